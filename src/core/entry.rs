@@ -1,0 +1,223 @@
+//! What can happen to the table.
+
+use serde::{Deserialize, Serialize};
+
+use super::{FrameId, HostId, Key, RequestId, Tag, Token, UnixMillis, View};
+
+/// The version that this program writes into the entries it makes.
+pub const ENTRY_VERSION: u16 = 1;
+
+/// One entry of the log: the unit in which the table changes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// The version of the entry's format, [`ENTRY_VERSION`].
+    #[serde(rename = "v")]
+    pub version: u16,
+    /// When it was proposed; shown in status as "since", never decided upon.
+    pub at: UnixMillis,
+    /// What happened.
+    #[serde(rename = "do")]
+    pub change: Change,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Change {
+    /// Somebody asks.
+    Request(Box<Request>),
+    /// The asker of a provisional grant has told its owner: the hold is now firm.
+    Confirm {
+        /// Which request.
+        request: RequestId,
+    },
+    /// A waiter is gone: removed if it waits; taken back if it was granted provisionally or not
+    /// yet told. A no-op for a request that is unknown or ended.
+    Withdraw {
+        /// Which request.
+        request: RequestId,
+        /// Why.
+        why: Withdrawal,
+    },
+    /// Something is given back in good order, or by force.
+    Release(Release),
+    /// The owner's process is gone: its requests are withdrawn, its holds end, except those that
+    /// are kept for its descendants (`children`), which end by a `Release` of their own.
+    End {
+        /// Which frame.
+        frame: FrameId,
+    },
+    /// A waiter's process is stopped or frozen: it keeps its place and bars nobody. Of a request
+    /// that was granted in the same turn and not yet told, the grant is taken back first.
+    Suspend {
+        /// Which request.
+        request: RequestId,
+    },
+    /// A suspended or detached waiter runs (or is connected) again.
+    Resume {
+        /// Which request.
+        request: RequestId,
+    },
+    /// The daemon of `host` started anew: its waiters are detached, that is, they keep their
+    /// place and bar, but are not granted until resumed.
+    Detach {
+        /// Whose waiters.
+        host: HostId,
+    },
+    /// Stores a view, or forgets it (`None`).
+    Resize {
+        /// Of which key.
+        key: Key,
+        /// The view to store; `None` forgets the stored one.
+        view: Option<View>,
+    },
+    /// How often a waiter may be overtaken before it becomes a barrier.
+    Policy {
+        /// Overtakings allowed; 64 by default.
+        bypass_max: u32,
+    },
+    /// The next token is at least this one.
+    Floor {
+        /// The smallest token that may be given out next.
+        token: Token,
+    },
+}
+
+/// One or more items, granted all together or not at all.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// The client's name for it.
+    pub tag: Tag,
+    /// Which host's daemon watches the owner.
+    #[serde(default)]
+    pub host: HostId,
+    /// Whose it will be. All requests and holds of one owner form one frame.
+    pub owner: Owner,
+    /// The enclosing frame, for nested commands. Ignored if the owner has a frame already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<FrameId>,
+    /// The user to whom owner and asker belong, as the kernel told.
+    pub uid: u32,
+    /// What to show of it.
+    pub command: Command,
+    /// What is asked for; at least one, no key twice.
+    pub items: Vec<Item>,
+    /// Whether it may wait.
+    pub wait: Wait,
+    /// Higher goes first; 0 is the rule.
+    #[serde(default)]
+    pub priority: i32,
+    /// Whether a grant is provisional until a `Confirm` (the asker is not the owner).
+    #[serde(default)]
+    pub provisional: bool,
+    /// Whether the hold outlives the owner's process while descendants of it live.
+    #[serde(default)]
+    pub children: bool,
+}
+
+/// How a holder or waiter is shown to people.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Command(pub String);
+
+/// Who owns a frame.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Owner {
+    /// A process of the host.
+    Process(ProcessId),
+    /// Whoever knows the handle; carries the handle's hash. Given out by a later version.
+    Lease(u128),
+}
+
+/// A process, beyond the reuse of its number, within one boot and one pid namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ProcessId {
+    /// Its number in the daemon's pid namespace; 0 if it has none there.
+    pub pid: u32,
+    /// When it started, in clock ticks since boot (field 22 of `/proc/PID/stat`).
+    pub started: u64,
+    /// The inode of its pidfd, unique within a boot where the kernel has pidfs (6.9), else 0.
+    #[serde(default)]
+    pub inode: u64,
+}
+
+/// One thing asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Item {
+    /// Of which key.
+    pub key: Key,
+    /// What of it.
+    pub ask: Ask,
+}
+
+/// What is asked of a key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Ask {
+    /// Slots of a counted lock.
+    Counted {
+        /// How many at once, at least 1.
+        count: u64,
+        /// The caller's view; `None` follows the lock's own.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        view: Option<View>,
+    },
+    /// To read the key and everything below it. Refused by this version.
+    Read,
+    /// To write the key and everything below it. Refused by this version.
+    Write,
+}
+
+/// Whether a request may queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Wait {
+    /// Granted at once or refused.
+    No,
+    /// Queues until granted or withdrawn. `until` is for the daemon that watches over it: the
+    /// time-out in milliseconds of CLOCK_BOOTTIME, `None` for ever.
+    Yes {
+        /// When the daemon withdraws it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        until: Option<u64>,
+    },
+}
+
+/// Why a waiter was withdrawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Withdrawal {
+    /// Its connection closed, or it cancelled.
+    Cancelled,
+    /// Its time was over.
+    Timeout,
+    /// It was detached by a restart and did not come back.
+    Lost,
+}
+
+/// What is given back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Release {
+    /// The frame's latest hold of the key; of a hold with several items, that item.
+    Latest {
+        /// Whose.
+        frame: FrameId,
+        /// Of which key.
+        key: Key,
+    },
+    /// Everything the frame holds.
+    All {
+        /// Whose.
+        frame: FrameId,
+    },
+    /// One hold with all its items, whoever has it.
+    Hold {
+        /// Its token.
+        token: Token,
+        /// Whether it was forced by somebody else than the owner; kept for the record.
+        #[serde(default)]
+        forced: bool,
+    },
+}

@@ -1,0 +1,91 @@
+//! Numbers that name things, each a type of its own.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! number {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(
+            Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+        )]
+        #[serde(transparent)]
+        pub struct $name(pub u64);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+number! {
+    /// The position of an entry in the log; the first entry has revision 1.
+    Revision
+}
+number! {
+    /// Names a request: the revision of the entry that asked.
+    RequestId
+}
+number! {
+    /// Names a frame: the revision of the request that opened it.
+    FrameId
+}
+number! {
+    /// A fencing token: +1 per grant of the table, never reused, never smaller than an earlier one.
+    Token
+}
+number! {
+    /// Which host's daemon watches an owner; 0 is the only host of an embedded journal.
+    HostId
+}
+number! {
+    /// Milliseconds since 1970-01-01 UTC by the proposer's clock. Shown, never decided upon.
+    UnixMillis
+}
+
+/// A client-made random name of a request.
+///
+/// It makes asking idempotent: a client whose answer was lost asks for the same tag again and gets
+/// the same grant, not a second one (the hole of ZOOKEEPER-1262).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tag(pub u128);
+
+impl fmt::Display for Tag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl fmt::Debug for Tag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tag({self})")
+    }
+}
+
+impl std::str::FromStr for Tag {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let hex = text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit());
+        if !hex {
+            return Err("a tag is 32 hexadecimal digits");
+        }
+        u128::from_str_radix(text, 16).map(Self).map_err(|_| "a tag is 32 hexadecimal digits")
+    }
+}
+
+impl Serialize for Tag {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Tag {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}

@@ -1,0 +1,135 @@
+//! Keys: the names of locks.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+/// The most bytes a key may have.
+pub const KEY_BYTES_MAX: usize = 1024;
+
+/// The name of a lock: a UTF-8 path of non-empty components, `a/b/c`.
+///
+/// At most [`KEY_BYTES_MAX`] bytes, no control characters, no leading or trailing `/`.
+/// Cloning is cheap.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct Key(Arc<str>);
+
+/// Why a text is not a key.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeyError {
+    /// Nothing is there.
+    #[error("a key cannot be empty")]
+    Empty,
+    /// More than [`KEY_BYTES_MAX`] bytes.
+    #[error("a key has at most {KEY_BYTES_MAX} bytes, this one has {0}")]
+    Long(usize),
+    /// A control character, such as a newline or a tab.
+    #[error("a key cannot contain control characters, this one has U+{0:04X} at byte {1}")]
+    Control(u32, usize),
+    /// It begins with `/`; carries the key to use instead, if there is one.
+    #[error("a key does not begin with `/`{}", .0.as_ref().map(|k| format!("; use `{k}`")).unwrap_or_default())]
+    Leading(Option<String>),
+    /// It ends with `/`; carries the key to use instead.
+    #[error("a key does not end with `/`; use `{0}`")]
+    Trailing(String),
+    /// `a//b`.
+    #[error("a key has no empty component; `//` is at byte {0}")]
+    Component(usize),
+}
+
+impl Key {
+    /// Checks a text and makes it a key.
+    ///
+    /// # Errors
+    /// Says which rule the text breaks, and where one is obvious, the key to use instead.
+    pub fn new(text: &str) -> Result<Self, KeyError> {
+        if text.is_empty() {
+            return Err(KeyError::Empty);
+        }
+        if text.len() > KEY_BYTES_MAX {
+            return Err(KeyError::Long(text.len()));
+        }
+        if let Some((at, c)) = text.char_indices().find(|(_, c)| c.is_control()) {
+            return Err(KeyError::Control(u32::from(c), at));
+        }
+        let trimmed = text.trim_matches('/');
+        if text.starts_with('/') {
+            let instead = Self::new(trimmed).ok().map(|key| key.as_str().to_owned());
+            return Err(KeyError::Leading(instead));
+        }
+        if text.ends_with('/') {
+            return Err(KeyError::Trailing(trimmed.to_owned()));
+        }
+        if let Some(at) = text.find("//") {
+            return Err(KeyError::Component(at));
+        }
+        Ok(Self(text.into()))
+    }
+
+    /// The key as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether this key equals `other` or is one of its ancestors: `a` covers `a`, `a/b`, `a/b/c`.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        other.0.strip_prefix(&*self.0).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+}
+
+impl Borrow<str> for Key {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl<'de> Deserialize<'de> for Key {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        Self::new(&text).map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_covers_itself_and_its_descendants_only() {
+        let key = |text| Key::new(text).unwrap();
+        assert!(key("a").covers(&key("a")));
+        assert!(key("a").covers(&key("a/1/x")));
+        assert!(!key("a").covers(&key("ab")));
+        assert!(!key("a/1").covers(&key("a")));
+    }
+
+    #[test]
+    fn texts_that_are_no_keys_say_why() {
+        let error = |text: &str| Key::new(text).unwrap_err().to_string();
+        assert_eq!(error(""), "a key cannot be empty");
+        assert_eq!(error("/a/b"), "a key does not begin with `/`; use `a/b`");
+        assert_eq!(error("/"), "a key does not begin with `/`");
+        assert_eq!(error("a/"), "a key does not end with `/`; use `a`");
+        assert_eq!(error("a//b"), "a key has no empty component; `//` is at byte 1");
+        assert!(error("a\nb").contains("U+000A at byte 1"));
+        assert!(error(&"x".repeat(KEY_BYTES_MAX + 1)).contains("this one has 1025"));
+        assert!(Key::new(&"x".repeat(KEY_BYTES_MAX)).is_ok());
+    }
+}

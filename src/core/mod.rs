@@ -1,0 +1,32 @@
+//! The lock table: a deterministic state machine over the entries of a log.
+//!
+//! Nothing here reads a clock, a file, a socket or a random number, and nothing depends on the
+//! iteration order of a hash map: the same entries give the same table, on every host and at every
+//! replay. What depends on time or on the outside is decided elsewhere and arrives as an [`Entry`].
+
+mod entry;
+mod id;
+mod key;
+mod outcome;
+mod report;
+mod rules;
+mod slots;
+mod snapshot;
+mod table;
+mod view;
+
+pub use entry::ENTRY_VERSION;
+pub use entry::{
+    Ask, Change, Command, Entry, Item, Owner, ProcessId, Release, Request, Wait, Withdrawal,
+};
+pub use id::{FrameId, HostId, RequestId, Revision, Tag, Token, UnixMillis};
+pub use key::{Key, KeyError};
+pub use outcome::{Granted, GrantedItem, Outcome, Refusal};
+pub use report::{KeyReport, Reason, Why};
+pub use rules::Rules;
+pub use slots::{SlotRange, Slots};
+pub use snapshot::{
+    FrameState, HeldItem, HoldState, Snapshot, StoredView, WaiterState, WaiterStatus,
+};
+pub use table::{Diverged, Table};
+pub use view::{Kind, View};

@@ -1,0 +1,150 @@
+//! What the table decided.
+
+use serde::{Deserialize, Serialize};
+
+use super::{FrameId, Key, Kind, RequestId, Slots, Token, View};
+
+/// One decision. An entry's outcomes stand beside it in the log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// The request waits. A request that is neither queued, granted nor refused is unknown.
+    Queued {
+        /// Which request.
+        request: RequestId,
+        /// The frame to which it belongs.
+        frame: FrameId,
+    },
+    /// The request has what it asked for.
+    Granted(Granted),
+    /// The request ended without a grant.
+    Refused {
+        /// Which request.
+        request: RequestId,
+        /// Why.
+        why: Refusal,
+    },
+    /// The request ended by a `Withdraw` or by the end of its frame.
+    Withdrawn {
+        /// Which request.
+        request: RequestId,
+    },
+    /// A hold, or one item of it, was given back.
+    Released {
+        /// The hold's token.
+        token: Token,
+        /// The frame that had it.
+        frame: FrameId,
+        /// The request that it was granted to.
+        request: RequestId,
+        /// The keys given back.
+        keys: Vec<Key>,
+        /// Whether nothing of the hold is left.
+        whole: bool,
+    },
+    /// A grant was taken back before it was told, and its request waits again.
+    Requeued {
+        /// Which request.
+        request: RequestId,
+        /// The token that is lost with the grant.
+        token: Token,
+    },
+    /// A `Release` found nothing to give back.
+    NotHeld,
+    /// The request was overtaken as often as is allowed and is now served before all others.
+    Barrier {
+        /// Which request.
+        request: RequestId,
+    },
+    /// A `Resize` was refused: the key is in use as another kind of lock.
+    ResizeRefused {
+        /// The kind that is in use.
+        in_use: Kind,
+    },
+    /// A `Resize` was stored.
+    Resized {
+        /// The view that was stored before.
+        before: Option<View>,
+    },
+    /// Nothing is left of a frame: neither holds nor requests nor child frames.
+    FrameGone {
+        /// Which frame.
+        frame: FrameId,
+    },
+}
+
+/// A grant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Granted {
+    /// Which request.
+    pub request: RequestId,
+    /// The frame that holds it.
+    pub frame: FrameId,
+    /// The hold's fencing token.
+    pub token: Token,
+    /// One for each item of the request, in its order.
+    pub items: Vec<GrantedItem>,
+}
+
+/// What was granted of one item.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GrantedItem {
+    /// Slots held of the key by everyone, after the grant (canal_lock's number).
+    pub acquired: u64,
+    /// The slot numbers.
+    pub slots: Slots,
+    /// Whether the slots are those of an earlier hold of this or an enclosing frame (re-entrant).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shared: bool,
+    /// The view under which it was granted.
+    pub view: View,
+}
+
+/// Why a request was refused. `item` is the index of the item at fault.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Refusal {
+    /// It may not wait and would have to.
+    Full {
+        /// The first item that is not free.
+        item: usize,
+    },
+    /// Only this frame and those that enclose it hold what it waits for.
+    OwnDeadlock {
+        /// Which item.
+        item: usize,
+    },
+    /// The key is in use as another kind of lock.
+    Kind {
+        /// Which item.
+        item: usize,
+        /// The kind in use.
+        in_use: Kind,
+    },
+    /// The lock has another number of slots than the caller states.
+    Slots {
+        /// Which item.
+        item: usize,
+        /// The lock's number.
+        lock: u64,
+    },
+    /// More slots at once than the stated view has.
+    TooLarge {
+        /// Which item.
+        item: usize,
+        /// The capacity of the view.
+        capacity: u64,
+    },
+    /// A kind of item that this version does not know how to grant.
+    Unsupported {
+        /// Which item.
+        item: usize,
+    },
+    /// The request breaks a rule of its own: no items, a key twice, a count of 0, `per` 0.
+    Invalid {
+        /// Which item, if it is one.
+        item: usize,
+    },
+    /// The tag names another request already.
+    Duplicate,
+}

@@ -1,0 +1,24 @@
+//! The rules under which a table decides.
+
+/// Which rules a table decides by. A journal names those it was written under; a daemon with other
+/// rules rebuilds its table from the recorded outcomes and decides nothing again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rules {
+    /// What DESIGN and manual describe.
+    #[default]
+    Current,
+    /// Serves the newest waiter first; exists so that tests can show that a change of the rules
+    /// decides nothing again.
+    NewestFirst,
+}
+
+impl Rules {
+    /// The number that stands in the log.
+    #[must_use]
+    pub fn version(self) -> u32 {
+        match self {
+            Self::Current => 1,
+            Self::NewestFirst => 1_000_001,
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Views: the capacity of a counted lock as a caller sees it.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The capacity of a counted lock as the caller sees it; it travels with the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum View {
+    /// `per` slots for each of `buckets` backends. Each request counts; callers may differ.
+    Canal {
+        /// Slots per bucket, at least 1.
+        per: u64,
+        /// How many buckets; 0 admits none.
+        buckets: u64,
+    },
+    /// A number of slots that belongs to the lock, which is re-entrant for its owner.
+    Slots {
+        /// How many slots; 0 (stored views only) drains the lock.
+        slots: u64,
+    },
+}
+
+/// The two kinds of counted locks; a key has one kind while it is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// `--per`/`--buckets`: not re-entrant, each request has a view of its own.
+    Canal,
+    /// `--slots`: re-entrant, the number of slots belongs to the lock.
+    Slots,
+}
+
+impl View {
+    /// How many slots there are at once; saturates at `u64::MAX`.
+    #[must_use]
+    pub fn capacity(self) -> u64 {
+        match self {
+            Self::Canal { per, buckets } => per.saturating_mul(buckets),
+            Self::Slots { slots } => slots,
+        }
+    }
+
+    /// The kind of lock that this view describes.
+    #[must_use]
+    pub fn kind(self) -> Kind {
+        match self {
+            Self::Canal { .. } => Kind::Canal,
+            Self::Slots { .. } => Kind::Slots,
+        }
+    }
+
+    /// The bucket in which a slot lies; the slots kind has none.
+    #[must_use]
+    pub fn bucket(self, slot: u64) -> Option<u64> {
+        match self {
+            Self::Canal { per, .. } => slot.checked_div(per),
+            Self::Slots { .. } => None,
+        }
+    }
+}
+
+/// As it stands in status and messages: `3x2` or `4`.
+impl fmt::Display for View {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Canal { per, buckets } => write!(f, "{per}x{buckets}"),
+            Self::Slots { slots } => write!(f, "{slots}"),
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Canal => "canal",
+            Self::Slots => "slots",
+        })
+    }
+}

@@ -1,0 +1,28 @@
+//! The daemon: the only owner of a table.
+
+use crate::protocol::place::Place;
+
+/// How a daemon is to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where.
+    pub place: Place,
+    /// Whether a client started it: then its readiness and start-up errors go to descriptor 3.
+    pub on_demand: bool,
+    /// Leave out a journal that cannot be used; the processes it names are dealt with first.
+    pub discard_journal: bool,
+    /// `-v` given so many times.
+    pub verbose: u8,
+    /// End after so many seconds with nothing held, waiting or connected; `None` takes the
+    /// config's, 0 never.
+    pub idle_exit_s: Option<u64>,
+}
+
+/// Runs the daemon until it is told to end.
+///
+/// # Errors
+/// Why it cannot start, for people.
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    let _ = options;
+    todo!()
+}

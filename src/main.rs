@@ -1,0 +1,7 @@
+//! The `canal` command.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    canal::cli::main()
+}

@@ -1,0 +1,100 @@
+//! The errors that a call can end with.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::{HolderShown, INTERFACE};
+
+/// The name of an error, without the interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ErrorName {
+    /// Not acquired; `reason` is `full`, `timeout` or `deadlock`. Exit code 75.
+    Refused,
+    /// The request itself is wrong: a bad key, a count above the stated view, `per` 0.
+    BadRequest,
+    /// The key is in use as another kind of lock, or with another number of slots.
+    Mismatch,
+    /// Nothing to release: the caller does not hold it.
+    NotHeld,
+    /// The caller may not do this.
+    Denied,
+    /// The owner's process has ended.
+    OwnerGone,
+    /// No request of this tag waits for a confirmation.
+    UnknownTag,
+    /// Too many connections; try again later.
+    TooManyConnections,
+    /// Too many requests of this user wait.
+    TooManyWaiters,
+    /// A message is too large, or too many calls were sent ahead.
+    TooMuch,
+    /// A message is not what the protocol wants; the connection is closed after it.
+    Malformed,
+    /// The disk under the journal is full: nothing new can be accepted.
+    DiskFull,
+    /// The daemon is about to stop; ask again, a new one will answer.
+    Stopping,
+    /// A feature of a later version.
+    Unsupported,
+}
+
+/// An error reply: a name, and what to tell the user.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// Which error; stands in the reply's `error` field, not among its parameters.
+    #[serde(skip, default = "refused")]
+    pub name: ErrorName,
+    /// For people: lower case, one line, what was wrong and what was expected.
+    pub message: String,
+    /// What to do about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+    /// Of [`ErrorName::Refused`]: `full`, `timeout`, `deadlock`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Of [`ErrorName::Refused`]: who holds what was asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub holders: Vec<HolderShown>,
+}
+
+fn refused() -> ErrorName {
+    ErrorName::Refused
+}
+
+impl Failure {
+    /// An error with a message.
+    pub fn new(name: ErrorName, message: impl Into<String>) -> Self {
+        Self { name, message: message.into(), hint: None, reason: None, holders: Vec::new() }
+    }
+
+    /// Adds what to do about it.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+impl ErrorName {
+    /// `io.canal.Lock.Name`.
+    #[must_use]
+    pub fn qualified(self) -> String {
+        format!("{INTERFACE}.{self:?}")
+    }
+
+    /// The error that a qualified name stands for, if it is one of ours.
+    #[must_use]
+    pub fn from_qualified(name: &str) -> Option<Self> {
+        let short = name.strip_prefix(INTERFACE)?.strip_prefix('.')?;
+        serde_json::from_value(serde_json::Value::String(short.to_owned())).ok()
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Failure {}

@@ -1,0 +1,377 @@
+//! The messages.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::core::{Kind, Tag};
+
+/// A call, as varlink frames it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Call {
+    /// `INTERFACE.Method`.
+    pub method: String,
+    /// The method's parameters, an object.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub parameters: Value,
+    /// Whether the caller takes several replies.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub more: bool,
+    /// Whether the caller wants no reply.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub oneway: bool,
+}
+
+/// A reply, as varlink frames it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Reply {
+    /// What the method returns, or the error's parameters.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub parameters: Value,
+    /// Whether more replies follow.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub continues: bool,
+    /// The error's name, `INTERFACE.Name`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// `Acquire`: asks for one or more items. With `more`, progress comes as [`Progress`] with
+/// `continues`, then the final [`Grant`]; without, only the grant. A refusal is an error reply.
+/// Closing the connection withdraws the request.
+///
+/// Asking again with the tag of a request that waits or holds, from the same owner, re-attaches to
+/// it: that is how a client goes on after a restart of the daemon.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Acquire {
+    /// 32 hexadecimal digits, random, made by the client.
+    pub tag: Tag,
+    /// What is asked for.
+    pub items: Vec<WireItem>,
+    /// How long to wait in milliseconds; 0 = not at all, absent = for ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait_ms: Option<u64>,
+    /// Higher goes first.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub priority: i32,
+    /// What to show of the owner.
+    pub command: String,
+    /// Absent: the calling process is the owner. Else the index, among the descriptors sent with
+    /// this message, of the pidfd of the process that shall own; such a grant is provisional until
+    /// [`Confirm`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner_fd: Option<u32>,
+    /// Keep the hold while descendants live: the grant comes with the write end of a FIFO.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub with_children: bool,
+    /// The enclosing session that the environment names, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
+}
+
+fn is_zero(n: &i32) -> bool {
+    *n == 0
+}
+
+/// One item of an [`Acquire`]. `per` with `buckets`, or `slots`, or neither (the lock's own view).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WireItem {
+    /// The key.
+    pub key: String,
+    /// Absent means counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
+    /// How many slots at once; absent means 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub count: Option<u64>,
+    /// Slots per bucket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per: Option<u64>,
+    /// How many buckets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub buckets: Option<u64>,
+    /// How many slots in all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slots: Option<u64>,
+}
+
+/// In which way a key is asked for or held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Slots of a counted lock.
+    Counted,
+    /// Shared.
+    Read,
+    /// Alone.
+    Write,
+}
+
+/// The final reply of an [`Acquire`]; `canal acquire --json` prints it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    /// One for each item, in the order of the request.
+    pub keys: Vec<GrantedKey>,
+    /// The fencing token.
+    pub token: u64,
+    /// Whose it is.
+    pub owner: OwnerShown,
+    /// The session's name.
+    pub session: String,
+    /// The index, among the descriptors sent with this reply, of the FIFO's write end that the
+    /// command is to inherit (only `with_children`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub children_fd: Option<u32>,
+}
+
+/// What was granted of a key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GrantedKey {
+    /// The key.
+    pub key: String,
+    /// Slots held of it by everyone, after this grant.
+    pub acquired: u64,
+    /// The slots, ascending.
+    pub slots: Vec<SlotShown>,
+    /// In which way.
+    pub mode: Mode,
+}
+
+/// A slot and the bucket in which it lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlotShown {
+    /// 0-based.
+    pub slot: u64,
+    /// 0-based; null for the slots kind.
+    pub bucket: Option<u64>,
+}
+
+/// The owner of a grant, for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwnerShown {
+    /// The process, 0 if it has no number where the daemon lives.
+    pub pid: u32,
+    /// What it runs.
+    pub command: String,
+}
+
+/// A reply with `continues` while an [`Acquire`] waits: at once when it is queued, and again when
+/// something changed (at most about once a second).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// The key that keeps it waiting.
+    pub key: String,
+    /// 1 is the next to be served.
+    pub position: u64,
+    /// How many wait for the key.
+    pub waiting: u64,
+    /// Why, in one clause: "2 of 2 slots are held", "behind an earlier waiter", "drained".
+    pub reason: String,
+    /// Who holds the key, the longest first; at most [`HOLDERS_SHOWN_MAX`].
+    pub holders: Vec<HolderShown>,
+}
+
+/// How many holders a [`Progress`] or a refusal names at most.
+pub const HOLDERS_SHOWN_MAX: usize = 5;
+
+/// `Confirm`: the asker of a provisional grant has told its owner.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Confirm {
+    /// The request's tag.
+    pub tag: Tag,
+}
+
+/// `Release`: gives back. Exactly one of `key`, `all` and `token` says what.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Release {
+    /// The owner's latest hold of this key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// Everything the owner holds.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub all: bool,
+    /// The hold with this token, by force: same user or root only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<u64>,
+    /// Whose; as in [`Acquire`]. Not used with `token`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner_fd: Option<u32>,
+}
+
+/// What a [`Release`] gave back.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Released {
+    /// The holds, or parts of them; never empty.
+    pub released: Vec<ReleasedHold>,
+}
+
+/// One hold, or a part of it, that was given back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReleasedHold {
+    /// Its token.
+    pub token: u64,
+    /// The keys given back.
+    pub keys: Vec<String>,
+    /// Who held it.
+    pub holder: HolderShown,
+}
+
+/// `Status`: what is held and who waits. With `more`, a new [`Status`] follows each change (at most
+/// a few a second) until the caller closes the connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatusQuery {
+    /// Only this key and those below it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// Only keys in use or with a stored view that begin with this text, names only, at most this
+    /// many; for completion.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub names_max: Option<u64>,
+}
+
+/// What `canal status --json` prints.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// The daemon that answers.
+    pub daemon: DaemonShown,
+    /// The keys in use or with a stored view, in the order of their names.
+    pub keys: Vec<KeyShown>,
+}
+
+/// A daemon, for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DaemonShown {
+    /// Its process.
+    pub pid: u32,
+    /// Its program's version.
+    pub version: String,
+    /// Where it listens.
+    pub socket: String,
+    /// Since when, RFC 3339 UTC.
+    pub since: String,
+    /// Whose it is.
+    pub uid: u32,
+    /// Things the operator should know (fallbacks in use, limits that could not be reset).
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+/// A key, for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyShown {
+    /// The key.
+    pub key: String,
+    /// Null if nobody uses it and no view is stored.
+    pub kind: Option<Kind>,
+    /// Slots held.
+    pub held: u64,
+    /// Of how many: the lock's own number, or of the canal kind the largest view in use.
+    pub capacity: Option<u64>,
+    /// The view behind `capacity`, as `3x2` or `4`.
+    pub view: Option<String>,
+    /// Whether a view is stored.
+    pub stored: bool,
+    /// How many wait.
+    pub waiting: u64,
+    /// Who holds, the longest first.
+    pub holders: Vec<HolderShown>,
+    /// Who waits, in the order in which they are served.
+    pub waiters: Vec<WaiterShown>,
+}
+
+/// A holder, for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HolderShown {
+    /// Its process.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+    /// What it runs; null if that is not the caller's to see.
+    pub command: Option<String>,
+    /// When it was granted, RFC 3339 UTC.
+    pub since: String,
+    /// Its fencing token.
+    pub token: u64,
+    /// Its slots of the key; empty where no single key is meant.
+    pub slots: Vec<u64>,
+    /// Its session.
+    pub session: String,
+    /// Its host; null on one machine.
+    pub host: Option<String>,
+    /// `running`, `stopped`, `frozen`, `children` (only descendants are left), `unverified`
+    /// (after a restart it could not be told whether it is the same process).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
+}
+
+/// A waiter, for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaiterShown {
+    /// Its process.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+    /// What it will run; null if that is not the caller's to see.
+    pub command: Option<String>,
+    /// Since when it waits, RFC 3339 UTC.
+    pub since: String,
+    /// 1 is the next to be served.
+    pub position: u64,
+    /// Its priority.
+    pub priority: i32,
+    /// How many slots it wants of the key.
+    pub count: u64,
+    /// The view it states, as `3x2` or `4`; null if it follows the lock's own.
+    pub view: Option<String>,
+    /// Its session.
+    pub session: String,
+    /// Its host; null on one machine.
+    pub host: Option<String>,
+    /// Why it waits, in one clause.
+    pub reason: String,
+}
+
+/// `Resize`: stores a view.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resize {
+    /// Of which key.
+    pub key: String,
+    /// With `buckets`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per: Option<u64>,
+    /// With `per`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub buckets: Option<u64>,
+    /// Or this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slots: Option<u64>,
+    /// Or forget the stored view.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub forget: bool,
+}
+
+/// What a [`Resize`] did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resized {
+    /// The key.
+    pub key: String,
+    /// The view stored before, as `3x2` or `4`.
+    pub before: Option<String>,
+    /// The view stored now.
+    pub now: Option<String>,
+    /// Slots held at the moment.
+    pub held: u64,
+    /// How many wait.
+    pub waiting: u64,
+}
+
+/// `Stop`: ends the daemon; what it holds is taken up by the next. Same user or root only. The
+/// reply comes before it goes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stop {}
+
+/// The reply to [`Stop`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stopping {
+    /// The process that is going to end.
+    pub pid: u32,
+}

@@ -1,0 +1,19 @@
+//! What clients and the daemon say to each other.
+//!
+//! The convention is varlink's: JSON objects, each ended by a NUL byte, over a Unix stream socket.
+//! `io.canal.Lock.varlink` beside this file is the interface; the types here are its Rust form.
+//! New fields are optional, and unknown ones are ignored, so that an old client can talk to a new
+//! daemon and the other way round.
+
+mod error;
+mod message;
+pub mod place;
+
+pub use error::{ErrorName, Failure};
+pub use message::*;
+
+/// The interface description, as `org.varlink.service.GetInterfaceDescription` gives it.
+pub const INTERFACE_DESCRIPTION: &str = include_str!("io.canal.Lock.varlink");
+
+/// The name of the interface.
+pub const INTERFACE: &str = "io.canal.Lock";

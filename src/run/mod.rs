@@ -1,0 +1,1 @@
+//! Becoming the command, or staying as its parent.
