@@ -6,6 +6,8 @@
 //! daemon and the other way round.
 
 mod error;
+pub mod frame;
+pub mod limits;
 mod message;
 pub mod place;
 

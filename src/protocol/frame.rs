@@ -1,0 +1,247 @@
+//! Cutting a byte stream into messages, and the way back. No I/O.
+//!
+//! A message is one JSON object, ended by a NUL byte. JSON never holds a raw NUL (in strings it is
+//! escaped), so that the end of a message can be found without parsing it.
+//!
+//! Invariant: what a [`Decoder`] yields does not depend on how the bytes were cut when they came.
+
+use serde::{Deserialize, Serialize};
+
+/// Ends each message.
+const END: u8 = 0;
+
+/// An empty decoder keeps at most this much room: thousands of silent connections shall be cheap.
+const ROOM_KEPT: usize = 1024;
+
+/// Why bytes are not a message.
+#[derive(Debug, thiserror::Error)]
+pub enum FrameError {
+    /// A message is longer than its receiver takes; nothing after it can be read.
+    #[error("a message is larger than {0} bytes")]
+    TooLarge(usize),
+    /// A message is no JSON, or not an object of the expected form.
+    #[error("not a message: {0}")]
+    Malformed(#[from] serde_json::Error),
+}
+
+/// Takes bytes as they come, yields whole messages.
+#[derive(Debug)]
+pub struct Decoder {
+    buffer: Vec<u8>,
+    /// Where the first message that was not yielded starts.
+    start: usize,
+    /// Up to where no end was found.
+    scanned: usize,
+    /// The most bytes of a message, without its end.
+    max: usize,
+}
+
+impl Decoder {
+    /// A decoder of messages of at most `max` bytes, without the NUL.
+    #[must_use]
+    pub fn new(max: usize) -> Self {
+        Self { buffer: Vec::new(), start: 0, scanned: 0, max }
+    }
+
+    /// Takes bytes.
+    ///
+    /// It keeps all that it gets; the caller bounds that by calling [`Self::next_message`] until
+    /// there is none before it feeds more.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        if self.start > 0 {
+            self.buffer.drain(..self.start);
+            self.scanned -= self.start;
+            self.start = 0;
+        }
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The next whole message, without its end; `None` if more bytes are needed for one. A message
+    /// may be anything, also empty: [`parse`] tells.
+    ///
+    /// # Errors
+    /// [`FrameError::TooLarge`], from then on always: where the next message starts is not known.
+    pub fn next_message(&mut self) -> Result<Option<&[u8]>, FrameError> {
+        let end = self.buffer[self.scanned..].iter().position(|byte| *byte == END);
+        let length = end.map_or(self.buffer.len(), |at| self.scanned + at) - self.start;
+        if length > self.max {
+            return Err(FrameError::TooLarge(self.max));
+        }
+        if end.is_none() {
+            self.scanned = self.buffer.len();
+            self.drop_room();
+            return Ok(None);
+        }
+        let first = self.start;
+        self.start = first + length + 1;
+        self.scanned = self.start;
+        Ok(Some(&self.buffer[first..first + length]))
+    }
+
+    /// Whether a message was begun and not ended.
+    #[must_use]
+    pub fn is_partial(&self) -> bool {
+        self.start < self.buffer.len()
+    }
+
+    fn drop_room(&mut self) {
+        if self.start == self.buffer.len() {
+            self.buffer.clear();
+            self.buffer.shrink_to(ROOM_KEPT);
+            self.start = 0;
+            self.scanned = 0;
+        }
+    }
+}
+
+/// Reads one message.
+///
+/// # Errors
+/// [`FrameError::Malformed`].
+pub fn parse<'a, T: Deserialize<'a>>(message: &'a [u8]) -> Result<T, FrameError> {
+    Ok(serde_json::from_slice(message)?)
+}
+
+/// Appends a message and its end to `out`, which stays as it was on an error.
+///
+/// # Errors
+/// [`FrameError::Malformed`] if the value has no JSON form.
+pub fn append<T: Serialize>(message: &T, out: &mut Vec<u8>) -> Result<(), FrameError> {
+    let before = out.len();
+    if let Err(error) = serde_json::to_writer(&mut *out, message) {
+        out.truncate(before);
+        return Err(error.into());
+    }
+    out.push(END);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn drain(decoder: &mut Decoder) -> Vec<Vec<u8>> {
+        let mut messages = Vec::new();
+        while let Some(message) = decoder.next_message().unwrap() {
+            messages.push(message.to_vec());
+        }
+        messages
+    }
+
+    #[test]
+    fn a_cut_at_any_byte_changes_nothing() {
+        let values = [json!({"method": "a.B"}), json!({"x": "\u{0}"}), json!({})];
+        let mut stream = Vec::new();
+        for value in &values {
+            append(value, &mut stream).unwrap();
+        }
+        for cut in 0..=stream.len() {
+            let mut decoder = Decoder::new(64);
+            decoder.feed(&stream[..cut]);
+            let mut messages = drain(&mut decoder);
+            decoder.feed(&stream[cut..]);
+            messages.extend(drain(&mut decoder));
+            let parsed: Vec<Value> = messages.iter().map(|m| parse(m).unwrap()).collect();
+            assert_eq!(parsed, values, "cut at {cut}");
+            assert!(!decoder.is_partial());
+        }
+    }
+
+    #[test]
+    fn bytes_one_by_one_give_the_messages() {
+        let mut decoder = Decoder::new(16);
+        let mut messages = Vec::new();
+        for byte in b"{\"a\":1}\0{\"b\":2}\0" {
+            decoder.feed(&[*byte]);
+            messages.extend(drain(&mut decoder));
+        }
+        assert_eq!(messages, [b"{\"a\":1}", b"{\"b\":2}"]);
+    }
+
+    #[test]
+    fn a_message_at_the_cap_passes_and_one_past_it_does_not() {
+        for (length, ended, passes) in
+            [(8, true, true), (9, true, false), (8, false, true), (9, false, false)]
+        {
+            let mut decoder = Decoder::new(8);
+            let mut bytes = vec![b'x'; length];
+            if ended {
+                bytes.push(END);
+            }
+            decoder.feed(&bytes);
+            assert_eq!(decoder.next_message().is_ok(), passes, "{length} bytes, ended: {ended}");
+        }
+    }
+
+    #[test]
+    fn what_came_before_a_message_too_large_is_yielded_and_nothing_after_it() {
+        let mut decoder = Decoder::new(4);
+        decoder.feed(b"{}\0xxxxx\0{}\0");
+        assert_eq!(decoder.next_message().unwrap(), Some(&b"{}"[..]));
+        for _ in 0..3 {
+            assert!(matches!(decoder.next_message(), Err(FrameError::TooLarge(4))));
+        }
+    }
+
+    #[test]
+    fn each_of_several_nuls_ends_an_empty_message_that_is_malformed() {
+        let mut decoder = Decoder::new(4);
+        decoder.feed(b"\0\0{}\0");
+        let messages = drain(&mut decoder);
+        assert_eq!(messages, [&b""[..], b"", b"{}"]);
+        assert!(matches!(parse::<Value>(&messages[0]), Err(FrameError::Malformed(_))));
+    }
+
+    #[test]
+    fn a_begun_message_is_partial() {
+        let mut decoder = Decoder::new(8);
+        assert!(!decoder.is_partial());
+        decoder.feed(b"{}\0{");
+        assert_eq!(drain(&mut decoder).len(), 1);
+        assert!(decoder.is_partial());
+    }
+
+    #[test]
+    fn an_empty_decoder_gives_its_room_back() {
+        let mut decoder = Decoder::new(1 << 20);
+        decoder.feed(&[b'x'; 1 << 16]);
+        decoder.feed(b"\0");
+        assert_eq!(drain(&mut decoder).len(), 1);
+        assert!(decoder.buffer.capacity() <= ROOM_KEPT);
+    }
+
+    #[test]
+    fn a_value_without_json_form_leaves_the_output_as_it_was() {
+        let mut out = b"{}\0".to_vec();
+        let unprintable = BTreeMap::from([((1, 2), 3)]);
+        assert!(append(&unprintable, &mut out).is_err());
+        assert_eq!(out, b"{}\0");
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_in_any_pieces_split_at_the_nuls(
+            pieces in proptest::collection::vec(
+                proptest::collection::vec(prop_oneof![Just(END), any::<u8>()], 0..40),
+                0..20,
+            )
+        ) {
+            let stream = pieces.concat();
+            let mut expected: Vec<&[u8]> = stream.split(|byte| *byte == END).collect();
+            let rest = expected.pop().unwrap_or_default();
+            let mut decoder = Decoder::new(1000);
+            let mut messages = Vec::new();
+            for piece in &pieces {
+                decoder.feed(piece);
+                messages.extend(drain(&mut decoder));
+            }
+            prop_assert_eq!(messages, expected);
+            prop_assert_eq!(decoder.is_partial(), !rest.is_empty());
+        }
+    }
+}
