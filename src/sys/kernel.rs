@@ -1,4 +1,9 @@
 //! Which newer system calls to use.
+//!
+//! What is not allowed here is never tried, so that a test on a new kernel runs the code for an
+//! old one.
+
+use std::sync::OnceLock;
 
 /// A facility that an older kernel lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -7,8 +12,22 @@ pub enum Feature {
     PeerPidfd,
     /// pidfs: pidfds have unique inodes, Linux 6.9.
     Pidfs,
+    /// `PIDFD_GET_INFO`, Linux 6.13.
+    PidfdInfo,
     /// `close_range`, Linux 5.9 (with `CLOSE_RANGE_CLOEXEC` 5.11).
     CloseRange,
+}
+
+impl Feature {
+    /// The kernel that brought it.
+    const fn since(self) -> (u32, u32) {
+        match self {
+            Self::PeerPidfd => (6, 5),
+            Self::Pidfs => (6, 9),
+            Self::PidfdInfo => (6, 13),
+            Self::CloseRange => (5, 9),
+        }
+    }
 }
 
 /// Whether a facility may be used: false where `CANAL_KERNEL=MAJOR.MINOR` in the environment (a
@@ -16,6 +35,44 @@ pub enum Feature {
 /// the running kernel: callers still fall back on ENOSYS, EINVAL and ENOPROTOOPT.
 #[must_use]
 pub fn allows(feature: Feature) -> bool {
-    let _ = feature;
-    todo!()
+    static PRETENDED: OnceLock<Option<(u32, u32)>> = OnceLock::new();
+    let pretended = PRETENDED
+        .get_or_init(|| std::env::var("CANAL_KERNEL").ok().as_deref().and_then(parse_version));
+    has(*pretended, feature)
+}
+
+fn has(kernel: Option<(u32, u32)>, feature: Feature) -> bool {
+    kernel.is_none_or(|kernel| kernel >= feature.since())
+}
+
+fn parse_version(text: &str) -> Option<(u32, u32)> {
+    let (major, minor) = text.split_once('.')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_kernel_lacks_what_came_later() {
+        let old = parse_version("5.10");
+        assert_eq!(old, Some((5, 10)));
+        assert!(has(old, Feature::CloseRange));
+        assert!(!has(old, Feature::PeerPidfd));
+        assert!(!has(old, Feature::Pidfs));
+        assert!(!has(old, Feature::PidfdInfo));
+        assert!(!has(parse_version("5.8"), Feature::CloseRange));
+        assert!(has(parse_version("6.5"), Feature::PeerPidfd));
+        assert!(!has(parse_version("6.8"), Feature::Pidfs));
+        assert!(has(parse_version("6.10"), Feature::Pidfs), "10 is more than 9");
+    }
+
+    #[test]
+    fn no_or_a_senseless_version_forbids_nothing() {
+        for text in ["", "6", "new", "6.x", ".5"] {
+            assert_eq!(parse_version(text), None, "{text}");
+        }
+        assert!(has(None, Feature::PidfdInfo));
+    }
 }
