@@ -1,9 +1,18 @@
 //! Who is at the other end of a Unix socket, as the kernel tells.
+//!
+//! Nothing here comes from a message: a peer cannot choose what is found.
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
-use super::pidfd::Pidfd;
+use nix::errno::Errno;
+use nix::sys::socket::{getsockopt, sockopt};
+use nix::unistd::{SysconfVar, sysconf};
+
+use super::clock;
+use super::kernel::{Feature, allows};
+use super::pidfd::{Pidfd, is_gone};
+use super::process;
 
 /// Credentials at the time of connect(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,21 +27,66 @@ pub struct Credentials {
 
 /// `SO_PEERCRED`.
 pub fn credentials(socket: BorrowedFd<'_>) -> io::Result<Credentials> {
-    let _ = socket;
-    todo!()
+    let found = getsockopt(&socket, sockopt::PeerCredentials)?;
+    let pid = u32::try_from(found.pid()).unwrap_or(0);
+    Ok(Credentials { pid, uid: found.uid(), gid: found.gid() })
 }
 
 /// The process at the other end: `SO_PEERPIDFD` (Linux 6.5; works after its death too), else
 /// `SO_PEERCRED` and pidfd_open with a check that the number was not reused: `accepted_ticks` is
 /// the time (clock ticks since boot) at which the connection was accepted; a process that started
 /// later is another one. `None` means it is gone.
+///
+/// # Errors
+/// `Unsupported` if the kernel is older than 6.5 and the peer has no number in our pid namespace;
+/// else what the kernel said, such as EMFILE.
 pub fn pidfd(socket: BorrowedFd<'_>, accepted_ticks: u64) -> io::Result<Option<Pidfd>> {
-    let _ = (socket, accepted_ticks);
-    todo!()
+    if allows(Feature::PeerPidfd) {
+        match by_peer_pidfd(socket) {
+            Err(Errno::ENOPROTOOPT) => {}
+            Err(error) => return Err(error.into()),
+            Ok(found) => return Ok(found.map(Pidfd::from_kernel)),
+        }
+    }
+    by_number(credentials(socket)?.pid, accepted_ticks)
 }
 
 /// Now, in clock ticks since boot, the unit of a process's start time.
 #[must_use]
 pub fn ticks_now() -> u64 {
-    todo!()
+    let hertz = sysconf(SysconfVar::CLK_TCK).ok().flatten();
+    let hertz = hertz.and_then(|hertz| u64::try_from(hertz).ok()).filter(|&hertz| hertz > 0);
+    // The kernel cuts off in the same way (nsec_to_clock_t).
+    clock::boottime_ns() / (1_000_000_000 / hertz.unwrap_or(100))
+}
+
+fn by_peer_pidfd(socket: BorrowedFd<'_>) -> Result<Option<OwnedFd>, Errno> {
+    match getsockopt(&socket, sockopt::PeerPidfd) {
+        Ok(fd) => Ok(Some(fd)),
+        // Linux before 6.16 says EINVAL for a reaped peer (ESRCH was tried and reverted); ENODATA
+        // is a socket that has no peer's process.
+        Err(Errno::EINVAL | Errno::ESRCH | Errno::ENODATA) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn by_number(pid: u32, accepted_ticks: u64) -> io::Result<Option<Pidfd>> {
+    if pid == 0 {
+        return Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "the peer is in another pid namespace, and this kernel has no SO_PEERPIDFD (Linux 6.5)",
+        ));
+    }
+    let pidfd = match Pidfd::open(pid) {
+        Ok(pidfd) => pidfd,
+        Err(error) if is_gone(&error) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let Some(started) = process::started(pid) else { return Ok(None) };
+    // As long as the process of the pidfd is not reaped, its number is not given away: what was
+    // just read is about this process.
+    if started > accepted_ticks || pidfd.pid() != Some(pid) {
+        return Ok(None);
+    }
+    Ok(Some(pidfd))
 }

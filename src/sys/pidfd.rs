@@ -1,56 +1,165 @@
 //! Process descriptors.
+//!
+//! A [`Pidfd`] is always that of a whole process, never of a single thread, and never of another
+//! process than the one it was opened for.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
+use nix::sys::statfs::{FsType, fstatfs};
+
+use super::kernel::{Feature, allows};
+
+/// `PID_FS_MAGIC` of linux/magic.h: the file system of pidfds since Linux 6.9.
+const PID_FS_MAGIC: FsType = FsType(0x5049_4446);
+
+/// `PIDFD_THREAD` of linux/pidfd.h, a file status flag of a pidfd (Linux 6.9).
+const PIDFD_THREAD: i32 = libc::O_EXCL;
 
 /// A descriptor that names one process for good (Linux 5.3).
 #[derive(Debug)]
 pub struct Pidfd(OwnedFd);
 
 impl Pidfd {
-    /// Opens the process that has this number now. ESRCH, and EINVAL of a dying one, mean gone.
+    /// Opens the process that has this number now. [`is_gone`] tells whether an error means that
+    /// there is no such process.
     pub fn open(pid: u32) -> io::Result<Self> {
-        let _ = pid;
-        todo!()
+        let pid = libc::pid_t::try_from(pid).map_err(|_| Errno::ESRCH)?;
+        if pid == 0 {
+            return Err(Errno::ESRCH.into());
+        }
+        // SAFETY: pidfd_open takes two integers and touches no memory of ours.
+        let fd = Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
+        let fd = RawFd::try_from(fd).map_err(|_| Errno::EBADF)?;
+        // SAFETY: the kernel has just made this descriptor (close-on-exec), nobody else has it.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Takes over a descriptor that somebody sent; fails if it is no pidfd.
+    /// Takes over a descriptor that somebody sent.
+    ///
+    /// # Errors
+    /// `InvalidInput` if it is no pidfd, or one of a single thread (Linux 6.9), whose end says
+    /// nothing about the process.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
-        let _ = fd;
-        todo!()
+        if !is_pidfd(fd.as_fd()) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a pidfd"));
+        }
+        let flags = nix::fcntl::fcntl(&fd, nix::fcntl::FcntlArg::F_GETFL)?;
+        if flags & PIDFD_THREAD != 0 {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the pidfd of a thread"));
+        }
+        Ok(Self(fd))
+    }
+
+    /// Takes over what the kernel itself handed out as the pidfd of a process.
+    pub(super) fn from_kernel(fd: OwnedFd) -> Self {
+        Self(fd)
     }
 
     /// Whether the whole process has ended (zombies have). Never blocks. An end counts only if a
     /// second poll confirms it: a raw poll can lie while a non-leader thread executes.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        todo!()
+        self.is_readable(PollTimeout::ZERO) && self.is_readable(PollTimeout::ZERO)
     }
 
     /// Waits until the process has ended, at most `timeout_ms`; whether it has.
     pub fn wait_end(&self, timeout_ms: u16) -> bool {
-        let _ = timeout_ms;
-        todo!()
+        let deadline = Instant::now() + Duration::from_millis(timeout_ms.into());
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            // Rounded up, so that the last wait does not end before the deadline.
+            let left = u16::try_from(left.as_micros().div_ceil(1000)).unwrap_or(timeout_ms);
+            if self.is_readable(left.into()) && self.has_ended() {
+                return true;
+            }
+            if left == 0 {
+                return false;
+            }
+        }
     }
 
     /// Sends a signal (`pidfd_send_signal`, Linux 5.1).
+    ///
+    /// # Errors
+    /// [`is_gone`] if the process was reaped; EPERM if it is not ours to signal.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
-        let _ = signal;
-        todo!()
+        // SAFETY: the third argument, a siginfo_t, may be null; the others are integers.
+        let sent = unsafe {
+            libc::syscall(
+                libc::SYS_pidfd_send_signal,
+                self.0.as_raw_fd(),
+                signal as libc::c_int,
+                std::ptr::null::<libc::siginfo_t>(),
+                0,
+            )
+        };
+        Errno::result(sent)?;
+        Ok(())
     }
 
     /// The process's number in our pid namespace: 0 if it has none here, `None` if it was reaped.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
-        todo!()
+        if allows(Feature::PidfdInfo) {
+            match self.info() {
+                Ok(info) => return Some(info.pid),
+                Err(Errno::ESRCH) => return None,
+                // The process is in a pid namespace that is not below ours.
+                Err(Errno::EREMOTE) => return Some(0),
+                Err(_) => {}
+            }
+        }
+        self.pid_by_fdinfo()
     }
 
     /// The inode that names the process within this boot; 0 where the kernel has no pidfs.
     #[must_use]
     pub fn inode(&self) -> u64 {
-        todo!()
+        if !allows(Feature::Pidfs) || !is_on_pidfs(self.as_fd()) {
+            return 0;
+        }
+        nix::sys::stat::fstat(&self.0).map_or(0, |stat| stat.st_ino)
+    }
+
+    /// The real user (`PIDFD_GET_INFO`), if the kernel tells it.
+    pub(super) fn real_uid(&self) -> Option<u32> {
+        if !allows(Feature::PidfdInfo) {
+            return None;
+        }
+        let info = self.info().ok()?;
+        let told = info.mask & u64::from(libc::PIDFD_INFO_CREDS) != 0;
+        told.then_some(info.ruid)
+    }
+
+    fn is_readable(&self, timeout: PollTimeout) -> bool {
+        let mut fds = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, timeout).is_ok_and(|ready| ready > 0)
+            && fds[0].revents().is_some_and(|events| events.contains(PollFlags::POLLIN))
+    }
+
+    /// `PIDFD_GET_INFO` (Linux 6.13): ESRCH for a reaped process, EREMOTE for one outside our pid
+    /// namespace, ENOTTY or EINVAL on older kernels.
+    fn info(&self) -> Result<libc::pidfd_info, Errno> {
+        // SAFETY: the structure is all integers, for which zeros are a value.
+        let mut info: libc::pidfd_info = unsafe { std::mem::zeroed() };
+        info.mask = (libc::PIDFD_INFO_PID | libc::PIDFD_INFO_CREDS).into();
+        // SAFETY: the request's number says how large the structure is; it lives over the call.
+        let got = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::PIDFD_GET_INFO, &raw mut info) };
+        Errno::result(got)?;
+        Ok(info)
+    }
+
+    /// `Pid:` of fdinfo (Linux 5.3): -1 after the reap.
+    fn pid_by_fdinfo(&self) -> Option<u32> {
+        let path = format!("/proc/self/fdinfo/{}", self.0.as_raw_fd());
+        let text = std::fs::read_to_string(path).ok()?;
+        let pid = text.lines().find_map(|line| line.strip_prefix("Pid:"))?;
+        pid.trim().parse().ok()
     }
 }
 
@@ -58,4 +167,24 @@ impl AsFd for Pidfd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
+}
+
+/// Whether an error of [`Pidfd::open`] or [`Pidfd::signal`] says that the process is gone: ESRCH,
+/// EINVAL of a dying one or of a thread, ENOENT of a thread (Linux 6.16).
+#[must_use]
+pub fn is_gone(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ESRCH | libc::EINVAL | libc::ENOENT))
+}
+
+fn is_pidfd(fd: BorrowedFd<'_>) -> bool {
+    if is_on_pidfs(fd) {
+        return true;
+    }
+    // No path can look like this: a link to a file in /proc/self/fd begins with a slash.
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+    link.is_ok_and(|link| link.as_os_str() == "anon_inode:[pidfd]")
+}
+
+fn is_on_pidfs(fd: BorrowedFd<'_>) -> bool {
+    fstatfs(fd).is_ok_and(|stat| stat.filesystem_type() == PID_FS_MAGIC)
 }

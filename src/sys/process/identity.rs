@@ -1,0 +1,79 @@
+//! Who a process is, beyond its number.
+
+use std::io;
+
+use super::started;
+use crate::sys::pidfd::{Pidfd, is_gone};
+
+/// A process, beyond the reuse of its number, within one boot and one pid namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Its number; 0 if it has none in our pid namespace.
+    pub pid: u32,
+    /// When it started, in clock ticks since boot; 0 if it has no number here.
+    pub started: u64,
+    /// The inode of its pidfd; 0 where the kernel has no pidfs (before Linux 6.9).
+    pub inode: u64,
+}
+
+/// Who the process of a pidfd is (a zombie is still somebody); `None` if it was reaped.
+#[must_use]
+pub fn identity(pidfd: &Pidfd) -> Option<Identity> {
+    let inode = pidfd.inode();
+    let pid = pidfd.pid()?;
+    if pid == 0 {
+        return Some(Identity { pid, started: 0, inode });
+    }
+    // Readable or not is told apart only after the check: a number that was given away in between
+    // must not look like a process that cannot be seen.
+    let started = started(pid);
+    if pidfd.pid() != Some(pid) {
+        return None;
+    }
+    Some(Identity { pid, started: started.unwrap_or(0), inode })
+}
+
+/// What became of a process that was known before.
+#[derive(Debug)]
+pub enum Found {
+    /// It is there: a pidfd of it (it may be a zombie).
+    Same(Pidfd),
+    /// It is gone, or its number is another's.
+    Gone,
+    /// That cannot be told, and why: it has no number here, or nothing to compare.
+    Unknown(io::Error),
+}
+
+impl Identity {
+    /// Looks for the process again, after a restart of the daemon within the same boot and pid
+    /// namespace.
+    #[must_use]
+    pub fn find(&self) -> Found {
+        if self.pid == 0 {
+            return unknown("it has no number in this pid namespace");
+        }
+        let pidfd = match Pidfd::open(self.pid) {
+            Ok(pidfd) => pidfd,
+            Err(error) if is_gone(&error) => return Found::Gone,
+            Err(error) => return Found::Unknown(error),
+        };
+        match identity(&pidfd) {
+            None => Found::Gone,
+            Some(now) => self.compare(&now, pidfd),
+        }
+    }
+
+    fn compare(&self, now: &Self, pidfd: Pidfd) -> Found {
+        let both = |one: u64, other: u64| (one != 0 && other != 0).then_some(one == other);
+        // The inode is the better witness: start times are only as fine as a clock tick.
+        match both(self.inode, now.inode).or_else(|| both(self.started, now.started)) {
+            Some(true) => Found::Same(pidfd),
+            Some(false) => Found::Gone,
+            None => unknown("its start time cannot be read"),
+        }
+    }
+}
+
+fn unknown(why: &'static str) -> Found {
+    Found::Unknown(io::Error::new(io::ErrorKind::Unsupported, why))
+}

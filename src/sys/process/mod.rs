@@ -1,0 +1,130 @@
+//! What /proc tells of a process and of this machine.
+//!
+//! A number names a process only for a moment: what is read by number is for showing, or is
+//! checked against a [`Pidfd`](super::pidfd::Pidfd) as [`Identity`] does.
+
+mod freezer;
+mod identity;
+mod origin;
+mod stat;
+
+pub use identity::{Found, Identity, identity};
+pub use origin::Origin;
+
+use super::pidfd::Pidfd;
+use stat::Stat;
+
+/// The most bytes of a command line that are read.
+pub const COMMAND_LINE_MAX: usize = 4096;
+
+/// What a process is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunState {
+    /// It runs or sleeps.
+    Running,
+    /// It was stopped by a signal or a tracer (state T or t).
+    Stopped,
+    /// Its cgroup is frozen.
+    Frozen,
+    /// It is on its way out (PF_EXITING), or a zombie.
+    Exiting,
+    /// There is no such process (or /proc is mounted so that we do not see it): only a pidfd can
+    /// tell an end.
+    Gone,
+}
+
+/// The state of a process by its number. Of a process whose first thread ended before the others,
+/// it is the state of those others.
+#[must_use]
+pub fn run_state(pid: u32) -> RunState {
+    let Some(stat) = Stat::read(pid) else { return RunState::Gone };
+    match stat.run_state() {
+        RunState::Exiting if stat.threads > 1 => stat::state_of_threads(pid),
+        // A frozen process sleeps, as far as stat tells.
+        RunState::Running if stat.state != 'R' && freezer::is_frozen(pid) => RunState::Frozen,
+        state => state,
+    }
+}
+
+/// When the process started, in clock ticks since boot (field 22 of `/proc/PID/stat`).
+#[must_use]
+pub fn started(pid: u32) -> Option<u64> {
+    Stat::read(pid).map(|stat| stat.started)
+}
+
+/// The parent's number (field 4 of `/proc/PID/stat`); 0 if it is in another pid namespace.
+#[must_use]
+pub fn parent(pid: u32) -> Option<u32> {
+    Stat::read(pid).map(|stat| stat.parent)
+}
+
+/// The state letter of `/proc/PID/stat`, for messages.
+#[must_use]
+pub fn state_letter(pid: u32) -> Option<char> {
+    Stat::read(pid).map(|stat| stat.state)
+}
+
+/// The short name (15 bytes at most), control characters shown as `?`.
+#[must_use]
+pub fn name(pid: u32) -> Option<String> {
+    let name = std::fs::read(format!("/proc/{pid}/comm")).ok()?;
+    Some(printable(name.strip_suffix(b"\n").unwrap_or(&name)))
+}
+
+/// The command line, its arguments joined by blanks (control characters shown as `?`), or the
+/// short name in brackets where there is none. At most [`COMMAND_LINE_MAX`] bytes are read.
+#[must_use]
+pub fn command_line(pid: u32) -> Option<String> {
+    use std::io::Read;
+    let file = std::fs::File::open(format!("/proc/{pid}/cmdline")).ok()?;
+    let mut line = Vec::new();
+    file.take(COMMAND_LINE_MAX as u64).read_to_end(&mut line).ok()?;
+    let end = line.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+    if end == 0 {
+        return name(pid).map(|name| format!("[{name}]"));
+    }
+    line.truncate(end);
+    for byte in &mut line {
+        if *byte == 0 {
+            *byte = b' ';
+        }
+    }
+    Some(printable(&line))
+}
+
+/// The real user of the process that a pidfd names; `None` if it was reaped or is not seen from
+/// here.
+#[must_use]
+pub fn uid_of(pidfd: &Pidfd) -> Option<u32> {
+    pidfd.real_uid().or_else(|| uid_by_status(pidfd))
+}
+
+/// By /proc, for kernels without `PIDFD_GET_INFO`.
+fn uid_by_status(pidfd: &Pidfd) -> Option<u32> {
+    let pid = pidfd.pid().filter(|&pid| pid != 0)?;
+    let status = std::fs::read(format!("/proc/{pid}/status")).ok()?;
+    // Not yet reaped, so the number was this process's all the while.
+    if pidfd.pid() != Some(pid) {
+        return None;
+    }
+    let status = String::from_utf8_lossy(&status);
+    let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    uids.split_whitespace().next()?.parse().ok()
+}
+
+/// Makes this process the one that its descendants' orphans become children of
+/// (PR_SET_CHILD_SUBREAPER, Linux 3.4). Kept over exec, not inherited by children.
+pub fn become_subreaper() -> std::io::Result<()> {
+    Ok(nix::sys::prctl::set_child_subreaper(true)?)
+}
+
+/// Text that cannot move a terminal's cursor, nor the order of what is written around it.
+fn printable(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    text.chars().map(|c| if disturbs(c) { '?' } else { c }).collect()
+}
+
+fn disturbs(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}

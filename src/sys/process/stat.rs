@@ -1,0 +1,132 @@
+//! `/proc/PID/stat`.
+
+use super::RunState;
+
+/// `PF_EXITING` of linux/sched.h: the thread is in do_exit.
+const PF_EXITING: u64 = 0x4;
+
+/// The fields we use; their numbers are those of proc_pid_stat(5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stat {
+    /// 3: the state's letter.
+    pub(super) state: char,
+    /// 4: the parent's number.
+    pub(super) parent: u32,
+    /// 9: the flags of the thread (of the first thread, in a process's stat).
+    pub(super) flags: u64,
+    /// 20: how many threads live; a first thread that ended before the others counts.
+    pub(super) threads: u64,
+    /// 22: when it started, in clock ticks since boot.
+    pub(super) started: u64,
+}
+
+impl Stat {
+    pub(super) fn read(pid: u32) -> Option<Self> {
+        Self::parse(&std::fs::read(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    fn parse(line: &[u8]) -> Option<Self> {
+        // The name in brackets can hold anything, brackets, blanks and newlines too.
+        let end = line.iter().rposition(|&byte| byte == b')')?;
+        let rest = std::str::from_utf8(line.get(end + 1..)?).ok()?;
+        let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+        // The first of them is field 3.
+        let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
+        Some(Self {
+            state: fields.first()?.chars().next()?,
+            parent: u32::try_from(number(4)?).ok()?,
+            flags: number(9)?,
+            threads: number(20)?,
+            started: number(22)?,
+        })
+    }
+
+    pub(super) fn run_state(&self) -> RunState {
+        match self.state {
+            'Z' | 'X' | 'x' => RunState::Exiting,
+            _ if self.flags & PF_EXITING != 0 => RunState::Exiting,
+            'T' | 't' => RunState::Stopped,
+            _ => RunState::Running,
+        }
+    }
+}
+
+/// The state of a process whose first thread is exiting: that of the first thread that is not,
+/// nor was told to.
+pub(super) fn state_of_threads(pid: u32) -> RunState {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
+        return RunState::Gone;
+    };
+    for thread in threads.flatten() {
+        let line = std::fs::read(thread.path().join("stat")).unwrap_or_default();
+        let Some(stat) = Stat::parse(&line) else { continue };
+        let state = stat.run_state();
+        if state == RunState::Exiting {
+            continue;
+        }
+        let status = std::fs::read(thread.path().join("status")).unwrap_or_default();
+        if !is_killed(&String::from_utf8_lossy(&status)) {
+            return state;
+        }
+    }
+    RunState::Exiting
+}
+
+/// Whether a thread was sent SIGKILL, as exit_group(2) does to all others.
+fn is_killed(status: &str) -> bool {
+    let pending = status.lines().find_map(|line| line.strip_prefix("SigPnd:"));
+    let pending = pending.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    pending.is_some_and(|mask| mask & (1 << (libc::SIGKILL - 1)) != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(name: &str, state: &str, flags: u32) -> Option<Stat> {
+        let line = format!(
+            "42 ({name}) {state} 7 42 42 34816 42 {flags} 0 0 0 0 1 2 3 4 20 0 3 0 9876543210 1 2"
+        );
+        Stat::parse(line.as_bytes())
+    }
+
+    #[test]
+    fn a_name_can_hold_anything() {
+        for name in ["sh", "a) Z 1 (b", ") T 1 1", "new\nline) X 0", "", "((("] {
+            let stat = parse(name, "S", 0).unwrap();
+            let expected =
+                Stat { state: 'S', parent: 7, flags: 0, threads: 3, started: 9_876_543_210 };
+            assert_eq!(stat, expected, "{name:?}");
+        }
+        let mut line = b"42 (\xff\xfe) S 7 42 42 34816 42 0".to_vec();
+        line.extend(b" 0 0 0 0 1 2 3 4 20 0 3 0 5 1 2");
+        assert_eq!(Stat::parse(&line).unwrap().started, 5);
+    }
+
+    #[test]
+    fn what_is_cut_off_is_no_stat() {
+        for line in ["", "42", "42 (sh", "42 (sh)", "42 (sh) S 7 1 2 3 4 5"] {
+            assert_eq!(Stat::parse(line.as_bytes()), None, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn letters_and_flags_give_the_state() {
+        let state = |letter, flags| parse("x", letter, flags).unwrap().run_state();
+        assert_eq!(state("S", 0), RunState::Running);
+        assert_eq!(state("R", 0x40_0000), RunState::Running);
+        assert_eq!(state("D", 0), RunState::Running);
+        assert_eq!(state("T", 0), RunState::Stopped);
+        assert_eq!(state("t", 0), RunState::Stopped);
+        assert_eq!(state("Z", 0), RunState::Exiting);
+        assert_eq!(state("X", 0), RunState::Exiting);
+        assert_eq!(state("D", 0x40_0004), RunState::Exiting);
+    }
+
+    #[test]
+    fn a_killed_thread_is_seen() {
+        assert!(is_killed("Name:\tx\nSigPnd:\t0000000000000100\nShdPnd:\t0\n"));
+        assert!(!is_killed("Name:\tx\nSigPnd:\t0000000000000000\nShdPnd:\t0\n"));
+        assert!(!is_killed(""));
+    }
+}
