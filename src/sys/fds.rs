@@ -1,43 +1,185 @@
 //! Descriptors: sending them along, and what is open.
+//!
+//! Every descriptor that is made here is close-on-exec, but for [`inherit`]'s.
 
-use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+
+use super::kernel::{Feature, allows};
 
 /// The most descriptors that come with one message.
 pub const FDS_MAX: usize = 4;
 
+/// Room for [`FDS_MAX`] descriptors with their header, and no more: what does not fit the kernel
+/// closes. (In words, because a header must be aligned.)
+const CONTROL_WORDS: usize = {
+    // SAFETY: CMSG_SPACE only computes.
+    let space = unsafe { libc::CMSG_SPACE((FDS_MAX * size_of::<RawFd>()) as libc::c_uint) };
+    (space as usize).div_ceil(size_of::<usize>())
+};
+
 /// Sends bytes, and with the first of them descriptors (SCM_RIGHTS, may be none). Returns how many
 /// bytes went; the descriptors went if that is not 0. Never raises SIGPIPE. `flags` may hold
 /// `MSG_DONTWAIT`.
+///
+/// # Errors
+/// `InvalidInput` if there are descriptors but no bytes, or more than [`FDS_MAX`]; EPIPE, EAGAIN,
+/// EINTR and the like as sendmsg(2) says.
 pub fn send(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
     fds: &[BorrowedFd<'_>],
     flags: i32,
 ) -> io::Result<usize> {
-    let _ = (socket, bytes, fds, flags);
-    todo!()
+    if fds.len() > FDS_MAX || (bytes.is_empty() && !fds.is_empty()) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let raw: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+    let rights = [ControlMessage::ScmRights(&raw)];
+    let control = if raw.is_empty() { &rights[..0] } else { &rights[..] };
+    let flags = MsgFlags::from_bits_retain(flags) | MsgFlags::MSG_NOSIGNAL;
+    Ok(sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(bytes)], control, flags, None)?)
 }
 
 /// Receives bytes into `buffer`, and the descriptors that came with them (close-on-exec) into
 /// `fds`; more than [`FDS_MAX`] are closed. 0 is the end.
+///
+/// # Errors
+/// EAGAIN, EINTR, ECONNRESET and the like as recvmsg(2) says; nothing was received then.
 pub fn receive(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
     fds: &mut Vec<OwnedFd>,
     flags: i32,
 ) -> io::Result<usize> {
-    let _ = (socket, buffer, fds, flags);
-    todo!()
+    // nix gives no access to the descriptors of a truncated control message and so would leak
+    // them; hence by hand.
+    let mut control = [MaybeUninit::<usize>::uninit(); CONTROL_WORDS];
+    let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    // SAFETY: the structure is integers and pointers, for which zeros are a value.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = size_of_val(&control) as _;
+    // SAFETY: both buffers live over the call, and their lengths are right.
+    let received = unsafe {
+        libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags | libc::MSG_CMSG_CLOEXEC)
+    };
+    let received = usize::try_from(Errno::result(received)?).unwrap_or(0);
+    // SAFETY: recvmsg has just filled in the message, and its control buffer is still there.
+    unsafe { collect_rights(&message, fds) };
+    Ok(received)
 }
 
-/// Closes every descriptor from `first` on.
+/// Takes the descriptors out of a received message.
+///
+/// # Safety
+/// recvmsg(2) filled in `message`, its control buffer is alive, and nobody took its descriptors.
+unsafe fn collect_rights(message: &libc::msghdr, fds: &mut Vec<OwnedFd>) {
+    // SAFETY: the kernel wrote headers into the buffer, and how long they are altogether.
+    let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };
+    while !header.is_null() {
+        // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR give only headers that lie in the buffer whole,
+        // and the buffer is aligned for them.
+        let (level, kind, length) =
+            unsafe { ((*header).cmsg_level, (*header).cmsg_type, (*header).cmsg_len) };
+        if level == libc::SOL_SOCKET && kind == libc::SCM_RIGHTS {
+            // SAFETY: CMSG_LEN only computes.
+            let empty = u64::from(unsafe { libc::CMSG_LEN(0) });
+            let count = (length as u64).saturating_sub(empty) / size_of::<RawFd>() as u64;
+            // SAFETY: CMSG_DATA only computes.
+            let data = unsafe { libc::CMSG_DATA(header) }.cast::<RawFd>();
+            for index in 0..count as usize {
+                // SAFETY: the kernel wrote `count` descriptors there, new ones that nobody else
+                // has.
+                let fd = unsafe { OwnedFd::from_raw_fd(data.add(index).read_unaligned()) };
+                fds.push(fd);
+            }
+        }
+        // SAFETY: as for CMSG_FIRSTHDR.
+        header = unsafe { libc::CMSG_NXTHDR(message, header) };
+    }
+}
+
+/// Closes every descriptor from `first` on. For a process that is about to become something else:
+/// whoever still has one of them as an [`OwnedFd`] must not use or drop it.
 pub fn close_from(first: u32) {
-    let _ = first;
-    todo!()
+    if !(allows(Feature::CloseRange) && close_range_from(first)) {
+        close_up_to(first, highest_open());
+    }
+}
+
+/// `close_range` (Linux 5.9); whether the kernel has it and lets us use it.
+pub(super) fn close_range_from(first: u32) -> bool {
+    // SAFETY: it takes three integers; what closing means is said at `close_from`.
+    unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) == 0 }
+}
+
+/// Closes from `first` to `last`, both included, whether open or not. Async-signal-safe.
+pub(super) fn close_up_to(first: u32, last: u32) {
+    for fd in first..=last {
+        if let Ok(fd) = RawFd::try_from(fd) {
+            // SAFETY: it takes an integer; what closing means is said at `close_from`.
+            unsafe { libc::close(fd) };
+        }
+    }
+}
+
+/// The highest open descriptor as /proc tells, else the highest that there could be.
+pub(super) fn highest_open() -> u32 {
+    let listed = std::fs::read_dir("/proc/self/fd").ok().and_then(|entries| {
+        entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).max()
+    });
+    listed.unwrap_or_else(|| {
+        let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
+        // A limit can be unlimited; 2^20 is the most that the kernel allows by default.
+        u32::try_from(limit.min(1 << 20)).unwrap_or(1024)
+    })
 }
 
 /// Raises the soft limit of open descriptors to the hard one; returns the limit in force.
 pub fn raise_limit() -> io::Result<u64> {
-    todo!()
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    if soft < hard {
+        setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
+    }
+    Ok(hard)
+}
+
+/// A pipe, both ends close-on-exec: the end to read from, then the end to write to.
+pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(nix::unistd::pipe2(OFlag::O_CLOEXEC)?)
+}
+
+/// Makes that a descriptor is not passed on to the next program.
+pub fn set_cloexec(fd: BorrowedFd<'_>) -> io::Result<()> {
+    fcntl(fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
+    Ok(())
+}
+
+/// Makes that a descriptor is passed on to the next program.
+pub fn clear_cloexec(fd: BorrowedFd<'_>) -> io::Result<()> {
+    fcntl(fd, FcntlArg::F_SETFD(FdFlag::empty()))?;
+    Ok(())
+}
+
+/// Moves a descriptor to the lowest free number that is `at_least` so high, where it is passed on
+/// to the next program and in nobody's way; to a lower one if the limit of open descriptors is
+/// below that, but never to 0, 1 or 2. It stays open as long as the process lives.
+pub fn inherit(fd: OwnedFd, at_least: i32) -> io::Result<RawFd> {
+    let mut at_least = at_least.max(3);
+    loop {
+        match fcntl(&fd, FcntlArg::F_DUPFD(at_least)) {
+            // EINVAL: at or above the limit; EMFILE: nothing is free from there to the limit.
+            Err(Errno::EINVAL | Errno::EMFILE) if at_least > 3 => at_least = (at_least / 2).max(3),
+            result => return Ok(result?),
+        }
+    }
 }
