@@ -1,8 +1,14 @@
 //! Directories that must be ours.
+//!
+//! What is checked is the opened directory, not a path that somebody could exchange in between.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat, lstat};
 
 /// Why a directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -29,7 +35,58 @@ pub enum DirError {
 
 /// Opens a directory without following a link at its end, and checks that it is `uid`'s and that
 /// nobody else can write in it. With `create`, makes it (0700) if it is not there.
+///
+/// Links in the directories above it are followed: who may write there can exchange everything
+/// below it anyway. Others may read it if its owner wants it so (`/run/canal`).
 pub fn open_private(path: &Path, uid: u32, create: bool) -> Result<OwnedFd, DirError> {
-    let _ = (path, uid, create);
-    todo!()
+    // With a slash or a dot at its end a link would be followed.
+    let path = &path.components().collect::<PathBuf>();
+    if create {
+        match nix::unistd::mkdir(path, Mode::S_IRWXU) {
+            Ok(()) | Err(Errno::EEXIST) => {}
+            Err(Errno::ENOENT) => {
+                let parent = path.parent().unwrap_or(path);
+                return Err(DirError::Missing(parent.to_owned()));
+            }
+            Err(error) => return Err(DirError::Io(path.clone(), error.into())),
+        }
+    }
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let dir = open(path, flags, Mode::empty()).map_err(|error| not_opened(path, uid, error))?;
+    let stat = fstat(&dir).map_err(|error| DirError::Io(path.clone(), error.into()))?;
+    check_owner(path, &stat, uid)?;
+    let mode = stat.st_mode & 0o7777;
+    if mode & 0o022 != 0 {
+        return Err(DirError::Open(path.clone(), mode));
+    }
+    Ok(dir)
+}
+
+fn check_owner(path: &Path, stat: &FileStat, uid: u32) -> Result<(), DirError> {
+    if stat.st_uid == uid {
+        return Ok(());
+    }
+    Err(DirError::Foreign(path.to_owned(), stat.st_uid, uid))
+}
+
+/// Says why a directory could not be opened, in the terms of who is to put it right.
+fn not_opened(path: &Path, uid: u32, error: Errno) -> DirError {
+    let owned = path.to_owned();
+    match (error, lstat(path)) {
+        (Errno::ENOENT, _) => DirError::Missing(owned),
+        // O_DIRECTORY | O_NOFOLLOW on a link says ENOTDIR, or ELOOP where it is checked first.
+        (Errno::ELOOP | Errno::ENOTDIR, Ok(stat)) => {
+            match SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits()) {
+                SFlag::S_IFLNK => DirError::Symlink(owned),
+                SFlag::S_IFDIR => DirError::Io(owned, error.into()),
+                _ => DirError::NotADirectory(owned),
+            }
+        }
+        // Somebody else's 0700: say whose it is, not that we may not.
+        (Errno::EACCES, Ok(stat)) => match check_owner(path, &stat, uid) {
+            Err(foreign) => foreign,
+            Ok(()) => DirError::Io(owned, error.into()),
+        },
+        _ => DirError::Io(owned, error.into()),
+    }
 }
