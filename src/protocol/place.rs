@@ -1,7 +1,21 @@
 //! Where the files are. Nothing depends on HOME, XDG_* or TMPDIR: a cron job, a login shell and a
 //! CI runner of one user meet at the same daemon.
+//!
+//! Finding a place touches nothing: whether the directory is there, and ours, is checked by who
+//! opens it.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+
+/// The longest path of a socket, in bytes: `sun_path` has 108, and a NUL ends it.
+pub const SOCKET_PATH_MAX: usize = 107;
+
+/// The directory of a daemon shared by users.
+const SHARED_DIR: &str = "/run/canal";
+/// The durable state of a daemon shared by users.
+const SHARED_STATE_DIR: &str = "/var/lib/canal";
+/// The configuration of the machine.
+const MACHINE_CONFIG: &str = "/etc/canal/canal.toml";
 
 /// The files of one daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,11 +47,150 @@ impl Place {
     /// Finds the place: `given` (the option, else `CANAL_SOCKET`), else the shared one if
     /// `/run/canal` exists, else that of the user.
     ///
+    /// | rule | directory | state | configuration, the first that exists |
+    /// |---|---|---|---|
+    /// | given | that of the socket | the same | `canal.toml` there |
+    /// | shared | `/run/canal` | `/var/lib/canal` | `/etc/canal/canal.toml` |
+    /// | per user | `/tmp/canal-UID` | `.local/state/canal` | `/etc/canal/canal.toml`, `.config/canal/canal.toml` |
+    ///
+    /// The last two lie under the home that passwd names; a user that has none keeps the state
+    /// beside the socket. An empty path counts as not given.
+    ///
     /// # Errors
-    /// A path that is too long for a socket (108 bytes with the end), or not absolute after the
-    /// current directory was put before it.
+    /// A path that is too long for a socket ([`SOCKET_PATH_MAX`]), that names no file, or that is
+    /// not absolute after the current directory was put before it.
     pub fn find(given: Option<&Path>, uid: u32) -> Result<Self, String> {
-        let _ = (given, uid);
-        todo!()
+        match given.filter(|path| !path.as_os_str().is_empty()) {
+            Some(socket) => Self::given(socket),
+            None if Path::new(SHARED_DIR).is_dir() => Ok(Self::shared()),
+            None => Ok(Self::per_user(uid, passwd_home(uid).as_deref())),
+        }
+    }
+
+    /// [`Self::find`] with what `--socket` says, else what `CANAL_SOCKET` says.
+    ///
+    /// # Errors
+    /// As [`Self::find`].
+    pub fn find_with_environment(option: Option<&Path>, uid: u32) -> Result<Self, String> {
+        let variable = std::env::var_os("CANAL_SOCKET");
+        Self::find(option.or(variable.as_deref().map(Path::new)), uid)
+    }
+
+    fn given(socket: &Path) -> Result<Self, String> {
+        let socket = std::path::absolute(socket)
+            .map_err(|error| format!("the socket {}: {error}", socket.display()))?;
+        let length = socket.as_os_str().len();
+        if length > SOCKET_PATH_MAX {
+            return Err(format!(
+                "the path of the socket has {length} bytes, more than the {SOCKET_PATH_MAX} that \
+                 fit: {}",
+                socket.display()
+            ));
+        }
+        let names_a_file =
+            socket.file_name().is_some() && !socket.as_os_str().as_bytes().ends_with(b"/");
+        let Some(dir) = socket.parent().filter(|_| names_a_file) else {
+            return Err(format!("the path of the socket names no file: {}", socket.display()));
+        };
+        let dir = dir.to_owned();
+        let config = vec![dir.join("canal.toml")];
+        Ok(Self { socket, state_dir: dir.clone(), dir, config, rule: Rule::Given })
+    }
+
+    fn shared() -> Self {
+        let dir = PathBuf::from(SHARED_DIR);
+        Self {
+            socket: dir.join("canal.sock"),
+            dir,
+            state_dir: SHARED_STATE_DIR.into(),
+            config: vec![MACHINE_CONFIG.into()],
+            rule: Rule::Shared,
+        }
+    }
+
+    fn per_user(uid: u32, home: Option<&Path>) -> Self {
+        let dir = PathBuf::from(format!("/tmp/canal-{uid}"));
+        let state_dir = home.map_or_else(|| dir.clone(), |home| home.join(".local/state/canal"));
+        let own = home.map(|home| home.join(".config/canal/canal.toml"));
+        let config = [Some(MACHINE_CONFIG.into()), own].into_iter().flatten().collect();
+        Self { socket: dir.join("canal.sock"), dir, state_dir, config, rule: Rule::PerUser }
+    }
+}
+
+/// The user's home by passwd, if it is a directory that is there: `nobody` and the users of
+/// containers often have none.
+fn passwd_home(uid: u32) -> Option<PathBuf> {
+    let user = nix::unistd::User::from_uid(uid.into()).ok().flatten()?;
+    Some(user.dir).filter(|home| home.is_absolute() && home.is_dir())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_of_a_given_socket_lies_beside_it() {
+        let place = Place::find(Some(Path::new("/some/where/x.sock")), 1000).unwrap();
+        assert_eq!(place.socket, Path::new("/some/where/x.sock"));
+        assert_eq!(place.dir, Path::new("/some/where"));
+        assert_eq!(place.state_dir, place.dir);
+        assert_eq!(place.config, [Path::new("/some/where/canal.toml")]);
+        assert_eq!(place.rule, Rule::Given);
+    }
+
+    #[test]
+    fn a_relative_socket_is_taken_from_the_current_directory() {
+        let place = Place::find(Some(Path::new("./x.sock")), 1000).unwrap();
+        assert_eq!(place.socket, std::env::current_dir().unwrap().join("x.sock"));
+    }
+
+    #[test]
+    fn a_socket_may_have_107_bytes_and_not_108() {
+        let path = |length: usize| PathBuf::from(format!("/{}", "x".repeat(length - 1)));
+        assert!(Place::find(Some(&path(107)), 0).is_ok());
+        let error = Place::find(Some(&path(108)), 0).unwrap_err();
+        assert!(error.contains("108 bytes") && error.contains("107"), "{error}");
+    }
+
+    #[test]
+    fn a_path_that_names_no_file_is_refused() {
+        for path in ["/", "/tmp/", "/tmp/.."] {
+            let error = Place::find(Some(Path::new(path)), 0).unwrap_err();
+            assert!(error.contains("names no file"), "{path}: {error}");
+        }
+    }
+
+    #[test]
+    fn an_empty_path_is_not_given() {
+        assert_ne!(Place::find(Some(Path::new("")), 1000).unwrap().rule, Rule::Given);
+    }
+
+    #[test]
+    fn the_users_place_depends_on_passwd_only() {
+        let place = Place::per_user(1000, Some(Path::new("/home/ann")));
+        assert_eq!(place.socket, Path::new("/tmp/canal-1000/canal.sock"));
+        assert_eq!(place.state_dir, Path::new("/home/ann/.local/state/canal"));
+        assert_eq!(
+            place.config,
+            [MACHINE_CONFIG, "/home/ann/.config/canal/canal.toml"].map(PathBuf::from)
+        );
+        assert_eq!(place.rule, Rule::PerUser);
+    }
+
+    #[test]
+    fn a_user_without_a_home_keeps_the_state_beside_the_socket() {
+        let place = Place::per_user(4_000_000, None);
+        assert_eq!(place.state_dir, Path::new("/tmp/canal-4000000"));
+        assert_eq!(place.config, [Path::new(MACHINE_CONFIG)]);
+        assert_eq!(passwd_home(4_000_000), None);
+    }
+
+    #[test]
+    fn the_shared_place_is_the_machines() {
+        let place = Place::shared();
+        assert_eq!(place.socket, Path::new("/run/canal/canal.sock"));
+        assert_eq!(place.state_dir, Path::new("/var/lib/canal"));
+        assert_eq!(place.config, [Path::new(MACHINE_CONFIG)]);
+        assert_eq!(place.rule, Rule::Shared);
     }
 }
