@@ -1,0 +1,99 @@
+//! A command that was found, or why it cannot be run.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use crate::sys::exec::{Lookup, lookup};
+
+use super::OwnCode;
+
+/// A command whose file was found before anything was asked for, so that a typo never queues.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Command {
+    /// The file.
+    pub file: PathBuf,
+    /// Its arguments, the name by which it was called first; any bytes, never empty.
+    pub argv: Vec<OsString>,
+}
+
+/// Why a command was not run. Its text begins with the command.
+#[derive(Debug)]
+pub struct NotRun {
+    /// As it was called.
+    pub command: OsString,
+    /// [`OwnCode::NotFound`] or [`OwnCode::NotExecutable`].
+    pub code: OwnCode,
+    /// What the system said.
+    pub error: io::Error,
+}
+
+impl Command {
+    /// Finds the command as execvp(3) does.
+    ///
+    /// # Errors
+    /// There is none, or it cannot be executed.
+    pub fn find(argv: Vec<OsString>) -> Result<Self, NotRun> {
+        let name = argv.first().cloned().unwrap_or_default();
+        match lookup(&name) {
+            Lookup::Found(file) => Ok(Self { file, argv }),
+            Lookup::NotExecutable(_, error) => {
+                Err(NotRun { command: name, code: OwnCode::NotExecutable, error })
+            }
+            Lookup::NotFound => Err(NotRun {
+                command: name,
+                code: OwnCode::NotFound,
+                error: io::Error::from(io::ErrorKind::NotFound),
+            }),
+        }
+    }
+}
+
+impl NotRun {
+    /// What a failed exec means.
+    pub(super) fn after_exec(command: &Command, error: io::Error) -> Self {
+        let code = if error.raw_os_error() == Some(libc::ENOENT) {
+            OwnCode::NotFound
+        } else {
+            OwnCode::NotExecutable
+        };
+        Self { command: command.argv.first().cloned().unwrap_or_default(), code, error }
+    }
+}
+
+impl fmt::Display for NotRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.command.to_string_lossy();
+        match self.code {
+            OwnCode::NotFound => write!(f, "{name}: command not found"),
+            _ => write!(f, "{name}: cannot be executed: {}", self.error),
+        }
+    }
+}
+
+impl std::error::Error for NotRun {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failed(errno: i32) -> NotRun {
+        let command = Command { file: "/x".into(), argv: vec!["x".into()] };
+        NotRun::after_exec(&command, io::Error::from_raw_os_error(errno))
+    }
+
+    #[test]
+    fn a_file_that_is_gone_is_127_and_any_other_failure_126() {
+        assert_eq!(failed(libc::ENOENT).code, OwnCode::NotFound);
+        for errno in [libc::EACCES, libc::E2BIG, libc::ENOTDIR, libc::ENOMEM, libc::ETXTBSY] {
+            assert_eq!(failed(errno).code, OwnCode::NotExecutable, "errno {errno}");
+        }
+    }
+
+    #[test]
+    fn the_words_begin_with_the_command() {
+        assert_eq!(failed(libc::ENOENT).to_string(), "x: command not found");
+        assert!(failed(libc::EACCES).to_string().starts_with("x: cannot be executed: "));
+    }
+}

@@ -1,0 +1,109 @@
+//! What the command's environment says of its hold.
+//!
+//! Every variable of canal's own is set or *unset*, so that nothing of an enclosing `canal run`
+//! shines through.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use crate::protocol::{Grant, SlotShown};
+
+/// Variables to set, or with `None` to unset; everything else of the environment stays.
+pub type Variables = Vec<(&'static str, Option<OsString>)>;
+
+/// The variables of a grant. `socket` is where the daemon was said to be, `None` if it was not.
+///
+/// Several keys are separated by newlines: a key may hold anything else but control characters.
+/// `CANAL_SLOT` and `CANAL_BUCKET` are set only where exactly one slot is held.
+#[must_use]
+pub fn variables(grant: &Grant, socket: Option<&Path>) -> Variables {
+    let keys: Vec<&str> = grant.keys.iter().map(|key| key.key.as_str()).collect();
+    let slots: Vec<SlotShown> = grant.keys.iter().flat_map(|key| &key.slots).copied().collect();
+    let numbers: Vec<String> = slots.iter().map(|slot| slot.slot.to_string()).collect();
+    let single = if let [slot] = slots[..] { Some(slot) } else { None };
+    let bucket = single.and_then(|slot| slot.bucket);
+    vec![
+        ("CANAL_KEY", Some(keys.join("\n").into())),
+        ("CANAL_TOKEN", Some(grant.token.to_string().into())),
+        ("CANAL_SLOTS", Some(numbers.join(",").into())),
+        ("CANAL_SLOT", single.map(|slot| slot.slot.to_string().into())),
+        ("CANAL_BUCKET", bucket.map(|bucket| bucket.to_string().into())),
+        ("CANAL_SESSION", Some(grant.session.clone().into())),
+        ("CANAL_SOCKET", socket.map(|path| path.as_os_str().to_owned())),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::{GrantedKey, Mode, OwnerShown};
+
+    fn grant(keys: &[(&str, &[(u64, Option<u64>)])]) -> Grant {
+        let keys = keys.iter().map(|(key, slots)| GrantedKey {
+            key: (*key).to_owned(),
+            acquired: 1,
+            slots: slots.iter().map(|&(slot, bucket)| SlotShown { slot, bucket }).collect(),
+            mode: Mode::Counted,
+        });
+        Grant {
+            keys: keys.collect(),
+            token: 7,
+            owner: OwnerShown { pid: 1, command: "x".to_owned() },
+            session: "s3".to_owned(),
+            children_fd: None,
+        }
+    }
+
+    fn shown(grant: &Grant, socket: Option<&Path>) -> Vec<String> {
+        let show = |(name, value): (&str, Option<OsString>)| match value {
+            Some(value) => format!("{name}={}", value.to_string_lossy()),
+            None => format!("-{name}"),
+        };
+        variables(grant, socket).into_iter().map(show).collect()
+    }
+
+    #[test]
+    fn one_slot_is_named_with_its_bucket() {
+        assert_eq!(
+            shown(&grant(&[("db", &[(4, Some(1))])]), None),
+            [
+                "CANAL_KEY=db",
+                "CANAL_TOKEN=7",
+                "CANAL_SLOTS=4",
+                "CANAL_SLOT=4",
+                "CANAL_BUCKET=1",
+                "CANAL_SESSION=s3",
+                "-CANAL_SOCKET",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_slot_without_a_bucket_unsets_the_bucket() {
+        let shown = shown(&grant(&[("db", &[(0, None)])]), None);
+        assert_eq!(shown[3..5], ["CANAL_SLOT=0", "-CANAL_BUCKET"]);
+    }
+
+    #[test]
+    fn several_slots_of_several_keys_are_listed_in_the_order_of_the_items() {
+        let grant = grant(&[("b", &[(2, Some(0)), (5, Some(1))]), ("a x", &[(0, None)])]);
+        let shown = shown(&grant, Some(Path::new("/d/s")));
+        assert_eq!(shown[0], "CANAL_KEY=b\na x");
+        assert_eq!(
+            shown[2..],
+            [
+                "CANAL_SLOTS=2,5,0",
+                "-CANAL_SLOT",
+                "-CANAL_BUCKET",
+                "CANAL_SESSION=s3",
+                "CANAL_SOCKET=/d/s",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_grant_without_slots_has_an_empty_list() {
+        let shown = shown(&grant(&[("db", &[])]), None);
+        assert_eq!(shown[2..4], ["CANAL_SLOTS=", "-CANAL_SLOT"]);
+    }
+}

@@ -1,0 +1,38 @@
+//! What canal's own exit codes mean.
+//!
+//! They follow timeout(1), and EX_TEMPFAIL of sysexits for "not acquired"; every other code is the
+//! command's.
+
+use std::process::ExitCode;
+
+/// An exit code of canal's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum OwnCode {
+    /// Busy and not to wait, the wait is over, or refused to end a deadlock.
+    NotAcquired = 75,
+    /// The lock was lost while the command ran.
+    LockLost = 122,
+    /// The command ran longer than it may and was ended, by KILL too.
+    TimeOver = 124,
+    /// canal itself failed: usage, no daemon, permission.
+    Failed = 125,
+    /// The command was found and cannot be executed.
+    NotExecutable = 126,
+    /// The command was not found.
+    NotFound = 127,
+}
+
+impl OwnCode {
+    /// Its number.
+    #[must_use]
+    pub fn number(self) -> u8 {
+        self as u8
+    }
+}
+
+impl From<OwnCode> for ExitCode {
+    fn from(code: OwnCode) -> Self {
+        Self::from(code.number())
+    }
+}
