@@ -1,14 +1,32 @@
 //! A blocking client. No async runtime: `canal run` must start fast.
+//!
+//! Invariant: no call hangs because of a daemon that is stopped, dead or replaced. Every wait has
+//! an end, and what must not be done twice is not asked twice.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::protocol::place::Place;
 use crate::protocol::{
-    Acquire, Confirm, Failure, Grant, Progress, Release, Released, Resize, Resized, Status,
-    StatusQuery, Stop, Stopping,
+    Confirm, Grant, Release, Released, Resize, Resized, Status, StatusQuery, Tag,
 };
 use crate::sys::pidfd::Pidfd;
+use crate::sys::process::state_letter;
+
+mod acquire;
+mod call;
+mod connect;
+mod connection;
+mod error;
+mod start;
+mod stop;
+mod watch;
+
+pub use error::ClientError;
+
+use call::Repeat;
+use connection::Connection;
 
 /// Whether a client starts a daemon if none runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,41 +37,31 @@ pub enum Start {
     Never,
 }
 
-/// Why a call failed.
-#[derive(Debug, thiserror::Error)]
-pub enum ClientError {
-    /// The daemon answered with an error.
-    #[error(transparent)]
-    Failure(#[from] Failure),
-    /// No daemon runs, and none was to be started: where it was looked for.
-    #[error("no daemon runs at {0}")]
-    NoDaemon(PathBuf),
-    /// A daemon was started and could not come up; its own words.
-    #[error("{0}")]
-    Start(String),
-    /// The daemon does not answer: its pid and state letter where known.
-    #[error("daemon pid {pid} (state {state}) does not answer")]
-    Silent {
-        /// Its process.
-        pid: u32,
-        /// The state letter of /proc, `?` if unknown.
-        state: char,
-    },
-    /// The socket's place cannot be used.
-    #[error("{0}")]
-    Place(String),
-    /// The answer is not what the protocol wants.
-    #[error("the daemon's answer makes no sense: {0}")]
-    Protocol(String),
-    /// The system said no.
-    #[error("{0}")]
-    Io(#[from] std::io::Error),
+/// How a client behaves.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Whether it starts a daemon if none runs.
+    pub start: Start,
+    /// The program that it starts; without one, this program if its name is `canal`, else the
+    /// `canal` along PATH.
+    pub program: Option<PathBuf>,
+    /// How long the daemon may take to say a word.
+    pub answer: Duration,
+}
+
+impl From<Start> for Options {
+    fn from(start: Start) -> Self {
+        Self { start, program: None, answer: Duration::from_secs(5) }
+    }
 }
 
 /// A connection to the daemon of a place.
 #[derive(Debug)]
 pub struct Client {
-    _place: Place,
+    place: Place,
+    options: Options,
+    /// `None` after it was lost; the next call makes another.
+    connection: Option<Connection>,
 }
 
 /// What a request brought.
@@ -65,70 +73,81 @@ pub struct Acquired {
     pub children: Option<OwnedFd>,
 }
 
+/// A new random name for a request.
+///
+/// # Errors
+/// The system has no randomness to give.
+pub fn tag() -> Result<Tag, ClientError> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|error| std::io::Error::other(error.to_string()))?;
+    Ok(Tag(u128::from_ne_bytes(bytes)))
+}
+
 impl Client {
     /// Connects, starting a daemon if need be.
-    pub fn connect(place: &Place, start: Start) -> Result<Self, ClientError> {
-        let _ = (place, start);
-        todo!()
-    }
-
-    /// Asks, and waits as long as the request says. `progress` is called for every word from the
-    /// daemon while it waits, and about once a second with `None`. If the daemon goes away
-    /// meanwhile, connects anew (starting it if need be) and goes on under the same tag.
     ///
-    /// `owner` is the process that shall own; without it, this process does.
-    pub fn acquire(
-        &mut self,
-        request: &Acquire,
-        owner: Option<&Pidfd>,
-        progress: &mut dyn FnMut(Option<&Progress>),
-    ) -> Result<Acquired, ClientError> {
-        let _ = (request, owner, progress);
-        todo!()
+    /// # Errors
+    /// None runs and none may or can be started, or its directory cannot be trusted.
+    pub fn connect(place: &Place, options: impl Into<Options>) -> Result<Self, ClientError> {
+        let options = options.into();
+        let connection = Some(connect::connect_first(place, &options)?);
+        Ok(Self { place: place.clone(), options, connection })
     }
 
-    /// Confirms a provisional grant, after its owner was told.
+    /// Confirms a provisional grant, after its owner was told. If the daemon goes away meanwhile,
+    /// asks the next one: to confirm twice is to confirm once.
+    ///
+    /// # Errors
+    /// [`ErrorName::UnknownTag`](crate::protocol::ErrorName::UnknownTag) if the grant was taken
+    /// back.
     pub fn confirm(&mut self, confirm: &Confirm) -> Result<(), ClientError> {
-        let _ = confirm;
-        todo!()
+        let _: serde_json::Value = self.call("Confirm", confirm, None, Repeat::Always)?;
+        Ok(())
     }
 
-    /// Gives back.
+    /// Gives back. `owner` is whose; without it, this process's. The message's `owner_fd` is set
+    /// accordingly.
+    ///
+    /// # Errors
+    /// Nothing of the kind is held, or it is not the caller's. [`ClientError::Gone`] if the daemon
+    /// may have done it and could not say so.
     pub fn release(
         &mut self,
         release: &Release,
         owner: Option<&Pidfd>,
     ) -> Result<Released, ClientError> {
-        let _ = (release, owner);
-        todo!()
+        let release = Release { owner_fd: owner.map(|_| 0), ..release.clone() };
+        self.call("Release", &release, owner, Repeat::IfUndone)
     }
 
     /// Asks for the state of the locks.
+    ///
+    /// # Errors
+    /// Only those of every call.
     pub fn status(&mut self, query: &StatusQuery) -> Result<Status, ClientError> {
-        let _ = query;
-        todo!()
-    }
-
-    /// Calls `each` with the state of the locks, now and after each change, until it returns
-    /// false.
-    pub fn watch(
-        &mut self,
-        query: &StatusQuery,
-        each: &mut dyn FnMut(Status) -> bool,
-    ) -> Result<(), ClientError> {
-        let _ = (query, each);
-        todo!()
+        self.call("Status", query, None, Repeat::Always)
     }
 
     /// Stores a view.
+    ///
+    /// # Errors
+    /// The view makes no sense, or the caller may not.
     pub fn resize(&mut self, resize: &Resize) -> Result<Resized, ClientError> {
-        let _ = resize;
-        todo!()
+        self.call("Resize", resize, None, Repeat::Always)
     }
 
-    /// Ends the daemon and waits until it is gone.
-    pub fn stop(&mut self, stop: &Stop) -> Result<Stopping, ClientError> {
-        let _ = stop;
-        todo!()
+    /// The connection, a new one if there is none. Whoever takes it puts it back if it can be used
+    /// again.
+    fn take_connection(&mut self) -> Result<Connection, ClientError> {
+        match self.connection.take() {
+            Some(connection) => Ok(connection),
+            None => connect::connect_again(&self.place, &self.options),
+        }
     }
+}
+
+/// The error of a daemon that does not answer.
+fn silent(pid: Option<u32>) -> ClientError {
+    let state = pid.and_then(state_letter).unwrap_or('?');
+    ClientError::Silent { pid: pid.unwrap_or(0), state }
 }

@@ -11,6 +11,7 @@ pub mod limits;
 mod message;
 pub mod place;
 
+pub use crate::core::{Kind, Tag};
 pub use error::{ErrorName, Failure};
 pub use message::*;
 

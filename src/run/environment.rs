@@ -38,7 +38,9 @@ mod tests {
     use super::*;
     use crate::protocol::{GrantedKey, Mode, OwnerShown};
 
-    fn grant(keys: &[(&str, &[(u64, Option<u64>)])]) -> Grant {
+    type Slots<'a> = &'a [(u64, Option<u64>)];
+
+    fn grant(keys: &[(&str, Slots<'_>)]) -> Grant {
         let keys = keys.iter().map(|(key, slots)| GrantedKey {
             key: (*key).to_owned(),
             acquired: 1,

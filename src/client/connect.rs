@@ -1,0 +1,170 @@
+//! Finding the daemon of a place, or starting it.
+//!
+//! Invariant: nothing is sent to a socket in a directory that another user could have made.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl, open};
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, UnixAddr, connect, setsockopt, socket, sockopt,
+};
+use nix::sys::stat::{Mode, SFlag, fstat};
+use nix::sys::time::{TimeVal, TimeValLike};
+use nix::unistd::geteuid;
+
+use crate::protocol::place::{Place, Rule};
+use crate::sys::dir::{DirError, open_private};
+
+use super::connection::Connection;
+use super::start;
+use super::{ClientError, Options, Start};
+
+/// How long a daemon may take to come up.
+const START_MAX: Duration = Duration::from_secs(10);
+
+/// How long a daemon that others start is waited for: it may be starting again.
+const RESTART_MAX: Duration = Duration::from_secs(5);
+
+/// Between two attempts to connect while a daemon comes up. Not all clients the same, or a hundred
+/// would knock at once.
+fn pause() -> Duration {
+    Duration::from_millis(5 + u64::from(std::process::id() % 6))
+}
+
+/// Connects for the first time.
+pub(super) fn connect_first(place: &Place, options: &Options) -> Result<Connection, ClientError> {
+    let wait = if place.rule == Rule::Shared { RESTART_MAX } else { Duration::ZERO };
+    connect_within(place, options, wait)
+}
+
+/// Connects again, after a daemon that was there went away.
+pub(super) fn connect_again(place: &Place, options: &Options) -> Result<Connection, ClientError> {
+    connect_within(place, options, RESTART_MAX)
+}
+
+fn connect_within(
+    place: &Place,
+    options: &Options,
+    wait: Duration,
+) -> Result<Connection, ClientError> {
+    let starts = options.start == Start::IfNeeded && place.rule != Rule::Shared;
+    let deadline = Instant::now() + if starts { START_MAX } else { wait };
+    loop {
+        if check_dir(place, starts)? == Dir::Ready
+            && let Some(connection) = knock(place, options)?
+        {
+            return Ok(connection);
+        }
+        if starts && let Some(connection) = start::attempt(place, options)? {
+            return Ok(connection);
+        }
+        if Instant::now() >= deadline {
+            return Err(not_there(place, starts));
+        }
+        thread::sleep(pause());
+    }
+}
+
+fn not_there(place: &Place, starts: bool) -> ClientError {
+    if starts {
+        let seconds = START_MAX.as_secs();
+        let socket = place.socket.display();
+        return ClientError::Start(format!(
+            "the daemon was started, but nothing listens at {socket} after {seconds} s"
+        ));
+    }
+    ClientError::NoDaemon(place.socket.clone())
+}
+
+/// Whether the directory of a place is there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Dir {
+    Ready,
+    Missing,
+}
+
+fn check_dir(place: &Place, create: bool) -> Result<Dir, ClientError> {
+    let checked = match place.rule {
+        Rule::Shared => check_shared(&place.dir),
+        Rule::Given | Rule::PerUser => {
+            match open_private(&place.dir, geteuid().as_raw(), create) {
+                // Whoever trusts the machine trusts root: a service's own place.
+                Err(DirError::Foreign(_, 0, _)) if place.rule == Rule::Given => {
+                    check_shared(&place.dir)
+                }
+                other => other.map(drop),
+            }
+        }
+    };
+    match checked {
+        Ok(()) => Ok(Dir::Ready),
+        // Without `create` that is only a daemon that never ran.
+        Err(DirError::Missing(_)) if !create => Ok(Dir::Missing),
+        Err(error) => Err(ClientError::Place(error.to_string())),
+    }
+}
+
+/// A directory of a daemon that somebody else runs: who that is, root or a service's user, cannot
+/// be known; but not everybody may be able to put another socket there.
+fn check_shared(path: &Path) -> Result<(), DirError> {
+    let owned = || path.to_owned();
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let dir = open(path, flags, Mode::empty()).map_err(|error| match error {
+        Errno::ENOENT => DirError::Missing(owned()),
+        Errno::ELOOP => DirError::Symlink(owned()),
+        Errno::ENOTDIR => DirError::NotADirectory(owned()),
+        other => DirError::Io(owned(), other.into()),
+    })?;
+    let stat = fstat(&dir).map_err(|error| DirError::Io(owned(), error.into()))?;
+    let mode = stat.st_mode & !SFlag::S_IFMT.bits();
+    if mode & Mode::S_IWOTH.bits() != 0 {
+        return Err(DirError::Open(owned(), mode));
+    }
+    Ok(())
+}
+
+/// Connects to whoever listens; `None` if nobody does.
+pub(super) fn knock(place: &Place, options: &Options) -> Result<Option<Connection>, ClientError> {
+    let refused = |error: Errno| {
+        ClientError::Place(format!(
+            "cannot connect to {}: {}",
+            place.socket.display(),
+            io::Error::from(error)
+        ))
+    };
+    let address = UnixAddr::new(&place.socket).map_err(refused)?;
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket =
+        socket(AddressFamily::Unix, SockType::Stream, flags, None).map_err(io::Error::from)?;
+    let mut connected = connect(socket.as_raw_fd(), &address);
+    if connected == Err(Errno::EAGAIN) {
+        connected = wait_in_line(&socket, &address, options.answer);
+    }
+    match connected {
+        Ok(()) => Ok(Some(Connection::new(socket))),
+        Err(Errno::ENOENT | Errno::ECONNREFUSED) => Ok(None),
+        Err(Errno::EAGAIN) => Err(super::silent(start::recorded_pid(place))),
+        Err(error) => Err(refused(error)),
+    }
+}
+
+/// The line of those who want to be accepted is full: stands there for a while, as a blocking
+/// connect(2) does, bounded by SO_SNDTIMEO; EAGAIN means that the time is over.
+fn wait_in_line(socket: &OwnedFd, address: &UnixAddr, answer: Duration) -> Result<(), Errno> {
+    let milliseconds = i64::try_from(answer.as_millis()).unwrap_or(i64::MAX);
+    setsockopt(socket, sockopt::SendTimeout, &TimeVal::milliseconds(milliseconds))?;
+    fcntl(socket.as_fd(), FcntlArg::F_SETFL(OFlag::empty()))?;
+    let connected = loop {
+        match connect(socket.as_raw_fd(), address) {
+            Err(Errno::EINTR) => {}
+            other => break other,
+        }
+    };
+    fcntl(socket.as_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    connected
+}

@@ -1,0 +1,225 @@
+//! One connection: calls out, replies in, with patience but never without end.
+//!
+//! Invariant: no wait here is longer than its caller said, whatever the daemon does or does not.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::protocol::frame::{self, Decoder};
+use crate::protocol::limits::REPLY_BYTES_MAX;
+use crate::protocol::{ErrorName, Failure, INTERFACE, Reply};
+use crate::sys::pidfd::Pidfd;
+use crate::sys::{fds, peer};
+
+use super::ClientError;
+use super::error::{Broken, Lost};
+
+/// How much is read at once.
+const READ_BYTES: usize = 16 * 1024;
+
+/// The longest single wait. Only time spent in such waits counts against the daemon, so that a
+/// client that was itself stopped does not blame it.
+const SLICE: Duration = Duration::from_secs(1);
+
+/// A socket that is connected to the daemon; non-blocking.
+#[derive(Debug)]
+pub(super) struct Connection {
+    socket: OwnedFd,
+    decoder: Decoder,
+    received: Vec<OwnedFd>,
+}
+
+/// A call as it is sent; borrows what [`Call`](crate::protocol::Call) owns.
+#[derive(Serialize)]
+struct Outgoing<'a, P> {
+    method: &'a str,
+    parameters: &'a P,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    more: bool,
+}
+
+/// How many replies a call may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Replies {
+    /// One.
+    One,
+    /// Several, all but the last with `continues`.
+    More,
+}
+
+impl Connection {
+    pub(super) fn new(socket: OwnedFd) -> Self {
+        Self { socket, decoder: Decoder::new(REPLY_BYTES_MAX), received: Vec::new() }
+    }
+
+    /// Sends a call; the pidfd goes with its first byte.
+    pub(super) fn send<P: Serialize>(
+        &self,
+        method: &str,
+        parameters: &P,
+        replies: Replies,
+        owner: Option<&Pidfd>,
+        answer: Duration,
+    ) -> Result<(), Broken> {
+        let method = &format!("{INTERFACE}.{method}");
+        let mut bytes = Vec::with_capacity(512);
+        let more = replies == Replies::More;
+        frame::append(&Outgoing { method, parameters, more }, &mut bytes)?;
+        let owner = owner.map(AsFd::as_fd);
+        let mut left = owner.as_slice();
+        let mut sent = 0;
+        let mut silence = Duration::ZERO;
+        while sent < bytes.len() {
+            match fds::send(self.socket.as_fd(), &bytes[sent..], left, libc::MSG_DONTWAIT) {
+                Ok(0) => {}
+                Ok(count) => {
+                    sent += count;
+                    left = &[];
+                    silence = Duration::ZERO;
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                    if silence >= answer {
+                        return Err(self.silent().into());
+                    }
+                    silence += self.slice(PollFlags::POLLOUT, answer - silence)?;
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(Broken::from_socket(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// The next reply; waits until the daemon was silent for `answer`, which is an error.
+    pub(super) fn reply(&mut self, answer: Duration) -> Result<Reply, Broken> {
+        let mut silence = Duration::ZERO;
+        loop {
+            match self.reply_within(answer - silence)? {
+                Ok(reply) => return Ok(reply),
+                Err(Heard::Nothing(waited)) => silence += waited,
+                Err(Heard::Part) => silence = Duration::ZERO,
+            }
+            if silence >= answer {
+                return Err(self.silent().into());
+            }
+        }
+    }
+
+    /// The next reply, if it comes within `patience` and within one [`SLICE`].
+    pub(super) fn reply_within(
+        &mut self,
+        patience: Duration,
+    ) -> Result<Result<Reply, Heard>, Broken> {
+        if let Some(reply) = self.decoded()? {
+            return Ok(Ok(reply));
+        }
+        let waited = self.slice(PollFlags::POLLIN, patience)?;
+        // Read even if poll saw nothing: what came meanwhile counts.
+        let mut buffer = [0; READ_BYTES];
+        let flags = libc::MSG_DONTWAIT;
+        match fds::receive(self.socket.as_fd(), &mut buffer, &mut self.received, flags) {
+            Ok(0) => return Err(Broken::Lost(Lost::Unknown)),
+            Ok(count) => self.decoder.feed(&buffer[..count]),
+            Err(error) => match error.kind() {
+                std::io::ErrorKind::WouldBlock => return Ok(Err(Heard::Nothing(waited))),
+                std::io::ErrorKind::Interrupted => {
+                    return Ok(Err(Heard::Nothing(Duration::ZERO)));
+                }
+                _ => return Err(Broken::from_socket(error)),
+            },
+        }
+        Ok(self.decoded()?.ok_or(Heard::Part))
+    }
+
+    /// The descriptors that came so far.
+    pub(super) fn take_received(&mut self) -> Vec<OwnedFd> {
+        std::mem::take(&mut self.received)
+    }
+
+    /// The daemon's number as the kernel knows it: who listens, which under socket activation is
+    /// the service manager. `None` if it has none here.
+    pub(super) fn pid(&self) -> Option<u32> {
+        peer::credentials(self.socket.as_fd()).ok().map(|peer| peer.pid).filter(|pid| *pid != 0)
+    }
+
+    /// Waits until the daemon closes the connection, at most `patience`; whether it has.
+    pub(super) fn wait_closed(&mut self, patience: Duration) -> bool {
+        let mut waited = Duration::ZERO;
+        while waited < patience {
+            match self.reply_within(patience - waited) {
+                Ok(Err(Heard::Nothing(slice))) => waited += slice,
+                Ok(_) => {}
+                Err(_) => return true,
+            }
+        }
+        false
+    }
+
+    fn decoded(&mut self) -> Result<Option<Reply>, ClientError> {
+        Ok(self.decoder.next_message()?.map(frame::parse).transpose()?)
+    }
+
+    /// Waits for an event, at most `patience` and at most a [`SLICE`]. Returns how long it waited
+    /// in vain.
+    fn slice(&self, event: PollFlags, patience: Duration) -> Result<Duration, Broken> {
+        let slice = patience.min(SLICE);
+        // Rounded up: a wait of 0 ms would spin.
+        let timeout = slice.as_micros().div_ceil(1000);
+        let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
+        match poll(&mut [PollFd::new(self.socket.as_fd(), event)], timeout) {
+            Ok(0) => Ok(slice),
+            Ok(_) | Err(Errno::EINTR) => Ok(Duration::ZERO),
+            Err(error) => Err(std::io::Error::from(error).into()),
+        }
+    }
+
+    fn silent(&self) -> ClientError {
+        super::silent(self.pid())
+    }
+}
+
+/// What came instead of a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Heard {
+    /// Nothing, for so long.
+    Nothing(Duration),
+    /// A part of one.
+    Part,
+}
+
+/// The parameters of a reply, or the error that it is.
+pub(super) fn parameters<T: DeserializeOwned>(reply: Reply) -> Result<T, Broken> {
+    if let Some(name) = reply.error {
+        return Err(failure(name, reply.parameters));
+    }
+    // A method without output may leave the parameters out.
+    let parameters = match reply.parameters {
+        serde_json::Value::Null => serde_json::Value::Object(serde_json::Map::new()),
+        parameters => parameters,
+    };
+    serde_json::from_value(parameters)
+        .map_err(|error| ClientError::Protocol(error.to_string()).into())
+}
+
+fn failure(name: String, parameters: serde_json::Value) -> Broken {
+    let Some(known) = ErrorName::from_qualified(&name) else {
+        let text = parameters.get("message").and_then(serde_json::Value::as_str);
+        let message = text.unwrap_or(&name).to_owned();
+        return ClientError::UnknownError { name, message }.into();
+    };
+    if known == ErrorName::Stopping {
+        return Broken::Lost(Lost::Undone);
+    }
+    match serde_json::from_value::<Failure>(parameters) {
+        Ok(mut failure) => {
+            failure.name = known;
+            failure.into()
+        }
+        Err(error) => ClientError::Protocol(error.to_string()).into(),
+    }
+}

@@ -1,0 +1,90 @@
+//! Why a call failed.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::protocol::Failure;
+use crate::protocol::frame::FrameError;
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The daemon answered with an error.
+    #[error(transparent)]
+    Failure(#[from] Failure),
+    /// The daemon answered with an error that this version does not know.
+    #[error("{message}")]
+    UnknownError {
+        /// Its qualified name.
+        name: String,
+        /// What the daemon says of it; the name where it says nothing.
+        message: String,
+    },
+    /// No daemon runs, and none was to be started: where it was looked for.
+    #[error("no daemon runs at {0}")]
+    NoDaemon(PathBuf),
+    /// A daemon was started and could not come up; its own words.
+    #[error("{0}")]
+    Start(String),
+    /// The daemon does not answer: its pid and state letter where known.
+    #[error("daemon pid {pid} (state {state}) does not answer")]
+    Silent {
+        /// Its process; 0 if unknown.
+        pid: u32,
+        /// The state letter of /proc, `?` if unknown.
+        state: char,
+    },
+    /// The daemon went away before it answered a call that must not be sent twice.
+    #[error("the daemon went away before it answered; `canal status` tells what it did")]
+    Gone,
+    /// The socket's place cannot be used.
+    #[error("{0}")]
+    Place(String),
+    /// The answer is not what the protocol wants.
+    #[error("the daemon's answer makes no sense: {0}")]
+    Protocol(String),
+    /// The system said no.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+impl From<FrameError> for ClientError {
+    fn from(error: FrameError) -> Self {
+        Self::Protocol(error.to_string())
+    }
+}
+
+/// How one attempt at a call failed.
+#[derive(Debug)]
+pub(super) enum Broken {
+    /// The connection ended before the last reply.
+    Lost(Lost),
+    /// Another attempt would not help.
+    Failed(ClientError),
+}
+
+/// What a lost connection says about the call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lost {
+    /// The daemon did not do it: it did not read the whole call, or said that it is stopping.
+    Undone,
+    /// The daemon may have done it.
+    Unknown,
+}
+
+impl Broken {
+    /// An error at the socket. ECONNRESET means that the daemon's end was closed over bytes that
+    /// nobody read (`unix_release_sock` in the kernel), EPIPE that it was closed before.
+    pub(super) fn from_socket(error: io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(libc::ECONNRESET | libc::EPIPE | libc::ENOTCONN) => Self::Lost(Lost::Undone),
+            _ => Self::Failed(error.into()),
+        }
+    }
+}
+
+impl<E: Into<ClientError>> From<E> for Broken {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
