@@ -4,23 +4,31 @@
 //! iteration order of a hash map: the same entries give the same table, on every host and at every
 //! replay. What depends on time or on the outside is decided elsewhere and arrives as an [`Entry`].
 
+mod admit;
+mod apply;
+mod enact;
 mod entry;
+mod free;
 mod id;
 mod key;
+mod lane;
+mod lock;
 mod outcome;
+mod queue;
 mod report;
 mod rules;
+mod settle;
 mod slots;
 mod snapshot;
 mod table;
 mod view;
 
-pub use entry::ENTRY_VERSION;
 pub use entry::{
-    Ask, Change, Command, Entry, Item, Owner, ProcessId, Release, Request, Wait, Withdrawal,
+    Ask, Change, Command, ENTRY_VERSION, Entry, Item, Owner, ProcessId, Release, Request, Wait,
+    Withdrawal,
 };
 pub use id::{FrameId, HostId, RequestId, Revision, Tag, Token, UnixMillis};
-pub use key::{Key, KeyError};
+pub use key::{KEY_BYTES_MAX, Key, KeyError};
 pub use outcome::{Granted, GrantedItem, Outcome, Refusal};
 pub use report::{KeyReport, Reason, Why};
 pub use rules::Rules;
@@ -28,5 +36,5 @@ pub use slots::{SlotRange, Slots};
 pub use snapshot::{
     FrameState, HeldItem, HoldState, Snapshot, StoredView, WaiterState, WaiterStatus,
 };
-pub use table::{Diverged, Table};
+pub use table::{BYPASS_MAX_DEFAULT, Diverged, Table};
 pub use view::{Kind, View};

@@ -24,7 +24,8 @@ pub enum Outcome {
         /// Why.
         why: Refusal,
     },
-    /// The request ended by a `Withdraw` or by the end of its frame.
+    /// A waiting request ended by a `Withdraw` or by the end of its frame. (Of one that was granted,
+    /// the hold is `Released`.)
     Withdrawn {
         /// Which request.
         request: RequestId,
@@ -84,6 +85,10 @@ pub struct Granted {
     pub token: Token,
     /// One for each item of the request, in its order.
     pub items: Vec<GrantedItem>,
+    /// Whether it passed waiters that cannot be granted before its own session moves. Such a grant
+    /// overtakes nobody.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub past_own: bool,
 }
 
 /// What was granted of one item.

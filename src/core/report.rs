@@ -1,6 +1,8 @@
 //! What status and messages tell of a table.
 
-use super::{Key, Kind, RequestId, Token, View};
+use super::lock::Lock;
+use super::queue;
+use super::{Ask, Key, Kind, RequestId, Table, Token, View, WaiterState, WaiterStatus};
 
 /// What is known of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,4 +63,119 @@ pub enum Reason {
     Suspended,
     /// Its daemon started anew and it did not come back yet.
     Detached,
+}
+
+impl Table {
+    /// The keys in use or with a stored view that `prefix` covers (all without one), in order.
+    pub fn keys(&self, prefix: Option<&Key>) -> impl Iterator<Item = &Key> {
+        let wanted = prefix.cloned();
+        self.locks.keys().filter(move |key| wanted.as_ref().is_none_or(|prefix| prefix.covers(key)))
+    }
+
+    /// What is known of a key.
+    #[must_use]
+    pub fn report(&self, key: &Key) -> KeyReport {
+        let Some(lock) = self.locks.get(key) else {
+            let (holders, waiters) = Default::default();
+            return KeyReport { kind: None, held: 0, view: None, stored: None, holders, waiters };
+        };
+        let waiters = self.served(key);
+        let largest = || {
+            let held = lock.holds.iter().filter_map(|token| self.hold(*token));
+            let held = held.flat_map(|hold| &hold.items).filter(|item| item.key == *key);
+            let asked = waiters.iter().filter_map(|id| self.waiter(*id));
+            let asked = asked.flat_map(|waiter| &waiter.request.items).filter(|i| i.key == *key);
+            let asked = asked.filter_map(|item| self.view_of(key, &item.ask));
+            held.map(|item| item.view).chain(asked).max_by_key(|view| view.capacity())
+        };
+        KeyReport {
+            kind: lock.kind_in_force(),
+            held: lock.held,
+            view: lock.own.or(lock.stored).or_else(largest),
+            stored: lock.stored,
+            holders: lock.holds.iter().copied().collect(),
+            waiters,
+        }
+    }
+
+    /// Everyone who waits for a key, in the order in which they are served.
+    #[must_use]
+    pub fn served(&self, key: &Key) -> Vec<RequestId> {
+        let Some(lock) = self.locks.get(key) else { return Vec::new() };
+        let mut aside: Vec<_> = lock.aside.iter().filter_map(|id| self.waiters.get(id)).collect();
+        aside.sort_by_key(|waiter| (!waiter.barrier, self.rank(waiter)));
+        let barriers = lock.queue.barriers().map(|(id, _)| (false, None, id));
+        let ranks = lock.queue.ranks().into_iter();
+        let ranks =
+            ranks.map(|(rank, _)| (true, Some(rank), queue::request_at(self.rules, rank.place)));
+        let aside = aside.into_iter().map(|waiter| {
+            let rank = (!waiter.barrier).then(|| self.rank(waiter));
+            (!waiter.barrier, rank, waiter.id)
+        });
+        let mut all: Vec<_> = barriers.chain(ranks).chain(aside).collect();
+        all.sort_unstable();
+        all.into_iter().map(|(_, _, id)| id).collect()
+    }
+
+    /// A waiter's place in the queue of an item's key: 1 is the next to be served. Linear in the
+    /// length of the queue.
+    #[must_use]
+    pub fn position(&self, request: RequestId, item: usize) -> Option<usize> {
+        let key = &self.waiters.get(&request)?.request.items.get(item)?.key;
+        self.served(key).iter().position(|id| *id == request).map(|index| index + 1)
+    }
+
+    /// What keeps a waiting request from being granted.
+    #[must_use]
+    pub fn why(&self, request: RequestId) -> Option<Why> {
+        let waiter = self.waiters.get(&request)?;
+        let why = |item: usize, reason| {
+            Some(Why { item, key: waiter.request.items.get(item)?.key.clone(), reason })
+        };
+        match waiter.status {
+            WaiterStatus::Suspended => return why(0, Reason::Suspended),
+            WaiterStatus::Detached => return why(0, Reason::Detached),
+            WaiterStatus::Active => {}
+        }
+        let items = waiter.request.items.iter().enumerate();
+        let reasons = items.filter_map(|(index, item)| {
+            let Ask::Counted { count, view } = item.ask else { return None };
+            let lock = self.locks.get(&item.key)?;
+            Some((index, self.reason(waiter, lock, count, view)?))
+        });
+        // What is parked keeps it whatever else is free; slots before order.
+        let (index, reason) = reasons.min_by_key(|(index, reason)| (severity(*reason), *index))?;
+        why(index, reason)
+    }
+
+    fn reason(
+        &self,
+        waiter: &WaiterState,
+        lock: &Lock,
+        count: u64,
+        view: Option<View>,
+    ) -> Option<Reason> {
+        let class = lock.class_of(count, view);
+        let capacity = lock.capacity(class);
+        if lock.parks(class) {
+            let larger = Reason::LargerThanLock { count, capacity };
+            return Some(if capacity == 0 { Reason::Drained } else { larger });
+        }
+        if !lock.fits(class) {
+            return Some(Reason::Full { held: lock.held, capacity });
+        }
+        let barrier = waiter.barrier.then_some(waiter.id);
+        let first = self.ahead(lock, capacity, self.rank(waiter), barrier).next()?;
+        let barrier = self.waiters.get(&first).is_some_and(|first| first.barrier);
+        Some(Reason::Behind { waiter: first, barrier })
+    }
+}
+
+fn severity(reason: Reason) -> u8 {
+    match reason {
+        Reason::Suspended | Reason::Detached => 0,
+        Reason::Drained | Reason::LargerThanLock { .. } => 1,
+        Reason::Full { .. } => 2,
+        Reason::Behind { .. } => 3,
+    }
 }

@@ -22,4 +22,48 @@ impl Slots {
     pub fn iter(&self) -> impl Iterator<Item = u64> + '_ {
         self.0.iter().flat_map(|range| range.0..=range.1)
     }
+
+    /// The set without its lowest `count` slots.
+    #[must_use]
+    pub(super) fn without_lowest(&self, count: u64) -> Self {
+        self.split(count).1
+    }
+
+    /// The lowest `count` slots.
+    #[must_use]
+    pub(super) fn lowest(&self, count: u64) -> Self {
+        self.split(count).0
+    }
+
+    fn split(&self, count: u64) -> (Self, Self) {
+        let (mut low, mut high) = (Vec::new(), Vec::new());
+        let mut missing = count;
+        for &SlotRange(first, last) in &self.0 {
+            let length = last - first + 1;
+            let here = length.min(missing);
+            missing -= here;
+            if here > 0 {
+                low.push(SlotRange(first, first + (here - 1)));
+            }
+            if here < length {
+                high.push(SlotRange(first + here, last));
+            }
+        }
+        (Self(low), Self(high))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_splits_at_any_count() {
+        let slots = Slots(vec![SlotRange(1, 2), SlotRange(5, 7)]);
+        assert_eq!(slots.lowest(3), Slots(vec![SlotRange(1, 2), SlotRange(5, 5)]));
+        assert_eq!(slots.without_lowest(3), Slots(vec![SlotRange(6, 7)]));
+        assert_eq!(slots.lowest(0), Slots::default());
+        assert_eq!(slots.without_lowest(5), Slots::default());
+        assert_eq!(slots.count(), 5);
+    }
 }

@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::lock::Lock;
 use super::{
-    Command, FrameId, HostId, Key, Owner, Request, RequestId, Revision, Slots, Token, UnixMillis,
-    View,
+    Diverged, FrameId, HostId, Key, Owner, Request, RequestId, Revision, Rules, Slots, Table,
+    Token, UnixMillis, View,
 };
 
 /// The whole table as plain data. Two tables are identical iff their snapshots are equal.
@@ -18,6 +19,9 @@ pub struct Snapshot {
     pub bypass_max: u32,
     /// Stored views, by key.
     pub views: Vec<StoredView>,
+    /// The own views of locks in use, where they are not the stored ones.
+    #[serde(default)]
+    pub in_use: Vec<StoredView>,
     /// Frames, by id.
     pub frames: Vec<FrameState>,
     /// Holds, by token.
@@ -48,6 +52,9 @@ pub struct FrameState {
     pub parent: Option<FrameId>,
     /// The user.
     pub uid: u32,
+    /// Whether the owner's process is gone; what is left is kept for its descendants.
+    #[serde(default)]
+    pub ended: bool,
 }
 
 /// A granted request.
@@ -57,7 +64,8 @@ pub struct HoldState {
     pub token: Token,
     /// The request that it was granted to.
     pub request: RequestId,
-    /// The request itself, kept whole until it is certain that it was told.
+    /// The request itself: what to show of the holder, and what is asked again if the grant is
+    /// taken back before it was told.
     pub asked: Request,
     /// The frame that has it.
     pub frame: FrameId,
@@ -67,8 +75,6 @@ pub struct HoldState {
     pub asked_at: UnixMillis,
     /// Whether its asker has still to confirm.
     pub provisional: bool,
-    /// What to show of the holder.
-    pub command: Command,
     /// Whether the owner's process is gone and only its descendants keep the hold.
     pub orphaned: bool,
     /// What is held, in the order of the request; items given back are missing.
@@ -103,7 +109,7 @@ pub struct WaiterState {
     pub status: WaiterStatus,
     /// Whether it is served before all others.
     pub barrier: bool,
-    /// How often it was overtaken, for each item.
+    /// How often it was overtaken, for each item. Filled in by [`super::Table::snapshot`] only.
     pub overtaken: Vec<u32>,
 }
 
@@ -117,4 +123,74 @@ pub enum WaiterStatus {
     Suspended,
     /// Its daemon started anew: it bars and cannot be granted.
     Detached,
+}
+
+impl Table {
+    /// The table as plain data.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        let stored = |(key, lock): (&Key, &Lock)| {
+            lock.stored.map(|view| StoredView { key: key.clone(), view })
+        };
+        let in_use = |(key, lock): (&Key, &Lock)| {
+            let own = lock.own.filter(|own| Some(*own) != lock.stored)?;
+            Some(StoredView { key: key.clone(), view: own })
+        };
+        let waiter = |waiter: &WaiterState| WaiterState {
+            overtaken: self.overtaken(waiter),
+            ..waiter.clone()
+        };
+        Snapshot {
+            revision: self.revision,
+            next_token: self.next_token,
+            bypass_max: self.bypass_max,
+            views: self.locks.iter().filter_map(stored).collect(),
+            in_use: self.locks.iter().filter_map(in_use).collect(),
+            frames: self.frames().cloned().collect(),
+            holds: self.holds().cloned().collect(),
+            waiters: self.waiters().map(waiter).collect(),
+        }
+    }
+
+    /// The table that a snapshot describes.
+    ///
+    /// # Errors
+    /// The snapshot contradicts itself: a slot twice, a frame that is missing.
+    pub fn restore(snapshot: &Snapshot, rules: Rules) -> Result<Self, Diverged> {
+        let revision = snapshot.revision;
+        let mut table = Self::new(rules);
+        table.revision = revision;
+        table.next_token = snapshot.next_token;
+        table.bypass_max = snapshot.bypass_max;
+        table.refill(snapshot).map_err(|what| Diverged { revision, what })?;
+        Ok(table)
+    }
+
+    fn refill(&mut self, snapshot: &Snapshot) -> Result<(), String> {
+        for StoredView { key, view } in &snapshot.views {
+            self.locks.entry(key.clone()).or_default().stored = Some(*view);
+        }
+        for frame in &snapshot.frames {
+            self.add_frame(frame.clone());
+        }
+        for hold in &snapshot.holds {
+            for item in &hold.items {
+                self.locks.entry(item.key.clone()).or_default().use_as(item.view);
+            }
+            self.take_slots(hold.token, &hold.items)?;
+            self.add_hold(hold.clone())?;
+        }
+        for waiter in &snapshot.waiters {
+            for item in &waiter.request.items {
+                self.locks.entry(item.key.clone()).or_default().use_by(&item.ask);
+            }
+        }
+        // Before anyone queues: who is parked depends on it.
+        for StoredView { key, view } in &snapshot.in_use {
+            if let Some(lock) = self.locks.get_mut(key) {
+                lock.own = Some(*view);
+            }
+        }
+        snapshot.waiters.iter().try_for_each(|waiter| self.add_waiter(waiter.clone()))
+    }
 }

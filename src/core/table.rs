@@ -1,13 +1,65 @@
 //! The lock table.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::lock::Lock;
+use super::queue::{self, Class, Rank};
 use super::{
-    Entry, FrameId, FrameState, HoldState, HostId, Key, KeyReport, Outcome, Owner, RequestId,
-    Revision, Rules, Snapshot, Tag, Token, WaiterState, Why,
+    Ask, FrameId, FrameState, HoldState, HostId, Key, Owner, RequestId, Revision, Rules, Tag,
+    Token, WaiterState, WaiterStatus,
 };
+
+/// How often a waiter may be overtaken where no policy says otherwise.
+pub const BYPASS_MAX_DEFAULT: u32 = 64;
 
 /// The lock table: a function of the entries applied to it.
 #[derive(Clone, Debug)]
-pub struct Table {}
+pub struct Table {
+    pub(super) rules: Rules,
+    pub(super) revision: Revision,
+    pub(super) next_token: Token,
+    pub(super) bypass_max: u32,
+    pub(super) locks: BTreeMap<Key, Lock>,
+    pub(super) frames: BTreeMap<FrameId, Frame>,
+    pub(super) owners: BTreeMap<(HostId, Owner), FrameId>,
+    pub(super) holds: BTreeMap<Token, HoldState>,
+    pub(super) granted: BTreeMap<RequestId, Token>,
+    pub(super) waiters: BTreeMap<RequestId, WaiterState>,
+    pub(super) tags: BTreeMap<Tag, RequestId>,
+    pub(super) sessions: BTreeMap<FrameId, Session>,
+    /// Sessions that hold something and wait for something: the only ones that others can wait
+    /// for while they wait themselves.
+    pub(super) entangled: BTreeSet<FrameId>,
+}
+
+/// A frame and what it has.
+#[derive(Clone, Debug)]
+pub(super) struct Frame {
+    pub(super) state: FrameState,
+    /// The outermost frame around it.
+    pub(super) root: FrameId,
+    pub(super) children: usize,
+    pub(super) holds: BTreeSet<Token>,
+    pub(super) shares: BTreeMap<Key, Share>,
+    pub(super) waiters: BTreeSet<RequestId>,
+}
+
+/// What a frame holds of one key.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Share {
+    /// The holds with an item of it.
+    pub(super) tokens: BTreeSet<Token>,
+    /// How many slots they have, those not counted that they share with another hold.
+    pub(super) slots: u64,
+}
+
+/// What the frames under one outermost frame have together.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Session {
+    pub(super) frames: BTreeSet<FrameId>,
+    pub(super) holds: usize,
+    pub(super) waiters: usize,
+}
 
 /// A recorded entry cannot have had the recorded outcomes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -23,168 +75,226 @@ impl Table {
     /// An empty table.
     #[must_use]
     pub fn new(rules: Rules) -> Self {
-        let _ = rules;
-        todo!()
-    }
-
-    /// The table that a snapshot describes.
-    pub fn restore(snapshot: &Snapshot, rules: Rules) -> Result<Self, Diverged> {
-        let _ = (snapshot, rules);
-        todo!()
-    }
-
-    /// The table as plain data.
-    #[must_use]
-    pub fn snapshot(&self) -> Snapshot {
-        todo!()
-    }
-
-    /// Applies the next entry; what is decided is appended to `outcomes`.
-    ///
-    /// # Panics
-    /// If `revision` is not the next one: the log has a gap.
-    pub fn apply(&mut self, revision: Revision, entry: &Entry, outcomes: &mut Vec<Outcome>) {
-        let _ = (revision, entry, outcomes);
-        todo!()
-    }
-
-    /// Applies an entry whose outcomes are known, without deciding anything: for logs that were
-    /// written under other rules.
-    pub fn replay(
-        &mut self,
-        revision: Revision,
-        entry: &Entry,
-        outcomes: &[Outcome],
-    ) -> Result<(), Diverged> {
-        let _ = (revision, entry, outcomes);
-        todo!()
+        Self {
+            rules,
+            revision: Revision(0),
+            next_token: Token(1),
+            bypass_max: BYPASS_MAX_DEFAULT,
+            locks: BTreeMap::new(),
+            frames: BTreeMap::new(),
+            owners: BTreeMap::new(),
+            holds: BTreeMap::new(),
+            granted: BTreeMap::new(),
+            waiters: BTreeMap::new(),
+            tags: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            entangled: BTreeSet::new(),
+        }
     }
 
     /// The revision of the last entry applied.
     #[must_use]
     pub fn revision(&self) -> Revision {
-        todo!()
+        self.revision
     }
 
     /// The token that the next grant gets.
     #[must_use]
     pub fn next_token(&self) -> Token {
-        todo!()
+        self.next_token
+    }
+
+    /// How often a waiter may be overtaken before it becomes a barrier.
+    #[must_use]
+    pub fn bypass_max(&self) -> u32 {
+        self.bypass_max
     }
 
     /// The waiting or holding request of this tag.
     #[must_use]
     pub fn tagged(&self, tag: Tag) -> Option<RequestId> {
-        let _ = tag;
-        todo!()
+        self.tags.get(&tag).copied()
     }
 
     /// A waiting request.
     #[must_use]
     pub fn waiter(&self, request: RequestId) -> Option<&WaiterState> {
-        let _ = request;
-        todo!()
+        self.waiters.get(&request)
     }
 
     /// The hold that a request was granted.
     #[must_use]
     pub fn hold_of(&self, request: RequestId) -> Option<&HoldState> {
-        let _ = request;
-        todo!()
+        self.hold(*self.granted.get(&request)?)
     }
 
     /// A hold.
     #[must_use]
     pub fn hold(&self, token: Token) -> Option<&HoldState> {
-        let _ = token;
-        todo!()
+        self.holds.get(&token)
     }
 
-    /// The frame of an owner.
+    /// The frame of an owner that has not ended.
     #[must_use]
     pub fn frame_of(&self, host: HostId, owner: &Owner) -> Option<FrameId> {
-        let _ = (host, owner);
-        todo!()
+        self.owners.get(&(host, owner.clone())).copied()
     }
 
     /// A frame.
     #[must_use]
     pub fn frame(&self, frame: FrameId) -> Option<&FrameState> {
-        let _ = frame;
-        todo!()
+        self.frames.get(&frame).map(|frame| &frame.state)
     }
 
     /// The outermost frame around a frame: its session.
     #[must_use]
     pub fn session(&self, frame: FrameId) -> FrameId {
-        let _ = frame;
-        todo!()
+        self.frames.get(&frame).map_or(frame, |frame| frame.root)
     }
 
     /// All frames, by id.
     pub fn frames(&self) -> impl Iterator<Item = &FrameState> {
-        std::iter::empty()
+        self.frames.values().map(|frame| &frame.state)
     }
 
     /// A frame's holds, oldest first.
     pub fn holds_in(&self, frame: FrameId) -> impl Iterator<Item = &HoldState> {
-        let _ = frame;
-        std::iter::empty()
+        let tokens = self.frames.get(&frame).into_iter().flat_map(|frame| &frame.holds);
+        tokens.filter_map(|token| self.holds.get(token))
     }
 
     /// A frame's waiting requests, oldest first.
     pub fn waiters_in(&self, frame: FrameId) -> impl Iterator<Item = &WaiterState> {
-        let _ = frame;
-        std::iter::empty()
+        let requests = self.frames.get(&frame).into_iter().flat_map(|frame| &frame.waiters);
+        requests.filter_map(|request| self.waiters.get(request))
     }
 
     /// All holds, by token.
     pub fn holds(&self) -> impl Iterator<Item = &HoldState> {
-        std::iter::empty()
+        self.holds.values()
     }
 
     /// All waiting requests, by id.
     pub fn waiters(&self) -> impl Iterator<Item = &WaiterState> {
-        std::iter::empty()
+        self.waiters.values()
     }
 
     /// How many requests wait.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        todo!()
+        self.waiters.len()
     }
 
     /// How many holds there are.
     #[must_use]
     pub fn held(&self) -> usize {
-        todo!()
+        self.holds.len()
     }
 
-    /// The keys in use or with a stored view that `prefix` covers (all without one), in order.
-    pub fn keys(&self, prefix: Option<&Key>) -> impl Iterator<Item = &Key> {
-        let _ = prefix;
-        std::iter::empty()
+    /// The frame and those that enclose it, from the inside out.
+    pub(super) fn enclosing(&self, frame: FrameId) -> impl Iterator<Item = &Frame> {
+        let first = self.frames.get(&frame);
+        std::iter::successors(first, |frame| self.frames.get(&frame.state.parent?))
     }
 
-    /// What is known of a key.
-    #[must_use]
-    pub fn report(&self, key: &Key) -> KeyReport {
-        let _ = key;
-        todo!()
+    /// The rank of a waiter among those that are no barriers.
+    pub(super) fn rank(&self, waiter: &WaiterState) -> Rank {
+        Rank {
+            priority: std::cmp::Reverse(waiter.request.priority),
+            place: queue::place(self.rules, waiter.id),
+        }
     }
 
-    /// What keeps a waiting request from being granted.
-    #[must_use]
-    pub fn why(&self, request: RequestId) -> Option<Why> {
-        let _ = request;
-        todo!()
+    /// Whether a waiter takes no part: its process is stopped, or it follows a view that is too
+    /// small for it.
+    pub(super) fn is_aside(&self, waiter: &WaiterState) -> bool {
+        waiter.status == WaiterStatus::Suspended || self.parked(waiter)
     }
 
-    /// A waiter's place in the queue of an item's key: 1 is the next to be served. Linear in the
-    /// length of the queue.
-    #[must_use]
-    pub fn position(&self, request: RequestId, item: usize) -> Option<usize> {
-        let _ = (request, item);
-        todo!()
+    /// Whether a waiter follows a view that is too small for it.
+    pub(super) fn parked(&self, waiter: &WaiterState) -> bool {
+        self.classes(&waiter.request).any(|(_, lock, class)| lock.parks(class))
     }
+
+    /// Puts a waiter into the queues of its keys, as its status and standing demand.
+    pub(super) fn enqueue(&mut self, request: RequestId) {
+        let Some(waiter) = self.waiters.get(&request) else { return };
+        let (rank, aside) = (self.rank(waiter), self.is_aside(waiter));
+        for (index, item) in waiter.request.items.iter().enumerate() {
+            let Some((lock, class)) = lock_and_class(&mut self.locks, &item.key, &item.ask) else {
+                continue;
+            };
+            if aside {
+                lock.aside.insert(request);
+            } else if waiter.barrier {
+                lock.queue.insert_barrier(request, class);
+            } else {
+                let overtaken = waiter.overtaken.get(index).copied().unwrap_or(0);
+                lock.queue.insert(class, rank, overtaken);
+            }
+        }
+    }
+
+    /// Takes a waiter out of the queues of its keys.
+    pub(super) fn dequeue(&mut self, request: RequestId) {
+        let Some(waiter) = self.waiters.get(&request) else { return };
+        let (rank, aside) = (self.rank(waiter), self.is_aside(waiter));
+        for item in &waiter.request.items {
+            let Some((lock, class)) = lock_and_class(&mut self.locks, &item.key, &item.ask) else {
+                continue;
+            };
+            if aside {
+                lock.aside.remove(&request);
+            } else if waiter.barrier {
+                lock.queue.remove_barrier(request);
+            } else {
+                lock.queue.remove(class, rank);
+            }
+        }
+    }
+
+    /// How often a waiter was overtaken, for each item.
+    pub(super) fn overtaken(&self, waiter: &WaiterState) -> Vec<u32> {
+        if self.is_aside(waiter) || waiter.barrier {
+            return waiter.overtaken.clone();
+        }
+        let rank = self.rank(waiter);
+        let count = |key: &Key, ask: &Ask| {
+            let lock = self.locks.get(key)?;
+            Some(lock.queue.overtaken(class(lock, ask)?, rank))
+        };
+        let items = waiter.request.items.iter();
+        items.map(|item| count(&item.key, &item.ask).unwrap_or(0)).collect()
+    }
+
+    /// Keeps the books of sessions after something of `frame` began or ended.
+    pub(super) fn note(&mut self, frame: FrameId, holds: isize, waiters: isize) {
+        let root = self.session(frame);
+        let session = self.sessions.entry(root).or_default();
+        session.holds = session.holds.saturating_add_signed(holds);
+        session.waiters = session.waiters.saturating_add_signed(waiters);
+        if session.holds > 0 && session.waiters > 0 {
+            self.entangled.insert(root);
+        } else {
+            self.entangled.remove(&root);
+        }
+    }
+}
+
+/// The class of what is asked, `None` if it is not counted.
+pub(super) fn class(lock: &Lock, ask: &Ask) -> Option<Class> {
+    match ask {
+        Ask::Counted { count, view } => Some(lock.class_of(*count, *view)),
+        Ask::Read | Ask::Write => None,
+    }
+}
+
+fn lock_and_class<'a>(
+    locks: &'a mut BTreeMap<Key, Lock>,
+    key: &Key,
+    ask: &Ask,
+) -> Option<(&'a mut Lock, Class)> {
+    let lock = locks.get_mut(key)?;
+    let class = class(lock, ask)?;
+    Some((lock, class))
 }

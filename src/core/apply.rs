@@ -1,0 +1,308 @@
+//! Applying entries: what each asks of the table.
+
+use std::collections::BTreeSet;
+
+use super::admit::Verdict;
+use super::queue;
+use super::{
+    Ask, Change, Diverged, Entry, FrameId, Granted, Key, Outcome, Refusal, Release, Request,
+    RequestId, Revision, Table, Token, View, Wait, Withdrawal,
+};
+
+/// The application of one entry.
+pub(super) struct Turn<'a> {
+    pub(super) entry: &'a Entry,
+    pub(super) outcomes: &'a mut Vec<Outcome>,
+    /// Keys whose waiters may now be granted.
+    pub(super) dirty: BTreeSet<Key>,
+    /// All keys that were dirty in this turn.
+    pub(super) seen: BTreeSet<Key>,
+    /// Frames of which something ended.
+    pub(super) touched: BTreeSet<FrameId>,
+    /// Frames that were granted something.
+    pub(super) grown: BTreeSet<FrameId>,
+    /// Whether somebody may wait for a session that it did not wait for before.
+    pub(super) edges: bool,
+    /// Whether this is a thought: nothing of it is counted, and own blockers are not looked for.
+    pub(super) analysis: bool,
+}
+
+impl<'a> Turn<'a> {
+    pub(super) fn new(entry: &'a Entry, outcomes: &'a mut Vec<Outcome>, analysis: bool) -> Self {
+        let (dirty, seen, touched, grown) = Default::default();
+        Self { entry, outcomes, dirty, seen, touched, grown, edges: false, analysis }
+    }
+}
+
+impl Table {
+    /// Applies the next entry; what is decided is appended to `outcomes`.
+    ///
+    /// # Panics
+    /// If `revision` is not the next one: the log has a gap.
+    pub fn apply(&mut self, revision: Revision, entry: &Entry, outcomes: &mut Vec<Outcome>) {
+        assert_eq!(revision.0, self.revision.0 + 1, "the log has a gap");
+        self.revision = revision;
+        self.mark(entry);
+        let mut turn = Turn::new(entry, outcomes, false);
+        match &entry.change {
+            Change::Request(request) => self.ask(&mut turn, request),
+            Change::Withdraw { request, why } => self.withdraw(&mut turn, *request, *why),
+            Change::Release(release) => self.release(&mut turn, release),
+            Change::End { frame } => self.end(&mut turn, *frame),
+            Change::Suspend { request } => self.suspend(&mut turn, *request),
+            Change::Resume { request } => {
+                self.dirty_waiter(&mut turn, *request);
+                turn.edges = true;
+            }
+            Change::Resize { key, view } => self.resize(&mut turn, key, *view),
+            Change::Policy { .. } => self.raise_barriers_everywhere(&mut turn),
+            Change::Confirm { .. } | Change::Detach { .. } | Change::Floor { .. } => {}
+        }
+        self.settle(&mut turn);
+        self.sweep(&mut turn);
+    }
+
+    /// Applies an entry whose outcomes are known, without deciding anything: for logs that were
+    /// written under other rules.
+    ///
+    /// # Errors
+    /// The outcomes cannot be those of this entry in this table; the table is then unusable.
+    pub fn replay(
+        &mut self,
+        revision: Revision,
+        entry: &Entry,
+        outcomes: &[Outcome],
+    ) -> Result<(), Diverged> {
+        let diverged = |what| Diverged { revision, what };
+        if revision.0 != self.revision.0 + 1 {
+            return Err(diverged(format!("the entry before it is missing, {}", self.revision)));
+        }
+        self.revision = revision;
+        self.mark(entry);
+        outcomes.iter().try_for_each(|outcome| self.enact(entry, outcome)).map_err(diverged)
+    }
+
+    /// Records a decision and carries it out.
+    pub(super) fn decide(&mut self, turn: &mut Turn<'_>, outcome: Outcome) {
+        match &outcome {
+            Outcome::Refused { request, .. } | Outcome::Withdrawn { request } => {
+                self.dirty_waiter(turn, *request);
+            }
+            Outcome::Barrier { request } => {
+                self.dirty_waiter(turn, *request);
+                turn.edges = true;
+            }
+            Outcome::Released { keys, frame, .. } => {
+                turn.dirty.extend(keys.iter().cloned());
+                turn.touched.insert(*frame);
+            }
+            _ => {}
+        }
+        if let Err(misfit) = self.enact(turn.entry, &outcome) {
+            // What the table decides it can carry out; anything else is a bug that must not go on.
+            panic!("the table cannot carry out its own decision {outcome:?}: {misfit}");
+        }
+        match &outcome {
+            Outcome::Granted(granted) => self.after_grant(turn, granted),
+            Outcome::Queued { frame, .. } => {
+                turn.edges |= self.entangled.contains(&self.session(*frame));
+            }
+            Outcome::Requeued { request, .. } => self.dirty_waiter(turn, *request),
+            Outcome::Resized { .. } => turn.edges = true,
+            _ => {}
+        }
+        turn.outcomes.push(outcome);
+    }
+
+    fn after_grant(&mut self, turn: &mut Turn<'_>, granted: &Granted) {
+        if let Some(hold) = self.holds.get(&granted.token) {
+            turn.dirty.extend(hold.items.iter().map(|item| item.key.clone()));
+        }
+        turn.touched.insert(granted.frame);
+        turn.grown.insert(granted.frame);
+        turn.edges |= self.entangled.contains(&self.session(granted.frame));
+    }
+
+    /// The keys of a waiter may now admit others, or itself.
+    fn dirty_waiter(&self, turn: &mut Turn<'_>, request: RequestId) {
+        if let Some(waiter) = self.waiters.get(&request) {
+            turn.dirty.extend(waiter.request.items.iter().map(|item| item.key.clone()));
+            turn.touched.insert(waiter.frame);
+        }
+    }
+
+    fn ask(&mut self, turn: &mut Turn<'_>, asked: &Request) {
+        let request = RequestId(self.revision.0);
+        if let Some(why) = self.fault(asked) {
+            return self.decide(turn, Outcome::Refused { request, why });
+        }
+        let frame = self.frame_of(asked.host, &asked.owner).unwrap_or(FrameId(self.revision.0));
+        let kin = self.kin(frame, asked.parent);
+        let rank = queue::Rank {
+            priority: std::cmp::Reverse(asked.priority),
+            place: queue::place(self.rules, request),
+        };
+        let verdict = match self.verdict(asked, &kin, rank, None) {
+            Verdict::Barred(item) => self
+                .verdict_past_own(asked, &kin, frame, rank, None)
+                .unwrap_or(Verdict::Barred(item)),
+            verdict => verdict,
+        };
+        match verdict {
+            Verdict::Grant { items, past_own } => {
+                let token = self.next_token;
+                self.decide(
+                    turn,
+                    Outcome::Granted(Granted { request, frame, token, items, past_own }),
+                );
+                self.raise_barriers(turn, asked);
+            }
+            Verdict::Full(item) | Verdict::Barred(item) if asked.wait == Wait::No => {
+                self.decide(turn, Outcome::Refused { request, why: Refusal::Full { item } });
+            }
+            Verdict::Full(_) | Verdict::Barred(_) => {
+                let outcome = match self.own_deadlock(asked, &kin) {
+                    Some(item) => Outcome::Refused { request, why: Refusal::OwnDeadlock { item } },
+                    None => Outcome::Queued { request, frame },
+                };
+                self.decide(turn, outcome);
+            }
+        }
+    }
+
+    /// What is wrong with a request, whoever else is there.
+    fn fault(&self, asked: &Request) -> Option<Refusal> {
+        if self.tags.contains_key(&asked.tag) {
+            return Some(Refusal::Duplicate);
+        }
+        if asked.items.is_empty() {
+            return Some(Refusal::Invalid { item: 0 });
+        }
+        let mut keys = BTreeSet::new();
+        asked.items.iter().enumerate().find_map(|(item, wanted)| {
+            if !keys.insert(&wanted.key) {
+                return Some(Refusal::Invalid { item });
+            }
+            self.fault_of_item(item, &wanted.key, &wanted.ask)
+        })
+    }
+
+    fn fault_of_item(&self, item: usize, key: &Key, ask: &Ask) -> Option<Refusal> {
+        let Ask::Counted { count, view: stated } = ask else {
+            return Some(Refusal::Unsupported { item });
+        };
+        if *count == 0 || matches!(stated, Some(View::Canal { per: 0, .. })) {
+            return Some(Refusal::Invalid { item });
+        }
+        let lock = self.locks.get(key);
+        let in_force = lock.and_then(super::lock::Lock::kind_in_force);
+        match (in_force, stated) {
+            (Some(in_use), Some(stated)) if in_use != stated.kind() => {
+                return Some(Refusal::Kind { item, in_use });
+            }
+            _ => {}
+        }
+        let Some(view) = self.view_of(key, ask) else {
+            return in_force.map(|in_use| Refusal::Kind { item, in_use });
+        };
+        if let Some(View::Slots { slots }) = stated
+            && *slots != view.capacity()
+        {
+            return Some(Refusal::Slots { item, lock: view.capacity() });
+        }
+        let capacity = view.capacity();
+        (stated.is_some() && *count > capacity).then_some(Refusal::TooLarge { item, capacity })
+    }
+
+    fn withdraw(&mut self, turn: &mut Turn<'_>, request: RequestId, why: Withdrawal) {
+        if self.waiters.contains_key(&request) {
+            self.decide(turn, Outcome::Withdrawn { request });
+        } else if why != Withdrawal::Timeout
+            && let Some(token) = self.granted.get(&request)
+        {
+            self.release_whole(turn, *token);
+        }
+    }
+
+    fn release(&mut self, turn: &mut Turn<'_>, release: &Release) {
+        let tokens: Vec<Token> = match release {
+            Release::Latest { frame, key } => {
+                let frame = self.frames.get(frame);
+                let share = frame.and_then(|frame| frame.shares.get(key));
+                if let Some(token) = share.and_then(|share| share.tokens.last()) {
+                    return self.release_keys(turn, *token, vec![key.clone()]);
+                }
+                Vec::new()
+            }
+            Release::All { frame } => self.holds_in(*frame).map(|hold| hold.token).collect(),
+            Release::Hold { token, .. } => {
+                self.hold(*token).map(|hold| hold.token).into_iter().collect()
+            }
+        };
+        if tokens.is_empty() {
+            return self.decide(turn, Outcome::NotHeld);
+        }
+        for token in tokens {
+            self.release_whole(turn, token);
+        }
+    }
+
+    pub(super) fn release_whole(&mut self, turn: &mut Turn<'_>, token: Token) {
+        let Some(hold) = self.holds.get(&token) else { return };
+        let keys = hold.items.iter().map(|item| item.key.clone()).collect();
+        self.release_keys(turn, token, keys);
+    }
+
+    fn release_keys(&mut self, turn: &mut Turn<'_>, token: Token, keys: Vec<Key>) {
+        let Some(hold) = self.holds.get(&token) else { return };
+        let (frame, request) = (hold.frame, hold.request);
+        let whole = keys.len() == hold.items.len();
+        self.decide(turn, Outcome::Released { token, frame, request, keys, whole });
+    }
+
+    fn end(&mut self, turn: &mut Turn<'_>, id: FrameId) {
+        let Some(frame) = self.frames.get(&id) else { return };
+        let (waiters, holds) = (frame.waiters.clone(), frame.holds.clone());
+        turn.touched.insert(id);
+        for request in waiters {
+            self.decide(turn, Outcome::Withdrawn { request });
+        }
+        for token in holds {
+            if self.holds.get(&token).is_some_and(|hold| !hold.asked.children) {
+                self.release_whole(turn, token);
+            }
+        }
+    }
+
+    fn suspend(&mut self, turn: &mut Turn<'_>, request: RequestId) {
+        if let Some(token) = self.granted.get(&request).copied() {
+            self.decide(turn, Outcome::Requeued { request, token });
+        } else {
+            self.dirty_waiter(turn, request);
+        }
+    }
+
+    fn resize(&mut self, turn: &mut Turn<'_>, key: &Key, view: Option<View>) {
+        let lock = self.locks.get(key);
+        let in_use = lock.and_then(|lock| lock.kind);
+        let outcome = match (in_use, view) {
+            (Some(in_use), Some(view)) if in_use != view.kind() => {
+                Outcome::ResizeRefused { in_use }
+            }
+            _ => Outcome::Resized { before: lock.and_then(|lock| lock.stored) },
+        };
+        turn.dirty.insert(key.clone());
+        self.decide(turn, outcome);
+    }
+
+    /// Drops the frames of which nothing is left.
+    fn sweep(&mut self, turn: &mut Turn<'_>) {
+        while let Some(id) = turn.touched.pop_last() {
+            let Some(frame) = self.frames.get(&id) else { continue };
+            if frame.holds.is_empty() && frame.waiters.is_empty() && frame.children == 0 {
+                turn.touched.extend(frame.state.parent);
+                self.decide(turn, Outcome::FrameGone { frame: id });
+            }
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! What the table keeps of one key.
+
+use std::collections::BTreeSet;
+
+use super::free::FreeSlots;
+use super::queue::{Class, Queue};
+use super::{Ask, Kind, RequestId, Token, View};
+
+/// What the table keeps of one key: there is one while it is in use or has a stored view.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Lock {
+    /// The view that callers follow who state none.
+    pub(super) stored: Option<View>,
+    /// The lock's own view while it is in use: of the slots kind the number in force, of the
+    /// canal kind the stored view if there is one.
+    pub(super) own: Option<View>,
+    /// The kind while it is in use.
+    pub(super) kind: Option<Kind>,
+    /// Items held and waiting.
+    pub(super) uses: usize,
+    /// Slots held.
+    pub(super) held: u64,
+    pub(super) free: FreeSlots,
+    /// The holds that have an item of it.
+    pub(super) holds: BTreeSet<Token>,
+    /// Those of them that share the slots of another.
+    pub(super) sharers: BTreeSet<Token>,
+    pub(super) queue: Queue,
+    /// Waiters that take no part, suspended or parked: not in the queue, but shown at their place.
+    pub(super) aside: BTreeSet<RequestId>,
+}
+
+impl Lock {
+    /// The view that a request is measured by; `None` if it states none and a lock of the canal
+    /// kind is in use that has none of its own.
+    pub(super) fn view_for(&self, stated: Option<View>) -> Option<View> {
+        if let Some(View::Canal { .. }) = stated {
+            return stated;
+        }
+        let mutex = (self.uses == 0).then_some(View::Slots { slots: 1 });
+        self.own.or(self.stored).or(stated).or(mutex)
+    }
+
+    pub(super) fn class_of(&self, count: u64, stated: Option<View>) -> Class {
+        let capacity = match stated {
+            Some(view @ View::Canal { .. }) => Some(view.capacity()),
+            Some(View::Slots { .. }) | None => None,
+        };
+        Class { capacity, count }
+    }
+
+    pub(super) fn capacity(&self, class: Class) -> u64 {
+        class.capacity.or_else(|| self.own.map(View::capacity)).unwrap_or(0)
+    }
+
+    /// Whether a class follows a view that is too small for it: it bars nobody.
+    pub(super) fn parks(&self, class: Class) -> bool {
+        class.capacity.is_none() && class.count > self.capacity(class)
+    }
+
+    /// Whether as many slots are free as a class wants.
+    pub(super) fn fits(&self, class: Class) -> bool {
+        self.held.checked_add(class.count).is_some_and(|total| total <= self.capacity(class))
+    }
+
+    /// Notes one more use, which fixes kind and number while the lock is in use.
+    pub(super) fn use_by(&mut self, ask: &Ask) {
+        if let Ask::Counted { view, .. } = ask {
+            self.use_as(view.or(self.stored).unwrap_or(View::Slots { slots: 1 }));
+        }
+    }
+
+    /// Notes one more use under a view.
+    pub(super) fn use_as(&mut self, view: View) {
+        if self.uses == 0 {
+            self.kind = Some(view.kind());
+            self.own = match view {
+                View::Canal { .. } => self.stored,
+                View::Slots { .. } => Some(self.stored.unwrap_or(view)),
+            };
+        }
+        self.uses += 1;
+    }
+
+    /// Notes one use less; the last one leaves kind and number open again.
+    pub(super) fn unuse(&mut self) {
+        self.uses -= 1;
+        if self.uses == 0 {
+            self.kind = None;
+            self.own = None;
+        }
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.uses == 0 && self.stored.is_none()
+    }
+
+    /// The kind in force: that in use, else that of the stored view.
+    pub(super) fn kind_in_force(&self) -> Option<Kind> {
+        self.kind.or_else(|| self.stored.map(View::kind))
+    }
+}

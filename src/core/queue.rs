@@ -1,0 +1,127 @@
+//! The waiters of one key.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::lane::{Lane, Place};
+use super::{RequestId, Rules};
+
+/// What a waiter wants of a key. All waiters of a class fit or do not fit together.
+///
+/// There are as many classes as there are different views in use: two or three, whatever the
+/// number of waiters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Class {
+    /// The capacity of the view that it states; `None` follows the lock's own.
+    pub(super) capacity: Option<u64>,
+    /// How many slots it wants at once.
+    pub(super) count: u64,
+}
+
+/// Where a waiter stands among the waiters of a key that are no barriers: the smallest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Rank {
+    pub(super) priority: Reverse<i32>,
+    pub(super) place: Place,
+}
+
+/// The waiters of one key. Waiters that are set aside (suspended, parked) are not in it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Queue {
+    classes: BTreeMap<Class, BTreeMap<Reverse<i32>, Lane>>,
+    barriers: BTreeMap<RequestId, Class>,
+}
+
+/// The place of a request under given rules.
+pub(super) fn place(rules: Rules, request: RequestId) -> Place {
+    match rules {
+        Rules::Current => request.0,
+        Rules::NewestFirst => u64::MAX - 1 - request.0,
+    }
+}
+
+/// The request at a place.
+pub(super) fn request_at(rules: Rules, place: Place) -> RequestId {
+    match rules {
+        Rules::Current => RequestId(place),
+        Rules::NewestFirst => RequestId(u64::MAX - 1 - place),
+    }
+}
+
+impl Queue {
+    pub(super) fn insert(&mut self, class: Class, rank: Rank, overtaken: u32) {
+        let lane = self.classes.entry(class).or_default().entry(rank.priority).or_default();
+        lane.insert(rank.place, overtaken);
+    }
+
+    /// Takes a waiter out, wherever it stands; logarithmic.
+    pub(super) fn remove(&mut self, class: Class, rank: Rank) -> bool {
+        let Some(lanes) = self.classes.get_mut(&class) else { return false };
+        let Some(lane) = lanes.get_mut(&rank.priority) else { return false };
+        let removed = lane.remove(rank.place);
+        if lane.is_empty() {
+            lanes.remove(&rank.priority);
+            if lanes.is_empty() {
+                self.classes.remove(&class);
+            }
+        }
+        removed
+    }
+
+    pub(super) fn insert_barrier(&mut self, request: RequestId, class: Class) {
+        self.barriers.insert(request, class);
+    }
+
+    pub(super) fn remove_barrier(&mut self, request: RequestId) -> bool {
+        self.barriers.remove(&request).is_some()
+    }
+
+    pub(super) fn overtaken(&self, class: Class, rank: Rank) -> u32 {
+        self.classes
+            .get(&class)
+            .and_then(|lanes| lanes.get(&rank.priority))
+            .map_or(0, |lane| lane.count(rank.place))
+    }
+
+    /// The barriers in the order in which they are served.
+    pub(super) fn barriers(&self) -> impl Iterator<Item = (RequestId, Class)> + '_ {
+        self.barriers.iter().map(|(request, class)| (*request, *class))
+    }
+
+    /// Each class with the rank of its first waiter.
+    pub(super) fn firsts(&self) -> impl Iterator<Item = (Class, Rank)> + '_ {
+        self.classes.iter().filter_map(|(class, lanes)| {
+            let (priority, lane) = lanes.first_key_value()?;
+            Some((*class, Rank { priority: *priority, place: lane.first()? }))
+        })
+    }
+
+    /// All waiters that are no barriers, in the order in which they are served. For reports and
+    /// rare analyses: it sorts.
+    pub(super) fn ranks(&self) -> Vec<(Rank, Class)> {
+        let mut ranks = Vec::new();
+        for (class, lanes) in &self.classes {
+            for (priority, lane) in lanes {
+                let rank = |place| Rank { priority: *priority, place };
+                ranks.extend(lane.places().map(|place| (rank(place), *class)));
+            }
+        }
+        ranks.sort_unstable();
+        ranks
+    }
+
+    /// Counts one overtaking for every waiter that arrived before `place`.
+    pub(super) fn overtake(&mut self, place: Place) {
+        for lane in self.classes.values_mut().flat_map(BTreeMap::values_mut) {
+            lane.overtake_before(place);
+        }
+    }
+
+    /// A place whose waiter was overtaken `max` times or more.
+    pub(super) fn overtaken_enough(&self, max: u32) -> Option<Place> {
+        let lanes = self.classes.values().flat_map(BTreeMap::values);
+        let enough: BTreeSet<Place> =
+            lanes.filter(|lane| lane.first_count() >= max).filter_map(Lane::first).collect();
+        enough.first().copied()
+    }
+}
