@@ -1,7 +1,10 @@
 //! What this process was given, recorded before Rust's runtime changes it.
 //!
 //! The runtime ignores SIGPIPE and opens /dev/null over closed descriptors 0, 1 and 2. A command
-//! started by `canal run` must find both as the caller set them.
+//! started by `canal run` must find both as the caller set them. (Its handlers of SIGSEGV and
+//! SIGBUS, which it sets only over the default, end with exec by themselves.)
+
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// What was found at the very start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,14 +15,70 @@ pub struct Startup {
     pub open: [bool; 3],
 }
 
+/// Bits 0 to 2: the descriptor was closed; bit 3: SIGPIPE was ignored.
+static FOUND: AtomicU8 = AtomicU8::new(0);
+const SIGPIPE_IGNORED: u8 = 1 << 3;
+
+/// The dynamic loader of glibc and the start-up code of musl call what stands here before main.
+#[used]
+// SAFETY: the section is a table of functions that take nothing we read and return nothing;
+// `record` is one, and needs nothing of Rust's runtime.
+#[unsafe(link_section = ".init_array")]
+static RECORD: extern "C" fn() = record;
+
+extern "C" fn record() {
+    let mut found = 0;
+    for fd in 0..3 {
+        // SAFETY: F_GETFD only asks.
+        if unsafe { libc::fcntl(fd, libc::F_GETFD) } == -1 {
+            found |= 1 << fd;
+        }
+    }
+    if disposition_of_sigpipe() == libc::SIG_IGN {
+        found |= SIGPIPE_IGNORED;
+    }
+    FOUND.store(found, Ordering::Relaxed);
+}
+
+fn disposition_of_sigpipe() -> libc::sighandler_t {
+    // SAFETY: the structure is integers and addresses, for which zeros are a value.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: with no new action it only writes the old one, which lives over the call.
+    unsafe { libc::sigaction(libc::SIGPIPE, std::ptr::null(), &raw mut action) };
+    action.sa_sigaction
+}
+
 /// What was found at the very start (by a function in `.init_array`).
 #[must_use]
 pub fn recorded() -> Startup {
-    todo!()
+    let found = FOUND.load(Ordering::Relaxed);
+    Startup {
+        sigpipe_ignored: found & SIGPIPE_IGNORED != 0,
+        open: [0, 1, 2].map(|fd| found & (1 << fd) == 0),
+    }
 }
 
 /// Puts SIGPIPE and descriptors 0 to 2 back as they were found; for just before exec, or in a
-/// forked child. (A descriptor that was closed is closed again.)
+/// forked child (it is async-signal-safe). A descriptor that was closed is closed again if the
+/// runtime's /dev/null is still what is there.
 pub fn restore() {
-    todo!()
+    let startup = recorded();
+    let disposition = if startup.sigpipe_ignored { libc::SIG_IGN } else { libc::SIG_DFL };
+    // SAFETY: neither disposition is a function.
+    unsafe { libc::signal(libc::SIGPIPE, disposition) };
+    for (fd, open) in (0..).zip(startup.open) {
+        if !open && is_null_device(fd) {
+            // SAFETY: whoever uses the standard descriptors copes with closed ones: they were
+            // closed when this process began.
+            unsafe { libc::close(fd) };
+        }
+    }
+}
+
+fn is_null_device(fd: libc::c_int) -> bool {
+    // SAFETY: the structure is all integers, for which zeros are a value.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: it writes the structure, which lives over the call.
+    let told = unsafe { libc::fstat(fd, &raw mut stat) } == 0;
+    told && stat.st_mode & libc::S_IFMT == libc::S_IFCHR && stat.st_rdev == libc::makedev(1, 3)
 }
