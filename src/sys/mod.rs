@@ -17,3 +17,6 @@ pub mod pidfd;
 pub mod process;
 pub mod signals;
 pub mod startup;
+
+#[cfg(test)]
+mod rerun;

@@ -1,0 +1,252 @@
+//! Starting a daemon that has nothing to do with the process that started it.
+//!
+//! Between fork and exec nothing is called that is not async-signal-safe: everything that takes
+//! memory is prepared before.
+
+mod notes;
+mod reset;
+
+pub use notes::notes;
+
+use std::ffi::{CString, OsString};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, SigmaskHow};
+use nix::sys::wait::waitpid;
+use nix::unistd::{ForkResult, fork};
+
+use super::exec::{Prepared, entry};
+use super::fds;
+
+/// Where the new process finds the pipe for its start-up errors.
+pub const REPORT_FD: i32 = 3;
+
+/// The most that is read of a start-up error.
+const REPORT_MAX: u64 = 64 * 1024;
+
+/// Starts `program` with `argv` so that nothing of the caller's job clings to it: forked twice
+/// (the caller gets no unknown child), in a session of its own, folder `/`, umask 077, environment
+/// of only `environment`, no descriptor but /dev/null as 0 and 1 and `log` (else /dev/null) as 2,
+/// signals at their defaults and unblocked, limits, nice value, affinity and the like reset as far
+/// as allowed; [`notes`] tells it what was not.
+///
+/// Descriptor 3 of the new process is the write end of a pipe: what it writes there until it
+/// closes it is returned, so that a daemon that cannot start can say why. An empty answer means it
+/// is up (or was killed before it could say a word). Waits for that at most `timeout_ms`, then
+/// returns `TimedOut`; the process goes on then.
+///
+/// # Errors
+/// If the process could not be made, or the program not be executed.
+pub fn start(
+    program: &Path,
+    argv: &[OsString],
+    environment: &[(OsString, OsString)],
+    log: Option<&Path>,
+    timeout_ms: u64,
+) -> io::Result<String> {
+    let deadline = Instant::now() + Duration::from_millis(timeout_ms);
+    let plan = Plan::new(program, argv, environment, log)?;
+    let (reader, writer) = fds::pipe()?;
+    fork_twice(&plan, &writer)?;
+    // Ours must go, or the end of what is written would never come.
+    drop(writer);
+    let report = read_report(reader, deadline)?;
+    match Failure::decode(&report) {
+        Some(failure) => Err(failure.error(program)),
+        None => Ok(String::from_utf8_lossy(&report).into_owned()),
+    }
+}
+
+/// All that the child needs, made before the fork.
+struct Plan {
+    program: Prepared,
+    log: Option<CString>,
+    highest_fd: u32,
+}
+
+impl Plan {
+    fn new(
+        program: &Path,
+        argv: &[OsString],
+        environment: &[(OsString, OsString)],
+        log: Option<&Path>,
+    ) -> io::Result<Self> {
+        let set = environment.iter().map(|(name, value)| entry(name, value));
+        let set = set.collect::<io::Result<Vec<_>>>()?;
+        // The folder will be another.
+        let program = std::path::absolute(program)?;
+        let log = log.map(std::path::absolute).transpose()?;
+        let log = log.map(|log| CString::new(log.as_os_str().as_bytes())).transpose()?;
+        let program = Prepared::with_environment(&program, argv, set)?;
+        Ok(Self { program, log, highest_fd: fds::highest_open() })
+    }
+}
+
+/// What failed in the child, as it is written into the pipe: a NUL, which no text begins with, the
+/// step, and the error's number.
+struct Failure {
+    step: u8,
+    errno: i32,
+}
+
+const STEP_FORK: u8 = b'f';
+const STEP_NULL: u8 = b'n';
+const STEP_EXEC: u8 = b'e';
+
+impl Failure {
+    fn encode(&self) -> [u8; 6] {
+        let [a, b, c, d] = self.errno.to_ne_bytes();
+        [0, self.step, a, b, c, d]
+    }
+
+    fn decode(report: &[u8]) -> Option<Self> {
+        let &[0, step, a, b, c, d] = report else { return None };
+        Some(Self { step, errno: i32::from_ne_bytes([a, b, c, d]) })
+    }
+
+    fn error(&self, program: &Path) -> io::Error {
+        let error = io::Error::from_raw_os_error(self.errno);
+        let what = match self.step {
+            STEP_FORK => "fork".into(),
+            STEP_NULL => "/dev/null".into(),
+            _ => program.display().to_string(),
+        };
+        io::Error::new(error.kind(), format!("{what}: {error}"))
+    }
+}
+
+fn fork_twice(plan: &Plan, writer: &OwnedFd) -> io::Result<()> {
+    // No handler of ours may run in the children.
+    let mut mask = SigSet::empty();
+    nix::sys::signal::pthread_sigmask(
+        SigmaskHow::SIG_SETMASK,
+        Some(&SigSet::all()),
+        Some(&mut mask),
+    )?;
+    // SAFETY: the child calls nothing but what is async-signal-safe, and never returns.
+    let forked = unsafe { fork() };
+    if matches!(forked, Ok(ForkResult::Child)) {
+        first_child(plan, writer.as_fd());
+    }
+    let restored = mask.thread_set_mask();
+    let ForkResult::Parent { child } = forked? else { return Ok(()) };
+    restored?;
+    loop {
+        match waitpid(child, None) {
+            Err(Errno::EINTR) => {}
+            // ECHILD: SIGCHLD is ignored, or somebody waits for all children.
+            Ok(_) | Err(Errno::ECHILD) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn first_child(plan: &Plan, writer: BorrowedFd<'_>) -> ! {
+    // It cannot fail: a new process leads no group.
+    let _ = nix::unistd::setsid();
+    // SAFETY: as for the first fork.
+    match unsafe { fork() } {
+        Ok(ForkResult::Child) => second_child(plan, writer),
+        Ok(ForkResult::Parent { .. }) => exit(0),
+        Err(error) => fail(writer.as_raw_fd(), STEP_FORK, error),
+    }
+}
+
+/// Not the leader of its session, so that no terminal can become its own by being opened.
+fn second_child(plan: &Plan, writer: BorrowedFd<'_>) -> ! {
+    reset::creation_mask_and_folder();
+    if let Err(error) = arrange_descriptors(plan, writer.as_raw_fd()) {
+        fail(REPORT_FD, STEP_NULL, error);
+    }
+    reset::scheduling();
+    reset::limits();
+    reset::memory();
+    reset::signals();
+    let error = plan.program.exec();
+    fail(REPORT_FD, STEP_EXEC, error)
+}
+
+/// Makes the pipe [`REPORT_FD`], opens 0, 1 and 2 anew, and closes all others.
+fn arrange_descriptors(plan: &Plan, writer: i32) -> Result<(), Errno> {
+    // SAFETY: the descriptors are this child's alone, and nothing of Rust's is used after; the
+    // names are strings with their ends.
+    unsafe {
+        if writer == REPORT_FD {
+            libc::fcntl(REPORT_FD, libc::F_SETFD, 0);
+        } else {
+            libc::dup2(writer, REPORT_FD);
+        }
+        let null = Errno::result(libc::open(c"/dev/null".as_ptr(), libc::O_RDWR))?;
+        // First these two, so that the log cannot land on them.
+        libc::dup2(null, 0);
+        libc::dup2(null, 1);
+        let log = plan.log.as_ref().map_or(-1, |log| {
+            let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT;
+            let mode: libc::c_uint = 0o600;
+            libc::open(log.as_ptr(), flags | libc::O_NOFOLLOW | libc::O_NOCTTY, mode)
+        });
+        // A log that cannot be written (a full disk) is no reason not to run.
+        libc::dup2(if log >= 0 { log } else { null }, 2);
+    }
+    let others = REPORT_FD.unsigned_abs() + 1;
+    let allowed = super::kernel::allows(super::kernel::Feature::CloseRange);
+    if !(allowed && fds::close_range_from(others)) {
+        fds::close_up_to(others, plan.highest_fd);
+    }
+    Ok(())
+}
+
+fn fail(fd: i32, step: u8, error: Errno) -> ! {
+    let report = Failure { step, errno: error as i32 }.encode();
+    // SAFETY: it reads as many bytes as the buffer has. The other end may be gone; nothing can be
+    // done about that.
+    unsafe { libc::write(fd, report.as_ptr().cast(), report.len()) };
+    exit(127)
+}
+
+fn exit(status: i32) -> ! {
+    // SAFETY: no handler of the parent's (atexit) may run in its child.
+    unsafe { libc::_exit(status) }
+}
+
+fn read_report(reader: OwnedFd, deadline: Instant) -> io::Result<Vec<u8>> {
+    let mut pipe = io::PipeReader::from(reader);
+    let mut report = Vec::new();
+    let mut buffer = [0; 4096];
+    while (report.len() as u64) < REPORT_MAX {
+        if !wait_readable(pipe.as_fd(), deadline)? {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        match pipe.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(length) => report.extend_from_slice(&buffer[..length]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(report)
+}
+
+/// Whether there is something to read, or the end, before the deadline.
+fn wait_readable(fd: BorrowedFd<'_>, deadline: Instant) -> io::Result<bool> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        match poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], timeout) {
+            Ok(0) if left.is_zero() => return Ok(false),
+            // Cut to milliseconds, or to the longest that poll can wait: not yet over.
+            Ok(0) | Err(Errno::EINTR) => {}
+            Ok(_) => return Ok(true),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,54 @@
+//! For tests: this test program once more, as a process of its own, so that a test can start it in
+//! odd circumstances or let it become something else.
+//!
+//! What runs there is a test marked `#[ignore]`, a *scene*. It does nothing if it was not started
+//! from here (`cargo test -- --ignored` must not end in it).
+
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+/// Names the scene that is to play.
+const SCENE: &str = "CANAL_TEST_SCENE";
+
+/// Runs the scene (`sys::fds::tests::scene`, say) after the shell has done `before`
+/// (`ulimit -n 64;`).
+pub(super) fn command(scene: &str, before: &str) -> Command {
+    let mut command = Command::new("/bin/sh");
+    let program = std::env::current_exe().unwrap();
+    let script =
+        format!(r#"{before} exec "$0" --ignored --exact --nocapture --test-threads=1 "$@""#);
+    command.arg("-c").arg(script).arg(program).arg(scene).env(SCENE, scene);
+    command
+}
+
+/// [`command`], waited for; it must succeed.
+pub(super) fn run(scene: &str, before: &str) -> Output {
+    let output = command(scene, before).output().unwrap();
+    assert!(output.status.success(), "{scene}: {output:?}");
+    output
+}
+
+/// Whether this is the scene that was asked for.
+pub(super) fn plays(scene: &str) -> bool {
+    std::env::var(SCENE).is_ok_and(|asked| asked == scene)
+}
+
+/// Waits until something is so, for 10 s at most.
+pub(super) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "waited 10 s: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Reads a file that somebody else writes, once it has `lines` whole lines.
+pub(super) fn wait_for_lines(path: &Path, lines: usize) -> String {
+    let mut text = String::new();
+    wait_until("the file is written", || {
+        text = std::fs::read_to_string(path).unwrap_or_default();
+        text.matches('\n').count() >= lines
+    });
+    text
+}
