@@ -27,9 +27,6 @@ use super::{ClientError, Options, Start};
 /// How long a daemon may take to come up.
 const START_MAX: Duration = Duration::from_secs(10);
 
-/// How long a daemon that others start is waited for: it may be starting again.
-const RESTART_MAX: Duration = Duration::from_secs(5);
-
 /// Between two attempts to connect while a daemon comes up. Not all clients the same, or a hundred
 /// would knock at once.
 fn pause() -> Duration {
@@ -38,13 +35,14 @@ fn pause() -> Duration {
 
 /// Connects for the first time.
 pub(super) fn connect_first(place: &Place, options: &Options) -> Result<Connection, ClientError> {
-    let wait = if place.rule == Rule::Shared { RESTART_MAX } else { Duration::ZERO };
+    // A daemon that is started by others may be starting again.
+    let wait = if place.rule == Rule::Shared { options.answer } else { Duration::ZERO };
     connect_within(place, options, wait)
 }
 
 /// Connects again, after a daemon that was there went away.
 pub(super) fn connect_again(place: &Place, options: &Options) -> Result<Connection, ClientError> {
-    connect_within(place, options, RESTART_MAX)
+    connect_within(place, options, options.answer)
 }
 
 fn connect_within(

@@ -23,6 +23,9 @@ mod start;
 mod stop;
 mod watch;
 
+#[cfg(test)]
+mod tests;
+
 pub use error::ClientError;
 
 use call::Repeat;

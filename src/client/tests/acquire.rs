@@ -1,0 +1,200 @@
+//! Asking and waiting.
+
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::sync::mpsc;
+
+use super::*;
+use crate::protocol::Progress;
+use crate::sys::pidfd::Pidfd;
+use fake::{Peer, grant, progress};
+
+fn acquire(
+    scratch: &Scratch,
+    request: &Acquire,
+) -> (Result<super::super::Acquired, ClientError>, Vec<u64>) {
+    let mut client = Client::connect(&scratch.place, patient()).unwrap();
+    let mut positions = Vec::new();
+    let told = &mut |progress: Option<&Progress>| {
+        positions.extend(progress.map(|progress| progress.position));
+    };
+    let acquired = client.acquire(request, None, told);
+    (acquired, positions)
+}
+
+fn expect(peer: &mut Peer, tag: &str) -> serde_json::Value {
+    let (method, parameters) = peer.call();
+    assert_eq!(method, "Acquire");
+    assert_eq!(parameters["tag"], tag);
+    parameters
+}
+
+#[test]
+fn progress_is_told_in_order_and_then_the_grant() {
+    let scratch = Scratch::new();
+    let request = request(None);
+    let tag = request.tag.to_string();
+    let daemon = scratch.daemon(move |listener| {
+        let mut peer = accept(&listener);
+        let asked = expect(&mut peer, &tag);
+        assert!(asked.get("owner_fd").is_none());
+        assert!(asked.get("wait_ms").is_none());
+        peer.go_on(progress(2));
+        peer.go_on(progress(1));
+        peer.reply(grant());
+    });
+    let (acquired, positions) = acquire(&scratch, &request);
+    assert_eq!(acquired.unwrap().grant.token, 9);
+    assert_eq!(positions, [2, 1]);
+    daemon.join().unwrap();
+}
+
+#[test]
+fn a_wait_goes_on_under_its_tag_with_the_next_daemon_for_the_time_that_is_left() {
+    let scratch = Scratch::new();
+    let request = request(Some(60_000));
+    let tag = request.tag.to_string();
+    let daemon = scratch.daemon(move |listener| {
+        let mut peer = accept(&listener);
+        assert_eq!(expect(&mut peer, &tag)["wait_ms"], 60_000);
+        peer.go_on(progress(1));
+        drop(peer);
+        let mut peer = accept(&listener);
+        let left_ms = expect(&mut peer, &tag)["wait_ms"].as_u64().unwrap();
+        assert!((1..60_000).contains(&left_ms), "{left_ms}");
+        let parameters = json!({ "message": "stopping" });
+        peer.refuse("io.canal.Lock.Stopping", parameters);
+        drop(peer);
+        accept(&listener).wait_unread();
+        let mut peer = accept(&listener);
+        expect(&mut peer, &tag);
+        peer.reply(grant());
+    });
+    let (acquired, positions) = acquire(&scratch, &request);
+    assert_eq!(acquired.unwrap().grant.token, 9);
+    assert_eq!(positions, [1]);
+    daemon.join().unwrap();
+}
+
+#[test]
+fn one_that_does_not_wait_still_does_not_with_the_next_daemon() {
+    let scratch = Scratch::new();
+    let request = request(Some(0));
+    let tag = request.tag.to_string();
+    let daemon = scratch.daemon(move |listener| {
+        assert_eq!(expect(&mut accept(&listener), &tag)["wait_ms"], 0);
+        let mut peer = accept(&listener);
+        assert_eq!(expect(&mut peer, &tag)["wait_ms"], 0);
+        let parameters = json!({ "message": "busy", "reason": "full" });
+        peer.refuse("io.canal.Lock.Refused", parameters);
+    });
+    let error = acquire(&scratch, &request).0.unwrap_err();
+    let ClientError::Failure(failure) = error else { panic!("{error:?}") };
+    assert_eq!((failure.name, failure.reason.as_deref()), (ErrorName::Refused, Some("full")));
+    daemon.join().unwrap();
+}
+
+#[test]
+fn the_owners_pidfd_goes_with_the_call() {
+    let scratch = Scratch::new();
+    let request = request(None);
+    let daemon = scratch.daemon(move |listener| {
+        let mut peer = accept(&listener);
+        let (_, parameters) = peer.call();
+        assert_eq!(parameters["owner_fd"], 0);
+        let owner = Pidfd::from_fd(peer.received.remove(0)).unwrap();
+        peer.reply(grant());
+        owner.pid()
+    });
+    let owner = Pidfd::open(std::process::id()).unwrap();
+    let mut client = Client::connect(&scratch.place, patient()).unwrap();
+    client.acquire(&request, Some(&owner), &mut |_| ()).unwrap();
+    assert_eq!(daemon.join().unwrap(), Some(std::process::id()));
+}
+
+#[test]
+fn the_descriptor_of_a_grant_is_the_one_that_it_names() {
+    let scratch = Scratch::new();
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let daemon = scratch.daemon(move |listener| {
+        let mut peer = accept(&listener);
+        peer.call();
+        let mut grant = grant();
+        grant["children_fd"] = 0.into();
+        peer.reply_with(grant, writer.as_fd());
+    });
+    let children = acquire(&scratch, &request(None)).0.unwrap().children.unwrap();
+    daemon.join().unwrap();
+    std::fs::File::from(children).write_all(b"x").unwrap();
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut reader, &mut text).unwrap();
+    assert_eq!(text, "x");
+}
+
+#[test]
+fn a_grant_that_names_a_descriptor_which_did_not_come_is_a_protocol_error() {
+    let scratch = Scratch::new();
+    let daemon = scratch.daemon(|listener| {
+        let mut peer = accept(&listener);
+        peer.call();
+        let mut grant = grant();
+        grant["children_fd"] = 0.into();
+        peer.reply(grant);
+    });
+    let error = acquire(&scratch, &request(None)).0.unwrap_err();
+    assert!(matches!(error, ClientError::Protocol(_)), "{error:?}");
+    daemon.join().unwrap();
+}
+
+#[test]
+fn a_daemon_that_never_says_a_word_to_a_waiter_is_silent() {
+    let scratch = Scratch::new();
+    let _listener = scratch.listen();
+    let mut client = Client::connect(&scratch.place, impatient()).unwrap();
+    let error = client.acquire(&request(None), None, &mut |_| ()).unwrap_err();
+    assert!(matches!(error, ClientError::Silent { .. }), "{error:?}");
+}
+
+#[test]
+fn a_daemon_that_lets_the_wait_run_over_is_silent() {
+    let scratch = Scratch::new();
+    let daemon = scratch.daemon(|listener| {
+        let mut peer = accept(&listener);
+        peer.call();
+        peer.go_on(progress(1));
+        peer.wait_closed();
+    });
+    let mut client = Client::connect(&scratch.place, impatient()).unwrap();
+    let before = Instant::now();
+    let mut ticks = 0;
+    let tick = &mut |progress: Option<&Progress>| ticks += i32::from(progress.is_none());
+    let error = client.acquire(&request(Some(500)), None, tick).unwrap_err();
+    assert!(matches!(error, ClientError::Silent { .. }), "{error:?}");
+    assert!(before.elapsed() >= Duration::from_millis(700), "{:?}", before.elapsed());
+    assert!(ticks > 0);
+    daemon.join().unwrap();
+}
+
+#[test]
+fn a_waiter_with_patience_is_ticked_while_nothing_is_said() {
+    let scratch = Scratch::new();
+    let (go_on, told) = mpsc::channel();
+    let daemon = scratch.daemon(move |listener| {
+        let mut peer = accept(&listener);
+        peer.call();
+        peer.go_on(progress(1));
+        told.recv().unwrap();
+        peer.reply(grant());
+    });
+    let mut client = Client::connect(&scratch.place, impatient()).unwrap();
+    // Longer than the answer may take: a queue is no silence.
+    let mut ticks = 0;
+    let tick = &mut |progress: Option<&Progress>| {
+        ticks += u32::from(progress.is_none());
+        if ticks == 2 {
+            go_on.send(()).unwrap();
+        }
+    };
+    client.acquire(&request(None), None, tick).unwrap();
+    daemon.join().unwrap();
+}

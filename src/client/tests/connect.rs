@@ -1,0 +1,111 @@
+//! Finding a daemon, or not.
+
+use std::fs::{Permissions, set_permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
+};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+
+use super::*;
+use crate::client::Options;
+
+#[test]
+fn without_a_daemon_one_that_starts_none_says_so_at_once() {
+    let mut scratch = Scratch::new();
+    let before = Instant::now();
+    let error = Client::connect(&scratch.place, Start::Never).unwrap_err();
+    assert!(matches!(&error, ClientError::NoDaemon(path) if *path == scratch.place.socket));
+    // A socket that nobody listens at, and a directory that is not there, are no daemon either.
+    drop(scratch.listen());
+    let error = Client::connect(&scratch.place, Start::Never).unwrap_err();
+    assert!(matches!(error, ClientError::NoDaemon(_)), "{error:?}");
+    scratch.place.dir.push("missing");
+    scratch.place.socket = scratch.place.dir.join("canal.sock");
+    let error = Client::connect(&scratch.place, Start::Never).unwrap_err();
+    assert!(matches!(error, ClientError::NoDaemon(_)), "{error:?}");
+    assert!(before.elapsed() < Duration::from_secs(3));
+}
+
+#[test]
+fn a_shared_daemon_is_waited_for_and_never_started() {
+    let mut scratch = Scratch::new();
+    scratch.place.rule = Rule::Shared;
+    let options = Options { start: Start::IfNeeded, ..impatient() };
+    let before = Instant::now();
+    let error = Client::connect(&scratch.place, options).unwrap_err();
+    assert!(matches!(error, ClientError::NoDaemon(_)), "{error:?}");
+    assert!(before.elapsed() >= Duration::from_millis(200));
+    assert_eq!(std::fs::read_dir(scratch.dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_directory_in_which_others_can_write_is_refused_with_its_path() {
+    for rule in [Rule::Given, Rule::PerUser, Rule::Shared] {
+        let mut scratch = Scratch::new();
+        scratch.place.rule = rule;
+        let _listener = scratch.listen();
+        set_permissions(scratch.dir.path(), Permissions::from_mode(0o777)).unwrap();
+        let error = Client::connect(&scratch.place, Start::Never).unwrap_err();
+        let ClientError::Place(text) = error else { panic!("{rule:?}: {error:?}") };
+        assert!(text.contains(scratch.dir.path().to_str().unwrap()), "{text}");
+    }
+}
+
+#[test]
+fn a_directory_that_is_a_link_is_refused() {
+    for rule in [Rule::Given, Rule::PerUser, Rule::Shared] {
+        let mut scratch = Scratch::new();
+        scratch.place.rule = rule;
+        let _listener = scratch.listen();
+        let link = scratch.dir.path().join("link");
+        symlink(scratch.dir.path(), &link).unwrap();
+        scratch.place.socket = link.join("canal.sock");
+        scratch.place.dir = link;
+        let error = Client::connect(&scratch.place, Start::Never).unwrap_err();
+        assert!(matches!(&error, ClientError::Place(text) if text.contains("link")), "{error:?}");
+    }
+}
+
+#[test]
+fn a_daemon_that_accepts_nobody_is_silent_and_named_by_its_lock() {
+    let scratch = Scratch::new();
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let listener = socket(AddressFamily::Unix, SockType::Stream, flags, None).unwrap();
+    bind(listener.as_raw_fd(), &UnixAddr::new(&scratch.place.socket).unwrap()).unwrap();
+    listen(&listener, Backlog::new(0).unwrap()).unwrap();
+    // One has room in a line of length 0.
+    let _first = UnixStream::connect(&scratch.place.socket).unwrap();
+    std::fs::write(scratch.dir.path().join("lock"), "4194999\n").unwrap();
+    let before = Instant::now();
+    let error = Client::connect(&scratch.place, impatient()).unwrap_err();
+    assert!(matches!(error, ClientError::Silent { pid: 4_194_999, state: '?' }), "{error:?}");
+    let elapsed = before.elapsed();
+    assert!(elapsed >= Duration::from_millis(200), "{elapsed:?}");
+    assert!(elapsed < Duration::from_secs(5), "{elapsed:?}");
+}
+
+#[test]
+fn a_client_stands_in_a_full_line_until_it_moves() {
+    let scratch = Scratch::new();
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let listener = socket(AddressFamily::Unix, SockType::Stream, flags, None).unwrap();
+    bind(listener.as_raw_fd(), &UnixAddr::new(&scratch.place.socket).unwrap()).unwrap();
+    listen(&listener, Backlog::new(0).unwrap()).unwrap();
+    let first = UnixStream::connect(&scratch.place.socket).unwrap();
+    let daemon = std::thread::spawn({
+        let listener = std::os::unix::net::UnixListener::from(listener);
+        move || {
+            drop(accept(&listener));
+            let mut peer = accept(&listener);
+            peer.call();
+            peer.reply(status(1));
+        }
+    });
+    let mut client = Client::connect(&scratch.place, patient()).unwrap();
+    assert_eq!(client.status(&StatusQuery::default()).unwrap().daemon.pid, 1);
+    daemon.join().unwrap();
+    drop(first);
+}

@@ -1,0 +1,303 @@
+//! The client against a daemon that misbehaves as a test wants it.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::{Client, ClientError, Start, tag};
+use crate::protocol::place::Rule;
+use crate::protocol::{Acquire, Confirm, ErrorName, Release, Resize, StatusQuery, Stop, WireItem};
+
+mod acquire;
+mod connect;
+mod fake;
+
+use fake::{Scratch, accept, impatient, patient, status};
+
+fn release() -> Release {
+    Release { key: Some("k".to_owned()), ..Release::default() }
+}
+
+#[test]
+fn a_connection_serves_several_calls() {
+    let scratch = Scratch::new();
+    let daemon = scratch.daemon(|listener| {
+        let mut peer = accept(&listener);
+        for pid in 1..=3 {
+            assert_eq!(peer.call().0, "Status");
+            peer.reply(status(pid));
+        }
+    });
+    let mut client = Client::connect(&scratch.place, patient()).unwrap();
+    for pid in 1..=3 {
+        assert_eq!(client.status(&StatusQuery::default()).unwrap().daemon.pid, pid);
+    }
+    daemon.join().unwrap();
+}
+
+#[test]
+fn an_error_reply_is_a_failure_with_its_name_and_leaves_the_connection_usable() {
+    let scratch = Scratch::new();
+    let daemon = scratch.daemon(|listener| {
+        let mut peer = accept(&listener);
+        peer.call();
+        let parameters = json!({ "message": "not yours", "hint": "ask", "reason": "full" });
+        peer.refuse("io.canal.Lock.NotHeld", parameters);
+        peer.call();
+        peer.reply(status(1));
+    });
+    let mut client = Client::connect(&scratch.place, patient()).unwrap();
+    let error = client.release(&release(), None).unwrap_err();
+    let ClientError::Failure(failure) = error else { panic!("{error:?}") };
+    assert_eq!(failure.name, ErrorName::NotHeld);
+    assert_eq!(failure.message, "not yours");
+    assert_eq!(failure.hint.as_deref(), Some("ask"));
+    assert_eq!(failure.reason.as_deref(), Some("full"));
+    client.status(&StatusQuery::default()).unwrap();
+    daemon.join().unwrap();
+}
+
+#[test]
+fn an_unknown_error_keeps_its_words_or_else_its_name() {
+    let scratch = Scratch::new();
+    let daemon = scratch.daemon(|listener| {
+        let mut peer = accept(&listener);
+        peer.call();
+        peer.refuse("io.canal.Lock.OfTomorrow", json!({ "message": "too new" }));
+        peer.call();
+        peer.refuse("org.varlink.service.MethodNotFound", json!({ "method": "x" }));
+    });
+    let mut client = Client::connect(&scratch.place, patient()).unwrap();
+    let texts = ["too new", "org.varlink.service.MethodNotFound"];
+    for text in texts {
+        let error = client.resize(&Resize::default()).unwrap_err();
+        assert!(matches!(error, ClientError::UnknownError { .. }), "{error:?}");
+        assert_eq!(error.to_string(), text);
+    }
+    daemon.join().unwrap();
+}
+
+#[test]
+fn a_daemon_that_says_nothing_is_silent_and_named() {
+    let scratch = Scratch::new();
+    let _listener = scratch.listen();
+    let mut client = Client::connect(&scratch.place, impatient()).unwrap();
+    let before = Instant::now();
+    let error = client.status(&StatusQuery::default()).unwrap_err();
+    let elapsed = before.elapsed();
+    assert!(matches!(error, ClientError::Silent { pid, .. } if pid == std::process::id()));
+    assert!(elapsed >= Duration::from_millis(200), "{elapsed:?}");
+    assert!(elapsed < Duration::from_secs(5), "{elapsed:?}");
+}
+
+#[test]
+fn half_a_message_and_then_nothing_is_silence() {
+    let scratch = Scratch::new();
+    let daemon = scratch.daemon(|listener| {
+        let mut peer = accept(&listener);
+        peer.call();
+        peer.raw(b"{\"parameters\":{");
+        peer.wait_closed();
+    });
+    let mut client = Client::connect(&scratch.place, impatient()).unwrap();
+    let error = client.status(&StatusQuery::default()).unwrap_err();
+    assert!(matches!(error, ClientError::Silent { .. }), "{error:?}");
+    daemon.join().unwrap();
+}
+
+#[test]
+fn half_a_message_and_then_the_end_is_asked_again() {
+    let scratch = Scratch::new();
+    let daemon = scratch.daemon(|listener| {
+        let mut peer = accept(&listener);
+        peer.call();
+        peer.raw(b"{\"parameters\":{");
+        drop(peer);
+        let mut peer = accept(&listener);
+        peer.call();
+        peer.reply(status(2));
+    });
+    let mut client = Client::connect(&scratch.place, patient()).unwrap();
+    assert_eq!(client.status(&StatusQuery::default()).unwrap().daemon.pid, 2);
+    daemon.join().unwrap();
+}
+
+#[test]
+fn an_answer_in_pieces_is_one_answer() {
+    let scratch = Scratch::new();
+    let daemon = scratch.daemon(|listener| {
+        let mut peer = accept(&listener);
+        peer.call();
+        let mut bytes = json!({ "parameters": status(3) }).to_string().into_bytes();
+        bytes.push(0);
+        for byte in bytes {
+            peer.raw(&[byte]);
+        }
+    });
+    let mut client = Client::connect(&scratch.place, patient()).unwrap();
+    assert_eq!(client.status(&StatusQuery::default()).unwrap().daemon.pid, 3);
+    daemon.join().unwrap();
+}
+
+#[test]
+fn an_answer_of_megabytes_is_taken() {
+    let scratch = Scratch::new();
+    let daemon = scratch.daemon(|listener| {
+        let mut peer = accept(&listener);
+        peer.call();
+        let mut large = status(4);
+        large["daemon"]["version"] = "v".repeat(5 << 20).into();
+        peer.reply(large);
+    });
+    let mut client = Client::connect(&scratch.place, patient()).unwrap();
+    let status = client.status(&StatusQuery::default()).unwrap();
+    assert_eq!(status.daemon.version.len(), 5 << 20);
+    daemon.join().unwrap();
+}
+
+#[test]
+fn junk_is_a_protocol_error() {
+    for junk in [&b"hello\0"[..], b"\0", b"[]\0", b"{\"parameters\":{\"daemon\":7}}\0"] {
+        let scratch = Scratch::new();
+        let daemon = scratch.daemon(move |listener| {
+            let mut peer = accept(&listener);
+            peer.call();
+            peer.raw(junk);
+        });
+        let mut client = Client::connect(&scratch.place, patient()).unwrap();
+        let error = client.status(&StatusQuery::default()).unwrap_err();
+        assert!(matches!(error, ClientError::Protocol(_)), "{error:?}");
+        daemon.join().unwrap();
+    }
+}
+
+#[test]
+fn a_release_that_may_have_been_done_is_not_sent_again() {
+    let scratch = Scratch::new();
+    let daemon = scratch.daemon(|listener| {
+        accept(&listener).call();
+        listener.set_nonblocking(true).unwrap();
+        listener
+    });
+    let mut client = Client::connect(&scratch.place, patient()).unwrap();
+    let error = client.release(&release(), None).unwrap_err();
+    assert!(matches!(error, ClientError::Gone), "{error:?}");
+    let listener = daemon.join().unwrap();
+    let again = listener.accept().unwrap_err();
+    assert_eq!(again.kind(), std::io::ErrorKind::WouldBlock);
+}
+
+#[test]
+fn a_release_that_nobody_read_or_that_a_stopping_daemon_refused_is_sent_again() {
+    let scratch = Scratch::new();
+    let daemon = scratch.daemon(|listener| {
+        accept(&listener).wait_unread();
+        let mut peer = accept(&listener);
+        peer.call();
+        peer.refuse("io.canal.Lock.Stopping", json!({ "message": "stopping" }));
+        drop(peer);
+        let mut peer = accept(&listener);
+        assert_eq!(peer.call().1["key"], "k");
+        peer.reply(json!({ "released": [] }));
+    });
+    let mut client = Client::connect(&scratch.place, patient()).unwrap();
+    client.release(&release(), None).unwrap();
+    daemon.join().unwrap();
+}
+
+#[test]
+fn a_confirmation_is_sent_until_a_daemon_takes_it() {
+    let scratch = Scratch::new();
+    let confirm = Confirm { tag: tag().unwrap() };
+    let text = confirm.tag.to_string();
+    let daemon = scratch.daemon(move |listener| {
+        assert_eq!(accept(&listener).call().1["tag"], text);
+        let mut peer = accept(&listener);
+        assert_eq!(peer.call(), ("Confirm".to_owned(), json!({ "tag": text })));
+        peer.raw(b"{}\0");
+    });
+    let mut client = Client::connect(&scratch.place, patient()).unwrap();
+    client.confirm(&confirm).unwrap();
+    daemon.join().unwrap();
+}
+
+#[test]
+fn a_daemon_that_ends_at_each_call_is_given_up() {
+    let scratch = Scratch::new();
+    let daemon = scratch.daemon(|listener| {
+        let mut calls = 0;
+        loop {
+            let mut peer = accept(&listener);
+            if peer.call().0 == "Stop" {
+                peer.reply(json!({ "pid": 1 }));
+                return calls;
+            }
+            calls += 1;
+        }
+    });
+    let mut client = Client::connect(&scratch.place, patient()).unwrap();
+    let error = client.status(&StatusQuery::default()).unwrap_err();
+    assert!(matches!(error, ClientError::Gone), "{error:?}");
+    client.stop(&Stop {}).unwrap();
+    assert!(daemon.join().unwrap() > 1);
+}
+
+#[test]
+fn a_watcher_goes_on_with_the_next_daemon_until_it_has_seen_enough() {
+    let scratch = Scratch::new();
+    let daemon = scratch.daemon(|listener| {
+        let mut peer = accept(&listener);
+        assert_eq!(peer.call().0, "Status");
+        peer.go_on(status(1));
+        peer.go_on(status(2));
+        drop(peer);
+        let mut peer = accept(&listener);
+        peer.call();
+        peer.go_on(status(3));
+        peer.wait_closed();
+    });
+    let mut client = Client::connect(&scratch.place, patient()).unwrap();
+    let mut seen = Vec::new();
+    let each = &mut |status: crate::protocol::Status| {
+        seen.push(status.daemon.pid);
+        seen.len() < 3
+    };
+    client.watch(&StatusQuery::default(), each).unwrap();
+    assert_eq!(seen, [1, 2, 3]);
+    daemon.join().unwrap();
+}
+
+#[test]
+fn stopping_waits_for_the_end_of_the_connection() {
+    let scratch = Scratch::new();
+    let daemon = scratch.daemon(|listener| {
+        let mut peer = accept(&listener);
+        assert_eq!(peer.call().0, "Stop");
+        // Not this process, as behind a service manager's socket.
+        peer.reply(json!({ "pid": 1 }));
+        std::thread::sleep(Duration::from_millis(100));
+        Instant::now()
+    });
+    let mut client = Client::connect(&scratch.place, patient()).unwrap();
+    assert_eq!(client.stop(&Stop {}).unwrap().pid, 1);
+    let after = Instant::now();
+    assert!(daemon.join().unwrap() <= after);
+}
+
+#[test]
+fn tags_differ() {
+    assert_ne!(tag().unwrap(), tag().unwrap());
+}
+
+fn request(wait_ms: Option<u64>) -> Acquire {
+    Acquire {
+        tag: tag().unwrap(),
+        items: vec![WireItem { key: "k".to_owned(), ..WireItem::default() }],
+        wait_ms,
+        priority: 0,
+        command: "x".to_owned(),
+        owner_fd: None,
+        with_children: false,
+        session: None,
+    }
+}
