@@ -1,5 +1,83 @@
-//! The command line.
-/// Runs the command.
-pub fn main() -> std::process::ExitCode {
-    std::process::ExitCode::SUCCESS
+//! The command line: one file per subcommand, and what they share.
+//!
+//! Data goes to stdout, canal's own words go to stderr through [`say`], and every way to end is
+//! one of the codes in [`exit`].
+
+mod acquire;
+mod args;
+mod ask;
+mod clean;
+mod complete;
+mod completions;
+mod connect;
+mod daemon;
+mod duration;
+mod exit;
+mod failed;
+mod lock;
+mod man;
+mod number;
+mod output;
+mod owner;
+mod refused;
+mod release;
+mod resize;
+mod run;
+mod say;
+mod signal;
+mod status;
+mod usage;
+mod user;
+mod wait;
+mod waiting;
+mod when;
+mod who;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+
+use args::{Cli, Verb};
+use failed::Failed;
+
+/// Runs the command line of this process and returns its exit code; `canal run` does not return
+/// if it became its command.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage::report(&error),
+    };
+    let voice = cli.global.voice();
+    dispatch(&cli, voice).unwrap_or_else(|failed| failed.report(voice))
+}
+
+/// The definition of the command line, from which help, man pages and the tests of the
+/// completions are made.
+#[must_use]
+pub fn definition() -> clap::Command {
+    let mut definition = Cli::command();
+    definition.build();
+    definition
+}
+
+/// The man pages as `canal man` writes them: file name and text.
+#[must_use]
+pub fn man_pages() -> Vec<(String, Vec<u8>)> {
+    man::pages()
+}
+
+fn dispatch(cli: &Cli, voice: say::Voice) -> Result<ExitCode, Failed> {
+    let global = &cli.global;
+    match &cli.verb {
+        None => Err(usage::nothing_to_do()),
+        Some(Verb::Run(args)) => run::run(args, global, voice),
+        Some(Verb::Acquire(args)) => acquire::run(args, global, voice),
+        Some(Verb::Release(args)) => release::run(args, global, voice),
+        Some(Verb::Status(args)) => status::run(args, global, voice),
+        Some(Verb::Resize(args)) => resize::run(args, global, voice),
+        Some(Verb::Daemon(args)) => daemon::run(args, global, voice),
+        Some(Verb::Completions(args)) => completions::run(args),
+        Some(Verb::Man(args)) => man::run(args),
+        Some(Verb::Complete(args)) => Ok(complete::run(args, global)),
+    }
 }

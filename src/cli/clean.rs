@@ -1,0 +1,59 @@
+//! Text from others, made safe for a terminal and fitted to a width.
+
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+/// The text with every character that could steer a terminal, break a line or turn the direction
+/// of writing shown as `?`.
+pub(crate) fn clean(text: &str) -> String {
+    text.chars().map(|c| if steers(c) { '?' } else { c }).collect()
+}
+
+fn steers(c: char) -> bool {
+    // Line and paragraph separators, marks and overrides of direction, zero-width characters.
+    c.is_control()
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+}
+
+/// How many columns the text takes.
+pub(crate) fn width(text: &str) -> usize {
+    text.width()
+}
+
+/// The text cut to at most `columns`, with `…` where something is missing.
+pub(crate) fn cut(text: &str, columns: usize) -> String {
+    if width(text) <= columns {
+        return text.to_owned();
+    }
+    let room = columns.saturating_sub(1);
+    let mut taken = 0;
+    let mut end = 0;
+    for (at, c) in text.char_indices() {
+        taken += c.width().unwrap_or(0);
+        if taken > room {
+            break;
+        }
+        end = at + c.len_utf8();
+    }
+    if columns == 0 { String::new() } else { format!("{}…", &text[..end]) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_that_steers_a_terminal_survives() {
+        assert_eq!(clean("a\x1b[2Jb\nc\td\u{202e}e\u{9b}f"), "a?[2Jb?c?d?e?f");
+        assert_eq!(clean("Größe 漢字 ✓"), "Größe 漢字 ✓");
+    }
+
+    #[test]
+    fn cutting_counts_columns_not_bytes() {
+        assert_eq!(cut("abcdef", 6), "abcdef");
+        assert_eq!(cut("abcdefg", 6), "abcde…");
+        assert_eq!(cut("漢字漢字", 5), "漢字…");
+        assert_eq!(cut("漢字漢字", 4), "漢…");
+        assert_eq!(cut("abc", 1), "…");
+        assert_eq!(cut("abc", 0), "");
+    }
+}

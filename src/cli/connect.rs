@@ -1,0 +1,90 @@
+//! From the global options to a daemon, and from its errors to words.
+
+use nix::unistd::geteuid;
+
+use super::args::Global;
+use super::failed::Failed;
+use crate::client::{Client, ClientError, Start};
+use crate::protocol::place::{Place, Rule};
+
+/// Where the daemon is.
+pub(crate) fn place(global: &Global) -> Result<Place, Failed> {
+    Place::find(global.socket.as_deref(), geteuid().as_raw()).map_err(Failed::new)
+}
+
+/// Connects, starting a daemon if need be and allowed.
+pub(crate) fn client(global: &Global) -> Result<Client, Failed> {
+    let start = if global.no_start { Start::Never } else { Start::IfNeeded };
+    let place = place(global)?;
+    Client::connect(&place, start).map_err(|error| no_client(error, &place))
+}
+
+fn no_client(error: ClientError, place: &Place) -> Failed {
+    match &error {
+        ClientError::NoDaemon(_) => failed(error).hint(match place.rule {
+            Rule::Shared => "the daemon of this machine is not started on demand: systemctl start canal",
+            Rule::Given | Rule::PerUser => {
+                "without --no-start one is started; `canal daemon` runs one in the foreground"
+            }
+        }),
+        _ => failed(error),
+    }
+}
+
+/// What an error of the client means for the user: canal failed (125).
+pub(crate) fn failed(error: ClientError) -> Failed {
+    match error {
+        ClientError::Failure(failure) => {
+            let failed = Failed::new(failure.message);
+            match failure.hint {
+                Some(hint) => failed.hint(hint),
+                None => failed,
+            }
+        }
+        ClientError::Start(words) => started_badly(&words),
+        ClientError::Silent { pid, state } => silent(pid, state),
+        other => Failed::new(other.to_string()),
+    }
+}
+
+fn silent(pid: u32, state: char) -> Failed {
+    let failed = Failed::new(ClientError::Silent { pid, state }.to_string());
+    match (pid, state) {
+        (0, _) => failed,
+        (_, 'T' | 't') => failed.hint(format!("it is stopped: `kill -CONT {pid}` lets it go on")),
+        _ => failed.hint(format!(
+            "`kill -9 {pid}` ends it; the next one takes up what is held, nothing is lost"
+        )),
+    }
+}
+
+/// A daemon that cannot start says why in the way of this program: `canal: …`, `hint: …`.
+fn started_badly(words: &str) -> Failed {
+    let mut lines = words.lines();
+    let first = lines.next().unwrap_or_default();
+    let failed = Failed::new(first.strip_prefix("canal: ").unwrap_or(first));
+    match lines.find_map(|line| line.strip_prefix("hint: ")) {
+        Some(hint) => failed.hint(hint),
+        None => failed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemon_that_cannot_start_speaks_for_itself() {
+        let failed = started_badly("canal: /x is damaged at byte 9: y\nhint: --discard-journal\n");
+        assert_eq!(failed.message, "/x is damaged at byte 9: y");
+        assert_eq!(failed.hint.as_deref(), Some("--discard-journal"));
+        assert_eq!(started_badly("died").message, "died");
+    }
+
+    #[test]
+    fn a_stopped_daemon_can_be_continued() {
+        assert!(silent(7, 'T').hint.unwrap_or_default().contains("kill -CONT 7"));
+        assert!(silent(7, 'R').hint.unwrap_or_default().contains("kill -9 7"));
+        assert_eq!(silent(0, '?').hint, None);
+    }
+}

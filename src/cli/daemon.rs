@@ -1,0 +1,8 @@
+//! `canal daemon`.
+use super::args::{DaemonArgs, Global};
+use super::failed::Failed;
+use super::say::Voice;
+use std::process::ExitCode;
+pub(crate) fn run(_args: &DaemonArgs, _global: &Global, _voice: Voice) -> Result<ExitCode, Failed> {
+    Err(Failed::new("not yet"))
+}

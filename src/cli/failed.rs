@@ -1,0 +1,60 @@
+//! How a command says that it could not do its work.
+
+use std::process::ExitCode;
+
+use super::exit;
+use super::say::Voice;
+
+/// Why a command ends early: a code, one line that says what is wrong, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Failed {
+    /// The exit code.
+    pub(crate) code: u8,
+    /// Lower case, one line.
+    pub(crate) message: String,
+    /// What to do.
+    pub(crate) hint: Option<String>,
+    /// Whether everything was said already, or is not to be said.
+    pub(crate) silent: bool,
+}
+
+impl Failed {
+    /// canal itself failed.
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self::with_code(exit::FAILED, message)
+    }
+
+    /// Ends with this code.
+    pub(crate) fn with_code(code: u8, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), hint: None, silent: false }
+    }
+
+    /// Ends with this code and says nothing (more).
+    pub(crate) fn silent(code: u8) -> Self {
+        Self { code, message: String::new(), hint: None, silent: true }
+    }
+
+    /// Adds what to do about it.
+    #[must_use]
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// Says it, and gives the exit code.
+    pub(crate) fn report(&self, voice: Voice) -> ExitCode {
+        if !self.silent {
+            voice.say(&self.message);
+            if let Some(hint) = &self.hint {
+                voice.hint(hint);
+            }
+        }
+        ExitCode::from(self.code)
+    }
+}
+
+impl From<anyhow::Error> for Failed {
+    fn from(error: anyhow::Error) -> Self {
+        Self::new(format!("{error:#}"))
+    }
+}

@@ -1,0 +1,281 @@
+//! Which locks are asked for: `--key` and the options that describe a single one.
+
+use std::str::FromStr;
+
+use clap::Args;
+
+use super::failed::Failed;
+use super::number::{number, positive};
+use crate::core::{Key, View};
+use crate::protocol::WireItem;
+
+/// Which lock.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Which lock")]
+pub(crate) struct LockArgs {
+    /// The lock's key; VIEW is its capacity: N slots, or PxB for P slots in each of B buckets;
+    /// COUNT is how many slots to take. May be given several times: all are taken together
+    #[arg(short = 'k', long = "key", value_name = "KEY[=VIEW][:COUNT]")]
+    pub(crate) keys: Vec<KeyArg>,
+    /// At most P at once in each bucket
+    #[arg(long, value_name = "P", value_parser = positive, allow_negative_numbers = true)]
+    pub(crate) per: Option<u64>,
+    /// How many buckets (backends, machines) there are now [default: 1]
+    #[arg(long, value_name = "B", value_parser = number, allow_negative_numbers = true)]
+    pub(crate) buckets: Option<u64>,
+    /// At most N at once; the lock is re-entrant for its owner [default: what is stored, else 1]
+    #[arg(short = 'j', long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
+    pub(crate) slots: Option<u64>,
+    /// Take N slots at once [default: 1]
+    #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
+    pub(crate) count: Option<u64>,
+}
+
+/// One `--key`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KeyArg {
+    key: Key,
+    view: Option<View>,
+    count: Option<u64>,
+}
+
+/// Reads a key that stands alone; it contains neither `=` nor `:`.
+pub(crate) fn plain_key(text: &str) -> Result<Key, String> {
+    match text.find(['=', ':']) {
+        Some(at) => Err(format!(
+            "a key on the command line contains no `{}`",
+            if text[at..].starts_with('=') { '=' } else { ':' }
+        )),
+        None => Key::new(text).map_err(|error| error.to_string()),
+    }
+}
+
+impl FromStr for KeyArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (key, rest) = text.split_at(text.find(['=', ':']).unwrap_or(text.len()));
+        let key = plain_key(key)?;
+        let (view, count) = match rest.strip_prefix('=') {
+            Some(rest) => match rest.split_once(':') {
+                Some((view, count)) => (Some(view), Some(count)),
+                None => (Some(rest), None),
+            },
+            None => (None, rest.strip_prefix(':')),
+        };
+        Ok(Self {
+            key,
+            view: view.map(view_of).transpose()?,
+            count: count.map(count_of).transpose()?,
+        })
+    }
+}
+
+/// Reads `4` or `3x2`.
+fn view_of(text: &str) -> Result<View, String> {
+    let wrong =
+        |why: String| format!("`={text}`: {why}; a view is `=4` (slots) or `=3x2` (per x buckets)");
+    match text.split_once('x') {
+        Some((per, buckets)) => Ok(View::Canal {
+            per: positive(per).map_err(|why| wrong(format!("per {why}")))?,
+            buckets: number(buckets).map_err(wrong)?,
+        }),
+        None => Ok(View::Slots { slots: positive(text).map_err(wrong)? }),
+    }
+}
+
+fn count_of(text: &str) -> Result<u64, String> {
+    positive(text)
+        .map_err(|why| format!("`:{text}`: {why}; what follows `:` is how many slots to take"))
+}
+
+impl LockArgs {
+    /// What is asked for.
+    ///
+    /// # Errors
+    /// Options that contradict each other, no key, a key twice, more than a stated view has.
+    pub(crate) fn items(&self) -> Result<Vec<WireItem>, Failed> {
+        let described = self.per.is_some()
+            || self.buckets.is_some()
+            || self.slots.is_some()
+            || self.count.is_some();
+        match self.keys.as_slice() {
+            [] => Err(Failed::new("which lock? give --key KEY")),
+            [one] => Ok(vec![item(&self.describe(one)?)?]),
+            _ if described => Err(Failed::new(
+                "--per, --buckets, --slots and --count describe a single lock, and several are given",
+            )
+            .hint("say it with each key: --key db=3x2:1 --key deploy=1")),
+            several => {
+                let twice = several
+                    .iter()
+                    .enumerate()
+                    .find(|(at, one)| several[..*at].iter().any(|other| other.key == one.key));
+                if let Some((_, one)) = twice {
+                    return Err(Failed::new(format!("--key {} is given twice", one.key))
+                        .hint(format!("--key {}:2 takes two slots at once", one.key)));
+                }
+                several.iter().map(item).collect()
+            }
+        }
+    }
+
+    /// The only key with what the options say of it.
+    fn describe(&self, one: &KeyArg) -> Result<KeyArg, Failed> {
+        let view = self.view()?;
+        if view.is_some() && one.view.is_some() {
+            return Err(Failed::new(format!(
+                "`{}` has a view of its own: leave out either it or --per, --buckets and --slots",
+                one.key
+            )));
+        }
+        if self.count.is_some() && one.count.is_some() {
+            return Err(Failed::new("--count and `:COUNT` say the same thing twice"));
+        }
+        Ok(KeyArg {
+            key: one.key.clone(),
+            view: view.or(one.view),
+            count: self.count.or(one.count),
+        })
+    }
+
+    fn view(&self) -> Result<Option<View>, Failed> {
+        stated_view(self.per, self.buckets, self.slots)
+    }
+}
+
+/// The view that options state: `--per` with or without `--buckets`, or `--slots`, or none.
+pub(crate) fn stated_view(
+    per: Option<u64>,
+    buckets: Option<u64>,
+    slots: Option<u64>,
+) -> Result<Option<View>, Failed> {
+    match (per, buckets, slots) {
+        (None, None, slots) => Ok(slots.map(|slots| View::Slots { slots })),
+        (Some(per), buckets, None) => Ok(Some(View::Canal { per, buckets: buckets.unwrap_or(1) })),
+        (None, Some(_), None) => Err(Failed::new("--buckets needs --per")
+            .hint("--per P --buckets B admits P x B at once; for N in all, give --slots N")),
+        (_, _, Some(_)) => Err(Failed::new(
+            "--slots cannot be given together with --per or --buckets: they are two kinds of lock",
+        )
+        .hint("--slots N admits N at once; --per P --buckets B admits P x B")),
+    }
+}
+
+/// A view as the wire has it: `per`, `buckets`, `slots`.
+pub(crate) fn wire_view(view: Option<View>) -> (Option<u64>, Option<u64>, Option<u64>) {
+    match view {
+        None => (None, None, None),
+        Some(View::Canal { per, buckets }) => (Some(per), Some(buckets), None),
+        Some(View::Slots { slots }) => (None, None, Some(slots)),
+    }
+}
+
+fn item(asked: &KeyArg) -> Result<WireItem, Failed> {
+    let KeyArg { key, view, count } = asked;
+    let wanted = count.unwrap_or(1);
+    if let Some(capacity) = view.map(View::capacity).filter(|capacity| wanted > *capacity) {
+        return Err(Failed::new(format!(
+            "`{key}` could never be granted: {wanted} of its slots are wanted, and the stated view has {capacity}"
+        )));
+    }
+    let (per, buckets, slots) = wire_view(*view);
+    Ok(WireItem { key: key.as_str().to_owned(), mode: None, count: *count, per, buckets, slots })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(keys: &[&str]) -> LockArgs {
+        LockArgs { keys: keys.iter().map(|k| k.parse().unwrap()).collect(), ..LockArgs::default() }
+    }
+
+    fn wire(key: &str, view: Option<View>, count: Option<u64>) -> WireItem {
+        let (per, buckets, slots) = wire_view(view);
+        WireItem { key: key.to_owned(), mode: None, count, per, buckets, slots }
+    }
+
+    const fn canal(per: u64, buckets: u64) -> Option<View> {
+        Some(View::Canal { per, buckets })
+    }
+
+    const fn slots(slots: u64) -> Option<View> {
+        Some(View::Slots { slots })
+    }
+
+    #[test]
+    fn keys_are_read_with_view_and_count() {
+        for (text, key, view, count) in [
+            ("db", "db", None, None),
+            ("a/b c", "a/b c", None, None),
+            ("db=4", "db", slots(4), None),
+            ("db=3x2", "db", canal(3, 2), None),
+            ("db:2", "db", None, Some(2)),
+            ("db=3x2:6", "db", canal(3, 2), Some(6)),
+            ("x=1:1", "x", slots(1), Some(1)),
+        ] {
+            assert_eq!(args(&[text]).items().unwrap(), [wire(key, view, count)], "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_key_says_why() {
+        for (text, why) in [
+            ("", "a key cannot be empty"),
+            ("=3", "a key cannot be empty"),
+            ("/a/b", "a key does not begin with `/`; use `a/b`"),
+            ("a/", "a key does not end with `/`; use `a`"),
+            ("a\nb", "U+000A"),
+            ("db=", "`` is not a whole number; a view is `=4` (slots) or `=3x2`"),
+            ("db=x", "per `` is not a whole number"),
+            ("db=prod", "`prod` is not a whole number; a view is"),
+            ("db=0", "must be at least 1"),
+            ("db=-1", "-1 is negative"),
+            ("db=0x2", "per must be at least 1"),
+            ("db=3x-1", "-1 is negative"),
+            ("db:0", "must be at least 1"),
+            ("db:x", "what follows `:` is how many slots to take"),
+            ("a:1=2", "`1=2` is not a whole number"),
+        ] {
+            let error = text.parse::<KeyArg>().unwrap_err();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+        assert_eq!(plain_key("a:b").unwrap_err(), "a key on the command line contains no `:`");
+        assert_eq!(plain_key("a=b").unwrap_err(), "a key on the command line contains no `=`");
+    }
+
+    #[test]
+    fn options_describe_the_only_key() {
+        let with = |per, buckets, slots, count| {
+            LockArgs { per, buckets, slots, count, ..args(&["db"]) }.items()
+        };
+        assert_eq!(with(Some(3), Some(2), None, None).unwrap(), [wire("db", canal(3, 2), None)]);
+        assert_eq!(with(Some(3), None, None, None).unwrap(), [wire("db", canal(3, 1), None)]);
+        assert_eq!(with(None, None, Some(4), Some(2)).unwrap(), [wire("db", slots(4), Some(2))]);
+        let error = |per, buckets, slots, count| with(per, buckets, slots, count).unwrap_err();
+        assert_eq!(error(None, Some(2), None, None).message, "--buckets needs --per");
+        assert!(error(Some(1), None, Some(1), None).message.starts_with("--slots cannot"));
+        assert!(error(None, Some(1), Some(1), None).message.starts_with("--slots cannot"));
+        assert!(error(Some(3), Some(0), None, None).message.contains("stated view has 0"));
+        assert!(error(None, None, Some(2), Some(3)).message.contains("3 of its slots"));
+    }
+
+    #[test]
+    fn what_contradicts_itself_is_refused() {
+        let error = |args: LockArgs| args.items().unwrap_err();
+        assert_eq!(error(args(&[])).message, "which lock? give --key KEY");
+        let twice = error(args(&["a", "b", "a:2"]));
+        assert_eq!(twice.message, "--key a is given twice");
+        assert!(error(LockArgs { per: Some(1), ..args(&["a", "b"]) }).hint.is_some());
+        assert!(error(LockArgs { count: Some(1), ..args(&["a", "b"]) }).hint.is_some());
+        assert!(error(LockArgs { slots: Some(1), ..args(&["a=2"]) }).message.contains("its own"));
+        assert!(error(LockArgs { count: Some(1), ..args(&["a:2"]) }).message.contains("twice"));
+    }
+
+    #[test]
+    fn several_keys_keep_their_order() {
+        let items = args(&["b=2", "a=3x2:2"]).items().unwrap();
+        assert_eq!(items, [wire("b", slots(2), None), wire("a", canal(3, 2), Some(2))]);
+    }
+}

@@ -1,0 +1,73 @@
+//! Numbers on the command line.
+
+/// A whole number that is not negative.
+pub(crate) fn number(text: &str) -> Result<u64, String> {
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(format!("`{text}` is not a whole number"));
+    }
+    if digits.len() < text.len() {
+        return Err(format!("{text} is negative"));
+    }
+    text.parse().map_err(|_| format!("{text} is too large"))
+}
+
+/// A whole number that is at least 1.
+pub(crate) fn positive(text: &str) -> Result<u64, String> {
+    match number(text)? {
+        0 => Err("must be at least 1".to_owned()),
+        n => Ok(n),
+    }
+}
+
+/// A process that may own a lock: neither 0 nor 1.
+pub(crate) fn pid(text: &str) -> Result<u32, String> {
+    match number(text)? {
+        0 => Err("there is no process 0".to_owned()),
+        1 => Err("process 1 never ends, and neither would its lock".to_owned()),
+        n => u32::try_from(n).map_err(|_| format!("{text} is too large")),
+    }
+}
+
+/// An exit code, 0 to 255.
+pub(crate) fn exit_code(text: &str) -> Result<u8, String> {
+    u8::try_from(number(text)?).map_err(|_| "an exit code is 0 to 255".to_owned())
+}
+
+/// A priority, which may be negative.
+pub(crate) fn priority(text: &str) -> Result<i32, String> {
+    text.parse().map_err(|_| {
+        format!("`{text}` is not a whole number between {} and {}", i32::MIN, i32::MAX)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_number_says_why() {
+        let error = |text| number(text).unwrap_err();
+        assert_eq!(number("0"), Ok(0));
+        assert_eq!(number("18446744073709551615"), Ok(u64::MAX));
+        assert_eq!(error("18446744073709551616"), "18446744073709551616 is too large");
+        assert_eq!(error("-1"), "-1 is negative");
+        assert_eq!(error(""), "`` is not a whole number");
+        assert_eq!(error("-"), "`-` is not a whole number");
+        assert_eq!(error("+1"), "`+1` is not a whole number");
+        assert_eq!(error("1.5"), "`1.5` is not a whole number");
+        assert_eq!(error("--1"), "`--1` is not a whole number");
+    }
+
+    #[test]
+    fn each_range_has_its_ends() {
+        assert_eq!(positive("1"), Ok(1));
+        assert_eq!(positive("0").unwrap_err(), "must be at least 1");
+        assert_eq!(pid("2"), Ok(2));
+        assert!(pid("0").is_err() && pid("1").is_err() && pid("4294967296").is_err());
+        assert_eq!(exit_code("255"), Ok(255));
+        assert_eq!(exit_code("256").unwrap_err(), "an exit code is 0 to 255");
+        assert_eq!(priority("-5"), Ok(-5));
+        assert!(priority("2147483648").is_err());
+    }
+}

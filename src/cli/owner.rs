@@ -1,0 +1,102 @@
+//! The process to whom a lock belongs that `canal acquire` takes and `canal release` gives back.
+
+use std::io;
+use std::os::unix::process::parent_id;
+
+use nix::libc;
+
+use super::failed::Failed;
+use crate::sys::pidfd::Pidfd;
+use crate::sys::process;
+
+const HINT: &str = "--pid $$ names the process of the script";
+
+/// A process that is to own, or owns.
+#[derive(Debug)]
+pub(crate) struct Owner {
+    /// It, whatever becomes of its number.
+    pub(crate) pidfd: Pidfd,
+    /// Its number.
+    pub(crate) pid: u32,
+    /// Whether nobody named it: it is our parent.
+    pub(crate) by_default: bool,
+}
+
+impl Owner {
+    /// The process of that number, else our parent.
+    pub(crate) fn find(pid: Option<u32>) -> Result<Self, Failed> {
+        match pid {
+            Some(pid) if pid == std::process::id() => {
+                Err(Failed::new(format!("--pid {pid} is canal itself, which ends at once")).hint(HINT))
+            }
+            Some(pid) => Ok(Self { pidfd: open(pid)?, pid, by_default: false }),
+            None => Self::parent(),
+        }
+    }
+
+    fn parent() -> Result<Self, Failed> {
+        let pid = parent_id();
+        if pid <= 1 {
+            return Err(Failed::new(format!(
+                "no process to hold the lock for: the parent process is pid {pid}"
+            ))
+            .hint(HINT));
+        }
+        let pidfd = open(pid)?;
+        // Had the parent ended before, its number could have been somebody else's already.
+        if parent_id() != pid {
+            return Err(Failed::new(format!("the parent process, pid {pid}, has ended")).hint(HINT));
+        }
+        Ok(Self { pidfd, pid, by_default: true })
+    }
+
+    /// What it runs, to show.
+    pub(crate) fn command(&self) -> String {
+        process::command_line(self.pid).unwrap_or_default()
+    }
+
+    /// `pid 812 (bash)`.
+    pub(crate) fn shown(&self) -> String {
+        match std::fs::read_to_string(format!("/proc/{}/comm", self.pid)) {
+            Ok(name) => format!("pid {} ({})", self.pid, name.trim_end()),
+            Err(_) => format!("pid {}", self.pid),
+        }
+    }
+}
+
+fn open(pid: u32) -> Result<Pidfd, Failed> {
+    Pidfd::open(pid).map_err(|error| match error.raw_os_error() {
+        Some(libc::ESRCH) => Failed::new(format!("there is no process {pid}")),
+        // A number of a thread, or of a process that is just being reaped.
+        Some(libc::EINVAL | libc::ENOENT) => Failed::new(format!("{pid} is not a running process")),
+        Some(libc::ENOSYS) => Failed::new("this kernel has no pidfds: Linux 5.3 brought them"),
+        _ => Failed::new(format!("process {pid}: {}", io::Error::other(error))),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parent_is_the_owner_unless_one_is_named() {
+        let owner = Owner::find(None).unwrap();
+        assert!(owner.by_default);
+        assert_eq!(owner.pid, parent_id());
+        assert!(owner.shown().starts_with(&format!("pid {} (", owner.pid)));
+    }
+
+    #[test]
+    fn canal_cannot_own_what_it_takes_for_others() {
+        let failed = Owner::find(Some(std::process::id())).unwrap_err();
+        assert!(failed.message.contains("canal itself"));
+        assert_eq!(failed.hint.as_deref(), Some(HINT));
+    }
+
+    #[test]
+    fn a_number_without_a_process_is_an_error() {
+        // Above the largest pid_max there is.
+        let failed = Owner::find(Some(0x0040_0001)).unwrap_err();
+        assert_eq!(failed.message, "there is no process 4194305");
+    }
+}

@@ -1,0 +1,48 @@
+//! canal's own words: every line that it writes to stderr goes through here.
+//!
+//! A line is one write, so that the lines of several processes on one log do not mix, and a
+//! stderr that is closed or full changes nothing about what canal does.
+
+use std::io::{self, Write};
+
+use super::clean::clean;
+
+/// How much to say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Voice {
+    /// Nothing at all (`-q`).
+    Quiet,
+    /// What went wrong, and what waiting is about.
+    Normal,
+    /// Also what went right (`-v`).
+    Verbose,
+}
+
+impl Voice {
+    /// Says a line: `canal: …`.
+    pub(crate) fn say(self, text: &str) {
+        if self > Self::Quiet {
+            write_line("canal: ", text);
+        }
+    }
+
+    /// Says what to do about the line before: `hint: …`.
+    pub(crate) fn hint(self, text: &str) {
+        if self > Self::Quiet {
+            write_line("hint: ", text);
+        }
+    }
+
+    /// Says a line that only `-v` asks for.
+    pub(crate) fn detail(self, text: &str) {
+        if self > Self::Normal {
+            write_line("canal: ", text);
+        }
+    }
+}
+
+fn write_line(lead: &str, text: &str) {
+    let line = format!("{lead}{}\n", clean(text));
+    // There is nobody left to tell that stderr cannot be written.
+    let _ = io::stderr().lock().write_all(line.as_bytes());
+}

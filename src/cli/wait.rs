@@ -1,0 +1,42 @@
+//! How long to wait, and how to end when that was in vain.
+
+use clap::Args;
+
+use super::duration::{self, Length};
+use super::exit;
+use super::number::{exit_code, priority};
+
+/// How to wait.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "How to wait")]
+pub(crate) struct WaitArgs {
+    /// Do not wait: if it is not free at once, end with code 75
+    #[arg(short = 'n', long, conflicts_with = "wait")]
+    pub(crate) no_wait: bool,
+    /// Wait at most so long (10, 0.5, 500ms, 10m, 1h30m, infinity), then end with code 75;
+    /// 0 does not wait [default: infinity]
+    #[arg(short = 'w', long, value_name = "DUR", value_parser = duration::parse, allow_negative_numbers = true)]
+    pub(crate) wait: Option<Length>,
+    /// End with code N instead of 75 when the lock is busy or the wait is over; 0 skips quietly
+    #[arg(short = 'E', long, value_name = "N", value_parser = exit_code, allow_negative_numbers = true)]
+    pub(crate) conflict_exit_code: Option<u8>,
+    /// Go before waiters of a lower priority [default: 0]
+    #[arg(long, value_name = "N", value_parser = priority, allow_negative_numbers = true)]
+    pub(crate) priority: Option<i32>,
+}
+
+impl WaitArgs {
+    /// How long, as the wire has it: 0 is not at all, `None` is without end.
+    pub(crate) fn wait_ms(&self) -> Option<u64> {
+        match (self.no_wait, self.wait) {
+            (true, _) => Some(0),
+            (false, None | Some(Length::Infinite)) => None,
+            (false, Some(Length::Finite(length))) => Some(duration::millis(length)),
+        }
+    }
+
+    /// The exit code for busy and for wait-over.
+    pub(crate) fn conflict_code(&self) -> u8 {
+        self.conflict_exit_code.unwrap_or(exit::NOT_ACQUIRED)
+    }
+}

@@ -1,0 +1,150 @@
+//! What is said while waiting.
+//!
+//! A terminal whose foreground we are shows one line at once and keeps it up to date; anything
+//! else gets a line after ten seconds and then at doubling intervals. Nothing here runs by itself:
+//! the client calls about once a second.
+
+use std::io::{self, IsTerminal};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use nix::unistd::{getpgrp, tcgetpgrp};
+
+use super::clean::clean;
+use super::say::Voice;
+use super::when::Now;
+use super::who::{holder, ordinal};
+use crate::protocol::Progress;
+
+/// When a log gets its first line.
+const FIRST_LINE_AFTER: Duration = Duration::from_secs(10);
+
+/// The words of one wait.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    voice: Voice,
+    began: Instant,
+    next_line_after: Duration,
+    last: Option<Progress>,
+    line: Option<ProgressBar>,
+}
+
+impl Waiting {
+    /// Nothing is said yet.
+    pub(crate) fn new(voice: Voice) -> Self {
+        Self {
+            voice,
+            began: Instant::now(),
+            next_line_after: FIRST_LINE_AFTER,
+            last: None,
+            line: None,
+        }
+    }
+
+    /// Takes in what the daemon said, if it said something, and shows how things are.
+    pub(crate) fn update(&mut self, progress: Option<&Progress>) {
+        if let Some(progress) = progress {
+            self.last = Some(progress.clone());
+        }
+        if self.voice == Voice::Quiet || self.last.is_none() {
+            return;
+        }
+        if !(in_foreground() && self.draw()) {
+            self.log();
+        }
+    }
+
+    /// Clears the line, so that the command finds the terminal as it was.
+    pub(crate) fn end(&mut self) {
+        if let Some(line) = self.line.take() {
+            line.finish_and_clear();
+        }
+    }
+
+    /// Draws the line; false if this terminal cannot have one.
+    fn draw(&mut self) -> bool {
+        let text = self.text();
+        let line = self.line.get_or_insert_with(new_line);
+        line.set_message(text);
+        line.tick();
+        !line.is_hidden()
+    }
+
+    fn log(&mut self) {
+        if self.began.elapsed() >= self.next_line_after {
+            self.next_line_after *= 2;
+            self.voice.say(&self.text());
+        }
+    }
+
+    fn text(&self) -> String {
+        self.last.as_ref().map_or_else(String::new, |last| clean(&sentence(last, &Now::here())))
+    }
+}
+
+/// `waiting for db: 2nd of 4, 2 of 2 slots are held, longest by pid 812 `make test` (alice, for 3m12s)`.
+fn sentence(progress: &Progress, now: &Now) -> String {
+    let Progress { key, position, waiting, reason, holders } = progress;
+    let mut text = format!("waiting for {key}: {} of {waiting}, {reason}", ordinal(*position));
+    match holders.as_slice() {
+        [] => {}
+        [one] => text += &format!(", by {}", holder(one, now)),
+        [longest, ..] => text += &format!(", longest by {}", holder(longest, now)),
+    }
+    text
+}
+
+/// Whether stderr is the terminal of a foreground job, and that job is ours.
+fn in_foreground() -> bool {
+    let stderr = io::stderr();
+    stderr.is_terminal() && tcgetpgrp(&stderr).is_ok_and(|group| group == getpgrp())
+}
+
+fn new_line() -> ProgressBar {
+    let line = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    let style = ProgressStyle::with_template("{spinner} {wide_msg}");
+    // ASCII, because a console need not have more.
+    line.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()).tick_chars("|/-\\ "));
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::when::tests::at;
+    use crate::cli::who::tests::somebody;
+
+    fn progress(holders: usize) -> Progress {
+        let since = "2026-11-20T14:02:11Z";
+        Progress {
+            key: "db".to_owned(),
+            position: 2,
+            waiting: 4,
+            reason: "2 of 2 slots are held".to_owned(),
+            holders: (0..holders).map(|_| somebody(812, Some("make test"), since)).collect(),
+        }
+    }
+
+    #[test]
+    fn the_sentence_says_place_reason_and_holder() {
+        let now = at("2026-11-20T14:05:23Z");
+        let start = "waiting for db: 2nd of 4, 2 of 2 slots are held";
+        let who = "pid 812 `make test` (root, for 3m12s)";
+        assert_eq!(sentence(&progress(0), &now), start);
+        assert_eq!(sentence(&progress(1), &now), format!("{start}, by {who}"));
+        assert_eq!(sentence(&progress(2), &now), format!("{start}, longest by {who}"));
+    }
+
+    #[test]
+    fn a_log_is_told_after_ten_seconds_and_then_ever_more_rarely() {
+        let mut waiting = Waiting::new(Voice::Normal);
+        waiting.last = Some(progress(1));
+        waiting.log();
+        assert_eq!(waiting.next_line_after, Duration::from_secs(10));
+        for (passed, next) in [(10, 20), (19, 20), (20, 40), (41, 80)] {
+            waiting.began = Instant::now().checked_sub(Duration::from_secs(passed)).unwrap();
+            waiting.log();
+            assert_eq!(waiting.next_line_after, Duration::from_secs(next), "after {passed} s");
+        }
+    }
+}

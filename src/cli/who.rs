@@ -1,0 +1,87 @@
+//! Holders and places in queues, in words.
+
+use super::clean::{clean, cut};
+use super::user;
+use super::when::Now;
+use crate::protocol::HolderShown;
+
+/// A command is shown in a sentence with at most so many columns.
+const COMMAND_COLUMNS: usize = 40;
+
+/// `pid 812 `make test` (alice, for 3m12s)`.
+pub(crate) fn holder(holder: &HolderShown, now: &Now) -> String {
+    let who = format!("({}, for {})", user::name(holder.uid), now.age(&holder.since));
+    let pid = process(holder.pid);
+    match &holder.command {
+        Some(command) => format!("{pid} `{}` {who}", cut(&clean(command), COMMAND_COLUMNS)),
+        None => format!("{pid} {who}"),
+    }
+}
+
+/// `pid 812`, or what is to be said of a process that has no number here.
+pub(crate) fn process(pid: u32) -> String {
+    match pid {
+        0 => "a process of another pid namespace".to_owned(),
+        pid => format!("pid {pid}"),
+    }
+}
+
+/// `1st`, `2nd`, `11th`.
+pub(crate) fn ordinal(n: u64) -> String {
+    let end = match (n % 100, n % 10) {
+        (11..=13, _) => "th",
+        (_, 1) => "st",
+        (_, 2) => "nd",
+        (_, 3) => "rd",
+        _ => "th",
+    };
+    format!("{n}{end}")
+}
+
+/// `slot`, `slots`: the word that goes with a number.
+pub(crate) fn plural(n: u64, one: &str, many: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { many })
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::cli::when::tests::at;
+
+    /// A holder for tests.
+    pub(crate) fn somebody(pid: u32, command: Option<&str>, since: &str) -> HolderShown {
+        HolderShown {
+            pid,
+            uid: 0,
+            command: command.map(str::to_owned),
+            since: since.to_owned(),
+            token: 77,
+            slots: vec![0],
+            session: "s1".to_owned(),
+            host: None,
+            state: None,
+        }
+    }
+
+    #[test]
+    fn a_holder_is_a_clause() {
+        let now = at("2026-11-20T14:05:23Z");
+        let since = "2026-11-20T14:02:11Z";
+        assert_eq!(
+            holder(&somebody(812, Some("make test"), since), &now),
+            "pid 812 `make test` (root, for 3m12s)"
+        );
+        assert_eq!(holder(&somebody(812, None, since), &now), "pid 812 (root, for 3m12s)");
+        let long = holder(&somebody(812, Some(&"x\x1b".repeat(100)), since), &now);
+        assert!(long.contains("x?x?") && long.contains('…') && !long.contains('\x1b'), "{long}");
+    }
+
+    #[test]
+    fn ordinals_know_the_teens() {
+        let shown: Vec<_> = [1, 2, 3, 4, 11, 12, 13, 21, 111, 112, 1003].map(ordinal).into();
+        assert_eq!(
+            shown,
+            ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "111th", "112th", "1003rd"]
+        );
+    }
+}
