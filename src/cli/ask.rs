@@ -1,1 +1,67 @@
-//! x
+//! Asking for locks: what `canal run` and `canal acquire` have in common.
+
+use super::args::Global;
+use super::clean::cut;
+use super::connect;
+use super::failed::Failed;
+use super::lock::LockArgs;
+use super::say::Voice;
+use super::wait::WaitArgs;
+use super::waiting::Waiting;
+use crate::client::{Acquired, Client, ClientError};
+use crate::core::Tag;
+use crate::protocol::{Acquire, ErrorName, Failure};
+use crate::sys::pidfd::Pidfd;
+
+/// Of a command line so much is told to the daemon, in columns.
+const COMMAND_COLUMNS_MAX: usize = 1000;
+
+/// The request that the options describe, under a tag of its own.
+pub(crate) fn request(lock: &LockArgs, wait: &WaitArgs, command: &str) -> Result<Acquire, Failed> {
+    Ok(Acquire {
+        tag: random_tag()?,
+        items: lock.items()?,
+        wait_ms: wait.wait_ms(),
+        priority: wait.priority.unwrap_or(0),
+        command: cut(command, COMMAND_COLUMNS_MAX),
+        owner_fd: None,
+        with_children: false,
+        session: std::env::var("CANAL_SESSION").ok(),
+    })
+}
+
+fn random_tag() -> Result<Tag, Failed> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| Failed::new(format!("no random numbers: {error}")))?;
+    Ok(Tag(u128::from_ne_bytes(bytes)))
+}
+
+/// Why nothing was acquired.
+#[derive(Debug)]
+pub(crate) enum NotAcquired {
+    /// The daemon refused: busy, the wait is over, or a deadlock.
+    Refused(Failure),
+    /// Something failed.
+    Failed(Failed),
+}
+
+/// Asks, and tells how the waiting goes.
+pub(crate) fn obtain(
+    global: &Global,
+    request: &Acquire,
+    owner: Option<&Pidfd>,
+    voice: Voice,
+) -> Result<(Client, Acquired), NotAcquired> {
+    let mut client = connect::client(global).map_err(NotAcquired::Failed)?;
+    let mut waiting = Waiting::new(voice);
+    let result = client.acquire(request, owner, &mut |progress| waiting.update(progress));
+    waiting.end();
+    match result {
+        Ok(acquired) => Ok((client, acquired)),
+        Err(ClientError::Failure(failure)) if failure.name == ErrorName::Refused => {
+            Err(NotAcquired::Refused(failure))
+        }
+        Err(error) => Err(NotAcquired::Failed(connect::failed(error))),
+    }
+}

@@ -1,7 +1,20 @@
-//! `canal completions`.
-use super::args::CompletionsArgs;
-use super::failed::Failed;
+//! `canal completions`: the scripts of `completions/`, which are part of the program.
+
 use std::process::ExitCode;
-pub(crate) fn run(_args: &CompletionsArgs) -> Result<ExitCode, Failed> {
-    Err(Failed::new("not yet"))
+
+use super::args::{CompletionsArgs, Shell};
+use super::failed::Failed;
+use super::output;
+
+pub(crate) fn run(args: &CompletionsArgs) -> Result<ExitCode, Failed> {
+    output::print(script(args.shell))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn script(shell: Shell) -> &'static str {
+    match shell {
+        Shell::Bash => include_str!("../../completions/canal.bash"),
+        Shell::Zsh => include_str!("../../completions/_canal"),
+        Shell::Fish => include_str!("../../completions/canal.fish"),
+    }
 }

@@ -22,7 +22,9 @@ pub(crate) fn client(global: &Global) -> Result<Client, Failed> {
 fn no_client(error: ClientError, place: &Place) -> Failed {
     match &error {
         ClientError::NoDaemon(_) => failed(error).hint(match place.rule {
-            Rule::Shared => "the daemon of this machine is not started on demand: systemctl start canal",
+            Rule::Shared => {
+                "the daemon of this machine is not started on demand: systemctl start canal"
+            }
             Rule::Given | Rule::PerUser => {
                 "without --no-start one is started; `canal daemon` runs one in the foreground"
             }

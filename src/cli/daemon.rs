@@ -1,8 +1,69 @@
-//! `canal daemon`.
+//! `canal daemon`: run it, stop it, replace it.
+
+use std::process::ExitCode;
+
 use super::args::{DaemonArgs, Global};
+use super::connect;
+use super::duration::Length;
 use super::failed::Failed;
 use super::say::Voice;
-use std::process::ExitCode;
-pub(crate) fn run(_args: &DaemonArgs, _global: &Global, _voice: Voice) -> Result<ExitCode, Failed> {
-    Err(Failed::new("not yet"))
+use crate::client::{Client, ClientError, Start};
+use crate::daemon::{self, Options};
+use crate::protocol::Stop;
+use crate::protocol::place::Place;
+
+pub(crate) fn run(args: &DaemonArgs, global: &Global, voice: Voice) -> Result<ExitCode, Failed> {
+    let place = connect::place(global)?;
+    if args.stop || args.replace {
+        match stop(&place)? {
+            Some(pid) => voice.detail(&format!("stopped the daemon, pid {pid}")),
+            None if args.stop => {
+                voice.say(&format!("no daemon runs at {}", place.socket.display()));
+            }
+            None => {}
+        }
+    }
+    if !args.stop {
+        daemon::run(&Options {
+            place,
+            on_demand: args.on_demand,
+            discard_journal: args.discard_journal,
+            verbose: global.verbose,
+            idle_exit_s: args.idle_exit.map(idle_seconds),
+        })?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Ends the daemon that runs, and gives its pid if one did.
+fn stop(place: &Place) -> Result<Option<u32>, Failed> {
+    match Client::connect(place, Start::Never).and_then(|mut client| client.stop(&Stop {})) {
+        Ok(stopping) => Ok(Some(stopping.pid)),
+        Err(ClientError::NoDaemon(_)) => Ok(None),
+        Err(error) => Err(connect::failed(error)),
+    }
+}
+
+/// Whole seconds, rounded up; 0 is never.
+fn idle_seconds(length: Length) -> u64 {
+    match length {
+        Length::Finite(length) => {
+            length.as_secs().saturating_add((length.subsec_nanos() > 0).into())
+        }
+        Length::Infinite => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn idle_seconds_never_round_down_to_never() {
+        let seconds = |ms| idle_seconds(Length::Finite(Duration::from_millis(ms)));
+        assert_eq!((seconds(1), seconds(1000), seconds(1001)), (1, 1, 2));
+        assert_eq!(idle_seconds(Length::Infinite), 0);
+    }
 }

@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-use super::exit;
 use super::say::Voice;
+use crate::run::{NotRun, OwnCode};
 
 /// Why a command ends early: a code, one line that says what is wrong, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(crate) struct Failed {
 impl Failed {
     /// canal itself failed.
     pub(crate) fn new(message: impl Into<String>) -> Self {
-        Self::with_code(exit::FAILED, message)
+        Self::with_code(OwnCode::Failed.number(), message)
     }
 
     /// Ends with this code.
@@ -50,6 +50,12 @@ impl Failed {
             }
         }
         ExitCode::from(self.code)
+    }
+}
+
+impl From<NotRun> for Failed {
+    fn from(not_run: NotRun) -> Self {
+        Self::with_code(not_run.code.number(), not_run.to_string())
     }
 }
 

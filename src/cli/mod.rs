@@ -1,7 +1,7 @@
 //! The command line: one file per subcommand, and what they share.
 //!
 //! Data goes to stdout, canal's own words go to stderr through [`say`], and every way to end is
-//! one of the codes in [`exit`].
+//! one of the codes in [`OwnCode`](crate::run::OwnCode).
 
 mod acquire;
 mod args;
@@ -12,7 +12,6 @@ mod completions;
 mod connect;
 mod daemon;
 mod duration;
-mod exit;
 mod failed;
 mod lock;
 mod man;

@@ -14,11 +14,29 @@ pub(crate) fn json<T: Serialize>(value: &T) -> Result<String, Failed> {
         .map_err(|error| Failed::new(format!("cannot write JSON: {error}")))
 }
 
-/// Prints a report. A reader that has seen enough (a broken pipe) is no failure.
-pub(crate) fn print(text: &str) -> Result<(), Failed> {
+/// Whether somebody still reads stdout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reader {
+    /// As far as is known.
+    There,
+    /// It has seen enough (a broken pipe).
+    Gone,
+}
+
+/// Prints a report. A reader that has seen enough is no failure.
+pub(crate) fn print(text: &str) -> Result<Reader, Failed> {
     match write(text) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        other => other.map_err(cannot_write),
+        Ok(()) => Ok(Reader::There),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(Reader::Gone),
+        Err(error) => Err(cannot_write(error)),
+    }
+}
+
+/// As [`print`], without the styles in it where stdout or the user (`NO_COLOR`) has none.
+pub(crate) fn print_styled(text: &str) -> Result<Reader, Failed> {
+    match anstream::AutoStream::choice(&io::stdout()) {
+        anstream::ColorChoice::Never => print(&anstream::adapter::strip_str(text).to_string()),
+        _ => print(text),
     }
 }
 

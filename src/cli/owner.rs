@@ -27,7 +27,8 @@ impl Owner {
     pub(crate) fn find(pid: Option<u32>) -> Result<Self, Failed> {
         match pid {
             Some(pid) if pid == std::process::id() => {
-                Err(Failed::new(format!("--pid {pid} is canal itself, which ends at once")).hint(HINT))
+                Err(Failed::new(format!("--pid {pid} is canal itself, which ends at once"))
+                    .hint(HINT))
             }
             Some(pid) => Ok(Self { pidfd: open(pid)?, pid, by_default: false }),
             None => Self::parent(),

@@ -1,1 +1,68 @@
-//! x
+//! Refusals: said to people, and turned into an exit code.
+
+use super::failed::Failed;
+use super::say::Voice;
+use super::wait::WaitArgs;
+use super::when::Now;
+use super::who::holder;
+use crate::protocol::Failure;
+use crate::run::OwnCode;
+
+/// Says why nothing was acquired and who has it, and gives the exit code: `-E` counts for busy and
+/// for wait-over only, and `-E 0` says nothing, as cron likes it.
+pub(crate) fn explain(failure: &Failure, wait: &WaitArgs, voice: Voice) -> Failed {
+    let code = code(failure, wait);
+    if code != 0 {
+        for line in lines(failure, &Now::here()) {
+            voice.say(&line);
+        }
+        if let Some(hint) = &failure.hint {
+            voice.hint(hint);
+        }
+    }
+    Failed::silent(code)
+}
+
+fn code(failure: &Failure, wait: &WaitArgs) -> u8 {
+    match failure.reason.as_deref() {
+        Some("full" | "timeout") => wait.conflict_code(),
+        _ => OwnCode::NotAcquired.number(),
+    }
+}
+
+fn lines(failure: &Failure, now: &Now) -> Vec<String> {
+    let holders = failure.holders.iter().map(|one| format!("held by {}", holder(one, now)));
+    std::iter::once(failure.message.clone()).chain(holders).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::when::tests::at;
+    use crate::cli::who::tests::somebody;
+    use crate::protocol::ErrorName;
+
+    fn refusal(reason: &str) -> Failure {
+        Failure {
+            reason: Some(reason.to_owned()),
+            holders: vec![somebody(812, Some("make test"), "2026-11-20T14:02:11Z")],
+            ..Failure::new(ErrorName::Refused, "db is full")
+        }
+    }
+
+    #[test]
+    fn the_conflict_code_is_for_busy_and_wait_over_and_never_for_a_deadlock() {
+        let wait = WaitArgs { conflict_exit_code: Some(3), ..WaitArgs::default() };
+        let codes = ["full", "timeout", "deadlock"].map(|reason| code(&refusal(reason), &wait));
+        assert_eq!(codes, [3, 3, 75]);
+        assert_eq!(code(&refusal("full"), &WaitArgs::default()), 75);
+    }
+
+    #[test]
+    fn a_refusal_says_who_has_it_since_when() {
+        assert_eq!(
+            lines(&refusal("full"), &at("2026-11-20T14:05:23Z")),
+            ["db is full", "held by pid 812 `make test` (root, for 3m12s)"]
+        );
+    }
+}

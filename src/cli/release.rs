@@ -1,12 +1,59 @@
-//! `canal release`.
-use super::args::{Global, ReleaseArgs};
-use super::failed::Failed;
-use super::say::Voice;
+//! `canal release`: give back.
+
 use std::process::ExitCode;
-pub(crate) fn run(
-    _args: &ReleaseArgs,
-    _global: &Global,
-    _voice: Voice,
-) -> Result<ExitCode, Failed> {
-    Err(Failed::new("not yet"))
+
+use super::args::{Global, ReleaseArgs};
+use super::connect;
+use super::failed::Failed;
+use super::output;
+use super::owner::Owner;
+use super::say::Voice;
+use super::usage::wrong;
+use super::when::Now;
+use super::who::holder;
+use crate::protocol::{Release, Released};
+
+pub(crate) fn run(args: &ReleaseArgs, global: &Global, voice: Voice) -> Result<ExitCode, Failed> {
+    let release = what(args)?;
+    let owner = if args.force { None } else { Some(Owner::find(args.whose.pid)?) };
+    let mut client = connect::client(global)?;
+    let released = client
+        .release(&release, owner.as_ref().map(|owner| &owner.pidfd))
+        .map_err(connect::failed)?;
+    if args.json {
+        output::print(&output::json(&released)?)?;
+    }
+    // What was broken by force is always said.
+    let say = if args.force { Voice::say } else { Voice::detail };
+    for line in lines(&released, args.force) {
+        say(voice, &line);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Exactly one of KEY, --all and --force --token says what.
+fn what(args: &ReleaseArgs) -> Result<Release, Failed> {
+    let error = |message: &str| Err(wrong("release", message));
+    match (&args.key, args.all, args.force, args.token) {
+        (None, false, true, Some(token)) => match args.whose.pid {
+            None => Ok(Release { token: Some(token), ..Release::default() }),
+            Some(_) => error("--force goes by the token, whoever has it; leave out --pid"),
+        },
+        (_, _, true, None) => error("--force needs --token; canal status -v shows it"),
+        (_, _, true, Some(_)) => error("--force --token names a hold; leave out KEY and --all"),
+        (_, _, false, Some(_)) => error("--token goes with --force"),
+        (Some(_), true, false, None) => error("KEY and --all cannot be given together"),
+        (Some(key), false, false, None) => {
+            Ok(Release { key: Some(key.as_str().to_owned()), ..Release::default() })
+        }
+        (None, true, false, None) => Ok(Release { all: true, ..Release::default() }),
+        (None, false, false, None) => error("which lock? give its KEY, or --all"),
+    }
+}
+
+fn lines(released: &Released, force: bool) -> Vec<String> {
+    let now = Now::here();
+    let verb = if force { "broke the hold" } else { "gave back" };
+    let line = |keys: &[String], of: String| format!("{verb} of {}: {of}", keys.join(", "));
+    released.released.iter().map(|one| line(&one.keys, holder(&one.holder, &now))).collect()
 }

@@ -1,8 +1,156 @@
-//! `canal run`.
-use super::args::{Global, RunArgs};
-use super::failed::Failed;
-use super::say::Voice;
+//! `canal run`: take the lock, become the command.
+
+use std::ffi::OsString;
 use std::process::ExitCode;
-pub(crate) fn run(_args: &RunArgs, _global: &Global, _voice: Voice) -> Result<ExitCode, Failed> {
-    Err(Failed::new("not yet"))
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use super::args::{Global, HowArgs, RunArgs};
+use super::ask::{self, NotAcquired};
+use super::connect;
+use super::duration::{Length, short};
+use super::failed::Failed;
+use super::refused;
+use super::say::Voice;
+use super::usage::wrong;
+use crate::protocol::Acquire;
+use crate::protocol::place::Rule;
+use crate::run::{Command, Ended, Limits, Starting, become_command, stay};
+
+/// How long after the signal of `--max-run` SIGKILL follows, if nothing else is said.
+const KILL_AFTER: Duration = Duration::from_secs(10);
+
+pub(crate) fn run(args: &RunArgs, global: &Global, voice: Voice) -> Result<ExitCode, Failed> {
+    let argv = argv(args)?;
+    let limits = limits(&args.how)?;
+    let shown = argv.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+    let mut request = ask::request(&args.lock, &args.wait, &shown)?;
+    request.with_children = args.how.with_children;
+    // Found before anything is asked for: a typo does not queue.
+    let command = Command::find(argv)?;
+    let job = Job { args, global, voice, command, request };
+    match limits {
+        None => Ok(job.start(None).report(voice)),
+        Some(limits) => job.supervise(&limits),
+    }
+}
+
+/// All that is needed to take the lock and become the command.
+struct Job<'a> {
+    args: &'a RunArgs,
+    global: &'a Global,
+    voice: Voice,
+    command: Command,
+    request: Acquire,
+}
+
+impl Job<'_> {
+    /// Takes the lock and becomes the command; returns why it did not.
+    fn start(&self, starting: Option<Starting>) -> Failed {
+        let (mut client, acquired) = match ask::obtain(self.global, &self.request, None, self.voice)
+        {
+            Ok(obtained) => obtained,
+            Err(NotAcquired::Failed(failed)) => return failed,
+            Err(NotAcquired::Refused(failure)) => {
+                return refused::explain(&failure, &self.args.wait, self.voice);
+            }
+        };
+        let place = match connect::place(self.global) {
+            Ok(place) => place,
+            Err(failed) => return failed,
+        };
+        let socket = (place.rule == Rule::Given).then_some(place.socket.as_path());
+        become_command(&self.command, &mut client, acquired, socket, starting).into()
+    }
+
+    /// Has a child do it, and stays as its parent.
+    fn supervise(&self, limits: &Limits) -> Result<ExitCode, Failed> {
+        let child = |starting| {
+            let failed = self.start(Some(starting));
+            failed.report(self.voice);
+            failed.code
+        };
+        let ended = stay(limits, child)
+            .map_err(|error| Failed::new(format!("cannot start the command: {error}")))?;
+        if let Ended::TimeOver(signal) = ended {
+            let after = limits.max_run.map(short).unwrap_or_default();
+            self.voice.say(&format!("ended the command after {after} (--max-run), by {signal}"));
+        }
+        Ok(ended.pass_on())
+    }
+}
+
+fn argv(args: &RunArgs) -> Result<Vec<OsString>, Failed> {
+    match (&args.how.shell, args.command.as_slice()) {
+        (Some(text), []) => Ok(vec!["sh".into(), "-c".into(), text.clone()]),
+        (Some(_), [first, ..]) => Err(wrong(
+            "run",
+            format!("-c takes the whole command; `{}` is left over", first.to_string_lossy()),
+        )),
+        (None, []) => Err(Failed::new("which command? give it after the options")
+            .hint("canal run --key x -- COMMAND…, or a string for sh with -c STRING")),
+        (None, command) => Ok(command.to_vec()),
+    }
+}
+
+/// What the command is held to; `None` if nothing needs a parent.
+fn limits(how: &HowArgs) -> Result<Option<Limits>, Failed> {
+    let Some(max_run) = how.max_run else {
+        let given =
+            [("--kill-after", how.kill_after.is_some()), ("--signal", how.signal.is_some())];
+        return match given.iter().find(|(_, given)| *given) {
+            Some((option, _)) => Err(wrong("run", format!("{option} needs --max-run"))),
+            None => Ok(None),
+        };
+    };
+    let Length::Finite(max_run) = max_run else { return Ok(None) };
+    Ok(Some(Limits {
+        max_run: Some(max_run),
+        kill_after: match how.kill_after {
+            None => Some(KILL_AFTER),
+            Some(Length::Finite(length)) => Some(length),
+            Some(Length::Infinite) => None,
+        },
+        signal: how.signal.unwrap_or(Signal::SIGTERM),
+        with_children: how.with_children,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOW: HowArgs = HowArgs {
+        shell: None,
+        max_run: None,
+        kill_after: None,
+        signal: None,
+        with_children: false,
+    };
+
+    fn seconds(n: u64) -> Option<Length> {
+        Some(Length::Finite(Duration::from_secs(n)))
+    }
+
+    #[test]
+    fn only_a_bound_on_the_run_needs_a_parent() {
+        assert_eq!(limits(&HowArgs { with_children: true, ..HOW }).unwrap(), None);
+        assert_eq!(limits(&HowArgs { max_run: Some(Length::Infinite), ..HOW }).unwrap(), None);
+        let limits = limits(&HowArgs { max_run: seconds(3), ..HOW }).unwrap().unwrap();
+        assert_eq!(limits.max_run, Some(Duration::from_secs(3)));
+        assert_eq!(limits.kill_after, Some(KILL_AFTER));
+        assert_eq!(limits.signal, Signal::SIGTERM);
+    }
+
+    #[test]
+    fn how_to_end_the_command_means_nothing_without_when() {
+        let error = |how| limits(&how).unwrap_err().message;
+        assert_eq!(
+            error(HowArgs { kill_after: seconds(1), ..HOW }),
+            "--kill-after needs --max-run"
+        );
+        let signal = Some(Signal::SIGINT);
+        assert_eq!(error(HowArgs { signal, ..HOW }), "--signal needs --max-run");
+    }
 }

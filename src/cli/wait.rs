@@ -3,8 +3,8 @@
 use clap::Args;
 
 use super::duration::{self, Length};
-use super::exit;
 use super::number::{exit_code, priority};
+use crate::run::OwnCode;
 
 /// How to wait.
 #[derive(Args, Clone, Debug, Default)]
@@ -37,6 +37,6 @@ impl WaitArgs {
 
     /// The exit code for busy and for wait-over.
     pub(crate) fn conflict_code(&self) -> u8 {
-        self.conflict_exit_code.unwrap_or(exit::NOT_ACQUIRED)
+        self.conflict_exit_code.unwrap_or(OwnCode::NotAcquired.number())
     }
 }

@@ -64,7 +64,11 @@ pub(crate) mod tests {
             ("2026-11-20T15:05:23+01:00", "0s", "14:05:23"),
             ("nonsense", "?", "?"),
         ] {
-            assert_eq!((now.age(since).as_str(), now.clock(since).as_str()), (age, clock), "{since}");
+            assert_eq!(
+                (now.age(since).as_str(), now.clock(since).as_str()),
+                (age, clock),
+                "{since}"
+            );
         }
     }
 }

@@ -81,7 +81,10 @@ pub(crate) mod tests {
         let shown: Vec<_> = [1, 2, 3, 4, 11, 12, 13, 21, 111, 112, 1003].map(ordinal).into();
         assert_eq!(
             shown,
-            ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "111th", "112th", "1003rd"]
+            [
+                "1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "111th", "112th",
+                "1003rd"
+            ]
         );
     }
 }

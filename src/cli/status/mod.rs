@@ -1,0 +1,134 @@
+//! `canal status`: who has it since when, and why does mine wait.
+
+mod page;
+mod view;
+
+use std::io::{self, IsTerminal};
+use std::process::ExitCode;
+
+use terminal_size::{Height, Width, terminal_size_of};
+
+use super::args::{Global, StatusArgs};
+use super::connect;
+use super::failed::Failed;
+use super::output::{self, Reader};
+use super::say::Voice;
+use super::when::Now;
+use crate::protocol::{Status, StatusQuery};
+use view::Scope;
+
+/// Of a terminal whose size is unknown.
+const COLUMNS_ASSUMED: usize = 80;
+
+/// Moves to the upper left corner.
+const HOME: &str = "\x1b[H";
+/// Clears what is left of the line; stands before each of its ends.
+const CLEAR_LINE: &str = "\x1b[K\n";
+/// Clears what is left of the screen.
+const CLEAR_BELOW: &str = "\x1b[J";
+
+pub(crate) fn run(args: &StatusArgs, global: &Global, voice: Voice) -> Result<ExitCode, Failed> {
+    let query = StatusQuery {
+        key: args.key.as_ref().map(|key| key.as_str().to_owned()),
+        ..StatusQuery::default()
+    };
+    let mut client = connect::client(global)?;
+    let report = Report { args, verbose: voice == Voice::Verbose, screen: Screen::of_stdout() };
+    if args.watch {
+        let mut shown = Ok(Reader::There);
+        let mut each = |status: Status| {
+            shown = report.show_again(&status);
+            matches!(shown, Ok(Reader::There))
+        };
+        client.watch(&query, &mut each).map_err(connect::failed)?;
+        shown?;
+    } else {
+        let status = client.status(&query).map_err(connect::failed)?;
+        output::print_styled(&report.text(&status)?)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// How a status is shown.
+struct Report<'a> {
+    args: &'a StatusArgs,
+    verbose: bool,
+    screen: Option<Screen>,
+}
+
+/// The size of a terminal.
+#[derive(Clone, Copy, Debug)]
+struct Screen {
+    columns: usize,
+    /// `None` if unknown.
+    lines: Option<usize>,
+}
+
+impl Screen {
+    /// That of stdout, if it is a terminal.
+    fn of_stdout() -> Option<Self> {
+        let stdout = io::stdout();
+        stdout.is_terminal().then(|| match terminal_size_of(&stdout) {
+            Some((Width(columns), Height(lines))) if columns > 0 => {
+                Self { columns: columns.into(), lines: Some(lines.into()) }
+            }
+            _ => Self { columns: COLUMNS_ASSUMED, lines: None },
+        })
+    }
+}
+
+impl Report<'_> {
+    fn text(&self, status: &Status) -> Result<String, Failed> {
+        if self.args.json {
+            return output::json(status);
+        }
+        let scope = match (&self.args.key, self.screen) {
+            (Some(key), _) => Scope::Key(key.as_str()),
+            (None, Some(_)) => Scope::Overview,
+            (None, None) => Scope::Everything,
+        };
+        let page = view::page(status, scope, self.verbose, &Now::here());
+        Ok(page.render(self.screen.map(|screen| screen.columns)))
+    }
+
+    /// On a terminal in place of the last one, else after it.
+    fn show_again(&self, status: &Status) -> Result<Reader, Failed> {
+        let text = self.text(status)?;
+        match Screen::of_stdout() {
+            Some(screen) if !self.args.json => output::print_styled(&redrawn(&text, screen)),
+            _ if self.args.json => output::print_styled(&text),
+            _ => output::print_styled(&format!("{text}\n")),
+        }
+    }
+}
+
+/// The text as it is drawn over what stood on the screen, cut at the end of the screen.
+fn redrawn(text: &str, screen: Screen) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    // The last line stays free for the cursor.
+    let room = screen.lines.map_or(usize::MAX, |lines| lines.saturating_sub(1).max(2));
+    let (shown, more) = if lines.len() > room {
+        (&lines[..room - 1], format!("… {} more lines{CLEAR_LINE}", lines.len() + 1 - room))
+    } else {
+        (&lines[..], String::new())
+    };
+    format!("{HOME}{}{CLEAR_LINE}{more}{CLEAR_BELOW}", shown.join(CLEAR_LINE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_screen_is_never_overfull() {
+        let screen = |lines| Screen { columns: 80, lines };
+        let text: String = (1..=9).map(|n| format!("{n}\n")).collect();
+        for (lines, last) in [(None, "9"), (Some(10), "9"), (Some(9), "… 2 more lines")] {
+            let drawn = redrawn(&text, screen(lines));
+            let drawn = drawn.strip_suffix(&format!("{CLEAR_LINE}{CLEAR_BELOW}")).unwrap();
+            let drawn: Vec<_> = drawn.strip_prefix(HOME).unwrap().split(CLEAR_LINE).collect();
+            assert_eq!(*drawn.last().unwrap(), last);
+            assert!(drawn.len() < lines.unwrap_or(100));
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! What stands on the page of a status.
+
+use anstyle::{AnsiColor, Style};
+
+use super::page::Page;
+use crate::cli::clean::clean;
+use crate::cli::user;
+use crate::cli::when::Now;
+use crate::cli::who::plural;
+use crate::core::Kind;
+use crate::protocol::{DaemonShown, HolderShown, KeyShown, Status, WaiterShown};
+
+/// In an overview a key shows so many waiters.
+const WAITERS_IN_OVERVIEW: usize = 10;
+
+const PLAIN: Style = Style::new();
+const HEAD: Style = Style::new().dimmed();
+const KEY: Style = Style::new().bold();
+const NOTE: Style = Style::new().dimmed();
+const WARNING: Style = AnsiColor::Yellow.on_default();
+
+/// Of what a status tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scope<'a> {
+    /// Everything, with long queues cut short.
+    Overview,
+    /// Everything.
+    Everything,
+    /// One key and those below it.
+    Key(&'a str),
+}
+
+/// The page of a status.
+pub(super) fn page(status: &Status, scope: Scope<'_>, verbose: bool, now: &Now) -> Page {
+    let mut page = Page::default();
+    if verbose {
+        daemon(&mut page, &status.daemon, now);
+    }
+    if status.keys.is_empty() {
+        let nothing = match scope {
+            Scope::Key(key) => format!("nobody holds {key} or waits for it"),
+            _ => "no locks are held and nobody waits".to_owned(),
+        };
+        page.title(nothing, String::new(), PLAIN);
+        return page;
+    }
+    if status.keys.iter().any(|key| !key.holders.is_empty() || !key.waiters.is_empty()) {
+        let head = ["", "PID", "USER", "FOR", "SINCE", "SLOTS", "COMMAND"];
+        page.cells(head.map(str::to_owned), HEAD);
+    }
+    for key in &status.keys {
+        let drawer = Drawer { key, overview: scope == Scope::Overview, verbose, now };
+        drawer.draw(&mut page);
+    }
+    page
+}
+
+fn daemon(page: &mut Page, daemon: &DaemonShown, now: &Now) {
+    let DaemonShown { pid, version, socket, since, uid, notes } = daemon;
+    let who = format!("daemon {version}, pid {pid}, {}", user::name(*uid));
+    let since = format!("since {} (for {})", now.clock(since), now.age(since));
+    page.title(format!("{who}, {since}, {}", clean(socket)), String::new(), PLAIN);
+    for note in notes {
+        page.title(format!("note: {}", clean(note)), String::new(), WARNING);
+    }
+}
+
+struct Drawer<'a> {
+    key: &'a KeyShown,
+    overview: bool,
+    verbose: bool,
+    now: &'a Now,
+}
+
+impl Drawer<'_> {
+    fn draw(&self, page: &mut Page) {
+        page.title(clean(&self.key.key), summary(self.key), KEY);
+        for holder in &self.key.holders {
+            self.holder(page, holder);
+        }
+        let waiters = &self.key.waiters;
+        let room = if self.overview { WAITERS_IN_OVERVIEW } else { usize::MAX };
+        let mut reason = None;
+        for waiter in waiters.iter().take(room) {
+            self.waiter(page, waiter, reason);
+            reason = Some(waiter.reason.as_str());
+        }
+        if waiters.len() > room {
+            let more = plural(waiters.len() as u64 - room as u64, "more waits", "more wait");
+            page.note(format!("{more}; canal status {} shows all", clean(&self.key.key)), NOTE);
+        }
+    }
+
+    fn holder(&self, page: &mut Page, holder: &HolderShown) {
+        let cells = [
+            "holds".to_owned(),
+            number(holder.pid),
+            user::name(holder.uid),
+            self.now.age(&holder.since),
+            self.now.clock(&holder.since),
+            slots(&holder.slots),
+            command(holder.command.as_ref()),
+        ];
+        page.cells(cells, PLAIN);
+        if let Some(state) = holder.state.as_deref().and_then(state) {
+            page.note(state.to_owned(), WARNING);
+        }
+        if self.verbose {
+            page.note(origin(&holder.session, holder.host.as_ref(), Some(holder.token)), NOTE);
+        }
+    }
+
+    /// `before` is the reason of the waiter before: the same one is not said again.
+    fn waiter(&self, page: &mut Page, waiter: &WaiterShown, before: Option<&str>) {
+        let cells = [
+            format!("#{}", waiter.position),
+            number(waiter.pid),
+            user::name(waiter.uid),
+            self.now.age(&waiter.since),
+            self.now.clock(&waiter.since),
+            String::new(),
+            command(waiter.command.as_ref()),
+        ];
+        page.cells(cells, PLAIN);
+        let details = details(waiter);
+        if before != Some(waiter.reason.as_str()) || !details.is_empty() {
+            page.note(format!("waits: {}{details}", clean(&waiter.reason)), WARNING);
+        }
+        if self.verbose {
+            page.note(origin(&waiter.session, waiter.host.as_ref(), None), NOTE);
+        }
+    }
+}
+
+/// `canal 3x2, 2 of 6 held, 1 waiting, stored`.
+fn summary(key: &KeyShown) -> String {
+    let KeyShown { kind, held, capacity, view, stored, waiting, .. } = key;
+    let kind = match (kind, view) {
+        (Some(Kind::Canal), Some(view)) => format!("canal {view}"),
+        (Some(kind), _) => kind.to_string(),
+        (None, _) => "unused".to_owned(),
+    };
+    let mut parts = vec![kind];
+    parts.push(match capacity {
+        Some(capacity) => format!("{held} of {capacity} held"),
+        None => format!("{held} held"),
+    });
+    if *waiting > 0 {
+        parts.push(format!("{waiting} waiting"));
+    }
+    match (stored, capacity) {
+        (true, Some(0)) => parts.push("drained".to_owned()),
+        (true, _) => parts.push("stored".to_owned()),
+        (false, _) => {}
+    }
+    parts.join(", ")
+}
+
+fn details(waiter: &WaiterShown) -> String {
+    let mut text = String::new();
+    if waiter.count != 1 {
+        text += &format!("; wants {}", plural(waiter.count, "slot", "slots"));
+    }
+    if let Some(view) = &waiter.view {
+        // The view is the waiter's own only if it stated one.
+        text += &format!("; states {}", clean(view));
+    }
+    if waiter.priority != 0 {
+        text += &format!("; priority {}", waiter.priority);
+    }
+    text
+}
+
+fn state(state: &str) -> Option<&'static str> {
+    match state {
+        "stopped" => Some("is stopped (SIGSTOP, Ctrl-Z or a debugger)"),
+        "frozen" => Some("is frozen (its cgroup)"),
+        "children" => Some("has ended; processes that it started keep the lock (--with-children)"),
+        "unverified" => Some("could not be told apart from another process after a restart"),
+        _ => None,
+    }
+}
+
+fn origin(session: &str, host: Option<&String>, token: Option<u64>) -> String {
+    let token = token.map(|token| format!("token {token}, ")).unwrap_or_default();
+    let host = host.map(|host| format!(", host {}", clean(host))).unwrap_or_default();
+    format!("{token}session {}{host}", clean(session))
+}
+
+fn number(pid: u32) -> String {
+    // A process of another pid namespace has no number here.
+    if pid == 0 { "-".to_owned() } else { pid.to_string() }
+}
+
+fn command(command: Option<&String>) -> String {
+    command.map_or_else(|| "(not yours to see)".to_owned(), |command| clean(command))
+}
+
+/// `0-3,7`.
+fn slots(slots: &[u64]) -> String {
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    for &slot in slots {
+        match ranges.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(slot) => *last = slot,
+            _ => ranges.push((slot, slot)),
+        }
+    }
+    let shown = ranges.iter().map(|&(first, last)| {
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
+    });
+    shown.collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests;

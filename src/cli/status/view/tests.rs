@@ -1,0 +1,153 @@
+use super::*;
+use crate::cli::clean::width;
+use crate::cli::when::tests::at;
+use crate::cli::who::tests::somebody;
+
+const SINCE: &str = "2026-11-20T14:02:11Z";
+
+fn now() -> Now {
+    at("2026-11-20T14:05:23Z")
+}
+
+fn waiter(position: u64, reason: &str) -> WaiterShown {
+    WaiterShown {
+        pid: 900,
+        uid: 0,
+        command: Some("./deploy.sh".to_owned()),
+        since: SINCE.to_owned(),
+        position,
+        priority: 0,
+        count: 1,
+        view: None,
+        session: "s9".to_owned(),
+        host: None,
+        reason: reason.to_owned(),
+    }
+}
+
+fn key(name: &str, holders: Vec<HolderShown>, waiters: Vec<WaiterShown>) -> KeyShown {
+    KeyShown {
+        key: name.to_owned(),
+        kind: Some(Kind::Canal),
+        held: holders.len() as u64,
+        capacity: Some(6),
+        view: Some("3x2".to_owned()),
+        stored: false,
+        waiting: waiters.len() as u64,
+        holders,
+        waiters,
+    }
+}
+
+fn status(keys: Vec<KeyShown>) -> Status {
+    let daemon = DaemonShown {
+        pid: 77,
+        version: "0.1.0".to_owned(),
+        socket: "/tmp/canal-0/canal.sock".to_owned(),
+        since: SINCE.to_owned(),
+        uid: 0,
+        notes: vec!["a note".to_owned()],
+    };
+    Status { daemon, keys }
+}
+
+/// As plain text.
+fn text(status: &Status, scope: Scope<'_>, verbose: bool, columns: Option<usize>) -> String {
+    let text = page(status, scope, verbose, &now()).render(columns);
+    anstream::adapter::strip_str(&text).to_string()
+}
+
+#[test]
+fn nothing_is_said_in_a_sentence() {
+    let empty = status(vec![]);
+    assert_eq!(
+        text(&empty, Scope::Everything, false, None),
+        "no locks are held and nobody waits\n"
+    );
+    assert_eq!(text(&empty, Scope::Key("db"), false, None), "nobody holds db or waits for it\n");
+}
+
+#[test]
+fn the_two_questions_are_answered() {
+    let holders = vec![
+        somebody(812, Some("make test"), SINCE),
+        HolderShown { slots: vec![1, 2, 3, 5], ..somebody(815, None, "2026-11-19T14:05:23Z") },
+    ];
+    let waiters = vec![
+        waiter(1, "6 of 6 slots are held"),
+        WaiterShown { priority: -5, count: 2, ..waiter(2, "behind an earlier waiter") },
+        waiter(3, "behind an earlier waiter"),
+    ];
+    let shown = text(&status(vec![key("db", holders, waiters)]), Scope::Overview, false, Some(80));
+    assert_eq!(
+        shown,
+        "         PID  USER  FOR    SINCE         SLOTS  COMMAND
+db  canal 3x2, 2 of 6 held, 3 waiting
+  holds  812  root  3m12s  14:02:11      0      make test
+  holds  815  root  1d00h  Nov 19 14:05  1-3,5  (not yours to see)
+  #1     900  root  3m12s  14:02:11             ./deploy.sh
+         waits: 6 of 6 slots are held
+  #2     900  root  3m12s  14:02:11             ./deploy.sh
+         waits: behind an earlier waiter; wants 2 slots; priority -5
+  #3     900  root  3m12s  14:02:11             ./deploy.sh
+"
+    );
+}
+
+#[test]
+fn two_hundred_keys_fit_eighty_columns_with_nothing_raw() {
+    let long = "x".repeat(500) + "\x1b[31m\u{202e}";
+    let keys = (0..200).map(|n| {
+        let mut holder = somebody(4_000_000 + n, Some(&long), "2026-11-19T14:05:23Z");
+        holder.slots = (0..50).map(|slot| slot * 2).collect();
+        holder.state = Some("unverified".to_owned());
+        let reason = "behind a waiter that was overtaken as often as is allowed and is next now";
+        key(&format!("{n}/{}", "k".repeat(300)), vec![holder], vec![waiter(1, reason)])
+    });
+    let status = status(keys.collect());
+    let shown = page(&status, Scope::Overview, true, &now()).render(Some(80));
+    assert!(!anstream::adapter::strip_str(&shown).to_string().contains(['\x1b', '\u{202e}']));
+    let plain = text(&status, Scope::Overview, true, Some(80));
+    for line in plain.lines() {
+        assert!(width(line) <= 80, "{line}");
+    }
+    let uncut = text(&status, Scope::Everything, false, None);
+    assert!(uncut.contains(&"x".repeat(500)) && uncut.contains(&"k".repeat(300)));
+}
+
+#[test]
+fn an_overview_cuts_long_queues_short_and_a_key_does_not() {
+    let waiters: Vec<_> = (1..=12).map(|n| waiter(n, "6 of 6 slots are held")).collect();
+    let status = status(vec![key("db", vec![], waiters)]);
+    let overview = text(&status, Scope::Overview, false, Some(80));
+    assert!(overview.contains("#10") && !overview.contains("#11"), "{overview}");
+    assert!(overview.contains("2 more wait; canal status db shows all"), "{overview}");
+    assert!(text(&status, Scope::Key("db"), false, Some(80)).contains("#12"));
+}
+
+#[test]
+fn verbose_adds_the_daemon_its_notes_and_tokens() {
+    let status = status(vec![key("db", vec![somebody(812, None, SINCE)], vec![])]);
+    let shown = text(&status, Scope::Everything, true, None);
+    let daemon = "daemon 0.1.0, pid 77, root, since 14:02:11 (for 3m12s), /tmp/canal-0/canal.sock";
+    assert!(shown.starts_with(&format!("{daemon}\nnote: a note\n")), "{shown}");
+    assert!(shown.contains("token 77, session s1"), "{shown}");
+}
+
+#[test]
+fn a_summary_names_what_is_special() {
+    let mut one = key("db", vec![], vec![]);
+    assert_eq!(summary(&one), "canal 3x2, 0 of 6 held");
+    (one.kind, one.capacity, one.stored) = (Some(Kind::Slots), Some(0), true);
+    assert_eq!(summary(&one), "slots, 0 of 0 held, drained");
+    (one.kind, one.capacity, one.waiting) = (None, None, 2);
+    assert_eq!(summary(&one), "unused, 0 held, 2 waiting, stored");
+}
+
+#[test]
+fn slots_are_shown_as_ranges() {
+    assert_eq!(slots(&[]), "");
+    assert_eq!(slots(&[0]), "0");
+    assert_eq!(slots(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
+    assert_eq!(slots(&[u64::MAX]), u64::MAX.to_string());
+}
