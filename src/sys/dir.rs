@@ -90,3 +90,6 @@ fn not_opened(path: &Path, uid: u32, error: Errno) -> DirError {
         _ => DirError::Io(owned, error.into()),
     }
 }
+
+#[cfg(test)]
+mod tests;

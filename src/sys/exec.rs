@@ -196,3 +196,6 @@ fn inherited(ours: impl Fn(&[u8]) -> bool) -> Vec<*const libc::c_char> {
     }
     kept
 }
+
+#[cfg(test)]
+mod tests;

@@ -183,3 +183,6 @@ pub fn inherit(fd: OwnedFd, at_least: i32) -> io::Result<RawFd> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -90,3 +90,6 @@ fn by_number(pid: u32, accepted_ticks: u64) -> io::Result<Option<Pidfd>> {
     }
     Ok(Some(pidfd))
 }
+
+#[cfg(test)]
+mod tests;

@@ -188,3 +188,6 @@ fn is_pidfd(fd: BorrowedFd<'_>) -> bool {
 fn is_on_pidfs(fd: BorrowedFd<'_>) -> bool {
     fstatfs(fd).is_ok_and(|stat| stat.filesystem_type() == PID_FS_MAGIC)
 }
+
+#[cfg(test)]
+mod tests;

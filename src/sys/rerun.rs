@@ -16,8 +16,9 @@ const SCENE: &str = "CANAL_TEST_SCENE";
 pub(super) fn command(scene: &str, before: &str) -> Command {
     let mut command = Command::new("/bin/sh");
     let program = std::env::current_exe().unwrap();
-    let script =
-        format!(r#"{before} exec "$0" --ignored --exact --nocapture --test-threads=1 "$@""#);
+    let script = format!(
+        r#"set -e; {before} exec "$0" --ignored --exact --nocapture --test-threads=1 "$@""#
+    );
     command.arg("-c").arg(script).arg(program).arg(scene).env(SCENE, scene);
     command
 }

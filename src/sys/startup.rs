@@ -82,3 +82,82 @@ fn is_null_device(fd: libc::c_int) -> bool {
     let told = unsafe { libc::fstat(fd, &raw mut stat) } == 0;
     told && stat.st_mode & libc::S_IFMT == libc::S_IFCHR && stat.st_rdev == libc::makedev(1, 3)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+
+    use super::*;
+    use crate::sys::rerun;
+
+    const SCENE: &str = "sys::startup::tests::tells_what_it_found";
+
+    #[test]
+    #[ignore = "a scene of the tests below"]
+    fn tells_what_it_found() {
+        if !rerun::plays(SCENE) {
+            return;
+        }
+        let mut told = String::new();
+        let mut tell = |what: &str| {
+            let open = [0, 1, 2].map(|fd| {
+                // SAFETY: F_GETFD only asks.
+                unsafe { libc::fcntl(fd, libc::F_GETFD) != -1 }
+            });
+            let ignored = disposition_of_sigpipe() == libc::SIG_IGN;
+            writeln!(told, "{what}: sigpipe ignored {ignored}, open {open:?}").unwrap();
+        };
+        tell("now");
+        restore();
+        tell("restored");
+        writeln!(told, "{:?}", recorded()).unwrap();
+        std::fs::write(std::env::var_os("TO").unwrap(), told).unwrap();
+        // Not through libtest's end, which may need what is closed now.
+        std::process::exit(0);
+    }
+
+    fn told(before: &str) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        let to = folder.path().join("told");
+        assert!(rerun::command(SCENE, before).env("TO", &to).status().unwrap().success());
+        std::fs::read_to_string(to).unwrap()
+    }
+
+    #[test]
+    fn what_the_runtime_changed_is_put_back() {
+        assert_eq!(
+            told(""),
+            "now: sigpipe ignored true, open [true, true, true]\n\
+             restored: sigpipe ignored false, open [true, true, true]\n\
+             Startup { sigpipe_ignored: false, open: [true, true, true] }\n"
+        );
+    }
+
+    #[test]
+    fn an_ignored_sigpipe_stays_ignored() {
+        let told = told("trap '' PIPE;");
+        assert!(told.contains("restored: sigpipe ignored true"), "{told}");
+        assert!(told.contains("sigpipe_ignored: true"), "{told}");
+    }
+
+    #[test]
+    fn each_closed_descriptor_is_closed_again() {
+        for (before, open) in [
+            ("exec 0<&-;", "[false, true, true]"),
+            ("exec 1>&-;", "[true, false, true]"),
+            ("exec 2>&-;", "[true, true, false]"),
+            ("exec 0<&- 1>&- 2>&-;", "[false, false, false]"),
+        ] {
+            let told = told(before);
+            assert!(told.contains("now: sigpipe ignored true, open [true, true, true]"), "{told}");
+            assert!(told.contains(&format!("restored: sigpipe ignored false, open {open}")));
+            assert!(told.contains(&format!("sigpipe_ignored: false, open: {open}")), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_null_device_that_the_caller_gave_is_left_open() {
+        let told = told("exec 0</dev/null 2>/dev/null;");
+        assert!(told.contains("restored: sigpipe ignored false, open [true, true, true]"));
+    }
+}

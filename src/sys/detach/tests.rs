@@ -107,7 +107,7 @@ const ASK: &str = r#"
     echo "mask $(umask)"
     env | sed 's/^/env /'
     for fd in /proc/$$/fd/*; do echo "fd${fd##*/} $(readlink $fd)"; done
-    sed -n 's/^\(Sig[A-Z][a-z]*\|Cpus_allowed\):\s*/\1 /p' /proc/$$/status
+    sed -n 's/^\(Sig[A-Z][a-z]*\|Cpus_allowed\):\s*/\1 /p' /proc/self/status
     sed 's/^.*) //' /proc/$$/stat | { read _ parent group session terminal rest
         echo "parent $parent"; echo "group $group"; echo "session $session"
         echo "terminal $terminal"; }

@@ -1,0 +1,199 @@
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+use super::*;
+use crate::sys::rerun;
+
+fn put(file: &Path, mode: u32, text: &str) {
+    fs::write(file, text).unwrap();
+    fs::set_permissions(file, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// `one` has `x` that cannot be executed; `two` has `x` that can, and the folder `y`.
+fn folders() -> (tempfile::TempDir, OsString) {
+    let top = tempfile::tempdir().unwrap();
+    let (one, two) = (top.path().join("one"), top.path().join("two"));
+    fs::create_dir(&one).unwrap();
+    fs::create_dir_all(two.join("y")).unwrap();
+    put(&one.join("x"), 0o644, "");
+    put(&two.join("x"), 0o755, "");
+    let path = [one.as_os_str(), OsStr::new(":/nowhere:"), two.as_os_str()];
+    (top, path.into_iter().collect())
+}
+
+fn found(lookup: Lookup) -> PathBuf {
+    match lookup {
+        Lookup::Found(file) => file,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn refused(lookup: Lookup) -> (PathBuf, i32) {
+    match lookup {
+        Lookup::NotExecutable(file, error) => (file, error.raw_os_error().unwrap()),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_first_executable_file_along_path_is_found() {
+    let (top, path) = folders();
+    let file = found(lookup_along(OsStr::new("x"), Some(&path)));
+    assert_eq!(file, top.path().join("two/x"));
+}
+
+#[test]
+fn a_file_that_cannot_be_executed_is_told_if_no_other_is_found() {
+    let (top, _) = folders();
+    let one = top.path().join("one");
+    let path = [one.as_os_str(), OsStr::new(":/nowhere")].into_iter().collect::<OsString>();
+    let refused = refused(lookup_along(OsStr::new("x"), Some(&path)));
+    assert_eq!(refused, (one.join("x"), libc::EACCES));
+}
+
+#[test]
+fn a_folder_is_not_executable() {
+    let (top, path) = folders();
+    let folder = top.path().join("two/y");
+    assert_eq!(refused(lookup_along(OsStr::new("y"), Some(&path))), (folder.clone(), libc::EACCES));
+    assert_eq!(refused(lookup(folder.as_os_str())), (folder, libc::EACCES));
+}
+
+#[test]
+fn what_is_nowhere_is_not_found() {
+    let (top, path) = folders();
+    for name in ["z", "", "./not/there", "/not/there"] {
+        let lookup = lookup_along(OsStr::new(name), Some(&path));
+        assert!(matches!(lookup, Lookup::NotFound), "{name}: {lookup:?}");
+    }
+    symlink(top.path().join("gone"), top.path().join("two/dangling")).unwrap();
+    let lookup = lookup_along(OsStr::new("dangling"), Some(&path));
+    assert!(matches!(lookup, Lookup::NotFound), "{lookup:?}");
+}
+
+#[test]
+fn a_name_with_a_slash_is_taken_as_it_is() {
+    let (top, path) = folders();
+    let file = top.path().join("one/../two/x");
+    assert_eq!(found(lookup_along(file.as_os_str(), Some(&path))), file);
+    let below = top.path().join("two/x/below");
+    assert_eq!(refused(lookup(below.as_os_str())).1, libc::ENOTDIR);
+}
+
+#[test]
+fn a_circle_of_links_is_told_as_such() {
+    let (top, path) = folders();
+    let circle = top.path().join("one/circle");
+    symlink(&circle, &circle).unwrap();
+    let lookup = lookup_along(OsStr::new("circle"), Some(&path));
+    assert_eq!(refused(lookup), (circle, libc::ELOOP));
+}
+
+#[test]
+fn without_path_the_usual_folders_are_looked_in() {
+    let file = found(lookup_along(OsStr::new("sh"), None));
+    assert!(file == Path::new("/bin/sh") || file == Path::new("/usr/bin/sh"), "{file:?}");
+}
+
+#[test]
+fn an_empty_element_of_path_is_the_current_folder() {
+    // Tests run in the folder of Cargo.toml, which has no executable file; so be content with a
+    // file that is found and refused.
+    for path in ["", ":/nowhere", "/nowhere:", "/nowhere::/nowhere"] {
+        let lookup = lookup_along(OsStr::new("Cargo.toml"), Some(OsStr::new(path)));
+        assert_eq!(refused(lookup), ("Cargo.toml".into(), libc::EACCES), "{path:?}");
+    }
+}
+
+const BECOMES: &str = "sys::exec::tests::becomes";
+
+/// Plays `becomes`, which does what `WHAT` says; what the new program wrote to its stdout.
+fn become_what(what: &str, file: &Path) -> Vec<u8> {
+    let mut command = rerun::command(BECOMES, "");
+    let output = command.env("WHAT", what).env("FILE", file).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let text = output.stdout;
+    let start = text.windows(6).position(|window| window == b"START\n");
+    text[start.expect("the scene began") + 6..].to_vec()
+}
+
+#[test]
+#[ignore = "a scene of the tests below"]
+fn becomes() {
+    if !rerun::plays(BECOMES) {
+        return;
+    }
+    let file = PathBuf::from(std::env::var_os("FILE").unwrap());
+    let cat = |argv0: &str| [argv0.into(), "/proc/self/environ".into()];
+    let odd = ["B\u{7}=2", "A=1", "NOTHING", "=odd", "CANAL_KEY=old", "", "A=again"];
+    println!("START");
+    let error = match std::env::var("WHAT").unwrap().as_str() {
+        // First this scene again in an odd environment, then cat, which shows what is left of it.
+        "environment" => {
+            let program = std::env::current_exe().unwrap();
+            let mut set: Vec<_> = odd.iter().map(|entry| CString::new(*entry).unwrap()).collect();
+            set.push(CString::new(*b"BYTES\xff=\xfe").unwrap());
+            set.push(c"CANAL_SLOT=7".into());
+            set.push(c"CANAL_KEY=twice".into());
+            set.push(entry(OsStr::new("CANAL_TEST_SCENE"), OsStr::new(BECOMES)).unwrap());
+            set.push(c"WHAT=cat".into());
+            set.push(c"FILE=/bin/cat".into());
+            let argv = ["x", "--ignored", "--exact", "--nocapture", BECOMES].map(OsString::from);
+            Prepared::with_environment(&program, &argv, set).unwrap().exec().into()
+        }
+        "cat" => {
+            let ours =
+                [("CANAL_KEY", Some("new".into())), ("CANAL_SLOT", None), ("CANAL_NEW", None)];
+            exec(&file, &cat("cat"), &ours)
+        }
+        "script" => {
+            let argv = [b"name".as_slice(), b"a b", b"\xff", b""];
+            let argv = argv.map(|argument| OsStr::from_bytes(argument).to_owned());
+            exec(&file, &argv, &[])
+        }
+        _ => exec(&file, &["x".into()], &[]),
+    };
+    println!("{:?}", error.raw_os_error());
+}
+
+#[test]
+fn the_environment_is_passed_on_byte_for_byte_and_in_order() {
+    let shown = become_what("environment", Path::new(""));
+    // The second START is the inner scene's.
+    let start = shown.windows(6).position(|window| window == b"START\n").unwrap();
+    let expected = b"B\x07=2\0A=1\0NOTHING\0=odd\0\0A=again\0BYTES\xff=\xfe\0\
+        CANAL_TEST_SCENE=sys::exec::tests::becomes\0WHAT=cat\0FILE=/bin/cat\0CANAL_KEY=new\0";
+    let shown = &shown[start + 6..];
+    assert_eq!(shown, expected, "{}", shown.escape_ascii());
+}
+
+#[test]
+fn a_script_without_a_first_line_that_names_its_shell_is_run_by_sh() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("script");
+    put(&script, 0o755, "printf '%s|' \"$0\" \"$@\"\n");
+    let mut expected = script.as_os_str().as_bytes().to_vec();
+    expected.extend(b"|a b|\xff||");
+    assert_eq!(become_what("script", &script), expected);
+}
+
+#[test]
+fn what_cannot_be_executed_says_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let starts_with = |file: &Path, errno: i32| {
+        let shown = become_what("", file);
+        let expected = format!("Some({errno})\n");
+        assert!(shown.starts_with(expected.as_bytes()), "{}", shown.escape_ascii());
+    };
+    starts_with(&folder.path().join("none"), libc::ENOENT);
+    put(&folder.path().join("text"), 0o644, "");
+    starts_with(&folder.path().join("text"), libc::EACCES);
+    put(&folder.path().join("lost"), 0o755, "#!/not/there\n");
+    starts_with(&folder.path().join("lost"), libc::ENOENT);
+}
+
+#[test]
+fn an_argument_with_a_nul_is_refused() {
+    let error = exec(Path::new("/bin/true"), &["a\0b".into()], &[]);
+    assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+}

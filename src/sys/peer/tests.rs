@@ -1,0 +1,122 @@
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+
+use std::process::{Child, Stdio};
+
+use super::*;
+use crate::sys::rerun;
+
+const SCENE: &str = "sys::peer::tests::connects";
+
+#[test]
+#[ignore = "a scene of the tests below"]
+fn connects() {
+    if rerun::plays(SCENE) {
+        let mut stream = UnixStream::connect(std::env::var_os("SOCKET").unwrap()).unwrap();
+        // Until the other end says so.
+        stream.read(&mut [0]).unwrap();
+    }
+}
+
+/// A connection from another process, when it was accepted, and the process.
+fn connection() -> (UnixStream, u64, Child) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let listener = UnixListener::bind(&path).unwrap();
+    let mut command = rerun::command(SCENE, "");
+    let child = command.env("SOCKET", &path).stdout(Stdio::null()).spawn().unwrap();
+    let (stream, _) = listener.accept().unwrap();
+    (stream, ticks_now(), child)
+}
+
+#[test]
+fn the_peer_is_who_connected() {
+    let (stream, accepted, mut child) = connection();
+    let found = credentials(stream.as_fd()).unwrap();
+    let ids = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
+    assert_eq!(found, Credentials { pid: child.id(), uid: ids.0, gid: ids.1 });
+
+    let peer = pidfd(stream.as_fd(), accepted).unwrap().unwrap();
+    assert_eq!(peer.pid(), Some(child.id()));
+    let by_number = by_number(found.pid, accepted).unwrap().unwrap();
+    assert_eq!(by_number.pid(), Some(child.id()));
+    assert_eq!(by_number.inode(), peer.inode());
+
+    drop(stream);
+    child.wait().unwrap();
+    assert!(peer.has_ended());
+    assert!(by_number.has_ended());
+}
+
+#[test]
+fn a_peer_that_was_reaped_is_gone_or_has_ended() {
+    let (stream, accepted, mut child) = connection();
+    stream.shutdown(std::net::Shutdown::Both).unwrap();
+    child.wait().unwrap();
+    // Linux 6.16 still gives its pidfd.
+    let peer = pidfd(stream.as_fd(), accepted).unwrap();
+    assert!(peer.is_none_or(|peer| peer.has_ended() && peer.pid().is_none()));
+    let number = credentials(stream.as_fd()).unwrap().pid;
+    assert_eq!(number, child.id(), "the number stays, though it names nobody");
+    assert!(by_number(number, accepted).unwrap().is_none());
+}
+
+#[test]
+fn a_zombie_peer_has_ended() {
+    let (stream, accepted, mut child) = connection();
+    stream.shutdown(std::net::Shutdown::Both).unwrap();
+    let watch = Pidfd::open(child.id()).unwrap();
+    assert!(watch.wait_end(10_000));
+    for peer in [pidfd(stream.as_fd(), accepted), by_number(child.id(), accepted)] {
+        let peer = peer.unwrap().expect("it is not reaped");
+        assert!(peer.has_ended());
+        assert_eq!(peer.pid(), Some(child.id()));
+    }
+    child.wait().unwrap();
+}
+
+#[test]
+fn a_process_that_started_after_the_connection_is_another_one() {
+    let own = std::process::id();
+    let started = process::started(own).unwrap();
+    assert!(by_number(own, started - 1).unwrap().is_none());
+    assert!(by_number(own, started).unwrap().is_some());
+}
+
+#[test]
+fn a_peer_without_a_number_cannot_be_known_on_an_old_kernel() {
+    let error = by_number(0, ticks_now()).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::Unsupported);
+}
+
+#[test]
+fn ticks_are_what_start_times_are_counted_in() {
+    let before = ticks_now();
+    let mut child = std::process::Command::new("true").spawn().unwrap();
+    let after = ticks_now();
+    let started = process::started(child.id()).unwrap();
+    child.wait().unwrap();
+    assert!((before..=after).contains(&started), "{before} {started} {after}");
+}
+
+const OLD: &str = "sys::peer::tests::asks_an_old_kernel";
+
+#[test]
+#[ignore = "a scene of an_old_kernel_tells_by_number"]
+fn asks_an_old_kernel() {
+    if rerun::plays(OLD) {
+        let (one, _other) = UnixStream::pair().unwrap();
+        let found = |ticks| pidfd(one.as_fd(), ticks).unwrap();
+        assert_eq!(found(ticks_now()).unwrap().pid(), Some(std::process::id()));
+        // The time tells only in the way by number.
+        assert!(found(0).is_none());
+        println!("ASKED");
+    }
+}
+
+#[test]
+fn an_old_kernel_tells_by_number() {
+    let output = rerun::run(OLD, "export CANAL_KERNEL=5.10;");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("ASKED"), "{output:?}");
+}

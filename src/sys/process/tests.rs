@@ -1,0 +1,187 @@
+use std::path::Path;
+use std::process::{Child, Command};
+
+use nix::sys::signal::Signal;
+
+use super::*;
+use crate::sys::rerun::{self, wait_until};
+
+fn sleeper() -> Child {
+    Command::new("sleep").arg("60").spawn().unwrap()
+}
+
+fn ended(mut child: Child) {
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+fn await_state(pid: u32, state: RunState) {
+    wait_until(&format!("{pid} is {state:?}"), || run_state(pid) == state);
+}
+
+#[test]
+fn the_state_follows_the_process() {
+    let mut child = sleeper();
+    let pidfd = Pidfd::open(child.id()).unwrap();
+    assert_eq!(run_state(child.id()), RunState::Running);
+    pidfd.signal(Signal::SIGSTOP).unwrap();
+    await_state(child.id(), RunState::Stopped);
+    assert_eq!(state_letter(child.id()), Some('T'));
+    pidfd.signal(Signal::SIGCONT).unwrap();
+    await_state(child.id(), RunState::Running);
+    pidfd.signal(Signal::SIGKILL).unwrap();
+    assert!(pidfd.wait_end(10_000));
+    assert_eq!(run_state(child.id()), RunState::Exiting, "a zombie");
+    child.wait().unwrap();
+    assert_eq!(run_state(child.id()), RunState::Gone);
+    assert_eq!(started(child.id()), None);
+    assert_eq!(command_line(child.id()), None);
+}
+
+#[test]
+fn the_parent_is_ours_and_the_start_is_past() {
+    let child = sleeper();
+    assert_eq!(parent(child.id()), Some(std::process::id()));
+    let start = started(child.id()).unwrap();
+    assert!(start >= started(std::process::id()).unwrap());
+    assert!(start <= crate::sys::peer::ticks_now());
+    ended(child);
+}
+
+#[test]
+fn a_command_line_is_shown_on_one_line() {
+    let script = "echo; read x";
+    let mut child = Command::new("/bin/sh")
+        .args(["-c", script, "\u{1b}[2J\n", "", "ä\u{202e}b"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    // It has executed when it says a word.
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+    assert_eq!(command_line(child.id()).unwrap(), "/bin/sh -c echo; read x ?[2J?  ä?b");
+    ended(child);
+}
+
+#[test]
+fn a_long_command_line_is_cut() {
+    let mut child = Command::new("/bin/sh")
+        .args(["-c", "echo; read x", &"y".repeat(100_000)])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+    assert_eq!(command_line(child.id()).unwrap().len(), COMMAND_LINE_MAX);
+    ended(child);
+}
+
+#[test]
+fn a_process_without_a_command_line_shows_its_name() {
+    let mut child = sleeper();
+    let pidfd = Pidfd::open(child.id()).unwrap();
+    wait_until("sleep runs", || name(child.id()).as_deref() == Some("sleep"));
+    pidfd.signal(Signal::SIGKILL).unwrap();
+    assert!(pidfd.wait_end(10_000));
+    assert_eq!(command_line(child.id()).as_deref(), Some("[sleep]"));
+    child.wait().unwrap();
+}
+
+#[test]
+fn the_user_is_the_real_one_as_long_as_the_process_is_not_reaped() {
+    let mut child = sleeper();
+    let pidfd = Pidfd::open(child.id()).unwrap();
+    let own = nix::unistd::getuid().as_raw();
+    assert_eq!(uid_of(&pidfd), Some(own));
+    assert_eq!(uid_by_status(&pidfd), Some(own));
+    pidfd.signal(Signal::SIGKILL).unwrap();
+    assert!(pidfd.wait_end(10_000));
+    assert_eq!(uid_of(&pidfd), Some(own), "a zombie still is somebody's");
+    assert_eq!(uid_by_status(&pidfd), Some(own));
+    child.wait().unwrap();
+    assert_eq!(uid_of(&pidfd), None);
+    assert_eq!(uid_by_status(&pidfd), None);
+}
+
+#[test]
+fn a_process_is_found_again_until_it_is_reaped() {
+    let mut child = sleeper();
+    let pidfd = Pidfd::open(child.id()).unwrap();
+    let known = identity(&pidfd).unwrap();
+    assert_eq!(known.pid, child.id());
+    assert_eq!(Some(known.started), started(child.id()));
+    assert_eq!(known.inode, pidfd.inode());
+    let Found::Same(again) = known.find() else { panic!("{:?}", known.find()) };
+    assert_eq!(again.pid(), Some(child.id()));
+    child.kill().unwrap();
+    assert!(pidfd.wait_end(10_000));
+    assert_eq!(identity(&pidfd), Some(known), "a zombie still is who it was");
+    assert!(matches!(known.find(), Found::Same(zombie) if zombie.has_ended()));
+    child.wait().unwrap();
+    assert_eq!(identity(&pidfd), None);
+    assert!(matches!(known.find(), Found::Gone));
+}
+
+#[test]
+fn another_process_with_the_number_is_not_taken_for_it() {
+    let known = identity(&Pidfd::open(std::process::id()).unwrap()).unwrap();
+    let inode = Identity { inode: known.inode + 1, ..known };
+    let started = Identity { started: known.started - 1, inode: 0, ..known };
+    if known.inode != 0 {
+        assert!(matches!(inode.find(), Found::Gone));
+    }
+    assert!(matches!(started.find(), Found::Gone));
+    // Written on a kernel without pidfs: the start time is all there is.
+    assert!(matches!(Identity { inode: 0, ..known }.find(), Found::Same(_)));
+}
+
+#[test]
+fn what_cannot_be_compared_is_unknown_and_not_gone() {
+    let known = identity(&Pidfd::open(std::process::id()).unwrap()).unwrap();
+    for known in [
+        Identity { pid: 0, started: 0, inode: known.inode },
+        Identity { started: 0, inode: 0, ..known },
+    ] {
+        assert!(matches!(known.find(), Found::Unknown(_)), "{known:?}");
+    }
+}
+
+#[test]
+fn the_origin_is_that_of_every_process_here() {
+    let origin = Origin::read().unwrap();
+    assert_eq!(origin.boot_id.len(), 36, "{origin:?}");
+    let link = std::fs::read_link("/proc/self/ns/pid").unwrap();
+    assert_eq!(link, Path::new(&format!("pid:[{}]", origin.pid_namespace)));
+    if Path::new("/proc/self/ns/time").exists() {
+        assert_ne!(origin.time_namespace, 0);
+    }
+    assert_eq!(Origin::read().unwrap(), origin);
+}
+
+const ADOPTS: &str = "sys::process::tests::adopts_orphans";
+
+#[test]
+#[ignore = "a scene of a_subreaper_adopts_orphans"]
+fn adopts_orphans() {
+    if rerun::plays(ADOPTS) {
+        become_subreaper().unwrap();
+        // The inner shell is an orphan when the outer one ends.
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "sleep 60 & echo $!"]).stdout(std::process::Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        let stdout = std::io::BufReader::new(child.stdout.take().unwrap());
+        std::io::BufRead::read_line(&mut { stdout }, &mut line).unwrap();
+        child.wait().unwrap();
+        let orphan = line.trim().parse().unwrap();
+        assert_eq!(parent(orphan), Some(std::process::id()));
+        Pidfd::open(orphan).unwrap().signal(Signal::SIGKILL).unwrap();
+        println!("ADOPTED");
+    }
+}
+
+#[test]
+fn a_subreaper_adopts_orphans() {
+    let output = rerun::run(ADOPTS, "");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("ADOPTED"), "{output:?}");
+}
