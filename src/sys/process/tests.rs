@@ -185,3 +185,51 @@ fn a_subreaper_adopts_orphans() {
     let output = rerun::run(ADOPTS, "");
     assert!(String::from_utf8_lossy(&output.stdout).contains("ADOPTED"), "{output:?}");
 }
+
+/// A cgroup of our own, where we may make one.
+struct Cgroup(std::path::PathBuf);
+
+impl Cgroup {
+    fn make(mount: &str) -> Option<Self> {
+        let path = Path::new(mount).join(format!("canal-test-{}", std::process::id()));
+        std::fs::create_dir(&path).is_ok().then_some(Self(path))
+    }
+
+    fn write(&self, file: &str, text: &str) {
+        std::fs::write(self.0.join(file), text).unwrap();
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        // A reaped process can be in it for a moment more.
+        wait_until("the cgroup is empty", || std::fs::remove_dir(&self.0).is_ok());
+    }
+}
+
+fn shows_as_frozen(cgroup: &Cgroup, freeze: impl Fn(&Cgroup, bool)) {
+    let child = sleeper();
+    cgroup.write("cgroup.procs", &child.id().to_string());
+    assert_eq!(run_state(child.id()), RunState::Running);
+    freeze(cgroup, true);
+    await_state(child.id(), RunState::Frozen);
+    freeze(cgroup, false);
+    await_state(child.id(), RunState::Running);
+    ended(child);
+}
+
+#[test]
+fn a_frozen_process_is_seen_if_we_may_freeze_one() {
+    let word = |frozen| if frozen { "1" } else { "0" };
+    for mount in ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"] {
+        if !Path::new(mount).join("cgroup.procs").exists() {
+            continue;
+        }
+        let Some(cgroup) = Cgroup::make(mount) else { continue };
+        shows_as_frozen(&cgroup, |cgroup, frozen| cgroup.write("cgroup.freeze", word(frozen)));
+    }
+    if let Some(cgroup) = Cgroup::make("/sys/fs/cgroup/freezer") {
+        let word = |frozen| if frozen { "FROZEN" } else { "THAWED" };
+        shows_as_frozen(&cgroup, |cgroup, frozen| cgroup.write("freezer.state", word(frozen)));
+    }
+}
