@@ -119,7 +119,7 @@ mod tests {
     fn told(before: &str) -> String {
         let folder = tempfile::tempdir().unwrap();
         let to = folder.path().join("told");
-        assert!(rerun::command(SCENE, before).env("TO", &to).status().unwrap().success());
+        assert!(rerun::command(SCENE, before).env("TO", &to).output().unwrap().status.success());
         std::fs::read_to_string(to).unwrap()
     }
 
