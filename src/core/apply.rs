@@ -19,7 +19,7 @@ pub(super) struct Turn<'a> {
     pub(super) seen: BTreeSet<Key>,
     /// Frames of which something ended.
     pub(super) touched: BTreeSet<FrameId>,
-    /// Frames that were granted something.
+    /// Frames whose requests may now share slots of their own, or be a deadlock with themselves.
     pub(super) grown: BTreeSet<FrameId>,
     /// Whether somebody may wait for a session that it did not wait for before.
     pub(super) edges: bool,
@@ -52,11 +52,13 @@ impl Table {
             Change::Suspend { request } => self.suspend(&mut turn, *request),
             Change::Resume { request } => {
                 self.dirty_waiter(&mut turn, *request);
+                turn.grown.extend(self.waiters.get(request).map(|waiter| waiter.frame));
                 turn.edges = true;
             }
             Change::Resize { key, view } => self.resize(&mut turn, key, *view),
             Change::Policy { .. } => self.raise_barriers_everywhere(&mut turn),
-            Change::Confirm { .. } | Change::Detach { .. } | Change::Floor { .. } => {}
+            Change::Detach { .. } => turn.edges = true,
+            Change::Confirm { .. } | Change::Floor { .. } => {}
         }
         self.settle(&mut turn);
         self.sweep(&mut turn);
@@ -104,8 +106,9 @@ impl Table {
         }
         match &outcome {
             Outcome::Granted(granted) => self.after_grant(turn, granted),
-            Outcome::Queued { frame, .. } => {
-                turn.edges |= self.entangled.contains(&self.session(*frame));
+            Outcome::Queued { request, frame } => {
+                let entangled = self.entangled.contains(&self.session(*frame));
+                turn.edges |= entangled || self.goes_before_others(*request);
             }
             Outcome::Requeued { request, .. } => self.dirty_waiter(turn, *request),
             Outcome::Resized { .. } => turn.edges = true,
@@ -129,6 +132,13 @@ impl Table {
             turn.dirty.extend(waiter.request.items.iter().map(|item| item.key.clone()));
             turn.touched.insert(waiter.frame);
         }
+    }
+
+    /// Whether a waiter stands before others that came earlier.
+    fn goes_before_others(&self, request: RequestId) -> bool {
+        let Some(waiter) = self.waiters.get(&request) else { return false };
+        let rank = self.rank(waiter);
+        self.classes(&waiter.request).any(|(_, lock, _)| lock.queue.has_behind(rank))
     }
 
     fn ask(&mut self, turn: &mut Turn<'_>, asked: &Request) {
@@ -275,8 +285,12 @@ impl Table {
     }
 
     fn suspend(&mut self, turn: &mut Turn<'_>, request: RequestId) {
-        if let Some(token) = self.granted.get(&request).copied() {
-            self.decide(turn, Outcome::Requeued { request, token });
+        if let Some(hold) = self.hold_of(request) {
+            // Of a grant that was not told yet nothing can have been given back.
+            if hold.items.len() == hold.asked.items.len() {
+                let token = hold.token;
+                self.decide(turn, Outcome::Requeued { request, token });
+            }
         } else {
             self.dirty_waiter(turn, request);
         }
@@ -293,6 +307,11 @@ impl Table {
         };
         turn.dirty.insert(key.clone());
         self.decide(turn, outcome);
+        for request in self.served(key) {
+            // Whoever is parked now lets others pass, at its other keys too.
+            self.dirty_waiter(turn, request);
+            turn.grown.extend(self.waiters.get(&request).map(|waiter| waiter.frame));
+        }
     }
 
     /// Drops the frames of which nothing is left.

@@ -412,7 +412,7 @@ impl Table {
         }
     }
 
-    fn mark_waiter(&mut self, id: RequestId, status: WaiterStatus) {
+    pub(super) fn mark_waiter(&mut self, id: RequestId, status: WaiterStatus) {
         let Some(waiter) = self.waiters.get(&id) else { return };
         let useless = status == WaiterStatus::Suspended && waiter.status != WaiterStatus::Active;
         if waiter.status == status || useless {

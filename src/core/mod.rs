@@ -38,3 +38,6 @@ pub use snapshot::{
 };
 pub use table::{BYPASS_MAX_DEFAULT, Diverged, Table};
 pub use view::{Kind, View};
+
+#[cfg(test)]
+mod tests;

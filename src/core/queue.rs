@@ -96,6 +96,15 @@ impl Queue {
         })
     }
 
+    /// Whether somebody has a rank behind this one.
+    pub(super) fn has_behind(&self, rank: Rank) -> bool {
+        let last = |lanes: &BTreeMap<Reverse<i32>, Lane>| {
+            let (priority, lane) = lanes.last_key_value()?;
+            Some(Rank { priority: *priority, place: lane.places().next_back()? })
+        };
+        self.classes.values().filter_map(last).any(|last| last > rank)
+    }
+
     /// All waiters that are no barriers, in the order in which they are served. For reports and
     /// rare analyses: it sorts.
     pub(super) fn ranks(&self) -> Vec<(Rank, Class)> {

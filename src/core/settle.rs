@@ -221,21 +221,22 @@ impl Table {
     }
 
     /// The requests that still wait after everybody has ended who can without `session` moving:
-    /// a reduction of a copy of the table, with the rules by which it really grants.
+    /// a reduction of a copy of the table, with the rules by which it really grants. The requests
+    /// of `session` itself stay where they are.
     fn stuck_without(&self, session: FrameId) -> BTreeSet<RequestId> {
         let mut copy = self.clone();
-        let dummy = Entry {
-            version: ENTRY_VERSION,
-            at: UnixMillis(0),
-            change: Change::Policy { bypass_max: self.bypass_max },
-        };
+        let entry = |change| Entry { version: ENTRY_VERSION, at: UnixMillis(0), change };
+        let nothing = entry(Change::Policy { bypass_max: self.bypass_max });
         let mut outcomes = Vec::new();
-        let mut turn = Turn::new(&dummy, &mut outcomes, true);
+        let mut turn = Turn::new(&nothing, &mut outcomes, true);
         for waiter in self.waiters.values() {
-            if waiter.status != WaiterStatus::Active {
-                let change = Change::Resume { request: waiter.id };
-                copy.mark(&Entry { version: ENTRY_VERSION, at: UnixMillis(0), change });
+            let request = waiter.id;
+            if self.session(waiter.frame) == session {
+                copy.mark_waiter(request, WaiterStatus::Detached);
+            } else if waiter.status != WaiterStatus::Active {
+                copy.mark_waiter(request, WaiterStatus::Active);
                 turn.dirty.extend(waiter.request.items.iter().map(|item| item.key.clone()));
+                turn.grown.insert(waiter.frame);
             }
         }
         copy.settle(&mut turn);

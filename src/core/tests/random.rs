@@ -1,0 +1,171 @@
+//! Random histories of small worlds, every step checked against brute force.
+
+use proptest::prelude::*;
+
+use super::super::*;
+use super::world::{Wish, World, by};
+
+#[derive(Clone, Debug)]
+enum Op {
+    Ask(Wish, bool),
+    Release(u32, usize),
+    ReleaseAll(u32),
+    Die(u32),
+    Withdraw(usize, Withdrawal),
+    Suspend(usize),
+    Resume(usize),
+    Detach,
+    Resize(usize, Option<View>),
+    Force(usize),
+}
+
+const KEYS: [&str; 3] = ["a", "b", "c/d"];
+
+fn view() -> impl Strategy<Value = Option<View>> {
+    prop_oneof![
+        3 => (1u64..3, 1u64..3).prop_map(|(per, buckets)| Some(View::Canal { per, buckets })),
+        2 => (1u64..3).prop_map(|slots| Some(View::Slots { slots })),
+        3 => Just(None),
+    ]
+}
+
+fn stored() -> impl Strategy<Value = Option<View>> {
+    prop_oneof![
+        (1u64..3, 0u64..3).prop_map(|(per, buckets)| Some(View::Canal { per, buckets })),
+        (0u64..4).prop_map(|slots| Some(View::Slots { slots })),
+        Just(None),
+    ]
+}
+
+fn wish() -> impl Strategy<Value = Wish> {
+    let item = (0usize..KEYS.len(), 1u64..3, view());
+    let items = prop::collection::vec(item, 1..3);
+    (1u32..6, items, prop::bool::weighted(0.2), 0i32..2, any::<bool>()).prop_map(
+        |(pid, items, now, priority, children)| {
+            let mut wish = by(pid).priority(priority);
+            for (key, count, view) in items {
+                wish = wish.item(KEYS[key], count, view);
+            }
+            wish.children = children;
+            if now { wish.now() } else { wish }
+        },
+    )
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        12 => (wish(), prop::bool::weighted(0.3)).prop_map(|(wish, nested)| Op::Ask(wish, nested)),
+        4 => (1u32..6, 0usize..KEYS.len()).prop_map(|(pid, key)| Op::Release(pid, key)),
+        1 => (1u32..6).prop_map(Op::ReleaseAll),
+        2 => (1u32..6).prop_map(Op::Die),
+        2 => (0usize..6, prop_oneof![
+                Just(Withdrawal::Cancelled), Just(Withdrawal::Timeout), Just(Withdrawal::Lost)
+            ]).prop_map(|(which, why)| Op::Withdraw(which, why)),
+        2 => (0usize..6).prop_map(Op::Suspend),
+        3 => (0usize..6).prop_map(Op::Resume),
+        1 => Just(Op::Detach),
+        2 => (0usize..KEYS.len(), stored()).prop_map(|(key, view)| Op::Resize(key, view)),
+        1 => (0usize..6).prop_map(Op::Force),
+    ]
+}
+
+fn run(world: &mut World, op: Op) {
+    let waiter = |world: &World, which: usize| world.table.waiters().nth(which).map(|w| w.id);
+    let any = |world: &World, which: usize| {
+        let all = world.table.waiters().map(|w| w.id).chain(world.table.holds().map(|h| h.request));
+        all.collect::<Vec<_>>().get(which).copied()
+    };
+    match op {
+        Op::Ask(wish, nested) => {
+            let parent = world.table.frames().find(|frame| !frame.ended).map(|frame| frame.id);
+            let wish =
+                if nested { parent.map(|p| wish.clone().under(p)).unwrap_or(wish) } else { wish };
+            world.ask(wish);
+        }
+        Op::Release(pid, key) => drop(world.release(pid, KEYS[key])),
+        Op::ReleaseAll(pid) => {
+            let frame = world.frame(pid);
+            world.apply(Change::Release(Release::All { frame }));
+        }
+        Op::Die(pid) => drop(world.die(pid)),
+        Op::Withdraw(which, why) => {
+            if let Some(request) = any(world, which) {
+                world.apply(Change::Withdraw { request, why });
+            }
+        }
+        Op::Suspend(which) => {
+            if let Some(request) = any(world, which) {
+                world.apply(Change::Suspend { request });
+            }
+        }
+        Op::Resume(which) => {
+            if let Some(request) = waiter(world, which) {
+                world.apply(Change::Resume { request });
+            }
+        }
+        Op::Detach => drop(world.apply(Change::Detach { host: HostId(0) })),
+        Op::Resize(key, view) => drop(world.resize(KEYS[key], view)),
+        Op::Force(which) => {
+            let token = world.table.holds().nth(which).map(|hold| hold.token);
+            if let Some(token) = token {
+                world.apply(Change::Release(Release::Hold { token, forced: true }));
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_step_is_right_by_the_letter(ops in prop::collection::vec(op(), 1..50)) {
+        let mut world = World::new();
+        world.apply(Change::Policy { bypass_max: 3 });
+        for op in ops {
+            run(&mut world, op);
+        }
+    }
+
+    #[test]
+    fn a_log_replays_under_other_rules_without_deciding(ops in prop::collection::vec(op(), 1..60)) {
+        let mut world = World::new();
+        for op in ops {
+            run(&mut world, op);
+        }
+        let mut other = Table::new(Rules::NewestFirst);
+        for (at, (entry, outcomes)) in world.log.iter().enumerate() {
+            other.replay(Revision(at as u64 + 1), entry, outcomes).unwrap();
+        }
+        let overtaken_aside = |mut state: Snapshot| {
+            state.waiters.iter_mut().for_each(|waiter| waiter.overtaken.clear());
+            state
+        };
+        prop_assert_eq!(overtaken_aside(other.snapshot()), overtaken_aside(world.table.snapshot()));
+    }
+
+    #[test]
+    fn everything_ends_when_everybody_has_ended(ops in prop::collection::vec(op(), 1..60)) {
+        let mut world = World::new();
+        for op in ops {
+            run(&mut world, op);
+        }
+        for key in KEYS {
+            world.resize(key, None);
+        }
+        for _ in 0..2 {
+            let frames: Vec<FrameId> = world.table.frames().map(|frame| frame.id).collect();
+            for frame in frames {
+                world.apply(Change::End { frame });
+            }
+            let kept: Vec<Token> = world.table.holds().map(|hold| hold.token).collect();
+            for token in kept {
+                world.apply(Change::Release(Release::Hold { token, forced: false }));
+            }
+        }
+        let state = world.table.snapshot();
+        prop_assert!(state.frames.is_empty() && state.holds.is_empty() && state.waiters.is_empty());
+        prop_assert_eq!(world.table.keys(None).count(), 0);
+        prop_assert!(world.table.sessions.is_empty() && world.table.tags.is_empty());
+        prop_assert!(world.table.owners.is_empty() && world.table.granted.is_empty());
+    }
+}

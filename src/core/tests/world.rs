@@ -1,0 +1,203 @@
+//! A table and short words for what happens to it. After every entry the table is held against
+//! plain, slow reasoning over its snapshot ([`super::brute`]), and its outcomes are replayed.
+
+use super::super::*;
+use super::brute;
+
+/// A table with a checking eye on it.
+pub(super) struct World {
+    pub(super) table: Table,
+    pub(super) log: Vec<(Entry, Vec<Outcome>)>,
+    tags: u128,
+}
+
+/// A request in the making.
+#[derive(Clone, Debug)]
+pub(super) struct Wish {
+    pub(super) pid: u32,
+    pub(super) items: Vec<Item>,
+    pub(super) wait: Wait,
+    pub(super) priority: i32,
+    pub(super) parent: Option<FrameId>,
+    pub(super) provisional: bool,
+    pub(super) children: bool,
+}
+
+pub(super) fn key(text: &str) -> Key {
+    Key::new(text).unwrap()
+}
+
+pub(super) fn owner(pid: u32) -> Owner {
+    Owner::Process(ProcessId { pid, started: 1, inode: 0 })
+}
+
+/// Process `pid` wants something and waits for it.
+pub(super) fn by(pid: u32) -> Wish {
+    let wait = Wait::Yes { until: None };
+    let (items, parent) = (Vec::new(), None);
+    Wish { pid, items, wait, priority: 0, parent, provisional: false, children: false }
+}
+
+impl Wish {
+    pub(super) fn item(mut self, name: &str, count: u64, view: Option<View>) -> Self {
+        self.items.push(Item { key: key(name), ask: Ask::Counted { count, view } });
+        self
+    }
+
+    /// One slot of a canal view.
+    pub(super) fn canal(self, name: &str, per: u64, buckets: u64) -> Self {
+        self.item(name, 1, Some(View::Canal { per, buckets }))
+    }
+
+    /// One slot of a slots lock.
+    pub(super) fn slots(self, name: &str, slots: u64) -> Self {
+        self.item(name, 1, Some(View::Slots { slots }))
+    }
+
+    /// One slot under the lock's own view.
+    pub(super) fn bare(self, name: &str) -> Self {
+        self.item(name, 1, None)
+    }
+
+    pub(super) fn now(mut self) -> Self {
+        self.wait = Wait::No;
+        self
+    }
+
+    pub(super) fn priority(mut self, priority: i32) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    pub(super) fn under(mut self, parent: FrameId) -> Self {
+        self.parent = Some(parent);
+        self
+    }
+}
+
+impl Wish {
+    pub(super) fn change(self, tag: Tag) -> Change {
+        Change::Request(Box::new(Request {
+            tag,
+            host: HostId(0),
+            owner: owner(self.pid),
+            parent: self.parent,
+            uid: 1000,
+            command: Command(format!("job {}", self.pid)),
+            items: self.items,
+            wait: self.wait,
+            priority: self.priority,
+            provisional: self.provisional,
+            children: self.children,
+        }))
+    }
+}
+
+/// Applies without brute force, for worlds too large for it.
+pub(super) fn apply_unchecked(table: &mut Table, change: Change) -> Vec<Outcome> {
+    let entry = Entry { version: ENTRY_VERSION, at: UnixMillis(0), change };
+    let mut outcomes = Vec::new();
+    table.apply(Revision(table.revision().0 + 1), &entry, &mut outcomes);
+    outcomes
+}
+
+impl World {
+    pub(super) fn new() -> Self {
+        Self::with(Rules::Current)
+    }
+
+    pub(super) fn with(rules: Rules) -> Self {
+        Self { table: Table::new(rules), log: Vec::new(), tags: 0 }
+    }
+
+    pub(super) fn apply(&mut self, change: Change) -> Vec<Outcome> {
+        let at = UnixMillis(self.table.revision().0 + 1_000);
+        let entry = Entry { version: ENTRY_VERSION, at, change };
+        let before = self.table.clone();
+        let mut outcomes = Vec::new();
+        self.table.apply(Revision(before.revision().0 + 1), &entry, &mut outcomes);
+        brute::check_step(&before, &entry, &outcomes, &self.table);
+        self.log.push((entry, outcomes.clone()));
+        outcomes
+    }
+
+    /// Asks, and returns the request with everything that was decided.
+    pub(super) fn ask(&mut self, wish: Wish) -> (RequestId, Vec<Outcome>) {
+        self.tags += 1;
+        let outcomes = self.apply(wish.change(Tag(self.tags)));
+        (RequestId(self.table.revision().0), outcomes)
+    }
+
+    /// Asks for something that must be granted at once.
+    pub(super) fn take(&mut self, wish: Wish) -> Granted {
+        let (request, outcomes) = self.ask(wish);
+        granted(&outcomes, request).unwrap_or_else(|| panic!("not granted: {outcomes:?}"))
+    }
+
+    /// Asks for something that must wait.
+    pub(super) fn wait(&mut self, wish: Wish) -> RequestId {
+        let (request, outcomes) = self.ask(wish);
+        assert!(self.table.waiter(request).is_some(), "does not wait: {outcomes:?}");
+        request
+    }
+
+    /// Asks for something that must be refused.
+    pub(super) fn refused(&mut self, wish: Wish) -> Refusal {
+        let (request, outcomes) = self.ask(wish);
+        let why = outcomes.iter().find_map(|outcome| match outcome {
+            Outcome::Refused { request: id, why } if *id == request => Some(why.clone()),
+            _ => None,
+        });
+        why.unwrap_or_else(|| panic!("not refused: {outcomes:?}"))
+    }
+
+    pub(super) fn frame(&self, pid: u32) -> FrameId {
+        self.table.frame_of(HostId(0), &owner(pid)).unwrap_or(FrameId(u64::MAX))
+    }
+
+    pub(super) fn die(&mut self, pid: u32) -> Vec<RequestId> {
+        let frame = self.frame(pid);
+        grants(&self.apply(Change::End { frame }))
+    }
+
+    pub(super) fn release(&mut self, pid: u32, name: &str) -> Vec<Outcome> {
+        let frame = self.frame(pid);
+        self.apply(Change::Release(Release::Latest { frame, key: key(name) }))
+    }
+
+    pub(super) fn resize(&mut self, name: &str, view: Option<View>) -> Vec<Outcome> {
+        self.apply(Change::Resize { key: key(name), view })
+    }
+
+    pub(super) fn held(&self, name: &str) -> u64 {
+        self.table.report(&key(name)).held
+    }
+}
+
+pub(super) fn granted(outcomes: &[Outcome], request: RequestId) -> Option<Granted> {
+    outcomes.iter().find_map(|outcome| match outcome {
+        Outcome::Granted(granted) if granted.request == request => Some(granted.clone()),
+        _ => None,
+    })
+}
+
+/// The requests granted, in order.
+pub(super) fn grants(outcomes: &[Outcome]) -> Vec<RequestId> {
+    let granted = |outcome: &Outcome| match outcome {
+        Outcome::Granted(granted) => Some(granted.request),
+        _ => None,
+    };
+    outcomes.iter().filter_map(granted).collect()
+}
+
+/// A failed test shows the history that led to it.
+impl Drop for World {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for (entry, outcomes) in &self.log {
+                println!("after {:?}\n      {outcomes:?}", entry.change);
+            }
+            println!("the next step failed");
+        }
+    }
+}
