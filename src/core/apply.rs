@@ -97,6 +97,7 @@ impl Table {
             Outcome::Released { keys, frame, .. } => {
                 turn.dirty.extend(keys.iter().cloned());
                 turn.touched.insert(*frame);
+                turn.edges |= self.entangled.contains(&self.session(*frame));
             }
             _ => {}
         }
@@ -131,6 +132,7 @@ impl Table {
         if let Some(waiter) = self.waiters.get(&request) {
             turn.dirty.extend(waiter.request.items.iter().map(|item| item.key.clone()));
             turn.touched.insert(waiter.frame);
+            turn.edges = true;
         }
     }
 

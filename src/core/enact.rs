@@ -5,7 +5,7 @@
 //! outcomes and decides nothing.
 
 use super::lock::Lock;
-use super::table::{Frame, Session, class};
+use super::table::{Frame, class};
 use super::{
     Ask, Change, Entry, FrameId, FrameState, Granted, HeldItem, HoldState, Key, Outcome, Request,
     RequestId, Slots, Token, View, WaiterState, WaiterStatus,
@@ -342,7 +342,7 @@ impl Table {
         if !state.ended {
             self.owners.insert((state.host, state.owner.clone()), id);
         }
-        self.sessions.entry(root).or_insert_with(Session::default).frames.insert(id);
+        self.sessions.entry(root).or_default().frames.insert(id);
         let (holds, shares, waiters) = Default::default();
         self.frames.insert(id, Frame { state, root, children: 0, holds, shares, waiters });
     }
