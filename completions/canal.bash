@@ -1,0 +1,149 @@
+# bash completion for canal; needs bash-completion.
+# shellcheck shell=bash
+# shellcheck disable=SC2154  # cur, prev, words and cword are set by _init_completion
+
+# Puts the keys that begin with $cur into COMPREPLY, quoted for the shell.
+_canal_keys() {
+    local key prefix=${cur//\\/}
+    prefix=${prefix#[\"\']}
+    while IFS= read -r key; do
+        # What contains = or : cannot stand on the command line.
+        [[ $key == *[=:]* ]] || COMPREPLY+=("$(printf %q "$key")")
+    done < <("$1" "${socket[@]}" complete keys -- "$prefix" 2>/dev/null)
+}
+
+# Hands the command that begins at word $1 to its own completion.
+_canal_command() {
+    # _command_offset counts in COMP_WORDS, where = and : are words of their own.
+    local at=0 i joined
+    for ((i = 0; i < $1; i++)); do
+        joined=${COMP_WORDS[at++]}
+        while [[ $joined != "${words[i]}" ]] && ((at < ${#COMP_WORDS[@]})); do
+            joined+=${COMP_WORDS[at++]}
+        done
+    done
+    _command_offset "$at"
+}
+
+_canal() {
+    local cur prev words cword split
+    _init_completion -s -n : || return
+
+    local everywhere='--socket --no-start -q --quiet -v --verbose -h --help'
+    local lock='-k --key --per --buckets -j --slots --count'
+    local wait='-n --no-wait -w --wait -E --conflict-exit-code --priority'
+    local verbs='run acquire release status resize daemon completions man help'
+
+    # What stands before the cursor: the verb, options that take a value, the first operand.
+    local verb='' operand=0 string='' i socket=()
+    for ((i = 1; i < cword; i++)); do
+        case ${words[i]} in
+            --)
+                ((operand)) || operand=$((i + 1))
+                break
+                ;;
+            --socket)
+                socket=(--socket "${words[++i]}")
+                ;;
+            --socket=*)
+                socket=("${words[i]}")
+                ;;
+            --key | --per | --buckets | --slots | --count | --wait | --conflict-exit-code | \
+                --priority | --max-run | --kill-after | --signal | --pid | --token | --idle-exit)
+                ((i++))
+                ;;
+            --*) ;;
+            -*c)
+                string=given
+                ((i++))
+                ;;
+            -*[kjwE])
+                # A value may be attached: -kj is the key j.
+                [[ ${words[i]} == -*[kjwEc]*[kjwEc] ]] || ((i++))
+                ;;
+            -*) ;;
+            *)
+                if [[ ! $verb ]]; then
+                    verb=${words[i]}
+                elif ((!operand)); then
+                    operand=$i
+                fi
+                [[ $verb == run ]] && ((operand)) && break
+                ;;
+        esac
+    done
+
+    if [[ $verb == run ]] && ((operand && operand <= cword)); then
+        _canal_command "$operand"
+        return
+    fi
+
+    case $prev in
+        --key | -*k)
+            if [[ $verb == run || $verb == acquire ]]; then
+                _canal_keys "$1"
+                return
+            fi
+            ;;
+        --socket)
+            _filedir
+            return
+            ;;
+        --signal)
+            mapfile -t COMPREPLY < <(compgen -W 'TERM INT HUP QUIT KILL USR1 USR2 ALRM' -- "$cur")
+            return
+            ;;
+        --pid)
+            _pids
+            return
+            ;;
+        --wait | --max-run | --kill-after | --idle-exit | -*w)
+            mapfile -t COMPREPLY < <(compgen -W '10s 1m 10m 1h infinity' -- "$cur")
+            return
+            ;;
+        --per | --buckets | --slots | --count | --conflict-exit-code | --priority | --token | -*[jEc])
+            return
+            ;;
+    esac
+    $split && return
+
+    local options=
+    case $verb in
+        '')
+            options="$everywhere -V --version"
+            [[ $cur == -* ]] || options=$verbs
+            ;;
+        run)
+            options="$lock $wait -c --max-run --kill-after --signal --with-children $everywhere"
+            if [[ $cur != -* ]]; then
+                # -c STRING is the whole command.
+                [[ $string ]] || _canal_command "$cword"
+                return
+            fi
+            ;;
+        acquire) options="$lock $wait --pid --json $everywhere" ;;
+        release) options="--all --force --token --pid --json $everywhere" ;;
+        status) options="--json --watch $everywhere" ;;
+        resize) options="--per --buckets -j --slots --forget --json $everywhere" ;;
+        daemon) options="--stop --replace --idle-exit --discard-journal $everywhere" ;;
+        completions)
+            options=$everywhere
+            [[ $cur == -* ]] || options='bash zsh fish'
+            ;;
+        man)
+            options=$everywhere
+            if [[ $cur != -* ]]; then
+                _filedir -d
+                return
+            fi
+            ;;
+        help) options=$verbs ;;
+    esac
+    if [[ $cur != -* && $verb == @(release|status|resize) ]]; then
+        ((operand)) || _canal_keys "$1"
+        return
+    fi
+    mapfile -t COMPREPLY < <(compgen -W "$options" -- "$cur")
+}
+
+complete -F _canal canal

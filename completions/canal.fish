@@ -1,0 +1,146 @@
+# fish completion for canal
+
+# Prints the verb, and then the words from the first operand of it on, the one under the cursor too.
+function __canal_words
+    set -l words (commandline -opc)
+    set -e words[1]
+    set -l verb
+    while set -q words[1]
+        set -l word $words[1]
+        set -e words[1]
+        switch $word
+            case --
+                break
+            case --socket --key --per --buckets --slots --count --wait --conflict-exit-code \
+                --priority --max-run --kill-after --signal --pid --token --idle-exit
+                set -e words[1]
+            case '--*'
+            case '-*'
+                # The value of a short option is attached, or the next word.
+                string match -qr '^-[nqvhV]*[kjwEc]$' -- $word; and set -e words[1]
+            case '*'
+                if set -q verb[1]
+                    set -p words $word
+                    break
+                end
+                set verb $word
+        end
+        # Past `--`, or no words left: what is under the cursor may be the operand.
+    end
+    set -q verb[1]; and printf '%s\n' $verb $words
+end
+
+# Whether the verb is one of the arguments, or there is none and no argument. With `run` it is so
+# only before the command begins.
+function __canal_at
+    set -l words (__canal_words)
+    if not set -q words[1]
+        return (count $argv)
+    end
+    contains -- $words[1] $argv; or return
+    test $words[1] != run; and return
+    not __canal_in_command
+end
+
+# Whether the command of `canal run` has begun before the cursor.
+function __canal_in_command
+    set -l words (__canal_words)
+    test "$words[1]" = run; or return
+    set -q words[2]; and return
+    # `canal run -k x -- |`
+    set -l before (commandline -opc)
+    contains -- -- $before
+end
+
+# Whether the word under the cursor may be the command of `canal run`.
+function __canal_before_command
+    __canal_at run; and not string match -q -- '-*' (commandline -ct)
+end
+
+# Completes the command of `canal run` as if it stood alone.
+function __canal_command
+    set -l words (__canal_words)
+    set -e words[1]
+    set -l line (string escape -- $words | string join ' ')
+    # The last word is not escaped: it is what is being completed.
+    complete -C (string trim -l -- "$line "(commandline -ct))
+end
+
+function __canal_keys
+    set -l words (commandline -opc)
+    set -l socket
+    for at in (seq 2 (count $words))
+        switch $words[$at]
+            case --socket
+                set socket --socket $words[(math $at + 1)]
+            case '--socket=*'
+                set socket $words[$at]
+        end
+    end
+    # What contains = or : cannot stand on the command line.
+    $words[1] $socket complete keys -- (commandline -ct | string replace -r '^(--key=|-k)' '') 2>/dev/null | string match -rv '[=:]'
+end
+
+complete -c canal -f
+
+set -l verbs run acquire release status resize daemon completions man
+complete -c canal -n __canal_at -a run -d 'Take the lock, run a command, give the lock back'
+complete -c canal -n __canal_at -a acquire -d 'Take the lock for a process'
+complete -c canal -n __canal_at -a release -d 'Give back what a process holds'
+complete -c canal -n __canal_at -a status -d 'Show who holds what, and why others wait'
+complete -c canal -n __canal_at -a resize -d 'Store the capacity of a lock'
+complete -c canal -n __canal_at -a daemon -d 'Run the daemon, stop it, or replace it'
+complete -c canal -n __canal_at -a completions -d 'Print the completion script of a shell'
+complete -c canal -n __canal_at -a man -d 'Write the man pages into a directory'
+complete -c canal -n __canal_at -a help -d 'Explain a command'
+complete -c canal -n __canal_at -s V -l version -d 'Print version'
+complete -c canal -n '__canal_at help' -a "$verbs"
+
+for at in __canal_at "__canal_at $verbs"
+    complete -c canal -n $at -l socket -r -F -d 'Talk to the daemon of this socket'
+    complete -c canal -n $at -l no-start -d 'Do not start a daemon'
+    complete -c canal -n $at -s q -l quiet -d 'Say nothing on stderr'
+    complete -c canal -n $at -s v -l verbose -d 'Say more'
+    complete -c canal -n $at -s h -l help -d 'Print help'
+end
+
+set -l at '__canal_at run acquire'
+complete -c canal -n $at -s k -l key -x -a '(__canal_keys)' -d 'Key of the lock'
+complete -c canal -n $at -l count -x -d 'Take so many slots at once'
+complete -c canal -n $at -s n -l no-wait -d 'Do not wait'
+complete -c canal -n $at -s w -l wait -x -a '10s 1m 10m 1h infinity' -d 'Wait at most so long'
+complete -c canal -n $at -s E -l conflict-exit-code -x -d 'Exit code when busy or the wait is over'
+complete -c canal -n $at -l priority -x -d 'Go before waiters of a lower priority'
+
+set -l at '__canal_at run acquire resize'
+complete -c canal -n $at -l per -x -d 'At most so many in each bucket'
+complete -c canal -n $at -l buckets -x -d 'How many buckets there are now'
+complete -c canal -n $at -s j -l slots -x -d 'At most so many at once'
+
+set -l at '__canal_at run'
+complete -c canal -n $at -s c -x -d 'Run a string with sh -c'
+complete -c canal -n $at -l max-run -x -a '10s 1m 10m 1h infinity' -d 'End the command after so long'
+complete -c canal -n $at -l kill-after -x -a '10s 1m 10m 1h infinity' -d 'Kill it so long after the signal'
+complete -c canal -n $at -l signal -x -a 'TERM INT HUP QUIT KILL USR1 USR2 ALRM' -d 'The signal by which --max-run ends it'
+complete -c canal -n $at -l with-children -d 'Keep the lock for processes that it started'
+complete -c canal -n '__canal_before_command; or __canal_in_command' -a '(__canal_command)'
+
+complete -c canal -n '__canal_at acquire release' -l pid -x -a '(__fish_complete_pids)' -d 'The process that holds'
+complete -c canal -n '__canal_at acquire release status resize' -l json -d 'Print JSON'
+complete -c canal -n '__canal_at release status resize' -a '(__canal_keys)' -d 'Key'
+
+complete -c canal -n '__canal_at release' -l all -d 'Everything that the process holds'
+complete -c canal -n '__canal_at release' -l force -d 'Break the hold that --token names'
+complete -c canal -n '__canal_at release' -l token -x -d 'Token of the hold to break'
+
+complete -c canal -n '__canal_at status' -l watch -d 'Show it again after each change'
+
+complete -c canal -n '__canal_at resize' -l forget -d 'Forget what is stored'
+
+complete -c canal -n '__canal_at daemon' -l stop -d 'Stop the daemon that runs'
+complete -c canal -n '__canal_at daemon' -l replace -d 'Stop the daemon that runs and take its place'
+complete -c canal -n '__canal_at daemon' -l idle-exit -x -a '10s 1m 10m 1h infinity' -d 'End after so long without work'
+complete -c canal -n '__canal_at daemon' -l discard-journal -d 'Set a journal aside that cannot be used'
+
+complete -c canal -n '__canal_at completions' -a 'bash zsh fish'
+complete -c canal -n '__canal_at man' -a '(__fish_complete_directories)'

@@ -80,6 +80,9 @@ pub(crate) enum Verb {
 
 /// Take the lock, run a command, give the lock back
 #[derive(Args, Debug)]
+#[command(
+    override_usage = "canal run [OPTIONS] --key KEY [--] COMMAND [ARG]...\n       canal run [OPTIONS] --key KEY -c STRING"
+)]
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) lock: LockArgs,
@@ -88,7 +91,7 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) how: HowArgs,
     /// The command and its arguments; options of canal end where it begins
-    #[arg(value_name = "COMMAND", trailing_var_arg = true)]
+    #[arg(value_name = "COMMAND", trailing_var_arg = true, help_heading = None)]
     pub(crate) command: Vec<OsString>,
 }
 
@@ -116,6 +119,7 @@ pub(crate) struct HowArgs {
 
 /// Take the lock for a process, until it gives it back or ends
 #[derive(Args, Debug)]
+#[command(override_usage = "canal acquire [OPTIONS] --key KEY [--pid PID]")]
 pub(crate) struct AcquireArgs {
     #[command(flatten)]
     pub(crate) lock: LockArgs,
@@ -124,7 +128,7 @@ pub(crate) struct AcquireArgs {
     #[command(flatten)]
     pub(crate) whose: WhoseArgs,
     /// Print what was granted, or why not, as JSON
-    #[arg(long)]
+    #[arg(long, help_heading = None)]
     pub(crate) json: bool,
 }
 
@@ -132,12 +136,15 @@ pub(crate) struct AcquireArgs {
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct WhoseArgs {
     /// The process to whom the lock belongs; in a script: --pid $$ [default: the parent process]
-    #[arg(long, value_name = "PID", value_parser = pid, allow_negative_numbers = true)]
+    #[arg(long, value_name = "PID", value_parser = pid, allow_negative_numbers = true, help_heading = None)]
     pub(crate) pid: Option<u32>,
 }
 
 /// Give back what a process holds
 #[derive(Args, Debug)]
+#[command(
+    override_usage = "canal release [--pid PID] KEY\n       canal release [--pid PID] --all\n       canal release --force --token T"
+)]
 pub(crate) struct ReleaseArgs {
     /// The process's latest hold of this key
     #[arg(value_name = "KEY", value_parser = plain_key)]
@@ -174,6 +181,9 @@ pub(crate) struct StatusArgs {
 
 /// Store the capacity of a lock; those who follow it see it at once
 #[derive(Args, Debug)]
+#[command(
+    override_usage = "canal resize KEY --per P [--buckets B]\n       canal resize KEY --slots N\n       canal resize KEY --forget"
+)]
 pub(crate) struct ResizeArgs {
     /// The lock's key
     #[arg(value_name = "KEY", value_parser = plain_key)]
@@ -226,11 +236,8 @@ pub(crate) struct CompletionsArgs {
 /// A shell that has a completion script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Shell {
-    /// GNU bash with bash-completion
     Bash,
-    /// zsh
     Zsh,
-    /// fish
     Fish,
 }
 

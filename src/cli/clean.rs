@@ -37,6 +37,22 @@ pub(crate) fn cut(text: &str, columns: usize) -> String {
     if columns == 0 { String::new() } else { format!("{}…", &text[..end]) }
 }
 
+/// The text in lines of at most so many columns, broken at blanks.
+pub(crate) fn fold(text: &str, columns: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) if width(line) + 1 + width(word) <= columns => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -55,5 +71,11 @@ mod tests {
         assert_eq!(cut("漢字漢字", 4), "漢…");
         assert_eq!(cut("abc", 1), "…");
         assert_eq!(cut("abc", 0), "");
+    }
+
+    #[test]
+    fn lines_are_folded_at_blanks() {
+        assert_eq!(fold("aa bb cc", 5), ["aa bb", "cc"]);
+        assert_eq!(fold("aaaaaaaa b", 5), ["aaaaaaaa", "b"]);
     }
 }

@@ -9,7 +9,7 @@ use crate::protocol::place::{Place, Rule};
 
 /// Where the daemon is.
 pub(crate) fn place(global: &Global) -> Result<Place, Failed> {
-    Place::find(global.socket.as_deref(), geteuid().as_raw()).map_err(Failed::new)
+    Place::find_with_environment(global.socket.as_deref(), geteuid().as_raw()).map_err(Failed::new)
 }
 
 /// Connects, starting a daemon if need be and allowed.

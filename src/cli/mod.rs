@@ -61,7 +61,7 @@ pub fn definition() -> clap::Command {
 
 /// The man pages as `canal man` writes them: file name and text.
 #[must_use]
-pub fn man_pages() -> Vec<(String, Vec<u8>)> {
+pub fn man_pages() -> Vec<(String, String)> {
     man::pages()
 }
 

@@ -12,11 +12,18 @@ use clap::Command;
 use clap_mangen::Man;
 
 use super::args::ManArgs;
+use super::clean::fold;
 use super::definition;
 use super::failed::Failed;
 
 /// The line of a text that stands for the options.
 const OPTIONS_HERE: &str = ".\\\" OPTIONS\n";
+
+/// When the texts were last changed in substance.
+const DATE: &str = "2026-11-20";
+
+/// The longest line of text that is made.
+const LINE_MAX: usize = 79;
 
 /// Of each page about a command what its definition does not say.
 const TEXTS: &[(&str, &str)] = &[
@@ -47,36 +54,59 @@ pub(crate) fn run(args: &ManArgs) -> Result<ExitCode, Failed> {
 }
 
 /// All pages: file name and text.
-pub(crate) fn pages() -> Vec<(String, Vec<u8>)> {
+pub(crate) fn pages() -> Vec<(String, String)> {
     let canal = definition();
     let verbs = canal.get_subcommands().filter(|verb| !verb.is_hide_set());
     let commands = verbs.filter(|verb| verb.get_name() != "help").cloned();
     let mut pages: Vec<_> = std::iter::once(canal.clone()).chain(commands).map(page).collect();
-    pages.extend(BY_HAND.iter().map(|(name, text)| ((*name).to_owned(), text.as_bytes().to_vec())));
+    pages.extend(BY_HAND.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())));
     pages
 }
 
-fn page(command: Command) -> (String, Vec<u8>) {
+fn page(command: Command) -> (String, String) {
     let name = command.get_display_name().unwrap_or("canal").to_owned();
     let text = TEXTS.iter().find(|(of, _)| *of == name).map_or("", |(_, text)| text);
-    let man = Man::new(command.version(env!("CARGO_PKG_VERSION")))
+    let man = Man::new(command)
         .title(name.to_uppercase())
+        .date(DATE)
         .source(concat!("canal ", env!("CARGO_PKG_VERSION")))
         .manual("canal");
     let mut roff = Vec::new();
-    let (above, below) = text.split_once(OPTIONS_HERE).unwrap_or((text, ""));
     // Writing into memory does not fail.
-    let _ = head(&man, &mut roff);
-    roff.extend(above.as_bytes());
-    let _ = man.render_options_section(&mut roff);
-    roff.extend(below.as_bytes());
-    (man.get_filename(), roff)
+    let _ = render(&man, text, &mut roff);
+    (man.get_filename(), String::from_utf8_lossy(&roff).into_owned())
 }
 
-fn head(man: &Man, roff: &mut Vec<u8>) -> io::Result<()> {
+/// Title, name, and the text with the options in it. In a synopsis made from the definition the
+/// options would hide the command, so that is part of the text.
+fn render(man: &Man, text: &str, roff: &mut Vec<u8>) -> io::Result<()> {
+    let (above, below) = text.split_once(OPTIONS_HERE).unwrap_or((text, ""));
     man.render_title(roff)?;
     man.render_name_section(roff)?;
-    man.render_synopsis_section(roff)
+    roff.extend(above.as_bytes());
+    let mut options = Vec::new();
+    man.render_options_section(&mut options)?;
+    roff.extend(tidy(&String::from_utf8_lossy(&options)).as_bytes());
+    roff.extend(below.as_bytes());
+    Ok(())
+}
+
+/// Value names without the angle brackets of a usage line, and lines that fit in a terminal.
+fn tidy(roff: &str) -> String {
+    let mut tidy = String::new();
+    // Empty lines would be paragraphs of their own.
+    for line in roff.lines().filter(|line| !line.is_empty()) {
+        let line = line.replace("<\\fI", "\\fI").replace("\\fR>", "\\fR");
+        let line = line.replace("\\fI<", "\\fI").replace(">\\fR", "\\fR");
+        if line.starts_with(['.', '\\']) {
+            tidy.push_str(&line);
+        } else {
+            // No word of an option's help begins with what would make its line a request.
+            tidy.push_str(&fold(&line, LINE_MAX).join("\n"));
+        }
+        tidy.push('\n');
+    }
+    tidy.replace(".br\n.br\n", ".br\n")
 }
 
 #[cfg(test)]

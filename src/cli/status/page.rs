@@ -2,7 +2,7 @@
 
 use anstyle::Style;
 
-use crate::cli::clean::{cut, width};
+use crate::cli::clean::{cut, fold, width};
 
 /// How many columns a row has; the last takes what is left of the line.
 pub(super) const COLUMNS: usize = 7;
@@ -109,22 +109,6 @@ fn row(cells: &[String; COLUMNS], widths: &[usize], columns: Option<usize>) -> S
     }
 }
 
-/// The text in lines of at most so many columns, broken at blanks.
-fn fold(text: &str, columns: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        match lines.last_mut() {
-            Some(line) if line.is_empty() => line.push_str(word),
-            Some(line) if width(line) + 1 + width(word) <= columns => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -157,11 +141,5 @@ mod tests {
         assert_eq!(width(line.trim_end()), 40);
         assert!(line.ends_with("…  2 of 3 held\n"));
         assert!(page.render(None).starts_with(&"n".repeat(100)));
-    }
-
-    #[test]
-    fn notes_are_folded_at_blanks() {
-        assert_eq!(fold("aa bb cc", 5), ["aa bb", "cc"]);
-        assert_eq!(fold("aaaaaaaa b", 5), ["aaaaaaaa", "b"]);
     }
 }

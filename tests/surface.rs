@@ -1,0 +1,198 @@
+//! What a user sees of the program beside the program itself: man pages and completion scripts
+//! match the definition of the command line, and the sources keep the house rules.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::Arg;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Every option that is shown, as it is typed, of every command.
+fn options() -> BTreeSet<String> {
+    let canal = canal::cli::definition();
+    let verbs = canal.get_subcommands().filter(|verb| !verb.is_hide_set());
+    std::iter::once(&canal)
+        .chain(verbs)
+        .flat_map(clap::Command::get_arguments)
+        .filter(|arg| !arg.is_hide_set())
+        .flat_map(spellings)
+        .collect()
+}
+
+fn spellings(arg: &Arg) -> Vec<String> {
+    let short = arg.get_short().map(|short| format!("-{short}"));
+    let long = arg.get_long().map(|long| format!("--{long}"));
+    short.into_iter().chain(long).collect()
+}
+
+fn verbs() -> Vec<String> {
+    let canal = canal::cli::definition();
+    let shown = canal.get_subcommands().filter(|verb| !verb.is_hide_set());
+    shown.map(|verb| verb.get_name().to_owned()).collect()
+}
+
+fn script(name: &str) -> String {
+    fs::read_to_string(root().join("completions").join(name)).unwrap()
+}
+
+/// The options that a script for bash or zsh names.
+fn named(script: &str) -> BTreeSet<String> {
+    let code = script.lines().filter(|line| !line.trim_start().starts_with('#'));
+    let words = code.flat_map(|line| {
+        line.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-')).map(str::to_owned)
+    });
+    let option = |word: &String| {
+        let long = word.strip_prefix("--").is_some_and(|name| !name.is_empty());
+        let short = word.len() == 2 && word.starts_with('-') && !word.ends_with('-');
+        long || short
+    };
+    words.filter(option).collect()
+}
+
+/// The options that the script for fish names: `-s x` and `-l word` of `complete`.
+fn named_by_fish(script: &str) -> BTreeSet<String> {
+    let mut options = BTreeSet::new();
+    for line in script.lines().filter(|line| line.trim_start().starts_with("complete -c canal")) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        for pair in words.windows(2) {
+            match pair[0] {
+                "-s" => options.insert(format!("-{}", pair[1])),
+                "-l" => options.insert(format!("--{}", pair[1])),
+                _ => false,
+            };
+        }
+    }
+    options
+}
+
+#[test]
+fn bash_and_zsh_know_every_option_and_invent_none() {
+    let known = options();
+    // What the scripts say to bash, zsh and the programs they call.
+    let foreign: &[(&str, &[&str])] = &[
+        ("canal.bash", &["-r", "-s", "-W", "-t", "-d", "-F", "-n"]),
+        ("_canal", &["-A", "-C", "-S", "-a", "-e", "-i", "-s", "-t"]),
+    ];
+    for (name, foreign) in foreign {
+        let named = named(&script(name));
+        let missing: Vec<_> = known.difference(&named).collect();
+        assert!(missing.is_empty(), "{name} does not know {missing:?}");
+        let invented: Vec<_> =
+            named.difference(&known).filter(|word| !foreign.contains(&word.as_str())).collect();
+        assert!(invented.is_empty(), "{name} invents {invented:?}");
+    }
+}
+
+#[test]
+fn fish_knows_every_option_and_invents_none() {
+    assert_eq!(named_by_fish(&script("canal.fish")), options());
+}
+
+#[test]
+fn each_script_knows_every_command() {
+    for name in ["canal.bash", "_canal", "canal.fish"] {
+        let script = script(name);
+        for verb in verbs() {
+            let word = script.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| word == verb);
+            assert!(word, "{name} does not know {verb}");
+        }
+    }
+}
+
+/// `UPDATE=1 cargo test --test surface` writes the pages anew.
+#[test]
+fn the_man_pages_are_those_that_the_program_writes() {
+    let dir = root().join("man");
+    let pages = canal::cli::man_pages();
+    if std::env::var_os("UPDATE").is_some() {
+        for (name, text) in &pages {
+            fs::write(dir.join(name), text).unwrap();
+        }
+    }
+    let names: BTreeSet<_> = pages.iter().map(|(name, _)| name.clone()).collect();
+    let there = fs::read_dir(&dir).unwrap().map(|f| f.unwrap().file_name().into_string().unwrap());
+    assert_eq!(there.collect::<BTreeSet<_>>(), names);
+    for (name, text) in &pages {
+        let found = fs::read_to_string(dir.join(name)).unwrap();
+        assert!(found == *text, "man/{name} is out of date: UPDATE=1 cargo test --test surface");
+    }
+}
+
+#[test]
+fn man_pages_have_no_errors() {
+    if Command::new("mandoc").arg("-T").arg("lint").arg("/dev/null").output().is_err() {
+        eprintln!("skipped: mandoc is not installed");
+        return;
+    }
+    for (name, _) in canal::cli::man_pages() {
+        let page = root().join("man").join(&name);
+        let mut lint = Command::new("mandoc");
+        let lint = lint.args(["-T", "lint", "-W", "warning"]).arg(&page).output().unwrap();
+        let said = String::from_utf8_lossy(&lint.stdout).into_owned();
+        assert!(said.is_empty(), "{said}");
+    }
+}
+
+fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|ext| ext == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// Which parts of the project a layer may use; see docs/architecture.md.
+const LAYERS: &[(&str, &[&str])] = &[
+    ("core", &[]),
+    ("sys", &[]),
+    ("log", &["core", "sys"]),
+    ("protocol", &["core"]),
+    ("daemon", &["core", "log", "protocol", "sys"]),
+    ("client", &["core", "protocol", "sys"]),
+    ("run", &["client", "protocol", "sys"]),
+    ("cli", &["client", "core", "daemon", "protocol", "run", "sys"]),
+];
+
+#[test]
+fn layers_use_only_those_below_them() {
+    for (layer, allowed) in LAYERS {
+        let mut files = Vec::new();
+        sources(&root().join("src").join(layer), &mut files);
+        assert!(!files.is_empty(), "{layer}");
+        for file in files {
+            let text = fs::read_to_string(&file).unwrap();
+            let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+            let used = code.flat_map(|line| line.split("crate::").skip(1)).map(|rest| {
+                rest.split(|c: char| !c.is_ascii_lowercase()).next().unwrap_or_default()
+            });
+            for other in used.filter(|other| LAYERS.iter().any(|(known, _)| known == other)) {
+                let fine = other == *layer || allowed.contains(&other);
+                assert!(fine, "{} uses crate::{other}", file.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn sources_are_short_and_say_what_they_are_for() {
+    let mut files = Vec::new();
+    sources(&root().join("src"), &mut files);
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap();
+        let lines = text.lines().count();
+        assert!(lines <= 1000, "{} has {lines} lines", file.display());
+        let tests = file.file_stem().is_some_and(|stem| stem == "tests");
+        let parent_is_tests = file.parent().is_some_and(|dir| dir.ends_with("tests"));
+        if !tests && !parent_is_tests {
+            assert!(text.starts_with("//!"), "{} has no module doc", file.display());
+        }
+    }
+}
