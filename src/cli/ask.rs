@@ -8,8 +8,7 @@ use super::lock::LockArgs;
 use super::say::Voice;
 use super::wait::WaitArgs;
 use super::waiting::Waiting;
-use crate::client::{Acquired, Client, ClientError};
-use crate::core::Tag;
+use crate::client::{self, Acquired, Client, ClientError};
 use crate::protocol::{Acquire, ErrorName, Failure};
 use crate::sys::pidfd::Pidfd;
 
@@ -19,7 +18,7 @@ const COMMAND_COLUMNS_MAX: usize = 1000;
 /// The request that the options describe, under a tag of its own.
 pub(crate) fn request(lock: &LockArgs, wait: &WaitArgs, command: &str) -> Result<Acquire, Failed> {
     Ok(Acquire {
-        tag: random_tag()?,
+        tag: client::tag().map_err(connect::failed)?,
         items: lock.items()?,
         wait_ms: wait.wait_ms(),
         priority: wait.priority.unwrap_or(0),
@@ -28,13 +27,6 @@ pub(crate) fn request(lock: &LockArgs, wait: &WaitArgs, command: &str) -> Result
         with_children: false,
         session: std::env::var("CANAL_SESSION").ok(),
     })
-}
-
-fn random_tag() -> Result<Tag, Failed> {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes)
-        .map_err(|error| Failed::new(format!("no random numbers: {error}")))?;
-    Ok(Tag(u128::from_ne_bytes(bytes)))
 }
 
 /// Why nothing was acquired.
