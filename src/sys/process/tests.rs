@@ -192,7 +192,7 @@ struct Cgroup(std::path::PathBuf);
 impl Cgroup {
     fn make(mount: &str) -> Option<Self> {
         let path = Path::new(mount).join(format!("canal-test-{}", std::process::id()));
-        std::fs::create_dir(&path).is_ok().then_some(Self(path))
+        std::fs::create_dir(&path).is_ok().then(|| Self(path))
     }
 
     fn write(&self, file: &str, text: &str) {
