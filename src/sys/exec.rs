@@ -82,7 +82,7 @@ fn check(file: &Path) -> Result<(), Errno> {
     faccessat(AT_FDCWD, file, AccessFlags::X_OK, flags)
 }
 
-/// Becomes `file` with `argv` (argv[0] included, any bytes) and our environment, in which each of
+/// Becomes `file` with `argv` (`argv[0]` included, any bytes) and our environment, in which each of
 /// `environment` is set, or with `None` unset; everything else of it is passed on byte for byte
 /// and in order. A file without a format the kernel knows (ENOEXEC) is run by `/bin/sh`, as
 /// execvp(3) of glibc does. Returns only if it failed.

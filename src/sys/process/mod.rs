@@ -1,7 +1,7 @@
 //! What /proc tells of a process and of this machine.
 //!
 //! A number names a process only for a moment: what is read by number is for showing, or is
-//! checked against a [`Pidfd`](super::pidfd::Pidfd) as [`Identity`] does.
+//! checked against a [`Pidfd`] as [`Identity`] does.
 
 mod freezer;
 mod identity;
