@@ -1,11 +1,21 @@
 //! What must survive a reboot: the floor of the tokens and the stored views.
+//!
+//! The file is replaced as a whole: at every moment, also over a power cut, it is either the old
+//! one or the new one.
 
-use std::io;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::core::{StoredView, Token};
+
+/// The name of the file.
+const NAME: &str = "state.json";
+/// The version that this program writes.
+const VERSION: u32 = 1;
 
 /// What must survive a reboot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,22 +30,224 @@ pub struct Durable {
 /// The file `state.json`.
 #[derive(Debug)]
 pub struct StateFile {
-    path: PathBuf,
+    dir: PathBuf,
+}
+
+/// [`Durable`] as it is written.
+#[derive(Serialize)]
+struct Written<'a> {
+    version: u32,
+    reserved_token: Token,
+    views: &'a [StoredView],
+}
+
+/// What every version has.
+#[derive(Deserialize)]
+struct Version {
+    version: u32,
 }
 
 impl StateFile {
     /// The file in `dir`, which is made (0700) if it is not there, and what is in it, if anything.
     ///
+    /// Fields that are not known are let pass, and are gone after the next [`StateFile::store`].
+    ///
     /// # Errors
     /// Names the file and says what is wrong with it (not ours, not JSON, a later version).
     pub fn open(dir: &Path) -> io::Result<(Self, Option<Durable>)> {
-        let _ = dir;
-        todo!()
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
+        made.map_err(|error| named(dir, &error))?;
+        let state = Self { dir: dir.to_owned() };
+        let path = state.path();
+        match fs::read(&path) {
+            Ok(bytes) => Ok((state, Some(parse(&bytes).map_err(|error| named(&path, &error))?))),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok((state, None)),
+            Err(error) => Err(named(&path, &error)),
+        }
+    }
+
+    /// Where it lies.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        self.dir.join(NAME)
     }
 
     /// Replaces the file: written beside, synced, renamed, the directory synced.
+    ///
+    /// # Errors
+    /// Names the file. The old content is then still there, or, if only the directory could not
+    /// be synced, maybe the new one.
     pub fn store(&self, durable: &Durable) -> io::Result<()> {
-        let _ = (durable, &self.path);
-        todo!()
+        let beside = self.dir.join(format!("{NAME}.new-{}", std::process::id()));
+        let stored = self.replace(&beside, durable);
+        if stored.is_err() {
+            let _ = fs::remove_file(&beside);
+        }
+        stored.map_err(|error| named(&self.path(), &error))
+    }
+
+    fn replace(&self, beside: &Path, durable: &Durable) -> io::Result<()> {
+        let Durable { reserved_token, views } = durable;
+        let written = Written { version: VERSION, reserved_token: *reserved_token, views };
+        let mut bytes = serde_json::to_vec_pretty(&written)?;
+        bytes.push(b'\n');
+        let mut file = create(beside)?;
+        file.write_all(&bytes)?;
+        file.sync_all()?;
+        fs::rename(beside, self.path())?;
+        File::open(&self.dir)?.sync_all()
+    }
+}
+
+/// Makes a file that was not there before.
+fn create(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(0o600);
+    match options.open(path) {
+        // Left by a process of the same number that was killed.
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            fs::remove_file(path)?;
+            options.open(path)
+        }
+        other => other,
+    }
+}
+
+fn parse(bytes: &[u8]) -> io::Result<Durable> {
+    let invalid = |what| io::Error::new(ErrorKind::InvalidData, what);
+    let damaged = |error| invalid(format!("it is damaged: {error}"));
+    // The version first: the rest may look otherwise in a later one.
+    let Version { version } = serde_json::from_slice(bytes).map_err(damaged)?;
+    if version > VERSION {
+        let what = format!(
+            "it was written by a newer canal (version {version}, this one knows {VERSION})"
+        );
+        return Err(invalid(what));
+    }
+    serde_json::from_slice(bytes).map_err(damaged)
+}
+
+fn named(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::core::{Key, View};
+
+    fn durable(token: u64) -> Durable {
+        let view = |key: &str, view| StoredView { key: Key::new(key).unwrap(), view };
+        let views = vec![
+            view("db/\"ä\"", View::Canal { per: 3, buckets: u64::MAX }),
+            view("gpu", View::Slots { slots: 0 }),
+        ];
+        Durable { reserved_token: Token(token), views }
+    }
+
+    fn error(content: &str) -> String {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(NAME);
+        fs::write(&path, content).unwrap();
+        let said = StateFile::open(dir.path()).unwrap_err().to_string();
+        assert_eq!(fs::read_to_string(&path).unwrap(), content, "it was changed");
+        said.strip_prefix(&format!("{}: ", path.display())).expect("it names the file").to_owned()
+    }
+
+    #[test]
+    fn what_was_stored_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let (state, found) = StateFile::open(dir.path()).unwrap();
+        assert_eq!(found, None);
+        for token in [1, u64::MAX, 7] {
+            state.store(&durable(token)).unwrap();
+            assert_eq!(StateFile::open(dir.path()).unwrap().1, Some(durable(token)));
+        }
+        let files: Vec<_> = fs::read_dir(dir.path()).unwrap().collect();
+        assert_eq!(files.len(), 1, "{files:?}");
+        let mode = fs::metadata(state.path()).unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, 0o600);
+    }
+
+    #[test]
+    fn missing_directories_are_made_and_private() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("of/canal");
+        let (state, _) = StateFile::open(&path).unwrap();
+        state.store(&Durable::default()).unwrap();
+        for made in [path.parent().unwrap(), &path] {
+            let mode = fs::metadata(made).unwrap().permissions().mode();
+            assert_eq!(mode & 0o7777, 0o700, "{made:?}");
+        }
+    }
+
+    #[test]
+    fn a_damaged_file_is_named_with_what_is_wrong() {
+        assert_eq!(error(""), "it is damaged: EOF while parsing a value at line 1 column 0");
+        assert!(error("{\"version\":1,").starts_with("it is damaged: EOF"));
+        assert!(error("{}").contains("missing field `version`"));
+        assert!(error("{\"version\":1}").contains("missing field `reserved_token`"));
+        let key = "{\"version\":1,\"reserved_token\":1,\"views\":[{\"key\":\"/\",\"view\":";
+        assert!(error(&format!("{key}{{\"slots\":{{\"slots\":1}}}}}}]}}")).contains("begin with"));
+    }
+
+    #[test]
+    fn a_file_cut_at_any_byte_is_damaged() {
+        let dir = tempfile::tempdir().unwrap();
+        let (state, _) = StateFile::open(dir.path()).unwrap();
+        state.store(&durable(5)).unwrap();
+        let whole = fs::read_to_string(state.path()).unwrap();
+        let body = whole.trim_end().len();
+        for cut in (0..body).filter(|cut| whole.is_char_boundary(*cut)) {
+            assert!(error(&whole[..cut]).starts_with("it is damaged"), "{cut}");
+        }
+    }
+
+    #[test]
+    fn a_later_version_is_refused_as_such() {
+        let said = error("{\"version\":2,\"something\":\"else\"}");
+        assert_eq!(said, "it was written by a newer canal (version 2, this one knows 1)");
+    }
+
+    #[test]
+    fn fields_that_are_unknown_are_let_pass() {
+        let dir = tempfile::tempdir().unwrap();
+        let content = "{\"version\":1,\"reserved_token\":9,\"more\":[]}";
+        fs::write(dir.path().join(NAME), content).unwrap();
+        let found = StateFile::open(dir.path()).unwrap().1;
+        assert_eq!(found, Some(Durable { reserved_token: Token(9), views: Vec::new() }));
+    }
+
+    #[test]
+    fn a_store_that_fails_names_the_file_and_leaves_the_old_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let (state, _) = StateFile::open(dir.path()).unwrap();
+        // A directory in its place: it cannot be replaced by a file.
+        fs::create_dir(state.path()).unwrap();
+        let said = state.store(&durable(1)).unwrap_err().to_string();
+        assert!(said.starts_with(&state.path().display().to_string()), "{said}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "something was left behind");
+    }
+
+    #[test]
+    fn what_a_killed_process_left_is_in_nobodys_way() {
+        let dir = tempfile::tempdir().unwrap();
+        let (state, _) = StateFile::open(dir.path()).unwrap();
+        let left = dir.path().join(format!("{NAME}.new-{}", std::process::id()));
+        fs::write(&left, "half").unwrap();
+        state.store(&durable(1)).unwrap();
+        assert_eq!(StateFile::open(dir.path()).unwrap().1, Some(durable(1)));
+        assert!(!left.exists());
+    }
+
+    #[test]
+    fn a_file_in_place_of_the_directory_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        fs::write(&path, "").unwrap();
+        let said = StateFile::open(&path).unwrap_err().to_string();
+        assert!(said.starts_with(&path.display().to_string()), "{said}");
     }
 }
