@@ -1,22 +1,72 @@
 //! The embedded journal: two files, allocated ahead, that alternate for compaction.
+//!
+//! At every moment, also within a write, the two files say one thing: all that was appended, or
+//! all of it but a tail whose append had not returned. `docs/journal.md` describes the format byte
+//! by byte, and why the order of the writes is as it is.
 
+mod compact;
+mod disk;
+mod file;
+mod header;
+mod open;
+mod record;
+
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
+use self::file::JournalFile;
+use self::header::LIVE;
 use super::Record;
-use crate::core::Snapshot;
+use crate::core::{Revision, Snapshot};
 use crate::sys::process::Origin;
+
+/// How many bytes each of the two files has when it is made.
+const FILE_BYTES: u64 = 1 << 20;
+/// Room that no newcomer gets: for the few records that belong to no request, such as those of a
+/// restart.
+const MARGIN: u64 = 4096;
 
 /// The journal of one daemon, open for appending.
 #[derive(Debug)]
-pub struct Journal {}
+pub struct Journal {
+    dir: PathBuf,
+    /// How many bytes each file has at least.
+    size: u64,
+    /// The file in use; `None` in a new journal.
+    live: Option<Live>,
+    /// The files that are not in use, by number.
+    spares: [Option<JournalFile>; 2],
+    /// After how many bytes of records since the snapshot to compact.
+    compact_after: u64,
+    /// Where records become bytes.
+    buffer: Vec<u8>,
+}
+
+/// The file in use.
+#[derive(Debug)]
+struct Live {
+    index: usize,
+    file: JournalFile,
+    generation: u64,
+    /// The last one in it.
+    revision: Revision,
+    origin: Origin,
+    snapshot_bytes: u64,
+    /// Where the records begin.
+    begin: u64,
+    /// Where they end.
+    end: u64,
+}
 
 /// What was found when a journal was opened.
 #[derive(Debug)]
 pub struct Opened {
     /// Open for appending.
     pub journal: Journal,
-    /// Who wrote what was found; `None` for a new journal.
+    /// Who wrote what was found; `None` for a new journal, which takes records only after its
+    /// first [`Journal::compact`].
     pub origin: Option<Origin>,
     /// The version of the rules ([`crate::core::Rules`]) under which it was decided.
     pub rules: u32,
@@ -40,6 +90,9 @@ pub enum OpenError {
         offset: u64,
         /// What is wrong.
         what: String,
+        /// Who wrote it, if that can still be read. What was written under another boot is void
+        /// anyway, and may well be damaged: it is not synced, so that a power cut leaves holes.
+        origin: Option<Origin>,
     },
     /// A later version of canal wrote it.
     #[error("{path} was written by a newer canal (format {found}, this one knows {known})")]
@@ -73,69 +126,128 @@ pub struct NoRoom {
 
 impl Journal {
     /// Opens the journal in `dir`, or makes a new one. Nothing of what is found is changed, but
-    /// for a torn tail, which is cut.
+    /// for a torn tail, which is cut, and a compaction that a kill interrupted, which is ended.
+    ///
+    /// # Errors
+    /// Says which file is damaged, and where; nothing is changed then. A disk without room for a
+    /// new journal is an error too.
     pub fn open(dir: &Path) -> Result<Opened, OpenError> {
-        let _ = dir;
-        todo!()
+        open::open(dir, FILE_BYTES)
+    }
+
+    fn new(dir: &Path, size: u64, live: Option<Live>, spares: [Option<JournalFile>; 2]) -> Self {
+        let mut journal =
+            Self { dir: dir.to_owned(), size, live, spares, compact_after: 0, buffer: Vec::new() };
+        journal.compact_after = journal.compaction_step();
+        journal
     }
 
     /// Moves the journal's files aside (`journal.N.discarded-UNIXSECONDS`); returns their names.
+    ///
+    /// # Errors
+    /// The first file that could not be moved ends it; it can be tried again.
     pub fn discard(dir: &Path) -> io::Result<Vec<PathBuf>> {
-        let _ = dir;
-        todo!()
+        // The file in use goes last: until then the journal is what it was.
+        let mut indices = [0, 1];
+        indices.sort_by_key(|index| {
+            let head = JournalFile::open(dir, *index).ok().flatten().map(|file| file.read(8));
+            matches!(head, Some(Ok(mark)) if mark == LIVE)
+        });
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let mut names = Vec::new();
+        for index in indices {
+            let from = file::path(dir, index);
+            let to = free_name(&from, now.as_secs());
+            match fs::rename(&from, &to) {
+                Ok(()) => names.push(to),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(names)
     }
 
     /// Makes sure that `bytes` for records now and `reserve` for records later (the ends of all
     /// that is held or waits) fit, allocating more of the file if need be. Called before a
     /// newcomer is accepted; records that end something never need to ask.
+    ///
+    /// `reserve` is the sum of what is needed over all requests that wait or hold. Entries that
+    /// belong to no request (a `Resize`) are newcomers too.
+    ///
+    /// # Errors
+    /// The disk is full. A compaction may make room, if something was appended since the last.
     pub fn admit(&mut self, bytes: u64, reserve: u64) -> Result<(), NoRoom> {
-        let _ = (bytes, reserve);
-        todo!()
+        let Some(live) = &mut self.live else { return Ok(()) };
+        let need = [bytes, reserve, MARGIN].into_iter().fold(live.end, u64::saturating_add);
+        live.file.grow(need).map_err(|error| NoRoom { dir: self.dir.clone(), error })
     }
 
     /// Appends records in one write. They are as durable as the page cache: they survive the
     /// daemon, not the machine.
+    ///
+    /// # Errors
+    /// None of the records is in the journal then, and they can be appended again. Within what was
+    /// admitted this does not happen on a sound disk; records whose revisions do not follow the
+    /// last one are refused.
     pub fn append(&mut self, records: &[Record]) -> io::Result<()> {
-        let _ = records;
-        todo!()
+        let Some(live) = &mut self.live else {
+            return Err(invalid("the journal is new: it begins with a snapshot"));
+        };
+        self.buffer.clear();
+        // A burst's worth of memory is not kept.
+        self.buffer.shrink_to(FILE_BYTES as usize);
+        let mut revision = live.revision;
+        for record in records {
+            revision.0 += 1;
+            if record.revision != revision {
+                return Err(invalid("the revisions of the records have a gap"));
+            }
+            record::encode(&mut self.buffer, record)?;
+        }
+        live.file.append(live.end, &self.buffer)?;
+        live.end += self.buffer.len() as u64;
+        live.revision = revision;
+        Ok(())
     }
 
-    /// Whether so much was appended since the snapshot that it is worth to compact.
+    /// Whether so much was appended since the snapshot that it is worth to compact. A new journal
+    /// wants it at once.
     #[must_use]
     pub fn wants_compaction(&self) -> bool {
-        todo!()
+        self.live.is_none() || self.appended() > self.compact_after
     }
 
-    /// Goes on in the other file, which begins with `snapshot`, and keeps room for `reserve`
-    /// bytes. If that fails, the current file stays in use and nothing is lost.
-    pub fn compact(
-        &mut self,
-        snapshot: &Snapshot,
-        origin: &Origin,
-        rules: u32,
-        reserve: u64,
-    ) -> io::Result<()> {
-        let _ = (snapshot, origin, rules, reserve);
-        todo!()
-    }
-
-    /// Whether the current file is no longer in its directory (somebody cleaned up): the daemon
-    /// then makes the directory anew and calls [`Journal::recreate`].
+    /// How many bytes were appended since the snapshot.
     #[must_use]
-    pub fn vanished(&self) -> bool {
-        todo!()
+    pub fn appended(&self) -> u64 {
+        self.live.as_ref().map_or(0, |live| live.end - live.begin)
     }
 
-    /// Makes the files anew in `dir` from memory.
-    pub fn recreate(
-        &mut self,
-        dir: &Path,
-        snapshot: &Snapshot,
-        origin: &Origin,
-        rules: u32,
-        reserve: u64,
-    ) -> io::Result<()> {
-        let _ = (dir, snapshot, origin, rules, reserve);
-        todo!()
+    /// As much is appended between two compactions as the second one writes, or more, so that all
+    /// of them together cost no more than the appending.
+    fn compaction_step(&self) -> u64 {
+        self.live.as_ref().map_or(0, |live| live.snapshot_bytes).max(self.size / 2)
     }
+}
+
+fn invalid(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, what)
+}
+
+/// A name beside `from` that nothing has yet.
+fn free_name(from: &Path, seconds: u64) -> PathBuf {
+    let name = |suffix: &str| {
+        let mut name = from.as_os_str().to_owned();
+        name.push(format!(".discarded-{seconds}{suffix}"));
+        PathBuf::from(name)
+    };
+    let taken = |name: &PathBuf| fs::symlink_metadata(name).is_ok();
+    let mut free = name("");
+    for n in 1_u32.. {
+        if !taken(&free) {
+            break;
+        }
+        free = name(&format!("-{n}"));
+    }
+    free
 }

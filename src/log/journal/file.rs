@@ -1,0 +1,199 @@
+//! One file of the journal: made, allocated, marked, written, wiped.
+//!
+//! Behind `dirty` there is nothing but zeros, up to `len`, and all of `len` is allocated: writing
+//! there needs no space of the disk.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use super::disk;
+use super::header::{LIVE, Mark, RETIRED};
+
+/// What a kill does not leave half written: the kernel looks at signals between pages only.
+pub(super) const PAGE: u64 = 4096;
+/// Files grow by this much at once.
+pub(super) const CHUNK: u64 = 1 << 20;
+
+/// One file of the journal.
+#[derive(Debug)]
+pub(super) struct JournalFile {
+    file: File,
+    path: PathBuf,
+    len: u64,
+    dirty: u64,
+}
+
+/// Where the file of a number lies.
+pub(super) fn path(dir: &Path, index: usize) -> PathBuf {
+    dir.join(format!("journal.{index}"))
+}
+
+/// Where it is made before it gets its name.
+pub(super) fn path_new(dir: &Path, index: usize) -> PathBuf {
+    dir.join(format!("journal.{index}.new"))
+}
+
+impl JournalFile {
+    /// Makes a file of `len` bytes that begins with `content`. It gets its name, in place of what
+    /// had that name, only when all of it is there.
+    ///
+    /// # Errors
+    /// The disk is full, or anything else; nothing is left behind then.
+    pub(super) fn create(dir: &Path, index: usize, len: u64, content: &[u8]) -> io::Result<Self> {
+        let new = path_new(dir, index);
+        let made = Self::create_as(&new, len, content).and_then(|mut made| {
+            made.path = path(dir, index);
+            disk::rename(&new, &made.path)?;
+            Ok(made)
+        });
+        if made.is_err() {
+            let _ = disk::remove(&new);
+        }
+        made
+    }
+
+    fn create_as(path: &Path, len: u64, content: &[u8]) -> io::Result<Self> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(true);
+        let file = options.mode(0o600).custom_flags(libc::O_NOFOLLOW).open(path)?;
+        let mut made = Self { file, path: path.to_owned(), len: 0, dirty: 0 };
+        made.allocate(len)?;
+        made.write(0, content)?;
+        Ok(made)
+    }
+
+    /// Opens a file that is there; `None` if none is.
+    pub(super) fn open(dir: &Path, index: usize) -> io::Result<Option<Self>> {
+        let path = path(dir, index);
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+        let file = match options.open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let found = file.metadata()?;
+        if !found.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
+        }
+        let len = found.len();
+        Ok(Some(Self { file, path, len, dirty: len }))
+    }
+
+    /// Reads at most `limit` bytes from the beginning.
+    pub(super) fn read(&self, limit: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let size = usize::try_from(self.len.min(limit)).map_err(io::Error::other)?;
+        bytes.try_reserve_exact(size)?;
+        io::Seek::rewind(&mut &self.file)?;
+        (&self.file).take(self.len.min(limit)).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Its name.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How many bytes are allocated.
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Tells what was found by reading: that the bytes from `dirty` on are zeros. Holes, as in a
+    /// file that was copied, are filled; on a disk too full for that there is then no room for
+    /// newcomers, but what is there is still good.
+    pub(super) fn found(&mut self, dirty: u64) {
+        self.dirty = dirty;
+        if disk::allocate(&self.file, self.len).is_err() {
+            self.len = 0;
+        }
+    }
+
+    /// Allocates up to at least `need` bytes; in steps, so that it is seldom done.
+    pub(super) fn grow(&mut self, need: u64) -> io::Result<()> {
+        if need <= self.len {
+            return Ok(());
+        }
+        let exact = need.next_multiple_of(PAGE);
+        self.allocate(need.next_multiple_of(CHUNK)).or_else(|_| self.allocate(exact))
+    }
+
+    fn allocate(&mut self, len: u64) -> io::Result<()> {
+        let before = self.file.metadata()?.len();
+        disk::allocate(&self.file, len).inspect_err(|_| {
+            // What was allocated before the disk was full is given back.
+            let _ = disk::set_len(&self.file, before);
+        })?;
+        self.len = len;
+        Ok(())
+    }
+
+    /// Gives back to the disk what is behind `len`.
+    pub(super) fn shrink(&mut self, len: u64) -> io::Result<()> {
+        if len < self.len {
+            disk::set_len(&self.file, len)?;
+            self.len = len;
+            self.dirty = self.dirty.min(len);
+        }
+        Ok(())
+    }
+
+    /// Writes `bytes` at `at`, behind which nothing counts. If that fails, what was written of
+    /// them is wiped, now or before the next write.
+    pub(super) fn write(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        let end = at + bytes.len() as u64;
+        self.dirty = self.dirty.max(end);
+        disk::write(&self.file, bytes, at)
+    }
+
+    /// Writes `bytes` at `at`, in place of all that is behind it.
+    pub(super) fn append(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.cut(at)?;
+        self.grow(at + bytes.len() as u64)?;
+        self.write(at, bytes).inspect_err(|_| {
+            let _ = self.cut(at);
+        })
+    }
+
+    /// Wipes what is behind `to`, from the back, so that a kill leaves a beginning of it: a torn
+    /// tail stays one.
+    pub(super) fn cut(&mut self, to: u64) -> io::Result<()> {
+        const ZEROS: [u8; PAGE as usize] = [0; PAGE as usize];
+        while self.dirty > to {
+            let from = ((self.dirty - 1) / PAGE * PAGE).max(to);
+            let zeros = ZEROS.get(..(self.dirty - from) as usize).unwrap_or(&ZEROS);
+            disk::write(&self.file, zeros, from)?;
+            self.dirty = from;
+        }
+        Ok(())
+    }
+
+    /// Puts the file into use.
+    pub(super) fn commit(&mut self) -> io::Result<()> {
+        self.mark(LIVE)
+    }
+
+    /// Takes the file out of use.
+    pub(super) fn retire(&mut self) -> io::Result<()> {
+        self.mark(RETIRED)
+    }
+
+    fn mark(&mut self, mark: Mark) -> io::Result<()> {
+        self.dirty = self.dirty.max(mark.len() as u64);
+        disk::write_mark(&self.file, &mark)
+    }
+
+    /// Whether its name no longer leads to it.
+    pub(super) fn vanished(&self) -> bool {
+        let Ok(own) = self.file.metadata() else { return false };
+        match fs::symlink_metadata(&self.path) {
+            Ok(there) => (there.dev(), there.ino()) != (own.dev(), own.ino()),
+            Err(error) => {
+                matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+            }
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! Recovery: what the two files say, without changing them.
+//!
+//! Either exactly what was appended is found, less a torn tail that nobody was told of, or an
+//! error. A file that cannot be explained is never taken for an old or an empty one.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::file::{JournalFile, PAGE, path, path_new};
+use super::header::{HEAD_MAX, Header, HeaderError, LIVE, Mark, RETIRED};
+use super::record::{self, Framed};
+use super::{Journal, Live, OpenError, Opened, disk};
+use crate::core::{ENTRY_VERSION, Revision, Snapshot};
+use crate::log::Record;
+use crate::sys::process::Origin;
+
+/// What a file is, by its beginning.
+enum Found {
+    /// It is not there.
+    Missing,
+    /// It was allocated and never used.
+    Unused(JournalFile),
+    /// It has no bytes at all, which no file of ours ever has.
+    Empty(JournalFile),
+    /// It is out of use.
+    Retired(JournalFile),
+    /// It is in use.
+    Live(JournalFile, Header),
+}
+
+/// What the file in use holds.
+struct Body {
+    snapshot: Snapshot,
+    records: Vec<Record>,
+    /// Where the snapshot begins and ends, where the records end, and where the last byte lies.
+    start: usize,
+    begin: usize,
+    end: usize,
+    torn: usize,
+}
+
+/// Opens or makes the journal in `dir` with files of `size` bytes.
+pub(super) fn open(dir: &Path, size: u64) -> Result<Opened, OpenError> {
+    open_found(dir, size).map_err(|error| match error {
+        OpenError::Damaged { path, offset, what, origin: None } => {
+            OpenError::Damaged { path, offset, what, origin: last_origin(dir) }
+        }
+        other => other,
+    })
+}
+
+fn open_found(dir: &Path, size: u64) -> Result<Opened, OpenError> {
+    match [look(dir, 0)?, look(dir, 1)?] {
+        [Found::Live(a, newer), Found::Live(b, older)] if newer.generation > older.generation => {
+            recover(dir, size, (0, a, newer), Some(b))
+        }
+        [Found::Live(a, older), Found::Live(b, newer)] if newer.generation > older.generation => {
+            recover(dir, size, (1, b, newer), Some(a))
+        }
+        [Found::Live(file, header), Found::Live(..)] => {
+            Err(damaged(file.path(), 0, "both files have the same generation", Some(&header)))
+        }
+        [Found::Live(file, header), other] => {
+            recover(dir, size, (0, file, header), other.into_file())
+        }
+        [other, Found::Live(file, header)] => {
+            recover(dir, size, (1, file, header), other.into_file())
+        }
+        [Found::Missing, Found::Missing] => create(dir, size),
+        // A daemon that was killed before it had put the first file into use for the first time:
+        // the second one is marked before the first one is ever taken out of use.
+        [Found::Unused(a), Found::Missing] => {
+            let b = JournalFile::create(dir, 1, size, &[]);
+            Ok(new(dir, size, [a, b.map_err(|error| io(&path(dir, 1), error))?]))
+        }
+        [Found::Unused(a) | Found::Retired(a), Found::Unused(b)] => Ok(new(dir, size, [a, b])),
+        found => Err(not_in_use(dir, &found)),
+    }
+}
+
+/// Who wrote last, as far as any header can still be read.
+fn last_origin(dir: &Path) -> Option<Origin> {
+    let header = |index| {
+        let file = JournalFile::open(dir, index).ok()??;
+        let (header, _) = Header::decode(&file.read(HEAD_MAX as u64).ok()?).ok()?;
+        Some(header)
+    };
+    let last = [0, 1].into_iter().filter_map(header).max_by_key(|header| header.generation);
+    last.map(|header| header.origin)
+}
+
+impl Found {
+    fn into_file(self) -> Option<JournalFile> {
+        match self {
+            Self::Missing => None,
+            Self::Unused(file) | Self::Empty(file) | Self::Retired(file) => Some(file),
+            Self::Live(file, _) => Some(file),
+        }
+    }
+}
+
+fn look(dir: &Path, index: usize) -> Result<Found, OpenError> {
+    let name = path(dir, index);
+    let Some(mut file) = JournalFile::open(dir, index).map_err(|error| io(&name, error))? else {
+        return Ok(Found::Missing);
+    };
+    let head = file.read(HEAD_MAX as u64).map_err(|error| io(&name, error))?;
+    let mark = head.first_chunk::<{ size_of::<Mark>() }>().copied();
+    match mark {
+        _ if head.is_empty() => Ok(Found::Empty(file)),
+        Some(LIVE) => match Header::decode(&head) {
+            Ok((header, _)) => Ok(Found::Live(file, header)),
+            Err(error) => Err(header_error(&name, error)),
+        },
+        Some(RETIRED) => {
+            file.found(file.len());
+            Ok(Found::Retired(file))
+        }
+        _ => {
+            let all = file.read(u64::MAX).map_err(|error| io(&name, error))?;
+            if !record::is_zero(&all) {
+                return Err(damaged(&name, 0, "it does not begin as a journal does", None));
+            }
+            file.found(0);
+            Ok(Found::Unused(file))
+        }
+    }
+}
+
+/// Makes both files, so that a disk without room for them is an error now.
+fn create(dir: &Path, size: u64) -> Result<Opened, OpenError> {
+    let first = JournalFile::create(dir, 0, size, &[]).map_err(|error| io(&path(dir, 0), error))?;
+    match JournalFile::create(dir, 1, size, &[]) {
+        Ok(second) => Ok(new(dir, size, [first, second])),
+        Err(error) => {
+            let _ = disk::remove(first.path());
+            Err(io(&path(dir, 1), error))
+        }
+    }
+}
+
+fn new(dir: &Path, size: u64, files: [JournalFile; 2]) -> Opened {
+    let journal = Journal::new(dir, size, None, files.map(Some));
+    Opened { journal, origin: None, rules: 0, snapshot: None, records: Vec::new(), torn_bytes: 0 }
+}
+
+/// Reads the file in use; the other one is out of use, or about to be.
+fn recover(
+    dir: &Path,
+    size: u64,
+    (index, mut file, header): (usize, JournalFile, Header),
+    mut other: Option<JournalFile>,
+) -> Result<Opened, OpenError> {
+    let name = file.path().to_owned();
+    // Files are made whole, and no shorter afterwards: what was cut at the end of a record would
+    // look sound.
+    if file.len() < size || !file.len().is_multiple_of(PAGE) {
+        return Err(damaged(&name, file.len() as usize, "the file was cut short", Some(&header)));
+    }
+    let bytes = file.read(u64::MAX).map_err(|error| io(&name, error))?;
+    let body = read(&name, &bytes, &header)?;
+    drop(bytes);
+    // What a kill left of a file that was being made.
+    for index in 0..2 {
+        let _ = disk::remove(&path_new(dir, index));
+    }
+    file.found((body.end + body.torn) as u64);
+    file.cut(body.end as u64).map_err(|error| io(&name, error))?;
+    // A compaction that was killed between putting one file into use and taking the other out.
+    // Where that fails now, the next compaction does it.
+    if let Some(other) = &mut other {
+        let _ = other.retire();
+    }
+    let live = Live {
+        index,
+        file,
+        generation: header.generation,
+        revision: body.records.last().map_or(body.snapshot.revision, |last| last.revision),
+        origin: header.origin.clone(),
+        snapshot_bytes: (body.begin - body.start) as u64,
+        begin: body.begin as u64,
+        end: body.end as u64,
+    };
+    let mut spares = [None, None];
+    spares[1 - index] = other;
+    Ok(Opened {
+        journal: Journal::new(dir, size, Some(live), spares),
+        origin: Some(header.origin),
+        rules: header.rules,
+        snapshot: Some(body.snapshot),
+        records: body.records,
+        torn_bytes: body.torn as u64,
+    })
+}
+
+fn read(name: &Path, bytes: &[u8], header: &Header) -> Result<Body, OpenError> {
+    let (_, start) = Header::decode(bytes).map_err(|error| header_error(name, error))?;
+    let broken = |offset, what: &str| damaged(name, offset, what, Some(header));
+    let (snapshot, begin): (Snapshot, _) = match record::read(bytes, start) {
+        Framed::Whole { payload, next } => match serde_json::from_slice(payload) {
+            Ok(snapshot) => (snapshot, next),
+            Err(error) => return Err(broken(start, &format!("the snapshot: {error}"))),
+        },
+        Framed::Bad { offset, what } => return Err(broken(offset, &what)),
+        Framed::Torn { .. } | Framed::End => {
+            return Err(broken(start, "the snapshot is cut short"));
+        }
+    };
+    let mut body = Body { snapshot, records: Vec::new(), start, begin, end: begin, torn: 0 };
+    let mut next_revision = body.snapshot.revision.0 + 1;
+    loop {
+        match record::read(bytes, body.end) {
+            Framed::Whole { payload, next } => {
+                let record = parse(name, body.end, payload, header)?;
+                if record.revision != Revision(next_revision) {
+                    let found = record.revision;
+                    let what = format!("revision {found} stands where {next_revision} belongs");
+                    return Err(broken(body.end, &what));
+                }
+                body.records.push(record);
+                body.end = next;
+                next_revision += 1;
+            }
+            Framed::Torn { bytes } => {
+                body.torn = bytes;
+                return Ok(body);
+            }
+            Framed::End => return Ok(body),
+            Framed::Bad { offset, what } => return Err(broken(offset, &what)),
+        }
+    }
+}
+
+fn parse(name: &Path, at: usize, payload: &[u8], header: &Header) -> Result<Record, OpenError> {
+    match serde_json::from_slice::<Record>(payload) {
+        Ok(record) if record.entry.version <= ENTRY_VERSION => Ok(record),
+        Ok(record) => Err(newer(name, record.entry.version.into(), ENTRY_VERSION.into())),
+        // It may not look like a record because a later version wrote it.
+        Err(error) => match serde_json::from_slice::<VersionOnly>(payload) {
+            Ok(VersionOnly { e: Version { v } }) if v > ENTRY_VERSION => {
+                Err(newer(name, v.into(), ENTRY_VERSION.into()))
+            }
+            _ => Err(damaged(name, at, &format!("a record: {error}"), Some(header))),
+        },
+    }
+}
+
+/// What every record has had and will have.
+#[derive(Deserialize)]
+struct VersionOnly {
+    e: Version,
+}
+
+#[derive(Deserialize)]
+struct Version {
+    v: u16,
+}
+
+/// There are files, but none of them is in use.
+fn not_in_use(dir: &Path, found: &[Found; 2]) -> OpenError {
+    match found {
+        [Found::Empty(file), _] | [_, Found::Empty(file)] => {
+            damaged(file.path(), 0, "it is empty", None)
+        }
+        [Found::Missing, _] => damaged(&path(dir, 0), 0, "it is missing", None),
+        [_, Found::Missing] => damaged(&path(dir, 1), 0, "it is missing", None),
+        _ => damaged(&path(dir, 0), 0, "neither this file nor the other one is in use", None),
+    }
+}
+
+fn damaged(path: &Path, offset: usize, what: &str, header: Option<&Header>) -> OpenError {
+    let origin: Option<Origin> = header.map(|header| header.origin.clone());
+    OpenError::Damaged { path: path.to_owned(), offset: offset as u64, what: what.into(), origin }
+}
+
+fn newer(path: &Path, found: u32, known: u32) -> OpenError {
+    OpenError::Newer { path: path.to_owned(), found, known }
+}
+
+fn header_error(path: &Path, error: HeaderError) -> OpenError {
+    match error {
+        HeaderError::Damaged(offset, what) => damaged(path, offset, &what, None),
+        HeaderError::Newer(found, known) => newer(path, found, known),
+    }
+}
+
+fn io(path: &Path, error: std::io::Error) -> OpenError {
+    let path: PathBuf = path.to_owned();
+    OpenError::Io { path, error }
+}

@@ -1,0 +1,237 @@
+//! The framing of one record: length, checksum, JSON, trailer.
+//!
+//! A write that a kill cut short leaves a beginning of what was to be written and zeros after it.
+//! That, and nothing else, reads as [`Framed::Torn`]; no change of a single byte before the last
+//! record reads as anything but [`Framed::Bad`].
+
+use std::io;
+
+use serde::Serialize;
+
+/// Bytes before the payload: its length and the checksum.
+const PREFIX: usize = 8;
+/// Bytes around a payload.
+pub(super) const OVERHEAD: u64 = PREFIX as u64 + 1;
+/// The last byte of a record. Compact JSON never holds it (a newline in a string is escaped), so
+/// that a length that was damaged upwards finds it where only JSON can be.
+const TRAILER: u8 = b'\n';
+/// The most bytes of a payload: 1 GiB.
+const PAYLOAD_MAX: usize = 1 << 30;
+
+/// What stands at a place of a file.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Framed<'a> {
+    /// A whole record, and where the next one begins.
+    Whole {
+        /// Its JSON.
+        payload: &'a [u8],
+        /// The offset behind it.
+        next: usize,
+    },
+    /// The beginning of a record that was not written to its end.
+    Torn {
+        /// How many bytes of it there are.
+        bytes: usize,
+    },
+    /// Nothing but zeros to the end of the file.
+    End,
+    /// Nothing that was ever written like this.
+    Bad {
+        /// The offset of what is wrong.
+        offset: usize,
+        /// What is wrong.
+        what: String,
+    },
+}
+
+/// Appends a record with `payload` as JSON to `buffer`.
+///
+/// # Errors
+/// If the payload is larger than a record may be; the buffer is then as before.
+pub(super) fn encode(buffer: &mut Vec<u8>, payload: &impl Serialize) -> io::Result<()> {
+    let start = buffer.len();
+    encode_at(buffer, start, payload).inspect_err(|_| buffer.truncate(start))
+}
+
+fn encode_at(buffer: &mut Vec<u8>, start: usize, payload: &impl Serialize) -> io::Result<()> {
+    buffer.extend_from_slice(&[0; PREFIX]);
+    serde_json::to_writer(&mut *buffer, payload)?;
+    let length = buffer.len() - start - PREFIX;
+    let Some(field) = u32::try_from(length).ok().filter(|_| length <= PAYLOAD_MAX) else {
+        let what = format!("a record of {length} bytes is larger than the journal takes");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    };
+    let length = field.to_le_bytes();
+    let sum = checksum(length, &buffer[start + PREFIX..]).to_le_bytes();
+    buffer[start..start + 4].copy_from_slice(&length);
+    buffer[start + 4..start + PREFIX].copy_from_slice(&sum);
+    buffer.push(TRAILER);
+    Ok(())
+}
+
+/// Reads what stands at `at`; `file` ends where the file ends.
+pub(super) fn read(file: &[u8], at: usize) -> Framed<'_> {
+    let rest = &file[at..];
+    let Some((prefix, body)) = rest.split_first_chunk::<PREFIX>() else {
+        return end(file, at);
+    };
+    let [a, b, c, d, sum @ ..] = *prefix;
+    let length = [a, b, c, d];
+    let size = u32::from_le_bytes(length) as usize;
+    if size == 0 {
+        return end(file, at);
+    }
+    let Some(&trailer) = body.get(size).filter(|_| size <= PAYLOAD_MAX) else {
+        return bad(at, format!("the length of a record, {size}, is impossible here"));
+    };
+    let payload = &body[..size];
+    match trailer {
+        TRAILER if checksum(length, payload) == u32::from_le_bytes(sum) => {
+            Framed::Whole { payload, next: at + PREFIX + size + 1 }
+        }
+        TRAILER => bad(at, "the checksum of a record is wrong".to_owned()),
+        0 => torn(file, at, size),
+        _ => bad(at + PREFIX + size, "a record does not end where its length says".to_owned()),
+    }
+}
+
+/// Whether all of `bytes` are zero.
+pub(super) fn is_zero(bytes: &[u8]) -> bool {
+    // Whole chunks are folded without an exit in between, which the compiler makes wide loads of.
+    bytes.chunks(4096).all(|chunk| chunk.iter().fold(0, |all, byte| all | byte) == 0)
+}
+
+/// A record without trailer: torn if it is a beginning of a record and then zeros.
+fn torn(file: &[u8], at: usize, size: usize) -> Framed<'_> {
+    let after = at + PREFIX + size;
+    if !is_zero(&file[after..]) {
+        return bad(after, "a record has no trailer, and something follows it".to_owned());
+    }
+    let written = file[at..after].iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    let payload = file[at..at + written].get(PREFIX..).unwrap_or_default();
+    match payload.iter().position(|byte| matches!(*byte, 0 | TRAILER)) {
+        Some(inside) => bad(at + PREFIX + inside, "this cannot be in a record".to_owned()),
+        None => Framed::Torn { bytes: written },
+    }
+}
+
+fn end(file: &[u8], at: usize) -> Framed<'_> {
+    if is_zero(&file[at..]) {
+        return Framed::End;
+    }
+    let offset = file[at..].iter().position(|byte| *byte != 0).map_or(at, |first| at + first);
+    bad(offset, "there is something after the last record".to_owned())
+}
+
+fn bad<'a>(offset: usize, what: String) -> Framed<'a> {
+    Framed::Bad { offset, what }
+}
+
+fn checksum(length: [u8; 4], payload: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&length);
+    hasher.update(payload);
+    hasher.finalize()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two records and room after them.
+    fn two() -> (Vec<u8>, usize, usize) {
+        let mut file = Vec::new();
+        encode(&mut file, &"the first").unwrap();
+        let first = file.len();
+        encode(&mut file, &["the", "second\n", "\u{1}"]).unwrap();
+        let second = file.len();
+        file.resize(second + 300, 0);
+        (file, first, second)
+    }
+
+    #[test]
+    fn what_was_encoded_is_read() {
+        let (file, first, second) = two();
+        let Framed::Whole { payload, next } = read(&file, 0) else { panic!("not whole") };
+        assert_eq!((payload, next), (&b"\"the first\""[..], first));
+        let Framed::Whole { payload, next } = read(&file, next) else { panic!("not whole") };
+        let words: Vec<String> = serde_json::from_slice(payload).unwrap();
+        assert_eq!((words, next), (vec!["the".into(), "second\n".into(), "\u{1}".into()], second));
+        assert_eq!(read(&file, next), Framed::End);
+        assert_eq!(read(&file, file.len()), Framed::End);
+    }
+
+    #[test]
+    fn a_record_cut_at_any_byte_is_torn() {
+        let (mut file, first, second) = two();
+        for cut in (first..second).rev() {
+            file[cut..].fill(0);
+            match read(&file, first) {
+                Framed::Torn { bytes } => {
+                    assert!(bytes <= cut - first && is_zero(&file[first + bytes..]));
+                    assert_ne!(file[first + bytes - 1], 0);
+                }
+                // Nothing but zero bytes of it was written.
+                Framed::End => assert!(is_zero(&file[first..])),
+                other => panic!("cut at {cut}: {other:?}"),
+            }
+            assert!(matches!(read(&file, 0), Framed::Whole { .. }));
+        }
+    }
+
+    #[test]
+    fn a_record_that_fills_the_file_is_whole_and_cut_it_is_torn() {
+        let (mut file, first, second) = two();
+        file.truncate(second);
+        assert!(matches!(read(&file, first), Framed::Whole { next, .. } if next == second));
+        file[second - 1] = 0;
+        assert!(
+            matches!(read(&file, first), Framed::Torn { bytes } if bytes == second - first - 1)
+        );
+    }
+
+    #[test]
+    fn any_other_byte_in_a_record_that_others_follow_is_bad() {
+        let (whole, first, _) = two();
+        for at in 0..first {
+            for flip in 1..=u8::MAX {
+                let mut file = whole.clone();
+                file[at] ^= flip;
+                assert!(matches!(read(&file, 0), Framed::Bad { .. }), "{at} ^ {flip}");
+            }
+        }
+    }
+
+    #[test]
+    fn any_other_byte_in_the_last_record_but_a_missing_trailer_is_bad() {
+        let (whole, first, second) = two();
+        for at in first..second {
+            for flip in 1..=u8::MAX {
+                let mut file = whole.clone();
+                file[at] ^= flip;
+                let bad = matches!(read(&file, first), Framed::Bad { .. });
+                let cut = at == second - 1 && file[at] == 0;
+                assert_eq!(bad, !cut, "{at} ^ {flip}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_length_beyond_the_file_is_bad() {
+        let mut file = vec![0; 64];
+        file[..4].copy_from_slice(&56_u32.to_le_bytes());
+        assert!(matches!(read(&file, 0), Framed::Bad { offset: 0, .. }));
+        file[..4].copy_from_slice(&55_u32.to_le_bytes());
+        assert!(matches!(read(&file, 0), Framed::Torn { bytes: 1 }));
+        file[..4].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert!(matches!(read(&file, 0), Framed::Bad { offset: 0, .. }));
+    }
+
+    #[test]
+    fn a_payload_that_cannot_be_encoded_leaves_the_buffer() {
+        let mut buffer = vec![7];
+        let no_json = std::collections::BTreeMap::from([([1_u8], 1_u8)]);
+        assert!(encode(&mut buffer, &no_json).is_err());
+        assert_eq!(buffer, [7]);
+    }
+}
