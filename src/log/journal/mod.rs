@@ -8,13 +8,17 @@ mod compact;
 mod disk;
 mod file;
 mod header;
+mod longest;
 mod open;
 mod record;
+mod room;
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
+
+pub use room::room_for;
 
 use self::file::JournalFile;
 use self::header::LIVE;
@@ -171,7 +175,7 @@ impl Journal {
     /// that is held or waits) fit, allocating more of the file if need be. Called before a
     /// newcomer is accepted; records that end something never need to ask.
     ///
-    /// `reserve` is the sum of what is needed over all requests that wait or hold. Entries that
+    /// `reserve` is the sum of [`room_for`] over all requests that wait or hold. Entries that
     /// belong to no request (a `Resize`) are newcomers too.
     ///
     /// # Errors
@@ -251,3 +255,4 @@ fn free_name(from: &Path, seconds: u64) -> PathBuf {
     }
     free
 }
+

@@ -1,0 +1,274 @@
+//! How much room a request needs in the journal, from its acceptance to its end.
+//!
+//! An upper bound, so that what ends something never has to ask for room. The fixed parts are
+//! measured on records with the largest numbers there are; keys, commands and slots are counted.
+
+use std::sync::LazyLock;
+
+use serde::Serialize;
+
+use super::longest::{
+    FRAME, ID, NOW, TOKEN, VIEW, barrier, frame, gone, granted, granted_item, held_item, hold,
+    item, key, queued, refused, request, requeued, waiter,
+};
+use super::record::OVERHEAD;
+use crate::core::{
+    Ask, Change, Entry, Item, Outcome, Release, Request, Revision, StoredView, View,
+};
+use crate::log::Record;
+
+/// How often a request is stopped (or detached) and runs again, and its grant is taken back, that
+/// is counted in. More often is possible: a compaction then makes the room again.
+const SUSPENSIONS: u64 = 3;
+/// The most ranges that the slots of an item are taken to lie in.
+const RANGES_MAX: u64 = 16_384;
+/// How often a key stands in what is written: in the request, its release by key (twice), the end
+/// of its owner, its release by token, and three times in the snapshot.
+const KEYS: u64 = 8;
+/// How often the command stands there: in the request and in the snapshot.
+const COMMANDS: u64 = 2;
+
+/// An upper bound of the bytes of all that is written about a request once it is accepted: the
+/// request itself, its grants, being stopped and going on (a few times), its confirmation, the
+/// release of each item, every kind of end, and its part of a snapshot.
+///
+/// Slots in more than 16,384 ranges are beyond it.
+#[must_use]
+pub fn room_for(request: &Request) -> u64 {
+    let fixed = &*FIXED;
+    let command = COMMANDS.saturating_mul(json_bytes(&request.command.0));
+    let items = request.items.iter().map(|item| {
+        let keys = KEYS * (json_bytes(item.key.as_str()) + 1);
+        // In each grant, and in the snapshot.
+        let ranges = ranges(item).saturating_mul(SUSPENSIONS + 2);
+        keys + fixed.item + ranges
+    });
+    items.fold(fixed.request.saturating_add(command), u64::saturating_add)
+}
+
+/// The sizes that no request changes.
+struct Fixed {
+    /// Of everything, for a request without items and command.
+    request: u64,
+    /// Of what each item adds, but for its key and slots.
+    item: u64,
+}
+
+static FIXED: LazyLock<Fixed> = LazyLock::new(|| {
+    let grants = SUSPENSIONS + 1;
+    let moves = bytes(Change::Suspend { request: ID }, vec![requeued(), barrier()])
+        + bytes(Change::Resume { request: ID }, vec![]);
+    let asked = request(Vec::new());
+    let once = [
+        bytes(Change::Request(Box::new(asked)), vec![queued(), barrier(), refused()]),
+        bytes(Change::Confirm { request: ID }, vec![]),
+        bytes(Change::End { frame: FRAME }, gone()),
+        // Or withdrawn, which is shorter.
+        bytes(Change::Release(Release::Hold { token: TOKEN, forced: true }), gone()),
+    ];
+    let state = size(&hold()).max(size(&waiter()));
+    let by_key = Release::Latest { frame: FRAME, key: key() };
+    Fixed {
+        request: once.iter().sum::<u64>()
+            + SUSPENSIONS * moves
+            + grants * size(&granted(Vec::new()))
+            + size(&frame())
+            + state,
+        item: bytes(Change::Release(by_key), gone())
+            + grants * size(&granted_item())
+            // In the request, and in the snapshot.
+            + 2 * size(&item())
+            + size(&held_item())
+            + size(&StoredView { key: key(), view: VIEW })
+            + size(&u32::MAX),
+    }
+});
+
+/// The most bytes that an item's slots take wherever they are listed once.
+fn ranges(item: &Item) -> u64 {
+    let Ask::Counted { count, view } = item.ask else { return 0 };
+    let (gaps, digits) = match view {
+        // The lowest free slots: below the capacity of the view, and between two ranges lies at
+        // least one slot of somebody else.
+        Some(view @ View::Canal { .. }) => {
+            let capacity = view.capacity();
+            (capacity.saturating_sub(count).saturating_add(1), digits(capacity))
+        }
+        // A lock's own number of slots can change while it is held.
+        Some(View::Slots { .. }) | None => (u64::MAX, digits(u64::MAX)),
+    };
+    let ranges = count.min(gaps).min(RANGES_MAX);
+    ranges.saturating_mul(2 * digits + 4)
+}
+
+fn digits(number: u64) -> u64 {
+    u64::from(number.checked_ilog10().unwrap_or(0)) + 1
+}
+
+/// The bytes of a text as JSON.
+fn json_bytes(text: &str) -> u64 {
+    let bytes = text.bytes().map(|byte| match byte {
+        b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 2,
+        0..0x20 => 6,
+        _ => 1,
+    });
+    bytes.sum::<u64>() + 2
+}
+
+/// The bytes of a record with these outcomes.
+fn bytes(change: Change, outcomes: Vec<Outcome>) -> u64 {
+    let entry = Entry { version: u16::MAX, at: NOW, change };
+    size(&Record { revision: Revision(u64::MAX), entry, outcomes }) + OVERHEAD
+}
+
+/// The bytes of a value as JSON and of the comma behind it. (What is measured here can be written.)
+fn size(value: &impl Serialize) -> u64 {
+    serde_json::to_vec(value).map_or(u64::from(u32::MAX), |bytes| bytes.len() as u64 + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::{
+        Command, GrantedItem, HeldItem, HoldState, KEY_BYTES_MAX, Key, SlotRange, Slots,
+        WaiterState, Withdrawal,
+    };
+    use crate::log::journal::record;
+
+    fn encoded(value: &impl Serialize) -> u64 {
+        let mut bytes = Vec::new();
+        record::encode(&mut bytes, value).unwrap();
+        bytes.len() as u64
+    }
+
+    fn written(change: Change, outcomes: Vec<Outcome>) -> u64 {
+        let entry = Entry { version: u16::MAX, at: NOW, change };
+        encoded(&Record { revision: Revision(u64::MAX), entry, outcomes })
+    }
+
+    /// Slots in as many ranges as `count` of them can lie in, with the longest numbers.
+    fn scattered(count: u64, capacity: u64) -> Slots {
+        let last = capacity - 1;
+        let mut ranges: Vec<_> =
+            (1..count).map(|n| last - 2 * n).map(|n| SlotRange(n, n)).collect();
+        ranges.reverse();
+        ranges.push(SlotRange(last, last));
+        Slots(ranges)
+    }
+
+    /// All that can be written of a request, each with the longest numbers there are.
+    fn life(request: &Request, slots: impl Fn(&Item) -> Slots) -> u64 {
+        let keys: Vec<Key> = request.items.iter().map(|item| item.key.clone()).collect();
+        let given = |item| GrantedItem { slots: slots(item), ..granted_item() };
+        let grant = || granted(request.items.iter().map(given).collect());
+        let released = |keys: &[Key], whole| {
+            let (token, frame, request, keys) = (TOKEN, FRAME, ID, keys.to_vec());
+            Outcome::Released { token, frame, request, keys, whole }
+        };
+        let gone = || Outcome::FrameGone { frame: FRAME };
+        let asked = Change::Request(Box::new(request.clone()));
+        let mut bytes = written(asked, vec![queued(), barrier(), grant()]);
+        for _ in 0..SUSPENSIONS {
+            bytes += written(Change::Suspend { request: ID }, vec![requeued()]);
+            bytes += written(Change::Resume { request: ID }, vec![barrier(), grant()]);
+        }
+        bytes += written(Change::Confirm { request: ID }, vec![]);
+        for key in &keys {
+            let release = Release::Latest { frame: FRAME, key: key.clone() };
+            let outcomes = vec![released(std::slice::from_ref(key), false), gone()];
+            bytes += written(Change::Release(release), outcomes);
+        }
+        let hold = Release::Hold { token: TOKEN, forced: true };
+        bytes += written(Change::Release(hold), vec![released(&keys, true), gone()]);
+        bytes += written(Change::End { frame: FRAME }, vec![released(&keys, true), gone()]);
+        bytes + in_snapshot(request, slots)
+    }
+
+    fn in_snapshot(request: &Request, slots: impl Fn(&Item) -> Slots) -> u64 {
+        let held =
+            |item: &Item| HeldItem { key: item.key.clone(), slots: slots(item), ..held_item() };
+        let items = request.items.iter().map(held).collect();
+        let holds = vec![HoldState { asked: request.clone(), items, ..hold() }];
+        let overtaken = vec![u32::MAX; request.items.len()];
+        let waiters = vec![WaiterState { request: request.clone(), overtaken, ..waiter() }];
+        let view = |item: &Item| StoredView { key: item.key.clone(), view: VIEW };
+        let in_use: Vec<_> = request.items.iter().map(view).collect();
+        let either = encoded(&holds).max(encoded(&waiters));
+        encoded(&vec![frame()]) + either + encoded(&in_use)
+    }
+
+    #[test]
+    fn a_withdrawal_is_no_longer_than_a_release() {
+        let hold = Release::Hold { token: TOKEN, forced: true };
+        let withdraw = Change::Withdraw { request: ID, why: Withdrawal::Cancelled };
+        assert!(written(withdraw, gone()) <= written(Change::Release(hold), gone()));
+    }
+
+    fn with(command: &str, items: Vec<(String, u64, Option<View>)>) -> Request {
+        let items = items.into_iter().map(|(key, count, view)| Item {
+            key: Key::new(&key).unwrap(),
+            ask: Ask::Counted { count, view },
+        });
+        Request { command: Command(command.into()), ..request(items.collect()) }
+    }
+
+    fn bounds(request: &Request, slots: impl Fn(&Item) -> Slots) {
+        let (room, life) = (room_for(request), life(request, slots));
+        assert!(life <= room, "{life} bytes are written, and there is room for {room}");
+        // Not so much more that a disk would be full for nothing.
+        assert!(room <= life + life / 4 + 1000, "{room} bytes for {life}");
+    }
+
+    #[test]
+    fn room_is_enough_for_a_small_request_and_not_much_more() {
+        let view = Some(View::Canal { per: 3, buckets: 2 });
+        let request = with("make", vec![("db".into(), 1, view)]);
+        bounds(&request, |_| scattered(1, 6));
+        assert!(room_for(&request) < 6000, "{}", room_for(&request));
+    }
+
+    #[test]
+    fn room_is_enough_for_the_longest_keys_and_numbers() {
+        let long = |n: usize| format!("{n:02}{}", "\"\\".repeat(KEY_BYTES_MAX / 2 - 1));
+        let view = Some(View::Canal { per: u64::MAX, buckets: u64::MAX });
+        let items: Vec<_> = (0..50).map(|n| (long(n), 40, view)).collect();
+        bounds(&with("", items), |_| scattered(40, u64::MAX));
+    }
+
+    #[test]
+    fn room_is_enough_for_commands_of_control_characters() {
+        let command: String = (0..0x20_u8).map(char::from).cycle().take(4096).collect();
+        let request =
+            with(&(command + "\u{7f}\u{80}\u{2028}\"\\/ä€🦀"), vec![("k".into(), 1, None)]);
+        bounds(&request, |_| scattered(1, u64::MAX));
+    }
+
+    #[test]
+    fn room_is_enough_for_slots_scattered_as_far_as_the_view_lets_them() {
+        // Of 100 slots 30 are others': 31 ranges at most.
+        let view = Some(View::Canal { per: 10, buckets: 10 });
+        let request = with("x", vec![("k".into(), 70, view)]);
+        bounds(&request, |_| scattered(31, 100));
+        // All of a million are one range, whatever the number.
+        let all = Some(View::Canal { per: 1_000_000, buckets: 1 });
+        let request = with("x", vec![("k".into(), 1_000_000, all)]);
+        bounds(&request, |_| Slots(vec![SlotRange(0, 999_999)]));
+        let unknown = with("x", vec![("k".into(), 9000, None)]);
+        bounds(&unknown, |_| scattered(9000, u64::MAX));
+    }
+
+    #[test]
+    fn a_request_that_is_out_of_all_bounds_has_a_number_too() {
+        let view = Some(View::Canal { per: u64::MAX, buckets: u64::MAX });
+        let request = with("x", vec![("k".into(), u64::MAX, view), ("l".into(), u64::MAX, None)]);
+        assert!(room_for(&request) > RANGES_MAX);
+    }
+
+    #[test]
+    fn json_bytes_are_those_of_serde() {
+        for text in ["", "plain", "\"\\/\u{8}\u{c}\n\r\t", "\u{0}\u{1f}\u{7f}\u{80}\u{2028}ä€🦀"]
+        {
+            assert_eq!(json_bytes(text), serde_json::to_string(text).unwrap().len() as u64);
+        }
+    }
+}
