@@ -19,4 +19,4 @@ pub mod signals;
 pub mod startup;
 
 #[cfg(test)]
-mod rerun;
+pub(crate) mod rerun;

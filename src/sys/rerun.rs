@@ -13,7 +13,7 @@ const SCENE: &str = "CANAL_TEST_SCENE";
 
 /// Runs the scene (`sys::fds::tests::scene`, say) after the shell has done `before`
 /// (`ulimit -n 64;`).
-pub(super) fn command(scene: &str, before: &str) -> Command {
+pub(crate) fn command(scene: &str, before: &str) -> Command {
     let mut command = Command::new("/bin/sh");
     let program = std::env::current_exe().unwrap();
     let script = format!(
@@ -24,19 +24,19 @@ pub(super) fn command(scene: &str, before: &str) -> Command {
 }
 
 /// [`command`], waited for; it must succeed.
-pub(super) fn run(scene: &str, before: &str) -> Output {
+pub(crate) fn run(scene: &str, before: &str) -> Output {
     let output = command(scene, before).output().unwrap();
     assert!(output.status.success(), "{scene}: {output:?}");
     output
 }
 
 /// Whether this is the scene that was asked for.
-pub(super) fn plays(scene: &str) -> bool {
+pub(crate) fn plays(scene: &str) -> bool {
     std::env::var(SCENE).is_ok_and(|asked| asked == scene)
 }
 
 /// Waits until something is so, for 10 s at most.
-pub(super) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(10);
     while !is_so() {
         assert!(Instant::now() < deadline, "waited 10 s: {what}");
@@ -45,7 +45,7 @@ pub(super) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// Reads a file that somebody else writes, once it has `lines` whole lines.
-pub(super) fn wait_for_lines(path: &Path, lines: usize) -> String {
+pub(crate) fn wait_for_lines(path: &Path, lines: usize) -> String {
     let mut text = String::new();
     wait_until("the file is written", || {
         text = std::fs::read_to_string(path).unwrap_or_default();

@@ -256,3 +256,5 @@ fn free_name(from: &Path, seconds: u64) -> PathBuf {
     free
 }
 
+#[cfg(test)]
+mod tests;

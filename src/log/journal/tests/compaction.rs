@@ -1,0 +1,237 @@
+//! Compaction: stopped at every byte and step, nothing is lost.
+
+use super::disk::fault;
+use super::*;
+
+/// What a journal holds: the revision of the snapshot, and that of the last record.
+fn content(opened: &Opened) -> (u64, u64) {
+    let first = opened.snapshot.as_ref().unwrap().revision.0;
+    assert_eq!(opened.snapshot, Some(snapshot(first)));
+    let last = first + opened.records.len() as u64;
+    assert_eq!(opened.records, records(first + 1..last + 1));
+    (first, last)
+}
+
+/// Tries `work` on a copy of a journal with every budget until it is no longer stopped; `check`
+/// sees each journal as it was left, and what was said of the work.
+fn stopped_everywhere(
+    dir: &Path,
+    work: impl Fn(&mut Journal, &Path) -> io::Result<()>,
+    check: impl Fn(TempDir, Journal, io::Result<()>),
+) -> u64 {
+    stopped_every(1, dir, work, check)
+}
+
+/// The same, but not for every byte.
+fn stopped_every(
+    step: usize,
+    dir: &Path,
+    work: impl Fn(&mut Journal, &Path) -> io::Result<()>,
+    check: impl Fn(TempDir, Journal, io::Result<()>),
+) -> u64 {
+    for budget in (1..).step_by(step) {
+        let dir = copy(dir);
+        let mut journal = open(dir.path()).journal;
+        let (done, stopped) = fault::after(budget, || work(&mut journal, dir.path()));
+        let finished = !stopped;
+        assert!(finished <= done.is_ok(), "not stopped, and failed: {done:?}");
+        check(dir, journal, done);
+        if finished {
+            return budget;
+        }
+    }
+    unreachable!("a budget is enough in the end");
+}
+
+/// Both files were in use before.
+fn used() -> TempDir {
+    let (dir, mut journal) = begun();
+    journal.append(&records(1..6)).unwrap();
+    journal.compact(&snapshot(5), &origin(), 5, 0).unwrap();
+    journal.append(&records(6..9)).unwrap();
+    dir
+}
+
+#[test]
+fn a_compaction_killed_anywhere_loses_nothing() {
+    let compact = |journal: &mut Journal, _: &Path| journal.compact(&snapshot(8), &origin(), 6, 0);
+    let steps = stopped_everywhere(used().path(), compact, |dir, journal, done| {
+        drop(journal);
+        let opened = open(dir.path());
+        let found = content(&opened);
+        assert!(found == (5, 8) || found == (8, 8), "{found:?}");
+        assert!(done.is_err() || found == (8, 8));
+        assert_eq!(opened.rules, if found == (8, 8) { 6 } else { 5 });
+    });
+    assert!(steps > SIZE / 2, "the compaction was stopped in {steps} places only");
+}
+
+#[test]
+fn a_journal_goes_on_after_a_compaction_that_was_killed() {
+    for target in [origin(), other_origin()] {
+        let compact =
+            |journal: &mut Journal, _: &Path| journal.compact(&snapshot(8), &target, 6, 0);
+        stopped_every(11, used().path(), compact, |dir, journal, _| {
+            drop(journal);
+            let mut journal = open(dir.path()).journal;
+            journal.append(&records(9..10)).unwrap();
+            journal.compact(&snapshot(9), &origin(), 6, 0).unwrap();
+            journal.append(&records(10..11)).unwrap();
+            assert_eq!(content(&open(dir.path())), (9, 10));
+        });
+    }
+}
+
+#[test]
+fn a_compaction_that_fails_anywhere_leaves_the_journal_in_use() {
+    let compact = |journal: &mut Journal, _: &Path| journal.compact(&snapshot(8), &origin(), 6, 0);
+    stopped_every(7, used().path(), compact, |dir, mut journal, done| {
+        journal.append(&records(9..10)).unwrap();
+        let first = if done.is_ok() { 8 } else { 5 };
+        assert_eq!(content(&open(dir.path())), (first, 9));
+        journal.compact(&snapshot(9), &origin(), 6, 0).unwrap();
+        journal.append(&records(10..11)).unwrap();
+        assert_eq!(content(&open(dir.path())), (9, 10));
+    });
+}
+
+#[test]
+fn the_first_compaction_killed_anywhere_leaves_a_new_journal_or_a_whole_one() {
+    let dir = scratch();
+    open(dir.path());
+    let compact = |journal: &mut Journal, _: &Path| journal.compact(&snapshot(0), &origin(), 5, 0);
+    stopped_everywhere(dir.path(), compact, |dir, journal, done| {
+        drop(journal);
+        let mut opened = open(dir.path());
+        assert!(done.is_err() || opened.origin.is_some());
+        if opened.origin.is_none() {
+            assert_eq!(opened.snapshot, None);
+            opened.journal.compact(&snapshot(0), &origin(), 5, 0).unwrap();
+        }
+        opened.journal.append(&records(1..2)).unwrap();
+        assert_eq!(content(&open(dir.path())), (0, 1));
+    });
+}
+
+#[test]
+fn a_creation_killed_anywhere_can_be_done_again() {
+    for budget in 1.. {
+        let dir = scratch();
+        let (made, stopped) = fault::after(budget, || try_open(dir.path()));
+        assert_eq!(made.is_err(), stopped);
+        let opened = open(dir.path());
+        assert_eq!(opened.origin, None);
+        assert_eq!(names(dir.path()), ["journal.0", "journal.1"]);
+        if !stopped {
+            assert!(budget > 4, "it was stopped in {budget} places only");
+            return;
+        }
+    }
+}
+
+#[test]
+fn recreate_killed_anywhere_leaves_the_old_files_or_the_new_ones() {
+    let recreate =
+        |journal: &mut Journal, dir: &Path| journal.recreate(dir, &snapshot(8), &origin(), 6, 0);
+    stopped_everywhere(used().path(), recreate, |dir, mut journal, done| {
+        let opened = open(dir.path());
+        let found = content(&opened);
+        assert!(found == (5, 8) || found == (8, 8), "{found:?}");
+        drop(opened);
+        if done.is_err() {
+            assert_eq!(found, (5, 8));
+        }
+        journal.append(&records(9..10)).unwrap();
+        assert_eq!(content(&open(dir.path())), (found.0, 9));
+    });
+}
+
+#[test]
+fn an_append_killed_anywhere_leaves_a_beginning_of_it() {
+    let append = |journal: &mut Journal, _: &Path| journal.append(&records(9..13));
+    stopped_everywhere(used().path(), append, |dir, journal, done| {
+        drop(journal);
+        let opened = open(dir.path());
+        let (first, last) = content(&opened);
+        assert!(first == 5 && (8..13).contains(&last));
+        assert!(done.is_err() || last == 12);
+        let mut journal = opened.journal;
+        journal.append(&records(last + 1..last + 2)).unwrap();
+        assert_eq!(content(&open(dir.path())), (5, last + 1));
+    });
+}
+
+#[test]
+fn an_append_that_fails_anywhere_is_overwritten_by_the_next() {
+    let append = |journal: &mut Journal, _: &Path| journal.append(&records(9..13));
+    stopped_everywhere(used().path(), append, |dir, mut journal, done| {
+        if done.is_ok() {
+            return;
+        }
+        // Shorter than what failed.
+        journal.append(&records(9..10)).unwrap();
+        assert_eq!(content(&open(dir.path())), (5, 9));
+    });
+}
+
+#[test]
+fn a_torn_tail_whose_cutting_is_killed_stays_a_torn_tail() {
+    let (dir, mut journal) = begun();
+    // A record of some pages, without its last byte.
+    let long = Record { outcomes: vec![granted(1); 200], ..record(1) };
+    journal.append(&[long]).unwrap();
+    assert!(journal.appended() > 4 * file::PAGE);
+    let live = journal.live.as_ref().unwrap();
+    let (path, begin, end) = (live.file.path().to_owned(), live.begin, live.end as usize - 1);
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[end] = 0;
+    drop(journal);
+    // After each page: what a kill cannot tear is not torn here either.
+    let pages = (end as u64 % file::PAGE..).step_by(file::PAGE as usize);
+    for (cut, budget) in pages.enumerate() {
+        fs::write(&path, &bytes).unwrap();
+        let mut file = JournalFile::open(dir.path(), 0).unwrap().unwrap();
+        file.found(end as u64);
+        let (done, stopped) = fault::after(budget, || file.cut(begin));
+        assert_eq!(done.is_err(), stopped);
+        let opened = open(dir.path());
+        assert_eq!(content(&opened), (0, 0));
+        assert_eq!(opened.torn_bytes > 0, stopped);
+        if !stopped {
+            assert!(cut > 4, "it was stopped in {cut} places only");
+            return;
+        }
+    }
+}
+
+#[test]
+fn many_compactions_alternate_and_stay_small() {
+    let (dir, mut journal) = begun();
+    let mut compactions = 0;
+    for revision in 1..2000 {
+        journal.append(&[record(revision)]).unwrap();
+        if journal.wants_compaction() {
+            compactions += 1;
+            journal.compact(&snapshot(revision), &origin(), 5, 100).unwrap();
+            assert_eq!(journal.live.as_ref().unwrap().index, compactions % 2);
+        }
+    }
+    assert!(compactions > 50, "{compactions}");
+    assert_eq!(content(&open(dir.path())).1, 1999);
+    for index in 0..2 {
+        assert_eq!(fs::metadata(file::path(dir.path(), index)).unwrap().len(), SIZE);
+    }
+}
+
+#[test]
+fn what_a_large_table_took_is_given_back() {
+    let (dir, mut journal) = begun();
+    let size = |index| fs::metadata(file::path(dir.path(), index)).unwrap().len();
+    let large = 40 * file::CHUNK;
+    journal.admit(0, large).unwrap();
+    journal.compact(&snapshot(0), &origin(), 5, large).unwrap();
+    assert!(size(0) > large && size(1) > large);
+    journal.compact(&snapshot(0), &origin(), 5, 0).unwrap();
+    journal.compact(&snapshot(0), &origin(), 5, 0).unwrap();
+    assert!(size(0) <= file::CHUNK && size(1) <= file::CHUNK, "{} {}", size(0), size(1));
+}
