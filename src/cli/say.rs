@@ -42,7 +42,39 @@ impl Voice {
 }
 
 fn write_line(lead: &str, text: &str) {
-    let line = format!("{lead}{}\n", clean(text));
+    let line = format!("{lead}{}\n", clean(&without_numbers(text)));
     // There is nobody left to tell that stderr cannot be written.
     let _ = io::stderr().lock().write_all(line.as_bytes());
+}
+
+/// What std appends to the system's words (` (os error 13)`) is for programmers.
+fn without_numbers(text: &str) -> String {
+    const START: &str = " (os error ";
+    let mut parts = text.split(START);
+    let mut words = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part.split_once(')') {
+            Some((number, rest)) if number.bytes().all(|b| b.is_ascii_digit()) => words += rest,
+            _ => words = words + START + part,
+        }
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_systems_words_lose_their_number_and_nothing_else() {
+        for (text, words) in [
+            ("x: Permission denied (os error 13)", "x: Permission denied"),
+            ("a (os error 2): b (os error 5)!", "a: b!"),
+            ("a (os error x) b", "a (os error x) b"),
+            ("a (os error ", "a (os error "),
+            ("plain", "plain"),
+        ] {
+            assert_eq!(without_numbers(text), words);
+        }
+    }
 }

@@ -13,15 +13,16 @@ use super::{Client, ClientError};
 const TICK: Duration = Duration::from_secs(1);
 
 impl Client {
-    /// Calls `each` with the state of the locks, now and after each change, until it returns
-    /// false. Goes on with the next daemon if this one goes away.
+    /// Calls `each` with the state of the locks, now and after each change, and about once a
+    /// second with `None`, until it returns false. Goes on with the next daemon if this one goes
+    /// away.
     ///
     /// # Errors
     /// The first state did not come, or no daemon follows.
     pub fn watch(
         &mut self,
         query: &StatusQuery,
-        each: &mut dyn FnMut(Status) -> bool,
+        each: &mut dyn FnMut(Option<Status>) -> bool,
     ) -> Result<(), ClientError> {
         let mut pauses = Pauses::new();
         loop {
@@ -41,7 +42,7 @@ impl Client {
     fn watch_once(
         &mut self,
         query: &StatusQuery,
-        each: &mut dyn FnMut(Status) -> bool,
+        each: &mut dyn FnMut(Option<Status>) -> bool,
         told: &mut bool,
     ) -> Result<(), Broken> {
         let answer = self.options.answer;
@@ -51,14 +52,18 @@ impl Client {
         loop {
             let last = !reply.continues;
             // The connection is not kept: the daemon would go on to send.
-            if !each(parameters(reply)?) || last {
+            if !each(Some(parameters(reply)?)) || last {
                 return Ok(());
             }
             *told = true;
             reply = loop {
                 match connection.reply_within(TICK)? {
                     Ok(reply) => break reply,
-                    Err(Heard::Nothing(_) | Heard::Part) => {}
+                    Err(Heard::Nothing(_) | Heard::Part) => {
+                        if !each(None) {
+                            return Ok(());
+                        }
+                    }
                 }
             };
         }

@@ -36,8 +36,13 @@ pub(crate) fn run(args: &StatusArgs, global: &Global, voice: Voice) -> Result<Ex
     let report = Report { args, verbose: voice == Voice::Verbose, screen: Screen::of_stdout() };
     if args.watch {
         let mut shown = Ok(Reader::There);
-        let mut each = |status: Status| {
-            shown = report.show_again(&status);
+        let mut last = None;
+        let mut each = |status: Option<Status>| {
+            let changed = status.is_some();
+            last = status.or_else(|| last.take());
+            if let Some(status) = last.as_ref().filter(|_| changed || report.ages()) {
+                shown = report.show_again(status);
+            }
             matches!(shown, Ok(Reader::There))
         };
         client.watch(&query, &mut each).map_err(connect::failed)?;
@@ -89,6 +94,11 @@ impl Report<'_> {
         };
         let page = view::page(status, scope, self.verbose, &Now::here());
         Ok(page.render(self.screen.map(|screen| screen.columns)))
+    }
+
+    /// Whether what is shown grows old even if nothing changes.
+    fn ages(&self) -> bool {
+        self.screen.is_some() && !self.args.json
     }
 
     /// On a terminal in place of the last one, else after it.

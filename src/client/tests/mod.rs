@@ -249,6 +249,8 @@ fn a_watcher_goes_on_with_the_next_daemon_until_it_has_seen_enough() {
         let mut peer = accept(&listener);
         assert_eq!(peer.call().0, "Status");
         peer.go_on(status(1));
+        // Long enough without a change for a tick.
+        std::thread::sleep(Duration::from_millis(1500));
         peer.go_on(status(2));
         drop(peer);
         let mut peer = accept(&listener);
@@ -258,12 +260,17 @@ fn a_watcher_goes_on_with_the_next_daemon_until_it_has_seen_enough() {
     });
     let mut client = Client::connect(&scratch.place, patient()).unwrap();
     let mut seen = Vec::new();
-    let each = &mut |status: crate::protocol::Status| {
-        seen.push(status.daemon.pid);
+    let mut ticks = 0;
+    let each = &mut |status: Option<crate::protocol::Status>| {
+        match status {
+            Some(status) => seen.push(status.daemon.pid),
+            None => ticks += 1,
+        }
         seen.len() < 3
     };
     client.watch(&StatusQuery::default(), each).unwrap();
     assert_eq!(seen, [1, 2, 3]);
+    assert!(ticks >= 1, "{ticks}");
     daemon.join().unwrap();
 }
 

@@ -1,0 +1,195 @@
+//! What the command line takes and refuses, before any daemon is asked.
+
+use assert_cmd::cargo::cargo_bin_cmd;
+use assert_cmd::{Command, assert::Assert};
+use tempfile::TempDir;
+
+/// canal, far from every daemon: each that would be needed is missing and none is started.
+fn canal(dir: &TempDir, args: &[&str]) -> Assert {
+    let mut canal: Command = cargo_bin_cmd!("canal");
+    canal.env_remove("CANAL_SOCKET").env_remove("CANAL_LOG");
+    canal.arg("--no-start").arg("--socket").arg(dir.path().join("s")).args(args);
+    canal.timeout(std::time::Duration::from_secs(30));
+    canal.assert()
+}
+
+fn stderr(assert: &Assert) -> String {
+    String::from_utf8_lossy(&assert.get_output().stderr).into_owned()
+}
+
+#[test]
+fn a_wrong_command_line_is_125_one_line_and_a_hint() {
+    let dir = TempDir::new().unwrap();
+    for (args, message) in [
+        (&[][..], "say what to do: run, acquire, release, status, resize or daemon"),
+        (&["run", "-k", "x"], "which command? give it after the options"),
+        (&["run", "--", "true"], "which lock? give --key KEY"),
+        (&["acquire"], "which lock? give --key KEY"),
+        (&["run", "-k", "x", "--bogus", "true"], "unknown option `--bogus`"),
+        (&["run", "-k", "x", "--per", "0", "true"], "--per 0: must be at least 1"),
+        (
+            &["run", "-k", "x", "--per", "1", "--buckets", "-1", "true"],
+            "--buckets -1: -1 is negative",
+        ),
+        (&["run", "-k", "x", "--slots", "0", "true"], "--slots 0: must be at least 1"),
+        (&["run", "-k", "x", "--count", "0", "true"], "--count 0: must be at least 1"),
+        (&["run", "-k", "x", "--buckets", "2", "true"], "--buckets needs --per"),
+        (
+            &["run", "-k", "x", "--per", "3", "--buckets", "0", "true"],
+            "`x` could never be granted: 1 of its slots are wanted, and the stated view has 0",
+        ),
+        (
+            &["run", "-k", "x=2:3", "true"],
+            "`x` could never be granted: 3 of its slots are wanted, and the stated view has 2",
+        ),
+        (&["run", "-k", "x", "-k", "x", "true"], "--key x is given twice"),
+        (&["run", "-k", "/x", "true"], "--key /x: a key does not begin with `/`; use `x`"),
+        (
+            &["run", "-k", "x", "-c", "true", "more"],
+            "-c takes the whole command; `more` is left over",
+        ),
+        (&["run", "-k", "x", "--timeout", "3", "true"], "unknown option `--timeout`"),
+        (&["run", "-k", "x", "--signal", "INT", "true"], "--signal needs --max-run"),
+        (&["acquire", "-k", "x", "-E", "0"], "-E 0 would mean to go on without the lock"),
+        (&["acquire", "-k", "x", "--pid", "0"], "--pid 0: there is no process 0"),
+        (&["acquire", "-k", "x", "--pid", "4194305"], "there is no process 4194305"),
+        (&["release"], "which lock? give its KEY, or --all"),
+        (&["release", "--force"], "--force needs --token; canal status -v shows it"),
+        (&["resize", "x"], "which size? give --per P --buckets B, --slots N or --forget"),
+        (&["status", "a:b"], "KEY a:b: a key on the command line contains no `:`"),
+    ] {
+        let assert = canal(&dir, args).code(125).stdout("");
+        let said = stderr(&assert);
+        let lines: Vec<&str> = said.lines().collect();
+        assert_eq!(lines[0], format!("canal: {message}"), "{args:?}");
+        assert!(lines.len() <= 2 && lines[1..].iter().all(|l| l.starts_with("hint: ")), "{said}");
+    }
+}
+
+#[test]
+fn long_and_odd_keys_are_refused_with_their_fault() {
+    let dir = TempDir::new().unwrap();
+    let long = "x".repeat(2048);
+    for (key, fault) in [
+        (long.as_str(), "a key has at most 1024 bytes, this one has 2048"),
+        ("a\nb", "this one has U+000A at byte 1"),
+        ("a//b", "a key has no empty component"),
+        ("", "a key cannot be empty"),
+    ] {
+        let assert = canal(&dir, &["run", "-k", key, "true"]).code(125);
+        let said = stderr(&assert);
+        assert!(said.contains(fault), "{said}");
+        assert_eq!(said.lines().count(), 2, "{said}");
+    }
+}
+
+#[test]
+fn a_command_that_cannot_run_is_told_before_anything_is_asked() {
+    let dir = TempDir::new().unwrap();
+    let missing = canal(&dir, &["run", "-k", "x", "no-such-command"]).code(127);
+    assert_eq!(stderr(&missing), "canal: no-such-command: command not found\n");
+    canal(&dir, &["run", "-k", "x", ""]).code(127);
+    let denied = canal(&dir, &["run", "-k", "x", "/etc/passwd"]).code(126);
+    assert_eq!(stderr(&denied), "canal: /etc/passwd: cannot be executed: Permission denied\n");
+}
+
+#[test]
+fn without_a_daemon_and_leave_to_start_one_canal_fails_and_says_so() {
+    let dir = TempDir::new().unwrap();
+    let socket = dir.path().join("s");
+    for args in [
+        &["run", "-k", "x", "true"][..],
+        &["acquire", "-k", "x"],
+        &["release", "x"],
+        &["status"],
+        &["resize", "x", "--slots", "3"],
+    ] {
+        let said = stderr(&canal(&dir, args).code(125).stdout(""));
+        assert!(
+            said.starts_with(&format!("canal: no daemon runs at {}\n", socket.display())),
+            "{said}"
+        );
+        assert!(said.contains("hint: "), "{said}");
+    }
+    canal(&dir, &["-q", "status"]).code(125).stderr("");
+}
+
+#[test]
+fn help_and_version_are_no_failures() {
+    let dir = TempDir::new().unwrap();
+    for args in [
+        &["--help"][..],
+        &["help"],
+        &["help", "run"],
+        &["run", "--help"],
+        &["run", "-h"],
+        &["help", "acquire"],
+        &["status", "--help"],
+    ] {
+        let assert = canal(&dir, args).code(0).stderr("");
+        let shown = String::from_utf8_lossy(&assert.get_output().stdout).into_owned();
+        assert!(shown.contains("Usage: canal"), "{shown}");
+        assert!(shown.lines().all(|line| line.chars().count() <= 100), "{shown}");
+    }
+    canal(&dir, &["--version"]).code(0).stdout(concat!("canal ", env!("CARGO_PKG_VERSION"), "\n"));
+}
+
+#[test]
+fn help_of_the_command_is_the_commands() {
+    let dir = TempDir::new().unwrap();
+    // Past the first operand --help is not canal's: it gets as far as to ask for a daemon.
+    canal(&dir, &["run", "-k", "x", "true", "--help"]).code(125).stdout("");
+}
+
+#[test]
+fn completing_is_quick_and_silent_without_a_daemon() {
+    let dir = TempDir::new().unwrap();
+    canal(&dir, &["complete", "keys", "--", "x"]).code(0).stdout("").stderr("");
+    canal(&dir, &["complete", "keys"]).code(0).stdout("").stderr("");
+    // A place that cannot be: too long for a socket.
+    let mut canal: Command = cargo_bin_cmd!("canal");
+    canal.env("CANAL_SOCKET", "/x".repeat(100)).args(["complete", "keys"]);
+    canal.assert().code(0).stdout("").stderr("");
+}
+
+#[test]
+fn man_writes_every_page() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().to_str().unwrap();
+    canal(&dir, &["man", path]).code(0).stdout("").stderr("");
+    for page in ["canal.1", "canal-run.1", "canal-daemon.1", "canal.toml.5", "canal-json.7"] {
+        let text = std::fs::read_to_string(dir.path().join(page)).unwrap();
+        assert!(text.contains(".SH NAME"), "{page}");
+    }
+    canal(&dir, &["man", "/no/such/place"]).code(125);
+}
+
+#[test]
+fn completions_are_the_files_of_the_sources() {
+    let dir = TempDir::new().unwrap();
+    for (shell, file) in [("bash", "canal.bash"), ("zsh", "_canal"), ("fish", "canal.fish")] {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("completions").join(file);
+        let text = std::fs::read_to_string(path).unwrap();
+        canal(&dir, &["completions", shell]).code(0).stdout(text).stderr("");
+    }
+}
+
+#[test]
+fn a_stdout_that_is_full_or_gone_is_noticed() {
+    let dir = TempDir::new().unwrap();
+    let canal = assert_cmd::cargo::cargo_bin!("canal");
+    let run = |script: &str| {
+        let mut sh = std::process::Command::new("sh");
+        sh.arg("-c").arg(script).arg(canal).current_dir(dir.path()).output().unwrap()
+    };
+    let full = run("\"$0\" completions bash > /dev/full");
+    assert_eq!(full.status.code(), Some(125));
+    let said = String::from_utf8_lossy(&full.stderr).into_owned();
+    assert_eq!(said, "canal: cannot write to stdout: No space left on device\n");
+    // A reader that has seen enough is none of canal's business.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut canal = std::process::Command::new(canal);
+    let gone = canal.args(["completions", "bash"]).stdout(writer).output().unwrap();
+    assert_eq!((gone.status.code(), gone.stderr.as_slice()), (Some(0), &b""[..]));
+}
