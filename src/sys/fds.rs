@@ -144,6 +144,18 @@ pub(super) fn highest_open() -> u32 {
     })
 }
 
+/// Takes over a descriptor that this process was started with under an agreed number, and makes
+/// it close-on-exec. To be called once for a number, before anything else may have got it.
+///
+/// # Errors
+/// EBADF if there is none.
+pub fn adopt(number: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: only looked at by fcntl, which fails if it is not open.
+    set_cloexec(unsafe { BorrowedFd::borrow_raw(number) })?;
+    // SAFETY: it is open, and by the agreement nobody else in this process knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
 /// Raises the soft limit of open descriptors to the hard one; returns the limit in force.
 pub fn raise_limit() -> io::Result<u64> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;

@@ -15,6 +15,7 @@ pub mod kernel;
 pub mod peer;
 pub mod pidfd;
 pub mod process;
+pub mod readable;
 pub mod signals;
 pub mod startup;
 
