@@ -98,6 +98,23 @@ impl Table {
         }
     }
 
+    /// The holds of a key, oldest first.
+    pub fn holders(&self, key: &Key) -> impl Iterator<Item = Token> {
+        self.locks.get(key).into_iter().flat_map(|lock| lock.holds.iter().copied())
+    }
+
+    /// The stored view of a key.
+    #[must_use]
+    pub fn stored(&self, key: &Key) -> Option<View> {
+        self.locks.get(key).and_then(|lock| lock.stored)
+    }
+
+    /// How many wait for a key.
+    #[must_use]
+    pub fn waiting_for(&self, key: &Key) -> usize {
+        self.locks.get(key).map_or(0, |lock| lock.uses - lock.holds.len())
+    }
+
     /// Everyone who waits for a key, in the order in which they are served.
     #[must_use]
     pub fn served(&self, key: &Key) -> Vec<RequestId> {
