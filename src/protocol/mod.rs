@@ -10,6 +10,7 @@ pub mod frame;
 pub mod limits;
 mod message;
 pub mod place;
+pub mod service;
 
 pub use crate::core::{Kind, Tag};
 pub use error::{ErrorName, Failure};
