@@ -1,4 +1,35 @@
 //! The daemon: the only owner of a table.
+//!
+//! Start reading at `server`, which says what a turn does; `start` brings it up, `recover` takes up
+//! what the daemon before it left.
+
+mod acquire;
+mod ask;
+mod call;
+mod children;
+mod config;
+mod conn;
+mod conns;
+mod due;
+mod fault;
+mod grant;
+mod home;
+mod inform;
+mod ledger;
+mod limits;
+mod listen;
+mod logging;
+mod owners;
+mod poller;
+mod recover;
+mod release;
+mod restore;
+mod serve;
+mod server;
+mod shown;
+mod start;
+mod waiting;
+mod words;
 
 use crate::protocol::place::Place;
 
@@ -23,6 +54,5 @@ pub struct Options {
 /// # Errors
 /// Why it cannot start, for people.
 pub fn run(options: &Options) -> anyhow::Result<()> {
-    let _ = options;
-    todo!()
+    start::run(options)
 }

@@ -1,0 +1,355 @@
+//! Asking for a lock.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
+
+use super::ask;
+use super::conn::{ConnId, Doing};
+use super::limits::{EXITING_TIME, PROCESSES_LOOKED_AT_MAX};
+use super::owners::process_of;
+use super::serve::nth_fd;
+use super::server::{Server, owner_gone};
+use super::shown::pid_of;
+use super::words;
+use crate::core::{
+    Change, Granted, HostId, Outcome, Owner, ProcessId, Refusal, Request, RequestId, Wait,
+};
+use crate::protocol::{Acquire, ErrorName, Failure};
+use crate::sys::pidfd::Pidfd;
+use crate::sys::process::{RunState, run_state, uid_of};
+use crate::sys::{clock, peer};
+
+/// The only host of an embedded journal.
+pub(super) const HERE: HostId = HostId(0);
+
+/// The user id that stands for all that have none in a user namespace.
+const NOBODY: u32 = 65534;
+
+/// A request on its way to the table.
+#[derive(Debug)]
+pub(super) struct Newcomer {
+    conn: ConnId,
+    request: Request,
+    /// The owner's, if it was opened already.
+    pidfd: Option<Pidfd>,
+    more: bool,
+}
+
+/// A request that may not wait, put aside while a holder is on its way out.
+#[derive(Debug)]
+pub(super) struct Aside {
+    newcomer: Newcomer,
+    /// What is answered if nothing becomes free until then.
+    failure: Failure,
+    pub(super) until: Instant,
+}
+
+impl Aside {
+    pub(super) fn conn(&self) -> ConnId {
+        self.newcomer.conn
+    }
+}
+
+/// Who shall own.
+#[derive(Debug)]
+pub(super) struct OwnerFound {
+    pub(super) process: ProcessId,
+    uid: u32,
+    pidfd: Option<Pidfd>,
+}
+
+impl Server {
+    pub(super) fn acquire(
+        &mut self,
+        id: ConnId,
+        acquire: Acquire,
+        more: bool,
+        fds: Vec<OwnedFd>,
+    ) -> Result<(), Failure> {
+        if self.stopping || self.conns.peek(id).is_none_or(|conn| conn.heard_end) {
+            // Nobody is there to be told, or the next daemon answers.
+            return Ok(());
+        }
+        let items = ask::items(&acquire.items)?;
+        let provisional = acquire.owner_fd.is_some();
+        let owner = self.owner(id, acquire.owner_fd, fds)?;
+        if let Some(request) = self.ledger.table.tagged(acquire.tag) {
+            return self.attach_again(id, request, owner, more);
+        }
+        let wait = match acquire.wait_ms {
+            Some(0) => Wait::No,
+            Some(wait_ms) => {
+                Wait::Yes { until: Some(clock::boottime_ms().saturating_add(wait_ms)) }
+            }
+            None => Wait::Yes { until: None },
+        };
+        let request = Request {
+            tag: acquire.tag,
+            host: HERE,
+            owner: Owner::Process(owner.process),
+            parent: None,
+            uid: owner.uid,
+            command: ask::command(&acquire.command),
+            items,
+            wait,
+            priority: acquire.priority,
+            provisional,
+            children: acquire.with_children,
+        };
+        self.check_room(&request)?;
+        self.ask(Newcomer { conn: id, request, pidfd: owner.pidfd, more });
+        Ok(())
+    }
+
+    /// Who shall own: the peer, or whom a descriptor names.
+    pub(super) fn owner(
+        &mut self,
+        id: ConnId,
+        owner_fd: Option<u32>,
+        fds: Vec<OwnedFd>,
+    ) -> Result<OwnerFound, Failure> {
+        let Some(conn) = self.conns.get(id) else { return Err(owner_gone()) };
+        let found = match owner_fd {
+            Some(index) => other_owner(conn.peer, nth_fd(fds, index)?)?,
+            None => {
+                let (process, pidfd) = match conn.process {
+                    Some(process) => (process, None),
+                    None => {
+                        let pidfd = peer_pidfd(conn.as_fd(), conn.accepted_ticks)?;
+                        (identified(&pidfd)?, Some(pidfd))
+                    }
+                };
+                conn.process = Some(process);
+                OwnerFound { process, uid: conn.peer.uid, pidfd }
+            }
+        };
+        if found.uid == NOBODY {
+            let message = "uid 65534 stands for many users and can own nothing";
+            return Err(Failure::new(ErrorName::Denied, message));
+        }
+        Ok(found)
+    }
+
+    /// Whether a newcomer can be taken on at all.
+    fn check_room(&mut self, request: &Request) -> Result<(), Failure> {
+        let most = self.limits.waiters_per_user;
+        if request.wait != Wait::No && self.waiting.of_user(request.uid) >= most {
+            let message = format!("{most} requests of uid {} wait already", request.uid);
+            tracing::warn!("{message}, more are refused");
+            return Err(Failure::new(ErrorName::TooManyWaiters, message)
+                .hint("raise `waiters_per_user` in the configuration"));
+        }
+        self.ledger.admit(request).map_err(|error| {
+            tracing::warn!(%error, "a request is refused");
+            Failure::new(ErrorName::DiskFull, error.to_string())
+                .hint("nothing that is held is lost; make room and try again")
+        })
+    }
+
+    fn ask(&mut self, newcomer: Newcomer) {
+        let request = self.ledger.next_request();
+        let outcomes = self.enter(Change::Request(Box::new(newcomer.request.clone())));
+        let mine = outcomes.into_iter().find(|outcome| match outcome {
+            Outcome::Queued { request: id, .. } | Outcome::Refused { request: id, .. } => {
+                *id == request
+            }
+            Outcome::Granted(granted) => granted.request == request,
+            _ => false,
+        });
+        match mine {
+            Some(Outcome::Granted(granted)) => {
+                self.granted.retain(|other| other.request != request);
+                self.grant_at_once(newcomer, &granted);
+            }
+            Some(Outcome::Queued { frame, .. }) => {
+                self.begin_to_wait(newcomer.conn, request, newcomer.more);
+                if newcomer.request.provisional
+                    && let Err(failure) = self.watch_owner(newcomer.conn, frame, newcomer.pidfd)
+                {
+                    self.waiting.remove(request);
+                    self.done(newcomer.conn);
+                    self.take_back(newcomer.conn, request, &failure);
+                }
+            }
+            Some(Outcome::Refused { why, .. }) => self.refuse(newcomer, &why),
+            _ => tracing::error!(request = request.0, "the table said nothing to a request"),
+        }
+    }
+
+    fn grant_at_once(&mut self, newcomer: Newcomer, granted: &Granted) {
+        self.done(newcomer.conn);
+        match self.watch_owner(newcomer.conn, granted.frame, newcomer.pidfd) {
+            Ok(()) => self.tell_grant(newcomer.conn, granted),
+            Err(failure) => self.take_back(newcomer.conn, granted.request, &failure),
+        }
+    }
+
+    pub(super) fn begin_to_wait(&mut self, id: ConnId, request: RequestId, more: bool) {
+        if let Some(waiter) = self.waiting.get_mut(request) {
+            waiter.conn = Some(id);
+            waiter.more = more;
+            waiter.told = None;
+        }
+        if let Some(conn) = self.conns.get(id) {
+            conn.doing = Doing::Waits(request);
+        }
+        if more {
+            self.newcomers.push(request);
+        }
+    }
+
+    fn refuse(&mut self, newcomer: Newcomer, why: &Refusal) {
+        let failure = self.refusal(&newcomer, why);
+        if let Refusal::Full { item } = why
+            && self.somebody_is_leaving(&newcomer.request, *item)
+        {
+            if let Some(conn) = self.conns.get(newcomer.conn) {
+                conn.doing = Doing::Aside;
+            }
+            let until = Instant::now() + EXITING_TIME;
+            self.aside.push(Aside { newcomer, failure, until });
+            return;
+        }
+        self.done(newcomer.conn);
+        self.fail(newcomer.conn, &failure);
+    }
+
+    fn refusal(&self, newcomer: &Newcomer, why: &Refusal) -> Failure {
+        let request = &newcomer.request;
+        let key = words::item_of(why).and_then(|at| request.items.get(at)).map(|item| &item.key);
+        let report = key.map(|key| self.ledger.table.report(key));
+        let mut failure = words::refusal(why, request, report.as_ref());
+        if failure.name == ErrorName::Refused
+            && let Some(key) = key
+        {
+            let viewer = self.conns.peek(newcomer.conn).map_or(NOBODY, |conn| conn.peer.uid);
+            failure.holders = self.shown(viewer).holders(key);
+        }
+        failure
+    }
+
+    /// Whether the process of a holder is on its way out: it ended its output, or closed its
+    /// connection, and its end is about to be reported.
+    fn somebody_is_leaving(&self, request: &Request, item: usize) -> bool {
+        let Some(item) = request.items.get(item) else { return false };
+        let tokens = self.ledger.table.holders(&item.key).take(PROCESSES_LOOKED_AT_MAX);
+        let mut holds = tokens.filter_map(|token| self.ledger.table.hold(token));
+        holds.any(|hold| run_state(pid_of(&hold.asked.owner)) == RunState::Exiting)
+    }
+
+    /// Tries again what was put aside, after somebody ended; answers what waited long enough.
+    pub(super) fn retry_aside(&mut self, deaths: bool) {
+        if self.aside.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        for aside in std::mem::take(&mut self.aside) {
+            let over = aside.until <= now;
+            if !deaths && !over {
+                self.aside.push(aside);
+            } else {
+                self.ask_again(aside, over);
+            }
+        }
+    }
+
+    fn ask_again(&mut self, aside: Aside, over: bool) {
+        let (conn, until) = (aside.newcomer.conn, aside.until);
+        if over {
+            self.done(conn);
+            return self.fail(conn, &aside.failure);
+        }
+        self.ask(aside.newcomer);
+        // The time does not begin anew.
+        if let Some(again) = self.aside.iter_mut().find(|aside| aside.conn() == conn) {
+            again.until = until;
+        }
+    }
+
+    /// Goes on with a request that is known: its asker lost its connection, or this is another
+    /// daemon than the one it asked first.
+    fn attach_again(
+        &mut self,
+        id: ConnId,
+        request: RequestId,
+        owner: OwnerFound,
+        more: bool,
+    ) -> Result<(), Failure> {
+        let table = &self.ledger.table;
+        let waiter = table.waiter(request);
+        let frame = waiter.map(|waiter| waiter.frame);
+        let frame = frame.or_else(|| table.hold_of(request).map(|hold| hold.frame));
+        let same = frame.and_then(|frame| table.frame(frame)).is_some_and(|frame| {
+            frame.uid == owner.uid && frame.owner == Owner::Process(owner.process)
+        });
+        let Some(frame) = frame.filter(|_| same) else {
+            let message = "the tag names a request of another process";
+            return Err(Failure::new(ErrorName::BadRequest, message));
+        };
+        if waiter.is_none() {
+            return self.tell_again(id, request, frame, owner.pidfd);
+        }
+        if let Some(before) = self.waiting.get(request).and_then(|waiter| waiter.conn) {
+            let message = "the same request was asked on another connection";
+            self.done(before);
+            self.fail(before, &Failure::new(ErrorName::BadRequest, message));
+        }
+        let provisional =
+            self.ledger.table.waiter(request).is_some_and(|waiter| waiter.request.provisional);
+        if provisional && let Some(pidfd) = owner.pidfd {
+            self.owners.watch(frame, pidfd).map_err(|error| cannot_watch(&error))?;
+        }
+        self.begin_to_wait(id, request, more);
+        self.enter(Change::Resume { request });
+        Ok(())
+    }
+}
+
+/// The process at the other end of a connection.
+pub(super) fn peer_pidfd(
+    socket: std::os::fd::BorrowedFd<'_>,
+    accepted_ticks: u64,
+) -> Result<Pidfd, Failure> {
+    match peer::pidfd(socket, accepted_ticks) {
+        Ok(Some(pidfd)) => Ok(pidfd),
+        Ok(None) => Err(owner_gone()),
+        Err(error) => Err(cannot_watch(&error)),
+    }
+}
+
+pub(super) fn cannot_watch(error: &std::io::Error) -> Failure {
+    let message = format!("the daemon cannot watch the process that shall own the lock: {error}");
+    match error.kind() {
+        std::io::ErrorKind::Unsupported => Failure::new(ErrorName::Denied, message),
+        _ => Failure::new(ErrorName::TooManyConnections, message).hint("try again later"),
+    }
+}
+
+fn identified(pidfd: &Pidfd) -> Result<ProcessId, Failure> {
+    process_of(pidfd).ok_or_else(owner_gone)
+}
+
+/// The process that somebody named by its pidfd.
+fn other_owner(peer: peer::Credentials, fd: OwnedFd) -> Result<OwnerFound, Failure> {
+    let pidfd = Pidfd::from_fd(fd).map_err(|error| {
+        let message = format!("the descriptor of the owner is not a pidfd: {error}");
+        Failure::new(ErrorName::BadRequest, message)
+    })?;
+    let denied = |message: String| Failure::new(ErrorName::Denied, message);
+    let process = identified(&pidfd)?;
+    if process.pid <= 1 {
+        return Err(denied(format!("process {} cannot own a lock", process.pid)));
+    }
+    if pidfd.has_ended() {
+        return Err(owner_gone());
+    }
+    let uid = uid_of(&pidfd).ok_or_else(owner_gone)?;
+    if uid != peer.uid && peer.uid != 0 {
+        let pid = process.pid;
+        return Err(denied(format!(
+            "process {pid} belongs to uid {uid}, you are uid {}",
+            peer.uid
+        )));
+    }
+    Ok(OwnerFound { process, uid, pidfd: Some(pidfd) })
+}

@@ -1,0 +1,193 @@
+//! Turning what a client asks for into the table's terms.
+
+use super::limits::{COMMAND_BYTES_MAX, ITEMS_MAX};
+use crate::core::{Ask, Command, Item, Key, View};
+use crate::protocol::{ErrorName, Failure, Mode, Resize, WireItem};
+
+/// The items of a request.
+///
+/// # Errors
+/// What is wrong with them, whoever else holds or waits.
+pub(super) fn items(wire: &[WireItem]) -> Result<Vec<Item>, Failure> {
+    if wire.is_empty() {
+        return Err(bad("a request names at least one key"));
+    }
+    if wire.len() > ITEMS_MAX {
+        let asked = wire.len();
+        return Err(bad(format!("a request names at most {ITEMS_MAX} keys, this one {asked}")));
+    }
+    let items = wire.iter().map(item).collect::<Result<Vec<_>, _>>()?;
+    let twice =
+        items.iter().enumerate().find(|(at, item)| items[..*at].iter().any(|o| o.key == item.key));
+    match twice {
+        Some((_, item)) => Err(bad(format!("key `{}` stands twice in one request", item.key))),
+        None => Ok(items),
+    }
+}
+
+fn item(wire: &WireItem) -> Result<Item, Failure> {
+    let key = key(&wire.key)?;
+    let ask = match wire.mode.unwrap_or(Mode::Counted) {
+        Mode::Read | Mode::Write => {
+            let message = "read and write locks come with a later version";
+            return Err(Failure::new(ErrorName::Unsupported, message));
+        }
+        Mode::Counted => {
+            let view = view(&key, wire.per, wire.buckets, wire.slots)?;
+            let count = wire.count.unwrap_or(1);
+            check_count(&key, count, view)?;
+            Ask::Counted { count, view }
+        }
+    };
+    Ok(Item { key, ask })
+}
+
+/// A key.
+///
+/// # Errors
+/// Which rule the text breaks.
+pub(super) fn key(text: &str) -> Result<Key, Failure> {
+    Key::new(text).map_err(|error| bad(error.to_string()))
+}
+
+fn check_count(key: &Key, count: u64, view: Option<View>) -> Result<(), Failure> {
+    if count == 0 {
+        return Err(bad(format!("0 slots of `{key}` cannot be taken; ask for 1 or more")));
+    }
+    match view {
+        Some(View::Canal { per: 0, .. }) => {
+            Err(bad(format!("`per` of `{key}` is 0; it must be at least 1")))
+        }
+        Some(View::Slots { slots: 0 }) => {
+            Err(bad(format!("a lock of 0 slots (`{key}`) admits nobody; state at least 1")))
+        }
+        Some(view) if count > view.capacity() => {
+            let capacity = view.capacity();
+            Err(bad(format!("{count} slots of `{key}` can never fit into {capacity} ({view})")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The view that a message states of a key, if it states one.
+fn view(
+    key: &Key,
+    per: Option<u64>,
+    buckets: Option<u64>,
+    slots: Option<u64>,
+) -> Result<Option<View>, Failure> {
+    match (per, buckets, slots) {
+        (None, None, None) => Ok(None),
+        (Some(per), Some(buckets), None) => Ok(Some(View::Canal { per, buckets })),
+        (None, None, Some(slots)) => Ok(Some(View::Slots { slots })),
+        (_, _, Some(_)) => {
+            Err(bad(format!("`{key}` has either `slots`, or `per` and `buckets`, not both")))
+        }
+        _ => Err(bad(format!("`per` and `buckets` of `{key}` belong together"))),
+    }
+}
+
+/// What a resize shall store: a view, or `None` to forget the stored one.
+///
+/// # Errors
+/// What is wrong with it.
+pub(super) fn stored_view(resize: &Resize) -> Result<(Key, Option<View>), Failure> {
+    let key = key(&resize.key)?;
+    let view = view(&key, resize.per, resize.buckets, resize.slots)?;
+    match (view, resize.forget) {
+        (Some(View::Canal { per: 0, .. }), _) => {
+            Err(bad(format!("`per` of `{key}` is 0; it must be at least 1")))
+        }
+        (Some(_), true) => Err(bad("a view cannot be stored and forgotten at once")),
+        (None, false) => Err(bad(format!("nothing says how large `{key}` shall be"))
+            .hint("state `per` and `buckets`, or `slots`, or `forget`")),
+        (view, _) => Ok((key, view)),
+    }
+}
+
+/// A command as it is shown: not too long, and nothing that could move a terminal's cursor.
+pub(super) fn command(text: &str) -> Command {
+    let mut end = text.len().min(COMMAND_BYTES_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    let mut shown: String =
+        text[..end].chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+    if end < text.len() {
+        shown.push('…');
+    }
+    Command(shown)
+}
+
+fn bad(message: impl Into<String>) -> Failure {
+    Failure::new(ErrorName::BadRequest, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wire(key: &str) -> WireItem {
+        WireItem { key: key.to_owned(), ..WireItem::default() }
+    }
+
+    fn refused(item: WireItem) -> String {
+        items(&[item]).unwrap_err().message
+    }
+
+    #[test]
+    fn an_item_takes_its_view_or_none() {
+        let canal = WireItem { per: Some(3), buckets: Some(2), ..wire("a") };
+        let slots = WireItem { slots: Some(4), count: Some(2), ..wire("b") };
+        let own = wire("c/d");
+        let asks: Vec<Ask> =
+            items(&[canal, slots, own]).unwrap().into_iter().map(|item| item.ask).collect();
+        let view = Some(View::Canal { per: 3, buckets: 2 });
+        assert_eq!(asks[0], Ask::Counted { count: 1, view });
+        let view = Some(View::Slots { slots: 4 });
+        assert_eq!(asks[1], Ask::Counted { count: 2, view });
+        assert_eq!(asks[2], Ask::Counted { count: 1, view: None });
+    }
+
+    #[test]
+    fn items_that_make_no_sense_say_why() {
+        assert!(refused(WireItem { count: Some(0), ..wire("a") }).contains("0 slots"));
+        assert!(refused(WireItem { per: Some(1), ..wire("a") }).contains("belong together"));
+        assert!(refused(WireItem { buckets: Some(1), ..wire("a") }).contains("belong together"));
+        let both = WireItem { per: Some(1), buckets: Some(1), slots: Some(1), ..wire("a") };
+        assert!(refused(both).contains("not both"));
+        let zero = WireItem { per: Some(0), buckets: Some(1), ..wire("a") };
+        assert!(refused(zero).contains("at least 1"));
+        assert!(refused(WireItem { slots: Some(0), ..wire("a") }).contains("at least 1"));
+        let many = WireItem { slots: Some(2), count: Some(3), ..wire("a") };
+        assert_eq!(refused(many), "3 slots of `a` can never fit into 2 (2)");
+        assert!(refused(wire("/a")).contains("use `a`"));
+        assert!(items(&[]).unwrap_err().message.contains("at least one key"));
+        assert!(items(&[wire("a"), wire("a")]).unwrap_err().message.contains("twice"));
+    }
+
+    #[test]
+    fn the_most_items_pass_and_one_more_does_not() {
+        let many: Vec<WireItem> = (0..=ITEMS_MAX).map(|n| wire(&format!("k{n}"))).collect();
+        assert!(items(&many[..ITEMS_MAX]).is_ok());
+        assert!(items(&many).unwrap_err().message.contains("at most 64 keys, this one 65"));
+    }
+
+    #[test]
+    fn a_resize_says_exactly_one_thing() {
+        let resize = |slots, forget| {
+            stored_view(&Resize { key: "a".to_owned(), slots, forget, ..Resize::default() })
+        };
+        assert_eq!(resize(Some(0), false).unwrap().1, Some(View::Slots { slots: 0 }));
+        assert_eq!(resize(None, true).unwrap().1, None);
+        assert!(resize(None, false).is_err());
+        assert!(resize(Some(1), true).is_err());
+    }
+
+    #[test]
+    fn a_long_command_is_cut_between_characters() {
+        let shown = command(&"ä".repeat(COMMAND_BYTES_MAX)).0;
+        assert!(shown.ends_with('…') && shown.len() <= COMMAND_BYTES_MAX + '…'.len_utf8());
+        assert_eq!(command("make\ntest").0, "make?test");
+    }
+}

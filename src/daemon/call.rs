@@ -1,0 +1,125 @@
+//! What a message asks of the daemon.
+
+use std::os::fd::OwnedFd;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::protocol::frame::{self, FrameError};
+use crate::protocol::service::{DescriptionQuery, SERVICE, ServiceError};
+use crate::protocol::{self, Acquire, Confirm, INTERFACE, Release, Resize, StatusQuery, Stop};
+
+/// A call, read and understood as far as its form goes.
+#[derive(Debug)]
+pub(super) struct Call {
+    /// What is asked.
+    pub(super) asked: Asked,
+    /// Whether the caller takes several replies.
+    pub(super) more: bool,
+    /// Whether the caller wants no reply.
+    pub(super) oneway: bool,
+    /// The descriptors that came with it.
+    pub(super) fds: Vec<OwnedFd>,
+}
+
+/// What is asked.
+#[derive(Debug)]
+pub(super) enum Asked {
+    Acquire(Box<Acquire>),
+    Confirm(Confirm),
+    Description(DescriptionQuery),
+    Info,
+    Release(Release),
+    Resize(Resize),
+    Status(StatusQuery),
+    Stop(Stop),
+    /// Nothing that is known here; the error says why.
+    Wrong(ServiceError),
+}
+
+impl Asked {
+    /// Whether it gives something back and is therefore served before what others ask for.
+    pub(super) fn gives_back(&self) -> bool {
+        matches!(self, Self::Release(_))
+    }
+}
+
+/// Reads a message.
+///
+/// # Errors
+/// If it is no call at all; then nothing after it can be trusted.
+pub(super) fn read(message: &[u8], fds: &mut Vec<OwnedFd>) -> Result<Call, FrameError> {
+    let call: protocol::Call = frame::parse(message)?;
+    let asked = understand(&call.method, call.parameters).unwrap_or_else(Asked::Wrong);
+    let owner_fd = match &asked {
+        Asked::Acquire(acquire) => acquire.owner_fd,
+        Asked::Release(release) => release.owner_fd,
+        _ => None,
+    };
+    // Descriptors may come before the message that they belong to, never after it.
+    let fds = if owner_fd.is_some() { std::mem::take(fds) } else { Vec::new() };
+    Ok(Call { asked, more: call.more, oneway: call.oneway, fds })
+}
+
+fn understand(method: &str, parameters: Value) -> Result<Asked, ServiceError> {
+    let unknown = || ServiceError::unknown(method);
+    let (interface, name) = method.rsplit_once('.').ok_or_else(unknown)?;
+    match (interface, name) {
+        (INTERFACE, "Acquire") => typed(parameters).map(|it| Asked::Acquire(Box::new(it))),
+        (INTERFACE, "Confirm") => typed(parameters).map(Asked::Confirm),
+        (INTERFACE, "Release") => typed(parameters).map(Asked::Release),
+        (INTERFACE, "Resize") => typed(parameters).map(Asked::Resize),
+        (INTERFACE, "Status") => typed(parameters).map(Asked::Status),
+        (INTERFACE, "Stop") => typed(parameters).map(Asked::Stop),
+        (SERVICE, "GetInfo") => Ok(Asked::Info),
+        (SERVICE, "GetInterfaceDescription") => typed(parameters).map(Asked::Description),
+        _ => Err(unknown()),
+    }
+}
+
+fn typed<T: DeserializeOwned>(parameters: Value) -> Result<T, ServiceError> {
+    let parameters = match parameters {
+        Value::Null => Value::Object(serde_json::Map::new()),
+        given => given,
+    };
+    serde_json::from_value(parameters).map_err(|error| ServiceError::invalid(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(message: &str) -> Asked {
+        read(message.as_bytes(), &mut Vec::new()).unwrap().asked
+    }
+
+    #[test]
+    fn a_call_without_parameters_has_the_empty_ones() {
+        assert!(
+            matches!(asked(r#"{"method":"io.canal.Lock.Status"}"#), Asked::Status(q) if q.key.is_none())
+        );
+        assert!(matches!(asked(r#"{"method":"org.varlink.service.GetInfo"}"#), Asked::Info));
+    }
+
+    #[test]
+    fn unknown_parameters_are_ignored() {
+        let release = r#"{"method":"io.canal.Lock.Release","parameters":{"all":true,"new":1}}"#;
+        assert!(matches!(asked(release), Asked::Release(release) if release.all));
+    }
+
+    #[test]
+    fn wrong_calls_are_answered_and_what_is_no_call_is_not() {
+        let missing = r#"{"method":"io.canal.Lock.Confirm","parameters":{}}"#;
+        assert!(matches!(
+            asked(missing),
+            Asked::Wrong(ServiceError::InvalidParameter { parameter, .. }) if parameter == "tag"
+        ));
+        assert!(matches!(
+            asked(r#"{"method":"Status"}"#),
+            Asked::Wrong(ServiceError::InterfaceNotFound { .. })
+        ));
+        for junk in ["", "[]", "x", r#"{"parameters":{}}"#, r#"{"method":1}"#] {
+            assert!(read(junk.as_bytes(), &mut Vec::new()).is_err(), "{junk:?}");
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Holds that last while descendants live: each has a named FIFO whose write end the descendants
+//! inherit.
+//!
+//! Invariant: a FIFO's file lives as long as its hold, so that a daemon that starts anew finds it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+
+use super::conns::Conns;
+use crate::core::{Tag, Token};
+
+/// The FIFOs of the holds that last while descendants live.
+#[derive(Debug)]
+pub(super) struct Children {
+    dir: PathBuf,
+    fifos: BTreeMap<Token, Fifo>,
+}
+
+#[derive(Debug)]
+struct Fifo {
+    path: PathBuf,
+    read_end: OwnedFd,
+    /// Whether the end of its last writer is waited for.
+    awaited: bool,
+}
+
+impl Children {
+    /// The FIFOs in `children/` of the daemon's directory.
+    pub(super) fn new(dir: &Path) -> Self {
+        Self { dir: dir.join("children"), fifos: BTreeMap::new() }
+    }
+
+    /// Makes the FIFO of a hold, or takes the one that is there, and returns a write end for the
+    /// owner to pass on.
+    pub(super) fn make(&mut self, token: Token, tag: Tag) -> io::Result<OwnedFd> {
+        let path = self.open(token, tag)?;
+        let flags = OFlag::O_WRONLY | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
+        Ok(open(&path, flags, Mode::empty())?)
+    }
+
+    /// Makes or takes the FIFO of a hold and keeps its read end open.
+    pub(super) fn open(&mut self, token: Token, tag: Tag) -> io::Result<PathBuf> {
+        if let Some(fifo) = self.fifos.get(&token) {
+            return Ok(fifo.path.clone());
+        }
+        let path = self.dir.join(tag.to_string());
+        match std::fs::create_dir(&self.dir) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        match mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR) {
+            Ok(()) | Err(Errno::EEXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
+        let read_end = open(&path, flags, Mode::empty())?;
+        self.fifos.insert(token, Fifo { path: path.clone(), read_end, awaited: false });
+        Ok(path)
+    }
+
+    /// Whether somebody has a write end of the hold's FIFO. What was written into it is thrown
+    /// away.
+    pub(super) fn has_writers(&self, token: Token) -> bool {
+        let Some(fifo) = self.fifos.get(&token) else { return false };
+        let mut buffer = [0; 4096];
+        loop {
+            // After a FIFO was opened anew poll(2) does not report that all writers are gone; only
+            // read(2) tells: 0 if there are none, EAGAIN if there are.
+            match nix::unistd::read(&fifo.read_end, &mut buffer) {
+                Ok(0) => return false,
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(_) => return true,
+            }
+        }
+    }
+
+    /// Waits for the last writer of a hold's FIFO.
+    pub(super) fn await_end(&mut self, token: Token, conns: &Conns) -> io::Result<()> {
+        if let Some(fifo) = self.fifos.get_mut(&token)
+            && !fifo.awaited
+        {
+            conns.await_writers(token, &fifo.read_end)?;
+            fifo.awaited = true;
+        }
+        Ok(())
+    }
+
+    /// Forgets a FIFO that nobody waits for yet; [`Self::sweep`] removes its file.
+    pub(super) fn forget(&mut self, token: Token) {
+        self.fifos.remove(&token);
+    }
+
+    /// The hold ended: removes its FIFO.
+    pub(super) fn remove(&mut self, token: Token, conns: &Conns) {
+        let Some(fifo) = self.fifos.remove(&token) else { return };
+        if fifo.awaited {
+            conns.forget_writers(&fifo.read_end);
+        }
+        if let Err(error) = std::fs::remove_file(&fifo.path)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(path = %fifo.path.display(), %error, "a FIFO cannot be removed");
+        }
+    }
+
+    /// Removes what earlier daemons left of holds that have ended.
+    pub(super) fn sweep(&self) {
+        let Ok(entries) = std::fs::read_dir(&self.dir) else { return };
+        for path in entries.flatten().map(|entry| entry.path()) {
+            if !self.fifos.values().any(|fifo| fifo.path == path) {
+                let _ = std::fs::remove_file(path);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn children() -> (tempfile::TempDir, Children) {
+        let dir = tempfile::tempdir().unwrap();
+        let children = Children::new(dir.path());
+        (dir, children)
+    }
+
+    #[test]
+    fn there_are_writers_until_the_last_write_end_is_closed() {
+        let (_dir, mut children) = children();
+        let first = children.make(Token(1), Tag(1)).unwrap();
+        let second = children.make(Token(1), Tag(1)).unwrap();
+        assert!(children.has_writers(Token(1)));
+        nix::unistd::write(&first, b"noise").unwrap();
+        drop(first);
+        assert!(children.has_writers(Token(1)));
+        drop(second);
+        assert!(!children.has_writers(Token(1)));
+    }
+
+    #[test]
+    fn a_daemon_that_opens_the_fifo_anew_sees_the_writers_of_before() {
+        let (dir, mut before) = children();
+        let write_end = before.make(Token(1), Tag(1)).unwrap();
+        drop(before);
+        let mut after = Children::new(dir.path());
+        after.open(Token(1), Tag(1)).unwrap();
+        assert!(after.has_writers(Token(1)));
+        drop(write_end);
+        assert!(!after.has_writers(Token(1)));
+
+        let mut later = Children::new(dir.path());
+        later.open(Token(1), Tag(1)).unwrap();
+        assert!(!later.has_writers(Token(1)));
+    }
+
+    #[test]
+    fn what_belongs_to_no_hold_is_swept_away() {
+        let (dir, mut children) = children();
+        children.open(Token(1), Tag(1)).unwrap();
+        children.open(Token(2), Tag(2)).unwrap();
+        children.fifos.remove(&Token(2));
+        children.sweep();
+        let left: Vec<_> = std::fs::read_dir(dir.path().join("children"))
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        assert_eq!(left, [Tag(1).to_string()]);
+    }
+}

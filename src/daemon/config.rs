@@ -1,0 +1,261 @@
+//! The configuration: stored views, limits, policy.
+//!
+//! What the table decides by (views, policy) becomes entries of the log when the daemon starts;
+//! nothing reads the file afterwards.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::limits::{WAITERS_PER_USER, connections_max};
+use crate::core::{Key, View};
+
+/// What a configuration says.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Config {
+    /// The file it stands in.
+    pub(super) path: Option<PathBuf>,
+    /// Views of keys.
+    pub(super) views: BTreeMap<Key, View>,
+    connections: Option<usize>,
+    waiters_per_user: Option<usize>,
+    /// How often a waiter may be overtaken.
+    pub(super) bypass_max: Option<u32>,
+    idle_exit: Option<Duration>,
+    /// What is logged, as `CANAL_LOG` says it.
+    pub(super) log: Option<String>,
+}
+
+/// Why a configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ConfigError {
+    /// It cannot be read.
+    #[error("{path}: {error}")]
+    Io { path: PathBuf, error: io::Error },
+    /// Something in it is wrong.
+    #[error("{path}, line {line}: {what}")]
+    Wrong { path: PathBuf, line: usize, what: String },
+}
+
+/// What the daemon decides by itself, never the table.
+#[derive(Clone, Debug)]
+pub(super) struct Limits {
+    /// How many connections there may be.
+    pub(super) connections: usize,
+    /// How many requests of one user may wait.
+    pub(super) waiters_per_user: usize,
+    /// After which time without work the daemon ends.
+    pub(super) idle_exit: Option<Duration>,
+    views: BTreeMap<Key, View>,
+}
+
+impl Limits {
+    /// The view that the configuration gives a key.
+    pub(super) fn configured(&self, key: &Key) -> Option<View> {
+        self.views.get(key).copied()
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct File {
+    keys: BTreeMap<Spanned<String>, Spanned<KeySection>>,
+    limits: LimitsSection,
+    policy: PolicySection,
+    daemon: DaemonSection,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeySection {
+    per: Option<u64>,
+    buckets: Option<u64>,
+    slots: Option<u64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct LimitsSection {
+    connections: Option<usize>,
+    waiters_per_user: Option<usize>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct PolicySection {
+    bypass_max: Option<u32>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct DaemonSection {
+    idle_exit: Option<Spanned<String>>,
+    log: Option<String>,
+}
+
+impl Config {
+    /// Reads the first of the files that exists; without one, the configuration is empty.
+    ///
+    /// # Errors
+    /// Names file and line, and for a word that is not known the nearest one that is.
+    pub(super) fn read(paths: &[PathBuf]) -> Result<Self, ConfigError> {
+        for path in paths {
+            match std::fs::read_to_string(path) {
+                Ok(text) => return Self::parse(path, &text),
+                Err(error) if is_missing(&error) => {}
+                Err(error) => return Err(ConfigError::Io { path: path.clone(), error }),
+            }
+        }
+        Ok(Self::default())
+    }
+
+    fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        let wrong = |at: usize, what: String| {
+            let line = text.get(..at).unwrap_or(text).matches('\n').count() + 1;
+            ConfigError::Wrong { path: path.to_owned(), line, what }
+        };
+        let file: File = toml::from_str(text).map_err(|error| {
+            wrong(error.span().map_or(0, |span| span.start), with_suggestion(error.message()))
+        })?;
+        let mut views = BTreeMap::new();
+        for (name, section) in &file.keys {
+            let key =
+                Key::new(name.get_ref()).map_err(|e| wrong(name.span().start, e.to_string()))?;
+            let view = section.get_ref().view(&key);
+            views.insert(key, view.map_err(|what| wrong(section.span().start, what))?);
+        }
+        let idle_exit = file.daemon.idle_exit.as_ref();
+        let idle_exit = idle_exit
+            .map(|text| duration(text.get_ref()).map_err(|what| wrong(text.span().start, what)));
+        Ok(Self {
+            path: Some(path.to_owned()),
+            views,
+            connections: file.limits.connections,
+            waiters_per_user: file.limits.waiters_per_user,
+            bypass_max: file.policy.bypass_max,
+            idle_exit: idle_exit.transpose()?,
+            log: file.daemon.log,
+        })
+    }
+
+    /// The limits in force where so many descriptors may be open. `idle_exit_s` is what the
+    /// command line says: 0 means never.
+    pub(super) fn limits(&self, descriptors: u64, idle_exit_s: Option<u64>) -> Limits {
+        let fit = connections_max(descriptors);
+        let idle_exit = idle_exit_s.map(Duration::from_secs).or(self.idle_exit);
+        Limits {
+            connections: self.connections.map_or(fit, |connections| connections.min(fit)),
+            waiters_per_user: self.waiters_per_user.unwrap_or(WAITERS_PER_USER),
+            idle_exit: idle_exit.filter(|time| !time.is_zero()),
+            views: self.views.clone(),
+        }
+    }
+}
+
+impl KeySection {
+    fn view(&self, key: &Key) -> Result<View, String> {
+        match (self.per, self.buckets, self.slots) {
+            (Some(0), Some(_), None) => Err(format!("`per` of `{key}` must be at least 1")),
+            (Some(per), Some(buckets), None) => Ok(View::Canal { per, buckets }),
+            (None, None, Some(slots)) => Ok(View::Slots { slots }),
+            _ => Err(format!("`{key}` needs either `per` and `buckets`, or `slots`")),
+        }
+    }
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let parsed: Result<jiff::SignedDuration, _> = text.parse();
+    let parsed = parsed.ok().and_then(|duration| Duration::try_from(duration).ok());
+    parsed.ok_or_else(|| format!("`{text}` is no duration; write it like `90s`, `10m` or `1h 30m`"))
+}
+
+/// A path below something that is no directory, or that we may not see, is not there for us.
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+/// To "unknown field `x`, expected one of `a`, `b`" adds which of them was probably meant.
+fn with_suggestion(message: &str) -> String {
+    let first = message.lines().next().unwrap_or(message);
+    let mut names = first.split('`').skip(1).step_by(2);
+    let unknown = names.next().filter(|_| first.starts_with("unknown field"));
+    let Some(unknown) = unknown else { return first.to_owned() };
+    let near = names.map(|name| (strsim::jaro_winkler(unknown, name), name));
+    let nearest = near.filter(|(near, _)| *near > 0.7).max_by(|a, b| a.0.total_cmp(&b.0));
+    match nearest {
+        Some((_, name)) => format!("unknown field `{unknown}`; did you mean `{name}`?"),
+        None => first.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config, String> {
+        Config::parse(Path::new("canal.toml"), text).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn every_setting_is_read() {
+        let config = parse(
+            "[keys.\"ci/db\"]\nper = 3\nbuckets = 2\n[keys.gpu]\nslots = 4\n\
+             [limits]\nconnections = 100\nwaiters_per_user = 7\n\
+             [policy]\nbypass_max = 9\n[daemon]\nidle_exit = \"10m\"\nlog = \"debug\"\n",
+        )
+        .unwrap();
+        let view = |key: &str| config.views.get(&Key::new(key).unwrap()).copied();
+        assert_eq!(view("ci/db"), Some(View::Canal { per: 3, buckets: 2 }));
+        assert_eq!(view("gpu"), Some(View::Slots { slots: 4 }));
+        assert_eq!(config.bypass_max, Some(9));
+        assert_eq!(config.log.as_deref(), Some("debug"));
+        let limits = config.limits(1 << 20, None);
+        assert_eq!((limits.connections, limits.waiters_per_user), (100, 7));
+        assert_eq!(limits.idle_exit, Some(Duration::from_secs(600)));
+        assert_eq!(config.limits(1 << 20, Some(0)).idle_exit, None);
+        assert_eq!(config.limits(132, None).connections, 50);
+    }
+
+    #[test]
+    fn an_unknown_word_names_line_and_the_nearest_known_one() {
+        assert_eq!(
+            parse("[keys.db]\nper = 1\nbucket = 2\n").unwrap_err(),
+            "canal.toml, line 3: unknown field `bucket`; did you mean `buckets`?"
+        );
+        assert_eq!(
+            parse("\n[limit]\n").unwrap_err(),
+            "canal.toml, line 2: unknown field `limit`; did you mean `limits`?"
+        );
+        let far = parse("zzz = 1\n").unwrap_err();
+        assert!(
+            far.starts_with("canal.toml, line 1: unknown field `zzz`, expected one of"),
+            "{far}"
+        );
+    }
+
+    #[test]
+    fn wrong_values_name_their_line() {
+        let line = |text: &str, line: usize, what: &str| {
+            let error = parse(text).unwrap_err();
+            assert!(error.starts_with(&format!("canal.toml, line {line}: ")), "{error}");
+            assert!(error.contains(what), "{error}");
+        };
+        line("[keys.\"/db\"]\nslots = 1\n", 1, "use `db`");
+        line("\n[keys.db]\nper = 1\n", 2, "`db` needs either");
+        line("[keys.db]\nper = 0\nbuckets = 1\n", 1, "at least 1");
+        line("[keys.db]\nslots = -1\n", 2, "-1");
+        line("[daemon]\nidle_exit = \"soon\"\n", 2, "`soon` is no duration");
+        line("[daemon\n", 1, "");
+    }
+
+    #[test]
+    fn without_a_file_everything_is_at_its_default() {
+        let config = Config::read(&["/nowhere/canal.toml".into()]).unwrap();
+        assert_eq!(config, Config::default());
+        assert_eq!(config.limits(1 << 20, None).waiters_per_user, WAITERS_PER_USER);
+    }
+}

@@ -1,0 +1,290 @@
+//! All connections, and what is to be done about each in this turn.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use nix::sys::epoll::{EpollEvent, EpollFlags};
+use slab::Slab;
+
+use super::conn::{ConnId, Connection, Heard};
+use super::limits::CLOSING_TIME;
+use super::poller::{EVENTS_AT_ONCE, Poller};
+use crate::core::{RequestId, Token};
+use crate::sys::peer::Credentials;
+
+/// Marks the number of a FIFO among those of connections.
+const FIFO: u64 = 1 << 63;
+
+/// The number of what tells that something in our directory was removed.
+const HOME: u64 = 1 << 62;
+
+/// How many bytes are read at once.
+const READ_BYTES: usize = 64 * 1024;
+
+/// All connections.
+#[derive(Debug)]
+pub(super) struct Conns {
+    slab: Slab<Connection>,
+    poller: Poller,
+    /// Those of which more is to be read than the last turn allowed.
+    unheard: Vec<ConnId>,
+    /// Those with calls that may be served, in the order in which the calls came.
+    active: Vec<ConnId>,
+    /// Those with something to write or to close.
+    touched: Vec<ConnId>,
+    /// Those whose peer is gone, or shall be.
+    severed: Vec<Severed>,
+    /// Those that wait for their last words to be written, and since when.
+    closing: Vec<(Instant, ConnId)>,
+    /// FIFOs whose last writer may be gone.
+    fifos: Vec<Token>,
+    /// Whether something in our directory was removed.
+    pub(super) home_changed: bool,
+    events: Vec<EpollEvent>,
+    buffer: Vec<u8>,
+}
+
+/// A connection of which nothing more is to be expected.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Severed {
+    pub(super) id: ConnId,
+    /// Whether it is certain that the peer did not read all that was sent.
+    pub(super) unread: bool,
+}
+
+impl Conns {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self {
+            slab: Slab::new(),
+            poller: Poller::new()?,
+            unheard: Vec::new(),
+            active: Vec::new(),
+            touched: Vec::new(),
+            severed: Vec::new(),
+            closing: Vec::new(),
+            fifos: Vec::new(),
+            home_changed: false,
+            events: vec![EpollEvent::empty(); EVENTS_AT_ONCE],
+            buffer: vec![0; READ_BYTES],
+        })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.slab.len()
+    }
+
+    /// Takes in a new connection.
+    pub(super) fn open(
+        &mut self,
+        socket: OwnedFd,
+        peer: Credentials,
+        accepted_ticks: u64,
+    ) -> io::Result<&mut Connection> {
+        let entry = self.slab.vacant_entry();
+        self.poller.add(&socket, entry.key() as u64, READS)?;
+        Ok(entry.insert(Connection::new(socket, peer, accepted_ticks)))
+    }
+
+    pub(super) fn peek(&self, id: ConnId) -> Option<&Connection> {
+        self.slab.get(id.0)
+    }
+
+    /// A connection to do something with; what is queued for it is written at the end of the turn.
+    pub(super) fn get(&mut self, id: ConnId) -> Option<&mut Connection> {
+        let conn = self.slab.get_mut(id.0)?;
+        if !conn.touched {
+            conn.touched = true;
+            self.touched.push(id);
+        }
+        Some(conn)
+    }
+
+    pub(super) fn poll_ready(&self, context: &mut Context<'_>) -> Poll<()> {
+        self.poller.poll_ready(context)
+    }
+
+    /// Whether there is something to do without waiting for anything.
+    pub(super) fn has_work(&self) -> bool {
+        !self.unheard.is_empty() || !self.severed.is_empty() || !self.active.is_empty()
+    }
+
+    /// Reads what the ready connections have.
+    pub(super) fn hear(&mut self) {
+        for id in std::mem::take(&mut self.unheard) {
+            self.hear_one(id, false);
+        }
+        loop {
+            let taken = self.poller.take(&mut self.events);
+            for at in 0..taken {
+                let (number, flags) = (self.events[at].data(), self.events[at].events());
+                if number == HOME {
+                    self.home_changed = true;
+                    continue;
+                }
+                if number & FIFO != 0 {
+                    self.fifos.push(Token(number & !FIFO));
+                    continue;
+                }
+                let id = ConnId(usize::try_from(number).unwrap_or(usize::MAX));
+                if flags.contains(EpollFlags::EPOLLOUT) {
+                    self.get(id);
+                }
+                if flags.intersects(HEARS) {
+                    self.hear_one(id, flags.intersects(HANGS_UP));
+                }
+            }
+            if taken < self.events.len() {
+                return;
+            }
+        }
+    }
+
+    fn hear_one(&mut self, id: ConnId, hung_up: bool) {
+        let Some(conn) = self.slab.get_mut(id.0) else { return };
+        if conn.heard_end {
+            return;
+        }
+        let heard = conn.hear(&mut self.buffer, hung_up);
+        match heard {
+            Heard::All => {}
+            Heard::NotAll => self.unheard.push(id),
+            Heard::Closed | Heard::ClosedUnread => conn.heard_end = true,
+        }
+        if conn.heard_end || conn.closing {
+            self.sever(id, heard == Heard::ClosedUnread);
+        }
+        self.activate(id);
+        self.get(id);
+    }
+
+    /// Notes that nothing more is to be expected of a connection.
+    pub(super) fn sever(&mut self, id: ConnId, unread: bool) {
+        self.severed.push(Severed { id, unread });
+    }
+
+    /// Notes that the next call of a connection may be served, if there is one.
+    pub(super) fn activate(&mut self, id: ConnId) {
+        if self.slab.get(id.0).is_some_and(Connection::is_ready) {
+            self.active.push(id);
+        }
+    }
+
+    pub(super) fn take_active(&mut self) -> Vec<ConnId> {
+        std::mem::take(&mut self.active)
+    }
+
+    pub(super) fn take_severed(&mut self) -> Vec<Severed> {
+        std::mem::take(&mut self.severed)
+    }
+
+    pub(super) fn take_fifos(&mut self) -> Vec<Token> {
+        std::mem::take(&mut self.fifos)
+    }
+
+    /// Waits for something in our directory to be removed.
+    pub(super) fn await_removal(&self, watch: impl AsFd) -> io::Result<()> {
+        self.poller.add(watch, HOME, EpollFlags::EPOLLIN | EpollFlags::EPOLLET)
+    }
+
+    /// Waits for the last writer of a FIFO.
+    pub(super) fn await_writers(&self, token: Token, read_end: impl AsFd) -> io::Result<()> {
+        self.poller.add(read_end, FIFO | token.0, EpollFlags::EPOLLIN | EpollFlags::EPOLLET)
+    }
+
+    /// Waits no more for the last writer of a FIFO.
+    pub(super) fn forget_writers(&self, read_end: impl AsFd) {
+        self.poller.remove(read_end);
+    }
+
+    /// Writes what was queued, as far as the peers take it, and closes what is done with.
+    pub(super) fn flush(&mut self) {
+        for id in std::mem::take(&mut self.touched) {
+            let Some(conn) = self.slab.get_mut(id.0) else { continue };
+            conn.touched = false;
+            match conn.flush() {
+                Err(_) => self.broke(id),
+                Ok(()) => self.settle_flushed(id),
+            }
+        }
+    }
+
+    fn broke(&mut self, id: ConnId) {
+        let Some(conn) = self.slab.get_mut(id.0) else { return };
+        if conn.holds_nothing() {
+            self.close(id);
+        } else if !conn.broken {
+            conn.broken = true;
+            // Its requests are withdrawn in the next turn; then it is closed.
+            self.sever(id, true);
+        }
+    }
+
+    fn settle_flushed(&mut self, id: ConnId) {
+        let Some(conn) = self.slab.get_mut(id.0) else { return };
+        let flushed = conn.is_flushed();
+        if conn.waits_to_write == flushed {
+            conn.waits_to_write = !flushed;
+            let flags = if flushed { READS } else { READS | EpollFlags::EPOLLOUT };
+            if self.poller.change(&*conn, id.0 as u64, flags).is_err() {
+                return self.close(id);
+            }
+        }
+        if !(conn.closing || conn.heard_end && conn.calls.is_empty()) {
+            return;
+        }
+        if flushed {
+            self.close(id);
+        } else if !conn.counts_down {
+            conn.counts_down = true;
+            self.closing.push((Instant::now() + CLOSING_TIME, id));
+        }
+    }
+
+    fn close(&mut self, id: ConnId) {
+        if let Some(conn) = self.slab.try_remove(id.0) {
+            self.poller.remove(&conn);
+        }
+    }
+
+    /// Closes the connections that took too long to read their last words; returns when the next
+    /// one is due.
+    pub(super) fn close_slow(&mut self, now: Instant) -> Option<Instant> {
+        while let Some((due, id)) = self.closing.first().copied() {
+            if due > now {
+                return Some(due);
+            }
+            self.closing.remove(0);
+            if self.slab.get(id.0).is_some_and(|conn| conn.counts_down) {
+                self.close(id);
+            }
+        }
+        None
+    }
+
+    /// Whether everything that was queued is written.
+    pub(super) fn is_flushed(&self) -> bool {
+        self.slab.iter().all(|(_, conn)| conn.is_flushed())
+    }
+
+    /// The fate of a grant hangs on no connection any more.
+    pub(super) fn disown(&mut self, request: RequestId) {
+        for (_, conn) in &mut self.slab {
+            conn.provisional.retain(|other| *other != request);
+            conn.untold.take_if(|other| *other == request);
+        }
+    }
+
+    /// Those that watch the status.
+    pub(super) fn watchers(&self) -> Vec<ConnId> {
+        let watching = self.slab.iter().filter(|(_, conn)| conn.watches());
+        watching.map(|(id, _)| ConnId(id)).collect()
+    }
+}
+
+const READS: EpollFlags =
+    EpollFlags::EPOLLIN.union(EpollFlags::EPOLLRDHUP).union(EpollFlags::EPOLLET);
+const HANGS_UP: EpollFlags =
+    EpollFlags::EPOLLRDHUP.union(EpollFlags::EPOLLHUP).union(EpollFlags::EPOLLERR);
+const HEARS: EpollFlags = EpollFlags::EPOLLIN.union(HANGS_UP);

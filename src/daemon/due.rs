@@ -1,0 +1,139 @@
+//! What is due at some time.
+
+use std::time::{Duration, Instant};
+
+use super::limits::STOPPED_EVERY;
+use super::server::Server;
+use crate::core::{Change, RequestId, WaiterStatus, Withdrawal};
+use crate::sys::clock;
+use crate::sys::process::{RunState, run_state};
+
+/// The longest sleep while a wait has an end: the runtime's clock stands still while the machine
+/// is suspended, the wait's does not.
+const SLEEP_MAX: Duration = Duration::from_secs(10);
+
+/// When things are due that have one time for all.
+#[derive(Debug, Default)]
+pub(super) struct Due {
+    /// Waiters of the daemon before this one are given up.
+    pub(super) come_back: Option<Instant>,
+    /// Stopped waiters are looked at.
+    pub(super) stopped: Option<Instant>,
+    /// A connection took too long to read its last words.
+    pub(super) closing: Option<Instant>,
+    /// Those who wait are told what changed.
+    pub(super) progress: Option<Instant>,
+    /// Those who watch the status are told what changed.
+    pub(super) watch: Option<Instant>,
+    /// Our files are looked after.
+    pub(super) home: Option<Instant>,
+    /// Processes of which it could not be told whether they live are looked for again.
+    pub(super) verify: Option<Instant>,
+    /// The daemon ends, because nobody needs it.
+    pub(super) idle: Option<Instant>,
+}
+
+impl Server {
+    /// How long there is nothing to do if nothing happens.
+    pub(super) fn sleep(&self) -> Option<Duration> {
+        let now = Instant::now();
+        let due = &self.due;
+        let times = [
+            due.come_back,
+            due.stopped,
+            due.closing,
+            due.progress,
+            due.watch,
+            due.home,
+            due.verify,
+            due.idle,
+            self.aside.iter().map(|aside| aside.until).min(),
+        ];
+        let next = times.into_iter().flatten().min().map(|at| at.saturating_duration_since(now));
+        let wait_over = self.waiting.next_end().map(|until| {
+            let left = until.saturating_sub(clock::boottime_ms());
+            Duration::from_millis(left.saturating_add(1)).min(SLEEP_MAX)
+        });
+        next.into_iter().chain(wait_over).min()
+    }
+
+    /// Does what is due.
+    pub(super) fn on_time(&mut self, now: Instant) {
+        self.end_waits();
+        if is_due(&mut self.due.come_back, now) {
+            self.give_up_the_lost();
+        }
+        if is_due(&mut self.due.stopped, now) {
+            self.look_at_stopped();
+        }
+        if self.due.stopped.is_none() && !self.stopped.is_empty() {
+            self.due.stopped = Some(now + STOPPED_EVERY);
+        }
+        self.due.closing = self.conns.close_slow(now);
+        self.look_after_home(now);
+        self.note_idleness(now);
+    }
+
+    fn end_waits(&mut self) {
+        if self.waiting.next_end().is_none() {
+            return;
+        }
+        let now = clock::boottime_ms();
+        while let Some(request) = self.waiting.over(now) {
+            let conn = self.waiting.get(request).and_then(|waiter| waiter.conn);
+            let told = conn.and_then(|id| Some((id, self.conns.peek(id)?.peer.uid)));
+            let told = told.map(|(id, viewer)| (id, self.timeout_failure(request, viewer)));
+            self.enter(Change::Withdraw { request, why: Withdrawal::Timeout });
+            self.waiting.remove(request);
+            if let Some((id, failure)) = told {
+                self.fail(id, &failure);
+            }
+        }
+    }
+
+    /// Withdraws what the daemon before this one had taken on and nobody asked for again.
+    fn give_up_the_lost(&mut self) {
+        let table = &self.ledger.table;
+        let waiting = table.waiters().filter(|waiter| waiter.status == WaiterStatus::Detached);
+        let lost: Vec<RequestId> =
+            waiting.map(|waiter| waiter.id).chain(std::mem::take(&mut self.unclaimed)).collect();
+        if !lost.is_empty() {
+            tracing::info!(requests = lost.len(), "given up: nobody came back for them");
+        }
+        for request in lost {
+            self.enter(Change::Withdraw { request, why: Withdrawal::Lost });
+        }
+    }
+
+    fn look_at_stopped(&mut self) {
+        let running: Vec<RequestId> = self
+            .stopped
+            .iter()
+            .filter(|(_, pid)| !matches!(run_state(**pid), RunState::Stopped | RunState::Frozen))
+            .map(|(request, _)| *request)
+            .collect();
+        for request in running {
+            self.stopped.remove(&request);
+            self.enter(Change::Resume { request });
+        }
+    }
+
+    fn note_idleness(&mut self, now: Instant) {
+        let Some(limit) = self.limits.idle_exit else { return };
+        let table = &self.ledger.table;
+        let busy = self.conns.len() > 0 || table.held() > 0 || table.waiting() > 0;
+        if busy {
+            self.due.idle = None;
+        } else if is_due(&mut self.due.idle, now) {
+            tracing::info!("nothing to do for {} s, the daemon ends", limit.as_secs());
+            self.stopping = true;
+        } else if self.due.idle.is_none() {
+            self.due.idle = Some(now + limit);
+        }
+    }
+}
+
+/// Whether a time has come; it is then taken away.
+pub(super) fn is_due(due: &mut Option<Instant>, now: Instant) -> bool {
+    due.take_if(|at| *at <= now).is_some()
+}

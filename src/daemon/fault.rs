@@ -1,0 +1,52 @@
+//! A switch for tests: a daemon that kills itself between two entries of its journal.
+
+/// Ends this process, as `kill -9` would, right after a given number of records was written and
+/// before anything of it is told to anyone. Only in debug builds, by `CANAL_FAULT=journal:N`.
+#[derive(Debug, Default)]
+pub(super) struct Fault {
+    records_left: Option<usize>,
+}
+
+impl Fault {
+    #[cfg(debug_assertions)]
+    pub(super) fn from_environment() -> Self {
+        let wanted = std::env::var("CANAL_FAULT").ok();
+        let number = wanted.as_deref().and_then(|wanted| wanted.strip_prefix("journal:"));
+        Self { records_left: number.and_then(|number| number.parse().ok()) }
+    }
+
+    #[cfg(not(debug_assertions))]
+    pub(super) fn from_environment() -> Self {
+        Self::default()
+    }
+
+    /// How many of `records` are to be written before the end; `None` if it does not come yet.
+    pub(super) fn strikes_after(&mut self, records: usize) -> Option<usize> {
+        let left = self.records_left.as_mut()?;
+        if records < *left {
+            *left -= records;
+            return None;
+        }
+        Some(*left)
+    }
+
+    /// Ends this process.
+    pub(super) fn strike() -> ! {
+        let _ = nix::sys::signal::kill(nix::unistd::Pid::this(), nix::sys::signal::Signal::SIGKILL);
+        std::process::abort()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Fault;
+
+    #[test]
+    fn it_strikes_after_the_given_number_of_records_however_they_are_grouped() {
+        let mut fault = Fault { records_left: Some(5) };
+        assert_eq!(fault.strikes_after(2), None);
+        assert_eq!(fault.strikes_after(2), None);
+        assert_eq!(fault.strikes_after(3), Some(1));
+        assert_eq!(Fault::default().strikes_after(1000), None);
+    }
+}

@@ -1,0 +1,187 @@
+//! Telling grants, and looking at those who waited before they are told.
+
+use super::acquire::{cannot_watch, peer_pidfd};
+use super::conn::{ConnId, Doing};
+use super::server::{Server, owner_gone};
+use super::shown::pid_of;
+use crate::core::{Change, FrameId, Granted, RequestId, Withdrawal};
+use crate::protocol::{ErrorName, Failure, Grant};
+use crate::sys::pidfd::Pidfd;
+use crate::sys::process::{RunState, run_state};
+use std::os::fd::AsFd;
+
+/// What was found when one who waited was looked at.
+enum Found {
+    /// It can be told.
+    Running,
+    /// It is stopped or frozen: it keeps its place and others go first.
+    Stopped(u32),
+    /// It is gone.
+    Gone,
+    /// It cannot be watched, so that it cannot have the lock.
+    Unwatched(Failure),
+}
+
+impl Server {
+    /// Looks at all who waited and were granted something, and tells them; goes on until nothing
+    /// that was found grants anything to anyone else.
+    pub(super) fn settle(&mut self) {
+        while let Some(granted) = self.granted.pop_front() {
+            if self.ledger.table.hold(granted.token).is_none() {
+                self.forget_taken_back(granted.request);
+                continue;
+            }
+            let conn = self.waiting.get(granted.request).and_then(|waiter| waiter.conn);
+            let request = granted.request;
+            match self.look_at(conn, &granted) {
+                Found::Running => {
+                    self.waiting.remove(request);
+                    if let Some(conn) = conn {
+                        self.done(conn);
+                        self.tell_grant(conn, &granted);
+                    }
+                }
+                Found::Stopped(pid) => {
+                    self.stopped.insert(request, pid);
+                    self.enter(Change::Suspend { request });
+                }
+                Found::Gone => {
+                    self.waiting.remove(request);
+                    if let Some(conn) = conn {
+                        self.done(conn);
+                        self.fail(conn, &owner_gone());
+                    }
+                    self.end(granted.frame);
+                }
+                Found::Unwatched(failure) => {
+                    self.waiting.remove(request);
+                    if let Some(conn) = conn {
+                        self.done(conn);
+                        self.take_back(conn, request, &failure);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A withdrawal or a death that was taken in after a grant has taken it back.
+    fn forget_taken_back(&mut self, request: RequestId) {
+        let table = &self.ledger.table;
+        if table.waiter(request).is_some() || table.hold_of(request).is_some() {
+            return;
+        }
+        let waiter = self.waiting.remove(request);
+        if let Some(conn) = waiter.and_then(|waiter| waiter.conn) {
+            self.done(conn);
+            self.fail(conn, &owner_gone());
+        }
+    }
+
+    fn look_at(&mut self, conn: Option<ConnId>, granted: &Granted) -> Found {
+        let Some(frame) = self.ledger.table.frame(granted.frame) else { return Found::Gone };
+        let pid = pid_of(&frame.owner);
+        if let Some(conn) = conn
+            && let Err(failure) = self.watch_owner(conn, granted.frame, None)
+        {
+            return match failure.name {
+                ErrorName::OwnerGone => Found::Gone,
+                _ => Found::Unwatched(failure),
+            };
+        }
+        if self.owners.of(granted.frame).is_some_and(Pidfd::has_ended) {
+            return Found::Gone;
+        }
+        match run_state(pid) {
+            RunState::Stopped | RunState::Frozen => Found::Stopped(pid),
+            RunState::Running | RunState::Exiting | RunState::Gone => Found::Running,
+        }
+    }
+
+    /// Makes sure that the owner of a frame is watched.
+    pub(super) fn watch_owner(
+        &mut self,
+        id: ConnId,
+        frame: FrameId,
+        pidfd: Option<Pidfd>,
+    ) -> Result<(), Failure> {
+        if self.owners.of(frame).is_some() {
+            return Ok(());
+        }
+        let pidfd = match (pidfd, self.conns.peek(id)) {
+            (Some(pidfd), _) => pidfd,
+            (None, Some(conn)) => peer_pidfd(conn.as_fd(), conn.accepted_ticks)?,
+            (None, None) => return Err(owner_gone()),
+        };
+        self.owners.watch(frame, pidfd).map_err(|error| cannot_watch(&error))
+    }
+
+    /// Takes a grant back that cannot be told as it must be.
+    pub(super) fn take_back(&mut self, id: ConnId, request: RequestId, failure: &Failure) {
+        self.enter(Change::Withdraw { request, why: Withdrawal::Cancelled });
+        self.fail(id, failure);
+    }
+
+    /// Tells a grant.
+    pub(super) fn tell_grant(&mut self, id: ConnId, granted: &Granted) {
+        let Some(viewer) = self.conns.peek(id).map(|conn| conn.peer.uid) else { return };
+        let Some(grant) = self.shown(viewer).grant(granted) else { return };
+        tracing::debug!(
+            token = grant.token,
+            session = %grant.session,
+            pid = grant.owner.pid,
+            keys = ?grant.keys.iter().map(|key| &key.key).collect::<Vec<_>>(),
+            "granted"
+        );
+        self.send_grant(id, granted.request, grant);
+    }
+
+    /// Tells a grant to one who asks for it once more.
+    pub(super) fn tell_again(
+        &mut self,
+        id: ConnId,
+        request: RequestId,
+        frame: FrameId,
+        pidfd: Option<Pidfd>,
+    ) -> Result<(), Failure> {
+        self.watch_owner(id, frame, pidfd)?;
+        // From now on the fate of the grant hangs on this connection alone.
+        self.conns.disown(request);
+        let viewer = self.conns.peek(id).map_or(0, |conn| conn.peer.uid);
+        if let Some(hold) = self.ledger.table.hold_of(request) {
+            let grant = self.shown(viewer).held(hold);
+            self.send_grant(id, request, grant);
+        }
+        Ok(())
+    }
+
+    fn send_grant(&mut self, id: ConnId, request: RequestId, mut grant: Grant) {
+        let Some(hold) = self.ledger.table.hold_of(request) else { return };
+        let (token, tag, provisional) = (hold.token, hold.asked.tag, hold.provisional);
+        let mut write_end = None;
+        if hold.asked.children {
+            match self.children.make(token, tag) {
+                Ok(fd) => {
+                    grant.children_fd = Some(0);
+                    write_end = Some(fd);
+                }
+                Err(error) => {
+                    let message = format!("the FIFO for `--with-children` cannot be made: {error}");
+                    let failure = Failure::new(ErrorName::DiskFull, message);
+                    return self.take_back(id, request, &failure);
+                }
+            }
+        }
+        let Some(conn) = self.conns.get(id) else { return };
+        if provisional {
+            self.unclaimed.remove(&request);
+            conn.provisional.push(request);
+        } else {
+            conn.untold = Some(request);
+        }
+        match write_end {
+            Some(fd) => conn.reply_with(&grant, fd),
+            None => conn.reply(&grant, false),
+        }
+        debug_assert_ne!(conn.doing, Doing::Waits(request));
+    }
+}

@@ -1,0 +1,352 @@
+//! The daemon's files: that there is one daemon for them, and that they stay there.
+//!
+//! Invariant: as long as this daemon runs, no other one gets past [`Home::claim`] for the same
+//! place, whatever somebody does to the files.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, socket,
+};
+
+use super::listen::Listener;
+use crate::protocol::place::{Place, Rule};
+use crate::sys::dir::open_private;
+use crate::sys::peer;
+
+/// How many may wait to be accepted; the kernel has a limit of its own, net.core.somaxconn.
+const BACKLOG: i32 = 4096;
+
+/// What a claim may fail with.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ClaimError {
+    /// Another daemon has the place.
+    #[error("a daemon runs already at {socket}{}", .pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default())]
+    Running {
+        /// Where.
+        socket: PathBuf,
+        /// Which, if that is known.
+        pid: Option<u32>,
+    },
+    /// The place cannot be used.
+    #[error("{0}")]
+    Dir(#[from] crate::sys::dir::DirError),
+    /// The system said no.
+    #[error("{path}: {error}")]
+    Io {
+        /// To which file.
+        path: PathBuf,
+        /// What.
+        error: io::Error,
+    },
+}
+
+/// A place that is ours, and not yet open to clients.
+#[derive(Debug)]
+pub(super) struct Claim {
+    place: Place,
+    uid: u32,
+    /// The directory, with a shared lock on it that keeps those away who clean up.
+    dir: File,
+    /// The instance lock.
+    lock: File,
+    guard: Guard,
+}
+
+/// The daemon's files, open to clients.
+#[derive(Debug)]
+pub(super) struct Home {
+    claim: Claim,
+    pub(super) listener: Listener,
+    /// The socket's file as we made it; `None` if the service manager made it.
+    socket: Option<FileId>,
+    watch: Option<Inotify>,
+}
+
+/// An abstract socket: it keeps a second daemon out even when all files are gone.
+#[derive(Debug)]
+struct Guard {
+    name: String,
+    _socket: Option<OwnedFd>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+impl Claim {
+    /// Makes the place ours.
+    pub(super) fn new(place: &Place, uid: u32) -> Result<Self, ClaimError> {
+        let dir = File::from(open_private(&place.dir, uid, true)?);
+        let dir_io = |error| ClaimError::Io { path: place.dir.clone(), error };
+        // Several daemons may share the lock on the directory: it means "in use".
+        fs2::FileExt::try_lock_shared(&dir).map_err(dir_io)?;
+        let lock = take_lock(place)?;
+        let guard = Guard::raise(place)?;
+        let mut claim = Self { place: place.clone(), uid, dir, lock, guard };
+        claim.sign().map_err(|error| ClaimError::Io { path: lock_path(place), error })?;
+        Ok(claim)
+    }
+
+    /// Writes our pid into the instance lock, for messages.
+    fn sign(&mut self) -> io::Result<()> {
+        self.lock.set_len(0)?;
+        self.lock.rewind()?;
+        writeln!(self.lock, "{}", std::process::id())
+    }
+
+    /// Opens the place to clients: by a socket that we make, or by one that was handed to us.
+    /// Called within the runtime.
+    pub(super) fn open(self, given: Option<UnixListener>) -> Result<Home, ClaimError> {
+        let failed = |error| ClaimError::Io { path: self.place.socket.clone(), error };
+        let (listener, socket) = match given {
+            Some(listener) => (listener, None),
+            None => {
+                let (listener, id) = self.bind().map_err(failed)?;
+                (listener, Some(id))
+            }
+        };
+        let listener = Listener::new(listener).map_err(failed)?;
+        let watch = watch(&self.place.dir);
+        if let Err(error) = &watch {
+            tracing::warn!(%error, "our directory cannot be watched, it is looked at every second");
+        }
+        Ok(Home { claim: self, listener, socket, watch: watch.ok() })
+    }
+
+    /// Makes the socket under another name and moves it to its place, so that nobody ever finds
+    /// one that is not listened to. What a daemon before us left there is replaced.
+    fn bind(&self) -> io::Result<(UnixListener, FileId)> {
+        let made = self.place.dir.join(".canal.sock.new");
+        match std::fs::remove_file(&made) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+        // By way of the open directory: the name may be longer than the one that was checked.
+        let name = format!("/proc/self/fd/{}/.canal.sock.new", self.dir.as_raw_fd());
+        bind(fd.as_raw_fd(), &UnixAddr::new(name.as_str())?)?;
+        let mode = if self.place.rule == Rule::Shared { 0o666 } else { 0o600 };
+        std::fs::set_permissions(&made, std::fs::Permissions::from_mode(mode))?;
+        listen(&fd, Backlog::new(BACKLOG)?)?;
+        let id = FileId::of(&made)?;
+        std::fs::rename(&made, &self.place.socket)?;
+        Ok((UnixListener::from(fd), id))
+    }
+}
+
+impl Home {
+    /// What tells that something in our directory was removed.
+    pub(super) fn watch(&self) -> Option<impl AsFd> {
+        self.watch.as_ref()
+    }
+
+    /// Whether something of ours is gone, the journal apart.
+    pub(super) fn is_damaged(&self) -> bool {
+        if let Some(watch) = &self.watch {
+            // Only that something happened counts.
+            while watch.read_events().is_ok_and(|events| !events.is_empty()) {}
+        }
+        let Claim { place, lock, .. } = &self.claim;
+        let socket = self.socket.is_some_and(|ours| FileId::of(&place.socket).ok() != Some(ours));
+        socket || FileId::of_file(lock).ok() != FileId::of(&lock_path(place)).ok()
+    }
+
+    /// Makes what is gone again, but for the socket: nobody may come before the journal is there.
+    pub(super) fn restore(&mut self) -> Result<(), ClaimError> {
+        let Claim { place, uid, .. } = &self.claim;
+        let (place, uid) = (place.clone(), *uid);
+        let dir = File::from(open_private(&place.dir, uid, true)?);
+        let failed = |error| ClaimError::Io { path: place.dir.clone(), error };
+        if FileId::of_file(&dir).map_err(failed)?
+            != FileId::of_file(&self.claim.dir).map_err(failed)?
+        {
+            fs2::FileExt::try_lock_shared(&dir).map_err(failed)?;
+            self.claim.dir = dir;
+            if Guard::name(&place).map_err(failed)? != self.claim.guard.name {
+                self.claim.guard = Guard::raise(&place)?;
+            }
+        }
+        if FileId::of_file(&self.claim.lock).ok() != FileId::of(&lock_path(&place)).ok() {
+            self.claim.lock = take_lock(&place)?;
+            self.claim.sign().map_err(|error| ClaimError::Io { path: lock_path(&place), error })?;
+        }
+        Ok(())
+    }
+
+    /// Opens the place to clients again, after [`Self::restore`].
+    pub(super) fn reopen(&mut self) -> Result<(), ClaimError> {
+        let path = self.claim.place.socket.clone();
+        let failed = |error| ClaimError::Io { path: path.clone(), error };
+        if self.socket.is_some_and(|ours| FileId::of(&path).ok() != Some(ours)) {
+            let (listener, id) = self.claim.bind().map_err(failed)?;
+            self.listener = Listener::new(listener).map_err(failed)?;
+            self.socket = Some(id);
+        }
+        if let Some(inotify) = &self.watch {
+            add_watch(inotify, &self.claim.place.dir).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Takes our socket away, so that nobody knocks in vain.
+    pub(super) fn close(&self) {
+        let path = &self.claim.place.socket;
+        if self.socket.is_some_and(|ours| FileId::of(path).ok() == Some(ours)) {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+impl Guard {
+    /// By user and place. The directory itself may be removed and made again, so that the one
+    /// above it and the name stand for it; by number, because another mount namespace may have
+    /// another one under the same path.
+    fn name(place: &Place) -> io::Result<String> {
+        let above = place.dir.parent().unwrap_or(Path::new("/"));
+        let above = std::fs::metadata(above)?;
+        let mut hash = crc32fast::Hasher::new();
+        hash.update(place.dir.file_name().unwrap_or_default().as_encoded_bytes());
+        let (device, inode, name) = (above.dev(), above.ino(), hash.finalize());
+        Ok(format!("canal-{}-{device:x}-{inode:x}-{name:08x}", nix::unistd::geteuid()))
+    }
+
+    fn raise(place: &Place) -> Result<Self, ClaimError> {
+        let failed = |error| ClaimError::Io { path: place.dir.clone(), error };
+        let name = Self::name(place).map_err(failed)?;
+        match bind_abstract(&name) {
+            Ok(socket) => Ok(Self { name, _socket: Some(socket) }),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => match who_has(&name) {
+                // Abstract names have no owner: anybody may have taken it to keep us out.
+                Some(other) if other.uid != nix::unistd::geteuid().as_raw() => {
+                    tracing::warn!(uid = other.uid, pid = other.pid, name, "somebody has our name");
+                    Ok(Self { name, _socket: None })
+                }
+                other => {
+                    let pid = other.map(|other| other.pid);
+                    Err(ClaimError::Running { socket: place.socket.clone(), pid })
+                }
+            },
+            Err(error) => Err(failed(error)),
+        }
+    }
+}
+
+fn bind_abstract(name: &str) -> io::Result<OwnedFd> {
+    let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    bind(fd.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes())?)?;
+    // Only one that listens tells others whose it is.
+    listen(&fd, Backlog::new(1)?)?;
+    Ok(fd)
+}
+
+fn who_has(name: &str) -> Option<peer::Credentials> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let fd = socket(AddressFamily::Unix, SockType::Stream, flags, None).ok()?;
+    connect(fd.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes()).ok()?).ok()?;
+    peer::credentials(fd.as_fd()).ok()
+}
+
+fn lock_path(place: &Place) -> PathBuf {
+    place.dir.join("lock")
+}
+
+/// Takes the instance lock.
+fn take_lock(place: &Place) -> Result<File, ClaimError> {
+    let path = lock_path(place);
+    let failed = |error| ClaimError::Io { path: path.clone(), error };
+    loop {
+        let mut lock = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(&path)
+            .map_err(failed)?;
+        if let Err(error) = fs2::FileExt::try_lock_exclusive(&lock) {
+            if error.kind() != fs2::lock_contended_error().kind() {
+                return Err(failed(error));
+            }
+            let mut text = String::new();
+            let _ = lock.read_to_string(&mut text);
+            let pid = text.trim().parse().ok();
+            return Err(ClaimError::Running { socket: place.socket.clone(), pid });
+        }
+        // Somebody may have removed the file between the opening and the locking.
+        if FileId::of(&path).ok() == FileId::of_file(&lock).ok() {
+            return Ok(lock);
+        }
+    }
+}
+
+fn watch(dir: &Path) -> io::Result<Inotify> {
+    let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
+    add_watch(&inotify, dir)?;
+    Ok(inotify)
+}
+
+fn add_watch(inotify: &Inotify, dir: &Path) -> io::Result<()> {
+    let gone = AddWatchFlags::IN_DELETE
+        | AddWatchFlags::IN_MOVED_FROM
+        | AddWatchFlags::IN_DELETE_SELF
+        | AddWatchFlags::IN_MOVE_SELF;
+    inotify.add_watch(dir, gone)?;
+    Ok(())
+}
+
+impl FileId {
+    fn of(path: &Path) -> io::Result<Self> {
+        let found = std::fs::symlink_metadata(path)?;
+        Ok(Self { device: found.dev(), inode: found.ino() })
+    }
+
+    fn of_file(file: &File) -> io::Result<Self> {
+        let found = file.metadata()?;
+        Ok(Self { device: found.dev(), inode: found.ino() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(dir: &Path) -> Place {
+        Place::find(Some(&dir.join("d/canal.sock")), 0).unwrap()
+    }
+
+    fn uid() -> u32 {
+        nix::unistd::geteuid().as_raw()
+    }
+
+    #[test]
+    fn a_second_claim_names_the_first_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = place(dir.path());
+        let _first = Claim::new(&place, uid()).unwrap();
+        let Err(ClaimError::Running { pid, .. }) = Claim::new(&place, uid()) else {
+            panic!("a second claim was granted");
+        };
+        assert_eq!(pid, Some(std::process::id()));
+    }
+
+    #[test]
+    fn a_claim_outlives_the_removal_of_all_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = place(dir.path());
+        let first = Claim::new(&place, uid()).unwrap();
+        std::fs::remove_dir_all(&place.dir).unwrap();
+        assert!(matches!(Claim::new(&place, uid()), Err(ClaimError::Running { .. })));
+        drop(first);
+        Claim::new(&place, uid()).unwrap();
+    }
+}

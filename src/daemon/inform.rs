@@ -1,0 +1,131 @@
+//! Telling those who wait and those who watch what changed.
+//!
+//! Words of progress are few on purpose: with ten thousand waiters on one key, each grant changes
+//! ten thousand positions.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use super::conn::Doing;
+use super::due::is_due;
+use super::limits::{PROGRESS_EVERY, WATCH_EVERY};
+use super::server::Server;
+use crate::core::{Key, RequestId};
+use crate::protocol::HolderShown;
+
+/// Up to how many waiters of a key a newcomer's position is looked up; behind more it is the
+/// number of those who wait.
+const LOOKED_UP_MAX: usize = 256;
+
+/// For each waiter, progress is told at most so often: a thousand waiters cost no more per second
+/// than one.
+const PROGRESS_EVERY_PER_WAITER: Duration = Duration::from_millis(1);
+
+/// What is the same for all whom one key keeps waiting.
+#[derive(Debug, Default)]
+struct Scene {
+    /// The place of each in the queue, if it was looked up.
+    positions: BTreeMap<RequestId, usize>,
+    waiting: usize,
+    /// Who holds it, as each user may see it.
+    holders: BTreeMap<u32, Vec<HolderShown>>,
+}
+
+impl Server {
+    /// Queues what is to be told.
+    pub(super) fn inform(&mut self, now: Instant) {
+        let newcomers = std::mem::take(&mut self.newcomers);
+        let mut scenes = BTreeMap::new();
+        for request in newcomers {
+            self.tell_progress(request, &mut scenes, LOOKED_UP_MAX);
+        }
+        if is_due(&mut self.due.progress, now) {
+            self.tell_all_progress();
+        }
+        if is_due(&mut self.due.watch, now) {
+            self.tell_watchers();
+        }
+        if std::mem::take(&mut self.changed) {
+            self.schedule(now);
+        }
+    }
+
+    fn schedule(&mut self, now: Instant) {
+        if self.due.progress.is_none() && self.waiting.len() > 0 {
+            let waiters = u32::try_from(self.waiting.len()).unwrap_or(u32::MAX);
+            let every = PROGRESS_EVERY.max(PROGRESS_EVERY_PER_WAITER.saturating_mul(waiters));
+            self.due.progress = Some(now + every);
+        }
+        self.due.watch.get_or_insert(now + WATCH_EVERY);
+    }
+
+    fn tell_all_progress(&mut self) {
+        let mut scenes = BTreeMap::new();
+        let takers = self.waiting.iter().filter(|(_, waiter)| waiter.more && waiter.conn.is_some());
+        let takers: Vec<RequestId> = takers.map(|(request, _)| request).collect();
+        for request in takers {
+            self.tell_progress(request, &mut scenes, usize::MAX);
+        }
+    }
+
+    /// Tells a waiter where it stands, unless it knows.
+    fn tell_progress(
+        &mut self,
+        request: RequestId,
+        scenes: &mut BTreeMap<Key, Scene>,
+        looked_up_max: usize,
+    ) {
+        let Some(id) = self.waiting.get(request).and_then(|waiter| waiter.conn) else { return };
+        let Some(conn) = self.conns.peek(id).filter(|conn| conn.doing == Doing::Waits(request))
+        else {
+            return;
+        };
+        let viewer = conn.peer.uid;
+        // Who has not read the last word gets no other one.
+        if !conn.is_flushed() {
+            return;
+        }
+        let shown = self.shown(viewer);
+        let Some((key, reason)) = shown.why(request) else { return };
+        if !scenes.contains_key(&key) {
+            scenes.insert(key.clone(), self.scene(&key, looked_up_max));
+        }
+        let Some(scene) = scenes.get_mut(&key) else { return };
+        let position = scene.positions.get(&request).copied().unwrap_or(scene.waiting);
+        let news = (position, reason);
+        if self.waiting.get(request).is_some_and(|waiter| waiter.told.as_ref() == Some(&news)) {
+            return;
+        }
+        let holders = scene.holders.entry(viewer).or_insert_with(|| shown.holders(&key));
+        let progress =
+            shown.progress(&key, news.1.clone(), position, scene.waiting, holders.clone());
+        if let Some(conn) = self.conns.get(id) {
+            conn.reply(&progress, true);
+        }
+        if let Some(waiter) = self.waiting.get_mut(request) {
+            waiter.told = Some(news);
+        }
+    }
+
+    fn scene(&self, key: &Key, looked_up_max: usize) -> Scene {
+        let waiting = self.ledger.table.waiting_for(key);
+        let served =
+            if waiting <= looked_up_max { self.ledger.table.served(key) } else { Vec::new() };
+        let positions = served.into_iter().zip(1..).collect();
+        Scene { positions, waiting, holders: BTreeMap::new() }
+    }
+
+    fn tell_watchers(&mut self) {
+        for id in self.conns.watchers() {
+            let Some(conn) = self.conns.peek(id) else { continue };
+            let (viewer, flushed) = (conn.peer.uid, conn.is_flushed());
+            let Doing::Watches(key) = conn.doing.clone() else { continue };
+            if flushed {
+                self.show_status(id, viewer, key.as_ref(), true);
+            } else {
+                // It still reads the last report; it gets the next one when it is done.
+                self.due.watch = Some(Instant::now() + WATCH_EVERY);
+            }
+        }
+    }
+}

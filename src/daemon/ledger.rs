@@ -1,0 +1,192 @@
+//! The table, its journal and what must survive a reboot, kept in step.
+//!
+//! Invariant: what [`Ledger::commit`] did not return from is not told to anyone.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+
+use super::fault::Fault;
+use crate::core::{
+    Change, ENTRY_VERSION, Entry, Key, Outcome, Request, RequestId, Revision, Rules, StoredView,
+    Table, Token, UnixMillis, View,
+};
+use crate::log::Record;
+use crate::log::journal::{self, Journal, NoRoom};
+use crate::log::state::{Durable, StateFile};
+use crate::sys::clock;
+use crate::sys::process::Origin;
+
+/// How many tokens are reserved at once. A restart after a crash of the machine skips what is left
+/// of them.
+const TOKENS_RESERVED_AT_ONCE: u64 = 1 << 16;
+
+/// With so few reserved tokens left, newcomers wait for new ones to be reserved.
+const TOKENS_LEFT_MIN: u64 = 1 << 10;
+
+/// The table, its journal and what must survive a reboot.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    pub(super) table: Table,
+    pub(super) journal: Journal,
+    pub(super) state: StateFile,
+    pub(super) durable: Durable,
+    pub(super) origin: Origin,
+    pub(super) rules: Rules,
+    pub(super) dir: PathBuf,
+    pub(super) fault: Fault,
+    /// What was applied and is not in the journal yet.
+    pub(super) turn: Vec<Record>,
+    /// The room that the journal needs for the ends of all that is held or waits.
+    pub(super) rooms: Rooms,
+}
+
+/// The room that requests may still need in the journal.
+#[derive(Debug, Default)]
+pub(super) struct Rooms {
+    each: BTreeMap<RequestId, u64>,
+    sum: u64,
+}
+
+impl Rooms {
+    pub(super) fn add(&mut self, id: RequestId, request: &Request) {
+        let room = journal::room_for(request);
+        self.sum += room;
+        self.each.insert(id, room);
+    }
+
+    fn remove(&mut self, id: RequestId) {
+        self.sum -= self.each.remove(&id).unwrap_or(0);
+    }
+
+    pub(super) fn of_table(table: &Table) -> Self {
+        let mut rooms = Self::default();
+        table.waiters().for_each(|waiter| rooms.add(waiter.id, &waiter.request));
+        table.holds().for_each(|hold| rooms.add(hold.request, &hold.asked));
+        rooms
+    }
+}
+
+impl Ledger {
+    /// The id that the next request gets.
+    pub(super) fn next_request(&self) -> RequestId {
+        RequestId(self.table.revision().0 + 1)
+    }
+
+    /// Applies a change. Nothing of it may be told before [`Self::commit`].
+    pub(super) fn apply(&mut self, change: Change) -> Vec<Outcome> {
+        let revision = Revision(self.table.revision().0 + 1);
+        let entry = Entry { version: ENTRY_VERSION, at: UnixMillis(clock::unix_ms()), change };
+        let mut outcomes = Vec::new();
+        self.table.apply(revision, &entry, &mut outcomes);
+        for outcome in &outcomes {
+            self.account(&entry, outcome);
+        }
+        self.turn.push(Record { revision, entry, outcomes: outcomes.clone() });
+        outcomes
+    }
+
+    fn account(&mut self, entry: &Entry, outcome: &Outcome) {
+        match outcome {
+            Outcome::Queued { request, .. } => self.keep_room(entry, *request),
+            Outcome::Granted(granted) => self.keep_room(entry, granted.request),
+            Outcome::Withdrawn { request } | Outcome::Refused { request, .. } => {
+                self.rooms.remove(*request);
+            }
+            Outcome::Released { request, whole: true, .. } => self.rooms.remove(*request),
+            _ => {}
+        }
+    }
+
+    fn keep_room(&mut self, entry: &Entry, id: RequestId) {
+        if let Change::Request(request) = &entry.change
+            && id.0 == self.table.revision().0
+        {
+            self.rooms.add(id, request);
+        }
+    }
+
+    /// Makes sure that a newcomer and all that it may lead to can be recorded.
+    pub(super) fn admit(&mut self, request: &Request) -> Result<(), NoRoom> {
+        self.reserve_tokens(TOKENS_LEFT_MIN + self.table.waiting() as u64)
+            .map_err(|error| NoRoom { dir: self.dir.clone(), error })?;
+        let (bytes, reserve) = (journal::room_for(request), self.rooms.sum);
+        let Err(first) = self.journal.admit(bytes, reserve) else { return Ok(()) };
+        // A smaller file may still fit; what is not in the journal yet must not be lost by it.
+        if self.commit().is_err() || self.compact().is_err() {
+            return Err(first);
+        }
+        self.journal.admit(bytes, reserve)
+    }
+
+    /// Makes sure that at least `ahead` tokens can be given out without a word to the disk.
+    fn reserve_tokens(&mut self, ahead: u64) -> io::Result<()> {
+        let next = self.table.next_token().0;
+        if next.saturating_add(ahead) <= self.durable.reserved_token.0 {
+            return Ok(());
+        }
+        let reserved = next.saturating_add(ahead).saturating_add(TOKENS_RESERVED_AT_ONCE);
+        let durable = Durable { reserved_token: Token(reserved), ..self.durable.clone() };
+        self.state.store(&durable)?;
+        self.durable = durable;
+        Ok(())
+    }
+
+    /// Records all that was applied in this turn, in one write.
+    ///
+    /// # Errors
+    /// Then nothing of this turn may be told: the daemon has to end.
+    pub(super) fn commit(&mut self) -> io::Result<()> {
+        if self.turn.is_empty() {
+            return Ok(());
+        }
+        self.reserve_tokens(0)?;
+        if let Some(written) = self.fault.strikes_after(self.turn.len()) {
+            self.journal.append(&self.turn[..written])?;
+            Fault::strike();
+        }
+        self.journal.append(&self.turn)?;
+        self.turn.clear();
+        Ok(())
+    }
+
+    /// Compacts the journal if that is worth it; called when nothing waits to be recorded.
+    pub(super) fn tidy(&mut self) {
+        if !self.journal.wants_compaction() {
+            return;
+        }
+        match self.compact() {
+            Ok(()) => tracing::debug!("the journal was compacted"),
+            Err(error) => tracing::warn!(%error, "the journal cannot be compacted"),
+        }
+    }
+
+    /// Goes on in a journal that begins with the table as it is.
+    pub(super) fn compact(&mut self) -> io::Result<()> {
+        let snapshot = self.table.snapshot();
+        self.journal.compact(&snapshot, &self.origin, self.rules.version(), self.rooms.sum)
+    }
+
+    /// Makes the journal's files anew, if they are no longer there.
+    pub(super) fn recreate(&mut self) -> io::Result<()> {
+        let snapshot = self.table.snapshot();
+        let rules = self.rules.version();
+        self.journal.recreate(&self.dir, &snapshot, &self.origin, rules, self.rooms.sum)?;
+        self.turn.clear();
+        // It may lie in the same directory.
+        self.state.store(&self.durable)
+    }
+
+    /// Keeps the view of a key (`None` forgets it) over reboots.
+    pub(super) fn store_view(&mut self, key: &Key, view: Option<View>) -> io::Result<()> {
+        let mut durable = self.durable.clone();
+        durable.views.retain(|stored| stored.key != *key);
+        if let Some(view) = view {
+            let at = durable.views.partition_point(|stored| stored.key < *key);
+            durable.views.insert(at, StoredView { key: key.clone(), view });
+        }
+        self.state.store(&durable)?;
+        self.durable = durable;
+        Ok(())
+    }
+}

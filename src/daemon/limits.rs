@@ -1,0 +1,67 @@
+//! How much of everything the daemon takes. What is over a limit is refused by name; what is
+//! within stays undisturbed.
+
+use std::time::Duration;
+
+/// Calls that a peer may send ahead of the answer to an earlier one.
+pub(super) const CALLS_AHEAD_MAX: usize = 256;
+
+/// The most bytes that wait for a peer to read them before it gets another reply; a peer that lets
+/// more come together is closed.
+pub(super) const OUTPUT_BYTES_MAX: usize = 1024 * 1024;
+
+/// The most bytes read from one connection before the others have their turn.
+pub(super) const READ_BYTES_PER_TURN: usize = 256 * 1024;
+
+/// The most connections accepted before those that there are have their turn.
+pub(super) const ACCEPTS_PER_TURN: usize = 256;
+
+/// How many connections over the limit are kept long enough to be told so.
+pub(super) const TURNED_AWAY_MAX: usize = 64;
+
+/// How long a connection may take to read its last reply before it is closed all the same.
+pub(super) const CLOSING_TIME: Duration = Duration::from_secs(5);
+
+/// The most items of one request.
+pub(super) const ITEMS_MAX: usize = 64;
+
+/// The most bytes of a command that are kept to show it.
+pub(super) const COMMAND_BYTES_MAX: usize = 1024;
+
+/// How many requests of one user may wait, if the configuration does not say.
+pub(super) const WAITERS_PER_USER: usize = 20_000;
+
+/// Descriptors that are not for connections: the journal, the listener, epoll instances, what is
+/// opened for a moment.
+const DESCRIPTORS_OF_OUR_OWN: u64 = 32;
+
+/// How many connections fit when there are `descriptors`: each may come to own something, which
+/// takes a second descriptor.
+pub(super) fn connections_max(descriptors: u64) -> usize {
+    usize::try_from(descriptors.saturating_sub(DESCRIPTORS_OF_OUR_OWN) / 2).unwrap_or(usize::MAX)
+}
+
+/// How long `-n` waits for the end of a holder that is on its way out.
+pub(super) const EXITING_TIME: Duration = Duration::from_millis(100);
+
+/// How often stopped waiters are looked at.
+pub(super) const STOPPED_EVERY: Duration = Duration::from_millis(250);
+
+/// How long waiters of the daemon before this one may take to come back.
+pub(super) const COME_BACK_TIME: Duration = Duration::from_secs(5);
+
+/// The least time between two words of progress to a waiter.
+pub(super) const PROGRESS_EVERY: Duration = Duration::from_secs(1);
+
+/// The least time between two reports to one who watches the status.
+pub(super) const WATCH_EVERY: Duration = Duration::from_millis(250);
+
+/// How long the last replies may take when the daemon ends.
+pub(super) const FAREWELL_TIME: Duration = Duration::from_secs(1);
+
+/// The most holders of a key whose process is looked at when one who may not wait is refused, or
+/// when the status is told.
+pub(super) const PROCESSES_LOOKED_AT_MAX: usize = 500;
+
+/// The size at which the log of a daemon that was started on demand is rotated.
+pub(super) const LOG_BYTES_MAX: u64 = 1024 * 1024;

@@ -1,0 +1,405 @@
+//! Taking up what the daemon before this one left.
+//!
+//! Invariant: nothing that was visible is decided again. A hold ends only if its process is
+//! certainly gone.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, bail};
+
+use super::acquire::HERE;
+use super::children::Children;
+use super::config::Config;
+use super::fault::Fault;
+use super::ledger::{Ledger, Rooms};
+use super::owners::find;
+use crate::core::{
+    Change, FrameId, Outcome, Owner, ProcessId, Release, Rules, Snapshot, StoredView, Table, Token,
+    View,
+};
+use crate::log::Record;
+use crate::log::journal::{Journal, OpenError, Opened};
+use crate::log::state::{Durable, StateFile};
+use crate::protocol::place::{Place, Rule};
+use crate::sys::clock;
+use crate::sys::pidfd::Pidfd;
+use crate::sys::process::{Found, Origin};
+
+/// What was taken up.
+#[derive(Debug)]
+pub(super) struct Recovered {
+    pub(super) ledger: Ledger,
+    pub(super) children: Children,
+    /// The owners that hold something and were found again.
+    pub(super) found: Vec<(FrameId, Pidfd)>,
+    /// Frames of which it cannot be told whether their process lives.
+    pub(super) unverified: BTreeSet<FrameId>,
+    /// What the operator should know.
+    pub(super) notes: Vec<String>,
+}
+
+/// Takes up what the journal and the state file say.
+///
+/// # Errors
+/// If that cannot be done without a loss; says what would help.
+pub(super) fn recover(
+    place: &Place,
+    config: &Config,
+    rules: Rules,
+    discard: bool,
+) -> anyhow::Result<Recovered> {
+    let mut notes = Vec::new();
+    let (state, durable) = open_state(place, &mut notes)?;
+    let origin = Origin::read()?;
+    let opened = open_journal(place, &origin, discard)?;
+    if opened.torn_bytes > 0 {
+        tracing::warn!(bytes = opened.torn_bytes, "the journal ended in the middle of a record");
+    }
+    let old = Old::read(opened, &origin, rules)?;
+    let floor = (!old.goes_on).then(|| floor(durable.as_ref(), old.next_token));
+    let durable = durable.unwrap_or_else(|| Durable {
+        reserved_token: Token(0),
+        views: views_but_configured(&old.table, config),
+    });
+    let mut ledger = Ledger {
+        rooms: Rooms::of_table(&old.table),
+        table: old.table,
+        journal: old.journal,
+        state,
+        durable,
+        origin,
+        rules,
+        dir: place.dir.clone(),
+        fault: Fault::from_environment(),
+        turn: Vec::new(),
+    };
+    if old.begins_anew {
+        ledger.compact().with_context(|| journal_of(place))?;
+    }
+    let mut recovered = Recovered {
+        ledger,
+        children: Children::new(&place.dir),
+        found: Vec::new(),
+        unverified: BTreeSet::new(),
+        notes,
+    };
+    if let Some(token) = floor {
+        recovered.ledger.apply(Change::Floor { token });
+    }
+    recovered.take_up();
+    recovered.follow(config);
+    recovered.ledger.commit().with_context(|| journal_of(place))?;
+    Ok(recovered)
+}
+
+fn journal_of(place: &Place) -> String {
+    format!("the journal in {}", place.dir.display())
+}
+
+/// What the journal held.
+struct Old {
+    journal: Journal,
+    table: Table,
+    /// Greater than every token that the journal knows of.
+    next_token: Token,
+    /// Whether the table is that of the journal.
+    goes_on: bool,
+    /// Whether the journal has to begin anew before records are appended.
+    begins_anew: bool,
+}
+
+impl Old {
+    fn read(opened: Opened, origin: &Origin, rules: Rules) -> anyhow::Result<Self> {
+        let Opened { journal, origin: written_by, rules: version, snapshot, records, .. } = opened;
+        let fresh = Table::new(rules);
+        let next_token = fresh.next_token();
+        let (Some(written_by), Some(snapshot)) = (written_by, snapshot) else {
+            return Ok(Self {
+                journal,
+                table: fresh,
+                next_token,
+                goes_on: false,
+                begins_anew: true,
+            });
+        };
+        if written_by.boot_id != origin.boot_id {
+            let next_token = last_token(&snapshot, &records);
+            tracing::info!("the machine was started anew: what was held before is void");
+            return Ok(Self {
+                journal,
+                table: fresh,
+                next_token,
+                goes_on: false,
+                begins_anew: true,
+            });
+        }
+        let same_rules = version == rules.version();
+        let table = replay(&snapshot, &records, rules, same_rules)?;
+        if written_by != *origin {
+            if table.held() + table.waiting() > 0 {
+                bail!(
+                    "the journal names {} processes of another pid or time namespace (a container?), \
+                     which cannot be looked after from here",
+                    table.frames().count()
+                );
+            }
+            let next_token = table.next_token();
+            return Ok(Self {
+                journal,
+                table: fresh,
+                next_token,
+                goes_on: false,
+                begins_anew: true,
+            });
+        }
+        if !same_rules {
+            tracing::info!(
+                version,
+                now = rules.version(),
+                "the journal was written under other rules"
+            );
+        }
+        let next_token = table.next_token();
+        Ok(Self { journal, table, next_token, goes_on: true, begins_anew: !same_rules })
+    }
+}
+
+/// The table that a snapshot and what came after it make.
+fn replay(
+    snapshot: &Snapshot,
+    records: &[Record],
+    rules: Rules,
+    same_rules: bool,
+) -> anyhow::Result<Table> {
+    let mut table = Table::restore(snapshot, rules)?;
+    let mut outcomes = Vec::new();
+    for record in records {
+        if !same_rules {
+            table.replay(record.revision, &record.entry, &record.outcomes)?;
+            continue;
+        }
+        outcomes.clear();
+        table.apply(record.revision, &record.entry, &mut outcomes);
+        if outcomes != record.outcomes {
+            let revision = record.revision;
+            return Err(anyhow::anyhow!(
+                "the journal says that something else was decided at revision {revision} than its \
+                 rules decide"
+            )
+            .context(DISCARD_HINT));
+        }
+    }
+    Ok(table)
+}
+
+/// The token after the last one that was given out.
+fn last_token(snapshot: &Snapshot, records: &[Record]) -> Token {
+    let outcomes = records.iter().flat_map(|record| &record.outcomes);
+    let granted = outcomes.filter_map(|outcome| match outcome {
+        Outcome::Granted(granted) => Some(Token(granted.token.0 + 1)),
+        _ => None,
+    });
+    let floors = records.iter().filter_map(|record| match record.entry.change {
+        Change::Floor { token } => Some(token),
+        _ => None,
+    });
+    granted.chain(floors).chain([snapshot.next_token]).max().unwrap_or_default()
+}
+
+/// The next token where what was given out before is not known for certain.
+fn floor(durable: Option<&Durable>, next_token: Token) -> Token {
+    let reserved = durable.map_or(Token(0), |durable| durable.reserved_token);
+    let by_clock = Token((clock::unix_ms() / 1000) << 20);
+    reserved.max(next_token).max(by_clock)
+}
+
+/// The views that a lost state file must have had.
+fn views_but_configured(table: &Table, config: &Config) -> Vec<StoredView> {
+    let stored = stored_views(table);
+    stored
+        .into_iter()
+        .filter(|stored| config.views.get(&stored.key) != Some(&stored.view))
+        .collect()
+}
+
+fn stored_views(table: &Table) -> Vec<StoredView> {
+    let views = table.keys(None).filter_map(|key| {
+        let view = table.stored(key)?;
+        Some(StoredView { key: key.clone(), view })
+    });
+    views.collect()
+}
+
+/// Opens the state file; where the usual place cannot be used, beside the socket.
+fn open_state(
+    place: &Place,
+    notes: &mut Vec<String>,
+) -> anyhow::Result<(StateFile, Option<Durable>)> {
+    let error = match StateFile::open(&place.state_dir) {
+        Ok(opened) => return Ok(opened),
+        Err(error) => error,
+    };
+    let unusable = matches!(
+        error.kind(),
+        std::io::ErrorKind::ReadOnlyFilesystem
+            | std::io::ErrorKind::PermissionDenied
+            | std::io::ErrorKind::NotFound
+            | std::io::ErrorKind::NotADirectory
+    );
+    if !unusable || place.rule != Rule::PerUser {
+        return Err(error.into());
+    }
+    let note = format!(
+        "stored views do not survive a reboot: {} cannot be used ({error})",
+        place.state_dir.display()
+    );
+    tracing::warn!("{note}");
+    notes.push(note);
+    Ok(StateFile::open(&place.dir)?)
+}
+
+const DISCARD_HINT: &str = "the journal cannot be used; `canal daemon --discard-journal` leaves it \
+                            out, and what it says is held is held no more";
+
+fn open_journal(place: &Place, origin: &Origin, discard: bool) -> anyhow::Result<Opened> {
+    let error = match Journal::open(&place.dir) {
+        Ok(opened) if !discard => return Ok(opened),
+        Ok(opened) => {
+            name_the_losers(&opened, origin);
+            drop(opened);
+            return discarded(place);
+        }
+        Err(error) => error,
+    };
+    match &error {
+        // What was written before the machine was started anew is void anyway; and it was not
+        // synced, so that a power cut may have left anything of it.
+        OpenError::Damaged { origin: Some(by), .. } if by.boot_id != origin.boot_id => {
+            tracing::warn!(%error, "left out: it is of an earlier start of the machine");
+            discarded(place)
+        }
+        OpenError::Damaged { .. } | OpenError::Newer { .. } if discard => {
+            tracing::warn!(%error, "left out, as told");
+            discarded(place)
+        }
+        OpenError::Damaged { .. } | OpenError::Newer { .. } => {
+            Err(anyhow::Error::new(error).context(DISCARD_HINT))
+        }
+        OpenError::Io { .. } => Err(error.into()),
+    }
+}
+
+fn discarded(place: &Place) -> anyhow::Result<Opened> {
+    for path in Journal::discard(&place.dir)? {
+        tracing::warn!("the journal was moved to {}", path.display());
+    }
+    Ok(Journal::open(&place.dir)?)
+}
+
+/// Says which live processes lose their locks when the journal is left out.
+fn name_the_losers(opened: &Opened, origin: &Origin) {
+    let (Some(by), Some(snapshot)) = (&opened.origin, &opened.snapshot) else { return };
+    let Ok(mut table) = Table::restore(snapshot, Rules::default()) else { return };
+    if by != origin {
+        return;
+    }
+    for record in &opened.records {
+        if table.replay(record.revision, &record.entry, &record.outcomes).is_err() {
+            break;
+        }
+    }
+    for hold in table.holds() {
+        let Owner::Process(process) = &hold.asked.owner else { continue };
+        if !matches!(find(*process), Found::Gone) {
+            let keys: Vec<_> = hold.items.iter().map(|item| item.key.as_str()).collect();
+            tracing::warn!(pid = process.pid, token = hold.token.0, ?keys, "loses its lock");
+        }
+    }
+}
+
+impl Recovered {
+    /// Looks for the recorded processes.
+    fn take_up(&mut self) {
+        let ledger = &mut self.ledger;
+        if ledger.table.held() + ledger.table.waiting() == 0 {
+            self.children.sweep();
+            return;
+        }
+        ledger.apply(Change::Detach { host: HERE });
+        let frames: Vec<_> = ledger.table.frames().cloned().collect();
+        for frame in frames.into_iter().filter(|frame| !frame.ended) {
+            if let Owner::Process(process) = frame.owner {
+                self.look_for(frame.id, process);
+            }
+        }
+        self.take_up_children();
+        let table = &self.ledger.table;
+        tracing::info!(
+            holds = table.held(),
+            waiting = table.waiting(),
+            unverified = self.unverified.len(),
+            "taken up"
+        );
+    }
+
+    fn look_for(&mut self, frame: FrameId, process: ProcessId) {
+        match find(process) {
+            Found::Same(pidfd) if !pidfd.has_ended() => {
+                // Who only waits is known by its connection when it comes back.
+                if self.ledger.table.holds_in(frame).next().is_some() {
+                    self.found.push((frame, pidfd));
+                }
+            }
+            Found::Same(_) | Found::Gone => {
+                tracing::info!(pid = process.pid, session = %format_args!("s{frame}"), "ended meanwhile");
+                self.ledger.apply(Change::End { frame });
+            }
+            Found::Unknown(error) => {
+                tracing::warn!(pid = process.pid, %error, "it cannot be told whether it still lives");
+                self.unverified.insert(frame);
+            }
+        }
+    }
+
+    /// Opens the FIFOs of the holds that are kept for descendants, and ends those without any.
+    fn take_up_children(&mut self) {
+        let holds = self.ledger.table.holds().filter(|hold| hold.asked.children);
+        let holds: Vec<_> = holds.map(|hold| (hold.token, hold.asked.tag, hold.orphaned)).collect();
+        for (token, tag, orphaned) in holds {
+            if let Err(error) = self.children.open(token, tag) {
+                tracing::warn!(%error, token = token.0, "its FIFO cannot be opened");
+                continue;
+            }
+            if orphaned && !self.children.has_writers(token) {
+                let release = Release::Hold { token, forced: false };
+                self.ledger.apply(Change::Release(release));
+                self.children.forget(token);
+            }
+        }
+        self.children.sweep();
+    }
+
+    /// Brings stored views and policy to what state file and configuration say. A view that
+    /// somebody stored by hand goes before the configuration's.
+    fn follow(&mut self, config: &Config) {
+        let ledger = &mut self.ledger;
+        let mut wanted = config.views.clone();
+        wanted.extend(ledger.durable.views.iter().map(|stored| (stored.key.clone(), stored.view)));
+        let stored = stored_views(&ledger.table);
+        let unwanted = stored.iter().filter(|stored| !wanted.contains_key(&stored.key));
+        let forgotten = unwanted.map(|stored| (stored.key.clone(), None));
+        let changed = wanted.iter().filter(|(key, view)| ledger.table.stored(key) != Some(**view));
+        let changed = changed.map(|(key, view)| (key.clone(), Some(*view)));
+        let resizes: Vec<(_, Option<View>)> = forgotten.chain(changed).collect();
+        for (key, view) in resizes {
+            let outcomes = ledger.apply(Change::Resize { key: key.clone(), view });
+            if let Some(Outcome::ResizeRefused { in_use }) = outcomes.first() {
+                tracing::warn!(%key, "its view is not used: the key is in use as another kind, {in_use}");
+            }
+        }
+        let bypass_max = config.bypass_max.unwrap_or(crate::core::BYPASS_MAX_DEFAULT);
+        if ledger.table.bypass_max() != bypass_max {
+            ledger.apply(Change::Policy { bypass_max });
+        }
+    }
+}

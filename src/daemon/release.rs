@@ -1,0 +1,158 @@
+//! Giving back, and confirming that an owner was told.
+
+use std::os::fd::OwnedFd;
+
+use super::acquire::HERE;
+use super::ask;
+use super::conn::ConnId;
+use super::server::Server;
+use super::shown::Looks;
+use crate::core::{Change, FrameId, HoldState, Outcome, Owner, Release as Giving, Token};
+use crate::protocol::{Confirm, ErrorName, Failure, Release, Released, ReleasedHold};
+use crate::sys::peer::Credentials;
+
+impl Server {
+    pub(super) fn release(
+        &mut self,
+        id: ConnId,
+        peer: Credentials,
+        release: &Release,
+        fds: Vec<OwnedFd>,
+    ) -> Result<(), Failure> {
+        let giving = match (release.key.as_deref(), release.all, release.token) {
+            (Some(key), false, None) => {
+                let key = ask::key(key)?;
+                let nothing = format!("process {{}} does not hold `{key}`");
+                let frame = self.frame_of_owner(id, release.owner_fd, fds, &nothing)?;
+                Giving::Latest { frame, key }
+            }
+            (None, true, None) => {
+                let nothing = "process {} holds nothing";
+                Giving::All { frame: self.frame_of_owner(id, release.owner_fd, fds, nothing)? }
+            }
+            (None, false, Some(token)) => {
+                let token = Token(token);
+                self.may_force(peer, token)?;
+                Giving::Hold { token, forced: true }
+            }
+            _ => {
+                let message = "a release names exactly one of `key`, `all` and `token`";
+                return Err(Failure::new(ErrorName::BadRequest, message));
+            }
+        };
+        let before = self.holds_at_stake(&giving);
+        let outcomes = self.enter(Change::Release(giving.clone()));
+        let released = self.told_released(peer, &before, &outcomes);
+        if released.is_empty() {
+            return Err(not_held(&giving, &before));
+        }
+        if let Giving::Hold { token, .. } = giving {
+            tracing::info!(token = token.0, uid = peer.uid, pid = peer.pid, "released by force");
+        }
+        self.tell(id, &Released { released })
+    }
+
+    /// The frame of the process that is to give back.
+    fn frame_of_owner(
+        &mut self,
+        id: ConnId,
+        owner_fd: Option<u32>,
+        fds: Vec<OwnedFd>,
+        nothing: &str,
+    ) -> Result<FrameId, Failure> {
+        let process = self.owner(id, owner_fd, fds)?.process;
+        let frame = self.ledger.table.frame_of(HERE, &Owner::Process(process));
+        frame.ok_or_else(|| {
+            let message = nothing.replace("{}", &process.pid.to_string());
+            Failure::new(ErrorName::NotHeld, message)
+        })
+    }
+
+    fn may_force(&self, peer: Credentials, token: Token) -> Result<(), Failure> {
+        match self.ledger.table.hold(token) {
+            None => Err(Failure::new(ErrorName::NotHeld, format!("nobody holds token {token}"))),
+            Some(hold) if peer.uid != 0 && peer.uid != hold.asked.uid => {
+                let owner = hold.asked.uid;
+                let message =
+                    format!("token {token} belongs to uid {owner}, you are uid {}", peer.uid);
+                Err(Failure::new(ErrorName::Denied, message))
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// The holds that a release may end: afterwards they can be shown no more.
+    fn holds_at_stake(&self, giving: &Giving) -> Vec<HoldState> {
+        let table = &self.ledger.table;
+        match giving {
+            Giving::Latest { frame, .. } | Giving::All { frame } => {
+                table.holds_in(*frame).cloned().collect()
+            }
+            Giving::Hold { token, .. } => table.hold(*token).cloned().into_iter().collect(),
+        }
+    }
+
+    fn told_released(
+        &self,
+        peer: Credentials,
+        before: &[HoldState],
+        outcomes: &[Outcome],
+    ) -> Vec<ReleasedHold> {
+        let shown = self.shown(peer.uid);
+        let told = outcomes.iter().filter_map(|outcome| {
+            let Outcome::Released { token, keys, .. } = outcome else { return None };
+            let hold = before.iter().find(|hold| hold.token == *token)?;
+            let one = if let [key] = keys.as_slice() { Some(key) } else { None };
+            let mut holder = shown.holder(hold, one, Looks::Briefly);
+            holder.session = self.session_of_released(hold);
+            let keys = keys.iter().map(ToString::to_string).collect();
+            Some(ReleasedHold { token: token.0, keys, holder })
+        });
+        told.collect()
+    }
+
+    /// The session of a hold whose frame may be gone with it.
+    fn session_of_released(&self, hold: &HoldState) -> String {
+        self.shown(hold.asked.uid).session(hold.frame)
+    }
+
+    pub(super) fn confirm(
+        &mut self,
+        id: ConnId,
+        peer: Credentials,
+        confirm: &Confirm,
+    ) -> Result<(), Failure> {
+        let request = self.ledger.table.tagged(confirm.tag);
+        let hold = request.and_then(|request| self.ledger.table.hold_of(request));
+        let Some(hold) = hold else {
+            let message = "no grant of this tag is there to be confirmed";
+            return Err(Failure::new(ErrorName::UnknownTag, message));
+        };
+        if peer.uid != 0 && peer.uid != hold.asked.uid {
+            let message = "the grant belongs to another user";
+            return Err(Failure::new(ErrorName::Denied, message));
+        }
+        let (request, provisional) = (hold.request, hold.provisional);
+        if provisional {
+            self.enter(Change::Confirm { request });
+            self.unclaimed.remove(&request);
+            self.conns.disown(request);
+        }
+        self.tell(id, &Nothing {})
+    }
+}
+
+/// The reply of a method that returns nothing.
+#[derive(serde::Serialize)]
+struct Nothing {}
+
+fn not_held(giving: &Giving, before: &[HoldState]) -> Failure {
+    let pid = before.first().map_or(0, |hold| super::shown::pid_of(&hold.asked.owner));
+    let message = match giving {
+        Giving::Latest { key, .. } if pid == 0 => format!("the process does not hold `{key}`"),
+        Giving::Latest { key, .. } => format!("process {pid} does not hold `{key}`"),
+        Giving::All { .. } => "the process holds nothing".to_owned(),
+        Giving::Hold { token, .. } => format!("nobody holds token {token}"),
+    };
+    Failure::new(ErrorName::NotHeld, message)
+}

@@ -1,0 +1,83 @@
+//! Looking after our files: what somebody removed is made again from memory.
+
+use std::time::{Duration, Instant};
+
+use super::due::is_due;
+use super::server::Server;
+use crate::core::Token;
+
+/// How often files that cannot be watched are looked at.
+const LOOKS_EVERY: Duration = Duration::from_secs(1);
+
+/// How soon it is tried again what failed.
+const AGAIN_AFTER: Duration = Duration::from_millis(100);
+
+/// How often it is tried to find a process of which it could not be told whether it lives.
+const VERIFIED_EVERY: Duration = Duration::from_secs(10);
+
+impl Server {
+    pub(super) fn look_after_home(&mut self, now: Instant) {
+        let due = is_due(&mut self.due.home, now);
+        if due || std::mem::take(&mut self.conns.home_changed) {
+            match self.restore_home() {
+                Ok(()) => self.restore_failed = false,
+                Err(error) => {
+                    if !std::mem::replace(&mut self.restore_failed, true) {
+                        tracing::warn!("the files cannot be made again yet: {error:#}");
+                    }
+                    self.due.home = Some(now + AGAIN_AFTER);
+                }
+            }
+        }
+        if self.due.home.is_none() && self.home.watch().is_none() {
+            self.due.home = Some(now + LOOKS_EVERY);
+        }
+        if is_due(&mut self.due.verify, now) {
+            self.verify_again();
+        }
+        if self.due.verify.is_none() && !self.owners.unverified.is_empty() {
+            self.due.verify = Some(now + VERIFIED_EVERY);
+        }
+    }
+
+    fn restore_home(&mut self) -> anyhow::Result<()> {
+        if !self.home.is_damaged() && !self.ledger.journal.vanished() && !self.restore_failed {
+            return Ok(());
+        }
+        tracing::warn!("somebody removed files of this daemon, they are made again");
+        self.home.restore()?;
+        // A table that was not recorded is recorded as a whole by this.
+        self.ledger.recreate()?;
+        self.home.reopen()?;
+        Ok(())
+    }
+
+    /// Looks again for the processes of which it could not be told whether they live.
+    fn verify_again(&mut self) {
+        for frame in self.owners.unverified.clone() {
+            let Some(state) = self.ledger.table.frame(frame) else {
+                self.owners.forget(frame);
+                continue;
+            };
+            let crate::core::Owner::Process(process) = state.owner else { continue };
+            match super::owners::find(process) {
+                crate::sys::process::Found::Same(pidfd) => {
+                    if let Err(error) = self.owners.watch(frame, pidfd) {
+                        tracing::debug!(%error, "still unverified");
+                    }
+                }
+                crate::sys::process::Found::Gone => self.end(frame),
+                crate::sys::process::Found::Unknown(_) => {}
+            }
+        }
+    }
+
+    /// Waits for the ends of the holds that are kept for descendants only.
+    pub(super) fn await_orphans(&mut self) {
+        let orphaned = self.ledger.table.holds().filter(|hold| hold.orphaned);
+        let orphaned: Vec<Token> = orphaned.map(|hold| hold.token).collect();
+        for token in orphaned {
+            self.end_without_writers(token);
+        }
+    }
+}

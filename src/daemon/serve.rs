@@ -1,0 +1,163 @@
+//! Serving one call.
+
+use std::os::fd::OwnedFd;
+
+use super::ask;
+use super::call::{Asked, Call};
+use super::conn::{ConnId, Doing};
+use super::server::Server;
+use crate::core::{Change, Key, Outcome, View};
+use crate::protocol::service::{Description, Info, ServiceError, description};
+use crate::protocol::{ErrorName, Failure, Resize, Resized, Status, StatusQuery, Stopping};
+use crate::sys::peer::Credentials;
+
+impl Server {
+    /// Serves the next call of a connection.
+    pub(super) fn serve_one(&mut self, id: ConnId) {
+        let Some(conn) = self.conns.get(id) else { return };
+        let Some(call) = conn.calls.pop_front() else { return };
+        conn.mute = call.oneway;
+        // Who calls again has read what was answered before, or does not care.
+        conn.untold = None;
+        let peer = conn.peer;
+        if let Err(failure) = self.answer(id, peer, call) {
+            self.fail(id, &failure);
+        }
+    }
+
+    fn answer(&mut self, id: ConnId, peer: Credentials, call: Call) -> Result<(), Failure> {
+        let Call { asked, more, fds, .. } = call;
+        match asked {
+            Asked::Acquire(acquire) => self.acquire(id, *acquire, more, fds),
+            Asked::Confirm(confirm) => self.confirm(id, peer, &confirm),
+            Asked::Release(release) => self.release(id, peer, &release, fds),
+            Asked::Resize(resize) => self.resize(id, peer, &resize),
+            Asked::Status(query) => self.status(id, peer, &query, more),
+            Asked::Stop(_) => self.stop(id, peer),
+            Asked::Info => self.tell(id, &Info::ours()),
+            Asked::Description(query) => match description(&query.interface) {
+                Some(text) => self.tell(id, &Description { description: text.to_owned() }),
+                None => {
+                    let interface = query.interface;
+                    self.tell_wrong(id, &ServiceError::InterfaceNotFound { interface })
+                }
+            },
+            Asked::Wrong(error) => self.tell_wrong(id, &error),
+        }
+    }
+
+    /// Answers a call for good.
+    #[expect(clippy::unnecessary_wraps, reason = "the last word of methods that may fail")]
+    pub(super) fn tell<T: serde::Serialize>(
+        &mut self,
+        id: ConnId,
+        reply: &T,
+    ) -> Result<(), Failure> {
+        if let Some(conn) = self.conns.get(id) {
+            conn.reply(reply, false);
+        }
+        Ok(())
+    }
+
+    #[expect(clippy::unnecessary_wraps, reason = "the last word of methods that may fail")]
+    fn tell_wrong(&mut self, id: ConnId, error: &ServiceError) -> Result<(), Failure> {
+        if let Some(conn) = self.conns.get(id) {
+            conn.fail_service(error);
+        }
+        Ok(())
+    }
+
+    fn status(
+        &mut self,
+        id: ConnId,
+        peer: Credentials,
+        query: &StatusQuery,
+        more: bool,
+    ) -> Result<(), Failure> {
+        if let Some(max) = query.names_max {
+            let max = usize::try_from(max).unwrap_or(usize::MAX);
+            let keys = self.shown(peer.uid).names(query.key.as_deref().unwrap_or(""), max);
+            return self.tell(id, &Status { daemon: self.about.clone(), keys });
+        }
+        let key = query.key.as_deref().map(ask::key).transpose()?;
+        self.show_status(id, peer.uid, key.as_ref(), more);
+        if more && let Some(conn) = self.conns.get(id) {
+            conn.doing = Doing::Watches(key);
+        }
+        Ok(())
+    }
+
+    /// Shows the state of the locks that `key` covers, or of all.
+    pub(super) fn show_status(
+        &mut self,
+        id: ConnId,
+        viewer: u32,
+        key: Option<&Key>,
+        continues: bool,
+    ) {
+        let keys = self.shown(viewer).keys(key);
+        let status = Status { daemon: self.about.clone(), keys };
+        if let Some(conn) = self.conns.get(id) {
+            conn.reply(&status, continues);
+        }
+    }
+
+    /// Whether a user may do what concerns all users of this daemon.
+    fn may_administer(&self, peer: Credentials, what: &str) -> Result<(), Failure> {
+        if peer.uid == self.about.uid || peer.uid == 0 {
+            return Ok(());
+        }
+        let message = format!("uid {} may not {what} here", peer.uid);
+        let owner = self.about.uid;
+        Err(Failure::new(ErrorName::Denied, message)
+            .hint(format!("only root and uid {owner}, which runs the daemon, may")))
+    }
+
+    fn resize(&mut self, id: ConnId, peer: Credentials, resize: &Resize) -> Result<(), Failure> {
+        let (key, wanted) = ask::stored_view(resize)?;
+        self.may_administer(peer, "resize")?;
+        // What is forgotten falls back to what the configuration says.
+        let view = wanted.or_else(|| self.limits.configured(&key));
+        let outcomes = self.enter(Change::Resize { key: key.clone(), view });
+        let before = match outcomes.first() {
+            Some(Outcome::Resized { before }) => *before,
+            Some(Outcome::ResizeRefused { in_use }) => {
+                let message = format!("`{key}` is in use as another kind of lock, {in_use}");
+                return Err(Failure::new(ErrorName::Mismatch, message)
+                    .hint(format!("`canal status {key}` shows who uses it")));
+            }
+            _ => None,
+        };
+        if let Err(error) = self.ledger.store_view(&key, wanted) {
+            self.enter(Change::Resize { key: key.clone(), view: before });
+            let message = format!("the view of `{key}` cannot be kept: {error}");
+            return Err(Failure::new(ErrorName::DiskFull, message));
+        }
+        let report = self.ledger.table.report(&key);
+        let resized = Resized {
+            key: key.to_string(),
+            before: before.as_ref().map(View::to_string),
+            now: view.as_ref().map(View::to_string),
+            held: report.held,
+            waiting: report.waiters.len() as u64,
+        };
+        tracing::info!(%key, view = resized.now.as_deref().unwrap_or("none"), "resized");
+        self.tell(id, &resized)
+    }
+
+    fn stop(&mut self, id: ConnId, peer: Credentials) -> Result<(), Failure> {
+        self.may_administer(peer, "stop the daemon")?;
+        tracing::info!(uid = peer.uid, pid = peer.pid, "told to stop");
+        self.stopping = true;
+        self.tell(id, &Stopping { pid: self.about.pid })
+    }
+}
+
+/// The descriptor that a message names by its index among those that came with it.
+pub(super) fn nth_fd(fds: Vec<OwnedFd>, index: u32) -> Result<OwnedFd, Failure> {
+    let index = usize::try_from(index).unwrap_or(usize::MAX);
+    fds.into_iter().nth(index).ok_or_else(|| {
+        let message = format!("no descriptor {index} came with the call, though it names one");
+        Failure::new(ErrorName::BadRequest, message)
+    })
+}

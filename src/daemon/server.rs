@@ -1,0 +1,284 @@
+//! The daemon at work: one task owns everything, and does everything in turns.
+//!
+//! A turn takes in what the kernel reports, in this order: withdrawals and deaths, releases,
+//! requests; records it; and only then answers.
+//!
+//! Invariant: nothing is answered, and no grant is made, that a death reported before the turn
+//! would have changed.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Instant;
+
+use super::acquire::Aside;
+use super::children::Children;
+use super::config::Limits;
+use super::conn::{ConnId, Connection, Doing};
+use super::conns::{Conns, Severed};
+use super::due::Due;
+use super::home::Home;
+use super::ledger::Ledger;
+use super::owners::Owners;
+use super::shown::Shown;
+use super::waiting::Waiting;
+use super::words;
+use crate::core::{Change, FrameId, Granted, Outcome, Release, RequestId, Token, Withdrawal};
+use crate::protocol::{DaemonShown, ErrorName, Failure};
+
+/// The daemon at work.
+#[derive(Debug)]
+pub(super) struct Server {
+    pub(super) about: DaemonShown,
+    pub(super) home: Home,
+    pub(super) limits: Limits,
+    pub(super) ledger: Ledger,
+    pub(super) owners: Owners,
+    pub(super) children: Children,
+    pub(super) conns: Conns,
+    pub(super) waiting: Waiting,
+    /// Requests that may not wait, put aside while a holder is on its way out.
+    pub(super) aside: Vec<Aside>,
+    /// Waiters whose process is stopped, and the process.
+    pub(super) stopped: BTreeMap<RequestId, u32>,
+    /// Grants to those who waited, not yet told.
+    pub(super) granted: VecDeque<Granted>,
+    /// Provisional grants of the daemon before this one whose asker has not come back.
+    pub(super) unclaimed: BTreeSet<RequestId>,
+    /// Requests that began to wait in this turn and take words of progress.
+    pub(super) newcomers: Vec<RequestId>,
+    pub(super) due: Due,
+    /// Whether the table changed since it was shown to those who watch and wait.
+    pub(super) changed: bool,
+    /// Whether our files were removed and could not be made again yet.
+    pub(super) restore_failed: bool,
+    /// Nothing is taken on any more.
+    pub(super) stopping: bool,
+}
+
+impl Server {
+    /// Does what is to be done now.
+    ///
+    /// # Errors
+    /// If what was decided cannot be recorded. Then the daemon has to end without a word: the next
+    /// one goes on from what is recorded.
+    pub(super) fn turn(&mut self) -> anyhow::Result<()> {
+        self.home.listener.accept(&mut self.conns, self.limits.connections);
+        self.conns.hear();
+        // After the sockets: who asks after a command has ended finds its end reported.
+        let ended = self.owners.take_ended();
+        let deaths = !ended.is_empty();
+        for severed in self.conns.take_severed() {
+            self.sever(severed);
+        }
+        for frame in ended {
+            self.end(frame);
+        }
+        self.take_fifos();
+        self.settle();
+        self.on_time(Instant::now());
+        self.retry_aside(deaths);
+        self.serve();
+        self.inform(Instant::now());
+        self.ledger.commit()?;
+        self.conns.flush();
+        self.ledger.tidy();
+        Ok(())
+    }
+
+    /// Whether the next turn has something to do already.
+    pub(super) fn has_work(&self) -> bool {
+        self.conns.has_work()
+    }
+
+    /// Serves the calls that came: what gives back first.
+    fn serve(&mut self) {
+        loop {
+            self.settle();
+            let active = self.conns.take_active();
+            if active.is_empty() {
+                return;
+            }
+            for id in &active {
+                while self.next_gives_back(*id) {
+                    self.serve_one(*id);
+                }
+            }
+            for id in &active {
+                while self.conns.peek(*id).is_some_and(Connection::is_ready) {
+                    self.serve_one(*id);
+                }
+            }
+        }
+    }
+
+    fn next_gives_back(&self, id: ConnId) -> bool {
+        let conn = self.conns.peek(id).filter(|conn| conn.is_ready());
+        conn.and_then(|conn| conn.calls.front()).is_some_and(|call| call.asked.gives_back())
+    }
+
+    /// Applies a change and takes note of what it decided. The outcomes are for the one who asked
+    /// for the change.
+    pub(super) fn enter(&mut self, change: Change) -> Vec<Outcome> {
+        let owner_ended = matches!(change, Change::End { .. });
+        let outcomes = self.ledger.apply(change);
+        self.changed |= !outcomes.is_empty();
+        for outcome in &outcomes {
+            self.note(outcome, owner_ended);
+        }
+        outcomes
+    }
+
+    fn note(&mut self, outcome: &Outcome, owner_ended: bool) {
+        match outcome {
+            Outcome::Queued { request, .. } => {
+                if let Some(waiter) = self.ledger.table.waiter(*request) {
+                    self.waiting.add(waiter);
+                }
+            }
+            Outcome::Granted(granted) => self.granted.push_back(granted.clone()),
+            Outcome::Requeued { request, token } => {
+                self.granted.retain(|granted| granted.token != *token);
+                tracing::debug!(request = request.0, token = token.0, "taken back untold");
+            }
+            Outcome::Refused { request, why } => self.refuse_waiter(*request, why),
+            Outcome::Withdrawn { request } => {
+                self.stopped.remove(request);
+                let waiter = self.waiting.remove(*request);
+                if let Some(conn) = waiter.and_then(|waiter| waiter.conn) {
+                    self.done(conn);
+                    if owner_ended {
+                        self.fail(conn, &owner_gone());
+                    }
+                }
+            }
+            Outcome::Released { token, frame, whole, .. } => {
+                if *whole {
+                    self.drop_children(*token);
+                }
+                tracing::debug!(token = token.0, session = %format_args!("s{frame}"), "released");
+            }
+            Outcome::FrameGone { frame } => self.owners.forget(*frame),
+            Outcome::NotHeld
+            | Outcome::Barrier { .. }
+            | Outcome::ResizeRefused { .. }
+            | Outcome::Resized { .. } => {}
+        }
+    }
+
+    /// A request that waited is refused after all.
+    fn refuse_waiter(&mut self, request: RequestId, why: &crate::core::Refusal) {
+        let Some(waiter) = self.waiting.remove(request) else { return };
+        self.stopped.remove(&request);
+        let Some(conn) = waiter.conn else { return };
+        let message = format!("the request was refused while it waited: {why:?}");
+        tracing::debug!(request = request.0, "{message}");
+        let mut failure = Failure::new(ErrorName::Refused, "refused while it waited");
+        if let crate::core::Refusal::OwnDeadlock { .. } = why {
+            failure.reason = Some("deadlock".to_owned());
+        }
+        self.done(conn);
+        self.fail(conn, &failure);
+    }
+
+    /// The call at work on a connection is answered: the next one can be served.
+    pub(super) fn done(&mut self, id: ConnId) {
+        if let Some(conn) = self.conns.get(id) {
+            conn.doing = Doing::Nothing;
+        }
+        self.conns.activate(id);
+    }
+
+    pub(super) fn fail(&mut self, id: ConnId, failure: &Failure) {
+        if let Some(conn) = self.conns.get(id) {
+            conn.fail(failure);
+        }
+    }
+
+    /// The table as a user may see it.
+    pub(super) fn shown(&self, viewer: u32) -> Shown<'_> {
+        Shown { table: &self.ledger.table, unverified: &self.owners.unverified, viewer }
+    }
+
+    /// A peer is gone: what it waits for is withdrawn, what it was not told is taken back.
+    fn sever(&mut self, severed: Severed) {
+        let Some(conn) = self.conns.get(severed.id) else { return };
+        let untold = conn.untold.take().filter(|_| severed.unread || !conn.is_flushed());
+        if untold.is_some() {
+            conn.take_back_words();
+        }
+        let doing = std::mem::replace(&mut conn.doing, Doing::Nothing);
+        let provisional = std::mem::take(&mut conn.provisional);
+        let mut gone: Vec<RequestId> = provisional.into_iter().chain(untold).collect();
+        match doing {
+            Doing::Waits(request) => gone.push(request),
+            Doing::Aside => self.aside.retain(|aside| aside.conn() != severed.id),
+            Doing::Nothing | Doing::Watches(_) => {}
+        }
+        for request in gone {
+            // Nobody is left to be told.
+            if let Some(waiter) = self.waiting.get_mut(request) {
+                waiter.conn = None;
+            }
+            self.enter(Change::Withdraw { request, why: Withdrawal::Cancelled });
+        }
+        self.conns.activate(severed.id);
+    }
+
+    /// The process of a frame has ended.
+    pub(super) fn end(&mut self, frame: FrameId) {
+        let Some(state) = self.ledger.table.frame(frame) else { return };
+        tracing::debug!(
+            session = %format_args!("s{frame}"),
+            pid = super::shown::pid_of(&state.owner),
+            "the owner has ended"
+        );
+        self.owners.forget(frame);
+        self.enter(Change::End { frame });
+        let orphaned: Vec<Token> =
+            self.ledger.table.holds_in(frame).map(|hold| hold.token).collect();
+        for token in orphaned {
+            self.end_without_writers(token);
+        }
+    }
+
+    /// Ends a hold that is kept for descendants, if none is left; else waits for that.
+    pub(super) fn end_without_writers(&mut self, token: Token) {
+        if self.children.has_writers(token) {
+            if let Err(error) = self.children.await_end(token, &self.conns) {
+                tracing::warn!(%error, token = token.0, "a FIFO cannot be watched");
+            }
+            return;
+        }
+        self.enter(Change::Release(Release::Hold { token, forced: false }));
+    }
+
+    fn take_fifos(&mut self) {
+        for token in self.conns.take_fifos() {
+            let orphaned = self.ledger.table.hold(token).is_some_and(|hold| hold.orphaned);
+            if orphaned && !self.children.has_writers(token) {
+                self.enter(Change::Release(Release::Hold { token, forced: false }));
+            }
+        }
+    }
+
+    fn drop_children(&mut self, token: Token) {
+        self.children.remove(token, &self.conns);
+    }
+
+    /// What a waiter is told whose time is over.
+    pub(super) fn timeout_failure(&self, request: RequestId, viewer: u32) -> Failure {
+        let shown = self.shown(viewer);
+        let Some((key, reason)) = shown.why(request) else {
+            let mut failure = Failure::new(ErrorName::Refused, "the wait is over");
+            failure.reason = Some("timeout".to_owned());
+            return failure;
+        };
+        let mut failure = words::timeout(&key, &reason);
+        failure.holders = shown.holders(&key);
+        failure
+    }
+}
+
+/// What one is told whose owner has ended.
+pub(super) fn owner_gone() -> Failure {
+    Failure::new(ErrorName::OwnerGone, "the process that was to hold the lock has ended")
+}

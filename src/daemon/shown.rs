@@ -1,0 +1,265 @@
+//! The table as clients see it.
+//!
+//! Invariant: the command of a process is shown to its user and to root only.
+
+use std::collections::BTreeSet;
+
+use super::limits::PROCESSES_LOOKED_AT_MAX;
+use super::words;
+use crate::core::{
+    FrameId, Granted, GrantedItem, HeldItem, HoldState, Item, Key, Owner, RequestId, Slots, Table,
+    UnixMillis, View,
+};
+use crate::protocol::{
+    Grant, GrantedKey, HOLDERS_SHOWN_MAX, HolderShown, KeyShown, Mode, OwnerShown, Progress,
+    SlotShown, WaiterShown,
+};
+use crate::sys::process::{RunState, run_state};
+
+/// The table, as one client may see it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shown<'a> {
+    pub(super) table: &'a Table,
+    /// Frames of which it is not known whether their process still lives.
+    pub(super) unverified: &'a BTreeSet<FrameId>,
+    /// The user who looks.
+    pub(super) viewer: u32,
+}
+
+impl Shown<'_> {
+    /// What a request was granted, as it was decided just now.
+    pub(super) fn grant(&self, granted: &Granted) -> Option<Grant> {
+        let hold = self.table.hold(granted.token)?;
+        let items = hold.asked.items.iter().zip(&granted.items);
+        let keys = items.map(|(item, granted)| granted_key(item, granted)).collect();
+        Some(self.grant_of(hold, keys))
+    }
+
+    /// What a request holds, for one who asks again. `acquired` is what is held now: what was held
+    /// after the grant is known no more.
+    pub(super) fn held(&self, hold: &HoldState) -> Grant {
+        let keys = hold.items.iter().map(|item| self.held_key(item)).collect();
+        self.grant_of(hold, keys)
+    }
+
+    fn grant_of(&self, hold: &HoldState, keys: Vec<GrantedKey>) -> Grant {
+        Grant {
+            keys,
+            token: hold.token.0,
+            owner: OwnerShown {
+                pid: pid_of(&hold.asked.owner),
+                command: hold.asked.command.0.clone(),
+            },
+            session: self.session(hold.frame),
+            children_fd: None,
+        }
+    }
+
+    fn held_key(&self, item: &HeldItem) -> GrantedKey {
+        GrantedKey {
+            key: item.key.to_string(),
+            acquired: self.table.report(&item.key).held,
+            slots: slots_shown(&item.slots, item.view),
+            mode: Mode::Counted,
+        }
+    }
+
+    /// The name of the session that a frame belongs to.
+    pub(super) fn session(&self, frame: FrameId) -> String {
+        format!("s{}", self.table.session(frame))
+    }
+
+    /// A holder; its slots are those of `key`.
+    pub(super) fn holder(&self, hold: &HoldState, key: Option<&Key>, looks: Looks) -> HolderShown {
+        let uid = hold.asked.uid;
+        let pid = pid_of(&hold.asked.owner);
+        let items = hold.items.iter().filter(|item| Some(&item.key) == key);
+        let state = match looks {
+            Looks::Closely => self.state(hold, pid).map(str::to_owned),
+            Looks::Briefly => None,
+        };
+        HolderShown {
+            pid,
+            uid,
+            command: self.command(uid, &hold.asked.command.0),
+            since: time(hold.since),
+            token: hold.token.0,
+            slots: items.flat_map(|item| item.slots.iter()).collect(),
+            session: self.session(hold.frame),
+            host: None,
+            state,
+        }
+    }
+
+    fn state(&self, hold: &HoldState, pid: u32) -> Option<&'static str> {
+        if hold.orphaned {
+            return Some("children");
+        }
+        if self.unverified.contains(&hold.frame) {
+            return Some("unverified");
+        }
+        match run_state(pid) {
+            RunState::Running => Some("running"),
+            RunState::Stopped => Some("stopped"),
+            RunState::Frozen => Some("frozen"),
+            RunState::Exiting | RunState::Gone => None,
+        }
+    }
+
+    fn command(&self, uid: u32, command: &str) -> Option<String> {
+        (self.viewer == uid || self.viewer == 0).then(|| command.to_owned())
+    }
+
+    /// Those who hold a key the longest, a few of them.
+    pub(super) fn holders(&self, key: &Key) -> Vec<HolderShown> {
+        let tokens = self.table.holders(key).take(HOLDERS_SHOWN_MAX);
+        let holds = tokens.filter_map(|token| self.table.hold(token));
+        holds.map(|hold| self.holder(hold, Some(key), Looks::Closely)).collect()
+    }
+
+    /// What keeps a waiter waiting: the key and the clause. `None` if nothing does any more.
+    pub(super) fn why(&self, request: RequestId) -> Option<(Key, String)> {
+        let why = self.table.why(request)?;
+        Some((why.key, words::reason(&why.reason)))
+    }
+
+    /// A word to a waiter. `position` is its place among the `waiting` of the key that keeps it.
+    pub(super) fn progress(
+        &self,
+        key: &Key,
+        reason: String,
+        position: usize,
+        waiting: usize,
+        holders: Vec<HolderShown>,
+    ) -> Progress {
+        Progress {
+            key: key.to_string(),
+            position: position as u64,
+            waiting: waiting as u64,
+            reason,
+            holders,
+        }
+    }
+
+    /// The keys that `within` covers, or all. Processes are looked at until there are too many.
+    pub(super) fn keys(&self, within: Option<&Key>) -> Vec<KeyShown> {
+        let mut looks_left = PROCESSES_LOOKED_AT_MAX;
+        self.table.keys(within).map(|key| self.key(key, &mut looks_left)).collect()
+    }
+
+    /// The keys that begin with `prefix`, at most `max`, with nothing but their names.
+    pub(super) fn names(&self, prefix: &str, max: usize) -> Vec<KeyShown> {
+        let keys = self.table.keys(None).filter(|key| key.as_str().starts_with(prefix));
+        keys.take(max).map(name_only).collect()
+    }
+
+    fn key(&self, key: &Key, looks_left: &mut usize) -> KeyShown {
+        let report = self.table.report(key);
+        let holds: Vec<_> = report.holders.iter().filter_map(|t| self.table.hold(*t)).collect();
+        let holders = holds.iter().map(|hold| {
+            let looks = if *looks_left > 0 { Looks::Closely } else { Looks::Briefly };
+            *looks_left = looks_left.saturating_sub(1);
+            self.holder(hold, Some(key), looks)
+        });
+        KeyShown {
+            key: key.to_string(),
+            kind: report.kind,
+            held: report.held,
+            capacity: report.view.map(View::capacity),
+            view: report.view.map(|view| view.to_string()),
+            stored: report.stored.is_some(),
+            waiting: report.waiters.len() as u64,
+            holders: holders.collect(),
+            waiters: (1..)
+                .zip(&report.waiters)
+                .filter_map(|(position, id)| self.waiter(*id, key, position))
+                .collect(),
+        }
+    }
+
+    fn waiter(&self, id: RequestId, key: &Key, position: u64) -> Option<WaiterShown> {
+        let waiter = self.table.waiter(id)?;
+        let request = &waiter.request;
+        let item = request.items.iter().find(|item| item.key == *key)?;
+        let reason = match self.table.why(id) {
+            Some(why) if why.key == *key => words::reason(&why.reason),
+            Some(why) => format!("{} (`{}`)", words::reason(&why.reason), why.key),
+            None => "about to be granted".to_owned(),
+        };
+        Some(WaiterShown {
+            pid: pid_of(&request.owner),
+            uid: request.uid,
+            command: self.command(request.uid, &request.command.0),
+            since: time(waiter.since),
+            position,
+            priority: request.priority,
+            count: words::count(item),
+            view: words::stated_view(item).map(|view| view.to_string()),
+            session: self.session(waiter.frame),
+            host: None,
+            reason,
+        })
+    }
+}
+
+/// Whether the process of a holder is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Looks {
+    /// It is, in /proc.
+    Closely,
+    /// It is not.
+    Briefly,
+}
+
+fn granted_key(item: &Item, granted: &GrantedItem) -> GrantedKey {
+    GrantedKey {
+        key: item.key.to_string(),
+        acquired: granted.acquired,
+        slots: slots_shown(&granted.slots, granted.view),
+        mode: Mode::Counted,
+    }
+}
+
+fn slots_shown(slots: &Slots, view: View) -> Vec<SlotShown> {
+    slots.iter().map(|slot| SlotShown { slot, bucket: view.bucket(slot) }).collect()
+}
+
+fn name_only(key: &Key) -> KeyShown {
+    KeyShown {
+        key: key.to_string(),
+        kind: None,
+        held: 0,
+        capacity: None,
+        view: None,
+        stored: false,
+        waiting: 0,
+        holders: Vec::new(),
+        waiters: Vec::new(),
+    }
+}
+
+/// The number of an owner's process; 0 if it has none here.
+pub(super) fn pid_of(owner: &Owner) -> u32 {
+    match owner {
+        Owner::Process(process) => process.pid,
+        Owner::Lease(_) => 0,
+    }
+}
+
+/// A time as RFC 3339, UTC.
+pub(super) fn time(at: UnixMillis) -> String {
+    let at = i64::try_from(at.0).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_millisecond(at).unwrap_or(jiff::Timestamp::MAX).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_rfc_3339_in_utc() {
+        assert_eq!(time(UnixMillis(0)), "1970-01-01T00:00:00Z");
+        assert_eq!(time(UnixMillis(1_700_000_000_123)), "2023-11-14T22:13:20.123Z");
+        assert!(time(UnixMillis(u64::MAX)).starts_with("9999-12-30"));
+    }
+}

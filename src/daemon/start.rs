@@ -1,0 +1,288 @@
+//! Coming up, working, and going down.
+
+use std::future::{Future, poll_fn};
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+use std::pin::pin;
+use std::task::{Context as TaskContext, Poll};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use nix::sys::stat::{Mode, umask};
+use sd_notify::NotifyState;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::Options;
+use super::config::Config;
+use super::conns::Conns;
+use super::due::Due;
+use super::home::{Claim, ClaimError};
+use super::limits::{COME_BACK_TIME, FAREWELL_TIME};
+use super::owners::Owners;
+use super::recover::{Recovered, recover};
+use super::server::Server;
+use super::waiting::Waiting;
+use super::{logging, shown};
+use crate::core::{Rules, UnixMillis};
+use crate::protocol::DaemonShown;
+use crate::protocol::place::{Place, Rule};
+use crate::sys::{clock, fds};
+
+/// The descriptor over which a daemon that was started on demand says why it cannot come up.
+const READINESS: i32 = 3;
+
+/// Runs the daemon until it is told to end.
+pub(super) fn run(options: &Options) -> anyhow::Result<()> {
+    let readiness = Readiness::take(options.on_demand);
+    let up = come_up(options);
+    match up {
+        Ok(Some((runtime, mut server, signals))) => {
+            readiness.done();
+            notify(&[NotifyState::Ready]);
+            let worked = runtime.block_on(work(&mut server, signals));
+            notify(&[NotifyState::Stopping]);
+            worked
+        }
+        // Another daemon is up, which is all that the starter wants.
+        Ok(None) => Ok(()),
+        Err(error) => {
+            readiness.failed(&error);
+            Err(error)
+        }
+    }
+}
+
+type Up = (tokio::runtime::Runtime, Server, Signals);
+
+fn come_up(options: &Options) -> anyhow::Result<Option<Up>> {
+    let place = &options.place;
+    umask(Mode::from_bits_truncate(0o077));
+    let uid = nix::unistd::geteuid().as_raw();
+    let claim = match Claim::new(place, uid) {
+        Ok(claim) => claim,
+        Err(ClaimError::Running { .. }) if options.on_demand => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let config = Config::read(&place.config)?;
+    let log_file = options.on_demand.then(|| place.dir.join("daemon.log"));
+    logging::begin(options.verbose, config.log.as_deref(), log_file.as_deref())?;
+    let descriptors = fds::raise_limit().context("the limit of open files cannot be read")?;
+    let given = given_socket()?;
+    let recovered = recover(place, &config, rules(), options.discard_journal)?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+    let limits = config.limits(descriptors, options.idle_exit_s);
+    let inside = runtime.enter();
+    let signals = Signals::take()?;
+    let server = server(place, uid, claim.open(given)?, limits, recovered)?;
+    drop(inside);
+    tracing::info!(
+        socket = %place.socket.display(),
+        config = config.path.as_deref().map_or("none".into(), |path| path.to_string_lossy()).as_ref(),
+        connections = server.limits.connections,
+        "listening"
+    );
+    Ok(Some((runtime, server, signals)))
+}
+
+fn server(
+    place: &Place,
+    uid: u32,
+    home: super::home::Home,
+    limits: super::config::Limits,
+    recovered: Recovered,
+) -> anyhow::Result<Server> {
+    let Recovered { ledger, children, found, unverified, mut notes } = recovered;
+    notes.extend(notes_about(place, &ledger.origin));
+    let about = DaemonShown {
+        pid: std::process::id(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        socket: place.socket.display().to_string(),
+        since: shown::time(UnixMillis(clock::unix_ms())),
+        uid,
+        notes,
+    };
+    let mut owners = Owners::new()?;
+    owners.unverified = unverified;
+    for (frame, pidfd) in found {
+        if let Err(error) = owners.watch(frame, pidfd) {
+            tracing::warn!(%error, session = %format_args!("s{frame}"), "an owner cannot be watched");
+            owners.unverified.insert(frame);
+        }
+    }
+    let conns = Conns::new()?;
+    if let Some(watch) = home.watch() {
+        conns.await_removal(watch)?;
+    }
+    let holds = ledger.table.holds().filter(|hold| hold.provisional);
+    let unclaimed = holds.map(|hold| hold.request).collect();
+    let mut server = Server {
+        about,
+        home,
+        limits,
+        waiting: Waiting::of_table(&ledger.table),
+        ledger,
+        owners,
+        children,
+        conns,
+        aside: Vec::new(),
+        stopped: Default::default(),
+        granted: Default::default(),
+        unclaimed,
+        newcomers: Vec::new(),
+        due: Due::default(),
+        changed: false,
+        restore_failed: false,
+        stopping: false,
+    };
+    if server.waiting.len() + server.unclaimed.len() > 0 {
+        server.due.come_back = Some(Instant::now() + COME_BACK_TIME);
+    }
+    server.await_orphans();
+    Ok(server)
+}
+
+/// Works until it is told to end, or cannot go on.
+async fn work(server: &mut Server, mut signals: Signals) -> anyhow::Result<()> {
+    while !server.stopping {
+        if server.has_work() {
+            // The runtime has to look at the kernel meanwhile.
+            tokio::task::yield_now().await;
+        } else if let Some(signal) = something(server, &mut signals, server.sleep()).await {
+            tracing::info!("told to end by {signal}");
+            server.stopping = true;
+        }
+        server.turn()?;
+    }
+    server.home.close();
+    let last_moment = Instant::now() + FAREWELL_TIME;
+    while !server.conns.is_flushed() && Instant::now() < last_moment {
+        something(server, &mut signals, Some(last_moment - Instant::now())).await;
+        server.turn()?;
+    }
+    tracing::info!("the daemon ends; what is held stays held");
+    Ok(())
+}
+
+/// Waits until the kernel has something to report or so much time is over; names the signal if
+/// one came that ends the daemon.
+async fn something(
+    server: &Server,
+    signals: &mut Signals,
+    time: Option<Duration>,
+) -> Option<&'static str> {
+    let mut over = pin!(tokio::time::sleep(time.unwrap_or(Duration::MAX)));
+    poll_fn(|context| {
+        if let Poll::Ready(name) = signals.poll(context) {
+            return Poll::Ready(Some(name));
+        }
+        let ready = [
+            server.owners.poll_ready(context),
+            server.conns.poll_ready(context),
+            server.home.listener.poll_ready(context),
+            if time.is_some() { over.as_mut().poll(context) } else { Poll::Pending },
+        ];
+        if ready.iter().any(Poll::is_ready) { Poll::Ready(None) } else { Poll::Pending }
+    })
+    .await
+}
+
+/// The signals that concern a daemon.
+#[derive(Debug)]
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    /// A terminal that went away is no reason to end. There is nothing to read anew.
+    _hang_up: Signal,
+}
+
+impl Signals {
+    fn take() -> anyhow::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            _hang_up: signal(SignalKind::hangup())?,
+        })
+    }
+
+    fn poll(&mut self, context: &mut TaskContext<'_>) -> Poll<&'static str> {
+        if self.terminate.poll_recv(context).is_ready() {
+            return Poll::Ready("SIGTERM");
+        }
+        self.interrupt.poll_recv(context).map(|_| "SIGINT")
+    }
+}
+
+/// How the starter learns whether the daemon is up.
+struct Readiness(Option<OwnedFd>);
+
+impl Readiness {
+    fn take(on_demand: bool) -> Self {
+        Self(on_demand.then(|| fds::adopt(READINESS).ok()).flatten())
+    }
+
+    fn done(self) {
+        drop(self);
+    }
+
+    /// Says why it is not. The starter shows it as its own words.
+    fn failed(self, error: &anyhow::Error) {
+        if let Some(fd) = self.0 {
+            let _ = writeln!(std::fs::File::from(fd), "{error:#}");
+        }
+    }
+}
+
+/// The socket that the service manager made, if it did.
+fn given_socket() -> anyhow::Result<Option<UnixListener>> {
+    let mut given = sd_notify::listen_fds().context("the sockets of the service manager")?;
+    let Some(first) = given.next() else { return Ok(None) };
+    if given.next().is_some() {
+        anyhow::bail!("the service manager handed over several sockets, one is expected");
+    }
+    let socket = fds::adopt(first).context("the socket of the service manager")?;
+    Ok(Some(UnixListener::from(socket)))
+}
+
+fn notify(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        tracing::debug!(%error, "the service manager cannot be told");
+    }
+}
+
+/// Which rules to decide by; tests may ask for others.
+fn rules() -> Rules {
+    let other = std::env::var_os("CANAL_RULES").is_some_and(|rules| rules == "newest-first");
+    if cfg!(debug_assertions) && other { Rules::NewestFirst } else { Rules::Current }
+}
+
+/// What an operator should know of where the daemon runs.
+fn notes_about(place: &Place, origin: &crate::sys::process::Origin) -> Vec<String> {
+    let mut notes = Vec::new();
+    if origin.pid_namespace != FIRST_PID_NAMESPACE {
+        notes.push("it runs in a pid namespace of its own, such as a container's".to_owned());
+    }
+    if place.rule == Rule::PerUser && has_private_tmp() {
+        notes.push(
+            "its /tmp is private to a service: others of this user do not meet it".to_owned(),
+        );
+    }
+    for note in &notes {
+        tracing::warn!("{note}");
+    }
+    notes
+}
+
+/// The number that the kernel gives the first pid namespace (PROC_PID_INIT_INO).
+const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
+
+/// Whether /tmp is one that systemd made for a service (`PrivateTmp=`).
+fn has_private_tmp() -> bool {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    mounts.lines().any(|line| {
+        let mut words = line.split(' ').skip(3);
+        let (root, mounted_at) = (words.next(), words.next());
+        mounted_at == Some("/tmp") && root.is_some_and(|root| root.contains("/systemd-private-"))
+    })
+}

@@ -1,0 +1,96 @@
+//! The requests that wait: who is to be told, and until when.
+//!
+//! Invariant: there is one entry for each waiting request of the table, and no other.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::conn::ConnId;
+use crate::core::{RequestId, Table, Wait, WaiterState};
+
+/// The requests that wait.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    requests: BTreeMap<RequestId, Waiter>,
+    /// The ends of the waits, in milliseconds of CLOCK_BOOTTIME.
+    ends: BTreeSet<(u64, RequestId)>,
+    /// How many wait of each user.
+    users: BTreeMap<u32, usize>,
+}
+
+/// A request that waits.
+#[derive(Clone, Debug)]
+pub(super) struct Waiter {
+    uid: u32,
+    until: Option<u64>,
+    /// Who is to be told; nobody as long as it has not come back after a restart.
+    pub(super) conn: Option<ConnId>,
+    /// Whether it takes words of progress.
+    pub(super) more: bool,
+    /// What it was told last.
+    pub(super) told: Option<(usize, String)>,
+}
+
+impl Waiting {
+    pub(super) fn of_table(table: &Table) -> Self {
+        let mut waiting = Self::default();
+        table.waiters().for_each(|waiter| waiting.add(waiter));
+        waiting
+    }
+
+    pub(super) fn add(&mut self, state: &WaiterState) {
+        let uid = state.request.uid;
+        let until = match state.request.wait {
+            Wait::Yes { until } => until,
+            Wait::No => None,
+        };
+        self.ends.extend(until.map(|until| (until, state.id)));
+        *self.users.entry(uid).or_default() += 1;
+        let waiter = Waiter { uid, until, conn: None, more: false, told: None };
+        self.requests.insert(state.id, waiter);
+    }
+
+    pub(super) fn remove(&mut self, id: RequestId) -> Option<Waiter> {
+        let waiter = self.requests.remove(&id)?;
+        if let Some(until) = waiter.until {
+            self.ends.remove(&(until, id));
+        }
+        if let Some(count) = self.users.get_mut(&waiter.uid) {
+            *count -= 1;
+            if *count == 0 {
+                self.users.remove(&waiter.uid);
+            }
+        }
+        Some(waiter)
+    }
+
+    pub(super) fn get(&self, id: RequestId) -> Option<&Waiter> {
+        self.requests.get(&id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: RequestId) -> Option<&mut Waiter> {
+        self.requests.get_mut(&id)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (RequestId, &Waiter)> {
+        self.requests.iter().map(|(id, waiter)| (*id, waiter))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// How many requests of a user wait.
+    pub(super) fn of_user(&self, uid: u32) -> usize {
+        self.users.get(&uid).copied().unwrap_or(0)
+    }
+
+    /// When the next wait is over.
+    pub(super) fn next_end(&self) -> Option<u64> {
+        self.ends.first().map(|(until, _)| *until)
+    }
+
+    /// A request whose wait is over at `now`.
+    pub(super) fn over(&self, now: u64) -> Option<RequestId> {
+        self.ends.first().filter(|(until, _)| *until <= now).map(|(_, id)| *id)
+    }
+}
