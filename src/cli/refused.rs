@@ -4,7 +4,7 @@ use super::failed::Failed;
 use super::say::Voice;
 use super::wait::WaitArgs;
 use super::when::Now;
-use super::who::holder;
+use super::who::{COMMAND_COLUMNS, holder};
 use crate::protocol::Failure;
 use crate::run::OwnCode;
 
@@ -31,7 +31,8 @@ fn code(failure: &Failure, wait: &WaitArgs) -> u8 {
 }
 
 fn lines(failure: &Failure, now: &Now) -> Vec<String> {
-    let holders = failure.holders.iter().map(|one| format!("held by {}", holder(one, now)));
+    let holders =
+        failure.holders.iter().map(|one| format!("held by {}", holder(one, COMMAND_COLUMNS, now)));
     std::iter::once(failure.message.clone()).chain(holders).collect()
 }
 

@@ -10,7 +10,7 @@ use super::owner::Owner;
 use super::say::Voice;
 use super::usage::wrong;
 use super::when::Now;
-use super::who::holder;
+use super::who::{COMMAND_COLUMNS, holder};
 use crate::protocol::{Release, Released};
 
 pub(crate) fn run(args: &ReleaseArgs, global: &Global, voice: Voice) -> Result<ExitCode, Failed> {
@@ -55,5 +55,9 @@ fn lines(released: &Released, force: bool) -> Vec<String> {
     let now = Now::here();
     let verb = if force { "broke the hold" } else { "gave back" };
     let line = |keys: &[String], of: String| format!("{verb} of {}: {of}", keys.join(", "));
-    released.released.iter().map(|one| line(&one.keys, holder(&one.holder, &now))).collect()
+    released
+        .released
+        .iter()
+        .map(|one| line(&one.keys, holder(&one.holder, COMMAND_COLUMNS, &now)))
+        .collect()
 }

@@ -9,12 +9,19 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nix::unistd::{getpgrp, tcgetpgrp};
+use terminal_size::{Width, terminal_size_of};
 
-use super::clean::clean;
+use super::clean::{clean, width};
 use super::say::Voice;
 use super::when::Now;
-use super::who::{holder, ordinal};
+use super::who::{COMMAND_COLUMNS, holder, ordinal};
 use crate::protocol::Progress;
+
+/// A command is not cut shorter than this.
+const COMMAND_COLUMNS_MIN: usize = 8;
+
+/// The spinner, the blank after it, and the last column, which stays free for the cursor.
+const SPINNER_COLUMNS: usize = 3;
 
 /// When a log gets its first line.
 const FIRST_LINE_AFTER: Duration = Duration::from_secs(10);
@@ -49,21 +56,34 @@ impl Waiting {
         if self.voice == Voice::Quiet || self.last.is_none() {
             return;
         }
-        if !(in_foreground() && self.draw()) {
-            self.log(self.began.elapsed());
+        if !in_foreground() {
+            self.leave();
+        } else if self.draw() {
+            return;
         }
+        self.log(self.began.elapsed());
     }
 
     /// Clears the line, so that the command finds the terminal as it was.
     pub(crate) fn end(&mut self) {
+        if !in_foreground() {
+            self.leave();
+        }
         if let Some(line) = self.line.take() {
             line.finish_and_clear();
         }
     }
 
+    /// Forgets the line: in the background, what it would clear is the shell's by now.
+    fn leave(&mut self) {
+        if let Some(line) = self.line.take() {
+            line.set_draw_target(ProgressDrawTarget::hidden());
+        }
+    }
+
     /// Draws the line; false if this terminal cannot have one.
     fn draw(&mut self) -> bool {
-        let text = self.text();
+        let text = self.text(Some(columns()));
         let line = self.line.get_or_insert_with(new_line);
         line.set_message(text);
         line.tick();
@@ -73,25 +93,46 @@ impl Waiting {
     fn log(&mut self, passed: Duration) {
         if passed >= self.next_line_after {
             self.next_line_after *= 2;
-            self.voice.say(&self.text());
+            self.voice.say(&self.text(None));
         }
     }
 
-    fn text(&self) -> String {
-        self.last.as_ref().map_or_else(String::new, |last| clean(&sentence(last, &Now::here())))
+    fn text(&self, columns: Option<usize>) -> String {
+        let Some(last) = &self.last else { return String::new() };
+        clean(&fitted(last, columns, &Now::here()))
     }
 }
 
 /// `waiting for db: 2nd of 4, 2 of 2 slots are held, longest by pid 812 `make test` (alice, for 3m12s)`.
-fn sentence(progress: &Progress, now: &Now) -> String {
+/// The command is cut at `command_columns`.
+fn sentence(progress: &Progress, command_columns: usize, now: &Now) -> String {
     let Progress { key, position, waiting, reason, holders } = progress;
     let mut text = format!("waiting for {key}: {} of {waiting}, {reason}", ordinal(*position));
     match holders.as_slice() {
         [] => {}
-        [one] => text += &format!(", by {}", holder(one, now)),
-        [longest, ..] => text += &format!(", longest by {}", holder(longest, now)),
+        [one] => text += &format!(", by {}", holder(one, command_columns, now)),
+        [longest, ..] => text += &format!(", longest by {}", holder(longest, command_columns, now)),
     }
     text
+}
+
+/// The sentence, its command cut so that the rest has room in so many columns.
+fn fitted(progress: &Progress, columns: Option<usize>, now: &Now) -> String {
+    let text = sentence(progress, COMMAND_COLUMNS, now);
+    let over = columns.map_or(0, |columns| width(&text).saturating_sub(columns));
+    if over == 0 {
+        return text;
+    }
+    let command = progress.holders.first().and_then(|one| one.command.as_deref());
+    let shown = command.map_or(0, |command| width(&clean(command)).min(COMMAND_COLUMNS));
+    sentence(progress, shown.saturating_sub(over).max(COMMAND_COLUMNS_MIN), now)
+}
+
+/// What a line has beside the spinner.
+fn columns() -> usize {
+    let columns =
+        terminal_size_of(io::stderr()).map_or(80, |(Width(columns), _)| usize::from(columns));
+    columns.saturating_sub(SPINNER_COLUMNS)
 }
 
 /// Whether stderr is the terminal of a foreground job, and that job is ours.
@@ -130,9 +171,24 @@ mod tests {
         let now = at("2026-11-20T14:05:23Z");
         let start = "waiting for db: 2nd of 4, 2 of 2 slots are held";
         let who = "pid 812 `make test` (root, for 3m12s)";
-        assert_eq!(sentence(&progress(0), &now), start);
-        assert_eq!(sentence(&progress(1), &now), format!("{start}, by {who}"));
-        assert_eq!(sentence(&progress(2), &now), format!("{start}, longest by {who}"));
+        let sentence = |holders| fitted(&progress(holders), None, &now);
+        assert_eq!(sentence(0), start);
+        assert_eq!(sentence(1), format!("{start}, by {who}"));
+        assert_eq!(sentence(2), format!("{start}, longest by {who}"));
+    }
+
+    #[test]
+    fn on_a_narrow_terminal_the_command_gives_way_to_the_time() {
+        let now = at("2026-11-20T14:05:23Z");
+        let mut progress = progress(1);
+        progress.holders[0].command = Some("make -C some/where test".to_owned());
+        let whole = width(&fitted(&progress, None, &now));
+        for columns in [whole - 1, whole - 10] {
+            let text = fitted(&progress, Some(columns), &now);
+            assert_eq!(width(&text), columns, "{text}");
+            assert!(text.ends_with("…` (root, for 3m12s)"), "{text}");
+        }
+        assert!(fitted(&progress, Some(20), &now).contains("`make -C…`"));
     }
 
     #[test]

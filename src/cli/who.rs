@@ -6,14 +6,14 @@ use super::when::Now;
 use crate::protocol::HolderShown;
 
 /// A command is shown in a sentence with at most so many columns.
-const COMMAND_COLUMNS: usize = 40;
+pub(crate) const COMMAND_COLUMNS: usize = 40;
 
-/// `pid 812 `make test` (alice, for 3m12s)`.
-pub(crate) fn holder(holder: &HolderShown, now: &Now) -> String {
+/// `pid 812 `make test` (alice, for 3m12s)`, the command cut at so many columns.
+pub(crate) fn holder(holder: &HolderShown, command_columns: usize, now: &Now) -> String {
     let who = format!("({}, for {})", user::name(holder.uid), now.age(&holder.since));
     let pid = process(holder.pid);
     match &holder.command {
-        Some(command) => format!("{pid} `{}` {who}", cut(&clean(command), COMMAND_COLUMNS)),
+        Some(command) => format!("{pid} `{}` {who}", cut(&clean(command), command_columns)),
         None => format!("{pid} {who}"),
     }
 }
@@ -68,11 +68,14 @@ pub(crate) mod tests {
         let now = at("2026-11-20T14:05:23Z");
         let since = "2026-11-20T14:02:11Z";
         assert_eq!(
-            holder(&somebody(812, Some("make test"), since), &now),
+            holder(&somebody(812, Some("make test"), since), COMMAND_COLUMNS, &now),
             "pid 812 `make test` (root, for 3m12s)"
         );
-        assert_eq!(holder(&somebody(812, None, since), &now), "pid 812 (root, for 3m12s)");
-        let long = holder(&somebody(812, Some(&"x\x1b".repeat(100)), since), &now);
+        assert_eq!(
+            holder(&somebody(812, None, since), COMMAND_COLUMNS, &now),
+            "pid 812 (root, for 3m12s)"
+        );
+        let long = holder(&somebody(812, Some(&"x\x1b".repeat(100)), since), COMMAND_COLUMNS, &now);
         assert!(long.contains("x?x?") && long.contains('…') && !long.contains('\x1b'), "{long}");
     }
 
