@@ -116,6 +116,21 @@ pub fn close_from(first: u32) {
     }
 }
 
+/// Closes every descriptor from `first` on but those to keep; as [`close_from`].
+pub fn close_from_except(first: u32, keep: &[BorrowedFd<'_>]) {
+    let mut keep: Vec<u32> =
+        keep.iter().filter_map(|fd| u32::try_from(fd.as_raw_fd()).ok()).collect();
+    keep.sort_unstable();
+    let mut next = first;
+    for kept in keep.into_iter().filter(|kept| *kept >= first) {
+        if next < kept {
+            close_up_to(next, kept - 1);
+        }
+        next = kept + 1;
+    }
+    close_from(next);
+}
+
 /// `close_range` (Linux 5.9); whether the kernel has it and lets us use it.
 pub(super) fn close_range_from(first: u32) -> bool {
     // SAFETY: it takes three integers; what closing means is said at `close_from`.

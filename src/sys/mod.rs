@@ -5,12 +5,12 @@
 //! that it is older, so that tests run the fallbacks.
 #![expect(unsafe_code, reason = "system calls without a safe wrapper live here and nowhere else")]
 
+pub mod child;
 pub mod clock;
 pub mod detach;
 pub mod dir;
 pub mod exec;
 pub mod fds;
-pub mod fork;
 pub mod kernel;
 pub mod peer;
 pub mod pidfd;

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
 /// Gives a signal its default effect. Returns whether it was ignored before.
@@ -14,6 +15,25 @@ pub fn set_ignored(signal: Signal) -> io::Result<bool> {
     set(signal, SigHandler::SigIgn)
 }
 
+/// Ends this process by a signal, also a real-time one: default effect, unblocked, sent to itself,
+/// and without a core dump, which whoever it is passed on from has made. Returns only if the
+/// signal does not end it (the first process of a pid namespace).
+pub fn die_by(signal: i32) {
+    // Where core dumps go into a pipe, the limit is not looked at, but this is.
+    let _ = nix::sys::prctl::set_dumpable(false);
+    let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
+    // SAFETY: the default effect is no function; the set is a local one, made empty before it is
+    // used.
+    unsafe {
+        libc::signal(signal, libc::SIG_DFL);
+        libc::raise(signal);
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, signal);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut());
+    }
+}
+
 fn set(signal: Signal, handler: SigHandler) -> io::Result<bool> {
     let action = SigAction::new(handler, SaFlags::empty(), SigSet::empty());
     // SAFETY: no handler is installed that could run at a bad moment, only the kernel's own
@@ -24,7 +44,10 @@ fn set(signal: Signal, handler: SigHandler) -> io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
     use super::*;
+    use crate::sys::rerun;
 
     #[test]
     fn what_was_before_is_returned() {
@@ -34,5 +57,35 @@ mod tests {
         assert!(set_ignored(signal).unwrap());
         assert!(set_default(signal).unwrap());
         assert!(!set_default(signal).unwrap());
+    }
+
+    #[test]
+    #[ignore = "a scene"]
+    fn scene() {
+        if !rerun::plays("sys::signals::tests::scene") {
+            return;
+        }
+        for signal in std::env::var("CANAL_TEST_SIGNALS").unwrap().split(' ') {
+            SigSet::all().thread_block().unwrap();
+            die_by(signal.parse().unwrap());
+        }
+        std::process::exit(0);
+    }
+
+    #[test]
+    fn a_blocked_or_ignored_signal_ends_it_all_the_same() {
+        for signal in [libc::SIGTERM, libc::SIGPIPE, libc::SIGQUIT, 9, libc::SIGRTMIN() + 1] {
+            let mut command = rerun::command("sys::signals::tests::scene", "trap '' TERM;");
+            let output = command.env("CANAL_TEST_SIGNALS", signal.to_string()).output().unwrap();
+            assert_eq!(output.status.signal(), Some(signal), "{output:?}");
+            assert!(!output.status.core_dumped());
+        }
+    }
+
+    #[test]
+    fn a_signal_that_ends_nothing_returns() {
+        let mut command = rerun::command("sys::signals::tests::scene", "");
+        let output = command.env("CANAL_TEST_SIGNALS", libc::SIGURG.to_string()).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
     }
 }

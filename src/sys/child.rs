@@ -1,0 +1,171 @@
+//! Children: making one without exec, and what becomes of it.
+
+use std::io;
+
+use nix::errno::Errno;
+use nix::unistd::{ForkResult, Pid};
+
+/// Forks. `Some` is the child's number in the parent, `None` is the child.
+///
+/// The child of a process with several threads may only do what is safe in a signal handler; so
+/// this refuses (`Unsupported`) where /proc tells that there are several.
+pub fn fork() -> io::Result<Option<Pid>> {
+    if std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() > 1) {
+        let text = "cannot fork: this process has several threads";
+        return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+    }
+    // SAFETY: with a single thread, the child is a full copy: no lock of another thread can be
+    // held in it for ever.
+    match unsafe { nix::unistd::fork() }? {
+        ForkResult::Parent { child } => Ok(Some(child)),
+        ForkResult::Child => Ok(None),
+    }
+}
+
+/// How a child ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// With this exit code.
+    Exited(u8),
+    /// By this signal (also a real-time one, which nix has no name for).
+    Killed(i32),
+}
+
+/// What is to happen to the number of a child that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reap {
+    /// It is given back: another process may get it.
+    Now,
+    /// It stays taken, so that it and its process group can still be named without a doubt.
+    Later,
+}
+
+/// The end of a child, `None` if it lives. Never blocks. `ECHILD` means that there is no such
+/// child.
+pub fn ended(child: Pid, reap: Reap) -> io::Result<Option<End>> {
+    let keep = if reap == Reap::Later { libc::WNOWAIT } else { 0 };
+    Ok(wait(child, libc::WEXITED | keep)?.map(|(code, status)| match code {
+        libc::CLD_EXITED => End::Exited(status.to_le_bytes()[0]),
+        _ => End::Killed(status),
+    }))
+}
+
+/// The signal that stopped a child, told once for each time; `None` if nothing did since.
+pub fn stopped(child: Pid) -> io::Result<Option<i32>> {
+    match wait(child, libc::WSTOPPED) {
+        // The kernel finds no child that could still stop: it has ended.
+        Err(error) if error.raw_os_error() == Some(libc::ECHILD) => Ok(None),
+        waited => Ok(waited?.map(|(_, status)| status)),
+    }
+}
+
+/// The code and status of waitid(2), if something happened.
+fn wait(child: Pid, flags: i32) -> io::Result<Option<(i32, i32)>> {
+    let id = child.as_raw().unsigned_abs();
+    loop {
+        // SAFETY: the structure is integers and addresses, for which zeros are a value.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        let flags = flags | libc::WNOHANG;
+        // SAFETY: it only writes the structure, which lives over the call.
+        let waited = unsafe { libc::waitid(libc::P_PID, id, &raw mut info, flags) };
+        match Errno::result(waited) {
+            Err(Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+            Ok(_) => {
+                // SAFETY: these fields are those that waitid fills in; zeros if nothing happened.
+                let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
+                return Ok((pid != 0).then_some((info.si_code, status)));
+            }
+        }
+    }
+}
+
+/// The children of this process, which has one thread: those that were adopted and those that have
+/// ended and were not reaped included. None is missed as long as only the caller reaps.
+///
+/// `/proc/self/task/TID/children` (Linux 3.5, CONFIG_PROC_CHILDREN) skips some only if others are
+/// taken out of the list at the same time; without it, every process is asked for its parent.
+pub fn children() -> io::Result<Vec<Pid>> {
+    let path = format!("/proc/self/task/{}/children", nix::unistd::gettid());
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(text.split_whitespace().filter_map(to_pid).collect()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => children_by_parent(),
+        Err(error) => Err(error),
+    }
+}
+
+fn children_by_parent() -> io::Result<Vec<Pid>> {
+    let this = std::process::id();
+    let mut children = Vec::new();
+    for entry in std::fs::read_dir("/proc")?.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(to_pid) else { continue };
+        if super::process::parent(pid.as_raw().unsigned_abs()) == Some(this) {
+            children.push(pid);
+        }
+    }
+    Ok(children)
+}
+
+fn to_pid(text: &str) -> Option<Pid> {
+    text.parse().ok().map(Pid::from_raw)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+
+    use nix::sys::signal::{Signal, kill};
+
+    use super::*;
+    use crate::sys::rerun;
+
+    fn shell(script: &str) -> Child {
+        Command::new("/bin/sh").args(["-c", script]).spawn().unwrap()
+    }
+
+    fn pid(child: &Child) -> Pid {
+        Pid::from_raw(i32::try_from(child.id()).unwrap())
+    }
+
+    fn next<T>(mut ask: impl FnMut() -> io::Result<Option<T>>) -> T {
+        let mut told = None;
+        rerun::wait_until("the child changes", || {
+            told = ask().unwrap();
+            told.is_some()
+        });
+        told.unwrap()
+    }
+
+    #[test]
+    fn a_stop_is_told_once_and_an_end_until_it_is_reaped() {
+        let child = pid(&shell("kill -STOP $$; exit 7"));
+        assert_eq!(next(|| stopped(child)), libc::SIGSTOP);
+        assert_eq!(stopped(child).unwrap(), None);
+        assert_eq!(ended(child, Reap::Now).unwrap(), None);
+        kill(child, Signal::SIGCONT).unwrap();
+        assert_eq!(next(|| ended(child, Reap::Later)), End::Exited(7));
+        assert_eq!(stopped(child).unwrap(), None);
+        assert_eq!(next(|| ended(child, Reap::Now)), End::Exited(7));
+        let gone = ended(child, Reap::Now).unwrap_err();
+        assert_eq!(gone.raw_os_error(), Some(libc::ECHILD));
+    }
+
+    #[test]
+    fn a_death_is_told_with_its_signal_also_a_real_time_one() {
+        let child = pid(&shell("kill -9 $$"));
+        assert_eq!(next(|| ended(child, Reap::Now)), End::Killed(9));
+        let signal = libc::SIGRTMIN() + 3;
+        let child = pid(&shell(&format!("kill -{signal} $$")));
+        assert_eq!(next(|| ended(child, Reap::Now)), End::Killed(signal));
+    }
+
+    #[test]
+    fn a_process_with_threads_is_not_forked() {
+        let (told, tell) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || tell.recv());
+        let error = fork().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::Unsupported);
+        drop(told);
+        assert!(thread.join().unwrap().is_err());
+    }
+}

@@ -1,0 +1,61 @@
+//! The time that a command may run.
+
+use std::os::unix::process::ExitStatusExt;
+use std::time::{Duration, Instant};
+
+use crate::scene::{Running, code, lives, output};
+use crate::wait_until;
+
+pub(crate) fn a_command_that_ends_in_time_is_not_touched() {
+    assert_eq!(code(&["--max-run", "60000"], "exit 3"), Some(3));
+    let output = output(&["--max-run", "60000"], "kill -TERM $$");
+    assert_eq!(output.status.signal(), Some(libc::SIGTERM));
+}
+
+pub(crate) fn a_command_that_runs_too_long_is_ended() {
+    let before = Instant::now();
+    assert_eq!(code(&["--max-run", "200"], "sleep 60"), Some(124));
+    assert!(before.elapsed() >= Duration::from_millis(200));
+    assert!(before.elapsed() < Duration::from_secs(30));
+}
+
+pub(crate) fn a_command_that_ends_well_after_its_time_ran_too_long_all_the_same() {
+    let script = "trap 'echo clean; exit 0' TERM; while :; do sleep 0.01; done";
+    let output = output(&["--max-run", "200", "--kill-after", "60000"], script);
+    assert_eq!(output.status.code(), Some(124));
+    assert_eq!(output.stdout, b"clean\n");
+}
+
+pub(crate) fn a_command_that_does_not_listen_is_killed_after_the_grace() {
+    let before = Instant::now();
+    let script = "trap '' TERM; while :; do sleep 0.01; done";
+    assert_eq!(code(&["--max-run", "100", "--kill-after", "200"], script), Some(124));
+    assert!(before.elapsed() >= Duration::from_millis(300));
+}
+
+pub(crate) fn the_wait_for_the_lock_is_not_its_time() {
+    let dir = tempfile::TempDir::new().unwrap();
+    let free = dir.path().join("free");
+    let began = Instant::now();
+    let thread = std::thread::spawn({
+        let free = free.clone();
+        move || code(&["--max-run", "1500", "--when", free.to_str().unwrap()], "exit 6")
+    });
+    // The lock becomes free only when the time would long be over.
+    wait_until("1.6 s passed", || began.elapsed() > Duration::from_millis(1600));
+    std::fs::write(&free, "").unwrap();
+    assert_eq!(thread.join().unwrap(), Some(6));
+}
+
+pub(crate) fn a_stopped_command_is_ended_too() {
+    let before = Instant::now();
+    assert_eq!(code(&["--max-run", "300"], "kill -STOP $$; sleep 60"), Some(124));
+    assert!(before.elapsed() < Duration::from_secs(30));
+}
+
+pub(crate) fn what_it_started_in_its_group_is_ended_with_it() {
+    let script = "sleep 60 & echo $!; wait";
+    let (running, sleep) = Running::start(&["--max-run", "300"], script);
+    assert_eq!(running.finish().status.code(), Some(124));
+    wait_until("the sleep has ended", || !lives(&sleep));
+}

@@ -1,0 +1,73 @@
+//! `--with-children`.
+
+use std::os::unix::fs::symlink;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::scene::{Running, code, lives, words};
+use crate::wait_until;
+
+pub(crate) fn without_with_children_they_are_not_waited_for() {
+    let script = "(setsid sleep 60 >/dev/null 2>&1 & echo $!)";
+    let (running, sleep) = Running::start(&[], script);
+    assert_eq!(running.finish().status.code(), Some(0));
+    assert!(lives(&sleep));
+    end(&sleep);
+}
+
+pub(crate) fn they_are_waited_for_and_the_commands_code_counts() {
+    let script = "(setsid sleep 60 >/dev/null 2>&1 & echo $!); exit 4";
+    let (mut running, sleep) = Running::start(&["--with-children"], script);
+    // The command has ended, and its parent has taken its child over.
+    wait_until("the sleep is adopted", || parent(&sleep) == running.child.id().to_string());
+    assert!(running.child.try_wait().unwrap().is_none());
+    end(&sleep);
+    assert_eq!(running.finish().status.code(), Some(4));
+}
+
+pub(crate) fn one_that_keeps_the_hold_is_told_from_one_that_was_there_before() {
+    let before = Instant::now();
+    let script = "sleep 60 >/dev/null 2>&1 & echo $!; exec \"$@\"";
+    let output = Command::new("setsid")
+        .args(["--wait", "sh", "-c", script, "sh"])
+        .args(words(&["--with-children"], "exit 8"))
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(8));
+    assert!(before.elapsed() < Duration::from_secs(30));
+    let sleep = String::from_utf8(output.stdout).unwrap();
+    assert!(lives(sleep.trim()));
+    end(sleep.trim());
+}
+
+pub(crate) fn they_are_held_to_the_time_as_well() {
+    let before = Instant::now();
+    let script = "(setsid sh -c 'trap \"\" TERM; while :; do sleep 0.05; done' >/dev/null 2>&1 &)";
+    let options = ["--with-children", "--max-run", "300", "--kill-after", "200"];
+    assert_eq!(code(&options, script), Some(124));
+    assert!(before.elapsed() >= Duration::from_millis(500));
+    assert!(before.elapsed() < Duration::from_secs(30));
+}
+
+pub(crate) fn a_canal_daemon_is_not_waited_for() {
+    let dir = tempfile::TempDir::new().unwrap();
+    symlink("/bin/sh", dir.path().join("canal")).unwrap();
+    std::fs::write(dir.path().join("daemon"), "echo $$; exec >&-; while :; do sleep 0.05; done")
+        .unwrap();
+    let script = format!("cd {}; (setsid ./canal daemon 2>/dev/null &)", dir.path().display());
+    let (running, daemon) = Running::start(&["--with-children"], &script);
+    assert_eq!(running.finish().status.code(), Some(0));
+    assert!(lives(&daemon));
+    end(&daemon);
+}
+
+fn parent(pid: &str) -> String {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().and_then(|rest| rest.split(' ').nth(2)).unwrap_or("").to_owned()
+}
+
+fn end(pid: &str) {
+    let pid = nix::unistd::Pid::from_raw(pid.parse().unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
+}

@@ -1,0 +1,103 @@
+//! `canal::run::stay` with real processes, and without a daemon: the child grants itself its lock.
+//!
+//! This program is both the tests and what they test: started with `stay` as its first argument it
+//! is the parent (a *scene*), else it runs the tests, each of which starts scenes.
+
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::unwrap_used,
+    reason = "these are tests, though no test harness tells that to clippy"
+)]
+
+mod clock;
+mod descendants;
+mod scene;
+mod signals;
+mod status;
+mod terminal;
+
+use std::panic::catch_unwind;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+type Test = (&'static str, fn());
+
+/// Names the functions of a module as tests.
+macro_rules! tests {
+    ($($module:ident: $($name:ident),+ $(,)?;)+) => {
+        const TESTS: &[Test] = &[
+            $($((concat!(stringify!($module), "::", stringify!($name)), $module::$name),)+)+
+        ];
+    };
+}
+
+tests! {
+    status:
+        the_exit_code_is_passed_on,
+        a_death_by_signal_is_passed_on_as_that_death,
+        a_child_that_never_runs_its_command_passes_its_own_code,
+        an_ignored_end_of_children_hides_no_status,
+        the_command_finds_its_signals_as_the_caller_set_them,
+        what_the_command_closes_is_closed;
+    clock:
+        a_command_that_ends_in_time_is_not_touched,
+        a_command_that_runs_too_long_is_ended,
+        a_command_that_ends_well_after_its_time_ran_too_long_all_the_same,
+        a_command_that_does_not_listen_is_killed_after_the_grace,
+        the_wait_for_the_lock_is_not_its_time,
+        a_stopped_command_is_ended_too,
+        what_it_started_in_its_group_is_ended_with_it;
+    signals:
+        a_signal_to_the_parent_reaches_the_command,
+        a_waiting_child_dies_by_the_signal_too,
+        without_a_terminal_the_command_leads_a_group,
+        a_command_outlives_its_killed_parent;
+    descendants:
+        without_with_children_they_are_not_waited_for,
+        they_are_waited_for_and_the_commands_code_counts,
+        one_that_keeps_the_hold_is_told_from_one_that_was_there_before,
+        they_are_held_to_the_time_as_well,
+        a_canal_daemon_is_not_waited_for;
+    terminal:
+        ctrl_c_reaches_the_command_once,
+        a_death_by_ctrl_c_is_passed_on,
+        the_command_stays_in_the_callers_group_and_a_signal_reaches_only_it,
+        ctrl_z_stops_the_parent_too_and_fg_continues_both,
+        continuing_the_parent_alone_continues_the_command;
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.first().is_some_and(|first| first == "stay") {
+        return scene::play(&arguments[1..]);
+    }
+    let filter = arguments.iter().find(|argument| !argument.starts_with('-'));
+    let chosen: Vec<Test> = TESTS
+        .iter()
+        .copied()
+        .filter(|(name, _)| filter.is_none_or(|filter| name.contains(filter.as_str())))
+        .collect();
+    println!("\nrunning {} tests", chosen.len());
+    let threads: Vec<_> = chosen
+        .into_iter()
+        .map(|(name, test)| (name, std::thread::spawn(move || catch_unwind(test).is_ok())))
+        .collect();
+    let mut failed = 0;
+    for (name, thread) in threads {
+        let passed = thread.join().unwrap_or(false);
+        failed += u32::from(!passed);
+        println!("test {name} ... {}", if passed { "ok" } else { "FAILED" });
+    }
+    println!("\n{failed} failed");
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Waits until something is so, for 20 s at most.
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "waited 20 s: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

@@ -1,0 +1,143 @@
+//! A parent as a process of its own, and how tests start one.
+
+use std::ffi::OsString;
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, Output, Stdio};
+use std::time::Duration;
+
+use canal::run::{Limits, OwnCode, Starting, stay};
+use canal::sys::{exec, startup};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::wait_until;
+
+/// Plays `[--max-run MS] [--kill-after MS] [--with-children] [--refused CODE] [--when FILE]
+/// SCRIPT`.
+pub(crate) fn play(arguments: &[String]) -> ExitCode {
+    let mut limits =
+        Limits { max_run: None, kill_after: None, signal: Signal::SIGTERM, with_children: false };
+    let mut refused = None;
+    let mut when = None;
+    let mut script = "";
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        let mut value = || arguments.next().map_or("", String::as_str);
+        match argument.as_str() {
+            "--max-run" => limits.max_run = Some(milliseconds(value())),
+            "--kill-after" => limits.kill_after = Some(milliseconds(value())),
+            "--with-children" => limits.with_children = true,
+            "--refused" => refused = value().parse().ok(),
+            "--when" => when = Some(value()),
+            other => script = other,
+        }
+    }
+    let child = |starting: Starting| {
+        if let Some(file) = when {
+            wait_until("the lock is free", || Path::new(file).exists());
+        }
+        match refused {
+            Some(code) => code,
+            None => become_shell(starting, limits.with_children, script),
+        }
+    };
+    match stay(&limits, child) {
+        Ok(ended) => ended.pass_on(),
+        Err(error) => {
+            eprintln!("stay: {error}");
+            OwnCode::Failed.into()
+        }
+    }
+}
+
+fn milliseconds(text: &str) -> Duration {
+    Duration::from_millis(text.parse().unwrap_or(0))
+}
+
+fn become_shell(starting: Starting, with_children: bool, script: &str) -> u8 {
+    let kept: Option<OwnedFd> =
+        with_children.then(|| std::io::pipe().ok()).flatten().map(|(_, writer)| writer.into());
+    let channel = starting.granted(kept.as_ref());
+    startup::restore();
+    let argv = ["sh", "-c", script].map(OsString::from);
+    let error = exec::exec(Path::new("/bin/sh"), &argv, &[]);
+    drop(channel);
+    eprintln!("exec: {error}");
+    OwnCode::NotExecutable.number()
+}
+
+/// This program as a scene without a controlling terminal.
+pub(crate) fn scene(options: &[&str], script: &str) -> Command {
+    // In a session of its own, or it has that of whoever runs the tests.
+    let mut command = Command::new("setsid");
+    command.arg("--wait").args(words(options, script));
+    command.stdin(Stdio::null());
+    command
+}
+
+/// The words that start a scene.
+pub(crate) fn words(options: &[&str], script: &str) -> Vec<OsString> {
+    let mut words = vec![std::env::current_exe().unwrap().into_os_string(), "stay".into()];
+    words.extend(options.iter().map(OsString::from));
+    words.push(script.into());
+    words
+}
+
+/// The exit code of a scene.
+pub(crate) fn code(options: &[&str], script: &str) -> Option<i32> {
+    output(options, script).status.code()
+}
+
+pub(crate) fn output(options: &[&str], script: &str) -> Output {
+    let output = scene(options, script).output().unwrap();
+    print_words(&output.stderr);
+    output
+}
+
+fn print_words(stderr: &[u8]) {
+    let text = String::from_utf8_lossy(stderr);
+    if !text.is_empty() {
+        eprintln!("{text}");
+    }
+}
+
+/// A scene that goes on beside the test.
+pub(crate) struct Running {
+    pub(crate) child: Child,
+}
+
+impl Running {
+    /// Starts it and waits until its command has written a line to its output, which is returned.
+    pub(crate) fn start(options: &[&str], script: &str) -> (Self, String) {
+        let mut child = scene(options, script).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        let mut byte = [0];
+        let output = child.stdout.as_mut().unwrap();
+        while output.read(&mut byte).unwrap() == 1 && byte != *b"\n" {
+            line.push(char::from(byte[0]));
+        }
+        (Self { child }, line)
+    }
+
+    /// The parent; `setsid` becomes it.
+    pub(crate) fn parent(&self) -> Pid {
+        Pid::from_raw(self.child.id().cast_signed())
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill(self.parent(), signal).unwrap();
+    }
+
+    /// What it still writes, and its status.
+    pub(crate) fn finish(self) -> Output {
+        self.child.wait_with_output().unwrap()
+    }
+}
+
+/// Whether a process is there and no zombie.
+pub(crate) fn lives(pid: &str) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|rest| !rest.starts_with(" Z")))
+}
