@@ -11,6 +11,7 @@ use crate::protocol::{Acquire, Confirm, ErrorName, Release, Resize, StatusQuery,
 mod acquire;
 mod connect;
 mod fake;
+mod start;
 
 use fake::{Scratch, accept, impatient, patient, status};
 

@@ -146,6 +146,12 @@ fn closes_all() {
         inherit(File::open("/dev/null").unwrap().into(), at_least).unwrap();
     }
     assert!(highest_open() >= 50);
+    let kept = ["/dev/null", "/dev/zero"].map(|path| File::open(path).unwrap());
+    close_from_except(first, &[kept[1].as_fd(), kept[0].as_fd(), low.as_fd()]);
+    assert!(kept.iter().all(|file| fcntl(file, FcntlArg::F_GETFD).is_ok()));
+    assert!(highest_open() < 10, "{}", highest_open());
+    // They are closed below.
+    std::mem::forget(kept);
     close_from(first);
     // Reading the folder takes one itself.
     assert!(highest_open() <= first, "{}", highest_open());

@@ -1,0 +1,115 @@
+//! Starting a daemon: here a script that only says that it was started.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use super::*;
+use crate::client::Options;
+use crate::sys::rerun::{wait_for_lines, wait_until};
+
+fn starting(scratch: &Scratch, script: &str) -> Options {
+    let program: PathBuf = scratch.dir.path().join("program");
+    // Written by another process: a fork of another test would keep a descriptor of ours open for
+    // writing, and the kernel executes no such file (ETXTBSY).
+    let written = std::process::Command::new("/bin/sh")
+        .args(["-c", r#"printf '#!/bin/sh\n%s\n' "$1" >"$0" && chmod 700 "$0""#])
+        .args([program.as_os_str(), script.as_ref()])
+        .status();
+    assert!(written.unwrap().success());
+    Options { program: Some(program), ..Options::from(Start::IfNeeded) }
+}
+
+#[test]
+fn what_a_daemon_says_that_cannot_start_is_the_error() {
+    let scratch = Scratch::new();
+    let options = starting(&scratch, "echo no such luck >&3; exit 1");
+    let error = Client::connect(&scratch.place, options).unwrap_err();
+    assert!(matches!(&error, ClientError::Start(text) if text == "no such luck"), "{error:?}");
+}
+
+#[test]
+fn a_program_that_is_not_there_is_the_error() {
+    let scratch = Scratch::new();
+    let program = scratch.dir.path().join("missing");
+    let options = Options { program: Some(program), ..Options::from(Start::IfNeeded) };
+    let error = Client::connect(&scratch.place, options).unwrap_err();
+    assert!(matches!(&error, ClientError::Start(text) if text.contains("missing")), "{error:?}");
+}
+
+#[test]
+fn a_missing_directory_is_made_private() {
+    let mut scratch = Scratch::new();
+    let options = starting(&scratch, "echo enough >&3");
+    scratch.place.dir.push("made");
+    scratch.place.socket = scratch.place.dir.join("canal.sock");
+    Client::connect(&scratch.place, options).unwrap_err();
+    let mode = scratch.place.dir.metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o700);
+}
+
+#[test]
+fn of_many_clients_at_once_one_starts_the_daemon_and_all_are_connected() {
+    const CLIENTS: usize = 40;
+    let scratch = Scratch::new();
+    let starts = scratch.dir.path().join("starts");
+    // It is up when the test listens in its place.
+    let script = format!(
+        "echo \"$@\" >> {}; while ! [ -S {} ]; do sleep 0.01; done",
+        starts.display(),
+        scratch.place.socket.display()
+    );
+    let options = starting(&scratch, &script);
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|_| {
+            let (place, options) = (scratch.place.clone(), options.clone());
+            std::thread::spawn(move || Client::connect(&place, options).map(drop))
+        })
+        .collect();
+    wait_for_lines(&starts, 1);
+    let listener = scratch.listen();
+    for _ in 0..CLIENTS {
+        listener.accept().unwrap();
+    }
+    for client in clients {
+        client.join().unwrap().unwrap();
+    }
+    let socket = scratch.place.socket.display();
+    let expected = format!("daemon --on-demand --socket {socket}\n");
+    assert_eq!(std::fs::read_to_string(&starts).unwrap(), expected);
+}
+
+#[test]
+fn a_daemon_that_does_not_listen_is_tried_again_until_one_does() {
+    let scratch = Scratch::new();
+    let starts = scratch.dir.path().join("starts");
+    // As one that lost against a daemon whose socket somebody removed.
+    let options = starting(&scratch, &format!("echo >> {}", starts.display()));
+    let client = std::thread::spawn({
+        let place = scratch.place.clone();
+        move || Client::connect(&place, options).map(drop)
+    });
+    wait_for_lines(&starts, 2);
+    let _listener = scratch.listen();
+    client.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_starter_that_dies_leaves_the_start_to_the_next() {
+    let scratch = Scratch::new();
+    let starts = scratch.dir.path().join("starts");
+    let options = starting(&scratch, &format!("echo >> {}; echo no >&3", starts.display()));
+    let lock = std::fs::File::create(scratch.dir.path().join("start.lock")).unwrap();
+    fs2::FileExt::try_lock_exclusive(&lock).unwrap();
+    let client = std::thread::spawn({
+        let place = scratch.place.clone();
+        move || Client::connect(&place, options).map(drop)
+    });
+    // Time for many attempts.
+    let began = Instant::now();
+    wait_until("a while passed", || began.elapsed() > Duration::from_millis(100));
+    assert!(!starts.exists());
+    drop(lock);
+    let error = client.join().unwrap().unwrap_err();
+    assert!(matches!(error, ClientError::Start(_)), "{error:?}");
+    wait_for_lines(&starts, 1);
+}
