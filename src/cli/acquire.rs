@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::args::{AcquireArgs, Global};
 use super::ask::{self, NotAcquired};
-use super::connect;
+use super::connect::{self, Target};
 use super::failed::Failed;
 use super::output;
 use super::owner::Owner;
@@ -32,9 +32,10 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global, voice: Voice) -> Result<E
     }
     // Before the owner is looked at: what is wrong in the options is said first.
     let mut request = ask::request(&args.lock, &args.wait, "")?;
+    let target = Target::of(global)?;
     let owner = Owner::find(args.whose.pid)?;
     request.command = owner.command();
-    let (mut client, acquired) = match ask::obtain(global, &request, Some(&owner.pidfd), voice) {
+    let (mut client, acquired) = match ask::obtain(&target, &request, Some(&owner.pidfd), voice) {
         Ok(obtained) => obtained,
         Err(NotAcquired::Failed(failed)) => return Err(failed),
         Err(NotAcquired::Refused(failure)) => return refuse(&failure, args, voice),

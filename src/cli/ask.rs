@@ -1,8 +1,7 @@
 //! Asking for locks: what `canal run` and `canal acquire` have in common.
 
-use super::args::Global;
 use super::clean::cut;
-use super::connect;
+use super::connect::{self, Target};
 use super::failed::Failed;
 use super::lock::LockArgs;
 use super::say::Voice;
@@ -40,12 +39,12 @@ pub(crate) enum NotAcquired {
 
 /// Asks, and tells how the waiting goes.
 pub(crate) fn obtain(
-    global: &Global,
+    target: &Target,
     request: &Acquire,
     owner: Option<&Pidfd>,
     voice: Voice,
 ) -> Result<(Client, Acquired), NotAcquired> {
-    let mut client = connect::client(global).map_err(NotAcquired::Failed)?;
+    let mut client = target.connect().map_err(NotAcquired::Failed)?;
     let mut waiting = Waiting::new(voice);
     let result = client.acquire(request, owner, &mut |progress| waiting.update(progress));
     waiting.end();

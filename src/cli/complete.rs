@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::args::{CompleteArgs, Global, What};
-use super::connect;
+use super::connect::Target;
 use super::output;
 use crate::client::{Client, Start};
 use crate::protocol::StatusQuery;
@@ -23,10 +23,10 @@ const NAMES_MAX: u64 = 500;
 
 pub(crate) fn run(args: &CompleteArgs, global: &Global) -> ExitCode {
     let What::Keys = args.what;
-    if let (Ok(place), prefix) = (connect::place(global), args.prefix.clone()) {
+    if let (Ok(target), prefix) = (Target::of(global), args.prefix.clone()) {
         let (sender, receiver) = mpsc::channel();
         // A thread because connecting may block; it ends with the process.
-        thread::spawn(move || sender.send(keys(&place, prefix)));
+        thread::spawn(move || sender.send(keys(&target.place, prefix)));
         let keys = receiver.recv_timeout(DEADLINE).ok().flatten().unwrap_or_default();
         let lines: String = keys.iter().map(|key| format!("{key}\n")).collect();
         // A shell that does not read has no use for an error either.

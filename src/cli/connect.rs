@@ -7,16 +7,31 @@ use super::failed::Failed;
 use crate::client::{Client, ClientError, Start};
 use crate::protocol::place::{Place, Rule};
 
-/// Where the daemon is.
-pub(crate) fn place(global: &Global) -> Result<Place, Failed> {
-    Place::find_with_environment(global.socket.as_deref(), geteuid().as_raw()).map_err(Failed::new)
+/// Where the daemon is, and whether one may be started.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) place: Place,
+    start: Start,
 }
 
-/// Connects, starting a daemon if need be and allowed.
+impl Target {
+    /// What the global options say.
+    pub(crate) fn of(global: &Global) -> Result<Self, Failed> {
+        let place = Place::find_with_environment(global.socket.as_deref(), geteuid().as_raw())
+            .map_err(Failed::new)?;
+        let start = if global.no_start { Start::Never } else { Start::IfNeeded };
+        Ok(Self { place, start })
+    }
+
+    /// Connects, starting a daemon if need be and allowed.
+    pub(crate) fn connect(&self) -> Result<Client, Failed> {
+        Client::connect(&self.place, self.start).map_err(|error| no_client(error, &self.place))
+    }
+}
+
+/// Connects to the daemon that the global options name.
 pub(crate) fn client(global: &Global) -> Result<Client, Failed> {
-    let start = if global.no_start { Start::Never } else { Start::IfNeeded };
-    let place = place(global)?;
-    Client::connect(&place, start).map_err(|error| no_client(error, &place))
+    Target::of(global)?.connect()
 }
 
 fn no_client(error: ClientError, place: &Place) -> Failed {

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use super::args::{DaemonArgs, Global};
-use super::connect;
+use super::connect::{self, Target};
 use super::duration::Length;
 use super::failed::Failed;
 use super::say::Voice;
@@ -13,7 +13,7 @@ use crate::protocol::Stop;
 use crate::protocol::place::Place;
 
 pub(crate) fn run(args: &DaemonArgs, global: &Global, voice: Voice) -> Result<ExitCode, Failed> {
-    let place = connect::place(global)?;
+    let place = Target::of(global)?.place;
     if args.stop || args.replace {
         match stop(&place)? {
             Some(pid) => voice.detail(&format!("stopped the daemon, pid {pid}")),

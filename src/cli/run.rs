@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 
 use super::args::{Global, HowArgs, RunArgs};
 use super::ask::{self, NotAcquired};
-use super::connect;
+use super::connect::Target;
 use super::duration::{Length, short};
 use super::failed::Failed;
 use super::refused;
@@ -29,7 +29,8 @@ pub(crate) fn run(args: &RunArgs, global: &Global, voice: Voice) -> Result<ExitC
     request.with_children = args.how.with_children;
     // Found before anything is asked for: a typo does not queue.
     let command = Command::find(argv)?;
-    let job = Job { args, global, voice, command, request };
+    let target = Target::of(global)?;
+    let job = Job { args, voice, target, command, request };
     match limits {
         None => Ok(job.start(None).report(voice)),
         Some(limits) => job.supervise(&limits),
@@ -39,8 +40,8 @@ pub(crate) fn run(args: &RunArgs, global: &Global, voice: Voice) -> Result<ExitC
 /// All that is needed to take the lock and become the command.
 struct Job<'a> {
     args: &'a RunArgs,
-    global: &'a Global,
     voice: Voice,
+    target: Target,
     command: Command,
     request: Acquire,
 }
@@ -48,18 +49,15 @@ struct Job<'a> {
 impl Job<'_> {
     /// Takes the lock and becomes the command; returns why it did not.
     fn start(&self, starting: Option<Starting>) -> Failed {
-        let (mut client, acquired) = match ask::obtain(self.global, &self.request, None, self.voice)
-        {
-            Ok(obtained) => obtained,
-            Err(NotAcquired::Failed(failed)) => return failed,
-            Err(NotAcquired::Refused(failure)) => {
-                return refused::explain(&failure, &self.args.wait, self.voice);
-            }
-        };
-        let place = match connect::place(self.global) {
-            Ok(place) => place,
-            Err(failed) => return failed,
-        };
+        let (mut client, acquired) =
+            match ask::obtain(&self.target, &self.request, None, self.voice) {
+                Ok(obtained) => obtained,
+                Err(NotAcquired::Failed(failed)) => return failed,
+                Err(NotAcquired::Refused(failure)) => {
+                    return refused::explain(&failure, &self.args.wait, self.voice);
+                }
+            };
+        let place = &self.target.place;
         let socket = (place.rule == Rule::Given).then_some(place.socket.as_path());
         become_command(&self.command, &mut client, acquired, socket, starting).into()
     }

@@ -56,29 +56,19 @@ impl Waiting {
         if self.voice == Voice::Quiet || self.last.is_none() {
             return;
         }
-        if !in_foreground() {
-            self.leave();
-        } else if self.draw() {
-            return;
+        if !(in_foreground() && self.draw()) {
+            self.log(self.began.elapsed());
         }
-        self.log(self.began.elapsed());
     }
 
     /// Clears the line, so that the command finds the terminal as it was.
     pub(crate) fn end(&mut self) {
+        let Some(line) = self.line.take() else { return };
         if !in_foreground() {
-            self.leave();
-        }
-        if let Some(line) = self.line.take() {
-            line.finish_and_clear();
-        }
-    }
-
-    /// Forgets the line: in the background, what it would clear is the shell's by now.
-    fn leave(&mut self) {
-        if let Some(line) = self.line.take() {
+            // What it would clear is the shell's by now.
             line.set_draw_target(ProgressDrawTarget::hidden());
         }
+        line.finish_and_clear();
     }
 
     /// Draws the line; false if this terminal cannot have one.
