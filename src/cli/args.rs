@@ -14,9 +14,15 @@ use super::signal;
 use super::wait::WaitArgs;
 use crate::core::Key;
 
+/// What `canal help` says at its end.
+const AFTER_HELP: &str = "\
+Exit codes: the command's; 75 not acquired; 124 ended by --max-run; 125 canal failed;
+126 and 127 the command cannot be run.
+A first try: canal run --key x -- echo hello";
+
 /// Limits how many commands run at once, and shows who runs, who waits and why
 #[derive(Debug, Parser)]
-#[command(name = "canal", version, max_term_width = 100)]
+#[command(name = "canal", version, max_term_width = 100, after_help = AFTER_HELP)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,

@@ -62,6 +62,11 @@ pub(crate) fn short(length: Duration) -> String {
     }
 }
 
+/// As [`short`], with fractions of what is less than a minute: `200ms`, `1.5s`, `10m00s`.
+pub(crate) fn stated(length: Duration) -> String {
+    if length < Duration::from_secs(60) { format!("{length:?}") } else { short(length) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,5 +117,7 @@ mod tests {
         ] {
             assert_eq!(short(Duration::from_secs(seconds)), shown);
         }
+        let stated = [200, 1_500, 10_000, 600_000].map(|ms| stated(Duration::from_millis(ms)));
+        assert_eq!(stated, ["200ms", "1.5s", "10s", "10m00s"]);
     }
 }

@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use super::args::{Global, HowArgs, RunArgs};
 use super::ask::{self, NotAcquired};
 use super::connect::Target;
-use super::duration::{Length, short};
+use super::duration::{Length, stated};
 use super::failed::Failed;
 use super::refused;
 use super::say::Voice;
@@ -72,7 +72,7 @@ impl Job<'_> {
         let ended = stay(limits, child)
             .map_err(|error| Failed::new(format!("cannot start the command: {error}")))?;
         if let Ended::TimeOver(signal) = ended {
-            let after = limits.max_run.map(short).unwrap_or_default();
+            let after = limits.max_run.map(stated).unwrap_or_default();
             self.voice.say(&format!("ended the command after {after} (--max-run), by {signal}"));
         }
         Ok(ended.pass_on())
