@@ -4,12 +4,13 @@
 //! there needs no space of the disk.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::disk;
 use super::header::{LIVE, Mark, RETIRED};
+use super::record::is_zero;
 
 /// What a kill does not leave half written: the kernel looks at signals between pages only.
 pub(super) const PAGE: u64 = 4096;
@@ -82,14 +83,38 @@ impl JournalFile {
         Ok(Some(Self { file, path, len, dirty: len }))
     }
 
-    /// Reads at most `limit` bytes from the beginning.
-    pub(super) fn read(&self, limit: u64) -> io::Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        let size = usize::try_from(self.len.min(limit)).map_err(io::Error::other)?;
-        bytes.try_reserve_exact(size)?;
-        io::Seek::rewind(&mut &self.file)?;
-        (&self.file).take(self.len.min(limit)).read_to_end(&mut bytes)?;
-        Ok(bytes)
+    /// Reads the first page.
+    pub(super) fn head(&self) -> io::Result<Vec<u8>> {
+        let mut head = vec![0; PAGE as usize];
+        let size = self.read_piece(&mut head, 0)?;
+        head.truncate(size);
+        Ok(head)
+    }
+
+    /// Reads all of it but the zeros at the end, of which there may be many more than bytes.
+    pub(super) fn read(&self) -> io::Result<Vec<u8>> {
+        let mut piece = vec![0; 256 * 1024];
+        let (mut bytes, mut at) = (Vec::new(), 0);
+        loop {
+            let size = self.read_piece(&mut piece, at as u64)?;
+            if size == 0 {
+                return Ok(bytes);
+            }
+            if !is_zero(&piece[..size]) {
+                bytes.resize(at, 0);
+                bytes.extend_from_slice(&piece[..size]);
+            }
+            at += size;
+        }
+    }
+
+    fn read_piece(&self, piece: &mut [u8], at: u64) -> io::Result<usize> {
+        loop {
+            match self.file.read_at(piece, at) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                other => return other,
+            }
+        }
     }
 
     /// Its name.
@@ -107,7 +132,8 @@ impl JournalFile {
     /// newcomers, but what is there is still good.
     pub(super) fn found(&mut self, dirty: u64) {
         self.dirty = dirty;
-        if disk::allocate(&self.file, self.len).is_err() {
+        let whole = fs2::FileExt::allocated_size(&self.file).is_ok_and(|size| size >= self.len);
+        if !whole && disk::allocate(&self.file, self.len).is_err() {
             self.len = 0;
         }
     }

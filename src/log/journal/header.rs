@@ -8,7 +8,7 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
-use super::record::{self, Framed};
+use super::record::{self, Content, Framed};
 use crate::core::ENTRY_VERSION;
 use crate::sys::process::Origin;
 
@@ -63,6 +63,8 @@ impl Header {
     }
 
     /// Reads the beginning of a file behind its mark; returns the offset behind the header too.
+    ///
+    /// The first [`HEAD_MAX`] bytes of the file are enough.
     pub(super) fn decode(file: &[u8]) -> Result<(Self, usize), HeaderError> {
         let damaged = |offset, what: &str| Err(HeaderError::Damaged(offset, what.to_owned()));
         let Some(([.., a, b, c, d], rest)) = file.split_first_chunk::<12>() else {
@@ -77,7 +79,7 @@ impl Header {
         if found > FORMAT {
             return Err(HeaderError::Newer(found, FORMAT));
         }
-        let (payload, next) = match record::read(file, RECORD) {
+        let (payload, next) = match record::read(Content { bytes: file, len: file.len() }, RECORD) {
             Framed::Whole { payload, next } => (payload, next),
             Framed::Bad { offset, what } => return Err(HeaderError::Damaged(offset, what)),
             Framed::Torn { .. } | Framed::End => return damaged(RECORD, "the header is cut short"),

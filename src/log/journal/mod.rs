@@ -154,8 +154,8 @@ impl Journal {
         // The file in use goes last: until then the journal is what it was.
         let mut indices = [0, 1];
         indices.sort_by_key(|index| {
-            let head = JournalFile::open(dir, *index).ok().flatten().map(|file| file.read(8));
-            matches!(head, Some(Ok(mark)) if mark == LIVE)
+            let head = JournalFile::open(dir, *index).ok().flatten().map(|file| file.head());
+            matches!(head, Some(Ok(head)) if head.starts_with(&LIVE))
         });
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let mut names = Vec::new();

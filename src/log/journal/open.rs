@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::file::{JournalFile, PAGE, path, path_new};
-use super::header::{HEAD_MAX, Header, HeaderError, LIVE, Mark, RETIRED};
-use super::record::{self, Framed};
+use super::header::{Header, HeaderError, LIVE, Mark, RETIRED};
+use super::record::{self, Content, Framed};
 use super::{Journal, Live, OpenError, Opened, disk};
 use crate::core::{ENTRY_VERSION, Revision, Snapshot};
 use crate::log::Record;
@@ -83,7 +83,7 @@ fn open_found(dir: &Path, size: u64) -> Result<Opened, OpenError> {
 fn last_origin(dir: &Path) -> Option<Origin> {
     let header = |index| {
         let file = JournalFile::open(dir, index).ok()??;
-        let (header, _) = Header::decode(&file.read(HEAD_MAX as u64).ok()?).ok()?;
+        let (header, _) = Header::decode(&file.head().ok()?).ok()?;
         Some(header)
     };
     let last = [0, 1].into_iter().filter_map(header).max_by_key(|header| header.generation);
@@ -105,7 +105,7 @@ fn look(dir: &Path, index: usize) -> Result<Found, OpenError> {
     let Some(mut file) = JournalFile::open(dir, index).map_err(|error| io(&name, error))? else {
         return Ok(Found::Missing);
     };
-    let head = file.read(HEAD_MAX as u64).map_err(|error| io(&name, error))?;
+    let head = file.head().map_err(|error| io(&name, error))?;
     let mark = head.first_chunk::<{ size_of::<Mark>() }>().copied();
     match mark {
         _ if head.is_empty() => Ok(Found::Empty(file)),
@@ -118,8 +118,8 @@ fn look(dir: &Path, index: usize) -> Result<Found, OpenError> {
             Ok(Found::Retired(file))
         }
         _ => {
-            let all = file.read(u64::MAX).map_err(|error| io(&name, error))?;
-            if !record::is_zero(&all) {
+            let all = file.read().map_err(|error| io(&name, error))?;
+            if !all.is_empty() {
                 return Err(damaged(&name, 0, "it does not begin as a journal does", None));
             }
             file.found(0);
@@ -158,8 +158,9 @@ fn recover(
     if file.len() < size || !file.len().is_multiple_of(PAGE) {
         return Err(damaged(&name, file.len() as usize, "the file was cut short", Some(&header)));
     }
-    let bytes = file.read(u64::MAX).map_err(|error| io(&name, error))?;
-    let body = read(&name, &bytes, &header)?;
+    let bytes = file.read().map_err(|error| io(&name, error))?;
+    let content = Content { bytes: &bytes, len: file.len() as usize };
+    let body = read(&name, content, &header)?;
     drop(bytes);
     // What a kill left of a file that was being made.
     for index in 0..2 {
@@ -194,10 +195,10 @@ fn recover(
     })
 }
 
-fn read(name: &Path, bytes: &[u8], header: &Header) -> Result<Body, OpenError> {
-    let (_, start) = Header::decode(bytes).map_err(|error| header_error(name, error))?;
+fn read(name: &Path, file: Content<'_>, header: &Header) -> Result<Body, OpenError> {
+    let (_, start) = Header::decode(file.bytes).map_err(|error| header_error(name, error))?;
     let broken = |offset, what: &str| damaged(name, offset, what, Some(header));
-    let (snapshot, begin): (Snapshot, _) = match record::read(bytes, start) {
+    let (snapshot, begin): (Snapshot, _) = match record::read(file, start) {
         Framed::Whole { payload, next } => match serde_json::from_slice(payload) {
             Ok(snapshot) => (snapshot, next),
             Err(error) => return Err(broken(start, &format!("the snapshot: {error}"))),
@@ -210,7 +211,7 @@ fn read(name: &Path, bytes: &[u8], header: &Header) -> Result<Body, OpenError> {
     let mut body = Body { snapshot, records: Vec::new(), start, begin, end: begin, torn: 0 };
     let mut next_revision = body.snapshot.revision.0 + 1;
     loop {
-        match record::read(bytes, body.end) {
+        match record::read(file, body.end) {
             Framed::Whole { payload, next } => {
                 let record = parse(name, body.end, payload, header)?;
                 if record.revision != Revision(next_revision) {

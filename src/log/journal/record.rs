@@ -69,29 +69,51 @@ fn encode_at(buffer: &mut Vec<u8>, start: usize, payload: &impl Serialize) -> io
     Ok(())
 }
 
-/// Reads what stands at `at`; `file` ends where the file ends.
-pub(super) fn read(file: &[u8], at: usize) -> Framed<'_> {
-    let rest = &file[at..];
-    let Some((prefix, body)) = rest.split_first_chunk::<PREFIX>() else {
-        return end(file, at);
-    };
-    let [a, b, c, d, sum @ ..] = *prefix;
+/// What a file holds: `bytes`, and zeros from there to its end at `len`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Content<'a> {
+    /// The bytes; more of the zeros may be missing than are there.
+    pub(super) bytes: &'a [u8],
+    /// How long the file is.
+    pub(super) len: usize,
+}
+
+impl<'a> Content<'a> {
+    fn from(&self, at: usize) -> &'a [u8] {
+        self.bytes.get(at..).unwrap_or_default()
+    }
+
+    fn prefix(&self, at: usize) -> [u8; PREFIX] {
+        let mut prefix = [0; PREFIX];
+        prefix.iter_mut().zip(self.from(at)).for_each(|(to, byte)| *to = *byte);
+        prefix
+    }
+
+    fn byte(&self, at: usize) -> Option<u8> {
+        let zero = (at < self.len).then_some(0);
+        self.bytes.get(at).copied().or(zero)
+    }
+}
+
+/// Reads what stands at `at`.
+pub(super) fn read(file: Content<'_>, at: usize) -> Framed<'_> {
+    let [a, b, c, d, sum @ ..] = file.prefix(at);
     let length = [a, b, c, d];
     let size = u32::from_le_bytes(length) as usize;
     if size == 0 {
         return end(file, at);
     }
-    let Some(&trailer) = body.get(size).filter(|_| size <= PAYLOAD_MAX) else {
+    let after = at.saturating_add(PREFIX).saturating_add(size);
+    let Some(trailer) = file.byte(after).filter(|_| size <= PAYLOAD_MAX) else {
         return bad(at, format!("the length of a record, {size}, is impossible here"));
     };
-    let payload = &body[..size];
-    match trailer {
-        TRAILER if checksum(length, payload) == u32::from_le_bytes(sum) => {
-            Framed::Whole { payload, next: at + PREFIX + size + 1 }
+    match (trailer, file.bytes.get(at + PREFIX..after)) {
+        (TRAILER, Some(payload)) if checksum(length, payload) == u32::from_le_bytes(sum) => {
+            Framed::Whole { payload, next: after + 1 }
         }
-        TRAILER => bad(at, "the checksum of a record is wrong".to_owned()),
-        0 => torn(file, at, size),
-        _ => bad(at + PREFIX + size, "a record does not end where its length says".to_owned()),
+        (TRAILER, _) => bad(at, "the checksum of a record is wrong".to_owned()),
+        (0, _) => torn(file, at, after),
+        _ => bad(after, "a record does not end where its length says".to_owned()),
     }
 }
 
@@ -102,25 +124,24 @@ pub(super) fn is_zero(bytes: &[u8]) -> bool {
 }
 
 /// A record without trailer: torn if it is a beginning of a record and then zeros.
-fn torn(file: &[u8], at: usize, size: usize) -> Framed<'_> {
-    let after = at + PREFIX + size;
-    if !is_zero(&file[after..]) {
+fn torn(file: Content<'_>, at: usize, after: usize) -> Framed<'_> {
+    if !is_zero(file.from(after)) {
         return bad(after, "a record has no trailer, and something follows it".to_owned());
     }
-    let written = file[at..after].iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-    let payload = file[at..at + written].get(PREFIX..).unwrap_or_default();
+    let rest = file.from(at);
+    let written = rest.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    let payload = rest[..written].get(PREFIX..).unwrap_or_default();
     match payload.iter().position(|byte| matches!(*byte, 0 | TRAILER)) {
         Some(inside) => bad(at + PREFIX + inside, "this cannot be in a record".to_owned()),
         None => Framed::Torn { bytes: written },
     }
 }
 
-fn end(file: &[u8], at: usize) -> Framed<'_> {
-    if is_zero(&file[at..]) {
-        return Framed::End;
+fn end(file: Content<'_>, at: usize) -> Framed<'_> {
+    match file.from(at).iter().position(|byte| *byte != 0) {
+        Some(first) => bad(at + first, "there is something after the last record".to_owned()),
+        None => Framed::End,
     }
-    let offset = file[at..].iter().position(|byte| *byte != 0).map_or(at, |first| at + first);
-    bad(offset, "there is something after the last record".to_owned())
 }
 
 fn bad<'a>(offset: usize, what: String) -> Framed<'a> {
@@ -137,6 +158,10 @@ fn checksum(length: [u8; 4], payload: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn read(bytes: &[u8], at: usize) -> Framed<'_> {
+        super::read(Content { bytes, len: bytes.len() }, at)
+    }
 
     /// Two records and room after them.
     fn two() -> (Vec<u8>, usize, usize) {
@@ -176,6 +201,21 @@ mod tests {
                 other => panic!("cut at {cut}: {other:?}"),
             }
             assert!(matches!(read(&file, 0), Framed::Whole { .. }));
+        }
+    }
+
+    #[test]
+    fn zeros_that_are_left_out_change_nothing() {
+        let (mut file, first, second) = two();
+        let len = file.len();
+        for cut in (first..second).rev() {
+            file[cut..].fill(0);
+            let used = file.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+            for shown in used..=len {
+                let content = Content { bytes: &file[..shown], len };
+                assert_eq!(super::read(content, 0), read(&file, 0));
+                assert_eq!(super::read(content, first), read(&file, first));
+            }
         }
     }
 

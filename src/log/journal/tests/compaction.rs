@@ -22,25 +22,26 @@ fn stopped_everywhere(
     stopped_every(1, dir, work, check)
 }
 
-/// The same, but not for every byte.
+/// The same, but with every byte only at the beginning and at the end; between them, zeros are
+/// written over the spare file.
 fn stopped_every(
-    step: usize,
+    step: u64,
     dir: &Path,
     work: impl Fn(&mut Journal, &Path) -> io::Result<()>,
     check: impl Fn(TempDir, Journal, io::Result<()>),
 ) -> u64 {
-    for budget in (1..).step_by(step) {
+    let mut budget = 1;
+    loop {
         let dir = copy(dir);
         let mut journal = open(dir.path()).journal;
         let (done, stopped) = fault::after(budget, || work(&mut journal, dir.path()));
-        let finished = !stopped;
-        assert!(finished <= done.is_ok(), "not stopped, and failed: {done:?}");
+        assert!(stopped || done.is_ok(), "not stopped, and failed: {done:?}");
         check(dir, journal, done);
-        if finished {
+        if !stopped {
             return budget;
         }
+        budget += if (64..SIZE - 800).contains(&budget) { step } else { 1 };
     }
-    unreachable!("a budget is enough in the end");
 }
 
 /// Both files were in use before.
@@ -62,6 +63,9 @@ fn a_compaction_killed_anywhere_loses_nothing() {
         assert!(found == (5, 8) || found == (8, 8), "{found:?}");
         assert!(done.is_err() || found == (8, 8));
         assert_eq!(opened.rules, if found == (8, 8) { 6 } else { 5 });
+        let live =
+            |index: &usize| fs::read(file::path(dir.path(), *index)).unwrap().starts_with(&LIVE);
+        assert_eq!([0, 1].iter().filter(|index| live(index)).count(), 1, "an old one stays in use");
     });
     assert!(steps > SIZE / 2, "the compaction was stopped in {steps} places only");
 }
@@ -71,7 +75,7 @@ fn a_journal_goes_on_after_a_compaction_that_was_killed() {
     for target in [origin(), other_origin()] {
         let compact =
             |journal: &mut Journal, _: &Path| journal.compact(&snapshot(8), &target, 6, 0);
-        stopped_every(11, used().path(), compact, |dir, journal, _| {
+        stopped_every(97, used().path(), compact, |dir, journal, _| {
             drop(journal);
             let mut journal = open(dir.path()).journal;
             journal.append(&records(9..10)).unwrap();
@@ -85,7 +89,7 @@ fn a_journal_goes_on_after_a_compaction_that_was_killed() {
 #[test]
 fn a_compaction_that_fails_anywhere_leaves_the_journal_in_use() {
     let compact = |journal: &mut Journal, _: &Path| journal.compact(&snapshot(8), &origin(), 6, 0);
-    stopped_every(7, used().path(), compact, |dir, mut journal, done| {
+    stopped_every(97, used().path(), compact, |dir, mut journal, done| {
         journal.append(&records(9..10)).unwrap();
         let first = if done.is_ok() { 8 } else { 5 };
         assert_eq!(content(&open(dir.path())), (first, 9));
@@ -202,6 +206,17 @@ fn a_torn_tail_whose_cutting_is_killed_stays_a_torn_tail() {
             return;
         }
     }
+}
+
+#[test]
+fn a_spare_file_that_vanished_is_made_again() {
+    let (dir, mut journal) = begun();
+    journal.append(&records(1..3)).unwrap();
+    fs::remove_file(file::path(dir.path(), 1)).unwrap();
+    assert!(!journal.vanished());
+    journal.compact(&snapshot(2), &origin(), 5, 0).unwrap();
+    journal.append(&records(3..4)).unwrap();
+    assert_eq!(content(&open(dir.path())), (2, 3));
 }
 
 #[test]
