@@ -4,6 +4,7 @@ mod compaction;
 mod damage;
 mod full;
 mod killed;
+mod lives;
 mod model;
 
 use std::fs;
