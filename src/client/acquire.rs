@@ -71,13 +71,21 @@ impl Client {
         let mut asked = Acquire { owner_fd: owner.map(|_| 0), ..request.clone() };
         let mut pauses = Pauses::new();
         loop {
-            match self.acquire_once(&asked, owner, until, progress) {
+            let mut told = false;
+            let on_progress = &mut |word: Option<&Progress>| {
+                told |= word.is_some();
+                progress(word);
+            };
+            match self.acquire_once(&asked, owner, until, on_progress) {
                 Ok(acquired) => return Ok(acquired),
                 Err(Broken::Failed(error)) => return Err(error),
                 Err(Broken::Lost(_)) if until.is_past(RETRY_MS_MIN) => {
                     return Err(ClientError::Gone);
                 }
                 Err(Broken::Lost(_)) => {}
+            }
+            if told {
+                pauses = Pauses::new();
             }
             pauses.pause();
             asked.wait_ms = until.left_ms(request.wait_ms);

@@ -27,11 +27,11 @@ use super::{ClientError, Options, Start};
 /// How long a daemon may take to come up.
 const START_MAX: Duration = Duration::from_secs(10);
 
-/// Between two attempts to connect while a daemon comes up. Not all clients the same, or a hundred
-/// would knock at once.
-fn pause() -> Duration {
-    Duration::from_millis(5 + u64::from(std::process::id() % 6))
-}
+/// The first pause between two attempts while a daemon comes up, which takes some 20 ms.
+const PAUSE_MIN: Duration = Duration::from_millis(5);
+
+/// The longest: thousands of waiters that lost their daemon must leave it room to come up.
+const PAUSE_MAX: Duration = Duration::from_millis(200);
 
 /// Connects for the first time.
 pub(super) fn connect_first(place: &Place, options: &Options) -> Result<Connection, ClientError> {
@@ -52,19 +52,25 @@ fn connect_within(
 ) -> Result<Connection, ClientError> {
     let starts = options.start == Start::IfNeeded && place.rule != Rule::Shared;
     let deadline = Instant::now() + if starts { START_MAX } else { wait };
+    let mut pause = PAUSE_MIN;
     loop {
-        if check_dir(place, starts)? == Dir::Ready
+        if check_dir(place, false)? == Dir::Ready
             && let Some(connection) = knock(place, options)?
         {
             return Ok(connection);
         }
-        if starts && let Some(connection) = start::attempt(place, options)? {
+        if starts
+            && check_dir(place, true)? == Dir::Ready
+            && let Some(connection) = start::attempt(place, options)?
+        {
             return Ok(connection);
         }
         if Instant::now() >= deadline {
             return Err(not_there(place, starts));
         }
-        thread::sleep(pause());
+        // Not all the same, or they would knock at once.
+        thread::sleep(pause + pause * (std::process::id() % 8) / 8);
+        pause = (pause * 3 / 2).min(PAUSE_MAX);
     }
 }
 

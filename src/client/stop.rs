@@ -32,7 +32,9 @@ impl Client {
         // Under socket activation the listener is somebody else, and in another pid namespace the
         // daemon has another number: only where both agree does the number name the daemon.
         let listener = connection.pid();
-        let watched = listener.and_then(|pid| Pidfd::open(pid).ok());
+        // A daemon in a thread of this process does not take it along.
+        let elsewhere = listener.filter(|pid| *pid != std::process::id());
+        let watched = elsewhere.and_then(|pid| Pidfd::open(pid).ok());
         connection.send("Stop", stop, Replies::One, None, answer)?;
         let stopping: Stopping = parameters(connection.reply(answer)?)?;
         let ended = match watched {
