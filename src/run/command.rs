@@ -53,10 +53,14 @@ impl Command {
 impl NotRun {
     /// What a failed exec means.
     pub(super) fn after_exec(command: &Command, error: io::Error) -> Self {
-        let code = if error.raw_os_error() == Some(libc::ENOENT) {
-            OwnCode::NotFound
-        } else {
-            OwnCode::NotExecutable
+        let (code, error) = match error.raw_os_error() {
+            Some(libc::ENOENT) if command.file.exists() => {
+                // So does every shell: 127, though the file itself is there.
+                let text = "its interpreter was not found";
+                (OwnCode::NotFound, io::Error::new(io::ErrorKind::NotFound, text))
+            }
+            Some(libc::ENOENT) => (OwnCode::NotFound, error),
+            _ => (OwnCode::NotExecutable, error),
         };
         Self { command: command.argv.first().cloned().unwrap_or_default(), code, error }
     }
@@ -65,10 +69,10 @@ impl NotRun {
 impl fmt::Display for NotRun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.command.to_string_lossy();
-        match self.code {
-            OwnCode::NotFound => write!(f, "{name}: command not found"),
-            _ => write!(f, "{name}: cannot be executed: {}", self.error),
+        if self.code == OwnCode::NotFound && self.error.get_ref().is_none() {
+            return write!(f, "{name}: command not found");
         }
+        write!(f, "{name}: cannot be executed: {}", self.error)
     }
 }
 
@@ -89,6 +93,15 @@ mod tests {
         for errno in [libc::EACCES, libc::E2BIG, libc::ENOTDIR, libc::ENOMEM, libc::ETXTBSY] {
             assert_eq!(failed(errno).code, OwnCode::NotExecutable, "errno {errno}");
         }
+    }
+
+    #[test]
+    fn a_file_whose_interpreter_is_missing_is_127_and_says_so() {
+        let command = Command { file: "/dev/null".into(), argv: vec!["x".into()] };
+        let error = io::Error::from_raw_os_error(libc::ENOENT);
+        let not_run = NotRun::after_exec(&command, error);
+        assert_eq!(not_run.code, OwnCode::NotFound);
+        assert_eq!(not_run.to_string(), "x: cannot be executed: its interpreter was not found");
     }
 
     #[test]
