@@ -1,6 +1,6 @@
 //! What the journal does to the disk: the few calls through which every change goes.
 //!
-//! Tests stop the journal before, after and within each of them (see [`fault`]).
+//! Tests stop the journal before, after and within each of them (see `fault`).
 
 use std::fs::{self, File};
 use std::io;

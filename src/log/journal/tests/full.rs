@@ -142,3 +142,29 @@ fn full_disk() {
     );
     assert_eq!(names(&second), Vec::<String>::new());
 }
+
+#[test]
+fn a_limit_on_the_size_of_files_is_an_error_like_a_full_disk() {
+    // Less than a file of the journal; the daemon ignores SIGXFSZ.
+    rerun::run("log::journal::tests::full::limited", "trap '' XFSZ; ulimit -f 1500;");
+}
+
+#[test]
+#[ignore = "a scene"]
+fn limited() {
+    if !rerun::plays("log::journal::tests::full::limited") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let error = Journal::open(dir.path()).unwrap_err();
+    assert!(
+        matches!(&error, OpenError::Io { error, .. } if error.kind() == io::ErrorKind::FileTooLarge)
+    );
+    assert_eq!(names(dir.path()), Vec::<String>::new());
+    let mut journal = open(dir.path()).journal;
+    journal.compact(&snapshot(0), &origin(), 5, 0).unwrap();
+    let no_room = journal.admit(0, FILE_BYTES).unwrap_err();
+    assert_eq!(no_room.error.kind(), io::ErrorKind::FileTooLarge, "{no_room}");
+    journal.append(&records(1..3)).unwrap();
+    assert_eq!(open(dir.path()).records, records(1..3));
+}
