@@ -23,6 +23,9 @@ pub(super) fn refusal(why: &Refusal, request: &Request, report: Option<&KeyRepor
         ),
         Refusal::Kind { in_use, .. } => wrong_kind(key, *in_use, stated_kind(item)),
         Refusal::Slots { lock, .. } => wrong_slots(item, *lock),
+        Refusal::TooLarge { capacity: 0, .. } => {
+            refused("full", format!("`{key}` admits nobody: the stated view has 0 buckets"))
+        }
         Refusal::TooLarge { capacity, .. } => Failure::new(
             ErrorName::BadRequest,
             format!("{} of `{key}` can never fit into {capacity}", slots(count(item))),
