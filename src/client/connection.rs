@@ -32,6 +32,8 @@ pub(super) struct Connection {
     socket: OwnedFd,
     decoder: Decoder,
     received: Vec<OwnedFd>,
+    /// The daemon closed its end before it had the whole call.
+    cut: bool,
 }
 
 /// A call as it is sent; borrows what [`Call`](crate::protocol::Call) owns.
@@ -54,12 +56,12 @@ pub(super) enum Replies {
 
 impl Connection {
     pub(super) fn new(socket: OwnedFd) -> Self {
-        Self { socket, decoder: Decoder::new(REPLY_BYTES_MAX), received: Vec::new() }
+        Self { socket, decoder: Decoder::new(REPLY_BYTES_MAX), received: Vec::new(), cut: false }
     }
 
     /// Sends a call; the pidfd goes with its first byte.
     pub(super) fn send<P: Serialize>(
-        &self,
+        &mut self,
         method: &str,
         parameters: &P,
         replies: Replies,
@@ -89,6 +91,11 @@ impl Connection {
                     silence += self.slice(PollFlags::POLLOUT, answer - silence)?;
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                // It may have said why: that it has too many connections, say.
+                Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {
+                    self.cut = true;
+                    return Ok(());
+                }
                 Err(error) => return Err(Broken::from_socket(error)),
             }
         }
@@ -123,6 +130,7 @@ impl Connection {
         let mut buffer = [0; READ_BYTES];
         let flags = libc::MSG_DONTWAIT;
         match fds::receive(self.socket.as_fd(), &mut buffer, &mut self.received, flags) {
+            Ok(0) if self.cut => return Err(Broken::Lost(Lost::Undone)),
             Ok(0) => return Err(Broken::Lost(Lost::Unknown)),
             Ok(count) => self.decoder.feed(&buffer[..count]),
             Err(error) => match error.kind() {

@@ -74,10 +74,10 @@ pub(super) enum Lost {
 
 impl Broken {
     /// An error at the socket. ECONNRESET means that the daemon's end was closed over bytes that
-    /// nobody read (`unix_release_sock` in the kernel), EPIPE that it was closed before.
+    /// nobody read (`unix_release_sock` in the kernel).
     pub(super) fn from_socket(error: io::Error) -> Self {
         match error.raw_os_error() {
-            Some(libc::ECONNRESET | libc::EPIPE | libc::ENOTCONN) => Self::Lost(Lost::Undone),
+            Some(libc::ECONNRESET) => Self::Lost(Lost::Undone),
             _ => Self::Failed(error.into()),
         }
     }

@@ -207,6 +207,38 @@ fn a_release_that_nobody_read_or_that_a_stopping_daemon_refused_is_sent_again() 
 }
 
 #[test]
+fn what_a_daemon_says_that_hangs_up_before_the_call_is_heard() {
+    let scratch = Scratch::new();
+    let daemon = scratch.daemon(|listener| {
+        let parameters = json!({ "message": "too many" });
+        accept(&listener).refuse("io.canal.Lock.TooManyConnections", parameters);
+    });
+    let mut client = Client::connect(&scratch.place, patient()).unwrap();
+    daemon.join().unwrap();
+    let error = client.release(&release(), None).unwrap_err();
+    let ClientError::Failure(failure) = error else { panic!("{error:?}") };
+    assert_eq!(failure.name, ErrorName::TooManyConnections);
+}
+
+#[test]
+fn a_release_to_a_daemon_that_has_hung_up_is_sent_to_the_next() {
+    let scratch = Scratch::new();
+    let first = scratch.daemon(|listener| {
+        drop(accept(&listener));
+        listener
+    });
+    let mut client = Client::connect(&scratch.place, patient()).unwrap();
+    let listener = first.join().unwrap();
+    let second = std::thread::spawn(move || {
+        let mut peer = accept(&listener);
+        peer.call();
+        peer.reply(json!({ "released": [] }));
+    });
+    client.release(&release(), None).unwrap();
+    second.join().unwrap();
+}
+
+#[test]
 fn a_confirmation_is_sent_until_a_daemon_takes_it() {
     let scratch = Scratch::new();
     let confirm = Confirm { tag: tag().unwrap() };
