@@ -29,7 +29,7 @@ fn a_wrong_command_line_is_125_one_line_and_a_hint() {
         (&["run", "-k", "x", "--per", "0", "true"], "--per 0: must be at least 1"),
         (
             &["run", "-k", "x", "--per", "1", "--buckets", "-1", "true"],
-            "--buckets -1: -1 is negative",
+            "--buckets -1: must not be negative",
         ),
         (&["run", "-k", "x", "--slots", "0", "true"], "--slots 0: must be at least 1"),
         (&["run", "-k", "x", "--count", "0", "true"], "--count 0: must be at least 1"),

@@ -8,6 +8,12 @@ pub(crate) fn clean(text: &str) -> String {
     text.chars().map(|c| if steers(c) { '?' } else { c }).collect()
 }
 
+/// A command line as one line: what is between its words, such as the newlines of a script, becomes
+/// a blank.
+pub(crate) fn command_line(text: &str) -> String {
+    clean(&text.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
 fn steers(c: char) -> bool {
     // Line and paragraph separators, marks and overrides of direction, zero-width characters.
     c.is_control()
@@ -61,6 +67,7 @@ mod tests {
     fn nothing_that_steers_a_terminal_survives() {
         assert_eq!(clean("a\x1b[2Jb\nc\td\u{202e}e\u{9b}f"), "a?[2Jb?c?d?e?f");
         assert_eq!(clean("Größe 漢字 ✓"), "Größe 漢字 ✓");
+        assert_eq!(command_line("sh -c  a\n\tb\x1b;\r\n"), "sh -c a b?;");
     }
 
     #[test]

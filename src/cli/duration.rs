@@ -15,12 +15,12 @@ pub(crate) enum Length {
 
 /// Reads `10`, `0.5`, `500ms`, `10m`, `1h30m`, `2d` or `infinity`; a bare number means seconds.
 pub(crate) fn parse(text: &str) -> Result<Length, String> {
-    let expected = || format!("`{text}` is not a duration; it looks like 10, 0.5, 500ms or 1h30m");
+    let expected = || "not a duration; one looks like 10, 0.5, 500ms or 1h30m".to_owned();
     if text == "infinity" {
         return Ok(Length::Infinite);
     }
     if text.starts_with('-') {
-        return Err(format!("`{text}` is negative"));
+        return Err("must not be negative".to_owned());
     }
     // ISO 8601 and `3 days ago` are jiff's, not ours.
     let plain = text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b' '));
@@ -32,7 +32,7 @@ pub(crate) fn parse(text: &str) -> Result<Length, String> {
     let unit = if bare { "s" } else { "" };
     let span: Span = format!("{zero}{text}{unit}").parse().map_err(|_| expected())?;
     let length = span.to_duration(SpanRelativeTo::days_are_24_hours()).map_err(|_| expected())?;
-    Duration::try_from(length).map(Length::Finite).map_err(|_| format!("`{text}` is negative"))
+    Duration::try_from(length).map(Length::Finite).map_err(|_| expected())
 }
 
 /// As [`parse`], and more than nothing.
@@ -97,9 +97,9 @@ mod tests {
     #[test]
     fn what_is_no_duration_says_what_one_looks_like() {
         for text in ["", "x", "10x", "inf", "nan", "1e3", "PT5M", "1mo", "1y", ".", "1..2"] {
-            assert!(parse(text).unwrap_err().contains("it looks like 10, 0.5"), "{text}");
+            assert!(parse(text).unwrap_err().contains("one looks like 10, 0.5"), "{text}");
         }
-        assert_eq!(parse("-5").unwrap_err(), "`-5` is negative");
+        assert_eq!(parse("-5").unwrap_err(), "must not be negative");
         assert!(parse("99999999999999999999").is_err());
         assert!(parse_some("0").unwrap_err().contains("more than 0"));
     }

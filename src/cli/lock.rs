@@ -77,8 +77,8 @@ fn view_of(text: &str) -> Result<View, String> {
         |why: String| format!("`={text}`: {why}; a view is `=4` (slots) or `=3x2` (per x buckets)");
     match text.split_once('x') {
         Some((per, buckets)) => Ok(View::Canal {
-            per: positive(per).map_err(|why| wrong(format!("per {why}")))?,
-            buckets: number(buckets).map_err(wrong)?,
+            per: positive(per).map_err(|why| wrong(format!("per: {why}")))?,
+            buckets: number(buckets).map_err(|why| wrong(format!("buckets: {why}")))?,
         }),
         None => Ok(View::Slots { slots: positive(text).map_err(wrong)? }),
     }
@@ -229,16 +229,16 @@ mod tests {
             ("/a/b", "a key does not begin with `/`; use `a/b`"),
             ("a/", "a key does not end with `/`; use `a`"),
             ("a\nb", "U+000A"),
-            ("db=", "`` is not a whole number; a view is `=4` (slots) or `=3x2`"),
-            ("db=x", "per `` is not a whole number"),
-            ("db=prod", "`prod` is not a whole number; a view is"),
+            ("db=", "`=`: not a whole number; a view is `=4` (slots) or `=3x2`"),
+            ("db=x", "`=x`: per: not a whole number; a view is"),
+            ("db=prod", "`=prod`: not a whole number; a view is"),
             ("db=0", "must be at least 1"),
-            ("db=-1", "-1 is negative"),
-            ("db=0x2", "per must be at least 1"),
-            ("db=3x-1", "-1 is negative"),
+            ("db=-1", "`=-1`: must not be negative"),
+            ("db=0x2", "per: must be at least 1"),
+            ("db=3x-1", "`=3x-1`: buckets: must not be negative"),
             ("db:0", "must be at least 1"),
             ("db:x", "what follows `:` is how many slots to take"),
-            ("a:1=2", "`1=2` is not a whole number"),
+            ("a:1=2", "`:1=2`: not a whole number; what follows"),
         ] {
             let error = text.parse::<KeyArg>().unwrap_err();
             assert!(error.contains(why), "{text}: {error}");

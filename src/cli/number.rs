@@ -1,15 +1,16 @@
-//! Numbers on the command line.
+//! Numbers on the command line. What is wrong with one is said without the number: the option and
+//! what stood after it come before.
 
 /// A whole number that is not negative.
 pub(crate) fn number(text: &str) -> Result<u64, String> {
     let digits = text.strip_prefix('-').unwrap_or(text);
     if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
-        return Err(format!("`{text}` is not a whole number"));
+        return Err("not a whole number".to_owned());
     }
     if digits.len() < text.len() {
-        return Err(format!("{text} is negative"));
+        return Err("must not be negative".to_owned());
     }
-    text.parse().map_err(|_| format!("{text} is too large"))
+    text.parse().map_err(|_| "too large".to_owned())
 }
 
 /// A whole number that is at least 1.
@@ -25,7 +26,7 @@ pub(crate) fn pid(text: &str) -> Result<u32, String> {
     match number(text)? {
         0 => Err("there is no process 0".to_owned()),
         1 => Err("process 1 never ends, and neither would its lock".to_owned()),
-        n => u32::try_from(n).map_err(|_| format!("{text} is too large")),
+        n => u32::try_from(n).map_err(|_| "too large".to_owned()),
     }
 }
 
@@ -36,9 +37,7 @@ pub(crate) fn exit_code(text: &str) -> Result<u8, String> {
 
 /// A priority, which may be negative.
 pub(crate) fn priority(text: &str) -> Result<i32, String> {
-    text.parse().map_err(|_| {
-        format!("`{text}` is not a whole number between {} and {}", i32::MIN, i32::MAX)
-    })
+    text.parse().map_err(|_| format!("not a whole number between {} and {}", i32::MIN, i32::MAX))
 }
 
 #[cfg(test)]
@@ -50,13 +49,11 @@ mod tests {
         let error = |text| number(text).unwrap_err();
         assert_eq!(number("0"), Ok(0));
         assert_eq!(number("18446744073709551615"), Ok(u64::MAX));
-        assert_eq!(error("18446744073709551616"), "18446744073709551616 is too large");
-        assert_eq!(error("-1"), "-1 is negative");
-        assert_eq!(error(""), "`` is not a whole number");
-        assert_eq!(error("-"), "`-` is not a whole number");
-        assert_eq!(error("+1"), "`+1` is not a whole number");
-        assert_eq!(error("1.5"), "`1.5` is not a whole number");
-        assert_eq!(error("--1"), "`--1` is not a whole number");
+        assert_eq!(error("18446744073709551616"), "too large");
+        assert_eq!(error("-1"), "must not be negative");
+        for text in ["", "-", "+1", "1.5", "--1", " 1"] {
+            assert_eq!(error(text), "not a whole number", "{text}");
+        }
     }
 
     #[test]

@@ -11,7 +11,8 @@ use super::say::Voice;
 use super::usage::wrong;
 use super::when::Now;
 use super::who::{COMMAND_COLUMNS, holder};
-use crate::protocol::{Release, Released};
+use crate::client::ClientError;
+use crate::protocol::{ErrorName, Release, Released};
 
 pub(crate) fn run(args: &ReleaseArgs, global: &Global, voice: Voice) -> Result<ExitCode, Failed> {
     let release = what(args)?;
@@ -19,7 +20,7 @@ pub(crate) fn run(args: &ReleaseArgs, global: &Global, voice: Voice) -> Result<E
     let mut client = connect::client(global)?;
     let released = client
         .release(&release, owner.as_ref().map(|owner| &owner.pidfd))
-        .map_err(connect::failed)?;
+        .map_err(|error| explained(error, owner.as_ref()))?;
     if args.json {
         output::print(&output::json(&released)?)?;
     }
@@ -29,6 +30,19 @@ pub(crate) fn run(args: &ReleaseArgs, global: &Global, voice: Voice) -> Result<E
         say(voice, &line);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// That the parent is meant where nobody is named is not obvious in a pipe or a subshell.
+fn explained(error: ClientError, owner: Option<&Owner>) -> Failed {
+    let not_held = matches!(&error, ClientError::Failure(f) if f.name == ErrorName::NotHeld);
+    let failed = connect::failed(error);
+    match owner {
+        Some(owner) if not_held && owner.by_default => failed.hint(format!(
+            "without --pid the parent is meant, {}; name another with --pid",
+            owner.shown()
+        )),
+        _ => failed,
+    }
 }
 
 /// Exactly one of KEY, --all and --force --token says what.

@@ -7,8 +7,12 @@ use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use super::args::Cli;
+use super::clean::cut;
 use super::failed::Failed;
 use super::say::Voice;
+
+/// Of a wrong value so much is shown.
+const VALUE_COLUMNS: usize = 40;
 
 /// Answers what clap did not take for a command line: help and version are printed and are a
 /// success, everything else is a usage error (125).
@@ -73,7 +77,7 @@ fn message(error: &clap::Error) -> String {
         }
         ErrorKind::ValueValidation => {
             let why = std::error::Error::source(error).map(ToString::to_string);
-            format!("{arg} {value}: {}", why.unwrap_or_default())
+            format!("{arg} {}: {}", shown(&value), why.unwrap_or_default())
         }
         ErrorKind::ArgumentConflict => {
             let prior = name_of(&text(error, ContextKind::PriorArg));
@@ -112,6 +116,11 @@ fn text(error: &clap::Error, kind: ContextKind) -> String {
         Some(ContextValue::Strings(texts)) => texts.join(", "),
         _ => String::new(),
     }
+}
+
+/// A value as it stands in a message: not invisible, and not of any length.
+fn shown(value: &str) -> String {
+    if value.is_empty() { "''".to_owned() } else { cut(value, VALUE_COLUMNS) }
 }
 
 /// `--per <P>` is `--per`, `<SHELL>` is SHELL.
@@ -157,16 +166,16 @@ mod tests {
             (&["rum"], "unknown command `rum`"),
             (&["run", "-k"], "--key needs a value"),
             (&["run", "--per", "0"], "--per 0: must be at least 1"),
-            (&["run", "--buckets", "-1"], "--buckets -1: -1 is negative"),
-            (&["run", "-j", "-1"], "--slots -1: -1 is negative"),
-            (&["run", "-w", "-5"], "--wait -5: `-5` is negative"),
+            (&["run", "--buckets", "-1"], "--buckets -1: must not be negative"),
+            (&["run", "-j", "-1"], "--slots -1: must not be negative"),
+            (&["run", "-w", "-5"], "--wait -5: must not be negative"),
             (&["run", "-E", "256"], "--conflict-exit-code 256: an exit code is 0 to 255"),
             (&["run", "-k", "/a"], "--key /a: a key does not begin with `/`; use `a`"),
             (&["run", "-n", "-w", "3"], "--no-wait and --wait cannot be given together"),
             (&["run", "-n", "-n"], "--no-wait is given twice"),
             (
                 &["run", "--signal", "NOPE"],
-                "--signal NOPE: `NOPE` is not a signal; it looks like TERM, SIGTERM or 15",
+                "--signal NOPE: not a signal; one looks like TERM, SIGTERM or 15",
             ),
             (
                 &["acquire", "--pid", "1"],

@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nix::unistd::{getpgrp, tcgetpgrp};
 use terminal_size::{Width, terminal_size_of};
 
-use super::clean::{clean, width};
+use super::clean::{clean, command_line, width};
 use super::say::Voice;
 use super::when::Now;
 use super::who::{COMMAND_COLUMNS, holder, ordinal};
@@ -114,7 +114,7 @@ fn fitted(progress: &Progress, columns: Option<usize>, now: &Now) -> String {
         return text;
     }
     let command = progress.holders.first().and_then(|one| one.command.as_deref());
-    let shown = command.map_or(0, |command| width(&clean(command)).min(COMMAND_COLUMNS));
+    let shown = command.map_or(0, |command| width(&command_line(command)).min(COMMAND_COLUMNS));
     sentence(progress, shown.saturating_sub(over).max(COMMAND_COLUMNS_MIN), now)
 }
 

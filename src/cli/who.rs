@@ -1,6 +1,6 @@
 //! Holders and places in queues, in words.
 
-use super::clean::{clean, cut};
+use super::clean::{command_line, cut};
 use super::user;
 use super::when::Now;
 use crate::protocol::HolderShown;
@@ -13,7 +13,7 @@ pub(crate) fn holder(holder: &HolderShown, command_columns: usize, now: &Now) ->
     let who = format!("({}, for {})", user::name(holder.uid), now.age(&holder.since));
     let pid = process(holder.pid);
     match &holder.command {
-        Some(command) => format!("{pid} `{}` {who}", cut(&clean(command), command_columns)),
+        Some(command) => format!("{pid} `{}` {who}", cut(&command_line(command), command_columns)),
         None => format!("{pid} {who}"),
     }
 }

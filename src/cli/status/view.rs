@@ -3,7 +3,7 @@
 use anstyle::{AnsiColor, Style};
 
 use super::page::Page;
-use crate::cli::clean::clean;
+use crate::cli::clean::{clean, command_line};
 use crate::cli::user;
 use crate::cli::when::Now;
 use crate::cli::who::plural;
@@ -193,7 +193,7 @@ fn number(pid: u32) -> String {
 }
 
 fn command(command: Option<&String>) -> String {
-    command.map_or_else(|| "(not yours to see)".to_owned(), |command| clean(command))
+    command.map_or_else(|| "(not yours to see)".to_owned(), |command| command_line(command))
 }
 
 /// `0-3,7`.
