@@ -7,8 +7,9 @@ use super::lock::LockArgs;
 use super::say::Voice;
 use super::wait::WaitArgs;
 use super::waiting::Waiting;
+use super::who;
 use crate::client::{self, Acquired, Client, ClientError};
-use crate::protocol::{Acquire, ErrorName, Failure};
+use crate::protocol::{Acquire, ErrorName, Failure, Grant};
 use crate::sys::pidfd::Pidfd;
 
 /// Of a command line so much is told to the daemon, in columns.
@@ -49,10 +50,22 @@ pub(crate) fn obtain(
     let result = client.acquire(request, owner, &mut |progress| waiting.update(progress));
     waiting.end();
     match result {
-        Ok(acquired) => Ok((client, acquired)),
+        Ok(acquired) => {
+            voice.detail(&granted(&acquired.grant));
+            Ok((client, acquired))
+        }
         Err(ClientError::Failure(failure)) if failure.name == ErrorName::Refused => {
             Err(NotAcquired::Refused(failure))
         }
         Err(error) => Err(NotAcquired::Failed(connect::failed(error))),
     }
+}
+
+/// `acquired db slot 4 (5 held), gpu slot 0-1 (2 held), token 77`.
+fn granted(grant: &Grant) -> String {
+    let keys = grant.keys.iter().map(|key| {
+        let slots: Vec<_> = key.slots.iter().map(|slot| slot.slot).collect();
+        format!("{} slot {} ({} held)", key.key, who::slots(&slots), key.acquired)
+    });
+    format!("acquired {}, token {}", keys.collect::<Vec<_>>().join(", "), grant.token)
 }

@@ -1,5 +1,6 @@
 //! What is wrong with a command line, in one line and a hint instead of clap's paragraphs.
 
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -19,8 +20,19 @@ const VALUE_COLUMNS: usize = 40;
 pub(crate) fn report(error: &clap::Error) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => print(error),
-        _ => explain(error, std::env::args().skip(1)).report(Voice::Normal),
+        _ => {
+            let voice = if quiet(std::env::args_os()) { Voice::Quiet } else { Voice::Normal };
+            // An argument of the command need not be UTF-8.
+            let words = std::env::args_os().skip(1).filter_map(|word| word.into_string().ok());
+            explain(error, words).report(voice)
+        }
     }
+}
+
+/// Whether the arguments, up to what is wrong in them, ask for silence.
+fn quiet(args: impl Iterator<Item = OsString>) -> bool {
+    let understood = Cli::command().ignore_errors(true).try_get_matches_from(args);
+    understood.is_ok_and(|matches| matches.get_flag("quiet"))
 }
 
 /// `canal` alone.
@@ -194,6 +206,22 @@ mod tests {
             (&["renew"], "unknown command `renew`"),
         ] {
             assert_eq!(said(args).0, message, "{args:?}");
+        }
+    }
+
+    #[test]
+    fn quiet_is_understood_before_what_is_wrong() {
+        let asks = |line: &str| quiet(line.split(' ').map(OsString::from));
+        for line in [
+            "canal -q run --bogus",
+            "canal run -q --bogus",
+            "canal run --quiet -k /x true",
+            "canal -q rum",
+        ] {
+            assert!(asks(line), "{line}");
+        }
+        for line in ["canal run --bogus", "canal run --bogus -k x make -q", "canal run -- x -q"] {
+            assert!(!asks(line), "{line}");
         }
     }
 

@@ -43,6 +43,21 @@ pub(crate) fn plural(n: u64, one: &str, many: &str) -> String {
     format!("{n} {}", if n == 1 { one } else { many })
 }
 
+/// Slot numbers: `0-3,7`.
+pub(crate) fn slots(slots: &[u64]) -> String {
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    for &slot in slots {
+        match ranges.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(slot) => *last = slot,
+            _ => ranges.push((slot, slot)),
+        }
+    }
+    let shown = ranges.iter().map(|&(first, last)| {
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
+    });
+    shown.collect::<Vec<_>>().join(",")
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -89,5 +104,13 @@ pub(crate) mod tests {
                 "1003rd"
             ]
         );
+    }
+
+    #[test]
+    fn slots_are_shown_as_ranges() {
+        assert_eq!(slots(&[]), "");
+        assert_eq!(slots(&[0]), "0");
+        assert_eq!(slots(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
+        assert_eq!(slots(&[u64::MAX]), u64::MAX.to_string());
     }
 }

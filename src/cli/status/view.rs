@@ -6,7 +6,7 @@ use super::page::Page;
 use crate::cli::clean::{clean, command_line};
 use crate::cli::user;
 use crate::cli::when::Now;
-use crate::cli::who::plural;
+use crate::cli::who::{plural, slots};
 use crate::core::Kind;
 use crate::protocol::{DaemonShown, HolderShown, KeyShown, Status, WaiterShown};
 
@@ -194,21 +194,6 @@ fn number(pid: u32) -> String {
 
 fn command(command: Option<&String>) -> String {
     command.map_or_else(|| "(not yours to see)".to_owned(), |command| command_line(command))
-}
-
-/// `0-3,7`.
-fn slots(slots: &[u64]) -> String {
-    let mut ranges: Vec<(u64, u64)> = Vec::new();
-    for &slot in slots {
-        match ranges.last_mut() {
-            Some((_, last)) if last.checked_add(1) == Some(slot) => *last = slot,
-            _ => ranges.push((slot, slot)),
-        }
-    }
-    let shown = ranges.iter().map(|&(first, last)| {
-        if first == last { first.to_string() } else { format!("{first}-{last}") }
-    });
-    shown.collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]

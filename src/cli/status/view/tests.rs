@@ -143,11 +143,3 @@ fn a_summary_names_what_is_special() {
     (one.kind, one.capacity, one.waiting) = (None, None, 2);
     assert_eq!(summary(&one), "unused, 0 held, 2 waiting, stored");
 }
-
-#[test]
-fn slots_are_shown_as_ranges() {
-    assert_eq!(slots(&[]), "");
-    assert_eq!(slots(&[0]), "0");
-    assert_eq!(slots(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
-    assert_eq!(slots(&[u64::MAX]), u64::MAX.to_string());
-}
