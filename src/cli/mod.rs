@@ -1,6 +1,6 @@
 //! The command line: one file per subcommand, and what they share.
 //!
-//! Data goes to stdout, canal's own words go to stderr through [`say`], and every way to end is
+//! Data goes to stdout, canal's own words go to stderr through `say`, and every way to end is
 //! one of the codes in [`OwnCode`](crate::run::OwnCode).
 
 mod acquire;
