@@ -1,0 +1,184 @@
+//! Who is let in, and in which order.
+
+use std::process::Stdio;
+use std::time::Instant;
+
+use nix::sys::signal::Signal;
+
+use crate::process::Proc;
+use crate::record::{Events, recorded};
+use crate::world::World;
+
+#[test]
+fn five_hundred_runs_in_a_row_never_conflict() {
+    let world = World::with_daemon();
+    let script = "i=0; while [ $i -lt 500 ]; do
+        canal run -n -k x -- true || { echo \"run $i: $?\"; exit 1; }
+        i=$((i + 1))
+    done";
+    let ended = world.sh(script).end().code(0);
+    assert_eq!((ended.stdout.as_str(), ended.stderr.as_str()), ("", ""));
+    world.until_idle();
+}
+
+#[test]
+fn a_lock_is_free_as_soon_as_the_shell_has_seen_the_command_end() {
+    let world = World::with_daemon();
+    // A command that is killed, and one whose output is closed before it ends.
+    let script = "i=0; while [ $i -lt 50 ]; do
+        canal run -n -k x -- sh -c 'kill -9 $$' || [ $? -eq 137 ] || exit 1
+        canal run -n -k x -- sh -c 'exec >&-; exit 3' | cat
+        canal run -n -k x -- true || exit 2
+        i=$((i + 1))
+    done";
+    let ended = world.program("bash", ["-c", script]).end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+}
+
+#[test]
+fn fifty_waiters_on_one_slot_run_in_the_order_of_their_arrival() {
+    let world = World::with_daemon();
+    let holder = world.holder(&["-k", "x"]);
+    let names: Vec<String> = (0..50).map(|i| i.to_string()).collect();
+    let body = recorded(":");
+    let waiters: Vec<Proc> =
+        names.iter().map(|name| world.waiter("x", &[], &["sh", "-c", &body, "sh", name])).collect();
+    holder.finish().code(0);
+    for waiter in waiters {
+        waiter.end().code(0);
+    }
+    let events = Events::of(&world);
+    assert_eq!(events.started(), names);
+    assert_eq!(events.most_at_once(), 1);
+}
+
+#[test]
+fn three_slots_are_never_held_by_more_than_three_commands() {
+    let world = World::with_daemon();
+    let begun = Instant::now();
+    // Each waits for a byte, so that it is known that three of them do run at the same time.
+    let body = recorded("sleep 0.02");
+    let spawn = |i: usize| {
+        let name = i.to_string();
+        world
+            .canal(["run", "-k", "x", "--slots", "3", "--", "sh", "-c", &body, "sh", &name])
+            .spawn()
+    };
+    let all: Vec<Proc> = (0..60).map(spawn).collect();
+    for one in all {
+        one.end().code(0);
+    }
+    let events = Events::of(&world);
+    assert_eq!(events.ended(), 60);
+    assert_eq!(events.most_at_once(), 3, "in {:?}", begun.elapsed());
+    world.until_idle();
+}
+
+#[test]
+fn slots_are_never_in_two_hands_and_the_lowest_free_one_is_taken() {
+    let world = World::with_daemon();
+    let print = "echo \"$CANAL_SLOT $CANAL_BUCKET $CANAL_SLOTS $CANAL_KEY\"; cat";
+    let hold = || {
+        let lock = ["run", "-k", "gpu", "--per", "2", "--buckets", "2", "--", "sh", "-c", print];
+        world.canal(lock).stdin(Stdio::piped()).spawn()
+    };
+    let mut holders: Vec<Proc> = Vec::new();
+    for n in 1..=4 {
+        holders.push(hold());
+        world.until_held("gpu", n);
+    }
+    let fifth = hold();
+    world.until_waiting("gpu", 1);
+    holders.remove(1).finish();
+    crate::process::wait_until("the fifth runs", || !fifth.stdout().is_empty());
+    assert_eq!(fifth.stdout(), "1 0 1 gpu\n");
+    for (holder, said) in holders.iter().zip(["0 0 0 gpu\n", "2 1 2 gpu\n", "3 1 3 gpu\n"]) {
+        crate::process::wait_until("it runs", || !holder.stdout().is_empty());
+        assert_eq!(holder.stdout(), said);
+    }
+}
+
+#[test]
+fn several_slots_at_once_are_all_or_nothing() {
+    let world = World::with_daemon();
+    let one = world.holder(&["-k", "x=3"]);
+    let refused = world.canal(["run", "-n", "-k", "x=3:3", "--", "true"]).end();
+    assert_eq!(refused.code, Some(75), "{refused:?}");
+    let print = "echo $CANAL_SLOTS $CANAL_SLOT";
+    let two = world.canal(["run", "-n", "-k", "x=3:2", "--", "sh", "-c", print]).end().code(0);
+    assert_eq!(two.stdout, "1,2\n");
+    drop(one);
+}
+
+#[test]
+fn several_keys_are_taken_together_or_not_at_all() {
+    let world = World::with_daemon();
+    let b = world.holder(&["-k", "b"]);
+    let both = world.canal(["run", "-k", "a", "-k", "b", "--", "true"]).spawn();
+    world.until_waiting("b", 1);
+    assert_eq!(world.held("a"), 0, "a waiting request holds nothing");
+    b.finish();
+    both.end().code(0);
+}
+
+#[test]
+fn a_higher_priority_goes_first() {
+    let world = World::with_daemon();
+    let holder = world.holder(&["-k", "x"]);
+    let body = recorded(":");
+    let low = world.waiter("x", &[], &["sh", "-c", &body, "sh", "low"]);
+    let high = world.waiter("x", &["--priority", "5"], &["sh", "-c", &body, "sh", "high"]);
+    holder.finish();
+    high.end().code(0);
+    low.end().code(0);
+    assert_eq!(Events::of(&world).started(), ["high", "low"]);
+}
+
+#[test]
+fn a_larger_view_passes_a_waiter_that_does_not_fit_its_own() {
+    let world = World::with_daemon();
+    let holder = world.holder(&["-k", "x=1x1"]);
+    let small = world.waiter("x", &["--per", "1", "--buckets", "1"], &["true"]);
+    let large = world.canal(["run", "-n", "-k", "x=1x2", "--", "true"]).end();
+    assert_eq!(large.code, Some(0), "{large:?}");
+    holder.finish();
+    small.end().code(0);
+}
+
+#[test]
+fn no_wait_does_not_overtake_a_waiter() {
+    let world = World::with_daemon();
+    let holder = world.holder(&["-k", "x=2"]);
+    let wide = world.waiter("x", &["--slots", "2", "--count", "2"], &["true"]);
+    let newcomer = world.canal(["run", "-n", "-k", "x=2", "--", "true"]).end();
+    assert_eq!(newcomer.code, Some(75), "a free slot is barred by the waiter before it");
+    holder.finish();
+    wide.end().code(0);
+}
+
+#[test]
+fn a_wait_that_is_over_leaves_no_trace() {
+    let world = World::with_daemon();
+    let holder = world.holder(&["-k", "x"]);
+    let begun = Instant::now();
+    let late = world.canal(["run", "-w", "0.3", "-k", "x", "--", "true"]).end();
+    assert_eq!(late.code, Some(75), "{late:?}");
+    assert!(begun.elapsed().as_millis() >= 300);
+    assert_eq!(world.key("x").waiting, 0);
+    holder.finish();
+    world.until_idle();
+}
+
+#[test]
+fn an_interrupted_waiter_leaves_the_queue() {
+    let world = World::with_daemon();
+    let holder = world.holder(&["-k", "x"]);
+    for which in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGKILL] {
+        let waiter = world.waiter("x", &[], &["true"]);
+        waiter.signal(which);
+        assert_eq!(waiter.end().signal, Some(which as i32));
+        world.until_waiting("x", 0);
+    }
+    holder.finish();
+    world.until_idle();
+}

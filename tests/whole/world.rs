@@ -1,0 +1,277 @@
+//! A world of its own for each test: a folder, a socket, a daemon, and whatever the test starts.
+//!
+//! Its one invariant: when it is dropped, nothing that was started in it is left. It finds its own
+//! by a mark in their environment, and daemons (whose environment is clean) by the folder's name
+//! in their arguments, and ends them by their numbers.
+
+use std::cell::Cell;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use canal::protocol::{KeyShown, Status};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use crate::peer::Peer;
+use crate::process::{BOUND, Cmd, Proc, alive, signal, wait_until};
+
+/// The program under test.
+pub(crate) fn canal() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_canal"))
+}
+
+/// A folder with a socket, and whatever is started there.
+#[derive(Debug)]
+pub(crate) struct World {
+    folder: tempfile::TempDir,
+    files: Cell<u32>,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        let folder = tempfile::Builder::new().prefix("canal-world-").tempdir().unwrap();
+        let world = Self { folder, files: Cell::new(0) };
+        fs::DirBuilder::new().mode(0o700).create(world.runtime()).unwrap();
+        fs::create_dir(world.path("work")).unwrap();
+        world
+    }
+
+    /// A world whose daemon runs already.
+    pub(crate) fn with_daemon() -> Self {
+        let world = Self::new();
+        world.status();
+        world
+    }
+
+    /// A path in the world's folder.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The folder of the socket, the journal and so on.
+    pub(crate) fn runtime(&self) -> PathBuf {
+        self.path("run")
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.path("run/canal.sock")
+    }
+
+    /// `canal ARGS` at this world's socket.
+    pub(crate) fn canal<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Cmd<'_> {
+        self.program(canal(), args)
+    }
+
+    /// A shell script (`sh -c`), for which `canal` is in PATH.
+    pub(crate) fn sh(&self, script: &str) -> Cmd<'_> {
+        self.program("sh", ["-c", script])
+    }
+
+    /// Any program, in the folder `work`, with the environment of this world.
+    pub(crate) fn program<A: AsRef<OsStr>>(
+        &self,
+        program: impl AsRef<OsStr>,
+        args: impl IntoIterator<Item = A>,
+    ) -> Cmd<'_> {
+        let mut command = Command::new(program);
+        command.args(args);
+        for (name, _) in std::env::vars_os() {
+            if name.as_encoded_bytes().starts_with(b"CANAL_") {
+                command.env_remove(name);
+            }
+        }
+        let mut path = vec![canal().parent().unwrap().to_owned()];
+        path.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
+        command
+            .env("PATH", std::env::join_paths(path).unwrap())
+            .env("CANAL_SOCKET", self.socket())
+            .env("TEST_WORLD", self.folder.path())
+            .current_dir(self.path("work"))
+            .stdin(Stdio::null());
+        Cmd::new(self, command)
+    }
+
+    /// What `canal status --json` says; starts a daemon if none runs.
+    #[track_caller]
+    pub(crate) fn status(&self) -> Status {
+        serde_json::from_value(self.status_json()).unwrap()
+    }
+
+    #[track_caller]
+    pub(crate) fn status_json(&self) -> Value {
+        let ended = self.canal(["status", "--json"]).end();
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        serde_json::from_str(&ended.stdout).unwrap()
+    }
+
+    /// The same, asked over the socket, if a daemon answers there. Starts none.
+    pub(crate) fn look(&self) -> Option<Status> {
+        let reply = Peer::try_connect(self)?.call("Status", &Value::Null)?;
+        serde_json::from_value(reply.get("parameters")?.clone()).ok()
+    }
+
+    /// What is known of a key.
+    pub(crate) fn key(&self, key: &str) -> KeyShown {
+        let found = self.look().and_then(|s| s.keys.into_iter().find(|k| k.key == key));
+        found.unwrap_or_else(|| KeyShown {
+            key: key.to_owned(),
+            kind: None,
+            held: 0,
+            capacity: None,
+            view: None,
+            stored: false,
+            waiting: 0,
+            holders: Vec::new(),
+            waiters: Vec::new(),
+        })
+    }
+
+    /// Slots held of a key.
+    pub(crate) fn held(&self, key: &str) -> u64 {
+        self.key(key).held
+    }
+
+    #[track_caller]
+    pub(crate) fn until_held(&self, key: &str, held: u64) {
+        wait_until(&format!("{held} slots of {key} are held"), || {
+            self.look().is_some() && self.held(key) == held
+        });
+    }
+
+    #[track_caller]
+    pub(crate) fn until_waiting(&self, key: &str, waiting: u64) {
+        wait_until(&format!("{waiting} wait for {key}"), || {
+            self.look().is_some() && self.key(key).waiting == waiting
+        });
+    }
+
+    /// Nothing is held and nobody waits, by the daemon's own words.
+    #[track_caller]
+    pub(crate) fn until_idle(&self) {
+        wait_until("nothing is held and nobody waits", || {
+            // If none runs, there may be nobody left who would start one.
+            let seen = self.look().or_else(|| Some(self.status()));
+            seen.is_some_and(|s| s.keys.iter().all(|k| k.held == 0 && k.waiting == 0))
+        });
+    }
+
+    /// The process of the daemon that answers.
+    #[track_caller]
+    pub(crate) fn daemon_pid(&self) -> i32 {
+        i32::try_from(self.status().daemon.pid).unwrap()
+    }
+
+    /// Kills the daemon that answers, and waits until it is gone.
+    #[track_caller]
+    pub(crate) fn kill_daemon(&self) -> i32 {
+        let pid = self.daemon_pid();
+        signal(pid, Signal::SIGKILL);
+        wait_until("the daemon is dead", || !alive(pid));
+        pid
+    }
+
+    /// The same, but starts none, neither before nor after.
+    #[track_caller]
+    pub(crate) fn kill_daemon_quietly(&self) -> i32 {
+        let pid = self.look().expect("a daemon runs").daemon.pid.cast_signed();
+        signal(pid, Signal::SIGKILL);
+        wait_until("the daemon is dead", || !alive(pid));
+        pid
+    }
+
+    /// Starts a daemon in the foreground and waits until it answers.
+    #[track_caller]
+    pub(crate) fn daemon<'a>(&'a self, prepare: impl FnOnce(Cmd<'a>) -> Cmd<'a>) -> Proc {
+        let daemon = prepare(self.canal(["daemon"])).spawn();
+        let pid = daemon.pid();
+        wait_until("the daemon answers", || {
+            let up = self.look().is_some_and(|s| i32::try_from(s.daemon.pid) == Ok(pid));
+            up || !alive(pid)
+        });
+        daemon
+    }
+
+    /// Holds a key with a process that does nothing until it is killed or [`Proc::finish`]ed.
+    #[track_caller]
+    pub(crate) fn holder(&self, lock: &[&str]) -> Proc {
+        let mut args = vec!["run"];
+        args.extend(lock);
+        args.extend(["--", "cat"]);
+        let held = |w: &Self| w.look().map_or(0, |s| s.keys.iter().map(|k| k.held).sum::<u64>());
+        let before = held(self);
+        let holder = self.canal(args).stdin(Stdio::piped()).spawn();
+        wait_until("the holder holds", || held(self) > before);
+        holder
+    }
+
+    /// Starts `canal run LOCK -- COMMAND` and waits until it queues for `key`.
+    #[track_caller]
+    pub(crate) fn waiter(&self, key: &str, lock: &[&str], command: &[&str]) -> Proc {
+        let before = self.key(key).waiting;
+        let mut args = vec!["run", "-k", key];
+        args.extend(lock);
+        args.push("--");
+        args.extend(command);
+        let waiter = self.canal(args).spawn();
+        self.until_waiting(key, before + 1);
+        waiter
+    }
+
+    /// A file in `work`, as text; empty if it is not there.
+    pub(crate) fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path("work").join(name)).unwrap_or_default()
+    }
+
+    /// A new file for what a command prints.
+    pub(crate) fn output(&self) -> (PathBuf, File) {
+        self.files.set(self.files.get() + 1);
+        let path = self.path(&format!("output.{}", self.files.get()));
+        (path.clone(), File::create(path).unwrap())
+    }
+
+    /// The processes of this world.
+    fn processes(&self) -> Vec<i32> {
+        let mine = self.folder.path().as_os_str().as_encoded_bytes();
+        let mark = [b"TEST_WORLD=", mine].concat();
+        let numbers = fs::read_dir("/proc")
+            .unwrap()
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+        let me = std::process::id().cast_signed();
+        let of_this_world = |pid: &i32| {
+            let read = |file| fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+            let has = |bytes: &[u8], part: &[u8]| bytes.windows(part.len()).any(|w| w == part);
+            *pid != me && (has(&read("environ"), &mark) || has(&read("cmdline"), mine))
+        };
+        numbers.filter(of_this_world).collect()
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let log = fs::read_to_string(self.runtime().join("daemon.log")).unwrap_or_default();
+            let tail: Vec<&str> = log.lines().rev().take(20).collect();
+            for line in tail.iter().rev() {
+                eprintln!("daemon.log: {line}");
+            }
+        }
+        // A client that is killed may just have started a daemon: until nothing is found.
+        let begun = Instant::now();
+        loop {
+            let left = self.processes();
+            if left.is_empty() || begun.elapsed() > BOUND {
+                break;
+            }
+            for pid in left {
+                let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
