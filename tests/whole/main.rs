@@ -6,6 +6,8 @@
 #![expect(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 #![expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 
+mod examples_canal_lock;
+mod examples_sleeplocks;
 mod exit_codes;
 mod order;
 mod peer;
