@@ -6,11 +6,17 @@
 #![expect(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 #![expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 
+mod campaign;
+mod crowd;
 mod examples_canal_lock;
 mod examples_sleeplocks;
 mod exit_codes;
+mod journal_faults;
+mod kill;
 mod order;
 mod peer;
 mod process;
 mod record;
+mod rules;
+mod stopped;
 mod world;

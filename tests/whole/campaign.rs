@@ -1,0 +1,142 @@
+//! A campaign of random kills: clients run and acquire in loops, and random ones of them and the
+//! daemon are killed. From outside it is watched that no slot is ever in two hands, and that in the
+//! end nothing is held or stuck.
+//!
+//! The witness is the kernel: each command takes a flock(2) on a file named by its key and slot
+//! number, without waiting, and reports if somebody else has it. The kernel drops such a lock
+//! before it tells anybody of a process's death.
+
+use std::fs;
+use std::time::{Duration, Instant, SystemTime};
+
+use nix::sys::signal::Signal;
+
+use crate::process::{Proc, alive, installed_or_skip, wait_until};
+use crate::world::World;
+
+/// For how long things are killed.
+const CAMPAIGN: Duration = Duration::from_secs(20);
+
+/// A command that holds for a while, and says so if its slot is in somebody else's hand. One
+/// process: nothing of it is left when it is killed.
+const WITNESS: &str = r#"exec perl -e "
+    use Fcntl q(:flock);
+    my (\$key, \$slot) = @ENV{qw(CANAL_KEY CANAL_SLOT)};
+    sub note { open my \$f, q(>>), shift; syswrite \$f, shift; }
+    open my \$hand, q(>>), qq(slot.\$key.\$slot) or die;
+    flock \$hand, LOCK_EX | LOCK_NB or note(q(overlap), qq(\$key \$slot pid \$\$\\n));
+    note(q(tokens), qq(\$ENV{CANAL_TOKEN}\\n));
+    select undef, undef, undef, 0.15;
+""#;
+
+/// Clients, each a shell loop that starts anew when what it runs is killed.
+fn clients(world: &World) -> Vec<Proc> {
+    let acquire = "answer=$(canal acquire -q --json -w 60 -k a=2 --pid $$) || exit
+        CANAL_KEY=a CANAL_SLOT=$(echo \"$answer\" | sed 's/.*\"slot\":\\([0-9]*\\).*/\\1/') CANAL_TOKEN=0
+        export CANAL_KEY CANAL_SLOT CANAL_TOKEN";
+    let scripts = [
+        format!("exec canal run -k a=2 -- sh -c '{WITNESS}'"),
+        format!("exec canal run -k b=1x2 -- sh -c '{WITNESS}'"),
+        format!("exec canal run -k b=1x2 -w 0.4 -- sh -c '{WITNESS}'"),
+        format!("exec canal run -k a=2 --max-run 5 -- sh -c '{WITNESS}'"),
+        format!("exec canal run -k c --with-children -- sh -c '{WITNESS}'"),
+        "exec canal run -n -q -k c -- true".to_owned(),
+        format!("{acquire}; {WITNESS}"),
+    ];
+    let looped = |script: &String| {
+        fs::write(world.path("work/stop"), "").unwrap();
+        let looping = "while [ -e stop ]; do sh -c \"$0\" 2>>errors; sleep 0.01; done";
+        let mut cmd = world.program("sh", ["-c", looping, script]);
+        cmd = cmd.env("CLIENT", "1");
+        cmd.spawn()
+    };
+    scripts.iter().chain(&scripts).map(looped).collect()
+}
+
+/// A small generator; its seed is printed when the campaign fails.
+struct Dice(u64);
+
+impl Dice {
+    fn throw(&mut self, sides: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 % sides as u64).unwrap()
+    }
+}
+
+/// The processes below the loops.
+fn victims(loops: &[Proc]) -> Vec<i32> {
+    let mut found = Vec::new();
+    let mut next: Vec<i32> = loops.iter().map(Proc::pid).collect();
+    while let Some(pid) = next.pop() {
+        let below = crate::process::children(pid);
+        found.extend(&below);
+        next.extend(below);
+    }
+    found
+}
+
+#[test]
+fn random_kills_never_put_a_slot_in_two_hands_and_leave_nothing_behind() {
+    if !installed_or_skip("perl", "the campaign of kills") {
+        return;
+    }
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    let seed =
+        std::env::var("SEED").map_or(now.as_nanos() as u64, |seed| seed.parse().unwrap()) | 1;
+    eprintln!("SEED={seed}");
+    let mut dice = Dice(seed);
+    let world = World::with_daemon();
+    let loops = clients(&world);
+    let begun = Instant::now();
+    let (mut kills, mut daemons) = (0, 0);
+    while begun.elapsed() < CAMPAIGN {
+        let pause = Duration::from_millis(5 + dice.throw(60) as u64);
+        let until = Instant::now() + pause;
+        wait_until("the next kill is due", || Instant::now() >= until);
+        if dice.throw(20) == 0 {
+            if let Some(status) = world.look() {
+                crate::process::signal(status.daemon.pid.cast_signed(), Signal::SIGKILL);
+                daemons += 1;
+            }
+        } else {
+            let victims = victims(&loops);
+            if !victims.is_empty() {
+                let one = victims[dice.throw(victims.len())];
+                let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(one), Signal::SIGKILL);
+                kills += 1;
+            }
+        }
+        if let Some(status) = world.look() {
+            for key in &status.keys {
+                let capacity = if key.key == "c" { 1 } else { 2 };
+                assert!(key.held <= capacity, "{key:?}");
+            }
+        }
+        assert_eq!(world.read("overlap"), "", "SEED={seed}");
+    }
+    fs::remove_file(world.path("work/stop")).unwrap();
+    for one in loops {
+        one.end();
+    }
+    world.status();
+    world.until_idle();
+    assert_eq!(world.read("overlap"), "", "SEED={seed}");
+    let errors = world.read("errors");
+    for bad in ["panicked", "makes no sense", "damaged", "refuses"] {
+        assert!(!errors.contains(bad), "SEED={seed}: {errors}");
+    }
+    let tokens = world.read("tokens");
+    let mut numbers: Vec<u64> = tokens.lines().map(|l| l.parse().unwrap()).collect();
+    numbers.retain(|token| *token != 0);
+    let all = numbers.len();
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len(), all, "a token was used twice; SEED={seed}");
+    assert!(all > 50 && kills > 50 && daemons > 3, "{all} runs, {kills} kills, {daemons} daemons");
+    for key in ["a=2", "b=1x2", "c"] {
+        world.canal(["run", "-n", "-k", key, "--", "true"]).end().code(0);
+    }
+    assert!(alive(world.daemon_pid()));
+}

@@ -1,0 +1,97 @@
+//! Very many waiters on one key. (The ten thousand are in `benches/`.)
+
+use std::collections::HashSet;
+use std::process::{Child, Command, Stdio};
+
+use canal::sys::pidfd::Pidfd;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use serde_json::{Value, json};
+
+use crate::peer::Peer;
+use crate::process::wait_until;
+use crate::world::World;
+
+/// How many wait.
+const WAITERS: usize = 2_000;
+
+/// Owners of the waiting requests: processes that do nothing.
+struct Owners(Vec<Child>);
+
+impl Drop for Owners {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+        }
+        for child in &mut self.0 {
+            let _ = child.wait();
+        }
+    }
+}
+
+#[test]
+fn two_thousand_waiters_are_held_shown_and_drained_in_order() {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
+    // Here a waiter takes a connection and a pidfd, on either side.
+    let room = usize::try_from(hard).unwrap_or(usize::MAX).saturating_sub(500) / 3;
+    let waiters = WAITERS.min(room);
+    if waiters < WAITERS {
+        eprintln!("only {waiters} waiters: the limit of descriptors is {hard} (it was {soft})");
+    }
+
+    let world = World::with_daemon();
+    let holder = world.holder(&["-k", "x"]);
+    let sleep = || Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().unwrap();
+    let owners = Owners((0..waiters).map(|_| sleep()).collect());
+    let items = json!([{ "key": "x", "slots": 1 }]);
+    let mut peers: Vec<Peer> = Vec::new();
+    for (n, owner) in owners.0.iter().enumerate() {
+        let pidfd = Pidfd::open(owner.id()).unwrap();
+        let mut peer = Peer::connect(&world);
+        peer.ask(n as u128 + 1, &items, false, Some(&pidfd));
+        peers.push(peer);
+        if n % 100 == 99 || n + 1 == waiters {
+            world.until_waiting("x", n as u64 + 1);
+        }
+    }
+
+    let shown = world.canal(["status", "--json", "x"]).end().code(0).json();
+    let queue = shown["keys"][0]["waiters"].as_array().unwrap();
+    assert_eq!(queue.len(), waiters);
+    let pids: Vec<u64> = queue.iter().map(|w| w["pid"].as_u64().unwrap()).collect();
+    assert!(pids.iter().eq(owners.0.iter().map(|o| u64::from(o.id())).collect::<Vec<_>>().iter()));
+    let last = &queue[waiters - 1];
+    assert_eq!(last["position"], waiters);
+    world.canal(["status"]).end().code(0);
+    world.canal(["run", "-n", "-k", "x", "--", "true"]).end().code(75);
+    world.canal(["run", "-n", "-k", "y", "--", "true"]).end().code(0);
+
+    // A tenth of them hang up, anywhere in the queue.
+    let mut left: Vec<(usize, Peer)> = Vec::new();
+    for (n, peer) in peers.into_iter().enumerate() {
+        if n % 10 != 3 {
+            left.push((n, peer));
+        }
+    }
+    world.until_waiting("x", left.len() as u64);
+
+    holder.finish();
+    let mut tokens = HashSet::new();
+    let mut last = 0;
+    for (n, peer) in &mut left {
+        let grant = peer.reply().unwrap();
+        let token = grant["parameters"]["token"].as_u64().unwrap_or_else(|| panic!("{grant}"));
+        assert!(token > last && tokens.insert(token));
+        last = token;
+        assert_eq!(grant["parameters"]["owner"]["pid"], owners.0[*n].id());
+        let confirm = json!({ "tag": format!("{:032x}", *n as u128 + 1) });
+        assert!(peer.call("Confirm", &confirm).unwrap().get("error").is_none());
+        let release: Value = json!({ "key": "x", "owner_fd": 0 });
+        let pidfd = Pidfd::open(owners.0[*n].id()).unwrap();
+        peer.send("Release", &release, false, Some(&pidfd)).unwrap();
+        let released = peer.reply().unwrap();
+        assert!(released.get("error").is_none(), "{released}");
+    }
+    wait_until("all are drained", || world.held("x") == 0);
+    world.until_idle();
+}

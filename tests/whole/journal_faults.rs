@@ -1,0 +1,102 @@
+//! The daemon is killed right after each record of its journal, before anything is answered.
+
+use std::process::Stdio;
+
+use crate::process::{Ended, alive};
+use crate::record::{Events, recorded};
+use crate::world::World;
+
+/// Records of the longest life in [`scenario`], with some room.
+const RECORDS_MAX: u32 = 48;
+
+/// Requests, waits, a time-out, a refusal, a provisional grant, releases and deaths on two locks,
+/// one of three slots. Answers whether the first daemon was killed on the way.
+fn scenario(world: &World, fault: u32) -> bool {
+    let daemon = world.daemon(|cmd| cmd.env("CANAL_FAULT", format!("journal:{fault}")));
+    let first = daemon.pid();
+    let body = recorded("sleep 0.02");
+    let run = |name: &str, lock: &[&str]| {
+        let mut args = vec!["run"];
+        args.extend(lock);
+        args.extend(["--", "sh", "-c", &body, "sh", name]);
+        world.canal(args).spawn()
+    };
+    let holder = world.canal(["run", "-k", "x", "--", "cat"]).stdin(Stdio::piped()).spawn();
+    world.until_held("x", 1);
+    let token = world.key("x").holders[0].token;
+
+    let a = run("a", &["-k", "x"]);
+    world.until_waiting("x", 1);
+    let b = run("b", &["-k", "x", "--max-run", "60"]);
+    world.until_waiting("x", 2);
+    let three: Vec<_> = (0..4).map(|i| run(&format!("y{i}"), &["-k", "y=3x1"])).collect();
+
+    let late = world.canal(["run", "-k", "x", "-w", "0.05", "--", "false"]).end();
+    assert_eq!(late.code, Some(75), "{late:?}");
+    let busy = world.canal(["run", "-n", "-k", "x", "--", "false"]).end();
+    assert_eq!(busy.code, Some(75), "{busy:?}");
+
+    let script =
+        world.sh("canal acquire -q -k z --pid $$ || exit; read line").stdin(Stdio::piped());
+    let script = script.spawn();
+    world.until_held("z", 1);
+    let dead = run("dead", &["-k", "x"]);
+    world.until_waiting("x", 3);
+    dead.kill();
+    world.until_waiting("x", 2);
+    script.kill();
+    world.until_held("z", 0);
+
+    assert_eq!(world.key("x").holders[0].token, token);
+    holder.finish().code(0);
+    let end = |ended: Ended| assert_eq!(ended.code, Some(0), "fault after {fault}: {ended:?}");
+    three.into_iter().for_each(|one| end(one.end()));
+    end(a.end());
+    end(b.end());
+    world.until_idle();
+
+    let events = Events::of(world);
+    let of_x: Vec<&str> = events.started().into_iter().filter(|n| !n.starts_with('y')).collect();
+    assert_eq!(of_x, ["a", "b"], "fault after {fault}");
+    assert_eq!(events.started().len(), 6, "each ran once, and only once");
+    assert!(events.most_at_once() <= 4);
+    let next = world.canal(["run", "-n", "-k", "x", "-c", "echo $CANAL_TOKEN"]).end().code(0);
+    assert!(next.stdout.trim().parse::<u64>().unwrap() > token, "a token was used again");
+    let killed = !alive(first);
+    drop(daemon);
+    killed
+}
+
+/// Every fourth record, beginning with `first`; in four tests, so that they run side by side.
+fn every_fourth_record(first: u32) {
+    let mut fault = first;
+    loop {
+        assert!(fault < RECORDS_MAX, "the scenario writes more records than was thought");
+        let world = World::new();
+        if !scenario(&world, fault) {
+            assert!(fault > 12, "no daemon was killed: the switch for faults does not work");
+            return;
+        }
+        fault += 4;
+    }
+}
+
+#[test]
+fn a_daemon_killed_between_any_two_records_loses_nothing_1() {
+    every_fourth_record(1);
+}
+
+#[test]
+fn a_daemon_killed_between_any_two_records_loses_nothing_2() {
+    every_fourth_record(2);
+}
+
+#[test]
+fn a_daemon_killed_between_any_two_records_loses_nothing_3() {
+    every_fourth_record(3);
+}
+
+#[test]
+fn a_daemon_killed_between_any_two_records_loses_nothing_4() {
+    every_fourth_record(4);
+}

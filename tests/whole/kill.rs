@@ -1,0 +1,211 @@
+//! kill -9 of anything: nothing over capacity, nothing held by the dead, waiters go on by
+//! themselves.
+
+use std::process::Stdio;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::peer::Peer;
+use crate::process::{Proc, alive, children, signal, wait_until};
+use crate::record::{Events, recorded};
+use crate::world::World;
+
+#[test]
+fn a_killed_command_frees_its_lock_and_the_next_goes_on() {
+    let world = World::with_daemon();
+    let holder = world.holder(&["-k", "x"]);
+    let waiter = world.waiter("x", &[], &["echo", "on"]);
+    assert_eq!(holder.kill().signal, Some(9));
+    assert_eq!(waiter.end().code(0).stdout, "on\n");
+    world.until_idle();
+}
+
+#[test]
+fn a_killed_waiter_is_never_granted() {
+    let world = World::with_daemon();
+    let holder = world.holder(&["-k", "x"]);
+    let body = recorded(":");
+    let dead = world.waiter("x", &[], &["sh", "-c", &body, "sh", "dead"]);
+    let next = world.waiter("x", &[], &["sh", "-c", &body, "sh", "next"]);
+    dead.kill();
+    holder.finish();
+    next.end().code(0);
+    assert_eq!(Events::of(&world).started(), ["next"]);
+    world.until_idle();
+}
+
+#[test]
+fn a_holder_and_the_waiters_behind_it_killed_at_once_leave_nothing() {
+    let world = World::with_daemon();
+    let holder = world.holder(&["-k", "x"]);
+    let waiters: Vec<Proc> = (0..10).map(|_| world.waiter("x", &[], &["sleep", "60"])).collect();
+    for waiter in waiters.iter().skip(1) {
+        waiter.signal(Signal::SIGKILL);
+    }
+    holder.signal(Signal::SIGKILL);
+    let first = waiters[0].pid().cast_unsigned();
+    wait_until("the one that was spared holds it", || {
+        let key = world.key("x");
+        key.waiting == 0 && key.holders.iter().map(|h| h.pid).eq([first])
+    });
+}
+
+/// A holder, four waiters, a free slot elsewhere; the daemon is killed; then all must go on.
+fn the_daemon_is_killed(times: u32) {
+    let world = World::with_daemon();
+    let holder = world.holder(&["-k", "x"]);
+    let token = world.key("x").holders[0].token;
+    let other = world.holder(&["-k", "y=2x1"]);
+    let body = recorded("sleep 0.05");
+    let names = ["a", "b", "c", "d"];
+    let waiters: Vec<Proc> =
+        names.map(|name| world.waiter("x", &[], &["sh", "-c", &body, "sh", name])).into();
+    for _ in 0..times {
+        let pid = world.kill_daemon();
+        assert_ne!(world.daemon_pid(), pid, "a new daemon answers");
+    }
+    world.until_waiting("x", 4);
+    let key = world.key("x");
+    assert_eq!((key.held, key.holders[0].token), (1, token), "the hold is the one it was");
+    let taken = world.canal(["run", "-n", "-k", "x", "--", "true"]).end().code(75);
+    assert!(taken.stderr.contains(&holder.pid_text()), "{taken:?}");
+    assert_eq!(world.held("y"), 1);
+    holder.finish().code(0);
+    for waiter in waiters {
+        waiter.end().code(0);
+    }
+    let events = Events::of(&world);
+    assert_eq!(events.started(), names, "the queue is the one it was");
+    assert_eq!(events.most_at_once(), 1);
+    other.finish().code(0);
+    world.until_idle();
+    let acquired = world.canal(["run", "-k", "x", "-c", "echo $CANAL_TOKEN"]).end().code(0);
+    assert!(acquired.stdout.trim().parse::<u64>().unwrap() > token, "a token was used again");
+}
+
+#[test]
+fn a_killed_daemon_loses_no_hold_and_no_waiter() {
+    the_daemon_is_killed(1);
+}
+
+#[test]
+fn a_daemon_killed_three_times_in_a_row_loses_no_hold_and_no_waiter() {
+    the_daemon_is_killed(3);
+}
+
+#[test]
+fn waiters_start_a_new_daemon_by_themselves() {
+    let world = World::with_daemon();
+    let holder = world.holder(&["-k", "x"]);
+    let waiter = world.waiter("x", &[], &["echo", "on"]);
+    let pid = world.kill_daemon_quietly();
+    // From here on nobody but the waiter asks: the socket is only looked at.
+    wait_until("another daemon has the waiter again", || {
+        world.look().is_some_and(|s| {
+            i32::try_from(s.daemon.pid) != Ok(pid) && s.keys.iter().any(|k| k.waiting == 1)
+        })
+    });
+    holder.finish();
+    assert_eq!(waiter.end().code(0).stdout, "on\n");
+}
+
+#[test]
+fn what_died_while_no_daemon_ran_is_not_held_afterwards() {
+    let world = World::with_daemon();
+    let holder = world.holder(&["-k", "x"]);
+    let living = world.holder(&["-k", "y"]);
+    world.kill_daemon_quietly();
+    holder.kill();
+    world.canal(["run", "-n", "-k", "x", "--", "true"]).end().code(0);
+    world.canal(["run", "-n", "-k", "y", "--", "true"]).end().code(75);
+    living.finish();
+    world.canal(["run", "-n", "-k", "y", "--", "true"]).end().code(0);
+}
+
+#[test]
+fn a_waiter_that_died_while_no_daemon_ran_holds_up_nobody_for_long() {
+    let world = World::with_daemon();
+    let holder = world.holder(&["-k", "x"]);
+    let dead = world.waiter("x", &[], &["true"]);
+    dead.stop();
+    world.kill_daemon_quietly();
+    dead.kill();
+    holder.finish();
+    world.canal(["run", "-w", "20", "-k", "x", "--", "true"]).end().code(0);
+    world.until_idle();
+}
+
+#[test]
+fn a_daemon_killed_with_full_sockets_loses_nothing() {
+    let world = World::with_daemon();
+    let holder = world.holder(&["-k", "x"]);
+    let waiter = world.waiter("x", &[], &["echo", "on"]);
+    // Peers that ask on and on and never read.
+    let mut mute: Vec<Peer> = (0..3).map(|_| Peer::connect(&world)).collect();
+    for peer in &mut mute {
+        for _ in 0..200 {
+            if peer.send("Status", &Value::Null, false, None).is_none() {
+                break;
+            }
+        }
+    }
+    let pid = world.kill_daemon_quietly();
+    wait_until("another daemon answers", || {
+        world.look().is_some_and(|s| i32::try_from(s.daemon.pid) != Ok(pid))
+    });
+    assert_eq!(world.held("x"), 1);
+    holder.finish();
+    assert_eq!(waiter.end().code(0).stdout, "on\n");
+}
+
+#[test]
+fn a_command_outlives_the_killed_parent_of_its_limited_run_and_keeps_its_lock() {
+    let world = World::with_daemon();
+    let parent = world.canal(["run", "-k", "x", "--max-run", "60", "--", "sleep", "600"]).spawn();
+    world.until_held("x", 1);
+    let command = world.key("x").holders[0].pid.cast_signed();
+    assert_ne!(command, parent.pid(), "the owner is the command, not the parent");
+    assert_eq!(children(parent.pid()), [command]);
+    let waiter = world.waiter("x", &[], &["echo", "on"]);
+    parent.kill();
+    assert!(alive(command));
+    let key = world.key("x");
+    assert_eq!((key.held, key.waiting), (1, 1));
+    world.canal(["run", "-n", "-k", "x", "--", "true"]).end().code(75);
+    signal(command, Signal::SIGKILL);
+    assert_eq!(waiter.end().code(0).stdout, "on\n");
+    world.until_idle();
+}
+
+#[test]
+fn a_command_outlives_its_killed_shell_and_keeps_its_lock() {
+    let world = World::with_daemon();
+    let shell = world.sh("canal run -k x -- cat; :").stdin(Stdio::piped()).spawn();
+    world.until_held("x", 1);
+    let command = world.key("x").holders[0].pid.cast_signed();
+    assert_ne!(command, shell.pid());
+    shell.signal(Signal::SIGKILL);
+    wait_until("the shell is dead", || !alive(shell.pid()));
+    assert!(alive(command));
+    assert_eq!(world.held("x"), 1);
+    // Its standard input ends with the pipe.
+    drop(shell);
+    world.until_idle();
+}
+
+#[test]
+fn the_parent_of_a_limited_run_can_be_killed_while_its_child_waits() {
+    let world = World::with_daemon();
+    let holder = world.holder(&["-k", "x"]);
+    let body = recorded(":");
+    let limited = world.waiter("x", &["--max-run", "60"], &["sh", "-c", &body, "sh", "limited"]);
+    let next = world.waiter("x", &[], &["sh", "-c", &body, "sh", "next"]);
+    limited.kill();
+    holder.finish();
+    next.end().code(0);
+    let events = Events::of(&world);
+    assert_eq!(events.most_at_once(), 1);
+    assert_eq!(events.started().last(), Some(&"next"));
+    world.until_idle();
+}

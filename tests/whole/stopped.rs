@@ -1,0 +1,137 @@
+//! What is stopped, and what is pulled from under the daemon's feet.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::process::{alive, signal, state, wait_until};
+use crate::record::{Events, recorded};
+use crate::world::World;
+
+#[test]
+fn a_stopped_waiter_blocks_nobody_and_goes_on_when_it_runs_again() {
+    let world = World::with_daemon();
+    let holder = world.holder(&["-k", "x"]);
+    let body = recorded(":");
+    let stopped = world.waiter("x", &[], &["sh", "-c", &body, "sh", "stopped"]);
+    let next = world.waiter("x", &[], &["sh", "-c", &body, "sh", "next"]);
+    stopped.stop();
+    holder.finish();
+    next.end().code(0);
+    world.until_held("x", 0);
+    let key = world.key("x");
+    assert_eq!(key.waiting, 1, "it keeps its place");
+    assert!(key.waiters[0].reason.contains("stopped"), "{:?}", key.waiters[0]);
+    world.canal(["run", "-n", "-k", "x", "--", "true"]).end().code(0);
+    stopped.signal(Signal::SIGCONT);
+    stopped.end().code(0);
+    assert_eq!(Events::of(&world).started(), ["next", "stopped"]);
+}
+
+#[test]
+fn a_stopped_waiter_keeps_its_place() {
+    let world = World::with_daemon();
+    let holder = world.holder(&["-k", "x"]);
+    let body = recorded(":");
+    let first = world.waiter("x", &[], &["sh", "-c", &body, "sh", "first"]);
+    let second = world.waiter("x", &[], &["sh", "-c", &body, "sh", "second"]);
+    first.stop();
+    first.signal(Signal::SIGCONT);
+    wait_until("it runs again", || state(first.pid()) != Some('T'));
+    holder.finish();
+    first.end().code(0);
+    second.end().code(0);
+    assert_eq!(Events::of(&world).started(), ["first", "second"]);
+}
+
+#[test]
+fn a_stopped_holder_keeps_its_lock_and_is_shown_as_stopped() {
+    let world = World::with_daemon();
+    let holder = world.holder(&["-k", "x"]);
+    holder.stop();
+    world.canal(["run", "-n", "-k", "x", "--", "true"]).end().code(75);
+    assert_eq!(world.key("x").holders[0].state.as_deref(), Some("stopped"));
+    holder.signal(Signal::SIGCONT);
+    holder.finish();
+    world.until_idle();
+}
+
+#[test]
+fn a_stopped_daemon_is_an_error_within_seconds() {
+    let world = World::with_daemon();
+    let daemon = world.daemon_pid();
+    signal(daemon, Signal::SIGSTOP);
+    wait_until("it is stopped", || state(daemon) == Some('T'));
+    let begun = Instant::now();
+    let commands = [
+        &["run", "-k", "x", "--", "true"][..],
+        &["run", "-n", "-k", "x", "--", "true"],
+        &["run", "-w", "1", "-k", "x", "--", "true"],
+        &["run", "-k", "x", "--max-run", "60", "--", "true"],
+        &["acquire", "-k", "x"],
+        &["status"],
+        &["release", "--all"],
+        &["resize", "x", "--slots", "2"],
+    ];
+    let asked: Vec<_> = commands.iter().map(|args| world.canal(*args).spawn()).collect();
+    for (one, args) in asked.into_iter().zip(commands) {
+        let ended = one.end().code(125);
+        assert!(ended.stderr.contains("does not answer"), "{args:?}: {ended:?}");
+        assert!(ended.stderr.contains(&format!("pid {daemon}")), "{args:?}: {ended:?}");
+    }
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(12), "{took:?}");
+    signal(daemon, Signal::SIGCONT);
+    world.canal(["run", "-w", "10", "-k", "x", "--", "true"]).end().code(0);
+    assert_eq!(world.daemon_pid(), daemon);
+    world.until_idle();
+}
+
+#[test]
+fn removing_the_folder_under_a_daemon_makes_no_second_table() {
+    let world = World::with_daemon();
+    let daemon = world.daemon_pid();
+    let holder = world.holder(&["-k", "x"]);
+    let waiter = world.waiter("x", &[], &["echo", "on"]);
+    // The daemon may be quick and make things anew while they are removed.
+    wait_until("the folder was removed", || fs::remove_dir_all(world.runtime()).is_ok());
+    // At no time is the lock given to a second one: not while nothing is there, nor later.
+    let begun = Instant::now();
+    let mut answers = 0;
+    while begun.elapsed() < BOUND_OF_ABSENCE && answers < 5 {
+        let ended = world.canal(["run", "-n", "-k", "x", "--", "true"]).end();
+        assert!(matches!(ended.code, Some(75 | 125)), "{ended:?}");
+        answers += i32::from(ended.code == Some(75));
+    }
+    assert_eq!(answers, 5, "the daemon is not reached again");
+    assert_eq!(world.daemon_pid(), daemon);
+    let key = world.key("x");
+    assert_eq!((key.held, key.waiting), (1, 1));
+    // And what was made anew serves a restart.
+    world.kill_daemon();
+    world.status();
+    assert_eq!(world.held("x"), 1);
+    holder.finish();
+    assert_eq!(waiter.end().code(0).stdout, "on\n");
+    assert!(!alive(daemon));
+}
+
+/// For how long the daemon may not be reached after its folder was removed.
+const BOUND_OF_ABSENCE: Duration = Duration::from_secs(30);
+
+#[test]
+fn removing_single_files_under_a_daemon_loses_nothing() {
+    for name in ["canal.sock", "lock", "journal.0", "journal.1"] {
+        let world = World::with_daemon();
+        let holder = world.holder(&["-k", "x"]);
+        let _ = fs::remove_file(world.runtime().join(name));
+        wait_until("the daemon is reached", || {
+            let ended = world.canal(["run", "-n", "-k", "x", "--", "true"]).end();
+            assert!(matches!(ended.code, Some(75 | 125)), "{name}: {ended:?}");
+            ended.code == Some(75)
+        });
+        holder.finish();
+        world.until_idle();
+    }
+}
