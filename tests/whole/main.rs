@@ -8,13 +8,17 @@
 
 mod campaign;
 mod crowd;
+mod disk;
 mod examples_canal_lock;
 mod examples_sleeplocks;
 mod exit_codes;
 mod journal_faults;
 mod kill;
+mod namespace;
+mod on_demand;
 mod order;
 mod peer;
+mod places;
 mod process;
 mod record;
 mod rules;

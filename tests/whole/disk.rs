@@ -1,0 +1,49 @@
+//! A full disk under the journal.
+
+use crate::namespace::privately;
+use crate::world::World;
+
+#[test]
+fn a_full_disk_refuses_newcomers_and_loses_nothing() {
+    let world = World::new();
+    // Requests of many long keys fill what was allocated ahead; the rest of the disk is full.
+    let script = r#"
+        mkdir /tmp/disk && mount -t tmpfs -o size=8m,mode=700 tmpfs /tmp/disk
+        export CANAL_SOCKET=/tmp/disk/canal.sock
+        mkfifo /tmp/end; exec 8<>/tmp/end
+        canal run -k x -- sh -c 'read line </tmp/end' & holder=$!
+        until_true sh -c 'canal status --json x | grep -q "\"held\": *1"'
+        canal run -k x -- sh -c 'echo waiter ran' & waiter=$!
+        until_true sh -c 'canal status --json x | grep -q "\"waiting\": *1"'
+        dd if=/dev/zero of=/tmp/disk/filler bs=4096 2>/dev/null
+        sleep 600 & owner=$!
+        long=$(printf '%01000d' 0)
+        n=0
+        while [ $n -lt 2000 ]; do
+            keys=; for i in 0 1 2 3 4 5 6 7 8 9; do keys="$keys -k $n/$i/$long"; done
+            canal acquire --pid $owner $keys 2>/tmp/said || { echo "refused with $?"; break; }
+            n=$((n + 1))
+        done
+        cat /tmp/said
+        [ $n -gt 0 ] && echo "some were accepted"
+        echo "== others go on"
+        canal status --json x | grep -c '"held": *1'
+        echo >&8; wait $holder; wait $waiter; echo "code $?"
+        kill $owner; wait $owner 2>/dev/null
+        until_true sh -c '! canal status --json | grep -q 0000000000'
+        echo "== a restart on a full disk"
+        kill -9 $(canal status --json | tr ',' '\n' | sed -n 's/.*"pid": *\([0-9]*\).*/\1/p' | head -1)
+        canal status; echo "code $?"
+        echo "== with room again"
+        rm /tmp/disk/filler
+        canal run -w 10 -k x -- echo fine
+    "#;
+    let Some(ended) = privately(&world, script) else { return };
+    let out = &ended.stdout;
+    assert!(out.starts_with("refused with 125\ncanal: "), "{ended:?}");
+    let said = out.lines().nth(1).unwrap();
+    assert!(said.contains("no room") || said.contains("full"), "{said}");
+    let rest = out.split_once("some were accepted\n").unwrap_or_else(|| panic!("{ended:?}")).1;
+    assert!(rest.starts_with("== others go on\n1\nwaiter ran\ncode 0\n"), "{ended:?}");
+    assert!(rest.ends_with("code 0\n== with room again\nfine\n"), "{ended:?}");
+}

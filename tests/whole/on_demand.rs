@@ -1,0 +1,175 @@
+//! The daemon that a client starts has nothing to do with the job that started it.
+
+use std::fs;
+use std::io::Read as _;
+use std::os::unix::process::CommandExt as _;
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+
+use crate::process::{Proc, alive};
+use crate::record::{Events, recorded};
+use crate::world::World;
+
+fn link(pid: i32, name: &str) -> String {
+    fs::read_link(format!("/proc/{pid}/{name}")).unwrap().display().to_string()
+}
+
+/// A field of `/proc/PID/stat`, as proc(5) numbers it (from the fourth on).
+fn stat(pid: i32, field: usize) -> i64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let rest = stat.rsplit_once(") ").unwrap().1;
+    rest.split(' ').nth(field - 3).unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_hundred_runs_at_once_without_a_daemon_start_one_daemon_and_all_run() {
+    let world = World::new();
+    let body = recorded("sleep 0.01");
+    let spawn = |i: usize| {
+        let name = i.to_string();
+        world.canal(["run", "-k", "x=4x1", "--", "sh", "-c", &body, "sh", &name]).spawn()
+    };
+    let all: Vec<Proc> = (0..100).map(spawn).collect();
+    for one in all {
+        let ended = one.end();
+        assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{ended:?}");
+    }
+    let events = Events::of(&world);
+    assert_eq!(events.ended(), 100);
+    assert!(events.most_at_once() <= 4, "{}", events.most_at_once());
+    assert_eq!(daemons(&world).len(), 1);
+    world.until_idle();
+}
+
+/// The daemons of a world, by their arguments.
+fn daemons(world: &World) -> Vec<i32> {
+    let socket = world.socket();
+    let socket = socket.as_os_str().as_encoded_bytes();
+    let is_daemon = |pid: &i32| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let mut args = line.split(|byte| *byte == 0);
+        let mut has = |what: &[u8]| args.any(|arg| arg == what);
+        has(b"daemon") && has(socket) && alive(*pid)
+    };
+    let all = fs::read_dir("/proc").unwrap();
+    let pids = all.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok());
+    pids.filter(is_daemon).collect()
+}
+
+#[test]
+fn the_daemon_is_in_a_session_of_its_own_at_the_root_with_a_clean_environment() {
+    let world = World::new();
+    let mut job = world.canal(["run", "-k", "x", "--", "true"]).env("BUILD_COOKIE", "keep-me");
+    job.command.process_group(0);
+    job.end().code(0);
+    let daemon = world.daemon_pid();
+    let me = std::process::id().cast_signed();
+    assert_ne!(stat(daemon, 4), i64::from(me), "its parent is not the one who started it");
+    assert_ne!(stat(daemon, 6), stat(me, 6), "it has a session of its own");
+    assert_eq!(stat(daemon, 7), 0, "it has no terminal");
+    assert_eq!(link(daemon, "cwd"), "/");
+    let environ = fs::read(format!("/proc/{daemon}/environ")).unwrap();
+    let environ = String::from_utf8_lossy(&environ).into_owned();
+    for foreign in ["BUILD_COOKIE", "HOME=", "TEST_WORLD", "CARGO"] {
+        assert!(!environ.contains(foreign), "{foreign} is in {environ:?}");
+    }
+    let status = fs::read_to_string(format!("/proc/{daemon}/status")).unwrap();
+    assert!(status.contains("Umask:\t0077"), "{status}");
+}
+
+#[test]
+fn the_daemon_inherits_no_descriptor() {
+    let world = World::new();
+    let (mut read, write) = std::io::pipe().unwrap();
+    let more = "exec 5<>/dev/null 6>&1 77>&2; canal run -k x -- true";
+    let job = world.program("bash", ["-c", more]).stdout(write.try_clone().unwrap()).stderr(write);
+    job.end().code(0);
+    // The job's pipe closes though the daemon lives on. (The command itself is dropped by now.)
+    let mut said = String::new();
+    read.read_to_string(&mut said).unwrap();
+    assert_eq!(said, "");
+    let daemon = world.daemon_pid();
+    assert_eq!(link(daemon, "fd/0"), "/dev/null");
+    assert_eq!(link(daemon, "fd/1"), "/dev/null");
+    let runtime = world.runtime().display().to_string();
+    for entry in fs::read_dir(format!("/proc/{daemon}/fd")).unwrap() {
+        let Ok(target) = fs::read_link(entry.unwrap().path()) else { continue };
+        let target = target.display().to_string();
+        let own = ["/dev/null", "anon_inode:", "socket:", "pipe:", "/proc", &runtime];
+        assert!(own.iter().any(|own| target.starts_with(own)), "it has {target} open");
+    }
+}
+
+#[test]
+fn the_daemon_survives_what_ends_the_job_that_started_it() {
+    let world = World::new();
+    let script = "canal run -k x -- sleep 600 & canal run -k y -- true; wait";
+    let mut job = world.sh(script);
+    job.command.process_group(0);
+    let job = job.spawn();
+    world.until_held("x", 1);
+    let daemon = world.look().unwrap().daemon.pid.cast_signed();
+    killpg(Pid::from_raw(job.pid()), Signal::SIGKILL).unwrap();
+    job.end();
+    assert!(alive(daemon));
+    world.until_idle();
+    assert_eq!(world.daemon_pid(), daemon);
+}
+
+#[test]
+fn the_daemon_is_started_with_signals_and_niceness_of_its_own() {
+    let world = World::new();
+    let ignoring = "trap '' TERM HUP PIPE INT; exec canal run -k x -- true";
+    world.program("nice", ["-n", "5", "sh", "-c", ignoring]).end().code(0);
+    let daemon = world.daemon_pid();
+    let status = fs::read_to_string(format!("/proc/{daemon}/status")).unwrap();
+    let mask = |name: &str| {
+        let line = status.lines().find(|line| line.starts_with(name)).unwrap();
+        u64::from_str_radix(line[name.len()..].trim(), 16).unwrap()
+    };
+    let bit = |which: Signal| 1_u64 << (which as u32 - 1);
+    assert_eq!(mask("SigBlk:") & bit(Signal::SIGTERM), 0);
+    assert_eq!(mask("SigIgn:") & bit(Signal::SIGTERM), 0);
+    if nix::unistd::geteuid().is_root() {
+        assert_eq!(stat(daemon, 19), 0, "its niceness is that of a daemon, not of the job");
+    }
+    world.canal(["daemon", "--stop"]).end().code(0);
+    assert!(!alive(daemon));
+}
+
+#[test]
+fn without_leave_to_start_a_daemon_none_is_started() {
+    let world = World::new();
+    for args in [&["status", "--no-start"][..], &["run", "--no-start", "-k", "x", "--", "true"]] {
+        let ended = world.canal(args).end().code(125);
+        assert!(ended.stderr.starts_with("canal: no daemon"), "{ended:?}");
+    }
+    assert!(world.look().is_none());
+}
+
+#[test]
+fn a_second_daemon_says_who_the_first_is() {
+    let world = World::with_daemon();
+    let first = world.daemon_pid();
+    let second = world.canal(["daemon"]).end().code(125);
+    assert!(second.stderr.contains(&first.to_string()), "{second:?}");
+    assert_eq!(world.daemon_pid(), first);
+}
+
+#[test]
+fn a_daemon_can_be_replaced_under_its_holders_and_waiters() {
+    let world = World::with_daemon();
+    let holder = world.holder(&["-k", "x"]);
+    let waiter = world.waiter("x", &[], &["echo", "on"]);
+    let first = world.daemon_pid();
+    let second = world.canal(["daemon", "--replace"]).spawn();
+    crate::process::wait_until("the new one answers", || {
+        world.look().is_some_and(|s| s.daemon.pid.cast_signed() == second.pid())
+    });
+    assert!(!alive(first));
+    world.until_waiting("x", 1);
+    assert_eq!(world.held("x"), 1);
+    holder.finish();
+    assert_eq!(waiter.end().code(0).stdout, "on\n");
+}

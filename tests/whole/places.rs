@@ -1,0 +1,174 @@
+//! Where the daemon is found, and what is refused there.
+
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, chown, symlink};
+
+use serde_json::Value;
+
+use crate::namespace::privately;
+use crate::process::root_or_skip;
+use crate::world::World;
+
+/// The JSON values in a text, one after the other.
+fn values(text: &str) -> Vec<Value> {
+    serde_json::Deserializer::from_str(text).into_iter().map(Result::unwrap).collect()
+}
+
+#[test]
+fn cron_a_login_shell_and_a_ci_job_of_one_user_meet_at_one_daemon() {
+    let world = World::new();
+    let script = r#"
+        env -i PATH="$PATH" canal status --json
+        env -i HOME=/home/somebody XDG_RUNTIME_DIR=/run/user/7 XDG_CONFIG_HOME=/x TMPDIR=/var/tmp \
+            sh -lc '/mnt/canal status --json'
+        cd /usr; setsid -w env CI=true HOME=/nonexistent TMPDIR=/mnt canal status --json
+        stat -c '"%a %U %n"' /tmp/canal-0
+    "#;
+    let Some(ended) = privately(&world, script) else { return };
+    let ended = ended.code(0);
+    let values = values(&ended.stdout);
+    assert_eq!(values.len(), 4, "{ended:?}");
+    for status in &values[..3] {
+        assert_eq!(status["daemon"]["pid"], values[0]["daemon"]["pid"], "{ended:?}");
+        assert_eq!(status["daemon"]["socket"], "/tmp/canal-0/canal.sock");
+    }
+    assert_eq!(values[3], "700 root /tmp/canal-0");
+}
+
+#[test]
+fn a_shared_place_without_a_daemon_is_an_error_and_no_other_place_is_taken() {
+    let world = World::new();
+    let script = "mkdir -m 755 /run/canal; canal run -k x -- true; echo code $?; ls -A /tmp";
+    let Some(ended) = privately(&world, script) else { return };
+    assert_eq!(ended.stdout, "code 125\n", "{ended:?}");
+    assert!(ended.stderr.contains("/run/canal"), "{ended:?}");
+}
+
+#[test]
+fn users_of_a_shared_daemon_cannot_touch_each_others_holds() {
+    let world = World::new();
+    let script = r#"
+        mkdir -m 755 /run/canal
+        canal daemon 2>/tmp/log &
+        until_true canal status --no-start >/dev/null 2>&1
+        stranger="setpriv --reuid 12345 --regid 12345 --clear-groups"
+        canal run -k x -- sh -c 'exec sleep 600' secret-word &
+        until_true sh -c 'canal status --json | grep -q "\"held\": *1"'
+        token=$(canal status --json | tr ',' '\n' | sed -n 's/.*"token": *\([0-9]*\).*/\1/p' | head -1)
+        echo "== no-wait"; $stranger canal run -n -k x -- true; echo "code $?"
+        echo "== release"; $stranger canal release x --pid $!; echo "code $?"
+        echo "== force"; $stranger canal release --force --token "$token"; echo "code $?"
+        echo "== acquire"; $stranger canal acquire -k y --pid $!; echo "code $?"
+        echo "== stop"; $stranger canal daemon --stop; echo "code $?"
+        echo "== status"; $stranger canal status; echo "code $?"
+        echo "== status json"; $stranger canal status --json | grep -c secret-word
+        echo "== own"; $stranger canal run -n -k own -- true; echo "code $?"
+        echo "== root"; canal run -n -q -k x -- true; echo "code $?"
+        canal release x --pid $!; echo "code $?"
+    "#;
+    let Some(ended) = privately(&world, &script.replace("; echo \"code", " 2>&1; echo \"code"))
+    else {
+        return;
+    };
+    let part = |name: &str| {
+        let (_, rest) =
+            ended.stdout.split_once(&format!("== {name}\n")).unwrap_or_else(|| panic!("{ended:?}"));
+        rest.split("== ").next().unwrap().to_owned()
+    };
+    assert!(part("no-wait").ends_with("code 75\n"), "{ended:?}");
+    for refused in ["release", "force", "acquire", "stop"] {
+        let said = part(refused);
+        assert!(said.ends_with("code 125\n"), "{refused}: {ended:?}");
+        assert!(said.starts_with("canal: "), "{refused}: {ended:?}");
+    }
+    assert!(part("status").ends_with("code 0\n"), "{ended:?}");
+    assert!(!ended.stdout.contains("secret-word"), "{ended:?}");
+    assert_eq!(part("status json"), "0\n");
+    assert!(part("own").ends_with("code 0\n"), "{ended:?}");
+    assert!(part("root").ends_with("code 75\ncode 0\n"), "{ended:?}");
+}
+
+#[test]
+fn a_stranger_gets_a_clear_error_at_a_users_own_daemon() {
+    let world = World::new();
+    let script = r#"
+        canal run -k x -- sleep 600 &
+        until_true sh -c 'canal status --json | grep -q "\"held\": *1"'
+        stranger="setpriv --reuid 12345 --regid 12345 --clear-groups"
+        $stranger canal --socket /tmp/canal-0/canal.sock release x --pid $! 2>&1; echo "code $?"
+        canal run -n -q -k x -- true; echo "code $?"
+    "#;
+    let Some(ended) = privately(&world, script) else { return };
+    assert!(ended.stdout.starts_with("canal: "), "{ended:?}");
+    assert!(ended.stdout.contains("/tmp/canal-0"), "{ended:?}");
+    assert!(ended.stdout.ends_with("code 125\ncode 75\n"), "{ended:?}");
+}
+
+#[test]
+fn a_place_that_somebody_else_made_first_is_refused() {
+    let world = World::new();
+    let script = "
+        mkdir -m 700 /tmp/canal-0; chown 12345 /tmp/canal-0; canal run -k x -- true; echo code $?
+        rmdir /tmp/canal-0; mkdir /tmp/else; ln -s /tmp/else /tmp/canal-0; canal run -k x -- true; echo code $?
+        rm /tmp/canal-0; mkdir -m 777 /tmp/canal-0; chmod 777 /tmp/canal-0; canal run -k x -- true; echo code $?
+        ls -A /tmp/else /tmp/canal-0";
+    let Some(ended) = privately(&world, script) else { return };
+    assert_eq!(
+        ended.stdout, "code 125\ncode 125\ncode 125\n/tmp/canal-0:\n\n/tmp/else:\n",
+        "{ended:?}"
+    );
+    let lines: Vec<&str> = ended.stderr.lines().filter(|l| l.starts_with("canal: ")).collect();
+    assert_eq!(lines.len(), 3, "{ended:?}");
+    assert!(lines[0].contains("/tmp/canal-0 belongs to uid 12345"), "{ended:?}");
+    assert!(lines[1].contains("/tmp/canal-0 is a symbolic link"), "{ended:?}");
+    assert!(lines[2].contains("/tmp/canal-0 can be written by others"), "{ended:?}");
+}
+
+#[test]
+fn a_given_folder_that_is_not_ours_is_refused() {
+    let world = World::new();
+    let socket = |folder: &str| world.path(folder).join("canal.sock").display().to_string();
+    let refused = |folder: &str, why: &str| {
+        for command in [&["status"][..], &["run", "-k", "x", "--", "true"], &["daemon"]] {
+            let socket = socket(folder);
+            let mut args = vec!["--socket", socket.as_str()];
+            args.extend(command);
+            let ended = world.canal(args).end().code(125);
+            assert!(ended.stderr.starts_with("canal: "), "{ended:?}");
+            assert!(ended.stderr.contains(why), "{ended:?}");
+        }
+    };
+    symlink(world.runtime(), world.path("link")).unwrap();
+    refused("link", "symbolic link");
+    fs::DirBuilder::new().mode(0o700).create(world.path("open")).unwrap();
+    fs::set_permissions(world.path("open"), fs::Permissions::from_mode(0o777)).unwrap();
+    refused("open", "can be written by others");
+    fs::write(world.path("file"), "").unwrap();
+    refused("file", "not a directory");
+    if root_or_skip("a folder of another user") {
+        fs::DirBuilder::new().mode(0o700).create(world.path("foreign")).unwrap();
+        chown(world.path("foreign"), Some(12345), Some(12345)).unwrap();
+        refused("foreign", "belongs to uid 12345");
+    }
+}
+
+#[test]
+fn a_socket_path_that_is_too_long_is_refused_with_both_numbers() {
+    let world = World::new();
+    let long = world.path(&"x".repeat(120)).display().to_string();
+    for command in [&["status"][..], &["run", "-k", "x", "--", "true"], &["daemon"]] {
+        let mut args = vec!["--socket", long.as_str()];
+        args.extend(command);
+        let ended = world.canal(args).end().code(125);
+        assert!(ended.stderr.starts_with("canal: "), "{ended:?}");
+        assert!(ended.stderr.contains(&long.len().to_string()), "{ended:?}");
+    }
+}
+
+#[test]
+fn a_relative_socket_is_relative_to_the_folder_of_the_caller() {
+    let world = World::new();
+    let ended = world.canal(["--socket", "../run/canal.sock", "status", "--json"]).end().code(0);
+    let told = ended.json()["daemon"]["pid"].as_u64();
+    assert_eq!(told, Some(u64::from(world.status().daemon.pid)));
+}
