@@ -7,11 +7,13 @@
 #![expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 
 mod campaign;
+mod children;
 mod crowd;
 mod disk;
 mod examples_canal_lock;
 mod examples_sleeplocks;
 mod exit_codes;
+mod handed_on;
 mod journal_faults;
 mod kill;
 mod namespace;
@@ -23,4 +25,7 @@ mod process;
 mod record;
 mod rules;
 mod stopped;
+mod streams;
+mod terminal;
+mod transparency;
 mod world;

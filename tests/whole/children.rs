@@ -1,0 +1,107 @@
+//! What a command leaves behind when it ends.
+
+use std::fs;
+
+use nix::sys::signal::Signal;
+
+use crate::process::{alive, children, signal, wait_until};
+use crate::world::World;
+
+/// The number that a command wrote to the file `pid`.
+fn left_behind(world: &World) -> i32 {
+    wait_until("the background process wrote its number", || world.read("pid").ends_with('\n'));
+    world.read("pid").trim().parse().unwrap()
+}
+
+/// Leaves a process behind, in the background, in a session of its own, with no descriptor of the
+/// command's but those that it does not know of.
+const LEAVE: &str = "setsid sh -c 'echo $$ >pid; exec sleep 600' </dev/null >/dev/null 2>&1 & while ! [ -s pid ]; do :; done";
+
+#[test]
+fn a_process_left_in_the_background_does_not_keep_the_lock() {
+    let world = World::with_daemon();
+    world.canal(["run", "-k", "x", "-c", LEAVE]).end().code(0);
+    let left = left_behind(&world);
+    world.canal(["run", "-n", "-k", "x", "--", "true"]).end().code(0);
+    assert!(alive(left));
+}
+
+#[test]
+fn with_children_a_process_left_in_the_background_keeps_the_lock() {
+    let world = World::with_daemon();
+    world.canal(["run", "--with-children", "-k", "x", "-c", LEAVE]).end().code(0);
+    let left = left_behind(&world);
+    assert_eq!(world.held("x"), 1);
+    assert_eq!(world.key("x").holders[0].state.as_deref(), Some("children"));
+    world.canal(["run", "-n", "-k", "x", "--", "true"]).end().code(75);
+    let waiter = world.waiter("x", &[], &["echo", "on"]);
+    signal(left, Signal::SIGKILL);
+    assert_eq!(waiter.end().code(0).stdout, "on\n");
+    world.until_idle();
+}
+
+#[test]
+fn with_children_the_lock_is_free_when_the_command_ends_without_any() {
+    let world = World::with_daemon();
+    for _ in 0..20 {
+        world.canal(["run", "-n", "--with-children", "-k", "x", "--", "true"]).end().code(0);
+        world.until_held("x", 0);
+    }
+    let folder = world.runtime().join("children");
+    let left = || fs::read_dir(&folder).map_or(0, Iterator::count);
+    wait_until("nothing is left in the folder of the FIFOs", || left() == 0);
+}
+
+#[test]
+fn with_children_the_lock_is_kept_over_a_restart_of_the_daemon() {
+    let world = World::with_daemon();
+    world.canal(["run", "--with-children", "-k", "x", "-c", LEAVE]).end().code(0);
+    let left = left_behind(&world);
+    for _ in 0..2 {
+        world.kill_daemon();
+        world.canal(["run", "-n", "-k", "x", "--", "true"]).end().code(75);
+        assert_eq!(world.held("x"), 1);
+    }
+    signal(left, Signal::SIGKILL);
+    world.until_held("x", 0);
+}
+
+#[test]
+fn with_children_what_ended_while_no_daemon_ran_is_noticed() {
+    let world = World::with_daemon();
+    world.canal(["run", "--with-children", "-k", "x", "-c", LEAVE]).end().code(0);
+    let left = left_behind(&world);
+    world.kill_daemon_quietly();
+    signal(left, Signal::SIGKILL);
+    wait_until("it is dead", || !alive(left));
+    world.canal(["run", "-n", "-k", "x", "--", "true"]).end().code(0);
+}
+
+#[test]
+fn with_children_and_a_limit_the_parent_waits_for_what_was_left_behind() {
+    let world = World::with_daemon();
+    let args = ["run", "--with-children", "--max-run", "60", "-k", "x", "-c", LEAVE];
+    let mut run = world.canal(args).spawn();
+    let left = left_behind(&world);
+    wait_until("the command has ended", || {
+        world.key("x").holders.first().is_some_and(|h| h.state.as_deref() == Some("children"))
+    });
+    assert!(!run.has_ended());
+    signal(left, Signal::SIGKILL);
+    run.end().code(0);
+    world.until_held("x", 0);
+}
+
+#[test]
+fn a_command_under_with_children_that_is_killed_with_its_children_frees_the_lock() {
+    let world = World::with_daemon();
+    let run = world.canal(["run", "--with-children", "-k", "x", "-c", "cat | cat"]);
+    let mut run = run.stdin(std::process::Stdio::piped()).spawn();
+    wait_until("both run", || children(run.pid()).len() == 2);
+    run.signal(Signal::SIGKILL);
+    wait_until("it is dead", || run.has_ended());
+    // The two `cat`s live on until their input ends.
+    assert_eq!(world.held("x"), 1);
+    drop(run);
+    world.until_held("x", 0);
+}

@@ -1,0 +1,110 @@
+//! What the command is handed: arguments, environment, and canal's own variables.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt as _;
+use std::process::Stdio;
+
+use crate::process::Cmd;
+use crate::transparency::WAYS;
+use crate::world::World;
+
+#[test]
+fn arguments_are_passed_on_as_bytes() {
+    let world = World::with_daemon();
+    let odd: [&[u8]; 6] = [b"\xff\xfe", b"", b" a  b ", b"-n", b"line\nbreak", b"--"];
+    let run = |way: &[&str]| {
+        let probe = ["sh", "-c", "cat /proc/$$/cmdline"];
+        let mut cmd = match way {
+            [] => world.program(probe[0], &probe[1..]),
+            way => world.canal(way.iter().chain(&probe)),
+        };
+        for bytes in odd {
+            cmd = cmd.arg(OsString::from_vec(bytes.to_vec()));
+        }
+        output_bytes(cmd)
+    };
+    let plain = run(&[]);
+    assert!(plain.windows(4).any(|w| w == b"\0\xff\xfe\0"));
+    for way in WAYS {
+        assert_eq!(run(way), plain, "{way:?}");
+    }
+}
+
+/// Standard output as bytes.
+fn output_bytes(mut cmd: Cmd<'_>) -> Vec<u8> {
+    let out = cmd.command.stderr(Stdio::inherit()).stdout(Stdio::piped()).output().unwrap();
+    assert!(out.status.success());
+    out.stdout
+}
+
+#[test]
+fn the_environment_is_passed_on_byte_for_byte_and_in_order() {
+    let world = World::with_daemon();
+    let run = |way: &[&str]| {
+        // A name twice, a name without a value, and one that is no text; as `env` cannot pass a
+        // name twice, the order and the bytes are what is compared.
+        let mut args = vec!["-i", "Z=1", "A=", "PATH_LIKE=/a:/b", "M=\n", "canal"];
+        let socket = format!("CANAL_SOCKET={}", world.socket().display());
+        args.insert(1, &socket);
+        let path = format!("PATH={}", crate::world::canal().parent().unwrap().display());
+        args.insert(3, &path);
+        if way.is_empty() {
+            args.pop();
+        }
+        args.extend(way);
+        args.extend(["/bin/cat", "/proc/self/environ"]);
+        let mut cmd = world.program("/usr/bin/env", args);
+        cmd = cmd.env("IGNORED", "1");
+        let bytes = output_bytes(cmd);
+        let kept = bytes.split(|b| *b == 0).filter(|e| !e.starts_with(b"CANAL_"));
+        kept.map(<[u8]>::to_vec).collect::<Vec<_>>()
+    };
+    let plain = run(&[]);
+    assert_eq!(plain.len(), 6, "{plain:?}");
+    for way in WAYS {
+        assert_eq!(run(way), plain, "{way:?}");
+    }
+}
+
+#[test]
+fn of_its_own_variables_canal_sets_or_unsets_every_one() {
+    let world = World::with_daemon();
+    let own = "env | grep ^CANAL_ | grep -v ^CANAL_SOCKET= | sort";
+    let stale =
+        ["KEY", "TOKEN", "SLOTS", "SLOT", "BUCKET", "SESSION"].map(|n| format!("CANAL_{n}"));
+    let run = |lock: &[&str]| {
+        let mut args = vec!["run"];
+        args.extend(lock);
+        args.extend(["-c", own]);
+        let mut cmd = world.canal(args);
+        for name in &stale {
+            cmd = cmd.env(name, "stale");
+        }
+        cmd.end().code(0).stdout
+    };
+    let names = |text: &str| -> Vec<String> {
+        text.lines()
+            .filter_map(|l| Some(l.split_once('=')?.0["CANAL_".len()..].to_owned()))
+            .collect()
+    };
+    let one = run(&["-k", "gpu=2x2"]);
+    assert!(one.contains("CANAL_KEY=gpu\n") && one.contains("CANAL_SLOTS=0\n"), "{one}");
+    assert!(one.contains("CANAL_SLOT=0\n") && one.contains("CANAL_BUCKET=0\n"), "{one}");
+    assert!(!one.contains("stale"), "{one}");
+    assert_eq!(names(&one), ["BUCKET", "KEY", "SESSION", "SLOT", "SLOTS", "TOKEN"]);
+    // Slots without buckets; then more than one slot.
+    assert_eq!(names(&run(&["-k", "n=4"])), ["KEY", "SESSION", "SLOT", "SLOTS", "TOKEN"]);
+    assert_eq!(names(&run(&["-k", "m=4x1:2"])), ["KEY", "SESSION", "SLOTS", "TOKEN"]);
+}
+
+#[test]
+fn the_socket_is_passed_on_only_if_it_was_given() {
+    let world = World::with_daemon();
+    let socket = world.socket().display().to_string();
+    let show = "echo \"[${CANAL_SOCKET-unset}]\"";
+    let by_env = world.canal(["run", "-k", "x", "-c", show]).end().code(0);
+    assert_eq!(by_env.stdout, format!("[{socket}]\n"));
+    let by_option = ["run", "--socket", socket.as_str(), "-k", "x", "-c", show];
+    let by_option = world.canal(by_option).env_remove("CANAL_SOCKET").end().code(0);
+    assert_eq!(by_option.stdout, format!("[{socket}]\n"));
+}

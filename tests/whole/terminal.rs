@@ -1,0 +1,312 @@
+//! Job control and the waiting line, on a pseudo-terminal.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::process::{Command, Stdio};
+
+use nix::fcntl::OFlag;
+use nix::pty::{grantpt, posix_openpt, ptsname_r, unlockpt};
+use nix::sys::signal::Signal;
+
+use crate::process::{Cmd, Ended, Proc, installed_or_skip, state, wait_until};
+use crate::record::{Events, recorded};
+use crate::world::World;
+
+/// A pseudo-terminal of 80 columns with a session on it.
+pub(crate) struct Terminal {
+    master: File,
+    /// Bytes that are no whole character yet.
+    cut: Vec<u8>,
+    seen: String,
+    /// The leader of the session.
+    pub(crate) session: Proc,
+}
+
+impl Terminal {
+    /// Starts a command in a session of its own, on a terminal of its own.
+    pub(crate) fn start(world: &World, command: &[&str]) -> Self {
+        let args = ["-c"].iter().chain(command);
+        Self::start_cmd(world.program("setsid", args).env("TERM", "xterm").env("PS1", "$ "))
+    }
+
+    fn start_cmd(cmd: Cmd<'_>) -> Self {
+        // Not openpty(3): its descriptors would reach what other tests start meanwhile.
+        let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
+        let master = posix_openpt(flags).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let mut open = OpenOptions::new();
+        let open = open.read(true).write(true).custom_flags(libc::O_NOCTTY);
+        let slave = open.open(ptsname_r(&master).unwrap()).unwrap();
+        let side = || Stdio::from(slave.try_clone().unwrap());
+        let size = Command::new("stty").args(["rows", "24", "cols", "80"]).stdin(side()).status();
+        assert!(size.unwrap().success());
+        let session = cmd.stdin(side()).stdout(side()).stderr(side()).spawn();
+        Self { master: OwnedFd::from(master).into(), cut: Vec::new(), seen: String::new(), session }
+    }
+
+    pub(crate) fn keys(&mut self, keys: &str) {
+        self.master.write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// What was shown so far.
+    pub(crate) fn seen(&mut self) -> &str {
+        let mut piece = [0; 4096];
+        while let Ok(n @ 1..) = self.master.read(&mut piece) {
+            self.cut.extend_from_slice(&piece[..n]);
+            let whole = match std::str::from_utf8(&self.cut) {
+                Ok(_) => self.cut.len(),
+                Err(e) if e.error_len().is_none() => e.valid_up_to(),
+                Err(e) => panic!("{e}: {:?}", self.cut),
+            };
+            let text: Vec<u8> = self.cut.drain(..whole).collect();
+            self.seen += str::from_utf8(&text).unwrap();
+        }
+        &self.seen
+    }
+
+    /// Waits until `text` is shown, and forgets everything up to its end.
+    #[track_caller]
+    pub(crate) fn until(&mut self, text: &str) -> String {
+        let begun = std::time::Instant::now();
+        loop {
+            if let Some(at) = self.seen().find(text) {
+                let before = self.seen[..at + text.len()].to_owned();
+                self.seen.drain(..at + text.len());
+                return before;
+            }
+            let late = begun.elapsed() > crate::process::BOUND;
+            assert!(!late, "{text:?} is not shown, but: {:?}", self.seen);
+            std::thread::sleep(std::time::Duration::from_millis(4));
+        }
+    }
+
+    /// Waits for the end of the session's leader, reading on.
+    #[track_caller]
+    pub(crate) fn end(mut self) -> (Ended, String) {
+        wait_until("the session ends", || {
+            self.seen();
+            self.session.has_ended()
+        });
+        self.seen();
+        (self.session.end(), self.seen)
+    }
+}
+
+const CTRL_C: &str = "\x03";
+const CTRL_Z: &str = "\x1a";
+const CTRL_BACKSLASH: &str = "\x1c";
+
+const WAYS: [&[&str]; 3] = [
+    &["run", "-k", "x"],
+    &["run", "-k", "x", "--with-children"],
+    &["run", "-k", "x", "--max-run", "600"],
+];
+
+fn canal(way: &[&str]) -> String {
+    format!("canal {} --", way.join(" "))
+}
+
+#[test]
+fn ctrl_c_and_ctrl_backslash_end_the_command_and_free_the_lock() {
+    let world = World::with_daemon();
+    for way in WAYS {
+        for (keys, which) in [(CTRL_C, Signal::SIGINT), (CTRL_BACKSLASH, Signal::SIGQUIT)] {
+            let mut command = vec!["canal"];
+            command.extend(way);
+            command.extend(["--", "sh", "-c", "ulimit -c 0; echo up; exec sleep 600"]);
+            let mut terminal = Terminal::start(&world, &command);
+            terminal.until("up\r\n");
+            assert_eq!(world.held("x"), 1);
+            terminal.keys(keys);
+            let (ended, _) = terminal.end();
+            assert_eq!(ended.signal, Some(which as i32), "{way:?}");
+            world.until_held("x", 0);
+        }
+    }
+}
+
+#[test]
+fn a_command_that_catches_ctrl_c_gets_it_once_and_decides_itself() {
+    let world = World::with_daemon();
+    let body =
+        "trap 'n=$((n + 1))' INT; n=0; echo up; read line; echo \"interrupted $n: $line\"; exit 3";
+    for way in WAYS {
+        let mut command = vec!["canal"];
+        command.extend(way);
+        command.extend(["--", "bash", "-c", body]);
+        let mut terminal = Terminal::start(&world, &command);
+        terminal.until("up\r\n");
+        terminal.keys(CTRL_C);
+        // The line goes to the command only after the signal was dealt with by the terminal.
+        terminal.until("^C");
+        terminal.keys("line\n");
+        let (ended, seen) = terminal.end();
+        assert_eq!(ended.code, Some(3), "{way:?}: {seen}");
+        assert!(seen.contains("interrupted 1: line"), "{way:?}: {seen}");
+    }
+}
+
+#[test]
+fn ctrl_c_while_waiting_leaves_the_queue() {
+    let world = World::with_daemon();
+    for way in WAYS {
+        let holder = world.holder(&["-k", "x"]);
+        let mut command = vec!["canal"];
+        command.extend(way);
+        command.extend(["--", "true"]);
+        let mut terminal = Terminal::start(&world, &command);
+        world.until_waiting("x", 1);
+        terminal.keys(CTRL_C);
+        let (ended, _) = terminal.end();
+        assert_eq!(ended.signal, Some(Signal::SIGINT as i32), "{way:?}");
+        world.until_waiting("x", 0);
+        holder.finish();
+        world.until_idle();
+    }
+}
+
+#[test]
+fn ctrl_z_and_fg_work_as_without_canal() {
+    if !installed_or_skip("bash", "job control") {
+        return;
+    }
+    let world = World::with_daemon();
+    let plain: [&[&str]; 1] = [&[]];
+    for way in plain.iter().chain(&WAYS) {
+        let canal = if way.is_empty() { String::new() } else { canal(way) };
+        let mut shell = Terminal::start(&world, &["bash", "--norc", "--noprofile", "-i"]);
+        shell.until("$ ");
+        shell.keys(&format!("{canal} sh -c 'echo u\"\"p; read a; echo g\"\"ot $a; exit 4'\n"));
+        shell.until("up\r\n");
+        shell.keys(CTRL_Z);
+        shell.until("Stopped");
+        shell.until("$ ");
+        if !way.is_empty() {
+            assert_eq!(world.held("x"), 1, "a stopped command keeps its lock");
+            assert_eq!(world.key("x").holders[0].state.as_deref(), Some("stopped"));
+        }
+        shell.keys("echo status $?\n");
+        shell.until("status 148\r\n");
+        shell.keys("fg\n");
+        shell.until("sh -c");
+        shell.keys("hello\n");
+        shell.until("got hello\r\n");
+        shell.until("$ ");
+        shell.keys("echo status $?\n");
+        shell.until("status 4\r\n");
+        shell.keys("exit\n");
+        shell.end();
+        world.until_idle();
+    }
+}
+
+#[test]
+fn ctrl_z_while_waiting_lets_others_pass_and_fg_goes_on() {
+    if !installed_or_skip("bash", "job control") {
+        return;
+    }
+    let world = World::with_daemon();
+    let body = recorded(":");
+    let holder = world.holder(&["-k", "x"]);
+    let mut shell = Terminal::start(&world, &["bash", "--norc", "--noprofile", "-i"]);
+    shell.until("$ ");
+    shell.keys(&format!("canal run -k x -- sh -c '{body}' sh suspended\n"));
+    world.until_waiting("x", 1);
+    shell.keys(CTRL_Z);
+    shell.until("Stopped");
+    let next = world.waiter("x", &[], &["sh", "-c", &body, "sh", "next"]);
+    holder.finish();
+    next.end().code(0);
+    shell.keys("fg\n");
+    wait_until("both ran", || Events::of(&world).ended() == 2);
+    assert_eq!(Events::of(&world).started(), ["next", "suspended"]);
+    shell.keys("exit\n");
+    shell.end();
+    world.until_idle();
+}
+
+#[test]
+fn a_command_in_the_background_is_not_stopped_by_canal() {
+    if !installed_or_skip("bash", "job control") {
+        return;
+    }
+    let world = World::with_daemon();
+    for way in WAYS {
+        let mut shell = Terminal::start(&world, &["bash", "--norc", "--noprofile", "-i"]);
+        shell.until("$ ");
+        shell.keys("stty tostop\n");
+        shell.until("$ ");
+        // With `tostop`, a background process that writes to the terminal is stopped.
+        shell.keys(&format!("{} sleep 600 &\n", canal(way)));
+        world.until_held("x", 1);
+        let pid = world.key("x").holders[0].pid.cast_signed();
+        wait_until("the command runs", || state(pid) == Some('S'));
+        shell.keys("kill %1; wait %1; echo status $?\n");
+        shell.until("status 143\r\n");
+        shell.keys("exit\n");
+        shell.end();
+        world.until_idle();
+    }
+}
+
+#[test]
+fn the_terminal_is_the_commands() {
+    let world = World::with_daemon();
+    let probe = "tty; stty size; [ -t 0 ] && [ -t 1 ] && [ -t 2 ] && echo terminal";
+    let run = |command: &[&str]| Terminal::start(&world, command).end().1;
+    let lines = |text: String| text.lines().skip(1).map(str::to_owned).collect::<Vec<_>>();
+    let plain = lines(run(&["sh", "-c", probe]));
+    assert_eq!(plain, ["24 80", "terminal"]);
+    for way in WAYS {
+        let mut command = vec!["canal"];
+        command.extend(way);
+        command.extend(["--", "sh", "-c", probe]);
+        assert_eq!(lines(run(&command)), plain, "{way:?}");
+    }
+}
+
+#[test]
+fn a_terminal_is_told_at_once_what_is_waited_for() {
+    let world = World::with_daemon();
+    let holder = world.holder(&["-k", "db/main"]);
+    let mut terminal =
+        Terminal::start(&world, &["canal", "run", "-k", "db/main", "--", "echo", "mine"]);
+    let line = terminal.until(&holder.pid_text());
+    assert!(line.contains("db/main"), "{line}");
+    holder.finish();
+    let (ended, seen) = terminal.end();
+    assert_eq!(ended.code, Some(0));
+    assert!(seen.ends_with("mine\r\n"), "{seen:?}");
+    assert!(!seen.contains("waiting") || seen.contains("\x1b["), "the line is cleared: {seen:?}");
+
+    let holder = world.holder(&["-k", "db/main"]);
+    let quiet = ["canal", "run", "-q", "-k", "db/main", "--", "echo", "mine"];
+    let terminal = Terminal::start(&world, &quiet);
+    world.until_waiting("db/main", 1);
+    holder.finish();
+    assert_eq!(terminal.end().1, "mine\r\n");
+}
+
+#[test]
+fn a_waiting_line_in_the_background_does_not_stop_the_wait() {
+    if !installed_or_skip("bash", "job control") {
+        return;
+    }
+    let world = World::with_daemon();
+    let holder = world.holder(&["-k", "x"]);
+    let mut shell = Terminal::start(&world, &["bash", "--norc", "--noprofile", "-i"]);
+    shell.until("$ ");
+    shell.keys("stty tostop\n");
+    shell.until("$ ");
+    shell.keys("canal run -k x -- touch ran &\n");
+    world.until_waiting("x", 1);
+    let pid = world.key("x").waiters[0].pid.cast_signed();
+    assert_ne!(state(pid), Some('T'));
+    holder.finish();
+    wait_until("it ran", || world.path("work/ran").exists());
+    shell.keys("exit\n");
+    shell.end();
+}
