@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 #![expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 
+mod acquire_forms;
 mod campaign;
 mod children;
 mod crowd;
@@ -23,6 +24,7 @@ mod peer;
 mod places;
 mod process;
 mod record;
+mod resize;
 mod rules;
 mod stopped;
 mod streams;
