@@ -7,6 +7,7 @@
 #![expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 
 mod acquire_forms;
+mod bad_input;
 mod campaign;
 mod children;
 mod crowd;
@@ -26,6 +27,8 @@ mod process;
 mod record;
 mod resize;
 mod rules;
+mod snapshot;
+mod status;
 mod stopped;
 mod streams;
 mod terminal;

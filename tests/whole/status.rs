@@ -1,0 +1,180 @@
+//! `canal status`: who has it since when, and why mine waits.
+
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use crate::process::{Proc, wait_until};
+use crate::terminal::Terminal;
+use crate::world::World;
+
+/// What `canal status ARGS` prints into a pipe.
+fn piped(world: &World, args: &[&str]) -> String {
+    let mut all = vec!["status"];
+    all.extend(args);
+    world.sh("canal \"$@\" | cat").arg("sh").args(&all).end().code(0).stdout
+}
+
+/// What it prints on a terminal of 80 columns, without colours.
+fn shown(world: &World) -> String {
+    let terminal = Terminal::start(world, &["env", "NO_COLOR=1", "canal", "status"]);
+    let (ended, seen) = terminal.end();
+    assert_eq!(ended.code, Some(0), "{seen}");
+    assert!(!seen.contains('\x1b'), "NO_COLOR is honoured: {seen:?}");
+    seen
+}
+
+fn fits_80_columns(text: &str) {
+    for line in text.lines() {
+        assert!(line.trim_end().chars().count() <= 80, "too wide: {line:?}");
+    }
+}
+
+#[test]
+fn without_locks_it_says_so() {
+    let world = World::with_daemon();
+    assert_eq!(piped(&world, &[]), "no locks are held and nobody waits\n");
+    assert_eq!(shown(&world), "no locks are held and nobody waits\r\n");
+    assert_eq!(world.status_json()["keys"], Value::Array(Vec::new()));
+}
+
+#[test]
+fn it_tells_who_has_it_since_when_and_why_mine_waits() {
+    let world = World::with_daemon();
+    let holder = world.holder(&["-k", "db/main"]);
+    let first = world.waiter("db/main", &[], &["echo", "first"]);
+    let second = world.waiter("db/main", &[], &["echo", "second"]);
+    for text in
+        [piped(&world, &[]), shown(&world), piped(&world, &["db"]), piped(&world, &["db/main"])]
+    {
+        fits_80_columns(&text);
+        assert!(text.contains("db/main"), "{text}");
+        let line = |pid: &str| {
+            text.lines()
+                .find(|line| line.split_whitespace().any(|word| word == pid))
+                .unwrap_or_else(|| panic!("{text}"))
+        };
+        assert!(line(&holder.pid_text()).contains("cat"), "{text}");
+        assert!(line(&first.pid_text()).contains("echo first"), "{text}");
+        assert!(line(&second.pid_text()).contains("echo second"), "{text}");
+        assert!(text.contains("1 of 1"), "{text}");
+    }
+    assert_eq!(piped(&world, &["d"]), "nobody holds d or waits for it\n");
+    holder.finish();
+    first.end();
+    second.end();
+}
+
+#[test]
+fn the_json_has_the_documented_fields() {
+    let world = World::with_daemon();
+    let holder = world.holder(&["-k", "gpu=2x2:3"]);
+    let waiter = world.waiter(
+        "gpu",
+        &["--per", "2", "--buckets", "2", "--count", "2", "--priority", "3"],
+        &["true"],
+    );
+    let status = world.status_json();
+    let daemon = &status["daemon"];
+    assert!(daemon["pid"].is_u64() && daemon["version"].is_string() && daemon["since"].is_string());
+    assert_eq!(daemon["socket"], world.socket().display().to_string());
+    let key = &status["keys"][0];
+    assert_eq!(key["key"], "gpu");
+    assert_eq!(key["kind"], "canal");
+    assert_eq!(key["held"], 3);
+    assert_eq!(key["capacity"], 4);
+    assert_eq!(key["waiting"], 1);
+    let first = &key["holders"][0];
+    assert_eq!(first["pid"], holder.pid());
+    assert_eq!(first["uid"], nix::unistd::geteuid().as_raw());
+    assert_eq!(first["command"], "cat");
+    assert_eq!(first["slots"], serde_json::json!([0, 1, 2]));
+    assert!(first["token"].is_u64() && first["session"].is_string());
+    assert_eq!(first["host"], Value::Null);
+    let since = first["since"].as_str().unwrap();
+    assert!(since.ends_with('Z') && since.len() >= 20 && since.as_bytes()[10] == b'T', "{since}");
+    let next = &key["waiters"][0];
+    assert_eq!(next["pid"], waiter.pid());
+    assert_eq!(next["position"], 1);
+    assert_eq!(next["priority"], 3);
+    assert_eq!(next["command"], "true");
+    assert!(next["reason"].is_string() && next["since"].is_string());
+    for (object, names) in [
+        (key, &["key", "kind", "held", "capacity", "waiting", "holders", "waiters"][..]),
+        (first, &["pid", "uid", "command", "since", "token", "slots", "session", "host"]),
+        (next, &["pid", "uid", "command", "since", "session", "host", "position", "priority"]),
+    ] {
+        for name in names {
+            assert!(object.get(name).is_some(), "{name} is missing in {object}");
+        }
+    }
+}
+
+#[test]
+fn two_hundred_keys_are_readable_in_eighty_columns() {
+    let world = World::with_daemon();
+    let script = "i=0; while [ $i -lt 200 ]; do
+            canal acquire -q --pid $$ -k team-$((i % 7))/project-with-a-long-name/job-$i=3x2 || exit
+            i=$((i + 1))
+        done; echo all; read line";
+    let script = world.sh(script).stdin(Stdio::piped()).spawn();
+    wait_until("all are held", || script.stdout() == "all\n");
+    fits_80_columns(&shown(&world));
+    for text in [piped(&world, &[]), shown(&world)] {
+        for n in 0..200 {
+            let name = format!("job-{n}");
+            let named =
+                |line: &str| line.split(|c: char| c == '/' || c.is_whitespace()).any(|w| w == name);
+            assert_eq!(text.lines().filter(|line| named(line)).count(), 1, "{name}: {text}");
+        }
+        assert!(text.lines().count() <= 620, "{}", text.lines().count());
+    }
+    assert_eq!(world.status_json()["keys"].as_array().unwrap().len(), 200);
+}
+
+#[test]
+fn control_characters_of_a_command_are_never_printed_raw() {
+    let world = World::with_daemon();
+    let evil = "\x1b]0;owned\x07 \x1b[31m \r hidden";
+    let args = ["run", "-k", "x", "--", "sh", "-c", "read line", evil];
+    let holder: Proc = world.canal(args).stdin(Stdio::piped()).spawn();
+    world.until_held("x", 1);
+    let waiter = world.waiter("x", &[], &["true", evil]);
+    let busy = world.canal(["run", "-n", "-k", "x", "--", "true"]).end().code(75);
+    for text in [piped(&world, &[]), shown(&world), busy.stderr] {
+        let bad = |c: char| c.is_control() && !matches!(c, '\n' | '\r');
+        assert!(!text.contains(bad) && !text.replace("\r\n", "").contains('\r'), "{text:?}");
+    }
+    holder.finish();
+    waiter.end();
+}
+
+#[test]
+fn watching_shows_every_change_until_the_reader_is_gone() {
+    let world = World::with_daemon();
+    let mut watch = world.canal(["status", "--watch", "--json"]).spawn();
+    wait_until("the first state is shown", || watch.stdout().contains("keys"));
+    let holder = world.holder(&["-k", "x"]);
+    wait_until("the holder is shown", || watch.stdout().contains(&holder.pid_text()));
+    holder.finish();
+    assert!(!watch.has_ended());
+    watch.kill();
+    // A reader that goes away ends it without a complaint.
+    let script = "canal status --watch | head -1 >first; echo ${PIPESTATUS[0]}";
+    let ended = world.program("bash", ["-c", script]).spawn();
+    wait_until("the first line is read", || !world.read("first").is_empty());
+    world.holder(&["-k", "y"]).finish();
+    let ended = ended.end();
+    assert_eq!(ended.stderr, "");
+}
+
+#[test]
+fn a_closed_standard_output_is_no_panic() {
+    let world = World::with_daemon();
+    for redirection in [">&-", ">/dev/full", "| true"] {
+        for command in ["status", "status --json", "--help", "help run"] {
+            let ended = world.sh(&format!("canal {command} {redirection}")).end();
+            assert!(!ended.stderr.contains("panicked"), "{command} {redirection}: {ended:?}");
+        }
+    }
+}
