@@ -81,10 +81,14 @@ impl Waiting {
     }
 
     fn log(&mut self, passed: Duration) {
-        if passed >= self.next_line_after {
-            self.next_line_after *= 2;
-            self.voice.say(&self.text(None));
+        if passed < self.next_line_after {
+            return;
         }
+        // Not once for each time that went by while a terminal was shown the line.
+        while self.next_line_after <= passed {
+            self.next_line_after *= 2;
+        }
+        self.voice.say(&self.text(None));
     }
 
     fn text(&self, columns: Option<usize>) -> String {
@@ -185,7 +189,7 @@ mod tests {
     fn a_log_is_told_after_ten_seconds_and_then_ever_more_rarely() {
         let mut waiting = Waiting::new(Voice::Normal);
         waiting.last = Some(progress(1));
-        for (passed, next) in [(9, 10), (10, 20), (19, 20), (20, 40), (41, 80)] {
+        for (passed, next) in [(9, 10), (10, 20), (19, 20), (20, 40), (41, 80), (400, 640)] {
             waiting.log(Duration::from_secs(passed));
             assert_eq!(waiting.next_line_after, Duration::from_secs(next), "after {passed} s");
         }

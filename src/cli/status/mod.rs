@@ -33,7 +33,7 @@ pub(crate) fn run(args: &StatusArgs, global: &Global, voice: Voice) -> Result<Ex
         ..StatusQuery::default()
     };
     let mut client = connect::client(global)?;
-    let report = Report { args, verbose: voice == Voice::Verbose, screen: Screen::of_stdout() };
+    let report = Report { args, verbose: voice == Voice::Verbose };
     if args.watch {
         let mut shown = Ok(Reader::There);
         let mut last = None;
@@ -49,7 +49,7 @@ pub(crate) fn run(args: &StatusArgs, global: &Global, voice: Voice) -> Result<Ex
         shown?;
     } else {
         let status = client.status(&query).map_err(connect::failed)?;
-        output::print_styled(&report.text(&status)?)?;
+        output::print_styled(&report.text(&status, Screen::of_stdout())?)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -58,7 +58,6 @@ pub(crate) fn run(args: &StatusArgs, global: &Global, voice: Voice) -> Result<Ex
 struct Report<'a> {
     args: &'a StatusArgs,
     verbose: bool,
-    screen: Option<Screen>,
 }
 
 /// The size of a terminal.
@@ -83,28 +82,30 @@ impl Screen {
 }
 
 impl Report<'_> {
-    fn text(&self, status: &Status) -> Result<String, Failed> {
+    fn text(&self, status: &Status, screen: Option<Screen>) -> Result<String, Failed> {
         if self.args.json {
             return output::json(status);
         }
-        let scope = match (&self.args.key, self.screen) {
+        let scope = match (&self.args.key, screen) {
             (Some(key), _) => Scope::Key(key.as_str()),
             (None, Some(_)) => Scope::Overview,
             (None, None) => Scope::Everything,
         };
         let page = view::page(status, scope, self.verbose, &Now::here());
-        Ok(page.render(self.screen.map(|screen| screen.columns)))
+        Ok(page.render(screen.map(|screen| screen.columns)))
     }
 
     /// Whether what is shown grows old even if nothing changes.
     fn ages(&self) -> bool {
-        self.screen.is_some() && !self.args.json
+        io::stdout().is_terminal() && !self.args.json
     }
 
     /// On a terminal in place of the last one, else after it.
     fn show_again(&self, status: &Status) -> Result<Reader, Failed> {
-        let text = self.text(status)?;
-        match Screen::of_stdout() {
+        // The terminal may have another size by now.
+        let screen = Screen::of_stdout();
+        let text = self.text(status, screen)?;
+        match screen {
             Some(screen) if !self.args.json => output::print_styled(&redrawn(&text, screen)),
             _ if self.args.json => output::print_styled(&text),
             _ => output::print_styled(&format!("{text}\n")),
