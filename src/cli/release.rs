@@ -12,7 +12,7 @@ use super::usage::wrong;
 use super::when::Now;
 use super::who::{COMMAND_COLUMNS, holder};
 use crate::client::ClientError;
-use crate::protocol::{ErrorName, Release, Released};
+use crate::protocol::{ErrorName, Release, Released, ReleasedHold};
 
 pub(crate) fn run(args: &ReleaseArgs, global: &Global, voice: Voice) -> Result<ExitCode, Failed> {
     let release = what(args)?;
@@ -67,11 +67,13 @@ fn what(args: &ReleaseArgs) -> Result<Release, Failed> {
 
 fn lines(released: &Released, force: bool) -> Vec<String> {
     let now = Now::here();
-    let verb = if force { "broke the hold" } else { "gave back" };
-    let line = |keys: &[String], of: String| format!("{verb} of {}: {of}", keys.join(", "));
-    released
-        .released
-        .iter()
-        .map(|one| line(&one.keys, holder(&one.holder, COMMAND_COLUMNS, &now)))
-        .collect()
+    let line = |one: &ReleasedHold| {
+        let (keys, of) = (one.keys.join(", "), holder(&one.holder, COMMAND_COLUMNS, &now));
+        if force {
+            format!("broke the hold of {keys} by {of}")
+        } else {
+            format!("gave back {keys} of {of}")
+        }
+    };
+    released.released.iter().map(line).collect()
 }

@@ -1,0 +1,94 @@
+//! What the command line shows of a daemon that runs.
+
+use assert_cmd::Command;
+use assert_cmd::cargo::cargo_bin_cmd;
+use tempfile::TempDir;
+
+/// A place of its own; its daemon is stopped at the end.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Self {
+        Self(TempDir::new().unwrap_or_else(|error| panic!("{error}")))
+    }
+
+    fn canal(&self, args: &[&str]) -> Command {
+        let mut canal: Command = cargo_bin_cmd!("canal");
+        canal.env("CANAL_SOCKET", self.0.path().join("s")).args(args);
+        canal.timeout(std::time::Duration::from_secs(60));
+        canal
+    }
+
+    fn prints(&self, args: &[&str]) -> String {
+        let assert = self.canal(args).assert().success();
+        String::from_utf8_lossy(&assert.get_output().stdout).into_owned()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = self.canal(&["daemon", "--stop"]).output();
+    }
+}
+
+#[test]
+fn keys_are_completed_by_prefix() {
+    let place = Place::new();
+    for key in ["db", "deploy/web", "my key", "web"] {
+        place.canal(&["resize", key, "--slots", "2"]).assert().success();
+    }
+    for (prefix, keys) in [
+        (&[][..], "db\ndeploy/web\nmy key\nweb\n"),
+        (&["d"], "db\ndeploy/web\n"),
+        (&["deploy/w"], "deploy/web\n"),
+        (&["my k"], "my key\n"),
+        (&["x"], ""),
+        (&["/"], ""),
+    ] {
+        let mut args = vec!["complete", "keys", "--"];
+        args.extend(prefix);
+        assert_eq!(place.prints(&args), keys, "{prefix:?}");
+    }
+}
+
+#[test]
+fn verbose_says_what_was_acquired_and_quiet_nothing() {
+    let place = Place::new();
+    let said = |args: &[&str]| {
+        let assert = place.canal(args).assert().success();
+        String::from_utf8_lossy(&assert.get_output().stderr).into_owned()
+    };
+    let verbose = said(&["run", "-v", "-k", "db=3x2", "-k", "gpu=4:2", "--", "true"]);
+    let expected = "canal: acquired db slot 0 (1 held), gpu slot 0-1 (2 held), token ";
+    assert!(verbose.starts_with(expected), "{verbose}");
+    assert_eq!(verbose.lines().count(), 1, "{verbose}");
+    assert_eq!(said(&["run", "-k", "db", "--", "true"]), "");
+    let pid = std::process::id().to_string();
+    assert_eq!(said(&["acquire", "-q", "-k", "db", "--pid", &pid]), "");
+    assert!(
+        said(&["release", "-v", "db", "--pid", &pid]).starts_with("canal: gave back db of pid ")
+    );
+}
+
+#[test]
+fn a_resize_reports_what_was_and_is() {
+    let place = Place::new();
+    let resized = place.prints(&["resize", "db", "--per", "3", "--buckets", "2"]);
+    assert_eq!(resized, "db: was not stored, is 3x2; 0 held, 0 waiting\n");
+    let json = place.prints(&["resize", "db", "--per", "4", "--json"]);
+    let expected = r#"{"key":"db","before":"3x2","now":"4x1","held":0,"waiting":0}"#;
+    assert_eq!(json, format!("{expected}\n"));
+    let status = place.prints(&["status"]);
+    assert_eq!(status, "db  canal 4x1, 0 of 4 held, stored\n");
+    place.prints(&["resize", "db", "--forget"]);
+    assert_eq!(place.prints(&["status"]), "no locks are held and nobody waits\n");
+}
+
+#[test]
+fn a_daemon_that_is_not_there_is_stopped_already() {
+    let place = Place::new();
+    let stop = place.canal(&["daemon", "--stop"]).assert().success();
+    let said = String::from_utf8_lossy(&stop.get_output().stderr).into_owned();
+    assert!(said.starts_with("canal: no daemon runs at "), "{said}");
+    place.canal(&["daemon", "--stop", "-q"]).assert().success().stderr("");
+}
