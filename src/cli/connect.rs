@@ -59,6 +59,9 @@ pub(crate) fn failed(error: ClientError) -> Failed {
             }
         }
         ClientError::Start(words) => started_badly(&words),
+        ClientError::Place(message) => {
+            Failed::new(message).hint("--socket or CANAL_SOCKET names another place")
+        }
         ClientError::Silent { pid, state } => silent(pid, state),
         other => Failed::new(other.to_string()),
     }
