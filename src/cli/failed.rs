@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use super::say::Voice;
+use crate::daemon::Unusable;
 use crate::run::{NotRun, OwnCode};
 
 /// Why a command ends early: a code, one line that says what is wrong, and what to do about it.
@@ -61,6 +62,10 @@ impl From<NotRun> for Failed {
 
 impl From<anyhow::Error> for Failed {
     fn from(error: anyhow::Error) -> Self {
-        Self::new(format!("{error:#}"))
+        let failed = Self::new(format!("{error:#}"));
+        match error.downcast_ref::<Unusable>() {
+            Some(unusable) => failed.hint(unusable.hint),
+            None => failed,
+        }
     }
 }

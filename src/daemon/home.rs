@@ -73,7 +73,8 @@ pub(super) struct Home {
 #[derive(Debug)]
 struct Guard {
     name: String,
-    _socket: Option<OwnedFd>,
+    /// `None` if somebody else has the name.
+    socket: Option<OwnedFd>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,6 +148,13 @@ impl Home {
     /// What tells that something in our directory was removed.
     pub(super) fn watch(&self) -> Option<impl AsFd> {
         self.watch.as_ref()
+    }
+
+    /// What an operator should know.
+    pub(super) fn note(&self) -> Option<String> {
+        let Guard { name, socket } = &self.claim.guard;
+        let note = || format!("another user has the abstract socket `{name}`, which is ours");
+        socket.is_none().then(note)
     }
 
     /// Whether something of ours is gone, the journal apart.
@@ -223,12 +231,11 @@ impl Guard {
         let failed = |error| ClaimError::Io { path: place.dir.clone(), error };
         let name = Self::name(place).map_err(failed)?;
         match bind_abstract(&name) {
-            Ok(socket) => Ok(Self { name, _socket: Some(socket) }),
+            Ok(socket) => Ok(Self { name, socket: Some(socket) }),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => match who_has(&name) {
                 // Abstract names have no owner: anybody may have taken it to keep us out.
                 Some(other) if other.uid != nix::unistd::geteuid().as_raw() => {
-                    tracing::warn!(uid = other.uid, pid = other.pid, name, "somebody has our name");
-                    Ok(Self { name, _socket: None })
+                    Ok(Self { name, socket: None })
                 }
                 other => {
                     let pid = other.map(|other| other.pid);

@@ -145,7 +145,11 @@ impl Ledger {
             self.journal.append(&self.turn[..written])?;
             Fault::strike();
         }
-        self.journal.append(&self.turn)?;
+        if let Err(error) = self.journal.append(&self.turn) {
+            tracing::warn!(%error, "the journal cannot be appended to, it is begun anew");
+            // Another file may do, and its snapshot holds what could not be appended.
+            self.compact().map_err(|_| error)?;
+        }
         self.turn.clear();
         Ok(())
     }

@@ -49,10 +49,20 @@ pub struct Options {
     pub idle_exit_s: Option<u64>,
 }
 
+/// Why the daemon cannot start, where there is something to do about it.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}")]
+pub struct Unusable {
+    /// What is wrong.
+    pub what: String,
+    /// What to do about it.
+    pub hint: &'static str,
+}
+
 /// Runs the daemon until it is told to end.
 ///
 /// # Errors
-/// Why it cannot start, for people.
+/// Why it cannot start, for people; an [`Unusable`] if something can be done about it.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     start::run(options)
 }

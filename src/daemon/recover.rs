@@ -5,8 +5,9 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 
+use super::Unusable;
 use super::acquire::HERE;
 use super::children::Children;
 use super::config::Config;
@@ -18,7 +19,7 @@ use crate::core::{
     View,
 };
 use crate::log::Record;
-use crate::log::journal::{Journal, OpenError, Opened};
+use crate::log::journal::{Journal, OpenError, Opened, salvage};
 use crate::log::state::{Durable, StateFile};
 use crate::protocol::place::{Place, Rule};
 use crate::sys::clock;
@@ -137,11 +138,12 @@ impl Old {
         let table = replay(&snapshot, &records, rules, same_rules)?;
         if written_by != *origin {
             if table.held() + table.waiting() > 0 {
-                bail!(
-                    "the journal names {} processes of another pid or time namespace (a container?), \
-                     which cannot be looked after from here",
+                let what = format!(
+                    "the journal names {} processes of another pid or time namespace, which \
+                     cannot be looked after from here",
                     table.frames().count()
                 );
+                return Err(Unusable { what, hint: NAMESPACE_HINT }.into());
             }
             let next_token = table.next_token();
             return Ok(Self {
@@ -182,11 +184,9 @@ fn replay(
         table.apply(record.revision, &record.entry, &mut outcomes);
         if outcomes != record.outcomes {
             let revision = record.revision;
-            return Err(anyhow::anyhow!(
-                "the journal says that something else was decided at revision {revision} than its \
-                 rules decide"
-            )
-            .context(DISCARD_HINT));
+            let what =
+                format!("the journal does not say what its rules decide at revision {revision}");
+            return Err(Unusable { what, hint: DISCARD_HINT }.into());
         }
     }
     Ok(table)
@@ -230,6 +230,9 @@ fn stored_views(table: &Table) -> Vec<StoredView> {
     views.collect()
 }
 
+const NAMESPACE_HINT: &str = "run the daemon where those processes are (a container?), or give this \
+                              one a place of its own with --socket";
+
 /// Opens the state file; where the usual place cannot be used, beside the socket.
 fn open_state(
     place: &Place,
@@ -253,22 +256,20 @@ fn open_state(
         "stored views do not survive a reboot: {} cannot be used ({error})",
         place.state_dir.display()
     );
-    tracing::warn!("{note}");
     notes.push(note);
     Ok(StateFile::open(&place.dir)?)
 }
 
-const DISCARD_HINT: &str = "the journal cannot be used; `canal daemon --discard-journal` leaves it \
-                            out, and what it says is held is held no more";
+const DISCARD_HINT: &str = "`canal daemon --discard-journal` leaves it out and names the processes \
+                            that lose their locks by that";
 
 fn open_journal(place: &Place, origin: &Origin, discard: bool) -> anyhow::Result<Opened> {
+    if discard {
+        name_the_losers(place, origin);
+        return discarded(place);
+    }
     let error = match Journal::open(&place.dir) {
-        Ok(opened) if !discard => return Ok(opened),
-        Ok(opened) => {
-            name_the_losers(&opened, origin);
-            drop(opened);
-            return discarded(place);
-        }
+        Ok(opened) => return Ok(opened),
         Err(error) => error,
     };
     match &error {
@@ -278,12 +279,8 @@ fn open_journal(place: &Place, origin: &Origin, discard: bool) -> anyhow::Result
             tracing::warn!(%error, "left out: it is of an earlier start of the machine");
             discarded(place)
         }
-        OpenError::Damaged { .. } | OpenError::Newer { .. } if discard => {
-            tracing::warn!(%error, "left out, as told");
-            discarded(place)
-        }
         OpenError::Damaged { .. } | OpenError::Newer { .. } => {
-            Err(anyhow::Error::new(error).context(DISCARD_HINT))
+            Err(Unusable { what: error.to_string(), hint: DISCARD_HINT }.into())
         }
         OpenError::Io { .. } => Err(error.into()),
     }
@@ -297,23 +294,25 @@ fn discarded(place: &Place) -> anyhow::Result<Opened> {
 }
 
 /// Says which live processes lose their locks when the journal is left out.
-fn name_the_losers(opened: &Opened, origin: &Origin) {
-    let (Some(by), Some(snapshot)) = (&opened.origin, &opened.snapshot) else { return };
-    let Ok(mut table) = Table::restore(snapshot, Rules::default()) else { return };
-    if by != origin {
+fn name_the_losers(place: &Place, origin: &Origin) {
+    let Some(salvaged) = salvage(&place.dir).filter(|salvaged| salvaged.origin == *origin) else {
         return;
-    }
-    for record in &opened.records {
+    };
+    let Ok(mut table) = Table::restore(&salvaged.snapshot, Rules::default()) else { return };
+    for record in &salvaged.records {
         if table.replay(record.revision, &record.entry, &record.outcomes).is_err() {
             break;
         }
     }
     for hold in table.holds() {
         let Owner::Process(process) = &hold.asked.owner else { continue };
-        if !matches!(find(*process), Found::Gone) {
-            let keys: Vec<_> = hold.items.iter().map(|item| item.key.as_str()).collect();
-            tracing::warn!(pid = process.pid, token = hold.token.0, ?keys, "loses its lock");
+        if matches!(find(*process), Found::Gone) {
+            continue;
         }
+        let keys: Vec<_> = hold.items.iter().map(|item| item.key.as_str()).collect();
+        let command = hold.asked.command.0.as_str();
+        let (pid, token, keys) = (process.pid, hold.token.0, keys.join(" "));
+        tracing::warn!(pid, command, keys, token, "this process loses its lock and still runs");
     }
 }
 

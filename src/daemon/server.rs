@@ -21,7 +21,9 @@ use super::owners::Owners;
 use super::shown::Shown;
 use super::waiting::Waiting;
 use super::words;
-use crate::core::{Change, FrameId, Granted, Outcome, Release, RequestId, Token, Withdrawal};
+use crate::core::{
+    Change, FrameId, Granted, Outcome, Refusal, Release, RequestId, Token, Withdrawal,
+};
 use crate::protocol::{DaemonShown, ErrorName, Failure};
 
 /// The daemon at work.
@@ -165,18 +167,15 @@ impl Server {
     }
 
     /// A request that waited is refused after all.
-    fn refuse_waiter(&mut self, request: RequestId, why: &crate::core::Refusal) {
-        let Some(waiter) = self.waiting.remove(request) else { return };
-        self.stopped.remove(&request);
-        let Some(conn) = waiter.conn else { return };
-        let message = format!("the request was refused while it waited: {why:?}");
-        tracing::debug!(request = request.0, "{message}");
-        let mut failure = Failure::new(ErrorName::Refused, "refused while it waited");
-        if let crate::core::Refusal::OwnDeadlock { .. } = why {
-            failure.reason = Some("deadlock".to_owned());
+    fn refuse_waiter(&mut self, id: RequestId, why: &Refusal) {
+        let Some(waiter) = self.waiting.remove(id) else { return };
+        self.stopped.remove(&id);
+        if let Some(conn) = waiter.conn {
+            let key = words::item_of(why).and_then(|at| waiter.keys.get(at));
+            let failure = words::late_refusal(why, key);
+            self.done(conn);
+            self.fail(conn, &failure);
         }
-        self.done(conn);
-        self.fail(conn, &failure);
     }
 
     /// The call at work on a connection is answered: the next one can be served.

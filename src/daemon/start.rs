@@ -13,7 +13,6 @@ use nix::sys::stat::{Mode, umask};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::Options;
 use super::config::Config;
 use super::conns::Conns;
 use super::due::Due;
@@ -23,6 +22,7 @@ use super::owners::Owners;
 use super::recover::{Recovered, recover};
 use super::server::Server;
 use super::waiting::Waiting;
+use super::{Options, Unusable};
 use super::{logging, shown};
 use crate::core::{Rules, UnixMillis};
 use crate::protocol::DaemonShown;
@@ -94,7 +94,11 @@ fn server(
     recovered: Recovered,
 ) -> anyhow::Result<Server> {
     let Recovered { ledger, children, found, unverified, mut notes } = recovered;
+    notes.extend(home.note());
     notes.extend(notes_about(place, &ledger.origin));
+    for note in &notes {
+        tracing::warn!("{note}");
+    }
     let about = DaemonShown {
         pid: std::process::id(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -229,7 +233,9 @@ impl Readiness {
     /// Says why it is not. The starter shows it as its own words.
     fn failed(self, error: &anyhow::Error) {
         if let Some(fd) = self.0 {
-            let _ = writeln!(std::fs::File::from(fd), "{error:#}");
+            let hint = error.downcast_ref::<Unusable>().map(|unusable| unusable.hint);
+            let hint = hint.map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
+            let _ = writeln!(std::fs::File::from(fd), "{error:#}{hint}");
         }
     }
 }
@@ -267,9 +273,6 @@ fn notes_about(place: &Place, origin: &crate::sys::process::Origin) -> Vec<Strin
         notes.push(
             "its /tmp is private to a service: others of this user do not meet it".to_owned(),
         );
-    }
-    for note in &notes {
-        tracing::warn!("{note}");
     }
     notes
 }

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::conn::ConnId;
-use crate::core::{RequestId, Table, Wait, WaiterState};
+use crate::core::{Key, RequestId, Table, Wait, WaiterState};
 
 /// The requests that wait.
 #[derive(Debug, Default)]
@@ -22,6 +22,8 @@ pub(super) struct Waiting {
 pub(super) struct Waiter {
     uid: u32,
     until: Option<u64>,
+    /// What it waits for, in the order of its items.
+    pub(super) keys: Box<[Key]>,
     /// Who is to be told; nobody as long as it has not come back after a restart.
     pub(super) conn: Option<ConnId>,
     /// Whether it takes words of progress.
@@ -45,7 +47,8 @@ impl Waiting {
         };
         self.ends.extend(until.map(|until| (until, state.id)));
         *self.users.entry(uid).or_default() += 1;
-        let waiter = Waiter { uid, until, conn: None, more: false, told: None };
+        let keys = state.request.items.iter().map(|item| item.key.clone()).collect();
+        let waiter = Waiter { uid, until, keys, conn: None, more: false, told: None };
         self.requests.insert(state.id, waiter);
     }
 

@@ -17,10 +17,7 @@ pub(super) fn refusal(why: &Refusal, request: &Request, report: Option<&KeyRepor
     let key = &item.key;
     match why {
         Refusal::Full { .. } => refused("full", full(item, report)),
-        Refusal::OwnDeadlock { .. } => refused(
-            "deadlock",
-            format!("`{key}` is held by this very session: waiting for it would never end"),
-        ),
+        Refusal::OwnDeadlock { .. } => own_deadlock(key),
         Refusal::Kind { in_use, .. } => wrong_kind(key, *in_use, stated_kind(item)),
         Refusal::Slots { lock, .. } => wrong_slots(item, *lock),
         Refusal::TooLarge { capacity: 0, .. } => {
@@ -38,6 +35,22 @@ pub(super) fn refusal(why: &Refusal, request: &Request, report: Option<&KeyRepor
             Failure::new(ErrorName::BadRequest, format!("what is asked of `{key}` makes no sense"))
         }
     }
+}
+
+/// The failure of a request that is refused after it waited. `key` is that of the item at fault.
+pub(super) fn late_refusal(why: &Refusal, key: Option<&Key>) -> Failure {
+    match (why, key) {
+        (Refusal::OwnDeadlock { .. }, Some(key)) => own_deadlock(key),
+        (_, Some(key)) => refused("full", format!("`{key}` cannot be had any more")),
+        (_, None) => refused("full", "what was asked for cannot be had any more".to_owned()),
+    }
+}
+
+fn own_deadlock(key: &Key) -> Failure {
+    refused(
+        "deadlock",
+        format!("`{key}` is held by this very session: waiting for it would never end"),
+    )
 }
 
 /// The item at fault.

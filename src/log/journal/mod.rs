@@ -12,6 +12,7 @@ mod longest;
 mod open;
 mod record;
 mod room;
+mod salvage;
 
 use std::fs;
 use std::io;
@@ -19,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 pub use room::room_for;
+pub use salvage::{Salvaged, salvage};
 
 use self::file::JournalFile;
 use self::header::LIVE;
