@@ -7,7 +7,9 @@ use serde_json::Value;
 
 use crate::protocol::frame::{self, FrameError};
 use crate::protocol::service::{DescriptionQuery, SERVICE, ServiceError};
-use crate::protocol::{self, Acquire, Confirm, INTERFACE, Release, Resize, StatusQuery, Stop};
+use crate::protocol::{
+    self, Acquire, Confirm, Failure, INTERFACE, Release, Resize, StatusQuery, Stop,
+};
 
 /// A call, read and understood as far as its form goes.
 #[derive(Debug)]
@@ -35,6 +37,15 @@ pub(super) enum Asked {
     Stop(Stop),
     /// Nothing that is known here; the error says why.
     Wrong(ServiceError),
+    /// No call at all: the connection ends with these words.
+    Junk(Failure),
+}
+
+impl Call {
+    /// Stands for what is no call.
+    pub(super) fn last_words(failure: Failure) -> Self {
+        Self { asked: Asked::Junk(failure), more: false, oneway: false, fds: Vec::new() }
+    }
 }
 
 impl Asked {

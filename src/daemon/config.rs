@@ -123,8 +123,9 @@ impl Config {
         })?;
         let mut views = BTreeMap::new();
         for (name, section) in &file.keys {
-            let key =
-                Key::new(name.get_ref()).map_err(|e| wrong(name.span().start, e.to_string()))?;
+            let key = Key::new(name.get_ref()).map_err(|error| {
+                wrong(name.span().start, format!("`{}`: {error}", name.get_ref()))
+            })?;
             let view = section.get_ref().view(&key);
             views.insert(key, view.map_err(|what| wrong(section.span().start, what))?);
         }
@@ -244,7 +245,7 @@ mod tests {
             assert!(error.starts_with(&format!("canal.toml, line {line}: ")), "{error}");
             assert!(error.contains(what), "{error}");
         };
-        line("[keys.\"/db\"]\nslots = 1\n", 1, "use `db`");
+        line("[keys.\"/db\"]\nslots = 1\n", 1, "`/db`: a key does not begin with `/`; use `db`");
         line("\n[keys.db]\nper = 1\n", 2, "`db` needs either");
         line("[keys.db]\nper = 0\nbuckets = 1\n", 1, "at least 1");
         line("[keys.db]\nslots = -1\n", 2, "-1");

@@ -57,6 +57,8 @@ pub(super) struct Connection {
     output: Output,
     /// Nothing more is served; closed as soon as the output is written.
     pub(super) closing: bool,
+    /// Something came that is no call: what comes after it is thrown away.
+    broke_off: bool,
     /// The peer said all that it had to say. What it sent before is still served.
     pub(super) heard_end: bool,
     /// Nothing can be written any more.
@@ -101,6 +103,7 @@ impl Connection {
             provisional: Vec::new(),
             output: Output::default(),
             closing: false,
+            broke_off: false,
             heard_end: false,
             broken: false,
             mute: false,
@@ -135,7 +138,8 @@ impl Connection {
                     Err(_) => return Heard::Closed,
                 };
             budget = budget.saturating_sub(n);
-            if self.closing {
+            if self.is_deaf() {
+                self.fds.clear();
                 continue;
             }
             self.decoder.feed(&buffer[..n]);
@@ -148,14 +152,11 @@ impl Connection {
 
     /// Queues the calls that are there whole; false if there are more than may be queued now.
     fn understand(&mut self) -> bool {
-        while !self.closing {
-            if self.calls.len() >= CALLS_AHEAD_MAX {
-                if self.doing == Doing::Nothing {
-                    return false;
-                }
-                let message = format!("more than {CALLS_AHEAD_MAX} calls were sent ahead");
-                self.give_up(&Failure::new(ErrorName::TooMuch, message));
-                return true;
+        while !self.is_deaf() {
+            let full = self.calls.len() >= CALLS_AHEAD_MAX;
+            if full && self.doing == Doing::Nothing {
+                // Those that are queued are about to be served.
+                return !self.decoder.has_message();
             }
             let call = match self.decoder.next_message() {
                 Ok(None) => return true,
@@ -163,21 +164,35 @@ impl Connection {
                     self.give_up(&too_many_connections());
                     return true;
                 }
+                Ok(Some(_)) if full => {
+                    let message = format!("more than {CALLS_AHEAD_MAX} calls were sent ahead");
+                    self.give_up(&Failure::new(ErrorName::TooMuch, message));
+                    return true;
+                }
                 Ok(Some(message)) => call::read(message, &mut self.fds),
                 Err(error) => Err(error),
             };
             match call {
                 Ok(call) => self.calls.push_back(call),
-                Err(error) => {
-                    let name = match error {
-                        FrameError::TooLarge(_) => ErrorName::TooMuch,
-                        FrameError::Malformed(_) => ErrorName::Malformed,
-                    };
-                    self.give_up(&Failure::new(name, error.to_string()));
-                }
+                Err(error) => self.break_off(&error),
             }
         }
         true
+    }
+
+    /// Nothing that comes after this can be understood. What came before is still answered.
+    fn break_off(&mut self, error: &FrameError) {
+        let name = match error {
+            FrameError::TooLarge(_) => ErrorName::TooMuch,
+            FrameError::Malformed(_) => ErrorName::Malformed,
+        };
+        self.calls.push_back(Call::last_words(Failure::new(name, error.to_string())));
+        self.broke_off = true;
+    }
+
+    /// Whether what is read is thrown away; it is read only to see the end of the connection.
+    fn is_deaf(&self) -> bool {
+        self.closing || self.broke_off
     }
 
     /// Says why, and closes the connection once that is written.

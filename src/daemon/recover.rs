@@ -209,7 +209,8 @@ fn last_token(snapshot: &Snapshot, records: &[Record]) -> Token {
 /// The next token where what was given out before is not known for certain.
 fn floor(durable: Option<&Durable>, next_token: Token) -> Token {
     let reserved = durable.map_or(Token(0), |durable| durable.reserved_token);
-    let by_clock = Token((clock::unix_ms() / 1000) << 20);
+    // Unix seconds times 2^20, to the millisecond.
+    let by_clock = Token(clock::unix_ms().saturating_mul(1 << 20) / 1000);
     reserved.max(next_token).max(by_clock)
 }
 

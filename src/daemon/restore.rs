@@ -9,6 +9,9 @@ use crate::core::Token;
 /// How often files that cannot be watched are looked at.
 const LOOKS_EVERY: Duration = Duration::from_secs(1);
 
+/// How long after a removal files are looked after: `rm -r` shall find nothing new.
+const CALM: Duration = Duration::from_millis(20);
+
 /// How soon it is tried again what failed.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
 
@@ -17,8 +20,10 @@ const VERIFIED_EVERY: Duration = Duration::from_secs(10);
 
 impl Server {
     pub(super) fn look_after_home(&mut self, now: Instant) {
-        let due = is_due(&mut self.due.home, now);
-        if due || std::mem::take(&mut self.conns.home_changed) {
+        if std::mem::take(&mut self.conns.home_changed) {
+            self.due.home = Some(now + CALM);
+        }
+        if is_due(&mut self.due.home, now) {
             match self.restore_home() {
                 Ok(()) => self.restore_failed = false,
                 Err(error) => {

@@ -43,6 +43,12 @@ impl Server {
                 }
             },
             Asked::Wrong(error) => self.tell_wrong(id, &error),
+            Asked::Junk(failure) => {
+                if let Some(conn) = self.conns.get(id) {
+                    conn.give_up(&failure);
+                }
+                Ok(())
+            }
         }
     }
 

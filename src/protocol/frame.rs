@@ -78,6 +78,12 @@ impl Decoder {
         Ok(Some(&self.buffer[first..first + length]))
     }
 
+    /// Whether a whole message is there to be yielded.
+    #[must_use]
+    pub fn has_message(&self) -> bool {
+        self.buffer[self.scanned..].contains(&END)
+    }
+
     /// Whether a message was begun and not ended.
     #[must_use]
     pub fn is_partial(&self) -> bool {
@@ -202,8 +208,10 @@ mod tests {
         let mut decoder = Decoder::new(8);
         assert!(!decoder.is_partial());
         decoder.feed(b"{}\0{");
+        assert!(decoder.has_message());
         assert_eq!(drain(&mut decoder).len(), 1);
         assert!(decoder.is_partial());
+        assert!(!decoder.has_message());
     }
 
     #[test]

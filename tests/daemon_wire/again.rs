@@ -1,0 +1,172 @@
+//! Asking again under the same tag goes on with the same request: with the same daemon, and with
+//! the one that comes after it.
+
+use canal::protocol::Status;
+use serde_json::{Value, json};
+
+use crate::daemon::{BOUND, Daemon, wait_until};
+use crate::peer::{Idler, mutex, mutex_for};
+
+#[test]
+fn the_same_tag_gets_the_same_grant() {
+    let daemon = Daemon::start();
+    let first = daemon.connect().call("Acquire", mutex(1, "a"));
+    let again = daemon.connect().call("Acquire", mutex(1, "a"));
+    assert_eq!(first, again);
+    assert_eq!(daemon.use_of("a"), (1, 0));
+}
+
+#[test]
+fn the_same_tag_of_another_process_is_refused() {
+    let daemon = Daemon::start();
+    let mut peer = daemon.connect();
+    peer.call("Acquire", mutex(1, "a"));
+    let idler = Idler::start();
+    peer.send_with("Acquire", mutex_for(1, "a"), &idler.pidfd());
+    assert_eq!(peer.error().0, "BadRequest");
+    assert_eq!(daemon.use_of("a"), (1, 0));
+}
+
+#[test]
+fn a_waiter_that_asks_on_another_connection_keeps_its_place() {
+    let daemon = Daemon::start();
+    let holder = daemon.hold(1, "a");
+    let mut first = daemon.connect();
+    first.send("Acquire", mutex(2, "a"));
+    daemon.until_use("a", 1, 1);
+    let mut second = daemon.connect();
+    second.send("Acquire", mutex(2, "a"));
+    assert_eq!(first.error().0, "BadRequest");
+    drop(first);
+    assert_eq!(daemon.use_of("a"), (1, 1));
+    drop(holder);
+    second.returned("Acquire");
+}
+
+#[test]
+fn a_grant_asked_for_again_does_not_hang_on_the_first_connection() {
+    let daemon = Daemon::start();
+    let idler = Idler::start();
+    let mut first = daemon.connect();
+    first.send_with("Acquire", mutex_for(1, "a"), &idler.pidfd());
+    first.returned("Acquire");
+    let mut second = daemon.connect();
+    second.send_with("Acquire", mutex_for(1, "a"), &idler.pidfd());
+    second.returned("Acquire");
+    drop(first);
+    second.call("Confirm", json!({ "tag": format!("{:032x}", 1) }));
+    drop(second);
+    assert_eq!(daemon.use_of("a"), (1, 0));
+}
+
+#[test]
+fn holds_and_waiters_outlive_a_killed_daemon() {
+    let mut daemon = Daemon::start();
+    let holder = daemon.hold(1, "a");
+    let token = daemon.key("a").unwrap().holders[0].token;
+    let mut first = daemon.connect();
+    first.send("Acquire", mutex(2, "a"));
+    daemon.until_use("a", 1, 1);
+    let mut second = daemon.connect();
+    let idler = Idler::start();
+    second.send_with("Acquire", mutex_for(3, "a"), &idler.pidfd());
+    daemon.until_use("a", 1, 2);
+
+    daemon.kill();
+    assert_eq!((first.reply(), second.reply()), (None, None));
+    daemon.run(|_| {});
+    let key = daemon.key("a").unwrap();
+    assert_eq!((key.held, key.waiting, key.holders[0].token), (1, 2, token));
+    // The second comes back first; its place is behind the first all the same.
+    let mut second = daemon.connect();
+    second.send_with("Acquire", mutex_for(3, "a"), &idler.pidfd());
+    let mut first = daemon.connect();
+    first.send("Acquire", mutex(2, "a"));
+    drop(holder);
+    let token_first = first.returned("Acquire")["token"].as_u64().unwrap();
+    assert!(token_first > token);
+    assert!(second.is_silent());
+    first.call("Release", json!({ "key": "a" }));
+    assert!(second.returned("Acquire")["token"].as_u64().unwrap() > token_first);
+}
+
+#[test]
+fn a_waiter_that_does_not_come_back_bars_nobody_for_long() {
+    let mut daemon = Daemon::start();
+    let holder = daemon.hold(1, "a");
+    let mut lost = daemon.connect();
+    lost.send("Acquire", mutex(2, "a"));
+    daemon.until_use("a", 1, 1);
+    let mut waits = daemon.connect();
+    let idler = Idler::start();
+    waits.send_with("Acquire", mutex_for(3, "a"), &idler.pidfd());
+    daemon.until_use("a", 1, 2);
+    daemon.kill();
+    daemon.run(|_| {});
+    let mut waits = daemon.connect();
+    waits.send_with("Acquire", mutex_for(3, "a"), &idler.pidfd());
+    drop(holder);
+    daemon.until_use("a", 0, 2);
+    let reason = |status: &Status| status.keys[0].waiters[0].reason.clone();
+    assert!(reason(&daemon.status()).contains("did not come back"), "{:?}", daemon.status());
+    waits.returned("Acquire");
+    daemon.until_use("a", 1, 0);
+}
+
+#[test]
+fn a_provisional_grant_over_a_restart_is_kept_for_its_asker_for_a_while() {
+    let mut daemon = Daemon::start();
+    let (comes_back, stays_away) = (Idler::start(), Idler::start());
+    let mut asker = daemon.connect();
+    asker.send_with("Acquire", mutex_for(1, "a"), &comes_back.pidfd());
+    let token = asker.returned("Acquire")["token"].clone();
+    let mut other = daemon.connect();
+    other.send_with("Acquire", mutex_for(2, "b"), &stays_away.pidfd());
+    other.returned("Acquire");
+    daemon.kill();
+    drop((asker, other));
+    daemon.run(|_| {});
+    let mut asker = daemon.connect();
+    asker.send_with("Acquire", mutex_for(1, "a"), &comes_back.pidfd());
+    assert_eq!(asker.returned("Acquire")["token"], token);
+    asker.call("Confirm", json!({ "tag": format!("{:032x}", 1) }));
+    drop(asker);
+    daemon.until_use("b", 0, 0);
+    assert_eq!(daemon.use_of("a"), (1, 0));
+}
+
+#[test]
+fn a_wait_ends_at_its_time_also_under_the_next_daemon() {
+    let mut daemon = Daemon::start();
+    let _holder = daemon.hold(1, "a");
+    let mut waiter = daemon.connect();
+    let mut parameters = mutex(2, "a");
+    parameters["wait_ms"] = 3000.into();
+    waiter.send("Acquire", parameters.clone());
+    daemon.until_use("a", 1, 1);
+    let begun = std::time::Instant::now();
+    daemon.kill();
+    daemon.run(|_| {});
+    let mut waiter = daemon.connect();
+    // What the next daemon is told counts for nothing: the request is known.
+    parameters["wait_ms"] = 600_000.into();
+    waiter.send("Acquire", parameters);
+    assert_eq!(waiter.error().1["reason"], "timeout");
+    assert!(begun.elapsed() < BOUND);
+}
+
+#[test]
+fn a_stop_is_answered_and_loses_nothing() {
+    let mut daemon = Daemon::start();
+    let _holder = daemon.hold(1, "a");
+    let mut waiter = daemon.connect();
+    waiter.send("Acquire", mutex(2, "a"));
+    daemon.until_use("a", 1, 1);
+    let stopping = daemon.connect().call("Stop", Value::Null);
+    assert_eq!(stopping["pid"], daemon.pid());
+    assert_eq!(daemon.end(), Some(0));
+    assert_eq!(waiter.reply(), None, "who waits asks the next daemon");
+    assert!(!daemon.socket().exists());
+    daemon.run(|_| {});
+    wait_until("all is as before", || daemon.use_of("a") == (1, 1));
+}

@@ -1,0 +1,143 @@
+//! A closed connection is a cancelled request; what was not told is taken back.
+
+use serde_json::json;
+
+use crate::daemon::Daemon;
+use crate::peer::{Idler, call, mutex, mutex_for, try_mutex};
+
+#[test]
+fn hanging_up_while_a_call_is_pending_withdraws_it() {
+    let daemon = Daemon::start();
+    let holder = daemon.hold(1, "a");
+    let mut closed = daemon.connect();
+    closed.send("Acquire", mutex(2, "a"));
+    let mut half = daemon.connect();
+    half.send("Acquire", mutex(3, "a"));
+    let mut stays = daemon.connect();
+    stays.send("Acquire", mutex(4, "a"));
+    daemon.until_use("a", 1, 3);
+    drop(closed);
+    daemon.until_use("a", 1, 2);
+    half.hang_up();
+    daemon.until_use("a", 1, 1);
+    assert_eq!(half.reply(), None);
+    drop(holder);
+    stays.returned("Acquire");
+}
+
+#[test]
+fn calls_sent_before_hanging_up_are_answered_but_nothing_is_taken() {
+    let daemon = Daemon::start();
+    let mut peer = daemon.connect();
+    let mut bytes = call("Resize", json!({ "key": "gpu", "slots": 2 }), json!({}));
+    bytes.extend(call("Status", json!({}), json!({})));
+    peer.raw(&bytes).unwrap();
+    peer.hang_up();
+    peer.returned("Resize");
+    assert_eq!(peer.returned("Status")["keys"][0]["key"], "gpu");
+    assert_eq!(peer.reply(), None);
+
+    let mut peer = daemon.connect();
+    peer.send("Acquire", mutex(1, "a"));
+    drop(peer);
+    daemon.until_use("a", 0, 0);
+}
+
+#[test]
+fn a_grant_that_was_not_read_is_taken_back() {
+    let daemon = Daemon::start();
+    let holder = daemon.hold(1, "a");
+    let mut waiter = daemon.connect();
+    waiter.send("Acquire", mutex(2, "a"));
+    daemon.until_use("a", 1, 1);
+    drop(holder);
+    // The grant lies in the waiter's socket. It closes without a look; its process lives on.
+    daemon.until_use("a", 1, 0);
+    drop(waiter);
+    daemon.until_use("a", 0, 0);
+}
+
+#[test]
+fn a_grant_that_was_read_lasts_longer_than_its_connection() {
+    let daemon = Daemon::start();
+    let mut holder = daemon.connect();
+    holder.call("Acquire", mutex(1, "a"));
+    drop(holder);
+    let mut other = daemon.connect();
+    other.send("Acquire", try_mutex(2, "b"));
+    other.returned("Acquire");
+    assert_eq!(daemon.use_of("a"), (1, 0));
+}
+
+#[test]
+fn a_provisional_grant_is_taken_back_unless_it_is_confirmed() {
+    let daemon = Daemon::start();
+    let mut idler = Idler::start();
+    let mut asker = daemon.connect();
+    asker.send_with("Acquire", mutex_for(1, "a"), &idler.pidfd());
+    asker.returned("Acquire");
+    assert_eq!(daemon.use_of("a"), (1, 0));
+    drop(asker);
+    daemon.until_use("a", 0, 0);
+
+    let mut asker = daemon.connect();
+    asker.send_with("Acquire", mutex_for(2, "a"), &idler.pidfd());
+    asker.returned("Acquire");
+    let tag = json!({ "tag": format!("{:032x}", 2) });
+    asker.call("Confirm", tag.clone());
+    asker.call("Confirm", tag);
+    drop(asker);
+    let mut other = daemon.connect();
+    other.send("Acquire", try_mutex(3, "a"));
+    assert_eq!(other.error().1["holders"][0]["pid"], idler.pid());
+    // It belongs to the process, and ends with it.
+    idler.kill();
+    other.send("Acquire", try_mutex(4, "a"));
+    other.returned("Acquire");
+}
+
+#[test]
+fn an_owner_that_ends_before_the_grant_gets_none() {
+    let daemon = Daemon::start();
+    let _holder = daemon.hold(1, "a");
+    let mut idler = Idler::start();
+    let mut asker = daemon.connect();
+    asker.send_with("Acquire", mutex_for(2, "a"), &idler.pidfd());
+    daemon.until_use("a", 1, 1);
+    let pidfd = idler.pidfd();
+    idler.kill();
+    assert_eq!(asker.error().0, "OwnerGone");
+    daemon.until_use("a", 1, 0);
+    // The connection is of use still, the process is not.
+    asker.send_with("Acquire", mutex_for(3, "b"), &pidfd);
+    assert_eq!(asker.error().0, "OwnerGone");
+    asker.call("Status", json!({}));
+}
+
+#[test]
+fn a_wait_that_is_over_is_refused_with_the_holders() {
+    let daemon = Daemon::start();
+    let _holder = daemon.hold(1, "a");
+    let mut waiter = daemon.connect();
+    let mut parameters = mutex(2, "a");
+    parameters["wait_ms"] = 60.into();
+    waiter.send("Acquire", parameters);
+    let (name, parameters) = waiter.error();
+    assert_eq!((name.as_str(), &parameters["reason"]), ("Refused", &json!("timeout")));
+    assert_eq!(parameters["message"], "the wait for `a` is over: 1 of 1 slot is held");
+    assert_eq!(parameters["holders"][0]["command"], "peer 1");
+    assert_eq!(daemon.use_of("a"), (1, 0));
+    waiter.call("Status", json!({}));
+}
+
+#[test]
+fn a_pidfd_of_nothing_that_can_own_is_refused() {
+    let daemon = Daemon::start();
+    let mut peer = daemon.connect();
+    let init = canal::sys::pidfd::Pidfd::open(1).unwrap();
+    peer.send_with("Acquire", mutex_for(1, "a"), &init);
+    assert_eq!(peer.error().0, "Denied");
+    peer.send("Acquire", mutex_for(2, "a"));
+    assert_eq!(peer.error().0, "BadRequest");
+    assert_eq!(daemon.use_of("a"), (0, 0));
+}

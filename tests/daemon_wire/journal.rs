@@ -1,0 +1,147 @@
+//! What a daemon makes of journals that are not quite its own.
+
+use std::fs;
+use std::os::unix::fs::FileExt as _;
+use std::process::Stdio;
+
+use canal::core::{
+    Ask, Change, Command, ENTRY_VERSION, Entry, HostId, Item, Key, Owner, ProcessId, Request,
+    Revision, Rules, Table, Tag, UnixMillis, View, Wait,
+};
+use canal::log::Record;
+use canal::log::journal::Journal;
+use canal::sys::process::Origin;
+use serde_json::json;
+
+use crate::daemon::Daemon;
+use crate::peer::{Idler, mutex};
+
+fn request(process: ProcessId, key: &str) -> Change {
+    let view = Some(View::Slots { slots: 1 });
+    let item = Item { key: Key::new(key).unwrap(), ask: Ask::Counted { count: 1, view } };
+    Change::Request(Box::new(Request {
+        tag: Tag(77),
+        host: HostId(0),
+        owner: Owner::Process(process),
+        parent: None,
+        uid: nix::unistd::geteuid().as_raw(),
+        command: Command("made up".to_owned()),
+        items: vec![item],
+        wait: Wait::No,
+        priority: 0,
+        provisional: false,
+        children: false,
+    }))
+}
+
+/// A journal in which a process holds `a`.
+fn write_journal(daemon: &Daemon, origin: &Origin, process: ProcessId) {
+    let mut journal = Journal::open(&daemon.path("")).unwrap().journal;
+    let mut table = Table::new(Rules::Current);
+    journal.compact(&table.snapshot(), origin, Rules::Current.version(), 0).unwrap();
+    let change = request(process, "a");
+    let entry = Entry { version: ENTRY_VERSION, at: UnixMillis(0), change };
+    let mut outcomes = Vec::new();
+    table.apply(Revision(1), &entry, &mut outcomes);
+    journal.append(&[Record { revision: Revision(1), entry, outcomes }]).unwrap();
+}
+
+fn process(pid: u32) -> ProcessId {
+    ProcessId { pid, started: 1, inode: 0 }
+}
+
+/// Runs a daemon that cannot start; what it says.
+fn said(daemon: &Daemon, args: &[&str]) -> String {
+    let output = daemon.command().args(args).stderr(Stdio::piped()).output().unwrap();
+    assert_eq!(output.status.code(), Some(125));
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn what_was_held_before_the_machine_was_started_anew_is_void() {
+    let mut daemon = Daemon::folder();
+    let origin = Origin { boot_id: "another boot".into(), ..Origin::read().unwrap() };
+    write_journal(&daemon, &origin, process(1));
+    daemon.run(|_| {});
+    assert_eq!(daemon.use_of("a"), (0, 0));
+    let token = daemon.connect().call("Acquire", mutex(1, "a"))["token"].as_u64().unwrap();
+    assert!(token > 1, "no token is given out twice: {token}");
+}
+
+#[test]
+fn a_number_that_is_another_process_now_holds_nothing() {
+    let mut daemon = Daemon::folder();
+    let idler = Idler::start();
+    write_journal(&daemon, &Origin::read().unwrap(), process(idler.pid()));
+    daemon.run(|_| {});
+    assert_eq!(daemon.use_of("a"), (0, 0));
+}
+
+#[test]
+fn live_processes_of_another_namespace_are_not_taken_for_dead() {
+    let daemon = Daemon::folder();
+    let origin = Origin { pid_namespace: 7, ..Origin::read().unwrap() };
+    write_journal(&daemon, &origin, process(1));
+    let said = said(&daemon, &[]);
+    assert!(said.contains("another pid or time namespace"), "{said}");
+    assert!(said.lines().nth(1).is_some_and(|line| line.starts_with("hint: ")), "{said}");
+}
+
+#[test]
+fn a_process_of_which_nothing_can_be_told_keeps_its_lock_until_it_is_forced() {
+    let mut daemon = Daemon::folder();
+    write_journal(&daemon, &Origin::read().unwrap(), process(0));
+    daemon.run(|_| {});
+    let holder = daemon.key("a").unwrap().holders.remove(0);
+    assert_eq!(holder.state.as_deref(), Some("unverified"));
+    daemon.connect().call("Release", json!({ "token": holder.token }));
+    assert_eq!(daemon.use_of("a"), (0, 0));
+}
+
+#[test]
+fn a_damaged_journal_is_refused_and_can_be_left_out_with_a_word_about_each_loser() {
+    let mut daemon = Daemon::start();
+    let first = daemon.hold(1, "a");
+    let token = daemon.key("a").unwrap().holders[0].token;
+    let _later = daemon.hold(2, "b");
+    daemon.kill();
+    let path = daemon.path("journal.0");
+    let bytes = fs::read(&path).unwrap();
+    let end = bytes.iter().rposition(|byte| *byte != 0).unwrap() as u64;
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.write_all_at(b"#", end - 10).unwrap();
+
+    let refusal = said(&daemon, &[]);
+    assert!(refusal.contains(&format!("{} is damaged at byte ", path.display())), "{refusal}");
+    assert!(refusal.contains("--discard-journal"), "{refusal}");
+
+    daemon.run(|command| {
+        command.arg("--discard-journal");
+    });
+    let told = daemon.said();
+    let loser = told.lines().find(|line| line.contains(&format!("pid={}", first.pid())));
+    assert!(loser.is_some_and(|line| line.contains("loses its lock")), "{told}");
+    assert_eq!(daemon.use_of("a"), (0, 0));
+    let next = daemon.connect().call("Acquire", mutex(3, "a"))["token"].as_u64().unwrap();
+    assert!(next > token);
+}
+
+#[test]
+fn tokens_grow_also_when_journal_and_state_are_lost() {
+    let mut daemon = Daemon::start();
+    let token = daemon.connect().call("Acquire", mutex(1, "a"))["token"].as_u64().unwrap();
+    for lost in [
+        &["state.json"][..],
+        &["journal.0", "journal.1"],
+        &["state.json", "journal.0", "journal.1"],
+    ] {
+        daemon.kill();
+        for name in lost {
+            fs::remove_file(daemon.path(name)).unwrap();
+        }
+        daemon.run(|_| {});
+        let next = daemon.connect().call("Acquire", mutex(2, "b"))["token"].as_u64().unwrap();
+        assert!(next > token, "{lost:?}: {next} after {token}");
+        daemon.connect().call("Release", json!({ "all": true }));
+    }
+}

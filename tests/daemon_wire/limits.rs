@@ -1,0 +1,231 @@
+//! What is too much is refused by name, and everybody else goes on undisturbed.
+
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::daemon::{Daemon, wait_until};
+use crate::peer::{Idler, Peer, call, mutex, mutex_for};
+
+/// Calls that may be sent ahead of the answer to an earlier one; as the daemon has it.
+const CALLS_AHEAD_MAX: usize = 256;
+
+/// The most bytes of a call; as the daemon has it.
+const MESSAGE_BYTES_MAX: usize = 64 * 1024;
+
+#[test]
+fn a_megabyte_of_junk_is_too_much_and_disturbs_nobody() {
+    let daemon = Daemon::start();
+    let mut other = daemon.connect();
+    let mut peer = daemon.connect();
+    peer.stuff(&vec![b'x'; 1024 * 1024]);
+    assert_eq!(peer.error().0, "TooMuch");
+    assert_eq!(peer.reply(), None);
+    other.call("Acquire", mutex(1, "a"));
+}
+
+#[test]
+fn the_largest_message_passes_and_one_byte_more_does_not() {
+    let daemon = Daemon::start();
+    let message = |bytes: usize| {
+        let bare = call("Status", json!({ "padding": "" }), json!({})).len() - 1;
+        call("Status", json!({ "padding": "x".repeat(bytes - bare) }), json!({}))
+    };
+    let mut peer = daemon.connect();
+    peer.raw(&message(MESSAGE_BYTES_MAX)).unwrap();
+    peer.returned("Status");
+    peer.raw(&message(MESSAGE_BYTES_MAX + 1)).unwrap();
+    assert_eq!(peer.error().0, "TooMuch");
+    assert_eq!(peer.reply(), None);
+}
+
+#[test]
+fn what_is_no_call_is_malformed_after_what_came_before_it_was_answered() {
+    let daemon = Daemon::start();
+    for junk in [&b"{}\0"[..], b"\0", b"[1]\0", b"{\"method\":\0", b"\xff\xfe\0"] {
+        let mut peer = daemon.connect();
+        let mut bytes = call("Status", json!({}), json!({}));
+        bytes.extend_from_slice(junk);
+        bytes.extend(call("Status", json!({}), json!({})));
+        peer.raw(&bytes).unwrap();
+        peer.returned("Status");
+        assert_eq!(peer.error().0, "Malformed", "{junk:?}");
+        assert_eq!(peer.reply(), None);
+    }
+}
+
+#[test]
+fn half_a_message_and_a_close_leave_nothing() {
+    let daemon = Daemon::start();
+    let whole = call("Acquire", mutex(1, "a"), json!({}));
+    let mut peer = daemon.connect();
+    peer.raw(&whole[..whole.len() / 2]).unwrap();
+    drop(peer);
+    let mut silent = daemon.connect();
+    silent.raw(&whole[..whole.len() - 1]).unwrap();
+    assert_eq!(daemon.use_of("a"), (0, 0));
+    silent.raw(&whole[whole.len() - 1..]).unwrap();
+    silent.returned("Acquire");
+}
+
+#[test]
+fn a_message_may_come_byte_by_byte() {
+    let daemon = Daemon::start();
+    let mut peer = daemon.connect();
+    for byte in call("Acquire", mutex(1, "a"), json!({})) {
+        peer.raw(&[byte]).unwrap();
+    }
+    peer.returned("Acquire");
+}
+
+#[test]
+fn calls_may_be_sent_ahead_up_to_a_limit() {
+    let daemon = Daemon::start();
+    let holder = daemon.hold(1, "a");
+    let ahead = |count: usize| {
+        let mut bytes = call("Acquire", mutex(2, "a"), json!({}));
+        for _ in 0..count {
+            bytes.extend(call("org.varlink.service.GetInfo", json!({}), json!({})));
+        }
+        bytes
+    };
+    let mut most = daemon.connect();
+    most.raw(&ahead(CALLS_AHEAD_MAX)).unwrap();
+    daemon.until_use("a", 1, 1);
+    drop(holder);
+    most.returned("Acquire");
+    for _ in 0..CALLS_AHEAD_MAX {
+        most.returned("org.varlink.service.GetInfo");
+    }
+    most.call("Release", json!({ "all": true }));
+
+    let _holder = daemon.hold(3, "a");
+    let mut more = daemon.connect();
+    more.raw(&ahead(CALLS_AHEAD_MAX + 1)).unwrap();
+    assert_eq!(more.error().0, "TooMuch");
+    assert_eq!(more.reply(), None);
+    daemon.until_use("a", 1, 0);
+}
+
+#[test]
+fn calls_that_wait_for_nothing_may_be_any_number() {
+    let daemon = Daemon::start();
+    let mut peer = daemon.connect();
+    let one = call("Confirm", json!({ "tag": format!("{:032x}", 1) }), json!({}));
+    let bytes = one.repeat(CALLS_AHEAD_MAX * 10);
+    let (sent, read) = std::thread::scope(|scope| {
+        let mut writer = peer.another();
+        let writing = scope.spawn(move || writer.raw(&bytes).is_ok());
+        let read = (0..CALLS_AHEAD_MAX * 10).filter(|_| peer.error().0 == "UnknownTag").count();
+        (writing.join().unwrap(), read)
+    });
+    assert!(sent);
+    assert_eq!(read, CALLS_AHEAD_MAX * 10);
+}
+
+#[test]
+fn a_peer_that_never_reads_is_closed_and_delays_nobody() {
+    let daemon = Daemon::start();
+    let mut holders: Vec<Peer> = Vec::new();
+    for n in 0..100 {
+        let mut peer = daemon.connect();
+        peer.call("Acquire", mutex(n, &format!("key/{n}")));
+        holders.push(peer);
+    }
+    let mut deaf = daemon.connect();
+    let calls = call("Status", json!({}), json!({})).repeat(1000);
+    let begun = Instant::now();
+    let sent = deaf.stuff(&calls);
+    let mut other = daemon.connect();
+    other.call("Acquire", mutex(200, "other"));
+    assert!(begun.elapsed() < Duration::from_secs(10));
+    // It was closed in the middle; what it reads at last are whole replies.
+    let mut replies = 0;
+    while deaf.reply().is_some() {
+        replies += 1;
+    }
+    assert!(replies < 1000, "{replies} replies to {sent} bytes");
+    assert_eq!(daemon.status().keys.len(), 101, "and nobody lost anything");
+}
+
+#[test]
+fn too_many_connections_are_turned_away_and_those_that_are_there_go_on() {
+    let daemon = Daemon::configured("[limits]\nconnections = 3\n");
+    let mut peers = Vec::new();
+    // Those who looked whether it answers may still be on their way out.
+    wait_until("three are there", || {
+        let mut peer = daemon.connect();
+        let reply = peer.ask("Status", json!({}));
+        if reply.is_some_and(|reply| reply.get("error").is_none()) {
+            peers.push(peer);
+        }
+        peers.len() == 3
+    });
+    let mut late = daemon.connect();
+    late.send("Status", json!({}));
+    let (name, parameters) = late.error();
+    assert_eq!(name, "TooManyConnections");
+    assert!(parameters["hint"].as_str().unwrap().contains("`connections`"), "{parameters}");
+    assert_eq!(late.reply(), None);
+    peers[0].call("Acquire", mutex(1, "a"));
+    drop(peers.pop());
+    wait_until("there is room again", || {
+        daemon.connect().ask("Status", json!({})).is_some_and(|reply| reply.get("error").is_none())
+    });
+}
+
+#[test]
+fn too_many_waiting_requests_of_a_user_are_refused() {
+    let daemon = Daemon::configured("[limits]\nwaiters_per_user = 2\n");
+    let _holder = daemon.hold(1, "a");
+    let mut waiters: Vec<Peer> = (2..4).map(|_| daemon.connect()).collect();
+    for (tag, waiter) in (2..).zip(&mut waiters) {
+        waiter.send("Acquire", mutex(tag, "a"));
+    }
+    daemon.until_use("a", 1, 2);
+    let mut late = daemon.connect();
+    late.send("Acquire", mutex(5, "a"));
+    assert_eq!(late.error().0, "TooManyWaiters");
+    // A place that becomes free can be had.
+    drop(waiters.pop());
+    daemon.until_use("a", 1, 1);
+    late.send("Acquire", mutex(6, "a"));
+    daemon.until_use("a", 1, 2);
+}
+
+#[test]
+fn running_out_of_descriptors_refuses_newcomers_and_ends_nobody() {
+    let mut daemon = Daemon::folder();
+    let canal = daemon.command();
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n 80; exec \"$0\" \"$@\""]).arg0("sh");
+    command.arg(canal.get_program()).args(canal.get_args());
+    daemon.adopt(command.spawn().unwrap());
+    // Each takes three: the connection, the owner's pidfd as it was sent, and one per frame.
+    let idlers: Vec<Idler> = (0..60).map(|_| Idler::start()).collect();
+    let mut peers = Vec::new();
+    let mut refused = 0;
+    for (tag, idler) in (0..).zip(&idlers) {
+        let Some(mut peer) = daemon.try_connect() else { break };
+        peer.send_with("Acquire", mutex_for(tag, &format!("key/{tag}")), &idler.pidfd());
+        match peer.reply() {
+            Some(reply) if reply.get("error").is_none() => peers.push(peer),
+            Some(reply) => {
+                assert_eq!(reply["error"], "io.canal.Lock.TooManyConnections", "{reply}");
+                refused += 1;
+            }
+            None => refused += 1,
+        }
+    }
+    assert!(peers.len() > 5 && refused > 5, "{} granted, {refused} refused", peers.len());
+    let held = peers.len();
+    drop(peers.pop());
+    wait_until("the others are there", || {
+        let status = daemon.try_connect().and_then(|mut peer| peer.ask("Status", json!({})));
+        status.is_some_and(|status| {
+            status["parameters"]["keys"].as_array().is_some_and(|keys| keys.len() == held - 1)
+        })
+    });
+}

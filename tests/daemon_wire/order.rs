@@ -1,0 +1,81 @@
+//! Replies come in the order of the calls, and waiters in the order in which they came.
+
+use serde_json::{Value, json};
+
+use crate::daemon::Daemon;
+use crate::peer::{Idler, call, mutex, mutex_for, try_mutex};
+
+#[test]
+fn replies_come_in_the_order_of_the_calls_also_behind_one_that_waits() {
+    let daemon = Daemon::start();
+    let holder = daemon.hold(1, "a");
+    let mut peer = daemon.connect();
+    let mut bytes = call("Status", json!({ "key": "none" }), json!({}));
+    bytes.extend(call("Acquire", mutex(2, "a"), json!({})));
+    bytes.extend(call("Release", json!({ "key": "a" }), json!({})));
+    bytes.extend(call("org.varlink.service.GetInfo", Value::Null, json!({})));
+    peer.raw(&bytes).unwrap();
+    peer.returned("Status");
+    daemon.until_use("a", 1, 1);
+    assert!(peer.is_silent(), "what follows a call that waits is not answered before it");
+    drop(holder);
+    let token = peer.returned("Acquire")["token"].clone();
+    // The release was sent before the grant was there, by the same process.
+    assert_eq!(peer.returned("Release")["released"][0]["token"], token);
+    peer.returned("org.varlink.service.GetInfo");
+}
+
+#[test]
+fn a_pipeline_of_acquire_and_release_is_served_as_sent() {
+    let daemon = Daemon::start();
+    let mut peer = daemon.connect();
+    let mut bytes = Vec::new();
+    for tag in 0..100 {
+        bytes.extend(call("Acquire", try_mutex(tag, "a"), json!({})));
+        bytes.extend(call("Release", json!({ "key": "a" }), json!({})));
+    }
+    peer.raw(&bytes).unwrap();
+    let mut last = 0;
+    for _ in 0..100 {
+        let token = peer.returned("Acquire")["token"].as_u64().unwrap();
+        assert!(token > last);
+        last = token;
+        assert_eq!(peer.returned("Release")["released"][0]["token"], token);
+    }
+}
+
+#[test]
+fn a_call_that_wants_no_reply_gets_none() {
+    let daemon = Daemon::start();
+    let mut peer = daemon.connect();
+    let oneway = json!({ "oneway": true });
+    let mut bytes = call("Resize", json!({ "key": "gpu", "slots": 2 }), oneway.clone());
+    bytes.extend(call("Resize", json!({ "key": "/wrong" }), oneway.clone()));
+    bytes.extend(call("Frobnicate", json!({}), oneway));
+    bytes.extend(call("Status", json!({}), json!({})));
+    peer.raw(&bytes).unwrap();
+    assert_eq!(peer.returned("Status")["keys"][0]["view"], "2");
+    assert!(peer.is_silent());
+}
+
+#[test]
+fn waiters_are_served_in_the_order_in_which_they_came() {
+    let daemon = Daemon::start();
+    let holder = daemon.hold(1, "a");
+    let mut waiters = Vec::new();
+    for n in 1..20 {
+        let idler = Idler::start();
+        let mut waiter = daemon.connect();
+        waiter.send_with("Acquire", mutex_for(u128::from(n) + 1, "a"), &idler.pidfd());
+        waiters.push((idler, waiter));
+        daemon.until_use("a", 1, n);
+    }
+    drop(holder);
+    let mut last = 0;
+    for (idler, mut waiter) in waiters {
+        let token = waiter.returned("Acquire")["token"].as_u64().unwrap();
+        assert!(token > last, "the tokens tell the order of the grants");
+        last = token;
+        drop(idler);
+    }
+}

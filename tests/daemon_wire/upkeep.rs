@@ -1,0 +1,104 @@
+//! Signals, idleness, the service manager, and a second daemon.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::process::{Command, Stdio};
+
+use nix::sys::signal::Signal;
+use serde_json::json;
+
+use crate::daemon::{Daemon, wait_until};
+use crate::peer::mutex;
+
+#[test]
+fn a_hang_up_is_nothing_to_it_and_a_termination_leaves_what_is_held() {
+    let mut daemon = Daemon::start();
+    let _holder = daemon.hold(1, "a");
+    daemon.signal(Signal::SIGHUP);
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        assert_eq!(daemon.use_of("a"), (1, 0));
+        daemon.signal(signal);
+        assert_eq!(daemon.end(), Some(0));
+        daemon.run(|_| {});
+    }
+    assert_eq!(daemon.use_of("a"), (1, 0));
+}
+
+#[test]
+fn it_ends_when_idle_for_long_and_not_while_something_is_held() {
+    let mut daemon = Daemon::folder();
+    daemon.run(|command| {
+        command.args(["--idle-exit", "1"]);
+    });
+    let holder = daemon.hold(1, "a");
+    // Twice the time, seen by a wait that is over.
+    let mut waiter = daemon.connect();
+    let mut parameters = mutex(2, "a");
+    parameters["wait_ms"] = 2000.into();
+    waiter.send("Acquire", parameters);
+    assert_eq!(waiter.error().1["reason"], "timeout");
+    drop(waiter);
+    assert_eq!(daemon.use_of("a"), (1, 0));
+    drop(holder);
+    assert_eq!(daemon.end(), Some(0));
+}
+
+#[test]
+fn a_second_daemon_says_which_the_first_is_and_changes_nothing() {
+    let daemon = Daemon::start();
+    let _holder = daemon.hold(1, "a");
+    let second = daemon.command().stderr(Stdio::piped()).output().unwrap();
+    assert_eq!(second.status.code(), Some(125));
+    let said = String::from_utf8(second.stderr).unwrap();
+    assert!(said.starts_with("canal: a daemon runs already at "), "{said}");
+    assert!(said.contains(&format!("(pid {})", daemon.pid())), "{said}");
+    let quiet = daemon.command().arg("--on-demand").stderr(Stdio::piped()).output().unwrap();
+    assert_eq!((quiet.status.code(), quiet.stderr.len()), (Some(0), 0));
+    assert_eq!(daemon.use_of("a"), (1, 0));
+}
+
+#[test]
+fn it_takes_the_socket_of_a_service_manager_and_says_when_it_is_ready() {
+    let mut daemon = Daemon::folder();
+    let listener = UnixListener::bind(daemon.socket()).unwrap();
+    let notify = daemon.path("notify");
+    let manager = UnixDatagram::bind(&notify).unwrap();
+    let canal = daemon.command();
+    let mut command = Command::new("sh");
+    let script = "exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" \"$@\"";
+    command.args(["-c", script]).arg(canal.get_program()).args(canal.get_args());
+    command.env("NOTIFY_SOCKET", &notify).stdin(Stdio::from(OwnedFd::from(listener)));
+    daemon.adopt(command.spawn().unwrap());
+    manager.set_read_timeout(Some(crate::daemon::BOUND)).unwrap();
+    let heard = || {
+        let mut message = [0; 64];
+        let n = manager.recv(&mut message).unwrap();
+        String::from_utf8_lossy(&message[..n]).into_owned()
+    };
+    assert!(heard().contains("READY=1"));
+    daemon.connect().call("Acquire", mutex(1, "a"));
+    daemon.connect().call("Stop", json!({}));
+    assert!(heard().contains("STOPPING=1"));
+    assert_eq!(daemon.end(), Some(0));
+    assert!(daemon.socket().exists(), "the socket is the manager's");
+}
+
+#[test]
+fn what_is_removed_under_it_is_made_again() {
+    let mut daemon = Daemon::start();
+    let _holder = daemon.hold(1, "a");
+    for _ in 0..3 {
+        fs::remove_dir_all(daemon.path("")).unwrap();
+        wait_until("it is reached again", || {
+            daemon.try_connect().is_some_and(|mut peer| peer.ask("Status", json!({})).is_some())
+        });
+        assert_eq!(daemon.use_of("a"), (1, 0));
+    }
+    // A second one is kept out by the new lock as it was by the old one.
+    let second = daemon.command().output().unwrap();
+    assert_eq!(second.status.code(), Some(125));
+    daemon.kill();
+    daemon.run(|_| {});
+    assert_eq!(daemon.use_of("a"), (1, 0));
+}
