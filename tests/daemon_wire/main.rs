@@ -1,8 +1,8 @@
 //! The daemon as a bare peer sees it: frames over a socket, nothing of the client library.
 //!
-//! No test sleeps to hope; each waits for a condition with a bound. What needs root or a namespace
-//! says so on stderr when it is skipped.
+//! No test sleeps to hope; each waits for a condition with a bound.
 #![expect(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
+#![expect(clippy::print_stderr, reason = "a test that fails shows what the daemon said")]
 
 mod again;
 mod cancel;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::file::JournalFile;
 use super::header::{Header, LIVE};
-use super::record::{self, Framed};
+use super::record::{self, Content, Framed};
 use crate::core::Snapshot;
 use crate::log::Record;
 use crate::sys::process::Origin;
@@ -25,19 +25,23 @@ pub struct Salvaged {
 pub fn salvage(dir: &Path) -> Option<Salvaged> {
     let found = [0, 1].into_iter().filter_map(|index| {
         let file = JournalFile::open(dir, index).ok()??;
-        let bytes = file.read(u64::MAX).ok().filter(|bytes| bytes.starts_with(&LIVE))?;
+        let bytes = file.read().ok().filter(|bytes| bytes.starts_with(&LIVE))?;
         let (header, start) = Header::decode(&bytes).ok()?;
         Some((header, start, bytes))
     });
     let (header, start, bytes) = found.max_by_key(|(header, ..)| header.generation)?;
-    let Framed::Whole { payload, next } = record::read(&bytes, start) else { return None };
+    let Framed::Whole { payload, next } = record::read(whole(&bytes), start) else { return None };
     let snapshot = serde_json::from_slice(payload).ok()?;
     Some(Salvaged { origin: header.origin, snapshot, records: records(&bytes, next) })
 }
 
+fn whole(bytes: &[u8]) -> Content<'_> {
+    Content { bytes, len: bytes.len() }
+}
+
 fn records(bytes: &[u8], mut at: usize) -> Vec<Record> {
     let mut records = Vec::new();
-    while let Framed::Whole { payload, next } = record::read(bytes, at) {
+    while let Framed::Whole { payload, next } = record::read(whole(bytes), at) {
         let Ok(record) = serde_json::from_slice(payload) else { break };
         records.push(record);
         at = next;
