@@ -65,6 +65,10 @@ impl Children {
         Ok(path)
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.fifos.len()
+    }
+
     /// Whether somebody has a write end of the hold's FIFO. What was written into it is thrown
     /// away.
     pub(super) fn has_writers(&self, token: Token) -> bool {

@@ -44,8 +44,9 @@ pub(super) enum ConfigError {
 /// What the daemon decides by itself, never the table.
 #[derive(Clone, Debug)]
 pub(super) struct Limits {
-    /// How many connections there may be.
-    pub(super) connections: usize,
+    connections: Option<usize>,
+    /// How many descriptors may be open.
+    descriptors: u64,
     /// How many requests of one user may wait.
     pub(super) waiters_per_user: usize,
     /// After which time without work the daemon ends.
@@ -54,6 +55,12 @@ pub(super) struct Limits {
 }
 
 impl Limits {
+    /// How many connections there may be while owners take so many descriptors.
+    pub(super) fn connections(&self, owners: usize) -> usize {
+        let fit = connections_max(self.descriptors, owners);
+        self.connections.map_or(fit, |connections| connections.min(fit))
+    }
+
     /// The view that the configuration gives a key.
     pub(super) fn configured(&self, key: &Key) -> Option<View> {
         self.views.get(key).copied()
@@ -146,10 +153,10 @@ impl Config {
     /// The limits in force where so many descriptors may be open. `idle_exit_s` is what the
     /// command line says: 0 means never.
     pub(super) fn limits(&self, descriptors: u64, idle_exit_s: Option<u64>) -> Limits {
-        let fit = connections_max(descriptors);
         let idle_exit = idle_exit_s.map(Duration::from_secs).or(self.idle_exit);
         Limits {
-            connections: self.connections.map_or(fit, |connections| connections.min(fit)),
+            connections: self.connections,
+            descriptors,
             waiters_per_user: self.waiters_per_user.unwrap_or(WAITERS_PER_USER),
             idle_exit: idle_exit.filter(|time| !time.is_zero()),
             views: self.views.clone(),
@@ -215,10 +222,10 @@ mod tests {
         assert_eq!(config.bypass_max, Some(9));
         assert_eq!(config.log.as_deref(), Some("debug"));
         let limits = config.limits(1 << 20, None);
-        assert_eq!((limits.connections, limits.waiters_per_user), (100, 7));
+        assert_eq!((limits.connections(0), limits.waiters_per_user), (100, 7));
         assert_eq!(limits.idle_exit, Some(Duration::from_secs(600)));
         assert_eq!(config.limits(1 << 20, Some(0)).idle_exit, None);
-        assert_eq!(config.limits(132, None).connections, 50);
+        assert!(config.limits(64, None).connections(0) < 100);
     }
 
     #[test]

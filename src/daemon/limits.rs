@@ -17,7 +17,9 @@ pub(super) const READ_BYTES_PER_TURN: usize = 256 * 1024;
 pub(super) const ACCEPTS_PER_TURN: usize = 256;
 
 /// How many connections over the limit are kept long enough to be told so.
-pub(super) const TURNED_AWAY_MAX: usize = 64;
+pub(super) fn turned_away_max(connections_max: usize) -> usize {
+    (connections_max / 32).min(64)
+}
 
 /// How long a connection may take to read its last reply before it is closed all the same.
 pub(super) const CLOSING_TIME: Duration = Duration::from_secs(5);
@@ -35,10 +37,14 @@ pub(super) const WAITERS_PER_USER: usize = 20_000;
 /// opened for a moment.
 const DESCRIPTORS_OF_OUR_OWN: u64 = 32;
 
-/// How many connections fit when there are `descriptors`: each may come to own something, which
-/// takes a second descriptor.
-pub(super) fn connections_max(descriptors: u64) -> usize {
-    usize::try_from(descriptors.saturating_sub(DESCRIPTORS_OF_OUR_OWN) / 2).unwrap_or(usize::MAX)
+/// One in so many descriptors is kept for those who wait: a grant takes a second one, until the
+/// client has read it and goes.
+const KEPT_FOR_GRANTS: u64 = 16;
+
+/// How many connections fit when there are `descriptors` and owners take so many of them.
+pub(super) fn connections_max(descriptors: u64, owners: usize) -> usize {
+    let left = descriptors.saturating_sub(DESCRIPTORS_OF_OUR_OWN).saturating_sub(owners as u64);
+    usize::try_from(left - left.div_ceil(KEPT_FOR_GRANTS)).unwrap_or(usize::MAX)
 }
 
 /// How long `-n` waits for the end of a holder that is on its way out.
@@ -65,3 +71,23 @@ pub(super) const PROCESSES_LOOKED_AT_MAX: usize = 500;
 
 /// The size at which the log of a daemon that was started on demand is rotated.
 pub(super) const LOG_BYTES_MAX: u64 = 1024 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_usual_limit_of_descriptors_has_room_for_ten_thousand_waiters() {
+        assert!(connections_max(20_000, 0) >= 10_000);
+        assert!(connections_max(20_000, 5_000) >= 10_000);
+        assert!(connections_max(1024, 0) >= 900);
+    }
+
+    #[test]
+    fn where_there_are_no_descriptors_there_are_no_connections() {
+        assert_eq!(connections_max(0, 0), 0);
+        assert_eq!(connections_max(64, 100), 0);
+        assert_eq!(connections_max(33, 0), 0);
+        assert_eq!(connections_max(34, 0), 1);
+    }
+}

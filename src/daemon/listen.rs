@@ -12,7 +12,7 @@ use nix::errno::Errno;
 
 use super::conn::too_many_connections;
 use super::conns::Conns;
-use super::limits::{ACCEPTS_PER_TURN, TURNED_AWAY_MAX};
+use super::limits::{ACCEPTS_PER_TURN, turned_away_max};
 use crate::protocol::frame;
 use crate::protocol::{Failure, Reply};
 use crate::sys::peer;
@@ -65,7 +65,7 @@ impl Listener {
         } else {
             self.said = false;
         }
-        if conns.len() >= connections_max.saturating_add(TURNED_AWAY_MAX) {
+        if conns.len() >= connections_max.saturating_add(turned_away_max(connections_max)) {
             return refuse(stream, &too_many_connections());
         }
         let credentials = match peer::credentials(stream.as_fd()) {

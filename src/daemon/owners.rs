@@ -49,6 +49,10 @@ impl Owners {
         self.watched.get(&frame)
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.watched.len()
+    }
+
     pub(super) fn poll_ready(&self, context: &mut Context<'_>) -> Poll<()> {
         self.poller.poll_ready(context)
     }

@@ -63,7 +63,8 @@ impl Server {
     /// If what was decided cannot be recorded. Then the daemon has to end without a word: the next
     /// one goes on from what is recorded.
     pub(super) fn turn(&mut self) -> anyhow::Result<()> {
-        self.home.listener.accept(&mut self.conns, self.limits.connections);
+        let connections_max = self.limits.connections(self.owners.len() + self.children.len());
+        self.home.listener.accept(&mut self.conns, connections_max);
         self.conns.hear();
         // After the sockets: who asks after a command has ended finds its end reported.
         let ended = self.owners.take_ended();

@@ -80,7 +80,7 @@ fn come_up(options: &Options) -> anyhow::Result<Option<Up>> {
     tracing::info!(
         socket = %place.socket.display(),
         config = config.path.as_deref().map_or("none".into(), |path| path.to_string_lossy()).as_ref(),
-        connections = server.limits.connections,
+        connections = server.limits.connections(0),
         "listening"
     );
     Ok(Some((runtime, server, signals)))
