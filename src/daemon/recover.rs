@@ -403,3 +403,88 @@ impl Recovered {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::core::Key;
+
+    fn place(dir: &Path) -> Place {
+        Place {
+            socket: dir.join("canal.sock"),
+            dir: dir.to_owned(),
+            state_dir: dir.join("state"),
+            config: vec![dir.join("canal.toml")],
+            rule: Rule::PerUser,
+        }
+    }
+
+    fn recovered(place: &Place, config: &str) -> Recovered {
+        std::fs::write(&place.config[0], config).unwrap();
+        let config = Config::read(&place.config).unwrap();
+        recover(place, &config, Rules::Current, false).unwrap()
+    }
+
+    fn views(recovered: &Recovered) -> Vec<String> {
+        let stored = stored_views(&recovered.ledger.table);
+        stored.iter().map(|stored| format!("{}={}", stored.key, stored.view)).collect()
+    }
+
+    #[test]
+    fn views_follow_the_configuration_but_for_those_set_by_hand() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = place(dir.path());
+        let mut first = recovered(&place, "[keys.a]\nslots = 1\n[keys.b]\nslots = 2\n");
+        assert_eq!(views(&first), ["a=1", "b=2"]);
+        let (key, view) = (Key::new("b").unwrap(), Some(View::Slots { slots: 7 }));
+        first.ledger.apply(Change::Resize { key: key.clone(), view });
+        first.ledger.store_view(&key, view).unwrap();
+        first.ledger.commit().unwrap();
+        drop(first);
+
+        let second = recovered(&place, "[keys.b]\nslots = 3\n[keys.c]\nper = 2\nbuckets = 2\n");
+        assert_eq!(views(&second), ["b=7", "c=2x2"], "a is gone, b was set by hand");
+        drop(second);
+        // As after a start of the machine with a /tmp that was emptied.
+        std::fs::remove_file(dir.path().join("journal.0")).unwrap();
+        std::fs::remove_file(dir.path().join("journal.1")).unwrap();
+        assert_eq!(views(&recovered(&place, "")), ["b=7"]);
+    }
+
+    #[test]
+    fn the_policy_follows_the_configuration() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = place(dir.path());
+        let first = recovered(&place, "[policy]\nbypass_max = 3\n");
+        assert_eq!(first.ledger.table.bypass_max(), 3);
+        drop(first);
+        assert_eq!(
+            recovered(&place, "").ledger.table.bypass_max(),
+            crate::core::BYPASS_MAX_DEFAULT
+        );
+    }
+
+    #[test]
+    fn a_home_that_cannot_be_used_leaves_the_state_beside_the_socket_and_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut place = place(dir.path());
+        place.state_dir = "/proc/nothing/can/be/made/here".into();
+        let found = recovered(&place, "");
+        assert!(found.notes.iter().any(|note| note.contains("/proc/nothing")), "{:?}", found.notes);
+        assert!(dir.path().join("state.json").exists());
+    }
+
+    #[test]
+    fn tokens_go_on_where_they_were_and_never_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = place(dir.path());
+        let first = recovered(&place, "").ledger.table.next_token();
+        assert!(first >= Token(1_700_000_000 << 20));
+        assert_eq!(recovered(&place, "").ledger.table.next_token(), first, "nothing was lost");
+        std::fs::remove_file(dir.path().join("journal.0")).unwrap();
+        std::fs::remove_file(dir.path().join("journal.1")).unwrap();
+        assert!(recovered(&place, "").ledger.table.next_token() > first, "grants may be lost");
+    }
+}

@@ -102,3 +102,25 @@ fn what_is_removed_under_it_is_made_again() {
     daemon.run(|_| {});
     assert_eq!(daemon.use_of("a"), (1, 0));
 }
+
+#[test]
+fn an_older_kernel_will_do() {
+    let mut daemon = Daemon::folder();
+    let old = |command: &mut Command| {
+        command.env("CANAL_KERNEL", "5.10");
+    };
+    daemon.run(old);
+    let holder = daemon.hold(1, "a");
+    let mut waiter = daemon.connect();
+    waiter.send("Acquire", mutex(2, "a"));
+    daemon.until_use("a", 1, 1);
+    daemon.kill();
+    daemon.run(old);
+    assert_eq!(daemon.use_of("a"), (1, 1));
+    let mut waiter = daemon.connect();
+    waiter.send("Acquire", mutex(2, "a"));
+    drop(holder);
+    waiter.returned("Acquire");
+    daemon.connect().call("Release", json!({ "key": "a" }));
+    assert_eq!(daemon.use_of("a"), (0, 0));
+}
