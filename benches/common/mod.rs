@@ -27,6 +27,7 @@ impl Daemon {
             .args(["daemon", "--socket"])
             .arg(&socket)
             .stdin(Stdio::null())
+            .stderr(Stdio::null())
             .spawn()?;
         let daemon = Self { process, folder };
         wait_until("the daemon listens", || connects(&socket));

@@ -44,7 +44,9 @@ fn death_by_a_signal_is_passed_on_as_that_death() {
 fn a_command_that_is_not_there_is_127_before_any_queueing() {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "x"]);
-    let ended = run(&world, &[], &["no-such-command-anywhere"]).code(127);
+    // A folder of PATH that may not be looked into would make it 126, as it does for execvp(3).
+    let nowhere = world.canal(["run", "-k", "x", "--", "no-such-command-anywhere"]);
+    let ended = nowhere.env("PATH", "/usr/bin:/bin").end().code(127);
     assert!(ended.stderr.starts_with("canal: "), "{ended:?}");
     assert!(ended.stderr.contains("no-such-command-anywhere"), "{ended:?}");
     run(&world, &[], &["./no/such/file"]).code(127);
@@ -132,6 +134,17 @@ fn the_code_for_a_conflict_can_be_chosen() {
     assert!(ended.stderr.starts_with("canal: "), "it would mean: go on unlocked; {ended:?}");
     assert_eq!(world.held("y"), 0);
     holder.finish();
+}
+
+#[test]
+fn a_deadlock_with_oneself_is_75_whatever_is_chosen_for_a_conflict() {
+    let world = World::with_daemon();
+    let script =
+        "canal acquire -q -k x=1x1 --pid $$ || exit 1; canal acquire -E 9 -k x=1x1 --pid $$";
+    let ended = world.sh(script).end().code(75);
+    assert!(ended.stderr.starts_with("canal: "), "{ended:?}");
+    let json = "canal acquire -q -k x=1x1 --pid $$; canal acquire -q --json -k x=1x1 --pid $$";
+    assert_eq!(world.sh(json).end().code(75).json()["refused"], "deadlock");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! themselves.
 
 use std::process::Stdio;
+use std::time::Instant;
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -52,8 +53,7 @@ fn a_holder_and_the_waiters_behind_it_killed_at_once_leave_nothing() {
 }
 
 /// A holder, four waiters, a free slot elsewhere; the daemon is killed; then all must go on.
-fn the_daemon_is_killed(times: u32) {
-    let world = World::with_daemon();
+pub(crate) fn the_daemon_is_killed(world: &World, times: u32) {
     let holder = world.holder(&["-k", "x"]);
     let token = world.key("x").holders[0].token;
     let other = world.holder(&["-k", "y=2x1"]);
@@ -75,7 +75,7 @@ fn the_daemon_is_killed(times: u32) {
     for waiter in waiters {
         waiter.end().code(0);
     }
-    let events = Events::of(&world);
+    let events = Events::of(world);
     assert_eq!(events.started(), names, "the queue is the one it was");
     assert_eq!(events.most_at_once(), 1);
     other.finish().code(0);
@@ -86,12 +86,25 @@ fn the_daemon_is_killed(times: u32) {
 
 #[test]
 fn a_killed_daemon_loses_no_hold_and_no_waiter() {
-    the_daemon_is_killed(1);
+    the_daemon_is_killed(&World::new(), 1);
 }
 
 #[test]
 fn a_daemon_killed_three_times_in_a_row_loses_no_hold_and_no_waiter() {
-    the_daemon_is_killed(3);
+    the_daemon_is_killed(&World::new(), 3);
+}
+
+#[test]
+fn a_wait_keeps_its_time_over_a_restart() {
+    let world = World::with_daemon();
+    let holder = world.holder(&["-k", "x"]);
+    let begun = Instant::now();
+    let waiter = world.waiter("x", &["-w", "2"], &["true"]);
+    world.kill_daemon();
+    waiter.end().code(75);
+    let took = begun.elapsed().as_secs_f64();
+    assert!((2.0..6.0).contains(&took), "{took}");
+    holder.finish();
 }
 
 #[test]

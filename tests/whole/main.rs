@@ -19,6 +19,7 @@ mod handed_on;
 mod journal_faults;
 mod kill;
 mod namespace;
+mod older_kernel;
 mod on_demand;
 mod order;
 mod peer;

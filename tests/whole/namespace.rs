@@ -1,7 +1,7 @@
 //! A private corner of the machine: mounts, processes and abstract sockets of its own, so that the
 //! default places can be used without meeting anybody's.
 
-use crate::process::{Cmd, Ended, installed_or_skip, root_or_skip};
+use crate::process::{Cmd, Ended, installed_or_skip, root_or_skip, skipped};
 use crate::world::{World, canal};
 
 /// Runs before each script: `canal` lies in `/mnt`, and the places where canal keeps its files are
@@ -35,7 +35,7 @@ pub(crate) fn privately(world: &World, script: &str) -> Option<Ended> {
     };
     let tried = unshare("mount -t tmpfs tmpfs /mnt");
     if tried.code != Some(0) {
-        eprintln!("SKIPPED (namespaces are not permitted here): {what}: {}", tried.stderr);
+        skipped(&format!("namespaces are not permitted here: {what}: {}", tried.stderr.trim()));
         return None;
     }
     Some(unshare(&format!("{PRELUDE}{script}")))

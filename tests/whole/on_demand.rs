@@ -2,12 +2,15 @@
 
 use std::fs;
 use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt as _;
+use std::time::Instant;
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-use crate::process::{Proc, alive};
+use crate::process::{BOUND, Proc, alive, installed_or_skip, wait_until};
 use crate::record::{Events, recorded};
 use crate::world::World;
 
@@ -149,6 +152,49 @@ fn without_leave_to_start_a_daemon_none_is_started() {
 }
 
 #[test]
+fn a_daemon_that_nobody_needs_ends_if_it_was_told_so() {
+    let world = World::new();
+    let mut daemon = world.daemon(|cmd| cmd.arg("--idle-exit").arg("0.5"));
+    let holder = world.holder(&["-k", "x"]);
+    let begun = Instant::now();
+    wait_until("more than the idle time is over", || begun.elapsed().as_millis() > 900);
+    assert!(!daemon.has_ended(), "somebody holds a lock");
+    holder.finish();
+    daemon.end().code(0);
+    // The next client starts another one.
+    world.canal(["run", "-n", "-k", "x", "--", "true"]).end().code(0);
+}
+
+#[test]
+fn a_service_manager_hands_over_the_socket_and_is_told_when_it_is_ready() {
+    if !installed_or_skip("perl", "socket activation") {
+        return;
+    }
+    let world = World::new();
+    let notify = UnixDatagram::bind(world.path("notify")).unwrap();
+    notify.set_read_timeout(Some(BOUND)).unwrap();
+    let listen = "use IO::Socket::UNIX; use POSIX; \
+        my $s = IO::Socket::UNIX->new(Local => $ENV{CANAL_SOCKET}, Listen => 64) or die; \
+        POSIX::dup2(fileno $s, 3) if fileno $s != 3; \
+        open my $fd, '+<&=', 3; fcntl $fd, 2, 0; \
+        $ENV{LISTEN_FDS} = 1; $ENV{LISTEN_PID} = $$; exec @ARGV";
+    let daemon = world.program("perl", ["-e", listen, "canal", "daemon"]);
+    let daemon = daemon.env("NOTIFY_SOCKET", world.path("notify")).spawn();
+    let mut word = [0; 256];
+    let mut said = String::new();
+    while !said.contains("READY=1") {
+        let length = notify.recv(&mut word).unwrap();
+        said += &String::from_utf8_lossy(&word[..length]);
+    }
+    let inode = fs::metadata(world.socket()).unwrap().ino();
+    world.canal(["run", "-n", "-k", "x", "--no-start", "--", "true"]).end().code(0);
+    assert_eq!(world.daemon_pid(), daemon.pid());
+    assert_eq!(fs::metadata(world.socket()).unwrap().ino(), inode, "the socket is the given one");
+    daemon.signal(Signal::SIGTERM);
+    daemon.end().code(0);
+}
+
+#[test]
 fn a_second_daemon_says_who_the_first_is() {
     let world = World::with_daemon();
     let first = world.daemon_pid();
@@ -164,7 +210,7 @@ fn a_daemon_can_be_replaced_under_its_holders_and_waiters() {
     let waiter = world.waiter("x", &[], &["echo", "on"]);
     let first = world.daemon_pid();
     let second = world.canal(["daemon", "--replace"]).spawn();
-    crate::process::wait_until("the new one answers", || {
+    wait_until("the new one answers", || {
         world.look().is_some_and(|s| s.daemon.pid.cast_signed() == second.pid())
     });
     assert!(!alive(first));

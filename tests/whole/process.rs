@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -27,11 +28,16 @@ pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
+/// Says what is skipped and why; not by a macro, whose words of a test that passes are not shown.
+pub(crate) fn skipped(why: &str) {
+    let _ = writeln!(std::io::stderr(), "SKIPPED: {why}");
+}
+
 /// Whether the tests run as root; says what is skipped if not.
 pub(crate) fn root_or_skip(what: &str) -> bool {
     let root = nix::unistd::geteuid().is_root();
     if !root {
-        eprintln!("SKIPPED (not root): {what}");
+        skipped(&format!("not root: {what}"));
     }
     root
 }
@@ -41,7 +47,7 @@ pub(crate) fn installed_or_skip(program: &str, what: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).any(|dir| dir.join(program).is_file());
     if !found {
-        eprintln!("SKIPPED ({program} is not installed): {what}");
+        skipped(&format!("{program} is not installed: {what}"));
     }
     found
 }

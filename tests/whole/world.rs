@@ -31,14 +31,23 @@ pub(crate) fn canal() -> &'static Path {
 pub(crate) struct World {
     folder: tempfile::TempDir,
     files: Cell<u32>,
+    /// The kernel that canal shall take this one for.
+    kernel: Option<&'static str>,
 }
 
 impl World {
     pub(crate) fn new() -> Self {
         let folder = tempfile::Builder::new().prefix("canal-world-").tempdir().unwrap();
-        let world = Self { folder, files: Cell::new(0) };
+        let world = Self { folder, files: Cell::new(0), kernel: None };
         fs::DirBuilder::new().mode(0o700).create(world.runtime()).unwrap();
         fs::create_dir(world.path("work")).unwrap();
+        world
+    }
+
+    /// A world in which canal does without what Linux 5.10 lacks.
+    pub(crate) fn of_linux_5_10() -> Self {
+        let mut world = Self::new();
+        world.kernel = Some("5.10");
         world
     }
 
@@ -94,6 +103,9 @@ impl World {
             .env("TEST_WORLD", self.folder.path())
             .current_dir(self.path("work"))
             .stdin(Stdio::null());
+        if let Some(kernel) = self.kernel {
+            command.env("CANAL_KERNEL", kernel);
+        }
         Cmd::new(self, command)
     }
 
