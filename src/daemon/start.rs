@@ -27,7 +27,7 @@ use super::{logging, shown};
 use crate::core::{Rules, UnixMillis};
 use crate::protocol::DaemonShown;
 use crate::protocol::place::{Place, Rule};
-use crate::sys::{clock, fds};
+use crate::sys::{clock, fds, peer};
 
 /// The descriptor over which a daemon that was started on demand says why it cannot come up.
 const READINESS: i32 = 3;
@@ -268,6 +268,11 @@ fn notes_about(place: &Place, origin: &crate::sys::process::Origin) -> Vec<Strin
     let mut notes = Vec::new();
     if origin.pid_namespace != FIRST_PID_NAMESPACE {
         notes.push("it runs in a pid namespace of its own, such as a container's".to_owned());
+    }
+    if !peer::has_peer_pidfd() {
+        notes.push(
+            "the kernel is older than 6.5: a peer is known by its number and start time".to_owned(),
+        );
     }
     if place.rule == Rule::PerUser && has_private_tmp() {
         notes.push(

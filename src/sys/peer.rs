@@ -3,7 +3,8 @@
 //! Nothing here comes from a message: a peer cannot choose what is found.
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 
 use nix::errno::Errno;
 use nix::sys::socket::{getsockopt, sockopt};
@@ -49,6 +50,13 @@ pub fn pidfd(socket: BorrowedFd<'_>, accepted_ticks: u64) -> io::Result<Option<P
         }
     }
     by_number(credentials(socket)?.pid, accepted_ticks)
+}
+
+/// Whether this kernel has `SO_PEERPIDFD` (Linux 6.5), tried on a pair of sockets.
+#[must_use]
+pub fn has_peer_pidfd() -> bool {
+    let tried = || by_peer_pidfd(UnixStream::pair().ok()?.0.as_fd()).ok();
+    allows(Feature::PeerPidfd) && tried().is_some()
 }
 
 /// Now, in clock ticks since boot, the unit of a process's start time.
