@@ -14,6 +14,7 @@ use super::words;
 use crate::core::{
     Change, Granted, HostId, Outcome, Owner, ProcessId, Refusal, Request, RequestId, Wait,
 };
+use crate::log::journal::NoRoom;
 use crate::protocol::{Acquire, ErrorName, Failure};
 use crate::sys::pidfd::Pidfd;
 use crate::sys::process::{RunState, run_state, uid_of};
@@ -139,11 +140,7 @@ impl Server {
             return Err(Failure::new(ErrorName::TooManyWaiters, message)
                 .hint("raise `waiters_per_user` in the configuration"));
         }
-        self.ledger.admit(request).map_err(|error| {
-            tracing::warn!(%error, "a request is refused");
-            Failure::new(ErrorName::DiskFull, error.to_string())
-                .hint("nothing that is held is lost; make room and try again")
-        })
+        self.ledger.admit(request).map_err(|error| disk_full(&error))
     }
 
     fn ask(&mut self, newcomer: Newcomer) {
@@ -303,6 +300,13 @@ impl Server {
         self.enter(Change::Resume { request });
         Ok(())
     }
+}
+
+/// What one is told whose request cannot be recorded.
+pub(super) fn disk_full(error: &NoRoom) -> Failure {
+    tracing::warn!(%error, "a request is refused");
+    Failure::new(ErrorName::DiskFull, error.to_string())
+        .hint("nothing that is held is lost; make room and try again")
 }
 
 /// The process at the other end of a connection.

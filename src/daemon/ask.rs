@@ -1,6 +1,7 @@
 //! Turning what a client asks for into the table's terms.
 
-use super::limits::{COMMAND_BYTES_MAX, ITEMS_MAX};
+use super::limits::{COMMAND_BYTES_MAX, ITEMS_MAX, NUMBER_MAX, SLOTS_MAX};
+use super::words;
 use crate::core::{Ask, Command, Item, Key, View};
 use crate::protocol::{ErrorName, Failure, Mode, Resize, WireItem};
 
@@ -19,10 +20,14 @@ pub(super) fn items(wire: &[WireItem]) -> Result<Vec<Item>, Failure> {
     let items = wire.iter().map(item).collect::<Result<Vec<_>, _>>()?;
     let twice =
         items.iter().enumerate().find(|(at, item)| items[..*at].iter().any(|o| o.key == item.key));
-    match twice {
-        Some((_, item)) => Err(bad(format!("key `{}` stands twice in one request", item.key))),
-        None => Ok(items),
+    if let Some((_, item)) = twice {
+        return Err(bad(format!("key `{}` stands twice in one request", item.key)));
     }
+    let slots = items.iter().map(words::count).fold(0, u64::saturating_add);
+    if slots > SLOTS_MAX {
+        return Err(bad(format!("a request takes at most {SLOTS_MAX} slots at once, not {slots}")));
+    }
+    Ok(items)
 }
 
 fn item(wire: &WireItem) -> Result<Item, Failure> {
@@ -77,15 +82,21 @@ fn view(
     buckets: Option<u64>,
     slots: Option<u64>,
 ) -> Result<Option<View>, Failure> {
-    match (per, buckets, slots) {
-        (None, None, None) => Ok(None),
-        (Some(per), Some(buckets), None) => Ok(Some(View::Canal { per, buckets })),
-        (None, None, Some(slots)) => Ok(Some(View::Slots { slots })),
+    let view = match (per, buckets, slots) {
+        (None, None, None) => return Ok(None),
+        (Some(per), Some(buckets), None) => View::Canal { per, buckets },
+        (None, None, Some(slots)) => View::Slots { slots },
         (_, _, Some(_)) => {
-            Err(bad(format!("`{key}` has either `slots`, or `per` and `buckets`, not both")))
+            let message = format!("`{key}` has either `slots`, or `per` and `buckets`, not both");
+            return Err(bad(message));
         }
-        _ => Err(bad(format!("`per` and `buckets` of `{key}` belong together"))),
+        _ => return Err(bad(format!("`per` and `buckets` of `{key}` belong together"))),
+    };
+    let largest = [per, buckets, Some(view.capacity())].into_iter().flatten().max();
+    if largest > Some(NUMBER_MAX) {
+        return Err(bad(format!("the size of `{key}` ({view}) is more than {NUMBER_MAX}")));
     }
+    Ok(Some(view))
 }
 
 /// What a resize shall store: a view, or `None` to forget the stored one.
@@ -172,6 +183,24 @@ mod tests {
         let many: Vec<WireItem> = (0..=ITEMS_MAX).map(|n| wire(&format!("k{n}"))).collect();
         assert!(items(&many[..ITEMS_MAX]).is_ok());
         assert!(items(&many).unwrap_err().message.contains("at most 64 keys, this one 65"));
+    }
+
+    #[test]
+    fn numbers_that_nobody_could_be_told_are_refused() {
+        let slots = |count| WireItem { slots: Some(u64::MAX), count: Some(count), ..wire("a") };
+        assert!(refused(slots(1)).contains("is more than"));
+        let canal = |per, count| WireItem {
+            per: Some(per),
+            buckets: Some(NUMBER_MAX),
+            count: Some(count),
+            ..wire("a")
+        };
+        assert!(items(&[canal(1, SLOTS_MAX)]).is_ok());
+        assert!(refused(canal(1, SLOTS_MAX + 1)).contains("at most 65536 slots at once"));
+        let two = [canal(1, SLOTS_MAX), WireItem { key: "b".to_owned(), ..canal(1, 1) }];
+        assert!(items(&two).unwrap_err().message.contains("not 65537"));
+        // Their product is as large as a view can be, and no larger.
+        assert!(refused(canal(2, 1)).contains("is more than"));
     }
 
     #[test]

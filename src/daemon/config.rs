@@ -5,13 +5,14 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::limits::{WAITERS_PER_USER, connections_max};
+use super::limits::{NUMBER_MAX, WAITERS_PER_USER, connections_max};
 use crate::core::{Key, View};
 
 /// What a configuration says.
@@ -87,7 +88,7 @@ struct KeySection {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct LimitsSection {
-    connections: Option<usize>,
+    connections: Option<NonZeroUsize>,
     waiters_per_user: Option<usize>,
 }
 
@@ -142,7 +143,7 @@ impl Config {
         Ok(Self {
             path: Some(path.to_owned()),
             views,
-            connections: file.limits.connections,
+            connections: file.limits.connections.map(NonZeroUsize::get),
             waiters_per_user: file.limits.waiters_per_user,
             bypass_max: file.policy.bypass_max,
             idle_exit: idle_exit.transpose()?,
@@ -166,12 +167,16 @@ impl Config {
 
 impl KeySection {
     fn view(&self, key: &Key) -> Result<View, String> {
-        match (self.per, self.buckets, self.slots) {
-            (Some(0), Some(_), None) => Err(format!("`per` of `{key}` must be at least 1")),
-            (Some(per), Some(buckets), None) => Ok(View::Canal { per, buckets }),
-            (None, None, Some(slots)) => Ok(View::Slots { slots }),
-            _ => Err(format!("`{key}` needs either `per` and `buckets`, or `slots`")),
+        let view = match (self.per, self.buckets, self.slots) {
+            (Some(0), Some(_), None) => return Err(format!("`per` of `{key}` must be at least 1")),
+            (Some(per), Some(buckets), None) => View::Canal { per, buckets },
+            (None, None, Some(slots)) => View::Slots { slots },
+            _ => return Err(format!("`{key}` needs either `per` and `buckets`, or `slots`")),
+        };
+        if view.capacity() > NUMBER_MAX {
+            return Err(format!("the size of `{key}` ({view}) is more than {NUMBER_MAX}"));
         }
+        Ok(view)
     }
 }
 
@@ -256,6 +261,8 @@ mod tests {
         line("\n[keys.db]\nper = 1\n", 2, "`db` needs either");
         line("[keys.db]\nper = 0\nbuckets = 1\n", 1, "at least 1");
         line("[keys.db]\nslots = -1\n", 2, "-1");
+        line("[keys.db]\nslots = 9007199254740992\n", 1, "is more than");
+        line("[limits]\nconnections = 0\n", 2, "nonzero");
         line("[daemon]\nidle_exit = \"soon\"\n", 2, "`soon` is no duration");
         line("[daemon\n", 1, "");
     }

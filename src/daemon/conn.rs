@@ -61,8 +61,6 @@ pub(super) struct Connection {
     broke_off: bool,
     /// The peer said all that it had to say. What it sent before is still served.
     pub(super) heard_end: bool,
-    /// Nothing can be written any more.
-    pub(super) broken: bool,
     /// The caller of the call at work wants no reply.
     pub(super) mute: bool,
     /// It came when there were too many: its first call is answered with that.
@@ -105,7 +103,6 @@ impl Connection {
             closing: false,
             broke_off: false,
             heard_end: false,
-            broken: false,
             mute: false,
             turned_away: false,
             touched: false,

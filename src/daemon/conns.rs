@@ -204,20 +204,9 @@ impl Conns {
             let Some(conn) = self.slab.get_mut(id.0) else { continue };
             conn.touched = false;
             match conn.flush() {
-                Err(_) => self.broke(id),
+                Err(_) => self.part(id),
                 Ok(()) => self.settle_flushed(id),
             }
-        }
-    }
-
-    fn broke(&mut self, id: ConnId) {
-        let Some(conn) = self.slab.get_mut(id.0) else { return };
-        if conn.holds_nothing() {
-            self.close(id);
-        } else if !conn.broken {
-            conn.broken = true;
-            // Its requests are withdrawn in the next turn; then it is closed.
-            self.sever(id, true);
         }
     }
 
@@ -228,24 +217,30 @@ impl Conns {
             conn.waits_to_write = !flushed;
             let flags = if flushed { READS } else { READS | EpollFlags::EPOLLOUT };
             if self.poller.change(&*conn, id.0 as u64, flags).is_err() {
-                return self.close(id);
+                return self.part(id);
             }
         }
         if !(conn.closing || conn.heard_end && conn.calls.is_empty()) {
             return;
         }
         if flushed {
-            self.close(id);
+            self.part(id);
         } else if !conn.counts_down {
             conn.counts_down = true;
             self.closing.push((Instant::now() + CLOSING_TIME, id));
         }
     }
 
-    fn close(&mut self, id: ConnId) {
-        if let Some(conn) = self.slab.try_remove(id.0) {
-            self.poller.remove(&conn);
+    /// Closes a connection; if something in the table depends on it, that is withdrawn first, in
+    /// the next turn.
+    fn part(&mut self, id: ConnId) {
+        let Some(conn) = self.slab.get_mut(id.0) else { return };
+        conn.closing = true;
+        if !conn.holds_nothing() {
+            return self.sever(id, false);
         }
+        self.poller.remove(&*conn);
+        self.slab.remove(id.0);
     }
 
     /// Closes the connections that took too long to read their last words; returns when the next
@@ -257,7 +252,7 @@ impl Conns {
             }
             self.closing.remove(0);
             if self.slab.get(id.0).is_some_and(|conn| conn.counts_down) {
-                self.close(id);
+                self.part(id);
             }
         }
         None

@@ -110,13 +110,22 @@ impl Ledger {
     pub(super) fn admit(&mut self, request: &Request) -> Result<(), NoRoom> {
         self.reserve_tokens(TOKENS_LEFT_MIN + self.table.waiting() as u64)
             .map_err(|error| NoRoom { dir: self.dir.clone(), error })?;
-        let (bytes, reserve) = (journal::room_for(request), self.rooms.sum);
-        let Err(first) = self.journal.admit(bytes, reserve) else { return Ok(()) };
+        self.admit_bytes(journal::room_for(request))
+    }
+
+    /// Makes sure that a view of a key can be recorded.
+    pub(super) fn admit_view(&mut self, key: &Key) -> Result<(), NoRoom> {
+        // In the entry and in the snapshot, with every character escaped.
+        self.admit_bytes(1024 + 4 * key.as_str().len() as u64)
+    }
+
+    fn admit_bytes(&mut self, bytes: u64) -> Result<(), NoRoom> {
+        let Err(first) = self.journal.admit(bytes, self.rooms.sum) else { return Ok(()) };
         // A smaller file may still fit; what is not in the journal yet must not be lost by it.
         if self.commit().is_err() || self.compact().is_err() {
             return Err(first);
         }
-        self.journal.admit(bytes, reserve)
+        self.journal.admit(bytes, self.rooms.sum)
     }
 
     /// Makes sure that at least `ahead` tokens can be given out without a word to the disk.

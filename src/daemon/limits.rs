@@ -27,6 +27,13 @@ pub(super) const CLOSING_TIME: Duration = Duration::from_secs(5);
 /// The most items of one request.
 pub(super) const ITEMS_MAX: usize = 64;
 
+/// The most slots of one request, whose numbers are all told and shown.
+pub(super) const SLOTS_MAX: u64 = 65_536;
+
+/// The largest size of a lock, and the largest number in a view: numbers up to this are exact in
+/// every language's JSON.
+pub(super) const NUMBER_MAX: u64 = (1 << 53) - 1;
+
 /// The most bytes of a command that are kept to show it.
 pub(super) const COMMAND_BYTES_MAX: usize = 1024;
 

@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
+use super::acquire::disk_full;
 use super::ask;
 use super::call::{Asked, Call};
 use super::conn::{ConnId, Doing};
@@ -122,6 +123,7 @@ impl Server {
     fn resize(&mut self, id: ConnId, peer: Credentials, resize: &Resize) -> Result<(), Failure> {
         let (key, wanted) = ask::stored_view(resize)?;
         self.may_administer(peer, "resize")?;
+        self.ledger.admit_view(&key).map_err(|error| disk_full(&error))?;
         // What is forgotten falls back to what the configuration says.
         let view = wanted.or_else(|| self.limits.configured(&key));
         let outcomes = self.enter(Change::Resize { key: key.clone(), view });

@@ -141,3 +141,16 @@ fn a_pidfd_of_nothing_that_can_own_is_refused() {
     assert_eq!(peer.error().0, "BadRequest");
     assert_eq!(daemon.use_of("a"), (0, 0));
 }
+
+#[test]
+fn junk_after_a_provisional_grant_takes_it_back() {
+    let daemon = Daemon::start();
+    let idler = Idler::start();
+    let mut asker = daemon.connect();
+    asker.send_with("Acquire", mutex_for(1, "a"), &idler.pidfd());
+    asker.returned("Acquire");
+    asker.raw(b"junk\0").unwrap();
+    assert_eq!(asker.error().0, "Malformed");
+    assert_eq!(asker.reply(), None);
+    daemon.until_use("a", 0, 0);
+}
