@@ -72,6 +72,7 @@ pub(crate) mod tests {
             since: since.to_owned(),
             token: 77,
             slots: vec![0],
+            mode: None,
             session: "s1".to_owned(),
             host: None,
             state: None,

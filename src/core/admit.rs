@@ -80,12 +80,17 @@ impl Table {
         let capacity = view.capacity();
         let Some(lock) = self.locks.get(key) else {
             let slots = FreeSlots::default().lowest(*count);
-            let given = GrantedItem { acquired: *count, slots, shared: false, view };
+            let given = GrantedItem { acquired: *count, slots, shared: false, view: Some(view) };
             return if *count <= capacity { Standing::Free(given) } else { Standing::Full };
         };
         if let Some(base) = self.base(lock, key, *count, kin) {
             let slots = base.slots.lowest(*count);
-            return Standing::Free(GrantedItem { acquired: lock.held, slots, shared: true, view });
+            return Standing::Free(GrantedItem {
+                acquired: lock.held,
+                slots,
+                shared: true,
+                view: Some(view),
+            });
         }
         let acquired = match lock.held.checked_add(*count) {
             Some(total) if total <= capacity => total,
@@ -95,7 +100,7 @@ impl Table {
             return Standing::Barred;
         }
         let slots = lock.free.lowest(*count);
-        Standing::Free(GrantedItem { acquired, slots, shared: false, view })
+        Standing::Free(GrantedItem { acquired, slots, shared: false, view: Some(view) })
     }
 
     /// The hold of a slots lock by one of `kin` that a request for `count` slots can share.

@@ -112,6 +112,7 @@ impl Table {
         let items: Vec<HeldItem> = std::iter::zip(&asked.items, &granted.items)
             .map(|(item, given)| HeldItem {
                 key: item.key.clone(),
+                mode: item.ask.mode(),
                 slots: given.slots.clone(),
                 shared: given.shared,
                 view: given.view,

@@ -163,10 +163,34 @@ pub enum Ask {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         view: Option<View>,
     },
-    /// To read the key and everything below it. Refused by this version.
+    /// To read the key and everything below it, together with others who read.
     Read,
-    /// To write the key and everything below it. Refused by this version.
+    /// To write the key and everything below it, alone.
     Write,
+}
+
+/// In which way a key is asked for or held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Slots of a counted lock.
+    Counted,
+    /// Shared.
+    Read,
+    /// Alone.
+    Write,
+}
+
+impl Ask {
+    /// In which way the key is asked for.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        match self {
+            Self::Counted { .. } => Mode::Counted,
+            Self::Read => Mode::Read,
+            Self::Write => Mode::Write,
+        }
+    }
 }
 
 /// Whether a request may queue.

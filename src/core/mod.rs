@@ -24,13 +24,13 @@ mod table;
 mod view;
 
 pub use entry::{
-    Ask, Change, Command, ENTRY_VERSION, Entry, Item, Owner, ProcessId, Release, Request, Wait,
-    Withdrawal,
+    Ask, Change, Command, ENTRY_VERSION, Entry, Item, Mode, Owner, ProcessId, Release, Request,
+    Wait, Withdrawal,
 };
 pub use id::{FrameId, HostId, RequestId, Revision, Tag, Token, UnixMillis};
 pub use key::{KEY_BYTES_MAX, Key, KeyError};
-pub use outcome::{Granted, GrantedItem, Outcome, Refusal};
-pub use report::{KeyReport, Reason, Why};
+pub use outcome::{By, CycleStep, Granted, GrantedItem, Outcome, Refusal};
+pub use report::{Blocker, KeyReport, Reason, Why};
 pub use rules::Rules;
 pub use slots::{SlotRange, Slots};
 pub use snapshot::{

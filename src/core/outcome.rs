@@ -94,15 +94,53 @@ pub struct Granted {
 /// What was granted of one item.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrantedItem {
-    /// Slots held of the key by everyone, after the grant (canal_lock's number).
+    /// Slots held of the key by everyone, after the grant (canal_lock's number); of a read or
+    /// write item how many frames hold the very key in this way.
     pub acquired: u64,
-    /// The slot numbers.
+    /// The slot numbers; none of a read or write item.
+    #[serde(default, skip_serializing_if = "Slots::is_empty")]
     pub slots: Slots,
     /// Whether the slots are those of an earlier hold of this or an enclosing frame (re-entrant).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shared: bool,
-    /// The view under which it was granted.
-    pub view: View,
+    /// The view under which it was granted; none of a read or write item.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub view: Option<View>,
+}
+
+/// One step of a deadlock: a request that waits, and the frame that it waits for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CycleStep {
+    /// The request that waits.
+    pub request: RequestId,
+    /// The frame that asked.
+    pub frame: FrameId,
+    /// The item that keeps it.
+    pub item: usize,
+    /// The key of that item.
+    pub key: Key,
+    /// What it waits for.
+    pub by: By,
+}
+
+/// What a request waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum By {
+    /// A hold, and the frame that has it.
+    Hold(Token, FrameId),
+    /// A request that goes first, and the frame that asked.
+    Waiter(RequestId, FrameId),
+}
+
+impl By {
+    /// The frame that has the hold or asked.
+    #[must_use]
+    pub fn frame(self) -> FrameId {
+        match self {
+            Self::Hold(_, frame) | Self::Waiter(_, frame) => frame,
+        }
+    }
 }
 
 /// Why a request was refused. `item` is the index of the item at fault.
@@ -118,6 +156,12 @@ pub enum Refusal {
     OwnDeadlock {
         /// Which item.
         item: usize,
+    },
+    /// It was chosen to end a deadlock.
+    Deadlock {
+        /// The whole cycle in the order of the wait, the refused request first; the last step
+        /// waits for a frame of the first one's session.
+        cycle: Vec<CycleStep>,
     },
     /// The key is in use as another kind of lock.
     Kind {

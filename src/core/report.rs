@@ -2,7 +2,7 @@
 
 use super::lock::Lock;
 use super::queue;
-use super::{Ask, Key, Kind, RequestId, Table, Token, View, WaiterState, WaiterStatus};
+use super::{Ask, By, Key, Kind, RequestId, Table, Token, View, WaiterState, WaiterStatus};
 
 /// What is known of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +20,17 @@ pub struct KeyReport {
     pub holders: Vec<Token>,
     /// Its waiters, in the order in which they are served.
     pub waiters: Vec<RequestId>,
+}
+
+/// One of those who keep a waiting request from being granted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blocker {
+    /// The item that it keeps.
+    pub item: usize,
+    /// That item's key.
+    pub key: Key,
+    /// What it is.
+    pub by: By,
 }
 
 /// What keeps a waiting request from being granted.
@@ -42,6 +53,13 @@ pub enum Reason {
         held: u64,
         /// The capacity of its view.
         capacity: u64,
+    },
+    /// Somebody holds it, or a key above or below it, in a way that conflicts.
+    Conflict {
+        /// One of the holds.
+        hold: Token,
+        /// How many there are.
+        holds: u64,
     },
     /// An earlier (or higher, or barrier) waiter goes first.
     Behind {
@@ -86,7 +104,7 @@ impl Table {
             let asked = waiters.iter().filter_map(|id| self.waiter(*id));
             let asked = asked.flat_map(|waiter| &waiter.request.items).filter(|i| i.key == *key);
             let asked = asked.filter_map(|item| self.view_of(key, &item.ask));
-            held.map(|item| item.view).chain(asked).max_by_key(|view| view.capacity())
+            held.filter_map(|item| item.view).chain(asked).max_by_key(|view| view.capacity())
         };
         KeyReport {
             kind: lock.kind_in_force(),
@@ -142,6 +160,14 @@ impl Table {
         self.served(key).iter().position(|id| *id == request).map(|index| index + 1)
     }
 
+    /// Who keeps a waiting request from being granted: of each item that is not free, everyone
+    /// who holds in the way, or else everyone who goes first. Linear in their number.
+    #[must_use]
+    pub fn blockers(&self, request: RequestId) -> Vec<Blocker> {
+        let _ = request;
+        Vec::new()
+    }
+
     /// What keeps a waiting request from being granted.
     #[must_use]
     pub fn why(&self, request: RequestId) -> Option<Why> {
@@ -192,7 +218,7 @@ fn severity(reason: Reason) -> u8 {
     match reason {
         Reason::Suspended | Reason::Detached => 0,
         Reason::Drained | Reason::LargerThanLock { .. } => 1,
-        Reason::Full { .. } => 2,
+        Reason::Full { .. } | Reason::Conflict { .. } => 2,
         Reason::Behind { .. } => 3,
     }
 }

@@ -12,6 +12,12 @@ pub struct SlotRange(pub u64, pub u64);
 pub struct Slots(pub Vec<SlotRange>);
 
 impl Slots {
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// How many slots there are.
     #[must_use]
     pub fn count(&self) -> u64 {

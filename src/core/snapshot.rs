@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::lock::Lock;
 use super::{
-    Diverged, FrameId, HostId, Key, Owner, Request, RequestId, Revision, Rules, Slots, Table,
+    Diverged, FrameId, HostId, Key, Mode, Owner, Request, RequestId, Revision, Rules, Slots, Table,
     Token, UnixMillis, View,
 };
 
@@ -86,12 +86,16 @@ pub struct HoldState {
 pub struct HeldItem {
     /// Of which key.
     pub key: Key,
-    /// The slots.
+    /// In which way.
+    pub mode: Mode,
+    /// The slots; none of a read or write item.
+    #[serde(default, skip_serializing_if = "Slots::is_empty")]
     pub slots: Slots,
     /// Whether they are those of another hold (re-entrant).
     pub shared: bool,
-    /// The view under which they were granted.
-    pub view: View,
+    /// The view under which they were granted; none of a read or write item.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub view: Option<View>,
 }
 
 /// A waiting request.
@@ -175,7 +179,9 @@ impl Table {
         }
         for hold in &snapshot.holds {
             for item in &hold.items {
-                self.locks.entry(item.key.clone()).or_default().use_as(item.view);
+                if let Some(view) = item.view {
+                    self.locks.entry(item.key.clone()).or_default().use_as(view);
+                }
             }
             self.take_slots(hold.token, &hold.items)?;
             self.add_hold(hold.clone())?;

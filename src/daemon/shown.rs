@@ -60,7 +60,7 @@ impl Shown<'_> {
             key: item.key.to_string(),
             acquired: self.table.report(&item.key).held,
             slots: slots_shown(&item.slots, item.view),
-            mode: Mode::Counted,
+            mode: item.mode,
         }
     }
 
@@ -73,7 +73,7 @@ impl Shown<'_> {
     pub(super) fn holder(&self, hold: &HoldState, key: Option<&Key>, looks: Looks) -> HolderShown {
         let uid = hold.asked.uid;
         let pid = pid_of(&hold.asked.owner);
-        let items = hold.items.iter().filter(|item| Some(&item.key) == key);
+        let items: Vec<_> = hold.items.iter().filter(|item| Some(&item.key) == key).collect();
         let state = match looks {
             Looks::Closely => self.state(hold, pid).map(str::to_owned),
             Looks::Briefly => None,
@@ -84,7 +84,8 @@ impl Shown<'_> {
             command: self.command(uid, &hold.asked.command.0),
             since: time(hold.since),
             token: hold.token.0,
-            slots: items.flat_map(|item| item.slots.iter()).collect(),
+            slots: items.iter().flat_map(|item| item.slots.iter()).collect(),
+            mode: items.first().map(|item| item.mode),
             session: self.session(hold.frame),
             host: None,
             state,
@@ -194,6 +195,7 @@ impl Shown<'_> {
             position,
             priority: request.priority,
             count: words::count(item),
+            mode: item.ask.mode(),
             view: words::stated_view(item).map(|view| view.to_string()),
             session: self.session(waiter.frame),
             host: None,
@@ -216,12 +218,13 @@ fn granted_key(item: &Item, granted: &GrantedItem) -> GrantedKey {
         key: item.key.to_string(),
         acquired: granted.acquired,
         slots: slots_shown(&granted.slots, granted.view),
-        mode: Mode::Counted,
+        mode: item.ask.mode(),
     }
 }
 
-fn slots_shown(slots: &Slots, view: View) -> Vec<SlotShown> {
-    slots.iter().map(|slot| SlotShown { slot, bucket: view.bucket(slot) }).collect()
+fn slots_shown(slots: &Slots, view: Option<View>) -> Vec<SlotShown> {
+    let bucket = |slot| view.and_then(|view| view.bucket(slot));
+    slots.iter().map(|slot| SlotShown { slot, bucket: bucket(slot) }).collect()
 }
 
 fn name_only(key: &Key) -> KeyShown {

@@ -18,6 +18,9 @@ pub(super) fn refusal(why: &Refusal, request: &Request, report: Option<&KeyRepor
     match why {
         Refusal::Full { .. } => refused("full", full(item, report)),
         Refusal::OwnDeadlock { .. } => own_deadlock(key),
+        Refusal::Deadlock { .. } => {
+            refused("deadlock", format!("waiting for `{key}` would be a deadlock"))
+        }
         Refusal::Kind { in_use, .. } => wrong_kind(key, *in_use, stated_kind(item)),
         Refusal::Slots { lock, .. } => wrong_slots(item, *lock),
         Refusal::TooLarge { capacity: 0, .. } => {
@@ -63,6 +66,7 @@ pub(super) fn item_of(why: &Refusal) -> Option<usize> {
         | Refusal::TooLarge { item, .. }
         | Refusal::Unsupported { item }
         | Refusal::Invalid { item } => Some(*item),
+        Refusal::Deadlock { cycle } => cycle.first().map(|step| step.item),
         Refusal::Duplicate => None,
     }
 }
@@ -120,6 +124,8 @@ fn wrong_slots(item: &Item, lock: u64) -> Failure {
 pub(super) fn reason(reason: &Reason) -> String {
     match reason {
         Reason::Full { held: n, capacity } => held(*n, *capacity),
+        Reason::Conflict { holds: 1, .. } => "held in a way that conflicts".to_owned(),
+        Reason::Conflict { holds, .. } => format!("held {holds} times in a way that conflicts"),
         Reason::Behind { barrier: false, .. } => "behind an earlier waiter".to_owned(),
         Reason::Behind { barrier: true, .. } => {
             "behind a waiter that was overtaken too often".to_owned()

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{HolderShown, INTERFACE};
+use super::{CycleStepShown, HolderShown, INTERFACE};
 
 /// The name of an error, without the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,6 +56,9 @@ pub struct Failure {
     /// Of [`ErrorName::Refused`]: who holds what was asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holders: Vec<HolderShown>,
+    /// Of [`ErrorName::Refused`] for a deadlock of several: the whole cycle.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cycle: Vec<CycleStepShown>,
 }
 
 fn refused() -> ErrorName {
@@ -65,7 +68,14 @@ fn refused() -> ErrorName {
 impl Failure {
     /// An error with a message.
     pub fn new(name: ErrorName, message: impl Into<String>) -> Self {
-        Self { name, message: message.into(), hint: None, reason: None, holders: Vec::new() }
+        Self {
+            name,
+            message: message.into(),
+            hint: None,
+            reason: None,
+            holders: Vec::new(),
+            cycle: Vec::new(),
+        }
     }
 
     /// Adds what to do about it.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::core::{Kind, Tag};
+use super::{Kind, Mode, Tag};
 
 /// A call, as varlink frames it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -92,18 +92,6 @@ pub struct WireItem {
     /// How many slots in all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slots: Option<u64>,
-}
-
-/// In which way a key is asked for or held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Mode {
-    /// Slots of a counted lock.
-    Counted,
-    /// Shared.
-    Read,
-    /// Alone.
-    Write,
 }
 
 /// The final reply of an [`Acquire`]; `canal acquire --json` prints it.
@@ -293,6 +281,9 @@ pub struct HolderShown {
     pub token: u64,
     /// Its slots of the key; empty where no single key is meant.
     pub slots: Vec<u64>,
+    /// In which way it holds the key; absent where no single key is meant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
     /// Its session.
     pub session: String,
     /// Its host; null on one machine.
@@ -318,8 +309,10 @@ pub struct WaiterShown {
     pub position: u64,
     /// Its priority.
     pub priority: i32,
-    /// How many slots it wants of the key.
+    /// How many slots it wants of the key; 0 of a read or write item.
     pub count: u64,
+    /// In which way it wants the key.
+    pub mode: Mode,
     /// The view it states, as `3x2` or `4`; null if it follows the lock's own.
     pub view: Option<String>,
     /// Its session.
@@ -374,4 +367,91 @@ pub struct Stop {}
 pub struct Stopping {
     /// The process that is going to end.
     pub pid: u32,
+}
+
+/// `Why`: follows who waits for whom, from one process or session to the end. Exactly one of the
+/// two says from where.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WhyQuery {
+    /// A process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// A session, as status shows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
+}
+
+/// `Graph`: everyone who waits, and for whom.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GraphQuery {}
+
+/// Who waits for whom: the reply to [`WhyQuery`] (in the order in which they are met, the one asked
+/// for first; empty if it waits for nothing) and [`GraphQuery`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waits {
+    /// One for each waiting request.
+    pub waits: Vec<WaitShown>,
+}
+
+/// A waiting request and those who keep it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitShown {
+    /// Who waits.
+    pub waiter: PartyShown,
+    /// The key that keeps it.
+    pub key: String,
+    /// In which way it wants the key.
+    pub mode: Mode,
+    /// Since when it waits, RFC 3339 UTC.
+    pub since: String,
+    /// Why, in one clause.
+    pub reason: String,
+    /// Those who keep it; at most [`BLOCKERS_SHOWN_MAX`].
+    pub blockers: Vec<BlockerShown>,
+}
+
+/// How many blockers a [`WaitShown`] names at most.
+pub const BLOCKERS_SHOWN_MAX: usize = 20;
+
+/// One who keeps a waiting request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockerShown {
+    /// Who.
+    pub party: PartyShown,
+    /// The key that it holds or waits for; the waiter's own, or one above or below it.
+    pub key: String,
+    /// In which way.
+    pub mode: Mode,
+    /// Whether it holds the key; else it waits too and goes first.
+    pub holds: bool,
+    /// Since when it holds or waits, RFC 3339 UTC.
+    pub since: String,
+}
+
+/// A process that holds or waits, for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartyShown {
+    /// Its process.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+    /// What it runs; null if that is not the caller's to see.
+    pub command: Option<String>,
+    /// Its session.
+    pub session: String,
+}
+
+/// One step of a deadlock, the refused request first: `waiter` waits for `key`, which `blocker`
+/// holds or goes first for. The blocker's session is the next step's waiter's; the last one's is
+/// the first's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CycleStepShown {
+    /// Who waits.
+    pub waiter: PartyShown,
+    /// For which key.
+    pub key: String,
+    /// In which way it wants it.
+    pub mode: Mode,
+    /// For whom.
+    pub blocker: BlockerShown,
 }

@@ -12,7 +12,7 @@ mod message;
 pub mod place;
 pub mod service;
 
-pub use crate::core::{Kind, Tag};
+pub use crate::core::{Kind, Mode, Tag};
 pub use error::{ErrorName, Failure};
 pub use message::*;
 

@@ -67,7 +67,7 @@ fn shares(state: &Snapshot, asker: &Asker<'_>, item: &Item) -> bool {
         && state.holds.iter().filter(|hold| kin.contains(&hold.frame)).any(|hold| {
             hold.items.iter().any(|held| {
                 held.key == item.key
-                    && held.view.kind() == Kind::Slots
+                    && held.view.map(View::kind) == Some(Kind::Slots)
                     && held.slots.count() >= count
             })
         })
@@ -210,7 +210,8 @@ fn pretend_grant(state: &mut Snapshot, request: RequestId) {
         let (count, stated) = counted(item);
         let slots = Slots(vec![SlotRange(0, count - 1)]);
         let view = view_of(state, &item.key, stated);
-        HeldItem { key: item.key.clone(), slots, shared: shares(state, &asker, item), view }
+        let (key, shared, mode) = (item.key.clone(), shares(state, &asker, item), item.ask.mode());
+        HeldItem { key, mode, slots, shared, view: Some(view) }
     });
     let items = items.collect();
     state.holds.push(HoldState {
@@ -327,7 +328,7 @@ fn brief(state: &Snapshot) -> String {
     let holds = state.holds.iter().map(|hold| {
         let items = hold.items.iter().map(|item| {
             let shared = if item.shared { "shared " } else { "" };
-            format!("{shared}{}x{} of {}", item.slots.count(), item.key, item.view)
+            format!("{shared}{}x{} of {:?}", item.slots.count(), item.key, item.view)
         });
         format!("f{} has {:?}", hold.frame, items.collect::<Vec<_>>())
     });

@@ -2,8 +2,8 @@
 
 use crate::core::{
     Ask, Command, FrameId, FrameState, Granted, GrantedItem, HeldItem, HoldState, HostId, Item,
-    Key, Outcome, Owner, ProcessId, Refusal, Request, RequestId, Slots, Tag, Token, UnixMillis,
-    View, Wait, WaiterState, WaiterStatus,
+    Key, Mode, Outcome, Owner, ProcessId, Refusal, Request, RequestId, Slots, Tag, Token,
+    UnixMillis, View, Wait, WaiterState, WaiterStatus,
 };
 
 pub(super) const ID: RequestId = RequestId(u64::MAX);
@@ -62,7 +62,7 @@ pub(super) fn granted(items: Vec<GrantedItem>) -> Outcome {
 }
 
 pub(super) fn granted_item() -> GrantedItem {
-    GrantedItem { acquired: u64::MAX, slots: Slots::default(), shared: true, view: VIEW }
+    GrantedItem { acquired: u64::MAX, slots: Slots::default(), shared: true, view: Some(VIEW) }
 }
 
 /// What an end of any kind brings.
@@ -95,7 +95,13 @@ pub(super) fn hold() -> HoldState {
 }
 
 pub(super) fn held_item() -> HeldItem {
-    HeldItem { key: key(), slots: Slots::default(), shared: false, view: VIEW }
+    HeldItem {
+        key: key(),
+        mode: Mode::Counted,
+        slots: Slots::default(),
+        shared: false,
+        view: Some(VIEW),
+    }
 }
 
 pub(super) fn waiter() -> WaiterState {

@@ -18,6 +18,7 @@ fn waiter(position: u64, reason: &str) -> WaiterShown {
         position,
         priority: 0,
         count: 1,
+        mode: crate::protocol::Mode::Counted,
         view: None,
         session: "s9".to_owned(),
         host: None,

@@ -86,7 +86,7 @@ fn granted(revision: u64) -> Outcome {
         request: RequestId(revision),
         frame: FrameId(revision),
         token: Token(revision),
-        items: vec![GrantedItem { acquired: 3, slots, shared: false, view }],
+        items: vec![GrantedItem { acquired: 3, slots, shared: false, view: Some(view) }],
         past_own: false,
     })
 }
