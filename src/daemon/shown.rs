@@ -11,8 +11,8 @@ use crate::core::{
     UnixMillis, View,
 };
 use crate::protocol::{
-    Grant, GrantedKey, HOLDERS_SHOWN_MAX, HolderShown, KeyShown, Mode, OwnerShown, Progress,
-    SlotShown, WaiterShown,
+    Grant, GrantedKey, HOLDERS_SHOWN_MAX, HolderShown, KeyShown, OwnerShown, Progress, SlotShown,
+    WaiterShown,
 };
 use crate::sys::process::{RunState, run_state};
 

@@ -57,8 +57,8 @@ pub struct Failure {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holders: Vec<HolderShown>,
     /// Of [`ErrorName::Refused`] for a deadlock of several: the whole cycle.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub cycle: Vec<CycleStepShown>,
+    #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
+    pub cycle: Box<[CycleStepShown]>,
 }
 
 fn refused() -> ErrorName {
@@ -74,7 +74,7 @@ impl Failure {
             hint: None,
             reason: None,
             holders: Vec::new(),
-            cycle: Vec::new(),
+            cycle: Box::default(),
         }
     }
 
