@@ -26,6 +26,7 @@ pub(crate) fn request(lock: &LockArgs, wait: &WaitArgs, command: &str) -> Result
         owner_fd: None,
         with_children: false,
         session: std::env::var("CANAL_SESSION").ok(),
+        frame: std::env::var("CANAL_FRAME").ok(),
     })
 }
 

@@ -42,6 +42,7 @@
 //!     owner_fd: None,
 //!     with_children: false,
 //!     session: None,
+//!     frame: None,
 //! };
 //! let acquired = client.acquire(&request, None, &mut |progress| {
 //!     if let Some(progress) = progress {

@@ -51,6 +51,7 @@ impl Shown<'_> {
                 command: hold.asked.command.0.clone(),
             },
             session: self.session(hold.frame),
+            frame: format!("f{}", hold.frame),
             children_fd: None,
         }
     }

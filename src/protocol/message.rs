@@ -66,6 +66,10 @@ pub struct Acquire {
     /// The enclosing session that the environment names, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
+    /// The enclosing frame that the environment names, if any: what a [`Grant`] said. Believed only
+    /// if the owner is or descends from that frame's process; else its session is a new one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frame: Option<String>,
 }
 
 fn is_zero(n: &i32) -> bool {
@@ -105,6 +109,9 @@ pub struct Grant {
     pub owner: OwnerShown,
     /// The session's name.
     pub session: String,
+    /// The frame's name, for the requests of the owner's descendants.
+    #[serde(default)]
+    pub frame: String,
     /// The index, among the descriptors sent with this reply, of the FIFO's write end that the
     /// command is to inherit (only `with_children`).
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -29,6 +29,7 @@ pub fn variables(grant: &Grant, socket: Option<&Path>) -> Variables {
         ("CANAL_SLOT", single.map(|slot| slot.slot.to_string().into())),
         ("CANAL_BUCKET", bucket.map(|bucket| bucket.to_string().into())),
         ("CANAL_SESSION", Some(grant.session.clone().into())),
+        ("CANAL_FRAME", (!grant.frame.is_empty()).then(|| grant.frame.clone().into())),
         ("CANAL_SOCKET", socket.map(|path| path.as_os_str().to_owned())),
     ]
 }
@@ -52,6 +53,7 @@ mod tests {
             token: 7,
             owner: OwnerShown { pid: 1, command: "x".to_owned() },
             session: "s3".to_owned(),
+            frame: "f4".to_owned(),
             children_fd: None,
         }
     }
@@ -75,6 +77,7 @@ mod tests {
                 "CANAL_SLOT=4",
                 "CANAL_BUCKET=1",
                 "CANAL_SESSION=s3",
+                "CANAL_FRAME=f4",
                 "-CANAL_SOCKET",
             ]
         );
@@ -98,6 +101,7 @@ mod tests {
                 "-CANAL_SLOT",
                 "-CANAL_BUCKET",
                 "CANAL_SESSION=s3",
+                "CANAL_FRAME=f4",
                 "CANAL_SOCKET=/d/s",
             ]
         );

@@ -339,5 +339,6 @@ fn request(wait_ms: Option<u64>) -> Acquire {
         owner_fd: None,
         with_children: false,
         session: None,
+        frame: None,
     }
 }
