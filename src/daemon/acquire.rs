@@ -189,6 +189,7 @@ impl Server {
         }
         if let Some(conn) = self.conns.get(id) {
             conn.doing = Doing::Waits(request);
+            conn.save_memory();
         }
         if more {
             self.newcomers.push(request);
@@ -203,6 +204,7 @@ impl Server {
             if let Some(conn) = self.conns.get(newcomer.conn) {
                 conn.doing = Doing::Aside;
             }
+            tracing::debug!("a request waits for the end of a holder that is on its way out");
             let until = Instant::now() + EXITING_TIME;
             self.aside.push(Aside { newcomer, failure, until });
             return;
@@ -242,20 +244,19 @@ impl Server {
         let now = Instant::now();
         for aside in std::mem::take(&mut self.aside) {
             let over = aside.until <= now;
-            if !deaths && !over {
-                self.aside.push(aside);
+            if deaths {
+                self.ask_again(aside);
+            } else if over {
+                self.done(aside.conn());
+                self.fail(aside.conn(), &aside.failure);
             } else {
-                self.ask_again(aside, over);
+                self.aside.push(aside);
             }
         }
     }
 
-    fn ask_again(&mut self, aside: Aside, over: bool) {
-        let (conn, until) = (aside.newcomer.conn, aside.until);
-        if over {
-            self.done(conn);
-            return self.fail(conn, &aside.failure);
-        }
+    fn ask_again(&mut self, aside: Aside) {
+        let (conn, until) = (aside.conn(), aside.until);
         self.ask(aside.newcomer);
         // The time does not begin anew.
         if let Some(again) = self.aside.iter_mut().find(|aside| aside.conn() == conn) {

@@ -251,6 +251,12 @@ impl Connection {
         self.closing = true;
     }
 
+    /// Gives back memory that is of no use while a request waits.
+    pub(super) fn save_memory(&mut self) {
+        self.calls.shrink_to_fit();
+        self.fds.shrink_to_fit();
+    }
+
     /// Whether it watches the status.
     pub(super) fn watches(&self) -> bool {
         matches!(self.doing, Doing::Watches(_))

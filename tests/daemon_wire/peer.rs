@@ -203,6 +203,23 @@ impl Idler {
         Self(command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap())
     }
 
+    /// One that has so many bytes of memory.
+    pub(crate) fn large(bytes: usize) -> Self {
+        let mut command = Command::new("tail");
+        command.args(["-c", &(2 * bytes).to_string()]).stdin(Stdio::piped()).stdout(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let piece = vec![1; 1 << 20];
+        for _ in 0..bytes / piece.len() {
+            child.stdin.as_mut().unwrap().write_all(&piece).unwrap();
+        }
+        Self(child)
+    }
+
+    /// Kills it and does not wait for its end.
+    pub(crate) fn kill_unreaped(&mut self) {
+        self.0.kill().unwrap();
+    }
+
     pub(crate) fn pid(&self) -> u32 {
         self.0.id()
     }
