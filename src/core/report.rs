@@ -121,6 +121,18 @@ impl Table {
         self.locks.get(key).into_iter().flat_map(|lock| lock.holds.iter().copied())
     }
 
+    /// Slots of a key that are held by everyone.
+    #[must_use]
+    pub fn held_of(&self, key: &Key) -> u64 {
+        self.locks.get(key).map_or(0, |lock| lock.held)
+    }
+
+    /// The view that callers follow who state none: the lock's own, else the stored one.
+    #[must_use]
+    pub fn own_view(&self, key: &Key) -> Option<View> {
+        self.locks.get(key).and_then(|lock| lock.own.or(lock.stored))
+    }
+
     /// The stored view of a key.
     #[must_use]
     pub fn stored(&self, key: &Key) -> Option<View> {

@@ -10,7 +10,7 @@ use super::owners::process_of;
 use super::serve::nth_fd;
 use super::server::{Server, owner_gone};
 use super::shown::pid_of;
-use super::words;
+use super::words::{self, Use};
 use crate::core::{
     Change, Granted, HostId, Outcome, Owner, ProcessId, Refusal, Request, RequestId, Wait,
 };
@@ -34,14 +34,15 @@ pub(super) struct Newcomer {
     /// The owner's, if it was opened already.
     pidfd: Option<Pidfd>,
     more: bool,
+    /// Until when it is put aside rather than refused, once it was.
+    aside_until: Option<Instant>,
 }
 
 /// A request that may not wait, put aside while a holder is on its way out.
 #[derive(Debug)]
 pub(super) struct Aside {
     newcomer: Newcomer,
-    /// What is answered if nothing becomes free until then.
-    failure: Failure,
+    /// It is tried again then at the latest, and answered.
     pub(super) until: Instant,
 }
 
@@ -98,7 +99,8 @@ impl Server {
             children: acquire.with_children,
         };
         self.check_room(&request)?;
-        self.ask(Newcomer { conn: id, request, pidfd: owner.pidfd, more });
+        let pidfd = owner.pidfd;
+        self.ask(Newcomer { conn: id, request, pidfd, more, aside_until: None });
         Ok(())
     }
 
@@ -196,19 +198,21 @@ impl Server {
         }
     }
 
-    fn refuse(&mut self, newcomer: Newcomer, why: &Refusal) {
-        let failure = self.refusal(&newcomer, why);
+    fn refuse(&mut self, mut newcomer: Newcomer, why: &Refusal) {
+        let now = Instant::now();
+        let until = newcomer.aside_until.unwrap_or(now + EXITING_TIME);
         if let Refusal::Full { item } = why
+            && until > now
             && self.somebody_is_leaving(&newcomer.request, *item)
         {
+            tracing::debug!("a request waits for the end of a holder that is on its way out");
             if let Some(conn) = self.conns.get(newcomer.conn) {
                 conn.doing = Doing::Aside;
             }
-            tracing::debug!("a request waits for the end of a holder that is on its way out");
-            let until = Instant::now() + EXITING_TIME;
-            self.aside.push(Aside { newcomer, failure, until });
-            return;
+            newcomer.aside_until = Some(until);
+            return self.aside.push(Aside { newcomer, until });
         }
+        let failure = self.refusal(&newcomer, why);
         self.done(newcomer.conn);
         self.fail(newcomer.conn, &failure);
     }
@@ -216,8 +220,9 @@ impl Server {
     fn refusal(&self, newcomer: &Newcomer, why: &Refusal) -> Failure {
         let request = &newcomer.request;
         let key = words::item_of(why).and_then(|at| request.items.get(at)).map(|item| &item.key);
-        let report = key.map(|key| self.ledger.table.report(key));
-        let mut failure = words::refusal(why, request, report.as_ref());
+        let table = &self.ledger.table;
+        let use_of = key.map(|key| Use { held: table.held_of(key), view: table.own_view(key) });
+        let mut failure = words::refusal(why, request, use_of);
         if failure.name == ErrorName::Refused
             && let Some(key) = key
         {
@@ -236,31 +241,18 @@ impl Server {
         holds.any(|hold| run_state(pid_of(&hold.asked.owner)) == RunState::Exiting)
     }
 
-    /// Tries again what was put aside, after somebody ended; answers what waited long enough.
+    /// Tries again what was put aside: after somebody ended, and when its time is over.
     pub(super) fn retry_aside(&mut self, deaths: bool) {
         if self.aside.is_empty() {
             return;
         }
         let now = Instant::now();
         for aside in std::mem::take(&mut self.aside) {
-            let over = aside.until <= now;
-            if deaths {
-                self.ask_again(aside);
-            } else if over {
-                self.done(aside.conn());
-                self.fail(aside.conn(), &aside.failure);
+            if deaths || aside.until <= now {
+                self.ask(aside.newcomer);
             } else {
                 self.aside.push(aside);
             }
-        }
-    }
-
-    fn ask_again(&mut self, aside: Aside) {
-        let (conn, until) = (aside.conn(), aside.until);
-        self.ask(aside.newcomer);
-        // The time does not begin anew.
-        if let Some(again) = self.aside.iter_mut().find(|aside| aside.conn() == conn) {
-            again.until = until;
         }
     }
 
@@ -298,6 +290,7 @@ impl Server {
             self.owners.watch(frame, pidfd).map_err(|error| cannot_watch(&error))?;
         }
         self.begin_to_wait(id, request, more);
+        self.stopped.remove(&request);
         self.enter(Change::Resume { request });
         Ok(())
     }

@@ -85,15 +85,19 @@ impl Children {
         }
     }
 
-    /// Waits for the last writer of a hold's FIFO.
-    pub(super) fn await_end(&mut self, token: Token, conns: &Conns) -> io::Result<()> {
+    /// Waits for the last writer of a hold's FIFO; whether there is one.
+    pub(super) fn await_end(&mut self, token: Token, tag: Tag, conns: &Conns) -> io::Result<bool> {
+        self.open(token, tag)?;
+        if !self.has_writers(token) {
+            return Ok(false);
+        }
         if let Some(fifo) = self.fifos.get_mut(&token)
             && !fifo.awaited
         {
             conns.await_writers(token, &fifo.read_end)?;
             fifo.awaited = true;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Forgets a FIFO that nobody waits for yet; [`Self::sweep`] removes its file.

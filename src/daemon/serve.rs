@@ -141,13 +141,13 @@ impl Server {
             let message = format!("the view of `{key}` cannot be kept: {error}");
             return Err(Failure::new(ErrorName::DiskFull, message));
         }
-        let report = self.ledger.table.report(&key);
+        let table = &self.ledger.table;
         let resized = Resized {
             key: key.to_string(),
             before: before.as_ref().map(View::to_string),
             now: view.as_ref().map(View::to_string),
-            held: report.held,
-            waiting: report.waiters.len() as u64,
+            held: table.held_of(&key),
+            waiting: table.waiting_for(&key) as u64,
         };
         tracing::info!(%key, view = resized.now.as_deref().unwrap_or("none"), "resized");
         self.tell(id, &resized)

@@ -242,13 +242,15 @@ impl Server {
 
     /// Ends a hold that is kept for descendants, if none is left; else waits for that.
     pub(super) fn end_without_writers(&mut self, token: Token) {
-        if self.children.has_writers(token) {
-            if let Err(error) = self.children.await_end(token, &self.conns) {
-                tracing::warn!(%error, token = token.0, "a FIFO cannot be watched");
+        let Some(tag) = self.ledger.table.hold(token).map(|hold| hold.asked.tag) else { return };
+        match self.children.await_end(token, tag, &self.conns) {
+            Ok(true) => {}
+            Ok(false) => {
+                self.enter(Change::Release(Release::Hold { token, forced: false }));
             }
-            return;
+            // Whether descendants live cannot be told, so that it is kept until it is forced.
+            Err(error) => tracing::warn!(%error, token = token.0, "its FIFO cannot be watched"),
         }
-        self.enter(Change::Release(Release::Hold { token, forced: false }));
     }
 
     fn take_fifos(&mut self) {

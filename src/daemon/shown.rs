@@ -59,7 +59,7 @@ impl Shown<'_> {
     fn held_key(&self, item: &HeldItem) -> GrantedKey {
         GrantedKey {
             key: item.key.to_string(),
-            acquired: self.table.report(&item.key).held,
+            acquired: self.table.held_of(&item.key),
             slots: slots_shown(&item.slots, item.view),
             mode: item.mode,
         }

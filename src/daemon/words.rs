@@ -1,11 +1,20 @@
 //! What people are told: why a request was refused, and why it waits.
 
-use crate::core::{Ask, Item, Key, KeyReport, Kind, Reason, Refusal, Request, View};
+use crate::core::{Ask, Item, Key, Kind, Reason, Refusal, Request, View};
 use crate::protocol::{ErrorName, Failure};
 
-/// The failure that a refusal of the table becomes. `report` is what is known of the key of the
-/// item at fault. Holders are added by the caller.
-pub(super) fn refusal(why: &Refusal, request: &Request, report: Option<&KeyReport>) -> Failure {
+/// How full the lock is that a request did not get.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Use {
+    /// Slots held by everyone.
+    pub(super) held: u64,
+    /// The view of those who state none.
+    pub(super) view: Option<View>,
+}
+
+/// The failure that a refusal of the table becomes. `use_of` is that of the key of the item at
+/// fault. Holders are added by the caller.
+pub(super) fn refusal(why: &Refusal, request: &Request, use_of: Option<Use>) -> Failure {
     let item = item_of(why).and_then(|index| request.items.get(index));
     let Some(item) = item else {
         let message = match why {
@@ -16,7 +25,7 @@ pub(super) fn refusal(why: &Refusal, request: &Request, report: Option<&KeyRepor
     };
     let key = &item.key;
     match why {
-        Refusal::Full { .. } => refused("full", full(item, report)),
+        Refusal::Full { .. } => refused("full", full(item, use_of)),
         Refusal::OwnDeadlock { .. } => own_deadlock(key),
         Refusal::Deadlock { .. } => {
             refused("deadlock", format!("waiting for `{key}` would be a deadlock"))
@@ -82,13 +91,13 @@ fn refused(reason: &str, message: String) -> Failure {
     failure
 }
 
-fn full(item: &Item, report: Option<&KeyReport>) -> String {
+fn full(item: &Item, use_of: Option<Use>) -> String {
     let key = &item.key;
-    let Some(report) = report else { return format!("`{key}` is not free") };
-    let capacity = stated_view(item).or(report.view).map(View::capacity);
+    let Some(used) = use_of else { return format!("`{key}` is not free") };
+    let capacity = stated_view(item).or(used.view).map(View::capacity);
     match capacity {
-        Some(capacity) if report.held.saturating_add(count(item)) > capacity => {
-            format!("`{key}` is full: {}", held(report.held, capacity))
+        Some(capacity) if used.held.saturating_add(count(item)) > capacity => {
+            format!("`{key}` is full: {}", held(used.held, capacity))
         }
         _ => format!("others wait for `{key}`"),
     }
@@ -192,25 +201,14 @@ mod tests {
         }
     }
 
-    fn report(held: u64) -> KeyReport {
-        KeyReport {
-            kind: None,
-            held,
-            view: None,
-            stored: None,
-            holders: Vec::new(),
-            waiters: Vec::new(),
-        }
-    }
-
     #[test]
     fn full_names_the_slots_or_those_who_wait() {
         let asked = request(Some(View::Slots { slots: 2 }));
         let why = Refusal::Full { item: 0 };
-        let failure = refusal(&why, &asked, Some(&report(2)));
+        let failure = refusal(&why, &asked, Some(Use { held: 2, view: None }));
         assert_eq!(failure.message, "`db` is full: 2 of 2 slots are held");
         assert_eq!(failure.reason.as_deref(), Some("full"));
-        let failure = refusal(&why, &asked, Some(&report(1)));
+        let failure = refusal(&why, &asked, Some(Use { held: 1, view: None }));
         assert_eq!(failure.message, "others wait for `db`");
     }
 

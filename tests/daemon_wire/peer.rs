@@ -68,13 +68,23 @@ impl Peer {
     /// Sends a call with the pidfd of a process.
     #[track_caller]
     pub(crate) fn send_with(&mut self, method: &str, parameters: Value, owner: &Pidfd) {
+        self.try_send_with(method, parameters, owner).unwrap();
+    }
+
+    /// The same, where the other side may have closed already.
+    pub(crate) fn try_send_with(
+        &mut self,
+        method: &str,
+        parameters: Value,
+        owner: &Pidfd,
+    ) -> io::Result<()> {
         let bytes = call(method, parameters, json!({}));
         let fds = [owner.as_fd().as_raw_fd()];
         let rights = [ControlMessage::ScmRights(&fds)];
         let data = [IoSlice::new(&bytes)];
         let socket = self.stream.as_raw_fd();
-        let sent = sendmsg::<()>(socket, &data, &rights, MsgFlags::empty(), None).unwrap();
-        self.raw(&bytes[sent..]).unwrap();
+        let sent = sendmsg::<()>(socket, &data, &rights, MsgFlags::empty(), None)?;
+        self.raw(&bytes[sent..])
     }
 
     /// Calls, and takes what the method returns.
