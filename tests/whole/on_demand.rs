@@ -1,7 +1,7 @@
 //! The daemon that a client starts has nothing to do with the job that started it.
 
 use std::fs;
-use std::io::Read as _;
+use std::io::{ErrorKind, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt as _;
@@ -183,7 +183,10 @@ fn a_service_manager_hands_over_the_socket_and_is_told_when_it_is_ready() {
     let mut word = [0; 256];
     let mut said = String::new();
     while !said.contains("READY=1") {
-        let length = notify.recv(&mut word).unwrap();
+        let length = match notify.recv(&mut word) {
+            Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+            received => received.unwrap(),
+        };
         said += &String::from_utf8_lossy(&word[..length]);
     }
     let inode = fs::metadata(world.socket()).unwrap().ino();

@@ -88,7 +88,11 @@ impl World {
         program: impl AsRef<OsStr>,
         args: impl IntoIterator<Item = A>,
     ) -> Cmd<'_> {
-        let mut command = Command::new(program);
+        let mut command = Command::new(program.as_ref());
+        if signals_are_ignored() {
+            command = Command::new("env");
+            command.arg("--default-signal=HUP,INT,QUIT,TERM").arg(program.as_ref());
+        }
         command.args(args);
         for (name, _) in std::env::vars_os() {
             if name.as_encoded_bytes().starts_with(b"CANAL_") {
@@ -262,6 +266,16 @@ impl World {
         };
         numbers.filter(of_this_world).collect()
     }
+}
+
+/// Whether the tests were started with signals ignored that they need, as nohup(1) and a shell's
+/// `&` do.
+fn signals_are_ignored() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:\t")).unwrap();
+    let ignored = u64::from_str_radix(ignored, 16).unwrap();
+    let needed = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
+    needed.iter().any(|which| ignored & (1 << (*which as u32 - 1)) != 0)
 }
 
 impl Drop for World {
