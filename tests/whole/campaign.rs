@@ -9,13 +9,14 @@
 use std::fs;
 use std::time::{Duration, Instant, SystemTime};
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use crate::process::{Proc, alive, installed_or_skip, wait_until};
 use crate::world::World;
 
-/// For how long things are killed.
-const CAMPAIGN: Duration = Duration::from_secs(20);
+/// For how long things are killed, in seconds; `CAMPAIGN=600` takes longer.
+const CAMPAIGN_S: u64 = 20;
 
 /// A command that holds for a while, and says so if its slot is in somebody else's hand. One
 /// process: nothing of it is left when it is killed.
@@ -42,6 +43,9 @@ fn clients(world: &World) -> Vec<Proc> {
         format!("exec canal run -k c --with-children -- sh -c '{WITNESS}'"),
         "exec canal run -n -q -k c -- true".to_owned(),
         format!("{acquire}; {WITNESS}"),
+        "canal acquire -q -w 60 -k b=1x2 --pid $$ && canal acquire -q -n -k d --pid $$
+            canal release -q --all --pid $$; sleep 0.05"
+            .to_owned(),
     ];
     let looped = |script: &String| {
         fs::write(world.path("work/stop"), "").unwrap();
@@ -62,6 +66,18 @@ impl Dice {
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         usize::try_from(self.0 % sides as u64).unwrap()
+    }
+}
+
+/// Sends a signal to a process that may be gone.
+fn send(pid: i32, which: Signal) {
+    let _ = kill(Pid::from_raw(pid), which);
+}
+
+/// Lets those go on whose time is over.
+fn go_on(stopped: &mut Vec<(Instant, i32)>, now: Instant) {
+    for (_, pid) in stopped.extract_if(.., |(until, _)| *until <= now) {
+        send(pid, Signal::SIGCONT);
     }
 }
 
@@ -86,36 +102,46 @@ fn random_kills_never_put_a_slot_in_two_hands_and_leave_nothing_behind() {
     let seed =
         std::env::var("SEED").map_or(now.as_nanos() as u64, |seed| seed.parse().unwrap()) | 1;
     eprintln!("SEED={seed}");
+    let length = std::env::var("CAMPAIGN").map_or(CAMPAIGN_S, |length| length.parse().unwrap());
+    let campaign = Duration::from_secs(length);
     let mut dice = Dice(seed);
     let world = World::with_daemon();
     let loops = clients(&world);
     let begun = Instant::now();
     let (mut kills, mut daemons) = (0, 0);
-    while begun.elapsed() < CAMPAIGN {
+    let mut stopped: Vec<(Instant, i32)> = Vec::new();
+    while begun.elapsed() < campaign {
         let pause = Duration::from_millis(5 + dice.throw(60) as u64);
         let until = Instant::now() + pause;
         wait_until("the next kill is due", || Instant::now() >= until);
-        if dice.throw(20) == 0 {
-            if let Some(status) = world.look() {
-                crate::process::signal(status.daemon.pid.cast_signed(), Signal::SIGKILL);
+        go_on(&mut stopped, Instant::now());
+        let victims = victims(&loops);
+        let one = |dice: &mut Dice| victims.get(dice.throw(victims.len().max(1))).copied();
+        match (dice.throw(20), one(&mut dice), world.look()) {
+            (0, _, Some(status)) => {
+                send(status.daemon.pid.cast_signed(), Signal::SIGKILL);
                 daemons += 1;
             }
-        } else {
-            let victims = victims(&loops);
-            if !victims.is_empty() {
-                let one = victims[dice.throw(victims.len())];
-                let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(one), Signal::SIGKILL);
+            (1..5, Some(victim), _) => {
+                send(victim, Signal::SIGSTOP);
+                let pause = Duration::from_millis(dice.throw(500) as u64);
+                stopped.push((Instant::now() + pause, victim));
+            }
+            (_, Some(victim), _) => {
+                send(victim, Signal::SIGKILL);
                 kills += 1;
             }
+            _ => {}
         }
         if let Some(status) = world.look() {
             for key in &status.keys {
-                let capacity = if key.key == "c" { 1 } else { 2 };
+                let capacity = if matches!(&*key.key, "c" | "d") { 1 } else { 2 };
                 assert!(key.held <= capacity, "{key:?}");
             }
         }
         assert_eq!(world.read("overlap"), "", "SEED={seed}");
     }
+    go_on(&mut stopped, Instant::now() + campaign);
     fs::remove_file(world.path("work/stop")).unwrap();
     for one in loops {
         one.end();
@@ -134,6 +160,7 @@ fn random_kills_never_put_a_slot_in_two_hands_and_leave_nothing_behind() {
     numbers.sort_unstable();
     numbers.dedup();
     assert_eq!(numbers.len(), all, "a token was used twice; SEED={seed}");
+    eprintln!("{all} runs, {kills} kills, {daemons} daemons");
     assert!(all > 50 && kills > 50 && daemons > 3, "{all} runs, {kills} kills, {daemons} daemons");
     for key in ["a=2", "b=1x2", "c"] {
         world.canal(["run", "-n", "-k", key, "--", "true"]).end().code(0);
