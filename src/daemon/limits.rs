@@ -11,7 +11,7 @@ pub(super) const CALLS_AHEAD_MAX: usize = 256;
 pub(super) const OUTPUT_BYTES_MAX: usize = 1024 * 1024;
 
 /// The most bytes read from one connection before the others have their turn.
-pub(super) const READ_BYTES_PER_TURN: usize = 256 * 1024;
+pub(super) const READ_BYTES_PER_TURN: usize = 128 * 1024;
 
 /// The most connections accepted before those that there are have their turn.
 pub(super) const ACCEPTS_PER_TURN: usize = 256;

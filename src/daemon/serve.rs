@@ -88,7 +88,10 @@ impl Server {
         }
         let key = query.key.as_deref().map(ask::key).transpose()?;
         self.show_status(id, peer.uid, key.as_ref(), more);
-        if more && let Some(conn) = self.conns.get(id) {
+        if more
+            && let Some(conn) = self.conns.get(id)
+            && !conn.heard_end
+        {
             conn.doing = Doing::Watches(key);
         }
         Ok(())

@@ -38,6 +38,15 @@ fn calls_sent_before_hanging_up_are_answered_but_nothing_is_taken() {
     assert_eq!(peer.reply(), None);
 
     let mut peer = daemon.connect();
+    let mut bytes = call("Status", json!({}), json!({ "more": true }));
+    bytes.extend(call("Status", json!({}), json!({})));
+    peer.raw(&bytes).unwrap();
+    peer.hang_up();
+    peer.progress();
+    peer.returned("Status");
+    assert_eq!(peer.reply(), None, "who hung up watches nothing");
+
+    let mut peer = daemon.connect();
     peer.send("Acquire", mutex(1, "a"));
     drop(peer);
     daemon.until_use("a", 0, 0);

@@ -231,3 +231,60 @@ fn running_out_of_descriptors_refuses_newcomers_and_ends_nobody() {
         })
     });
 }
+
+/// Calls with random changes: bytes changed, cut out, put in twice, cut off.
+#[test]
+fn changed_calls_end_no_daemon_and_leave_nothing() {
+    let daemon = Daemon::start();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let seed = std::env::var("SEED").map_or(now.as_nanos() as u64, |it| it.parse().unwrap()) | 1;
+    eprintln!("SEED={seed}");
+    let descriptors = || std::fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap().count();
+    let before = descriptors();
+    let mut dice = seed;
+    let mut throw = |sides: usize| {
+        dice ^= dice << 13;
+        dice ^= dice >> 7;
+        dice ^= dice << 17;
+        usize::try_from(dice % sides as u64).unwrap()
+    };
+    let calls = [
+        call("Acquire", mutex_for(1, "a"), json!({ "more": true })),
+        call("Acquire", mutex(2, "a"), json!({ "oneway": true })),
+        call("Release", json!({ "key": "a", "all": false, "token": null }), json!({})),
+        call("Resize", json!({ "key": "a", "slots": 18_446_744_073_709_551_615_u64 }), json!({})),
+        call("Status", json!({ "key": "a", "names_max": 3 }), json!({ "more": true })),
+        call("Confirm", json!({ "tag": format!("{:032x}", 1) }), json!({})),
+    ];
+    for round in 0..2000 {
+        let mut bytes = Vec::new();
+        for _ in 0..=throw(4) {
+            bytes.extend(&calls[throw(calls.len())]);
+        }
+        for _ in 0..throw(6) {
+            let (at, other) = (throw(bytes.len()), throw(bytes.len()));
+            let (from, to) = (at.min(other), at.max(other));
+            match throw(4) {
+                0 => bytes[at] = u8::try_from(throw(256)).unwrap(),
+                1 => bytes.truncate(at.max(1)),
+                2 => drop(bytes.drain(from..to)),
+                _ => bytes.extend_from_within(from..to),
+            }
+            if bytes.is_empty() {
+                break;
+            }
+        }
+        let mut peer = daemon.connect();
+        let _ = peer.raw(&bytes);
+        if round % 2 == 0 {
+            peer.hang_up();
+            while peer.reply().is_some() {}
+        }
+    }
+    // What a call asked for that was no longer broken is this process's own.
+    let _ = daemon.connect().ask("Release", json!({ "all": true }));
+    wait_until("nothing is left", || {
+        daemon.status().keys.iter().all(|key| key.held + key.waiting == 0)
+    });
+    wait_until("every descriptor is closed", || descriptors() <= before + 1);
+}

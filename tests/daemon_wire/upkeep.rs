@@ -124,3 +124,27 @@ fn an_older_kernel_will_do() {
     daemon.connect().call("Release", json!({ "key": "a" }));
     assert_eq!(daemon.use_of("a"), (0, 0));
 }
+
+#[test]
+fn the_log_of_a_daemon_started_on_demand_does_not_grow_for_ever() {
+    let mut daemon = Daemon::folder();
+    daemon.run(|command| {
+        command.arg("--on-demand").env("CANAL_LOG", "debug");
+    });
+    let (log, before) = (daemon.path("daemon.log"), daemon.path("daemon.log.1"));
+    let mut peer = daemon.connect();
+    let mut tag = 0;
+    wait_until("it was rotated", || {
+        for _ in 0..100 {
+            tag += 1;
+            peer.call("Acquire", mutex(tag, &"k".repeat(500)));
+            peer.call("Release", json!({ "all": true }));
+        }
+        before.exists()
+    });
+    let bytes = |path: &std::path::Path| fs::metadata(path).unwrap().len();
+    assert!(bytes(&before) <= 1 << 20 && bytes(&before) > 1 << 19, "{}", bytes(&before));
+    assert!(bytes(&log) < 1 << 19, "{}", bytes(&log));
+    peer.call("Acquire", mutex(0, "last"));
+    wait_until("it goes on", || fs::read_to_string(&log).unwrap().contains("last"));
+}

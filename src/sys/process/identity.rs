@@ -36,7 +36,7 @@ pub fn identity(pidfd: &Pidfd) -> Option<Identity> {
 /// What became of a process that was known before.
 #[derive(Debug)]
 pub enum Found {
-    /// It is there: a pidfd of it (it may be a zombie).
+    /// It is there: a pidfd of it (it may have ended).
     Same(Pidfd),
     /// It is gone, or its number is another's.
     Gone,
@@ -57,6 +57,11 @@ impl Identity {
             Err(error) if is_gone(&error) => return Found::Gone,
             Err(error) => return Found::Unknown(error),
         };
+        let inode = pidfd.inode();
+        if self.inode != 0 && inode != 0 {
+            // A restart looks for all holders at once, and needs nothing of /proc for them.
+            return if self.inode == inode { Found::Same(pidfd) } else { Found::Gone };
+        }
         match identity(&pidfd) {
             None => Found::Gone,
             Some(now) => self.compare(&now, pidfd),
@@ -65,8 +70,8 @@ impl Identity {
 
     fn compare(&self, now: &Self, pidfd: Pidfd) -> Found {
         let both = |one: u64, other: u64| (one != 0 && other != 0).then_some(one == other);
-        // The inode is the better witness: start times are only as fine as a clock tick.
-        match both(self.inode, now.inode).or_else(|| both(self.started, now.started)) {
+        // The inode would be the better witness: start times are only as fine as a clock tick.
+        match both(self.started, now.started) {
             Some(true) => Found::Same(pidfd),
             Some(false) => Found::Gone,
             None => unknown("its start time cannot be read"),
