@@ -69,7 +69,8 @@ use std::time::Duration;
 
 use crate::protocol::place::Place;
 use crate::protocol::{
-    Confirm, Grant, Release, Released, Resize, Resized, Status, StatusQuery, Tag,
+    Confirm, Grant, GraphQuery, Release, Released, Resize, Resized, Status, StatusQuery, Tag,
+    Waits, WhyQuery,
 };
 use crate::sys::pidfd::Pidfd;
 use crate::sys::process::state_letter;
@@ -189,6 +190,23 @@ impl Client {
     /// Only those of every call.
     pub fn status(&mut self, query: &StatusQuery) -> Result<Status, ClientError> {
         self.call("Status", query, None, Repeat::Always)
+    }
+
+    /// Asks for whom a process or session waits, and on to the end of the chain.
+    ///
+    /// # Errors
+    /// [`ErrorName::BadRequest`](crate::protocol::ErrorName::BadRequest) if it neither holds nor
+    /// waits.
+    pub fn why(&mut self, query: &WhyQuery) -> Result<Waits, ClientError> {
+        self.call("Why", query, None, Repeat::Always)
+    }
+
+    /// Asks for everyone who waits, and for whom.
+    ///
+    /// # Errors
+    /// Only those of every call.
+    pub fn graph(&mut self, query: &GraphQuery) -> Result<Waits, ClientError> {
+        self.call("Graph", query, None, Repeat::Always)
     }
 
     /// Stores a view.
