@@ -30,7 +30,7 @@ _canal() {
     _init_completion -s -n : || return
 
     local everywhere='--socket --no-start -q --quiet -v --verbose -h --help'
-    local lock='-k --key --per --buckets -j --slots --count'
+    local lock='-k --key --read --write --per --buckets -j --slots --count --new-session'
     local wait='-n --no-wait -w --wait -E --conflict-exit-code --priority'
     local verbs='run acquire release status resize daemon completions man help'
 
@@ -48,7 +48,7 @@ _canal() {
             --socket=*)
                 socket=("${words[i]}")
                 ;;
-            --key | --per | --buckets | --slots | --count | --wait | --conflict-exit-code | \
+            --key | --read | --write | --why | --per | --buckets | --slots | --count | --wait | --conflict-exit-code | \
                 --priority | --max-run | --kill-after | --signal | --pid | --token | --idle-exit)
                 ((i++))
                 ;;
@@ -79,7 +79,7 @@ _canal() {
     fi
 
     case $prev in
-        --key | -*k)
+        --key | --read | --write | -*k)
             if [[ $verb == run || $verb == acquire ]]; then
                 _canal_keys "$1"
                 return
@@ -93,7 +93,7 @@ _canal() {
             mapfile -t COMPREPLY < <(compgen -W 'TERM INT HUP QUIT KILL USR1 USR2 ALRM' -- "$cur")
             return
             ;;
-        --pid)
+        --pid | --why)
             _pids
             return
             ;;
@@ -123,7 +123,7 @@ _canal() {
             ;;
         acquire) options="$lock $wait --pid --json $everywhere" ;;
         release) options="--all --force --token --pid --json $everywhere" ;;
-        status) options="--json --watch $everywhere" ;;
+        status) options="--json --watch --why --graph $everywhere" ;;
         resize) options="--per --buckets -j --slots --forget --json $everywhere" ;;
         daemon) options="--stop --replace --idle-exit --discard-journal $everywhere" ;;
         completions)

@@ -11,7 +11,7 @@ function __canal_words
         switch $word
             case --
                 break
-            case --socket --key --per --buckets --slots --count --wait --conflict-exit-code \
+            case --socket --key --read --write --why --per --buckets --slots --count --wait --conflict-exit-code \
                 --priority --max-run --kill-after --signal --pid --token --idle-exit
                 set -e words[1]
             case '--*'
@@ -78,7 +78,7 @@ function __canal_keys
         end
     end
     # What contains = or : cannot stand on the command line.
-    $words[1] $socket complete keys -- (commandline -ct | string replace -r '^(--key=|-k)' '') 2>/dev/null | string match -rv '[=:]'
+    $words[1] $socket complete keys -- (commandline -ct | string replace -r '^(--(key|read|write)=|-k)' '') 2>/dev/null | string match -rv '[=:]'
 end
 
 complete -c canal -f
@@ -106,6 +106,9 @@ end
 
 set -l at '__canal_at run acquire'
 complete -c canal -n $at -s k -l key -x -a '(__canal_keys)' -d 'Key of the lock'
+complete -c canal -n $at -l read -x -a '(__canal_keys)' -d 'Share a key and those below it'
+complete -c canal -n $at -l write -x -a '(__canal_keys)' -d 'Have a key and those below it alone'
+complete -c canal -n $at -l new-session -d 'Begin a session of its own'
 complete -c canal -n $at -l count -x -d 'Take so many slots at once'
 complete -c canal -n $at -s n -l no-wait -d 'Do not wait'
 complete -c canal -n $at -s w -l wait -x -a '10s 1m 10m 1h infinity' -d 'Wait at most so long'
@@ -134,6 +137,8 @@ complete -c canal -n '__canal_at release' -l force -d 'Break the hold that --tok
 complete -c canal -n '__canal_at release' -l token -x -d 'Token of the hold to break'
 
 complete -c canal -n '__canal_at status' -l watch -d 'Show it again after each change'
+complete -c canal -n '__canal_at status' -l why -x -a '(__fish_complete_pids)' -d 'Follow who waits for whom from here'
+complete -c canal -n '__canal_at status' -l graph -d 'Print who waits for whom for Graphviz'
 
 complete -c canal -n '__canal_at resize' -l forget -d 'Forget what is stored'
 

@@ -39,6 +39,23 @@ fn a_wrong_command_line_is_125_one_line_and_a_hint() {
             "`x` could never be granted: 3 of its slots are wanted, and the stated view has 2",
         ),
         (&["run", "-k", "x", "-k", "x", "true"], "--key x is given twice"),
+        (&["run", "--read", "x", "--read", "x", "true"], "--read x is given twice"),
+        (&["run", "-k", "x", "--write", "x", "true"], "`x` is given with --key and with --write"),
+        (
+            &["acquire", "--write", "x", "--slots", "2"],
+            "--per, --buckets, --slots and --count describe a lock of --key, and none is given",
+        ),
+        (
+            &["run", "--write", "a:1", "true"],
+            "--write a:1: a key on the command line contains no `:`",
+        ),
+        (&["run", "--read", "x/", "true"], "--read x/: a key does not end with `/`; use `x`"),
+        (
+            &["status", "--why", "make"],
+            "--why make: neither the number of a process nor a session such as s17",
+        ),
+        (&["status", "--why", "5", "db"], "--why and KEY cannot be given together"),
+        (&["status", "--graph", "--watch"], "--graph and --watch cannot be given together"),
         (&["run", "-k", "/x", "true"], "--key /x: a key does not begin with `/`; use `x`"),
         (
             &["run", "-k", "x", "-c", "true", "more"],

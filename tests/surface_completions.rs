@@ -115,6 +115,9 @@ fn completes(shell: &Shell) {
     assert_offers_none_of(shell, "canal run --", &["--json", "--pid", "--forget", "--ttl"]);
     assert_offers_only(shell, "canal run -k d", &["db", "deploy/web"]);
     assert_offers_only(shell, "canal acquire -n --key w", &["web"]);
+    assert_offers_only(shell, "canal run --read d", &["db", "deploy/web"]);
+    assert_offers_only(shell, "canal acquire --read db --write w", &["web"]);
+    assert_offers(shell, "canal status --", &["--why", "--graph"]);
     assert_offers_only(shell, "canal status d", &["db", "deploy/web"]);
     assert_offers_only(shell, "canal resize w", &["web"]);
     assert_offers_only(shell, "canal run --signal K", &["KILL"]);
@@ -132,6 +135,7 @@ fn hands_over(shell: &Shell) {
         "canal run -k db timeout --pres",
         "canal run -qk db=3x2:2 -w 10m -- timeout --pres",
         "canal run --key=db --slots=2 timeout --pres",
+        "canal run --read db --write deploy/web --new-session timeout --pres",
         "canal run -c x --socket /x -k db -- timeout --pres",
     ] {
         assert_offers_only(shell, line, &["--preserve-status"]);

@@ -15,7 +15,7 @@ use super::output;
 use super::owner::Owner;
 use super::refused;
 use super::say::Voice;
-use crate::protocol::{Confirm, Failure, HolderShown};
+use crate::protocol::{Confirm, CycleStepShown, Failure, HolderShown};
 
 /// What `--json` prints of a refusal.
 #[derive(Debug, Serialize)]
@@ -23,6 +23,8 @@ struct Refused<'a> {
     refused: &'a str,
     message: &'a str,
     holders: &'a [HolderShown],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    cycle: &'a [CycleStepShown],
 }
 
 pub(crate) fn run(args: &AcquireArgs, global: &Global, voice: Voice) -> Result<ExitCode, Failed> {
@@ -31,7 +33,7 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global, voice: Voice) -> Result<E
             .hint("canal run -E 0 skips its command; here test for another code"));
     }
     // Before the owner is looked at: what is wrong in the options is said first.
-    let mut request = ask::request(&args.lock, &args.wait, "")?;
+    let mut request = ask::request(&args.lock, &args.wait, args.session, "")?;
     let target = Target::of(global)?;
     let owner = Owner::find(args.whose.pid)?;
     request.command = owner.command();
@@ -57,6 +59,7 @@ fn refuse(failure: &Failure, args: &AcquireArgs, voice: Voice) -> Result<ExitCod
             refused: failure.reason.as_deref().unwrap_or("full"),
             message: &failure.message,
             holders: &failure.holders,
+            cycle: &failure.cycle,
         })?)?;
     }
     Err(failed)

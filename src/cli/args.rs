@@ -10,7 +10,9 @@ use super::duration::{self, Length};
 use super::lock::{LockArgs, plain_key};
 use super::number::{number, pid, positive};
 use super::say::Voice;
+use super::session::SessionArgs;
 use super::signal;
+use super::status::Whence;
 use super::wait::WaitArgs;
 use crate::core::Key;
 
@@ -87,11 +89,13 @@ pub(crate) enum Verb {
 /// Take the lock, run a command, give the lock back
 #[derive(Args, Debug)]
 #[command(
-    override_usage = "canal run [OPTIONS] --key KEY [--] COMMAND [ARG]...\n       canal run [OPTIONS] --key KEY -c STRING"
+    override_usage = "canal run [OPTIONS] --key KEY [--] COMMAND [ARG]...\n       canal run [OPTIONS] --read KEY --write KEY [--] COMMAND [ARG]...\n       canal run [OPTIONS] --key KEY -c STRING"
 )]
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) lock: LockArgs,
+    #[command(flatten)]
+    pub(crate) session: SessionArgs,
     #[command(flatten)]
     pub(crate) wait: WaitArgs,
     #[command(flatten)]
@@ -125,10 +129,14 @@ pub(crate) struct HowArgs {
 
 /// Take the lock for a process, until it gives it back or ends
 #[derive(Args, Debug)]
-#[command(override_usage = "canal acquire [OPTIONS] --key KEY [--pid PID]")]
+#[command(
+    override_usage = "canal acquire [OPTIONS] --key KEY [--pid PID]\n       canal acquire [OPTIONS] --read KEY --write KEY [--pid PID]"
+)]
 pub(crate) struct AcquireArgs {
     #[command(flatten)]
     pub(crate) lock: LockArgs,
+    #[command(flatten)]
+    pub(crate) session: SessionArgs,
     #[command(flatten)]
     pub(crate) wait: WaitArgs,
     #[command(flatten)]
@@ -183,6 +191,12 @@ pub(crate) struct StatusArgs {
     /// Show it again after each change, until interrupted
     #[arg(long)]
     pub(crate) watch: bool,
+    /// Follow who waits for whom, from this process or session to the end
+    #[arg(long, value_name = "PID|SESSION", conflicts_with_all = ["key", "watch", "graph"])]
+    pub(crate) why: Option<Whence>,
+    /// Print who waits for whom as a graph for Graphviz (DOT)
+    #[arg(long, conflicts_with_all = ["key", "watch"])]
+    pub(crate) graph: bool,
 }
 
 /// Store the capacity of a lock; those who follow it see it at once

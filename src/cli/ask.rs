@@ -5,18 +5,25 @@ use super::connect::{self, Target};
 use super::failed::Failed;
 use super::lock::LockArgs;
 use super::say::Voice;
+use super::session::{self, SessionArgs};
 use super::wait::WaitArgs;
 use super::waiting::Waiting;
 use super::who;
 use crate::client::{self, Acquired, Client, ClientError};
-use crate::protocol::{Acquire, ErrorName, Failure, Grant};
+use crate::protocol::{Acquire, ErrorName, Failure, Grant, Mode};
 use crate::sys::pidfd::Pidfd;
 
 /// Of a command line so much is told to the daemon, in columns.
 const COMMAND_COLUMNS_MAX: usize = 1000;
 
 /// The request that the options describe, under a tag of its own.
-pub(crate) fn request(lock: &LockArgs, wait: &WaitArgs, command: &str) -> Result<Acquire, Failed> {
+pub(crate) fn request(
+    lock: &LockArgs,
+    wait: &WaitArgs,
+    session: SessionArgs,
+    command: &str,
+) -> Result<Acquire, Failed> {
+    let enclosing = session.enclosing();
     Ok(Acquire {
         tag: client::tag().map_err(connect::failed)?,
         items: lock.items()?,
@@ -25,8 +32,8 @@ pub(crate) fn request(lock: &LockArgs, wait: &WaitArgs, command: &str) -> Result
         command: cut(command, COMMAND_COLUMNS_MAX),
         owner_fd: None,
         with_children: false,
-        session: std::env::var("CANAL_SESSION").ok(),
-        frame: std::env::var("CANAL_FRAME").ok(),
+        session: enclosing.session,
+        frame: enclosing.frame,
     })
 }
 
@@ -47,12 +54,15 @@ pub(crate) fn obtain(
     voice: Voice,
 ) -> Result<(Client, Acquired), NotAcquired> {
     let mut client = target.connect().map_err(NotAcquired::Failed)?;
-    let mut waiting = Waiting::new(voice);
+    let mut waiting = Waiting::new(voice, &request.items);
     let result = client.acquire(request, owner, &mut |progress| waiting.update(progress));
     waiting.end();
     match result {
         Ok(acquired) => {
             voice.detail(&granted(&acquired.grant));
+            if let Some(words) = session::not_believed(request, &acquired.grant) {
+                voice.detail(&words);
+            }
             Ok((client, acquired))
         }
         Err(ClientError::Failure(failure)) if failure.name == ErrorName::Refused => {
@@ -62,11 +72,15 @@ pub(crate) fn obtain(
     }
 }
 
-/// `acquired db slot 4 (5 held), gpu slot 0-1 (2 held), token 77`.
+/// `acquired db slot 4 (5 held), conf to read, token 77`.
 fn granted(grant: &Grant) -> String {
-    let keys = grant.keys.iter().map(|key| {
-        let slots: Vec<_> = key.slots.iter().map(|slot| slot.slot).collect();
-        format!("{} slot {} ({} held)", key.key, who::slots(&slots), key.acquired)
+    let keys = grant.keys.iter().map(|key| match key.mode {
+        Mode::Counted => {
+            let slots: Vec<_> = key.slots.iter().map(|slot| slot.slot).collect();
+            format!("{} slot {} ({} held)", key.key, who::slots(&slots), key.acquired)
+        }
+        Mode::Read => format!("{} to read", key.key),
+        Mode::Write => format!("{} to write", key.key),
     });
     format!("acquired {}, token {}", keys.collect::<Vec<_>>().join(", "), grant.token)
 }

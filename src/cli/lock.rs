@@ -1,5 +1,7 @@
-//! Which locks are asked for: `--key` and the options that describe a single one.
+//! Which locks are asked for: `--key` and the options that describe a single one, `--read` and
+//! `--write`.
 
+use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use clap::Args;
@@ -7,7 +9,7 @@ use clap::Args;
 use super::failed::Failed;
 use super::number::{number, positive};
 use crate::core::{Key, View};
-use crate::protocol::WireItem;
+use crate::protocol::{Mode, WireItem};
 
 /// Which lock.
 #[derive(Args, Clone, Debug, Default)]
@@ -17,6 +19,14 @@ pub(crate) struct LockArgs {
     /// COUNT is how many slots to take. May be given several times: all are taken together
     #[arg(short = 'k', long = "key", value_name = "KEY[=VIEW][:COUNT]")]
     pub(crate) keys: Vec<KeyArg>,
+    /// Share KEY and all keys below it with others that read them; nobody writes them meanwhile.
+    /// May be given several times, also together with --key and --write
+    #[arg(long = "read", value_name = "KEY", value_parser = plain_key)]
+    pub(crate) reads: Vec<Key>,
+    /// Have KEY and all keys below it alone: wait for all who hold one of them in whatever way,
+    /// and hold new ones back. May be given several times
+    #[arg(long = "write", value_name = "KEY", value_parser = plain_key)]
+    pub(crate) writes: Vec<Key>,
     /// At most P at once in each bucket
     #[arg(long, value_name = "P", value_parser = positive, allow_negative_numbers = true)]
     pub(crate) per: Option<u64>,
@@ -90,33 +100,41 @@ fn count_of(text: &str) -> Result<u64, String> {
 }
 
 impl LockArgs {
-    /// What is asked for.
+    /// What is asked for: the counted items, then what is read, then what is written.
     ///
     /// # Errors
     /// Options that contradict each other, no key, a key twice, more than a stated view has.
     pub(crate) fn items(&self) -> Result<Vec<WireItem>, Failed> {
+        let mut items = self.counted()?;
+        items.extend(self.reads.iter().map(|key| shared_or_alone(key, Mode::Read)));
+        items.extend(self.writes.iter().map(|key| shared_or_alone(key, Mode::Write)));
+        if items.is_empty() {
+            return Err(Failed::new("which lock? give --key KEY")
+                .hint("or --read KEY, --write KEY: they share, or have alone, all keys below it"));
+        }
+        match twice(&items) {
+            Some(failed) => Err(failed),
+            None => Ok(items),
+        }
+    }
+
+    fn counted(&self) -> Result<Vec<WireItem>, Failed> {
         let described = self.per.is_some()
             || self.buckets.is_some()
             || self.slots.is_some()
             || self.count.is_some();
         match self.keys.as_slice() {
-            [] => Err(Failed::new("which lock? give --key KEY")),
+            [] if described && !(self.reads.is_empty() && self.writes.is_empty()) => {
+                Err(Failed::new(
+                    "--per, --buckets, --slots and --count describe a lock of --key, and none is given",
+                ))
+            }
             [one] => Ok(vec![item(&self.describe(one)?)?]),
-            _ if described => Err(Failed::new(
+            [_, _, ..] if described => Err(Failed::new(
                 "--per, --buckets, --slots and --count describe a single lock, and several are given",
             )
             .hint("say it with each key: --key db=3x2:1 --key deploy=1")),
-            several => {
-                let twice = several
-                    .iter()
-                    .enumerate()
-                    .find(|(at, one)| several[..*at].iter().any(|other| other.key == one.key));
-                if let Some((_, one)) = twice {
-                    return Err(Failed::new(format!("--key {} is given twice", one.key))
-                        .hint(format!("--key {}:2 takes two slots at once", one.key)));
-                }
-                several.iter().map(item).collect()
-            }
+            several => several.iter().map(item).collect(),
         }
     }
 
@@ -183,6 +201,39 @@ fn item(asked: &KeyArg) -> Result<WireItem, Failed> {
     }
     let (per, buckets, slots) = wire_view(*view);
     Ok(WireItem { key: key.as_str().to_owned(), mode: None, count: *count, per, buckets, slots })
+}
+
+fn shared_or_alone(key: &Key, mode: Mode) -> WireItem {
+    WireItem { key: key.as_str().to_owned(), mode: Some(mode), ..WireItem::default() }
+}
+
+/// What is wrong if two of the items are of one key.
+fn twice(items: &[WireItem]) -> Option<Failed> {
+    let option = |item: &WireItem| match item.mode {
+        None | Some(Mode::Counted) => "--key",
+        Some(Mode::Read) => "--read",
+        Some(Mode::Write) => "--write",
+    };
+    let mut first: BTreeMap<&str, &WireItem> = BTreeMap::new();
+    let (one, other) =
+        items.iter().find_map(|item| first.insert(&item.key, item).map(|before| (before, item)))?;
+    let (key, one, other) = (&other.key, option(one), option(other));
+    if one != other {
+        let (needless, why) = match other {
+            "--write" => (one, "who writes has the key alone"),
+            _ => (other, "who holds slots of a key keeps writers away, as a reader does"),
+        };
+        return Some(
+            Failed::new(format!("`{key}` is given with {one} and with {other}"))
+                .hint(format!("leave out {needless}: {why}")),
+        );
+    }
+    let failed = Failed::new(format!("{one} {key} is given twice"));
+    Some(if one == "--key" {
+        failed.hint(format!("--key {key}:2 takes two slots at once"))
+    } else {
+        failed
+    })
 }
 
 #[cfg(test)]
@@ -267,12 +318,62 @@ mod tests {
     fn what_contradicts_itself_is_refused() {
         let error = |args: LockArgs| args.items().unwrap_err();
         assert_eq!(error(args(&[])).message, "which lock? give --key KEY");
-        let twice = error(args(&["a", "b", "a:2"]));
-        assert_eq!(twice.message, "--key a is given twice");
         assert!(error(LockArgs { per: Some(1), ..args(&["a", "b"]) }).hint.is_some());
         assert!(error(LockArgs { count: Some(1), ..args(&["a", "b"]) }).hint.is_some());
         assert!(error(LockArgs { slots: Some(1), ..args(&["a=2"]) }).message.contains("its own"));
         assert!(error(LockArgs { count: Some(1), ..args(&["a:2"]) }).message.contains("twice"));
+    }
+
+    fn with(keys: &[&str], reads: &[&str], writes: &[&str]) -> LockArgs {
+        let plain = |keys: &[&str]| keys.iter().map(|key| plain_key(key).unwrap()).collect();
+        LockArgs { reads: plain(reads), writes: plain(writes), ..args(keys) }
+    }
+
+    #[test]
+    fn a_key_is_asked_for_only_once() {
+        for (args, message, hint) in [
+            (args(&["a", "b", "a:2"]), "--key a is given twice", "--key a:2 takes two slots"),
+            (with(&[], &["a", "b", "a"], &[]), "--read a is given twice", ""),
+            (with(&[], &[], &["a", "a"]), "--write a is given twice", ""),
+            (with(&["a"], &["a"], &[]), "`a` is given with --key and with --read", "out --read:"),
+            (with(&["a"], &[], &["a"]), "`a` is given with --key and with --write", "out --key:"),
+            (
+                with(&[], &["a"], &["a"]),
+                "`a` is given with --read and with --write",
+                "leave out --read:",
+            ),
+        ] {
+            let failed = args.items().unwrap_err();
+            assert_eq!(failed.message, message);
+            assert!(failed.hint.unwrap_or_default().contains(hint), "{message}");
+        }
+        assert_eq!(with(&["a"], &["a/1"], &["a/1/x"]).items().unwrap().len(), 3);
+    }
+
+    #[test]
+    fn counted_items_come_first_then_reads_then_writes() {
+        let items = LockArgs { slots: Some(2), ..with(&["c"], &["b", "d"], &["a/1"]) }.items();
+        let item = |key: &str, mode| WireItem { mode: Some(mode), ..wire(key, None, None) };
+        assert_eq!(
+            items.unwrap(),
+            [
+                wire("c", slots(2), None),
+                item("b", Mode::Read),
+                item("d", Mode::Read),
+                item("a/1", Mode::Write),
+            ]
+        );
+    }
+
+    #[test]
+    fn nothing_about_views_goes_with_reading_and_writing() {
+        for args in [
+            LockArgs { per: Some(1), ..with(&[], &["a"], &[]) },
+            LockArgs { count: Some(2), ..with(&[], &[], &["a"]) },
+        ] {
+            let message = args.items().unwrap_err().message;
+            assert!(message.ends_with("describe a lock of --key, and none is given"), "{message}");
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Refusals: said to people, and turned into an exit code.
 
+use super::cycle;
 use super::failed::Failed;
 use super::say::Voice;
 use super::wait::WaitArgs;
@@ -7,6 +8,10 @@ use super::when::Now;
 use super::who::{COMMAND_COLUMNS, holder};
 use crate::protocol::Failure;
 use crate::run::OwnCode;
+
+/// What to do about a deadlock, if the daemon has no better idea.
+const AGAIN: &str = "run it again: the others can go on now. Locks that are taken in one request, or by \
+                     everyone in the same order, never end so";
 
 /// Says why nothing was acquired and who has it, and gives the exit code: `-E` counts for busy and
 /// for wait-over only, and `-E 0` says nothing, as cron likes it.
@@ -16,8 +21,10 @@ pub(crate) fn explain(failure: &Failure, wait: &WaitArgs, voice: Voice) -> Faile
         for line in lines(failure, &Now::here()) {
             voice.say(&line);
         }
-        if let Some(hint) = &failure.hint {
-            voice.hint(hint);
+        match &failure.hint {
+            Some(hint) => voice.hint(hint),
+            None if !failure.cycle.is_empty() => voice.hint(AGAIN),
+            None => {}
         }
     }
     Failed::silent(code)
@@ -33,7 +40,8 @@ fn code(failure: &Failure, wait: &WaitArgs) -> u8 {
 fn lines(failure: &Failure, now: &Now) -> Vec<String> {
     let holders =
         failure.holders.iter().map(|one| format!("held by {}", holder(one, COMMAND_COLUMNS, now)));
-    std::iter::once(failure.message.clone()).chain(holders).collect()
+    let words = std::iter::once(failure.message.clone()).chain(holders);
+    words.chain(cycle::lines(&failure.cycle)).collect()
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ pub(crate) fn run(args: &RunArgs, global: &Global, voice: Voice) -> Result<ExitC
     let argv = argv(args)?;
     let limits = limits(&args.how)?;
     let shown = argv.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
-    let mut request = ask::request(&args.lock, &args.wait, &shown)?;
+    let mut request = ask::request(&args.lock, &args.wait, args.session, &shown)?;
     request.with_children = args.how.with_children;
     // Found before anything is asked for: a typo does not queue.
     let command = Command::find(argv)?;

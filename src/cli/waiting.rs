@@ -14,8 +14,8 @@ use terminal_size::{Width, terminal_size_of};
 use super::clean::{clean, command_line, width};
 use super::say::Voice;
 use super::when::Now;
-use super::who::{COMMAND_COLUMNS, holder, ordinal};
-use crate::protocol::Progress;
+use super::who::{COMMAND_COLUMNS, holder, ordinal, wanted};
+use crate::protocol::{Mode, Progress, WireItem};
 
 /// A command is not cut shorter than this.
 const COMMAND_COLUMNS_MIN: usize = 8;
@@ -33,17 +33,21 @@ pub(crate) struct Waiting {
     began: Instant,
     next_line_after: Duration,
     last: Option<Progress>,
+    /// What is asked for, and in which way.
+    modes: Vec<(String, Mode)>,
     line: Option<ProgressBar>,
 }
 
 impl Waiting {
     /// Nothing is said yet.
-    pub(crate) fn new(voice: Voice) -> Self {
+    pub(crate) fn new(voice: Voice, items: &[WireItem]) -> Self {
+        let mode = |item: &WireItem| (item.key.clone(), item.mode.unwrap_or(Mode::Counted));
         Self {
             voice,
             began: Instant::now(),
             next_line_after: FIRST_LINE_AFTER,
             last: None,
+            modes: items.iter().map(mode).collect(),
             line: None,
         }
     }
@@ -93,15 +97,18 @@ impl Waiting {
 
     fn text(&self, columns: Option<usize>) -> String {
         let Some(last) = &self.last else { return String::new() };
-        clean(&fitted(last, columns, &Now::here()))
+        let mode = self.modes.iter().find(|(key, _)| *key == last.key);
+        let mode = mode.map_or(Mode::Counted, |(_, mode)| *mode);
+        clean(&fitted(last, mode, columns, &Now::here()))
     }
 }
 
 /// `waiting for db: 2nd of 4, 2 of 2 slots are held, longest by pid 812 `make test` (alice, for 3m12s)`.
 /// The command is cut at `command_columns`.
-fn sentence(progress: &Progress, command_columns: usize, now: &Now) -> String {
+fn sentence(progress: &Progress, mode: Mode, command_columns: usize, now: &Now) -> String {
     let Progress { key, position, waiting, reason, holders } = progress;
-    let mut text = format!("waiting for {key}: {} of {waiting}, {reason}", ordinal(*position));
+    let what = wanted(mode);
+    let mut text = format!("waiting {what} {key}: {} of {waiting}, {reason}", ordinal(*position));
     match holders.as_slice() {
         [] => {}
         [one] => text += &format!(", by {}", holder(one, command_columns, now)),
@@ -111,15 +118,15 @@ fn sentence(progress: &Progress, command_columns: usize, now: &Now) -> String {
 }
 
 /// The sentence, its command cut so that the rest has room in so many columns.
-fn fitted(progress: &Progress, columns: Option<usize>, now: &Now) -> String {
-    let text = sentence(progress, COMMAND_COLUMNS, now);
+fn fitted(progress: &Progress, mode: Mode, columns: Option<usize>, now: &Now) -> String {
+    let text = sentence(progress, mode, COMMAND_COLUMNS, now);
     let over = columns.map_or(0, |columns| width(&text).saturating_sub(columns));
     if over == 0 {
         return text;
     }
     let command = progress.holders.first().and_then(|one| one.command.as_deref());
     let shown = command.map_or(0, |command| width(&command_line(command)).min(COMMAND_COLUMNS));
-    sentence(progress, shown.saturating_sub(over).max(COMMAND_COLUMNS_MIN), now)
+    sentence(progress, mode, shown.saturating_sub(over).max(COMMAND_COLUMNS_MIN), now)
 }
 
 /// What a line has beside the spinner.
@@ -165,10 +172,16 @@ mod tests {
         let now = at("2026-11-20T14:05:23Z");
         let start = "waiting for db: 2nd of 4, 2 of 2 slots are held";
         let who = "pid 812 `make test` (root, for 3m12s)";
-        let sentence = |holders| fitted(&progress(holders), None, &now);
+        let sentence = |holders| fitted(&progress(holders), Mode::Counted, None, &now);
         assert_eq!(sentence(0), start);
         assert_eq!(sentence(1), format!("{start}, by {who}"));
         assert_eq!(sentence(2), format!("{start}, longest by {who}"));
+        let mut progress = progress(0);
+        progress.reason = "3 hold it or keys below".to_owned();
+        assert_eq!(
+            fitted(&progress, Mode::Write, None, &now),
+            "waiting to write db: 2nd of 4, 3 hold it or keys below"
+        );
     }
 
     #[test]
@@ -176,18 +189,18 @@ mod tests {
         let now = at("2026-11-20T14:05:23Z");
         let mut progress = progress(1);
         progress.holders[0].command = Some("make -C some/where test".to_owned());
-        let whole = width(&fitted(&progress, None, &now));
+        let whole = width(&fitted(&progress, Mode::Counted, None, &now));
         for columns in [whole - 1, whole - 10] {
-            let text = fitted(&progress, Some(columns), &now);
+            let text = fitted(&progress, Mode::Counted, Some(columns), &now);
             assert_eq!(width(&text), columns, "{text}");
             assert!(text.ends_with("…` (root, for 3m12s)"), "{text}");
         }
-        assert!(fitted(&progress, Some(20), &now).contains("`make -C…`"));
+        assert!(fitted(&progress, Mode::Counted, Some(20), &now).contains("`make -C…`"));
     }
 
     #[test]
     fn a_log_is_told_after_ten_seconds_and_then_ever_more_rarely() {
-        let mut waiting = Waiting::new(Voice::Normal);
+        let mut waiting = Waiting::new(Voice::Normal, &[]);
         waiting.last = Some(progress(1));
         for (passed, next) in [(9, 10), (10, 20), (19, 20), (20, 40), (41, 80), (400, 640)] {
             waiting.log(Duration::from_secs(passed));

@@ -1,9 +1,9 @@
 //! Holders and places in queues, in words.
 
-use super::clean::{command_line, cut};
+use super::clean::{clean, command_line, cut};
 use super::user;
 use super::when::Now;
-use crate::protocol::HolderShown;
+use crate::protocol::{HolderShown, Mode, PartyShown};
 
 /// A command is shown in a sentence with at most so many columns.
 pub(crate) const COMMAND_COLUMNS: usize = 40;
@@ -23,6 +23,36 @@ pub(crate) fn process(pid: u32) -> String {
     match pid {
         0 => "a process of another pid namespace".to_owned(),
         pid => format!("pid {pid}"),
+    }
+}
+
+/// `pid 812 `make test` (alice, s17)`: who it is beyond its process.
+pub(crate) fn party(party: &PartyShown) -> String {
+    let PartyShown { pid, uid, command, session } = party;
+    let who = format!("({}, {})", user::name(*uid), clean(session));
+    match command {
+        Some(command) => {
+            format!("{} `{}` {who}", process(*pid), cut(&command_line(command), COMMAND_COLUMNS))
+        }
+        None => format!("{} {who}", process(*pid)),
+    }
+}
+
+/// How a key is wanted, after `waits`: `for`, `to read`, `to write`.
+pub(crate) fn wanted(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Counted => "for",
+        Mode::Read => "to read",
+        Mode::Write => "to write",
+    }
+}
+
+/// How a key is held, after `held`: nothing, ` for reading`, ` for writing`.
+pub(crate) fn held(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Counted => "",
+        Mode::Read => " for reading",
+        Mode::Write => " for writing",
     }
 }
 
@@ -77,6 +107,20 @@ pub(crate) mod tests {
             host: None,
             state: None,
         }
+    }
+
+    /// Somebody who holds or waits, for tests.
+    pub(crate) fn someone(pid: u32, command: &str, session: &str) -> PartyShown {
+        let command = Some(command.to_owned());
+        PartyShown { pid, uid: 0, command, session: session.to_owned() }
+    }
+
+    #[test]
+    fn a_party_is_named_with_its_session() {
+        let mut one = someone(812, "make\n\x1b test", "s17");
+        assert_eq!(party(&one), "pid 812 `make ? test` (root, s17)");
+        one.command = None;
+        assert_eq!(party(&one), "pid 812 (root, s17)");
     }
 
     #[test]

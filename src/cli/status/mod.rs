@@ -1,7 +1,10 @@
 //! `canal status`: who has it since when, and why does mine wait.
 
+mod graph;
 mod page;
 mod view;
+mod whence;
+mod why;
 
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
@@ -27,7 +30,17 @@ const CLEAR_LINE: &str = "\x1b[K\n";
 /// Clears what is left of the screen.
 const CLEAR_BELOW: &str = "\x1b[J";
 
+pub(crate) use whence::Whence;
+
 pub(crate) fn run(args: &StatusArgs, global: &Global, voice: Voice) -> Result<ExitCode, Failed> {
+    match &args.why {
+        Some(whence) => why::run(whence, args.json, global),
+        None if args.graph => graph::run(args.json, global),
+        None => report(args, global, voice),
+    }
+}
+
+fn report(args: &StatusArgs, global: &Global, voice: Voice) -> Result<ExitCode, Failed> {
     let query = StatusQuery {
         key: args.key.as_ref().map(|key| key.as_str().to_owned()),
         ..StatusQuery::default()

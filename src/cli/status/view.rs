@@ -8,7 +8,7 @@ use crate::cli::user;
 use crate::cli::when::Now;
 use crate::cli::who::{plural, slots};
 use crate::core::Kind;
-use crate::protocol::{DaemonShown, HolderShown, KeyShown, Status, WaiterShown};
+use crate::protocol::{DaemonShown, HolderShown, KeyShown, Mode, Status, WaiterShown};
 
 /// In an overview a key shows so many waiters.
 const WAITERS_IN_OVERVIEW: usize = 10;
@@ -98,7 +98,10 @@ impl Drawer<'_> {
             user::name(holder.uid),
             self.now.age(&holder.since),
             self.now.clock(&holder.since),
-            slots(&holder.slots),
+            match holder.mode {
+                None | Some(Mode::Counted) => slots(&holder.slots),
+                Some(mode) => taken(mode).to_owned(),
+            },
             command(holder.command.as_ref()),
         ];
         page.cells(cells, PLAIN);
@@ -118,7 +121,7 @@ impl Drawer<'_> {
             user::name(waiter.uid),
             self.now.age(&waiter.since),
             self.now.clock(&waiter.since),
-            String::new(),
+            taken(waiter.mode).to_owned(),
             command(waiter.command.as_ref()),
         ];
         page.cells(cells, PLAIN);
@@ -132,19 +135,30 @@ impl Drawer<'_> {
     }
 }
 
-/// `canal 3x2, 2 of 6 held, 1 waiting, stored`.
+/// `canal 3x2, 2 of 6 held, 1 waiting, stored`; `3 reading, 1 waiting`.
 fn summary(key: &KeyShown) -> String {
     let KeyShown { kind, held, capacity, view, stored, waiting, .. } = key;
-    let kind = match (kind, view) {
-        (Some(Kind::Canal), Some(view)) => format!("canal {view}"),
-        (Some(kind), _) => kind.to_string(),
-        (None, _) => "unused".to_owned(),
-    };
-    let mut parts = vec![kind];
-    parts.push(match capacity {
-        Some(capacity) => format!("{held} of {capacity} held"),
-        None => format!("{held} held"),
-    });
+    let holders = |mode| key.holders.iter().filter(|one| one.mode == Some(mode)).count();
+    let (reading, writing) = (holders(Mode::Read), holders(Mode::Write));
+    let awaited = key.waiters.iter().any(|one| one.mode != Mode::Counted);
+    let uncounted = *held == 0 && (reading > 0 || writing > 0 || awaited);
+    let mut parts = Vec::new();
+    match (kind, view) {
+        (Some(Kind::Canal), Some(view)) => parts.push(format!("canal {view}")),
+        (Some(kind), _) => parts.push(kind.to_string()),
+        (None, _) if uncounted => {}
+        (None, _) => parts.push("unused".to_owned()),
+    }
+    match capacity {
+        _ if uncounted => {}
+        Some(capacity) => parts.push(format!("{held} of {capacity} held")),
+        None => parts.push(format!("{held} held")),
+    }
+    for (n, word) in [(reading, "reading"), (writing, "writing")] {
+        if n > 0 {
+            parts.push(format!("{n} {word}"));
+        }
+    }
     if *waiting > 0 {
         parts.push(format!("{waiting} waiting"));
     }
@@ -156,9 +170,18 @@ fn summary(key: &KeyShown) -> String {
     parts.join(", ")
 }
 
+/// What stands in the column of the slots where a key is not taken by slots.
+fn taken(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Counted => "",
+        Mode::Read => "read",
+        Mode::Write => "write",
+    }
+}
+
 fn details(waiter: &WaiterShown) -> String {
     let mut text = String::new();
-    if waiter.count != 1 {
+    if waiter.mode == Mode::Counted && waiter.count != 1 {
         text += &format!("; wants {}", plural(waiter.count, "slot", "slots"));
     }
     if let Some(view) = &waiter.view {

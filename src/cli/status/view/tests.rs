@@ -18,7 +18,7 @@ fn waiter(position: u64, reason: &str) -> WaiterShown {
         position,
         priority: 0,
         count: 1,
-        mode: crate::protocol::Mode::Counted,
+        mode: Mode::Counted,
         view: None,
         session: "s9".to_owned(),
         host: None,
@@ -143,4 +143,29 @@ fn a_summary_names_what_is_special() {
     assert_eq!(summary(&one), "slots, 0 of 0 held, drained");
     (one.kind, one.capacity, one.waiting) = (None, None, 2);
     assert_eq!(summary(&one), "unused, 0 held, 2 waiting, stored");
+}
+
+#[test]
+fn readers_and_writers_are_shown_by_what_they_do() {
+    let read = HolderShown { slots: vec![], mode: Some(Mode::Read), ..somebody(812, None, SINCE) };
+    let write = WaiterShown { mode: Mode::Write, count: 0, ..waiter(1, "1 holds it") };
+    let mut db = key("db", vec![read], vec![write]);
+    (db.kind, db.capacity, db.view, db.held) = (None, None, None, 0);
+    let mut migrated = key("db/x", vec![somebody(815, Some("./job"), SINCE)], vec![]);
+    migrated.holders[0].mode = Some(Mode::Counted);
+    let shown = text(&status(vec![db.clone(), migrated]), Scope::Key("db"), false, None);
+    assert_eq!(
+        shown,
+        "         PID  USER  FOR    SINCE     SLOTS  COMMAND
+db  1 reading, 1 waiting
+  holds  812  root  3m12s  14:02:11  read   (not yours to see)
+  #1     900  root  3m12s  14:02:11  write  ./deploy.sh
+         waits: 1 holds it
+db/x  canal 3x2, 1 of 6 held
+  holds  815  root  3m12s  14:02:11  0      ./job
+"
+    );
+    db.holders[0].mode = Some(Mode::Write);
+    (db.kind, db.capacity, db.stored) = (Some(Kind::Slots), Some(2), true);
+    assert_eq!(summary(&db), "slots, 1 writing, 1 waiting, stored");
 }
