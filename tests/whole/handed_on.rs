@@ -70,8 +70,8 @@ fn the_environment_is_passed_on_byte_for_byte_and_in_order() {
 fn of_its_own_variables_canal_sets_or_unsets_every_one() {
     let world = World::with_daemon();
     let own = "env | grep ^CANAL_ | grep -v ^CANAL_SOCKET= | sort";
-    let stale =
-        ["KEY", "TOKEN", "SLOTS", "SLOT", "BUCKET", "SESSION"].map(|n| format!("CANAL_{n}"));
+    let stale = ["KEY", "TOKEN", "SLOTS", "SLOT", "BUCKET", "SESSION", "FRAME"]
+        .map(|n| format!("CANAL_{n}"));
     let run = |lock: &[&str]| {
         let mut args = vec!["run"];
         args.extend(lock);
@@ -91,10 +91,10 @@ fn of_its_own_variables_canal_sets_or_unsets_every_one() {
     assert!(one.contains("CANAL_KEY=gpu\n") && one.contains("CANAL_SLOTS=0\n"), "{one}");
     assert!(one.contains("CANAL_SLOT=0\n") && one.contains("CANAL_BUCKET=0\n"), "{one}");
     assert!(!one.contains("stale"), "{one}");
-    assert_eq!(names(&one), ["BUCKET", "KEY", "SESSION", "SLOT", "SLOTS", "TOKEN"]);
+    assert_eq!(names(&one), ["BUCKET", "FRAME", "KEY", "SESSION", "SLOT", "SLOTS", "TOKEN"]);
     // Slots without buckets; then more than one slot.
-    assert_eq!(names(&run(&["-k", "n=4"])), ["KEY", "SESSION", "SLOT", "SLOTS", "TOKEN"]);
-    assert_eq!(names(&run(&["-k", "m=4x1:2"])), ["KEY", "SESSION", "SLOTS", "TOKEN"]);
+    assert_eq!(names(&run(&["-k", "n=4"])), ["FRAME", "KEY", "SESSION", "SLOT", "SLOTS", "TOKEN"]);
+    assert_eq!(names(&run(&["-k", "m=4x1:2"])), ["FRAME", "KEY", "SESSION", "SLOTS", "TOKEN"]);
 }
 
 #[test]
