@@ -3,11 +3,13 @@
 //! A number names a process only for a moment: what is read by number is for showing, or is
 //! checked against a [`Pidfd`] as [`Identity`] does.
 
+mod ancestry;
 mod freezer;
 mod identity;
 mod origin;
 mod stat;
 
+pub use ancestry::{Ancestor, ancestors};
 pub use identity::{Found, Identity, identity};
 pub use origin::Origin;
 

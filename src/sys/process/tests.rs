@@ -49,6 +49,31 @@ fn the_parent_is_ours_and_the_start_is_past() {
 }
 
 #[test]
+fn the_ancestors_lead_up_to_us_and_to_the_first_process() {
+    let mut child = Command::new("/bin/sh")
+        .args(["-c", "sleep 60 & echo $!; wait"])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let out = std::io::BufReader::new(child.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut { out }, &mut line).unwrap();
+    let sleeper: u32 = line.trim().parse().unwrap();
+    let since = started(sleeper).unwrap();
+    let found: Vec<_> = ancestors(sleeper, since).collect();
+    let here = |pid| Ancestor { pid, started: started(pid).unwrap() };
+    assert_eq!(found[..2], [here(child.id()), here(std::process::id())]);
+    assert!(found.windows(2).all(|pair| pair[0].started >= pair[1].started));
+    assert_eq!(ancestors(sleeper, since + 1).next(), None, "another process of this number");
+
+    child.kill().unwrap();
+    child.wait().unwrap();
+    wait_until("it has another parent", || parent(sleeper) != Some(child.id()));
+    assert!(ancestors(sleeper, since).all(|ancestor| ancestor.pid != child.id()));
+    Pidfd::open(sleeper).unwrap().signal(Signal::SIGKILL).unwrap();
+}
+
+#[test]
 fn a_command_line_is_shown_on_one_line() {
     let script = "echo; read x";
     let mut child = Command::new("/bin/sh")
