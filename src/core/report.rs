@@ -1,5 +1,7 @@
 //! What status and messages tell of a table.
 
+use std::ops::Bound;
+
 use super::lock::Lock;
 use super::queue;
 use super::{Ask, By, Key, Kind, RequestId, Table, Token, View, WaiterState, WaiterStatus};
@@ -85,9 +87,18 @@ pub enum Reason {
 
 impl Table {
     /// The keys in use or with a stored view that `prefix` covers (all without one), in order.
+    /// Takes no longer than their number asks for.
     pub fn keys(&self, prefix: Option<&Key>) -> impl Iterator<Item = &Key> {
-        let wanted = prefix.cloned();
-        self.locks.keys().filter(move |key| wanted.as_ref().is_none_or(|prefix| prefix.covers(key)))
+        let all = prefix.is_none().then(|| self.locks.keys());
+        let own = prefix.and_then(|prefix| self.locks.get_key_value(prefix));
+        let below = prefix.map(|prefix| {
+            // What begins with `prefix/`: `0` is the character after `/`.
+            let (first, end) = (format!("{prefix}/"), format!("{prefix}0"));
+            let range = (Bound::Included(first.as_str()), Bound::Excluded(end.as_str()));
+            self.locks.range::<str, _>(range)
+        });
+        let covered = own.into_iter().chain(below.into_iter().flatten()).map(|(key, _)| key);
+        all.into_iter().flatten().chain(covered)
     }
 
     /// What is known of a key.

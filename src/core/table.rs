@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::lock::Lock;
 use super::queue::{self, Class, Rank};
 use super::{
-    Ask, FrameId, FrameState, HoldState, HostId, Key, Owner, RequestId, Revision, Rules, Tag,
-    Token, WaiterState, WaiterStatus,
+    Ask, FrameId, FrameState, HoldState, HostId, Key, Owner, ProcessId, RequestId, Revision, Rules,
+    Tag, Token, WaiterState, WaiterStatus,
 };
 
 /// How often a waiter may be overtaken where no policy says otherwise.
@@ -138,6 +138,13 @@ impl Table {
     #[must_use]
     pub fn frame_of(&self, host: HostId, owner: &Owner) -> Option<FrameId> {
         self.owners.get(&(host, owner.clone())).copied()
+    }
+
+    /// The frame of the process with this number and start time, if it has one that has not ended.
+    #[must_use]
+    pub fn frame_of_process(&self, host: HostId, pid: u32, started: u64) -> Option<FrameId> {
+        let with = |inode| (host, Owner::Process(ProcessId { pid, started, inode }));
+        self.owners.range(with(0)..=with(u64::MAX)).next().map(|(_, frame)| *frame)
     }
 
     /// A frame.
