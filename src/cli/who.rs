@@ -103,6 +103,7 @@ pub(crate) mod tests {
             token: 77,
             slots: vec![0],
             mode: None,
+            key: None,
             session: "s1".to_owned(),
             host: None,
             state: None,

@@ -4,15 +4,18 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
 use super::ask;
+use super::conflict::{kin, obstacles};
 use super::conn::{ConnId, Doing};
 use super::limits::{EXITING_TIME, PROCESSES_LOOKED_AT_MAX};
 use super::owners::process_of;
 use super::serve::nth_fd;
 use super::server::{Server, owner_gone};
 use super::shown::pid_of;
+use super::waiting::Asked;
 use super::words::{self, Use};
 use crate::core::{
-    Change, Granted, HostId, Outcome, Owner, ProcessId, Refusal, Request, RequestId, Wait,
+    Change, FrameId, Granted, HostId, Outcome, Owner, ProcessId, Refusal, Request, RequestId,
+    UnixMillis, Wait,
 };
 use crate::log::journal::NoRoom;
 use crate::protocol::{Acquire, ErrorName, Failure};
@@ -56,7 +59,7 @@ impl Aside {
 #[derive(Debug)]
 pub(super) struct OwnerFound {
     pub(super) process: ProcessId,
-    uid: u32,
+    pub(super) uid: u32,
     pidfd: Option<Pidfd>,
 }
 
@@ -89,7 +92,7 @@ impl Server {
             tag: acquire.tag,
             host: HERE,
             owner: Owner::Process(owner.process),
-            parent: None,
+            parent: self.enclosing(acquire.frame.as_deref(), &owner),
             uid: owner.uid,
             command: ask::command(&acquire.command),
             items,
@@ -145,7 +148,11 @@ impl Server {
         self.ledger.admit(request).map_err(|error| disk_full(&error))
     }
 
-    fn ask(&mut self, newcomer: Newcomer) {
+    fn ask(&mut self, mut newcomer: Newcomer) {
+        // It may have ended while the request was put aside.
+        let table = &self.ledger.table;
+        let lives = |frame: &FrameId| table.frame(*frame).is_some_and(|state| !state.ended);
+        newcomer.request.parent = newcomer.request.parent.filter(lives);
         let request = self.ledger.next_request();
         let outcomes = self.enter(Change::Request(Box::new(newcomer.request.clone())));
         let mine = outcomes.into_iter().find(|outcome| match outcome {
@@ -219,26 +226,49 @@ impl Server {
 
     fn refusal(&self, newcomer: &Newcomer, why: &Refusal) -> Failure {
         let request = &newcomer.request;
-        let key = words::item_of(why).and_then(|at| request.items.get(at)).map(|item| &item.key);
+        let viewer = self.conns.peek(newcomer.conn).map_or(NOBODY, |conn| conn.peer.uid);
+        if let Refusal::Deadlock { cycle } = why {
+            let session = cycle.first().map_or(FrameId(0), |step| step.frame);
+            let asked = Asked::of(request, session, UnixMillis(clock::unix_ms()));
+            return self.deadlock(viewer, cycle, &asked);
+        }
+        let Some(item) = words::item_of(why).and_then(|at| request.items.get(at)) else {
+            return words::refusal(why, request, None);
+        };
+        let (shown, mode) = (self.shown(viewer), item.ask.mode());
+        let kin = self.kin_of(request);
         let table = &self.ledger.table;
-        let use_of = key.map(|key| Use { held: table.held_of(key), view: table.own_view(key) });
-        let mut failure = words::refusal(why, request, use_of);
-        if failure.name == ErrorName::Refused
-            && let Some(key) = key
-        {
-            let viewer = self.conns.peek(newcomer.conn).map_or(NOBODY, |conn| conn.peer.uid);
-            failure.holders = self.shown(viewer).holders(key);
+        let use_of = Use {
+            held: table.held_of(&item.key),
+            view: table.own_view(&item.key),
+            conflict: shown.conflict(&item.key, mode, &kin),
+        };
+        let mut failure = words::refusal(why, request, Some(&use_of));
+        if failure.name == ErrorName::Refused {
+            failure.holders = match why {
+                // It is about what this session holds itself.
+                Refusal::OwnDeadlock { .. } => shown.holders(&item.key, mode, &[]),
+                _ => shown.holders(&item.key, mode, &kin),
+            };
         }
         failure
+    }
+
+    /// The frames whose holds are not in the way of a request that has no frame yet, or its own.
+    fn kin_of(&self, request: &Request) -> Vec<FrameId> {
+        let frame = self.ledger.table.frame_of(request.host, &request.owner).or(request.parent);
+        frame.map_or_else(Vec::new, |frame| kin(&self.ledger.table, frame))
     }
 
     /// Whether the process of a holder is on its way out: it ended its output, or closed its
     /// connection, and its end is about to be reported.
     fn somebody_is_leaving(&self, request: &Request, item: usize) -> bool {
         let Some(item) = request.items.get(item) else { return false };
-        let tokens = self.ledger.table.holders(&item.key).take(PROCESSES_LOOKED_AT_MAX);
-        let mut holds = tokens.filter_map(|token| self.ledger.table.hold(token));
-        holds.any(|hold| run_state(pid_of(&hold.asked.owner)) == RunState::Exiting)
+        let (table, max) = (&self.ledger.table, PROCESSES_LOOKED_AT_MAX);
+        let in_the_way = obstacles(table, &item.key, item.ask.mode(), &[], max).take(max);
+        in_the_way
+            .map(|obstacle| pid_of(&obstacle.hold.asked.owner))
+            .any(|pid| run_state(pid) == RunState::Exiting)
     }
 
     /// Tries again what was put aside: after somebody ended, and when its time is over.

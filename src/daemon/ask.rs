@@ -33,10 +33,8 @@ pub(super) fn items(wire: &[WireItem]) -> Result<Vec<Item>, Failure> {
 fn item(wire: &WireItem) -> Result<Item, Failure> {
     let key = key(&wire.key)?;
     let ask = match wire.mode.unwrap_or(Mode::Counted) {
-        Mode::Read | Mode::Write => {
-            let message = "read and write locks come with a later version";
-            return Err(Failure::new(ErrorName::Unsupported, message));
-        }
+        Mode::Read => whole(wire, &key, Ask::Read)?,
+        Mode::Write => whole(wire, &key, Ask::Write)?,
         Mode::Counted => {
             let view = view(&key, wire.per, wire.buckets, wire.slots)?;
             let count = wire.count.unwrap_or(1);
@@ -45,6 +43,18 @@ fn item(wire: &WireItem) -> Result<Item, Failure> {
         }
     };
     Ok(Item { key, ask })
+}
+
+/// What is asked of a key that is read or written as a whole.
+fn whole(wire: &WireItem, key: &Key, ask: Ask) -> Result<Ask, Failure> {
+    if [wire.count, wire.per, wire.buckets, wire.slots].iter().any(Option::is_some) {
+        let message = format!(
+            "`{key}` is to be read or written: `count`, `per`, `buckets` and `slots` do not go \
+             with that"
+        );
+        return Err(bad(message));
+    }
+    Ok(ask)
 }
 
 /// A key.
@@ -159,6 +169,25 @@ mod tests {
         let view = Some(View::Slots { slots: 4 });
         assert_eq!(asks[1], Ask::Counted { count: 2, view });
         assert_eq!(asks[2], Ask::Counted { count: 1, view: None });
+    }
+
+    #[test]
+    fn what_is_read_or_written_has_no_slots() {
+        let asked = [(Mode::Read, Ask::Read), (Mode::Write, Ask::Write)];
+        for (mode, ask) in asked {
+            let item = WireItem { mode: Some(mode), ..wire("a/b") };
+            assert_eq!(items(std::slice::from_ref(&item)).unwrap()[0].ask, ask);
+            for wrong in [
+                WireItem { count: Some(1), ..item.clone() },
+                WireItem { per: Some(1), ..item.clone() },
+                WireItem { buckets: Some(1), ..item.clone() },
+                WireItem { slots: Some(1), ..item.clone() },
+            ] {
+                assert!(refused(wrong).contains("do not go with that"));
+            }
+        }
+        let both = [WireItem { mode: Some(Mode::Read), ..wire("a") }, wire("a")];
+        assert!(items(&both).unwrap_err().message.contains("twice"));
     }
 
     #[test]

@@ -8,7 +8,8 @@ use serde_json::Value;
 use crate::protocol::frame::{self, FrameError};
 use crate::protocol::service::{DescriptionQuery, SERVICE, ServiceError};
 use crate::protocol::{
-    self, Acquire, Confirm, Failure, INTERFACE, Release, Resize, StatusQuery, Stop,
+    self, Acquire, Confirm, Failure, GraphQuery, INTERFACE, Release, Resize, StatusQuery, Stop,
+    WhyQuery,
 };
 
 /// A call, read and understood as far as its form goes.
@@ -30,11 +31,13 @@ pub(super) enum Asked {
     Acquire(Box<Acquire>),
     Confirm(Confirm),
     Description(DescriptionQuery),
+    Graph(GraphQuery),
     Info,
     Release(Release),
     Resize(Resize),
     Status(StatusQuery),
     Stop(Stop),
+    Why(WhyQuery),
     /// Nothing that is known here; the error says why.
     Wrong(ServiceError),
     /// No call at all: the connection ends with these words.
@@ -78,10 +81,12 @@ fn understand(method: &str, parameters: Value) -> Result<Asked, ServiceError> {
     match (interface, name) {
         (INTERFACE, "Acquire") => typed(parameters).map(|it| Asked::Acquire(Box::new(it))),
         (INTERFACE, "Confirm") => typed(parameters).map(Asked::Confirm),
+        (INTERFACE, "Graph") => typed(parameters).map(Asked::Graph),
         (INTERFACE, "Release") => typed(parameters).map(Asked::Release),
         (INTERFACE, "Resize") => typed(parameters).map(Asked::Resize),
         (INTERFACE, "Status") => typed(parameters).map(Asked::Status),
         (INTERFACE, "Stop") => typed(parameters).map(Asked::Stop),
+        (INTERFACE, "Why") => typed(parameters).map(Asked::Why),
         (SERVICE, "GetInfo") => Ok(Asked::Info),
         (SERVICE, "GetInterfaceDescription") => typed(parameters).map(Asked::Description),
         _ => Err(unknown()),

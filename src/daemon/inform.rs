@@ -10,7 +10,7 @@ use super::conn::Doing;
 use super::due::is_due;
 use super::limits::{PROGRESS_EVERY, WATCH_EVERY};
 use super::server::Server;
-use crate::core::{Key, RequestId};
+use crate::core::{Key, Mode, RequestId};
 use crate::protocol::HolderShown;
 
 /// Up to how many waiters of a key a newcomer's position is looked up; behind more it is the
@@ -21,7 +21,7 @@ const LOOKED_UP_MAX: usize = 256;
 /// than one.
 const PROGRESS_EVERY_PER_WAITER: Duration = Duration::from_millis(1);
 
-/// What is the same for all whom one key keeps waiting.
+/// What is the same for all whom one key keeps waiting in the same way.
 #[derive(Debug, Default)]
 struct Scene {
     /// The place of each in the queue, if it was looked up.
@@ -72,7 +72,7 @@ impl Server {
     fn tell_progress(
         &mut self,
         request: RequestId,
-        scenes: &mut BTreeMap<Key, Scene>,
+        scenes: &mut BTreeMap<(Key, Mode), Scene>,
         looked_up_max: usize,
     ) {
         let Some(id) = self.waiting.get(request).and_then(|waiter| waiter.conn) else { return };
@@ -86,19 +86,22 @@ impl Server {
             return;
         }
         let shown = self.shown(viewer);
-        let Some((key, reason)) = shown.why(request) else { return };
-        if !scenes.contains_key(&key) {
-            scenes.insert(key.clone(), self.scene(&key, looked_up_max));
-        }
-        let Some(scene) = scenes.get_mut(&key) else { return };
+        let Some(why) = shown.why(request) else { return };
+        let (key, mode) = (why.key, why.mode);
+        let scene =
+            scenes.entry((key.clone(), mode)).or_insert_with(|| self.scene(&key, looked_up_max));
         let position = scene.positions.get(&request).copied().unwrap_or(scene.waiting);
-        let news = (position, reason);
+        let news = (position, why.clause);
         if self.waiting.get(request).is_some_and(|waiter| waiter.told.as_ref() == Some(&news)) {
             return;
         }
-        let holders = scene.holders.entry(viewer).or_insert_with(|| shown.holders(&key));
-        let progress =
-            shown.progress(&key, news.1.clone(), position, scene.waiting, holders.clone());
+        let holders = if why.kin.is_empty() {
+            let seen = scene.holders.entry(viewer);
+            seen.or_insert_with(|| shown.holders(&key, mode, &[])).clone()
+        } else {
+            shown.holders(&key, mode, &why.kin)
+        };
+        let progress = shown.progress(&key, news.1.clone(), position, scene.waiting, holders);
         if let Some(conn) = self.conns.get(id) {
             conn.reply(&progress, true);
         }

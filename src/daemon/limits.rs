@@ -76,6 +76,18 @@ pub(super) const FAREWELL_TIME: Duration = Duration::from_secs(1);
 /// when the status is told.
 pub(super) const PROCESSES_LOOKED_AT_MAX: usize = 500;
 
+/// The most keys below a key that are looked at for holds that are in the way of one of it.
+pub(super) const KEYS_LOOKED_AT_MAX: usize = 1000;
+
+/// How far up the ancestors of a process are followed to the one whose frame encloses it.
+pub(super) const ANCESTORS_MAX: usize = 256;
+
+/// The most waiting requests that are told with those who keep them.
+pub(super) const WAITS_SHOWN_MAX: usize = 1000;
+
+/// The most of those who keep waiting requests that are looked at to tell that.
+pub(super) const BLOCKERS_LOOKED_AT_MAX: usize = 100_000;
+
 /// The size at which the log of a daemon that was started on demand is rotated.
 pub(super) const LOG_BYTES_MAX: u64 = 1024 * 1024;
 

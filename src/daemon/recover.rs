@@ -31,7 +31,7 @@ use crate::sys::process::{Found, Origin};
 pub(super) struct Recovered {
     pub(super) ledger: Ledger,
     pub(super) children: Children,
-    /// The owners that hold something and were found again.
+    /// The owners that hold something, or whose frame encloses another, and were found again.
     pub(super) found: Vec<(FrameId, Pidfd)>,
     /// Frames of which it cannot be told whether their process lives.
     pub(super) unverified: BTreeSet<FrameId>,
@@ -327,9 +327,10 @@ impl Recovered {
         }
         ledger.apply(Change::Detach { host: HERE });
         let frames: Vec<_> = ledger.table.frames().cloned().collect();
+        let enclosing: BTreeSet<_> = frames.iter().filter_map(|frame| frame.parent).collect();
         for frame in frames.into_iter().filter(|frame| !frame.ended) {
             if let Owner::Process(process) = frame.owner {
-                self.look_for(frame.id, process);
+                self.look_for(frame.id, process, enclosing.contains(&frame.id));
             }
         }
         self.take_up_children();
@@ -342,11 +343,11 @@ impl Recovered {
         );
     }
 
-    fn look_for(&mut self, frame: FrameId, process: ProcessId) {
+    fn look_for(&mut self, frame: FrameId, process: ProcessId, encloses: bool) {
         match find(process) {
             Found::Same(pidfd) if !pidfd.has_ended() => {
                 // Who only waits is known by its connection when it comes back.
-                if self.ledger.table.holds_in(frame).next().is_some() {
+                if encloses || self.ledger.table.holds_in(frame).next().is_some() {
                     self.found.push((frame, pidfd));
                 }
             }

@@ -35,6 +35,8 @@ impl Server {
             Asked::Resize(resize) => self.resize(id, peer, &resize),
             Asked::Status(query) => self.status(id, peer, &query, more),
             Asked::Stop(_) => self.stop(id, peer),
+            Asked::Why(query) => self.why(id, peer, &query),
+            Asked::Graph(_) => self.graph(id, peer),
             Asked::Info => self.tell(id, &Info::ours()),
             Asked::Description(query) => match description(&query.interface) {
                 Some(text) => self.tell(id, &Description { description: text.to_owned() }),

@@ -134,7 +134,7 @@ impl Server {
         match outcome {
             Outcome::Queued { request, .. } => {
                 if let Some(waiter) = self.ledger.table.waiter(*request) {
-                    self.waiting.add(waiter);
+                    self.waiting.add(waiter, self.ledger.table.session(waiter.frame));
                 }
             }
             Outcome::Granted(granted) => self.granted.push_back(granted.clone()),
@@ -172,8 +172,13 @@ impl Server {
         let Some(waiter) = self.waiting.remove(id) else { return };
         self.stopped.remove(&id);
         if let Some(conn) = waiter.conn {
-            let key = words::item_of(why).and_then(|at| waiter.keys.get(at));
-            let failure = words::late_refusal(why, key);
+            let failure = if let Refusal::Deadlock { cycle } = why {
+                let viewer = self.conns.peek(conn).map_or(waiter.asked.uid, |conn| conn.peer.uid);
+                self.deadlock(viewer, cycle, &waiter.asked)
+            } else {
+                let item = words::item_of(why).and_then(|at| waiter.asked.items.get(at));
+                words::late_refusal(why, item.map(|(key, _)| key))
+            };
             self.done(conn);
             self.fail(conn, &failure);
         }
@@ -269,13 +274,13 @@ impl Server {
     /// What a waiter is told whose time is over.
     pub(super) fn timeout_failure(&self, request: RequestId, viewer: u32) -> Failure {
         let shown = self.shown(viewer);
-        let Some((key, reason)) = shown.why(request) else {
+        let Some(why) = shown.why(request) else {
             let mut failure = Failure::new(ErrorName::Refused, "the wait is over");
             failure.reason = Some("timeout".to_owned());
             return failure;
         };
-        let mut failure = words::timeout(&key, &reason);
-        failure.holders = shown.holders(&key);
+        let mut failure = words::timeout(&why.key, &why.clause);
+        failure.holders = shown.holders(&why.key, why.mode, &why.kin);
         failure
     }
 }

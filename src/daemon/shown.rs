@@ -4,11 +4,12 @@
 
 use std::collections::BTreeSet;
 
+use super::conflict::{conflict, kin, obstacles};
 use super::limits::PROCESSES_LOOKED_AT_MAX;
 use super::words;
 use crate::core::{
-    FrameId, Granted, GrantedItem, HeldItem, HoldState, Item, Key, Owner, RequestId, Slots, Table,
-    UnixMillis, View,
+    FrameId, Granted, GrantedItem, HeldItem, HoldState, Item, Key, Mode, Owner, Reason, RequestId,
+    Slots, Table, UnixMillis, View, Why,
 };
 use crate::protocol::{
     Grant, GrantedKey, HOLDERS_SHOWN_MAX, HolderShown, KeyShown, OwnerShown, Progress, SlotShown,
@@ -59,10 +60,21 @@ impl Shown<'_> {
     fn held_key(&self, item: &HeldItem) -> GrantedKey {
         GrantedKey {
             key: item.key.to_string(),
-            acquired: self.table.held_of(&item.key),
+            acquired: self.acquired(item),
             slots: slots_shown(&item.slots, item.view),
             mode: item.mode,
         }
+    }
+
+    fn acquired(&self, item: &HeldItem) -> u64 {
+        if item.mode == Mode::Counted {
+            return self.table.held_of(&item.key);
+        }
+        let holds = self.table.holders(&item.key).filter_map(|token| self.table.hold(token));
+        let same = holds.filter(|hold| {
+            hold.items.iter().any(|held| held.key == item.key && held.mode == item.mode)
+        });
+        same.map(|hold| hold.frame).collect::<BTreeSet<_>>().len() as u64
     }
 
     /// The name of the session that a frame belongs to.
@@ -87,6 +99,7 @@ impl Shown<'_> {
             token: hold.token.0,
             slots: items.iter().flat_map(|item| item.slots.iter()).collect(),
             mode: items.first().map(|item| item.mode),
+            key: None,
             session: self.session(hold.frame),
             host: None,
             state,
@@ -108,21 +121,58 @@ impl Shown<'_> {
         }
     }
 
-    fn command(&self, uid: u32, command: &str) -> Option<String> {
+    pub(super) fn command(&self, uid: u32, command: &str) -> Option<String> {
         (self.viewer == uid || self.viewer == 0).then(|| command.to_owned())
     }
 
-    /// Those who hold a key the longest, a few of them.
-    pub(super) fn holders(&self, key: &Key) -> Vec<HolderShown> {
-        let tokens = self.table.holders(key).take(HOLDERS_SHOWN_MAX);
-        let holds = tokens.filter_map(|token| self.table.hold(token));
-        holds.map(|hold| self.holder(hold, Some(key), Looks::Closely)).collect()
+    /// Those whose holds are in the way of an item, the longest first, a few of them. `kin` are the
+    /// frames whose holds are not in its way.
+    pub(super) fn holders(&self, key: &Key, mode: Mode, kin: &[FrameId]) -> Vec<HolderShown> {
+        let mut found: Vec<_> = obstacles(self.table, key, mode, kin, HOLDERS_SHOWN_MAX).collect();
+        found.sort_by_key(|obstacle| obstacle.hold.token);
+        found.dedup_by_key(|obstacle| obstacle.hold.token);
+        found.truncate(HOLDERS_SHOWN_MAX);
+        let shown = found.into_iter().map(|obstacle| {
+            let held = &obstacle.item.key;
+            let holder = self.holder(obstacle.hold, Some(held), Looks::Closely);
+            HolderShown { key: (held != key).then(|| held.to_string()), ..holder }
+        });
+        shown.collect()
     }
 
-    /// What keeps a waiter waiting: the key and the clause. `None` if nothing does any more.
-    pub(super) fn why(&self, request: RequestId) -> Option<(Key, String)> {
+    /// What keeps a waiter waiting. `None` if nothing does any more.
+    pub(super) fn why(&self, request: RequestId) -> Option<WhyShown> {
         let why = self.table.why(request)?;
-        Some((why.key, words::reason(&why.reason)))
+        let waiter = self.table.waiter(request)?;
+        let mode = waiter.request.items.get(why.item)?.ask.mode();
+        let clause = self.clause(&why, mode);
+        Some(WhyShown { key: why.key, mode, clause, kin: kin(self.table, waiter.frame) })
+    }
+
+    fn clause(&self, why: &Why, mode: Mode) -> String {
+        let Reason::Conflict { hold, holds } = why.reason else {
+            return words::reason(&why.reason);
+        };
+        let hold = self.table.hold(hold);
+        let held = hold.and_then(|hold| held_item(&hold.items, &why.key, mode));
+        match (hold, held) {
+            (Some(hold), Some(held)) => {
+                let pid = pid_of(&hold.asked.owner);
+                words::conflict(&why.key, (&held.key, held.mode), pid, holds)
+            }
+            _ => words::reason(&why.reason),
+        }
+    }
+
+    /// What is in the way of an item other than by its slots, in one clause.
+    pub(super) fn conflict(&self, key: &Key, mode: Mode, kin: &[FrameId]) -> Option<String> {
+        let mut found = obstacles(self.table, key, mode, kin, usize::MAX)
+            .filter(|obstacle| mode == Mode::Write || obstacle.item.mode == Mode::Write);
+        let first = found.next()?;
+        let holds = found.map(|obstacle| obstacle.hold.token).collect::<BTreeSet<_>>();
+        let others = holds.iter().filter(|token| **token != first.hold.token).count() as u64;
+        let pid = pid_of(&first.hold.asked.owner);
+        Some(words::conflict(key, (&first.item.key, first.item.mode), pid, others + 1))
     }
 
     /// A word to a waiter. `position` is its place among the `waiting` of the key that keeps it.
@@ -184,8 +234,11 @@ impl Shown<'_> {
         let request = &waiter.request;
         let item = request.items.iter().find(|item| item.key == *key)?;
         let reason = match self.table.why(id) {
-            Some(why) if why.key == *key => words::reason(&why.reason),
-            Some(why) => format!("{} (`{}`)", words::reason(&why.reason), why.key),
+            Some(why) if why.key == *key => self.clause(&why, item.ask.mode()),
+            Some(why) => {
+                let mode = request.items.get(why.item).map_or(Mode::Counted, |it| it.ask.mode());
+                format!("{} (`{}`)", self.clause(&why, mode), why.key)
+            }
             None => "about to be granted".to_owned(),
         };
         Some(WaiterShown {
@@ -203,6 +256,25 @@ impl Shown<'_> {
             reason,
         })
     }
+}
+
+/// What keeps a waiter waiting, for people.
+#[derive(Debug)]
+pub(super) struct WhyShown {
+    /// The key that does.
+    pub(super) key: Key,
+    /// In which way it wants the key.
+    pub(super) mode: Mode,
+    /// Why, in one clause.
+    pub(super) clause: String,
+    /// The frames that hold something and are not in its way.
+    pub(super) kin: Vec<FrameId>,
+}
+
+/// Which of a hold's items is in the way of what is asked of a key; that of the key itself first.
+pub(super) fn held_item<'a>(items: &'a [HeldItem], key: &Key, mode: Mode) -> Option<&'a HeldItem> {
+    let in_the_way = || items.iter().filter(|it| conflict((key, mode), (&it.key, it.mode)));
+    in_the_way().find(|item| item.key == *key).or_else(|| in_the_way().next())
 }
 
 /// Whether the process of a holder is looked at.

@@ -5,7 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::conn::ConnId;
-use crate::core::{Key, RequestId, Table, Wait, WaiterState};
+use super::shown::pid_of;
+use crate::core::{FrameId, Key, Mode, Request, RequestId, Table, UnixMillis, Wait, WaiterState};
 
 /// The requests that wait.
 #[derive(Debug, Default)]
@@ -20,10 +21,9 @@ pub(super) struct Waiting {
 /// A request that waits.
 #[derive(Clone, Debug)]
 pub(super) struct Waiter {
-    uid: u32,
     until: Option<u64>,
-    /// What it waits for, in the order of its items.
-    pub(super) keys: Box<[Key]>,
+    /// What it asked for: the table forgets it with the request.
+    pub(super) asked: Asked,
     /// Who is to be told; nobody as long as it has not come back after a restart.
     pub(super) conn: Option<ConnId>,
     /// Whether it takes words of progress.
@@ -32,23 +32,48 @@ pub(super) struct Waiter {
     pub(super) told: Option<(usize, String)>,
 }
 
+/// What is known of a request beyond its end.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    pub(super) pid: u32,
+    pub(super) uid: u32,
+    pub(super) command: Box<str>,
+    pub(super) session: FrameId,
+    pub(super) since: UnixMillis,
+    /// The keys and in which way, in the order of the items.
+    pub(super) items: Box<[(Key, Mode)]>,
+}
+
+impl Asked {
+    pub(super) fn of(request: &Request, session: FrameId, since: UnixMillis) -> Self {
+        let items = request.items.iter().map(|item| (item.key.clone(), item.ask.mode()));
+        Self {
+            pid: pid_of(&request.owner),
+            uid: request.uid,
+            command: request.command.0.as_str().into(),
+            session,
+            since,
+            items: items.collect(),
+        }
+    }
+}
+
 impl Waiting {
     pub(super) fn of_table(table: &Table) -> Self {
         let mut waiting = Self::default();
-        table.waiters().for_each(|waiter| waiting.add(waiter));
+        table.waiters().for_each(|waiter| waiting.add(waiter, table.session(waiter.frame)));
         waiting
     }
 
-    pub(super) fn add(&mut self, state: &WaiterState) {
-        let uid = state.request.uid;
+    pub(super) fn add(&mut self, state: &WaiterState, session: FrameId) {
         let until = match state.request.wait {
             Wait::Yes { until } => until,
             Wait::No => None,
         };
         self.ends.extend(until.map(|until| (until, state.id)));
-        *self.users.entry(uid).or_default() += 1;
-        let keys = state.request.items.iter().map(|item| item.key.clone()).collect();
-        let waiter = Waiter { uid, until, keys, conn: None, more: false, told: None };
+        let asked = Asked::of(&state.request, session, state.since);
+        *self.users.entry(asked.uid).or_default() += 1;
+        let waiter = Waiter { until, asked, conn: None, more: false, told: None };
         self.requests.insert(state.id, waiter);
     }
 
@@ -57,10 +82,10 @@ impl Waiting {
         if let Some(until) = waiter.until {
             self.ends.remove(&(until, id));
         }
-        if let Some(count) = self.users.get_mut(&waiter.uid) {
+        if let Some(count) = self.users.get_mut(&waiter.asked.uid) {
             *count -= 1;
             if *count == 0 {
-                self.users.remove(&waiter.uid);
+                self.users.remove(&waiter.asked.uid);
             }
         }
         Some(waiter)

@@ -1,20 +1,21 @@
 //! What people are told: why a request was refused, and why it waits.
 
-use crate::core::{Ask, Item, Key, Kind, Reason, Refusal, Request, View};
+use crate::core::{Ask, Item, Key, Kind, Mode, Reason, Refusal, Request, View};
 use crate::protocol::{ErrorName, Failure};
 
 /// How full the lock is that a request did not get.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Use {
     /// Slots held by everyone.
     pub(super) held: u64,
     /// The view of those who state none.
     pub(super) view: Option<View>,
+    /// What is in the way other than slots, in one clause.
+    pub(super) conflict: Option<String>,
 }
 
-/// The failure that a refusal of the table becomes. `use_of` is that of the key of the item at
-/// fault. Holders are added by the caller.
-pub(super) fn refusal(why: &Refusal, request: &Request, use_of: Option<Use>) -> Failure {
+/// The failure that a refusal of the table becomes. Holders and the cycle are added by the caller.
+pub(super) fn refusal(why: &Refusal, request: &Request, use_of: Option<&Use>) -> Failure {
     let item = item_of(why).and_then(|index| request.items.get(index));
     let Some(item) = item else {
         let message = match why {
@@ -27,9 +28,7 @@ pub(super) fn refusal(why: &Refusal, request: &Request, use_of: Option<Use>) -> 
     match why {
         Refusal::Full { .. } => refused("full", full(item, use_of)),
         Refusal::OwnDeadlock { .. } => own_deadlock(key),
-        Refusal::Deadlock { .. } => {
-            refused("deadlock", format!("waiting for `{key}` would be a deadlock"))
-        }
+        Refusal::Deadlock { cycle } => deadlock(key, cycle.len()),
         Refusal::Kind { in_use, .. } => wrong_kind(key, *in_use, stated_kind(item)),
         Refusal::Slots { lock, .. } => wrong_slots(item, *lock),
         Refusal::TooLarge { capacity: 0, .. } => {
@@ -52,6 +51,7 @@ pub(super) fn refusal(why: &Refusal, request: &Request, use_of: Option<Use>) -> 
 /// The failure of a request that is refused after it waited. `key` is that of the item at fault.
 pub(super) fn late_refusal(why: &Refusal, key: Option<&Key>) -> Failure {
     match (why, key) {
+        (Refusal::Deadlock { cycle }, Some(key)) => deadlock(key, cycle.len()),
         (Refusal::OwnDeadlock { .. }, Some(key)) => own_deadlock(key),
         (_, Some(key)) => refused("full", format!("`{key}` cannot be had any more")),
         (_, None) => refused("full", "what was asked for cannot be had any more".to_owned()),
@@ -63,6 +63,12 @@ fn own_deadlock(key: &Key) -> Failure {
         "deadlock",
         format!("`{key}` is held by this very session: waiting for it would never end"),
     )
+}
+
+/// The failure of a request that was chosen to end a deadlock of so many sessions.
+pub(super) fn deadlock(key: &Key, sessions: usize) -> Failure {
+    let message = format!("waiting for `{key}` would never end: a deadlock of {sessions} sessions");
+    refused("deadlock", message)
 }
 
 /// The item at fault.
@@ -91,15 +97,42 @@ fn refused(reason: &str, message: String) -> Failure {
     failure
 }
 
-fn full(item: &Item, use_of: Option<Use>) -> String {
+fn full(item: &Item, use_of: Option<&Use>) -> String {
     let key = &item.key;
     let Some(used) = use_of else { return format!("`{key}` is not free") };
-    let capacity = stated_view(item).or(used.view).map(View::capacity);
-    match capacity {
-        Some(capacity) if used.held.saturating_add(count(item)) > capacity => {
+    let capacity = match item.ask {
+        Ask::Counted { view, .. } => view.or(used.view).map(View::capacity),
+        Ask::Read | Ask::Write => None,
+    };
+    match (capacity, &used.conflict) {
+        (Some(capacity), _) if used.held.saturating_add(count(item)) > capacity => {
             format!("`{key}` is full: {}", held(used.held, capacity))
         }
-        _ => format!("others wait for `{key}`"),
+        (_, Some(conflict)) => format!("`{key}` is not free: {conflict}"),
+        (_, None) => format!("others wait for `{key}`"),
+    }
+}
+
+/// A hold that is in the way, and how many there are, in one clause.
+pub(super) fn conflict(asked: &Key, held: (&Key, Mode), pid: u32, holds: u64) -> String {
+    let (key, mode) = held;
+    let by = match holds.saturating_sub(1) {
+        0 => format!("by pid {pid}"),
+        1 => format!("by pid {pid} and 1 other"),
+        others => format!("by pid {pid} and {others} others"),
+    };
+    let key = match (key == asked, asked.covers(key)) {
+        (true, _) => None,
+        (false, true) => Some(format!("`{key}` below it")),
+        (false, false) => Some(format!("`{key}` above it")),
+    };
+    match (key, mode) {
+        (None, Mode::Counted) => format!("slots are held {by}"),
+        (None, Mode::Read) => format!("held for reading {by}"),
+        (None, Mode::Write) => format!("held for writing {by}"),
+        (Some(key), Mode::Counted) => format!("slots of {key} are held {by}"),
+        (Some(key), Mode::Read) => format!("{key} is held for reading {by}"),
+        (Some(key), Mode::Write) => format!("{key} is held for writing {by}"),
     }
 }
 
@@ -133,8 +166,7 @@ fn wrong_slots(item: &Item, lock: u64) -> Failure {
 pub(super) fn reason(reason: &Reason) -> String {
     match reason {
         Reason::Full { held: n, capacity } => held(*n, *capacity),
-        Reason::Conflict { holds: 1, .. } => "held in a way that conflicts".to_owned(),
-        Reason::Conflict { holds, .. } => format!("held {holds} times in a way that conflicts"),
+        Reason::Conflict { .. } => "held in a way that conflicts".to_owned(),
         Reason::Behind { barrier: false, .. } => "behind an earlier waiter".to_owned(),
         Reason::Behind { barrier: true, .. } => {
             "behind a waiter that was overtaken too often".to_owned()
@@ -180,7 +212,9 @@ fn stated_kind(item: &Item) -> Option<Kind> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::{Command, HostId, Owner, Tag, Wait};
+    use crate::core::{
+        By, Command, CycleStep, FrameId, HostId, Owner, RequestId, Tag, Token, Wait,
+    };
 
     fn request(view: Option<View>) -> Request {
         Request {
@@ -201,15 +235,58 @@ mod tests {
         }
     }
 
+    fn use_of(held: u64, conflict: Option<&str>) -> Use {
+        Use { held, view: None, conflict: conflict.map(str::to_owned) }
+    }
+
+    #[test]
+    fn a_conflict_says_where_it_is_and_with_whom() {
+        let key = |text| Key::new(text).unwrap();
+        let said = |held, mode, holds| conflict(&key("db/x"), (&key(held), mode), 812, holds);
+        assert_eq!(said("db/x", Mode::Write, 1), "held for writing by pid 812");
+        assert_eq!(said("db/x", Mode::Read, 2), "held for reading by pid 812 and 1 other");
+        assert_eq!(said("db/x", Mode::Counted, 21), "slots are held by pid 812 and 20 others");
+        assert_eq!(said("db", Mode::Write, 1), "`db` above it is held for writing by pid 812");
+        assert_eq!(
+            said("db/x/1", Mode::Read, 1),
+            "`db/x/1` below it is held for reading by pid 812"
+        );
+        assert_eq!(
+            said("db/x/1", Mode::Counted, 1),
+            "slots of `db/x/1` below it are held by pid 812"
+        );
+    }
+
+    #[test]
+    fn a_deadlock_is_counted_in_sessions() {
+        let step = CycleStep {
+            request: RequestId(1),
+            frame: FrameId(1),
+            item: 0,
+            key: Key::new("db").unwrap(),
+            by: By::Hold(Token(1), FrameId(2)),
+        };
+        let why = Refusal::Deadlock { cycle: vec![step; 3] };
+        let words = "waiting for `db` would never end: a deadlock of 3 sessions";
+        let failure = refusal(&why, &request(None), None);
+        assert_eq!(
+            (failure.message.as_str(), failure.reason.as_deref()),
+            (words, Some("deadlock"))
+        );
+        assert_eq!(late_refusal(&why, Some(&Key::new("db").unwrap())).message, words);
+    }
+
     #[test]
     fn full_names_the_slots_or_those_who_wait() {
         let asked = request(Some(View::Slots { slots: 2 }));
         let why = Refusal::Full { item: 0 };
-        let failure = refusal(&why, &asked, Some(Use { held: 2, view: None }));
+        let failure = refusal(&why, &asked, Some(&use_of(2, None)));
         assert_eq!(failure.message, "`db` is full: 2 of 2 slots are held");
         assert_eq!(failure.reason.as_deref(), Some("full"));
-        let failure = refusal(&why, &asked, Some(Use { held: 1, view: None }));
+        let failure = refusal(&why, &asked, Some(&use_of(1, None)));
         assert_eq!(failure.message, "others wait for `db`");
+        let failure = refusal(&why, &asked, Some(&use_of(1, Some("held for writing by pid 5"))));
+        assert_eq!(failure.message, "`db` is not free: held for writing by pid 5");
     }
 
     #[test]

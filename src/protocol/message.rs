@@ -123,7 +123,8 @@ pub struct Grant {
 pub struct GrantedKey {
     /// The key.
     pub key: String,
-    /// Slots held of it by everyone, after this grant.
+    /// Slots held of it by everyone, after this grant; of a key that is read or written, how many
+    /// hold the very key in this way.
     pub acquired: u64,
     /// The slots, ascending.
     pub slots: Vec<SlotShown>,
@@ -291,6 +292,9 @@ pub struct HolderShown {
     /// In which way it holds the key; absent where no single key is meant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
+    /// The key that it holds, if that is not the one asked about but one above or below it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
     /// Its session.
     pub session: String,
     /// Its host; null on one machine.
@@ -398,6 +402,13 @@ pub struct GraphQuery {}
 pub struct Waits {
     /// One for each waiting request.
     pub waits: Vec<WaitShown>,
+    /// How many more there are.
+    #[serde(default, skip_serializing_if = "is_none_left")]
+    pub left_out: u64,
+}
+
+fn is_none_left(n: &u64) -> bool {
+    *n == 0
 }
 
 /// A waiting request and those who keep it.
@@ -415,6 +426,9 @@ pub struct WaitShown {
     pub reason: String,
     /// Those who keep it; at most [`BLOCKERS_SHOWN_MAX`].
     pub blockers: Vec<BlockerShown>,
+    /// How many more there are.
+    #[serde(default, skip_serializing_if = "is_none_left")]
+    pub blockers_left_out: u64,
 }
 
 /// How many blockers a [`WaitShown`] names at most.

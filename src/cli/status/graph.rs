@@ -122,7 +122,7 @@ mod tests {
             wait(ld, ("l", Mode::Counted), vec![blocker(one, ("l", Mode::Counted), false)]),
         ];
         assert_eq!(
-            dot(&Waits { waits }),
+            dot(&Waits { waits, left_out: 0 }),
             r#"digraph canal {
   rankdir=LR;
   node [shape=box];

@@ -149,7 +149,7 @@ pub(super) mod tests {
         blockers: Vec<BlockerShown>,
     ) -> WaitShown {
         let (key, since, reason) = (key.to_owned(), SINCE.to_owned(), "why".to_owned());
-        WaitShown { waiter, key, mode, since, reason, blockers }
+        WaitShown { waiter, key, mode, since, reason, blockers, blockers_left_out: 0 }
     }
 
     pub(in super::super) fn blocker(
@@ -161,7 +161,7 @@ pub(super) mod tests {
     }
 
     fn told(waits: Vec<WaitShown>) -> String {
-        story(&Whence::Pid(9), &Waits { waits }, &at("2026-11-20T14:05:23Z"))
+        story(&Whence::Pid(9), &Waits { waits, left_out: 0 }, &at("2026-11-20T14:05:23Z"))
     }
 
     #[test]

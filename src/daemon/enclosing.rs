@@ -1,0 +1,77 @@
+//! Which frame encloses that of a newcomer.
+//!
+//! Invariant: a frame that a message names is believed only if the kernel says that the process
+//! which is to own is, or descends from, the process of that frame. Whoever is started by a
+//! stranger to a session (a build server, say) is a stranger to it, whatever its environment says.
+
+use super::acquire::{HERE, OwnerFound};
+use super::limits::ANCESTORS_MAX;
+use super::server::Server;
+use crate::core::{FrameId, Owner};
+use crate::sys::pidfd::Pidfd;
+use crate::sys::process::{Ancestor, ancestors};
+
+impl Server {
+    /// The frame that encloses the newcomer's: the innermost one between its process and that of
+    /// the frame it names. `None` if it names none or is not believed.
+    pub(super) fn enclosing(&self, named: Option<&str>, owner: &OwnerFound) -> Option<FrameId> {
+        let name = named?;
+        let process = owner.process;
+        if self.ledger.table.frame_of(HERE, &Owner::Process(process)).is_some() {
+            // The process has a frame already, and whatever encloses that.
+            return None;
+        }
+        let found = parse(name).and_then(|named| self.innermost(named, owner));
+        if found.is_none() {
+            tracing::debug!(pid = process.pid, frame = name, "not of a frame that encloses it");
+        }
+        found
+    }
+
+    fn innermost(&self, named: FrameId, owner: &OwnerFound) -> Option<FrameId> {
+        let table = &self.ledger.table;
+        if !self.may_enclose(named, owner.uid) {
+            return None;
+        }
+        let session = table.session(named);
+        let mut innermost = None;
+        let ancestors = ancestors(owner.process.pid, owner.process.started);
+        for Ancestor { pid, started } in ancestors.take(ANCESTORS_MAX) {
+            let Some(frame) = table.frame_of_process(HERE, pid, started) else { continue };
+            if table.session(frame) == session && self.may_enclose(frame, owner.uid) {
+                innermost = innermost.or(Some(frame));
+            }
+            if frame == named {
+                return innermost;
+            }
+        }
+        None
+    }
+
+    /// Whether a frame is one whose process certainly lives, and of this user.
+    fn may_enclose(&self, frame: FrameId, uid: u32) -> bool {
+        let state = self.ledger.table.frame(frame);
+        state.is_some_and(|state| !state.ended && state.uid == uid)
+            && self.owners.of(frame).is_some_and(|pidfd: &Pidfd| !pidfd.has_ended())
+    }
+}
+
+/// A frame as grants name it: `f42`.
+fn parse(name: &str) -> Option<FrameId> {
+    let digits = name.strip_prefix('f')?;
+    let plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    plain.then(|| digits.parse().ok().map(FrameId))?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_looks_like_the_name_of_a_frame_is_one() {
+        assert_eq!(parse("f42"), Some(FrameId(42)));
+        for text in ["", "f", "42", "s42", "f-1", "f+1", "f 1", "f99999999999999999999"] {
+            assert_eq!(parse(text), None, "{text:?}");
+        }
+    }
+}
