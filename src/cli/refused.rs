@@ -10,8 +10,8 @@ use crate::protocol::Failure;
 use crate::run::OwnCode;
 
 /// What to do about a deadlock, if the daemon has no better idea.
-const AGAIN: &str = "run it again: the others can go on now. Locks that are taken in one request, or by \
-                     everyone in the same order, never end so";
+const AGAIN: &str = "run it again from where the first lock was taken; locks that are taken together, \
+                     in one request, cannot end so";
 
 /// Says why nothing was acquired and who has it, and gives the exit code: `-E` counts for busy and
 /// for wait-over only, and `-E 0` says nothing, as cron likes it.
@@ -48,8 +48,8 @@ fn lines(failure: &Failure, now: &Now) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::cli::when::tests::at;
-    use crate::cli::who::tests::somebody;
-    use crate::protocol::ErrorName;
+    use crate::cli::who::tests::{somebody, someone};
+    use crate::protocol::{BlockerShown, CycleStepShown, ErrorName, Mode, PartyShown};
 
     fn refusal(reason: &str) -> Failure {
         Failure {
@@ -65,6 +65,32 @@ mod tests {
         let codes = ["full", "timeout", "deadlock"].map(|reason| code(&refusal(reason), &wait));
         assert_eq!(codes, [3, 3, 75]);
         assert_eq!(code(&refusal("full"), &WaitArgs::default()), 75);
+    }
+
+    #[test]
+    fn a_deadlock_is_told_after_its_message() {
+        let (one, two) = (someone(812, "./one.sh", "s3"), someone(900, "./two.sh", "s4"));
+        let step = |waiter: &PartyShown, key: &str, blocker: &PartyShown| CycleStepShown {
+            waiter: waiter.clone(),
+            key: key.to_owned(),
+            mode: Mode::Write,
+            blocker: BlockerShown {
+                party: blocker.clone(),
+                key: key.to_owned(),
+                mode: Mode::Write,
+                holds: true,
+                since: "2026-11-20T14:02:11Z".to_owned(),
+            },
+        };
+        let failure = Failure {
+            holders: Vec::new(),
+            cycle: [step(&one, "b", &two), step(&two, "a", &one)].into(),
+            ..refusal("deadlock")
+        };
+        let lines = lines(&failure, &at("2026-11-20T14:05:23Z"));
+        assert_eq!(lines.len(), 3, "{lines:?}");
+        assert!(lines[1].ends_with("waits to write `b`, held for writing by"), "{lines:?}");
+        assert!(lines[2].ends_with("held for writing by pid 812"), "{lines:?}");
     }
 
     #[test]
