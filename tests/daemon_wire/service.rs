@@ -101,7 +101,7 @@ fn every_method_and_many_errors_are_as_described() {
         ),
         ("Acquire", mutex_of(7, json!({ "key": "a", "slots": 2 })), "Mismatch"),
         ("Acquire", mutex_of(8, json!({ "key": "a", "per": 1, "buckets": 1 })), "Mismatch"),
-        ("Acquire", mutex_of(9, json!({ "key": "r", "mode": "read" })), "Unsupported"),
+        ("Acquire", mutex_of(9, json!({ "key": "r", "mode": "read", "slots": 1 })), "BadRequest"),
         ("Acquire", mutex_for(10, "x"), "BadRequest"),
         ("Release", json!({ "key": "nothing" }), "NotHeld"),
         ("Release", json!({ "token": 1 }), "NotHeld"),

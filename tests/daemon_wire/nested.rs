@@ -1,0 +1,160 @@
+//! A frame that a message names encloses the asker's only if the kernel says so.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use canal::sys::pidfd::Pidfd;
+use canal::sys::process::parent;
+use serde_json::{Value, json};
+
+use crate::daemon::{Daemon, wait_until};
+use crate::peer::{Idler, mutex, mutex_for, try_mutex};
+
+/// A shell with a child; both end when this is dropped.
+struct Family {
+    shell: Child,
+    child: u32,
+}
+
+impl Family {
+    fn start() -> Self {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "sleep 600 >/dev/null & echo $!; wait"]);
+        let mut shell = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(shell.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let child = line.trim().parse().unwrap();
+        Self { shell, child }
+    }
+
+    fn kill_shell(&mut self) {
+        self.shell.kill().unwrap();
+        self.shell.wait().unwrap();
+        wait_until("the child has another parent", || parent(self.child) != Some(self.shell.id()));
+    }
+}
+
+impl Drop for Family {
+    fn drop(&mut self) {
+        if let Ok(child) = Pidfd::open(self.child) {
+            let _ = child.signal(nix::sys::signal::Signal::SIGKILL);
+        }
+        let _ = self.shell.kill();
+        let _ = self.shell.wait();
+    }
+}
+
+/// Asks on behalf of a process under a frame, and confirms what is granted.
+#[track_caller]
+fn granted_to(daemon: &Daemon, pid: u32, frame: &Value, tag: u128, key: &str) -> Value {
+    let mut peer = daemon.connect();
+    let mut parameters = mutex_for(tag, key);
+    parameters["frame"] = frame.clone();
+    parameters["wait_ms"] = 0.into();
+    peer.send_with("Acquire", parameters, &Pidfd::open(pid).unwrap());
+    let grant = peer.returned("Acquire");
+    peer.call("Confirm", json!({ "tag": format!("{tag:032x}") }));
+    grant
+}
+
+#[test]
+fn a_descendant_of_the_frame_it_names_is_nested_in_its_session() {
+    let daemon = Daemon::start();
+    let outer = daemon.connect().call("Acquire", mutex(1, "a"));
+    let idler = Idler::start();
+    let inner = granted_to(&daemon, idler.pid(), &outer["frame"], 2, "b");
+    assert_eq!(inner["session"], outer["session"]);
+    assert_ne!(inner["frame"], outer["frame"]);
+    // Re-entrant: an enclosing frame holds it.
+    granted_to(&daemon, idler.pid(), &outer["frame"], 3, "a");
+    assert_eq!(daemon.use_of("a"), (1, 0));
+}
+
+#[test]
+fn who_names_no_frame_is_in_a_session_of_its_own() {
+    let daemon = Daemon::start();
+    let outer = daemon.connect().call("Acquire", mutex(1, "a"));
+    let idler = Idler::start();
+    let inner = granted_to(&daemon, idler.pid(), &Value::Null, 2, "b");
+    assert_ne!(inner["session"], outer["session"]);
+}
+
+#[test]
+fn a_stranger_to_the_frame_it_names_is_not_believed() {
+    let daemon = Daemon::start();
+    let (one, other) = (Idler::start(), Idler::start());
+    let first = granted_to(&daemon, one.pid(), &Value::Null, 1, "a");
+    let second = granted_to(&daemon, other.pid(), &first["frame"], 2, "b");
+    assert_ne!(second["session"], first["session"]);
+    let mut peer = daemon.connect();
+    let mut parameters = try_mutex(3, "a");
+    parameters["frame"] = first["frame"].clone();
+    peer.send("Acquire", parameters);
+    assert_eq!(peer.error().0, "Refused", "an ancestor is a stranger too");
+}
+
+#[test]
+fn a_name_that_names_no_frame_is_not_believed() {
+    let daemon = Daemon::start();
+    let outer = daemon.connect().call("Acquire", mutex(1, "a"));
+    let mut tag = 1;
+    for name in ["", "f", "f0", "f99999", "s1", "1", "f-1", "f18446744073709551616"] {
+        let idler = Idler::start();
+        tag += 1;
+        let inner = granted_to(&daemon, idler.pid(), &name.into(), tag, &format!("k{tag}"));
+        assert_ne!(inner["session"], outer["session"], "{name:?}");
+    }
+}
+
+#[test]
+fn the_innermost_frame_on_the_way_up_encloses() {
+    let daemon = Daemon::start();
+    let outer = daemon.connect().call("Acquire", mutex(1, "a"));
+    let family = Family::start();
+    let shell = granted_to(&daemon, family.shell.id(), &outer["frame"], 2, "b");
+    // It names the outermost, and is inside the shell's all the same: what the shell holds is not
+    // in its way.
+    let child = granted_to(&daemon, family.child, &outer["frame"], 3, "b");
+    assert_eq!([&shell["session"], &child["session"]], [&outer["session"]; 2]);
+    assert_eq!(daemon.use_of("b"), (1, 0));
+}
+
+#[test]
+fn whom_a_frame_has_left_behind_is_no_longer_inside_it() {
+    let daemon = Daemon::start();
+    let mut family = Family::start();
+    let shell = granted_to(&daemon, family.shell.id(), &Value::Null, 1, "a");
+    let inner = granted_to(&daemon, family.child, &shell["frame"], 2, "b");
+    assert_eq!(inner["session"], shell["session"]);
+    let mut other = Family::start();
+    let gone = granted_to(&daemon, other.shell.id(), &Value::Null, 3, "c");
+    other.kill_shell();
+    daemon.until_use("c", 0, 0);
+    let left = granted_to(&daemon, other.child, &gone["frame"], 4, "d");
+    assert_ne!(left["session"], gone["session"]);
+    // Nor can the first one's child draw in what is not its own.
+    family.kill_shell();
+    daemon.until_use("a", 0, 0);
+    assert_eq!(daemon.key("b").unwrap().holders[0].session, inner["session"]);
+}
+
+#[test]
+fn a_frame_that_holds_nothing_itself_still_encloses_after_a_restart() {
+    let mut daemon = Daemon::start();
+    let family = Family::start();
+    let shell = granted_to(&daemon, family.shell.id(), &Value::Null, 1, "a");
+    let idler = granted_to(&daemon, family.child, &shell["frame"], 2, "b");
+    assert_eq!(idler["session"], shell["session"]);
+    let mut peer = daemon.connect();
+    let owner = Pidfd::open(family.shell.id()).unwrap();
+    peer.send_with("Release", json!({ "all": true, "owner_fd": 0 }), &owner);
+    peer.returned("Release");
+
+    daemon.kill();
+    daemon.run(|_| {});
+    assert_eq!(daemon.key("b").unwrap().holders[0].session, shell["session"]);
+    let again = granted_to(&daemon, family.child, &shell["frame"], 3, "c");
+    assert_eq!(again["session"], shell["session"]);
+    let shell_again = granted_to(&daemon, family.shell.id(), &Value::Null, 4, "d");
+    assert_eq!(shell_again["frame"], shell["frame"], "its process is known as it was");
+}
