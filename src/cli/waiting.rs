@@ -14,7 +14,7 @@ use terminal_size::{Width, terminal_size_of};
 use super::clean::{clean, command_line, width};
 use super::say::Voice;
 use super::when::Now;
-use super::who::{COMMAND_COLUMNS, holder, ordinal, wanted};
+use super::who::{COMMAND_COLUMNS, holder, ordinal, process, wanted};
 use crate::protocol::{Mode, Progress, WireItem};
 
 /// A command is not cut shorter than this.
@@ -103,18 +103,26 @@ impl Waiting {
     }
 }
 
-/// `waiting for db: 2nd of 4, 2 of 2 slots are held, longest by pid 812 `make test` (alice, for 3m12s)`.
+/// `waiting for db: 2nd of 4, 2 of 2 slots are held, longest by pid 812 `make test` (alice, for 3m12s)`,
+/// `waiting to write db: 1st of 1, held for reading by pid 812 `make test` (alice, for 3m12s)`.
 /// The command is cut at `command_columns`.
 fn sentence(progress: &Progress, mode: Mode, command_columns: usize, now: &Now) -> String {
     let Progress { key, position, waiting, reason, holders } = progress;
     let what = wanted(mode);
-    let mut text = format!("waiting {what} {key}: {} of {waiting}, {reason}", ordinal(*position));
-    match holders.as_slice() {
-        [] => {}
-        [one] => text += &format!(", by {}", holder(one, command_columns, now)),
-        [longest, ..] => text += &format!(", longest by {}", holder(longest, command_columns, now)),
+    let start = format!("waiting {what} {key}: {} of {waiting}", ordinal(*position));
+    let Some(longest) = holders.first() else { return format!("{start}, {reason}") };
+    let who = holder(longest, command_columns, now);
+    if let Some((before, after)) = around(reason, longest.pid) {
+        return format!("{start}, {before}{who}{after}");
     }
-    text
+    let by = if holders.len() == 1 { "by" } else { "longest by" };
+    format!("{start}, {reason}, {by} {who}")
+}
+
+/// What stands around a process in a reason that names it: `held for writing by `, ` and 1 other`.
+fn around(reason: &str, pid: u32) -> Option<(&str, &str)> {
+    let parts = reason.split_once(&process(pid))?;
+    (!parts.1.starts_with(|c: char| c.is_ascii_digit())).then_some(parts)
 }
 
 /// The sentence, its command cut so that the rest has room in so many columns.
@@ -176,12 +184,13 @@ mod tests {
         assert_eq!(sentence(0), start);
         assert_eq!(sentence(1), format!("{start}, by {who}"));
         assert_eq!(sentence(2), format!("{start}, longest by {who}"));
-        let mut progress = progress(0);
-        progress.reason = "3 hold it or keys below".to_owned();
+        let mut progress = progress(2);
+        progress.reason = "held for reading by pid 812 and 1 other".to_owned();
         assert_eq!(
             fitted(&progress, Mode::Write, None, &now),
-            "waiting to write db: 2nd of 4, 3 hold it or keys below"
+            format!("waiting to write db: 2nd of 4, held for reading by {who} and 1 other")
         );
+        assert_eq!(around("held by pid 8123", 812), None);
     }
 
     #[test]

@@ -8,9 +8,12 @@ use crate::protocol::{HolderShown, Mode, PartyShown};
 /// A command is shown in a sentence with at most so many columns.
 pub(crate) const COMMAND_COLUMNS: usize = 40;
 
-/// `pid 812 `make test` (alice, for 3m12s)`, the command cut at so many columns.
+/// `pid 812 `make test` (alice, for 3m12s)`, the command cut at so many columns; `(alice, db/x for
+/// 3m12s)` if it holds another key than the one in question, above or below that.
 pub(crate) fn holder(holder: &HolderShown, command_columns: usize, now: &Now) -> String {
-    let who = format!("({}, for {})", user::name(holder.uid), now.age(&holder.since));
+    // Said only of a key other than the one that is spoken of.
+    let key = holder.key.as_ref().map(|key| format!("{} ", clean(key))).unwrap_or_default();
+    let who = format!("({}, {key}for {})", user::name(holder.uid), now.age(&holder.since));
     let pid = process(holder.pid);
     match &holder.command {
         Some(command) => format!("{pid} `{}` {who}", cut(&command_line(command), command_columns)),
@@ -136,6 +139,8 @@ pub(crate) mod tests {
             holder(&somebody(812, None, since), COMMAND_COLUMNS, &now),
             "pid 812 (root, for 3m12s)"
         );
+        let below = HolderShown { key: Some("db/x".to_owned()), ..somebody(812, None, since) };
+        assert_eq!(holder(&below, COMMAND_COLUMNS, &now), "pid 812 (root, db/x for 3m12s)");
         let long = holder(&somebody(812, Some(&"x\x1b".repeat(100)), since), COMMAND_COLUMNS, &now);
         assert!(long.contains("x?x?") && long.contains('…') && !long.contains('\x1b'), "{long}");
     }

@@ -8,7 +8,7 @@ use crate::cli::clean::{clean, command_line, cut};
 use crate::cli::connect;
 use crate::cli::failed::Failed;
 use crate::cli::output;
-use crate::cli::who::{COMMAND_COLUMNS, process};
+use crate::cli::who::{COMMAND_COLUMNS, plural, process};
 use crate::protocol::{BlockerShown, GraphQuery, Mode, PartyShown, WaitShown, Waits};
 
 pub(super) fn run(json: bool, global: &Global) -> Result<ExitCode, Failed> {
@@ -30,6 +30,12 @@ fn dot(waits: &Waits) -> String {
     }
     for edge in edges(waits) {
         text += &edge;
+    }
+    if waits.left_out > 0 {
+        text += &format!("  // {}\n", plural(waits.left_out, "more wait", "more waits"));
+    }
+    if waits.left_out > 0 {
+        text += &format!("  // {} left out\n", plural(waits.left_out, "more wait", "more waits"));
     }
     text + "}\n"
 }
@@ -122,7 +128,7 @@ mod tests {
             wait(ld, ("l", Mode::Counted), vec![blocker(one, ("l", Mode::Counted), false)]),
         ];
         assert_eq!(
-            dot(&Waits { waits, left_out: 0 }),
+            dot(&Waits { waits, left_out: 3 }),
             r#"digraph canal {
   rankdir=LR;
   node [shape=box];
@@ -131,6 +137,7 @@ mod tests {
   "s9" -> "s10" [label="write db"];
   "s9" -> "s10" [label="write db\nby slots of db/x"];
   "s10" -> "s9" [label="slots of l", style=dashed];
+  // 3 more waits left out
 }
 "#
         );

@@ -12,8 +12,8 @@ use crate::cli::connect;
 use crate::cli::failed::Failed;
 use crate::cli::output;
 use crate::cli::when::Now;
-use crate::cli::who::{held, party, wanted};
-use crate::protocol::{BLOCKERS_SHOWN_MAX, BlockerShown, WaitShown, Waits};
+use crate::cli::who::{held, party, plural, wanted};
+use crate::protocol::{BlockerShown, WaitShown, Waits};
 
 /// A chain that is deeper is not indented further.
 const DEPTH_MAX: usize = 20;
@@ -34,7 +34,12 @@ fn story(whence: &Whence, waits: &Waits, now: &Now) -> String {
         story.of.entry(&wait.waiter.session).or_default().push(at);
     }
     story.told.resize(story.waits.len(), false);
-    story.tell()
+    let mut text = story.tell();
+    if waits.left_out > 0 {
+        let more = plural(waits.left_out, "more wait is", "more waits are");
+        text += &format!("{more} left out\n");
+    }
+    text
 }
 
 struct Story<'a> {
@@ -51,8 +56,8 @@ enum Next<'a> {
     Wait(usize, usize, Option<u32>),
     /// This one who keeps the wait above.
     Blocker(&'a BlockerShown, usize),
-    /// More keep it than are named.
-    More(usize),
+    /// So many more keep it than are named.
+    More(u64, usize),
 }
 
 /// What a blocker's session waits for itself.
@@ -84,7 +89,9 @@ impl<'a> Story<'a> {
                         let its = self.push_waits(blocker, depth, &mut stack);
                         (depth, self.blocker(blocker, its))
                     }
-                    Next::More(depth) => (depth, "and perhaps others".to_owned()),
+                    Next::More(n, depth) => {
+                        (depth, format!("and {}", plural(n, "other", "others")))
+                    }
                 };
                 text += &format!("{}{line}\n", "  ".repeat(depth.min(DEPTH_MAX)));
             }
@@ -93,9 +100,9 @@ impl<'a> Story<'a> {
     }
 
     fn push_blockers(&self, at: usize, depth: usize, stack: &mut Vec<Next<'a>>) {
-        let blockers = &self.waits[at].blockers;
-        if blockers.len() >= BLOCKERS_SHOWN_MAX {
-            stack.push(Next::More(depth + 1));
+        let WaitShown { blockers, blockers_left_out, .. } = &self.waits[at];
+        if *blockers_left_out > 0 {
+            stack.push(Next::More(*blockers_left_out, depth + 1));
         }
         stack.extend(blockers.iter().rev().map(|blocker| Next::Blocker(blocker, depth + 1)));
     }
@@ -195,6 +202,17 @@ pub(super) mod tests {
       pid 9 `deploy` (root, s9) holds `a` for writing since 14:02:11 (3m12s), told above
 "
         );
+    }
+
+    #[test]
+    fn what_is_left_out_is_counted() {
+        let key = ("k", Mode::Write);
+        let holder = blocker(someone(10, "x", "s10"), key, true);
+        let mut wait = wait(someone(9, "x", "s9"), key, vec![holder]);
+        wait.blockers_left_out = 1;
+        let waits = Waits { waits: vec![wait], left_out: 2 };
+        let story = story(&Whence::Pid(9), &waits, &at("2026-11-20T14:05:23Z"));
+        assert!(story.ends_with("\n  and 1 other\n2 more waits are left out\n"), "{story}");
     }
 
     #[test]
