@@ -32,9 +32,6 @@ fn dot(waits: &Waits) -> String {
         text += &edge;
     }
     if waits.left_out > 0 {
-        text += &format!("  // {}\n", plural(waits.left_out, "more wait", "more waits"));
-    }
-    if waits.left_out > 0 {
         text += &format!("  // {} left out\n", plural(waits.left_out, "more wait", "more waits"));
     }
     text + "}\n"
