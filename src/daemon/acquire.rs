@@ -1,33 +1,28 @@
 //! Asking for a lock.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use super::ask;
+use super::asker::{NOBODY, OwnerFound, cannot_watch};
 use super::conflict::{kin, obstacles};
 use super::conn::{ConnId, Doing};
 use super::limits::{EXITING_TIME, PROCESSES_LOOKED_AT_MAX};
-use super::owners::process_of;
-use super::serve::nth_fd;
-use super::server::{Server, owner_gone};
+use super::server::Server;
 use super::shown::pid_of;
 use super::waiting::Asked;
 use super::words::{self, Use};
 use crate::core::{
-    Change, FrameId, Granted, HostId, Outcome, Owner, ProcessId, Refusal, Request, RequestId,
-    UnixMillis, Wait,
+    Change, FrameId, Granted, HostId, Outcome, Owner, Refusal, Request, RequestId, UnixMillis, Wait,
 };
 use crate::log::journal::NoRoom;
 use crate::protocol::{Acquire, ErrorName, Failure};
+use crate::sys::clock;
 use crate::sys::pidfd::Pidfd;
-use crate::sys::process::{RunState, run_state, uid_of};
-use crate::sys::{clock, peer};
+use crate::sys::process::{RunState, run_state};
 
 /// The only host of an embedded journal.
 pub(super) const HERE: HostId = HostId(0);
-
-/// The user id that stands for all that have none in a user namespace.
-const NOBODY: u32 = 65534;
 
 /// A request on its way to the table.
 #[derive(Debug)]
@@ -53,14 +48,6 @@ impl Aside {
     pub(super) fn conn(&self) -> ConnId {
         self.newcomer.conn
     }
-}
-
-/// Who shall own.
-#[derive(Debug)]
-pub(super) struct OwnerFound {
-    pub(super) process: ProcessId,
-    pub(super) uid: u32,
-    pidfd: Option<Pidfd>,
 }
 
 impl Server {
@@ -105,35 +92,6 @@ impl Server {
         let pidfd = owner.pidfd;
         self.ask(Newcomer { conn: id, request, pidfd, more, aside_until: None });
         Ok(())
-    }
-
-    /// Who shall own: the peer, or whom a descriptor names.
-    pub(super) fn owner(
-        &mut self,
-        id: ConnId,
-        owner_fd: Option<u32>,
-        fds: Vec<OwnedFd>,
-    ) -> Result<OwnerFound, Failure> {
-        let Some(conn) = self.conns.get(id) else { return Err(owner_gone()) };
-        let found = match owner_fd {
-            Some(index) => other_owner(conn.peer, nth_fd(fds, index)?)?,
-            None => {
-                let (process, pidfd) = match conn.process {
-                    Some(process) => (process, None),
-                    None => {
-                        let pidfd = peer_pidfd(conn.as_fd(), conn.accepted_ticks)?;
-                        (identified(&pidfd)?, Some(pidfd))
-                    }
-                };
-                conn.process = Some(process);
-                OwnerFound { process, uid: conn.peer.uid, pidfd }
-            }
-        };
-        if found.uid == NOBODY {
-            let message = "uid 65534 stands for many users and can own nothing";
-            return Err(Failure::new(ErrorName::Denied, message));
-        }
-        Ok(found)
     }
 
     /// Whether a newcomer can be taken on at all.
@@ -331,53 +289,4 @@ pub(super) fn disk_full(error: &NoRoom) -> Failure {
     tracing::warn!(%error, "a request is refused");
     Failure::new(ErrorName::DiskFull, error.to_string())
         .hint("nothing that is held is lost; make room and try again")
-}
-
-/// The process at the other end of a connection.
-pub(super) fn peer_pidfd(
-    socket: std::os::fd::BorrowedFd<'_>,
-    accepted_ticks: u64,
-) -> Result<Pidfd, Failure> {
-    match peer::pidfd(socket, accepted_ticks) {
-        Ok(Some(pidfd)) => Ok(pidfd),
-        Ok(None) => Err(owner_gone()),
-        Err(error) => Err(cannot_watch(&error)),
-    }
-}
-
-pub(super) fn cannot_watch(error: &std::io::Error) -> Failure {
-    let message = format!("the daemon cannot watch the process that shall own the lock: {error}");
-    match error.kind() {
-        std::io::ErrorKind::Unsupported => Failure::new(ErrorName::Denied, message),
-        _ => Failure::new(ErrorName::TooManyConnections, message).hint("try again later"),
-    }
-}
-
-fn identified(pidfd: &Pidfd) -> Result<ProcessId, Failure> {
-    process_of(pidfd).ok_or_else(owner_gone)
-}
-
-/// The process that somebody named by its pidfd.
-fn other_owner(peer: peer::Credentials, fd: OwnedFd) -> Result<OwnerFound, Failure> {
-    let pidfd = Pidfd::from_fd(fd).map_err(|error| {
-        let message = format!("the descriptor of the owner is not a pidfd: {error}");
-        Failure::new(ErrorName::BadRequest, message)
-    })?;
-    let denied = |message: String| Failure::new(ErrorName::Denied, message);
-    let process = identified(&pidfd)?;
-    if process.pid <= 1 {
-        return Err(denied(format!("process {} cannot own a lock", process.pid)));
-    }
-    if pidfd.has_ended() {
-        return Err(owner_gone());
-    }
-    let uid = uid_of(&pidfd).ok_or_else(owner_gone)?;
-    if uid != peer.uid && peer.uid != 0 {
-        let pid = process.pid;
-        return Err(denied(format!(
-            "process {pid} belongs to uid {uid}, you are uid {}",
-            peer.uid
-        )));
-    }
-    Ok(OwnerFound { process, uid, pidfd: Some(pidfd) })
 }

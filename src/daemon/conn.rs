@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use super::call::{self, Call};
 use super::limits::{CALLS_AHEAD_MAX, OUTPUT_BYTES_MAX, READ_BYTES_PER_TURN};
+use super::output::Output;
 use crate::core::{Key, ProcessId, RequestId};
 use crate::protocol::frame::{self, Decoder, FrameError};
 use crate::protocol::limits::MESSAGE_BYTES_MAX;
@@ -247,7 +248,7 @@ impl Connection {
 
     /// Drops what was not written: the peer must not learn of it. The connection is closed.
     pub(super) fn take_back_words(&mut self) {
-        self.output = Output { stuck: true, ..Output::default() };
+        self.output.drop_all();
         self.closing = true;
     }
 
@@ -278,9 +279,6 @@ impl Connection {
     /// # Errors
     /// The connection is of no more use.
     pub(super) fn flush(&mut self) -> io::Result<()> {
-        if self.output.stuck {
-            return Err(io::ErrorKind::OutOfMemory.into());
-        }
         self.output.write(self.socket.as_fd())
     }
 }
@@ -304,44 +302,4 @@ struct Reply<T> {
     continues: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
-}
-
-/// Bytes for the peer, and the descriptors that go with them.
-#[derive(Debug, Default)]
-struct Output {
-    bytes: Vec<u8>,
-    sent: usize,
-    /// Descriptors and the position of the byte that each goes with, ascending.
-    fds: Vec<(usize, OwnedFd)>,
-    stuck: bool,
-}
-
-impl Output {
-    fn unsent(&self) -> usize {
-        self.bytes.len() - self.sent
-    }
-
-    fn write(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
-        while self.unsent() > 0 {
-            let here =
-                self.fds.first().filter(|(at, _)| *at == self.sent).map(|(_, fd)| fd.as_fd());
-            let skip = usize::from(here.is_some());
-            let end = self.fds.get(skip).map_or(self.bytes.len(), |(at, _)| *at);
-            let fds: &[BorrowedFd<'_>] = here.as_slice();
-            match sys::fds::send(socket, &self.bytes[self.sent..end], fds, MSG_DONTWAIT) {
-                Ok(n) => {
-                    self.sent += n;
-                    if skip == 1 && n > 0 {
-                        self.fds.remove(0);
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        self.bytes = Vec::new();
-        self.sent = 0;
-        Ok(())
-    }
 }

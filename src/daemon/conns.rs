@@ -20,6 +20,9 @@ const FIFO: u64 = 1 << 63;
 /// The number of what tells that something in our directory was removed.
 const HOME: u64 = 1 << 62;
 
+/// The number of what keeps a second daemon out.
+const GUARD: u64 = HOME + 1;
+
 /// How many bytes are read at once.
 const READ_BYTES: usize = 64 * 1024;
 
@@ -42,6 +45,8 @@ pub(super) struct Conns {
     fifos: Vec<Token>,
     /// Whether something in our directory was removed.
     pub(super) home_changed: bool,
+    /// Whether somebody looked if a daemon is there.
+    pub(super) guard_asked: bool,
     events: Vec<EpollEvent>,
     buffer: Vec<u8>,
 }
@@ -66,6 +71,7 @@ impl Conns {
             closing: Vec::new(),
             fifos: Vec::new(),
             home_changed: false,
+            guard_asked: false,
             events: vec![EpollEvent::empty(); EVENTS_AT_ONCE],
             buffer: vec![0; READ_BYTES],
         })
@@ -119,25 +125,26 @@ impl Conns {
             let taken = self.poller.take(&mut self.events);
             for at in 0..taken {
                 let (number, flags) = (self.events[at].data(), self.events[at].events());
-                if number == HOME {
-                    self.home_changed = true;
-                    continue;
-                }
-                if number & FIFO != 0 {
-                    self.fifos.push(Token(number & !FIFO));
-                    continue;
-                }
-                let id = ConnId(usize::try_from(number).unwrap_or(usize::MAX));
-                if flags.contains(EpollFlags::EPOLLOUT) {
-                    self.get(id);
-                }
-                if flags.intersects(HEARS) {
-                    self.hear_one(id, flags.intersects(HANGS_UP));
+                match number {
+                    HOME => self.home_changed = true,
+                    GUARD => self.guard_asked = true,
+                    _ if number & FIFO != 0 => self.fifos.push(Token(number & !FIFO)),
+                    _ => self.take_event(number, flags),
                 }
             }
             if taken < self.events.len() {
                 return;
             }
+        }
+    }
+
+    fn take_event(&mut self, number: u64, flags: EpollFlags) {
+        let id = ConnId(usize::try_from(number).unwrap_or(usize::MAX));
+        if flags.contains(EpollFlags::EPOLLOUT) {
+            self.get(id);
+        }
+        if flags.intersects(HEARS) {
+            self.hear_one(id, flags.intersects(HANGS_UP));
         }
     }
 
@@ -186,6 +193,11 @@ impl Conns {
     /// Waits for something in our directory to be removed.
     pub(super) fn await_removal(&self, watch: impl AsFd) -> io::Result<()> {
         self.poller.add(watch, HOME, EpollFlags::EPOLLIN | EpollFlags::EPOLLET)
+    }
+
+    /// Waits for those who look if a daemon is there.
+    pub(super) fn await_looks(&self, guard: impl AsFd) -> io::Result<()> {
+        self.poller.add(guard, GUARD, EpollFlags::EPOLLIN | EpollFlags::EPOLLET)
     }
 
     /// Waits for the last writer of a FIFO.

@@ -4,7 +4,8 @@
 //! which is to own is, or descends from, the process of that frame. Whoever is started by a
 //! stranger to a session (a build server, say) is a stranger to it, whatever its environment says.
 
-use super::acquire::{HERE, OwnerFound};
+use super::acquire::HERE;
+use super::asker::OwnerFound;
 use super::limits::ANCESTORS_MAX;
 use super::server::Server;
 use crate::core::{FrameId, Owner};

@@ -1,6 +1,6 @@
 //! Telling grants, and looking at those who waited before they are told.
 
-use super::acquire::{cannot_watch, peer_pidfd};
+use super::asker::{cannot_watch, peer_pidfd};
 use super::conn::{ConnId, Doing};
 use super::server::{Server, owner_gone};
 use super::shown::pid_of;

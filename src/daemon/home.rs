@@ -5,20 +5,20 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, socket,
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
 };
 
+use super::guard::Guard;
 use super::listen::Listener;
 use crate::protocol::place::{Place, Rule};
 use crate::sys::dir::open_private;
-use crate::sys::peer;
 
 /// How many may wait to be accepted; the kernel has a limit of its own, net.core.somaxconn.
 const BACKLOG: i32 = 4096;
@@ -67,14 +67,6 @@ pub(super) struct Home {
     /// The socket's file as we made it; `None` if the service manager made it.
     socket: Option<FileId>,
     watch: Option<Inotify>,
-}
-
-/// An abstract socket: it keeps a second daemon out even when all files are gone.
-#[derive(Debug)]
-struct Guard {
-    name: String,
-    /// `None` if somebody else has the name.
-    socket: Option<OwnedFd>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,6 +149,11 @@ impl Home {
         socket.is_none().then(note)
     }
 
+    /// What others connect to who look whether a daemon is there.
+    pub(super) fn guard(&self) -> &Guard {
+        &self.claim.guard
+    }
+
     /// Whether something of ours is gone, the journal apart.
     pub(super) fn is_damaged(&self) -> bool {
         if let Some(watch) = &self.watch {
@@ -212,54 +209,6 @@ impl Home {
             let _ = std::fs::remove_file(path);
         }
     }
-}
-
-impl Guard {
-    /// By user and place. The directory itself may be removed and made again, so that the one
-    /// above it and the name stand for it; by number, because another mount namespace may have
-    /// another one under the same path.
-    fn name(place: &Place) -> io::Result<String> {
-        let above = place.dir.parent().unwrap_or(Path::new("/"));
-        let above = std::fs::metadata(above)?;
-        let mut hash = crc32fast::Hasher::new();
-        hash.update(place.dir.file_name().unwrap_or_default().as_encoded_bytes());
-        let (device, inode, name) = (above.dev(), above.ino(), hash.finalize());
-        Ok(format!("canal-{}-{device:x}-{inode:x}-{name:08x}", nix::unistd::geteuid()))
-    }
-
-    fn raise(place: &Place) -> Result<Self, ClaimError> {
-        let failed = |error| ClaimError::Io { path: place.dir.clone(), error };
-        let name = Self::name(place).map_err(failed)?;
-        match bind_abstract(&name) {
-            Ok(socket) => Ok(Self { name, socket: Some(socket) }),
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => match who_has(&name) {
-                // Abstract names have no owner: anybody may have taken it to keep us out.
-                Some(other) if other.uid != nix::unistd::geteuid().as_raw() => {
-                    Ok(Self { name, socket: None })
-                }
-                other => {
-                    let pid = other.map(|other| other.pid);
-                    Err(ClaimError::Running { socket: place.socket.clone(), pid })
-                }
-            },
-            Err(error) => Err(failed(error)),
-        }
-    }
-}
-
-fn bind_abstract(name: &str) -> io::Result<OwnedFd> {
-    let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
-    bind(fd.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes())?)?;
-    // Only one that listens tells others whose it is.
-    listen(&fd, Backlog::new(1)?)?;
-    Ok(fd)
-}
-
-fn who_has(name: &str) -> Option<peer::Credentials> {
-    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let fd = socket(AddressFamily::Unix, SockType::Stream, flags, None).ok()?;
-    connect(fd.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes()).ok()?).ok()?;
-    peer::credentials(fd.as_fd()).ok()
 }
 
 fn lock_path(place: &Place) -> PathBuf {

@@ -5,6 +5,7 @@
 
 mod acquire;
 mod ask;
+mod asker;
 mod call;
 mod children;
 mod config;
@@ -16,12 +17,15 @@ mod due;
 mod enclosing;
 mod fault;
 mod grant;
+mod guard;
 mod home;
 mod inform;
 mod ledger;
 mod limits;
 mod listen;
 mod logging;
+mod old;
+mod output;
 mod owners;
 mod poller;
 mod recover;

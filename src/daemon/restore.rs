@@ -3,8 +3,10 @@
 use std::time::{Duration, Instant};
 
 use super::due::is_due;
+use super::owners::find;
 use super::server::Server;
-use crate::core::Token;
+use crate::core::{Owner, Token};
+use crate::sys::process::Found;
 
 /// How often files that cannot be watched are looked at.
 const LOOKS_EVERY: Duration = Duration::from_secs(1);
@@ -20,6 +22,9 @@ const VERIFIED_EVERY: Duration = Duration::from_secs(10);
 
 impl Server {
     pub(super) fn look_after_home(&mut self, now: Instant) {
+        if std::mem::take(&mut self.conns.guard_asked) {
+            self.home.guard().answer();
+        }
         if std::mem::take(&mut self.conns.home_changed) {
             self.due.home = Some(now + CALM);
         }
@@ -51,6 +56,10 @@ impl Server {
         }
         tracing::warn!("somebody removed files of this daemon, they are made again");
         self.home.restore()?;
+        if let Some(guard) = &self.home.guard().socket {
+            // It is known already unless it had to be made anew.
+            let _ = self.conns.await_looks(guard);
+        }
         // A table that was not recorded is recorded as a whole by this.
         self.ledger.recreate()?;
         self.home.reopen()?;
@@ -64,15 +73,15 @@ impl Server {
                 self.owners.forget(frame);
                 continue;
             };
-            let crate::core::Owner::Process(process) = state.owner else { continue };
-            match super::owners::find(process) {
-                crate::sys::process::Found::Same(pidfd) => {
+            let Owner::Process(process) = state.owner else { continue };
+            match find(process) {
+                Found::Same(pidfd) => {
                     if let Err(error) = self.owners.watch(frame, pidfd) {
                         tracing::debug!(%error, "still unverified");
                     }
                 }
-                crate::sys::process::Found::Gone => self.end(frame),
-                crate::sys::process::Found::Unknown(_) => {}
+                Found::Gone => self.end(frame),
+                Found::Unknown(_) => {}
             }
         }
     }

@@ -119,6 +119,9 @@ fn server(
     if let Some(watch) = home.watch() {
         conns.await_removal(watch)?;
     }
+    if let Some(guard) = &home.guard().socket {
+        conns.await_looks(guard)?;
+    }
     let holds = ledger.table.holds().filter(|hold| hold.provisional);
     let unclaimed = holds.map(|hold| hold.request).collect();
     let mut server = Server {

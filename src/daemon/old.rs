@@ -1,0 +1,183 @@
+//! The journal that the daemon before this one left.
+//!
+//! Invariant: a journal that cannot be explained is never taken for an empty one.
+
+use super::Unusable;
+use super::owners::find;
+use crate::core::{Change, Outcome, Owner, Rules, Snapshot, Table, Token};
+use crate::log::Record;
+use crate::log::journal::{Journal, OpenError, Opened, salvage};
+use crate::protocol::place::Place;
+use crate::sys::process::{Found, Origin};
+
+const NAMESPACE_HINT: &str = "run the daemon where those processes are (a container?), or give this \
+                              one a place of its own with --socket";
+
+const DISCARD_HINT: &str = "`canal daemon --discard-journal` leaves it out and names the processes \
+                            that lose their locks by that";
+
+/// What the journal held.
+pub(super) struct Old {
+    pub(super) journal: Journal,
+    pub(super) table: Table,
+    /// Greater than every token that the journal knows of.
+    pub(super) next_token: Token,
+    /// Whether the table is that of the journal.
+    pub(super) goes_on: bool,
+    /// Whether the journal has to begin anew before records are appended.
+    pub(super) begins_anew: bool,
+}
+
+impl Old {
+    pub(super) fn read(opened: Opened, origin: &Origin, rules: Rules) -> anyhow::Result<Self> {
+        let Opened { journal, origin: written_by, rules: version, snapshot, records, .. } = opened;
+        let fresh = Table::new(rules);
+        let next_token = fresh.next_token();
+        let (Some(written_by), Some(snapshot)) = (written_by, snapshot) else {
+            return Ok(Self {
+                journal,
+                table: fresh,
+                next_token,
+                goes_on: false,
+                begins_anew: true,
+            });
+        };
+        if written_by.boot_id != origin.boot_id {
+            let next_token = last_token(&snapshot, &records);
+            tracing::info!("the machine was started anew: what was held before is void");
+            return Ok(Self {
+                journal,
+                table: fresh,
+                next_token,
+                goes_on: false,
+                begins_anew: true,
+            });
+        }
+        let same_rules = version == rules.version();
+        let table = replay(&snapshot, &records, rules, same_rules)?;
+        if written_by != *origin {
+            if table.held() + table.waiting() > 0 {
+                let what = format!(
+                    "the journal names {} processes of another pid or time namespace, which \
+                     cannot be looked after from here",
+                    table.frames().count()
+                );
+                return Err(Unusable { what, hint: NAMESPACE_HINT }.into());
+            }
+            let next_token = table.next_token();
+            return Ok(Self {
+                journal,
+                table: fresh,
+                next_token,
+                goes_on: false,
+                begins_anew: true,
+            });
+        }
+        if !same_rules {
+            tracing::info!(
+                version,
+                now = rules.version(),
+                "the journal was written under other rules"
+            );
+        }
+        let next_token = table.next_token();
+        Ok(Self { journal, table, next_token, goes_on: true, begins_anew: !same_rules })
+    }
+}
+
+/// The table that a snapshot and what came after it make.
+fn replay(
+    snapshot: &Snapshot,
+    records: &[Record],
+    rules: Rules,
+    same_rules: bool,
+) -> anyhow::Result<Table> {
+    let mut table = Table::restore(snapshot, rules)?;
+    let mut outcomes = Vec::new();
+    for record in records {
+        if !same_rules {
+            table.replay(record.revision, &record.entry, &record.outcomes)?;
+            continue;
+        }
+        outcomes.clear();
+        table.apply(record.revision, &record.entry, &mut outcomes);
+        if outcomes != record.outcomes {
+            let revision = record.revision;
+            let what =
+                format!("the journal does not say what its rules decide at revision {revision}");
+            return Err(Unusable { what, hint: DISCARD_HINT }.into());
+        }
+    }
+    Ok(table)
+}
+
+/// The token after the last one that was given out.
+fn last_token(snapshot: &Snapshot, records: &[Record]) -> Token {
+    let outcomes = records.iter().flat_map(|record| &record.outcomes);
+    let granted = outcomes.filter_map(|outcome| match outcome {
+        Outcome::Granted(granted) => Some(Token(granted.token.0 + 1)),
+        _ => None,
+    });
+    let floors = records.iter().filter_map(|record| match record.entry.change {
+        Change::Floor { token } => Some(token),
+        _ => None,
+    });
+    granted.chain(floors).chain([snapshot.next_token]).max().unwrap_or_default()
+}
+
+/// Opens the journal, or leaves it out where that is void anyway or was asked for.
+///
+/// # Errors
+/// If it cannot be used and nobody said to leave it out.
+pub(super) fn open(place: &Place, origin: &Origin, discard: bool) -> anyhow::Result<Opened> {
+    if discard {
+        name_the_losers(place, origin);
+        return discarded(place);
+    }
+    let error = match Journal::open(&place.dir) {
+        Ok(opened) => return Ok(opened),
+        Err(error) => error,
+    };
+    match &error {
+        // What was written before the machine was started anew is void anyway; and it was not
+        // synced, so that a power cut may have left anything of it.
+        OpenError::Damaged { origin: Some(by), .. } if by.boot_id != origin.boot_id => {
+            tracing::warn!(%error, "left out: it is of an earlier start of the machine");
+            discarded(place)
+        }
+        OpenError::Damaged { .. } | OpenError::Newer { .. } => {
+            Err(Unusable { what: error.to_string(), hint: DISCARD_HINT }.into())
+        }
+        OpenError::Io { .. } => Err(error.into()),
+    }
+}
+
+fn discarded(place: &Place) -> anyhow::Result<Opened> {
+    for path in Journal::discard(&place.dir)? {
+        tracing::warn!("the journal was moved to {}", path.display());
+    }
+    Ok(Journal::open(&place.dir)?)
+}
+
+/// Says which live processes lose their locks when the journal is left out.
+fn name_the_losers(place: &Place, origin: &Origin) {
+    let Some(salvaged) = salvage(&place.dir).filter(|salvaged| salvaged.origin == *origin) else {
+        return;
+    };
+    let Ok(mut table) = Table::restore(&salvaged.snapshot, Rules::default()) else { return };
+    for record in &salvaged.records {
+        if table.replay(record.revision, &record.entry, &record.outcomes).is_err() {
+            break;
+        }
+    }
+    for hold in table.holds() {
+        let Owner::Process(process) = &hold.asked.owner else { continue };
+        if matches!(find(*process), Found::Gone) {
+            continue;
+        }
+        let keys: Vec<_> = hold.items.iter().map(|item| item.key.as_str()).collect();
+        let command = hold.asked.command.0.as_str();
+        let (pid, token, keys) = (process.pid, hold.token.0, keys.join(" "));
+        tracing::warn!(pid, command, keys, token, "this process loses its lock and still runs");
+    }
+}

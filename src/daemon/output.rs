@@ -1,0 +1,61 @@
+//! What is still to be written to a peer, and the descriptors that go with it.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use libc::MSG_DONTWAIT;
+
+use crate::sys::fds;
+
+/// Bytes for a peer, and the descriptors that go with them.
+#[derive(Debug, Default)]
+pub(super) struct Output {
+    pub(super) bytes: Vec<u8>,
+    sent: usize,
+    /// Descriptors and the position of the byte that each goes with, ascending.
+    pub(super) fds: Vec<(usize, OwnedFd)>,
+    /// What was to be written was dropped: the peer must get nothing more.
+    pub(super) stuck: bool,
+}
+
+impl Output {
+    /// How many bytes were not taken yet.
+    pub(super) fn unsent(&self) -> usize {
+        self.bytes.len() - self.sent
+    }
+
+    /// Drops what was not written: the peer must get nothing more.
+    pub(super) fn drop_all(&mut self) {
+        *self = Self { stuck: true, ..Self::default() };
+    }
+
+    /// Writes what the peer takes now.
+    ///
+    /// # Errors
+    /// The connection is of no more use.
+    pub(super) fn write(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        if self.stuck {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        while self.unsent() > 0 {
+            let here =
+                self.fds.first().filter(|(at, _)| *at == self.sent).map(|(_, fd)| fd.as_fd());
+            let skip = usize::from(here.is_some());
+            let end = self.fds.get(skip).map_or(self.bytes.len(), |(at, _)| *at);
+            match fds::send(socket, &self.bytes[self.sent..end], here.as_slice(), MSG_DONTWAIT) {
+                Ok(n) => {
+                    self.sent += n;
+                    if skip == 1 && n > 0 {
+                        self.fds.remove(0);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.bytes = Vec::new();
+        self.sent = 0;
+        Ok(())
+    }
+}
