@@ -113,14 +113,18 @@ impl Server {
         newcomer.request.parent = newcomer.request.parent.filter(lives);
         let request = self.ledger.next_request();
         let outcomes = self.enter(Change::Request(Box::new(newcomer.request.clone())));
-        let mine = outcomes.into_iter().find(|outcome| match outcome {
+        let mut mine = outcomes.into_iter().filter(|outcome| match outcome {
             Outcome::Queued { request: id, .. } | Outcome::Refused { request: id, .. } => {
                 *id == request
             }
             Outcome::Granted(granted) => granted.request == request,
             _ => false,
         });
-        match mine {
+        // Who queued may be refused at once for the deadlock that it made; if it is granted at once
+        // because of another's refusal, it is told as one who waited.
+        let first = mine.next();
+        let refused = mine.find(|outcome| matches!(outcome, Outcome::Refused { .. }));
+        match refused.or(first) {
             Some(Outcome::Granted(granted)) => {
                 self.granted.retain(|other| other.request != request);
                 self.grant_at_once(newcomer, &granted);
