@@ -95,6 +95,15 @@ fn victims(loops: &[Proc]) -> Vec<i32> {
 
 #[test]
 fn random_kills_never_put_a_slot_in_two_hands_and_leave_nothing_behind() {
+    a_campaign_in(&World::new());
+}
+
+#[test]
+fn random_kills_do_no_harm_on_an_older_kernel_either() {
+    a_campaign_in(&World::of_linux_5_10());
+}
+
+fn a_campaign_in(world: &World) {
     if !installed_or_skip("perl", "the campaign of kills") {
         return;
     }
@@ -105,8 +114,8 @@ fn random_kills_never_put_a_slot_in_two_hands_and_leave_nothing_behind() {
     let length = std::env::var("CAMPAIGN").map_or(CAMPAIGN_S, |length| length.parse().unwrap());
     let campaign = Duration::from_secs(length);
     let mut dice = Dice(seed);
-    let world = World::with_daemon();
-    let loops = clients(&world);
+    world.status();
+    let loops = clients(world);
     let begun = Instant::now();
     let (mut kills, mut daemons) = (0, 0);
     let mut stopped: Vec<(Instant, i32)> = Vec::new();
