@@ -34,6 +34,8 @@ pub(super) struct Newcomer {
     more: bool,
     /// Until when it is put aside rather than refused, once it was.
     aside_until: Option<Instant>,
+    /// Of its user as many wait as may (so many): it is granted at once or not at all.
+    crowd: Option<usize>,
 }
 
 /// A request that may not wait, put aside while a holder is on its way out.
@@ -75,6 +77,8 @@ impl Server {
             }
             None => Wait::Yes { until: None },
         };
+        let crowd = self.crowd(wait, owner.uid);
+        let wait = if crowd.is_some() { Wait::No } else { wait };
         let request = Request {
             tag: acquire.tag,
             host: HERE,
@@ -88,22 +92,16 @@ impl Server {
             provisional,
             children: acquire.with_children,
         };
-        self.check_room(&request)?;
+        self.ledger.admit(&request).map_err(|error| disk_full(&error))?;
         let pidfd = owner.pidfd;
-        self.ask(Newcomer { conn: id, request, pidfd, more, aside_until: None });
+        self.ask(Newcomer { conn: id, request, pidfd, more, aside_until: None, crowd });
         Ok(())
     }
 
-    /// Whether a newcomer can be taken on at all.
-    fn check_room(&mut self, request: &Request) -> Result<(), Failure> {
+    /// How many requests of a user may wait, if one that would wait is one too many.
+    fn crowd(&self, wait: Wait, uid: u32) -> Option<usize> {
         let most = self.limits.waiters_per_user;
-        if request.wait != Wait::No && self.waiting.of_user(request.uid) >= most {
-            let message = format!("{most} requests of uid {} wait already", request.uid);
-            tracing::warn!("{message}, more are refused");
-            return Err(Failure::new(ErrorName::TooManyWaiters, message)
-                .hint("raise `waiters_per_user` in the configuration"));
-        }
-        self.ledger.admit(request).map_err(|error| disk_full(&error))
+        (wait != Wait::No && self.waiting.of_user(uid) >= most).then_some(most)
     }
 
     fn ask(&mut self, mut newcomer: Newcomer) {
@@ -188,6 +186,9 @@ impl Server {
 
     fn refusal(&self, newcomer: &Newcomer, why: &Refusal) -> Failure {
         let request = &newcomer.request;
+        if let (Refusal::Full { .. }, Some(most)) = (why, newcomer.crowd) {
+            return too_many_wait(most, request.uid);
+        }
         let viewer = self.conns.peek(newcomer.conn).map_or(NOBODY, |conn| conn.peer.uid);
         if let Refusal::Deadlock { cycle } = why {
             let session = cycle.first().map_or(FrameId(0), |step| step.frame);
@@ -286,6 +287,14 @@ impl Server {
         self.enter(Change::Resume { request });
         Ok(())
     }
+}
+
+/// What one is told who would have to wait, as too many of its user do.
+fn too_many_wait(most: usize, uid: u32) -> Failure {
+    let message = format!("{most} requests of uid {uid} wait already");
+    tracing::warn!("{message}, more are refused");
+    Failure::new(ErrorName::TooManyWaiters, message)
+        .hint("raise `waiters_per_user` in the configuration")
 }
 
 /// What one is told whose request cannot be recorded.
