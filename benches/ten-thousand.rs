@@ -1,7 +1,7 @@
 //! Ten thousand `canal run` that wait for one key: held, shown, drained.
 //!
 //! `cargo bench --bench ten-thousand`. Needs room for so many processes (`ulimit -u`, the cgroup's
-//! pids.max), for 11,000 descriptors in the daemon (`ulimit -Hn`) and about 5 GiB of memory for the
+//! pids.max), for 10,100 descriptors in the daemon (`ulimit -Hn`) and about 2 GiB of memory for the
 //! waiting clients. `WAITERS=N` takes fewer, `CANAL=PATH` another build of canal.
 #![expect(clippy::print_stdout, reason = "a bench prints its figures")]
 

@@ -8,7 +8,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::{Value, json};
 
 use crate::peer::Peer;
-use crate::process::wait_until;
+use crate::process::{Proc, wait_until};
 use crate::world::World;
 
 /// How many wait.
@@ -94,4 +94,56 @@ fn two_thousand_waiters_are_held_shown_and_drained_in_order() {
     }
     wait_until("all are drained", || world.held("x") == 0);
     world.until_idle();
+}
+
+#[test]
+fn more_clients_than_descriptors_are_refused_and_nobody_else_is_disturbed() {
+    let world = World::new();
+    let few = world.sh("ulimit -n 100; exec canal daemon").spawn();
+    wait_until("the daemon answers", || world.look().is_some());
+    let holder = world.holder(&["-k", "x"]);
+    let mut clients: Vec<_> =
+        (0..150).map(|_| world.canal(["run", "-k", "x", "--", "true"]).spawn()).collect();
+    let mut refused = 0;
+    let mut rest = Vec::new();
+    // Those that are refused end at once; the others wait for the holder.
+    wait_until("some are refused", || {
+        clients.iter_mut().map(Proc::has_ended).filter(|ended| *ended).count() > 10
+    });
+    for mut client in clients {
+        if client.has_ended() {
+            let ended = client.end().code(125);
+            assert!(ended.stderr.starts_with("canal: "), "{ended:?}");
+            assert!(ended.stderr.contains("as many connections as it can"), "{ended:?}");
+            refused += 1;
+        } else {
+            rest.push(client);
+        }
+    }
+    holder.finish().code(0);
+    let ended: Vec<_> = rest.into_iter().map(Proc::end).collect();
+    let ran = ended.iter().filter(|e| e.code == Some(0)).count();
+    refused += ended.iter().filter(|e| e.code == Some(125)).count();
+    assert_eq!(ran + refused, 150, "{ended:?}");
+    assert!(ran > 10 && refused > 10, "{ran} ran, {refused} were refused");
+    assert_eq!(world.daemon_pid(), few.pid(), "the daemon lives on");
+    world.until_idle();
+}
+
+#[test]
+fn a_limit_of_waiters_is_an_error_that_names_it() {
+    let world = World::new();
+    let config = "[limits]\nwaiters_per_user = 3\n";
+    std::fs::write(world.runtime().join("canal.toml"), config).unwrap();
+    let holder = world.holder(&["-k", "x"]);
+    let waiters = [(); 3].map(|()| world.waiter("x", &[], &["true"]));
+    let fourth = world.canal(["run", "-k", "x", "--", "true"]).end().code(125);
+    assert!(fourth.stderr.starts_with("canal: "), "{fourth:?}");
+    assert!(fourth.stderr.contains('3'), "{fourth:?}");
+    world.canal(["run", "-n", "-k", "x", "--", "true"]).end().code(75);
+    world.canal(["run", "-k", "y", "--", "true"]).end().code(0);
+    holder.finish();
+    for waiter in waiters {
+        waiter.end().code(0);
+    }
 }
