@@ -40,6 +40,49 @@ pub(crate) fn not_believed(request: &Acquire, grant: &Grant) -> Option<String> {
     let (session, frame) = (request.session.as_ref()?, request.frame.as_ref()?);
     (*session != grant.session).then(|| {
         let new = &grant.session;
-        format!("a new session: {new} is not part of {session}, whose process that took the lock of CANAL_FRAME={frame} has ended or is not above this one")
+        format!(
+            "a new session: {new} instead of {session}, as CANAL_FRAME={frame} names nothing that encloses this process"
+        )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::tag;
+    use crate::protocol::OwnerShown;
+
+    #[test]
+    fn a_session_that_is_not_the_one_named_is_told() {
+        let mut request = Acquire {
+            tag: tag().unwrap(),
+            items: Vec::new(),
+            wait_ms: None,
+            priority: 0,
+            command: String::new(),
+            owner_fd: None,
+            with_children: false,
+            session: Some("s3".to_owned()),
+            frame: Some("f4".to_owned()),
+        };
+        let mut grant = Grant {
+            keys: Vec::new(),
+            token: 7,
+            owner: OwnerShown { pid: 1, command: String::new() },
+            session: "s3".to_owned(),
+            frame: "f5".to_owned(),
+            children_fd: None,
+        };
+        assert_eq!(not_believed(&request, &grant), None);
+        grant.session = "s5".to_owned();
+        let words = not_believed(&request, &grant).unwrap();
+        assert!(words.starts_with("a new session: s5 instead of s3, as CANAL_FRAME=f4"), "{words}");
+        request.frame = None;
+        assert_eq!(not_believed(&request, &grant), None);
+    }
+
+    #[test]
+    fn a_new_session_is_enclosed_by_nothing() {
+        assert_eq!(SessionArgs { new_session: true }.enclosing(), Enclosing::default());
+    }
 }
