@@ -2,49 +2,43 @@
 
 use super::clean::clean;
 use super::who::{held, party, process, wanted};
-use crate::protocol::{BlockerShown, CycleStepShown, PartyShown};
+use crate::protocol::{BlockerShown, CycleStepShown};
 
-/// One line for each session, in the order of the wait; each line but the last ends where the next
-/// one goes on:
+/// One line for each process, in the order of the wait; each ends where the next one goes on:
 ///
 /// ```text
 ///   pid 812 `./one.sh` (alice, s3) waits to write `b`, held for writing by
-///   pid 900 `./two.sh` (bob, s4), which waits to write `a`, held for writing by pid 812
+///   pid 900 `make` (bob, s4), within which
+///   pid 950 `ld` (bob, s4) waits to write `a`, held for writing by pid 812
 /// ```
 pub(crate) fn lines(cycle: &[CycleStepShown]) -> Vec<String> {
-    let Some((first, last)) = cycle.first().zip(cycle.last()) else { return Vec::new() };
-    let mut lines: Vec<String> = Vec::new();
-    // Who holds what the step before waits for.
-    let mut before: Option<&BlockerShown> = None;
-    for step in cycle {
-        let who = match before {
-            None => party(&step.waiter),
-            Some(before) => whom(&before.party, &step.waiter),
-        };
-        lines.push(format!("  {who} waits {}", obstacle(step)));
-        before = Some(&step.blocker);
-    }
-    if let Some(line) = lines.last_mut() {
-        *line += &format!(" {}", around(&last.blocker.party, &first.waiter));
+    let (Some(first), mut lines) = (cycle.first(), Vec::new()) else { return Vec::new() };
+    let mut who = party(&first.waiter);
+    for (step, next) in cycle.iter().zip(cycle.iter().skip(1).map(Some).chain([None])) {
+        let waits = format!("  {who} waits {}", obstacle(step));
+        let CycleStepShown { blocker: BlockerShown { party: blocker, .. }, .. } = step;
+        match next.map(|next| &next.waiter) {
+            Some(waiter) if waiter.pid == blocker.pid => {
+                lines.push(waits);
+                who = format!("{}, which", party(waiter));
+            }
+            // A frame ends only after its children's requests are answered.
+            Some(waiter) => {
+                lines.push(waits);
+                lines.push(format!("  {}, within which", party(blocker)));
+                who = party(waiter);
+            }
+            None if first.waiter.pid == blocker.pid => {
+                lines.push(format!("{waits} {}", process(blocker.pid)));
+            }
+            None => {
+                lines.push(waits);
+                let within = process(first.waiter.pid);
+                lines.push(format!("  {}, within which {within} waits", party(blocker)));
+            }
+        }
     }
     lines
-}
-
-/// A blocker, and the process that waits on its behalf.
-fn whom(blocker: &PartyShown, waiter: &PartyShown) -> String {
-    if blocker.pid == waiter.pid {
-        return format!("{}, which", party(waiter));
-    }
-    // A frame ends only after its children's requests are answered.
-    format!("{}, within which {}", party(blocker), party(waiter))
-}
-
-/// The blocker that closes the ring.
-fn around(blocker: &PartyShown, first: &PartyShown) -> String {
-    if blocker.pid == first.pid {
-        return process(first.pid);
-    }
-    format!("{}, within which {} waits", party(blocker), process(first.pid))
 }
 
 /// `to write `b`, held for writing by`.
@@ -63,7 +57,7 @@ fn obstacle(step: &CycleStepShown) -> String {
 mod tests {
     use super::*;
     use crate::cli::who::tests::someone;
-    use crate::protocol::Mode;
+    use crate::protocol::{Mode, PartyShown};
 
     fn step(waiter: PartyShown, key: &str, holder: PartyShown, of: &str) -> CycleStepShown {
         let since = "2026-11-20T14:02:11Z".to_owned();
@@ -99,7 +93,23 @@ mod tests {
             [
                 "  pid 11 `ld` (root, s3) waits for `link`, held by",
                 "  pid 20 `job` (root, s4), which waits to read `db/x`, behind the wait to write `db` of",
-                "  pid 30 `migrate` (root, s5), which waits to write `db`, while `db/y` is held for writing by pid 10 `make` (root, s3), within which pid 11 waits",
+                "  pid 30 `migrate` (root, s5), which waits to write `db`, while `db/y` is held for writing by",
+                "  pid 10 `make` (root, s3), within which pid 11 waits",
+            ]
+        );
+    }
+
+    #[test]
+    fn two_scripts_that_nest_are_told_with_what_runs_in_them() {
+        let (one, inner) = (someone(10, "one", "s3"), someone(11, "inner one", "s3"));
+        let (two, other) = (someone(20, "two", "s4"), someone(21, "inner two", "s4"));
+        assert_eq!(
+            lines(&[step(inner, "b", two, "b"), step(other, "a", one, "a")]),
+            [
+                "  pid 11 `inner one` (root, s3) waits to write `b`, held for writing by",
+                "  pid 20 `two` (root, s4), within which",
+                "  pid 21 `inner two` (root, s4) waits to write `a`, held for writing by",
+                "  pid 10 `one` (root, s3), within which pid 11 waits",
             ]
         );
     }
