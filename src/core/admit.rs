@@ -1,18 +1,23 @@
 //! Whether a request can be granted, and what keeps it.
 
+use std::collections::BTreeSet;
+use std::ops::Bound;
+
 use super::free::FreeSlots;
 use super::lock::Lock;
-use super::queue::{Class, Rank};
-use super::{Ask, FrameId, GrantedItem, HeldItem, Key, Kind, Request, RequestId, Table, View};
+use super::queue::{self, Class, Rank, Tier};
+use super::{
+    Ask, FrameId, GrantedItem, HeldItem, Key, Kind, Mode, Request, RequestId, Slots, Table, View,
+};
 
 /// What is to become of a request now. The number is the item that keeps it.
 #[derive(Clone, Debug)]
 pub(super) enum Verdict {
     /// It can have everything.
     Grant { items: Vec<GrantedItem>, past_own: bool },
-    /// Not enough slots are free.
+    /// Not enough slots are free, or somebody holds in a way that conflicts.
     Full(usize),
-    /// The slots are free, but somebody goes first.
+    /// Nobody holds what it wants, but somebody goes first.
     Barred(usize),
 }
 
@@ -21,6 +26,15 @@ enum Standing {
     Free(GrantedItem),
     Full,
     Barred,
+}
+
+/// Which waiters go before a request.
+#[derive(Clone, Copy, Debug)]
+enum Order {
+    /// Those of smaller rank that compete with it.
+    Before(Rank),
+    /// None.
+    Ignored,
 }
 
 impl Table {
@@ -34,28 +48,21 @@ impl Table {
         std::iter::once(frame).chain(outer.map(|frame| frame.state.id)).collect()
     }
 
-    /// Whether a request of rank `rank` can be granted; `barrier` is its id if it is one.
-    pub(super) fn verdict(
-        &self,
-        asked: &Request,
-        kin: &[FrameId],
-        rank: Rank,
-        barrier: Option<RequestId>,
-    ) -> Verdict {
-        self.judge(asked, kin, |lock, capacity| lock.bars(capacity, rank, barrier))
+    /// Whether a request of rank `rank` can be granted.
+    pub(super) fn verdict(&self, asked: &Request, kin: &[FrameId], rank: Rank) -> Verdict {
+        self.judge(asked, kin, Order::Before(rank))
     }
 
-    /// Goes through the items of a request; `barred` says whether somebody goes first.
-    pub(super) fn judge(
-        &self,
-        asked: &Request,
-        kin: &[FrameId],
-        barred: impl Fn(&Lock, u64) -> bool,
-    ) -> Verdict {
+    /// Whether a request could be granted if nobody else waited.
+    pub(super) fn verdict_alone(&self, asked: &Request, kin: &[FrameId]) -> Verdict {
+        self.judge(asked, kin, Order::Ignored)
+    }
+
+    fn judge(&self, asked: &Request, kin: &[FrameId], order: Order) -> Verdict {
         let mut items = Vec::with_capacity(asked.items.len());
         let mut first_barred = None;
         for (index, item) in asked.items.iter().enumerate() {
-            match self.standing(&item.key, &item.ask, kin, &barred) {
+            match self.standing(&item.key, &item.ask, kin, order) {
                 Standing::Full => return Verdict::Full(index),
                 Standing::Barred => first_barred = first_barred.or(Some(index)),
                 Standing::Free(given) => items.push(given),
@@ -67,40 +74,89 @@ impl Table {
         }
     }
 
-    fn standing(
+    fn standing(&self, key: &Key, ask: &Ask, kin: &[FrameId], order: Order) -> Standing {
+        let mode = ask.mode();
+        if self.foreign_conflicts(key, mode, kin) > 0 {
+            return Standing::Full;
+        }
+        let barred = match order {
+            Order::Before(rank) => self.tree.bars(key, mode, rank) && !self.covers(key, mode, kin),
+            Order::Ignored => false,
+        };
+        let standing = match ask {
+            Ask::Counted { count, view } => self.standing_counted(key, *count, *view, kin, order),
+            Ask::Read | Ask::Write => {
+                let acquired = self.tree.held_here(key, mode) as u64 + 1;
+                let slots = Slots::default();
+                Standing::Free(GrantedItem { acquired, slots, shared: false, view: None })
+            }
+        };
+        match standing {
+            Standing::Free(given) if barred && !given.shared => Standing::Barred,
+            standing => standing,
+        }
+    }
+
+    fn standing_counted(
         &self,
         key: &Key,
-        ask: &Ask,
+        count: u64,
+        stated: Option<View>,
         kin: &[FrameId],
-        barred: impl Fn(&Lock, u64) -> bool,
+        order: Order,
     ) -> Standing {
-        let (Ask::Counted { count, .. }, Some(view)) = (ask, self.view_of(key, ask)) else {
-            return Standing::Full;
-        };
+        let Some(view) = self.view_of(key, stated) else { return Standing::Full };
         let capacity = view.capacity();
-        let Some(lock) = self.locks.get(key) else {
-            let slots = FreeSlots::default().lowest(*count);
-            let given = GrantedItem { acquired: *count, slots, shared: false, view: Some(view) };
-            return if *count <= capacity { Standing::Free(given) } else { Standing::Full };
+        let given = |acquired, slots, shared| {
+            Standing::Free(GrantedItem { acquired, slots, shared, view: Some(view) })
         };
-        if let Some(base) = self.base(lock, key, *count, kin) {
-            let slots = base.slots.lowest(*count);
-            return Standing::Free(GrantedItem {
-                acquired: lock.held,
-                slots,
-                shared: true,
-                view: Some(view),
-            });
+        let Some(lock) = self.locks.get(key) else {
+            let fits = count <= capacity;
+            let slots = || FreeSlots::default().lowest(count);
+            return if fits { given(count, slots(), false) } else { Standing::Full };
+        };
+        if let Some(base) = self.base(lock, key, count, kin) {
+            return given(lock.held, base.slots.lowest(count), true);
         }
-        let acquired = match lock.held.checked_add(*count) {
+        let acquired = match lock.held.checked_add(count) {
             Some(total) if total <= capacity => total,
             _ => return Standing::Full,
         };
-        if barred(lock, capacity) {
-            return Standing::Barred;
+        match order {
+            Order::Before(rank) if lock.bars(capacity, rank) => Standing::Barred,
+            _ => given(acquired, lock.free.lowest(count), false),
         }
-        let slots = lock.free.lowest(*count);
-        Standing::Free(GrantedItem { acquired, slots, shared: false, view: Some(view) })
+    }
+
+    /// How many items are held by others than `kin` that conflict with an item of `key`.
+    fn foreign_conflicts(&self, key: &Key, mode: Mode, kin: &[FrameId]) -> usize {
+        let all = self.tree.conflicts(key, mode);
+        if all == 0 {
+            return 0;
+        }
+        let counts = |share: &super::table::Share| match mode {
+            Mode::Write => share.reads + share.writes,
+            Mode::Counted | Mode::Read => share.writes,
+        };
+        let own = kin.iter().filter_map(|frame| self.frames.get(frame)).map(|frame| {
+            let above: usize =
+                key.path().filter_map(|covering| frame.shares.get(covering)).map(counts).sum();
+            let (from, to) = key.below();
+            let range = (from.as_ref().map(String::as_str), to.as_ref().map(String::as_str));
+            let below = frame.shares.range::<str, _>(range).map(|(_, share)| counts(share));
+            above + below.sum::<usize>()
+        });
+        all - own.sum::<usize>()
+    }
+
+    /// Whether one of `kin` holds a key that covers `key` so that everyone who competes for the
+    /// latter waits for that hold: nobody goes first then.
+    fn covers(&self, key: &Key, mode: Mode, kin: &[FrameId]) -> bool {
+        kin.iter().filter_map(|frame| self.frames.get(frame)).any(|frame| {
+            key.path()
+                .filter_map(|covering| frame.shares.get(covering))
+                .any(|share| share.writes > 0 || mode != Mode::Write && share.reads > 0)
+        })
     }
 
     /// The hold of a slots lock by one of `kin` that a request for `count` slots can share.
@@ -111,13 +167,13 @@ impl Table {
         let shares = kin.iter().filter_map(|frame| self.frames.get(frame)?.shares.get(key));
         let holds = shares.flat_map(|share| &share.tokens).filter_map(|token| self.hold(*token));
         let mut items = holds.flat_map(|hold| hold.items.iter().filter(|item| item.key == *key));
-        items.find(|item| item.slots.count() >= count)
+        items.find(|item| item.mode == Mode::Counted && item.slots.count() >= count)
     }
 
     /// The item that would not fit even if every frame but `kin` left.
     pub(super) fn own_deadlock(&self, asked: &Request, kin: &[FrameId]) -> Option<usize> {
         asked.items.iter().position(|item| {
-            let Ask::Counted { count, .. } = item.ask else { return false };
+            let Ask::Counted { count, view } = item.ask else { return false };
             let Some(lock) = self.locks.get(&item.key) else { return false };
             if self.base(lock, &item.key, count, kin).is_some() {
                 return false;
@@ -125,29 +181,80 @@ impl Table {
             let shares =
                 kin.iter().filter_map(|frame| self.frames.get(frame)?.shares.get(&item.key));
             let own: u64 = shares.map(|share| share.slots).sum();
-            let capacity = self.view_of(&item.key, &item.ask).map_or(0, View::capacity);
+            let capacity = self.view_of(&item.key, view).map_or(0, View::capacity);
             own > 0 && own.saturating_add(count) > capacity
         })
+    }
+
+    /// The waiters that bar a request, own blockers not looked at.
+    pub(super) fn barring(
+        &self,
+        asked: &Request,
+        kin: &[FrameId],
+        rank: Rank,
+    ) -> BTreeSet<RequestId> {
+        let items = asked.items.iter().enumerate();
+        items.flat_map(|(item, _)| self.barring_item(asked, item, kin, rank)).collect()
+    }
+
+    /// The waiters that bar one item of a request.
+    pub(super) fn barring_item(
+        &self,
+        asked: &Request,
+        item: usize,
+        kin: &[FrameId],
+        rank: Rank,
+    ) -> Vec<RequestId> {
+        let Some(item) = asked.items.get(item) else { return Vec::new() };
+        let (key, mode) = (&item.key, item.ask.mode());
+        let mut ahead: BTreeSet<Rank> = BTreeSet::new();
+        if let Ask::Counted { count, view } = item.ask
+            && let Some(lock) = self.locks.get(key)
+        {
+            if self.base(lock, key, count, kin).is_some() {
+                return Vec::new();
+            }
+            let capacity = self.view_of(key, view).map_or(0, View::capacity);
+            ahead.extend(lock.ahead(capacity, rank, self.rules));
+        }
+        if !self.covers(key, mode, kin) {
+            ahead.extend(self.tree.waiting(key, mode, Bound::Unbounded, Bound::Excluded(rank)));
+        }
+        ahead.into_iter().map(|rank| queue::request_at(self.rules, rank.place)).collect()
     }
 }
 
 impl Lock {
-    /// Whether a waiter goes before a request of this class and rank, own blockers not looked at.
+    /// Whether a waiter for slots of this lock goes before a request of this rank, own blockers
+    /// not looked at.
     ///
     /// A waiter that does not fit its own view lets a larger view pass that fits; one that fits,
     /// or whose view is as large, does not. Barriers let nobody pass.
-    pub(super) fn bars(&self, capacity: u64, rank: Rank, barrier: Option<RequestId>) -> bool {
-        match (self.queue.barriers().next(), barrier) {
-            (Some((first, _)), Some(own)) => return first < own,
-            (Some(_), None) => return true,
-            (None, Some(_)) => return false,
-            (None, None) => {}
+    pub(super) fn bars(&self, capacity: u64, rank: Rank) -> bool {
+        let first = self.queue.barriers().next();
+        match (first, rank.tier) {
+            (Some((first, _)), Tier::Barrier) => return first.0 < rank.place,
+            (Some(_), Tier::Ordinary) => return true,
+            (None, Tier::Barrier) => return false,
+            (None, Tier::Ordinary) => {}
         }
         self.queue.firsts().any(|(class, first)| first < rank && self.holds_back(class, capacity))
     }
 
+    /// The waiters that do.
+    fn ahead(&self, capacity: u64, rank: Rank, rules: super::Rules) -> Vec<Rank> {
+        let barriers = self.queue.barriers().map(|(id, _)| Rank::barrier(queue::place(rules, id)));
+        let mut ahead: Vec<Rank> = barriers.filter(|other| *other < rank).collect();
+        if rank.tier == Tier::Ordinary {
+            let others = self.queue.ranks().into_iter().filter(|(other, _)| *other < rank);
+            let others = others.filter(|(_, class)| self.holds_back(*class, capacity));
+            ahead.extend(others.map(|(rank, _)| rank));
+        }
+        ahead
+    }
+
     /// Whether a waiter of `class` that is ahead of a request with a view of `capacity` bars it.
-    pub(super) fn holds_back(&self, class: Class, capacity: u64) -> bool {
+    fn holds_back(&self, class: Class, capacity: u64) -> bool {
         self.fits(class) || self.capacity(class) >= capacity
     }
 }

@@ -1,11 +1,12 @@
 //! Applying entries: what each asks of the table.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::admit::Verdict;
-use super::queue;
+use super::queue::{self, Rank};
+use super::table::Session;
 use super::{
-    Ask, Change, Diverged, Entry, FrameId, Granted, Key, Outcome, Refusal, Release, Request,
+    Ask, Change, Diverged, Entry, FrameId, Granted, Key, Mode, Outcome, Refusal, Release, Request,
     RequestId, Revision, Table, Token, View, Wait, Withdrawal,
 };
 
@@ -13,8 +14,10 @@ use super::{
 pub(super) struct Turn<'a> {
     pub(super) entry: &'a Entry,
     pub(super) outcomes: &'a mut Vec<Outcome>,
-    /// Keys whose waiters may now be granted.
-    pub(super) dirty: BTreeSet<Key>,
+    /// Keys at which something ended, and whether a write was among it.
+    pub(super) dirty: BTreeMap<Key, bool>,
+    /// Waiters that may now be granted, whatever happened at their keys.
+    pub(super) retry: BTreeSet<RequestId>,
     /// All keys that were dirty in this turn.
     pub(super) seen: BTreeSet<Key>,
     /// Frames of which something ended.
@@ -23,14 +26,46 @@ pub(super) struct Turn<'a> {
     pub(super) grown: BTreeSet<FrameId>,
     /// Whether somebody may wait for a session that it did not wait for before.
     pub(super) edges: bool,
-    /// Whether this is a thought: nothing of it is counted, and own blockers are not looked for.
-    pub(super) analysis: bool,
+    /// Waiters that may be in a deadlock.
+    pub(super) suspects: BTreeSet<RequestId>,
+    thought: Option<Thought>,
+}
+
+/// What is thought only: nothing of it is counted, and no deadlock is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Thought {
+    /// Nobody passes own blockers.
+    Plain,
+    /// Own blockers are passed as in reality.
+    PastOwn,
 }
 
 impl<'a> Turn<'a> {
-    pub(super) fn new(entry: &'a Entry, outcomes: &'a mut Vec<Outcome>, analysis: bool) -> Self {
-        let (dirty, seen, touched, grown) = Default::default();
-        Self { entry, outcomes, dirty, seen, touched, grown, edges: false, analysis }
+    pub(super) fn new(
+        entry: &'a Entry,
+        outcomes: &'a mut Vec<Outcome>,
+        thought: Option<Thought>,
+    ) -> Self {
+        let (dirty, retry, seen, touched, grown, suspects) = Default::default();
+        let edges = false;
+        Self { entry, outcomes, dirty, retry, seen, touched, grown, edges, suspects, thought }
+    }
+
+    pub(super) fn is_thought(&self) -> bool {
+        self.thought.is_some()
+    }
+
+    pub(super) fn looks_past_own(&self) -> bool {
+        self.thought != Some(Thought::Plain)
+    }
+
+    pub(super) fn looks_for_deadlocks(&self) -> bool {
+        self.thought.is_none()
+    }
+
+    /// Something of a mode ended at a key.
+    fn soil(&mut self, key: &Key, mode: Mode) {
+        *self.dirty.entry(key.clone()).or_default() |= mode == Mode::Write;
     }
 }
 
@@ -43,7 +78,7 @@ impl Table {
         assert_eq!(revision.0, self.revision.0 + 1, "the log has a gap");
         self.revision = revision;
         self.mark(entry);
-        let mut turn = Turn::new(entry, outcomes, false);
+        let mut turn = Turn::new(entry, outcomes, None);
         match &entry.change {
             Change::Request(request) => self.ask(&mut turn, request),
             Change::Withdraw { request, why } => self.withdraw(&mut turn, *request, *why),
@@ -51,13 +86,18 @@ impl Table {
             Change::End { frame } => self.end(&mut turn, *frame),
             Change::Suspend { request } => self.suspend(&mut turn, *request),
             Change::Resume { request } => {
-                self.dirty_waiter(&mut turn, *request);
+                turn.retry.insert(*request);
+                turn.suspects.insert(*request);
                 turn.grown.extend(self.waiters.get(request).map(|waiter| waiter.frame));
                 turn.edges = true;
             }
             Change::Resize { key, view } => self.resize(&mut turn, key, *view),
             Change::Policy { .. } => self.raise_barriers_everywhere(&mut turn),
-            Change::Detach { .. } => turn.edges = true,
+            Change::Detach { .. } => {
+                // Who was stopped bars again.
+                turn.suspects.extend(self.waiters.keys());
+                turn.edges = true;
+            }
             Change::Confirm { .. } | Change::Floor { .. } => {}
         }
         self.settle(&mut turn);
@@ -81,7 +121,9 @@ impl Table {
         }
         self.revision = revision;
         self.mark(entry);
-        outcomes.iter().try_for_each(|outcome| self.enact(entry, outcome)).map_err(diverged)
+        let enacted = outcomes.iter().try_for_each(|outcome| self.enact(entry, outcome));
+        self.ripe.clear();
+        enacted.map_err(diverged)
     }
 
     /// Records a decision and carries it out.
@@ -91,11 +133,16 @@ impl Table {
                 self.dirty_waiter(turn, *request);
             }
             Outcome::Barrier { request } => {
-                self.dirty_waiter(turn, *request);
+                turn.retry.insert(*request);
+                turn.suspects.insert(*request);
                 turn.edges = true;
             }
-            Outcome::Released { keys, frame, .. } => {
-                turn.dirty.extend(keys.iter().cloned());
+            Outcome::Granted(granted) => self.dirty_waiter(turn, granted.request),
+            Outcome::Released { token, keys, frame, .. } => {
+                let items = self.holds.get(token).into_iter().flat_map(|hold| &hold.items);
+                for item in items.filter(|item| keys.contains(&item.key)) {
+                    turn.soil(&item.key, item.mode);
+                }
                 turn.touched.insert(*frame);
                 turn.edges |= self.entangled.contains(&self.session(*frame));
             }
@@ -108,10 +155,15 @@ impl Table {
         match &outcome {
             Outcome::Granted(granted) => self.after_grant(turn, granted),
             Outcome::Queued { request, frame } => {
-                let entangled = self.entangled.contains(&self.session(*frame));
-                turn.edges |= entangled || self.goes_before_others(*request);
+                let session = self.sessions.get(&self.session(*frame));
+                let closes = session.is_some_and(Session::can_close_a_cycle);
+                turn.edges |= closes || self.goes_before_others(*request);
+                turn.suspects.insert(*request);
             }
-            Outcome::Requeued { request, .. } => self.dirty_waiter(turn, *request),
+            Outcome::Requeued { request, .. } => {
+                self.dirty_waiter(turn, *request);
+                turn.suspects.insert(*request);
+            }
             Outcome::Resized { .. } => turn.edges = true,
             _ => {}
         }
@@ -120,17 +172,24 @@ impl Table {
 
     fn after_grant(&mut self, turn: &mut Turn<'_>, granted: &Granted) {
         if let Some(hold) = self.holds.get(&granted.token) {
-            turn.dirty.extend(hold.items.iter().map(|item| item.key.clone()));
+            // Slots that are taken can let a larger view pass one that does not fit any more.
+            for item in hold.items.iter().filter(|item| item.mode == Mode::Counted) {
+                turn.soil(&item.key, item.mode);
+            }
         }
         turn.touched.insert(granted.frame);
         turn.grown.insert(granted.frame);
-        turn.edges |= self.entangled.contains(&self.session(granted.frame));
+        let session = self.session(granted.frame);
+        turn.edges |= self.entangled.contains(&session);
+        turn.suspects.extend(self.waiters_of_session(session));
     }
 
     /// The keys of a waiter may now admit others, or itself.
     fn dirty_waiter(&self, turn: &mut Turn<'_>, request: RequestId) {
         if let Some(waiter) = self.waiters.get(&request) {
-            turn.dirty.extend(waiter.request.items.iter().map(|item| item.key.clone()));
+            for item in &waiter.request.items {
+                turn.soil(&item.key, item.ask.mode());
+            }
             turn.touched.insert(waiter.frame);
             turn.edges = true;
         }
@@ -140,7 +199,9 @@ impl Table {
     fn goes_before_others(&self, request: RequestId) -> bool {
         let Some(waiter) = self.waiters.get(&request) else { return false };
         let rank = self.rank(waiter);
-        self.classes(&waiter.request).any(|(_, lock, _)| lock.queue.has_behind(rank))
+        let slots = self.classes(&waiter.request).any(|(_, lock, _)| lock.queue.has_behind(rank));
+        let mut items = waiter.request.items.iter();
+        slots || items.any(|item| self.tree.has_behind(&item.key, item.ask.mode(), rank))
     }
 
     fn ask(&mut self, turn: &mut Turn<'_>, asked: &Request) {
@@ -150,14 +211,11 @@ impl Table {
         }
         let frame = self.frame_of(asked.host, &asked.owner).unwrap_or(FrameId(self.revision.0));
         let kin = self.kin(frame, asked.parent);
-        let rank = queue::Rank {
-            priority: std::cmp::Reverse(asked.priority),
-            place: queue::place(self.rules, request),
-        };
-        let verdict = match self.verdict(asked, &kin, rank, None) {
-            Verdict::Barred(item) => self
-                .verdict_past_own(asked, &kin, frame, rank, None)
-                .unwrap_or(Verdict::Barred(item)),
+        let rank = Rank::ordinary(asked.priority, queue::place(self.rules, request));
+        let verdict = match self.verdict(asked, &kin, rank) {
+            Verdict::Barred(item) => {
+                self.verdict_past_own(asked, &kin, frame, rank).unwrap_or(Verdict::Barred(item))
+            }
             verdict => verdict,
         };
         match verdict {
@@ -200,9 +258,7 @@ impl Table {
     }
 
     fn fault_of_item(&self, item: usize, key: &Key, ask: &Ask) -> Option<Refusal> {
-        let Ask::Counted { count, view: stated } = ask else {
-            return Some(Refusal::Unsupported { item });
-        };
+        let Ask::Counted { count, view: stated } = ask else { return None };
         if *count == 0 || matches!(stated, Some(View::Canal { per: 0, .. })) {
             return Some(Refusal::Invalid { item });
         }
@@ -214,7 +270,7 @@ impl Table {
             }
             _ => {}
         }
-        let Some(view) = self.view_of(key, ask) else {
+        let Some(view) = self.view_of(key, *stated) else {
             return in_force.map(|in_use| Refusal::Kind { item, in_use });
         };
         if let Some(View::Slots { slots }) = stated
@@ -289,7 +345,7 @@ impl Table {
     fn suspend(&mut self, turn: &mut Turn<'_>, request: RequestId) {
         if let Some(hold) = self.hold_of(request) {
             // Of a grant that was not told yet nothing can have been given back.
-            if hold.items.len() == hold.asked.items.len() {
+            if hold.items.len() == hold.asked.items.len() && !hold.orphaned {
                 let token = hold.token;
                 self.decide(turn, Outcome::Requeued { request, token });
             }
@@ -307,11 +363,17 @@ impl Table {
             }
             _ => Outcome::Resized { before: lock.and_then(|lock| lock.stored) },
         };
-        turn.dirty.insert(key.clone());
+        for request in self.served(key) {
+            // Who is parked by it lets others pass.
+            self.dirty_waiter(turn, request);
+        }
+        turn.soil(key, Mode::Counted);
         self.decide(turn, outcome);
         for request in self.served(key) {
             // Whoever is parked now lets others pass, at its other keys too.
             self.dirty_waiter(turn, request);
+            turn.retry.insert(request);
+            turn.suspects.insert(request);
             turn.grown.extend(self.waiters.get(&request).map(|waiter| waiter.frame));
         }
     }

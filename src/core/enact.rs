@@ -4,10 +4,15 @@
 //! carried out by [`Table::enact`], and a table that is rebuilt from a log carries out the recorded
 //! outcomes and decides nothing.
 
+use std::collections::BTreeSet;
+use std::ops::Bound;
+
+use super::lane::Place;
 use super::lock::Lock;
+use super::queue::Rank;
 use super::table::{Frame, class};
 use super::{
-    Ask, Change, Entry, FrameId, FrameState, Granted, HeldItem, HoldState, Key, Outcome, Request,
+    Change, Entry, FrameId, FrameState, Granted, HeldItem, HoldState, Key, Mode, Outcome, Request,
     RequestId, Slots, Token, View, WaiterState, WaiterStatus,
 };
 use super::{Table, queue};
@@ -40,9 +45,7 @@ impl Table {
     fn queue_up(&mut self, entry: &Entry, id: RequestId, frame: FrameId) -> Result<(), Misfit> {
         let asked = self.asked(entry, id)?;
         self.open_frame(frame, asked)?;
-        for item in &asked.items {
-            self.locks.entry(item.key.clone()).or_default().use_by(&item.ask);
-        }
+        self.use_locks(asked);
         self.add_waiter(WaiterState {
             id,
             request: asked.clone(),
@@ -51,7 +54,15 @@ impl Table {
             status: WaiterStatus::Active,
             barrier: false,
             overtaken: vec![0; asked.items.len()],
+            passed: 0,
         })
+    }
+
+    /// Notes the use of a lock for each counted item of a request.
+    pub(super) fn use_locks(&mut self, asked: &Request) {
+        for item in asked.items.iter().filter(|item| item.ask.mode() == Mode::Counted) {
+            self.locks.entry(item.key.clone()).or_default().use_by(&item.ask);
+        }
     }
 
     /// Takes in a waiter whose locks and frame are there already.
@@ -75,14 +86,17 @@ impl Table {
             frame.waiters.remove(&id);
         }
         self.note(waiter.frame, 0, -1);
+        self.ripe.remove(&id);
         for item in &waiter.request.items {
-            self.unuse(&item.key);
+            self.unuse(&item.key, item.ask.mode());
         }
         Ok(waiter)
     }
 
-    fn unuse(&mut self, key: &Key) {
-        if let Some(lock) = self.locks.get_mut(key) {
+    fn unuse(&mut self, key: &Key, mode: Mode) {
+        if mode == Mode::Counted
+            && let Some(lock) = self.locks.get_mut(key)
+        {
             lock.unuse();
             if lock.is_idle() {
                 self.locks.remove(key);
@@ -103,9 +117,7 @@ impl Table {
             return Err(format!("request {id} has {} items", asked.items.len()));
         }
         self.open_frame(granted.frame, &asked)?;
-        for item in &asked.items {
-            self.locks.entry(item.key.clone()).or_default().use_by(&item.ask);
-        }
+        self.use_locks(&asked);
         if self.waiters.contains_key(&id) {
             self.remove_waiter(id)?;
         }
@@ -121,7 +133,7 @@ impl Table {
         self.next_token = Token(granted.token.0 + 1);
         self.take_slots(granted.token, &items)?;
         if !granted.past_own {
-            self.count_overtaken(id, &items);
+            self.count_overtaken(id, asked.priority, &items);
         }
         self.add_hold(HoldState {
             token: granted.token,
@@ -139,9 +151,12 @@ impl Table {
     /// Takes the slots of a hold; its locks have their uses already.
     pub(super) fn take_slots(&mut self, token: Token, items: &[HeldItem]) -> Result<(), Misfit> {
         for item in items {
+            self.tree.hold(&item.key, item.mode, token);
+            if item.mode != Mode::Counted {
+                continue;
+            }
             let lock =
                 self.locks.get_mut(&item.key).ok_or_else(|| format!("no lock {}", item.key))?;
-            lock.holds.insert(token);
             if item.shared {
                 lock.sharers.insert(token);
             } else if lock.free.take(&item.slots) {
@@ -162,6 +177,7 @@ impl Table {
             let share = owner.shares.entry(item.key.clone()).or_default();
             share.tokens.insert(token);
             share.slots += if item.shared { 0 } else { item.slots.count() };
+            *share.items_of(item.mode) += 1;
         }
         self.tags.insert(hold.asked.tag, hold.request);
         self.granted.insert(hold.request, token);
@@ -170,16 +186,46 @@ impl Table {
         Ok(())
     }
 
-    fn count_overtaken(&mut self, request: RequestId, items: &[HeldItem]) {
+    fn count_overtaken(&mut self, request: RequestId, priority: i32, items: &[HeldItem]) {
         if self.rules != super::Rules::Current {
             return;
         }
         let place = queue::place(self.rules, request);
+        let mut overtaken = BTreeSet::new();
         for item in items.iter().filter(|item| !item.shared) {
-            if let Some(lock) = self.locks.get_mut(&item.key) {
+            if item.mode == Mode::Counted
+                && let Some(lock) = self.locks.get_mut(&item.key)
+            {
                 lock.queue.overtake(place);
             }
+            overtaken.extend(self.overtaken_around(&item.key, item.mode, priority, place));
         }
+        for rank in overtaken {
+            let id = queue::request_at(self.rules, rank.place);
+            let Some(waiter) = self.waiters.get_mut(&id) else { continue };
+            waiter.passed += 1;
+            if waiter.passed >= self.bypass_max {
+                self.ripe.insert(id);
+            }
+        }
+    }
+
+    /// Those who came earlier and compete by reads and writes, but have a lower priority: nobody
+    /// else is behind a request that came later.
+    fn overtaken_around(
+        &self,
+        key: &Key,
+        mode: Mode,
+        priority: i32,
+        place: Place,
+    ) -> BTreeSet<Rank> {
+        let equals = Rank::ordinary(priority, Place::MAX);
+        if self.tree.last_competing(key, mode).is_none_or(|last| last < equals) {
+            return BTreeSet::new();
+        }
+        let mut behind = self.tree.waiting(key, mode, Bound::Excluded(equals), Bound::Unbounded);
+        behind.retain(|rank| rank.place < place);
+        behind
     }
 
     fn give_back(&mut self, token: Token, keys: &[Key]) -> Result<(), Misfit> {
@@ -196,8 +242,9 @@ impl Table {
         }
         for item in gone {
             self.unshare(frame, token, &item);
+            self.tree.unhold(&item.key, item.mode, token);
             self.free_item(token, &item);
-            self.unuse(&item.key);
+            self.unuse(&item.key, item.mode);
         }
         Ok(())
     }
@@ -207,6 +254,7 @@ impl Table {
         let Some(share) = frame.shares.get_mut(&item.key) else { return };
         share.tokens.remove(&token);
         share.slots -= if item.shared { 0 } else { item.slots.count() };
+        *share.items_of(item.mode) -= 1;
         if share.tokens.is_empty() {
             frame.shares.remove(&item.key);
         }
@@ -225,15 +273,17 @@ impl Table {
     /// Frees what a hold had of a key. If other holds share its slots, the one that shares most of
     /// them (the oldest of those) takes them over, and only the rest is freed.
     fn free_item(&mut self, token: Token, item: &HeldItem) {
+        if item.mode != Mode::Counted {
+            return;
+        }
         let Some(lock) = self.locks.get_mut(&item.key) else { return };
-        lock.holds.remove(&token);
         if lock.sharers.remove(&token) {
             return;
         }
         let shares = |token: &Token| {
             let held = self.holds.get(token)?.items.iter().find(|held| held.key == item.key)?;
             let first = |slots: &Slots| slots.0.first().map(|range| range.0);
-            let same = first(&held.slots) == first(&item.slots);
+            let same = held.mode == Mode::Counted && first(&held.slots) == first(&item.slots);
             same.then(|| (held.slots.count(), std::cmp::Reverse(*token)))
         };
         let heir = lock.sharers.iter().filter_map(shares).max();
@@ -258,9 +308,7 @@ impl Table {
     fn take_back(&mut self, id: RequestId, token: Token) -> Result<(), Misfit> {
         let hold = self.holds.get(&token).ok_or_else(|| format!("no hold {token}"))?.clone();
         let keys: Vec<Key> = hold.items.iter().map(|item| item.key.clone()).collect();
-        for item in &hold.asked.items {
-            self.locks.entry(item.key.clone()).or_default().use_by(&item.ask);
-        }
+        self.use_locks(&hold.asked);
         self.give_back(token, &keys)?;
         self.add_waiter(WaiterState {
             id,
@@ -269,6 +317,7 @@ impl Table {
             status: WaiterStatus::Suspended,
             barrier: false,
             overtaken: vec![0; hold.asked.items.len()],
+            passed: 0,
             request: hold.asked,
         })
     }
@@ -438,12 +487,11 @@ impl Table {
         })
     }
 
-    /// The view that an item is measured by.
-    pub(super) fn view_of(&self, key: &Key, ask: &Ask) -> Option<View> {
-        let Ask::Counted { view, .. } = ask else { return None };
+    /// The view that a counted item of a key is measured by.
+    pub(super) fn view_of(&self, key: &Key, stated: Option<View>) -> Option<View> {
         match self.locks.get(key) {
-            Some(lock) => lock.view_for(*view),
-            None => Some(view.unwrap_or(View::Slots { slots: 1 })),
+            Some(lock) => lock.view_for(stated),
+            None => Some(stated.unwrap_or(View::Slots { slots: 1 })),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::borrow::Borrow;
 use std::fmt;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -73,6 +74,29 @@ impl Key {
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// The texts of the key's ancestors and of itself, the longest last.
+    pub(super) fn path(&self) -> impl Iterator<Item = &str> {
+        let ends = self.0.match_indices('/').map(|(at, _)| at);
+        ends.chain(std::iter::once(self.0.len())).map(|end| &self.0[..end])
+    }
+
+    /// The ancestor whose text has `length` bytes.
+    pub(super) fn ancestor(&self, length: usize) -> Self {
+        Self(self.0[..length].into())
+    }
+
+    /// The bounds of the texts of this key and of those below it; others such as `a-b` lie between
+    /// `a` and `a/b`.
+    pub(super) fn range(&self) -> (Bound<String>, Bound<String>) {
+        (Bound::Included(self.0.to_string()), self.below().1)
+    }
+
+    /// The bounds of the texts of the keys below this one, and of no others.
+    pub(super) fn below(&self) -> (Bound<String>, Bound<String>) {
+        // `0` is the character after `/`.
+        (Bound::Included(format!("{self}/")), Bound::Excluded(format!("{self}0")))
     }
 
     /// Whether this key equals `other` or is one of its ancestors: `a` covers `a`, `a/b`, `a/b/c`.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::free::FreeSlots;
 use super::queue::{Class, Queue};
-use super::{Ask, Kind, RequestId, Token, View};
+use super::{Ask, Kind, Token, View};
 
 /// What the table keeps of one key: there is one while it is in use or has a stored view.
 #[derive(Clone, Debug, Default)]
@@ -21,13 +21,9 @@ pub(super) struct Lock {
     /// Slots held.
     pub(super) held: u64,
     pub(super) free: FreeSlots,
-    /// The holds that have an item of it.
-    pub(super) holds: BTreeSet<Token>,
-    /// Those of them that share the slots of another.
+    /// The holds that share the slots of another.
     pub(super) sharers: BTreeSet<Token>,
     pub(super) queue: Queue,
-    /// Waiters that take no part, suspended or parked: not in the queue, but shown at their place.
-    pub(super) aside: BTreeSet<RequestId>,
 }
 
 impl Lock {

@@ -6,6 +6,7 @@
 
 mod admit;
 mod apply;
+mod deadlock;
 mod enact;
 mod entry;
 mod free;
@@ -14,13 +15,16 @@ mod key;
 mod lane;
 mod lock;
 mod outcome;
+mod past_own;
 mod queue;
+mod reduce;
 mod report;
 mod rules;
 mod settle;
 mod slots;
 mod snapshot;
 mod table;
+mod tree;
 mod view;
 
 pub use entry::{

@@ -18,11 +18,30 @@ pub(super) struct Class {
     pub(super) count: u64,
 }
 
-/// Where a waiter stands among the waiters of a key that are no barriers: the smallest first.
+/// Where a waiter stands among all waiters: the smallest is served first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rank {
+    pub(super) tier: Tier,
+    /// That of all barriers is the same.
     pub(super) priority: Reverse<i32>,
     pub(super) place: Place,
+}
+
+/// Barriers go before all others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Tier {
+    Barrier,
+    Ordinary,
+}
+
+impl Rank {
+    pub(super) fn ordinary(priority: i32, place: Place) -> Self {
+        Self { tier: Tier::Ordinary, priority: Reverse(priority), place }
+    }
+
+    pub(super) fn barrier(place: Place) -> Self {
+        Self { tier: Tier::Barrier, priority: Reverse(0), place }
+    }
 }
 
 /// The waiters of one key. Waiters that are set aside (suspended, parked) are not in it.
@@ -92,7 +111,7 @@ impl Queue {
     pub(super) fn firsts(&self) -> impl Iterator<Item = (Class, Rank)> + '_ {
         self.classes.iter().filter_map(|(class, lanes)| {
             let (priority, lane) = lanes.first_key_value()?;
-            Some((*class, Rank { priority: *priority, place: lane.first()? }))
+            Some((*class, Rank::ordinary(priority.0, lane.first()?)))
         })
     }
 
@@ -100,7 +119,7 @@ impl Queue {
     pub(super) fn has_behind(&self, rank: Rank) -> bool {
         let last = |lanes: &BTreeMap<Reverse<i32>, Lane>| {
             let (priority, lane) = lanes.last_key_value()?;
-            Some(Rank { priority: *priority, place: lane.places().next_back()? })
+            Some(Rank::ordinary(priority.0, lane.places().next_back()?))
         };
         self.classes.values().filter_map(last).any(|last| last > rank)
     }
@@ -111,7 +130,7 @@ impl Queue {
         let mut ranks = Vec::new();
         for (class, lanes) in &self.classes {
             for (priority, lane) in lanes {
-                let rank = |place| Rank { priority: *priority, place };
+                let rank = |place| Rank::ordinary(priority.0, place);
                 ranks.extend(lane.places().map(|place| (rank(place), *class)));
             }
         }

@@ -1,10 +1,14 @@
 //! What status and messages tell of a table.
 
+use std::collections::BTreeSet;
 use std::ops::Bound;
 
-use super::lock::Lock;
-use super::queue;
-use super::{Ask, By, Key, Kind, RequestId, Table, Token, View, WaiterState, WaiterStatus};
+use super::queue::{self, Rank};
+use super::tree::{Node, conflict};
+use super::{
+    Ask, By, FrameId, Item, Key, Kind, Mode, RequestId, Table, Token, View, WaiterState,
+    WaiterStatus,
+};
 
 /// What is known of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,47 +93,42 @@ impl Table {
     /// The keys in use or with a stored view that `prefix` covers (all without one), in order.
     /// Takes no longer than their number asks for.
     pub fn keys(&self, prefix: Option<&Key>) -> impl Iterator<Item = &Key> {
-        let all = prefix.is_none().then(|| self.locks.keys());
-        let own = prefix.and_then(|prefix| self.locks.get_key_value(prefix));
-        let below = prefix.map(|prefix| {
-            // What begins with `prefix/`: `0` is the character after `/`.
-            let (first, end) = (format!("{prefix}/"), format!("{prefix}0"));
-            let range = (Bound::Included(first.as_str()), Bound::Excluded(end.as_str()));
-            self.locks.range::<str, _>(range)
-        });
-        let covered = own.into_iter().chain(below.into_iter().flatten()).map(|(key, _)| key);
-        all.into_iter().flatten().chain(covered)
+        let covered = |key: &&Key| prefix.is_none_or(|prefix| prefix.covers(key));
+        let (from, to) = prefix.map(Key::range).unwrap_or((Bound::Unbounded, Bound::Unbounded));
+        let range = (from.as_ref().map(String::as_str), to.as_ref().map(String::as_str));
+        let locks = self.locks.range::<str, _>(range).map(|(key, _)| key);
+        let mut keys: Vec<&Key> = locks.chain(self.tree.keys(range)).filter(covered).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        keys.into_iter()
     }
 
     /// What is known of a key.
     #[must_use]
     pub fn report(&self, key: &Key) -> KeyReport {
+        let (holders, waiters) = (self.holders(key).collect(), self.served(key));
         let Some(lock) = self.locks.get(key) else {
-            let (holders, waiters) = Default::default();
             return KeyReport { kind: None, held: 0, view: None, stored: None, holders, waiters };
         };
-        let waiters = self.served(key);
         let largest = || {
-            let held = lock.holds.iter().filter_map(|token| self.hold(*token));
+            let held = self.holders(key).filter_map(|token| self.hold(token));
             let held = held.flat_map(|hold| &hold.items).filter(|item| item.key == *key);
             let asked = waiters.iter().filter_map(|id| self.waiter(*id));
             let asked = asked.flat_map(|waiter| &waiter.request.items).filter(|i| i.key == *key);
-            let asked = asked.filter_map(|item| self.view_of(key, &item.ask));
+            let asked = asked.filter_map(|item| match item.ask {
+                Ask::Counted { view, .. } => self.view_of(key, view),
+                Ask::Read | Ask::Write => None,
+            });
             held.filter_map(|item| item.view).chain(asked).max_by_key(|view| view.capacity())
         };
-        KeyReport {
-            kind: lock.kind_in_force(),
-            held: lock.held,
-            view: lock.own.or(lock.stored).or_else(largest),
-            stored: lock.stored,
-            holders: lock.holds.iter().copied().collect(),
-            waiters,
-        }
+        let view = lock.own.or(lock.stored).or_else(largest);
+        let (kind, held, stored) = (lock.kind_in_force(), lock.held, lock.stored);
+        KeyReport { kind, held, view, stored, holders, waiters }
     }
 
     /// The holds of a key, oldest first.
     pub fn holders(&self, key: &Key) -> impl Iterator<Item = Token> {
-        self.locks.get(key).into_iter().flat_map(|lock| lock.holds.iter().copied())
+        self.tree.node(key).into_iter().flat_map(|node| node.holds.iter().copied())
     }
 
     /// Slots of a key that are held by everyone.
@@ -153,26 +152,19 @@ impl Table {
     /// How many wait for a key.
     #[must_use]
     pub fn waiting_for(&self, key: &Key) -> usize {
-        self.locks.get(key).map_or(0, |lock| lock.uses - lock.holds.len())
+        self.tree.node(key).map_or(0, Node::waiting)
     }
 
     /// Everyone who waits for a key, in the order in which they are served.
     #[must_use]
     pub fn served(&self, key: &Key) -> Vec<RequestId> {
-        let Some(lock) = self.locks.get(key) else { return Vec::new() };
-        let mut aside: Vec<_> = lock.aside.iter().filter_map(|id| self.waiters.get(id)).collect();
-        aside.sort_by_key(|waiter| (!waiter.barrier, self.rank(waiter)));
-        let barriers = lock.queue.barriers().map(|(id, _)| (false, None, id));
-        let ranks = lock.queue.ranks().into_iter();
-        let ranks =
-            ranks.map(|(rank, _)| (true, Some(rank), queue::request_at(self.rules, rank.place)));
-        let aside = aside.into_iter().map(|waiter| {
-            let rank = (!waiter.barrier).then(|| self.rank(waiter));
-            (!waiter.barrier, rank, waiter.id)
-        });
-        let mut all: Vec<_> = barriers.chain(ranks).chain(aside).collect();
+        let aside = self.tree.node(key).into_iter().flat_map(|node| &node.aside);
+        let aside = aside.filter_map(|id| self.waiters.get(id)).map(|waiter| self.rank(waiter));
+        let reads = self.tree.waiting_here(key, Mode::Read);
+        let mut all: Vec<Rank> =
+            reads.chain(self.tree.waiting_here(key, Mode::Write)).chain(aside).collect();
         all.sort_unstable();
-        all.into_iter().map(|(_, _, id)| id).collect()
+        all.into_iter().map(|rank| queue::request_at(self.rules, rank.place)).collect()
     }
 
     /// A waiter's place in the queue of an item's key: 1 is the next to be served. Linear in the
@@ -187,8 +179,54 @@ impl Table {
     /// who holds in the way, or else everyone who goes first. Linear in their number.
     #[must_use]
     pub fn blockers(&self, request: RequestId) -> Vec<Blocker> {
-        let _ = request;
-        Vec::new()
+        let Some(waiter) = self.waiters.get(&request) else { return Vec::new() };
+        let kin = self.kin(waiter.frame, None);
+        let items = 0..waiter.request.items.len();
+        items.flat_map(|item| self.blockers_of(waiter, item, &kin)).collect()
+    }
+
+    fn blockers_of(&self, waiter: &WaiterState, item: usize, kin: &[FrameId]) -> Vec<Blocker> {
+        let Some(Item { key, ask }) = waiter.request.items.get(item) else { return Vec::new() };
+        let blocker = |by| Blocker { item, key: key.clone(), by };
+        let mut holds = self.conflicting_holds(key, ask.mode(), kin);
+        if let Ask::Counted { count, view } = ask
+            && let Some(lock) = self.locks.get(key)
+            && !lock.fits(lock.class_of(*count, *view))
+        {
+            holds.extend(
+                self.holders(key).filter(|token| self.is_counted_of_others(*token, key, kin)),
+            );
+        }
+        if !holds.is_empty() {
+            let by = |token: Token| Some(By::Hold(token, self.hold(token)?.frame));
+            return holds.into_iter().filter_map(by).map(blocker).collect();
+        }
+        let ahead = self.barring_item(&waiter.request, item, kin, self.rank(waiter));
+        let by = |id: RequestId| Some(By::Waiter(id, self.waiter(id)?.frame));
+        ahead.into_iter().filter_map(by).map(blocker).collect()
+    }
+
+    /// The holds of others than `kin` that conflict with an item of a key.
+    fn conflicting_holds(&self, key: &Key, mode: Mode, kin: &[FrameId]) -> BTreeSet<Token> {
+        let in_the_way = |at: &Key, token: Token| {
+            self.hold(token).is_some_and(|hold| {
+                let mut items = hold.items.iter();
+                !kin.contains(&hold.frame)
+                    && items.any(|item| item.key == *at && conflict(item.mode, mode))
+            })
+        };
+        let keys = self.tree.conflicting(key, mode);
+        keys.flat_map(|(at, holds)| holds.iter().filter(move |token| in_the_way(at, **token)))
+            .copied()
+            .collect()
+    }
+
+    fn is_counted_of_others(&self, token: Token, key: &Key, kin: &[FrameId]) -> bool {
+        self.hold(token).is_some_and(|hold| {
+            let mut items = hold.items.iter();
+            !kin.contains(&hold.frame)
+                && items.any(|item| item.key == *key && item.mode == Mode::Counted)
+        })
     }
 
     /// What keeps a waiting request from being granted.
@@ -203,35 +241,34 @@ impl Table {
             WaiterStatus::Detached => return why(0, Reason::Detached),
             WaiterStatus::Active => {}
         }
-        let items = waiter.request.items.iter().enumerate();
-        let reasons = items.filter_map(|(index, item)| {
-            let Ask::Counted { count, view } = item.ask else { return None };
-            let lock = self.locks.get(&item.key)?;
-            Some((index, self.reason(waiter, lock, count, view)?))
-        });
-        // What is parked keeps it whatever else is free; slots before order.
+        let kin = self.kin(waiter.frame, None);
+        let items = 0..waiter.request.items.len();
+        let reasons = items.filter_map(|item| Some((item, self.reason(waiter, item, &kin)?)));
+        // What is parked keeps it whatever else is free; what is held before order.
         let (index, reason) = reasons.min_by_key(|(index, reason)| (severity(*reason), *index))?;
         why(index, reason)
     }
 
-    fn reason(
-        &self,
-        waiter: &WaiterState,
-        lock: &Lock,
-        count: u64,
-        view: Option<View>,
-    ) -> Option<Reason> {
-        let class = lock.class_of(count, view);
-        let capacity = lock.capacity(class);
-        if lock.parks(class) {
-            let larger = Reason::LargerThanLock { count, capacity };
-            return Some(if capacity == 0 { Reason::Drained } else { larger });
+    fn reason(&self, waiter: &WaiterState, item: usize, kin: &[FrameId]) -> Option<Reason> {
+        let Item { key, ask } = waiter.request.items.get(item)?;
+        if let Ask::Counted { count, view } = *ask {
+            let lock = self.locks.get(key)?;
+            let class = lock.class_of(count, view);
+            let capacity = lock.capacity(class);
+            if lock.parks(class) {
+                let larger = Reason::LargerThanLock { count, capacity };
+                return Some(if capacity == 0 { Reason::Drained } else { larger });
+            }
+            if !lock.fits(class) {
+                return Some(Reason::Full { held: lock.held, capacity });
+            }
         }
-        if !lock.fits(class) {
-            return Some(Reason::Full { held: lock.held, capacity });
+        let conflicts = self.conflicting_holds(key, ask.mode(), kin);
+        if let Some(hold) = conflicts.first() {
+            return Some(Reason::Conflict { hold: *hold, holds: conflicts.len() as u64 });
         }
-        let barrier = waiter.barrier.then_some(waiter.id);
-        let first = self.ahead(lock, capacity, self.rank(waiter), barrier).next()?;
+        let ahead = self.barring_item(&waiter.request, item, kin, self.rank(waiter));
+        let first = *ahead.first()?;
         let barrier = self.waiters.get(&first).is_some_and(|first| first.barrier);
         Some(Reason::Behind { waiter: first, barrier })
     }

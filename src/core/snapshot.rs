@@ -115,6 +115,9 @@ pub struct WaiterState {
     pub barrier: bool,
     /// How often it was overtaken, for each item. Filled in by [`super::Table::snapshot`] only.
     pub overtaken: Vec<u32>,
+    /// How often it was overtaken by requests whose reads or writes conflict with its items.
+    #[serde(default)]
+    pub passed: u32,
 }
 
 /// Whether a waiter takes part.
@@ -187,9 +190,7 @@ impl Table {
             self.add_hold(hold.clone())?;
         }
         for waiter in &snapshot.waiters {
-            for item in &waiter.request.items {
-                self.locks.entry(item.key.clone()).or_default().use_by(&item.ask);
-            }
+            self.use_locks(&waiter.request);
         }
         // Before anyone queues: who is parked depends on it.
         for StoredView { key, view } in &snapshot.in_use {

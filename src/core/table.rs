@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::lock::Lock;
 use super::queue::{self, Class, Rank};
+use super::tree::Tree;
 use super::{
-    Ask, FrameId, FrameState, HoldState, HostId, Key, Owner, ProcessId, RequestId, Revision, Rules,
-    Tag, Token, WaiterState, WaiterStatus,
+    Ask, FrameId, FrameState, HoldState, HostId, Key, Mode, Owner, ProcessId, RequestId, Revision,
+    Rules, Tag, Token, WaiterState, WaiterStatus,
 };
 
 /// How often a waiter may be overtaken where no policy says otherwise.
@@ -26,6 +27,9 @@ pub struct Table {
     pub(super) granted: BTreeMap<RequestId, Token>,
     pub(super) waiters: BTreeMap<RequestId, WaiterState>,
     pub(super) tags: BTreeMap<Tag, RequestId>,
+    pub(super) tree: Tree,
+    /// Waiters that were overtaken often enough by reads and writes, until they are made barriers.
+    pub(super) ripe: BTreeSet<RequestId>,
     pub(super) sessions: BTreeMap<FrameId, Session>,
     /// Sessions that hold something and wait for something: the only ones that others can wait
     /// for while they wait themselves.
@@ -51,6 +55,10 @@ pub(super) struct Share {
     pub(super) tokens: BTreeSet<Token>,
     /// How many slots they have, those not counted that they share with another hold.
     pub(super) slots: u64,
+    /// How many of their items of it read or count.
+    pub(super) reads: usize,
+    /// How many of their items of it write.
+    pub(super) writes: usize,
 }
 
 /// What the frames under one outermost frame have together.
@@ -87,6 +95,8 @@ impl Table {
             granted: BTreeMap::new(),
             waiters: BTreeMap::new(),
             tags: BTreeMap::new(),
+            tree: Tree::default(),
+            ripe: BTreeSet::new(),
             sessions: BTreeMap::new(),
             entangled: BTreeSet::new(),
         }
@@ -204,11 +214,13 @@ impl Table {
         std::iter::successors(first, |frame| self.frames.get(&frame.state.parent?))
     }
 
-    /// The rank of a waiter among those that are no barriers.
+    /// The rank of a waiter.
     pub(super) fn rank(&self, waiter: &WaiterState) -> Rank {
-        Rank {
-            priority: std::cmp::Reverse(waiter.request.priority),
-            place: queue::place(self.rules, waiter.id),
+        let place = queue::place(self.rules, waiter.id);
+        if waiter.barrier {
+            Rank::barrier(place)
+        } else {
+            Rank::ordinary(waiter.request.priority, place)
         }
     }
 
@@ -228,12 +240,15 @@ impl Table {
         let Some(waiter) = self.waiters.get(&request) else { return };
         let (rank, aside) = (self.rank(waiter), self.is_aside(waiter));
         for (index, item) in waiter.request.items.iter().enumerate() {
+            if aside {
+                self.tree.set_aside(&item.key, request);
+                continue;
+            }
+            self.tree.wait(&item.key, item.ask.mode(), rank);
             let Some((lock, class)) = lock_and_class(&mut self.locks, &item.key, &item.ask) else {
                 continue;
             };
-            if aside {
-                lock.aside.insert(request);
-            } else if waiter.barrier {
+            if waiter.barrier {
                 lock.queue.insert_barrier(request, class);
             } else {
                 let overtaken = waiter.overtaken.get(index).copied().unwrap_or(0);
@@ -247,12 +262,15 @@ impl Table {
         let Some(waiter) = self.waiters.get(&request) else { return };
         let (rank, aside) = (self.rank(waiter), self.is_aside(waiter));
         for item in &waiter.request.items {
+            if aside {
+                self.tree.take_in(&item.key, request);
+                continue;
+            }
+            self.tree.unwait(&item.key, item.ask.mode(), rank);
             let Some((lock, class)) = lock_and_class(&mut self.locks, &item.key, &item.ask) else {
                 continue;
             };
-            if aside {
-                lock.aside.remove(&request);
-            } else if waiter.barrier {
+            if waiter.barrier {
                 lock.queue.remove_barrier(request);
             } else {
                 lock.queue.remove(class, rank);
@@ -304,4 +322,11 @@ fn lock_and_class<'a>(
     let lock = locks.get_mut(key)?;
     let class = class(lock, ask)?;
     Some((lock, class))
+}
+
+impl Share {
+    /// How many items it has of a mode; counted ones read.
+    pub(super) fn items_of(&mut self, mode: Mode) -> &mut usize {
+        if mode == Mode::Write { &mut self.writes } else { &mut self.reads }
+    }
 }

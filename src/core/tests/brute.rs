@@ -61,22 +61,40 @@ fn session(state: &Snapshot, asker: &Asker<'_>) -> FrameId {
 }
 
 fn shares(state: &Snapshot, asker: &Asker<'_>, item: &Item) -> bool {
-    let (count, stated) = counted(item);
+    let Ask::Counted { count, view: stated } = item.ask else { return false };
     let kin = kin(state, asker);
     view_of(state, &item.key, stated).kind() == Kind::Slots
         && state.holds.iter().filter(|hold| kin.contains(&hold.frame)).any(|hold| {
             hold.items.iter().any(|held| {
                 held.key == item.key
+                    && held.mode == Mode::Counted
                     && held.view.map(View::kind) == Some(Kind::Slots)
                     && held.slots.count() >= count
             })
         })
 }
 
+fn comparable(one: &Key, other: &Key) -> bool {
+    one.covers(other) || other.covers(one)
+}
+
+fn conflict(key: &Key, mode: Mode, other: &Key, other_mode: Mode) -> bool {
+    comparable(key, other) && (mode == Mode::Write || other_mode == Mode::Write)
+}
+
+/// Whether a hold of the asker's own keeps everybody waiting who competes with an item.
+fn covers(state: &Snapshot, asker: &Asker<'_>, item: &Item) -> bool {
+    let kin = kin(state, asker);
+    let own = state.holds.iter().filter(|hold| kin.contains(&hold.frame));
+    own.flat_map(|hold| &hold.items).any(|held| {
+        held.key.covers(&item.key) && (held.mode == Mode::Write || item.ask.mode() != Mode::Write)
+    })
+}
+
 fn own_deadlock(state: &Snapshot, asker: &Asker<'_>) -> bool {
     let kin = kin(state, asker);
     asker.asked.items.iter().any(|item| {
-        let (count, stated) = counted(item);
+        let Ask::Counted { count, view: stated } = item.ask else { return false };
         let holds = state.holds.iter().filter(|hold| kin.contains(&hold.frame));
         let items = holds.flat_map(|hold| &hold.items);
         let own: u64 = items
@@ -90,14 +108,18 @@ fn own_deadlock(state: &Snapshot, asker: &Asker<'_>) -> bool {
 
 fn parked(state: &Snapshot, waiter: &WaiterState) -> bool {
     waiter.request.items.iter().any(|item| {
-        let (count, stated) = counted(item);
+        let Ask::Counted { count, view: stated } = item.ask else { return false };
         let follows = !matches!(stated, Some(View::Canal { .. }));
         follows && count > view_of(state, &item.key, stated).capacity()
     })
 }
 
+fn takes_part(state: &Snapshot, waiter: &WaiterState) -> bool {
+    waiter.status != WaiterStatus::Suspended && !parked(state, waiter)
+}
+
 fn fits(state: &Snapshot, item: &Item) -> bool {
-    let (count, stated) = counted(item);
+    let Ask::Counted { count, view: stated } = item.ask else { return true };
     held(state, &item.key).saturating_add(count) <= view_of(state, &item.key, stated).capacity()
 }
 
@@ -112,23 +134,48 @@ fn ahead(waiter: &WaiterState, asker: &Asker<'_>) -> bool {
 
 /// Whether a waiter bars a request, own blockers not looked at.
 fn bars(state: &Snapshot, waiter: &WaiterState, asker: &Asker<'_>) -> bool {
-    let takes_part = waiter.status != WaiterStatus::Suspended && !parked(state, waiter);
-    if !takes_part || waiter.id == asker.id || !ahead(waiter, asker) {
+    if !takes_part(state, waiter) || waiter.id == asker.id || !ahead(waiter, asker) {
         return false;
     }
     asker.asked.items.iter().any(|item| {
-        let competing = waiter.request.items.iter().find(|other| other.key == item.key);
-        competing.is_some_and(|other| {
-            let capacity = |item: &Item| view_of(state, &item.key, counted(item).1).capacity();
-            let excepted =
-                !waiter.barrier && !fits(state, other) && capacity(item) > capacity(other);
-            !excepted && !shares(state, asker, item)
+        waiter.request.items.iter().any(|other| {
+            let slots = bars_for_slots(state, waiter, asker, item, other);
+            let (mode, other_mode) = (item.ask.mode(), other.ask.mode());
+            let by_mode = conflict(&item.key, mode, &other.key, other_mode);
+            slots || by_mode && !covers(state, asker, item) && !shares(state, asker, item)
         })
     })
 }
 
+fn bars_for_slots(
+    state: &Snapshot,
+    waiter: &WaiterState,
+    asker: &Asker<'_>,
+    item: &Item,
+    other: &Item,
+) -> bool {
+    let both = item.ask.mode() == Mode::Counted && other.ask.mode() == Mode::Counted;
+    if !both || item.key != other.key || shares(state, asker, item) {
+        return false;
+    }
+    let capacity = |item: &Item| view_of(state, &item.key, counted(item).1).capacity();
+    let excepted = !waiter.barrier && !fits(state, other) && capacity(item) > capacity(other);
+    !excepted
+}
+
+/// Whether nobody else holds what conflicts.
+fn is_unheld(state: &Snapshot, asker: &Asker<'_>, item: &Item) -> bool {
+    let kin = kin(state, asker);
+    let others = state.holds.iter().filter(|hold| !kin.contains(&hold.frame));
+    !others
+        .flat_map(|hold| &hold.items)
+        .any(|held| conflict(&held.key, held.mode, &item.key, item.ask.mode()))
+}
+
 fn free(state: &Snapshot, asker: &Asker<'_>) -> bool {
-    asker.asked.items.iter().all(|item| shares(state, asker, item) || fits(state, item))
+    asker.asked.items.iter().all(|item| {
+        is_unheld(state, asker, item) && (shares(state, asker, item) || fits(state, item))
+    })
 }
 
 /// Whether a request can be granted, and if so, whether only by passing own blockers.
@@ -155,24 +202,47 @@ fn root(state: &Snapshot, frame: FrameId) -> FrameId {
     std::iter::successors(Some(frame), |id| parent(*id)).last().unwrap()
 }
 
-/// Lets every session end that can without `frozen` moving, and says who still waits.
+/// Lets everything end that can without the session `frozen` moving, and says who still waits.
 fn stuck_without(state: &Snapshot, frozen: FrameId) -> BTreeSet<RequestId> {
+    remainder(state, Some(frozen), Thought::Kept)
+}
+
+/// What becomes of a request that is granted in thought while its frame has others that wait.
+#[derive(Clone, Copy, PartialEq)]
+enum Thought {
+    /// It is held.
+    Kept,
+    /// It is forgotten: only deadlocks among what is held already are found. Those that further
+    /// grants will make are found when they are made, if not earlier.
+    Forgotten,
+}
+
+/// Who waits in vain.
+fn deadlocked(state: &Snapshot, granted: Thought) -> BTreeSet<RequestId> {
+    let left = remainder(state, None, granted);
+    let takes_part = |id: &RequestId| {
+        state.waiters.iter().any(|waiter| waiter.id == *id && takes_part(state, waiter))
+    };
+    left.into_iter().filter(takes_part).collect()
+}
+
+fn remainder(state: &Snapshot, frozen: Option<FrameId>, granted: Thought) -> BTreeSet<RequestId> {
     let mut state = state.clone();
     for waiter in &mut state.waiters {
-        waiter.status = WaiterStatus::Active;
+        if waiter.status == WaiterStatus::Detached {
+            waiter.status = WaiterStatus::Active;
+        }
     }
     loop {
         let before = (state.holds.len(), state.waiters.len());
-        while admit_one(&mut state, frozen) {}
+        while admit_one(&mut state, frozen, granted) {}
         let still = state.clone();
-        let waits = |root_id: FrameId| {
-            let mut waiters = still.waiters.iter().filter(|waiter| !parked(&still, waiter));
-            waiters.any(|waiter| root(&still, waiter.frame) == root_id)
-        };
-        state.holds.retain(|hold| {
-            let root = root(&still, hold.frame);
-            root == frozen || waits(root)
-        });
+        let waiting = still.waiters.iter().filter(|waiter| takes_part(&still, waiter));
+        let stuck: BTreeSet<FrameId> =
+            waiting.flat_map(|waiter| kin(&still, &Asker::waiting(waiter))).collect();
+        state
+            .holds
+            .retain(|hold| Some(root(&still, hold.frame)) == frozen || stuck.contains(&hold.frame));
         if before == (state.holds.len(), state.waiters.len()) {
             return state.waiters.iter().map(|waiter| waiter.id).collect();
         }
@@ -180,9 +250,10 @@ fn stuck_without(state: &Snapshot, frozen: FrameId) -> BTreeSet<RequestId> {
 }
 
 /// Grants to one waiter that can be granted, or refuses one that waits for itself.
-fn admit_one(state: &mut Snapshot, frozen: FrameId) -> bool {
-    let moves =
-        |waiter: &&WaiterState| !parked(state, waiter) && root(state, waiter.frame) != frozen;
+fn admit_one(state: &mut Snapshot, frozen: Option<FrameId>, granted: Thought) -> bool {
+    let moves = |waiter: &&WaiterState| {
+        takes_part(state, waiter) && Some(root(state, waiter.frame)) != frozen
+    };
     let hopeless = state
         .waiters
         .iter()
@@ -193,12 +264,23 @@ fn admit_one(state: &mut Snapshot, frozen: FrameId) -> bool {
         state.waiters.retain(|waiter| waiter.id != hopeless);
         return true;
     }
-    let next = state.waiters.iter().filter(moves).find(|waiter| {
+    // Own blockers are passed where all may move, and not in asking who is one.
+    let verdict = |waiter: &WaiterState| {
         let asker = Asker::waiting(waiter);
-        free(state, &asker) && !state.waiters.iter().any(|other| bars(state, other, &asker))
-    });
-    let Some(next) = next.map(|waiter| waiter.id) else { return false };
+        if frozen.is_none() {
+            return admissible(state, &asker);
+        }
+        let barred = state.waiters.iter().any(|other| bars(state, other, &asker));
+        (free(state, &asker) && !barred).then_some(false)
+    };
+    let place = |waiter: &WaiterState| (!waiter.barrier, -waiter.request.priority, waiter.id);
+    let all = state.waiters.iter().filter(moves);
+    let free = all.filter_map(|waiter| Some((verdict(waiter)?, place(waiter), waiter.id)));
+    let Some((_, _, next)) = free.min() else { return false };
     pretend_grant(state, next);
+    if granted == Thought::Forgotten {
+        state.holds.pop();
+    }
     true
 }
 
@@ -207,10 +289,13 @@ fn pretend_grant(state: &mut Snapshot, request: RequestId) {
     let waiter = state.waiters.remove(at);
     let asker = Asker::waiting(&waiter);
     let items = waiter.request.items.iter().map(|item| {
-        let (count, stated) = counted(item);
+        let (mode, key) = (item.ask.mode(), item.key.clone());
+        let Ask::Counted { count, view: stated } = item.ask else {
+            return HeldItem { key, mode, slots: Slots::default(), shared: false, view: None };
+        };
         let slots = Slots(vec![SlotRange(0, count - 1)]);
         let view = view_of(state, &item.key, stated);
-        let (key, shared, mode) = (item.key.clone(), shares(state, &asker, item), item.ask.mode());
+        let shared = shares(state, &asker, item);
         HeldItem { key, mode, slots, shared, view: Some(view) }
     });
     let items = items.collect();
@@ -278,6 +363,9 @@ fn check_outcome(table: &Table, entry: &Entry, outcome: &Outcome) {
                 brief(&state)
             );
         }
+        Outcome::Refused { request, why: Refusal::Deadlock { cycle } } => {
+            check_victim(&state, *request, cycle);
+        }
         Outcome::Refused { request, why: Refusal::OwnDeadlock { .. } } => {
             let asker = match waiting(*request) {
                 Some(waiter) => Asker::waiting(waiter),
@@ -293,7 +381,57 @@ fn check_outcome(table: &Table, entry: &Entry, outcome: &Outcome) {
     }
 }
 
+/// A victim waits in vain, and its refusal lets another go unless nobody's does.
+fn check_victim(state: &Snapshot, victim: RequestId, cycle: &[CycleStep]) {
+    let stuck = deadlocked(state, Thought::Kept);
+    assert!(stuck.contains(&victim), "{victim} is in no deadlock: {}", brief(state));
+    assert_eq!(cycle[0].request, victim, "{}", brief(state));
+    let session = |frame| root(state, frame);
+    for (step, next) in cycle.iter().zip(cycle.iter().skip(1).chain(&cycle[..1])) {
+        assert_eq!(session(step.by.frame()), session(next.frame), "{cycle:?} {}", brief(state));
+    }
+    let helps = |id: RequestId| {
+        let mut without = state.clone();
+        without.waiters.retain(|waiter| waiter.id != id);
+        deadlocked(&without, Thought::Kept).len() + 1 < stuck.len()
+    };
+    if !helps(victim) {
+        let other = stuck.iter().find(|id| helps(**id) && is_on_a_cycle(state, **id));
+        assert_eq!(other, None, "{victim} helps nobody: {}", brief(state));
+    }
+}
+
+/// Whether a request waits, through others, for its own frame or one that encloses it.
+fn is_on_a_cycle(state: &Snapshot, id: RequestId) -> bool {
+    let table = Table::restore(state, Rules::Current).unwrap();
+    let line = |frame: FrameId| {
+        let parent = |id: FrameId| state.frames.iter().find(|frame| frame.id == id)?.parent;
+        std::iter::successors(Some(frame), move |id| parent(*id)).collect::<Vec<_>>()
+    };
+    let waits_for = |waiter: &WaiterState| {
+        let blockers = table.blockers(waiter.id).into_iter().map(|blocker| blocker.by.frame());
+        blockers.filter(|frame| *frame != waiter.frame).collect::<Vec<_>>()
+    };
+    let start = state.waiters.iter().find(|waiter| waiter.id == id).unwrap();
+    let (mut next, mut seen) = (waits_for(start), BTreeSet::new());
+    while let Some(at) = next.pop() {
+        if line(start.frame).contains(&at) {
+            return true;
+        }
+        if seen.insert(at) {
+            let inside = state.waiters.iter().filter(|waiter| line(waiter.frame).contains(&at));
+            next.extend(inside.flat_map(waits_for));
+        }
+    }
+    false
+}
+
 fn check_state(state: &Snapshot, rules: Rules) {
+    for (at, hold) in state.holds.iter().enumerate() {
+        for other in &state.holds[at + 1..] {
+            check_compatible(state, hold, other);
+        }
+    }
     let mut used: BTreeMap<&Key, BTreeSet<u64>> = BTreeMap::new();
     for item in state.holds.iter().flat_map(|hold| &hold.items).filter(|item| !item.shared) {
         for slot in item.slots.iter() {
@@ -308,6 +446,8 @@ fn check_state(state: &Snapshot, rules: Rules) {
     if rules != Rules::Current {
         return;
     }
+    let stuck = deadlocked(state, Thought::Forgotten);
+    assert!(stuck.is_empty(), "{stuck:?} wait in vain: {}", brief(state));
     for waiter in &state.waiters {
         let idle = waiter.status == WaiterStatus::Active && !parked(state, waiter);
         assert!(
@@ -328,14 +468,18 @@ fn brief(state: &Snapshot) -> String {
     let holds = state.holds.iter().map(|hold| {
         let items = hold.items.iter().map(|item| {
             let shared = if item.shared { "shared " } else { "" };
+            if item.mode != Mode::Counted {
+                return format!("{:?} {}", item.mode, item.key);
+            }
             format!("{shared}{}x{} of {:?}", item.slots.count(), item.key, item.view)
         });
         format!("f{} has {:?}", hold.frame, items.collect::<Vec<_>>())
     });
     let waiters = state.waiters.iter().map(|waiter| {
-        let items = waiter.request.items.iter().map(|item| {
-            let (count, stated) = counted(item);
-            format!("{count}x{} of {:?}", item.key, stated)
+        let items = waiter.request.items.iter().map(|item| match item.ask {
+            Ask::Counted { count, view } => format!("{count}x{} of {view:?}", item.key),
+            Ask::Read => format!("read {}", item.key),
+            Ask::Write => format!("write {}", item.key),
         });
         format!(
             "{} f{} {:?} barrier {} prio {} overtaken {:?} wants {:?}",
@@ -354,4 +498,19 @@ fn brief(state: &Snapshot) -> String {
     let stored = state.views.iter().map(|view| format!("{}:={}", view.key, view.view));
     let views: Vec<_> = own.chain(stored).collect();
     format!("\n  {}\n  views {views:?}", parts.join("\n  "))
+}
+
+/// No two holds conflict, but those of frames of which one encloses the other.
+fn check_compatible(state: &Snapshot, one: &HoldState, other: &HoldState) {
+    let line = |frame: FrameId| {
+        let parent = |id: FrameId| state.frames.iter().find(|frame| frame.id == id)?.parent;
+        std::iter::successors(Some(frame), move |id| parent(*id)).collect::<Vec<_>>()
+    };
+    if line(one.frame).contains(&other.frame) || line(other.frame).contains(&one.frame) {
+        return;
+    }
+    let pairs = one.items.iter().flat_map(|item| other.items.iter().map(move |o| (item, o)));
+    for (item, o) in pairs {
+        assert!(!conflict(&item.key, item.mode, &o.key, o.mode), "{item:?} {o:?} {}", brief(state));
+    }
 }

@@ -59,6 +59,16 @@ impl Wish {
         self.item(name, 1, None)
     }
 
+    pub(super) fn read(mut self, name: &str) -> Self {
+        self.items.push(Item { key: key(name), ask: Ask::Read });
+        self
+    }
+
+    pub(super) fn write(mut self, name: &str) -> Self {
+        self.items.push(Item { key: key(name), ask: Ask::Write });
+        self
+    }
+
     pub(super) fn now(mut self) -> Self {
         self.wait = Wait::No;
         self

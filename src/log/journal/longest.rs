@@ -113,5 +113,6 @@ pub(super) fn waiter() -> WaiterState {
         status: WaiterStatus::Suspended,
         barrier: false,
         overtaken: Vec::new(),
+        passed: u32::MAX,
     }
 }

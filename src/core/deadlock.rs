@@ -1,0 +1,149 @@
+//! Finding deadlocks, and whom to refuse.
+//!
+//! Detection is a reduction with the rules by which the table really admits: in the part of it
+//! that a suspect can reach, let every frame end that can, admit what then can be admitted, and
+//! repeat. What remains is deadlocked: no time-outs, no phantoms, none missed. Counted items and
+//! bars are inside it by construction.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::apply::Turn;
+use super::table::Session;
+use super::{By, CycleStep, FrameId, Outcome, Refusal, RequestId, Table, Token};
+
+impl Table {
+    /// Refuses one request if there is a deadlock among the suspects. Whether there was one.
+    pub(super) fn break_deadlock(&mut self, turn: &mut Turn<'_>) -> bool {
+        while let Some(suspect) = turn.suspects.first().copied() {
+            let victim = self.is_suspect(suspect).then(|| self.victim(suspect)).flatten();
+            let Some((request, cycle)) = victim else {
+                turn.suspects.remove(&suspect);
+                continue;
+            };
+            let why = Refusal::Deadlock { cycle };
+            self.decide(turn, Outcome::Refused { request, why });
+            return true;
+        }
+        false
+    }
+
+    /// Only who holds something can be waited for, or who will hold something while it waits for
+    /// something else: a session with one request and no hold closes no cycle.
+    fn is_suspect(&self, request: RequestId) -> bool {
+        let Some(waiter) = self.waiters.get(&request) else { return false };
+        let session = self.sessions.get(&self.session(waiter.frame));
+        session.is_some_and(Session::can_close_a_cycle) && !self.is_aside(waiter)
+    }
+
+    /// Whom to refuse so that the deadlock that a suspect is in or behind is broken, and the cycle.
+    fn victim(&self, suspect: RequestId) -> Option<(RequestId, Vec<CycleStep>)> {
+        let mut rest = self.part(std::iter::once(suspect));
+        if !rest.can_be_deadlocked() {
+            return None;
+        }
+        rest.wake(None);
+        rest.reduce(None, true);
+        let stuck = rest.waiters.values().filter(|waiter| !rest.is_aside(waiter)).count();
+        if stuck == 0 {
+            return None;
+        }
+        let steps = rest.steps();
+        let mut cycles: Vec<Vec<CycleStep>> =
+            rest.waiters.keys().filter_map(|request| rest.cycle(&steps, *request)).collect();
+        // The youngest session first, and of its requests the latest.
+        cycles.sort_unstable_by_key(|cycle| {
+            let step = cycle.first();
+            std::cmp::Reverse(step.map(|step| (rest.session(step.frame), step.request)))
+        });
+        let helps = |cycle: &Vec<CycleStep>| {
+            cycle.first().is_some_and(|step| rest.refusal_helps(step.request, stuck))
+        };
+        let best = cycles.iter().position(helps).unwrap_or(0);
+        let cycle = cycles.into_iter().nth(best)?;
+        Some((cycle.first()?.request, self.real(cycle)))
+    }
+
+    fn can_be_deadlocked(&self) -> bool {
+        let several = |session: &Session| session.waiters > 1;
+        let closing = self.sessions.values().filter(|session| session.can_close_a_cycle()).count();
+        closing > 1 || self.sessions.values().any(several)
+    }
+
+    /// Whether another of the `stuck` requests can go on if this one is refused.
+    fn refusal_helps(&self, request: RequestId, stuck: usize) -> bool {
+        let mut without = self.clone();
+        if without.remove_waiter(request).is_err() {
+            return false;
+        }
+        without.reduce(None, true);
+        let left = without.waiters.values().filter(|waiter| !without.is_aside(waiter)).count();
+        left + 1 < stuck
+    }
+
+    /// What each frame waits for, but for its own earlier requests.
+    fn steps(&self) -> Steps {
+        let mut steps = Steps::new();
+        for waiter in self.waiters.values().filter(|waiter| !self.is_aside(waiter)) {
+            let frame = waiter.frame;
+            let others = self.blockers(waiter.id).into_iter();
+            let others = others.filter(|blocker| blocker.by.frame() != frame);
+            steps.entry(frame).or_default().extend(others.map(|blocker| CycleStep {
+                request: waiter.id,
+                frame,
+                item: blocker.item,
+                key: blocker.key,
+                by: blocker.by,
+            }));
+        }
+        steps
+    }
+
+    /// A shortest way from a request back to its frame, if it is on a cycle. A frame that is in
+    /// the way ends only after those inside it, so the way goes on from any of them.
+    fn cycle(&self, steps: &Steps, request: RequestId) -> Option<Vec<CycleStep>> {
+        let start = self.waiters.get(&request)?.frame;
+        let first = steps.get(&start)?.iter().filter(|step| step.request == request);
+        let mut ways: VecDeque<Vec<CycleStep>> = first.map(|step| vec![step.clone()]).collect();
+        let mut seen = BTreeSet::new();
+        while let Some(way) = ways.pop_front() {
+            let at = way.last()?.by.frame();
+            if self.encloses(at, start) {
+                return Some(way);
+            }
+            if seen.insert(at) {
+                let inside = steps.iter().filter(|(frame, _)| self.encloses(at, **frame));
+                let next = inside.flat_map(|(_, steps)| steps);
+                ways.extend(next.map(|step| [way.as_slice(), std::slice::from_ref(step)].concat()));
+            }
+        }
+        None
+    }
+
+    fn encloses(&self, outer: FrameId, inner: FrameId) -> bool {
+        self.enclosing(inner).any(|frame| frame.state.id == outer)
+    }
+
+    /// The cycle in terms of this table: what was granted in thought only still waits here.
+    fn real(&self, cycle: Vec<CycleStep>) -> Vec<CycleStep> {
+        let thought = |token: Token| token >= self.next_token;
+        let steps = cycle.into_iter().map(|step| match step.by {
+            By::Hold(token, frame) if thought(token) => {
+                let waiter = self.frames.get(&frame).and_then(|frame| frame.waiters.first());
+                let by = waiter.map_or(step.by, |waiter| By::Waiter(*waiter, frame));
+                CycleStep { by, ..step }
+            }
+            _ => step,
+        });
+        steps.collect()
+    }
+}
+
+impl Session {
+    /// Whether others can wait for it while it waits itself, now or after a grant.
+    pub(super) fn can_close_a_cycle(&self) -> bool {
+        self.waiters > 0 && self.holds + self.waiters > 1
+    }
+}
+
+/// What each frame waits for.
+type Steps = BTreeMap<FrameId, Vec<CycleStep>>;

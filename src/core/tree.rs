@@ -1,0 +1,248 @@
+//! Who holds and who waits for keys and for what lies below them, whatever the mode.
+//!
+//! Two items conflict iff the key of one covers that of the other and one of them is a write; a
+//! counted item counts as a read. So a node keeps what is held and waited for at its very key, and
+//! sums of what is below it: to look at a key costs the depth of its path. The sums are books, not
+//! locks: nothing is created for keys that nobody asks for.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+
+use super::queue::Rank;
+use super::{Key, Mode, RequestId, Token};
+
+/// What one key and its ancestors know.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tree {
+    nodes: BTreeMap<Key, Node>,
+}
+
+/// What is known at one key.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Node {
+    /// The holds that have an item of this very key.
+    pub(super) holds: BTreeSet<Token>,
+    /// Waiters for this very key that take no part, suspended or parked.
+    pub(super) aside: BTreeSet<RequestId>,
+    here: Sums,
+    below: Sums,
+}
+
+/// Items held and waiting, at a key or below it.
+#[derive(Clone, Debug, Default)]
+struct Sums {
+    held: PerMode<usize>,
+    /// Each waiter with the number of its items.
+    waits: PerMode<BTreeMap<Rank, usize>>,
+}
+
+/// Something of those who read (counted items among them) and of those who write.
+#[derive(Clone, Debug, Default)]
+struct PerMode<T> {
+    reads: T,
+    writes: T,
+}
+
+impl<T> PerMode<T> {
+    fn of(&self, mode: Mode) -> &T {
+        if mode == Mode::Write { &self.writes } else { &self.reads }
+    }
+
+    fn of_mut(&mut self, mode: Mode) -> &mut T {
+        if mode == Mode::Write { &mut self.writes } else { &mut self.reads }
+    }
+}
+
+/// The modes that conflict with one.
+fn against(mode: Mode) -> &'static [Mode] {
+    if mode == Mode::Write { &[Mode::Read, Mode::Write] } else { &[Mode::Write] }
+}
+
+/// Whether two modes conflict on keys of which one covers the other.
+pub(super) fn conflict(one: Mode, other: Mode) -> bool {
+    one == Mode::Write || other == Mode::Write
+}
+
+impl Node {
+    /// How many wait for the very key.
+    pub(super) fn waiting(&self) -> usize {
+        self.aside.len() + self.here.waits.reads.len() + self.here.waits.writes.len()
+    }
+
+    fn is_empty(&self) -> bool {
+        let Self { holds, aside, here, below } = self;
+        holds.is_empty() && aside.is_empty() && here.is_empty() && below.is_empty()
+    }
+
+    fn sums(&mut self, here: bool) -> &mut Sums {
+        if here { &mut self.here } else { &mut self.below }
+    }
+}
+
+impl Sums {
+    fn is_empty(&self) -> bool {
+        let Self { held, waits } = self;
+        held.reads + held.writes == 0 && waits.reads.is_empty() && waits.writes.is_empty()
+    }
+}
+
+impl Tree {
+    pub(super) fn node(&self, key: &Key) -> Option<&Node> {
+        self.nodes.get(key)
+    }
+
+    /// The keys that somebody holds or waits for, not those that only have such below them.
+    pub(super) fn keys(&self, range: (Bound<&str>, Bound<&str>)) -> impl Iterator<Item = &Key> {
+        let used =
+            |node: &Node| !node.holds.is_empty() || !node.aside.is_empty() || !node.here.is_empty();
+        self.nodes.range::<str, _>(range).filter(move |(_, node)| used(node)).map(|(key, _)| key)
+    }
+
+    /// The nodes of a key and of all that cover it.
+    fn above<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = (&'a Key, &'a Node)> {
+        key.path().filter_map(|covering| self.nodes.get_key_value(covering))
+    }
+
+    /// The nodes below a key.
+    fn below<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = (&'a Key, &'a Node)> {
+        let (from, to) = key.below();
+        let range = (from.as_ref().map(String::as_str), to.as_ref().map(String::as_str));
+        self.nodes.range::<str, _>(range)
+    }
+
+    fn change(&mut self, key: &Key, change: impl Fn(&mut Sums)) {
+        for covering in key.path() {
+            let here = covering.len() == key.as_str().len();
+            if !self.nodes.contains_key(covering) {
+                let name = if here { key.clone() } else { key.ancestor(covering.len()) };
+                self.nodes.insert(name, Node::default());
+            }
+            let Some(node) = self.nodes.get_mut(covering) else { continue };
+            change(node.sums(here));
+            if node.is_empty() {
+                self.nodes.remove(covering);
+            }
+        }
+    }
+
+    pub(super) fn hold(&mut self, key: &Key, mode: Mode, token: Token) {
+        self.change(key, |sums| *sums.held.of_mut(mode) += 1);
+        if let Some(node) = self.nodes.get_mut(key) {
+            node.holds.insert(token);
+        }
+    }
+
+    pub(super) fn unhold(&mut self, key: &Key, mode: Mode, token: Token) {
+        if let Some(node) = self.nodes.get_mut(key) {
+            node.holds.remove(&token);
+        }
+        self.change(key, |sums| *sums.held.of_mut(mode) -= 1);
+    }
+
+    pub(super) fn wait(&mut self, key: &Key, mode: Mode, rank: Rank) {
+        self.change(key, |sums| *sums.waits.of_mut(mode).entry(rank).or_default() += 1);
+    }
+
+    pub(super) fn unwait(&mut self, key: &Key, mode: Mode, rank: Rank) {
+        self.change(key, |sums| {
+            let waits = sums.waits.of_mut(mode);
+            if let Some(items) = waits.get_mut(&rank) {
+                *items -= 1;
+                if *items == 0 {
+                    waits.remove(&rank);
+                }
+            }
+        });
+    }
+
+    pub(super) fn set_aside(&mut self, key: &Key, request: RequestId) {
+        self.nodes.entry(key.clone()).or_default().aside.insert(request);
+    }
+
+    pub(super) fn take_in(&mut self, key: &Key, request: RequestId) {
+        let Some(node) = self.nodes.get_mut(key) else { return };
+        node.aside.remove(&request);
+        if node.is_empty() {
+            self.nodes.remove(key);
+        }
+    }
+
+    /// How many items are held that conflict with an item of `key`.
+    pub(super) fn conflicts(&self, key: &Key, mode: Mode) -> usize {
+        let count =
+            |sums: &Sums| against(mode).iter().map(|mode| *sums.held.of(*mode)).sum::<usize>();
+        let above: usize = self.above(key).map(|(_, node)| count(&node.here)).sum();
+        above + self.node(key).map_or(0, |node| count(&node.below))
+    }
+
+    /// The keys of items that conflict with one of `key`, each with its holds. Linear in what
+    /// is below the key.
+    pub(super) fn conflicting<'a>(
+        &'a self,
+        key: &'a Key,
+        mode: Mode,
+    ) -> impl Iterator<Item = (&'a Key, &'a BTreeSet<Token>)> {
+        let nodes = self.above(key).chain(self.below(key));
+        let held =
+            move |node: &Node| against(mode).iter().any(|mode| *node.here.held.of(*mode) > 0);
+        nodes.filter(move |(_, node)| held(node)).map(|(key, node)| (key, &node.holds))
+    }
+
+    /// Whether a waiter of a smaller rank waits for an item that conflicts with one of `key`.
+    pub(super) fn bars(&self, key: &Key, mode: Mode, rank: Rank) -> bool {
+        self.competing(key, mode)
+            .any(|waits| waits.keys().next().is_some_and(|first| *first < rank))
+    }
+
+    /// All who wait for items that conflict with one of `key`, within a range of ranks.
+    pub(super) fn waiting(
+        &self,
+        key: &Key,
+        mode: Mode,
+        from: Bound<Rank>,
+        to: Bound<Rank>,
+    ) -> BTreeSet<Rank> {
+        self.competing(key, mode)
+            .flat_map(|waits| waits.range((from, to)).map(|(r, _)| *r))
+            .collect()
+    }
+
+    /// The lowest priority's last waiter among those who compete with an item of `key`.
+    pub(super) fn last_competing(&self, key: &Key, mode: Mode) -> Option<Rank> {
+        self.competing(key, mode).filter_map(|waits| waits.keys().next_back().copied()).max()
+    }
+
+    fn competing<'a>(
+        &'a self,
+        key: &'a Key,
+        mode: Mode,
+    ) -> impl Iterator<Item = &'a BTreeMap<Rank, usize>> {
+        let above = self.above(key).map(|(_, node)| &node.here);
+        let below = self.node(key).into_iter().map(|node| &node.below);
+        above
+            .chain(below)
+            .flat_map(move |sums| against(mode).iter().map(|mode| sums.waits.of(*mode)))
+    }
+
+    /// Those who wait for the very key: readers (counted items among them), then writers.
+    pub(super) fn waiting_here(&self, key: &Key, mode: Mode) -> impl Iterator<Item = Rank> {
+        let waits = self.node(key).map(|node| node.here.waits.of(mode));
+        waits.into_iter().flat_map(|waits| waits.keys().copied())
+    }
+
+    /// Those who wait below a key.
+    pub(super) fn waiting_below(&self, key: &Key, mode: Mode) -> impl Iterator<Item = Rank> {
+        let waits = self.node(key).map(|node| node.below.waits.of(mode));
+        waits.into_iter().flat_map(|waits| waits.keys().copied())
+    }
+
+    /// How many items of the very key are held in a mode.
+    pub(super) fn held_here(&self, key: &Key, mode: Mode) -> usize {
+        self.node(key).map_or(0, |node| *node.here.held.of(mode))
+    }
+
+    /// Whether somebody has a rank behind this one among those who compete with an item of `key`.
+    pub(super) fn has_behind(&self, key: &Key, mode: Mode, rank: Rank) -> bool {
+        self.last_competing(key, mode).is_some_and(|last| last > rank)
+    }
+}
