@@ -9,7 +9,9 @@ mod apply;
 mod deadlock;
 mod enact;
 mod entry;
+mod frame;
 mod free;
+mod hold;
 mod id;
 mod key;
 mod lane;
@@ -26,6 +28,7 @@ mod snapshot;
 mod table;
 mod tree;
 mod view;
+mod wait;
 
 pub use entry::{
     Ask, Change, Command, ENTRY_VERSION, Entry, Item, Mode, Owner, ProcessId, Release, Request,

@@ -1,0 +1,71 @@
+//! Carrying out what concerns frames: they open with the first request of an owner, and are dropped
+//! when nothing is left of them.
+
+use super::enact::Misfit;
+use super::table::Frame;
+use super::{FrameId, FrameState, Request, Table};
+
+impl Table {
+    /// Opens the frame of a request if it is not open yet.
+    pub(super) fn open_frame(&mut self, id: FrameId, asked: &Request) -> Result<(), Misfit> {
+        if self.frames.contains_key(&id) {
+            return Ok(());
+        }
+        if id.0 != self.revision.0 {
+            return Err(format!("no frame {id}"));
+        }
+        self.add_frame(FrameState {
+            id,
+            host: asked.host,
+            owner: asked.owner.clone(),
+            parent: asked.parent.filter(|parent| self.frames.contains_key(parent)),
+            uid: asked.uid,
+            ended: false,
+        });
+        Ok(())
+    }
+
+    /// Takes in a frame; its parent is there already.
+    pub(super) fn add_frame(&mut self, state: FrameState) {
+        let id = state.id;
+        let root = state.parent.map_or(id, |parent| self.session(parent));
+        if let Some(parent) = state.parent.and_then(|parent| self.frames.get_mut(&parent)) {
+            parent.children += 1;
+        }
+        if !state.ended {
+            self.owners.insert((state.host, state.owner.clone()), id);
+        }
+        self.sessions.entry(root).or_default().frames.insert(id);
+        let (holds, shares, waiters) = Default::default();
+        self.frames.insert(id, Frame { state, root, children: 0, holds, shares, waiters });
+    }
+
+    pub(super) fn drop_frame(&mut self, id: FrameId) -> Result<(), Misfit> {
+        let frame = self.frames.remove(&id).ok_or_else(|| format!("no frame {id}"))?;
+        if !frame.state.ended {
+            self.owners.remove(&(frame.state.host, frame.state.owner));
+        }
+        if let Some(parent) = frame.state.parent.and_then(|parent| self.frames.get_mut(&parent)) {
+            parent.children -= 1;
+        }
+        if let Some(session) = self.sessions.get_mut(&frame.root) {
+            session.frames.remove(&id);
+            if session.frames.is_empty() {
+                self.sessions.remove(&frame.root);
+                self.entangled.remove(&frame.root);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn mark_ended(&mut self, id: FrameId) {
+        let Some(frame) = self.frames.get_mut(&id) else { return };
+        frame.state.ended = true;
+        self.owners.remove(&(frame.state.host, frame.state.owner.clone()));
+        for token in &frame.holds {
+            if let Some(hold) = self.holds.get_mut(token) {
+                hold.orphaned = true;
+            }
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Carrying out what concerns waiters: queueing, leaving, and changes of their standing.
+
+use super::enact::Misfit;
+use super::{Entry, FrameId, RequestId, Table, WaiterState, WaiterStatus};
+
+impl Table {
+    pub(super) fn queue_up(
+        &mut self,
+        entry: &Entry,
+        id: RequestId,
+        frame: FrameId,
+    ) -> Result<(), Misfit> {
+        let asked = self.asked(entry, id)?;
+        self.open_frame(frame, asked)?;
+        self.use_locks(asked);
+        self.add_waiter(WaiterState {
+            id,
+            request: asked.clone(),
+            frame,
+            since: entry.at,
+            status: WaiterStatus::Active,
+            barrier: false,
+            overtaken: vec![0; asked.items.len()],
+            passed: 0,
+        })
+    }
+
+    /// Takes in a waiter whose locks and frame are there already.
+    pub(super) fn add_waiter(&mut self, waiter: WaiterState) -> Result<(), Misfit> {
+        let (id, frame) = (waiter.id, waiter.frame);
+        let owner = self.frames.get_mut(&frame).ok_or_else(|| format!("no frame {frame}"))?;
+        owner.waiters.insert(id);
+        self.tags.insert(waiter.request.tag, id);
+        self.waiters.insert(id, waiter);
+        self.enqueue(id);
+        self.note(frame, 0, 1);
+        Ok(())
+    }
+
+    /// Removes a waiter; its locks lose a use.
+    pub(super) fn remove_waiter(&mut self, id: RequestId) -> Result<WaiterState, Misfit> {
+        self.dequeue(id);
+        let waiter = self.waiters.remove(&id).ok_or_else(|| format!("request {id} waits not"))?;
+        self.tags.remove(&waiter.request.tag);
+        if let Some(frame) = self.frames.get_mut(&waiter.frame) {
+            frame.waiters.remove(&id);
+        }
+        self.note(waiter.frame, 0, -1);
+        self.ripe.remove(&id);
+        for item in &waiter.request.items {
+            self.unuse(&item.key, item.ask.mode());
+        }
+        Ok(waiter)
+    }
+
+    pub(super) fn raise_barrier(&mut self, id: RequestId) -> Result<(), Misfit> {
+        self.save_overtaken(id);
+        self.dequeue(id);
+        let waiter = self.waiters.get_mut(&id).ok_or_else(|| format!("request {id} waits not"))?;
+        waiter.barrier = true;
+        self.enqueue(id);
+        Ok(())
+    }
+
+    /// Keeps how often a waiter was overtaken while it is out of the queues.
+    pub(super) fn save_overtaken(&mut self, id: RequestId) {
+        let Some(waiter) = self.waiters.get(&id) else { return };
+        let overtaken = self.overtaken(waiter);
+        if let Some(waiter) = self.waiters.get_mut(&id) {
+            waiter.overtaken = overtaken;
+        }
+    }
+
+    pub(super) fn mark_waiter(&mut self, id: RequestId, status: WaiterStatus) {
+        let Some(waiter) = self.waiters.get(&id) else { return };
+        let useless = status == WaiterStatus::Suspended && waiter.status != WaiterStatus::Active;
+        if waiter.status == status || useless {
+            return;
+        }
+        self.save_overtaken(id);
+        self.dequeue(id);
+        if let Some(waiter) = self.waiters.get_mut(&id) {
+            waiter.status = status;
+        }
+        self.enqueue(id);
+    }
+}
