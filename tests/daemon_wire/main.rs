@@ -7,6 +7,7 @@
 mod again;
 mod cancel;
 mod daemon;
+mod deadlock;
 mod described;
 mod journal;
 mod limits;
@@ -14,6 +15,7 @@ mod nested;
 mod order;
 mod peer;
 mod progress;
+mod read_write;
 mod service;
 mod upkeep;
 mod waits;

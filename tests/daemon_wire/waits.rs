@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use crate::daemon::Daemon;
 use crate::peer::{Idler, Peer, mutex_for};
+use crate::read_write::{ask, give, request, write};
 
 /// Has another process wait for a key.
 #[track_caller]
@@ -39,6 +40,73 @@ fn who_waits_is_told_with_key_and_reason() {
     let all = waits(&daemon, "Graph", json!({}));
     let pids: Vec<_> = all.waits.iter().map(|wait| wait.waiter.pid).collect();
     assert_eq!(pids, [first.pid(), second.pid()]);
+}
+
+#[test]
+fn the_chain_goes_on_over_those_who_wait_themselves_to_its_end() {
+    let daemon = Daemon::start();
+    let (last, middle, first) = (Idler::start(), Idler::start(), Idler::start());
+    let (stranger, apart) = (Idler::start(), Idler::start());
+    give(&daemon, &last, 1, write("c"));
+    give(&daemon, &middle, 2, write("b"));
+    give(&daemon, &stranger, 3, write("d"));
+    let _waiters = [
+        ask(&daemon, &middle, request(4, write("c"))),
+        ask(&daemon, &first, request(5, write("b"))),
+        ask(&daemon, &apart, request(6, write("d"))),
+    ];
+    daemon.until_use("c", 0, 1);
+    daemon.until_use("b", 0, 1);
+    let told = waits(&daemon, "Why", json!({ "pid": first.pid() }));
+    let chain = told.waits.iter().map(|wait| {
+        let by = &wait.blockers[0];
+        assert_eq!((wait.blockers.len(), by.holds, &by.key), (1, true, &wait.key));
+        (wait.waiter.pid, wait.key.as_str(), by.party.pid)
+    });
+    let expected = [(first.pid(), "b", middle.pid()), (middle.pid(), "c", last.pid())];
+    assert_eq!(chain.collect::<Vec<_>>(), expected);
+    let session = told.waits[0].blockers[0].party.session.clone();
+    let told = waits(&daemon, "Why", json!({ "session": session }));
+    assert_eq!(told.waits.len(), 1);
+}
+
+#[test]
+fn what_waits_inside_a_frame_keeps_those_who_wait_for_the_frame() {
+    let daemon = Daemon::start();
+    let (far, first) = (Idler::start(), Idler::start());
+    give(&daemon, &far, 1, write("b"));
+    let mut outer = daemon.connect();
+    let mut parameters = request(2, write("a"));
+    parameters.as_object_mut().unwrap().remove("owner_fd");
+    let grant = outer.call("Acquire", parameters);
+    let inner = Idler::start();
+    let mut parameters = request(3, write("b"));
+    parameters["frame"] = grant["frame"].clone();
+    let _inner = ask(&daemon, &inner, parameters);
+    daemon.until_use("b", 0, 1);
+    let _first = ask(&daemon, &first, request(4, write("a")));
+    daemon.until_use("a", 0, 1);
+    let told = waits(&daemon, "Why", json!({ "pid": first.pid() }));
+    let pids: Vec<_> = told.waits.iter().map(|wait| wait.waiter.pid).collect();
+    assert_eq!(pids, [first.pid(), inner.pid()]);
+    // Of the outer one it is the inner one that waits.
+    let told = waits(&daemon, "Why", json!({ "pid": std::process::id() }));
+    assert_eq!(told.waits[0].waiter.pid, inner.pid());
+}
+
+#[test]
+fn long_lists_are_cut_and_say_so() {
+    let daemon = Daemon::start();
+    let readers: Vec<Idler> = (0..25).map(|_| Idler::start()).collect();
+    for (tag, reader) in (1..).zip(&readers) {
+        give(&daemon, reader, tag, json!([{ "key": "a", "mode": "read" }]));
+    }
+    let writer = Idler::start();
+    let _writer = ask(&daemon, &writer, request(99, write("a")));
+    daemon.until_use("a", 0, 1);
+    let told = waits(&daemon, "Graph", json!({}));
+    assert_eq!(told.waits[0].blockers.len(), canal::protocol::BLOCKERS_SHOWN_MAX);
+    assert_eq!(told.waits[0].blockers_left_out, 5);
 }
 
 #[test]
