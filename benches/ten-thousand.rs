@@ -30,6 +30,18 @@ fn private_kib(pid: u32) -> io::Result<u64> {
     Ok(text.lines().filter(|line| line.starts_with("Private_")).filter_map(of).sum())
 }
 
+/// The clients; none of them outlives the bench, to start another daemon.
+struct Clients(Vec<Child>);
+
+impl Drop for Clients {
+    fn drop(&mut self) {
+        for client in &mut self.0 {
+            let _ = client.kill();
+            let _ = client.wait();
+        }
+    }
+}
+
 fn main() -> io::Result<()> {
     let waiters: u64 = std::env::var("WAITERS").ok().and_then(|n| n.parse().ok()).unwrap_or(10_000);
     let daemon = Daemon::start()?;
@@ -39,10 +51,10 @@ fn main() -> io::Result<()> {
 
     let before = private_kib(daemon.pid())?;
     let begun = Instant::now();
-    let mut clients: Vec<Child> = Vec::new();
+    let mut clients = Clients(Vec::new());
     for _ in 0..waiters {
         let mut client = daemon.canal(&["run", "-q", "-k", "x", "--", "true"]);
-        clients.push(client.stdout(Stdio::null()).spawn()?);
+        clients.0.push(client.stdout(Stdio::null()).spawn()?);
     }
     wait_until("all wait", || queue(&daemon).is_ok_and(|q| q.0 == waiters));
     println!("{waiters} clients started and queued in {:.2?}", begun.elapsed());
@@ -66,7 +78,7 @@ fn main() -> io::Result<()> {
     drop(holder.stdin.take());
     holder.wait()?;
     let mut failed = 0;
-    for mut client in clients {
+    for client in &mut clients.0 {
         failed += u32::from(!client.wait()?.success());
     }
     let took = begun.elapsed();
