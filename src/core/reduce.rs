@@ -113,10 +113,16 @@ impl Table {
         let ids: Vec<RequestId> = self.waiters.keys().copied().collect();
         for id in ids {
             let Some(waiter) = self.waiters.get(&id) else { continue };
-            if waiter.status != WaiterStatus::Suspended {
-                let freezes = Some(self.session(waiter.frame)) == frozen;
-                let status = if freezes { WaiterStatus::Detached } else { WaiterStatus::Active };
-                self.mark_waiter(id, status);
+            let hopeless = self.own_deadlock(&waiter.request, &self.kin(waiter.frame, None));
+            if waiter.status == WaiterStatus::Suspended {
+                continue;
+            }
+            let freezes = Some(self.session(waiter.frame)) == frozen;
+            let status = if freezes { WaiterStatus::Detached } else { WaiterStatus::Active };
+            self.mark_waiter(id, status);
+            if hopeless.is_some() {
+                // It is refused as soon as it is back.
+                drop(self.remove_waiter(id));
             }
         }
     }

@@ -233,6 +233,12 @@ fn remainder(state: &Snapshot, frozen: Option<FrameId>, granted: Thought) -> BTr
             waiter.status = WaiterStatus::Active;
         }
     }
+    // Who is back and waits for itself is refused at once.
+    let whole = state.clone();
+    state.waiters.retain(|waiter| {
+        let stopped = waiter.status == WaiterStatus::Suspended;
+        stopped || !own_deadlock(&whole, &Asker::waiting(waiter))
+    });
     loop {
         let before = (state.holds.len(), state.waiters.len());
         while admit_one(&mut state, frozen, granted) {}
@@ -249,21 +255,11 @@ fn remainder(state: &Snapshot, frozen: Option<FrameId>, granted: Thought) -> BTr
     }
 }
 
-/// Grants to one waiter that can be granted, or refuses one that waits for itself.
+/// Grants to one waiter that can be granted.
 fn admit_one(state: &mut Snapshot, frozen: Option<FrameId>, granted: Thought) -> bool {
     let moves = |waiter: &&WaiterState| {
         takes_part(state, waiter) && Some(root(state, waiter.frame)) != frozen
     };
-    let hopeless = state
-        .waiters
-        .iter()
-        .filter(moves)
-        .find(|waiter| own_deadlock(state, &Asker::waiting(waiter)))
-        .map(|waiter| waiter.id);
-    if let Some(hopeless) = hopeless {
-        state.waiters.retain(|waiter| waiter.id != hopeless);
-        return true;
-    }
     // Own blockers are passed where all may move, and not in asking who is one.
     let verdict = |waiter: &WaiterState| {
         let asker = Asker::waiting(waiter);
