@@ -1,0 +1,220 @@
+//! Scripts whose locks close a ring: one of them is refused, at once, and is told the ring; the
+//! others go on, and on retry it succeeds.
+
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use crate::process::{Ended, Proc};
+use crate::record::Events;
+use crate::script::{Script, holds, is_free, say, until_holds, until_nothing};
+use crate::terminal::Terminal;
+use crate::world::World;
+
+/// The lines in which a deadlock is told.
+fn told(stderr: &str) -> Vec<&str> {
+    let from = stderr.lines().skip_while(|line| !line.contains("a deadlock of "));
+    from.take_while(|line| line.starts_with("canal: ")).collect()
+}
+
+#[test]
+fn of_two_scripts_that_nest_crosswise_the_younger_is_refused_whoever_closes_the_ring() {
+    for closed_by_the_younger in [true, false] {
+        let world = World::with_daemon();
+        let mut elder = Script::start(&world, "elder", "--write a", "--write b");
+        let mut younger = Script::start(&world, "younger", "--write b", "--write a");
+        if closed_by_the_younger {
+            elder.go_and_wait(&world);
+            younger.go();
+        } else {
+            younger.go_and_wait(&world);
+            elder.go();
+        }
+        let (one, two) = (elder.proc.pid_text(), younger.proc.pid_text());
+        let victim = younger.refused();
+        elder.succeeds();
+        assert_eq!(Events::of(&world).started(), ["elder"]);
+
+        let lines = told(&victim.stderr);
+        assert_eq!(lines.len(), 5, "{victim:?}");
+        assert!(lines[0].contains("a deadlock of 2 sessions"), "{victim:?}");
+        assert!(lines[1].contains("waits to write `a`, held for writing by"), "{victim:?}");
+        assert!(lines[2].contains(&format!("pid {one} `sh -c")), "{victim:?}");
+        assert!(lines[3].contains("waits to write `b`, held for writing by"), "{victim:?}");
+        assert!(lines[4].contains(&format!("pid {two} `sh -c")), "{victim:?}");
+        assert!(victim.stderr.contains("\nhint: "), "{victim:?}");
+        until_nothing(&world);
+    }
+}
+
+#[test]
+fn the_ring_is_on_the_victims_terminal_and_its_retry_succeeds() {
+    let world = World::with_daemon();
+    let mut elder = Script::start(&world, "elder", "--write a", "--write b");
+    let inner = "read go; canal run --write a -- sh -c 'echo got both'; exit $?";
+    let again = "i=0; until canal run --write b -- sh -c \"$0\"; do code=$?; echo ended $code
+            i=$((i + 1)); [ $code = 75 ] && [ $i -lt 3 ] || exit 9
+        done; echo done $i";
+    let mut younger = Terminal::start(&world, &["sh", "-c", again, inner]);
+    crate::process::wait_until("the younger one holds", || !is_free(&world, "--read b"));
+    elder.go_and_wait(&world);
+    younger.keys("go\n");
+    younger.until("a deadlock of 2 sessions");
+    let ring = younger.until("hint: ");
+    for words in [
+        "waits to write `a`, held for writing by",
+        "waits to write `b`, held for writing by",
+        &format!("pid {}", elder.proc.pid()),
+        "which",
+    ] {
+        assert!(ring.contains(words), "{words}: {ring}");
+    }
+    younger.until("ended 75");
+    elder.succeeds();
+    younger.keys("go\n");
+    younger.until("got both");
+    younger.until("done 1");
+    assert_eq!(younger.end().0.code, Some(0));
+    until_nothing(&world);
+}
+
+/// Every order of three.
+const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
+
+#[test]
+fn of_three_scripts_in_a_ring_exactly_the_youngest_is_refused_in_every_order() {
+    for order in ORDERS {
+        let world = World::with_daemon();
+        let mut ring = [("one", "a", "b"), ("two", "b", "c"), ("three", "c", "a")].map(
+            |(name, outer, inner)| {
+                let [outer, inner] = [outer, inner].map(|key| format!("--write {key}"));
+                Script::start(&world, name, &outer, &inner)
+            },
+        );
+        let [first, second, last] = order;
+        ring[first].go_and_wait(&world);
+        ring[second].go_and_wait(&world);
+        ring[last].go();
+        let [one, two, three] = ring;
+        let pids = [&one, &two, &three].map(|script| script.proc.pid_text());
+        let victim = three.refused();
+        one.succeeds();
+        two.succeeds();
+        assert_eq!(Events::of(&world).started(), ["two", "one"], "{order:?}");
+        let text = told(&victim.stderr).join("\n");
+        assert!(text.contains("a deadlock of 3 sessions"), "{order:?}: {victim:?}");
+        for (key, pid) in ["b", "c", "a"].iter().zip(&pids) {
+            assert!(text.contains(&format!("waits to write `{key}`")), "{order:?}: {victim:?}");
+            assert!(text.contains(&format!("pid {pid} ")), "{order:?}: {victim:?}");
+        }
+        until_nothing(&world);
+    }
+}
+
+#[test]
+fn readers_that_both_ask_to_write_are_a_deadlock_and_the_retry_succeeds() {
+    let world = World::with_daemon();
+    let mut elder = Script::start(&world, "elder", "--read a", "--write a");
+    let mut younger = Script::start(&world, "younger", "--read a", "--write a");
+    elder.go_and_wait(&world);
+    younger.go();
+    let victim = younger.refused();
+    assert!(told(&victim.stderr)[1].contains("held for reading by"), "{victim:?}");
+    elder.succeeds();
+    let mut again = Script::start(&world, "again", "--read a", "--write a");
+    again.go();
+    again.succeeds();
+    assert_eq!(Events::of(&world).started(), ["elder", "again"]);
+    until_nothing(&world);
+}
+
+#[test]
+fn a_reader_that_asks_to_write_waits_for_the_other_readers_only() {
+    let world = World::with_daemon();
+    let mut upgrading = Script::start(&world, "upgrading", "--read a", "--write a");
+    let other = crate::script::holder(&world, "--read a");
+    let stranger =
+        crate::script::waiter(&world, "--write a", &["sh", "-c", "echo '+ stranger' >>events"]);
+    upgrading.go_and_wait(&world);
+    assert!(holds(&world, upgrading.proc.pid(), "a"), "it keeps its read");
+    other.finish().code(0);
+    upgrading.succeeds();
+    stranger.end().code(0);
+    assert_eq!(Events::of(&world).started(), ["upgrading", "stranger"]);
+}
+
+/// `canal run --write a -- canal run --write b`: each becomes the next, in one process.
+#[test]
+fn commands_that_become_each_other_are_found_in_a_ring_too() {
+    let world = World::with_daemon();
+    let chain = |first: &str, second: &str| -> Proc {
+        let body = format!("read go; exec canal run --write {second} -- echo both");
+        let args = ["run", "--write", first, "--", "sh", "-c", &body];
+        let one = world.canal(args).stdin(Stdio::piped()).spawn();
+        until_holds(&world, one.pid(), first);
+        one
+    };
+    let (mut elder, mut younger) = (chain("a", "b"), chain("b", "a"));
+    say(&mut elder, "go");
+    world.until_waiting("b", 1);
+    let pids = [elder.pid_text(), younger.pid_text()];
+    say(&mut younger, "go");
+    let victim = younger.end().code(75);
+    let lines = told(&victim.stderr);
+    assert_eq!(lines.len(), 3, "{victim:?}");
+    assert!(lines[1].contains(&pids[1]) && lines[2].contains(&pids[0]), "{victim:?}");
+    assert!(lines[2].ends_with(&format!("held for writing by pid {}", pids[1])), "{victim:?}");
+    assert_eq!(elder.end().code(0).stdout, "both\n");
+    until_nothing(&world);
+}
+
+#[test]
+fn a_conflict_code_never_takes_the_place_of_75_for_a_deadlock() {
+    for code in ["0", "3"] {
+        let world = World::with_daemon();
+        let mut elder = Script::start(&world, "elder", "--write a", "--write b");
+        let inner = format!("--write a -E {code}");
+        let mut younger = Script::start(&world, "younger", "--write b", &inner);
+        elder.go_and_wait(&world);
+        younger.go();
+        assert!(!told(&younger.refused().stderr).is_empty());
+        elder.succeeds();
+    }
+}
+
+/// What `canal acquire --json` prints of a deadlock, and how it ends.
+#[test]
+fn json_tells_the_ring_step_by_step() {
+    let world = World::with_daemon();
+    let mut elder = Script::start(&world, "elder", "--write a", "--write b");
+    let body = "read go; canal acquire --pid $$ -E 3 --json --write a; exit $?";
+    let args = ["run", "--write", "b", "--", "sh", "-c", body];
+    let mut younger = world.canal(args).stdin(Stdio::piped()).spawn();
+    until_holds(&world, younger.pid(), "b");
+    elder.go_and_wait(&world);
+    let pids = [younger.pid(), elder.inner_pid(), elder.proc.pid()];
+    say(&mut younger, "go");
+    let victim: Ended = younger.end().code(75);
+    elder.succeeds();
+    let json = victim.json();
+    assert_eq!(json["refused"], "deadlock");
+    let cycle = json["cycle"].as_array().unwrap();
+    assert_eq!(cycle.len(), 2, "{json}");
+    let step = |n: usize| {
+        let Value::Object(step) = &cycle[n] else { panic!("{json}") };
+        let party = |party: &Value| (party["pid"].clone(), party["session"].clone());
+        (party(&step["waiter"]), step["key"].clone(), party(&step["blocker"]["party"]))
+    };
+    let ((first, mine), key, (held_by, other)) = step(0);
+    assert_eq!((first, key, held_by), (pids[0].into(), "a".into(), pids[2].into()), "{json}");
+    let ((second, its), key, (held_by, again)) = step(1);
+    assert_eq!((second, key, held_by), (pids[1].into(), "b".into(), pids[0].into()), "{json}");
+    assert_eq!((&mine, &other), (&again, &its), "{json}");
+    assert_ne!(mine, other, "{json}");
+    for step in cycle {
+        assert_eq!(step["mode"], "write");
+        assert_eq!(step["blocker"]["mode"], "write");
+        assert_eq!(step["blocker"]["holds"], true);
+        assert!(step["waiter"]["command"].is_string() && step["waiter"]["uid"].is_u64());
+    }
+}

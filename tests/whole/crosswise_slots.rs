@@ -1,0 +1,92 @@
+//! Rings through locks of several slots: nobody is refused while somebody can still finish.
+
+use crate::process::wait_until;
+use crate::record::Events;
+use crate::script::{Script, graph, holder, holds, until_nothing};
+use crate::world::World;
+
+/// One holds `a` and wants a slot of two; one holds a slot and wants `a`.
+fn two_in_need(world: &World) -> [Script; 2] {
+    let elder = Script::start(world, "elder", "--write a", "-k pool=2");
+    let younger = Script::start(world, "younger", "-k pool=2", "--write a");
+    [elder, younger]
+}
+
+#[test]
+fn nobody_is_refused_while_a_third_holder_of_a_slot_can_finish() {
+    let world = World::with_daemon();
+    let [mut elder, mut younger] = two_in_need(&world);
+    let third = holder(&world, "-k pool=2");
+    elder.go_and_wait(&world);
+    younger.go_and_wait(&world);
+    // Both wait, and whoever asks after them finds that decided.
+    assert_eq!(graph(&world).waits.len(), 2);
+    for script in [&mut elder, &mut younger] {
+        assert!(!script.proc.has_ended());
+    }
+    third.finish().code(0);
+    elder.succeeds();
+    younger.succeeds();
+    assert_eq!(Events::of(&world).started(), ["elder", "younger"]);
+    until_nothing(&world);
+}
+
+#[test]
+fn when_the_third_holder_joins_the_ring_it_is_refused_and_its_slot_frees_the_others() {
+    let world = World::with_daemon();
+    let [mut elder, mut younger] = two_in_need(&world);
+    let mut third = Script::start(&world, "third", "-k pool=2", "--write a");
+    elder.go_and_wait(&world);
+    younger.go_and_wait(&world);
+    third.go();
+    let victim = third.refused();
+    assert!(victim.stderr.contains("waits for `pool`, held by"), "{victim:?}");
+    elder.succeeds();
+    younger.succeeds();
+    assert_eq!(Events::of(&world).started(), ["elder", "younger"]);
+    until_nothing(&world);
+}
+
+#[test]
+fn the_end_of_the_last_who_could_finish_changes_nothing_if_its_slot_does_not_help() {
+    let world = World::with_daemon();
+    // All three slots in three hands; the elder wants two at once.
+    let mut elder = Script::start(&world, "elder", "--write a", "-k pool=3:2");
+    let mut younger = Script::start(&world, "younger", "-k pool=3:2", "--write a");
+    let third = holder(&world, "-k pool=3");
+    elder.go_and_wait(&world);
+    younger.go();
+    // One slot will be free when the third has ended, and two are wanted: a deadlock at once.
+    younger.refused();
+    elder.succeeds();
+    assert!(holds(&world, third.pid(), "pool"));
+    third.finish().code(0);
+    until_nothing(&world);
+}
+
+#[test]
+fn a_resize_that_takes_the_slot_away_closes_the_ring() {
+    let world = World::with_daemon();
+    world.canal(["resize", "pool", "--per", "1", "--buckets", "3"]).end().code(0);
+    let mut elder = Script::start(&world, "elder", "--write a", "-k pool:2");
+    let mut younger = Script::start(&world, "younger", "-k pool:2", "--write a");
+    let other = holder(&world, "-k pool");
+    elder.go();
+    younger.go();
+    // Two of three slots are the younger's: what the other gives back is one.
+    younger.refused();
+    elder.succeeds();
+    other.finish().code(0);
+
+    let mut elder = Script::start(&world, "elder", "--write a", "-k pool");
+    let mut younger = Script::start(&world, "younger", "-k pool:2", "--write a");
+    let other = holder(&world, "-k pool");
+    elder.go_and_wait(&world);
+    younger.go_and_wait(&world);
+    world.canal(["resize", "pool", "--per", "1", "--buckets", "2"]).end().code(0);
+    younger.refused();
+    other.finish().code(0);
+    elder.succeeds();
+    wait_until("nothing is left", || world.held("pool") == 0);
+    until_nothing(&world);
+}
