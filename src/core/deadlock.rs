@@ -5,7 +5,7 @@
 //! repeat. What remains is deadlocked: no time-outs, no phantoms, none missed. Counted items and
 //! bars are inside it by construction.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::apply::Turn;
 use super::table::Session;
@@ -48,19 +48,19 @@ impl Table {
             return None;
         }
         let steps = rest.steps();
-        let mut cycles: Vec<Vec<CycleStep>> =
-            rest.waiters.keys().filter_map(|request| rest.cycle(&steps, *request)).collect();
         // The youngest session first, and of its requests the latest.
-        cycles.sort_unstable_by_key(|cycle| {
-            let step = cycle.first();
-            std::cmp::Reverse(step.map(|step| (rest.session(step.frame), step.request)))
-        });
-        let helps = |cycle: &Vec<CycleStep>| {
-            cycle.first().is_some_and(|step| rest.refusal_helps(step.request, stuck))
-        };
-        let best = cycles.iter().position(helps).unwrap_or(0);
-        let cycle = cycles.into_iter().nth(best)?;
-        Some((cycle.first()?.request, self.real(cycle)))
+        let mut waiting: Vec<(FrameId, RequestId)> =
+            rest.waiters.values().map(|waiter| (rest.session(waiter.frame), waiter.id)).collect();
+        waiting.sort_unstable_by(|one, other| other.cmp(one));
+        let mut first = None;
+        for (_, request) in waiting {
+            let Some(cycle) = rest.cycle(&steps, request) else { continue };
+            if rest.refusal_helps(request, stuck) {
+                return Some((request, self.real(cycle)));
+            }
+            first = first.or(Some((request, cycle)));
+        }
+        first.map(|(request, cycle)| (request, self.real(cycle)))
     }
 
     fn can_be_deadlocked(&self) -> bool {
@@ -103,18 +103,27 @@ impl Table {
     fn cycle(&self, steps: &Steps, request: RequestId) -> Option<Vec<CycleStep>> {
         let start = self.waiters.get(&request)?.frame;
         let first = steps.get(&start)?.iter().filter(|step| step.request == request);
-        let mut ways: VecDeque<Vec<CycleStep>> = first.map(|step| vec![step.clone()]).collect();
+        // Each step taken, with the one before it.
+        let mut taken: Vec<(&CycleStep, Option<usize>)> = first.map(|step| (step, None)).collect();
         let mut seen = BTreeSet::new();
-        while let Some(way) = ways.pop_front() {
-            let at = way.last()?.by.frame();
-            if self.encloses(at, start) {
+        let mut at = 0;
+        while let Some((step, _)) = taken.get(at).copied() {
+            let blocker = step.by.frame();
+            if self.encloses(blocker, start) {
+                let back = std::iter::successors(Some(at), |at| taken.get(*at)?.1);
+                let mut way: Vec<CycleStep> =
+                    back.filter_map(|at| taken.get(at)).map(|(step, _)| (*step).clone()).collect();
+                way.reverse();
                 return Some(way);
             }
-            if seen.insert(at) {
-                let inside = steps.iter().filter(|(frame, _)| self.encloses(at, **frame));
-                let next = inside.flat_map(|(_, steps)| steps);
-                ways.extend(next.map(|step| [way.as_slice(), std::slice::from_ref(step)].concat()));
+            if seen.insert(blocker) {
+                let session = self.sessions.get(&self.session(blocker));
+                let frames = session.into_iter().flat_map(|session| &session.frames);
+                let inside = frames.filter(|frame| self.encloses(blocker, **frame));
+                let next = inside.filter_map(|frame| steps.get(frame)).flatten();
+                taken.extend(next.map(|step| (step, Some(at))));
             }
+            at += 1;
         }
         None
     }

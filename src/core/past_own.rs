@@ -8,22 +8,21 @@ use std::collections::BTreeSet;
 
 use super::admit::Verdict;
 use super::apply::Turn;
-use super::queue::Rank;
-use super::{FrameId, Key, Request, RequestId, Table, WaiterState, WaiterStatus};
+use super::queue::{self, Rank};
+use super::{FrameId, Key, Request, RequestId, Table, WaiterStatus};
 
 impl Table {
     /// Grants one request of a session that holds something: what its frames hold may exempt it
     /// from what keeps all others, or those who bar it may wait for it. Whether it did.
     pub(super) fn settle_entangled(&mut self, turn: &mut Turn<'_>) -> bool {
         let edges = std::mem::take(&mut turn.edges);
-        let concerned = |waiter: &&WaiterState| {
-            waiter.status == WaiterStatus::Active
-                && (edges || is_near(waiter, &turn.seen))
-                && !self.parked(waiter)
-        };
-        let waiters = self.entangled_waiters().filter_map(|id| self.waiters.get(&id));
         let mut concerned: Vec<(Rank, RequestId)> =
-            waiters.filter(concerned).map(|waiter| (self.rank(waiter), waiter.id)).collect();
+            if edges { self.entangled_waiters() } else { self.entangled_near(&turn.seen) };
+        concerned.retain(|(_, request)| {
+            self.waiters
+                .get(request)
+                .is_some_and(|waiter| waiter.status == WaiterStatus::Active && !self.parked(waiter))
+        });
         concerned.sort_unstable();
         let mut requests = concerned.iter().map(|(_, request)| *request);
         let granted = requests.clone().any(|request| self.try_waiter(turn, request))
@@ -46,10 +45,26 @@ impl Table {
         true
     }
 
-    fn entangled_waiters(&self) -> impl Iterator<Item = RequestId> + '_ {
-        let sessions = self.entangled.iter().filter_map(|root| self.sessions.get(root));
-        let frames = sessions.flat_map(|session| &session.frames);
-        frames.filter_map(|frame| self.frames.get(frame)).flat_map(|f| f.waiters.iter().copied())
+    fn entangled_waiters(&self) -> Vec<(Rank, RequestId)> {
+        let requests = self.entangled.iter().flat_map(|root| self.waiters_of_session(*root));
+        let waiters = requests.filter_map(|id| self.waiters.get(&id));
+        waiters.map(|waiter| (self.rank(waiter), waiter.id)).collect()
+    }
+
+    /// Those who want one of these keys, or one above or below them.
+    fn entangled_near(&self, keys: &BTreeSet<Key>) -> Vec<(Rank, RequestId)> {
+        if self.entangled.is_empty() {
+            return Vec::new();
+        }
+        let near: BTreeSet<Rank> =
+            keys.iter().flat_map(|key| self.tree.waiting_around(key)).collect();
+        let request = |rank: Rank| (rank, queue::request_at(self.rules, rank.place));
+        let mut near: Vec<(Rank, RequestId)> = near.into_iter().map(request).collect();
+        near.retain(|(_, id)| {
+            let frame = self.waiters.get(id).map(|waiter| waiter.frame);
+            frame.is_some_and(|frame| self.entangled.contains(&self.session(frame)))
+        });
+        near
     }
 
     /// The verdict over a request that fits and is barred, if those who bar it all wait for its
@@ -83,10 +98,4 @@ impl Table {
         part.reduce(Some(session), false);
         part.waiters.keys().copied().collect()
     }
-}
-
-/// Whether a waiter wants one of these keys, or one above or below them.
-fn is_near(waiter: &WaiterState, keys: &BTreeSet<Key>) -> bool {
-    let items = || waiter.request.items.iter().map(|item| &item.key);
-    keys.iter().any(|key| items().any(|other| key.covers(other) || other.covers(key)))
 }

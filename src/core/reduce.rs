@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::apply::{Thought, Turn};
 use super::{
-    Change, ENTRY_VERSION, Entry, FrameId, Key, Mode, RequestId, Snapshot, StoredView, Table,
-    Token, UnixMillis, WaiterStatus,
+    Change, ENTRY_VERSION, Entry, FrameId, Key, Mode, Outcome, RequestId, Snapshot, StoredView,
+    Table, Token, UnixMillis, WaiterStatus,
 };
 
 impl Table {
@@ -139,24 +139,38 @@ impl Table {
         turn.grown.extend(self.waiters.values().map(|waiter| waiter.frame));
         turn.edges = true;
         self.settle(&mut turn);
-        while self.end_movers(&mut turn, frozen) {
-            turn.edges = true;
+        // Only a grant can let a frame end that could not end before.
+        let mut moving: BTreeSet<FrameId> = self.sessions.keys().copied().collect();
+        while self.end_movers(&mut turn, frozen, &moving) {
+            turn.outcomes.clear();
             self.settle(&mut turn);
+            let granted = turn.outcomes.iter().filter_map(|outcome| match outcome {
+                Outcome::Granted(granted) => Some(self.session(granted.frame)),
+                _ => None,
+            });
+            moving = granted.collect();
         }
     }
 
-    /// Ends what every frame holds that can end. Whether there was something.
-    fn end_movers(&mut self, turn: &mut Turn<'_>, frozen: Option<FrameId>) -> bool {
-        let waiting = self.waiters.values().filter(|waiter| !self.is_aside(waiter));
-        let stuck: BTreeSet<FrameId> = waiting
-            .flat_map(|waiter| self.enclosing(waiter.frame).map(|frame| frame.state.id))
-            .collect();
-        let moves = |(id, frame): &(&FrameId, &super::table::Frame)| {
-            Some(frame.root) != frozen && !stuck.contains(id)
-        };
-        let movers = self.frames.iter().filter(moves);
-        let tokens: Vec<Token> =
-            movers.flat_map(|(_, frame)| frame.holds.iter().copied()).collect();
+    /// Ends what every frame of some sessions holds that can end. Whether there was something.
+    fn end_movers(
+        &mut self,
+        turn: &mut Turn<'_>,
+        frozen: Option<FrameId>,
+        sessions: &BTreeSet<FrameId>,
+    ) -> bool {
+        let mut tokens: Vec<Token> = Vec::new();
+        for root in sessions.iter().filter(|root| Some(**root) != frozen) {
+            let waiting = self.waiters_of_session(*root).filter_map(|id| self.waiters.get(&id));
+            let waiting = waiting.filter(|waiter| !self.is_aside(waiter));
+            let stuck: BTreeSet<FrameId> = waiting
+                .flat_map(|waiter| self.enclosing(waiter.frame).map(|frame| frame.state.id))
+                .collect();
+            let frames = self.sessions.get(root).into_iter().flat_map(|session| &session.frames);
+            let movers = frames.filter(|frame| !stuck.contains(frame));
+            let movers = movers.filter_map(|frame| self.frames.get(frame));
+            tokens.extend(movers.flat_map(|frame| &frame.holds));
+        }
         for token in &tokens {
             self.release_whole(turn, *token);
         }

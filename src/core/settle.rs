@@ -155,7 +155,7 @@ impl Table {
         if waiter.status != WaiterStatus::Active || !kin.contains(&grown) {
             return;
         }
-        if self.try_waiter(turn, request) || turn.is_thought() {
+        if self.try_waiter(turn, request) {
             return;
         }
         let Some(waiter) = self.waiters.get(&request) else { return };

@@ -207,6 +207,14 @@ impl Tree {
             .collect()
     }
 
+    /// All who wait for a key, or for one above or below it.
+    pub(super) fn waiting_around<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = Rank> + 'a {
+        let above = self.above(key).map(|(_, node)| &node.here);
+        let below = self.node(key).into_iter().map(|node| &node.below);
+        let waits = above.chain(below).flat_map(|sums| [&sums.waits.reads, &sums.waits.writes]);
+        waits.flat_map(|waits| waits.keys().copied())
+    }
+
     /// The lowest priority's last waiter among those who compete with an item of `key`.
     pub(super) fn last_competing(&self, key: &Key, mode: Mode) -> Option<Rank> {
         self.competing(key, mode).filter_map(|waits| waits.keys().next_back().copied()).max()

@@ -255,11 +255,13 @@ fn remainder(state: &Snapshot, frozen: Option<FrameId>, granted: Thought) -> BTr
     }
 }
 
+fn moves_in(state: &Snapshot, waiter: &WaiterState, frozen: Option<FrameId>) -> bool {
+    takes_part(state, waiter) && Some(root(state, waiter.frame)) != frozen
+}
+
 /// Grants to one waiter that can be granted.
 fn admit_one(state: &mut Snapshot, frozen: Option<FrameId>, granted: Thought) -> bool {
-    let moves = |waiter: &&WaiterState| {
-        takes_part(state, waiter) && Some(root(state, waiter.frame)) != frozen
-    };
+    let moves = |waiter: &&WaiterState| moves_in(state, waiter, frozen);
     // Own blockers are passed where all may move, and not in asking who is one.
     let verdict = |waiter: &WaiterState| {
         let asker = Asker::waiting(waiter);
@@ -274,6 +276,11 @@ fn admit_one(state: &mut Snapshot, frozen: Option<FrameId>, granted: Thought) ->
     let free = all.filter_map(|waiter| Some((verdict(waiter)?, place(waiter), waiter.id)));
     let Some((_, _, next)) = free.min() else { return false };
     pretend_grant(state, next);
+    // Who can only wait for its own frame now is refused.
+    let whole = state.clone();
+    state.waiters.retain(|waiter| {
+        !moves_in(&whole, waiter, frozen) || !own_deadlock(&whole, &Asker::waiting(waiter))
+    });
     if granted == Thought::Forgotten {
         state.holds.pop();
     }
