@@ -1,0 +1,214 @@
+//! Commands within commands: what `canal run` starts belongs to its session, and only that.
+
+use std::process::Stdio;
+
+use crate::process::wait_until;
+use crate::record::{Events, recorded};
+use crate::script::{Script, holds, is_free, say, until_holds, until_nothing};
+use crate::world::World;
+
+/// Eight children at once, each under `canal run LOCK`; they record what they do.
+fn eight_children(lock: &str) -> String {
+    let child = recorded("sleep 0.02");
+    format!(
+        "for i in 1 2 3 4 5 6 7 8; do
+            canal run {lock} -- sh -c '{child}' sh $i || echo bad >>bad &
+        done; wait"
+    )
+}
+
+#[test]
+fn parallel_children_exclude_each_other_and_never_wait_for_what_encloses_them() {
+    for (outer, inner, most) in [
+        ("-k build", "--slots 1 -k link", 1),
+        ("--write build", "--slots 1 -k build/link", 1),
+        ("--write build", "--write build/link", 1),
+        ("-k build", "--write build", 1),
+        ("--write build", "-k link=3", 3),
+        ("--write build", "--read build/lib", 8),
+        ("-k build=1x1", "--read build", 8),
+    ] {
+        let world = World::with_daemon();
+        let body = eight_children(inner);
+        let args = ["run"].into_iter().chain(outer.split(' ')).chain(["--", "sh", "-c", &*body]);
+        world.canal(args).end().code(0);
+        assert_eq!(world.read("bad"), "", "{outer} / {inner}");
+        let events = Events::of(&world);
+        assert_eq!(events.ended(), 8, "{outer} / {inner}");
+        assert!(events.most_at_once() <= most, "{outer} / {inner}: {events:?}");
+        until_nothing(&world);
+    }
+}
+
+#[test]
+fn children_that_read_what_their_parent_writes_run_at_the_same_time() {
+    let world = World::with_daemon();
+    let child = "echo up >>up; while [ ! -e go ]; do sleep 0.01; done";
+    let body = format!("for i in 1 2 3; do canal run --read db/x -- sh -c '{child}' & done; wait");
+    let outer = world.canal(["run", "--write", "db", "--", "sh", "-c", &body]).spawn();
+    wait_until("three read at once", || world.read("up").lines().count() == 3);
+    assert_eq!(world.key("db/x").holders.len(), 3);
+    assert!(!is_free(&world, "--read db/x"), "strangers are kept out");
+    std::fs::write(world.path("work/go"), "").unwrap();
+    outer.end().code(0);
+    until_nothing(&world);
+}
+
+#[test]
+fn what_an_enclosing_command_holds_is_granted_at_once() {
+    let world = World::with_daemon();
+    for chain in [
+        "canal run -k build -- canal run -k build -- echo in",
+        "canal run -k build -- canal run -n -k build -- echo in",
+        "canal run -k build -- sh -c 'canal run -n -k build -- echo in; exit $?'",
+        "canal run -k b=2:2 -- sh -c 'canal run -n -k b -- sh -c \"canal run -n -k b -- echo in; exit 0\"; exit $?'",
+        "canal run --write db -- sh -c 'canal run -n --write db -- echo in; exit $?'",
+        "canal run --write db -- sh -c 'canal run -n --read db/x --write db/y -k db -- echo in; exit $?'",
+        "canal run --read db -- sh -c 'canal run -n --write db -- echo in; exit $?'",
+        "canal run -k db -- sh -c 'canal run -n --write db -- echo in; exit $?'",
+        "canal run --write db/x -- sh -c 'canal run -n --write db -- echo in; exit $?'",
+    ] {
+        let ended = world.sh(chain).end().code(0);
+        assert_eq!((&*ended.stdout, &*ended.stderr), ("in\n", ""), "{chain}");
+        until_nothing(&world);
+    }
+    // The canal kind is not re-entrant: each request counts.
+    world
+        .canal(["run", "-k", "c=1x2", "--", "canal", "run", "-n", "-k", "c=1x2", "true"])
+        .end()
+        .code(0);
+    let chain = "canal run -k c=1x1 -- sh -c 'canal run -k c=1x1 -- echo in; exit $?'";
+    let ended = world.sh(chain).end().code(75);
+    assert!(ended.stderr.contains("`c` is held by this very session"), "{ended:?}");
+}
+
+#[test]
+fn a_nested_lock_ends_with_its_command_and_the_outer_one_stays() {
+    let world = World::with_daemon();
+    let body = "read go; canal run --write b -k c -- cat; echo inner ended $?; read go";
+    let args = ["run", "--write", "a", "--", "sh", "-c", body];
+    let mut outer = world.canal(args).stdin(Stdio::piped()).spawn();
+    until_holds(&world, outer.pid(), "a");
+    say(&mut outer, "go");
+    wait_until("the inner one holds", || world.key("b").holders.len() == 1);
+    let (a, b) = (world.key("a").holders[0].clone(), world.key("b").holders[0].clone());
+    assert_eq!(a.session, b.session, "one session");
+    assert_ne!(a.pid, b.pid);
+    assert!(!is_free(&world, "--read b") && !is_free(&world, "-k c"));
+    crate::process::signal(b.pid.cast_signed(), nix::sys::signal::Signal::SIGTERM);
+    wait_until("the inner one has ended", || outer.stdout().contains("inner ended 143"));
+    assert!(is_free(&world, "--write b -k c"));
+    assert!(!is_free(&world, "--read a"));
+    assert!(holds(&world, outer.pid(), "a"));
+    outer.finish();
+    until_nothing(&world);
+}
+
+#[test]
+fn an_inner_command_that_is_left_behind_keeps_its_lock_and_only_that() {
+    let world = World::with_daemon();
+    let mut script = Script::doing(&world, "--write a", "--write b", "cat");
+    script.go();
+    wait_until("the inner one holds", || world.key("b").holders.len() == 1);
+    let inner = script.inner_pid();
+    script.proc.signal(nix::sys::signal::Signal::SIGKILL);
+    wait_until("the outer lock is free", || is_free(&world, "--write a"));
+    assert!(!is_free(&world, "--read b"), "its command runs");
+    crate::process::signal(inner, nix::sys::signal::Signal::SIGKILL);
+    until_nothing(&world);
+}
+
+#[test]
+fn a_new_session_is_kept_out_by_what_encloses_it() {
+    let world = World::with_daemon();
+    for (outer, inner) in
+        [("-k build", "-k build"), ("--write db", "--read db/x"), ("-k db/x", "--write db")]
+    {
+        for (option, code) in [("", 0), ("--new-session", 75)] {
+            let inner = format!("canal run {option} -n {inner} -- true; exit $?");
+            let args =
+                ["run"].into_iter().chain(outer.split(' ')).chain(["--", "sh", "-c", &*inner]);
+            world.canal(args).end().code(code);
+        }
+    }
+}
+
+#[test]
+fn a_new_session_is_begun_on_purpose_and_outlives_the_command() {
+    let world = World::with_daemon();
+    world.program("mkfifo", ["go"]).end().code(0);
+    let body = "canal run -v --new-session --write b -- sh -c 'echo $CANAL_SESSION >inner; read go <go' 2>said &
+        echo $CANAL_SESSION >outer; while [ ! -s inner ]; do sleep 0.01; done";
+    world.canal(["run", "--write", "a", "--", "sh", "-c", body]).end().code(0);
+    assert_ne!(world.read("outer"), world.read("inner"));
+    assert!(!world.read("said").contains("a new session"), "it was asked for");
+    assert!(is_free(&world, "--write a"));
+    assert!(!is_free(&world, "--read b"));
+    std::fs::write(world.path("work/go"), "go\n").unwrap();
+    until_nothing(&world);
+}
+
+/// What `canal run` tells the command of its session and frame.
+fn told(world: &World, key: &str) -> (crate::process::Proc, [String; 2]) {
+    let body = "echo $CANAL_SESSION $CANAL_FRAME; exec cat";
+    let args = ["run", "-k", key, "--", "sh", "-c", body];
+    let outer = world.canal(args).stdin(Stdio::piped()).spawn();
+    wait_until("its session is told", || outer.stdout().ends_with('\n'));
+    let words = outer.stdout();
+    let mut words = words.split_whitespace().map(str::to_owned);
+    let told = [words.next().unwrap(), words.next().unwrap()];
+    (outer, told)
+}
+
+#[test]
+fn a_stranger_with_a_copied_environment_is_not_believed() {
+    let world = World::with_daemon();
+    let (outer, [session, frame]) = told(&world, "build");
+    let stranger = |args: &[&str]| {
+        let cmd = world.canal(args).env("CANAL_SESSION", &session).env("CANAL_FRAME", &frame);
+        cmd.end()
+    };
+    stranger(&["run", "-n", "-k", "build", "--", "true"]).code(75);
+    let new = stranger(&["run", "-v", "-k", "other", "--", "sh", "-c", "echo $CANAL_SESSION"]);
+    let new = new.code(0);
+    assert_ne!(new.stdout.trim(), session);
+    let words = format!("a new session: {} instead of {session}", new.stdout.trim());
+    assert!(new.stderr.contains(&words), "{new:?}");
+    let quiet = stranger(&["run", "-k", "other", "--", "true"]).code(0);
+    assert_eq!(quiet.stderr, "", "only -v says so");
+    // What it asks for somebody else is in that one's session.
+    let acquired = stranger(&["acquire", "--json", "--pid", &outer.pid_text(), "-k", "third"]);
+    assert_eq!(acquired.code(0).json()["session"], *session, "the owner is the session's");
+    outer.finish().code(0);
+    until_nothing(&world);
+}
+
+#[test]
+fn a_server_that_was_started_within_a_session_lets_no_stranger_in() {
+    let world = World::with_daemon();
+    world.program("mkfifo", ["jobs"]).end().code(0);
+    // A daemon as a build tool starts one: it is nobody's child, and keeps its environment.
+    let server = "while read job; do sh -c \"$job\"; echo \"$? $job\" >>done; done <jobs";
+    let body =
+        format!("(setsid sh -c '{server}' >/dev/null 2>&1 &); echo $CANAL_SESSION; exec cat");
+    let args = ["run", "-k", "build", "--", "sh", "-c", &body];
+    let outer = world.canal(args).stdin(Stdio::piped()).spawn();
+    until_holds(&world, outer.pid(), "build");
+    wait_until("the server is nobody's child", || {
+        outer.stdout().ends_with('\n') && crate::process::children(outer.pid()).is_empty()
+    });
+    let ask = |job: &str| {
+        let before = world.read("done").lines().count();
+        std::fs::write(world.path("work/jobs"), format!("{job}\n")).unwrap();
+        wait_until(job, || world.read("done").lines().count() > before);
+        world.read("done").lines().last().unwrap().to_owned()
+    };
+    let _keep =
+        std::fs::OpenOptions::new().read(true).write(true).open(world.path("work/jobs")).unwrap();
+    assert!(ask("canal run -n -q -k build -- true").starts_with("75 "));
+    outer.finish().code(0);
+    wait_until("build is free", || is_free(&world, "-k build"));
+    assert!(ask("canal run -v -n -k build -- true 2>said").starts_with("0 "));
+    assert!(world.read("said").contains("a new session: "), "{}", world.read("said"));
+    until_nothing(&world);
+}

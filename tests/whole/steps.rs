@@ -1,0 +1,153 @@
+//! Several locks over time in one script, without nesting: `canal acquire --pid $$`.
+
+use std::process::Stdio;
+
+use crate::process::{Proc, wait_until};
+use crate::script::{graph, holder, holds, is_free, say, until_holds, until_nothing};
+use crate::world::World;
+
+/// A shell that evaluates the lines it gets, and tells how each ended.
+fn shell(world: &World) -> Proc {
+    let body = "while read -r line; do eval \"$line\"; echo \"$? $line\"; done";
+    world.sh(body).stdin(Stdio::piped()).spawn()
+}
+
+/// Has a shell evaluate a line, and waits until it has; gives its exit code.
+#[track_caller]
+fn eval(shell: &mut Proc, line: &str) -> i32 {
+    let before = shell.stdout().lines().count();
+    say(shell, line);
+    wait_until(line, || shell.stdout().lines().count() > before);
+    let told = shell.stdout();
+    let (code, _) = told.lines().last().unwrap().split_once(' ').unwrap();
+    code.parse().unwrap()
+}
+
+#[test]
+fn scripts_that_acquire_crosswise_are_a_deadlock_and_giving_back_ends_it() {
+    let world = World::with_daemon();
+    let (mut elder, mut younger) = (shell(&world), shell(&world));
+    assert_eq!(eval(&mut elder, "canal acquire --pid $$ --write a"), 0);
+    assert_eq!(eval(&mut younger, "canal acquire --pid $$ --write b"), 0);
+    say(&mut elder, "canal acquire --pid $$ --write b");
+    world.until_waiting("b", 1);
+    assert_eq!(eval(&mut younger, "canal acquire --pid $$ --write a"), 75);
+    let told = younger.stderr();
+    for words in [
+        "a deadlock of 2 sessions",
+        "waits to write `a`, held for writing by",
+        "waits to write `b`, held for writing by",
+        &format!("pid {}", elder.pid()),
+        &format!("pid {}", younger.pid()),
+        "hint: ",
+    ] {
+        assert!(told.contains(words), "{words}: {told}");
+    }
+    assert!(holds(&world, younger.pid(), "b"), "what it has stays its own");
+    assert_eq!(world.key("b").waiting, 1, "the other one waits on");
+    assert_eq!(eval(&mut younger, "canal release --pid $$ b"), 0);
+    until_holds(&world, elder.pid(), "b");
+    wait_until("the elder was told", || elder.stdout().lines().count() == 2);
+    assert_eq!(elder.stdout().lines().last(), Some("0 canal acquire --pid $$ --write b"));
+    assert_eq!(eval(&mut elder, "canal release --pid $$ --all"), 0);
+    assert_eq!(eval(&mut younger, "canal acquire --pid $$ --write b --write a"), 0);
+    elder.finish().code(0);
+    younger.finish().code(0);
+    until_nothing(&world);
+}
+
+#[test]
+fn the_elder_that_closes_the_ring_is_not_its_victim() {
+    let world = World::with_daemon();
+    let (mut elder, mut younger) = (shell(&world), shell(&world));
+    assert_eq!(eval(&mut elder, "canal acquire --pid $$ --write a"), 0);
+    assert_eq!(eval(&mut younger, "canal acquire --pid $$ -k b"), 0);
+    say(&mut younger, "canal acquire --pid $$ --read a; exit");
+    world.until_waiting("a", 1);
+    assert_eq!(eval(&mut elder, "canal acquire --pid $$ -k b"), 0);
+    let victim = younger.end().code(75);
+    assert!(victim.stderr.contains("a deadlock of 2 sessions"), "{victim:?}");
+    assert_eq!(elder.stderr(), "");
+    elder.finish().code(0);
+    until_nothing(&world);
+}
+
+#[test]
+fn what_was_given_back_before_closes_no_ring() {
+    let world = World::with_daemon();
+    let (mut one, mut two) = (shell(&world), shell(&world));
+    assert_eq!(eval(&mut one, "canal acquire --pid $$ --write a"), 0);
+    assert_eq!(eval(&mut one, "canal acquire --pid $$ --write b"), 0);
+    assert_eq!(eval(&mut one, "canal release --pid $$ a"), 0);
+    assert!(holds(&world, one.pid(), "b") && !holds(&world, one.pid(), "a"));
+    assert_eq!(eval(&mut two, "canal acquire --pid $$ --write a"), 0);
+    say(&mut two, "canal acquire --pid $$ --write b");
+    world.until_waiting("b", 1);
+    // The first one holds nothing that the second one waits for but `b`, which it gives back.
+    assert_eq!(graph(&world).waits.len(), 1);
+    assert_eq!(eval(&mut one, "canal release --pid $$ b"), 0);
+    until_holds(&world, two.pid(), "b");
+    assert_eq!(one.stderr() + &two.stderr(), "");
+    one.finish().code(0);
+    two.finish().code(0);
+    until_nothing(&world);
+}
+
+#[test]
+fn a_cancelled_request_closes_no_ring() {
+    let world = World::with_daemon();
+    let (mut one, mut two) = (shell(&world), shell(&world));
+    assert_eq!(eval(&mut one, "canal acquire --pid $$ --write a"), 0);
+    assert_eq!(eval(&mut two, "canal acquire --pid $$ --write b"), 0);
+    say(&mut one, "canal acquire --pid $$ --write b & asking=$!");
+    world.until_waiting("b", 1);
+    assert_eq!(eval(&mut one, "kill -9 $asking; wait $asking; true"), 0);
+    world.until_waiting("b", 0);
+    say(&mut two, "canal acquire --pid $$ --write a");
+    world.until_waiting("a", 1);
+    one.finish().code(0);
+    until_holds(&world, two.pid(), "a");
+    assert_eq!(two.stderr(), "");
+    two.finish().code(0);
+    until_nothing(&world);
+}
+
+#[test]
+fn a_wait_that_has_an_end_is_part_of_a_ring_until_then() {
+    let world = World::with_daemon();
+    let (mut one, mut two) = (shell(&world), shell(&world));
+    assert_eq!(eval(&mut one, "canal acquire --pid $$ --write a"), 0);
+    assert_eq!(eval(&mut two, "canal acquire --pid $$ --write b"), 0);
+    assert_eq!(eval(&mut one, "canal acquire -q --pid $$ --write b -w 0.05"), 75);
+    say(&mut two, "canal acquire --pid $$ --write a");
+    world.until_waiting("a", 1);
+    assert_eq!(two.stderr(), "");
+    assert_eq!(eval(&mut one, "canal acquire -q --pid $$ -n --write b"), 75);
+    assert_eq!(world.key("a").waiting, 1, "an attempt that does not wait closes no ring");
+    one.finish().code(0);
+    two.finish().code(0);
+    until_nothing(&world);
+}
+
+#[test]
+fn an_upgrade_is_given_back_step_by_step() {
+    let world = World::with_daemon();
+    let mut one = shell(&world);
+    assert_eq!(eval(&mut one, "canal acquire --pid $$ --read conf"), 0);
+    assert!(is_free(&world, "--read conf") && !is_free(&world, "--write conf"));
+    let reader = holder(&world, "--read conf");
+    say(&mut one, "canal acquire --pid $$ --write conf");
+    world.until_waiting("conf", 1);
+    reader.finish().code(0);
+    wait_until("it writes", || one.stdout().lines().count() == 2);
+    assert!(!is_free(&world, "--read conf"));
+    assert_eq!(eval(&mut one, "canal acquire -n --pid $$ --read conf"), 0, "read after write");
+    assert_eq!(eval(&mut one, "canal release --pid $$ conf"), 0);
+    assert!(!is_free(&world, "--read conf"), "it writes still");
+    assert_eq!(eval(&mut one, "canal release --pid $$ conf"), 0);
+    assert!(is_free(&world, "--read conf") && !is_free(&world, "--write conf"), "it reads again");
+    assert_eq!(eval(&mut one, "canal release --pid $$ conf"), 0);
+    assert!(is_free(&world, "--write conf"));
+    assert_eq!(eval(&mut one, "canal release -q --pid $$ conf"), 125);
+    one.finish().code(0);
+}
