@@ -27,12 +27,11 @@ impl Table {
         false
     }
 
-    /// Only who holds something can be waited for, or who will hold something while it waits for
-    /// something else: a session with one request and no hold closes no cycle.
+    /// Only who holds something can be waited for. A session that holds nothing and has several
+    /// requests is looked at when one of them is granted and another stays.
     fn is_suspect(&self, request: RequestId) -> bool {
         let Some(waiter) = self.waiters.get(&request) else { return false };
-        let session = self.sessions.get(&self.session(waiter.frame));
-        session.is_some_and(Session::can_close_a_cycle) && !self.is_aside(waiter)
+        self.entangled.contains(&self.session(waiter.frame)) && !self.parked(waiter)
     }
 
     /// Whom to refuse so that the deadlock that a suspect is in or behind is broken, and the cycle.

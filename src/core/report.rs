@@ -93,14 +93,18 @@ impl Table {
     /// The keys in use or with a stored view that `prefix` covers (all without one), in order.
     /// Takes no longer than their number asks for.
     pub fn keys(&self, prefix: Option<&Key>) -> impl Iterator<Item = &Key> {
-        let covered = |key: &&Key| prefix.is_none_or(|prefix| prefix.covers(key));
+        let wanted = prefix.cloned();
         let (from, to) = prefix.map(Key::range).unwrap_or((Bound::Unbounded, Bound::Unbounded));
         let range = (from.as_ref().map(String::as_str), to.as_ref().map(String::as_str));
-        let locks = self.locks.range::<str, _>(range).map(|(key, _)| key);
-        let mut keys: Vec<&Key> = locks.chain(self.tree.keys(range)).filter(covered).collect();
-        keys.sort_unstable();
-        keys.dedup();
-        keys.into_iter()
+        let mut locks = self.locks.range::<str, _>(range).map(|(key, _)| key).peekable();
+        let mut used = self.tree.keys(range).peekable();
+        let merged = std::iter::from_fn(move || match (locks.peek(), used.peek()) {
+            (Some(lock), Some(key)) if lock > key => used.next(),
+            (Some(lock), Some(key)) if lock == key => locks.next().and(used.next()),
+            (None, _) => used.next(),
+            (Some(_), _) => locks.next(),
+        });
+        merged.filter(move |key| wanted.as_ref().is_none_or(|prefix| prefix.covers(key)))
     }
 
     /// What is known of a key.

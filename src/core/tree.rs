@@ -92,7 +92,10 @@ impl Tree {
     }
 
     /// The keys that somebody holds or waits for, not those that only have such below them.
-    pub(super) fn keys(&self, range: (Bound<&str>, Bound<&str>)) -> impl Iterator<Item = &Key> {
+    pub(super) fn keys<'a>(
+        &'a self,
+        range: (Bound<&str>, Bound<&str>),
+    ) -> impl Iterator<Item = &'a Key> + use<'a> {
         let used =
             |node: &Node| !node.holds.is_empty() || !node.aside.is_empty() || !node.here.is_empty();
         self.nodes.range::<str, _>(range).filter(move |(_, node)| used(node)).map(|(key, _)| key)
