@@ -1,0 +1,153 @@
+//! Writers among many: they wait for those who run, hold back those who come, and get their turn.
+
+use std::fs;
+use std::process::Stdio;
+
+use crate::process::{Proc, wait_until};
+use crate::record::{Events, recorded};
+use crate::script::{holder, is_free, until_nothing, waiter, words};
+use crate::world::World;
+
+/// Starts twenty jobs under `LOCK`; each records itself and ends with its standard input.
+fn twenty(world: &World, lock: &str, name: &str) -> Vec<Proc> {
+    let body = recorded("cat");
+    let job = |n: usize| {
+        let name = format!("{name}{n}");
+        let command = ["--", "sh", "-c", &body, "sh", &name];
+        let args = [&["run"][..], &words(lock), &command].concat();
+        world.canal(args).stdin(Stdio::piped()).spawn()
+    };
+    (0..20).map(job).collect()
+}
+
+fn all_finish(jobs: Vec<Proc>) {
+    for job in jobs {
+        job.finish().code(0);
+    }
+}
+
+/// Twenty run, a migration of `db` comes, twenty more arrive: it runs alone, between them.
+fn a_migration_runs_alone(world: &World, early: &str, late: &str, restarted: bool) {
+    let first = twenty(world, early, "early");
+    wait_until("twenty run", || Events::of(world).started().len() == 20);
+    let body = recorded("cat");
+    let migration = waiter(world, "--write db", &["sh", "-c", &body, "sh", "migration"]);
+    let more = twenty(world, late, "late");
+    let waiting = || world.look().map_or(0, |s| s.keys.iter().map(|key| key.waiting).sum::<u64>());
+    wait_until("all who come wait", || waiting() == 21);
+    // There are slots enough, and no more readers than there were: they wait for the migration.
+    assert!(!is_free(world, late));
+    assert!(is_free(world, "-k other=64 --read d --write dbx"), "nobody else is held back");
+    if restarted {
+        world.kill_daemon();
+        world.status();
+        wait_until("all who wait are back", || waiting() == 21);
+    }
+    all_finish(first);
+    wait_until("the migration runs", || Events::of(world).started().contains(&"migration"));
+    let events = Events::of(world);
+    assert_eq!((events.started().len(), events.ended()), (21, 20), "it runs alone");
+    assert!(!is_free(world, late) && !is_free(world, "--read db/z"));
+    migration.finish().code(0);
+    wait_until("all others run", || Events::of(world).started().len() == 41);
+    all_finish(more);
+    assert_eq!(Events::of(world).ended(), 41);
+    until_nothing(world);
+}
+
+#[test]
+fn a_migration_runs_alone_among_counted_jobs_below_it() {
+    a_migration_runs_alone(&World::with_daemon(), "-k db/x -j 64", "-k db/x -j 64", false);
+}
+
+#[test]
+fn a_migration_runs_alone_among_readers_and_jobs_over_a_restart() {
+    a_migration_runs_alone(&World::with_daemon(), "-k db/x=8x8", "--read db/y/z", true);
+}
+
+#[test]
+fn a_job_below_one_key_leaves_a_write_of_its_neighbour_alone() {
+    let world = World::with_daemon();
+    let job = holder(&world, "-k db/x=4");
+    assert!(is_free(&world, "--write db/y"));
+    assert!(is_free(&world, "--write db/x1"));
+    assert!(is_free(&world, "--read db"), "a counted job is a reader");
+    assert!(!is_free(&world, "--write db") && !is_free(&world, "--write db/x/1"));
+    let keys: Vec<String> = world.look().unwrap().keys.into_iter().map(|key| key.key).collect();
+    assert_eq!(keys, ["db/x"], "nothing is made for keys that nobody uses");
+    job.finish().code(0);
+}
+
+#[test]
+fn a_writer_among_readers_that_keep_arriving_gets_its_turn() {
+    let world = World::with_daemon();
+    // Six loops that overlap: with locks that readers can always share, the writer would starve.
+    fs::write(world.path("work/on"), "").unwrap();
+    let body = recorded("sleep 0.1");
+    let script = format!(
+        "while [ -e on ]; do canal run --read r/x -- sh -c '{body}' sh reader || echo bad >>bad; done"
+    );
+    let loops: Vec<Proc> = (0..6).map(|_| world.sh(&script).spawn()).collect();
+    wait_until("readers come and go", || Events::of(&world).ended() > 12);
+    for turn in 1..=3 {
+        let body = recorded(":");
+        let writers =
+            |events: &Events| events.started().iter().filter(|name| **name == "writer").count();
+        let args = ["run", "--write", "r", "--", "sh", "-c", &body, "sh", "writer"];
+        let writer = world.canal(args).spawn();
+        wait_until("the writer waits or has run", || {
+            world.key("r").waiting == 1 || writers(&Events::of(&world)) == turn
+        });
+        let asked = Events::of(&world);
+        writer.end().code(0);
+        let events = Events::of(&world);
+        let later = events.started().split_off(asked.started().len());
+        let before = later.iter().position(|name| *name == "writer");
+        // A reader of each loop may have been let in before, and not yet have said so.
+        assert!(
+            writers(&asked) == turn || before.is_some_and(|n| n <= 6),
+            "{before:?} of {later:?}"
+        );
+        let seen = events.started().len();
+        wait_until("readers come and go again", || Events::of(&world).started().len() > seen + 12);
+    }
+    fs::remove_file(world.path("work/on")).unwrap();
+    for one in loops {
+        one.end().code(0);
+    }
+    assert_eq!(world.read("bad"), "");
+    until_nothing(&world);
+}
+
+#[test]
+fn no_reader_passes_a_writer_that_waits_and_all_run_together_after_it() {
+    let world = World::with_daemon();
+    let first = holder(&world, "--read r");
+    let body = recorded("cat");
+    let writer = waiter(&world, "--write r", &["sh", "-c", &body, "sh", "writer"]);
+    let readers: Vec<Proc> = (0..10)
+        .map(|n| waiter(&world, "--read r", &["sh", "-c", &body, "sh", &format!("reader{n}")]))
+        .collect();
+    assert!(Events::of(&world).started().is_empty());
+    first.finish().code(0);
+    wait_until("the writer runs", || !Events::of(&world).started().is_empty());
+    assert_eq!(Events::of(&world).started(), ["writer"]);
+    writer.finish().code(0);
+    wait_until("all readers run together", || Events::of(&world).started().len() == 11);
+    assert_eq!(Events::of(&world).ended(), 1);
+    all_finish(readers);
+    until_nothing(&world);
+}
+
+#[test]
+fn a_writer_that_gives_up_lets_those_behind_it_go() {
+    let world = World::with_daemon();
+    let first = holder(&world, "--read r");
+    let writer = waiter(&world, "--write r", &["true"]);
+    let readers: Vec<Proc> = (0..3).map(|_| waiter(&world, "--read r/x", &["cat"])).collect();
+    writer.kill();
+    wait_until("the readers read", || world.key("r/x").holders.len() == 3);
+    first.finish().code(0);
+    all_finish(readers);
+    until_nothing(&world);
+}
