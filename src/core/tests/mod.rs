@@ -2,8 +2,14 @@
 
 mod brute;
 mod examples;
+mod flaws;
+mod locks;
+mod nested;
 mod order;
 mod random;
 mod reentry;
 mod resize;
+mod rings;
+mod states;
+mod upgrade;
 mod world;

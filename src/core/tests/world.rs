@@ -179,6 +179,10 @@ impl World {
         self.apply(Change::Resize { key: key(name), view })
     }
 
+    pub(super) fn waits(&self, request: RequestId) -> bool {
+        self.table.waiter(request).is_some()
+    }
+
     pub(super) fn held(&self, name: &str) -> u64 {
         self.table.report(&key(name)).held
     }
@@ -198,6 +202,16 @@ pub(super) fn grants(outcomes: &[Outcome]) -> Vec<RequestId> {
         _ => None,
     };
     outcomes.iter().filter_map(granted).collect()
+}
+
+/// All requests refused for a deadlock so far.
+pub(super) fn victims(world: &World) -> Vec<RequestId> {
+    let outcomes = world.log.iter().flat_map(|(_, outcomes)| outcomes);
+    let victim = |outcome: &Outcome| match outcome {
+        Outcome::Refused { request, why: Refusal::Deadlock { .. } } => Some(*request),
+        _ => None,
+    };
+    outcomes.filter_map(victim).collect()
 }
 
 /// A failed test shows the history that led to it.
