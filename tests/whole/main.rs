@@ -11,6 +11,7 @@ mod bad_input;
 mod campaign;
 mod children;
 mod crosswise;
+mod crosswise_kills;
 mod crosswise_slots;
 mod crowd;
 mod disk;

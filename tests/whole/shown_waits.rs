@@ -162,7 +162,8 @@ fn parsed(dot: &str) -> (BTreeSet<String>, Vec<(String, String, String)>) {
         match head.trim().strip_prefix("-> \"") {
             None => assert!(nodes.insert(name.to_owned()), "{name} twice: {dot}"),
             Some(to) => {
-                edges.push((name.to_owned(), to.trim_matches([' ', '"']).to_owned(), label))
+                let to = to.trim_matches([' ', '"']).to_owned();
+                edges.push((name.to_owned(), to, label));
             }
         }
     }
