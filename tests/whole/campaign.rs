@@ -58,10 +58,10 @@ fn clients(world: &World) -> Vec<Proc> {
 }
 
 /// A small generator; its seed is printed when the campaign fails.
-struct Dice(u64);
+pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {
-    fn throw(&mut self, sides: usize) -> usize {
+    pub(crate) fn throw(&mut self, sides: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -70,19 +70,19 @@ impl Dice {
 }
 
 /// Sends a signal to a process that may be gone.
-fn send(pid: i32, which: Signal) {
+pub(crate) fn send(pid: i32, which: Signal) {
     let _ = kill(Pid::from_raw(pid), which);
 }
 
 /// Lets those go on whose time is over.
-fn go_on(stopped: &mut Vec<(Instant, i32)>, now: Instant) {
+pub(crate) fn go_on(stopped: &mut Vec<(Instant, i32)>, now: Instant) {
     for (_, pid) in stopped.extract_if(.., |(until, _)| *until <= now) {
         send(pid, Signal::SIGCONT);
     }
 }
 
 /// The processes below the loops.
-fn victims(loops: &[Proc]) -> Vec<i32> {
+pub(crate) fn victims(loops: &[Proc]) -> Vec<i32> {
     let mut found = Vec::new();
     let mut next: Vec<i32> = loops.iter().map(Proc::pid).collect();
     while let Some(pid) = next.pop() {

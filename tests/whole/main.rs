@@ -9,6 +9,7 @@
 mod acquire_forms;
 mod bad_input;
 mod campaign;
+mod campaign_modes;
 mod children;
 mod crosswise;
 mod crosswise_kills;

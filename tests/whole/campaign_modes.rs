@@ -1,0 +1,184 @@
+//! A campaign of random kills among readers, writers, counted jobs and scripts that nest. From
+//! outside it is watched that no writer ever meets anybody on its key, above it or below it, and
+//! that in the end nothing is held or stuck, deadlocks included.
+//!
+//! The witness is the kernel: a key stands for the leaves of the tree below it. Each command takes
+//! a flock(2) on every leaf of each of its keys, shared or exclusive, without waiting, and reports
+//! if somebody else is there. Two keys have a leaf in common if and only if one is the other or
+//! lies above it. The kernel drops such a lock before it tells anybody of a process's death.
+
+use std::fs;
+use std::time::{Duration, Instant, SystemTime};
+
+use canal::protocol::{Mode, Status};
+use nix::sys::signal::Signal;
+
+use crate::campaign::{Dice, go_on, send, victims};
+use crate::process::{Proc, alive, installed_or_skip, wait_until};
+use crate::script::until_nothing;
+use crate::world::World;
+
+/// For how long things are killed, in seconds; `CAMPAIGN=600` takes longer.
+const CAMPAIGN_S: u64 = 15;
+
+/// `perl witness r:KEY w:KEY c:KEY`: holds for a while. One process: nothing of it is left when it
+/// is killed.
+const WITNESS: &str = r#"
+    use Fcntl qw(:flock);
+    sub note { open my $f, '>>', shift; syswrite $f, shift; }
+    my @leaves = qw(t/a/1 t/a/2 t/b);
+    my @hands;
+    sub take {
+        my ($file, $how, $what) = @_;
+        $file =~ tr{/}{.};
+        open my $hand, '>>', $file or die;
+        flock $hand, $how | LOCK_NB or note('overlap', "$what pid $$\n");
+        push @hands, $hand;
+    }
+    my %seen;
+    for my $item (@ARGV) {
+        my ($mode, $key) = split /:/, $item;
+        for my $leaf (grep { $_ eq $key || index($_, "$key/") == 0 } @leaves) {
+            take("leaf.$leaf", $mode eq 'w' ? LOCK_EX : LOCK_SH, "$item at $leaf")
+                unless $seen{$leaf}++;
+        }
+        take("slot.$key.$ENV{CANAL_SLOT}", LOCK_EX, "$item slot $ENV{CANAL_SLOT}")
+            if $mode eq 'c';
+    }
+    note('runs', "@ARGV\n");
+    select undef, undef, undef, 0.01 + rand 0.08;
+"#;
+
+/// What the clients do, again and again. What an outer command holds is witnessed by who asks for
+/// it beside; within it only if it is the same process, as the outer one may be killed alone.
+const CLIENTS: [&str; 16] = [
+    "exec canal run --read t -- perl witness r:t",
+    "exec canal run --read t/a/1 -- perl witness r:t/a/1",
+    "exec canal run --write t/a/2 -- perl witness w:t/a/2",
+    "exec canal run --write t -w 2 -- perl witness w:t",
+    "exec canal run -k t/a/1=2 -- perl witness c:t/a/1",
+    "exec canal run -k t/a/1=2 -- perl witness c:t/a/1",
+    "exec canal run -k t/b=1x3 -- perl witness c:t/b",
+    "exec canal run -q -n --write t/b -- perl witness w:t/b",
+    "exec canal run --max-run 5 --write t/a -- perl witness w:t/a",
+    // Nested, crosswise.
+    "canal run --write t/a -- sh -c 'canal run --write t/b -- perl witness w:t/b; exit $?'",
+    "canal run --write t/b -- sh -c 'canal run --write t/a -- perl witness w:t/a; exit $?'",
+    "canal run -k t/b=1x3 -- sh -c 'canal run --read t/a -- perl witness r:t/a; exit $?'",
+    // Each becomes the next, crosswise.
+    "exec canal run --write t/a/2 -- canal run --write t/b -- perl witness w:t/a/2 w:t/b",
+    // Upgrades.
+    "canal run --read t/a -- sh -c 'canal run --write t/a -- perl witness w:t/a; exit $?'",
+    "canal acquire -q -w 60 --pid $$ --read t/b && canal acquire -w 60 --pid $$ --write t/b &&
+        exec perl witness w:t/b",
+    // One after the other.
+    "canal acquire -q -w 60 --pid $$ --read t/b && canal acquire -w 60 --pid $$ --write t/a/2 &&
+        canal release -q --pid $$ t/b && exec perl witness w:t/a/2",
+];
+
+fn clients(world: &World) -> Vec<Proc> {
+    fs::write(world.path("work/witness"), WITNESS).unwrap();
+    fs::write(world.path("work/stop"), "").unwrap();
+    let looping = "while [ -e stop ]; do sh -c \"$0\" 2>>errors; sleep 0.01; done";
+    CLIENTS.iter().map(|script| world.program("sh", ["-c", looping, script]).spawn()).collect()
+}
+
+/// By the daemon's own words: no writer has company of another session.
+#[track_caller]
+fn no_writer_has_company(status: &Status) {
+    let covers = |a: &str, b: &str| b.strip_prefix(a).is_some_and(|rest| rest.starts_with('/'));
+    for key in &status.keys {
+        for writer in key.holders.iter().filter(|holder| holder.mode == Some(Mode::Write)) {
+            for other in &status.keys {
+                let related = key.key == other.key
+                    || covers(&key.key, &other.key)
+                    || covers(&other.key, &key.key);
+                let alone = other.holders.iter().all(|one| one.session == writer.session);
+                assert!(!related || alone, "{writer:?} has {} with {other:?}", key.key);
+            }
+        }
+    }
+}
+
+/// What was done to them.
+#[derive(Debug, Default)]
+struct Done {
+    kills: u32,
+    daemons: u32,
+}
+
+fn harm(world: &World, loops: &[Proc], dice: &mut Dice, campaign: Duration) -> Done {
+    let mut done = Done::default();
+    let mut stopped: Vec<(Instant, i32)> = Vec::new();
+    let begun = Instant::now();
+    while begun.elapsed() < campaign {
+        let until = Instant::now() + Duration::from_millis(5 + dice.throw(80) as u64);
+        wait_until("the next kill is due", || Instant::now() >= until);
+        go_on(&mut stopped, Instant::now());
+        let victims = victims(loops);
+        let victim = victims.get(dice.throw(victims.len().max(1))).copied();
+        let seen = world.look();
+        if let Some(status) = &seen {
+            no_writer_has_company(status);
+        }
+        match (dice.throw(20), victim, seen) {
+            (0, _, Some(status)) => {
+                send(status.daemon.pid.cast_signed(), Signal::SIGKILL);
+                done.daemons += 1;
+            }
+            (1..5, Some(victim), _) => {
+                send(victim, Signal::SIGSTOP);
+                let pause = Duration::from_millis(dice.throw(300) as u64);
+                stopped.push((Instant::now() + pause, victim));
+            }
+            (5..14, Some(victim), _) => {
+                send(victim, Signal::SIGKILL);
+                done.kills += 1;
+            }
+            _ => {}
+        }
+        assert_eq!(world.read("overlap"), "");
+    }
+    go_on(&mut stopped, Instant::now() + campaign);
+    done
+}
+
+#[test]
+fn random_kills_never_let_a_writer_meet_anybody_and_leave_nothing_behind() {
+    if !installed_or_skip("perl", "the campaign of kills among readers and writers") {
+        return;
+    }
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    let seed = std::env::var("SEED").map_or(now.as_nanos() as u64, |seed| seed.parse().unwrap());
+    eprintln!("SEED={}", seed | 1);
+    let length = std::env::var("CAMPAIGN").map_or(CAMPAIGN_S, |length| length.parse().unwrap());
+    let world = World::with_daemon();
+    let loops = clients(&world);
+    let done = harm(&world, &loops, &mut Dice(seed | 1), Duration::from_secs(length));
+    // Left in peace, each of them gets its turn.
+    let before = world.read("runs").lines().count();
+    for client in CLIENTS {
+        let kind = client.rsplit("witness ").next().unwrap().trim_end_matches("; exit $?'");
+        wait_until(&format!("`{kind}` runs"), || {
+            world.read("runs").lines().skip(before).any(|run| run == kind)
+        });
+    }
+    fs::remove_file(world.path("work/stop")).unwrap();
+    for one in loops {
+        one.end();
+    }
+    world.status();
+    until_nothing(&world);
+    assert_eq!(world.read("overlap"), "");
+    let errors = world.read("errors");
+    for bad in ["panicked", "makes no sense", "damaged", "refuses"] {
+        assert!(!errors.contains(bad), "{errors}");
+    }
+    let runs = world.read("runs").lines().count();
+    let rings = errors.matches("a deadlock of ").count();
+    let told = format!("{runs} runs, {rings} deadlocks, {done:?}");
+    eprintln!("{told}");
+    assert!(runs > 50 && rings > 0 && done.kills > 30 && done.daemons > 2, "{told}");
+    world.canal(["run", "-n", "--write", "t", "--", "true"]).end().code(0);
+    assert!(alive(world.daemon_pid()));
+}
