@@ -66,6 +66,10 @@ fn what_an_enclosing_command_holds_is_granted_at_once() {
         "canal run --write db -- sh -c 'canal run -n --read db/x --write db/y -k db -- echo in; exit $?'",
         "canal run --read db -- sh -c 'canal run -n --write db -- echo in; exit $?'",
         "canal run -k db -- sh -c 'canal run -n --write db -- echo in; exit $?'",
+        "canal run --write db --max-run 60 -- sh -c 'canal run -n --read db --max-run 60 -- echo in; exit $?'",
+        "canal run --write db --with-children -- sh -c 'canal run -n --read db --with-children -- echo in; exit $?'",
+        "canal run -k o -- sh -c 'canal acquire --pid $$ --write db; canal run -n --read db -- echo in; exit $?'",
+        "canal run -k o -- sh -c 'sh -c \"canal acquire --pid \\$\\$ --write db; canal run -n --read db -- echo in; exit 0\"; exit $?'",
         "canal run --write db/x -- sh -c 'canal run -n --write db -- echo in; exit $?'",
     ] {
         let ended = world.sh(chain).end().code(0);
@@ -80,6 +84,34 @@ fn what_an_enclosing_command_holds_is_granted_at_once() {
     let chain = "canal run -k c=1x1 -- sh -c 'canal run -k c=1x1 -- echo in; exit $?'";
     let ended = world.sh(chain).end().code(75);
     assert!(ended.stderr.contains("`c` is held by this very session"), "{ended:?}");
+}
+
+/// `canal acquire` cannot change the environment of its script.
+#[test]
+fn what_a_script_acquired_is_in_the_way_of_what_it_runs_unless_it_runs_under_canal() {
+    let world = World::with_daemon();
+    let script = "canal acquire --pid $$ --write db; canal run -n -q --read db/x -- true; exit $?";
+    world.sh(script).end().code(75);
+    world.canal(["run", "-k", "o", "--", "sh", "-c", script]).end().code(0);
+    until_nothing(&world);
+}
+
+#[test]
+fn an_older_kernel_knows_who_is_nested_and_who_is_a_stranger() {
+    let world = World::of_linux_5_10();
+    world.status();
+    let (outer, [session, frame]) = told(&world, "build");
+    let cmd = world.canal(["run", "-n", "-k", "build", "--", "true"]);
+    cmd.env("CANAL_SESSION", session).env("CANAL_FRAME", frame).end().code(75);
+    outer.finish().code(0);
+    let mut elder = Script::start(&world, "elder", "--write a -k build", "--write b -k build");
+    let mut younger = Script::start(&world, "younger", "--write b", "--write a");
+    elder.go_and_wait(&world);
+    world.kill_daemon();
+    younger.go();
+    younger.refused();
+    elder.succeeds();
+    until_nothing(&world);
 }
 
 #[test]
