@@ -255,6 +255,65 @@ fn a_daemon_killed_after_any_record_of_a_ring_still_refuses_exactly_one() {
 }
 
 #[test]
+fn a_waiter_killed_while_no_daemon_runs_is_no_phantom_in_a_ring() {
+    let world = World::with_daemon();
+    let body = "read go; canal run --write b -- true; echo ended $?; read go";
+    let args = ["run", "--write", "a", "--", "sh", "-c", body];
+    let mut elder = world.canal(args).stdin(Stdio::piped()).spawn();
+    until_holds(&world, elder.pid(), "a");
+    let mut younger = Script::start(&world, "younger", "--write b", "--write a");
+    say(&mut elder, "go");
+    world.until_waiting("b", 1);
+    let inner = crate::process::children(elder.pid())[0];
+    // Stopped first: it must not start a daemon.
+    stop(inner);
+    world.kill_daemon_quietly();
+    signal(inner, Signal::SIGKILL);
+    wait_until("its script knows", || elder.stdout().contains("ended 137"));
+    younger.go();
+    wait_until("the younger one waits", || {
+        younger.proc.has_ended() || world.look().is_some() && world.key("a").waiting == 1
+    });
+    assert_eq!(younger.proc.stderr(), "");
+    elder.finish();
+    younger.succeeds();
+    until_nothing(&world);
+}
+
+#[test]
+fn a_victim_that_is_not_back_after_a_restart_is_refused_when_it_is() {
+    let world = World::with_daemon();
+    let mut elder = Script::start(&world, "elder", "--write a", "--write b");
+    let mut younger = Script::start(&world, "younger", "--write b", "--write a");
+    younger.go_and_wait(&world);
+    let inner = younger.inner_pid();
+    stop(inner);
+    world.kill_daemon_quietly();
+    elder.go();
+    wait_until("the elder asks", || world.look().is_some() && world.key("b").waiting == 1);
+    signal(inner, Signal::SIGCONT);
+    younger.refused();
+    elder.succeeds();
+    until_nothing(&world);
+}
+
+#[test]
+fn a_hold_that_only_children_keep_is_part_of_a_ring() {
+    let world = World::with_daemon();
+    let mut elder = Script::start(&world, "elder", "--write a --with-children", "--write b");
+    let mut younger = Script::start(&world, "younger", "--write b", "--write a");
+    elder.go_and_wait(&world);
+    elder.proc.signal(Signal::SIGKILL);
+    wait_until("the elder is dead", || elder.proc.has_ended());
+    assert!(!is_free(&world, "--read a"), "its child keeps it");
+    younger.go();
+    younger.refused();
+    wait_until("the child of the elder ran", || Events::of(&world).ended() == 1);
+    assert_eq!(Events::of(&world).started(), ["elder"]);
+    until_nothing(&world);
+}
+
+#[test]
 fn a_stopped_waiter_is_part_of_a_ring() {
     let world = World::with_daemon();
     let mut elder = Script::start(&world, "elder", "--write a", "--write b");

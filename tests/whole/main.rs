@@ -19,6 +19,7 @@ mod disk;
 mod examples_canal_lock;
 mod examples_sleeplocks;
 mod exit_codes;
+mod free_locks;
 mod handed_on;
 mod journal_faults;
 mod kill;

@@ -151,3 +151,53 @@ fn an_upgrade_is_given_back_step_by_step() {
     assert_eq!(eval(&mut one, "canal release -q --pid $$ conf"), 125);
     one.finish().code(0);
 }
+
+#[test]
+fn two_requests_of_one_script_at_once_are_both_part_of_rings() {
+    let world = World::with_daemon();
+    let third = holder(&world, "--write c");
+    let (mut elder, mut younger) = (shell(&world), shell(&world));
+    assert_eq!(eval(&mut elder, "canal acquire --pid $$ --write a"), 0);
+    assert_eq!(eval(&mut younger, "canal acquire --pid $$ --write b"), 0);
+    say(&mut elder, "canal acquire --pid $$ --write b & canal acquire --pid $$ --write c; wait");
+    world.until_waiting("b", 1);
+    world.until_waiting("c", 1);
+    assert_eq!(eval(&mut younger, "canal acquire --pid $$ --write a"), 75);
+    third.finish().code(0);
+    until_holds(&world, elder.pid(), "c");
+    younger.finish().code(0);
+    until_holds(&world, elder.pid(), "b");
+    elder.finish().code(0);
+    until_nothing(&world);
+}
+
+#[test]
+fn a_command_gives_back_its_own_lock_before_it_ends_and_its_children_cannot() {
+    let world = World::with_daemon();
+    let body = "sh -c 'canal release -q --pid $$ a; exit $?'; echo child $?
+        read go; canal release --pid $$ a; echo self $?; read go";
+    let args = ["run", "--write", "a", "--", "sh", "-c", body];
+    let mut command = world.canal(args).stdin(Stdio::piped()).spawn();
+    wait_until("the child tried", || command.stdout() == "child 125\n");
+    assert!(!is_free(&world, "--read a"));
+    say(&mut command, "go");
+    wait_until("it was given back", || command.stdout().ends_with("self 0\n"));
+    assert!(is_free(&world, "--write a"));
+    command.finish();
+    until_nothing(&world);
+}
+
+#[test]
+fn who_would_not_wait_for_ever_is_told_of_the_deadlock_at_once_all_the_same() {
+    let world = World::with_daemon();
+    let (mut elder, mut younger) = (shell(&world), shell(&world));
+    assert_eq!(eval(&mut elder, "canal acquire --pid $$ --write a"), 0);
+    assert_eq!(eval(&mut younger, "canal acquire --pid $$ --write b"), 0);
+    say(&mut elder, "canal acquire --pid $$ --write b -w 1h");
+    world.until_waiting("b", 1);
+    assert_eq!(eval(&mut younger, "canal acquire --pid $$ --write a -w 1h -E 4"), 75);
+    assert!(younger.stderr().contains("a deadlock of 2 sessions"), "{}", younger.stderr());
+    younger.finish().code(0);
+    until_holds(&world, elder.pid(), "b");
+    elder.finish().code(0);
+}

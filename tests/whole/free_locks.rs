@@ -1,0 +1,100 @@
+//! Waiting alone makes no deadlock on a free lock: who keeps a waiter passes it.
+
+use std::process::Stdio;
+
+use crate::process::wait_until;
+use crate::record::Events;
+use crate::script::{Script, holder, until_nothing, waiter};
+use crate::world::World;
+
+/// A script holds `outer`, somebody else waits for `wanted` because of that, and the script asks
+/// for `inner`: it is granted at once, and nobody is refused.
+#[track_caller]
+fn passes(outer: &str, wanted: &str, inner: &str) {
+    for restarted in [false, true] {
+        for inner in [inner.to_owned(), format!("-n {inner}")] {
+            let world = World::with_daemon();
+            let mut script = Script::start(&world, "script", outer, &inner);
+            let other = waiter(&world, wanted, &["sh", "-c", "echo '+ other' >>events"]);
+            if restarted {
+                world.kill_daemon();
+                world.status();
+            }
+            script.go();
+            script.succeeds();
+            assert_eq!(other.end().code(0).stderr, "", "{outer} / {wanted} / {inner}");
+            assert_eq!(Events::of(&world).started(), ["script", "other"]);
+            until_nothing(&world);
+        }
+    }
+}
+
+#[test]
+fn a_holder_takes_what_its_waiter_wants_as_well() {
+    passes("--write a", "--write a --write b", "--write b");
+    passes("-k a", "-k a -k b", "-k b");
+}
+
+#[test]
+fn a_holder_of_a_slot_takes_the_second_one_before_who_wants_both() {
+    passes("-k pool=1x2", "-k pool=1x2:2", "-k pool=1x2");
+}
+
+#[test]
+fn a_reader_reads_on_below_while_a_writer_waits_for_it() {
+    passes("--read a", "--write a", "--read a/1");
+}
+
+#[test]
+fn a_job_goes_on_to_the_next_key_while_a_migration_waits_for_it() {
+    passes("-k d/x", "--write d", "-k d/y");
+    passes("-k d/x=4", "--write d", "-k d/y=1x2");
+    passes("--read d/x", "--write d", "--write d/y");
+}
+
+#[test]
+fn the_holders_of_what_holders_wait_for_pass_too() {
+    let world = World::with_daemon();
+    let mut first = Script::start(&world, "first", "--write a", "--read d/y");
+    let mut second = Script::start(&world, "second", "-k d/x", "--write a");
+    second.go_and_wait(&world);
+    let migration = waiter(&world, "--write d", &["sh", "-c", "echo '+ migration' >>events"]);
+    // The migration waits for the second, and the second for the first.
+    first.go();
+    first.succeeds();
+    second.succeeds();
+    migration.end().code(0);
+    assert_eq!(Events::of(&world).started(), ["first", "second", "migration"]);
+    until_nothing(&world);
+}
+
+#[test]
+fn who_keeps_nobody_waits_its_turn() {
+    let world = World::with_daemon();
+    let job = holder(&world, "-k d/x");
+    let migration = waiter(&world, "--write d", &["sh", "-c", "echo '+ migration' >>events"]);
+    let late = waiter(&world, "-k d/y", &["sh", "-c", "echo '+ late' >>events"]);
+    let mut bystander = Script::start(&world, "bystander", "--write other", "-k d/z");
+    bystander.go_and_wait(&world);
+    assert_eq!(Events::of(&world).started().len(), 0);
+    job.finish().code(0);
+    migration.end().code(0);
+    late.end().code(0);
+    bystander.succeeds();
+    assert_eq!(Events::of(&world).started()[0], "migration");
+}
+
+#[test]
+fn parallel_children_pass_who_waits_for_their_parent() {
+    let world = World::with_daemon();
+    let body = "read go; for key in x y z; do canal run -k d/$key -- echo $key & done; wait";
+    let args = ["run", "--read", "d", "--", "sh", "-c", body];
+    let mut outer = world.canal(args).stdin(Stdio::piped()).spawn();
+    crate::script::until_holds(&world, outer.pid(), "d");
+    let migration = waiter(&world, "--write d", &["echo", "alone"]);
+    crate::script::say(&mut outer, "go");
+    wait_until("all children ran", || outer.stdout().lines().count() == 3);
+    outer.end().code(0);
+    assert_eq!(migration.end().code(0).stdout, "alone\n");
+    until_nothing(&world);
+}
