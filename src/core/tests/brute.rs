@@ -217,6 +217,11 @@ enum Thought {
     Forgotten,
 }
 
+/// Who waits in vain, whatever becomes of what is granted on the way.
+pub(super) fn waiting_in_vain(state: &Snapshot) -> BTreeSet<RequestId> {
+    deadlocked(state, Thought::Kept)
+}
+
 /// Who waits in vain.
 fn deadlocked(state: &Snapshot, granted: Thought) -> BTreeSet<RequestId> {
     let left = remainder(state, None, granted);

@@ -2,6 +2,7 @@
 
 mod brute;
 mod examples;
+mod explore;
 mod flaws;
 mod locks;
 mod nested;
