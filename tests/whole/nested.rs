@@ -2,7 +2,7 @@
 
 use std::process::Stdio;
 
-use crate::process::wait_until;
+use crate::process::{installed_or_skip, wait_until};
 use crate::record::{Events, recorded};
 use crate::script::{Script, holds, is_free, say, until_holds, until_nothing};
 use crate::world::World;
@@ -38,6 +38,23 @@ fn parallel_children_exclude_each_other_and_never_wait_for_what_encloses_them() 
         assert!(events.most_at_once() <= most, "{outer} / {inner}: {events:?}");
         until_nothing(&world);
     }
+}
+
+#[test]
+fn of_a_parallel_make_one_recipe_links_at_a_time() {
+    if !installed_or_skip("make", "recipes of a parallel make") {
+        return;
+    }
+    let world = World::with_daemon();
+    let link = recorded("sleep 0.02").replace("$1", "$@");
+    let recipes = format!(
+        "all: 1 2 3 4 5 6 7 8\n1 2 3 4 5 6 7 8:\n\t@canal run --slots 1 -k link -- sh -c '{link}'\n"
+    );
+    std::fs::write(world.path("work/Makefile"), recipes).unwrap();
+    world.canal(["run", "-k", "build", "--", "make", "-s", "-j8"]).end().code(0);
+    let events = Events::of(&world);
+    assert_eq!((events.ended(), events.most_at_once()), (8, 1));
+    until_nothing(&world);
 }
 
 #[test]

@@ -140,6 +140,25 @@ fn no_reader_passes_a_writer_that_waits_and_all_run_together_after_it() {
 }
 
 #[test]
+fn readers_of_higher_priority_pass_a_writer_no_more_than_64_times() {
+    let world = World::with_daemon();
+    let first = holder(&world, "--read r");
+    let writer = waiter(&world, "--write r", &["echo", "written"]);
+    let mut passed = 0;
+    while is_free(&world, "--priority 1 --read r/x") {
+        passed += 1;
+        assert!(passed <= 64, "the writer starves");
+    }
+    assert_eq!(passed, 64);
+    let reader = waiter(&world, "--read r --priority 1", &["true"]);
+    assert!(!is_free(&world, "--priority 9 -k r/y"));
+    first.finish().code(0);
+    assert_eq!(writer.end().code(0).stdout, "written\n");
+    reader.end().code(0);
+    until_nothing(&world);
+}
+
+#[test]
 fn a_writer_that_gives_up_lets_those_behind_it_go() {
     let world = World::with_daemon();
     let first = holder(&world, "--read r");
