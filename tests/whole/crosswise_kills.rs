@@ -1,27 +1,15 @@
-//! Anything killed in the middle of rings and nested runs: no phantom, nothing lost, and what was
-//! true of sessions before a restart of the daemon is true after it.
+//! Anything killed or stopped in the middle of rings: no phantom, and nothing lost.
 
 use std::process::Stdio;
 
 use nix::sys::signal::Signal;
 
-use crate::process::{Proc, alive, signal, wait_until};
-use crate::record::{Events, recorded};
-use crate::script::{Script, graph, holder, is_free, say, until_holds, until_nothing, waiter};
+use crate::process::{alive, signal, wait_until};
+use crate::record::Events;
+use crate::script::{
+    Script, graph, holder, is_free, say, stop, until_holds, until_nothing, waiter,
+};
 use crate::world::World;
-
-/// The daemon is killed and another one answers, which has all who wait again.
-#[track_caller]
-fn restart(world: &World) {
-    let waiting =
-        |world: &World| world.look().map(|s| s.keys.iter().map(|key| key.waiting).sum::<u64>());
-    let before = waiting(world);
-    let pid = world.kill_daemon();
-    assert_ne!(world.daemon_pid(), pid, "a new daemon answers");
-    wait_until("those who wait are back", || {
-        waiting(world) == before && graph(world).waits.len() as u64 == before.unwrap()
-    });
-}
 
 #[test]
 fn a_waiter_killed_before_the_ring_closes_is_no_phantom_in_it() {
@@ -103,201 +91,6 @@ fn the_holder_of_a_write_that_is_killed_frees_it() {
 }
 
 #[test]
-fn nested_runs_that_wait_lose_nothing_by_a_killed_daemon() {
-    let world = World::with_daemon();
-    let mut one = Script::start(&world, "one", "--write a -k n=3", "--read x");
-    let mut two = Script::start(&world, "two", "--read b", "--write a/1");
-    let mut three = Script::start(&world, "three", "--read b", "-k x/1=2");
-    let end = holder(&world, "--write x");
-    for script in [&mut one, &mut two, &mut three] {
-        script.go_and_wait(&world);
-    }
-    let sessions = |world: &World| {
-        let mut of: Vec<_> = graph(world)
-            .waits
-            .into_iter()
-            .map(|wait| (wait.waiter.pid, wait.waiter.session, wait.key, wait.mode))
-            .collect();
-        of.sort_by_key(|of| of.0);
-        let keys = world.look().unwrap().keys;
-        let held: Vec<_> = keys
-            .into_iter()
-            .flat_map(|key| {
-                let name = key.key.clone();
-                key.holders.into_iter().map(move |h| (name.clone(), h.pid, h.session, h.token))
-            })
-            .collect();
-        (of, held)
-    };
-    let before = sessions(&world);
-    assert_eq!((before.0.len(), before.1.len()), (3, 5));
-    for _ in 0..3 {
-        restart(&world);
-        assert_eq!(sessions(&world), before);
-    }
-    end.finish().code(0);
-    for script in [one, two, three] {
-        script.succeeds();
-    }
-    until_nothing(&world);
-}
-
-#[test]
-fn a_child_is_exempt_from_what_encloses_it_after_a_restart_too() {
-    let world = World::with_daemon();
-    let inner = "-n --write db/x -k build";
-    let mut one = Script::start(&world, "one", "--write db -k build", inner);
-    // A grandchild: its enclosing frame waits for another lock at the restart.
-    let blocked = holder(&world, "-k gate");
-    let nested = "sh -c 'canal run -n --read deep/er -- echo exempt; exit $?'";
-    let mut two = Script::doing(&world, "--write deep", "-k gate", nested);
-    two.go_and_wait(&world);
-    restart(&world);
-    one.go();
-    one.succeeds();
-    blocked.finish().code(0);
-    let ended = two.proc.end().code(0);
-    assert_eq!(ended.stdout, "exempt\n");
-    until_nothing(&world);
-}
-
-#[test]
-fn siblings_exclude_each_other_and_strangers_are_strangers_after_a_restart() {
-    let world = World::with_daemon();
-    let child = recorded("sleep 0.02");
-    let body = format!(
-        "read go; for i in 1 2 3 4; do canal run --write db/x -- sh -c '{child}' sh $i & done; wait"
-    );
-    let args = ["run", "--write", "db", "--", "sh", "-c", &body];
-    let mut outer = world.canal(args).stdin(Stdio::piped()).spawn();
-    until_holds(&world, outer.pid(), "db");
-    restart(&world);
-    assert!(!is_free(&world, "--read db/x"));
-    say(&mut outer, "go");
-    outer.end().code(0);
-    let events = Events::of(&world);
-    assert_eq!((events.ended(), events.most_at_once()), (4, 1));
-    until_nothing(&world);
-}
-
-#[test]
-fn a_ring_that_closes_after_a_restart_is_found() {
-    for closed_by_the_younger in [true, false] {
-        let world = World::with_daemon();
-        let mut elder = Script::start(&world, "elder", "--write a", "-k b=1");
-        let mut younger = Script::start(&world, "younger", "-k b=1", "--read a/x");
-        let [first, last] = if closed_by_the_younger {
-            [&mut elder, &mut younger]
-        } else {
-            [&mut younger, &mut elder]
-        };
-        first.go_and_wait(&world);
-        restart(&world);
-        last.go();
-        let victim = younger.refused();
-        assert!(victim.stderr.contains("a deadlock of 2 sessions"), "{victim:?}");
-        elder.succeeds();
-        until_nothing(&world);
-    }
-}
-
-#[test]
-fn a_ring_that_would_close_while_no_daemon_runs_is_found() {
-    let world = World::with_daemon();
-    let mut elder = Script::start(&world, "elder", "--write a", "--write b");
-    let mut younger = Script::start(&world, "younger", "--write b", "--write a");
-    // Both ask at once, of a daemon that one of them has to start first.
-    world.kill_daemon_quietly();
-    elder.go();
-    younger.go();
-    younger.refused();
-    elder.succeeds();
-    until_nothing(&world);
-}
-
-#[test]
-fn a_daemon_killed_as_a_ring_closes_still_refuses_exactly_one() {
-    for _ in 0..5 {
-        let world = World::with_daemon();
-        let mut elder = Script::start(&world, "elder", "--write a", "--write b");
-        let mut younger = Script::start(&world, "younger", "--write b", "--write a");
-        elder.go_and_wait(&world);
-        younger.go();
-        world.kill_daemon();
-        world.status();
-        younger.refused();
-        elder.succeeds();
-        until_nothing(&world);
-    }
-}
-
-/// Killed right after each record of its life: the journal holds what nobody was told, the refusal
-/// among it.
-#[test]
-fn a_daemon_killed_after_any_record_of_a_ring_still_refuses_exactly_one() {
-    for record in 1.. {
-        assert!(record < 60, "a ring of two takes fewer records");
-        let world = World::new();
-        let daemon: Proc = world.daemon(|cmd| cmd.env("CANAL_FAULT", format!("journal:{record}")));
-        let mut elder = Script::start(&world, "elder", "--write a", "--write b");
-        let mut younger = Script::start(&world, "younger", "--write b", "--write a");
-        elder.go_and_wait(&world);
-        younger.go();
-        younger.refused();
-        elder.succeeds();
-        assert_eq!(Events::of(&world).started(), ["elder"]);
-        until_nothing(&world);
-        if alive(daemon.pid()) {
-            assert!(record > 5, "only {record} records");
-            break;
-        }
-    }
-}
-
-#[test]
-fn a_waiter_killed_while_no_daemon_runs_is_no_phantom_in_a_ring() {
-    let world = World::with_daemon();
-    let body = "read go; canal run --write b -- true; echo ended $?; read go";
-    let args = ["run", "--write", "a", "--", "sh", "-c", body];
-    let mut elder = world.canal(args).stdin(Stdio::piped()).spawn();
-    until_holds(&world, elder.pid(), "a");
-    let mut younger = Script::start(&world, "younger", "--write b", "--write a");
-    say(&mut elder, "go");
-    world.until_waiting("b", 1);
-    let inner = crate::process::children(elder.pid())[0];
-    // Stopped first: it must not start a daemon.
-    stop(inner);
-    world.kill_daemon_quietly();
-    signal(inner, Signal::SIGKILL);
-    wait_until("its script knows", || elder.stdout().contains("ended 137"));
-    younger.go();
-    wait_until("the younger one waits", || {
-        younger.proc.has_ended() || world.look().is_some() && world.key("a").waiting == 1
-    });
-    assert_eq!(younger.proc.stderr(), "");
-    elder.finish();
-    younger.succeeds();
-    until_nothing(&world);
-}
-
-#[test]
-fn a_victim_that_is_not_back_after_a_restart_is_refused_when_it_is() {
-    let world = World::with_daemon();
-    let mut elder = Script::start(&world, "elder", "--write a", "--write b");
-    let mut younger = Script::start(&world, "younger", "--write b", "--write a");
-    younger.go_and_wait(&world);
-    let inner = younger.inner_pid();
-    stop(inner);
-    world.kill_daemon_quietly();
-    elder.go();
-    wait_until("the elder asks", || world.look().is_some() && world.key("b").waiting == 1);
-    signal(inner, Signal::SIGCONT);
-    younger.refused();
-    elder.succeeds();
-    until_nothing(&world);
-}
-
-#[test]
 fn a_hold_that_only_children_keep_is_part_of_a_ring() {
     let world = World::with_daemon();
     let mut elder = Script::start(&world, "elder", "--write a --with-children", "--write b");
@@ -345,10 +138,4 @@ fn a_ring_around_a_stopped_waiter_that_was_passed_is_found_at_the_latest_when_it
     younger.refused();
     elder.succeeds();
     until_nothing(&world);
-}
-
-#[track_caller]
-fn stop(pid: i32) {
-    signal(pid, Signal::SIGSTOP);
-    wait_until("it is stopped", || crate::process::state(pid) == Some('T'));
 }

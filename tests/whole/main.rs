@@ -13,6 +13,7 @@ mod campaign_modes;
 mod children;
 mod crosswise;
 mod crosswise_kills;
+mod crosswise_restarts;
 mod crosswise_slots;
 mod crowd;
 mod disk;

@@ -7,10 +7,11 @@ use std::io::Write as _;
 use std::process::Stdio;
 
 use canal::protocol::{KeyShown, Waits};
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::peer::Peer;
-use crate::process::{Ended, Proc, wait_until};
+use crate::process::{Ended, Proc, signal, state, wait_until};
 use crate::world::World;
 
 /// A shell that runs under `canal run OUTER` and, at a word, runs `canal run INNER`.
@@ -159,4 +160,11 @@ pub(crate) fn graph(world: &World) -> Waits {
     let reply = Peer::connect(world).call("Graph", &json!({})).unwrap();
     let parameters: &Value = &reply["parameters"];
     serde_json::from_value(parameters.clone()).unwrap_or_else(|e| panic!("{e}: {reply}"))
+}
+
+/// Stops a process (SIGSTOP), and waits until it is stopped.
+#[track_caller]
+pub(crate) fn stop(pid: i32) {
+    signal(pid, Signal::SIGSTOP);
+    wait_until("it is stopped", || state(pid) == Some('T'));
 }
