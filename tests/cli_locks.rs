@@ -270,3 +270,17 @@ fn an_upgrade_reads_again_when_it_gives_the_write_back() {
     ));
     assert_eq!(told, "\"mode\":\"read\"\n\"mode\":\"write\"\n\n\"mode\":\"read\"\n");
 }
+
+#[test]
+fn a_script_in_the_way_of_its_own_command_is_named_at_once() {
+    let place = Place::new();
+    let output = place.output(
+        "canal acquire --pid $$ --write a || exit 1
+         canal run -w 1 --write a/b -- true; echo $?",
+    );
+    let said = text(&output.stderr);
+    assert_eq!(text(&output.stdout), "75\n", "{said}");
+    let warning = said.lines().find(|line| line.contains("from which this command was started"));
+    assert!(warning.is_some_and(|line| line.starts_with("canal: `a` is held by pid ")), "{said}");
+    assert!(said.contains("\nhint: release it before, or run the outer one under"), "{said}");
+}

@@ -16,12 +16,16 @@ use super::say::Voice;
 use super::when::Now;
 use super::who::{COMMAND_COLUMNS, holder, ordinal, process, wanted};
 use crate::protocol::{Mode, Progress, WireItem};
+use crate::sys::process::parent;
 
 /// A command is not cut shorter than this.
 const COMMAND_COLUMNS_MIN: usize = 8;
 
 /// The spinner, the blank after it, and the last column, which stays free for the cursor.
 const SPINNER_COLUMNS: usize = 3;
+
+/// So many processes above this one are looked at.
+const ANCESTORS_MAX: usize = 64;
 
 /// When a log gets its first line.
 const FIRST_LINE_AFTER: Duration = Duration::from_secs(10);
@@ -36,6 +40,8 @@ pub(crate) struct Waiting {
     /// What is asked for, and in which way.
     modes: Vec<(String, Mode)>,
     line: Option<ProgressBar>,
+    /// Whether it was said that a process above this one is in the way.
+    warned: bool,
 }
 
 impl Waiting {
@@ -49,6 +55,7 @@ impl Waiting {
             last: None,
             modes: items.iter().map(mode).collect(),
             line: None,
+            warned: false,
         }
     }
 
@@ -60,9 +67,32 @@ impl Waiting {
         if self.voice == Voice::Quiet || self.last.is_none() {
             return;
         }
+        if progress.is_some() && !self.warned {
+            self.warn_of_ancestors();
+        }
         if !(in_foreground() && self.draw()) {
             self.log(self.began.elapsed());
         }
+    }
+
+    /// Says so if a process above this one holds what it waits for: the daemon cannot know that
+    /// the one waits for the other, because nothing told it that they belong together.
+    fn warn_of_ancestors(&mut self) {
+        let Some(last) = &self.last else { return };
+        let holders = last.holders.iter().filter(|holder| holder.pid != 0);
+        let mut in_the_way = holders.filter(|holder| ancestors().any(|pid| pid == holder.pid));
+        let Some(holder) = in_the_way.next() else { return };
+        self.warned = true;
+        let key = holder.key.as_ref().unwrap_or(&last.key);
+        let pid = process(holder.pid);
+        self.voice.say(&format!(
+            "`{key}` is held by {pid}, from which this command was started: if that one waits for \
+             this command, neither ever ends"
+        ));
+        self.voice.hint(
+            "release it before, or run the outer one under `canal run` too: then its locks are \
+             not in the way",
+        );
     }
 
     /// Clears the line, so that the command finds the terminal as it was.
@@ -135,6 +165,12 @@ fn fitted(progress: &Progress, mode: Mode, columns: Option<usize>, now: &Now) ->
     let command = progress.holders.first().and_then(|one| one.command.as_deref());
     let shown = command.map_or(0, |command| width(&command_line(command)).min(COMMAND_COLUMNS));
     sentence(progress, mode, shown.saturating_sub(over).max(COMMAND_COLUMNS_MIN), now)
+}
+
+/// The processes above this one, the nearest first.
+fn ancestors() -> impl Iterator<Item = u32> {
+    let above = |pid: &u32| parent(*pid).filter(|pid| *pid > 1);
+    std::iter::successors(parent(std::process::id()), above).take(ANCESTORS_MAX)
 }
 
 /// What a line has beside the spinner.
