@@ -3,7 +3,7 @@
 //! Nothing here comes from a message: a peer cannot choose what is found.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use nix::errno::Errno;
@@ -32,6 +32,44 @@ pub fn credentials(socket: BorrowedFd<'_>) -> io::Result<Credentials> {
     let pid = u32::try_from(found.pid()).unwrap_or(0);
     Ok(Credentials { pid, uid: found.uid(), gid: found.gid() })
 }
+
+/// The peer's supplementary groups at the time of connect(2), as seen from our user namespace:
+/// `SO_PEERGROUPS` (Linux 4.13). Its effective group need not be among them.
+///
+/// # Errors
+/// What the kernel said, such as ENODATA for a socket that has no peer's process.
+pub fn groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
+    let mut groups: Vec<libc::gid_t> = vec![0; GROUPS_USUAL];
+    loop {
+        let room = size_of_val(groups.as_slice());
+        let mut bytes = libc::socklen_t::try_from(room).map_err(io::Error::other)?;
+        // SAFETY: the kernel writes at most `bytes` bytes of integers into the vector, which has so
+        // many, and to `bytes` how many they are; both live over the call.
+        let told = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERGROUPS,
+                groups.as_mut_ptr().cast(),
+                &raw mut bytes,
+            )
+        };
+        let there = bytes as usize / size_of::<libc::gid_t>();
+        if told == 0 {
+            groups.truncate(there);
+            return Ok(groups);
+        }
+        let error = io::Error::last_os_error();
+        // Then it says how many there are.
+        if error.raw_os_error() != Some(libc::ERANGE) || there <= groups.len() {
+            return Err(error);
+        }
+        groups.resize(there, 0);
+    }
+}
+
+/// Few users are in more groups; those who are cost one more call.
+const GROUPS_USUAL: usize = 32;
 
 /// The process at the other end: `SO_PEERPIDFD` (Linux 6.5; works after its death too), else
 /// `SO_PEERCRED` and pidfd_open with a check that the number was not reused: `accepted_ticks` is

@@ -1,8 +1,10 @@
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
-
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Stdio};
+
+use nix::unistd::{Gid, getegid, geteuid, getgroups, setgroups};
 
 use super::*;
 use crate::sys::rerun;
@@ -21,10 +23,19 @@ fn connects() {
 
 /// A connection from another process, when it was accepted, and the process.
 fn connection() -> (UnixStream, u64, Child) {
+    connection_of(None)
+}
+
+/// The same, of a process in these supplementary groups.
+fn connection_of(groups: Option<Vec<Gid>>) -> (UnixStream, u64, Child) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
     let listener = UnixListener::bind(&path).unwrap();
     let mut command = rerun::command(SCENE, "");
+    if let Some(groups) = groups {
+        // SAFETY: a system call on what was allocated before the fork.
+        unsafe { command.pre_exec(move || Ok(setgroups(&groups)?)) };
+    }
     let child = command.env("SOCKET", &path).stdout(Stdio::null()).spawn().unwrap();
     let (stream, _) = listener.accept().unwrap();
     (stream, ticks_now(), child)
@@ -34,7 +45,7 @@ fn connection() -> (UnixStream, u64, Child) {
 fn the_peer_is_who_connected() {
     let (stream, accepted, mut child) = connection();
     let found = credentials(stream.as_fd()).unwrap();
-    let ids = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
+    let ids = (geteuid().as_raw(), getegid().as_raw());
     assert_eq!(found, Credentials { pid: child.id(), uid: ids.0, gid: ids.1 });
 
     let peer = pidfd(stream.as_fd(), accepted).unwrap().unwrap();
@@ -47,6 +58,32 @@ fn the_peer_is_who_connected() {
     child.wait().unwrap();
     assert!(peer.has_ended());
     assert!(by_number.has_ended());
+}
+
+#[test]
+fn the_groups_are_those_of_who_connected_however_many() {
+    let sets = if geteuid().is_root() {
+        // Those that are asked for at once, one more, and many more.
+        [0, 1, GROUPS_USUAL, GROUPS_USUAL + 1, 3000].map(|count| {
+            let numbers = 70_000..70_000 + u32::try_from(count).unwrap();
+            Some(numbers.map(Gid::from_raw).collect::<Vec<_>>())
+        })
+    } else {
+        [const { None }; 5]
+    };
+    for set in sets {
+        let expected = set.clone().unwrap_or_else(|| getgroups().unwrap());
+        let (stream, _, mut child) = connection_of(set);
+        let mut found = groups(stream.as_fd()).unwrap();
+        found.sort_unstable();
+        let mut expected: Vec<u32> = expected.into_iter().map(Gid::as_raw).collect();
+        expected.sort_unstable();
+        assert_eq!(found, expected);
+        stream.shutdown(std::net::Shutdown::Both).unwrap();
+        child.wait().unwrap();
+        // They are kept with the socket, not with the process.
+        assert_eq!(groups(stream.as_fd()).unwrap().len(), expected.len());
+    }
 }
 
 #[test]
