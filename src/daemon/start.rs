@@ -9,9 +9,10 @@ use std::task::{Context as TaskContext, Poll};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use nix::sys::signal::Signal;
 use nix::sys::stat::{Mode, umask};
 use sd_notify::NotifyState;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{Signal as Arrivals, SignalKind, signal};
 
 use super::config::Config;
 use super::conns::Conns;
@@ -27,7 +28,7 @@ use super::{logging, shown};
 use crate::core::{Rules, UnixMillis};
 use crate::protocol::DaemonShown;
 use crate::protocol::place::{Place, Rule};
-use crate::sys::{clock, fds, peer};
+use crate::sys::{clock, fds, peer, signals};
 
 /// The descriptor over which a daemon that was started on demand says why it cannot come up.
 const READINESS: i32 = 3;
@@ -58,6 +59,9 @@ type Up = (tokio::runtime::Runtime, Server, Signals);
 fn come_up(options: &Options) -> anyhow::Result<Option<Up>> {
     let place = &options.place;
     umask(Mode::from_bits_truncate(0o077));
+    // A hard limit on the size of files (`ulimit -f`) is an error of the write then, like a full
+    // disk, and not the end of the daemon.
+    signals::set_ignored(Signal::SIGXFSZ)?;
     let uid = nix::unistd::geteuid().as_raw();
     let claim = match Claim::new(place, uid) {
         Ok(claim) => claim,
@@ -198,10 +202,10 @@ async fn something(
 /// The signals that concern a daemon.
 #[derive(Debug)]
 struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
+    terminate: Arrivals,
+    interrupt: Arrivals,
     /// A terminal that went away is no reason to end. There is nothing to read anew.
-    _hang_up: Signal,
+    _hang_up: Arrivals,
 }
 
 impl Signals {

@@ -199,11 +199,7 @@ fn too_many_waiting_requests_of_a_user_are_refused() {
 #[test]
 fn running_out_of_descriptors_refuses_newcomers_and_ends_nobody() {
     let mut daemon = Daemon::folder();
-    let canal = daemon.command();
-    let mut command = Command::new("sh");
-    command.args(["-c", "ulimit -n 80; exec \"$0\" \"$@\""]).arg0("sh");
-    command.arg(canal.get_program()).args(canal.get_args());
-    daemon.adopt(command.spawn().unwrap());
+    daemon.adopt(under(&daemon, "ulimit -n 80").spawn().unwrap());
     // Each takes three: the connection, the owner's pidfd as it was sent, and one per frame.
     let idlers: Vec<Idler> = (0..60).map(|_| Idler::start()).collect();
     let mut peers = Vec::new();
@@ -231,6 +227,40 @@ fn running_out_of_descriptors_refuses_newcomers_and_ends_nobody() {
             status["parameters"]["keys"].as_array().is_some_and(|keys| keys.len() == held - 1)
         })
     });
+}
+
+#[test]
+fn a_limit_on_the_size_of_files_is_an_error_and_no_end() {
+    let mut daemon = Daemon::folder();
+    let ended = under(&daemon, "ulimit -f 1").output().unwrap();
+    assert_eq!(ended.status.code(), Some(125), "{ended:?}");
+    let said = String::from_utf8(ended.stderr).unwrap();
+    assert!(said.starts_with("canal: ") && said.contains("journal"), "{said}");
+
+    daemon.adopt(under(&daemon, "ulimit -f 4000").spawn().unwrap());
+    let mut peer = daemon.connect();
+    let acquire = |tag: usize| {
+        let mut parameters = mutex(tag as u128, "");
+        let key = |n: usize| json!({ "key": format!("{tag}/{n}/{}", "x".repeat(1000)) });
+        parameters["items"] = (0..50).map(key).collect();
+        parameters
+    };
+    let replies = (1..1000).map(|tag| peer.ask("Acquire", acquire(tag)).expect("an answer"));
+    let errors: Vec<_> =
+        replies.map(|it| it["error"].clone()).take_while(|e| e.is_null()).collect();
+    assert!((1..999).contains(&errors.len()), "{} were granted", errors.len());
+    let reply = peer.ask("Acquire", acquire(1000)).unwrap();
+    assert_eq!(reply["error"], "io.canal.Lock.DiskFull");
+    peer.call("Release", json!({ "all": true }));
+}
+
+/// `canal daemon` in the folder of one, after the shell has set a limit.
+fn under(daemon: &Daemon, limit: &str) -> Command {
+    let canal = daemon.command();
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("{limit}; exec \"$0\" \"$@\"")]).arg0("sh");
+    command.arg(canal.get_program()).args(canal.get_args());
+    command
 }
 
 /// Calls with random changes: bytes changed, cut out, put in twice, cut off.
