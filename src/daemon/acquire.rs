@@ -70,6 +70,7 @@ impl Server {
         if let Some(request) = self.ledger.table.tagged(acquire.tag) {
             return self.attach_again(id, request, owner, more);
         }
+        self.may_hold(id, &items, acquire.priority)?;
         let wait = match acquire.wait_ms {
             Some(0) => Wait::No,
             Some(wait_ms) => {

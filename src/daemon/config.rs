@@ -13,6 +13,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::limits::{NUMBER_MAX, WAITERS_PER_USER, connections_max};
+use super::permission::{self, Permission, Permissions};
 use crate::core::{Key, View};
 
 /// What a configuration says.
@@ -27,6 +28,7 @@ pub(super) struct Config {
     /// How often a waiter may be overtaken.
     pub(super) bypass_max: Option<u32>,
     idle_exit: Option<Duration>,
+    permissions: Vec<Permission>,
     /// What is logged, as `CANAL_LOG` says it.
     pub(super) log: Option<String>,
 }
@@ -75,6 +77,7 @@ struct File {
     limits: LimitsSection,
     policy: PolicySection,
     daemon: DaemonSection,
+    permission: Vec<permission::Section>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -137,6 +140,8 @@ impl Config {
             let view = section.get_ref().view(&key);
             views.insert(key, view.map_err(|what| wrong(section.span().start, what))?);
         }
+        let permissions = file.permission.iter().map(permission::Section::permission);
+        let permissions = permissions.collect::<Result<_, _>>();
         let idle_exit = file.daemon.idle_exit.as_ref();
         let idle_exit = idle_exit
             .map(|text| duration(text.get_ref()).map_err(|what| wrong(text.span().start, what)));
@@ -147,6 +152,7 @@ impl Config {
             waiters_per_user: file.limits.waiters_per_user,
             bypass_max: file.policy.bypass_max,
             idle_exit: idle_exit.transpose()?,
+            permissions: permissions.map_err(|(at, what)| wrong(at, what))?,
             log: file.daemon.log,
         })
     }
@@ -162,6 +168,14 @@ impl Config {
             idle_exit: idle_exit.filter(|time| !time.is_zero()),
             views: self.views.clone(),
         }
+    }
+}
+
+impl Config {
+    /// Who may do what. `paths` is where the configuration was looked for.
+    pub(super) fn permissions(&self, paths: &[PathBuf]) -> Permissions {
+        let file = self.path.as_ref().or(paths.first());
+        Permissions { entries: self.permissions.clone(), file: file.cloned().unwrap_or_default() }
     }
 }
 
@@ -194,14 +208,16 @@ fn is_missing(error: &io::Error) -> bool {
 /// To "unknown field `x`, expected one of `a`, `b`" adds which of them was probably meant.
 fn with_suggestion(message: &str) -> String {
     let first = message.lines().next().unwrap_or(message);
+    // What serde calls a variant is a word in a list for who writes the file.
+    let first = first.replacen("unknown variant", "unknown word", 1);
+    let kind = ["unknown field", "unknown word"].into_iter().find(|kind| first.starts_with(kind));
     let mut names = first.split('`').skip(1).step_by(2);
-    let unknown = names.next().filter(|_| first.starts_with("unknown field"));
-    let Some(unknown) = unknown else { return first.to_owned() };
+    let (Some(kind), Some(unknown)) = (kind, names.next()) else { return first };
     let near = names.map(|name| (strsim::jaro_winkler(unknown, name), name));
     let nearest = near.filter(|(near, _)| *near > 0.7).max_by(|a, b| a.0.total_cmp(&b.0));
     match nearest {
-        Some((_, name)) => format!("unknown field `{unknown}`; did you mean `{name}`?"),
-        None => first.to_owned(),
+        Some((_, name)) => format!("{kind} `{unknown}`; did you mean `{name}`?"),
+        None => first,
     }
 }
 
@@ -265,6 +281,61 @@ mod tests {
         line("[limits]\nconnections = 0\n", 2, "nonzero");
         line("[daemon]\nidle_exit = \"soon\"\n", 2, "`soon` is no duration");
         line("[daemon\n", 1, "");
+    }
+
+    #[test]
+    fn permissions_are_read_with_groups_by_name_and_number() {
+        let config = parse(
+            "[[permission]]\nkeys = \"a/b\"\ngroups = [\"root\", 1001]\n\
+             may = [\"hold\", \"resize\", \"force\", \"priority\"]\n\
+             [[permission]]\ngroups = []\nmay = [\"hold\"]\n",
+        )
+        .unwrap();
+        let permissions = config.permissions(&[]);
+        assert_eq!(permissions.file, Path::new("canal.toml"));
+        let read = format!("{:?}", permissions.entries);
+        assert_eq!(
+            read,
+            "[Permission { keys: Some(\"a/b\"), groups: [Group { gid: 0, called: \"root\" }, \
+             Group { gid: 1001, called: \"1001\" }], may: [Hold, Resize, Force, Priority] }, \
+             Permission { keys: None, groups: [], may: [Hold] }]"
+        );
+        let nowhere = Config::default().permissions(&["/etc/canal/canal.toml".into()]);
+        assert_eq!(nowhere.file, Path::new("/etc/canal/canal.toml"));
+    }
+
+    #[test]
+    fn wrong_permissions_name_their_line() {
+        let entry = |key: &str, value: &str| {
+            let mut lines = [("keys", "\"a\""), ("groups", "[0]"), ("may", "[\"hold\"]")];
+            lines.iter_mut().filter(|line| line.0 == key).for_each(|line| line.1 = value);
+            let lines = lines.map(|(key, value)| format!("{key} = {value}\n")).concat();
+            parse(&format!("[[permission]]\n{lines}")).unwrap_err()
+        };
+        assert_eq!(
+            entry("may", "[\"hold\", \"forse\"]"),
+            "canal.toml, line 4: unknown word `forse`; did you mean `force`?"
+        );
+        assert_eq!(
+            entry("groups", "[0, \"no such group\"]"),
+            "canal.toml, line 3: there is no group `no such group`"
+        );
+        assert_eq!(entry("groups", "[-1]"), "canal.toml, line 3: a group is a name or a number");
+        assert!(entry("groups", "[65534]").contains("line 3: group 65534 stands for many groups"));
+        assert!(entry("may", "[]").contains("line 4: `may` names nothing"));
+        assert!(entry("may", "[\"zzz\"]").contains("line 4: unknown word `zzz`, expected one of"));
+        assert_eq!(
+            entry("keys", "\"a/\""),
+            "canal.toml, line 2: `a/`: a key does not end with `/`; use `a`"
+        );
+        assert_eq!(
+            parse("[[permission]]\ngroup = [0]\nmay = [\"hold\"]\n").unwrap_err(),
+            "canal.toml, line 2: unknown field `group`; did you mean `groups`?"
+        );
+        assert_eq!(
+            parse("\n[[permission]]\ngroups = [0]\n").unwrap_err(),
+            "canal.toml, line 2: missing field `may`"
+        );
     }
 
     #[test]

@@ -27,6 +27,7 @@ mod logging;
 mod old;
 mod output;
 mod owners;
+mod permission;
 mod poller;
 mod recover;
 mod release;

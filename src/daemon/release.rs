@@ -32,7 +32,11 @@ impl Server {
             }
             (None, false, Some(token)) => {
                 let token = Token(token);
-                self.may_force(peer, token)?;
+                let Some(hold) = self.ledger.table.hold(token) else {
+                    let message = format!("nobody holds token {token}");
+                    return Err(Failure::new(ErrorName::NotHeld, message));
+                };
+                self.may_force(id, hold)?;
                 Giving::Hold { token, forced: true }
             }
             _ => {
@@ -66,19 +70,6 @@ impl Server {
             let message = nothing.replace("{}", &process.pid.to_string());
             Failure::new(ErrorName::NotHeld, message)
         })
-    }
-
-    fn may_force(&self, peer: Credentials, token: Token) -> Result<(), Failure> {
-        match self.ledger.table.hold(token) {
-            None => Err(Failure::new(ErrorName::NotHeld, format!("nobody holds token {token}"))),
-            Some(hold) if peer.uid != 0 && peer.uid != hold.asked.uid => {
-                let owner = hold.asked.uid;
-                let message =
-                    format!("token {token} belongs to uid {owner}, you are uid {}", peer.uid);
-                Err(Failure::new(ErrorName::Denied, message))
-            }
-            Some(_) => Ok(()),
-        }
     }
 
     /// The holds that a release may end: afterwards they can be shown no more.

@@ -6,6 +6,7 @@ use super::acquire::disk_full;
 use super::ask;
 use super::call::{Asked, Call};
 use super::conn::{ConnId, Doing};
+use super::permission::Action;
 use super::server::Server;
 use crate::core::{Change, Key, Outcome, View};
 use crate::protocol::service::{Description, Info, ServiceError, description};
@@ -32,7 +33,7 @@ impl Server {
             Asked::Acquire(acquire) => self.acquire(id, *acquire, more, fds),
             Asked::Confirm(confirm) => self.confirm(id, peer, &confirm),
             Asked::Release(release) => self.release(id, peer, &release, fds),
-            Asked::Resize(resize) => self.resize(id, peer, &resize),
+            Asked::Resize(resize) => self.resize(id, &resize),
             Asked::Status(query) => self.status(id, peer, &query, more),
             Asked::Stop(_) => self.stop(id, peer),
             Asked::Why(query) => self.why(id, peer, &query),
@@ -114,20 +115,9 @@ impl Server {
         }
     }
 
-    /// Whether a user may do what concerns all users of this daemon.
-    fn may_administer(&self, peer: Credentials, what: &str) -> Result<(), Failure> {
-        if peer.uid == self.about.uid || peer.uid == 0 {
-            return Ok(());
-        }
-        let message = format!("uid {} may not {what} here", peer.uid);
-        let owner = self.about.uid;
-        Err(Failure::new(ErrorName::Denied, message)
-            .hint(format!("only root and uid {owner}, which runs the daemon, may")))
-    }
-
-    fn resize(&mut self, id: ConnId, peer: Credentials, resize: &Resize) -> Result<(), Failure> {
+    fn resize(&mut self, id: ConnId, resize: &Resize) -> Result<(), Failure> {
         let (key, wanted) = ask::stored_view(resize)?;
-        self.may_administer(peer, "resize")?;
+        self.may(id, Action::Resize, &key)?;
         self.ledger.admit_view(&key).map_err(|error| disk_full(&error))?;
         // What is forgotten falls back to what the configuration says.
         let view = wanted.or_else(|| self.limits.configured(&key));
@@ -159,7 +149,12 @@ impl Server {
     }
 
     fn stop(&mut self, id: ConnId, peer: Credentials) -> Result<(), Failure> {
-        self.may_administer(peer, "stop the daemon")?;
+        let owner = self.about.uid;
+        if peer.uid != owner && peer.uid != 0 {
+            let message = format!("uid {} may not stop the daemon here", peer.uid);
+            return Err(Failure::new(ErrorName::Denied, message)
+                .hint(format!("only root and uid {owner}, which runs the daemon, may")));
+        }
         tracing::info!(uid = peer.uid, pid = peer.pid, "told to stop");
         self.stopping = true;
         self.tell(id, &Stopping { pid: self.about.pid })

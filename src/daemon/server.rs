@@ -18,6 +18,7 @@ use super::due::Due;
 use super::home::Home;
 use super::ledger::Ledger;
 use super::owners::Owners;
+use super::permission::Permissions;
 use super::shown::Shown;
 use super::waiting::Waiting;
 use super::words;
@@ -32,6 +33,7 @@ pub(super) struct Server {
     pub(super) about: DaemonShown,
     pub(super) home: Home,
     pub(super) limits: Limits,
+    pub(super) permissions: Permissions,
     pub(super) ledger: Ledger,
     pub(super) owners: Owners,
     pub(super) children: Children,

@@ -14,12 +14,13 @@ use nix::sys::stat::{Mode, umask};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal as Arrivals, SignalKind, signal};
 
-use super::config::Config;
+use super::config::{Config, Limits};
 use super::conns::Conns;
 use super::due::Due;
 use super::home::{Claim, ClaimError};
 use super::limits::{COME_BACK_TIME, FAREWELL_TIME};
 use super::owners::Owners;
+use super::permission::Permissions;
 use super::recover::{Recovered, recover};
 use super::server::Server;
 use super::waiting::Waiting;
@@ -77,9 +78,10 @@ fn come_up(options: &Options) -> anyhow::Result<Option<Up>> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     let limits = config.limits(descriptors, options.idle_exit_s);
+    let permissions = config.permissions(&place.config);
     let inside = runtime.enter();
     let signals = Signals::take()?;
-    let server = server(place, uid, claim.open(given)?, limits, recovered)?;
+    let server = server(place, uid, claim.open(given)?, (limits, permissions), recovered)?;
     drop(inside);
     tracing::info!(
         socket = %place.socket.display(),
@@ -94,7 +96,7 @@ fn server(
     place: &Place,
     uid: u32,
     home: super::home::Home,
-    limits: super::config::Limits,
+    (limits, permissions): (Limits, Permissions),
     recovered: Recovered,
 ) -> anyhow::Result<Server> {
     let Recovered { ledger, children, found, unverified, mut notes } = recovered;
@@ -132,6 +134,7 @@ fn server(
         about,
         home,
         limits,
+        permissions,
         waiting: Waiting::of_table(&ledger.table),
         ledger,
         owners,

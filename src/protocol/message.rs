@@ -185,7 +185,7 @@ pub struct Release {
     /// Everything the owner holds.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub all: bool,
-    /// The hold with this token, by force: same user or root only.
+    /// The hold with this token, by force: same user, root, and whom the configuration permits it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<u64>,
     /// Whose; as in [`Acquire`]. Not used with `token`.

@@ -30,6 +30,7 @@ mod older_kernel;
 mod on_demand;
 mod order;
 mod peer;
+mod permissions;
 mod places;
 mod process;
 mod record;

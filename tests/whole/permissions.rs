@@ -1,0 +1,149 @@
+//! Who may do what at a daemon that users share.
+
+use crate::namespace::privately;
+use crate::process::Ended;
+use crate::world::World;
+
+/// A shared daemon whose configuration is `$CONFIG`; `ops`, `web` and `none` run a command as a
+/// user of the group ops (by its primary group), of web (by another one), and of neither.
+const SHARED: &str = r#"
+    cp /etc/passwd /mnt/passwd
+    mount -t tmpfs -o mode=755 tmpfs /etc
+    cp /mnt/passwd /etc/passwd
+    printf 'root:x:0:\nops:x:7001:\nweb:x:7002:\n' >/etc/group
+    mkdir -m 755 /etc/canal /run/canal
+    printf '%s' "$CONFIG" >/etc/canal/canal.toml
+    canal daemon 2>/tmp/log &
+    until_true canal status --no-start >/dev/null 2>&1
+    ops() { setpriv --reuid 20001 --regid 7001 --clear-groups "$@"; }
+    web() { setpriv --reuid 20002 --regid 20002 --groups 8001,7002,8002 "$@"; }
+    none() { setpriv --reuid 20003 --regid 20003 --clear-groups "$@"; }
+    try() { echo "== $*"; "$@" 2>&1; echo "code $?"; }
+"#;
+
+/// What each `try` said, after its code.
+fn tried(ended: &Ended) -> Vec<(&str, &str, &str)> {
+    let parts = ended.stdout.split("== ").skip(1);
+    let tried = parts.map(|part| {
+        let (command, rest) = part.split_once('\n').unwrap();
+        let (said, code) = rest.split_once("code ").unwrap_or_else(|| panic!("{ended:?}"));
+        (command, code.trim(), said)
+    });
+    tried.collect()
+}
+
+fn at_a_shared_daemon(world: &World, config: &str, script: &str) -> Option<Ended> {
+    privately(world, &format!("CONFIG='{config}'\n{SHARED}{script}"))
+}
+
+#[test]
+fn the_entry_with_the_longest_key_decides_who_holds() {
+    let world = World::new();
+    let config = r#"
+[[permission]]
+keys = "deploy"
+groups = ["ops"]
+may = ["hold"]
+[[permission]]
+keys = "deploy/web"
+groups = ["web", 7003]
+may = ["hold"]
+"#;
+    let script = "
+        try ops canal run -n -k deploy -- true
+        try ops canal run -n -k deploy/db -- true
+        try ops canal run -n -k deploy/web/1 -- true
+        try web canal run -n -k deploy/web/1 -- true
+        try web canal run -n -k deploy -- true
+        try none canal run -n -k deploy/db -- true
+        try none canal run -n -k other -k deploy -- true
+        try none canal run -n -k deployment -k other -- true
+        try ops canal run -n --write deploy/db -- true
+        try ops canal run -n --write deploy -- true
+        try ops canal run -n --read deploy -- true
+        try canal run -n -k deploy/web -k deploy -- true
+    ";
+    let Some(ended) = at_a_shared_daemon(&world, config, script) else { return };
+    let tried = tried(&ended);
+    let codes: Vec<&str> = tried.iter().map(|(_, code, _)| *code).collect();
+    let expected = ["0", "0", "125", "0", "125", "125", "125", "0", "0", "125", "125", "0"];
+    assert_eq!(codes, expected, "{ended:?}");
+    assert_eq!(
+        tried[2].2,
+        "canal: uid 20001 may not hold `deploy/web/1`: only the groups web and 7003 may\n\
+         hint: `[[permission]]` in /etc/canal/canal.toml says who may; see canal.toml(5)\n"
+    );
+    assert!(tried[6].2.contains("may not hold `deploy`: only the group ops may\n"), "{ended:?}");
+    let below = "may not hold `deploy/web`, which lies below `deploy`: only the groups";
+    assert!(tried[9].2.contains(below), "{ended:?}");
+}
+
+#[test]
+fn who_resizes_forces_and_goes_first_is_permitted_by_group_only() {
+    let world = World::new();
+    let config = r#"
+[[permission]]
+groups = ["ops"]
+may = ["resize", "force", "priority"]
+[[permission]]
+keys = "mine"
+groups = ["web"]
+may = ["force"]
+"#;
+    let script = r#"
+        token_of() { canal status --json "$1" | tr ',' '\n' | sed -n 's/.*"token": *\([0-9]*\).*/\1/p' | head -1; }
+        held() { until_true sh -c "canal status --json $1 | grep -q '\"held\": *1'"; token_of "$1"; }
+        none canal run -k x -- sleep 600 & holder=$!
+        token=$(held x)
+        canal run -k mine -- sleep 600 &
+        mine=$(held mine)
+        web canal run -k x -k mine/1 -- sleep 600 &
+        try web canal release --force --token $token
+        try web canal resize x --slots 2
+        try web canal run -n --priority 1 -k free -- true
+        try web canal run -n --priority -1 -k free -- true
+        try ops canal run -n --priority 1 -k free -- true
+        try ops canal resize x --slots 2
+        try ops canal release --force --token $mine
+        try web canal release --force --token $mine
+        try ops canal release --force --token $token
+        none canal run -k y -- sleep 600 &
+        token=$(held y)
+        try none canal release --force --token $token
+    "#;
+    let Some(ended) = at_a_shared_daemon(&world, config, script) else { return };
+    let tried = tried(&ended);
+    let codes: Vec<&str> = tried.iter().map(|(_, code, _)| *code).collect();
+    let expected = ["125", "125", "125", "0", "0", "0", "125", "0", "0", "0"];
+    assert_eq!(codes, expected, "{ended:?}");
+    for (at, what) in [
+        (0, "release by force what others hold of `x`: only the group ops may\n"),
+        (1, "resize `x`: only the group ops may\n"),
+        (2, "ask for `free` with a priority above 0: only the group ops may\n"),
+        (6, "release by force what others hold of `mine`: only the group web may\n"),
+    ] {
+        assert!(tried[at].2.contains(what), "{}: {ended:?}", tried[at].0);
+        assert_eq!(tried[at].2.lines().count(), 2, "{ended:?}");
+    }
+}
+
+#[test]
+fn without_entries_strangers_hold_and_do_nothing_else() {
+    let world = World::new();
+    let script = "
+        try ops canal run -n -k x -- true
+        try ops canal run -n --priority 1 -k x -- true
+        try ops canal resize x --slots 2
+        try canal run -n --priority 1 -k x -- true
+        try canal resize x --slots 2
+    ";
+    let Some(ended) = at_a_shared_daemon(&world, "", script) else { return };
+    let tried = tried(&ended);
+    let codes: Vec<&str> = tried.iter().map(|(_, code, _)| *code).collect();
+    assert_eq!(codes, ["0", "125", "125", "0", "0"], "{ended:?}");
+    assert_eq!(
+        tried[2].2,
+        "canal: uid 20001 may not resize `x`: only root may\n\
+         hint: `[[permission]]` in /etc/canal/canal.toml says who may; see canal.toml(5)\n"
+    );
+}
