@@ -6,6 +6,7 @@ use super::failed::Failed;
 use super::lock::LockArgs;
 use super::say::Voice;
 use super::session::{self, SessionArgs};
+use super::sudo;
 use super::wait::WaitArgs;
 use super::waiting::Waiting;
 use super::who;
@@ -53,6 +54,7 @@ pub(crate) fn obtain(
     owner: Option<&Pidfd>,
     voice: Voice,
 ) -> Result<(Client, Acquired), NotAcquired> {
+    sudo::note(&target.place, voice);
     let mut client = target.connect().map_err(NotAcquired::Failed)?;
     let mut waiting = Waiting::new(voice, &request.items);
     let result = client.acquire(request, owner, &mut |progress| waiting.update(progress));

@@ -27,6 +27,7 @@ mod say;
 mod session;
 mod signal;
 mod status;
+mod sudo;
 mod usage;
 mod user;
 mod wait;

@@ -28,12 +28,16 @@ impl Guard {
     /// above it and the name stand for it; by number, because another mount namespace may have
     /// another one under the same path.
     pub(super) fn name(place: &Place) -> io::Result<String> {
+        Self::name_for(place, nix::unistd::geteuid().as_raw())
+    }
+
+    fn name_for(place: &Place, uid: u32) -> io::Result<String> {
         let above = place.dir.parent().unwrap_or(Path::new("/"));
         let above = std::fs::metadata(above)?;
         let mut hash = crc32fast::Hasher::new();
         hash.update(place.dir.file_name().unwrap_or_default().as_encoded_bytes());
         let (device, inode, name) = (above.dev(), above.ino(), hash.finalize());
-        Ok(format!("canal-{}-{device:x}-{inode:x}-{name:08x}", nix::unistd::geteuid()))
+        Ok(format!("canal-{uid}-{device:x}-{inode:x}-{name:08x}"))
     }
 
     /// Takes the name, unless a daemon of this user has it.
@@ -64,6 +68,13 @@ impl Guard {
     pub(super) fn answer(&self) {
         while self.socket.as_ref().is_some_and(|socket| socket.accept().is_ok()) {}
     }
+}
+
+/// Whether a daemon of this user runs at a place. What is looked at is in no directory: nobody can
+/// lead who looks elsewhere.
+pub(super) fn runs(place: &Place, uid: u32) -> bool {
+    let name = Guard::name_for(place, uid).ok();
+    name.and_then(|name| who_has(&name)).is_some_and(|other| other.uid == uid)
 }
 
 /// How often it is looked whose the name is.
@@ -120,5 +131,10 @@ mod tests {
             guard.answer();
         }
         assert!(matches!(Guard::raise(&place), Err(ClaimError::Running { .. })));
+        let own = nix::unistd::geteuid().as_raw();
+        assert!(runs(&place, own));
+        assert!(!runs(&place, own + 1));
+        drop(guard);
+        assert!(!runs(&place, own));
     }
 }

@@ -68,6 +68,13 @@ pub struct Unusable {
     pub hint: &'static str,
 }
 
+/// Whether a daemon of a user runs at a place, as far as can be seen from this network namespace.
+/// Nothing is asked of it.
+#[must_use]
+pub fn runs(place: &Place, uid: u32) -> bool {
+    guard::runs(place, uid)
+}
+
 /// Runs the daemon until it is told to end.
 ///
 /// # Errors

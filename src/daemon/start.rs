@@ -3,6 +3,7 @@
 use std::future::{Future, poll_fn};
 use std::io::Write;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 use std::pin::pin;
 use std::task::{Context as TaskContext, Poll};
@@ -284,10 +285,16 @@ fn notes_about(place: &Place, origin: &crate::sys::process::Origin) -> Vec<Strin
             "the kernel is older than 6.5: a peer is known by its number and start time".to_owned(),
         );
     }
-    if place.rule == Rule::PerUser && has_private_tmp() {
-        notes.push(
-            "its /tmp is private to a service: others of this user do not meet it".to_owned(),
-        );
+    if place.rule == Rule::PerUser {
+        if is_private_tmp() {
+            notes.push(
+                "its /tmp is private to a service: others of this user do not meet it".to_owned(),
+            );
+        } else if is_another_tmp() {
+            notes.push(
+                "its /tmp is not that of process 1: others of this user may not meet it".to_owned(),
+            );
+        }
     }
     notes
 }
@@ -296,11 +303,18 @@ fn notes_about(place: &Place, origin: &crate::sys::process::Origin) -> Vec<Strin
 const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 
 /// Whether /tmp is one that systemd made for a service (`PrivateTmp=`).
-fn has_private_tmp() -> bool {
+fn is_private_tmp() -> bool {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     mounts.lines().any(|line| {
         let mut words = line.split(' ').skip(3);
         let (root, mounted_at) = (words.next(), words.next());
         mounted_at == Some("/tmp") && root.is_some_and(|root| root.contains("/systemd-private-"))
     })
+}
+
+/// Whether /tmp is another directory than for process 1, as far as we may see that.
+fn is_another_tmp() -> bool {
+    let identity = |path: &str| std::fs::metadata(path).ok().map(|it| (it.dev(), it.ino()));
+    let of_first = identity("/proc/1/root/tmp");
+    of_first.is_some() && of_first != identity("/tmp")
 }

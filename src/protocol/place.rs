@@ -63,8 +63,14 @@ impl Place {
         match given.filter(|path| !path.as_os_str().is_empty()) {
             Some(socket) => Self::given(socket),
             None if Path::new(SHARED_DIR).is_dir() => Ok(Self::shared()),
-            None => Ok(Self::per_user(uid, passwd_home(uid).as_deref())),
+            None => Ok(Self::of_user(uid)),
         }
+    }
+
+    /// The place of a user's own daemon.
+    #[must_use]
+    pub fn of_user(uid: u32) -> Self {
+        Self::per_user(uid, passwd_home(uid).as_deref())
     }
 
     /// [`Self::find`] with what `--socket` says, else what `CANAL_SOCKET` says.

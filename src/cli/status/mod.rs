@@ -16,6 +16,7 @@ use super::connect;
 use super::failed::Failed;
 use super::output::{self, Reader};
 use super::say::Voice;
+use super::sudo;
 use super::when::Now;
 use crate::protocol::{Status, StatusQuery};
 use view::Scope;
@@ -45,7 +46,9 @@ fn report(args: &StatusArgs, global: &Global, voice: Voice) -> Result<ExitCode, 
         key: args.key.as_ref().map(|key| key.as_str().to_owned()),
         ..StatusQuery::default()
     };
-    let mut client = connect::client(global)?;
+    let target = connect::Target::of(global)?;
+    sudo::note(&target.place, voice);
+    let mut client = target.connect()?;
     let report = Report { args, verbose: voice == Voice::Verbose };
     if args.watch {
         let mut shown = Ok(Reader::There);
