@@ -202,7 +202,7 @@ fn queue(n: usize) -> Result<Vec<Figure>, KeyError> {
 }
 
 fn main() -> ExitCode {
-    let largest = std::env::var("SESSIONS").ok().and_then(|n| n.parse().ok()).unwrap_or(10_000);
+    let largest = std::env::var("SESSIONS").ok().and_then(|n| n.parse().ok()).unwrap_or(2_000);
     let sizes = [largest / 100, largest / 10, largest].map(|size: usize| size.max(PROBES + 2));
     println!(
         "{:42} {:>9} {:>14} {:>12} {:>9}",

@@ -131,6 +131,7 @@ impl Table {
         match &outcome {
             Outcome::Refused { request, .. } | Outcome::Withdrawn { request } => {
                 self.dirty_waiter(turn, *request);
+                turn.edges = true;
             }
             Outcome::Barrier { request } => {
                 turn.retry.insert(*request);
@@ -162,6 +163,7 @@ impl Table {
             }
             Outcome::Requeued { request, .. } => {
                 self.dirty_waiter(turn, *request);
+                turn.edges = true;
                 turn.suspects.insert(*request);
             }
             Outcome::Resized { .. } => turn.edges = true,
@@ -191,12 +193,11 @@ impl Table {
                 turn.soil(&item.key, item.ask.mode());
             }
             turn.touched.insert(waiter.frame);
-            turn.edges = true;
         }
     }
 
-    /// Whether a waiter stands before others that came earlier.
-    fn goes_before_others(&self, request: RequestId) -> bool {
+    /// Whether a waiter stands before others that compete with it.
+    pub(super) fn goes_before_others(&self, request: RequestId) -> bool {
         let Some(waiter) = self.waiters.get(&request) else { return false };
         let rank = self.rank(waiter);
         let slots = self.classes(&waiter.request).any(|(_, lock, _)| lock.queue.has_behind(rank));
@@ -351,6 +352,7 @@ impl Table {
             }
         } else {
             self.dirty_waiter(turn, request);
+            turn.edges = true;
         }
     }
 

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::apply::Turn;
 use super::table::Session;
-use super::{By, CycleStep, FrameId, Outcome, Refusal, RequestId, Table, Token};
+use super::{By, CycleStep, FrameId, Mode, Outcome, Refusal, RequestId, Table, Token};
 
 impl Table {
     /// Refuses one request if there is a deadlock among the suspects. Whether there was one.
@@ -31,7 +31,19 @@ impl Table {
     /// requests is looked at when one of them is granted and another stays.
     fn is_suspect(&self, request: RequestId) -> bool {
         let Some(waiter) = self.waiters.get(&request) else { return false };
-        self.entangled.contains(&self.session(waiter.frame)) && !self.parked(waiter)
+        let session = self.session(waiter.frame);
+        self.entangled.contains(&session) && !self.parked(waiter) && self.is_awaited(session)
+    }
+
+    /// Whether somebody wants what a session holds, or stands behind one of its requests: nobody
+    /// else is on a cycle. Costs what the session has, not who waits.
+    fn is_awaited(&self, session: FrameId) -> bool {
+        let frames = self.sessions.get(&session).into_iter().flat_map(|session| &session.frames);
+        frames.filter_map(|frame| self.frames.get(frame)).any(|frame| {
+            let mut keys = frame.shares.keys();
+            keys.any(|key| self.tree.last_competing(key, Mode::Write).is_some())
+                || frame.waiters.iter().any(|request| self.goes_before_others(*request))
+        })
     }
 
     /// Whom to refuse so that the deadlock that a suspect is in or behind is broken, and the cycle.
