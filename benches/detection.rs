@@ -1,7 +1,7 @@
 //! How long the lock table takes to decide whether a wait is a deadlock, by how much of the
 //! wait-for graph it has to look at, and how that grows.
 //!
-//! `cargo bench --bench detection`. The largest of three sizes is 10,000 sessions with 100,000
+//! `cargo bench --bench detection`. The largest of three sizes is 2,000 sessions with 20,000
 //! holds and waits; `SESSIONS=N` takes another. No daemon takes part.
 #![expect(clippy::print_stdout, reason = "a bench prints its figures")]
 
