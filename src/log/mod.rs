@@ -1,5 +1,6 @@
 //! What keeps the ordered entries that the table is a function of.
 
+pub mod engine;
 pub mod journal;
 pub mod state;
 

@@ -1,0 +1,306 @@
+//! The engine: keeps the one log of many hosts, and says which hosts live. Nothing else.
+//!
+//! A host talks to it by [`Call`]s and [`Answer`]s that cross a boundary where anything may be
+//! delayed, lost or repeated; so every call may be made again, and every answer says what it is an
+//! answer to. The rules are in `docs/many-hosts.md`.
+//!
+//! Invariant: two hosts that are given batches are given the same ones in the same order, without
+//! a gap from where they began.
+
+use std::fmt;
+use std::task::{Context, Poll};
+
+use serde::{Deserialize, Serialize};
+
+use crate::core::{Entry, HostId};
+
+/// The version of what is kept in an engine: layout, encoding and the rules of the table. Hosts of
+/// another version are refused.
+pub const FORMAT: u32 = 1;
+
+/// The place of a batch in the engine's total order. Later batches have greater ones; there may be
+/// gaps between them. 0 is before the first.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Position(pub u64);
+
+/// A SHA-256 hash.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Hash(pub [u8; 32]);
+
+impl fmt::Display for Hash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Hash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Hash({self})")
+    }
+}
+
+/// What one host appends at once: all of it or nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Batch {
+    /// The incarnation of the host that appends it.
+    pub host: HostId,
+    /// The number of the batch among those of this incarnation; the first is 1.
+    pub sequence: u64,
+    /// How far its author had read, and the hash of the chain there: a reader whose own hash at
+    /// that position differs reads another history.
+    pub seen: Link,
+    /// At least one.
+    pub entries: Vec<Entry>,
+}
+
+/// A point of the hash chain: the hash covers the whole log up to this position.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Link {
+    /// Where.
+    pub position: Position,
+    /// The chain's hash there.
+    pub hash: Hash,
+}
+
+/// A batch as it lies in the log. `body` is what its author encoded, byte by byte: hashes are
+/// taken of it, and it is decoded by whoever applies it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// Where it lies.
+    pub position: Position,
+    /// Whose it is; also inside the body.
+    pub host: HostId,
+    /// Its number; also inside the body.
+    pub sequence: u64,
+    /// The encoded [`Batch`].
+    pub body: Vec<u8>,
+}
+
+/// What can be said of a batch that was read, to find it again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Read {
+    /// Where it lies.
+    pub position: Position,
+    /// Whose it is.
+    pub host: HostId,
+    /// Its number.
+    pub sequence: u64,
+    /// The SHA-256 of its body.
+    pub body: Hash,
+}
+
+/// A snapshot of the table, which stands for all batches up to a position.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// The last batch that is in it.
+    pub position: Position,
+    /// The encoded snapshot. The engine cuts it up as it needs.
+    pub body: Vec<u8>,
+}
+
+/// Who a daemon is: the same for a daemon that is started anew in the same place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// The name that people know the host by.
+    pub label: String,
+    /// The machine, if it has a name of its own (`/etc/machine-id`), else empty.
+    pub machine: String,
+    /// The boot (`/proc/sys/kernel/random/boot_id`).
+    pub boot: String,
+    /// The inode of the daemon's pid namespace.
+    pub pid_namespace: u64,
+    /// The daemon's user.
+    pub uid: u32,
+    /// The directory of its socket.
+    pub dir: String,
+}
+
+/// What a host asks of the engine.
+#[derive(Clone, Debug)]
+pub enum Call {
+    /// Takes a new incarnation, whose life begins with it. Answered by [`Answer::Registered`] or
+    /// [`Answer::Unable`]. Asking again with the same nonce takes no second one.
+    Register {
+        /// Who asks.
+        identity: Identity,
+        /// Names the asking; random.
+        nonce: u128,
+        /// The time to live that is wished for, in milliseconds.
+        ttl_ms: u64,
+        /// Given back in the answer: the asker's CLOCK_BOOTTIME before it asked, in milliseconds.
+        asked_at: u64,
+    },
+    /// Reads the snapshot and all batches after it, and goes on with those that are appended from
+    /// then on. Answered by [`Answer::Loaded`], later by [`Answer::Batches`].
+    Load,
+    /// Goes on reading after a batch that was read, from the beginning of the log if `None`. If
+    /// it lies there as it was read, answered by [`Answer::Batches`], now (perhaps without any)
+    /// and for each that is appended from then on; else by [`Answer::Rewritten`] or
+    /// [`Answer::Compacted`].
+    Follow {
+        /// The last batch that was read.
+        after: Option<Read>,
+    },
+    /// Appends a batch. Answered by [`Answer::Appended`], [`Answer::Fenced`] or
+    /// [`Answer::Overtaken`]. At most one is under way; the same one may be asked again.
+    Append(Append),
+    /// Says that the incarnation lives. Answered by [`Answer::Renewed`] or [`Answer::Fenced`].
+    Renew {
+        /// Which incarnation.
+        host: HostId,
+        /// Given back in the answer: the asker's CLOCK_BOOTTIME before it asked, in milliseconds.
+        asked_at: u64,
+    },
+    /// Replaces the snapshot, then drops the batches that are in it. Answered by
+    /// [`Answer::Stored`]. One that is older than the stored one changes nothing.
+    Store(Stored),
+}
+
+/// A batch that is to be appended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Append {
+    /// By which incarnation.
+    pub host: HostId,
+    /// Its number: the number of the last one of this incarnation, plus 1.
+    pub sequence: u64,
+    /// The encoded [`Batch`].
+    pub body: Vec<u8>,
+    /// The incarnation that ends with it, in the same transaction.
+    pub ends: Option<Ends>,
+}
+
+/// The end of an incarnation, which is also an entry in the batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ends {
+    /// Which one.
+    pub host: HostId,
+    /// What must be so.
+    pub evidence: Evidence,
+}
+
+/// What permits to end an incarnation. None may have ended already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Evidence {
+    /// The engine itself knows that it did not renew in time.
+    Lapsed,
+    /// It has not renewed since it had renewed so many times.
+    Silent {
+        /// How many times.
+        renewals: u64,
+    },
+    /// The asker has its identity and takes its place, or is it itself, or comes from another boot
+    /// of its machine.
+    Own,
+}
+
+/// What the engine answers.
+#[derive(Clone, Debug)]
+pub enum Answer {
+    /// To `Register`.
+    Registered {
+        /// The new incarnation; greater than all before it.
+        host: HostId,
+        /// The time to live that the engine grants, in milliseconds.
+        ttl_ms: u64,
+        /// As asked.
+        asked_at: u64,
+        /// Which history the log has; another one after the log was made anew.
+        epoch: u128,
+        /// Incarnations of the same label that have not ended, and who they are.
+        others: Vec<(HostId, Identity)>,
+    },
+    /// It cannot be used, and trying again does not help.
+    Unable {
+        /// What is wrong, for people.
+        why: String,
+        /// What to do about it.
+        hint: Option<String>,
+    },
+    /// To `Load`.
+    Loaded {
+        /// The snapshot, if there is one.
+        snapshot: Option<Stored>,
+        /// All batches after it that there are now.
+        batches: Vec<Placed>,
+    },
+    /// To `Load` and `Follow`: the next batches, in order, without a gap to those before.
+    Batches(Vec<Placed>),
+    /// What was read is not in the log as it was read, or not any more: history was rewritten.
+    Rewritten,
+    /// What comes after what was read has been replaced by a snapshot: load anew.
+    Compacted,
+    /// The batch is in the log. Its echo among the batches may come before or after this.
+    Appended {
+        /// Its number.
+        sequence: u64,
+        /// Where it lies.
+        position: Position,
+    },
+    /// The evidence for the end of an incarnation does not hold; nothing was appended.
+    Overtaken {
+        /// The number of the batch.
+        sequence: u64,
+    },
+    /// The incarnation has ended, or somebody else appends in its name. Nothing was appended.
+    Fenced {
+        /// What is known of it, for people.
+        why: String,
+    },
+    /// To `Renew`.
+    Renewed {
+        /// As asked.
+        asked_at: u64,
+        /// The time to live from `asked_at`, in milliseconds.
+        ttl_ms: u64,
+        /// The position of the last batch.
+        head: Position,
+        /// All incarnations that have not ended.
+        hosts: Vec<Alive>,
+    },
+    /// To `Store`.
+    Stored {
+        /// The position of the snapshot that is stored now.
+        position: Position,
+    },
+    /// The engine cannot be reached. What was called may have been done or not.
+    Away {
+        /// Why, for people.
+        why: String,
+    },
+    /// The engine can be reached again; whatever has no answer is to be called again.
+    Back,
+}
+
+/// An incarnation that has not ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Alive {
+    /// Which one.
+    pub host: HostId,
+    /// Its time to live, in milliseconds.
+    pub ttl_ms: u64,
+    /// How it shows that it lives.
+    pub sign: Sign,
+}
+
+/// How an incarnation shows that it lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sign {
+    /// The engine watches over it and says that it lives.
+    Watched,
+    /// The engine watches over it and says that it did not renew in time.
+    Lapsed,
+    /// It has renewed so many times; observers judge by their own clock.
+    Renewals(u64),
+}
+
+/// An engine, as one host sees it.
+pub trait Engine: fmt::Debug {
+    /// Asks for something. Never waits.
+    fn call(&mut self, call: Call);
+
+    /// The next answer.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Answer>;
+}
