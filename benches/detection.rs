@@ -59,6 +59,7 @@ impl World {
             priority: 0,
             provisional: false,
             children: false,
+            ttl_ms: None,
         })))
     }
 

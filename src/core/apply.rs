@@ -84,6 +84,8 @@ impl Table {
             Change::Withdraw { request, why } => self.withdraw(&mut turn, *request, *why),
             Change::Release(release) => self.release(&mut turn, release),
             Change::End { frame } => self.end(&mut turn, *frame),
+            Change::Renew { lease, .. } => self.renew(&mut turn, *lease),
+            Change::Expire { frame, renewal } => self.expire(&mut turn, *frame, *renewal),
             Change::Suspend { request } => self.suspend(&mut turn, *request),
             Change::Resume { request } => {
                 turn.retry.insert(*request);
@@ -248,6 +250,9 @@ impl Table {
         }
         if asked.items.is_empty() {
             return Some(Refusal::Invalid { item: 0 });
+        }
+        if let Some(why) = self.fault_of_lease(asked) {
+            return Some(why);
         }
         let mut keys = BTreeSet::new();
         asked.items.iter().enumerate().find_map(|(item, wanted)| {

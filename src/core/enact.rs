@@ -27,12 +27,18 @@ impl Table {
                 Ok(())
             }
             Outcome::Withdrawn { request } => self.remove_waiter(*request).map(drop),
-            Outcome::Released { token, keys, .. } => self.give_back(*token, keys),
+            Outcome::Released { token, keys, whole, .. } => {
+                if *whole {
+                    self.remember_lease(entry, *token);
+                }
+                self.give_back(*token, keys)
+            }
             Outcome::Requeued { request, token } => self.take_back(*request, *token),
             Outcome::Barrier { request } => self.raise_barrier(*request),
             Outcome::Resized { .. } => self.store_view(entry),
             Outcome::FrameGone { frame } => self.drop_frame(*frame),
-            Outcome::NotHeld | Outcome::ResizeRefused { .. } => Ok(()),
+            Outcome::Renewed { frame, renewal } => self.renewed(entry, *frame, *renewal),
+            Outcome::NotHeld | Outcome::LeaseGone | Outcome::ResizeRefused { .. } => Ok(()),
         }
     }
 
@@ -108,6 +114,8 @@ impl Table {
             Change::Floor { token } => self.next_token = self.next_token.max(*token),
             Change::Request(_)
             | Change::Withdraw { .. }
+            | Change::Renew { .. }
+            | Change::Expire { .. }
             | Change::Release(_)
             | Change::Resize { .. } => {}
         }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{FrameId, HostId, Key, RequestId, Tag, Token, UnixMillis, View};
+use super::{FrameId, HostId, Key, LeaseId, RequestId, Tag, Token, UnixMillis, View};
 
 /// The version that this program writes into the entries it makes.
 pub const ENTRY_VERSION: u16 = 1;
@@ -46,6 +46,21 @@ pub enum Change {
     End {
         /// Which frame.
         frame: FrameId,
+    },
+    /// Somebody who knows the handle of a lease wants it to live on, for its whole TTL from when the
+    /// daemon of `host` applies this. That host watches over it from now on.
+    Renew {
+        /// Which lease.
+        lease: LeaseId,
+        /// Whose daemon was asked.
+        host: HostId,
+    },
+    /// A lease was not renewed for its TTL and ends. A no-op if it was renewed since, or is gone.
+    Expire {
+        /// The lease's frame.
+        frame: FrameId,
+        /// How often it had been renewed when its time began to run.
+        renewal: u64,
     },
     /// A waiter's process is stopped or frozen: it keeps its place and bars nobody. Of a request
     /// that was granted in the same turn and not yet told, the grant is taken back first.
@@ -113,6 +128,10 @@ pub struct Request {
     /// Whether the hold outlives the owner's process while descendants of it live.
     #[serde(default)]
     pub children: bool,
+    /// Of a lease, and only of one: for how many milliseconds it lives without being renewed. The
+    /// daemon of its host measures them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl_ms: Option<u64>,
 }
 
 /// How a holder or waiter is shown to people.
@@ -126,8 +145,8 @@ pub struct Command(pub String);
 pub enum Owner {
     /// A process of the host.
     Process(ProcessId),
-    /// Whoever knows the handle; carries the handle's hash. Given out by a later version.
-    Lease(u128),
+    /// Whoever knows the handle of the lease. It has one request in its life, and encloses nothing.
+    Lease(LeaseId),
 }
 
 /// A process, beyond the reuse of its number, within one boot and one pid namespace.

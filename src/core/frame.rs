@@ -2,8 +2,8 @@
 //! when nothing is left of them.
 
 use super::enact::Misfit;
-use super::table::Frame;
-use super::{FrameId, FrameState, Request, Table};
+use super::table::{Frame, owner_key};
+use super::{FrameId, FrameState, LeaseState, Request, Table};
 
 impl Table {
     /// Opens the frame of a request if it is not open yet.
@@ -21,6 +21,7 @@ impl Table {
             parent: asked.parent.filter(|parent| self.frames.contains_key(parent)),
             uid: asked.uid,
             ended: false,
+            lease: asked.ttl_ms.map(LeaseState::new),
         });
         Ok(())
     }
@@ -33,7 +34,7 @@ impl Table {
             parent.children += 1;
         }
         if !state.ended {
-            self.owners.insert((state.host, state.owner.clone()), id);
+            self.owners.insert(owner_key(state.host, &state.owner), id);
         }
         self.sessions.entry(root).or_default().frames.insert(id);
         let (holds, shares, waiters) = Default::default();
@@ -43,7 +44,7 @@ impl Table {
     pub(super) fn drop_frame(&mut self, id: FrameId) -> Result<(), Misfit> {
         let frame = self.frames.remove(&id).ok_or_else(|| format!("no frame {id}"))?;
         if !frame.state.ended {
-            self.owners.remove(&(frame.state.host, frame.state.owner));
+            self.owners.remove(&owner_key(frame.state.host, &frame.state.owner));
         }
         if let Some(parent) = frame.state.parent.and_then(|parent| self.frames.get_mut(&parent)) {
             parent.children -= 1;
@@ -61,7 +62,7 @@ impl Table {
     pub(super) fn mark_ended(&mut self, id: FrameId) {
         let Some(frame) = self.frames.get_mut(&id) else { return };
         frame.state.ended = true;
-        self.owners.remove(&(frame.state.host, frame.state.owner.clone()));
+        self.owners.remove(&owner_key(frame.state.host, &frame.state.owner));
         for token in &frame.holds {
             if let Some(hold) = self.holds.get_mut(token) {
                 hold.orphaned = true;

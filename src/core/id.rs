@@ -46,46 +46,63 @@ number! {
     UnixMillis
 }
 
-/// A client-made random name of a request.
-///
-/// It makes asking idempotent: a client whose answer was lost asks for the same tag again and gets
-/// the same grant, not a second one (the hole of ZOOKEEPER-1262).
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Tag(pub u128);
+macro_rules! hex_name {
+    ($(#[$doc:meta])* $name:ident, $what:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub u128);
 
-impl fmt::Display for Tag {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
-    }
-}
-
-impl fmt::Debug for Tag {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Tag({self})")
-    }
-}
-
-impl std::str::FromStr for Tag {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let hex = text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit());
-        if !hex {
-            return Err("a tag is 32 hexadecimal digits");
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:032x}", self.0)
+            }
         }
-        u128::from_str_radix(text, 16).map(Self).map_err(|_| "a tag is 32 hexadecimal digits")
-    }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "({})"), self)
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = &'static str;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                const EXPECTED: &str = concat!($what, " is 32 hexadecimal digits");
+                let hex = text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit());
+                if !hex {
+                    return Err(EXPECTED);
+                }
+                u128::from_str_radix(text, 16).map(Self).map_err(|_| EXPECTED)
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    };
 }
 
-impl Serialize for Tag {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
+hex_name! {
+    /// A client-made random name of a request.
+    ///
+    /// It makes asking idempotent: a client whose answer was lost asks for the same tag again and
+    /// gets the same grant, not a second one (the hole of ZOOKEEPER-1262).
+    Tag, "a tag"
 }
-
-impl<'de> Deserialize<'de> for Tag {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
-    }
+hex_name! {
+    /// Names a lease: the first half of the SHA-256 of its handle.
+    ///
+    /// The handle itself is a secret and never in the table, which logs, snapshots and other hosts
+    /// see. Its 128 random bits cannot be found from this.
+    LeaseId, "the name of a lease"
 }

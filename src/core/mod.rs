@@ -15,6 +15,7 @@ mod hold;
 mod id;
 mod key;
 mod lane;
+mod lease;
 mod lock;
 mod outcome;
 mod past_own;
@@ -34,8 +35,9 @@ pub use entry::{
     Ask, Change, Command, ENTRY_VERSION, Entry, Item, Mode, Owner, ProcessId, Release, Request,
     Wait, Withdrawal,
 };
-pub use id::{FrameId, HostId, RequestId, Revision, Tag, Token, UnixMillis};
+pub use id::{FrameId, HostId, LeaseId, RequestId, Revision, Tag, Token, UnixMillis};
 pub use key::{KEY_BYTES_MAX, Key, KeyError};
+pub use lease::{LeaseEnd, LeaseState, PAST_LEASES_MAX, PastLease};
 pub use outcome::{By, CycleStep, Granted, GrantedItem, Outcome, Refusal};
 pub use report::{Blocker, KeyReport, Reason, Why};
 pub use rules::Rules;

@@ -67,6 +67,15 @@ pub enum Outcome {
         /// The view that was stored before.
         before: Option<View>,
     },
+    /// A lease was renewed.
+    Renewed {
+        /// Its frame.
+        frame: FrameId,
+        /// How often by now.
+        renewal: u64,
+    },
+    /// A `Renew` found no lease that holds anything: it ended, or never was.
+    LeaseGone,
     /// Nothing is left of a frame: neither holds nor requests nor child frames.
     FrameGone {
         /// Which frame.
@@ -194,6 +203,6 @@ pub enum Refusal {
         /// Which item, if it is one.
         item: usize,
     },
-    /// The tag names another request already.
+    /// The tag names another request already, or the handle another lease.
     Duplicate,
 }

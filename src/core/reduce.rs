@@ -42,6 +42,7 @@ impl Table {
             frames: frames.iter().filter_map(of).map(|frame| frame.state.clone()).collect(),
             holds: holds.into_values().collect(),
             waiters: waiters.into_values().collect(),
+            past_leases: Vec::new(),
         };
         match Self::restore(&snapshot, self.rules) {
             Ok(part) => part,

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::lock::Lock;
 use super::{
-    Diverged, FrameId, HostId, Key, Mode, Owner, Request, RequestId, Revision, Rules, Slots, Table,
-    Token, UnixMillis, View,
+    Diverged, FrameId, HostId, Key, LeaseState, Mode, Owner, PastLease, Request, RequestId,
+    Revision, Rules, Slots, Table, Token, UnixMillis, View,
 };
 
 /// The whole table as plain data. Two tables are identical iff their snapshots are equal.
@@ -28,6 +28,9 @@ pub struct Snapshot {
     pub holds: Vec<HoldState>,
     /// Waiting requests, by id.
     pub waiters: Vec<WaiterState>,
+    /// How the last leases ended, the latest last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub past_leases: Vec<PastLease>,
 }
 
 /// A view that callers follow who state none.
@@ -55,6 +58,9 @@ pub struct FrameState {
     /// Whether the owner's process is gone; what is left is kept for its descendants.
     #[serde(default)]
     pub ended: bool,
+    /// Of a lease: how long it lives, and how often it was renewed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<LeaseState>,
 }
 
 /// A granted request.
@@ -156,6 +162,7 @@ impl Table {
             frames: self.frames().cloned().collect(),
             holds: self.holds().cloned().collect(),
             waiters: self.waiters().map(waiter).collect(),
+            past_leases: self.past_leases.iter().cloned().collect(),
         }
     }
 
@@ -169,6 +176,7 @@ impl Table {
         table.revision = revision;
         table.next_token = snapshot.next_token;
         table.bypass_max = snapshot.bypass_max;
+        table.past_leases = snapshot.past_leases.iter().cloned().collect();
         table.refill(snapshot).map_err(|what| Diverged { revision, what })?;
         Ok(table)
     }

@@ -1,13 +1,13 @@
 //! The lock table.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::lock::Lock;
 use super::queue::{self, Class, Rank};
 use super::tree::Tree;
 use super::{
-    Ask, FrameId, FrameState, HoldState, HostId, Key, Mode, Owner, ProcessId, RequestId, Revision,
-    Rules, Tag, Token, WaiterState, WaiterStatus,
+    Ask, FrameId, FrameState, HoldState, HostId, Key, Mode, Owner, PastLease, ProcessId, RequestId,
+    Revision, Rules, Tag, Token, WaiterState, WaiterStatus,
 };
 
 /// How often a waiter may be overtaken where no policy says otherwise.
@@ -34,6 +34,8 @@ pub struct Table {
     /// Sessions that hold something and wait for something: the only ones that others can wait
     /// for while they wait themselves.
     pub(super) entangled: BTreeSet<FrameId>,
+    /// How the last leases ended, the latest last.
+    pub(super) past_leases: VecDeque<PastLease>,
 }
 
 /// A frame and what it has.
@@ -99,6 +101,7 @@ impl Table {
             ripe: BTreeSet::new(),
             sessions: BTreeMap::new(),
             entangled: BTreeSet::new(),
+            past_leases: VecDeque::new(),
         }
     }
 
@@ -147,7 +150,7 @@ impl Table {
     /// The frame of an owner that has not ended.
     #[must_use]
     pub fn frame_of(&self, host: HostId, owner: &Owner) -> Option<FrameId> {
-        self.owners.get(&(host, owner.clone())).copied()
+        self.owners.get(&owner_key(host, owner)).copied()
     }
 
     /// The frame of the process with this number and start time, if it has one that has not ended.
@@ -303,6 +306,14 @@ impl Table {
         } else {
             self.entangled.remove(&root);
         }
+    }
+}
+
+/// Under what an owner is found. A lease is the same one whichever host looks after it.
+pub(super) fn owner_key(host: HostId, owner: &Owner) -> (HostId, Owner) {
+    match owner {
+        Owner::Process(_) => (host, owner.clone()),
+        Owner::Lease(_) => (HostId::default(), owner.clone()),
     }
 }
 

@@ -92,6 +92,7 @@ impl Server {
             priority: acquire.priority,
             provisional,
             children: acquire.with_children,
+            ttl_ms: None,
         };
         self.ledger.admit(&request).map_err(|error| disk_full(&error))?;
         let pidfd = owner.pidfd;

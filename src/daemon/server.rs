@@ -163,6 +163,8 @@ impl Server {
             }
             Outcome::FrameGone { frame } => self.owners.forget(*frame),
             Outcome::NotHeld
+            | Outcome::Renewed { .. }
+            | Outcome::LeaseGone
             | Outcome::Barrier { .. }
             | Outcome::ResizeRefused { .. }
             | Outcome::Resized { .. } => {}

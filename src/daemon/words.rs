@@ -19,7 +19,7 @@ pub(super) fn refusal(why: &Refusal, request: &Request, use_of: Option<&Use>) ->
     let item = item_of(why).and_then(|index| request.items.get(index));
     let Some(item) = item else {
         let message = match why {
-            Refusal::Duplicate => "another request has this tag",
+            Refusal::Duplicate => "another request has this tag, or another lease this handle",
             _ => "the request makes no sense",
         };
         return Failure::new(ErrorName::BadRequest, message);
@@ -213,14 +213,14 @@ fn stated_kind(item: &Item) -> Option<Kind> {
 mod tests {
     use super::*;
     use crate::core::{
-        By, Command, CycleStep, FrameId, HostId, Owner, RequestId, Tag, Token, Wait,
+        By, Command, CycleStep, FrameId, HostId, LeaseId, Owner, RequestId, Tag, Token, Wait,
     };
 
     fn request(view: Option<View>) -> Request {
         Request {
             tag: Tag(1),
             host: HostId(0),
-            owner: Owner::Lease(1),
+            owner: Owner::Lease(LeaseId(1)),
             parent: None,
             uid: 1,
             command: Command::default(),
@@ -232,6 +232,7 @@ mod tests {
             priority: 0,
             provisional: false,
             children: false,
+            ttl_ms: None,
         }
     }
 

@@ -31,6 +31,7 @@ fn request(process: ProcessId, key: &str) -> Change {
         priority: 0,
         provisional: false,
         children: false,
+        ttl_ms: None,
     }))
 }
 

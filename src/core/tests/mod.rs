@@ -4,6 +4,7 @@ mod brute;
 mod examples;
 mod explore;
 mod flaws;
+mod leases;
 mod locks;
 mod nested;
 mod order;

@@ -21,6 +21,8 @@ pub(super) struct Wish {
     pub(super) parent: Option<FrameId>,
     pub(super) provisional: bool,
     pub(super) children: bool,
+    /// Of a lease, whose name is the number `pid`.
+    pub(super) ttl_ms: Option<u64>,
 }
 
 pub(super) fn key(text: &str) -> Key {
@@ -31,11 +33,25 @@ pub(super) fn owner(pid: u32) -> Owner {
     Owner::Process(ProcessId { pid, started: 1, inode: 0 })
 }
 
+/// A lease of this name wants something and waits for it.
+pub(super) fn lease(name: u32) -> Wish {
+    Wish { ttl_ms: Some(60_000), ..by(name) }
+}
+
 /// Process `pid` wants something and waits for it.
 pub(super) fn by(pid: u32) -> Wish {
     let wait = Wait::Yes { until: None };
     let (items, parent) = (Vec::new(), None);
-    Wish { pid, items, wait, priority: 0, parent, provisional: false, children: false }
+    Wish {
+        pid,
+        items,
+        wait,
+        priority: 0,
+        parent,
+        provisional: false,
+        children: false,
+        ttl_ms: None,
+    }
 }
 
 impl Wish {
@@ -86,11 +102,18 @@ impl Wish {
 }
 
 impl Wish {
+    fn owner(&self) -> Owner {
+        match self.ttl_ms {
+            Some(_) => Owner::Lease(LeaseId(self.pid.into())),
+            None => owner(self.pid),
+        }
+    }
+
     pub(super) fn change(self, tag: Tag) -> Change {
         Change::Request(Box::new(Request {
             tag,
             host: HostId(0),
-            owner: owner(self.pid),
+            owner: self.owner(),
             parent: self.parent,
             uid: 1000,
             command: Command(format!("job {}", self.pid)),
@@ -99,6 +122,7 @@ impl Wish {
             priority: self.priority,
             provisional: self.provisional,
             children: self.children,
+            ttl_ms: self.ttl_ms,
         }))
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::core::{
     Ask, Command, FrameId, FrameState, Granted, GrantedItem, HeldItem, HoldState, HostId, Item,
-    Key, Mode, Outcome, Owner, ProcessId, Refusal, Request, RequestId, Slots, Tag, Token,
-    UnixMillis, View, Wait, WaiterState, WaiterStatus,
+    Key, LeaseState, Mode, Outcome, Owner, ProcessId, Refusal, Request, RequestId, Slots, Tag,
+    Token, UnixMillis, View, Wait, WaiterState, WaiterStatus,
 };
 
 pub(super) const ID: RequestId = RequestId(u64::MAX);
@@ -35,6 +35,7 @@ pub(super) fn request(items: Vec<Item>) -> Request {
         priority: i32::MIN,
         provisional: false,
         children: false,
+        ttl_ms: Some(u64::MAX),
     }
 }
 
@@ -77,7 +78,8 @@ pub(super) fn gone() -> Vec<Outcome> {
 
 pub(super) fn frame() -> FrameState {
     let (id, host, parent) = (FRAME, HostId(u64::MAX), Some(FRAME));
-    FrameState { id, host, owner: OWNER, parent, uid: u32::MAX, ended: false }
+    let lease = LeaseState { ttl_ms: u64::MAX, renewals: u64::MAX, renewed: Some(NOW) };
+    FrameState { id, host, owner: OWNER, parent, uid: u32::MAX, ended: false, lease: Some(lease) }
 }
 
 pub(super) fn hold() -> HoldState {

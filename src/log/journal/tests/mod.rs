@@ -42,6 +42,7 @@ fn snapshot(revision: u64) -> Snapshot {
         frames: Vec::new(),
         holds: Vec::new(),
         waiters: Vec::new(),
+        past_leases: Vec::new(),
     }
 }
 
@@ -76,6 +77,7 @@ fn asked(revision: u64) -> Request {
         priority: 0,
         provisional: false,
         children: false,
+        ttl_ms: None,
     }
 }
 
