@@ -8,21 +8,19 @@ use super::asker::{NOBODY, OwnerFound, cannot_watch};
 use super::conflict::{kin, obstacles};
 use super::conn::{ConnId, Doing};
 use super::limits::{EXITING_TIME, PROCESSES_LOOKED_AT_MAX};
+use super::propose::{Applied, Then};
 use super::server::Server;
 use super::shown::pid_of;
 use super::waiting::Asked;
 use super::words::{self, Use};
 use crate::core::{
-    Change, FrameId, Granted, HostId, Outcome, Owner, Refusal, Request, RequestId, UnixMillis, Wait,
+    Change, FrameId, Granted, Outcome, Owner, Refusal, Request, RequestId, UnixMillis, Wait,
 };
 use crate::log::journal::NoRoom;
 use crate::protocol::{Acquire, ErrorName, Failure};
 use crate::sys::clock;
 use crate::sys::pidfd::Pidfd;
 use crate::sys::process::{RunState, run_state};
-
-/// The only host of an embedded journal.
-pub(super) const HERE: HostId = HostId(0);
 
 /// A request on its way to the table.
 #[derive(Debug)]
@@ -82,7 +80,7 @@ impl Server {
         let wait = if crowd.is_some() { Wait::No } else { wait };
         let request = Request {
             tag: acquire.tag,
-            host: HERE,
+            host: self.ledger.host,
             owner: Owner::Process(owner.process),
             parent: self.enclosing(acquire.frame.as_deref(), &owner),
             uid: owner.uid,
@@ -111,8 +109,14 @@ impl Server {
         let table = &self.ledger.table;
         let lives = |frame: &FrameId| table.frame(*frame).is_some_and(|state| !state.ended);
         newcomer.request.parent = newcomer.request.parent.filter(lives);
-        let request = self.ledger.next_request();
-        let outcomes = self.enter(Change::Request(Box::new(newcomer.request.clone())));
+        let change = Change::Request(Box::new(newcomer.request.clone()));
+        self.propose(change, Then::Ask(newcomer));
+    }
+
+    /// A request is in the table: goes on as was decided.
+    pub(super) fn asked(&mut self, newcomer: Newcomer, applied: Applied) {
+        let Applied { revision, outcomes } = applied;
+        let request = RequestId(revision.0);
         let mut mine = outcomes.into_iter().filter(|outcome| match outcome {
             Outcome::Queued { request: id, .. } | Outcome::Refused { request: id, .. } => {
                 *id == request
@@ -286,7 +290,7 @@ impl Server {
         }
         self.begin_to_wait(id, request, more);
         self.stopped.remove(&request);
-        self.enter(Change::Resume { request });
+        self.propose(Change::Resume { request }, Then::Nothing);
         Ok(())
     }
 }

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::limits::STOPPED_EVERY;
+use super::propose::Then;
 use super::server::Server;
 use crate::core::{Change, RequestId, WaiterStatus, Withdrawal};
 use crate::sys::clock;
@@ -82,12 +83,14 @@ impl Server {
         while let Some(request) = self.waiting.over(now) {
             let conn = self.waiting.get(request).and_then(|waiter| waiter.conn);
             let told = conn.and_then(|id| Some((id, self.conns.peek(id)?.peer.uid)));
-            let told = told.map(|(id, viewer)| (id, self.timeout_failure(request, viewer)));
-            self.enter(Change::Withdraw { request, why: Withdrawal::Timeout });
-            self.waiting.remove(request);
-            if let Some((id, failure)) = told {
+            if let Some((id, viewer)) = told {
+                let failure = self.timeout_failure(request, viewer);
+                self.done(id);
                 self.fail(id, &failure);
             }
+            self.waiting.remove(request);
+            let why = Withdrawal::Timeout;
+            self.propose(Change::Withdraw { request, why }, Then::Nothing);
         }
     }
 
@@ -101,7 +104,8 @@ impl Server {
             tracing::info!(requests = lost.len(), "given up: nobody came back for them");
         }
         for request in lost {
-            self.enter(Change::Withdraw { request, why: Withdrawal::Lost });
+            let why = Withdrawal::Lost;
+            self.propose(Change::Withdraw { request, why }, Then::Nothing);
         }
     }
 
@@ -114,7 +118,7 @@ impl Server {
             .collect();
         for request in running {
             self.stopped.remove(&request);
-            self.enter(Change::Resume { request });
+            self.propose(Change::Resume { request }, Then::Nothing);
         }
     }
 

@@ -4,7 +4,6 @@
 //! which is to own is, or descends from, the process of that frame. Whoever is started by a
 //! stranger to a session (a build server, say) is a stranger to it, whatever its environment says.
 
-use super::acquire::HERE;
 use super::asker::OwnerFound;
 use super::limits::ANCESTORS_MAX;
 use super::server::Server;
@@ -18,7 +17,7 @@ impl Server {
     pub(super) fn enclosing(&self, named: Option<&str>, owner: &OwnerFound) -> Option<FrameId> {
         let name = named?;
         let process = owner.process;
-        if self.ledger.table.frame_of(HERE, &Owner::Process(process)).is_some() {
+        if self.ledger.table.frame_of(self.ledger.host, &Owner::Process(process)).is_some() {
             // The process has a frame already, and whatever encloses that.
             return None;
         }
@@ -38,7 +37,8 @@ impl Server {
         let mut innermost = None;
         let ancestors = ancestors(owner.process.pid, owner.process.started);
         for Ancestor { pid, started } in ancestors.take(ANCESTORS_MAX) {
-            let Some(frame) = table.frame_of_process(HERE, pid, started) else { continue };
+            let frame = table.frame_of_process(self.ledger.host, pid, started);
+            let Some(frame) = frame else { continue };
             if table.session(frame) == session && self.may_enclose(frame, owner.uid) {
                 innermost = innermost.or(Some(frame));
             }

@@ -2,6 +2,7 @@
 
 use super::asker::{cannot_watch, peer_pidfd};
 use super::conn::{ConnId, Doing};
+use super::propose::Then;
 use super::server::{Server, owner_gone};
 use super::shown::pid_of;
 use crate::core::{Change, FrameId, Granted, RequestId, Withdrawal};
@@ -43,7 +44,7 @@ impl Server {
                 }
                 Found::Stopped(pid) => {
                     self.stopped.insert(request, pid);
-                    self.enter(Change::Suspend { request });
+                    self.propose(Change::Suspend { request }, Then::Nothing);
                 }
                 Found::Gone => {
                     self.waiting.remove(request);
@@ -117,7 +118,8 @@ impl Server {
 
     /// Takes a grant back that cannot be told as it must be.
     pub(super) fn take_back(&mut self, id: ConnId, request: RequestId, failure: &Failure) {
-        self.enter(Change::Withdraw { request, why: Withdrawal::Cancelled });
+        let why = Withdrawal::Cancelled;
+        self.propose(Change::Withdraw { request, why }, Then::Nothing);
         self.fail(id, failure);
     }
 

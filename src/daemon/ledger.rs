@@ -7,9 +7,10 @@ use std::io;
 use std::path::PathBuf;
 
 use super::fault::Fault;
+use super::propose::Applied;
 use crate::core::{
-    Change, ENTRY_VERSION, Entry, Key, Outcome, Request, RequestId, Revision, Rules, StoredView,
-    Table, Token, UnixMillis, View,
+    Change, ENTRY_VERSION, Entry, HostId, Key, Outcome, Request, RequestId, Revision, Rules,
+    StoredView, Table, Token, UnixMillis, View,
 };
 use crate::log::Record;
 use crate::log::journal::{self, Journal, NoRoom};
@@ -28,6 +29,8 @@ const TOKENS_LEFT_MIN: u64 = 1 << 10;
 #[derive(Debug)]
 pub(super) struct Ledger {
     pub(super) table: Table,
+    /// Who we are among those whose entries are in the log.
+    pub(super) host: HostId,
     pub(super) journal: Journal,
     pub(super) state: StateFile,
     pub(super) durable: Durable,
@@ -68,13 +71,8 @@ impl Rooms {
 }
 
 impl Ledger {
-    /// The id that the next request gets.
-    pub(super) fn next_request(&self) -> RequestId {
-        RequestId(self.table.revision().0 + 1)
-    }
-
     /// Applies a change. Nothing of it may be told before [`Self::commit`].
-    pub(super) fn apply(&mut self, change: Change) -> Vec<Outcome> {
+    pub(super) fn apply(&mut self, change: Change) -> Applied {
         let revision = Revision(self.table.revision().0 + 1);
         let entry = Entry { version: ENTRY_VERSION, at: UnixMillis(clock::unix_ms()), change };
         let mut outcomes = Vec::new();
@@ -83,7 +81,7 @@ impl Ledger {
             self.account(&entry, outcome);
         }
         self.turn.push(Record { revision, entry, outcomes: outcomes.clone() });
-        outcomes
+        Applied { revision, outcomes }
     }
 
     fn account(&mut self, entry: &Entry, outcome: &Outcome) {

@@ -29,6 +29,7 @@ mod output;
 mod owners;
 mod permission;
 mod poller;
+mod propose;
 mod recover;
 mod release;
 mod restore;

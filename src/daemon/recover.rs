@@ -7,7 +7,6 @@ use std::collections::BTreeSet;
 
 use anyhow::Context;
 
-use super::acquire::HERE;
 use super::children::Children;
 use super::config::Config;
 use super::fault::Fault;
@@ -15,7 +14,8 @@ use super::ledger::{Ledger, Rooms};
 use super::old::{self, Old};
 use super::owners::find;
 use crate::core::{
-    Change, FrameId, Outcome, Owner, ProcessId, Release, Rules, StoredView, Table, Token, View,
+    Change, FrameId, HostId, Outcome, Owner, ProcessId, Release, Rules, StoredView, Table, Token,
+    View,
 };
 use crate::log::state::{Durable, StateFile};
 use crate::protocol::place::{Place, Rule};
@@ -65,6 +65,7 @@ pub(super) fn recover(
         journal: old.journal,
         state,
         durable,
+        host: HostId(0),
         origin,
         rules,
         dir: place.dir.clone(),
@@ -154,7 +155,7 @@ impl Recovered {
             self.children.sweep();
             return;
         }
-        ledger.apply(Change::Detach { host: HERE });
+        ledger.apply(Change::Detach { host: ledger.host });
         let frames: Vec<_> = ledger.table.frames().cloned().collect();
         let enclosing: BTreeSet<_> = frames.iter().filter_map(|frame| frame.parent).collect();
         for frame in frames.into_iter().filter(|frame| !frame.ended) {
@@ -222,8 +223,8 @@ impl Recovered {
         let changed = changed.map(|(key, view)| (key.clone(), Some(*view)));
         let resizes: Vec<(_, Option<View>)> = forgotten.chain(changed).collect();
         for (key, view) in resizes {
-            let outcomes = ledger.apply(Change::Resize { key: key.clone(), view });
-            if let Some(Outcome::ResizeRefused { in_use }) = outcomes.first() {
+            let applied = ledger.apply(Change::Resize { key: key.clone(), view });
+            if let Some(Outcome::ResizeRefused { in_use }) = applied.outcomes.first() {
                 tracing::warn!(%key, "its view is not used: the key is in use as another kind, {in_use}");
             }
         }

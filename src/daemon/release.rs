@@ -2,14 +2,22 @@
 
 use std::os::fd::OwnedFd;
 
-use super::acquire::HERE;
 use super::ask;
 use super::conn::ConnId;
+use super::propose::{Applied, Then};
 use super::server::Server;
 use super::shown::Looks;
 use crate::core::{Change, FrameId, HoldState, Outcome, Owner, Release as Giving, Token};
 use crate::protocol::{Confirm, ErrorName, Failure, Release, Released, ReleasedHold};
 use crate::sys::peer::Credentials;
+
+/// A release on its way to the table.
+#[derive(Debug)]
+pub(super) struct GivingBack {
+    pub(super) id: ConnId,
+    peer: Credentials,
+    pub(super) giving: Giving,
+}
 
 impl Server {
     pub(super) fn release(
@@ -44,11 +52,22 @@ impl Server {
                 return Err(Failure::new(ErrorName::BadRequest, message));
             }
         };
-        let before = self.holds_at_stake(&giving);
-        let outcomes = self.enter(Change::Release(giving.clone()));
-        let released = self.told_released(peer, &before, &outcomes);
+        let change = Change::Release(giving.clone());
+        self.propose(change, Then::Release(Box::new(GivingBack { id, peer, giving })));
+        Ok(())
+    }
+
+    /// A release is in the table: says what was given back. `before` are the holds of before.
+    pub(super) fn given_back(
+        &mut self,
+        back: GivingBack,
+        before: &[HoldState],
+        applied: &Applied,
+    ) -> Result<(), Failure> {
+        let GivingBack { id, peer, giving } = back;
+        let released = self.told_released(peer, before, &applied.outcomes);
         if released.is_empty() {
-            return Err(not_held(&giving, &before));
+            return Err(not_held(&giving, before));
         }
         if let Giving::Hold { token, .. } = giving {
             tracing::info!(token = token.0, uid = peer.uid, pid = peer.pid, "released by force");
@@ -65,7 +84,7 @@ impl Server {
         nothing: &str,
     ) -> Result<FrameId, Failure> {
         let process = self.owner(id, owner_fd, fds)?.process;
-        let frame = self.ledger.table.frame_of(HERE, &Owner::Process(process));
+        let frame = self.ledger.table.frame_of(self.ledger.host, &Owner::Process(process));
         frame.ok_or_else(|| {
             let message = nothing.replace("{}", &process.pid.to_string());
             Failure::new(ErrorName::NotHeld, message)
@@ -73,7 +92,7 @@ impl Server {
     }
 
     /// The holds that a release may end: afterwards they can be shown no more.
-    fn holds_at_stake(&self, giving: &Giving) -> Vec<HoldState> {
+    pub(super) fn holds_at_stake(&self, giving: &Giving) -> Vec<HoldState> {
         let table = &self.ledger.table;
         match giving {
             Giving::Latest { frame, .. } | Giving::All { frame } => {
@@ -124,11 +143,17 @@ impl Server {
             return Err(Failure::new(ErrorName::Denied, message));
         }
         let (request, provisional) = (hold.request, hold.provisional);
-        if provisional {
-            self.enter(Change::Confirm { request });
-            self.unclaimed.remove(&request);
-            self.conns.disown(request);
+        if !provisional {
+            return self.tell(id, &Nothing {});
         }
+        self.unclaimed.remove(&request);
+        self.conns.disown(request);
+        self.propose(Change::Confirm { request }, Then::Confirm { id });
+        Ok(())
+    }
+
+    /// A confirmation is in the table.
+    pub(super) fn confirmed(&mut self, id: ConnId) -> Result<(), Failure> {
         self.tell(id, &Nothing {})
     }
 }

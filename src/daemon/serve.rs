@@ -7,11 +7,23 @@ use super::ask;
 use super::call::{Asked, Call};
 use super::conn::{ConnId, Doing};
 use super::permission::Action;
+use super::propose::{Applied, Then};
 use super::server::Server;
 use crate::core::{Change, Key, Outcome, View};
 use crate::protocol::service::{Description, Info, ServiceError, description};
 use crate::protocol::{ErrorName, Failure, Resize, Resized, Status, StatusQuery, Stopping};
 use crate::sys::peer::Credentials;
+
+/// A resize on its way to the table.
+#[derive(Debug)]
+pub(super) struct Resizing {
+    pub(super) id: ConnId,
+    key: Key,
+    /// The view that was asked for; `None` forgets the one that was stored by hand.
+    wanted: Option<View>,
+    /// What the key has then.
+    view: Option<View>,
+}
 
 impl Server {
     /// Serves the next call of a connection.
@@ -121,8 +133,15 @@ impl Server {
         self.ledger.admit_view(&key).map_err(|error| disk_full(&error))?;
         // What is forgotten falls back to what the configuration says.
         let view = wanted.or_else(|| self.limits.configured(&key));
-        let outcomes = self.enter(Change::Resize { key: key.clone(), view });
-        let before = match outcomes.first() {
+        let change = Change::Resize { key: key.clone(), view };
+        self.propose(change, Then::Resize(Box::new(Resizing { id, key, wanted, view })));
+        Ok(())
+    }
+
+    /// A resize is in the table, or was refused by it.
+    pub(super) fn resized(&mut self, resizing: Resizing, applied: &Applied) -> Result<(), Failure> {
+        let Resizing { id, key, wanted, view } = resizing;
+        let before = match applied.outcomes.first() {
             Some(Outcome::Resized { before }) => *before,
             Some(Outcome::ResizeRefused { in_use }) => {
                 let message = format!("`{key}` is in use as another kind of lock, {in_use}");
@@ -132,7 +151,8 @@ impl Server {
             _ => None,
         };
         if let Err(error) = self.ledger.store_view(&key, wanted) {
-            self.enter(Change::Resize { key: key.clone(), view: before });
+            let change = Change::Resize { key: key.clone(), view: before };
+            self.propose(change, Then::Nothing);
             let message = format!("the view of `{key}` cannot be kept: {error}");
             return Err(Failure::new(ErrorName::DiskFull, message));
         }

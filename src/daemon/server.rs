@@ -19,6 +19,7 @@ use super::home::Home;
 use super::ledger::Ledger;
 use super::owners::Owners;
 use super::permission::Permissions;
+use super::propose::Then;
 use super::shown::Shown;
 use super::waiting::Waiting;
 use super::words;
@@ -120,19 +121,8 @@ impl Server {
         conn.and_then(|conn| conn.calls.front()).is_some_and(|call| call.asked.gives_back())
     }
 
-    /// Applies a change and takes note of what it decided. The outcomes are for the one who asked
-    /// for the change.
-    pub(super) fn enter(&mut self, change: Change) -> Vec<Outcome> {
-        let owner_ended = matches!(change, Change::End { .. });
-        let outcomes = self.ledger.apply(change);
-        self.changed |= !outcomes.is_empty();
-        for outcome in &outcomes {
-            self.note(outcome, owner_ended);
-        }
-        outcomes
-    }
-
-    fn note(&mut self, outcome: &Outcome, owner_ended: bool) {
+    /// Takes note of what was decided; the rest is for the one who asked for it.
+    pub(super) fn note(&mut self, outcome: &Outcome, owner_ended: bool) {
         match outcome {
             Outcome::Queued { request, .. } => {
                 if let Some(waiter) = self.ledger.table.waiter(*request) {
@@ -227,7 +217,8 @@ impl Server {
             if let Some(waiter) = self.waiting.get_mut(request) {
                 waiter.conn = None;
             }
-            self.enter(Change::Withdraw { request, why: Withdrawal::Cancelled });
+            let why = Withdrawal::Cancelled;
+            self.propose(Change::Withdraw { request, why }, Then::Nothing);
         }
         self.conns.activate(severed.id);
     }
@@ -241,7 +232,11 @@ impl Server {
             "the owner has ended"
         );
         self.owners.forget(frame);
-        self.enter(Change::End { frame });
+        self.propose(Change::End { frame }, Then::End { frame });
+    }
+
+    /// The end of a frame's process is in the table: what is left is kept for its descendants.
+    pub(super) fn ended(&mut self, frame: FrameId) {
         let orphaned: Vec<Token> =
             self.ledger.table.holds_in(frame).map(|hold| hold.token).collect();
         for token in orphaned {
@@ -255,7 +250,8 @@ impl Server {
         match self.children.await_end(token, tag, &self.conns) {
             Ok(true) => {}
             Ok(false) => {
-                self.enter(Change::Release(Release::Hold { token, forced: false }));
+                let release = Release::Hold { token, forced: false };
+                self.propose(Change::Release(release), Then::Nothing);
             }
             // Whether descendants live cannot be told, so that it is kept until it is forced.
             Err(error) => tracing::warn!(%error, token = token.0, "its FIFO cannot be watched"),
@@ -266,7 +262,8 @@ impl Server {
         for token in self.conns.take_fifos() {
             let orphaned = self.ledger.table.hold(token).is_some_and(|hold| hold.orphaned);
             if orphaned && !self.children.has_writers(token) {
-                self.enter(Change::Release(Release::Hold { token, forced: false }));
+                let release = Release::Hold { token, forced: false };
+                self.propose(Change::Release(release), Then::Nothing);
             }
         }
     }
