@@ -234,6 +234,8 @@ pub enum Answer {
     Compacted,
     /// The batch is in the log. Its echo among the batches may come before or after this.
     Appended {
+        /// Whose.
+        host: HostId,
         /// Its number.
         sequence: u64,
         /// Where it lies.
@@ -241,11 +243,15 @@ pub enum Answer {
     },
     /// The evidence for the end of an incarnation does not hold; nothing was appended.
     Overtaken {
+        /// Whose batch.
+        host: HostId,
         /// The number of the batch.
         sequence: u64,
     },
     /// The incarnation has ended, or somebody else appends in its name. Nothing was appended.
     Fenced {
+        /// Which incarnation asked.
+        host: HostId,
         /// What is known of it, for people.
         why: String,
     },

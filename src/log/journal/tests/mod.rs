@@ -43,6 +43,7 @@ fn snapshot(revision: u64) -> Snapshot {
         holds: Vec::new(),
         waiters: Vec::new(),
         past_leases: Vec::new(),
+        hosts: Vec::new(),
     }
 }
 
