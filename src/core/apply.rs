@@ -95,12 +95,13 @@ impl Table {
             }
             Change::Resize { key, view } => self.resize(&mut turn, key, *view),
             Change::Policy { .. } => self.raise_barriers_everywhere(&mut turn),
-            Change::Detach { .. } => {
-                // Who was stopped bars again.
-                turn.suspects.extend(self.waiters.keys());
-                turn.edges = true;
-            }
-            Change::Confirm { .. } | Change::Floor { .. } => {}
+            Change::HostGone { host, by } => self.host_gone(&mut turn, *host, *by),
+            // Who was stopped bars again.
+            Change::Detach { .. } | Change::HostAdopt { .. } => self.suspect_everyone(&mut turn),
+            Change::Confirm { .. }
+            | Change::Floor { .. }
+            | Change::HostJoin { .. }
+            | Change::Checkpoint { .. } => {}
         }
         self.settle(&mut turn);
         self.sweep(&mut turn);

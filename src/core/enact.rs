@@ -38,6 +38,7 @@ impl Table {
             Outcome::Resized { .. } => self.store_view(entry),
             Outcome::FrameGone { frame } => self.drop_frame(*frame),
             Outcome::Renewed { frame, renewal } => self.renewed(entry, *frame, *renewal),
+            Outcome::LeaseMoved { frame, host } => self.lease_moved(*frame, *host),
             Outcome::NotHeld | Outcome::LeaseGone | Outcome::ResizeRefused { .. } => Ok(()),
         }
     }
@@ -110,12 +111,16 @@ impl Table {
                     self.mark_waiter(id, WaiterStatus::Detached);
                 }
             }
+            Change::HostJoin { .. } | Change::HostGone { .. } | Change::HostAdopt { .. } => {
+                self.mark_hosts(entry);
+            }
             Change::Policy { bypass_max } => self.bypass_max = (*bypass_max).max(1),
             Change::Floor { token } => self.next_token = self.next_token.max(*token),
             Change::Request(_)
             | Change::Withdraw { .. }
             | Change::Renew { .. }
             | Change::Expire { .. }
+            | Change::Checkpoint { .. }
             | Change::Release(_)
             | Change::Resize { .. } => {}
         }

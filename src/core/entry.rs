@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{FrameId, HostId, Key, LeaseId, RequestId, Tag, Token, UnixMillis, View};
+use super::{FrameId, HostId, Key, LeaseId, RequestId, Revision, Tag, Token, UnixMillis, View};
 
 /// The version that this program writes into the entries it makes.
 pub const ENTRY_VERSION: u16 = 1;
@@ -78,6 +78,39 @@ pub enum Change {
     Detach {
         /// Whose waiters.
         host: HostId,
+    },
+    /// A host takes part from now on.
+    HostJoin {
+        /// Its incarnation.
+        host: HostId,
+        /// The name that people know it by.
+        label: String,
+        /// Who it is, for people.
+        identity: String,
+    },
+    /// A host takes part no more: whatever its processes hold and wait for ends. Leases that it
+    /// looked after are looked after by the daemon of `by`, from now on for their whole TTL.
+    HostGone {
+        /// Which incarnation.
+        host: HostId,
+        /// Who says so.
+        by: HostId,
+    },
+    /// The daemon of a host started anew on the same boot: the frames of `old` are those of `new`,
+    /// which has none yet; its waiters are detached as by `Detach`.
+    HostAdopt {
+        /// The incarnation that ends.
+        old: HostId,
+        /// The incarnation that takes its place.
+        new: HostId,
+    },
+    /// What the table was after an entry; changes nothing. Whose own table was another one there
+    /// must not go on.
+    Checkpoint {
+        /// After which entry.
+        revision: Revision,
+        /// A SHA-256 hash of the table, in hexadecimal.
+        table: String,
     },
     /// Stores a view, or forgets it (`None`).
     Resize {

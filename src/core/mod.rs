@@ -12,6 +12,7 @@ mod entry;
 mod frame;
 mod free;
 mod hold;
+mod hosts;
 mod id;
 mod key;
 mod lane;
@@ -35,6 +36,7 @@ pub use entry::{
     Ask, Change, Command, ENTRY_VERSION, Entry, Item, Mode, Owner, ProcessId, Release, Request,
     Wait, Withdrawal,
 };
+pub use hosts::HostState;
 pub use id::{FrameId, HostId, LeaseId, RequestId, Revision, Tag, Token, UnixMillis};
 pub use key::{KEY_BYTES_MAX, Key, KeyError};
 pub use lease::{LeaseEnd, LeaseState, PAST_LEASES_MAX, PastLease};

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{FrameId, Key, Kind, RequestId, Slots, Token, View};
+use super::{FrameId, HostId, Key, Kind, RequestId, Slots, Token, View};
 
 /// One decision. An entry's outcomes stand beside it in the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,6 +73,13 @@ pub enum Outcome {
         frame: FrameId,
         /// How often by now.
         renewal: u64,
+    },
+    /// A lease is looked after by the daemon of another host: that of its own is gone.
+    LeaseMoved {
+        /// Its frame.
+        frame: FrameId,
+        /// Who looks after it now, for its whole TTL from now on.
+        host: HostId,
     },
     /// A `Renew` found no lease that holds anything: it ended, or never was.
     LeaseGone,

@@ -43,6 +43,7 @@ impl Table {
             holds: holds.into_values().collect(),
             waiters: waiters.into_values().collect(),
             past_leases: Vec::new(),
+            hosts: Vec::new(),
         };
         match Self::restore(&snapshot, self.rules) {
             Ok(part) => part,

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::lock::Lock;
 use super::{
-    Diverged, FrameId, HostId, Key, LeaseState, Mode, Owner, PastLease, Request, RequestId,
-    Revision, Rules, Slots, Table, Token, UnixMillis, View,
+    Diverged, FrameId, HostId, HostState, Key, LeaseState, Mode, Owner, PastLease, Request,
+    RequestId, Revision, Rules, Slots, Table, Token, UnixMillis, View,
 };
 
 /// The whole table as plain data. Two tables are identical iff their snapshots are equal.
@@ -22,6 +22,9 @@ pub struct Snapshot {
     /// The own views of locks in use, where they are not the stored ones.
     #[serde(default)]
     pub in_use: Vec<StoredView>,
+    /// The hosts that take part, by id.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<HostState>,
     /// Frames, by id.
     pub frames: Vec<FrameState>,
     /// Holds, by token.
@@ -159,6 +162,7 @@ impl Table {
             bypass_max: self.bypass_max,
             views: self.locks.iter().filter_map(stored).collect(),
             in_use: self.locks.iter().filter_map(in_use).collect(),
+            hosts: self.hosts().cloned().collect(),
             frames: self.frames().cloned().collect(),
             holds: self.holds().cloned().collect(),
             waiters: self.waiters().map(waiter).collect(),
@@ -177,6 +181,7 @@ impl Table {
         table.next_token = snapshot.next_token;
         table.bypass_max = snapshot.bypass_max;
         table.past_leases = snapshot.past_leases.iter().cloned().collect();
+        table.hosts = snapshot.hosts.iter().map(|host| (host.id, host.clone())).collect();
         table.refill(snapshot).map_err(|what| Diverged { revision, what })?;
         Ok(table)
     }

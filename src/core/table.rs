@@ -6,8 +6,8 @@ use super::lock::Lock;
 use super::queue::{self, Class, Rank};
 use super::tree::Tree;
 use super::{
-    Ask, FrameId, FrameState, HoldState, HostId, Key, Mode, Owner, PastLease, ProcessId, RequestId,
-    Revision, Rules, Tag, Token, WaiterState, WaiterStatus,
+    Ask, FrameId, FrameState, HoldState, HostId, HostState, Key, Mode, Owner, PastLease, ProcessId,
+    RequestId, Revision, Rules, Tag, Token, WaiterState, WaiterStatus,
 };
 
 /// How often a waiter may be overtaken where no policy says otherwise.
@@ -34,6 +34,7 @@ pub struct Table {
     /// Sessions that hold something and wait for something: the only ones that others can wait
     /// for while they wait themselves.
     pub(super) entangled: BTreeSet<FrameId>,
+    pub(super) hosts: BTreeMap<HostId, HostState>,
     /// How the last leases ended, the latest last.
     pub(super) past_leases: VecDeque<PastLease>,
 }
@@ -102,6 +103,7 @@ impl Table {
             sessions: BTreeMap::new(),
             entangled: BTreeSet::new(),
             past_leases: VecDeque::new(),
+            hosts: BTreeMap::new(),
         }
     }
 

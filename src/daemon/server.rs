@@ -155,6 +155,7 @@ impl Server {
             Outcome::NotHeld
             | Outcome::Renewed { .. }
             | Outcome::LeaseGone
+            | Outcome::LeaseMoved { .. }
             | Outcome::Barrier { .. }
             | Outcome::ResizeRefused { .. }
             | Outcome::Resized { .. } => {}
