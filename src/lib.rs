@@ -15,6 +15,7 @@ pub mod cli;
 pub mod client;
 pub mod core;
 pub mod daemon;
+pub mod host;
 pub mod log;
 pub mod protocol;
 pub mod run;

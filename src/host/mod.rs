@@ -1,0 +1,18 @@
+//! How one host takes part in a table that many share.
+//!
+//! A [`Member`] speaks to an engine on one side (by [`Call`](crate::log::engine::Call)s and
+//! [`Answer`](crate::log::engine::Answer)s) and to the owner of a table on the other: what the
+//! owner proposes comes back as entries, in the order of the log, among those of all other hosts.
+//! It knows no socket, no clock and no process; its rules are those of `docs/many-hosts.md`.
+//!
+//! Invariant: the entries that a member gives out are those of the log, in its order, each once,
+//! none of an incarnation that had ended before; and after [`Event::Lost`] no entry is one of the
+//! incarnation that was lost.
+
+mod event;
+mod member;
+mod settings;
+
+pub use event::{Deadlines, Event, Health, LostWhy, Now, Observed, Standing, Ticket};
+pub use member::Member;
+pub use settings::{Settings, Timing, TooShort};
