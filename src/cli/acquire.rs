@@ -1,21 +1,26 @@
-//! `canal acquire`: take the lock for another process.
+//! `canal acquire`: take the lock for another process, or as a lease.
 //!
 //! The grant is provisional until it was printed and then confirmed: a lock whose owner was never
 //! told goes back by itself.
 
+use std::os::unix::process::parent_id;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use serde::Serialize;
 
 use super::args::{AcquireArgs, Global};
 use super::ask::{self, NotAcquired};
 use super::connect::{self, Target};
+use super::duration::{millis, stated};
 use super::failed::Failed;
 use super::output;
 use super::owner::Owner;
 use super::refused;
 use super::say::Voice;
-use crate::protocol::{Confirm, CycleStepShown, Failure, HolderShown};
+use crate::client;
+use crate::protocol::{Confirm, CycleStepShown, Failure, Grant, Handle, HolderShown, LeaseAsked};
+use crate::sys::process;
 
 /// What `--json` prints of a refusal.
 #[derive(Debug, Serialize)]
@@ -35,21 +40,66 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global, voice: Voice) -> Result<E
     // Before the owner is looked at: what is wrong in the options is said first.
     let mut request = ask::request(&args.lock, &args.wait, args.session, "")?;
     let target = Target::of(global)?;
-    let owner = Owner::find(args.whose.pid)?;
-    request.command = owner.command();
-    let (mut client, acquired) = match ask::obtain(&target, &request, Some(&owner.pidfd), voice) {
+    let owner = match args.ttl {
+        Some(ttl) => {
+            request.lease = Some(lease(ttl)?);
+            // It outlives whatever it is asked for in.
+            (request.session, request.frame) = (None, None);
+            request.command = asker();
+            None
+        }
+        None => {
+            let owner = Owner::find(args.whose.pid)?;
+            request.command = owner.command();
+            Some(owner)
+        }
+    };
+    let pidfd = owner.as_ref().map(|owner| &owner.pidfd);
+    let (mut client, mut acquired) = match ask::obtain(&target, &request, pidfd, voice) {
         Ok(obtained) => obtained,
         Err(NotAcquired::Failed(failed)) => return Err(failed),
         Err(NotAcquired::Refused(failure)) => return refuse(&failure, args, voice),
     };
+    acquired.grant.handle = request.lease.map(|lease| lease.handle);
     if args.json {
         output::tell(&output::json(&acquired.grant)?)?;
+    } else if let Some(handle) = acquired.grant.handle {
+        output::tell(&variables(handle, &acquired.grant))?;
     }
     client.confirm(&Confirm { tag: request.tag }).map_err(connect::failed)?;
-    let held = format!("held for {}", owner.shown());
-    let say = if owner.by_default { Voice::say } else { Voice::detail };
-    say(voice, &held);
+    match (owner, args.ttl) {
+        (Some(owner), _) => {
+            let say = if owner.by_default { Voice::say } else { Voice::detail };
+            say(voice, &format!("held for {}", owner.shown()));
+        }
+        (None, ttl) => voice.detail(&format!(
+            "a lease of {}: `canal renew` keeps it, `canal release --handle` ends it",
+            stated(ttl.unwrap_or_default())
+        )),
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A lease of this length, under a new handle.
+fn lease(ttl: Duration) -> Result<LeaseAsked, Failed> {
+    let handle = client::handle().map_err(connect::failed)?;
+    Ok(LeaseAsked { handle, ttl_ms: millis(ttl) })
+}
+
+/// What to show of who asks for a lease: the script, rather than this program, which ends.
+fn asker() -> String {
+    process::command_line(parent_id()).unwrap_or_default()
+}
+
+/// What later steps need, as lines that a shell and the environment files of CI services take.
+fn variables(handle: Handle, grant: &Grant) -> String {
+    let slots = grant.keys.iter().flat_map(|key| &key.slots).map(|slot| slot.slot.to_string());
+    let slots: Vec<_> = slots.collect();
+    let mut lines = format!("CANAL_HANDLE={}\nCANAL_TOKEN={}\n", handle.reveal(), grant.token);
+    if !slots.is_empty() {
+        lines += &format!("CANAL_SLOTS={}\n", slots.join(","));
+    }
+    lines
 }
 
 fn refuse(failure: &Failure, args: &AcquireArgs, voice: Voice) -> Result<ExitCode, Failed> {

@@ -2,11 +2,13 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use nix::sys::signal::Signal;
 
 use super::duration::{self, Length};
+use super::handle::HandleArgs;
 use super::lock::{LockArgs, plain_key};
 use super::number::{number, pid, positive};
 use super::say::Voice;
@@ -18,7 +20,7 @@ use crate::core::Key;
 
 /// What `canal help` says at its end.
 const AFTER_HELP: &str = "\
-Exit codes: the command's; 75 not acquired; 124 ended by --max-run; 125 canal failed;
+Exit codes: the command's; 75 not acquired; 122 lost; 124 ended by --max-run; 125 canal failed;
 126 and 127 the command cannot be run.
 A first try: canal run --key x -- echo hello";
 
@@ -67,10 +69,12 @@ impl Global {
 pub(crate) enum Verb {
     /// Take the lock, run a command, give the lock back
     Run(RunArgs),
-    /// Take the lock for a process, until it gives it back or ends
+    /// Take the lock for a process until that ends, or as a lease
     Acquire(AcquireArgs),
-    /// Give back what a process holds
+    /// Give back what a process or a lease holds
     Release(ReleaseArgs),
+    /// Let a lease live on
+    Renew(RenewArgs),
     /// Show who holds what since when, and why others wait
     Status(StatusArgs),
     /// Store the capacity of a lock; those who follow it see it at once
@@ -127,10 +131,10 @@ pub(crate) struct HowArgs {
     pub(crate) with_children: bool,
 }
 
-/// Take the lock for a process, until it gives it back or ends
+/// Take the lock for a process until that ends, or as a lease
 #[derive(Args, Debug)]
 #[command(
-    override_usage = "canal acquire [OPTIONS] --key KEY [--pid PID]\n       canal acquire [OPTIONS] --read KEY --write KEY [--pid PID]"
+    override_usage = "canal acquire [OPTIONS] --key KEY [--pid PID]\n       canal acquire [OPTIONS] --read KEY --write KEY [--pid PID]\n       canal acquire [OPTIONS] --key KEY --ttl DUR"
 )]
 pub(crate) struct AcquireArgs {
     #[command(flatten)]
@@ -141,6 +145,10 @@ pub(crate) struct AcquireArgs {
     pub(crate) wait: WaitArgs,
     #[command(flatten)]
     pub(crate) whose: WhoseArgs,
+    /// Take it as a lease, for nobody's process: it ends when it was not renewed for so long.
+    /// Prints its handle, the secret with which canal renew and canal release know it, and its token
+    #[arg(long, value_name = "DUR", value_parser = duration::parse_ttl, allow_negative_numbers = true, conflicts_with = "pid", help_heading = None)]
+    pub(crate) ttl: Option<Duration>,
     /// Print what was granted, or why not, as JSON
     #[arg(long, help_heading = None)]
     pub(crate) json: bool,
@@ -154,10 +162,10 @@ pub(crate) struct WhoseArgs {
     pub(crate) pid: Option<u32>,
 }
 
-/// Give back what a process holds
+/// Give back what a process or a lease holds
 #[derive(Args, Debug)]
 #[command(
-    override_usage = "canal release [--pid PID] KEY\n       canal release [--pid PID] --all\n       canal release --force --token T"
+    override_usage = "canal release [--pid PID] KEY\n       canal release [--pid PID] --all\n       canal release --handle H\n       canal release --force --token T"
 )]
 pub(crate) struct ReleaseArgs {
     /// The process's latest hold of this key
@@ -173,8 +181,20 @@ pub(crate) struct ReleaseArgs {
     #[arg(long, value_name = "T", value_parser = number, allow_negative_numbers = true)]
     pub(crate) token: Option<u64>,
     #[command(flatten)]
+    pub(crate) which: HandleArgs,
+    #[command(flatten)]
     pub(crate) whose: WhoseArgs,
     /// Print what was given back as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Let a lease live on
+#[derive(Args, Debug)]
+pub(crate) struct RenewArgs {
+    #[command(flatten)]
+    pub(crate) which: HandleArgs,
+    /// Print the lease, or how it was lost, as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }

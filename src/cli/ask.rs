@@ -35,6 +35,7 @@ pub(crate) fn request(
         with_children: false,
         session: enclosing.session,
         frame: enclosing.frame,
+        lease: None,
     })
 }
 

@@ -5,7 +5,9 @@ use nix::unistd::geteuid;
 use super::args::Global;
 use super::failed::Failed;
 use crate::client::{Client, ClientError, Start};
+use crate::protocol::ErrorName;
 use crate::protocol::place::{Place, Rule};
+use crate::run::OwnCode;
 
 /// Where the daemon is, and whether one may be started.
 #[derive(Clone, Debug)]
@@ -52,7 +54,9 @@ fn no_client(error: ClientError, place: &Place) -> Failed {
 pub(crate) fn failed(error: ClientError) -> Failed {
     match error {
         ClientError::Failure(failure) => {
-            let failed = Failed::new(failure.message);
+            let lost = failure.name == ErrorName::LeaseLost;
+            let code = if lost { OwnCode::LockLost } else { OwnCode::Failed };
+            let failed = Failed::with_code(code.number(), failure.message);
             match failure.hint {
                 Some(hint) => failed.hint(hint),
                 None => failed,

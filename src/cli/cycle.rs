@@ -1,7 +1,7 @@
 //! A deadlock, in words: who waits for whom, once around.
 
 use super::clean::clean;
-use super::who::{held, party, process, wanted};
+use super::who::{held, named, party, wanted};
 use crate::protocol::{BlockerShown, CycleStepShown};
 
 /// One line for each process, in the order of the wait; each ends where the next one goes on:
@@ -29,11 +29,11 @@ pub(crate) fn lines(cycle: &[CycleStepShown]) -> Vec<String> {
                 who = party(waiter);
             }
             None if first.waiter.pid == blocker.pid => {
-                lines.push(format!("{waits} {}", process(blocker.pid)));
+                lines.push(format!("{waits} {}", named(blocker.pid, blocker.lease)));
             }
             None => {
                 lines.push(waits);
-                let within = process(first.waiter.pid);
+                let within = named(first.waiter.pid, first.waiter.lease);
                 lines.push(format!("  {}, within which {within} waits", party(blocker)));
             }
         }

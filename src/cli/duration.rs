@@ -45,6 +45,20 @@ pub(crate) fn parse_some(text: &str) -> Result<Length, String> {
     }
 }
 
+/// The shortest TTL of a lease; the daemon's.
+const TTL_MIN: Duration = Duration::from_secs(1);
+
+/// As [`parse`], for a lease: neither too short to be renewed in time, nor without end.
+pub(crate) fn parse_ttl(text: &str) -> Result<Duration, String> {
+    match parse(text)? {
+        Length::Finite(ttl) if ttl < TTL_MIN => {
+            Err("a lease lives for at least 1 second: it takes time to renew it".to_owned())
+        }
+        Length::Finite(ttl) => Ok(ttl),
+        Length::Infinite => Err("a lease without end would never be taken over".to_owned()),
+    }
+}
+
 /// Whole milliseconds, rounded up: what is not nothing stays something.
 pub(crate) fn millis(length: Duration) -> u64 {
     u64::try_from(length.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)

@@ -14,13 +14,16 @@ mod cycle;
 mod daemon;
 mod duration;
 mod failed;
+mod handle;
 mod lock;
+mod lost;
 mod man;
 mod number;
 mod output;
 mod owner;
 mod refused;
 mod release;
+mod renew;
 mod resize;
 mod run;
 mod say;
@@ -75,6 +78,7 @@ fn dispatch(cli: &Cli, voice: say::Voice) -> Result<ExitCode, Failed> {
         Some(Verb::Run(args)) => run::run(args, global, voice),
         Some(Verb::Acquire(args)) => acquire::run(args, global, voice),
         Some(Verb::Release(args)) => release::run(args, global, voice),
+        Some(Verb::Renew(args)) => renew::run(args, global, voice),
         Some(Verb::Status(args)) => status::run(args, global, voice),
         Some(Verb::Resize(args)) => resize::run(args, global, voice),
         Some(Verb::Daemon(args)) => daemon::run(args, global, voice),

@@ -5,6 +5,8 @@ use std::process::ExitCode;
 use super::args::{Global, ReleaseArgs};
 use super::connect;
 use super::failed::Failed;
+use super::handle::HandleArgs;
+use super::lost;
 use super::output;
 use super::owner::Owner;
 use super::say::Voice;
@@ -16,11 +18,16 @@ use crate::protocol::{ErrorName, Release, Released, ReleasedHold};
 
 pub(crate) fn run(args: &ReleaseArgs, global: &Global, voice: Voice) -> Result<ExitCode, Failed> {
     let release = what(args)?;
-    let owner = if args.force { None } else { Some(Owner::find(args.whose.pid)?) };
+    let by_name = release.token.is_some() || release.handle.is_some();
+    let owner = if by_name { None } else { Some(Owner::find(args.whose.pid)?) };
     let mut client = connect::client(global)?;
-    let released = client
-        .release(&release, owner.as_ref().map(|owner| &owner.pidfd))
-        .map_err(|error| explained(error, owner.as_ref()))?;
+    let released = match client.release(&release, owner.as_ref().map(|owner| &owner.pidfd)) {
+        Ok(released) => released,
+        Err(ClientError::Failure(failure)) if failure.name == ErrorName::LeaseLost => {
+            return Err(lost::explain(&failure, args.json, voice)?);
+        }
+        Err(error) => return Err(explained(error, owner.as_ref())),
+    };
     if args.json {
         output::print(&output::json(&released)?)?;
     }
@@ -45,9 +52,23 @@ fn explained(error: ClientError, owner: Option<&Owner>) -> Failed {
     }
 }
 
-/// Exactly one of KEY, --all and --force --token says what.
+/// Exactly one of KEY, --all, --handle and --force --token says what; if none does, the handle that
+/// the environment names.
 fn what(args: &ReleaseArgs) -> Result<Release, Failed> {
     let error = |message: &str| Err(wrong("release", message));
+    let others = args.key.is_some() || args.all || args.force || args.token.is_some();
+    if args.which.handle.is_some() {
+        if others || args.whose.pid.is_some() {
+            return error("--handle names a lease as a whole; leave out what else says which lock");
+        }
+        return Ok(Release { handle: args.which.read()?, ..Release::default() });
+    }
+    if !others
+        && args.whose.pid.is_none()
+        && let Some(handle) = HandleArgs::of_environment()?
+    {
+        return Ok(Release { handle: Some(handle), ..Release::default() });
+    }
     match (&args.key, args.all, args.force, args.token) {
         (None, false, true, Some(token)) => match args.whose.pid {
             None => Ok(Release { token: Some(token), ..Release::default() }),
@@ -61,7 +82,7 @@ fn what(args: &ReleaseArgs) -> Result<Release, Failed> {
             Ok(Release { key: Some(key.as_str().to_owned()), ..Release::default() })
         }
         (None, true, false, None) => Ok(Release { all: true, ..Release::default() }),
-        (None, false, false, None) => error("which lock? give its KEY, or --all"),
+        (None, false, false, None) => error("which lock? give its KEY, --all, or --handle"),
     }
 }
 

@@ -63,6 +63,7 @@ mod tests {
             owner_fd: None,
             with_children: false,
             session: Some("s3".to_owned()),
+            lease: None,
             frame: Some("f4".to_owned()),
         };
         let mut grant = Grant {
@@ -72,6 +73,8 @@ mod tests {
             session: "s3".to_owned(),
             frame: "f5".to_owned(),
             children_fd: None,
+            lease: None,
+            handle: None,
         };
         assert_eq!(not_believed(&request, &grant), None);
         grant.session = "s5".to_owned();

@@ -203,7 +203,19 @@ mod tests {
                 &["resize", "x", "--forget", "--slots", "3"],
                 "--forget and --slots cannot be given together",
             ),
-            (&["renew"], "unknown command `renew`"),
+            (&["renew", "x"], "`x` is one argument too many"),
+            (
+                &["acquire", "--ttl", "0.5"],
+                "--ttl 0.5: a lease lives for at least 1 second: it takes time to renew it",
+            ),
+            (
+                &["acquire", "--ttl", "infinity"],
+                "--ttl infinity: a lease without end would never be taken over",
+            ),
+            (
+                &["acquire", "--ttl", "60s", "--pid", "7"],
+                "--ttl and --pid cannot be given together",
+            ),
         ] {
             assert_eq!(said(args).0, message, "{args:?}");
         }

@@ -14,7 +14,7 @@ use terminal_size::{Width, terminal_size_of};
 use super::clean::{clean, command_line, width};
 use super::say::Voice;
 use super::when::Now;
-use super::who::{COMMAND_COLUMNS, holder, ordinal, process, wanted};
+use super::who::{COMMAND_COLUMNS, holder, named, ordinal, process, wanted};
 use crate::protocol::{Mode, Progress, WireItem};
 use crate::sys::process::parent;
 
@@ -142,7 +142,8 @@ fn sentence(progress: &Progress, mode: Mode, command_columns: usize, now: &Now) 
     let start = format!("waiting {what} {key}: {} of {waiting}", ordinal(*position));
     let Some(longest) = holders.first() else { return format!("{start}, {reason}") };
     let who = holder(longest, command_columns, now);
-    if let Some((before, after)) = around(reason, longest.pid) {
+    let named = named(longest.pid, longest.lease.is_some());
+    if let Some((before, after)) = around(reason, &named) {
         return format!("{start}, {before}{who}{after}");
     }
     let by = if holders.len() == 1 { "by" } else { "longest by" };
@@ -150,8 +151,8 @@ fn sentence(progress: &Progress, mode: Mode, command_columns: usize, now: &Now) 
 }
 
 /// What stands around a process in a reason that names it: `held for writing by `, ` and 1 other`.
-fn around(reason: &str, pid: u32) -> Option<(&str, &str)> {
-    let parts = reason.split_once(&process(pid))?;
+fn around<'a>(reason: &'a str, named: &str) -> Option<(&'a str, &'a str)> {
+    let parts = reason.split_once(named)?;
     (!parts.1.starts_with(|c: char| c.is_ascii_digit())).then_some(parts)
 }
 
@@ -226,7 +227,7 @@ mod tests {
             fitted(&progress, Mode::Write, None, &now),
             format!("waiting to write db: 2nd of 4, held for reading by {who} and 1 other")
         );
-        assert_eq!(around("held by pid 8123", 812), None);
+        assert_eq!(around("held by pid 8123", "pid 812"), None);
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! Holders and places in queues, in words.
 
+use std::time::Duration;
+
 use super::clean::{clean, command_line, cut};
+use super::duration::short;
 use super::user;
 use super::when::Now;
-use crate::protocol::{HolderShown, Mode, PartyShown};
+use crate::protocol::{HolderShown, LeaseShown, Mode, PartyShown};
 
 /// A command is shown in a sentence with at most so many columns.
 pub(crate) const COMMAND_COLUMNS: usize = 40;
@@ -13,12 +16,31 @@ pub(crate) const COMMAND_COLUMNS: usize = 40;
 pub(crate) fn holder(holder: &HolderShown, command_columns: usize, now: &Now) -> String {
     // Said only of a key other than the one that is spoken of.
     let key = holder.key.as_ref().map(|key| format!("{} ", clean(key))).unwrap_or_default();
-    let who = format!("({}, {key}for {})", user::name(holder.uid), now.age(&holder.since));
-    let pid = process(holder.pid);
-    match &holder.command {
-        Some(command) => format!("{pid} `{}` {who}", cut(&command_line(command), command_columns)),
-        None => format!("{pid} {who}"),
+    let left = holder.lease.as_ref().and_then(left);
+    let left = left.map(|left| format!(", {left} left")).unwrap_or_default();
+    let who = format!("({}, {key}for {}{left})", user::name(holder.uid), now.age(&holder.since));
+    let command = holder.command.as_deref().filter(|command| !command.is_empty());
+    shown(holder.pid, holder.lease.is_some(), command, command_columns) + " " + &who
+}
+
+/// What is left to a lease.
+pub(crate) fn left(lease: &LeaseShown) -> Option<String> {
+    lease.left_ms.map(|left_ms| short(Duration::from_millis(left_ms)))
+}
+
+/// `pid 812 `make test``, `a lease that `./ci.sh` asked for`.
+fn shown(pid: u32, lease: bool, command: Option<&str>, command_columns: usize) -> String {
+    let name = named(pid, lease);
+    match command.map(|command| cut(&command_line(command), command_columns)) {
+        Some(command) if lease => format!("{name} that `{command}` asked for"),
+        Some(command) => format!("{name} `{command}`"),
+        None => name,
     }
+}
+
+/// `pid 812`, `a lease`.
+pub(crate) fn named(pid: u32, lease: bool) -> String {
+    if lease { "a lease".to_owned() } else { process(pid) }
 }
 
 /// `pid 812`, or what is to be said of a process that has no number here.
@@ -31,14 +53,9 @@ pub(crate) fn process(pid: u32) -> String {
 
 /// `pid 812 `make test` (alice, s17)`: who it is beyond its process.
 pub(crate) fn party(party: &PartyShown) -> String {
-    let PartyShown { pid, uid, command, session } = party;
+    let PartyShown { pid, uid, command, session, lease } = party;
     let who = format!("({}, {})", user::name(*uid), clean(session));
-    match command {
-        Some(command) => {
-            format!("{} `{}` {who}", process(*pid), cut(&command_line(command), COMMAND_COLUMNS))
-        }
-        None => format!("{} {who}", process(*pid)),
-    }
+    shown(*pid, *lease, command.as_deref(), COMMAND_COLUMNS) + " " + &who
 }
 
 /// How a key is wanted, after `waits`: `for`, `to read`, `to write`.
@@ -110,13 +127,14 @@ pub(crate) mod tests {
             session: "s1".to_owned(),
             host: None,
             state: None,
+            lease: None,
         }
     }
 
     /// Somebody who holds or waits, for tests.
     pub(crate) fn someone(pid: u32, command: &str, session: &str) -> PartyShown {
         let command = Some(command.to_owned());
-        PartyShown { pid, uid: 0, command, session: session.to_owned() }
+        PartyShown { pid, uid: 0, command, session: session.to_owned(), lease: false }
     }
 
     #[test]

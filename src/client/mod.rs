@@ -43,6 +43,7 @@
 //!     with_children: false,
 //!     session: None,
 //!     frame: None,
+//!     lease: None,
 //! };
 //! let acquired = client.acquire(&request, None, &mut |progress| {
 //!     if let Some(progress) = progress {
@@ -69,8 +70,8 @@ use std::time::Duration;
 
 use crate::protocol::place::Place;
 use crate::protocol::{
-    Confirm, Grant, GraphQuery, Release, Released, Resize, Resized, Status, StatusQuery, Tag,
-    Waits, WhyQuery,
+    Confirm, Grant, GraphQuery, Handle, Release, Released, Renew, Renewed, Resize, Resized, Status,
+    StatusQuery, Tag, Waits, WhyQuery,
 };
 use crate::sys::pidfd::Pidfd;
 use crate::sys::process::state_letter;
@@ -147,6 +148,14 @@ pub fn tag() -> Result<Tag, ClientError> {
     Ok(Tag(u128::from_ne_bytes(bytes)))
 }
 
+/// A new random secret for a lease.
+///
+/// # Errors
+/// The system has no randomness to give.
+pub fn handle() -> Result<Handle, ClientError> {
+    tag().map(|Tag(bits)| Handle::new(bits))
+}
+
 impl Client {
     /// Connects, starting a daemon if need be.
     ///
@@ -182,6 +191,14 @@ impl Client {
     ) -> Result<Released, ClientError> {
         let release = Release { owner_fd: owner.map(|_| 0), ..release.clone() };
         self.call("Release", &release, owner, Repeat::IfUndone)
+    }
+
+    /// Lets a lease live on for its whole TTL from now.
+    ///
+    /// # Errors
+    /// [`ErrorName::LeaseLost`](crate::protocol::ErrorName::LeaseLost) if it is no more.
+    pub fn renew(&mut self, renew: &Renew) -> Result<Renewed, ClientError> {
+        self.call("Renew", renew, None, Repeat::Always)
     }
 
     /// Asks for the state of the locks.

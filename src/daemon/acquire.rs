@@ -14,7 +14,7 @@ use super::shown::pid_of;
 use super::waiting::Asked;
 use super::words::{self, Use};
 use crate::core::{
-    Change, FrameId, Granted, Outcome, Owner, Refusal, Request, RequestId, UnixMillis, Wait,
+    Change, FrameId, Granted, Outcome, Refusal, Request, RequestId, UnixMillis, Wait,
 };
 use crate::log::journal::NoRoom;
 use crate::protocol::{Acquire, ErrorName, Failure};
@@ -63,8 +63,11 @@ impl Server {
             return Ok(());
         }
         let items = ask::items(&acquire.items)?;
-        let provisional = acquire.owner_fd.is_some();
-        let owner = self.owner(id, acquire.owner_fd, fds)?;
+        let provisional = acquire.owner_fd.is_some() || acquire.lease.is_some();
+        let owner = match acquire.lease {
+            Some(lease) => self.lease_owner(id, &acquire, lease)?,
+            None => self.owner(id, acquire.owner_fd, fds)?,
+        };
         if let Some(request) = self.ledger.table.tagged(acquire.tag) {
             return self.attach_again(id, request, owner, more);
         }
@@ -81,8 +84,8 @@ impl Server {
         let request = Request {
             tag: acquire.tag,
             host: self.ledger.host,
-            owner: Owner::Process(owner.process),
             parent: self.enclosing(acquire.frame.as_deref(), &owner),
+            owner: owner.owner,
             uid: owner.uid,
             command: ask::command(&acquire.command),
             items,
@@ -90,7 +93,7 @@ impl Server {
             priority: acquire.priority,
             provisional,
             children: acquire.with_children,
-            ttl_ms: None,
+            ttl_ms: acquire.lease.map(|lease| lease.ttl_ms),
         };
         self.ledger.admit(&request).map_err(|error| disk_full(&error))?;
         let pidfd = owner.pidfd;
@@ -268,11 +271,11 @@ impl Server {
         let waiter = table.waiter(request);
         let frame = waiter.map(|waiter| waiter.frame);
         let frame = frame.or_else(|| table.hold_of(request).map(|hold| hold.frame));
-        let same = frame.and_then(|frame| table.frame(frame)).is_some_and(|frame| {
-            frame.uid == owner.uid && frame.owner == Owner::Process(owner.process)
-        });
+        let same = frame
+            .and_then(|frame| table.frame(frame))
+            .is_some_and(|frame| frame.uid == owner.uid && frame.owner == owner.owner);
         let Some(frame) = frame.filter(|_| same) else {
-            let message = "the tag names a request of another process";
+            let message = "the tag names a request of another process or lease";
             return Err(Failure::new(ErrorName::BadRequest, message));
         };
         if waiter.is_none() {

@@ -7,7 +7,7 @@ use super::conn::ConnId;
 use super::owners::process_of;
 use super::serve::nth_fd;
 use super::server::{Server, owner_gone};
-use crate::core::ProcessId;
+use crate::core::Owner;
 use crate::protocol::{ErrorName, Failure};
 use crate::sys::peer;
 use crate::sys::pidfd::Pidfd;
@@ -19,8 +19,8 @@ pub(super) const NOBODY: u32 = 65534;
 /// Who shall own.
 #[derive(Debug)]
 pub(super) struct OwnerFound {
-    pub(super) process: ProcessId,
-    /// Whose process it is.
+    pub(super) owner: Owner,
+    /// Whose process it is, or who asked for the lease.
     pub(super) uid: u32,
     /// The process's, if it was opened.
     pub(super) pidfd: Option<Pidfd>,
@@ -46,7 +46,7 @@ impl Server {
                     }
                 };
                 conn.process = Some(process);
-                OwnerFound { process, uid: conn.peer.uid, pidfd }
+                OwnerFound { owner: Owner::Process(process), uid: conn.peer.uid, pidfd }
             }
         };
         if found.uid == NOBODY {
@@ -75,7 +75,7 @@ pub(super) fn cannot_watch(error: &io::Error) -> Failure {
     }
 }
 
-fn identified(pidfd: &Pidfd) -> Result<ProcessId, Failure> {
+fn identified(pidfd: &Pidfd) -> Result<crate::core::ProcessId, Failure> {
     process_of(pidfd).ok_or_else(owner_gone)
 }
 
@@ -101,5 +101,5 @@ fn other_owner(peer: peer::Credentials, fd: OwnedFd) -> Result<OwnerFound, Failu
             peer.uid
         )));
     }
-    Ok(OwnerFound { process, uid, pidfd: Some(pidfd) })
+    Ok(OwnerFound { owner: Owner::Process(process), uid, pidfd: Some(pidfd) })
 }

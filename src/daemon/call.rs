@@ -8,8 +8,8 @@ use serde_json::Value;
 use crate::protocol::frame::{self, FrameError};
 use crate::protocol::service::{DescriptionQuery, SERVICE, ServiceError};
 use crate::protocol::{
-    self, Acquire, Confirm, Failure, GraphQuery, INTERFACE, Release, Resize, StatusQuery, Stop,
-    WhyQuery,
+    self, Acquire, Confirm, Failure, GraphQuery, INTERFACE, Release, Renew, Resize, StatusQuery,
+    Stop, WhyQuery,
 };
 
 /// A call, read and understood as far as its form goes.
@@ -34,6 +34,7 @@ pub(super) enum Asked {
     Graph(GraphQuery),
     Info,
     Release(Release),
+    Renew(Renew),
     Resize(Resize),
     Status(StatusQuery),
     Stop(Stop),
@@ -52,9 +53,10 @@ impl Call {
 }
 
 impl Asked {
-    /// Whether it gives something back and is therefore served before what others ask for.
-    pub(super) fn gives_back(&self) -> bool {
-        matches!(self, Self::Release(_))
+    /// Whether it is served before what others ask for: it gives something back, or keeps a lease
+    /// from being over.
+    pub(super) fn goes_first(&self) -> bool {
+        matches!(self, Self::Release(_) | Self::Renew(_))
     }
 }
 
@@ -83,6 +85,7 @@ fn understand(method: &str, parameters: Value) -> Result<Asked, ServiceError> {
         (INTERFACE, "Confirm") => typed(parameters).map(Asked::Confirm),
         (INTERFACE, "Graph") => typed(parameters).map(Asked::Graph),
         (INTERFACE, "Release") => typed(parameters).map(Asked::Release),
+        (INTERFACE, "Renew") => typed(parameters).map(Asked::Renew),
         (INTERFACE, "Resize") => typed(parameters).map(Asked::Resize),
         (INTERFACE, "Status") => typed(parameters).map(Asked::Status),
         (INTERFACE, "Stop") => typed(parameters).map(Asked::Stop),

@@ -182,6 +182,10 @@ impl Conns {
         std::mem::take(&mut self.active)
     }
 
+    pub(super) fn has_active(&self) -> bool {
+        !self.active.is_empty()
+    }
+
     pub(super) fn take_severed(&mut self) -> Vec<Severed> {
         std::mem::take(&mut self.severed)
     }

@@ -77,6 +77,7 @@ impl Teller<'_> {
                 uid: asked.uid,
                 command: shown.command(asked.uid, &asked.command),
                 session: format!("s{}", asked.session),
+                lease: asked.lease,
             };
         }
         let state = table.frame(frame);
@@ -87,6 +88,7 @@ impl Teller<'_> {
             uid,
             command: hold.and_then(|hold| shown.command(uid, &hold.asked.command.0)),
             session: shown.session(frame),
+            lease: state.is_some_and(|state| state.lease.is_some()),
         }
     }
 

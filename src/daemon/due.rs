@@ -9,8 +9,8 @@ use crate::core::{Change, RequestId, WaiterStatus, Withdrawal};
 use crate::sys::clock;
 use crate::sys::process::{RunState, run_state};
 
-/// The longest sleep while a wait has an end: the runtime's clock stands still while the machine
-/// is suspended, the wait's does not.
+/// The longest sleep while a wait or a lease has an end: the runtime's clock stands still while the machine
+/// is suspended, theirs does not.
 const SLEEP_MAX: Duration = Duration::from_secs(10);
 
 /// When things are due that have one time for all.
@@ -51,11 +51,12 @@ impl Server {
             self.aside.iter().map(|aside| aside.until).min(),
         ];
         let next = times.into_iter().flatten().min().map(|at| at.saturating_duration_since(now));
-        let wait_over = self.waiting.next_end().map(|until| {
+        let ends = [self.waiting.next_end(), self.leases.next_end()];
+        let over = ends.into_iter().flatten().min().map(|until| {
             let left = until.saturating_sub(clock::boottime_ms());
             Duration::from_millis(left.saturating_add(1)).min(SLEEP_MAX)
         });
-        next.into_iter().chain(wait_over).min()
+        next.into_iter().chain(over).min()
     }
 
     /// Does what is due.

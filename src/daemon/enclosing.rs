@@ -7,7 +7,7 @@
 use super::asker::OwnerFound;
 use super::limits::ANCESTORS_MAX;
 use super::server::Server;
-use crate::core::{FrameId, Owner};
+use crate::core::{FrameId, Owner, ProcessId};
 use crate::sys::pidfd::Pidfd;
 use crate::sys::process::{Ancestor, ancestors};
 
@@ -16,30 +16,31 @@ impl Server {
     /// the frame it names. `None` if it names none or is not believed.
     pub(super) fn enclosing(&self, named: Option<&str>, owner: &OwnerFound) -> Option<FrameId> {
         let name = named?;
-        let process = owner.process;
-        if self.ledger.table.frame_of(self.ledger.host, &Owner::Process(process)).is_some() {
+        // A lease outlives whatever it was asked for in.
+        let Owner::Process(process) = owner.owner else { return None };
+        if self.ledger.table.frame_of(self.ledger.host, &owner.owner).is_some() {
             // The process has a frame already, and whatever encloses that.
             return None;
         }
-        let found = parse(name).and_then(|named| self.innermost(named, owner));
+        let found = parse(name).and_then(|named| self.innermost(named, process, owner.uid));
         if found.is_none() {
             tracing::debug!(pid = process.pid, frame = name, "not of a frame that encloses it");
         }
         found
     }
 
-    fn innermost(&self, named: FrameId, owner: &OwnerFound) -> Option<FrameId> {
+    fn innermost(&self, named: FrameId, process: ProcessId, uid: u32) -> Option<FrameId> {
         let table = &self.ledger.table;
-        if !self.may_enclose(named, owner.uid) {
+        if !self.may_enclose(named, uid) {
             return None;
         }
         let session = table.session(named);
         let mut innermost = None;
-        let ancestors = ancestors(owner.process.pid, owner.process.started);
+        let ancestors = ancestors(process.pid, process.started);
         for Ancestor { pid, started } in ancestors.take(ANCESTORS_MAX) {
             let frame = table.frame_of_process(self.ledger.host, pid, started);
             let Some(frame) = frame else { continue };
-            if table.session(frame) == session && self.may_enclose(frame, owner.uid) {
+            if table.session(frame) == session && self.may_enclose(frame, uid) {
                 innermost = innermost.or(Some(frame));
             }
             if frame == named {

@@ -80,7 +80,7 @@ impl Server {
 
     fn look_at(&mut self, conn: Option<ConnId>, granted: &Granted) -> Found {
         let Some(frame) = self.ledger.table.frame(granted.frame) else { return Found::Gone };
-        let pid = pid_of(&frame.owner);
+        let (pid, is_lease) = (pid_of(&frame.owner), frame.lease.is_some());
         if let Some(conn) = conn
             && let Err(failure) = self.watch_owner(conn, granted.frame, None)
         {
@@ -92,6 +92,9 @@ impl Server {
         if self.owners.of(granted.frame).is_some_and(Pidfd::has_ended) {
             return Found::Gone;
         }
+        // Of a lease it is the asker who would have to go on.
+        let asker = conn.and_then(|conn| self.conns.peek(conn)).map_or(0, |conn| conn.peer.pid);
+        let pid = if is_lease { asker } else { pid };
         match run_state(pid) {
             RunState::Stopped | RunState::Frozen => Found::Stopped(pid),
             RunState::Running | RunState::Exiting | RunState::Gone => Found::Running,
@@ -105,7 +108,8 @@ impl Server {
         frame: FrameId,
         pidfd: Option<Pidfd>,
     ) -> Result<(), Failure> {
-        if self.owners.of(frame).is_some() {
+        let is_lease = self.ledger.table.frame(frame).is_some_and(|state| state.lease.is_some());
+        if is_lease || self.owners.of(frame).is_some() {
             return Ok(());
         }
         let pidfd = match (pidfd, self.conns.peek(id)) {
@@ -159,6 +163,13 @@ impl Server {
     fn send_grant(&mut self, id: ConnId, request: RequestId, mut grant: Grant) {
         let Some(hold) = self.ledger.table.hold_of(request) else { return };
         let (token, tag, provisional) = (hold.token, hold.asked.tag, hold.provisional);
+        if hold.asked.ttl_ms.is_some()
+            && let Err(error) = self.ledger.keep_leases()
+        {
+            let message = format!("the lease cannot be kept over a reboot: {error}");
+            return self.take_back(id, request, &Failure::new(ErrorName::DiskFull, message));
+        }
+        let Some(hold) = self.ledger.table.hold_of(request) else { return };
         let mut write_end = None;
         if hold.asked.children {
             match self.children.make(token, tag) {

@@ -2,7 +2,7 @@
 //!
 //! Invariant: what [`Ledger::commit`] did not return from is not told to anyone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ use crate::core::{
 };
 use crate::log::Record;
 use crate::log::journal::{self, Journal, NoRoom};
-use crate::log::state::{Durable, StateFile};
+use crate::log::state::{Durable, Leases, StateFile};
 use crate::sys::clock;
 use crate::sys::process::Origin;
 
@@ -40,6 +40,9 @@ pub(super) struct Ledger {
     pub(super) fault: Fault,
     /// What was applied and is not in the journal yet.
     pub(super) turn: Vec<Record>,
+    /// The leases that hold something, and whether they are others than those that are durable.
+    pub(super) leases: BTreeSet<Token>,
+    pub(super) leases_changed: bool,
     /// The room that the journal needs for the ends of all that is held or waits.
     pub(super) rooms: Rooms,
 }
@@ -87,11 +90,22 @@ impl Ledger {
     fn account(&mut self, entry: &Entry, outcome: &Outcome) {
         match outcome {
             Outcome::Queued { request, .. } => self.keep_room(entry, *request),
-            Outcome::Granted(granted) => self.keep_room(entry, granted.request),
+            Outcome::Granted(granted) => {
+                self.keep_room(entry, granted.request);
+                let hold = self.table.hold(granted.token);
+                if hold.is_some_and(|hold| hold.asked.ttl_ms.is_some()) {
+                    self.leases.insert(granted.token);
+                    self.leases_changed = true;
+                }
+            }
+            Outcome::Requeued { token, .. } => self.leases_changed |= self.leases.remove(token),
             Outcome::Withdrawn { request } | Outcome::Refused { request, .. } => {
                 self.rooms.remove(*request);
             }
-            Outcome::Released { request, whole: true, .. } => self.rooms.remove(*request),
+            Outcome::Released { request, token, whole: true, .. } => {
+                self.rooms.remove(*request);
+                self.leases_changed |= self.leases.remove(token);
+            }
             _ => {}
         }
     }
@@ -115,6 +129,11 @@ impl Ledger {
     pub(super) fn admit_view(&mut self, key: &Key) -> Result<(), NoRoom> {
         // In the entry and in the snapshot, with every character escaped.
         self.admit_bytes(1024 + 4 * key.as_str().len() as u64)
+    }
+
+    /// Makes sure that a renewal of a lease can be recorded.
+    pub(super) fn admit_renewal(&mut self) -> Result<(), NoRoom> {
+        self.admit_bytes(512)
     }
 
     fn admit_bytes(&mut self, bytes: u64) -> Result<(), NoRoom> {
@@ -144,6 +163,16 @@ impl Ledger {
     /// # Errors
     /// Then nothing of this turn may be told: the daemon has to end.
     pub(super) fn commit(&mut self) -> io::Result<()> {
+        self.record()?;
+        // That one is gone need not be durable before it is told: at worst it comes back after a
+        // crash of the machine, together with those that were granted nothing since.
+        if let Err(error) = self.keep_leases() {
+            tracing::warn!(%error, "the end of a lease cannot be made durable yet");
+        }
+        Ok(())
+    }
+
+    fn record(&mut self) -> io::Result<()> {
         if self.turn.is_empty() {
             return Ok(());
         }
@@ -159,6 +188,43 @@ impl Ledger {
         }
         self.turn.clear();
         Ok(())
+    }
+
+    /// Makes sure that the leases survive a reboot that hold something now, and no others.
+    ///
+    /// # Errors
+    /// The state file cannot be replaced.
+    pub(super) fn keep_leases(&mut self) -> io::Result<()> {
+        if !self.leases_changed {
+            return Ok(());
+        }
+        let durable = Durable { leases: self.durable_leases(), ..self.durable.clone() };
+        self.state.store(&durable)?;
+        self.durable = durable;
+        self.leases_changed = false;
+        Ok(())
+    }
+
+    fn durable_leases(&self) -> Leases {
+        let mut leases = Leases::default();
+        for hold in self.leases.iter().filter_map(|token| self.table.hold(*token)) {
+            leases.frames.extend(self.table.frame(hold.frame).cloned());
+            let mut hold = hold.clone();
+            // After a reboot nobody is left who could confirm it. Whether it was told cannot be
+            // known then, so that it stays for its TTL.
+            (hold.provisional, hold.asked.provisional) = (false, false);
+            leases.holds.push(hold);
+        }
+        leases.frames.sort_by_key(|frame| frame.id);
+        let items = leases.holds.iter().flat_map(|hold| &hold.items);
+        let keys: BTreeSet<&Key> =
+            items.filter(|item| item.view.is_some()).map(|item| &item.key).collect();
+        let own = |key: &Key| {
+            let own = self.table.own_view(key).filter(|_| self.table.stored(key).is_none())?;
+            Some(StoredView { key: key.clone(), view: own })
+        };
+        leases.in_use = keys.into_iter().filter_map(own).collect();
+        leases
     }
 
     /// Compacts the journal if that is worth it; called when nothing waits to be recorded.

@@ -34,6 +34,10 @@ pub(super) const SLOTS_MAX: u64 = 65_536;
 /// every language's JSON.
 pub(super) const NUMBER_MAX: u64 = (1 << 53) - 1;
 
+/// The shortest TTL of a lease. Who renews it starts a process for that, and does so in time also on
+/// a machine that is busy.
+pub(super) const LEASE_MS_MIN: u64 = 1000;
+
 /// The most bytes of a command that are kept to show it.
 pub(super) const COMMAND_BYTES_MAX: usize = 1024;
 

@@ -56,11 +56,13 @@ impl Old {
         let same_rules = version == rules.version();
         let table = replay(&snapshot, &records, rules, same_rules)?;
         if written_by != *origin {
-            if table.held() + table.waiting() > 0 {
+            // Leases are nobody's processes: the state file has them.
+            let processes =
+                table.frames().filter(|frame| matches!(frame.owner, Owner::Process(_))).count();
+            if processes > 0 {
                 let what = format!(
-                    "the journal names {} processes of another pid or time namespace, which \
-                     cannot be looked after from here",
-                    table.frames().count()
+                    "the journal names {processes} processes of another pid or time namespace, \
+                     which cannot be looked after from here"
                 );
                 return Err(Unusable { what, hint: NAMESPACE_HINT }.into());
             }

@@ -6,6 +6,7 @@
 use super::acquire::Newcomer;
 use super::conn::ConnId;
 use super::release::GivingBack;
+use super::renew::Renewing;
 use super::serve::Resizing;
 use super::server::Server;
 use crate::core::{Change, FrameId, Outcome, Revision};
@@ -20,6 +21,8 @@ pub(super) enum Then {
     Ask(Newcomer),
     /// Somebody gives back.
     Release(Box<GivingBack>),
+    /// Somebody renews a lease.
+    Renew(Renewing),
     /// Somebody stores a view.
     Resize(Box<Resizing>),
     /// An asker told its owner of the grant.
@@ -61,6 +64,7 @@ impl Server {
             Then::Ask(newcomer) => return self.asked(newcomer, applied),
             Then::End { frame } => return self.ended(frame),
             Then::Release(back) => (back.id, self.given_back(*back, &before, &applied)),
+            Then::Renew(renewing) => (renewing.id, self.renewed(renewing, &applied)),
             Then::Resize(resizing) => (resizing.id, self.resized(*resizing, &applied)),
             Then::Confirm { id } => (id, self.confirmed(id)),
         };

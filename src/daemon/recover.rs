@@ -14,10 +14,10 @@ use super::ledger::{Ledger, Rooms};
 use super::old::{self, Old};
 use super::owners::find;
 use crate::core::{
-    Change, FrameId, HostId, Outcome, Owner, ProcessId, Release, Rules, StoredView, Table, Token,
-    View,
+    Change, FrameId, HostId, Outcome, Owner, ProcessId, Release, Revision, Rules, Snapshot,
+    StoredView, Table, Token, View,
 };
-use crate::log::state::{Durable, StateFile};
+use crate::log::state::{Durable, Leases, StateFile};
 use crate::protocol::place::{Place, Rule};
 use crate::sys::clock;
 use crate::sys::pidfd::Pidfd;
@@ -53,12 +53,19 @@ pub(super) fn recover(
     if opened.torn_bytes > 0 {
         tracing::warn!(bytes = opened.torn_bytes, "the journal ended in the middle of a record");
     }
-    let old = Old::read(opened, &origin, rules)?;
+    let mut old = Old::read(opened, &origin, rules)?;
     let floor = (!old.goes_on).then(|| floor(durable.as_ref(), old.next_token));
     let durable = durable.unwrap_or_else(|| Durable {
         reserved_token: Token(0),
         views: views_but_configured(&old.table, config),
+        leases: Leases::default(),
     });
+    if !old.goes_on {
+        old.table = table_of(&durable.leases, rules)
+            .with_context(|| format!("the leases in {}", state.path().display()))?;
+    }
+    let leases = lease_tokens(&old.table);
+    let leases_changed = leases != durable.leases.holds.iter().map(|hold| hold.token).collect();
     let mut ledger = Ledger {
         rooms: Rooms::of_table(&old.table),
         table: old.table,
@@ -71,6 +78,8 @@ pub(super) fn recover(
         dir: place.dir.clone(),
         fault: Fault::from_environment(),
         turn: Vec::new(),
+        leases,
+        leases_changed,
     };
     if old.begins_anew {
         ledger.compact().with_context(|| journal_of(place))?;
@@ -93,6 +102,29 @@ pub(super) fn recover(
 
 fn journal_of(place: &Place) -> String {
     format!("the journal in {}", place.dir.display())
+}
+
+/// A table of nothing but leases: all that is left after a reboot, or without a journal.
+fn table_of(leases: &Leases, rules: Rules) -> anyhow::Result<Table> {
+    let ids = leases.frames.iter().map(|frame| frame.id.0);
+    let ids = ids.chain(leases.holds.iter().map(|hold| hold.request.0));
+    let next_token = leases.holds.iter().map(|hold| Token(hold.token.0 + 1)).max();
+    let fresh = Table::new(rules);
+    let snapshot = Snapshot {
+        // Nothing that is asked from now on has a name of theirs.
+        revision: Revision(ids.max().unwrap_or(0)),
+        next_token: next_token.unwrap_or(fresh.next_token()),
+        frames: leases.frames.clone(),
+        holds: leases.holds.clone(),
+        in_use: leases.in_use.clone(),
+        ..fresh.snapshot()
+    };
+    Ok(Table::restore(&snapshot, rules)?)
+}
+
+fn lease_tokens(table: &Table) -> BTreeSet<Token> {
+    let leases = table.holds().filter(|hold| hold.asked.ttl_ms.is_some());
+    leases.map(|hold| hold.token).collect()
 }
 
 /// The next token where what was given out before is not known for certain.
@@ -140,7 +172,7 @@ fn open_state(
         return Err(error.into());
     }
     let note = format!(
-        "stored views do not survive a reboot: {} cannot be used ({error})",
+        "stored views and leases do not survive a reboot: {} cannot be used ({error})",
         place.state_dir.display()
     );
     notes.push(note);

@@ -6,8 +6,8 @@ use super::ask;
 use super::conn::ConnId;
 use super::propose::{Applied, Then};
 use super::server::Server;
-use super::shown::Looks;
-use crate::core::{Change, FrameId, HoldState, Outcome, Owner, Release as Giving, Token};
+use super::shown::{Looks, pid_of};
+use crate::core::{Change, FrameId, HoldState, Outcome, Release as Giving, Token};
 use crate::protocol::{Confirm, ErrorName, Failure, Release, Released, ReleasedHold};
 use crate::sys::peer::Credentials;
 
@@ -27,18 +27,22 @@ impl Server {
         release: &Release,
         fds: Vec<OwnedFd>,
     ) -> Result<(), Failure> {
-        let giving = match (release.key.as_deref(), release.all, release.token) {
-            (Some(key), false, None) => {
+        let Release { key, all, token, handle, .. } = release;
+        let giving = match (key.as_deref(), *all, *token, *handle) {
+            (Some(key), false, None, None) => {
                 let key = ask::key(key)?;
                 let nothing = format!("process {{}} does not hold `{key}`");
                 let frame = self.frame_of_owner(id, release.owner_fd, fds, &nothing)?;
                 Giving::Latest { frame, key }
             }
-            (None, true, None) => {
+            (None, true, None, None) => {
                 let nothing = "process {} holds nothing";
                 Giving::All { frame: self.frame_of_owner(id, release.owner_fd, fds, nothing)? }
             }
-            (None, false, Some(token)) => {
+            (None, false, None, Some(handle)) => {
+                Giving::All { frame: self.live_lease(peer, handle)? }
+            }
+            (None, false, Some(token), None) => {
                 let token = Token(token);
                 let Some(hold) = self.ledger.table.hold(token) else {
                     let message = format!("nobody holds token {token}");
@@ -48,7 +52,7 @@ impl Server {
                 Giving::Hold { token, forced: true }
             }
             _ => {
-                let message = "a release names exactly one of `key`, `all` and `token`";
+                let message = "a release names exactly one of `key`, `all`, `token` and `handle`";
                 return Err(Failure::new(ErrorName::BadRequest, message));
             }
         };
@@ -83,10 +87,10 @@ impl Server {
         fds: Vec<OwnedFd>,
         nothing: &str,
     ) -> Result<FrameId, Failure> {
-        let process = self.owner(id, owner_fd, fds)?.process;
-        let frame = self.ledger.table.frame_of(self.ledger.host, &Owner::Process(process));
+        let owner = self.owner(id, owner_fd, fds)?.owner;
+        let frame = self.ledger.table.frame_of(self.ledger.host, &owner);
         frame.ok_or_else(|| {
-            let message = nothing.replace("{}", &process.pid.to_string());
+            let message = nothing.replace("{}", &pid_of(&owner).to_string());
             Failure::new(ErrorName::NotHeld, message)
         })
     }
@@ -163,7 +167,7 @@ impl Server {
 struct Nothing {}
 
 fn not_held(giving: &Giving, before: &[HoldState]) -> Failure {
-    let pid = before.first().map_or(0, |hold| super::shown::pid_of(&hold.asked.owner));
+    let pid = before.first().map_or(0, |hold| pid_of(&hold.asked.owner));
     let message = match giving {
         Giving::Latest { key, .. } if pid == 0 => format!("the process does not hold `{key}`"),
         Giving::Latest { key, .. } => format!("process {pid} does not hold `{key}`"),

@@ -45,6 +45,7 @@ impl Server {
             Asked::Acquire(acquire) => self.acquire(id, *acquire, more, fds),
             Asked::Confirm(confirm) => self.confirm(id, peer, &confirm),
             Asked::Release(release) => self.release(id, peer, &release, fds),
+            Asked::Renew(renew) => self.renew(id, peer, &renew),
             Asked::Resize(resize) => self.resize(id, &resize),
             Asked::Status(query) => self.status(id, peer, &query, more),
             Asked::Stop(_) => self.stop(id, peer),

@@ -16,6 +16,7 @@ use super::conn::{ConnId, Connection, Doing};
 use super::conns::{Conns, Severed};
 use super::due::Due;
 use super::home::Home;
+use super::leases::Leases;
 use super::ledger::Ledger;
 use super::owners::Owners;
 use super::permission::Permissions;
@@ -40,6 +41,7 @@ pub(super) struct Server {
     pub(super) children: Children,
     pub(super) conns: Conns,
     pub(super) waiting: Waiting,
+    pub(super) leases: Leases,
     /// Requests that may not wait, put aside while a holder is on its way out.
     pub(super) aside: Vec<Aside>,
     /// Waiters whose process is stopped, and the process.
@@ -95,18 +97,21 @@ impl Server {
         self.conns.has_work()
     }
 
-    /// Serves the calls that came: what gives back first.
+    /// Serves the calls that came: what gives back first. Leases end after the renewals that came in
+    /// time, also where the daemon could not take them in until now.
     fn serve(&mut self) {
         loop {
             self.settle();
             let active = self.conns.take_active();
-            if active.is_empty() {
-                return;
-            }
             for id in &active {
-                while self.next_gives_back(*id) {
+                while self.next_goes_first(*id) {
                     self.serve_one(*id);
                 }
+            }
+            self.end_leases();
+            self.settle();
+            if active.is_empty() && !self.conns.has_active() {
+                return;
             }
             for id in &active {
                 while self.conns.peek(*id).is_some_and(Connection::is_ready) {
@@ -116,9 +121,9 @@ impl Server {
         }
     }
 
-    fn next_gives_back(&self, id: ConnId) -> bool {
+    fn next_goes_first(&self, id: ConnId) -> bool {
         let conn = self.conns.peek(id).filter(|conn| conn.is_ready());
-        conn.and_then(|conn| conn.calls.front()).is_some_and(|call| call.asked.gives_back())
+        conn.and_then(|conn| conn.calls.front()).is_some_and(|call| call.asked.goes_first())
     }
 
     /// Takes note of what was decided; the rest is for the one who asked for it.
@@ -129,8 +134,14 @@ impl Server {
                     self.waiting.add(waiter, self.ledger.table.session(waiter.frame));
                 }
             }
-            Outcome::Granted(granted) => self.granted.push_back(granted.clone()),
+            Outcome::Granted(granted) => {
+                self.leases.begin(&self.ledger.table, self.ledger.host, granted.frame);
+                self.granted.push_back(granted.clone());
+            }
             Outcome::Requeued { request, token } => {
+                if let Some(waiter) = self.ledger.table.waiter(*request) {
+                    self.leases.forget(waiter.frame);
+                }
                 self.granted.retain(|granted| granted.token != *token);
                 tracing::debug!(request = request.0, token = token.0, "taken back untold");
             }
@@ -148,12 +159,15 @@ impl Server {
             Outcome::Released { token, frame, whole, .. } => {
                 if *whole {
                     self.drop_children(*token);
+                    self.leases.forget(*frame);
                 }
                 tracing::debug!(token = token.0, session = %format_args!("s{frame}"), "released");
             }
             Outcome::FrameGone { frame } => self.owners.forget(*frame),
+            Outcome::Renewed { frame, .. } => {
+                self.leases.begin(&self.ledger.table, self.ledger.host, *frame);
+            }
             Outcome::NotHeld
-            | Outcome::Renewed { .. }
             | Outcome::LeaseGone
             | Outcome::LeaseMoved { .. }
             | Outcome::Barrier { .. }
@@ -195,7 +209,8 @@ impl Server {
 
     /// The table as a user may see it.
     pub(super) fn shown(&self, viewer: u32) -> Shown<'_> {
-        Shown { table: &self.ledger.table, unverified: &self.owners.unverified, viewer }
+        let (table, leases) = (&self.ledger.table, &self.leases);
+        Shown { table, leases, unverified: &self.owners.unverified, viewer }
     }
 
     /// A peer is gone: what it waits for is withdrawn, what it was not told is taken back.

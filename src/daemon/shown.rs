@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 
 use super::conflict::{conflict, kin, obstacles};
+use super::leases::Leases;
 use super::limits::PROCESSES_LOOKED_AT_MAX;
 use super::words;
 use crate::core::{
@@ -12,15 +13,18 @@ use crate::core::{
     Slots, Table, UnixMillis, View, Why,
 };
 use crate::protocol::{
-    Grant, GrantedKey, HOLDERS_SHOWN_MAX, HolderShown, KeyShown, OwnerShown, Progress, SlotShown,
-    WaiterShown,
+    Grant, GrantedKey, HOLDERS_SHOWN_MAX, HolderShown, KeyShown, LeaseShown, OwnerShown, Progress,
+    SlotShown, WaiterShown,
 };
+use crate::sys::clock;
 use crate::sys::process::{RunState, run_state};
 
 /// The table, as one client may see it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shown<'a> {
     pub(super) table: &'a Table,
+    /// When leases end.
+    pub(super) leases: &'a Leases,
     /// Frames of which it is not known whether their process still lives.
     pub(super) unverified: &'a BTreeSet<FrameId>,
     /// The user who looks.
@@ -54,6 +58,8 @@ impl Shown<'_> {
             session: self.session(hold.frame),
             frame: format!("f{}", hold.frame),
             children_fd: None,
+            lease: self.lease(hold),
+            handle: None,
         }
     }
 
@@ -88,6 +94,7 @@ impl Shown<'_> {
         let pid = pid_of(&hold.asked.owner);
         let items: Vec<_> = hold.items.iter().filter(|item| Some(&item.key) == key).collect();
         let state = match looks {
+            Looks::Closely if hold.asked.ttl_ms.is_some() => None,
             Looks::Closely => self.state(hold, pid).map(str::to_owned),
             Looks::Briefly => None,
         };
@@ -103,7 +110,18 @@ impl Shown<'_> {
             session: self.session(hold.frame),
             host: None,
             state,
+            lease: self.lease(hold),
         }
+    }
+
+    /// How long the lease lives that has a hold, if one has it.
+    pub(super) fn lease(&self, hold: &HoldState) -> Option<LeaseShown> {
+        let ttl_ms = hold.asked.ttl_ms?;
+        let left_ms = self.leases.left_ms(hold.frame);
+        let end = |left| time(UnixMillis(clock::unix_ms().saturating_add(left)));
+        let state = self.table.frame(hold.frame).and_then(|frame| frame.lease);
+        let renewals = state.map_or(0, |lease| lease.renewals);
+        Some(LeaseShown { ttl_ms, left_ms, expires: left_ms.map(end), renewals })
     }
 
     fn state(&self, hold: &HoldState, pid: u32) -> Option<&'static str> {
@@ -157,8 +175,7 @@ impl Shown<'_> {
         let held = hold.and_then(|hold| held_item(&hold.items, &why.key, mode));
         match (hold, held) {
             (Some(hold), Some(held)) => {
-                let pid = pid_of(&hold.asked.owner);
-                words::conflict(&why.key, (&held.key, held.mode), pid, holds)
+                words::conflict(&why.key, (&held.key, held.mode), &hold.asked.owner, holds)
             }
             _ => words::reason(&why.reason),
         }
@@ -171,8 +188,8 @@ impl Shown<'_> {
         let first = found.next()?;
         let holds = found.map(|obstacle| obstacle.hold.token).collect::<BTreeSet<_>>();
         let others = holds.iter().filter(|token| **token != first.hold.token).count() as u64;
-        let pid = pid_of(&first.hold.asked.owner);
-        Some(words::conflict(key, (&first.item.key, first.item.mode), pid, others + 1))
+        let owner = &first.hold.asked.owner;
+        Some(words::conflict(key, (&first.item.key, first.item.mode), owner, others + 1))
     }
 
     /// A word to a waiter. `position` is its place among the `waiting` of the key that keeps it.
@@ -254,6 +271,7 @@ impl Shown<'_> {
             session: self.session(waiter.frame),
             host: None,
             reason,
+            lease: request.ttl_ms.map(not_yet),
         })
     }
 }
@@ -298,6 +316,11 @@ fn granted_key(item: &Item, granted: &GrantedItem) -> GrantedKey {
 fn slots_shown(slots: &Slots, view: Option<View>) -> Vec<SlotShown> {
     let bucket = |slot| view.and_then(|view| view.bucket(slot));
     slots.iter().map(|slot| SlotShown { slot, bucket: bucket(slot) }).collect()
+}
+
+/// A lease that still waits.
+fn not_yet(ttl_ms: u64) -> LeaseShown {
+    LeaseShown { ttl_ms, left_ms: None, expires: None, renewals: 0 }
 }
 
 fn name_only(key: &Key) -> KeyShown {

@@ -19,6 +19,7 @@ use super::config::{Config, Limits};
 use super::conns::Conns;
 use super::due::Due;
 use super::home::{Claim, ClaimError};
+use super::leases::Leases;
 use super::limits::{COME_BACK_TIME, FAREWELL_TIME};
 use super::owners::Owners;
 use super::permission::Permissions;
@@ -137,6 +138,7 @@ fn server(
         limits,
         permissions,
         waiting: Waiting::of_table(&ledger.table),
+        leases: Leases::of_table(&ledger.table, ledger.host),
         ledger,
         owners,
         children,

@@ -36,6 +36,8 @@ pub(super) struct Waiter {
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
     pub(super) pid: u32,
+    /// Whether it is for a lease and no process.
+    pub(super) lease: bool,
     pub(super) uid: u32,
     pub(super) command: Box<str>,
     pub(super) session: FrameId,
@@ -49,6 +51,7 @@ impl Asked {
         let items = request.items.iter().map(|item| (item.key.clone(), item.ask.mode()));
         Self {
             pid: pid_of(&request.owner),
+            lease: request.ttl_ms.is_some(),
             uid: request.uid,
             command: request.command.0.as_str().into(),
             session,

@@ -185,6 +185,7 @@ impl Shown<'_> {
             uid: asked.uid,
             command: self.command(asked.uid, &asked.command.0),
             session: self.session(frame),
+            lease: asked.ttl_ms.is_some(),
         }
     }
 }

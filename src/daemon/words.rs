@@ -1,6 +1,6 @@
 //! What people are told: why a request was refused, and why it waits.
 
-use crate::core::{Ask, Item, Key, Kind, Mode, Reason, Refusal, Request, View};
+use crate::core::{Ask, Item, Key, Kind, Mode, Owner, Reason, Refusal, Request, View};
 use crate::protocol::{ErrorName, Failure};
 
 /// How full the lock is that a request did not get.
@@ -114,12 +114,16 @@ fn full(item: &Item, use_of: Option<&Use>) -> String {
 }
 
 /// A hold that is in the way, and how many there are, in one clause.
-pub(super) fn conflict(asked: &Key, held: (&Key, Mode), pid: u32, holds: u64) -> String {
+pub(super) fn conflict(asked: &Key, held: (&Key, Mode), owner: &Owner, holds: u64) -> String {
     let (key, mode) = held;
+    let who = match owner {
+        Owner::Process(process) => format!("pid {}", process.pid),
+        Owner::Lease(_) => "a lease".to_owned(),
+    };
     let by = match holds.saturating_sub(1) {
-        0 => format!("by pid {pid}"),
-        1 => format!("by pid {pid} and 1 other"),
-        others => format!("by pid {pid} and {others} others"),
+        0 => format!("by {who}"),
+        1 => format!("by {who} and 1 other"),
+        others => format!("by {who} and {others} others"),
     };
     let key = match (key == asked, asked.covers(key)) {
         (true, _) => None,
@@ -213,7 +217,7 @@ fn stated_kind(item: &Item) -> Option<Kind> {
 mod tests {
     use super::*;
     use crate::core::{
-        By, Command, CycleStep, FrameId, HostId, LeaseId, Owner, RequestId, Tag, Token, Wait,
+        By, Command, CycleStep, FrameId, HostId, LeaseId, ProcessId, RequestId, Tag, Token, Wait,
     };
 
     fn request(view: Option<View>) -> Request {
@@ -241,9 +245,17 @@ mod tests {
     }
 
     #[test]
+    fn a_conflict_with_a_lease_names_no_process() {
+        let (key, owner) = (Key::new("a").unwrap(), Owner::Lease(LeaseId(1)));
+        let said = conflict(&key, (&key, Mode::Write), &owner, 1);
+        assert_eq!(said, "held for writing by a lease");
+    }
+
+    #[test]
     fn a_conflict_says_where_it_is_and_with_whom() {
         let key = |text| Key::new(text).unwrap();
-        let said = |held, mode, holds| conflict(&key("db/x"), (&key(held), mode), 812, holds);
+        let owner = Owner::Process(ProcessId { pid: 812, started: 1, inode: 0 });
+        let said = |held, mode, holds| conflict(&key("db/x"), (&key(held), mode), &owner, holds);
         assert_eq!(said("db/x", Mode::Write, 1), "held for writing by pid 812");
         assert_eq!(said("db/x", Mode::Read, 2), "held for reading by pid 812 and 1 other");
         assert_eq!(said("db/x", Mode::Counted, 21), "slots are held by pid 812 and 20 others");

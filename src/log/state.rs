@@ -1,4 +1,4 @@
-//! What must survive a reboot: the floor of the tokens and the stored views.
+//! What must survive a reboot: the floor of the tokens, the stored views, and the leases.
 //!
 //! The file is replaced as a whole: at every moment, also over a power cut, it is either the old
 //! one or the new one.
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::core::{StoredView, Token};
+use crate::core::{FrameState, HoldState, StoredView, Token};
 
 /// The name of the file.
 const NAME: &str = "state.json";
@@ -25,6 +25,21 @@ pub struct Durable {
     /// The stored views, by key.
     #[serde(default)]
     pub views: Vec<StoredView>,
+    /// The leases that hold something.
+    #[serde(default)]
+    pub leases: Leases,
+}
+
+/// The leases that hold something, as parts of a table.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leases {
+    /// Their frames, by id.
+    pub frames: Vec<FrameState>,
+    /// What they hold, by token.
+    pub holds: Vec<HoldState>,
+    /// The own views of the locks that they hold slots of, where they are not the stored ones.
+    #[serde(default)]
+    pub in_use: Vec<StoredView>,
 }
 
 /// The file `state.json`.
@@ -39,6 +54,7 @@ struct Written<'a> {
     version: u32,
     reserved_token: Token,
     views: &'a [StoredView],
+    leases: &'a Leases,
 }
 
 /// What every version has.
@@ -87,8 +103,8 @@ impl StateFile {
     }
 
     fn replace(&self, beside: &Path, durable: &Durable) -> io::Result<()> {
-        let Durable { reserved_token, views } = durable;
-        let written = Written { version: VERSION, reserved_token: *reserved_token, views };
+        let Durable { reserved_token, views, leases } = durable;
+        let written = Written { version: VERSION, reserved_token: *reserved_token, views, leases };
         let mut bytes = serde_json::to_vec_pretty(&written)?;
         bytes.push(b'\n');
         let mut file = create(beside)?;
@@ -144,7 +160,7 @@ mod tests {
             view("db/\"ä\"", View::Canal { per: 3, buckets: u64::MAX }),
             view("gpu", View::Slots { slots: 0 }),
         ];
-        Durable { reserved_token: Token(token), views }
+        Durable { reserved_token: Token(token), views, leases: Leases::default() }
     }
 
     fn error(content: &str) -> String {
@@ -217,7 +233,7 @@ mod tests {
         let content = "{\"version\":1,\"reserved_token\":9,\"more\":[]}";
         fs::write(dir.path().join(NAME), content).unwrap();
         let found = StateFile::open(dir.path()).unwrap().1;
-        assert_eq!(found, Some(Durable { reserved_token: Token(9), views: Vec::new() }));
+        assert_eq!(found, Some(Durable { reserved_token: Token(9), ..Durable::default() }));
     }
 
     #[test]

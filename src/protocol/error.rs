@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{CycleStepShown, HolderShown, INTERFACE};
+use super::{CycleStepShown, HolderShown, INTERFACE, Lost};
 
 /// The name of an error, without the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,6 +17,9 @@ pub enum ErrorName {
     Mismatch,
     /// Nothing to release: the caller does not hold it.
     NotHeld,
+    /// The lease is no more; `reason` is `expired`, `released`, `forced`, `withdrawn`, or `unknown`
+    /// where nothing is known of its handle. Exit code 122.
+    LeaseLost,
     /// The caller may not do this.
     Denied,
     /// The owner's process has ended.
@@ -50,15 +53,19 @@ pub struct Failure {
     /// What to do about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
-    /// Of [`ErrorName::Refused`]: `full`, `timeout`, `deadlock`.
+    /// Of [`ErrorName::Refused`]: `full`, `timeout`, `deadlock`. Of [`ErrorName::LeaseLost`]: how.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Of [`ErrorName::Refused`]: who holds what was asked for.
+    /// Of [`ErrorName::Refused`]: who holds what was asked for. Of [`ErrorName::LeaseLost`]: who
+    /// holds its first key now, if that is in the way of it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holders: Vec<HolderShown>,
     /// Of [`ErrorName::Refused`] for a deadlock of several: the whole cycle.
     #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
     pub cycle: Box<[CycleStepShown]>,
+    /// Of [`ErrorName::LeaseLost`]: what was lost, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost: Option<Box<Lost>>,
 }
 
 fn refused() -> ErrorName {
@@ -75,6 +82,7 @@ impl Failure {
             reason: None,
             holders: Vec::new(),
             cycle: Box::default(),
+            lost: None,
         }
     }
 

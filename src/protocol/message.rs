@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Kind, Mode, Tag};
+use super::{Handle, Kind, LeaseAsked, LeaseShown, Mode, Tag};
 
 /// A call, as varlink frames it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -70,6 +70,10 @@ pub struct Acquire {
     /// if the owner is or descends from that frame's process; else its session is a new one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frame: Option<String>,
+    /// Asks for a lease. Then nobody's process is the owner (no `owner_fd`), there is no enclosing
+    /// frame, and the grant is provisional until [`Confirm`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<LeaseAsked>,
 }
 
 fn is_zero(n: &i32) -> bool {
@@ -116,6 +120,13 @@ pub struct Grant {
     /// command is to inherit (only `with_children`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub children_fd: Option<u32>,
+    /// Of a lease: how long it lives.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<LeaseShown>,
+    /// Of a lease: its secret. The daemon does not keep it and never says it; who made it adds it
+    /// to what `canal acquire --json` prints.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handle: Option<Handle>,
 }
 
 /// What was granted of a key.
@@ -176,7 +187,7 @@ pub struct Confirm {
     pub tag: Tag,
 }
 
-/// `Release`: gives back. Exactly one of `key`, `all` and `token` says what.
+/// `Release`: gives back. Exactly one of `key`, `all`, `token` and `handle` says what.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Release {
     /// The owner's latest hold of this key.
@@ -188,7 +199,10 @@ pub struct Release {
     /// The hold with this token, by force: same user, root, and whom the configuration permits it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<u64>,
-    /// Whose; as in [`Acquire`]. Not used with `token`.
+    /// The lease of this secret, whoever asks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handle: Option<Handle>,
+    /// Whose; as in [`Acquire`]. Not used with `token` and `handle`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner_fd: Option<u32>,
 }
@@ -303,6 +317,9 @@ pub struct HolderShown {
     /// (after a restart it could not be told whether it is the same process).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
+    /// Of a lease, whose `pid` is 0: how long it lives. `command` is what asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<LeaseShown>,
 }
 
 /// A waiter, for people.
@@ -332,6 +349,9 @@ pub struct WaiterShown {
     pub host: Option<String>,
     /// Why it waits, in one clause.
     pub reason: String,
+    /// Of one that is to be a lease, whose `pid` is 0: how long it will live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<LeaseShown>,
 }
 
 /// `Resize`: stores a view.
@@ -460,6 +480,9 @@ pub struct PartyShown {
     pub command: Option<String>,
     /// Its session.
     pub session: String,
+    /// Whether it is a lease and no process; `pid` is 0 then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lease: bool,
 }
 
 /// One step of a deadlock, the refused request first: `waiter` waits for `key`, which `blocker`

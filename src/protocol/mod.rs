@@ -7,6 +7,8 @@
 
 mod error;
 pub mod frame;
+mod handle;
+mod lease;
 pub mod limits;
 mod message;
 pub mod place;
@@ -14,6 +16,8 @@ pub mod service;
 
 pub use crate::core::{Kind, Mode, Tag};
 pub use error::{ErrorName, Failure};
+pub use handle::Handle;
+pub use lease::{LeaseAsked, LeaseShown, Lost, Renew, Renewed};
 pub use message::*;
 
 /// The interface description, as `org.varlink.service.GetInterfaceDescription` gives it.

@@ -55,6 +55,8 @@ mod tests {
             session: "s3".to_owned(),
             frame: "f4".to_owned(),
             children_fd: None,
+            lease: None,
+            handle: None,
         }
     }
 

@@ -31,6 +31,7 @@ const TEXTS: &[(&str, &str)] = &[
     ("canal-run", include_str!("run.roff")),
     ("canal-acquire", include_str!("acquire.roff")),
     ("canal-release", include_str!("release.roff")),
+    ("canal-renew", include_str!("renew.roff")),
     ("canal-status", include_str!("status.roff")),
     ("canal-resize", include_str!("resize.roff")),
     ("canal-daemon", include_str!("daemon.roff")),

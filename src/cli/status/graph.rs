@@ -8,7 +8,7 @@ use crate::cli::clean::{clean, command_line, cut};
 use crate::cli::connect;
 use crate::cli::failed::Failed;
 use crate::cli::output;
-use crate::cli::who::{COMMAND_COLUMNS, plural, process};
+use crate::cli::who::{COMMAND_COLUMNS, named, plural};
 use crate::protocol::{BlockerShown, GraphQuery, Mode, PartyShown, WaitShown, Waits};
 
 pub(super) fn run(json: bool, global: &Global) -> Result<ExitCode, Failed> {
@@ -51,7 +51,7 @@ fn nodes(waits: &Waits) -> BTreeMap<&str, BTreeSet<String>> {
 
 /// `pid 812 make test`.
 fn line(party: &PartyShown) -> String {
-    let pid = process(party.pid);
+    let pid = named(party.pid, party.lease);
     match &party.command {
         Some(command) => format!("{pid} {}", cut(&command_line(command), COMMAND_COLUMNS)),
         None => pid,

@@ -1,14 +1,17 @@
 //! What stands on the page of a status.
 
+use std::time::Duration;
+
 use anstyle::{AnsiColor, Style};
 
 use super::page::Page;
 use crate::cli::clean::{clean, command_line};
+use crate::cli::duration::stated;
 use crate::cli::user;
 use crate::cli::when::Now;
-use crate::cli::who::{plural, slots};
+use crate::cli::who::{left, plural, slots};
 use crate::core::Kind;
-use crate::protocol::{DaemonShown, HolderShown, KeyShown, Mode, Status, WaiterShown};
+use crate::protocol::{DaemonShown, HolderShown, KeyShown, LeaseShown, Mode, Status, WaiterShown};
 
 /// In an overview a key shows so many waiters.
 const WAITERS_IN_OVERVIEW: usize = 10;
@@ -94,7 +97,7 @@ impl Drawer<'_> {
     fn holder(&self, page: &mut Page, holder: &HolderShown) {
         let cells = [
             "holds".to_owned(),
-            number(holder.pid),
+            number(holder.pid, holder.lease.is_some()),
             user::name(holder.uid),
             self.now.age(&holder.since),
             self.now.clock(&holder.since),
@@ -108,6 +111,9 @@ impl Drawer<'_> {
         if let Some(state) = holder.state.as_deref().and_then(state) {
             page.note(state.to_owned(), WARNING);
         }
+        if let Some(lease) = &holder.lease {
+            page.note(lease_words(lease, self.verbose), NOTE);
+        }
         if self.verbose {
             page.note(origin(&holder.session, holder.host.as_ref(), Some(holder.token)), NOTE);
         }
@@ -117,7 +123,7 @@ impl Drawer<'_> {
     fn waiter(&self, page: &mut Page, waiter: &WaiterShown, before: Option<&str>) {
         let cells = [
             format!("#{}", waiter.position),
-            number(waiter.pid),
+            number(waiter.pid, waiter.lease.is_some()),
             user::name(waiter.uid),
             self.now.age(&waiter.since),
             self.now.clock(&waiter.since),
@@ -204,15 +210,30 @@ fn state(state: &str) -> Option<&'static str> {
     }
 }
 
+/// `a lease of 1m00s, 42s left`.
+fn lease_words(lease: &LeaseShown, verbose: bool) -> String {
+    let ttl = stated(Duration::from_millis(lease.ttl_ms));
+    let left = left(lease).map(|left| format!(", {left} left")).unwrap_or_default();
+    let renewed = match lease.renewals {
+        0 => ", never renewed".to_owned(),
+        n => format!(", renewed {}", plural(n, "time", "times")),
+    };
+    format!("a lease of {ttl}{left}{}", if verbose { renewed } else { String::new() })
+}
+
 fn origin(session: &str, host: Option<&String>, token: Option<u64>) -> String {
     let token = token.map(|token| format!("token {token}, ")).unwrap_or_default();
     let host = host.map(|host| format!(", host {}", clean(host))).unwrap_or_default();
     format!("{token}session {}{host}", clean(session))
 }
 
-fn number(pid: u32) -> String {
-    // A process of another pid namespace has no number here.
-    if pid == 0 { "-".to_owned() } else { pid.to_string() }
+fn number(pid: u32, lease: bool) -> String {
+    match (pid, lease) {
+        (_, true) => "lease".to_owned(),
+        // A process of another pid namespace has no number here.
+        (0, false) => "-".to_owned(),
+        (pid, false) => pid.to_string(),
+    }
 }
 
 fn command(command: Option<&String>) -> String {

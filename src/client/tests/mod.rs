@@ -340,5 +340,6 @@ fn request(wait_ms: Option<u64>) -> Acquire {
         with_children: false,
         session: None,
         frame: None,
+        lease: None,
     }
 }

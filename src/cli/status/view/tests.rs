@@ -23,6 +23,7 @@ fn waiter(position: u64, reason: &str) -> WaiterShown {
         session: "s9".to_owned(),
         host: None,
         reason: reason.to_owned(),
+        lease: None,
     }
 }
 

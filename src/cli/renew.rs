@@ -1,0 +1,40 @@
+//! `canal renew`: let a lease live on.
+
+use std::process::ExitCode;
+
+use super::args::{Global, RenewArgs};
+use super::connect;
+use super::failed::Failed;
+use super::lost;
+use super::output;
+use super::say::Voice;
+use super::usage::wrong;
+use super::when::Now;
+use crate::client::ClientError;
+use crate::protocol::{ErrorName, Renew, Renewed};
+
+pub(crate) fn run(args: &RenewArgs, global: &Global, voice: Voice) -> Result<ExitCode, Failed> {
+    let Some(handle) = args.which.read()? else {
+        return Err(wrong("renew", "which lease? give --handle, or set CANAL_HANDLE"));
+    };
+    match connect::client(global)?.renew(&Renew { handle }) {
+        Ok(renewed) => {
+            if args.json {
+                output::print(&output::json(&renewed)?)?;
+            }
+            voice.detail(&words(&renewed, &Now::here()));
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(ClientError::Failure(failure)) if failure.name == ErrorName::LeaseLost => {
+            Err(lost::explain(&failure, args.json, voice)?)
+        }
+        Err(error) => Err(connect::failed(error)),
+    }
+}
+
+/// `renewed db until 14:06:23, token 77`.
+fn words(renewed: &Renewed, now: &Now) -> String {
+    let until = renewed.lease.expires.as_deref().map(|at| format!(" until {}", now.clock(at)));
+    let keys = renewed.keys.join(", ");
+    format!("renewed {keys}{}, token {}", until.unwrap_or_default(), renewed.token)
+}

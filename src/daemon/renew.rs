@@ -1,0 +1,217 @@
+//! Leases: asking for them, renewing them, and what to say of one that is lost.
+
+use super::asker::{NOBODY, OwnerFound};
+use super::conn::ConnId;
+use super::leases::name_of;
+use super::limits::{LEASE_MS_MIN, NUMBER_MAX};
+use super::propose::{Applied, Then};
+use super::server::{Server, owner_gone};
+use super::shown::time;
+use crate::core::{Change, FrameId, LeaseEnd, LeaseId, Outcome, Owner, PastLease};
+use crate::protocol::{
+    Acquire, ErrorName, Failure, Handle, HolderShown, LeaseAsked, Lost, Renew, Renewed,
+};
+use crate::sys::clock;
+use crate::sys::peer::Credentials;
+
+/// A renewal on its way to the table.
+#[derive(Debug)]
+pub(super) struct Renewing {
+    pub(super) id: ConnId,
+    peer: Credentials,
+    lease: LeaseId,
+}
+
+impl Server {
+    /// The owner of a lease that is asked for.
+    pub(super) fn lease_owner(
+        &self,
+        id: ConnId,
+        acquire: &Acquire,
+        lease: LeaseAsked,
+    ) -> Result<OwnerFound, Failure> {
+        let Some(conn) = self.conns.peek(id) else { return Err(owner_gone()) };
+        let bad = |message: &str| Err(Failure::new(ErrorName::BadRequest, message));
+        if acquire.owner_fd.is_some() || acquire.with_children {
+            return bad("a lease belongs to no process: `owner_fd` and `with_children` do not go \
+                        with it");
+        }
+        if lease.ttl_ms < LEASE_MS_MIN {
+            let ttl = lease.ttl_ms;
+            return bad(&format!("a lease lives for at least {LEASE_MS_MIN} ms, not {ttl}"));
+        }
+        if lease.ttl_ms > NUMBER_MAX {
+            return bad(&format!("a lease lives for at most {NUMBER_MAX} ms"));
+        }
+        if conn.peer.uid == NOBODY {
+            let message = "uid 65534 stands for many users and can own nothing";
+            return Err(Failure::new(ErrorName::Denied, message));
+        }
+        let owner = Owner::Lease(name_of(lease.handle));
+        Ok(OwnerFound { owner, uid: conn.peer.uid, pidfd: None })
+    }
+
+    pub(super) fn renew(
+        &mut self,
+        id: ConnId,
+        peer: Credentials,
+        renew: &Renew,
+    ) -> Result<(), Failure> {
+        let lease = name_of(renew.handle);
+        self.live_lease(peer, renew.handle)?;
+        self.ledger.admit_renewal().map_err(|error| super::acquire::disk_full(&error))?;
+        let change = Change::Renew { lease, host: self.ledger.host };
+        self.propose(change, Then::Renew(Renewing { id, peer, lease }));
+        Ok(())
+    }
+
+    /// A renewal is in the table, or was void.
+    pub(super) fn renewed(&mut self, renewing: Renewing, applied: &Applied) -> Result<(), Failure> {
+        let Renewing { id, peer, lease } = renewing;
+        match applied.outcomes.first() {
+            Some(Outcome::Renewed { frame, .. }) => {
+                let renewed = self.told_renewed(*frame);
+                renewed.map_or(Ok(()), |renewed| self.tell(id, &renewed))
+            }
+            _ => Err(self.lease_lost(peer, lease)),
+        }
+    }
+
+    /// The frame of a lease that holds something.
+    pub(super) fn live_lease(&self, peer: Credentials, handle: Handle) -> Result<FrameId, Failure> {
+        let lease = name_of(handle);
+        let table = &self.ledger.table;
+        let Some(frame) = table.lease(lease) else { return Err(self.lease_lost(peer, lease)) };
+        if table.holds_in(frame).next().is_none() {
+            let message = "the lease of this handle still waits for its lock";
+            return Err(Failure::new(ErrorName::BadRequest, message));
+        }
+        Ok(frame)
+    }
+
+    fn told_renewed(&self, frame: FrameId) -> Option<Renewed> {
+        let hold = self.ledger.table.holds_in(frame).next()?;
+        let shown = self.shown(hold.asked.uid);
+        Some(Renewed {
+            keys: hold.items.iter().map(|item| item.key.to_string()).collect(),
+            token: hold.token.0,
+            session: shown.session(frame),
+            lease: shown.lease(hold)?,
+        })
+    }
+
+    /// What one is told whose lease is no more.
+    fn lease_lost(&self, peer: Credentials, lease: LeaseId) -> Failure {
+        let Some(past) = self.ledger.table.past_lease(lease) else {
+            let message = "no lease has this handle: it ended long ago, or there was none";
+            let mut failure = Failure::new(ErrorName::LeaseLost, message);
+            failure.reason = Some("unknown".to_owned());
+            return failure;
+        };
+        let holders = self.now_in_the_way(peer, past);
+        let mut failure = Failure::new(ErrorName::LeaseLost, lost_words(past));
+        failure.reason = Some(reason(past.why).to_owned());
+        failure.holders = holders;
+        failure.lost = Some(Box::new(Lost {
+            at: time(past.at),
+            token: past.token.0,
+            key: past.key.to_string(),
+            more_keys: past.more_keys as u64,
+            ttl_ms: past.ttl_ms,
+        }));
+        failure
+    }
+
+    /// Who has been granted the first key of a lost lease since.
+    fn now_in_the_way(&self, peer: Credentials, past: &PastLease) -> Vec<HolderShown> {
+        let shown = self.shown(peer.uid);
+        let holders = shown.holders(&past.key, crate::core::Mode::Write, &[]);
+        holders.into_iter().filter(|holder| holder.token > past.token.0).collect()
+    }
+
+    /// Ends the leases that were not renewed for their TTL.
+    pub(super) fn end_leases(&mut self) {
+        if self.leases.next_end().is_none() {
+            return;
+        }
+        let now = clock::boottime_ms();
+        while let Some(frame) = self.leases.over(now) {
+            let lease = self.ledger.table.frame(frame).and_then(|state| state.lease);
+            self.leases.forget(frame);
+            if let Some(lease) = lease {
+                tracing::info!(session = %format_args!("s{frame}"), "a lease was not renewed, it ends");
+                let change = Change::Expire { frame, renewal: lease.renewals };
+                self.propose(change, Then::Nothing);
+            }
+        }
+    }
+}
+
+/// Why a lease ended, as messages name it.
+fn reason(why: LeaseEnd) -> &'static str {
+    match why {
+        LeaseEnd::Expired => "expired",
+        LeaseEnd::Released => "released",
+        LeaseEnd::Forced => "forced",
+        LeaseEnd::Withdrawn => "withdrawn",
+    }
+}
+
+/// What was lost and why; when is told beside it.
+fn lost_words(past: &PastLease) -> String {
+    let keys = match past.more_keys {
+        0 => format!("`{}`", past.key),
+        1 => format!("`{}` and 1 other key", past.key),
+        more => format!("`{}` and {more} other keys", past.key),
+    };
+    let lease = format!("the lease of {keys} (token {})", past.token);
+    match past.why {
+        LeaseEnd::Expired => {
+            format!("{lease} expired: it was not renewed for {}", seconds(past.ttl_ms))
+        }
+        LeaseEnd::Released => format!("{lease} was released"),
+        LeaseEnd::Forced => format!("{lease} was broken by force"),
+        LeaseEnd::Withdrawn => {
+            format!("{lease} was taken back: who asked for it was gone before it was confirmed")
+        }
+    }
+}
+
+/// `90 s`, `1.5 s`.
+fn seconds(ms: u64) -> String {
+    match (ms / 1000, ms % 1000) {
+        (whole, 0) => format!("{whole} s"),
+        (whole, part) => {
+            let fraction = format!("{part:03}");
+            format!("{whole}.{} s", fraction.trim_end_matches('0'))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::{Key, Token, UnixMillis};
+
+    #[test]
+    fn what_was_lost_is_named_and_why() {
+        let past = |why, more_keys| PastLease {
+            lease: LeaseId(1),
+            at: UnixMillis(0),
+            why,
+            token: Token(7),
+            key: Key::new("db").unwrap(),
+            more_keys,
+            ttl_ms: 1_500,
+        };
+        for (past, words) in [
+            (past(LeaseEnd::Expired, 0), "`db` (token 7) expired: it was not renewed for 1.5 s"),
+            (past(LeaseEnd::Released, 1), "`db` and 1 other key (token 7) was released"),
+            (past(LeaseEnd::Forced, 2), "`db` and 2 other keys (token 7) was broken by force"),
+        ] {
+            assert_eq!(lost_words(&past), format!("the lease of {words}"));
+        }
+        assert_eq!(seconds(60_000), "60 s");
+        assert_eq!(seconds(1_001), "1.001 s");
+    }
+}

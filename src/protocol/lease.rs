@@ -1,0 +1,64 @@
+//! The messages about leases.
+
+use serde::{Deserialize, Serialize};
+
+use super::Handle;
+
+/// What makes an [`Acquire`](super::Acquire) one for a lease: its owner is nobody's process but
+/// whoever knows the handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseAsked {
+    /// The secret by which it will be renewed and released; random, made by the client.
+    pub handle: Handle,
+    /// For how many milliseconds it lives without being renewed.
+    pub ttl_ms: u64,
+}
+
+/// A lease, for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseShown {
+    /// For how many milliseconds it lives without being renewed.
+    pub ttl_ms: u64,
+    /// How many of them are left; null if it still waits, or has ended.
+    pub left_ms: Option<u64>,
+    /// When it ends unless it is renewed, RFC 3339 UTC by the machine's clock. What decides is
+    /// `left_ms`.
+    pub expires: Option<String>,
+    /// How often it was renewed.
+    pub renewals: u64,
+}
+
+/// `Renew`: lets a lease live on for its whole TTL from now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Renew {
+    /// The lease's secret.
+    pub handle: Handle,
+}
+
+/// What a [`Renew`] did; `canal renew --json` prints it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Renewed {
+    /// The keys that it holds.
+    pub keys: Vec<String>,
+    /// Its fencing token, the same as ever.
+    pub token: u64,
+    /// Its session.
+    pub session: String,
+    /// The lease.
+    pub lease: LeaseShown,
+}
+
+/// A lease that was lost.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lost {
+    /// When, RFC 3339 UTC.
+    pub at: String,
+    /// The token of what it held.
+    pub token: u64,
+    /// The first of the keys that it held.
+    pub key: String,
+    /// How many more there were.
+    pub more_keys: u64,
+    /// For how many milliseconds it would have lived without being renewed.
+    pub ttl_ms: u64,
+}
