@@ -32,7 +32,7 @@ _canal() {
     local everywhere='--socket --no-start -q --quiet -v --verbose -h --help'
     local lock='-k --key --read --write --per --buckets -j --slots --count --new-session'
     local wait='-n --no-wait -w --wait -E --conflict-exit-code --priority'
-    local verbs='run acquire release status resize daemon completions man help'
+    local verbs='run acquire release renew status resize daemon completions man help'
 
     # What stands before the cursor: the verb, options that take a value, the first operand.
     local verb='' operand=0 string='' i socket=()
@@ -49,7 +49,7 @@ _canal() {
                 socket=("${words[i]}")
                 ;;
             --key | --read | --write | --why | --per | --buckets | --slots | --count | --wait | --conflict-exit-code | \
-                --priority | --max-run | --kill-after | --signal | --pid | --token | --idle-exit)
+                --priority | --max-run | --kill-after | --signal | --pid | --token | --handle | --ttl | --idle-exit)
                 ((i++))
                 ;;
             --*) ;;
@@ -97,11 +97,11 @@ _canal() {
             _pids
             return
             ;;
-        --wait | --max-run | --kill-after | --idle-exit | -*w)
+        --wait | --max-run | --kill-after | --idle-exit | --ttl | -*w)
             mapfile -t COMPREPLY < <(compgen -W '10s 1m 10m 1h infinity' -- "$cur")
             return
             ;;
-        --per | --buckets | --slots | --count | --conflict-exit-code | --priority | --token | -*[jEc])
+        --per | --buckets | --slots | --count | --conflict-exit-code | --priority | --token | --handle | -*[jEc])
             return
             ;;
     esac
@@ -121,8 +121,9 @@ _canal() {
                 return
             fi
             ;;
-        acquire) options="$lock $wait --pid --json $everywhere" ;;
-        release) options="--all --force --token --pid --json $everywhere" ;;
+        acquire) options="$lock $wait --pid --ttl --json $everywhere" ;;
+        release) options="--all --handle --force --token --pid --json $everywhere" ;;
+        renew) options="--handle --json $everywhere" ;;
         status) options="--json --watch --why --graph $everywhere" ;;
         resize) options="--per --buckets -j --slots --forget --json $everywhere" ;;
         daemon) options="--stop --replace --idle-exit --discard-journal $everywhere" ;;

@@ -12,7 +12,7 @@ function __canal_words
             case --
                 break
             case --socket --key --read --write --why --per --buckets --slots --count --wait --conflict-exit-code \
-                --priority --max-run --kill-after --signal --pid --token --idle-exit
+                --priority --max-run --kill-after --signal --pid --token --handle --ttl --idle-exit
                 set -e words[1]
             case '--*'
             case '-*'
@@ -83,10 +83,11 @@ end
 
 complete -c canal -f
 
-set -l verbs run acquire release status resize daemon completions man
+set -l verbs run acquire release renew status resize daemon completions man
 complete -c canal -n __canal_at -a run -d 'Take the lock, run a command, give the lock back'
-complete -c canal -n __canal_at -a acquire -d 'Take the lock for a process'
-complete -c canal -n __canal_at -a release -d 'Give back what a process holds'
+complete -c canal -n __canal_at -a acquire -d 'Take the lock for a process, or as a lease'
+complete -c canal -n __canal_at -a release -d 'Give back what a process or a lease holds'
+complete -c canal -n __canal_at -a renew -d 'Let a lease live on'
 complete -c canal -n __canal_at -a status -d 'Show who holds what, and why others wait'
 complete -c canal -n __canal_at -a resize -d 'Store the capacity of a lock'
 complete -c canal -n __canal_at -a daemon -d 'Run the daemon, stop it, or replace it'
@@ -129,7 +130,9 @@ complete -c canal -n $at -l with-children -d 'Keep the lock for processes that i
 complete -c canal -n '__canal_before_command; or __canal_in_command' -a '(__canal_command)'
 
 complete -c canal -n '__canal_at acquire release' -l pid -x -a '(__fish_complete_pids)' -d 'The process that holds'
-complete -c canal -n '__canal_at acquire release status resize' -l json -d 'Print JSON'
+complete -c canal -n '__canal_at acquire' -l ttl -x -a '10s 1m 10m 1h' -d 'Take it as a lease that lives so long without renewal'
+complete -c canal -n '__canal_at release renew' -l handle -x -d 'Handle of the lease, or - for standard input'
+complete -c canal -n '__canal_at acquire release renew status resize' -l json -d 'Print JSON'
 complete -c canal -n '__canal_at release status resize' -a '(__canal_keys)' -d 'Key'
 
 complete -c canal -n '__canal_at release' -l all -d 'Everything that the process holds'

@@ -109,8 +109,12 @@ fn assert_offers_none_of(shell: &Shell, line: &str, unexpected: &[&str]) {
 }
 
 fn completes(shell: &Shell) {
-    assert_offers(shell, "canal ", &["run", "acquire", "release", "status", "resize", "daemon"]);
-    assert_offers_only(shell, "canal r", &["release", "resize", "run"]);
+    assert_offers(
+        shell,
+        "canal ",
+        &["run", "acquire", "release", "renew", "status", "resize", "daemon"],
+    );
+    assert_offers_only(shell, "canal r", &["release", "renew", "resize", "run"]);
     assert_offers(shell, "canal run --", &["--key", "--per", "--max-run", "--socket"]);
     assert_offers_none_of(shell, "canal run --", &["--json", "--pid", "--forget", "--ttl"]);
     assert_offers_only(shell, "canal run -k d", &["db", "deploy/web"]);
