@@ -37,7 +37,7 @@ fn quiet(args: impl Iterator<Item = OsString>) -> bool {
 
 /// `canal` alone.
 pub(crate) fn nothing_to_do() -> Failed {
-    Failed::new("say what to do: run, acquire, release, status, resize or daemon")
+    Failed::new("say what to do: run, acquire, renew, release, status, resize or daemon")
         .hint("`canal help` explains them; a first try: canal run --key x -- echo hello")
 }
 

@@ -10,6 +10,7 @@ mod daemon;
 mod deadlock;
 mod described;
 mod journal;
+mod leases;
 mod limits;
 mod nested;
 mod order;
