@@ -7,6 +7,7 @@
 
 pub mod child;
 pub mod clock;
+pub mod deadline;
 pub mod detach;
 pub mod dir;
 pub mod exec;

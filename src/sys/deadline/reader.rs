@@ -1,0 +1,92 @@
+//! The side of those who run commands.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::mman::ProtFlags;
+use nix::sys::stat::fstat;
+
+use super::State;
+use super::layout::{BYTES, MAGIC, Mapping, VERSION, read_name};
+
+/// The page of an incarnation, to read.
+#[derive(Debug)]
+pub struct Reader {
+    mapping: Mapping,
+    page: OwnedFd,
+    line: OwnedFd,
+}
+
+impl Reader {
+    /// Takes over the two descriptors that came with a grant.
+    ///
+    /// # Errors
+    /// `InvalidData` if it is no such page, or could be cut off under its reader.
+    pub fn open(page: OwnedFd, line: OwnedFd) -> io::Result<Self> {
+        let wrong = |text| io::Error::new(io::ErrorKind::InvalidData, text);
+        let sealed = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW;
+        // Of anything but a memfd the seals cannot be asked (EINVAL).
+        let seals = fcntl(&page, FcntlArg::F_GET_SEALS).map(SealFlag::from_bits_retain);
+        if !seals.is_ok_and(|seals| seals.contains(sealed)) {
+            return Err(wrong("the deadline page is not sealed"));
+        }
+        if usize::try_from(fstat(&page)?.st_size) != Ok(BYTES) {
+            return Err(wrong("the deadline page has another size"));
+        }
+        let mapping = Mapping::new(page.as_fd(), ProtFlags::PROT_READ)?;
+        let layout = mapping.page();
+        if layout.magic.load(Ordering::Relaxed) != MAGIC {
+            return Err(wrong("the deadline page is none"));
+        }
+        if layout.version.load(Ordering::Relaxed) != VERSION {
+            return Err(wrong("the deadline page is of another version"));
+        }
+        Ok(Self { mapping, page, line })
+    }
+
+    /// What it says now.
+    #[must_use]
+    pub fn state(&self) -> State {
+        self.mapping.page().state()
+    }
+
+    /// The incarnation.
+    #[must_use]
+    pub fn host(&self) -> u64 {
+        self.mapping.page().host.load(Ordering::Relaxed)
+    }
+
+    /// What people know the engine by.
+    #[must_use]
+    pub fn engine(&self) -> String {
+        read_name(&self.mapping.page().engine)
+    }
+
+    /// What people know the host by.
+    #[must_use]
+    pub fn label(&self) -> String {
+        read_name(&self.mapping.page().label)
+    }
+
+    /// Whether nobody will write any more: the incarnation is lost, or its daemon has ended.
+    #[must_use]
+    pub fn is_left(&self) -> bool {
+        let mut polled = [PollFd::new(self.line.as_fd(), PollFlags::POLLIN)];
+        poll(&mut polled, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+    }
+
+    /// The line, to poll for its end.
+    #[must_use]
+    pub fn line(&self) -> BorrowedFd<'_> {
+        self.line.as_fd()
+    }
+
+    /// The descriptors, to hand them on: the page, then the line.
+    #[must_use]
+    pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
+        [self.page.as_fd(), self.line.as_fd()]
+    }
+}

@@ -1,0 +1,224 @@
+use std::io::Write as _;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, ftruncate};
+
+use super::*;
+use crate::sys::{clock, fds, rerun};
+
+const SCENE: &str = "sys::deadline::tests::publishes_what_it_is_told";
+
+fn deadline(at: u64) -> Deadline {
+    Deadline { reached_at: at, term_at: at + 100, kill_at: at + 150 }
+}
+
+fn reader(writer: &Writer) -> Reader {
+    let page = writer.page().try_clone_to_owned().unwrap();
+    Reader::open(page, writer.line().try_clone_to_owned().unwrap()).unwrap()
+}
+
+fn write(at: u64) -> Writer {
+    Writer::create(7, "etcd", "alpha", deadline(at)).unwrap()
+}
+
+#[test]
+fn a_reader_sees_what_was_published_last() {
+    let writer = write(1000);
+    let reader = reader(&writer);
+    assert_eq!(reader.state(), State { deadline: deadline(1000), lost: None });
+    writer.publish(deadline(2000));
+    assert_eq!(reader.state().deadline, deadline(2000));
+    assert_eq!(writer.state(), reader.state());
+    assert_eq!(
+        (reader.host(), reader.engine(), reader.label()),
+        (7, "etcd".into(), "alpha".into())
+    );
+    assert!(!reader.is_left());
+}
+
+#[test]
+fn it_is_over_from_the_term_on_or_once_it_is_lost() {
+    let state = State { deadline: deadline(1000), lost: None };
+    assert!(!state.is_over(1099));
+    assert!(state.is_over(1100));
+    assert!(State { lost: Some(Lost { why: Why::Gone, at: 5 }), ..state }.is_over(0));
+}
+
+#[test]
+fn what_is_lost_stays_lost_for_the_first_reason() {
+    let mut writer = write(1000);
+    let reader = reader(&writer);
+    let before = clock::boottime_ms();
+    writer.lost(Why::Rewritten);
+    writer.lost(Why::Gone);
+    writer.publish(deadline(u64::MAX / 2));
+    let lost = reader.state().lost.unwrap();
+    assert_eq!(lost.why, Why::Rewritten);
+    assert!((before..=clock::boottime_ms()).contains(&lost.at));
+    assert!(reader.is_left(), "those who watch are told");
+}
+
+#[test]
+fn each_reason_is_read_as_it_was_written_and_an_unknown_one_is_other() {
+    for why in [Why::Away, Why::Gone, Why::Rewritten, Why::Taken, Why::Other] {
+        assert_eq!(Why::from_number(why as u64), why);
+    }
+    assert_eq!(Why::from_number(200), Why::Other);
+}
+
+#[test]
+fn names_are_cut_between_letters() {
+    let long = "ä".repeat(200);
+    let writer = Writer::create(1, &long, "", Deadline::default()).unwrap();
+    let reader = reader(&writer);
+    assert_eq!(reader.engine(), "ä".repeat(128));
+    assert_eq!(reader.label(), "");
+    let odd = Writer::create(1, &format!("x{long}"), "", Deadline::default()).unwrap();
+    assert_eq!(self::reader(&odd).engine(), format!("x{}", "ä".repeat(127)));
+}
+
+/// Opens the same file anew, for reading and writing if that is allowed.
+fn again(fd: &impl AsFd) -> std::io::Result<std::fs::File> {
+    let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
+    std::fs::OpenOptions::new().read(true).write(true).open(path)
+}
+
+#[test]
+fn whoever_has_the_descriptor_can_neither_write_nor_resize_it() {
+    let writer = write(1000);
+    let page = writer.page();
+    assert_eq!(nix::unistd::write(page, b"x"), Err(Errno::EBADF), "it is open to read only");
+    // Nor through a descriptor that it makes itself.
+    let mut mine = again(&page).unwrap();
+    assert_eq!(mine.write(b"x").unwrap_err().raw_os_error(), Some(libc::EPERM));
+    for length in [0, 1, 8192] {
+        assert_eq!(ftruncate(&mine, length), Err(Errno::EPERM));
+    }
+    let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+    let length = std::num::NonZeroUsize::new(4096).unwrap();
+    // SAFETY: the kernel chooses an address where nothing else is.
+    let mapped = unsafe { mmap(None, length, access, MapFlags::MAP_SHARED, &mine, 0) };
+    assert_eq!(mapped.unwrap_err(), Errno::EPERM);
+    assert_eq!(reader(&writer).state().deadline, deadline(1000));
+}
+
+#[test]
+fn what_is_no_page_is_refused() {
+    let line = || fds::pipe().unwrap().0;
+    let refused = |page: OwnedFd| {
+        let error = Reader::open(page, line()).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::InvalidData, "{error}");
+        error.to_string()
+    };
+    let flags = MFdFlags::MFD_ALLOW_SEALING | MFdFlags::MFD_CLOEXEC;
+    let memory = |length: i64, seals: libc::c_int| {
+        let file = memfd_create("x", flags).unwrap();
+        ftruncate(&file, length).unwrap();
+        // SAFETY: it takes three integers.
+        let sealed = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) };
+        assert_eq!(sealed, 0);
+        file
+    };
+    let both = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+    assert_eq!(refused(line()), "the deadline page is not sealed");
+    assert_eq!(refused(tempfile::tempfile().unwrap().into()), "the deadline page is not sealed");
+    assert_eq!(refused(memory(4096, libc::F_SEAL_GROW)), "the deadline page is not sealed");
+    assert_eq!(refused(memory(4096, libc::F_SEAL_SHRINK)), "the deadline page is not sealed");
+    assert_eq!(refused(memory(64, both)), "the deadline page has another size");
+    assert_eq!(refused(memory(4096, both)), "the deadline page is none");
+    let newer = memfd_create("x", flags).unwrap();
+    let mut bytes = vec![0; 4096];
+    bytes[..8].copy_from_slice(&u64::from_be_bytes(*b"canalTTL").to_ne_bytes());
+    bytes[8..16].copy_from_slice(&2_u64.to_ne_bytes());
+    std::fs::File::from(newer.try_clone().unwrap()).write_all(&bytes).unwrap();
+    // SAFETY: it takes three integers.
+    assert_eq!(unsafe { libc::fcntl(newer.as_raw_fd(), libc::F_ADD_SEALS, both) }, 0);
+    assert_eq!(refused(newer), "the deadline page is of another version");
+}
+
+/// The other end of a writer in a process of its own, which publishes a deadline for every line.
+#[test]
+#[ignore = "a scene of the tests below"]
+fn publishes_what_it_is_told() {
+    if !rerun::plays(SCENE) {
+        return;
+    }
+    let channel = fds::adopt(0).unwrap();
+    let writer = write(0);
+    let sent = fds::send(channel.as_fd(), b"p", &[writer.page(), writer.line()], 0).unwrap();
+    assert_eq!(sent, 1);
+    let mut count = 0;
+    while fds::receive(channel.as_fd(), &mut [0; 1], &mut Vec::new(), 0).unwrap() == 1 {
+        count += 1;
+        writer.publish(deadline(count * 1000));
+        fds::send(channel.as_fd(), b"d", &[], 0).unwrap();
+    }
+}
+
+struct Elsewhere {
+    child: std::process::Child,
+    channel: OwnedFd,
+    reader: Reader,
+}
+
+impl Elsewhere {
+    fn start() -> Self {
+        let (channel, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let mut command = rerun::command(SCENE, "");
+        command.stdin(OwnedFd::from(theirs)).stdout(std::process::Stdio::null());
+        let child = command.spawn().unwrap();
+        drop(command);
+        let mut received = Vec::new();
+        let channel = OwnedFd::from(channel);
+        assert_eq!(fds::receive(channel.as_fd(), &mut [0; 1], &mut received, 0).unwrap(), 1);
+        let line = received.pop().unwrap();
+        let reader = Reader::open(received.pop().unwrap(), line).unwrap();
+        Self { child, channel, reader }
+    }
+
+    fn publish(&self) {
+        fds::send(self.channel.as_fd(), b"x", &[], 0).unwrap();
+    }
+
+    fn wait_done(&self) {
+        assert_eq!(fds::receive(self.channel.as_fd(), &mut [0; 1], &mut Vec::new(), 0).unwrap(), 1);
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id().cast_signed()), signal).unwrap();
+    }
+}
+
+#[test]
+fn a_killed_writer_leaves_what_it_wrote_and_is_noticed() {
+    let mut there = Elsewhere::start();
+    there.publish();
+    there.wait_done();
+    assert!(!there.reader.is_left());
+    there.signal(Signal::SIGKILL);
+    there.child.wait().unwrap();
+    assert!(there.reader.is_left());
+    assert_eq!(there.reader.state(), State { deadline: deadline(1000), lost: None });
+}
+
+#[test]
+fn the_page_of_a_stopped_writer_just_does_not_move() {
+    let mut there = Elsewhere::start();
+    there.signal(Signal::SIGSTOP);
+    let pid = there.child.id();
+    rerun::wait_until("it is stopped", || {
+        crate::sys::process::run_state(pid) == crate::sys::process::RunState::Stopped
+    });
+    there.publish();
+    assert_eq!(there.reader.state().deadline, deadline(0));
+    assert!(!there.reader.is_left());
+    there.signal(Signal::SIGCONT);
+    there.wait_done();
+    assert_eq!(there.reader.state().deadline, deadline(1000));
+    there.signal(Signal::SIGKILL);
+    there.child.wait().unwrap();
+}

@@ -1,0 +1,97 @@
+//! The daemon's side.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+
+use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl, open};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::ProtFlags;
+use nix::sys::stat::Mode;
+use nix::unistd::ftruncate;
+
+use super::layout::{BYTES, MAGIC, Mapping, VERSION, write_name};
+use super::{Deadline, Lost, State, Why};
+use crate::sys::{clock, fds};
+
+/// The page of one incarnation, to write. When it is dropped, those who watch it are told that its
+/// writer is gone, and what it says stays.
+#[derive(Debug)]
+pub struct Writer {
+    mapping: Mapping,
+    /// Can only be read.
+    page: OwnedFd,
+    /// Reaches its end when `line_kept` is closed: by us, or by the kernel when this process ends.
+    line: OwnedFd,
+    line_kept: Option<OwnedFd>,
+}
+
+impl Writer {
+    /// Makes a page (memfd_create, Linux 3.17; F_SEAL_FUTURE_WRITE, Linux 5.1). `host` is the
+    /// incarnation, `engine` and `label` are what people know the engine and this host by.
+    ///
+    /// # Errors
+    /// No descriptors or memory are left.
+    pub fn create(host: u64, engine: &str, label: &str, deadline: Deadline) -> io::Result<Self> {
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let file = memfd_create("canal-deadline", flags)?;
+        ftruncate(&file, i64::try_from(BYTES).unwrap_or(i64::MAX))?;
+        let mapping = Mapping::new(file.as_fd(), ProtFlags::PROT_READ | ProtFlags::PROT_WRITE)?;
+        // What is mapped already can be written on; nobody else can ever write it.
+        let seals = SealFlag::F_SEAL_SHRINK
+            | SealFlag::F_SEAL_GROW
+            | SealFlag::F_SEAL_FUTURE_WRITE
+            | SealFlag::F_SEAL_SEAL;
+        fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
+        let page = mapping.page();
+        write_name(&page.engine, engine);
+        write_name(&page.label, label);
+        page.host.store(host, Ordering::Relaxed);
+        page.publish(deadline);
+        page.version.store(VERSION, Ordering::Relaxed);
+        page.magic.store(MAGIC, Ordering::Relaxed);
+        let (line, line_kept) = fds::pipe()?;
+        Ok(Self { mapping, page: read_only(file)?, line, line_kept: Some(line_kept) })
+    }
+
+    /// Moves the deadline. After [`Self::lost`] that changes nothing for anybody.
+    pub fn publish(&self, deadline: Deadline) {
+        self.mapping.page().publish(deadline);
+    }
+
+    /// Says that the holds of the incarnation are lost, to all who watch it and at once. To be
+    /// called before anything is done about them, so that who is ended by it finds out why.
+    pub fn lost(&mut self, why: Why) {
+        self.mapping.page().lose(Lost { why, at: clock::boottime_ms() });
+        self.line_kept = None;
+    }
+
+    /// What it says.
+    #[must_use]
+    pub fn state(&self) -> State {
+        self.mapping.page().state()
+    }
+
+    /// The page's descriptor, for `page_fd` of a grant.
+    #[must_use]
+    pub fn page(&self) -> BorrowedFd<'_> {
+        self.page.as_fd()
+    }
+
+    /// The line's descriptor, for `line_fd` of a grant.
+    #[must_use]
+    pub fn line(&self) -> BorrowedFd<'_> {
+        self.line.as_fd()
+    }
+}
+
+/// The same file, opened to read: the seals forbid others to write already, and this keeps it so
+/// for a descriptor that they get.
+fn read_only(file: OwnedFd) -> io::Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    match open(path.as_str(), OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()) {
+        Ok(page) => Ok(page),
+        // Without /proc the seals must do.
+        Err(_) => Ok(file),
+    }
+}
