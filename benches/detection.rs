@@ -60,6 +60,7 @@ impl World {
             provisional: false,
             children: false,
             ttl_ms: None,
+            on_lost: Default::default(),
         })))
     }
 

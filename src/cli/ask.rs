@@ -11,7 +11,7 @@ use super::wait::WaitArgs;
 use super::waiting::Waiting;
 use super::who;
 use crate::client::{self, Acquired, Client, ClientError};
-use crate::protocol::{Acquire, ErrorName, Failure, Grant, Mode};
+use crate::protocol::{Acquire, ErrorName, Failure, Grant, Mode, OnLost};
 use crate::sys::pidfd::Pidfd;
 
 /// Of a command line so much is told to the daemon, in columns.
@@ -36,6 +36,8 @@ pub(crate) fn request(
         session: enclosing.session,
         frame: enclosing.frame,
         lease: None,
+        wrapper: None,
+        on_lost: OnLost::Kill,
     })
 }
 

@@ -50,7 +50,7 @@ pub(crate) fn not_believed(request: &Acquire, grant: &Grant) -> Option<String> {
 mod tests {
     use super::*;
     use crate::client::tag;
-    use crate::protocol::OwnerShown;
+    use crate::protocol::{OnLost, OwnerShown};
 
     #[test]
     fn a_session_that_is_not_the_one_named_is_told() {
@@ -65,6 +65,8 @@ mod tests {
             session: Some("s3".to_owned()),
             lease: None,
             frame: Some("f4".to_owned()),
+            wrapper: None,
+            on_lost: OnLost::Kill,
         };
         let mut grant = Grant {
             keys: Vec::new(),
@@ -75,6 +77,8 @@ mod tests {
             children_fd: None,
             lease: None,
             handle: None,
+            page_fd: None,
+            line_fd: None,
         };
         assert_eq!(not_believed(&request, &grant), None);
         grant.session = "s5".to_owned();

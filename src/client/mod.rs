@@ -8,7 +8,7 @@
 //! ```
 //! use canal::client::{Client, Start, tag};
 //! use canal::protocol::place::Place;
-//! use canal::protocol::{Acquire, Release, StatusQuery, Stop, WireItem};
+//! use canal::protocol::{Acquire, OnLost, Release, StatusQuery, Stop, WireItem};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let dir = tempfile::tempdir()?;
@@ -44,6 +44,8 @@
 //!     session: None,
 //!     frame: None,
 //!     lease: None,
+//!     wrapper: None,
+//!     on_lost: OnLost::Kill,
 //! };
 //! let acquired = client.acquire(&request, None, &mut |progress| {
 //!     if let Some(progress) = progress {

@@ -165,6 +165,29 @@ pub struct Request {
     /// daemon of its host measures them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_ms: Option<u64>,
+    /// What becomes of the command if its host loses the hold while it runs (only over an engine).
+    #[serde(default, skip_serializing_if = "OnLost::is_default")]
+    pub on_lost: OnLost,
+}
+
+/// What becomes of a command whose hold is lost while it runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnLost {
+    /// It is asked to end (TERM), and killed with all that it started before anybody else can be
+    /// granted what it held.
+    #[default]
+    Kill,
+    /// It is asked to end (TERM), and no more.
+    Term,
+    /// It goes on; somebody is told.
+    Warn,
+}
+
+impl OnLost {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// How a holder or waiter is shown to people.
@@ -296,4 +319,23 @@ pub enum Release {
         #[serde(default)]
         forced: bool,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_becomes_of_a_command_is_kill_unless_it_is_said() {
+        // As a journal has it that was written before this was asked.
+        let old = r#"{"tag":"0000000000000000000000000000000a","owner":{"process":{"pid":1,"started":2}},
+            "uid":0,"command":"x","items":[],"wait":"no"}"#;
+        let mut request: Request = serde_json::from_str(old).unwrap();
+        assert_eq!(request.on_lost, OnLost::Kill);
+        assert!(!serde_json::to_string(&request).unwrap().contains("on_lost"));
+        request.on_lost = OnLost::Warn;
+        let text = serde_json::to_string(&request).unwrap();
+        assert!(text.ends_with(r#""on_lost":"warn"}"#), "{text}");
+        assert_eq!(serde_json::from_str::<Request>(&text).unwrap(), request);
+    }
 }

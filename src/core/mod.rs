@@ -33,8 +33,8 @@ mod view;
 mod wait;
 
 pub use entry::{
-    Ask, Change, Command, ENTRY_VERSION, Entry, Item, Mode, Owner, ProcessId, Release, Request,
-    Wait, Withdrawal,
+    Ask, Change, Command, ENTRY_VERSION, Entry, Item, Mode, OnLost, Owner, ProcessId, Release,
+    Request, Wait, Withdrawal,
 };
 pub use hosts::HostState;
 pub use id::{FrameId, HostId, LeaseId, RequestId, Revision, Tag, Token, UnixMillis};

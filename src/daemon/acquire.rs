@@ -63,6 +63,7 @@ impl Server {
             return Ok(());
         }
         let items = ask::items(&acquire.items)?;
+        self.check_wrapper(acquire.wrapper)?;
         let provisional = acquire.owner_fd.is_some() || acquire.lease.is_some();
         let owner = match acquire.lease {
             Some(lease) => self.lease_owner(id, &acquire, lease)?,
@@ -94,6 +95,7 @@ impl Server {
             provisional,
             children: acquire.with_children,
             ttl_ms: acquire.lease.map(|lease| lease.ttl_ms),
+            on_lost: acquire.on_lost,
         };
         self.ledger.admit(&request).map_err(|error| disk_full(&error))?;
         let pidfd = owner.pidfd;

@@ -8,8 +8,8 @@ use serde_json::Value;
 use crate::protocol::frame::{self, FrameError};
 use crate::protocol::service::{DescriptionQuery, SERVICE, ServiceError};
 use crate::protocol::{
-    self, Acquire, Confirm, Failure, GraphQuery, INTERFACE, Release, Renew, Resize, StatusQuery,
-    Stop, WhyQuery,
+    self, Acquire, Confirm, Failure, GraphQuery, INTERFACE, PageQuery, Release, Renew, Resize,
+    StatusQuery, Stop, WhyQuery,
 };
 
 /// A call, read and understood as far as its form goes.
@@ -33,6 +33,7 @@ pub(super) enum Asked {
     Description(DescriptionQuery),
     Graph(GraphQuery),
     Info,
+    Page(PageQuery),
     Release(Release),
     Renew(Renew),
     Resize(Resize),
@@ -84,6 +85,7 @@ fn understand(method: &str, parameters: Value) -> Result<Asked, ServiceError> {
         (INTERFACE, "Acquire") => typed(parameters).map(|it| Asked::Acquire(Box::new(it))),
         (INTERFACE, "Confirm") => typed(parameters).map(Asked::Confirm),
         (INTERFACE, "Graph") => typed(parameters).map(Asked::Graph),
+        (INTERFACE, "Page") => typed(parameters).map(Asked::Page),
         (INTERFACE, "Release") => typed(parameters).map(Asked::Release),
         (INTERFACE, "Renew") => typed(parameters).map(Asked::Renew),
         (INTERFACE, "Resize") => typed(parameters).map(Asked::Resize),

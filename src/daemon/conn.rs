@@ -212,11 +212,13 @@ impl Connection {
         self.put(&Reply { parameters, continues, error: None });
     }
 
-    /// Queues a reply that a descriptor comes with.
-    pub(super) fn reply_with<T: Serialize>(&mut self, parameters: &T, fd: OwnedFd) {
+    /// Queues a reply that descriptors come with.
+    pub(super) fn reply_with<T: Serialize>(&mut self, parameters: &T, fds: Vec<OwnedFd>) {
         let at = self.output.bytes.len();
         self.reply(parameters, false);
-        self.output.fds.push((at, fd));
+        if !fds.is_empty() {
+            self.output.fds.push((at, fds));
+        }
     }
 
     /// Queues an error.

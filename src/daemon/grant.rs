@@ -170,12 +170,12 @@ impl Server {
             return self.take_back(id, request, &Failure::new(ErrorName::DiskFull, message));
         }
         let Some(hold) = self.ledger.table.hold_of(request) else { return };
-        let mut write_end = None;
+        let mut fds = Vec::new();
         if hold.asked.children {
             match self.children.make(token, tag) {
                 Ok(fd) => {
                     grant.children_fd = Some(0);
-                    write_end = Some(fd);
+                    fds.push(fd);
                 }
                 Err(error) => {
                     let message = format!("the FIFO for `--with-children` cannot be made: {error}");
@@ -184,6 +184,15 @@ impl Server {
                 }
             }
         }
+        // The owner of a provisional one is another process, which nobody runs.
+        if !provisional && let Err(error) = self.add_page(&mut grant, &mut fds) {
+            let message = format!("the deadline page cannot be handed over: {error}");
+            return self.take_back(
+                id,
+                request,
+                &Failure::new(ErrorName::TooManyConnections, message),
+            );
+        }
         let Some(conn) = self.conns.get(id) else { return };
         if provisional {
             self.unclaimed.remove(&request);
@@ -191,10 +200,7 @@ impl Server {
         } else {
             conn.untold = Some(request);
         }
-        match write_end {
-            Some(fd) => conn.reply_with(&grant, fd),
-            None => conn.reply(&grant, false),
-        }
+        conn.reply_with(&grant, fds);
         debug_assert_ne!(conn.doing, Doing::Waits(request));
     }
 }

@@ -12,6 +12,7 @@ mod config;
 mod conflict;
 mod conn;
 mod conns;
+mod deadline;
 mod deadlock;
 mod due;
 mod enclosing;

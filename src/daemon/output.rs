@@ -13,7 +13,7 @@ pub(super) struct Output {
     pub(super) bytes: Vec<u8>,
     sent: usize,
     /// Descriptors and the position of the byte that each goes with, ascending.
-    pub(super) fds: Vec<(usize, OwnedFd)>,
+    pub(super) fds: Vec<(usize, Vec<OwnedFd>)>,
     /// What was to be written was dropped: the peer must get nothing more.
     pub(super) stuck: bool,
 }
@@ -38,11 +38,11 @@ impl Output {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
         while self.unsent() > 0 {
-            let here =
-                self.fds.first().filter(|(at, _)| *at == self.sent).map(|(_, fd)| fd.as_fd());
+            let here = self.fds.first().filter(|(at, _)| *at == self.sent);
             let skip = usize::from(here.is_some());
+            let here: Vec<_> = here.iter().flat_map(|(_, fds)| fds).map(AsFd::as_fd).collect();
             let end = self.fds.get(skip).map_or(self.bytes.len(), |(at, _)| *at);
-            match fds::send(socket, &self.bytes[self.sent..end], here.as_slice(), MSG_DONTWAIT) {
+            match fds::send(socket, &self.bytes[self.sent..end], &here, MSG_DONTWAIT) {
                 Ok(n) => {
                     self.sent += n;
                     if skip == 1 && n > 0 {

@@ -44,6 +44,7 @@ impl Server {
         match asked {
             Asked::Acquire(acquire) => self.acquire(id, *acquire, more, fds),
             Asked::Confirm(confirm) => self.confirm(id, peer, &confirm),
+            Asked::Page(query) => self.page(id, &query),
             Asked::Release(release) => self.release(id, peer, &release, fds),
             Asked::Renew(renew) => self.renew(id, peer, &renew),
             Asked::Resize(resize) => self.resize(id, &resize),

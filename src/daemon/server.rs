@@ -28,12 +28,15 @@ use crate::core::{
     Change, FrameId, Granted, Outcome, Refusal, Release, RequestId, Token, Withdrawal,
 };
 use crate::protocol::{DaemonShown, ErrorName, Failure};
+use crate::sys::deadline::Writer;
 
 /// The daemon at work.
 #[derive(Debug)]
 pub(super) struct Server {
     pub(super) about: DaemonShown,
     pub(super) home: Home,
+    /// Until when holds are sure; only over an engine.
+    pub(super) deadline: Option<Writer>,
     pub(super) limits: Limits,
     pub(super) permissions: Permissions,
     pub(super) ledger: Ledger,

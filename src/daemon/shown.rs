@@ -60,6 +60,8 @@ impl Shown<'_> {
             children_fd: None,
             lease: self.lease(hold),
             handle: None,
+            page_fd: None,
+            line_fd: None,
         }
     }
 

@@ -135,6 +135,7 @@ fn server(
     let mut server = Server {
         about,
         home,
+        deadline: None,
         limits,
         permissions,
         waiting: Waiting::of_table(&ledger.table),

@@ -237,6 +237,7 @@ mod tests {
             provisional: false,
             children: false,
             ttl_ms: None,
+            on_lost: Default::default(),
         }
     }
 

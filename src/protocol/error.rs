@@ -40,6 +40,9 @@ pub enum ErrorName {
     Stopping,
     /// A feature of a later version.
     Unsupported,
+    /// The asker would become the command, and over an engine somebody must stay beside it: ask
+    /// again from a process whose parent does.
+    StayNeeded,
 }
 
 /// An error reply: a name, and what to tell the user.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Handle, Kind, LeaseAsked, LeaseShown, Mode, Tag};
+use super::{Handle, Kind, LeaseAsked, LeaseShown, Mode, OnLost, Tag, Wrapper, is_kill};
 
 /// A call, as varlink frames it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -74,6 +74,13 @@ pub struct Acquire {
     /// frame, and the grant is provisional until [`Confirm`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<LeaseAsked>,
+    /// What stands by the command while it runs, if the asker runs one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wrapper: Option<Wrapper>,
+    /// What becomes of the command if the lock is lost while it runs. Only a daemon that works over
+    /// an engine can lose one.
+    #[serde(default, skip_serializing_if = "is_kill")]
+    pub on_lost: OnLost,
 }
 
 fn is_zero(n: &i32) -> bool {
@@ -120,6 +127,14 @@ pub struct Grant {
     /// command is to inherit (only `with_children`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub children_fd: Option<u32>,
+    /// The index, as above, of the deadline page (only over an engine, and only to
+    /// the owner itself).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub page_fd: Option<u32>,
+    /// The index, as above, of the line that reaches its end when nobody writes the page any more;
+    /// it comes with the page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line_fd: Option<u32>,
     /// Of a lease: how long it lives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<LeaseShown>,

@@ -11,14 +11,17 @@ mod handle;
 mod lease;
 pub mod limits;
 mod message;
+mod page;
 pub mod place;
 pub mod service;
 
-pub use crate::core::{Kind, Mode, Tag};
+pub use crate::core::{Kind, Mode, OnLost, Tag};
 pub use error::{ErrorName, Failure};
 pub use handle::Handle;
 pub use lease::{LeaseAsked, LeaseShown, Lost, Renew, Renewed};
 pub use message::*;
+use page::is_kill;
+pub use page::{PageFound, PageQuery, Wrapper};
 
 /// The interface description, as `org.varlink.service.GetInterfaceDescription` gives it.
 pub const INTERFACE_DESCRIPTION: &str = include_str!("io.canal.Lock.varlink");

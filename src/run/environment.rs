@@ -57,6 +57,8 @@ mod tests {
             children_fd: None,
             lease: None,
             handle: None,
+            page_fd: None,
+            line_fd: None,
         }
     }
 

@@ -32,6 +32,7 @@ fn request(process: ProcessId, key: &str) -> Change {
         provisional: false,
         children: false,
         ttl_ms: None,
+        on_lost: Default::default(),
     }))
 }
 

@@ -6,7 +6,9 @@ use serde_json::json;
 
 use super::{Client, ClientError, Start, tag};
 use crate::protocol::place::Rule;
-use crate::protocol::{Acquire, Confirm, ErrorName, Release, Resize, StatusQuery, Stop, WireItem};
+use crate::protocol::{
+    Acquire, Confirm, ErrorName, OnLost, Release, Resize, StatusQuery, Stop, WireItem,
+};
 
 mod acquire;
 mod connect;
@@ -341,5 +343,7 @@ fn request(wait_ms: Option<u64>) -> Acquire {
         session: None,
         frame: None,
         lease: None,
+        wrapper: None,
+        on_lost: OnLost::Kill,
     }
 }

@@ -123,6 +123,7 @@ impl Wish {
             provisional: self.provisional,
             children: self.children,
             ttl_ms: self.ttl_ms,
+            on_lost: Default::default(),
         }))
     }
 }

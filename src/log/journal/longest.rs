@@ -2,8 +2,8 @@
 
 use crate::core::{
     Ask, Command, FrameId, FrameState, Granted, GrantedItem, HeldItem, HoldState, HostId, Item,
-    Key, LeaseState, Mode, Outcome, Owner, ProcessId, Refusal, Request, RequestId, Slots, Tag,
-    Token, UnixMillis, View, Wait, WaiterState, WaiterStatus,
+    Key, LeaseState, Mode, OnLost, Outcome, Owner, ProcessId, Refusal, Request, RequestId, Slots,
+    Tag, Token, UnixMillis, View, Wait, WaiterState, WaiterStatus,
 };
 
 pub(super) const ID: RequestId = RequestId(u64::MAX);
@@ -36,6 +36,7 @@ pub(super) fn request(items: Vec<Item>) -> Request {
         provisional: false,
         children: false,
         ttl_ms: Some(u64::MAX),
+        on_lost: OnLost::Term,
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 use std::{fmt, io};
 
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use nix::sys::stat::stat;
 
 use super::{Deadline, Lost, State, Why};
 
@@ -34,7 +35,8 @@ pub(super) struct Layout {
     kill_at: AtomicU64,
     /// 0, or the time in the upper 56 bits and the reason in the lower 8.
     lost: AtomicU64,
-    reserved: AtomicU64,
+    /// The inode of the writer's time namespace, on which CLOCK_BOOTTIME depends.
+    pub(super) time_namespace: AtomicU64,
     pub(super) engine: [AtomicU8; NAME_BYTES],
     pub(super) label: [AtomicU8; NAME_BYTES],
 }
@@ -68,6 +70,11 @@ impl Layout {
         let word = lost.at << 8 | u64::from(lost.why as u8);
         let _ = self.lost.compare_exchange(0, word, Ordering::Relaxed, Ordering::Relaxed);
     }
+}
+
+/// The inode of this process's time namespace; 0 where the kernel has none (before Linux 5.6).
+pub(super) fn time_namespace() -> u64 {
+    stat("/proc/self/ns/time").map_or(0, |stat| stat.st_ino)
 }
 
 pub(super) fn write_name(to: &[AtomicU8; NAME_BYTES], name: &str) {

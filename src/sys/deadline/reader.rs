@@ -10,7 +10,7 @@ use nix::sys::mman::ProtFlags;
 use nix::sys::stat::fstat;
 
 use super::State;
-use super::layout::{BYTES, MAGIC, Mapping, VERSION, read_name};
+use super::layout::{BYTES, MAGIC, Mapping, VERSION, read_name, time_namespace};
 
 /// The page of an incarnation, to read.
 #[derive(Debug)]
@@ -24,7 +24,8 @@ impl Reader {
     /// Takes over the two descriptors that came with a grant.
     ///
     /// # Errors
-    /// `InvalidData` if it is no such page, or could be cut off under its reader.
+    /// `InvalidData` if it is no such page, could be cut off under its reader, or is of another
+    /// time namespace.
     pub fn open(page: OwnedFd, line: OwnedFd) -> io::Result<Self> {
         let wrong = |text| io::Error::new(io::ErrorKind::InvalidData, text);
         let sealed = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW;
@@ -43,6 +44,11 @@ impl Reader {
         }
         if layout.version.load(Ordering::Relaxed) != VERSION {
             return Err(wrong("the deadline page is of another version"));
+        }
+        if layout.time_namespace.load(Ordering::Relaxed) != time_namespace() {
+            return Err(wrong(
+                "the daemon is in another time namespace: its deadlines mean nothing here",
+            ));
         }
         Ok(Self { mapping, page, line })
     }

@@ -10,7 +10,7 @@ use nix::sys::mman::ProtFlags;
 use nix::sys::stat::Mode;
 use nix::unistd::ftruncate;
 
-use super::layout::{BYTES, MAGIC, Mapping, VERSION, write_name};
+use super::layout::{BYTES, MAGIC, Mapping, VERSION, time_namespace, write_name};
 use super::{Deadline, Lost, State, Why};
 use crate::sys::{clock, fds};
 
@@ -47,6 +47,7 @@ impl Writer {
         write_name(&page.engine, engine);
         write_name(&page.label, label);
         page.host.store(host, Ordering::Relaxed);
+        page.time_namespace.store(time_namespace(), Ordering::Relaxed);
         page.publish(deadline);
         page.version.store(VERSION, Ordering::Relaxed);
         page.magic.store(MAGIC, Ordering::Relaxed);

@@ -79,6 +79,7 @@ fn asked(revision: u64) -> Request {
         provisional: false,
         children: false,
         ttl_ms: None,
+        on_lost: Default::default(),
     }
 }
 

@@ -1,0 +1,40 @@
+//! Wrappers of commands, and the deadline page that they are given.
+
+use serde::{Deserialize, Serialize};
+
+use super::{OnLost, Tag};
+
+/// What stands by a command while it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Wrapper {
+    /// Nothing: the asker becomes the command. Where that is not enough, because the daemon works
+    /// over an engine, the answer is [`StayNeeded`](super::ErrorName::StayNeeded), and nothing was
+    /// asked for.
+    Becomes,
+    /// A parent of the asker, which ends the command in time if the lock is lost. Over an engine the
+    /// grant comes with the descriptors of a deadline page.
+    Stays,
+}
+
+/// `Page`: asks for the deadline page of a request that is held. A wrapper whose page is not
+/// written any more asks the next daemon of its host, which may have taken the hold over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PageQuery {
+    /// The request's tag.
+    pub tag: Tag,
+}
+
+/// The reply to [`PageQuery`]: indices among the descriptors sent with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PageFound {
+    /// Of the deadline page.
+    pub page_fd: u32,
+    /// Of its line.
+    pub line_fd: u32,
+}
+
+/// The default, which is not said.
+pub(super) fn is_kill(on_lost: &OnLost) -> bool {
+    *on_lost == OnLost::Kill
+}
