@@ -7,6 +7,8 @@
 //! Invariant: two hosts that are given batches are given the same ones in the same order, without
 //! a gap from where they began.
 
+pub mod etcd;
+
 use std::fmt;
 use std::task::{Context, Poll};
 

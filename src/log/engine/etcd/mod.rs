@@ -1,0 +1,83 @@
+//! An etcd, 3.4 or later, as the engine.
+//!
+//! It is spoken to over gRPC by a thread of its own, so that calling never waits; `layout` says
+//! what lies where. Every change is one transaction that compares what must be so, and every read
+//! is linearizable. What [`engine`](super) says of calls and answers is kept by `worker`.
+//!
+//! Invariant: the position of a batch is the revision of the transaction that appended it.
+
+mod address;
+mod append;
+mod client;
+mod layout;
+mod messages;
+mod place;
+mod read;
+mod register;
+mod renew;
+mod shared;
+mod store;
+mod trouble;
+mod txn;
+mod watch;
+mod worker;
+
+pub use address::{Address, AddressError};
+pub use append::BODY_MAX;
+
+use std::fmt;
+use std::io;
+use std::task::{Context, Poll};
+use std::thread;
+
+use tokio::sync::mpsc;
+
+use super::{Answer, Call, Engine};
+
+/// An etcd.
+///
+/// Dropping it ends its thread and connection; nothing is taken back.
+pub struct Etcd {
+    address: Address,
+    calls: mpsc::UnboundedSender<Call>,
+    answers: mpsc::UnboundedReceiver<Answer>,
+}
+
+impl Etcd {
+    /// Begins to connect; that it cannot is told by [`Answer::Away`] or [`Answer::Unable`].
+    ///
+    /// # Errors
+    ///
+    /// The system has no thread or no descriptors left.
+    pub fn open(address: Address) -> io::Result<Self> {
+        let (calls, called) = mpsc::unbounded_channel();
+        let (answer, answers) = mpsc::unbounded_channel();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let there = address.clone();
+        thread::Builder::new()
+            .name("canal-etcd".into())
+            .spawn(move || runtime.block_on(worker::work(there, called, answer)))?;
+        Ok(Self { address, calls, answers })
+    }
+}
+
+impl fmt::Debug for Etcd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Etcd({})", self.address)
+    }
+}
+
+impl Engine for Etcd {
+    fn call(&mut self, call: Call) {
+        // After `Unable` nobody takes it, as was said.
+        let _ = self.calls.send(call);
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Answer> {
+        match self.answers.poll_recv(context) {
+            Poll::Ready(Some(answer)) => Poll::Ready(answer),
+            // After `Unable` nothing comes any more.
+            Poll::Ready(None) | Poll::Pending => Poll::Pending,
+        }
+    }
+}

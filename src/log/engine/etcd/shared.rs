@@ -1,0 +1,114 @@
+//! What the tasks that carry out the calls have in common.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+
+use super::client::Client;
+use super::layout::{Keys, State, decode};
+use super::trouble::{ROOM, Trouble};
+use super::txn::{one, reads};
+use crate::core::HostId;
+use crate::log::engine::Answer;
+
+/// How long a call waits before it is tried again on an etcd that takes nothing in.
+const FULL_PAUSE: Duration = Duration::from_secs(1);
+
+/// What does not end with a connection.
+#[derive(Clone, Debug)]
+pub(super) struct Lasting {
+    pub(super) keys: Keys,
+    answers: mpsc::UnboundedSender<Answer>,
+    own: Arc<Mutex<BTreeMap<HostId, Own>>>,
+    /// The position of the last batch, as far as it is known.
+    head: Arc<watch::Sender<u64>>,
+}
+
+impl Lasting {
+    pub(super) fn new(keys: Keys, answers: mpsc::UnboundedSender<Answer>) -> Self {
+        Self { keys, answers, own: Arc::default(), head: Arc::new(watch::Sender::new(0)) }
+    }
+
+    /// That nobody listens any more is noticed elsewhere.
+    pub(super) fn say(&self, answer: Answer) {
+        let _ = self.answers.send(answer);
+    }
+}
+
+/// An incarnation in whose name calls are made.
+#[derive(Clone, Debug)]
+pub(super) struct Own {
+    /// The value of its `names` key: with it the nonce, so that an incarnation of the same number
+    /// in another history is not taken for this one.
+    pub(super) name: Vec<u8>,
+    /// The lease of its `hosts` key; 0: it has none any more.
+    pub(super) lease: i64,
+    /// What etcd granted.
+    pub(super) ttl_ms: u64,
+}
+
+/// What all tasks of one connection have.
+#[derive(Clone, Debug)]
+pub(super) struct Shared {
+    pub(super) client: Client,
+    pub(super) lasting: Lasting,
+}
+
+impl Shared {
+    pub(super) fn keys(&self) -> &Keys {
+        &self.lasting.keys
+    }
+
+    pub(super) fn say(&self, answer: Answer) {
+        self.lasting.say(answer);
+    }
+
+    pub(super) fn remember(&self, host: HostId, own: Own) {
+        self.lasting.own.lock().unwrap_or_else(PoisonError::into_inner).insert(host, own);
+    }
+
+    /// An incarnation in whose name something is called; `None` if there is none, that is, it has
+    /// ended.
+    pub(super) async fn own(&self, host: HostId) -> Result<Option<Own>, Trouble> {
+        let known =
+            self.lasting.own.lock().unwrap_or_else(PoisonError::into_inner).get(&host).cloned();
+        if known.is_some() {
+            return Ok(known);
+        }
+        let keys = self.keys();
+        let ranges = [one(keys.name(host)), one(keys.state(host)), one(keys.host(host))];
+        let [name, state, lease] = self.client.txn(reads(ranges)).await?.found();
+        let (Some(name), Some(state)) = (name.first(), state.first()) else {
+            return Ok(None);
+        };
+        let State { ttl_ms, .. } = decode(state)?;
+        let lease = lease.first().map_or(0, |kv| kv.lease);
+        let own = Own { name: name.value.clone(), lease, ttl_ms };
+        self.remember(host, own.clone());
+        Ok(Some(own))
+    }
+
+    /// Lets readers know how far the log goes.
+    pub(super) fn reaches(&self, head: u64) {
+        self.lasting.head.send_if_modified(|known| {
+            let further = head > *known;
+            *known = (*known).max(head);
+            further
+        });
+    }
+
+    /// Ends when the log is known to go further than a position.
+    pub(super) async fn beyond(&self, position: u64) {
+        let mut head = self.lasting.head.subscribe();
+        // The sender is in `self`.
+        let _ = head.wait_for(|head| *head > position).await;
+    }
+
+    /// Waits until a full etcd may take something in.
+    pub(super) async fn wait_for_room(&self) {
+        tracing::error!("etcd is full and takes nothing in; {ROOM}");
+        tokio::time::sleep(FULL_PAUSE).await;
+    }
+}

@@ -1,0 +1,133 @@
+//! Storing a snapshot: its pieces beside the old one's, then one transaction that moves the
+//! pointer, then what is covered goes.
+//!
+//! Invariant: at every revision the pointer names a snapshot whose pieces are all there.
+
+use super::layout::{Pointer, decode, encode, hash, position, revision};
+use super::messages::{KeyValue, Operation, Range, Txn};
+use super::register::random;
+use super::shared::Shared;
+use super::trouble::Trouble;
+use super::txn::{all, delete, delete_all, one, put, reads, revision_is};
+use crate::log::engine::{Answer, Position, Stored};
+
+/// The size of a piece, in bytes.
+const PIECE: usize = 1 << 20;
+
+/// How many keys are deleted in one transaction; etcd's own limit is 128 (`--max-txn-ops`).
+const DELETES: usize = 100;
+
+/// How many keys are listed at once.
+const PAGE: i64 = 1000;
+
+/// How often another host's snapshot may come first.
+const TRIES: usize = 10;
+
+pub(super) async fn store(shared: Shared, stored: Stored) -> Result<(), Trouble> {
+    let position = loop {
+        match store_once(&shared, &stored).await {
+            Err(Trouble::Full) => shared.wait_for_room().await,
+            done => break done?,
+        }
+    };
+    shared.say(Answer::Stored { position });
+    Ok(())
+}
+
+async fn store_once(shared: &Shared, stored: &Stored) -> Result<Position, Trouble> {
+    let (there, mut seen) = pointer(shared).await?;
+    if let Some(there) = there.filter(|there| there.position >= stored.position) {
+        return Ok(there.position);
+    }
+    let made = put_pieces(shared, stored).await?;
+    for _ in 0..TRIES {
+        if move_pointer(shared, &made, seen).await? {
+            tidy(shared, &made).await?;
+            return Ok(made.position);
+        }
+        let (there, at) = pointer(shared).await?;
+        seen = at;
+        if let Some(there) = there.filter(|there| there.position >= stored.position) {
+            let pieces = delete_all(shared.keys().pieces(&made.name));
+            change(shared, vec![pieces]).await?;
+            return Ok(there.position);
+        }
+    }
+    Err(Trouble::Away("too many daemons store snapshots at once".into()))
+}
+
+/// The pointer and the revision of its key.
+async fn pointer(shared: &Shared) -> Result<(Option<Pointer>, i64), Trouble> {
+    let [found] = shared.client.txn(reads([one(shared.keys().pointer())])).await?.found();
+    match found.first() {
+        Some(kv) => Ok((Some(decode(kv)?), kv.mod_revision)),
+        None => Ok((None, 0)),
+    }
+}
+
+/// Under a name of its own: two hosts may store snapshots of one position, and not the same bytes.
+async fn put_pieces(shared: &Shared, stored: &Stored) -> Result<Pointer, Trouble> {
+    let name = format!("{}-{:08x}", stored.position.0, random()? >> 96);
+    let mut pieces = 0;
+    for piece in stored.body.chunks(PIECE) {
+        let key = shared.keys().piece(&name, pieces);
+        change(shared, vec![put(key, piece.to_vec())]).await?;
+        pieces += 1;
+    }
+    let body = hash(&stored.body).to_string();
+    Ok(Pointer { position: stored.position, name, pieces, body })
+}
+
+async fn move_pointer(shared: &Shared, to: &Pointer, seen: i64) -> Result<bool, Trouble> {
+    let key = shared.keys().pointer();
+    let compare = vec![revision_is(key.clone(), seen)];
+    let success = vec![put(key, encode(to)?)];
+    Ok(shared.client.txn(Txn { compare, success, failure: Vec::new() }).await?.succeeded)
+}
+
+/// Deletes the batches before the snapshot's last one, which stays so that readers who stand there
+/// find it, and the pieces of older snapshots, finished or not.
+async fn tidy(shared: &Shared, now: &Pointer) -> Result<(), Trouble> {
+    let keys = shared.keys();
+    let covered = Range { max_mod_revision: revision(now.position) - 1, ..all(keys.log()) };
+    delete_found(shared, covered, |kv| position(kv.mod_revision) < now.position).await?;
+    let prefix = keys.snapshots();
+    delete_found(shared, all(prefix.clone()), |kv| {
+        piece_of(&prefix, &kv.key).is_some_and(|at| at < now.position)
+    })
+    .await
+}
+
+/// The position that a piece's snapshot stands for; `None` for the pointer.
+fn piece_of(prefix: &[u8], key: &[u8]) -> Option<Position> {
+    let rest = std::str::from_utf8(key.strip_prefix(prefix)?).ok()?;
+    let (name, _) = rest.split_once('/')?;
+    let (position, _) = name.split_once('-')?;
+    position.parse().ok().map(Position)
+}
+
+/// Deletes those of a range of keys that one asks for. None of these is ever put again.
+async fn delete_found(
+    shared: &Shared,
+    range: Range,
+    wanted: impl Fn(&KeyValue) -> bool,
+) -> Result<(), Trouble> {
+    let mut range = Range { keys_only: true, limit: PAGE, ..range };
+    loop {
+        let [found] = shared.client.txn(reads([range.clone()])).await?.found();
+        let keys: Vec<_> =
+            found.kvs.iter().filter(|kv| wanted(kv)).map(|kv| delete(kv.key.clone())).collect();
+        for some in keys.chunks(DELETES) {
+            change(shared, some.to_vec()).await?;
+        }
+        let Some(last) = found.kvs.last().filter(|_| found.more) else {
+            return Ok(());
+        };
+        range.key.clone_from(&last.key);
+        range.key.push(0);
+    }
+}
+
+async fn change(shared: &Shared, success: Vec<Operation>) -> Result<(), Trouble> {
+    shared.client.txn(Txn { success, ..Txn::default() }).await.map(drop)
+}

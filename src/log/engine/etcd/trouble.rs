@@ -1,0 +1,116 @@
+//! What can go wrong with etcd, and what it means for whoever asked.
+
+use std::error::Error;
+
+use tonic::{Code, Status};
+
+/// Why a call was not carried out, or is not known to have been.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Trouble {
+    /// Connect again; perhaps to another member.
+    Away(String),
+    /// Trying again does not help.
+    Unable { why: String, hint: Option<String> },
+    /// The revision that was asked for has been compacted, or is not there yet.
+    OtherRevision,
+    /// The token has expired, or the users were changed: log in again.
+    Token,
+    /// The lease has ended.
+    NoLease,
+    /// etcd takes nothing in until somebody makes room.
+    Full,
+}
+
+impl Trouble {
+    pub(super) fn unable(why: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::Unable { why: why.into(), hint: Some(hint.into()) }
+    }
+
+    pub(super) fn forbidden() -> Self {
+        Self::unable(
+            "etcd does not permit its user to read and write below the prefix",
+            "etcdctl role grant-permission ROLE --prefix=true readwrite PREFIX/",
+        )
+    }
+}
+
+/// How to make room.
+pub(super) const ROOM: &str = "make room with `etcdctl compact` and `etcdctl defrag`, then `etcdctl alarm disarm`; \
+     see --auto-compaction-retention and --quota-backend-bytes of etcd";
+
+/// What etcd says when its quota is used up.
+const NO_SPACE: &str = "database space exceeded";
+
+/// The words are those of `api/v3rpc/rpctypes/error.go` of etcd.
+impl From<Status> for Trouble {
+    fn from(status: Status) -> Self {
+        let said = status.message().trim_start_matches("etcdserver: ").to_owned();
+        let has = |words: &str| said.contains(words);
+        match status.code() {
+            Code::OutOfRange if has("required revision") => Self::OtherRevision,
+            Code::Unauthenticated => Self::Token,
+            Code::InvalidArgument if has("revision of auth store is old") => Self::Token,
+            Code::ResourceExhausted if has(NO_SPACE) => Self::Full,
+            Code::InvalidArgument if has("user name is empty") => Self::unable(
+                "etcd asks for a user and a password",
+                "name them in the address: etcd://user:password@host",
+            ),
+            Code::InvalidArgument if has("authentication failed") => Self::unable(
+                "etcd does not accept the user or the password",
+                "in an address, special characters are written as %xx",
+            ),
+            Code::PermissionDenied => Self::forbidden(),
+            Code::NotFound if has("lease not found") => Self::NoLease,
+            Code::Unimplemented => Self::unable(
+                format!("this is not an etcd, or one before 3.4: {said}"),
+                "canal needs etcd 3.4 or later",
+            ),
+            Code::InvalidArgument if has("request is too large") => Self::unable(
+                "etcd refuses a request for its size",
+                "set --max-request-bytes of etcd to 1572864, its default, or more",
+            ),
+            _ => Self::Away(words(&status, &said)),
+        }
+    }
+}
+
+fn words(status: &Status, said: &str) -> String {
+    match status.source() {
+        Some(_) => cause(status),
+        None if said.is_empty() => status.code().description().to_lowercase(),
+        None => format!("etcd says: {said}"),
+    }
+}
+
+/// The innermost cause: what is around it ("transport error") tells nobody anything.
+pub(super) fn cause(error: &dyn Error) -> String {
+    let mut inner = error;
+    while let Some(source) = inner.source() {
+        inner = source;
+    }
+    let text = inner.to_string();
+    match text.find(" (os error") {
+        Some(at) => text[..at].to_lowercase(),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_of_etcd_are_told_apart() {
+        let trouble = |code, said: &str| Trouble::from(Status::new(code, said));
+        let compacted = "etcdserver: mvcc: required revision has been compacted";
+        assert_eq!(trouble(Code::OutOfRange, compacted), Trouble::OtherRevision);
+        let full = "etcdserver: mvcc: database space exceeded";
+        assert_eq!(trouble(Code::ResourceExhausted, full), Trouble::Full);
+        let busy = "etcdserver: too many requests";
+        assert!(matches!(trouble(Code::ResourceExhausted, busy), Trouble::Away(_)));
+        let token = "etcdserver: invalid auth token";
+        assert_eq!(trouble(Code::Unauthenticated, token), Trouble::Token);
+        let leader = trouble(Code::Unavailable, "etcdserver: no leader");
+        assert_eq!(leader, Trouble::Away("etcd says: no leader".into()));
+    }
+}
