@@ -53,7 +53,7 @@ mod tests {
 
     fn refusal(reason: &str) -> Failure {
         Failure {
-            reason: Some(reason.to_owned()),
+            reason: Some(reason.into()),
             holders: vec![somebody(812, Some("make test"), "2026-11-20T14:02:11Z")],
             ..Failure::new(ErrorName::Refused, "db is full")
         }

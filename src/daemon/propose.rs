@@ -22,7 +22,7 @@ pub(super) enum Then {
     /// Somebody gives back.
     Release(Box<GivingBack>),
     /// Somebody renews a lease.
-    Renew(Renewing),
+    Renew(Box<Renewing>),
     /// Somebody stores a view.
     Resize(Box<Resizing>),
     /// An asker told its owner of the grant.
@@ -64,7 +64,7 @@ impl Server {
             Then::Ask(newcomer) => return self.asked(newcomer, applied),
             Then::End { frame } => return self.ended(frame),
             Then::Release(back) => (back.id, self.given_back(*back, &before, &applied)),
-            Then::Renew(renewing) => (renewing.id, self.renewed(renewing, &applied)),
+            Then::Renew(renewing) => (renewing.id, self.renewed(*renewing, &applied)),
             Then::Resize(resizing) => (resizing.id, self.resized(*resizing, &applied)),
             Then::Confirm { id } => (id, self.confirmed(id)),
         };

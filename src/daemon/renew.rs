@@ -61,7 +61,7 @@ impl Server {
         self.live_lease(peer, renew.handle)?;
         self.ledger.admit_renewal().map_err(|error| super::acquire::disk_full(&error))?;
         let change = Change::Renew { lease, host: self.ledger.host };
-        self.propose(change, Then::Renew(Renewing { id, peer, lease }));
+        self.propose(change, Then::Renew(Box::new(Renewing { id, peer, lease })));
         Ok(())
     }
 
@@ -105,12 +105,12 @@ impl Server {
         let Some(past) = self.ledger.table.past_lease(lease) else {
             let message = "no lease has this handle: it ended long ago, or there was none";
             let mut failure = Failure::new(ErrorName::LeaseLost, message);
-            failure.reason = Some("unknown".to_owned());
+            failure.reason = Some("unknown".into());
             return failure;
         };
         let holders = self.now_in_the_way(peer, past);
         let mut failure = Failure::new(ErrorName::LeaseLost, lost_words(past));
-        failure.reason = Some(reason(past.why).to_owned());
+        failure.reason = Some(reason(past.why).into());
         failure.holders = holders;
         failure.lost = Some(Box::new(Lost {
             at: time(past.at),

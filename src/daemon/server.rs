@@ -296,7 +296,7 @@ impl Server {
         let shown = self.shown(viewer);
         let Some(why) = shown.why(request) else {
             let mut failure = Failure::new(ErrorName::Refused, "the wait is over");
-            failure.reason = Some("timeout".to_owned());
+            failure.reason = Some("timeout".into());
             return failure;
         };
         let mut failure = words::timeout(&why.key, &why.clause);

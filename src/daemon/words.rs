@@ -93,7 +93,7 @@ pub(super) fn timeout(key: &Key, reason: &str) -> Failure {
 
 fn refused(reason: &str, message: String) -> Failure {
     let mut failure = Failure::new(ErrorName::Refused, message);
-    failure.reason = Some(reason.to_owned());
+    failure.reason = Some(reason.into());
     failure
 }
 

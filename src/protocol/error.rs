@@ -58,7 +58,7 @@ pub struct Failure {
     pub hint: Option<String>,
     /// Of [`ErrorName::Refused`]: `full`, `timeout`, `deadlock`. Of [`ErrorName::LeaseLost`]: how.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
+    pub reason: Option<Box<str>>,
     /// Of [`ErrorName::Refused`]: who holds what was asked for. Of [`ErrorName::LeaseLost`]: who
     /// holds its first key now, if that is in the way of it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

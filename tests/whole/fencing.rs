@@ -1,0 +1,144 @@
+//! The examples of `docs/fencing.md`, run as they stand there, with tokens of real leases.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Stdio;
+
+use crate::leases::Lease;
+use crate::postgres::Postgres;
+use crate::process::{Ended, wait_until};
+use crate::world::World;
+
+/// The blocks of code in the page that begin with this.
+fn block(language: &str, begins: &str) -> String {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/fencing.md");
+    let page = fs::read_to_string(page).unwrap();
+    let blocks = page.split("```").skip(1).step_by(2);
+    let mut code = blocks.filter_map(|block| block.strip_prefix(&format!("{language}\n")));
+    let found = code.find(|code| code.starts_with(begins));
+    found.unwrap_or_else(|| panic!("no {language} that begins with {begins:?}")).to_owned()
+}
+
+/// The program of the page, in `work`.
+fn fenced(world: &World) {
+    let path = world.path("work/fenced");
+    fs::write(&path, block("sh", "#!/bin/sh\n# fenced ")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// Writes a word into the resource, through the fence.
+fn write(world: &World, token: u64, word: &str) -> Ended {
+    let write = format!("echo {word} >>site");
+    world.program("./fenced", [".", &token.to_string(), "sh", "-c", &write]).end()
+}
+
+/// A lease that was lost without its owner's notice, and the one of who came after it.
+fn lost_and_next(world: &World) -> (Lease, Lease) {
+    let lost = Lease::take(world, "1s", &["-k", "site"]);
+    let next = Lease::ask(world, "10m", &["-k", "site"]);
+    let next = Lease::of(&next.end().code(0));
+    assert!(!lost.holds(world) && next.holds(world));
+    (lost, next)
+}
+
+#[test]
+fn in_shell_a_holder_that_lost_its_lease_changes_nothing_more() {
+    let world = World::with_daemon();
+    fenced(&world);
+    let (lost, next) = lost_and_next(&world);
+    // As long as nobody came later it may.
+    write(&world, lost.token, "one").code(0);
+    write(&world, next.token, "two").code(0);
+    write(&world, next.token, "three").code(0);
+    let refused = write(&world, lost.token, "four").code(122);
+    let words = format!("fenced: token {} is stale: {} came later\n", lost.token, next.token);
+    assert_eq!(refused.stderr, words);
+    assert_eq!(world.read("site"), "one\ntwo\nthree\n");
+    for wrong in ["", "12x", "-1"] {
+        world.program("./fenced", [".", wrong, "true"]).end().code(125);
+    }
+}
+
+#[test]
+fn in_shell_who_comes_later_waits_for_a_change_that_is_being_made() {
+    let world = World::with_daemon();
+    fenced(&world);
+    let (lost, next) = lost_and_next(&world);
+    let slow = "echo begins >>site; read line; echo ends >>site";
+    let args = [".", &lost.token.to_string(), "sh", "-c", slow];
+    let slow = world.program("./fenced", args).stdin(Stdio::piped()).spawn();
+    wait_until("it changes the resource", || world.read("site") == "begins\n");
+    let later = [".", &next.token.to_string(), "sh", "-c", "echo later >>site"];
+    let later = world.program("./fenced", later).spawn();
+    // A program between the two cannot have the fence.
+    let mut later = later;
+    wait_until("it waits for the fence", || {
+        let held = world.program("flock", ["-n", ".fence.lock", "true"]).end();
+        assert!(!later.has_ended());
+        held.code == Some(1)
+    });
+    slow.finish().code(0);
+    later.end().code(0);
+    assert_eq!(world.read("site"), "begins\nends\nlater\n");
+    write(&world, lost.token, "never").code(122);
+}
+
+#[test]
+fn the_command_of_a_run_has_its_token_and_each_is_larger() {
+    let world = World::with_daemon();
+    fenced(&world);
+    for n in 0..5 {
+        let script = format!("./fenced . $CANAL_TOKEN sh -c 'echo {n} >>site'");
+        world.canal(["run", "-k", "site", "-c", &script]).end().code(0);
+        if n == 2 {
+            world.kill_daemon();
+        }
+    }
+    assert_eq!(world.read("site"), "0\n1\n2\n3\n4\n");
+}
+
+#[test]
+fn in_sql_a_holder_that_lost_its_lease_changes_nothing_more() {
+    let world = World::with_daemon();
+    let Some(server) = Postgres::start(&world, "the SQL of docs/fencing.md") else { return };
+    server.sql("CREATE TABLE accounts (name text PRIMARY KEY, balance bigint)").code(0);
+    server.sql("INSERT INTO accounts VALUES ('ann', 100)").code(0);
+    server.sql(&block("sql", "CREATE TABLE fences")).code(0);
+    let change = block("sql", "BEGIN;");
+    let change = |token: u64| server.with(&change, &[("token", token)]);
+    let balance = || server.sql("SELECT balance FROM accounts").code(0).stdout;
+    let (lost, next) = lost_and_next(&world);
+    change(lost.token).code(0);
+    change(next.token).code(0);
+    change(next.token).code(0);
+    let refused = change(lost.token);
+    assert_ne!(refused.code, Some(0), "{refused:?}");
+    assert!(refused.stderr.contains(&format!("token {} is stale", lost.token)), "{refused:?}");
+    assert_eq!(balance(), "70\n");
+    // What has no row is refused, and not let pass.
+    let unknown = server.sql("SELECT fence('nothing', 1)");
+    assert!(unknown.stderr.contains("is stale"), "{unknown:?}");
+}
+
+#[test]
+fn in_sql_two_at_once_do_not_slip_past_each_other() {
+    let world = World::with_daemon();
+    let Some(server) = Postgres::start(&world, "the SQL of docs/fencing.md") else { return };
+    server.sql(&block("sql", "CREATE TABLE fences")).code(0);
+    server.sql("CREATE TABLE log (token bigint)").code(0);
+    let (lost, next) = lost_and_next(&world);
+    let slow = server.interactive();
+    let mut slow = slow;
+    slow.say(&format!("BEGIN; SELECT fence('accounts', {}); SELECT 'fenced';", next.token));
+    wait_until("the later one has the fence", || slow.said().contains("fenced"));
+    let early = server.spawn(&format!("BEGIN; SELECT fence('accounts', {}); COMMIT;", lost.token));
+    wait_until("the earlier one waits for the row", || {
+        let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+        server.sql(waits).stdout == "1\n"
+    });
+    slow.say("COMMIT;");
+    slow.end();
+    let refused = early.end();
+    assert!(refused.stderr.contains("is stale"), "{refused:?}");
+}

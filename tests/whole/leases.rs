@@ -1,0 +1,329 @@
+//! Leases as scripts use them: taken, kept, lost, given back.
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::namespace::privately;
+use crate::process::{Ended, Proc, alive, signal, wait_until};
+use crate::world::World;
+
+/// A lease that was taken.
+#[derive(Clone, Debug)]
+pub(crate) struct Lease {
+    pub(crate) handle: String,
+    pub(crate) token: u64,
+}
+
+impl Lease {
+    /// Takes a lease at once.
+    #[track_caller]
+    pub(crate) fn take(world: &World, ttl: &str, lock: &[&str]) -> Self {
+        let ended = Self::ask(world, ttl, lock).end().code(0);
+        Self::of(&ended)
+    }
+
+    /// Asks for a lease.
+    pub(crate) fn ask(world: &World, ttl: &str, lock: &[&str]) -> Proc {
+        let args = [&["acquire", "--json", "--ttl", ttl][..], lock].concat();
+        world.canal(args).spawn()
+    }
+
+    /// The lease that `canal acquire --json` told.
+    #[track_caller]
+    pub(crate) fn of(ended: &Ended) -> Self {
+        let grant = ended.json();
+        let handle = grant["handle"].as_str().unwrap_or_else(|| panic!("{ended:?}")).to_owned();
+        Self { handle, token: grant["token"].as_u64().unwrap() }
+    }
+
+    pub(crate) fn renew(&self, world: &World) -> Ended {
+        world.canal(["renew", "--json"]).env("CANAL_HANDLE", &self.handle).end()
+    }
+
+    pub(crate) fn release(&self, world: &World) -> Ended {
+        world.canal(["release", "--json"]).env("CANAL_HANDLE", &self.handle).end()
+    }
+
+    /// Whether it holds something, by the daemon's words.
+    pub(crate) fn holds(&self, world: &World) -> bool {
+        let keys = world.status().keys;
+        keys.iter().flat_map(|key| &key.holders).any(|holder| holder.token == self.token)
+    }
+
+    #[track_caller]
+    pub(crate) fn until_lost(&self, world: &World) {
+        wait_until("the lease is lost", || !self.holds(world));
+    }
+}
+
+/// It ended because the lease was lost in this way; what was told as JSON.
+#[track_caller]
+fn lost(ended: Ended, how: &str) -> Value {
+    let told = ended.code(122).json();
+    assert_eq!(told["lost"], how, "{told}");
+    told
+}
+
+#[test]
+fn what_is_printed_can_be_exported_and_names_the_lease_to_later_commands() {
+    let world = World::with_daemon();
+    let script = r#"
+        lease=$(canal acquire --ttl 10m -k x=3) || exit
+        export $lease
+        echo "$lease" | sed 's/=.*//'
+        [ "$CANAL_SLOTS" = 0 ] && [ ${#CANAL_HANDLE} = 32 ] || exit 3
+        canal renew || exit 4
+        sh -c 'canal renew' || exit 5
+        echo "$CANAL_HANDLE" | env -u CANAL_HANDLE canal renew --handle - || exit 6
+        canal status --json | grep -q "\"token\":$CANAL_TOKEN," || exit 7
+        canal release || exit 8
+        canal renew -q; echo "renew $?"
+        canal release -q; echo "release $?"
+    "#;
+    let ended = world.sh(script).end().code(0);
+    let said = "CANAL_HANDLE\nCANAL_TOKEN\nCANAL_SLOTS\nrenew 122\nrelease 122\n";
+    assert_eq!((ended.stdout.as_str(), ended.stderr.as_str()), (said, ""));
+    world.until_idle();
+}
+
+#[test]
+fn a_lease_that_is_not_renewed_goes_to_the_next_waiter_and_its_owner_is_told() {
+    let world = World::with_daemon();
+    let lease = Lease::take(&world, "1s", &["-k", "x"]);
+    let waiter = world.waiter("x", &[], &["sh", "-c", "echo $CANAL_TOKEN; cat go"]);
+    world.program("mkfifo", ["go"]).end().code(0);
+    world.until_waiting("x", 0);
+    let told = lost(lease.renew(&world), "expired");
+    assert_eq!(
+        (&told["lease"]["key"], &told["lease"]["token"]),
+        (&"x".into(), &lease.token.into())
+    );
+    let ended = world.canal(["renew"]).env("CANAL_HANDLE", &lease.handle).end().code(122);
+    let words = format!("canal: the lease of `x` (token {}) expired ", lease.token);
+    assert!(ended.stderr.starts_with(&words), "{ended:?}");
+    assert!(ended.stderr.contains(": it was not renewed for 1s\n"), "{ended:?}");
+    lost(lease.release(&world), "expired");
+    waiter.kill();
+}
+
+#[test]
+fn a_lease_that_is_renewed_stays_for_as_long_as_that() {
+    let world = World::with_daemon();
+    let lease = Lease::take(&world, "1.5s", &["-k", "x"]);
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(4) {
+        let renewed = lease.renew(&world).code(0).json();
+        assert_eq!(renewed["token"], lease.token);
+        world.canal(["run", "-n", "-q", "-k", "x", "--", "true"]).end().code(75);
+    }
+    lease.until_lost(&world);
+    world.canal(["run", "-n", "-k", "x", "--", "true"]).end().code(0);
+}
+
+#[test]
+fn a_lease_is_taken_as_any_lock_is() {
+    let world = World::with_daemon();
+    let one = Lease::take(&world, "10m", &["-k", "a", "--per", "2", "--buckets", "1"]);
+    let two = Lease::take(&world, "10m", &["-k", "a=2x1", "--write", "w", "-n"]);
+    let busy = Lease::ask(&world, "10m", &["-n", "-k", "a=2x1"]).end().code(75);
+    assert_eq!(busy.json()["refused"], "full");
+    assert!(busy.json().get("handle").is_none());
+    assert!(busy.stderr.contains("held by a lease that `"), "{busy:?}");
+    let late = Lease::ask(&world, "10m", &["-w", "0.1", "-E", "9", "--read", "w/x"]).end().code(9);
+    assert_eq!(late.json()["refused"], "timeout");
+    assert!(late.stderr.contains("is held for writing by a lease"), "{late:?}");
+    let waiter = Lease::ask(&world, "10m", &["--write", "a"]);
+    world.until_waiting("a", 1);
+    one.release(&world).code(0);
+    two.release(&world).code(0);
+    let three = Lease::of(&waiter.end().code(0));
+    assert!(one.token < two.token && two.token < three.token);
+    three.release(&world).code(0);
+}
+
+#[test]
+fn a_lease_outlives_the_session_it_was_asked_for_in() {
+    let world = World::with_daemon();
+    let inner = "canal acquire --json --ttl 10m -k x >lease; canal status --json >inside";
+    world.canal(["run", "-k", "outer", "--", "sh", "-c", inner]).end().code(0);
+    let handle = serde_json::from_str::<Value>(&world.read("lease")).unwrap()["handle"].clone();
+    world.until_held("outer", 0);
+    assert_eq!(world.held("x"), 1);
+    let renew = world.canal(["renew"]).env("CANAL_HANDLE", handle.as_str().unwrap());
+    renew.end().code(0);
+    // It belongs to a session of its own: what the outer one holds was in its way.
+    let inside: Value = serde_json::from_str(&world.read("inside")).unwrap();
+    let session = |at: usize| inside["keys"][at]["holders"][0]["session"].clone();
+    assert_ne!(session(0), session(1));
+}
+
+#[test]
+fn a_lease_whose_answer_nobody_could_read_goes_back() {
+    let world = World::with_daemon();
+    for output in [">&-", ">/dev/full"] {
+        let script = format!("canal acquire -q --ttl 10m -k x {output}");
+        world.sh(&script).end().code(125);
+        world.until_held("x", 0);
+    }
+    // And one whose asker was killed while it waited.
+    let holder = world.holder(&["-k", "x"]);
+    let asker = Lease::ask(&world, "10m", &["-k", "x"]);
+    world.until_waiting("x", 1);
+    asker.kill();
+    world.until_waiting("x", 0);
+    holder.finish();
+    world.until_idle();
+}
+
+#[test]
+fn an_asker_that_is_stopped_while_it_waits_holds_up_nobody() {
+    let world = World::with_daemon();
+    let holder = world.holder(&["-k", "x"]);
+    let asker = Lease::ask(&world, "10m", &["-k", "x"]);
+    world.until_waiting("x", 1);
+    asker.stop();
+    holder.finish().code(0);
+    world.canal(["run", "-w", "10", "-k", "x", "--", "true"]).end().code(0);
+    asker.signal(Signal::SIGCONT);
+    let lease = Lease::of(&asker.end().code(0));
+    lease.release(&world).code(0);
+}
+
+#[test]
+fn leases_survive_kills_of_the_daemon_with_their_token_and_a_whole_ttl() {
+    let world = World::with_daemon();
+    let lease = Lease::take(&world, "3s", &["-k", "x"]);
+    let mut larger = lease.token;
+    // Longer than its TTL in all, but never between two daemons.
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(5) {
+        world.kill_daemon();
+        let shown = world.status().keys.into_iter().find(|key| key.key == "x").unwrap();
+        assert_eq!(shown.holders[0].token, lease.token);
+        assert!(shown.holders[0].lease.as_ref().unwrap().left_ms > Some(1500));
+        let other = Lease::take(&world, "10m", &["-k", "y"]);
+        assert!(other.token > larger, "tokens grow over restarts");
+        larger = other.token;
+        other.release(&world).code(0);
+    }
+    lease.renew(&world).code(0);
+    lease.until_lost(&world);
+    world.kill_daemon();
+    lost(lease.renew(&world), "expired");
+}
+
+#[test]
+fn a_daemon_that_is_stopped_for_longer_than_a_ttl_ends_the_lease_when_it_goes_on() {
+    let world = World::with_daemon();
+    let lease = Lease::take(&world, "1s", &["-k", "x"]);
+    let kept = Lease::take(&world, "1s", &["-k", "kept"]);
+    let waiter = world.waiter("x", &[], &["true"]);
+    let daemon = world.look().unwrap().daemon.pid.cast_signed();
+    signal(daemon, Signal::SIGSTOP);
+    // It asks in time, and waits for the daemon to go on.
+    let renewal = world.canal(["renew", "--json"]).env("CANAL_HANDLE", &kept.handle).spawn();
+    let begun = Instant::now();
+    wait_until("the TTL is over", || begun.elapsed() > Duration::from_millis(1500));
+    assert!(alive(waiter.pid()));
+    signal(daemon, Signal::SIGCONT);
+    renewal.end().code(0);
+    waiter.end().code(0);
+    lost(lease.renew(&world), "expired");
+}
+
+#[test]
+fn a_lease_can_be_broken_by_its_token_and_its_owner_is_told() {
+    let world = World::with_daemon();
+    let lease = Lease::take(&world, "10m", &["-k", "x"]);
+    let token = lease.token.to_string();
+    let ended = world.canal(["release", "--force", "--token", &token]).end().code(0);
+    assert!(ended.stderr.contains("broke the hold of x by a lease that `"), "{ended:?}");
+    lost(lease.renew(&world), "forced");
+}
+
+#[test]
+fn a_process_does_not_give_back_a_lease_without_its_handle() {
+    let world = World::with_daemon();
+    let lease = Lease::take(&world, "10m", &["-k", "x"]);
+    let script = "canal release x --pid $$; canal release --all --pid $$; canal release x; :";
+    let ended = world.sh(script).end().code(0);
+    assert_eq!(ended.stderr.matches("hold").count(), 3, "{ended:?}");
+    let wrong = Lease { handle: "0".repeat(32), ..lease.clone() };
+    lost(wrong.renew(&world), "unknown");
+    lost(wrong.release(&world), "unknown");
+    assert!(lease.holds(&world));
+    lease.release(&world).code(0);
+}
+
+#[test]
+fn whoever_knows_the_handle_may_renew_and_release_as_whichever_user() {
+    let world = World::new();
+    let script = r#"
+        mkdir -m 755 /run/canal
+        canal daemon 2>/tmp/log &
+        until_true canal status --no-start >/dev/null 2>&1
+        ann() { setpriv --reuid 20001 --regid 20001 --clear-groups "$@"; }
+        bob() { setpriv --reuid 20002 --regid 20002 --clear-groups "$@"; }
+        export $(ann canal acquire --ttl 10m -k x)
+        bob canal renew; echo "renew $?"
+        bob canal status --json | grep -c '"uid":20001,"command":null'
+        bob canal release --force --token $CANAL_TOKEN -q; echo "force $?"
+        bob canal release; echo "release $?"
+        setpriv --reuid 65534 --regid 65534 --clear-groups canal acquire -q --ttl 1m -k x
+        echo "nobody $?"
+    "#;
+    let Some(ended) = privately(&world, script) else { return };
+    assert_eq!(ended.stdout, "renew 0\n1\nforce 125\nrelease 0\nnobody 125\n", "{ended:?}");
+}
+
+#[test]
+fn a_damaged_state_file_stops_the_next_daemon_and_loses_no_lease() {
+    let world = World::with_daemon();
+    let lease = Lease::take(&world, "10m", &["-k", "x"]);
+    world.kill_daemon_quietly();
+    let path = world.runtime().join("state.json");
+    let whole = std::fs::read(&path).unwrap();
+    for damaged in [&whole[..whole.len() / 2], b"{}", b""] {
+        std::fs::write(&path, damaged).unwrap();
+        let ended = world.canal(["status"]).end().code(125);
+        assert!(ended.stderr.contains("state.json: it is damaged"), "{ended:?}");
+        assert_eq!(std::fs::read(&path).unwrap(), damaged);
+    }
+    // A lease that contradicts another is damage, too.
+    let mut twice: Value = serde_json::from_slice(&whole).unwrap();
+    let hold = twice["leases"]["holds"][0].clone();
+    twice["leases"]["holds"].as_array_mut().unwrap().push(hold);
+    let journals = ["journal.0", "journal.1"].map(|name| world.runtime().join(name));
+    let kept = journals.each_ref().map(|path| std::fs::read(path).unwrap());
+    journals.iter().for_each(|path| std::fs::remove_file(path).unwrap());
+    std::fs::write(&path, serde_json::to_vec(&twice).unwrap()).unwrap();
+    let ended = world.canal(["status"]).end().code(125);
+    assert!(ended.stderr.contains("the leases in "), "{ended:?}");
+    std::fs::write(&path, whole).unwrap();
+    journals.iter().zip(kept).for_each(|(path, bytes)| std::fs::write(path, bytes).unwrap());
+    lease.renew(&world).code(0);
+}
+
+#[test]
+fn status_shows_what_a_lease_is_and_who_waits_for_it() {
+    let world = World::with_daemon();
+    let script = world.sh("canal acquire --ttl 10m -k x >/dev/null; read line");
+    let script = script.stdin(Stdio::piped()).spawn();
+    world.until_held("x", 1);
+    let waiter = world.waiter("x", &[], &["true"]);
+    let page = world.canal(["status", "-v"]).end().code(0).stdout;
+    let line = page.lines().find(|line| line.contains("holds")).unwrap();
+    assert!(line.contains("lease") && line.contains("sh -c canal acquire --ttl"), "{page}");
+    assert!(page.contains("a lease of 10m00s, 9m"), "{page}");
+    assert!(page.contains("s left, never renewed\n"), "{page}");
+    let why = world.canal(["status", "--why", &waiter.pid_text()]).end().code(0).stdout;
+    assert!(why.contains("\n  a lease that `sh -c canal acquire"), "{why}");
+    let graph = world.canal(["status", "--graph"]).end().code(0).stdout;
+    assert!(graph.contains("\\na lease "), "{graph}");
+    let busy = world.canal(["run", "-n", "-k", "x", "--", "true"]).end().code(75);
+    assert!(busy.stderr.contains("s left)"), "{busy:?}");
+    drop(script);
+}
