@@ -8,6 +8,7 @@
 //! a gap from where they began.
 
 pub mod etcd;
+pub mod postgres;
 
 use std::fmt;
 use std::task::{Context, Poll};

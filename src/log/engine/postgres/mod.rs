@@ -1,0 +1,105 @@
+//! PostgreSQL (13 or later) as the engine of many hosts.
+//!
+//! One thread holds one connection, which is this host's alone and passes through no pooler. What
+//! is asked is done in the order of asking; what others append is announced by the server (`NOTIFY`)
+//! and read at once. When the connection breaks, the thread says so once ([`Answer::Away`]), forgets
+//! what was asked meanwhile, tries again with growing pauses, and says [`Answer::Back`].
+//!
+//! Invariant: nothing that another host waits for (the row of the head) is ever locked while this
+//! side has a say: an append is one message to the server, and the server alone carries it to its
+//! end. So a host that is stopped or cut off at any instant holds up nobody.
+
+mod append;
+mod member;
+mod passfile;
+mod read;
+mod schema;
+mod serve;
+mod session;
+mod store;
+mod tls;
+mod trouble;
+mod url;
+
+use std::task::{Context, Poll};
+use std::thread;
+
+use tokio::sync::mpsc;
+
+use super::{Answer, Call, Engine};
+
+use url::Settings;
+pub use url::UrlError;
+
+/// An engine in PostgreSQL, as one host sees it.
+#[derive(Debug)]
+pub struct Postgres {
+    events: mpsc::UnboundedSender<Event>,
+    answers: mpsc::UnboundedReceiver<Answer>,
+}
+
+/// What the thread wakes up for.
+#[derive(Debug)]
+enum Event {
+    /// The host asks.
+    Call(Call),
+    /// The server says that batches were appended, up to this position.
+    Notified(u64),
+    /// The connection of that session ended.
+    Ended(u64),
+    /// The host needs the engine no more.
+    Quit,
+}
+
+/// Why no engine could be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The address is no good.
+    #[error(transparent)]
+    Url(#[from] UrlError),
+    /// No thread, or no runtime on it.
+    #[error("cannot start a thread for the engine: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
+impl Postgres {
+    /// Begins to connect. `url` is what libpq takes (`postgres://USER@HOST/DATABASE?OPTIONS`), and
+    /// `canal_schema=NAME` in it; `label` is the name under which people know this host.
+    ///
+    /// Whether the server can be used is said by answers.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`].
+    pub fn open(url: &str, label: &str) -> Result<Self, OpenError> {
+        let settings = Settings::parse(url, label)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (events, to_do) = mpsc::unbounded_channel();
+        let (tell, answers) = mpsc::unbounded_channel();
+        let wake = events.clone();
+        thread::Builder::new().name("canal-postgres".to_owned()).spawn(move || {
+            runtime.block_on(serve::run(settings, wake, to_do, tell));
+        })?;
+        Ok(Self { events, answers })
+    }
+}
+
+impl Engine for Postgres {
+    fn call(&mut self, call: Call) {
+        // The thread ends only after it was told to.
+        let _ = self.events.send(Event::Call(call));
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Answer> {
+        match self.answers.poll_recv(context) {
+            Poll::Ready(Some(answer)) => Poll::Ready(answer),
+            Poll::Ready(None) | Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        let _ = self.events.send(Event::Quit);
+    }
+}

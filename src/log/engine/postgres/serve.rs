@@ -1,0 +1,239 @@
+//! The thread of the engine: keeps a session, and does what is asked.
+//!
+//! Invariant: of each loss of the server the host hears once, and once of its return; what it asked
+//! in between is forgotten.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::sync::mpsc::error::TryRecvError;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::Event;
+use super::session::{PATIENCE, Session};
+use super::trouble::Trouble;
+use super::url::Settings;
+use crate::log::engine::{Answer, Call};
+
+/// The pauses between attempts to connect grow from the first to the last.
+const PAUSE_FIRST: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// A session that lasted so long was a good one.
+const STEADY: Duration = Duration::from_secs(10);
+
+/// How often something is asked again that the server undid.
+const ATTEMPTS: u32 = 5;
+
+/// Serves until it is told to quit.
+pub(super) async fn run(
+    settings: Settings,
+    wake: UnboundedSender<Event>,
+    events: UnboundedReceiver<Event>,
+    answers: UnboundedSender<Answer>,
+) {
+    let mut thread =
+        Thread { events, answers, been_in: false, away: false, nonces: BTreeMap::new() };
+    let mut pause = PAUSE_FIRST;
+    for id in 0.. {
+        let trouble = match Session::open(id, &settings, &wake).await {
+            Ok(session) => {
+                let since = Instant::now();
+                let Err(trouble) = thread.serve(session).await else { return };
+                if since.elapsed() >= STEADY {
+                    pause = PAUSE_FIRST;
+                }
+                trouble
+            }
+            Err(trouble) => trouble,
+        };
+        let go_on = match thread.tell(trouble) {
+            Next::Again => thread.wait(pause).await,
+            Next::WhenAsked => thread.wait(pause).await && thread.until_asked().await,
+        };
+        if !go_on {
+            return;
+        }
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
+
+/// When to connect again.
+enum Next {
+    /// After a pause.
+    Again,
+    /// When the host asks for something.
+    WhenAsked,
+}
+
+struct Thread {
+    events: UnboundedReceiver<Event>,
+    answers: UnboundedSender<Answer>,
+    /// Whether the server has let us in before.
+    been_in: bool,
+    /// Whether the host was told that the server is away.
+    away: bool,
+    nonces: BTreeMap<u64, u128>,
+}
+
+impl Thread {
+    /// Does what is asked until the session ends; `Ok` if it is to quit.
+    async fn serve(&mut self, mut session: Session) -> Result<(), Trouble> {
+        self.been_in = true;
+        session.nonces = std::mem::take(&mut self.nonces);
+        if self.away {
+            if !self.forget() {
+                return Ok(());
+            }
+            self.away = false;
+            self.answer(Answer::Back);
+        }
+        let end = self.attend(&mut session).await;
+        self.nonces = std::mem::take(&mut session.nonces);
+        match end {
+            Ok(End::Quit) => Ok(()),
+            Ok(End::Closed) => Err(session.ended().await),
+            Err(Trouble::Away(_)) if session.client.is_closed() => Err(session.ended().await),
+            Err(trouble) => Err(trouble),
+        }
+    }
+
+    async fn attend(&mut self, session: &mut Session) -> Result<End, Trouble> {
+        loop {
+            match self.next(session.is_behind()).await {
+                Some(Event::Call(call)) => {
+                    for answer in done(session, &call).await? {
+                        self.answer(answer);
+                    }
+                }
+                Some(Event::Notified(head)) => {
+                    if let Some(reader) = &mut session.reader {
+                        reader.hear(head);
+                    }
+                }
+                Some(Event::Ended(id)) if id == session.id => return Ok(End::Closed),
+                Some(Event::Ended(_)) | None => {}
+                Some(Event::Quit) => return Ok(End::Quit),
+            }
+            if session.is_behind()
+                && let Some(answer) = in_time(session.page()).await?
+            {
+                self.answer(answer);
+            }
+        }
+    }
+
+    /// The next event; none if there is none now and there is more to do.
+    async fn next(&mut self, more: bool) -> Option<Event> {
+        match self.events.try_recv() {
+            Ok(event) => Some(event),
+            Err(TryRecvError::Disconnected) => Some(Event::Quit),
+            Err(TryRecvError::Empty) if more => None,
+            Err(TryRecvError::Empty) => Some(self.events.recv().await.unwrap_or(Event::Quit)),
+        }
+    }
+
+    fn answer(&self, answer: Answer) {
+        // If nobody listens any more, `Quit` is on its way.
+        let _ = self.answers.send(answer);
+    }
+
+    /// Tells the host what is wrong, if it does not know yet.
+    fn tell(&mut self, trouble: Trouble) -> Next {
+        let why = match trouble {
+            Trouble::Away(why) | Trouble::Undone(why) => why,
+            Trouble::Refused(plight) if self.been_in => plight.why,
+            Trouble::Refused(plight) | Trouble::Unfit(plight) => {
+                tracing::debug!("the engine cannot be used: {}", plight.why);
+                self.answer(Answer::Unable { why: plight.why, hint: plight.hint });
+                // Should it ever be let in, the host must ask again.
+                self.away = true;
+                return Next::WhenAsked;
+            }
+        };
+        tracing::debug!("the engine is away: {why}");
+        if !self.away {
+            self.away = true;
+            self.answer(Answer::Away { why });
+        }
+        Next::Again
+    }
+
+    /// Forgets what was asked; false if it is to quit.
+    fn forget(&mut self) -> bool {
+        loop {
+            match self.events.try_recv() {
+                Ok(Event::Quit) | Err(TryRecvError::Disconnected) => return false,
+                Ok(_) => {}
+                Err(TryRecvError::Empty) => return true,
+            }
+        }
+    }
+
+    /// Waits, and forgets what is asked meanwhile; false if it is to quit.
+    async fn wait(&mut self, pause: Duration) -> bool {
+        let until = Instant::now() + jittered(pause);
+        loop {
+            match timeout_at(until, self.events.recv()).await {
+                Ok(Some(Event::Quit) | None) => return false,
+                Ok(Some(_)) => {}
+                Err(_) => return true,
+            }
+        }
+    }
+
+    /// Waits until something is asked; false if it is to quit.
+    async fn until_asked(&mut self) -> bool {
+        loop {
+            match self.events.recv().await {
+                Some(Event::Quit) | None => return false,
+                Some(Event::Call(_)) => return true,
+                Some(Event::Notified(_) | Event::Ended(_)) => {}
+            }
+        }
+    }
+}
+
+/// Why a session that did nothing wrong ends.
+enum End {
+    Quit,
+    Closed,
+}
+
+/// Does what is asked, again if the server undid it.
+async fn done(session: &mut Session, call: &Call) -> Result<Vec<Answer>, Trouble> {
+    for _ in 1..ATTEMPTS {
+        match in_time(attempt(session, call)).await {
+            Err(Trouble::Undone(why)) => tracing::debug!("asked again: {why}"),
+            other => return other,
+        }
+    }
+    in_time(attempt(session, call)).await
+}
+
+async fn attempt(session: &mut Session, call: &Call) -> Result<Vec<Answer>, Trouble> {
+    let answer = match call {
+        Call::Append(append) => return session.append(append).await,
+        Call::Register { identity, nonce, ttl_ms, asked_at } => {
+            session.register(identity, *nonce, *ttl_ms, *asked_at).await?
+        }
+        Call::Load => session.load().await?,
+        Call::Follow { after } => session.follow(*after).await?,
+        Call::Renew { host, asked_at } => session.renew(*host, *asked_at).await?,
+        Call::Store(stored) => session.store(stored).await?,
+    };
+    Ok(vec![answer])
+}
+
+async fn in_time<T>(asked: impl Future<Output = Result<T, Trouble>>) -> Result<T, Trouble> {
+    timeout(PATIENCE, asked).await.unwrap_or_else(|_| Err(Trouble::silent()))
+}
+
+/// Somewhat less than `pause`, so that hosts that lost the server together do not return together.
+fn jittered(pause: Duration) -> Duration {
+    let mut byte = [0];
+    // Without random numbers it is merely not spread.
+    let _ = getrandom::fill(&mut byte);
+    pause.mul_f64(1.0 - f64::from(byte[0]) / 512.0)
+}
