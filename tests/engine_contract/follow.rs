@@ -1,0 +1,105 @@
+//! Reading on, and what was read being no more.
+
+use canal::log::engine::{Hash, Position, Read};
+
+use super::Log;
+use super::peer::{Follow, Peer, said};
+
+pub(crate) fn a_batch_of_another_host_comes_without_asking(log: &impl Log) {
+    let mut one = Peer::joined(log, "one");
+    let mut two = Peer::joined(log, "two");
+    for n in 0_u8..10 {
+        let position = one.append(&[n]);
+        two.read_to(position);
+    }
+    assert_eq!(two.log.len(), 10);
+}
+
+pub(crate) fn following_goes_on_after_what_was_read(log: &impl Log) {
+    let mut one = Peer::joined(log, "one");
+    for n in 0_u8..5 {
+        one.append(&[n]);
+    }
+    one.read(5);
+    let mut two = Peer::new(log, "two");
+    assert_eq!(two.follow(Some(said(&one.log[1]))), Follow::Batches);
+    two.read(3);
+    assert_eq!(two.log, one.log[2..]);
+    let next = one.append(b"next");
+    two.read_to(next);
+    assert_eq!(two.log.len(), 4);
+    // Nothing new is an answer too.
+    let mut three = Peer::new(log, "three");
+    assert_eq!(three.follow(Some(two.last())), Follow::Batches);
+    assert_eq!(three.log, []);
+}
+
+pub(crate) fn following_from_the_beginning_equals_loading(log: &impl Log) {
+    let mut two = Peer::new(log, "two");
+    assert_eq!(two.follow(None), Follow::Batches);
+    let mut one = Peer::joined(log, "one");
+    for n in 0_u8..5 {
+        one.append(&[n]);
+    }
+    two.read(5);
+    let mut three = Peer::new(log, "three");
+    three.load();
+    assert_eq!(two.log, three.log);
+}
+
+pub(crate) fn a_long_log_is_read_without_a_gap_while_it_grows(log: &impl Log) {
+    const BEFORE: usize = 700;
+    const WHILE: usize = 100;
+    let mut one = Peer::joined(log, "one");
+    for n in 0..BEFORE {
+        one.append(&n.to_be_bytes());
+    }
+    let mut two = Peer::new(log, "two");
+    let mut three = Peer::new(log, "three");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in BEFORE..BEFORE + WHILE {
+                one.append(&n.to_be_bytes());
+            }
+        });
+        assert_eq!(two.follow(None), Follow::Batches);
+        three.load();
+        two.read(BEFORE + WHILE);
+        three.read(BEFORE + WHILE);
+    });
+    assert_eq!(two.log, three.log);
+    two.in_order();
+    let numbers = two.log.iter().map(|placed| placed.sequence);
+    assert!(numbers.eq(1..=(BEFORE + WHILE) as u64));
+}
+
+pub(crate) fn a_batch_that_was_read_differently_is_rewritten(log: &impl Log) {
+    let mut one = Peer::joined(log, "one");
+    let mut two = Peer::joined(log, "two");
+    one.append(b"a");
+    one.append(b"b");
+    one.read(2);
+    two.read(2);
+    let read = said(&one.log[0]);
+    let others = [
+        Read { body: Hash([7; 32]), ..read },
+        Read { host: two.host, ..read },
+        Read { sequence: 2, ..read },
+    ];
+    for other in others {
+        assert_eq!(two.follow(Some(other)), Follow::Rewritten, "{other:?}");
+    }
+    two.log.clear();
+    assert_eq!(two.follow(Some(read)), Follow::Batches);
+    two.read(1);
+    assert_eq!(two.log, one.log[1..]);
+}
+
+pub(crate) fn a_position_beyond_the_log_is_rewritten(log: &impl Log) {
+    let mut one = Peer::joined(log, "one");
+    one.append(b"a");
+    one.read(1);
+    let beyond = Read { position: Position(one.log[0].position.0 + 1000), ..one.last() };
+    let mut two = Peer::new(log, "two");
+    assert_eq!(two.follow(Some(beyond)), Follow::Rewritten);
+}

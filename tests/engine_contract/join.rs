@@ -1,0 +1,54 @@
+//! Incarnations: who joins, and who lives.
+
+use canal::log::engine::Position;
+
+use super::Log;
+use super::peer::{Peer, TTL_MS};
+
+pub(crate) fn incarnations_increase(log: &impl Log) {
+    let mut one = Peer::new(log, "one");
+    let mut two = Peer::new(log, "two");
+    let first = one.register().0;
+    let second = two.register().0;
+    let third = one.register_anew();
+    assert!(first.0 > 0, "0 is the embedded journal's");
+    assert!(first < second && second < third, "{first:?} {second:?} {third:?}");
+}
+
+pub(crate) fn registering_again_with_the_same_nonce_takes_no_second_incarnation(log: &impl Log) {
+    let mut one = Peer::new(log, "one");
+    let first = one.register();
+    assert_eq!(one.register(), first);
+    let mut two = Peer::new(log, "two");
+    two.register();
+    assert_eq!(two.renew().unwrap().1.len(), 2);
+}
+
+pub(crate) fn others_of_the_same_label_are_told_with_who_they_are(log: &impl Log) {
+    let mut old = Peer::new(log, "web");
+    let mut far = Peer::new(log, "db");
+    assert_eq!(old.register().2, []);
+    assert_eq!(far.register().2, []);
+    let mut new = Peer::new(log, "web");
+    assert_eq!(new.register().2, [(old.host, old.identity())]);
+}
+
+pub(crate) fn all_hosts_see_the_same_epoch(log: &impl Log) {
+    let one = Peer::new(log, "one").register().1;
+    let two = Peer::new(log, "two").register().1;
+    assert_eq!(one, two);
+    assert_ne!(one, 0);
+}
+
+pub(crate) fn renewals_tell_the_head_and_who_lives(log: &impl Log) {
+    let mut one = Peer::joined(log, "one");
+    let mut two = Peer::joined(log, "two");
+    assert_eq!(one.renew().unwrap().0, Position(0));
+    let position = two.append(b"x");
+    let (head, hosts) = one.renew().unwrap();
+    assert_eq!(head, position);
+    let mut who: Vec<_> = hosts.iter().map(|alive| alive.host).collect();
+    who.sort();
+    assert_eq!(who, [one.host, two.host]);
+    assert!(hosts.iter().all(|alive| alive.ttl_ms == TTL_MS), "{hosts:?}");
+}

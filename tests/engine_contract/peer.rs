@@ -1,0 +1,307 @@
+//! A host that talks to an engine, one answer at a time.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use canal::core::HostId;
+use canal::log::engine::{
+    Alive, Answer, Append, Call, Ends, Engine, Evidence, Hash, Identity, Placed, Position, Read,
+    Stored,
+};
+use sha2::{Digest, Sha256};
+
+use super::Log;
+
+/// How long anything may take before the test fails.
+pub(crate) const BOUND: Duration = Duration::from_secs(60);
+
+/// The time to live that peers ask for, in milliseconds.
+pub(crate) const TTL_MS: u64 = 60_000;
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// One host: its engine, and what it has read.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    engine: Box<dyn Engine + Send>,
+    label: String,
+    nonce: u128,
+    /// Answers that were looked past.
+    kept: VecDeque<Answer>,
+    /// All batches that were read, in the order in which they came.
+    pub(crate) log: Vec<Placed>,
+    /// The incarnation, once registered.
+    pub(crate) host: HostId,
+    /// The number of the last batch.
+    pub(crate) sequence: u64,
+}
+
+impl Peer {
+    /// A host that has neither registered nor read.
+    pub(crate) fn new(log: &impl Log, label: &str) -> Self {
+        Self::with(log.engine(label), label)
+    }
+
+    pub(crate) fn with(engine: Box<dyn Engine + Send>, label: &str) -> Self {
+        Self {
+            engine,
+            label: label.to_owned(),
+            nonce: nonce(),
+            kept: VecDeque::new(),
+            log: Vec::new(),
+            host: HostId(0),
+            sequence: 0,
+        }
+    }
+
+    /// A host that is registered and reads.
+    pub(crate) fn joined(log: &impl Log, label: &str) -> Self {
+        let mut peer = Self::new(log, label);
+        peer.register();
+        peer.load();
+        peer
+    }
+
+    pub(crate) fn call(&mut self, call: Call) {
+        self.engine.call(call);
+    }
+
+    /// The next answer, if one comes within `patience`.
+    pub(crate) fn poll(&mut self, patience: Duration) -> Option<Answer> {
+        let until = Instant::now() + patience;
+        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        let mut context = Context::from_waker(&waker);
+        loop {
+            if let Poll::Ready(answer) = self.engine.poll(&mut context) {
+                return Some(answer);
+            }
+            let left = until.checked_duration_since(Instant::now())?;
+            thread::park_timeout(left);
+        }
+    }
+
+    /// Waits for the answer that `want` takes. Batches that come meanwhile are read, other
+    /// answers are kept for later.
+    pub(crate) fn until<T>(&mut self, what: &str, want: impl Fn(&Answer) -> Option<T>) -> T {
+        let kept = self.kept.iter().position(|answer| want(answer).is_some());
+        if let Some(found) = kept.and_then(|at| self.kept.remove(at)).and_then(|a| want(&a)) {
+            return found;
+        }
+        let until = Instant::now() + BOUND;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let Some(answer) = self.poll(left) else {
+                panic!("{}: no {what} came, but {:?}", self.label, self.kept);
+            };
+            let found = want(&answer);
+            match answer {
+                Answer::Batches(batches) => self.log.extend(batches),
+                _ if found.is_some() => {}
+                other => self.kept.push_back(other),
+            }
+            if let Some(found) = found {
+                return found;
+            }
+        }
+    }
+
+    pub(crate) fn identity(&self) -> Identity {
+        Identity {
+            label: self.label.clone(),
+            machine: "machine".to_owned(),
+            boot: "boot of \"it\"; '\\x".to_owned(),
+            pid_namespace: 4_026_531_836,
+            uid: 1000,
+            dir: "/tmp/canal-1000".to_owned(),
+        }
+    }
+
+    /// Registers with the peer's nonce and gives what is told: the incarnation, the epoch and the
+    /// others of the same label.
+    pub(crate) fn register(&mut self) -> (HostId, u128, Vec<(HostId, Identity)>) {
+        let (identity, nonce) = (self.identity(), self.nonce);
+        self.call(Call::Register { identity, nonce, ttl_ms: TTL_MS, asked_at: 17 });
+        let told = self.until("Registered", |answer| match answer {
+            Answer::Registered { host, ttl_ms, asked_at, epoch, others } => {
+                assert_eq!(*asked_at, 17);
+                assert!(*ttl_ms > 0);
+                Some((*host, *epoch, others.clone()))
+            }
+            _ => None,
+        });
+        self.host = told.0;
+        told
+    }
+
+    /// Registers as a new incarnation.
+    pub(crate) fn register_anew(&mut self) -> HostId {
+        self.nonce = nonce();
+        self.sequence = 0;
+        self.register().0
+    }
+
+    /// Loads; `log` is then what is in the log after the snapshot.
+    pub(crate) fn load(&mut self) -> Option<Stored> {
+        self.log.clear();
+        self.call(Call::Load);
+        let (snapshot, batches) = self.until("Loaded", |answer| match answer {
+            Answer::Loaded { snapshot, batches } => Some((snapshot.clone(), batches.clone())),
+            _ => None,
+        });
+        // What came before belongs to an earlier reading.
+        self.log = batches;
+        snapshot
+    }
+
+    /// Follows, and waits for the first answer to it.
+    pub(crate) fn follow(&mut self, after: Option<Read>) -> Follow {
+        self.call(Call::Follow { after });
+        self.until("answer to Follow", |answer| match answer {
+            Answer::Batches(_) => Some(Follow::Batches),
+            Answer::Rewritten => Some(Follow::Rewritten),
+            Answer::Compacted => Some(Follow::Compacted),
+            _ => None,
+        })
+    }
+
+    /// Asks for an append, without waiting for the answer.
+    pub(crate) fn ask(&mut self, sequence: u64, body: &[u8], ends: Option<Ends>) {
+        let body = body.to_vec();
+        self.call(Call::Append(Append { host: self.host, sequence, body, ends }));
+    }
+
+    /// Waits for the answer to the append of that number.
+    pub(crate) fn appended(&mut self, sequence: u64) -> Appending {
+        let me = self.host;
+        self.until("answer to Append", |answer| match answer {
+            Answer::Appended { host, sequence: n, position } if (*host, *n) == (me, sequence) => {
+                Some(Appending::At(*position))
+            }
+            Answer::Overtaken { host, sequence: n } if (*host, *n) == (me, sequence) => {
+                Some(Appending::Overtaken)
+            }
+            Answer::Fenced { host, why } if *host == me => {
+                assert!(!why.is_empty());
+                Some(Appending::Fenced)
+            }
+            _ => None,
+        })
+    }
+
+    /// Appends the next batch.
+    pub(crate) fn append(&mut self, body: &[u8]) -> Position {
+        self.sequence += 1;
+        self.ask(self.sequence, body, None);
+        match self.appended(self.sequence) {
+            Appending::At(position) => position,
+            other => panic!("{} could not append: {other:?}", self.label),
+        }
+    }
+
+    /// Appends a batch that ends `host`.
+    pub(crate) fn end(&mut self, host: HostId, evidence: Evidence) -> Appending {
+        self.ask(self.sequence + 1, b"ends", Some(Ends { host, evidence }));
+        let answer = self.appended(self.sequence + 1);
+        if matches!(answer, Appending::At(_)) {
+            self.sequence += 1;
+        }
+        answer
+    }
+
+    /// Renews: the head and who lives, or `None` if fenced.
+    pub(crate) fn renew(&mut self) -> Option<(Position, Vec<Alive>)> {
+        self.call(Call::Renew { host: self.host, asked_at: 23 });
+        let me = self.host;
+        self.until("answer to Renew", |answer| match answer {
+            Answer::Renewed { asked_at, ttl_ms, head, hosts } => {
+                assert_eq!((*asked_at, *ttl_ms > 0), (23, true));
+                Some(Some((*head, hosts.clone())))
+            }
+            Answer::Fenced { host, .. } if *host == me => Some(None),
+            _ => None,
+        })
+    }
+
+    /// Stores a snapshot: the position of the one that is stored now.
+    pub(crate) fn store(&mut self, position: Position, body: &[u8]) -> Position {
+        self.call(Call::Store(Stored { position, body: body.to_vec() }));
+        self.until("Stored", |answer| match answer {
+            Answer::Stored { position } => Some(*position),
+            _ => None,
+        })
+    }
+
+    /// Waits until `count` batches were read.
+    pub(crate) fn read(&mut self, count: usize) {
+        while self.log.len() < count {
+            self.until("Batches", |answer| matches!(answer, Answer::Batches(_)).then_some(()));
+        }
+    }
+
+    /// Waits until everything up to `position` was read.
+    pub(crate) fn read_to(&mut self, position: Position) {
+        while self.log.last().is_none_or(|last| last.position < position) {
+            self.until("Batches", |answer| matches!(answer, Answer::Batches(_)).then_some(()));
+        }
+    }
+
+    /// Waits until more was read, or it turns out that one must load (true).
+    pub(crate) fn more(&mut self) -> bool {
+        self.until("Batches or Compacted", |answer| match answer {
+            Answer::Batches(_) => Some(false),
+            Answer::Compacted => Some(true),
+            _ => None,
+        })
+    }
+
+    /// What can be said of the last batch that was read.
+    pub(crate) fn last(&self) -> Read {
+        said(self.log.last().unwrap())
+    }
+
+    /// Fails unless what was read is in order.
+    pub(crate) fn in_order(&self) {
+        assert!(self.log.is_sorted_by(|a, b| a.position < b.position), "{:?}", self.log);
+    }
+}
+
+/// The first answer to `Follow`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Follow {
+    Batches,
+    Rewritten,
+    Compacted,
+}
+
+/// The answer to `Append`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Appending {
+    At(Position),
+    Overtaken,
+    Fenced,
+}
+
+/// What can be said of a batch.
+pub(crate) fn said(placed: &Placed) -> Read {
+    Read {
+        position: placed.position,
+        host: placed.host,
+        sequence: placed.sequence,
+        body: Hash(Sha256::digest(&placed.body).into()),
+    }
+}
+
+pub(crate) fn nonce() -> u128 {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).unwrap();
+    u128::from_ne_bytes(bytes)
+}

@@ -1,0 +1,24 @@
+//! What every engine must do.
+
+use canal::log::engine::Engine;
+use canal::log::engine::postgres::Postgres;
+
+use crate::engine_contract::{Log, contract};
+use crate::postgres_server::shared;
+
+/// A log in a database of its own.
+struct Database {
+    url: String,
+}
+
+impl Log for Database {
+    fn engine(&self, label: &str) -> Box<dyn Engine + Send> {
+        Box::new(Postgres::open(&self.url, label).unwrap())
+    }
+}
+
+fn database() -> Option<Database> {
+    Some(Database { url: shared()?.new_url() })
+}
+
+contract!(database);
