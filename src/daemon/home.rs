@@ -20,9 +20,6 @@ use super::listen::Listener;
 use crate::protocol::place::{Place, Rule};
 use crate::sys::dir::open_private;
 
-/// How many may wait to be accepted; the kernel has a limit of its own, net.core.somaxconn.
-const BACKLOG: i32 = 4096;
-
 /// What a claim may fail with.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ClaimError {
@@ -129,7 +126,9 @@ impl Claim {
         bind(fd.as_raw_fd(), &UnixAddr::new(name.as_str())?)?;
         let mode = if self.place.rule == Rule::Shared { 0o666 } else { 0o600 };
         std::fs::set_permissions(&made, std::fs::Permissions::from_mode(mode))?;
-        listen(&fd, Backlog::new(BACKLOG)?)?;
+        // As many may wait to be accepted as the kernel allows (net.core.somaxconn). The constant of
+        // musl is 128, that of glibc 4096.
+        listen(&fd, Backlog::MAXALLOWABLE)?;
         let id = FileId::of(&made)?;
         std::fs::rename(&made, &self.place.socket)?;
         Ok((UnixListener::from(fd), id))
