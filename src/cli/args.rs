@@ -35,7 +35,7 @@ pub(crate) struct Cli {
 }
 
 /// What every command takes.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Everywhere")]
 pub(crate) struct Global {
     /// Talk to the daemon of this socket; its journal and state lie beside it
@@ -91,7 +91,7 @@ pub(crate) enum Verb {
 }
 
 /// Take the lock, run a command, give the lock back
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 #[command(
     override_usage = "canal run [OPTIONS] --key KEY [--] COMMAND [ARG]...\n       canal run [OPTIONS] --read KEY --write KEY [--] COMMAND [ARG]...\n       canal run [OPTIONS] --key KEY -c STRING"
 )]
@@ -110,7 +110,7 @@ pub(crate) struct RunArgs {
 }
 
 /// How to run the command.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 #[command(next_help_heading = "How to run")]
 pub(crate) struct HowArgs {
     /// Run STRING with sh -c

@@ -21,6 +21,7 @@ mod man;
 mod number;
 mod output;
 mod owner;
+mod plain;
 mod refused;
 mod release;
 mod renew;
@@ -48,7 +49,8 @@ use failed::Failed;
 /// Runs the command line of this process and returns its exit code; `canal run` does not return
 /// if it became its command.
 pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let read = plain::read(std::env::args_os()).map_or_else(Cli::try_parse, Ok);
+    let cli = match read {
         Ok(cli) => cli,
         Err(error) => return usage::report(&error),
     };
