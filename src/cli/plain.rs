@@ -123,7 +123,7 @@ impl Plain {
         let wait = &self.run.wait;
         let contradicts = wait.no_wait && wait.wait.is_some();
         let plain = !contradicts && !self.run.command.is_empty();
-        plain.then(|| Cli { global: self.global, verb: Some(Verb::Run(self.run)) })
+        plain.then_some(Cli { global: self.global, verb: Some(Verb::Run(self.run)) })
     }
 }
 
