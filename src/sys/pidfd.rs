@@ -5,6 +5,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -19,6 +20,9 @@ const PID_FS_MAGIC: FsType = FsType(0x5049_4446);
 
 /// `PIDFD_THREAD` of linux/pidfd.h, a file status flag of a pidfd (Linux 6.9).
 const PIDFD_THREAD: i32 = libc::O_EXCL;
+
+/// The number of the device that pidfs is, once it was found.
+static PIDFS_DEVICE: AtomicU64 = AtomicU64::new(0);
 
 /// A descriptor that names one process for good (Linux 5.3).
 #[derive(Debug)]
@@ -120,10 +124,19 @@ impl Pidfd {
     /// The inode that names the process within this boot; 0 where the kernel has no pidfs.
     #[must_use]
     pub fn inode(&self) -> u64 {
-        if !allows(Feature::Pidfs) || !is_on_pidfs(self.as_fd()) {
+        if !allows(Feature::Pidfs) {
             return 0;
         }
-        nix::sys::stat::fstat(&self.0).map_or(0, |stat| stat.st_ino)
+        let Ok(stat) = nix::sys::stat::fstat(&self.0) else { return 0 };
+        // There is one pidfs, so that its device need be found only once.
+        let known = PIDFS_DEVICE.load(Ordering::Relaxed);
+        if known != stat.st_dev {
+            if !is_on_pidfs(self.as_fd()) {
+                return 0;
+            }
+            PIDFS_DEVICE.store(stat.st_dev, Ordering::Relaxed);
+        }
+        stat.st_ino
     }
 
     /// The real user (`PIDFD_GET_INFO`), if the kernel tells it.

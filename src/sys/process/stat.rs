@@ -1,6 +1,12 @@
 //! `/proc/PID/stat`.
 
+use std::fs::File;
+use std::io::Read;
+
 use super::RunState;
+
+/// Enough for 52 fields with as many digits as there can be, and the longest name.
+const ROOM: usize = 1536;
 
 /// `PF_EXITING` of linux/sched.h: the thread is in do_exit.
 const PF_EXITING: u64 = 0x4;
@@ -22,23 +28,30 @@ pub(super) struct Stat {
 
 impl Stat {
     pub(super) fn read(pid: u32) -> Option<Self> {
-        Self::parse(&std::fs::read(format!("/proc/{pid}/stat")).ok()?)
+        let mut file = File::open(format!("/proc/{pid}/stat")).ok()?;
+        // The kernel gives all of it at once to who has room for it, and a read is what costs.
+        let mut room = [0; ROOM];
+        let size = file.read(&mut room).ok()?;
+        if size < room.len() {
+            return Self::parse(&room[..size]);
+        }
+        let mut line = room.to_vec();
+        file.read_to_end(&mut line).ok()?;
+        Self::parse(&line)
     }
 
     fn parse(line: &[u8]) -> Option<Self> {
         // The name in brackets can hold anything, brackets, blanks and newlines too.
         let end = line.iter().rposition(|&byte| byte == b')')?;
         let rest = std::str::from_utf8(line.get(end + 1..)?).ok()?;
-        let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
-        // The first of them is field 3.
-        let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
-        Some(Self {
-            state: fields.first()?.chars().next()?,
-            parent: u32::try_from(number(4)?).ok()?,
-            flags: number(9)?,
-            threads: number(20)?,
-            started: number(22)?,
-        })
+        let mut fields = rest.split_ascii_whitespace();
+        let mut skip = |fields_between: usize| fields.nth(fields_between);
+        let state = skip(0)?.chars().next()?;
+        let parent = skip(0)?.parse().ok()?;
+        let flags = skip(4)?.parse().ok()?;
+        let threads = skip(10)?.parse().ok()?;
+        let started = skip(1)?.parse().ok()?;
+        Some(Self { state, parent, flags, threads, started })
     }
 
     pub(super) fn run_state(&self) -> RunState {
