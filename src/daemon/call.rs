@@ -1,14 +1,16 @@
 //! What a message asks of the daemon.
 
+use std::borrow::Cow;
 use std::os::fd::OwnedFd;
 
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::protocol::frame::{self, FrameError};
 use crate::protocol::service::{DescriptionQuery, SERVICE, ServiceError};
 use crate::protocol::{
-    self, Acquire, Confirm, Failure, GraphQuery, INTERFACE, PageQuery, Release, Renew, Resize,
+    Acquire, Confirm, Failure, GraphQuery, INTERFACE, PageQuery, Release, Renew, Resize,
     StatusQuery, Stop, WhyQuery,
 };
 
@@ -23,6 +25,20 @@ pub(super) struct Call {
     pub(super) oneway: bool,
     /// The descriptors that came with it.
     pub(super) fds: Vec<OwnedFd>,
+}
+
+/// What [`protocol::Call`](crate::protocol::Call) owns, as it stands in a message: its parameters
+/// are read when it is known what they are.
+#[derive(Deserialize)]
+struct Incoming<'a> {
+    #[serde(borrow)]
+    method: Cow<'a, str>,
+    #[serde(borrow, default)]
+    parameters: Option<&'a RawValue>,
+    #[serde(default)]
+    more: bool,
+    #[serde(default)]
+    oneway: bool,
 }
 
 /// What is asked.
@@ -66,7 +82,7 @@ impl Asked {
 /// # Errors
 /// If it is no call at all; then nothing after it can be trusted.
 pub(super) fn read(message: &[u8], fds: &mut Vec<OwnedFd>) -> Result<Call, FrameError> {
-    let call: protocol::Call = frame::parse(message)?;
+    let call: Incoming<'_> = frame::parse(message)?;
     let asked = understand(&call.method, call.parameters).unwrap_or_else(Asked::Wrong);
     let owner_fd = match &asked {
         Asked::Acquire(acquire) => acquire.owner_fd,
@@ -78,7 +94,7 @@ pub(super) fn read(message: &[u8], fds: &mut Vec<OwnedFd>) -> Result<Call, Frame
     Ok(Call { asked, more: call.more, oneway: call.oneway, fds })
 }
 
-fn understand(method: &str, parameters: Value) -> Result<Asked, ServiceError> {
+fn understand(method: &str, parameters: Option<&RawValue>) -> Result<Asked, ServiceError> {
     let unknown = || ServiceError::unknown(method);
     let (interface, name) = method.rsplit_once('.').ok_or_else(unknown)?;
     match (interface, name) {
@@ -98,12 +114,9 @@ fn understand(method: &str, parameters: Value) -> Result<Asked, ServiceError> {
     }
 }
 
-fn typed<T: DeserializeOwned>(parameters: Value) -> Result<T, ServiceError> {
-    let parameters = match parameters {
-        Value::Null => Value::Object(serde_json::Map::new()),
-        given => given,
-    };
-    serde_json::from_value(parameters).map_err(|error| ServiceError::invalid(&error))
+fn typed<T: DeserializeOwned>(parameters: Option<&RawValue>) -> Result<T, ServiceError> {
+    let parameters = parameters.map_or("{}", RawValue::get);
+    serde_json::from_str(parameters).map_err(|error| ServiceError::invalid(&error))
 }
 
 #[cfg(test)]

@@ -112,7 +112,13 @@ impl ServiceError {
     /// that is the parameter.
     #[must_use]
     pub fn invalid(error: &serde_json::Error) -> Self {
-        let message = error.to_string();
+        let mut message = error.to_string();
+        if error.line() > 0
+            && let Some(end) = message.rfind(" at line ")
+        {
+            // Where in the text it stands says nothing to who has not written the text.
+            message.truncate(end);
+        }
         let parameter = message.split('`').nth(1).unwrap_or("parameters").to_owned();
         Self::InvalidParameter { parameter, message }
     }
