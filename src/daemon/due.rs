@@ -26,6 +26,8 @@ pub(super) struct Due {
     pub(super) progress: Option<Instant>,
     /// Those who watch the status are told what changed.
     pub(super) watch: Option<Instant>,
+    /// Somebody may watch the status.
+    pub(super) watched: bool,
     /// Our files are looked after.
     pub(super) home: Option<Instant>,
     /// Processes of which it could not be told whether they live are looked for again.

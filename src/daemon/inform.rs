@@ -56,7 +56,9 @@ impl Server {
             let every = PROGRESS_EVERY.max(PROGRESS_EVERY_PER_WAITER.saturating_mul(waiters));
             self.due.progress = Some(now + every);
         }
-        self.due.watch.get_or_insert(now + WATCH_EVERY);
+        if self.due.watched {
+            self.due.watch.get_or_insert(now + WATCH_EVERY);
+        }
     }
 
     fn tell_all_progress(&mut self) {
@@ -119,7 +121,9 @@ impl Server {
     }
 
     fn tell_watchers(&mut self) {
-        for id in self.conns.watchers() {
+        let watchers = self.conns.watchers();
+        self.due.watched = !watchers.is_empty();
+        for id in watchers {
             let Some(conn) = self.conns.peek(id) else { continue };
             let (viewer, flushed) = (conn.peer.uid, conn.is_flushed());
             let Doing::Watches(key) = conn.doing.clone() else { continue };

@@ -110,6 +110,7 @@ impl Server {
             && !conn.heard_end
         {
             conn.doing = Doing::Watches(key);
+            self.due.watched = true;
         }
         Ok(())
     }
