@@ -258,6 +258,8 @@ impl Connection {
     pub(super) fn save_memory(&mut self) {
         self.calls.shrink_to_fit();
         self.fds.shrink_to_fit();
+        self.decoder.save_memory();
+        self.output.save_memory();
     }
 
     /// Whether it watches the status.
@@ -281,7 +283,12 @@ impl Connection {
     /// # Errors
     /// The connection is of no more use.
     pub(super) fn flush(&mut self) -> io::Result<()> {
-        self.output.write(self.socket.as_fd())
+        let written = self.output.write(self.socket.as_fd());
+        if matches!(self.doing, Doing::Waits(_)) {
+            // The next reply may be hours away, and thousands wait.
+            self.output.save_memory();
+        }
+        written
     }
 }
 

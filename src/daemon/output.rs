@@ -7,6 +7,9 @@ use libc::MSG_DONTWAIT;
 
 use crate::sys::fds;
 
+/// So much room is kept for the next reply, which most need not more of.
+const ROOM_KEPT: usize = 512;
+
 /// Bytes for a peer, and the descriptors that go with them.
 #[derive(Debug, Default)]
 pub(super) struct Output {
@@ -27,6 +30,12 @@ impl Output {
     /// Drops what was not written: the peer must get nothing more.
     pub(super) fn drop_all(&mut self) {
         *self = Self { stuck: true, ..Self::default() };
+    }
+
+    /// Gives the room for the next reply back.
+    pub(super) fn save_memory(&mut self) {
+        self.bytes.shrink_to_fit();
+        self.fds.shrink_to_fit();
     }
 
     /// Writes what the peer takes now.
@@ -54,7 +63,8 @@ impl Output {
                 Err(error) => return Err(error),
             }
         }
-        self.bytes = Vec::new();
+        self.bytes.clear();
+        self.bytes.shrink_to(ROOM_KEPT);
         self.sent = 0;
         Ok(())
     }

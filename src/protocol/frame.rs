@@ -90,6 +90,15 @@ impl Decoder {
         self.start < self.buffer.len()
     }
 
+    /// Gives back memory that holds nothing.
+    pub fn save_memory(&mut self) {
+        if self.start == self.buffer.len() {
+            self.buffer = Vec::new();
+            self.start = 0;
+            self.scanned = 0;
+        }
+    }
+
     fn drop_room(&mut self) {
         if self.start == self.buffer.len() {
             self.buffer.clear();
