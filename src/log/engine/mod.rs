@@ -29,9 +29,34 @@ pub const FORMAT: u32 = 1;
 #[serde(transparent)]
 pub struct Position(pub u64);
 
-/// A SHA-256 hash.
+/// A SHA-256 hash; written in hexadecimal.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct Hash(pub [u8; 32]);
+
+impl From<Hash> for String {
+    fn from(hash: Hash) -> Self {
+        hash.to_string()
+    }
+}
+
+impl TryFrom<String> for Hash {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        const EXPECTED: &str = "a hash is 64 hexadecimal digits";
+        let digits = text.as_bytes();
+        if digits.len() != 64 || !digits.iter().all(u8::is_ascii_hexdigit) {
+            return Err(EXPECTED);
+        }
+        let mut hash = [0; 32];
+        for (byte, pair) in hash.iter_mut().zip(text.as_bytes().chunks(2)) {
+            let pair = std::str::from_utf8(pair).map_err(|_| EXPECTED)?;
+            *byte = u8::from_str_radix(pair, 16).map_err(|_| EXPECTED)?;
+        }
+        Ok(Self(hash))
+    }
+}
 
 impl fmt::Display for Hash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
