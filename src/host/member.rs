@@ -1,67 +1,155 @@
-//! The state machine.
+//! The state machine: what goes in and out, and how an incarnation begins and ends.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
-use super::{Deadlines, Event, Health, Now, Settings, Standing, Ticket};
+use super::append::Writer;
+use super::chain::Chain;
+use super::code;
+use super::keep::{Differs, Keeper};
+use super::life::{Life, Timer};
+use super::watch::Watch;
+use super::{Deadlines, Event, Health, LostWhy, Now, Settings, Standing, Ticket};
 use crate::core::{Change, HostId, Rules, Snapshot, UnixMillis};
 use crate::log::engine::{Answer, Call, Identity, Position};
 
 /// One host's part in the log of many.
 #[derive(Debug)]
 pub struct Member {
-    #[expect(dead_code, reason = "being filled")]
-    settings: Settings,
-    #[expect(dead_code, reason = "being filled")]
-    identity: Identity,
-    #[expect(dead_code, reason = "being filled")]
+    pub(super) settings: Settings,
+    pub(super) identity: Identity,
     nonce: u128,
-    #[expect(dead_code, reason = "being filled")]
-    rules: Rules,
-    calls: VecDeque<Call>,
-    events: VecDeque<Event>,
+    pub(super) rules: Rules,
+    pub(super) now: Now,
+    pub(super) calls: VecDeque<Call>,
+    pub(super) events: VecDeque<Event>,
     tickets: u64,
+    pub(super) standing: Standing,
+    pub(super) away: Option<(u64, String)>,
+    /// How many incarnations were asked for.
+    attempt: u64,
+    /// When the current one was asked for first: it lives from then on at the latest.
+    pub(super) registering_ms: u64,
+    /// When it is to be asked for, or again.
+    pub(super) register: Timer,
+    pub(super) life: Option<Life>,
+    /// What was read of the log; none while it is loaded for the first time.
+    pub(super) chain: Option<Chain>,
+    pub(super) writer: Writer,
+    pub(super) watch: Watch,
+    pub(super) keeper: Keeper,
+    /// Incarnations of ours that we have given up.
+    pub(super) lost: BTreeSet<HostId>,
+    pub(super) deadlines: Deadlines,
+    #[cfg(test)]
+    pub(super) trusting: bool,
 }
 
 impl Member {
     /// A member that has not been started. `nonce` is random.
     #[must_use]
     pub fn new(settings: Settings, identity: Identity, nonce: u128, rules: Rules) -> Self {
-        let (calls, events) = Default::default();
-        Self { settings, identity, nonce, rules, calls, events, tickets: 0 }
+        Self {
+            settings,
+            identity,
+            nonce,
+            rules,
+            now: Now { boot_ms: 0, unix: UnixMillis(0) },
+            calls: VecDeque::new(),
+            events: VecDeque::new(),
+            tickets: 0,
+            standing: Standing::Idle,
+            away: None,
+            attempt: 0,
+            registering_ms: 0,
+            register: Timer::default(),
+            life: None,
+            chain: None,
+            writer: Writer::default(),
+            watch: Watch::default(),
+            keeper: Keeper::default(),
+            lost: BTreeSet::new(),
+            deadlines: Deadlines::default(),
+            #[cfg(test)]
+            trusting: false,
+        }
     }
 
     /// Begins to join. Call it once.
     pub fn start(&mut self, now: Now) {
-        let _ = now;
+        self.now = now;
+        match self.settings.check(self.settings.ttl_ms) {
+            Ok(_) => self.register_at(now.boot_ms),
+            Err(error) => self.unable(error.to_string(), Some("choose a longer TTL".to_owned())),
+        }
+        self.on_time();
     }
 
     /// Proposes a change. It comes back as an [`Event::Entry`] with this ticket, or the ticket as
     /// [`Event::Absorbed`] or [`Event::Dropped`]; the latter at once while we are no member.
     pub fn propose(&mut self, change: Change, at: UnixMillis) -> Ticket {
-        let _ = (change, at);
         self.tickets += 1;
-        Ticket(self.tickets)
+        let ticket = Ticket(self.tickets);
+        if self.standing == Standing::Member {
+            self.writer.push(change, at, Some(ticket));
+        } else {
+            self.events.push_back(Event::Dropped { ticket });
+        }
+        ticket
     }
 
-    /// What is to be asked of the engine now.
+    /// What is to be asked of the engine now. Take them at the end of each turn: what was proposed
+    /// since the last time goes out together.
     pub fn take_calls(&mut self) -> Vec<Call> {
+        self.append_next();
         self.calls.drain(..).collect()
     }
 
     /// Takes in an answer of the engine.
     pub fn answer(&mut self, now: Now, answer: Answer) {
-        let _ = (now, answer);
+        self.now = now;
+        // First of all: what arrives late must not be acted upon as if it were in time.
+        self.on_time();
+        if self.standing == Standing::Unable {
+            return;
+        }
+        match answer {
+            Answer::Registered { host, ttl_ms, asked_at, epoch, others } => {
+                self.registered((host, ttl_ms), asked_at, epoch, others);
+            }
+            Answer::Unable { why, hint } => self.unable(why, hint),
+            Answer::Loaded { snapshot, batches } => self.loaded(snapshot, &batches),
+            Answer::Batches(batches) => self.batches(&batches),
+            Answer::Rewritten => self.rewritten(),
+            Answer::Compacted => self.reload(),
+            Answer::Appended { host, sequence, .. } => {
+                if self.is_us(host) {
+                    self.writer.answered(sequence);
+                }
+            }
+            Answer::Overtaken { host, sequence } => {
+                if self.is_us(host) {
+                    self.overtaken(sequence);
+                }
+            }
+            Answer::Fenced { host, why } => {
+                if self.is_us(host) {
+                    self.lose(LostWhy::Fenced { why });
+                }
+            }
+            Answer::Renewed { asked_at, ttl_ms, head, hosts } => {
+                self.renewed((asked_at, ttl_ms), head, &hosts);
+            }
+            Answer::Stored { position } => self.stored(position),
+            Answer::Away { why } => self.gone_away(why),
+            Answer::Back => self.come_back(),
+        }
+        self.on_time();
     }
 
     /// Takes in that time has passed.
     pub fn tick(&mut self, now: Now) {
-        let _ = now;
-    }
-
-    /// When [`Member::tick`] is to be called at the latest, in milliseconds of CLOCK_BOOTTIME.
-    #[must_use]
-    pub fn next_due(&self) -> Option<u64> {
-        None
+        self.now = now;
+        self.on_time();
     }
 
     /// The next thing for the driver to do.
@@ -71,37 +159,125 @@ impl Member {
 
     /// The answer to [`Event::Clear`]: no command of an earlier incarnation lives.
     pub fn cleared(&mut self, now: Now) {
-        let _ = now;
+        self.now = now;
+        if self.standing == Standing::Clearing {
+            self.join(None);
+        }
+        self.on_time();
     }
 
     /// The answer to [`Event::SnapshotWanted`]: the table as it was at that event.
     pub fn store(&mut self, snapshot: &Snapshot) {
-        let _ = snapshot;
+        let every = self.settings.snapshot_batches;
+        match self.keeper.take(snapshot, self.rules, self.host(), every) {
+            Ok(()) => self.store_due(),
+            Err(differs) => self.differs(differs),
+        }
     }
 
-    /// Until when commands of ours may run. A grant may be told only before `term_at`.
+    /// Until when commands of ours may run. A grant may be told only before `term_at`. After a
+    /// loss they stay those of the incarnation that was lost, until we are a member again.
     #[must_use]
     pub fn deadlines(&self) -> Deadlines {
-        Deadlines::default()
+        self.deadlines
     }
 
     /// Our incarnation, while we are a member.
     #[must_use]
     pub fn host(&self) -> Option<HostId> {
-        None
+        let life = self.life.as_ref().filter(|_| self.standing == Standing::Member)?;
+        Some(life.host)
     }
 
     /// How we stand to the engine.
     #[must_use]
     pub fn health(&self) -> Health {
+        let life = self.life.as_ref();
         Health {
-            standing: Standing::Idle,
-            host: None,
-            away: None,
-            renewed_ms: None,
-            position: Position(0),
-            head: Position(0),
-            hosts: Vec::new(),
+            standing: self.standing.clone(),
+            host: life.map(|life| life.host),
+            away: self.away.clone(),
+            renewed_ms: life.and_then(|life| life.renewed_ms),
+            position: self.chain.as_ref().map_or(Position(0), |chain| chain.link().position),
+            head: life.map_or(Position(0), |life| life.head),
+            hosts: self.watch.seen().copied().collect(),
         }
+    }
+
+    fn is_us(&self, host: HostId) -> bool {
+        self.life.as_ref().is_some_and(|life| life.host == host)
+    }
+
+    /// Whether commands of ours may run under this incarnation.
+    fn takes_part(&self) -> bool {
+        matches!(self.standing, Standing::Member | Standing::Joining)
+    }
+
+    /// Asks for another incarnation, at `at_ms`.
+    fn register_at(&mut self, at_ms: u64) {
+        self.standing = Standing::Registering;
+        self.attempt += 1;
+        self.registering_ms = u64::MAX;
+        self.register.set(at_ms);
+    }
+
+    pub(super) fn send_register(&mut self) {
+        let asked_at = self.now.boot_ms;
+        self.registering_ms = self.registering_ms.min(asked_at);
+        self.register.set(asked_at + self.usual_renewal_ms());
+        self.calls.push_back(Call::Register {
+            identity: self.identity.clone(),
+            nonce: code::nonce(self.nonce, self.attempt),
+            ttl_ms: self.settings.ttl_ms,
+            asked_at,
+        });
+    }
+
+    fn usual_renewal_ms(&self) -> u64 {
+        self.settings.check(self.settings.ttl_ms).map_or(1, |timing| timing.renewal_ms)
+    }
+
+    /// Our incarnation ended or may have: what it has is lost, and another one is asked for.
+    pub(super) fn lose(&mut self, why: LostWhy) {
+        let Some(life) = self.life.take() else { return };
+        if self.takes_part() {
+            self.events.push_back(Event::Lost { host: life.host, why });
+        }
+        self.lost.insert(life.host);
+        self.begin_anew();
+        // Not more often than it would be renewed, if we lose one after the other.
+        let earliest = self.registering_ms.saturating_add(self.usual_renewal_ms());
+        self.register_at(self.now.boot_ms.max(earliest));
+    }
+
+    fn begin_anew(&mut self) {
+        let given_up = self.writer.give_up();
+        self.events.extend(given_up.into_iter().map(|ticket| Event::Dropped { ticket }));
+        self.life = None;
+        self.chain = None;
+        self.writer = Writer::default();
+        self.watch.forget_all();
+        self.keeper.forget();
+        self.calls.clear();
+    }
+
+    pub(super) fn unable(&mut self, why: String, hint: Option<String>) {
+        if let Some(life) = self.life.take()
+            && self.takes_part()
+        {
+            self.events.push_back(Event::Lost { host: life.host, why: LostWhy::Unable });
+        }
+        self.begin_anew();
+        self.register.clear();
+        self.standing = Standing::Unable;
+        self.events.push_back(Event::Unable { why, hint });
+    }
+
+    pub(super) fn differs(&mut self, Differs(revision): Differs) {
+        let why = format!(
+            "this host's table is not the one that other hosts have at revision {revision}"
+        );
+        let hint = "this is a defect: please report it, with the versions of all hosts".to_owned();
+        self.unable(why, Some(hint));
     }
 }

@@ -5,13 +5,20 @@
 //! owner proposes comes back as entries, in the order of the log, among those of all other hosts.
 //! It knows no socket, no clock and no process; its rules are those of `docs/many-hosts.md`.
 //!
-//! Invariant: the entries that a member gives out are those of the log, in its order, each once,
-//! none of an incarnation that had ended before; and after [`Event::Lost`] no entry is one of the
-//! incarnation that was lost.
+//! Invariant: the entries that a member gives out are those of the log, in its order and each once,
+//! and none of an incarnation that had ended before.
 
+mod append;
+mod chain;
+mod code;
 mod event;
+mod follow;
+mod join;
+mod keep;
+mod life;
 mod member;
 mod settings;
+mod watch;
 
 pub use event::{Deadlines, Event, Health, LostWhy, Now, Observed, Standing, Ticket};
 pub use member::Member;

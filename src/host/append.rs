@@ -1,0 +1,173 @@
+//! What is to be appended, and the one batch that is on its way.
+
+use std::collections::VecDeque;
+
+use super::{Ticket, code};
+use crate::core::{Change, ENTRY_VERSION, Entry, HostId, Rules, UnixMillis};
+use crate::log::engine::{Append, Batch, Ends, Link};
+
+/// A batch has no more entries than this.
+pub(super) const ENTRIES_MAX: usize = 1024;
+/// A batch has no more bytes than about this, but for a single entry that is larger: etcd takes
+/// 1.5 MiB at once.
+pub(super) const BYTES_MAX: usize = 512 * 1024;
+
+/// A change that is to be in the log.
+#[derive(Clone, Debug)]
+struct Proposal {
+    entry: Entry,
+    ticket: Option<Ticket>,
+}
+
+/// The batch that is on its way.
+#[derive(Clone, Debug)]
+pub(super) struct Flight {
+    pub(super) append: Append,
+    tickets: Vec<Option<Ticket>>,
+    /// When it was asked last.
+    pub(super) asked_ms: u64,
+    /// Whether the engine has said that it is in the log, or cannot be waited for to say so.
+    pub(super) answered: bool,
+    /// Whether it was read.
+    pub(super) echoed: bool,
+}
+
+/// What one incarnation appends.
+#[derive(Debug, Default)]
+pub(super) struct Writer {
+    /// The number of the last batch that is known to be in the log.
+    sequence: u64,
+    queue: VecDeque<Proposal>,
+    ends: VecDeque<Ends>,
+    flight: Option<Flight>,
+}
+
+pub(super) fn entry(change: Change, at: UnixMillis) -> Entry {
+    Entry { version: ENTRY_VERSION, at, change }
+}
+
+impl Writer {
+    pub(super) fn push(&mut self, change: Change, at: UnixMillis, ticket: Option<Ticket>) {
+        self.queue.push_back(Proposal { entry: entry(change, at), ticket });
+    }
+
+    /// The end of an incarnation goes before what was proposed, in a batch of its own: if its
+    /// evidence does not hold, nothing else is refused with it.
+    pub(super) fn push_end(&mut self, ends: Ends) {
+        self.ends.push_back(ends);
+    }
+
+    /// Whether the end of an incarnation is to be appended or on its way.
+    pub(super) fn is_ending(&self, host: HostId) -> bool {
+        let flying = self.flight.as_ref().and_then(|flight| flight.append.ends);
+        self.ends.iter().chain(&flying).any(|ends| ends.host == host)
+    }
+
+    pub(super) fn flight(&self) -> Option<&Flight> {
+        self.flight.as_ref()
+    }
+
+    pub(super) fn flight_mut(&mut self) -> Option<&mut Flight> {
+        self.flight.as_mut()
+    }
+
+    /// The batch that is to be sent next, if there is something to send and none on its way.
+    pub(super) fn next(
+        &mut self,
+        host: HostId,
+        seen: Link,
+        rules: Rules,
+        now: (u64, UnixMillis),
+    ) -> Option<Append> {
+        if self.flight.is_some() {
+            return None;
+        }
+        if let Some(ends) = self.ends.pop_front() {
+            let gone = entry(Change::HostGone { host: ends.host, by: host }, now.1);
+            return Some(self.send(host, vec![gone], Some(ends), vec![None], (seen, rules, now.0)));
+        }
+        let (mut entries, mut tickets, mut bytes) = (Vec::new(), Vec::new(), 0);
+        while let Some(proposal) = self.queue.front() {
+            bytes += code::size(&proposal.entry);
+            let full = entries.len() == ENTRIES_MAX || bytes > BYTES_MAX;
+            if full && !entries.is_empty() {
+                break;
+            }
+            if let Some(proposal) = self.queue.pop_front() {
+                entries.push(proposal.entry);
+                tickets.push(proposal.ticket);
+            }
+        }
+        let something = !entries.is_empty();
+        something.then(|| self.send(host, entries, None, tickets, (seen, rules, now.0)))
+    }
+
+    /// Sends a batch of these entries; none is on its way.
+    pub(super) fn send(
+        &mut self,
+        host: HostId,
+        entries: Vec<Entry>,
+        ends: Option<Ends>,
+        tickets: Vec<Option<Ticket>>,
+        (seen, rules, asked_ms): (Link, Rules, u64),
+    ) -> Append {
+        let sequence = self.sequence + 1;
+        let batch = Batch { host, sequence, seen, entries };
+        let body = code::write_batch(rules, &batch);
+        let append = Append { host, sequence, body, ends };
+        let (answered, echoed) = (false, false);
+        let flight = Flight { append: append.clone(), tickets, asked_ms, answered, echoed };
+        self.flight = Some(flight);
+        append
+    }
+
+    /// The batch on its way was read, or is known to be in the log. Its tickets.
+    pub(super) fn landed(&mut self, sequence: u64) -> Vec<Option<Ticket>> {
+        self.sequence = self.sequence.max(sequence);
+        let Some(flight) = &mut self.flight else { return Vec::new() };
+        if flight.append.sequence != sequence || flight.echoed {
+            return Vec::new();
+        }
+        flight.echoed = true;
+        let tickets = std::mem::take(&mut flight.tickets);
+        self.arrive();
+        tickets
+    }
+
+    /// The engine said that a batch is in the log, or will not say it any more.
+    pub(super) fn answered(&mut self, sequence: u64) {
+        if let Some(flight) = &mut self.flight
+            && flight.append.sequence == sequence
+        {
+            flight.answered = true;
+        }
+        self.arrive();
+    }
+
+    /// Answers to what was asked before do not come any more.
+    pub(super) fn unanswered(&mut self) {
+        if let Some(flight) = &mut self.flight {
+            flight.answered |= flight.echoed;
+        }
+        self.arrive();
+    }
+
+    fn arrive(&mut self) {
+        self.flight.take_if(|flight| flight.answered && flight.echoed);
+    }
+
+    /// The batch on its way was refused because its evidence does not hold. Which end it was.
+    pub(super) fn overtaken(&mut self, sequence: u64) -> Option<Ends> {
+        let refused = |flight: &mut Flight| {
+            flight.append.sequence == sequence && !flight.echoed && flight.append.ends.is_some()
+        };
+        self.flight.take_if(refused)?.append.ends
+    }
+
+    /// All tickets of what is not in the log.
+    pub(super) fn give_up(&mut self) -> Vec<Ticket> {
+        let flying = self.flight.take().into_iter().flat_map(|flight| flight.tickets);
+        let queued = std::mem::take(&mut self.queue).into_iter().map(|proposal| proposal.ticket);
+        flying.chain(queued).flatten().collect()
+    }
+}

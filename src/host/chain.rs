@@ -1,0 +1,244 @@
+//! What every reader of the log knows after a batch: how far it is, and which batches count.
+//!
+//! Invariant: it is a function of the batches read, the same for all readers, whether they read
+//! them all or began at a snapshot.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde::{Deserialize, Serialize};
+
+use super::code;
+use crate::core::{Change, Entry, HostId, Revision, Rules};
+use crate::log::engine::{Batch, Hash, Link, Placed, Position, Read};
+
+/// So many links of the chain are kept to compare others with.
+pub(super) const RECENT_MAX: usize = 1024;
+
+/// What is known after a batch.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Chain {
+    genesis: Hash,
+    link: Link,
+    /// The last links, the latest last. Eight bytes of each hash tell histories apart.
+    recent: VecDeque<(Position, u64)>,
+    revision: Revision,
+    /// How many batches there were.
+    batches: u64,
+    last: Option<Read>,
+    seats: BTreeMap<HostId, Seat>,
+}
+
+/// An incarnation that has joined and not ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Seat {
+    /// Its last batch.
+    pub(super) sequence: u64,
+    /// The revision of the first entry of that batch.
+    pub(super) first: Revision,
+}
+
+/// What becomes of a batch.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Step {
+    /// It was read before.
+    Known,
+    /// It counts for nothing: its incarnation had ended.
+    Void,
+    /// It counts for nothing: its author had read another history.
+    Stray { host: HostId, sequence: u64 },
+    /// Its entries count.
+    Counts { host: HostId, sequence: u64, first: Revision, entries: Vec<Entry> },
+}
+
+/// A batch with which a reader cannot go on. The chain is as it was before it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Trouble {
+    /// Its author had read another history, or we have.
+    Stray,
+    /// A batch before it is missing, or it comes twice.
+    Gap(String),
+    /// It says nothing that this version can read.
+    Unreadable(String),
+}
+
+/// What is known of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Known {
+    /// It is of this history.
+    Same,
+    /// It is of another one.
+    Other,
+    /// It is too long ago to tell.
+    TooOld,
+}
+
+/// Whether what is read is known to be what the engine has now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trust {
+    /// It continues what was read before.
+    Live,
+    /// It was read just now from the beginning or from the snapshot.
+    Loaded,
+    /// Nothing is compared; to see that tests would find it.
+    #[cfg(test)]
+    Blind,
+}
+
+impl Trust {
+    #[cfg(test)]
+    fn compares(self) -> bool {
+        self != Self::Blind
+    }
+
+    #[cfg(not(test))]
+    fn compares(self) -> bool {
+        true
+    }
+}
+
+fn short(hash: Hash) -> u64 {
+    hash.0.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+impl Chain {
+    pub(super) fn new(epoch: u128) -> Self {
+        let genesis = code::genesis(epoch);
+        Self {
+            genesis: genesis.hash,
+            link: genesis,
+            recent: VecDeque::new(),
+            revision: Revision(0),
+            batches: 0,
+            last: None,
+            seats: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn link(&self) -> Link {
+        self.link
+    }
+
+    pub(super) fn revision(&self) -> Revision {
+        self.revision
+    }
+
+    pub(super) fn batches(&self) -> u64 {
+        self.batches
+    }
+
+    pub(super) fn last(&self) -> Option<Read> {
+        self.last
+    }
+
+    pub(super) fn seat(&self, host: HostId) -> Option<Seat> {
+        self.seats.get(&host).copied()
+    }
+
+    /// The incarnation that joined first of those that have not ended.
+    pub(super) fn eldest(&self) -> Option<HostId> {
+        self.seats.keys().next().copied()
+    }
+
+    pub(super) fn is_of(&self, epoch: u128) -> bool {
+        self.genesis == code::genesis(epoch).hash
+    }
+
+    /// Whether a link is of this history.
+    pub(super) fn knows(&self, link: Link) -> Known {
+        let same = |same: bool| if same { Known::Same } else { Known::Other };
+        if link.position == Position(0) {
+            return same(link.hash == self.genesis);
+        }
+        match self.recent.binary_search_by_key(&link.position, |(position, _)| *position) {
+            Ok(at) => same(self.recent[at].1 == short(link.hash)),
+            Err(0) if self.batches > self.recent.len() as u64 => Known::TooOld,
+            Err(_) => Known::Other,
+        }
+    }
+
+    /// Reads the next batch.
+    pub(super) fn read(
+        &mut self,
+        rules: Rules,
+        placed: &Placed,
+        trust: Trust,
+    ) -> Result<Step, Trouble> {
+        if placed.position <= self.link.position {
+            return Ok(Step::Known);
+        }
+        let step = match self.judge(rules, placed, trust)? {
+            Step::Stray { .. } if trust == Trust::Live => return Err(Trouble::Stray),
+            step => step,
+        };
+        self.advance(placed);
+        let Placed { host, sequence, .. } = *placed;
+        let first = Revision(self.revision.0 + 1);
+        match &step {
+            Step::Counts { entries, .. } => {
+                self.seats.insert(host, Seat { sequence, first });
+                self.revision.0 += entries.len() as u64;
+                self.unseat(entries);
+            }
+            Step::Stray { .. } => {
+                if let Some(seat) = self.seats.get_mut(&host) {
+                    *seat = Seat { sequence, first };
+                }
+            }
+            Step::Void | Step::Known => {}
+        }
+        Ok(step)
+    }
+
+    /// What becomes of a batch that comes next.
+    fn judge(&self, rules: Rules, placed: &Placed, trust: Trust) -> Result<Step, Trouble> {
+        let Placed { host, sequence, .. } = *placed;
+        let expected = match self.seats.get(&host) {
+            Some(seat) => seat.sequence + 1,
+            None if sequence == 1 => 1,
+            None => return Ok(Step::Void),
+        };
+        let name = code::author(host, sequence);
+        if sequence != expected {
+            return Err(Trouble::Gap(format!("{name} lies where number {expected} should be")));
+        }
+        let unreadable = |what: String| Trouble::Unreadable(format!("{name}: {what}"));
+        let batch = code::read_batch(rules, &placed.body);
+        let batch: Batch = batch.map_err(|error| unreadable(error.to_string()))?;
+        if (batch.host, batch.sequence) != (host, sequence) {
+            let inside = code::author(batch.host, batch.sequence);
+            return Err(unreadable(format!("inside it says that it is {inside}")));
+        }
+        let joins =
+            |change: &Change| matches!(change, Change::HostJoin { host: h, .. } if *h == host);
+        if sequence == 1 && !batch.entries.first().is_some_and(|entry| joins(&entry.change)) {
+            return Err(unreadable("it does not begin by joining".to_owned()));
+        }
+        if trust.compares() && self.knows(batch.seen) == Known::Other {
+            return Ok(Step::Stray { host, sequence });
+        }
+        let first = Revision(self.revision.0 + 1);
+        Ok(Step::Counts { host, sequence, first, entries: batch.entries })
+    }
+
+    fn advance(&mut self, placed: &Placed) {
+        let Placed { position, host, sequence, .. } = *placed;
+        let body = code::body_hash(&placed.body);
+        self.link = code::next_link(self.link, position, body);
+        self.last = Some(Read { position, host, sequence, body });
+        self.batches += 1;
+        if self.recent.len() == RECENT_MAX {
+            self.recent.pop_front();
+        }
+        self.recent.push_back((position, short(self.link.hash)));
+    }
+
+    fn unseat(&mut self, entries: &[Entry]) {
+        for entry in entries {
+            if let Change::HostGone { host: ended, .. } | Change::HostAdopt { old: ended, .. } =
+                &entry.change
+            {
+                self.seats.remove(ended);
+            }
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! How batches and snapshots are written in the engine.
+//!
+//! A line that says what it is, in which format and under which rules, then JSON. A body that
+//! another version wrote is refused by its first line.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::chain::Chain;
+use crate::core::{Entry, HostId, Rules, Snapshot};
+use crate::log::engine::{Batch, FORMAT, Hash, Link, Position};
+
+/// What a body in the engine is not, so that this host must not go on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Unreadable {
+    #[error("it was written by another version: `{found}` where this one writes `{expected}`")]
+    Version { found: String, expected: String },
+    #[error("it is damaged: {0}")]
+    Damaged(String),
+}
+
+/// A table with all that a reader must know to go on from it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Kept {
+    pub(super) chain: Chain,
+    /// The hash of `table`.
+    pub(super) hash: Hash,
+    pub(super) table: Snapshot,
+}
+
+fn first_line(what: &str, rules: Rules) -> String {
+    format!("canal {what} {FORMAT} {}", rules.version())
+}
+
+fn write(what: &str, rules: Rules, value: &impl Serialize) -> Vec<u8> {
+    let mut body = first_line(what, rules).into_bytes();
+    body.push(b'\n');
+    json(value, &mut body);
+    body
+}
+
+fn json(value: &impl Serialize, to: &mut Vec<u8>) {
+    if let Err(error) = serde_json::to_writer(to, value) {
+        // Plain data with string keys, into memory.
+        unreachable!("cannot be written as JSON: {error}");
+    }
+}
+
+fn read<T: DeserializeOwned>(what: &str, rules: Rules, body: &[u8]) -> Result<T, Unreadable> {
+    let expected = first_line(what, rules);
+    let end = body.iter().take(100).position(|byte| *byte == b'\n');
+    let end = end.ok_or_else(|| Unreadable::Damaged("it has no first line".to_owned()))?;
+    if body[..end] != *expected.as_bytes() {
+        let found = String::from_utf8_lossy(&body[..end]).escape_default().to_string();
+        return Err(Unreadable::Version { found, expected });
+    }
+    serde_json::from_slice(&body[end + 1..]).map_err(|error| Unreadable::Damaged(error.to_string()))
+}
+
+pub(super) fn write_batch(rules: Rules, batch: &Batch) -> Vec<u8> {
+    write("batch", rules, batch)
+}
+
+pub(super) fn read_batch(rules: Rules, body: &[u8]) -> Result<Batch, Unreadable> {
+    let batch: Batch = read("batch", rules, body)?;
+    if batch.entries.is_empty() {
+        return Err(Unreadable::Damaged("it has no entries".to_owned()));
+    }
+    Ok(batch)
+}
+
+/// How many bytes an entry adds to a batch, about.
+pub(super) fn size(entry: &Entry) -> usize {
+    let mut bytes = Vec::new();
+    json(entry, &mut bytes);
+    bytes.len() + 1
+}
+
+pub(super) fn write_kept(rules: Rules, kept: &Kept) -> Vec<u8> {
+    write("snapshot", rules, kept)
+}
+
+pub(super) fn read_kept(rules: Rules, body: &[u8]) -> Result<Kept, Unreadable> {
+    let kept: Kept = read("snapshot", rules, body)?;
+    if table_hash(&kept.table) != kept.hash {
+        return Err(Unreadable::Damaged("its table is not the one that was hashed".to_owned()));
+    }
+    if kept.table.revision != kept.chain.revision() {
+        return Err(Unreadable::Damaged("its table is of another revision".to_owned()));
+    }
+    Ok(kept)
+}
+
+pub(super) fn body_hash(body: &[u8]) -> Hash {
+    Hash(Sha256::digest(body).into())
+}
+
+pub(super) fn table_hash(table: &Snapshot) -> Hash {
+    let mut bytes = Vec::new();
+    json(table, &mut bytes);
+    body_hash(&bytes)
+}
+
+/// Where the chain of a history begins.
+pub(super) fn genesis(epoch: u128) -> Link {
+    let hash = Sha256::new().chain_update("canal").chain_update(epoch.to_be_bytes()).finalize();
+    Link { position: Position(0), hash: Hash(hash.into()) }
+}
+
+/// The next link of the chain: a batch with this hash lies at `position`.
+pub(super) fn next_link(before: Link, position: Position, body: Hash) -> Link {
+    let digest = Sha256::new()
+        .chain_update(before.hash.0)
+        .chain_update(position.0.to_be_bytes())
+        .chain_update(body.0)
+        .finalize();
+    Link { position, hash: Hash(digest.into()) }
+}
+
+/// A name for the `attempt`th asking, as random as the first.
+pub(super) fn nonce(first: u128, attempt: u64) -> u128 {
+    let digest =
+        Sha256::new().chain_update(first.to_be_bytes()).chain_update(attempt.to_be_bytes());
+    let bytes: [u8; 32] = digest.finalize().into();
+    bytes.iter().take(16).fold(0, |number, byte| number << 8 | u128::from(*byte))
+}
+
+/// An author's name where no batch of it can be read.
+pub(super) fn author(host: HostId, sequence: u64) -> String {
+    format!("batch {sequence} of host {host}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::{Change, ENTRY_VERSION, UnixMillis};
+
+    fn batch() -> Batch {
+        let change = Change::HostGone { host: HostId(1), by: HostId(2) };
+        let entry = Entry { version: ENTRY_VERSION, at: UnixMillis(7), change };
+        let (host, sequence, seen) = (HostId(2), 3, genesis(9));
+        Batch { host, sequence, seen, entries: vec![entry] }
+    }
+
+    #[test]
+    fn a_batch_is_read_as_it_was_written() {
+        let body = write_batch(Rules::Current, &batch());
+        assert!(body.starts_with(b"canal batch 1 1\n{"));
+        assert_eq!(read_batch(Rules::Current, &body), Ok(batch()));
+    }
+
+    #[test]
+    fn rule_01_another_version_or_other_rules_are_refused_by_the_first_line() {
+        let body = write_batch(Rules::NewestFirst, &batch());
+        let refused = read_batch(Rules::Current, &body).unwrap_err().to_string();
+        assert_eq!(
+            refused,
+            "it was written by another version: `canal batch 1 1000001` where this one writes \
+             `canal batch 1 1`"
+        );
+        let body = b"canal batch 2 1\nwhat nobody knows yet";
+        assert!(matches!(read_batch(Rules::Current, body), Err(Unreadable::Version { .. })));
+        assert!(matches!(read_kept(Rules::Current, body), Err(Unreadable::Version { .. })));
+    }
+
+    #[test]
+    fn damaged_bodies_are_refused_and_never_panic() {
+        let body = write_batch(Rules::Current, &batch());
+        for end in 0..body.len() {
+            assert!(read_batch(Rules::Current, &body[..end]).is_err(), "cut at {end}");
+        }
+        for at in 0..body.len() {
+            let mut body = body.clone();
+            body[at] ^= 0x80;
+            assert!(read_batch(Rules::Current, &body).is_err(), "byte {at}");
+        }
+        let nothing = Batch { entries: Vec::new(), ..batch() };
+        let body = write_batch(Rules::Current, &nothing);
+        assert!(matches!(read_batch(Rules::Current, &body), Err(Unreadable::Damaged(_))));
+    }
+
+    #[test]
+    fn each_asking_has_a_name_of_its_own() {
+        assert_ne!(nonce(1, 0), nonce(1, 1));
+        assert_ne!(nonce(1, 0), nonce(2, 0));
+    }
+}

@@ -1,0 +1,249 @@
+//! Reading the log: from its beginning or a snapshot, on and on, and again after something came
+//! between.
+
+use super::chain::{Chain, Known, Step, Trouble, Trust};
+use super::code::{self, Kept};
+use super::{Event, LostWhy, Member, Standing};
+use crate::core::{Change, Entry, HostId, Revision};
+use crate::log::engine::{Placed, Position, Stored};
+
+impl Member {
+    pub(super) fn loaded(&mut self, snapshot: Option<Stored>, batches: &[Placed]) {
+        // Also one that nobody waits for any more: what comes after it begins there.
+        let Some(life) = self.life.as_mut() else { return };
+        life.loading = None;
+        let epoch = life.epoch;
+        let kept = match snapshot.map(|stored| self.read_snapshot(&stored, epoch)).transpose() {
+            Ok(kept) => kept,
+            Err(why) => {
+                let why = format!("the snapshot in the engine cannot be used: {why}");
+                return self.unable(why, Some(same_version()));
+            }
+        };
+        if self.chain.is_none() {
+            self.begin(kept, epoch);
+            if self.read(batches, Trust::Loaded) {
+                self.decide_how_to_join();
+            }
+        } else if self.go_on(kept, epoch, batches) {
+            self.read(batches, Trust::Loaded);
+        }
+    }
+
+    fn read_snapshot(&self, stored: &Stored, epoch: u128) -> Result<Kept, String> {
+        let kept = code::read_kept(self.rules, &stored.body).map_err(|error| error.to_string())?;
+        if !kept.chain.is_of(epoch) {
+            return Err("it is of another history".to_owned());
+        }
+        if kept.chain.link().position != stored.position {
+            return Err("it lies at another place than it says".to_owned());
+        }
+        Ok(kept)
+    }
+
+    /// Begins to read.
+    fn begin(&mut self, kept: Option<Kept>, epoch: u128) {
+        match kept {
+            Some(kept) => self.restore(kept),
+            None => {
+                self.chain = Some(Chain::new(epoch));
+                let revision = Revision(0);
+                self.events.push_back(Event::Restore { snapshot: None, revision });
+            }
+        }
+    }
+
+    fn restore(&mut self, Kept { chain, hash, table }: Kept) {
+        let revision = chain.revision();
+        self.chain = Some(chain);
+        if let Err(differs) = self.keeper.know(revision, hash) {
+            return self.differs(differs);
+        }
+        self.events.push_back(Event::Restore { snapshot: Some(table), revision });
+    }
+
+    /// Goes on after the log was loaded once more, if what was read before is part of it. Whether
+    /// it is.
+    fn go_on(&mut self, kept: Option<Kept>, epoch: u128, batches: &[Placed]) -> bool {
+        let Some(mine) = self.chain.as_ref().map(Chain::link) else { return false };
+        let ahead = kept.as_ref().is_some_and(|kept| kept.chain.link().position > mine.position);
+        if let Some(kept) = kept.as_ref().filter(|_| ahead) {
+            if kept.chain.knows(mine) != Known::Same {
+                self.rewritten();
+                return false;
+            }
+        } else {
+            let mut scratch = kept.as_ref().map_or_else(|| Chain::new(epoch), |k| k.chain.clone());
+            for placed in batches.iter().take_while(|placed| placed.position <= mine.position) {
+                // What cannot be read now was not read before either.
+                if scratch.read(self.rules, placed, Trust::Loaded).is_err() {
+                    break;
+                }
+            }
+            if scratch.link() != mine {
+                self.rewritten();
+                return false;
+            }
+            return true;
+        }
+        match kept {
+            Some(kept) => self.skip_to(kept),
+            None => true,
+        }
+    }
+
+    /// Goes on from a snapshot that has what was not read yet. Whether we are still there.
+    fn skip_to(&mut self, kept: Kept) -> bool {
+        let seat = self.our_seat(&kept.chain);
+        if seat.is_none() && self.standing == Standing::Member {
+            let why = "it ended while the engine could not be read".to_owned();
+            self.lose(LostWhy::Fenced { why });
+            return false;
+        }
+        self.restore(kept);
+        let Some(seat) = seat else { return self.life.is_some() };
+        let tickets = self.writer.landed(seat.sequence);
+        for (revision, ticket) in (seat.first.0..).zip(tickets) {
+            if let Some(ticket) = ticket {
+                self.events.push_back(Event::Absorbed { ticket, revision: Revision(revision) });
+            }
+        }
+        if self.standing == Standing::Joining {
+            self.joined();
+        }
+        self.life.is_some()
+    }
+
+    pub(super) fn batches(&mut self, batches: &[Placed]) {
+        let Some(life) = self.life.as_mut().filter(|life| life.reads_on()) else { return };
+        life.confirming = None;
+        self.read(batches, Trust::Live);
+    }
+
+    /// Reads batches as far as it goes; whether that is to their end.
+    fn read(&mut self, batches: &[Placed], trust: Trust) -> bool {
+        batches.iter().all(|placed| self.read_one(placed, self.trust(trust)))
+    }
+
+    #[cfg(test)]
+    fn trust(&self, trust: Trust) -> Trust {
+        if self.trusting { Trust::Blind } else { trust }
+    }
+
+    #[cfg(not(test))]
+    fn trust(&self, trust: Trust) -> Trust {
+        trust
+    }
+
+    fn read_one(&mut self, placed: &Placed, trust: Trust) -> bool {
+        let Some(chain) = &mut self.chain else { return false };
+        let step = match chain.read(self.rules, placed, trust) {
+            Ok(step) => step,
+            Err(Trouble::Stray | Trouble::Gap(_)) if trust == Trust::Live => {
+                self.reload();
+                return false;
+            }
+            Err(Trouble::Stray) => return false,
+            Err(Trouble::Gap(what)) => {
+                self.unable(format!("the log in the engine is not whole: {what}"), None);
+                return false;
+            }
+            Err(Trouble::Unreadable(what)) => {
+                let why = format!("the log in the engine cannot be read: {what}");
+                self.unable(why, Some(same_version()));
+                return false;
+            }
+        };
+        match step {
+            Step::Known => true,
+            Step::Void => self.after_batch(),
+            Step::Stray { host, sequence } if self.writes_as(host, sequence) => {
+                self.rewritten();
+                false
+            }
+            Step::Stray { .. } => self.after_batch(),
+            Step::Counts { host, sequence, first, entries } => {
+                self.apply((host, sequence), first, entries) && self.after_batch()
+            }
+        }
+    }
+
+    fn writes_as(&self, host: HostId, _sequence: u64) -> bool {
+        self.life.as_ref().is_some_and(|life| life.host == host)
+    }
+
+    /// Gives out the entries of a batch; whether we are still there after it.
+    fn apply(&mut self, batch: (HostId, u64), first: Revision, entries: Vec<Entry>) -> bool {
+        let (host, sequence) = batch;
+        let us = self.life.as_ref().map(|life| life.host);
+        let ours = us == Some(host);
+        let tickets = if ours { self.writer.landed(sequence) } else { Vec::new() };
+        let tickets = tickets.into_iter().chain(std::iter::repeat(None));
+        let (mut end, mut differs) = (None, None);
+        for ((revision, ticket), entry) in (first.0..).zip(tickets).zip(entries) {
+            let revision = Revision(revision);
+            match &entry.change {
+                Change::HostGone { host, by } if Some(*host) == us => end = Some(*by),
+                Change::HostAdopt { old, new } if Some(*old) == us => end = Some(*new),
+                Change::Checkpoint { revision, table } => {
+                    differs = differs.or(self.keeper.claimed(*revision, table).err());
+                }
+                _ => {}
+            }
+            self.events.push_back(Event::Entry { revision, entry, ticket });
+        }
+        if let Some(differs) = differs {
+            self.differs(differs);
+            return false;
+        }
+        if let Some(by) = end {
+            self.lose(LostWhy::Gone { by });
+            return false;
+        }
+        if ours && self.standing == Standing::Joining {
+            self.joined();
+        }
+        true
+    }
+
+    fn after_batch(&mut self) -> bool {
+        let Some(chain) = &self.chain else { return false };
+        if self.keeper.is_wanted(chain, self.settings.snapshot_batches) {
+            self.events.push_back(Event::SnapshotWanted);
+        }
+        self.store_due();
+        true
+    }
+
+    /// Stores a snapshot of ours when others have had time to read what is in it.
+    pub(super) fn store_due(&mut self) {
+        let (Some(chain), None) = (&self.chain, &self.away) else { return };
+        let due = self.keeper.due(chain.batches());
+        self.calls.extend(due.map(crate::log::engine::Call::Store));
+    }
+
+    pub(super) fn stored(&mut self, position: Position) {
+        if let Some(checkpoint) = self.keeper.stored(position)
+            && self.standing == Standing::Member
+        {
+            self.writer.push(checkpoint, self.now.unix, None);
+        }
+    }
+
+    /// Loads the log once more: what comes next cannot be read without.
+    pub(super) fn reload(&mut self) {
+        if self.life.as_ref().is_some_and(|life| life.reads_on()) {
+            self.send_load();
+        }
+    }
+
+    pub(super) fn rewritten(&mut self) {
+        if self.chain.is_some() {
+            self.lose(LostWhy::Rewritten);
+        }
+    }
+}
+
+fn same_version() -> String {
+    "run the same version of canal on all hosts of one engine".to_owned()
+}

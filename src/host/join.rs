@@ -1,0 +1,222 @@
+//! How an incarnation begins: under a label that nobody else has, in the place of an earlier one
+//! that still counts, or after everything that an earlier one left is dead.
+
+use std::collections::BTreeMap;
+
+use super::append::entry;
+use super::chain::{Chain, Seat};
+use super::life::{Life, Timer};
+use super::{Event, Member, Standing};
+use crate::core::{Change, HostId};
+use crate::log::engine::{Ends, Evidence, Identity, Position, Sign};
+
+/// The incarnations of our label that had not ended when we asked for ours.
+#[derive(Debug, Default)]
+pub(super) struct Others {
+    /// Those of this very place, which we may continue.
+    ours: Vec<HostId>,
+    /// Those that we have given up, and those of an earlier boot of this machine: nothing of them
+    /// lives once we are clear.
+    dead: Vec<HostId>,
+    /// Those of others, with what was first seen of them.
+    foreign: BTreeMap<HostId, (Identity, Option<Sign>)>,
+    /// Which one we continue.
+    adopting: Option<HostId>,
+}
+
+impl Others {
+    fn sort(us: &Identity, lost: impl Fn(HostId) -> bool, all: Vec<(HostId, Identity)>) -> Self {
+        let mut others = Self::default();
+        for (host, who) in all {
+            if lost(host) || is_of_earlier_boot(&who, us) {
+                others.dead.push(host);
+            } else if who == *us {
+                others.ours.push(host);
+            } else {
+                others.foreign.insert(host, (who, None));
+            }
+        }
+        others
+    }
+}
+
+/// Whether nothing of `who` can be left because the machine was started anew since.
+fn is_of_earlier_boot(who: &Identity, us: &Identity) -> bool {
+    let named = !us.machine.is_empty() && !us.boot.is_empty() && !who.boot.is_empty();
+    let same_place =
+        (&who.label, &who.machine, who.uid, &who.dir) == (&us.label, &us.machine, us.uid, &us.dir);
+    named && same_place && who.boot != us.boot
+}
+
+/// An identity for people.
+fn described(who: &Identity) -> String {
+    let Identity { machine, boot, pid_namespace, uid, dir, .. } = who;
+    let machine = if machine.is_empty() { "unknown" } else { machine };
+    format!("uid {uid}, {dir}, machine {machine}, boot {boot}, pid namespace {pid_namespace}")
+}
+
+/// What is known of an incarnation that has our label.
+enum Claim {
+    Gone(Option<Evidence>),
+    Lives,
+    Unknown,
+}
+
+impl Member {
+    pub(super) fn registered(
+        &mut self,
+        (host, ttl_ms): (HostId, u64),
+        asked_at: u64,
+        epoch: u128,
+        others: Vec<(HostId, Identity)>,
+    ) {
+        let asked = self.standing == Standing::Registering && asked_at >= self.registering_ms;
+        if !asked {
+            return;
+        }
+        let timing = match self.settings.check(ttl_ms) {
+            Ok(timing) => timing,
+            Err(error) => {
+                let why = format!("the engine grants another TTL than was asked for: {error}");
+                return self.unable(why, Some("choose a longer TTL".to_owned()));
+            }
+        };
+        let others = others.into_iter().filter(|(other, _)| *other != host).collect();
+        let mut renew = Timer::default();
+        renew.set(self.now.boot_ms);
+        self.register.clear();
+        // A number can be given out once more after history was rewritten.
+        self.lost.remove(&host);
+        self.life = Some(Life {
+            host,
+            epoch,
+            timing,
+            since_ms: self.registering_ms,
+            renewed_ms: None,
+            renew,
+            head: Position(0),
+            others: Others::sort(&self.identity, |host| self.lost.contains(&host), others),
+            loading: None,
+            confirming: None,
+            behind: Timer::default(),
+        });
+        self.standing = Standing::Reading;
+        self.send_load();
+    }
+
+    /// Joins, if it is known how; called when the log was read, and whenever more is known of those
+    /// who have our label.
+    pub(super) fn decide_how_to_join(&mut self) {
+        let Some((life, chain)) = self.life.as_ref().zip(self.chain.as_ref()) else { return };
+        let mut gone = Vec::new();
+        for (host, (who, first)) in &life.others.foreign {
+            match self.claim(life, *host, *first) {
+                Claim::Gone(evidence) => gone.push((*host, evidence)),
+                Claim::Lives => return self.refuse_label(&who.clone()),
+                Claim::Unknown => {}
+            }
+        }
+        let ours = life.others.ours.iter().filter(|host| chain.seat(**host).is_some());
+        let adopt = ours.max().copied();
+        self.note_claims(&gone);
+        let first = self.life.as_ref().and_then(|life| life.others.foreign.keys().next().copied());
+        if let Some(by) = first {
+            self.standing = Standing::LabelInUse { by };
+        } else if adopt.is_some() {
+            self.join(adopt);
+        } else {
+            self.standing = Standing::Clearing;
+            self.events.push_back(Event::Clear);
+        }
+    }
+
+    fn claim(&self, life: &Life, host: HostId, first: Option<Sign>) -> Claim {
+        let Some(renewed_ms) = life.renewed_ms else { return Claim::Unknown };
+        let Some(seen) = self.watch.get(host) else { return Claim::Gone(None) };
+        if let Some(evidence) = self.watch.evidence(host, renewed_ms) {
+            return Claim::Gone(Some(evidence));
+        }
+        let silent_ms = seen.alive.ttl_ms.saturating_mul(self.watch.silence).div_ceil(1000);
+        let long = self.now.boot_ms >= self.registering_ms.saturating_add(silent_ms);
+        let renewed = first.is_some_and(|first| first != seen.alive.sign);
+        if renewed || (seen.alive.sign == Sign::Watched && long) {
+            return Claim::Lives;
+        }
+        Claim::Unknown
+    }
+
+    fn note_claims(&mut self, gone: &[(HostId, Option<Evidence>)]) {
+        let Some(life) = &mut self.life else { return };
+        for (host, evidence) in gone {
+            life.others.foreign.remove(host);
+            if let Some(evidence) = evidence {
+                self.writer.push_end(Ends { host: *host, evidence: *evidence });
+            }
+        }
+        for (host, (_, first)) in &mut life.others.foreign {
+            *first = first.or(self.watch.get(*host).map(|seen| seen.alive.sign));
+        }
+    }
+
+    fn refuse_label(&mut self, who: &Identity) {
+        let why = format!("another host has the name `{}`: {}", who.label, described(who));
+        self.unable(why, Some("give this host another name with --host".to_owned()));
+    }
+
+    /// Appends the first batch.
+    pub(super) fn join(&mut self, adopt: Option<HostId>) {
+        let (now, rules) = (self.now, self.rules);
+        let Some((life, chain)) = self.life.as_mut().zip(self.chain.as_ref()) else { return };
+        let (new, seen) = (life.host, chain.link());
+        life.others.adopting = adopt;
+        let label = self.identity.label.clone();
+        let join = Change::HostJoin { host: new, label, identity: described(&self.identity) };
+        let adoption = adopt.map(|old| entry(Change::HostAdopt { old, new }, now.unix));
+        let entries: Vec<_> = [entry(join, now.unix)].into_iter().chain(adoption).collect();
+        let ends = adopt.map(|host| Ends { host, evidence: Evidence::Own });
+        let tickets = vec![None; entries.len()];
+        self.standing = Standing::Joining;
+        let asked_ms = if life.confirming.is_some() { 0 } else { now.boot_ms };
+        let append = self.writer.send(new, entries, ends, tickets, (seen, rules, asked_ms));
+        let now_possible = self.away.is_none() && life.is_settled();
+        if now_possible {
+            self.calls.push_back(crate::log::engine::Call::Append(append));
+        }
+    }
+
+    /// Our first batch is in the log.
+    pub(super) fn joined(&mut self) {
+        let Some(life) = &mut self.life else { return };
+        let adopted = life.others.adopting.take();
+        let dead = std::mem::take(&mut life.others.dead);
+        self.standing = Standing::Member;
+        self.deadlines = life.deadlines();
+        self.events.push_back(Event::Joined { host: life.host, adopted });
+        for host in dead {
+            // After an adoption it is not known what of them lives: their own TTL decides.
+            if adopted.is_none() {
+                self.end(Ends { host, evidence: Evidence::Own });
+            }
+        }
+    }
+
+    /// The evidence for an end does not hold.
+    pub(super) fn overtaken(&mut self, sequence: u64) {
+        let Some(ends) = self.writer.overtaken(sequence) else { return };
+        self.watch.look_anew(ends.host, self.now.boot_ms);
+        if self.standing == Standing::Joining {
+            // Whom we would have continued has ended: its commands have no locks any more.
+            if let Some(life) = &mut self.life {
+                life.others.ours.clear();
+                life.others.adopting = None;
+            }
+            self.standing = Standing::Clearing;
+            self.events.push_back(Event::Clear);
+        }
+    }
+
+    /// Whether our incarnation is in the chain, after a part of the log was skipped.
+    pub(super) fn our_seat(&self, chain: &Chain) -> Option<Seat> {
+        chain.seat(self.life.as_ref()?.host)
+    }
+}

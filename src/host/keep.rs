@@ -1,0 +1,134 @@
+//! Snapshots: who makes them, when they are stored, and the comparison of tables by their hashes.
+//!
+//! Every replica hashes its table after the same batches; one of them stores it and says the hash
+//! in the log, and a replica whose own differs goes no further.
+
+use std::collections::VecDeque;
+
+use super::chain::Chain;
+use super::code::{self, Kept};
+use crate::core::{Change, HostId, Revision, Rules, Snapshot};
+use crate::log::engine::{Hash, Position, Stored};
+
+/// So many hashes are remembered, and claims of others not yet compared.
+const REMEMBERED: usize = 8;
+
+/// Two replicas have different tables after the same entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Differs(pub(super) Revision);
+
+/// A snapshot on its way to the engine.
+#[derive(Debug)]
+struct Made {
+    stored: Stored,
+    revision: Revision,
+    hash: Hash,
+    /// Stored when the log has so many batches: who is a little behind need not begin anew.
+    due: u64,
+}
+
+/// What is known of snapshots.
+#[derive(Debug, Default)]
+pub(super) struct Keeper {
+    /// For each [`super::Event::SnapshotWanted`] that is not answered, the state at its place, if it
+    /// still counts.
+    wanted: VecDeque<Option<Chain>>,
+    known: VecDeque<(Revision, Hash)>,
+    claims: VecDeque<(Revision, String)>,
+    made: Option<Made>,
+    storing: bool,
+}
+
+impl Keeper {
+    /// Whether a snapshot is wanted after this batch.
+    pub(super) fn is_wanted(&mut self, chain: &Chain, every: u64) -> bool {
+        let wanted = chain.batches().is_multiple_of(every.max(1));
+        if wanted {
+            self.wanted.push_back(Some(chain.clone()));
+        }
+        wanted
+    }
+
+    /// History begins anew: what was known of tables is void.
+    pub(super) fn forget(&mut self) {
+        let wanted = self.wanted.iter().map(|_| None).collect();
+        *self = Self { wanted, ..Self::default() };
+    }
+
+    /// Takes in the table that was wanted first. `us` is our incarnation, if we take part.
+    pub(super) fn take(
+        &mut self,
+        table: &Snapshot,
+        rules: Rules,
+        us: Option<HostId>,
+        every: u64,
+    ) -> Result<(), Differs> {
+        let Some(chain) = self.wanted.pop_front().flatten() else { return Ok(()) };
+        if table.revision != chain.revision() {
+            return Ok(());
+        }
+        let hash = code::table_hash(table);
+        self.know(table.revision, hash)?;
+        if us.is_some() && chain.eldest() == us {
+            let (position, due) = (chain.link().position, chain.batches() + every / 4);
+            let kept = Kept { chain, hash, table: table.clone() };
+            let stored = Stored { position, body: code::write_kept(rules, &kept) };
+            self.made = Some(Made { stored, revision: table.revision, hash, due });
+            self.storing = false;
+        }
+        Ok(())
+    }
+
+    /// A table with this hash was there at a revision, ours or that of a snapshot.
+    pub(super) fn know(&mut self, revision: Revision, hash: Hash) -> Result<(), Differs> {
+        let name = hash.to_string();
+        let known = self.known.iter().find(|(at, _)| *at == revision);
+        if known.is_some_and(|(_, known)| *known != hash)
+            || self.claims.iter().any(|(at, claim)| *at == revision && *claim != name)
+        {
+            return Err(Differs(revision));
+        }
+        if known.is_none() {
+            push_bounded(&mut self.known, (revision, hash));
+        }
+        Ok(())
+    }
+
+    /// Another replica, or we, say in the log what the table was at a revision.
+    pub(super) fn claimed(&mut self, revision: Revision, table: &str) -> Result<(), Differs> {
+        let other = |(at, hash): &(Revision, Hash)| *at == revision && hash.to_string() != table;
+        if self.known.iter().any(other) {
+            return Err(Differs(revision));
+        }
+        push_bounded(&mut self.claims, (revision, table.to_owned()));
+        Ok(())
+    }
+
+    /// The snapshot that is to be stored when the log has so many batches.
+    pub(super) fn due(&mut self, batches: u64) -> Option<Stored> {
+        let made = self.made.as_ref().filter(|made| made.due <= batches && !self.storing)?;
+        self.storing = true;
+        Some(made.stored.clone())
+    }
+
+    /// The engine was away: it may not have been stored.
+    pub(super) fn ask_again(&mut self) {
+        self.storing = false;
+    }
+
+    /// The engine has a snapshot of this position: what to say of it in the log, if it is ours.
+    pub(super) fn stored(&mut self, position: Position) -> Option<Change> {
+        let made = self.made.take_if(|made| made.stored.position <= position)?;
+        self.storing = false;
+        let ours = made.stored.position == position;
+        let table = made.hash.to_string();
+        ours.then_some(Change::Checkpoint { revision: made.revision, table })
+    }
+}
+
+fn push_bounded<T>(queue: &mut VecDeque<T>, item: T) {
+    if queue.len() == REMEMBERED {
+        queue.pop_front();
+    }
+    queue.push_back(item);
+}

@@ -1,0 +1,251 @@
+//! The life of an incarnation in time: renewals, deadlines, and what is asked again.
+
+use super::join::Others;
+use super::{Deadlines, Event, LostWhy, Member, Standing, Timing};
+use crate::core::HostId;
+use crate::log::engine::{Alive, Append, Call, Ends, Position};
+
+/// Something that is due at a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Timer(Option<u64>);
+
+impl Timer {
+    pub(super) fn set(&mut self, at_ms: u64) {
+        self.0 = Some(at_ms);
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0 = None;
+    }
+
+    pub(super) fn is_due(self, now_ms: u64) -> bool {
+        self.0.is_some_and(|at_ms| at_ms <= now_ms)
+    }
+}
+
+/// An incarnation that the engine gave us.
+#[derive(Debug)]
+pub(super) struct Life {
+    pub(super) host: HostId,
+    pub(super) epoch: u128,
+    pub(super) timing: Timing,
+    /// Before the last renewal that succeeded was asked for: the TTL runs from then on at the
+    /// latest.
+    pub(super) since_ms: u64,
+    pub(super) renewed_ms: Option<u64>,
+    pub(super) renew: Timer,
+    /// The last batch that there was, as of the last renewal.
+    pub(super) head: Position,
+    pub(super) others: Others,
+    /// The log is being loaded; asked again when due.
+    pub(super) loading: Option<Timer>,
+    /// It is not known whether the log is still the one that was read; asked again when due.
+    pub(super) confirming: Option<Timer>,
+    /// There are batches that should have been read when it is due.
+    pub(super) behind: Timer,
+}
+
+impl Life {
+    pub(super) fn deadlines(&self) -> Deadlines {
+        let Timing { ttl_ms, grace_ms, margin_ms, .. } = self.timing;
+        let kill_at = (self.since_ms + ttl_ms).saturating_sub(margin_ms);
+        Deadlines { term_at: kill_at.saturating_sub(grace_ms), kill_at }
+    }
+
+    /// Whether what is read now continues what was read before.
+    pub(super) fn reads_on(&self) -> bool {
+        self.loading.is_none()
+    }
+
+    pub(super) fn is_settled(&self) -> bool {
+        self.loading.is_none() && self.confirming.is_none()
+    }
+}
+
+impl Member {
+    /// Does what is due, and ends an incarnation that was not renewed in time.
+    pub(super) fn on_time(&mut self) {
+        let now_ms = self.now.boot_ms;
+        if let Some(life) = &self.life
+            && now_ms >= life.deadlines().term_at
+        {
+            let since_ms = life.since_ms;
+            self.lose(LostWhy::NotRenewed { since_ms });
+        }
+        if self.away.is_some() {
+            return;
+        }
+        if self.standing == Standing::Registering && self.register.is_due(now_ms) {
+            self.send_register();
+        }
+        let Some(life) = &mut self.life else { return };
+        let patience_ms = life.timing.renewal_ms;
+        if life.renew.is_due(now_ms) {
+            life.renew.set(now_ms + patience_ms);
+            self.calls.push_back(Call::Renew { host: life.host, asked_at: now_ms });
+        }
+        if life.loading.is_some_and(|again| again.is_due(now_ms)) {
+            self.send_load();
+        } else if life.confirming.is_some_and(|again| again.is_due(now_ms)) {
+            self.send_follow(true);
+        } else if life.is_settled() && life.behind.is_due(now_ms) {
+            self.send_follow(false);
+        }
+        self.append_again();
+    }
+
+    /// When [`Member::tick`] is to be called at the latest, in milliseconds of CLOCK_BOOTTIME.
+    #[must_use]
+    pub fn next_due(&self) -> Option<u64> {
+        let life = self.life.as_ref();
+        let end = life.map(|life| life.deadlines().term_at);
+        if self.away.is_some() {
+            return end;
+        }
+        let registering = self.standing == Standing::Registering;
+        let register = registering.then_some(self.register.0).flatten();
+        let renew = life.and_then(|life| life.renew.0);
+        let read = life.and_then(|life| life.loading.or(life.confirming).unwrap_or(life.behind).0);
+        let settled = life.filter(|life| life.is_settled());
+        let again = self.writer.flight().zip(settled);
+        let again = again.map(|(flight, life)| flight.asked_ms + life.timing.renewal_ms);
+        [end, register, renew, read, again].into_iter().flatten().min()
+    }
+
+    pub(super) fn send_load(&mut self) {
+        let Some(life) = &mut self.life else { return };
+        let mut again = Timer::default();
+        again.set(self.now.boot_ms + life.timing.ttl_ms / 2);
+        life.loading = Some(again);
+        life.confirming = None;
+        life.behind.clear();
+        self.calls.push_back(Call::Load);
+    }
+
+    /// Asks for what comes after what was read. `confirm` says that nothing is appended until it
+    /// is known that what was read is still there.
+    pub(super) fn send_follow(&mut self, confirm: bool) {
+        let Some((life, chain)) = self.life.as_mut().zip(self.chain.as_ref()) else { return };
+        life.behind.clear();
+        if confirm {
+            let mut again = Timer::default();
+            again.set(self.now.boot_ms + life.timing.renewal_ms);
+            life.confirming = Some(again);
+        }
+        self.calls.push_back(Call::Follow { after: chain.last() });
+    }
+
+    /// Sends the next batch if one can be sent.
+    pub(super) fn append_next(&mut self) {
+        let ready = self.standing == Standing::Member && self.away.is_none();
+        let Some((life, chain)) = self.life.as_ref().zip(self.chain.as_ref()) else { return };
+        if !ready || !life.is_settled() {
+            return;
+        }
+        let now = (self.now.boot_ms, self.now.unix);
+        let next = self.writer.next(life.host, chain.link(), self.rules, now);
+        self.calls.extend(next.map(Call::Append));
+    }
+
+    /// Sends the batch on its way once more if it was not heard of for long.
+    fn append_again(&mut self) {
+        let Some(life) = self.life.as_ref().filter(|life| life.is_settled()) else { return };
+        let (now_ms, patience_ms) = (self.now.boot_ms, life.timing.renewal_ms);
+        let Some(flight) = self.writer.flight_mut() else { return };
+        if now_ms < flight.asked_ms + patience_ms {
+            return;
+        }
+        flight.asked_ms = now_ms;
+        if flight.echoed {
+            self.writer.unanswered();
+        } else {
+            let append: Append = flight.append.clone();
+            self.calls.push_back(Call::Append(append));
+        }
+    }
+
+    pub(super) fn renewed(
+        &mut self,
+        (asked_ms, ttl_ms): (u64, u64),
+        head: Position,
+        alive: &[Alive],
+    ) {
+        let now_ms = self.now.boot_ms;
+        let Some(life) = &mut self.life else { return };
+        // An answer to an earlier incarnation was asked for earlier.
+        if asked_ms < life.since_ms {
+            return;
+        }
+        match self.settings.check(ttl_ms) {
+            Ok(timing) => life.timing = timing,
+            Err(error) => return self.unable(error.to_string(), None),
+        }
+        life.since_ms = asked_ms;
+        life.renewed_ms = Some(asked_ms);
+        life.head = life.head.max(head);
+        let read = self.chain.as_ref().map_or(Position(0), |chain| chain.link().position);
+        if life.is_settled() && read < head && life.behind == Timer::default() {
+            life.behind.set(now_ms + life.timing.renewal_ms / 4);
+        }
+        if self.standing == Standing::Member {
+            self.deadlines = life.deadlines();
+        }
+        self.watch.look(now_ms, alive);
+        match self.standing {
+            Standing::LabelInUse { .. } => self.decide_how_to_join(),
+            Standing::Member => self.end_the_gone(asked_ms),
+            _ => {}
+        }
+    }
+
+    /// Ends the incarnations of others that an answer shows to be gone.
+    fn end_the_gone(&mut self, asked_ms: u64) {
+        let us = self.host();
+        let others: Vec<HostId> = self.watch.seen().map(|seen| seen.alive.host).collect();
+        for host in others.into_iter().filter(|host| Some(*host) != us) {
+            if let Some(evidence) = self.watch.evidence(host, asked_ms) {
+                self.end(Ends { host, evidence });
+            }
+        }
+    }
+
+    pub(super) fn gone_away(&mut self, why: String) {
+        self.calls.clear();
+        if self.away.is_none() {
+            self.events.push_back(Event::Away { why: why.clone() });
+            self.away = Some((self.now.boot_ms, why));
+        }
+    }
+
+    /// Whatever has no answer is asked again.
+    pub(super) fn come_back(&mut self) {
+        if self.away.take().is_some() {
+            self.events.push_back(Event::Back);
+        }
+        self.calls.clear();
+        let now_ms = self.now.boot_ms;
+        if self.standing == Standing::Registering && self.registering_ms != u64::MAX {
+            self.send_register();
+        }
+        self.writer.unanswered();
+        self.keeper.ask_again();
+        let Some(life) = &mut self.life else { return };
+        life.renew.set(now_ms);
+        if life.loading.is_some() {
+            self.send_load();
+        } else {
+            self.send_follow(true);
+        }
+        if let Some(flight) = self.writer.flight_mut() {
+            // As soon as it is known that the log is still the one that was read.
+            flight.asked_ms = 0;
+        }
+        self.store_due();
+    }
+
+    pub(super) fn end(&mut self, ends: Ends) {
+        if !self.writer.is_ending(ends.host) {
+            self.writer.push_end(ends);
+        }
+    }
+}

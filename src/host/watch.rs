@@ -1,0 +1,106 @@
+//! Watching over the other incarnations, by our own clock.
+
+use std::collections::BTreeMap;
+
+use super::Observed;
+use crate::core::HostId;
+use crate::log::engine::{Alive, Evidence, Sign};
+
+/// An incarnation is gone when its sign did not change for so many thousandths of its TTL: more
+/// than the TTL, because it measures that by another clock.
+pub(super) const SILENCE: u64 = 1100;
+
+/// What was seen of the others.
+#[derive(Debug)]
+pub(super) struct Watch {
+    seen: BTreeMap<HostId, Observed>,
+    pub(super) silence: u64,
+}
+
+impl Default for Watch {
+    fn default() -> Self {
+        Self { seen: BTreeMap::new(), silence: SILENCE }
+    }
+}
+
+impl Watch {
+    pub(super) fn seen(&self) -> impl Iterator<Item = &Observed> {
+        self.seen.values()
+    }
+
+    pub(super) fn get(&self, host: HostId) -> Option<&Observed> {
+        self.seen.get(&host)
+    }
+
+    pub(super) fn forget_all(&mut self) {
+        self.seen.clear();
+    }
+
+    /// Takes in what the engine says of all that have not ended; it arrived at `now_ms`.
+    pub(super) fn look(&mut self, now_ms: u64, alive: &[Alive]) {
+        let seen = std::mem::take(&mut self.seen);
+        let same = |alive: &Alive| seen.get(&alive.host).filter(|old| old.alive.sign == alive.sign);
+        let look = |alive: &Alive| {
+            let since_ms = same(alive).map_or(now_ms, |old| old.since_ms);
+            (alive.host, Observed { alive: *alive, since_ms })
+        };
+        self.seen = alive.iter().map(look).collect();
+    }
+
+    /// Begins anew to wait for a sign of an incarnation.
+    pub(super) fn look_anew(&mut self, host: HostId, now_ms: u64) {
+        if let Some(seen) = self.seen.get_mut(&host) {
+            seen.since_ms = now_ms;
+        }
+    }
+
+    /// What shows that an incarnation is gone, by an answer that was asked for at `asked_ms`: the
+    /// sign was first seen when it arrived, and still the same after that.
+    pub(super) fn evidence(&self, host: HostId, asked_ms: u64) -> Option<Evidence> {
+        let Observed { alive, since_ms } = self.seen.get(&host)?;
+        match alive.sign {
+            Sign::Watched => None,
+            Sign::Lapsed => Some(Evidence::Lapsed),
+            Sign::Renewals(renewals) => {
+                let silent_ms = alive.ttl_ms.saturating_mul(self.silence).div_ceil(1000);
+                let gone = asked_ms >= since_ms.saturating_add(silent_ms);
+                gone.then_some(Evidence::Silent { renewals })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOST: HostId = HostId(7);
+
+    fn alive(sign: Sign) -> [Alive; 1] {
+        [Alive { host: HOST, ttl_ms: 1000, sign }]
+    }
+
+    #[test]
+    fn rule_05_a_counter_is_silent_after_its_ttl_and_a_tenth_on_the_observers_clock() {
+        let mut watch = Watch::default();
+        watch.look(5_000, &alive(Sign::Renewals(3)));
+        watch.look(5_900, &alive(Sign::Renewals(3)));
+        assert_eq!(watch.evidence(HOST, 6_099), None);
+        assert_eq!(watch.evidence(HOST, 6_100), Some(Evidence::Silent { renewals: 3 }));
+        watch.look(6_100, &alive(Sign::Renewals(4)));
+        assert_eq!(watch.evidence(HOST, 7_199), None, "it renewed");
+        watch.look_anew(HOST, 7_000);
+        assert_eq!(watch.evidence(HOST, 8_099), None);
+    }
+
+    #[test]
+    fn rule_05_an_engine_that_watches_is_believed_at_once_both_ways() {
+        let mut watch = Watch::default();
+        watch.look(0, &alive(Sign::Watched));
+        assert_eq!(watch.evidence(HOST, 1_000_000), None);
+        watch.look(1, &alive(Sign::Lapsed));
+        assert_eq!(watch.evidence(HOST, 1), Some(Evidence::Lapsed));
+        watch.look(2, &[]);
+        assert_eq!(watch.evidence(HOST, 1_000_000), None, "it has ended");
+    }
+}
