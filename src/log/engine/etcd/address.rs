@@ -191,8 +191,6 @@ impl fmt::Debug for Address {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test says so by failing")]
-
     use super::*;
 
     fn parse(text: &str) -> Result<Address, AddressError> {

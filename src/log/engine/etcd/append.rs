@@ -138,8 +138,6 @@ fn ended(append: &Append) -> Answer {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test says so by failing")]
-
     use super::*;
     use crate::core::HostId;
 

@@ -18,7 +18,7 @@ use tonic_prost::ProstCodec;
 
 use super::address::{Address, Tls, User};
 use super::messages::{Authenticate, Authenticated, Txn, TxnDone};
-use super::trouble::{Trouble, cause};
+use super::trouble::{Trouble, cause, certificate};
 
 /// How often a silent connection is tried. etcd closes those that are tried more often than every
 /// 5 s (`--grpc-keepalive-min-time`).
@@ -61,26 +61,22 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Connects to one of the endpoints and logs in.
+    /// Connects to one of the endpoints.
     pub(super) async fn connect(
         address: &Address,
         endpoint: &str,
         patience: Patience,
     ) -> Result<Self, Trouble> {
-        let at = |why: String| format!("etcd at {endpoint}: {why}");
         let target = dial(address, endpoint, patience.get())?;
         let channel = match timeout(patience.get(), target.connect()).await {
             Ok(Ok(channel)) => channel,
             Ok(Err(error)) => return Err(refused(&error, endpoint)),
-            Err(_) => return Err(Trouble::Away(at("does not answer".into()))),
+            Err(_) => {
+                return Err(Trouble::Away(format!("etcd at {endpoint}: does not answer")));
+            }
         };
         let user = address.user.clone();
-        let client = Self { channel, user, token: Arc::default(), patience };
-        match client.log_in().await {
-            Err(Trouble::Away(why)) => Err(Trouble::Away(at(why))),
-            Err(other) => Err(other),
-            Ok(()) => Ok(client),
-        }
+        Ok(Self { channel, user, token: Arc::default(), patience })
     }
 
     /// Bounds calls by a time to live from now on, those of later connections too.
@@ -143,8 +139,9 @@ impl Client {
         let Some(User { name, password }) = self.user.clone() else {
             return Ok(());
         };
-        let asked =
-            self.ask_once("/etcdserverpb.Auth/Authenticate", Authenticate { name, password });
+        // Without the old token: etcd would refuse it here too.
+        let question = Request::new(Authenticate { name, password });
+        let asked = self.unary("/etcdserverpb.Auth/Authenticate", question);
         let Authenticated { token } = match asked.await {
             Err(Trouble::Away(why)) if why.contains("authentication is not enabled") => {
                 tracing::warn!("etcd asks for no password: its authentication is not enabled");
@@ -163,11 +160,18 @@ impl Client {
         Q: Message + 'static,
         A: Message + Default + 'static,
     {
+        self.unary(path, self.request(question)).await
+    }
+
+    async fn unary<Q, A>(&self, path: &'static str, request: Request<Q>) -> Result<A, Trouble>
+    where
+        Q: Message + 'static,
+        A: Message + Default + 'static,
+    {
         let mut grpc = self.ready().await?;
         let codec = ProstCodec::<Q, A>::default();
         let path = PathAndQuery::from_static(path);
-        let answer = self.within(grpc.unary(self.request(question), path, codec)).await?;
-        Ok(answer.into_inner())
+        Ok(self.within(grpc.unary(request, path, codec)).await?.into_inner())
     }
 
     async fn ready(&self) -> Result<Grpc<Channel>, Trouble> {
@@ -232,21 +236,15 @@ fn tls_config(tls: &Tls) -> Result<ClientTlsConfig, Trouble> {
     Ok(config)
 }
 
-/// A certificate that does not fit will not fit the next time.
 fn refused(error: &tonic::transport::Error, endpoint: &str) -> Trouble {
     let why = cause(error);
-    if why.contains("certificate") {
-        return Trouble::unable(
-            format!("etcd at {endpoint}: {why}"),
-            "name the authority's file in the address: etcds://host/prefix?cacert=FILE, and \
-             &cert=FILE&key=FILE if etcd asks for a certificate",
-        );
+    if let Some(trouble) = certificate(&why) {
+        return trouble;
     }
-    if why.contains("corrupt message") || why.contains("InvalidContentType") {
-        return Trouble::unable(
-            format!("etcd at {endpoint} does not speak TLS"),
-            "write etcd:// instead of etcds://",
-        );
-    }
+    let why = if why.contains("handshake eof") {
+        "closes the connection as TLS begins; if it speaks no TLS, write etcd://"
+    } else {
+        &why
+    };
     Trouble::Away(format!("etcd at {endpoint}: {why}"))
 }

@@ -69,17 +69,34 @@ impl From<Status> for Trouble {
                 "etcd refuses a request for its size",
                 "set --max-request-bytes of etcd to 1572864, its default, or more",
             ),
-            _ => Self::Away(words(&status, &said)),
+            _ => match status.source() {
+                Some(_) => lost(&status),
+                None if said.is_empty() => Self::Away(status.code().description().to_lowercase()),
+                None => Self::Away(format!("etcd says: {said}")),
+            },
         }
     }
 }
 
-fn words(status: &Status, said: &str) -> String {
-    match status.source() {
-        Some(_) => cause(status),
-        None if said.is_empty() => status.code().description().to_lowercase(),
-        None => format!("etcd says: {said}"),
-    }
+/// How the words begin when the connection broke.
+pub(super) const LOST: &str = "the connection to etcd is lost";
+
+fn lost(status: &Status) -> Trouble {
+    let why = cause(status);
+    // With TLS 1.3 a client learns after the handshake that its certificate is refused.
+    certificate(&why).unwrap_or_else(|| Trouble::Away(format!("{LOST}: {why}")))
+}
+
+/// A certificate that does not fit will not fit the next time.
+pub(super) fn certificate(why: &str) -> Option<Trouble> {
+    let concerns = why.contains("ertificate") || why.contains("UnknownCA");
+    concerns.then(|| {
+        Trouble::unable(
+            format!("etcd and canal do not trust each other: {why}"),
+            "the address names the files: etcds://host/prefix?cacert=FILE with etcd's authority, \
+             and &cert=FILE&key=FILE if etcd asks for a certificate",
+        )
+    })
 }
 
 /// The innermost cause: what is around it ("transport error") tells nobody anything.

@@ -15,7 +15,7 @@ use super::layout::Keys;
 use super::messages::{Nothing, Status};
 use super::register::{Asker, meta_of, register};
 use super::shared::{Lasting, Shared};
-use super::trouble::{ROOM, Trouble};
+use super::trouble::{LOST, ROOM, Trouble};
 use super::txn::{one, reads};
 use super::{append, read, renew, store};
 use crate::log::engine::{Answer, Call};
@@ -180,24 +180,39 @@ async fn reach(
     keys: &Keys,
 ) -> Result<Client, Trouble> {
     let client = Client::connect(address, endpoint, patience).await?;
-    let at = |why: &str| Trouble::Away(format!("etcd at {endpoint}: {why}"));
+    match greet(&client, keys).await {
+        Ok(()) => Ok(client),
+        Err(Trouble::Away(why)) => {
+            let why = if why.starts_with(LOST) && address.tls.is_none() {
+                "closes the connection at once; if it speaks TLS, write etcds://"
+            } else {
+                &why
+            };
+            Err(Trouble::Away(format!("etcd at {endpoint}: {why}")))
+        }
+        Err(other) => Err(other),
+    }
+}
+
+async fn greet(client: &Client, keys: &Keys) -> Result<(), Trouble> {
+    client.log_in().await?;
     let status: Status = client.ask("/etcdserverpb.Maintenance/Status", Nothing {}).await?;
     if !new_enough(&status.version) {
-        let why = format!("etcd at {endpoint} has version {}", status.version);
+        let why = format!("this etcd has version {}", status.version);
         return Err(Trouble::unable(why, "canal needs etcd 3.4 or later"));
     }
     if status.is_learner {
-        return Err(at("is a learner, which answers nothing"));
+        return Err(Trouble::Away("is a learner, which answers nothing".into()));
     }
     if status.leader == 0 {
-        return Err(at("has no leader: too few members can reach each other"));
+        let why = "has no leader: too few members can reach each other";
+        return Err(Trouble::Away(why.into()));
     }
     if status.errors.iter().any(|error| error.contains("NOSPACE")) {
-        tracing::error!("etcd at {endpoint} is full and takes nothing in; {ROOM}");
+        tracing::error!("etcd is full and takes nothing in; {ROOM}");
     }
     let [meta] = client.txn(reads([one(keys.meta())])).await?.found();
-    meta_of(&meta)?;
-    Ok(client)
+    meta_of(&meta).map(drop)
 }
 
 fn new_enough(version: &str) -> bool {

@@ -1,0 +1,100 @@
+//! Users and passwords.
+
+use std::time::{Duration, Instant};
+
+use crate::etcd_server::{Etcd, installed, start_etcd_with};
+use crate::said::{append_at_last, joined, nothing_comes, peer, unable};
+
+/// The life of a token that is not used, in seconds.
+const TOKEN_S: u64 = 1;
+
+fn guarded() -> Etcd {
+    let mut server = start_etcd_with(&["--auth-token-ttl=1", "--bcrypt-cost=4"]);
+    assert_eq!(TOKEN_S, 1);
+    for args in [
+        &["user", "add", "root:r"][..],
+        &["user", "grant-role", "root", "root"],
+        &["user", "add", "ci:s3c/ret"],
+        &["role", "add", "canal"],
+        &["role", "grant-permission", "canal", "--prefix=true", "readwrite", "/canal/"],
+        &["user", "grant-role", "ci", "canal"],
+        &["user", "add", "nobody:n"],
+        &["auth", "enable"],
+    ] {
+        server.ctl_ok(args);
+    }
+    server.ctl = vec!["--user=root:r".to_owned()];
+    server
+}
+
+#[test]
+fn a_user_with_the_role_for_the_prefix_can_do_all_that_is_needed() {
+    if !installed() {
+        return;
+    }
+    let server = guarded();
+    let address = format!("etcd://ci:s3c%2Fret@{}", server.endpoint());
+    let mut one = joined(&address, "one");
+    let mut two = joined(&address, "two");
+    let last = one.append(b"a");
+    two.read_to(last);
+    assert_eq!(one.renew().unwrap().1.len(), 2);
+    two.store(last, b"table");
+    two.end(one.host, canal::log::engine::Evidence::Own);
+}
+
+#[test]
+fn a_token_that_expired_is_renewed_without_a_word() {
+    if !installed() {
+        return;
+    }
+    let server = guarded();
+    let address = format!("etcd://ci:s3c%2Fret@{}", server.endpoint());
+    let mut one = joined(&address, "one");
+    let begun = Instant::now();
+    for n in 0..3 {
+        // A token's end cannot be seen but by using it, which makes it last: only time tells.
+        std::thread::sleep(Duration::from_millis(1000 * TOKEN_S + 1500));
+        if n == 0 {
+            one.append(b"a");
+        } else if n == 1 {
+            one.load();
+        } else {
+            assert!(one.renew().is_some());
+        }
+    }
+    assert!(begun.elapsed() > Duration::from_secs(3 * TOKEN_S));
+    // Any change of the users makes all tokens old.
+    server.ctl_ok(&["user", "add", "another:a"]);
+    let last = append_at_last(&mut one, b"b");
+    one.read_to(last);
+    nothing_comes(&mut one);
+}
+
+#[test]
+fn who_may_not_is_told_why() {
+    if !installed() {
+        return;
+    }
+    let server = guarded();
+    let at = server.endpoint();
+    let said = |address: String| {
+        let (why, hint) = unable(&mut peer(&address, "one"));
+        assert!(!format!("{why}{hint}").contains("ret"), "{why}; {hint}");
+        why
+    };
+    assert_eq!(said(format!("etcd://{at}")), "etcd asks for a user and a password");
+    let wrong = "etcd does not accept the user or the password";
+    assert_eq!(said(format!("etcd://ci:wrongret@{at}")), wrong);
+    assert_eq!(said(format!("etcd://who:wrongret@{at}")), wrong);
+    let forbidden = "etcd does not permit its user to read and write below the prefix";
+    assert_eq!(said(format!("etcd://nobody:n@{at}")), forbidden);
+    assert_eq!(said(format!("etcd://ci:s3c%2Fret@{at}/elsewhere")), forbidden);
+}
+
+#[test]
+fn a_password_where_none_is_asked_for_does_no_harm() {
+    let Some(log) = crate::prefix() else { return };
+    let address = format!("etcd://ci:x@{}/test{}", log.server.endpoint(), log.number);
+    joined(&address, "one").append(b"a");
+}

@@ -1,0 +1,104 @@
+//! Clusters that lose members.
+
+use crate::engine_contract::peer::Peer;
+use crate::etcd_server::{Etcd, installed, start_etcd_cluster, until};
+use crate::said::{append_at_last, away, back, joined, read_at_last, read_on};
+
+fn all(members: &[Etcd]) -> String {
+    let endpoints: Vec<_> = members.iter().map(Etcd::endpoint).collect();
+    format!("etcd://{}", endpoints.join(","))
+}
+
+fn leader(members: &[Etcd]) -> usize {
+    members.iter().position(Etcd::leads).unwrap()
+}
+
+#[test]
+fn all_see_the_same_log_while_the_leader_crashes_and_comes_back() {
+    if !installed() {
+        return;
+    }
+    const EACH: usize = 100;
+    let mut members = start_etcd_cluster(3);
+    let address = all(&members);
+    let mut peers: Vec<_> = (0..4).map(|n| joined(&address, &format!("host{n}"))).collect();
+    let count = EACH * peers.len();
+    std::thread::scope(|scope| {
+        let work = peers.iter_mut().map(|peer| {
+            scope.spawn(move || {
+                for n in 0..EACH {
+                    append_at_last(peer, format!("{} {n}", peer.host).as_bytes());
+                }
+                read_at_last(peer, count);
+            })
+        });
+        let work: Vec<_> = work.collect();
+        let mut kills = 0;
+        while kills < 2 || !work.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+            let leader = leader(&members);
+            members[leader].kill();
+            until("there is another leader", || {
+                members.iter().enumerate().any(|(n, member)| {
+                    n != leader
+                        && member.ctl(&["endpoint", "status"]).status.success()
+                        && member.leads()
+                })
+            });
+            members[leader].start();
+            kills += 1;
+        }
+    });
+    for peer in &peers {
+        assert_eq!(peer.log, peers[0].log);
+        let own = peer.log.iter().filter(|placed| placed.host == peer.host);
+        assert!(own.map(|placed| placed.sequence).eq(1..=EACH as u64));
+    }
+    peers[0].in_order();
+}
+
+/// A member without a majority would keep a watch open and silent, for ever.
+#[test]
+fn a_watch_at_a_member_that_lost_its_leader_is_noticed_though_nothing_is_called() {
+    if !installed() {
+        return;
+    }
+    let mut members = start_etcd_cluster(3);
+    let alone = format!("etcd://{}", members[0].endpoint());
+    let mut one = joined(&alone, "one");
+    members[1].kill();
+    members[2].kill();
+    let why = away(&mut one);
+    assert!(why.contains("no leader"), "{why}");
+    members[1].start();
+    back(&mut one);
+    read_on(&mut one);
+    let last = append_at_last(&mut one, b"a");
+    one.read_to(last);
+}
+
+#[test]
+fn a_stopped_member_is_left_for_another_one() {
+    if !installed() {
+        return;
+    }
+    let members = start_etcd_cluster(3);
+    let address = all(&members);
+    let mut peers: Vec<Peer> = (0..3).map(|n| joined(&address, &format!("host{n}"))).collect();
+    for peer in &mut peers {
+        crate::said::register_for(peer, 5000);
+    }
+    for member in &members {
+        member.pause();
+        for peer in &mut peers {
+            append_at_last(peer, b"x");
+        }
+        member.resume();
+        let healthy =
+            || member.ctl(&["--command-timeout=1s", "endpoint", "health"]).status.success();
+        until("it is there again", healthy);
+    }
+    for peer in &mut peers {
+        read_at_last(peer, 9);
+    }
+    assert!(peers.iter().all(|peer| peer.log == peers[0].log));
+}

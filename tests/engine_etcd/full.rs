@@ -1,0 +1,64 @@
+//! An etcd whose quota is used up.
+
+use canal::log::engine::{Answer, Call};
+
+use crate::engine_contract::peer::Peer;
+use crate::etcd_server::{Etcd, installed, start_etcd_with};
+use crate::said::{joined, nothing_comes, peer, unable};
+
+fn fill(server: &Etcd) {
+    let value = "x".repeat(100_000);
+    while server.ctl(&["put", "filler", &value]).status.success() {}
+    assert!(server.ctl_ok(&["alarm", "list"]).contains("NOSPACE"));
+}
+
+fn make_room(server: &Etcd) {
+    server.ctl_ok(&["compact", &server.revision().to_string()]);
+    server.ctl_ok(&["defrag"]);
+    server.ctl_ok(&["alarm", "disarm"]);
+}
+
+fn ask_to_register(peer: &mut Peer) {
+    let (identity, nonce) = (peer.identity(), 1);
+    peer.call(Call::Register { identity, nonce, ttl_ms: 60_000, asked_at: 1 });
+}
+
+#[test]
+fn a_full_etcd_still_keeps_who_lives_and_takes_the_batch_once_there_is_room() {
+    if !installed() {
+        return;
+    }
+    let server = start_etcd_with(&[
+        "--quota-backend-bytes=4000000",
+        "--election-timeout=500",
+        "--heartbeat-interval=50",
+    ]);
+    let mut one = joined(&format!("etcd://{}", server.endpoint()), "one");
+    one.append(b"a");
+    fill(&server);
+    one.ask(2, b"b", None);
+    nothing_comes(&mut one);
+    assert!(one.renew().is_some());
+    make_room(&server);
+    one.until("Appended", |answer| {
+        matches!(answer, Answer::Appended { sequence: 2, .. }).then_some(())
+    });
+    one.read(2);
+}
+
+#[test]
+fn who_starts_on_a_full_etcd_is_told_how_to_make_room() {
+    if !installed() {
+        return;
+    }
+    let server = start_etcd_with(&[
+        "--quota-backend-bytes=4000000",
+        "--election-timeout=500",
+        "--heartbeat-interval=50",
+    ]);
+    fill(&server);
+    let mut one = peer(&format!("etcd://{}", server.endpoint()), "one");
+    ask_to_register(&mut one);
+    let (why, hint) = unable(&mut one);
+    assert!(why.contains("full") && hint.contains("etcdctl alarm disarm"), "{why}; {hint}");
+}

@@ -1,0 +1,96 @@
+//! Leases: who lives, and who does not.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use canal::log::engine::{Alive, Evidence, Sign};
+
+use crate::engine_contract::peer::{Appending, Peer};
+use crate::etcd_server::until;
+use crate::prefix;
+use crate::said::{fenced_renewal, register_for};
+
+fn sign(of: &Peer, seen_by: &mut Peer) -> Option<Sign> {
+    let (_, hosts) = seen_by.renew().unwrap();
+    hosts.iter().find(|alive| alive.host == of.host).map(|&Alive { sign, .. }| sign)
+}
+
+#[test]
+fn who_does_not_renew_lapses_and_only_then_can_be_ended_for_it() {
+    let Some(log) = prefix() else { return };
+    let (mut old, mut new) = (Peer::new(&log, "old"), Peer::joined(&log, "new"));
+    register_for(&mut old, 1000);
+    old.append(b"a");
+    assert_eq!(sign(&old, &mut new), Some(Sign::Watched));
+    assert_eq!(new.end(old.host, Evidence::Lapsed), Appending::Overtaken);
+    until("the lease has run out", || sign(&old, &mut new) == Some(Sign::Lapsed));
+    // It has not ended: what it gives back is still given back.
+    old.append(b"b");
+    assert!(matches!(new.end(old.host, Evidence::Lapsed), Appending::At(_)));
+    assert_eq!(sign(&old, &mut new), None);
+    old.ask(3, b"c", None);
+    assert_eq!(old.appended(3), Appending::Fenced);
+    assert!(fenced_renewal(&mut old).contains("declared gone"));
+}
+
+#[test]
+fn a_renewal_after_the_lease_was_lost_is_fenced_and_says_why() {
+    let Some(log) = prefix() else { return };
+    let (mut one, mut two) = (Peer::new(&log, "one"), Peer::joined(&log, "two"));
+    register_for(&mut one, 1000);
+    until("the lease has run out", || sign(&one, &mut two) == Some(Sign::Lapsed));
+    assert!(fenced_renewal(&mut one).contains("lease"));
+    // Whoever sees it so cannot come back to life.
+    assert!(fenced_renewal(&mut one).contains("lease"));
+}
+
+#[test]
+fn a_key_that_somebody_deleted_is_a_lease_that_was_lost() {
+    let Some(log) = prefix() else { return };
+    let mut one = Peer::joined(&log, "one");
+    assert!(one.renew().is_some());
+    let key = format!("/test{}/hosts/{}", log.number, one.host);
+    assert_eq!(log.server.ctl_ok(&["del", &key]).trim(), "1");
+    assert!(fenced_renewal(&mut one).contains("lease"));
+}
+
+#[test]
+fn who_renews_is_watched_beyond_its_time_to_live() {
+    let Some(log) = prefix() else { return };
+    let (mut one, mut two) = (Peer::new(&log, "one"), Peer::joined(&log, "two"));
+    let ttl_ms = register_for(&mut one, 1000);
+    let end = Instant::now() + Duration::from_millis(3 * ttl_ms);
+    while Instant::now() < end {
+        assert!(one.renew().is_some());
+        assert_eq!(sign(&one, &mut two), Some(Sign::Watched));
+        sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn the_time_to_live_is_what_etcd_grants() {
+    let Some(log) = prefix() else { return };
+    let mut one = Peer::new(&log, "one");
+    assert!(register_for(&mut one, 1) >= 1000);
+    assert_eq!(register_for(&mut one, 7001), 8000);
+}
+
+#[test]
+fn silence_is_no_evidence_where_etcd_watches() {
+    let Some(log) = prefix() else { return };
+    let (one, mut two) = (Peer::joined(&log, "one"), Peer::joined(&log, "two"));
+    let silent = Evidence::Silent { renewals: 0 };
+    assert_eq!(two.end(one.host, silent), Appending::Overtaken);
+}
+
+#[test]
+fn registering_again_after_the_lease_was_lost_takes_a_new_incarnation() {
+    let Some(log) = prefix() else { return };
+    let mut one = Peer::new(&log, "one");
+    let (first, ..) = one.register();
+    log.server.ctl_ok(&["del", &format!("/test{}/hosts/{first}", log.number)]);
+    let (second, _, others) = one.register();
+    assert!(second > first);
+    assert_eq!(others.len(), 1, "it is to be ended");
+    assert!(one.renew().is_some());
+}

@@ -1,0 +1,61 @@
+//! The engine of etcd against real servers.
+#![expect(clippy::unwrap_used, reason = "a test says so by failing")]
+#![expect(clippy::print_stderr, reason = "what is skipped is said")]
+
+#[path = "../engine_contract/mod.rs"]
+mod engine_contract;
+#[path = "../etcd_server/mod.rs"]
+mod etcd_server;
+
+mod auth;
+mod away;
+mod cluster;
+mod full;
+mod history;
+mod lease;
+mod refused;
+mod said;
+mod tls;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use canal::log::engine::Engine;
+use canal::log::engine::etcd::Etcd;
+use engine_contract::{Log, contract};
+
+/// An engine for an address.
+fn open(address: &str) -> Box<dyn Engine + Send> {
+    Box::new(Etcd::open(address.parse().unwrap()).unwrap())
+}
+
+/// A prefix of its own on the server that the tests share.
+struct Prefix {
+    server: Arc<etcd_server::Etcd>,
+    number: u32,
+}
+
+impl Log for Prefix {
+    fn engine(&self, _label: &str) -> Box<dyn Engine + Send> {
+        open(&format!("etcd://{}/test{}", self.server.endpoint(), self.number))
+    }
+}
+
+/// Started by whoever needs it, ended with the last one.
+static SERVER: Mutex<Weak<etcd_server::Etcd>> = Mutex::new(Weak::new());
+static NUMBER: AtomicU32 = AtomicU32::new(0);
+
+fn prefix() -> Option<Prefix> {
+    if !etcd_server::installed() {
+        return None;
+    }
+    let mut shared = SERVER.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let server = shared.upgrade().unwrap_or_else(|| {
+        let server = Arc::new(etcd_server::start_etcd());
+        *shared = Arc::downgrade(&server);
+        server
+    });
+    Some(Prefix { server, number: NUMBER.fetch_add(1, Ordering::Relaxed) })
+}
+
+contract!(prefix);

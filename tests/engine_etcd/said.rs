@@ -1,0 +1,113 @@
+//! What the tests of this folder wait for.
+
+use std::time::{Duration, Instant};
+
+use canal::log::engine::{Answer, Call, Position};
+
+use crate::engine_contract::peer::{Peer, said};
+use crate::open;
+
+/// How long a test looks for what must not come.
+pub(crate) const WHILE: Duration = Duration::from_millis(400);
+
+/// A host by an address.
+pub(crate) fn peer(address: &str, label: &str) -> Peer {
+    Peer::with(open(address), label)
+}
+
+/// A host by an address that is registered and reads.
+pub(crate) fn joined(address: &str, label: &str) -> Peer {
+    let mut peer = peer(address, label);
+    peer.register();
+    peer.load();
+    peer
+}
+
+/// Registers for a time to live; gives what was granted.
+pub(crate) fn register_for(peer: &mut Peer, ttl_ms: u64) -> u64 {
+    let (identity, nonce) = (peer.identity(), crate::engine_contract::peer::nonce());
+    peer.call(Call::Register { identity, nonce, ttl_ms, asked_at: 1 });
+    let (host, ttl_ms) = peer.until("Registered", |answer| match answer {
+        Answer::Registered { host, ttl_ms, .. } => Some((*host, *ttl_ms)),
+        _ => None,
+    });
+    peer.host = host;
+    ttl_ms
+}
+
+pub(crate) fn away(peer: &mut Peer) -> String {
+    peer.until("Away", |answer| match answer {
+        Answer::Away { why } => Some(why.clone()),
+        _ => None,
+    })
+}
+
+pub(crate) fn back(peer: &mut Peer) {
+    peer.until("Back", |answer| matches!(answer, Answer::Back).then_some(()));
+}
+
+pub(crate) fn unable(peer: &mut Peer) -> (String, String) {
+    peer.until("Unable", |answer| match answer {
+        Answer::Unable { why, hint } => Some((why.clone(), hint.clone().unwrap_or_default())),
+        _ => None,
+    })
+}
+
+/// Why a renewal was refused.
+pub(crate) fn fenced_renewal(peer: &mut Peer) -> String {
+    peer.call(Call::Renew { host: peer.host, asked_at: 2 });
+    peer.until("Fenced", |answer| match answer {
+        Answer::Fenced { why, .. } => Some(why.clone()),
+        _ => None,
+    })
+}
+
+/// Fails if any answer comes for a while.
+pub(crate) fn nothing_comes(peer: &mut Peer) {
+    let end = Instant::now() + WHILE;
+    if let Some(answer) = peer.poll(end - Instant::now()) {
+        panic!("{answer:?} came");
+    }
+}
+
+/// Reads on from where it was.
+pub(crate) fn read_on(peer: &mut Peer) {
+    let after = peer.log.last().map(said);
+    peer.call(Call::Follow { after });
+}
+
+/// Appends the next batch, over however many connections it takes.
+pub(crate) fn append_at_last(peer: &mut Peer, body: &[u8]) -> Position {
+    peer.sequence += 1;
+    let sequence = peer.sequence;
+    loop {
+        peer.ask(sequence, body, None);
+        let appended = peer.until("Appended or Back", |answer| match answer {
+            Answer::Appended { sequence: n, position, .. } if *n == sequence => {
+                Some(Some(*position))
+            }
+            Answer::Back => Some(None),
+            Answer::Fenced { why, .. } => panic!("{why}"),
+            _ => None,
+        });
+        match appended {
+            Some(position) => return position,
+            None => read_on(peer),
+        }
+    }
+}
+
+/// Reads until there are so many batches, over however many connections it takes.
+pub(crate) fn read_at_last(peer: &mut Peer, count: usize) {
+    while peer.log.len() < count {
+        let back = peer.until("Batches or Back", |answer| match answer {
+            Answer::Batches(_) => Some(false),
+            Answer::Back => Some(true),
+            Answer::Rewritten | Answer::Compacted => panic!("{answer:?}"),
+            _ => None,
+        });
+        if back {
+            read_on(peer);
+        }
+    }
+}

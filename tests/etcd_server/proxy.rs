@@ -1,0 +1,148 @@
+//! A proxy for TCP that can cut its connections, or let them fall silent.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+const OPEN: u8 = 0;
+const CUT: u8 = 1;
+const SILENT: u8 = 2;
+const ENDED: u8 = 3;
+
+/// How soon a change is noticed.
+const TICK: Duration = Duration::from_millis(5);
+
+#[derive(Debug)]
+struct State {
+    mode: AtomicU8,
+    streams: Mutex<Vec<TcpStream>>,
+    accepted: AtomicUsize,
+}
+
+/// Passes on what comes to its port. Ends with its value.
+#[derive(Debug)]
+pub(crate) struct Proxy {
+    state: Arc<State>,
+    port: u16,
+}
+
+impl Proxy {
+    pub(crate) fn to(port: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let own = listener.local_addr().unwrap().port();
+        listener.set_nonblocking(true).unwrap();
+        let state = Arc::new(State {
+            mode: AtomicU8::new(OPEN),
+            streams: Mutex::default(),
+            accepted: AtomicUsize::new(0),
+        });
+        let there = Arc::clone(&state);
+        thread::spawn(move || accept(&listener, port, &there));
+        Self { state, port: own }
+    }
+
+    pub(crate) fn endpoint(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// How many connections there have been.
+    pub(crate) fn accepted(&self) -> usize {
+        self.state.accepted.load(Ordering::SeqCst)
+    }
+
+    /// Ends all connections, and each new one at once.
+    pub(crate) fn cut(&self) {
+        self.state.mode.store(CUT, Ordering::SeqCst);
+        self.state.end_all();
+    }
+
+    /// Ends all connections; new ones are served.
+    pub(crate) fn cut_once(&self) {
+        self.state.end_all();
+    }
+
+    /// Passes nothing on any more and ends nothing, as a network that loses all packets.
+    pub(crate) fn fall_silent(&self) {
+        self.state.mode.store(SILENT, Ordering::SeqCst);
+    }
+
+    /// Passes everything on again.
+    pub(crate) fn mend(&self) {
+        self.state.mode.store(OPEN, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.state.mode.store(ENDED, Ordering::SeqCst);
+        self.state.end_all();
+    }
+}
+
+impl State {
+    fn mode(&self) -> u8 {
+        self.mode.load(Ordering::SeqCst)
+    }
+
+    fn end_all(&self) {
+        for stream in self.streams.lock().unwrap().drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+fn accept(listener: &TcpListener, port: u16, state: &Arc<State>) {
+    while state.mode() != ENDED {
+        let Ok((near, _)) = listener.accept() else {
+            thread::sleep(TICK);
+            continue;
+        };
+        state.accepted.fetch_add(1, Ordering::SeqCst);
+        if state.mode() == CUT {
+            continue;
+        }
+        let Ok(far) = TcpStream::connect(("127.0.0.1", port)) else {
+            continue;
+        };
+        for stream in [&near, &far] {
+            stream.set_nonblocking(false).unwrap();
+            stream.set_nodelay(true).unwrap();
+            stream.set_read_timeout(Some(TICK)).unwrap();
+            state.streams.lock().unwrap().push(stream.try_clone().unwrap());
+        }
+        for (from, to) in [(&near, &far), (&far, &near)] {
+            let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+            let state = Arc::clone(state);
+            thread::spawn(move || pass_on(from, to, &state));
+        }
+    }
+}
+
+fn pass_on(mut from: TcpStream, mut to: TcpStream, state: &State) {
+    let mut bytes = vec![0; 1 << 16];
+    while state.mode() != ENDED {
+        if state.mode() == SILENT {
+            thread::sleep(TICK);
+            continue;
+        }
+        match from.read(&mut bytes) {
+            Ok(0) => break,
+            Ok(read) => {
+                // What was read when it fell silent is lost on nobody: it comes when mended.
+                while state.mode() == SILENT {
+                    thread::sleep(TICK);
+                }
+                if to.write_all(&bytes[..read]).is_err() {
+                    break;
+                }
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+            Err(_) => break,
+        }
+    }
+    let _ = from.shutdown(Shutdown::Both);
+    let _ = to.shutdown(Shutdown::Both);
+}
