@@ -39,6 +39,7 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global, voice: Voice) -> Result<E
     }
     // Before the owner is looked at: what is wrong in the options is said first.
     let mut request = ask::request(&args.lock, &args.wait, args.session, "")?;
+    request.on_lost = args.on_lost.map(Into::into).unwrap_or_default();
     let target = Target::of(global)?;
     let owner = match args.ttl {
         Some(ttl) => {
@@ -58,6 +59,7 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global, voice: Voice) -> Result<E
     let (mut client, mut acquired) = match ask::obtain(&target, &request, pidfd, voice) {
         Ok(obtained) => obtained,
         Err(NotAcquired::Failed(failed)) => return Err(failed),
+        Err(NotAcquired::StayNeeded(failure)) => return Err(Failed::new(failure.message)),
         Err(NotAcquired::Refused(failure)) => return refuse(&failure, args, voice),
     };
     acquired.grant.handle = request.lease.map(|lease| lease.handle);

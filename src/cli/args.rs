@@ -10,6 +10,7 @@ use nix::sys::signal::Signal;
 use super::duration::{self, Length};
 use super::handle::HandleArgs;
 use super::lock::{LockArgs, plain_key};
+use super::lock_lost::OnLostArg;
 use super::number::{number, pid, positive};
 use super::say::Voice;
 use super::session::SessionArgs;
@@ -129,6 +130,10 @@ pub(crate) struct HowArgs {
     /// Keep the lock until the processes that the command started have ended, too
     #[arg(long)]
     pub(crate) with_children: bool,
+    /// What becomes of the command if the lock is lost, which only an engine for many hosts can
+    /// bring about [default: kill]
+    #[arg(long, value_name = "WHAT", value_enum)]
+    pub(crate) on_lost: Option<OnLostArg>,
 }
 
 /// Take the lock for a process until that ends, or as a lease
@@ -149,6 +154,10 @@ pub(crate) struct AcquireArgs {
     /// Prints its handle, the secret with which canal renew and canal release know it, and its token
     #[arg(long, value_name = "DUR", value_parser = duration::parse_ttl, allow_negative_numbers = true, conflicts_with = "pid", help_heading = None)]
     pub(crate) ttl: Option<Duration>,
+    /// What becomes of the process if the lock is lost, which only an engine for many hosts can
+    /// bring about [default: kill]
+    #[arg(long, value_name = "WHAT", value_enum, conflicts_with = "ttl", help_heading = None)]
+    pub(crate) on_lost: Option<OnLostArg>,
     /// Print what was granted, or why not, as JSON
     #[arg(long, help_heading = None)]
     pub(crate) json: bool,

@@ -46,6 +46,8 @@ pub(crate) fn request(
 pub(crate) enum NotAcquired {
     /// The daemon refused: busy, the wait is over, or a deadlock.
     Refused(Failure),
+    /// Nothing was asked for yet: somebody must stay by the command.
+    StayNeeded(Failure),
     /// Something failed.
     Failed(Failed),
 }
@@ -72,6 +74,9 @@ pub(crate) fn obtain(
         }
         Err(ClientError::Failure(failure)) if failure.name == ErrorName::Refused => {
             Err(NotAcquired::Refused(failure))
+        }
+        Err(ClientError::Failure(failure)) if failure.name == ErrorName::StayNeeded => {
+            Err(NotAcquired::StayNeeded(failure))
         }
         Err(error) => Err(NotAcquired::Failed(connect::failed(error))),
     }

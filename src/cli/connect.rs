@@ -5,9 +5,10 @@ use nix::unistd::geteuid;
 use super::args::Global;
 use super::failed::Failed;
 use crate::client::{Client, ClientError, Start};
-use crate::protocol::ErrorName;
 use crate::protocol::place::{Place, Rule};
+use crate::protocol::{ErrorName, PageQuery, Tag};
 use crate::run::OwnCode;
+use crate::sys::deadline::Reader;
 
 /// Where the daemon is, and whether one may be started.
 #[derive(Clone, Debug)]
@@ -28,6 +29,13 @@ impl Target {
     /// Connects, starting a daemon if need be and allowed.
     pub(crate) fn connect(&self) -> Result<Client, Failed> {
         Client::connect(&self.place, self.start).map_err(|error| no_client(error, &self.place))
+    }
+}
+
+impl Target {
+    /// Asks for the deadline page of a request that is held, if there is a daemon that has it.
+    pub(crate) fn page(&self, tag: Tag) -> Option<Reader> {
+        Client::connect(&self.place, self.start).ok()?.page(&PageQuery { tag }).ok()
     }
 }
 

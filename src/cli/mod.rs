@@ -16,6 +16,7 @@ mod duration;
 mod failed;
 mod handle;
 mod lock;
+mod lock_lost;
 mod lost;
 mod man;
 mod number;

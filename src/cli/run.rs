@@ -11,12 +11,14 @@ use super::ask::{self, NotAcquired};
 use super::connect::Target;
 use super::duration::{Length, stated};
 use super::failed::Failed;
+use super::lock_lost;
 use super::refused;
 use super::say::Voice;
 use super::usage::wrong;
-use crate::protocol::Acquire;
 use crate::protocol::place::Rule;
-use crate::run::{Command, Ended, Limits, Starting, become_command, stay};
+use crate::protocol::{Acquire, OnLost, Wrapper};
+use crate::run::{Beside, Command, Ended, Limits, Lost, NotBegun, Starting, become_command, stay};
+use crate::sys::deadline::Reader;
 
 /// How long after the signal of `--max-run` SIGKILL follows, if nothing else is said.
 const KILL_AFTER: Duration = Duration::from_secs(10);
@@ -27,13 +29,36 @@ pub(crate) fn run(args: &RunArgs, global: &Global, voice: Voice) -> Result<ExitC
     let shown = argv.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
     let mut request = ask::request(&args.lock, &args.wait, args.session, &shown)?;
     request.with_children = args.how.with_children;
+    request.on_lost = on_lost(&args.how);
+    let wrapper = if limits.is_some() { Wrapper::Stays } else { Wrapper::Becomes };
+    request.wrapper = Some(wrapper);
     // Found before anything is asked for: a typo does not queue.
     let command = Command::find(argv)?;
     let target = Target::of(global)?;
-    let job = Job { args, voice, target, command, request };
-    match limits {
-        None => Ok(job.start(None).report(voice)),
-        Some(limits) => job.supervise(&limits),
+    let mut job = Job { args, voice, target, command, request };
+    if let Some(limits) = limits {
+        return job.supervise(&limits);
+    }
+    match job.start(None) {
+        NotStarted::Failed(failed) => Ok(failed.report(voice)),
+        NotStarted::StayNeeded => {
+            job.request.wrapper = Some(Wrapper::Stays);
+            job.supervise(&unlimited(&args.how))
+        }
+    }
+}
+
+/// Why the command was not started.
+enum NotStarted {
+    /// Something failed, or was refused.
+    Failed(Failed),
+    /// The daemon wants somebody to stay by the command. Nothing was asked for yet.
+    StayNeeded,
+}
+
+impl From<Failed> for NotStarted {
+    fn from(failed: Failed) -> Self {
+        Self::Failed(failed)
     }
 }
 
@@ -48,34 +73,62 @@ struct Job<'a> {
 
 impl Job<'_> {
     /// Takes the lock and becomes the command; returns why it did not.
-    fn start(&self, starting: Option<Starting>) -> Failed {
+    fn start(&self, starting: Option<Starting>) -> NotStarted {
         let (mut client, acquired) =
             match ask::obtain(&self.target, &self.request, None, self.voice) {
                 Ok(obtained) => obtained,
-                Err(NotAcquired::Failed(failed)) => return failed,
+                Err(NotAcquired::Failed(failed)) => return failed.into(),
                 Err(NotAcquired::Refused(failure)) => {
-                    return refused::explain(&failure, &self.args.wait, self.voice);
+                    return refused::explain(&failure, &self.args.wait, self.voice).into();
                 }
+                Err(NotAcquired::StayNeeded(_)) => return NotStarted::StayNeeded,
             };
         let place = &self.target.place;
         let socket = (place.rule == Rule::Given).then_some(place.socket.as_path());
-        become_command(&self.command, &mut client, acquired, socket, starting).into()
+        let failed = match become_command(&self.command, &mut client, acquired, socket, starting) {
+            NotBegun::NotRun(not_run) => not_run.into(),
+            NotBegun::Lost(lost) => lock_lost::not_begun(&lost, &self.keys()),
+            NotBegun::Alone => Failed::new("the process that was to stay by the command has ended"),
+        };
+        failed.into()
+    }
+
+    fn keys(&self) -> Vec<&str> {
+        self.request.items.iter().map(|item| item.key.as_str()).collect()
     }
 
     /// Has a child do it, and stays as its parent.
     fn supervise(&self, limits: &Limits) -> Result<ExitCode, Failed> {
         let child = |starting| {
-            let failed = self.start(Some(starting));
+            let failed = match self.start(Some(starting)) {
+                NotStarted::Failed(failed) => failed,
+                NotStarted::StayNeeded => Failed::new("the daemon does not see that canal stays"),
+            };
             failed.report(self.voice);
             failed.code
         };
-        let ended = stay(limits, child)
+        let ended = stay(limits, &mut Bystander(self), child)
             .map_err(|error| Failed::new(format!("cannot start the command: {error}")))?;
         if let Ended::TimeOver(signal) = ended {
             let after = limits.max_run.map(stated).unwrap_or_default();
             self.voice.say(&format!("ended the command after {after} (--max-run), by {signal}"));
         }
         Ok(ended.pass_on())
+    }
+}
+
+/// What is said and asked while the command runs.
+struct Bystander<'a, 'b>(&'a Job<'b>);
+
+impl Beside for Bystander<'_, '_> {
+    fn lost(&mut self, lost: &Lost) {
+        let Self(job) = self;
+        job.voice.say(&lock_lost::words(lost, &job.keys()));
+        job.voice.hint(lock_lost::HINT);
+    }
+
+    fn page(&self) -> Option<Reader> {
+        self.0.target.page(self.0.request.tag)
     }
 }
 
@@ -111,8 +164,23 @@ fn limits(how: &HowArgs) -> Result<Option<Limits>, Failed> {
             Some(Length::Infinite) => None,
         },
         signal: how.signal.unwrap_or(Signal::SIGTERM),
-        with_children: how.with_children,
+        ..unlimited(how)
     }))
+}
+
+/// What a command is held to that may run for ever.
+fn unlimited(how: &HowArgs) -> Limits {
+    Limits {
+        max_run: None,
+        kill_after: None,
+        signal: Signal::SIGTERM,
+        with_children: how.with_children,
+        on_lost: on_lost(how),
+    }
+}
+
+fn on_lost(how: &HowArgs) -> OnLost {
+    how.on_lost.map(Into::into).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -125,6 +193,7 @@ mod tests {
         kill_after: None,
         signal: None,
         with_children: false,
+        on_lost: None,
     };
 
     fn seconds(n: u64) -> Option<Length> {

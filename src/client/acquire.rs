@@ -13,6 +13,7 @@ use crate::sys::process::{RunState, run_state};
 use super::call::Pauses;
 use super::connection::{Connection, Heard, Replies, parameters};
 use super::error::Broken;
+use super::page::Received;
 use super::{Acquired, Client, ClientError};
 
 /// How often `progress` is called at least.
@@ -167,14 +168,11 @@ impl Wait {
 }
 
 fn acquired(grant: Grant, connection: &mut Connection) -> Result<Acquired, Broken> {
-    let mut received = connection.take_received();
-    let children = match grant.children_fd.map(usize::try_from) {
-        None => None,
-        Some(Ok(index)) if index < received.len() => Some(received.swap_remove(index)),
-        Some(_) => {
-            let text = "a descriptor that it names did not come with it";
-            return Err(ClientError::Protocol(text.to_owned()).into());
-        }
+    let mut received = Received::of(connection);
+    let children = grant.children_fd.map(|index| received.take(index)).transpose()?;
+    let page = match (grant.page_fd, grant.line_fd) {
+        (Some(page), Some(line)) => Some(received.page(page, line)?),
+        _ => None,
     };
-    Ok(Acquired { grant, children })
+    Ok(Acquired { grant, children, page })
 }

@@ -75,6 +75,7 @@ use crate::protocol::{
     Confirm, Grant, GraphQuery, Handle, Release, Released, Renew, Renewed, Resize, Resized, Status,
     StatusQuery, Tag, Waits, WhyQuery,
 };
+use crate::sys::deadline::Reader;
 use crate::sys::pidfd::Pidfd;
 use crate::sys::process::state_letter;
 
@@ -83,6 +84,7 @@ mod call;
 mod connect;
 mod connection;
 mod error;
+mod page;
 mod start;
 mod stop;
 mod watch;
@@ -138,6 +140,8 @@ pub struct Acquired {
     pub grant: Grant,
     /// The FIFO's write end that the command is to inherit (only `with_children`).
     pub children: Option<OwnedFd>,
+    /// Until when it is sure; only of a daemon that works over an engine.
+    pub page: Option<Reader>,
 }
 
 /// A new random name for a request.

@@ -4,13 +4,25 @@ use std::path::Path;
 
 use crate::client::{Acquired, Client};
 use crate::protocol::Release;
+use crate::sys::clock::boottime_ms;
 use crate::sys::{exec, fds, startup};
 
-use super::{Command, NotRun, Starting, variables};
+use super::{Command, Lost, NotRun, Starting, variables};
 
 /// From which number on the descriptor that descendants keep is put, if the limit allows: above
 /// those that scripts and shells use.
 const CHILDREN_FD_AT_LEAST: i32 = 512;
+
+/// Why this process did not become the command.
+#[derive(Debug)]
+pub enum NotBegun {
+    /// It cannot be run.
+    NotRun(NotRun),
+    /// The lock was lost before.
+    Lost(Box<Lost>),
+    /// The parent that was to stay by it has ended.
+    Alone,
+}
 
 /// Becomes the command: same process, with all that canal's caller gave it, and nothing of canal's
 /// but the variables of the grant (and with `--with-children` the descriptor that keeps the hold).
@@ -18,31 +30,48 @@ const CHILDREN_FD_AT_LEAST: i32 = 512;
 /// `socket` is where the daemon was said to be, `None` if it was not. `starting` is what [`stay`](super::stay)
 /// gave, `None` without a parent of canal's.
 ///
-/// Returns only if the command cannot be run; the lock was given back then.
+/// Returns only if the command was not begun; the lock was given back then, or is lost.
 pub fn become_command(
     command: &Command,
     client: &mut Client,
     acquired: Acquired,
     socket: Option<&Path>,
     starting: Option<Starting>,
-) -> NotRun {
-    let Acquired { grant, children } = acquired;
+) -> NotBegun {
+    let Acquired { grant, children, page } = acquired;
     let variables = variables(&grant, socket);
-    // The parent is told before the descriptor is duplicated without close-on-exec, and its end
-    // of the channel closes with the exec.
-    let channel = starting.map(|starting| starting.granted(children.as_ref()));
-    let inherited = children.map(|fd| fds::inherit(fd, CHILDREN_FD_AT_LEAST)).transpose();
-    let error = match inherited {
-        Ok(_) => {
-            startup::restore();
-            exec::exec(&command.file, &command.argv, &variables)
+    let held = page.as_ref().map(|page| (page, grant.token));
+    let begin = || {
+        // The parent is told before the descriptor is duplicated without close-on-exec, and its
+        // end of the channel closes with the exec.
+        if let Some(starting) = &starting
+            && starting.granted(children.as_ref(), held).is_err()
+        {
+            return NotBegun::Alone;
         }
-        Err(error) => error,
+        let inherited = children.map(|fd| fds::inherit(fd, CHILDREN_FD_AT_LEAST)).transpose();
+        if let Err(error) = inherited {
+            return NotBegun::NotRun(NotRun::after_exec(command, error));
+        }
+        startup::restore();
+        // The last thing before the exec: one that was stopped meanwhile finds out here.
+        if let Some(lost) = held.and_then(|(page, token)| Lost::found(page, token, boottime_ms())) {
+            return NotBegun::Lost(Box::new(lost));
+        }
+        let error = exec::exec(&command.file, &command.argv, &variables);
+        NotBegun::NotRun(NotRun::after_exec(command, error))
     };
-    drop(channel);
+    let not_begun = begin();
+    if let Some(starting) = starting {
+        starting.not_begun();
+    }
+    if matches!(not_begun, NotBegun::Lost(_)) {
+        // Whoever would have to be told can not be reached, and it ends with this process anyway.
+        return not_begun;
+    }
     for key in grant.keys {
         // A failure changes nothing: the hold ends with this process in a moment.
         let _ = client.release(&Release { key: Some(key.key), ..Release::default() }, None);
     }
-    NotRun::after_exec(command, error)
+    not_begun
 }

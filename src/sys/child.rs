@@ -89,17 +89,36 @@ pub fn children() -> io::Result<Vec<Pid>> {
     let path = format!("/proc/self/task/{}/children", nix::unistd::gettid());
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(text.split_whitespace().filter_map(to_pid).collect()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => children_by_parent(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => children_by_parent(Pid::this()),
         Err(error) => Err(error),
     }
 }
 
-fn children_by_parent() -> io::Result<Vec<Pid>> {
-    let this = std::process::id();
+/// The children of a process, of all its threads, as far as can be seen: some may be missed that
+/// come, go or are adopted at the same time.
+#[must_use]
+pub fn children_of(pid: Pid) -> Vec<Pid> {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let mut children = Vec::new();
+    for thread in threads.flatten() {
+        match std::fs::read_to_string(thread.path().join("children")) {
+            Ok(text) => children.extend(text.split_whitespace().filter_map(to_pid)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && thread.path().exists() => {
+                return children_by_parent(pid).unwrap_or_default();
+            }
+            // The thread has ended.
+            Err(_) => {}
+        }
+    }
+    children
+}
+
+fn children_by_parent(of: Pid) -> io::Result<Vec<Pid>> {
+    let of = of.as_raw().unsigned_abs();
     let mut children = Vec::new();
     for entry in std::fs::read_dir("/proc")?.flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(to_pid) else { continue };
-        if super::process::parent(pid.as_raw().unsigned_abs()) == Some(this) {
+        if super::process::parent(pid.as_raw().unsigned_abs()) == Some(of) {
             children.push(pid);
         }
     }
@@ -148,6 +167,25 @@ mod tests {
         assert_eq!(next(|| ended(child, Reap::Now)), End::Exited(7));
         let gone = ended(child, Reap::Now).unwrap_err();
         assert_eq!(gone.raw_os_error(), Some(libc::ECHILD));
+    }
+
+    #[test]
+    fn the_children_of_another_process_are_those_of_all_its_threads() {
+        let mut shell = shell("sleep 60 & sleep 60 & wait");
+        let shell_pid = pid(&shell);
+        rerun::wait_until("both are there", || children_of(shell_pid).len() == 2);
+        let mut found = children_of(shell_pid);
+        let mut by_parent = children_by_parent(shell_pid).unwrap();
+        found.sort_unstable();
+        by_parent.sort_unstable();
+        assert_eq!(found, by_parent);
+        // Also those that a thread other than the first one made: this one.
+        assert!(children_of(Pid::this()).contains(&shell_pid));
+        for sleep in found {
+            kill(sleep, Signal::SIGKILL).unwrap();
+        }
+        shell.wait().unwrap();
+        assert!(children_of(shell_pid).is_empty());
     }
 
     #[test]

@@ -64,6 +64,7 @@ tests! {
         a_death_by_ctrl_c_is_passed_on,
         the_command_stays_in_the_callers_group_and_a_signal_reaches_only_it,
         ctrl_z_stops_the_parent_too_and_fg_continues_both,
+        one_that_was_stopped_past_its_deadline_does_no_more_work,
         continuing_the_parent_alone_continues_the_command;
 }
 

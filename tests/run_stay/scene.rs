@@ -7,18 +7,39 @@ use std::path::Path;
 use std::process::{Child, Command, ExitCode, Output, Stdio};
 use std::time::Duration;
 
-use canal::run::{Limits, OwnCode, Starting, stay};
-use canal::sys::{exec, startup};
+use canal::protocol::OnLost;
+use canal::run::{Beside, Limits, Lost, OwnCode, Starting, stay};
+use canal::sys::deadline::Reader;
+use canal::sys::{exec, fds, startup};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::wait_until;
 
+/// Nobody hears what is lost, and there is no other daemon.
+struct Nobody;
+
+impl Beside for Nobody {
+    fn lost(&mut self, lost: &Lost) {
+        eprintln!("lost token {}", lost.token);
+    }
+
+    fn page(&self) -> Option<Reader> {
+        None
+    }
+}
+
 /// Plays `[--max-run MS] [--kill-after MS] [--with-children] [--refused CODE] [--when FILE]
-/// SCRIPT`.
+/// [--page FD:FD] SCRIPT`.
 pub(crate) fn play(arguments: &[String]) -> ExitCode {
-    let mut limits =
-        Limits { max_run: None, kill_after: None, signal: Signal::SIGTERM, with_children: false };
+    let mut limits = Limits {
+        max_run: None,
+        kill_after: None,
+        signal: Signal::SIGTERM,
+        with_children: false,
+        on_lost: OnLost::Kill,
+    };
+    let mut page = None;
     let mut refused = None;
     let mut when = None;
     let mut script = "";
@@ -31,6 +52,7 @@ pub(crate) fn play(arguments: &[String]) -> ExitCode {
             "--with-children" => limits.with_children = true,
             "--refused" => refused = value().parse().ok(),
             "--when" => when = Some(value()),
+            "--page" => page = value().split_once(':').map(adopt),
             other => script = other,
         }
     }
@@ -40,10 +62,10 @@ pub(crate) fn play(arguments: &[String]) -> ExitCode {
         }
         match refused {
             Some(code) => code,
-            None => become_shell(starting, limits.with_children, script),
+            None => become_shell(starting, limits.with_children, page.as_ref(), script),
         }
     };
-    match stay(&limits, child) {
+    match stay(&limits, &mut Nobody, child) {
         Ok(ended) => ended.pass_on(),
         Err(error) => {
             eprintln!("stay: {error}");
@@ -56,14 +78,25 @@ fn milliseconds(text: &str) -> Duration {
     Duration::from_millis(text.parse().unwrap_or(0))
 }
 
-fn become_shell(starting: Starting, with_children: bool, script: &str) -> u8 {
+/// The page and the line that this program was started with.
+fn adopt((page, line): (&str, &str)) -> Reader {
+    let adopt = |number: &str| fds::adopt(number.parse().unwrap()).unwrap();
+    Reader::open(adopt(page), adopt(line)).unwrap()
+}
+
+fn become_shell(
+    starting: Starting,
+    with_children: bool,
+    page: Option<&Reader>,
+    script: &str,
+) -> u8 {
     let kept: Option<OwnedFd> =
         with_children.then(|| std::io::pipe().ok()).flatten().map(|(_, writer)| writer.into());
-    let channel = starting.granted(kept.as_ref());
+    starting.granted(kept.as_ref(), page.map(|page| (page, 7))).unwrap();
     startup::restore();
     let argv = ["sh", "-c", script].map(OsString::from);
     let error = exec::exec(Path::new("/bin/sh"), &argv, &[]);
-    drop(channel);
+    starting.not_begun();
     eprintln!("exec: {error}");
     OwnCode::NotExecutable.number()
 }

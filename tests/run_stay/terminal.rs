@@ -5,11 +5,14 @@ use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command};
 
+use canal::sys::clock::boottime_ms;
+use canal::sys::deadline::{Deadline, Writer};
+use canal::sys::fds;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::pty::openpty;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 
 use crate::scene::{lives, words};
 use crate::wait_until;
@@ -127,6 +130,33 @@ pub(crate) fn ctrl_z_stops_the_parent_too_and_fg_continues_both() {
     assert_eq!(terminal.value("read"), "hello");
     assert_eq!(terminal.value("ended"), "6");
     assert!(terminal.leader.wait().unwrap().success());
+}
+
+pub(crate) fn one_that_was_stopped_past_its_deadline_does_no_more_work() {
+    let deadline =
+        |from: u64| Deadline { reached_at: from, term_at: from + 1000, kill_at: from + 1200 };
+    let began = boottime_ms();
+    let writer = Writer::create(1, "engine", "host", deadline(began)).unwrap();
+    // Copies that the scene inherits.
+    let [page, line] = [writer.page(), writer.line()].map(|fd| fd.try_clone_to_owned().unwrap());
+    fds::clear_cloexec(page.as_fd()).unwrap();
+    fds::clear_cloexec(line.as_fd()).unwrap();
+    let descriptors = format!("{}:{}", page.as_raw_fd(), line.as_raw_fd());
+    // Not before both are stopped, and only the parent is continued: of a group that is continued
+    // as a whole nobody can say who runs first.
+    let script = "\"$@\"; echo stopped=$?; parent=$(jobs -p); echo parent=$parent; read -r _; \
+                  kill -CONT $parent; \
+                  while kill -0 $parent 2>/dev/null; do sleep 0.01; done; echo ended=1";
+    let command = "trap 'echo work=1' TERM CONT; echo ready=$$; kill -STOP $$; echo work=2";
+    let mut terminal = Terminal::shell(script, &["--page", &descriptors], command);
+    terminal.value("ready");
+    terminal.value("parent");
+    wait_until("the deadline is over", || boottime_ms() > began + 1200);
+    terminal.type_in("\n");
+    terminal.wait_for("lost token 7");
+    let before = terminal.wait_for("ended=1");
+    assert!(!before.contains("work="), "{before}");
+    terminal.leader.wait().unwrap();
 }
 
 pub(crate) fn continuing_the_parent_alone_continues_the_command() {

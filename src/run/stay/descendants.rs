@@ -10,37 +10,47 @@ use std::path::Path;
 use nix::unistd::Pid;
 
 use crate::sys::child::{Reap, children, ended};
-use crate::sys::process::command_line;
+use crate::sys::process::{become_subreaper, command_line};
 
 /// Which children are descendants of the command.
 #[derive(Debug)]
 pub(super) struct Descendants {
-    watched: bool,
-    /// Children that this process had when it was still its caller: not the command's.
-    before: Vec<Pid>,
+    /// Children that this process had when it was still its caller: not the command's. `None` if
+    /// it adopts nobody.
+    before: Option<Vec<Pid>>,
 }
 
 impl Descendants {
-    /// To be made before the command is.
-    pub(super) fn new(watched: bool) -> io::Result<Self> {
-        let before = if watched { children()? } else { Vec::new() };
-        Ok(Self { watched, before })
+    /// Nobody is adopted.
+    pub(super) fn unknown() -> Self {
+        Self { before: None }
     }
 
-    /// Reaps those that have ended, and returns those that live; never the command itself, and no
-    /// canal daemon, which serves others as well.
-    pub(super) fn living(&self, command: Pid) -> io::Result<Vec<Pid>> {
-        if !self.watched {
-            return Ok(Vec::new());
+    /// Adopts orphans of the command from now on. `command` is its process, if there is one, and
+    /// must not have begun yet.
+    pub(super) fn adopt(&mut self, command: Option<Pid>) -> io::Result<()> {
+        if self.before.is_none() {
+            become_subreaper()?;
+            let mut before = children()?;
+            before.retain(|pid| Some(*pid) != command);
+            self.before = Some(before);
         }
+        Ok(())
+    }
+
+    /// Reaps those that have ended, and returns those that live; never those that are known (the
+    /// command itself), and no canal daemon, which serves others as well.
+    pub(super) fn living(&self, is_known: impl Fn(Pid) -> bool) -> io::Result<Vec<Pid>> {
+        let Some(before) = &self.before else { return Ok(Vec::new()) };
         let mut children = children()?;
-        children.retain(|pid| *pid != command && !self.before.contains(pid));
+        children.retain(|pid| !is_known(*pid) && !before.contains(pid));
         children.retain(|pid| matches!(ended(*pid, Reap::Now), Ok(None)) && !is_daemon(*pid));
         Ok(children)
     }
 }
 
-fn is_daemon(pid: Pid) -> bool {
+/// Whether a process is a canal daemon.
+pub(super) fn is_daemon(pid: Pid) -> bool {
     command_line(pid.as_raw().unsigned_abs()).is_some_and(|line| names_daemon(&line))
 }
 

@@ -5,29 +5,44 @@
 //! signals that were meant for the command, and ends as the command ended. It is not the owner of
 //! anything, so that its death changes nothing.
 //!
+//! Over an engine a lock can be lost. Then the child gets a deadline page with its lock, and hands it
+//! on to the parent before it becomes the command. The parent ends the command, and all that it
+//! started, when the page says so ([`watch`]): the second line after the daemon, and the only one
+//! if the daemon is stopped or gone.
+//!
 //! With a controlling terminal the command stays in the caller's process group: it can read from
 //! the terminal, and gets what is typed (Ctrl-C, Ctrl-Z) by itself. Without one it leads a group of
 //! its own, so that what it starts can be ended with it.
 
+mod asker;
+mod channel;
 mod descendants;
 mod parent;
+mod passed_on;
+mod tree;
+mod watch;
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::unistd::{Pid, setpgid};
 
+use super::Lost;
+use crate::protocol::OnLost;
 use crate::sys::child::fork;
-use crate::sys::{fds, process, signals};
+use crate::sys::deadline::Reader;
+use crate::sys::signals;
 
+pub use channel::Starting;
+
+use channel::channel;
 use descendants::Descendants;
-use parent::{Group, Parent, signals_watched};
+use parent::{Group, Parent};
+use passed_on::signals_watched;
 
 /// What a command is held to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,14 +56,23 @@ pub struct Limits {
     pub signal: Signal,
     /// Stay until the command's descendants have ended too; they are held to `max_run` as well.
     pub with_children: bool,
+    /// What becomes of it if the lock is lost, which is only possible over an engine.
+    pub on_lost: OnLost,
 }
 
-/// The child's end of the channel to its parent; close-on-exec.
-#[derive(Debug)]
-pub struct Starting(OwnedFd);
+/// What stands beside a command while it runs, besides the parent itself.
+pub trait Beside {
+    /// The lock is lost, or may be from now on: to be told to people. Called once for each loss,
+    /// before anything is done to the command.
+    fn lost(&mut self, lost: &Lost);
+
+    /// Asks the daemon that there is now for the deadline page of the hold. Called in a process of
+    /// its own, which may take its time.
+    fn page(&self) -> Option<Reader>;
+}
 
 /// How it ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// With an exit code: the command's, or canal's own if the command was never run.
     Exited(u8),
@@ -56,18 +80,8 @@ pub enum Ended {
     Signaled(i32),
     /// It ran too long and was ended, in the end by this signal.
     TimeOver(Signal),
-}
-
-impl Starting {
-    /// Tells the parent that the lock is held and the command starts. `children` is what keeps
-    /// the hold: the parent has it too then.
-    #[must_use = "the channel is to close when the command has begun or failed to"]
-    pub fn granted(self, children: Option<&OwnedFd>) -> Self {
-        let children = children.map(AsFd::as_fd);
-        // Without a parent there is nobody to tell, and nothing depends on it.
-        let _ = fds::send(self.0.as_fd(), parent::GRANTED, children.as_slice(), 0);
-        self
-    }
+    /// The lock was lost, and it was ended for that.
+    LockLost(Box<Lost>),
 }
 
 impl Ended {
@@ -78,6 +92,7 @@ impl Ended {
         match self {
             Self::Exited(code) => code.into(),
             Self::TimeOver(_) => super::OwnCode::TimeOver.into(),
+            Self::LockLost(_) => super::OwnCode::LockLost.into(),
             Self::Signaled(signal) => {
                 signals::die_by(signal);
                 // As a shell says it.
@@ -96,13 +111,16 @@ impl Ended {
 ///
 /// # Errors
 /// The fork, or what it needs, failed; nothing was started then.
-pub fn stay(limits: &Limits, child: impl FnOnce(Starting) -> u8) -> io::Result<Ended> {
-    let (ours, childs) =
-        socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
+pub fn stay(
+    limits: &Limits,
+    beside: &mut dyn Beside,
+    child: impl FnOnce(Starting) -> u8,
+) -> io::Result<Ended> {
+    let (ours, childs) = channel()?;
     let group = if has_terminal() { Group::Callers } else { Group::Own };
-    let descendants = Descendants::new(limits.with_children)?;
+    let mut descendants = Descendants::unknown();
     if limits.with_children {
-        process::become_subreaper()?;
+        descendants.adopt(None)?;
     }
     // All this before the fork, so that no signal and no end falls into a gap.
     let mut mask = SigSet::empty();
@@ -113,7 +131,7 @@ pub fn stay(limits: &Limits, child: impl FnOnce(Starting) -> u8) -> io::Result<E
     let forked = fork();
     if let Ok(Some(pid)) = forked {
         drop(childs);
-        let parent = Parent::new(pid, group, *limits, ours, signals, descendants);
+        let parent = Parent::new(pid, group, *limits, ours, signals, descendants, beside);
         let ended = parent.run();
         mask.thread_set_mask()?;
         return ended;
@@ -128,7 +146,7 @@ pub fn stay(limits: &Limits, child: impl FnOnce(Starting) -> u8) -> io::Result<E
         // The parent does the same; whoever comes first.
         let _ = setpgid(Pid::from_raw(0), Pid::from_raw(0));
     }
-    std::process::exit(child(Starting(childs)).into())
+    std::process::exit(child(childs).into())
 }
 
 /// Whether this process has a controlling terminal: only then can `/dev/tty` be opened.

@@ -1,4 +1,4 @@
-//! The parent's loop: what the child says, what becomes of it, the clock, and signals.
+//! The parent's loop: what the child says, what becomes of it, the clock, the lock, and signals.
 //!
 //! Invariant: a number is only signalled while it is that of a child that was not reaped, or of
 //! the group of one.
@@ -11,56 +11,27 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::libc::signalfd_siginfo;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal, kill, killpg, raise};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::signalfd::SignalFd;
 use nix::unistd::{Pid, dup2_stdin, dup2_stdout, getpgid, setpgid};
 
 use crate::sys::child::{End, Reap, ended, stopped};
+use crate::sys::fds;
 use crate::sys::process::{RunState, run_state};
-use crate::sys::{fds, signals};
 
-use super::descendants::Descendants;
-use super::{Ended, Limits};
-
-/// What the child says when it has the lock.
-pub(super) const GRANTED: &[u8] = b"g";
+use super::asker::Asker;
+use super::channel::{Channel, Word};
+use super::descendants::{Descendants, is_daemon};
+use super::passed_on::{OF_TERMINAL, stop_too};
+use super::watch::{Phase, Watch};
+use super::{Beside, Ended, Limits, tree};
 
 /// How often it is looked at the descendants that are left, besides at each end of one: what they
 /// are (a daemon) can change without a signal.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Signals that are passed on.
-const PASSED_ON: [Signal; 12] = [
-    Signal::SIGHUP,
-    Signal::SIGINT,
-    Signal::SIGQUIT,
-    Signal::SIGTERM,
-    Signal::SIGUSR1,
-    Signal::SIGUSR2,
-    Signal::SIGCONT,
-    Signal::SIGWINCH,
-    Signal::SIGALRM,
-    Signal::SIGTSTP,
-    Signal::SIGTTIN,
-    Signal::SIGTTOU,
-];
-
-/// Signals that the kernel sends to a whole foreground group.
-const OF_TERMINAL: [Signal; 8] = [
-    Signal::SIGHUP,
-    Signal::SIGINT,
-    Signal::SIGQUIT,
-    Signal::SIGCONT,
-    Signal::SIGWINCH,
-    Signal::SIGTSTP,
-    Signal::SIGTTIN,
-    Signal::SIGTTOU,
-];
-
-/// What the parent takes in instead of being hit by it.
-pub(super) fn signals_watched() -> SigSet {
-    PASSED_ON.into_iter().chain([Signal::SIGCHLD]).collect()
-}
+/// The same, while they are killed: new ones can come without a signal.
+const LOOK_KILLING: Duration = Duration::from_millis(20);
 
 /// Where the command runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,14 +56,18 @@ enum Clock {
 }
 
 /// The state of a parent.
-#[derive(Debug)]
-pub(super) struct Parent {
+pub(super) struct Parent<'a> {
     command: Pid,
     group: Group,
     limits: Limits,
-    channel: Option<OwnedFd>,
+    beside: &'a mut dyn Beside,
+    /// `None` once the command has begun, or the child has ended.
+    channel: Option<Channel>,
     signals: SignalFd,
     descendants: Descendants,
+    /// Over a hold that can be lost, if it is one.
+    watch: Option<Watch>,
+    asker: Asker,
     /// Keeps the hold while descendants live.
     children: Vec<OwnedFd>,
     clock: Clock,
@@ -101,14 +76,15 @@ pub(super) struct Parent {
     told: Vec<Pid>,
 }
 
-impl Parent {
+impl<'a> Parent<'a> {
     pub(super) fn new(
         command: Pid,
         group: Group,
         limits: Limits,
-        channel: OwnedFd,
+        channel: Channel,
         signals: SignalFd,
         descendants: Descendants,
+        beside: &'a mut dyn Beside,
     ) -> Self {
         if group == Group::Own {
             // The child does the same; whoever comes first.
@@ -119,9 +95,12 @@ impl Parent {
             command,
             group,
             limits,
+            beside,
             channel: Some(channel),
             signals,
             descendants,
+            watch: None,
+            asker: Asker::default(),
             children: Vec::new(),
             clock: Clock::Stands,
             end: None,
@@ -134,20 +113,39 @@ impl Parent {
         loop {
             self.hear()?;
             self.look()?;
-            let left = self.descendants.living(self.command)?;
+            self.look_at_lock()?;
+            let left = self.living()?;
             if let Some(end) = self.end
-                && left.is_empty()
+                && (left.is_empty() || !self.waits_for_descendants())
             {
                 ended(self.command, Reap::Now)?;
                 return Ok(self.ended(end));
             }
+            self.end_what_is_lost(&left);
+            // Without `with_children` those that the command leaves behind are nobody's business.
+            let left = if self.limits.with_children { left } else { Vec::new() };
             self.keep_time(&left);
             self.wait()?;
+            // Before a SIGCONT is passed on: it may have been stopped for too long.
+            self.look_at_lock()?;
             self.pass_signals(&left)?;
         }
     }
 
+    fn living(&self) -> io::Result<Vec<Pid>> {
+        self.descendants.living(|pid| pid == self.command || self.asker.is(pid))
+    }
+
+    fn waits_for_descendants(&self) -> bool {
+        self.limits.with_children || self.watch.as_ref().is_some_and(Watch::ends_all)
+    }
+
     fn ended(&self, end: End) -> Ended {
+        if let Some(lost) =
+            self.watch.as_ref().filter(|watch| watch.ends_it()).and_then(Watch::lost)
+        {
+            return Ended::LockLost(Box::new(lost.clone()));
+        }
         match (self.clock, end) {
             (Clock::Over(_), _) => Ended::TimeOver(self.limits.signal),
             (Clock::Killed, _) => Ended::TimeOver(Signal::SIGKILL),
@@ -159,22 +157,71 @@ impl Parent {
     /// Takes in what the child says.
     fn hear(&mut self) -> io::Result<()> {
         let Some(channel) = &self.channel else { return Ok(()) };
-        let mut buffer = [0; 8];
-        match fds::receive(channel.as_fd(), &mut buffer, &mut self.children, libc::MSG_DONTWAIT) {
-            Ok(0) => self.channel = None,
-            Ok(_) => {
+        match channel.hear()? {
+            None => {}
+            Some(None) => self.channel = None,
+            Some(Some(Word::NotBegun)) => self.watch = None,
+            Some(Some(Word::Granted { held, children })) => {
+                self.children = children;
+                if let Some(held) = held {
+                    self.watch = Some(Watch::new(held, self.limits.on_lost)?);
+                    self.descendants.adopt(Some(self.command))?;
+                    channel.ready();
+                }
                 let deadline =
                     self.limits.max_run.and_then(|most| Instant::now().checked_add(most));
                 self.clock = deadline.map_or(Clock::Stands, Clock::Runs);
             }
-            Err(error) => match error.raw_os_error() {
-                Some(libc::EAGAIN | libc::EINTR) => {}
-                // The child was killed with something unread.
-                Some(libc::ECONNRESET) => self.channel = None,
-                _ => return Err(error),
-            },
         }
         Ok(())
+    }
+
+    /// Takes in what the deadline page says, and asks for another one if nobody writes it any more.
+    /// As long as the command has not begun, the child itself looks at it.
+    fn look_at_lock(&mut self) -> io::Result<()> {
+        let Some(watch) = self.watch.as_mut().filter(|_| self.channel.is_none()) else {
+            return Ok(());
+        };
+        if let Some(page) = self.asker.hear() {
+            watch.go_on_with(page);
+        }
+        let before = watch.phase();
+        match watch.look()? {
+            // What ends all was told before, when it was asked to end.
+            Some(Phase::Killing) if before == Phase::Ending => {}
+            Some(_) => {
+                if let Some(lost) = watch.lost() {
+                    self.beside.lost(lost);
+                }
+                if watch.phase() == Phase::Ending {
+                    self.told.clear();
+                    self.send(Signal::SIGTERM);
+                    self.send(Signal::SIGCONT);
+                }
+            }
+            None => {}
+        }
+        match self.watch.as_ref().and_then(Watch::is_left_for) {
+            Some(sure) if self.end.is_none() => {
+                self.asker.ask(sure, &|| self.beside.page())?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Ends what the command left behind, and all that there is once it is time to kill.
+    fn end_what_is_lost(&mut self, left: &[Pid]) {
+        match self.watch.as_ref().map(Watch::phase) {
+            Some(Phase::Killing) => {
+                self.send(Signal::SIGKILL);
+                let tops: Vec<Pid> =
+                    std::iter::once(self.command).chain(left.iter().copied()).collect();
+                tree::kill(&tops, is_daemon);
+            }
+            Some(Phase::Ending) => self.tell(left, Signal::SIGTERM),
+            _ => {}
+        }
     }
 
     /// Takes in what became of the command.
@@ -245,16 +292,24 @@ impl Parent {
             }
             _ => None,
         };
-        let look = self.end.is_some().then_some(LOOK);
-        let timeout = due.into_iter().chain(look).min();
+        let phase = self.watch.as_ref().map(Watch::phase);
+        let look = match phase {
+            Some(Phase::Killing) => Some(LOOK_KILLING),
+            // It may move on after all.
+            Some(Phase::Warned) => Some(LOOK),
+            _ => self.end.is_some().then_some(LOOK),
+        };
+        let timeout = due.into_iter().chain(look).chain(self.asker.due()).min();
         // Rounded up: not to wake before the time.
         let timeout = timeout.map_or(PollTimeout::NONE, |timeout| {
             PollTimeout::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(PollTimeout::MAX)
         });
-        let mut polled = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
-        if let Some(channel) = &self.channel {
-            polled.push(PollFd::new(channel.as_fd(), PollFlags::POLLIN));
-        }
+        let begun = self.watch.iter().filter(|_| self.channel.is_none());
+        let polled = std::iter::once(self.signals.as_fd())
+            .chain(self.channel.as_ref().map(AsFd::as_fd))
+            .chain(begun.flat_map(Watch::polled))
+            .chain(self.asker.polled());
+        let mut polled: Vec<_> = polled.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         match poll(&mut polled, timeout) {
             Ok(_) | Err(Errno::EINTR) => Ok(()),
             Err(error) => Err(error.into()),
@@ -296,25 +351,6 @@ impl Parent {
     fn is_stopped(&self) -> bool {
         run_state(self.command.as_raw().unsigned_abs()) == RunState::Stopped
     }
-}
-
-/// Stops this process by the signal that stopped the command, so that the shell sees what it would
-/// have seen; returns when it is continued.
-fn stop_too(signal: i32) -> io::Result<()> {
-    let signal = Signal::try_from(signal).unwrap_or(Signal::SIGSTOP);
-    if signal == Signal::SIGSTOP {
-        return Ok(raise(signal)?);
-    }
-    let was_ignored = signals::set_default(signal)?;
-    raise(signal)?;
-    let mut only = SigSet::empty();
-    only.add(signal);
-    only.thread_unblock()?;
-    only.thread_block()?;
-    if was_ignored {
-        signals::set_ignored(signal)?;
-    }
-    Ok(())
 }
 
 /// Lets go of what the caller gave to the command: who waits for the end of a pipe, or for a file

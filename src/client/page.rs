@@ -1,0 +1,60 @@
+//! Descriptors that come with replies, and the deadline page.
+
+use std::os::fd::OwnedFd;
+
+use crate::protocol::{PageFound, PageQuery};
+use crate::sys::deadline::Reader;
+
+use super::connection::{Connection, Replies, parameters};
+use super::error::Broken;
+use super::{Client, ClientError};
+
+/// The descriptors that came with a reply, each to be taken once.
+pub(super) struct Received(Vec<Option<OwnedFd>>);
+
+impl Received {
+    pub(super) fn of(connection: &mut Connection) -> Self {
+        Self(connection.take_received().into_iter().map(Some).collect())
+    }
+
+    /// The one with this index.
+    pub(super) fn take(&mut self, index: u32) -> Result<OwnedFd, ClientError> {
+        let place = usize::try_from(index).ok().and_then(|index| self.0.get_mut(index));
+        place.and_then(Option::take).ok_or_else(|| {
+            let text = "a descriptor that it names did not come with it";
+            ClientError::Protocol(text.to_owned())
+        })
+    }
+
+    /// The deadline page with these indices.
+    pub(super) fn page(&mut self, page: u32, line: u32) -> Result<Reader, ClientError> {
+        let (page, line) = (self.take(page)?, self.take(line)?);
+        Reader::open(page, line).map_err(|error| ClientError::Protocol(error.to_string()))
+    }
+}
+
+impl Client {
+    /// Asks for the deadline page of a request that is held; once, however it ends.
+    ///
+    /// # Errors
+    /// [`ErrorName::NotHeld`](crate::protocol::ErrorName::NotHeld) if this daemon knows of no such
+    /// hold (yet), [`ErrorName::Unsupported`](crate::protocol::ErrorName::Unsupported) if it works
+    /// over no engine.
+    pub fn page(&mut self, query: &PageQuery) -> Result<Reader, ClientError> {
+        match self.page_once(query) {
+            Ok(page) => Ok(page),
+            Err(Broken::Failed(error)) => Err(error),
+            Err(Broken::Lost(_)) => Err(ClientError::Gone),
+        }
+    }
+
+    fn page_once(&mut self, query: &PageQuery) -> Result<Reader, Broken> {
+        let answer = self.options.answer;
+        let mut connection = self.take_connection()?;
+        connection.send("Page", query, Replies::One, None, answer)?;
+        let found: PageFound = parameters(connection.reply(answer)?)?;
+        let page = Received::of(&mut connection).page(found.page_fd, found.line_fd)?;
+        self.connection = Some(connection);
+        Ok(page)
+    }
+}

@@ -1,0 +1,109 @@
+//! Asking for another deadline page, after the daemon that wrote the first one has gone: the next
+//! daemon of the host may have taken the hold over.
+//!
+//! It is done by a process of its own, so that a daemon that is slow, stopped or yet to come never
+//! keeps the parent from acting in time.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use nix::unistd::Pid;
+
+use crate::sys::child::{Reap, ended, fork};
+use crate::sys::deadline::Reader;
+use crate::sys::fds;
+
+/// The pauses between two attempts, and before the first: a daemon that is replaced is soon there.
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(3);
+
+/// Asks, and asks again.
+#[derive(Debug, Default)]
+pub(super) struct Asker {
+    /// Who asks at the moment, and our end of the channel to it.
+    process: Option<(Pid, OwnedFd)>,
+    /// When the next one does.
+    next: Option<Instant>,
+}
+
+impl Asker {
+    /// Asks, if it is time to. `sure` is how long the hold is sure by the page that there is.
+    pub(super) fn ask(
+        &mut self,
+        sure: Duration,
+        page: &dyn Fn() -> Option<Reader>,
+    ) -> io::Result<()> {
+        if self.process.is_some() {
+            return Ok(());
+        }
+        let now = Instant::now();
+        let pause = (sure / 16).clamp(PAUSE_MIN, PAUSE_MAX);
+        // Not all wrappers of a host at once.
+        let next = *self.next.get_or_insert(now + pause + pause * (std::process::id() % 8) / 8);
+        if now < next {
+            return Ok(());
+        }
+        self.next = None;
+        let (ours, theirs) =
+            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
+        match fork()? {
+            Some(pid) => self.process = Some((pid, ours)),
+            None => {
+                drop(ours);
+                if let Some(page) = page() {
+                    let _ = fds::send(theirs.as_fd(), b"p", &page.descriptors(), 0);
+                }
+                std::process::exit(0);
+            }
+        }
+        Ok(())
+    }
+
+    /// What came of it, if it is done.
+    pub(super) fn hear(&mut self) -> Option<Reader> {
+        let (pid, channel) = self.process.as_ref()?;
+        let mut received = Vec::new();
+        let flags = libc::MSG_DONTWAIT;
+        match fds::receive(channel.as_fd(), &mut [0; 1], &mut received, flags) {
+            Ok(1) if received.len() == 2 => {
+                let (line, page) = (received.remove(1), received.remove(0));
+                Reader::open(page, line).ok()
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+            // Its end.
+            Ok(_) | Err(_) => {
+                if !matches!(ended(*pid, Reap::Now), Ok(None)) {
+                    self.process = None;
+                }
+                None
+            }
+        }
+    }
+
+    /// Whether this is who asks.
+    pub(super) fn is(&self, pid: Pid) -> bool {
+        self.process.as_ref().is_some_and(|(asker, _)| *asker == pid)
+    }
+
+    /// How long until it is asked again.
+    pub(super) fn due(&self) -> Option<Duration> {
+        self.next.map(|next| next.saturating_duration_since(Instant::now()))
+    }
+
+    /// What wakes when it is done.
+    pub(super) fn polled(&self) -> Option<BorrowedFd<'_>> {
+        self.process.as_ref().map(|(_, channel)| channel.as_fd())
+    }
+}
+
+impl Drop for Asker {
+    fn drop(&mut self) {
+        if let Some((pid, _)) = &self.process {
+            let _ = kill(*pid, Signal::SIGKILL);
+            let _ = ended(*pid, Reap::Now);
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! What child and parent say to each other before the command begins.
+//!
+//! One packet is one word. The child says that it has its lock; with a deadline page it waits then
+//! until the parent has that page and is ready to act on it. The end of the channel is the exec, or
+//! the end of the child.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+
+use crate::sys::deadline::Reader;
+use crate::sys::fds;
+
+const GRANTED: u8 = b'g';
+const NOT_BEGUN: u8 = b'n';
+const READY: u8 = b'r';
+
+/// The child's end of the channel to its parent; close-on-exec.
+#[derive(Debug)]
+pub struct Starting(OwnedFd);
+
+/// What the child said.
+#[derive(Debug)]
+pub(super) enum Word {
+    /// It has its lock. The descriptors keep the hold while descendants live.
+    Granted { held: Option<Held>, children: Vec<OwnedFd> },
+    /// It did not become the command, and is about to end.
+    NotBegun,
+}
+
+/// A hold that can be lost.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) token: u64,
+    pub(super) page: Reader,
+}
+
+/// The parent's end.
+#[derive(Debug)]
+pub(super) struct Channel(OwnedFd);
+
+pub(super) fn channel() -> io::Result<(Channel, Starting)> {
+    let (ours, childs) =
+        socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
+    Ok((Channel(ours), Starting(childs)))
+}
+
+impl Starting {
+    /// Tells the parent that the lock is held and the command starts. `children` is what keeps the
+    /// hold: the parent has it too then. `held` is the page and the token of a hold that can be
+    /// lost: then this returns when the parent is ready to end the command in time.
+    ///
+    /// # Errors
+    /// Of a hold that can be lost, that the parent has ended. Without one, nothing depends on it.
+    pub fn granted(
+        &self,
+        children: Option<&OwnedFd>,
+        held: Option<(&Reader, u64)>,
+    ) -> io::Result<()> {
+        let mut word = vec![GRANTED];
+        let mut descriptors = Vec::new();
+        if let Some((page, token)) = held {
+            word.extend(token.to_ne_bytes());
+            descriptors.extend(page.descriptors());
+        }
+        descriptors.extend(children.map(AsFd::as_fd));
+        let sent = fds::send(self.0.as_fd(), &word, &descriptors, 0);
+        if held.is_none() {
+            return Ok(());
+        }
+        sent?;
+        let mut answer = [0];
+        loop {
+            match fds::receive(self.0.as_fd(), &mut answer, &mut Vec::new(), 0) {
+                Ok(1) if answer[0] == READY => return Ok(()),
+                Ok(_) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Tells the parent that the command does not begin.
+    pub fn not_begun(self) {
+        // A parent that has ended need not know.
+        let _ = fds::send(self.0.as_fd(), &[NOT_BEGUN], &[], 0);
+    }
+}
+
+impl Channel {
+    /// The next word, if there is one; the inner `None` is the end.
+    pub(super) fn hear(&self) -> io::Result<Option<Option<Word>>> {
+        let mut buffer = [0; 16];
+        let mut received = Vec::new();
+        let count =
+            match fds::receive(self.0.as_fd(), &mut buffer, &mut received, libc::MSG_DONTWAIT) {
+                Ok(count) => count,
+                Err(error) => {
+                    return match error.raw_os_error().map(Errno::from_raw) {
+                        Some(Errno::EAGAIN | Errno::EINTR) => Ok(None),
+                        // The child was killed with something unread.
+                        Some(Errno::ECONNRESET) => Ok(Some(None)),
+                        _ => Err(error),
+                    };
+                }
+            };
+        let word = match &buffer[..count] {
+            [] => return Ok(Some(None)),
+            [GRANTED, token @ ..] => {
+                let held = match <[u8; 8]>::try_from(token) {
+                    Ok(token) if received.len() >= 2 => {
+                        let (line, page) = (received.remove(1), received.remove(0));
+                        let token = u64::from_ne_bytes(token);
+                        Some(Held { token, page: Reader::open(page, line)? })
+                    }
+                    _ => None,
+                };
+                Word::Granted { held, children: received }
+            }
+            _ => Word::NotBegun,
+        };
+        Ok(Some(Some(word)))
+    }
+
+    /// Tells the child that the parent is ready.
+    pub(super) fn ready(&self) {
+        // A child that has ended need not know.
+        let _ = fds::send(self.0.as_fd(), &[READY], &[], 0);
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

@@ -1,0 +1,229 @@
+//! Watching over a hold that can be lost: the deadline page, and what follows from it.
+//!
+//! Invariant: what the page says is looked at again before anything is done, and what was begun is
+//! not taken back.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use nix::sys::time::TimeSpec;
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+
+use crate::protocol::OnLost;
+use crate::sys::clock::boottime_ms;
+use crate::sys::deadline::{Reader, State};
+
+use super::channel::Held;
+use crate::run::Lost;
+
+/// How far it has come with a hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// It is held.
+    Held,
+    /// It may be lost, and somebody was told.
+    Warned,
+    /// The command was asked to end.
+    Ending,
+    /// The command and all that it started are being killed.
+    Killing,
+}
+
+/// A hold that can be lost, while its command runs.
+#[derive(Debug)]
+pub(super) struct Watch {
+    token: u64,
+    page: Reader,
+    /// Whether the page may still be written by whom it came from.
+    left: bool,
+    on_lost: OnLost,
+    phase: Phase,
+    lost: Option<Lost>,
+    /// Of CLOCK_BOOTTIME, unlike the time of poll(2): it has expired after a suspend.
+    timer: TimerFd,
+    /// For when it is set.
+    set_for: Option<u64>,
+}
+
+impl Phase {
+    /// What follows.
+    fn next(self, on_lost: OnLost, state: &State, now: u64) -> Self {
+        let kill = state.lost.is_some() || now >= state.deadline.kill_at;
+        let over = state.is_over(now);
+        match (on_lost, self) {
+            (OnLost::Warn, Self::Held | Self::Warned) if over => Self::Warned,
+            // It was reached again before anybody else could have got the lock.
+            (OnLost::Warn, Self::Warned) => Self::Held,
+            (OnLost::Kill, Self::Held | Self::Ending) if kill => Self::Killing,
+            (OnLost::Kill | OnLost::Term, Self::Held) if over || kill => Self::Ending,
+            (_, same) => same,
+        }
+    }
+
+    /// When it is to be looked at again.
+    fn due(self, on_lost: OnLost, state: &State) -> Option<u64> {
+        match self {
+            Self::Held => Some(state.deadline.term_at.min(state.deadline.kill_at)),
+            Self::Ending if on_lost == OnLost::Kill => Some(state.deadline.kill_at),
+            Self::Warned | Self::Ending | Self::Killing => None,
+        }
+    }
+}
+
+impl Watch {
+    pub(super) fn new(held: Held, on_lost: OnLost) -> io::Result<Self> {
+        let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
+        let timer = TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?;
+        let Held { token, page } = held;
+        let (phase, left) = (Phase::Held, false);
+        Ok(Self { token, page, left, on_lost, phase, lost: None, timer, set_for: None })
+    }
+
+    /// Looks at the page. `Some` if something follows that did not before.
+    pub(super) fn look(&mut self) -> io::Result<Option<Phase>> {
+        self.left = self.left || self.page.is_left();
+        let (state, now) = (self.page.state(), boottime_ms());
+        let before = self.phase;
+        self.phase = before.next(self.on_lost, &state, now);
+        self.set(self.phase.due(self.on_lost, &state))?;
+        if self.phase == before {
+            return Ok(None);
+        }
+        if self.phase == Phase::Held {
+            self.lost = None;
+        } else if self.lost.is_none() {
+            let lost = Lost::of(&self.page, &state, self.token, now);
+            self.lost = Some(Lost { then: Some(self.on_lost), ..lost });
+        }
+        Ok(Some(self.phase))
+    }
+
+    pub(super) fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// The loss that was found.
+    pub(super) fn lost(&self) -> Option<&Lost> {
+        self.lost.as_ref()
+    }
+
+    /// Whether the command is not to be left alone any more.
+    pub(super) fn ends_it(&self) -> bool {
+        matches!(self.phase, Phase::Ending | Phase::Killing)
+    }
+
+    /// Whether what it started is to end too, before this is over.
+    pub(super) fn ends_all(&self) -> bool {
+        self.ends_it() && self.on_lost == OnLost::Kill
+    }
+
+    /// Whether another page is to be asked for: nobody writes this one any more, and it is not too
+    /// late. Gives how long it is sure.
+    pub(super) fn is_left_for(&self) -> Option<Duration> {
+        let state = self.page.state();
+        let held = self.left && self.phase == Phase::Held && state.lost.is_none();
+        held.then(|| Duration::from_millis(state.deadline.term_at.saturating_sub(boottime_ms())))
+    }
+
+    /// Goes on with the page of the daemon that has taken the hold over.
+    pub(super) fn go_on_with(&mut self, page: Reader) {
+        if self.phase == Phase::Held && !page.state().is_over(boottime_ms()) {
+            self.page = page;
+            self.left = false;
+        }
+    }
+
+    /// What wakes: the timer, and the line as long as its end is awaited.
+    pub(super) fn polled(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let line = (!self.left).then(|| self.page.line());
+        std::iter::once(self.timer.as_fd()).chain(line)
+    }
+
+    fn set(&mut self, due: Option<u64>) -> io::Result<()> {
+        if due == self.set_for {
+            return Ok(());
+        }
+        match due {
+            None => self.timer.unset()?,
+            Some(due) => {
+                // 0 would not set it.
+                let at = TimeSpec::from(Duration::from_millis(due.max(1)));
+                self.timer.set(Expiration::OneShot(at), TimerSetTimeFlags::TFD_TIMER_ABSTIME)?;
+            }
+        }
+        self.set_for = due;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::deadline::{self, Deadline, Why};
+
+    const PAGE: State =
+        State { deadline: Deadline { reached_at: 0, term_at: 100, kill_at: 150 }, lost: None };
+    const LOST: State = State { lost: Some(deadline::Lost { why: Why::Gone, at: 20 }), ..PAGE };
+
+    /// The phases at these times, from the first on.
+    fn phases(on_lost: OnLost, times: &[u64]) -> Vec<Phase> {
+        let mut phase = Phase::Held;
+        let step = |now: &u64| {
+            phase = phase.next(on_lost, &PAGE, *now);
+            phase
+        };
+        times.iter().map(step).collect()
+    }
+
+    #[test]
+    fn it_ends_at_the_term_and_is_killed_at_the_kill() {
+        use Phase::{Ending, Held, Killing};
+        assert_eq!(
+            phases(OnLost::Kill, &[99, 100, 149, 150, 151]),
+            [Held, Ending, Ending, Killing, Killing]
+        );
+        assert_eq!(phases(OnLost::Term, &[99, 100, 150, 1000]), [Held, Ending, Ending, Ending]);
+    }
+
+    #[test]
+    fn one_that_was_stopped_past_both_is_killed_without_being_asked_first() {
+        assert_eq!(phases(OnLost::Kill, &[10, 1000]), [Phase::Held, Phase::Killing]);
+        assert_eq!(phases(OnLost::Term, &[10, 1000]), [Phase::Held, Phase::Ending]);
+    }
+
+    #[test]
+    fn what_is_lost_is_acted_upon_at_once() {
+        for (on_lost, phase) in [
+            (OnLost::Kill, Phase::Killing),
+            (OnLost::Term, Phase::Ending),
+            (OnLost::Warn, Phase::Warned),
+        ] {
+            assert_eq!(Phase::Held.next(on_lost, &LOST, 20), phase);
+            assert_eq!(phase.due(on_lost, &LOST), None);
+        }
+        assert_eq!(Phase::Ending.next(OnLost::Kill, &LOST, 120), Phase::Killing);
+    }
+
+    #[test]
+    fn a_warning_is_repeated_only_if_it_was_held_meanwhile() {
+        use Phase::{Held, Warned};
+        assert_eq!(phases(OnLost::Warn, &[99, 100, 200]), [Held, Warned, Warned]);
+        assert_eq!(Warned.next(OnLost::Warn, &PAGE, 50), Held, "the page has moved on");
+        assert_eq!(Warned.next(OnLost::Warn, &LOST, 50), Warned);
+    }
+
+    #[test]
+    fn a_page_that_moves_on_takes_no_end_back() {
+        assert_eq!(Phase::Ending.next(OnLost::Kill, &PAGE, 50), Phase::Ending);
+        assert_eq!(Phase::Killing.next(OnLost::Kill, &PAGE, 50), Phase::Killing);
+    }
+
+    #[test]
+    fn it_is_looked_at_again_when_the_next_thing_is_due() {
+        assert_eq!(Phase::Held.due(OnLost::Term, &PAGE), Some(100));
+        assert_eq!(Phase::Ending.due(OnLost::Kill, &PAGE), Some(150));
+        assert_eq!(Phase::Ending.due(OnLost::Term, &PAGE), None);
+        assert_eq!(Phase::Killing.due(OnLost::Kill, &PAGE), None);
+    }
+}

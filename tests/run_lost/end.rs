@@ -1,0 +1,156 @@
+//! How the command is ended.
+
+use std::os::unix::fs::symlink;
+
+use canal::sys::clock::boottime_ms;
+use canal::sys::deadline::Why;
+use nix::sys::signal::Signal;
+
+use crate::fake::{Fake, LONG, lives, signal};
+use crate::wait_until;
+
+/// Says its number in `pids` and cannot be ended but by KILL.
+const STUBBORN: &str = r#"trap "" TERM; echo $$ >>pids; while :; do sleep 0.02; done"#;
+
+#[test]
+fn the_command_is_asked_to_end_at_the_term() {
+    let fake = Fake::sure(400, LONG);
+    let script =
+        "trap 'echo term >>log; exit 0' TERM; echo begun >>log; while :; do sleep 0.01; done";
+    let output = fake.output(&[], script);
+    assert_eq!(output.status.code(), Some(122), "{output:?}");
+    assert_eq!(fake.read("log"), "begun\nterm\n");
+}
+
+#[test]
+fn it_is_killed_with_all_that_it_started_and_not_left_before() {
+    let fake = Fake::sure(400, 700);
+    let script = format!(
+        "(setsid sh -c '{STUBBORN}' &); (setsid sh -c 'setsid sh -c \"exec sh -c \\\"\\$0\\\"\" \\
+         \"$0\" & exit' '{STUBBORN}' &); sh -c '{STUBBORN}' & {STUBBORN}"
+    );
+    let output = fake.spawn(&[], &script);
+    assert_eq!(output.code(), Some(122));
+    let pids = fake.read("pids");
+    assert_eq!(pids.lines().count(), 4, "{pids}");
+    for pid in pids.lines() {
+        assert!(!lives(pid), "{pid} of {pids}");
+    }
+}
+
+#[test]
+fn what_the_command_leaves_behind_when_it_is_asked_to_end_is_killed_as_well() {
+    let fake = Fake::sure(400, 900);
+    let script = format!(
+        "(setsid sh -c '{STUBBORN}' &); trap 'echo term >>log; exit 0' TERM; \
+                          while :; do sleep 0.01; done"
+    );
+    assert_eq!(fake.spawn(&[], &script).code(), Some(122));
+    assert_eq!(fake.read("log"), "term\n");
+    assert!(!lives(&fake.line("pids")));
+}
+
+#[test]
+fn what_a_command_that_ended_by_itself_left_behind_is_nobodys_business() {
+    let fake = Fake::sure(LONG, LONG);
+    let script = format!(
+        "(setsid sh -c '{STUBBORN}' >/dev/null 2>&1 &); \
+                          while ! [ -s pids ]; do sleep 0.01; done; exit 3"
+    );
+    assert_eq!(fake.spawn(&[], &script).code(), Some(3));
+    let pid = fake.line("pids");
+    assert!(lives(&pid));
+    signal(&pid, Signal::SIGKILL);
+}
+
+#[test]
+fn a_canal_daemon_is_spared() {
+    let fake = Fake::sure(LONG, LONG);
+    symlink("/bin/sh", fake.path("canal")).unwrap();
+    std::fs::write(fake.path("daemon"), "echo $$ >>pids; while :; do sleep 0.05; done").unwrap();
+    let script = "(setsid ./canal daemon >/dev/null 2>&1 &); while :; do sleep 0.01; done";
+    let running = fake.spawn(&[], script);
+    let daemon = fake.line("pids");
+    fake.shared().writer.as_mut().unwrap().lost(Why::Gone);
+    assert_eq!(running.code(), Some(122));
+    assert!(lives(&daemon));
+    signal(&daemon, Signal::SIGKILL);
+}
+
+#[test]
+fn both_stopped_past_the_deadline_end_before_any_more_work() {
+    let fake = Fake::sure(500, 700);
+    let script = "trap 'echo term >>log' TERM; trap 'echo cont >>log' CONT; echo $$ >>pids; \
+                  while :; do echo work >>log; sleep 0.01; done";
+    let running = fake.spawn(&[], script);
+    let command = fake.line("pids");
+    running.signal(Signal::SIGSTOP);
+    signal(&command, Signal::SIGSTOP);
+    let stopped = |pid: &str| {
+        std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") T "))
+    };
+    let wrapper = running.pid().to_string();
+    wait_until("both are stopped", || stopped(&command) && stopped(&wrapper));
+    let kill_at = fake.shared().writer.as_ref().unwrap().state().deadline.kill_at;
+    wait_until("it is too late", || boottime_ms() > kill_at);
+    let before = fake.read("log");
+    running.signal(Signal::SIGCONT);
+    assert_eq!(running.code(), Some(122));
+    assert_eq!(fake.read("log"), before);
+    assert!(!lives(&command));
+}
+
+#[test]
+fn a_command_that_is_lost_is_ended_at_once_however_sure_it_was() {
+    let fake = Fake::sure(LONG, LONG);
+    let script = format!("(setsid sh -c '{STUBBORN}' &); {STUBBORN}");
+    let running = fake.spawn(&[], &script);
+    wait_until("both run", || fake.read("pids").lines().count() == 2);
+    fake.shared().writer.as_mut().unwrap().lost(Why::Rewritten);
+    assert_eq!(running.code(), Some(122));
+    for pid in fake.read("pids").lines() {
+        assert!(!lives(pid));
+    }
+}
+
+#[test]
+fn on_lost_term_asks_and_does_not_kill() {
+    let fake = Fake::sure(300, 400);
+    let script = "trap 'echo term >>log' TERM; while ! [ -e gate ]; do sleep 0.01; done; \
+                  echo ended >>log; exit 0";
+    let running = fake.spawn(&["--on-lost", "term"], script);
+    assert_eq!(fake.line("log"), "term");
+    let kill_at = fake.shared().writer.as_ref().unwrap().state().deadline.kill_at;
+    // Long enough for a wrapper that would kill.
+    wait_until("it is too late", || boottime_ms() > kill_at + 300);
+    fake.write("gate");
+    let (code, _) = running.end();
+    assert_eq!(code, Some(122));
+    assert_eq!(fake.read("log"), "term\nended\n");
+}
+
+#[test]
+fn on_lost_warn_says_it_and_passes_the_status_on() {
+    let fake = Fake::sure(300, 400);
+    let script = "trap 'echo term >>log' TERM; while ! [ -e gate ]; do sleep 0.01; done; exit 7";
+    let file = std::fs::File::create(fake.path("said")).unwrap();
+    let mut command = fake.canal(&["--on-lost", "warn"], script);
+    let mut child = command.stderr(file).spawn().unwrap();
+    let said = fake.line("said");
+    assert!(said.ends_with("the command goes on (--on-lost warn)"), "{said}");
+    fake.write("gate");
+    assert_eq!(child.wait().unwrap().code(), Some(7));
+    assert_eq!(fake.read("log"), "");
+    assert_eq!(fake.read("said").matches("canal: lost").count(), 1);
+}
+
+#[test]
+fn the_bound_on_the_run_goes_on_beside_it() {
+    let fake = Fake::sure(LONG, LONG);
+    let output = fake.output(&["--max-run", "0.3"], "while :; do sleep 0.01; done");
+    assert_eq!(output.status.code(), Some(124), "{output:?}");
+    assert_eq!(fake.shared().calls.iter().filter(|(method, _)| method == "Acquire").count(), 1);
+    let fake = Fake::sure(300, LONG);
+    let output = fake.output(&["--max-run", "1h"], "while :; do sleep 0.01; done");
+    assert_eq!(output.status.code(), Some(122), "{output:?}");
+}

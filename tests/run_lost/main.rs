@@ -1,0 +1,23 @@
+//! `canal run` under a daemon that works over an engine: a lock that is lost while its command runs.
+//!
+//! The daemon is a fake one in the test: it grants whatever it is asked for, with a deadline page, and
+//! does nothing about it, so that what is seen is the wrapper's doing alone.
+#![expect(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
+
+mod before;
+mod end;
+mod fake;
+mod page;
+mod words;
+
+use std::time::{Duration, Instant};
+
+/// Waits until something is so, for 20 s at most.
+#[track_caller]
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "waited 20 s: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

@@ -1,0 +1,77 @@
+//! The page: moved on, left, and replaced.
+
+use canal::sys::clock::boottime_ms;
+use nix::sys::signal::Signal;
+
+use crate::fake::{Fake, LONG, deadline, lives, signal, writer};
+use crate::wait_until;
+
+/// Goes on until the test says so.
+const UNTIL_GATE: &str = "echo $$ >>pids; while ! [ -e gate ]; do sleep 0.01; done; exit 5";
+
+#[test]
+fn a_command_whose_page_moves_on_is_not_touched() {
+    let fake = Fake::sure(500, 600);
+    let mut running = fake.spawn(&[], UNTIL_GATE);
+    fake.line("pids");
+    let first = fake.shared().writer.as_ref().unwrap().state().deadline;
+    wait_until("the first deadline is long over", || {
+        fake.shared().writer.as_ref().unwrap().publish(deadline(500, 600));
+        boottime_ms() > first.kill_at + 700
+    });
+    assert!(running.is_running());
+    fake.shared().writer.as_ref().unwrap().publish(deadline(LONG, LONG));
+    fake.write("gate");
+    assert_eq!(running.end(), (Some(5), String::new()));
+}
+
+#[test]
+fn the_death_of_the_daemon_changes_nothing_about_the_deadline() {
+    let fake = Fake::sure(800, 1000);
+    let mut running = fake.spawn(&[], UNTIL_GATE);
+    let command = fake.line("pids");
+    let term_at = fake.shared().writer.as_ref().unwrap().state().deadline.term_at;
+    fake.die();
+    // It is not ended before.
+    assert!(running.is_running() || boottime_ms() >= term_at);
+    let (code, said) = running.end();
+    assert!(boottime_ms() >= term_at);
+    assert_eq!(code, Some(122), "{said}");
+    assert!(!lives(&command));
+}
+
+#[test]
+fn the_page_of_the_next_daemon_takes_the_place_of_one_that_nobody_writes() {
+    let fake = Fake::sure(1500, 1700);
+    let running = fake.spawn(&[], UNTIL_GATE);
+    fake.line("pids");
+    let first = fake.shared().writer.as_ref().unwrap().state().deadline;
+    let tag = fake.shared().calls[0].1["tag"].clone();
+    // The next daemon is there, and does not know of it yet.
+    fake.shared().writer = None;
+    let asked = |fake: &Fake| {
+        let shared = fake.shared();
+        shared.calls.iter().filter(|(method, _)| method == "Page").count()
+    };
+    wait_until("it was asked", || asked(&fake) > 0);
+    fake.shared().writer = Some(writer(LONG, LONG));
+    wait_until("the first deadline is long over", || boottime_ms() > first.kill_at + 300);
+    fake.write("gate");
+    assert_eq!(running.end(), (Some(5), String::new()));
+    for (method, parameters) in &fake.shared().calls {
+        if method == "Page" {
+            assert_eq!(parameters["tag"], tag);
+        }
+    }
+}
+
+#[test]
+fn a_command_outlives_its_killed_wrapper() {
+    let fake = Fake::sure(LONG, LONG);
+    let running = fake.spawn(&[], UNTIL_GATE);
+    let command = fake.line("pids");
+    running.signal(Signal::SIGKILL);
+    assert_eq!(running.code(), None);
+    assert!(lives(&command));
+    signal(&command, Signal::SIGKILL);
+}

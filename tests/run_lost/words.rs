@@ -1,0 +1,44 @@
+//! What is said of a loss.
+
+use canal::sys::deadline::Why;
+
+use crate::fake::{Fake, LONG};
+
+const LOOP: &str = "echo $$ >>pids; while :; do sleep 0.01; done";
+
+#[test]
+fn what_was_lost_when_and_why_is_said_once() {
+    let fake = Fake::sure(300, 500);
+    let (code, said) = fake.spawn(&[], &format!("trap '' TERM; {LOOP}")).end();
+    assert_eq!(code, Some(122));
+    let first = said.lines().next().unwrap();
+    assert!(first.starts_with("canal: lost `db` (token 9) at "), "{said}");
+    assert!(first.contains(": etcd was last reached 0s before; the command is ended"), "{said}");
+    assert_eq!(said.lines().count(), 2, "{said}");
+    assert!(said.lines().nth(1).unwrap().starts_with("hint: "), "{said}");
+}
+
+#[test]
+fn who_lost_it_is_said_if_the_daemon_knows_more() {
+    for (why, words) in [
+        (Why::Gone, "this host (alpha) was declared gone, etcd was last reached"),
+        (Why::Rewritten, "etcd has another history than before"),
+        (Why::Taken, "somebody else writes to etcd in the name of this host (alpha)"),
+    ] {
+        let fake = Fake::sure(LONG, LONG);
+        let running = fake.spawn(&[], LOOP);
+        fake.line("pids");
+        fake.shared().writer.as_mut().unwrap().lost(why);
+        let (code, said) = running.end();
+        assert_eq!(code, Some(122));
+        assert!(said.contains(words), "{said}");
+    }
+}
+
+#[test]
+fn quiet_says_nothing() {
+    let fake = Fake::sure(200, 300);
+    assert_eq!(fake.spawn(&["-q"], LOOP).end(), (Some(122), String::new()));
+    let fake = Fake::sure(0, 0);
+    assert_eq!(fake.spawn(&["-q"], LOOP).end(), (Some(122), String::new()));
+}
