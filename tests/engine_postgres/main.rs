@@ -5,7 +5,48 @@
 #[path = "../engine_contract/mod.rs"]
 mod engine_contract;
 #[path = "../postgres_server/mod.rs"]
-#[expect(dead_code, reason = "for other tests, too")]
 mod postgres_server;
 
 mod contract;
+mod evidence;
+mod failover;
+mod login;
+mod lost;
+mod pooler;
+mod schema;
+mod session;
+mod tls;
+
+use canal::log::engine::postgres::Postgres;
+use engine_contract::peer::Peer;
+
+/// A host that has not asked for anything.
+fn opened(url: &str, label: &str) -> Peer {
+    Peer::with(Box::new(Postgres::open(url, label).unwrap()), label)
+}
+
+/// A host that is registered and reads.
+fn joined(url: &str, label: &str) -> Peer {
+    let mut peer = opened(url, label);
+    peer.register();
+    peer.load();
+    peer
+}
+
+/// Why a host cannot use that address, and what it is told to do.
+fn unable(url: &str) -> (String, String) {
+    opened(url, "web").unable()
+}
+
+/// Whether `program` is there; says so if not, and fails where all must be there.
+fn is_installed(program: &str, package: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let dirs = std::env::split_paths(&path).chain(["/usr/sbin".into()]);
+    let found = dirs.into_iter().any(|dir| dir.join(program).exists());
+    if !found {
+        let why = format!("skipped: {program} is not installed (Debian: apt install {package})");
+        assert!(std::env::var_os("CI").is_none(), "{why}");
+        eprintln!("{why}");
+    }
+    found
+}

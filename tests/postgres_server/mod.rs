@@ -175,6 +175,45 @@ impl Server {
         false
     }
 
+    /// Adds to the configuration; counts from the next start.
+    pub(crate) fn configure(&self, settings: &str) {
+        let path = self.data().join("postgresql.auto.conf");
+        let before = fs::read_to_string(&path).unwrap();
+        fs::write(path, format!("{before}\n{settings}\n")).unwrap();
+    }
+
+    /// Says who is let in, at once if the server runs.
+    pub(crate) fn hba(&self, lines: &str) {
+        fs::write(self.data().join("pg_hba.conf"), lines).unwrap();
+        if self.shell.is_some() {
+            let loaded = "SELECT pg_conf_load_time()";
+            let before = self.sql(loaded);
+            self.sql("SELECT pg_reload_conf()");
+            until("pg_hba.conf", || self.sql(loaded) != before);
+        }
+    }
+
+    /// A standby of this server, which streams from it.
+    pub(crate) fn standby(&self) -> Option<Self> {
+        let dir = tempfile::Builder::new().prefix("canal-pg").tempdir().unwrap().keep();
+        let mut standby = Self { bin: self.bin.clone(), dir, port: 0, shell: None };
+        standby.give(&standby.dir);
+        let mut copy = as_server_user(&self.bin.join("pg_basebackup"));
+        copy.arg("-h").arg(&self.dir).args(["-p", &self.port.to_string(), "-U", ADMIN]);
+        copy.args(["-R", "-X", "stream", "-c", "fast", "-D"]).arg(standby.data());
+        let copied = copy.current_dir("/").output().unwrap();
+        assert!(copied.status.success(), "{}", String::from_utf8_lossy(&copied.stderr));
+        standby.start();
+        Some(standby)
+    }
+
+    /// Waits until this standby has everything that `primary` has.
+    pub(crate) fn has_replayed(&self, primary: &Self) {
+        let upto = primary.sql("SELECT pg_current_wal_flush_lsn()");
+        let done = format!("SELECT pg_last_wal_replay_lsn() >= '{upto}'");
+        until("the standby", || self.sql(&done) == "t");
+    }
+
     /// Stops the server at once and keeps its files.
     pub(crate) fn halt(&mut self) {
         self.end("INT");

@@ -35,7 +35,6 @@ const WANTED: &[(&str, &str)] = &[
     ("synchronous_commit", "on"),
     // Statements that wait for the row of the head must see what was done meanwhile.
     ("default_transaction_isolation", "read committed"),
-    ("default_transaction_read_only", "off"),
     ("search_path", "pg_catalog"),
     ("standard_conforming_strings", "on"),
     ("bytea_output", "hex"),

@@ -1,0 +1,88 @@
+//! Whom the server lets in, and what people are told if it does not.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use crate::postgres_server::{Server, shared, start_postgres};
+use crate::{joined, opened, unable};
+
+/// A server that asks for passwords, with a user and database `locks` whose password is `pass word`.
+fn with_passwords() -> Option<Server> {
+    let server = start_postgres()?;
+    server.make_database("locks");
+    server.sql("ALTER ROLE locks PASSWORD 'pass word'");
+    server.hba("local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n");
+    Some(server)
+}
+
+#[test]
+fn passwords_are_asked_for_and_taken_from_url_or_file() {
+    let Some(server) = with_passwords() else { return };
+    let address = format!("127.0.0.1:{}/locks", server.port);
+    joined(&format!("postgres://locks:pass%20word@{address}"), "one");
+
+    let (why, hint) = unable(&format!("postgres://locks:wrong@{address}"));
+    assert_eq!(why, "password authentication failed for user \"locks\"");
+    assert!(hint.contains("password"), "{hint}");
+
+    let file = server.dir().join("pass");
+    fs::write(&file, "*:*:other:*:no\n127.0.0.1:*:locks:locks:pass word\n").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    joined(&format!("postgres://locks@{address}?passfile={}", file.display()), "two");
+
+    fs::write(&file, "").unwrap();
+    let (why, hint) = unable(&format!("postgres://locks@{address}?passfile={}", file.display()));
+    assert_eq!(why, "the server asks for a password and there is none");
+    assert!(hint.contains("pgpass"), "{hint}");
+}
+
+#[test]
+fn a_password_that_is_changed_while_one_is_in_may_be_changed_back() {
+    let Some(server) = with_passwords() else { return };
+    let mut one =
+        joined(&format!("postgres://locks:pass%20word@127.0.0.1:{}/locks", server.port), "one");
+    server.sql("ALTER ROLE locks PASSWORD 'another'");
+    server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'locks'");
+    one.away();
+    // At least one attempt fails for the password.
+    crate::postgres_server::until("a refusal", || server.log().contains("authentication failed"));
+    server.sql("ALTER ROLE locks PASSWORD 'pass word'");
+    one.back();
+    assert!(one.renew().is_some());
+}
+
+#[test]
+fn a_database_that_is_not_there_is_named() {
+    let Some(server) = shared() else { return };
+    let url = server.url("nowhere").replacen("nowhere", crate::postgres_server::ADMIN, 1);
+    let (why, hint) = unable(&url);
+    assert_eq!(why, "database \"nowhere\" does not exist");
+    assert!(hint.contains("createdb"), "{hint}");
+}
+
+#[test]
+fn a_user_whom_pg_hba_does_not_let_in_is_told_where_to_look() {
+    let Some(server) = start_postgres() else { return };
+    server.make_database("locks");
+    server.hba("local all all trust\n");
+    let (why, hint) = unable(&server.url("locks"));
+    assert!(why.contains("no pg_hba.conf entry"), "{why}");
+    assert!(hint.contains("pg_hba.conf"), "{hint}");
+}
+
+#[test]
+fn a_connection_is_refused_without_a_password_in_the_words() {
+    let mut one = opened("postgres://locks:secret@127.0.0.1:1/locks", "one");
+    let why = one.away();
+    assert!(why.contains("refused") && !why.contains("secret"), "{why}");
+}
+
+#[test]
+fn a_socket_of_this_machine_will_do() {
+    let Some(server) = shared() else { return };
+    let url = server.new_url();
+    let database = url.rsplit('/').next().unwrap();
+    let dir = server.dir().display();
+    let port = server.port;
+    joined(&format!("postgres://{database}@/{database}?host={dir}&port={port}"), "one");
+}

@@ -1,0 +1,105 @@
+//! The tables: made once, refused if they are not ours.
+
+use crate::postgres_server::shared;
+use crate::{joined, opened, unable};
+
+#[test]
+fn hosts_that_come_all_at_once_find_one_log() {
+    let Some(server) = shared() else { return };
+    let url = server.new_url();
+    let mut epochs: Vec<u128> = std::thread::scope(|scope| {
+        let hosts: Vec<_> = (0..12)
+            .map(|n| {
+                let url = &url;
+                scope.spawn(move || opened(url, &format!("host{n}")).register())
+            })
+            .collect();
+        let registered: Vec<_> = hosts.into_iter().map(|host| host.join().unwrap()).collect();
+        let mut incarnations: Vec<_> = registered.iter().map(|told| told.0.0).collect();
+        incarnations.sort_unstable();
+        assert!(incarnations.into_iter().eq(1..=12));
+        registered.into_iter().map(|told| told.1).collect()
+    });
+    epochs.dedup();
+    assert_eq!(epochs.len(), 1);
+}
+
+#[test]
+fn schemas_are_logs_of_their_own() {
+    let Some(server) = shared() else { return };
+    let url = server.new_url();
+    let mut one = joined(&format!("{url}?canal_schema=one"), "web");
+    let mut two = joined(&format!("{url}?canal_schema=two"), "web");
+    assert_eq!((one.host.0, two.host.0), (1, 1));
+    one.append(b"a");
+    two.append(b"b");
+    one.read(1);
+    two.read(1);
+    assert_eq!((one.log[0].body.as_slice(), two.log[0].body.as_slice()), (&b"a"[..], &b"b"[..]));
+}
+
+#[test]
+fn who_may_not_make_a_schema_is_told_what_to_grant() {
+    let Some(server) = shared() else { return };
+    server.sql("CREATE ROLE \"poor Bob\" LOGIN");
+    server.sql("CREATE DATABASE rich");
+    let url = format!("postgres://poor%20Bob@127.0.0.1:{}/rich", server.port);
+    let (why, hint) = unable(&url);
+    assert_eq!(why, "permission denied for database rich");
+    assert_eq!(hint, "GRANT CREATE ON DATABASE rich TO \"poor Bob\"");
+
+    server.sql_in("rich", "CREATE SCHEMA canal");
+    let (why, hint) = unable(&url);
+    assert_eq!(why, "permission denied for schema canal");
+    assert_eq!(hint, "GRANT USAGE, CREATE ON SCHEMA \"canal\" TO \"poor Bob\"");
+
+    // What the hint says is enough.
+    server.sql_in("rich", &hint);
+    joined(&url, "one");
+
+    server.sql("CREATE ROLE other LOGIN");
+    server.sql_in("rich", "GRANT USAGE ON SCHEMA canal TO other");
+    let (why, hint) = unable(&url.replace("poor%20Bob", "other"));
+    assert!(why.contains("belong to another user"), "{why}");
+    assert!(hint.contains("same") || hint.contains("user that made them"), "{hint}");
+}
+
+#[test]
+fn tables_of_others_are_left_alone() {
+    let Some(server) = shared() else { return };
+    for tables in ["CREATE TABLE canal.log (x int)", "CREATE TABLE canal.head (x int)"] {
+        let url = server.new_url();
+        let database = url.rsplit('/').next().unwrap();
+        server.sql_in(database, &format!("CREATE SCHEMA canal AUTHORIZATION {database}"));
+        server.sql_in(database, &format!("SET ROLE {database}; {tables}"));
+        let (why, hint) = unable(&url);
+        assert_eq!(why, "schema canal has tables that are not canal's");
+        assert!(hint.contains("canal_schema="), "{hint}");
+        joined(&format!("{url}?canal_schema=mine"), "one");
+    }
+}
+
+#[test]
+fn a_log_of_another_format_is_refused() {
+    let Some(server) = shared() else { return };
+    let url = server.new_url();
+    joined(&url, "one").append(b"a");
+    server.sql_in(url.rsplit('/').next().unwrap(), "UPDATE canal.head SET format = 99");
+    let (why, hint) = unable(&url);
+    assert_eq!(why, "the log there is of format 99, this canal knows format 1");
+    assert!(hint.contains("same version"), "{hint}");
+}
+
+#[test]
+fn what_was_wrong_and_is_mended_can_be_used() {
+    let Some(server) = shared() else { return };
+    let url = server.new_url();
+    let database = url.rsplit('/').next().unwrap();
+    joined(&url, "one");
+    server.sql_in(database, "UPDATE canal.head SET format = 99");
+    let mut two = opened(&url, "two");
+    two.unable();
+    server.sql_in(database, "UPDATE canal.head SET format = 1");
+    two.renew_until_back();
+    two.register();
+}

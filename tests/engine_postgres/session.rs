@@ -1,0 +1,68 @@
+//! What a session is set to, and what it costs.
+
+use std::time::Duration;
+
+use crate::engine_contract::peer::Peer;
+use crate::joined;
+use crate::postgres_server::{Server, shared, start_postgres};
+
+fn activity(server: &Server, url: &str, column: &str) -> String {
+    let database = url.rsplit('/').next().unwrap();
+    server.sql(&format!("SELECT {column} FROM pg_stat_activity WHERE datname = '{database}'"))
+}
+
+#[test]
+fn the_host_is_named_to_the_server() {
+    let Some(server) = shared() else { return };
+    let url = server.new_url();
+    let _one = joined(&url, "büro 1");
+    // The server shows what is not ASCII in its own way.
+    let name = activity(server, &url, "application_name");
+    assert!(name.starts_with("canal b") && name.ends_with("ro 1"), "{name}");
+}
+
+#[test]
+fn waiting_costs_the_server_nothing() {
+    let Some(server) = shared() else { return };
+    let url = server.new_url();
+    let mut one = joined(&url, "one");
+    let position = one.append(b"a");
+    one.read_to(position);
+    let before = activity(server, &url, "state || state_change");
+    assert!(before.starts_with("idle"), "{before}");
+    assert!(one.poll(Duration::from_millis(1500)).is_none());
+    assert_eq!(activity(server, &url, "state || state_change"), before);
+}
+
+#[test]
+fn defaults_that_would_break_the_order_are_overruled() {
+    let Some(server) = start_postgres() else { return };
+    let url = server.new_url();
+    let database = url.rsplit('/').next().unwrap();
+    for setting in [
+        "default_transaction_isolation = 'serializable'",
+        "synchronous_commit = off",
+        "search_path = nowhere",
+        "standard_conforming_strings = off",
+        "statement_timeout = 500",
+        "lock_timeout = 1",
+        "idle_session_timeout = 500",
+        "bytea_output = escape",
+    ] {
+        server.sql(&format!("ALTER DATABASE {database} SET {setting}"));
+    }
+    let mut peers: Vec<Peer> = (0..4).map(|n| joined(&url, &format!("host{n}"))).collect();
+    std::thread::scope(|scope| {
+        for peer in &mut peers {
+            scope.spawn(|| {
+                for n in 0_u8..30 {
+                    peer.append(&[n]);
+                }
+                peer.read(120);
+            });
+        }
+    });
+    assert!(peers.iter().all(|peer| peer.log == peers[0].log && peer.kept().count() == 0));
+    // Longer than the idle session was to live.
+    assert!(peers[0].poll(Duration::from_millis(1200)).is_none());
+}
