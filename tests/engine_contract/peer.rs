@@ -36,7 +36,7 @@ pub(crate) struct Peer {
     label: String,
     nonce: u128,
     /// Answers that were looked past.
-    kept: VecDeque<Answer>,
+    pub(crate) kept: VecDeque<Answer>,
     /// All batches that were read, in the order in which they came.
     pub(crate) log: Vec<Placed>,
     /// The incarnation, once registered.
@@ -252,46 +252,6 @@ impl Peer {
         while self.log.last().is_none_or(|last| last.position < position) {
             self.until("Batches", |answer| matches!(answer, Answer::Batches(_)).then_some(()));
         }
-    }
-
-    /// Waits until the engine is away, and gives the words for it.
-    pub(crate) fn away(&mut self) -> String {
-        self.until("Away", |answer| match answer {
-            Answer::Away { why } => Some(why.clone()),
-            _ => None,
-        })
-    }
-
-    /// Waits until the engine is back.
-    pub(crate) fn back(&mut self) {
-        self.until("Back", |answer| matches!(answer, Answer::Back).then_some(()));
-    }
-
-    /// Waits until the engine says that it cannot be used: why, and what to do.
-    pub(crate) fn unable(&mut self) -> (String, String) {
-        self.until("Unable", |answer| match answer {
-            Answer::Unable { why, hint } => Some((why.clone(), hint.clone().unwrap_or_default())),
-            _ => None,
-        })
-    }
-
-    /// Asks until the engine is back; that it still cannot be used is no answer.
-    pub(crate) fn renew_until_back(&mut self) {
-        let mut asked = 0;
-        loop {
-            self.call(Call::Renew { host: self.host, asked_at: 0 });
-            match self.poll(Duration::from_millis(100)) {
-                Some(Answer::Back) => return,
-                Some(Answer::Unable { .. }) | None => asked += 1,
-                other => panic!("{other:?}"),
-            }
-            assert!(asked < 600, "the engine does not come back");
-        }
-    }
-
-    /// Answers that nobody waited for.
-    pub(crate) fn kept(&self) -> impl Iterator<Item = &Answer> {
-        self.kept.iter()
     }
 
     /// Waits until more was read, or it turns out that one must load (true).

@@ -10,6 +10,7 @@ mod postgres_server;
 mod contract;
 mod evidence;
 mod failover;
+mod hears;
 mod login;
 mod lost;
 mod pooler;
@@ -19,6 +20,7 @@ mod tls;
 
 use canal::log::engine::postgres::Postgres;
 use engine_contract::peer::Peer;
+use hears::Hears as _;
 
 /// A host that has not asked for anything.
 fn opened(url: &str, label: &str) -> Peer {
