@@ -7,6 +7,7 @@ use std::io;
 use std::path::PathBuf;
 
 use super::fault::Fault;
+use super::kept_leases::keep;
 use super::propose::Applied;
 use crate::core::{
     Change, ENTRY_VERSION, Entry, HostId, Key, Outcome, Request, RequestId, Revision, Rules,
@@ -14,7 +15,7 @@ use crate::core::{
 };
 use crate::log::Record;
 use crate::log::journal::{self, Journal, NoRoom};
-use crate::log::state::{Durable, Leases, StateFile};
+use crate::log::state::{Durable, StateFile};
 use crate::sys::clock;
 use crate::sys::process::Origin;
 
@@ -198,33 +199,11 @@ impl Ledger {
         if !self.leases_changed {
             return Ok(());
         }
-        let durable = Durable { leases: self.durable_leases(), ..self.durable.clone() };
+        let durable = Durable { leases: keep(&self.table, &self.leases), ..self.durable.clone() };
         self.state.store(&durable)?;
         self.durable = durable;
         self.leases_changed = false;
         Ok(())
-    }
-
-    fn durable_leases(&self) -> Leases {
-        let mut leases = Leases::default();
-        for hold in self.leases.iter().filter_map(|token| self.table.hold(*token)) {
-            leases.frames.extend(self.table.frame(hold.frame).cloned());
-            let mut hold = hold.clone();
-            // After a reboot nobody is left who could confirm it. Whether it was told cannot be
-            // known then, so that it stays for its TTL.
-            (hold.provisional, hold.asked.provisional) = (false, false);
-            leases.holds.push(hold);
-        }
-        leases.frames.sort_by_key(|frame| frame.id);
-        let items = leases.holds.iter().flat_map(|hold| &hold.items);
-        let keys: BTreeSet<&Key> =
-            items.filter(|item| item.view.is_some()).map(|item| &item.key).collect();
-        let own = |key: &Key| {
-            let own = self.table.own_view(key).filter(|_| self.table.stored(key).is_none())?;
-            Some(StoredView { key: key.clone(), view: own })
-        };
-        leases.in_use = keys.into_iter().filter_map(own).collect();
-        leases
     }
 
     /// Compacts the journal if that is worth it; called when nothing waits to be recorded.

@@ -21,6 +21,7 @@ mod grant;
 mod guard;
 mod home;
 mod inform;
+mod kept_leases;
 mod leases;
 mod ledger;
 mod limits;

@@ -10,12 +10,13 @@ use anyhow::Context;
 use super::children::Children;
 use super::config::Config;
 use super::fault::Fault;
+use super::kept_leases::{lease_tokens, table_of};
 use super::ledger::{Ledger, Rooms};
 use super::old::{self, Old};
 use super::owners::find;
 use crate::core::{
-    Change, FrameId, HostId, Outcome, Owner, ProcessId, Release, Revision, Rules, Snapshot,
-    StoredView, Table, Token, View,
+    Change, FrameId, HostId, Outcome, Owner, ProcessId, Release, Rules, StoredView, Table, Token,
+    View,
 };
 use crate::log::state::{Durable, Leases, StateFile};
 use crate::protocol::place::{Place, Rule};
@@ -102,29 +103,6 @@ pub(super) fn recover(
 
 fn journal_of(place: &Place) -> String {
     format!("the journal in {}", place.dir.display())
-}
-
-/// A table of nothing but leases: all that is left after a reboot, or without a journal.
-fn table_of(leases: &Leases, rules: Rules) -> anyhow::Result<Table> {
-    let ids = leases.frames.iter().map(|frame| frame.id.0);
-    let ids = ids.chain(leases.holds.iter().map(|hold| hold.request.0));
-    let next_token = leases.holds.iter().map(|hold| Token(hold.token.0 + 1)).max();
-    let fresh = Table::new(rules);
-    let snapshot = Snapshot {
-        // Nothing that is asked from now on has a name of theirs.
-        revision: Revision(ids.max().unwrap_or(0)),
-        next_token: next_token.unwrap_or(fresh.next_token()),
-        frames: leases.frames.clone(),
-        holds: leases.holds.clone(),
-        in_use: leases.in_use.clone(),
-        ..fresh.snapshot()
-    };
-    Ok(Table::restore(&snapshot, rules)?)
-}
-
-fn lease_tokens(table: &Table) -> BTreeSet<Token> {
-    let leases = table.holds().filter(|hold| hold.asked.ttl_ms.is_some());
-    leases.map(|hold| hold.token).collect()
 }
 
 /// The next token where what was given out before is not known for certain.
