@@ -101,7 +101,7 @@ impl Table {
     pub(super) fn fault_of_lease(&self, asked: &Request) -> Option<Refusal> {
         match (&asked.owner, asked.ttl_ms) {
             (Owner::Process(_), None) => None,
-            (Owner::Lease(lease), Some(_)) => {
+            (Owner::Lease(lease), Some(_)) if asked.parent.is_none() => {
                 // One request in its life: so a lease that holds something never waits, and none
                 // is ever in a deadlock.
                 self.lease(*lease).map(|_| Refusal::Duplicate)

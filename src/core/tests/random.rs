@@ -17,6 +17,8 @@ enum Op {
     Detach,
     Resize(usize, Option<View>),
     Force(usize),
+    Renew(u32),
+    Expire(u32, bool),
 }
 
 const KEYS: [&str; 4] = ["a", "b", "b/c", "b/c/d"];
@@ -70,6 +72,9 @@ fn op(modes: bool) -> impl Strategy<Value = Op> {
         1 => Just(Op::Detach),
         2 => (0usize..KEYS.len(), stored()).prop_map(|(key, view)| Op::Resize(key, view)),
         1 => (0usize..6).prop_map(Op::Force),
+        2 => wish(modes).prop_map(|wish| Op::Ask(Wish { ttl_ms: Some(1), ..wish }, false)),
+        1 => (1u32..6).prop_map(Op::Renew),
+        2 => (1u32..6, any::<bool>()).prop_map(|(name, late)| Op::Expire(name, late)),
     ]
 }
 
@@ -109,6 +114,18 @@ fn run(world: &mut World, op: Op) {
         }
         Op::Detach => drop(world.apply(Change::Detach { host: HostId(0) })),
         Op::Resize(key, view) => drop(world.resize(KEYS[key], view)),
+        Op::Renew(name) => {
+            let host = HostId(u64::from(name % 2));
+            world.apply(Change::Renew { lease: LeaseId(name.into()), host });
+        }
+        Op::Expire(name, late) => {
+            let frame = world.table.lease(LeaseId(name.into()));
+            let lease = frame.and_then(|frame| world.table.frame(frame)?.lease);
+            if let (Some(frame), Some(lease)) = (frame, lease) {
+                let renewal = lease.renewals + u64::from(late);
+                world.apply(Change::Expire { frame, renewal });
+            }
+        }
         Op::Force(which) => {
             let token = world.table.holds().nth(which).map(|hold| hold.token);
             if let Some(token) = token {
