@@ -258,7 +258,7 @@ pub(crate) struct ResizeArgs {
 #[derive(Args, Debug)]
 pub(crate) struct DaemonArgs {
     /// Stop the daemon that runs; what is held stays held and is taken up by the next one
-    #[arg(long, conflicts_with_all = ["replace", "idle_exit", "discard_journal"])]
+    #[arg(long, conflicts_with_all = ["replace", "idle_exit", "discard_journal", "engine", "engine_ttl", "host"])]
     pub(crate) stop: bool,
     /// Stop the daemon that runs and take its place
     #[arg(long)]
@@ -266,6 +266,16 @@ pub(crate) struct DaemonArgs {
     /// End after so long with nothing held, waiting or connected [default: the configuration's]
     #[arg(long, value_name = "DUR", value_parser = duration::parse_some, allow_negative_numbers = true)]
     pub(crate) idle_exit: Option<Length>,
+    /// Share one table with other hosts: the engine that keeps it, postgres://… or etcd://…
+    /// [default: $CANAL_ENGINE, then the configuration's]
+    #[arg(long, value_name = "URL")]
+    pub(crate) engine: Option<String>,
+    /// Locks of this host are void so long after the engine heard of it last [default: 60]
+    #[arg(long, value_name = "DUR", value_parser = duration::parse_some, allow_negative_numbers = true)]
+    pub(crate) engine_ttl: Option<Length>,
+    /// The name that people know this host by [default: the machine's]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) host: Option<String>,
     /// Set a journal aside that cannot be used, after dealing with the processes that it names
     #[arg(long)]
     pub(crate) discard_journal: bool,

@@ -30,6 +30,9 @@ pub(crate) fn run(args: &DaemonArgs, global: &Global, voice: Voice) -> Result<Ex
             discard_journal: args.discard_journal,
             verbose: global.verbose,
             idle_exit_s: args.idle_exit.map(idle_seconds),
+            engine: args.engine.clone(),
+            engine_ttl_ms: args.engine_ttl.map(milliseconds),
+            host: args.host.clone(),
         })?;
     }
     Ok(ExitCode::SUCCESS)
@@ -41,6 +44,13 @@ fn stop(place: &Place) -> Result<Option<u32>, Failed> {
         Ok(stopping) => Ok(Some(stopping.pid)),
         Err(ClientError::NoDaemon(_)) => Ok(None),
         Err(error) => Err(connect::failed(error)),
+    }
+}
+
+fn milliseconds(length: Length) -> u64 {
+    match length {
+        Length::Finite(length) => u64::try_from(length.as_millis()).unwrap_or(u64::MAX),
+        Length::Infinite => u64::MAX,
     }
 }
 

@@ -139,10 +139,16 @@ impl Waiting {
 fn sentence(progress: &Progress, mode: Mode, command_columns: usize, now: &Now) -> String {
     let Progress { key, position, waiting, reason, holders } = progress;
     let what = wanted(mode);
+    if *waiting == 0 {
+        // It is not in any queue yet: its daemon cannot reach its engine.
+        return format!("waiting {what} {key}: {reason}");
+    }
     let start = format!("waiting {what} {key}: {} of {waiting}", ordinal(*position));
     let Some(longest) = holders.first() else { return format!("{start}, {reason}") };
     let who = holder(longest, command_columns, now);
     let named = named(longest.pid, longest.lease.is_some());
+    let elsewhere = longest.host.as_ref().map(|host| format!("{named} on {}", clean(host)));
+    let named = elsewhere.filter(|named| reason.contains(named)).unwrap_or(named);
     if let Some((before, after)) = around(reason, &named) {
         return format!("{start}, {before}{who}{after}");
     }

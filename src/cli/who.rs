@@ -18,7 +18,9 @@ pub(crate) fn holder(holder: &HolderShown, command_columns: usize, now: &Now) ->
     let key = holder.key.as_ref().map(|key| format!("{} ", clean(key))).unwrap_or_default();
     let left = holder.lease.as_ref().and_then(left);
     let left = left.map(|left| format!(", {left} left")).unwrap_or_default();
-    let who = format!("({}, {key}for {}{left})", user::name(holder.uid), now.age(&holder.since));
+    let host = holder.host.as_ref().map(|host| format!(" on {}", clean(host))).unwrap_or_default();
+    let user = user::name(holder.uid);
+    let who = format!("({user}{host}, {key}for {}{left})", now.age(&holder.since));
     let command = holder.command.as_deref().filter(|command| !command.is_empty());
     shown(holder.pid, holder.lease.is_some(), command, command_columns) + " " + &who
 }

@@ -11,10 +11,11 @@ use super::limits::{EXITING_TIME, PROCESSES_LOOKED_AT_MAX};
 use super::propose::{Applied, Then};
 use super::server::Server;
 use super::shown::pid_of;
+use super::underway::{Patience, Pending};
 use super::waiting::Asked;
 use super::words::{self, Use};
 use crate::core::{
-    Change, FrameId, Granted, Outcome, Refusal, Request, RequestId, UnixMillis, Wait,
+    Change, FrameId, Granted, Outcome, Refusal, Request, RequestId, Tag, UnixMillis, Wait,
 };
 use crate::log::journal::NoRoom;
 use crate::protocol::{Acquire, ErrorName, Failure};
@@ -25,8 +26,8 @@ use crate::sys::process::{RunState, run_state};
 /// A request on its way to the table.
 #[derive(Debug)]
 pub(super) struct Newcomer {
-    conn: ConnId,
-    request: Request,
+    pub(super) conn: ConnId,
+    pub(super) request: Request,
     /// The owner's, if it was opened already.
     pidfd: Option<Pidfd>,
     more: bool,
@@ -42,6 +43,25 @@ pub(super) struct Aside {
     newcomer: Newcomer,
     /// It is tried again then at the latest, and answered.
     pub(super) until: Instant,
+}
+
+impl Newcomer {
+    /// One who waited already, for the next incarnation of this host.
+    pub(super) fn again(conn: ConnId, request: Request, more: bool, pidfd: Option<Pidfd>) -> Self {
+        Self { conn, request, pidfd, more, aside_until: None, crowd: None }
+    }
+
+    /// What it is to be told while the log of many hosts keeps it, if it may wait.
+    pub(super) fn patience(&self) -> Option<Patience> {
+        let Wait::Yes { until } = self.request.wait else { return None };
+        let key = self.request.items.first().map_or_else(String::new, |item| item.key.to_string());
+        Some(Patience { until, untold: self.more, key })
+    }
+
+    /// Whether this is its request.
+    fn is_of(&self, owner: &OwnerFound) -> bool {
+        self.request.owner == owner.owner && self.request.uid == owner.uid
+    }
 }
 
 impl Aside {
@@ -69,8 +89,12 @@ impl Server {
             Some(lease) => self.lease_owner(id, &acquire, lease)?,
             None => self.owner(id, acquire.owner_fd, fds)?,
         };
-        if let Some(request) = self.ledger.table.tagged(acquire.tag) {
+        let known = self.ledger.table.tagged(acquire.tag);
+        if let Some(request) = known.filter(|request| !self.underway.leaving.contains(request)) {
             return self.attach_again(id, request, owner, more);
+        }
+        if self.is_underway(id, acquire.tag, &owner, more)? {
+            return Ok(());
         }
         self.may_hold(id, &items, acquire.priority)?;
         let wait = match acquire.wait_ms {
@@ -109,7 +133,8 @@ impl Server {
         (wait != Wait::No && self.waiting.of_user(uid) >= most).then_some(most)
     }
 
-    fn ask(&mut self, mut newcomer: Newcomer) {
+    pub(super) fn ask(&mut self, mut newcomer: Newcomer) {
+        newcomer.request.host = self.ledger.host;
         // It may have ended while the request was put aside.
         let table = &self.ledger.table;
         let lives = |frame: &FrameId| table.frame(*frame).is_some_and(|state| !state.ended);
@@ -134,6 +159,9 @@ impl Server {
         let first = mine.next();
         let refused = mine.find(|outcome| matches!(outcome, Outcome::Refused { .. }));
         match refused.or(first) {
+            Some(Outcome::Granted(granted)) if !self.is_sure() => {
+                self.keep_untold(newcomer, &granted);
+            }
             Some(Outcome::Granted(granted)) => {
                 self.granted.retain(|other| other.request != request);
                 self.grant_at_once(newcomer, &granted);
@@ -151,6 +179,49 @@ impl Server {
             Some(Outcome::Refused { why, .. }) => self.refuse(newcomer, &why),
             _ => tracing::error!(request = request.0, "the table said nothing to a request"),
         }
+    }
+
+    /// Goes on with a request that is on its way into the log, or waits for that; its asker lost its
+    /// connection.
+    fn is_underway(
+        &mut self,
+        id: ConnId,
+        tag: Tag,
+        owner: &OwnerFound,
+        more: bool,
+    ) -> Result<bool, Failure> {
+        let Some((what, newcomer)) = self.underway.tagged(tag) else { return Ok(false) };
+        if !newcomer.is_of(owner) {
+            let message = "the tag names a request of another process or lease";
+            return Err(Failure::new(ErrorName::BadRequest, message));
+        }
+        let before = std::mem::replace(&mut newcomer.conn, id);
+        newcomer.more = more;
+        let patience = newcomer.patience();
+        self.underway.take_back(what);
+        let is_there = |it: &Pending| it.what == what;
+        if before != id && self.underway.pending.get(&before).is_some_and(is_there) {
+            self.underway.pending.remove(&before);
+            self.done(before);
+            self.fail(before, &asked_elsewhere());
+        }
+        self.wait_for_log(id, what, patience);
+        Ok(true)
+    }
+
+    /// A grant that must not be told now: too little time would be left to who starts a command by
+    /// it. It is told after the next renewal.
+    fn keep_untold(&mut self, newcomer: Newcomer, granted: &Granted) {
+        let (id, request) = (newcomer.conn, granted.request);
+        let table = &self.ledger.table;
+        let hold = table.hold(granted.token);
+        let Some(hold) = hold.filter(|hold| hold.asked.wait != Wait::No) else {
+            let failure = self.not_a_member();
+            self.granted.retain(|other| other.request != request);
+            return self.take_back(id, request, &failure);
+        };
+        self.waiting.add_granted(hold, table.session(hold.frame), id);
+        self.begin_to_wait(id, request, false);
     }
 
     fn grant_at_once(&mut self, newcomer: Newcomer, granted: &Granted) {
@@ -241,6 +312,7 @@ impl Server {
         let (table, max) = (&self.ledger.table, PROCESSES_LOOKED_AT_MAX);
         let in_the_way = obstacles(table, &item.key, item.ask.mode(), &[], max).take(max);
         in_the_way
+            .filter(|obstacle| obstacle.hold.asked.host == self.ledger.host)
             .map(|obstacle| pid_of(&obstacle.hold.asked.owner))
             .any(|pid| run_state(pid) == RunState::Exiting)
     }
@@ -275,18 +347,19 @@ impl Server {
         let frame = frame.or_else(|| table.hold_of(request).map(|hold| hold.frame));
         let same = frame
             .and_then(|frame| table.frame(frame))
+            .filter(|frame| frame.host == self.ledger.host)
             .is_some_and(|frame| frame.uid == owner.uid && frame.owner == owner.owner);
         let Some(frame) = frame.filter(|_| same) else {
             let message = "the tag names a request of another process or lease";
             return Err(Failure::new(ErrorName::BadRequest, message));
         };
-        if waiter.is_none() {
+        // One that was granted something and is still to be told waits, too.
+        if waiter.is_none() && self.waiting.get(request).is_none() {
             return self.tell_again(id, request, frame, owner.pidfd);
         }
         if let Some(before) = self.waiting.get(request).and_then(|waiter| waiter.conn) {
-            let message = "the same request was asked on another connection";
             self.done(before);
-            self.fail(before, &Failure::new(ErrorName::BadRequest, message));
+            self.fail(before, &asked_elsewhere());
         }
         let provisional =
             self.ledger.table.waiter(request).is_some_and(|waiter| waiter.request.provisional);
@@ -298,6 +371,11 @@ impl Server {
         self.propose(Change::Resume { request }, Then::Nothing);
         Ok(())
     }
+}
+
+fn asked_elsewhere() -> Failure {
+    let message = "the same request was asked on another connection";
+    Failure::new(ErrorName::BadRequest, message)
 }
 
 /// What one is told who would have to wait, as too many of its user do.

@@ -7,12 +7,14 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
+use super::underway::Patience;
 use crate::protocol::frame::{self, FrameError};
 use crate::protocol::service::{DescriptionQuery, SERVICE, ServiceError};
 use crate::protocol::{
     Acquire, Confirm, Failure, GraphQuery, INTERFACE, PageQuery, Release, Renew, Resize,
     StatusQuery, Stop, WhyQuery,
 };
+use crate::sys::clock;
 
 /// A call, read and understood as far as its form goes.
 #[derive(Debug)]
@@ -69,7 +71,40 @@ impl Call {
     }
 }
 
+impl Call {
+    /// Of a request that may wait: what it is to be told while the log keeps it.
+    pub(super) fn patience(&self) -> Option<Patience> {
+        let Asked::Acquire(acquire) = &self.asked else { return None };
+        let until = match acquire.wait_ms {
+            Some(0) => return None,
+            wait_ms => wait_ms.map(|wait_ms| clock::boottime_ms().saturating_add(wait_ms)),
+        };
+        let key = acquire.items.first().map_or_else(String::new, |item| item.key.clone());
+        Some(Patience { until, untold: self.more, key })
+    }
+}
+
 impl Asked {
+    /// Whether it cannot be served without the log.
+    pub(super) fn needs_log(&self) -> bool {
+        match self {
+            Self::Acquire(_)
+            | Self::Confirm(_)
+            | Self::Page(_)
+            | Self::Release(_)
+            | Self::Renew(_)
+            | Self::Resize(_) => true,
+            Self::Description(_)
+            | Self::Graph(_)
+            | Self::Info
+            | Self::Status(_)
+            | Self::Stop(_)
+            | Self::Why(_)
+            | Self::Wrong(_)
+            | Self::Junk(_) => false,
+        }
+    }
+
     /// Whether it is served before what others ask for: it gives something back, or keeps a lease
     /// from being over.
     pub(super) fn goes_first(&self) -> bool {

@@ -118,6 +118,12 @@ impl Children {
         }
     }
 
+    /// All holds ended: removes their FIFOs.
+    pub(super) fn remove_all(&mut self, conns: &Conns) {
+        let tokens: Vec<Token> = self.fifos.keys().copied().collect();
+        tokens.into_iter().for_each(|token| self.remove(token, conns));
+    }
+
     /// Removes what earlier daemons left of holds that have ended.
     pub(super) fn sweep(&self) {
         let Ok(entries) = std::fs::read_dir(&self.dir) else { return };

@@ -12,6 +12,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::engine;
 use super::limits::{NUMBER_MAX, WAITERS_PER_USER, connections_max};
 use super::permission::{self, Permission, Permissions};
 use crate::core::{Key, View};
@@ -29,6 +30,7 @@ pub(super) struct Config {
     pub(super) bypass_max: Option<u32>,
     idle_exit: Option<Duration>,
     permissions: Vec<Permission>,
+    pub(super) engine: engine::Configured,
     /// What is logged, as `CANAL_LOG` says it.
     pub(super) log: Option<String>,
 }
@@ -64,6 +66,11 @@ impl Limits {
         self.connections.map_or(fit, |connections| connections.min(fit))
     }
 
+    /// The views that the configuration gives keys.
+    pub(super) fn views(&self) -> &BTreeMap<Key, View> {
+        &self.views
+    }
+
     /// The view that the configuration gives a key.
     pub(super) fn configured(&self, key: &Key) -> Option<View> {
         self.views.get(key).copied()
@@ -78,6 +85,7 @@ struct File {
     policy: PolicySection,
     daemon: DaemonSection,
     permission: Vec<permission::Section>,
+    engine: Option<engine::Section>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -140,6 +148,7 @@ impl Config {
             let view = section.get_ref().view(&key);
             views.insert(key, view.map_err(|what| wrong(section.span().start, what))?);
         }
+        let engine = file.engine.unwrap_or_default().configured();
         let permissions = file.permission.iter().map(permission::Section::permission);
         let permissions = permissions.collect::<Result<_, _>>();
         let idle_exit = file.daemon.idle_exit.as_ref();
@@ -153,6 +162,7 @@ impl Config {
             bypass_max: file.policy.bypass_max,
             idle_exit: idle_exit.transpose()?,
             permissions: permissions.map_err(|(at, what)| wrong(at, what))?,
+            engine: engine.map_err(|(at, what)| wrong(at, what))?,
             log: file.daemon.log,
         })
     }
@@ -194,7 +204,8 @@ impl KeySection {
     }
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
+/// A duration as configurations state them.
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let parsed: Result<jiff::SignedDuration, _> = text.parse();
     let parsed = parsed.ok().and_then(|duration| Duration::try_from(duration).ok());
     parsed.ok_or_else(|| format!("`{text}` is no duration; write it like `90s`, `10m` or `1h 30m`"))
@@ -281,6 +292,30 @@ mod tests {
         line("[limits]\nconnections = 0\n", 2, "nonzero");
         line("[daemon]\nidle_exit = \"soon\"\n", 2, "`soon` is no duration");
         line("[daemon\n", 1, "");
+    }
+
+    #[test]
+    fn an_engine_is_an_address_or_a_table_of_details() {
+        let engine = |text: &str| parse(text).unwrap().engine;
+        assert_eq!(engine("engine = \"etcd://a\"\n").url.as_deref(), Some("etcd://a"));
+        let found = engine(
+            "[engine]\nurl_file = \"secret\"\nttl = \"30s\"\ngrace = \"500ms\"\nhost = \"alpha\"\n",
+        );
+        assert_eq!(
+            (found.ttl_ms, found.grace_ms, found.renewal_ms),
+            (Some(30_000), Some(500), None)
+        );
+        assert_eq!((found.url_file, found.host.as_deref()), (Some("secret".into()), Some("alpha")));
+        for (text, line, what) in [
+            ("\n[engine]\nurll = \"x\"\n", 3, "unknown field `urll`; did you mean `url`?"),
+            ("[engine]\nttl = \"soon\"\n", 2, "`soon` is no duration"),
+            ("[engine]\nurl = \"x\"\nurl_file = \"y\"\n", 3, "state one of them"),
+            ("engine = 3\n", 1, "the address of an engine, or a table"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.starts_with(&format!("canal.toml, line {line}: ")), "{error}");
+            assert!(error.contains(what), "{error}");
+        }
     }
 
     #[test]

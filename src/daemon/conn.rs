@@ -32,6 +32,8 @@ pub(super) enum Doing {
     Nothing,
     /// This request waits.
     Waits(RequestId),
+    /// The log of many hosts: see [`super::underway`].
+    Pending,
     /// A request that may not wait was put aside until a holder that is exiting has ended.
     Aside,
     /// It watches the status, of this key or of all.

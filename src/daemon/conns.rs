@@ -8,7 +8,7 @@ use std::time::Instant;
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use slab::Slab;
 
-use super::conn::{ConnId, Connection, Heard};
+use super::conn::{ConnId, Connection, Doing, Heard};
 use super::limits::CLOSING_TIME;
 use super::poller::{EVENTS_AT_ONCE, Poller};
 use crate::core::{RequestId, Token};
@@ -236,7 +236,8 @@ impl Conns {
                 return self.part(id);
             }
         }
-        if !(conn.closing || conn.heard_end && conn.calls.is_empty()) {
+        let answered = conn.calls.is_empty() && conn.doing != Doing::Pending;
+        if !(conn.closing || conn.heard_end && answered) {
             return;
         }
         if flushed {
@@ -284,6 +285,14 @@ impl Conns {
         for (_, conn) in &mut self.slab {
             conn.provisional.retain(|other| *other != request);
             conn.untold.take_if(|other| *other == request);
+        }
+    }
+
+    /// The fate of no grant hangs on any connection any more.
+    pub(super) fn disown_all(&mut self) {
+        for (_, conn) in &mut self.slab {
+            conn.provisional.clear();
+            conn.untold = None;
         }
     }
 

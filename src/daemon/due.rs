@@ -1,5 +1,6 @@
 //! What is due at some time.
 
+use std::io;
 use std::time::{Duration, Instant};
 
 use super::limits::STOPPED_EVERY;
@@ -61,9 +62,19 @@ impl Server {
         next.into_iter().chain(over).min()
     }
 
+    /// Sets the timer for what the log of many hosts needs, which goes on in a suspended machine.
+    pub(super) fn set_alarm(&mut self) -> io::Result<()> {
+        let Some(shared) = self.ledger.engine() else { return Ok(()) };
+        let now = clock::boottime_ms();
+        let times = [shared.next_due(), self.next_stop(now), self.next_pending()];
+        let next = times.into_iter().flatten().min();
+        self.alarm.as_mut().map_or(Ok(()), |alarm| alarm.set(next))
+    }
+
     /// Does what is due.
     pub(super) fn on_time(&mut self, now: Instant) {
         self.end_waits();
+        self.look_at_pending();
         if is_due(&mut self.due.come_back, now) {
             self.give_up_the_lost();
         }
@@ -92,7 +103,9 @@ impl Server {
                 self.fail(id, &failure);
             }
             self.waiting.remove(request);
-            let why = Withdrawal::Timeout;
+            // With an engine it may be granted before its withdrawal is in the log.
+            let over_engine = self.ledger.engine().is_some();
+            let why = if over_engine { Withdrawal::Cancelled } else { Withdrawal::Timeout };
             self.propose(Change::Withdraw { request, why }, Then::Nothing);
         }
     }
@@ -100,7 +113,9 @@ impl Server {
     /// Withdraws what the daemon before this one had taken on and nobody asked for again.
     fn give_up_the_lost(&mut self) {
         let table = &self.ledger.table;
-        let waiting = table.waiters().filter(|waiter| waiter.status == WaiterStatus::Detached);
+        let waiting = table.waiters().filter(|waiter| {
+            waiter.status == WaiterStatus::Detached && waiter.request.host == self.ledger.host
+        });
         let lost: Vec<RequestId> =
             waiting.map(|waiter| waiter.id).chain(std::mem::take(&mut self.unclaimed)).collect();
         if !lost.is_empty() {
@@ -128,7 +143,11 @@ impl Server {
     fn note_idleness(&mut self, now: Instant) {
         let Some(limit) = self.limits.idle_exit else { return };
         let table = &self.ledger.table;
-        let busy = self.conns.len() > 0 || table.held() > 0 || table.waiting() > 0;
+        let used = match self.ledger.engine() {
+            None => table.held() > 0 || table.waiting() > 0,
+            Some(_) => table.frames_of_host(self.ledger.host).next().is_some(),
+        };
+        let busy = self.conns.len() > 0 || used;
         if busy {
             self.due.idle = None;
         } else if is_due(&mut self.due.idle, now) {

@@ -3,12 +3,14 @@
 use super::asker::{cannot_watch, peer_pidfd};
 use super::conn::{ConnId, Doing};
 use super::propose::Then;
+use super::roll::Told;
 use super::server::{Server, owner_gone};
 use super::shown::pid_of;
-use crate::core::{Change, FrameId, Granted, RequestId, Withdrawal};
+use crate::core::{Change, FrameId, Granted, Owner, RequestId, Withdrawal};
 use crate::protocol::{ErrorName, Failure, Grant};
 use crate::sys::pidfd::Pidfd;
 use crate::sys::process::{RunState, run_state};
+use std::io;
 use std::os::fd::AsFd;
 
 /// What was found when one who waited was looked at.
@@ -27,7 +29,15 @@ impl Server {
     /// Looks at all who waited and were granted something, and tells them; goes on until nothing
     /// that was found grants anything to anyone else.
     pub(super) fn settle(&mut self) {
+        // What is granted while this host cannot renew is told when it can again, or never.
+        if self.granted.is_empty() || !self.is_sure() {
+            return;
+        }
         while let Some(granted) = self.granted.pop_front() {
+            if self.underway.leaving.contains(&granted.request) {
+                self.waiting.remove(granted.request);
+                continue;
+            }
             if self.ledger.table.hold(granted.token).is_none() {
                 self.forget_taken_back(granted.request);
                 continue;
@@ -160,6 +170,19 @@ impl Server {
         Ok(())
     }
 
+    /// Records whose processes are to be stopped if this host loses what it holds.
+    fn record_owner(&mut self, request: RequestId) -> io::Result<()> {
+        if self.ledger.engine().is_none() {
+            return Ok(());
+        }
+        let hold = self.ledger.table.hold_of(request);
+        let Some((hold, Owner::Process(process))) = hold.map(|hold| (hold, &hold.asked.owner))
+        else {
+            return Ok(());
+        };
+        self.roll.tell(hold.token, Told { process: *process, on_lost: hold.asked.on_lost })
+    }
+
     fn send_grant(&mut self, id: ConnId, request: RequestId, mut grant: Grant) {
         let Some(hold) = self.ledger.table.hold_of(request) else { return };
         let (token, tag, provisional) = (hold.token, hold.asked.tag, hold.provisional);
@@ -192,6 +215,10 @@ impl Server {
                 request,
                 &Failure::new(ErrorName::TooManyConnections, message),
             );
+        }
+        if let Err(error) = self.record_owner(request) {
+            let message = format!("the owner cannot be recorded: {error}");
+            return self.take_back(id, request, &Failure::new(ErrorName::DiskFull, message));
         }
         let Some(conn) = self.conns.get(id) else { return };
         if provisional {

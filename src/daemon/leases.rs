@@ -27,6 +27,19 @@ impl Leases {
         leases
     }
 
+    /// Keeps those that are there in a table that replaces another one, and begins those that are
+    /// new.
+    pub(super) fn follow(&mut self, table: &Table, here: HostId) {
+        let gone: Vec<FrameId> =
+            self.of.keys().copied().filter(|id| table.frame(*id).is_none()).collect();
+        gone.into_iter().for_each(|frame| self.forget(frame));
+        for frame in table.frames().map(|frame| frame.id).collect::<Vec<_>>() {
+            if !self.of.contains_key(&frame) {
+                self.begin(table, here, frame);
+            }
+        }
+    }
+
     /// The TTL of a lease begins to run, now. Not if it is none, or holds nothing, or if the daemon
     /// of another host than `here` looks after it.
     pub(super) fn begin(&mut self, table: &Table, here: HostId, frame: FrameId) {

@@ -1,162 +1,102 @@
-//! The table, its journal and what must survive a reboot, kept in step.
+//! The table and its log, kept in step.
 //!
-//! Invariant: what [`Ledger::commit`] did not return from is not told to anyone.
+//! Invariant: nothing is told of an entry before [`Ledger::commit`] returned, or before it came out
+//! of the engine.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::PathBuf;
 
-use super::fault::Fault;
-use super::kept_leases::keep;
+use super::kept::Kept;
 use super::propose::Applied;
+use super::shared::Shared;
 use crate::core::{
-    Change, ENTRY_VERSION, Entry, HostId, Key, Outcome, Request, RequestId, Revision, Rules,
-    StoredView, Table, Token, UnixMillis, View,
+    Change, ENTRY_VERSION, Entry, HostId, Key, Request, Revision, Table, UnixMillis, View,
 };
-use crate::log::Record;
-use crate::log::journal::{self, Journal, NoRoom};
-use crate::log::state::{Durable, StateFile};
+use crate::log::journal::NoRoom;
 use crate::sys::clock;
-use crate::sys::process::Origin;
 
-/// How many tokens are reserved at once. A restart after a crash of the machine skips what is left
-/// of them.
-const TOKENS_RESERVED_AT_ONCE: u64 = 1 << 16;
-
-/// With so few reserved tokens left, newcomers wait for new ones to be reserved.
-const TOKENS_LEFT_MIN: u64 = 1 << 10;
-
-/// The table, its journal and what must survive a reboot.
+/// The table and its log.
 #[derive(Debug)]
 pub(super) struct Ledger {
     pub(super) table: Table,
-    /// Who we are among those whose entries are in the log.
+    /// Who we are among those whose entries are in the log; over an engine [`NO_HOST`] while we are
+    /// no member.
     pub(super) host: HostId,
-    pub(super) journal: Journal,
-    pub(super) state: StateFile,
-    pub(super) durable: Durable,
-    pub(super) origin: Origin,
-    pub(super) rules: Rules,
-    pub(super) dir: PathBuf,
-    pub(super) fault: Fault,
-    /// What was applied and is not in the journal yet.
-    pub(super) turn: Vec<Record>,
-    /// The leases that hold something, and whether they are others than those that are durable.
-    pub(super) leases: BTreeSet<Token>,
-    pub(super) leases_changed: bool,
-    /// The room that the journal needs for the ends of all that is held or waits.
-    pub(super) rooms: Rooms,
+    pub(super) log: Log,
 }
 
-/// The room that requests may still need in the journal.
-#[derive(Debug, Default)]
-pub(super) struct Rooms {
-    each: BTreeMap<RequestId, u64>,
-    sum: u64,
-}
+/// The only host of an embedded journal; no host of an engine.
+pub(super) const NO_HOST: HostId = HostId(0);
 
-impl Rooms {
-    pub(super) fn add(&mut self, id: RequestId, request: &Request) {
-        let room = journal::room_for(request);
-        self.sum += room;
-        self.each.insert(id, room);
-    }
-
-    fn remove(&mut self, id: RequestId) {
-        self.sum -= self.each.remove(&id).unwrap_or(0);
-    }
-
-    pub(super) fn of_table(table: &Table) -> Self {
-        let mut rooms = Self::default();
-        table.waiters().for_each(|waiter| rooms.add(waiter.id, &waiter.request));
-        table.holds().for_each(|hold| rooms.add(hold.request, &hold.asked));
-        rooms
-    }
+/// What keeps the entries.
+#[derive(Debug)]
+pub(super) enum Log {
+    /// The embedded journal: what is proposed is applied at once.
+    Journal(Box<Kept>),
+    /// An engine: what it says is applied.
+    Engine(Box<Shared>),
 }
 
 impl Ledger {
-    /// Applies a change. Nothing of it may be told before [`Self::commit`].
+    /// The engine, if one keeps the log.
+    pub(super) fn engine(&self) -> Option<&Shared> {
+        match &self.log {
+            Log::Journal(_) => None,
+            Log::Engine(shared) => Some(shared),
+        }
+    }
+
+    pub(super) fn engine_mut(&mut self) -> Option<&mut Shared> {
+        match &mut self.log {
+            Log::Journal(_) => None,
+            Log::Engine(shared) => Some(shared),
+        }
+    }
+
+    pub(super) fn kept(&mut self) -> Option<(&Table, &mut Kept)> {
+        match &mut self.log {
+            Log::Journal(kept) => Some((&self.table, kept)),
+            Log::Engine(_) => None,
+        }
+    }
+
+    /// Whether what is proposed now is proposed by somebody.
+    pub(super) fn is_member(&self) -> bool {
+        self.engine().is_none() || self.host != NO_HOST
+    }
+
+    /// Applies the next change of the embedded journal. Nothing of it may be told before
+    /// [`Self::commit`].
     pub(super) fn apply(&mut self, change: Change) -> Applied {
         let revision = Revision(self.table.revision().0 + 1);
         let entry = Entry { version: ENTRY_VERSION, at: UnixMillis(clock::unix_ms()), change };
         let mut outcomes = Vec::new();
         self.table.apply(revision, &entry, &mut outcomes);
-        for outcome in &outcomes {
-            self.account(&entry, outcome);
+        if let Some((table, kept)) = self.kept() {
+            kept.note(table, revision, entry, &outcomes);
         }
-        self.turn.push(Record { revision, entry, outcomes: outcomes.clone() });
         Applied { revision, outcomes }
     }
 
-    fn account(&mut self, entry: &Entry, outcome: &Outcome) {
-        match outcome {
-            Outcome::Queued { request, .. } => self.keep_room(entry, *request),
-            Outcome::Granted(granted) => {
-                self.keep_room(entry, granted.request);
-                let hold = self.table.hold(granted.token);
-                if hold.is_some_and(|hold| hold.asked.ttl_ms.is_some()) {
-                    self.leases.insert(granted.token);
-                    self.leases_changed = true;
-                }
-            }
-            Outcome::Requeued { token, .. } => self.leases_changed |= self.leases.remove(token),
-            Outcome::Withdrawn { request } | Outcome::Refused { request, .. } => {
-                self.rooms.remove(*request);
-            }
-            Outcome::Released { request, token, whole: true, .. } => {
-                self.rooms.remove(*request);
-                self.leases_changed |= self.leases.remove(token);
-            }
-            _ => {}
-        }
-    }
-
-    fn keep_room(&mut self, entry: &Entry, id: RequestId) {
-        if let Change::Request(request) = &entry.change
-            && id.0 == self.table.revision().0
-        {
-            self.rooms.add(id, request);
-        }
+    /// Applies an entry that came out of the engine.
+    pub(super) fn apply_shared(&mut self, revision: Revision, entry: &Entry) -> Applied {
+        let mut outcomes = Vec::new();
+        self.table.apply(revision, entry, &mut outcomes);
+        Applied { revision, outcomes }
     }
 
     /// Makes sure that a newcomer and all that it may lead to can be recorded.
     pub(super) fn admit(&mut self, request: &Request) -> Result<(), NoRoom> {
-        self.reserve_tokens(TOKENS_LEFT_MIN + self.table.waiting() as u64)
-            .map_err(|error| NoRoom { dir: self.dir.clone(), error })?;
-        self.admit_bytes(journal::room_for(request))
+        self.kept().map_or(Ok(()), |(table, kept)| kept.admit(table, request))
     }
 
     /// Makes sure that a view of a key can be recorded.
     pub(super) fn admit_view(&mut self, key: &Key) -> Result<(), NoRoom> {
-        // In the entry and in the snapshot, with every character escaped.
-        self.admit_bytes(1024 + 4 * key.as_str().len() as u64)
+        self.kept().map_or(Ok(()), |(table, kept)| kept.admit_view(table, key))
     }
 
     /// Makes sure that a renewal of a lease can be recorded.
     pub(super) fn admit_renewal(&mut self) -> Result<(), NoRoom> {
-        self.admit_bytes(512)
-    }
-
-    fn admit_bytes(&mut self, bytes: u64) -> Result<(), NoRoom> {
-        let Err(first) = self.journal.admit(bytes, self.rooms.sum) else { return Ok(()) };
-        // A smaller file may still fit; what is not in the journal yet must not be lost by it.
-        if self.commit().is_err() || self.compact().is_err() {
-            return Err(first);
-        }
-        self.journal.admit(bytes, self.rooms.sum)
-    }
-
-    /// Makes sure that at least `ahead` tokens can be given out without a word to the disk.
-    fn reserve_tokens(&mut self, ahead: u64) -> io::Result<()> {
-        let next = self.table.next_token().0;
-        if next.saturating_add(ahead) <= self.durable.reserved_token.0 {
-            return Ok(());
-        }
-        let reserved = next.saturating_add(ahead).saturating_add(TOKENS_RESERVED_AT_ONCE);
-        let durable = Durable { reserved_token: Token(reserved), ..self.durable.clone() };
-        self.state.store(&durable)?;
-        self.durable = durable;
-        Ok(())
+        self.kept().map_or(Ok(()), |(table, kept)| kept.admit_renewal(table))
     }
 
     /// Records all that was applied in this turn, in one write.
@@ -164,31 +104,7 @@ impl Ledger {
     /// # Errors
     /// Then nothing of this turn may be told: the daemon has to end.
     pub(super) fn commit(&mut self) -> io::Result<()> {
-        self.record()?;
-        // That one is gone need not be durable before it is told: at worst it comes back after a
-        // crash of the machine, together with those that were granted nothing since.
-        if let Err(error) = self.keep_leases() {
-            tracing::warn!(%error, "the end of a lease cannot be made durable yet");
-        }
-        Ok(())
-    }
-
-    fn record(&mut self) -> io::Result<()> {
-        if self.turn.is_empty() {
-            return Ok(());
-        }
-        self.reserve_tokens(0)?;
-        if let Some(written) = self.fault.strikes_after(self.turn.len()) {
-            self.journal.append(&self.turn[..written])?;
-            Fault::strike();
-        }
-        if let Err(error) = self.journal.append(&self.turn) {
-            tracing::warn!(%error, "the journal cannot be appended to, it is begun anew");
-            // Another file may do, and its snapshot holds what could not be appended.
-            self.compact().map_err(|_| error)?;
-        }
-        self.turn.clear();
-        Ok(())
+        self.kept().map_or(Ok(()), |(table, kept)| kept.commit(table))
     }
 
     /// Makes sure that the leases survive a reboot that hold something now, and no others.
@@ -196,53 +112,33 @@ impl Ledger {
     /// # Errors
     /// The state file cannot be replaced.
     pub(super) fn keep_leases(&mut self) -> io::Result<()> {
-        if !self.leases_changed {
-            return Ok(());
-        }
-        let durable = Durable { leases: keep(&self.table, &self.leases), ..self.durable.clone() };
-        self.state.store(&durable)?;
-        self.durable = durable;
-        self.leases_changed = false;
-        Ok(())
+        self.kept().map_or(Ok(()), |(table, kept)| kept.keep_leases(table))
     }
 
     /// Compacts the journal if that is worth it; called when nothing waits to be recorded.
     pub(super) fn tidy(&mut self) {
-        if !self.journal.wants_compaction() {
-            return;
-        }
-        match self.compact() {
-            Ok(()) => tracing::debug!("the journal was compacted"),
-            Err(error) => tracing::warn!(%error, "the journal cannot be compacted"),
+        if let Some((table, kept)) = self.kept() {
+            kept.tidy(table);
         }
     }
 
     /// Goes on in a journal that begins with the table as it is.
     pub(super) fn compact(&mut self) -> io::Result<()> {
-        let snapshot = self.table.snapshot();
-        self.journal.compact(&snapshot, &self.origin, self.rules.version(), self.rooms.sum)
+        self.kept().map_or(Ok(()), |(table, kept)| kept.compact(table))
+    }
+
+    /// Whether files of the log were removed.
+    pub(super) fn vanished(&self) -> bool {
+        matches!(&self.log, Log::Journal(kept) if kept.journal.vanished())
     }
 
     /// Makes the journal's files anew, if they are no longer there.
     pub(super) fn recreate(&mut self) -> io::Result<()> {
-        let snapshot = self.table.snapshot();
-        let rules = self.rules.version();
-        self.journal.recreate(&self.dir, &snapshot, &self.origin, rules, self.rooms.sum)?;
-        self.turn.clear();
-        // It may lie in the same directory.
-        self.state.store(&self.durable)
+        self.kept().map_or(Ok(()), |(table, kept)| kept.recreate(table))
     }
 
     /// Keeps the view of a key (`None` forgets it) over reboots.
     pub(super) fn store_view(&mut self, key: &Key, view: Option<View>) -> io::Result<()> {
-        let mut durable = self.durable.clone();
-        durable.views.retain(|stored| stored.key != *key);
-        if let Some(view) = view {
-            let at = durable.views.partition_point(|stored| stored.key < *key);
-            durable.views.insert(at, StoredView { key: key.clone(), view });
-        }
-        self.state.store(&durable)?;
-        self.durable = durable;
-        Ok(())
+        self.kept().map_or(Ok(()), |(_, kept)| kept.store_view(key, view))
     }
 }

@@ -53,6 +53,9 @@ fn filter(verbose: u8, config: Option<&str>) -> anyhow::Result<EnvFilter> {
         (1, ..) => ("debug", "-v"),
         _ => ("trace", "-vv"),
     };
+    // A bare level is about canal: what it is built of says too much below that.
+    let bare = matches!(text, "debug" | "trace").then(|| format!("info,canal={text}"));
+    let text = bare.as_deref().unwrap_or(text);
     EnvFilter::try_new(text).with_context(|| format!("{whose} cannot be used (`{text}`)"))
 }
 

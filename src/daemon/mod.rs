@@ -4,6 +4,7 @@
 //! what the daemon before it left.
 
 mod acquire;
+mod alarm;
 mod ask;
 mod asker;
 mod call;
@@ -16,11 +17,16 @@ mod deadline;
 mod deadlock;
 mod due;
 mod enclosing;
+mod engine;
 mod fault;
+mod follow;
 mod grant;
 mod guard;
+mod health;
 mod home;
 mod inform;
+mod join;
+mod kept;
 mod kept_leases;
 mod leases;
 mod ledger;
@@ -30,6 +36,7 @@ mod logging;
 mod old;
 mod output;
 mod owners;
+mod patience;
 mod permission;
 mod poller;
 mod propose;
@@ -37,10 +44,14 @@ mod recover;
 mod release;
 mod renew;
 mod restore;
+mod roll;
 mod serve;
 mod server;
+mod shared;
 mod shown;
 mod start;
+mod stop;
+mod underway;
 mod waiting;
 mod waits;
 mod words;
@@ -61,6 +72,12 @@ pub struct Options {
     /// End after so many seconds with nothing held, waiting or connected; `None` takes the
     /// config's, 0 never.
     pub idle_exit_s: Option<u64>,
+    /// The address of the engine; `None` takes that of `CANAL_ENGINE`, then the config's.
+    pub engine: Option<String>,
+    /// For how long this host lives without renewing, in milliseconds; `None` takes the config's.
+    pub engine_ttl_ms: Option<u64>,
+    /// The name that people know this host by; `None` takes the config's, then the host's name.
+    pub host: Option<String>,
 }
 
 /// Why the daemon cannot start, where there is something to do about it.

@@ -161,17 +161,32 @@ fn discarded(place: &Place) -> anyhow::Result<Opened> {
     Ok(Journal::open(&place.dir)?)
 }
 
-/// Says which live processes lose their locks when the journal is left out.
-fn name_the_losers(place: &Place, origin: &Origin) {
-    let Some(salvaged) = salvage(&place.dir).filter(|salvaged| salvaged.origin == *origin) else {
-        return;
-    };
-    let Ok(mut table) = Table::restore(&salvaged.snapshot, Rules::default()) else { return };
+/// The table of a journal, as far as it can be read; `None` if there is none of this origin.
+fn salvaged(place: &Place, origin: &Origin) -> Option<Table> {
+    let salvaged = salvage(&place.dir).filter(|salvaged| salvaged.origin == *origin)?;
+    let mut table = Table::restore(&salvaged.snapshot, Rules::default()).ok()?;
     for record in &salvaged.records {
         if table.replay(record.revision, &record.entry, &record.outcomes).is_err() {
             break;
         }
     }
+    Some(table)
+}
+
+/// How many processes that live hold something by a journal. Nothing is changed.
+pub(super) fn living(place: &Place, origin: &Origin) -> usize {
+    let Some(table) = salvaged(place, origin) else { return 0 };
+    let holding = table.frames().filter(|frame| table.holds_in(frame.id).next().is_some());
+    let lives = |owner: &Owner| match owner {
+        Owner::Process(process) => !matches!(find(*process), Found::Gone),
+        Owner::Lease(_) => true,
+    };
+    holding.filter(|frame| frame.ended || lives(&frame.owner)).count()
+}
+
+/// Says which live processes lose their locks when the journal is left out.
+fn name_the_losers(place: &Place, origin: &Origin) {
+    let Some(table) = salvaged(place, origin) else { return };
     for hold in table.holds() {
         let Owner::Process(process) = &hold.asked.owner else { continue };
         if matches!(find(*process), Found::Gone) {

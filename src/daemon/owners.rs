@@ -49,6 +49,16 @@ impl Owners {
         self.watched.get(&frame)
     }
 
+    /// The frames whose owners are known.
+    pub(super) fn frames(&self) -> Vec<FrameId> {
+        self.watched.keys().chain(&self.unverified).copied().collect()
+    }
+
+    /// Watches nobody any more.
+    pub(super) fn forget_all(&mut self) {
+        self.frames().into_iter().for_each(|frame| self.forget(frame));
+    }
+
     pub(super) fn len(&self) -> usize {
         self.watched.len()
     }

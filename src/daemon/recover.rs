@@ -10,13 +10,13 @@ use anyhow::Context;
 use super::children::Children;
 use super::config::Config;
 use super::fault::Fault;
+use super::kept::{Kept, Rooms};
 use super::kept_leases::{lease_tokens, table_of};
-use super::ledger::{Ledger, Rooms};
+use super::ledger::{Ledger, Log, NO_HOST};
 use super::old::{self, Old};
 use super::owners::find;
 use crate::core::{
-    Change, FrameId, HostId, Outcome, Owner, ProcessId, Release, Rules, StoredView, Table, Token,
-    View,
+    Change, FrameId, Outcome, Owner, ProcessId, Release, Rules, StoredView, Table, Token, View,
 };
 use crate::log::state::{Durable, Leases, StateFile};
 use crate::protocol::place::{Place, Rule};
@@ -28,6 +28,7 @@ use crate::sys::process::{Found, Origin};
 #[derive(Debug)]
 pub(super) struct Recovered {
     pub(super) ledger: Ledger,
+    pub(super) origin: Origin,
     pub(super) children: Children,
     /// The owners that hold something, or whose frame encloses another, and were found again.
     pub(super) found: Vec<(FrameId, Pidfd)>,
@@ -67,14 +68,12 @@ pub(super) fn recover(
     }
     let leases = lease_tokens(&old.table);
     let leases_changed = leases != durable.leases.holds.iter().map(|hold| hold.token).collect();
-    let mut ledger = Ledger {
+    let kept = Kept {
         rooms: Rooms::of_table(&old.table),
-        table: old.table,
         journal: old.journal,
         state,
         durable,
-        host: HostId(0),
-        origin,
+        origin: origin.clone(),
         rules,
         dir: place.dir.clone(),
         fault: Fault::from_environment(),
@@ -82,11 +81,14 @@ pub(super) fn recover(
         leases,
         leases_changed,
     };
+    let log = Log::Journal(Box::new(kept));
+    let mut ledger = Ledger { table: old.table, host: NO_HOST, log };
     if old.begins_anew {
         ledger.compact().with_context(|| journal_of(place))?;
     }
     let mut recovered = Recovered {
         ledger,
+        origin,
         children: Children::new(&place.dir),
         found: Vec::new(),
         unverified: BTreeSet::new(),
@@ -225,7 +227,10 @@ impl Recovered {
     fn follow(&mut self, config: &Config) {
         let ledger = &mut self.ledger;
         let mut wanted = config.views.clone();
-        wanted.extend(ledger.durable.views.iter().map(|stored| (stored.key.clone(), stored.view)));
+        if let Some((_, kept)) = ledger.kept() {
+            let by_hand = kept.durable.views.iter();
+            wanted.extend(by_hand.map(|stored| (stored.key.clone(), stored.view)));
+        }
         let stored = stored_views(&ledger.table);
         let unwanted = stored.iter().filter(|stored| !wanted.contains_key(&stored.key));
         let forgotten = unwanted.map(|stored| (stored.key.clone(), None));

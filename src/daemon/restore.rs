@@ -51,7 +51,7 @@ impl Server {
     }
 
     fn restore_home(&mut self) -> anyhow::Result<()> {
-        if !self.home.is_damaged() && !self.ledger.journal.vanished() && !self.restore_failed {
+        if !self.home.is_damaged() && !self.ledger.vanished() && !self.restore_failed {
             return Ok(());
         }
         tracing::warn!("somebody removed files of this daemon, they are made again");
@@ -62,6 +62,7 @@ impl Server {
         }
         // A table that was not recorded is recorded as a whole by this.
         self.ledger.recreate()?;
+        self.roll.restore()?;
         self.home.reopen()?;
         Ok(())
     }
@@ -88,7 +89,9 @@ impl Server {
 
     /// Waits for the ends of the holds that are kept for descendants only.
     pub(super) fn await_orphans(&mut self) {
-        let orphaned = self.ledger.table.holds().filter(|hold| hold.orphaned);
+        let here = self.ledger.host;
+        let own = self.ledger.table.holds().filter(|hold| hold.asked.host == here);
+        let orphaned = own.filter(|hold| hold.orphaned);
         let orphaned: Vec<Token> = orphaned.map(|hold| hold.token).collect();
         for token in orphaned {
             self.end_without_writers(token);

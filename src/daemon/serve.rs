@@ -5,13 +5,13 @@ use std::os::fd::OwnedFd;
 use super::acquire::disk_full;
 use super::ask;
 use super::call::{Asked, Call};
-use super::conn::{ConnId, Doing};
+use super::conn::{ConnId, Connection, Doing};
 use super::permission::Action;
 use super::propose::{Applied, Then};
 use super::server::Server;
 use crate::core::{Change, Key, Outcome, View};
 use crate::protocol::service::{Description, Info, ServiceError, description};
-use crate::protocol::{ErrorName, Failure, Resize, Resized, Status, StatusQuery, Stopping};
+use crate::protocol::{ErrorName, Failure, Resize, Resized, StatusQuery, Stopping};
 use crate::sys::peer::Credentials;
 
 /// A resize on its way to the table.
@@ -28,6 +28,11 @@ pub(super) struct Resizing {
 impl Server {
     /// Serves the next call of a connection.
     pub(super) fn serve_one(&mut self, id: ConnId) {
+        let needs_log =
+            |conn: &Connection| conn.calls.front().is_some_and(|it| it.asked.needs_log());
+        if !self.ledger.is_member() && self.conns.peek(id).is_some_and(needs_log) {
+            return self.put_off(id);
+        }
         let Some(conn) = self.conns.get(id) else { return };
         let Some(call) = conn.calls.pop_front() else { return };
         conn.mute = call.oneway;
@@ -101,7 +106,7 @@ impl Server {
         if let Some(max) = query.names_max {
             let max = usize::try_from(max).unwrap_or(usize::MAX);
             let keys = self.shown(peer.uid).names(query.key.as_deref().unwrap_or(""), max);
-            return self.tell(id, &Status { daemon: self.about.clone(), keys });
+            return self.tell(id, &self.status_of(keys));
         }
         let key = query.key.as_deref().map(ask::key).transpose()?;
         self.show_status(id, peer.uid, key.as_ref(), more);
@@ -124,7 +129,7 @@ impl Server {
         continues: bool,
     ) {
         let keys = self.shown(viewer).keys(key);
-        let status = Status { daemon: self.about.clone(), keys };
+        let status = self.status_of(keys);
         if let Some(conn) = self.conns.get(id) {
             conn.reply(&status, continues);
         }

@@ -10,22 +10,27 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
 use super::acquire::Aside;
+use super::alarm::Alarm;
 use super::children::Children;
 use super::config::Limits;
 use super::conn::{ConnId, Connection, Doing};
 use super::conns::{Conns, Severed};
 use super::due::Due;
+use super::follow::Link;
 use super::home::Home;
 use super::leases::Leases;
 use super::ledger::Ledger;
 use super::owners::Owners;
 use super::permission::Permissions;
 use super::propose::Then;
+use super::roll::Roll;
 use super::shown::Shown;
+use super::stop::Stops;
+use super::underway::Underway;
 use super::waiting::Waiting;
 use super::words;
 use crate::core::{
-    Change, FrameId, Granted, Outcome, Refusal, Release, RequestId, Token, Withdrawal,
+    Change, FrameId, Granted, HoldState, Outcome, Refusal, Release, RequestId, Token, Withdrawal,
 };
 use crate::protocol::{DaemonShown, ErrorName, Failure};
 use crate::sys::deadline::Writer;
@@ -37,6 +42,12 @@ pub(super) struct Server {
     pub(super) home: Home,
     /// Until when holds are sure; only over an engine.
     pub(super) deadline: Option<Writer>,
+    /// What else is known of the engine.
+    pub(super) link: Link,
+    pub(super) underway: Underway,
+    pub(super) roll: Roll,
+    pub(super) stops: Stops,
+    pub(super) alarm: Option<Alarm>,
     pub(super) limits: Limits,
     pub(super) permissions: Permissions,
     pub(super) ledger: Ledger,
@@ -71,6 +82,7 @@ impl Server {
     /// If what was decided cannot be recorded. Then the daemon has to end without a word: the next
     /// one goes on from what is recorded.
     pub(super) fn turn(&mut self) -> anyhow::Result<()> {
+        self.stop_in_time();
         let connections_max = self.limits.connections(self.owners.len() + self.children.len());
         self.home.listener.accept(&mut self.conns, connections_max);
         self.conns.hear();
@@ -84,14 +96,17 @@ impl Server {
             self.end(frame);
         }
         self.take_fifos();
+        self.follow_engine()?;
         self.settle();
         self.on_time(Instant::now());
         self.retry_aside(deaths);
         self.serve();
         self.inform(Instant::now());
         self.ledger.commit()?;
+        self.ask_engine();
         self.conns.flush();
         self.ledger.tidy();
+        self.set_alarm()?;
         Ok(())
     }
 
@@ -133,11 +148,13 @@ impl Server {
     pub(super) fn note(&mut self, outcome: &Outcome, owner_ended: bool) {
         match outcome {
             Outcome::Queued { request, .. } => {
-                if let Some(waiter) = self.ledger.table.waiter(*request) {
+                if let Some(waiter) = self.ledger.table.waiter(*request)
+                    && waiter.request.host == self.ledger.host
+                {
                     self.waiting.add(waiter, self.ledger.table.session(waiter.frame));
                 }
             }
-            Outcome::Granted(granted) => {
+            Outcome::Granted(granted) if self.is_ours(granted) => {
                 self.leases.begin(&self.ledger.table, self.ledger.host, granted.frame);
                 self.granted.push_back(granted.clone());
             }
@@ -161,7 +178,7 @@ impl Server {
             }
             Outcome::Released { token, frame, whole, .. } => {
                 if *whole {
-                    self.drop_children(*token);
+                    self.hold_ended(*token);
                     self.leases.forget(*frame);
                 }
                 tracing::debug!(token = token.0, session = %format_args!("s{frame}"), "released");
@@ -170,9 +187,12 @@ impl Server {
             Outcome::Renewed { frame, .. } => {
                 self.leases.begin(&self.ledger.table, self.ledger.host, *frame);
             }
+            Outcome::LeaseMoved { frame, .. } => {
+                self.leases.begin(&self.ledger.table, self.ledger.host, *frame);
+            }
             Outcome::NotHeld
             | Outcome::LeaseGone
-            | Outcome::LeaseMoved { .. }
+            | Outcome::Granted(_)
             | Outcome::Barrier { .. }
             | Outcome::ResizeRefused { .. }
             | Outcome::Resized { .. } => {}
@@ -213,23 +233,28 @@ impl Server {
     /// The table as a user may see it.
     pub(super) fn shown(&self, viewer: u32) -> Shown<'_> {
         let (table, leases) = (&self.ledger.table, &self.leases);
-        Shown { table, leases, unverified: &self.owners.unverified, viewer }
+        let here = self.ledger.host;
+        Shown { table, leases, unverified: &self.owners.unverified, viewer, here }
     }
 
     /// A peer is gone: what it waits for is withdrawn, what it was not told is taken back.
     fn sever(&mut self, severed: Severed) {
+        self.sever_pending(severed.id);
         let Some(conn) = self.conns.get(severed.id) else { return };
         let untold = conn.untold.take().filter(|_| severed.unread || !conn.is_flushed());
         if untold.is_some() {
             conn.take_back_words();
         }
-        let doing = std::mem::replace(&mut conn.doing, Doing::Nothing);
+        let doing = match conn.doing {
+            Doing::Pending => Doing::Pending,
+            _ => std::mem::replace(&mut conn.doing, Doing::Nothing),
+        };
         let provisional = std::mem::take(&mut conn.provisional);
         let mut gone: Vec<RequestId> = provisional.into_iter().chain(untold).collect();
         match doing {
             Doing::Waits(request) => gone.push(request),
             Doing::Aside => self.aside.retain(|aside| aside.conn() != severed.id),
-            Doing::Nothing | Doing::Watches(_) => {}
+            Doing::Nothing | Doing::Pending | Doing::Watches(_) => {}
         }
         for request in gone {
             // Nobody is left to be told.
@@ -287,8 +312,19 @@ impl Server {
         }
     }
 
-    fn drop_children(&mut self, token: Token) {
+    /// Nothing is left of a hold.
+    pub(super) fn hold_ended(&mut self, token: Token) {
         self.children.remove(token, &self.conns);
+        self.roll.end(token);
+    }
+
+    /// Whether a grant is to one of ours.
+    fn is_ours(&self, granted: &Granted) -> bool {
+        let host = self.ledger.host;
+        let of = |hold: &HoldState| hold.asked.host == host;
+        self.ledger.engine().is_none()
+            || self.waiting.get(granted.request).is_some()
+            || self.ledger.table.hold(granted.token).is_some_and(of)
     }
 
     /// What a waiter is told whose time is over.

@@ -9,8 +9,8 @@ use super::leases::Leases;
 use super::limits::PROCESSES_LOOKED_AT_MAX;
 use super::words;
 use crate::core::{
-    FrameId, Granted, GrantedItem, HeldItem, HoldState, Item, Key, Mode, Owner, Reason, RequestId,
-    Slots, Table, UnixMillis, View, Why,
+    FrameId, Granted, GrantedItem, HeldItem, HoldState, HostId, Item, Key, Mode, Owner, Reason,
+    RequestId, Slots, Table, UnixMillis, View, Why,
 };
 use crate::protocol::{
     Grant, GrantedKey, HOLDERS_SHOWN_MAX, HolderShown, KeyShown, LeaseShown, OwnerShown, Progress,
@@ -29,6 +29,8 @@ pub(super) struct Shown<'a> {
     pub(super) unverified: &'a BTreeSet<FrameId>,
     /// The user who looks.
     pub(super) viewer: u32,
+    /// The host whose processes can be looked at.
+    pub(super) here: HostId,
 }
 
 impl Shown<'_> {
@@ -110,7 +112,7 @@ impl Shown<'_> {
             mode: items.first().map(|item| item.mode),
             key: None,
             session: self.session(hold.frame),
-            host: None,
+            host: self.label_of(hold.frame),
             state,
             lease: self.lease(hold),
         }
@@ -133,12 +135,26 @@ impl Shown<'_> {
         if self.unverified.contains(&hold.frame) {
             return Some("unverified");
         }
+        if hold.asked.host != self.here {
+            return None;
+        }
         match run_state(pid) {
             RunState::Running => Some("running"),
             RunState::Stopped => Some("stopped"),
             RunState::Frozen => Some("frozen"),
             RunState::Exiting | RunState::Gone => None,
         }
+    }
+
+    /// The name of the host that a frame is on, where there are several.
+    pub(super) fn label_of(&self, frame: FrameId) -> Option<String> {
+        let host = self.table.frame(frame)?.host;
+        self.table.host(host).map(|host| host.label.clone())
+    }
+
+    /// As [`Self::label_of`], of hosts other than this one.
+    fn elsewhere(&self, hold: &HoldState) -> Option<String> {
+        self.label_of(hold.frame).filter(|_| hold.asked.host != self.here)
     }
 
     pub(super) fn command(&self, uid: u32, command: &str) -> Option<String> {
@@ -177,7 +193,8 @@ impl Shown<'_> {
         let held = hold.and_then(|hold| held_item(&hold.items, &why.key, mode));
         match (hold, held) {
             (Some(hold), Some(held)) => {
-                words::conflict(&why.key, (&held.key, held.mode), &hold.asked.owner, holds)
+                let (held, owner) = ((&held.key, held.mode), &hold.asked.owner);
+                words::conflict(&why.key, held, owner, self.elsewhere(hold).as_deref(), holds)
             }
             _ => words::reason(&why.reason),
         }
@@ -190,8 +207,9 @@ impl Shown<'_> {
         let first = found.next()?;
         let holds = found.map(|obstacle| obstacle.hold.token).collect::<BTreeSet<_>>();
         let others = holds.iter().filter(|token| **token != first.hold.token).count() as u64;
-        let owner = &first.hold.asked.owner;
-        Some(words::conflict(key, (&first.item.key, first.item.mode), owner, others + 1))
+        let (held, owner) = ((&first.item.key, first.item.mode), &first.hold.asked.owner);
+        let host = self.elsewhere(first.hold);
+        Some(words::conflict(key, held, owner, host.as_deref(), others + 1))
     }
 
     /// A word to a waiter. `position` is its place among the `waiting` of the key that keeps it.
@@ -271,7 +289,7 @@ impl Shown<'_> {
             mode: item.ask.mode(),
             view: words::stated_view(item).map(|view| view.to_string()),
             session: self.session(waiter.frame),
-            host: None,
+            host: self.label_of(waiter.frame),
             reason,
             lease: request.ttl_ms.map(not_yet),
         })

@@ -15,22 +15,30 @@ use nix::sys::stat::{Mode, umask};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal as Arrivals, SignalKind, signal};
 
+use super::alarm::Alarm;
 use super::config::{Config, Limits};
 use super::conns::Conns;
 use super::due::Due;
+use super::engine::Chosen;
+use super::follow::Link;
 use super::home::{Claim, ClaimError};
+use super::join::begin;
 use super::leases::Leases;
 use super::limits::{COME_BACK_TIME, FAREWELL_TIME};
 use super::owners::Owners;
 use super::permission::Permissions;
 use super::recover::{Recovered, recover};
+use super::roll::Roll;
 use super::server::Server;
+use super::stop::Stops;
+use super::underway::Underway;
 use super::waiting::Waiting;
 use super::{Options, Unusable};
 use super::{logging, shown};
 use crate::core::{Rules, UnixMillis};
 use crate::protocol::DaemonShown;
 use crate::protocol::place::{Place, Rule};
+use crate::sys::process::Origin;
 use crate::sys::{clock, fds, peer, signals};
 
 /// The descriptor over which a daemon that was started on demand says why it cannot come up.
@@ -76,14 +84,25 @@ fn come_up(options: &Options) -> anyhow::Result<Option<Up>> {
     logging::begin(options.verbose, config.log.as_deref(), log_file.as_deref())?;
     let descriptors = fds::raise_limit().context("the limit of open files cannot be read")?;
     let given = given_socket()?;
-    let recovered = recover(place, &config, rules(), options.discard_journal)?;
+    let chosen = Chosen::of(options, &config)?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+    let recovered = match &chosen {
+        None => recover(place, &config, rules(), options.discard_journal)?,
+        Some(chosen) => begin(place, chosen, options.discard_journal)?,
+    };
     let limits = config.limits(descriptors, options.idle_exit_s);
     let permissions = config.permissions(&place.config);
     let inside = runtime.enter();
     let signals = Signals::take()?;
-    let server = server(place, uid, claim.open(given)?, (limits, permissions), recovered)?;
+    let mut server = server(place, uid, claim.open(given)?, (limits, permissions), recovered)?;
+    if let Some(chosen) = &chosen {
+        server.link = Link::new(chosen, &config);
+        server.roll = Roll::open(&place.dir, Origin::read()?)
+            .with_context(|| format!("the record of owners in {}", place.dir.display()))?;
+        server.alarm = Some(Alarm::new()?);
+        tracing::info!(engine = chosen.name, host = chosen.label, "joining");
+    }
     drop(inside);
     tracing::info!(
         socket = %place.socket.display(),
@@ -101,9 +120,9 @@ fn server(
     (limits, permissions): (Limits, Permissions),
     recovered: Recovered,
 ) -> anyhow::Result<Server> {
-    let Recovered { ledger, children, found, unverified, mut notes } = recovered;
+    let Recovered { ledger, origin, children, found, unverified, mut notes } = recovered;
     notes.extend(home.note());
-    notes.extend(notes_about(place, &ledger.origin));
+    notes.extend(notes_about(place, &origin));
     for note in &notes {
         tracing::warn!("{note}");
     }
@@ -136,9 +155,14 @@ fn server(
         about,
         home,
         deadline: None,
+        link: Link::default(),
+        underway: Underway::default(),
+        roll: Roll::unused(),
+        stops: Stops::default(),
+        alarm: None,
         limits,
         permissions,
-        waiting: Waiting::of_table(&ledger.table),
+        waiting: Waiting::of_table(&ledger.table, ledger.host),
         leases: Leases::of_table(&ledger.table, ledger.host),
         ledger,
         owners,
@@ -175,7 +199,8 @@ async fn work(server: &mut Server, mut signals: Signals) -> anyhow::Result<()> {
     }
     server.home.close();
     let last_moment = Instant::now() + FAREWELL_TIME;
-    while !server.conns.is_flushed() && Instant::now() < last_moment {
+    let is_done = |server: &Server| server.conns.is_flushed() && server.underway.len() == 0;
+    while !is_done(server) && Instant::now() < last_moment {
         something(server, &mut signals, Some(last_moment - Instant::now())).await;
         server.turn()?;
     }
@@ -186,7 +211,7 @@ async fn work(server: &mut Server, mut signals: Signals) -> anyhow::Result<()> {
 /// Waits until the kernel has something to report or so much time is over; names the signal if
 /// one came that ends the daemon.
 async fn something(
-    server: &Server,
+    server: &mut Server,
     signals: &mut Signals,
     time: Option<Duration>,
 ) -> Option<&'static str> {
@@ -199,6 +224,7 @@ async fn something(
             server.owners.poll_ready(context),
             server.conns.poll_ready(context),
             server.home.listener.poll_ready(context),
+            server.poll_engine(context),
             if time.is_some() { over.as_mut().poll(context) } else { Poll::Pending },
         ];
         if ready.iter().any(Poll::is_ready) { Poll::Ready(None) } else { Poll::Pending }
@@ -278,7 +304,7 @@ fn rules() -> Rules {
 }
 
 /// What an operator should know of where the daemon runs.
-fn notes_about(place: &Place, origin: &crate::sys::process::Origin) -> Vec<String> {
+fn notes_about(place: &Place, origin: &Origin) -> Vec<String> {
     let mut notes = Vec::new();
     if origin.pid_namespace != FIRST_PID_NAMESPACE {
         notes.push("it runs in a pid namespace of its own, such as a container's".to_owned());

@@ -1,12 +1,15 @@
 //! The requests that wait: who is to be told, and until when.
 //!
-//! Invariant: there is one entry for each waiting request of the table, and no other.
+//! Invariant: there is one entry for each request of this host that waits, or was granted what it
+//! asked for and is still to be told; and no other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::conn::ConnId;
 use super::shown::pid_of;
-use crate::core::{FrameId, Key, Mode, Request, RequestId, Table, UnixMillis, Wait, WaiterState};
+use crate::core::{
+    FrameId, HoldState, HostId, Key, Mode, Request, RequestId, Table, UnixMillis, Wait, WaiterState,
+};
 
 /// The requests that wait.
 #[derive(Debug, Default)]
@@ -62,22 +65,37 @@ impl Asked {
 }
 
 impl Waiting {
-    pub(super) fn of_table(table: &Table) -> Self {
+    /// Those of a host.
+    pub(super) fn of_table(table: &Table, host: HostId) -> Self {
         let mut waiting = Self::default();
-        table.waiters().for_each(|waiter| waiting.add(waiter, table.session(waiter.frame)));
+        let own = table.waiters().filter(|waiter| waiter.request.host == host);
+        own.for_each(|waiter| waiting.add(waiter, table.session(waiter.frame)));
         waiting
     }
 
     pub(super) fn add(&mut self, state: &WaiterState, session: FrameId) {
-        let until = match state.request.wait {
+        self.insert(state.id, &state.request, session, state.since);
+    }
+
+    /// One that was granted what it asked for and cannot be told yet.
+    pub(super) fn add_granted(&mut self, hold: &HoldState, session: FrameId, conn: ConnId) {
+        self.insert(hold.request, &hold.asked, session, hold.asked_at);
+        if let Some(waiter) = self.requests.get_mut(&hold.request) {
+            waiter.conn = Some(conn);
+        }
+    }
+
+    fn insert(&mut self, id: RequestId, request: &Request, session: FrameId, since: UnixMillis) {
+        self.remove(id);
+        let until = match request.wait {
             Wait::Yes { until } => until,
             Wait::No => None,
         };
-        self.ends.extend(until.map(|until| (until, state.id)));
-        let asked = Asked::of(&state.request, session, state.since);
+        self.ends.extend(until.map(|until| (until, id)));
+        let asked = Asked::of(request, session, since);
         *self.users.entry(asked.uid).or_default() += 1;
         let waiter = Waiter { until, asked, conn: None, more: false, told: None };
-        self.requests.insert(state.id, waiter);
+        self.requests.insert(id, waiter);
     }
 
     pub(super) fn remove(&mut self, id: RequestId) -> Option<Waiter> {

@@ -88,6 +88,11 @@ pub(super) fn item_of(why: &Refusal) -> Option<usize> {
 
 /// The failure of a request whose time is over.
 pub(super) fn timeout(key: &Key, reason: &str) -> Failure {
+    timeout_of(key.as_str(), reason)
+}
+
+/// The failure of a request whose time is over, where `reason` kept it from everything.
+pub(super) fn timeout_of(key: &str, reason: &str) -> Failure {
     refused("timeout", format!("the wait for `{key}` is over: {reason}"))
 }
 
@@ -114,12 +119,19 @@ fn full(item: &Item, use_of: Option<&Use>) -> String {
 }
 
 /// A hold that is in the way, and how many there are, in one clause.
-pub(super) fn conflict(asked: &Key, held: (&Key, Mode), owner: &Owner, holds: u64) -> String {
+pub(super) fn conflict(
+    asked: &Key,
+    held: (&Key, Mode),
+    owner: &Owner,
+    host: Option<&str>,
+    holds: u64,
+) -> String {
     let (key, mode) = held;
     let who = match owner {
         Owner::Process(process) => format!("pid {}", process.pid),
         Owner::Lease(_) => "a lease".to_owned(),
     };
+    let who = host.map_or_else(|| who.clone(), |host| format!("{who} on {host}"));
     let by = match holds.saturating_sub(1) {
         0 => format!("by {who}"),
         1 => format!("by {who} and 1 other"),
@@ -248,7 +260,7 @@ mod tests {
     #[test]
     fn a_conflict_with_a_lease_names_no_process() {
         let (key, owner) = (Key::new("a").unwrap(), Owner::Lease(LeaseId(1)));
-        let said = conflict(&key, (&key, Mode::Write), &owner, 1);
+        let said = conflict(&key, (&key, Mode::Write), &owner, None, 1);
         assert_eq!(said, "held for writing by a lease");
     }
 
@@ -256,7 +268,10 @@ mod tests {
     fn a_conflict_says_where_it_is_and_with_whom() {
         let key = |text| Key::new(text).unwrap();
         let owner = Owner::Process(ProcessId { pid: 812, started: 1, inode: 0 });
-        let said = |held, mode, holds| conflict(&key("db/x"), (&key(held), mode), &owner, holds);
+        let said =
+            |held, mode, holds| conflict(&key("db/x"), (&key(held), mode), &owner, None, holds);
+        let elsewhere = conflict(&key("a"), (&key("a"), Mode::Write), &owner, Some("beta"), 2);
+        assert_eq!(elsewhere, "held for writing by pid 812 on beta and 1 other");
         assert_eq!(said("db/x", Mode::Write, 1), "held for writing by pid 812");
         assert_eq!(said("db/x", Mode::Read, 2), "held for reading by pid 812 and 1 other");
         assert_eq!(said("db/x", Mode::Counted, 21), "slots are held by pid 812 and 20 others");

@@ -40,6 +40,8 @@ pub enum ErrorName {
     Stopping,
     /// A feature of a later version.
     Unsupported,
+    /// The daemon works over an engine, and that cannot be reached, or this host takes no part yet.
+    EngineAway,
     /// The asker would become the command, and over an engine somebody must stay beside it: ask
     /// again from a process whose parent does.
     StayNeeded,

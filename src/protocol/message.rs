@@ -260,6 +260,53 @@ pub struct Status {
     pub daemon: DaemonShown,
     /// The keys in use or with a stored view, in the order of their names.
     pub keys: Vec<KeyShown>,
+    /// The engine that keeps the table, if one does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine: Option<EngineShown>,
+    /// The hosts that share the table; none without an engine.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<HostShown>,
+}
+
+/// An engine, as one host sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EngineShown {
+    /// Its address, without user, password and parameters.
+    pub name: String,
+    /// `member`, `joining` (not yet a member, or not any more), `away` (it cannot be reached),
+    /// `unable` (it can never be used as it is).
+    pub state: String,
+    /// The name of this host.
+    pub host: String,
+    /// The number of this host's incarnation; null while it is no member.
+    pub id: Option<u64>,
+    /// For how many milliseconds a host lives without renewing.
+    pub ttl_ms: u64,
+    /// When this host renewed last.
+    pub renewed: Option<String>,
+    /// When the commands of this host are asked to end unless it renews before.
+    pub stops: Option<String>,
+    /// Since when it cannot be reached.
+    pub away_since: Option<String>,
+    /// Why it cannot be reached or used, or what the host waits for before it joins.
+    pub why: Option<String>,
+    /// What to do about it.
+    pub hint: Option<String>,
+}
+
+/// A host that shares the table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostShown {
+    /// Its name.
+    pub host: String,
+    /// The number of its incarnation.
+    pub id: u64,
+    /// Since when it is a member.
+    pub since: String,
+    /// When it was last seen to have renewed, or heard to be alive; null if it was not yet.
+    pub renewed: Option<String>,
+    /// Whether it is the host of the daemon that answers.
+    pub here: bool,
 }
 
 /// A daemon, for people.

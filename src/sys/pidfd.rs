@@ -64,6 +64,14 @@ impl Pidfd {
         Self(fd)
     }
 
+    /// Another descriptor of the same process.
+    ///
+    /// # Errors
+    /// No descriptors are left.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self(self.0.try_clone()?))
+    }
+
     /// Whether the whole process has ended (zombies have). Never blocks. An end counts only if a
     /// second poll confirms it: a raw poll can lie while a non-leader thread executes.
     #[must_use]

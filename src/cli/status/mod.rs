@@ -1,6 +1,7 @@
 //! `canal status`: who has it since when, and why does mine wait.
 
 mod graph;
+mod hosts;
 mod page;
 mod view;
 mod whence;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
 
+use super::hosts;
 use super::page::Page;
 use crate::cli::clean::{clean, command_line};
 use crate::cli::duration::stated;
@@ -19,8 +20,8 @@ const WAITERS_IN_OVERVIEW: usize = 10;
 const PLAIN: Style = Style::new();
 const HEAD: Style = Style::new().dimmed();
 const KEY: Style = Style::new().bold();
-const NOTE: Style = Style::new().dimmed();
-const WARNING: Style = AnsiColor::Yellow.on_default();
+pub(super) const NOTE: Style = Style::new().dimmed();
+pub(super) const WARNING: Style = AnsiColor::Yellow.on_default();
 
 /// Of what a status tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +40,9 @@ pub(super) fn page(status: &Status, scope: Scope<'_>, verbose: bool, now: &Now) 
     if verbose {
         daemon(&mut page, &status.daemon, now);
     }
+    if let Some(engine) = &status.engine {
+        hosts::engine(&mut page, engine, &status.hosts, verbose, now);
+    }
     if status.keys.is_empty() {
         let nothing = match scope {
             Scope::Key(key) => format!("nobody holds {key} or waits for it"),
@@ -52,7 +56,8 @@ pub(super) fn page(status: &Status, scope: Scope<'_>, verbose: bool, now: &Now) 
         page.cells(head.map(str::to_owned), HEAD);
     }
     for key in &status.keys {
-        let drawer = Drawer { key, overview: scope == Scope::Overview, verbose, now };
+        let here = status.engine.as_ref().map(|engine| engine.host.as_str());
+        let drawer = Drawer { key, overview: scope == Scope::Overview, verbose, here, now };
         drawer.draw(&mut page);
     }
     page
@@ -72,6 +77,8 @@ struct Drawer<'a> {
     key: &'a KeyShown,
     overview: bool,
     verbose: bool,
+    /// The name of the host that answers, where there are several.
+    here: Option<&'a str>,
     now: &'a Now,
 }
 
@@ -108,6 +115,7 @@ impl Drawer<'_> {
             command(holder.command.as_ref()),
         ];
         page.cells(cells, PLAIN);
+        self.elsewhere(page, holder.host.as_deref());
         if let Some(state) = holder.state.as_deref().and_then(state) {
             page.note(state.to_owned(), WARNING);
         }
@@ -116,6 +124,15 @@ impl Drawer<'_> {
         }
         if self.verbose {
             page.note(origin(&holder.session, holder.host.as_ref(), Some(holder.token)), NOTE);
+        }
+    }
+
+    /// Says where a process is whose number means nothing here.
+    fn elsewhere(&self, page: &mut Page, host: Option<&str>) {
+        if let Some(host) = host.filter(|host| self.here.is_some_and(|here| here != *host))
+            && !self.verbose
+        {
+            page.note(format!("on host {}", clean(host)), NOTE);
         }
     }
 
@@ -131,6 +148,7 @@ impl Drawer<'_> {
             command(waiter.command.as_ref()),
         ];
         page.cells(cells, PLAIN);
+        self.elsewhere(page, waiter.host.as_deref());
         let details = details(waiter);
         if before != Some(waiter.reason.as_str()) || !details.is_empty() {
             page.note(format!("waits: {}{details}", clean(&waiter.reason)), WARNING);

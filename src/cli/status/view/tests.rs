@@ -50,7 +50,7 @@ fn status(keys: Vec<KeyShown>) -> Status {
         uid: 0,
         notes: vec!["a note".to_owned()],
     };
-    Status { daemon, keys }
+    Status { daemon, keys, engine: None, hosts: Vec::new() }
 }
 
 /// As plain text.

@@ -1,0 +1,301 @@
+//! Which engine keeps the log, if one does: what command line, environment and configuration say.
+//!
+//! Invariant: no text that is made here shows a password, but for the address itself, which goes
+//! to the engine only.
+
+use std::fmt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, MapAccess, Visitor};
+use toml::Spanned;
+
+use super::config::{Config, duration};
+use super::{Options, Unusable};
+use crate::host::Settings;
+use crate::log::engine::etcd::{Address, Etcd};
+use crate::log::engine::postgres::{OpenError, Postgres};
+use crate::log::engine::{Engine, Identity};
+use crate::protocol::place::Place;
+use crate::sys::process::Origin;
+
+/// The longest name of a host.
+const LABEL_BYTES_MAX: usize = 255;
+
+/// What a configuration says of the engine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Configured {
+    pub(super) url: Option<String>,
+    pub(super) url_file: Option<PathBuf>,
+    pub(super) host: Option<String>,
+    pub(super) ttl_ms: Option<u64>,
+    pub(super) renewal_ms: Option<u64>,
+    pub(super) grace_ms: Option<u64>,
+    pub(super) margin_ms: Option<u64>,
+}
+
+/// `engine = "URL"`, or `[engine]`.
+#[derive(Debug, Default)]
+pub(super) struct Section(Details);
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Details {
+    url: Option<String>,
+    url_file: Option<Spanned<PathBuf>>,
+    host: Option<String>,
+    ttl: Option<Spanned<String>>,
+    renewal: Option<Spanned<String>>,
+    grace: Option<Spanned<String>>,
+    margin: Option<Spanned<String>>,
+}
+
+impl<'de> Deserialize<'de> for Section {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = Section;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the address of an engine, or a table `[engine]`")
+            }
+
+            fn visit_str<E>(self, url: &str) -> Result<Section, E> {
+                Ok(Section(Details { url: Some(url.to_owned()), ..Details::default() }))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Section, A::Error> {
+                Details::deserialize(MapAccessDeserializer::new(map)).map(Section)
+            }
+        }
+        from.deserialize_any(Either)
+    }
+}
+
+impl Section {
+    /// What it says, with durations understood.
+    ///
+    /// # Errors
+    /// Where it is wrong, and what.
+    pub(super) fn configured(self) -> Result<Configured, (usize, String)> {
+        let Details { url, url_file, host, ttl, renewal, grace, margin } = self.0;
+        if let (Some(_), Some(file)) = (&url, &url_file) {
+            let what = "`url` and `url_file` say the same thing, state one of them";
+            return Err((file.span().start, what.to_owned()));
+        }
+        let ms = |text: Option<Spanned<String>>| {
+            let Some(text) = text else { return Ok(None) };
+            let length = duration(text.get_ref()).map_err(|what| (text.span().start, what))?;
+            Ok(Some(u64::try_from(length.as_millis()).unwrap_or(u64::MAX)))
+        };
+        Ok(Configured {
+            url,
+            url_file: url_file.map(Spanned::into_inner),
+            host,
+            ttl_ms: ms(ttl)?,
+            renewal_ms: ms(renewal)?,
+            grace_ms: ms(grace)?,
+            margin_ms: ms(margin)?,
+        })
+    }
+}
+
+/// The engine that is to be used.
+pub(super) struct Chosen {
+    /// Where it is; may hold a password.
+    url: String,
+    /// What people know it by.
+    pub(super) name: String,
+    /// What people know this host by.
+    pub(super) label: String,
+    pub(super) settings: Settings,
+}
+
+impl fmt::Debug for Chosen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Chosen({})", self.name)
+    }
+}
+
+impl Chosen {
+    /// The engine that is to be used, if one is: the command line comes before `CANAL_ENGINE`,
+    /// which comes before the configuration. A daemon that a client started looks at the
+    /// configuration alone, or else two clients could mean two tables.
+    ///
+    /// # Errors
+    /// What is wrong with it, and what to do about it.
+    pub(super) fn of(options: &Options, config: &Config) -> anyhow::Result<Option<Self>> {
+        let configured = &config.engine;
+        let variable = std::env::var("CANAL_ENGINE").ok().filter(|text| !text.is_empty());
+        let variable = variable.filter(|_| !options.on_demand);
+        if options.engine.as_deref().is_some_and(has_password) {
+            return Err(unusable(
+                "a password in `--engine` could be read by everybody on this machine",
+                "put the address into CANAL_ENGINE, or into a file that `url_file` in [engine] of \
+                 the configuration names",
+            ));
+        }
+        let url = match (&options.engine, variable, &configured.url, &configured.url_file) {
+            (Some(url), ..) => url.clone(),
+            (None, Some(url), ..) => url,
+            (None, None, Some(url), _) => {
+                check_readers(url, config.path.as_deref())?;
+                url.clone()
+            }
+            (None, None, None, Some(file)) => read_url(file, config.path.as_deref())?,
+            (None, None, None, None) => {
+                let only_with_engine = options.engine_ttl_ms.is_some() || options.host.is_some();
+                if only_with_engine || *configured != Configured::default() {
+                    return Err(unusable(
+                        "a host's name or a TTL is stated, and no engine",
+                        "name the engine with --engine, CANAL_ENGINE or `url` in [engine]",
+                    ));
+                }
+                return Ok(None);
+            }
+        };
+        let label = match options.host.as_ref().or(configured.host.as_ref()) {
+            Some(label) => label.clone(),
+            None => nix::unistd::gethostname()?.to_string_lossy().into_owned(),
+        };
+        if label.is_empty() || label.len() > LABEL_BYTES_MAX || label.chars().any(char::is_control)
+        {
+            let what = format!("`{}` cannot be the name of a host", label.escape_debug());
+            return Err(unusable(&what, "give it a short one with --host"));
+        }
+        let defaults = Settings::default();
+        let ttl_ms = options.engine_ttl_ms.or(configured.ttl_ms).unwrap_or(defaults.ttl_ms);
+        let settings = Settings {
+            ttl_ms,
+            renewal_ms: configured.renewal_ms,
+            grace_ms: configured.grace_ms,
+            margin_ms: configured.margin_ms,
+            ..defaults
+        };
+        settings.check(ttl_ms).map_err(|error| {
+            let hint = "state a longer --engine-ttl, or shorter `renewal`, `grace` and `margin` in \
+                        [engine] of the configuration";
+            unusable(&error.to_string(), hint)
+        })?;
+        Ok(Some(Self { name: name_of(&url), url, label, settings }))
+    }
+
+    /// Begins to connect.
+    ///
+    /// # Errors
+    /// The address is none, or the system has nothing left.
+    pub(super) fn open(&self) -> anyhow::Result<Box<dyn Engine>> {
+        let scheme = self.url.split_once("://").map_or("", |(scheme, _)| scheme);
+        let wrong = |error: &dyn fmt::Display| {
+            unusable(&format!("the address of the engine: {error}"), ADDRESS_HINT)
+        };
+        match scheme {
+            "postgres" | "postgresql" => match Postgres::open(&self.url, &self.label) {
+                Ok(engine) => Ok(Box::new(engine)),
+                Err(OpenError::Url(error)) => Err(wrong(&error)),
+                Err(OpenError::Thread(error)) => Err(error.into()),
+            },
+            "etcd" | "etcds" => {
+                let address: Address = self.url.parse().map_err(|error| wrong(&error))?;
+                Ok(Box::new(Etcd::open(address)?))
+            }
+            _ => Err(wrong(&format_args!("`{}` names no engine that is known", self.name))),
+        }
+    }
+
+    /// Who a daemon at this place is.
+    pub(super) fn identity(&self, place: &Place, origin: &Origin) -> Identity {
+        let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
+        Identity {
+            label: self.label.clone(),
+            machine: machine.trim().to_owned(),
+            boot: origin.boot_id.clone(),
+            pid_namespace: origin.pid_namespace,
+            uid: nix::unistd::geteuid().as_raw(),
+            dir: place.dir.display().to_string(),
+        }
+    }
+}
+
+const ADDRESS_HINT: &str = "postgres://USER@HOST/DATABASE or etcd://HOST:2379/PREFIX";
+
+fn unusable(what: &str, hint: &'static str) -> anyhow::Error {
+    Unusable { what: what.to_owned(), hint }.into()
+}
+
+const FILE_HINT: &str = "let nobody else read it: chmod 600";
+
+/// Reads the address from a file of its own; a relative path is taken from the configuration's
+/// directory.
+fn read_url(file: &Path, config: Option<&Path>) -> anyhow::Result<String> {
+    let file = config.and_then(Path::parent).map_or_else(|| file.to_owned(), |dir| dir.join(file));
+    let named = |error| anyhow::anyhow!("{}: {error}", file.display());
+    let text = std::fs::read_to_string(&file).map_err(named)?;
+    let url = text.trim();
+    if url.is_empty() {
+        anyhow::bail!("{}: no address stands in it", file.display());
+    }
+    check_readers(url, Some(&file))?;
+    Ok(url.to_owned())
+}
+
+/// Refuses a file with a password that everybody may read.
+fn check_readers(url: &str, file: Option<&Path>) -> anyhow::Result<()> {
+    let mode = file.and_then(|file| std::fs::metadata(file).ok()).map_or(0, |found| found.mode());
+    if let Some(file) = file.filter(|_| has_password(url) && mode & 0o004 != 0) {
+        let what = format!("{} holds a password, and everybody may read it", file.display());
+        return Err(unusable(&what, FILE_HINT));
+    }
+    Ok(())
+}
+
+/// What stands before the host, without the `@`.
+fn user_info(url: &str) -> Option<&str> {
+    let rest = url.split_once("://")?.1;
+    // A password may hold what ends an authority elsewhere.
+    rest.rsplit_once('@').map(|(user, _)| user)
+}
+
+fn has_password(url: &str) -> bool {
+    user_info(url).is_some_and(|user| user.contains(':')) || url.contains("password=")
+}
+
+/// An address for people: without user, password and parameters.
+fn name_of(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else {
+        // Whatever it is, it may hold a secret.
+        return "the engine".to_owned();
+    };
+    let rest = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
+    let end = rest.find(['?', '#']).unwrap_or(rest.len());
+    format!("{scheme}://{}", &rest[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_people_know_an_engine_by_holds_no_password() {
+        for (url, name) in [
+            (
+                "postgres://canal:s3cret@db.example:5432/canal?sslmode=require",
+                "postgres://db.example:5432/canal",
+            ),
+            ("postgres://db/canal?password=s3cret", "postgres://db/canal"),
+            ("etcd://root:a@b/c@one:2379,two:2379/x", "etcd://one:2379,two:2379/x"),
+            ("etcd://one", "etcd://one"),
+            ("s3cret", "the engine"),
+        ] {
+            assert_eq!(name_of(url), name);
+            assert_eq!(
+                has_password(url),
+                url.contains("s3cret") && url.contains("://") || url.contains("a@b"),
+                "{url}"
+            );
+        }
+        assert!(!has_password("postgres://canal@db/canal"));
+    }
+}

@@ -1,0 +1,291 @@
+//! Following the log of many hosts: what the member says, carried out.
+//!
+//! Invariant: each thing is carried out on the table that the one before it left, and whatever
+//! concerns the requests of other hosts only is told to nobody.
+
+use std::task::{Context as TaskContext, Poll};
+
+use anyhow::Context;
+
+use super::config::Config;
+use super::conn::{ConnId, Doing};
+use super::engine::Chosen;
+use super::ledger::NO_HOST;
+use super::propose::{Applied, Then};
+use super::server::Server;
+use super::shown::time;
+use crate::core::{
+    Change, FrameId, Granted, GrantedItem, HoldState, RequestId, Revision, Rules, Snapshot, Table,
+    Token, UnixMillis,
+};
+use crate::host::{Deadlines, Event, Ticket};
+use crate::protocol::{ErrorName, Failure};
+use crate::sys::clock;
+
+/// Why the engine cannot be reached, and since when.
+#[derive(Clone, Debug)]
+pub(super) struct Away {
+    pub(super) why: String,
+    pub(super) since: UnixMillis,
+}
+
+/// What is known of the engine besides its log.
+#[derive(Debug, Default)]
+pub(super) struct Link {
+    /// What people know the engine by: never a password.
+    pub(super) name: String,
+    /// What people know this host by.
+    pub(super) label: String,
+    /// The time to live that was asked for, in milliseconds.
+    pub(super) ttl_ms: u64,
+    /// What the configuration says of how often a waiter may be overtaken.
+    pub(super) bypass_max: Option<u32>,
+    pub(super) away: Option<Away>,
+    /// Why it can never be used, and what to do about it.
+    pub(super) unable: Option<(String, Option<String>)>,
+    /// What the deadline page says.
+    pub(super) published: Deadlines,
+}
+
+impl Link {
+    pub(super) fn new(chosen: &Chosen, config: &Config) -> Self {
+        Self {
+            name: chosen.name.clone(),
+            label: chosen.label.clone(),
+            ttl_ms: chosen.settings.ttl_ms,
+            bypass_max: config.bypass_max,
+            ..Self::default()
+        }
+    }
+}
+
+impl Server {
+    /// Carries out what has come from the engine.
+    ///
+    /// # Errors
+    /// If the table cannot be what the log says. Then the daemon has to end.
+    pub(super) fn follow_engine(&mut self) -> anyhow::Result<()> {
+        let Some(shared) = self.ledger.engine_mut() else { return Ok(()) };
+        shared.begin_turn();
+        while let Some(event) = self.ledger.engine_mut().and_then(|shared| shared.next_event()) {
+            self.carry_out(event)?;
+        }
+        self.keep_deadline();
+        Ok(())
+    }
+
+    /// Ready when the engine says something, or the alarm goes off.
+    pub(super) fn poll_engine(&mut self, context: &mut TaskContext<'_>) -> Poll<()> {
+        let alarm = self.alarm.as_mut().map_or(Poll::Pending, |alarm| alarm.poll(context));
+        let said = self.ledger.engine_mut().map_or(Poll::Pending, |shared| shared.poll(context));
+        if alarm.is_ready() || said.is_ready() { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    /// Asks the engine what is to be asked after this turn.
+    pub(super) fn ask_engine(&mut self) {
+        if let Some(shared) = self.ledger.engine_mut() {
+            shared.end_turn();
+        }
+    }
+
+    fn carry_out(&mut self, event: Event) -> anyhow::Result<()> {
+        match event {
+            Event::Entry { revision, entry, ticket } => {
+                let proposed = ticket.and_then(|ticket| self.underway.take(ticket));
+                let before = proposed.as_ref().map_or_else(Vec::new, |it| self.at_stake(&it.then));
+                let applied = self.ledger.apply_shared(revision, &entry);
+                self.take_note(&applied, matches!(entry.change, Change::End { .. }));
+                if let Change::Withdraw { request, .. } = &entry.change {
+                    self.underway.leaving.remove(request);
+                }
+                if let Some(proposed) = proposed {
+                    self.came_back(proposed, applied, &before);
+                }
+            }
+            Event::Restore { snapshot, revision } => self.replace_table(snapshot, revision)?,
+            Event::Absorbed { ticket, revision } => self.absorbed(ticket, revision),
+            Event::Dropped { ticket } => self.dropped(ticket),
+            Event::Clear => self.clear(),
+            Event::Joined { host, adopted } => self.joined(host, adopted),
+            Event::Lost { host, why } => self.lost(host, &why),
+            Event::SnapshotWanted => {
+                let snapshot = self.ledger.table.snapshot();
+                if let Some(shared) = self.ledger.engine_mut() {
+                    shared.store(&snapshot);
+                }
+            }
+            Event::Away { why } => {
+                tracing::warn!("the engine cannot be reached: {why}");
+                self.link.away = Some(Away { why, since: UnixMillis(clock::unix_ms()) });
+                self.changed = true;
+            }
+            Event::Back => {
+                tracing::info!("the engine can be reached again");
+                self.link.away = None;
+                self.changed = true;
+            }
+            Event::Unable { why, hint } => {
+                tracing::error!(hint, "cannot take part: {why}");
+                self.link.unable = Some((why, hint));
+                self.changed = true;
+            }
+        }
+        Ok(())
+    }
+
+    fn replace_table(
+        &mut self,
+        snapshot: Option<Snapshot>,
+        revision: Revision,
+    ) -> anyhow::Result<()> {
+        let rules = Rules::Current;
+        self.ledger.table = match &snapshot {
+            Some(snapshot) => Table::restore(snapshot, rules)
+                .with_context(|| format!("the engine's snapshot at revision {revision}"))?,
+            None => Table::new(rules),
+        };
+        self.changed = true;
+        if self.ledger.host != NO_HOST {
+            self.catch_up();
+        }
+        Ok(())
+    }
+
+    /// Finds out in the table what was decided on the way to it.
+    fn catch_up(&mut self) {
+        let requests: Vec<RequestId> = self.waiting.iter().map(|(request, _)| request).collect();
+        for request in requests {
+            let table = &self.ledger.table;
+            if table.waiter(request).is_some() {
+                continue;
+            }
+            if let Some(hold) = table.hold_of(request) {
+                let granted = granted(table, hold);
+                if !self.granted.iter().any(|other| other.token == granted.token) {
+                    self.granted.push_back(granted);
+                }
+            } else if let Some(conn) = self.waiting.remove(request).and_then(|it| it.conn) {
+                self.done(conn);
+                self.fail(conn, &ended_unseen());
+            }
+        }
+        self.stopped.retain(|request, _| self.ledger.table.waiter(*request).is_some());
+        let mut ended: Vec<Token> = self.roll.tokens();
+        ended.retain(|token| self.ledger.table.hold(*token).is_none());
+        for token in ended {
+            self.hold_ended(token);
+        }
+        let frames: Vec<FrameId> = self.owners.frames();
+        for frame in frames.into_iter().filter(|id| self.ledger.table.frame(*id).is_none()) {
+            self.owners.forget(frame);
+        }
+        self.leases.follow(&self.ledger.table, self.ledger.host);
+    }
+
+    /// A change of ours is in a table that was taken over as a whole.
+    fn absorbed(&mut self, ticket: Ticket, revision: Revision) {
+        let Some(proposed) = self.underway.take(ticket) else { return };
+        let outcomes = Vec::new();
+        let applied = Applied { revision, outcomes };
+        if let Then::Ask(newcomer) = &proposed.then
+            && !proposed.abandoned
+        {
+            return self.find_absorbed(newcomer.conn, RequestId(revision.0));
+        }
+        if let (Some(id), false) = (proposed.then.conn(), proposed.abandoned) {
+            self.done(id);
+            if let Then::Confirm { id } = proposed.then {
+                if let Err(failure) = self.confirmed(id) {
+                    self.fail(id, &failure);
+                }
+                return;
+            }
+            return self.fail(id, &done_unseen());
+        }
+        self.came_back(proposed, applied, &[]);
+    }
+
+    fn find_absorbed(&mut self, id: ConnId, request: RequestId) {
+        self.done(id);
+        let table = &self.ledger.table;
+        if let Some(waiter) = table.waiter(request) {
+            self.waiting.add(waiter, table.session(waiter.frame));
+            self.begin_to_wait(id, request, true);
+        } else if let Some(hold) = table.hold_of(request) {
+            let granted = granted(table, hold);
+            self.waiting.add_granted(hold, table.session(hold.frame), id);
+            self.granted.push_back(granted);
+            if let Some(conn) = self.conns.get(id) {
+                conn.doing = Doing::Waits(request);
+            }
+        } else {
+            self.fail(id, &ended_unseen());
+        }
+    }
+
+    /// What one is told whose call cannot be served because this host is no member.
+    pub(super) fn not_a_member(&self) -> Failure {
+        if let Some((why, hint)) = &self.link.unable {
+            let message = format!("the daemon cannot use its engine: {why}");
+            let failure = Failure::new(ErrorName::EngineAway, message);
+            return match hint {
+                Some(hint) => failure.hint(hint),
+                None => failure,
+            };
+        }
+        if let Some(Away { why, since }) = &self.link.away {
+            let message = format!("the engine cannot be reached since {}: {why}", time(*since));
+            return Failure::new(ErrorName::EngineAway, message).hint(
+                "`canal status` shows when it can be reached again; what is held stays held as \
+                 long as that is safe",
+            );
+        }
+        let message = if self.ledger.host == NO_HOST {
+            "this host does not take part in the engine's table yet"
+        } else {
+            "the engine does not answer"
+        };
+        Failure::new(ErrorName::EngineAway, message).hint("`canal status -v` shows how far it is")
+    }
+
+    /// Fails what waits for a log that never comes.
+    pub(super) fn fail_pending(&mut self) {
+        if self.link.unable.is_none() {
+            return;
+        }
+        let ids: Vec<_> = self.underway.pending.keys().copied().collect();
+        for id in ids {
+            let failure = self.not_a_member();
+            self.give_up_waiting(id, &failure);
+        }
+    }
+}
+
+/// A grant as it was decided, found later. `acquired` is what is held now.
+fn granted(table: &Table, hold: &HoldState) -> Granted {
+    let items = hold.items.iter().map(|item| GrantedItem {
+        acquired: table.held_of(&item.key),
+        slots: item.slots.clone(),
+        shared: item.shared,
+        view: item.view,
+    });
+    Granted {
+        request: hold.request,
+        frame: hold.frame,
+        token: hold.token,
+        items: items.collect(),
+        past_own: false,
+    }
+}
+
+/// What one is told whose request ended while its end was not seen.
+fn ended_unseen() -> Failure {
+    let message = "the request ended while the engine's log could not be followed";
+    Failure::new(ErrorName::EngineAway, message).hint("ask again")
+}
+
+/// What one is told whose change is in the log, where it was not seen what came of it.
+fn done_unseen() -> Failure {
+    let message = "it reached the engine, but what came of it could not be followed";
+    Failure::new(ErrorName::EngineAway, message).hint("`canal status` shows how things are now")
+}

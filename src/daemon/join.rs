@@ -1,0 +1,256 @@
+//! Becoming a member of many hosts, and being one no more.
+//!
+//! Invariant: whatever was taken over from an earlier incarnation is proven before anything new is
+//! asked for.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use super::Unusable;
+use super::acquire::Newcomer;
+use super::children::Children;
+use super::conn::{ConnId, Doing};
+use super::engine::Chosen;
+use super::leases::Leases;
+use super::ledger::{Ledger, Log, NO_HOST};
+use super::limits::COME_BACK_TIME;
+use super::old;
+use super::owners::find;
+use super::propose::Then;
+use super::recover::Recovered;
+use super::roll::Told;
+use super::server::Server;
+use super::shared::Shared;
+use super::underway::What;
+use super::waiting::{Waiter, Waiting};
+use crate::core::{
+    BYPASS_MAX_DEFAULT, Change, FrameId, HostId, Owner, ProcessId, Request, RequestId, Rules,
+    Table, Token,
+};
+use crate::host::Member;
+use crate::protocol::place::Place;
+use crate::sys::deadline::Writer;
+use crate::sys::process::{Found, Origin};
+
+const TWO_TABLES_HINT: &str = "let them end under a daemon without the engine first, or leave \
+                               that journal out with `canal daemon --discard-journal`";
+
+/// Begins to take part in the table that an engine keeps.
+///
+/// # Errors
+/// Why that cannot be; an [`Unusable`] if something can be done about it.
+pub(super) fn begin(place: &Place, chosen: &Chosen, discard: bool) -> anyhow::Result<Recovered> {
+    let origin = Origin::read()?;
+    if discard {
+        old::open(place, &origin, true)?;
+    }
+    let left = old::living(place, &origin);
+    if left > 0 {
+        let what = format!(
+            "{left} processes hold locks by the journal in {}, which other hosts know nothing of",
+            place.dir.display()
+        );
+        return Err(Unusable { what, hint: TWO_TABLES_HINT }.into());
+    }
+    let mut nonce = [0; 16];
+    getrandom::fill(&mut nonce).map_err(|error| anyhow::anyhow!("no random bytes: {error}"))?;
+    let (nonce, rules) = (u128::from_ne_bytes(nonce), Rules::Current);
+    let identity = chosen.identity(place, &origin);
+    let engine = chosen.open()?;
+    let member = Member::new(chosen.settings, identity, nonce, rules);
+    let log = Log::Engine(Box::new(Shared::new(member, engine)));
+    Ok(Recovered {
+        ledger: Ledger { table: Table::new(rules), host: NO_HOST, log },
+        origin,
+        children: Children::new(&place.dir),
+        found: Vec::new(),
+        unverified: BTreeSet::new(),
+        notes: Vec::new(),
+    })
+}
+
+impl Server {
+    /// This host is a member under this number.
+    pub(super) fn joined(&mut self, host: HostId, adopted: Option<HostId>) {
+        tracing::info!(host = host.0, adopted = adopted.map(|host| host.0), "joined");
+        self.ledger.host = host;
+        self.changed = true;
+        let (engine, label) = (&self.link.name, &self.link.label);
+        let deadline = self.published_deadline();
+        match Writer::create(host.0, engine, label, deadline) {
+            Ok(writer) => self.deadline = Some(writer),
+            Err(error) => {
+                // Nobody who runs a command could end it in time.
+                tracing::error!(%error, "no deadline page can be made, the daemon ends");
+                self.stopping = true;
+                return;
+            }
+        }
+        self.link.published = self.ledger.engine().map(|it| it.deadlines()).unwrap_or_default();
+        self.take_over();
+        self.follow_configuration();
+        for newcomer in std::mem::take(&mut self.underway.homeless) {
+            self.underway.pending.remove(&newcomer.conn);
+            self.done(newcomer.conn);
+            self.ask(newcomer);
+        }
+        let held: Vec<ConnId> = self.waiting_for_membership();
+        for id in held {
+            self.underway.pending.remove(&id);
+            self.done(id);
+        }
+    }
+
+    fn waiting_for_membership(&self) -> Vec<ConnId> {
+        let pending = self.underway.pending.iter();
+        pending.filter(|(_, it)| it.what == What::Membership).map(|(id, _)| *id).collect()
+    }
+
+    /// Takes over what the table says of this host: that of an incarnation which was adopted, and
+    /// leases of hosts that are gone.
+    fn take_over(&mut self) {
+        let (table, host) = (&self.ledger.table, self.ledger.host);
+        self.waiting = Waiting::of_table(table, host);
+        self.leases = Leases::of_table(table, host);
+        let frames: Vec<_> = table.frames_of_host(host).collect();
+        let enclosing: BTreeSet<FrameId> =
+            table.frames().filter_map(|frame| frame.parent).collect();
+        let own = table.holds().filter(|hold| frames.binary_search(&hold.frame).is_ok());
+        let own: Vec<_> = own.cloned().collect();
+        self.unclaimed = own.iter().filter(|hold| hold.provisional).map(|it| it.request).collect();
+        let recorded: Vec<(Token, Told)> = self.roll.iter().collect();
+        for hold in &own {
+            if let Owner::Process(process) = hold.asked.owner {
+                let told = Told { process, on_lost: hold.asked.on_lost };
+                if let Err(error) = self.roll.tell(hold.token, told) {
+                    tracing::error!(%error, "an owner cannot be recorded");
+                }
+            }
+        }
+        self.stop_those_unknown(recorded);
+        for id in frames {
+            let Some(frame) = self.ledger.table.frame(id).filter(|frame| !frame.ended) else {
+                continue;
+            };
+            if let Owner::Process(process) = frame.owner {
+                self.prove(id, process, enclosing.contains(&id));
+            }
+        }
+        for hold in own.iter().filter(|hold| hold.asked.children) {
+            if let Err(error) = self.children.open(hold.token, hold.asked.tag) {
+                tracing::warn!(%error, token = hold.token.0, "its FIFO cannot be opened");
+            }
+        }
+        self.children.sweep();
+        self.await_orphans();
+        if self.waiting.len() + self.unclaimed.len() > 0 {
+            self.due.come_back = Some(Instant::now() + COME_BACK_TIME);
+        }
+    }
+
+    /// Stops those who were told of a grant that the log does not know: its history was rewritten.
+    fn stop_those_unknown(&mut self, recorded: Vec<(Token, Told)>) {
+        for (token, told) in recorded {
+            let table = &self.ledger.table;
+            match table.hold(token) {
+                Some(hold) if hold.asked.owner == Owner::Process(told.process) => {}
+                // It was given back in good order, and the daemon before us ended just then.
+                None if token < table.next_token() => self.roll.end(token),
+                _ => self.doom(token, told),
+            }
+        }
+    }
+
+    fn prove(&mut self, frame: FrameId, process: ProcessId, encloses: bool) {
+        match find(process) {
+            Found::Same(pidfd) if !pidfd.has_ended() => {
+                // Who only waits is known by its connection when it comes back.
+                let holds = self.ledger.table.holds_in(frame).next().is_some();
+                if (encloses || holds)
+                    && let Err(error) = self.owners.watch(frame, pidfd)
+                {
+                    tracing::warn!(%error, pid = process.pid, "an owner cannot be watched");
+                    self.owners.unverified.insert(frame);
+                }
+            }
+            Found::Same(_) | Found::Gone => self.end(frame),
+            Found::Unknown(error) => {
+                tracing::warn!(pid = process.pid, %error, "it cannot be told whether it still lives");
+                self.owners.unverified.insert(frame);
+            }
+        }
+    }
+
+    /// Proposes what the configuration says of keys and policy of which nobody has said anything:
+    /// what is stored belongs to all hosts, and their configurations may differ.
+    fn follow_configuration(&mut self) {
+        let table = &self.ledger.table;
+        let views = self.limits.views().iter();
+        let unsaid: Vec<_> = views
+            .filter(|(key, _)| table.stored(key).is_none())
+            .map(|(key, view)| (key.clone(), Some(*view)))
+            .collect();
+        let bypass_max = self.link.bypass_max;
+        let bypass_max = bypass_max.filter(|_| table.bypass_max() == BYPASS_MAX_DEFAULT);
+        for (key, view) in unsaid {
+            self.propose(Change::Resize { key, view }, Then::Nothing);
+        }
+        if let Some(bypass_max) = bypass_max.filter(|max| *max != BYPASS_MAX_DEFAULT) {
+            self.propose(Change::Policy { bypass_max }, Then::Nothing);
+        }
+    }
+
+    /// This host is no member any more: what its processes had is void. Who waits is asked for
+    /// again by the next incarnation, behind those who asked meanwhile.
+    pub(super) fn lose_membership(&mut self) {
+        self.ledger.host = NO_HOST;
+        let waiting = std::mem::take(&mut self.waiting);
+        let again: Vec<Newcomer> = waiting
+            .iter()
+            .filter_map(|(request, waiter)| self.newcomer_again(request, waiter))
+            .collect();
+        self.granted.clear();
+        self.stopped.clear();
+        self.unclaimed.clear();
+        self.newcomers.clear();
+        self.underway.leaving.clear();
+        self.leases = Leases::default();
+        self.due.come_back = None;
+        self.owners.forget_all();
+        self.children.remove_all(&self.conns);
+        self.conns.disown_all();
+        for newcomer in again {
+            self.ask_when_joined(newcomer);
+        }
+    }
+
+    fn newcomer_again(&self, id: RequestId, waiter: &Waiter) -> Option<Newcomer> {
+        let table = &self.ledger.table;
+        let asked: &Request = match table.waiter(id) {
+            Some(waiter) => &waiter.request,
+            None => &table.hold_of(id)?.asked,
+        };
+        let pidfd = if asked.provisional {
+            let frame = table.waiter(id).map(|waiter| waiter.frame);
+            let frame = frame.or_else(|| table.hold_of(id).map(|hold| hold.frame))?;
+            self.owners.of(frame).and_then(|pidfd| pidfd.try_clone().ok())
+        } else {
+            None
+        };
+        Some(Newcomer::again(waiter.conn?, asked.clone(), waiter.more, pidfd))
+    }
+
+    /// Asks as soon as this host is a member.
+    pub(super) fn ask_when_joined(&mut self, newcomer: Newcomer) {
+        let id = newcomer.conn;
+        if self.conns.peek(id).is_none_or(|conn| conn.heard_end || conn.closing) {
+            if let Some(conn) = self.conns.get(id) {
+                conn.doing = Doing::Nothing;
+            }
+            return;
+        }
+        let what = What::Home(newcomer.request.tag);
+        self.wait_for_log(id, what, newcomer.patience());
+        self.underway.homeless.push(newcomer);
+    }
+}

@@ -1,0 +1,222 @@
+//! The processes that were told that they hold something, as a record of this host.
+//!
+//! The table of many hosts names them too, but it cannot be read while the engine is away, and what
+//! a host had that was declared gone is no longer in it. Whoever takes this daemon's place must
+//! find them all the same: before it joins anew, they must be dead.
+//!
+//! Invariant: a process is in the file before it is told of its grant, and until it is known to
+//! have given it back or to be dead.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::core::{OnLost, ProcessId, Token};
+use crate::sys::process::Origin;
+
+/// The name of the file.
+const NAME: &str = "owners";
+
+/// So many lines that say nothing any more are let stand.
+const STALE_LINES_MAX: usize = 4096;
+
+/// One who was told of a grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Told {
+    pub(super) process: ProcessId,
+    #[serde(default)]
+    pub(super) on_lost: OnLost,
+}
+
+/// A line of the file.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Line {
+    /// The first one: what makes the processes comparable.
+    Origin(Origin),
+    Told(Token, Told),
+    Ended(Token),
+}
+
+/// The processes that were told that they hold something.
+#[derive(Debug)]
+pub(super) struct Roll {
+    path: PathBuf,
+    origin: Origin,
+    /// `None` where nothing is to be recorded, or could not be.
+    file: Option<File>,
+    each: BTreeMap<Token, Told>,
+    /// How many lines say nothing any more.
+    stale: usize,
+}
+
+impl Roll {
+    /// None, with no file: the embedded journal says it all.
+    pub(super) fn unused() -> Self {
+        let origin = Origin { boot_id: String::new(), pid_namespace: 0, time_namespace: 0 };
+        Self { path: PathBuf::new(), origin, file: None, each: BTreeMap::new(), stale: 0 }
+    }
+
+    /// Takes up the file in `dir`. Processes of another boot are gone, those of another pid
+    /// namespace cannot be looked after from here.
+    ///
+    /// # Errors
+    /// It cannot be read or written.
+    pub(super) fn open(dir: &Path, origin: Origin) -> io::Result<Self> {
+        let path = dir.join(NAME);
+        let each = match std::fs::read(&path) {
+            Ok(bytes) => read(&bytes, &origin),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
+            Err(error) => return Err(error),
+        };
+        let mut roll = Self { path, origin, file: None, each, stale: 0 };
+        roll.write_anew()?;
+        Ok(roll)
+    }
+
+    /// Notes one who is about to be told.
+    ///
+    /// # Errors
+    /// It is not recorded, so that it must not be told.
+    pub(super) fn tell(&mut self, token: Token, told: Told) -> io::Result<()> {
+        if self.each.get(&token) == Some(&told) {
+            return Ok(());
+        }
+        self.append(&Line::Told(token, told))?;
+        self.each.insert(token, told);
+        Ok(())
+    }
+
+    /// Notes that one holds this no more.
+    pub(super) fn end(&mut self, token: Token) {
+        if self.each.remove(&token).is_none() {
+            return;
+        }
+        self.stale += 2;
+        let ended = if self.stale > STALE_LINES_MAX.max(2 * self.each.len()) {
+            self.write_anew()
+        } else {
+            self.append(&Line::Ended(token))
+        };
+        if let Err(error) = ended {
+            tracing::warn!(%error, path = %self.path.display(), "the record of owners is out of date");
+        }
+    }
+
+    /// Those of all holds.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Token, Told)> {
+        self.each.iter().map(|(token, told)| (*token, *told))
+    }
+
+    /// The tokens of all holds.
+    pub(super) fn tokens(&self) -> Vec<Token> {
+        self.each.keys().copied().collect()
+    }
+
+    /// Makes the file again if somebody removed it.
+    pub(super) fn restore(&mut self) -> io::Result<()> {
+        if self.file.is_some() && !self.path.exists() { self.write_anew() } else { Ok(()) }
+    }
+
+    fn append(&mut self, line: &Line) -> io::Result<()> {
+        let Some(file) = &mut self.file else { return Err(io::ErrorKind::NotFound.into()) };
+        let mut bytes = serde_json::to_vec(line)?;
+        bytes.push(b'\n');
+        // A daemon that is killed leaves it in the kernel; with the machine the processes end, too.
+        file.write_all(&bytes)
+    }
+
+    fn write_anew(&mut self) -> io::Result<()> {
+        let lines = self.each.iter().map(|(token, told)| Line::Told(*token, *told));
+        let mut bytes = Vec::new();
+        for line in [Line::Origin(self.origin.clone())].into_iter().chain(lines) {
+            serde_json::to_writer(&mut bytes, &line)?;
+            bytes.push(b'\n');
+        }
+        let beside = self.path.with_extension("new");
+        let mut options = OpenOptions::new();
+        options.append(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+        match std::fs::remove_file(&beside) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = options.open(&beside)?;
+        file.write_all(&bytes)?;
+        std::fs::rename(&beside, &self.path)?;
+        self.file = Some(file);
+        self.stale = 0;
+        Ok(())
+    }
+}
+
+/// What a file says of processes that can be looked after from here.
+fn read(bytes: &[u8], origin: &Origin) -> BTreeMap<Token, Told> {
+    let mut each = BTreeMap::new();
+    let mut ours = false;
+    for line in bytes.split(|byte| *byte == b'\n') {
+        // The last one may be torn; whom it names was not told.
+        match serde_json::from_slice(line) {
+            Ok(Line::Origin(by)) => ours = by == *origin,
+            Ok(Line::Told(token, told)) if ours => {
+                each.insert(token, told);
+            }
+            Ok(Line::Ended(token)) => {
+                each.remove(&token);
+            }
+            _ => {}
+        }
+    }
+    each
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(pid: u32) -> Told {
+        let process = ProcessId { pid, started: 7, inode: 9 };
+        Told { process, on_lost: OnLost::Kill }
+    }
+
+    fn origin(boot: &str) -> Origin {
+        Origin { boot_id: boot.to_owned(), pid_namespace: 1, time_namespace: 0 }
+    }
+
+    #[test]
+    fn who_takes_the_place_of_one_that_was_killed_finds_those_who_hold() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut roll = Roll::open(dir.path(), origin("a")).unwrap();
+        roll.tell(Token(1), told(11)).unwrap();
+        roll.tell(Token(2), told(12)).unwrap();
+        roll.end(Token(1));
+        drop(roll);
+        let mut torn = OpenOptions::new().append(true).open(dir.path().join(NAME)).unwrap();
+        torn.write_all(b"{\"told\":[3,{\"proc").unwrap();
+        let mut again = Roll::open(dir.path(), origin("a")).unwrap();
+        assert_eq!(again.iter().collect::<Vec<_>>(), [(Token(2), told(12))]);
+        again.tell(Token(4), told(14)).unwrap();
+        let tokens = Roll::open(dir.path(), origin("a")).unwrap().tokens();
+        assert_eq!(tokens, [Token(2), Token(4)]);
+        assert_eq!(Roll::open(dir.path(), origin("b")).unwrap().tokens(), [], "another boot");
+    }
+
+    #[test]
+    fn the_file_does_not_grow_for_ever_and_is_made_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut roll = Roll::open(dir.path(), origin("a")).unwrap();
+        roll.tell(Token(0), told(1)).unwrap();
+        for token in 1..20_000 {
+            roll.tell(Token(token), told(2)).unwrap();
+            roll.end(Token(token));
+        }
+        let path = dir.path().join(NAME);
+        assert!(path.metadata().unwrap().len() < 1 << 20);
+        std::fs::remove_file(&path).unwrap();
+        roll.restore().unwrap();
+        assert_eq!(Roll::open(dir.path(), origin("a")).unwrap().tokens(), [Token(0)]);
+    }
+}

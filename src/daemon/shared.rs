@@ -1,0 +1,93 @@
+//! The log of many hosts, as the ledger of one of them sees it.
+//!
+//! Invariant: what is told here is told in the order in which the member says it, one thing at a
+//! time, so that each is carried out on the table that the one before it left.
+
+use std::collections::VecDeque;
+use std::task::{Context, Poll, Waker};
+
+use crate::core::{Change, Snapshot, UnixMillis};
+use crate::host::{Deadlines, Event, Health, Member, Now, Ticket};
+use crate::log::engine::{Answer, Engine};
+use crate::sys::clock;
+
+/// The log of many hosts: our part in it, and the engine that keeps it.
+#[derive(Debug)]
+pub(super) struct Shared {
+    member: Member,
+    engine: Box<dyn Engine>,
+    /// What the engine said and was not taken in yet.
+    answers: VecDeque<Answer>,
+}
+
+/// The time, as members are told it.
+fn now() -> Now {
+    Now { boot_ms: clock::boottime_ms(), unix: UnixMillis(clock::unix_ms()) }
+}
+
+impl Shared {
+    /// Begins to take part.
+    pub(super) fn new(mut member: Member, engine: Box<dyn Engine>) -> Self {
+        member.start(now());
+        Self { member, engine, answers: VecDeque::new() }
+    }
+
+    /// Ready when there is something to take in.
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        while let Poll::Ready(answer) = self.engine.poll(context) {
+            self.answers.push_back(answer);
+        }
+        if self.answers.is_empty() { Poll::Pending } else { Poll::Ready(()) }
+    }
+
+    /// Takes in that time has passed and what the engine has said meanwhile.
+    pub(super) fn begin_turn(&mut self) {
+        // Whoever sleeps asks again, and says whom to wake.
+        let _ = self.poll(&mut Context::from_waker(Waker::noop()));
+        self.member.tick(now());
+    }
+
+    /// The next thing to carry out.
+    pub(super) fn next_event(&mut self) -> Option<Event> {
+        loop {
+            if let Some(event) = self.member.next_event() {
+                return Some(event);
+            }
+            let answer = self.answers.pop_front()?;
+            self.member.answer(now(), answer);
+        }
+    }
+
+    /// Asks the engine what is to be asked.
+    pub(super) fn end_turn(&mut self) {
+        for call in self.member.take_calls() {
+            self.engine.call(call);
+        }
+    }
+
+    pub(super) fn propose(&mut self, change: Change) -> Ticket {
+        self.member.propose(change, now().unix)
+    }
+
+    /// Whatever an earlier incarnation left is dead.
+    pub(super) fn cleared(&mut self) {
+        self.member.cleared(now());
+    }
+
+    pub(super) fn store(&mut self, snapshot: &Snapshot) {
+        self.member.store(snapshot);
+    }
+
+    pub(super) fn deadlines(&self) -> Deadlines {
+        self.member.deadlines()
+    }
+
+    pub(super) fn health(&self) -> Health {
+        self.member.health()
+    }
+
+    /// When there is something to do at the latest, in milliseconds of CLOCK_BOOTTIME.
+    pub(super) fn next_due(&self) -> Option<u64> {
+        self.member.next_due()
+    }
+}

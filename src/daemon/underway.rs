@@ -1,0 +1,137 @@
+//! Changes of ours that are not in the log of many hosts yet, and who waits for that.
+//!
+//! Invariant: whoever was told that a request came to nothing, or is gone, is never granted it:
+//! such a request is abandoned, and given back as soon as it comes out of the log.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::acquire::Newcomer;
+use super::conn::ConnId;
+use super::propose::Then;
+use crate::core::{RequestId, Tag};
+use crate::host::Ticket;
+
+/// Changes of ours that are not in the log yet.
+#[derive(Debug, Default)]
+pub(super) struct Underway {
+    each: BTreeMap<Ticket, Proposed>,
+    /// The requests among them.
+    tags: BTreeMap<Tag, Ticket>,
+    /// Requests that are being withdrawn: nothing more of them is told.
+    pub(super) leaving: BTreeSet<RequestId>,
+    /// Those whose call is not done because of the log.
+    pub(super) pending: BTreeMap<ConnId, Pending>,
+    /// Requests to propose as soon as we are a member.
+    pub(super) homeless: Vec<Newcomer>,
+}
+
+/// A change that is not in the log yet.
+#[derive(Debug)]
+pub(super) struct Proposed {
+    pub(super) then: Then,
+    /// Whether whom it was for is gone, or was told that it came to nothing.
+    pub(super) abandoned: bool,
+}
+
+/// One whose call is not done because of the log.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub(super) what: What,
+    /// Since when, in milliseconds of CLOCK_BOOTTIME.
+    pub(super) since: u64,
+    /// What a request that may wait is to be told.
+    pub(super) patience: Option<Patience>,
+}
+
+/// A request that may wait.
+#[derive(Clone, Debug)]
+pub(super) struct Patience {
+    /// When its wait is over, in milliseconds of CLOCK_BOOTTIME.
+    pub(super) until: Option<u64>,
+    /// Whether it takes words of progress and was told none yet.
+    pub(super) untold: bool,
+    /// The first key that it asks for.
+    pub(super) key: String,
+}
+
+/// What somebody waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    /// That its call can be served at all: it is still the first of its calls.
+    Membership,
+    /// As above, of a request that was taken on already.
+    Home(Tag),
+    /// That its request comes out of the log.
+    Request(Ticket),
+    /// That something else comes out of the log.
+    Change(Ticket),
+}
+
+impl What {
+    fn ticket(self) -> Option<Ticket> {
+        match self {
+            Self::Request(ticket) | Self::Change(ticket) => Some(ticket),
+            Self::Membership | Self::Home(_) => None,
+        }
+    }
+}
+
+impl Underway {
+    pub(super) fn add(&mut self, ticket: Ticket, then: Then) {
+        if let Then::Ask(newcomer) = &then {
+            self.tags.insert(newcomer.request.tag, ticket);
+        }
+        self.each.insert(ticket, Proposed { then, abandoned: false });
+    }
+
+    pub(super) fn take(&mut self, ticket: Ticket) -> Option<Proposed> {
+        let proposed = self.each.remove(&ticket)?;
+        if let Then::Ask(newcomer) = &proposed.then
+            && self.tags.get(&newcomer.request.tag) == Some(&ticket)
+        {
+            self.tags.remove(&newcomer.request.tag);
+        }
+        if let Some(id) = proposed.then.conn()
+            && self.pending.get(&id).and_then(|pending| pending.what.ticket()) == Some(ticket)
+        {
+            self.pending.remove(&id);
+        }
+        Some(proposed)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.each.len()
+    }
+
+    /// Nobody waits for this any more.
+    pub(super) fn abandon(&mut self, what: What) {
+        match what {
+            What::Membership => {}
+            What::Home(tag) => self.homeless.retain(|newcomer| newcomer.request.tag != tag),
+            What::Request(ticket) | What::Change(ticket) => {
+                if let Some(proposed) = self.each.get_mut(&ticket) {
+                    proposed.abandoned = true;
+                }
+            }
+        }
+    }
+
+    /// Somebody waits for this again.
+    pub(super) fn take_back(&mut self, what: What) {
+        if let What::Request(ticket) = what
+            && let Some(proposed) = self.each.get_mut(&ticket)
+        {
+            proposed.abandoned = false;
+        }
+    }
+
+    /// The request of this tag that is not in the log yet.
+    pub(super) fn tagged(&mut self, tag: Tag) -> Option<(What, &mut Newcomer)> {
+        if let Some(ticket) = self.tags.get(&tag) {
+            let Then::Ask(newcomer) = &mut self.each.get_mut(ticket)?.then else { return None };
+            return Some((What::Request(*ticket), newcomer));
+        }
+        let mut homeless = self.homeless.iter_mut();
+        homeless.find(|it| it.request.tag == tag).map(|newcomer| (What::Home(tag), newcomer))
+    }
+}
