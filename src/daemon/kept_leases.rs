@@ -113,7 +113,7 @@ mod tests {
     /// Ends a daemon as a reboot does: what it wrote is of an earlier start of the machine.
     fn reboot(mut recovered: Recovered) {
         recovered.ledger.commit().unwrap();
-        recovered.ledger.origin.boot_id = "of-an-earlier-start".to_owned();
+        recovered.ledger.kept().unwrap().1.origin.boot_id = "of-an-earlier-start".to_owned();
         recovered.ledger.compact().unwrap();
     }
 
@@ -176,14 +176,15 @@ mod tests {
         let untold = ask(&mut first, 2, lease(2), vec![slot("b", 1)]);
         first.ledger.keep_leases().unwrap();
         // The daemon dies before the second one is in the journal.
-        first.ledger.turn.pop();
+        first.ledger.kept().unwrap().1.turn.pop();
         first.ledger.commit().unwrap();
         drop(first);
-        let second = recovered(dir.path());
+        let mut second = recovered(dir.path());
         assert!(second.ledger.table.hold(kept).is_some());
         assert!(second.ledger.table.hold(untold).is_none());
         // And the state file follows.
-        let stored = second.ledger.durable.leases.holds.iter().map(|hold| hold.token);
+        let stored =
+            second.ledger.kept().unwrap().1.durable.leases.holds.iter().map(|hold| hold.token);
         assert_eq!(stored.collect::<Vec<_>>(), [kept]);
     }
 
