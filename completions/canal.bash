@@ -49,7 +49,8 @@ _canal() {
                 socket=("${words[i]}")
                 ;;
             --key | --read | --write | --why | --per | --buckets | --slots | --count | --wait | --conflict-exit-code | \
-                --priority | --max-run | --kill-after | --signal | --pid | --token | --handle | --ttl | --idle-exit)
+                --priority | --max-run | --kill-after | --signal | --pid | --token | --handle | --ttl | --on-lost | \
+                --idle-exit)
                 ((i++))
                 ;;
             --*) ;;
@@ -93,6 +94,10 @@ _canal() {
             mapfile -t COMPREPLY < <(compgen -W 'TERM INT HUP QUIT KILL USR1 USR2 ALRM' -- "$cur")
             return
             ;;
+        --on-lost)
+            mapfile -t COMPREPLY < <(compgen -W 'kill term warn' -- "$cur")
+            return
+            ;;
         --pid | --why)
             _pids
             return
@@ -114,14 +119,14 @@ _canal() {
             [[ $cur == -* ]] || options=$verbs
             ;;
         run)
-            options="$lock $wait -c --max-run --kill-after --signal --with-children $everywhere"
+            options="$lock $wait -c --max-run --kill-after --signal --with-children --on-lost $everywhere"
             if [[ $cur != -* ]]; then
                 # -c STRING is the whole command.
                 [[ $string ]] || _canal_command "$cword"
                 return
             fi
             ;;
-        acquire) options="$lock $wait --pid --ttl --json $everywhere" ;;
+        acquire) options="$lock $wait --pid --ttl --on-lost --json $everywhere" ;;
         release) options="--all --handle --force --token --pid --json $everywhere" ;;
         renew) options="--handle --json $everywhere" ;;
         status) options="--json --watch --why --graph $everywhere" ;;

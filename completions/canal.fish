@@ -12,7 +12,7 @@ function __canal_words
             case --
                 break
             case --socket --key --read --write --why --per --buckets --slots --count --wait --conflict-exit-code \
-                --priority --max-run --kill-after --signal --pid --token --handle --ttl --idle-exit
+                --priority --max-run --kill-after --signal --pid --token --handle --ttl --on-lost --idle-exit
                 set -e words[1]
             case '--*'
             case '-*'
@@ -130,6 +130,7 @@ complete -c canal -n $at -l with-children -d 'Keep the lock for processes that i
 complete -c canal -n '__canal_before_command; or __canal_in_command' -a '(__canal_command)'
 
 complete -c canal -n '__canal_at acquire release' -l pid -x -a '(__fish_complete_pids)' -d 'The process that holds'
+complete -c canal -n '__canal_at run acquire' -l on-lost -x -a 'kill term warn' -d 'What becomes of it if the lock is lost'
 complete -c canal -n '__canal_at acquire' -l ttl -x -a '10s 1m 10m 1h' -d 'Take it as a lease that lives so long without renewal'
 complete -c canal -n '__canal_at release renew' -l handle -x -d 'Handle of the lease, or - for standard input'
 complete -c canal -n '__canal_at acquire release renew status resize' -l json -d 'Print JSON'
