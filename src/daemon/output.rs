@@ -69,3 +69,33 @@ impl Output {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn descriptors_go_with_the_bytes_that_they_belong_to() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let null = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+        let mut output = Output::default();
+        for (text, count) in [("three", 3), ("one", 1), ("two", 2)] {
+            let fds = (0..count).map(|_| null()).collect();
+            output.fds.push((output.bytes.len(), fds));
+            output.bytes.extend(text.as_bytes());
+        }
+        output.write(ours.as_fd()).unwrap();
+        let mut heard = Vec::new();
+        let mut buffer = [0; 64];
+        while heard.iter().map(|(text, _): &(String, _)| text.len()).sum::<usize>() < 11 {
+            let mut received = Vec::new();
+            let count = fds::receive(theirs.as_fd(), &mut buffer, &mut received, 0).unwrap();
+            heard.push((String::from_utf8_lossy(&buffer[..count]).into_owned(), received.len()));
+        }
+        let expected = [("three", 3), ("one", 1), ("two", 2)];
+        assert_eq!(heard, expected.map(|(text, count)| (text.to_owned(), count)));
+        assert_eq!(output.unsent(), 0);
+    }
+}

@@ -5,7 +5,8 @@ use std::os::fd::AsFd;
 use std::sync::mpsc;
 
 use super::*;
-use crate::protocol::Progress;
+use crate::protocol::{PageQuery, Progress};
+use crate::sys::deadline::{Deadline, Writer};
 use crate::sys::pidfd::Pidfd;
 use fake::{Peer, grant, progress};
 
@@ -121,7 +122,7 @@ fn the_descriptor_of_a_grant_is_the_one_that_it_names() {
         peer.call();
         let mut grant = grant();
         grant["children_fd"] = 0.into();
-        peer.reply_with(grant, writer.as_fd());
+        peer.reply_with(grant, &[writer.as_fd()]);
     });
     let children = acquire(&scratch, &request(None)).0.unwrap().children.unwrap();
     daemon.join().unwrap();
@@ -129,6 +130,53 @@ fn the_descriptor_of_a_grant_is_the_one_that_it_names() {
     let mut text = String::new();
     std::io::Read::read_to_string(&mut reader, &mut text).unwrap();
     assert_eq!(text, "x");
+}
+
+#[test]
+fn a_deadline_page_comes_beside_the_other_descriptor_and_is_asked_for_again() {
+    let page = || Writer::create(4, "etcd", "alpha", Deadline::default()).unwrap();
+    let scratch = Scratch::new();
+    let daemon = scratch.daemon(move |listener| {
+        let (_, children) = std::io::pipe().unwrap();
+        let mut peer = accept(&listener);
+        peer.call();
+        let mut grant = grant();
+        (grant["children_fd"], grant["page_fd"], grant["line_fd"]) = (1.into(), 2.into(), 0.into());
+        let first = page();
+        peer.reply_with(grant, &[first.line(), children.as_fd(), first.page()]);
+        let (method, parameters) = peer.call();
+        assert_eq!(method, "Page");
+        drop(first);
+        let next = page();
+        peer.reply_with(json!({ "page_fd": 0, "line_fd": 1 }), &[next.page(), next.line()]);
+        (parameters["tag"].clone(), next)
+    });
+    let request = request(None);
+    let mut client = Client::connect(&scratch.place, patient()).unwrap();
+    let acquired = client.acquire(&request, None, &mut |_| ()).unwrap();
+    assert!(acquired.children.is_some());
+    let first = acquired.page.unwrap();
+    assert_eq!(first.host(), 4);
+    let second = client.page(&PageQuery { tag: request.tag }).unwrap();
+    let (tag, _next) = daemon.join().unwrap();
+    assert_eq!(tag, serde_json::to_value(request.tag).unwrap());
+    assert!(first.is_left() && !second.is_left());
+}
+
+#[test]
+fn a_page_that_is_none_is_a_protocol_error() {
+    let scratch = Scratch::new();
+    let daemon = scratch.daemon(|listener| {
+        let mut peer = accept(&listener);
+        peer.call();
+        let mut grant = grant();
+        (grant["page_fd"], grant["line_fd"]) = (0.into(), 1.into());
+        let (reader, writer) = std::io::pipe().unwrap();
+        peer.reply_with(grant, &[reader.as_fd(), writer.as_fd()]);
+    });
+    let error = acquire(&scratch, &request(None)).0.unwrap_err();
+    assert!(error.to_string().contains("the deadline page is not sealed"), "{error:?}");
+    daemon.join().unwrap();
 }
 
 #[test]

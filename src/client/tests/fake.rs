@@ -101,10 +101,10 @@ impl Peer {
         self.say(&json!({ "error": name, "parameters": parameters }));
     }
 
-    pub(super) fn reply_with(&mut self, parameters: Value, fd: BorrowedFd<'_>) {
+    pub(super) fn reply_with(&mut self, parameters: Value, fds: &[BorrowedFd<'_>]) {
         let mut bytes = Vec::new();
         frame::append(&json!({ "parameters": parameters }), &mut bytes).unwrap();
-        let sent = fds::send(self.stream.as_fd(), &bytes, &[fd], 0).unwrap();
+        let sent = fds::send(self.stream.as_fd(), &bytes, fds, 0).unwrap();
         assert_eq!(sent, bytes.len());
     }
 

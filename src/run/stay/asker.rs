@@ -31,35 +31,20 @@ pub(super) struct Asker {
 
 impl Asker {
     /// Asks, if it is time to. `sure` is how long the hold is sure by the page that there is.
-    pub(super) fn ask(
-        &mut self,
-        sure: Duration,
-        page: &dyn Fn() -> Option<Reader>,
-    ) -> io::Result<()> {
+    pub(super) fn ask(&mut self, sure: Duration, page: &dyn Fn() -> Option<Reader>) {
         if self.process.is_some() {
-            return Ok(());
+            return;
         }
         let now = Instant::now();
         let pause = (sure / 16).clamp(PAUSE_MIN, PAUSE_MAX);
         // Not all wrappers of a host at once.
         let next = *self.next.get_or_insert(now + pause + pause * (std::process::id() % 8) / 8);
         if now < next {
-            return Ok(());
+            return;
         }
+        // If it cannot be asked now (there are too many processes, say), then perhaps later.
         self.next = None;
-        let (ours, theirs) =
-            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
-        match fork()? {
-            Some(pid) => self.process = Some((pid, ours)),
-            None => {
-                drop(ours);
-                if let Some(page) = page() {
-                    let _ = fds::send(theirs.as_fd(), b"p", &page.descriptors(), 0);
-                }
-                std::process::exit(0);
-            }
-        }
-        Ok(())
+        self.process = start(page).ok();
     }
 
     /// What came of it, if it is done.
@@ -97,6 +82,19 @@ impl Asker {
     pub(super) fn polled(&self) -> Option<BorrowedFd<'_>> {
         self.process.as_ref().map(|(_, channel)| channel.as_fd())
     }
+}
+
+fn start(page: &dyn Fn() -> Option<Reader>) -> io::Result<(Pid, OwnedFd)> {
+    let (ours, theirs) =
+        socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
+    if let Some(pid) = fork()? {
+        return Ok((pid, ours));
+    }
+    drop(ours);
+    if let Some(page) = page() {
+        let _ = fds::send(theirs.as_fd(), b"p", &page.descriptors(), 0);
+    }
+    std::process::exit(0);
 }
 
 impl Drop for Asker {

@@ -201,11 +201,10 @@ impl<'a> Parent<'a> {
             }
             None => {}
         }
-        match self.watch.as_ref().and_then(Watch::is_left_for) {
-            Some(sure) if self.end.is_none() => {
-                self.asker.ask(sure, &|| self.beside.page())?;
-            }
-            _ => {}
+        if self.end.is_none()
+            && let Some(sure) = self.watch.as_ref().and_then(Watch::is_left_for)
+        {
+            self.asker.ask(sure, &|| self.beside.page());
         }
         Ok(())
     }
