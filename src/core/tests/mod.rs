@@ -4,6 +4,7 @@ mod brute;
 mod examples;
 mod explore;
 mod flaws;
+mod hosts;
 mod leases;
 mod locks;
 mod nested;

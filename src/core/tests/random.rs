@@ -6,7 +6,7 @@ use super::super::*;
 use super::world::{Wish, World, by};
 
 #[derive(Clone, Debug)]
-enum Op {
+pub(super) enum Op {
     Ask(Wish, bool),
     Release(u32, usize),
     ReleaseAll(u32),
@@ -58,7 +58,7 @@ fn wish(modes: bool) -> impl Strategy<Value = Wish> {
     )
 }
 
-fn op(modes: bool) -> impl Strategy<Value = Op> {
+pub(super) fn op(modes: bool) -> impl Strategy<Value = Op> {
     prop_oneof![
         12 => (wish(modes), prop::bool::weighted(0.3)).prop_map(|(wish, nested)| Op::Ask(wish, nested)),
         4 => (1u32..6, 0usize..KEYS.len()).prop_map(|(pid, key)| Op::Release(pid, key)),
@@ -78,7 +78,7 @@ fn op(modes: bool) -> impl Strategy<Value = Op> {
     ]
 }
 
-fn run(world: &mut World, op: Op) {
+pub(super) fn run(world: &mut World, op: Op) {
     let waiter = |world: &World, which: usize| world.table.waiters().nth(which).map(|w| w.id);
     let any = |world: &World, which: usize| {
         let all = world.table.waiters().map(|w| w.id).chain(world.table.holds().map(|h| h.request));

@@ -9,11 +9,14 @@ pub(super) struct World {
     pub(super) table: Table,
     pub(super) log: Vec<(Entry, Vec<Outcome>)>,
     tags: u128,
+    /// On which host things happen.
+    pub(super) host: HostId,
 }
 
 /// A request in the making.
 #[derive(Clone, Debug)]
 pub(super) struct Wish {
+    pub(super) host: HostId,
     pub(super) pid: u32,
     pub(super) items: Vec<Item>,
     pub(super) wait: Wait,
@@ -43,6 +46,7 @@ pub(super) fn by(pid: u32) -> Wish {
     let wait = Wait::Yes { until: None };
     let (items, parent) = (Vec::new(), None);
     Wish {
+        host: HostId(0),
         pid,
         items,
         wait,
@@ -55,6 +59,12 @@ pub(super) fn by(pid: u32) -> Wish {
 }
 
 impl Wish {
+    /// The daemon of this host asks.
+    pub(super) fn on(mut self, host: HostId) -> Self {
+        self.host = host;
+        self
+    }
+
     pub(super) fn item(mut self, name: &str, count: u64, view: Option<View>) -> Self {
         self.items.push(Item { key: key(name), ask: Ask::Counted { count, view } });
         self
@@ -112,7 +122,7 @@ impl Wish {
     pub(super) fn change(self, tag: Tag) -> Change {
         Change::Request(Box::new(Request {
             tag,
-            host: HostId(0),
+            host: self.host,
             owner: self.owner(),
             parent: self.parent,
             uid: 1000,
@@ -142,7 +152,7 @@ impl World {
     }
 
     pub(super) fn with(rules: Rules) -> Self {
-        Self { table: Table::new(rules), log: Vec::new(), tags: 0 }
+        Self { table: Table::new(rules), log: Vec::new(), tags: 0, host: HostId(0) }
     }
 
     pub(super) fn apply(&mut self, change: Change) -> Vec<Outcome> {
@@ -159,6 +169,7 @@ impl World {
     /// Asks, and returns the request with everything that was decided.
     pub(super) fn ask(&mut self, wish: Wish) -> (RequestId, Vec<Outcome>) {
         self.tags += 1;
+        let wish = if self.host == HostId(0) { wish } else { wish.on(self.host) };
         let outcomes = self.apply(wish.change(Tag(self.tags)));
         (RequestId(self.table.revision().0), outcomes)
     }
@@ -187,7 +198,7 @@ impl World {
     }
 
     pub(super) fn frame(&self, pid: u32) -> FrameId {
-        self.table.frame_of(HostId(0), &owner(pid)).unwrap_or(FrameId(u64::MAX))
+        self.table.frame_of(self.host, &owner(pid)).unwrap_or(FrameId(u64::MAX))
     }
 
     pub(super) fn die(&mut self, pid: u32) -> Vec<RequestId> {
