@@ -24,8 +24,8 @@ struct Proposal {
 pub(super) struct Flight {
     pub(super) append: Append,
     tickets: Vec<Option<Ticket>>,
-    /// When it was asked last.
-    pub(super) asked_ms: u64,
+    /// When it was asked last; it is to be asked at once if `None`.
+    pub(super) asked_ms: Option<u64>,
     /// Whether the engine has said that it is in the log, or cannot be waited for to say so.
     pub(super) answered: bool,
     /// Whether it was read.
@@ -116,6 +116,7 @@ impl Writer {
         let body = code::write_batch(rules, &batch);
         let append = Append { host, sequence, body, ends };
         let (answered, echoed) = (false, false);
+        let asked_ms = Some(asked_ms);
         let flight = Flight { append: append.clone(), tickets, asked_ms, answered, echoed };
         self.flight = Some(flight);
         append

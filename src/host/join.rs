@@ -8,7 +8,7 @@ use super::chain::{Chain, Seat};
 use super::life::{Life, Timer};
 use super::{Event, Member, Standing};
 use crate::core::{Change, HostId};
-use crate::log::engine::{Ends, Evidence, Identity, Position, Sign};
+use crate::log::engine::{Call, Ends, Evidence, Identity, Position, Sign};
 
 /// The incarnations of our label that had not ended when we asked for ours.
 #[derive(Debug, Default)]
@@ -176,11 +176,11 @@ impl Member {
         let ends = adopt.map(|host| Ends { host, evidence: Evidence::Own });
         let tickets = vec![None; entries.len()];
         self.standing = Standing::Joining;
-        let asked_ms = if life.confirming.is_some() { 0 } else { now.boot_ms };
-        let append = self.writer.send(new, entries, ends, tickets, (seen, rules, asked_ms));
-        let now_possible = self.away.is_none() && life.is_settled();
-        if now_possible {
-            self.calls.push_back(crate::log::engine::Call::Append(append));
+        let append = self.writer.send(new, entries, ends, tickets, (seen, rules, now.boot_ms));
+        if self.away.is_none() && life.is_settled() {
+            self.calls.push_back(Call::Append(append));
+        } else if let Some(flight) = self.writer.flight_mut() {
+            flight.asked_ms = None;
         }
     }
 

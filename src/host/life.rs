@@ -108,7 +108,8 @@ impl Member {
         let read = life.and_then(|life| life.loading.or(life.confirming).unwrap_or(life.behind).0);
         let settled = life.filter(|life| life.is_settled());
         let again = self.writer.flight().zip(settled);
-        let again = again.map(|(flight, life)| flight.asked_ms + life.timing.renewal_ms);
+        let again =
+            again.map(|(flight, life)| flight.asked_ms.unwrap_or(0) + life.timing.renewal_ms);
         [end, register, renew, read, again].into_iter().flatten().min()
     }
 
@@ -152,10 +153,10 @@ impl Member {
         let Some(life) = self.life.as_ref().filter(|life| life.is_settled()) else { return };
         let (now_ms, patience_ms) = (self.now.boot_ms, life.timing.renewal_ms);
         let Some(flight) = self.writer.flight_mut() else { return };
-        if now_ms < flight.asked_ms + patience_ms {
+        if flight.asked_ms.is_some_and(|asked_ms| now_ms < asked_ms + patience_ms) {
             return;
         }
-        flight.asked_ms = now_ms;
+        flight.asked_ms = Some(now_ms);
         if flight.echoed {
             self.writer.unanswered();
         } else {
@@ -238,7 +239,7 @@ impl Member {
         }
         if let Some(flight) = self.writer.flight_mut() {
             // As soon as it is known that the log is still the one that was read.
-            flight.asked_ms = 0;
+            flight.asked_ms = None;
         }
         self.store_due();
     }

@@ -18,6 +18,8 @@ mod keep;
 mod life;
 mod member;
 mod settings;
+#[cfg(test)]
+mod sim;
 mod watch;
 
 pub use event::{Deadlines, Event, Health, LostWhy, Now, Observed, Standing, Ticket};

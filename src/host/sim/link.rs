@@ -1,0 +1,129 @@
+//! The network between one host and the engine.
+
+use std::collections::BTreeMap;
+
+use fastrand::Rng;
+
+use crate::log::engine::{Answer, Call};
+
+/// What is under way between one client and the engine.
+#[derive(Debug, Default)]
+pub(super) struct Link {
+    /// Whether messages get through.
+    pub(super) cut: bool,
+    /// Whether the client was told so.
+    told_away: bool,
+    notice_ms: Option<u64>,
+    /// Messages of an earlier connection are not answered.
+    pub(super) connection: u64,
+    number: u64,
+    calls: BTreeMap<(u64, u64), (u64, Call)>,
+    answers: BTreeMap<(u64, u64), Answer>,
+    /// When the last of the answers that come in order arrives.
+    stream_ms: u64,
+    pub(super) slow_ms: u64,
+    /// Of a thousand answers so many come twice.
+    pub(super) repeat: u32,
+}
+
+impl Link {
+    pub(super) fn new(slow_ms: u64) -> Self {
+        Self { slow_ms, ..Self::default() }
+    }
+
+    fn place(&mut self, at_ms: u64) -> (u64, u64) {
+        self.number += 1;
+        (at_ms, self.number)
+    }
+
+    pub(super) fn send(&mut self, rng: &mut Rng, now_ms: u64, call: Call) {
+        if self.cut || self.told_away {
+            return;
+        }
+        let at = self.place(now_ms + rng.u64(0..=self.slow_ms));
+        let again = rng.u32(0..1000) < self.repeat;
+        if again {
+            let later = self.place(now_ms + rng.u64(0..=self.slow_ms * 5));
+            self.calls.insert(later, (self.connection, call.clone()));
+        }
+        self.calls.insert(at, (self.connection, call));
+    }
+
+    /// The next call that arrives by now, and of which connection it is.
+    pub(super) fn arrived(&mut self, now_ms: u64) -> Option<(u64, Call)> {
+        let entry = self.calls.first_entry().filter(|entry| entry.key().0 <= now_ms)?;
+        Some(entry.remove())
+    }
+
+    pub(super) fn answer(&mut self, rng: &mut Rng, now_ms: u64, answer: Answer) {
+        let mut at_ms = now_ms + rng.u64(0..=self.slow_ms);
+        let in_order = matches!(
+            answer,
+            Answer::Loaded { .. } | Answer::Batches(_) | Answer::Rewritten | Answer::Compacted
+        );
+        if in_order {
+            at_ms = at_ms.max(self.stream_ms);
+            self.stream_ms = at_ms;
+        }
+        let at = self.place(at_ms);
+        if rng.u32(0..1000) < self.repeat {
+            let later = self.place(if in_order { at_ms } else { at_ms + rng.u64(0..50) });
+            self.answers.insert(later, answer.clone());
+        }
+        self.answers.insert(at, answer);
+    }
+
+    pub(super) fn received(&mut self, now_ms: u64) -> Option<Answer> {
+        if self.cut && self.notice_ms.is_some_and(|at| at <= now_ms) && !self.told_away {
+            self.told_away = true;
+            return Some(Answer::Away { why: "cut".to_owned() });
+        }
+        if !self.cut && self.told_away {
+            self.told_away = false;
+            return Some(Answer::Back);
+        }
+        let entry = self.answers.first_entry().filter(|entry| entry.key().0 <= now_ms)?;
+        Some(entry.remove())
+    }
+
+    /// Nothing gets through any more. What was called may still arrive, even long after.
+    pub(super) fn cut(&mut self, rng: &mut Rng, now_ms: u64) {
+        if self.cut {
+            return;
+        }
+        self.cut = true;
+        self.notice_ms = Some(now_ms + rng.u64(0..150));
+        self.new_connection();
+        let calls = std::mem::take(&mut self.calls);
+        for (_, call) in calls {
+            if rng.bool() {
+                let at = self.place(now_ms + rng.u64(0..3000));
+                self.calls.insert(at, call);
+            }
+        }
+    }
+
+    fn new_connection(&mut self) {
+        self.connection += 1;
+        self.answers.clear();
+        self.stream_ms = 0;
+    }
+
+    pub(super) fn heal(&mut self, now_ms: u64) {
+        if self.cut && self.told_away {
+            self.cut = false;
+        } else if self.cut {
+            // It is told first that it was cut.
+            self.notice_ms = Some(now_ms);
+        }
+    }
+
+    /// A new daemon connects; the old one's calls may still arrive.
+    pub(super) fn reset(&mut self) {
+        self.new_connection();
+        self.told_away = false;
+        if self.cut {
+            self.notice_ms = Some(0);
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Rules 1, 7 and 8: how an incarnation begins and how long it lives.
+
+use super::direct::{Direct, TTL_MS, identity, server, settings};
+use crate::core::{Change, HostId};
+use crate::host::{Deadlines, Event, LostWhy, Settings, Standing};
+use crate::log::engine::{Answer, Call, Identity};
+
+fn is_unable(event: &Event) -> bool {
+    matches!(event, Event::Unable { .. })
+}
+
+#[test]
+fn rule_01_a_host_joins_by_the_first_entry_of_its_first_batch() {
+    let mut server = server();
+    let host = Direct::joined(1, &mut server, 0);
+    let first = &host.entries[0].0.change;
+    assert!(matches!(first, Change::HostJoin { host: HostId(1), label, .. } if label == "host1"));
+    assert_eq!(host.table.host(HostId(1)).unwrap().label, "host1");
+    let second = Direct::joined(2, &mut server, 0);
+    assert_eq!(second.table.hosts().count(), 2);
+}
+
+#[test]
+fn rule_01_a_live_label_is_refused_with_who_has_it() {
+    let mut server = server();
+    let mut first = Direct::joined(1, &mut server, 0);
+    let mut other =
+        Direct::new(2, settings(), Identity { dir: "/elsewhere".to_owned(), ..identity("host1") });
+    other.settle(&mut server, 0);
+    assert_eq!(other.member.health().standing, Standing::LabelInUse { by: first.id() });
+    first.live(&mut server, 0, 400);
+    other.live(&mut server, 200, 400);
+    let Some(Event::Unable { why, hint }) = other.events.last() else { panic!("{other:?}") };
+    assert!(why.contains("another host has the name `host1`: uid 0, /run/canal"), "{why}");
+    assert!(hint.as_ref().unwrap().contains("--host"));
+    first.live(&mut server, 400, 2 * TTL_MS);
+    assert!(first.member.host().is_some(), "it is not disturbed");
+}
+
+#[test]
+fn rule_01_a_label_whose_host_is_silent_is_taken_over_after_its_ttl() {
+    let mut server = server();
+    let first = Direct::joined(1, &mut server, 0);
+    let gone = first.id();
+    let elsewhere = Identity { dir: "/elsewhere".to_owned(), ..identity("host1") };
+    let mut other = Direct::new(2, settings(), elsewhere);
+    other.live(&mut server, 0, TTL_MS);
+    assert_eq!(other.member.health().standing, Standing::LabelInUse { by: gone });
+    other.live(&mut server, TTL_MS, 2 * TTL_MS);
+    assert!(other.member.host().is_some());
+    assert!(other.table.host(gone).is_none() && server.hosts[&gone].ended);
+}
+
+#[test]
+fn rule_01_an_engine_of_another_version_is_refused_clearly() {
+    let mut host = Direct::new(1, settings(), identity("host1"));
+    host.drive(0);
+    let (why, hint) = ("it has format 2".to_owned(), Some("upgrade".to_owned()));
+    host.tell(0, Answer::Unable { why, hint });
+    assert!(host.saw(is_unable));
+    host.tick(100_000);
+    assert!(host.calls.iter().all(|call| matches!(call, Call::Register { .. })));
+    assert_eq!(host.member.next_due(), None, "trying again does not help");
+}
+
+#[test]
+fn rule_07_a_daemon_refuses_to_start_without_time_to_stop() {
+    let short = Settings { grace_ms: Some(TTL_MS), ..settings() };
+    let mut host = Direct::new(1, short, identity("host1"));
+    host.drive(0);
+    assert!(host.calls.is_empty() && host.saw(is_unable));
+}
+
+#[test]
+fn rule_07_a_ttl_that_the_engine_makes_too_short_is_refused() {
+    let fixed = Settings { grace_ms: Some(TTL_MS / 6), ..settings() };
+    let mut host = Direct::new(1, fixed, identity("host1"));
+    host.drive(0);
+    let (host_id, others) = (HostId(1), Vec::new());
+    host.tell(0, Answer::Registered { host: host_id, ttl_ms: 300, asked_at: 0, epoch: 1, others });
+    assert!(host.saw(is_unable));
+}
+
+#[test]
+fn rule_07_the_time_to_stop_runs_from_before_the_last_renewal_that_succeeded() {
+    let mut server = server();
+    let mut host = Direct::joined(1, &mut server, 1000);
+    let (grace, margin) = (TTL_MS / 6, TTL_MS / 12);
+    let from = |asked_ms: u64| {
+        let kill_at = asked_ms + TTL_MS - margin;
+        Deadlines { term_at: kill_at - grace, kill_at }
+    };
+    assert_eq!(host.member.deadlines(), from(1000));
+    host.tick(1200);
+    let renew = host.calls.pop().unwrap();
+    assert!(matches!(renew, Call::Renew { asked_at: 1200, .. }));
+    let answer = server.call(1, 1350, 1, renew);
+    host.tell(1399, answer.clone());
+    assert_eq!(host.member.deadlines(), from(1200), "not from when it was answered");
+    host.tick(1500);
+    assert!(matches!(host.calls.pop(), Some(Call::Renew { asked_at: 1500, .. })));
+    host.tell(1600, answer);
+    assert_eq!(host.member.deadlines(), from(1200), "a repeated answer renews nothing");
+}
+
+#[test]
+fn rule_07_what_is_not_renewed_is_lost_at_the_time_to_stop_and_not_later() {
+    let mut server = server();
+    let mut host = Direct::joined(1, &mut server, 0);
+    let Deadlines { term_at, kill_at } = host.member.deadlines();
+    assert_eq!(host.member.next_due().map(|due| due <= term_at), Some(true));
+    host.tell(100, Answer::Away { why: "cut".to_owned() });
+    assert_eq!(host.member.next_due(), Some(term_at), "nothing else can be done");
+    host.tick(term_at - 1);
+    assert!(host.member.host().is_some());
+    host.tick(term_at);
+    let why = LostWhy::NotRenewed { since_ms: 0 };
+    assert!(host.events.contains(&Event::Lost { host: HostId(1), why }));
+    assert_eq!(host.member.host(), None);
+    assert_eq!(host.member.deadlines().kill_at, kill_at, "KILL is where it was");
+}
+
+#[test]
+fn rule_08_a_daemon_that_starts_anew_takes_over_its_sessions() {
+    let mut server = server();
+    let mut old = Direct::joined(1, &mut server, 0);
+    let first = old.ask(10, "a");
+    let second = old.ask(11, "a");
+    old.settle(&mut server, 1);
+    assert!(old.was_granted(first) && !old.was_granted(second));
+    let mut new = Direct::new(3, settings(), identity("host1"));
+    new.settle(&mut server, 100);
+    let joined = Event::Joined { host: HostId(2), adopted: Some(HostId(1)) };
+    assert!(new.events.contains(&joined), "{:?}", new.events);
+    assert!(!new.events.contains(&Event::Clear), "its commands go on");
+    assert!(new.table.holds().all(|hold| hold.asked.host == HostId(2)));
+    assert_eq!(new.table.frames_of_host(HostId(2)).count(), 2);
+    old.settle(&mut server, 200);
+    let gone = old.saw(|event| matches!(event, Event::Lost { host: HostId(1), .. }));
+    assert!(gone, "the old one would be void if it still ran");
+}
+
+#[test]
+fn rule_08_if_the_old_incarnation_is_gone_what_is_left_is_killed_before_the_new_one_joins() {
+    let mut server = server();
+    let old = Direct::joined(1, &mut server, 0);
+    let mut other = Direct::joined(2, &mut server, 0);
+    other.live(&mut server, 0, 2 * TTL_MS);
+    assert!(server.hosts[&old.id()].ended);
+    let mut new = Direct::new(3, settings(), identity("host1"));
+    new.settle(&mut server, 2 * TTL_MS);
+    let clear = new.events.iter().position(|event| *event == Event::Clear);
+    let joined = new.events.iter().position(|event| matches!(event, Event::Joined { .. }));
+    assert!(clear.unwrap() < joined.unwrap(), "{:?}", new.events);
+}
+
+#[test]
+fn rule_08_an_adoption_that_comes_too_late_kills_what_is_left_first() {
+    let mut server = server();
+    let old = Direct::joined(1, &mut server, 0);
+    let mut other = Direct::joined(2, &mut server, 0);
+    other.live(&mut server, 0, TTL_MS);
+    let mut new = Direct::new(3, settings(), identity("host1"));
+    new.drive(TTL_MS);
+    // It reads the log while the old one still counts, and appends when it does not any more.
+    while !new.calls.iter().any(|call| matches!(call, Call::Append(_))) {
+        for call in std::mem::take(&mut new.calls) {
+            let answer = server.call(3, TTL_MS, 1, call);
+            new.tell(TTL_MS, answer);
+        }
+    }
+    assert!(!new.events.contains(&Event::Clear));
+    other.live(&mut server, TTL_MS, TTL_MS + TTL_MS / 3);
+    assert!(server.hosts[&old.id()].ended);
+    for call in std::mem::take(&mut new.calls) {
+        let answer = server.call(3, TTL_MS + 1, 1, call);
+        new.tell(TTL_MS + 1, answer);
+    }
+    assert!(new.events.contains(&Event::Clear));
+    new.settle(&mut server, TTL_MS + 2);
+    assert!(new.saw(|event| matches!(event, Event::Joined { adopted: None, .. })));
+}
+
+#[test]
+fn rule_08_a_machine_that_was_started_anew_ends_its_old_incarnation_at_once() {
+    let mut server = server();
+    let mut old = Direct::joined(1, &mut server, 0);
+    old.ask(10, "a");
+    old.settle(&mut server, 1);
+    let booted = Identity { boot: "the next boot".to_owned(), ..identity("host1") };
+    let mut new = Direct::new(3, settings(), booted);
+    new.settle(&mut server, 5);
+    assert!(server.hosts[&HostId(1)].ended);
+    assert_eq!(new.table.held(), 0, "its locks are free long before its TTL is over");
+    assert!(new.saw(|event| matches!(event, Event::Joined { adopted: None, .. })));
+}
+
+#[test]
+fn rule_08_what_was_lost_is_ended_by_its_own_next_incarnation_and_not_adopted() {
+    let mut server = server();
+    let mut host = Direct::joined(1, &mut server, 0);
+    host.ask(10, "a");
+    host.settle(&mut server, 1);
+    host.tell(1, Answer::Away { why: "cut".to_owned() });
+    host.tick(TTL_MS);
+    host.tell(TTL_MS, Answer::Back);
+    host.settle(&mut server, TTL_MS);
+    assert!(host.saw(|event| matches!(event, Event::Joined { host: HostId(2), adopted: None })));
+    assert!(server.hosts[&HostId(1)].ended);
+    assert_eq!(host.table.held(), 0);
+}

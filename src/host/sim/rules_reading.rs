@@ -1,0 +1,297 @@
+//! Rules 9, 12 and 13: what is read, that it is the same for all, and that reading costs nothing.
+
+use super::direct::{Direct, TTL_MS, server, settings};
+use super::server::Server;
+use crate::core::{Change, HostId, Rules};
+use crate::host::append::entry;
+use crate::host::chain::{Chain, Known, RECENT_MAX, Step, Trouble, Trust};
+use crate::host::code::{genesis, write_batch};
+use crate::host::{Event, LostWhy, Settings};
+use crate::log::engine::{Answer, Batch, Call, Link, Placed, Position};
+
+fn is_rewritten(event: &Event) -> bool {
+    matches!(event, Event::Lost { why: LostWhy::Rewritten, .. })
+}
+
+fn batch(host: u64, sequence: u64, seen: Link, changes: Vec<Change>) -> Placed {
+    let entries = changes.into_iter().map(|change| entry(change, Default::default())).collect();
+    let host = HostId(host);
+    let body = write_batch(Rules::Current, &Batch { host, sequence, seen, entries });
+    Placed { position: Position(seen.position.0 + 1), host, sequence, body }
+}
+
+fn joining(host: u64) -> Change {
+    let (label, identity) = (format!("host{host}"), String::new());
+    Change::HostJoin { host: HostId(host), label, identity }
+}
+
+fn read(placed: &Placed, chain: &mut Chain, trust: Trust) -> Result<Step, Trouble> {
+    chain.read(Rules::Current, placed, trust)
+}
+
+#[test]
+fn rule_09_an_author_that_had_read_another_history_counts_for_nobody() {
+    let mut chain = Chain::new(1);
+    read(&batch(1, 1, chain.link(), vec![joining(1)]), &mut chain, Trust::Live).unwrap();
+    let before = chain.clone();
+    let other = Link { position: Position(1), hash: genesis(2).hash };
+    let stray = batch(2, 1, other, vec![joining(2)]);
+    assert_eq!(read(&stray, &mut chain, Trust::Live), Err(Trouble::Stray), "or we have");
+    assert_eq!(chain, before);
+    let step = Step::Stray { host: HostId(2), sequence: 1 };
+    assert_eq!(read(&stray, &mut chain, Trust::Loaded), Ok(step), "it is the author");
+    assert_eq!(chain.revision(), before.revision());
+    let mut next = batch(2, 2, chain.link(), vec![Change::Policy { bypass_max: 1 }]);
+    next.position = Position(3);
+    assert_eq!(read(&next, &mut chain, Trust::Loaded), Ok(Step::Void), "it never joined");
+}
+
+#[test]
+fn rule_09_links_are_told_apart_as_far_back_as_they_are_kept() {
+    let mut chain = Chain::new(1);
+    let start = chain.link();
+    read(&batch(1, 1, start, vec![joining(1)]), &mut chain, Trust::Live).unwrap();
+    let first = chain.link();
+    for sequence in 2..RECENT_MAX as u64 + 1 {
+        let change = vec![Change::Policy { bypass_max: 1 }];
+        read(&batch(1, sequence, chain.link(), change), &mut chain, Trust::Live).unwrap();
+    }
+    assert_eq!(chain.knows(first), Known::Same, "as many as are kept");
+    assert_eq!(chain.knows(Link { hash: start.hash, ..first }), Known::Other);
+    let sequence = RECENT_MAX as u64 + 1;
+    let last = batch(1, sequence, chain.link(), vec![Change::Policy { bypass_max: 1 }]);
+    read(&last, &mut chain, Trust::Live).unwrap();
+    assert_eq!(chain.knows(first), Known::TooOld, "one more");
+    assert_eq!(chain.knows(start), Known::Same);
+    assert_eq!(chain.knows(genesis(2)), Known::Other);
+    let ahead = Link { position: Position(9999), hash: start.hash };
+    assert_eq!(chain.knows(ahead), Known::Other);
+}
+
+#[test]
+fn rule_09_batches_that_are_missing_doubled_or_foreign_are_trouble() {
+    let mut chain = Chain::new(1);
+    let first = batch(1, 1, chain.link(), vec![joining(1)]);
+    read(&first, &mut chain, Trust::Live).unwrap();
+    assert_eq!(read(&first, &mut chain, Trust::Live), Ok(Step::Known));
+    let gap = batch(1, 3, chain.link(), vec![Change::Policy { bypass_max: 1 }]);
+    assert!(matches!(read(&gap, &mut chain, Trust::Live), Err(Trouble::Gap(_))));
+    let mut other = batch(1, 2, chain.link(), vec![Change::Policy { bypass_max: 1 }]);
+    other.body = first.body.clone();
+    assert!(matches!(read(&other, &mut chain, Trust::Live), Err(Trouble::Unreadable(_))));
+    let silent = batch(2, 1, chain.link(), vec![Change::Policy { bypass_max: 1 }]);
+    assert!(matches!(read(&silent, &mut chain, Trust::Live), Err(Trouble::Unreadable(_))));
+    other.body = vec![0xff; 10];
+    assert!(matches!(read(&other, &mut chain, Trust::Live), Err(Trouble::Unreadable(_))));
+    // Of an incarnation that has ended, nothing matters.
+    let gone = Change::HostGone { host: HostId(1), by: HostId(1) };
+    read(&batch(1, 2, chain.link(), vec![gone]), &mut chain, Trust::Live).unwrap();
+    other.position = Position(3);
+    assert_eq!(read(&other, &mut chain, Trust::Live), Ok(Step::Void));
+}
+
+/// Two hosts that know some of each other.
+fn two() -> (Server, Direct, Direct) {
+    let mut server = server();
+    let mut one = Direct::joined(1, &mut server, 0);
+    let mut two = Direct::joined(2, &mut server, 0);
+    one.ask(10, "a");
+    one.settle(&mut server, 1);
+    two.settle(&mut server, 1);
+    (server, one, two)
+}
+
+#[test]
+fn rule_09_who_reconnects_to_another_past_has_lost_everything_and_joins_again() {
+    let (mut server, mut one, mut two) = two();
+    let earlier = server.clone();
+    one.ask(11, "b");
+    one.settle(&mut server, 2);
+    assert_eq!(one.table.held(), 2);
+    server = earlier;
+    for host in [&mut one, &mut two] {
+        host.tell(3, Answer::Away { why: "fail-over".to_owned() });
+        host.tell(4, Answer::Back);
+        host.live(&mut server, 4, TTL_MS);
+    }
+    assert!(one.saw(is_rewritten), "it had read what is not there any more");
+    assert!(!two.saw(is_rewritten), "it had not");
+    one.settle(&mut server, TTL_MS + 1);
+    two.settle(&mut server, TTL_MS + 1);
+    assert_eq!(one.table.snapshot(), two.table.snapshot());
+    assert_eq!(one.table.held(), 0, "what it held was ended by its next incarnation");
+}
+
+#[test]
+fn rule_09_a_batch_after_another_past_is_seen_even_if_the_engine_notices_nothing() {
+    let (mut server, mut one, mut two) = two();
+    let earlier = server.clone();
+    one.ask(11, "b");
+    one.settle(&mut server, 2);
+    server = earlier;
+    // The other one goes on from the past that is true now; the engine pushes it to both.
+    two.ask(20, "c");
+    two.settle(&mut server, 3);
+    two.ask(21, "c");
+    two.settle(&mut server, 3);
+    let batches = Answer::Batches(server.log.clone());
+    one.tell(3, batches);
+    assert!(matches!(one.calls.last(), Some(Call::Load)), "{:?}", one.calls);
+    one.settle(&mut server, 4);
+    assert!(one.saw(is_rewritten));
+}
+
+#[test]
+fn rule_09_a_replica_that_differs_refuses_loudly() {
+    let every = Settings { snapshot_batches: 4, ..settings() };
+    let mut server = server();
+    let mut one = Direct::joined_with(1, every, &mut server, 0);
+    let mut two = Direct::joined_with(2, every, &mut server, 0);
+    let mut wrong = two.table.snapshot();
+    wrong.bypass_max = 3;
+    two.table = crate::core::Table::restore(&wrong, Rules::Current).unwrap();
+    for pid in 0..8 {
+        one.ask(pid, "a");
+        one.settle(&mut server, u64::from(pid));
+        two.settle(&mut server, u64::from(pid));
+    }
+    let Some(Event::Unable { why, .. }) = two.events.last() else { panic!("{:?}", two.events) };
+    assert!(why.contains("this host's table is not the one that other hosts have"), "{why}");
+    assert!(two.events.iter().any(|event| matches!(event, Event::Lost { .. })));
+    assert!(one.member.host().is_some());
+}
+
+/// A host that makes a snapshot, and one that does not read meanwhile.
+fn compacted() -> (Server, Direct, Direct) {
+    let every = Settings { snapshot_batches: 4, ..settings() };
+    let mut server = server();
+    let mut one = Direct::joined_with(1, every, &mut server, 0);
+    let two = Direct::joined_with(2, every, &mut server, 0);
+    for pid in 0..8 {
+        one.ask(pid, "a");
+        one.settle(&mut server, 1);
+    }
+    assert!(server.stored.is_some(), "{server:?}");
+    (server, one, two)
+}
+
+#[test]
+fn rule_12_a_snapshot_is_stored_and_what_is_in_it_goes() {
+    let (server, one, _) = compacted();
+    let stored = server.stored.as_ref().unwrap();
+    assert!(server.log.iter().all(|placed| placed.position > stored.position));
+    assert!(!server.log.is_empty(), "it is stored a little later, for those who read on");
+    let claims = one.entries.iter().filter(|(entry, ticket)| {
+        ticket.is_none() && matches!(entry.change, Change::Checkpoint { .. })
+    });
+    assert!(claims.count() > 0);
+}
+
+#[test]
+fn rule_12_a_new_host_begins_at_the_snapshot() {
+    let (mut server, mut one, _) = compacted();
+    let mut new = Direct::joined(3, &mut server, 2);
+    one.settle(&mut server, 2);
+    new.settle(&mut server, 2);
+    assert_eq!(new.table.snapshot(), one.table.snapshot());
+    assert!(new.entries.len() < one.entries.len());
+}
+
+#[test]
+fn rule_12_who_meets_a_gap_begins_again_and_goes_on() {
+    let (mut server, mut one, mut two) = compacted();
+    two.tell(2, Answer::Compacted);
+    two.settle(&mut server, 2);
+    one.settle(&mut server, 2);
+    assert!(two.saw(|event| matches!(event, Event::Restore { snapshot: Some(_), .. })));
+    assert!(two.member.host().is_some(), "nothing is lost");
+    assert_eq!(one.table.snapshot(), two.table.snapshot());
+}
+
+#[test]
+fn rule_12_a_batch_on_its_way_is_found_in_the_snapshot_or_sent_again() {
+    for landed in [true, false] {
+        let every = Settings { snapshot_batches: 4, ..settings() };
+        let mut server = server();
+        let mut one = Direct::joined_with(1, every, &mut server, 0);
+        let mut two = Direct::joined_with(2, every, &mut server, 0);
+        let ticket = two.ask(20, "b");
+        two.drive(1);
+        if landed {
+            let sent = two.calls.iter().find(|call| matches!(call, Call::Append(_))).unwrap();
+            server.call(9, 1, 1, sent.clone());
+        }
+        two.calls.clear();
+        for pid in 0..8 {
+            one.ask(pid, "a");
+            one.settle(&mut server, 1);
+        }
+        two.tell(2, Answer::Away { why: "cut".to_owned() });
+        two.tell(3, Answer::Back);
+        two.settle(&mut server, 3);
+        let absorbed = two.events.iter().find_map(|event| match event {
+            Event::Absorbed { ticket: found, revision } if *found == ticket => Some(*revision),
+            _ => None,
+        });
+        assert_eq!(absorbed.is_some(), landed, "{:?}", two.events);
+        assert_eq!(two.was_granted(ticket), !landed);
+        let request = absorbed.map(|revision| crate::core::RequestId(revision.0));
+        assert!(request.is_none_or(|request| two.table.hold_of(request).is_some()));
+        let of_two = two.table.frames_of_host(two.id()).count();
+        assert_eq!(of_two, 1, "once in any case");
+    }
+}
+
+#[test]
+fn rule_12_a_snapshot_that_is_damaged_or_of_another_version_is_refused() {
+    let (mut server, ..) = compacted();
+    let mut stored = server.stored.clone().unwrap();
+    let at = stored.body.windows(12).position(|window| window == b"\"bypass_max\"").unwrap();
+    stored.body[at + 13] ^= 1;
+    server.stored = Some(stored);
+    let mut new = Direct::new(3, settings(), super::direct::identity("host3"));
+    new.settle(&mut server, 2);
+    let Some(Event::Unable { why, .. }) = new.events.last() else { panic!("{:?}", new.events) };
+    assert!(why.contains("its table is not the one that was hashed"), "{why}");
+}
+
+#[test]
+fn rule_13_a_lost_notification_is_made_up_for_by_the_next_renewals_answer() {
+    let (mut server, mut one, mut two) = two();
+    two.ask(20, "b");
+    two.settle(&mut server, 10);
+    // The notification for the first one is lost.
+    server.push(1);
+    assert_eq!(one.table.held(), 1);
+    one.settle(&mut server, TTL_MS / 6);
+    let due = one.member.next_due().unwrap();
+    assert!(due <= TTL_MS / 6 + TTL_MS / 24, "soon after the renewal");
+    one.settle(&mut server, due);
+    assert_eq!(one.table.held(), 2);
+}
+
+#[test]
+fn rule_13_waiting_costs_the_engine_nothing_but_renewals() {
+    let (mut server, mut one, _) = two();
+    one.ask(11, "a");
+    one.settle(&mut server, 1);
+    assert_eq!(one.table.waiting(), 1);
+    let mut now_ms = 1;
+    let mut calls = Vec::new();
+    while now_ms < 3 * TTL_MS {
+        now_ms = one.member.next_due().unwrap();
+        one.tick(now_ms);
+        while !one.calls.is_empty() {
+            let call = one.calls.remove(0);
+            let answer = server.call(1, now_ms, 1, call.clone());
+            calls.push(call);
+            one.tell(now_ms, answer);
+            if let Some(answer) = server.push(1) {
+                one.tell(now_ms, answer);
+            }
+        }
+    }
+    let renewals = calls.iter().filter(|call| matches!(call, Call::Renew { .. })).count();
+    assert_eq!(renewals, 18, "{calls:?}");
+    assert_eq!(calls.len() - renewals, 1, "the other host, silent here, is gone: {calls:?}");
+}

@@ -1,0 +1,212 @@
+//! An engine in memory: what the contract in `log::engine` says, in either flavour of liveness.
+
+use std::collections::BTreeMap;
+
+use crate::core::HostId;
+use crate::host::code::body_hash;
+use crate::log::engine::{
+    Alive, Answer, Append, Call, Evidence, Hash, Identity, Placed, Position, Read, Sign, Stored,
+};
+
+/// How it knows who lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flavour {
+    /// As PostgreSQL: it counts renewals.
+    Counting,
+    /// As etcd: it watches over leases.
+    Watching,
+}
+
+/// An incarnation as the engine knows it.
+#[derive(Clone, Debug)]
+pub(super) struct Incarnation {
+    identity: Identity,
+    nonce: u128,
+    ttl_ms: u64,
+    renewals: u64,
+    renewed_ms: u64,
+    pub(super) ended: bool,
+    last: Option<(u64, Hash, Position)>,
+}
+
+/// The engine.
+#[derive(Clone, Debug)]
+pub(super) struct Server {
+    flavour: Flavour,
+    pub(super) epoch: u128,
+    pub(super) log: Vec<Placed>,
+    pub(super) stored: Option<Stored>,
+    head: Position,
+    pub(super) hosts: BTreeMap<HostId, Incarnation>,
+    /// How far each client was given batches, while it follows.
+    pub(super) cursors: BTreeMap<usize, Position>,
+    /// Does not look whether what was read is still there.
+    pub(super) careless: bool,
+}
+
+impl Server {
+    pub(super) fn new(flavour: Flavour) -> Self {
+        Self {
+            flavour,
+            epoch: 7,
+            log: Vec::new(),
+            stored: None,
+            head: Position(0),
+            hosts: BTreeMap::new(),
+            cursors: BTreeMap::new(),
+            careless: false,
+        }
+    }
+
+    fn lapsed(&self, incarnation: &Incarnation, now_ms: u64) -> bool {
+        self.flavour == Flavour::Watching && now_ms >= incarnation.renewed_ms + incarnation.ttl_ms
+    }
+
+    /// Carries out a call of a client at a time. `gap` lies between this batch and the one before.
+    pub(super) fn call(&mut self, client: usize, now_ms: u64, gap: u64, call: Call) -> Answer {
+        match call {
+            Call::Register { identity, nonce, ttl_ms, asked_at } => {
+                self.register(now_ms, (identity, nonce, ttl_ms), asked_at)
+            }
+            Call::Load => {
+                self.cursors.insert(client, self.head);
+                Answer::Loaded { snapshot: self.stored.clone(), batches: self.log.clone() }
+            }
+            Call::Follow { after } => self.follow(client, after),
+            Call::Append(append) => self.append(now_ms, gap, append),
+            Call::Renew { host, asked_at } => self.renew(now_ms, host, asked_at),
+            Call::Store(stored) => {
+                if self.stored.as_ref().is_none_or(|old| old.position < stored.position) {
+                    self.log.retain(|placed| placed.position > stored.position);
+                    self.stored = Some(stored);
+                }
+                let position = self.stored.as_ref().map_or(Position(0), |stored| stored.position);
+                Answer::Stored { position }
+            }
+        }
+    }
+
+    fn register(
+        &mut self,
+        now_ms: u64,
+        (identity, nonce, ttl_ms): (Identity, u128, u64),
+        asked_at: u64,
+    ) -> Answer {
+        let known = self.hosts.iter().find(|(_, known)| known.nonce == nonce);
+        let host = match known {
+            Some((host, _)) => *host,
+            None => HostId(self.hosts.keys().next_back().map_or(0, |host| host.0) + 1),
+        };
+        self.hosts.entry(host).or_insert(Incarnation {
+            identity: identity.clone(),
+            nonce,
+            ttl_ms,
+            renewals: 0,
+            renewed_ms: now_ms,
+            ended: false,
+            last: None,
+        });
+        let same = |other: &Incarnation| !other.ended && other.identity.label == identity.label;
+        let others = self.hosts.iter().filter(|(other, known)| **other != host && same(known));
+        let others = others.map(|(other, known)| (*other, known.identity.clone())).collect();
+        Answer::Registered { host, ttl_ms, asked_at, epoch: self.epoch, others }
+    }
+
+    fn follow(&mut self, client: usize, after: Option<Read>) -> Answer {
+        let Some(read) = after else {
+            if self.stored.is_some() {
+                return Answer::Compacted;
+            }
+            self.cursors.insert(client, self.head);
+            return Answer::Batches(self.log.clone());
+        };
+        let is = |placed: &&Placed| {
+            let same = (placed.host, placed.sequence) == (read.host, read.sequence);
+            placed.position == read.position && same && body_hash(&placed.body) == read.body
+        };
+        if self.stored.as_ref().is_some_and(|stored| stored.position >= read.position) {
+            return Answer::Compacted;
+        }
+        if !self.careless && !self.log.iter().any(|placed| is(&placed)) {
+            return Answer::Rewritten;
+        }
+        self.cursors.insert(client, self.head);
+        Answer::Batches(self.after(read.position))
+    }
+
+    fn after(&self, position: Position) -> Vec<Placed> {
+        self.log.iter().filter(|placed| placed.position > position).cloned().collect()
+    }
+
+    fn append(&mut self, now_ms: u64, gap: u64, append: Append) -> Answer {
+        let Append { host, sequence, body, ends } = append;
+        let fenced = |why: &str| Answer::Fenced { host, why: why.to_owned() };
+        let hash = body_hash(&body);
+        let Some(mine) = self.hosts.get(&host) else { return fenced("unknown") };
+        if let Some((last, known, position)) = mine.last
+            && last == sequence
+        {
+            let same = known == hash;
+            return if same && !mine.ended {
+                Answer::Appended { host, sequence, position }
+            } else {
+                fenced("somebody else appends in its name, or it has ended")
+            };
+        }
+        if mine.ended || self.lapsed(mine, now_ms) {
+            return fenced("it has ended");
+        }
+        if sequence != mine.last.map_or(0, |last| last.0) + 1 {
+            return fenced("its number is not the next");
+        }
+        if let Some(ends) = ends {
+            let other = self.hosts.get(&ends.host).filter(|other| !other.ended);
+            let holds = other.is_some_and(|other| match ends.evidence {
+                Evidence::Lapsed => self.lapsed(other, now_ms),
+                Evidence::Silent { renewals } => other.renewals == renewals,
+                Evidence::Own => true,
+            });
+            if !holds {
+                return Answer::Overtaken { host, sequence };
+            }
+            if let Some(other) = self.hosts.get_mut(&ends.host) {
+                other.ended = true;
+            }
+        }
+        self.head = Position(self.head.0 + gap);
+        let position = self.head;
+        self.log.push(Placed { position, host, sequence, body });
+        if let Some(mine) = self.hosts.get_mut(&host) {
+            mine.last = Some((sequence, hash, position));
+        }
+        Answer::Appended { host, sequence, position }
+    }
+
+    fn renew(&mut self, now_ms: u64, host: HostId, asked_at: u64) -> Answer {
+        let lapsed = self.hosts.get(&host).is_none_or(|mine| self.lapsed(mine, now_ms));
+        let Some(mine) = self.hosts.get_mut(&host).filter(|mine| !mine.ended && !lapsed) else {
+            return Answer::Fenced { host, why: "it has ended".to_owned() };
+        };
+        mine.renewals += 1;
+        mine.renewed_ms = now_ms;
+        let ttl_ms = mine.ttl_ms;
+        let alive = self.hosts.iter().filter(|(_, other)| !other.ended);
+        let alive = alive.map(|(host, other)| {
+            let sign = match self.flavour {
+                Flavour::Counting => Sign::Renewals(other.renewals),
+                Flavour::Watching if self.lapsed(other, now_ms) => Sign::Lapsed,
+                Flavour::Watching => Sign::Watched,
+            };
+            Alive { host: *host, ttl_ms: other.ttl_ms, sign }
+        });
+        Answer::Renewed { asked_at, ttl_ms, head: self.head, hosts: alive.collect() }
+    }
+
+    /// What a client that follows was not given yet.
+    pub(super) fn push(&mut self, client: usize) -> Option<Answer> {
+        let cursor = self.cursors.get_mut(&client)?;
+        let from = std::mem::replace(cursor, self.head);
+        let batches = self.after(from);
+        (!batches.is_empty()).then_some(Answer::Batches(batches))
+    }
+}

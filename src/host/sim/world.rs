@@ -1,0 +1,353 @@
+//! A world: an engine, machines and time, in which everything that can go wrong does.
+
+use fastrand::Rng;
+
+use super::daemon::{Around, Daemon};
+use super::history::History;
+use super::machine::Machine;
+use super::server::{Flavour, Server};
+use crate::core::{Ask, Item, Key, Mode, View};
+use crate::host::Settings;
+
+/// How long a step is, in milliseconds of true time.
+pub(super) const STEP_MS: u64 = 10;
+const TTL_MS: u64 = 1200;
+/// Faults happen until then.
+const FAULTS_UNTIL_MS: u64 = 5_000;
+/// By then everything must be over.
+const OVER_MS: u64 = 40_000;
+
+/// Which rules are broken on purpose, to see that it is found.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rulebook {
+    /// Grants are told and taken after the deadline.
+    pub(super) late_grants: bool,
+    /// Hosts are declared gone after half their TTL.
+    pub(super) hasty: bool,
+    /// A new incarnation joins while commands of the last one live.
+    pub(super) no_clearing: bool,
+    /// Nobody compares histories, neither the engine nor the members.
+    pub(super) blind: bool,
+    /// Waiters that die are forgotten, and what they are granted too.
+    pub(super) forget_dead_waiters: bool,
+    /// The engine loses what it acknowledged.
+    pub(super) rewrite: bool,
+}
+
+/// What a world was like, to see that something happened in it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Seen {
+    pub(super) grants: u64,
+    pub(super) hosts_gone: u64,
+    pub(super) adoptions: u64,
+    pub(super) deadlocks: u64,
+    pub(super) losses: u64,
+    pub(super) snapshots: u64,
+}
+
+/// Everything there is.
+#[derive(Debug)]
+pub(super) struct World {
+    pub(super) rng: Rng,
+    pub(super) now_ms: u64,
+    pub(super) server: Server,
+    pub(super) down_until: u64,
+    pub(super) machines: Vec<Machine>,
+    history: History,
+    rules: Rulebook,
+    settings: Settings,
+    flaky: bool,
+    pub(super) earlier: Option<Server>,
+    seen: Seen,
+}
+
+/// What a key has room for.
+fn capacity(key: &str) -> u64 {
+    if key == "a" { 2 } else { 1 }
+}
+
+fn wish(rng: &mut Rng) -> Item {
+    let name = ["a", "b", "b/c", "d"][rng.usize(0..4)];
+    let key = Key::new(name).unwrap();
+    let view = Some(View::Slots { slots: capacity(name) });
+    let counted = Ask::Counted { count: rng.u64(1..=capacity(name)), view };
+    let ask = match name {
+        "a" | "d" => counted,
+        _ if rng.u8(0..3) == 0 => Ask::Read,
+        _ => Ask::Write,
+    };
+    Item { key, ask }
+}
+
+fn plan(rng: &mut Rng) -> Vec<(Item, u64)> {
+    let mut plan: Vec<(Item, u64)> = Vec::new();
+    for _ in 0..rng.usize(1..=2) {
+        let item = wish(rng);
+        if plan.iter().all(|(other, _)| other.key != item.key) {
+            let work_ms = if rng.u8(0..4) == 0 { 2_000 } else { 150 };
+            plan.push((item, rng.u64(0..=work_ms)));
+        }
+    }
+    plan
+}
+
+impl World {
+    pub(super) fn new(seed: u64, rules: Rulebook) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        let settings =
+            Settings { ttl_ms: TTL_MS, snapshot_batches: rng.u64(4..60), ..Settings::default() };
+        let grace_ms = settings.check(TTL_MS).unwrap().grace_ms;
+        let flavour = if rng.bool() { Flavour::Counting } else { Flavour::Watching };
+        let mut server = Server::new(flavour);
+        server.careless = rules.blind;
+        let hosts = [2, 2, 2, 3, 3, 4][rng.usize(0..6)];
+        let flaky = rng.bool();
+        let mut machines: Vec<Machine> =
+            (0..hosts).map(|number| Machine::new(&mut rng, number, grace_ms)).collect();
+        for machine in &mut machines {
+            machine.link.repeat = if flaky { 50 } else { 0 };
+        }
+        Self {
+            rng,
+            now_ms: 0,
+            server,
+            down_until: 0,
+            machines,
+            history: History::new(rules.rewrite),
+            rules,
+            settings,
+            flaky,
+            earlier: None,
+            seen: Seen::default(),
+        }
+    }
+
+    /// Runs it to its end. What is wrong, or what it was like.
+    pub(super) fn run(mut self) -> Result<Seen, String> {
+        while self.now_ms < OVER_MS {
+            self.now_ms += STEP_MS;
+            let faults = self.now_ms < FAULTS_UNTIL_MS;
+            if faults {
+                self.ask();
+                self.break_something();
+            } else {
+                self.mend();
+            }
+            self.step();
+            self.check()?;
+            if !faults && self.is_over() {
+                return self.conclude();
+            }
+        }
+        Err(format!("something is stuck: {}", self.what_is_left()))
+    }
+
+    fn ask(&mut self) {
+        if self.rng.u8(0..6) == 0 {
+            let at = self.rng.usize(0..self.machines.len());
+            if self.machines[at].procs.len() < 4 && self.now_ms >= self.machines[at].frozen_until {
+                let plan = plan(&mut self.rng);
+                self.machines[at].begin(&mut self.rng, plan);
+            }
+        }
+    }
+
+    fn step(&mut self) {
+        self.serve_calls();
+        for at in 0..self.machines.len() {
+            if self.now_ms < self.machines[at].frozen_until {
+                continue;
+            }
+            let daemon_first = self.rng.bool();
+            if daemon_first {
+                self.run_daemon(at);
+            }
+            // What was frozen is watched by its wrappers before it runs on.
+            self.machines[at].run(&mut self.rng, self.now_ms, &self.rules);
+            if !daemon_first {
+                self.run_daemon(at);
+            }
+        }
+    }
+
+    fn serve_calls(&mut self) {
+        for (at, machine) in self.machines.iter().enumerate() {
+            if machine.link.cut {
+                self.server.cursors.remove(&at);
+            }
+        }
+        if self.now_ms < self.down_until {
+            return;
+        }
+        for at in 0..self.machines.len() {
+            let link = &mut self.machines[at].link;
+            while let Some((connection, call)) = link.arrived(self.now_ms) {
+                let gap = self.rng.u64(1..4);
+                let late = connection != link.connection;
+                let follows = matches!(
+                    call,
+                    crate::log::engine::Call::Load | crate::log::engine::Call::Follow { .. }
+                );
+                if late && follows {
+                    continue;
+                }
+                let answer = self.server.call(at, self.now_ms, gap, call);
+                if !late && !link.cut {
+                    link.answer(&mut self.rng, self.now_ms, answer);
+                }
+            }
+        }
+        for at in 0..self.machines.len() {
+            let link = &mut self.machines[at].link;
+            // A notification can be lost; the next one brings what it would have.
+            if self.flaky && self.rng.u8(0..8) == 0 {
+                continue;
+            }
+            if let Some(batches) = self.server.push(at) {
+                link.answer(&mut self.rng, self.now_ms, batches);
+            }
+        }
+    }
+
+    fn run_daemon(&mut self, at: usize) {
+        let now_ms = self.now_ms;
+        let machine = &mut self.machines[at];
+        let clock = machine.clock(now_ms);
+        if machine.daemon.is_none() && now_ms >= machine.daemon_back_ms {
+            machine.link.reset();
+            self.server.cursors.remove(&at);
+            let nonce = self.rng.u128(..);
+            let mut daemon = Daemon::start(self.settings, machine.identity.clone(), nonce, clock);
+            if self.rules.hasty {
+                daemon.member.watch.silence = 500;
+            }
+            daemon.member.trusting = self.rules.blind;
+            machine.daemon = Some(Box::new(daemon));
+        }
+        let Some(mut daemon) = machine.daemon.take() else { return };
+        if now_ms >= daemon.stopped_until {
+            let answers: Vec<_> = std::iter::from_fn(|| machine.link.received(now_ms)).collect();
+            let mut around = Around {
+                rng: &mut self.rng,
+                clock,
+                procs: &mut machine.procs,
+                pages: &mut machine.pages,
+                history: &mut self.history,
+                rules: &self.rules,
+                grace_ms: self.settings.check(TTL_MS).unwrap().grace_ms,
+            };
+            let calls = daemon.run(&mut around, answers);
+            for call in calls {
+                if matches!(call, crate::log::engine::Call::Store(_)) {
+                    self.seen.snapshots += 1;
+                }
+                machine.link.send(&mut self.rng, now_ms, call);
+            }
+            if let Some(why) = &daemon.unable {
+                self.history.wrong = Some(format!("a host is unable: {why}"));
+            }
+        }
+        self.seen.losses += u64::from(std::mem::take(&mut daemon.lost));
+        machine.daemon = Some(daemon);
+    }
+
+    /// No more commands run than there is room for.
+    fn check(&self) -> Result<(), String> {
+        if let Some(wrong) = &self.history.wrong {
+            return Err(wrong.clone());
+        }
+        // What history was made of is not promised when the engine forgets it.
+        if self.rules.rewrite {
+            return Ok(());
+        }
+        let machines = self.machines.iter().filter(|m| self.now_ms >= m.frozen_until);
+        let procs = machines.enumerate().flat_map(|(at, m)| m.procs.values().map(move |p| (at, p)));
+        let running = procs.filter(|(_, proc)| proc.alive && self.now_ms >= proc.stopped_until);
+        let held: Vec<(usize, u32, &Item)> = running
+            .flat_map(|(at, proc)| proc.holds.iter().map(move |h| (at, proc.id.pid, &h.item)))
+            .collect();
+        for (index, (at, pid, item)) in held.iter().enumerate() {
+            let others = held[index + 1..].iter().filter(|(a, p, _)| (a, p) != (at, pid));
+            for (other_at, other_pid, other) in others {
+                if excludes(item, other) {
+                    return Err(format!(
+                        "at {} ms both run: process {pid} on host {at} with {item:?}, and process \
+                         {other_pid} on host {other_at} with {other:?}",
+                        self.now_ms
+                    ));
+                }
+            }
+        }
+        let of_a = held.iter().filter(|(_, _, item)| item.key.as_str() == "a");
+        let used: u64 = of_a.map(|(_, _, item)| slots(item)).sum();
+        if used > capacity("a") {
+            return Err(format!("at {} ms {used} slots of a are in use: {held:?}", self.now_ms));
+        }
+        Ok(())
+    }
+
+    fn is_over(&self) -> bool {
+        self.machines.iter().all(|machine| {
+            let idle = |daemon: &Box<Daemon>| {
+                let table = &daemon.table;
+                daemon.host().is_some() && table.waiting() == 0 && table.held() == 0
+            };
+            machine.procs.is_empty() && machine.daemon.as_ref().is_some_and(idle)
+        })
+    }
+
+    fn conclude(mut self) -> Result<Seen, String> {
+        // What was delayed arrives, and everybody reads to the end.
+        let mut tables = Vec::new();
+        for step in 0..600 {
+            self.now_ms += STEP_MS;
+            self.mend();
+            self.step();
+            self.check()?;
+            if step >= 50 && step % 10 == 0 {
+                let daemons = self.machines.iter().filter_map(|machine| machine.daemon.as_ref());
+                tables = daemons.map(|daemon| daemon.table.snapshot()).collect::<Vec<_>>();
+                if tables.windows(2).all(|pair| pair[0] == pair[1]) {
+                    break;
+                }
+            }
+        }
+        if tables.windows(2).any(|pair| pair[0] != pair[1]) {
+            return Err(format!("the tables differ: {tables:?}"));
+        }
+        if !tables.iter().all(|table| table.frames.is_empty() && table.holds.is_empty()) {
+            return Err(format!("something is left: {tables:?}"));
+        }
+        let History { grants, hosts_gone, adoptions, deadlocks, .. } = self.history;
+        Ok(Seen { grants, hosts_gone, adoptions, deadlocks, ..self.seen })
+    }
+
+    fn what_is_left(&self) -> String {
+        let left = self.machines.iter().map(|machine| {
+            let daemon = machine.daemon.as_ref();
+            let health = daemon.map(|daemon| daemon.member.health());
+            let table = daemon.map(|daemon| daemon.table.snapshot());
+            format!("{:?}\n  {health:?}\n  {table:?}", machine.procs)
+        });
+        left.collect::<Vec<_>>().join("\n")
+    }
+
+    /// Whether the engine's past may change in this world.
+    pub(super) fn rewrites(&self) -> bool {
+        self.rules.rewrite
+    }
+}
+
+fn slots(item: &Item) -> u64 {
+    match item.ask {
+        Ask::Counted { count, .. } => count,
+        Ask::Read | Ask::Write => 0,
+    }
+}
+
+fn excludes(one: &Item, other: &Item) -> bool {
+    let covers = one.key.covers(&other.key) || other.key.covers(&one.key);
+    let writes = one.ask.mode() == Mode::Write || other.ask.mode() == Mode::Write;
+    let mutex = one.key == other.key && one.key.as_str() == "d";
+    covers && (writes || mutex)
+}
