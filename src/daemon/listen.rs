@@ -5,7 +5,7 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::task::{Context, Poll};
 
 use nix::errno::Errno;
@@ -43,8 +43,22 @@ impl Listener {
 
     /// Takes in those who wait to be accepted, as many as there may be at once.
     pub(super) fn accept(&mut self, conns: &mut Conns, connections_max: usize) {
+        self.accept_by(|it| it.readable.attempt(|| it.socket.accept()), conns, connections_max);
+    }
+
+    /// The same, whether or not the runtime has heard yet that somebody is there.
+    pub(super) fn accept_unasked(&mut self, conns: &mut Conns, connections_max: usize) {
+        self.accept_by(|it| it.socket.accept(), conns, connections_max);
+    }
+
+    fn accept_by(
+        &mut self,
+        accept: impl Fn(&Self) -> io::Result<(UnixStream, SocketAddr)>,
+        conns: &mut Conns,
+        connections_max: usize,
+    ) {
         for _ in 0..ACCEPTS_PER_TURN {
-            match self.readable.attempt(|| self.socket.accept()) {
+            match accept(self) {
                 Ok((stream, _)) => self.take_in(stream, conns, connections_max),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if is_out_of_descriptors(&error) => {

@@ -131,9 +131,6 @@ impl Server {
 
     /// Ends the leases that were not renewed for their TTL.
     pub(super) fn end_leases(&mut self) {
-        if self.leases.next_end().is_none() {
-            return;
-        }
         let now = clock::boottime_ms();
         while let Some(frame) = self.leases.over(now) {
             let lease = self.ledger.table.frame(frame).and_then(|state| state.lease);

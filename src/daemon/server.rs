@@ -33,6 +33,7 @@ use crate::core::{
     Change, FrameId, Granted, HoldState, Outcome, Refusal, Release, RequestId, Token, Withdrawal,
 };
 use crate::protocol::{DaemonShown, ErrorName, Failure};
+use crate::sys::clock;
 use crate::sys::deadline::Writer;
 
 /// The daemon at work.
@@ -126,7 +127,10 @@ impl Server {
                     self.serve_one(*id);
                 }
             }
-            self.end_leases();
+            if self.leases.is_over(clock::boottime_ms()) {
+                self.hear_renewals();
+                self.end_leases();
+            }
             self.settle();
             if active.is_empty() && !self.conns.has_active() {
                 return;
@@ -136,6 +140,20 @@ impl Server {
                     self.serve_one(*id);
                 }
             }
+        }
+    }
+
+    /// Takes in what was sent until now, also what the runtime has not heard of: a daemon that goes
+    /// on after it was stopped hears of the time first.
+    fn hear_renewals(&mut self) {
+        let connections_max = self.limits.connections(self.owners.len() + self.children.len());
+        self.home.listener.accept_unasked(&mut self.conns, connections_max);
+        self.conns.hear();
+        for id in self.conns.take_active() {
+            while self.next_goes_first(id) {
+                self.serve_one(id);
+            }
+            self.conns.activate(id);
         }
     }
 

@@ -87,11 +87,11 @@ fn a_lease_that_is_not_renewed_ends_and_the_next_in_the_queue_has_its_lock() {
 #[test]
 fn a_lease_that_is_renewed_lives_on() {
     let daemon = Daemon::start();
-    take(&daemon, 1, "a", SHORT_MS);
+    take(&daemon, 1, "a", 2 * SHORT_MS);
     let begun = std::time::Instant::now();
     let mut peer = daemon.connect();
     let mut renewals = 0;
-    while begun.elapsed().as_millis() < 3 * u128::from(SHORT_MS) {
+    while begun.elapsed().as_millis() < 5 * u128::from(SHORT_MS) {
         let renewed = peer.call("Renew", by_handle(1));
         renewals += 1;
         assert_eq!(renewed["lease"]["renewals"], renewals);
@@ -270,15 +270,13 @@ fn a_killed_daemon_loses_no_lease_and_gives_each_its_whole_ttl() {
     let grant = take(&daemon, 1, "a", LONG_MS);
     take(&daemon, 2, "b", 4 * SHORT_MS);
     let left = |daemon: &Daemon, key| daemon.key(key).unwrap().holders[0].lease.clone().unwrap();
-    wait_until("a part of the TTL is over", || {
-        left(&daemon, "b").left_ms.unwrap() < 4 * SHORT_MS - 300
-    });
+    wait_until("half of the TTL is over", || left(&daemon, "b").left_ms.unwrap() < 2 * SHORT_MS);
     daemon.connect().call("Renew", by_handle(1));
     daemon.kill();
     daemon.run(|_| {});
-    // Taken just now, so that the whole TTL is left but for what starting took.
+    // The whole TTL is left, but for what it took to start.
     let now = left(&daemon, "b");
-    assert!(now.left_ms.unwrap() > 4 * SHORT_MS - 300, "{now:?}");
+    assert!(now.left_ms.unwrap() > 2 * SHORT_MS, "{now:?}");
     let mut peer = daemon.connect();
     let renewed = peer.call("Renew", by_handle(1));
     assert_eq!((&renewed["token"], &renewed["lease"]["renewals"]), (&grant["token"], &json!(2)));
