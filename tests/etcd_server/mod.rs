@@ -215,6 +215,11 @@ impl Etcd {
         String::from_utf8(output.stdout).unwrap()
     }
 
+    pub(crate) fn version(&self) -> String {
+        let said = self.ctl_ok(&["endpoint", "status", "--write-out=simple"]);
+        said.split(", ").nth(2).unwrap().to_owned()
+    }
+
     /// Whether it is its cluster's leader.
     pub(crate) fn leads(&self) -> bool {
         let said = self.ctl_ok(&["endpoint", "status", "--write-out=simple"]);

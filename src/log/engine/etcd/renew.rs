@@ -1,6 +1,7 @@
 //! Renewing the lease of an incarnation, and what is seen on the way.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use super::layout::{Keys, State, decode, position};
 use super::messages::{Lease, LeaseKept};
@@ -40,7 +41,7 @@ async fn renew_own(
     }
     let head = head.first().map_or(Position(0), |kv| position(kv.mod_revision));
     shared.reaches(head.0);
-    Ok(Answer::Renewed { asked_at, ttl_ms, head, hosts: alive(keys, &hosts, &states)? })
+    Ok(Answer::Renewed { asked_at, ttl_ms, head, hosts: alive(shared, &hosts, &states)? })
 }
 
 /// Keeps the lease, then reads the own name, all hosts and states, and the head.
@@ -87,7 +88,13 @@ async fn keep_alive_once(shared: &Shared, id: i64) -> Result<LeaseKept, Trouble>
     answer.ok_or_else(|| Trouble::Away("etcd ended the renewal".into()))
 }
 
-fn alive(keys: &Keys, hosts: &Found, states: &Found) -> Result<Vec<Alive>, Trouble> {
+/// All that have not ended, and who of them lives.
+///
+/// An etcd before 3.4.31 or 3.5.13 may revoke leases that were renewed: a leader that hung asks its
+/// successor to (etcd#15247). So with these, a lease that is gone counts after another time to live,
+/// and a tenth for the difference of clocks: by then its owner knows it too, or has given up.
+fn alive(shared: &Shared, hosts: &Found, states: &Found) -> Result<Vec<Alive>, Trouble> {
+    let keys = shared.keys();
     let prefix = keys.hosts();
     let watched: BTreeSet<HostId> =
         hosts.kvs.iter().filter_map(|kv| Keys::host_in(&prefix, &kv.key)).collect();
@@ -96,11 +103,22 @@ fn alive(keys: &Keys, hosts: &Found, states: &Found) -> Result<Vec<Alive>, Troub
     for kv in &states.kvs {
         let Some(host) = Keys::host_in(&prefix, &kv.key) else { continue };
         let State { ttl_ms, .. } = decode(kv)?;
-        let sign = if watched.contains(&host) { Sign::Watched } else { Sign::Lapsed };
-        alive.push(Alive { host, ttl_ms, sign });
+        alive.push(Alive { host, ttl_ms, sign: Sign::Watched });
     }
     alive.sort_by_key(|alive| alive.host);
+    let gone: Vec<_> =
+        alive.iter().map(|alive| alive.host).filter(|host| !watched.contains(host)).collect();
+    for (host, since) in gone.iter().zip(shared.lapsed(&gone)) {
+        let its = alive.iter_mut().find(|alive| alive.host == *host);
+        if let Some(its) = its.filter(|its| shared.exact || since >= surely(its.ttl_ms)) {
+            its.sign = Sign::Lapsed;
+        }
+    }
     Ok(alive)
+}
+
+fn surely(ttl_ms: u64) -> Duration {
+    Duration::from_millis(ttl_ms + ttl_ms.div_ceil(10))
 }
 
 fn ended(host: HostId) -> Answer {

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 
 use super::client::Client;
 use super::layout::{Keys, State, decode};
@@ -22,13 +23,21 @@ pub(super) struct Lasting {
     pub(super) keys: Keys,
     answers: mpsc::UnboundedSender<Answer>,
     own: Arc<Mutex<BTreeMap<HostId, Own>>>,
+    /// Since when the leases of those who have not ended are known to be gone.
+    lapsed: Arc<Mutex<BTreeMap<HostId, Instant>>>,
     /// The position of the last batch, as far as it is known.
     head: Arc<watch::Sender<u64>>,
 }
 
 impl Lasting {
     pub(super) fn new(keys: Keys, answers: mpsc::UnboundedSender<Answer>) -> Self {
-        Self { keys, answers, own: Arc::default(), head: Arc::new(watch::Sender::new(0)) }
+        Self {
+            keys,
+            answers,
+            own: Arc::default(),
+            lapsed: Arc::default(),
+            head: Arc::new(watch::Sender::new(0)),
+        }
     }
 
     /// That nobody listens any more is noticed elsewhere.
@@ -54,6 +63,8 @@ pub(super) struct Own {
 pub(super) struct Shared {
     pub(super) client: Client,
     pub(super) lasting: Lasting,
+    /// Whether a lease that is gone was not renewed in time for sure.
+    pub(super) exact: bool,
 }
 
 impl Shared {
@@ -88,6 +99,16 @@ impl Shared {
         let own = Own { name: name.value.clone(), lease, ttl_ms };
         self.remember(host, own.clone());
         Ok(Some(own))
+    }
+
+    /// For how long the leases of some hosts are known to be gone; the others have one.
+    ///
+    /// The clock stands still while the machine sleeps, which only makes it longer.
+    pub(super) fn lapsed(&self, hosts: &[HostId]) -> Vec<Duration> {
+        let mut lapsed = self.lasting.lapsed.lock().unwrap_or_else(PoisonError::into_inner);
+        lapsed.retain(|host, _| hosts.contains(host));
+        let now = Instant::now();
+        hosts.iter().map(|&host| now - *lapsed.entry(host).or_insert(now)).collect()
     }
 
     /// Lets readers know how far the log goes.

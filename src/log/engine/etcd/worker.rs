@@ -36,8 +36,8 @@ pub(super) async fn work(
     let mut roads = Roads::new(&address);
     let mut away = false;
     loop {
-        let client = match roads.find(&address, &lasting, &mut calls, &mut away).await {
-            Found::Client(client) => client,
+        let (client, exact) = match roads.find(&address, &lasting, &mut calls, &mut away).await {
+            Found::Client(client, exact) => (client, exact),
             Found::Nothing(trouble) => return give_up(&lasting, trouble),
             Found::Closed => return,
         };
@@ -48,7 +48,7 @@ pub(super) async fn work(
             lasting.say(Answer::Back);
         }
         let began = Instant::now();
-        match serve(Shared { client, lasting: lasting.clone() }, &mut calls).await {
+        match serve(Shared { client, lasting: lasting.clone(), exact }, &mut calls).await {
             None => return,
             Some(Trouble::Away(why)) => {
                 away = true;
@@ -93,7 +93,8 @@ struct Roads {
 }
 
 enum Found {
-    Client(Client),
+    /// And whether its leases are exact.
+    Client(Client, bool),
     Nothing(Trouble),
     Closed,
 }
@@ -136,7 +137,7 @@ impl Roads {
             };
             tried += 1;
             match reach(address, endpoint, self.patience.clone(), &lasting.keys).await {
-                Ok(client) => return Found::Client(client),
+                Ok((client, exact)) => return Found::Client(client, exact),
                 Err(Trouble::Away(why)) => {
                     tracing::debug!("{why}");
                     self.failed(false);
@@ -178,10 +179,10 @@ async fn reach(
     endpoint: &str,
     patience: Patience,
     keys: &Keys,
-) -> Result<Client, Trouble> {
+) -> Result<(Client, bool), Trouble> {
     let client = Client::connect(address, endpoint, patience).await?;
     match greet(&client, keys).await {
-        Ok(()) => Ok(client),
+        Ok(version) => Ok((client, exact(version))),
         Err(Trouble::Away(why)) => {
             let why = if why.starts_with(LOST) && address.tls.is_none() {
                 "closes the connection at once; if it speaks TLS, write etcds://"
@@ -194,10 +195,11 @@ async fn reach(
     }
 }
 
-async fn greet(client: &Client, keys: &Keys) -> Result<(), Trouble> {
+async fn greet(client: &Client, keys: &Keys) -> Result<Version, Trouble> {
     client.log_in().await?;
     let status: Status = client.ask("/etcdserverpb.Maintenance/Status", Nothing {}).await?;
-    if !new_enough(&status.version) {
+    let version = version(&status.version);
+    if version < [3, 4, 0] {
         let why = format!("this etcd has version {}", status.version);
         return Err(Trouble::unable(why, "canal needs etcd 3.4 or later"));
     }
@@ -212,12 +214,25 @@ async fn greet(client: &Client, keys: &Keys) -> Result<(), Trouble> {
         tracing::error!("etcd is full and takes nothing in; {ROOM}");
     }
     let [meta] = client.txn(reads([one(keys.meta())])).await?.found();
-    meta_of(&meta).map(drop)
+    meta_of(&meta)?;
+    Ok(version)
 }
 
-fn new_enough(version: &str) -> bool {
-    let mut parts = version.split('.').map_while(|part| part.parse::<u32>().ok());
-    (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) >= (3, 4)
+/// Major, minor, patch.
+type Version = [u32; 3];
+
+fn version(text: &str) -> Version {
+    let mut parts = text.split(['.', '-']).map_while(|part| part.parse().ok());
+    std::array::from_fn(|_| parts.next().unwrap_or(0))
+}
+
+/// Whether this etcd revokes leases only when they were not renewed (etcd#15247).
+fn exact(version: Version) -> bool {
+    match version {
+        [3, 4, patch] => patch >= 31,
+        [3, 5, patch] => patch >= 13,
+        _ => true,
+    }
 }
 
 /// Carries out calls until the connection fails or, with `None`, until nobody calls any more.
@@ -281,12 +296,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn etcd_is_new_enough_from_3_4_on() {
-        for (version, enough) in
-            [("3.4.0", true), ("3.5.9", true), ("4.0", true), ("3.3.25", false), ("2.3", false)]
-        {
-            assert_eq!(new_enough(version), enough, "{version}");
+    fn versions_are_compared_by_number() {
+        assert_eq!(version("3.4.23"), [3, 4, 23]);
+        assert_eq!(version("3.5.0-rc.1"), [3, 5, 0]);
+        assert!(version("3.10.1") > [3, 4, 0] && version("3.3.25") < [3, 4, 0]);
+        assert!(version("") < [3, 4, 0]);
+    }
+
+    #[test]
+    fn leases_are_exact_from_the_versions_on_that_have_the_mended_lessor() {
+        for (text, is) in [
+            ("3.4.23", false),
+            ("3.4.31", true),
+            ("3.5.12", false),
+            ("3.5.13", true),
+            ("3.6.0", true),
+        ] {
+            assert_eq!(exact(version(text)), is, "{text}");
         }
-        assert!(!new_enough(""));
     }
 }
