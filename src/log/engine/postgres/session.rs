@@ -73,7 +73,10 @@ impl Session {
         settings: &Settings,
         wake: &mpsc::UnboundedSender<Event>,
     ) -> Result<Self, Trouble> {
-        timeout(PATIENCE, Self::connect(id, settings, wake))
+        // A server that is not there may be named before the one that is.
+        let addresses = settings.config.get_hosts().len().max(1);
+        let patience = PATIENCE * u32::try_from(addresses).unwrap_or(u32::MAX);
+        timeout(patience, Self::connect(id, settings, wake))
             .await
             .unwrap_or_else(|_| Err(Trouble::silent()))
     }

@@ -20,7 +20,7 @@ const SCHEMA: &str = "canal";
 const SCHEMA_BYTES_MAX: usize = 63;
 
 /// How long to try to reach one address of the server.
-const CONNECT: Duration = Duration::from_secs(10);
+const CONNECT: Duration = Duration::from_secs(5);
 
 /// After how much silence the kernel asks whether the server is there, how often again, and for
 /// how long what was sent may lie unacknowledged: a server that vanished is noticed in about 10 s.
