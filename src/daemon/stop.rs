@@ -14,7 +14,7 @@ use super::server::Server;
 use crate::core::{HostId, OnLost, ProcessId, Token};
 use crate::host::LostWhy;
 use crate::sys::clock;
-use crate::sys::deadline::{Deadline, Why};
+use crate::sys::deadline::{Deadline, Why, Writer};
 use crate::sys::pidfd::Pidfd;
 use crate::sys::process::Found;
 
@@ -38,6 +38,8 @@ pub(super) struct Stops {
     kill_at: u64,
     /// Whether the member waits until none is left.
     awaited: bool,
+    /// What those read who run their commands, and what to write there when they are killed.
+    page: Option<(Writer, Why)>,
 }
 
 /// One who lost what it holds.
@@ -77,7 +79,8 @@ impl Stage {
 impl Stops {
     /// When there is something to do, in milliseconds of CLOCK_BOOTTIME.
     pub(super) fn next_due(&self, now: u64) -> Option<u64> {
-        (!self.doomed.is_empty()).then_some(now + LOOK_EVERY_MS)
+        let busy = !self.doomed.is_empty() || self.page.is_some();
+        busy.then_some(now + LOOK_EVERY_MS)
     }
 }
 
@@ -124,13 +127,15 @@ impl Server {
     /// Our incarnation is lost, and with it all that its processes hold.
     pub(super) fn lost(&mut self, host: HostId, why: &LostWhy) {
         tracing::error!(host = host.0, "everything that was held here is lost: {why}");
-        if let Some(mut writer) = self.deadline.take() {
-            writer.lost(reason(why));
-        }
-        let deadlines = self.ledger.engine().map(|shared| shared.deadlines()).unwrap_or_default();
-        let grace = deadlines.kill_at.saturating_sub(deadlines.term_at);
         let now = clock::boottime_ms();
-        self.doom_all(deadlines.kill_at.min(now + grace));
+        let deadlines = self.ledger.engine().map(|shared| shared.deadlines()).unwrap_or_default();
+        // As long as nobody can have declared us gone, nobody else has what is held here.
+        let kill_at = match why {
+            LostWhy::NotRenewed { .. } => deadlines.kill_at,
+            _ => now,
+        };
+        self.stops.page = self.deadline.take().map(|page| (page, reason(why)));
+        self.doom_all(kill_at);
         self.lose_membership();
         self.end_doomed(now);
         self.changed = true;
@@ -158,7 +163,8 @@ impl Server {
     pub(super) fn doom(&mut self, token: Token, told: Told) {
         match find(told.process) {
             Found::Same(pidfd) => {
-                self.stops.doomed.push(Doomed { token, told, pidfd, stage: None });
+                let stage = self.stops.signalled.get(&told.process).copied();
+                self.stops.doomed.push(Doomed { token, told, pidfd, stage });
             }
             Found::Gone => self.roll.end(token),
             Found::Unknown(error) => {
@@ -173,6 +179,11 @@ impl Server {
         let kill_at = self.stops.kill_at;
         let stage = if now < kill_at { Stage::Asked } else { Stage::Killed };
         let unkillable = now > kill_at.saturating_add(UNKILLABLE_MS);
+        if now >= kill_at
+            && let Some((mut page, why)) = self.stops.page.take()
+        {
+            page.lost(why);
+        }
         let mut ended = Vec::new();
         self.stops.doomed.retain_mut(|doomed| {
             let stage = stage.allowed(doomed.told.on_lost);

@@ -1,0 +1,90 @@
+//! An engine that is not there when a daemon starts, or not what it should be.
+
+use std::fs;
+
+use crate::etcd_server::proxy::Proxy;
+use crate::over_each_engine;
+use crate::process::wait_until;
+use crate::scene::{Log, hosts, until_idle};
+use crate::world::World;
+
+over_each_engine!(
+    a_daemon_comes_up_without_its_engine_and_joins_later,
+    a_name_that_another_host_has_is_waited_for,
+    a_release_while_the_engine_is_away_is_done_when_it_is_back,
+);
+
+fn a_daemon_comes_up_without_its_engine_and_joins_later(log: &Log) {
+    let [a] = hosts(log);
+    a.world.canal(["daemon", "--stop"]).end().code(0);
+    a.proxy.cut();
+    a.world.status();
+    a.until("away");
+    let waiter = a.world.canal(["run", "-k", "x", "--", "echo", "on"]).spawn();
+    a.world.canal(["run", "-n", "-k", "x", "--", "echo", "on"]).end().code(125);
+    let over = a.world.canal(["run", "-w", "0.5", "-k", "x", "--", "echo", "on"]).end().code(75);
+    assert!(over.stderr.contains("engine"), "{over:?}");
+    a.proxy.mend();
+    assert_eq!(waiter.end().code(0).stdout, "on\n");
+    until_idle(&[a]);
+}
+
+fn a_name_that_another_host_has_is_waited_for(log: &Log) {
+    let [a] = hosts(log);
+    let config = fs::read_to_string(a.world.runtime().join("canal.toml")).unwrap();
+    let twin = World::new();
+    fs::write(twin.runtime().join("canal.toml"), config).unwrap();
+    twin.status();
+    let mut why = String::new();
+    wait_until("the twin says so", || {
+        let engine = twin.look().and_then(|status| status.engine).unwrap();
+        why = engine.why.unwrap_or_default();
+        engine.state != "joining" || !why.is_empty()
+    });
+    let refused = twin.canal(["run", "-n", "-k", "x", "--", "echo", "on"]).end().code(125);
+    assert!(refused.stderr.contains('a'), "{refused:?} {why}");
+    a.world.canal(["run", "-n", "-k", "x", "--", "true"]).end().code(0);
+}
+
+fn a_release_while_the_engine_is_away_is_done_when_it_is_back(log: &Log) {
+    let [a, b] = crate::scene::hosts_with(log, "20s");
+    let mut owner = a
+        .world
+        .sh("canal acquire -q --pid $$ -k x; echo told; read line")
+        .stdin(std::process::Stdio::piped())
+        .spawn();
+    b.world.until_held("x", 1);
+    wait_until("it is told", || owner.stdout().contains("told"));
+    a.proxy.cut();
+    a.until("away");
+    let pid = owner.pid_text();
+    let failed = a.world.canal(["release", "--pid", &pid, "x"]).end().code(125);
+    assert!(failed.stderr.contains("as soon as the engine can be reached"), "{failed:?}");
+    assert_eq!(b.world.held("x"), 1);
+    a.proxy.mend();
+    b.world.until_held("x", 0);
+    drop(owner.child.stdin.take());
+    until_idle(&[a, b]);
+}
+
+#[test]
+fn an_engine_that_never_was_is_told_by_status() {
+    let world = World::new();
+    let nobody = Proxy::to(9);
+    nobody.cut();
+    let config = format!("engine = \"etcd://root:s3cret@{}/x\"\n", nobody.endpoint());
+    let path = world.runtime().join("canal.toml");
+    fs::write(&path, config).unwrap();
+    use std::os::unix::fs::PermissionsExt as _;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    world.status();
+    wait_until("it is away", || {
+        world.look().and_then(|status| status.engine).is_some_and(|engine| engine.state == "away")
+    });
+    let shown = world.canal(["status", "--json"]).end().code(0).stdout;
+    assert!(!shown.contains("s3cret") && shown.contains(&nobody.endpoint()), "{shown}");
+    let text = world.canal(["status"]).end().code(0).stdout;
+    assert!(text.contains("away since") && !text.contains("s3cret"), "{text}");
+    let log = fs::read_to_string(world.runtime().join("daemon.log")).unwrap();
+    assert!(!log.contains("s3cret"), "{log}");
+}

@@ -1,0 +1,151 @@
+//! Hosts that share one table.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use nix::sys::signal::Signal;
+
+use crate::etcd_server::proxy::Proxy;
+use crate::etcd_server::{self, Etcd};
+use crate::postgres_server;
+use crate::process::{alive, signal, wait_until};
+use crate::world::World;
+
+/// A log of a test's own in an engine.
+pub(crate) struct Log {
+    port: u16,
+    /// The address, where `PORT` stands for host and port.
+    address: String,
+    _server: Option<Arc<Etcd>>,
+}
+
+static SERVER: Mutex<Weak<Etcd>> = Mutex::new(Weak::new());
+static NUMBER: AtomicU32 = AtomicU32::new(0);
+
+/// A log in the etcd that the tests share: started by whoever needs it, ended with the last one.
+pub(crate) fn etcd() -> Option<Log> {
+    if !etcd_server::installed() {
+        return None;
+    }
+    let mut shared = SERVER.lock().unwrap_or_else(PoisonError::into_inner);
+    let server = shared.upgrade().unwrap_or_else(|| {
+        let server = Arc::new(etcd_server::start_etcd());
+        *shared = Arc::downgrade(&server);
+        server
+    });
+    Some(Log::in_etcd(&server.endpoint(), Some(Arc::clone(&server))))
+}
+
+/// A log in the PostgreSQL that the tests share.
+pub(crate) fn postgres() -> Option<Log> {
+    postgres_server::shared().map(Log::in_postgres)
+}
+
+impl Log {
+    /// A log in an etcd that the test itself looks after.
+    pub(crate) fn in_etcd(endpoint: &str, server: Option<Arc<Etcd>>) -> Self {
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let port = endpoint.rsplit_once(':').unwrap().1.parse().unwrap();
+        Self { port, address: format!("etcd://PORT/test{number}"), _server: server }
+    }
+
+    pub(crate) fn in_postgres(server: &postgres_server::Server) -> Self {
+        let url = server.new_url();
+        let address = url.replace(&format!("127.0.0.1:{}", server.port), "PORT");
+        Self { port: server.port, address, _server: None }
+    }
+
+    /// The address by way of a proxy.
+    fn through(&self, proxy: &Proxy) -> String {
+        self.address.replace("PORT", &proxy.endpoint())
+    }
+}
+
+/// One host: its clients and its daemon.
+pub(crate) struct Host {
+    pub(crate) world: World,
+    pub(crate) proxy: Proxy,
+}
+
+impl Host {
+    /// A host whose daemon is started by its first client. The commands of all hosts record in one
+    /// place, that of `first`.
+    fn new(log: &Log, label: &str, ttl: &str, first: Option<&World>) -> Self {
+        let (world, proxy) = (World::new(), Proxy::to(log.port));
+        if let Some(first) = first {
+            fs::remove_dir(world.path("work")).unwrap();
+            symlink(first.path("work"), world.path("work")).unwrap();
+        }
+        let url = log.through(&proxy);
+        let config = format!("[engine]\nurl = \"{url}\"\nttl = \"{ttl}\"\nhost = \"{label}\"\n");
+        fs::write(world.runtime().join("canal.toml"), config).unwrap();
+        Self { world, proxy }
+    }
+
+    /// What the daemon says of its engine: `member`, `away` and so on.
+    pub(crate) fn state(&self) -> String {
+        let engine = self.world.look().and_then(|status| status.engine);
+        engine.map_or_else(String::new, |engine| engine.state)
+    }
+
+    #[track_caller]
+    pub(crate) fn until(&self, state: &str) {
+        wait_until(&format!("the host is {state}"), || self.state() == state);
+    }
+
+    /// Starts the daemon and waits until it is a member.
+    #[track_caller]
+    pub(crate) fn join(&self) {
+        self.world.status();
+        self.until("member");
+    }
+
+    /// Stops the daemon's process, until [`Self::go_on`].
+    #[track_caller]
+    pub(crate) fn freeze(&self) -> i32 {
+        let pid = self.world.daemon_pid();
+        signal(pid, Signal::SIGSTOP);
+        wait_until("the daemon is stopped", || crate::process::state(pid) == Some('T'));
+        pid
+    }
+
+    pub(crate) fn go_on(pid: i32) {
+        assert!(alive(pid));
+        signal(pid, Signal::SIGCONT);
+    }
+}
+
+/// Hosts that are members, `a`, `b` and so on, with a TTL of 3 s.
+pub(crate) fn hosts<const N: usize>(log: &Log) -> [Host; N] {
+    hosts_with(log, "3s")
+}
+
+pub(crate) fn hosts_with<const N: usize>(log: &Log, ttl: &str) -> [Host; N] {
+    let mut hosts: Vec<Host> = Vec::new();
+    for label in ["a", "b", "c", "d"].into_iter().take(N) {
+        let first = hosts.first().map(|host| &host.world);
+        hosts.push(Host::new(log, label, ttl, first));
+    }
+    hosts.iter().for_each(Host::join);
+    for host in &hosts {
+        wait_until("all know each other", || {
+            host.world.look().is_some_and(|status| status.hosts.len() == N)
+        });
+    }
+    hosts.try_into().ok().unwrap()
+}
+
+/// A shell command that records its start, and its end however it is ended, but for SIGKILL; `$1` is
+/// its name. Asked to end, it does so at once.
+pub(crate) fn recorded(body: &str) -> String {
+    let traps = "trap 'trap \"\" TERM; exit 0' TERM; trap 'echo \"- $1\" >>events' EXIT";
+    format!("{traps}; echo \"+ $1\" >>events; {body}")
+}
+
+/// All hosts say that nothing is held and nobody waits.
+#[track_caller]
+pub(crate) fn until_idle(hosts: &[Host]) {
+    hosts.iter().for_each(|host| host.world.until_idle());
+}

@@ -1,0 +1,43 @@
+//! What a daemon says that cannot start with the engine it was given.
+
+use std::fs;
+
+use crate::world::World;
+
+fn refused(world: &World, config: &str) -> String {
+    use std::os::unix::fs::PermissionsExt as _;
+    let path = world.runtime().join("canal.toml");
+    fs::write(&path, config).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    let ended = world.canal(["daemon"]).end().code(125);
+    assert!(!ended.stderr.contains("s3cret"), "{ended:?}");
+    ended.stderr
+}
+
+#[test]
+fn what_is_wrong_with_an_engine_is_said_before_anything_starts() {
+    let world = World::new();
+    let said = refused(&world, "engine = \"redis://one\"\n");
+    assert!(said.contains("names no engine") && said.contains("hint: postgres://"), "{said}");
+    let said = refused(&world, "[engine]\nurl = \"etcd://one\"\nttl = \"1s\"\ngrace = \"900ms\"\n");
+    assert!(said.contains("a TTL of 1000 ms is too short") && said.contains("hint: "), "{said}");
+    let said = refused(&world, "engine = \"etcd://root:s3cret@one\"\n");
+    assert!(said.contains("holds a password, and everybody may read it"), "{said}");
+    let said = refused(&world, "[engine]\nhost = \"a\"\n");
+    assert!(said.contains("no engine"), "{said}");
+    fs::remove_file(world.runtime().join("canal.toml")).unwrap();
+    let url = "postgres://me:s3cret@db/x";
+    let said = world.canal(["daemon", "--engine", url]).end().code(125).stderr;
+    assert!(said.contains("could be read by everybody") && !said.contains("s3cret"), "{said}");
+}
+
+#[test]
+fn locks_of_a_journal_are_not_left_beside_those_of_an_engine() {
+    let world = World::with_daemon();
+    let holder = world.holder(&["-k", "x"]);
+    world.canal(["daemon", "--stop"]).end().code(0);
+    let said = refused(&world, "engine = \"etcd://127.0.0.1:9/x\"\n");
+    assert!(said.contains("1 processes hold locks by the journal"), "{said}");
+    assert!(said.contains("hint: "), "{said}");
+    holder.finish();
+}

@@ -1,0 +1,148 @@
+//! Hosts that stand still or are cut off for longer than their TTL: what they held is over before
+//! anybody else gets it.
+
+use crate::over_each_engine;
+use crate::process::{Proc, wait_until};
+use crate::record::Events;
+use crate::scene::{Host, Log, hosts, recorded, until_idle};
+
+over_each_engine!(
+    rule_07_a_stopped_daemon_does_not_keep_a_command_alive_that_lost_its_lock,
+    rule_07_what_a_stopped_daemon_had_acquired_for_is_killed_when_it_wakes_up,
+    rule_07_a_host_that_is_cut_off_ends_its_commands_in_time,
+    rule_07_a_network_that_falls_silent_ends_commands_in_time,
+    rule_07_a_command_that_ignores_term_is_killed,
+    a_cut_that_is_mended_in_time_costs_nothing,
+    who_waits_on_a_host_that_was_lost_is_asked_for_again,
+);
+
+/// A command that runs until it is told to end, and then says so.
+fn dutiful() -> String {
+    recorded("while :; do sleep 0.02; done")
+}
+
+fn start(host: &Host, name: &str) -> Proc {
+    let body = dutiful();
+    let holder = host.world.canal(["run", "-k", "x", "--", "sh", "-c", &body, "sh", name]).spawn();
+    wait_until("it runs", || Events::of(&host.world).started().contains(&name));
+    holder
+}
+
+fn next(host: &Host, name: &str) -> Proc {
+    let body = recorded(":");
+    host.world.canal(["run", "-k", "x", "--", "sh", "-c", &body, "sh", name]).spawn()
+}
+
+#[track_caller]
+fn never_both(host: &Host, names: &[&str]) {
+    let events = Events::of(&host.world);
+    assert_eq!(events.started(), names);
+    let log = std::fs::read_to_string(host.world.runtime().join("daemon.log")).unwrap_or_default();
+    assert_eq!(events.most_at_once(), 1, "{events:?}\n{log}");
+}
+
+fn rule_07_a_stopped_daemon_does_not_keep_a_command_alive_that_lost_its_lock(log: &Log) {
+    let [a, b] = hosts(log);
+    let holder = start(&a, "a");
+    b.world.until_held("x", 1);
+    let frozen = a.freeze();
+    let next = next(&b, "b");
+    let lost = holder.end().code(122);
+    assert!(lost.stderr.contains("`x`") || lost.stderr.contains("lost"), "{lost:?}");
+    next.end().code(0);
+    never_both(&a, &["a", "b"]);
+    Host::go_on(frozen);
+    a.until("member");
+    a.world.canal(["run", "-n", "-k", "x", "--", "true"]).end().code(0);
+    until_idle(&[a, b]);
+}
+
+fn rule_07_what_a_stopped_daemon_had_acquired_for_is_killed_when_it_wakes_up(log: &Log) {
+    let [a, b] = hosts(log);
+    let script = "canal acquire -q --pid $$ -k x || exit; while :; do sleep 0.05; done";
+    let owner = a.world.sh(script).spawn();
+    b.world.until_held("x", 1);
+    wait_until("it is confirmed", || {
+        a.world.key("x").holders.iter().all(|holder| holder.pid == owner.pid().cast_unsigned())
+    });
+    let frozen = a.freeze();
+    b.world.until_held("x", 0);
+    Host::go_on(frozen);
+    let ended = owner.end();
+    assert_eq!(ended.signal, Some(9), "{ended:?}");
+    a.until("member");
+    until_idle(&[a, b]);
+}
+
+fn rule_07_a_host_that_is_cut_off_ends_its_commands_in_time(log: &Log) {
+    let [a, b] = hosts(log);
+    let holder = start(&a, "a");
+    b.world.until_held("x", 1);
+    a.proxy.cut();
+    let next = next(&b, "b");
+    holder.end().code(122);
+    next.end().code(0);
+    never_both(&a, &["a", "b"]);
+    a.proxy.mend();
+    a.until("member");
+    a.world.canal(["run", "-k", "x", "--", "true"]).end().code(0);
+    until_idle(&[a, b]);
+}
+
+fn rule_07_a_network_that_falls_silent_ends_commands_in_time(log: &Log) {
+    let [a, b] = hosts(log);
+    let holder = start(&a, "a");
+    b.world.until_held("x", 1);
+    a.proxy.fall_silent();
+    let next = next(&b, "b");
+    holder.end().code(122);
+    next.end().code(0);
+    never_both(&a, &["a", "b"]);
+    // What was sent meanwhile arrives after all.
+    a.proxy.mend();
+    a.until("member");
+    until_idle(&[a, b]);
+}
+
+fn rule_07_a_command_that_ignores_term_is_killed(log: &Log) {
+    let [a, b] = hosts(log);
+    let body = "trap '' TERM; while :; do sleep 0.02; echo >alive; done";
+    let holder = a.world.canal(["run", "-k", "x", "--", "sh", "-c", body]).spawn();
+    b.world.until_held("x", 1);
+    wait_until("it runs", || a.world.path("work").join("alive").exists());
+    a.proxy.cut();
+    // The one after it finds that nobody writes any more.
+    let check = "rm -f alive; sleep 0.3; test ! -e alive";
+    b.world.canal(["run", "-k", "x", "--", "sh", "-c", check]).end().code(0);
+    holder.end().code(122);
+    a.proxy.mend();
+    a.until("member");
+}
+
+fn a_cut_that_is_mended_in_time_costs_nothing(log: &Log) {
+    let [a, b] = crate::scene::hosts_with(log, "20s");
+    let holder = a.world.holder(&["-k", "x"]);
+    b.world.until_held("x", 1);
+    a.proxy.cut();
+    a.until("away");
+    a.proxy.mend();
+    a.until("member");
+    assert_eq!(b.world.held("x"), 1);
+    holder.finish().code(0);
+    until_idle(&[a, b]);
+}
+
+fn who_waits_on_a_host_that_was_lost_is_asked_for_again(log: &Log) {
+    let [a, b] = hosts(log);
+    let holder = b.world.holder(&["-k", "x"]);
+    a.world.until_held("x", 1);
+    let waiter = a.world.waiter("x", &[], &["echo", "on"]);
+    b.world.until_waiting("x", 1);
+    a.proxy.cut();
+    b.world.until_waiting("x", 0);
+    a.proxy.mend();
+    b.world.until_waiting("x", 1);
+    holder.finish().code(0);
+    assert_eq!(waiter.end().code(0).stdout, "on\n");
+    until_idle(&[a, b]);
+}
