@@ -6,7 +6,7 @@ use canal::sys::clock::boottime_ms;
 use canal::sys::deadline::Why;
 use nix::sys::signal::Signal;
 
-use crate::fake::{Fake, LONG, lives, signal};
+use crate::fake::{Fake, LONG, Running, deadline, lives, signal};
 use crate::wait_until;
 
 /// Says its number in `pids` and cannot be ended but by KILL.
@@ -14,25 +14,28 @@ const STUBBORN: &str = r#"trap "" TERM; echo $$ >>pids; while :; do sleep 0.02; 
 
 #[test]
 fn the_command_is_asked_to_end_at_the_term() {
-    let fake = Fake::sure(400, LONG);
+    let fake = Fake::sure(LONG, LONG);
     let script =
         "trap 'echo term >>log; exit 0' TERM; echo begun >>log; while :; do sleep 0.01; done";
-    let output = fake.output(&[], script);
-    assert_eq!(output.status.code(), Some(122), "{output:?}");
+    let running = fake.spawn(&[], script);
+    fake.line("log");
+    fake.hasten(&running, 100, LONG);
+    assert_eq!(running.code(), Some(122));
     assert_eq!(fake.read("log"), "begun\nterm\n");
 }
 
 #[test]
 fn it_is_killed_with_all_that_it_started_and_not_left_before() {
-    let fake = Fake::sure(400, 700);
+    let fake = Fake::sure(LONG, LONG);
     let script = format!(
         "(setsid sh -c '{STUBBORN}' &); (setsid sh -c 'setsid sh -c \"exec sh -c \\\"\\$0\\\"\" \\
          \"$0\" & exit' '{STUBBORN}' &); sh -c '{STUBBORN}' & {STUBBORN}"
     );
-    let output = fake.spawn(&[], &script);
-    assert_eq!(output.code(), Some(122));
+    let running = fake.spawn(&[], &script);
+    wait_until("all four run", || fake.read("pids").lines().count() == 4);
+    fake.hasten(&running, 100, 200);
+    assert_eq!(running.code(), Some(122));
     let pids = fake.read("pids");
-    assert_eq!(pids.lines().count(), 4, "{pids}");
     for pid in pids.lines() {
         assert!(!lives(pid), "{pid} of {pids}");
     }
@@ -40,12 +43,15 @@ fn it_is_killed_with_all_that_it_started_and_not_left_before() {
 
 #[test]
 fn what_the_command_leaves_behind_when_it_is_asked_to_end_is_killed_as_well() {
-    let fake = Fake::sure(400, 900);
+    let fake = Fake::sure(LONG, LONG);
     let script = format!(
         "(setsid sh -c '{STUBBORN}' &); trap 'echo term >>log; exit 0' TERM; \
-                          while :; do sleep 0.01; done"
+                          echo $$ >>pids; while :; do sleep 0.01; done"
     );
-    assert_eq!(fake.spawn(&[], &script).code(), Some(122));
+    let running = fake.spawn(&[], &script);
+    wait_until("both run", || fake.read("pids").lines().count() == 2);
+    fake.hasten(&running, 100, 2000);
+    assert_eq!(running.code(), Some(122));
     assert_eq!(fake.read("log"), "term\n");
     assert!(!lives(&fake.line("pids")));
 }
@@ -79,7 +85,7 @@ fn a_canal_daemon_is_spared() {
 
 #[test]
 fn both_stopped_past_the_deadline_end_before_any_more_work() {
-    let fake = Fake::sure(500, 700);
+    let fake = Fake::sure(LONG, LONG);
     let script = "trap 'echo term >>log' TERM; trap 'echo cont >>log' CONT; echo $$ >>pids; \
                   while :; do echo work >>log; sleep 0.01; done";
     let running = fake.spawn(&[], script);
@@ -91,8 +97,7 @@ fn both_stopped_past_the_deadline_end_before_any_more_work() {
     };
     let wrapper = running.pid().to_string();
     wait_until("both are stopped", || stopped(&command) && stopped(&wrapper));
-    let kill_at = fake.shared().writer.as_ref().unwrap().state().deadline.kill_at;
-    wait_until("it is too late", || boottime_ms() > kill_at);
+    fake.shared().writer.as_ref().unwrap().publish(deadline(0, 0));
     let before = fake.read("log");
     running.signal(Signal::SIGCONT);
     assert_eq!(running.code(), Some(122));
@@ -115,12 +120,13 @@ fn a_command_that_is_lost_is_ended_at_once_however_sure_it_was() {
 
 #[test]
 fn on_lost_term_asks_and_does_not_kill() {
-    let fake = Fake::sure(300, 400);
-    let script = "trap 'echo term >>log' TERM; while ! [ -e gate ]; do sleep 0.01; done; \
+    let fake = Fake::sure(LONG, LONG);
+    let script = "trap 'echo term >>log' TERM; echo $$ >>pids; while ! [ -e gate ]; do sleep 0.01; done; \
                   echo ended >>log; exit 0";
     let running = fake.spawn(&["--on-lost", "term"], script);
+    fake.line("pids");
+    let kill_at = fake.hasten(&running, 50, 100).kill_at;
     assert_eq!(fake.line("log"), "term");
-    let kill_at = fake.shared().writer.as_ref().unwrap().state().deadline.kill_at;
     // Long enough for a wrapper that would kill.
     wait_until("it is too late", || boottime_ms() > kill_at + 300);
     fake.write("gate");
@@ -131,15 +137,18 @@ fn on_lost_term_asks_and_does_not_kill() {
 
 #[test]
 fn on_lost_warn_says_it_and_passes_the_status_on() {
-    let fake = Fake::sure(300, 400);
-    let script = "trap 'echo term >>log' TERM; while ! [ -e gate ]; do sleep 0.01; done; exit 7";
+    let fake = Fake::sure(LONG, LONG);
+    let script = "trap 'echo term >>log' TERM; echo $$ >>pids; \
+                  while ! [ -e gate ]; do sleep 0.01; done; exit 7";
     let file = std::fs::File::create(fake.path("said")).unwrap();
     let mut command = fake.canal(&["--on-lost", "warn"], script);
-    let mut child = command.stderr(file).spawn().unwrap();
+    let running = Running(command.stderr(file).spawn().unwrap());
+    fake.line("pids");
+    fake.hasten(&running, 50, 100);
     let said = fake.line("said");
     assert!(said.ends_with("the command goes on (--on-lost warn)"), "{said}");
     fake.write("gate");
-    assert_eq!(child.wait().unwrap().code(), Some(7));
+    assert_eq!(running.code(), Some(7));
     assert_eq!(fake.read("log"), "");
     assert_eq!(fake.read("said").matches("canal: lost").count(), 1);
 }

@@ -97,6 +97,16 @@ impl Fake {
         self.read(name).lines().next().unwrap_or_default().to_owned()
     }
 
+    /// Sets the deadline to so many milliseconds from now, although it was later before, and has
+    /// the wrapper look at it: so a test need not be in time with what comes before.
+    pub(crate) fn hasten(&self, running: &Running, term_in: u64, kill_in: u64) -> Deadline {
+        let deadline = deadline(term_in, kill_in);
+        self.shared().writer.as_ref().unwrap().publish(deadline);
+        // Any signal wakes it; this one is passed on and ignored.
+        running.signal(Signal::SIGWINCH);
+        deadline
+    }
+
     /// Ends as a daemon that is killed.
     pub(crate) fn die(&self) {
         let mut shared = self.shared();
@@ -130,7 +140,7 @@ impl Fake {
 }
 
 /// A `canal run` beside the test; `setsid` becomes it.
-pub(crate) struct Running(Child);
+pub(crate) struct Running(pub(crate) Child);
 
 impl Running {
     pub(crate) fn signal(&self, signal: Signal) {

@@ -11,13 +11,13 @@ const UNTIL_GATE: &str = "echo $$ >>pids; while ! [ -e gate ]; do sleep 0.01; do
 
 #[test]
 fn a_command_whose_page_moves_on_is_not_touched() {
-    let fake = Fake::sure(500, 600);
+    let fake = Fake::sure(LONG, LONG);
     let mut running = fake.spawn(&[], UNTIL_GATE);
     fake.line("pids");
-    let first = fake.shared().writer.as_ref().unwrap().state().deadline;
+    let first = fake.hasten(&running, 1000, 1100);
     wait_until("the first deadline is long over", || {
-        fake.shared().writer.as_ref().unwrap().publish(deadline(500, 600));
-        boottime_ms() > first.kill_at + 700
+        fake.shared().writer.as_ref().unwrap().publish(deadline(1000, 1100));
+        boottime_ms() > first.kill_at + 1000
     });
     assert!(running.is_running());
     fake.shared().writer.as_ref().unwrap().publish(deadline(LONG, LONG));
@@ -27,10 +27,10 @@ fn a_command_whose_page_moves_on_is_not_touched() {
 
 #[test]
 fn the_death_of_the_daemon_changes_nothing_about_the_deadline() {
-    let fake = Fake::sure(800, 1000);
+    let fake = Fake::sure(LONG, LONG);
     let mut running = fake.spawn(&[], UNTIL_GATE);
     let command = fake.line("pids");
-    let term_at = fake.shared().writer.as_ref().unwrap().state().deadline.term_at;
+    let term_at = fake.hasten(&running, 800, 1000).term_at;
     fake.die();
     // It is not ended before.
     assert!(running.is_running() || boottime_ms() >= term_at);
@@ -42,10 +42,10 @@ fn the_death_of_the_daemon_changes_nothing_about_the_deadline() {
 
 #[test]
 fn the_page_of_the_next_daemon_takes_the_place_of_one_that_nobody_writes() {
-    let fake = Fake::sure(1500, 1700);
+    let fake = Fake::sure(LONG, LONG);
     let running = fake.spawn(&[], UNTIL_GATE);
     fake.line("pids");
-    let first = fake.shared().writer.as_ref().unwrap().state().deadline;
+    let first = fake.hasten(&running, 3000, 3200);
     let tag = fake.shared().calls[0].1["tag"].clone();
     // The next daemon is there, and does not know of it yet.
     fake.shared().writer = None;

@@ -8,8 +8,11 @@ const LOOP: &str = "echo $$ >>pids; while :; do sleep 0.01; done";
 
 #[test]
 fn what_was_lost_when_and_why_is_said_once() {
-    let fake = Fake::sure(300, 500);
-    let (code, said) = fake.spawn(&[], &format!("trap '' TERM; {LOOP}")).end();
+    let fake = Fake::sure(LONG, LONG);
+    let running = fake.spawn(&[], &format!("trap '' TERM; {LOOP}"));
+    fake.line("pids");
+    fake.hasten(&running, 50, 200);
+    let (code, said) = running.end();
     assert_eq!(code, Some(122));
     let first = said.lines().next().unwrap();
     assert!(first.starts_with("canal: lost `db` (token 9) at "), "{said}");

@@ -111,7 +111,7 @@ impl<'a> Parent<'a> {
     /// Until the command has ended, and where they count its descendants.
     pub(super) fn run(mut self) -> io::Result<Ended> {
         loop {
-            self.hear()?;
+            while self.hear()? {}
             self.look()?;
             self.look_at_lock()?;
             let left = self.living()?;
@@ -126,8 +126,6 @@ impl<'a> Parent<'a> {
             let left = if self.limits.with_children { left } else { Vec::new() };
             self.keep_time(&left);
             self.wait()?;
-            // Before a SIGCONT is passed on: it may have been stopped for too long.
-            self.look_at_lock()?;
             self.pass_signals(&left)?;
         }
     }
@@ -154,14 +152,14 @@ impl<'a> Parent<'a> {
         }
     }
 
-    /// Takes in what the child says.
-    fn hear(&mut self) -> io::Result<()> {
-        let Some(channel) = &self.channel else { return Ok(()) };
-        match channel.hear()? {
-            None => {}
-            Some(None) => self.channel = None,
-            Some(Some(Word::NotBegun)) => self.watch = None,
-            Some(Some(Word::Granted { held, children })) => {
+    /// Takes in a word of the child; whether there may be more.
+    fn hear(&mut self) -> io::Result<bool> {
+        let Some(channel) = &self.channel else { return Ok(false) };
+        let Some(heard) = channel.hear()? else { return Ok(false) };
+        match heard {
+            None => self.channel = None,
+            Some(Word::NotBegun) => self.watch = None,
+            Some(Word::Granted { held, children }) => {
                 self.children = children;
                 if let Some(held) = held {
                     self.watch = Some(Watch::new(held, self.limits.on_lost)?);
@@ -173,7 +171,7 @@ impl<'a> Parent<'a> {
                 self.clock = deadline.map_or(Clock::Stands, Clock::Runs);
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Takes in what the deadline page says, and asks for another one if nobody writes it any more.
@@ -186,20 +184,20 @@ impl<'a> Parent<'a> {
             watch.go_on_with(page);
         }
         let before = watch.phase();
-        match watch.look()? {
-            // What ends all was told before, when it was asked to end.
-            Some(Phase::Killing) if before == Phase::Ending => {}
-            Some(_) => {
-                if let Some(lost) = watch.lost() {
-                    self.beside.lost(lost);
-                }
-                if watch.phase() == Phase::Ending {
+        if let Some(phase) = watch.look()? {
+            // Of what ends all it was told before, when it was asked to end.
+            if let Some(lost) = watch.lost().filter(|_| before == Phase::Held) {
+                self.beside.lost(lost);
+            }
+            match phase {
+                Phase::Ending => {
                     self.told.clear();
                     self.send(Signal::SIGTERM);
                     self.send(Signal::SIGCONT);
                 }
+                Phase::Killing => self.send(Signal::SIGKILL),
+                Phase::Held | Phase::Warned => {}
             }
-            None => {}
         }
         if self.end.is_none()
             && let Some(sure) = self.watch.as_ref().and_then(Watch::is_left_for)
@@ -315,11 +313,18 @@ impl<'a> Parent<'a> {
         }
     }
 
-    fn pass_signals(&self, left: &[Pid]) -> io::Result<()> {
+    fn pass_signals(&mut self, left: &[Pid]) -> io::Result<()> {
         while let Some(info) = self.signals.read_signal()? {
             let number = i32::try_from(info.ssi_signo).unwrap_or(0);
             let Ok(signal) = Signal::try_from(number) else { continue };
             if signal == Signal::SIGCHLD || self.has_got(signal, &info) {
+                continue;
+            }
+            // This process may have been stopped for too long, perhaps since before it heard that
+            // the command has begun: whoever is to be killed is not continued before.
+            while self.hear()? {}
+            self.look_at_lock()?;
+            if self.watch.as_ref().is_some_and(|watch| watch.phase() == Phase::Killing) {
                 continue;
             }
             self.send(signal);
