@@ -129,7 +129,7 @@ impl Table {
     }
 
     /// How many items are held by others than `kin` that conflict with an item of `key`.
-    fn foreign_conflicts(&self, key: &Key, mode: Mode, kin: &[FrameId]) -> usize {
+    pub(super) fn foreign_conflicts(&self, key: &Key, mode: Mode, kin: &[FrameId]) -> usize {
         let all = self.tree.conflicts(key, mode);
         if all == 0 {
             return 0;
@@ -160,17 +160,33 @@ impl Table {
     }
 
     /// The hold of a slots lock by one of `kin` that a request for `count` slots can share.
-    fn base(&self, lock: &Lock, key: &Key, count: u64, kin: &[FrameId]) -> Option<&HeldItem> {
+    pub(super) fn base<'a>(
+        &'a self,
+        lock: &Lock,
+        key: &'a Key,
+        count: u64,
+        kin: &'a [FrameId],
+    ) -> Option<&'a HeldItem> {
         if lock.kind != Some(Kind::Slots) {
             return None;
         }
-        let shares = kin.iter().filter_map(|frame| self.frames.get(frame)?.shares.get(key));
-        let holds = shares.flat_map(|share| &share.tokens).filter_map(|token| self.hold(*token));
-        let mut items = holds.flat_map(|hold| hold.items.iter().filter(|item| item.key == *key));
-        items.find(|item| item.mode == Mode::Counted && item.slots.count() >= count)
+        self.counted_by(key, kin).find(|item| item.slots.count() >= count)
     }
 
-    /// The item that would not fit even if every frame but `kin` left.
+    /// What some frames have of the slots of a key, their own and shared ones.
+    pub(super) fn counted_by<'a>(
+        &'a self,
+        key: &'a Key,
+        frames: &'a [FrameId],
+    ) -> impl Iterator<Item = &'a HeldItem> {
+        let shares = frames.iter().filter_map(|frame| self.frames.get(frame)?.shares.get(key));
+        let holds = shares.flat_map(|share| &share.tokens).filter_map(|token| self.hold(*token));
+        let items = holds.flat_map(|hold| hold.items.iter().filter(|item| item.key == *key));
+        items.filter(|item| item.mode == Mode::Counted)
+    }
+
+    /// The item that would not fit even if every frame but `kin` left. Slots that they share with
+    /// others are theirs then.
     pub(super) fn own_deadlock(&self, asked: &Request, kin: &[FrameId]) -> Option<usize> {
         asked.items.iter().position(|item| {
             let Ask::Counted { count, view } = item.ask else { return false };
@@ -178,9 +194,8 @@ impl Table {
             if self.base(lock, &item.key, count, kin).is_some() {
                 return false;
             }
-            let shares =
-                kin.iter().filter_map(|frame| self.frames.get(frame)?.shares.get(&item.key));
-            let own: u64 = shares.map(|share| share.slots).sum();
+            let slots = self.counted_by(&item.key, kin).map(|item| &item.slots);
+            let own = Slots::count_together(slots);
             let capacity = self.view_of(&item.key, view).map_or(0, View::capacity);
             own > 0 && own.saturating_add(count) > capacity
         })
@@ -195,6 +210,33 @@ impl Table {
     ) -> BTreeSet<RequestId> {
         let items = asked.items.iter().enumerate();
         items.flat_map(|(item, _)| self.barring_item(asked, item, kin, rank)).collect()
+    }
+
+    /// The last of the waiters that bar one item of a request: they go in order, so it is likely to
+    /// do so longest.
+    pub(super) fn last_barring(
+        &self,
+        asked: &Request,
+        item: usize,
+        kin: &[FrameId],
+        rank: Rank,
+    ) -> Option<RequestId> {
+        let item = asked.items.get(item)?;
+        let (key, mode) = (&item.key, item.ask.mode());
+        let counted = match item.ask {
+            Ask::Counted { count, view } => self.locks.get(key).map(|lock| (lock, count, view)),
+            Ask::Read | Ask::Write => None,
+        };
+        if counted.is_some_and(|(lock, count, _)| self.base(lock, key, count, kin).is_some()) {
+            return None;
+        }
+        let slots = counted.and_then(|(lock, _, view)| {
+            lock.last_ahead(self.view_of(key, view).map_or(0, View::capacity), rank, self.rules)
+        });
+        let competing =
+            if self.covers(key, mode, kin) { None } else { self.tree.last_before(key, mode, rank) };
+        let last = slots.max(competing)?;
+        Some(queue::request_at(self.rules, last.place))
     }
 
     /// The waiters that bar one item of a request.
@@ -251,6 +293,17 @@ impl Lock {
             ahead.extend(others.map(|(rank, _)| rank));
         }
         ahead
+    }
+
+    /// The last of the waiters that do.
+    fn last_ahead(&self, capacity: u64, rank: Rank, rules: super::Rules) -> Option<Rank> {
+        let barriers = self.queue.barriers().map(|(id, _)| Rank::barrier(queue::place(rules, id)));
+        let barrier = barriers.filter(|other| *other < rank).max();
+        if rank.tier == Tier::Barrier {
+            return barrier;
+        }
+        let classes = self.queue.classes().filter(|class| self.holds_back(*class, capacity));
+        classes.filter_map(|class| self.queue.last_before(class, rank)).max().or(barrier)
     }
 
     /// Whether a waiter of `class` that is ahead of a request with a view of `capacity` bars it.

@@ -1,73 +1,14 @@
 //! Applying entries: what each asks of the table.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use super::admit::Verdict;
 use super::queue::{self, Rank};
-use super::table::Session;
+use super::turn::Turn;
 use super::{
     Ask, Change, Diverged, Entry, FrameId, Granted, Key, Mode, Outcome, Refusal, Release, Request,
     RequestId, Revision, Table, Token, View, Wait, Withdrawal,
 };
-
-/// The application of one entry.
-pub(super) struct Turn<'a> {
-    pub(super) entry: &'a Entry,
-    pub(super) outcomes: &'a mut Vec<Outcome>,
-    /// Keys at which something ended, and whether a write was among it.
-    pub(super) dirty: BTreeMap<Key, bool>,
-    /// Waiters that may now be granted, whatever happened at their keys.
-    pub(super) retry: BTreeSet<RequestId>,
-    /// All keys that were dirty in this turn.
-    pub(super) seen: BTreeSet<Key>,
-    /// Frames of which something ended.
-    pub(super) touched: BTreeSet<FrameId>,
-    /// Frames whose requests may now share slots of their own, or be a deadlock with themselves.
-    pub(super) grown: BTreeSet<FrameId>,
-    /// Whether somebody may wait for a session that it did not wait for before.
-    pub(super) edges: bool,
-    /// Waiters that may be in a deadlock.
-    pub(super) suspects: BTreeSet<RequestId>,
-    thought: Option<Thought>,
-}
-
-/// What is thought only: nothing of it is counted, and no deadlock is looked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Thought {
-    /// Nobody passes own blockers.
-    Plain,
-    /// Own blockers are passed as in reality.
-    PastOwn,
-}
-
-impl<'a> Turn<'a> {
-    pub(super) fn new(
-        entry: &'a Entry,
-        outcomes: &'a mut Vec<Outcome>,
-        thought: Option<Thought>,
-    ) -> Self {
-        let (dirty, retry, seen, touched, grown, suspects) = Default::default();
-        let edges = false;
-        Self { entry, outcomes, dirty, retry, seen, touched, grown, edges, suspects, thought }
-    }
-
-    pub(super) fn is_thought(&self) -> bool {
-        self.thought.is_some()
-    }
-
-    pub(super) fn looks_past_own(&self) -> bool {
-        self.thought != Some(Thought::Plain)
-    }
-
-    pub(super) fn looks_for_deadlocks(&self) -> bool {
-        self.thought.is_none()
-    }
-
-    /// Something of a mode ended at a key.
-    fn soil(&mut self, key: &Key, mode: Mode) {
-        *self.dirty.entry(key.clone()).or_default() |= mode == Mode::Write;
-    }
-}
 
 impl Table {
     /// Applies the next entry; what is decided is appended to `outcomes`.
@@ -78,7 +19,7 @@ impl Table {
         assert_eq!(revision.0, self.revision.0 + 1, "the log has a gap");
         self.revision = revision;
         self.mark(entry);
-        let mut turn = Turn::new(entry, outcomes, None);
+        let mut turn = Turn::new(entry, outcomes);
         match &entry.change {
             Change::Request(request) => self.ask(&mut turn, request),
             Change::Withdraw { request, why } => self.withdraw(&mut turn, *request, *why),
@@ -89,14 +30,13 @@ impl Table {
             Change::Suspend { request } => self.suspend(&mut turn, *request),
             Change::Resume { request } => {
                 turn.retry.insert(*request);
-                turn.suspects.insert(*request);
+                turn.suspect([*request]);
                 turn.grown.extend(self.waiters.get(request).map(|waiter| waiter.frame));
-                turn.edges = true;
             }
             Change::Resize { key, view } => self.resize(&mut turn, key, *view),
             Change::Policy { .. } => self.raise_barriers_everywhere(&mut turn),
             Change::HostGone { host, by } => self.host_gone(&mut turn, *host, *by),
-            // Who was stopped bars again.
+            // Who was stopped takes part again.
             Change::Detach { .. } | Change::HostAdopt { .. } => self.suspect_everyone(&mut turn),
             Change::Confirm { .. }
             | Change::Floor { .. }
@@ -134,12 +74,10 @@ impl Table {
         match &outcome {
             Outcome::Refused { request, .. } | Outcome::Withdrawn { request } => {
                 self.dirty_waiter(turn, *request);
-                turn.edges = true;
             }
             Outcome::Barrier { request } => {
                 turn.retry.insert(*request);
-                turn.suspects.insert(*request);
-                turn.edges = true;
+                turn.edges.insert(*request);
             }
             Outcome::Granted(granted) => self.dirty_waiter(turn, granted.request),
             Outcome::Released { token, keys, frame, .. } => {
@@ -148,7 +86,6 @@ impl Table {
                     turn.soil(&item.key, item.mode);
                 }
                 turn.touched.insert(*frame);
-                turn.edges |= self.entangled.contains(&self.session(*frame));
             }
             _ => {}
         }
@@ -158,18 +95,15 @@ impl Table {
         }
         match &outcome {
             Outcome::Granted(granted) => self.after_grant(turn, granted),
-            Outcome::Queued { request, frame } => {
-                let session = self.sessions.get(&self.session(*frame));
-                let closes = session.is_some_and(Session::can_close_a_cycle);
-                turn.edges |= closes || self.goes_before_others(*request);
-                turn.suspects.insert(*request);
-            }
+            Outcome::Queued { request, .. } => turn.suspect([*request]),
+            Outcome::Released { frame, keys, .. } => self.after_release(turn, *frame, keys),
             Outcome::Requeued { request, .. } => {
                 self.dirty_waiter(turn, *request);
-                turn.edges = true;
-                turn.suspects.insert(*request);
+                if let Some(waiter) = self.waiters.get(request) {
+                    let keys = waiter.request.items.iter().map(|item| item.key.clone());
+                    self.after_release(turn, waiter.frame, &keys.collect::<Vec<_>>());
+                }
             }
-            Outcome::Resized { .. } => turn.edges = true,
             _ => {}
         }
         turn.outcomes.push(outcome);
@@ -184,9 +118,23 @@ impl Table {
         }
         turn.touched.insert(granted.frame);
         turn.grown.insert(granted.frame);
-        let session = self.session(granted.frame);
-        turn.edges |= self.entangled.contains(&session);
-        turn.suspects.extend(self.waiters_of_session(session));
+        turn.suspect(self.waiters_of_session(self.session(granted.frame)));
+    }
+
+    /// Others of the session may have shared what is gone, and wait for more now.
+    fn after_release(&self, turn: &mut Turn<'_>, frame: FrameId, keys: &[Key]) {
+        let session = self.session(frame);
+        if self.sessions.get(&session).is_none_or(|session| session.waiters == 0) {
+            return;
+        }
+        turn.suspect(self.waiters_of_session(session));
+        turn.grown.insert(frame);
+        // The slots may have gone over to another frame.
+        let frames = self.sessions.get(&session).into_iter().flat_map(|session| &session.frames);
+        turn.grown.extend(frames.copied().filter(|frame| {
+            let shares = self.frames.get(frame).map(|frame| &frame.shares);
+            shares.is_some_and(|shares| keys.iter().any(|key| shares.contains_key(key)))
+        }));
     }
 
     /// The keys of a waiter may now admit others, or itself.
@@ -358,7 +306,6 @@ impl Table {
             }
         } else {
             self.dirty_waiter(turn, request);
-            turn.edges = true;
         }
     }
 
@@ -381,7 +328,7 @@ impl Table {
             // Whoever is parked now lets others pass, at its other keys too.
             self.dirty_waiter(turn, request);
             turn.retry.insert(request);
-            turn.suspects.insert(request);
+            turn.suspect([request]);
             turn.grown.extend(self.waiters.get(&request).map(|waiter| waiter.frame));
         }
     }

@@ -1,172 +1,130 @@
 //! Finding deadlocks, and whom to refuse.
 //!
 //! Detection is a reduction with the rules by which the table really admits: in the part of it
-//! that a suspect can reach, let every frame end that can, admit what then can be admitted, and
-//! repeat. What remains is deadlocked. Counted items and bars are inside it by construction.
+//! that the suspects can reach, let every frame end that can, admit what then can be admitted, and
+//! repeat. What remains is deadlocked.
 //!
-//! Known gap: where one process has several requests, or frames are nested, a request that is sure
-//! to be refused as a deadlock with itself can hide a ring, and the victim can be one that helps
-//! nobody. Long runs of the random histories (`PROPTEST_CASES=20000`) show it.
+//! Who goes first plays no part in it. Where nothing moves any more, whoever bars a session that
+//! holds something waits for ever, and is passed ([`super::past_own`] is that rule); a session that
+//! holds nothing keeps nobody but those behind it. So each of the sessions that remain and hold
+//! something waits for what another of them holds: every deadlock has a ring of holds. And as what
+//! is held only ever gets less on the way, what remains does not depend on any order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::apply::Turn;
-use super::table::Session;
-use super::{By, CycleStep, FrameId, Mode, Outcome, Refusal, RequestId, Table, Token};
+use super::reach::Edges;
+use super::turn::Turn;
+use super::{By, CycleStep, FrameId, Mode, Outcome, Refusal, RequestId, Table};
 
 impl Table {
     /// Refuses one request if there is a deadlock among the suspects. Whether there was one.
     pub(super) fn break_deadlock(&mut self, turn: &mut Turn<'_>) -> bool {
-        while let Some(suspect) = turn.suspects.first().copied() {
-            let victim = self.is_suspect(suspect).then(|| self.victim(suspect)).flatten();
-            let Some((request, cycle)) = victim else {
-                turn.suspects.remove(&suspect);
-                continue;
-            };
-            let why = Refusal::Deadlock { cycle };
-            self.decide(turn, Outcome::Refused { request, why });
-            return true;
-        }
-        false
+        turn.suspects.retain(|suspect| self.is_suspect(*suspect));
+        let Some((request, cycle)) = self.victim(&turn.suspects) else {
+            turn.suspects.clear();
+            return false;
+        };
+        let why = Refusal::Deadlock { cycle };
+        self.decide(turn, Outcome::Refused { request, why });
+        true
     }
 
-    /// Only who holds something can be waited for. A session that holds nothing and has several
-    /// requests is looked at when one of them is granted and another stays.
+    /// Only a session that waits and holds what somebody else wants is on a ring.
     fn is_suspect(&self, request: RequestId) -> bool {
         let Some(waiter) = self.waiters.get(&request) else { return false };
         let session = self.session(waiter.frame);
-        self.entangled.contains(&session) && !self.parked(waiter) && self.is_awaited(session)
+        self.entangled.contains(&session)
+            && !self.is_aside(waiter)
+            && self.has_what_others_want(session)
     }
 
-    /// Whether somebody wants what a session holds, or stands behind one of its requests: nobody
-    /// else is on a cycle. Costs what the session has, not who waits.
-    fn is_awaited(&self, session: FrameId) -> bool {
+    /// Whether somebody waits near what a session holds. Costs what it has, not who waits.
+    pub(super) fn has_what_others_want(&self, session: FrameId) -> bool {
         let frames = self.sessions.get(&session).into_iter().flat_map(|session| &session.frames);
-        frames.filter_map(|frame| self.frames.get(frame)).any(|frame| {
-            let mut keys = frame.shares.keys();
-            keys.any(|key| self.tree.last_competing(key, Mode::Write).is_some())
-                || frame.waiters.iter().any(|request| self.goes_before_others(*request))
-        })
+        let mut keys =
+            frames.filter_map(|frame| self.frames.get(frame)).flat_map(|frame| frame.shares.keys());
+        keys.any(|key| self.tree.last_competing(key, Mode::Write).is_some())
     }
 
-    /// Whom to refuse so that the deadlock that a suspect is in or behind is broken, and the cycle.
-    fn victim(&self, suspect: RequestId) -> Option<(RequestId, Vec<CycleStep>)> {
-        let mut rest = self.part(std::iter::once(suspect));
-        if !rest.can_be_deadlocked() {
+    /// Whom to refuse so that the deadlock that suspects are in is broken, and the cycle.
+    fn victim(&self, suspects: &BTreeSet<RequestId>) -> Option<(RequestId, Vec<CycleStep>)> {
+        let reach = self.reach(suspects.iter().copied(), Edges::Holds);
+        if !reach.closes {
             return None;
         }
-        rest.wake(None);
-        rest.reduce(None, true);
-        let stuck = rest.waiters.values().filter(|waiter| !rest.is_aside(waiter)).count();
-        if stuck == 0 {
-            return None;
-        }
-        let steps = rest.steps();
+        let thought = self.part(&reach).think(Edges::Holds, None);
+        let ring = Ring::new(&thought.rest);
         // The youngest session first, and of its requests the latest.
+        let rest = &thought.rest;
         let mut waiting: Vec<(FrameId, RequestId)> =
             rest.waiters.values().map(|waiter| (rest.session(waiter.frame), waiter.id)).collect();
         waiting.sort_unstable_by(|one, other| other.cmp(one));
-        let mut first = None;
-        for (_, request) in waiting {
-            let Some(cycle) = rest.cycle(&steps, request) else { continue };
-            if rest.refusal_helps(request, stuck) {
-                return Some((request, self.real(cycle)));
+        let requests = || waiting.iter().map(|(_, request)| *request);
+        let with_cycle = |request| Some((request, ring.cycle(request)?));
+        let on_a_ring = |request: RequestId| ring.cycle(request).is_some();
+        let helps = |request| thought.helped_by_refusal(request).into_iter().any(on_a_ring);
+        let mut helpful = requests().filter(|request| helps(*request));
+        helpful.find_map(with_cycle).or_else(|| requests().find_map(with_cycle))
+    }
+}
+
+/// Who waits for whom among those who remain.
+struct Ring<'a> {
+    rest: &'a Table,
+    /// Those who wait in each frame and inside it: it ends only after all of them.
+    inside: BTreeMap<FrameId, Vec<RequestId>>,
+}
+
+impl<'a> Ring<'a> {
+    fn new(rest: &'a Table) -> Self {
+        let mut inside: BTreeMap<FrameId, Vec<RequestId>> = BTreeMap::new();
+        for waiter in rest.waiters.values() {
+            for frame in rest.enclosing(waiter.frame) {
+                inside.entry(frame.state.id).or_default().push(waiter.id);
             }
-            first = first.or(Some((request, cycle)));
         }
-        first.map(|(request, cycle)| (request, self.real(cycle)))
+        Self { rest, inside }
     }
 
-    fn can_be_deadlocked(&self) -> bool {
-        let several = |session: &Session| session.waiters > 1;
-        let closing = self.sessions.values().filter(|session| session.can_close_a_cycle()).count();
-        closing > 1 || self.sessions.values().any(several)
-    }
-
-    /// Whether another of the `stuck` requests can go on if this one is refused.
-    fn refusal_helps(&self, request: RequestId, stuck: usize) -> bool {
-        let mut without = self.clone();
-        if without.remove_waiter(request).is_err() {
-            return false;
-        }
-        without.reduce(None, true);
-        let left = without.waiters.values().filter(|waiter| !without.is_aside(waiter)).count();
-        left + 1 < stuck
-    }
-
-    /// What each frame waits for, but for its own earlier requests.
-    fn steps(&self) -> Steps {
-        let mut steps = Steps::new();
-        for waiter in self.waiters.values().filter(|waiter| !self.is_aside(waiter)) {
-            let frame = waiter.frame;
-            let others = self.blockers(waiter.id).into_iter();
-            let others = others.filter(|blocker| blocker.by.frame() != frame);
-            steps.entry(frame).or_default().extend(others.map(|blocker| CycleStep {
-                request: waiter.id,
-                frame,
-                item: blocker.item,
-                key: blocker.key,
-                by: blocker.by,
-            }));
-        }
-        steps
-    }
-
-    /// A shortest way from a request back to its frame, if it is on a cycle. A frame that is in
-    /// the way ends only after those inside it, so the way goes on from any of them.
-    fn cycle(&self, steps: &Steps, request: RequestId) -> Option<Vec<CycleStep>> {
-        let start = self.waiters.get(&request)?.frame;
-        let first = steps.get(&start)?.iter().filter(|step| step.request == request);
+    /// A shortest way from a request back to it, if it is on a cycle.
+    fn cycle(&self, request: RequestId) -> Option<Vec<CycleStep>> {
         // Each step taken, with the one before it.
-        let mut taken: Vec<(&CycleStep, Option<usize>)> = first.map(|step| (step, None)).collect();
-        let mut seen = BTreeSet::new();
+        let first = self.steps(request).into_iter();
+        let mut taken: Vec<(CycleStep, Option<usize>)> = first.map(|step| (step, None)).collect();
+        let (mut seen, mut asked) = (BTreeSet::new(), BTreeSet::from([request]));
         let mut at = 0;
-        while let Some((step, _)) = taken.get(at).copied() {
-            let blocker = step.by.frame();
-            if self.encloses(blocker, start) {
+        while let Some((step, _)) = taken.get(at) {
+            let inside = self.inside.get(&step.by.frame()).map_or(&[][..], Vec::as_slice);
+            if inside.contains(&request) {
                 let back = std::iter::successors(Some(at), |at| taken.get(*at)?.1);
                 let mut way: Vec<CycleStep> =
-                    back.filter_map(|at| taken.get(at)).map(|(step, _)| (*step).clone()).collect();
+                    back.filter_map(|at| taken.get(at)).map(|(step, _)| step.clone()).collect();
                 way.reverse();
                 return Some(way);
             }
-            if seen.insert(blocker) {
-                let session = self.sessions.get(&self.session(blocker));
-                let frames = session.into_iter().flat_map(|session| &session.frames);
-                let inside = frames.filter(|frame| self.encloses(blocker, **frame));
-                let next = inside.filter_map(|frame| steps.get(frame)).flatten();
-                taken.extend(next.map(|step| (step, Some(at))));
+            if seen.insert(step.by.frame()) {
+                for next in inside.iter().filter(|next| asked.insert(**next)) {
+                    taken.extend(self.steps(*next).into_iter().map(|step| (step, Some(at))));
+                }
             }
             at += 1;
         }
         None
     }
 
-    fn encloses(&self, outer: FrameId, inner: FrameId) -> bool {
-        self.enclosing(inner).any(|frame| frame.state.id == outer)
-    }
-
-    /// The cycle in terms of this table: what was granted in thought only still waits here.
-    fn real(&self, cycle: Vec<CycleStep>) -> Vec<CycleStep> {
-        let thought = |token: Token| token >= self.next_token;
-        let steps = cycle.into_iter().map(|step| match step.by {
-            By::Hold(token, frame) if thought(token) => {
-                let waiter = self.frames.get(&frame).and_then(|frame| frame.waiters.first());
-                let by = waiter.map_or(step.by, |waiter| By::Waiter(*waiter, frame));
-                CycleStep { by, ..step }
-            }
-            _ => step,
-        });
-        steps.collect()
+    /// Whose holds keep a request.
+    fn steps(&self, request: RequestId) -> Vec<CycleStep> {
+        let Some(waiter) = self.rest.waiters.get(&request) else { return Vec::new() };
+        let frame = waiter.frame;
+        let kin = self.rest.kin(frame, None);
+        let mut steps = Vec::new();
+        for (item, wanted) in waiter.request.items.iter().enumerate() {
+            let holds = self.rest.holds_in_the_way(waiter, item, &kin).into_iter();
+            steps.extend(holds.filter_map(|token| {
+                let by = By::Hold(token, self.rest.hold(token)?.frame);
+                Some(CycleStep { request, frame, item, key: wanted.key.clone(), by })
+            }));
+        }
+        steps
     }
 }
-
-impl Session {
-    /// Whether others can wait for it while it waits itself, now or after a grant.
-    pub(super) fn can_close_a_cycle(&self) -> bool {
-        self.waiters > 0 && self.holds + self.waiters > 1
-    }
-}
-
-/// What each frame waits for.
-type Steps = BTreeMap<FrameId, Vec<CycleStep>>;

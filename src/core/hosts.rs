@@ -5,9 +5,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::apply::Turn;
 use super::enact::Misfit;
 use super::table::owner_key;
+use super::turn::Turn;
 use super::{
     Change, Entry, FrameId, HostId, Outcome, Owner, Table, Token, UnixMillis, WaiterStatus,
 };
@@ -132,10 +132,10 @@ impl Table {
         self.holds.get(&token).is_some_and(|hold| hold.provisional)
     }
 
-    /// Anybody may now wait for somebody whom they did not wait for before.
+    /// Anybody may now wait for somebody whom they did not wait for before, or for themselves.
     pub(super) fn suspect_everyone(&self, turn: &mut Turn<'_>) {
-        turn.suspects.extend(self.waiters.keys());
-        turn.edges = true;
+        turn.suspect(self.waiters.keys().copied());
+        turn.grown.extend(self.waiters.values().map(|waiter| waiter.frame));
     }
 
     pub(super) fn lease_moved(&mut self, id: FrameId, host: HostId) -> Result<(), Misfit> {

@@ -30,6 +30,11 @@ impl Lane {
         self.first_count
     }
 
+    /// The last place before another.
+    pub(super) fn last_before(&self, place: Place) -> Option<Place> {
+        self.excess.range(..place).next_back().map(|(place, _)| *place)
+    }
+
     pub(super) fn places(&self) -> impl DoubleEndedIterator<Item = Place> + '_ {
         self.excess.keys().copied()
     }

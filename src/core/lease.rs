@@ -5,8 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::apply::Turn;
 use super::enact::Misfit;
+use super::turn::Turn;
 use super::{
     Change, Entry, FrameId, HostId, Key, LeaseId, Outcome, Owner, Refusal, Release, Request, Table,
     Token, UnixMillis,

@@ -21,14 +21,16 @@ mod lock;
 mod outcome;
 mod past_own;
 mod queue;
-mod reduce;
+mod reach;
 mod report;
 mod rules;
 mod settle;
 mod slots;
 mod snapshot;
 mod table;
+mod thought;
 mod tree;
+mod turn;
 mod view;
 mod wait;
 

@@ -115,6 +115,20 @@ impl Queue {
         })
     }
 
+    /// The last waiter of a class that goes before a rank and is no barrier.
+    pub(super) fn last_before(&self, class: Class, rank: Rank) -> Option<Rank> {
+        let mut lanes = self.classes.get(&class)?.range(..=rank.priority).rev();
+        lanes.find_map(|(priority, lane)| {
+            let end = if *priority == rank.priority { rank.place } else { Place::MAX };
+            Some(Rank::ordinary(priority.0, lane.last_before(end)?))
+        })
+    }
+
+    /// The classes of those who wait and are no barriers.
+    pub(super) fn classes(&self) -> impl Iterator<Item = Class> + '_ {
+        self.classes.keys().copied()
+    }
+
     /// Whether somebody has a rank behind this one.
     pub(super) fn has_behind(&self, rank: Rank) -> bool {
         let last = |lanes: &BTreeMap<Reverse<i32>, Lane>| {

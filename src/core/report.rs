@@ -6,7 +6,7 @@ use std::ops::Bound;
 use super::queue::{self, Rank};
 use super::tree::{Node, conflict};
 use super::{
-    Ask, By, FrameId, Item, Key, Kind, Mode, RequestId, Table, Token, View, WaiterState,
+    Ask, By, FrameId, HeldItem, Item, Key, Kind, Mode, RequestId, Table, Token, View, WaiterState,
     WaiterStatus,
 };
 
@@ -190,17 +190,9 @@ impl Table {
     }
 
     fn blockers_of(&self, waiter: &WaiterState, item: usize, kin: &[FrameId]) -> Vec<Blocker> {
-        let Some(Item { key, ask }) = waiter.request.items.get(item) else { return Vec::new() };
+        let Some(Item { key, .. }) = waiter.request.items.get(item) else { return Vec::new() };
         let blocker = |by| Blocker { item, key: key.clone(), by };
-        let mut holds = self.conflicting_holds(key, ask.mode(), kin);
-        if let Ask::Counted { count, view } = ask
-            && let Some(lock) = self.locks.get(key)
-            && !lock.fits(lock.class_of(*count, *view))
-        {
-            holds.extend(
-                self.holders(key).filter(|token| self.is_counted_of_others(*token, key, kin)),
-            );
-        }
+        let holds = self.holds_in_the_way(waiter, item, kin);
         if !holds.is_empty() {
             let by = |token: Token| Some(By::Hold(token, self.hold(token)?.frame));
             return holds.into_iter().filter_map(by).map(blocker).collect();
@@ -210,9 +202,36 @@ impl Table {
         ahead.into_iter().filter_map(by).map(blocker).collect()
     }
 
+    /// Those who hold one item of a waiting request in a way that keeps it.
+    pub(super) fn holds_in_the_way(
+        &self,
+        waiter: &WaiterState,
+        item: usize,
+        kin: &[FrameId],
+    ) -> BTreeSet<Token> {
+        let Some(Item { key, ask }) = waiter.request.items.get(item) else {
+            return BTreeSet::new();
+        };
+        let mut holds: BTreeSet<Token> = self.conflicting_holds(key, ask.mode(), kin).collect();
+        if let Ask::Counted { count, view } = *ask
+            && let Some(lock) = self.locks.get(key)
+            && !lock.fits(lock.class_of(count, view))
+            && self.base(lock, key, count, kin).is_none()
+        {
+            let holders = self.holders(key);
+            holds.extend(holders.filter(|token| self.is_counted_of_others(*token, key, kin)));
+        }
+        holds
+    }
+
     /// The holds of others than `kin` that conflict with an item of a key.
-    fn conflicting_holds(&self, key: &Key, mode: Mode, kin: &[FrameId]) -> BTreeSet<Token> {
-        let in_the_way = |at: &Key, token: Token| {
+    pub(super) fn conflicting_holds<'a>(
+        &'a self,
+        key: &'a Key,
+        mode: Mode,
+        kin: &'a [FrameId],
+    ) -> impl Iterator<Item = Token> + 'a {
+        let in_the_way = move |at: &Key, token: Token| {
             self.hold(token).is_some_and(|hold| {
                 let mut items = hold.items.iter();
                 !kin.contains(&hold.frame)
@@ -220,17 +239,24 @@ impl Table {
             })
         };
         let keys = self.tree.conflicting(key, mode);
-        keys.flat_map(|(at, holds)| holds.iter().filter(move |token| in_the_way(at, **token)))
-            .copied()
-            .collect()
+        keys.flat_map(move |(at, holds)| {
+            holds.iter().copied().filter(move |token| in_the_way(at, *token))
+        })
     }
 
+    /// Whether a hold of others has slots of a key that `kin` have not: what shares slots of theirs
+    /// gives none back.
     fn is_counted_of_others(&self, token: Token, key: &Key, kin: &[FrameId]) -> bool {
-        self.hold(token).is_some_and(|hold| {
-            let mut items = hold.items.iter();
-            !kin.contains(&hold.frame)
-                && items.any(|item| item.key == *key && item.mode == Mode::Counted)
-        })
+        let Some(hold) = self.hold(token).filter(|hold| !kin.contains(&hold.frame)) else {
+            return false;
+        };
+        let mut items = hold.items.iter().filter(|item| item.key == *key);
+        let Some(item) = items.find(|item| item.mode == Mode::Counted) else { return false };
+        // Sets of slots that are shared begin alike.
+        let first = |item: &HeldItem| item.slots.0.first().map(|range| range.0);
+        let has_all =
+            |own: &HeldItem| first(own) == first(item) && own.slots.count() >= item.slots.count();
+        !self.counted_by(key, kin).any(has_all)
     }
 
     /// What keeps a waiting request from being granted.
@@ -263,11 +289,11 @@ impl Table {
                 let larger = Reason::LargerThanLock { count, capacity };
                 return Some(if capacity == 0 { Reason::Drained } else { larger });
             }
-            if !lock.fits(class) {
+            if !lock.fits(class) && self.base(lock, key, count, kin).is_none() {
                 return Some(Reason::Full { held: lock.held, capacity });
             }
         }
-        let conflicts = self.conflicting_holds(key, ask.mode(), kin);
+        let conflicts: BTreeSet<Token> = self.conflicting_holds(key, ask.mode(), kin).collect();
         if let Some(hold) = conflicts.first() {
             return Some(Reason::Conflict { hold: *hold, holds: conflicts.len() as u64 });
         }

@@ -1,9 +1,9 @@
 //! Granting to waiters what has become free.
 
 use super::admit::Verdict;
-use super::apply::Turn;
 use super::lock::Lock;
 use super::queue::{self, Rank};
+use super::turn::Turn;
 use super::{
     FrameId, Granted, GrantedItem, Key, Mode, Outcome, Refusal, Request, RequestId, Table,
     WaiterState, WaiterStatus,
@@ -22,8 +22,7 @@ impl Table {
                 turn.seen.insert(key);
             }
             let quiet = turn.grown.is_empty() && turn.retry.is_empty();
-            let done = quiet && !self.settle_entangled(turn);
-            if done && !(turn.looks_for_deadlocks() && self.break_deadlock(turn)) {
+            if quiet && !self.settle_entangled(turn) && !self.break_deadlock(turn) {
                 return;
             }
         }
@@ -113,7 +112,7 @@ impl Table {
         }
         let Verdict::Grant { items, past_own } = self.verdict_of(waiter) else { return false };
         let granted = (waiter.frame, waiter.request.clone());
-        self.grant_waiter(turn, request, granted, items, past_own || turn.is_thought());
+        self.grant_waiter(turn, request, granted, items, past_own);
         true
     }
 
@@ -134,8 +133,8 @@ impl Table {
         self.verdict(&waiter.request, &self.kin(waiter.frame, None), self.rank(waiter))
     }
 
-    /// After a frame was granted something: other requests of it and of the frames inside it may
-    /// now share what it has, or can never be granted while it has it.
+    /// After a frame was granted something, or let go of something: other requests of it and of the
+    /// frames inside it may now share what it has, or can never be granted while it has it.
     fn settle_kin(&mut self, turn: &mut Turn<'_>) {
         while let Some(grown) = turn.grown.pop_first() {
             let session = self.sessions.get(&self.session(grown));
@@ -152,10 +151,7 @@ impl Table {
     fn settle_kinsman(&mut self, turn: &mut Turn<'_>, request: RequestId, grown: FrameId) {
         let Some(waiter) = self.waiters.get(&request) else { return };
         let kin = self.kin(waiter.frame, None);
-        if waiter.status != WaiterStatus::Active || !kin.contains(&grown) {
-            return;
-        }
-        if self.try_waiter(turn, request) {
+        if self.is_aside(waiter) || !kin.contains(&grown) || self.try_waiter(turn, request) {
             return;
         }
         let Some(waiter) = self.waiters.get(&request) else { return };
@@ -168,9 +164,6 @@ impl Table {
     /// Makes barriers of those who were overtaken often enough, among the waiters that a request
     /// competes with.
     pub(super) fn raise_barriers(&mut self, turn: &mut Turn<'_>, asked: &Request) {
-        if turn.is_thought() {
-            return;
-        }
         for request in std::mem::take(&mut self.ripe) {
             if self.waiters.get(&request).is_some_and(|waiter| !waiter.barrier) {
                 self.decide(turn, Outcome::Barrier { request });

@@ -29,6 +29,21 @@ impl Slots {
         self.0.iter().flat_map(|range| range.0..=range.1)
     }
 
+    /// How many slots some sets have together, each slot counted once.
+    pub(super) fn count_together<'a>(sets: impl Iterator<Item = &'a Self>) -> u64 {
+        let mut ranges: Vec<SlotRange> = sets.flat_map(|slots| slots.0.iter().copied()).collect();
+        ranges.sort_unstable();
+        let (mut count, mut next) = (0, 0);
+        for SlotRange(first, last) in ranges {
+            let first = first.max(next);
+            if first <= last {
+                count += last - first + 1;
+                next = last.saturating_add(1);
+            }
+        }
+        count
+    }
+
     /// The set without its lowest `count` slots.
     #[must_use]
     pub(super) fn without_lowest(&self, count: u64) -> Self {
@@ -71,5 +86,13 @@ mod tests {
         assert_eq!(slots.lowest(0), Slots::default());
         assert_eq!(slots.without_lowest(5), Slots::default());
         assert_eq!(slots.count(), 5);
+    }
+
+    #[test]
+    fn a_slot_in_several_sets_is_counted_once() {
+        let sets = [Slots(vec![SlotRange(1, 2), SlotRange(5, 7)]), Slots(vec![SlotRange(1, 5)])];
+        assert_eq!(Slots::count_together(sets.iter()), 7);
+        assert_eq!(Slots::count_together(sets[..1].iter()), 5);
+        assert_eq!(Slots::count_together([].iter()), 0);
     }
 }

@@ -210,6 +210,27 @@ impl Tree {
             .collect()
     }
 
+    /// All who can bar an item of `key` if they go first, within a range of ranks: those who compete
+    /// with it, and for slots all who want slots of the very key (readers with them).
+    pub(super) fn in_the_way<'a>(
+        &'a self,
+        key: &'a Key,
+        mode: Mode,
+        from: Bound<Rank>,
+        to: Bound<Rank>,
+    ) -> impl Iterator<Item = Rank> + 'a {
+        let counted = self.node(key).filter(|_| mode == Mode::Counted);
+        let counted = counted.map(|node| node.here.waits.of(Mode::Read));
+        let waits = self.competing(key, mode).chain(counted);
+        waits.flat_map(move |waits| waits.range((from, to)).map(|(rank, _)| *rank))
+    }
+
+    /// The last of those who compete with an item of `key` and go before a rank.
+    pub(super) fn last_before(&self, key: &Key, mode: Mode, rank: Rank) -> Option<Rank> {
+        let last = |waits: &BTreeMap<Rank, usize>| waits.range(..rank).next_back().map(|(r, _)| *r);
+        self.competing(key, mode).filter_map(last).max()
+    }
+
     /// All who wait for a key, or for one above or below it.
     pub(super) fn waiting_around<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = Rank> + 'a {
         let above = self.above(key).map(|(_, node)| &node.here);
@@ -227,7 +248,7 @@ impl Tree {
         &'a self,
         key: &'a Key,
         mode: Mode,
-    ) -> impl Iterator<Item = &'a BTreeMap<Rank, usize>> {
+    ) -> impl Iterator<Item = &'a BTreeMap<Rank, usize>> + use<'a> {
         let above = self.above(key).map(|(_, node)| &node.here);
         let below = self.node(key).into_iter().map(|node| &node.below);
         above

@@ -38,8 +38,8 @@ fn counted(item: &Item) -> (u64, Option<View>) {
 }
 
 fn held(state: &Snapshot, key: &Key) -> u64 {
-    let items = state.holds.iter().flat_map(|hold| &hold.items);
-    items.filter(|item| item.key == *key && !item.shared).map(|item| item.slots.count()).sum()
+    let items = state.holds.iter().flat_map(|hold| &hold.items).filter(|item| item.key == *key);
+    items.flat_map(|item| item.slots.iter()).collect::<BTreeSet<u64>>().len() as u64
 }
 
 fn kin(state: &Snapshot, asker: &Asker<'_>) -> Vec<FrameId> {
@@ -96,11 +96,9 @@ fn own_deadlock(state: &Snapshot, asker: &Asker<'_>) -> bool {
     asker.asked.items.iter().any(|item| {
         let Ask::Counted { count, view: stated } = item.ask else { return false };
         let holds = state.holds.iter().filter(|hold| kin.contains(&hold.frame));
-        let items = holds.flat_map(|hold| &hold.items);
-        let own: u64 = items
-            .filter(|held| held.key == item.key && !held.shared)
-            .map(|held| held.slots.count())
-            .sum();
+        let items = holds.flat_map(|hold| &hold.items).filter(|held| held.key == item.key);
+        let slots: BTreeSet<u64> = items.flat_map(|held| held.slots.iter()).collect();
+        let own = slots.len() as u64;
         let capacity = view_of(state, &item.key, stated).capacity();
         !shares(state, asker, item) && own > 0 && own + count > capacity
     })
@@ -193,8 +191,34 @@ fn admissible(state: &Snapshot, asker: &Asker<'_>) -> Option<bool> {
     if !holds {
         return None;
     }
-    let stuck = stuck_without(state, session);
-    barring.iter().all(|waiter| stuck.contains(&waiter.id)).then_some(true)
+    let stuck = remainder(state, Some(session));
+    barring.iter().all(|waiter| leads_to(&stuck, waiter.id, session)).then_some(true)
+}
+
+/// Whether a request waits for a session, directly or through others, if it waits at all.
+fn leads_to(state: &Snapshot, request: RequestId, session: FrameId) -> bool {
+    let (mut next, mut seen) = (vec![request], BTreeSet::new());
+    while let Some(id) = next.pop() {
+        let Some(waiter) = state.waiters.iter().find(|waiter| waiter.id == id) else { continue };
+        if root(state, waiter.frame) == session {
+            return true;
+        }
+        if !seen.insert(id) {
+            continue;
+        }
+        let asker = Asker::waiting(waiter);
+        let before = state.waiters.iter().filter(|other| bars(state, other, &asker));
+        next.extend(before.map(|other| other.id));
+        for (_, holder) in in_the_way(state, waiter) {
+            if root(state, holder) == session {
+                return true;
+            }
+            let others = state.waiters.iter();
+            let inside = others.filter(|w| kin(state, &Asker::waiting(w)).contains(&holder));
+            next.extend(inside.map(|other| other.id));
+        }
+    }
+    false
 }
 
 fn root(state: &Snapshot, frame: FrameId) -> FrameId {
@@ -202,122 +226,68 @@ fn root(state: &Snapshot, frame: FrameId) -> FrameId {
     std::iter::successors(Some(frame), |id| parent(*id)).last().unwrap()
 }
 
-/// Lets everything end that can without the session `frozen` moving, and says who still waits.
-fn stuck_without(state: &Snapshot, frozen: FrameId) -> BTreeSet<RequestId> {
-    remainder(state, Some(frozen), Thought::Kept)
-}
-
-/// What becomes of a request that is granted in thought while its frame has others that wait.
-#[derive(Clone, Copy, PartialEq)]
-enum Thought {
-    /// It is held.
-    Kept,
-    /// It is forgotten: only deadlocks among what is held already are found. Those that further
-    /// grants will make are found when they are made, if not earlier.
-    Forgotten,
-}
-
 /// Who waits in vain, whatever becomes of what is granted on the way.
 pub(super) fn waiting_in_vain(state: &Snapshot) -> BTreeSet<RequestId> {
-    deadlocked(state, Thought::Kept)
+    ids(&remainder(state, None))
 }
 
-/// Who waits in vain.
-fn deadlocked(state: &Snapshot, granted: Thought) -> BTreeSet<RequestId> {
-    let left = remainder(state, None, granted);
-    let takes_part = |id: &RequestId| {
-        state.waiters.iter().any(|waiter| waiter.id == *id && takes_part(state, waiter))
-    };
-    left.into_iter().filter(takes_part).collect()
+fn ids(state: &Snapshot) -> BTreeSet<RequestId> {
+    state.waiters.iter().map(|waiter| waiter.id).collect()
 }
 
-fn remainder(state: &Snapshot, frozen: Option<FrameId>, granted: Thought) -> BTreeSet<RequestId> {
-    let mut state = state.clone();
-    for waiter in &mut state.waiters {
-        if waiter.status == WaiterStatus::Detached {
-            waiter.status = WaiterStatus::Active;
-        }
-    }
-    // Who is back and waits for itself is refused at once.
-    let whole = state.clone();
-    state.waiters.retain(|waiter| {
-        let stopped = waiter.status == WaiterStatus::Suspended;
-        stopped || !own_deadlock(&whole, &Asker::waiting(waiter))
-    });
-    loop {
-        let before = (state.holds.len(), state.waiters.len());
-        while admit_one(&mut state, frozen, granted) {}
-        let still = state.clone();
-        let waiting = still.waiters.iter().filter(|waiter| takes_part(&still, waiter));
-        let stuck: BTreeSet<FrameId> =
-            waiting.flat_map(|waiter| kin(&still, &Asker::waiting(waiter))).collect();
-        state
-            .holds
-            .retain(|hold| Some(root(&still, hold.frame)) == frozen || stuck.contains(&hold.frame));
-        if before == (state.holds.len(), state.waiters.len()) {
-            return state.waiters.iter().map(|waiter| waiter.id).collect();
-        }
-    }
-}
-
-fn moves_in(state: &Snapshot, waiter: &WaiterState, frozen: Option<FrameId>) -> bool {
-    takes_part(state, waiter) && Some(root(state, waiter.frame)) != frozen
-}
-
-/// Grants to one waiter that can be granted.
-fn admit_one(state: &mut Snapshot, frozen: Option<FrameId>, granted: Thought) -> bool {
-    let moves = |waiter: &&WaiterState| moves_in(state, waiter, frozen);
-    // Own blockers are passed where all may move, and not in asking who is one.
-    let verdict = |waiter: &WaiterState| {
+/// Admits everybody who can be; then lets everybody end who can; then lets everybody pass own
+/// blockers who can: each all at once and again and again, a later one only when the earlier ones
+/// change nothing. What is admitted is forgotten. Nothing of the session `frozen` is admitted or
+/// ends; where there is one, nobody passes own blockers.
+fn remainder(state: &Snapshot, frozen: Option<FrameId>) -> Snapshot {
+    let plain = |state: &Snapshot, waiter: &WaiterState| {
         let asker = Asker::waiting(waiter);
-        if frozen.is_none() {
-            return admissible(state, &asker);
-        }
-        let barred = state.waiters.iter().any(|other| bars(state, other, &asker));
-        (free(state, &asker) && !barred).then_some(false)
+        Some(root(state, waiter.frame)) != frozen
+            && free(state, &asker)
+            && !state.waiters.iter().any(|other| bars(state, other, &asker))
     };
-    let place = |waiter: &WaiterState| (!waiter.barrier, -waiter.request.priority, waiter.id);
-    let all = state.waiters.iter().filter(moves);
-    let free = all.filter_map(|waiter| Some((verdict(waiter)?, place(waiter), waiter.id)));
-    let Some((_, _, next)) = free.min() else { return false };
-    pretend_grant(state, next);
-    // Who can only wait for its own frame now is refused.
-    let whole = state.clone();
-    state.waiters.retain(|waiter| {
-        !moves_in(&whole, waiter, frozen) || !own_deadlock(&whole, &Asker::waiting(waiter))
-    });
-    if granted == Thought::Forgotten {
-        state.holds.pop();
-    }
-    true
+    let past_own = |state: &Snapshot, waiter: &WaiterState| {
+        frozen.is_none() && admissible(state, &Asker::waiting(waiter)).is_some()
+    };
+    let next = |state: &Snapshot| {
+        let admitted = forget(state, plain).or_else(|| drop_holds(state, frozen));
+        admitted.or_else(|| forget(state, past_own))
+    };
+    let start = forget(state, |state, waiter| !takes_part(state, waiter));
+    last(start.unwrap_or_else(|| state.clone()), next)
 }
 
-fn pretend_grant(state: &mut Snapshot, request: RequestId) {
-    let at = state.waiters.iter().position(|waiter| waiter.id == request).unwrap();
-    let waiter = state.waiters.remove(at);
-    let asker = Asker::waiting(&waiter);
-    let items = waiter.request.items.iter().map(|item| {
-        let (mode, key) = (item.ask.mode(), item.key.clone());
-        let Ask::Counted { count, view: stated } = item.ask else {
-            return HeldItem { key, mode, slots: Slots::default(), shared: false, view: None };
-        };
-        let slots = Slots(vec![SlotRange(0, count - 1)]);
-        let view = view_of(state, &item.key, stated);
-        let shared = shares(state, &asker, item);
-        HeldItem { key, mode, slots, shared, view: Some(view) }
-    });
-    let items = items.collect();
-    state.holds.push(HoldState {
-        token: Token(u64::MAX - request.0),
-        request,
-        frame: waiter.frame,
-        since: waiter.since,
-        asked_at: waiter.since,
-        provisional: false,
-        orphaned: false,
-        asked: waiter.request,
-        items,
-    });
+/// Who is in a deadlock, or waits for what is held in one: who goes first is left out.
+fn deadlocked(state: &Snapshot) -> Snapshot {
+    let free = |state: &Snapshot, waiter: &WaiterState| {
+        !takes_part(state, waiter) || free(state, &Asker::waiting(waiter))
+    };
+    last(state.clone(), |state| forget(state, free).or_else(|| drop_holds(state, None)))
+}
+
+fn last(mut state: Snapshot, next: impl Fn(&Snapshot) -> Option<Snapshot>) -> Snapshot {
+    while let Some(then) = next(&state) {
+        state = then;
+    }
+    state
+}
+
+/// The state without the waiters that are such, if there are any.
+fn forget(state: &Snapshot, such: impl Fn(&Snapshot, &WaiterState) -> bool) -> Option<Snapshot> {
+    let mut left = state.clone();
+    left.waiters.retain(|waiter| !such(state, waiter));
+    (left.waiters.len() < state.waiters.len()).then_some(left)
+}
+
+/// The state without what is held by frames inside which nobody waits, if there is any.
+fn drop_holds(state: &Snapshot, frozen: Option<FrameId>) -> Option<Snapshot> {
+    let waiting = state.waiters.iter().filter(|waiter| takes_part(state, waiter));
+    let stuck: BTreeSet<FrameId> =
+        waiting.flat_map(|waiter| kin(state, &Asker::waiting(waiter))).collect();
+    let mut left = state.clone();
+    left.holds
+        .retain(|hold| Some(root(state, hold.frame)) == frozen || stuck.contains(&hold.frame));
+    (left.holds.len() < state.holds.len()).then_some(left)
 }
 
 /// Checks one step of a table: each outcome is right when it is decided, nobody waits who could be
@@ -389,46 +359,77 @@ fn check_outcome(table: &Table, entry: &Entry, outcome: &Outcome) {
     }
 }
 
-/// A victim waits in vain, and its refusal lets another go unless nobody's does.
+/// Of the requests on a cycle whose refusal lets another go that is on a cycle, a victim is that of
+/// the youngest session, and the latest of it; if there is none, of all on a cycle.
 fn check_victim(state: &Snapshot, victim: RequestId, cycle: &[CycleStep]) {
-    let stuck = deadlocked(state, Thought::Kept);
-    assert!(stuck.contains(&victim), "{victim} is in no deadlock: {}", brief(state));
-    assert_eq!(cycle[0].request, victim, "{}", brief(state));
-    let session = |frame| root(state, frame);
-    for (step, next) in cycle.iter().zip(cycle.iter().skip(1).chain(&cycle[..1])) {
-        assert_eq!(session(step.by.frame()), session(next.frame), "{cycle:?} {}", brief(state));
-    }
-    let helps = |id: RequestId| {
-        let mut without = state.clone();
-        without.waiters.retain(|waiter| waiter.id != id);
-        deadlocked(&without, Thought::Kept).len() + 1 < stuck.len()
+    let stuck = deadlocked(state);
+    let vain = waiting_in_vain(state);
+    assert!(ids(&stuck).is_subset(&vain), "{:?} of {vain:?} {}", ids(&stuck), brief(state));
+    assert!(ids(&stuck).contains(&victim), "{victim} is in no deadlock: {}", brief(state));
+    check_cycle(&stuck, victim, cycle);
+    let helps = |waiter: &&WaiterState| {
+        let without = forget(&stuck, |_, other| other.id == waiter.id).unwrap();
+        let left = ids(&deadlocked(&without));
+        let gone = |other: &WaiterState| other.id != waiter.id && !left.contains(&other.id);
+        stuck.waiters.iter().any(|other| gone(other) && is_on_a_cycle(&stuck, other))
     };
-    if !helps(victim) {
-        let other = stuck.iter().find(|id| helps(**id) && is_on_a_cycle(state, **id));
-        assert_eq!(other, None, "{victim} helps nobody: {}", brief(state));
+    let on_a_cycle = |waiter: &&WaiterState| is_on_a_cycle(&stuck, waiter);
+    let age = |waiter: &WaiterState| (root(state, waiter.frame), waiter.id);
+    let ringed = || stuck.waiters.iter().filter(on_a_cycle);
+    let best = ringed().filter(helps).max_by_key(|w| age(w)).or(ringed().max_by_key(|w| age(w)));
+    assert_eq!(best.map(|waiter| waiter.id), Some(victim), "{}", brief(&stuck));
+}
+
+/// The cycle begins with the victim, each step leads on to the next, and the last one back.
+fn check_cycle(stuck: &Snapshot, victim: RequestId, cycle: &[CycleStep]) {
+    assert_eq!(cycle[0].request, victim, "{}", brief(stuck));
+    for (step, next) in cycle.iter().zip(cycle.iter().skip(1).chain(&cycle[..1])) {
+        let context = || format!("{step:?} {cycle:?} {}", brief(stuck));
+        let waiter = stuck.waiters.iter().find(|waiter| waiter.id == step.request).unwrap();
+        let By::Hold(token, holder) = step.by else { panic!("{}", context()) };
+        assert_eq!((step.frame, &step.key), (waiter.frame, &waiter.request.items[step.item].key));
+        assert!(in_the_way(stuck, waiter).contains(&(token, holder)), "{}", context());
+        let next = stuck.waiters.iter().find(|waiter| waiter.id == next.request).unwrap();
+        assert!(kin(stuck, &Asker::waiting(next)).contains(&holder), "{}", context());
     }
 }
 
-/// Whether a request waits, through others, for its own frame or one that encloses it.
-fn is_on_a_cycle(state: &Snapshot, id: RequestId) -> bool {
-    let table = Table::restore(state, Rules::Current).unwrap();
-    let line = |frame: FrameId| {
-        let parent = |id: FrameId| state.frames.iter().find(|frame| frame.id == id)?.parent;
-        std::iter::successors(Some(frame), move |id| parent(*id)).collect::<Vec<_>>()
+/// What others hold that keeps a request.
+fn in_the_way(state: &Snapshot, waiter: &WaiterState) -> BTreeSet<(Token, FrameId)> {
+    let asker = Asker::waiting(waiter);
+    let kin = kin(state, &asker);
+    let others = state.holds.iter().filter(|hold| !kin.contains(&hold.frame));
+    let slots_of_kin = |key: &Key| {
+        let own = state.holds.iter().filter(|hold| kin.contains(&hold.frame));
+        let items = own.flat_map(|hold| &hold.items).filter(|item| item.key == *key);
+        items.flat_map(|item| item.slots.iter()).collect::<BTreeSet<u64>>()
     };
-    let waits_for = |waiter: &WaiterState| {
-        let blockers = table.blockers(waiter.id).into_iter().map(|blocker| blocker.by.frame());
-        blockers.filter(|frame| *frame != waiter.frame).collect::<Vec<_>>()
+    let keeps = |held: &HeldItem, item: &Item| {
+        let full = !shares(state, &asker, item) && !fits(state, item);
+        conflict(&held.key, held.mode, &item.key, item.ask.mode())
+            || full
+                && held.key == item.key
+                && held.slots.iter().any(|slot| !slots_of_kin(&item.key).contains(&slot))
     };
-    let start = state.waiters.iter().find(|waiter| waiter.id == id).unwrap();
-    let (mut next, mut seen) = (waits_for(start), BTreeSet::new());
+    let keeping = others.filter(|hold| {
+        let items = &waiter.request.items;
+        hold.items.iter().any(|held| items.iter().any(|item| keeps(held, item)))
+    });
+    keeping.map(|hold| (hold.token, hold.frame)).collect()
+}
+
+/// Whether a request waits, through what others hold, for its own frame or one that encloses it.
+fn is_on_a_cycle(stuck: &Snapshot, start: &WaiterState) -> bool {
+    let line = |waiter: &WaiterState| kin(stuck, &Asker::waiting(waiter));
+    let mut next: Vec<FrameId> = in_the_way(stuck, start).iter().map(|by| by.1).collect();
+    let mut seen = BTreeSet::new();
     while let Some(at) = next.pop() {
-        if line(start.frame).contains(&at) {
+        if line(start).contains(&at) {
             return true;
         }
         if seen.insert(at) {
-            let inside = state.waiters.iter().filter(|waiter| line(waiter.frame).contains(&at));
-            next.extend(inside.flat_map(waits_for));
+            let inside = stuck.waiters.iter().filter(|waiter| line(waiter).contains(&at));
+            next.extend(inside.flat_map(|waiter| in_the_way(stuck, waiter)).map(|by| by.1));
         }
     }
     false
@@ -454,9 +455,15 @@ fn check_state(state: &Snapshot, rules: Rules) {
     if rules != Rules::Current {
         return;
     }
-    let stuck = deadlocked(state, Thought::Forgotten);
+    let stuck = waiting_in_vain(state);
     assert!(stuck.is_empty(), "{stuck:?} wait in vain: {}", brief(state));
     for waiter in &state.waiters {
+        assert!(
+            !takes_part(state, waiter) || !own_deadlock(state, &Asker::waiting(waiter)),
+            "{} waits for itself: {}",
+            waiter.id,
+            brief(state)
+        );
         let idle = waiter.status == WaiterStatus::Active && !parked(state, waiter);
         assert!(
             !idle || admissible(state, &Asker::waiting(waiter)).is_none(),

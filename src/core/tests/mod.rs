@@ -1,6 +1,7 @@
 //! Tests of the table as a whole.
 
 mod brute;
+mod detection;
 mod examples;
 mod explore;
 mod flaws;

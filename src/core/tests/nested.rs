@@ -121,3 +121,12 @@ fn locks_over_time_without_nesting_take_part() {
     assert_eq!(victims(&world), [waits]);
     assert!(world.waits(late));
 }
+
+#[test]
+fn a_run_shares_its_own_slots_again_when_a_write_inside_it_has_ended() {
+    let mut world = World::new();
+    let outer = world.take(by(1).slots("k", 1)).frame;
+    world.take(by(2).under(outer).write("k"));
+    let again = world.wait(by(1).slots("k", 1));
+    assert_eq!(world.die(2), [again]);
+}

@@ -7,7 +7,8 @@ use super::world::{Wish, World, by};
 
 #[derive(Clone, Debug)]
 pub(super) enum Op {
-    Ask(Wish, bool),
+    /// Inside which of the frames that live, if inside one.
+    Ask(Wish, Option<usize>),
     Release(u32, usize),
     ReleaseAll(u32),
     Die(u32),
@@ -22,6 +23,9 @@ pub(super) enum Op {
 }
 
 const KEYS: [&str; 4] = ["a", "b", "b/c", "b/c/d"];
+
+/// Processes `1 ..= PIDS`.
+const PIDS: u32 = 7;
 
 fn view() -> impl Strategy<Value = Option<View>> {
     prop_oneof![
@@ -42,7 +46,7 @@ fn stored() -> impl Strategy<Value = Option<View>> {
 fn wish(modes: bool) -> impl Strategy<Value = Wish> {
     let item = (0usize..KEYS.len(), 0u64..5, view());
     let items = prop::collection::vec(item, 1..3);
-    (1u32..6, items, prop::bool::weighted(0.2), 0i32..2, any::<bool>()).prop_map(
+    (1..=PIDS, items, prop::bool::weighted(0.1), 0i32..2, any::<bool>()).prop_map(
         move |(pid, items, now, priority, children)| {
             let mut wish = by(pid).priority(priority);
             for (key, count, view) in items {
@@ -60,10 +64,11 @@ fn wish(modes: bool) -> impl Strategy<Value = Wish> {
 
 pub(super) fn op(modes: bool) -> impl Strategy<Value = Op> {
     prop_oneof![
-        12 => (wish(modes), prop::bool::weighted(0.3)).prop_map(|(wish, nested)| Op::Ask(wish, nested)),
-        4 => (1u32..6, 0usize..KEYS.len()).prop_map(|(pid, key)| Op::Release(pid, key)),
-        1 => (1u32..6).prop_map(Op::ReleaseAll),
-        2 => (1u32..6).prop_map(Op::Die),
+        18 => (wish(modes), prop::option::weighted(0.4, 0usize..6))
+            .prop_map(|(wish, parent)| Op::Ask(wish, parent)),
+        4 => (1..=PIDS, 0usize..KEYS.len()).prop_map(|(pid, key)| Op::Release(pid, key)),
+        1 => (1..=PIDS).prop_map(Op::ReleaseAll),
+        2 => (1..=PIDS).prop_map(Op::Die),
         2 => (0usize..6, prop_oneof![
                 Just(Withdrawal::Cancelled), Just(Withdrawal::Timeout), Just(Withdrawal::Lost)
             ]).prop_map(|(which, why)| Op::Withdraw(which, why)),
@@ -72,9 +77,9 @@ pub(super) fn op(modes: bool) -> impl Strategy<Value = Op> {
         1 => Just(Op::Detach),
         2 => (0usize..KEYS.len(), stored()).prop_map(|(key, view)| Op::Resize(key, view)),
         1 => (0usize..6).prop_map(Op::Force),
-        2 => wish(modes).prop_map(|wish| Op::Ask(Wish { ttl_ms: Some(1), ..wish }, false)),
-        1 => (1u32..6).prop_map(Op::Renew),
-        2 => (1u32..6, any::<bool>()).prop_map(|(name, late)| Op::Expire(name, late)),
+        2 => wish(modes).prop_map(|wish| Op::Ask(Wish { ttl_ms: Some(1), ..wish }, None)),
+        1 => (1..=PIDS).prop_map(Op::Renew),
+        2 => (1..=PIDS, any::<bool>()).prop_map(|(name, late)| Op::Expire(name, late)),
     ]
 }
 
@@ -85,10 +90,13 @@ pub(super) fn run(world: &mut World, op: Op) {
         all.collect::<Vec<_>>().get(which).copied()
     };
     match op {
-        Op::Ask(wish, nested) => {
-            let parent = world.table.frames().find(|frame| !frame.ended).map(|frame| frame.id);
-            let wish =
-                if nested { parent.map(|p| wish.clone().under(p)).unwrap_or(wish) } else { wish };
+        Op::Ask(mut wish, parent) => {
+            wish.parent = parent.and_then(|at| {
+                let process = |owner: &Owner| matches!(owner, Owner::Process(_));
+                let frames = world.table.frames();
+                let mut living = frames.filter(|frame| !frame.ended && process(&frame.owner));
+                Some(living.nth(at)?.id)
+            });
             world.ask(wish);
         }
         Op::Release(pid, key) => drop(world.release(pid, KEYS[key])),

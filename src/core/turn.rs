@@ -1,0 +1,48 @@
+//! What is known and still to be looked at while one entry is applied.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Entry, FrameId, Key, Mode, Outcome, RequestId};
+
+/// The application of one entry.
+pub(super) struct Turn<'a> {
+    pub(super) entry: &'a Entry,
+    pub(super) outcomes: &'a mut Vec<Outcome>,
+    /// Keys at which something ended, and whether a write was among it.
+    pub(super) dirty: BTreeMap<Key, bool>,
+    /// Waiters that may now be granted, whatever happened at their keys.
+    pub(super) retry: BTreeSet<RequestId>,
+    /// All keys that were dirty since nobody could be granted.
+    pub(super) seen: BTreeSet<Key>,
+    /// Frames of which something ended.
+    pub(super) touched: BTreeSet<FrameId>,
+    /// Frames whose requests, and those inside them, may now share slots of their own, or be a
+    /// deadlock with themselves.
+    pub(super) grown: BTreeSet<FrameId>,
+    /// Waiters that may wait for more than before, or keep more than before: who waits for one of
+    /// those may now wait for whatever these can reach.
+    pub(super) edges: BTreeSet<RequestId>,
+    /// Waiters whose wait for a hold may have closed a ring.
+    pub(super) suspects: BTreeSet<RequestId>,
+}
+
+impl<'a> Turn<'a> {
+    pub(super) fn new(entry: &'a Entry, outcomes: &'a mut Vec<Outcome>) -> Self {
+        let (dirty, retry, seen, touched) = Default::default();
+        let (grown, edges, suspects) = Default::default();
+        Self { entry, outcomes, dirty, retry, seen, touched, grown, edges, suspects }
+    }
+
+    /// Something of a mode ended at a key.
+    pub(super) fn soil(&mut self, key: &Key, mode: Mode) {
+        *self.dirty.entry(key.clone()).or_default() |= mode == Mode::Write;
+    }
+
+    /// Some waiters may wait for more than before.
+    pub(super) fn suspect(&mut self, waiters: impl IntoIterator<Item = RequestId>) {
+        for waiter in waiters {
+            self.edges.insert(waiter);
+            self.suspects.insert(waiter);
+        }
+    }
+}
