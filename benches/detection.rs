@@ -123,12 +123,14 @@ fn chain(n: usize) -> Result<Vec<Figure>, KeyError> {
         links.push(world.ask(pid, vec![own(pid + 1)?]));
     }
     let mut figures = vec![world.figure("a wait for one who does not wait", mean(&links))];
-    // Who holds something and waits for the first waits for all.
+    // Who holds something that another wants, and waits for the first, waits for all.
     let mut behind = Vec::new();
     for pid in n + 1..=n + PROBES {
         assert!(world.ask(pid, vec![own(pid)?]).granted, "it is the only one");
+        assert!(!world.ask(pid + PROBES, vec![own(pid)?]).granted, "it is held");
         behind.push(world.ask(pid, vec![own(1)?]));
         world.end(pid);
+        world.end(pid + PROBES);
     }
     assert!(behind.iter().all(|answer| !answer.granted && answer.victims == 0), "no ring yet");
     figures.push(world.figure("a wait for a chain of all", mean(&behind)));
