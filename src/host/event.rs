@@ -67,9 +67,10 @@ pub enum Event {
         /// without a hold in the table are to be stopped.
         adopted: Option<HostId>,
     },
-    /// Our incarnation ended or may have: every hold of ours is lost. Stop its commands at once,
-    /// KILL them at the latest at the deadline, which stays where it was. The member joins again
-    /// by itself, as another incarnation, after a [`Event::Clear`].
+    /// Our incarnation ended or may have: every hold of ours is lost, and its commands are to be
+    /// ended at once. The deadlines stay where they were: if it could not be renewed, TERM was due
+    /// the grace before this, and KILL is due now. The member joins again by itself, as another
+    /// incarnation, after a [`Event::Clear`].
     Lost {
         /// Which incarnation.
         host: HostId,
@@ -132,7 +133,8 @@ impl fmt::Display for LostWhy {
 }
 
 /// When commands are to be stopped if nothing is renewed until then, in milliseconds of
-/// CLOCK_BOOTTIME. Both 0 before the first incarnation.
+/// CLOCK_BOOTTIME. The incarnation is given up at `kill_at`; a renewal that succeeds between the two
+/// moves them on, and commands that did not end by TERM may go on. Both 0 before the first incarnation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Deadlines {
     /// TERM.

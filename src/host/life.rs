@@ -67,7 +67,7 @@ impl Member {
     pub(super) fn on_time(&mut self) {
         let now_ms = self.now.boot_ms;
         if let Some(life) = &self.life
-            && now_ms >= life.deadlines().term_at
+            && now_ms >= life.deadlines().kill_at
         {
             let since_ms = life.since_ms;
             self.lose(LostWhy::NotRenewed { since_ms });
@@ -98,7 +98,7 @@ impl Member {
     #[must_use]
     pub fn next_due(&self) -> Option<u64> {
         let life = self.life.as_ref();
-        let end = life.map(|life| life.deadlines().term_at);
+        let end = life.map(|life| life.deadlines().kill_at);
         if self.away.is_some() {
             return end;
         }

@@ -219,10 +219,12 @@ impl Daemon {
         });
         for frame in dead.collect::<Vec<_>>() {
             let waits = self.table.holds_in(frame).next().is_none();
-            if !self.ended.contains_key(&frame) && !(waits && around.rules.forget_dead_waiters) {
-                let ticket = self.member.propose(Change::End { frame }, UnixMillis(1));
-                self.ended.insert(frame, ticket);
+            let forgotten = waits && around.rules.forget_dead_waiters;
+            if forgotten || self.ended.contains_key(&frame) {
+                continue;
             }
+            let ticket = self.member.propose(Change::End { frame }, UnixMillis(1));
+            self.ended.insert(frame, ticket);
         }
     }
 

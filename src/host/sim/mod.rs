@@ -7,6 +7,7 @@
 //!
 //! `CANAL_SEED=n` runs that seed alone, `CANAL_SEEDS=n` so many.
 
+mod check;
 mod daemon;
 mod direct;
 mod faults;

@@ -160,7 +160,7 @@ fn rule_03_what_is_proposed_by_no_member_is_dropped_at_once() {
 }
 
 #[test]
-fn rule_04_a_grant_that_arrives_after_the_time_to_stop_comes_after_the_loss() {
+fn rule_04_a_grant_that_arrives_after_the_time_to_kill_comes_after_the_loss() {
     let mut server = server();
     let mut host = Direct::joined(1, &mut server, 0);
     let ticket = host.ask(10, "a");
@@ -168,7 +168,7 @@ fn rule_04_a_grant_that_arrives_after_the_time_to_stop_comes_after_the_loss() {
     let sent = append(&mut host);
     server.call(1, 1, 1, Call::Append(sent));
     let echo = server.push(1).unwrap();
-    host.tell(host.member.deadlines().term_at, echo);
+    host.tell(host.member.deadlines().kill_at, echo);
     assert!(!host.was_granted(ticket));
     assert!(matches!(host.events[host.events.len() - 2], Event::Lost { .. }), "{:?}", host.events);
     assert_eq!(host.events.last(), Some(&Event::Dropped { ticket }));

@@ -153,6 +153,13 @@ impl Server {
                 fenced("somebody else appends in its name, or it has ended")
             };
         }
+        // A call that was repeated on the way, and overtaken by the next one.
+        let earlier = self.log.iter().find(|placed| {
+            (placed.host, placed.sequence) == (host, sequence) && placed.body == body
+        });
+        if let Some(Placed { position, .. }) = earlier {
+            return Answer::Appended { host, sequence, position: *position };
+        }
         if mine.ended || self.lapsed(mine, now_ms) {
             return fenced("it has ended");
         }

@@ -6,7 +6,7 @@ use super::daemon::{Around, Daemon};
 use super::history::History;
 use super::machine::Machine;
 use super::server::{Flavour, Server};
-use crate::core::{Ask, Item, Key, Mode, View};
+use crate::core::{Ask, Item, Key, View};
 use crate::host::Settings;
 
 /// How long a step is, in milliseconds of true time.
@@ -53,16 +53,16 @@ pub(super) struct World {
     pub(super) server: Server,
     pub(super) down_until: u64,
     pub(super) machines: Vec<Machine>,
-    history: History,
-    rules: Rulebook,
+    pub(super) history: History,
+    pub(super) rules: Rulebook,
     settings: Settings,
     flaky: bool,
     pub(super) earlier: Option<Server>,
-    seen: Seen,
+    pub(super) seen: Seen,
 }
 
 /// What a key has room for.
-fn capacity(key: &str) -> u64 {
+pub(super) fn capacity(key: &str) -> u64 {
     if key == "a" { 2 } else { 1 }
 }
 
@@ -152,7 +152,7 @@ impl World {
         }
     }
 
-    fn step(&mut self) {
+    pub(super) fn step(&mut self) {
         self.serve_calls();
         for at in 0..self.machines.len() {
             if self.now_ms < self.machines[at].frozen_until {
@@ -251,103 +251,8 @@ impl World {
         machine.daemon = Some(daemon);
     }
 
-    /// No more commands run than there is room for.
-    fn check(&self) -> Result<(), String> {
-        if let Some(wrong) = &self.history.wrong {
-            return Err(wrong.clone());
-        }
-        // What history was made of is not promised when the engine forgets it.
-        if self.rules.rewrite {
-            return Ok(());
-        }
-        let machines = self.machines.iter().filter(|m| self.now_ms >= m.frozen_until);
-        let procs = machines.enumerate().flat_map(|(at, m)| m.procs.values().map(move |p| (at, p)));
-        let running = procs.filter(|(_, proc)| proc.alive && self.now_ms >= proc.stopped_until);
-        let held: Vec<(usize, u32, &Item)> = running
-            .flat_map(|(at, proc)| proc.holds.iter().map(move |h| (at, proc.id.pid, &h.item)))
-            .collect();
-        for (index, (at, pid, item)) in held.iter().enumerate() {
-            let others = held[index + 1..].iter().filter(|(a, p, _)| (a, p) != (at, pid));
-            for (other_at, other_pid, other) in others {
-                if excludes(item, other) {
-                    return Err(format!(
-                        "at {} ms both run: process {pid} on host {at} with {item:?}, and process \
-                         {other_pid} on host {other_at} with {other:?}",
-                        self.now_ms
-                    ));
-                }
-            }
-        }
-        let of_a = held.iter().filter(|(_, _, item)| item.key.as_str() == "a");
-        let used: u64 = of_a.map(|(_, _, item)| slots(item)).sum();
-        if used > capacity("a") {
-            return Err(format!("at {} ms {used} slots of a are in use: {held:?}", self.now_ms));
-        }
-        Ok(())
-    }
-
-    fn is_over(&self) -> bool {
-        self.machines.iter().all(|machine| {
-            let idle = |daemon: &Box<Daemon>| {
-                let table = &daemon.table;
-                daemon.host().is_some() && table.waiting() == 0 && table.held() == 0
-            };
-            machine.procs.is_empty() && machine.daemon.as_ref().is_some_and(idle)
-        })
-    }
-
-    fn conclude(mut self) -> Result<Seen, String> {
-        // What was delayed arrives, and everybody reads to the end.
-        let mut tables = Vec::new();
-        for step in 0..600 {
-            self.now_ms += STEP_MS;
-            self.mend();
-            self.step();
-            self.check()?;
-            if step >= 50 && step % 10 == 0 {
-                let daemons = self.machines.iter().filter_map(|machine| machine.daemon.as_ref());
-                tables = daemons.map(|daemon| daemon.table.snapshot()).collect::<Vec<_>>();
-                if tables.windows(2).all(|pair| pair[0] == pair[1]) {
-                    break;
-                }
-            }
-        }
-        if tables.windows(2).any(|pair| pair[0] != pair[1]) {
-            return Err(format!("the tables differ: {tables:?}"));
-        }
-        if !tables.iter().all(|table| table.frames.is_empty() && table.holds.is_empty()) {
-            return Err(format!("something is left: {tables:?}"));
-        }
-        let History { grants, hosts_gone, adoptions, deadlocks, .. } = self.history;
-        Ok(Seen { grants, hosts_gone, adoptions, deadlocks, ..self.seen })
-    }
-
-    fn what_is_left(&self) -> String {
-        let left = self.machines.iter().map(|machine| {
-            let daemon = machine.daemon.as_ref();
-            let health = daemon.map(|daemon| daemon.member.health());
-            let table = daemon.map(|daemon| daemon.table.snapshot());
-            format!("{:?}\n  {health:?}\n  {table:?}", machine.procs)
-        });
-        left.collect::<Vec<_>>().join("\n")
-    }
-
     /// Whether the engine's past may change in this world.
     pub(super) fn rewrites(&self) -> bool {
         self.rules.rewrite
     }
-}
-
-fn slots(item: &Item) -> u64 {
-    match item.ask {
-        Ask::Counted { count, .. } => count,
-        Ask::Read | Ask::Write => 0,
-    }
-}
-
-fn excludes(one: &Item, other: &Item) -> bool {
-    let covers = one.key.covers(&other.key) || other.key.covers(&one.key);
-    let writes = one.ask.mode() == Mode::Write || other.ask.mode() == Mode::Write;
-    let mutex = one.key == other.key && one.key.as_str() == "d";
-    covers && (writes || mutex)
 }
