@@ -142,7 +142,7 @@ impl Daemon {
             }
             Event::Lost { .. } => {
                 self.lost += 1;
-                if let Some(page) = self.page.take() {
+                if let Some(page) = self.page.take().filter(|_| !around.rules.no_clearing) {
                     around.pages[page].lost_ms = Some(around.clock);
                 }
             }

@@ -1,6 +1,7 @@
 //! What goes wrong, and how it is mended.
 
 use super::world::{STEP_MS, World};
+use crate::host::LostWhy;
 
 impl World {
     /// Something may go wrong now.
@@ -32,9 +33,17 @@ impl World {
             84..88 => self.kill_a_process(at),
             88..90 if self.rewrites() => self.earlier = Some(self.server.clone()),
             90..92 if self.rewrites() => self.rewrite(),
+            92..95 => self.fence(at),
             _ => {}
         }
         self.spare_wrappers();
+    }
+
+    /// A host takes itself for lost, long before it would be.
+    fn fence(&mut self, at: usize) {
+        if let Some(daemon) = &mut self.machines[at].daemon {
+            daemon.member.lose(LostWhy::Fenced { why: "for the test".to_owned() });
+        }
     }
 
     fn stop_a_process(&mut self, at: usize, until: u64) {

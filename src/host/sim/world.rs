@@ -24,7 +24,7 @@ pub(super) struct Rulebook {
     pub(super) late_grants: bool,
     /// Hosts are declared gone after half their TTL.
     pub(super) hasty: bool,
-    /// A new incarnation joins while commands of the last one live.
+    /// A new incarnation joins while commands of the last one live, which nobody was told of.
     pub(super) no_clearing: bool,
     /// Nobody compares histories, neither the engine nor the members.
     pub(super) blind: bool,
