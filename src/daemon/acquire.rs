@@ -364,7 +364,7 @@ impl Server {
         let provisional =
             self.ledger.table.waiter(request).is_some_and(|waiter| waiter.request.provisional);
         if provisional && let Some(pidfd) = owner.pidfd {
-            self.owners.watch(frame, pidfd).map_err(|error| cannot_watch(&error))?;
+            self.owners.watch(frame, None, pidfd).map_err(|error| cannot_watch(&error))?;
         }
         self.begin_to_wait(id, request, more);
         self.stopped.remove(&request);

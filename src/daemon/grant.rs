@@ -6,7 +6,7 @@ use super::propose::Then;
 use super::roll::Told;
 use super::server::{Server, owner_gone};
 use super::shown::pid_of;
-use crate::core::{Change, FrameId, Granted, Owner, RequestId, Withdrawal};
+use crate::core::{Change, FrameId, FrameState, Granted, Owner, RequestId, Withdrawal};
 use crate::protocol::{ErrorName, Failure, Grant};
 use crate::sys::pidfd::Pidfd;
 use crate::sys::process::{RunState, run_state};
@@ -118,8 +118,15 @@ impl Server {
         frame: FrameId,
         pidfd: Option<Pidfd>,
     ) -> Result<(), Failure> {
-        let is_lease = self.ledger.table.frame(frame).is_some_and(|state| state.lease.is_some());
-        if is_lease || self.owners.of(frame).is_some() {
+        if self.owners.of(frame).is_some() {
+            return Ok(());
+        }
+        let process = match self.ledger.table.frame(frame) {
+            Some(state) if state.lease.is_some() => return Ok(()),
+            Some(FrameState { owner: Owner::Process(process), .. }) => Some(*process),
+            _ => None,
+        };
+        if process.is_some_and(|process| self.owners.watch_again(frame, process)) {
             return Ok(());
         }
         let pidfd = match (pidfd, self.conns.peek(id)) {
@@ -127,7 +134,7 @@ impl Server {
             (None, Some(conn)) => peer_pidfd(conn.as_fd(), conn.accepted_ticks)?,
             (None, None) => return Err(owner_gone()),
         };
-        self.owners.watch(frame, pidfd).map_err(|error| cannot_watch(&error))
+        self.owners.watch(frame, process, pidfd).map_err(|error| cannot_watch(&error))
     }
 
     /// Takes a grant back that cannot be told as it must be.

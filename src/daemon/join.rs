@@ -167,7 +167,7 @@ impl Server {
                 // Who only waits is known by its connection when it comes back.
                 let holds = self.ledger.table.holds_in(frame).next().is_some();
                 if (encloses || holds)
-                    && let Err(error) = self.owners.watch(frame, pidfd)
+                    && let Err(error) = self.owners.watch(frame, None, pidfd)
                 {
                     tracing::warn!(%error, pid = process.pid, "an owner cannot be watched");
                     self.owners.unverified.insert(frame);

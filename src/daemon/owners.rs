@@ -3,62 +3,145 @@
 //! Invariant: a frame whose owner is watched is ended in the turn in which the kernel reports the
 //! end, before anything is granted in that turn.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::task::{Context, Poll};
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
+use slab::Slab;
 
 use super::poller::Poller;
 use crate::core::{FrameId, ProcessId};
 use crate::sys::pidfd::Pidfd;
 use crate::sys::process::{Found, Identity, identity};
 
+/// Of so many processes that own nothing any more the pidfd is kept for a while: who gives back
+/// often asks again.
+const RESTING_MAX: usize = 128;
+
 /// The processes that own frames.
 #[derive(Debug)]
 pub(super) struct Owners {
     poller: Poller,
-    watched: BTreeMap<FrameId, Pidfd>,
+    /// By the number that their events carry.
+    watched: Slab<Watched>,
+    frames: BTreeMap<FrameId, usize>,
+    /// Those that own nothing, the longest ago first.
+    resting: VecDeque<usize>,
     /// Frames of which it could not be told, after a restart, whether their process still lives.
     pub(super) unverified: BTreeSet<FrameId>,
 }
 
+/// A process whose end is reported.
+#[derive(Debug)]
+struct Watched {
+    pidfd: Pidfd,
+    /// Who it is, where that is known.
+    process: Option<ProcessId>,
+    /// What it owns; `None` while it rests.
+    frame: Option<FrameId>,
+}
+
 impl Owners {
     pub(super) fn new() -> io::Result<Self> {
-        Ok(Self { poller: Poller::new()?, watched: BTreeMap::new(), unverified: BTreeSet::new() })
+        Ok(Self {
+            poller: Poller::new()?,
+            watched: Slab::new(),
+            frames: BTreeMap::new(),
+            resting: VecDeque::new(),
+            unverified: BTreeSet::new(),
+        })
     }
 
     /// Watches the owner of a frame from now on; a frame that is watched already stays as it is.
-    pub(super) fn watch(&mut self, frame: FrameId, pidfd: Pidfd) -> io::Result<()> {
-        if !self.watched.contains_key(&frame) {
-            self.poller.add(&pidfd, frame.0, EpollFlags::EPOLLIN)?;
-            self.watched.insert(frame, pidfd);
+    pub(super) fn watch(
+        &mut self,
+        frame: FrameId,
+        process: Option<ProcessId>,
+        pidfd: Pidfd,
+    ) -> io::Result<()> {
+        if !self.frames.contains_key(&frame) {
+            let entry = self.watched.vacant_entry();
+            self.poller.add(&pidfd, entry.key() as u64, EpollFlags::EPOLLIN)?;
+            self.frames.insert(frame, entry.key());
+            entry.insert(Watched { pidfd, process, frame: Some(frame) });
         }
         self.unverified.remove(&frame);
         Ok(())
     }
 
+    /// Watches the owner of a frame without asking the kernel, if it owned another one a moment
+    /// ago; whether it did.
+    pub(super) fn watch_again(&mut self, frame: FrameId, process: ProcessId) -> bool {
+        let is_it = |number: &usize| {
+            self.watched.get(*number).is_some_and(|watched| watched.process == Some(process))
+        };
+        // Who gave back last is the likeliest to ask.
+        let Some(at) = self.resting.iter().rposition(is_it) else { return false };
+        let number = self.resting.remove(at);
+        let Some((number, watched)) =
+            number.and_then(|number| Some((number, self.watched.get_mut(number)?)))
+        else {
+            return false;
+        };
+        watched.frame = Some(frame);
+        self.frames.insert(frame, number);
+        true
+    }
+
+    /// A frame is no more; its process may well own another one soon.
+    pub(super) fn rest(&mut self, frame: FrameId) {
+        self.unverified.remove(&frame);
+        let Some(number) = self.frames.remove(&frame) else { return };
+        let known = self.watched.get_mut(number).filter(|watched| watched.process.is_some());
+        let Some(watched) = known else { return self.drop_watched(number) };
+        watched.frame = None;
+        self.resting.push_back(number);
+        if self.resting.len() > RESTING_MAX
+            && let Some(number) = self.resting.pop_front()
+        {
+            self.drop_watched(number);
+        }
+    }
+
+    /// Watches the owner of a frame no more.
     pub(super) fn forget(&mut self, frame: FrameId) {
         self.unverified.remove(&frame);
-        if let Some(pidfd) = self.watched.remove(&frame) {
-            self.poller.remove(&pidfd);
+        if let Some(number) = self.frames.remove(&frame) {
+            self.drop_watched(number);
+        }
+    }
+
+    /// Watches only those that own something: descriptors are scarce.
+    pub(super) fn forget_resting(&mut self) {
+        for number in std::mem::take(&mut self.resting) {
+            self.drop_watched(number);
+        }
+    }
+
+    fn drop_watched(&mut self, number: usize) {
+        if let Some(watched) = self.watched.try_remove(number) {
+            self.poller.remove(&watched.pidfd);
         }
     }
 
     pub(super) fn of(&self, frame: FrameId) -> Option<&Pidfd> {
-        self.watched.get(&frame)
+        let number = self.frames.get(&frame)?;
+        self.watched.get(*number).map(|watched| &watched.pidfd)
     }
 
     /// The frames whose owners are known.
     pub(super) fn frames(&self) -> Vec<FrameId> {
-        self.watched.keys().chain(&self.unverified).copied().collect()
+        self.frames.keys().chain(&self.unverified).copied().collect()
     }
 
     /// Watches nobody any more.
     pub(super) fn forget_all(&mut self) {
         self.frames().into_iter().for_each(|frame| self.forget(frame));
+        self.forget_resting();
     }
 
+    /// How many descriptors there are.
     pub(super) fn len(&self) -> usize {
         self.watched.len()
     }
@@ -73,16 +156,28 @@ impl Owners {
         let mut events = [EpollEvent::empty(); 64];
         loop {
             let taken = self.poller.take(&mut events);
-            let before = ended.len();
+            let mut gone = 0;
             for event in &events[..taken] {
-                let frame = FrameId(event.data());
+                let number = usize::try_from(event.data()).unwrap_or(usize::MAX);
                 // An event alone is no proof: see `Pidfd::has_ended`.
-                if self.watched.get(&frame).is_some_and(Pidfd::has_ended) {
-                    self.forget(frame);
-                    ended.push(frame);
+                let Some(watched) =
+                    self.watched.get(number).filter(|watched| watched.pidfd.has_ended())
+                else {
+                    continue;
+                };
+                gone += 1;
+                match watched.frame {
+                    Some(frame) => {
+                        self.forget(frame);
+                        ended.push(frame);
+                    }
+                    None => {
+                        self.resting.retain(|other| *other != number);
+                        self.drop_watched(number);
+                    }
                 }
             }
-            if taken < events.len() || ended.len() == before {
+            if taken < events.len() || gone == 0 {
                 return ended;
             }
         }
@@ -99,4 +194,80 @@ pub(super) fn process_of(pidfd: &Pidfd) -> Option<ProcessId> {
 pub(super) fn find(process: ProcessId) -> Found {
     let ProcessId { pid, started, inode } = process;
     Identity { pid, started, inode }.find()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+
+    /// A process that ends when it is told, and who it is.
+    fn process() -> (Child, ProcessId) {
+        let child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let id = process_of(&Pidfd::open(child.id()).unwrap()).unwrap();
+        (child, id)
+    }
+
+    fn end(mut child: Child) {
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
+
+    fn with_owners(test: impl FnOnce(&mut Owners)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let _entered = runtime.enter();
+        test(&mut Owners::new().unwrap());
+    }
+
+    const ONE: FrameId = FrameId(1);
+    const OTHER: FrameId = FrameId(2);
+
+    #[test]
+    fn the_end_of_one_who_gave_back_and_took_again_ends_the_later_frame() {
+        with_owners(|owners| {
+            let (child, id) = process();
+            owners.watch(ONE, Some(id), Pidfd::open(child.id()).unwrap()).unwrap();
+            owners.rest(ONE);
+            assert!(owners.of(ONE).is_none());
+            assert!(owners.watch_again(OTHER, id), "it rests");
+            assert!(!owners.watch_again(OTHER, id), "it rests no more");
+            assert!(owners.take_ended().is_empty());
+            end(child);
+            assert_eq!(owners.take_ended(), [OTHER]);
+            assert_eq!(owners.len(), 0);
+        });
+    }
+
+    #[test]
+    fn the_end_of_one_who_rests_is_nobodys_end() {
+        with_owners(|owners| {
+            let (child, id) = process();
+            owners.watch(ONE, Some(id), Pidfd::open(child.id()).unwrap()).unwrap();
+            owners.rest(ONE);
+            end(child);
+            assert!(owners.take_ended().is_empty());
+            assert_eq!(owners.len(), 0);
+            assert!(!owners.watch_again(OTHER, id), "it is forgotten");
+        });
+    }
+
+    #[test]
+    fn only_so_many_rest_and_those_are_let_go_when_descriptors_are_scarce() {
+        with_owners(|owners| {
+            let (child, id) = process();
+            for n in 0..=RESTING_MAX as u64 {
+                let frame = FrameId(n);
+                let other = ProcessId { started: n, ..id };
+                owners.watch(frame, Some(other), Pidfd::open(child.id()).unwrap()).unwrap();
+                owners.rest(frame);
+            }
+            assert_eq!(owners.len(), RESTING_MAX);
+            assert!(!owners.watch_again(ONE, ProcessId { started: 0, ..id }), "it was the first");
+            owners.watch(ONE, None, Pidfd::open(child.id()).unwrap()).unwrap();
+            owners.forget_resting();
+            assert_eq!(owners.len(), 1);
+            end(child);
+        });
+    }
 }

@@ -77,7 +77,7 @@ impl Server {
             let Owner::Process(process) = state.owner else { continue };
             match find(process) {
                 Found::Same(pidfd) => {
-                    if let Err(error) = self.owners.watch(frame, pidfd) {
+                    if let Err(error) = self.owners.watch(frame, None, pidfd) {
                         tracing::debug!(%error, "still unverified");
                     }
                 }

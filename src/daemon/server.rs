@@ -84,7 +84,11 @@ impl Server {
     /// one goes on from what is recorded.
     pub(super) fn turn(&mut self) -> anyhow::Result<()> {
         self.stop_in_time();
-        let connections_max = self.limits.connections(self.owners.len() + self.children.len());
+        let mut connections_max = self.connections_max();
+        if self.conns.len() >= connections_max {
+            self.owners.forget_resting();
+            connections_max = self.connections_max();
+        }
         self.home.listener.accept(&mut self.conns, connections_max);
         self.conns.hear();
         // After the sockets: who asks after a command has ended finds its end reported.
@@ -109,6 +113,10 @@ impl Server {
         self.ledger.tidy();
         self.set_alarm()?;
         Ok(())
+    }
+
+    fn connections_max(&self) -> usize {
+        self.limits.connections(self.owners.len() + self.children.len())
     }
 
     /// Whether the next turn has something to do already.
@@ -201,7 +209,7 @@ impl Server {
                 }
                 tracing::debug!(token = token.0, session = %format_args!("s{frame}"), "released");
             }
-            Outcome::FrameGone { frame } => self.owners.forget(*frame),
+            Outcome::FrameGone { frame } => self.owners.rest(*frame),
             Outcome::Renewed { frame, .. } => {
                 self.leases.begin(&self.ledger.table, self.ledger.host, *frame);
             }

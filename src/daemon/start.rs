@@ -137,7 +137,7 @@ fn server(
     let mut owners = Owners::new()?;
     owners.unverified = unverified;
     for (frame, pidfd) in found {
-        if let Err(error) = owners.watch(frame, pidfd) {
+        if let Err(error) = owners.watch(frame, None, pidfd) {
             tracing::warn!(%error, session = %format_args!("s{frame}"), "an owner cannot be watched");
             owners.unverified.insert(frame);
         }
