@@ -2,9 +2,10 @@
 //!
 //! The runtime ignores SIGPIPE and opens /dev/null over closed descriptors 0, 1 and 2. A command
 //! started by `canal run` must find both as the caller set them. (Its handlers of SIGSEGV and
-//! SIGBUS, which it sets only over the default, end with exec by themselves.)
+//! SIGBUS, which it sets only over the default, end with exec by themselves. But with musl, setting
+//! a handler unblocks signals that musl keeps for itself, and to others are like any.)
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// What was found at the very start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +19,12 @@ pub struct Startup {
 /// Bits 0 to 2: the descriptor was closed; bit 3: SIGPIPE was ignored.
 static FOUND: AtomicU8 = AtomicU8::new(0);
 const SIGPIPE_IGNORED: u8 = 1 << 3;
+
+/// The signals that were blocked, as the kernel numbers them: bit 0 is signal 1.
+static BLOCKED: AtomicU64 = AtomicU64::new(0);
+/// Signals 32 to 34: the C libraries keep some of them for themselves, and leave them out of
+/// whatever set of signals they are given.
+const KEPT_BY_LIBRARIES: u64 = 0b111 << 31;
 
 /// The dynamic loader of glibc and the start-up code of musl call what stands here before main.
 #[used]
@@ -38,6 +45,26 @@ extern "C" fn record() {
         found |= SIGPIPE_IGNORED;
     }
     FOUND.store(found, Ordering::Relaxed);
+    BLOCKED.store(blocked(None), Ordering::Relaxed);
+}
+
+/// The signals that are blocked; blocks others instead, if any are given. By the kernel's own call:
+/// those of the C libraries leave some signals out.
+fn blocked(instead: Option<u64>) -> u64 {
+    let mut before: u64 = 0;
+    let set = instead.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: a set is null or 8 bytes that live over the call, as the last argument says, and the
+    // kernel writes 8 bytes to `before`. No handler of ours depends on what is blocked.
+    unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            set,
+            &raw mut before,
+            size_of::<u64>(),
+        )
+    };
+    before
 }
 
 fn disposition_of_sigpipe() -> libc::sighandler_t {
@@ -58,14 +85,18 @@ pub fn recorded() -> Startup {
     }
 }
 
-/// Puts SIGPIPE and descriptors 0 to 2 back as they were found; for just before exec, or in a
-/// forked child (it is async-signal-safe). A descriptor that was closed is closed again if the
+/// Puts SIGPIPE, descriptors 0 to 2 and what the C library changed of the blocked signals back as
+/// they were found; for just before exec, or in a forked child (it is async-signal-safe). A descriptor that was closed is closed again if the
 /// runtime's /dev/null is still what is there.
 pub fn restore() {
     let startup = recorded();
     let disposition = if startup.sigpipe_ignored { libc::SIG_IGN } else { libc::SIG_DFL };
     // SAFETY: neither disposition is a function.
     unsafe { libc::signal(libc::SIGPIPE, disposition) };
+    let (now, found) = (blocked(None), BLOCKED.load(Ordering::Relaxed));
+    if (now ^ found) & KEPT_BY_LIBRARIES != 0 {
+        blocked(Some(now & !KEPT_BY_LIBRARIES | found & KEPT_BY_LIBRARIES));
+    }
     for (fd, open) in (0..).zip(startup.open) {
         if !open && is_null_device(fd) {
             // SAFETY: whoever uses the standard descriptors copes with closed ones: they were
