@@ -1,17 +1,21 @@
 //! `canal run -k x -- true` against the wrappers that people use today, alternating in one run.
 //!
-//! `cargo bench --bench peers`. Peers that are not installed are left out: `flock` (util-linux),
-//! `chpst` (runit), `setlock` (daemontools), `sem` (parallel). `CANAL=PATH` measures another build
-//! of canal, `ROUNDS=N` takes more rounds.
+//! `cargo bench --bench peers`. The peers: `flock` (util-linux), `chpst` (runit), `setlock`
+//! (daemontools), `s6-setlock` (s6), `sem` (parallel), `tsp` (task-spooler), `etcdctl lock`
+//! (etcd-client, with an etcd of its own from etcd-server). Those that are not installed are named.
+//! `CANAL=PATH` measures another build of canal, `CANAL_PLAIN=PATH` a second one beside it,
+//! `ROUNDS=N` takes more rounds.
 #![expect(clippy::print_stdout, reason = "a bench prints its figures")]
 
 mod common;
 
 use std::io;
-use std::process::{Command, Stdio};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Daemon, canal, installed, median_and_p90};
+use common::{Daemon, canal, connects_tcp, installed, median_and_p90, row, wait_until};
 
 /// A way to run `true` under a lock.
 struct Way {
@@ -41,34 +45,77 @@ impl Way {
 fn peer(ways: &mut Vec<Way>, program: &str, args: &[&str], every: usize) {
     if installed(program) {
         let mut command = Command::new(program);
-        command.args(args).arg("true");
+        command.args(args).arg("true").stdout(Stdio::null());
         ways.push(Way::new(&format!("{program} {} true", args.join(" ")), command, every));
     } else {
-        println!("({program} is not installed)");
+        row(&format!("`{program}`"), "", "NOT INSTALLED", "-", "");
+    }
+}
+
+/// An etcd of one member, without the care for disks that it would take.
+struct Etcd(Child);
+
+impl Etcd {
+    /// Starts it; the address for clients.
+    fn start(folder: &Path) -> io::Result<(Self, String)> {
+        let port = || TcpListener::bind("127.0.0.1:0")?.local_addr();
+        let (clients, peers) = (port()?, port()?);
+        let (url, peer_url) = (format!("http://{clients}"), format!("http://{peers}"));
+        let child = Command::new("etcd")
+            .arg("--data-dir")
+            .arg(folder.join("etcd"))
+            .args(["--listen-client-urls", &url, "--advertise-client-urls", &url])
+            .args(["--listen-peer-urls", &peer_url, "--initial-advertise-peer-urls", &peer_url])
+            .args(["--initial-cluster", &format!("default={peer_url}")])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let etcd = Self(child);
+        wait_until("etcd listens", || connects_tcp(clients));
+        Ok((etcd, url))
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
 fn main() -> io::Result<()> {
     let rounds = std::env::var("ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(1500);
     let daemon = Daemon::start()?;
-    let file = daemon.folder.path().join("file").display().to_string();
-    let home = daemon.folder.path().join("home");
+    let folder = daemon.folder.path();
+    let file = folder.join("file").display().to_string();
+    let file_s6 = folder.join("file.s6").display().to_string();
+    let home = folder.join("home");
     std::fs::create_dir(&home)?;
 
     println!("canal is {}", canal().display());
-    let mut ways = Vec::new();
-    ways.push(Way::new(
-        "canal run -k x -- true",
-        daemon.canal(&["run", "-k", "x", "--", "true"]),
-        1,
-    ));
+    let run = ["run", "-k", "x", "--", "true"];
+    let mut ways = vec![Way::new(OURS, daemon.canal(&run), 1)];
+    if let Some(plain) = std::env::var_os("CANAL_PLAIN") {
+        let mut command = Command::new(plain);
+        command.args(run).env("CANAL_SOCKET", daemon.socket());
+        ways.push(Way::new(PLAIN, command, 1));
+    }
     ways.push(Way::new("true", Command::new("true"), 1));
     peer(&mut ways, "flock", &[&file], 1);
     peer(&mut ways, "chpst", &["-L", &file], 1);
     peer(&mut ways, "setlock", &[&file], 1);
+    peer(&mut ways, "s6-setlock", &[&file_s6], 1);
     peer(&mut ways, "sem", &["--fg", "--id", "x"], 50);
+    peer(&mut ways, "tsp", &["-nf"], 50);
+    let etcd = if installed("etcd") { Some(Etcd::start(folder)?) } else { None };
+    match &etcd {
+        Some((_, url)) => peer(&mut ways, "etcdctl", &["--endpoints", url, "lock", "x"], 50),
+        None => row("`etcd`", "", "NOT INSTALLED", "-", ""),
+    }
     for way in &mut ways {
-        way.command.env("HOME", &home).env("PARALLEL_HOME", &home);
+        way.command.env("HOME", &home).env("PARALLEL_HOME", &home).env("ETCDCTL_API", "3");
+        way.command.env("TS_SOCKET", folder.join("tsp.sock"));
         way.run()?;
         way.took.clear();
     }
@@ -79,15 +126,56 @@ fn main() -> io::Result<()> {
             }
         }
     }
+    if installed("tsp") {
+        let _ = Command::new("tsp").arg("-K").env("TS_SOCKET", folder.join("tsp.sock")).status();
+    }
 
     println!("{rounds} rounds, microseconds from start to end as seen by the one who starts it");
-    println!("{:<44} {:>9} {:>9} {:>12}", "", "median", "p90", "canal/this");
-    let mut base = None;
+    let mut medians = Vec::new();
     for way in &mut ways {
         let (median, p90) = median_and_p90(&mut way.took);
-        let base = *base.get_or_insert(median);
-        let name = way.name.replace(&file, "FILE");
-        println!("{name:<44} {median:>9.0} {p90:>9.0} {:>12.2}", base / median);
+        let name = way.name.replace(&file_s6, "FILE").replace(&file, "FILE");
+        println!("{name:<60} {median:>9.0} {p90:>9.0}");
+        medians.push((name, median));
     }
+    tell(&medians);
     Ok(())
+}
+
+/// Ours, as it was built for this bench or as CANAL names it.
+const OURS: &str = "canal run -k x -- true";
+/// The one that CANAL_PLAIN names.
+const PLAIN: &str = "canal run -k x -- true, plain build";
+
+/// Prints the rows of the table.
+fn tell(medians: &[(String, f64)]) {
+    let of = |start: &str| {
+        let found = medians.iter().find(|(name, _)| name.starts_with(start));
+        found.map(|(_, median)| *median)
+    };
+    let compare = |ours: &str, theirs: (&str, f64), goal: &str| {
+        let found = medians.iter().find(|(name, _)| name == ours);
+        let Some((_, median)) = found else {
+            return row(&format!("`{ours}`"), "NOT MEASURED", "", "-", goal);
+        };
+        let (name, other) = theirs;
+        let (figure, other_figure) = (format!("{median:.0} µs"), format!("{other:.0} µs ({name})"));
+        row(&format!("`{ours}`"), &figure, &other_figure, &format!("{:.2}", median / other), goal);
+    };
+    if let Some(flock) = of("flock") {
+        compare(OURS, ("flock", flock), "≤ 0.60");
+        compare(PLAIN, ("flock", flock), "≤ 0.90");
+    }
+    let wrappers = ["chpst", "setlock", "s6-setlock"].map(|name| Some((name, of(name)?)));
+    let fastest = wrappers.into_iter().flatten().min_by(|one, other| one.1.total_cmp(&other.1));
+    if let Some(fastest) = fastest {
+        compare(OURS, fastest, "≤ 0.75");
+    }
+    for name in ["sem", "tsp", "etcdctl"] {
+        if let Some(median) = of(name) {
+            compare(OURS, (name, median), "");
+        }
+    }
+    // What an engine costs is measured where its tests have one.
+    row("`canal run` over etcd", "NOT MEASURED HERE", "", "-", "≤ 0.25 of `etcdctl lock`");
 }

@@ -1,6 +1,7 @@
 //! What the benches share: a daemon of their own, and figures.
 
 #![expect(dead_code, reason = "each bench uses a part of it")]
+#![expect(clippy::print_stdout, reason = "a bench prints its figures")]
 
 use std::ffi::OsString;
 use std::io;
@@ -13,6 +14,14 @@ pub(crate) fn canal() -> OsString {
     std::env::var_os("CANAL").unwrap_or_else(|| env!("CARGO_BIN_EXE_canal").into())
 }
 
+/// How many wait for a key, and how many slots of it are held.
+pub(crate) fn queue(daemon: &Daemon, key: &str) -> io::Result<(u64, u64)> {
+    let output = daemon.canal(&["status", "--json", key]).output()?;
+    let status: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    let key = &status["keys"][0];
+    Ok((key["waiting"].as_u64().unwrap_or(0), key["held"].as_u64().unwrap_or(0)))
+}
+
 /// A daemon in a folder of its own; ends with this value.
 pub(crate) struct Daemon {
     process: Child,
@@ -22,16 +31,28 @@ pub(crate) struct Daemon {
 impl Daemon {
     pub(crate) fn start() -> io::Result<Self> {
         let folder = tempfile::Builder::new().prefix("canal-bench-").tempdir()?;
-        let socket = folder.path().join("canal.sock");
+        let process = Self::spawn(&folder.path().join("canal.sock"))?;
+        Ok(Self { process, folder })
+    }
+
+    fn spawn(socket: &Path) -> io::Result<Child> {
         let process = Command::new(canal())
             .args(["daemon", "--socket"])
-            .arg(&socket)
+            .arg(socket)
             .stdin(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
-        let daemon = Self { process, folder };
-        wait_until("the daemon listens", || connects(&socket));
-        Ok(daemon)
+        wait_until("the daemon listens", || connects(socket));
+        Ok(process)
+    }
+
+    /// Kills the daemon and starts another one; how long that one took until it listened.
+    pub(crate) fn restart(&mut self) -> io::Result<Duration> {
+        self.process.kill()?;
+        self.process.wait()?;
+        let begun = Instant::now();
+        self.process = Self::spawn(&self.socket())?;
+        Ok(begun.elapsed())
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
@@ -62,12 +83,17 @@ pub(crate) fn connects(socket: &Path) -> bool {
     std::os::unix::net::UnixStream::connect(socket).is_ok()
 }
 
+/// Whether somebody listens at a TCP address.
+pub(crate) fn connects_tcp(address: std::net::SocketAddr) -> bool {
+    std::net::TcpStream::connect(address).is_ok()
+}
+
 /// Waits until `condition` holds, for two minutes at most.
 pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !condition() {
         assert!(begun.elapsed() < Duration::from_secs(120), "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(2));
+        std::thread::sleep(Duration::from_micros(500));
     }
 }
 
@@ -76,6 +102,31 @@ pub(crate) fn median_and_p90(durations: &mut [Duration]) -> (f64, f64) {
     durations.sort_unstable();
     let at = |part: usize| durations[(durations.len() - 1) * part / 10].as_secs_f64() * 1e6;
     (at(5), at(9))
+}
+
+/// Prints a row of the table: what, our figure, that of whom it is compared with, our part of it
+/// and the goal.
+pub(crate) fn row(what: &str, ours: &str, theirs: &str, ratio: &str, goal: &str) {
+    println!("| {what} | {ours} | {theirs} | {ratio} | {goal} |");
+}
+
+/// Memory of a process that is its own, in KiB (`Private_Clean` and `Private_Dirty`).
+pub(crate) fn private_kib(pid: u32) -> io::Result<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
+    let of = |line: &str| line.split_whitespace().nth(1)?.parse::<u64>().ok();
+    Ok(text.lines().filter(|line| line.starts_with("Private_")).filter_map(of).sum())
+}
+
+/// Child processes; none of them outlives the bench.
+pub(crate) struct Children(pub(crate) Vec<Child>);
+
+impl Drop for Children {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
 }
 
 /// Whether a program is in PATH.
