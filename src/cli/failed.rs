@@ -64,7 +64,7 @@ impl From<anyhow::Error> for Failed {
     fn from(error: anyhow::Error) -> Self {
         let failed = Self::new(format!("{error:#}"));
         match error.downcast_ref::<Unusable>() {
-            Some(unusable) => failed.hint(unusable.hint),
+            Some(unusable) => failed.hint(unusable.hint.as_ref()),
             None => failed,
         }
     }

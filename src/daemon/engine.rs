@@ -222,7 +222,7 @@ impl Chosen {
 const ADDRESS_HINT: &str = "postgres://USER@HOST/DATABASE or etcd://HOST:2379/PREFIX";
 
 fn unusable(what: &str, hint: &'static str) -> anyhow::Error {
-    Unusable { what: what.to_owned(), hint }.into()
+    Unusable { what: what.to_owned(), hint: hint.into() }.into()
 }
 
 const FILE_HINT: &str = "let nobody else read it: chmod 600";

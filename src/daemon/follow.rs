@@ -7,6 +7,7 @@ use std::task::{Context as TaskContext, Poll};
 
 use anyhow::Context;
 
+use super::Unusable;
 use super::config::Config;
 use super::conn::{ConnId, Doing};
 use super::engine::Chosen;
@@ -40,6 +41,9 @@ pub(super) struct Link {
     pub(super) ttl_ms: u64,
     /// What the configuration says of how often a waiter may be overtaken.
     pub(super) bypass_max: Option<u32>,
+    /// Whether to stay, and say so, if it can never be used: of no use in the foreground before
+    /// anything was held, where somebody looks.
+    pub(super) lives_on: bool,
     pub(super) away: Option<Away>,
     /// Why it can never be used, and what to do about it.
     pub(super) unable: Option<(String, Option<String>)>,
@@ -48,8 +52,9 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn new(chosen: &Chosen, config: &Config) -> Self {
+    pub(super) fn new(chosen: &Chosen, config: &Config, on_demand: bool) -> Self {
         Self {
+            lives_on: on_demand,
             name: chosen.name.clone(),
             label: chosen.label.clone(),
             ttl_ms: chosen.settings.ttl_ms,
@@ -126,6 +131,13 @@ impl Server {
             }
             Event::Unable { why, hint } => {
                 tracing::error!(hint, "cannot take part: {why}");
+                if !self.link.lives_on {
+                    let what = format!("cannot take part in {}: {why}", self.link.name);
+                    return Err(match hint {
+                        Some(hint) => Unusable { what, hint: hint.into() }.into(),
+                        None => anyhow::Error::msg(what),
+                    });
+                }
                 self.link.unable = Some((why, hint));
                 self.changed = true;
             }

@@ -17,7 +17,7 @@ use super::limits::COME_BACK_TIME;
 use super::old;
 use super::owners::find;
 use super::propose::Then;
-use super::recover::Recovered;
+use super::recover::{Recovered, token_by_clock};
 use super::roll::Told;
 use super::server::Server;
 use super::shared::Shared;
@@ -50,7 +50,7 @@ pub(super) fn begin(place: &Place, chosen: &Chosen, discard: bool) -> anyhow::Re
             "{left} processes hold locks by the journal in {}, which other hosts know nothing of",
             place.dir.display()
         );
-        return Err(Unusable { what, hint: TWO_TABLES_HINT }.into());
+        return Err(Unusable { what, hint: TWO_TABLES_HINT.into() }.into());
     }
     let mut nonce = [0; 16];
     getrandom::fill(&mut nonce).map_err(|error| anyhow::anyhow!("no random bytes: {error}"))?;
@@ -74,6 +74,7 @@ impl Server {
     pub(super) fn joined(&mut self, host: HostId, adopted: Option<HostId>) {
         tracing::info!(host = host.0, adopted = adopted.map(|host| host.0), "joined");
         self.ledger.host = host;
+        self.link.lives_on = true;
         self.changed = true;
         let (engine, label) = (&self.link.name, &self.link.label);
         let deadline = self.published_deadline();
@@ -184,6 +185,12 @@ impl Server {
     /// Proposes what the configuration says of keys and policy of which nobody has said anything:
     /// what is stored belongs to all hosts, and their configurations may differ.
     fn follow_configuration(&mut self) {
+        let table = &self.ledger.table;
+        // A log that was made anew: its tokens are greater than those of any journal before it.
+        if table.next_token() == Table::new(Rules::Current).next_token() {
+            let floor = Change::Floor { token: token_by_clock() };
+            self.propose(floor, Then::Nothing);
+        }
         let table = &self.ledger.table;
         let views = self.limits.views().iter();
         let unsaid: Vec<_> = views

@@ -56,6 +56,8 @@ mod waiting;
 mod waits;
 mod words;
 
+use std::borrow::Cow;
+
 use crate::protocol::place::Place;
 
 /// How a daemon is to run.
@@ -87,7 +89,7 @@ pub struct Unusable {
     /// What is wrong.
     pub what: String,
     /// What to do about it.
-    pub hint: &'static str,
+    pub hint: Cow<'static, str>,
 }
 
 /// Whether a daemon of a user runs at a place, as far as can be seen from this network namespace.

@@ -64,7 +64,7 @@ impl Old {
                     "the journal names {processes} processes of another pid or time namespace, \
                      which cannot be looked after from here"
                 );
-                return Err(Unusable { what, hint: NAMESPACE_HINT }.into());
+                return Err(Unusable { what, hint: NAMESPACE_HINT.into() }.into());
             }
             let next_token = table.next_token();
             return Ok(Self {
@@ -107,7 +107,7 @@ fn replay(
             let revision = record.revision;
             let what =
                 format!("the journal does not say what its rules decide at revision {revision}");
-            return Err(Unusable { what, hint: DISCARD_HINT }.into());
+            return Err(Unusable { what, hint: DISCARD_HINT.into() }.into());
         }
     }
     Ok(table)
@@ -148,7 +148,7 @@ pub(super) fn open(place: &Place, origin: &Origin, discard: bool) -> anyhow::Res
             discarded(place)
         }
         OpenError::Damaged { .. } | OpenError::Newer { .. } => {
-            Err(Unusable { what: error.to_string(), hint: DISCARD_HINT }.into())
+            Err(Unusable { what: error.to_string(), hint: DISCARD_HINT.into() }.into())
         }
         OpenError::Io { .. } => Err(error.into()),
     }

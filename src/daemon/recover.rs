@@ -110,9 +110,12 @@ fn journal_of(place: &Place) -> String {
 /// The next token where what was given out before is not known for certain.
 fn floor(durable: Option<&Durable>, next_token: Token) -> Token {
     let reserved = durable.map_or(Token(0), |durable| durable.reserved_token);
-    // Unix seconds times 2^20, to the millisecond.
-    let by_clock = Token(clock::unix_ms().saturating_mul(1 << 20) / 1000);
-    reserved.max(next_token).max(by_clock)
+    reserved.max(next_token).max(token_by_clock())
+}
+
+/// Unix seconds times 2^20, to the millisecond: more than were ever given out before.
+pub(super) fn token_by_clock() -> Token {
+    Token(clock::unix_ms().saturating_mul(1 << 20) / 1000)
 }
 
 /// The views that a lost state file must have had.

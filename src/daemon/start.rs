@@ -97,7 +97,7 @@ fn come_up(options: &Options) -> anyhow::Result<Option<Up>> {
     let signals = Signals::take()?;
     let mut server = server(place, uid, claim.open(given)?, (limits, permissions), recovered)?;
     if let Some(chosen) = &chosen {
-        server.link = Link::new(chosen, &config);
+        server.link = Link::new(chosen, &config, options.on_demand);
         server.roll = Roll::open(&place.dir, Origin::read()?)
             .with_context(|| format!("the record of owners in {}", place.dir.display()))?;
         server.alarm = Some(Alarm::new()?);
@@ -273,7 +273,7 @@ impl Readiness {
     /// Says why it is not. The starter shows it as its own words.
     fn failed(self, error: &anyhow::Error) {
         if let Some(fd) = self.0 {
-            let hint = error.downcast_ref::<Unusable>().map(|unusable| unusable.hint);
+            let hint = error.downcast_ref::<Unusable>().map(|unusable| &unusable.hint);
             let hint = hint.map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
             let _ = writeln!(std::fs::File::from(fd), "{error:#}{hint}");
         }

@@ -13,7 +13,13 @@ use crate::scene::{Host, Log, hosts, recorded, until_idle};
 over_each_engine!(never_over_capacity_whatever_becomes_of_daemons);
 
 /// So many clients of each host at once.
-const CLIENTS: usize = 8;
+fn clients() -> usize {
+    if is_long() { 20 } else { 8 }
+}
+
+fn is_long() -> bool {
+    seconds() >= 30
+}
 
 fn seconds() -> u64 {
     std::env::var("CANAL_HOSTS_SECONDS").ok().and_then(|it| it.parse().ok()).unwrap_or(8)
@@ -29,7 +35,7 @@ fn never_over_capacity_whatever_becomes_of_daemons(log: &Log) {
     while Instant::now() < until {
         for (host, running) in hosts.iter().zip(&mut running) {
             running.retain_mut(|client| !client.has_ended());
-            while running.len() < CLIENTS {
+            while running.len() < clients() {
                 started += 1;
                 let name = format!("c{started}");
                 let args =
@@ -54,6 +60,21 @@ fn never_over_capacity_whatever_becomes_of_daemons(log: &Log) {
 }
 
 fn disturb(host: &Host, number: usize) {
+    // Longer than its TTL: the host loses what it holds.
+    let lose = Duration::from_millis(3_500);
+    match number % 11 {
+        5 if is_long() => {
+            host.proxy.cut();
+            std::thread::sleep(lose);
+            return host.proxy.mend();
+        }
+        8 if is_long() => {
+            let pid = host.freeze();
+            std::thread::sleep(lose);
+            return Host::go_on(pid);
+        }
+        _ => {}
+    }
     match number % 3 {
         0 => {
             host.world.kill_daemon();

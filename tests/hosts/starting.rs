@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use crate::process::wait_until;
 use crate::world::World;
 
 fn refused(world: &World, config: &str) -> String {
@@ -40,4 +41,22 @@ fn locks_of_a_journal_are_not_left_beside_those_of_an_engine() {
     assert!(said.contains("1 processes hold locks by the journal"), "{said}");
     assert!(said.contains("hint: "), "{said}");
     holder.finish();
+}
+
+#[test]
+fn an_engine_that_can_never_be_used_ends_a_daemon_in_the_foreground_and_is_told_by_one_behind() {
+    let Some(server) = crate::postgres_server::shared() else { return };
+    let world = World::new();
+    let url = format!("postgres://nobody@127.0.0.1:{}/nothing", server.port);
+    let ended = world.canal(["daemon", "--engine", &url, "--host", "a"]).end().code(125);
+    assert!(ended.stderr.contains("cannot take part in postgres://127.0.0.1:"), "{ended:?}");
+    let config = format!("engine = \"{url}\"\n");
+    fs::write(world.runtime().join("canal.toml"), config).unwrap();
+    world.status();
+    wait_until("it says so", || {
+        world.look().and_then(|status| status.engine).is_some_and(|it| it.state == "unable")
+    });
+    let refused = world.canal(["run", "-k", "x", "--", "echo", "ran"]).end().code(125);
+    assert!(refused.stderr.contains("the daemon cannot use its engine"), "{refused:?}");
+    assert!(refused.stdout.is_empty(), "{refused:?}");
 }
