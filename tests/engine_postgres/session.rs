@@ -52,14 +52,14 @@ fn defaults_that_would_break_the_order_are_overruled() {
     ] {
         server.sql(&format!("ALTER DATABASE {database} SET {setting}"));
     }
-    let mut peers: Vec<Peer> = (0..4).map(|n| joined(&url, &format!("host{n}"))).collect();
+    let mut peers: Vec<Peer> = (0..12).map(|n| joined(&url, &format!("host{n}"))).collect();
     std::thread::scope(|scope| {
         for peer in &mut peers {
             scope.spawn(|| {
-                for n in 0_u8..30 {
+                for n in 0_u8..20 {
                     peer.append(&[n]);
                 }
-                peer.read(120);
+                peer.read(240);
             });
         }
     });
