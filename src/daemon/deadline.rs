@@ -14,7 +14,8 @@ use crate::sys::deadline::Writer;
 impl Server {
     /// Whether an asker may have nobody beside its command.
     pub(super) fn check_wrapper(&self, wrapper: Option<Wrapper>) -> Result<(), Failure> {
-        if wrapper != Some(Wrapper::Becomes) || self.deadline.is_none() {
+        // There may be no page yet: who asks before this host is a member is granted later.
+        if wrapper != Some(Wrapper::Becomes) || self.ledger.engine().is_none() {
             return Ok(());
         }
         let message = "over an engine somebody must stay by the command, to end it in time if the \
@@ -34,15 +35,17 @@ impl Server {
 
     /// Gives the page to the wrapper of a holder.
     pub(super) fn page(&mut self, id: ConnId, query: &PageQuery) -> Result<(), Failure> {
-        let Some(writer) = &self.deadline else {
+        if self.ledger.engine().is_none() {
             let message = "this daemon works over no engine: no lock has a deadline";
             return Err(Failure::new(ErrorName::Unsupported, message));
-        };
+        }
+        let not_held = || Failure::new(ErrorName::NotHeld, "nothing of this tag is held here");
+        let writer = self.deadline.as_ref().ok_or_else(not_held)?;
         let table = &self.ledger.table;
         let hold = table.tagged(query.tag).and_then(|request| table.hold_of(request));
         let frame = hold.and_then(|hold| table.frame(hold.frame));
         if frame.is_none_or(|frame| frame.host != self.ledger.host) {
-            return Err(Failure::new(ErrorName::NotHeld, "nothing of this tag is held here"));
+            return Err(not_held());
         }
         let mut fds = Vec::new();
         let found = add(writer, &mut fds).map_err(|error| {

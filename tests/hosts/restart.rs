@@ -8,6 +8,7 @@ use crate::{etcd_server, postgres_server};
 
 over_each_engine!(
     a_killed_daemon_takes_its_holds_and_waiters_up_again,
+    a_command_goes_on_past_its_deadline_under_the_next_daemon,
     what_ended_while_no_daemon_ran_is_free,
     a_daemon_that_does_not_come_back_frees_its_locks_and_kills_its_commands,
     a_stopped_daemon_leaves_its_table_as_it_is,
@@ -38,6 +39,20 @@ fn a_killed_daemon_takes_its_holds_and_waiters_up_again(log: &Log) {
         waiter.end().code(0);
     }
     assert_eq!(Events::of(&a.world).started(), ["1", "2", "3"], "the queue is the one it was");
+    until_idle(&[a, b]);
+}
+
+fn a_command_goes_on_past_its_deadline_under_the_next_daemon(log: &Log) {
+    let [a, b] = hosts(log);
+    let holder = a.world.holder(&["--no-start", "-k", "x"]);
+    b.world.until_held("x", 1);
+    a.world.kill_daemon();
+    a.join();
+    // Whatever the page of the first daemon said, it is long over then.
+    let began = std::time::Instant::now();
+    wait_until("the TTL of 3 s is over twice", || began.elapsed().as_secs() > 6);
+    assert_eq!(b.world.held("x"), 1);
+    holder.finish().code(0);
     until_idle(&[a, b]);
 }
 
