@@ -19,7 +19,7 @@ use crate::core::{
     Change, FrameId, Granted, GrantedItem, HoldState, RequestId, Revision, Rules, Snapshot, Table,
     Token, UnixMillis,
 };
-use crate::host::{Deadlines, Event, Ticket};
+use crate::host::{Deadlines, Event, LostWhy, Ticket};
 use crate::protocol::{ErrorName, Failure};
 use crate::sys::clock;
 
@@ -96,10 +96,16 @@ impl Server {
     fn carry_out(&mut self, event: Event) -> anyhow::Result<()> {
         match event {
             Event::Entry { revision, entry, ticket } => {
+                self.heed_our_end(&entry.change);
                 let proposed = ticket.and_then(|ticket| self.underway.take(ticket));
                 let before = proposed.as_ref().map_or_else(Vec::new, |it| self.at_stake(&it.then));
                 let applied = self.ledger.apply_shared(revision, &entry);
-                self.take_note(&applied, matches!(entry.change, Change::End { .. }));
+                // What ended with an incarnation of ours was not given back: whoever had it may
+                // still run, and is looked for in our own record before we join.
+                let ours_is_gone = matches!(entry.change, Change::HostGone { .. });
+                if self.ledger.is_member() || !ours_is_gone {
+                    self.take_note(&applied, matches!(entry.change, Change::End { .. }));
+                }
                 if let Change::Withdraw { request, .. } = &entry.change {
                     self.underway.leaving.remove(request);
                 }
@@ -143,6 +149,17 @@ impl Server {
             }
         }
         Ok(())
+    }
+
+    /// That we are gone is an entry, too: what we have is found out before it is applied, for
+    /// afterwards the table knows nothing of it.
+    fn heed_our_end(&mut self, change: &Change) {
+        let (host, by) = match change {
+            Change::HostGone { host, by } => (*host, *by),
+            Change::HostAdopt { old, new } => (*old, *new),
+            _ => return,
+        };
+        self.lost(host, &LostWhy::Gone { by });
     }
 
     fn replace_table(

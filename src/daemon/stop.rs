@@ -8,6 +8,7 @@
 
 use nix::sys::signal::Signal;
 
+use super::ledger::NO_HOST;
 use super::owners::find;
 use super::roll::Told;
 use super::server::Server;
@@ -126,6 +127,9 @@ impl Server {
 
     /// Our incarnation is lost, and with it all that its processes hold.
     pub(super) fn lost(&mut self, host: HostId, why: &LostWhy) {
+        if host == NO_HOST || host != self.ledger.host {
+            return;
+        }
         tracing::error!(host = host.0, "everything that was held here is lost: {why}");
         let now = clock::boottime_ms();
         let deadlines = self.ledger.engine().map(|shared| shared.deadlines()).unwrap_or_default();

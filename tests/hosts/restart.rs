@@ -12,6 +12,8 @@ over_each_engine!(
     what_ended_while_no_daemon_ran_is_free,
     a_daemon_that_does_not_come_back_frees_its_locks_and_kills_its_commands,
     a_stopped_daemon_leaves_its_table_as_it_is,
+    rule_08_what_a_host_left_that_was_declared_gone_is_dead_before_it_joins_anew,
+    rule_10_a_grant_to_a_waiter_that_died_meanwhile_is_given_back,
 );
 
 fn a_killed_daemon_takes_its_holds_and_waiters_up_again(log: &Log) {
@@ -95,6 +97,52 @@ fn a_stopped_daemon_leaves_its_table_as_it_is(log: &Log) {
     a.join();
     assert_eq!(a.world.held("x"), 1);
     holder.finish().code(0);
+    until_idle(&[a, b]);
+}
+
+fn rule_08_what_a_host_left_that_was_declared_gone_is_dead_before_it_joins_anew(log: &Log) {
+    let [a, b] = hosts(log);
+    let script = "canal acquire -q --pid $$ -k x || exit; echo told; while :; do sleep 0.05; done";
+    let mut owner = a.world.sh(script).spawn();
+    wait_until("it is told", || owner.stdout().contains("told"));
+    a.world.kill_daemon_quietly();
+    b.world.until_held("x", 0);
+    assert!(!owner.has_ended(), "nobody was there to end it");
+    a.world.status();
+    wait_until("the host is a member", || {
+        let joined = a.state() == "member";
+        let log = std::fs::read_to_string(a.world.runtime().join("daemon.log")).unwrap();
+        assert!(!joined || owner.has_ended(), "it joined, and the owner still runs\n{log}");
+        joined
+    });
+    assert_eq!(owner.end().signal, Some(9));
+    until_idle(&[a, b]);
+}
+
+fn rule_10_a_grant_to_a_waiter_that_died_meanwhile_is_given_back(log: &Log) {
+    let [a, b] = crate::scene::hosts_with(log, "20s");
+    let holder = b.world.holder(&["-k", "x"]);
+    a.world.until_held("x", 1);
+    let body = recorded(":");
+    let first = a.world.waiter("x", &[], &["sh", "-c", &body, "sh", "dead"]);
+    b.world.until_waiting("x", 1);
+    let next = b.world.canal(["run", "-k", "x", "--", "sh", "-c", &body, "sh", "next"]).spawn();
+    b.world.until_waiting("x", 2);
+    let waiting = a.world.key("x").waiters[0].pid;
+    let frozen = a.freeze();
+    for pid in [first.pid(), waiting.cast_signed()] {
+        let _ = nix::sys::signal::kill(
+            nix::unistd::Pid::from_raw(pid),
+            nix::sys::signal::Signal::SIGKILL,
+        );
+    }
+    holder.finish().code(0);
+    wait_until("the dead one has it, by the log", || {
+        b.world.key("x").holders.iter().any(|holder| holder.pid == waiting)
+    });
+    Host::go_on(frozen);
+    next.end().code(0);
+    assert_eq!(Events::of(&a.world).started(), ["next"]);
     until_idle(&[a, b]);
 }
 

@@ -14,6 +14,7 @@ over_each_engine!(
     rule_07_a_command_that_ignores_term_is_killed,
     a_cut_that_is_mended_in_time_costs_nothing,
     who_waits_on_a_host_that_was_lost_is_asked_for_again,
+    who_waits_on_a_host_that_stood_still_and_was_declared_gone_is_asked_for_again,
 );
 
 /// A command that runs until it is told to end, and then says so.
@@ -141,6 +142,21 @@ fn who_waits_on_a_host_that_was_lost_is_asked_for_again(log: &Log) {
     a.proxy.cut();
     b.world.until_waiting("x", 0);
     a.proxy.mend();
+    b.world.until_waiting("x", 1);
+    holder.finish().code(0);
+    assert_eq!(waiter.end().code(0).stdout, "on\n");
+    until_idle(&[a, b]);
+}
+
+fn who_waits_on_a_host_that_stood_still_and_was_declared_gone_is_asked_for_again(log: &Log) {
+    let [a, b] = hosts(log);
+    let holder = b.world.holder(&["-k", "x"]);
+    a.world.until_held("x", 1);
+    let waiter = a.world.waiter("x", &[], &["echo", "on"]);
+    b.world.until_waiting("x", 1);
+    let frozen = a.freeze();
+    b.world.until_waiting("x", 0);
+    Host::go_on(frozen);
     b.world.until_waiting("x", 1);
     holder.finish().code(0);
     assert_eq!(waiter.end().code(0).stdout, "on\n");
