@@ -7,6 +7,7 @@ use super::ask;
 use super::asker::{NOBODY, OwnerFound, cannot_watch};
 use super::conflict::{kin, obstacles};
 use super::conn::{ConnId, Doing};
+use super::follow::granted;
 use super::limits::{EXITING_TIME, PROCESSES_LOOKED_AT_MAX};
 use super::propose::{Applied, Then};
 use super::server::Server;
@@ -209,6 +210,17 @@ impl Server {
         Ok(true)
     }
 
+    /// Tells a grant to one who asks for it once more, as soon as that is sure.
+    fn tell_later(&mut self, id: ConnId, request: RequestId, more: bool) -> Result<(), Failure> {
+        let table = &self.ledger.table;
+        let hold = table.hold_of(request).filter(|hold| hold.asked.wait != Wait::No);
+        let Some(hold) = hold else { return Err(self.not_a_member()) };
+        self.granted.push_back(granted(table, hold));
+        self.waiting.add_granted(hold, table.session(hold.frame), id);
+        self.begin_to_wait(id, request, more);
+        Ok(())
+    }
+
     /// A grant that must not be told now: too little time would be left to who starts a command by
     /// it. It is told after the next renewal.
     fn keep_untold(&mut self, newcomer: Newcomer, granted: &Granted) {
@@ -355,6 +367,9 @@ impl Server {
         };
         // One that was granted something and is still to be told waits, too.
         if waiter.is_none() && self.waiting.get(request).is_none() {
+            if !self.is_sure() {
+                return self.tell_later(id, request, more);
+            }
             return self.tell_again(id, request, frame, owner.pidfd);
         }
         if let Some(before) = self.waiting.get(request).and_then(|waiter| waiter.conn) {

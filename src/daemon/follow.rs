@@ -291,7 +291,7 @@ impl Server {
 }
 
 /// A grant as it was decided, found later. `acquired` is what is held now.
-fn granted(table: &Table, hold: &HoldState) -> Granted {
+pub(super) fn granted(table: &Table, hold: &HoldState) -> Granted {
     let items = hold.items.iter().map(|item| GrantedItem {
         acquired: table.held_of(&item.key),
         slots: item.slots.clone(),

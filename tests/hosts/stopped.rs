@@ -12,6 +12,7 @@ over_each_engine!(
     rule_07_a_host_that_is_cut_off_ends_its_commands_in_time,
     rule_07_a_network_that_falls_silent_ends_commands_in_time,
     rule_07_a_command_that_ignores_term_is_killed,
+    rule_07_what_was_asked_for_with_another_fate_has_that,
     a_cut_that_is_mended_in_time_costs_nothing,
     who_waits_on_a_host_that_was_lost_is_asked_for_again,
     who_waits_on_a_host_that_stood_still_and_was_declared_gone_is_asked_for_again,
@@ -118,6 +119,33 @@ fn rule_07_a_command_that_ignores_term_is_killed(log: &Log) {
     holder.end().code(122);
     a.proxy.mend();
     a.until("member");
+}
+
+fn rule_07_what_was_asked_for_with_another_fate_has_that(log: &Log) {
+    let [a, b] = hosts(log);
+    let script = |fate: &str, then: &str| {
+        format!(
+            "{then}; canal acquire -q --pid $$ --on-lost {fate} -k {fate} || exit; echo told; \
+             while :; do sleep 0.05; done"
+        )
+    };
+    let mut warned = a.world.sh(&script("warn", ":")).spawn();
+    let mut asked = a.world.sh(&script("term", "trap 'echo asked' TERM")).spawn();
+    for owner in [&warned, &asked] {
+        wait_until("it is told", || owner.stdout().contains("told"));
+    }
+    a.proxy.cut();
+    b.world.until_held("warn", 0);
+    b.world.until_held("term", 0);
+    a.proxy.mend();
+    a.until("member");
+    wait_until("one was asked to end", || asked.stdout().contains("asked"));
+    assert!(!warned.has_ended() && !asked.has_ended(), "nobody was killed");
+    assert!(!warned.stdout().contains("asked"));
+    for owner in [warned, asked] {
+        owner.kill();
+    }
+    until_idle(&[a, b]);
 }
 
 fn a_cut_that_is_mended_in_time_costs_nothing(log: &Log) {
