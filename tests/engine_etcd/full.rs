@@ -35,6 +35,7 @@ fn a_full_etcd_still_keeps_who_lives_and_takes_the_batch_once_there_is_room() {
     ]);
     let mut one = joined(&format!("etcd://{}", server.endpoint()), "one");
     one.append(b"a");
+    one.read(1);
     fill(&server);
     one.ask(2, b"b", None);
     nothing_comes(&mut one);
