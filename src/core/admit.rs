@@ -1,14 +1,9 @@
 //! Whether a request can be granted, and what keeps it.
 
-use std::collections::BTreeSet;
-use std::ops::Bound;
-
 use super::free::FreeSlots;
 use super::lock::Lock;
-use super::queue::{self, Class, Rank, Tier};
-use super::{
-    Ask, FrameId, GrantedItem, HeldItem, Key, Kind, Mode, Request, RequestId, Slots, Table, View,
-};
+use super::queue::Rank;
+use super::{Ask, FrameId, GrantedItem, HeldItem, Key, Kind, Mode, Request, Slots, Table, View};
 
 /// What is to become of a request now. The number is the item that keeps it.
 #[derive(Clone, Debug)]
@@ -151,7 +146,7 @@ impl Table {
 
     /// Whether one of `kin` holds a key that covers `key` so that everyone who competes for the
     /// latter waits for that hold: nobody goes first then.
-    fn covers(&self, key: &Key, mode: Mode, kin: &[FrameId]) -> bool {
+    pub(super) fn covers(&self, key: &Key, mode: Mode, kin: &[FrameId]) -> bool {
         kin.iter().filter_map(|frame| self.frames.get(frame)).any(|frame| {
             key.path()
                 .filter_map(|covering| frame.shares.get(covering))
@@ -199,115 +194,5 @@ impl Table {
             let capacity = self.view_of(&item.key, view).map_or(0, View::capacity);
             own > 0 && own.saturating_add(count) > capacity
         })
-    }
-
-    /// The waiters that bar a request, own blockers not looked at.
-    pub(super) fn barring(
-        &self,
-        asked: &Request,
-        kin: &[FrameId],
-        rank: Rank,
-    ) -> BTreeSet<RequestId> {
-        let items = asked.items.iter().enumerate();
-        items.flat_map(|(item, _)| self.barring_item(asked, item, kin, rank)).collect()
-    }
-
-    /// The last of the waiters that bar one item of a request: they go in order, so it is likely to
-    /// do so longest.
-    pub(super) fn last_barring(
-        &self,
-        asked: &Request,
-        item: usize,
-        kin: &[FrameId],
-        rank: Rank,
-    ) -> Option<RequestId> {
-        let item = asked.items.get(item)?;
-        let (key, mode) = (&item.key, item.ask.mode());
-        let counted = match item.ask {
-            Ask::Counted { count, view } => self.locks.get(key).map(|lock| (lock, count, view)),
-            Ask::Read | Ask::Write => None,
-        };
-        if counted.is_some_and(|(lock, count, _)| self.base(lock, key, count, kin).is_some()) {
-            return None;
-        }
-        let slots = counted.and_then(|(lock, _, view)| {
-            lock.last_ahead(self.view_of(key, view).map_or(0, View::capacity), rank, self.rules)
-        });
-        let competing =
-            if self.covers(key, mode, kin) { None } else { self.tree.last_before(key, mode, rank) };
-        let last = slots.max(competing)?;
-        Some(queue::request_at(self.rules, last.place))
-    }
-
-    /// The waiters that bar one item of a request.
-    pub(super) fn barring_item(
-        &self,
-        asked: &Request,
-        item: usize,
-        kin: &[FrameId],
-        rank: Rank,
-    ) -> Vec<RequestId> {
-        let Some(item) = asked.items.get(item) else { return Vec::new() };
-        let (key, mode) = (&item.key, item.ask.mode());
-        let mut ahead: BTreeSet<Rank> = BTreeSet::new();
-        if let Ask::Counted { count, view } = item.ask
-            && let Some(lock) = self.locks.get(key)
-        {
-            if self.base(lock, key, count, kin).is_some() {
-                return Vec::new();
-            }
-            let capacity = self.view_of(key, view).map_or(0, View::capacity);
-            ahead.extend(lock.ahead(capacity, rank, self.rules));
-        }
-        if !self.covers(key, mode, kin) {
-            ahead.extend(self.tree.waiting(key, mode, Bound::Unbounded, Bound::Excluded(rank)));
-        }
-        ahead.into_iter().map(|rank| queue::request_at(self.rules, rank.place)).collect()
-    }
-}
-
-impl Lock {
-    /// Whether a waiter for slots of this lock goes before a request of this rank, own blockers
-    /// not looked at.
-    ///
-    /// A waiter that does not fit its own view lets a larger view pass that fits; one that fits,
-    /// or whose view is as large, does not. Barriers let nobody pass.
-    pub(super) fn bars(&self, capacity: u64, rank: Rank) -> bool {
-        let first = self.queue.barriers().next();
-        match (first, rank.tier) {
-            (Some((first, _)), Tier::Barrier) => return first.0 < rank.place,
-            (Some(_), Tier::Ordinary) => return true,
-            (None, Tier::Barrier) => return false,
-            (None, Tier::Ordinary) => {}
-        }
-        self.queue.firsts().any(|(class, first)| first < rank && self.holds_back(class, capacity))
-    }
-
-    /// The waiters that do.
-    fn ahead(&self, capacity: u64, rank: Rank, rules: super::Rules) -> Vec<Rank> {
-        let barriers = self.queue.barriers().map(|(id, _)| Rank::barrier(queue::place(rules, id)));
-        let mut ahead: Vec<Rank> = barriers.filter(|other| *other < rank).collect();
-        if rank.tier == Tier::Ordinary {
-            let others = self.queue.ranks().into_iter().filter(|(other, _)| *other < rank);
-            let others = others.filter(|(_, class)| self.holds_back(*class, capacity));
-            ahead.extend(others.map(|(rank, _)| rank));
-        }
-        ahead
-    }
-
-    /// The last of the waiters that do.
-    fn last_ahead(&self, capacity: u64, rank: Rank, rules: super::Rules) -> Option<Rank> {
-        let barriers = self.queue.barriers().map(|(id, _)| Rank::barrier(queue::place(rules, id)));
-        let barrier = barriers.filter(|other| *other < rank).max();
-        if rank.tier == Tier::Barrier {
-            return barrier;
-        }
-        let classes = self.queue.classes().filter(|class| self.holds_back(*class, capacity));
-        classes.filter_map(|class| self.queue.last_before(class, rank)).max().or(barrier)
-    }
-
-    /// Whether a waiter of `class` that is ahead of a request with a view of `capacity` bars it.
-    fn holds_back(&self, class: Class, capacity: u64) -> bool {
-        self.fits(class) || self.capacity(class) >= capacity
     }
 }

@@ -6,6 +6,7 @@
 
 mod admit;
 mod apply;
+mod bars;
 mod deadlock;
 mod enact;
 mod entry;
