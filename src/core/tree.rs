@@ -185,10 +185,10 @@ impl Tree {
         key: &'a Key,
         mode: Mode,
     ) -> impl Iterator<Item = (&'a Key, &'a BTreeSet<Token>)> {
-        let nodes = self.above(key).chain(self.below(key));
-        let held =
-            move |node: &Node| against(mode).iter().any(|mode| *node.here.held.of(*mode) > 0);
-        nodes.filter(move |(_, node)| held(node)).map(|(key, node)| (key, &node.holds))
+        let held = move |sums: &Sums| against(mode).iter().any(|mode| *sums.held.of(*mode) > 0);
+        let below = self.node(key).filter(|node| held(&node.below)).map(|_| self.below(key));
+        let nodes = self.above(key).chain(below.into_iter().flatten());
+        nodes.filter(move |(_, node)| held(&node.here)).map(|(key, node)| (key, &node.holds))
     }
 
     /// Whether a waiter of a smaller rank waits for an item that conflicts with one of `key`.
