@@ -21,6 +21,9 @@
 //! #     discard_journal: false,
 //! #     verbose: 0,
 //! #     idle_exit_s: None,
+//! #     engine: None,
+//! #     engine_ttl_ms: None,
+//! #     host: None,
 //! # };
 //! # let daemon = std::thread::spawn(move || canal::daemon::run(&options));
 //! # while std::os::unix::net::UnixStream::connect(&socket).is_err() {

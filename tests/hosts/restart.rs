@@ -105,6 +105,7 @@ fn rule_08_what_a_host_left_that_was_declared_gone_is_dead_before_it_joins_anew(
     let script = "canal acquire -q --pid $$ -k x || exit; echo told; while :; do sleep 0.05; done";
     let mut owner = a.world.sh(script).spawn();
     wait_until("it is told", || owner.stdout().contains("told"));
+    b.world.until_held("x", 1);
     a.world.kill_daemon_quietly();
     b.world.until_held("x", 0);
     assert!(!owner.has_ended(), "nobody was there to end it");

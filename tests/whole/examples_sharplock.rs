@@ -34,7 +34,8 @@ fn scaled(seconds: f64) -> Duration {
 struct Replay {
     world: World,
     ttl: Duration,
-    /// The last lease of each client, and when it was taken or refreshed last.
+    /// The last lease of each client, and when it was last asked for or to be refreshed: its time
+    /// does not begin before that.
     leases: BTreeMap<String, (Lease, Instant)>,
     /// Clients who know that their lease is lost, or gave it back.
     without: BTreeSet<String>,
@@ -55,10 +56,11 @@ impl Replay {
         Lease::ask(&self.world, &ttl, &["-k", key, "-w", &wait])
     }
 
-    fn got(&mut self, client: &str, ended: &Ended) -> bool {
+    /// What became of an acquire that was asked at `asked`.
+    fn got(&mut self, client: &str, asked: Instant, ended: &Ended) -> bool {
         match ended.code {
             Some(0) => {
-                let lease = (Lease::of(ended), Instant::now());
+                let lease = (Lease::of(ended), asked);
                 self.leases.insert(client.to_owned(), lease);
                 self.without.remove(client);
                 true
@@ -84,8 +86,9 @@ impl Replay {
         });
         let wait = stated.unwrap_or(self.ttl + Duration::from_secs(10));
         let holder = self.leases.values().map(|(_, since)| *since).max();
+        let asked = Instant::now();
         let ended = self.ask(key, wait).end();
-        if !self.got(client, &ended) {
+        if !self.got(client, asked, &ended) {
             return Value::Null;
         }
         if let Some(since) = holder.filter(|_| default) {
@@ -104,9 +107,10 @@ impl Replay {
     }
 
     fn refresh(&mut self, client: &str) -> bool {
+        let asked = Instant::now();
         let refreshed = self.about(client, "renew") == 0;
         if let Some((_, since)) = self.leases.get_mut(client).filter(|_| refreshed) {
-            *since = Instant::now();
+            *since = asked;
         }
         if !refreshed {
             self.without.insert(client.to_owned());
@@ -171,24 +175,43 @@ fn recorded(step: &Value) -> Value {
     }
 }
 
+/// A step that begins later than this after its time is late: what it finds may be right and differ.
+const LATE: Duration = Duration::from_millis(50);
+
+/// How often a case is played anew because the machine was too slow for its times.
+const PLAYED_MAX: usize = 20;
+
 fn replay(case: &Value) {
+    let tries = (0..PLAYED_MAX).map(|_| play(case));
+    let mut wrong = tries.take_while(Result::is_err).map(Result::unwrap_err).collect::<Vec<_>>();
+    if wrong.len() == PLAYED_MAX {
+        panic!("late each time, and then: {}", wrong.pop().unwrap());
+    }
+}
+
+/// Plays a case once. What is found of it counts unless a step was late.
+fn play(case: &Value) -> Result<(), String> {
     let name = case["name"].as_str().unwrap();
     let mut replay = Replay::new(case);
     let begun = Instant::now();
+    let mut late = false;
     for (at, step) in case["steps"].as_array().unwrap().iter().enumerate() {
         // Not before its time; what has to be over by then is waited for, not timed.
         let time = scaled(step["t_s"].as_f64().unwrap());
         while begun.elapsed() < time {
             std::thread::sleep(Duration::from_millis(5));
         }
+        late |= begun.elapsed() > time + LATE;
         let (found, expected) = (replay.step(step), recorded(step));
-        let place = format!("{name}, step {at}: {step}");
-        if DEVIATIONS.contains(&(name, at)) {
-            assert_ne!(found, expected, "no deviation any more: {place}");
-        } else {
-            assert_eq!(found, expected, "{place}");
+        let deviates = DEVIATIONS.contains(&(name, at));
+        if (found == expected) == deviates {
+            let kind = if deviates { "no deviation any more" } else { "another answer" };
+            let wrong = format!("{kind}: {found}, not {expected}: {name}, step {at}: {step}");
+            assert!(late, "{wrong}");
+            return Err(wrong);
         }
     }
+    Ok(())
 }
 
 /// A hundred at once: one has it, at any time.
@@ -196,9 +219,10 @@ fn race(case: &Value) {
     let mut replay = Replay::new(case);
     let count = usize::try_from(case["clients"].as_u64().unwrap()).unwrap();
     let askers: Vec<Proc> = (0..count).map(|_| replay.ask("document", scaled(1.0))).collect();
+    let asked = Instant::now();
     for (n, asker) in askers.into_iter().enumerate() {
         let ended = asker.end();
-        replay.got(&n.to_string(), &ended);
+        replay.got(&n.to_string(), asked, &ended);
     }
     let clients: Vec<String> = (0..count).map(|n| n.to_string()).collect();
     let winners = |replay: &Replay| clients.iter().filter(|client| replay.has(client)).count();
