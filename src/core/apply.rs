@@ -162,7 +162,7 @@ impl Table {
             return self.decide(turn, Outcome::Refused { request, why });
         }
         let frame = self.frame_of(asked.host, &asked.owner).unwrap_or(FrameId(self.revision.0));
-        let kin = self.kin(frame, asked.parent);
+        let kin = self.kin(frame, self.outer(asked));
         let rank = Rank::ordinary(asked.priority, queue::place(self.rules, request));
         let verdict = match self.verdict(asked, &kin, rank) {
             Verdict::Barred(item) => {

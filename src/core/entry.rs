@@ -141,7 +141,8 @@ pub struct Request {
     pub host: HostId,
     /// Whose it will be. All requests and holds of one owner form one frame.
     pub owner: Owner,
-    /// The enclosing frame, for nested commands. Ignored if the owner has a frame already.
+    /// The enclosing frame, for nested commands. Ignored if the owner has a frame already, or if
+    /// this one has ended; the table keeps the one that counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<FrameId>,
     /// The user to whom owner and asker belong, as the kernel told.

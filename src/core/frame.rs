@@ -6,6 +6,18 @@ use super::table::{Frame, owner_key};
 use super::{FrameId, FrameState, LeaseState, Request, Table};
 
 impl Table {
+    /// The frame that a request is inside if it opens one: the one that it names, while that lives.
+    /// Over an engine it can have ended between the proposal and its place in the log.
+    pub(super) fn outer(&self, asked: &Request) -> Option<FrameId> {
+        let lives = |outer: &FrameId| self.frames.get(outer).is_some_and(|it| !it.state.ended);
+        asked.parent.filter(lives)
+    }
+
+    /// The frame right around one.
+    pub(super) fn around(&self, frame: FrameId) -> Option<FrameId> {
+        self.frames.get(&frame)?.state.parent
+    }
+
     /// Opens the frame of a request if it is not open yet.
     pub(super) fn open_frame(&mut self, id: FrameId, asked: &Request) -> Result<(), Misfit> {
         if self.frames.contains_key(&id) {
@@ -18,7 +30,7 @@ impl Table {
             id,
             host: asked.host,
             owner: asked.owner.clone(),
-            parent: asked.parent.filter(|parent| self.frames.contains_key(parent)),
+            parent: self.outer(asked),
             uid: asked.uid,
             ended: false,
             lease: asked.ttl_ms.map(LeaseState::new),

@@ -17,7 +17,7 @@ impl Table {
         if granted.token < self.next_token {
             return Err(format!("token {} was given out before", granted.token));
         }
-        let (asked, asked_at) = match self.waiters.get(&id) {
+        let (mut asked, asked_at) = match self.waiters.get(&id) {
             Some(waiter) => (waiter.request.clone(), waiter.since),
             None => (self.asked(entry, id)?.clone(), entry.at),
         };
@@ -25,6 +25,7 @@ impl Table {
             return Err(format!("request {id} has {} items", asked.items.len()));
         }
         self.open_frame(granted.frame, &asked)?;
+        asked.parent = self.around(granted.frame);
         self.use_locks(&asked);
         if self.waiters.contains_key(&id) {
             self.remove_waiter(id)?;

@@ -1,7 +1,7 @@
 //! Carrying out what concerns waiters: queueing, leaving, and changes of their standing.
 
 use super::enact::Misfit;
-use super::{Entry, FrameId, RequestId, Table, WaiterState, WaiterStatus};
+use super::{Entry, FrameId, Request, RequestId, Table, WaiterState, WaiterStatus};
 
 impl Table {
     pub(super) fn queue_up(
@@ -15,7 +15,7 @@ impl Table {
         self.use_locks(asked);
         self.add_waiter(WaiterState {
             id,
-            request: asked.clone(),
+            request: Request { parent: self.around(frame), ..asked.clone() },
             frame,
             since: entry.at,
             status: WaiterStatus::Active,

@@ -47,7 +47,7 @@ fn kin(state: &Snapshot, asker: &Asker<'_>) -> Vec<FrameId> {
     let mut kin = vec![asker.frame];
     let mut next = match frame(asker.frame) {
         Some(frame) => frame.parent,
-        None => asker.parent.filter(|parent| frame(*parent).is_some()),
+        None => asker.parent.filter(|parent| frame(*parent).is_some_and(|outer| !outer.ended)),
     };
     while let Some(outer) = next {
         kin.push(outer);

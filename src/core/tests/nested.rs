@@ -130,3 +130,35 @@ fn a_run_shares_its_own_slots_again_when_a_write_inside_it_has_ended() {
     let again = world.wait(by(1).slots("k", 1));
     assert_eq!(world.die(2), [again]);
 }
+
+#[test]
+fn a_parent_that_has_ended_when_its_request_comes_is_none() {
+    for gone in [true, false] {
+        let mut world = World::new();
+        let mut outer = by(1).write("a");
+        outer.children = !gone;
+        let outer = world.take(outer).frame;
+        world.die(1);
+        assert_eq!(world.table.frame(outer).is_none(), gone, "else kept for its descendants");
+        let held = world.take(by(2).under(outer).write("b"));
+        assert_eq!(world.table.frame(held.frame).unwrap().parent, None);
+        assert_eq!(world.table.session(held.frame), held.frame);
+        assert_eq!(world.table.hold(held.token).unwrap().asked.parent, None);
+        let waits = world.wait(by(3).under(outer).write("b"));
+        assert_eq!(world.table.waiter(waits).unwrap().request.parent, None);
+        assert_eq!(world.die(2), [waits]);
+        let (inside, _) = world.ask(by(4).under(outer).write("a"));
+        assert_eq!(world.waits(inside), !gone, "it is no part of what has ended");
+    }
+}
+
+#[test]
+fn a_request_of_a_frame_that_is_open_is_inside_whatever_that_is_inside() {
+    let mut world = World::new();
+    let outer = world.take(by(1).write("a")).frame;
+    let inner = world.take(by(2).under(outer).write("b")).frame;
+    let other = world.take(by(3).write("c")).frame;
+    let again = world.take(by(2).under(other).write("d"));
+    assert_eq!(again.frame, inner);
+    assert_eq!(world.table.hold(again.token).unwrap().asked.parent, Some(outer));
+}

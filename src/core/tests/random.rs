@@ -93,9 +93,9 @@ pub(super) fn run(world: &mut World, op: Op) {
         Op::Ask(mut wish, parent) => {
             wish.parent = parent.and_then(|at| {
                 let process = |owner: &Owner| matches!(owner, Owner::Process(_));
-                let frames = world.table.frames();
-                let mut living = frames.filter(|frame| !frame.ended && process(&frame.owner));
-                Some(living.nth(at)?.id)
+                let mut frames = world.table.frames().filter(|frame| process(&frame.owner));
+                // Over an engine it can have ended, or be gone, when the request comes.
+                Some(frames.nth(at).map_or(FrameId(1), |frame| frame.id))
             });
             world.ask(wish);
         }
