@@ -10,12 +10,11 @@
 mod common;
 
 use std::io;
-use std::net::TcpListener;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Daemon, canal, connects_tcp, installed, median_and_p90, row, wait_until};
+use common::servers::Etcd;
+use common::{Daemon, canal, installed, median_and_p90, row};
 
 /// A way to run `true` under a lock.
 struct Way {
@@ -49,38 +48,6 @@ fn peer(ways: &mut Vec<Way>, program: &str, args: &[&str], every: usize) {
         ways.push(Way::new(&format!("{program} {} true", args.join(" ")), command, every));
     } else {
         row(&format!("`{program}`"), "", "NOT INSTALLED", "-", "");
-    }
-}
-
-/// An etcd of one member, without the care for disks that it would take.
-struct Etcd(Child);
-
-impl Etcd {
-    /// Starts it; the address for clients.
-    fn start(folder: &Path) -> io::Result<(Self, String)> {
-        let port = || TcpListener::bind("127.0.0.1:0")?.local_addr();
-        let (clients, peers) = (port()?, port()?);
-        let (url, peer_url) = (format!("http://{clients}"), format!("http://{peers}"));
-        let child = Command::new("etcd")
-            .arg("--data-dir")
-            .arg(folder.join("etcd"))
-            .args(["--listen-client-urls", &url, "--advertise-client-urls", &url])
-            .args(["--listen-peer-urls", &peer_url, "--initial-advertise-peer-urls", &peer_url])
-            .args(["--initial-cluster", &format!("default={peer_url}")])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()?;
-        let etcd = Self(child);
-        wait_until("etcd listens", || connects_tcp(clients));
-        Ok((etcd, url))
-    }
-}
-
-impl Drop for Etcd {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 
@@ -176,6 +143,4 @@ fn tell(medians: &[(String, f64)]) {
             compare(OURS, (name, median), "");
         }
     }
-    // What an engine costs is measured where its tests have one.
-    row("`canal run` over etcd", "NOT MEASURED HERE", "", "-", "≤ 0.25 of `etcdctl lock`");
 }

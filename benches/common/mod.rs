@@ -3,6 +3,8 @@
 #![expect(dead_code, reason = "each bench uses a part of it")]
 #![expect(clippy::print_stdout, reason = "a bench prints its figures")]
 
+pub(crate) mod servers;
+
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -25,20 +27,28 @@ pub(crate) fn queue(daemon: &Daemon, key: &str) -> io::Result<(u64, u64)> {
 /// A daemon in a folder of its own; ends with this value.
 pub(crate) struct Daemon {
     process: Child,
+    options: Vec<String>,
     pub(crate) folder: tempfile::TempDir,
 }
 
 impl Daemon {
     pub(crate) fn start() -> io::Result<Self> {
-        let folder = tempfile::Builder::new().prefix("canal-bench-").tempdir()?;
-        let process = Self::spawn(&folder.path().join("canal.sock"))?;
-        Ok(Self { process, folder })
+        Self::start_with(&[])
     }
 
-    fn spawn(socket: &Path) -> io::Result<Child> {
+    /// A daemon with further options.
+    pub(crate) fn start_with(options: &[&str]) -> io::Result<Self> {
+        let folder = tempfile::Builder::new().prefix("canal-bench-").tempdir()?;
+        let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
+        let process = Self::spawn(&folder.path().join("canal.sock"), &options)?;
+        Ok(Self { process, options, folder })
+    }
+
+    fn spawn(socket: &Path, options: &[String]) -> io::Result<Child> {
         let process = Command::new(canal())
             .args(["daemon", "--socket"])
             .arg(socket)
+            .args(options)
             .stdin(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
@@ -51,7 +61,7 @@ impl Daemon {
         self.process.kill()?;
         self.process.wait()?;
         let begun = Instant::now();
-        self.process = Self::spawn(&self.socket())?;
+        self.process = Self::spawn(&self.socket(), &self.options)?;
         Ok(begun.elapsed())
     }
 
