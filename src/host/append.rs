@@ -135,6 +135,12 @@ impl Writer {
         tickets
     }
 
+    /// Whether a batch that was read under our name is not the one that we sent.
+    pub(super) fn is_foreign(&self, sequence: u64, body: &[u8]) -> bool {
+        let sent = self.flight.as_ref().map(|flight| &flight.append);
+        sent.is_some_and(|sent| sent.sequence == sequence && sent.body != body)
+    }
+
     /// The engine said that a batch is in the log, or will not say it any more.
     pub(super) fn answered(&mut self, sequence: u64) {
         if let Some(flight) = &mut self.flight
@@ -157,10 +163,13 @@ impl Writer {
         self.flight.take_if(|flight| flight.answered && flight.echoed);
     }
 
-    /// The batch on its way was refused because its evidence does not hold. Which end it was.
-    pub(super) fn overtaken(&mut self, sequence: u64) -> Option<Ends> {
+    /// A batch was refused because the evidence for an end does not hold, and never will. Which end
+    /// it was, if it is that of the batch on its way: of one that was asked twice, the second
+    /// answer comes when another batch has its number.
+    pub(super) fn overtaken(&mut self, sequence: u64, ends: Option<Ends>) -> Option<Ends> {
         let refused = |flight: &mut Flight| {
-            flight.append.sequence == sequence && !flight.echoed && flight.append.ends.is_some()
+            let same = (flight.append.sequence, flight.append.ends) == (sequence, ends);
+            same && !flight.echoed && ends.is_some()
         };
         self.flight.take_if(refused)?.append.ends
     }

@@ -45,7 +45,7 @@ pub(super) enum Step {
     /// It counts for nothing: its incarnation had ended.
     Void,
     /// It counts for nothing: its author had read another history.
-    Stray { host: HostId, sequence: u64 },
+    Stray { host: HostId },
     /// Its entries count.
     Counts { host: HostId, sequence: u64, first: Revision, entries: Vec<Entry> },
 }
@@ -214,7 +214,7 @@ impl Chain {
             return Err(unreadable("it does not begin by joining".to_owned()));
         }
         if trust.compares() && self.knows(batch.seen) == Known::Other {
-            return Ok(Step::Stray { host, sequence });
+            return Ok(Step::Stray { host });
         }
         let first = Revision(self.revision.0 + 1);
         Ok(Step::Counts { host, sequence, first, entries: batch.entries })

@@ -157,18 +157,25 @@ impl Member {
         match step {
             Step::Known => true,
             Step::Void => self.after_batch(),
-            Step::Stray { host, sequence } if self.writes_as(host, sequence) => {
+            Step::Stray { host } if self.writes_as(host) => {
                 self.rewritten();
                 false
             }
             Step::Stray { .. } => self.after_batch(),
+            Step::Counts { host, sequence, .. }
+                if self.writes_as(host) && self.writer.is_foreign(sequence, &placed.body) =>
+            {
+                let why = "somebody else appends in its name".to_owned();
+                self.lose(LostWhy::Fenced { why });
+                false
+            }
             Step::Counts { host, sequence, first, entries } => {
                 self.apply((host, sequence), first, entries) && self.after_batch()
             }
         }
     }
 
-    fn writes_as(&self, host: HostId, _sequence: u64) -> bool {
+    fn writes_as(&self, host: HostId) -> bool {
         self.life.as_ref().is_some_and(|life| life.host == host)
     }
 

@@ -201,8 +201,8 @@ impl Member {
     }
 
     /// The evidence for an end does not hold.
-    pub(super) fn overtaken(&mut self, sequence: u64) {
-        let Some(ends) = self.writer.overtaken(sequence) else { return };
+    pub(super) fn overtaken(&mut self, sequence: u64, ends: Option<Ends>) {
+        let Some(ends) = self.writer.overtaken(sequence, ends) else { return };
         self.watch.look_anew(ends.host, self.now.boot_ms);
         if self.standing == Standing::Joining {
             // Whom we would have continued has ended: its commands have no locks any more.

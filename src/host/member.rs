@@ -126,9 +126,9 @@ impl Member {
                     self.writer.answered(sequence);
                 }
             }
-            Answer::Overtaken { host, sequence } => {
+            Answer::Overtaken { host, sequence, ends } => {
                 if self.is_us(host) {
-                    self.overtaken(sequence);
+                    self.overtaken(sequence, ends);
                 }
             }
             Answer::Fenced { host, why } => {

@@ -186,7 +186,7 @@ impl Peer {
             Answer::Appended { host, sequence: n, position } if (*host, *n) == (me, sequence) => {
                 Some(Appending::At(*position))
             }
-            Answer::Overtaken { host, sequence: n } if (*host, *n) == (me, sequence) => {
+            Answer::Overtaken { host, sequence: n, .. } if (*host, *n) == (me, sequence) => {
                 Some(Appending::Overtaken)
             }
             Answer::Fenced { host, why } if *host == me => {

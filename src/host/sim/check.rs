@@ -79,7 +79,9 @@ impl World {
             let daemon = machine.daemon.as_ref();
             let health = daemon.map(|daemon| daemon.member.health());
             let table = daemon.map(|daemon| daemon.table.snapshot());
-            format!("{:?}\n  {health:?}\n  {table:?}", machine.procs)
+            let life =
+                daemon.map(|daemon| (daemon.doing(), &daemon.member.life, &daemon.member.writer));
+            format!("{:?}\n  {health:?}\n  {life:?}\n  {table:?}", machine.procs)
         });
         left.collect::<Vec<_>>().join("\n")
     }

@@ -69,7 +69,12 @@ impl Daemon {
             self.watch(around);
             return Vec::new();
         }
-        for answer in answers {
+        for mut answer in answers {
+            if let Answer::Renewed { asked_at, .. } = &mut answer
+                && around.rules.late_start
+            {
+                *asked_at = around.clock;
+            }
             self.member.answer(now(around.clock), answer);
             self.events(around);
         }
@@ -256,6 +261,11 @@ impl Daemon {
                 self.resumed.insert(self.member.propose(change, UnixMillis(1)));
             }
         }
+    }
+
+    /// What it waits for, for messages.
+    pub(super) fn doing(&self) -> impl std::fmt::Debug {
+        (self.page, &self.asked, &self.ended, &self.resumed, self.clearing)
     }
 
     /// Which incarnation it is now.

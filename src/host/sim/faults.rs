@@ -1,42 +1,109 @@
 //! What goes wrong, and how it is mended.
 
-use super::world::{STEP_MS, World};
+use fastrand::Rng;
+
+use super::world::{Rulebook, STEP_MS, World};
 use crate::host::LostWhy;
+
+/// Something that goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    Cut,
+    Heal,
+    Crash,
+    Reboot,
+    Stop,
+    Freeze,
+    StopProcess,
+    Restart,
+    Slow,
+    Kill,
+    Fence,
+    Remember,
+    Rewrite,
+}
+
+/// How often each happens, in a thousand steps: in each world another few of them, and some much.
+pub(super) fn draw(rng: &mut Rng, rules: &Rulebook) -> Vec<(Fault, u32)> {
+    let usual = [
+        (Fault::Cut, 8),
+        (Fault::Crash, 4),
+        (Fault::Reboot, 2),
+        (Fault::Stop, 6),
+        (Fault::Freeze, 4),
+        (Fault::StopProcess, 6),
+        (Fault::Restart, 1),
+        (Fault::Slow, 4),
+        (Fault::Kill, 3),
+        (Fault::Fence, 2),
+    ];
+    let mut often: Vec<(Fault, u32)> = usual
+        .into_iter()
+        .map(|(fault, often)| (fault, often * [0, 0, 1, 1, 3][rng.usize(0..5)]))
+        .collect();
+    if !rules.focus.is_empty() {
+        often = rules.focus.iter().map(|fault| (*fault, rng.u32(5..20))).collect();
+    }
+    often.push((Fault::Heal, rng.u32(3..20)));
+    if rules.rewrite {
+        often.extend([(Fault::Remember, 4), (Fault::Rewrite, 4)]);
+    }
+    often
+}
 
 impl World {
     /// Something may go wrong now.
     pub(super) fn break_something(&mut self) {
-        let at = self.rng.usize(0..self.machines.len());
+        // Mostly to one host for a while, so that others are there to take what it had.
+        if self.rng.u8(0..150) == 0 {
+            self.victim = self.rng.usize(0..self.machines.len());
+        }
+        let spared = self.rng.u8(0..4) == 0;
+        let at = if spared { self.rng.usize(0..self.machines.len()) } else { self.victim };
         let now_ms = self.now_ms;
         // Shorter and longer than a TTL.
         let long_ms = self.rng.u64(20..3_000);
-        match self.rng.u32(0..1_000) {
-            0..15 => self.machines[at].link.cut(&mut self.rng, now_ms),
-            15..50 => self.machines[at].link.heal(now_ms),
-            50..55 => {
+        match self.next_fault() {
+            Some(Fault::Cut) => self.machines[at].link.cut(&mut self.rng, now_ms),
+            Some(Fault::Heal) => self.machines[at].link.heal(now_ms),
+            Some(Fault::Crash) => {
                 self.machines[at].daemon = None;
                 self.machines[at].daemon_back_ms = now_ms + long_ms;
             }
-            55..58 => {
+            Some(Fault::Reboot) => {
                 self.machines[at].daemon_back_ms = now_ms + long_ms;
                 self.machines[at].reboot(&mut self.rng, now_ms);
             }
-            58..66 => {
+            Some(Fault::Stop) => {
                 if let Some(daemon) = &mut self.machines[at].daemon {
                     daemon.stopped_until = now_ms + long_ms;
                 }
             }
-            66..71 => self.machines[at].frozen_until = now_ms + long_ms,
-            71..79 => self.stop_a_process(at, now_ms + long_ms),
-            79..81 => self.restart_engine(now_ms + long_ms / 2),
-            81..84 => self.machines[at].link.slow_ms = self.rng.u64(0..300),
-            84..88 => self.kill_a_process(at),
-            88..90 if self.rewrites() => self.earlier = Some(self.server.clone()),
-            90..92 if self.rewrites() => self.rewrite(),
-            92..95 => self.fence(at),
-            _ => {}
+            Some(Fault::Freeze) => self.machines[at].frozen_until = now_ms + long_ms,
+            Some(Fault::StopProcess) => self.stop_a_process(at, now_ms + long_ms),
+            Some(Fault::Restart) => self.restart_engine(now_ms + long_ms / 2),
+            Some(Fault::Slow) => {
+                let most_ms = [20, 300, 900][self.rng.usize(0..3)];
+                self.machines[at].link.slow_ms = self.rng.u64(0..=most_ms);
+            }
+            Some(Fault::Kill) => self.kill_a_process(at),
+            Some(Fault::Fence) => self.fence(at),
+            Some(Fault::Remember) => self.earlier = Some(self.server.clone()),
+            Some(Fault::Rewrite) => self.rewrite(),
+            None => {}
         }
         self.spare_wrappers();
+    }
+
+    fn next_fault(&mut self) -> Option<Fault> {
+        let mut roll = self.rng.u32(0..1_000);
+        for (fault, often) in &self.often {
+            match roll.checked_sub(*often) {
+                Some(rest) => roll = rest,
+                None => return Some(*fault),
+            }
+        }
+        None
     }
 
     /// A host takes itself for lost, long before it would be.

@@ -74,6 +74,9 @@ impl Link {
     }
 
     pub(super) fn received(&mut self, now_ms: u64) -> Option<Answer> {
+        if let Some(entry) = self.answers.first_entry().filter(|entry| entry.key().0 <= now_ms) {
+            return Some(entry.remove());
+        }
         if self.cut && self.notice_ms.is_some_and(|at| at <= now_ms) && !self.told_away {
             self.told_away = true;
             return Some(Answer::Away { why: "cut".to_owned() });
@@ -82,8 +85,7 @@ impl Link {
             self.told_away = false;
             return Some(Answer::Back);
         }
-        let entry = self.answers.first_entry().filter(|entry| entry.key().0 <= now_ms)?;
-        Some(entry.remove())
+        None
     }
 
     /// Nothing gets through any more. What was called may still arrive, even long after.
@@ -93,7 +95,10 @@ impl Link {
         }
         self.cut = true;
         self.notice_ms = Some(now_ms + rng.u64(0..150));
-        self.new_connection();
+        // What has arrived is still read, even if that is long after.
+        self.connection += 1;
+        self.answers.retain(|(at_ms, _), _| *at_ms <= now_ms);
+        self.stream_ms = 0;
         let calls = std::mem::take(&mut self.calls);
         for (_, call) in calls {
             if rng.bool() {
@@ -101,12 +106,6 @@ impl Link {
                 self.calls.insert(at, call);
             }
         }
-    }
-
-    fn new_connection(&mut self) {
-        self.connection += 1;
-        self.answers.clear();
-        self.stream_ms = 0;
     }
 
     pub(super) fn heal(&mut self, now_ms: u64) {
@@ -120,7 +119,9 @@ impl Link {
 
     /// A new daemon connects; the old one's calls may still arrive.
     pub(super) fn reset(&mut self) {
-        self.new_connection();
+        self.connection += 1;
+        self.answers.clear();
+        self.stream_ms = 0;
         self.told_away = false;
         if self.cut {
             self.notice_ms = Some(0);

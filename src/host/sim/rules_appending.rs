@@ -214,6 +214,43 @@ fn rule_06_the_end_of_a_host_is_refused_if_it_renewed_meanwhile() {
 }
 
 #[test]
+fn rule_06_a_refusal_that_is_repeated_is_not_one_of_the_next_batch() {
+    let mut server = server();
+    let mut host = Direct::joined(1, &mut server, 0);
+    let mut other = Direct::joined(2, &mut server, 0);
+    other.live(&mut server, 200, 400);
+    let late = Ends { host: HostId(2), evidence: Evidence::Silent { renewals: 1 } };
+    host.member.end(late);
+    host.drive(1);
+    let sent = append(&mut host);
+    let refused = server.call(1, 400, 1, Call::Append(sent));
+    assert!(matches!(refused, Answer::Overtaken { .. }));
+    host.tell(1, refused.clone());
+    let tickets = [host.ask(10, "a"), host.ask(11, "b")];
+    host.drive(1);
+    host.tell(1, refused);
+    host.settle(&mut server, 2);
+    assert!(tickets.into_iter().all(|ticket| host.was_granted(ticket)));
+}
+
+#[test]
+fn rule_02_another_batch_under_our_number_is_somebody_elses() {
+    let mut server = server();
+    let mut host = Direct::joined(1, &mut server, 0);
+    let ticket = host.ask(10, "a");
+    host.drive(1);
+    let ours = append(&mut host);
+    let mut batch = crate::host::code::read_batch(Default::default(), &ours.body).unwrap();
+    batch.entries[0].at = UnixMillis(77);
+    let body = crate::host::code::write_batch(Default::default(), &batch);
+    server.call(9, 1, 1, Call::Append(crate::log::engine::Append { body, ..ours }));
+    let echo = server.push(1).unwrap();
+    host.tell(1, echo);
+    assert!(host.saw(|event| matches!(event, Event::Lost { .. })));
+    assert!(!host.was_granted(ticket));
+}
+
+#[test]
 fn rule_06_whatever_a_gone_host_still_appends_or_renews_is_void() {
     let mut server = server();
     let mut host = Direct::joined(1, &mut server, 0);

@@ -174,7 +174,7 @@ impl Server {
                 Evidence::Own => true,
             });
             if !holds {
-                return Answer::Overtaken { host, sequence };
+                return Answer::Overtaken { host, sequence, ends: Some(ends) };
             }
             if let Some(other) = self.hosts.get_mut(&ends.host) {
                 other.ended = true;
@@ -212,6 +212,10 @@ impl Server {
     /// What a client that follows was not given yet.
     pub(super) fn push(&mut self, client: usize) -> Option<Answer> {
         let cursor = self.cursors.get_mut(&client)?;
+        if self.stored.as_ref().is_some_and(|stored| stored.position > *cursor) {
+            self.cursors.remove(&client);
+            return Some(Answer::Compacted);
+        }
         let from = std::mem::replace(cursor, self.head);
         let batches = self.after(from);
         (!batches.is_empty()).then_some(Answer::Batches(batches))

@@ -3,6 +3,7 @@
 use fastrand::Rng;
 
 use super::daemon::{Around, Daemon};
+use super::faults::{Fault, draw};
 use super::history::History;
 use super::machine::Machine;
 use super::server::{Flavour, Server};
@@ -18,10 +19,14 @@ const FAULTS_UNTIL_MS: u64 = 5_000;
 const OVER_MS: u64 = 40_000;
 
 /// Which rules are broken on purpose, to see that it is found.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Rulebook {
+    /// If some are named, only these things go wrong, and there is no time to lose.
+    pub(super) focus: &'static [Fault],
     /// Grants are told and taken after the deadline.
     pub(super) late_grants: bool,
+    /// A renewal counts from when it was answered.
+    pub(super) late_start: bool,
     /// Hosts are declared gone after half their TTL.
     pub(super) hasty: bool,
     /// A new incarnation joins while commands of the last one live, which nobody was told of.
@@ -57,6 +62,9 @@ pub(super) struct World {
     pub(super) rules: Rulebook,
     settings: Settings,
     flaky: bool,
+    pub(super) often: Vec<(Fault, u32)>,
+    /// Who has bad luck.
+    pub(super) victim: usize,
     pub(super) earlier: Option<Server>,
     pub(super) seen: Seen,
 }
@@ -84,7 +92,7 @@ fn plan(rng: &mut Rng) -> Vec<(Item, u64)> {
     for _ in 0..rng.usize(1..=2) {
         let item = wish(rng);
         if plan.iter().all(|(other, _)| other.key != item.key) {
-            let work_ms = if rng.u8(0..4) == 0 { 2_000 } else { 150 };
+            let work_ms = if rng.u8(0..3) == 0 { 2_500 } else { 150 };
             plan.push((item, rng.u64(0..=work_ms)));
         }
     }
@@ -94,12 +102,20 @@ fn plan(rng: &mut Rng) -> Vec<(Item, u64)> {
 impl World {
     pub(super) fn new(seed: u64, rules: Rulebook) -> Self {
         let mut rng = Rng::with_seed(seed);
-        let settings =
-            Settings { ttl_ms: TTL_MS, snapshot_batches: rng.u64(4..60), ..Settings::default() };
+        // Half of the worlds have no time to lose.
+        let tight = rng.bool() || !rules.focus.is_empty();
+        let settings = Settings {
+            ttl_ms: TTL_MS,
+            grace_ms: tight.then_some(20),
+            margin_ms: tight.then_some(30),
+            snapshot_batches: rng.u64(4..60),
+            ..Settings::default()
+        };
         let grace_ms = settings.check(TTL_MS).unwrap().grace_ms;
         let flavour = if rng.bool() { Flavour::Counting } else { Flavour::Watching };
         let mut server = Server::new(flavour);
         server.careless = rules.blind;
+        let often = draw(&mut rng, &rules);
         let hosts = [2, 2, 2, 3, 3, 4][rng.usize(0..6)];
         let flaky = rng.bool();
         let mut machines: Vec<Machine> =
@@ -117,6 +133,8 @@ impl World {
             rules,
             settings,
             flaky,
+            often,
+            victim: 0,
             earlier: None,
             seen: Seen::default(),
         }
@@ -249,10 +267,5 @@ impl World {
         }
         self.seen.losses += u64::from(std::mem::take(&mut daemon.lost));
         machine.daemon = Some(daemon);
-    }
-
-    /// Whether the engine's past may change in this world.
-    pub(super) fn rewrites(&self) -> bool {
-        self.rules.rewrite
     }
 }

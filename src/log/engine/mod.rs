@@ -273,8 +273,10 @@ pub enum Answer {
     Overtaken {
         /// Whose batch.
         host: HostId,
-        /// The number of the batch.
+        /// The number of the batch, which another one can have by now.
         sequence: u64,
+        /// The end that was to come with it.
+        ends: Option<Ends>,
     },
     /// The incarnation has ended, or somebody else appends in its name. Nothing was appended.
     Fenced {

@@ -34,7 +34,8 @@ pub(super) async fn append(shared: Shared, append: Append) -> Result<(), Trouble
 async fn append_once(shared: &Shared, append: &Append) -> Result<Answer, Trouble> {
     if let Some(Ends { evidence: Evidence::Silent { .. }, .. }) = append.ends {
         // etcd watches over all; nobody's silence proves anything.
-        return Ok(Answer::Overtaken { host: append.host, sequence: append.sequence });
+        let Append { host, sequence, ends, .. } = *append;
+        return Ok(Answer::Overtaken { host, sequence, ends });
     }
     let Some(own) = shared.own(append.host).await? else {
         return Ok(ended(append));
@@ -118,7 +119,7 @@ fn verdict(
     };
     let State { sequence: last, body, .. } = decode(kv)?;
     Ok(if last.checked_add(1) == Some(sequence) {
-        Answer::Overtaken { host, sequence }
+        Answer::Overtaken { host, sequence, ends: append.ends }
     } else if last == sequence && body == hash(&append.body).to_string() {
         // Covered by a snapshot meanwhile.
         appended(kv)

@@ -37,7 +37,9 @@ impl Session {
                 }
                 Ok(answers)
             }
-            (Some("overtaken"), _) => Ok(vec![Answer::Overtaken { host, sequence }]),
+            (Some("overtaken"), _) => {
+                Ok(vec![Answer::Overtaken { host, sequence, ends: append.ends }])
+            }
             (verdict, _) => {
                 let (last, ended) = (number(last).unwrap_or(0), number(ended).unwrap_or(0));
                 let why = fenced(verdict.unwrap_or_default(), append, last, ended);
