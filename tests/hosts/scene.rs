@@ -72,14 +72,14 @@ pub(crate) struct Host {
 impl Host {
     /// A host whose daemon is started by its first client. The commands of all hosts record in one
     /// place, that of `first`.
-    fn new(log: &Log, label: &str, ttl: &str, first: Option<&World>) -> Self {
+    fn new(log: &Log, label: &str, times: &str, first: Option<&World>) -> Self {
         let (world, proxy) = (World::new(), Proxy::to(log.port));
         if let Some(first) = first {
             fs::remove_dir(world.path("work")).unwrap();
             symlink(first.path("work"), world.path("work")).unwrap();
         }
         let url = log.through(&proxy);
-        let config = format!("[engine]\nurl = \"{url}\"\nttl = \"{ttl}\"\nhost = \"{label}\"\n");
+        let config = format!("[engine]\nurl = \"{url}\"\n{times}\nhost = \"{label}\"\n");
         fs::write(world.runtime().join("canal.toml"), config).unwrap();
         Self { world, proxy }
     }
@@ -123,10 +123,15 @@ pub(crate) fn hosts<const N: usize>(log: &Log) -> [Host; N] {
 }
 
 pub(crate) fn hosts_with<const N: usize>(log: &Log, ttl: &str) -> [Host; N] {
+    hosts_timed(log, &format!("ttl = \"{ttl}\""))
+}
+
+/// As above, with these times in their configuration.
+pub(crate) fn hosts_timed<const N: usize>(log: &Log, times: &str) -> [Host; N] {
     let mut hosts: Vec<Host> = Vec::new();
     for label in ["a", "b", "c", "d"].into_iter().take(N) {
         let first = hosts.first().map(|host| &host.world);
-        hosts.push(Host::new(log, label, ttl, first));
+        hosts.push(Host::new(log, label, times, first));
     }
     hosts.iter().for_each(Host::join);
     for host in &hosts {

@@ -13,6 +13,7 @@ over_each_engine!(
     rule_07_a_network_that_falls_silent_ends_commands_in_time,
     rule_07_a_command_that_ignores_term_is_killed,
     rule_07_what_was_asked_for_with_another_fate_has_that,
+    rule_04_a_grant_that_comes_back_when_it_is_not_sure_any_more_is_not_told,
     a_cut_that_is_mended_in_time_costs_nothing,
     who_waits_on_a_host_that_was_lost_is_asked_for_again,
     who_waits_on_a_host_that_stood_still_and_was_declared_gone_is_asked_for_again,
@@ -145,6 +146,40 @@ fn rule_07_what_was_asked_for_with_another_fate_has_that(log: &Log) {
     for owner in [warned, asked] {
         owner.kill();
     }
+    until_idle(&[a, b]);
+}
+
+fn rule_04_a_grant_that_comes_back_when_it_is_not_sure_any_more_is_not_told(log: &Log) {
+    // TERM is due 3 s after a renewal, KILL 5.5 s, and the host is gone after 6.
+    let times = "ttl = \"6s\"\nrenewal = \"500ms\"\ngrace = \"2500ms\"\nmargin = \"500ms\"";
+    let [a, b] = crate::scene::hosts_timed(log, times);
+    let holder = b.world.holder(&["-k", "x"]);
+    a.world.until_held("x", 1);
+    let body = recorded("sleep 0.2");
+    let ours = a.world.waiter("x", &[], &["sh", "-c", &body, "sh", "a"]);
+    b.world.until_waiting("x", 1);
+    let waiting = b.world.key("x").waiters[0].pid;
+    let other = b.world.waiter("x", &[], &["sh", "-c", &body, "sh", "b"]);
+    let frozen = a.freeze();
+    let since = std::time::Instant::now();
+    holder.finish().code(0);
+    wait_until("it has it, by the log", || {
+        b.world.key("x").holders.iter().any(|holder| holder.pid == waiting)
+    });
+    wait_until("TERM would be due", || since.elapsed().as_millis() > 3_200);
+    // etcd has pushed the entry to the daemon already; its renewals are lost.
+    a.proxy.fall_silent();
+    Host::go_on(frozen);
+    wait_until("it is the other's turn", || {
+        let events = Events::of(&b.world);
+        assert!(!events.started().contains(&"a"), "told of what was not sure: {events:?}");
+        events.started() == ["b"]
+    });
+    other.end().code(0);
+    a.proxy.mend();
+    // It is asked for again, and not failed by whoever was to start it.
+    ours.end().code(0);
+    never_both(&a, &["b", "a"]);
     until_idle(&[a, b]);
 }
 
