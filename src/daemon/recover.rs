@@ -15,6 +15,7 @@ use super::kept_leases::{lease_tokens, table_of};
 use super::ledger::{Ledger, Log, NO_HOST};
 use super::old::{self, Old};
 use super::owners::find;
+use super::roll;
 use crate::core::{
     Change, FrameId, Outcome, Owner, ProcessId, Release, Rules, StoredView, Table, Token, View,
 };
@@ -48,9 +49,10 @@ pub(super) fn recover(
     rules: Rules,
     discard: bool,
 ) -> anyhow::Result<Recovered> {
+    let origin = Origin::read()?;
+    roll::refuse_holders(&place.dir, &origin)?;
     let mut notes = Vec::new();
     let (state, durable) = open_state(place, &mut notes)?;
-    let origin = Origin::read()?;
     let opened = old::open(place, &origin, discard)?;
     if opened.torn_bytes > 0 {
         tracing::warn!(bytes = opened.torn_bytes, "the journal ended in the middle of a record");

@@ -7,22 +7,27 @@
 //! Invariant: a process is in the file before it is told of its grant, and until it is known to
 //! have given it back or to be dead.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
+use super::Unusable;
+use super::owners::find;
 use crate::core::{OnLost, ProcessId, Token};
-use crate::sys::process::Origin;
+use crate::sys::process::{Found, Origin};
 
 /// The name of the file.
 const NAME: &str = "owners";
 
 /// So many lines that say nothing any more are let stand.
 const STALE_LINES_MAX: usize = 4096;
+
+const HOLDERS_HINT: &str = "let them end under a daemon with that engine, or end them";
 
 /// One who was told of a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -151,6 +156,35 @@ impl Roll {
         self.stale = 0;
         Ok(())
     }
+}
+
+/// Makes sure that no process lives here that holds something by an engine: the journal knows
+/// nothing of it, and would give the same out once more.
+///
+/// # Errors
+/// Some do; or the file cannot be read.
+pub(super) fn refuse_holders(dir: &Path, origin: &Origin) -> anyhow::Result<()> {
+    let path = dir.join(NAME);
+    let bytes = match std::fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error).with_context(|| path.display().to_string()),
+    };
+    let told = read(&bytes, origin).into_values().map(|told| told.process);
+    let living: BTreeSet<u32> = told
+        .filter(|process| !matches!(find(*process), Found::Gone))
+        .map(|process| process.pid)
+        .collect();
+    if living.is_empty() {
+        return Ok(());
+    }
+    let pids: Vec<String> = living.iter().map(u32::to_string).collect();
+    let what = format!(
+        "processes hold locks by an engine, which the journal in {} knows nothing of: pid {}",
+        dir.display(),
+        pids.join(", ")
+    );
+    Err(Unusable { what, hint: HOLDERS_HINT.into() }.into())
 }
 
 /// What a file says of processes that can be looked after from here.

@@ -12,6 +12,7 @@ over_each_engine!(
     what_ended_while_no_daemon_ran_is_free,
     a_daemon_that_does_not_come_back_frees_its_locks_and_kills_its_commands,
     a_stopped_daemon_leaves_its_table_as_it_is,
+    locks_of_an_engine_are_not_left_beside_those_of_a_journal,
     rule_08_what_a_host_left_that_was_declared_gone_is_dead_before_it_joins_anew,
     rule_10_a_grant_to_a_waiter_that_died_meanwhile_is_given_back,
 );
@@ -98,6 +99,28 @@ fn a_stopped_daemon_leaves_its_table_as_it_is(log: &Log) {
     assert_eq!(a.world.held("x"), 1);
     holder.finish().code(0);
     until_idle(&[a, b]);
+}
+
+fn locks_of_an_engine_are_not_left_beside_those_of_a_journal(log: &Log) {
+    let [a] = crate::scene::hosts_with(log, "60s");
+    let holder = a.world.holder(&["--no-start", "-k", "x"]);
+    let pid = a.world.key("x").holders[0].pid;
+    a.world.canal(["daemon", "--stop"]).end().code(0);
+    let config = a.world.runtime().join("canal.toml");
+    let with_engine = std::fs::read_to_string(&config).unwrap();
+    std::fs::remove_file(&config).unwrap();
+    let said = a.world.canal(["daemon"]).end().code(125).stderr;
+    assert!(said.contains("hold locks by an engine") && said.contains("hint: "), "{said}");
+    assert!(said.contains(&format!("pid {pid}")), "{said}");
+    let said = a.world.canal(["run", "-n", "-k", "x", "--", "echo", "ran"]).end().code(125);
+    assert!(said.stderr.contains("hold locks by an engine"), "{said:?}");
+    std::fs::write(&config, with_engine).unwrap();
+    a.join();
+    holder.finish().code(0);
+    a.world.until_idle();
+    a.world.canal(["daemon", "--stop"]).end().code(0);
+    std::fs::remove_file(&config).unwrap();
+    a.world.canal(["run", "-n", "-k", "x", "--", "true"]).end().code(0);
 }
 
 fn rule_08_what_a_host_left_that_was_declared_gone_is_dead_before_it_joins_anew(log: &Log) {
