@@ -155,6 +155,8 @@ impl Server {
     /// afterwards the table knows nothing of it.
     fn heed_our_end(&mut self, change: &Change) {
         let (host, by) = match change {
+            // We left.
+            Change::HostGone { host, by } if host == by => return,
             Change::HostGone { host, by } => (*host, *by),
             Change::HostAdopt { old, new } => (*old, *new),
             _ => return,

@@ -231,6 +231,17 @@ impl Server {
         }
     }
 
+    /// Ends the membership of a host that nothing here depends on, as the daemon ends: the others
+    /// need not wait until its TTL is over. Whether that is on its way.
+    pub(super) fn leave_unused(&mut self) -> bool {
+        let (table, host) = (&self.ledger.table, self.ledger.host);
+        let used = table.frames_of_host(host).next().is_some() || !self.roll.is_empty();
+        if used || self.underway.len() > 0 {
+            return false;
+        }
+        self.ledger.engine_mut().is_some_and(Shared::leave)
+    }
+
     fn newcomer_again(&self, id: RequestId, waiter: &Waiter) -> Option<Newcomer> {
         let table = &self.ledger.table;
         let asked: &Request = match table.waiter(id) {

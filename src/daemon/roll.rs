@@ -117,6 +117,10 @@ impl Roll {
         self.each.iter().map(|(token, told)| (*token, *told))
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.each.is_empty()
+    }
+
     /// The tokens of all holds.
     pub(super) fn tokens(&self) -> Vec<Token> {
         self.each.keys().copied().collect()

@@ -69,6 +69,11 @@ impl Shared {
         self.member.propose(change, now().unix)
     }
 
+    /// Ends our membership in good order; whether that is on its way.
+    pub(super) fn leave(&mut self) -> bool {
+        self.member.leave(now())
+    }
+
     /// Whatever an earlier incarnation left is dead.
     pub(super) fn cleared(&mut self) {
         self.member.cleared(now());

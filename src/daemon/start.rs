@@ -200,7 +200,11 @@ async fn work(server: &mut Server, mut signals: Signals) -> anyhow::Result<()> {
     server.home.close();
     let last_moment = Instant::now() + FAREWELL_TIME;
     let is_done = |server: &Server| server.conns.is_flushed() && server.underway.len() == 0;
-    while !is_done(server) && Instant::now() < last_moment {
+    while Instant::now() < last_moment {
+        if is_done(server) && !server.leave_unused() {
+            break;
+        }
+        server.ask_engine();
         something(server, &mut signals, Some(last_moment - Instant::now())).await;
         server.turn()?;
     }

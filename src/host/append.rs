@@ -63,6 +63,11 @@ impl Writer {
         self.ends.iter().chain(&flying).any(|ends| ends.host == host)
     }
 
+    /// Whether nothing is on its way or to be appended.
+    pub(super) fn is_idle(&self) -> bool {
+        self.flight.is_none() && self.queue.is_empty() && self.ends.is_empty()
+    }
+
     pub(super) fn flight(&self) -> Option<&Flight> {
         self.flight.as_ref()
     }

@@ -175,7 +175,7 @@ pub struct Observed {
 /// What a host is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It was not started.
+    /// It was not started, or has left.
     Idle,
     /// It asks the engine for an incarnation.
     Registering,

@@ -204,6 +204,10 @@ impl Member {
             return false;
         }
         if let Some(by) = end {
+            if self.leaving && Some(by) == us {
+                self.left();
+                return false;
+            }
             self.lose(LostWhy::Gone { by });
             return false;
         }

@@ -10,7 +10,7 @@ use super::life::{Life, Timer};
 use super::watch::Watch;
 use super::{Deadlines, Event, Health, LostWhy, Now, Settings, Standing, Ticket};
 use crate::core::{Change, HostId, Rules, Snapshot, UnixMillis};
-use crate::log::engine::{Answer, Call, Identity, Position};
+use crate::log::engine::{Answer, Call, Ends, Evidence, Identity, Position};
 
 /// One host's part in the log of many.
 #[derive(Debug)]
@@ -40,6 +40,8 @@ pub struct Member {
     /// Incarnations of ours that we have given up.
     pub(super) lost: BTreeSet<HostId>,
     pub(super) deadlines: Deadlines,
+    /// Whether our own end is on its way into the log, because we said so.
+    pub(super) leaving: bool,
     #[cfg(test)]
     pub(super) trusting: bool,
 }
@@ -69,6 +71,7 @@ impl Member {
             keeper: Keeper::default(),
             lost: BTreeSet::new(),
             deadlines: Deadlines::default(),
+            leaving: false,
             #[cfg(test)]
             trusting: false,
         }
@@ -89,7 +92,7 @@ impl Member {
     pub fn propose(&mut self, change: Change, at: UnixMillis) -> Ticket {
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
-        if self.standing == Standing::Member {
+        if self.standing == Standing::Member && !self.leaving {
             self.writer.push(change, at, Some(ticket));
         } else {
             self.events.push_back(Event::Dropped { ticket });
@@ -240,6 +243,7 @@ impl Member {
     /// Our incarnation ended or may have: what it has is lost, and another one is asked for.
     pub(super) fn lose(&mut self, why: LostWhy) {
         let Some(life) = self.life.take() else { return };
+        self.leaving = false;
         if self.takes_part() {
             self.events.push_back(Event::Lost { host: life.host, why });
         }
@@ -248,6 +252,26 @@ impl Member {
         // Not more often than it would be renewed, if we lose one after the other.
         let earliest = self.registering_ms.saturating_add(self.usual_renewal_ms());
         self.register_at(self.now.boot_ms.max(earliest));
+    }
+
+    /// Ends our membership in good order; nothing may be held or waited for here. Whether its end
+    /// is on its way: call it until it is not.
+    pub fn leave(&mut self, now: Now) -> bool {
+        self.now = now;
+        let Some(us) = self.host().filter(|_| self.away.is_none()) else { return false };
+        // What is on its way of ours could still move leases to us.
+        if !self.leaving && self.writer.is_idle() {
+            self.leaving = true;
+            self.end(Ends { host: us, evidence: Evidence::Own });
+        }
+        true
+    }
+
+    /// Our end is in the log as we wanted it: nothing is lost.
+    pub(super) fn left(&mut self) {
+        self.begin_anew();
+        self.leaving = false;
+        self.standing = Standing::Idle;
     }
 
     fn begin_anew(&mut self) {

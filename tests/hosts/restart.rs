@@ -12,6 +12,7 @@ over_each_engine!(
     what_ended_while_no_daemon_ran_is_free,
     a_daemon_that_does_not_come_back_frees_its_locks_and_kills_its_commands,
     a_stopped_daemon_leaves_its_table_as_it_is,
+    a_daemon_that_is_stopped_with_nothing_held_or_waiting_takes_its_host_along,
     locks_of_an_engine_are_not_left_beside_those_of_a_journal,
     rule_08_what_a_host_left_that_was_declared_gone_is_dead_before_it_joins_anew,
     rule_10_a_grant_to_a_waiter_that_died_meanwhile_is_given_back,
@@ -98,6 +99,25 @@ fn a_stopped_daemon_leaves_its_table_as_it_is(log: &Log) {
     a.join();
     assert_eq!(a.world.held("x"), 1);
     holder.finish().code(0);
+    until_idle(&[a, b]);
+}
+
+fn a_daemon_that_is_stopped_with_nothing_held_or_waiting_takes_its_host_along(log: &Log) {
+    let [a, b] = crate::scene::hosts_with(log, "600s");
+    let hosts = || b.world.look().map_or(0, |status| status.hosts.len());
+    a.world.canal(["run", "-k", "x", "--", "true"]).end().code(0);
+    a.world.canal(["daemon", "--stop"]).end().code(0);
+    wait_until("b knows", || hosts() == 1);
+    let said = std::fs::read_to_string(a.world.runtime().join("daemon.log")).unwrap();
+    assert!(!said.contains("is lost"), "{said}");
+    a.join();
+    wait_until("b knows", || hosts() == 2);
+    let holder = b.world.holder(&["-k", "x"]);
+    let waiter = a.world.waiter("x", &[], &["echo", "on"]);
+    a.world.canal(["daemon", "--stop"]).end().code(0);
+    assert_eq!((hosts(), b.world.key("x").waiting), (2, 1), "the next daemon goes on");
+    holder.finish().code(0);
+    assert_eq!(waiter.end().code(0).stdout, "on\n");
     until_idle(&[a, b]);
 }
 

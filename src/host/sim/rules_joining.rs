@@ -1,6 +1,6 @@
 //! Rules 1, 7 and 8: how an incarnation begins and how long it lives.
 
-use super::direct::{Direct, TTL_MS, identity, server, settings};
+use super::direct::{Direct, TTL_MS, at, identity, server, settings};
 use crate::core::{Change, HostId};
 use crate::host::{Deadlines, Event, LostWhy, Settings, Standing};
 use crate::log::engine::{Answer, Call, Identity};
@@ -207,4 +207,31 @@ fn rule_08_what_was_lost_is_ended_by_its_own_next_incarnation_and_not_adopted() 
     assert!(host.saw(|event| matches!(event, Event::Joined { host: HostId(2), adopted: None })));
     assert!(server.hosts[&HostId(1)].ended);
     assert_eq!(host.table.held(), 0);
+}
+
+#[test]
+fn who_leaves_in_good_order_is_gone_at_once_and_loses_nothing() {
+    let mut server = server();
+    let mut other = Direct::joined(2, &mut server, 0);
+    let mut host = Direct::joined(1, &mut server, 0);
+    let us = host.id();
+    let gone = Direct::joined(3, &mut server, 0).id();
+    other.live(&mut server, 0, TTL_MS);
+    let ticket = host.ask(10, "a");
+    assert!(host.member.leave(at(1)), "not before what is on its way has landed");
+    host.settle(&mut server, 1);
+    assert!(host.was_granted(ticket));
+    assert!(host.table.host(us).is_some());
+    let frame = host.table.frames_of_host(us).next().unwrap();
+    host.propose(Change::End { frame });
+    host.settle(&mut server, 2);
+    assert!(host.member.leave(at(3)));
+    host.settle(&mut server, 3);
+    assert!(!host.member.leave(at(4)));
+    assert!(server.hosts[&us].ended && !server.hosts[&gone].ended);
+    assert!(!host.saw(|event| matches!(event, Event::Lost { .. })), "{host:?}");
+    host.live(&mut server, 4, 3 * TTL_MS);
+    assert_eq!(host.member.host(), None, "it does not come back by itself");
+    other.settle(&mut server, 4);
+    assert!(other.table.host(us).is_none(), "the others know before its TTL is over");
 }
