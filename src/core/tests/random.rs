@@ -91,11 +91,11 @@ pub(super) fn run(world: &mut World, op: Op) {
     };
     match op {
         Op::Ask(mut wish, parent) => {
-            wish.parent = parent.and_then(|at| {
+            wish.parent = parent.map(|at| {
                 let process = |owner: &Owner| matches!(owner, Owner::Process(_));
                 let mut frames = world.table.frames().filter(|frame| process(&frame.owner));
                 // Over an engine it can have ended, or be gone, when the request comes.
-                Some(frames.nth(at).map_or(FrameId(1), |frame| frame.id))
+                frames.nth(at).map_or(FrameId(1), |frame| frame.id)
             });
             world.ask(wish);
         }
