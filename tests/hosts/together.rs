@@ -73,6 +73,7 @@ fn a_wait_that_is_over_is_75_and_leaves_nothing(log: &Log) {
     assert!(over.stdout.is_empty() && over.stderr.contains("over"), "{over:?}");
     a.world.until_waiting("x", 0);
     holder.finish().code(0);
+    b.world.until_held("x", 0);
     b.world.canal(["run", "-n", "-k", "x", "--", "true"]).end().code(0);
     until_idle(&[a, b]);
 }
