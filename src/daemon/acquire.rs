@@ -4,25 +4,16 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use super::ask;
-use super::asker::{NOBODY, OwnerFound, cannot_watch};
-use super::conflict::{kin, obstacles};
+use super::asker::OwnerFound;
 use super::conn::{ConnId, Doing};
-use super::follow::granted;
-use super::limits::{EXITING_TIME, PROCESSES_LOOKED_AT_MAX};
 use super::propose::{Applied, Then};
+use super::refuse::disk_full;
 use super::server::Server;
-use super::shown::pid_of;
-use super::underway::{Patience, Pending};
-use super::waiting::Asked;
-use super::words::{self, Use};
-use crate::core::{
-    Change, FrameId, Granted, Outcome, Refusal, Request, RequestId, Tag, UnixMillis, Wait,
-};
-use crate::log::journal::NoRoom;
-use crate::protocol::{Acquire, ErrorName, Failure};
+use super::underway::Patience;
+use crate::core::{Change, FrameId, Granted, Outcome, Request, RequestId, Wait};
+use crate::protocol::{Acquire, Failure};
 use crate::sys::clock;
 use crate::sys::pidfd::Pidfd;
-use crate::sys::process::{RunState, run_state};
 
 /// A request on its way to the table.
 #[derive(Debug)]
@@ -30,20 +21,12 @@ pub(super) struct Newcomer {
     pub(super) conn: ConnId,
     pub(super) request: Request,
     /// The owner's, if it was opened already.
-    pidfd: Option<Pidfd>,
-    more: bool,
+    pub(super) pidfd: Option<Pidfd>,
+    pub(super) more: bool,
     /// Until when it is put aside rather than refused, once it was.
-    aside_until: Option<Instant>,
+    pub(super) aside_until: Option<Instant>,
     /// Of its user as many wait as may (so many): it is granted at once or not at all.
-    crowd: Option<usize>,
-}
-
-/// A request that may not wait, put aside while a holder is on its way out.
-#[derive(Debug)]
-pub(super) struct Aside {
-    newcomer: Newcomer,
-    /// It is tried again then at the latest, and answered.
-    pub(super) until: Instant,
+    pub(super) crowd: Option<usize>,
 }
 
 impl Newcomer {
@@ -60,14 +43,8 @@ impl Newcomer {
     }
 
     /// Whether this is its request.
-    fn is_of(&self, owner: &OwnerFound) -> bool {
+    pub(super) fn is_of(&self, owner: &OwnerFound) -> bool {
         self.request.owner == owner.owner && self.request.uid == owner.uid
-    }
-}
-
-impl Aside {
-    pub(super) fn conn(&self) -> ConnId {
-        self.newcomer.conn
     }
 }
 
@@ -182,45 +159,6 @@ impl Server {
         }
     }
 
-    /// Goes on with a request that is on its way into the log, or waits for that; its asker lost its
-    /// connection.
-    fn is_underway(
-        &mut self,
-        id: ConnId,
-        tag: Tag,
-        owner: &OwnerFound,
-        more: bool,
-    ) -> Result<bool, Failure> {
-        let Some((what, newcomer)) = self.underway.tagged(tag) else { return Ok(false) };
-        if !newcomer.is_of(owner) {
-            let message = "the tag names a request of another process or lease";
-            return Err(Failure::new(ErrorName::BadRequest, message));
-        }
-        let before = std::mem::replace(&mut newcomer.conn, id);
-        newcomer.more = more;
-        let patience = newcomer.patience();
-        self.underway.take_back(what);
-        let is_there = |it: &Pending| it.what == what;
-        if before != id && self.underway.pending.get(&before).is_some_and(is_there) {
-            self.underway.pending.remove(&before);
-            self.done(before);
-            self.fail(before, &asked_elsewhere());
-        }
-        self.wait_for_log(id, what, patience);
-        Ok(true)
-    }
-
-    /// Tells a grant to one who asks for it once more, as soon as that is sure.
-    fn tell_later(&mut self, id: ConnId, request: RequestId, more: bool) -> Result<(), Failure> {
-        let table = &self.ledger.table;
-        let hold = table.hold_of(request).filter(|hold| hold.asked.wait != Wait::No);
-        let Some(hold) = hold else { return Err(self.not_a_member()) };
-        self.granted.push_back(granted(table, hold));
-        self.waiting.add_granted(hold, table.session(hold.frame), id);
-        self.begin_to_wait(id, request, more);
-        Ok(())
-    }
-
     /// A grant that must not be told now: too little time would be left to who starts a command by
     /// it. It is told after the next renewal.
     fn keep_untold(&mut self, newcomer: Newcomer, granted: &Granted) {
@@ -258,152 +196,4 @@ impl Server {
             self.newcomers.push(request);
         }
     }
-
-    fn refuse(&mut self, mut newcomer: Newcomer, why: &Refusal) {
-        let now = Instant::now();
-        let until = newcomer.aside_until.unwrap_or(now + EXITING_TIME);
-        if let Refusal::Full { item } = why
-            && until > now
-            && self.somebody_is_leaving(&newcomer.request, *item)
-        {
-            tracing::debug!("a request waits for the end of a holder that is on its way out");
-            if let Some(conn) = self.conns.get(newcomer.conn) {
-                conn.doing = Doing::Aside;
-            }
-            newcomer.aside_until = Some(until);
-            return self.aside.push(Aside { newcomer, until });
-        }
-        let failure = self.refusal(&newcomer, why);
-        self.done(newcomer.conn);
-        self.fail(newcomer.conn, &failure);
-    }
-
-    fn refusal(&self, newcomer: &Newcomer, why: &Refusal) -> Failure {
-        let request = &newcomer.request;
-        if let (Refusal::Full { .. }, Some(most)) = (why, newcomer.crowd) {
-            return too_many_wait(most, request.uid);
-        }
-        let viewer = self.conns.peek(newcomer.conn).map_or(NOBODY, |conn| conn.peer.uid);
-        if let Refusal::Deadlock { cycle } = why {
-            let session = cycle.first().map_or(FrameId(0), |step| step.frame);
-            let asked = Asked::of(request, session, UnixMillis(clock::unix_ms()));
-            return self.deadlock(viewer, cycle, &asked);
-        }
-        let Some(item) = words::item_of(why).and_then(|at| request.items.get(at)) else {
-            return words::refusal(why, request, None);
-        };
-        let (shown, mode) = (self.shown(viewer), item.ask.mode());
-        let kin = self.kin_of(request);
-        let table = &self.ledger.table;
-        let use_of = Use {
-            held: table.held_of(&item.key),
-            view: table.own_view(&item.key),
-            conflict: shown.conflict(&item.key, mode, &kin),
-        };
-        let mut failure = words::refusal(why, request, Some(&use_of));
-        if failure.name == ErrorName::Refused {
-            failure.holders = match why {
-                // It is about what this session holds itself.
-                Refusal::OwnDeadlock { .. } => shown.holders(&item.key, mode, &[]),
-                _ => shown.holders(&item.key, mode, &kin),
-            };
-        }
-        failure
-    }
-
-    /// The frames whose holds are not in the way of a request that has no frame yet, or its own.
-    fn kin_of(&self, request: &Request) -> Vec<FrameId> {
-        let frame = self.ledger.table.frame_of(request.host, &request.owner).or(request.parent);
-        frame.map_or_else(Vec::new, |frame| kin(&self.ledger.table, frame))
-    }
-
-    /// Whether the process of a holder is on its way out: it ended its output, or closed its
-    /// connection, and its end is about to be reported.
-    fn somebody_is_leaving(&self, request: &Request, item: usize) -> bool {
-        let Some(item) = request.items.get(item) else { return false };
-        let (table, max) = (&self.ledger.table, PROCESSES_LOOKED_AT_MAX);
-        let in_the_way = obstacles(table, &item.key, item.ask.mode(), &[], max).take(max);
-        in_the_way
-            .filter(|obstacle| obstacle.hold.asked.host == self.ledger.host)
-            .map(|obstacle| pid_of(&obstacle.hold.asked.owner))
-            .any(|pid| run_state(pid) == RunState::Exiting)
-    }
-
-    /// Tries again what was put aside: after somebody ended, and when its time is over.
-    pub(super) fn retry_aside(&mut self, deaths: bool) {
-        if self.aside.is_empty() {
-            return;
-        }
-        let now = Instant::now();
-        for aside in std::mem::take(&mut self.aside) {
-            if deaths || aside.until <= now {
-                self.ask(aside.newcomer);
-            } else {
-                self.aside.push(aside);
-            }
-        }
-    }
-
-    /// Goes on with a request that is known: its asker lost its connection, or this is another
-    /// daemon than the one it asked first.
-    fn attach_again(
-        &mut self,
-        id: ConnId,
-        request: RequestId,
-        owner: OwnerFound,
-        more: bool,
-    ) -> Result<(), Failure> {
-        let table = &self.ledger.table;
-        let waiter = table.waiter(request);
-        let frame = waiter.map(|waiter| waiter.frame);
-        let frame = frame.or_else(|| table.hold_of(request).map(|hold| hold.frame));
-        let same = frame
-            .and_then(|frame| table.frame(frame))
-            .filter(|frame| frame.host == self.ledger.host)
-            .is_some_and(|frame| frame.uid == owner.uid && frame.owner == owner.owner);
-        let Some(frame) = frame.filter(|_| same) else {
-            let message = "the tag names a request of another process or lease";
-            return Err(Failure::new(ErrorName::BadRequest, message));
-        };
-        // One that was granted something and is still to be told waits, too.
-        if waiter.is_none() && self.waiting.get(request).is_none() {
-            if !self.is_sure() {
-                return self.tell_later(id, request, more);
-            }
-            return self.tell_again(id, request, frame, owner.pidfd);
-        }
-        if let Some(before) = self.waiting.get(request).and_then(|waiter| waiter.conn) {
-            self.done(before);
-            self.fail(before, &asked_elsewhere());
-        }
-        let provisional =
-            self.ledger.table.waiter(request).is_some_and(|waiter| waiter.request.provisional);
-        if provisional && let Some(pidfd) = owner.pidfd {
-            self.owners.watch(frame, None, pidfd).map_err(|error| cannot_watch(&error))?;
-        }
-        self.begin_to_wait(id, request, more);
-        self.stopped.remove(&request);
-        self.propose(Change::Resume { request }, Then::Nothing);
-        Ok(())
-    }
-}
-
-fn asked_elsewhere() -> Failure {
-    let message = "the same request was asked on another connection";
-    Failure::new(ErrorName::BadRequest, message)
-}
-
-/// What one is told who would have to wait, as too many of its user do.
-fn too_many_wait(most: usize, uid: u32) -> Failure {
-    let message = format!("{most} requests of uid {uid} wait already");
-    tracing::warn!("{message}, more are refused");
-    Failure::new(ErrorName::TooManyWaiters, message)
-        .hint("raise `waiters_per_user` in the configuration")
-}
-
-/// What one is told whose request cannot be recorded.
-pub(super) fn disk_full(error: &NoRoom) -> Failure {
-    tracing::warn!(%error, "a request is refused");
-    Failure::new(ErrorName::DiskFull, error.to_string())
-        .hint("nothing that is held is lost; make room and try again")
 }

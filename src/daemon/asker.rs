@@ -4,9 +4,10 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::conn::ConnId;
+use super::ended::owner_gone;
 use super::owners::process_of;
 use super::serve::nth_fd;
-use super::server::{Server, owner_gone};
+use super::server::Server;
 use crate::core::Owner;
 use crate::protocol::{ErrorName, Failure};
 use crate::sys::peer;

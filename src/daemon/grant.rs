@@ -2,9 +2,10 @@
 
 use super::asker::{cannot_watch, peer_pidfd};
 use super::conn::{ConnId, Doing};
+use super::ended::owner_gone;
 use super::propose::Then;
 use super::roll::Told;
-use super::server::{Server, owner_gone};
+use super::server::Server;
 use super::shown::pid_of;
 use crate::core::{Change, FrameId, FrameState, Granted, Owner, RequestId, Withdrawal};
 use crate::protocol::{ErrorName, Failure, Grant};

@@ -4,6 +4,7 @@
 //! what the daemon before it left.
 
 mod acquire;
+mod again;
 mod alarm;
 mod ask;
 mod asker;
@@ -17,6 +18,7 @@ mod deadline;
 mod deadlock;
 mod due;
 mod enclosing;
+mod ended;
 mod engine;
 mod fault;
 mod follow;
@@ -33,6 +35,7 @@ mod ledger;
 mod limits;
 mod listen;
 mod logging;
+mod note;
 mod old;
 mod output;
 mod owners;
@@ -41,6 +44,7 @@ mod permission;
 mod poller;
 mod propose;
 mod recover;
+mod refuse;
 mod release;
 mod renew;
 mod restore;

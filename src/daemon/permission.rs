@@ -12,7 +12,8 @@ use toml::Spanned;
 
 use super::asker::NOBODY;
 use super::conn::{ConnId, Connection};
-use super::server::{Server, owner_gone};
+use super::ended::owner_gone;
+use super::server::Server;
 use crate::core::{Ask, HoldState, Item, Key};
 use crate::protocol::{ErrorName, Failure};
 use crate::sys::peer;

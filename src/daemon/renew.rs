@@ -2,10 +2,11 @@
 
 use super::asker::{NOBODY, OwnerFound};
 use super::conn::ConnId;
+use super::ended::owner_gone;
 use super::leases::name_of;
 use super::limits::{LEASE_MS_MIN, NUMBER_MAX};
 use super::propose::{Applied, Then};
-use super::server::{Server, owner_gone};
+use super::server::Server;
 use super::shown::time;
 use crate::core::{Change, FrameId, LeaseEnd, LeaseId, Outcome, Owner, PastLease};
 use crate::protocol::{
@@ -59,7 +60,7 @@ impl Server {
     ) -> Result<(), Failure> {
         let lease = name_of(renew.handle);
         self.live_lease(peer, renew.handle)?;
-        self.ledger.admit_renewal().map_err(|error| super::acquire::disk_full(&error))?;
+        self.ledger.admit_renewal().map_err(|error| super::refuse::disk_full(&error))?;
         let change = Change::Renew { lease, host: self.ledger.host };
         self.propose(change, Then::Renew(Box::new(Renewing { id, peer, lease })));
         Ok(())

@@ -2,12 +2,12 @@
 
 use std::os::fd::OwnedFd;
 
-use super::acquire::disk_full;
 use super::ask;
 use super::call::{Asked, Call};
 use super::conn::{ConnId, Connection, Doing};
 use super::permission::Action;
 use super::propose::{Applied, Then};
+use super::refuse::disk_full;
 use super::server::Server;
 use crate::core::{Change, Key, Outcome, View};
 use crate::protocol::service::{Description, Info, ServiceError, description};

@@ -1,0 +1,99 @@
+//! The ends of peers, of owners, and of the descendants for which something is kept.
+//!
+//! Invariant: the end of a connection withdraws what was not told; only the end of a process, and
+//! of all that it left, frees what was.
+
+use super::conn::Doing;
+use super::conns::Severed;
+use super::propose::Then;
+use super::server::Server;
+use crate::core::{Change, FrameId, Release, RequestId, Token, Withdrawal};
+use crate::protocol::{ErrorName, Failure};
+
+impl Server {
+    /// A peer is gone: what it waits for is withdrawn, what it was not told is taken back.
+    pub(super) fn sever(&mut self, severed: Severed) {
+        self.sever_pending(severed.id);
+        let Some(conn) = self.conns.get(severed.id) else { return };
+        let untold = conn.untold.take().filter(|_| severed.unread || !conn.is_flushed());
+        if untold.is_some() {
+            conn.take_back_words();
+        }
+        let doing = match conn.doing {
+            Doing::Pending => Doing::Pending,
+            _ => std::mem::replace(&mut conn.doing, Doing::Nothing),
+        };
+        let provisional = std::mem::take(&mut conn.provisional);
+        let mut gone: Vec<RequestId> = provisional.into_iter().chain(untold).collect();
+        match doing {
+            Doing::Waits(request) => gone.push(request),
+            Doing::Aside => self.aside.retain(|aside| aside.conn() != severed.id),
+            Doing::Nothing | Doing::Pending | Doing::Watches(_) => {}
+        }
+        for request in gone {
+            // Nobody is left to be told.
+            if let Some(waiter) = self.waiting.get_mut(request) {
+                waiter.conn = None;
+            }
+            let why = Withdrawal::Cancelled;
+            self.propose(Change::Withdraw { request, why }, Then::Nothing);
+        }
+        self.conns.activate(severed.id);
+    }
+
+    /// The process of a frame has ended.
+    pub(super) fn end(&mut self, frame: FrameId) {
+        let Some(state) = self.ledger.table.frame(frame) else { return };
+        tracing::debug!(
+            session = %format_args!("s{frame}"),
+            pid = super::shown::pid_of(&state.owner),
+            "the owner has ended"
+        );
+        self.owners.forget(frame);
+        self.propose(Change::End { frame }, Then::End { frame });
+    }
+
+    /// The end of a frame's process is in the table: what is left is kept for its descendants.
+    pub(super) fn ended(&mut self, frame: FrameId) {
+        let orphaned: Vec<Token> =
+            self.ledger.table.holds_in(frame).map(|hold| hold.token).collect();
+        for token in orphaned {
+            self.end_without_writers(token);
+        }
+    }
+
+    /// Ends a hold that is kept for descendants, if none is left; else waits for that.
+    pub(super) fn end_without_writers(&mut self, token: Token) {
+        let Some(tag) = self.ledger.table.hold(token).map(|hold| hold.asked.tag) else { return };
+        match self.children.await_end(token, tag, &self.conns) {
+            Ok(true) => {}
+            Ok(false) => {
+                let release = Release::Hold { token, forced: false };
+                self.propose(Change::Release(release), Then::Nothing);
+            }
+            // Whether descendants live cannot be told, so that it is kept until it is forced.
+            Err(error) => tracing::warn!(%error, token = token.0, "its FIFO cannot be watched"),
+        }
+    }
+
+    pub(super) fn take_fifos(&mut self) {
+        for token in self.conns.take_fifos() {
+            let orphaned = self.ledger.table.hold(token).is_some_and(|hold| hold.orphaned);
+            if orphaned && !self.children.has_writers(token) {
+                let release = Release::Hold { token, forced: false };
+                self.propose(Change::Release(release), Then::Nothing);
+            }
+        }
+    }
+
+    /// Nothing is left of a hold.
+    pub(super) fn hold_ended(&mut self, token: Token) {
+        self.children.remove(token, &self.conns);
+        self.roll.end(token);
+    }
+}
+
+/// What one is told whose owner has ended.
+pub(super) fn owner_gone() -> Failure {
+    Failure::new(ErrorName::OwnerGone, "the process that was to hold the lock has ended")
+}

@@ -1,0 +1,149 @@
+//! Refusing requests, or putting them aside while a holder is on its way out.
+//!
+//! Invariant: a request that was put aside is asked again, and answered, when its time is over.
+
+use std::time::Instant;
+
+use super::acquire::Newcomer;
+use super::asker::NOBODY;
+use super::conflict::{kin, obstacles};
+use super::conn::{ConnId, Doing};
+use super::limits::{EXITING_TIME, PROCESSES_LOOKED_AT_MAX};
+use super::server::Server;
+use super::shown::pid_of;
+use super::waiting::Asked;
+use super::words::{self, Use};
+use crate::core::{FrameId, Refusal, Request, RequestId, UnixMillis};
+use crate::log::journal::NoRoom;
+use crate::protocol::{ErrorName, Failure};
+use crate::sys::clock;
+use crate::sys::process::{RunState, run_state};
+
+/// A request that may not wait, put aside while a holder is on its way out.
+#[derive(Debug)]
+pub(super) struct Aside {
+    newcomer: Newcomer,
+    /// It is tried again then at the latest, and answered.
+    pub(super) until: Instant,
+}
+
+impl Aside {
+    pub(super) fn conn(&self) -> ConnId {
+        self.newcomer.conn
+    }
+}
+
+impl Server {
+    pub(super) fn refuse(&mut self, mut newcomer: Newcomer, why: &Refusal) {
+        let now = Instant::now();
+        let until = newcomer.aside_until.unwrap_or(now + EXITING_TIME);
+        if let Refusal::Full { item } = why
+            && until > now
+            && self.somebody_is_leaving(&newcomer.request, *item)
+        {
+            tracing::debug!("a request waits for the end of a holder that is on its way out");
+            if let Some(conn) = self.conns.get(newcomer.conn) {
+                conn.doing = Doing::Aside;
+            }
+            newcomer.aside_until = Some(until);
+            return self.aside.push(Aside { newcomer, until });
+        }
+        let failure = self.refusal(&newcomer, why);
+        self.done(newcomer.conn);
+        self.fail(newcomer.conn, &failure);
+    }
+
+    fn refusal(&self, newcomer: &Newcomer, why: &Refusal) -> Failure {
+        let request = &newcomer.request;
+        if let (Refusal::Full { .. }, Some(most)) = (why, newcomer.crowd) {
+            return too_many_wait(most, request.uid);
+        }
+        let viewer = self.conns.peek(newcomer.conn).map_or(NOBODY, |conn| conn.peer.uid);
+        if let Refusal::Deadlock { cycle } = why {
+            let session = cycle.first().map_or(FrameId(0), |step| step.frame);
+            let asked = Asked::of(request, session, UnixMillis(clock::unix_ms()));
+            return self.deadlock(viewer, cycle, &asked);
+        }
+        let Some(item) = words::item_of(why).and_then(|at| request.items.get(at)) else {
+            return words::refusal(why, request, None);
+        };
+        let (shown, mode) = (self.shown(viewer), item.ask.mode());
+        let kin = self.kin_of(request);
+        let table = &self.ledger.table;
+        let use_of = Use {
+            held: table.held_of(&item.key),
+            view: table.own_view(&item.key),
+            conflict: shown.conflict(&item.key, mode, &kin),
+        };
+        let mut failure = words::refusal(why, request, Some(&use_of));
+        if failure.name == ErrorName::Refused {
+            failure.holders = match why {
+                // It is about what this session holds itself.
+                Refusal::OwnDeadlock { .. } => shown.holders(&item.key, mode, &[]),
+                _ => shown.holders(&item.key, mode, &kin),
+            };
+        }
+        failure
+    }
+
+    /// What a waiter is told whose time is over.
+    pub(super) fn timeout_failure(&self, request: RequestId, viewer: u32) -> Failure {
+        let shown = self.shown(viewer);
+        let Some(why) = shown.why(request) else {
+            let mut failure = Failure::new(ErrorName::Refused, "the wait is over");
+            failure.reason = Some("timeout".into());
+            return failure;
+        };
+        let mut failure = words::timeout(&why.key, &why.clause);
+        failure.holders = shown.holders(&why.key, why.mode, &why.kin);
+        failure
+    }
+
+    /// The frames whose holds are not in the way of a request that has no frame yet, or its own.
+    fn kin_of(&self, request: &Request) -> Vec<FrameId> {
+        let frame = self.ledger.table.frame_of(request.host, &request.owner).or(request.parent);
+        frame.map_or_else(Vec::new, |frame| kin(&self.ledger.table, frame))
+    }
+
+    /// Whether the process of a holder is on its way out: it ended its output, or closed its
+    /// connection, and its end is about to be reported.
+    fn somebody_is_leaving(&self, request: &Request, item: usize) -> bool {
+        let Some(item) = request.items.get(item) else { return false };
+        let (table, max) = (&self.ledger.table, PROCESSES_LOOKED_AT_MAX);
+        let in_the_way = obstacles(table, &item.key, item.ask.mode(), &[], max).take(max);
+        in_the_way
+            .filter(|obstacle| obstacle.hold.asked.host == self.ledger.host)
+            .map(|obstacle| pid_of(&obstacle.hold.asked.owner))
+            .any(|pid| run_state(pid) == RunState::Exiting)
+    }
+
+    /// Tries again what was put aside: after somebody ended, and when its time is over.
+    pub(super) fn retry_aside(&mut self, deaths: bool) {
+        if self.aside.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        for aside in std::mem::take(&mut self.aside) {
+            if deaths || aside.until <= now {
+                self.ask(aside.newcomer);
+            } else {
+                self.aside.push(aside);
+            }
+        }
+    }
+}
+
+/// What one is told who would have to wait, as too many of its user do.
+fn too_many_wait(most: usize, uid: u32) -> Failure {
+    let message = format!("{most} requests of uid {uid} wait already");
+    tracing::warn!("{message}, more are refused");
+    Failure::new(ErrorName::TooManyWaiters, message)
+        .hint("raise `waiters_per_user` in the configuration")
+}
+
+/// What one is told whose request cannot be recorded.
+pub(super) fn disk_full(error: &NoRoom) -> Failure {
+    tracing::warn!(%error, "a request is refused");
+    Failure::new(ErrorName::DiskFull, error.to_string())
+        .hint("nothing that is held is lost; make room and try again")
+}
