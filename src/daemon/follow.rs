@@ -216,7 +216,10 @@ impl Server {
     /// A change of ours is in a table that was taken over as a whole.
     fn absorbed(&mut self, ticket: Ticket, revision: Revision) {
         let Some(proposed) = self.underway.take(ticket) else { return };
-        let outcomes = Vec::new();
+        let outcomes = match &proposed.then {
+            Then::Renew(renewing) => renewing.unseen(&self.ledger.table),
+            _ => Vec::new(),
+        };
         let applied = Applied { revision, outcomes };
         if let Then::Ask(newcomer) = &proposed.then
             && !proposed.abandoned
@@ -225,13 +228,16 @@ impl Server {
         }
         if let (Some(id), false) = (proposed.then.conn(), proposed.abandoned) {
             self.done(id);
-            if let Then::Confirm { id } = proposed.then {
-                if let Err(failure) = self.confirmed(id) {
-                    self.fail(id, &failure);
-                }
-                return;
+            let done = match proposed.then {
+                Then::Confirm { id } => self.confirmed(id),
+                Then::Renew(renewing) => self.renewed(*renewing, &applied),
+                // The same table comes of it whether it was done or found nothing to do.
+                _ => Err(done_unseen()),
+            };
+            if let Err(failure) = done {
+                self.fail(id, &failure);
             }
-            return self.fail(id, &done_unseen());
+            return;
         }
         self.came_back(proposed, applied, &[]);
     }

@@ -8,7 +8,7 @@ use super::limits::{LEASE_MS_MIN, NUMBER_MAX};
 use super::propose::{Applied, Then};
 use super::server::Server;
 use super::shown::time;
-use crate::core::{Change, FrameId, LeaseEnd, LeaseId, Outcome, Owner, PastLease};
+use crate::core::{Change, FrameId, LeaseEnd, LeaseId, Outcome, Owner, PastLease, Table};
 use crate::protocol::{
     Acquire, ErrorName, Failure, Handle, HolderShown, LeaseAsked, Lost, Renew, Renewed,
 };
@@ -21,6 +21,19 @@ pub(super) struct Renewing {
     pub(super) id: ConnId,
     peer: Credentials,
     lease: LeaseId,
+}
+
+impl Renewing {
+    /// What came of it, by the table of some time after it. A lease that lives lived all the time
+    /// since its renewal was asked for, so that it was renewed; one that does not is lost anyway.
+    pub(super) fn unseen(&self, table: &Table) -> Vec<Outcome> {
+        let frame = table.lease(self.lease).and_then(|frame| table.frame(frame));
+        let holding = frame.filter(|frame| table.holds_in(frame.id).next().is_some());
+        let renewed = holding.and_then(|frame| {
+            Some(Outcome::Renewed { frame: frame.id, renewal: frame.lease?.renewals })
+        });
+        vec![renewed.unwrap_or(Outcome::LeaseGone)]
+    }
 }
 
 impl Server {
@@ -189,7 +202,10 @@ fn seconds(ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::{Key, Token, UnixMillis};
+    use crate::core::{
+        Ask, Command, ENTRY_VERSION, Entry, HostId, Item, Key, OnLost, Release, Request, Revision,
+        Rules, Tag, Token, UnixMillis, Wait,
+    };
 
     #[test]
     fn what_was_lost_is_named_and_why() {
@@ -211,5 +227,43 @@ mod tests {
         }
         assert_eq!(seconds(60_000), "60 s");
         assert_eq!(seconds(1_001), "1.001 s");
+    }
+    #[test]
+    fn a_lease_that_lives_was_renewed_and_one_that_does_not_is_gone() {
+        let mut table = Table::new(Rules::Current);
+        let mut apply = |change| {
+            let revision = Revision(table.revision().0 + 1);
+            let entry = Entry { version: ENTRY_VERSION, at: UnixMillis(0), change };
+            table.apply(revision, &entry, &mut Vec::new());
+            let peer = Credentials { pid: 1, uid: 0, gid: 0 };
+            let renewing = Renewing { id: ConnId(0), peer, lease: LeaseId(1) };
+            renewing.unseen(&table)
+        };
+        let wish = |lease| {
+            Change::Request(Box::new(Request {
+                tag: Tag(lease),
+                host: HostId(1),
+                owner: Owner::Lease(LeaseId(lease)),
+                parent: None,
+                uid: 0,
+                command: Command("lease".to_owned()),
+                items: vec![Item { key: Key::new("db").unwrap(), ask: Ask::Write }],
+                wait: Wait::Yes { until: None },
+                priority: 0,
+                provisional: false,
+                children: false,
+                ttl_ms: Some(60_000),
+                on_lost: OnLost::Kill,
+            }))
+        };
+        apply(wish(2));
+        assert_eq!(apply(wish(1)), [Outcome::LeaseGone], "it waits");
+        let frame = FrameId(2);
+        let released = apply(Change::Release(Release::All { frame: FrameId(1) }));
+        assert_eq!(released, [Outcome::Renewed { frame, renewal: 0 }]);
+        let renewed = apply(Change::Renew { lease: LeaseId(1), host: HostId(1) });
+        assert_eq!(renewed, [Outcome::Renewed { frame, renewal: 1 }]);
+        let over = apply(Change::Expire { frame, renewal: 1 });
+        assert_eq!(over, [Outcome::LeaseGone]);
     }
 }
