@@ -71,24 +71,7 @@ impl Table {
 
     /// Records a decision and carries it out.
     pub(super) fn decide(&mut self, turn: &mut Turn<'_>, outcome: Outcome) {
-        match &outcome {
-            Outcome::Refused { request, .. } | Outcome::Withdrawn { request } => {
-                self.dirty_waiter(turn, *request);
-            }
-            Outcome::Barrier { request } => {
-                turn.retry.insert(*request);
-                turn.edges.insert(*request);
-            }
-            Outcome::Granted(granted) => self.dirty_waiter(turn, granted.request),
-            Outcome::Released { token, keys, frame, .. } => {
-                let items = self.holds.get(token).into_iter().flat_map(|hold| &hold.items);
-                for item in items.filter(|item| keys.contains(&item.key)) {
-                    turn.soil(&item.key, item.mode);
-                }
-                turn.touched.insert(*frame);
-            }
-            _ => {}
-        }
+        self.before_change(turn, &outcome);
         if let Err(misfit) = self.enact(turn.entry, &outcome) {
             // What the table decides it can carry out; anything else is a bug that must not go on.
             panic!("the table cannot carry out its own decision {outcome:?}: {misfit}");
@@ -109,7 +92,36 @@ impl Table {
         turn.outcomes.push(outcome);
     }
 
+    /// Notes whom a decision can concern, while what it ends is still there.
+    fn before_change(&self, turn: &mut Turn<'_>, outcome: &Outcome) {
+        match outcome {
+            Outcome::Refused { request, .. } | Outcome::Withdrawn { request } => {
+                self.dirty_waiter(turn, *request);
+            }
+            Outcome::Barrier { request } => {
+                turn.retry.insert(*request);
+                turn.edges.insert(*request);
+            }
+            Outcome::Granted(granted) => self.dirty_waiter(turn, granted.request),
+            Outcome::Released { token, keys, frame, .. } => {
+                turn.touched.insert(*frame);
+                if self.waiters.is_empty() {
+                    return;
+                }
+                let items = self.holds.get(token).into_iter().flat_map(|hold| &hold.items);
+                for item in items.filter(|item| keys.contains(&item.key)) {
+                    turn.soil(&item.key, item.mode);
+                }
+            }
+            _ => {}
+        }
+    }
+
     fn after_grant(&mut self, turn: &mut Turn<'_>, granted: &Granted) {
+        if self.waiters.is_empty() {
+            // A frame that is granted something is not about to be dropped.
+            return;
+        }
         if let Some(hold) = self.holds.get(&granted.token) {
             // Slots that are taken can let a larger view pass one that does not fit any more.
             for item in hold.items.iter().filter(|item| item.mode == Mode::Counted) {
@@ -205,7 +217,7 @@ impl Table {
         }
         let mut keys = BTreeSet::new();
         asked.items.iter().enumerate().find_map(|(item, wanted)| {
-            if !keys.insert(&wanted.key) {
+            if asked.items.len() > 1 && !keys.insert(&wanted.key) {
                 return Some(Refusal::Invalid { item });
             }
             self.fault_of_item(item, &wanted.key, &wanted.ask)
@@ -250,10 +262,8 @@ impl Table {
     fn release(&mut self, turn: &mut Turn<'_>, release: &Release) {
         let tokens: Vec<Token> = match release {
             Release::Latest { frame, key } => {
-                let frame = self.frames.get(frame);
-                let share = frame.and_then(|frame| frame.shares.get(key));
-                if let Some(token) = share.and_then(|share| share.tokens.last()) {
-                    return self.release_keys(turn, *token, vec![key.clone()]);
+                if let Some(token) = self.latest_hold(*frame, key).map(|hold| hold.token) {
+                    return self.release_keys(turn, token, vec![key.clone()]);
                 }
                 Vec::new()
             }

@@ -96,7 +96,7 @@ impl Table {
     }
 
     fn count_overtaken(&mut self, request: RequestId, priority: i32, items: &[HeldItem]) {
-        if self.rules != super::Rules::Current {
+        if self.rules != super::Rules::Current || self.waiters.is_empty() {
             return;
         }
         let place = queue::place(self.rules, request);

@@ -185,6 +185,12 @@ impl Table {
         tokens.filter_map(|token| self.holds.get(token))
     }
 
+    /// A frame's latest hold of a key.
+    #[must_use]
+    pub fn latest_hold(&self, frame: FrameId, key: &Key) -> Option<&HoldState> {
+        self.hold(*self.frames.get(&frame)?.shares.get(key)?.tokens.last()?)
+    }
+
     /// A frame's waiting requests, oldest first.
     pub fn waiters_in(&self, frame: FrameId) -> impl Iterator<Item = &WaiterState> {
         let requests = self.frames.get(&frame).into_iter().flat_map(|frame| &frame.waiters);

@@ -31,12 +31,12 @@ impl Server {
         let giving = match (key.as_deref(), *all, *token, *handle) {
             (Some(key), false, None, None) => {
                 let key = ask::key(key)?;
-                let nothing = format!("process {{}} does not hold `{key}`");
-                let frame = self.frame_of_owner(id, release.owner_fd, fds, &nothing)?;
+                let nothing = |pid| format!("process {pid} does not hold `{key}`");
+                let frame = self.frame_of_owner(id, release.owner_fd, fds, nothing)?;
                 Giving::Latest { frame, key }
             }
             (None, true, None, None) => {
-                let nothing = "process {} holds nothing";
+                let nothing = |pid| format!("process {pid} holds nothing");
                 Giving::All { frame: self.frame_of_owner(id, release.owner_fd, fds, nothing)? }
             }
             (None, false, None, Some(handle)) => {
@@ -71,7 +71,7 @@ impl Server {
         let GivingBack { id, peer, giving } = back;
         let released = self.told_released(peer, before, &applied.outcomes);
         if released.is_empty() {
-            return Err(not_held(&giving, before));
+            return Err(self.not_held(&giving));
         }
         if let Giving::Hold { token, .. } = giving {
             tracing::info!(token = token.0, uid = peer.uid, pid = peer.pid, "released by force");
@@ -85,25 +85,38 @@ impl Server {
         id: ConnId,
         owner_fd: Option<u32>,
         fds: Vec<OwnedFd>,
-        nothing: &str,
+        nothing: impl FnOnce(u32) -> String,
     ) -> Result<FrameId, Failure> {
         let owner = self.owner(id, owner_fd, fds)?.owner;
         let frame = self.ledger.table.frame_of(self.ledger.host, &owner);
-        frame.ok_or_else(|| {
-            let message = nothing.replace("{}", &pid_of(&owner).to_string());
-            Failure::new(ErrorName::NotHeld, message)
-        })
+        frame.ok_or_else(|| Failure::new(ErrorName::NotHeld, nothing(pid_of(&owner))))
     }
 
     /// The holds that a release may end: afterwards they can be shown no more.
     pub(super) fn holds_at_stake(&self, giving: &Giving) -> Vec<HoldState> {
         let table = &self.ledger.table;
         match giving {
-            Giving::Latest { frame, .. } | Giving::All { frame } => {
-                table.holds_in(*frame).cloned().collect()
+            Giving::Latest { frame, key } => {
+                table.latest_hold(*frame, key).into_iter().cloned().collect()
             }
+            Giving::All { frame } => table.holds_in(*frame).cloned().collect(),
             Giving::Hold { token, .. } => table.hold(*token).cloned().into_iter().collect(),
         }
+    }
+
+    fn not_held(&self, giving: &Giving) -> Failure {
+        let message = match giving {
+            Giving::Latest { frame, key } => {
+                let owner = self.ledger.table.frame(*frame).map(|frame| &frame.owner);
+                match owner.map_or(0, pid_of) {
+                    0 => format!("the process does not hold `{key}`"),
+                    pid => format!("process {pid} does not hold `{key}`"),
+                }
+            }
+            Giving::All { .. } => "the process holds nothing".to_owned(),
+            Giving::Hold { token, .. } => format!("nobody holds token {token}"),
+        };
+        Failure::new(ErrorName::NotHeld, message)
     }
 
     fn told_released(
@@ -165,14 +178,3 @@ impl Server {
 /// The reply of a method that returns nothing.
 #[derive(serde::Serialize)]
 struct Nothing {}
-
-fn not_held(giving: &Giving, before: &[HoldState]) -> Failure {
-    let pid = before.first().map_or(0, |hold| pid_of(&hold.asked.owner));
-    let message = match giving {
-        Giving::Latest { key, .. } if pid == 0 => format!("the process does not hold `{key}`"),
-        Giving::Latest { key, .. } => format!("process {pid} does not hold `{key}`"),
-        Giving::All { .. } => "the process holds nothing".to_owned(),
-        Giving::Hold { token, .. } => format!("nobody holds token {token}"),
-    };
-    Failure::new(ErrorName::NotHeld, message)
-}
