@@ -12,8 +12,7 @@ use crate::core::{
     Change, Entry, Key, Outcome, Request, RequestId, Revision, Rules, StoredView, Table, Token,
     View,
 };
-use crate::log::Record;
-use crate::log::journal::{self, Journal, NoRoom};
+use crate::log::journal::{self, Batch, Journal, NoRoom};
 use crate::log::state::{Durable, StateFile};
 use crate::sys::process::Origin;
 
@@ -35,7 +34,7 @@ pub(super) struct Kept {
     pub(super) dir: PathBuf,
     pub(super) fault: Fault,
     /// What was applied and is not in the journal yet.
-    pub(super) turn: Vec<Record>,
+    pub(super) turn: Batch,
     /// The leases that hold something, and whether they are others than those that are durable.
     pub(super) leases: BTreeSet<Token>,
     pub(super) leases_changed: bool,
@@ -75,13 +74,13 @@ impl Kept {
         &mut self,
         table: &Table,
         revision: Revision,
-        entry: Entry,
+        entry: &Entry,
         outcomes: &[Outcome],
     ) {
         for outcome in outcomes {
-            self.account(table, &entry, outcome);
+            self.account(table, entry, outcome);
         }
-        self.turn.push(Record { revision, entry, outcomes: outcomes.to_vec() });
+        self.turn.push(revision, entry, outcomes);
     }
 
     fn account(&mut self, table: &Table, entry: &Entry, outcome: &Outcome) {
@@ -175,7 +174,8 @@ impl Kept {
         }
         self.reserve_tokens(table, 0)?;
         if let Some(written) = self.fault.strikes_after(self.turn.len()) {
-            self.journal.append(&self.turn[..written])?;
+            self.turn.truncate(written);
+            self.journal.append(&self.turn)?;
             Fault::strike();
         }
         if let Err(error) = self.journal.append(&self.turn) {

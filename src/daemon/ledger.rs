@@ -72,7 +72,7 @@ impl Ledger {
         let mut outcomes = Vec::new();
         self.table.apply(revision, &entry, &mut outcomes);
         if let Some((table, kept)) = self.kept() {
-            kept.note(table, revision, entry, &outcomes);
+            kept.note(table, revision, &entry, &outcomes);
         }
         Applied { revision, outcomes }
     }

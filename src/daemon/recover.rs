@@ -19,6 +19,7 @@ use super::roll;
 use crate::core::{
     Change, FrameId, Outcome, Owner, ProcessId, Release, Rules, StoredView, Table, Token, View,
 };
+use crate::log::journal::Batch;
 use crate::log::state::{Durable, Leases, StateFile};
 use crate::protocol::place::{Place, Rule};
 use crate::sys::clock;
@@ -79,7 +80,7 @@ pub(super) fn recover(
         rules,
         dir: place.dir.clone(),
         fault: Fault::from_environment(),
-        turn: Vec::new(),
+        turn: Batch::default(),
         leases,
         leases_changed,
     };

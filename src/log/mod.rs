@@ -21,3 +21,17 @@ pub struct Record {
     #[serde(default, rename = "o", skip_serializing_if = "Vec::is_empty")]
     pub outcomes: Vec<Outcome>,
 }
+
+/// A [`Record`] of what others own, to be written.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct RecordRef<'a> {
+    /// The place.
+    #[serde(rename = "r")]
+    pub revision: Revision,
+    /// What happened.
+    #[serde(rename = "e")]
+    pub entry: &'a Entry,
+    /// What was decided.
+    #[serde(rename = "o", skip_serializing_if = "<[_]>::is_empty")]
+    pub outcomes: &'a [Outcome],
+}

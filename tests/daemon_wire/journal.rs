@@ -8,8 +8,7 @@ use canal::core::{
     Ask, Change, Command, ENTRY_VERSION, Entry, HostId, Item, Key, Owner, ProcessId, Request,
     Revision, Rules, Table, Tag, UnixMillis, View, Wait,
 };
-use canal::log::Record;
-use canal::log::journal::Journal;
+use canal::log::journal::{Batch, Journal};
 use canal::sys::process::Origin;
 use serde_json::json;
 
@@ -45,7 +44,9 @@ fn write_journal(daemon: &Daemon, origin: &Origin, process: ProcessId) {
     let entry = Entry { version: ENTRY_VERSION, at: UnixMillis(0), change };
     let mut outcomes = Vec::new();
     table.apply(Revision(1), &entry, &mut outcomes);
-    journal.append(&[Record { revision: Revision(1), entry, outcomes }]).unwrap();
+    let mut records = Batch::default();
+    records.push(Revision(1), &entry, &outcomes);
+    journal.append(&records).unwrap();
 }
 
 fn process(pid: u32) -> ProcessId {

@@ -4,6 +4,7 @@
 //! all of it but a tail whose append had not returned. `docs/journal.md` describes the format byte
 //! by byte, and why the order of the writes is as it is.
 
+mod batch;
 mod compact;
 mod disk;
 mod file;
@@ -19,6 +20,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+pub use batch::Batch;
 pub use room::room_for;
 pub use salvage::{Salvaged, salvage};
 
@@ -46,8 +48,6 @@ pub struct Journal {
     spares: [Option<JournalFile>; 2],
     /// After how many bytes of records since the snapshot to compact.
     compact_after: u64,
-    /// Where records become bytes.
-    buffer: Vec<u8>,
 }
 
 /// The file in use.
@@ -142,8 +142,7 @@ impl Journal {
     }
 
     fn new(dir: &Path, size: u64, live: Option<Live>, spares: [Option<JournalFile>; 2]) -> Self {
-        let mut journal =
-            Self { dir: dir.to_owned(), size, live, spares, compact_after: 0, buffer: Vec::new() };
+        let mut journal = Self { dir: dir.to_owned(), size, live, spares, compact_after: 0 };
         journal.compact_after = journal.compaction_step();
         journal
     }
@@ -195,23 +194,13 @@ impl Journal {
     /// None of the records is in the journal then, and they can be appended again. Within what was
     /// admitted this does not happen on a sound disk; records whose revisions do not follow the
     /// last one are refused.
-    pub fn append(&mut self, records: &[Record]) -> io::Result<()> {
+    pub fn append(&mut self, records: &Batch) -> io::Result<()> {
         let Some(live) = &mut self.live else {
             return Err(invalid("the journal is new: it begins with a snapshot"));
         };
-        self.buffer.clear();
-        // A burst's worth of memory is not kept.
-        self.buffer.shrink_to(FILE_BYTES as usize);
-        let mut revision = live.revision;
-        for record in records {
-            revision.0 += 1;
-            if record.revision != revision {
-                return Err(invalid("the revisions of the records have a gap"));
-            }
-            record::encode(&mut self.buffer, record)?;
-        }
-        live.file.append(live.end, &self.buffer)?;
-        live.end += self.buffer.len() as u64;
+        let (bytes, revision) = records.after(live.revision)?;
+        live.file.append(live.end, bytes)?;
+        live.end += bytes.len() as u64;
         live.revision = revision;
         Ok(())
     }

@@ -70,9 +70,9 @@ mod tests {
         let mut journal = Journal::open(dir.path()).unwrap().journal;
         let snapshot = Table::new(Rules::Current).snapshot();
         journal.compact(&snapshot, &origin, 1, 0).unwrap();
-        journal.append(&[floor(1), floor(2)]).unwrap();
+        journal.append_all(&[floor(1), floor(2)]).unwrap();
         let sound = journal.appended();
-        journal.append(&[floor(3)]).unwrap();
+        journal.append_all(&[floor(3)]).unwrap();
         let begin = journal.live.as_ref().unwrap().begin;
         drop(journal);
 

@@ -47,9 +47,9 @@ fn stopped_every(
 /// Both files were in use before.
 fn used() -> TempDir {
     let (dir, mut journal) = begun();
-    journal.append(&records(1..6)).unwrap();
+    journal.append_all(&records(1..6)).unwrap();
     journal.compact(&snapshot(5), &origin(), 5, 0).unwrap();
-    journal.append(&records(6..9)).unwrap();
+    journal.append_all(&records(6..9)).unwrap();
     dir
 }
 
@@ -78,9 +78,9 @@ fn a_journal_goes_on_after_a_compaction_that_was_killed() {
         stopped_every(97, used().path(), compact, |dir, journal, _| {
             drop(journal);
             let mut journal = open(dir.path()).journal;
-            journal.append(&records(9..10)).unwrap();
+            journal.append_all(&records(9..10)).unwrap();
             journal.compact(&snapshot(9), &origin(), 6, 0).unwrap();
-            journal.append(&records(10..11)).unwrap();
+            journal.append_all(&records(10..11)).unwrap();
             assert_eq!(content(&open(dir.path())), (9, 10));
         });
     }
@@ -90,11 +90,11 @@ fn a_journal_goes_on_after_a_compaction_that_was_killed() {
 fn a_compaction_that_fails_anywhere_leaves_the_journal_in_use() {
     let compact = |journal: &mut Journal, _: &Path| journal.compact(&snapshot(8), &origin(), 6, 0);
     stopped_every(97, used().path(), compact, |dir, mut journal, done| {
-        journal.append(&records(9..10)).unwrap();
+        journal.append_all(&records(9..10)).unwrap();
         let first = if done.is_ok() { 8 } else { 5 };
         assert_eq!(content(&open(dir.path())), (first, 9));
         journal.compact(&snapshot(9), &origin(), 6, 0).unwrap();
-        journal.append(&records(10..11)).unwrap();
+        journal.append_all(&records(10..11)).unwrap();
         assert_eq!(content(&open(dir.path())), (9, 10));
     });
 }
@@ -112,7 +112,7 @@ fn the_first_compaction_killed_anywhere_leaves_a_new_journal_or_a_whole_one() {
             assert_eq!(opened.snapshot, None);
             opened.journal.compact(&snapshot(0), &origin(), 5, 0).unwrap();
         }
-        opened.journal.append(&records(1..2)).unwrap();
+        opened.journal.append_all(&records(1..2)).unwrap();
         assert_eq!(content(&open(dir.path())), (0, 1));
     });
 }
@@ -145,14 +145,14 @@ fn recreate_killed_anywhere_leaves_the_old_files_or_the_new_ones() {
         if done.is_err() {
             assert_eq!(found, (5, 8));
         }
-        journal.append(&records(9..10)).unwrap();
+        journal.append_all(&records(9..10)).unwrap();
         assert_eq!(content(&open(dir.path())), (found.0, 9));
     });
 }
 
 #[test]
 fn an_append_killed_anywhere_leaves_a_beginning_of_it() {
-    let append = |journal: &mut Journal, _: &Path| journal.append(&records(9..13));
+    let append = |journal: &mut Journal, _: &Path| journal.append_all(&records(9..13));
     stopped_everywhere(used().path(), append, |dir, journal, done| {
         drop(journal);
         let opened = open(dir.path());
@@ -160,20 +160,20 @@ fn an_append_killed_anywhere_leaves_a_beginning_of_it() {
         assert!(first == 5 && (8..13).contains(&last));
         assert!(done.is_err() || last == 12);
         let mut journal = opened.journal;
-        journal.append(&records(last + 1..last + 2)).unwrap();
+        journal.append_all(&records(last + 1..last + 2)).unwrap();
         assert_eq!(content(&open(dir.path())), (5, last + 1));
     });
 }
 
 #[test]
 fn an_append_that_fails_anywhere_is_overwritten_by_the_next() {
-    let append = |journal: &mut Journal, _: &Path| journal.append(&records(9..13));
+    let append = |journal: &mut Journal, _: &Path| journal.append_all(&records(9..13));
     stopped_everywhere(used().path(), append, |dir, mut journal, done| {
         if done.is_ok() {
             return;
         }
         // Shorter than what failed.
-        journal.append(&records(9..10)).unwrap();
+        journal.append_all(&records(9..10)).unwrap();
         assert_eq!(content(&open(dir.path())), (5, 9));
     });
 }
@@ -183,7 +183,7 @@ fn a_torn_tail_whose_cutting_is_killed_stays_a_torn_tail() {
     let (dir, mut journal) = begun();
     // A record of some pages, without its last byte.
     let long = Record { outcomes: vec![granted(1); 200], ..record(1) };
-    journal.append(&[long]).unwrap();
+    journal.append_all(&[long]).unwrap();
     assert!(journal.appended() > 4 * file::PAGE);
     let live = journal.live.as_ref().unwrap();
     let (path, begin, end) = (live.file.path().to_owned(), live.begin, live.end as usize - 1);
@@ -211,11 +211,11 @@ fn a_torn_tail_whose_cutting_is_killed_stays_a_torn_tail() {
 #[test]
 fn a_spare_file_that_vanished_is_made_again() {
     let (dir, mut journal) = begun();
-    journal.append(&records(1..3)).unwrap();
+    journal.append_all(&records(1..3)).unwrap();
     fs::remove_file(file::path(dir.path(), 1)).unwrap();
     assert!(!journal.vanished());
     journal.compact(&snapshot(2), &origin(), 5, 0).unwrap();
-    journal.append(&records(3..4)).unwrap();
+    journal.append_all(&records(3..4)).unwrap();
     assert_eq!(content(&open(dir.path())), (2, 3));
 }
 
@@ -224,7 +224,7 @@ fn many_compactions_alternate_and_stay_small() {
     let (dir, mut journal) = begun();
     let mut compactions = 0;
     for revision in 1..2000 {
-        journal.append(&[record(revision)]).unwrap();
+        journal.append_all(&[record(revision)]).unwrap();
         if journal.wants_compaction() {
             compactions += 1;
             journal.compact(&snapshot(revision), &origin(), 5, 100).unwrap();

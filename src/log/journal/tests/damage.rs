@@ -7,7 +7,7 @@ fn small() -> (TempDir, Vec<u8>, Vec<usize>) {
     let (dir, mut journal) = begun();
     let mut ends = vec![journal.live.as_ref().unwrap().end as usize];
     for revision in 1..5 {
-        journal.append(&[record(revision)]).unwrap();
+        journal.append_all(&[record(revision)]).unwrap();
         ends.push(journal.live.as_ref().unwrap().end as usize);
     }
     drop(journal);
@@ -39,7 +39,7 @@ fn cut_at_any_byte_it_holds_exactly_the_records_that_were_whole() {
         // The tail is gone for good, and what is appended next stands in its place.
         let next = record(kept as u64);
         let mut journal = opened.journal;
-        journal.append(std::slice::from_ref(&next)).unwrap();
+        journal.append_all(std::slice::from_ref(&next)).unwrap();
         drop(journal);
         let opened = open(dir.path());
         assert_eq!(opened.torn_bytes, 0, "cut at {cut}");
@@ -132,9 +132,9 @@ fn a_byte_behind_the_last_record_loses_nothing() {
 fn no_change_of_a_byte_brings_back_what_was_before_a_compaction() {
     // As a kill between the two marks leaves it: both files are in use, one of them is older.
     let (dir, mut journal) = begun();
-    journal.append(&records(1..3)).unwrap();
+    journal.append_all(&records(1..3)).unwrap();
     let older = fs::read(file::path(dir.path(), 0)).unwrap();
-    journal.append(&records(3..4)).unwrap();
+    journal.append_all(&records(3..4)).unwrap();
     journal.compact(&snapshot(3), &origin(), 5, 0).unwrap();
     drop(journal);
     let newer = fs::read(file::path(dir.path(), 1)).unwrap();
@@ -165,11 +165,11 @@ fn no_change_of_a_byte_brings_back_what_was_before_a_compaction() {
 #[test]
 fn a_revision_that_is_missing_is_damage() {
     let (dir, mut journal) = begun();
-    journal.append(&records(1..3)).unwrap();
+    journal.append_all(&records(1..3)).unwrap();
     let live = journal.live.as_mut().unwrap();
     let (gap, before) = (live.end, live.revision);
     live.revision = Revision(before.0 + 1);
-    journal.append(&records(4..5)).unwrap();
+    journal.append_all(&records(4..5)).unwrap();
     drop(journal);
     assert_eq!(damage(dir.path()).1, gap);
     let error = try_open(dir.path()).unwrap_err().to_string();
@@ -232,7 +232,7 @@ fn a_file_in_use_that_is_gone_is_not_taken_for_a_new_journal() {
 fn a_spare_file_that_is_gone_or_empty_is_made_again_by_the_next_compaction() {
     for empty in [false, true] {
         let (dir, mut journal) = begun();
-        journal.append(&records(1..3)).unwrap();
+        journal.append_all(&records(1..3)).unwrap();
         drop(journal);
         let spare = file::path(dir.path(), 1);
         match empty {
@@ -243,7 +243,7 @@ fn a_spare_file_that_is_gone_or_empty_is_made_again_by_the_next_compaction() {
         assert_eq!(opened.records, records(1..3));
         let mut journal = opened.journal;
         journal.compact(&snapshot(2), &origin(), 5, 0).unwrap();
-        journal.append(&records(3..4)).unwrap();
+        journal.append_all(&records(3..4)).unwrap();
         drop(journal);
         let opened = open(dir.path());
         assert_eq!((opened.snapshot, opened.records), (Some(snapshot(2)), records(3..4)));
@@ -272,20 +272,20 @@ fn damage_tells_who_wrote_last_as_far_as_that_can_be_read() {
         bytes[from..to].fill(0);
         fs::write(path, bytes).unwrap();
     };
-    journal.append(&records(1..4)).unwrap();
+    journal.append_all(&records(1..4)).unwrap();
     let first = copy(dir.path());
     let records_begin = journal.live.as_ref().unwrap().begin as usize;
     zero(first.path(), 0, records_begin, records_begin + 40);
     assert_eq!(damage(first.path()).2, Some(origin()));
     // A power cut that lost the first page of the file in use: the other one still tells.
     journal.compact(&snapshot(3), &origin(), 5, 0).unwrap();
-    journal.append(&records(4..6)).unwrap();
+    journal.append_all(&records(4..6)).unwrap();
     let second = copy(dir.path());
     zero(second.path(), 1, 0, 100);
     assert_eq!(damage(second.path()).2, Some(origin()));
     // But what an older boot wrote never speaks for what this one wrote.
     journal.compact(&snapshot(5), &other_origin(), 5, 0).unwrap();
-    journal.append(&records(6..7)).unwrap();
+    journal.append_all(&records(6..7)).unwrap();
     let third = copy(dir.path());
     zero(third.path(), 0, 0, 100);
     assert_eq!(damage(third.path()).2, None);

@@ -28,7 +28,7 @@ fn a_full_disk_refuses_newcomers_and_still_takes_ends() {
             Err(no_room) => break no_room,
         }
         revision += 1;
-        journal.append(&[record(revision)]).unwrap();
+        journal.append_all(&[record(revision)]).unwrap();
     };
     assert_eq!(refused.dir, dir.path());
     assert!(revision > 3, "only {revision} were let in");
@@ -39,7 +39,7 @@ fn a_full_disk_refuses_newcomers_and_still_takes_ends() {
     while reserve >= each {
         revision += 1;
         reserve -= each;
-        journal.append(&[record(revision)]).unwrap();
+        journal.append_all(&[record(revision)]).unwrap();
     }
     fault::disk(None);
     assert_eq!(open(dir.path()).records.last(), Some(&record(revision)));
@@ -52,7 +52,7 @@ fn a_compaction_without_room_fails_and_is_not_asked_for_at_once() {
     let mut append_until_wanted = |journal: &mut Journal| {
         while !journal.wants_compaction() {
             revision += 1;
-            journal.append(&[record(revision)]).unwrap();
+            journal.append_all(&[record(revision)]).unwrap();
         }
         revision
     };
@@ -117,7 +117,7 @@ fn full_disk() {
             Err(no_room) => break no_room,
         }
         revision += 1;
-        journal.append(&[record(revision)]).unwrap();
+        journal.append_all(&[record(revision)]).unwrap();
     };
     assert_eq!(no_room.error.kind(), io::ErrorKind::StorageFull, "{no_room}");
     // Admitted ones fill the file; that the disk was full has cost none of it.
@@ -128,7 +128,7 @@ fn full_disk() {
     while reserve >= each {
         revision += 1;
         reserve -= each;
-        journal.append(&[record(revision)]).unwrap();
+        journal.append_all(&[record(revision)]).unwrap();
     }
     drop(journal);
     let opened = Journal::open(&dir).unwrap();
@@ -165,6 +165,6 @@ fn limited() {
     journal.compact(&snapshot(0), &origin(), 5, 0).unwrap();
     let no_room = journal.admit(0, FILE_BYTES).unwrap_err();
     assert_eq!(no_room.error.kind(), io::ErrorKind::FileTooLarge, "{no_room}");
-    journal.append(&records(1..3)).unwrap();
+    journal.append_all(&records(1..3)).unwrap();
     assert_eq!(open(dir.path()).records, records(1..3));
 }

@@ -59,7 +59,7 @@ fn writer() {
         }
         // Batches of several pages among them.
         let size = if next.is_multiple_of(5) { 60 } else { 1 + next % 3 };
-        journal.append(&records(next..next + size)).unwrap();
+        journal.append_all(&records(next..next + size)).unwrap();
         next += size;
         writeln!(out, "appended {}", next - 1).unwrap();
     }

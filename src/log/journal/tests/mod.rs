@@ -18,6 +18,7 @@ use crate::core::{
     ProcessId, Request, RequestId, SlotRange, Slots, StoredView, Tag, Token, UnixMillis, View,
     Wait, Withdrawal,
 };
+use crate::log::RecordRef;
 
 /// The files of these tests: short, so that much of them can be tried.
 const SIZE: u64 = 8192;
@@ -44,6 +45,14 @@ fn snapshot(revision: u64) -> Snapshot {
         waiters: Vec::new(),
         past_leases: Vec::new(),
         hosts: Vec::new(),
+    }
+}
+
+impl Journal {
+    pub(super) fn append_all(&mut self, records: &[Record]) -> io::Result<()> {
+        let mut batch = Batch::default();
+        records.iter().for_each(|it| batch.push(it.revision, &it.entry, &it.outcomes));
+        self.append(&batch)
     }
 }
 
@@ -157,7 +166,7 @@ fn a_new_journal_is_two_private_files_that_have_their_space() {
 fn a_new_journal_takes_no_record_before_its_first_snapshot() {
     let dir = tempfile::tempdir().unwrap();
     let mut journal = open(dir.path()).journal;
-    assert!(journal.append(&records(1..2)).is_err());
+    assert!(journal.append_all(&records(1..2)).is_err());
     drop(journal);
     assert_eq!(open(dir.path()).snapshot, None);
 }
@@ -165,9 +174,9 @@ fn a_new_journal_takes_no_record_before_its_first_snapshot() {
 #[test]
 fn what_was_appended_is_found() {
     let (dir, mut journal) = begun();
-    journal.append(&records(1..4)).unwrap();
-    journal.append(&[]).unwrap();
-    journal.append(&records(4..5)).unwrap();
+    journal.append_all(&records(1..4)).unwrap();
+    journal.append_all(&[]).unwrap();
+    journal.append_all(&records(4..5)).unwrap();
     drop(journal);
     let opened = open(dir.path());
     assert_eq!(opened.origin, Some(origin()));
@@ -176,17 +185,17 @@ fn what_was_appended_is_found() {
     assert_eq!(opened.records, records(1..5));
     assert_eq!(opened.torn_bytes, 0);
     let mut journal = opened.journal;
-    journal.append(&records(5..6)).unwrap();
+    journal.append_all(&records(5..6)).unwrap();
     assert_eq!(open(dir.path()).records, records(1..6));
 }
 
 #[test]
 fn records_that_do_not_follow_are_refused() {
     let (dir, mut journal) = begun();
-    assert!(journal.append(&records(2..3)).is_err());
-    journal.append(&records(1..2)).unwrap();
-    assert!(journal.append(&[record(2), record(4)]).is_err());
-    journal.append(&records(2..3)).unwrap();
+    assert!(journal.append_all(&records(2..3)).is_err());
+    journal.append_all(&records(1..2)).unwrap();
+    assert!(journal.append_all(&[record(2), record(4)]).is_err());
+    journal.append_all(&records(2..3)).unwrap();
     assert_eq!(open(dir.path()).records, records(1..3));
 }
 
@@ -194,7 +203,7 @@ fn records_that_do_not_follow_are_refused() {
 fn a_large_turn_makes_the_file_grow() {
     let (dir, mut journal) = begun();
     let many = records(1..500);
-    journal.append(&many).unwrap();
+    journal.append_all(&many).unwrap();
     assert!(journal.appended() > SIZE);
     assert!(journal.wants_compaction());
     assert_eq!(open(dir.path()).records, many);
@@ -203,7 +212,7 @@ fn a_large_turn_makes_the_file_grow() {
 #[test]
 fn a_discarded_journal_is_moved_aside_and_a_new_one_begins() {
     let (dir, mut journal) = begun();
-    journal.append(&records(1..3)).unwrap();
+    journal.append_all(&records(1..3)).unwrap();
     drop(journal);
     let content = fs::read(file::path(dir.path(), 0)).unwrap();
     let moved = Journal::discard(dir.path()).unwrap();
@@ -245,22 +254,22 @@ fn files_that_vanished_are_noticed_and_made_anew() {
     let mut journal = open(&dir).journal;
     assert!(!journal.vanished());
     journal.compact(&snapshot(0), &origin(), 5, 0).unwrap();
-    journal.append(&records(1..3)).unwrap();
+    journal.append_all(&records(1..3)).unwrap();
     assert!(!journal.vanished());
     fs::remove_dir_all(&dir).unwrap();
     assert!(journal.vanished());
     // No directory: as it was, and still open for appending.
     assert!(journal.recreate(&dir, &snapshot(2), &origin(), 5, 0).is_err());
-    journal.append(&records(3..4)).unwrap();
+    journal.append_all(&records(3..4)).unwrap();
     fs::create_dir(&dir).unwrap();
     assert!(journal.vanished());
     journal.recreate(&dir, &snapshot(3), &origin(), 5, 0).unwrap();
     assert!(!journal.vanished());
-    journal.append(&records(4..6)).unwrap();
+    journal.append_all(&records(4..6)).unwrap();
     let found = open(&dir);
     assert_eq!((found.snapshot, found.records), (Some(snapshot(3)), records(4..6)));
     journal.compact(&snapshot(5), &origin(), 5, 0).unwrap();
-    journal.append(&records(6..7)).unwrap();
+    journal.append_all(&records(6..7)).unwrap();
     let found = open(&dir);
     assert_eq!((found.snapshot, found.records), (Some(snapshot(5)), records(6..7)));
 }
@@ -278,10 +287,31 @@ fn another_file_under_its_name_counts_as_vanished() {
 #[test]
 fn recreate_in_a_directory_that_kept_its_files_replaces_them() {
     let (dir, mut journal) = begun();
-    journal.append(&records(1..3)).unwrap();
+    journal.append_all(&records(1..3)).unwrap();
     journal.recreate(dir.path(), &snapshot(2), &origin(), 6, 0).unwrap();
-    journal.append(&records(3..4)).unwrap();
+    journal.append_all(&records(3..4)).unwrap();
     let found = open(dir.path());
     assert_eq!((found.snapshot, found.records), (Some(snapshot(2)), records(3..4)));
     assert_eq!(names(dir.path()), ["journal.0", "journal.1"]);
+}
+
+#[test]
+fn a_borrowed_record_is_written_as_the_record_itself() {
+    for record in records(1..10) {
+        let Record { revision, entry, outcomes } = &record;
+        let borrowed = RecordRef { revision: *revision, entry, outcomes };
+        let written = serde_json::to_string(&borrowed).unwrap();
+        assert_eq!(written, serde_json::to_string(&record).unwrap());
+    }
+}
+
+#[test]
+fn a_batch_is_cut_between_its_records() {
+    let (dir, mut journal) = begun();
+    let mut batch = Batch::default();
+    records(1..6).iter().for_each(|it| batch.push(it.revision, &it.entry, &it.outcomes));
+    batch.truncate(3);
+    assert_eq!(batch.len(), 3);
+    journal.append(&batch).unwrap();
+    assert_eq!(open(dir.path()).records, records(1..4));
 }

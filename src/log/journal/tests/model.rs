@@ -62,7 +62,7 @@ impl World {
         let (last, batch) = (self.last(), self.batch(doing));
         let (dir, journal) = (self.dir.path(), &mut self.journal);
         let mut work = || match doing {
-            Doing::Append(..) => journal.append(&batch),
+            Doing::Append(..) => journal.append_all(&batch),
             Doing::Admit(reserve) => journal.admit(0, *reserve).map_err(|no_room| no_room.error),
             Doing::Compact => journal.compact(&snapshot(last), &origin(), 5, 500),
             Doing::Recreate => journal.recreate(dir, &snapshot(last), &origin(), 5, 500),
