@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::text::Text;
+
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -46,6 +48,20 @@ number! {
     UnixMillis
 }
 
+/// 32 hexadecimal digits.
+fn hex(bits: u128) -> [u8; 32] {
+    let mut digits = [b'0'; 32];
+    for (pair, byte) in digits.chunks_exact_mut(2).zip(bits.to_be_bytes()) {
+        let digit = |nibble: u8| b"0123456789abcdef"[usize::from(nibble)];
+        pair.copy_from_slice(&[digit(byte >> 4), digit(byte & 15)]);
+    }
+    digits
+}
+
+fn hex_text(digits: &[u8; 32]) -> &str {
+    std::str::from_utf8(digits).unwrap_or_default()
+}
+
 macro_rules! hex_name {
     ($(#[$doc:meta])* $name:ident, $what:literal) => {
         $(#[$doc])*
@@ -54,7 +70,7 @@ macro_rules! hex_name {
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "{:032x}", self.0)
+                f.write_str(hex_text(&hex(self.0)))
             }
         }
 
@@ -79,14 +95,13 @@ macro_rules! hex_name {
 
         impl Serialize for $name {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.collect_str(self)
+                serializer.serialize_str(hex_text(&hex(self.0)))
             }
         }
 
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
-                text.parse().map_err(serde::de::Error::custom)
+                deserializer.deserialize_str(Text(str::parse))
             }
         }
     };

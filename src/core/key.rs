@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::text::Text;
+
 /// The most bytes a key may have.
 pub const KEY_BYTES_MAX: usize = 1024;
 
@@ -64,7 +66,7 @@ impl Key {
         if text.ends_with('/') {
             return Err(KeyError::Trailing(trimmed.to_owned()));
         }
-        if let Some(at) = text.find("//") {
+        if let Some(at) = text.as_bytes().windows(2).position(|pair| pair == b"//") {
             return Err(KeyError::Component(at));
         }
         Ok(Self(text.into()))
@@ -126,8 +128,7 @@ impl fmt::Debug for Key {
 
 impl<'de> Deserialize<'de> for Key {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
-        Self::new(&text).map_err(serde::de::Error::custom)
+        deserializer.deserialize_str(Text(Self::new))
     }
 }
 

@@ -29,6 +29,7 @@ mod settle;
 mod slots;
 mod snapshot;
 mod table;
+mod text;
 mod thought;
 mod tree;
 mod turn;
