@@ -118,6 +118,7 @@ impl Member {
         let Some(life) = self.life.as_mut().filter(|life| life.reads_on()) else { return };
         life.confirming = None;
         self.read(batches, Trust::Live);
+        self.store_due();
     }
 
     /// Reads batches as far as it goes; whether that is to their end.
@@ -226,9 +227,11 @@ impl Member {
         true
     }
 
-    /// Stores a snapshot of ours when others have had time to read what is in it.
+    /// Stores a snapshot of ours when others have had time to read what is in it, and never before
+    /// it is known that the log is still the one that it was made of.
     pub(super) fn store_due(&mut self) {
-        let (Some(chain), None) = (&self.chain, &self.away) else { return };
+        let settled = self.life.as_ref().is_some_and(|life| life.is_settled());
+        let (Some(chain), None, true) = (&self.chain, &self.away, settled) else { return };
         let due = self.keeper.due(chain.batches());
         self.calls.extend(due.map(crate::log::engine::Call::Store));
     }

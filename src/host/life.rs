@@ -241,7 +241,6 @@ impl Member {
             // As soon as it is known that the log is still the one that was read.
             flight.asked_ms = None;
         }
-        self.store_due();
     }
 
     pub(super) fn end(&mut self, ends: Ends) {

@@ -157,6 +157,8 @@ impl World {
     fn rewrite(&mut self) {
         if let Some(earlier) = self.earlier.take() {
             self.restart_engine(self.now_ms);
+            // Another server has taken over; what was sent to this one goes nowhere.
+            self.machines.iter_mut().for_each(|machine| machine.link.forget_calls());
             self.server = earlier;
             self.server.cursors.clear();
         }

@@ -108,6 +108,10 @@ impl Link {
         }
     }
 
+    pub(super) fn forget_calls(&mut self) {
+        self.calls.clear();
+    }
+
     pub(super) fn heal(&mut self, now_ms: u64) {
         if self.cut && self.told_away {
             self.cut = false;

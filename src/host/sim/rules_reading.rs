@@ -188,6 +188,39 @@ fn rule_12_a_snapshot_is_stored_and_what_is_in_it_goes() {
 }
 
 #[test]
+fn rule_12_no_snapshot_of_another_past_is_stored() {
+    let every = Settings { snapshot_batches: 4, ..settings() };
+    let mut server = server();
+    let mut one = Direct::joined_with(1, every, &mut server, 0);
+    let is_store = |call: &Call| matches!(call, Call::Store(_));
+    let earlier = server.clone();
+    let mut pid = 0;
+    while !one.calls.iter().any(is_store) {
+        pid += 1;
+        one.ask(pid, "a");
+        one.drive(1);
+        for call in std::mem::take(&mut one.calls) {
+            if is_store(&call) {
+                one.calls.push(call);
+                continue;
+            }
+            let answer = server.call(1, 1, 1, call);
+            one.tell(1, answer);
+        }
+        if let Some(answer) = server.push(1) {
+            one.tell(1, answer);
+        }
+    }
+    server = earlier;
+    one.calls.clear();
+    one.tell(2, Answer::Away { why: "fail-over".to_owned() });
+    one.tell(3, Answer::Back);
+    assert!(!one.calls.iter().any(is_store), "not before it is known to be of this past");
+    one.settle(&mut server, 3);
+    assert!(one.saw(is_rewritten) && server.stored.is_none());
+}
+
+#[test]
 fn rule_12_a_new_host_begins_at_the_snapshot() {
     let (mut server, mut one, _) = compacted();
     let mut new = Direct::joined(3, &mut server, 2);
