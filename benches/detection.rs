@@ -6,6 +6,7 @@
 #![expect(clippy::print_stdout, reason = "a bench prints its figures")]
 
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use canal::core::{
@@ -47,7 +48,7 @@ impl World {
         self.tags += 1;
         let process =
             ProcessId { pid: u32::try_from(pid).unwrap_or(u32::MAX), started: 1, inode: 0 };
-        self.apply(Change::Request(Box::new(Request {
+        self.apply(Change::Request(Arc::new(Request {
             tag: Tag(self.tags),
             host: HostId(0),
             owner: Owner::Process(process),

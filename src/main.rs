@@ -2,10 +2,15 @@
 
 use std::process::ExitCode;
 
+#[cfg(target_env = "musl")]
+use canal::sys::large::LargeApart;
+#[cfg(target_env = "musl")]
+use dlmalloc::GlobalDlmalloc;
+
 // That of musl asks the kernel for nearly every block of a short program's.
 #[cfg(target_env = "musl")]
 #[global_allocator]
-static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+static ALLOCATOR: LargeApart<GlobalDlmalloc> = LargeApart(GlobalDlmalloc);
 
 fn main() -> ExitCode {
     canal::cli::main()

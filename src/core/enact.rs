@@ -4,6 +4,8 @@
 //! carried out by [`Table::enact`], and a table that is rebuilt from a log carries out the recorded
 //! outcomes and decides nothing.
 
+use std::sync::Arc;
+
 use super::lock::Lock;
 use super::table::class;
 use super::{
@@ -84,7 +86,11 @@ impl Table {
         Ok(())
     }
 
-    pub(super) fn asked<'e>(&self, entry: &'e Entry, id: RequestId) -> Result<&'e Request, Misfit> {
+    pub(super) fn asked<'e>(
+        &self,
+        entry: &'e Entry,
+        id: RequestId,
+    ) -> Result<&'e Arc<Request>, Misfit> {
         match &entry.change {
             Change::Request(request) if id.0 == self.revision.0 => Ok(request),
             _ => Err(format!("request {id} is unknown")),
@@ -105,8 +111,7 @@ impl Table {
             Change::Resume { request } => self.mark_waiter(*request, WaiterStatus::Active),
             Change::Detach { host } => {
                 let on_host = |waiter: &&WaiterState| waiter.request.host == *host;
-                let ids: Vec<_> =
-                    self.waiters.values().filter(on_host).map(|waiter| waiter.id).collect();
+                let ids: Vec<_> = self.waiters().filter(on_host).map(|waiter| waiter.id).collect();
                 for id in ids {
                     self.mark_waiter(id, WaiterStatus::Detached);
                 }

@@ -1,5 +1,7 @@
 //! What can happen to the table.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use super::{FrameId, HostId, Key, LeaseId, RequestId, Revision, Tag, Token, UnixMillis, View};
@@ -25,7 +27,7 @@ pub struct Entry {
 #[serde(rename_all = "kebab-case")]
 pub enum Change {
     /// Somebody asks.
-    Request(Box<Request>),
+    Request(Arc<Request>),
     /// The asker of a provisional grant has told its owner: the hold is now firm.
     Confirm {
         /// Which request.
@@ -131,7 +133,8 @@ pub enum Change {
     },
 }
 
-/// One or more items, granted all together or not at all.
+/// One or more items, granted all together or not at all. It is the same one in the log, in the
+/// table and with those who tell its asker: there may be thousands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
     /// The client's name for it.

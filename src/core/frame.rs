@@ -1,8 +1,10 @@
 //! Carrying out what concerns frames: they open with the first request of an owner, and are dropped
 //! when nothing is left of them.
 
+use std::sync::Arc;
+
 use super::enact::Misfit;
-use super::table::{Frame, owner_key};
+use super::table::Frame;
 use super::{FrameId, FrameState, LeaseState, Request, Table};
 
 impl Table {
@@ -46,17 +48,18 @@ impl Table {
             parent.children += 1;
         }
         if !state.ended {
-            self.owners.insert(owner_key(state.host, &state.owner), id);
+            self.owners.insert(state.host, &state.owner, id);
         }
         self.sessions.entry(root).or_default().frames.insert(id);
         let (holds, shares, waiters) = Default::default();
-        self.frames.insert(id, Frame { state, root, children: 0, holds, shares, waiters });
+        self.frames
+            .insert(id, Box::new(Frame { state, root, children: 0, holds, shares, waiters }));
     }
 
     pub(super) fn drop_frame(&mut self, id: FrameId) -> Result<(), Misfit> {
         let frame = self.frames.remove(&id).ok_or_else(|| format!("no frame {id}"))?;
         if !frame.state.ended {
-            self.owners.remove(&owner_key(frame.state.host, &frame.state.owner));
+            self.owners.remove(frame.state.host, &frame.state.owner);
         }
         if let Some(parent) = frame.state.parent.and_then(|parent| self.frames.get_mut(&parent)) {
             parent.children -= 1;
@@ -74,11 +77,19 @@ impl Table {
     pub(super) fn mark_ended(&mut self, id: FrameId) {
         let Some(frame) = self.frames.get_mut(&id) else { return };
         frame.state.ended = true;
-        self.owners.remove(&owner_key(frame.state.host, &frame.state.owner));
+        self.owners.remove(frame.state.host, &frame.state.owner);
         for token in &frame.holds {
             if let Some(hold) = self.holds.get_mut(token) {
                 hold.orphaned = true;
             }
         }
     }
+}
+
+/// A request with the frame that really encloses it. Mostly it named that one, and stays shared.
+pub(super) fn inside(mut asked: Arc<Request>, around: Option<FrameId>) -> Arc<Request> {
+    if asked.parent != around {
+        Arc::make_mut(&mut asked).parent = around;
+    }
+    asked
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 
 use super::enact::Misfit;
+use super::frame::inside;
 use super::lane::Place;
 use super::queue::{self, Rank};
 use super::{
@@ -17,7 +18,7 @@ impl Table {
         if granted.token < self.next_token {
             return Err(format!("token {} was given out before", granted.token));
         }
-        let (mut asked, asked_at) = match self.waiters.get(&id) {
+        let (asked, asked_at) = match self.waiters.get(&id) {
             Some(waiter) => (waiter.request.clone(), waiter.since),
             None => (self.asked(entry, id)?.clone(), entry.at),
         };
@@ -25,7 +26,7 @@ impl Table {
             return Err(format!("request {id} has {} items", asked.items.len()));
         }
         self.open_frame(granted.frame, &asked)?;
-        asked.parent = self.around(granted.frame);
+        let asked = inside(asked, self.around(granted.frame));
         self.use_locks(&asked);
         if self.waiters.contains_key(&id) {
             self.remove_waiter(id)?;

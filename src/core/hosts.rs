@@ -3,10 +3,11 @@
 //! Invariant: the table never decides that a host is gone. That is an entry, and with it all that
 //! its processes had is free, on every replica at the same place of the log.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use super::enact::Misfit;
-use super::table::owner_key;
 use super::turn::Turn;
 use super::{
     Change, Entry, FrameId, HostId, Outcome, Owner, Table, Token, UnixMillis, WaiterStatus,
@@ -78,18 +79,18 @@ impl Table {
     fn move_frame(&mut self, id: FrameId, host: HostId) {
         let Some(frame) = self.frames.get_mut(&id) else { return };
         if !frame.state.ended {
-            self.owners.remove(&owner_key(frame.state.host, &frame.state.owner));
-            self.owners.insert(owner_key(host, &frame.state.owner), id);
+            self.owners.remove(frame.state.host, &frame.state.owner);
+            self.owners.insert(host, &frame.state.owner, id);
         }
         frame.state.host = host;
         for token in &frame.holds {
             if let Some(hold) = self.holds.get_mut(token) {
-                hold.asked.host = host;
+                Arc::make_mut(&mut hold.asked).host = host;
             }
         }
-        for request in frame.waiters.clone() {
+        for request in frame.waiters.to_vec() {
             if let Some(waiter) = self.waiters.get_mut(&request) {
-                waiter.request.host = host;
+                Arc::make_mut(&mut waiter.request).host = host;
             }
             self.mark_waiter(request, WaiterStatus::Detached);
         }
@@ -111,7 +112,7 @@ impl Table {
             let Some(frame) = self.frames.get(&id) else { continue };
             turn.touched.insert(id);
             let process = matches!(frame.state.owner, Owner::Process(_));
-            let (waiters, holds) = (frame.waiters.clone(), frame.holds.clone());
+            let (waiters, holds) = (frame.waiters.to_vec(), frame.holds.to_vec());
             for request in waiters {
                 self.decide(turn, Outcome::Withdrawn { request });
             }

@@ -108,7 +108,7 @@ impl Table {
             .collect();
         let waiting = frames.iter().filter_map(of).flat_map(|frame| &frame.waiters);
         let waiters: BTreeMap<RequestId, _> = waiting
-            .filter_map(|id| Some((*id, self.waiters.get(id)?)))
+            .filter_map(|id| Some((*id, self.waiter(*id)?)))
             .filter(|(_, waiter)| !self.is_aside(waiter))
             .collect();
         let held = holds.values().flat_map(|hold| hold.items.iter().map(|item| &item.key));

@@ -92,7 +92,7 @@ pub enum Reason {
 impl Table {
     /// The keys in use or with a stored view that `prefix` covers (all without one), in order.
     /// Takes no longer than their number asks for.
-    pub fn keys(&self, prefix: Option<&Key>) -> impl Iterator<Item = &Key> {
+    pub fn keys<'a>(&'a self, prefix: Option<&Key>) -> impl Iterator<Item = &'a Key> + use<'a> {
         let wanted = prefix.cloned();
         let (from, to) = prefix.map(Key::range).unwrap_or((Bound::Unbounded, Bound::Unbounded));
         let range = (from.as_ref().map(String::as_str), to.as_ref().map(String::as_str));
@@ -105,6 +105,16 @@ impl Table {
             (Some(_), _) => locks.next(),
         });
         merged.filter(move |key| wanted.as_ref().is_none_or(|prefix| prefix.covers(key)))
+    }
+
+    /// Takes the keys in use for those of the same text, so that thousands who want one key keep its
+    /// text once.
+    pub fn share_keys(&self, items: &mut [Item]) {
+        for item in items {
+            if let Some(key) = self.tree.key(&item.key) {
+                item.key = key.clone();
+            }
+        }
     }
 
     /// What is known of a key.

@@ -1,5 +1,7 @@
 //! Granting to waiters what has become free.
 
+use std::sync::Arc;
+
 use super::admit::Verdict;
 use super::lock::Lock;
 use super::queue::{self, Rank};
@@ -124,7 +126,7 @@ impl Table {
         &mut self,
         turn: &mut Turn<'_>,
         request: RequestId,
-        (frame, asked): (FrameId, Request),
+        (frame, asked): (FrameId, Arc<Request>),
         items: Vec<GrantedItem>,
         past_own: bool,
     ) {
@@ -187,8 +189,7 @@ impl Table {
             self.raise_barriers_of(turn, &key);
         }
         let ripe = |waiter: &&WaiterState| !waiter.barrier && waiter.passed >= self.bypass_max;
-        let ripe: Vec<RequestId> =
-            self.waiters.values().filter(ripe).map(|waiter| waiter.id).collect();
+        let ripe: Vec<RequestId> = self.waiters().filter(ripe).map(|waiter| waiter.id).collect();
         for request in ripe {
             self.decide(turn, Outcome::Barrier { request });
         }

@@ -1,5 +1,7 @@
 //! The whole table as plain data: what a snapshot in the log holds, and what tests compare.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use super::lock::Lock;
@@ -75,7 +77,7 @@ pub struct HoldState {
     pub request: RequestId,
     /// The request itself: what to show of the holder, and what is asked again if the grant is
     /// taken back before it was told.
-    pub asked: Request,
+    pub asked: Arc<Request>,
     /// The frame that has it.
     pub frame: FrameId,
     /// When it was granted.
@@ -113,7 +115,7 @@ pub struct WaiterState {
     /// Its id.
     pub id: RequestId,
     /// The request.
-    pub request: Request,
+    pub request: Arc<Request>,
     /// The frame to which it belongs.
     pub frame: FrameId,
     /// When it was asked for.

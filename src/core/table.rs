@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use super::few::Few;
 use super::lock::Lock;
+use super::owners::Owners;
 use super::queue::{self, Class, Rank};
 use super::tree::Tree;
 use super::{
-    Ask, FrameId, FrameState, HoldState, HostId, HostState, Key, Mode, Owner, PastLease, ProcessId,
-    RequestId, Revision, Rules, Tag, Token, WaiterState, WaiterStatus,
+    Ask, FrameId, FrameState, HoldState, HostId, HostState, Key, Mode, Owner, PastLease, RequestId,
+    Revision, Rules, Tag, Token, WaiterState, WaiterStatus,
 };
 
 /// How often a waiter may be overtaken where no policy says otherwise.
@@ -21,11 +23,11 @@ pub struct Table {
     pub(super) next_token: Token,
     pub(super) bypass_max: u32,
     pub(super) locks: BTreeMap<Key, Lock>,
-    pub(super) frames: BTreeMap<FrameId, Frame>,
-    pub(super) owners: BTreeMap<(HostId, Owner), FrameId>,
+    pub(super) frames: BTreeMap<FrameId, Box<Frame>>,
+    pub(super) owners: Owners,
     pub(super) holds: BTreeMap<Token, HoldState>,
     pub(super) granted: BTreeMap<RequestId, Token>,
-    pub(super) waiters: BTreeMap<RequestId, WaiterState>,
+    pub(super) waiters: BTreeMap<RequestId, Box<WaiterState>>,
     pub(super) tags: BTreeMap<Tag, RequestId>,
     pub(super) tree: Tree,
     /// Waiters that were overtaken often enough by reads and writes, until they are made barriers.
@@ -46,9 +48,9 @@ pub(super) struct Frame {
     /// The outermost frame around it.
     pub(super) root: FrameId,
     pub(super) children: usize,
-    pub(super) holds: BTreeSet<Token>,
+    pub(super) holds: Few<Token>,
     pub(super) shares: BTreeMap<Key, Share>,
-    pub(super) waiters: BTreeSet<RequestId>,
+    pub(super) waiters: Few<RequestId>,
 }
 
 /// What a frame holds of one key.
@@ -67,7 +69,7 @@ pub(super) struct Share {
 /// What the frames under one outermost frame have together.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Session {
-    pub(super) frames: BTreeSet<FrameId>,
+    pub(super) frames: Few<FrameId>,
     pub(super) holds: usize,
     pub(super) waiters: usize,
 }
@@ -93,7 +95,7 @@ impl Table {
             bypass_max: BYPASS_MAX_DEFAULT,
             locks: BTreeMap::new(),
             frames: BTreeMap::new(),
-            owners: BTreeMap::new(),
+            owners: Owners::default(),
             holds: BTreeMap::new(),
             granted: BTreeMap::new(),
             waiters: BTreeMap::new(),
@@ -134,7 +136,7 @@ impl Table {
     /// A waiting request.
     #[must_use]
     pub fn waiter(&self, request: RequestId) -> Option<&WaiterState> {
-        self.waiters.get(&request)
+        self.waiters.get(&request).map(Box::as_ref)
     }
 
     /// The hold that a request was granted.
@@ -152,14 +154,13 @@ impl Table {
     /// The frame of an owner that has not ended.
     #[must_use]
     pub fn frame_of(&self, host: HostId, owner: &Owner) -> Option<FrameId> {
-        self.owners.get(&owner_key(host, owner)).copied()
+        self.owners.get(host, owner)
     }
 
     /// The frame of the process with this number and start time, if it has one that has not ended.
     #[must_use]
     pub fn frame_of_process(&self, host: HostId, pid: u32, started: u64) -> Option<FrameId> {
-        let with = |inode| (host, Owner::Process(ProcessId { pid, started, inode }));
-        self.owners.range(with(0)..=with(u64::MAX)).next().map(|(_, frame)| *frame)
+        self.owners.of_process(host, pid, started)
     }
 
     /// A frame.
@@ -194,7 +195,7 @@ impl Table {
     /// A frame's waiting requests, oldest first.
     pub fn waiters_in(&self, frame: FrameId) -> impl Iterator<Item = &WaiterState> {
         let requests = self.frames.get(&frame).into_iter().flat_map(|frame| &frame.waiters);
-        requests.filter_map(|request| self.waiters.get(request))
+        requests.filter_map(|request| self.waiter(*request))
     }
 
     /// All holds, by token.
@@ -204,7 +205,7 @@ impl Table {
 
     /// All waiting requests, by id.
     pub fn waiters(&self) -> impl Iterator<Item = &WaiterState> {
-        self.waiters.values()
+        self.waiters.values().map(Box::as_ref)
     }
 
     /// How many requests wait.
@@ -221,8 +222,8 @@ impl Table {
 
     /// The frame and those that enclose it, from the inside out.
     pub(super) fn enclosing(&self, frame: FrameId) -> impl Iterator<Item = &Frame> {
-        let first = self.frames.get(&frame);
-        std::iter::successors(first, |frame| self.frames.get(&frame.state.parent?))
+        let get = |frame| self.frames.get(&frame).map(Box::as_ref);
+        std::iter::successors(get(frame), move |frame| get(frame.state.parent?))
     }
 
     /// The rank of a waiter.
@@ -292,7 +293,9 @@ impl Table {
     /// How often a waiter was overtaken, for each item.
     pub(super) fn overtaken(&self, waiter: &WaiterState) -> Vec<u32> {
         if self.is_aside(waiter) || waiter.barrier {
-            return waiter.overtaken.clone();
+            let mut overtaken = waiter.overtaken.clone();
+            overtaken.resize(waiter.request.items.len(), 0);
+            return overtaken;
         }
         let rank = self.rank(waiter);
         let count = |key: &Key, ask: &Ask| {
@@ -314,14 +317,6 @@ impl Table {
         } else {
             self.entangled.remove(&root);
         }
-    }
-}
-
-/// Under what an owner is found. A lease is the same one whichever host looks after it.
-pub(super) fn owner_key(host: HostId, owner: &Owner) -> (HostId, Owner) {
-    match owner {
-        Owner::Process(_) => (host, owner.clone()),
-        Owner::Lease(_) => (HostId::default(), owner.clone()),
     }
 }
 

@@ -91,6 +91,11 @@ impl Tree {
         self.nodes.get(key)
     }
 
+    /// The same key, as it is kept here.
+    pub(super) fn key(&self, key: &Key) -> Option<&Key> {
+        self.nodes.get_key_value(key).map(|(key, _)| key)
+    }
+
     /// The keys that somebody holds or waits for, not those that only have such below them.
     pub(super) fn keys<'a>(
         &'a self,

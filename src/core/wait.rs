@@ -1,7 +1,8 @@
 //! Carrying out what concerns waiters: queueing, leaving, and changes of their standing.
 
 use super::enact::Misfit;
-use super::{Entry, FrameId, Request, RequestId, Table, WaiterState, WaiterStatus};
+use super::frame::inside;
+use super::{Entry, FrameId, RequestId, Table, WaiterState, WaiterStatus};
 
 impl Table {
     pub(super) fn queue_up(
@@ -15,23 +16,26 @@ impl Table {
         self.use_locks(asked);
         self.add_waiter(WaiterState {
             id,
-            request: Request { parent: self.around(frame), ..asked.clone() },
+            request: inside(asked.clone(), self.around(frame)),
             frame,
             since: entry.at,
             status: WaiterStatus::Active,
             barrier: false,
-            overtaken: vec![0; asked.items.len()],
+            overtaken: Vec::new(),
             passed: 0,
         })
     }
 
     /// Takes in a waiter whose locks and frame are there already.
-    pub(super) fn add_waiter(&mut self, waiter: WaiterState) -> Result<(), Misfit> {
+    pub(super) fn add_waiter(&mut self, mut waiter: WaiterState) -> Result<(), Misfit> {
+        if waiter.overtaken.iter().all(|count| *count == 0) {
+            waiter.overtaken = Vec::new();
+        }
         let (id, frame) = (waiter.id, waiter.frame);
         let owner = self.frames.get_mut(&frame).ok_or_else(|| format!("no frame {frame}"))?;
         owner.waiters.insert(id);
         self.tags.insert(waiter.request.tag, id);
-        self.waiters.insert(id, waiter);
+        self.waiters.insert(id, Box::new(waiter));
         self.enqueue(id);
         self.note(frame, 0, 1);
         Ok(())
@@ -50,7 +54,7 @@ impl Table {
         for item in &waiter.request.items {
             self.unuse(&item.key, item.ask.mode());
         }
-        Ok(waiter)
+        Ok(*waiter)
     }
 
     pub(super) fn raise_barrier(&mut self, id: RequestId) -> Result<(), Misfit> {

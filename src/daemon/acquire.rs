@@ -1,6 +1,7 @@
 //! Asking for a lock.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::ask;
@@ -19,7 +20,7 @@ use crate::sys::pidfd::Pidfd;
 #[derive(Debug)]
 pub(super) struct Newcomer {
     pub(super) conn: ConnId,
-    pub(super) request: Request,
+    pub(super) request: Arc<Request>,
     /// The owner's, if it was opened already.
     pub(super) pidfd: Option<Pidfd>,
     pub(super) more: bool,
@@ -31,7 +32,12 @@ pub(super) struct Newcomer {
 
 impl Newcomer {
     /// One who waited already, for the next incarnation of this host.
-    pub(super) fn again(conn: ConnId, request: Request, more: bool, pidfd: Option<Pidfd>) -> Self {
+    pub(super) fn again(
+        conn: ConnId,
+        request: Arc<Request>,
+        more: bool,
+        pidfd: Option<Pidfd>,
+    ) -> Self {
         Self { conn, request, pidfd, more, aside_until: None, crowd: None }
     }
 
@@ -60,7 +66,8 @@ impl Server {
             // Nobody is there to be told, or the next daemon answers.
             return Ok(());
         }
-        let items = ask::items(&acquire.items)?;
+        let mut items = ask::items(&acquire.items)?;
+        self.ledger.table.share_keys(&mut items);
         self.check_wrapper(acquire.wrapper)?;
         let provisional = acquire.owner_fd.is_some() || acquire.lease.is_some();
         let owner = match acquire.lease {
@@ -101,6 +108,7 @@ impl Server {
         };
         self.ledger.admit(&request).map_err(|error| disk_full(&error))?;
         let pidfd = owner.pidfd;
+        let request = Arc::new(request);
         self.ask(Newcomer { conn: id, request, pidfd, more, aside_until: None, crowd });
         Ok(())
     }
@@ -112,12 +120,13 @@ impl Server {
     }
 
     pub(super) fn ask(&mut self, mut newcomer: Newcomer) {
-        newcomer.request.host = self.ledger.host;
+        let request = Arc::make_mut(&mut newcomer.request);
+        request.host = self.ledger.host;
         // It may have ended while the request was put aside.
         let table = &self.ledger.table;
         let lives = |frame: &FrameId| table.frame(*frame).is_some_and(|state| !state.ended);
-        newcomer.request.parent = newcomer.request.parent.filter(lives);
-        let change = Change::Request(Box::new(newcomer.request.clone()));
+        request.parent = request.parent.filter(lives);
+        let change = Change::Request(newcomer.request.clone());
         self.propose(change, Then::Ask(newcomer));
     }
 

@@ -17,7 +17,9 @@ pub(super) fn items(wire: &[WireItem]) -> Result<Vec<Item>, Failure> {
         let asked = wire.len();
         return Err(bad(format!("a request names at most {ITEMS_MAX} keys, this one {asked}")));
     }
-    let items = wire.iter().map(item).collect::<Result<Vec<_>, _>>()?;
+    let mut items = wire.iter().map(item).collect::<Result<Vec<_>, _>>()?;
+    // Most requests have one, and it may be kept for hours.
+    items.shrink_to_fit();
     let twice =
         items.iter().enumerate().find(|(at, item)| items[..*at].iter().any(|o| o.key == item.key));
     if let Some((_, item)) = twice {
@@ -138,6 +140,7 @@ pub(super) fn command(text: &str) -> Command {
     if end < text.len() {
         shown.push('…');
     }
+    shown.shrink_to_fit();
     Command(shown)
 }
 

@@ -235,19 +235,39 @@ impl Connection {
         self.put(&Reply { parameters, continues: false, error });
     }
 
+    /// A reply as it is sent, for one that is made of what the daemon has and not of a copy of it.
+    /// Nothing if it has no JSON form.
+    pub(super) fn written<T: Serialize>(parameters: &T, continues: bool) -> Option<Vec<u8>> {
+        let mut bytes = Vec::new();
+        append(&Reply { parameters, continues, error: None }, &mut bytes).then_some(bytes)
+    }
+
+    /// Queues a reply that was written elsewhere.
+    pub(super) fn put_written(&mut self, reply: Option<Vec<u8>>) {
+        if !self.takes_words() {
+            return;
+        }
+        match reply {
+            Some(bytes) if self.output.bytes.is_empty() => self.output.bytes = bytes,
+            Some(bytes) => self.output.bytes.extend_from_slice(&bytes),
+            None => self.closing = true,
+        }
+    }
+
     fn put<T: Serialize>(&mut self, reply: &Reply<&T>) {
+        if self.takes_words() && !append(reply, &mut self.output.bytes) {
+            self.closing = true;
+        }
+    }
+
+    /// Whether more may be queued.
+    fn takes_words(&mut self) -> bool {
         if self.output.unsent() > OUTPUT_BYTES_MAX {
             // The peer does not read. What it did not take is dropped with it.
             self.take_back_words();
-            return;
+            return false;
         }
-        if self.output.stuck || self.closing || self.mute {
-            return;
-        }
-        if let Err(error) = frame::append(reply, &mut self.output.bytes) {
-            tracing::error!(%error, "a reply has no JSON form");
-            self.closing = true;
-        }
+        !(self.output.stuck || self.closing || self.mute)
     }
 
     /// Drops what was not written: the peer must not learn of it. The connection is closed.
@@ -292,6 +312,14 @@ impl Connection {
         }
         written
     }
+}
+
+fn append<T: Serialize>(reply: &Reply<&T>, out: &mut Vec<u8>) -> bool {
+    let appended = frame::append(reply, out);
+    if let Err(error) = &appended {
+        tracing::error!(%error, "a reply has no JSON form");
+    }
+    appended.is_ok()
 }
 
 /// What one is told who comes when there are too many.

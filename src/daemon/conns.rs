@@ -29,7 +29,7 @@ const READ_BYTES: usize = 64 * 1024;
 /// All connections.
 #[derive(Debug)]
 pub(super) struct Conns {
-    slab: Slab<Connection>,
+    slab: Slab<Box<Connection>>,
     poller: Poller,
     /// Those of which more is to be read than the last turn allowed.
     unheard: Vec<ConnId>,
@@ -90,11 +90,11 @@ impl Conns {
     ) -> io::Result<&mut Connection> {
         let entry = self.slab.vacant_entry();
         self.poller.add(&socket, entry.key() as u64, READS)?;
-        Ok(entry.insert(Connection::new(socket, peer, accepted_ticks)))
+        Ok(entry.insert(Box::new(Connection::new(socket, peer, accepted_ticks))))
     }
 
     pub(super) fn peek(&self, id: ConnId) -> Option<&Connection> {
-        self.slab.get(id.0)
+        self.slab.get(id.0).map(Box::as_ref)
     }
 
     /// A connection to do something with; what is queued for it is written at the end of the turn.
@@ -173,7 +173,7 @@ impl Conns {
 
     /// Notes that the next call of a connection may be served, if there is one.
     pub(super) fn activate(&mut self, id: ConnId) {
-        if self.slab.get(id.0).is_some_and(Connection::is_ready) {
+        if self.slab.get(id.0).is_some_and(|conn| conn.is_ready()) {
             self.active.push(id);
         }
     }

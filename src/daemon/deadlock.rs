@@ -1,13 +1,16 @@
 //! A deadlock as the one is told who was chosen to end it.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::conflict::conflict;
 use super::server::Server;
 use super::shown::{held_item, pid_of, time};
 use super::waiting::Asked;
 use super::words;
-use crate::core::{By, CycleStep, FrameId, Key, Mode, Refusal, Request, RequestId, UnixMillis};
+use crate::core::{
+    By, CycleStep, FrameId, Item, Key, Mode, Refusal, Request, RequestId, UnixMillis,
+};
 use crate::protocol::{BlockerShown, CycleStepShown, Failure, PartyShown};
 
 impl Server {
@@ -42,7 +45,8 @@ struct Teller<'a> {
 impl Teller<'_> {
     fn step(&self, step: &CycleStep) -> CycleStepShown {
         let asked = self.asked(step.request);
-        let mode = asked.as_ref().and_then(|asked| Some(asked.items.get(step.item)?.1));
+        let mode =
+            asked.as_ref().and_then(|asked| Some(asked.request.items.get(step.item)?.ask.mode()));
         let mode = mode.unwrap_or(Mode::Counted);
         CycleStepShown {
             waiter: self.party(asked.as_ref(), step.frame),
@@ -61,7 +65,10 @@ impl Teller<'_> {
             return Some(waiter.asked.clone());
         }
         let table = &self.server.ledger.table;
-        let of = |request: &Request, frame, since| Asked::of(request, table.session(frame), since);
+        let of = |request: &Arc<Request>, frame, since| {
+            let session = table.session(frame);
+            Asked { request: request.clone(), session, since }
+        };
         if let Some(waiter) = table.waiter(request) {
             return Some(of(&waiter.request, waiter.frame, waiter.since));
         }
@@ -73,11 +80,11 @@ impl Teller<'_> {
         let table = &self.server.ledger.table;
         if let Some(asked) = asked {
             return PartyShown {
-                pid: asked.pid,
-                uid: asked.uid,
-                command: shown.command(asked.uid, &asked.command),
+                pid: pid_of(&asked.request.owner),
+                uid: asked.request.uid,
+                command: shown.command(asked.request.uid, &asked.request.command.0),
                 session: format!("s{}", asked.session),
-                lease: asked.lease,
+                lease: asked.request.ttl_ms.is_some(),
             };
         }
         let state = table.frame(frame);
@@ -103,15 +110,15 @@ impl Teller<'_> {
                 });
                 let asked = hold.map(|hold| {
                     let session = self.server.ledger.table.session(hold.frame);
-                    Asked::of(&hold.asked, session, hold.asked_at)
+                    Asked { request: hold.asked.clone(), session, since: hold.asked_at }
                 });
                 (self.party(asked.as_ref(), frame), held.unwrap_or(nothing), true)
             }
             By::Waiter(request, frame) => {
                 let asked = self.asked(request);
                 let wanted = asked.as_ref().and_then(|asked| {
-                    let (key, mode) = wanted_item(&asked.items, key, mode)?;
-                    Some((key.clone(), *mode, asked.since))
+                    let wanted = wanted_item(&asked.request.items, key, mode)?;
+                    Some((wanted.key.clone(), wanted.ask.mode(), asked.since))
                 });
                 (self.party(asked.as_ref(), frame), wanted.unwrap_or(nothing), false)
             }
@@ -122,12 +129,8 @@ impl Teller<'_> {
 
 /// Which of the items that somebody else waits for competes with what is asked of a key; that of
 /// the key itself first.
-pub(super) fn wanted_item<'a>(
-    items: &'a [(Key, Mode)],
-    key: &Key,
-    mode: Mode,
-) -> Option<&'a (Key, Mode)> {
-    let competing = || items.iter().filter(|it| conflict((key, mode), (&it.0, it.1)));
-    let of_the_key = || items.iter().find(|(other, _)| other == key);
-    competing().find(|it| it.0 == *key).or_else(|| competing().next()).or_else(of_the_key)
+pub(super) fn wanted_item<'a>(items: &'a [Item], key: &Key, mode: Mode) -> Option<&'a Item> {
+    let competing = || items.iter().filter(|it| conflict((key, mode), (&it.key, it.ask.mode())));
+    let of_the_key = || items.iter().find(|other| other.key == *key);
+    competing().find(|it| it.key == *key).or_else(|| competing().next()).or_else(of_the_key)
 }

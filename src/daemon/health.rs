@@ -4,11 +4,11 @@ use super::server::Server;
 use super::shown::time;
 use crate::core::UnixMillis;
 use crate::host::{Health, Standing};
-use crate::protocol::{EngineShown, HostShown, KeyShown, Status};
+use crate::protocol::{EngineShown, HostShown, Status};
 use crate::sys::clock;
 
 impl Server {
-    pub(super) fn status_of(&self, keys: Vec<KeyShown>) -> Status {
+    pub(super) fn status_of<K>(&self, keys: K) -> Status<K> {
         let health = self.ledger.engine().map(|shared| shared.health());
         Status {
             daemon: self.about.clone(),

@@ -10,6 +10,7 @@ use super::conn::Doing;
 use super::due::is_due;
 use super::limits::{PROGRESS_EVERY, WATCH_EVERY};
 use super::server::Server;
+use super::waiting::Told;
 use crate::core::{Key, Mode, RequestId};
 use crate::protocol::HolderShown;
 
@@ -93,8 +94,8 @@ impl Server {
         let scene =
             scenes.entry((key.clone(), mode)).or_insert_with(|| self.scene(&key, looked_up_max));
         let position = scene.positions.get(&request).copied().unwrap_or(scene.waiting);
-        let news = (position, why.clause);
-        if self.waiting.get(request).is_some_and(|waiter| waiter.told.as_ref() == Some(&news)) {
+        let news = Told::of(position, &why.clause);
+        if self.waiting.get(request).is_some_and(|waiter| waiter.told == Some(news)) {
             return;
         }
         let holders = if why.kin.is_empty() {
@@ -103,7 +104,7 @@ impl Server {
         } else {
             shown.holders(&key, mode, &why.kin)
         };
-        let progress = shown.progress(&key, news.1.clone(), position, scene.waiting, holders);
+        let progress = shown.progress(&key, why.clause, position, scene.waiting, holders);
         if let Some(conn) = self.conns.get(id) {
             conn.reply(&progress, true);
         }

@@ -4,6 +4,7 @@
 //! asked for.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::Unusable;
@@ -244,7 +245,7 @@ impl Server {
 
     fn newcomer_again(&self, id: RequestId, waiter: &Waiter) -> Option<Newcomer> {
         let table = &self.ledger.table;
-        let asked: &Request = match table.waiter(id) {
+        let asked: &Arc<Request> = match table.waiter(id) {
             Some(waiter) => &waiter.request,
             None => &table.hold_of(id)?.asked,
         };

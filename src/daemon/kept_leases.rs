@@ -1,6 +1,7 @@
 //! The leases as the state file keeps them: all that is left of a table after a reboot.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use crate::core::{Key, Revision, Rules, Snapshot, StoredView, Table, Token};
 use crate::log::state::Leases;
@@ -13,7 +14,8 @@ pub(super) fn keep(table: &Table, tokens: &BTreeSet<Token>) -> Leases {
         let mut hold = hold.clone();
         // After a reboot nobody is left who could confirm it. Whether it was told cannot be known
         // then, so that it stays for its TTL.
-        (hold.provisional, hold.asked.provisional) = (false, false);
+        hold.provisional = false;
+        Arc::make_mut(&mut hold.asked).provisional = false;
         leases.holds.push(hold);
     }
     leases.frames.sort_by_key(|frame| frame.id);
@@ -94,7 +96,7 @@ mod tests {
             ttl_ms,
             on_lost: Default::default(),
         };
-        let applied = recovered.ledger.apply(Change::Request(Box::new(request)));
+        let applied = recovered.ledger.apply(Change::Request(request.into()));
         match &applied.outcomes[..] {
             [Outcome::Granted(granted)] => granted.token,
             other => panic!("{other:?}"),

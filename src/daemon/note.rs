@@ -70,11 +70,12 @@ impl Server {
         self.stopped.remove(&id);
         if let Some(conn) = waiter.conn {
             let failure = if let Refusal::Deadlock { cycle } = why {
-                let viewer = self.conns.peek(conn).map_or(waiter.asked.uid, |conn| conn.peer.uid);
+                let viewer =
+                    self.conns.peek(conn).map_or(waiter.asked.request.uid, |conn| conn.peer.uid);
                 self.deadlock(viewer, cycle, &waiter.asked)
             } else {
-                let item = words::item_of(why).and_then(|at| waiter.asked.items.get(at));
-                words::late_refusal(why, item.map(|(key, _)| key))
+                let item = words::item_of(why).and_then(|at| waiter.asked.request.items.get(at));
+                words::late_refusal(why, item.map(|item| &item.key))
             };
             self.done(conn);
             self.fail(conn, &failure);

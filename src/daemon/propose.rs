@@ -20,7 +20,6 @@ use crate::sys::clock;
 
 /// What is to be done when a change of ours has been applied.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "nearly all are requests, and few wait here at once")]
 pub(super) enum Then {
     /// Nothing but what is done for the changes of others too.
     Nothing,

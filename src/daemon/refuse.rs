@@ -61,7 +61,8 @@ impl Server {
         let viewer = self.conns.peek(newcomer.conn).map_or(NOBODY, |conn| conn.peer.uid);
         if let Refusal::Deadlock { cycle } = why {
             let session = cycle.first().map_or(FrameId(0), |step| step.frame);
-            let asked = Asked::of(request, session, UnixMillis(clock::unix_ms()));
+            let since = UnixMillis(clock::unix_ms());
+            let asked = Asked { request: request.clone(), session, since };
             return self.deadlock(viewer, cycle, &asked);
         }
         let Some(item) = words::item_of(why).and_then(|at| request.items.get(at)) else {

@@ -240,7 +240,7 @@ mod tests {
             renewing.unseen(&table)
         };
         let wish = |lease| {
-            Change::Request(Box::new(Request {
+            Change::Request(std::sync::Arc::new(Request {
                 tag: Tag(lease),
                 host: HostId(1),
                 owner: Owner::Lease(LeaseId(lease)),

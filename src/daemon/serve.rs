@@ -128,10 +128,10 @@ impl Server {
         key: Option<&Key>,
         continues: bool,
     ) {
-        let keys = self.shown(viewer).keys(key);
-        let status = self.status_of(keys);
+        let shown = self.shown(viewer).keys(key);
+        let reply = Connection::written(&self.status_of(shown), continues);
         if let Some(conn) = self.conns.get(id) {
-            conn.reply(&status, continues);
+            conn.put_written(reply);
         }
     }
 

@@ -4,6 +4,8 @@
 
 use std::collections::BTreeSet;
 
+use serde::{Serialize, Serializer};
+
 use super::conflict::{conflict, kin, obstacles};
 use super::leases::Leases;
 use super::limits::PROCESSES_LOOKED_AT_MAX;
@@ -33,7 +35,7 @@ pub(super) struct Shown<'a> {
     pub(super) here: HostId,
 }
 
-impl Shown<'_> {
+impl<'a> Shown<'a> {
     /// What a request was granted, as it was decided just now.
     pub(super) fn grant(&self, granted: &Granted) -> Option<Grant> {
         let hold = self.table.hold(granted.token)?;
@@ -231,9 +233,13 @@ impl Shown<'_> {
     }
 
     /// The keys that `within` covers, or all. Processes are looked at until there are too many.
-    pub(super) fn keys(&self, within: Option<&Key>) -> Vec<KeyShown> {
-        let mut looks_left = PROCESSES_LOOKED_AT_MAX;
-        self.table.keys(within).map(|key| self.key(key, &mut looks_left)).collect()
+    /// They are looked up when they are written.
+    pub(super) fn keys(self, within: Option<&Key>) -> impl Serialize + use<'a> {
+        let within = within.cloned();
+        Each(move || {
+            let mut looks_left = PROCESSES_LOOKED_AT_MAX;
+            self.table.keys(within.as_ref()).map(move |key| self.key(key, &mut looks_left))
+        })
     }
 
     /// The keys that begin with `prefix`, at most `max`, with nothing but their names.
@@ -242,7 +248,7 @@ impl Shown<'_> {
         keys.take(max).map(name_only).collect()
     }
 
-    fn key(&self, key: &Key, looks_left: &mut usize) -> KeyShown {
+    fn key(self, key: &'a Key, looks_left: &mut usize) -> KeyShown<impl Serialize + use<'a>> {
         let report = self.table.report(key);
         let holds: Vec<_> = report.holders.iter().filter_map(|t| self.table.hold(*t)).collect();
         let holders = holds.iter().map(|hold| {
@@ -259,10 +265,10 @@ impl Shown<'_> {
             stored: report.stored.is_some(),
             waiting: report.waiters.len() as u64,
             holders: holders.collect(),
-            waiters: (1..)
-                .zip(&report.waiters)
-                .filter_map(|(position, id)| self.waiter(*id, key, position))
-                .collect(),
+            waiters: Each(move || {
+                let waiters = (1..).zip(report.waiters.clone());
+                waiters.filter_map(move |(position, id)| self.waiter(id, key, position))
+            }),
         }
     }
 
@@ -293,6 +299,16 @@ impl Shown<'_> {
             reason,
             lease: request.ttl_ms.map(not_yet),
         })
+    }
+}
+
+/// What is made one by one while it is written: a report of ten thousand waiters is never in memory
+/// as a whole, of which an allocator may keep the room.
+struct Each<F>(F);
+
+impl<F: Fn() -> I, I: Iterator<Item: Serialize>> Serialize for Each<F> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq((self.0)())
     }
 }
 

@@ -4,17 +4,18 @@
 //! asked for and is still to be told; and no other.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 
 use super::conn::ConnId;
-use super::shown::pid_of;
 use crate::core::{
-    FrameId, HoldState, HostId, Key, Mode, Request, RequestId, Table, UnixMillis, Wait, WaiterState,
+    FrameId, HoldState, HostId, Request, RequestId, Table, UnixMillis, Wait, WaiterState,
 };
 
 /// The requests that wait.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
-    requests: BTreeMap<RequestId, Waiter>,
+    requests: BTreeMap<RequestId, Box<Waiter>>,
     /// The ends of the waits, in milliseconds of CLOCK_BOOTTIME.
     ends: BTreeSet<(u64, RequestId)>,
     /// How many wait of each user.
@@ -24,7 +25,6 @@ pub(super) struct Waiting {
 /// A request that waits.
 #[derive(Clone, Debug)]
 pub(super) struct Waiter {
-    until: Option<u64>,
     /// What it asked for: the table forgets it with the request.
     pub(super) asked: Asked,
     /// Who is to be told; nobody as long as it has not come back after a restart.
@@ -32,34 +32,36 @@ pub(super) struct Waiter {
     /// Whether it takes words of progress.
     pub(super) more: bool,
     /// What it was told last.
-    pub(super) told: Option<(usize, String)>,
+    pub(super) told: Option<Told>,
 }
 
 /// What is known of a request beyond its end.
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
-    pub(super) pid: u32,
-    /// Whether it is for a lease and no process.
-    pub(super) lease: bool,
-    pub(super) uid: u32,
-    pub(super) command: Box<str>,
+    pub(super) request: Arc<Request>,
     pub(super) session: FrameId,
     pub(super) since: UnixMillis,
-    /// The keys and in which way, in the order of the items.
-    pub(super) items: Box<[(Key, Mode)]>,
+}
+
+/// What a waiter was told: its place, and a hash of why it waits. Ten thousand such words are
+/// kept only to tell nobody the same twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Told(u64);
+
+impl Told {
+    pub(super) fn of(position: usize, clause: &str) -> Self {
+        let mut hasher = DefaultHasher::new();
+        (position, clause).hash(&mut hasher);
+        Self(hasher.finish())
+    }
 }
 
 impl Asked {
-    pub(super) fn of(request: &Request, session: FrameId, since: UnixMillis) -> Self {
-        let items = request.items.iter().map(|item| (item.key.clone(), item.ask.mode()));
-        Self {
-            pid: pid_of(&request.owner),
-            lease: request.ttl_ms.is_some(),
-            uid: request.uid,
-            command: request.command.0.as_str().into(),
-            session,
-            since,
-            items: items.collect(),
+    /// When its wait is over, in milliseconds of CLOCK_BOOTTIME.
+    fn until(&self) -> Option<u64> {
+        match self.request.wait {
+            Wait::Yes { until } => until,
+            Wait::No => None,
         }
     }
 }
@@ -74,54 +76,51 @@ impl Waiting {
     }
 
     pub(super) fn add(&mut self, state: &WaiterState, session: FrameId) {
-        self.insert(state.id, &state.request, session, state.since);
+        let request = state.request.clone();
+        self.insert(state.id, Asked { request, session, since: state.since });
     }
 
     /// One that was granted what it asked for and cannot be told yet.
     pub(super) fn add_granted(&mut self, hold: &HoldState, session: FrameId, conn: ConnId) {
-        self.insert(hold.request, &hold.asked, session, hold.asked_at);
+        let request = hold.asked.clone();
+        self.insert(hold.request, Asked { request, session, since: hold.asked_at });
         if let Some(waiter) = self.requests.get_mut(&hold.request) {
             waiter.conn = Some(conn);
         }
     }
 
-    fn insert(&mut self, id: RequestId, request: &Request, session: FrameId, since: UnixMillis) {
+    fn insert(&mut self, id: RequestId, asked: Asked) {
         self.remove(id);
-        let until = match request.wait {
-            Wait::Yes { until } => until,
-            Wait::No => None,
-        };
-        self.ends.extend(until.map(|until| (until, id)));
-        let asked = Asked::of(request, session, since);
-        *self.users.entry(asked.uid).or_default() += 1;
-        let waiter = Waiter { until, asked, conn: None, more: false, told: None };
-        self.requests.insert(id, waiter);
+        self.ends.extend(asked.until().map(|until| (until, id)));
+        *self.users.entry(asked.request.uid).or_default() += 1;
+        let waiter = Waiter { asked, conn: None, more: false, told: None };
+        self.requests.insert(id, Box::new(waiter));
     }
 
     pub(super) fn remove(&mut self, id: RequestId) -> Option<Waiter> {
         let waiter = self.requests.remove(&id)?;
-        if let Some(until) = waiter.until {
+        if let Some(until) = waiter.asked.until() {
             self.ends.remove(&(until, id));
         }
-        if let Some(count) = self.users.get_mut(&waiter.asked.uid) {
+        if let Some(count) = self.users.get_mut(&waiter.asked.request.uid) {
             *count -= 1;
             if *count == 0 {
-                self.users.remove(&waiter.asked.uid);
+                self.users.remove(&waiter.asked.request.uid);
             }
         }
-        Some(waiter)
+        Some(*waiter)
     }
 
     pub(super) fn get(&self, id: RequestId) -> Option<&Waiter> {
-        self.requests.get(&id)
+        self.requests.get(&id).map(Box::as_ref)
     }
 
     pub(super) fn get_mut(&mut self, id: RequestId) -> Option<&mut Waiter> {
-        self.requests.get_mut(&id)
+        self.requests.get_mut(&id).map(Box::as_mut)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (RequestId, &Waiter)> {
-        self.requests.iter().map(|(id, waiter)| (*id, waiter))
+        self.requests.iter().map(|(id, waiter)| (*id, &**waiter))
     }
 
     pub(super) fn len(&self) -> usize {

@@ -7,7 +7,7 @@ use super::deadlock::wanted_item;
 use super::limits::{BLOCKERS_LOOKED_AT_MAX, WAITS_SHOWN_MAX};
 use super::server::Server;
 use super::shown::{Shown, held_item, pid_of, time};
-use crate::core::{Blocker, By, FrameId, Key, Mode, Request, RequestId, Table, WaiterState};
+use crate::core::{Blocker, By, FrameId, Request, RequestId, Table, WaiterState};
 use crate::protocol::{
     BLOCKERS_SHOWN_MAX, BlockerShown, ErrorName, Failure, PartyShown, WaitShown, Waits, WhyQuery,
 };
@@ -168,11 +168,10 @@ impl Shown<'_> {
             }
             By::Waiter(request, _) => {
                 let waiter = self.table.waiter(request)?;
-                let items = waiter.request.items.iter();
-                let items: Vec<(Key, Mode)> =
-                    items.map(|item| (item.key.clone(), item.ask.mode())).collect();
-                let wanted = wanted_item(&items, &blocker.key, mode).cloned();
-                let (key, mode) = wanted.unwrap_or_else(|| (blocker.key.clone(), mode));
+                let wanted = wanted_item(&waiter.request.items, &blocker.key, mode);
+                let (key, mode) =
+                    wanted.map_or((&blocker.key, mode), |item| (&item.key, item.ask.mode()));
+                let key = key.clone();
                 (self.party(&waiter.request, waiter.frame), key, mode, false, waiter.since)
             }
         };

@@ -253,13 +253,13 @@ pub struct StatusQuery {
     pub names_max: Option<u64>,
 }
 
-/// What `canal status --json` prints.
+/// What `canal status --json` prints. `K`: [`KeyShown`]s, in any form that is written as an array.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Status {
+pub struct Status<K = Vec<KeyShown>> {
     /// The daemon that answers.
     pub daemon: DaemonShown,
     /// The keys in use or with a stored view, in the order of their names.
-    pub keys: Vec<KeyShown>,
+    pub keys: K,
     /// The engine that keeps the table, if one does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine: Option<EngineShown>,
@@ -327,9 +327,9 @@ pub struct DaemonShown {
     pub notes: Vec<String>,
 }
 
-/// A key, for people.
+/// A key, for people. `W`: [`WaiterShown`]s, in any form that is written as an array.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeyShown {
+pub struct KeyShown<W = Vec<WaiterShown>> {
     /// The key.
     pub key: String,
     /// Null if nobody uses it and no view is stored.
@@ -347,7 +347,7 @@ pub struct KeyShown {
     /// Who holds, the longest first.
     pub holders: Vec<HolderShown>,
     /// Who waits, in the order in which they are served.
-    pub waiters: Vec<WaiterShown>,
+    pub waiters: W,
 }
 
 /// A holder, for people.

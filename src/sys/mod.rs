@@ -13,6 +13,7 @@ pub mod dir;
 pub mod exec;
 pub mod fds;
 pub mod kernel;
+pub mod large;
 pub mod peer;
 pub mod pidfd;
 pub mod process;

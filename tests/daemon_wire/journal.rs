@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::FileExt as _;
 use std::process::Stdio;
+use std::sync::Arc;
 
 use canal::core::{
     Ask, Change, Command, ENTRY_VERSION, Entry, HostId, Item, Key, Owner, ProcessId, Request,
@@ -18,7 +19,7 @@ use crate::peer::{Idler, mutex};
 fn request(process: ProcessId, key: &str) -> Change {
     let view = Some(View::Slots { slots: 1 });
     let item = Item { key: Key::new(key).unwrap(), ask: Ask::Counted { count: 1, view } };
-    Change::Request(Box::new(Request {
+    Change::Request(Arc::new(Request {
         tag: Tag(77),
         host: HostId(0),
         owner: Owner::Process(process),

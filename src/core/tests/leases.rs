@@ -163,7 +163,7 @@ fn what_is_no_lease_has_no_ttl_and_the_other_way_round() {
     let mut world = World::new();
     let request = |ttl_ms, owner| {
         let Change::Request(request) = by(1).slots("a", 1).change(Tag(99)) else { unreachable!() };
-        Change::Request(Box::new(Request { ttl_ms, owner, ..*request }))
+        Change::Request(Request { ttl_ms, owner, ..(*request).clone() }.into())
     };
     let process = super::world::owner(1);
     for wrong in [request(Some(1), process), request(None, Owner::Lease(LeaseId(1)))] {

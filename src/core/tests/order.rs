@@ -103,7 +103,8 @@ fn whoever_waits_for_a_session_does_not_bar_it() {
     world.take(by(1).slots("a", 1));
     let x = world.wait(by(2).slots("a", 1).slots("b", 1));
     assert!(world.take(by(1).slots("b", 1)).past_own);
-    assert_eq!(world.table.waiter(x).unwrap().overtaken, [0, 0]);
+    let waiters = world.table.snapshot().waiters;
+    assert_eq!(waiters.iter().find(|waiter| waiter.id == x).unwrap().overtaken, [0, 0]);
     // S holds 1 of 2 slots, X wants 2, S asks its second.
     let mut world = World::new();
     world.take(by(1).item("k", 1, two(2)));

@@ -123,7 +123,7 @@ fn a_tag_names_one_request() {
     let (Change::Request(mut request), _) = (world.log[0].0.change.clone(), ()) else {
         panic!("the first entry asks")
     };
-    request.owner = super::world::owner(9);
+    std::sync::Arc::make_mut(&mut request).owner = super::world::owner(9);
     let outcomes = world.apply(Change::Request(request));
     let request = RequestId(world.table.revision().0);
     assert_eq!(outcomes, [Outcome::Refused { request, why: Refusal::Duplicate }]);

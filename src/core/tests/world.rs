@@ -1,6 +1,8 @@
 //! A table and short words for what happens to it. After every entry the table is held against
 //! plain, slow reasoning over its snapshot ([`super::brute`]), and its outcomes are replayed.
 
+use std::sync::Arc;
+
 use super::super::*;
 use super::brute;
 
@@ -120,7 +122,7 @@ impl Wish {
     }
 
     pub(super) fn change(self, tag: Tag) -> Change {
-        Change::Request(Box::new(Request {
+        Change::Request(Arc::new(Request {
             tag,
             host: self.host,
             owner: self.owner(),

@@ -1,6 +1,7 @@
 //! A small model of the daemon: what the real one does with a member, a table and processes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use fastrand::Rng;
 
@@ -242,7 +243,7 @@ impl Daemon {
             let Some(request) = self.table.tagged(tag) else {
                 if !self.asked.contains_key(pid) {
                     let asked = request_of(host, proc, tag, item.clone());
-                    let change = Change::Request(Box::new(asked));
+                    let change = Change::Request(Arc::new(asked));
                     self.asked.insert(*pid, self.member.propose(change, UnixMillis(1)));
                 }
                 continue;

@@ -2,6 +2,7 @@
 //! is done to them by the test.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::server::{Flavour, Server};
 use crate::core::{
@@ -163,7 +164,7 @@ impl Direct {
 
     pub(super) fn request(&self, pid: u32, key: &str) -> Change {
         let ask = Ask::Counted { count: 1, view: Some(View::Slots { slots: 1 }) };
-        Change::Request(Box::new(Request {
+        Change::Request(Arc::new(Request {
             tag: Tag(u128::from(self.member.host().unwrap().0) << 64 | u128::from(pid)),
             host: self.id(),
             owner: Owner::Process(ProcessId { pid, started: 1, inode: 0 }),

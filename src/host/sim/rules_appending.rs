@@ -118,7 +118,7 @@ fn rule_02_a_batch_has_bounds() {
     assert_eq!(server.log.len(), 3, "joining, as many as may be, one");
     let large = |host: &Direct, pid| {
         let Change::Request(mut asked) = host.request(pid, "b") else { unreachable!() };
-        asked.command.0 = "x".repeat(BYTES_MAX / 2);
+        std::sync::Arc::make_mut(&mut asked).command.0 = "x".repeat(BYTES_MAX / 2);
         Change::Request(asked)
     };
     for pid in 5000..5003 {

@@ -87,7 +87,7 @@ pub(super) fn hold() -> HoldState {
     HoldState {
         token: TOKEN,
         request: ID,
-        asked: request(Vec::new()),
+        asked: request(Vec::new()).into(),
         frame: FRAME,
         since: NOW,
         asked_at: NOW,
@@ -110,7 +110,7 @@ pub(super) fn held_item() -> HeldItem {
 pub(super) fn waiter() -> WaiterState {
     WaiterState {
         id: ID,
-        request: request(Vec::new()),
+        request: request(Vec::new()).into(),
         frame: FRAME,
         since: NOW,
         status: WaiterStatus::Suspended,

@@ -3,7 +3,7 @@
 //! An upper bound, so that what ends something never has to ask for room. The fixed parts are
 //! measured on records with the largest numbers there are; keys, commands and slots are counted.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use serde::Serialize;
 
@@ -61,7 +61,7 @@ static FIXED: LazyLock<Fixed> = LazyLock::new(|| {
         + bytes(Change::Resume { request: ID }, vec![]);
     let asked = request(Vec::new());
     let once = [
-        bytes(Change::Request(Box::new(asked)), vec![queued(), barrier(), refused()]),
+        bytes(Change::Request(Arc::new(asked)), vec![queued(), barrier(), refused()]),
         bytes(Change::Confirm { request: ID }, vec![]),
         bytes(Change::End { frame: FRAME }, gone()),
         // Or withdrawn, which is shorter.
@@ -167,7 +167,7 @@ mod tests {
             Outcome::Released { token, frame, request, keys, whole }
         };
         let gone = || Outcome::FrameGone { frame: FRAME };
-        let asked = Change::Request(Box::new(request.clone()));
+        let asked = Change::Request(Arc::new(request.clone()));
         let mut bytes = written(asked, vec![queued(), barrier(), grant()]);
         for _ in 0..SUSPENSIONS {
             bytes += written(Change::Suspend { request: ID }, vec![requeued()]);
@@ -189,9 +189,10 @@ mod tests {
         let held =
             |item: &Item| HeldItem { key: item.key.clone(), slots: slots(item), ..held_item() };
         let items = request.items.iter().map(held).collect();
-        let holds = vec![HoldState { asked: request.clone(), items, ..hold() }];
+        let holds = vec![HoldState { asked: Arc::new(request.clone()), items, ..hold() }];
         let overtaken = vec![u32::MAX; request.items.len()];
-        let waiters = vec![WaiterState { request: request.clone(), overtaken, ..waiter() }];
+        let waiters =
+            vec![WaiterState { request: Arc::new(request.clone()), overtaken, ..waiter() }];
         let view = |item: &Item| StoredView { key: item.key.clone(), view: VIEW };
         let in_use: Vec<_> = request.items.iter().map(view).collect();
         let either = encoded(&holds).max(encoded(&waiters));

@@ -1,6 +1,7 @@
 //! Random lives of requests in a real table: what is written of them fits the room they got.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use proptest::prelude::*;
 
@@ -66,7 +67,7 @@ fn change(table: &Table, step: &Step, moves: &mut BTreeMap<RequestId, u32>) -> O
     Some(match step {
         Step::Ask { owner, items, canal, provisional } => {
             let n = table.revision().0;
-            Change::Request(Box::new(ask(n, *owner, items, *canal, *provisional)))
+            Change::Request(Arc::new(ask(n, *owner, items, *canal, *provisional)))
         }
         Step::Suspend(which) => {
             let request = any_of(which)?;

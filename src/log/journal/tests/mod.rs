@@ -9,6 +9,7 @@ mod model;
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::sync::Arc;
 
 use tempfile::TempDir;
 
@@ -61,7 +62,7 @@ fn record(revision: u64) -> Record {
     let request = RequestId(revision);
     let frame = FrameId(revision);
     let (change, outcomes) = match revision % 3 {
-        0 => (Change::Request(Box::new(asked(revision))), vec![granted(revision)]),
+        0 => (Change::Request(Arc::new(asked(revision))), vec![granted(revision)]),
         1 => (Change::Withdraw { request, why: Withdrawal::Lost }, vec![]),
         _ => (Change::End { frame }, vec![Outcome::FrameGone { frame }]),
     };

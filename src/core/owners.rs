@@ -1,0 +1,46 @@
+//! Which frame an owner has. A lease is the same one whichever host looks after it.
+
+use std::collections::BTreeMap;
+
+use super::{FrameId, HostId, LeaseId, Owner, ProcessId};
+
+/// The frames of the owners that have not ended.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Owners {
+    processes: BTreeMap<(HostId, ProcessId), FrameId>,
+    leases: BTreeMap<LeaseId, FrameId>,
+}
+
+impl Owners {
+    pub(super) fn insert(&mut self, host: HostId, owner: &Owner, frame: FrameId) {
+        match owner {
+            Owner::Process(process) => self.processes.insert((host, *process), frame),
+            Owner::Lease(lease) => self.leases.insert(*lease, frame),
+        };
+    }
+
+    pub(super) fn remove(&mut self, host: HostId, owner: &Owner) {
+        match owner {
+            Owner::Process(process) => self.processes.remove(&(host, *process)),
+            Owner::Lease(lease) => self.leases.remove(lease),
+        };
+    }
+
+    pub(super) fn get(&self, host: HostId, owner: &Owner) -> Option<FrameId> {
+        match owner {
+            Owner::Process(process) => self.processes.get(&(host, *process)).copied(),
+            Owner::Lease(lease) => self.leases.get(lease).copied(),
+        }
+    }
+
+    /// The frame of the process with this number and start time.
+    pub(super) fn of_process(&self, host: HostId, pid: u32, started: u64) -> Option<FrameId> {
+        let with = |inode| (host, ProcessId { pid, started, inode });
+        self.processes.range(with(0)..=with(u64::MAX)).next().map(|(_, frame)| *frame)
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.processes.is_empty() && self.leases.is_empty()
+    }
+}

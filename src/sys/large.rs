@@ -1,0 +1,122 @@
+//! Large blocks of memory, taken from the kernel one by one and given back as they are freed.
+//!
+//! dlmalloc takes new memory from below what it has, as the kernel hands out addresses downwards,
+//! and gives back only from above: what a report of ten thousand waiters took once would stay for
+//! good, twice over, as a buffer that grows never finds room beside itself.
+//!
+//! Invariant: whether a block is large depends on its layout alone, so that each is freed where it
+//! came from.
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::ptr;
+
+/// From so many bytes on a block is large: much more than a short program asks for.
+const LARGE: usize = 128 * 1024;
+
+/// The kernel's blocks begin at multiples of this at least.
+const ALIGNED: usize = 4096;
+
+/// An allocator that leaves small blocks to another one.
+#[derive(Debug)]
+pub struct LargeApart<A>(pub A);
+
+fn is_large(layout: Layout) -> bool {
+    layout.size() >= LARGE && layout.align() <= ALIGNED
+}
+
+/// Zeroed pages; null if there are none.
+fn map(size: usize) -> *mut u8 {
+    let (prot, flags) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that is there.
+    let at = unsafe { libc::mmap(ptr::null_mut(), size, prot, flags, -1, 0) };
+    if at == libc::MAP_FAILED { ptr::null_mut() } else { at.cast() }
+}
+
+// SAFETY: large blocks are mappings of their own, of at least the size asked for; small ones are
+// the other allocator's, which keeps the contract. None of it allocates or panics.
+unsafe impl<A: GlobalAlloc> GlobalAlloc for LargeApart<A> {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if is_large(layout) {
+            return map(layout.size());
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.0.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if is_large(layout) {
+            return map(layout.size());
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.0.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        if is_large(layout) {
+            // SAFETY: it was mapped with this size, and the caller gives it up.
+            let _ = unsafe { libc::munmap(block.cast(), layout.size()) };
+            return;
+        }
+        // SAFETY: the caller's promise; a block of this layout came from there.
+        unsafe { self.0.dealloc(block, layout) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: the caller promises that the new size, rounded up, does not overflow.
+        let wanted = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
+        match (is_large(layout), is_large(wanted)) {
+            (true, true) => {
+                // SAFETY: it was mapped with this size; whoever gave it uses the result only.
+                let at = unsafe {
+                    libc::mremap(block.cast(), layout.size(), size, libc::MREMAP_MAYMOVE)
+                };
+                if at == libc::MAP_FAILED { ptr::null_mut() } else { at.cast() }
+            }
+            // SAFETY: the caller's promise; a block of this layout came from there.
+            (false, false) => unsafe { self.0.realloc(block, layout, size) },
+            _ => {
+                // SAFETY: a layout of the caller's; its size is not 0.
+                let moved = unsafe { self.alloc(wanted) };
+                if !moved.is_null() {
+                    // SAFETY: both blocks are as long as the shorter one, and apart; the old one is
+                    // of this layout and used no more.
+                    unsafe {
+                        ptr::copy_nonoverlapping(block, moved, layout.size().min(size));
+                        self.dealloc(block, layout);
+                    }
+                }
+                moved
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::alloc::System;
+
+    use super::*;
+
+    #[test]
+    fn a_block_keeps_its_content_from_small_to_large_and_back() {
+        let allocator = LargeApart(System);
+        let layout = |size| Layout::from_size_align(size, 16).unwrap();
+        let sizes = [64, LARGE - 1, LARGE, 3 * LARGE + 5, 64 * LARGE, 2 * LARGE, LARGE - 1, 64];
+        // SAFETY: each block is used within its size, with the layout that it has, and freed once.
+        unsafe {
+            let mut block = allocator.alloc_zeroed(layout(64));
+            (0..64).for_each(|at: u8| block.add(at.into()).write(at));
+            for pair in sizes.windows(2) {
+                block = allocator.realloc(block, layout(pair[0]), pair[1]);
+                assert!(!block.is_null() && block.addr() % 16 == 0);
+                block.add(pair[1] - 1).write(if pair[1] == 64 { 63 } else { 1 });
+                assert!((0..64).all(|at: u8| block.add(at.into()).read() == at), "{pair:?}");
+            }
+            allocator.dealloc(block, layout(64));
+            let large = allocator.alloc_zeroed(layout(LARGE));
+            assert!((0..LARGE).all(|at| large.add(at).read() == 0));
+            allocator.dealloc(large, layout(LARGE));
+        }
+    }
+}
