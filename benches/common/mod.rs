@@ -120,11 +120,12 @@ pub(crate) fn row(what: &str, ours: &str, theirs: &str, ratio: &str, goal: &str)
     println!("| {what} | {ours} | {theirs} | {ratio} | {goal} |");
 }
 
-/// Memory of a process that is its own, in KiB (`Private_Clean` and `Private_Dirty`).
+/// Memory of a process that is its own, in KiB. Pages of its program do not count: whether they are
+/// private changes with how many others run it.
 pub(crate) fn private_kib(pid: u32) -> io::Result<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
     let of = |line: &str| line.split_whitespace().nth(1)?.parse::<u64>().ok();
-    Ok(text.lines().filter(|line| line.starts_with("Private_")).filter_map(of).sum())
+    Ok(text.lines().filter(|line| line.starts_with("Anonymous:")).filter_map(of).sum())
 }
 
 /// Child processes; none of them outlives the bench.
