@@ -81,11 +81,15 @@ impl Server {
         if is_due(&mut self.due.stopped, now) {
             self.look_at_stopped();
         }
+        self.look_after_home(now);
+    }
+
+    /// Notes what is due next, last of all in a turn: nobody may come who would begin another one.
+    pub(super) fn look_ahead(&mut self, now: Instant) {
         if self.due.stopped.is_none() && !self.stopped.is_empty() {
             self.due.stopped = Some(now + STOPPED_EVERY);
         }
         self.due.closing = self.conns.close_slow(now);
-        self.look_after_home(now);
         self.note_idleness(now);
     }
 

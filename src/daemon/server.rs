@@ -107,6 +107,7 @@ impl Server {
         self.ask_engine();
         self.conns.flush();
         self.ledger.tidy();
+        self.look_ahead(Instant::now());
         self.set_alarm()?;
         Ok(())
     }
