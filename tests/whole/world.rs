@@ -134,18 +134,7 @@ impl World {
 
     /// What is known of a key.
     pub(crate) fn key(&self, key: &str) -> KeyShown {
-        let found = self.look().and_then(|s| s.keys.into_iter().find(|k| k.key == key));
-        found.unwrap_or_else(|| KeyShown {
-            key: key.to_owned(),
-            kind: None,
-            held: 0,
-            capacity: None,
-            view: None,
-            stored: false,
-            waiting: 0,
-            holders: Vec::new(),
-            waiters: Vec::new(),
-        })
+        self.look().map_or_else(|| unused(key), |status| key_of(status, key))
     }
 
     /// Slots held of a key.
@@ -156,14 +145,14 @@ impl World {
     #[track_caller]
     pub(crate) fn until_held(&self, key: &str, held: u64) {
         wait_until(&format!("{held} slots of {key} are held"), || {
-            self.look().is_some() && self.held(key) == held
+            self.look().is_some_and(|status| key_of(status, key).held == held)
         });
     }
 
     #[track_caller]
     pub(crate) fn until_waiting(&self, key: &str, waiting: u64) {
         wait_until(&format!("{waiting} wait for {key}"), || {
-            self.look().is_some() && self.key(key).waiting == waiting
+            self.look().is_some_and(|status| key_of(status, key).waiting == waiting)
         });
     }
 
@@ -299,5 +288,25 @@ impl Drop for World {
             }
             thread::sleep(Duration::from_millis(2));
         }
+    }
+}
+
+/// What a status says of a key.
+fn key_of(status: Status, key: &str) -> KeyShown {
+    status.keys.into_iter().find(|shown| shown.key == key).unwrap_or_else(|| unused(key))
+}
+
+/// A key that nobody uses.
+fn unused(key: &str) -> KeyShown {
+    KeyShown {
+        key: key.to_owned(),
+        kind: None,
+        held: 0,
+        capacity: None,
+        view: None,
+        stored: false,
+        waiting: 0,
+        holders: Vec::new(),
+        waiters: Vec::new(),
     }
 }
