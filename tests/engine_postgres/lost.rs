@@ -50,6 +50,7 @@ fn what_is_asked_over_and_over_while_connections_break_is_done_once() {
     const COUNT: u64 = 60;
     let Some(server) = shared() else { return };
     let url = server.new_url();
+    let database = url.rsplit('/').next().unwrap();
     let (mut one, mut two) = (joined(&url, "one"), joined(&url, "two"));
     std::thread::scope(|scope| {
         let appending = scope.spawn(|| {
@@ -58,10 +59,11 @@ fn what_is_asked_over_and_over_while_connections_break_is_done_once() {
             }
         });
         while !appending.is_finished() {
-            server.sql(
+            server.sql(&format!(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
-                 WHERE application_name = 'canal one' AND state = 'active' LIMIT 1",
-            );
+                 WHERE datname = '{database}' AND application_name = 'canal one' \
+                 AND state = 'active' LIMIT 1"
+            ));
         }
         appending.join().unwrap();
     });
