@@ -56,6 +56,7 @@ macro_rules! contract {
             snapshot: an_empty_log_has_no_snapshot;
             snapshot: a_snapshot_stands_for_what_it_replaces;
             snapshot: an_older_snapshot_changes_nothing;
+            snapshot: a_snapshot_of_what_the_log_does_not_have_changes_nothing;
             snapshot: what_lies_before_a_snapshot_is_compacted;
             snapshot: following_goes_on_from_the_last_batch_of_a_snapshot;
             snapshot: a_large_snapshot_comes_back_unchanged;

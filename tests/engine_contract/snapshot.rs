@@ -1,5 +1,7 @@
 //! Snapshots, and what they replace.
 
+use canal::log::engine::Position;
+
 use super::Log;
 use super::peer::{Follow, Peer, said};
 
@@ -40,6 +42,29 @@ pub(crate) fn an_older_snapshot_changes_nothing(log: &impl Log) {
     let mut late = Peer::new(log, "late");
     assert_eq!(late.load().unwrap().body, b"newer");
     assert_eq!(late.log, one.log[4..]);
+}
+
+/// As a host would that has not yet noticed that the engine was put back to an older state.
+pub(crate) fn a_snapshot_of_what_the_log_does_not_have_changes_nothing(log: &impl Log) {
+    let mut one = Peer::joined(log, "one");
+    let mut two = Peer::joined(log, "two");
+    for n in 0_u8..3 {
+        one.append(&[n]);
+    }
+    one.read(3);
+    two.read(3);
+    let (first, head) = (one.log[0].position, one.log[2].position);
+    let beyond = Position(head.0 + 1);
+    assert_eq!(one.store(beyond, b"lost"), Position(0));
+    assert_eq!(two.store(first, b"table"), first);
+    assert_eq!(one.store(beyond, b"lost"), first);
+    let mut late = Peer::new(log, "late");
+    assert_eq!(late.load().unwrap().body, b"table");
+    assert_eq!(late.log, one.log[1..]);
+    // The last batch can be in it.
+    assert_eq!(one.store(head, b"all"), head);
+    assert_eq!(late.load().unwrap().body, b"all");
+    assert_eq!(late.log, []);
 }
 
 pub(crate) fn what_lies_before_a_snapshot_is_compacted(log: &impl Log) {

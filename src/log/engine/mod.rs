@@ -183,7 +183,8 @@ pub enum Call {
         asked_at: u64,
     },
     /// Replaces the snapshot, then drops the batches that are in it. Answered by
-    /// [`Answer::Stored`]. One that is older than the stored one changes nothing.
+    /// [`Answer::Stored`]. One that is older than the stored one changes nothing, nor does one of
+    /// a position that the log does not reach: it is of a history that the engine has lost.
     Store(Stored),
 }
 

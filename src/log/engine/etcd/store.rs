@@ -8,7 +8,7 @@ use super::messages::{KeyValue, Operation, Range, Txn};
 use super::register::random;
 use super::shared::Shared;
 use super::trouble::Trouble;
-use super::txn::{all, delete, delete_all, one, put, reads, revision_is};
+use super::txn::{all, delete, delete_all, is_put_after, one, put, reads, revision_is};
 use crate::log::engine::{Answer, Position, Stored};
 
 /// The size of a piece, in bytes.
@@ -35,19 +35,18 @@ pub(super) async fn store(shared: Shared, stored: Stored) -> Result<(), Trouble>
 }
 
 async fn store_once(shared: &Shared, stored: &Stored) -> Result<Position, Trouble> {
-    let (there, mut seen) = pointer(shared).await?;
-    if let Some(there) = there.filter(|there| there.position >= stored.position) {
+    let mut there = there(shared).await?;
+    if there.keeps(stored) {
         return Ok(there.position);
     }
     let made = put_pieces(shared, stored).await?;
     for _ in 0..TRIES {
-        if move_pointer(shared, &made, seen).await? {
+        if move_pointer(shared, &made, there.revision).await? {
             tidy(shared, &made).await?;
             return Ok(made.position);
         }
-        let (there, at) = pointer(shared).await?;
-        seen = at;
-        if let Some(there) = there.filter(|there| there.position >= stored.position) {
+        there = self::there(shared).await?;
+        if there.keeps(stored) {
             let pieces = delete_all(shared.keys().pieces(&made.name));
             change(shared, vec![pieces]).await?;
             return Ok(there.position);
@@ -56,13 +55,33 @@ async fn store_once(shared: &Shared, stored: &Stored) -> Result<Position, Troubl
     Err(Trouble::Away("too many daemons store snapshots at once".into()))
 }
 
-/// The pointer and the revision of its key.
-async fn pointer(shared: &Shared) -> Result<(Option<Pointer>, i64), Trouble> {
-    let [found] = shared.client.txn(reads([one(shared.keys().pointer())])).await?.found();
-    match found.first() {
-        Some(kv) => Ok((Some(decode(kv)?), kv.mod_revision)),
-        None => Ok((None, 0)),
+/// The snapshot that is there, if there is one, and the log.
+struct There {
+    position: Position,
+    /// Of the pointer's key.
+    revision: i64,
+    /// Where the log ends.
+    head: Position,
+}
+
+impl There {
+    /// Whether it stays, and the new one is not stored: that one is no newer, or is made of a
+    /// history that this etcd has lost and would replace the one that it has.
+    fn keeps(&self, new: &Stored) -> bool {
+        self.position >= new.position || self.head < new.position
     }
+}
+
+async fn there(shared: &Shared) -> Result<There, Trouble> {
+    let keys = shared.keys();
+    let ranges = [one(keys.pointer()), one(keys.head())];
+    let [pointer, head] = shared.client.txn(reads(ranges)).await?.found();
+    let head = position(head.first().map_or(0, |kv| kv.mod_revision));
+    let Some(kv) = pointer.first() else {
+        return Ok(There { position: Position(0), revision: 0, head });
+    };
+    let pointer: Pointer = decode(kv)?;
+    Ok(There { position: pointer.position, revision: kv.mod_revision, head })
 }
 
 /// Under a name of its own: two hosts may store snapshots of one position, and not the same bytes.
@@ -80,7 +99,8 @@ async fn put_pieces(shared: &Shared, stored: &Stored) -> Result<Pointer, Trouble
 
 async fn move_pointer(shared: &Shared, to: &Pointer, seen: i64) -> Result<bool, Trouble> {
     let key = shared.keys().pointer();
-    let compare = vec![revision_is(key.clone(), seen)];
+    let before = revision(to.position).saturating_sub(1);
+    let compare = vec![revision_is(key.clone(), seen), is_put_after(shared.keys().head(), before)];
     let success = vec![put(key, encode(to)?)];
     Ok(shared.client.txn(Txn { compare, success, failure: Vec::new() }).await?.succeeded)
 }

@@ -65,6 +65,11 @@ pub(super) fn revision_is(key: Vec<u8>, revision: i64) -> Compare {
     compare(key, Relation::Equal, Target::ModRevision, Operand::ModRevision(revision))
 }
 
+/// The key was last put after this revision.
+pub(super) fn is_put_after(key: Vec<u8>, revision: i64) -> Compare {
+    compare(key, Relation::Greater, Target::ModRevision, Operand::ModRevision(revision))
+}
+
 pub(super) fn value_is(key: Vec<u8>, value: Vec<u8>) -> Compare {
     compare(key, Relation::Equal, Target::Value, Operand::Value(value))
 }
