@@ -1,16 +1,21 @@
 //! Three hosts, many clients, few slots, and daemons that are killed, stopped and cut off: never
 //! over capacity by what the commands themselves record, and nothing stuck afterwards.
 //!
-//! `CANAL_HOSTS_SECONDS` says how long it goes on; a few seconds by default.
+//! `CANAL_HOSTS_SECONDS` says how long it goes on; a few seconds by default. It says how many
+//! commands ran, and how long it took from the end of one to the start of the next.
 
 use std::time::{Duration, Instant};
 
+use crate::figures::{say, spread};
 use crate::over_each_engine;
 use crate::process::Proc;
 use crate::record::Events;
 use crate::scene::{Host, Log, hosts, recorded, until_idle};
 
 over_each_engine!(never_over_capacity_whatever_becomes_of_daemons);
+
+/// So many commands may run at once.
+const ROOM: usize = 3;
 
 /// So many clients of each host at once.
 fn clients() -> usize {
@@ -27,7 +32,8 @@ fn seconds() -> u64 {
 
 fn never_over_capacity_whatever_becomes_of_daemons(log: &Log) {
     let hosts: [Host; 3] = hosts(log);
-    let body = recorded("sleep 0.0$((RANDOM % 5))");
+    let body = timed("sleep 0.0$((RANDOM % 5))");
+    let begun = Instant::now();
     let until = Instant::now() + Duration::from_secs(seconds());
     let mut running: Vec<Vec<Proc>> = vec![Vec::new(), Vec::new(), Vec::new()];
     let (mut started, mut disturbed) = (0, 0);
@@ -39,8 +45,8 @@ fn never_over_capacity_whatever_becomes_of_daemons(log: &Log) {
                 started += 1;
                 let name = format!("c{started}");
                 let args =
-                    ["run", "-q", "-j", "3", "-k", "x", "--", "bash", "-c", &body, "sh", &name];
-                running.push(host.world.canal(args).spawn());
+                    ["run", "-q", "--per", "3", "--buckets", "1", "-k", "x", "--", "bash", "-c"];
+                running.push(host.world.canal(args).args([&body, "sh", &name]).spawn());
             }
         }
         if last_disturbance.elapsed() > Duration::from_millis(700) {
@@ -50,13 +56,45 @@ fn never_over_capacity_whatever_becomes_of_daemons(log: &Log) {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
+    let lasted = begun.elapsed();
     for client in running.into_iter().flatten() {
         let _ = client.end();
     }
     let events = Events::of(&hosts[0].world);
-    assert!(events.most_at_once() <= 3, "{} at once", events.most_at_once());
+    tell(log, &events, &hosts[0], lasted, disturbed);
+    assert!(events.most_at_once() <= ROOM, "{} at once", events.most_at_once());
     assert!(events.started().len() > 20, "only {} ran of {started}", events.started().len());
     until_idle(&hosts);
+}
+
+/// A command that also records when.
+fn timed(body: &str) -> String {
+    recorded(body).replace("$1", "$1 $EPOCHREALTIME")
+}
+
+fn tell(log: &Log, events: &Events, host: &Host, lasted: Duration, disturbed: usize) {
+    let mut handed = hand_overs(&host.world.read("events"));
+    let count = events.started().len();
+    say(&format!(
+        "3 hosts x {} clients over {}: {count} commands in {:.0} s, {:.0} per second; from one's end \
+         to the next one's start {}; {disturbed} daemons were killed, stopped or cut off",
+        clients(),
+        log.engine(),
+        lasted.as_secs_f64(),
+        count as f64 / lasted.as_secs_f64(),
+        spread(&mut handed),
+    ));
+}
+
+/// How long it took from each end to the start that came of it. As there are always some who wait,
+/// each end but the last makes room for one start.
+fn hand_overs(text: &str) -> Vec<Duration> {
+    let at = |line: &str| {
+        let seconds: f64 = line.rsplit(' ').next().unwrap().parse().unwrap();
+        Duration::from_secs_f64(seconds)
+    };
+    let of = |sign: char| text.lines().filter(move |line| line.starts_with(sign)).map(at);
+    of('-').zip(of('+').skip(ROOM)).map(|(end, start)| start.saturating_sub(end)).collect()
 }
 
 fn disturb(host: &Host, number: usize) {

@@ -27,6 +27,7 @@ mod world;
 
 mod away;
 mod campaign;
+mod figures;
 mod restart;
 mod scene;
 mod starting;

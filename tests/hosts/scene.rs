@@ -57,6 +57,11 @@ impl Log {
         Self { port: server.port, address, _server: None }
     }
 
+    /// What people know the engine by.
+    pub(crate) fn engine(&self) -> &str {
+        if self.address.starts_with("etcd") { "etcd" } else { "PostgreSQL" }
+    }
+
     /// The address by way of a proxy.
     fn through(&self, proxy: &Proxy) -> String {
         self.address.replace("PORT", &proxy.endpoint())
