@@ -33,6 +33,7 @@ mod scene;
 mod starting;
 mod stopped;
 mod together;
+mod tokens;
 
 /// One test of each function over each engine.
 macro_rules! over_each_engine {

@@ -1,0 +1,141 @@
+//! Fencing tokens over hosts: that of each grant is greater than those of all grants before it,
+//! whoever is killed in between.
+//!
+//! Every command holds `order`, of which there is one, when it records its token; so the order of
+//! the records is that of the grants. `CANAL_GRANTS` says how many there are to be.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::figures::say;
+use crate::over_each_engine;
+use crate::process::{Cmd, Proc, children};
+use crate::scene::{Host, Log, hosts_with, until_idle};
+
+over_each_engine!(tokens_grow_with_every_grant_of_any_kind_on_any_host_whoever_is_killed);
+
+/// So many clients of each host at once.
+const CLIENTS: usize = 5;
+
+const RECORD: &str = "echo $CANAL_TOKEN >>tokens";
+
+const ACQUIRED: &str = r#"
+answer=$(canal acquire -q --pid $$ -k order --json) || exit
+token=${answer##*'"token":'}; echo ${token%%,*} >>tokens"#;
+
+/// A daemon that is killed before it answers leaves it open what became of a release (125).
+const LEASED: &str = r#"
+answer=$(canal acquire -q -k order --ttl 5m) || exit
+eval "$answer"; echo $CANAL_TOKEN >>tokens
+while canal release -q --handle $CANAL_HANDLE; [ $? = 125 ]; do :; done"#;
+
+/// How often a client, and a daemon, is killed.
+const CLIENT_KILLS: Duration = Duration::from_millis(50);
+const DAEMON_KILLS: Duration = Duration::from_millis(700);
+
+fn wanted() -> usize {
+    std::env::var("CANAL_GRANTS").ok().and_then(|it| it.parse().ok()).unwrap_or(800)
+}
+
+/// The kinds of clients; most are of the plain one.
+const KINDS: usize = 16;
+
+/// A lease outlives whoever asked for it; the others can be killed.
+const LEASE: usize = 8;
+
+fn client(host: &Host, kind: usize) -> Cmd<'_> {
+    let run = |args: &[&str]| {
+        host.world.canal(["run", "-q", "-k", "order"]).args(args).args(["-c", RECORD])
+    };
+    let nested = format!("{RECORD}; exec canal run -q -k nested=1x2 -c '{RECORD}'");
+    match kind {
+        0 => run(&["-k", "pool=2x2:3"]),
+        1 => run(&["--read", "tree/leaf"]),
+        2 => run(&["--write", "tree"]),
+        3 => run(&["--with-children"]),
+        4 => run(&["--priority", "1"]),
+        5 => host.world.canal(["run", "-q", "-k", "order", "-c", &nested]),
+        6 => host.world.sh(ACQUIRED),
+        LEASE => host.world.sh(LEASED),
+        _ => run(&[]),
+    }
+}
+
+struct Client {
+    proc: Proc,
+    kind: usize,
+    killed: bool,
+}
+
+impl Client {
+    fn start(host: &Host, kind: usize) -> Self {
+        Self { proc: client(host, kind).spawn(), kind, killed: false }
+    }
+
+    /// Kills it, or what it runs.
+    fn kill(&mut self) -> bool {
+        if self.kind == LEASE || self.proc.has_ended() {
+            return false;
+        }
+        let own = self.proc.pid();
+        let pid = if fastrand::bool() { children(own).first().copied() } else { Some(own) };
+        self.killed = true;
+        // Its child may have been reaped meanwhile.
+        kill(Pid::from_raw(pid.unwrap_or(own)), Signal::SIGKILL).is_ok()
+    }
+
+    fn end(self) {
+        let (kind, killed) = (self.kind, self.killed);
+        let ended = self.proc.end();
+        assert!(killed || ended.code == Some(0), "kind {kind}: {ended:?}");
+    }
+}
+
+fn tokens_grow_with_every_grant_of_any_kind_on_any_host_whoever_is_killed(log: &Log) {
+    let hosts: [Host; 3] = hosts_with(log, "20s");
+    let tokens = || -> Vec<u64> {
+        let text = hosts[0].world.read("tokens");
+        let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        whole.lines().map(|line| line.parse().unwrap()).collect()
+    };
+    let mut clients: [Vec<Client>; 3] = Default::default();
+    let (mut started, mut killed, mut daemons) = (0, 0, 0);
+    let begun = Instant::now();
+    let (mut client_killed, mut daemon_killed) = (begun, begun);
+    while tokens().len() < wanted() {
+        for (host, clients) in hosts.iter().zip(&mut clients) {
+            let ended = clients.extract_if(.., |client| client.proc.has_ended());
+            ended.for_each(Client::end);
+            while clients.len() < CLIENTS {
+                clients.push(Client::start(host, started % KINDS));
+                started += 1;
+            }
+        }
+        if client_killed.elapsed() > CLIENT_KILLS {
+            client_killed = Instant::now();
+            let victim = &mut clients[fastrand::usize(..3)][fastrand::usize(..CLIENTS)];
+            killed += usize::from(victim.kill());
+        }
+        if daemon_killed.elapsed() > DAEMON_KILLS {
+            hosts[daemons % 3].world.kill_daemon();
+            daemons += 1;
+            daemon_killed = Instant::now();
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let lasted = begun.elapsed().as_secs_f64();
+    clients.into_iter().flatten().for_each(Client::end);
+    let tokens = tokens();
+    say(&format!(
+        "{} tokens over {} on 3 hosts in {lasted:.0} s; {killed} of {started} clients and {daemons} \
+         daemons were killed",
+        tokens.len(),
+        log.engine(),
+    ));
+    for (at, pair) in tokens.windows(2).enumerate() {
+        assert!(pair[0] < pair[1], "grant {}: {} after {}", at + 1, pair[1], pair[0]);
+    }
+    until_idle(&hosts);
+}
