@@ -14,7 +14,7 @@ use canal::protocol::{Mode, Status};
 use nix::sys::signal::Signal;
 
 use crate::campaign::{Dice, go_on, send, victims};
-use crate::process::{Proc, alive, installed_or_skip, wait_until};
+use crate::process::{Cmd, Proc, alive, installed_or_skip, wait_until};
 use crate::script::until_nothing;
 use crate::world::World;
 
@@ -49,6 +49,11 @@ const WITNESS: &str = r#"
     select undef, undef, undef, 0.01 + rand 0.08;
 "#;
 
+/// So many of the clients hold nothing while they wait, and do wait. The others can be refused to
+/// break a deadlock, again and again: who is in several rings at once is the one whose refusal
+/// helps, however old it is.
+const ALWAYS_SERVED: usize = 8;
+
 /// What the clients do, again and again. What an outer command holds is witnessed by who asks for
 /// it beside; within it only if it is the same process, as the outer one may be killed alone.
 const CLIENTS: [&str; 16] = [
@@ -59,8 +64,8 @@ const CLIENTS: [&str; 16] = [
     "exec canal run -k t/a/1=2 -- perl witness c:t/a/1",
     "exec canal run -k t/a/1=2 -- perl witness c:t/a/1",
     "exec canal run -k t/b=1x3 -- perl witness c:t/b",
-    "exec canal run -q -n --write t/b -- perl witness w:t/b",
     "exec canal run --max-run 5 --write t/a -- perl witness w:t/a",
+    "exec canal run -q -n --write t/b -- perl witness w:t/b",
     // Nested, crosswise.
     "canal run --write t/a -- sh -c 'canal run --write t/b -- perl witness w:t/b; exit $?'",
     "canal run --write t/b -- sh -c 'canal run --write t/a -- perl witness w:t/a; exit $?'",
@@ -79,8 +84,27 @@ const CLIENTS: [&str; 16] = [
 fn clients(world: &World) -> Vec<Proc> {
     fs::write(world.path("work/witness"), WITNESS).unwrap();
     fs::write(world.path("work/stop"), "").unwrap();
-    let looping = "while [ -e stop ]; do sh -c \"$0\" 2>>errors; sleep 0.01; done";
-    CLIENTS.iter().map(|script| world.program("sh", ["-c", looping, script]).spawn()).collect()
+    let looping =
+        "while [ -e stop ]; do sh -c \"$0\" 2>>errors; echo $1 $? >>ends; sleep 0.01; done";
+    let numbered = CLIENTS.iter().enumerate();
+    let spawned = numbered
+        .map(|(number, script)| world.program("sh", ["-c", looping, script, &number.to_string()]));
+    spawned.map(Cmd::spawn).collect()
+}
+
+/// Left in peace, each of them gets its turn, or is told that it cannot.
+fn each_gets_its_turn(world: &World) {
+    let before = world.read("ends").lines().count();
+    for (number, client) in CLIENTS.iter().enumerate() {
+        let mine = format!("{number} ");
+        let good: &[&str] = if number < ALWAYS_SERVED { &["0"] } else { &["0", "75"] };
+        wait_until(&format!("`{client}` has its turn"), || {
+            let ends = world.read("ends");
+            let mut mine = ends.lines().skip(before).filter_map(|end| end.strip_prefix(&mine));
+            // The first one may have begun before.
+            mine.next().is_some() && mine.any(|code| good.contains(&code))
+        });
+    }
 }
 
 /// By the daemon's own words: no writer has company of another session.
@@ -155,14 +179,7 @@ fn random_kills_never_let_a_writer_meet_anybody_and_leave_nothing_behind() {
     let world = World::with_daemon();
     let loops = clients(&world);
     let done = harm(&world, &loops, &mut Dice(seed | 1), Duration::from_secs(length));
-    // Left in peace, each of them gets its turn.
-    let before = world.read("runs").lines().count();
-    for client in CLIENTS {
-        let kind = client.rsplit("witness ").next().unwrap().trim_end_matches("; exit $?'");
-        wait_until(&format!("`{kind}` runs"), || {
-            world.read("runs").lines().skip(before).any(|run| run == kind)
-        });
-    }
+    each_gets_its_turn(&world);
     fs::remove_file(world.path("work/stop")).unwrap();
     for one in loops {
         one.end();
