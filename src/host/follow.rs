@@ -227,12 +227,16 @@ impl Member {
         true
     }
 
-    /// Stores a snapshot of ours when others have had time to read what is in it, and never before
-    /// it is known that the log is still the one that it was made of.
+    /// Stores a snapshot of ours when others have had time to read what is in it, if nobody joined
+    /// before us, and never before it is known that the log is still the one that it was made of.
     pub(super) fn store_due(&mut self) {
         let settled = self.life.as_ref().is_some_and(|life| life.is_settled());
         let (Some(chain), None, true) = (&self.chain, &self.away, settled) else { return };
-        let due = self.keeper.due(chain.batches());
+        let us = self.host();
+        if us.is_none() || us != chain.eldest() {
+            return;
+        }
+        let due = self.keeper.due(self.rules, chain);
         self.calls.extend(due.map(crate::log::engine::Call::Store));
     }
 

@@ -1,13 +1,14 @@
 //! Snapshots: who makes them, when they are stored, and the comparison of tables by their hashes.
 //!
-//! Every replica hashes its table after the same batches; one of them stores it and says the hash
-//! in the log, and a replica whose own differs goes no further.
+//! Every replica hashes its table after the same batches, and keeps it for a while; the one that has
+//! joined first by then stores it and says the hash in the log, and a replica whose own differs goes
+//! no further.
 
 use std::collections::VecDeque;
 
 use super::chain::Chain;
 use super::code::{self, Kept};
-use crate::core::{Change, HostId, Revision, Rules, Snapshot};
+use crate::core::{Change, Revision, Rules, Snapshot};
 use crate::log::engine::{Hash, Position, Stored};
 
 /// So many hashes are remembered, and claims of others not yet compared.
@@ -17,14 +18,18 @@ const REMEMBERED: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Differs(pub(super) Revision);
 
-/// A snapshot on its way to the engine.
+/// A snapshot that nobody is known to have stored.
 #[derive(Debug)]
 struct Made {
-    stored: Stored,
-    revision: Revision,
-    hash: Hash,
+    kept: Kept,
     /// Stored when the log has so many batches: who is a little behind need not begin anew.
     due: u64,
+}
+
+impl Made {
+    fn position(&self) -> Position {
+        self.kept.chain.link().position
+    }
 }
 
 /// What is known of snapshots.
@@ -35,6 +40,7 @@ pub(super) struct Keeper {
     wanted: VecDeque<Option<Chain>>,
     known: VecDeque<(Revision, Hash)>,
     claims: VecDeque<(Revision, String)>,
+    /// By every replica: nobody knows who will be there when it is due.
     made: Option<Made>,
     storing: bool,
 }
@@ -55,27 +61,17 @@ impl Keeper {
         *self = Self { wanted, ..Self::default() };
     }
 
-    /// Takes in the table that was wanted first. `us` is our incarnation, if we take part.
-    pub(super) fn take(
-        &mut self,
-        table: &Snapshot,
-        rules: Rules,
-        us: Option<HostId>,
-        every: u64,
-    ) -> Result<(), Differs> {
+    /// Takes in the table that was wanted first.
+    pub(super) fn take(&mut self, table: &Snapshot, every: u64) -> Result<(), Differs> {
         let Some(chain) = self.wanted.pop_front().flatten() else { return Ok(()) };
         if table.revision != chain.revision() {
             return Ok(());
         }
         let hash = code::table_hash(table);
         self.know(table.revision, hash)?;
-        if us.is_some() && chain.eldest() == us {
-            let (position, due) = (chain.link().position, chain.batches() + every / 4);
-            let kept = Kept { chain, hash, table: table.clone() };
-            let stored = Stored { position, body: code::write_kept(rules, &kept) };
-            self.made = Some(Made { stored, revision: table.revision, hash, due });
-            self.storing = false;
-        }
+        let due = chain.batches() + every / 4;
+        self.made = Some(Made { kept: Kept { chain, hash, table: table.clone() }, due });
+        self.storing = false;
         Ok(())
     }
 
@@ -101,14 +97,17 @@ impl Keeper {
             return Err(Differs(revision));
         }
         push_bounded(&mut self.claims, (revision, table.to_owned()));
+        // It is stored.
+        self.made.take_if(|made| made.kept.table.revision <= revision);
         Ok(())
     }
 
-    /// The snapshot that is to be stored when the log has so many batches.
-    pub(super) fn due(&mut self, batches: u64) -> Option<Stored> {
-        let made = self.made.as_ref().filter(|made| made.due <= batches && !self.storing)?;
+    /// The snapshot that is to be stored when the log is as here.
+    pub(super) fn due(&mut self, rules: Rules, chain: &Chain) -> Option<Stored> {
+        let due = |made: &&Made| made.due <= chain.batches() && !self.storing;
+        let made = self.made.as_ref().filter(due)?;
         self.storing = true;
-        Some(made.stored.clone())
+        Some(Stored { position: made.position(), body: code::write_kept(rules, &made.kept) })
     }
 
     /// The engine was away: it may not have been stored.
@@ -118,11 +117,11 @@ impl Keeper {
 
     /// The engine has a snapshot of this position: what to say of it in the log, if it is ours.
     pub(super) fn stored(&mut self, position: Position) -> Option<Change> {
-        let made = self.made.take_if(|made| made.stored.position <= position)?;
+        let made = self.made.take_if(|made| made.position() <= position)?;
         self.storing = false;
-        let ours = made.stored.position == position;
-        let table = made.hash.to_string();
-        ours.then_some(Change::Checkpoint { revision: made.revision, table })
+        let ours = made.position() == position;
+        let Kept { hash, table, .. } = made.kept;
+        ours.then(|| Change::Checkpoint { revision: table.revision, table: hash.to_string() })
     }
 }
 

@@ -1,6 +1,6 @@
 //! Rules 9, 12 and 13: what is read, that it is the same for all, and that reading costs nothing.
 
-use super::direct::{Direct, TTL_MS, server, settings};
+use super::direct::{Direct, TTL_MS, identity, server, settings};
 use super::server::Server;
 use crate::core::{Change, HostId, Rules};
 use crate::host::append::entry;
@@ -187,6 +187,23 @@ fn rule_12_a_snapshot_is_stored_and_what_is_in_it_goes() {
     assert!(claims.count() > 0);
 }
 
+/// As where daemons start on demand and end when they are idle, or are killed again and again.
+#[test]
+fn rule_12_a_snapshot_is_stored_though_no_daemon_lives_for_long() {
+    let every = Settings { snapshot_batches: 16, ..settings() };
+    let mut server = server();
+    let mut longest = 0;
+    for n in 1..40 {
+        let mut one = Direct::new(n, every, identity("host"));
+        one.settle(&mut server, 1);
+        one.ask(n as u32, "a");
+        one.settle(&mut server, 1);
+        longest = longest.max(server.log.len());
+    }
+    assert!(server.stored.is_some(), "{} batches and no snapshot", server.log.len());
+    assert!(longest <= 16 + 16 / 4 + 3, "{longest} batches");
+}
+
 #[test]
 fn rule_12_no_snapshot_of_another_past_is_stored() {
     let every = Settings { snapshot_batches: 4, ..settings() };
@@ -282,7 +299,7 @@ fn rule_12_a_snapshot_that_is_damaged_or_of_another_version_is_refused() {
     let at = stored.body.windows(12).position(|window| window == b"\"bypass_max\"").unwrap();
     stored.body[at + 13] ^= 1;
     server.stored = Some(stored);
-    let mut new = Direct::new(3, settings(), super::direct::identity("host3"));
+    let mut new = Direct::new(3, settings(), identity("host3"));
     new.settle(&mut server, 2);
     let Some(Event::Unable { why, .. }) = new.events.last() else { panic!("{:?}", new.events) };
     assert!(why.contains("its table is not the one that was hashed"), "{why}");
