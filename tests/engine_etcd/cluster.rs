@@ -1,16 +1,12 @@
 //! Clusters that lose members.
 
 use crate::engine_contract::peer::Peer;
+use crate::etcd_server::cluster::{endpoints, leader, until_another_leads};
 use crate::etcd_server::{Etcd, installed, start_etcd_cluster, until};
 use crate::said::{append_at_last, away, back, joined, read_at_last, read_on};
 
 fn all(members: &[Etcd]) -> String {
-    let endpoints: Vec<_> = members.iter().map(Etcd::endpoint).collect();
-    format!("etcd://{}", endpoints.join(","))
-}
-
-fn leader(members: &[Etcd]) -> usize {
-    members.iter().position(Etcd::leads).unwrap()
+    format!("etcd://{}", endpoints(members))
 }
 
 #[test]
@@ -37,13 +33,7 @@ fn all_see_the_same_log_while_the_leader_crashes_and_comes_back() {
         while kills < 2 || !work.iter().all(std::thread::ScopedJoinHandle::is_finished) {
             let leader = leader(&members);
             members[leader].kill();
-            until("there is another leader", || {
-                members.iter().enumerate().any(|(n, member)| {
-                    n != leader
-                        && member.ctl(&["endpoint", "status"]).status.success()
-                        && member.leads()
-                })
-            });
+            until_another_leads(&members, leader);
             members[leader].start();
             kills += 1;
         }

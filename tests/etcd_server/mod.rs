@@ -1,6 +1,7 @@
 //! Real etcd servers for tests: on loopback, with folders and ports of their own, ended by their
 //! number; and a proxy that can be cut. A test binary includes this folder by path.
 
+pub(crate) mod cluster;
 pub(crate) mod proxy;
 
 use std::fs;

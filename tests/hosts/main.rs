@@ -27,7 +27,9 @@ mod world;
 
 mod away;
 mod campaign;
+mod commands;
 mod figures;
+mod leader;
 mod restart;
 mod scene;
 mod starting;

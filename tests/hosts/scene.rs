@@ -51,6 +51,14 @@ impl Log {
         Self { port, address: format!("etcd://PORT/test{number}"), _server: server }
     }
 
+    /// A log in a cluster, whose members the daemons reach without a proxy, in this order.
+    pub(crate) fn in_cluster<'a>(members: impl IntoIterator<Item = &'a Etcd>) -> Self {
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let endpoints: Vec<_> = members.into_iter().map(Etcd::endpoint).collect();
+        let address = format!("etcd://{}/test{number}", endpoints.join(","));
+        Self { port: 9, address, _server: None }
+    }
+
     pub(crate) fn in_postgres(server: &postgres_server::Server) -> Self {
         let url = server.new_url();
         let address = url.replace(&format!("127.0.0.1:{}", server.port), "PORT");

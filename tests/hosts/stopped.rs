@@ -1,8 +1,9 @@
 //! Hosts that stand still or are cut off for longer than their TTL: what they held is over before
 //! anybody else gets it.
 
+use crate::commands::{never_both, next, start};
 use crate::over_each_engine;
-use crate::process::{Proc, wait_until};
+use crate::process::wait_until;
 use crate::record::Events;
 use crate::scene::{Host, Log, hosts, recorded, until_idle};
 
@@ -18,31 +19,6 @@ over_each_engine!(
     who_waits_on_a_host_that_was_lost_is_asked_for_again,
     who_waits_on_a_host_that_stood_still_and_was_declared_gone_is_asked_for_again,
 );
-
-/// A command that runs until it is told to end, and then says so.
-fn dutiful() -> String {
-    recorded("while :; do sleep 0.02; done")
-}
-
-fn start(host: &Host, name: &str) -> Proc {
-    let body = dutiful();
-    let holder = host.world.canal(["run", "-k", "x", "--", "sh", "-c", &body, "sh", name]).spawn();
-    wait_until("it runs", || Events::of(&host.world).started().contains(&name));
-    holder
-}
-
-fn next(host: &Host, name: &str) -> Proc {
-    let body = recorded(":");
-    host.world.canal(["run", "-k", "x", "--", "sh", "-c", &body, "sh", name]).spawn()
-}
-
-#[track_caller]
-fn never_both(host: &Host, names: &[&str]) {
-    let events = Events::of(&host.world);
-    assert_eq!(events.started(), names);
-    let log = std::fs::read_to_string(host.world.runtime().join("daemon.log")).unwrap_or_default();
-    assert_eq!(events.most_at_once(), 1, "{events:?}\n{log}");
-}
 
 fn rule_07_a_stopped_daemon_does_not_keep_a_command_alive_that_lost_its_lock(log: &Log) {
     let [a, b] = hosts(log);

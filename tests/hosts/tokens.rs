@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 
 use crate::figures::say;
 use crate::over_each_engine;
-use crate::process::{Cmd, Proc, children};
+use crate::process::{BOUND, Cmd, Proc, children};
 use crate::scene::{Host, Log, hosts_with, until_idle};
 
 over_each_engine!(tokens_grow_with_every_grant_of_any_kind_on_any_host_whoever_is_killed);
@@ -31,9 +31,9 @@ answer=$(canal acquire -q -k order --ttl 5m) || exit
 eval "$answer"; echo $CANAL_TOKEN >>tokens
 while canal release -q --handle $CANAL_HANDLE; [ $? = 125 ]; do :; done"#;
 
-/// How often a client, and a daemon, is killed.
-const CLIENT_KILLS: Duration = Duration::from_millis(50);
-const DAEMON_KILLS: Duration = Duration::from_millis(700);
+/// After so many grants a client is killed, and a daemon.
+const CLIENT_KILLS: usize = 6;
+const DAEMON_KILLS: usize = 60;
 
 fn wanted() -> usize {
     std::env::var("CANAL_GRANTS").ok().and_then(|it| it.parse().ok()).unwrap_or(800)
@@ -103,8 +103,8 @@ fn tokens_grow_with_every_grant_of_any_kind_on_any_host_whoever_is_killed(log: &
     let mut clients: [Vec<Client>; 3] = Default::default();
     let (mut started, mut killed, mut daemons) = (0, 0, 0);
     let begun = Instant::now();
-    let (mut client_killed, mut daemon_killed) = (begun, begun);
-    while tokens().len() < wanted() {
+    let (mut granted, mut last_grant) = (0, begun);
+    while granted < wanted() {
         for (host, clients) in hosts.iter().zip(&mut clients) {
             let ended = clients.extract_if(.., |client| client.proc.has_ended());
             ended.for_each(Client::end);
@@ -113,17 +113,20 @@ fn tokens_grow_with_every_grant_of_any_kind_on_any_host_whoever_is_killed(log: &
                 started += 1;
             }
         }
-        if client_killed.elapsed() > CLIENT_KILLS {
-            client_killed = Instant::now();
+        if granted / CLIENT_KILLS > killed {
             let victim = &mut clients[fastrand::usize(..3)][fastrand::usize(..CLIENTS)];
             killed += usize::from(victim.kill());
         }
-        if daemon_killed.elapsed() > DAEMON_KILLS {
+        if granted / DAEMON_KILLS > daemons {
             hosts[daemons % 3].world.kill_daemon();
             daemons += 1;
-            daemon_killed = Instant::now();
         }
         std::thread::sleep(Duration::from_millis(5));
+        let now = tokens().len();
+        if now > granted {
+            (granted, last_grant) = (now, Instant::now());
+        }
+        assert!(last_grant.elapsed() < BOUND, "stuck after {granted} grants");
     }
     let lasted = begun.elapsed().as_secs_f64();
     clients.into_iter().flatten().for_each(Client::end);

@@ -1,0 +1,155 @@
+//! Three members of etcd that lose their leader, or their majority, under running and waiting
+//! commands.
+
+use crate::commands::{finish, lost, never_both, next, queue, start, start_for_now, witnessed};
+use crate::etcd_server::cluster::{leader, until_another_leads};
+use crate::etcd_server::{Etcd, installed, start_etcd_cluster, until};
+use crate::process::{Proc, wait_until};
+use crate::record::Events;
+use crate::scene::{Host, Log, hosts, hosts_with, recorded, until_idle};
+
+/// Three members, if etcd is installed.
+fn cluster() -> Option<Vec<Etcd>> {
+    installed().then(|| start_etcd_cluster(3))
+}
+
+/// One command runs, others wait on three hosts; the leader falls, and rises when the first of them
+/// has had its turn.
+fn nobody_minds(members: &mut [Etcd], fall: fn(&mut Etcd), rise: fn(&mut Etcd)) {
+    let log = Log::in_cluster(&*members);
+    let [a, b, c] = hosts_with(&log, "20s");
+    let holder = start_for_now(&a, "1");
+    let all = [&a, &b, &c];
+    let mut others: Vec<Proc> =
+        vec![queue(&all, 1, "2", 1), queue(&all, 2, "3", 2), queue(&all, 0, "4", 3)];
+    let leader = leader(members);
+    fall(&mut members[leader]);
+    // While there is none, and when there is another one.
+    others.push(next(&b, "5"));
+    until_another_leads(members, leader);
+    all.iter().for_each(|host| host.world.until_waiting("x", 4));
+    others.push(queue(&all, 2, "6", 5));
+    assert_eq!(Events::of(&a.world).started(), ["1"]);
+    finish(&a, "1");
+    holder.end().code(0);
+    wait_until("it is the turn of the next", || Events::of(&a.world).started().len() > 1);
+    rise(&mut members[leader]);
+    for other in others {
+        other.end().code(0);
+    }
+    never_both(&a, &["1", "2", "3", "4", "5", "6"]);
+    until_idle(&[a, b, c]);
+}
+
+#[test]
+fn commands_go_on_and_have_their_turns_when_the_leader_is_killed() {
+    let Some(mut members) = cluster() else { return };
+    nobody_minds(&mut members, Etcd::kill, Etcd::start);
+    // The one after it, by daemons that have lost a member before.
+    nobody_minds(&mut members, Etcd::kill, Etcd::start);
+}
+
+#[test]
+fn commands_go_on_and_have_their_turns_when_the_leader_stands_still() {
+    let Some(mut members) = cluster() else { return };
+    // It believes that it leads when it wakes up.
+    nobody_minds(&mut members, |leader| leader.pause(), |leader| leader.resume());
+}
+
+#[test]
+fn never_two_at_once_while_leaders_come_and_go() {
+    let Some(mut members) = cluster() else { return };
+    let log = Log::in_cluster(&members);
+    // About as short as an election.
+    let hosts: [Host; 3] = hosts(&log);
+    let body = witnessed(&recorded("sleep 0.02"));
+    let stop = hosts[0].world.path("work").join("stop");
+    let looped = "while [ ! -e stop ]; do
+        n=$((n + 1)); canal run -q -k x -- sh -c \"$0\" sh $$.$n
+        code=$?; [ $code = 0 ] || echo $code >>codes
+    done";
+    let clients: Vec<Proc> = hosts
+        .iter()
+        .flat_map(|host| [host; 3])
+        .map(|host| host.world.program("sh", ["-c", looped, &body]).spawn())
+        .collect();
+    let ran = || Events::of(&hosts[0].world).started().len();
+    for round in 0..3 {
+        let (fallen, before) = (leader(&members), ran());
+        until("they run", || ran() > before + 10);
+        if round == 1 {
+            members[fallen].pause();
+        } else {
+            members[fallen].kill();
+        }
+        until_another_leads(&members, fallen);
+        let before = ran();
+        until("they run again", || ran() > before + 10);
+        if round == 1 {
+            members[fallen].resume();
+        } else {
+            members[fallen].start();
+        }
+    }
+    std::fs::write(stop, "").unwrap();
+    for client in clients {
+        client.end().code(0);
+    }
+    let codes = hosts[0].world.read("codes");
+    // An election can take too long for some, and an etcd before 3.4.31 or 3.5.13 ends leases of
+    // those who renewed when a leader stands still.
+    assert!(codes.lines().all(|code| code == "122"), "{codes}");
+    assert_eq!(hosts[0].world.read("overlaps"), "", "{}", hosts[0].world.read("events"));
+    until_idle(&hosts);
+}
+
+#[test]
+fn without_a_majority_commands_end_in_time_and_those_who_wait_go_on_waiting() {
+    let Some(mut members) = cluster() else { return };
+    let log = Log::in_cluster(&members);
+    let [a, b] = hosts(&log);
+    let holder = start(&a, "1");
+    let other = queue(&[&a, &b], 1, "2", 1);
+    members[0].kill();
+    members[1].kill();
+    lost(holder, " was last reached ");
+    b.until("away");
+    let refused = b.world.canal(["run", "-n", "-k", "y", "--", "true"]).end().code(125);
+    assert!(refused.stderr.contains("the engine cannot be reached since"), "{refused:?}");
+    assert_eq!(Events::of(&a.world).started(), ["1"]);
+    members[0].start();
+    members[1].start();
+    other.end().code(0);
+    never_both(&a, &["1", "2"]);
+    until_idle(&[a, b]);
+}
+
+/// Whichever member a daemon begins with.
+#[test]
+fn a_daemon_starts_though_the_member_that_it_is_told_first_is_dead_or_stands_still() {
+    let Some(mut members) = cluster() else { return };
+    members[0].kill();
+    let dead = &members[0];
+    // Nearly always it begins with the one that is named so often.
+    let log = Log::in_cluster([dead, dead, dead, dead, dead, &members[1], &members[2]]);
+    let [a, b] = hosts(&log);
+    for _ in 0..3 {
+        b.world.canal(["daemon", "--stop"]).end().code(0);
+        b.join();
+    }
+    let holder = start_for_now(&a, "1");
+    let other = queue(&[&a, &b], 1, "2", 1);
+    // Its holds and waiters are adopted by one that starts so.
+    a.world.kill_daemon();
+    a.join();
+    members[0].start();
+    members[1].pause();
+    b.world.kill_daemon();
+    b.join();
+    finish(&a, "1");
+    holder.end().code(0);
+    other.end().code(0);
+    never_both(&a, &["1", "2"]);
+    until_idle(&[a, b]);
+    members[1].resume();
+}
