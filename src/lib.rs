@@ -16,6 +16,7 @@ pub mod client;
 pub mod core;
 pub mod daemon;
 pub mod host;
+pub mod json;
 pub mod log;
 pub mod protocol;
 pub mod run;

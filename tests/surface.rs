@@ -153,9 +153,10 @@ fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
 /// Which parts of the project a layer may use; see docs/architecture.md.
 const LAYERS: &[(&str, &[&str])] = &[
     ("core", &[]),
+    ("json", &[]),
     ("sys", &[]),
-    ("log", &["core", "sys"]),
-    ("protocol", &["core"]),
+    ("log", &["core", "json", "sys"]),
+    ("protocol", &["core", "json"]),
     ("host", &["core", "log"]),
     ("daemon", &["core", "host", "log", "protocol", "sys"]),
     ("client", &["core", "protocol", "sys"]),

@@ -9,6 +9,8 @@ use std::ffi::CStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::json;
+
 /// Ends each message.
 const END: u8 = 0;
 
@@ -129,11 +131,7 @@ pub fn parse<'a, T: Deserialize<'a>>(message: &'a [u8]) -> Result<T, FrameError>
 /// # Errors
 /// [`FrameError::Malformed`] if the value has no JSON form.
 pub fn append<T: Serialize>(message: &T, out: &mut Vec<u8>) -> Result<(), FrameError> {
-    let before = out.len();
-    if let Err(error) = serde_json::to_writer(&mut *out, message) {
-        out.truncate(before);
-        return Err(error.into());
-    }
+    json::append(message, out)?;
     out.push(END);
     Ok(())
 }

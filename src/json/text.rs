@@ -1,0 +1,105 @@
+//! Texts, names and numbers as JSON.
+
+/// Appends a few bytes. Mostly they are fewer than it takes to make a call of memcpy(3) worth it.
+#[inline]
+pub(super) fn put(bytes: &[u8], out: &mut Vec<u8>) {
+    let (eights, mut rest) = bytes.as_chunks::<8>();
+    out.reserve(bytes.len());
+    for eight in eights {
+        out.extend_from_slice(eight);
+    }
+    if let Some((four, after)) = rest.split_first_chunk::<4>() {
+        out.extend_from_slice(four);
+        rest = after;
+    }
+    for byte in rest {
+        out.push(*byte);
+    }
+}
+
+/// The longest name of a field that is put together before it is appended.
+const NAME_BYTES_MAX: usize = 28;
+
+/// Appends `begin`, a name that nothing has to be escaped in, and a colon. Of a name that the
+/// compiler knows it makes a few moves.
+#[inline(always)]
+pub(super) fn put_name(begin: u8, name: &str, out: &mut Vec<u8>) {
+    let length = name.len();
+    if length > NAME_BYTES_MAX {
+        out.push(begin);
+        put_text(name, out);
+        out.push(b':');
+        return;
+    }
+    let mut whole = [0; NAME_BYTES_MAX + 4];
+    whole[0] = begin;
+    whole[1] = b'"';
+    whole[2..2 + length].copy_from_slice(name.as_bytes());
+    whole[2 + length] = b'"';
+    whole[3 + length] = b':';
+    out.extend_from_slice(&whole[..length + 4]);
+}
+
+/// Appends a number.
+#[inline]
+pub(super) fn put_number(number: impl itoa::Integer, out: &mut Vec<u8>) {
+    put(itoa::Buffer::new().format(number).as_bytes(), out);
+}
+
+/// Appends a text with its quotes.
+#[inline]
+pub(super) fn put_text(text: &str, out: &mut Vec<u8>) {
+    out.push(b'"');
+    if is_plain(text.as_bytes()) {
+        put(text.as_bytes(), out);
+    } else {
+        put_escaped(text.as_bytes(), out);
+    }
+    out.push(b'"');
+}
+
+const ONES: u64 = u64::from_ne_bytes([1; 8]);
+const HIGHS: u64 = ONES << 7;
+
+/// Whether nothing is to be escaped; looks at eight bytes at once.
+#[inline]
+fn is_plain(bytes: &[u8]) -> bool {
+    let (eights, rest) = bytes.as_chunks::<8>();
+    let found = eights.iter().fold(0, |found, eight| {
+        let word = u64::from_ne_bytes(*eight);
+        found | is_below(word, 0x20) | has(word, b'"') | has(word, b'\\')
+    });
+    found & HIGHS == 0 && rest.iter().all(|byte| *byte >= 0x20 && *byte != b'"' && *byte != b'\\')
+}
+
+/// Sets the highest bit of a byte if one of the bytes is below `limit`, at most 128.
+#[inline]
+fn is_below(word: u64, limit: u8) -> u64 {
+    word.wrapping_sub(ONES * u64::from(limit)) & !word
+}
+
+/// Sets the highest bit of a byte if one of the bytes is this one.
+#[inline]
+fn has(word: u64, byte: u8) -> u64 {
+    is_below(word ^ (ONES * u64::from(byte)), 1)
+}
+
+#[cold]
+fn put_escaped(bytes: &[u8], out: &mut Vec<u8>) {
+    for byte in bytes {
+        match *byte {
+            b'"' => out.extend_from_slice(b"\\\""),
+            b'\\' => out.extend_from_slice(b"\\\\"),
+            0x08 => out.extend_from_slice(b"\\b"),
+            b'\t' => out.extend_from_slice(b"\\t"),
+            b'\n' => out.extend_from_slice(b"\\n"),
+            0x0c => out.extend_from_slice(b"\\f"),
+            b'\r' => out.extend_from_slice(b"\\r"),
+            byte if byte < 0x20 => {
+                let digit = |nibble: u8| b"0123456789abcdef"[usize::from(nibble)];
+                out.extend_from_slice(&[b'\\', b'u', b'0', b'0', digit(byte >> 4), digit(byte & 15)]);
+            }
+            byte => out.push(byte),
+        }
+    }
+}
