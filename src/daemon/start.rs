@@ -39,7 +39,7 @@ use crate::core::{Rules, UnixMillis};
 use crate::protocol::DaemonShown;
 use crate::protocol::place::{Place, Rule};
 use crate::sys::process::Origin;
-use crate::sys::{clock, fds, peer, signals};
+use crate::sys::{clock, fds, peer, signals, small};
 
 /// The descriptor over which a daemon that was started on demand says why it cannot come up.
 const READINESS: i32 = 3;
@@ -52,6 +52,7 @@ pub(super) fn run(options: &Options) -> anyhow::Result<()> {
         Ok(Some((runtime, mut server, signals))) => {
             readiness.done();
             notify(&[NotifyState::Ready]);
+            small::keep();
             let worked = runtime.block_on(work(&mut server, signals));
             notify(&[NotifyState::Stopping]);
             worked

@@ -19,6 +19,7 @@ pub mod pidfd;
 pub mod process;
 pub mod readable;
 pub mod signals;
+pub mod small;
 pub mod startup;
 
 #[cfg(test)]
