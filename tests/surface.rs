@@ -158,7 +158,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("log", &["core", "json", "sys"]),
     ("protocol", &["core", "json"]),
     ("host", &["core", "log"]),
-    ("daemon", &["core", "host", "log", "protocol", "sys"]),
+    ("daemon", &["core", "host", "json", "log", "protocol", "sys"]),
     ("client", &["core", "protocol", "sys"]),
     ("run", &["client", "protocol", "sys"]),
     ("cli", &["client", "core", "daemon", "protocol", "run", "sys"]),

@@ -58,6 +58,31 @@ fn hex(bits: u128) -> [u8; 32] {
     digits
 }
 
+/// What 32 hexadecimal digits say.
+fn bits(text: &str) -> Option<u128> {
+    let digits: &[u8; 32] = text.as_bytes().try_into().ok()?;
+    let (mut bytes, mut wrong) = ([0; 16], 0);
+    for (byte, pair) in bytes.iter_mut().zip(digits.as_chunks::<2>().0) {
+        let [high, low] = pair.map(|digit| NIBBLES[usize::from(digit)]);
+        wrong |= high | low;
+        *byte = high << 4 | low;
+    }
+    (wrong <= 0xf).then_some(u128::from_be_bytes(bytes))
+}
+
+/// What each byte is as a hexadecimal digit; more than 15 if it is none.
+const NIBBLES: [u8; 256] = {
+    let mut nibbles = [0xff; 256];
+    let mut nibble = 0;
+    while nibble < 16 {
+        let digit = b"0123456789abcdef"[nibble];
+        nibbles[digit as usize] = nibble as u8;
+        nibbles[digit.to_ascii_uppercase() as usize] = nibble as u8;
+        nibble += 1;
+    }
+    nibbles
+};
+
 fn hex_text(digits: &[u8; 32]) -> &str {
     std::str::from_utf8(digits).unwrap_or_default()
 }
@@ -84,12 +109,7 @@ macro_rules! hex_name {
             type Err = &'static str;
 
             fn from_str(text: &str) -> Result<Self, Self::Err> {
-                const EXPECTED: &str = concat!($what, " is 32 hexadecimal digits");
-                let hex = text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit());
-                if !hex {
-                    return Err(EXPECTED);
-                }
-                u128::from_str_radix(text, 16).map(Self).map_err(|_| EXPECTED)
+                bits(text).map(Self).ok_or(concat!($what, " is 32 hexadecimal digits"))
             }
         }
 
@@ -120,4 +140,29 @@ hex_name! {
     /// The handle itself is a secret and never in the table, which logs, snapshots and other hosts
     /// see. Its 128 random bits cannot be found from this.
     LeaseId, "the name of a lease"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_is_32_hexadecimal_digits_of_either_case_and_nothing_else() {
+        let tag: Tag = "00112233445566778899aAbBcCdDeEfF".parse().unwrap();
+        assert_eq!(tag, Tag(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff));
+        assert_eq!(tag.to_string(), "00112233445566778899aabbccddeeff");
+        for at in 0..32 {
+            for byte in 0..=0x7f_u8 {
+                let mut text = "7".repeat(32).into_bytes();
+                text[at] = byte;
+                let text = String::from_utf8(text).unwrap();
+                let expected = byte.is_ascii_hexdigit().then(|| u128::from_str_radix(&text, 16));
+                let expected = expected.map(|bits| Tag(bits.unwrap()));
+                assert_eq!(text.parse::<Tag>().ok(), expected, "{text:?}");
+            }
+        }
+        for wrong in ["", "7", &"7".repeat(31), &"7".repeat(33), &"é".repeat(16)] {
+            assert!(wrong.parse::<Tag>().is_err(), "{wrong:?}");
+        }
+    }
 }

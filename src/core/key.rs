@@ -55,6 +55,9 @@ impl Key {
         if text.len() > KEY_BYTES_MAX {
             return Err(KeyError::Long(text.len()));
         }
+        if is_simple(text.as_bytes()) {
+            return Ok(Self(text.into()));
+        }
         if let Some((at, c)) = text.char_indices().find(|(_, c)| c.is_control()) {
             return Err(KeyError::Control(u32::from(c), at));
         }
@@ -108,6 +111,18 @@ impl Key {
     }
 }
 
+/// Whether all bytes are visible ASCII and no component is empty, as of nearly every key.
+fn is_simple(bytes: &[u8]) -> bool {
+    let mut before = b'/';
+    for &byte in bytes {
+        if !matches!(byte, b' '..=b'~') || byte == b'/' && before == b'/' {
+            return false;
+        }
+        before = byte;
+    }
+    before != b'/'
+}
+
 impl Borrow<str> for Key {
     fn borrow(&self) -> &str {
         &self.0
@@ -156,5 +171,22 @@ mod tests {
         assert!(error("a\nb").contains("U+000A at byte 1"));
         assert!(error(&"x".repeat(KEY_BYTES_MAX + 1)).contains("this one has 1025"));
         assert!(Key::new(&"x".repeat(KEY_BYTES_MAX)).is_ok());
+    }
+
+    #[test]
+    fn a_simple_key_is_judged_as_one_with_an_umlaut_is() {
+        let same = |text: &str| match (Key::new(text), Key::new(&format!("{text}ä"))) {
+            (Ok(one), Ok(other)) => assert_eq!(other.as_str(), format!("{}ä", one.as_str())),
+            (Err(KeyError::Empty), Ok(_)) => {}
+            // The end is another one.
+            (Err(KeyError::Trailing(_)), _) => {}
+            (Err(KeyError::Leading(_)), Err(KeyError::Leading(_))) => {}
+            (one, other) => assert_eq!(one, other, "{text:?}"),
+        };
+        let pieces = ["", "a", "/", "//", " ", "~", "\u{7f}", "\u{1f}", "b0"];
+        for text in pieces.iter().flat_map(|one| pieces.map(|other| format!("x{one}y{other}"))) {
+            same(&text);
+            same(&text[1..]);
+        }
     }
 }

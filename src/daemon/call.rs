@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
 use super::underway::Patience;
+use crate::json::Plain;
 use crate::protocol::frame::{self, FrameError};
 use crate::protocol::service::{DescriptionQuery, SERVICE, ServiceError};
 use crate::protocol::{
@@ -117,16 +118,47 @@ impl Asked {
 /// # Errors
 /// If it is no call at all; then nothing after it can be trusted.
 pub(super) fn read(message: &[u8], fds: &mut Vec<OwnedFd>) -> Result<Call, FrameError> {
-    let call: Incoming<'_> = frame::parse(message)?;
-    let asked = understand(&call.method, call.parameters).unwrap_or_else(Asked::Wrong);
-    let owner_fd = match &asked {
+    let mut call = match read_plain(message) {
+        Some(call) => call,
+        None => read_any(message)?,
+    };
+    let owner_fd = match &call.asked {
         Asked::Acquire(acquire) => acquire.owner_fd,
         Asked::Release(release) => release.owner_fd,
         _ => None,
     };
     // Descriptors may come before the message that they belong to, never after it.
-    let fds = if owner_fd.is_some() { std::mem::take(fds) } else { Vec::new() };
-    Ok(Call { asked, more: call.more, oneway: call.oneway, fds })
+    if owner_fd.is_some() {
+        call.fds = std::mem::take(fds);
+    }
+    Ok(call)
+}
+
+/// Reads what is asked most, in one pass, if it stands there as programs write it.
+fn read_plain(message: &[u8]) -> Option<Call> {
+    let mut plain = Plain::new(message)?;
+    if !plain.goes_on("{\"method\":") {
+        return None;
+    }
+    let method = plain.text()?;
+    if !plain.goes_on(",\"parameters\":") {
+        return None;
+    }
+    let asked = match method {
+        "io.canal.Lock.Acquire" => Asked::Acquire(Box::new(plain.value()?)),
+        "io.canal.Lock.Release" => Asked::Release(plain.value()?),
+        _ => return None,
+    };
+    let more = plain.goes_on(",\"more\":true");
+    let oneway = plain.goes_on(",\"oneway\":true");
+    let is_whole = plain.goes_on("}") && plain.is_over();
+    is_whole.then_some(Call { asked, more, oneway, fds: Vec::new() })
+}
+
+fn read_any(message: &[u8]) -> Result<Call, FrameError> {
+    let Incoming { method, parameters, more, oneway } = frame::parse(message)?;
+    let asked = understand(&method, parameters).unwrap_or_else(Asked::Wrong);
+    Ok(Call { asked, more, oneway, fds: Vec::new() })
 }
 
 fn understand(method: &str, parameters: Option<&RawValue>) -> Result<Asked, ServiceError> {
@@ -189,6 +221,57 @@ mod tests {
         ));
         for junk in ["", "[]", "x", r#"{"parameters":{}}"#, r#"{"method":1}"#] {
             assert!(read(junk.as_bytes(), &mut Vec::new()).is_err(), "{junk:?}");
+        }
+    }
+
+    /// What [`read_plain`] does not read is read in the usual way.
+    #[test]
+    fn a_call_is_read_alike_in_both_ways() {
+        let parameters = [
+            r#"{"tag":"000102030405060708090a0b0c0d0e0f","items":[{"key":"a/b","per":1,"buckets":2},{"key":"é","mode":"write"}],"wait_ms":0,"priority":2,"command":"make","with_children":true,"frame":"f1","wrapper":"becomes","on_lost":"term"}"#,
+            r#"{"tag":"000102030405060708090a0b0c0d0e0f","items":[],"command":"","lease":{"handle":"000102030405060708090A0B0C0D0E0F","ttl_ms":5000}}"#,
+            r#"{"key":"a"}"#,
+            r#"{"token":3,"all":false}"#,
+            r#"{"handle":"000102030405060708090a0b0c0d0e0f","owner_fd":0}"#,
+        ];
+        let mut plain = 0;
+        for (method, parameters) in
+            ["Acquire", "Release"].iter().flat_map(|m| parameters.map(|p| (m, p)))
+        {
+            for end in
+                ["}", ",\"more\":true}", ",\"oneway\":true}", ",\"more\":true,\"oneway\":true}"]
+            {
+                let call = format!(
+                    "{{\"method\":\"io.canal.Lock.{method}\",\"parameters\":{parameters}{end}"
+                );
+                let usual = read_any(call.as_bytes()).unwrap();
+                if let Some(call) = read_plain(call.as_bytes()) {
+                    assert_eq!(format!("{call:?}"), format!("{usual:?}"));
+                    plain += 1;
+                }
+            }
+        }
+        assert_eq!(plain, 5 * 4);
+    }
+
+    #[test]
+    fn what_is_no_plain_call_is_not_read_as_one() {
+        let whole = r#"{"method":"io.canal.Lock.Release","parameters":{"all":true},"more":true}"#;
+        assert!(read_plain(whole.as_bytes()).is_some());
+        for end in 0..whole.len() {
+            assert!(read_plain(&whole.as_bytes()[..end]).is_none(), "{end}");
+        }
+        for other in [
+            r#"{"method":"io.canal.Lock.Release","parameters":{"all":true}}}"#,
+            r#"{"method":"io.canal.Lock.Release","parameters":{"all":true},"more":false}"#,
+            r#"{"method":"io.canal.Lock.Release","parameters":{"all":true},"oneway":true,"more":true}"#,
+            r#"{"method":"io.canal.Lock.Release","parameters":null}"#,
+            r#"{"method":"io.canal.Lock.Release"}"#,
+            r#"{"parameters":{"all":true},"method":"io.canal.Lock.Release"}"#,
+            r#"{"method":"io.canal.Lock.Stop","parameters":{}}"#,
+            r#"{"method":"io.canal.Lock.Release","parameters":{"all":true,"new":1}}"#,
+        ] {
+            assert!(read_plain(other.as_bytes()).is_none(), "{other}");
         }
     }
 }

@@ -4,11 +4,14 @@
 //! this does not do itself, it leaves to that.
 
 mod compound;
+mod plain;
+mod reader;
 #[cfg(test)]
 mod tests;
 mod text;
 mod writer;
 
+pub use plain::Plain;
 use serde::Serialize;
 
 use self::writer::Writer;

@@ -59,7 +59,8 @@ pub(super) fn put_text(text: &str, out: &mut Vec<u8>) {
 }
 
 const ONES: u64 = u64::from_ne_bytes([1; 8]);
-const HIGHS: u64 = ONES << 7;
+/// The highest bit of each byte.
+pub(super) const HIGHS: u64 = ONES << 7;
 
 /// Whether nothing is to be escaped; looks at eight bytes at once.
 #[inline]
@@ -74,13 +75,13 @@ fn is_plain(bytes: &[u8]) -> bool {
 
 /// Sets the highest bit of a byte if one of the bytes is below `limit`, at most 128.
 #[inline]
-fn is_below(word: u64, limit: u8) -> u64 {
+pub(super) fn is_below(word: u64, limit: u8) -> u64 {
     word.wrapping_sub(ONES * u64::from(limit)) & !word
 }
 
 /// Sets the highest bit of a byte if one of the bytes is this one.
 #[inline]
-fn has(word: u64, byte: u8) -> u64 {
+pub(super) fn has(word: u64, byte: u8) -> u64 {
     is_below(word ^ (ONES * u64::from(byte)), 1)
 }
 
@@ -97,7 +98,14 @@ fn put_escaped(bytes: &[u8], out: &mut Vec<u8>) {
             b'\r' => out.extend_from_slice(b"\\r"),
             byte if byte < 0x20 => {
                 let digit = |nibble: u8| b"0123456789abcdef"[usize::from(nibble)];
-                out.extend_from_slice(&[b'\\', b'u', b'0', b'0', digit(byte >> 4), digit(byte & 15)]);
+                out.extend_from_slice(&[
+                    b'\\',
+                    b'u',
+                    b'0',
+                    b'0',
+                    digit(byte >> 4),
+                    digit(byte & 15),
+                ]);
             }
             byte => out.push(byte),
         }

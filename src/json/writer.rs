@@ -132,11 +132,7 @@ impl<'a> Serializer for Writer<'a> {
     }
 
     #[inline]
-    fn serialize_tuple_struct(
-        self,
-        _: &'static str,
-        _: usize,
-    ) -> Result<Compound<'a>, Unwritten> {
+    fn serialize_tuple_struct(self, _: &'static str, _: usize) -> Result<Compound<'a>, Unwritten> {
         Ok(Compound::list(self.out, b"]"))
     }
 
