@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 
 use super::conn::ConnId;
 use super::server::Server;
-use crate::protocol::{ErrorName, Failure, Grant, PageFound, PageQuery, Wrapper};
+use crate::protocol::{ErrorName, Failure, PageFound, PageQuery, Wrapper};
 use crate::sys::deadline::Writer;
 
 impl Server {
@@ -23,14 +23,9 @@ impl Server {
         Err(Failure::new(ErrorName::StayNeeded, message))
     }
 
-    /// Adds the page to a grant, if there is one.
-    pub(super) fn add_page(&self, grant: &mut Grant, fds: &mut Vec<OwnedFd>) -> io::Result<()> {
-        if let Some(writer) = &self.deadline {
-            let found = add(writer, fds)?;
-            grant.page_fd = Some(found.page_fd);
-            grant.line_fd = Some(found.line_fd);
-        }
-        Ok(())
+    /// Adds the page to the descriptors of a grant, if there is one.
+    pub(super) fn add_page(&self, fds: &mut Vec<OwnedFd>) -> io::Result<Option<PageFound>> {
+        self.deadline.as_ref().map(|writer| add(writer, fds)).transpose()
     }
 
     /// Gives the page to the wrapper of a holder.

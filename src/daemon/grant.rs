@@ -6,9 +6,9 @@ use super::ended::owner_gone;
 use super::propose::Then;
 use super::roll::Told;
 use super::server::Server;
-use super::shown::pid_of;
+use super::shown::{Shown, pid_of};
 use crate::core::{Change, FrameId, FrameState, Granted, Owner, RequestId, Withdrawal};
-use crate::protocol::{ErrorName, Failure, Grant};
+use crate::protocol::{ErrorName, Failure};
 use crate::sys::pidfd::Pidfd;
 use crate::sys::process::{RunState, run_state};
 use std::io;
@@ -147,16 +147,15 @@ impl Server {
 
     /// Tells a grant.
     pub(super) fn tell_grant(&mut self, id: ConnId, granted: &Granted) {
-        let Some(viewer) = self.conns.peek(id).map(|conn| conn.peer.uid) else { return };
-        let Some(grant) = self.shown(viewer).grant(granted) else { return };
+        let Some(hold) = self.ledger.table.hold(granted.token) else { return };
         tracing::debug!(
-            token = grant.token,
-            session = %grant.session,
-            pid = grant.owner.pid,
-            keys = ?grant.keys.iter().map(|key| &key.key).collect::<Vec<_>>(),
+            token = granted.token.0,
+            session = %format_args!("s{}", self.ledger.table.session(hold.frame)),
+            pid = pid_of(&hold.asked.owner),
+            keys = ?hold.asked.items.iter().map(|item| &item.key).collect::<Vec<_>>(),
             "granted"
         );
-        self.send_grant(id, granted.request, grant);
+        self.send_grant(id, granted.request, Some(granted));
     }
 
     /// Tells a grant to one who asks for it once more.
@@ -170,11 +169,7 @@ impl Server {
         self.watch_owner(id, frame, pidfd)?;
         // From now on the fate of the grant hangs on this connection alone.
         self.conns.disown(request);
-        let viewer = self.conns.peek(id).map_or(0, |conn| conn.peer.uid);
-        if let Some(hold) = self.ledger.table.hold_of(request) {
-            let grant = self.shown(viewer).held(hold);
-            self.send_grant(id, request, grant);
-        }
+        self.send_grant(id, request, None);
         Ok(())
     }
 
@@ -191,23 +186,21 @@ impl Server {
         self.roll.tell(hold.token, Told { process: *process, on_lost: hold.asked.on_lost })
     }
 
-    fn send_grant(&mut self, id: ConnId, request: RequestId, mut grant: Grant) {
+    /// Tells a grant as it was decided, or what is held by it now.
+    fn send_grant(&mut self, id: ConnId, request: RequestId, granted: Option<&Granted>) {
         let Some(hold) = self.ledger.table.hold_of(request) else { return };
         let (token, tag, provisional) = (hold.token, hold.asked.tag, hold.provisional);
+        let children = hold.asked.children;
         if hold.asked.ttl_ms.is_some()
             && let Err(error) = self.ledger.keep_leases()
         {
             let message = format!("the lease cannot be kept over a reboot: {error}");
             return self.take_back(id, request, &Failure::new(ErrorName::DiskFull, message));
         }
-        let Some(hold) = self.ledger.table.hold_of(request) else { return };
         let mut fds = Vec::new();
-        if hold.asked.children {
+        if children {
             match self.children.make(token, tag) {
-                Ok(fd) => {
-                    grant.children_fd = Some(0);
-                    fds.push(fd);
-                }
+                Ok(fd) => fds.push(fd),
                 Err(error) => {
                     let message = format!("the FIFO for `--with-children` cannot be made: {error}");
                     let failure = Failure::new(ErrorName::DiskFull, message);
@@ -216,19 +209,29 @@ impl Server {
             }
         }
         // The owner of a provisional one is another process, which nobody runs.
-        if !provisional && let Err(error) = self.add_page(&mut grant, &mut fds) {
-            let message = format!("the deadline page cannot be handed over: {error}");
-            return self.take_back(
-                id,
-                request,
-                &Failure::new(ErrorName::TooManyConnections, message),
-            );
-        }
+        let page = if provisional { Ok(None) } else { self.add_page(&mut fds) };
+        let page = match page {
+            Ok(page) => page,
+            Err(error) => {
+                let message = format!("the deadline page cannot be handed over: {error}");
+                let failure = Failure::new(ErrorName::TooManyConnections, message);
+                return self.take_back(id, request, &failure);
+            }
+        };
         if let Err(error) = self.record_owner(request) {
             let message = format!("the owner cannot be recorded: {error}");
             return self.take_back(id, request, &Failure::new(ErrorName::DiskFull, message));
         }
         let Some(conn) = self.conns.get(id) else { return };
+        let shown = Shown::to(conn.peer.uid, &self.ledger, &self.leases, &self.owners);
+        let grant = match granted {
+            Some(granted) => shown.grant(granted),
+            None => self.ledger.table.hold(token).map(|hold| shown.held(hold)),
+        };
+        let Some(mut grant) = grant else { return };
+        grant.children_fd = children.then_some(0);
+        grant.page_fd = page.map(|page| page.page_fd);
+        grant.line_fd = page.map(|page| page.line_fd);
         if provisional {
             self.unclaimed.remove(&request);
             conn.provisional.push(request);

@@ -55,6 +55,7 @@ mod shared;
 mod shown;
 mod start;
 mod stop;
+mod text;
 mod underway;
 mod waiting;
 mod waits;

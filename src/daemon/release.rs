@@ -6,7 +6,8 @@ use super::ask;
 use super::conn::ConnId;
 use super::propose::{Applied, Then};
 use super::server::Server;
-use super::shown::{Looks, pid_of};
+use super::shown::{Shown, pid_of};
+use super::text::Text;
 use crate::core::{Change, FrameId, HoldState, Outcome, Release as Giving, Token};
 use crate::protocol::{Confirm, ErrorName, Failure, Release, Released, ReleasedHold};
 use crate::sys::peer::Credentials;
@@ -69,14 +70,18 @@ impl Server {
         applied: &Applied,
     ) -> Result<(), Failure> {
         let GivingBack { id, peer, giving } = back;
-        let released = self.told_released(peer, before, &applied.outcomes);
+        let shown = Shown::to(peer.uid, &self.ledger, &self.leases, &self.owners);
+        let released = told_released(&shown, before, &applied.outcomes);
         if released.is_empty() {
             return Err(self.not_held(&giving));
         }
         if let Giving::Hold { token, .. } = giving {
             tracing::info!(token = token.0, uid = peer.uid, pid = peer.pid, "released by force");
         }
-        self.tell(id, &Released { released })
+        if let Some(conn) = self.conns.get(id) {
+            conn.reply(&Released { released }, false);
+        }
+        Ok(())
     }
 
     /// The frame of the process that is to give back.
@@ -119,30 +124,6 @@ impl Server {
         Failure::new(ErrorName::NotHeld, message)
     }
 
-    fn told_released(
-        &self,
-        peer: Credentials,
-        before: &[HoldState],
-        outcomes: &[Outcome],
-    ) -> Vec<ReleasedHold> {
-        let shown = self.shown(peer.uid);
-        let told = outcomes.iter().filter_map(|outcome| {
-            let Outcome::Released { token, keys, .. } = outcome else { return None };
-            let hold = before.iter().find(|hold| hold.token == *token)?;
-            let one = if let [key] = keys.as_slice() { Some(key) } else { None };
-            let mut holder = shown.holder(hold, one, Looks::Briefly);
-            holder.session = self.session_of_released(hold);
-            let keys = keys.iter().map(ToString::to_string).collect();
-            Some(ReleasedHold { token: token.0, keys, holder })
-        });
-        told.collect()
-    }
-
-    /// The session of a hold whose frame may be gone with it.
-    fn session_of_released(&self, hold: &HoldState) -> String {
-        self.shown(hold.asked.uid).session(hold.frame)
-    }
-
     pub(super) fn confirm(
         &mut self,
         id: ConnId,
@@ -173,6 +154,23 @@ impl Server {
     pub(super) fn confirmed(&mut self, id: ConnId) -> Result<(), Failure> {
         self.tell(id, &Nothing {})
     }
+}
+
+/// What was given back. The session of a hold is still known where its frame is gone with it.
+fn told_released<'h>(
+    shown: &Shown<'h>,
+    before: &'h [HoldState],
+    outcomes: &'h [Outcome],
+) -> Vec<ReleasedHold<Text<'h>>> {
+    let told = outcomes.iter().filter_map(|outcome| {
+        let Outcome::Released { token, keys, .. } = outcome else { return None };
+        let hold = before.iter().find(|hold| hold.token == *token)?;
+        let one = if let [key] = keys.as_slice() { Some(key) } else { None };
+        let holder = shown.holder_briefly(hold, one);
+        let keys = keys.iter().map(|key| Text::Itself(key.as_str())).collect();
+        Some(ReleasedHold { token: token.0, keys, holder })
+    });
+    told.collect()
 }
 
 /// The reply of a method that returns nothing.

@@ -183,8 +183,6 @@ impl Server {
 
     /// The table as a user may see it.
     pub(super) fn shown(&self, viewer: u32) -> Shown<'_> {
-        let (table, leases) = (&self.ledger.table, &self.leases);
-        let here = self.ledger.host;
-        Shown { table, leases, unverified: &self.owners.unverified, viewer, here }
+        Shown::to(viewer, &self.ledger, &self.leases, &self.owners)
     }
 }

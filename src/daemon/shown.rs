@@ -8,7 +8,10 @@ use serde::{Serialize, Serializer};
 
 use super::conflict::{conflict, kin, obstacles};
 use super::leases::Leases;
+use super::ledger::Ledger;
 use super::limits::PROCESSES_LOOKED_AT_MAX;
+use super::owners::Owners;
+use super::text::Text;
 use super::words;
 use crate::core::{
     FrameId, Granted, GrantedItem, HeldItem, HoldState, HostId, Item, Key, Mode, Owner, Reason,
@@ -36,8 +39,19 @@ pub(super) struct Shown<'a> {
 }
 
 impl<'a> Shown<'a> {
+    /// The table, as a user may see it.
+    pub(super) fn to(
+        viewer: u32,
+        ledger: &'a Ledger,
+        leases: &'a Leases,
+        owners: &'a Owners,
+    ) -> Self {
+        let (table, here) = (&ledger.table, ledger.host);
+        Self { table, leases, unverified: &owners.unverified, viewer, here }
+    }
+
     /// What a request was granted, as it was decided just now.
-    pub(super) fn grant(&self, granted: &Granted) -> Option<Grant> {
+    pub(super) fn grant(&self, granted: &Granted) -> Option<Grant<Text<'a>>> {
         let hold = self.table.hold(granted.token)?;
         let items = hold.asked.items.iter().zip(&granted.items);
         let keys = items.map(|(item, granted)| granted_key(item, granted)).collect();
@@ -46,21 +60,21 @@ impl<'a> Shown<'a> {
 
     /// What a request holds, for one who asks again. `acquired` is what is held now: what was held
     /// after the grant is known no more.
-    pub(super) fn held(&self, hold: &HoldState) -> Grant {
+    pub(super) fn held(&self, hold: &'a HoldState) -> Grant<Text<'a>> {
         let keys = hold.items.iter().map(|item| self.held_key(item)).collect();
         self.grant_of(hold, keys)
     }
 
-    fn grant_of(&self, hold: &HoldState, keys: Vec<GrantedKey>) -> Grant {
+    fn grant_of(&self, hold: &'a HoldState, keys: Vec<GrantedKey<Text<'a>>>) -> Grant<Text<'a>> {
         Grant {
             keys,
             token: hold.token.0,
             owner: OwnerShown {
                 pid: pid_of(&hold.asked.owner),
-                command: hold.asked.command.0.clone(),
+                command: Text::Itself(&hold.asked.command.0),
             },
-            session: self.session(hold.frame),
-            frame: format!("f{}", hold.frame),
+            session: Text::Session(self.table.session(hold.frame)),
+            frame: Text::Frame(hold.frame),
             children_fd: None,
             lease: self.lease(hold),
             handle: None,
@@ -69,9 +83,9 @@ impl<'a> Shown<'a> {
         }
     }
 
-    fn held_key(&self, item: &HeldItem) -> GrantedKey {
+    fn held_key(&self, item: &'a HeldItem) -> GrantedKey<Text<'a>> {
         GrantedKey {
-            key: item.key.to_string(),
+            key: Text::Itself(item.key.as_str()),
             acquired: self.acquired(item),
             slots: slots_shown(&item.slots, item.view),
             mode: item.mode,
@@ -96,26 +110,38 @@ impl<'a> Shown<'a> {
 
     /// A holder; its slots are those of `key`.
     pub(super) fn holder(&self, hold: &HoldState, key: Option<&Key>, looks: Looks) -> HolderShown {
-        let uid = hold.asked.uid;
-        let pid = pid_of(&hold.asked.owner);
-        let items: Vec<_> = hold.items.iter().filter(|item| Some(&item.key) == key).collect();
         let state = match looks {
             Looks::Closely if hold.asked.ttl_ms.is_some() => None,
-            Looks::Closely => self.state(hold, pid).map(str::to_owned),
+            Looks::Closely => self.state(hold, pid_of(&hold.asked.owner)).map(str::to_owned),
             Looks::Briefly => None,
         };
+        let holder = self.holder_briefly(hold, key).map_texts(|text| text.to_string());
+        HolderShown { state, ..holder }
+    }
+
+    /// A holder as it is told to the one who gives back, without a look at its process.
+    pub(super) fn holder_briefly<'h>(
+        &self,
+        hold: &'h HoldState,
+        key: Option<&Key>,
+    ) -> HolderShown<Text<'h>>
+    where
+        'a: 'h,
+    {
+        let uid = hold.asked.uid;
+        let mut items = hold.items.iter().filter(|item| Some(&item.key) == key).peekable();
         HolderShown {
-            pid,
+            pid: pid_of(&hold.asked.owner),
             uid,
-            command: self.command(uid, &hold.asked.command.0),
-            since: time(hold.since),
+            command: self.sees(uid).then_some(Text::Itself(&hold.asked.command.0)),
+            since: Text::Time(hold.since),
             token: hold.token.0,
-            slots: items.iter().flat_map(|item| item.slots.iter()).collect(),
-            mode: items.first().map(|item| item.mode),
+            mode: items.peek().map(|item| item.mode),
+            slots: items.flat_map(|item| item.slots.iter()).collect(),
             key: None,
-            session: self.session(hold.frame),
-            host: self.label_of(hold.frame),
-            state,
+            session: Text::Session(self.table.session(hold.frame)),
+            host: self.label(hold.frame).map(Text::Itself),
+            state: None,
             lease: self.lease(hold),
         }
     }
@@ -150,8 +176,12 @@ impl<'a> Shown<'a> {
 
     /// The name of the host that a frame is on, where there are several.
     pub(super) fn label_of(&self, frame: FrameId) -> Option<String> {
+        self.label(frame).map(str::to_owned)
+    }
+
+    fn label(&self, frame: FrameId) -> Option<&'a str> {
         let host = self.table.frame(frame)?.host;
-        self.table.host(host).map(|host| host.label.clone())
+        self.table.host(host).map(|host| host.label.as_str())
     }
 
     /// As [`Self::label_of`], of hosts other than this one.
@@ -160,7 +190,12 @@ impl<'a> Shown<'a> {
     }
 
     pub(super) fn command(&self, uid: u32, command: &str) -> Option<String> {
-        (self.viewer == uid || self.viewer == 0).then(|| command.to_owned())
+        self.sees(uid).then(|| command.to_owned())
+    }
+
+    /// Whether the commands of a user are the viewer's to see.
+    fn sees(&self, uid: u32) -> bool {
+        self.viewer == uid || self.viewer == 0
     }
 
     /// Those whose holds are in the way of an item, the longest first, a few of them. `kin` are the
@@ -340,9 +375,9 @@ pub(super) enum Looks {
     Briefly,
 }
 
-fn granted_key(item: &Item, granted: &GrantedItem) -> GrantedKey {
+fn granted_key<'a>(item: &'a Item, granted: &GrantedItem) -> GrantedKey<Text<'a>> {
     GrantedKey {
-        key: item.key.to_string(),
+        key: Text::Itself(item.key.as_str()),
         acquired: granted.acquired,
         slots: slots_shown(&granted.slots, granted.view),
         mode: item.ask.mode(),

@@ -109,20 +109,21 @@ pub struct WireItem {
     pub slots: Option<u64>,
 }
 
-/// The final reply of an [`Acquire`]; `canal acquire --json` prints it.
+/// The final reply of an [`Acquire`]; `canal acquire --json` prints it. `T`: texts, in any form that
+/// is written as one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Grant {
+pub struct Grant<T = String> {
     /// One for each item, in the order of the request.
-    pub keys: Vec<GrantedKey>,
+    pub keys: Vec<GrantedKey<T>>,
     /// The fencing token.
     pub token: u64,
     /// Whose it is.
-    pub owner: OwnerShown,
+    pub owner: OwnerShown<T>,
     /// The session's name.
-    pub session: String,
+    pub session: T,
     /// The frame's name, for the requests of the owner's descendants.
     #[serde(default)]
-    pub frame: String,
+    pub frame: T,
     /// The index, among the descriptors sent with this reply, of the FIFO's write end that the
     /// command is to inherit (only `with_children`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -146,9 +147,9 @@ pub struct Grant {
 
 /// What was granted of a key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GrantedKey {
+pub struct GrantedKey<T = String> {
     /// The key.
-    pub key: String,
+    pub key: T,
     /// Slots held of it by everyone, after this grant; of a key that is read or written, how many
     /// hold the very key in this way.
     pub acquired: u64,
@@ -169,11 +170,11 @@ pub struct SlotShown {
 
 /// The owner of a grant, for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OwnerShown {
+pub struct OwnerShown<T = String> {
     /// The process, 0 if it has no number where the daemon lives.
     pub pid: u32,
     /// What it runs.
-    pub command: String,
+    pub command: T,
 }
 
 /// A reply with `continues` while an [`Acquire`] waits: at once when it is queued, and again when
@@ -222,22 +223,22 @@ pub struct Release {
     pub owner_fd: Option<u32>,
 }
 
-/// What a [`Release`] gave back.
+/// What a [`Release`] gave back. `T`: as in [`Grant`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Released {
+pub struct Released<T = String> {
     /// The holds, or parts of them; never empty.
-    pub released: Vec<ReleasedHold>,
+    pub released: Vec<ReleasedHold<T>>,
 }
 
 /// One hold, or a part of it, that was given back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReleasedHold {
+pub struct ReleasedHold<T = String> {
     /// Its token.
     pub token: u64,
     /// The keys given back.
-    pub keys: Vec<String>,
+    pub keys: Vec<T>,
     /// Who held it.
-    pub holder: HolderShown,
+    pub holder: HolderShown<T>,
 }
 
 /// `Status`: what is held and who waits. With `more`, a new [`Status`] follows each change (at most
@@ -350,17 +351,18 @@ pub struct KeyShown<W = Vec<WaiterShown>> {
     pub waiters: W,
 }
 
-/// A holder, for people.
+/// A holder, for people. `T`: as in [`Grant`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HolderShown {
+#[serde(bound(deserialize = "T: Deserialize<'de>"))]
+pub struct HolderShown<T = String> {
     /// Its process.
     pub pid: u32,
     /// Its user.
     pub uid: u32,
     /// What it runs; null if that is not the caller's to see.
-    pub command: Option<String>,
+    pub command: Option<T>,
     /// When it was granted, RFC 3339 UTC.
-    pub since: String,
+    pub since: T,
     /// Its fencing token.
     pub token: u64,
     /// Its slots of the key; empty where no single key is meant.
@@ -370,18 +372,43 @@ pub struct HolderShown {
     pub mode: Option<Mode>,
     /// The key that it holds, if that is not the one asked about but one above or below it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key: Option<String>,
+    pub key: Option<T>,
     /// Its session.
-    pub session: String,
+    pub session: T,
     /// Its host; null on one machine.
-    pub host: Option<String>,
+    pub host: Option<T>,
     /// `running`, `stopped`, `frozen`, `children` (only descendants are left), `unverified`
     /// (after a restart it could not be told whether it is the same process).
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub state: Option<String>,
+    pub state: Option<T>,
     /// Of a lease, whose `pid` is 0: how long it lives. `command` is what asked for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<LeaseShown>,
+}
+
+impl<T> HolderShown<T> {
+    /// The same with texts in another form.
+    pub fn map_texts<U>(self, form: impl Fn(T) -> U) -> HolderShown<U> {
+        let Self { pid, uid, command, since, token, slots, mode, key, .. } = self;
+        let Self { session, host, state, lease, .. } = self;
+        let (command, key) = (command.map(&form), key.map(&form));
+        let (host, state) = (host.map(&form), state.map(&form));
+        let (since, session) = (form(since), form(session));
+        HolderShown {
+            pid,
+            uid,
+            command,
+            since,
+            token,
+            slots,
+            mode,
+            key,
+            session,
+            host,
+            state,
+            lease,
+        }
+    }
 }
 
 /// A waiter, for people.
