@@ -75,8 +75,11 @@ impl Table {
             return Standing::Full;
         }
         let barred = match order {
-            Order::Before(rank) => self.tree.bars(key, mode, rank) && !self.covers(key, mode, kin),
-            Order::Ignored => false,
+            // Mostly nobody waits for anything.
+            Order::Before(rank) if !self.waiters.is_empty() => {
+                self.tree.bars(key, mode, rank) && !self.covers(key, mode, kin)
+            }
+            Order::Before(_) | Order::Ignored => false,
         };
         let standing = match ask {
             Ask::Counted { count, view } => self.standing_counted(key, *count, *view, kin, order),

@@ -230,7 +230,7 @@ impl Table {
             return Some(Refusal::Invalid { item });
         }
         let lock = self.locks.get(key);
-        let in_force = lock.and_then(super::lock::Lock::kind_in_force);
+        let in_force = lock.and_then(|lock| lock.kind_in_force());
         match (in_force, stated) {
             (Some(in_use), Some(stated)) if in_use != stated.kind() => {
                 return Some(Refusal::Kind { item, in_use });

@@ -137,7 +137,7 @@ impl Table {
         request: &'a Request,
     ) -> impl Iterator<Item = (&'a Key, &'a Lock, queue::Class)> {
         request.items.iter().filter_map(|item| {
-            let lock = self.locks.get(&item.key)?;
+            let lock = self.locks.get(&item.key)?.as_ref();
             Some((&item.key, lock, class(lock, &item.ask)?))
         })
     }

@@ -67,6 +67,14 @@ impl<T: Copy + Ord> Few<T> {
         one.into_iter().chain(many.into_iter().flatten())
     }
 
+    /// The greatest one.
+    pub(super) fn last(&self) -> Option<&T> {
+        match self {
+            Self::One(one) => one.as_ref(),
+            Self::Many(many) => many.last(),
+        }
+    }
+
     /// The members, to change the set meanwhile.
     pub(super) fn to_vec(&self) -> Vec<T> {
         self.iter().copied().collect()

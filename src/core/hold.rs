@@ -91,7 +91,7 @@ impl Table {
         }
         self.tags.insert(hold.asked.tag, hold.request);
         self.granted.insert(hold.request, token);
-        self.holds.insert(token, hold);
+        self.holds.insert(token, Box::new(hold));
         self.note(frame, 1, 0);
         Ok(())
     }

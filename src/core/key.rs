@@ -1,11 +1,13 @@
 //! Keys: the names of locks.
 
 use std::borrow::Borrow;
+use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::text::Text;
 
@@ -15,10 +17,13 @@ pub const KEY_BYTES_MAX: usize = 1024;
 /// The name of a lock: a UTF-8 path of non-empty components, `a/b/c`.
 ///
 /// At most [`KEY_BYTES_MAX`] bytes, no control characters, no leading or trailing `/`.
-/// Cloning is cheap.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(transparent)]
-pub struct Key(Arc<str>);
+/// Cloning is cheap, and so is comparing: keys are ordered as their texts are.
+#[derive(Clone)]
+pub struct Key {
+    /// The first eight bytes, the first one highest; zeros, which no key holds, behind a short text.
+    head: u64,
+    text: Arc<str>,
+}
 
 /// Why a text is not a key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -56,7 +61,7 @@ impl Key {
             return Err(KeyError::Long(text.len()));
         }
         if is_simple(text.as_bytes()) {
-            return Ok(Self(text.into()));
+            return Ok(Self::of(text));
         }
         if let Some((at, c)) = text.char_indices().find(|(_, c)| c.is_control()) {
             return Err(KeyError::Control(u32::from(c), at));
@@ -72,30 +77,41 @@ impl Key {
         if let Some(at) = text.as_bytes().windows(2).position(|pair| pair == b"//") {
             return Err(KeyError::Component(at));
         }
-        Ok(Self(text.into()))
+        Ok(Self::of(text))
+    }
+
+    fn of(text: &str) -> Self {
+        let mut head = [0; 8];
+        head.iter_mut().zip(text.bytes()).for_each(|(to, byte)| *to = byte);
+        Self { head: u64::from_be_bytes(head), text: text.into() }
     }
 
     /// The key as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.text
     }
 
     /// The texts of the key's ancestors and of itself, the longest last.
     pub(super) fn path(&self) -> impl Iterator<Item = &str> {
-        let ends = self.0.match_indices('/').map(|(at, _)| at);
-        ends.chain(std::iter::once(self.0.len())).map(|end| &self.0[..end])
+        self.above().chain(std::iter::once(self.as_str()))
+    }
+
+    /// The texts of the key's ancestors, the longest last.
+    pub(super) fn above(&self) -> impl Iterator<Item = &str> {
+        let bytes = self.text.bytes().enumerate();
+        bytes.filter(|(_, byte)| *byte == b'/').map(|(at, _)| &self.text[..at])
     }
 
     /// The ancestor whose text has `length` bytes.
     pub(super) fn ancestor(&self, length: usize) -> Self {
-        Self(self.0[..length].into())
+        Self::of(&self.text[..length])
     }
 
     /// The bounds of the texts of this key and of those below it; others such as `a-b` lie between
     /// `a` and `a/b`.
     pub(super) fn range(&self) -> (Bound<String>, Bound<String>) {
-        (Bound::Included(self.0.to_string()), self.below().1)
+        (Bound::Included(self.text.to_string()), self.below().1)
     }
 
     /// The bounds of the texts of the keys below this one, and of no others.
@@ -107,7 +123,10 @@ impl Key {
     /// Whether this key equals `other` or is one of its ancestors: `a` covers `a`, `a/b`, `a/b/c`.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
-        other.0.strip_prefix(&*self.0).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        other
+            .text
+            .strip_prefix(&*self.text)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 }
 
@@ -125,19 +144,59 @@ fn is_simple(bytes: &[u8]) -> bool {
 
 impl Borrow<str> for Key {
     fn borrow(&self) -> &str {
-        &self.0
+        &self.text
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Key {}
+
+impl PartialOrd for Key {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Key {
+    #[inline]
+    fn cmp(&self, other: &Self) -> Ordering {
+        let is_all = |key: &Self| key.text.len() <= 8;
+        self.head.cmp(&other.head).then_with(|| {
+            if is_all(self) && is_all(other) || Arc::ptr_eq(&self.text, &other.text) {
+                return Ordering::Equal;
+            }
+            self.text.cmp(&other.text)
+        })
+    }
+}
+
+/// As its text, which it can be looked up by.
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.text.hash(state);
+    }
+}
+
+impl Serialize for Key {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.text)
     }
 }
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        self.text.fmt(f)
     }
 }
 
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        self.text.fmt(f)
     }
 }
 
@@ -187,6 +246,24 @@ mod tests {
         for text in pieces.iter().flat_map(|one| pieces.map(|other| format!("x{one}y{other}"))) {
             same(&text);
             same(&text[1..]);
+        }
+    }
+
+    #[test]
+    fn keys_are_ordered_as_their_texts_are() {
+        let mut texts: Vec<String> = ["a", "a/b", "a/b/c", "a0", "b", "é", "zz", "abcdefgh"]
+            .iter()
+            .flat_map(|one| {
+                ["", "-", "1", "/1", "bcdefgh", "bcdefghi", "ü"].map(|end| one.to_string() + end)
+            })
+            .collect();
+        texts.extend((6..=10).map(|n| "x".repeat(n)));
+        for one in &texts {
+            for other in &texts {
+                let keys = (Key::new(one).unwrap(), Key::new(other).unwrap());
+                assert_eq!(keys.0.cmp(&keys.1), one.cmp(other), "{one} and {other}");
+                assert_eq!(keys.0 == keys.1, one == other, "{one} and {other}");
+            }
         }
     }
 }

@@ -103,7 +103,7 @@ impl Table {
         let of = |frame: &FrameId| self.frames.get(frame);
         let held = frames.iter().filter_map(of).flat_map(|frame| &frame.holds);
         let holds: BTreeMap<Token, _> = held
-            .filter_map(|token| Some((*token, self.holds.get(token)?)))
+            .filter_map(|token| Some((*token, self.hold(*token)?)))
             .filter(|(_, hold)| hold.items.iter().any(|item| reach.is_near(&item.key)))
             .collect();
         let waiting = frames.iter().filter_map(of).flat_map(|frame| &frame.waiters);

@@ -147,10 +147,10 @@ impl Table {
     /// The table as plain data.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        let stored = |(key, lock): (&Key, &Lock)| {
+        let stored = |(key, lock): (&Key, &Box<Lock>)| {
             lock.stored.map(|view| StoredView { key: key.clone(), view })
         };
-        let in_use = |(key, lock): (&Key, &Lock)| {
+        let in_use = |(key, lock): (&Key, &Box<Lock>)| {
             let own = lock.own.filter(|own| Some(*own) != lock.stored)?;
             Some(StoredView { key: key.clone(), view: own })
         };

@@ -22,10 +22,10 @@ pub struct Table {
     pub(super) revision: Revision,
     pub(super) next_token: Token,
     pub(super) bypass_max: u32,
-    pub(super) locks: BTreeMap<Key, Lock>,
+    pub(super) locks: BTreeMap<Key, Box<Lock>>,
     pub(super) frames: BTreeMap<FrameId, Box<Frame>>,
     pub(super) owners: Owners,
-    pub(super) holds: BTreeMap<Token, HoldState>,
+    pub(super) holds: BTreeMap<Token, Box<HoldState>>,
     pub(super) granted: BTreeMap<RequestId, Token>,
     pub(super) waiters: BTreeMap<RequestId, Box<WaiterState>>,
     pub(super) tags: BTreeMap<Tag, RequestId>,
@@ -57,7 +57,7 @@ pub(super) struct Frame {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Share {
     /// The holds with an item of it.
-    pub(super) tokens: BTreeSet<Token>,
+    pub(super) tokens: Few<Token>,
     /// How many slots they have, those not counted that they share with another hold.
     pub(super) slots: u64,
     /// How many of their items of it read or count.
@@ -148,7 +148,7 @@ impl Table {
     /// A hold.
     #[must_use]
     pub fn hold(&self, token: Token) -> Option<&HoldState> {
-        self.holds.get(&token)
+        self.holds.get(&token).map(Box::as_ref)
     }
 
     /// The frame of an owner that has not ended.
@@ -183,7 +183,7 @@ impl Table {
     /// A frame's holds, oldest first.
     pub fn holds_in(&self, frame: FrameId) -> impl Iterator<Item = &HoldState> {
         let tokens = self.frames.get(&frame).into_iter().flat_map(|frame| &frame.holds);
-        tokens.filter_map(|token| self.holds.get(token))
+        tokens.filter_map(|token| self.hold(*token))
     }
 
     /// A frame's latest hold of a key.
@@ -200,7 +200,7 @@ impl Table {
 
     /// All holds, by token.
     pub fn holds(&self) -> impl Iterator<Item = &HoldState> {
-        self.holds.values()
+        self.holds.values().map(Box::as_ref)
     }
 
     /// All waiting requests, by id.
@@ -329,7 +329,7 @@ pub(super) fn class(lock: &Lock, ask: &Ask) -> Option<Class> {
 }
 
 fn lock_and_class<'a>(
-    locks: &'a mut BTreeMap<Key, Lock>,
+    locks: &'a mut BTreeMap<Key, Box<Lock>>,
     key: &Key,
     ask: &Ask,
 ) -> Option<(&'a mut Lock, Class)> {

@@ -8,20 +8,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
+use super::few::Few;
 use super::queue::Rank;
 use super::{Key, Mode, RequestId, Token};
 
 /// What one key and its ancestors know.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tree {
-    nodes: BTreeMap<Key, Node>,
+    nodes: BTreeMap<Key, Box<Node>>,
 }
 
 /// What is known at one key.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Node {
     /// The holds that have an item of this very key.
-    pub(super) holds: BTreeSet<Token>,
+    pub(super) holds: Few<Token>,
     /// Waiters for this very key that take no part, suspended or parked.
     pub(super) aside: BTreeSet<RequestId>,
     here: Sums,
@@ -73,10 +74,6 @@ impl Node {
         let Self { holds, aside, here, below } = self;
         holds.is_empty() && aside.is_empty() && here.is_empty() && below.is_empty()
     }
-
-    fn sums(&mut self, here: bool) -> &mut Sums {
-        if here { &mut self.here } else { &mut self.below }
-    }
 }
 
 impl Sums {
@@ -88,7 +85,7 @@ impl Sums {
 
 impl Tree {
     pub(super) fn node(&self, key: &Key) -> Option<&Node> {
-        self.nodes.get(key)
+        self.nodes.get(key).map(Box::as_ref)
     }
 
     /// The same key, as it is kept here.
@@ -108,51 +105,58 @@ impl Tree {
 
     /// The nodes of a key and of all that cover it.
     fn above<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = (&'a Key, &'a Node)> {
-        key.path().filter_map(|covering| self.nodes.get_key_value(covering))
+        let above = key.above().filter_map(|covering| self.nodes.get_key_value(covering));
+        let nodes = above.chain(self.nodes.get_key_value(key));
+        nodes.map(|(key, node)| (key, &**node))
     }
 
     /// The nodes below a key.
     fn below<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = (&'a Key, &'a Node)> {
         let (from, to) = key.below();
         let range = (from.as_ref().map(String::as_str), to.as_ref().map(String::as_str));
-        self.nodes.range::<str, _>(range)
+        self.nodes.range::<str, _>(range).map(|(key, node)| (key, &**node))
     }
 
-    fn change(&mut self, key: &Key, change: impl Fn(&mut Sums)) {
-        for covering in key.path() {
-            let here = covering.len() == key.as_str().len();
-            if !self.nodes.contains_key(covering) {
-                let name = if here { key.clone() } else { key.ancestor(covering.len()) };
-                self.nodes.insert(name, Node::default());
-            }
-            let Some(node) = self.nodes.get_mut(covering) else { continue };
-            change(node.sums(here));
+    /// Changes the sums of a key and of those that cover it, and what else the key's own node has.
+    fn change(&mut self, key: &Key, sums: impl Fn(&mut Sums), own: impl FnOnce(&mut Node)) {
+        for covering in key.above() {
+            let node = match self.nodes.get_mut(covering) {
+                Some(node) => node,
+                None => self.nodes.entry(key.ancestor(covering.len())).or_default(),
+            };
+            sums(&mut node.below);
             if node.is_empty() {
                 self.nodes.remove(covering);
             }
         }
+        let node = match self.nodes.get_mut(key) {
+            Some(node) => node,
+            None => self.nodes.entry(key.clone()).or_default(),
+        };
+        sums(&mut node.here);
+        own(node);
+        if node.is_empty() {
+            self.nodes.remove(key);
+        }
     }
 
     pub(super) fn hold(&mut self, key: &Key, mode: Mode, token: Token) {
-        self.change(key, |sums| *sums.held.of_mut(mode) += 1);
-        if let Some(node) = self.nodes.get_mut(key) {
-            node.holds.insert(token);
-        }
+        let sums = |sums: &mut Sums| *sums.held.of_mut(mode) += 1;
+        self.change(key, sums, |node| node.holds.insert(token));
     }
 
     pub(super) fn unhold(&mut self, key: &Key, mode: Mode, token: Token) {
-        if let Some(node) = self.nodes.get_mut(key) {
-            node.holds.remove(&token);
-        }
-        self.change(key, |sums| *sums.held.of_mut(mode) -= 1);
+        let sums = |sums: &mut Sums| *sums.held.of_mut(mode) -= 1;
+        self.change(key, sums, |node| node.holds.remove(&token));
     }
 
     pub(super) fn wait(&mut self, key: &Key, mode: Mode, rank: Rank) {
-        self.change(key, |sums| *sums.waits.of_mut(mode).entry(rank).or_default() += 1);
+        let sums = |sums: &mut Sums| *sums.waits.of_mut(mode).entry(rank).or_default() += 1;
+        self.change(key, sums, |_| ());
     }
 
     pub(super) fn unwait(&mut self, key: &Key, mode: Mode, rank: Rank) {
-        self.change(key, |sums| {
+        let sums = |sums: &mut Sums| {
             let waits = sums.waits.of_mut(mode);
             if let Some(items) = waits.get_mut(&rank) {
                 *items -= 1;
@@ -160,7 +164,8 @@ impl Tree {
                     waits.remove(&rank);
                 }
             }
-        });
+        };
+        self.change(key, sums, |_| ());
     }
 
     pub(super) fn set_aside(&mut self, key: &Key, request: RequestId) {
@@ -179,8 +184,9 @@ impl Tree {
     pub(super) fn conflicts(&self, key: &Key, mode: Mode) -> usize {
         let count =
             |sums: &Sums| against(mode).iter().map(|mode| *sums.held.of(*mode)).sum::<usize>();
-        let above: usize = self.above(key).map(|(_, node)| count(&node.here)).sum();
-        above + self.node(key).map_or(0, |node| count(&node.below))
+        let covering = key.above().filter_map(|covering| self.nodes.get(covering));
+        let above: usize = covering.map(|node| count(&node.here)).sum();
+        above + self.node(key).map_or(0, |node| count(&node.here) + count(&node.below))
     }
 
     /// The keys of items that conflict with one of `key`, each with its holds. Linear in what
@@ -189,7 +195,7 @@ impl Tree {
         &'a self,
         key: &'a Key,
         mode: Mode,
-    ) -> impl Iterator<Item = (&'a Key, &'a BTreeSet<Token>)> {
+    ) -> impl Iterator<Item = (&'a Key, &'a Few<Token>)> {
         let held = move |sums: &Sums| against(mode).iter().any(|mode| *sums.held.of(*mode) > 0);
         let below = self.node(key).filter(|node| held(&node.below)).map(|_| self.below(key));
         let nodes = self.above(key).chain(below.into_iter().flatten());
