@@ -230,13 +230,15 @@ impl Member {
     /// Stores a snapshot of ours when others have had time to read what is in it, if nobody joined
     /// before us, and never before it is known that the log is still the one that it was made of.
     pub(super) fn store_due(&mut self) {
-        let settled = self.life.as_ref().is_some_and(|life| life.is_settled());
-        let (Some(chain), None, true) = (&self.chain, &self.away, settled) else { return };
+        let life = self.life.as_ref().filter(|life| life.is_settled());
+        let (Some(chain), None, Some(life)) = (&self.chain, &self.away, life) else { return };
         let us = self.host();
         if us.is_none() || us != chain.eldest() {
             return;
         }
-        let due = self.keeper.due(self.rules, chain);
+        let others = self.watch.seen().map(|seen| seen.alive.ttl_ms);
+        let ttl_ms = others.fold(life.timing.ttl_ms, u64::max);
+        let due = self.keeper.due(self.rules, chain, self.now.boot_ms, ttl_ms);
         self.calls.extend(due.map(crate::log::engine::Call::Store));
     }
 

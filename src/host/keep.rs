@@ -14,6 +14,10 @@ use crate::log::engine::{Hash, Position, Stored};
 /// So many hashes are remembered, and claims of others not yet compared.
 const REMEMBERED: usize = 8;
 
+/// After so many times the batches that lie between two snapshots, one is stored though there may
+/// be hosts that have not read what is in it: daemons may live for less than a TTL.
+const OVERDUE: u64 = 4;
+
 /// Two replicas have different tables after the same entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Differs(pub(super) Revision);
@@ -22,13 +26,23 @@ pub(super) struct Differs(pub(super) Revision);
 #[derive(Debug)]
 struct Made {
     kept: Kept,
+    /// When; by CLOCK_BOOTTIME.
+    at_ms: u64,
     /// Stored when the log has so many batches: who is a little behind need not begin anew.
     due: u64,
+    /// And when no host lives that has not read it, or the log has so many.
+    overdue: u64,
 }
 
 impl Made {
     fn position(&self) -> Position {
         self.kept.chain.link().position
+    }
+
+    /// `ttl_ms` is the longest of all hosts: who was away for so long has lost what it held anyway.
+    fn is_due(&self, batches: u64, now_ms: u64, ttl_ms: u64) -> bool {
+        let read_by_all = now_ms.saturating_sub(self.at_ms) >= ttl_ms;
+        batches >= self.overdue || batches >= self.due && read_by_all
     }
 }
 
@@ -62,16 +76,25 @@ impl Keeper {
     }
 
     /// Takes in the table that was wanted first.
-    pub(super) fn take(&mut self, table: &Snapshot, every: u64) -> Result<(), Differs> {
+    pub(super) fn take(
+        &mut self,
+        table: &Snapshot,
+        now_ms: u64,
+        every: u64,
+    ) -> Result<(), Differs> {
         let Some(chain) = self.wanted.pop_front().flatten() else { return Ok(()) };
         if table.revision != chain.revision() {
             return Ok(());
         }
         let hash = code::table_hash(table);
         self.know(table.revision, hash)?;
-        let due = chain.batches() + every / 4;
-        self.made = Some(Made { kept: Kept { chain, hash, table: table.clone() }, due });
-        self.storing = false;
+        // If one waits to be stored, that is done first.
+        if self.made.is_none() {
+            let (due, overdue) = (chain.batches() + every / 4, chain.batches() + every * OVERDUE);
+            let kept = Kept { chain, hash, table: table.clone() };
+            self.made = Some(Made { kept, at_ms: now_ms, due, overdue });
+            self.storing = false;
+        }
         Ok(())
     }
 
@@ -103,8 +126,14 @@ impl Keeper {
     }
 
     /// The snapshot that is to be stored when the log is as here.
-    pub(super) fn due(&mut self, rules: Rules, chain: &Chain) -> Option<Stored> {
-        let due = |made: &&Made| made.due <= chain.batches() && !self.storing;
+    pub(super) fn due(
+        &mut self,
+        rules: Rules,
+        chain: &Chain,
+        now_ms: u64,
+        ttl_ms: u64,
+    ) -> Option<Stored> {
+        let due = |made: &&Made| made.is_due(chain.batches(), now_ms, ttl_ms) && !self.storing;
         let made = self.made.as_ref().filter(due)?;
         self.storing = true;
         Some(Stored { position: made.position(), body: code::write_kept(rules, &made.kept) })

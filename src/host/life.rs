@@ -197,6 +197,7 @@ impl Member {
             Standing::Member => self.end_the_gone(asked_ms),
             _ => {}
         }
+        self.store_due();
     }
 
     /// Ends the incarnations of others that an answer shows to be gone.

@@ -172,7 +172,7 @@ impl Member {
     /// The answer to [`Event::SnapshotWanted`]: the table as it was at that event.
     pub fn store(&mut self, snapshot: &Snapshot) {
         let every = self.settings.snapshot_batches;
-        match self.keeper.take(snapshot, every) {
+        match self.keeper.take(snapshot, self.now.boot_ms, every) {
             Ok(()) => self.store_due(),
             Err(differs) => self.differs(differs),
         }

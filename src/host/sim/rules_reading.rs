@@ -150,7 +150,7 @@ fn rule_09_a_replica_that_differs_refuses_loudly() {
     let mut wrong = two.table.snapshot();
     wrong.bypass_max = 3;
     two.table = crate::core::Table::restore(&wrong, Rules::Current).unwrap();
-    for pid in 0..8 {
+    for pid in 0..24 {
         one.ask(pid, "a");
         one.settle(&mut server, u64::from(pid));
         two.settle(&mut server, u64::from(pid));
@@ -167,7 +167,7 @@ fn compacted() -> (Server, Direct, Direct) {
     let mut server = server();
     let mut one = Direct::joined_with(1, every, &mut server, 0);
     let two = Direct::joined_with(2, every, &mut server, 0);
-    for pid in 0..8 {
+    for pid in 0..24 {
         one.ask(pid, "a");
         one.settle(&mut server, 1);
     }
@@ -193,7 +193,7 @@ fn rule_12_a_snapshot_is_stored_though_no_daemon_lives_for_long() {
     let every = Settings { snapshot_batches: 16, ..settings() };
     let mut server = server();
     let mut longest = 0;
-    for n in 1..40 {
+    for n in 1..120 {
         let mut one = Direct::new(n, every, identity("host"));
         one.settle(&mut server, 1);
         one.ask(n as u32, "a");
@@ -201,7 +201,34 @@ fn rule_12_a_snapshot_is_stored_though_no_daemon_lives_for_long() {
         longest = longest.max(server.log.len());
     }
     assert!(server.stored.is_some(), "{} batches and no snapshot", server.log.len());
-    assert!(longest <= 16 + 16 / 4 + 3, "{longest} batches");
+    assert!(longest <= 16 + 16 * 4 + 3, "{longest} batches");
+}
+
+#[test]
+fn rule_12_nothing_is_cut_off_that_a_host_which_lives_has_not_read() {
+    let every = Settings { snapshot_batches: RECENT_MAX as u64 + 4, ..settings() };
+    let mut server = server();
+    let mut one = Direct::joined_with(1, every, &mut server, 0);
+    let mut two = Direct::joined_with(2, every, &mut server, 0);
+    let held = two.id();
+    for pid in 0..RECENT_MAX as u32 * 3 / 2 {
+        one.ask(pid, "a");
+        one.settle(&mut server, TTL_MS / 2);
+    }
+    two.settle(&mut server, TTL_MS / 2);
+    assert_eq!(two.id(), held, "nothing is lost: {:?}", two.events);
+    assert!(server.stored.is_none());
+    for step in 4..9 {
+        two.settle(&mut server, TTL_MS * step / 6);
+        one.settle(&mut server, TTL_MS * step / 6);
+        assert!(server.stored.is_none(), "{step}");
+    }
+    for step in 9..12 {
+        two.settle(&mut server, TTL_MS * step / 6);
+        one.settle(&mut server, TTL_MS * step / 6);
+    }
+    assert!(server.stored.is_some());
+    assert_eq!(two.id(), held);
 }
 
 #[test]
@@ -272,7 +299,7 @@ fn rule_12_a_batch_on_its_way_is_found_in_the_snapshot_or_sent_again() {
             server.call(9, 1, 1, sent.clone());
         }
         two.calls.clear();
-        for pid in 0..8 {
+        for pid in 0..24 {
             one.ask(pid, "a");
             one.settle(&mut server, 1);
         }
