@@ -38,11 +38,11 @@ pub(crate) fn next(host: &Host, name: &str) -> Proc {
     run(host, name, ":")
 }
 
-/// The same, when all `hosts` know that it waits, as number `place`.
+/// The same, when all of `knowing` know that it waits, as number `place`.
 #[track_caller]
-pub(crate) fn queue(hosts: &[&Host], at: usize, name: &str, place: u64) -> Proc {
-    let waiter = next(hosts[at], name);
-    hosts.iter().for_each(|host| host.world.until_waiting("x", place));
+pub(crate) fn queue(host: &Host, knowing: &[&Host], name: &str, place: u64) -> Proc {
+    let waiter = next(host, name);
+    knowing.iter().for_each(|host| host.world.until_waiting("x", place));
     waiter
 }
 

@@ -21,14 +21,14 @@ fn nobody_minds(members: &mut [Etcd], fall: fn(&mut Etcd), rise: fn(&mut Etcd)) 
     let holder = start_for_now(&a, "1");
     let all = [&a, &b, &c];
     let mut others: Vec<Proc> =
-        vec![queue(&all, 1, "2", 1), queue(&all, 2, "3", 2), queue(&all, 0, "4", 3)];
+        vec![queue(&b, &all, "2", 1), queue(&c, &all, "3", 2), queue(&a, &all, "4", 3)];
     let leader = leader(members);
     fall(&mut members[leader]);
     // While there is none, and when there is another one.
     others.push(next(&b, "5"));
     until_another_leads(members, leader);
     all.iter().for_each(|host| host.world.until_waiting("x", 4));
-    others.push(queue(&all, 2, "6", 5));
+    others.push(queue(&c, &all, "6", 5));
     assert_eq!(Events::of(&a.world).started(), ["1"]);
     finish(&a, "1");
     holder.end().code(0);
@@ -109,7 +109,7 @@ fn without_a_majority_commands_end_in_time_and_those_who_wait_go_on_waiting() {
     let log = Log::in_cluster(&members);
     let [a, b] = hosts(&log);
     let holder = start(&a, "1");
-    let other = queue(&[&a, &b], 1, "2", 1);
+    let other = queue(&b, &[&a, &b], "2", 1);
     members[0].kill();
     members[1].kill();
     lost(holder, " was last reached ");
@@ -138,7 +138,7 @@ fn a_daemon_starts_though_the_member_that_it_is_told_first_is_dead_or_stands_sti
         b.join();
     }
     let holder = start_for_now(&a, "1");
-    let other = queue(&[&a, &b], 1, "2", 1);
+    let other = queue(&b, &[&a, &b], "2", 1);
     // Its holds and waiters are adopted by one that starts so.
     a.world.kill_daemon();
     a.join();

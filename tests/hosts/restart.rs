@@ -1,10 +1,10 @@
-//! Daemons that are killed and come back, engines that do.
+//! Daemons that are killed or stopped and come back, or do not.
 
+use crate::commands::{finish, lost, never_both, next, queue, start_for_now};
 use crate::over_each_engine;
 use crate::process::wait_until;
 use crate::record::Events;
 use crate::scene::{Host, Log, hosts, recorded, until_idle};
-use crate::{etcd_server, postgres_server};
 
 over_each_engine!(
     a_killed_daemon_takes_its_holds_and_waiters_up_again,
@@ -20,29 +20,24 @@ over_each_engine!(
 
 fn a_killed_daemon_takes_its_holds_and_waiters_up_again(log: &Log) {
     let [a, b] = hosts(log);
-    let holder = a.world.holder(&["-k", "x"]);
+    let holder = start_for_now(&a, "1");
     b.world.until_held("x", 1);
     let token = a.world.key("x").holders[0].token;
-    let body = recorded(":");
-    let wait = |host: &Host, name: &str, n| {
-        let waiter =
-            host.world.canal(["run", "-k", "x", "--", "sh", "-c", &body, "sh", name]).spawn();
-        a.world.until_waiting("x", n);
-        b.world.until_waiting("x", n);
-        waiter
-    };
-    let waiters = [wait(&a, "1", 1), wait(&b, "2", 2), wait(&a, "3", 3)];
+    let all = [&a, &b];
+    let waiters = [queue(&a, &all, "2", 1), queue(&b, &all, "3", 2), queue(&a, &all, "4", 3)];
     a.world.kill_daemon();
     a.join();
     a.world.until_waiting("x", 3);
     b.world.until_waiting("x", 3);
     let held = b.world.key("x");
     assert_eq!((held.held, held.holders[0].token), (1, token), "the hold is the one it was");
-    holder.finish().code(0);
+    finish(&a, "1");
+    holder.end().code(0);
     for waiter in waiters {
         waiter.end().code(0);
     }
-    assert_eq!(Events::of(&a.world).started(), ["1", "2", "3"], "the queue is the one it was");
+    // The queue is the one it was.
+    never_both(&a, &["1", "2", "3", "4"]);
     until_idle(&[a, b]);
 }
 
@@ -82,13 +77,9 @@ fn a_daemon_that_does_not_come_back_frees_its_locks_and_kills_its_commands(log: 
     b.world.until_held("x", 1);
     wait_until("it runs", || Events::of(&a.world).started() == ["a"]);
     a.world.kill_daemon_quietly();
-    let next = recorded(":");
-    let next = b.world.canal(["run", "-k", "x", "--", "sh", "-c", &next, "sh", "b"]).spawn();
-    next.end().code(0);
-    let events = Events::of(&a.world);
-    assert_eq!(events.started(), ["a", "b"]);
-    assert_eq!(events.most_at_once(), 1, "the first had ended before");
-    holder.end().code(122);
+    next(&b, "b").end().code(0);
+    never_both(&a, &["a", "b"]);
+    lost(holder, " was last reached ");
 }
 
 fn a_stopped_daemon_leaves_its_table_as_it_is(log: &Log) {
@@ -188,43 +179,4 @@ fn rule_10_a_grant_to_a_waiter_that_died_meanwhile_is_given_back(log: &Log) {
     next.end().code(0);
     assert_eq!(Events::of(&a.world).started(), ["next"]);
     until_idle(&[a, b]);
-}
-
-/// A holder before, a waiter meanwhile, and everything goes on.
-fn the_engine_is_away_for_a_moment(log: &Log, mut engine: impl FnMut(bool)) {
-    let [a, b] = crate::scene::hosts_with(log, "20s");
-    let holder = a.world.holder(&["-k", "x"]);
-    b.world.until_held("x", 1);
-    engine(false);
-    a.until("away");
-    b.until("away");
-    let waiter = b.world.canal(["run", "-k", "x", "--", "echo", "on"]).spawn();
-    let refused = b.world.canal(["run", "-n", "-k", "y", "--", "echo", "ran"]).end().code(125);
-    assert!(refused.stderr.contains("the engine cannot be reached since"), "{refused:?}");
-    let over = b.world.canal(["run", "-w", "1", "-k", "y", "--", "echo", "ran"]).end().code(75);
-    assert!(over.stderr.contains("the engine cannot be reached since"), "{over:?}");
-    engine(true);
-    a.until("member");
-    b.until("member");
-    a.world.until_waiting("x", 1);
-    holder.finish().code(0);
-    assert_eq!(waiter.end().code(0).stdout, "on\n");
-    until_idle(&[a, b]);
-}
-
-#[test]
-fn etcd_starts_anew() {
-    if !etcd_server::installed() {
-        return;
-    }
-    let mut server = etcd_server::start_etcd();
-    let log = Log::in_etcd(&server.endpoint(), None);
-    the_engine_is_away_for_a_moment(&log, |up| if up { server.start() } else { server.kill() });
-}
-
-#[test]
-fn postgres_starts_anew() {
-    let Some(mut server) = postgres_server::start_postgres() else { return };
-    let log = Log::in_postgres(&server);
-    the_engine_is_away_for_a_moment(&log, |up| if up { server.start() } else { server.crash() });
 }

@@ -1,5 +1,6 @@
 //! Hosts that share one table.
 
+use std::cell::Cell;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -70,6 +71,11 @@ impl Log {
         if self.address.starts_with("etcd") { "etcd" } else { "PostgreSQL" }
     }
 
+    /// Its prefix in etcd, or its database in PostgreSQL.
+    pub(crate) fn name(&self) -> &str {
+        self.address.rsplit('/').next().unwrap()
+    }
+
     /// The address by way of a proxy.
     fn through(&self, proxy: &Proxy) -> String {
         self.address.replace("PORT", &proxy.endpoint())
@@ -80,12 +86,13 @@ impl Log {
 pub(crate) struct Host {
     pub(crate) world: World,
     pub(crate) proxy: Proxy,
+    stopped: Cell<i32>,
 }
 
 impl Host {
     /// A host whose daemon is started by its first client. The commands of all hosts record in one
     /// place, that of `first`.
-    fn new(log: &Log, label: &str, times: &str, first: Option<&World>) -> Self {
+    pub(crate) fn new(log: &Log, label: &str, times: &str, first: Option<&World>) -> Self {
         let (world, proxy) = (World::new(), Proxy::to(log.port));
         if let Some(first) = first {
             fs::remove_dir(world.path("work")).unwrap();
@@ -94,7 +101,11 @@ impl Host {
         let url = log.through(&proxy);
         let config = format!("[engine]\nurl = \"{url}\"\n{times}\nhost = \"{label}\"\n");
         fs::write(world.runtime().join("canal.toml"), config).unwrap();
-        Self { world, proxy }
+        Self { world, proxy, stopped: Cell::new(0) }
+    }
+
+    pub(crate) fn label(&self) -> String {
+        self.world.look().and_then(|status| status.engine).map(|engine| engine.host).unwrap()
     }
 
     /// What the daemon says of its engine: `member`, `away` and so on.
@@ -121,7 +132,13 @@ impl Host {
         let pid = self.world.daemon_pid();
         signal(pid, Signal::SIGSTOP);
         wait_until("the daemon is stopped", || crate::process::state(pid) == Some('T'));
+        self.stopped.set(pid);
         pid
+    }
+
+    /// The daemon's process, which [`Self::freeze`] stopped and which does not answer.
+    pub(crate) fn frozen(&self) -> i32 {
+        self.stopped.get()
     }
 
     pub(crate) fn go_on(pid: i32) {

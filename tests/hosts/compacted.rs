@@ -1,0 +1,256 @@
+//! etcd is compacted, and the log cut off behind a snapshot, past what a host has seen.
+
+use serde_json::json;
+
+use crate::commands::{finish, lost, never_both, queue, start, start_for_now};
+use crate::etcd_server::{self, Etcd};
+use crate::peer::Peer;
+use crate::postgres_server;
+use crate::process::{Proc, wait_until};
+use crate::scene::{Host, Log, hosts, hosts_with, until_idle};
+
+fn etcd() -> Option<(Etcd, Log)> {
+    let server = etcd_server::installed().then(etcd_server::start_etcd)?;
+    let log = Log::in_etcd(&server.endpoint(), None);
+    Some((server, log))
+}
+
+/// Changes that a host is to miss, then nothing of what etcd had before is left in it.
+fn compact(server: &Etcd, host: &Host) {
+    for n in 0..5 {
+        let key = format!("other/{n}");
+        host.world.canal(["run", "-k", &key, "--", "true"]).end().code(0);
+    }
+    server.ctl_ok(&["compact", "--physical", &server.revision().to_string()]);
+    server.ctl_ok(&["defrag"]);
+}
+
+fn all_end(others: impl IntoIterator<Item = Proc>) {
+    for other in others {
+        other.end().code(0);
+    }
+}
+
+/// How a host is parted from etcd.
+struct Parting {
+    how: &'static str,
+    away: fn(&Host),
+    back: fn(&Host),
+}
+
+const PARTINGS: [Parting; 3] = [
+    Parting { how: "cut off", away: |host| host.proxy.cut(), back: |host| host.proxy.mend() },
+    Parting {
+        how: "silent",
+        away: |host| host.proxy.fall_silent(),
+        back: |host| host.proxy.mend(),
+    },
+    Parting {
+        how: "frozen",
+        away: |host| {
+            host.freeze();
+        },
+        back: |host| Host::go_on(host.frozen()),
+    },
+];
+
+#[test]
+fn etcd_is_compacted_while_commands_run_and_wait_on_several_hosts() {
+    let Some((server, log)) = etcd() else { return };
+    let [a, b, c] = hosts_with(&log, "20s");
+    let all = [&a, &b, &c];
+    let holder = start_for_now(&a, "1");
+    let mut others: Vec<Proc> = Vec::new();
+    for (host, name) in [(&b, "2"), (&c, "3"), (&a, "4")] {
+        others.push(queue(host, &all, name, others.len() as u64 + 1));
+        compact(&server, &b);
+    }
+    // Daemons that read all anew: of a holder, and of one that waits.
+    for host in [&a, &c] {
+        host.world.kill_daemon();
+        compact(&server, &b);
+        host.join();
+        host.world.until_waiting("x", 3);
+    }
+    // A host that was never there before.
+    let d = Host::new(&log, "d", "ttl = \"20s\"", Some(&a.world));
+    d.join();
+    assert_eq!((d.world.held("x"), d.world.key("x").waiting), (1, 3));
+    others.push(queue(&d, &[&a, &b, &c, &d], "5", 4));
+    compact(&server, &b);
+    finish(&a, "1");
+    holder.end().code(0);
+    all_end(others);
+    never_both(&a, &["1", "2", "3", "4", "5"]);
+    until_idle(&[a, b, c, d]);
+}
+
+#[test]
+fn etcd_is_compacted_while_a_host_is_away_for_less_than_its_ttl() {
+    let Some((server, _)) = etcd() else { return };
+    for Parting { how, away, back } in PARTINGS {
+        let log = Log::in_etcd(&server.endpoint(), None);
+        let [a, b, c] = hosts_with(&log, "20s");
+        let holder = start_for_now(&a, "1");
+        let mut others = vec![queue(&a, &[&a, &b, &c], "2", 1)];
+        away(&a);
+        others.push(queue(&b, &[&b, &c], "3", 2));
+        compact(&server, &b);
+        others.push(queue(&c, &[&b, &c], "4", 3));
+        compact(&server, &c);
+        back(&a);
+        a.world.until_waiting("x", 3);
+        finish(&a, "1");
+        holder.end().code(0);
+        all_end(others);
+        never_both(&a, &["1", "2", "3", "4"]);
+        let said = std::fs::read_to_string(a.world.runtime().join("daemon.log")).unwrap();
+        assert!(!said.contains("everything that was held here is lost"), "{how}: {said}");
+        until_idle(&[a, b, c]);
+    }
+}
+
+#[test]
+fn etcd_is_compacted_while_a_host_is_away_for_longer_than_its_ttl() {
+    let Some((server, _)) = etcd() else { return };
+    for Parting { how, away, back } in PARTINGS {
+        let log = Log::in_etcd(&server.endpoint(), None);
+        let [a, b, c] = hosts(&log);
+        let holder = start(&a, "1");
+        let mine = queue(&a, &[&a, &b, &c], "4", 1);
+        let others = [queue(&b, &[&b, &c], "2", 2), queue(&c, &[&b, &c], "3", 3)];
+        away(&a);
+        compact(&server, &b);
+        lost(holder, " was last reached ");
+        // What waits here goes with the host, and is not granted what it cannot be told of.
+        all_end(others);
+        compact(&server, &c);
+        back(&a);
+        a.until("member");
+        mine.end().code(0);
+        never_both(&a, &["1", "2", "3", "4"]);
+        let said = std::fs::read_to_string(a.world.runtime().join("daemon.log")).unwrap();
+        assert!(said.contains("everything that was held here is lost"), "{how}: {said}");
+        until_idle(&[a, b, c]);
+    }
+}
+
+/// So many are there when a snapshot could be stored (4,096 and a quarter).
+const BATCHES: usize = 5200;
+
+/// A lease of a host's, which makes a batch whenever it is renewed.
+struct Lease {
+    peer: Peer,
+    handle: String,
+}
+
+impl Lease {
+    fn of(host: &Host, key: &str) -> Self {
+        let args = ["acquire", "-k", key, "--ttl", "10m", "--json"];
+        let lease = host.world.canal(args).end().code(0).json();
+        let handle = lease["handle"].as_str().unwrap().to_owned();
+        Self { peer: Peer::connect(&host.world), handle }
+    }
+
+    fn renew(&mut self) {
+        let reply = self.peer.call("Renew", &json!({ "handle": self.handle })).unwrap();
+        assert!(reply.get("error").is_none(), "{reply}");
+    }
+}
+
+/// Two hosts make so many batches that the log can be cut off; more if it is not yet `enough`.
+fn much_happens(hosts: [&Host; 2], enough: impl Fn() -> bool + Sync) {
+    let mut leases = hosts.map(|host| Lease::of(host, &format!("lease/{}", host.label())));
+    std::thread::scope(|scope| {
+        for lease in &mut leases {
+            scope.spawn(|| {
+                (0..BATCHES / 2).for_each(|_| lease.renew());
+                while !enough() {
+                    lease.renew();
+                }
+            });
+        }
+    });
+    for (lease, host) in leases.iter().zip(hosts) {
+        host.world.canal(["release", "--handle", &lease.handle]).end().code(0);
+    }
+}
+
+fn away_for_less_than_the_ttl(log: &Log) {
+    let [a, b, c] = hosts_with(log, "60s");
+    let holder = start_for_now(&b, "1");
+    let all = [&a, &b, &c];
+    let mut others = vec![queue(&c, &all, "2", 1), queue(&b, &all, "3", 2)];
+    b.proxy.cut();
+    others.push(queue(&a, &[&a, &c], "4", 3));
+    much_happens([&a, &c], || true);
+    b.proxy.mend();
+    b.world.until_waiting("x", 3);
+    b.until("member");
+    finish(&b, "1");
+    holder.end().code(0);
+    all_end(others);
+    never_both(&a, &["1", "2", "3", "4"]);
+    until_idle(&[a, b, c]);
+}
+
+fn away_for_longer_than_the_ttl(log: &Log, is_cut_off: impl Fn() -> bool + Sync) {
+    let [a, b, c] = hosts_with(log, "6s");
+    let holder = start(&b, "1");
+    let mine = queue(&b, &[&a, &b, &c], "5", 1);
+    b.proxy.cut();
+    lost(holder, " was last reached ");
+    wait_until("it is declared gone", || a.world.held("x") == 0);
+    let holder = start_for_now(&a, "2");
+    let others = [queue(&c, &[&a, &c], "3", 1), queue(&a, &[&a, &c], "4", 2)];
+    much_happens([&a, &c], is_cut_off);
+    b.proxy.mend();
+    b.until("member");
+    b.world.until_waiting("x", 3);
+    // A host that was never there before, and daemons that start anew.
+    let d = Host::new(log, "d", "ttl = \"6s\"", Some(&a.world));
+    d.join();
+    for host in [&a, &b] {
+        host.world.kill_daemon();
+        host.join();
+    }
+    assert_eq!((d.world.held("x"), d.world.key("x").waiting), (1, 3));
+    finish(&a, "2");
+    holder.end().code(0);
+    all_end(others);
+    mine.end().code(0);
+    never_both(&a, &["1", "2", "3", "4", "5"]);
+    until_idle(&[a, b, c, d]);
+}
+
+#[test]
+fn more_is_in_etcd_than_in_a_snapshot_when_a_host_is_back_before_its_ttl_is_over() {
+    let Some((_server, log)) = etcd() else { return };
+    away_for_less_than_the_ttl(&log);
+}
+
+#[test]
+fn more_is_in_postgres_than_in_a_snapshot_when_a_host_is_back_before_its_ttl_is_over() {
+    let Some(server) = postgres_server::start_postgres() else { return };
+    away_for_less_than_the_ttl(&Log::in_postgres(&server));
+}
+
+#[test]
+fn the_log_in_etcd_is_cut_off_and_compacted_when_a_host_is_back_after_its_ttl() {
+    let Some((server, log)) = etcd() else { return };
+    let pointer = format!("/{}/snapshot/pointer", log.name());
+    let is_cut_off = || {
+        // The other one may just have done so.
+        server.ctl(&["compact", &server.revision().to_string()]);
+        !server.ctl_ok(&["get", &pointer]).is_empty()
+    };
+    away_for_longer_than_the_ttl(&log, is_cut_off);
+}
+
+#[test]
+fn the_log_in_postgres_is_cut_off_when_a_host_is_back_after_its_ttl() {
+    let Some(server) = postgres_server::start_postgres() else { return };
+    let log = Log::in_postgres(&server);
+    let is_cut_off = || server.sql_in(log.name(), "SELECT snapshot FROM canal.head") != "0";
+    away_for_longer_than_the_ttl(&log, is_cut_off);
+}

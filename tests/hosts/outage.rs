@@ -1,0 +1,95 @@
+//! Engines that end and start anew under running and waiting commands.
+
+use crate::commands::{finish, lost, never_both, next, queue, start, start_for_now};
+use crate::record::Events;
+use crate::scene::{Log, hosts, hosts_with, until_idle};
+use crate::{etcd_server, postgres_server};
+
+/// One runs, others wait or come meanwhile: everything goes on.
+fn shorter_than_commands_may_go_on_without_it(log: &Log, mut engine: impl FnMut(bool)) {
+    let [a, b] = hosts_with(log, "20s");
+    let holder = start_for_now(&a, "1");
+    let mut others = vec![queue(&b, &[&a, &b], "2", 1), queue(&a, &[&a, &b], "3", 2)];
+    engine(false);
+    a.until("away");
+    b.until("away");
+    others.push(next(&b, "4"));
+    let refused = b.world.canal(["run", "-n", "-k", "y", "--", "echo", "ran"]).end().code(125);
+    assert!(refused.stderr.contains("the engine cannot be reached since"), "{refused:?}");
+    let over = b.world.canal(["run", "-w", "1", "-k", "y", "--", "echo", "ran"]).end().code(75);
+    assert!(over.stderr.contains("the engine cannot be reached since"), "{over:?}");
+    let events = Events::of(&a.world);
+    assert_eq!((events.started(), events.ended()), (vec!["1"], 0));
+    engine(true);
+    a.until("member");
+    b.until("member");
+    a.world.until_waiting("x", 3);
+    finish(&a, "1");
+    holder.end().code(0);
+    for other in others {
+        other.end().code(0);
+    }
+    never_both(&a, &["1", "2", "3", "4"]);
+    until_idle(&[a, b]);
+}
+
+/// What runs is ended in time and says why; who waits is asked for again.
+fn longer_than_the_ttl(log: &Log, mut engine: impl FnMut(bool)) {
+    let [a, b] = hosts(log);
+    let holder = start(&a, "1");
+    let other = queue(&b, &[&a, &b], "2", 1);
+    engine(false);
+    lost(holder, " was last reached ");
+    let events = Events::of(&a.world);
+    assert_eq!((events.started(), events.ended()), (vec!["1"], 1));
+    for host in [&a, &b] {
+        let said = || std::fs::read_to_string(host.world.runtime().join("daemon.log")).unwrap();
+        crate::process::wait_until("it gives up", || {
+            said().contains("everything that was held here is lost")
+        });
+    }
+    engine(true);
+    other.end().code(0);
+    never_both(&a, &["1", "2"]);
+    a.until("member");
+    a.world.canal(["run", "-k", "x", "--", "true"]).end().code(0);
+    until_idle(&[a, b]);
+}
+
+#[test]
+fn etcd_crashes_and_is_back_before_commands_must_end() {
+    if !etcd_server::installed() {
+        return;
+    }
+    let mut server = etcd_server::start_etcd();
+    let log = Log::in_etcd(&server.endpoint(), None);
+    shorter_than_commands_may_go_on_without_it(&log, |up| {
+        if up { server.start() } else { server.kill() }
+    });
+}
+
+#[test]
+fn etcd_is_stopped_for_longer_than_the_ttl() {
+    if !etcd_server::installed() {
+        return;
+    }
+    let mut server = etcd_server::start_etcd();
+    let log = Log::in_etcd(&server.endpoint(), None);
+    longer_than_the_ttl(&log, |up| if up { server.start() } else { server.stop() });
+}
+
+#[test]
+fn postgres_crashes_and_is_back_before_commands_must_end() {
+    let Some(mut server) = postgres_server::start_postgres() else { return };
+    let log = Log::in_postgres(&server);
+    shorter_than_commands_may_go_on_without_it(&log, |up| {
+        if up { server.start() } else { server.crash() }
+    });
+}
+
+#[test]
+fn postgres_is_stopped_for_longer_than_the_ttl() {
+    let Some(mut server) = postgres_server::start_postgres() else { return };
+    let log = Log::in_postgres(&server);
+    longer_than_the_ttl(&log, |up| if up { server.start() } else { server.halt() });
+}
