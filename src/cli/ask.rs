@@ -66,7 +66,9 @@ pub(crate) fn obtain(
     waiting.end();
     match result {
         Ok(acquired) => {
-            voice.detail(&granted(&acquired.grant));
+            if voice == Voice::Verbose {
+                voice.detail(&granted(&acquired.grant));
+            }
             if let Some(words) = session::not_believed(request, &acquired.grant) {
                 voice.detail(&words);
             }

@@ -34,7 +34,8 @@ const FIRST_LINE_AFTER: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct Waiting {
     voice: Voice,
-    began: Instant,
+    /// When the daemon said the first word of it.
+    began: Option<Instant>,
     next_line_after: Duration,
     last: Option<Progress>,
     /// What is asked for, and in which way.
@@ -50,7 +51,7 @@ impl Waiting {
         let mode = |item: &WireItem| (item.key.clone(), item.mode.unwrap_or(Mode::Counted));
         Self {
             voice,
-            began: Instant::now(),
+            began: None,
             next_line_after: FIRST_LINE_AFTER,
             last: None,
             modes: items.iter().map(mode).collect(),
@@ -61,6 +62,7 @@ impl Waiting {
 
     /// Takes in what the daemon said, if it said something, and shows how things are.
     pub(crate) fn update(&mut self, progress: Option<&Progress>) {
+        let passed = self.began.get_or_insert_with(Instant::now).elapsed();
         if let Some(progress) = progress {
             self.last = Some(progress.clone());
         }
@@ -71,7 +73,7 @@ impl Waiting {
             self.warn_of_ancestors();
         }
         if !(in_foreground() && self.draw()) {
-            self.log(self.began.elapsed());
+            self.log(passed);
         }
     }
 

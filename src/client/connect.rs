@@ -18,7 +18,7 @@ use nix::sys::time::{TimeVal, TimeValLike};
 use nix::unistd::geteuid;
 
 use crate::protocol::place::{Place, Rule};
-use crate::sys::dir::{DirError, open_private};
+use crate::sys::dir::{DirError, is_private, open_private};
 
 use super::connection::Connection;
 use super::start;
@@ -50,15 +50,14 @@ fn connect_within(
     options: &Options,
     wait: Duration,
 ) -> Result<Connection, ClientError> {
+    if let Some(connection) = look_in(place, options)? {
+        return Ok(connection);
+    }
+    // The clock is not asked before it is needed, which for most is never.
     let starts = options.start == Start::IfNeeded && place.rule != Rule::Shared;
     let deadline = Instant::now() + if starts { START_MAX } else { wait };
     let mut pause = PAUSE_MIN;
     loop {
-        if check_dir(place, false)? == Dir::Ready
-            && let Some(connection) = knock(place, options)?
-        {
-            return Ok(connection);
-        }
         if starts
             && check_dir(place, true)? == Dir::Ready
             && let Some(connection) = start::attempt(place, options)?
@@ -71,7 +70,18 @@ fn connect_within(
         // Not all the same, or they would knock at once.
         thread::sleep(pause + pause * (std::process::id() % 8) / 8);
         pause = (pause * 3 / 2).min(PAUSE_MAX);
+        if let Some(connection) = look_in(place, options)? {
+            return Ok(connection);
+        }
     }
+}
+
+/// Connects if somebody listens.
+fn look_in(place: &Place, options: &Options) -> Result<Option<Connection>, ClientError> {
+    if check_dir(place, false)? == Dir::Missing {
+        return Ok(None);
+    }
+    knock(place, options)
 }
 
 fn not_there(place: &Place, starts: bool) -> ClientError {
@@ -96,7 +106,11 @@ fn check_dir(place: &Place, create: bool) -> Result<Dir, ClientError> {
     let checked = match place.rule {
         Rule::Shared => check_shared(&place.dir),
         Rule::Given | Rule::PerUser => {
-            match open_private(&place.dir, geteuid().as_raw(), create) {
+            let uid = geteuid().as_raw();
+            if is_private(&place.dir, uid) {
+                return Ok(Dir::Ready);
+            }
+            match open_private(&place.dir, uid, create) {
                 // Whoever trusts the machine trusts root: a service's own place.
                 Err(DirError::Foreign(_, 0, _)) if place.rule == Rule::Given => {
                     check_shared(&place.dir)

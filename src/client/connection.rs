@@ -7,20 +7,25 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::protocol::frame::{self, Decoder};
 use crate::protocol::limits::REPLY_BYTES_MAX;
-use crate::protocol::{ErrorName, Failure, INTERFACE, Reply};
+use crate::protocol::{ErrorName, Failure, INTERFACE};
 use crate::sys::pidfd::Pidfd;
 use crate::sys::{fds, peer};
 
 use super::ClientError;
 use super::error::{Broken, Lost};
 
-/// How much is read at once.
-const READ_BYTES: usize = 16 * 1024;
+/// How much is read at first: more than a grant has, and no new page of memory.
+const READ_BYTES: usize = 1024;
+
+/// How much is read at once of what is longer.
+const READ_BYTES_MAX: usize = 64 * 1024;
 
 /// The longest single wait. Only time spent in such waits counts against the daemon, so that a
 /// client that was itself stopped does not blame it.
@@ -31,6 +36,7 @@ const SLICE: Duration = Duration::from_secs(1);
 pub(super) struct Connection {
     socket: OwnedFd,
     decoder: Decoder,
+    buffer: Vec<u8>,
     received: Vec<OwnedFd>,
     /// The daemon closed its end before it had the whole call.
     cut: bool,
@@ -45,6 +51,16 @@ struct Outgoing<'a, P> {
     more: bool,
 }
 
+/// A reply, as varlink frames it; its parameters are read by who knows their form.
+#[derive(Debug, Deserialize)]
+pub(super) struct Reply {
+    parameters: Option<Box<RawValue>>,
+    /// Whether more replies follow.
+    #[serde(default)]
+    pub(super) continues: bool,
+    error: Option<String>,
+}
+
 /// How many replies a call may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Replies {
@@ -56,7 +72,13 @@ pub(super) enum Replies {
 
 impl Connection {
     pub(super) fn new(socket: OwnedFd) -> Self {
-        Self { socket, decoder: Decoder::new(REPLY_BYTES_MAX), received: Vec::new(), cut: false }
+        Self {
+            socket,
+            decoder: Decoder::new(REPLY_BYTES_MAX),
+            buffer: Vec::new(),
+            received: Vec::new(),
+            cut: false,
+        }
     }
 
     /// Sends a call; the pidfd goes with its first byte.
@@ -127,12 +149,19 @@ impl Connection {
         }
         let waited = self.slice(PollFlags::POLLIN, patience)?;
         // Read even if poll saw nothing: what came meanwhile counts.
-        let mut buffer = [0; READ_BYTES];
+        if self.buffer.is_empty() {
+            self.buffer.resize(READ_BYTES, 0);
+        }
         let flags = libc::MSG_DONTWAIT;
-        match fds::receive(self.socket.as_fd(), &mut buffer, &mut self.received, flags) {
+        match fds::receive(self.socket.as_fd(), &mut self.buffer, &mut self.received, flags) {
             Ok(0) if self.cut => return Err(Broken::Lost(Lost::Undone)),
             Ok(0) => return Err(Broken::Lost(Lost::Unknown)),
-            Ok(count) => self.decoder.feed(&buffer[..count]),
+            Ok(count) => {
+                self.decoder.feed(&self.buffer[..count]);
+                if count == self.buffer.len() && count < READ_BYTES_MAX {
+                    self.buffer.resize(READ_BYTES_MAX, 0);
+                }
+            }
             Err(error) => match error.kind() {
                 std::io::ErrorKind::WouldBlock => return Ok(Err(Heard::Nothing(waited))),
                 std::io::ErrorKind::Interrupted => {
@@ -202,32 +231,33 @@ pub(super) enum Heard {
 
 /// The parameters of a reply, or the error that it is.
 pub(super) fn parameters<T: DeserializeOwned>(reply: Reply) -> Result<T, Broken> {
-    if let Some(name) = reply.error {
-        return Err(failure(name, reply.parameters));
-    }
     // A method without output may leave the parameters out.
-    let parameters = match reply.parameters {
-        serde_json::Value::Null => serde_json::Value::Object(serde_json::Map::new()),
-        parameters => parameters,
-    };
-    serde_json::from_value(parameters)
-        .map_err(|error| ClientError::Protocol(error.to_string()).into())
+    let parameters = reply.parameters.as_deref().map_or("{}", RawValue::get);
+    match reply.error {
+        Some(name) => Err(failure(name, parameters)),
+        None => read(parameters).map_err(Broken::from),
+    }
 }
 
-fn failure(name: String, parameters: serde_json::Value) -> Broken {
+fn read<T: DeserializeOwned>(parameters: &str) -> Result<T, ClientError> {
+    serde_json::from_str(parameters).map_err(|error| ClientError::Protocol(error.to_string()))
+}
+
+fn failure(name: String, parameters: &str) -> Broken {
     let Some(known) = ErrorName::from_qualified(&name) else {
-        let text = parameters.get("message").and_then(serde_json::Value::as_str);
+        let parameters: Value = read(parameters).unwrap_or_default();
+        let text = parameters.get("message").and_then(Value::as_str);
         let message = text.unwrap_or(&name).to_owned();
         return ClientError::UnknownError { name, message }.into();
     };
     if known == ErrorName::Stopping {
         return Broken::Lost(Lost::Undone);
     }
-    match serde_json::from_value::<Failure>(parameters) {
+    match read::<Failure>(parameters) {
         Ok(mut failure) => {
             failure.name = known;
             failure.into()
         }
-        Err(error) => ClientError::Protocol(error.to_string()).into(),
+        Err(error) => error.into(),
     }
 }

@@ -22,6 +22,7 @@ fn a_missing_directory_is_made_for_us_alone() {
     let opened = fstat(dir.as_fd()).unwrap();
     assert_eq!(opened.st_ino, lstat(&path).unwrap().st_ino);
     assert!(open_private(&path, own(), true).is_ok(), "and found the next time");
+    assert!(is_private(&path, own()));
 }
 
 #[test]
@@ -43,6 +44,7 @@ fn a_link_is_refused_with_and_without_a_slash_at_its_end() {
         path.push(end);
         let error = open_private(Path::new(&path), own(), true).unwrap_err();
         assert!(matches!(error, DirError::Symlink(_)), "{end}: {error}");
+        assert!(!is_private(Path::new(&path), own()), "{end}");
     }
     fs::remove_dir(&target).unwrap();
     let error = open_private(&link, own(), true).unwrap_err();
@@ -57,6 +59,7 @@ fn a_file_is_no_directory() {
     fs::write(&path, "").unwrap();
     let error = open_private(&path, own(), true).unwrap_err();
     assert!(matches!(error, DirError::NotADirectory(_)), "{error}");
+    assert!(!is_private(&path, own()));
 }
 
 #[test]
@@ -68,10 +71,12 @@ fn one_that_others_can_write_in_is_refused() {
         fs::set_permissions(&path, fs::Permissions::from_mode(bits)).unwrap();
         let error = open_private(&path, own(), true).unwrap_err();
         assert!(matches!(error, DirError::Open(_, found) if found == bits), "{bits:o}: {error}");
+        assert!(!is_private(&path, own()), "{bits:o}");
     }
     for bits in [0o700, 0o755, 0o2750] {
         fs::set_permissions(&path, fs::Permissions::from_mode(bits)).unwrap();
         assert!(open_private(&path, own(), true).is_ok(), "{bits:o}");
+        assert!(is_private(&path, own()), "{bits:o}");
     }
 }
 
@@ -83,6 +88,7 @@ fn somebody_elses_is_refused_with_its_owner() {
     let expected =
         format!("{} belongs to uid {}, not to uid {other}", folder.path().display(), own());
     assert_eq!(error.to_string(), expected);
+    assert!(!is_private(folder.path(), other));
 }
 
 #[test]
