@@ -12,6 +12,7 @@ pub mod detach;
 pub mod dir;
 pub mod exec;
 pub mod fds;
+pub mod first;
 pub mod kernel;
 pub mod large;
 pub mod peer;
