@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{FrameId, HostId, Key, LeaseId, RequestId, Revision, Tag, Token, UnixMillis, View};
+use super::{
+    FrameId, HostId, Key, LeaseId, ProcessId, RequestId, Revision, Tag, Token, UnixMillis, View,
+};
 
 /// The version that this program writes into the entries it makes.
 pub const ENTRY_VERSION: u16 = 1;
@@ -207,18 +209,6 @@ pub enum Owner {
     Process(ProcessId),
     /// Whoever knows the handle of the lease. It has one request in its life, and encloses nothing.
     Lease(LeaseId),
-}
-
-/// A process, beyond the reuse of its number, within one boot and one pid namespace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct ProcessId {
-    /// Its number in the daemon's pid namespace; 0 if it has none there.
-    pub pid: u32,
-    /// When it started, in clock ticks since boot (field 22 of `/proc/PID/stat`).
-    pub started: u64,
-    /// The inode of its pidfd, unique within a boot where the kernel has pidfs (6.9), else 0.
-    #[serde(default)]
-    pub inode: u64,
 }
 
 /// One thing asked for.

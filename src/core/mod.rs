@@ -23,6 +23,7 @@ mod lock;
 mod outcome;
 mod owners;
 mod past_own;
+mod process;
 mod queue;
 mod reach;
 mod report;
@@ -39,14 +40,15 @@ mod view;
 mod wait;
 
 pub use entry::{
-    Ask, Change, Command, ENTRY_VERSION, Entry, Item, Mode, OnLost, Owner, ProcessId, Release,
-    Request, Wait, Withdrawal,
+    Ask, Change, Command, ENTRY_VERSION, Entry, Item, Mode, OnLost, Owner, Release, Request, Wait,
+    Withdrawal,
 };
 pub use hosts::HostState;
 pub use id::{FrameId, HostId, LeaseId, RequestId, Revision, Tag, Token, UnixMillis};
 pub use key::{KEY_BYTES_MAX, Key, KeyError};
 pub use lease::{LeaseEnd, LeaseState, PAST_LEASES_MAX, PastLease};
 pub use outcome::{By, CycleStep, Granted, GrantedItem, Outcome, Refusal};
+pub use process::ProcessId;
 pub use report::{Blocker, KeyReport, Reason, Why};
 pub use rules::Rules;
 pub use slots::{SlotRange, Slots};

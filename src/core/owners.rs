@@ -33,10 +33,10 @@ impl Owners {
         }
     }
 
-    /// The frame of the process with this number and start time.
-    pub(super) fn of_process(&self, host: HostId, pid: u32, started: u64) -> Option<FrameId> {
-        let with = |inode| (host, ProcessId { pid, started, inode });
-        self.processes.range(with(0)..=with(u64::MAX)).next().map(|(_, frame)| *frame)
+    /// The frames of the processes that have, or had, this number.
+    pub(super) fn of_number(&self, host: HostId, pid: u32) -> impl Iterator<Item = FrameId> {
+        let with = |rest| (host, ProcessId { pid, started: rest, inode: rest });
+        self.processes.range(with(0)..=with(u64::MAX)).map(|(_, frame)| *frame)
     }
 
     #[cfg(test)]

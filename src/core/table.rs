@@ -157,10 +157,10 @@ impl Table {
         self.owners.get(host, owner)
     }
 
-    /// The frame of the process with this number and start time, if it has one that has not ended.
-    #[must_use]
-    pub fn frame_of_process(&self, host: HostId, pid: u32, started: u64) -> Option<FrameId> {
-        self.owners.of_process(host, pid, started)
+    /// The frames that have not ended of the processes of this number: more than one only if one of
+    /// them is no more and its end was not taken in yet.
+    pub fn frames_of_number(&self, host: HostId, pid: u32) -> impl Iterator<Item = FrameId> {
+        self.owners.of_number(host, pid)
     }
 
     /// A frame.

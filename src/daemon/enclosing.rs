@@ -6,10 +6,11 @@
 
 use super::asker::OwnerFound;
 use super::limits::ANCESTORS_MAX;
+use super::owners::find;
 use super::server::Server;
 use crate::core::{FrameId, Owner, ProcessId};
 use crate::sys::pidfd::Pidfd;
-use crate::sys::process::{Ancestor, ancestors};
+use crate::sys::process::{Ancestor, Found, ancestors};
 
 impl Server {
     /// The frame that encloses the newcomer's: the innermost one between its process and that of
@@ -30,17 +31,25 @@ impl Server {
     }
 
     fn innermost(&self, named: FrameId, process: ProcessId, uid: u32) -> Option<FrameId> {
-        let table = &self.ledger.table;
         if !self.may_enclose(named, uid) {
             return None;
         }
+        // As long as it is there, what is found by its number is about it.
+        let Found::Same(pidfd) = find(process) else { return None };
+        let found = self.innermost_above(process.pid, named, uid);
+        found.filter(|_| pidfd.pid() == Some(process.pid))
+    }
+
+    /// A number is that of a frame's process if that process lives now: it had the number before, and
+    /// keeps it.
+    fn innermost_above(&self, pid: u32, named: FrameId, uid: u32) -> Option<FrameId> {
+        let table = &self.ledger.table;
         let session = table.session(named);
         let mut innermost = None;
-        let ancestors = ancestors(process.pid, process.started);
-        for Ancestor { pid, started } in ancestors.take(ANCESTORS_MAX) {
-            let frame = table.frame_of_process(self.ledger.host, pid, started);
-            let Some(frame) = frame else { continue };
-            if table.session(frame) == session && self.may_enclose(frame, uid) {
+        for Ancestor { pid, .. } in ancestors(pid).take(ANCESTORS_MAX) {
+            let mut frames = table.frames_of_number(self.ledger.host, pid);
+            let Some(frame) = frames.find(|frame| self.may_enclose(*frame, uid)) else { continue };
+            if table.session(frame) == session {
                 innermost = innermost.or(Some(frame));
             }
             if frame == named {

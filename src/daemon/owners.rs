@@ -258,12 +258,12 @@ mod tests {
             let (child, id) = process();
             for n in 0..=RESTING_MAX as u64 {
                 let frame = FrameId(n);
-                let other = ProcessId { started: n, ..id };
+                let other = ProcessId { inode: n + 1, ..id };
                 owners.watch(frame, Some(other), Pidfd::open(child.id()).unwrap()).unwrap();
                 owners.rest(frame);
             }
             assert_eq!(owners.len(), RESTING_MAX);
-            assert!(!owners.watch_again(ONE, ProcessId { started: 0, ..id }), "it was the first");
+            assert!(!owners.watch_again(ONE, ProcessId { inode: 1, ..id }), "it was the first");
             owners.watch(ONE, None, Pidfd::open(child.id()).unwrap()).unwrap();
             owners.forget_resting();
             assert_eq!(owners.len(), 1);

@@ -11,15 +11,16 @@ pub struct Ancestor {
     pub started: u64,
 }
 
-/// The ancestors of the process with this number and start time, its parent first, as far as they
-/// are seen from here. A process whose parent has ended has a new one (init or a subreaper).
+/// The ancestors of the process that has this number now, its parent first, as far as they are seen
+/// from here. A process whose parent has ended has a new one (init or a subreaper). Whose number it
+/// is the caller knows by a pidfd, before and after.
 ///
 /// Numbers that are reused meanwhile mislead nobody: a child that still has the same parent after
 /// that was looked at had it all the while, because the kernel gives it another one the moment the
 /// old one ends.
-pub fn ancestors(pid: u32, started: u64) -> impl Iterator<Item = Ancestor> {
-    let first = Ancestor { pid, started };
-    std::iter::successors(parent_of(first), |child| parent_of(*child))
+pub fn ancestors(pid: u32) -> impl Iterator<Item = Ancestor> {
+    let first = Stat::read(pid).map(|stat| Ancestor { pid, started: stat.started });
+    std::iter::successors(first.and_then(parent_of), |child| parent_of(*child))
 }
 
 fn parent_of(child: Ancestor) -> Option<Ancestor> {
