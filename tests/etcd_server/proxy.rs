@@ -18,6 +18,8 @@ const TICK: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 struct State {
     mode: AtomicU8,
+    /// What is not passed on to the server, nor anything after it.
+    withheld: Mutex<Option<&'static [u8]>>,
     streams: Mutex<Vec<TcpStream>>,
     accepted: AtomicUsize,
 }
@@ -36,6 +38,7 @@ impl Proxy {
         listener.set_nonblocking(true).unwrap();
         let state = Arc::new(State {
             mode: AtomicU8::new(OPEN),
+            withheld: Mutex::default(),
             streams: Mutex::default(),
             accepted: AtomicUsize::new(0),
         });
@@ -69,8 +72,16 @@ impl Proxy {
         self.state.mode.store(SILENT, Ordering::SeqCst);
     }
 
-    /// Passes everything on again.
+    /// Passes on what the server is told only as far as these bytes, on each connection.
+    pub(crate) fn withhold(&self, words: &'static str) {
+        *self.state.withheld.lock().unwrap() = Some(words.as_bytes());
+    }
+
+    /// Passes everything on again; what was withheld, and its connection, is lost.
     pub(crate) fn mend(&self) {
+        if self.state.withheld.lock().unwrap().take().is_some() {
+            self.state.end_all();
+        }
         self.state.mode.store(OPEN, Ordering::SeqCst);
     }
 }
@@ -85,6 +96,11 @@ impl Drop for Proxy {
 impl State {
     fn mode(&self) -> u8 {
         self.mode.load(Ordering::SeqCst)
+    }
+
+    fn withholds(&self, asked: &[u8]) -> bool {
+        let words = *self.withheld.lock().unwrap();
+        words.is_some_and(|words| asked.windows(words.len()).any(|part| part == words))
     }
 
     fn end_all(&self) {
@@ -113,16 +129,17 @@ fn accept(listener: &TcpListener, port: u16, state: &Arc<State>) {
             stream.set_read_timeout(Some(TICK)).unwrap();
             state.streams.lock().unwrap().push(stream.try_clone().unwrap());
         }
-        for (from, to) in [(&near, &far), (&far, &near)] {
+        for (from, to, asks) in [(&near, &far, true), (&far, &near, false)] {
             let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
             let state = Arc::clone(state);
-            thread::spawn(move || pass_on(from, to, &state));
+            thread::spawn(move || pass_on(from, to, asks, &state));
         }
     }
 }
 
-fn pass_on(mut from: TcpStream, mut to: TcpStream, state: &State) {
+fn pass_on(mut from: TcpStream, mut to: TcpStream, asks: bool, state: &State) {
     let mut bytes = vec![0; 1 << 16];
+    let mut withheld = false;
     while state.mode() != ENDED {
         if state.mode() == SILENT {
             thread::sleep(TICK);
@@ -135,7 +152,8 @@ fn pass_on(mut from: TcpStream, mut to: TcpStream, state: &State) {
                 while state.mode() == SILENT {
                     thread::sleep(TICK);
                 }
-                if to.write_all(&bytes[..read]).is_err() {
+                withheld = withheld || asks && state.withholds(&bytes[..read]);
+                if !withheld && to.write_all(&bytes[..read]).is_err() {
                     break;
                 }
             }
