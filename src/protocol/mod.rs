@@ -14,6 +14,8 @@ mod message;
 mod page;
 pub mod place;
 pub mod service;
+mod status;
+mod waits;
 
 pub use crate::core::{Kind, Mode, OnLost, Tag};
 pub use error::{ErrorName, Failure};
@@ -22,6 +24,8 @@ pub use lease::{LeaseAsked, LeaseShown, Lost, Renew, Renewed};
 pub use message::*;
 use page::is_kill;
 pub use page::{PageFound, PageQuery, Wrapper};
+pub use status::*;
+pub use waits::*;
 
 /// The interface description, as `org.varlink.service.GetInterfaceDescription` gives it.
 pub const INTERFACE_DESCRIPTION: &str = include_str!("io.canal.Lock.varlink");

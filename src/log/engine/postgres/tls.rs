@@ -153,14 +153,18 @@ fn verifier(
         return match mode {
             Mode::VerifyCa | Mode::VerifyFull => Err(TlsError::NoRoots),
             Mode::Disable | Mode::Prefer | Mode::Require => {
-                Ok(Arc::new(Whomever(Arc::clone(provider))))
+                Ok(Arc::new(Lenient { provider: Arc::clone(provider), signed: None }))
             }
         };
     };
     let strict = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider))
         .build()
         .map_err(|why| TlsError::Refused(why.to_string()))?;
-    Ok(if mode == Mode::VerifyFull { strict } else { Arc::new(AnyName(strict)) })
+    Ok(if mode == Mode::VerifyFull {
+        strict
+    } else {
+        Arc::new(Lenient { provider: Arc::clone(provider), signed: Some(strict) })
+    })
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
@@ -189,50 +193,15 @@ fn refused(why: Error) -> TlsError {
     TlsError::Refused(why.to_string())
 }
 
-/// Takes any certificate, but only from one who has its key.
+/// Takes certificates that a browser would not, but only from one who has their key.
 #[derive(Debug)]
-struct Whomever(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for Whomever {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
+struct Lenient {
+    provider: Arc<CryptoProvider>,
+    /// Who must have signed it, whatever name it has; anyone if `None`.
+    signed: Option<Arc<WebPkiServerVerifier>>,
 }
 
-/// Takes a certificate that an authority signed, whatever name it has.
-#[derive(Debug)]
-struct AnyName(Arc<WebPkiServerVerifier>);
-
-impl ServerCertVerifier for AnyName {
+impl ServerCertVerifier for Lenient {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -241,7 +210,8 @@ impl ServerCertVerifier for AnyName {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        match self.0.verify_server_cert(end_entity, intermediates, name, ocsp, now) {
+        let Some(signed) = &self.signed else { return Ok(ServerCertVerified::assertion()) };
+        match signed.verify_server_cert(end_entity, intermediates, name, ocsp, now) {
             // The name is looked at last, after who signed it.
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
@@ -256,7 +226,7 @@ impl ServerCertVerifier for AnyName {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls12_signature(message, cert, dss)
+        verify_tls12_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
     }
 
     fn verify_tls13_signature(
@@ -265,10 +235,10 @@ impl ServerCertVerifier for AnyName {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls13_signature(message, cert, dss)
+        verify_tls13_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
+        self.provider.signature_verification_algorithms.supported_schemes()
     }
 }

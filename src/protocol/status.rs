@@ -1,0 +1,207 @@
+//! What is shown of holds, waiters, hosts and the daemon.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Kind, LeaseShown, Mode};
+
+/// `Status`: what is held and who waits. With `more`, a new [`Status`] follows each change (at most
+/// a few a second) until the caller closes the connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatusQuery {
+    /// Only this key and those below it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// Only keys in use or with a stored view that begin with this text, names only, at most this
+    /// many; for completion.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub names_max: Option<u64>,
+}
+
+/// What `canal status --json` prints. `K`: [`KeyShown`]s, in any form that is written as an array.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status<K = Vec<KeyShown>> {
+    /// The daemon that answers.
+    pub daemon: DaemonShown,
+    /// The keys in use or with a stored view, in the order of their names.
+    pub keys: K,
+    /// The engine that keeps the table, if one does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine: Option<EngineShown>,
+    /// The hosts that share the table; none without an engine.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<HostShown>,
+}
+
+/// An engine, as one host sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EngineShown {
+    /// Its address, without user, password and parameters.
+    pub name: String,
+    /// `member`, `joining` (not yet a member, or not any more), `away` (it cannot be reached),
+    /// `unable` (it can never be used as it is).
+    pub state: String,
+    /// The name of this host.
+    pub host: String,
+    /// The number of this host's incarnation; null while it is no member.
+    pub id: Option<u64>,
+    /// For how many milliseconds a host lives without renewing.
+    pub ttl_ms: u64,
+    /// When this host renewed last.
+    pub renewed: Option<String>,
+    /// When the commands of this host are asked to end unless it renews before.
+    pub stops: Option<String>,
+    /// Since when it cannot be reached.
+    pub away_since: Option<String>,
+    /// Why it cannot be reached or used, or what the host waits for before it joins.
+    pub why: Option<String>,
+    /// What to do about it.
+    pub hint: Option<String>,
+}
+
+/// A host that shares the table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostShown {
+    /// Its name.
+    pub host: String,
+    /// The number of its incarnation.
+    pub id: u64,
+    /// Since when it is a member.
+    pub since: String,
+    /// When it was last seen to have renewed, or heard to be alive; null if it was not yet.
+    pub renewed: Option<String>,
+    /// Whether it is the host of the daemon that answers.
+    pub here: bool,
+}
+
+/// A daemon, for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DaemonShown {
+    /// Its process.
+    pub pid: u32,
+    /// Its program's version.
+    pub version: String,
+    /// Where it listens.
+    pub socket: String,
+    /// Since when, RFC 3339 UTC.
+    pub since: String,
+    /// Whose it is.
+    pub uid: u32,
+    /// Things the operator should know (fallbacks in use, limits that could not be reset).
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+/// A key, for people. `W`: [`WaiterShown`]s, in any form that is written as an array.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyShown<W = Vec<WaiterShown>> {
+    /// The key.
+    pub key: String,
+    /// Null if nobody uses it and no view is stored.
+    pub kind: Option<Kind>,
+    /// Slots held.
+    pub held: u64,
+    /// Of how many: the lock's own number, or of the canal kind the largest view in use.
+    pub capacity: Option<u64>,
+    /// The view behind `capacity`, as `3x2` or `4`.
+    pub view: Option<String>,
+    /// Whether a view is stored.
+    pub stored: bool,
+    /// How many wait.
+    pub waiting: u64,
+    /// Who holds, the longest first.
+    pub holders: Vec<HolderShown>,
+    /// Who waits, in the order in which they are served.
+    pub waiters: W,
+}
+
+/// A holder, for people. `T`: as in [`Grant`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(bound(deserialize = "T: Deserialize<'de>"))]
+pub struct HolderShown<T = String> {
+    /// Its process.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+    /// What it runs; null if that is not the caller's to see.
+    pub command: Option<T>,
+    /// When it was granted, RFC 3339 UTC.
+    pub since: T,
+    /// Its fencing token.
+    pub token: u64,
+    /// Its slots of the key; empty where no single key is meant.
+    pub slots: Vec<u64>,
+    /// In which way it holds the key; absent where no single key is meant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
+    /// The key that it holds, if that is not the one asked about but one above or below it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<T>,
+    /// Its session.
+    pub session: T,
+    /// Its host; null on one machine.
+    pub host: Option<T>,
+    /// `running`, `stopped`, `frozen`, `children` (only descendants are left), `unverified`
+    /// (after a restart it could not be told whether it is the same process).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<T>,
+    /// Of a lease, whose `pid` is 0: how long it lives. `command` is what asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<LeaseShown>,
+}
+
+impl<T> HolderShown<T> {
+    /// The same with texts in another form.
+    pub fn map_texts<U>(self, form: impl Fn(T) -> U) -> HolderShown<U> {
+        let Self { pid, uid, command, since, token, slots, mode, key, .. } = self;
+        let Self { session, host, state, lease, .. } = self;
+        let (command, key) = (command.map(&form), key.map(&form));
+        let (host, state) = (host.map(&form), state.map(&form));
+        let (since, session) = (form(since), form(session));
+        HolderShown {
+            pid,
+            uid,
+            command,
+            since,
+            token,
+            slots,
+            mode,
+            key,
+            session,
+            host,
+            state,
+            lease,
+        }
+    }
+}
+
+/// A waiter, for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaiterShown {
+    /// Its process.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+    /// What it will run; null if that is not the caller's to see.
+    pub command: Option<String>,
+    /// Since when it waits, RFC 3339 UTC.
+    pub since: String,
+    /// 1 is the next to be served.
+    pub position: u64,
+    /// Its priority.
+    pub priority: i32,
+    /// How many slots it wants of the key; 0 of a read or write item.
+    pub count: u64,
+    /// In which way it wants the key.
+    pub mode: Mode,
+    /// The view it states, as `3x2` or `4`; null if it follows the lock's own.
+    pub view: Option<String>,
+    /// Its session.
+    pub session: String,
+    /// Its host; null on one machine.
+    pub host: Option<String>,
+    /// Why it waits, in one clause.
+    pub reason: String,
+    /// Of one that is to be a lease, whose `pid` is 0: how long it will live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<LeaseShown>,
+}
