@@ -40,9 +40,7 @@ impl Server {
                 let nothing = |pid| format!("process {pid} holds nothing");
                 Giving::All { frame: self.frame_of_owner(id, release.owner_fd, fds, nothing)? }
             }
-            (None, false, None, Some(handle)) => {
-                Giving::All { frame: self.live_lease(peer, handle)? }
-            }
+            (None, false, None, Some(handle)) => return self.release_lease(id, peer, handle),
             (None, false, Some(token), None) => {
                 let token = Token(token);
                 let Some(hold) = self.ledger.table.hold(token) else {
@@ -57,9 +55,18 @@ impl Server {
                 return Err(Failure::new(ErrorName::BadRequest, message));
             }
         };
+        self.give_back(id, peer, giving);
+        Ok(())
+    }
+
+    fn give_back(&mut self, id: ConnId, peer: Credentials, giving: Giving) {
         let change = Change::Release(giving.clone());
         self.propose(change, Then::Release(Box::new(GivingBack { id, peer, giving })));
-        Ok(())
+    }
+
+    /// Gives back all that a frame holds.
+    pub(super) fn give_back_all(&mut self, id: ConnId, peer: Credentials, frame: FrameId) {
+        self.give_back(id, peer, Giving::All { frame });
     }
 
     /// A release is in the table: says what was given back. `before` are the holds of before.

@@ -21,6 +21,8 @@ pub(super) struct Renewing {
     pub(super) id: ConnId,
     peer: Credentials,
     lease: LeaseId,
+    /// Whether it is to be given back then: it is renewed only to be found in the log.
+    give_back: bool,
 }
 
 impl Renewing {
@@ -72,28 +74,67 @@ impl Server {
         renew: &Renew,
     ) -> Result<(), Failure> {
         let lease = name_of(renew.handle);
-        self.live_lease(peer, renew.handle)?;
+        if let Err(failure) = self.live_lease(peer, lease)
+            && !self.may_be_behind(lease)
+        {
+            return Err(failure);
+        }
         self.ledger.admit_renewal().map_err(|error| super::refuse::disk_full(&error))?;
-        let change = Change::Renew { lease, host: self.ledger.host };
-        self.propose(change, Then::Renew(Box::new(Renewing { id, peer, lease })));
+        self.propose_renewal(Renewing { id, peer, lease, give_back: false });
         Ok(())
+    }
+
+    fn propose_renewal(&mut self, renewing: Renewing) {
+        let change = Change::Renew { lease: renewing.lease, host: self.ledger.host };
+        self.propose(change, Then::Renew(Box::new(renewing)));
+    }
+
+    /// Gives back what a lease holds.
+    pub(super) fn release_lease(
+        &mut self,
+        id: ConnId,
+        peer: Credentials,
+        handle: Handle,
+    ) -> Result<(), Failure> {
+        let lease = name_of(handle);
+        match self.live_lease(peer, lease) {
+            Ok(frame) => self.give_back_all(id, peer, frame),
+            Err(_) if self.may_be_behind(lease) => {
+                self.propose_renewal(Renewing { id, peer, lease, give_back: true });
+            }
+            Err(failure) => return Err(failure),
+        }
+        Ok(())
+    }
+
+    /// Whether a lease that the table does not have, or has without a lock, may have been granted
+    /// by now: through another host, whose entries this one has not read yet. Then the log has to
+    /// say. One that has ended stays so.
+    fn may_be_behind(&self, lease: LeaseId) -> bool {
+        self.ledger.engine().is_some() && self.ledger.table.past_lease(lease).is_none()
     }
 
     /// A renewal is in the table, or was void.
     pub(super) fn renewed(&mut self, renewing: Renewing, applied: &Applied) -> Result<(), Failure> {
-        let Renewing { id, peer, lease } = renewing;
+        let Renewing { id, peer, lease, give_back } = renewing;
         match applied.outcomes.first() {
+            Some(Outcome::Renewed { frame, .. }) if give_back => {
+                self.give_back_all(id, peer, *frame);
+                Ok(())
+            }
             Some(Outcome::Renewed { frame, .. }) => {
                 let renewed = self.told_renewed(*frame);
                 renewed.map_or(Ok(()), |renewed| self.tell(id, &renewed))
             }
-            _ => Err(self.lease_lost(peer, lease)),
+            _ => Err(self
+                .live_lease(peer, lease)
+                .err()
+                .unwrap_or_else(|| self.lease_lost(peer, lease))),
         }
     }
 
     /// The frame of a lease that holds something.
-    pub(super) fn live_lease(&self, peer: Credentials, handle: Handle) -> Result<FrameId, Failure> {
-        let lease = name_of(handle);
+    fn live_lease(&self, peer: Credentials, lease: LeaseId) -> Result<FrameId, Failure> {
         let table = &self.ledger.table;
         let Some(frame) = table.lease(lease) else { return Err(self.lease_lost(peer, lease)) };
         if table.holds_in(frame).next().is_none() {
@@ -236,7 +277,7 @@ mod tests {
             let entry = Entry { version: ENTRY_VERSION, at: UnixMillis(0), change };
             table.apply(revision, &entry, &mut Vec::new());
             let peer = Credentials { pid: 1, uid: 0, gid: 0 };
-            let renewing = Renewing { id: ConnId(0), peer, lease: LeaseId(1) };
+            let renewing = Renewing { id: ConnId(0), peer, lease: LeaseId(1), give_back: false };
             renewing.unseen(&table)
         };
         let wish = |lease| {

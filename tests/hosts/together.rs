@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::over_each_engine;
 use crate::process::{Proc, wait_until};
 use crate::record::Events;
-use crate::scene::{Log, hosts, recorded, until_idle};
+use crate::scene::{Log, hosts, hosts_with, recorded, until_idle};
 
 over_each_engine!(
     a_lock_is_held_on_one_host_only,
@@ -19,6 +19,7 @@ over_each_engine!(
     a_killed_holder_frees_its_lock_for_other_hosts,
     a_token_is_greater_than_all_before_it_on_any_host,
     a_lease_is_renewed_through_any_host,
+    a_lease_that_was_told_is_known_through_a_host_that_is_behind,
     force_breaks_a_hold_of_another_host,
 );
 
@@ -201,6 +202,29 @@ fn a_lease_is_renewed_through_any_host(log: &Log) {
     b.world.canal(["release", "--handle", handle]).end().code(0);
     a.world.until_held("x", 0);
     b.world.canal(["renew", "--handle", handle]).end().code(122);
+    until_idle(&[a, b]);
+}
+
+fn a_lease_that_was_told_is_known_through_a_host_that_is_behind(log: &Log) {
+    let [a, b] = hosts_with(log, "30s");
+    for command in ["renew", "release"] {
+        b.proxy.cut();
+        let lease = ["acquire", "-k", "x", "--ttl", "30", "--json"];
+        let lease = a.world.canal(lease).end().code(0).json();
+        let handle = lease["handle"].as_str().unwrap();
+        let asked = b.world.canal([command, "--handle", handle]).spawn();
+        // It is asked before the other host can have read of the lease.
+        wait_until("it is asked", || crate::process::state(asked.pid()) == Some('S'));
+        b.proxy.mend();
+        asked.end().code(0);
+        if command == "renew" {
+            a.world.canal(["release", "--handle", handle]).end().code(0);
+        }
+        a.world.until_held("x", 0);
+    }
+    let unknown = "00112233445566778899aabbccddeeff";
+    b.world.canal(["renew", "--handle", unknown]).end().code(122);
+    b.world.canal(["release", "--handle", unknown]).end().code(122);
     until_idle(&[a, b]);
 }
 
