@@ -9,6 +9,8 @@
 #[expect(dead_code, reason = "its other tests use the rest")]
 #[path = "../etcd_server/mod.rs"]
 mod etcd_server;
+#[path = "../whole/over.rs"]
+mod over;
 #[expect(dead_code, reason = "the whole program's tests use the rest")]
 #[path = "../whole/peer.rs"]
 mod peer;
@@ -21,6 +23,9 @@ mod process;
 #[expect(dead_code, reason = "the whole program's tests use the rest")]
 #[path = "../whole/record.rs"]
 mod record;
+#[expect(dead_code, reason = "the whole program's tests use the rest")]
+#[path = "../whole/spread.rs"]
+mod spread;
 #[expect(dead_code, reason = "the whole program's tests use the rest")]
 #[path = "../whole/world.rs"]
 mod world;

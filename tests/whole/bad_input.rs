@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Stdio;
 
 use crate::process::wait_until;
-use crate::world::World;
+use crate::world::{World, journal_only};
 
 /// Everything that canal says of an error: `canal: ...` and perhaps one `hint: ...`.
 fn words(world: &World, args: &[&str]) -> String {
@@ -144,7 +144,7 @@ fn a_broken_configuration_is_named_with_file_and_line() {
         ("[keys.\"/db\"]\nslots = 1\n", "use `db`"),
         ("[keys.db]\nslots = 1\nper = 2\nbuckets = 2\n", "slots"),
     ] {
-        let world = World::new();
+        let world = World::new().on_one_host();
         let file = world.runtime().join("canal.toml");
         fs::write(&file, config).unwrap();
         let name = file.display().to_string();
@@ -154,13 +154,16 @@ fn a_broken_configuration_is_named_with_file_and_line() {
             assert!(ended.stderr.contains(&name), "{config}: {ended:?}");
             assert!(ended.stderr.contains(why), "{config}: {ended:?}");
         }
-        fs::remove_file(file).unwrap();
+        world.configure("");
         world.canal(["run", "-k", "x", "--", "true"]).end().code(0);
     }
 }
 
 #[test]
 fn a_garbage_journal_is_refused_with_file_offset_and_the_way_out() {
+    if journal_only("there is no journal") {
+        return;
+    }
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "x"]);
     world.canal(["daemon", "--stop"]).end().code(0);
@@ -197,6 +200,9 @@ fn a_garbage_journal_is_refused_with_file_offset_and_the_way_out() {
 
 #[test]
 fn a_torn_record_at_the_end_of_the_journal_is_cut_off() {
+    if journal_only("there is no journal") {
+        return;
+    }
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "x"]);
     let token = world.key("x").holders[0].token;

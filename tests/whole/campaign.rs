@@ -119,16 +119,20 @@ fn a_campaign_in(world: &World) {
     let begun = Instant::now();
     let (mut kills, mut daemons) = (0, 0);
     let mut stopped: Vec<(Instant, i32)> = Vec::new();
-    while begun.elapsed() < campaign {
+    // On a busy machine, until enough was done.
+    let enough = |kills, daemons| kills > 50 && daemons > 3;
+    while begun.elapsed() < campaign || begun.elapsed() < 3 * campaign && !enough(kills, daemons) {
         let pause = Duration::from_millis(5 + dice.throw(60) as u64);
         let until = Instant::now() + pause;
         wait_until("the next kill is due", || Instant::now() >= until);
         go_on(&mut stopped, Instant::now());
         let victims = victims(&loops);
         let one = |dice: &mut Dice| victims.get(dice.throw(victims.len().max(1))).copied();
-        match (dice.throw(20), one(&mut dice), world.look()) {
-            (0, _, Some(status)) => {
-                send(status.daemon.pid.cast_signed(), Signal::SIGKILL);
+        match (dice.throw(20), one(&mut dice), world.spread.glance()) {
+            (0, _, Some(_)) => {
+                let pids = world.daemon_pids();
+                let one = pids.get(dice.throw(pids.len().max(1)));
+                one.into_iter().for_each(|pid| send(*pid, Signal::SIGKILL));
                 daemons += 1;
             }
             (1..5, Some(victim), _) => {
@@ -142,7 +146,7 @@ fn a_campaign_in(world: &World) {
             }
             _ => {}
         }
-        if let Some(status) = world.look() {
+        if let Some(status) = world.spread.glance() {
             for key in &status.keys {
                 let capacity = if matches!(&*key.key, "c" | "d") { 1 } else { 2 };
                 assert!(key.held <= capacity, "{key:?}");
@@ -170,7 +174,7 @@ fn a_campaign_in(world: &World) {
     numbers.dedup();
     assert_eq!(numbers.len(), all, "a token was used twice; SEED={seed}");
     eprintln!("{all} runs, {kills} kills, {daemons} daemons");
-    assert!(all > 50 && kills > 50 && daemons > 3, "{all} runs, {kills} kills, {daemons} daemons");
+    assert!(all > 50 && enough(kills, daemons), "{all} runs, {kills} kills, {daemons} daemons");
     for key in ["a=2", "b=1x2", "c"] {
         world.canal(["run", "-n", "-k", key, "--", "true"]).end().code(0);
     }

@@ -22,7 +22,7 @@ fn a_waiter_killed_before_the_ring_closes_is_no_phantom_in_it() {
     let mut younger = Script::start(&world, "younger", "--write b", "--write a");
     say(&mut elder, "go");
     world.until_waiting("b", 1);
-    signal(crate::process::children(elder.pid())[0], Signal::SIGKILL);
+    signal(crate::process::commands(elder.pid())[0], Signal::SIGKILL);
     // Not waited for: a death that the kernel knows of is taken in before anything is decided.
     wait_until("its script knows", || elder.stdout().contains("ended 137"));
     younger.go_and_wait(&world);
@@ -97,7 +97,7 @@ fn a_hold_that_only_children_keep_is_part_of_a_ring() {
     let mut younger = Script::start(&world, "younger", "--write b", "--write a");
     elder.go_and_wait(&world);
     elder.proc.signal(Signal::SIGKILL);
-    wait_until("the elder is dead", || elder.proc.has_ended());
+    wait_until("the elder is dead", || !alive(elder.proc.pid()));
     assert!(!is_free(&world, "--read a"), "its child keeps it");
     younger.go();
     younger.refused();

@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use crate::process::{Proc, alive, signal, wait_until};
 use crate::record::{Events, recorded};
 use crate::script::{Script, graph, holder, is_free, say, stop, until_holds, until_nothing};
-use crate::world::World;
+use crate::world::{World, journal_only};
 
 /// The daemon is killed and another one answers, which has all who wait again.
 #[track_caller]
@@ -156,6 +156,9 @@ fn a_daemon_killed_as_a_ring_closes_still_refuses_exactly_one() {
 /// among it.
 #[test]
 fn a_daemon_killed_after_any_record_of_a_ring_still_refuses_exactly_one() {
+    if journal_only("the switch for faults counts records of the journal") {
+        return;
+    }
     for record in 1.. {
         assert!(record < 60, "a ring of two takes fewer records");
         let world = World::new();
@@ -185,12 +188,13 @@ fn a_waiter_killed_while_no_daemon_runs_is_no_phantom_in_a_ring() {
     let mut younger = Script::start(&world, "younger", "--write b", "--write a");
     say(&mut elder, "go");
     world.until_waiting("b", 1);
-    let inner = crate::process::children(elder.pid())[0];
+    let inner = crate::process::commands(elder.pid())[0];
     // Stopped first: it must not start a daemon.
     stop(inner);
     world.kill_daemon_quietly();
     signal(inner, Signal::SIGKILL);
     wait_until("its script knows", || elder.stdout().contains("ended 137"));
+    world.daemons_return();
     younger.go();
     wait_until("the younger one waits", || {
         younger.proc.has_ended() || world.look().is_some() && world.key("a").waiting == 1

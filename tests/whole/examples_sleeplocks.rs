@@ -112,7 +112,7 @@ impl Replay {
             list.iter().map(|name| name.as_str().unwrap().to_owned()).collect()
         };
         let name_of = |pid: u32| {
-            let found = self.clients.iter().find(|(_, proc)| proc.child.id() == pid);
+            let found = self.clients.iter().find(|(_, proc)| proc.pid().cast_unsigned() == pid);
             found.map_or_else(|| format!("pid {pid}"), |(name, _)| name.clone())
         };
         wait_until(&format!("{context}: {step}"), || {

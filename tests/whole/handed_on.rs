@@ -99,7 +99,7 @@ fn of_its_own_variables_canal_sets_or_unsets_every_one() {
 
 #[test]
 fn the_socket_is_passed_on_only_if_it_was_given() {
-    let world = World::with_daemon();
+    let world = World::with_daemon().on_one_host();
     let socket = world.socket().display().to_string();
     let show = "echo \"[${CANAL_SOCKET-unset}]\"";
     let by_env = world.canal(["run", "-k", "x", "-c", show]).end().code(0);

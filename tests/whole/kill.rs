@@ -119,6 +119,7 @@ fn waiters_start_a_new_daemon_by_themselves() {
             i32::try_from(s.daemon.pid) != Ok(pid) && s.keys.iter().any(|k| k.waiting == 1)
         })
     });
+    world.daemons_return();
     holder.finish();
     assert_eq!(waiter.end().code(0).stdout, "on\n");
 }
@@ -144,6 +145,7 @@ fn a_waiter_that_died_while_no_daemon_ran_holds_up_nobody_for_long() {
     dead.stop();
     world.kill_daemon_quietly();
     dead.kill();
+    world.daemons_return();
     holder.finish();
     world.canal(["run", "-w", "20", "-k", "x", "--", "true"]).end().code(0);
     world.until_idle();
@@ -167,6 +169,7 @@ fn a_daemon_killed_with_full_sockets_loses_nothing() {
     wait_until("another daemon answers", || {
         world.look().is_some_and(|s| i32::try_from(s.daemon.pid) != Ok(pid))
     });
+    world.daemons_return();
     assert_eq!(world.held("x"), 1);
     holder.finish();
     assert_eq!(waiter.end().code(0).stdout, "on\n");
@@ -178,10 +181,12 @@ fn a_command_outlives_the_killed_parent_of_its_limited_run_and_keeps_its_lock() 
     let parent = world.canal(["run", "-k", "x", "--max-run", "60", "--", "sleep", "600"]).spawn();
     world.until_held("x", 1);
     let command = world.key("x").holders[0].pid.cast_signed();
-    assert_ne!(command, parent.pid(), "the owner is the command, not the parent");
-    assert_eq!(children(parent.pid()), [command]);
+    let stays = parent.child.id().cast_signed();
+    assert_ne!(command, stays, "the owner is the command, not the parent");
+    assert_eq!(children(stays), [command]);
     let waiter = world.waiter("x", &[], &["echo", "on"]);
-    parent.kill();
+    signal(stays, Signal::SIGKILL);
+    wait_until("the parent is dead", || !alive(stays));
     assert!(alive(command));
     let key = world.key("x");
     assert_eq!((key.held, key.waiting), (1, 1));
@@ -214,7 +219,8 @@ fn the_parent_of_a_limited_run_can_be_killed_while_its_child_waits() {
     let body = recorded(":");
     let limited = world.waiter("x", &["--max-run", "60"], &["sh", "-c", &body, "sh", "limited"]);
     let next = world.waiter("x", &[], &["sh", "-c", &body, "sh", "next"]);
-    limited.kill();
+    signal(limited.child.id().cast_signed(), Signal::SIGKILL);
+    limited.end();
     holder.finish();
     next.end().code(0);
     let events = Events::of(&world);

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::namespace::privately;
 use crate::process::{Ended, Proc, signal, wait_until};
-use crate::world::World;
+use crate::world::{World, journal_only};
 
 /// A lease that was taken.
 #[derive(Clone, Debug)]
@@ -259,6 +259,9 @@ fn a_process_does_not_give_back_a_lease_without_its_handle() {
 
 #[test]
 fn whoever_knows_the_handle_may_renew_and_release_as_whichever_user() {
+    if journal_only("at a daemon in a mount namespace of its own, which has no engine") {
+        return;
+    }
     let world = World::new();
     let script = r#"
         mkdir -m 755 /run/canal
@@ -280,6 +283,9 @@ fn whoever_knows_the_handle_may_renew_and_release_as_whichever_user() {
 
 #[test]
 fn a_damaged_state_file_stops_the_next_daemon_and_loses_no_lease() {
+    if journal_only("an engine keeps leases, and there is no state file") {
+        return;
+    }
     let world = World::with_daemon();
     let lease = Lease::take(&world, "10m", &["-k", "x"]);
     world.kill_daemon_quietly();
@@ -308,7 +314,8 @@ fn a_damaged_state_file_stops_the_next_daemon_and_loses_no_lease() {
 
 #[test]
 fn status_shows_what_a_lease_is_and_who_waits_for_it() {
-    let world = World::with_daemon();
+    // How long it has left only its own host knows.
+    let world = World::with_daemon().on_one_host();
     let script = world.sh("canal acquire --ttl 10m -k x >/dev/null; read line");
     let script = script.stdin(Stdio::piped()).spawn();
     world.until_held("x", 1);

@@ -3,9 +3,11 @@
 use std::io::{ErrorKind, IoSlice, Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 
 use canal::sys::pidfd::Pidfd;
-use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::socket::{ControlMessage, MsgFlags, getsockopt, sendmsg};
 use serde_json::{Value, json};
 use std::os::fd::AsFd as _;
 
@@ -20,16 +22,23 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Connects, if a daemon listens.
-    pub(crate) fn try_connect(world: &World) -> Option<Self> {
-        let stream = UnixStream::connect(world.socket()).ok()?;
+    /// Connects, if a daemon listens there.
+    pub(crate) fn try_connect_to(socket: &Path) -> Option<Self> {
+        let stream = UnixStream::connect(socket).ok()?;
         stream.set_read_timeout(Some(BOUND)).ok()?;
         Some(Self { stream, received: Vec::new() })
     }
 
     #[track_caller]
     pub(crate) fn connect(world: &World) -> Self {
-        Self::try_connect(world).expect("a daemon listens")
+        let socket = world.spread.socket(world.spread.next());
+        Self::try_connect_to(&socket).expect("a daemon listens")
+    }
+
+    /// Whether the daemon's process is stopped.
+    pub(crate) fn is_stopped(&self) -> bool {
+        let peer = getsockopt(&self.stream, PeerCredentials).unwrap();
+        crate::process::state(peer.pid()) == Some('T')
     }
 
     /// Calls a method and takes its reply; `None` if the connection breaks.

@@ -6,6 +6,7 @@ use std::io::Write as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
+use crate::over;
+use crate::spread::Spread;
 use crate::world::World;
 
 /// How long anything may take before a test gives up.
@@ -75,6 +78,19 @@ pub(crate) fn children(pid: i32) -> Vec<i32> {
     text.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
 }
 
+/// The children of a process, where each `canal run` is what it becomes: over an engine it stays as
+/// its command's parent.
+pub(crate) fn commands(pid: i32) -> Vec<i32> {
+    children(pid).into_iter().map(|child| command_of(child).unwrap_or(child)).collect()
+}
+
+/// The process that is or becomes the command of a `canal run` that stays as its parent.
+fn command_of(pid: i32) -> Option<i32> {
+    let stays =
+        || fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == crate::world::canal());
+    if over::ENGINE && stays() { children(pid).first().copied() } else { None }
+}
+
 /// A command to be started in a world.
 #[derive(Debug)]
 pub(crate) struct Cmd<'w> {
@@ -83,11 +99,15 @@ pub(crate) struct Cmd<'w> {
     pub(crate) command: Command,
     stdout: bool,
     stderr: bool,
+    /// On which host it starts.
+    host: usize,
+    /// Whether it is a `canal run`, which becomes its command.
+    becomes: bool,
 }
 
 impl<'w> Cmd<'w> {
-    pub(crate) fn new(world: &'w World, command: Command) -> Self {
-        Self { world, command, stdout: true, stderr: true }
+    pub(crate) fn new(world: &'w World, command: Command, host: usize, becomes: bool) -> Self {
+        Self { world, command, stdout: true, stderr: true, host, becomes }
     }
 
     pub(crate) fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
@@ -141,7 +161,17 @@ impl<'w> Cmd<'w> {
             self.command.stderr(file.try_clone().unwrap());
         }
         let child = self.command.spawn().unwrap();
-        Proc { child, stdout: stdout.map(|o| o.0), stderr: stderr.map(|o| o.0), status: None }
+        let spread = Arc::clone(&self.world.spread);
+        spread.lives(child.id(), self.host);
+        Proc {
+            child,
+            stdout: stdout.map(|o| o.0),
+            stderr: stderr.map(|o| o.0),
+            status: None,
+            spread,
+            host: self.host,
+            command: (over::ENGINE && self.becomes).then(OnceLock::new),
+        }
     }
 
     /// Runs it to its end.
@@ -159,15 +189,30 @@ pub(crate) struct Proc {
     stdout: Option<PathBuf>,
     stderr: Option<PathBuf>,
     status: Option<ExitStatus>,
+    spread: Arc<Spread>,
+    host: usize,
+    /// Of a `canal run` that stays: the process that is or becomes its command.
+    command: Option<OnceLock<i32>>,
 }
 
 impl Proc {
+    /// Its number: of a `canal run`, that of the process which is or becomes the command, and owns
+    /// the lock. What stays as its parent over an engine is `child`.
     pub(crate) fn pid(&self) -> i32 {
-        self.child.id().cast_signed()
+        let started = self.child.id().cast_signed();
+        let Some(command) = &self.command else { return started };
+        *command.get_or_init(|| {
+            wait_until("it has forked or ended", || {
+                command_of(started).is_some() || !alive(started)
+            });
+            let command = command_of(started).unwrap_or(started);
+            self.spread.lives(command.cast_unsigned(), self.host);
+            command
+        })
     }
 
     pub(crate) fn pid_text(&self) -> String {
-        self.child.id().to_string()
+        self.pid().to_string()
     }
 
     pub(crate) fn signal(&self, which: Signal) {
@@ -184,8 +229,8 @@ impl Proc {
 
     /// Kills it (-9) and waits until it is gone.
     #[track_caller]
-    pub(crate) fn kill(mut self) -> Ended {
-        let _ = self.child.kill();
+    pub(crate) fn kill(self) -> Ended {
+        let _ = kill(Pid::from_raw(self.pid()), Signal::SIGKILL);
         self.end()
     }
 
@@ -223,6 +268,7 @@ impl Proc {
             thread::sleep(Duration::from_millis(1));
         }
         let status = self.status.unwrap();
+        self.spread.settle();
         Ended {
             code: status.code(),
             signal: status.signal(),
@@ -235,6 +281,9 @@ impl Proc {
 impl Drop for Proc {
     fn drop(&mut self) {
         if self.status.is_none() {
+            if let Some(command) = command_of(self.child.id().cast_signed()) {
+                let _ = kill(Pid::from_raw(command), Signal::SIGKILL);
+            }
             let _ = self.child.kill();
             let _ = self.child.wait();
         }

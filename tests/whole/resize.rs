@@ -104,7 +104,7 @@ fn a_number_that_is_not_the_locks_own_is_an_error_that_names_both() {
 fn views_come_from_the_configuration() {
     let world = World::new();
     let config = "[keys.gpu]\nslots = 2\n\n[keys.\"db/main\"]\nper = 3\nbuckets = 2\n";
-    fs::write(world.runtime().join("canal.toml"), config).unwrap();
+    world.configure(config);
     world.status();
     let shown = |key: &str| world.key(key).view;
     assert_eq!(shown("gpu").as_deref(), Some("2"));

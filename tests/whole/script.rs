@@ -61,7 +61,7 @@ impl Script {
     /// The process that asks for the inner lock.
     #[track_caller]
     pub(crate) fn inner_pid(&self) -> i32 {
-        let inner = |pid| crate::process::children(pid).first().copied();
+        let inner = |pid| crate::process::commands(pid).first().copied();
         wait_until("the inner canal is there", || inner(self.proc.pid()).is_some());
         inner(self.proc.pid()).unwrap()
     }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
+use crate::over;
 use crate::process::{alive, signal, state, wait_until};
 use crate::record::{Events, recorded};
 use crate::world::World;
@@ -59,7 +60,7 @@ fn a_stopped_holder_keeps_its_lock_and_is_shown_as_stopped() {
 
 #[test]
 fn a_stopped_daemon_is_an_error_within_seconds() {
-    let world = World::with_daemon();
+    let world = World::with_daemon().on_one_host();
     let daemon = world.daemon_pid();
     signal(daemon, Signal::SIGSTOP);
     wait_until("it is stopped", || state(daemon) == Some('T'));
@@ -108,7 +109,10 @@ fn removing_the_folder_under_a_daemon_makes_no_second_table() {
     assert_eq!(world.daemon_pid(), daemon);
     let key = world.key("x");
     assert_eq!((key.held, key.waiting), (1, 1));
-    // And what was made anew serves a restart.
+    // And what was made anew serves a restart; over an engine, which the folder's configuration names.
+    if over::ENGINE {
+        world.configure("");
+    }
     world.kill_daemon();
     world.status();
     assert_eq!(world.held("x"), 1);

@@ -5,11 +5,11 @@
 //! in their arguments, and ends them by their numbers.
 
 use std::cell::Cell;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,8 +18,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::peer::Peer;
+use crate::over;
 use crate::process::{BOUND, Cmd, Proc, alive, signal, wait_until};
+use crate::spread::Spread;
 
 /// The program under test.
 pub(crate) fn canal() -> &'static Path {
@@ -31,6 +32,8 @@ pub(crate) fn canal() -> &'static Path {
 pub(crate) struct World {
     folder: tempfile::TempDir,
     files: Cell<u32>,
+    /// Its hosts: one, or over an engine two.
+    pub(crate) spread: Arc<Spread>,
     /// The kernel that canal shall take this one for.
     kernel: Option<&'static str>,
 }
@@ -38,8 +41,8 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new() -> Self {
         let folder = tempfile::Builder::new().prefix("canal-world-").tempdir().unwrap();
-        let world = Self { folder, files: Cell::new(0), kernel: None };
-        fs::DirBuilder::new().mode(0o700).create(world.runtime()).unwrap();
+        let spread = Arc::new(Spread::below(folder.path()));
+        let world = Self { folder, files: Cell::new(0), spread, kernel: None };
         fs::create_dir(world.path("work")).unwrap();
         world
     }
@@ -63,13 +66,33 @@ impl World {
         self.folder.path().join(name)
     }
 
-    /// The folder of the socket, the journal and so on.
+    /// The folder of the socket, the journal and so on; of two hosts, of the first one.
     pub(crate) fn runtime(&self) -> PathBuf {
-        self.path("run")
+        self.spread.place(0).to_owned()
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
-        self.path("run/canal.sock")
+        self.spread.socket(0)
+    }
+
+    /// Writes the configuration of its daemons.
+    pub(crate) fn configure(&self, config: &str) {
+        self.spread.configure(config);
+    }
+
+    /// Over an engine, where each host has a daemon that nobody asks once it is dead: somebody comes to
+    /// each of them, as a service manager does.
+    #[track_caller]
+    pub(crate) fn daemons_return(&self) {
+        if over::ENGINE {
+            self.status();
+        }
+    }
+
+    /// For what is about one daemon: all clients are on one host, if there are two.
+    pub(crate) fn on_one_host(self) -> Self {
+        self.spread.pin();
+        self
     }
 
     /// `canal ARGS` at this world's socket.
@@ -88,6 +111,9 @@ impl World {
         program: impl AsRef<OsStr>,
         args: impl IntoIterator<Item = A>,
     ) -> Cmd<'_> {
+        let args: Vec<OsString> = args.into_iter().map(|arg| arg.as_ref().to_owned()).collect();
+        let host = self.spread.host_for(&args);
+        let becomes = program.as_ref() == canal() && args.first().is_some_and(|arg| arg == "run");
         let mut command = Command::new(program.as_ref());
         if signals_are_ignored() {
             command = Command::new("env");
@@ -103,33 +129,55 @@ impl World {
         path.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
         command
             .env("PATH", std::env::join_paths(path).unwrap())
-            .env("CANAL_SOCKET", self.socket())
+            .env("CANAL_SOCKET", self.spread.socket(host))
             .env("TEST_WORLD", self.folder.path())
             .current_dir(self.path("work"))
             .stdin(Stdio::null());
         if let Some(kernel) = self.kernel {
             command.env("CANAL_KERNEL", kernel);
         }
-        Cmd::new(self, command)
+        Cmd::new(self, command, host, becomes)
     }
 
-    /// What `canal status --json` says; starts a daemon if none runs.
+    /// What `canal status --json` says; starts daemons if none run.
     #[track_caller]
     pub(crate) fn status(&self) -> Status {
-        serde_json::from_value(self.status_json()).unwrap()
+        if !over::ENGINE {
+            return serde_json::from_value(self.status_of(0)).unwrap();
+        }
+        let member = |host| self.status_of(host)["engine"]["state"] == "member";
+        for host in 0..self.spread.count() {
+            wait_until("the host is a member", || member(host));
+        }
+        wait_until("the hosts know each other", || {
+            let count = self.spread.count();
+            self.spread.ask_all().iter().flatten().filter(|it| it.hosts.len() == count).count()
+                == count
+        });
+        self.look().unwrap()
+    }
+
+    /// The same as it is printed; of two hosts, by the first.
+    #[track_caller]
+    pub(crate) fn status_json(&self) -> Value {
+        if over::ENGINE {
+            self.status();
+        }
+        self.status_of(0)
     }
 
     #[track_caller]
-    pub(crate) fn status_json(&self) -> Value {
-        let ended = self.canal(["status", "--json"]).end();
+    fn status_of(&self, host: usize) -> Value {
+        let socket = self.spread.socket(host);
+        let ended = self.canal(["status", "--json"]).env("CANAL_SOCKET", socket).end();
         assert_eq!(ended.code, Some(0), "{ended:?}");
         serde_json::from_str(&ended.stdout).unwrap()
     }
 
     /// The same, asked over the socket, if a daemon answers there. Starts none.
+    #[track_caller]
     pub(crate) fn look(&self) -> Option<Status> {
-        let reply = Peer::try_connect(self)?.call("Status", &Value::Null)?;
-        serde_json::from_value(reply.get("parameters")?.clone()).ok()
+        self.spread.look()
     }
 
     /// What is known of a key.
@@ -166,34 +214,39 @@ impl World {
         });
     }
 
-    /// The process of the daemon that answers.
+    /// The process of the daemon that answers; of two hosts, of the first one's.
     #[track_caller]
     pub(crate) fn daemon_pid(&self) -> i32 {
         i32::try_from(self.status().daemon.pid).unwrap()
     }
 
-    /// Kills the daemon that answers, and waits until it is gone.
+    /// The processes of the daemons that answer, of each host one.
+    pub(crate) fn daemon_pids(&self) -> Vec<i32> {
+        self.spread.ask_all().iter().flatten().map(|it| it.daemon.pid.cast_signed()).collect()
+    }
+
+    /// Kills the daemon that answers, of each host, and waits until it is gone.
     #[track_caller]
     pub(crate) fn kill_daemon(&self) -> i32 {
-        let pid = self.daemon_pid();
-        signal(pid, Signal::SIGKILL);
-        wait_until("the daemon is dead", || !alive(pid));
-        pid
+        self.status();
+        self.kill_daemon_quietly()
     }
 
     /// The same, but starts none, neither before nor after.
     #[track_caller]
     pub(crate) fn kill_daemon_quietly(&self) -> i32 {
-        let pid = self.look().expect("a daemon runs").daemon.pid.cast_signed();
-        signal(pid, Signal::SIGKILL);
-        wait_until("the daemon is dead", || !alive(pid));
-        pid
+        let pids = self.daemon_pids();
+        let first = *pids.first().expect("a daemon runs");
+        pids.iter().for_each(|pid| signal(*pid, Signal::SIGKILL));
+        wait_until("the daemon is dead", || !pids.iter().any(|pid| alive(*pid)));
+        first
     }
 
     /// Starts a daemon in the foreground and waits until it answers.
     #[track_caller]
     pub(crate) fn daemon<'a>(&'a self, prepare: impl FnOnce(Cmd<'a>) -> Cmd<'a>) -> Proc {
-        let daemon = prepare(self.canal(["daemon"])).spawn();
+        let socket = self.socket();
+        let daemon = prepare(self.canal(["daemon"]).env("CANAL_SOCKET", socket)).spawn();
         let pid = daemon.pid();
         wait_until("the daemon answers", || {
             let up = self.look().is_some_and(|s| i32::try_from(s.daemon.pid) == Ok(pid));
@@ -257,6 +310,12 @@ impl World {
     }
 }
 
+/// Whether a test says something of the journal, or of the place of one daemon, that is not so, or
+/// means nothing, over an engine. Those that do are listed in `tests/data/over_engines.txt`.
+pub(crate) fn journal_only(_why: &str) -> bool {
+    over::ENGINE
+}
+
 /// Whether the tests were started with signals ignored that they need, as nohup(1) and a shell's
 /// `&` do.
 fn signals_are_ignored() -> bool {
@@ -270,10 +329,13 @@ fn signals_are_ignored() -> bool {
 impl Drop for World {
     fn drop(&mut self) {
         if thread::panicking() {
-            let log = fs::read_to_string(self.runtime().join("daemon.log")).unwrap_or_default();
-            let tail: Vec<&str> = log.lines().rev().take(20).collect();
-            for line in tail.iter().rev() {
-                eprintln!("daemon.log: {line}");
+            for host in 0..self.spread.count() {
+                let log = self.spread.place(host).join("daemon.log");
+                let log = fs::read_to_string(log).unwrap_or_default();
+                let tail: Vec<&str> = log.lines().rev().take(20).collect();
+                for line in tail.iter().rev() {
+                    eprintln!("daemon.log: {line}");
+                }
             }
         }
         // A client that is killed may just have started a daemon: until nothing is found.

@@ -1,0 +1,10 @@
+//! The tests of `tests/whole` with two daemons over one etcd, the clients of each spread over both.
+#![expect(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
+#![expect(clippy::print_stderr, reason = "a test that is skipped says so")]
+
+#[expect(dead_code, reason = "its other tests use the rest")]
+#[path = "../etcd_server/mod.rs"]
+mod etcd_server;
+mod over;
+
+include!("../whole_engines/modules.rs");

@@ -1,0 +1,31 @@
+//! An etcd that the worlds of this test binary share, each with a prefix of its own.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use crate::etcd_server::{self, Etcd};
+use crate::spread::Log;
+
+/// Whether the table is an engine's, and the clients of a world are spread over two hosts.
+pub(crate) const ENGINE: bool = true;
+
+static SERVER: Mutex<Weak<Etcd>> = Mutex::new(Weak::new());
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// A log of a world's own. Where no etcd is installed, says so and ends the tests. It is started by
+/// whoever needs it, and ended with the last one.
+pub(crate) fn log() -> Option<Log> {
+    if !etcd_server::installed() {
+        crate::process::skipped("etcd is not installed: the whole program over it");
+        std::process::exit(0);
+    }
+    let mut shared = SERVER.lock().unwrap_or_else(PoisonError::into_inner);
+    let server = shared.upgrade().unwrap_or_else(|| {
+        let server = Arc::new(etcd_server::start_etcd());
+        *shared = Arc::downgrade(&server);
+        server
+    });
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let url = format!("etcd://{}/world{number}", server.endpoint());
+    Some(Log { url, _server: Some(server) })
+}

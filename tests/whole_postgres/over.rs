@@ -1,0 +1,24 @@
+//! A PostgreSQL that the worlds of this test binary share, each in a schema of its own.
+
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::postgres_server;
+use crate::spread::Log;
+
+/// Whether the table is an engine's, and the clients of a world are spread over two hosts.
+pub(crate) const ENGINE: bool = true;
+
+/// A log of a world's own. Where no PostgreSQL is installed, says so and ends the tests.
+pub(crate) fn log() -> Option<Log> {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    static DATABASE: LazyLock<String> = LazyLock::new(|| {
+        let Some(server) = postgres_server::shared() else {
+            crate::process::skipped("PostgreSQL is not installed: the whole program over it");
+            std::process::exit(0);
+        };
+        server.new_url()
+    });
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    Some(Log { url: format!("{}?canal_schema=world{number}", *DATABASE), _server: None })
+}
