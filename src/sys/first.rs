@@ -30,6 +30,10 @@ static HERE: Room = Room(UnsafeCell::new([0; ROOM]));
 /// Up to where it is taken.
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
 
+/// How every block is aligned at least. Programs that pass buffers of bytes to the kernel as structures
+/// (nix does, for control messages) count on what malloc(3) does here.
+const ALIGN_MIN: usize = 8;
+
 /// Where a block begins in the room; `None` if it came from elsewhere.
 fn offset(block: *mut u8) -> Option<usize> {
     let offset = block.addr().wrapping_sub(HERE.0.get().addr());
@@ -41,7 +45,7 @@ fn take(layout: Layout) -> *mut u8 {
     let mut taken = TAKEN.load(Ordering::Relaxed);
     loop {
         // The room itself is aligned for no more.
-        let start = taken.next_multiple_of(layout.align());
+        let start = taken.next_multiple_of(layout.align().max(ALIGN_MIN));
         let end = start.saturating_add(layout.size());
         if end > ROOM || layout.align() > align_of::<Room>() {
             return ptr::null_mut();
@@ -157,9 +161,12 @@ mod tests {
             ALLOCATOR.dealloc(beyond, layout(2 * ROOM));
             let aligned = Layout::from_size_align(8, 4096).unwrap();
             let page = ALLOCATOR.alloc(aligned);
-            assert!(offset(page).is_none() && page.addr() % 4096 == 0);
+            assert!(offset(page).is_none() && page.addr().is_multiple_of(4096));
             ALLOCATOR.dealloc(page, aligned);
             assert!((0..8).all(|at| second.add(at).read() == 9));
+            let bytes = Layout::from_size_align(3, 1).unwrap();
+            let blocks = [ALLOCATOR.alloc(bytes), ALLOCATOR.alloc(bytes)];
+            assert!(blocks.iter().all(|block| block.addr().is_multiple_of(8)), "as malloc does");
         }
         let starts = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(fill)).collect();
