@@ -36,16 +36,15 @@ fn never_over_capacity_whatever_becomes_of_daemons(log: &Log) {
     let begun = Instant::now();
     let until = Instant::now() + Duration::from_secs(seconds());
     let mut running: Vec<Vec<Proc>> = vec![Vec::new(), Vec::new(), Vec::new()];
-    let (mut started, mut disturbed) = (0, 0);
+    let (mut started, mut disturbed, mut lost) = (0, 0, 0);
     let mut last_disturbance = Instant::now();
     while Instant::now() < until {
         for (host, running) in hosts.iter().zip(&mut running) {
-            running.retain_mut(|client| !client.has_ended());
+            lost += running.extract_if(.., Proc::has_ended).filter_map(is_lost).count();
             while running.len() < clients() {
                 started += 1;
                 let name = format!("c{started}");
-                let args =
-                    ["run", "-q", "--per", "3", "--buckets", "1", "-k", "x", "--", "bash", "-c"];
+                let args = ["run", "--per", "3", "--buckets", "1", "-k", "x", "--", "bash", "-c"];
                 running.push(host.world.canal(args).args([&body, "sh", &name]).spawn());
             }
         }
@@ -57,14 +56,22 @@ fn never_over_capacity_whatever_becomes_of_daemons(log: &Log) {
         std::thread::sleep(Duration::from_millis(5));
     }
     let lasted = begun.elapsed();
-    for client in running.into_iter().flatten() {
-        let _ = client.end();
-    }
+    lost += running.into_iter().flatten().filter_map(is_lost).count();
     let events = Events::of(&hosts[0].world);
     tell(log, &events, &hosts[0], lasted, disturbed);
+    assert!(is_long() || lost == 0, "{lost} lost their locks within their TTL");
     assert!(events.most_at_once() <= ROOM, "{} at once", events.most_at_once());
     assert!(events.started().len() > 20, "only {} ran of {started}", events.started().len());
     until_idle(&hosts);
+}
+
+/// Whether it lost its lock; else it ran to its end.
+fn is_lost(client: Proc) -> Option<()> {
+    let ended = client.end();
+    assert!(matches!(ended.code, Some(0 | 122)), "{ended:?}");
+    let lost = ended.code == Some(122);
+    assert!(!lost || ended.stderr.contains("lost `x` (token "), "{ended:?}");
+    lost.then_some(())
 }
 
 /// A command that also records when.
