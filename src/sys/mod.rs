@@ -17,6 +17,8 @@ pub mod kernel;
 pub mod large;
 pub mod peer;
 pub mod pidfd;
+#[cfg(target_env = "gnu")]
+mod power;
 pub mod process;
 pub mod readable;
 pub mod signals;
