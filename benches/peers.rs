@@ -10,11 +10,12 @@
 mod common;
 
 use std::io;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::servers::Etcd;
-use common::{Daemon, canal, installed, median_and_p90, row};
+use common::{Daemon, canal, install, installed, median_and_p90, row};
 
 /// A way to run `true` under a lock.
 struct Way {
@@ -64,7 +65,7 @@ fn main() -> io::Result<()> {
     let run = ["run", "-k", "x", "--", "true"];
     let mut ways = vec![Way::new(OURS, daemon.canal(&run), 1)];
     if let Some(plain) = std::env::var_os("CANAL_PLAIN") {
-        let mut command = Command::new(plain);
+        let mut command = Command::new(install(Path::new(&plain), folder, "canal-plain")?);
         command.args(run).env("CANAL_SOCKET", daemon.socket());
         ways.push(Way::new(PLAIN, command, 1));
     }
