@@ -113,6 +113,10 @@ impl<'a> Parent<'a> {
         loop {
             while self.hear()? {}
             self.look()?;
+            if self.end.is_some() {
+                // It may have said that it has its lock, and been killed, since.
+                while self.hear()? {}
+            }
             self.look_at_lock()?;
             let left = self.living()?;
             if let Some(end) = self.end
