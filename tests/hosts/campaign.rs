@@ -68,6 +68,11 @@ fn never_over_capacity_whatever_becomes_of_daemons(log: &Log) {
 /// Whether it lost its lock; else it ran to its end.
 fn is_lost(client: Proc) -> Option<()> {
     let ended = client.end();
+    // A daemon that was stopped as it was about to tell of a grant kills whom it told too late, who
+    // may not even have said so to its parent.
+    if is_long() && ended.signal == Some(9) {
+        return Some(());
+    }
     assert!(matches!(ended.code, Some(0 | 122)), "{ended:?}");
     let lost = ended.code == Some(122);
     assert!(!lost || ended.stderr.contains("lost `x` (token "), "{ended:?}");
