@@ -188,6 +188,11 @@ impl<'a> SeqAccess<'a> for Members<'_, 'a> {
         }
         seed.deserialize(Reader { plain: &mut *self.plain }).map(Some)
     }
+
+    /// Mostly it is one.
+    fn size_hint(&self) -> Option<usize> {
+        Some(1)
+    }
 }
 
 impl<'a> MapAccess<'a> for Members<'_, 'a> {

@@ -90,6 +90,22 @@ proptest! {
 }
 
 #[test]
+fn numbers_of_each_length_are_serde_jsons() {
+    for power in (0..20).map(|length| 10_u64.pow(length)) {
+        for number in [power - 1, power, power + 1, power.wrapping_mul(9)] {
+            assert_eq!(appended(&number), number.to_string().into_bytes());
+            let signed = (number / 2) as i64;
+            assert_eq!(
+                appended(&[signed, -signed]),
+                format!("[{signed},{}]", -signed).into_bytes()
+            );
+        }
+    }
+    let last = (u64::MAX, i64::MIN, i64::MAX, i8::MIN, u8::MAX, i16::MIN, i32::MIN);
+    assert_eq!(appended(&last), serde_json::to_vec(&last).unwrap());
+}
+
+#[test]
 fn each_character_is_escaped_or_not_at_each_place_of_a_word() {
     for c in (0..=0x100).filter_map(char::from_u32) {
         for before in 0..=9 {

@@ -40,10 +40,52 @@ pub(super) fn put_name(begin: u8, name: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(&whole[..length + 4]);
 }
 
+/// Appends a text that the compiler knows, and in which nothing has to be escaped.
+#[inline(always)]
+pub(super) fn put_known(text: &str, out: &mut Vec<u8>) {
+    let length = text.len();
+    if length > NAME_BYTES_MAX {
+        return put_text(text, out);
+    }
+    let mut whole = [b'"'; NAME_BYTES_MAX + 2];
+    whole[1..=length].copy_from_slice(text.as_bytes());
+    whole[length + 1] = b'"';
+    out.extend_from_slice(&whole[..length + 2]);
+}
+
+/// The most digits of a number.
+const DIGITS_MAX: usize = 20;
+
+/// Two digits of each number below 100.
+const PAIRS: [[u8; 2]; 100] = {
+    let mut pairs = [[0; 2]; 100];
+    let mut n = 0;
+    while n < 100 {
+        pairs[n] = [b'0' + (n / 10) as u8, b'0' + (n % 10) as u8];
+        n += 1;
+    }
+    pairs
+};
+
 /// Appends a number.
 #[inline]
-pub(super) fn put_number(number: impl itoa::Integer, out: &mut Vec<u8>) {
-    put(itoa::Buffer::new().format(number).as_bytes(), out);
+pub(super) fn put_number(number: u64, out: &mut Vec<u8>) {
+    if number < 10 {
+        return out.push(b'0' + number as u8);
+    }
+    let (begin, length) = (out.len(), number.ilog10() as usize + 1);
+    out.extend_from_slice(&[b'0'; DIGITS_MAX]);
+    out.truncate(begin + length);
+    let (mut rest, mut end) = (number, length);
+    let digits = &mut out[begin..];
+    while rest >= 10 {
+        end -= 2;
+        digits[end..end + 2].copy_from_slice(&PAIRS[(rest % 100) as usize]);
+        rest /= 100;
+    }
+    if end > 0 {
+        digits[0] = b'0' + rest as u8;
+    }
 }
 
 /// Appends a text with its quotes.

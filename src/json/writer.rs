@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde::ser::{Error, Impossible, Serializer};
 
 use super::compound::Compound;
-use super::text::{put_name, put_number, put_text};
+use super::text::{put_known, put_name, put_number, put_text};
 
 /// Writes one value.
 pub(super) struct Writer<'a> {
@@ -36,8 +36,7 @@ macro_rules! numbers {
         $(
             #[inline]
             fn $method(self, number: $number) -> Result<(), Unwritten> {
-                put_number(number, self.out);
-                Ok(())
+                i64::from(number).serialize(self)
             }
         )*
     };
@@ -55,8 +54,22 @@ impl<'a> Serializer for Writer<'a> {
     type SerializeStructVariant = Compound<'a>;
 
     numbers! {
-        serialize_i8: i8, serialize_i16: i16, serialize_i32: i32, serialize_i64: i64,
-        serialize_u8: u8, serialize_u16: u16, serialize_u32: u32, serialize_u64: u64
+        serialize_u8: u8, serialize_u16: u16, serialize_u32: u32,
+        serialize_i8: i8, serialize_i16: i16, serialize_i32: i32
+    }
+
+    #[inline]
+    fn serialize_u64(self, number: u64) -> Result<(), Unwritten> {
+        put_number(number, self.out);
+        Ok(())
+    }
+
+    #[inline]
+    fn serialize_i64(self, number: i64) -> Result<(), Unwritten> {
+        if number < 0 {
+            self.out.push(b'-');
+        }
+        self.serialize_u64(number.unsigned_abs())
     }
 
     #[inline]
@@ -94,7 +107,7 @@ impl<'a> Serializer for Writer<'a> {
         _: u32,
         variant: &'static str,
     ) -> Result<(), Unwritten> {
-        put_text(variant, self.out);
+        put_known(variant, self.out);
         Ok(())
     }
 
