@@ -348,7 +348,9 @@ impl Table {
         while let Some(id) = turn.touched.pop_last() {
             let Some(frame) = self.frames.get(&id) else { continue };
             if frame.holds.is_empty() && frame.waiters.is_empty() && frame.children == 0 {
-                turn.touched.extend(frame.state.parent);
+                if let Some(parent) = frame.state.parent {
+                    turn.touched.insert(parent);
+                }
                 self.decide(turn, Outcome::FrameGone { frame: id });
             }
         }

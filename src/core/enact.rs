@@ -103,7 +103,7 @@ impl Table {
             Change::Confirm { request } => {
                 let token = self.granted.get(request);
                 if let Some(hold) = token.and_then(|token| self.holds.get_mut(token)) {
-                    hold.provisional = false;
+                    Arc::make_mut(hold).provisional = false;
                 }
             }
             Change::End { frame } => self.mark_ended(*frame),

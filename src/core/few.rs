@@ -75,6 +75,13 @@ impl<T: Copy + Ord> Few<T> {
         }
     }
 
+    /// Takes the greatest one out.
+    pub(super) fn pop_last(&mut self) -> Option<T> {
+        let last = self.last().copied()?;
+        self.remove(&last);
+        Some(last)
+    }
+
     /// The members, to change the set meanwhile.
     pub(super) fn to_vec(&self) -> Vec<T> {
         self.iter().copied().collect()

@@ -80,7 +80,7 @@ impl Table {
         self.owners.remove(frame.state.host, &frame.state.owner);
         for token in &frame.holds {
             if let Some(hold) = self.holds.get_mut(token) {
-                hold.orphaned = true;
+                Arc::make_mut(hold).orphaned = true;
             }
         }
     }

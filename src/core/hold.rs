@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
+use std::sync::Arc;
 
 use super::enact::Misfit;
 use super::frame::inside;
@@ -91,7 +92,7 @@ impl Table {
         }
         self.tags.insert(hold.asked.tag, hold.request);
         self.granted.insert(hold.request, token);
-        self.holds.insert(token, Box::new(hold));
+        self.holds.insert(token, Arc::new(hold));
         self.note(frame, 1, 0);
         Ok(())
     }
@@ -141,22 +142,30 @@ impl Table {
     pub(super) fn give_back(&mut self, token: Token, keys: &[Key]) -> Result<(), Misfit> {
         let hold = self.holds.get_mut(&token).ok_or_else(|| format!("no hold {token}"))?;
         let frame = hold.frame;
+        let of_keys = |item: &HeldItem| keys.contains(&item.key);
+        if keys.len() == hold.items.len() && hold.items.iter().all(of_keys) {
+            let hold = self.remove_hold(token);
+            let items = hold.iter().flat_map(|hold| &hold.items);
+            items.for_each(|item| self.return_item(frame, token, item));
+            return Ok(());
+        }
+        let hold = Arc::make_mut(hold);
         let mut gone = Vec::new();
         for key in keys {
             let at = hold.items.iter().position(|item| item.key == *key);
             let at = at.ok_or_else(|| format!("hold {token} has nothing of `{key}`"))?;
             gone.push(hold.items.remove(at));
         }
-        if hold.items.is_empty() {
-            self.remove_hold(token);
-        }
-        for item in gone {
-            self.unshare(frame, token, &item);
-            self.tree.unhold(&item.key, item.mode, token);
-            self.free_item(token, &item);
-            self.unuse(&item.key, item.mode);
-        }
+        gone.iter().for_each(|item| self.return_item(frame, token, item));
         Ok(())
+    }
+
+    /// Frees an item that its hold has no more.
+    fn return_item(&mut self, frame: FrameId, token: Token, item: &HeldItem) {
+        self.unshare(frame, token, item);
+        self.tree.unhold(&item.key, item.mode, token);
+        self.free_item(token, item);
+        self.unuse(&item.key, item.mode);
     }
 
     fn unshare(&mut self, frame: FrameId, token: Token, item: &HeldItem) {
@@ -170,14 +179,15 @@ impl Table {
         }
     }
 
-    fn remove_hold(&mut self, token: Token) {
-        let Some(hold) = self.holds.remove(&token) else { return };
+    fn remove_hold(&mut self, token: Token) -> Option<Arc<HoldState>> {
+        let hold = self.holds.remove(&token)?;
         self.granted.remove(&hold.request);
         self.tags.remove(&hold.asked.tag);
         if let Some(frame) = self.frames.get_mut(&hold.frame) {
             frame.holds.remove(&token);
         }
         self.note(hold.frame, -1, 0);
+        Some(hold)
     }
 
     /// Frees what a hold had of a key. If other holds share its slots, the one that shares most of
@@ -206,7 +216,7 @@ impl Table {
             if let Some(share) = frame.and_then(|frame| frame.shares.get_mut(&item.key)) {
                 share.slots += kept;
             }
-            let items = hold.into_iter().flat_map(|hold| &mut hold.items);
+            let items = hold.into_iter().flat_map(|hold| &mut Arc::make_mut(hold).items);
             for held in items.filter(|held| held.key == item.key) {
                 held.shared = false;
             }
@@ -228,7 +238,7 @@ impl Table {
             barrier: false,
             overtaken: vec![0; hold.asked.items.len()],
             passed: 0,
-            request: hold.asked,
+            request: hold.asked.clone(),
         })
     }
 }

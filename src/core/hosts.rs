@@ -85,7 +85,7 @@ impl Table {
         frame.state.host = host;
         for token in &frame.holds {
             if let Some(hold) = self.holds.get_mut(token) {
-                Arc::make_mut(&mut hold.asked).host = host;
+                Arc::make_mut(&mut Arc::make_mut(hold).asked).host = host;
             }
         }
         for request in frame.waiters.to_vec() {

@@ -1,6 +1,7 @@
 //! The lock table.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use super::few::Few;
 use super::lock::Lock;
@@ -25,7 +26,7 @@ pub struct Table {
     pub(super) locks: BTreeMap<Key, Box<Lock>>,
     pub(super) frames: BTreeMap<FrameId, Box<Frame>>,
     pub(super) owners: Owners,
-    pub(super) holds: BTreeMap<Token, Box<HoldState>>,
+    pub(super) holds: BTreeMap<Token, Arc<HoldState>>,
     pub(super) granted: BTreeMap<RequestId, Token>,
     pub(super) waiters: BTreeMap<RequestId, Box<WaiterState>>,
     pub(super) tags: BTreeMap<Tag, RequestId>,
@@ -148,7 +149,13 @@ impl Table {
     /// A hold.
     #[must_use]
     pub fn hold(&self, token: Token) -> Option<&HoldState> {
-        self.holds.get(&token).map(Box::as_ref)
+        self.holds.get(&token).map(Arc::as_ref)
+    }
+
+    /// A hold, to be known when it has ended.
+    #[must_use]
+    pub fn hold_to_keep(&self, token: Token) -> Option<Arc<HoldState>> {
+        self.holds.get(&token).cloned()
     }
 
     /// The frame of an owner that has not ended.
@@ -200,7 +207,7 @@ impl Table {
 
     /// All holds, by token.
     pub fn holds(&self) -> impl Iterator<Item = &HoldState> {
-        self.holds.values().map(Box::as_ref)
+        self.holds.values().map(Arc::as_ref)
     }
 
     /// All waiting requests, by id.

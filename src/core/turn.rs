@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::few::Few;
 use super::{Entry, FrameId, Key, Mode, Outcome, RequestId};
 
 /// The application of one entry.
@@ -15,7 +16,7 @@ pub(super) struct Turn<'a> {
     /// All keys that were dirty since nobody could be granted.
     pub(super) seen: BTreeSet<Key>,
     /// Frames of which something ended.
-    pub(super) touched: BTreeSet<FrameId>,
+    pub(super) touched: Few<FrameId>,
     /// Frames whose requests, and those inside them, may now share slots of their own, or be a
     /// deadlock with themselves.
     pub(super) grown: BTreeSet<FrameId>,

@@ -6,6 +6,8 @@
 //! Invariant: what follows from a change is told and done only after it was applied at its place
 //! in the log.
 
+use std::sync::Arc;
+
 use super::acquire::Newcomer;
 use super::conn::{ConnId, Doing};
 use super::ledger::Log;
@@ -79,7 +81,7 @@ impl Server {
     }
 
     /// The holds that may end by it: afterwards they can be shown no more.
-    pub(super) fn at_stake(&self, then: &Then) -> Vec<HoldState> {
+    pub(super) fn at_stake(&self, then: &Then) -> Vec<Arc<HoldState>> {
         match then {
             Then::Release(back) => self.holds_at_stake(&back.giving),
             _ => Vec::new(),
@@ -95,7 +97,7 @@ impl Server {
     }
 
     /// Does what is to be done when a change of ours has been applied.
-    pub(super) fn follow_up(&mut self, applied: Applied, then: Then, before: &[HoldState]) {
+    pub(super) fn follow_up(&mut self, applied: Applied, then: Then, before: &[Arc<HoldState>]) {
         let (id, done) = match then {
             Then::Nothing => return,
             Then::Ask(newcomer) => return self.asked(newcomer, applied),
@@ -140,7 +142,12 @@ impl Server {
     }
 
     /// A change of ours was applied at its place in the engine's log.
-    pub(super) fn came_back(&mut self, proposed: Proposed, applied: Applied, before: &[HoldState]) {
+    pub(super) fn came_back(
+        &mut self,
+        proposed: Proposed,
+        applied: Applied,
+        before: &[Arc<HoldState>],
+    ) {
         let Proposed { then, abandoned } = proposed;
         if !abandoned {
             if let Some(id) = then.conn() {

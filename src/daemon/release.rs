@@ -1,6 +1,7 @@
 //! Giving back, and confirming that an owner was told.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use super::ask;
 use super::conn::ConnId;
@@ -73,7 +74,7 @@ impl Server {
     pub(super) fn given_back(
         &mut self,
         back: GivingBack,
-        before: &[HoldState],
+        before: &[Arc<HoldState>],
         applied: &Applied,
     ) -> Result<(), Failure> {
         let GivingBack { id, peer, giving } = back;
@@ -105,15 +106,17 @@ impl Server {
     }
 
     /// The holds that a release may end: afterwards they can be shown no more.
-    pub(super) fn holds_at_stake(&self, giving: &Giving) -> Vec<HoldState> {
+    pub(super) fn holds_at_stake(&self, giving: &Giving) -> Vec<Arc<HoldState>> {
         let table = &self.ledger.table;
-        match giving {
+        let tokens = match giving {
             Giving::Latest { frame, key } => {
-                table.latest_hold(*frame, key).into_iter().cloned().collect()
+                let latest = table.latest_hold(*frame, key).map(|hold| hold.token);
+                return latest.and_then(|token| table.hold_to_keep(token)).into_iter().collect();
             }
-            Giving::All { frame } => table.holds_in(*frame).cloned().collect(),
-            Giving::Hold { token, .. } => table.hold(*token).cloned().into_iter().collect(),
-        }
+            Giving::All { frame } => table.holds_in(*frame).map(|hold| hold.token).collect(),
+            Giving::Hold { token, .. } => vec![*token],
+        };
+        tokens.into_iter().filter_map(|token| table.hold_to_keep(token)).collect()
     }
 
     fn not_held(&self, giving: &Giving) -> Failure {
@@ -166,7 +169,7 @@ impl Server {
 /// What was given back. The session of a hold is still known where its frame is gone with it.
 fn told_released<'h>(
     shown: &Shown<'h>,
-    before: &'h [HoldState],
+    before: &'h [Arc<HoldState>],
     outcomes: &'h [Outcome],
 ) -> Vec<ReleasedHold<Text<'h>>> {
     let told = outcomes.iter().filter_map(|outcome| {
