@@ -6,7 +6,7 @@
 use serde::Deserialize;
 
 use super::reader::Reader;
-use super::text::{HIGHS, has, is_below};
+use super::text::{HIGHS, special};
 
 /// A message, as far as it was not read yet.
 #[derive(Debug)]
@@ -88,7 +88,7 @@ fn end_of_plain(bytes: &[u8]) -> usize {
     let mut at = 0;
     for eight in eights {
         let word = u64::from_le_bytes(*eight);
-        let found = (is_below(word, 0x20) | has(word, b'"') | has(word, b'\\')) & HIGHS;
+        let found = special(word) & HIGHS;
         if found != 0 {
             // The lowest one that is marked is one; those above it may be marked by mistake.
             return at + found.trailing_zeros() as usize / 8;

@@ -1,22 +1,5 @@
 //! Texts, names and numbers as JSON.
 
-/// Appends a few bytes. Mostly they are fewer than it takes to make a call of memcpy(3) worth it.
-#[inline]
-pub(super) fn put(bytes: &[u8], out: &mut Vec<u8>) {
-    let (eights, mut rest) = bytes.as_chunks::<8>();
-    out.reserve(bytes.len());
-    for eight in eights {
-        out.extend_from_slice(eight);
-    }
-    if let Some((four, after)) = rest.split_first_chunk::<4>() {
-        out.extend_from_slice(four);
-        rest = after;
-    }
-    for byte in rest {
-        out.push(*byte);
-    }
-}
-
 /// The longest name of a field that is put together before it is appended.
 const NAME_BYTES_MAX: usize = 28;
 
@@ -73,58 +56,96 @@ pub(super) fn put_number(number: u64, out: &mut Vec<u8>) {
     if number < 10 {
         return out.push(b'0' + number as u8);
     }
-    let (begin, length) = (out.len(), number.ilog10() as usize + 1);
-    out.extend_from_slice(&[b'0'; DIGITS_MAX]);
-    out.truncate(begin + length);
-    let (mut rest, mut end) = (number, length);
-    let digits = &mut out[begin..];
-    while rest >= 10 {
-        end -= 2;
-        digits[end..end + 2].copy_from_slice(&PAIRS[(rest % 100) as usize]);
+    // The digits end in the middle, so that as many bytes as the longest number has can be copied,
+    // wherever it begins.
+    let mut room = [b'0'; 2 * DIGITS_MAX];
+    let (mut rest, mut at) = (number, DIGITS_MAX);
+    let mut put = |at: usize, pair: u64| {
+        room[at..at + 2].copy_from_slice(&PAIRS[pair as usize]);
+    };
+    while rest >= 10_000 {
+        let four = rest % 10_000;
+        rest /= 10_000;
+        at -= 4;
+        put(at, four / 100);
+        put(at + 2, four % 100);
+    }
+    if rest >= 100 {
+        at -= 2;
+        put(at, rest % 100);
         rest /= 100;
     }
-    if end > 0 {
-        digits[0] = b'0' + rest as u8;
+    at -= 2;
+    put(at, rest);
+    // A pair may begin with a zero.
+    at += usize::from(rest < 10);
+    if let Some(digits) = room[at..].first_chunk::<DIGITS_MAX>() {
+        let end = out.len() + DIGITS_MAX - at;
+        out.extend_from_slice(digits);
+        out.truncate(end);
     }
 }
 
 /// Appends a text with its quotes.
 #[inline]
 pub(super) fn put_text(text: &str, out: &mut Vec<u8>) {
+    let (bytes, begin) = (text.as_bytes(), out.len());
+    out.reserve(bytes.len() + 2);
     out.push(b'"');
-    if is_plain(text.as_bytes()) {
-        put(text.as_bytes(), out);
-    } else {
-        put_escaped(text.as_bytes(), out);
+    let is_plain = match bytes.last_chunk::<8>() {
+        Some(last) => put_long(bytes, last, out),
+        None => put_short(bytes, out),
+    };
+    if !is_plain {
+        out.truncate(begin + 1);
+        put_escaped(bytes, out);
     }
     out.push(b'"');
+}
+
+/// Appends a text of eight bytes or more, with these at its end; whether nothing in it was to be
+/// escaped.
+#[inline]
+fn put_long(bytes: &[u8], last: &[u8; 8], out: &mut Vec<u8>) -> bool {
+    let end = out.len() + bytes.len();
+    let mut found = special(u64::from_ne_bytes(*last));
+    for eight in bytes.as_chunks::<8>().0 {
+        found |= special(u64::from_ne_bytes(*eight));
+        out.extend_from_slice(eight);
+    }
+    // The last ones once more, over what was appended of them.
+    out.truncate(end - last.len());
+    out.extend_from_slice(last);
+    found & HIGHS == 0
+}
+
+#[inline]
+fn put_short(bytes: &[u8], out: &mut Vec<u8>) -> bool {
+    let mut is_plain = true;
+    for byte in bytes {
+        is_plain &= *byte >= 0x20 && *byte != b'"' && *byte != b'\\';
+        out.push(*byte);
+    }
+    is_plain
 }
 
 const ONES: u64 = u64::from_ne_bytes([1; 8]);
 /// The highest bit of each byte.
 pub(super) const HIGHS: u64 = ONES << 7;
 
-/// Whether nothing is to be escaped; looks at eight bytes at once.
+/// Sets the highest bit of a byte if one of the bytes is a control character, a quote or a backslash:
+/// of the lowest one that is, and maybe of some above it.
 #[inline]
-fn is_plain(bytes: &[u8]) -> bool {
-    let (eights, rest) = bytes.as_chunks::<8>();
-    let found = eights.iter().fold(0, |found, eight| {
-        let word = u64::from_ne_bytes(*eight);
-        found | is_below(word, 0x20) | has(word, b'"') | has(word, b'\\')
-    });
-    found & HIGHS == 0 && rest.iter().all(|byte| *byte >= 0x20 && *byte != b'"' && *byte != b'\\')
+pub(super) fn special(word: u64) -> u64 {
+    is_below(word, 0x20)
+        | is_below(word ^ (ONES * u64::from(b'"')), 1)
+        | is_below(word ^ (ONES * u64::from(b'\\')), 1)
 }
 
 /// Sets the highest bit of a byte if one of the bytes is below `limit`, at most 128.
 #[inline]
-pub(super) fn is_below(word: u64, limit: u8) -> u64 {
+fn is_below(word: u64, limit: u8) -> u64 {
     word.wrapping_sub(ONES * u64::from(limit)) & !word
-}
-
-/// Sets the highest bit of a byte if one of the bytes is this one.
-#[inline]
-pub(super) fn has(word: u64, byte: u8) -> u64 {
-    is_below(word ^ (ONES * u64::from(byte)), 1)
 }
 
 #[cold]

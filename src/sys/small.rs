@@ -33,21 +33,24 @@ pub struct SmallKept<A>(pub A);
 struct Class(usize);
 
 impl Class {
-    #[inline]
+    #[inline(always)]
     fn of(layout: Layout) -> Option<Self> {
         let small = layout.size() <= SMALL && layout.align() <= ALIGNED;
         small.then(|| Self::of_size(layout.size()))
     }
 
+    #[inline(always)]
     const fn of_size(size: usize) -> Self {
         let class = (size + 7) / 16;
         Self(if class == 0 { 1 } else { class })
     }
 
+    #[inline(always)]
     const fn size(self) -> usize {
         16 * self.0 + 8
     }
 
+    #[inline(always)]
     fn layout(self) -> Layout {
         // SAFETY: the alignment is a power of two, and the size far from overflowing.
         unsafe { Layout::from_size_align_unchecked(self.size(), ALIGNED) }
