@@ -147,10 +147,11 @@ impl Table {
     /// The table as plain data.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        let stored = |(key, lock): (&Key, &Box<Lock>)| {
+        let locks = || self.locks.iter().map(|(key, lock)| (key, &**lock));
+        let stored = |(key, lock): (&Key, &Lock)| {
             lock.stored.map(|view| StoredView { key: key.clone(), view })
         };
-        let in_use = |(key, lock): (&Key, &Box<Lock>)| {
+        let in_use = |(key, lock): (&Key, &Lock)| {
             let own = lock.own.filter(|own| Some(*own) != lock.stored)?;
             Some(StoredView { key: key.clone(), view: own })
         };
@@ -162,8 +163,8 @@ impl Table {
             revision: self.revision,
             next_token: self.next_token,
             bypass_max: self.bypass_max,
-            views: self.locks.iter().filter_map(stored).collect(),
-            in_use: self.locks.iter().filter_map(in_use).collect(),
+            views: locks().filter_map(stored).collect(),
+            in_use: locks().filter_map(in_use).collect(),
             hosts: self.hosts().cloned().collect(),
             frames: self.frames().cloned().collect(),
             holds: self.holds().cloned().collect(),
