@@ -12,11 +12,12 @@ use std::time::{Duration, Instant, SystemTime};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::over;
 use crate::process::{Proc, alive, installed_or_skip, wait_until};
 use crate::world::World;
 
 /// For how long things are killed, in seconds; `CAMPAIGN=600` takes longer.
-const CAMPAIGN_S: u64 = 20;
+const CAMPAIGN_S: u64 = if over::ENGINE { 10 } else { 20 };
 
 /// A command that holds for a while, and says so if its slot is in somebody else's hand. One
 /// process: nothing of it is left when it is killed.

@@ -14,12 +14,13 @@ use canal::protocol::{Mode, Status};
 use nix::sys::signal::Signal;
 
 use crate::campaign::{Dice, go_on, send, victims};
+use crate::over;
 use crate::process::{Cmd, Proc, alive, installed_or_skip, wait_until};
 use crate::script::until_nothing;
 use crate::world::World;
 
 /// For how long things are killed, in seconds; `CAMPAIGN=600` takes longer.
-const CAMPAIGN_S: u64 = 15;
+const CAMPAIGN_S: u64 = if over::ENGINE { 10 } else { 15 };
 
 /// `perl witness r:KEY w:KEY c:KEY`: holds for a while. One process: nothing of it is left when it
 /// is killed.

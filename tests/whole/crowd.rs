@@ -13,7 +13,7 @@ use crate::process::{Proc, wait_until};
 use crate::world::World;
 
 /// How many wait.
-const WAITERS: usize = 2_000;
+const WAITERS: usize = if over::ENGINE { 500 } else { 2_000 };
 
 /// Owners of the waiting requests: processes that do nothing.
 struct Owners(Vec<Child>);
@@ -30,7 +30,7 @@ impl Drop for Owners {
 }
 
 #[test]
-fn two_thousand_waiters_are_held_shown_and_drained_in_order() {
+fn very_many_waiters_are_held_shown_and_drained_in_order() {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
     // Here a waiter takes a connection and a pidfd, on either side.
@@ -121,7 +121,10 @@ fn more_clients_than_descriptors_are_refused_and_nobody_else_is_disturbed() {
         if client.has_ended() {
             let ended = client.end().code(125);
             assert!(ended.stderr.starts_with("canal: "), "{ended:?}");
-            assert!(ended.stderr.contains("as many connections as it can"), "{ended:?}");
+            // Over an engine who asks takes a descriptor more until its request is in the log.
+            let why = ["as many connections as it can", "Too many open files"];
+            let why = &why[..if over::ENGINE { 2 } else { 1 }];
+            assert!(why.iter().any(|why| ended.stderr.contains(why)), "{ended:?}");
             refused += 1;
         } else {
             rest.push(client);

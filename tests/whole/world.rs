@@ -112,7 +112,10 @@ impl World {
         args: impl IntoIterator<Item = A>,
     ) -> Cmd<'_> {
         let args: Vec<OsString> = args.into_iter().map(|arg| arg.as_ref().to_owned()).collect();
-        let host = self.spread.host_for(&args);
+        self.program_on(self.spread.host_for(&args), program, args)
+    }
+
+    fn program_on(&self, host: usize, program: impl AsRef<OsStr>, args: Vec<OsString>) -> Cmd<'_> {
         let becomes = program.as_ref() == canal() && args.first().is_some_and(|arg| arg == "run");
         let mut command = Command::new(program.as_ref());
         if signals_are_ignored() {
@@ -168,8 +171,8 @@ impl World {
 
     #[track_caller]
     fn status_of(&self, host: usize) -> Value {
-        let socket = self.spread.socket(host);
-        let ended = self.canal(["status", "--json"]).env("CANAL_SOCKET", socket).end();
+        let args = ["status", "--json"].map(OsString::from);
+        let ended = self.program_on(host, canal(), args.into()).end();
         assert_eq!(ended.code, Some(0), "{ended:?}");
         serde_json::from_str(&ended.stdout).unwrap()
     }
@@ -245,8 +248,7 @@ impl World {
     /// Starts a daemon in the foreground and waits until it answers.
     #[track_caller]
     pub(crate) fn daemon<'a>(&'a self, prepare: impl FnOnce(Cmd<'a>) -> Cmd<'a>) -> Proc {
-        let socket = self.socket();
-        let daemon = prepare(self.canal(["daemon"]).env("CANAL_SOCKET", socket)).spawn();
+        let daemon = prepare(self.program_on(0, canal(), vec!["daemon".into()])).spawn();
         let pid = daemon.pid();
         wait_until("the daemon answers", || {
             let up = self.look().is_some_and(|s| i32::try_from(s.daemon.pid) == Ok(pid));
