@@ -35,7 +35,7 @@ pub(crate) fn run(args: &RunArgs, global: &Global, voice: Voice) -> Result<ExitC
     // Found before anything is asked for: a typo does not queue.
     let command = Command::find(argv)?;
     let target = Target::of(global)?;
-    let mut job = Job { args, voice, target, command, request };
+    let mut job = Job { args, voice, target, command, request, can_be_lost: false };
     if let Some(limits) = limits {
         return job.supervise(&limits);
     }
@@ -43,6 +43,7 @@ pub(crate) fn run(args: &RunArgs, global: &Global, voice: Voice) -> Result<ExitC
         NotStarted::Failed(failed) => Ok(failed.report(voice)),
         NotStarted::StayNeeded => {
             job.request.wrapper = Some(Wrapper::Stays);
+            job.can_be_lost = true;
             job.supervise(&unlimited(&args.how))
         }
     }
@@ -69,6 +70,8 @@ struct Job<'a> {
     target: Target,
     command: Command,
     request: Acquire,
+    /// The daemon said so.
+    can_be_lost: bool,
 }
 
 impl Job<'_> {
@@ -121,6 +124,10 @@ impl Job<'_> {
 struct Bystander<'a, 'b>(&'a Job<'b>);
 
 impl Beside for Bystander<'_, '_> {
+    fn can_be_lost(&self) -> bool {
+        self.0.can_be_lost
+    }
+
     fn lost(&mut self, lost: &Lost) {
         let Self(job) = self;
         job.voice.say(&lock_lost::words(lost, &job.keys()));

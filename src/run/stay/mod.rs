@@ -62,6 +62,11 @@ pub struct Limits {
 
 /// What stands beside a command while it runs, besides the parent itself.
 pub trait Beside {
+    /// Whether it is known already that the hold will be one that can be lost.
+    fn can_be_lost(&self) -> bool {
+        false
+    }
+
     /// The lock is lost, or may be from now on: to be told to people. Called once for each loss,
     /// before anything is done to the command.
     fn lost(&mut self, lost: &Lost);

@@ -110,6 +110,10 @@ impl<'a> Parent<'a> {
 
     /// Until the command has ended, and where they count its descendants.
     pub(super) fn run(mut self) -> io::Result<Ended> {
+        if self.beside.can_be_lost() {
+            // While the child asks for its lock. It would have to wait for this afterwards.
+            self.descendants.adopt(Some(self.command))?;
+        }
         loop {
             while self.hear()? {}
             self.look()?;
@@ -118,12 +122,12 @@ impl<'a> Parent<'a> {
                 while self.hear()? {}
             }
             self.look_at_lock()?;
+            if let Some(end) = self.end.filter(|_| !self.waits_for_descendants()) {
+                return self.over(end);
+            }
             let left = self.living()?;
-            if let Some(end) = self.end
-                && (left.is_empty() || !self.waits_for_descendants())
-            {
-                ended(self.command, Reap::Now)?;
-                return Ok(self.ended(end));
+            if let Some(end) = self.end.filter(|_| left.is_empty()) {
+                return self.over(end);
             }
             self.end_what_is_lost(&left);
             // Without `with_children` those that the command leaves behind are nobody's business.
@@ -132,6 +136,11 @@ impl<'a> Parent<'a> {
             self.wait()?;
             self.pass_signals(&left)?;
         }
+    }
+
+    fn over(&self, end: End) -> io::Result<Ended> {
+        ended(self.command, Reap::Now)?;
+        Ok(self.ended(end))
     }
 
     fn living(&self) -> io::Result<Vec<Pid>> {
