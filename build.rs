@@ -34,7 +34,7 @@ fn main() -> io::Result<()> {
     }
     let script = Path::new(&variable("OUT_DIR")).join("start.ld");
     fs::write(&script, together(&fs::read_to_string("src/start.txt")?))?;
-    link(&format!("-Wl,-T,{}", script.display()));
+    link(&format!("-T{}", script.display()));
     // One segment less, and one page: that of the file's header.
     link("-Wl,-z,noseparate-code");
     if let Some(unwinder) = unwinder() {
@@ -54,7 +54,8 @@ fn link(argument: &str) {
 /// Whether somebody chose a linker, which may not know the scripts of GNU's and LLVM's.
 fn is_another_linker() -> bool {
     let flags = variable("CARGO_ENCODED_RUSTFLAGS");
-    ["fuse-ld", "linker=", "mold", "wild"].iter().any(|word| flags.contains(word))
+    env::var_os("RUSTC_LINKER").is_some()
+        || ["fuse-ld", "linker=", "mold", "wild"].iter().any(|word| flags.contains(word))
 }
 
 /// An addition to the linker's own script: what is listed comes first, and the first blocks of memory
@@ -64,7 +65,8 @@ fn together(list: &str) -> String {
     for file in C_LIBRARY.split_ascii_whitespace() {
         script += &format!("*libc.a:{file}.lo(.text .text.* .rodata .rodata.*)\n");
     }
-    script += "*crtbegin.o(.text .text.*)\n*libcompiler_builtins*(.text*udivti3*)\n";
+    script += "*crtbegin.o(.text .text.*)\n";
+    script += "*(.rodata.cst4 .rodata.cst8 .rodata.cst16 .rodata.cst32)\n";
     script += "*(.rodata..Lswitch.table._ZN3nix5errno*)\n";
     for name in list.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
         script += &format!("*(.text.{name} .text.unlikely.{name} .rodata.{name})\n");
