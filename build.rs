@@ -15,7 +15,7 @@ use std::{env, fs, io};
 const C_LIBRARY: &str = "\
     __errno_location __init_tls __libc_start_main __set_thread_area __syscall_cp bcmp cancel connect \
     environ execve faccessat fcntl fstat fstatat getauxval getegid getenv geteuid getgid getrandom \
-    getuid libc lstat memcmp memcpy memmove memset mmap mprotect poll recvmsg restore sendmsg \
+    getuid libc lstat memcmp memcpy memmove memset mmap mprotect poll recvmsg restore send sendmsg sendto \
     sigaction sigaltstack signal socket stat strchrnul strcmp strlen strncmp syscall syscall_cp \
     syscall_ret sysconf";
 
