@@ -6,7 +6,7 @@ use crate::commands::{finish, lost, never_both, queue, start, start_for_now};
 use crate::etcd_server::{self, Etcd};
 use crate::peer::Peer;
 use crate::postgres_server;
-use crate::process::{Proc, wait_until};
+use crate::process::Proc;
 use crate::scene::{Host, Log, hosts, hosts_with, until_idle};
 
 fn etcd() -> Option<(Etcd, Log)> {
@@ -195,29 +195,29 @@ fn away_for_less_than_the_ttl(log: &Log) {
 }
 
 fn away_for_longer_than_the_ttl(log: &Log, is_cut_off: impl Fn() -> bool + Sync) {
-    let [a, b, c] = hosts_with(log, "6s");
+    let [a, b, c] = hosts_with(log, "5s");
+    let all = [&a, &b, &c];
     let holder = start(&b, "1");
-    let mine = queue(&b, &[&a, &b, &c], "5", 1);
+    let mine = queue(&b, &all, "5", 1);
+    let others = [queue(&c, &all, "2", 2), queue(&a, &all, "3", 3)];
     b.proxy.cut();
-    lost(holder, " was last reached ");
-    wait_until("it is declared gone", || a.world.held("x") == 0);
-    let holder = start_for_now(&a, "2");
-    let others = [queue(&c, &[&a, &c], "3", 1), queue(&a, &[&a, &c], "4", 2)];
     much_happens([&a, &c], is_cut_off);
+    lost(holder, " was last reached ");
+    all_end(others);
+    let holder = start_for_now(&a, "4");
     b.proxy.mend();
     b.until("member");
-    b.world.until_waiting("x", 3);
+    b.world.until_waiting("x", 1);
     // A host that was never there before, and daemons that start anew.
-    let d = Host::new(log, "d", "ttl = \"6s\"", Some(&a.world));
+    let d = Host::new(log, "d", "ttl = \"5s\"", Some(&a.world));
     d.join();
     for host in [&a, &b] {
         host.world.kill_daemon();
         host.join();
     }
-    assert_eq!((d.world.held("x"), d.world.key("x").waiting), (1, 3));
-    finish(&a, "2");
+    assert_eq!((d.world.held("x"), d.world.key("x").waiting), (1, 1));
+    finish(&a, "4");
     holder.end().code(0);
-    all_end(others);
     mine.end().code(0);
     never_both(&a, &["1", "2", "3", "4", "5"]);
     until_idle(&[a, b, c, d]);

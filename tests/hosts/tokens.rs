@@ -36,7 +36,7 @@ const CLIENT_KILLS: usize = 6;
 const DAEMON_KILLS: usize = 60;
 
 fn wanted() -> usize {
-    std::env::var("CANAL_GRANTS").ok().and_then(|it| it.parse().ok()).unwrap_or(800)
+    std::env::var("CANAL_GRANTS").ok().and_then(|it| it.parse().ok()).unwrap_or(600)
 }
 
 /// The kinds of clients; most are of the plain one.
