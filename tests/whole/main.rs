@@ -18,6 +18,7 @@ mod crosswise_slots;
 mod crowd;
 mod disk;
 mod examples_canal_lock;
+mod examples_locks;
 mod examples_sharplock;
 mod examples_sleeplocks;
 mod exit_codes;

@@ -24,6 +24,8 @@ mod crosswise_slots;
 mod crowd;
 #[path = "../whole/examples_canal_lock.rs"]
 mod examples_canal_lock;
+#[path = "../whole/examples_locks.rs"]
+mod examples_locks;
 #[path = "../whole/examples_sharplock.rs"]
 mod examples_sharplock;
 #[path = "../whole/examples_sleeplocks.rs"]

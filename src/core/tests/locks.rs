@@ -19,22 +19,7 @@ const SKIPPED: [(&str, &str); 1] = [(
     "a transaction without locks is Erlang's: a request names something, or is invalid",
 )];
 
-/// What canal deliberately does otherwise: at which step of which vector, what it answers, whose
-/// waiting ends then, and by which rule.
-const DIFFERENT: [(&str, usize, &str, &[&str], &str); 8] = [
-    ("t_lock_upgrade3", 5, "deadlock", &[], TWO_UPGRADERS),
-    ("q_lock_waits_for_all_previous", 4, "granted", &[], ALL_OR_NOTHING),
-    ("q_lock_waits_for_all_previous", 5, "ok", &[], ALL_OR_NOTHING),
-    ("u_two_readers_one_waiting_writer", 7, "ok", &["A"], UPGRADE_FIRST),
-    ("u_two_readers_one_waiting_writer", 8, "blocked", &[], UPGRADE_FIRST),
-    ("u_two_readers_one_waiting_writer", 9, "nothing outstanding", &[], UPGRADE_FIRST),
-    ("u_two_readers_one_waiting_writer", 10, "ok", &[], UPGRADE_FIRST),
-    ("u_own_parent_read_then_child_write", 5, "blocked", &[], ASKS_WHILE_IT_WAITS),
-];
-const TWO_UPGRADERS: &str = "two upgraders are a deadlock (every deadlock is found)";
-const ALL_OR_NOTHING: &str = "requests are all or nothing; a later one waits for no earlier one";
-const UPGRADE_FIRST: &str = "an upgrade waits for other readers only, before waiting writers";
-const ASKS_WHILE_IT_WAITS: &str = "a client that waits in a call is busy in Erlang only";
+const DIFFERENT: &[Difference] = &include!("../../../tests/data/locks_different.in");
 
 pub(super) fn file() -> Value {
     serde_json::from_str(LOCKS).unwrap()
@@ -203,7 +188,7 @@ impl Agents {
 type Difference = (&'static str, usize, &'static str, &'static [&'static str], &'static str);
 
 fn different(vector: &str, at: usize) -> impl Iterator<Item = Difference> {
-    DIFFERENT.into_iter().filter(move |(name, step, ..)| *name == vector && *step == at)
+    DIFFERENT.iter().copied().filter(move |(name, step, ..)| *name == vector && *step == at)
 }
 
 fn wish(pid: u32, objects: &[&Value]) -> Wish {
