@@ -119,8 +119,17 @@ fn put_long(bytes: &[u8], last: &[u8; 8], out: &mut Vec<u8>) -> bool {
     found & HIGHS == 0
 }
 
+/// Appends a text of less than eight bytes, likewise.
 #[inline]
 fn put_short(bytes: &[u8], out: &mut Vec<u8>) -> bool {
+    if let (Some(first), Some(last)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
+        let end = out.len() + bytes.len();
+        out.extend_from_slice(first);
+        out.truncate(end - last.len());
+        out.extend_from_slice(last);
+        let both = [u32::from_ne_bytes(*first), u32::from_ne_bytes(*last)].map(u64::from);
+        return special(both[0] << 32 | both[1]) & HIGHS == 0;
+    }
     let mut is_plain = true;
     for byte in bytes {
         is_plain &= *byte >= 0x20 && *byte != b'"' && *byte != b'\\';
