@@ -132,7 +132,7 @@ fn a_daemon_starts_though_the_member_that_it_is_told_first_is_dead_or_stands_sti
     let dead = &members[0];
     // Nearly always it begins with the one that is named so often.
     let log = Log::in_cluster([dead, dead, dead, dead, dead, &members[1], &members[2]]);
-    let [a, b] = hosts(&log);
+    let [a, b] = hosts_with(&log, "20s");
     for _ in 0..3 {
         b.world.canal(["daemon", "--stop"]).end().code(0);
         b.join();
