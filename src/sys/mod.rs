@@ -7,8 +7,6 @@
 
 pub mod child;
 pub mod clock;
-#[cfg(target_arch = "x86_64")]
-pub mod copy;
 pub mod deadline;
 pub mod detach;
 pub mod dir;
