@@ -114,7 +114,7 @@ pub struct KeyShown<W = Vec<WaiterShown>> {
     pub waiters: W,
 }
 
-/// A holder, for people. `T`: as in [`Grant`].
+/// A holder, for people. `T`: as in [`Grant`](super::Grant).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(bound(deserialize = "T: Deserialize<'de>"))]
 pub struct HolderShown<T = String> {

@@ -2,7 +2,7 @@
 //!
 //! A short program needs some kilobytes, once: with these it asks the kernel for none, and touches
 //! nothing of an allocator's own. What is freed of them is used again only if it was the last; what a
-//! long-lived program took there is lost to it, which is [`ROOM`] at most.
+//! long-lived program took there is lost to it, which is `ROOM` at most.
 //!
 //! Invariant: no two blocks overlap that are in use, in whatever thread they were asked for.
 

@@ -1,10 +1,10 @@
 //! Small blocks of memory, kept by the thread that freed them for when it needs some like them.
 //!
 //! Every block that dlmalloc gives and takes costs its lock and a search, which was a fifth of what
-//! the daemon did for a request. What is kept is little ([`KEPT_BYTES_MAX`] of each size), and only
+//! the daemon did for a request. What is kept is little (`KEPT_BYTES_MAX` of each size), and only
 //! threads that ask for it keep anything: a short program has nothing of it.
 //!
-//! Invariant: a block that is small by its layout is as large as all of its [class](Class), so that
+//! Invariant: a block that is small by its layout is as large as all of its class, so that
 //! whoever takes it next may be any of that class, and freed as one on whichever thread.
 
 use std::alloc::{GlobalAlloc, Layout};
