@@ -73,7 +73,7 @@ fn together(list: &str) -> String {
     }
     script
         + "} } INSERT BEFORE .text;\n\
-        SECTIONS { .bss.last (NOLOAD) : { *(.bss._ZN5canal3sys5first4HERE*) } } INSERT AFTER .bss;\n"
+        SECTIONS { .bss.last (NOLOAD) : { *(.bss._ZN5canal3sys6memory5first4HERE*) } } INSERT AFTER .bss;\n"
 }
 
 /// The unwinder of gcc as a static library: loading the shared one takes a tenth of a start.

@@ -4,11 +4,11 @@
 use std::alloc::System;
 use std::process::ExitCode;
 
-use canal::sys::first::FirstHere;
+use canal::sys::memory::first::FirstHere;
 #[cfg(target_env = "musl")]
-use canal::sys::large::LargeApart;
+use canal::sys::memory::large::LargeApart;
 #[cfg(target_env = "musl")]
-use canal::sys::small::SmallKept;
+use canal::sys::memory::small::SmallKept;
 #[cfg(target_env = "musl")]
 use dlmalloc::GlobalDlmalloc;
 

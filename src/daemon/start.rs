@@ -38,8 +38,9 @@ use super::{logging, shown};
 use crate::core::{Rules, UnixMillis};
 use crate::protocol::DaemonShown;
 use crate::protocol::place::{Place, Rule};
+use crate::sys::memory::small;
 use crate::sys::process::Origin;
-use crate::sys::{clock, fds, peer, signals, small};
+use crate::sys::{clock, fds, peer, signals};
 
 /// The descriptor over which a daemon that was started on demand says why it cannot come up.
 const READINESS: i32 = 3;

@@ -12,9 +12,8 @@ pub mod detach;
 pub mod dir;
 pub mod exec;
 pub mod fds;
-pub mod first;
 pub mod kernel;
-pub mod large;
+pub mod memory;
 pub mod peer;
 pub mod pidfd;
 #[cfg(target_env = "gnu")]
@@ -22,7 +21,6 @@ mod power;
 pub mod process;
 pub mod readable;
 pub mod signals;
-pub mod small;
 pub mod startup;
 
 #[cfg(test)]

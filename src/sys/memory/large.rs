@@ -10,6 +10,8 @@
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr;
 
+use super::moved;
+
 /// From so many bytes on a block is large: much more than a short program asks for.
 const LARGE: usize = 128 * 1024;
 
@@ -75,19 +77,8 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for LargeApart<A> {
             }
             // SAFETY: the caller's promise; a block of this layout came from there.
             (false, false) => unsafe { self.0.realloc(block, layout, size) },
-            _ => {
-                // SAFETY: a layout of the caller's; its size is not 0.
-                let moved = unsafe { self.alloc(wanted) };
-                if !moved.is_null() {
-                    // SAFETY: both blocks are as long as the shorter one, and apart; the old one is
-                    // of this layout and used no more.
-                    unsafe {
-                        ptr::copy_nonoverlapping(block, moved, layout.size().min(size));
-                        self.dealloc(block, layout);
-                    }
-                }
-                moved
-            }
+            // SAFETY: the caller's promise; the block is ours.
+            _ => unsafe { moved(self, block, layout, size) },
         }
     }
 }

@@ -11,6 +11,8 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
 use std::ptr;
 
+use super::moved;
+
 /// Up to so many bytes a block is small.
 const SMALL: usize = 504;
 
@@ -167,19 +169,8 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for SmallKept<A> {
             (Some(before), Some(after)) if before.0 == after.0 => block,
             // SAFETY: the caller's promise; a block of this layout came from there.
             (None, None) => unsafe { self.0.realloc(block, layout, size) },
-            _ => {
-                // SAFETY: a layout of the caller's; its size is not 0.
-                let moved = unsafe { self.alloc(wanted) };
-                if !moved.is_null() {
-                    // SAFETY: both blocks are as long as the shorter one, and apart; the old one is
-                    // of this layout and used no more.
-                    unsafe {
-                        ptr::copy_nonoverlapping(block, moved, layout.size().min(size));
-                        self.dealloc(block, layout);
-                    }
-                }
-                moved
-            }
+            // SAFETY: the caller's promise; the block is ours.
+            _ => unsafe { moved(self, block, layout, size) },
         }
     }
 }

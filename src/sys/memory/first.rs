@@ -11,6 +11,8 @@ use std::cell::UnsafeCell;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::moved;
+
 /// How many bytes: what `canal run` asks for between exec and exec.
 const ROOM: usize = 16 * 1024;
 
@@ -107,19 +109,8 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for FirstHere<A> {
         if move_end(start + layout.size(), start.saturating_add(size)) {
             return block;
         }
-        // SAFETY: the caller promises that the new size, rounded up, does not overflow.
-        let wanted = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
-        // SAFETY: a layout of the caller's; its size is not 0.
-        let moved = unsafe { self.alloc(wanted) };
-        if !moved.is_null() {
-            // SAFETY: both blocks are as long as the shorter one, and apart; the old one is of this
-            // layout and used no more.
-            unsafe {
-                ptr::copy_nonoverlapping(block, moved, layout.size().min(size));
-                self.dealloc(block, layout);
-            }
-        }
-        moved
+        // SAFETY: the caller's promise; the block is ours.
+        unsafe { moved(self, block, layout, size) }
     }
 }
 
