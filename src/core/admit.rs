@@ -108,7 +108,7 @@ impl Table {
         let given = |acquired, slots, shared| {
             Standing::Free(GrantedItem { acquired, slots, shared, view: Some(view) })
         };
-        let Some(lock) = self.locks.get(key) else {
+        let Some(lock) = self.tree.lock(key) else {
             let fits = count <= capacity;
             let slots = || FreeSlots::default().lowest(count);
             return if fits { given(count, slots(), false) } else { Standing::Full };
@@ -188,7 +188,7 @@ impl Table {
     pub(super) fn own_deadlock(&self, asked: &Request, kin: &[FrameId]) -> Option<usize> {
         asked.items.iter().position(|item| {
             let Ask::Counted { count, view } = item.ask else { return false };
-            let Some(lock) = self.locks.get(&item.key) else { return false };
+            let Some(lock) = self.tree.lock(&item.key) else { return false };
             if self.base(lock, &item.key, count, kin).is_some() {
                 return false;
             }

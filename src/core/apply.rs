@@ -29,9 +29,9 @@ impl Table {
             Change::Expire { frame, renewal } => self.expire(&mut turn, *frame, *renewal),
             Change::Suspend { request } => self.suspend(&mut turn, *request),
             Change::Resume { request } => {
-                turn.retry.insert(*request);
+                turn.concerned().retry.insert(*request);
                 turn.suspect([*request]);
-                turn.grown.extend(self.waiters.get(request).map(|waiter| waiter.frame));
+                turn.concerned().grown.extend(self.waiters.get(request).map(|waiter| waiter.frame));
             }
             Change::Resize { key, view } => self.resize(&mut turn, key, *view),
             Change::Policy { .. } => self.raise_barriers_everywhere(&mut turn),
@@ -99,8 +99,8 @@ impl Table {
                 self.dirty_waiter(turn, *request);
             }
             Outcome::Barrier { request } => {
-                turn.retry.insert(*request);
-                turn.edges.insert(*request);
+                turn.concerned().retry.insert(*request);
+                turn.concerned().edges.insert(*request);
             }
             Outcome::Granted(granted) => self.dirty_waiter(turn, granted.request),
             Outcome::Released { token, keys, frame, .. } => {
@@ -129,7 +129,7 @@ impl Table {
             }
         }
         turn.touched.insert(granted.frame);
-        turn.grown.insert(granted.frame);
+        turn.concerned().grown.insert(granted.frame);
         turn.suspect(self.waiters_of_session(self.session(granted.frame)));
     }
 
@@ -140,10 +140,10 @@ impl Table {
             return;
         }
         turn.suspect(self.waiters_of_session(session));
-        turn.grown.insert(frame);
+        turn.concerned().grown.insert(frame);
         // The slots may have gone over to another frame.
         let frames = self.sessions.get(&session).into_iter().flat_map(|session| &session.frames);
-        turn.grown.extend(frames.copied().filter(|frame| {
+        turn.concerned().grown.extend(frames.copied().filter(|frame| {
             let shares = self.frames.get(frame).map(|frame| &frame.shares);
             shares.is_some_and(|shares| keys.iter().any(|key| shares.contains_key(key)))
         }));
@@ -229,7 +229,7 @@ impl Table {
         if *count == 0 || matches!(stated, Some(View::Canal { per: 0, .. })) {
             return Some(Refusal::Invalid { item });
         }
-        let lock = self.locks.get(key);
+        let lock = self.tree.lock(key);
         let in_force = lock.and_then(|lock| lock.kind_in_force());
         match (in_force, stated) {
             (Some(in_use), Some(stated)) if in_use != stated.kind() => {
@@ -320,7 +320,7 @@ impl Table {
     }
 
     fn resize(&mut self, turn: &mut Turn<'_>, key: &Key, view: Option<View>) {
-        let lock = self.locks.get(key);
+        let lock = self.tree.lock(key);
         let in_use = lock.and_then(|lock| lock.kind);
         let outcome = match (in_use, view) {
             (Some(in_use), Some(view)) if in_use != view.kind() => {
@@ -337,9 +337,9 @@ impl Table {
         for request in self.served(key) {
             // Whoever is parked now lets others pass, at its other keys too.
             self.dirty_waiter(turn, request);
-            turn.retry.insert(request);
+            turn.concerned().retry.insert(request);
             turn.suspect([request]);
-            turn.grown.extend(self.waiters.get(&request).map(|waiter| waiter.frame));
+            turn.concerned().grown.extend(self.waiters.get(&request).map(|waiter| waiter.frame));
         }
     }
 

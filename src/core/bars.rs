@@ -31,7 +31,7 @@ impl Table {
         let item = asked.items.get(item)?;
         let (key, mode) = (&item.key, item.ask.mode());
         let counted = match item.ask {
-            Ask::Counted { count, view } => self.locks.get(key).map(|lock| (lock, count, view)),
+            Ask::Counted { count, view } => self.tree.lock(key).map(|lock| (lock, count, view)),
             Ask::Read | Ask::Write => None,
         };
         if counted.is_some_and(|(lock, count, _)| self.base(lock, key, count, kin).is_some()) {
@@ -58,7 +58,7 @@ impl Table {
         let (key, mode) = (&item.key, item.ask.mode());
         let mut ahead: BTreeSet<Rank> = BTreeSet::new();
         if let Ask::Counted { count, view } = item.ask
-            && let Some(lock) = self.locks.get(key)
+            && let Some(lock) = self.tree.lock(key)
         {
             if self.base(lock, key, count, kin).is_some() {
                 return Vec::new();

@@ -19,9 +19,9 @@ use super::{By, CycleStep, FrameId, Mode, Outcome, Refusal, RequestId, Table};
 impl Table {
     /// Refuses one request if there is a deadlock among the suspects. Whether there was one.
     pub(super) fn break_deadlock(&mut self, turn: &mut Turn<'_>) -> bool {
-        turn.suspects.retain(|suspect| self.is_suspect(*suspect));
-        let Some((request, cycle)) = self.victim(&turn.suspects) else {
-            turn.suspects.clear();
+        turn.concerned().suspects.retain(|suspect| self.is_suspect(*suspect));
+        let Some((request, cycle)) = self.victim(&turn.concerned().suspects) else {
+            turn.concerned().suspects.clear();
             return false;
         };
         let why = Refusal::Deadlock { cycle };

@@ -48,18 +48,13 @@ impl Table {
     /// Notes the use of a lock for each counted item of a request.
     pub(super) fn use_locks(&mut self, asked: &Request) {
         for item in asked.items.iter().filter(|item| item.ask.mode() == Mode::Counted) {
-            self.locks.entry(item.key.clone()).or_default().use_by(&item.ask);
+            self.tree.change_lock(&item.key, |lock| lock.use_by(&item.ask));
         }
     }
 
     pub(super) fn unuse(&mut self, key: &Key, mode: Mode) {
-        if mode == Mode::Counted
-            && let Some(lock) = self.locks.get_mut(key)
-        {
-            lock.unuse();
-            if lock.is_idle() {
-                self.locks.remove(key);
-            }
+        if mode == Mode::Counted {
+            self.tree.change_lock(key, Lock::unuse);
         }
     }
 
@@ -72,14 +67,12 @@ impl Table {
             self.save_overtaken(*id);
             self.dequeue(*id);
         }
-        let lock = self.locks.entry(key.clone()).or_default();
-        lock.stored = *view;
-        if lock.uses > 0 && view.is_some() {
-            lock.own = *view;
-        }
-        if lock.is_idle() {
-            self.locks.remove(key);
-        }
+        self.tree.change_lock(key, |lock| {
+            lock.stored = *view;
+            if lock.uses > 0 && view.is_some() {
+                lock.own = *view;
+            }
+        });
         for id in &waiters {
             self.enqueue(*id);
         }
@@ -137,14 +130,14 @@ impl Table {
         request: &'a Request,
     ) -> impl Iterator<Item = (&'a Key, &'a Lock, queue::Class)> {
         request.items.iter().filter_map(|item| {
-            let lock = self.locks.get(&item.key)?.as_ref();
+            let lock = self.tree.lock(&item.key)?;
             Some((&item.key, lock, class(lock, &item.ask)?))
         })
     }
 
     /// The view that a counted item of a key is measured by.
     pub(super) fn view_of(&self, key: &Key, stated: Option<View>) -> Option<View> {
-        match self.locks.get(key) {
+        match self.tree.lock(key) {
             Some(lock) => lock.view_for(stated),
             None => Some(stated.unwrap_or(View::Slots { slots: 1 })),
         }

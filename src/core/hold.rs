@@ -62,12 +62,13 @@ impl Table {
     /// Takes the slots of a hold; its locks have their uses already.
     pub(super) fn take_slots(&mut self, token: Token, items: &[HeldItem]) -> Result<(), Misfit> {
         for item in items {
-            self.tree.hold(&item.key, item.mode, token);
+            let lock = self.tree.hold(&item.key, item.mode, token);
             if item.mode != Mode::Counted {
                 continue;
             }
-            let lock =
-                self.locks.get_mut(&item.key).ok_or_else(|| format!("no lock {}", item.key))?;
+            if lock.is_idle() {
+                return Err(format!("no lock {}", item.key));
+            }
             if item.shared {
                 lock.sharers.insert(token);
             } else if lock.free.take(&item.slots) {
@@ -105,7 +106,7 @@ impl Table {
         let mut overtaken = BTreeSet::new();
         for item in items.iter().filter(|item| !item.shared) {
             if item.mode == Mode::Counted
-                && let Some(lock) = self.locks.get_mut(&item.key)
+                && let Some(lock) = self.tree.lock_mut(&item.key)
             {
                 lock.queue.overtake(place);
             }
@@ -163,9 +164,8 @@ impl Table {
     /// Frees an item that its hold has no more.
     fn return_item(&mut self, frame: FrameId, token: Token, item: &HeldItem) {
         self.unshare(frame, token, item);
-        self.tree.unhold(&item.key, item.mode, token);
         self.free_item(token, item);
-        self.unuse(&item.key, item.mode);
+        self.tree.unhold(&item.key, item.mode, token);
     }
 
     fn unshare(&mut self, frame: FrameId, token: Token, item: &HeldItem) {
@@ -196,7 +196,7 @@ impl Table {
         if item.mode != Mode::Counted {
             return;
         }
-        let Some(lock) = self.locks.get_mut(&item.key) else { return };
+        let Some(lock) = self.tree.lock_mut(&item.key) else { return };
         if lock.sharers.remove(&token) {
             return;
         }

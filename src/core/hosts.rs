@@ -136,7 +136,7 @@ impl Table {
     /// Anybody may now wait for somebody whom they did not wait for before, or for themselves.
     pub(super) fn suspect_everyone(&self, turn: &mut Turn<'_>) {
         turn.suspect(self.waiters.keys().copied());
-        turn.grown.extend(self.waiters.values().map(|waiter| waiter.frame));
+        turn.concerned().grown.extend(self.waiters.values().map(|waiter| waiter.frame));
     }
 
     pub(super) fn lease_moved(&mut self, id: FrameId, host: HostId) -> Result<(), Misfit> {

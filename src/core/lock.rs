@@ -80,7 +80,7 @@ impl Lock {
 
     /// Notes one use less; the last one leaves kind and number open again.
     pub(super) fn unuse(&mut self) {
-        self.uses -= 1;
+        self.uses = self.uses.saturating_sub(1);
         if self.uses == 0 {
             self.kind = None;
             self.own = None;

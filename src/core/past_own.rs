@@ -16,13 +16,13 @@ impl Table {
     /// Grants one request of a session that holds something: what its frames hold may exempt it
     /// from what keeps all others, or those who bar it may wait for it. Whether it did.
     pub(super) fn settle_entangled(&mut self, turn: &mut Turn<'_>) -> bool {
-        let near = self.in_order(self.entangled_near(&turn.seen));
-        let beyond = self.in_order(self.entangled_beyond(&turn.edges));
+        let near = self.in_order(self.entangled_near(&turn.concerned().seen));
+        let beyond = self.in_order(self.entangled_beyond(&turn.concerned().edges));
         let granted = near.iter().any(|request| self.try_waiter(turn, *request))
             || near.iter().chain(&beyond).any(|request| self.try_past_own(turn, *request));
         if !granted {
-            turn.seen.clear();
-            turn.edges.clear();
+            turn.concerned().seen.clear();
+            turn.concerned().edges.clear();
         }
         granted
     }

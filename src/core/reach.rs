@@ -114,7 +114,7 @@ impl Table {
         let held = holds.values().flat_map(|hold| hold.items.iter().map(|item| &item.key));
         let keys: BTreeSet<&Key> = reach.keys.values().copied().chain(held).collect();
         let view = |key: &Key, own: bool| {
-            let lock = self.locks.get(key)?;
+            let lock = self.tree.lock(key)?;
             let view = if own { lock.own } else { lock.stored }?;
             Some(StoredView { key: key.clone(), view })
         };

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
+use super::node::Node;
 use super::queue::{self, Rank};
-use super::tree::{Node, conflict};
+use super::tree::conflict;
 use super::{
     Ask, By, FrameId, HeldItem, Item, Key, Kind, Mode, RequestId, Table, Token, View, WaiterState,
     WaiterStatus,
@@ -96,15 +97,8 @@ impl Table {
         let wanted = prefix.cloned();
         let (from, to) = prefix.map(Key::range).unwrap_or((Bound::Unbounded, Bound::Unbounded));
         let range = (from.as_ref().map(String::as_str), to.as_ref().map(String::as_str));
-        let mut locks = self.locks.range::<str, _>(range).map(|(key, _)| key).peekable();
-        let mut used = self.tree.keys(range).peekable();
-        let merged = std::iter::from_fn(move || match (locks.peek(), used.peek()) {
-            (Some(lock), Some(key)) if lock > key => used.next(),
-            (Some(lock), Some(key)) if lock == key => locks.next().and(used.next()),
-            (None, _) => used.next(),
-            (Some(_), _) => locks.next(),
-        });
-        merged.filter(move |key| wanted.as_ref().is_none_or(|prefix| prefix.covers(key)))
+        let keys = self.tree.keys(range);
+        keys.filter(move |key| wanted.as_ref().is_none_or(|prefix| prefix.covers(key)))
     }
 
     /// Takes the keys in use for those of the same text, so that thousands who want one key keep its
@@ -121,7 +115,7 @@ impl Table {
     #[must_use]
     pub fn report(&self, key: &Key) -> KeyReport {
         let (holders, waiters) = (self.holders(key).collect(), self.served(key));
-        let Some(lock) = self.locks.get(key) else {
+        let Some(lock) = self.tree.lock(key) else {
             return KeyReport { kind: None, held: 0, view: None, stored: None, holders, waiters };
         };
         let largest = || {
@@ -148,19 +142,19 @@ impl Table {
     /// Slots of a key that are held by everyone.
     #[must_use]
     pub fn held_of(&self, key: &Key) -> u64 {
-        self.locks.get(key).map_or(0, |lock| lock.held)
+        self.tree.lock(key).map_or(0, |lock| lock.held)
     }
 
     /// The view that callers follow who state none: the lock's own, else the stored one.
     #[must_use]
     pub fn own_view(&self, key: &Key) -> Option<View> {
-        self.locks.get(key).and_then(|lock| lock.own.or(lock.stored))
+        self.tree.lock(key).and_then(|lock| lock.own.or(lock.stored))
     }
 
     /// The stored view of a key.
     #[must_use]
     pub fn stored(&self, key: &Key) -> Option<View> {
-        self.locks.get(key).and_then(|lock| lock.stored)
+        self.tree.lock(key).and_then(|lock| lock.stored)
     }
 
     /// How many wait for a key.
@@ -224,7 +218,7 @@ impl Table {
         };
         let mut holds: BTreeSet<Token> = self.conflicting_holds(key, ask.mode(), kin).collect();
         if let Ask::Counted { count, view } = *ask
-            && let Some(lock) = self.locks.get(key)
+            && let Some(lock) = self.tree.lock(key)
             && !lock.fits(lock.class_of(count, view))
             && self.base(lock, key, count, kin).is_none()
         {
@@ -292,7 +286,7 @@ impl Table {
     fn reason(&self, waiter: &WaiterState, item: usize, kin: &[FrameId]) -> Option<Reason> {
         let Item { key, ask } = waiter.request.items.get(item)?;
         if let Ask::Counted { count, view } = *ask {
-            let lock = self.locks.get(key)?;
+            let lock = self.tree.lock(key)?;
             let class = lock.class_of(count, view);
             let capacity = lock.capacity(class);
             if lock.parks(class) {

@@ -20,14 +20,14 @@ impl Table {
         }
         loop {
             self.settle_kin(turn);
-            while let Some(request) = turn.retry.pop_first() {
+            while let Some(request) = turn.concerned().retry.pop_first() {
                 self.try_waiter(turn, request);
             }
-            while let Some((key, wide)) = turn.dirty.pop_first() {
+            while let Some((key, wide)) = turn.concerned().dirty.pop_first() {
                 self.settle_around(turn, &key, wide);
-                turn.seen.insert(key);
+                turn.concerned().seen.insert(key);
             }
-            let quiet = turn.grown.is_empty() && turn.retry.is_empty();
+            let quiet = turn.concerned().grown.is_empty() && turn.concerned().retry.is_empty();
             if quiet && !self.settle_entangled(turn) && !self.break_deadlock(turn) {
                 return;
             }
@@ -59,7 +59,7 @@ impl Table {
 
     /// Serves the queue for slots of one key as far as it goes.
     fn settle_counted(&mut self, turn: &mut Turn<'_>, key: &Key) {
-        while let Some(request) = self.locks.get(key).and_then(|lock| self.next_counted(lock)) {
+        while let Some(request) = self.tree.lock(key).and_then(|lock| self.next_counted(lock)) {
             if !self.try_waiter(turn, request) {
                 return;
             }
@@ -142,7 +142,7 @@ impl Table {
     /// After a frame was granted something, or let go of something: other requests of it and of the
     /// frames inside it may now share what it has, or can never be granted while it has it.
     fn settle_kin(&mut self, turn: &mut Turn<'_>) {
-        while let Some(grown) = turn.grown.pop_first() {
+        while let Some(grown) = turn.concerned().grown.pop_first() {
             let session = self.sessions.get(&self.session(grown));
             let frames = session.into_iter().flat_map(|session| &session.frames);
             let waiters =
@@ -170,7 +170,7 @@ impl Table {
     /// Makes barriers of those who were overtaken often enough, among the waiters that a request
     /// competes with.
     pub(super) fn raise_barriers(&mut self, turn: &mut Turn<'_>, asked: &Request) {
-        for request in std::mem::take(&mut self.ripe) {
+        while let Some(request) = self.ripe.pop_first() {
             if self.waiters.get(&request).is_some_and(|waiter| !waiter.barrier) {
                 self.decide(turn, Outcome::Barrier { request });
             }
@@ -184,7 +184,7 @@ impl Table {
     }
 
     pub(super) fn raise_barriers_everywhere(&mut self, turn: &mut Turn<'_>) {
-        let keys: Vec<Key> = self.locks.keys().cloned().collect();
+        let keys: Vec<Key> = self.tree.locks().map(|(key, _)| key.clone()).collect();
         for key in keys {
             self.raise_barriers_of(turn, &key);
         }
@@ -198,7 +198,7 @@ impl Table {
     fn raise_barriers_of(&mut self, turn: &mut Turn<'_>, key: &Key) {
         let max = self.bypass_max;
         let overtaken =
-            |table: &Self| table.locks.get(key).and_then(|lock| lock.queue.overtaken_enough(max));
+            |table: &Self| table.tree.lock(key).and_then(|lock| lock.queue.overtaken_enough(max));
         while let Some(place) = overtaken(self) {
             let request = queue::request_at(self.rules, place);
             self.decide(turn, Outcome::Barrier { request });

@@ -147,7 +147,7 @@ impl Table {
     /// The table as plain data.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        let locks = || self.locks.iter().map(|(key, lock)| (key, &**lock));
+        let locks = || self.tree.locks();
         let stored = |(key, lock): (&Key, &Lock)| {
             lock.stored.map(|view| StoredView { key: key.clone(), view })
         };
@@ -191,7 +191,7 @@ impl Table {
 
     fn refill(&mut self, snapshot: &Snapshot) -> Result<(), String> {
         for StoredView { key, view } in &snapshot.views {
-            self.locks.entry(key.clone()).or_default().stored = Some(*view);
+            self.tree.change_lock(key, |lock| lock.stored = Some(*view));
         }
         for frame in &snapshot.frames {
             self.add_frame(frame.clone());
@@ -199,7 +199,7 @@ impl Table {
         for hold in &snapshot.holds {
             for item in &hold.items {
                 if let Some(view) = item.view {
-                    self.locks.entry(item.key.clone()).or_default().use_as(view);
+                    self.tree.change_lock(&item.key, |lock| lock.use_as(view));
                 }
             }
             self.take_slots(hold.token, &hold.items)?;
@@ -210,7 +210,7 @@ impl Table {
         }
         // Before anyone queues: who is parked depends on it.
         for StoredView { key, view } in &snapshot.in_use {
-            if let Some(lock) = self.locks.get_mut(key) {
+            if let Some(lock) = self.tree.lock_mut(key) {
                 lock.own = Some(*view);
             }
         }

@@ -10,7 +10,7 @@ use super::queue::{self, Class, Rank};
 use super::tree::Tree;
 use super::{
     Ask, FrameId, FrameState, HoldState, HostId, HostState, Key, Mode, Owner, PastLease, RequestId,
-    Revision, Rules, Tag, Token, WaiterState, WaiterStatus,
+    Revision, Rising, Rules, Tag, Token, WaiterState, WaiterStatus,
 };
 
 /// How often a waiter may be overtaken where no policy says otherwise.
@@ -23,17 +23,16 @@ pub struct Table {
     pub(super) revision: Revision,
     pub(super) next_token: Token,
     pub(super) bypass_max: u32,
-    pub(super) locks: BTreeMap<Key, Box<Lock>>,
-    pub(super) frames: BTreeMap<FrameId, Box<Frame>>,
+    pub(super) frames: Rising<FrameId, Box<Frame>>,
     pub(super) owners: Owners,
-    pub(super) holds: BTreeMap<Token, Arc<HoldState>>,
-    pub(super) granted: BTreeMap<RequestId, Token>,
+    pub(super) holds: Rising<Token, Arc<HoldState>>,
+    pub(super) granted: Rising<RequestId, Token>,
     pub(super) waiters: BTreeMap<RequestId, Box<WaiterState>>,
     pub(super) tags: BTreeMap<Tag, RequestId>,
     pub(super) tree: Tree,
     /// Waiters that were overtaken often enough by reads and writes, until they are made barriers.
     pub(super) ripe: BTreeSet<RequestId>,
-    pub(super) sessions: BTreeMap<FrameId, Session>,
+    pub(super) sessions: Rising<FrameId, Session>,
     /// Sessions that hold something and wait for something: the only ones that others can wait
     /// for while they wait themselves.
     pub(super) entangled: BTreeSet<FrameId>,
@@ -94,16 +93,15 @@ impl Table {
             revision: Revision(0),
             next_token: Token(1),
             bypass_max: BYPASS_MAX_DEFAULT,
-            locks: BTreeMap::new(),
-            frames: BTreeMap::new(),
+            frames: Rising::default(),
             owners: Owners::default(),
-            holds: BTreeMap::new(),
-            granted: BTreeMap::new(),
+            holds: Rising::default(),
+            granted: Rising::default(),
             waiters: BTreeMap::new(),
             tags: BTreeMap::new(),
             tree: Tree::default(),
             ripe: BTreeSet::new(),
-            sessions: BTreeMap::new(),
+            sessions: Rising::default(),
             entangled: BTreeSet::new(),
             past_leases: VecDeque::new(),
             hosts: BTreeMap::new(),
@@ -264,7 +262,7 @@ impl Table {
                 continue;
             }
             self.tree.wait(&item.key, item.ask.mode(), rank);
-            let Some((lock, class)) = lock_and_class(&mut self.locks, &item.key, &item.ask) else {
+            let Some((lock, class)) = lock_and_class(&mut self.tree, &item.key, &item.ask) else {
                 continue;
             };
             if waiter.barrier {
@@ -286,7 +284,7 @@ impl Table {
                 continue;
             }
             self.tree.unwait(&item.key, item.ask.mode(), rank);
-            let Some((lock, class)) = lock_and_class(&mut self.locks, &item.key, &item.ask) else {
+            let Some((lock, class)) = lock_and_class(&mut self.tree, &item.key, &item.ask) else {
                 continue;
             };
             if waiter.barrier {
@@ -306,7 +304,7 @@ impl Table {
         }
         let rank = self.rank(waiter);
         let count = |key: &Key, ask: &Ask| {
-            let lock = self.locks.get(key)?;
+            let lock = self.tree.lock(key)?;
             Some(lock.queue.overtaken(class(lock, ask)?, rank))
         };
         let items = waiter.request.items.iter();
@@ -316,7 +314,7 @@ impl Table {
     /// Keeps the books of sessions after something of `frame` began or ended.
     pub(super) fn note(&mut self, frame: FrameId, holds: isize, waiters: isize) {
         let root = self.session(frame);
-        let session = self.sessions.entry(root).or_default();
+        let session = self.sessions.or_default(root);
         session.holds = session.holds.saturating_add_signed(holds);
         session.waiters = session.waiters.saturating_add_signed(waiters);
         if session.holds > 0 && session.waiters > 0 {
@@ -335,12 +333,8 @@ pub(super) fn class(lock: &Lock, ask: &Ask) -> Option<Class> {
     }
 }
 
-fn lock_and_class<'a>(
-    locks: &'a mut BTreeMap<Key, Box<Lock>>,
-    key: &Key,
-    ask: &Ask,
-) -> Option<(&'a mut Lock, Class)> {
-    let lock = locks.get_mut(key)?;
+fn lock_and_class<'a>(tree: &'a mut Tree, key: &Key, ask: &Ask) -> Option<(&'a mut Lock, Class)> {
+    let lock = tree.lock_mut(key)?;
     let class = class(lock, ask)?;
     Some((lock, class))
 }

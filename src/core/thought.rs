@@ -181,7 +181,7 @@ impl Table {
 
     fn may_fit_without(&self, item: &Item, kin: &[FrameId], gone: &[FrameId]) -> bool {
         let Ask::Counted { count, view } = item.ask else { return true };
-        let Some(lock) = self.locks.get(&item.key) else { return true };
+        let Some(lock) = self.tree.lock(&item.key) else { return true };
         let shares = gone.iter().filter_map(|frame| self.frames.get(frame)?.shares.get(&item.key));
         let held = lock.held - shares.map(|share| share.slots).sum::<u64>();
         let capacity = self.view_of(&item.key, view).map_or(0, View::capacity);

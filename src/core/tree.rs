@@ -5,10 +5,13 @@
 //! sums of what is below it: to look at a key costs the depth of its path. The sums are books, not
 //! locks: nothing is created for keys that nobody asks for.
 
+use std::collections::btree_map::{Entry, OccupiedEntry};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use super::few::Few;
+use super::lock::Lock;
+use super::node::{Node, Sums};
 use super::queue::Rank;
 use super::{Key, Mode, RequestId, Token};
 
@@ -16,42 +19,6 @@ use super::{Key, Mode, RequestId, Token};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tree {
     nodes: BTreeMap<Key, Box<Node>>,
-}
-
-/// What is known at one key.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Node {
-    /// The holds that have an item of this very key.
-    pub(super) holds: Few<Token>,
-    /// Waiters for this very key that take no part, suspended or parked.
-    pub(super) aside: BTreeSet<RequestId>,
-    here: Sums,
-    below: Sums,
-}
-
-/// Items held and waiting, at a key or below it.
-#[derive(Clone, Debug, Default)]
-struct Sums {
-    held: PerMode<usize>,
-    /// Each waiter with the number of its items.
-    waits: PerMode<BTreeMap<Rank, usize>>,
-}
-
-/// Something of those who read (counted items among them) and of those who write.
-#[derive(Clone, Debug, Default)]
-struct PerMode<T> {
-    reads: T,
-    writes: T,
-}
-
-impl<T> PerMode<T> {
-    fn of(&self, mode: Mode) -> &T {
-        if mode == Mode::Write { &self.writes } else { &self.reads }
-    }
-
-    fn of_mut(&mut self, mode: Mode) -> &mut T {
-        if mode == Mode::Write { &mut self.writes } else { &mut self.reads }
-    }
 }
 
 /// The modes that conflict with one.
@@ -64,25 +31,6 @@ pub(super) fn conflict(one: Mode, other: Mode) -> bool {
     one == Mode::Write || other == Mode::Write
 }
 
-impl Node {
-    /// How many wait for the very key.
-    pub(super) fn waiting(&self) -> usize {
-        self.aside.len() + self.here.waits.reads.len() + self.here.waits.writes.len()
-    }
-
-    fn is_empty(&self) -> bool {
-        let Self { holds, aside, here, below } = self;
-        holds.is_empty() && aside.is_empty() && here.is_empty() && below.is_empty()
-    }
-}
-
-impl Sums {
-    fn is_empty(&self) -> bool {
-        let Self { held, waits } = self;
-        held.reads + held.writes == 0 && waits.reads.is_empty() && waits.writes.is_empty()
-    }
-}
-
 impl Tree {
     pub(super) fn node(&self, key: &Key) -> Option<&Node> {
         self.nodes.get(key).map(Box::as_ref)
@@ -93,14 +41,13 @@ impl Tree {
         self.nodes.get_key_value(key).map(|(key, _)| key)
     }
 
-    /// The keys that somebody holds or waits for, not those that only have such below them.
+    /// The keys that somebody uses or that have a stored view, not those that only have such below
+    /// them.
     pub(super) fn keys<'a>(
         &'a self,
         range: (Bound<&str>, Bound<&str>),
     ) -> impl Iterator<Item = &'a Key> + use<'a> {
-        let used =
-            |node: &Node| !node.holds.is_empty() || !node.aside.is_empty() || !node.here.is_empty();
-        self.nodes.range::<str, _>(range).filter(move |(_, node)| used(node)).map(|(key, _)| key)
+        self.nodes.range::<str, _>(range).filter(|(_, node)| node.is_used()).map(|(key, _)| key)
     }
 
     /// The nodes of a key and of all that cover it.
@@ -117,8 +64,54 @@ impl Tree {
         self.nodes.range::<str, _>(range).map(|(key, node)| (key, &**node))
     }
 
+    /// The slots of a key that are in use or have a stored view.
+    pub(super) fn lock(&self, key: &Key) -> Option<&Lock> {
+        self.node(key).map(|node| &node.lock).filter(|lock| !lock.is_idle())
+    }
+
+    pub(super) fn lock_mut(&mut self, key: &Key) -> Option<&mut Lock> {
+        self.nodes.get_mut(key).map(|node| &mut node.lock).filter(|lock| !lock.is_idle())
+    }
+
+    /// Changes the slots of a key.
+    pub(super) fn change_lock(&mut self, key: &Key, change: impl FnOnce(&mut Lock)) {
+        self.change_own(key, |node| change(&mut node.lock));
+    }
+
+    /// All locks, in the order of their keys.
+    pub(super) fn locks(&self) -> impl Iterator<Item = (&Key, &Lock)> {
+        let locks = self.nodes.iter().map(|(key, node)| (key, &node.lock));
+        locks.filter(|(_, lock)| !lock.is_idle())
+    }
+
+    /// The node of a key; if it is not there yet, it is made.
+    fn entry(&mut self, key: &Key) -> OccupiedEntry<'_, Key, Box<Node>> {
+        match self.nodes.entry(key.clone()) {
+            Entry::Occupied(node) => node,
+            Entry::Vacant(vacant) => vacant.insert_entry(Box::default()),
+        }
+    }
+
+    /// Changes what the key's own node has.
+    fn change_own(&mut self, key: &Key, own: impl FnOnce(&mut Node)) {
+        let mut node = self.entry(key);
+        own(node.get_mut());
+        if node.get().is_empty() {
+            node.remove();
+        }
+    }
+
     /// Changes the sums of a key and of those that cover it, and what else the key's own node has.
     fn change(&mut self, key: &Key, sums: impl Fn(&mut Sums), own: impl FnOnce(&mut Node)) {
+        self.change_above(key, &sums);
+        self.change_own(key, |node| {
+            sums(&mut node.here);
+            own(node);
+        });
+    }
+
+    /// Changes the sums of those that cover a key.
+    fn change_above(&mut self, key: &Key, sums: impl Fn(&mut Sums)) {
         for covering in key.above() {
             let node = match self.nodes.get_mut(covering) {
                 Some(node) => node,
@@ -129,25 +122,27 @@ impl Tree {
                 self.nodes.remove(covering);
             }
         }
-        let node = match self.nodes.get_mut(key) {
-            Some(node) => node,
-            None => self.nodes.entry(key.clone()).or_default(),
-        };
-        sums(&mut node.here);
-        own(node);
-        if node.is_empty() {
-            self.nodes.remove(key);
-        }
     }
 
-    pub(super) fn hold(&mut self, key: &Key, mode: Mode, token: Token) {
+    /// Notes what is held; returns the lock of the key.
+    pub(super) fn hold(&mut self, key: &Key, mode: Mode, token: Token) -> &mut Lock {
         let sums = |sums: &mut Sums| *sums.held.of_mut(mode) += 1;
-        self.change(key, sums, |node| node.holds.insert(token));
+        self.change_above(key, sums);
+        let node = self.entry(key).into_mut();
+        sums(&mut node.here);
+        node.holds.insert(token);
+        &mut node.lock
     }
 
+    /// Notes that an item is held no more, with which its lock loses a use.
     pub(super) fn unhold(&mut self, key: &Key, mode: Mode, token: Token) {
         let sums = |sums: &mut Sums| *sums.held.of_mut(mode) -= 1;
-        self.change(key, sums, |node| node.holds.remove(&token));
+        self.change(key, sums, |node| {
+            node.holds.remove(&token);
+            if mode == Mode::Counted {
+                node.lock.unuse();
+            }
+        });
     }
 
     pub(super) fn wait(&mut self, key: &Key, mode: Mode, rank: Rank) {
@@ -169,15 +164,13 @@ impl Tree {
     }
 
     pub(super) fn set_aside(&mut self, key: &Key, request: RequestId) {
-        self.nodes.entry(key.clone()).or_default().aside.insert(request);
+        self.entry(key).into_mut().aside.insert(request);
     }
 
     pub(super) fn take_in(&mut self, key: &Key, request: RequestId) {
-        let Some(node) = self.nodes.get_mut(key) else { return };
-        node.aside.remove(&request);
-        if node.is_empty() {
-            self.nodes.remove(key);
-        }
+        self.change_own(key, |node| {
+            node.aside.remove(&request);
+        });
     }
 
     /// How many items are held that conflict with an item of `key`.

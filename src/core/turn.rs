@@ -9,14 +9,21 @@ use super::{Entry, FrameId, Key, Mode, Outcome, RequestId};
 pub(super) struct Turn<'a> {
     pub(super) entry: &'a Entry,
     pub(super) outcomes: &'a mut Vec<Outcome>,
+    /// Frames of which something ended.
+    pub(super) touched: Few<FrameId>,
+    /// `None` as long as nothing is in it, as where nobody waits.
+    concerned: Option<Box<Concerned>>,
+}
+
+/// Who and what may be concerned by what was decided so far.
+#[derive(Default)]
+pub(super) struct Concerned {
     /// Keys at which something ended, and whether a write was among it.
     pub(super) dirty: BTreeMap<Key, bool>,
     /// Waiters that may now be granted, whatever happened at their keys.
     pub(super) retry: BTreeSet<RequestId>,
     /// All keys that were dirty since nobody could be granted.
     pub(super) seen: BTreeSet<Key>,
-    /// Frames of which something ended.
-    pub(super) touched: Few<FrameId>,
     /// Frames whose requests, and those inside them, may now share slots of their own, or be a
     /// deadlock with themselves.
     pub(super) grown: BTreeSet<FrameId>,
@@ -29,21 +36,25 @@ pub(super) struct Turn<'a> {
 
 impl<'a> Turn<'a> {
     pub(super) fn new(entry: &'a Entry, outcomes: &'a mut Vec<Outcome>) -> Self {
-        let (dirty, retry, seen, touched) = Default::default();
-        let (grown, edges, suspects) = Default::default();
-        Self { entry, outcomes, dirty, retry, seen, touched, grown, edges, suspects }
+        Self { entry, outcomes, touched: Few::default(), concerned: None }
+    }
+
+    /// Who and what may be concerned.
+    pub(super) fn concerned(&mut self) -> &mut Concerned {
+        self.concerned.get_or_insert_default()
     }
 
     /// Something of a mode ended at a key.
     pub(super) fn soil(&mut self, key: &Key, mode: Mode) {
-        *self.dirty.entry(key.clone()).or_default() |= mode == Mode::Write;
+        *self.concerned().dirty.entry(key.clone()).or_default() |= mode == Mode::Write;
     }
 
     /// Some waiters may wait for more than before.
     pub(super) fn suspect(&mut self, waiters: impl IntoIterator<Item = RequestId>) {
+        let concerned = self.concerned();
         for waiter in waiters {
-            self.edges.insert(waiter);
-            self.suspects.insert(waiter);
+            concerned.edges.insert(waiter);
+            concerned.suspects.insert(waiter);
         }
     }
 }

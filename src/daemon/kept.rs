@@ -2,15 +2,15 @@
 //!
 //! Invariant: what [`Kept::commit`] did not return from is not told to anyone.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 
 use super::fault::Fault;
 use super::kept_leases::keep;
 use crate::core::{
-    Change, Entry, Key, Outcome, Request, RequestId, Revision, Rules, StoredView, Table, Token,
-    View,
+    Change, Entry, Key, Outcome, Request, RequestId, Revision, Rising, Rules, StoredView, Table,
+    Token, View,
 };
 use crate::log::journal::{self, Batch, Journal, NoRoom};
 use crate::log::state::{Durable, StateFile};
@@ -45,7 +45,7 @@ pub(super) struct Kept {
 /// The room that requests may still need in the journal.
 #[derive(Debug, Default)]
 pub(super) struct Rooms {
-    each: BTreeMap<RequestId, u64>,
+    each: Rising<RequestId, u64>,
     sum: u64,
 }
 

@@ -1,0 +1,70 @@
+//! What is known of one key: who holds and who waits, here and below, and its slots.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::few::Few;
+use super::lock::Lock;
+use super::queue::Rank;
+use super::{Mode, RequestId, Token};
+
+/// What is known at one key.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Node {
+    /// The holds that have an item of this very key.
+    pub(super) holds: Few<Token>,
+    /// Waiters for this very key that take no part, suspended or parked.
+    pub(super) aside: BTreeSet<RequestId>,
+    pub(super) here: Sums,
+    pub(super) below: Sums,
+    /// Idle where slots are neither in use nor stored.
+    pub(super) lock: Lock,
+}
+
+/// Items held and waiting, at a key or below it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Sums {
+    pub(super) held: PerMode<usize>,
+    /// Each waiter with the number of its items.
+    pub(super) waits: PerMode<BTreeMap<Rank, usize>>,
+}
+
+/// Something of those who read (counted items among them) and of those who write.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PerMode<T> {
+    pub(super) reads: T,
+    pub(super) writes: T,
+}
+
+impl<T> PerMode<T> {
+    pub(super) fn of(&self, mode: Mode) -> &T {
+        if mode == Mode::Write { &self.writes } else { &self.reads }
+    }
+
+    pub(super) fn of_mut(&mut self, mode: Mode) -> &mut T {
+        if mode == Mode::Write { &mut self.writes } else { &mut self.reads }
+    }
+}
+
+impl Node {
+    /// How many wait for the very key.
+    pub(super) fn waiting(&self) -> usize {
+        self.aside.len() + self.here.waits.reads.len() + self.here.waits.writes.len()
+    }
+
+    /// Whether somebody uses the very key, or it has a stored view.
+    pub(super) fn is_used(&self) -> bool {
+        let Self { holds, aside, here, lock, .. } = self;
+        !(lock.is_idle() && holds.is_empty() && aside.is_empty() && here.is_empty())
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.below.is_empty() && !self.is_used()
+    }
+}
+
+impl Sums {
+    pub(super) fn is_empty(&self) -> bool {
+        let Self { held, waits } = self;
+        held.reads + held.writes == 0 && waits.reads.is_empty() && waits.writes.is_empty()
+    }
+}
