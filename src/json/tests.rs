@@ -101,6 +101,11 @@ fn numbers_of_each_length_are_serde_jsons() {
             );
         }
     }
+    for four in 1..10_000_u64 {
+        for number in [four, four * 10_000, four * 100_000_000 + 9_999, four + 90_009_900_000_000] {
+            assert_eq!(appended(&number), number.to_string().into_bytes());
+        }
+    }
     let last = (u64::MAX, i64::MIN, i64::MAX, i8::MIN, u8::MAX, i16::MIN, i32::MIN);
     assert_eq!(appended(&last), serde_json::to_vec(&last).unwrap());
 }
@@ -108,8 +113,8 @@ fn numbers_of_each_length_are_serde_jsons() {
 #[test]
 fn each_character_is_escaped_or_not_at_each_place_of_a_word() {
     for c in (0..=0x100).filter_map(char::from_u32) {
-        for before in 0..=9 {
-            for after in 0..=9 {
+        for before in 0..=17 {
+            for after in 0..=17 {
                 let text = "a".repeat(before) + &c.to_string() + &"~".repeat(after);
                 assert_eq!(appended(&text), serde_json::to_vec(&text).unwrap(), "{text:?}");
             }

@@ -36,106 +36,100 @@ pub(super) fn put_known(text: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(&whole[..length + 2]);
 }
 
-/// The most digits of a number.
-const DIGITS_MAX: usize = 20;
-
-/// Two digits of each number below 100.
-const PAIRS: [[u8; 2]; 100] = {
-    let mut pairs = [[0; 2]; 100];
-    let mut n = 0;
-    while n < 100 {
-        pairs[n] = [b'0' + (n / 10) as u8, b'0' + (n % 10) as u8];
-        n += 1;
-    }
-    pairs
-};
-
 /// Appends a number.
 #[inline]
 pub(super) fn put_number(number: u64, out: &mut Vec<u8>) {
     if number < 10 {
-        return out.push(b'0' + number as u8);
+        out.push(b'0' + number as u8);
+    } else {
+        put_digits(number, out);
     }
-    // The digits end in the middle, so that as many bytes as the longest number has can be copied,
-    // wherever it begins.
-    let mut room = [b'0'; 2 * DIGITS_MAX];
-    let (mut rest, mut at) = (number, DIGITS_MAX);
-    let mut put = |at: usize, pair: u64| {
-        room[at..at + 2].copy_from_slice(&PAIRS[pair as usize]);
-    };
-    while rest >= 10_000 {
-        let four = rest % 10_000;
-        rest /= 10_000;
-        at -= 4;
-        put(at, four / 100);
-        put(at + 2, four % 100);
+}
+
+/// Appends a number that is not 0.
+fn put_digits(number: u64, out: &mut Vec<u8>) {
+    const EIGHT_MAX: u64 = 99_999_999;
+    let digits = eight_digits(number % (EIGHT_MAX + 1));
+    let ascii = digits | ONES * u64::from(b'0');
+    if number > EIGHT_MAX {
+        put_digits(number / (EIGHT_MAX + 1), out);
+        out.extend_from_slice(&ascii.to_le_bytes());
+    } else {
+        let zeros = digits.trailing_zeros() / 8;
+        put_bytes(ascii >> (8 * zeros), 8 - zeros as usize, out);
     }
-    if rest >= 100 {
-        at -= 2;
-        put(at, rest % 100);
-        rest /= 100;
-    }
-    at -= 2;
-    put(at, rest);
-    // A pair may begin with a zero.
-    at += usize::from(rest < 10);
-    if let Some(digits) = room[at..].first_chunk::<DIGITS_MAX>() {
-        let end = out.len() + DIGITS_MAX - at;
-        out.extend_from_slice(digits);
-        out.truncate(end);
-    }
+}
+
+/// The digits of a number that has at most eight, one in each byte, the first one lowest.
+#[inline]
+fn eight_digits(number: u64) -> u64 {
+    // All fours of digits, then all pairs, then all digits are parted at once. What stands for the
+    // division by 100 and by 10 is exact for as many digits as there are.
+    let fours = number / 10_000 | (number % 10_000) << 32;
+    let hundreds = (fours * 10_486) >> 20 & 0x0000_007f_0000_007f;
+    let pairs = hundreds | (fours - 100 * hundreds) << 16;
+    let tens = (pairs * 103) >> 10 & 0x000f_000f_000f_000f;
+    tens | (pairs - 10 * tens) << 8
+}
+
+/// Appends the lowest bytes of a word.
+#[inline]
+fn put_bytes(word: u64, length: usize, out: &mut Vec<u8>) {
+    let end = out.len() + length;
+    out.extend_from_slice(&word.to_le_bytes());
+    out.truncate(end);
 }
 
 /// Appends a text with its quotes.
 #[inline]
 pub(super) fn put_text(text: &str, out: &mut Vec<u8>) {
     let (bytes, begin) = (text.as_bytes(), out.len());
-    out.reserve(bytes.len() + 2);
     out.push(b'"');
-    let is_plain = match bytes.last_chunk::<8>() {
-        Some(last) => put_long(bytes, last, out),
-        None => put_short(bytes, out),
+    let is_plain = if let Some(last) = bytes.last_chunk::<16>() {
+        put_long(bytes, last, out)
+    } else if let Some(last) = bytes.last_chunk::<8>() {
+        put_long(bytes, last, out)
+    } else {
+        put_short(bytes, out)
     };
     if !is_plain {
         out.truncate(begin + 1);
         put_escaped(bytes, out);
+        out.push(b'"');
     }
-    out.push(b'"');
 }
 
-/// Appends a text of eight bytes or more, with these at its end; whether nothing in it was to be
-/// escaped.
+/// Appends a text of `N` bytes or more, with these at its end, and a quote; whether nothing in it was
+/// to be escaped.
 #[inline]
-fn put_long(bytes: &[u8], last: &[u8; 8], out: &mut Vec<u8>) -> bool {
+fn put_long<const N: usize>(bytes: &[u8], last: &[u8; N], out: &mut Vec<u8>) -> bool {
+    let find = |found, eight: &[u8; 8]| found | special(u64::from_ne_bytes(*eight));
     let end = out.len() + bytes.len();
-    let mut found = special(u64::from_ne_bytes(*last));
-    for eight in bytes.as_chunks::<8>().0 {
-        found |= special(u64::from_ne_bytes(*eight));
-        out.extend_from_slice(eight);
+    let mut found = last.as_chunks().0.iter().fold(0, find);
+    for chunk in bytes.as_chunks::<N>().0 {
+        found = chunk.as_chunks().0.iter().fold(found, find);
+        out.extend_from_slice(chunk);
     }
     // The last ones once more, over what was appended of them.
-    out.truncate(end - last.len());
+    out.truncate(end - N);
     out.extend_from_slice(last);
+    out.push(b'"');
     found & HIGHS == 0
 }
 
 /// Appends a text of less than eight bytes, likewise.
 #[inline]
 fn put_short(bytes: &[u8], out: &mut Vec<u8>) -> bool {
-    if let (Some(first), Some(last)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
-        let end = out.len() + bytes.len();
-        out.extend_from_slice(first);
-        out.truncate(end - last.len());
-        out.extend_from_slice(last);
-        let both = [u32::from_ne_bytes(*first), u32::from_ne_bytes(*last)].map(u64::from);
-        return special(both[0] << 32 | both[1]) & HIGHS == 0;
-    }
-    let mut is_plain = true;
-    for byte in bytes {
-        is_plain &= *byte >= 0x20 && *byte != b'"' && *byte != b'\\';
-        out.push(*byte);
-    }
-    is_plain
+    let bits = 8 * bytes.len();
+    let word = match (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
+        (Some(first), Some(last)) => {
+            let [first, last] = [first, last].map(|four| u64::from(u32::from_le_bytes(*four)));
+            first | last << (bits - 32)
+        }
+        _ => bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)),
+    };
+    put_bytes(word | u64::from(b'"') << bits, bytes.len() + 1, out);
+    special(word | (ONES * 0x20) << bits) & HIGHS == 0
 }
 
 const ONES: u64 = u64::from_ne_bytes([1; 8]);
