@@ -2,6 +2,7 @@
 
 use super::free::FreeSlots;
 use super::lock::Lock;
+use super::node::Node;
 use super::queue::Rank;
 use super::{Ask, FrameId, GrantedItem, HeldItem, Key, Kind, Mode, Request, Slots, Table, View};
 
@@ -70,8 +71,9 @@ impl Table {
     }
 
     fn standing(&self, key: &Key, ask: &Ask, kin: &[FrameId], order: Order) -> Standing {
-        let mode = ask.mode();
-        if self.foreign_conflicts(key, mode, kin) > 0 {
+        let (mode, node) = (ask.mode(), self.tree.node(key));
+        let conflicts = self.tree.conflicts_of(key, node, mode);
+        if self.foreign(conflicts, key, mode, kin) > 0 {
             return Standing::Full;
         }
         let barred = match order {
@@ -82,9 +84,12 @@ impl Table {
             Order::Before(_) | Order::Ignored => false,
         };
         let standing = match ask {
-            Ask::Counted { count, view } => self.standing_counted(key, *count, *view, kin, order),
+            Ask::Counted { count, view } => {
+                let lock = node.and_then(Node::lock_in_use);
+                self.standing_counted((key, lock), *count, *view, kin, order)
+            }
             Ask::Read | Ask::Write => {
-                let acquired = self.tree.held_here(key, mode) as u64 + 1;
+                let acquired = node.map_or(0, |node| node.held_here(mode)) as u64 + 1;
                 let slots = Slots::default();
                 Standing::Free(GrantedItem { acquired, slots, shared: false, view: None })
             }
@@ -97,18 +102,18 @@ impl Table {
 
     fn standing_counted(
         &self,
-        key: &Key,
+        (key, lock): (&Key, Option<&Lock>),
         count: u64,
         stated: Option<View>,
         kin: &[FrameId],
         order: Order,
     ) -> Standing {
-        let Some(view) = self.view_of(key, stated) else { return Standing::Full };
+        let Some(view) = Lock::view_of(lock, stated) else { return Standing::Full };
         let capacity = view.capacity();
         let given = |acquired, slots, shared| {
             Standing::Free(GrantedItem { acquired, slots, shared, view: Some(view) })
         };
-        let Some(lock) = self.tree.lock(key) else {
+        let Some(lock) = lock else {
             let fits = count <= capacity;
             let slots = || FreeSlots::default().lowest(count);
             return if fits { given(count, slots(), false) } else { Standing::Full };
@@ -128,7 +133,11 @@ impl Table {
 
     /// How many items are held by others than `kin` that conflict with an item of `key`.
     pub(super) fn foreign_conflicts(&self, key: &Key, mode: Mode, kin: &[FrameId]) -> usize {
-        let all = self.tree.conflicts(key, mode);
+        self.foreign(self.tree.conflicts(key, mode), key, mode, kin)
+    }
+
+    /// How many of all items that conflict with an item of `key` are held by others than `kin`.
+    fn foreign(&self, all: usize, key: &Key, mode: Mode, kin: &[FrameId]) -> usize {
         if all == 0 {
             return 0;
         }

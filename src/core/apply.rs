@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::admit::Verdict;
+use super::lock::Lock;
 use super::queue::{self, Rank};
 use super::turn::Turn;
 use super::{
@@ -230,14 +231,14 @@ impl Table {
             return Some(Refusal::Invalid { item });
         }
         let lock = self.tree.lock(key);
-        let in_force = lock.and_then(|lock| lock.kind_in_force());
+        let in_force = lock.and_then(Lock::kind_in_force);
         match (in_force, stated) {
             (Some(in_use), Some(stated)) if in_use != stated.kind() => {
                 return Some(Refusal::Kind { item, in_use });
             }
             _ => {}
         }
-        let Some(view) = self.view_of(key, *stated) else {
+        let Some(view) = Lock::view_of(lock, *stated) else {
             return in_force.map(|in_use| Refusal::Kind { item, in_use });
         };
         if let Some(View::Slots { slots }) = stated
@@ -262,7 +263,7 @@ impl Table {
     fn release(&mut self, turn: &mut Turn<'_>, release: &Release) {
         let tokens: Vec<Token> = match release {
             Release::Latest { frame, key } => {
-                if let Some(token) = self.latest_hold(*frame, key).map(|hold| hold.token) {
+                if let Some(token) = self.latest_hold(*frame, key) {
                     return self.release_keys(turn, token, vec![key.clone()]);
                 }
                 Vec::new()

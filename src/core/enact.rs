@@ -137,9 +137,6 @@ impl Table {
 
     /// The view that a counted item of a key is measured by.
     pub(super) fn view_of(&self, key: &Key, stated: Option<View>) -> Option<View> {
-        match self.tree.lock(key) {
-            Some(lock) => lock.view_for(stated),
-            None => Some(stated.unwrap_or(View::Slots { slots: 1 })),
-        }
+        Lock::view_of(self.tree.lock(key), stated)
     }
 }

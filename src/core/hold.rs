@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::enact::Misfit;
 use super::frame::inside;
 use super::lane::Place;
+use super::lock::Lock;
 use super::queue::{self, Rank};
 use super::{
     Entry, FrameId, Granted, HeldItem, HoldState, Key, Mode, RequestId, Slots, Table, Token,
@@ -28,8 +29,10 @@ impl Table {
         }
         self.open_frame(granted.frame, &asked)?;
         let asked = inside(asked, self.around(granted.frame));
-        self.use_locks(&asked);
-        if self.waiters.contains_key(&id) {
+        let waited = self.waiters.contains_key(&id);
+        if waited {
+            // Its use goes over to the hold.
+            self.use_locks(&asked);
             self.remove_waiter(id)?;
         }
         let items: Vec<HeldItem> = std::iter::zip(&asked.items, &granted.items)
@@ -42,7 +45,11 @@ impl Table {
             })
             .collect();
         self.next_token = Token(granted.token.0 + 1);
-        self.take_slots(granted.token, &items)?;
+        self.take_slots(granted.token, &items, |lock, at| {
+            if !waited {
+                lock.use_by(&asked.items[at].ask);
+            }
+        })?;
         if !granted.past_own {
             self.count_overtaken(id, asked.priority, &items);
         }
@@ -59,13 +66,20 @@ impl Table {
         })
     }
 
-    /// Takes the slots of a hold; its locks have their uses already.
-    pub(super) fn take_slots(&mut self, token: Token, items: &[HeldItem]) -> Result<(), Misfit> {
-        for item in items {
+    /// Takes the slots of a hold. `note_use` notes the use of the lock of an item, if it has it not
+    /// yet.
+    pub(super) fn take_slots(
+        &mut self,
+        token: Token,
+        items: &[HeldItem],
+        note_use: impl Fn(&mut Lock, usize),
+    ) -> Result<(), Misfit> {
+        for (at, item) in items.iter().enumerate() {
             let lock = self.tree.hold(&item.key, item.mode, token);
             if item.mode != Mode::Counted {
                 continue;
             }
+            note_use(lock, at);
             if lock.is_idle() {
                 return Err(format!("no lock {}", item.key));
             }

@@ -50,38 +50,49 @@ number! {
 
 /// 32 hexadecimal digits.
 fn hex(bits: u128) -> [u8; 32] {
-    let mut digits = [b'0'; 32];
-    for (pair, byte) in digits.chunks_exact_mut(2).zip(bits.to_be_bytes()) {
-        let digit = |nibble: u8| b"0123456789abcdef"[usize::from(nibble)];
-        pair.copy_from_slice(&[digit(byte >> 4), digit(byte & 15)]);
+    let mut digits = [0; 32];
+    for (eight, part) in digits.as_chunks_mut().0.iter_mut().zip(bits.to_be_bytes().as_chunks().0) {
+        *eight = spread(u32::from_be_bytes(*part)).to_be_bytes();
+    }
+    // In a loop of its own, so that the compiler does many at once.
+    for digit in &mut digits {
+        *digit += if *digit < 10 { b'0' } else { b'a' - 10 };
     }
     digits
 }
 
 /// What 32 hexadecimal digits say.
 fn bits(text: &str) -> Option<u128> {
-    let digits: &[u8; 32] = text.as_bytes().try_into().ok()?;
-    let (mut bytes, mut wrong) = ([0; 16], 0);
-    for (byte, pair) in bytes.iter_mut().zip(digits.as_chunks::<2>().0) {
-        let [high, low] = pair.map(|digit| NIBBLES[usize::from(digit)]);
-        wrong |= high | low;
-        *byte = high << 4 | low;
+    let mut digits: [u8; 32] = text.as_bytes().try_into().ok()?;
+    let mut wrong = 0;
+    for digit in &mut digits {
+        let (number, letter) = (digit.wrapping_sub(b'0'), (*digit | 0x20).wrapping_sub(b'a'));
+        let is_letter = letter < 6;
+        wrong |= u8::from((number > 9) & !is_letter);
+        *digit = if is_letter { letter + 10 } else { number };
     }
-    (wrong <= 0xf).then_some(u128::from_be_bytes(bytes))
+    let mut bytes = [0; 16];
+    for (part, eight) in bytes.as_chunks_mut().0.iter_mut().zip(digits.as_chunks().0) {
+        *part = gather(u64::from_be_bytes(*eight)).to_be_bytes();
+    }
+    (wrong == 0).then_some(u128::from_be_bytes(bytes))
 }
 
-/// What each byte is as a hexadecimal digit; more than 15 if it is none.
-const NIBBLES: [u8; 256] = {
-    let mut nibbles = [0xff; 256];
-    let mut nibble = 0;
-    while nibble < 16 {
-        let digit = b"0123456789abcdef"[nibble];
-        nibbles[digit as usize] = nibble as u8;
-        nibbles[digit.to_ascii_uppercase() as usize] = nibble as u8;
-        nibble += 1;
-    }
-    nibbles
-};
+/// The eight halves of bytes, one in each byte.
+fn spread(halves: u32) -> u64 {
+    let all = u64::from(halves);
+    let all = (all | all << 16) & 0x0000_ffff_0000_ffff;
+    let all = (all | all << 8) & 0x00ff_00ff_00ff_00ff;
+    (all | all << 4) & 0x0f0f_0f0f_0f0f_0f0f
+}
+
+/// The other way round, of bytes of which nothing but the lower half counts.
+fn gather(bytes: u64) -> u32 {
+    let all = bytes & 0x0f0f_0f0f_0f0f_0f0f;
+    let all = (all | all >> 4) & 0x00ff_00ff_00ff_00ff;
+    let all = (all | all >> 8) & 0x0000_ffff_0000_ffff;
+    (all | all >> 16) as u32
+}
 
 fn hex_text(digits: &[u8; 32]) -> &str {
     std::str::from_utf8(digits).unwrap_or_default()

@@ -81,9 +81,15 @@ impl Key {
     }
 
     fn of(text: &str) -> Self {
-        let mut head = [0; 8];
-        head.iter_mut().zip(text.bytes()).for_each(|(to, byte)| *to = byte);
-        Self { head: u64::from_be_bytes(head), text: text.into() }
+        let bytes = text.as_bytes();
+        let head = match bytes.first_chunk() {
+            Some(first) => u64::from_be_bytes(*first),
+            None => {
+                let word = bytes.iter().fold(0_u64, |word, byte| word << 8 | u64::from(*byte));
+                word.unbounded_shl(64 - 8 * bytes.len() as u32)
+            }
+        };
+        Self { head, text: text.into() }
     }
 
     /// The key as text.

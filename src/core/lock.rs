@@ -27,6 +27,14 @@ pub(super) struct Lock {
 }
 
 impl Lock {
+    /// The view that a request is measured by, of a lock that may not be there.
+    pub(super) fn view_of(lock: Option<&Self>, stated: Option<View>) -> Option<View> {
+        match lock {
+            Some(lock) => lock.view_for(stated),
+            None => Some(stated.unwrap_or(View::Slots { slots: 1 })),
+        }
+    }
+
     /// The view that a request is measured by; `None` if it states none and a lock of the canal
     /// kind is in use that has none of its own.
     pub(super) fn view_for(&self, stated: Option<View>) -> Option<View> {

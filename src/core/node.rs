@@ -51,6 +51,16 @@ impl Node {
         self.aside.len() + self.here.waits.reads.len() + self.here.waits.writes.len()
     }
 
+    /// How many items of the very key are held in a mode.
+    pub(super) fn held_here(&self, mode: Mode) -> usize {
+        *self.here.held.of(mode)
+    }
+
+    /// Its slots, if they are in use or have a stored view.
+    pub(super) fn lock_in_use(&self) -> Option<&Lock> {
+        Some(&self.lock).filter(|lock| !lock.is_idle())
+    }
+
     /// Whether somebody uses the very key, or it has a stored view.
     pub(super) fn is_used(&self) -> bool {
         let Self { holds, aside, here, lock, .. } = self;

@@ -197,12 +197,11 @@ impl Table {
             self.add_frame(frame.clone());
         }
         for hold in &snapshot.holds {
-            for item in &hold.items {
-                if let Some(view) = item.view {
-                    self.tree.change_lock(&item.key, |lock| lock.use_as(view));
+            self.take_slots(hold.token, &hold.items, |lock, at| {
+                if let Some(view) = hold.items[at].view {
+                    lock.use_as(view);
                 }
-            }
-            self.take_slots(hold.token, &hold.items)?;
+            })?;
             self.add_hold(hold.clone())?;
         }
         for waiter in &snapshot.waiters {

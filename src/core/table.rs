@@ -191,10 +191,10 @@ impl Table {
         tokens.filter_map(|token| self.hold(*token))
     }
 
-    /// A frame's latest hold of a key.
+    /// The token of a frame's latest hold of a key.
     #[must_use]
-    pub fn latest_hold(&self, frame: FrameId, key: &Key) -> Option<&HoldState> {
-        self.hold(*self.frames.get(&frame)?.shares.get(key)?.tokens.last()?)
+    pub fn latest_hold(&self, frame: FrameId, key: &Key) -> Option<Token> {
+        self.frames.get(&frame)?.shares.get(key)?.tokens.last().copied()
     }
 
     /// A frame's waiting requests, oldest first.

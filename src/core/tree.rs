@@ -5,7 +5,7 @@
 //! sums of what is below it: to look at a key costs the depth of its path. The sums are books, not
 //! locks: nothing is created for keys that nobody asks for.
 
-use std::collections::btree_map::{Entry, OccupiedEntry};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
@@ -66,7 +66,7 @@ impl Tree {
 
     /// The slots of a key that are in use or have a stored view.
     pub(super) fn lock(&self, key: &Key) -> Option<&Lock> {
-        self.node(key).map(|node| &node.lock).filter(|lock| !lock.is_idle())
+        self.node(key)?.lock_in_use()
     }
 
     pub(super) fn lock_mut(&mut self, key: &Key) -> Option<&mut Lock> {
@@ -84,20 +84,22 @@ impl Tree {
         locks.filter(|(_, lock)| !lock.is_idle())
     }
 
-    /// The node of a key; if it is not there yet, it is made.
-    fn entry(&mut self, key: &Key) -> OccupiedEntry<'_, Key, Box<Node>> {
-        match self.nodes.entry(key.clone()) {
-            Entry::Occupied(node) => node,
-            Entry::Vacant(vacant) => vacant.insert_entry(Box::default()),
-        }
-    }
-
     /// Changes what the key's own node has.
     fn change_own(&mut self, key: &Key, own: impl FnOnce(&mut Node)) {
-        let mut node = self.entry(key);
-        own(node.get_mut());
-        if node.get().is_empty() {
-            node.remove();
+        match self.nodes.entry(key.clone()) {
+            Entry::Occupied(mut node) => {
+                own(node.get_mut());
+                if node.get().is_empty() {
+                    node.remove();
+                }
+            }
+            Entry::Vacant(place) => {
+                let mut node = Box::<Node>::default();
+                own(&mut node);
+                if !node.is_empty() {
+                    place.insert(node);
+                }
+            }
         }
     }
 
@@ -128,7 +130,7 @@ impl Tree {
     pub(super) fn hold(&mut self, key: &Key, mode: Mode, token: Token) -> &mut Lock {
         let sums = |sums: &mut Sums| *sums.held.of_mut(mode) += 1;
         self.change_above(key, sums);
-        let node = self.entry(key).into_mut();
+        let node = self.nodes.entry(key.clone()).or_default();
         sums(&mut node.here);
         node.holds.insert(token);
         &mut node.lock
@@ -164,7 +166,9 @@ impl Tree {
     }
 
     pub(super) fn set_aside(&mut self, key: &Key, request: RequestId) {
-        self.entry(key).into_mut().aside.insert(request);
+        self.change_own(key, |node| {
+            node.aside.insert(request);
+        });
     }
 
     pub(super) fn take_in(&mut self, key: &Key, request: RequestId) {
@@ -175,11 +179,16 @@ impl Tree {
 
     /// How many items are held that conflict with an item of `key`.
     pub(super) fn conflicts(&self, key: &Key, mode: Mode) -> usize {
+        self.conflicts_of(key, self.node(key), mode)
+    }
+
+    /// The same, of a key whose node was looked up.
+    pub(super) fn conflicts_of(&self, key: &Key, node: Option<&Node>, mode: Mode) -> usize {
         let count =
             |sums: &Sums| against(mode).iter().map(|mode| *sums.held.of(*mode)).sum::<usize>();
         let covering = key.above().filter_map(|covering| self.nodes.get(covering));
         let above: usize = covering.map(|node| count(&node.here)).sum();
-        above + self.node(key).map_or(0, |node| count(&node.here) + count(&node.below))
+        above + node.map_or(0, |node| count(&node.here) + count(&node.below))
     }
 
     /// The keys of items that conflict with one of `key`, each with its holds. Linear in what
@@ -270,11 +279,6 @@ impl Tree {
     pub(super) fn waiting_below(&self, key: &Key, mode: Mode) -> impl Iterator<Item = Rank> {
         let waits = self.node(key).map(|node| node.below.waits.of(mode));
         waits.into_iter().flat_map(|waits| waits.keys().copied())
-    }
-
-    /// How many items of the very key are held in a mode.
-    pub(super) fn held_here(&self, key: &Key, mode: Mode) -> usize {
-        self.node(key).map_or(0, |node| *node.here.held.of(mode))
     }
 
     /// Whether somebody has a rank behind this one among those who compete with an item of `key`.

@@ -58,7 +58,7 @@ impl Server {
     pub(super) fn acquire(
         &mut self,
         id: ConnId,
-        acquire: Acquire,
+        acquire: Box<Acquire>,
         more: bool,
         fds: Vec<OwnedFd>,
     ) -> Result<(), Failure> {
@@ -97,7 +97,7 @@ impl Server {
             parent: self.enclosing(acquire.frame.as_deref(), &owner),
             owner: owner.owner,
             uid: owner.uid,
-            command: ask::command(&acquire.command),
+            command: ask::command(acquire.command),
             items,
             wait,
             priority: acquire.priority,

@@ -17,9 +17,11 @@ pub(super) fn items(wire: &[WireItem]) -> Result<Vec<Item>, Failure> {
         let asked = wire.len();
         return Err(bad(format!("a request names at most {ITEMS_MAX} keys, this one {asked}")));
     }
-    let mut items = wire.iter().map(item).collect::<Result<Vec<_>, _>>()?;
-    // Most requests have one, and it may be kept for hours.
-    items.shrink_to_fit();
+    // Most requests have one, and it may be kept for hours: there is no room for more.
+    let mut items = Vec::with_capacity(wire.len());
+    for wire in wire {
+        items.push(item(wire)?);
+    }
     let twice =
         items.iter().enumerate().find(|(at, item)| items[..*at].iter().any(|o| o.key == item.key));
     if let Some((_, item)) = twice {
@@ -130,7 +132,11 @@ pub(super) fn stored_view(resize: &Resize) -> Result<(Key, Option<View>), Failur
 }
 
 /// A command as it is shown: not too long, and nothing that could move a terminal's cursor.
-pub(super) fn command(text: &str) -> Command {
+pub(super) fn command(mut text: String) -> Command {
+    if text.len() <= COMMAND_BYTES_MAX && !text.chars().any(char::is_control) {
+        text.shrink_to_fit();
+        return Command(text);
+    }
     let mut end = text.len().min(COMMAND_BYTES_MAX);
     while !text.is_char_boundary(end) {
         end -= 1;
@@ -248,8 +254,8 @@ mod tests {
 
     #[test]
     fn a_long_command_is_cut_between_characters() {
-        let shown = command(&"ä".repeat(COMMAND_BYTES_MAX)).0;
+        let shown = command("ä".repeat(COMMAND_BYTES_MAX)).0;
         assert!(shown.ends_with('…') && shown.len() <= COMMAND_BYTES_MAX + '…'.len_utf8());
-        assert_eq!(command("make\ntest").0, "make?test");
+        assert_eq!(command("make\ntest".to_owned()).0, "make?test");
     }
 }

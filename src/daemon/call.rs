@@ -60,15 +60,15 @@ pub(super) enum Asked {
     Stop(Stop),
     Why(WhyQuery),
     /// Nothing that is known here; the error says why.
-    Wrong(ServiceError),
+    Wrong(Box<ServiceError>),
     /// No call at all: the connection ends with these words.
-    Junk(Failure),
+    Junk(Box<Failure>),
 }
 
 impl Call {
     /// Stands for what is no call.
     pub(super) fn last_words(failure: Failure) -> Self {
-        Self { asked: Asked::Junk(failure), more: false, oneway: false, fds: Vec::new() }
+        Self { asked: Asked::Junk(Box::new(failure)), more: false, oneway: false, fds: Vec::new() }
     }
 }
 
@@ -157,7 +157,7 @@ fn read_plain(message: &[u8]) -> Option<Call> {
 
 fn read_any(message: &[u8]) -> Result<Call, FrameError> {
     let Incoming { method, parameters, more, oneway } = frame::parse(message)?;
-    let asked = understand(&method, parameters).unwrap_or_else(Asked::Wrong);
+    let asked = understand(&method, parameters).unwrap_or_else(|error| Asked::Wrong(error.into()));
     Ok(Call { asked, more, oneway, fds: Vec::new() })
 }
 
@@ -211,13 +211,15 @@ mod tests {
     #[test]
     fn wrong_calls_are_answered_and_what_is_no_call_is_not() {
         let missing = r#"{"method":"io.canal.Lock.Confirm","parameters":{}}"#;
+        let wrong =
+            |message| if let Asked::Wrong(error) = asked(message) { Some(*error) } else { None };
         assert!(matches!(
-            asked(missing),
-            Asked::Wrong(ServiceError::InvalidParameter { parameter, .. }) if parameter == "tag"
+            wrong(missing),
+            Some(ServiceError::InvalidParameter { parameter, .. }) if parameter == "tag"
         ));
         assert!(matches!(
-            asked(r#"{"method":"Status"}"#),
-            Asked::Wrong(ServiceError::InterfaceNotFound { .. })
+            wrong(r#"{"method":"Status"}"#),
+            Some(ServiceError::InterfaceNotFound { .. })
         ));
         for junk in ["", "[]", "x", r#"{"parameters":{}}"#, r#"{"method":1}"#] {
             assert!(read(junk.as_bytes(), &mut Vec::new()).is_err(), "{junk:?}");

@@ -21,7 +21,11 @@ impl Server {
             }
             Outcome::Granted(granted) if self.is_ours(granted) => {
                 self.leases.begin(&self.ledger.table, self.ledger.host, granted.frame);
-                self.granted.push_back(granted.clone());
+                // Without an engine, who did not wait asked just now, and is told at once.
+                let waited = self.waiting.get(granted.request).is_some();
+                if waited || self.ledger.engine().is_some() {
+                    self.granted.push_back(granted.clone());
+                }
             }
             Outcome::Requeued { request, token } => {
                 if let Some(waiter) = self.ledger.table.waiter(*request) {

@@ -28,7 +28,7 @@ pub(super) enum Then {
     /// Somebody asked.
     Ask(Newcomer),
     /// Somebody gives back.
-    Release(Box<GivingBack>),
+    Release(GivingBack),
     /// Somebody renews a lease.
     Renew(Box<Renewing>),
     /// Somebody stores a view.
@@ -102,7 +102,7 @@ impl Server {
             Then::Nothing => return,
             Then::Ask(newcomer) => return self.asked(newcomer, applied),
             Then::End { frame } => return self.ended(frame),
-            Then::Release(back) => (back.id, self.given_back(*back, before, &applied)),
+            Then::Release(back) => (back.id, self.given_back(back, before, &applied)),
             Then::Renew(renewing) => (renewing.id, self.renewed(*renewing, &applied)),
             Then::Resize(resizing) => (resizing.id, self.resized(*resizing, &applied)),
             Then::Confirm { id } => (id, self.confirmed(id)),

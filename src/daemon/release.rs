@@ -62,7 +62,7 @@ impl Server {
 
     fn give_back(&mut self, id: ConnId, peer: Credentials, giving: Giving) {
         let change = Change::Release(giving.clone());
-        self.propose(change, Then::Release(Box::new(GivingBack { id, peer, giving })));
+        self.propose(change, Then::Release(GivingBack { id, peer, giving }));
     }
 
     /// Gives back all that a frame holds.
@@ -110,7 +110,7 @@ impl Server {
         let table = &self.ledger.table;
         let tokens = match giving {
             Giving::Latest { frame, key } => {
-                let latest = table.latest_hold(*frame, key).map(|hold| hold.token);
+                let latest = table.latest_hold(*frame, key);
                 return latest.and_then(|token| table.hold_to_keep(token)).into_iter().collect();
             }
             Giving::All { frame } => table.holds_in(*frame).map(|hold| hold.token).collect(),
@@ -172,15 +172,17 @@ fn told_released<'h>(
     before: &'h [Arc<HoldState>],
     outcomes: &'h [Outcome],
 ) -> Vec<ReleasedHold<Text<'h>>> {
-    let told = outcomes.iter().filter_map(|outcome| {
+    // Mostly it is one, which is large enough.
+    let mut released = Vec::with_capacity(1);
+    released.extend(outcomes.iter().filter_map(|outcome| {
         let Outcome::Released { token, keys, .. } = outcome else { return None };
         let hold = before.iter().find(|hold| hold.token == *token)?;
         let one = if let [key] = keys.as_slice() { Some(key) } else { None };
         let holder = shown.holder_briefly(hold, one);
         let keys = keys.iter().map(|key| Text::Itself(key.as_str())).collect();
         Some(ReleasedHold { token: token.0, keys, holder })
-    });
-    told.collect()
+    }));
+    released
 }
 
 /// The reply of a method that returns nothing.

@@ -47,7 +47,7 @@ impl Server {
     fn answer(&mut self, id: ConnId, peer: Credentials, call: Call) -> Result<(), Failure> {
         let Call { asked, more, fds, .. } = call;
         match asked {
-            Asked::Acquire(acquire) => self.acquire(id, *acquire, more, fds),
+            Asked::Acquire(acquire) => self.acquire(id, acquire, more, fds),
             Asked::Confirm(confirm) => self.confirm(id, peer, &confirm),
             Asked::Page(query) => self.page(id, &query),
             Asked::Release(release) => self.release(id, peer, &release, fds),

@@ -62,20 +62,20 @@ fn time_written(at: UnixMillis, room: &mut [u8; TIME_BYTES]) -> Option<&str> {
     let (seconds, fraction) = (ms / 1000, ms % 1000);
     room.copy_from_slice(b"0000-00-00T00:00:00.000Z");
     let parts = [
-        (0, 4, year),
-        (5, 2, month),
-        (8, 2, day),
-        (11, 2, seconds / 3600),
-        (14, 2, seconds / 60 % 60),
-        (17, 2, seconds % 60),
-        (20, 3, fraction),
+        (0, year / 100),
+        (2, year % 100),
+        (5, month),
+        (8, day),
+        (11, seconds / 3600),
+        (14, seconds / 60 % 60),
+        (17, seconds % 60),
+        // The last of its digits is between two.
+        (20, fraction / 10),
+        (21, fraction % 100),
     ];
-    for (begin, length, number) in parts {
-        let mut rest = number;
-        for digit in room[begin..begin + length].iter_mut().rev() {
-            *digit = b'0' + (rest % 10) as u8;
-            rest /= 10;
-        }
+    for (at, number) in parts {
+        room[at] = b'0' + (number / 10) as u8;
+        room[at + 1] = b'0' + (number % 10) as u8;
     }
     // The zeros at the end of a fraction are not said, nor is a fraction of nothing else.
     let mut end = TIME_BYTES - 1;

@@ -66,6 +66,10 @@ impl Decoder {
     /// # Errors
     /// [`FrameError::TooLarge`], from then on always: where the next message starts is not known.
     pub fn next_message(&mut self) -> Result<Option<&[u8]>, FrameError> {
+        if self.start == self.buffer.len() {
+            self.drop_room();
+            return Ok(None);
+        }
         let end = end_of(&self.buffer[self.scanned..]);
         let length = end.map_or(self.buffer.len(), |at| self.scanned + at) - self.start;
         if length > self.max {

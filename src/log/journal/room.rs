@@ -108,6 +108,9 @@ fn digits(number: u64) -> u64 {
 
 /// The bytes of a text as JSON.
 fn json_bytes(text: &str) -> u64 {
+    if text.bytes().all(|byte| byte >= 0x20 && byte != b'"' && byte != b'\\') {
+        return text.len() as u64 + 2;
+    }
     let bytes = text.bytes().map(|byte| match byte {
         b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 2,
         0..0x20 => 6,
