@@ -50,7 +50,7 @@ pub(super) fn put_number(number: u64, out: &mut Vec<u8>) {
 fn put_digits(number: u64, out: &mut Vec<u8>) {
     const EIGHT_MAX: u64 = 99_999_999;
     let digits = eight_digits(number % (EIGHT_MAX + 1));
-    let ascii = digits | ONES * u64::from(b'0');
+    let ascii = digits | (ONES * u64::from(b'0'));
     if number > EIGHT_MAX {
         put_digits(number / (EIGHT_MAX + 1), out);
         out.extend_from_slice(&ascii.to_le_bytes());
@@ -65,7 +65,7 @@ fn put_digits(number: u64, out: &mut Vec<u8>) {
 fn eight_digits(number: u64) -> u64 {
     // All fours of digits, then all pairs, then all digits are parted at once. What stands for the
     // division by 100 and by 10 is exact for as many digits as there are.
-    let fours = number / 10_000 | (number % 10_000) << 32;
+    let fours = (number / 10_000) | ((number % 10_000) << 32);
     let hundreds = (fours * 10_486) >> 20 & 0x0000_007f_0000_007f;
     let pairs = hundreds | (fours - 100 * hundreds) << 16;
     let tens = (pairs * 103) >> 10 & 0x000f_000f_000f_000f;
@@ -85,12 +85,10 @@ fn put_bytes(word: u64, length: usize, out: &mut Vec<u8>) {
 pub(super) fn put_text(text: &str, out: &mut Vec<u8>) {
     let (bytes, begin) = (text.as_bytes(), out.len());
     out.push(b'"');
-    let is_plain = if let Some(last) = bytes.last_chunk::<16>() {
-        put_long(bytes, last, out)
-    } else if let Some(last) = bytes.last_chunk::<8>() {
-        put_long(bytes, last, out)
-    } else {
-        put_short(bytes, out)
+    let is_plain = match bytes.len() {
+        0..8 => put_short(bytes, out),
+        8..16 => put_long::<8>(bytes, out),
+        16.. => put_long::<16>(bytes, out),
     };
     if !is_plain {
         out.truncate(begin + 1);
@@ -99,22 +97,33 @@ pub(super) fn put_text(text: &str, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends a text of `N` bytes or more, with these at its end, and a quote; whether nothing in it was
-/// to be escaped.
-#[inline]
-fn put_long<const N: usize>(bytes: &[u8], last: &[u8; N], out: &mut Vec<u8>) -> bool {
-    let find = |found, eight: &[u8; 8]| found | special(u64::from_ne_bytes(*eight));
+/// Appends a text of `N` bytes or more and a quote; whether nothing in it was to be escaped.
+#[inline(never)]
+fn put_long<const N: usize>(bytes: &[u8], out: &mut Vec<u8>) -> bool {
+    let Some(last) = bytes.last_chunk::<N>() else { return false };
     let end = out.len() + bytes.len();
-    let mut found = last.as_chunks().0.iter().fold(0, find);
+    let mut is_plain = is_all_plain(last);
     for chunk in bytes.as_chunks::<N>().0 {
-        found = chunk.as_chunks().0.iter().fold(found, find);
+        is_plain &= is_all_plain(chunk);
         out.extend_from_slice(chunk);
     }
     // The last ones once more, over what was appended of them.
     out.truncate(end - N);
     out.extend_from_slice(last);
     out.push(b'"');
-    found & HIGHS == 0
+    is_plain
+}
+
+/// Whether nothing is to be escaped. (Of a list as short the compiler looks at all at once.)
+#[inline]
+fn is_all_plain<const N: usize>(bytes: &[u8; N]) -> bool {
+    let find = |found, byte: &u8| found | u8::from(!is_plain(*byte));
+    bytes.iter().fold(0, find) == 0
+}
+
+#[inline]
+fn is_plain(byte: u8) -> bool {
+    (byte >= 0x20) & (byte != b'"') & (byte != b'\\')
 }
 
 /// Appends a text of less than eight bytes, likewise.

@@ -23,7 +23,7 @@ const ALIGNED: usize = 16;
 const CLASSES: usize = Class::of_size(SMALL).0 + 1;
 
 /// The most bytes of one class that a thread keeps.
-const KEPT_BYTES_MAX: usize = 8 * 1024;
+const KEPT_BYTES_MAX: usize = 32 * 1024;
 
 /// An allocator whose small blocks are kept for a while.
 #[derive(Debug)]
