@@ -1,30 +1,25 @@
 //! A timer that goes on while the machine is suspended.
 
 use std::io;
-use std::os::fd::AsFd;
-use std::task::{Context, Poll};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
-use crate::sys::readable::Readable;
-
 /// A timer on CLOCK_BOOTTIME (timerfd, Linux 3.15).
 #[derive(Debug)]
 pub(super) struct Alarm {
     timer: TimerFd,
-    readable: Readable,
     set_for: Option<u64>,
 }
 
 impl Alarm {
-    /// One that is not set. Called within the runtime.
+    /// One that is not set.
     pub(super) fn new() -> io::Result<Self> {
         let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
         let timer = TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?;
-        let readable = Readable::new(timer.as_fd().try_clone_to_owned()?)?;
-        Ok(Self { timer, readable, set_for: None })
+        Ok(Self { timer, set_for: None })
     }
 
     /// Sets it for a time, in milliseconds of CLOCK_BOOTTIME; a time that is over is due at once.
@@ -44,44 +39,48 @@ impl Alarm {
         Ok(())
     }
 
-    /// Ready when its time has come, once.
-    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        while self.readable.poll(context).is_ready() {
-            let mut count = [0; 8];
-            let read = self.readable.attempt(|| Ok(nix::unistd::read(&self.timer, &mut count)?));
-            match read {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                _ => {
-                    self.set_for = None;
-                    return Poll::Ready(());
-                }
-            }
-        }
-        Poll::Pending
+    /// It went off: it has to be set anew.
+    pub(super) fn went_off(&mut self) {
+        self.set_for = None;
+    }
+}
+
+impl AsFd for Alarm {
+    /// Becomes readable when it goes off.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.timer.as_fd()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::future::poll_fn;
-
+    use super::super::conns::Conns;
+    use super::super::events::Source;
     use super::*;
     use crate::sys::clock;
 
     #[test]
     fn it_goes_off_at_its_time_and_at_once_if_that_is_over() {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
-        runtime.block_on(async {
-            let mut alarm = Alarm::new().unwrap();
-            let at = clock::boottime_ms() + 30;
-            alarm.set(Some(at)).unwrap();
-            poll_fn(|context| alarm.poll(context)).await;
-            assert!(clock::boottime_ms() >= at);
-            alarm.set(Some(1)).unwrap();
-            poll_fn(|context| alarm.poll(context)).await;
-            alarm.set(Some(at + 1_000_000)).unwrap();
-            alarm.set(None).unwrap();
-            assert!(poll_fn(|context| Poll::Ready(alarm.poll(context))).await.is_pending());
-        });
+        let mut conns = Conns::new().unwrap();
+        let mut alarm = Alarm::new().unwrap();
+        conns.await_source(Source::Alarm, &alarm).unwrap();
+        let mut goes_off = |time| {
+            conns.wait(time);
+            conns.hear();
+            conns.reported.take(Source::Alarm)
+        };
+        let at = clock::boottime_ms() + 30;
+        alarm.set(Some(at)).unwrap();
+        assert!(goes_off(None));
+        assert!(clock::boottime_ms() >= at);
+        alarm.went_off();
+        alarm.set(Some(1)).unwrap();
+        assert!(goes_off(None));
+        alarm.went_off();
+        alarm.set(Some(at)).unwrap();
+        assert!(goes_off(None), "the same time again");
+        alarm.set(Some(at + 1_000_000)).unwrap();
+        alarm.set(None).unwrap();
+        assert!(!goes_off(Some(Duration::from_millis(10))));
     }
 }

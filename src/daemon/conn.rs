@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use libc::MSG_DONTWAIT;
+use nix::sys::epoll::EpollFlags;
 use serde::Serialize;
 
 use super::call::{self, Call};
@@ -70,8 +71,8 @@ pub(super) struct Connection {
     pub(super) turned_away: bool,
     /// It is in the list of those to be flushed.
     pub(super) touched: bool,
-    /// The kernel tells when the peer takes more.
-    pub(super) waits_to_write: bool,
+    /// The events that it is watched for; none before the end of its first turn.
+    pub(super) watched_for: EpollFlags,
     /// It is closed soon, whether the peer reads or not.
     pub(super) counts_down: bool,
 }
@@ -109,7 +110,7 @@ impl Connection {
             mute: false,
             turned_away: false,
             touched: false,
-            waits_to_write: false,
+            watched_for: EpollFlags::empty(),
             counts_down: false,
         }
     }

@@ -2,26 +2,17 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use slab::Slab;
 
 use super::conn::{ConnId, Connection, Doing, Heard};
+use super::events::{Of, Reported, Source};
 use super::limits::CLOSING_TIME;
 use super::poller::{EVENTS_AT_ONCE, Poller};
 use crate::core::{RequestId, Token};
 use crate::sys::peer::Credentials;
-
-/// Marks the number of a FIFO among those of connections.
-const FIFO: u64 = 1 << 63;
-
-/// The number of what tells that something in our directory was removed.
-const HOME: u64 = 1 << 62;
-
-/// The number of what keeps a second daemon out.
-const GUARD: u64 = HOME + 1;
 
 /// How many bytes are read at once.
 const READ_BYTES: usize = 64 * 1024;
@@ -31,6 +22,8 @@ const READ_BYTES: usize = 64 * 1024;
 pub(super) struct Conns {
     slab: Slab<Box<Connection>>,
     poller: Poller,
+    /// Those that were accepted in this turn and not heard yet.
+    newcomers: Vec<ConnId>,
     /// Those of which more is to be read than the last turn allowed.
     unheard: Vec<ConnId>,
     /// Those with calls that may be served, in the order in which the calls came.
@@ -43,11 +36,11 @@ pub(super) struct Conns {
     closing: Vec<(Instant, ConnId)>,
     /// FIFOs whose last writer may be gone.
     fifos: Vec<Token>,
-    /// Whether something in our directory was removed.
-    pub(super) home_changed: bool,
-    /// Whether somebody looked if a daemon is there.
-    pub(super) guard_asked: bool,
+    /// What was reported of other things.
+    pub(super) reported: Reported,
     events: Vec<EpollEvent>,
+    /// How many of these were taken from the kernel and not looked at yet.
+    taken: usize,
     buffer: Vec<u8>,
 }
 
@@ -64,14 +57,15 @@ impl Conns {
         Ok(Self {
             slab: Slab::new(),
             poller: Poller::new()?,
+            newcomers: Vec::new(),
             unheard: Vec::new(),
             active: Vec::new(),
             touched: Vec::new(),
             severed: Vec::new(),
             closing: Vec::new(),
             fifos: Vec::new(),
-            home_changed: false,
-            guard_asked: false,
+            reported: Reported::default(),
+            taken: 0,
             events: vec![EpollEvent::empty(); EVENTS_AT_ONCE],
             buffer: vec![0; READ_BYTES],
         })
@@ -81,16 +75,17 @@ impl Conns {
         self.slab.len()
     }
 
-    /// Takes in a new connection.
+    /// Takes in a new connection. It is watched from the end of the turn on: many are served and
+    /// closed by then.
     pub(super) fn open(
         &mut self,
         socket: OwnedFd,
         peer: Credentials,
         accepted_ticks: u64,
-    ) -> io::Result<&mut Connection> {
+    ) -> &mut Connection {
         let entry = self.slab.vacant_entry();
-        self.poller.add(&socket, entry.key() as u64, READS)?;
-        Ok(entry.insert(Box::new(Connection::new(socket, peer, accepted_ticks))))
+        self.newcomers.push(ConnId(entry.key()));
+        entry.insert(Box::new(Connection::new(socket, peer, accepted_ticks)))
     }
 
     pub(super) fn peek(&self, id: ConnId) -> Option<&Connection> {
@@ -107,39 +102,52 @@ impl Conns {
         Some(conn)
     }
 
-    pub(super) fn poll_ready(&self, context: &mut Context<'_>) -> Poll<()> {
-        self.poller.poll_ready(context)
-    }
-
     /// Whether there is something to do without waiting for anything.
     pub(super) fn has_work(&self) -> bool {
-        !self.unheard.is_empty() || !self.severed.is_empty() || !self.active.is_empty()
+        let to_hear = self.reported.has(Source::Listener) || !self.unheard.is_empty();
+        to_hear || !self.severed.is_empty() || !self.active.is_empty()
     }
 
-    /// Reads what the ready connections have.
+    /// Waits until the kernel reports something, also of what is no connection, or so much time is
+    /// over; for ever without a time. Whether it did. [`Self::hear`] looks at what it is.
+    pub(super) fn wait(&mut self, time: Option<Duration>) -> bool {
+        if self.taken == 0 {
+            self.taken = self.poller.wait(&mut self.events, time);
+        }
+        self.taken > 0
+    }
+
+    /// Reads what the ready connections have, of which [`Self::wait`] was told.
     pub(super) fn hear(&mut self) {
         for id in std::mem::take(&mut self.unheard) {
             self.hear_one(id, false);
         }
-        loop {
-            let taken = self.poller.take(&mut self.events);
+        while self.taken > 0 {
+            let taken = std::mem::take(&mut self.taken);
             for at in 0..taken {
                 let (number, flags) = (self.events[at].data(), self.events[at].events());
-                match number {
-                    HOME => self.home_changed = true,
-                    GUARD => self.guard_asked = true,
-                    _ if number & FIFO != 0 => self.fifos.push(Token(number & !FIFO)),
-                    _ => self.take_event(number, flags),
+                match Of::from_number(number) {
+                    Some(Of::Connection(id)) => self.take_event(id, flags),
+                    Some(Of::Fifo(token)) => self.fifos.push(token),
+                    Some(Of::Source(source)) => self.reported.note(source),
+                    None => tracing::error!(number, "an event of nothing"),
                 }
             }
-            if taken < self.events.len() {
-                return;
+            if taken == self.events.len() {
+                // There may be more.
+                self.wait(Some(Duration::ZERO));
             }
         }
     }
 
-    fn take_event(&mut self, number: u64, flags: EpollFlags) {
-        let id = ConnId(usize::try_from(number).unwrap_or(usize::MAX));
+    /// Reads what those who were accepted in this turn have sent already.
+    pub(super) fn hear_newcomers(&mut self) {
+        for id in std::mem::take(&mut self.newcomers) {
+            self.hear_one(id, false);
+        }
+    }
+
+    fn take_event(&mut self, id: ConnId, flags: EpollFlags) {
         if flags.contains(EpollFlags::EPOLLOUT) {
             self.get(id);
         }
@@ -194,19 +202,14 @@ impl Conns {
         std::mem::take(&mut self.fifos)
     }
 
-    /// Waits for something in our directory to be removed.
-    pub(super) fn await_removal(&self, watch: impl AsFd) -> io::Result<()> {
-        self.poller.add(watch, HOME, EpollFlags::EPOLLIN | EpollFlags::EPOLLET)
-    }
-
-    /// Waits for those who look if a daemon is there.
-    pub(super) fn await_looks(&self, guard: impl AsFd) -> io::Result<()> {
-        self.poller.add(guard, GUARD, EpollFlags::EPOLLIN | EpollFlags::EPOLLET)
+    /// Has something else reported of, whenever it becomes readable.
+    pub(super) fn await_source(&self, source: Source, fd: impl AsFd) -> io::Result<()> {
+        self.poller.add(fd, Of::Source(source).number(), BECOMES_READABLE)
     }
 
     /// Waits for the last writer of a FIFO.
     pub(super) fn await_writers(&self, token: Token, read_end: impl AsFd) -> io::Result<()> {
-        self.poller.add(read_end, FIFO | token.0, EpollFlags::EPOLLIN | EpollFlags::EPOLLET)
+        self.poller.add(read_end, Of::Fifo(token).number(), BECOMES_READABLE)
     }
 
     /// Waits no more for the last writer of a FIFO.
@@ -229,22 +232,33 @@ impl Conns {
     fn settle_flushed(&mut self, id: ConnId) {
         let Some(conn) = self.slab.get_mut(id.0) else { return };
         let flushed = conn.is_flushed();
-        if conn.waits_to_write == flushed {
-            conn.waits_to_write = !flushed;
-            let flags = if flushed { READS } else { READS | EpollFlags::EPOLLOUT };
-            if self.poller.change(&*conn, id.0 as u64, flags).is_err() {
-                return self.part(id);
-            }
-        }
         let answered = conn.calls.is_empty() && conn.doing != Doing::Pending;
-        if !(conn.closing || conn.heard_end && answered) {
-            return;
+        let closes = conn.closing || conn.heard_end && answered;
+        if closes && flushed {
+            return self.part(id);
         }
-        if flushed {
-            self.part(id);
-        } else if !conn.counts_down {
+        if closes && !conn.counts_down {
             conn.counts_down = true;
             self.closing.push((Instant::now() + CLOSING_TIME, id));
+        }
+        let flags = if flushed { READS } else { READS | EpollFlags::EPOLLOUT };
+        if let Err(error) = self.watch(id, flags) {
+            tracing::warn!(%error, "a connection cannot be watched");
+            self.part(id);
+        }
+    }
+
+    /// Watches a connection for these events from now on; also those that there are already.
+    fn watch(&mut self, id: ConnId, flags: EpollFlags) -> io::Result<()> {
+        let Some(conn) = self.slab.get_mut(id.0) else { return Ok(()) };
+        let before = std::mem::replace(&mut conn.watched_for, flags);
+        if before == flags {
+            return Ok(());
+        }
+        if before.is_empty() {
+            self.poller.add(&**conn, Of::Connection(id).number(), flags)
+        } else {
+            self.poller.change(&**conn, Of::Connection(id).number(), flags)
         }
     }
 
@@ -256,7 +270,9 @@ impl Conns {
         if !conn.holds_nothing() {
             return self.sever(id, false);
         }
-        self.poller.remove(&*conn);
+        if !conn.watched_for.is_empty() {
+            self.poller.remove(&*conn);
+        }
         self.slab.remove(id.0);
     }
 
@@ -303,6 +319,7 @@ impl Conns {
     }
 }
 
+const BECOMES_READABLE: EpollFlags = EpollFlags::EPOLLIN.union(EpollFlags::EPOLLET);
 const READS: EpollFlags =
     EpollFlags::EPOLLIN.union(EpollFlags::EPOLLRDHUP).union(EpollFlags::EPOLLET);
 const HANGS_UP: EpollFlags =

@@ -3,6 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
+use super::events::Source;
 use super::limits::STOPPED_EVERY;
 use super::propose::Then;
 use super::server::Server;
@@ -10,8 +11,8 @@ use crate::core::{Change, RequestId, WaiterStatus, Withdrawal};
 use crate::sys::clock;
 use crate::sys::process::{RunState, run_state};
 
-/// The longest sleep while a wait or a lease has an end: the runtime's clock stands still while the machine
-/// is suspended, theirs does not.
+/// The longest sleep while a wait or a lease has an end: the clock of a sleep stands still while the
+/// machine is suspended, theirs does not.
 const SLEEP_MAX: Duration = Duration::from_secs(10);
 
 /// When things are due that have one time for all.
@@ -39,7 +40,7 @@ pub(super) struct Due {
 
 impl Server {
     /// How long there is nothing to do if nothing happens.
-    pub(super) fn sleep(&self) -> Option<Duration> {
+    pub(super) fn time_to_sleep(&self) -> Option<Duration> {
         let now = Instant::now();
         let due = &self.due;
         let times = [
@@ -65,6 +66,11 @@ impl Server {
     /// Sets the timer for what the log of many hosts needs, which goes on in a suspended machine.
     pub(super) fn set_alarm(&mut self) -> io::Result<()> {
         let Some(shared) = self.ledger.engine() else { return Ok(()) };
+        if self.conns.reported.take(Source::Alarm)
+            && let Some(alarm) = &mut self.alarm
+        {
+            alarm.went_off();
+        }
         let now = clock::boottime_ms();
         let times = [shared.next_due(), self.next_stop(now), self.next_pending()];
         let next = times.into_iter().flatten().min();

@@ -3,7 +3,7 @@
 //! Invariant: each thing is carried out on the table that the one before it left, and whatever
 //! concerns the requests of other hosts only is told to nobody.
 
-use std::task::{Context as TaskContext, Poll};
+use std::task::Context as TaskContext;
 
 use anyhow::Context;
 
@@ -79,11 +79,9 @@ impl Server {
         Ok(())
     }
 
-    /// Ready when the engine says something, or the alarm goes off.
-    pub(super) fn poll_engine(&mut self, context: &mut TaskContext<'_>) -> Poll<()> {
-        let alarm = self.alarm.as_mut().map_or(Poll::Pending, |alarm| alarm.poll(context));
-        let said = self.ledger.engine_mut().map_or(Poll::Pending, |shared| shared.poll(context));
-        if alarm.is_ready() || said.is_ready() { Poll::Ready(()) } else { Poll::Pending }
+    /// Whether the engine has said something; if not, `context` is told when it does.
+    pub(super) fn hears_engine(&mut self, context: &mut TaskContext<'_>) -> bool {
+        self.ledger.engine_mut().is_some_and(|shared| shared.poll(context).is_ready())
     }
 
     /// Asks the engine what is to be asked after this turn.

@@ -94,7 +94,6 @@ impl Claim {
     }
 
     /// Opens the place to clients: by a socket that we make, or by one that was handed to us.
-    /// Called within the runtime.
     pub(super) fn open(self, given: Option<UnixListener>) -> Result<Home, ClaimError> {
         let failed = |error| ClaimError::Io { path: self.place.socket.clone(), error };
         let (listener, socket) = match given {

@@ -4,25 +4,23 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::task::{Context, Poll};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
 
 use nix::errno::Errno;
 
 use super::conn::too_many_connections;
 use super::conns::Conns;
+use super::events::Source;
 use super::limits::{ACCEPTS_PER_TURN, turned_away_max};
 use crate::protocol::frame;
 use crate::protocol::{Failure, Reply};
 use crate::sys::peer;
-use crate::sys::readable::Readable;
 
 /// The socket that clients connect to.
 #[derive(Debug)]
 pub(super) struct Listener {
     socket: UnixListener,
-    readable: Readable,
     /// Given up for a moment to accept, and refuse, when there is no other descriptor.
     spare: Option<File>,
     /// Whether it was said that there are too many.
@@ -30,37 +28,21 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// Called within the runtime.
     pub(super) fn new(socket: UnixListener) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
-        let readable = Readable::new(OwnedFd::from(socket.try_clone()?))?;
-        Ok(Self { socket, readable, spare: spare(), said: false })
-    }
-
-    pub(super) fn poll_ready(&self, context: &mut Context<'_>) -> Poll<()> {
-        self.readable.poll(context)
+        Ok(Self { socket, spare: spare(), said: false })
     }
 
     /// Takes in those who wait to be accepted, as many as there may be at once.
     pub(super) fn accept(&mut self, conns: &mut Conns, connections_max: usize) {
-        self.accept_by(|it| it.readable.attempt(|| it.socket.accept()), conns, connections_max);
-    }
-
-    /// The same, whether or not the runtime has heard yet that somebody is there.
-    pub(super) fn accept_unasked(&mut self, conns: &mut Conns, connections_max: usize) {
-        self.accept_by(|it| it.socket.accept(), conns, connections_max);
-    }
-
-    fn accept_by(
-        &mut self,
-        accept: impl Fn(&Self) -> io::Result<(UnixStream, SocketAddr)>,
-        conns: &mut Conns,
-        connections_max: usize,
-    ) {
         for _ in 0..ACCEPTS_PER_TURN {
-            match accept(self) {
+            match self.socket.accept() {
                 Ok((stream, _)) => self.take_in(stream, conns, connections_max),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    // It becomes readable when the next one comes.
+                    conns.reported.take(Source::Listener);
+                    return;
+                }
                 Err(error) if is_out_of_descriptors(&error) => {
                     if !self.refuse_one(&error) {
                         return;
@@ -86,10 +68,8 @@ impl Listener {
             Ok(credentials) => credentials,
             Err(error) => return tracing::debug!(%error, "a peer is not known"),
         };
-        match conns.open(OwnedFd::from(stream), credentials, peer::ticks_now()) {
-            Ok(conn) => conn.turned_away = too_many,
-            Err(error) => tracing::warn!(%error, "a connection cannot be watched"),
-        }
+        let conn = conns.open(OwnedFd::from(stream), credentials, peer::ticks_now());
+        conn.turned_away = too_many;
     }
 
     fn say_once(&mut self, connections_max: usize) {
@@ -110,6 +90,12 @@ impl Listener {
         let accepted = accepted.map(|(stream, _)| refuse(stream, &too_many_connections())).is_ok();
         self.spare = spare();
         accepted
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 

@@ -20,6 +20,7 @@ mod due;
 mod enclosing;
 mod ended;
 mod engine;
+mod events;
 mod fault;
 mod follow;
 mod grant;
@@ -60,6 +61,7 @@ mod underway;
 mod waiting;
 mod waits;
 mod words;
+mod work;
 
 use std::borrow::Cow;
 

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
-use std::task::{Context, Poll};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use slab::Slab;
@@ -146,10 +146,6 @@ impl Owners {
         self.watched.len()
     }
 
-    pub(super) fn poll_ready(&self, context: &mut Context<'_>) -> Poll<()> {
-        self.poller.poll_ready(context)
-    }
-
     /// Forgets the owners that have ended, and returns their frames. Never waits.
     pub(super) fn take_ended(&mut self) -> Vec<FrameId> {
         let mut ended = Vec::new();
@@ -184,6 +180,13 @@ impl Owners {
     }
 }
 
+impl AsFd for Owners {
+    /// Becomes readable when a process ends.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.poller.as_fd()
+    }
+}
+
 /// Who the process of a pidfd is; `None` if it was reaped, or if nothing tells it from others.
 pub(super) fn process_of(pidfd: &Pidfd) -> Option<ProcessId> {
     let Identity { pid, started, inode } = identity(pidfd)?;
@@ -215,8 +218,6 @@ mod tests {
     }
 
     fn with_owners(test: impl FnOnce(&mut Owners)) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let _entered = runtime.enter();
         test(&mut Owners::new().unwrap());
     }
 

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::due::is_due;
+use super::events::Source;
 use super::owners::find;
 use super::server::Server;
 use crate::core::{Owner, Token};
@@ -22,10 +23,10 @@ const VERIFIED_EVERY: Duration = Duration::from_secs(10);
 
 impl Server {
     pub(super) fn look_after_home(&mut self, now: Instant) {
-        if std::mem::take(&mut self.conns.guard_asked) {
+        if self.conns.reported.take(Source::Guard) {
             self.home.guard().answer();
         }
-        if std::mem::take(&mut self.conns.home_changed) {
+        if self.conns.reported.take(Source::Home) {
             self.due.home = Some(now + CALM);
         }
         if is_due(&mut self.due.home, now) {
@@ -58,12 +59,14 @@ impl Server {
         self.home.restore()?;
         if let Some(guard) = &self.home.guard().socket {
             // It is known already unless it had to be made anew.
-            let _ = self.conns.await_looks(guard);
+            let _ = self.conns.await_source(Source::Guard, guard);
         }
         // A table that was not recorded is recorded as a whole by this.
         self.ledger.recreate()?;
         self.roll.restore()?;
         self.home.reopen()?;
+        // As above.
+        let _ = self.conns.await_source(Source::Listener, &self.home.listener);
         Ok(())
     }
 

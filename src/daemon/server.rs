@@ -7,7 +7,7 @@
 //! would have changed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::alarm::Alarm;
 use super::children::Children;
@@ -15,6 +15,7 @@ use super::config::Limits;
 use super::conn::{ConnId, Connection, Doing};
 use super::conns::Conns;
 use super::due::Due;
+use super::events::Source;
 use super::follow::Link;
 use super::home::Home;
 use super::leases::Leases;
@@ -80,13 +81,7 @@ impl Server {
     /// one goes on from what is recorded.
     pub(super) fn turn(&mut self) -> anyhow::Result<()> {
         self.stop_in_time();
-        let mut connections_max = self.connections_max();
-        if self.conns.len() >= connections_max {
-            self.owners.forget_resting();
-            connections_max = self.connections_max();
-        }
-        self.home.listener.accept(&mut self.conns, connections_max);
-        self.conns.hear();
+        self.hear();
         // After the sockets: who asks after a command has ended finds its end reported.
         let ended = self.owners.take_ended();
         let deaths = !ended.is_empty();
@@ -112,8 +107,32 @@ impl Server {
         Ok(())
     }
 
+    /// Takes in what was sent, and who wants to be taken in.
+    fn hear(&mut self) {
+        self.conns.hear();
+        if self.conns.reported.has(Source::Listener) {
+            self.accept();
+            self.conns.hear_newcomers();
+        }
+    }
+
+    fn accept(&mut self) {
+        let mut connections_max = self.connections_max();
+        if self.conns.len() >= connections_max {
+            self.owners.forget_resting();
+            connections_max = self.connections_max();
+        }
+        self.home.listener.accept(&mut self.conns, connections_max);
+    }
+
     fn connections_max(&self) -> usize {
         self.limits.connections(self.owners.len() + self.children.len())
+    }
+
+    /// Sleeps until there is something to do.
+    pub(super) fn sleep(&mut self) {
+        let time = self.time_to_sleep();
+        self.conns.wait(time);
     }
 
     /// Whether the next turn has something to do already.
@@ -148,11 +167,12 @@ impl Server {
         }
     }
 
-    /// Takes in what was sent until now, also what the runtime has not heard of: a daemon that goes
+    /// Takes in what was sent until now, also since the turn began: a daemon that goes
     /// on after it was stopped hears of the time first.
     fn hear_renewals(&mut self) {
-        let connections_max = self.limits.connections(self.owners.len() + self.children.len());
-        self.home.listener.accept_unasked(&mut self.conns, connections_max);
+        self.accept();
+        self.conns.hear_newcomers();
+        self.conns.wait(Some(Duration::ZERO));
         self.conns.hear();
         for id in self.conns.take_active() {
             while self.next_goes_first(id) {

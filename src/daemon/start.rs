@@ -1,30 +1,27 @@
 //! Coming up, working, and going down.
 
-use std::future::{Future, poll_fn};
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
-use std::pin::pin;
-use std::task::{Context as TaskContext, Poll};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Context;
 use nix::sys::signal::Signal;
 use nix::sys::stat::{Mode, umask};
 use sd_notify::NotifyState;
-use tokio::signal::unix::{Signal as Arrivals, SignalKind, signal};
 
 use super::alarm::Alarm;
 use super::config::{Config, Limits};
 use super::conns::Conns;
 use super::due::Due;
 use super::engine::Chosen;
+use super::events::Source;
 use super::follow::Link;
 use super::home::{Claim, ClaimError};
 use super::join::begin;
 use super::leases::Leases;
-use super::limits::{COME_BACK_TIME, FAREWELL_TIME};
+use super::limits::COME_BACK_TIME;
 use super::owners::Owners;
 use super::permission::Permissions;
 use super::recover::{Recovered, recover};
@@ -33,6 +30,7 @@ use super::server::Server;
 use super::stop::Stops;
 use super::underway::Underway;
 use super::waiting::Waiting;
+use super::work::{Signals, work};
 use super::{Options, Unusable};
 use super::{logging, shown};
 use crate::core::{Rules, UnixMillis};
@@ -50,11 +48,11 @@ pub(super) fn run(options: &Options) -> anyhow::Result<()> {
     let readiness = Readiness::take(options.on_demand);
     let up = come_up(options);
     match up {
-        Ok(Some((runtime, mut server, signals))) => {
+        Ok(Some((mut server, signals))) => {
             readiness.done();
             notify(&[NotifyState::Ready]);
             small::keep();
-            let worked = runtime.block_on(work(&mut server, signals));
+            let worked = work(&mut server, &signals);
             notify(&[NotifyState::Stopping]);
             worked
         }
@@ -67,9 +65,7 @@ pub(super) fn run(options: &Options) -> anyhow::Result<()> {
     }
 }
 
-type Up = (tokio::runtime::Runtime, Server, Signals);
-
-fn come_up(options: &Options) -> anyhow::Result<Option<Up>> {
+fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
     let place = &options.place;
     umask(Mode::from_bits_truncate(0o077));
     // A hard limit on the size of files (`ulimit -f`) is an error of the write then, like a full
@@ -87,32 +83,31 @@ fn come_up(options: &Options) -> anyhow::Result<Option<Up>> {
     let descriptors = fds::raise_limit().context("the limit of open files cannot be read")?;
     let given = given_socket()?;
     let chosen = Chosen::of(options, &config)?;
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+    // Before the engine's thread is started.
+    let signals = Signals::take().context("signals cannot be received")?;
     let recovered = match &chosen {
         None => recover(place, &config, rules(), options.discard_journal)?,
         Some(chosen) => begin(place, chosen, options.discard_journal)?,
     };
     let limits = config.limits(descriptors, options.idle_exit_s);
     let permissions = config.permissions(&place.config);
-    let inside = runtime.enter();
-    let signals = Signals::take()?;
     let mut server = server(place, uid, claim.open(given)?, (limits, permissions), recovered)?;
     if let Some(chosen) = &chosen {
         server.link = Link::new(chosen, &config, options.on_demand);
         server.roll = Roll::open(&place.dir, Origin::read()?)
             .with_context(|| format!("the record of owners in {}", place.dir.display()))?;
-        server.alarm = Some(Alarm::new()?);
+        let alarm = Alarm::new()?;
+        server.conns.await_source(Source::Alarm, &alarm)?;
+        server.alarm = Some(alarm);
         tracing::info!(engine = chosen.name, host = chosen.label, "joining");
     }
-    drop(inside);
     tracing::info!(
         socket = %place.socket.display(),
         config = config.path.as_deref().map_or("none".into(), |path| path.to_string_lossy()).as_ref(),
         connections = server.limits.connections(0),
         "listening"
     );
-    Ok(Some((runtime, server, signals)))
+    Ok(Some((server, signals)))
 }
 
 fn server(
@@ -145,11 +140,13 @@ fn server(
         }
     }
     let conns = Conns::new()?;
+    conns.await_source(Source::Owners, &owners)?;
+    conns.await_source(Source::Listener, &home.listener)?;
     if let Some(watch) = home.watch() {
-        conns.await_removal(watch)?;
+        conns.await_source(Source::Home, watch)?;
     }
     if let Some(guard) = &home.guard().socket {
-        conns.await_looks(guard)?;
+        conns.await_source(Source::Guard, guard)?;
     }
     let holds = ledger.table.holds().filter(|hold| hold.provisional);
     let unclaimed = holds.map(|hold| hold.request).collect();
@@ -185,83 +182,6 @@ fn server(
     }
     server.await_orphans();
     Ok(server)
-}
-
-/// Works until it is told to end, or cannot go on.
-async fn work(server: &mut Server, mut signals: Signals) -> anyhow::Result<()> {
-    while !server.stopping {
-        if server.has_work() {
-            // The runtime has to look at the kernel meanwhile.
-            tokio::task::yield_now().await;
-        } else if let Some(signal) = something(server, &mut signals, server.sleep()).await {
-            tracing::info!("told to end by {signal}");
-            server.stopping = true;
-        }
-        server.turn()?;
-    }
-    server.home.close();
-    let last_moment = Instant::now() + FAREWELL_TIME;
-    let is_done = |server: &Server| server.conns.is_flushed() && server.underway.len() == 0;
-    while Instant::now() < last_moment {
-        if is_done(server) && !server.leave_unused() {
-            break;
-        }
-        server.ask_engine();
-        something(server, &mut signals, Some(last_moment - Instant::now())).await;
-        server.turn()?;
-    }
-    tracing::info!("the daemon ends; what is held stays held");
-    Ok(())
-}
-
-/// Waits until the kernel has something to report or so much time is over; names the signal if
-/// one came that ends the daemon.
-async fn something(
-    server: &mut Server,
-    signals: &mut Signals,
-    time: Option<Duration>,
-) -> Option<&'static str> {
-    let mut over = pin!(tokio::time::sleep(time.unwrap_or(Duration::MAX)));
-    poll_fn(|context| {
-        if let Poll::Ready(name) = signals.poll(context) {
-            return Poll::Ready(Some(name));
-        }
-        let ready = [
-            server.owners.poll_ready(context),
-            server.conns.poll_ready(context),
-            server.home.listener.poll_ready(context),
-            server.poll_engine(context),
-            if time.is_some() { over.as_mut().poll(context) } else { Poll::Pending },
-        ];
-        if ready.iter().any(Poll::is_ready) { Poll::Ready(None) } else { Poll::Pending }
-    })
-    .await
-}
-
-/// The signals that concern a daemon.
-#[derive(Debug)]
-struct Signals {
-    terminate: Arrivals,
-    interrupt: Arrivals,
-    /// A terminal that went away is no reason to end. There is nothing to read anew.
-    _hang_up: Arrivals,
-}
-
-impl Signals {
-    fn take() -> anyhow::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            _hang_up: signal(SignalKind::hangup())?,
-        })
-    }
-
-    fn poll(&mut self, context: &mut TaskContext<'_>) -> Poll<&'static str> {
-        if self.terminate.poll_recv(context).is_ready() {
-            return Poll::Ready("SIGTERM");
-        }
-        self.interrupt.poll_recv(context).map(|_| "SIGINT")
-    }
 }
 
 /// How the starter learns whether the daemon is up.

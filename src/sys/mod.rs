@@ -19,7 +19,6 @@ pub mod pidfd;
 #[cfg(target_env = "gnu")]
 mod power;
 pub mod process;
-pub mod readable;
 pub mod signals;
 pub mod startup;
 

@@ -1,0 +1,114 @@
+//! Of what the kernel reports events, by the numbers that they carry.
+
+use super::conn::ConnId;
+use crate::core::Token;
+
+/// Marks the number of a FIFO among those of connections.
+const FIFO: u64 = 1 << 63;
+
+/// Marks the number of a [`Source`].
+const SOURCE: u64 = 1 << 62;
+
+/// What there is one of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// Somebody wants to be accepted.
+    Listener,
+    /// Something in our directory was removed.
+    Home,
+    /// Somebody looked if a daemon is there, at what keeps a second one out.
+    Guard,
+    /// A process that owns something may have ended. All are looked at in each turn.
+    Owners,
+    /// A signal came.
+    Signals,
+    /// The alarm went off.
+    Alarm,
+    /// The engine said something.
+    Engine,
+}
+
+const SOURCES: [Source; 7] = [
+    Source::Listener,
+    Source::Home,
+    Source::Guard,
+    Source::Owners,
+    Source::Signals,
+    Source::Alarm,
+    Source::Engine,
+];
+
+/// Of what an event is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Of {
+    Connection(ConnId),
+    /// The FIFO of a hold that is kept for descendants: its last writer may be gone.
+    Fifo(Token),
+    Source(Source),
+}
+
+impl Of {
+    pub(super) fn number(self) -> u64 {
+        match self {
+            Self::Connection(id) => id.0 as u64,
+            Self::Fifo(token) => FIFO | token.0,
+            Self::Source(source) => SOURCE | source as u64,
+        }
+    }
+
+    /// What has this number; `None` if nothing has.
+    pub(super) fn from_number(number: u64) -> Option<Self> {
+        if number & FIFO != 0 {
+            return Some(Self::Fifo(Token(number & !FIFO)));
+        }
+        let index = usize::try_from(number & !SOURCE).ok()?;
+        if number & SOURCE != 0 {
+            return SOURCES.get(index).copied().map(Self::Source);
+        }
+        Some(Self::Connection(ConnId(index)))
+    }
+}
+
+/// What was reported and not seen to yet.
+#[derive(Debug, Default)]
+pub(super) struct Reported([bool; SOURCES.len()]);
+
+impl Reported {
+    pub(super) fn note(&mut self, source: Source) {
+        self.0[source as usize] = true;
+    }
+
+    pub(super) fn has(&self, source: Source) -> bool {
+        self.0[source as usize]
+    }
+
+    /// Whether it was reported; it is not any more.
+    pub(super) fn take(&mut self, source: Source) -> bool {
+        std::mem::take(&mut self.0[source as usize])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_has_a_number_of_its_own() {
+        let connections = [0, 1, 1 << 40].map(|index| Of::Connection(ConnId(index)));
+        let fifos = [0, 1, 1 << 60].map(|token| Of::Fifo(Token(token)));
+        let all = connections.into_iter().chain(fifos).chain(SOURCES.map(Of::Source));
+        for of in all {
+            assert_eq!(Of::from_number(of.number()), Some(of));
+        }
+        assert_eq!(Of::from_number(SOURCE | SOURCES.len() as u64), None);
+    }
+
+    #[test]
+    fn what_was_reported_is_taken_once() {
+        let mut reported = Reported::default();
+        reported.note(Source::Alarm);
+        assert!(reported.has(Source::Alarm) && !reported.has(Source::Home));
+        assert!(reported.take(Source::Alarm));
+        assert!(!reported.take(Source::Alarm));
+    }
+}
