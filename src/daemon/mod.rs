@@ -34,6 +34,7 @@ mod kept_leases;
 mod leases;
 mod ledger;
 mod limits;
+mod linger;
 mod listen;
 mod logging;
 mod note;

@@ -20,6 +20,7 @@ use super::follow::Link;
 use super::home::Home;
 use super::leases::Leases;
 use super::ledger::Ledger;
+use super::linger::Linger;
 use super::owners::Owners;
 use super::permission::Permissions;
 use super::refuse::Aside;
@@ -65,6 +66,7 @@ pub(super) struct Server {
     /// Requests that began to wait in this turn and take words of progress.
     pub(super) newcomers: Vec<RequestId>,
     pub(super) due: Due,
+    pub(super) linger: Linger,
     /// Whether the table changed since it was shown to those who watch and wait.
     pub(super) changed: bool,
     /// Whether our files were removed and could not be made again yet.
@@ -129,10 +131,19 @@ impl Server {
         self.limits.connections(self.owners.len() + self.children.len())
     }
 
+    /// Looks again for a moment before the daemon sleeps; whether there is something to do now.
+    pub(super) fn lingers(&mut self) -> bool {
+        let Self { linger, conns, .. } = self;
+        linger.look(|| conns.wait(Some(Duration::ZERO)))
+    }
+
     /// Sleeps until there is something to do.
     pub(super) fn sleep(&mut self) {
         let time = self.time_to_sleep();
-        self.conns.wait(time);
+        let begun = Instant::now();
+        if self.conns.wait(time) {
+            self.linger.slept(begun.elapsed());
+        }
     }
 
     /// Whether the next turn has something to do already.

@@ -22,6 +22,7 @@ use super::home::{Claim, ClaimError};
 use super::join::begin;
 use super::leases::Leases;
 use super::limits::COME_BACK_TIME;
+use super::linger::Linger;
 use super::owners::Owners;
 use super::permission::Permissions;
 use super::recover::{Recovered, recover};
@@ -173,6 +174,7 @@ fn server(
         unclaimed,
         newcomers: Vec::new(),
         due: Due::default(),
+        linger: Linger::new(),
         changed: false,
         restore_failed: false,
         stopping: false,

@@ -28,7 +28,7 @@ pub(super) fn work(server: &mut Server, signals: &Signals) -> anyhow::Result<()>
     while !server.stopping {
         if server.hears_engine(&mut context) || server.has_work() {
             server.conns.wait(Some(Duration::ZERO));
-        } else {
+        } else if !server.lingers() {
             server.sleep();
         }
         server.turn()?;
