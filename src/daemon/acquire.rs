@@ -12,7 +12,7 @@ use super::refuse::disk_full;
 use super::server::Server;
 use super::underway::Patience;
 use crate::core::{Change, FrameId, Granted, Outcome, Request, RequestId, Wait};
-use crate::protocol::{Acquire, Failure};
+use crate::protocol::{Acquire, Failure, Wrapper};
 use crate::sys::clock;
 use crate::sys::pidfd::Pidfd;
 
@@ -70,6 +70,9 @@ impl Server {
         self.ledger.table.share_keys(&mut items);
         self.check_wrapper(acquire.wrapper)?;
         let provisional = acquire.owner_fd.is_some() || acquire.lease.is_some();
+        if let Some(conn) = self.conns.get(id) {
+            conn.departs = acquire.wrapper == Some(Wrapper::Becomes) && !provisional;
+        }
         let owner = match acquire.lease {
             Some(lease) => self.lease_owner(id, &acquire, lease)?,
             None => self.owner(id, acquire.owner_fd, fds)?,

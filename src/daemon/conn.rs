@@ -73,6 +73,9 @@ pub(super) struct Connection {
     pub(super) touched: bool,
     /// The events that it is watched for; none before the end of its first turn.
     pub(super) watched_for: EpollFlags,
+    /// Its peer becomes the command when it is granted what it asks for: nothing follows, and its
+    /// end, which is all that matters then, is seen without a connection.
+    pub(super) departs: bool,
     /// It is closed soon, whether the peer reads or not.
     pub(super) counts_down: bool,
 }
@@ -111,6 +114,7 @@ impl Connection {
             turned_away: false,
             touched: false,
             watched_for: EpollFlags::empty(),
+            departs: false,
             counts_down: false,
         }
     }

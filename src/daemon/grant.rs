@@ -232,13 +232,15 @@ impl Server {
         grant.children_fd = children.then_some(0);
         grant.page_fd = page.map(|page| page.page_fd);
         grant.line_fd = page.map(|page| page.line_fd);
+        let departs = conn.departs && conn.calls.is_empty();
         if provisional {
             self.unclaimed.remove(&request);
             conn.provisional.push(request);
-        } else {
+        } else if !departs {
             conn.untold = Some(request);
         }
         conn.reply_with(&grant, fds);
+        conn.closing |= departs;
         debug_assert_ne!(conn.doing, Doing::Waits(request));
     }
 }

@@ -8,7 +8,8 @@ use super::{OnLost, Tag};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Wrapper {
-    /// Nothing: the asker becomes the command. Where that is not enough, because the daemon works
+    /// Nothing: the asker becomes the command. With the grant its connection has done its part, and
+    /// is closed if no other call was sent ahead. Where that is not enough, because the daemon works
     /// over an engine, the answer is [`StayNeeded`](super::ErrorName::StayNeeded), and nothing was
     /// asked for.
     Becomes,

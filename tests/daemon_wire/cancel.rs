@@ -79,6 +79,48 @@ fn a_grant_that_was_read_lasts_longer_than_its_connection() {
 }
 
 #[test]
+fn who_becomes_the_command_is_told_the_grant_and_nothing_more() {
+    let daemon = Daemon::start();
+    let becoming = |tag, key: &str| {
+        let mut parameters = mutex(tag, key);
+        parameters["wrapper"] = "becomes".into();
+        parameters
+    };
+    let mut peer = daemon.connect();
+    peer.call("Acquire", becoming(1, "a"));
+    assert_eq!(peer.reply(), None, "its connection is closed");
+    drop(peer);
+    // One who did not read it has it all the same, until its process ends.
+    let mut peer = daemon.connect();
+    peer.send("Acquire", becoming(2, "b"));
+    daemon.until_use("b", 1, 0);
+    drop(peer);
+    let mut other = daemon.connect();
+    other.call("Acquire", try_mutex(3, "c"));
+    assert_eq!((daemon.use_of("a"), daemon.use_of("b")), ((1, 0), (1, 0)));
+    // Who asks again under the same tag, as after a lost connection, is told again.
+    daemon.connect().call("Acquire", becoming(2, "b"));
+    // One who waits, too.
+    let holder = daemon.hold(4, "d");
+    let mut waiter = daemon.connect();
+    waiter.send("Acquire", becoming(5, "d"));
+    daemon.until_use("d", 1, 1);
+    drop(holder);
+    waiter.returned("Acquire");
+    assert_eq!(waiter.reply(), None);
+    assert_eq!(daemon.use_of("d"), (1, 0));
+    // What was sent along is served, whatever was said.
+    let mut bytes = call("Acquire", becoming(6, "e"), json!({}));
+    bytes.extend(call("Release", json!({ "key": "e" }), json!({})));
+    let mut peer = daemon.connect();
+    peer.raw(&bytes).unwrap();
+    peer.returned("Acquire");
+    peer.returned("Release");
+    peer.call("Status", json!({}));
+    assert_eq!(daemon.use_of("e"), (0, 0));
+}
+
+#[test]
 fn a_provisional_grant_is_taken_back_unless_it_is_confirmed() {
     let daemon = Daemon::start();
     let mut idler = Idler::start();
