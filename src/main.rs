@@ -1,14 +1,20 @@
 //! The `canal` command.
+//!
+//! Without Rust's runtime, which makes a dozen system calls before `main` that a `canal run` needs
+//! none of; what it does that canal needs, `sys::startup` does.
+#![no_main]
+#![expect(unsafe_code, reason = "the C library calls `main` by its name, and gives it addresses")]
 
 #[cfg(not(target_env = "musl"))]
 use std::alloc::System;
-use std::process::ExitCode;
+use std::ffi::{c_char, c_int};
 
 use canal::sys::memory::first::FirstHere;
 #[cfg(target_env = "musl")]
 use canal::sys::memory::large::LargeApart;
 #[cfg(target_env = "musl")]
 use canal::sys::memory::small::SmallKept;
+use canal::sys::startup;
 #[cfg(target_env = "musl")]
 use dlmalloc::GlobalDlmalloc;
 
@@ -21,6 +27,12 @@ static ALLOCATOR: SmallKept<FirstHere<LargeApart<GlobalDlmalloc>>> =
 #[global_allocator]
 static ALLOCATOR: FirstHere<System> = FirstHere(System);
 
-fn main() -> ExitCode {
-    canal::cli::main()
+// SAFETY: no other function of the program has this name, and it is declared as in C.
+#[unsafe(no_mangle)]
+extern "C" fn main(count: c_int, words: *const *const c_char) -> c_int {
+    // SAFETY: what the kernel put there, for as long as the process lives; nobody writes it.
+    let words = unsafe { startup::begin(count, words) };
+    let code = canal::cli::main(words);
+    // Not `return`: it writes what is left in the buffer of stdout.
+    std::process::exit(code.into())
 }

@@ -4,7 +4,6 @@
 //! told goes back by itself.
 
 use std::os::unix::process::parent_id;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -20,6 +19,7 @@ use super::refused;
 use super::say::Voice;
 use crate::client;
 use crate::protocol::{Confirm, CycleStepShown, Failure, Grant, Handle, HolderShown, LeaseAsked};
+use crate::run::SUCCESS;
 use crate::sys::process;
 
 /// What `--json` prints of a refusal.
@@ -32,7 +32,7 @@ struct Refused<'a> {
     cycle: &'a [CycleStepShown],
 }
 
-pub(crate) fn run(args: &AcquireArgs, global: &Global, voice: Voice) -> Result<ExitCode, Failed> {
+pub(crate) fn run(args: &AcquireArgs, global: &Global, voice: Voice) -> Result<u8, Failed> {
     if args.wait.conflict_exit_code == Some(0) {
         return Err(Failed::new("-E 0 would mean to go on without the lock")
             .hint("canal run -E 0 skips its command; here test for another code"));
@@ -79,7 +79,7 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global, voice: Voice) -> Result<E
             stated(ttl.unwrap_or_default())
         )),
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(SUCCESS)
 }
 
 /// A lease of this length, under a new handle.
@@ -104,7 +104,7 @@ fn variables(handle: Handle, grant: &Grant) -> String {
     lines
 }
 
-fn refuse(failure: &Failure, args: &AcquireArgs, voice: Voice) -> Result<ExitCode, Failed> {
+fn refuse(failure: &Failure, args: &AcquireArgs, voice: Voice) -> Result<u8, Failed> {
     let failed = refused::explain(failure, &args.wait, voice);
     if args.json {
         output::print(&output::json(&Refused {

@@ -3,7 +3,6 @@
 //! It is quick or gives nothing: no daemon is started, nothing is said on stderr, and a daemon that
 //! does not answer within [`DEADLINE`] is not waited for.
 
-use std::process::ExitCode;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -14,6 +13,7 @@ use super::output;
 use crate::client::{Client, Start};
 use crate::protocol::StatusQuery;
 use crate::protocol::place::Place;
+use crate::run::SUCCESS;
 
 /// As long as typing may hang.
 const DEADLINE: Duration = Duration::from_millis(100);
@@ -21,7 +21,7 @@ const DEADLINE: Duration = Duration::from_millis(100);
 /// More names than this help nobody.
 const NAMES_MAX: u64 = 500;
 
-pub(crate) fn run(args: &CompleteArgs, global: &Global) -> ExitCode {
+pub(crate) fn run(args: &CompleteArgs, global: &Global) -> u8 {
     let What::Keys = args.what;
     if let (Ok(target), prefix) = (Target::of(global), args.prefix.clone()) {
         let (sender, receiver) = mpsc::channel();
@@ -32,7 +32,7 @@ pub(crate) fn run(args: &CompleteArgs, global: &Global) -> ExitCode {
         // A shell that does not read has no use for an error either.
         let _ = output::print(&lines);
     }
-    ExitCode::SUCCESS
+    SUCCESS
 }
 
 fn keys(place: &Place, prefix: String) -> Option<Vec<String>> {

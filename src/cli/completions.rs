@@ -1,14 +1,13 @@
 //! `canal completions`: the scripts of `completions/`, which are part of the program.
 
-use std::process::ExitCode;
-
 use super::args::{CompletionsArgs, Shell};
 use super::failed::Failed;
 use super::output;
+use crate::run::SUCCESS;
 
-pub(crate) fn run(args: &CompletionsArgs) -> Result<ExitCode, Failed> {
+pub(crate) fn run(args: &CompletionsArgs) -> Result<u8, Failed> {
     output::print(script(args.shell))?;
-    Ok(ExitCode::SUCCESS)
+    Ok(SUCCESS)
 }
 
 fn script(shell: Shell) -> &'static str {

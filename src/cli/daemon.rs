@@ -1,7 +1,5 @@
 //! `canal daemon`: run it, stop it, replace it.
 
-use std::process::ExitCode;
-
 use super::args::{DaemonArgs, Global};
 use super::connect::{self, Target};
 use super::duration::Length;
@@ -11,8 +9,9 @@ use crate::client::{Client, ClientError, Start};
 use crate::daemon::{self, Options};
 use crate::protocol::Stop;
 use crate::protocol::place::Place;
+use crate::run::SUCCESS;
 
-pub(crate) fn run(args: &DaemonArgs, global: &Global, voice: Voice) -> Result<ExitCode, Failed> {
+pub(crate) fn run(args: &DaemonArgs, global: &Global, voice: Voice) -> Result<u8, Failed> {
     let place = Target::of(global)?.place;
     if args.stop || args.replace {
         match stop(&place)? {
@@ -35,7 +34,7 @@ pub(crate) fn run(args: &DaemonArgs, global: &Global, voice: Voice) -> Result<Ex
             host: args.host.clone(),
         })?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(SUCCESS)
 }
 
 /// Ends the daemon that runs, and gives its pid if one did.

@@ -1,7 +1,5 @@
 //! How a command says that it could not do its work.
 
-use std::process::ExitCode;
-
 use super::say::Voice;
 use crate::daemon::Unusable;
 use crate::run::{NotRun, OwnCode};
@@ -43,14 +41,14 @@ impl Failed {
     }
 
     /// Says it, and gives the exit code.
-    pub(crate) fn report(&self, voice: Voice) -> ExitCode {
+    pub(crate) fn report(&self, voice: Voice) -> u8 {
         if !self.silent {
             voice.say(&self.message);
             if let Some(hint) = &self.hint {
                 voice.hint(hint);
             }
         }
-        ExitCode::from(self.code)
+        self.code
     }
 }
 

@@ -40,20 +40,21 @@ mod waiting;
 mod when;
 mod who;
 
-use std::process::ExitCode;
-
 use clap::{CommandFactory, Parser};
 
 use args::{Cli, Verb};
 use failed::Failed;
 
+use crate::sys::startup::Words;
+
 /// Runs the command line of this process and returns its exit code; `canal run` does not return
 /// if it became its command.
-pub fn main() -> ExitCode {
-    let read = plain::read(std::env::args_os()).map_or_else(Cli::try_parse, Ok);
-    let cli = match read {
+#[must_use]
+pub fn main(words: Words) -> u8 {
+    let parse = || Cli::try_parse_from(words.iter());
+    let cli = match plain::read(words.iter()).map_or_else(parse, Ok) {
         Ok(cli) => cli,
-        Err(error) => return usage::report(&error),
+        Err(error) => return usage::report(&error, words),
     };
     let voice = cli.global.voice();
     dispatch(&cli, voice).unwrap_or_else(|failed| failed.report(voice))
@@ -74,7 +75,7 @@ pub fn man_pages() -> Vec<(String, String)> {
     man::pages()
 }
 
-fn dispatch(cli: &Cli, voice: say::Voice) -> Result<ExitCode, Failed> {
+fn dispatch(cli: &Cli, voice: say::Voice) -> Result<u8, Failed> {
     let global = &cli.global;
     match &cli.verb {
         None => Err(usage::nothing_to_do()),

@@ -4,8 +4,8 @@
 //! Invariant: what is read here is what clap reads. Whatever is out of the ordinary, and every
 //! mistake, is left to clap.
 
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 
 use super::args::{Cli, Global, RunArgs, Verb};
 use super::duration;
@@ -13,7 +13,7 @@ use super::lock::plain_key;
 use super::number::{exit_code, number, positive, priority};
 
 /// Reads `canal run …`; `None` if clap has to.
-pub(crate) fn read(words: impl Iterator<Item = OsString>) -> Option<Cli> {
+pub(crate) fn read<'a>(words: impl Iterator<Item = &'a OsStr>) -> Option<Cli> {
     let mut words = words.skip(1);
     if words.next()? != "run" {
         return None;
@@ -23,14 +23,16 @@ pub(crate) fn read(words: impl Iterator<Item = OsString>) -> Option<Cli> {
         let word = words.next()?;
         match word.as_bytes() {
             b"--" => {
-                plain.run.command.extend(words);
+                plain.run.command.extend(words.map(OsStr::to_owned));
                 break;
             }
-            [b'-', b'-', ..] => plain.long(word, &mut words)?,
-            [b'-', ..] => plain.short(&word, &mut words)?,
+            [b'-', b'-', name @ ..] => plain.long(name, &mut words)?,
+            [b'-', letter, value @ ..] => plain.short(*letter, value, &mut words)?,
+            // An operand to clap, but a strange one.
+            b"-" => return None,
             _ => {
-                plain.run.command.push(word);
-                plain.run.command.extend(words);
+                plain.run.command.push(word.to_owned());
+                plain.run.command.extend(words.map(OsStr::to_owned));
                 break;
             }
         }
@@ -47,37 +49,43 @@ struct Plain {
 
 impl Plain {
     /// `--name`, `--name VALUE` or `--name=VALUE`.
-    fn long(&mut self, word: OsString, rest: &mut impl Iterator<Item = OsString>) -> Option<()> {
-        let mut name = word.into_vec().split_off(2);
-        let value = name.iter().position(|&byte| byte == b'=').map(|at| {
-            let value = name.split_off(at + 1);
-            name.truncate(at);
-            OsString::from_vec(value)
-        });
-        if let Some(flag) = self.flag(&name) {
+    fn long<'a>(
+        &mut self,
+        word: &'a [u8],
+        rest: &mut impl Iterator<Item = &'a OsStr>,
+    ) -> Option<()> {
+        let equals = word.iter().position(|&byte| byte == b'=');
+        let (name, value) = match equals {
+            Some(at) => (&word[..at], Some(OsStr::from_bytes(&word[at + 1..]))),
+            None => (word, None),
+        };
+        if let Some(flag) = self.flag(name) {
             return value.is_none().then(|| set(flag)).flatten();
         }
-        let value = value.or_else(|| rest.next())?;
-        self.option(&name, &value)
+        self.option(name, value.or_else(|| rest.next())?)
     }
 
     /// `-n`, `-k VALUE` or `-kVALUE`; not several in one word.
-    fn short(&mut self, word: &OsStr, rest: &mut impl Iterator<Item = OsString>) -> Option<()> {
-        let (letter, value) = word.as_bytes().get(1..)?.split_at_checked(1)?;
+    fn short<'a>(
+        &mut self,
+        letter: u8,
+        value: &'a [u8],
+        rest: &mut impl Iterator<Item = &'a OsStr>,
+    ) -> Option<()> {
         let name: &[u8] = match letter {
-            b"k" => b"key",
-            b"j" => b"slots",
-            b"w" => b"wait",
-            b"E" => b"conflict-exit-code",
-            b"n" if value.is_empty() => b"no-wait",
-            b"q" if value.is_empty() => b"quiet",
+            b'k' => b"key",
+            b'j' => b"slots",
+            b'w' => b"wait",
+            b'E' => b"conflict-exit-code",
+            b'n' if value.is_empty() => b"no-wait",
+            b'q' if value.is_empty() => b"quiet",
             _ => return None,
         };
         if let Some(flag) = self.flag(name) {
             return set(flag);
         }
         match value {
-            [] => self.option(name, &rest.next()?),
+            [] => self.option(name, rest.next()?),
             // An equals sign there belongs to the option.
             [b'=', ..] => None,
             _ => self.option(name, OsStr::from_bytes(value)),
@@ -139,6 +147,9 @@ fn once<T>(place: &mut Option<T>, value: Result<T, String>) -> Option<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
+    use std::os::unix::ffi::OsStringExt;
+
     use clap::Parser;
     use proptest::prelude::*;
     use proptest::sample::select;
@@ -163,7 +174,7 @@ mod tests {
             "-k x --priority 3 ''",
         ] {
             let words: Vec<&str> = line.split(' ').collect();
-            assert!(read(canal_run(&words).into_iter()).is_some(), "{line}");
+            assert!(read(canal_run(&words).iter().map(OsString::as_os_str)).is_some(), "{line}");
         }
     }
 
@@ -195,14 +206,14 @@ mod tests {
             "-k x --priority -3 y",
         ] {
             let words: Vec<&str> = line.split(' ').collect();
-            let plain = read(canal_run(&words).into_iter());
+            let plain = read(canal_run(&words).iter().map(OsString::as_os_str));
             // `-` alone is an operand to clap.
             assert!(plain.is_none(), "{line}: {plain:?}");
         }
         assert!(read([].into_iter()).is_none());
         for words in [&["canal"][..], &["canal", "status"], &["canal", "-q", "run", "-k", "x", "y"]]
         {
-            assert!(read(words.iter().map(OsString::from)).is_none(), "{words:?}");
+            assert!(read(words.iter().map(OsStr::new)).is_none(), "{words:?}");
         }
     }
 
@@ -300,7 +311,7 @@ mod tests {
         fn whatever_is_read_here_clap_reads_in_the_same_way(line in line()) {
             let words = [OsString::from("canal"), "run".into()].into_iter().chain(line);
             let words: Vec<OsString> = words.collect();
-            if let Some(plain) = read(words.iter().cloned()) {
+            if let Some(plain) = read(words.iter().map(OsString::as_os_str)) {
                 let clap = Cli::try_parse_from(&words).map_err(|error| error.to_string());
                 prop_assert_eq!(format!("{plain:?}"), format!("{:?}", clap.unwrap()), "{:?}", words);
             }

@@ -1,7 +1,5 @@
 //! `canal release`: give back.
 
-use std::process::ExitCode;
-
 use super::args::{Global, ReleaseArgs};
 use super::connect;
 use super::failed::Failed;
@@ -15,8 +13,9 @@ use super::when::Now;
 use super::who::{COMMAND_COLUMNS, holder};
 use crate::client::ClientError;
 use crate::protocol::{ErrorName, Release, Released, ReleasedHold};
+use crate::run::SUCCESS;
 
-pub(crate) fn run(args: &ReleaseArgs, global: &Global, voice: Voice) -> Result<ExitCode, Failed> {
+pub(crate) fn run(args: &ReleaseArgs, global: &Global, voice: Voice) -> Result<u8, Failed> {
     let release = what(args)?;
     let by_name = release.token.is_some() || release.handle.is_some();
     let owner = if by_name { None } else { Some(Owner::find(args.whose.pid)?) };
@@ -36,7 +35,7 @@ pub(crate) fn run(args: &ReleaseArgs, global: &Global, voice: Voice) -> Result<E
     for line in lines(&released, args.force) {
         say(voice, &line);
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(SUCCESS)
 }
 
 /// That the parent is meant where nobody is named is not obvious in a pipe or a subshell.

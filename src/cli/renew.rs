@@ -1,7 +1,5 @@
 //! `canal renew`: let a lease live on.
 
-use std::process::ExitCode;
-
 use super::args::{Global, RenewArgs};
 use super::connect;
 use super::failed::Failed;
@@ -12,8 +10,9 @@ use super::usage::wrong;
 use super::when::Now;
 use crate::client::ClientError;
 use crate::protocol::{ErrorName, Renew, Renewed};
+use crate::run::SUCCESS;
 
-pub(crate) fn run(args: &RenewArgs, global: &Global, voice: Voice) -> Result<ExitCode, Failed> {
+pub(crate) fn run(args: &RenewArgs, global: &Global, voice: Voice) -> Result<u8, Failed> {
     let Some(handle) = args.which.read()? else {
         return Err(wrong("renew", "which lease? give --handle, or set CANAL_HANDLE"));
     };
@@ -23,7 +22,7 @@ pub(crate) fn run(args: &RenewArgs, global: &Global, voice: Voice) -> Result<Exi
                 output::print(&output::json(&renewed)?)?;
             }
             voice.detail(&words(&renewed, &Now::here()));
-            Ok(ExitCode::SUCCESS)
+            Ok(SUCCESS)
         }
         Err(ClientError::Failure(failure)) if failure.name == ErrorName::LeaseLost => {
             Err(lost::explain(&failure, args.json, voice)?)

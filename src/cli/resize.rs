@@ -1,7 +1,5 @@
 //! `canal resize`: store a view.
 
-use std::process::ExitCode;
-
 use super::args::{Global, ResizeArgs};
 use super::connect;
 use super::failed::Failed;
@@ -10,13 +8,14 @@ use super::output;
 use super::say::Voice;
 use super::usage::wrong;
 use crate::protocol::{Resize, Resized};
+use crate::run::SUCCESS;
 
-pub(crate) fn run(args: &ResizeArgs, global: &Global, _: Voice) -> Result<ExitCode, Failed> {
+pub(crate) fn run(args: &ResizeArgs, global: &Global, _: Voice) -> Result<u8, Failed> {
     let resize = what(args)?;
     let resized = connect::client(global)?.resize(&resize).map_err(connect::failed)?;
     let text = if args.json { output::json(&resized)? } else { sentence(&resized) + "\n" };
     output::print(&text)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(SUCCESS)
 }
 
 fn what(args: &ResizeArgs) -> Result<Resize, Failed> {

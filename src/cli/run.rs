@@ -1,7 +1,6 @@
 //! `canal run`: take the lock, become the command.
 
 use std::ffi::OsString;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -23,7 +22,7 @@ use crate::sys::deadline::Reader;
 /// How long after the signal of `--max-run` SIGKILL follows, if nothing else is said.
 const KILL_AFTER: Duration = Duration::from_secs(10);
 
-pub(crate) fn run(args: &RunArgs, global: &Global, voice: Voice) -> Result<ExitCode, Failed> {
+pub(crate) fn run(args: &RunArgs, global: &Global, voice: Voice) -> Result<u8, Failed> {
     let argv = argv(args)?;
     let limits = limits(&args.how)?;
     let shown = argv.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
@@ -101,7 +100,7 @@ impl Job<'_> {
     }
 
     /// Has a child do it, and stays as its parent.
-    fn supervise(&self, limits: &Limits) -> Result<ExitCode, Failed> {
+    fn supervise(&self, limits: &Limits) -> Result<u8, Failed> {
         let child = |starting| {
             let failed = match self.start(Some(starting)) {
                 NotStarted::Failed(failed) => failed,

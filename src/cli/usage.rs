@@ -1,8 +1,7 @@
 //! What is wrong with a command line, in one line and a hint instead of clap's paragraphs.
 
-use std::ffi::OsString;
+use std::ffi::OsStr;
 use std::io::{self, Write};
-use std::process::ExitCode;
 
 use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -11,27 +10,29 @@ use super::args::Cli;
 use super::clean::cut;
 use super::failed::Failed;
 use super::say::Voice;
+use crate::run::SUCCESS;
+use crate::sys::startup::Words;
 
 /// Of a wrong value so much is shown.
 const VALUE_COLUMNS: usize = 40;
 
 /// Answers what clap did not take for a command line: help and version are printed and are a
 /// success, everything else is a usage error (125).
-pub(crate) fn report(error: &clap::Error) -> ExitCode {
+pub(crate) fn report(error: &clap::Error, words: Words) -> u8 {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => print(error),
         _ => {
-            let voice = if quiet(std::env::args_os()) { Voice::Quiet } else { Voice::Normal };
+            let voice = if quiet(words.iter()) { Voice::Quiet } else { Voice::Normal };
             // An argument of the command need not be UTF-8.
-            let words = std::env::args_os().skip(1).filter_map(|word| word.into_string().ok());
+            let words = words.iter().skip(1).filter_map(|word| word.to_str().map(str::to_owned));
             explain(error, words).report(voice)
         }
     }
 }
 
 /// Whether the arguments, up to what is wrong in them, ask for silence.
-fn quiet(args: impl Iterator<Item = OsString>) -> bool {
-    let understood = Cli::command().ignore_errors(true).try_get_matches_from(args);
+fn quiet<'a>(words: impl Iterator<Item = &'a OsStr>) -> bool {
+    let understood = Cli::command().ignore_errors(true).try_get_matches_from(words);
     understood.is_ok_and(|matches| matches.get_flag("quiet"))
 }
 
@@ -46,7 +47,7 @@ pub(crate) fn wrong(verb: &str, message: impl Into<String>) -> Failed {
     Failed::new(message).hint(format!("`canal help {verb}` explains the options"))
 }
 
-fn print(error: &clap::Error) -> ExitCode {
+fn print(error: &clap::Error) -> u8 {
     let text = error.render();
     let shown = match anstream::AutoStream::choice(&io::stdout()) {
         anstream::ColorChoice::Never => text.to_string(),
@@ -56,7 +57,7 @@ fn print(error: &clap::Error) -> ExitCode {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Failed::new(format!("cannot write the help: {error}")).report(Voice::Normal)
         }
-        _ => ExitCode::SUCCESS,
+        _ => SUCCESS,
     }
 }
 
@@ -223,7 +224,7 @@ mod tests {
 
     #[test]
     fn quiet_is_understood_before_what_is_wrong() {
-        let asks = |line: &str| quiet(line.split(' ').map(OsString::from));
+        let asks = |line: &str| quiet(line.split(' ').map(OsStr::new));
         for line in [
             "canal -q run --bogus",
             "canal run -q --bogus",

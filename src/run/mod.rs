@@ -18,5 +18,5 @@ pub use become_command::{NotBegun, become_command};
 pub use command::{Command, NotRun};
 pub use environment::{Variables, variables};
 pub use lost::Lost;
-pub use status::OwnCode;
+pub use status::{OwnCode, SUCCESS};
 pub use stay::{Beside, Ended, Limits, Starting, stay};

@@ -5,6 +5,9 @@
 
 use std::process::ExitCode;
 
+/// The exit code of who did what was asked.
+pub const SUCCESS: u8 = 0;
+
 /// An exit code of canal's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]

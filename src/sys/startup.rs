@@ -1,11 +1,14 @@
-//! What this process was given, recorded before Rust's runtime changes it.
+//! The start of this process, in place of Rust's runtime, and what it was given.
 //!
-//! The runtime ignores SIGPIPE and opens /dev/null over closed descriptors 0, 1 and 2. A command
-//! started by `canal run` must find both as the caller set them. (Its handlers of SIGSEGV and
-//! SIGBUS, which it sets only over the default, end with exec by themselves. But with musl, setting
-//! a handler unblocks signals that musl keeps for itself, and to others are like any.)
+//! A command started by `canal run` must find SIGPIPE and descriptors 0, 1 and 2 as the caller set
+//! them. Until then they have to be as Rust's library expects them: SIGPIPE ignored, so that a write
+//! to who does not read is an error, and all three open, so that no file of ours gets such a number.
+//! The runtime does both too, but says nothing of what it found, and takes a dozen system calls more.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::ffi::{CStr, OsStr};
+use std::os::unix::ffi::OsStrExt;
+use std::slice;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// What was found at the very start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,62 +23,62 @@ pub struct Startup {
 static FOUND: AtomicU8 = AtomicU8::new(0);
 const SIGPIPE_IGNORED: u8 = 1 << 3;
 
-/// The signals that were blocked, as the kernel numbers them: bit 0 is signal 1.
-static BLOCKED: AtomicU64 = AtomicU64::new(0);
-/// Signals 32 to 34: the C libraries keep some of them for themselves, and leave them out of
-/// whatever set of signals they are given.
-const KEPT_BY_LIBRARIES: u64 = 0b111 << 31;
+/// The words that this process was started with.
+#[derive(Clone, Copy, Debug)]
+pub struct Words(&'static [*const libc::c_char]);
 
-/// The dynamic loader of glibc and the start-up code of musl call what stands here before main.
-#[used]
-// SAFETY: the section is a table of functions that take nothing we read and return nothing;
-// `record` is one, and needs nothing of Rust's runtime.
-#[unsafe(link_section = ".init_array")]
-static RECORD: extern "C" fn() = record;
+impl Words {
+    /// All of them, the name of the program first.
+    pub fn iter(self) -> impl Iterator<Item = &'static OsStr> + Clone {
+        // SAFETY: they are strings that live as long as the process (see `begin`).
+        self.0.iter().map(|&word| OsStr::from_bytes(unsafe { CStr::from_ptr(word) }.to_bytes()))
+    }
+}
 
-extern "C" fn record() {
-    let mut found = 0;
-    for fd in 0..3 {
-        // SAFETY: F_GETFD only asks.
-        if unsafe { libc::fcntl(fd, libc::F_GETFD) } == -1 {
-            found |= 1 << fd;
+/// Does what Rust's runtime would do before `main` is called, and takes note of what it finds. To be
+/// called once, before anything else.
+///
+/// # Safety
+/// `words` are `count` addresses of strings, all of which live as long as the process and are never
+/// written.
+pub unsafe fn begin(count: libc::c_int, words: *const *const libc::c_char) -> Words {
+    let closed = open_standard();
+    // SAFETY: the disposition is no function.
+    let before = unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+    let ignored = if before == libc::SIG_IGN { SIGPIPE_IGNORED } else { 0 };
+    FOUND.store(closed | ignored, Ordering::Relaxed);
+    match usize::try_from(count) {
+        // SAFETY: the caller's promise.
+        Ok(count) if count > 0 => Words(unsafe { slice::from_raw_parts(words, count) }),
+        _ => Words(&[]),
+    }
+}
+
+/// Opens /dev/null over those of the descriptors 0 to 2 that are closed; a bit for each that was.
+fn open_standard() -> u8 {
+    let mut standard = [0, 1, 2].map(|fd| libc::pollfd { fd, events: 0, revents: 0 });
+    // SAFETY: the structures live over the call, and there are three.
+    let polled = unsafe { libc::poll(standard.as_mut_ptr(), 3, 0) };
+    let mut closed = 0;
+    for libc::pollfd { fd, revents, .. } in standard {
+        // Where so few descriptors are allowed that poll fails, one by one. F_GETFD only asks.
+        // SAFETY: as it says.
+        let is_open = || unsafe { libc::fcntl(fd, libc::F_GETFD) } != -1;
+        if if polled == -1 { is_open() } else { revents & libc::POLLNVAL == 0 } {
+            continue;
+        }
+        closed |= 1 << fd;
+        // The lowest number that is free is this one: those below are open by now.
+        // SAFETY: a string with its end.
+        if unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) } != fd {
+            // As the runtime does: any file of ours could be taken for a standard one.
+            std::process::abort();
         }
     }
-    if disposition_of_sigpipe() == libc::SIG_IGN {
-        found |= SIGPIPE_IGNORED;
-    }
-    FOUND.store(found, Ordering::Relaxed);
-    BLOCKED.store(blocked(None), Ordering::Relaxed);
+    closed
 }
 
-/// The signals that are blocked; blocks others instead, if any are given. By the kernel's own call:
-/// those of the C libraries leave some signals out.
-fn blocked(instead: Option<u64>) -> u64 {
-    let mut before: u64 = 0;
-    let set = instead.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: a set is null or 8 bytes that live over the call, as the last argument says, and the
-    // kernel writes 8 bytes to `before`. No handler of ours depends on what is blocked.
-    unsafe {
-        libc::syscall(
-            libc::SYS_rt_sigprocmask,
-            libc::SIG_SETMASK,
-            set,
-            &raw mut before,
-            size_of::<u64>(),
-        )
-    };
-    before
-}
-
-fn disposition_of_sigpipe() -> libc::sighandler_t {
-    // SAFETY: the structure is integers and addresses, for which zeros are a value.
-    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: with no new action it only writes the old one, which lives over the call.
-    unsafe { libc::sigaction(libc::SIGPIPE, std::ptr::null(), &raw mut action) };
-    action.sa_sigaction
-}
-
-/// What was found at the very start (by a function in `.init_array`).
+/// What [`begin`] found; in another program, whose start was Rust's runtime, what mostly is.
 #[must_use]
 pub fn recorded() -> Startup {
     let found = FOUND.load(Ordering::Relaxed);
@@ -85,17 +88,14 @@ pub fn recorded() -> Startup {
     }
 }
 
-/// Puts SIGPIPE, descriptors 0 to 2 and what the C library changed of the blocked signals back as
-/// they were found; for just before exec, or in a forked child (it is async-signal-safe). A descriptor that was closed is closed again if the
-/// runtime's /dev/null is still what is there.
+/// Puts SIGPIPE and descriptors 0 to 2 back as they were found; for just before exec, or in a forked
+/// child (it is async-signal-safe). A descriptor that was closed is closed again if /dev/null is
+/// still what is there.
 pub fn restore() {
     let startup = recorded();
-    let disposition = if startup.sigpipe_ignored { libc::SIG_IGN } else { libc::SIG_DFL };
-    // SAFETY: neither disposition is a function.
-    unsafe { libc::signal(libc::SIGPIPE, disposition) };
-    let (now, found) = (blocked(None), BLOCKED.load(Ordering::Relaxed));
-    if (now ^ found) & KEPT_BY_LIBRARIES != 0 {
-        blocked(Some(now & !KEPT_BY_LIBRARIES | found & KEPT_BY_LIBRARIES));
+    if !startup.sigpipe_ignored {
+        // SAFETY: the disposition is no function.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     }
     for (fd, open) in (0..).zip(startup.open) {
         if !open && is_null_device(fd) {
@@ -129,13 +129,34 @@ mod tests {
         if !rerun::plays(SCENE) {
             return;
         }
+        // As the runtime found it.
+        for word in std::env::var("FOUND").unwrap().split_whitespace() {
+            match word.parse() {
+                // SAFETY: nothing of the test harness reads or writes from here on.
+                Ok(closed) => unsafe { libc::close(closed) },
+                // SAFETY: the dispositions are no functions.
+                Err(_) => unsafe {
+                    libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+                    0
+                },
+            };
+        }
+        let words = [c"canal".as_ptr(), c"run".as_ptr(), std::ptr::null()];
+        let words: &'static _ = Box::leak(Box::new(words));
+        // SAFETY: two strings that live as long as the process.
+        let words = unsafe { begin(2, words.as_ptr()) };
+        assert!(words.iter().eq(["canal", "run"]));
         let mut told = String::new();
         let mut tell = |what: &str| {
             let open = [0, 1, 2].map(|fd| {
                 // SAFETY: F_GETFD only asks.
                 unsafe { libc::fcntl(fd, libc::F_GETFD) != -1 }
             });
-            let ignored = disposition_of_sigpipe() == libc::SIG_IGN;
+            // SAFETY: the structure is integers and addresses, for which zeros are a value.
+            let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+            // SAFETY: with no new action it only writes the old one, which lives over the call.
+            unsafe { libc::sigaction(libc::SIGPIPE, std::ptr::null(), &raw mut action) };
+            let ignored = action.sa_sigaction == libc::SIG_IGN;
             writeln!(told, "{what}: sigpipe ignored {ignored}, open {open:?}").unwrap();
         };
         tell("now");
@@ -147,17 +168,25 @@ mod tests {
         std::process::exit(0);
     }
 
-    fn told(before: &str) -> String {
+    fn told(found: &str, before: &str) -> String {
         let folder = tempfile::tempdir().unwrap();
         let to = folder.path().join("told");
-        assert!(rerun::command(SCENE, before).env("TO", &to).output().unwrap().status.success());
+        assert!(
+            rerun::command(SCENE, before)
+                .env("TO", &to)
+                .env("FOUND", found)
+                .output()
+                .unwrap()
+                .status
+                .success()
+        );
         std::fs::read_to_string(to).unwrap()
     }
 
     #[test]
-    fn what_the_runtime_changed_is_put_back() {
+    fn what_was_changed_is_put_back() {
         assert_eq!(
-            told(""),
+            told("default", ""),
             "now: sigpipe ignored true, open [true, true, true]\n\
              restored: sigpipe ignored false, open [true, true, true]\n\
              Startup { sigpipe_ignored: false, open: [true, true, true] }\n"
@@ -166,29 +195,36 @@ mod tests {
 
     #[test]
     fn an_ignored_sigpipe_stays_ignored() {
-        let told = told("trap '' PIPE;");
+        // The harness's own runtime ignores it.
+        let told = told("", "");
         assert!(told.contains("restored: sigpipe ignored true"), "{told}");
         assert!(told.contains("sigpipe_ignored: true"), "{told}");
     }
 
     #[test]
     fn each_closed_descriptor_is_closed_again() {
-        for (before, open) in [
-            ("exec 0<&-;", "[false, true, true]"),
-            ("exec 1>&-;", "[true, false, true]"),
-            ("exec 2>&-;", "[true, true, false]"),
-            ("exec 0<&- 1>&- 2>&-;", "[false, false, false]"),
+        for (closed, open) in [
+            ("0", "[false, true, true]"),
+            ("1", "[true, false, true]"),
+            ("2", "[true, true, false]"),
+            ("0 1 2", "[false, false, false]"),
         ] {
-            let told = told(before);
-            assert!(told.contains("now: sigpipe ignored true, open [true, true, true]"), "{told}");
-            assert!(told.contains(&format!("restored: sigpipe ignored false, open {open}")));
-            assert!(told.contains(&format!("sigpipe_ignored: false, open: {open}")), "{told}");
+            // So few descriptors are allowed that poll takes no three.
+            for before in ["", "ulimit -n 2;"] {
+                let told = told(&format!("default {closed}"), before);
+                assert!(
+                    told.contains("now: sigpipe ignored true, open [true, true, true]"),
+                    "{told}"
+                );
+                assert!(told.contains(&format!("restored: sigpipe ignored false, open {open}")));
+                assert!(told.contains(&format!("sigpipe_ignored: false, open: {open}")), "{told}");
+            }
         }
     }
 
     #[test]
     fn a_null_device_that_the_caller_gave_is_left_open() {
-        let told = told("exec 0</dev/null 2>/dev/null;");
+        let told = told("default", "exec 0</dev/null 2>/dev/null;");
         assert!(told.contains("restored: sigpipe ignored false, open [true, true, true]"));
     }
 }

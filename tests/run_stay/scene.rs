@@ -66,7 +66,7 @@ pub(crate) fn play(arguments: &[String]) -> ExitCode {
         }
     };
     match stay(&limits, &mut Nobody, child) {
-        Ok(ended) => ended.pass_on(),
+        Ok(ended) => ended.pass_on().into(),
         Err(error) => {
             eprintln!("stay: {error}");
             OwnCode::Failed.into()

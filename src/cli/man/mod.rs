@@ -6,7 +6,6 @@
 
 use std::fs;
 use std::io;
-use std::process::ExitCode;
 
 use clap::Command;
 use clap_mangen::Man;
@@ -15,6 +14,7 @@ use super::args::ManArgs;
 use super::clean::fold;
 use super::definition;
 use super::failed::Failed;
+use crate::run::SUCCESS;
 
 /// The line of a text that stands for the options.
 const OPTIONS_HERE: &str = ".\\\" OPTIONS\n";
@@ -45,13 +45,13 @@ const BY_HAND: &[(&str, &str)] = &[
     ("canal-json.7", include_str!("../../../man/canal-json.7")),
 ];
 
-pub(crate) fn run(args: &ManArgs) -> Result<ExitCode, Failed> {
+pub(crate) fn run(args: &ManArgs) -> Result<u8, Failed> {
     for (name, text) in pages() {
         let path = args.dir.join(name);
         fs::write(&path, text)
             .map_err(|error| Failed::new(format!("cannot write {}: {error}", path.display())))?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(SUCCESS)
 }
 
 /// All pages: file name and text.

@@ -1,7 +1,6 @@
 //! `canal status --graph`: who waits for whom, for Graphviz.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::process::ExitCode;
 
 use crate::cli::args::Global;
 use crate::cli::clean::{clean, command_line, cut};
@@ -10,11 +9,12 @@ use crate::cli::failed::Failed;
 use crate::cli::output;
 use crate::cli::who::{COMMAND_COLUMNS, named, plural};
 use crate::protocol::{BlockerShown, GraphQuery, Mode, PartyShown, WaitShown, Waits};
+use crate::run::SUCCESS;
 
-pub(super) fn run(json: bool, global: &Global) -> Result<ExitCode, Failed> {
+pub(super) fn run(json: bool, global: &Global) -> Result<u8, Failed> {
     let waits = connect::client(global)?.graph(&GraphQuery {}).map_err(connect::failed)?;
     output::print(&if json { output::json(&waits)? } else { dot(&waits) })?;
-    Ok(ExitCode::SUCCESS)
+    Ok(SUCCESS)
 }
 
 /// The graph in DOT: a node for each session, an edge from who waits to who keeps it.

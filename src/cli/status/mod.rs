@@ -8,7 +8,6 @@ mod whence;
 mod why;
 
 use std::io::{self, IsTerminal};
-use std::process::ExitCode;
 
 use terminal_size::{Height, Width, terminal_size_of};
 
@@ -20,6 +19,7 @@ use super::say::Voice;
 use super::sudo;
 use super::when::Now;
 use crate::protocol::{Status, StatusQuery};
+use crate::run::SUCCESS;
 use view::Scope;
 
 /// Of a terminal whose size is unknown.
@@ -34,7 +34,7 @@ const CLEAR_BELOW: &str = "\x1b[J";
 
 pub(crate) use whence::Whence;
 
-pub(crate) fn run(args: &StatusArgs, global: &Global, voice: Voice) -> Result<ExitCode, Failed> {
+pub(crate) fn run(args: &StatusArgs, global: &Global, voice: Voice) -> Result<u8, Failed> {
     match &args.why {
         Some(whence) => why::run(whence, args.json, global),
         None if args.graph => graph::run(args.json, global),
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &StatusArgs, global: &Global, voice: Voice) -> Result<Ex
     }
 }
 
-fn report(args: &StatusArgs, global: &Global, voice: Voice) -> Result<ExitCode, Failed> {
+fn report(args: &StatusArgs, global: &Global, voice: Voice) -> Result<u8, Failed> {
     let query = StatusQuery {
         key: args.key.as_ref().map(|key| key.as_str().to_owned()),
         ..StatusQuery::default()
@@ -68,7 +68,7 @@ fn report(args: &StatusArgs, global: &Global, voice: Voice) -> Result<ExitCode, 
         let status = client.status(&query).map_err(connect::failed)?;
         output::print_styled(&report.text(&status, Screen::of_stdout())?)?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(SUCCESS)
 }
 
 /// How a status is shown.

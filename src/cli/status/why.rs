@@ -3,7 +3,6 @@
 //! Every wait is told once: a ring, or two ways to one waiter, end in a reference.
 
 use std::collections::BTreeMap;
-use std::process::ExitCode;
 
 use super::whence::Whence;
 use crate::cli::args::Global;
@@ -14,15 +13,16 @@ use crate::cli::output;
 use crate::cli::when::Now;
 use crate::cli::who::{held, party, plural, wanted};
 use crate::protocol::{BlockerShown, WaitShown, Waits};
+use crate::run::SUCCESS;
 
 /// A chain that is deeper is not indented further.
 const DEPTH_MAX: usize = 20;
 
-pub(super) fn run(whence: &Whence, json: bool, global: &Global) -> Result<ExitCode, Failed> {
+pub(super) fn run(whence: &Whence, json: bool, global: &Global) -> Result<u8, Failed> {
     let waits = connect::client(global)?.why(&whence.query()).map_err(connect::failed)?;
     let text = if json { output::json(&waits)? } else { story(whence, &waits, &Now::here()) };
     output::print(&text)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(SUCCESS)
 }
 
 fn story(whence: &Whence, waits: &Waits, now: &Now) -> String {

@@ -24,10 +24,9 @@ mod watch;
 
 use std::fs::File;
 use std::io;
-use std::process::ExitCode;
 use std::time::Duration;
 
-use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
+use nix::sys::signal::Signal;
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::{Pid, setpgid};
 
@@ -93,15 +92,15 @@ impl Ended {
     /// Passes it on: returns the exit code to end with, or ends this process by the same signal
     /// (without a second core dump).
     #[must_use]
-    pub fn pass_on(self) -> ExitCode {
+    pub fn pass_on(self) -> u8 {
         match self {
-            Self::Exited(code) => code.into(),
-            Self::TimeOver(_) => super::OwnCode::TimeOver.into(),
-            Self::LockLost(_) => super::OwnCode::LockLost.into(),
+            Self::Exited(code) => code,
+            Self::TimeOver(_) => super::OwnCode::TimeOver.number(),
+            Self::LockLost(_) => super::OwnCode::LockLost.number(),
             Self::Signaled(signal) => {
                 signals::die_by(signal);
                 // As a shell says it.
-                ExitCode::from(128_u8.wrapping_add(signal.to_le_bytes()[0]))
+                128_u8.wrapping_add(signal.to_le_bytes()[0])
             }
         }
     }
@@ -128,9 +127,8 @@ pub fn stay(
         descendants.adopt(None)?;
     }
     // All this before the fork, so that no signal and no end falls into a gap.
-    let mut mask = SigSet::empty();
     let watched = signals_watched();
-    sigprocmask(SigmaskHow::SIG_BLOCK, Some(&watched), Some(&mut mask))?;
+    let blocked = signals::block(&watched);
     let ignored_ends = signals::set_default(Signal::SIGCHLD)?;
     let signals = SignalFd::with_flags(&watched, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
     let forked = fork();
@@ -138,14 +136,14 @@ pub fn stay(
         drop(childs);
         let parent = Parent::new(pid, group, *limits, ours, signals, descendants, beside);
         let ended = parent.run();
-        mask.thread_set_mask()?;
+        blocked.restore();
         return ended;
     }
     drop((ours, signals));
     if ignored_ends {
         signals::set_ignored(Signal::SIGCHLD)?;
     }
-    mask.thread_set_mask()?;
+    blocked.restore();
     forked?;
     if group == Group::Own {
         // The parent does the same; whoever comes first.

@@ -17,12 +17,11 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, SigmaskHow};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork};
 
 use super::exec::{Prepared, entry};
-use super::fds;
+use super::{fds, signals};
 
 /// Where the new process finds the pipe for its start-up errors.
 pub const REPORT_FD: i32 = 3;
@@ -123,20 +122,14 @@ impl Failure {
 
 fn fork_twice(plan: &Plan, writer: &OwnedFd) -> io::Result<()> {
     // No handler of ours may run in the children.
-    let mut mask = SigSet::empty();
-    nix::sys::signal::pthread_sigmask(
-        SigmaskHow::SIG_SETMASK,
-        Some(&SigSet::all()),
-        Some(&mut mask),
-    )?;
+    let blocked = signals::block_all();
     // SAFETY: the child calls nothing but what is async-signal-safe, and never returns.
     let forked = unsafe { fork() };
     if matches!(forked, Ok(ForkResult::Child)) {
         first_child(plan, writer.as_fd());
     }
-    let restored = mask.thread_set_mask();
+    blocked.restore();
     let ForkResult::Parent { child } = forked? else { return Ok(()) };
-    restored?;
     loop {
         match waitpid(child, None) {
             Err(Errno::EINTR) => {}

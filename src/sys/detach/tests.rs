@@ -1,7 +1,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{SigSet, Signal};
 
 use super::*;
 use crate::sys::pidfd::Pidfd;
