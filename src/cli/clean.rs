@@ -27,7 +27,8 @@ pub(crate) fn width(text: &str) -> usize {
 
 /// The text cut to at most `columns`, with `…` where something is missing.
 pub(crate) fn cut(text: &str, columns: usize) -> String {
-    if width(text) <= columns {
+    // Of ASCII no character takes more than one column; for others tables are looked through.
+    if text.is_ascii() && text.len() <= columns || width(text) <= columns {
         return text.to_owned();
     }
     let room = columns.saturating_sub(1);

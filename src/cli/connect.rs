@@ -1,5 +1,7 @@
 //! From the global options to a daemon, and from its errors to words.
 
+use std::path::PathBuf;
+
 use nix::unistd::geteuid;
 
 use super::args::Global;
@@ -9,6 +11,7 @@ use crate::protocol::place::{Place, Rule};
 use crate::protocol::{ErrorName, PageQuery, Tag};
 use crate::run::OwnCode;
 use crate::sys::deadline::Reader;
+use crate::sys::environment::variable;
 
 /// Where the daemon is, and whether one may be started.
 #[derive(Clone, Debug)]
@@ -20,8 +23,9 @@ pub(crate) struct Target {
 impl Target {
     /// What the global options say.
     pub(crate) fn of(global: &Global) -> Result<Self, Failed> {
-        let place = Place::find_with_environment(global.socket.as_deref(), geteuid().as_raw())
-            .map_err(Failed::new)?;
+        let variable = variable("CANAL_SOCKET").map(PathBuf::from);
+        let given = global.socket.as_deref().or(variable.as_deref());
+        let place = Place::find(given, geteuid().as_raw()).map_err(Failed::new)?;
         let start = if global.no_start { Start::Never } else { Start::IfNeeded };
         Ok(Self { place, start })
     }

@@ -3,6 +3,7 @@
 use clap::Args;
 
 use crate::protocol::{Acquire, Grant};
+use crate::sys::environment::variable;
 
 /// What `canal run` tells its command of the session and of the frame in it.
 const VARIABLES: [&str; 2] = ["CANAL_SESSION", "CANAL_FRAME"];
@@ -30,7 +31,7 @@ impl SessionArgs {
         if self.new_session {
             return Enclosing::default();
         }
-        let [session, frame] = VARIABLES.map(|name| std::env::var(name).ok());
+        let [session, frame] = VARIABLES.map(|name| variable(name)?.into_string().ok());
         Enclosing { session, frame }
     }
 }

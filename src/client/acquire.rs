@@ -11,7 +11,7 @@ use crate::sys::pidfd::Pidfd;
 use crate::sys::process::{RunState, run_state};
 
 use super::call::Pauses;
-use super::connection::{Connection, Heard, Replies, parameters};
+use super::connection::{Connection, Heard, Replies, parameters, plain, reply};
 use super::error::Broken;
 use super::page::Received;
 use super::{Acquired, Client, ClientError};
@@ -127,13 +127,20 @@ impl Wait {
         let mut silence = Duration::ZERO;
         loop {
             let patience = if told { TICK } else { self.answer.saturating_sub(silence) };
-            match connection.reply_within(patience)? {
-                Ok(reply) if reply.continues => {
+            match connection.message_within(patience)? {
+                Ok(message) => {
+                    // Mostly it is granted at once.
+                    if let Some(grant) = plain(&message) {
+                        return acquired(grant, connection);
+                    }
+                    let reply = reply(&message)?;
+                    if !reply.continues {
+                        return acquired(parameters(reply)?, connection);
+                    }
                     progress(Some(&parameters::<Progress>(reply)?));
                     told = true;
                     silence = Duration::ZERO;
                 }
-                Ok(reply) => return acquired(parameters(reply)?, connection),
                 Err(Heard::Part) => silence = Duration::ZERO,
                 Err(Heard::Nothing(waited)) => {
                     silence += waited;

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use crate::json::Plain;
 use crate::protocol::frame::{self, Decoder};
 use crate::protocol::limits::REPLY_BYTES_MAX;
 use crate::protocol::{ErrorName, Failure, INTERFACE};
@@ -90,7 +91,7 @@ impl Connection {
         owner: Option<&Pidfd>,
         answer: Duration,
     ) -> Result<(), Broken> {
-        let method = &format!("{INTERFACE}.{method}");
+        let method = &[INTERFACE, ".", method].concat();
         let mut bytes = Vec::with_capacity(512);
         let more = replies == Replies::More;
         frame::append(&Outgoing { method, parameters, more }, &mut bytes)?;
@@ -144,8 +145,19 @@ impl Connection {
         &mut self,
         patience: Duration,
     ) -> Result<Result<Reply, Heard>, Broken> {
-        if let Some(reply) = self.decoded()? {
-            return Ok(Ok(reply));
+        Ok(match self.message_within(patience)? {
+            Ok(message) => Ok(reply(&message)?),
+            Err(heard) => Err(heard),
+        })
+    }
+
+    /// The next reply as it came, likewise; for [`plain`] and [`reply`].
+    pub(super) fn message_within(
+        &mut self,
+        patience: Duration,
+    ) -> Result<Result<Vec<u8>, Heard>, Broken> {
+        if let Some(message) = self.decoded()? {
+            return Ok(Ok(message));
         }
         let waited = self.slice(PollFlags::POLLIN, patience)?;
         // Read even if poll saw nothing: what came meanwhile counts.
@@ -197,8 +209,8 @@ impl Connection {
         false
     }
 
-    fn decoded(&mut self) -> Result<Option<Reply>, ClientError> {
-        Ok(self.decoder.next_message()?.map(frame::parse).transpose()?)
+    fn decoded(&mut self) -> Result<Option<Vec<u8>>, ClientError> {
+        Ok(self.decoder.next_message()?.map(<[u8]>::to_vec))
     }
 
     /// Waits for an event, at most `patience` and at most a [`SLICE`]. Returns how long it waited
@@ -227,6 +239,20 @@ pub(super) enum Heard {
     Nothing(Duration),
     /// A part of one.
     Part,
+}
+
+/// Reads a reply.
+pub(super) fn reply(message: &[u8]) -> Result<Reply, ClientError> {
+    Ok(frame::parse(message)?)
+}
+
+/// The parameters of a reply that is the last one and no error, if it stands there as programs write
+/// it; in one pass, where [`reply`] and [`parameters`] take three.
+pub(super) fn plain<'a, T: Deserialize<'a>>(message: &'a [u8]) -> Option<T> {
+    let mut plain = Plain::new(message)?;
+    let begins = plain.goes_on("{\"parameters\":");
+    let parameters = if begins { plain.value()? } else { return None };
+    (plain.goes_on("}") && plain.is_over()).then_some(parameters)
 }
 
 /// The parameters of a reply, or the error that it is.
@@ -259,5 +285,28 @@ fn failure(name: String, parameters: &str) -> Broken {
             failure.into()
         }
         Err(error) => error.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_last_reply_that_is_no_error_is_read_in_one_pass() {
+        for (message, read) in [
+            (r#"{"parameters":{"pid":7}}"#, Some(7)),
+            (r#"{"parameters":{"pid":7},"continues":true}"#, None),
+            (r#"{"parameters":{"pid":7},"error":"io.canal.Lock.Refused"}"#, None),
+            (r#"{"error":"io.canal.Lock.Refused","parameters":{"pid":7}}"#, None),
+            (r#"{"parameters":{"pid":7}}}"#, None),
+            (r#"{"parameters":{"pid":7}"#, None),
+            (r#"{ "parameters":{"pid":7}}"#, None),
+            ("{}", None),
+            ("", None),
+        ] {
+            let stopping = plain::<crate::protocol::Stopping>(message.as_bytes());
+            assert_eq!(stopping.map(|stopping| stopping.pid), read, "{message}");
+        }
     }
 }

@@ -81,6 +81,7 @@ use crate::protocol::{
 use crate::sys::deadline::Reader;
 use crate::sys::pidfd::Pidfd;
 use crate::sys::process::state_letter;
+use crate::sys::random;
 
 mod acquire;
 mod call;
@@ -152,9 +153,7 @@ pub struct Acquired {
 /// # Errors
 /// The system has no randomness to give.
 pub fn tag() -> Result<Tag, ClientError> {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).map_err(|error| std::io::Error::other(error.to_string()))?;
-    Ok(Tag(u128::from_ne_bytes(bytes)))
+    Ok(Tag(u128::from_ne_bytes(random::bytes()?)))
 }
 
 /// A new random secret for a lease.

@@ -4,6 +4,7 @@
 //! Finding a place touches nothing: whether the directory is there, and ours, is checked by who
 //! opens it.
 
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -73,18 +74,11 @@ impl Place {
         Self::per_user(uid, passwd_home(uid).as_deref())
     }
 
-    /// [`Self::find`] with what `--socket` says, else what `CANAL_SOCKET` says.
-    ///
-    /// # Errors
-    /// As [`Self::find`].
-    pub fn find_with_environment(option: Option<&Path>, uid: u32) -> Result<Self, String> {
-        let variable = std::env::var_os("CANAL_SOCKET");
-        Self::find(option.or(variable.as_deref().map(Path::new)), uid)
-    }
-
     fn given(socket: &Path) -> Result<Self, String> {
-        let socket = std::path::absolute(socket)
-            .map_err(|error| format!("the socket {}: {error}", socket.display()))?;
+        let (socket, dir) = match plain_parent(socket) {
+            Some(dir) => (socket.to_owned(), Some(dir)),
+            None => any_parent(socket)?,
+        };
         let length = socket.as_os_str().len();
         if length > SOCKET_PATH_MAX {
             return Err(format!(
@@ -93,12 +87,9 @@ impl Place {
                 socket.display()
             ));
         }
-        let names_a_file =
-            socket.file_name().is_some() && !socket.as_os_str().as_bytes().ends_with(b"/");
-        let Some(dir) = socket.parent().filter(|_| names_a_file) else {
+        let Some(dir) = dir else {
             return Err(format!("the path of the socket names no file: {}", socket.display()));
         };
-        let dir = dir.to_owned();
         let config = vec![dir.join("canal.toml")];
         Ok(Self { socket, state_dir: dir.clone(), dir, config, rule: Rule::Given })
     }
@@ -121,6 +112,28 @@ impl Place {
         let config = [Some(MACHINE_CONFIG.into()), own].into_iter().flatten().collect();
         Self { socket: dir.join("canal.sock"), dir, state_dir, config, rule: Rule::PerUser }
     }
+}
+
+/// The folder of a file whose path is absolute, with nothing in it to be made shorter; `None` if it is
+/// for [`any_parent`].
+fn plain_parent(file: &Path) -> Option<PathBuf> {
+    let bytes = file.as_os_str().as_bytes();
+    let mut names = bytes.strip_prefix(b"/")?.split(|&byte| byte == b'/');
+    if names.any(|name| matches!(name, b"" | b"." | b"..")) {
+        return None;
+    }
+    let end = bytes.iter().rposition(|&byte| byte == b'/')?.max(1);
+    Some(OsStr::from_bytes(&bytes[..end]).into())
+}
+
+/// The path made absolute, and the folder of the file that it names, if it names one.
+fn any_parent(file: &Path) -> Result<(PathBuf, Option<PathBuf>), String> {
+    let absolute = std::path::absolute(file)
+        .map_err(|error| format!("the socket {}: {error}", file.display()))?;
+    let names_a_file =
+        absolute.file_name().is_some() && !absolute.as_os_str().as_bytes().ends_with(b"/");
+    let dir = absolute.parent().filter(|_| names_a_file).map(Path::to_owned);
+    Ok((absolute, dir))
 }
 
 /// The user's home by passwd, if it is a directory that is there: `nobody` and the users of
@@ -163,6 +176,19 @@ mod tests {
         for path in ["/", "/tmp/", "/tmp/.."] {
             let error = Place::find(Some(Path::new(path)), 0).unwrap_err();
             assert!(error.contains("names no file"), "{path}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_plain_path_has_the_folder_that_any_has() {
+        for path in ["/x", "/a/x.sock", "/a/.b/..c/x", "/.../x"] {
+            let any = any_parent(Path::new(path)).unwrap();
+            assert_eq!(plain_parent(Path::new(path)), any.1, "{path}");
+            assert_eq!(any.0, Path::new(path));
+        }
+        for path in ["", "x", "./x", "/", "//x", "/a//x", "/a/", "/a/.", "/a/./x", "/a/..", "/../x"]
+        {
+            assert_eq!(plain_parent(Path::new(path)), None, "{path}");
         }
     }
 

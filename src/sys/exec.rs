@@ -5,23 +5,20 @@
 
 use std::ffi::{CStr, CString, OsStr, OsString};
 use std::io;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::unistd::{AccessFlags, faccessat, getegid, geteuid, getgid, getuid};
 
+use super::environment;
+
 /// Where to look if PATH is not set, as confstr(_CS_PATH) of glibc says.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
 /// What runs a file without a format that the kernel knows (`_PATH_BSHELL`).
 const SHELL: &CStr = c"/bin/sh";
-
-unsafe extern "C" {
-    /// environ(7).
-    static environ: *const *const libc::c_char;
-}
 
 /// Where a command was found, or why not.
 #[derive(Debug)]
@@ -37,15 +34,16 @@ pub enum Lookup {
 /// Finds a command as execvp(3) does: a name without `/` along PATH of our environment.
 #[must_use]
 pub fn lookup(command: &OsStr) -> Lookup {
-    lookup_along(command, std::env::var_os("PATH").as_deref())
+    lookup_along(command, environment::variable("PATH").as_deref())
 }
 
 fn lookup_along(command: &OsStr, path: Option<&OsStr>) -> Lookup {
     if command.is_empty() {
         return Lookup::NotFound;
     }
+    let mut file = Candidate(Vec::new());
     if command.as_bytes().contains(&b'/') {
-        return match check(Path::new(command)) {
+        return match file.check(b"", command.as_bytes()) {
             Ok(()) => Lookup::Found(command.into()),
             Err(Errno::ENOENT) => Lookup::NotFound,
             Err(error) => Lookup::NotExecutable(command.into(), error.into()),
@@ -53,33 +51,52 @@ fn lookup_along(command: &OsStr, path: Option<&OsStr>) -> Lookup {
     }
     let mut denied = None;
     let path = path.unwrap_or(OsStr::new(DEFAULT_PATH));
-    for element in path.as_bytes().split(|&byte| byte == b':') {
-        // An empty element is the current directory: joined to it, the name stays as it is.
-        let file = Path::new(OsStr::from_bytes(element)).join(command);
-        match check(&file) {
-            Ok(()) => return Lookup::Found(file),
+    for folder in path.as_bytes().split(|&byte| byte == b':') {
+        match file.check(folder, command.as_bytes()) {
+            Ok(()) => return Lookup::Found(file.path()),
             Err(Errno::EACCES) => {
-                denied.get_or_insert(file);
+                denied.get_or_insert_with(|| file.path());
             }
             Err(Errno::ENOENT | Errno::ESTALE | Errno::ENOTDIR | Errno::ENODEV)
             | Err(Errno::ETIMEDOUT) => {}
-            Err(error) => return Lookup::NotExecutable(file, error.into()),
+            Err(error) => return Lookup::NotExecutable(file.path(), error.into()),
         }
     }
     denied.map_or(Lookup::NotFound, |file| Lookup::NotExecutable(file, Errno::EACCES.into()))
 }
 
-/// Whether a file may be executed by us as we are now (our effective ids), with execve(2)'s error.
-fn check(file: &Path) -> Result<(), Errno> {
-    let stat = nix::sys::stat::stat(file)?;
-    if stat.st_mode & libc::S_IFMT != libc::S_IFREG {
-        return Err(Errno::EACCES);
+/// The path of a file that may be the one, with a NUL at its end; made anew for each folder in the same
+/// memory.
+struct Candidate(Vec<u8>);
+
+impl Candidate {
+    /// Whether the file of this name in this folder may be executed by us as we are now (our effective
+    /// ids), with execve(2)'s error.
+    fn check(&mut self, folder: &[u8], name: &[u8]) -> Result<(), Errno> {
+        self.0.clear();
+        self.0.extend_from_slice(folder);
+        // No folder is the current directory: the name stays as it is.
+        if folder.last().is_some_and(|&last| last != b'/') {
+            self.0.push(b'/');
+        }
+        self.0.extend_from_slice(name);
+        self.0.push(0);
+        let file = CStr::from_bytes_with_nul(&self.0).map_err(|_| Errno::EINVAL)?;
+        let stat = nix::sys::stat::stat(file)?;
+        if stat.st_mode & libc::S_IFMT != libc::S_IFREG {
+            return Err(Errno::EACCES);
+        }
+        // With the flag it is another system call (faccessat2, Linux 5.8), which older containers
+        // refuse with EPERM; so only where it makes a difference.
+        let same = geteuid() == getuid() && getegid() == getgid();
+        let flags = if same { AtFlags::empty() } else { AtFlags::AT_EACCESS };
+        faccessat(AT_FDCWD, file, AccessFlags::X_OK, flags)
     }
-    // With the flag it is another system call (faccessat2, Linux 5.8), which older containers
-    // refuse with EPERM; so only where it makes a difference.
-    let same = geteuid() == getuid() && getegid() == getgid();
-    let flags = if same { AtFlags::empty() } else { AtFlags::AT_EACCESS };
-    faccessat(AT_FDCWD, file, AccessFlags::X_OK, flags)
+
+    fn path(&self) -> PathBuf {
+        let path = self.0.split_last().map_or(&[][..], |(_, path)| path);
+        OsStr::from_bytes(path).into()
+    }
 }
 
 /// Becomes `file` with `argv` (`argv[0]` included, any bytes) and our environment, in which each of
@@ -159,7 +176,7 @@ fn prepare(
     argv: &[OsString],
     environment: &[(&str, Option<OsString>)],
 ) -> io::Result<Prepared> {
-    let kept = inherited(|name| environment.iter().any(|(own, _)| own.as_bytes() == name));
+    let kept = environment::without(environment.iter().map(|(name, _)| *name));
     let mut set = Vec::new();
     for (name, value) in environment {
         if let Some(value) = value {
@@ -171,34 +188,12 @@ fn prepare(
 
 /// `NAME=VALUE`, as it stands in an environment.
 pub(super) fn entry(name: &OsStr, value: &OsStr) -> io::Result<CString> {
-    let mut text = name.to_owned().into_vec();
+    // With room for the end.
+    let mut text = Vec::with_capacity(name.len() + value.len() + 2);
+    text.extend_from_slice(name.as_bytes());
     text.push(b'=');
     text.extend_from_slice(value.as_bytes());
     Ok(CString::new(text)?)
-}
-
-/// The entries of our environment whose name is not `ours`, in order. One without `=` is all name.
-fn inherited(ours: impl Fn(&[u8]) -> bool) -> Vec<*const libc::c_char> {
-    let mut kept = Vec::new();
-    // SAFETY: `environ` is null or a vector that ends with a null; no other thread changes it (see
-    // `prepare`).
-    let mut next = unsafe { environ };
-    while !next.is_null() {
-        // SAFETY: `next` is within the vector, whose end we have not passed.
-        let entry = unsafe { *next };
-        if entry.is_null() {
-            break;
-        }
-        // SAFETY: what stands in an environment is a string with its end.
-        let bytes = unsafe { CStr::from_ptr(entry) }.to_bytes();
-        let name = bytes.split(|&byte| byte == b'=').next().unwrap_or(bytes);
-        if !ours(name) {
-            kept.push(entry);
-        }
-        // SAFETY: the vector goes on: this was not its end.
-        next = unsafe { next.add(1) };
-    }
-    kept
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ pub mod clock;
 pub mod deadline;
 pub mod detach;
 pub mod dir;
+pub mod environment;
 pub mod exec;
 pub mod fds;
 pub mod kernel;
@@ -19,6 +20,7 @@ pub mod pidfd;
 #[cfg(target_env = "gnu")]
 mod power;
 pub mod process;
+pub mod random;
 pub mod signals;
 pub mod startup;
 
