@@ -74,17 +74,27 @@ pub(crate) fn obtain(
             }
             Ok((client, acquired))
         }
-        Err(ClientError::Failure(failure)) if failure.name == ErrorName::Refused => {
-            Err(NotAcquired::Refused(failure))
+        Err(error) => Err(not_acquired(error)),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn not_acquired(error: ClientError) -> NotAcquired {
+    match error {
+        ClientError::Failure(failure) if failure.name == ErrorName::Refused => {
+            NotAcquired::Refused(failure)
         }
-        Err(ClientError::Failure(failure)) if failure.name == ErrorName::StayNeeded => {
-            Err(NotAcquired::StayNeeded(failure))
+        ClientError::Failure(failure) if failure.name == ErrorName::StayNeeded => {
+            NotAcquired::StayNeeded(failure)
         }
-        Err(error) => Err(NotAcquired::Failed(connect::failed(error))),
+        error => NotAcquired::Failed(connect::failed(error)),
     }
 }
 
 /// `acquired db slot 4 (5 held), conf to read, token 77`.
+#[cold]
+#[inline(never)]
 fn granted(grant: &Grant) -> String {
     let keys = grant.keys.iter().map(|key| match key.mode {
         Mode::Counted => {

@@ -51,8 +51,18 @@ use crate::sys::startup::Words;
 /// if it became its command.
 #[must_use]
 pub fn main(words: Words) -> u8 {
-    let parse = || Cli::try_parse_from(words.iter());
-    let cli = match plain::read(words.iter()).map_or_else(parse, Ok) {
+    let Some((global, args)) = plain::read(words.iter()) else {
+        return by_clap(words);
+    };
+    let voice = global.voice();
+    run::run(&args, &global, voice).unwrap_or_else(|failed| failed.report(voice))
+}
+
+/// Whatever is not a plain `canal run`, with the help of clap.
+#[cold]
+#[inline(never)]
+fn by_clap(words: Words) -> u8 {
+    let cli = match Cli::try_parse_from(words.iter()) {
         Ok(cli) => cli,
         Err(error) => return usage::report(&error, words),
     };

@@ -7,13 +7,13 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use super::args::{Cli, Global, RunArgs, Verb};
+use super::args::{Global, RunArgs};
 use super::duration;
 use super::lock::plain_key;
 use super::number::{exit_code, number, positive, priority};
 
 /// Reads `canal run …`; `None` if clap has to.
-pub(crate) fn read<'a>(words: impl Iterator<Item = &'a OsStr>) -> Option<Cli> {
+pub(crate) fn read<'a>(words: impl Iterator<Item = &'a OsStr>) -> Option<(Global, RunArgs)> {
     let mut words = words.skip(1);
     if words.next()? != "run" {
         return None;
@@ -127,11 +127,11 @@ impl Plain {
         Some(())
     }
 
-    fn finish(self) -> Option<Cli> {
+    fn finish(self) -> Option<(Global, RunArgs)> {
         let wait = &self.run.wait;
         let contradicts = wait.no_wait && wait.wait.is_some();
         let plain = !contradicts && !self.run.command.is_empty();
-        plain.then_some(Cli { global: self.global, verb: Some(Verb::Run(self.run)) })
+        plain.then_some((self.global, self.run))
     }
 }
 
@@ -154,6 +154,7 @@ mod tests {
     use proptest::prelude::*;
     use proptest::sample::select;
 
+    use super::super::args::{Cli, Verb};
     use super::*;
 
     fn canal_run(words: &[&str]) -> Vec<OsString> {
@@ -311,7 +312,8 @@ mod tests {
         fn whatever_is_read_here_clap_reads_in_the_same_way(line in line()) {
             let words = [OsString::from("canal"), "run".into()].into_iter().chain(line);
             let words: Vec<OsString> = words.collect();
-            if let Some(plain) = read(words.iter().map(OsString::as_os_str)) {
+            if let Some((global, run)) = read(words.iter().map(OsString::as_os_str)) {
+                let plain = Cli { global, verb: Some(Verb::Run(run)) };
                 let clap = Cli::try_parse_from(&words).map_err(|error| error.to_string());
                 prop_assert_eq!(format!("{plain:?}"), format!("{:?}", clap.unwrap()), "{:?}", words);
             }

@@ -79,15 +79,29 @@ impl Job<'_> {
         let (mut client, acquired) =
             match ask::obtain(&self.target, &self.request, None, self.voice) {
                 Ok(obtained) => obtained,
-                Err(NotAcquired::Failed(failed)) => return failed.into(),
-                Err(NotAcquired::Refused(failure)) => {
-                    return refused::explain(&failure, &self.args.wait, self.voice).into();
-                }
-                Err(NotAcquired::StayNeeded(_)) => return NotStarted::StayNeeded,
+                Err(not_acquired) => return self.not_acquired(not_acquired),
             };
         let place = &self.target.place;
         let socket = (place.rule == Rule::Given).then_some(place.socket.as_path());
-        let failed = match become_command(&self.command, &mut client, acquired, socket, starting) {
+        self.not_begun(become_command(&self.command, &mut client, acquired, socket, starting))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn not_acquired(&self, why: NotAcquired) -> NotStarted {
+        match why {
+            NotAcquired::Failed(failed) => failed.into(),
+            NotAcquired::Refused(failure) => {
+                refused::explain(&failure, &self.args.wait, self.voice).into()
+            }
+            NotAcquired::StayNeeded(_) => NotStarted::StayNeeded,
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn not_begun(&self, why: NotBegun) -> NotStarted {
+        let failed = match why {
             NotBegun::NotRun(not_run) => not_run.into(),
             NotBegun::Lost(lost) => lock_lost::not_begun(&lost, &self.keys()),
             NotBegun::Alone => Failed::new("the process that was to stay by the command has ended"),
@@ -100,6 +114,8 @@ impl Job<'_> {
     }
 
     /// Has a child do it, and stays as its parent.
+    #[cold]
+    #[inline(never)]
     fn supervise(&self, limits: &Limits) -> Result<u8, Failed> {
         let child = |starting| {
             let failed = match self.start(Some(starting)) {

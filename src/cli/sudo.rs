@@ -14,6 +14,12 @@ pub(crate) fn note(place: &Place, voice: Voice) {
     if voice < Voice::Verbose || place.rule != Rule::PerUser || !geteuid().is_root() {
         return;
     }
+    look(voice);
+}
+
+#[cold]
+#[inline(never)]
+fn look(voice: Voice) {
     let uid = std::env::var("SUDO_UID").ok().and_then(|uid| uid.parse::<u32>().ok());
     let Some(uid) = uid.filter(|uid| *uid != 0) else { return };
     let theirs = Place::of_user(uid);

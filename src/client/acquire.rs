@@ -133,11 +133,10 @@ impl Wait {
                     if let Some(grant) = plain(&message) {
                         return acquired(grant, connection);
                     }
-                    let reply = reply(&message)?;
-                    if !reply.continues {
-                        return acquired(parameters(reply)?, connection);
+                    match *understood(&message)? {
+                        Word::Last(grant) => return acquired(grant, connection),
+                        Word::Progress(word) => progress(Some(&word)),
                     }
-                    progress(Some(&parameters::<Progress>(reply)?));
                     told = true;
                     silence = Duration::ZERO;
                 }
@@ -153,6 +152,8 @@ impl Wait {
         }
     }
 
+    #[cold]
+    #[inline(never)]
     fn check_silence(
         &self,
         connection: &Connection,
@@ -172,6 +173,23 @@ impl Wait {
             _ => Ok(()),
         }
     }
+}
+
+/// What the daemon says while a request waits, and at its end.
+enum Word {
+    Progress(Progress),
+    Last(Grant),
+}
+
+#[cold]
+#[inline(never)]
+fn understood(message: &[u8]) -> Result<Box<Word>, Broken> {
+    let reply = reply(message)?;
+    Ok(Box::new(if reply.continues {
+        Word::Progress(parameters(reply)?)
+    } else {
+        Word::Last(parameters(reply)?)
+    }))
 }
 
 fn acquired(grant: Grant, connection: &mut Connection) -> Result<Acquired, Broken> {

@@ -18,7 +18,7 @@ use nix::sys::time::{TimeVal, TimeValLike};
 use nix::unistd::geteuid;
 
 use crate::protocol::place::{Place, Rule};
-use crate::sys::dir::{DirError, is_private, open_private};
+use crate::sys::dir::{DirError, is_private, open_private, with_c_str};
 
 use super::connection::Connection;
 use super::start;
@@ -50,10 +50,20 @@ fn connect_within(
     options: &Options,
     wait: Duration,
 ) -> Result<Connection, ClientError> {
-    if let Some(connection) = look_in(place, options)? {
-        return Ok(connection);
+    match look_in(place, options)? {
+        Some(connection) => Ok(connection),
+        None => wait_for_one(place, options, wait),
     }
-    // The clock is not asked before it is needed, which for most is never.
+}
+
+/// Starts a daemon if it may, and connects as soon as one listens.
+#[cold]
+#[inline(never)]
+fn wait_for_one(
+    place: &Place,
+    options: &Options,
+    wait: Duration,
+) -> Result<Connection, ClientError> {
     let starts = options.start == Start::IfNeeded && place.rule != Rule::Shared;
     let deadline = Instant::now() + if starts { START_MAX } else { wait };
     let mut pause = PAUSE_MIN;
@@ -110,13 +120,7 @@ fn check_dir(place: &Place, create: bool) -> Result<Dir, ClientError> {
             if is_private(&place.dir, uid) {
                 return Ok(Dir::Ready);
             }
-            match open_private(&place.dir, uid, create) {
-                // Whoever trusts the machine trusts root: a service's own place.
-                Err(DirError::Foreign(_, 0, _)) if place.rule == Rule::Given => {
-                    check_shared(&place.dir)
-                }
-                other => other.map(drop),
-            }
+            check_other(place, uid, create)
         }
     };
     match checked {
@@ -127,8 +131,21 @@ fn check_dir(place: &Place, create: bool) -> Result<Dir, ClientError> {
     }
 }
 
+/// Says of a directory that is not private what is wrong with it, if anything is; with `create`, makes
+/// it.
+#[cold]
+#[inline(never)]
+fn check_other(place: &Place, uid: u32, create: bool) -> Result<(), DirError> {
+    match open_private(&place.dir, uid, create) {
+        // Whoever trusts the machine trusts root: a service's own place.
+        Err(DirError::Foreign(_, 0, _)) if place.rule == Rule::Given => check_shared(&place.dir),
+        other => other.map(drop),
+    }
+}
+
 /// A directory of a daemon that somebody else runs: who that is, root or a service's user, cannot
 /// be known; but not everybody may be able to put another socket there.
+#[inline(never)]
 fn check_shared(path: &Path) -> Result<(), DirError> {
     let owned = || path.to_owned();
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
@@ -148,14 +165,8 @@ fn check_shared(path: &Path) -> Result<(), DirError> {
 
 /// Connects to whoever listens; `None` if nobody does.
 pub(super) fn knock(place: &Place, options: &Options) -> Result<Option<Connection>, ClientError> {
-    let refused = |error: Errno| {
-        ClientError::Place(format!(
-            "cannot connect to {}: {}",
-            place.socket.display(),
-            io::Error::from(error)
-        ))
-    };
-    let address = UnixAddr::new(&place.socket).map_err(refused)?;
+    let refused = |error| refused(place, error);
+    let address = with_c_str(&place.socket, UnixAddr::new).map_err(refused)?;
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket =
         socket(AddressFamily::Unix, SockType::Stream, flags, None).map_err(io::Error::from)?;
@@ -171,8 +182,17 @@ pub(super) fn knock(place: &Place, options: &Options) -> Result<Option<Connectio
     }
 }
 
+#[cold]
+#[inline(never)]
+fn refused(place: &Place, error: Errno) -> ClientError {
+    let error = io::Error::from(error);
+    ClientError::Place(format!("cannot connect to {}: {error}", place.socket.display()))
+}
+
 /// The line of those who want to be accepted is full: stands there for a while, as a blocking
 /// connect(2) does, bounded by SO_SNDTIMEO; EAGAIN means that the time is over.
+#[cold]
+#[inline(never)]
 fn wait_in_line(socket: &OwnedFd, address: &UnixAddr, answer: Duration) -> Result<(), Errno> {
     let milliseconds = i64::try_from(answer.as_millis()).unwrap_or(i64::MAX);
     setsockopt(socket, sockopt::SendTimeout, &TimeVal::milliseconds(milliseconds))?;

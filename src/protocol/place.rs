@@ -105,6 +105,7 @@ impl Place {
         }
     }
 
+    #[inline(never)]
     fn per_user(uid: u32, home: Option<&Path>) -> Self {
         let dir = PathBuf::from(format!("/tmp/canal-{uid}"));
         let state_dir = home.map_or_else(|| dir.clone(), |home| home.join(".local/state/canal"));
@@ -127,6 +128,7 @@ fn plain_parent(file: &Path) -> Option<PathBuf> {
 }
 
 /// The path made absolute, and the folder of the file that it names, if it names one.
+#[inline(never)]
 fn any_parent(file: &Path) -> Result<(PathBuf, Option<PathBuf>), String> {
     let absolute = std::path::absolute(file)
         .map_err(|error| format!("the socket {}: {error}", file.display()))?;
@@ -138,6 +140,7 @@ fn any_parent(file: &Path) -> Result<(PathBuf, Option<PathBuf>), String> {
 
 /// The user's home by passwd, if it is a directory that is there: `nobody` and the users of
 /// containers often have none.
+#[inline(never)]
 fn passwd_home(uid: u32) -> Option<PathBuf> {
     let user = nix::unistd::User::from_uid(uid.into()).ok().flatten()?;
     Some(user.dir).filter(|home| home.is_absolute() && home.is_dir())

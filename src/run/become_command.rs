@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::client::{Acquired, Client};
-use crate::protocol::Release;
+use crate::protocol::{Grant, Release};
 use crate::sys::clock::boottime_ms;
 use crate::sys::{exec, fds, startup};
 
@@ -69,9 +69,15 @@ pub fn become_command(
         // Whoever would have to be told can not be reached, and it ends with this process anyway.
         return not_begun;
     }
+    give_back(client, grant);
+    not_begun
+}
+
+#[cold]
+#[inline(never)]
+fn give_back(client: &mut Client, grant: Grant) {
     for key in grant.keys {
         // A failure changes nothing: the hold ends with this process in a moment.
         let _ = client.release(&Release { key: Some(key.key), ..Release::default() }, None);
     }
-    not_begun
 }

@@ -2,6 +2,7 @@
 //!
 //! What is checked is the opened directory, not a path that somebody could exchange in between.
 
+use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -74,10 +75,22 @@ pub fn is_private(path: &Path, uid: u32) -> bool {
     let bytes = path.as_os_str().as_bytes();
     let plain = !bytes.ends_with(b"/") && !bytes.ends_with(b"/.");
     plain
-        && lstat(path).is_ok_and(|stat| {
+        && with_c_str(path, lstat).is_ok_and(|stat| {
             let is_dir = stat.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFDIR.bits();
             is_dir && stat.st_uid == uid && stat.st_mode & OTHERS_WRITE == 0
         })
+}
+
+/// Calls with a path as C has it. (nix has a kilobyte of the stack ready for each, which is more than a
+/// short program uses otherwise.)
+///
+/// # Errors
+/// EINVAL if there is a NUL in it; those of the call.
+pub fn with_c_str<T>(
+    path: &Path,
+    call: impl FnOnce(&CStr) -> Result<T, Errno>,
+) -> Result<T, Errno> {
+    call(&CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::EINVAL)?)
 }
 
 fn check_owner(path: &Path, stat: &FileStat, uid: u32) -> Result<(), DirError> {
