@@ -11,6 +11,9 @@
 //! Start reading at [`core::Entry`] (what can happen), [`core::Outcome`] (what was decided) and
 //! [`core::Table`].
 
+#[macro_use]
+mod start_text;
+
 pub mod cli;
 pub mod client;
 pub mod core;

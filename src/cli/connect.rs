@@ -9,7 +9,7 @@ use super::failed::Failed;
 use crate::client::{Client, ClientError, Start};
 use crate::protocol::place::{Place, Rule};
 use crate::protocol::{ErrorName, PageQuery, Tag};
-use crate::run::OwnCode;
+use crate::run::{OwnCode, environment};
 use crate::sys::deadline::Reader;
 use crate::sys::environment::variable;
 
@@ -23,7 +23,7 @@ pub(crate) struct Target {
 impl Target {
     /// What the global options say.
     pub(crate) fn of(global: &Global) -> Result<Self, Failed> {
-        let variable = variable("CANAL_SOCKET").map(PathBuf::from);
+        let variable = variable(environment::SOCKET).map(PathBuf::from);
         let given = global.socket.as_deref().or(variable.as_deref());
         let place = Place::find(given, geteuid().as_raw()).map_err(Failed::new)?;
         let start = if global.no_start { Start::Never } else { Start::IfNeeded };

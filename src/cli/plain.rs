@@ -72,23 +72,23 @@ impl Plain {
         value: &'a [u8],
         rest: &mut impl Iterator<Item = &'a OsStr>,
     ) -> Option<()> {
-        let name: &[u8] = match letter {
-            b'k' => b"key",
-            b'j' => b"slots",
-            b'w' => b"wait",
-            b'E' => b"conflict-exit-code",
-            b'n' if value.is_empty() => b"no-wait",
-            b'q' if value.is_empty() => b"quiet",
-            _ => return None,
-        };
-        if let Some(flag) = self.flag(name) {
-            return set(flag);
+        match letter {
+            b'n' if value.is_empty() => return set(&mut self.run.wait.no_wait),
+            b'q' if value.is_empty() => return set(&mut self.global.quiet),
+            _ => {}
         }
-        match value {
-            [] => self.option(name, rest.next()?),
+        let value = match value {
+            [] => rest.next()?,
             // An equals sign there belongs to the option.
-            [b'=', ..] => None,
-            _ => self.option(name, OsStr::from_bytes(value)),
+            [b'=', ..] => return None,
+            _ => OsStr::from_bytes(value),
+        };
+        match letter {
+            b'k' => self.key(plain_text(value)?),
+            b'j' => self.option(b"slots", value),
+            b'w' => self.option(b"wait", value),
+            b'E' => self.option(b"conflict-exit-code", value),
+            _ => None,
         }
     }
 
@@ -104,14 +104,10 @@ impl Plain {
     }
 
     fn option(&mut self, name: &[u8], value: &OsStr) -> Option<()> {
-        // What begins with a dash may be an option that stands where a value is missing.
-        if value.is_empty() || value.as_bytes().starts_with(b"-") {
-            return None;
-        }
-        let text = value.to_str()?;
+        let text = plain_text(value)?;
         let Self { global, run: RunArgs { lock, wait, .. } } = self;
         match name {
-            b"key" => lock.keys.push(text.parse().ok()?),
+            b"key" => return self.key(text),
             b"read" => lock.reads.push(plain_key(text).ok()?),
             b"write" => lock.writes.push(plain_key(text).ok()?),
             b"per" => once(&mut lock.per, positive(text))?,
@@ -127,12 +123,23 @@ impl Plain {
         Some(())
     }
 
+    fn key(&mut self, text: &str) -> Option<()> {
+        self.run.lock.keys.push(text.parse().ok()?);
+        Some(())
+    }
+
     fn finish(self) -> Option<(Global, RunArgs)> {
         let wait = &self.run.wait;
         let contradicts = wait.no_wait && wait.wait.is_some();
         let plain = !contradicts && !self.run.command.is_empty();
         plain.then_some((self.global, self.run))
     }
+}
+
+/// The text of a value. What begins with a dash may be an option that stands where a value is missing.
+fn plain_text(value: &OsStr) -> Option<&str> {
+    let is_plain = !value.is_empty() && !value.as_bytes().starts_with(b"-");
+    is_plain.then(|| value.to_str()).flatten()
 }
 
 /// Takes note of a flag, unless it is there twice.

@@ -98,7 +98,7 @@ impl Job<'_> {
         }
     }
 
-    #[cold]
+    // Not cold: what always ends there would be taken to be so, too.
     #[inline(never)]
     fn not_begun(&self, why: NotBegun) -> NotStarted {
         let failed = match why {

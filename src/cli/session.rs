@@ -3,10 +3,8 @@
 use clap::Args;
 
 use crate::protocol::{Acquire, Grant};
+use crate::run::environment;
 use crate::sys::environment::variable;
-
-/// What `canal run` tells its command of the session and of the frame in it.
-const VARIABLES: [&str; 2] = ["CANAL_SESSION", "CANAL_FRAME"];
 
 /// Which session.
 #[derive(Args, Clone, Copy, Debug, Default)]
@@ -31,7 +29,8 @@ impl SessionArgs {
         if self.new_session {
             return Enclosing::default();
         }
-        let [session, frame] = VARIABLES.map(|name| variable(name)?.into_string().ok());
+        let [session, frame] = [environment::SESSION, environment::FRAME]
+            .map(|name| variable(name)?.into_string().ok());
         Enclosing { session, frame }
     }
 }

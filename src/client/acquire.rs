@@ -16,6 +16,8 @@ use super::error::Broken;
 use super::page::Received;
 use super::{Acquired, Client, ClientError};
 
+start_text!(ACQUIRE = "Acquire");
+
 /// How often `progress` is called at least.
 const TICK: Duration = Duration::from_secs(1);
 
@@ -101,7 +103,7 @@ impl Client {
         progress: OnProgress<'_>,
     ) -> Result<Acquired, Broken> {
         let mut connection = self.take_connection()?;
-        connection.send("Acquire", request, Replies::More, owner, self.options.answer)?;
+        connection.send(ACQUIRE, request, Replies::More, owner, self.options.answer)?;
         let wait = Wait { answer: self.options.answer, until };
         let acquired = wait.grant(&mut connection, progress);
         if matches!(acquired, Ok(_) | Err(Broken::Failed(ClientError::Failure(_)))) {

@@ -23,7 +23,7 @@ use super::ClientError;
 use super::error::{Broken, Lost};
 
 /// How much is read at first: more than a grant has, and no new page of memory.
-const READ_BYTES: usize = 1024;
+const READ_BYTES: usize = 512;
 
 /// How much is read at once of what is longer.
 const READ_BYTES_MAX: usize = 64 * 1024;
@@ -91,10 +91,13 @@ impl Connection {
         owner: Option<&Pidfd>,
         answer: Duration,
     ) -> Result<(), Broken> {
-        let method = &[INTERFACE, ".", method].concat();
+        let mut qualified = String::with_capacity(INTERFACE.len() + 1 + method.len());
+        qualified.push_str(INTERFACE);
+        qualified.push('.');
+        qualified.push_str(method);
         let mut bytes = Vec::with_capacity(512);
         let more = replies == Replies::More;
-        frame::append(&Outgoing { method, parameters, more }, &mut bytes)?;
+        frame::append(&Outgoing { method: &qualified, parameters, more }, &mut bytes)?;
         let owner = owner.map(AsFd::as_fd);
         let mut left = owner.as_slice();
         let mut sent = 0;

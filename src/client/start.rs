@@ -134,11 +134,13 @@ fn environment() -> Vec<(OsString, OsString)> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::OnceLock;
+
     use super::*;
 
     fn place(rule: Rule) -> Place {
         let dir = PathBuf::from("/d");
-        Place { socket: dir.join("s"), state_dir: dir.clone(), dir, config: Vec::new(), rule }
+        Place { socket: dir.join("s"), dir, rule, stores: OnceLock::new() }
     }
 
     #[test]

@@ -65,17 +65,16 @@ mod tests {
         Ask, Change, Command, HostId, Item, LeaseId, Outcome, Owner, ProcessId, Request, Tag, View,
         Wait,
     };
-    use crate::protocol::place::{Place, Rule};
+    use crate::protocol::place::{Place, Rule, Stores};
 
     fn recovered(dir: &Path) -> Recovered {
         let place = Place {
             socket: dir.join("canal.sock"),
             dir: dir.to_owned(),
-            state_dir: dir.join("state"),
-            config: Vec::new(),
             rule: Rule::PerUser,
+            stores: Stores { state_dir: dir.join("state"), config: Vec::new() }.into(),
         };
-        let config = Config::read(&place.config).unwrap();
+        let config = Config::read(&place.stores().config).unwrap();
         recover(&place, &config, Rules::Current, false).unwrap()
     }
 

@@ -143,7 +143,7 @@ fn open_state(
     place: &Place,
     notes: &mut Vec<String>,
 ) -> anyhow::Result<(StateFile, Option<Durable>)> {
-    let error = match StateFile::open(&place.state_dir) {
+    let error = match StateFile::open(&place.stores().state_dir) {
         Ok(opened) => return Ok(opened),
         Err(error) => error,
     };
@@ -159,7 +159,7 @@ fn open_state(
     }
     let note = format!(
         "stored views and leases do not survive a reboot: {} cannot be used ({error})",
-        place.state_dir.display()
+        place.stores().state_dir.display()
     );
     notes.push(note);
     Ok(StateFile::open(&place.dir)?)
@@ -258,24 +258,28 @@ impl Recovered {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
 
     use super::*;
     use crate::core::Key;
+    use crate::protocol::place::Stores;
 
     fn place(dir: &Path) -> Place {
         Place {
             socket: dir.join("canal.sock"),
             dir: dir.to_owned(),
-            state_dir: dir.join("state"),
-            config: vec![dir.join("canal.toml")],
             rule: Rule::PerUser,
+            stores: stores(dir.join("state"), dir).into(),
         }
     }
 
+    fn stores(state_dir: PathBuf, dir: &Path) -> Stores {
+        Stores { state_dir, config: vec![dir.join("canal.toml")] }
+    }
+
     fn recovered(place: &Place, config: &str) -> Recovered {
-        std::fs::write(&place.config[0], config).unwrap();
-        let config = Config::read(&place.config).unwrap();
+        std::fs::write(&place.stores().config[0], config).unwrap();
+        let config = Config::read(&place.stores().config).unwrap();
         recover(place, &config, Rules::Current, false).unwrap()
     }
 
@@ -322,7 +326,7 @@ mod tests {
     fn a_home_that_cannot_be_used_leaves_the_state_beside_the_socket_and_says_so() {
         let dir = tempfile::tempdir().unwrap();
         let mut place = place(dir.path());
-        place.state_dir = "/proc/nothing/can/be/made/here".into();
+        place.stores = stores("/proc/nothing/can/be/made/here".into(), dir.path()).into();
         let found = recovered(&place, "");
         assert!(found.notes.iter().any(|note| note.contains("/proc/nothing")), "{:?}", found.notes);
         assert!(dir.path().join("state.json").exists());

@@ -78,7 +78,7 @@ fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
         Err(ClaimError::Running { .. }) if options.on_demand => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    let config = Config::read(&place.config)?;
+    let config = Config::read(&place.stores().config)?;
     let log_file = options.on_demand.then(|| place.dir.join("daemon.log"));
     logging::begin(options.verbose, config.log.as_deref(), log_file.as_deref())?;
     let descriptors = fds::raise_limit().context("the limit of open files cannot be read")?;
@@ -91,7 +91,7 @@ fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
         Some(chosen) => begin(place, chosen, options.discard_journal)?,
     };
     let limits = config.limits(descriptors, options.idle_exit_s);
-    let permissions = config.permissions(&place.config);
+    let permissions = config.permissions(&place.stores().config);
     let mut server = server(place, uid, claim.open(given)?, (limits, permissions), recovered)?;
     if let Some(chosen) = &chosen {
         server.link = Link::new(chosen, &config, options.on_demand);

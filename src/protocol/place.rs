@@ -7,12 +7,25 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use nix::unistd::{Uid, User, geteuid};
 
 /// The longest path of a socket, in bytes: `sun_path` has 108, and a NUL ends it.
 pub const SOCKET_PATH_MAX: usize = 107;
 
-/// The directory of a daemon shared by users.
-const SHARED_DIR: &str = "/run/canal";
+start_text!(
+    /// The directory of a daemon shared by users.
+    SHARED_DIR = "/run/canal"
+);
+start_text!(
+    /// The directory of a user's own daemon, but for the uid at its end.
+    USER_DIR = "/tmp/canal-"
+);
+start_text!(
+    /// The socket in either.
+    SOCKET = "canal.sock"
+);
 /// The durable state of a daemon shared by users.
 const SHARED_STATE_DIR: &str = "/var/lib/canal";
 /// The configuration of the machine.
@@ -25,12 +38,19 @@ pub struct Place {
     pub socket: PathBuf,
     /// The directory of the socket.
     pub dir: PathBuf,
+    /// Which rule gave the place.
+    pub rule: Rule,
+    /// What [`Self::stores`] says, as soon as somebody asked.
+    pub stores: OnceLock<Stores>,
+}
+
+/// The files of one daemon that need not lie beside its socket. Who only connects has no use for them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stores {
     /// The directory of what must survive a reboot (`state.json`).
     pub state_dir: PathBuf,
     /// Where a configuration may be, the first that exists counts.
     pub config: Vec<PathBuf>,
-    /// Which rule gave the place.
-    pub rule: Rule,
 }
 
 /// Which rule gave a [`Place`].
@@ -71,7 +91,31 @@ impl Place {
     /// The place of a user's own daemon.
     #[must_use]
     pub fn of_user(uid: u32) -> Self {
-        Self::per_user(uid, passwd_home(uid).as_deref())
+        let mut dir = USER_DIR.to_owned();
+        dir.push_str(itoa::Buffer::new().format(uid));
+        let dir = PathBuf::from(dir);
+        Self { socket: dir.join(SOCKET), dir, rule: Rule::PerUser, stores: OnceLock::new() }
+    }
+
+    /// Where the state and the configuration are, if this process is the daemon.
+    pub fn stores(&self) -> &Stores {
+        self.stores.get_or_init(|| match self.rule {
+            Rule::Given => {
+                Stores { state_dir: self.dir.clone(), config: vec![self.dir.join("canal.toml")] }
+            }
+            Rule::Shared => {
+                Stores { state_dir: SHARED_STATE_DIR.into(), config: vec![MACHINE_CONFIG.into()] }
+            }
+            Rule::PerUser => self.stores_of_user(passwd_home(geteuid()).as_deref()),
+        })
+    }
+
+    fn stores_of_user(&self, home: Option<&Path>) -> Stores {
+        let state_dir =
+            home.map_or_else(|| self.dir.clone(), |home| home.join(".local/state/canal"));
+        let own = home.map(|home| home.join(".config/canal/canal.toml"));
+        let config = [Some(MACHINE_CONFIG.into()), own].into_iter().flatten().collect();
+        Stores { state_dir, config }
     }
 
     fn given(socket: &Path) -> Result<Self, String> {
@@ -90,28 +134,12 @@ impl Place {
         let Some(dir) = dir else {
             return Err(format!("the path of the socket names no file: {}", socket.display()));
         };
-        let config = vec![dir.join("canal.toml")];
-        Ok(Self { socket, state_dir: dir.clone(), dir, config, rule: Rule::Given })
+        Ok(Self { socket, dir, rule: Rule::Given, stores: OnceLock::new() })
     }
 
     fn shared() -> Self {
         let dir = PathBuf::from(SHARED_DIR);
-        Self {
-            socket: dir.join("canal.sock"),
-            dir,
-            state_dir: SHARED_STATE_DIR.into(),
-            config: vec![MACHINE_CONFIG.into()],
-            rule: Rule::Shared,
-        }
-    }
-
-    #[inline(never)]
-    fn per_user(uid: u32, home: Option<&Path>) -> Self {
-        let dir = PathBuf::from(format!("/tmp/canal-{uid}"));
-        let state_dir = home.map_or_else(|| dir.clone(), |home| home.join(".local/state/canal"));
-        let own = home.map(|home| home.join(".config/canal/canal.toml"));
-        let config = [Some(MACHINE_CONFIG.into()), own].into_iter().flatten().collect();
-        Self { socket: dir.join("canal.sock"), dir, state_dir, config, rule: Rule::PerUser }
+        Self { socket: dir.join(SOCKET), dir, rule: Rule::Shared, stores: OnceLock::new() }
     }
 }
 
@@ -140,9 +168,8 @@ fn any_parent(file: &Path) -> Result<(PathBuf, Option<PathBuf>), String> {
 
 /// The user's home by passwd, if it is a directory that is there: `nobody` and the users of
 /// containers often have none.
-#[inline(never)]
-fn passwd_home(uid: u32) -> Option<PathBuf> {
-    let user = nix::unistd::User::from_uid(uid.into()).ok().flatten()?;
+fn passwd_home(uid: Uid) -> Option<PathBuf> {
+    let user = User::from_uid(uid).ok().flatten()?;
     Some(user.dir).filter(|home| home.is_absolute() && home.is_dir())
 }
 
@@ -155,8 +182,8 @@ mod tests {
         let place = Place::find(Some(Path::new("/some/where/x.sock")), 1000).unwrap();
         assert_eq!(place.socket, Path::new("/some/where/x.sock"));
         assert_eq!(place.dir, Path::new("/some/where"));
-        assert_eq!(place.state_dir, place.dir);
-        assert_eq!(place.config, [Path::new("/some/where/canal.toml")]);
+        assert_eq!(place.stores().state_dir, place.dir);
+        assert_eq!(place.stores().config, [Path::new("/some/where/canal.toml")]);
         assert_eq!(place.rule, Rule::Given);
     }
 
@@ -202,30 +229,31 @@ mod tests {
 
     #[test]
     fn the_users_place_depends_on_passwd_only() {
-        let place = Place::per_user(1000, Some(Path::new("/home/ann")));
+        let place = Place::of_user(1000);
         assert_eq!(place.socket, Path::new("/tmp/canal-1000/canal.sock"));
-        assert_eq!(place.state_dir, Path::new("/home/ann/.local/state/canal"));
+        assert_eq!(place.rule, Rule::PerUser);
+        let stores = place.stores_of_user(Some(Path::new("/home/ann")));
+        assert_eq!(stores.state_dir, Path::new("/home/ann/.local/state/canal"));
         assert_eq!(
-            place.config,
+            stores.config,
             [MACHINE_CONFIG, "/home/ann/.config/canal/canal.toml"].map(PathBuf::from)
         );
-        assert_eq!(place.rule, Rule::PerUser);
     }
 
     #[test]
     fn a_user_without_a_home_keeps_the_state_beside_the_socket() {
-        let place = Place::per_user(4_000_000, None);
-        assert_eq!(place.state_dir, Path::new("/tmp/canal-4000000"));
-        assert_eq!(place.config, [Path::new(MACHINE_CONFIG)]);
-        assert_eq!(passwd_home(4_000_000), None);
+        let stores = Place::of_user(4_000_000).stores_of_user(None);
+        assert_eq!(stores.state_dir, Path::new("/tmp/canal-4000000"));
+        assert_eq!(stores.config, [Path::new(MACHINE_CONFIG)]);
+        assert_eq!(passwd_home(4_000_000.into()), None);
     }
 
     #[test]
     fn the_shared_place_is_the_machines() {
         let place = Place::shared();
         assert_eq!(place.socket, Path::new("/run/canal/canal.sock"));
-        assert_eq!(place.state_dir, Path::new("/var/lib/canal"));
-        assert_eq!(place.config, [Path::new(MACHINE_CONFIG)]);
+        assert_eq!(place.stores().state_dir, Path::new("/var/lib/canal"));
+        assert_eq!(place.stores().config, [Path::new(MACHINE_CONFIG)]);
         assert_eq!(place.rule, Rule::Shared);
     }
 }

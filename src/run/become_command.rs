@@ -73,7 +73,6 @@ pub fn become_command(
     not_begun
 }
 
-#[cold]
 #[inline(never)]
 fn give_back(client: &mut Client, grant: Grant) {
     for key in grant.keys {

@@ -8,6 +8,24 @@ use std::path::Path;
 
 use crate::protocol::{Grant, SlotShown};
 
+start_text!(KEY = "CANAL_KEY");
+start_text!(TOKEN = "CANAL_TOKEN");
+start_text!(SLOTS = "CANAL_SLOTS");
+start_text!(SLOT = "CANAL_SLOT");
+start_text!(BUCKET = "CANAL_BUCKET");
+start_text!(
+    /// The variable that names the session of the enclosing `canal run`.
+    pub SESSION = "CANAL_SESSION"
+);
+start_text!(
+    /// The variable that names the frame of the enclosing `canal run`.
+    pub FRAME = "CANAL_FRAME"
+);
+start_text!(
+    /// The variable that names the socket of the daemon.
+    pub SOCKET = "CANAL_SOCKET"
+);
+
 /// Variables to set, or with `None` to unset; everything else of the environment stays.
 pub type Variables = Vec<(&'static str, Option<OsString>)>;
 
@@ -23,14 +41,14 @@ pub fn variables(grant: &Grant, socket: Option<&Path>) -> Variables {
     let single = if let [slot] = slots[..] { Some(slot) } else { None };
     let bucket = single.and_then(|slot| slot.bucket);
     vec![
-        ("CANAL_KEY", Some(keys.join("\n").into())),
-        ("CANAL_TOKEN", Some(grant.token.to_string().into())),
-        ("CANAL_SLOTS", Some(numbers.join(",").into())),
-        ("CANAL_SLOT", single.map(|slot| slot.slot.to_string().into())),
-        ("CANAL_BUCKET", bucket.map(|bucket| bucket.to_string().into())),
-        ("CANAL_SESSION", Some(grant.session.clone().into())),
-        ("CANAL_FRAME", (!grant.frame.is_empty()).then(|| grant.frame.clone().into())),
-        ("CANAL_SOCKET", socket.map(|path| path.as_os_str().to_owned())),
+        (KEY, Some(keys.join("\n").into())),
+        (TOKEN, Some(grant.token.to_string().into())),
+        (SLOTS, Some(numbers.join(",").into())),
+        (SLOT, single.map(|slot| slot.slot.to_string().into())),
+        (BUCKET, bucket.map(|bucket| bucket.to_string().into())),
+        (SESSION, Some(grant.session.clone().into())),
+        (FRAME, (!grant.frame.is_empty()).then(|| grant.frame.clone().into())),
+        (SOCKET, socket.map(|path| path.as_os_str().to_owned())),
     ]
 }
 

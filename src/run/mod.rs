@@ -9,7 +9,7 @@
 
 mod become_command;
 mod command;
-mod environment;
+pub mod environment;
 mod lost;
 mod status;
 mod stay;

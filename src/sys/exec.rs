@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags};
-use nix::unistd::{AccessFlags, faccessat, getegid, geteuid, getgid, getuid};
+use nix::unistd::{AccessFlags, access, faccessat, getegid, geteuid, getgid, getuid};
 
 use super::environment;
 
@@ -86,11 +86,12 @@ impl Candidate {
         if stat.st_mode & libc::S_IFMT != libc::S_IFREG {
             return Err(Errno::EACCES);
         }
-        // With the flag it is another system call (faccessat2, Linux 5.8), which older containers
-        // refuse with EPERM; so only where it makes a difference.
-        let same = geteuid() == getuid() && getegid() == getgid();
-        let flags = if same { AtFlags::empty() } else { AtFlags::AT_EACCESS };
-        faccessat(AT_FDCWD, file, AccessFlags::X_OK, flags)
+        // Where it makes no difference, the call is the one that every kernel and container has:
+        // with the flag it is faccessat2 (Linux 5.8), which older containers refuse with EPERM.
+        if geteuid() == getuid() && getegid() == getgid() {
+            return access(file, AccessFlags::X_OK);
+        }
+        faccessat(AT_FDCWD, file, AccessFlags::X_OK, AtFlags::AT_EACCESS)
     }
 
     fn path(&self) -> PathBuf {

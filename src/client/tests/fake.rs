@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::OnceLock;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -27,9 +28,8 @@ impl Scratch {
         let place = Place {
             socket: dir.path().join("canal.sock"),
             dir: dir.path().to_owned(),
-            state_dir: dir.path().to_owned(),
-            config: Vec::new(),
             rule: Rule::Given,
+            stores: OnceLock::new(),
         };
         Self { dir, place }
     }
