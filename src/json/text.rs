@@ -46,18 +46,35 @@ pub(super) fn put_number(number: u64, out: &mut Vec<u8>) {
     }
 }
 
+const EIGHT_DIGITS: u64 = 100_000_000;
+
 /// Appends a number that is not 0.
 fn put_digits(number: u64, out: &mut Vec<u8>) {
-    const EIGHT_MAX: u64 = 99_999_999;
-    let digits = eight_digits(number % (EIGHT_MAX + 1));
-    let ascii = digits | (ONES * u64::from(b'0'));
-    if number > EIGHT_MAX {
-        put_digits(number / (EIGHT_MAX + 1), out);
-        out.extend_from_slice(&ascii.to_le_bytes());
-    } else {
-        let zeros = digits.trailing_zeros() / 8;
-        put_bytes(ascii >> (8 * zeros), 8 - zeros as usize, out);
+    let (above, last) = (number / EIGHT_DIGITS, number % EIGHT_DIGITS);
+    if above == 0 {
+        return put_first(last, out);
     }
+    if above < EIGHT_DIGITS {
+        put_first(above, out);
+    } else {
+        put_first(above / EIGHT_DIGITS, out);
+        put_eight(above % EIGHT_DIGITS, out);
+    }
+    put_eight(last, out);
+}
+
+/// Appends the first digits of a number, at most eight.
+#[inline]
+fn put_first(number: u64, out: &mut Vec<u8>) {
+    let digits = eight_digits(number);
+    let zeros = digits.trailing_zeros() / 8;
+    put_bytes((digits | ZEROS) >> (8 * zeros), 8 - zeros as usize, out);
+}
+
+/// Appends the next eight.
+#[inline]
+fn put_eight(number: u64, out: &mut Vec<u8>) {
+    out.extend_from_slice(&(eight_digits(number) | ZEROS).to_le_bytes());
 }
 
 /// The digits of a number that has at most eight, one in each byte, the first one lowest.
@@ -87,8 +104,8 @@ pub(super) fn put_text(text: &str, out: &mut Vec<u8>) {
     out.push(b'"');
     let is_plain = match bytes.len() {
         0..8 => put_short(bytes, out),
-        8..16 => put_long::<8>(bytes, out),
-        16.. => put_long::<16>(bytes, out),
+        8..16 => put_middle(bytes, out),
+        16.. => put_long(bytes, out),
     };
     if !is_plain {
         out.truncate(begin + 1);
@@ -97,33 +114,43 @@ pub(super) fn put_text(text: &str, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends a text of `N` bytes or more and a quote; whether nothing in it was to be escaped.
+/// Appends a text of 16 bytes or more and a quote; whether nothing in it was to be escaped.
 #[inline(never)]
-fn put_long<const N: usize>(bytes: &[u8], out: &mut Vec<u8>) -> bool {
-    let Some(last) = bytes.last_chunk::<N>() else { return false };
+fn put_long(bytes: &[u8], out: &mut Vec<u8>) -> bool {
+    let Some(last) = bytes.last_chunk() else { return false };
     let end = out.len() + bytes.len();
     let mut is_plain = is_all_plain(last);
-    for chunk in bytes.as_chunks::<N>().0 {
+    for chunk in bytes.as_chunks().0 {
         is_plain &= is_all_plain(chunk);
         out.extend_from_slice(chunk);
     }
     // The last ones once more, over what was appended of them.
-    out.truncate(end - N);
+    out.truncate(end - last.len());
     out.extend_from_slice(last);
     out.push(b'"');
     is_plain
 }
 
-/// Whether nothing is to be escaped. (Of a list as short the compiler looks at all at once.)
+/// Appends a text of eight bytes or more, but at most 16, likewise.
 #[inline]
-fn is_all_plain<const N: usize>(bytes: &[u8; N]) -> bool {
-    let find = |found, byte: &u8| found | u8::from(!is_plain(*byte));
-    bytes.iter().fold(0, find) == 0
+fn put_middle(bytes: &[u8], out: &mut Vec<u8>) -> bool {
+    let (Some(first), Some(last)) = (bytes.first_chunk::<8>(), bytes.last_chunk::<8>()) else {
+        return false;
+    };
+    let end = out.len() + bytes.len();
+    out.extend_from_slice(first);
+    out.truncate(end - last.len());
+    out.extend_from_slice(last);
+    out.push(b'"');
+    let found = [first, last].map(|eight| special(u64::from_le_bytes(*eight)));
+    (found[0] | found[1]) & HIGHS == 0
 }
 
+/// Whether nothing is to be escaped. (The compiler looks at all bytes at once.)
 #[inline]
-fn is_plain(byte: u8) -> bool {
-    (byte >= 0x20) & (byte != b'"') & (byte != b'\\')
+fn is_all_plain(bytes: &[u8; 16]) -> bool {
+    let is_plain = |byte: u8| (byte >= 0x20) & (byte != b'"') & (byte != b'\\');
+    bytes.iter().fold(0, |found, byte| found | u8::from(!is_plain(*byte))) == 0
 }
 
 /// Appends a text of less than eight bytes, likewise.
@@ -142,6 +169,7 @@ fn put_short(bytes: &[u8], out: &mut Vec<u8>) -> bool {
 }
 
 const ONES: u64 = u64::from_ne_bytes([1; 8]);
+const ZEROS: u64 = u64::from_ne_bytes([b'0'; 8]);
 /// The highest bit of each byte.
 pub(super) const HIGHS: u64 = ONES << 7;
 
