@@ -4,6 +4,7 @@ use super::free::FreeSlots;
 use super::lock::Lock;
 use super::node::Node;
 use super::queue::Rank;
+use super::table::Share;
 use super::{Ask, FrameId, GrantedItem, HeldItem, Key, Kind, Mode, Request, Slots, Table, View};
 
 /// What is to become of a request now. The number is the item that keeps it.
@@ -141,13 +142,16 @@ impl Table {
         if all == 0 {
             return 0;
         }
-        let counts = |share: &super::table::Share| match mode {
+        let counts = |share: &Share| match mode {
             Mode::Write => share.reads + share.writes,
             Mode::Counted | Mode::Read => share.writes,
         };
         let own = kin.iter().filter_map(|frame| self.frames.get(frame)).map(|frame| {
-            let above: usize =
-                key.path().filter_map(|covering| frame.shares.get(covering)).map(counts).sum();
+            let above: usize = key
+                .path()
+                .filter_map(|covering| frame.shares.get(covering))
+                .map(|share| counts(share))
+                .sum();
             let (from, to) = key.below();
             let range = (from.as_ref().map(String::as_str), to.as_ref().map(String::as_str));
             let below = frame.shares.range::<str, _>(range).map(|(_, share)| counts(share));

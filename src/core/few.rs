@@ -1,20 +1,21 @@
-//! A set that mostly has one member: it takes no block of memory for that one.
+//! A set of ids that mostly has one member: it takes no block of memory for that one.
 
-use std::collections::{BTreeSet, btree_set};
 use std::iter::{Chain, Flatten};
 use std::option;
+
+use super::rising::{self, Rising};
 
 /// A set of numbers, mostly of one.
 #[derive(Clone, Debug)]
 pub(super) enum Few<T> {
     One(Option<T>),
-    #[expect(clippy::box_collection, reason = "half as large as the set itself would make it")]
-    Many(Box<BTreeSet<T>>),
+    /// In a block of its own: half as large as the set itself would make it.
+    Many(Box<Rising<T, ()>>),
 }
 
 /// The members of a [`Few`], in order.
 pub(super) type Iter<'a, T> =
-    Chain<option::IntoIter<&'a T>, Flatten<option::IntoIter<btree_set::Iter<'a, T>>>>;
+    Chain<option::IntoIter<&'a T>, Flatten<option::IntoIter<rising::Keys<'a, T, ()>>>>;
 
 impl<T> Default for Few<T> {
     fn default() -> Self {
@@ -38,10 +39,13 @@ impl<T: Copy + Ord> Few<T> {
         match self {
             Self::One(None) => *self = Self::One(Some(member)),
             Self::One(Some(one)) if *one == member => {}
-            Self::One(Some(one)) => *self = Self::Many(Box::new(BTreeSet::from([*one, member]))),
-            Self::Many(many) => {
-                many.insert(member);
+            Self::One(Some(one)) => {
+                let mut many = Rising::default();
+                many.insert(*one, ());
+                many.insert(member, ());
+                *self = Self::Many(Box::new(many));
             }
+            Self::Many(many) => many.insert(member, ()),
         }
     }
 
@@ -62,7 +66,7 @@ impl<T: Copy + Ord> Few<T> {
     pub(super) fn iter(&self) -> Iter<'_, T> {
         let (one, many) = match self {
             Self::One(one) => (one.as_ref(), None),
-            Self::Many(many) => (None, Some(many.iter())),
+            Self::Many(many) => (None, Some(many.keys())),
         };
         one.into_iter().chain(many.into_iter().flatten())
     }
@@ -71,7 +75,7 @@ impl<T: Copy + Ord> Few<T> {
     pub(super) fn last(&self) -> Option<&T> {
         match self {
             Self::One(one) => one.as_ref(),
-            Self::Many(many) => many.last(),
+            Self::Many(many) => many.keys().next_back(),
         }
     }
 
@@ -99,6 +103,8 @@ impl<'a, T: Copy + Ord> IntoIterator for &'a Few<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use proptest::prelude::*;
 
     use super::*;

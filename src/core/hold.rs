@@ -1,5 +1,6 @@
 //! Carrying out what concerns holds: granting, and giving back.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -221,10 +222,10 @@ impl Table {
             same.then(|| (held.slots.count(), std::cmp::Reverse(*token)))
         };
         let heir = lock.sharers.iter().filter_map(shares).max();
-        let mut rest = item.slots.clone();
+        let mut rest = Cow::Borrowed(&item.slots);
         if let Some((kept, std::cmp::Reverse(heir))) = heir {
             lock.sharers.remove(&heir);
-            rest = rest.without_lowest(kept);
+            rest = Cow::Owned(rest.without_lowest(kept));
             let hold = self.holds.get_mut(&heir);
             let frame = hold.as_ref().and_then(|hold| self.frames.get_mut(&hold.frame));
             if let Some(share) = frame.and_then(|frame| frame.shares.get_mut(&item.key)) {

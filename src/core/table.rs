@@ -49,7 +49,7 @@ pub(super) struct Frame {
     pub(super) root: FrameId,
     pub(super) children: usize,
     pub(super) holds: Few<Token>,
-    pub(super) shares: BTreeMap<Key, Share>,
+    pub(super) shares: BTreeMap<Key, Box<Share>>,
     pub(super) waiters: Few<RequestId>,
 }
 

@@ -19,7 +19,13 @@ use super::{Key, Mode, RequestId, Token};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tree {
     nodes: BTreeMap<Key, Box<Node>>,
+    /// Empty ones, for the next keys: most come and go.
+    #[expect(clippy::vec_box, reason = "as they are in the tree")]
+    spare: Vec<Box<Node>>,
 }
+
+/// So many empty nodes are kept.
+const SPARE_MAX: usize = 64;
 
 /// The modes that conflict with one.
 fn against(mode: Mode) -> &'static [Mode] {
@@ -90,11 +96,14 @@ impl Tree {
             Entry::Occupied(mut node) => {
                 own(node.get_mut());
                 if node.get().is_empty() {
-                    node.remove();
+                    let node = node.remove();
+                    if self.spare.len() < SPARE_MAX {
+                        self.spare.push(node);
+                    }
                 }
             }
             Entry::Vacant(place) => {
-                let mut node = Box::<Node>::default();
+                let mut node = self.spare.pop().unwrap_or_default();
                 own(&mut node);
                 if !node.is_empty() {
                     place.insert(node);
@@ -130,7 +139,9 @@ impl Tree {
     pub(super) fn hold(&mut self, key: &Key, mode: Mode, token: Token) -> &mut Lock {
         let sums = |sums: &mut Sums| *sums.held.of_mut(mode) += 1;
         self.change_above(key, sums);
-        let node = self.nodes.entry(key.clone()).or_default();
+        let spare = &mut self.spare;
+        let node = self.nodes.entry(key.clone());
+        let node = node.or_insert_with(|| spare.pop().unwrap_or_default());
         sums(&mut node.here);
         node.holds.insert(token);
         &mut node.lock

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
+use super::in_order;
 use super::underway::Patience;
 use crate::json::Plain;
 use crate::protocol::frame::{self, FrameError};
@@ -137,22 +138,31 @@ pub(super) fn read(message: &[u8], fds: &mut Vec<OwnedFd>) -> Result<Call, Frame
 /// Reads what is asked most, in one pass, if it stands there as programs write it.
 fn read_plain(message: &[u8]) -> Option<Call> {
     let mut plain = Plain::new(message)?;
-    if !plain.goes_on("{\"method\":") {
+    let asked = if plain.goes_on(r#"{"method":"io.canal.Lock.Acquire","parameters":"#) {
+        Asked::Acquire(Box::new(parameters(&mut plain, in_order::acquire)?))
+    } else if plain.goes_on(r#"{"method":"io.canal.Lock.Release","parameters":"#) {
+        Asked::Release(parameters(&mut plain, in_order::release)?)
+    } else {
         return None;
-    }
-    let method = plain.text()?;
-    if !plain.goes_on(",\"parameters\":") {
-        return None;
-    }
-    let asked = match method {
-        "io.canal.Lock.Acquire" => Asked::Acquire(Box::new(plain.value()?)),
-        "io.canal.Lock.Release" => Asked::Release(plain.value()?),
-        _ => return None,
     };
     let more = plain.goes_on(",\"more\":true");
     let oneway = plain.goes_on(",\"oneway\":true");
     let is_whole = plain.goes_on("}") && plain.is_over();
     is_whole.then_some(Call { asked, more, oneway, fds: Vec::new() })
+}
+
+/// Reads parameters, in whichever order their fields stand.
+#[inline]
+fn parameters<'a, T: Deserialize<'a>>(
+    plain: &mut Plain<'a>,
+    in_order: impl FnOnce(&mut Plain<'a>) -> Option<T>,
+) -> Option<T> {
+    let mut ahead = plain.clone();
+    if let Some(read) = in_order(&mut ahead) {
+        *plain = ahead;
+        return Some(read);
+    }
+    plain.value()
 }
 
 fn read_any(message: &[u8]) -> Result<Call, FrameError> {

@@ -224,11 +224,11 @@ impl Server {
         }
         let Some(conn) = self.conns.get(id) else { return };
         let shown = Shown::to(conn.peer.uid, &self.ledger, &self.leases, &self.owners);
-        let grant = match granted {
+        let mut grant = match granted {
             Some(granted) => shown.grant(granted),
             None => self.ledger.table.hold(token).map(|hold| shown.held(hold)),
         };
-        let Some(mut grant) = grant else { return };
+        let Some(grant) = &mut grant else { return };
         grant.children_fd = children.then_some(0);
         grant.page_fd = page.map(|page| page.page_fd);
         grant.line_fd = page.map(|page| page.line_fd);
@@ -239,7 +239,7 @@ impl Server {
         } else if !departs {
             conn.untold = Some(request);
         }
-        conn.reply_with(&grant, fds);
+        conn.reply_with(grant, fds);
         conn.closing |= departs;
         debug_assert_ne!(conn.doing, Doing::Waits(request));
     }

@@ -61,7 +61,7 @@ pub(super) fn begin(place: &Place, chosen: &Chosen, discard: bool) -> anyhow::Re
     let member = Member::new(chosen.settings, identity, nonce, rules);
     let log = Log::Engine(Box::new(Shared::new(member, engine)));
     Ok(Recovered {
-        ledger: Ledger { table: Table::new(rules), host: NO_HOST, log },
+        ledger: Ledger { table: Table::new(rules), host: NO_HOST, log, now: None },
         origin,
         children: Children::new(&place.dir),
         found: Vec::new(),

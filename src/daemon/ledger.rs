@@ -22,6 +22,8 @@ pub(super) struct Ledger {
     /// no member.
     pub(super) host: HostId,
     pub(super) log: Log,
+    /// The time of all that is applied before the next [`Self::commit`], once it was looked up.
+    pub(super) now: Option<UnixMillis>,
 }
 
 /// The only host of an embedded journal; no host of an engine.
@@ -68,7 +70,8 @@ impl Ledger {
     /// [`Self::commit`].
     pub(super) fn apply(&mut self, change: Change) -> Applied {
         let revision = Revision(self.table.revision().0 + 1);
-        let entry = Entry { version: ENTRY_VERSION, at: UnixMillis(clock::unix_ms()), change };
+        let at = *self.now.get_or_insert_with(|| UnixMillis(clock::unix_ms()));
+        let entry = Entry { version: ENTRY_VERSION, at, change };
         let mut outcomes = Vec::new();
         self.table.apply(revision, &entry, &mut outcomes);
         if let Some((table, kept)) = self.kept() {
@@ -104,6 +107,7 @@ impl Ledger {
     /// # Errors
     /// Then nothing of this turn may be told: the daemon has to end.
     pub(super) fn commit(&mut self) -> io::Result<()> {
+        self.now = None;
         self.kept().map_or(Ok(()), |(table, kept)| kept.commit(table))
     }
 

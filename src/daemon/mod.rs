@@ -27,6 +27,7 @@ mod grant;
 mod guard;
 mod health;
 mod home;
+mod in_order;
 mod inform;
 mod join;
 mod kept;

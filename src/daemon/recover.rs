@@ -85,7 +85,7 @@ pub(super) fn recover(
         leases_changed,
     };
     let log = Log::Journal(Box::new(kept));
-    let mut ledger = Ledger { table: old.table, host: NO_HOST, log };
+    let mut ledger = Ledger { table: old.table, host: NO_HOST, log, now: None };
     if old.begins_anew {
         ledger.compact().with_context(|| journal_of(place))?;
     }

@@ -110,11 +110,16 @@ const NAME_BYTES: usize = 21;
 
 /// A letter and a number.
 fn name(letter: u8, frame: FrameId, room: &mut [u8; NAME_BYTES]) -> &str {
-    let mut number = itoa::Buffer::new();
-    let digits = number.format(frame.0).as_bytes();
-    room[0] = letter;
-    room[1..=digits.len()].copy_from_slice(digits);
-    std::str::from_utf8(&room[..=digits.len()]).unwrap_or_default()
+    let (mut rest, mut at) = (frame.0, NAME_BYTES);
+    // From its end on, so that nothing has to be moved.
+    while rest > 0 || at == NAME_BYTES {
+        at -= 1;
+        room[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    at -= 1;
+    room[at] = letter;
+    std::str::from_utf8(&room[at..]).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use super::reader::Reader;
 use super::text::{HIGHS, special};
 
 /// A message, as far as it was not read yet.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Plain<'a> {
     /// What is left.
     rest: &'a str,

@@ -74,7 +74,11 @@ impl<'a> Serializer for Writer<'a> {
 
     #[inline]
     fn serialize_bool(self, value: bool) -> Result<(), Unwritten> {
-        self.out.extend_from_slice(if value { b"true" } else { b"false" });
+        if value {
+            self.out.extend_from_slice(b"true");
+        } else {
+            self.out.extend_from_slice(b"false");
+        }
         Ok(())
     }
 
