@@ -52,14 +52,16 @@ number! {
 fn hex(bits: u128) -> [u8; 32] {
     let mut digits = [0; 32];
     for (eight, part) in digits.as_chunks_mut().0.iter_mut().zip(bits.to_be_bytes().as_chunks().0) {
-        *eight = spread(u32::from_be_bytes(*part)).to_be_bytes();
-    }
-    // In a loop of its own, so that the compiler does many at once.
-    for digit in &mut digits {
-        *digit += if *digit < 10 { b'0' } else { b'a' - 10 };
+        let halves = spread(u32::from_be_bytes(*part));
+        let letters = (halves + ONES * 6) >> 4 & ONES;
+        let ascii = halves + ONES * u64::from(b'0') + letters * u64::from(b'a' - 10 - b'0');
+        *eight = ascii.to_be_bytes();
     }
     digits
 }
+
+/// A 1 in each byte.
+const ONES: u64 = u64::from_ne_bytes([1; 8]);
 
 /// What 32 hexadecimal digits say.
 fn bits(text: &str) -> Option<u128> {

@@ -123,12 +123,14 @@ impl Server {
     }
 
     pub(super) fn ask(&mut self, mut newcomer: Newcomer) {
-        let request = Arc::make_mut(&mut newcomer.request);
-        request.host = self.ledger.host;
-        // It may have ended while the request was put aside.
-        let table = &self.ledger.table;
+        // Both may be others since the request was put aside.
+        let (host, table) = (self.ledger.host, &self.ledger.table);
         let lives = |frame: &FrameId| table.frame(*frame).is_some_and(|state| !state.ended);
-        request.parent = request.parent.filter(lives);
+        let parent = newcomer.request.parent.filter(lives);
+        if (newcomer.request.host, newcomer.request.parent) != (host, parent) {
+            let request = Arc::make_mut(&mut newcomer.request);
+            (request.host, request.parent) = (host, parent);
+        }
         let change = Change::Request(newcomer.request.clone());
         self.propose(change, Then::Ask(newcomer));
     }

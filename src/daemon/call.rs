@@ -138,9 +138,12 @@ pub(super) fn read(message: &[u8], fds: &mut Vec<OwnedFd>) -> Result<Call, Frame
 /// Reads what is asked most, in one pass, if it stands there as programs write it.
 fn read_plain(message: &[u8]) -> Option<Call> {
     let mut plain = Plain::new(message)?;
-    let asked = if plain.goes_on(r#"{"method":"io.canal.Lock.Acquire","parameters":"#) {
+    if !plain.goes_on(r#"{"method":"io.canal.Lock."#) {
+        return None;
+    }
+    let asked = if plain.goes_on(r#"Acquire","parameters":"#) {
         Asked::Acquire(Box::new(parameters(&mut plain, in_order::acquire)?))
-    } else if plain.goes_on(r#"{"method":"io.canal.Lock.Release","parameters":"#) {
+    } else if plain.goes_on(r#"Release","parameters":"#) {
         Asked::Release(parameters(&mut plain, in_order::release)?)
     } else {
         return None;

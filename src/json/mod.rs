@@ -13,6 +13,7 @@ mod writer;
 
 pub use plain::Plain;
 use serde::Serialize;
+pub use text::is_plain;
 
 use self::writer::Writer;
 

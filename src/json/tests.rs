@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::{Plain, append};
+use super::{Plain, append, is_plain};
 
 /// Of everything that a message or a record has, something.
 #[derive(Debug, Serialize)]
@@ -116,7 +116,9 @@ fn each_character_is_escaped_or_not_at_each_place_of_a_word() {
         for before in 0..=17 {
             for after in 0..=17 {
                 let text = "a".repeat(before) + &c.to_string() + &"~".repeat(after);
-                assert_eq!(appended(&text), serde_json::to_vec(&text).unwrap(), "{text:?}");
+                let written = serde_json::to_vec(&text).unwrap();
+                assert_eq!(appended(&text), written, "{text:?}");
+                assert_eq!(is_plain(&text), written.len() == text.len() + 2, "{text:?}");
             }
         }
     }

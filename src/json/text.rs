@@ -117,18 +117,19 @@ pub(super) fn put_text(text: &str, out: &mut Vec<u8>) {
 /// Appends a text of 16 bytes or more and a quote; whether nothing in it was to be escaped.
 #[inline(never)]
 fn put_long(bytes: &[u8], out: &mut Vec<u8>) -> bool {
-    let Some(last) = bytes.last_chunk() else { return false };
+    let Some(last) = bytes.last_chunk::<16>() else { return false };
+    let find = |found, eight: &[u8; 8]| found | special(u64::from_le_bytes(*eight));
     let end = out.len() + bytes.len();
-    let mut is_plain = is_all_plain(last);
-    for chunk in bytes.as_chunks().0 {
-        is_plain &= is_all_plain(chunk);
+    let mut found = last.as_chunks().0.iter().fold(0, find);
+    for chunk in bytes.as_chunks::<16>().0 {
+        found = chunk.as_chunks().0.iter().fold(found, find);
         out.extend_from_slice(chunk);
     }
     // The last ones once more, over what was appended of them.
     out.truncate(end - last.len());
     out.extend_from_slice(last);
     out.push(b'"');
-    is_plain
+    found & HIGHS == 0
 }
 
 /// Appends a text of eight bytes or more, but at most 16, likewise.
@@ -146,26 +147,42 @@ fn put_middle(bytes: &[u8], out: &mut Vec<u8>) -> bool {
     (found[0] | found[1]) & HIGHS == 0
 }
 
-/// Whether nothing is to be escaped. (The compiler looks at all bytes at once.)
-#[inline]
-fn is_all_plain(bytes: &[u8; 16]) -> bool {
-    let is_plain = |byte: u8| (byte >= 0x20) & (byte != b'"') & (byte != b'\\');
-    bytes.iter().fold(0, |found, byte| found | u8::from(!is_plain(*byte))) == 0
-}
-
 /// Appends a text of less than eight bytes, likewise.
 #[inline]
 fn put_short(bytes: &[u8], out: &mut Vec<u8>) -> bool {
-    let bits = 8 * bytes.len();
-    let word = match (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
+    let (word, bits) = (short_word(bytes), 8 * bytes.len());
+    put_bytes(word | u64::from(b'"') << bits, bytes.len() + 1, out);
+    is_short_plain(word, bits)
+}
+
+/// Less than eight bytes as a word, the first one lowest.
+#[inline]
+fn short_word(bytes: &[u8]) -> u64 {
+    match (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
         (Some(first), Some(last)) => {
             let [first, last] = [first, last].map(|four| u64::from(u32::from_le_bytes(*four)));
-            first | last << (bits - 32)
+            first | last << (8 * bytes.len() - 32)
         }
         _ => bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)),
-    };
-    put_bytes(word | u64::from(b'"') << bits, bytes.len() + 1, out);
+    }
+}
+
+/// Whether nothing is to be escaped in the lowest bits of a word, less than all.
+#[inline]
+fn is_short_plain(word: u64, bits: usize) -> bool {
     special(word | (ONES * 0x20) << bits) & HIGHS == 0
+}
+
+/// Whether nothing in a text is to be escaped.
+#[inline]
+#[must_use]
+pub fn is_plain(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let Some(last) = bytes.last_chunk::<8>() else {
+        return is_short_plain(short_word(bytes), 8 * bytes.len());
+    };
+    let is_plain = |eight: &[u8; 8]| special(u64::from_le_bytes(*eight)) & HIGHS == 0;
+    is_plain(last) && bytes.as_chunks().0.iter().all(is_plain)
 }
 
 const ONES: u64 = u64::from_ne_bytes([1; 8]);

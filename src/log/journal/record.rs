@@ -64,9 +64,12 @@ fn encode_at(buffer: &mut Vec<u8>, start: usize, payload: &impl Serialize) -> io
         return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     };
     let length = field.to_le_bytes();
-    let sum = checksum(length, &buffer[start + PREFIX..]).to_le_bytes();
     buffer[start..start + 4].copy_from_slice(&length);
-    buffer[start + 4..start + PREFIX].copy_from_slice(&sum);
+    // The sum is of the length and the payload, which so lie side by side.
+    let rest = &mut buffer[start + 4..];
+    rest[..4].copy_from_slice(&length);
+    let sum = crc32fast::hash(rest).to_le_bytes();
+    rest[..4].copy_from_slice(&sum);
     buffer.push(TRAILER);
     Ok(())
 }

@@ -15,6 +15,7 @@ use super::record::OVERHEAD;
 use crate::core::{
     Ask, Change, Entry, Item, Outcome, Release, Request, Revision, StoredView, View,
 };
+use crate::json;
 use crate::log::Record;
 
 /// How often a request is stopped (or detached) and runs again, and its grant is taken back, that
@@ -108,7 +109,7 @@ fn digits(number: u64) -> u64 {
 
 /// The bytes of a text as JSON.
 fn json_bytes(text: &str) -> u64 {
-    if text.bytes().all(|byte| byte >= 0x20 && byte != b'"' && byte != b'\\') {
+    if json::is_plain(text) {
         return text.len() as u64 + 2;
     }
     let bytes = text.bytes().map(|byte| match byte {
