@@ -1,6 +1,9 @@
 //! Round trips over the socket: acquire and release in turn, journal on, against Redis `SET` over
 //! its Unix socket, with the same load generator, alternating in one run.
 //!
+//! What a lock costs in Redis is measured beside it, as Redis' manual has it: `SET NX PX` and a script
+//! that deletes what is still ours, by a server that writes its log, as canal does.
+//!
 //! `cargo bench --bench roundtrip`. Needs `redis-server` for the comparison; without it only canal
 //! is measured. `CANAL=PATH` measures another build of canal, `SECONDS=N` takes longer.
 #![expect(clippy::print_stdout, reason = "a bench prints its figures")]
@@ -9,7 +12,7 @@ mod common;
 
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -53,18 +56,19 @@ impl Dialect for Canal {
     }
 }
 
+/// Appends a command as Redis takes it.
+fn redis_command(words: &[&str], to: &mut Vec<u8>) {
+    to.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
+    for word in words {
+        to.extend_from_slice(format!("${}\r\n{word}\r\n", word.len()).as_bytes());
+    }
+}
+
 struct Redis;
 
 impl Dialect for Redis {
     fn request(&self, connection: usize, n: usize, to: &mut Vec<u8>) {
-        let key = format!("bench/{connection}");
-        let value = format!("{n:016x}");
-        let text = format!(
-            "*3\r\n$3\r\nSET\r\n${}\r\n{key}\r\n${}\r\n{value}\r\n",
-            key.len(),
-            value.len()
-        );
-        to.extend_from_slice(text.as_bytes());
+        redis_command(&["SET", &format!("bench/{connection}"), &format!("{n:016x}")], to);
     }
 
     fn end(&self) -> u8 {
@@ -72,6 +76,48 @@ impl Dialect for Redis {
     }
 
     fn failure(&self) -> &'static [u8] {
+        b"-"
+    }
+}
+
+/// A lock as Redis' manual has it; the script's digest.
+struct RedisLock(String);
+
+impl RedisLock {
+    const RELEASE: &str = "if redis.call('get',KEYS[1]) == ARGV[1] then \
+                           return redis.call('del',KEYS[1]) else return redis.error_reply('NOT OURS') end";
+
+    fn load(socket: &Path) -> io::Result<Self> {
+        let mut command = Vec::new();
+        redis_command(&["SCRIPT", "LOAD", Self::RELEASE], &mut command);
+        let mut stream = UnixStream::connect(socket)?;
+        stream.write_all(&command)?;
+        let mut reply = [0; 128];
+        let read = stream.read(&mut reply)?;
+        let reply = String::from_utf8_lossy(&reply[..read]);
+        let digest = reply.split("\r\n").nth(1).filter(|digest| digest.len() == 40);
+        Ok(Self(digest.unwrap_or_else(|| panic!("no digest: {reply}")).to_owned()))
+    }
+}
+
+impl Dialect for RedisLock {
+    fn request(&self, connection: usize, n: usize, to: &mut Vec<u8>) {
+        let key = format!("lock/{connection}");
+        // The release gives the value of the acquire before it.
+        let value = format!("{:016x}", n - n % 2);
+        if n.is_multiple_of(2) {
+            redis_command(&["SET", &key, &value, "NX", "PX", "30000"], to);
+        } else {
+            redis_command(&["EVALSHA", &self.0, "1", &key, &value], to);
+        }
+    }
+
+    fn end(&self) -> u8 {
+        b'\n'
+    }
+
+    fn failure(&self) -> &'static [u8] {
+        // Also that of a lock that was not granted: `$-1`.
         b"-"
     }
 }
@@ -136,14 +182,17 @@ impl<'d> Load<'d> {
     }
 }
 
-/// A Redis server in a folder, without persistence.
+/// A Redis server in a folder.
 struct RedisServer(Child);
 
 impl RedisServer {
-    fn start(socket: &Path) -> io::Result<Self> {
+    /// `log`: whether it writes what changes to a file, without waiting for the disk.
+    fn start(socket: &Path, log: bool) -> io::Result<Self> {
         let child = Command::new("redis-server")
-            .args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"])
+            .args(["--port", "0", "--save", "", "--appendonly", if log { "yes" } else { "no" }])
+            .args(["--appendfsync", "no", "--unixsocket"])
             .arg(socket)
+            .current_dir(socket.parent().unwrap_or(Path::new(".")))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()?;
@@ -164,43 +213,70 @@ fn median(mut figures: Vec<f64>) -> f64 {
     figures[figures.len() / 2]
 }
 
+/// The two Redis servers that canal is measured beside.
+struct Peers {
+    _servers: [RedisServer; 2],
+    plain: PathBuf,
+    logging: PathBuf,
+    lock: RedisLock,
+}
+
+impl Peers {
+    fn start(folder: &Path) -> io::Result<Self> {
+        let (plain, logging) = (folder.join("redis.sock"), folder.join("redis-log.sock"));
+        let servers = [RedisServer::start(&plain, false)?, RedisServer::start(&logging, true)?];
+        let lock = RedisLock::load(&logging)?;
+        Ok(Self { _servers: servers, plain, logging, lock })
+    }
+
+    fn loads(&self, connections: usize, depth: usize) -> io::Result<[Load<'_>; 2]> {
+        let plain = Load::new(&Redis, &self.plain, connections, depth)?;
+        Ok([plain, Load::new(&self.lock, &self.logging, connections, depth)?])
+    }
+}
+
 fn main() -> io::Result<()> {
     let seconds = std::env::var("SECONDS").ok().and_then(|n| n.parse().ok()).unwrap_or(2.0);
     let daemon = Daemon::start()?;
-    let socket = daemon.folder.path().join("redis.sock");
-    let redis = if installed("redis-server") { Some(RedisServer::start(&socket)?) } else { None };
+    let redis =
+        installed("redis-server").then(|| Peers::start(daemon.folder.path())).transpose()?;
     if redis.is_none() {
         println!("(redis-server is not installed)");
     }
     println!("requests per second, acquire and release in turn");
     for (connections, depth) in [(1, 1), (50, 1), (50, 32)] {
-        let mut canal = Load::new(&Canal, &daemon.socket(), connections, depth)?;
-        let mut peer = match &redis {
-            Some(_) => Some(Load::new(&Redis, &socket, connections, depth)?),
-            None => None,
-        };
+        let mut loads = vec![Load::new(&Canal, &daemon.socket(), connections, depth)?];
+        if let Some(redis) = &redis {
+            loads.extend(redis.loads(connections, depth)?);
+        }
         let slice = Duration::from_secs_f64(seconds / 10.0);
-        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        let mut rates = vec![Vec::new(); loads.len()];
         for _ in 0..10 {
-            ours.push(canal.rate(slice)?);
-            if let Some(peer) = &mut peer {
-                theirs.push(peer.rate(slice)?);
+            for (load, rates) in loads.iter_mut().zip(&mut rates) {
+                rates.push(load.rate(slice)?);
             }
         }
         // Every acquire has its release, for the next load.
-        if canal.next % 2 == 1 {
-            canal.depth = 1;
-            canal.round()?;
+        for load in loads.iter_mut().filter(|load| load.next % 2 == 1) {
+            load.depth = 1;
+            load.round()?;
         }
-        let ours = median(ours);
-        let what = format!("requests per second, {connections} connections x {depth} in flight");
-        let (theirs, ratio) = if theirs.is_empty() {
-            ("redis-server is NOT INSTALLED".to_owned(), "-".to_owned())
-        } else {
-            let theirs = median(theirs);
-            (format!("{theirs:.0} (Redis SET)"), format!("{:.2}", ours / theirs))
-        };
-        row(&what, &format!("{ours:.0}"), &theirs, &ratio, "≥ 1.0");
+        let rates: Vec<f64> = rates.into_iter().map(median).collect();
+        tell(&format!("{connections} connections x {depth} in flight"), &rates);
     }
     Ok(())
+}
+
+/// Prints the rows of one load: canal's rate, and what it is compared with.
+fn tell(load: &str, rates: &[f64]) {
+    let what = format!("requests per second, {load}");
+    let [ours, peers @ ..] = rates else { return };
+    let ours_shown = format!("{ours:.0}");
+    if peers.is_empty() {
+        row(&what, &ours_shown, "redis-server is NOT INSTALLED", "-", "≥ 1.0");
+    }
+    for (theirs, (name, goal)) in peers.iter().zip([("SET", "≥ 1.0"), ("lock, log on", "")]) {
+        let theirs_shown = format!("{theirs:.0} (Redis {name})");
+        row(&what, &ours_shown, &theirs_shown, &format!("{:.2}", ours / theirs), goal);
+    }
 }
