@@ -13,11 +13,10 @@ use std::{env, fs, io};
 
 /// What the C library runs from the start of a program to its end, as files of musl's.
 const C_LIBRARY: &str = "\
-    __errno_location __init_tls __libc_start_main __set_thread_area __syscall_cp bcmp cancel connect \
-    environ execve faccessat fcntl fstat fstatat getauxval getegid getenv geteuid getgid getrandom \
-    getuid libc lstat memcmp memcpy memmove memset mmap mprotect poll recvmsg restore send sendmsg sendto \
-    sigaction sigaltstack signal socket stat strchrnul strcmp strlen strncmp syscall syscall_cp \
-    syscall_ret sysconf";
+    __environ __errno_location __init_tls __libc_start_main __set_thread_area __syscall_cp \
+    access bcmp cancel connect default_attr defsysinfo execve fstatat getegid geteuid getgid \
+    getrandom getuid libc lstat memcmp memcpy memmove memset mmap poll recvmsg send sendto \
+    sigaction signal socket stat strlen syscall_cp syscall_ret";
 
 fn main() -> io::Result<()> {
     println!("cargo::rerun-if-changed=build.rs");
@@ -58,22 +57,27 @@ fn is_another_linker() -> bool {
         || ["fuse-ld", "linker=", "mold", "wild"].iter().any(|word| flags.contains(word))
 }
 
-/// An addition to the linker's own script: what is listed comes first, and the first blocks of memory
-/// behind the small things that are written at the start.
+/// An addition to the linker's own script: what is listed comes first, and of what has no content in the
+/// file that which is written at the start, with the first blocks of memory behind it. (The kernel
+/// brings the page with the end of the data for every program, to clear what is behind it.)
 fn together(list: &str) -> String {
     let mut script = String::from("SECTIONS { .text.start : {\n*crt1.o(.text .text.*)\n");
+    let mut cleared =
+        String::from("SECTIONS { .bss.start (NOLOAD) : {\n*crtbegin.o(.bss .bss.*)\n");
     for file in C_LIBRARY.split_ascii_whitespace() {
         script += &format!("*libc.a:{file}.lo(.text .text.* .rodata .rodata.*)\n");
+        cleared += &format!("*libc.a:{file}.lo(.bss .bss.* COMMON)\n");
     }
     script += "*crtbegin.o(.text .text.*)\n";
-    script += "*(.rodata.cst4 .rodata.cst8 .rodata.cst16 .rodata.cst32)\n";
-    script += "*(.rodata..Lswitch.table._ZN3nix5errno*)\n";
     for name in list.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
         script += &format!("*(.text.{name} .text.unlikely.{name} .rodata.{name})\n");
+        cleared += &format!("*(.bss.{name})\n");
     }
-    script
-        + "} } INSERT BEFORE .text;\n\
-        SECTIONS { .bss.last (NOLOAD) : { *(.bss._ZN5canal3sys6memory5first4HERE*) } } INSERT AFTER .bss;\n"
+    script +=
+        "*(.rodata.cst4 .rodata.cst8 .rodata.cst16 .rodata.cst32)\n} } INSERT BEFORE .text;\n";
+    // Last, because it is long.
+    cleared += "*(.bss._ZN5canal3sys6memory5first4HERE*)\n} } INSERT BEFORE .bss;\n";
+    script + &cleared
 }
 
 /// The unwinder of gcc as a static library: loading the shared one takes a tenth of a start.
