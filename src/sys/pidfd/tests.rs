@@ -145,7 +145,8 @@ fn an_old_kernel_tells_by_fdinfo() {
 
 /// What runs on the first thread before main; libtest gives its tests other threads.
 #[used]
-// SAFETY: as in `startup`: a table of functions that are called before main.
+// SAFETY: the section is a table of functions that take nothing we read and return nothing, which the
+// loader calls before main; this is one.
 #[unsafe(link_section = ".init_array")]
 static SCENES: extern "C" fn() = play_on_the_first_thread;
 
