@@ -1,12 +1,14 @@
 //! `canal::run::stay` with real processes, and without a daemon: the child grants itself its lock.
 //!
 //! This program is both the tests and what they test: started with `stay` as its first argument it
-//! is the parent (a *scene*), else it runs the tests, each of which starts scenes.
-
+//! is the parent (a *scene*), else it runs the tests, each of which starts scenes. It starts as canal
+//! does, without Rust's runtime, which would not say how it found SIGPIPE.
+#![no_main]
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
     clippy::unwrap_used,
+    unsafe_code,
     reason = "these are tests, though no test harness tells that to clippy"
 )]
 
@@ -17,9 +19,11 @@ mod signals;
 mod status;
 mod terminal;
 
+use std::ffi::{c_char, c_int};
 use std::panic::catch_unwind;
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
+
+use canal::sys::startup;
 
 type Test = (&'static str, fn());
 
@@ -68,8 +72,16 @@ tests! {
         continuing_the_parent_alone_continues_the_command;
 }
 
-fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+// SAFETY: no other function of the program has this name, and it is declared as in C.
+#[unsafe(no_mangle)]
+extern "C" fn main(count: c_int, words: *const *const c_char) -> c_int {
+    // SAFETY: what the kernel put there, for as long as the process lives; nobody writes it.
+    let words = unsafe { startup::begin(count, words) };
+    let words = words.iter().skip(1).map(|word| word.to_str().unwrap().to_owned()).collect();
+    std::process::exit(play_or_test(words).into())
+}
+
+fn play_or_test(arguments: Vec<String>) -> u8 {
     if arguments.first().is_some_and(|first| first == "stay") {
         return scene::play(&arguments[1..]);
     }
@@ -91,7 +103,7 @@ fn main() -> ExitCode {
         println!("test {name} ... {}", if passed { "ok" } else { "FAILED" });
     }
     println!("\n{failed} failed");
-    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    u8::from(failed > 0)
 }
 
 /// Waits until something is so, for 20 s at most.

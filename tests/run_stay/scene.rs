@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::process::{Child, Command, ExitCode, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use canal::protocol::OnLost;
@@ -31,7 +31,7 @@ impl Beside for Nobody {
 
 /// Plays `[--max-run MS] [--kill-after MS] [--with-children] [--refused CODE] [--when FILE]
 /// [--page FD:FD] SCRIPT`.
-pub(crate) fn play(arguments: &[String]) -> ExitCode {
+pub(crate) fn play(arguments: &[String]) -> u8 {
     let mut limits = Limits {
         max_run: None,
         kill_after: None,
@@ -66,10 +66,10 @@ pub(crate) fn play(arguments: &[String]) -> ExitCode {
         }
     };
     match stay(&limits, &mut Nobody, child) {
-        Ok(ended) => ended.pass_on().into(),
+        Ok(ended) => ended.pass_on(),
         Err(error) => {
             eprintln!("stay: {error}");
-            OwnCode::Failed.into()
+            OwnCode::Failed.number()
         }
     }
 }
