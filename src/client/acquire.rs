@@ -5,13 +5,13 @@
 
 use std::time::Duration;
 
-use crate::protocol::{Acquire, Grant, Progress};
+use crate::protocol::{Acquire, Grant, Progress, frame};
 use crate::sys::clock::boottime_ms;
 use crate::sys::pidfd::Pidfd;
 use crate::sys::process::{RunState, run_state};
 
 use super::call::Pauses;
-use super::connection::{Connection, Heard, Replies, parameters, plain, reply};
+use super::connection::{Connection, Heard, Replies, parameters, reply};
 use super::error::Broken;
 use super::page::Received;
 use super::{Acquired, Client, ClientError};
@@ -132,7 +132,7 @@ impl Wait {
             match connection.message_within(patience)? {
                 Ok(message) => {
                     // Mostly it is granted at once.
-                    if let Some(grant) = plain(&message) {
+                    if let Some(grant) = frame::parse_plain_reply(&message) {
                         return acquired(grant, connection);
                     }
                     match *understood(&message)? {

@@ -12,7 +12,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::json::Plain;
 use crate::protocol::frame::{self, Decoder};
 use crate::protocol::limits::REPLY_BYTES_MAX;
 use crate::protocol::{ErrorName, Failure, INTERFACE};
@@ -154,7 +153,7 @@ impl Connection {
         })
     }
 
-    /// The next reply as it came, likewise; for [`plain`] and [`reply`].
+    /// The next reply as it came, likewise; for [`frame::parse_plain_reply`] and [`reply`].
     pub(super) fn message_within(
         &mut self,
         patience: Duration,
@@ -249,15 +248,6 @@ pub(super) fn reply(message: &[u8]) -> Result<Reply, ClientError> {
     Ok(frame::parse(message)?)
 }
 
-/// The parameters of a reply that is the last one and no error, if it stands there as programs write
-/// it; in one pass, where [`reply`] and [`parameters`] take three.
-pub(super) fn plain<'a, T: Deserialize<'a>>(message: &'a [u8]) -> Option<T> {
-    let mut plain = Plain::new(message)?;
-    let begins = plain.goes_on("{\"parameters\":");
-    let parameters = if begins { plain.value()? } else { return None };
-    (plain.goes_on("}") && plain.is_over()).then_some(parameters)
-}
-
 /// The parameters of a reply, or the error that it is.
 pub(super) fn parameters<T: DeserializeOwned>(reply: Reply) -> Result<T, Broken> {
     // A method without output may leave the parameters out.
@@ -288,28 +278,5 @@ fn failure(name: String, parameters: &str) -> Broken {
             failure.into()
         }
         Err(error) => error.into(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_a_last_reply_that_is_no_error_is_read_in_one_pass() {
-        for (message, read) in [
-            (r#"{"parameters":{"pid":7}}"#, Some(7)),
-            (r#"{"parameters":{"pid":7},"continues":true}"#, None),
-            (r#"{"parameters":{"pid":7},"error":"io.canal.Lock.Refused"}"#, None),
-            (r#"{"error":"io.canal.Lock.Refused","parameters":{"pid":7}}"#, None),
-            (r#"{"parameters":{"pid":7}}}"#, None),
-            (r#"{"parameters":{"pid":7}"#, None),
-            (r#"{ "parameters":{"pid":7}}"#, None),
-            ("{}", None),
-            ("", None),
-        ] {
-            let stopping = plain::<crate::protocol::Stopping>(message.as_bytes());
-            assert_eq!(stopping.map(|stopping| stopping.pid), read, "{message}");
-        }
     }
 }

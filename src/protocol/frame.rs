@@ -9,7 +9,7 @@ use std::ffi::CStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::json;
+use crate::json::{self, Plain};
 
 /// Ends each message.
 const END: u8 = 0;
@@ -130,6 +130,15 @@ pub fn parse<'a, T: Deserialize<'a>>(message: &'a [u8]) -> Result<T, FrameError>
     Ok(serde_json::from_slice(message)?)
 }
 
+/// Reads the parameters of a reply that is the last one and no error, if it stands there as programs write
+/// it; in one pass, where [`parse`] leaves the parameters for another.
+#[must_use]
+pub fn parse_plain_reply<'a, T: Deserialize<'a>>(message: &'a [u8]) -> Option<T> {
+    let mut plain = Plain::new(message)?;
+    let parameters = plain.goes_on("{\"parameters\":").then(|| plain.value()).flatten()?;
+    (plain.goes_on("}") && plain.is_over()).then_some(parameters)
+}
+
 /// Appends a message and its end to `out`, which stays as it was on an error.
 ///
 /// # Errors
@@ -247,6 +256,24 @@ mod tests {
         let unprintable = BTreeMap::from([((1, 2), 3)]);
         assert!(append(&unprintable, &mut out).is_err());
         assert_eq!(out, b"{}\0");
+    }
+
+    #[test]
+    fn only_a_last_reply_that_is_no_error_is_read_in_one_pass() {
+        for (message, read) in [
+            (r#"{"parameters":{"pid":7}}"#, Some(7)),
+            (r#"{"parameters":{"pid":7},"continues":true}"#, None),
+            (r#"{"parameters":{"pid":7},"error":"io.canal.Lock.Refused"}"#, None),
+            (r#"{"error":"io.canal.Lock.Refused","parameters":{"pid":7}}"#, None),
+            (r#"{"parameters":{"pid":7}}}"#, None),
+            (r#"{"parameters":{"pid":7}"#, None),
+            (r#"{ "parameters":{"pid":7}}"#, None),
+            ("{}", None),
+            ("", None),
+        ] {
+            let stopping = parse_plain_reply::<crate::protocol::Stopping>(message.as_bytes());
+            assert_eq!(stopping.map(|stopping| stopping.pid), read, "{message}");
+        }
     }
 
     proptest! {
