@@ -207,7 +207,7 @@ impl Table {
 
     /// What is wrong with a request, whoever else is there.
     fn fault(&self, asked: &Request) -> Option<Refusal> {
-        if self.tags.contains_key(&asked.tag) {
+        if self.tagged(asked.tag).is_some() {
             return Some(Refusal::Duplicate);
         }
         if asked.items.is_empty() {

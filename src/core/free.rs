@@ -18,7 +18,7 @@ pub(super) struct FreeSlots {
 impl FreeSlots {
     /// The lowest `count` free slots. The caller knows that there are so many.
     pub(super) fn lowest(&self, count: u64) -> Slots {
-        let mut lowest = Vec::new();
+        let mut lowest = Vec::with_capacity(1);
         let mut missing = count;
         for (&first, &last) in &self.ranges {
             if missing == 0 {

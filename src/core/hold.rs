@@ -197,7 +197,7 @@ impl Table {
     fn remove_hold(&mut self, token: Token) -> Option<Arc<HoldState>> {
         let hold = self.holds.remove(&token)?;
         self.granted.remove(&hold.request);
-        self.tags.remove(&hold.asked.tag);
+        self.tags.remove(hold.asked.tag);
         if let Some(frame) = self.frames.get_mut(&hold.frame) {
             frame.holds.remove(&token);
         }

@@ -34,6 +34,7 @@ mod settle;
 mod slots;
 mod snapshot;
 mod table;
+mod tags;
 mod text;
 mod thought;
 mod tree;

@@ -102,8 +102,11 @@ impl Table {
     }
 
     /// Takes the keys in use for those of the same text, so that thousands who want one key keep its
-    /// text once.
+    /// text once. Not as long as nobody waits.
     pub fn share_keys(&self, items: &mut [Item]) {
+        if self.waiters.is_empty() {
+            return;
+        }
         for item in items {
             if let Some(key) = self.tree.key(&item.key) {
                 item.key = key.clone();

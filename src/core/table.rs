@@ -7,6 +7,7 @@ use super::few::Few;
 use super::lock::Lock;
 use super::owners::Owners;
 use super::queue::{self, Class, Rank};
+use super::tags::Tags;
 use super::tree::Tree;
 use super::{
     Ask, FrameId, FrameState, HoldState, HostId, HostState, Key, Mode, Owner, PastLease, RequestId,
@@ -28,7 +29,7 @@ pub struct Table {
     pub(super) holds: Rising<Token, Arc<HoldState>>,
     pub(super) granted: Rising<RequestId, Token>,
     pub(super) waiters: BTreeMap<RequestId, Box<WaiterState>>,
-    pub(super) tags: BTreeMap<Tag, RequestId>,
+    pub(super) tags: Tags,
     pub(super) tree: Tree,
     /// Waiters that were overtaken often enough by reads and writes, until they are made barriers.
     pub(super) ripe: BTreeSet<RequestId>,
@@ -98,7 +99,7 @@ impl Table {
             holds: Rising::default(),
             granted: Rising::default(),
             waiters: BTreeMap::new(),
-            tags: BTreeMap::new(),
+            tags: Tags::default(),
             tree: Tree::default(),
             ripe: BTreeSet::new(),
             sessions: Rising::default(),
@@ -129,7 +130,7 @@ impl Table {
     /// The waiting or holding request of this tag.
     #[must_use]
     pub fn tagged(&self, tag: Tag) -> Option<RequestId> {
-        self.tags.get(&tag).copied()
+        self.tags.get(tag)
     }
 
     /// A waiting request.

@@ -45,7 +45,7 @@ impl Table {
     pub(super) fn remove_waiter(&mut self, id: RequestId) -> Result<WaiterState, Misfit> {
         self.dequeue(id);
         let waiter = self.waiters.remove(&id).ok_or_else(|| format!("request {id} waits not"))?;
-        self.tags.remove(&waiter.request.tag);
+        self.tags.remove(waiter.request.tag);
         if let Some(frame) = self.frames.get_mut(&waiter.frame) {
             frame.waiters.remove(&id);
         }

@@ -72,7 +72,8 @@ impl Ledger {
         let revision = Revision(self.table.revision().0 + 1);
         let at = *self.now.get_or_insert_with(|| UnixMillis(clock::unix_ms()));
         let entry = Entry { version: ENTRY_VERSION, at, change };
-        let mut outcomes = Vec::new();
+        // A release is one, and what is left of its frame another.
+        let mut outcomes = Vec::with_capacity(2);
         self.table.apply(revision, &entry, &mut outcomes);
         if let Some((table, kept)) = self.kept() {
             kept.note(table, revision, &entry, &outcomes);

@@ -50,10 +50,10 @@ const EIGHT_DIGITS: u64 = 100_000_000;
 
 /// Appends a number that is not 0.
 fn put_digits(number: u64, out: &mut Vec<u8>) {
-    let (above, last) = (number / EIGHT_DIGITS, number % EIGHT_DIGITS);
-    if above == 0 {
-        return put_first(last, out);
+    if number < EIGHT_DIGITS {
+        return put_first(number, out);
     }
+    let (above, last) = (number / EIGHT_DIGITS, number % EIGHT_DIGITS);
     if above < EIGHT_DIGITS {
         put_first(above, out);
     } else {
