@@ -34,6 +34,12 @@ impl<K: Copy + Ord, V> Rising<K, V> {
     }
 
     fn place(&self, key: &K) -> Result<usize, usize> {
+        // What came last is looked at most.
+        if let Some(((last, _), before)) = self.entries.split_last()
+            && last == key
+        {
+            return Ok(before.len());
+        }
         self.entries.binary_search_by(|(other, _)| other.cmp(key))
     }
 

@@ -188,7 +188,12 @@ impl Server {
 
     /// Tells a grant as it was decided, or what is held by it now.
     fn send_grant(&mut self, id: ConnId, request: RequestId, granted: Option<&Granted>) {
-        let Some(hold) = self.ledger.table.hold_of(request) else { return };
+        let table = &self.ledger.table;
+        let hold = match granted {
+            Some(granted) => table.hold(granted.token),
+            None => table.hold_of(request),
+        };
+        let Some(hold) = hold else { return };
         let (token, tag, provisional) = (hold.token, hold.asked.tag, hold.provisional);
         let children = hold.asked.children;
         if hold.asked.ttl_ms.is_some()
