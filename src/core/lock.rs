@@ -99,6 +99,16 @@ impl Lock {
         self.uses == 0 && self.stored.is_none()
     }
 
+    /// Whether nothing is left of those who used it.
+    pub(super) fn is_new(&self) -> bool {
+        let Self { stored, own, kind, uses, held, free, sharers, queue } = self;
+        (stored, own, kind, *uses, *held) == (&None, &None, &None, 0, 0)
+            && *free == FreeSlots::default()
+            && sharers.is_empty()
+            && queue.classes().next().is_none()
+            && queue.barriers().next().is_none()
+    }
+
     /// The kind in force: that in use, else that of the stored view.
     pub(super) fn kind_in_force(&self) -> Option<Kind> {
         self.kind.or_else(|| self.stored.map(View::kind))

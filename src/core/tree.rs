@@ -27,6 +27,15 @@ pub(super) struct Tree {
 /// So many empty nodes are kept.
 const SPARE_MAX: usize = 64;
 
+/// Keeps an empty node for the next key.
+#[expect(clippy::vec_box, reason = "as they are in the tree")]
+fn keep(spare: &mut Vec<Box<Node>>, node: Box<Node>) {
+    debug_assert!(node.lock.is_new(), "{:?}", node.lock);
+    if spare.len() < SPARE_MAX {
+        spare.push(node);
+    }
+}
+
 /// The modes that conflict with one.
 fn against(mode: Mode) -> &'static [Mode] {
     if mode == Mode::Write { &[Mode::Read, Mode::Write] } else { &[Mode::Write] }
@@ -96,10 +105,7 @@ impl Tree {
             Entry::Occupied(mut node) => {
                 own(node.get_mut());
                 if node.get().is_empty() {
-                    let node = node.remove();
-                    if self.spare.len() < SPARE_MAX {
-                        self.spare.push(node);
-                    }
+                    keep(&mut self.spare, node.remove());
                 }
             }
             Entry::Vacant(place) => {
@@ -126,11 +132,16 @@ impl Tree {
         for covering in key.above() {
             let node = match self.nodes.get_mut(covering) {
                 Some(node) => node,
-                None => self.nodes.entry(key.ancestor(covering.len())).or_default(),
+                None => {
+                    let node = self.spare.pop().unwrap_or_default();
+                    self.nodes.entry(key.ancestor(covering.len())).or_insert(node)
+                }
             };
             sums(&mut node.below);
-            if node.is_empty() {
-                self.nodes.remove(covering);
+            if node.is_empty()
+                && let Some(node) = self.nodes.remove(covering)
+            {
+                keep(&mut self.spare, node);
             }
         }
     }
