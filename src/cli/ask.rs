@@ -61,9 +61,15 @@ pub(crate) fn obtain(
 ) -> Result<(Client, Acquired), NotAcquired> {
     sudo::note(&target.place, voice);
     let mut client = target.connect().map_err(NotAcquired::Failed)?;
-    let mut waiting = Waiting::new(voice, &request.items);
-    let result = client.acquire(request, owner, &mut |progress| waiting.update(progress));
-    waiting.end();
+    // Most do not wait: they need nothing to tell of it, nor room for that on the stack.
+    let mut waiting: Option<Box<Waiting>> = None;
+    let result = client.acquire(request, owner, &mut |progress| {
+        let begin = || Box::new(Waiting::new(voice, &request.items));
+        waiting.get_or_insert_with(begin).update(progress);
+    });
+    if let Some(mut waiting) = waiting {
+        waiting.end();
+    }
     match result {
         Ok(acquired) => {
             if voice == Voice::Verbose {

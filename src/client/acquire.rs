@@ -3,6 +3,7 @@
 //! Invariant: one `acquire` is one request. However often it is sent, its tag is the same, so that
 //! a daemon that knows it goes on with it and never grants it twice.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::protocol::{Acquire, Grant, Progress, frame};
@@ -71,7 +72,11 @@ impl Client {
         progress: OnProgress<'_>,
     ) -> Result<Acquired, ClientError> {
         let until = Until::after(request.wait_ms);
-        let mut asked = Acquire { owner_fd: owner.map(|_| 0), ..request.clone() };
+        let mut asked = Cow::Borrowed(request);
+        let owner_fd = owner.map(|_| 0);
+        if request.owner_fd != owner_fd {
+            asked.to_mut().owner_fd = owner_fd;
+        }
         let mut pauses = Pauses::new();
         loop {
             let mut told = false;
@@ -91,7 +96,7 @@ impl Client {
                 pauses = Pauses::new();
             }
             pauses.pause();
-            asked.wait_ms = until.left_ms(request.wait_ms);
+            asked.to_mut().wait_ms = until.left_ms(request.wait_ms);
         }
     }
 
