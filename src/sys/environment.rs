@@ -61,14 +61,14 @@ fn after(entry: *const libc::c_char, name: &[u8]) -> Option<*const libc::c_char>
     let mut rest = entry;
     for byte in name {
         // SAFETY: an entry is a string, of which no byte so far was the end: a name has no NUL.
-        if unsafe { *rest }.cast_unsigned() != *byte {
+        if unsafe { *rest.cast::<u8>() } != *byte {
             return None;
         }
         // SAFETY: likewise.
         rest = unsafe { rest.add(1) };
     }
     // SAFETY: at most the end of the string.
-    let ends = matches!(unsafe { *rest }.cast_unsigned(), 0 | b'=');
+    let ends = matches!(unsafe { *rest.cast::<u8>() }, 0 | b'=');
     ends.then_some(rest)
 }
 
