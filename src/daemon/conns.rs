@@ -28,6 +28,8 @@ pub(super) struct Conns {
     unheard: Vec<ConnId>,
     /// Those with calls that may be served, in the order in which the calls came.
     active: Vec<ConnId>,
+    /// An empty list for the next ones.
+    spare: Vec<ConnId>,
     /// Those with something to write or to close.
     touched: Vec<ConnId>,
     /// Those whose peer is gone, or shall be.
@@ -60,6 +62,7 @@ impl Conns {
             newcomers: Vec::new(),
             unheard: Vec::new(),
             active: Vec::new(),
+            spare: Vec::new(),
             touched: Vec::new(),
             severed: Vec::new(),
             closing: Vec::new(),
@@ -187,7 +190,13 @@ impl Conns {
     }
 
     pub(super) fn take_active(&mut self) -> Vec<ConnId> {
-        std::mem::take(&mut self.active)
+        std::mem::replace(&mut self.active, std::mem::take(&mut self.spare))
+    }
+
+    /// Takes back a list of [`Self::take_active`] that is done with: the next one needs no new block.
+    pub(super) fn reuse(&mut self, mut list: Vec<ConnId>) {
+        list.clear();
+        self.spare = list;
     }
 
     pub(super) fn has_active(&self) -> bool {
@@ -219,7 +228,9 @@ impl Conns {
 
     /// Writes what was queued, as far as the peers take it, and closes what is done with.
     pub(super) fn flush(&mut self) {
-        for id in std::mem::take(&mut self.touched) {
+        // By position: the block of the list is of use in the next turn.
+        for at in 0..self.touched.len() {
+            let id = self.touched[at];
             let Some(conn) = self.slab.get_mut(id.0) else { continue };
             conn.touched = false;
             match conn.flush() {
@@ -227,6 +238,7 @@ impl Conns {
                 Ok(()) => self.settle_flushed(id),
             }
         }
+        self.touched.clear();
     }
 
     fn settle_flushed(&mut self, id: ConnId) {

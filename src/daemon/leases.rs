@@ -69,11 +69,6 @@ impl Leases {
         self.ends.first().map(|(end, _)| *end)
     }
 
-    /// Whether the time of any is over at `now`.
-    pub(super) fn is_over(&self, now: u64) -> bool {
-        self.over(now).is_some()
-    }
-
     /// A lease whose time is over at `now`.
     pub(super) fn over(&self, now: u64) -> Option<FrameId> {
         self.ends.first().filter(|(end, _)| *end <= now).map(|(_, frame)| *frame)

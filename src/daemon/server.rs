@@ -96,15 +96,16 @@ impl Server {
         self.take_fifos();
         self.follow_engine()?;
         self.settle();
-        self.on_time(Instant::now());
+        let now = Instant::now();
+        self.on_time(now);
         self.retry_aside(deaths);
         self.serve();
-        self.inform(Instant::now());
+        self.inform(now);
         self.ledger.commit()?;
         self.ask_engine();
         self.conns.flush();
         self.ledger.tidy();
-        self.look_ahead(Instant::now());
+        self.look_ahead(now);
         self.set_alarm()?;
         Ok(())
     }
@@ -162,7 +163,7 @@ impl Server {
                     self.serve_one(*id);
                 }
             }
-            if self.leases.is_over(clock::boottime_ms()) {
+            if self.leases.next_end().is_some_and(|end| end <= clock::boottime_ms()) {
                 self.hear_renewals();
                 self.end_leases();
             }
@@ -175,6 +176,7 @@ impl Server {
                     self.serve_one(*id);
                 }
             }
+            self.conns.reuse(active);
         }
     }
 
