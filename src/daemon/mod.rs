@@ -1,7 +1,7 @@
 //! The daemon: the only owner of a table.
 //!
-//! Start reading at `server`, which says what a turn does; `start` brings it up, `recover` takes up
-//! what the daemon before it left.
+//! Start reading at `server`, which says what a turn does; `work` is the loop around it, `start` brings
+//! it up, `recover` takes up what the daemon before it left.
 
 mod acquire;
 mod again;
