@@ -40,7 +40,7 @@ fn the_way_in_which_the_command_ends_is_passed_on() {
     for code in [0, 1, 75, 122, 255] {
         assert_eq!(fake.output(&[], &format!("exit {code}")).status.code(), Some(code));
     }
-    for signal in [libc::SIGTERM, libc::SIGKILL, libc::SIGHUP] {
+    for signal in [libc::SIGTERM, libc::SIGKILL, libc::SIGUSR1] {
         let output = fake.output(&[], &format!("kill -{signal} $$"));
         assert_eq!(output.status.signal(), Some(signal), "{output:?}");
     }
