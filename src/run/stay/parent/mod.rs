@@ -3,28 +3,31 @@
 //! Invariant: a number is only signalled while it is that of a child that was not reaped, or of
 //! the group of one.
 
+mod clock;
+mod lock;
+mod signals;
+
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::libc::signalfd_siginfo;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{Signal, kill, killpg};
+use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
-use nix::unistd::{Pid, dup2_stdin, dup2_stdout, getpgid, setpgid};
+use nix::unistd::{Pid, dup2_stdin, dup2_stdout, setpgid};
 
 use crate::sys::child::{End, Reap, ended, stopped};
 use crate::sys::fds;
-use crate::sys::process::{RunState, run_state};
 
 use super::asker::Asker;
 use super::channel::{Channel, Word};
-use super::descendants::{Descendants, is_daemon};
-use super::passed_on::{OF_TERMINAL, stop_too};
+use super::descendants::Descendants;
+use super::passed_on::stop_too;
 use super::watch::{Phase, Watch};
-use super::{Beside, Ended, Limits, tree};
+use super::{Beside, Ended, Limits};
+use clock::Clock;
 
 /// How often it is looked at the descendants that are left, besides at each end of one: what they
 /// are (a daemon) can change without a signal.
@@ -40,19 +43,6 @@ pub(super) enum Group {
     Callers,
     /// In one that it leads.
     Own,
-}
-
-/// How far its time has run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Clock {
-    /// It waits for its lock, or may run for ever.
-    Stands,
-    /// It is to end then.
-    Runs(Instant),
-    /// It was told to end, and is killed then.
-    Over(Option<Instant>),
-    /// It was killed.
-    Killed,
 }
 
 /// The state of a parent.
@@ -187,53 +177,6 @@ impl<'a> Parent<'a> {
         Ok(true)
     }
 
-    /// Takes in what the deadline page says, and asks for another one if nobody writes it any more.
-    /// As long as the command has not begun, the child itself looks at it.
-    fn look_at_lock(&mut self) -> io::Result<()> {
-        let Some(watch) = self.watch.as_mut().filter(|_| self.channel.is_none()) else {
-            return Ok(());
-        };
-        if let Some(page) = self.asker.hear() {
-            watch.go_on_with(page);
-        }
-        let before = watch.phase();
-        if let Some(phase) = watch.look()? {
-            // Of what ends all it was told before, when it was asked to end.
-            if let Some(lost) = watch.lost().filter(|_| before == Phase::Held) {
-                self.beside.lost(lost);
-            }
-            match phase {
-                Phase::Ending => {
-                    self.told.clear();
-                    self.send(Signal::SIGTERM);
-                    self.send(Signal::SIGCONT);
-                }
-                Phase::Killing => self.send(Signal::SIGKILL),
-                Phase::Held | Phase::Warned => {}
-            }
-        }
-        if self.end.is_none()
-            && let Some(sure) = self.watch.as_ref().and_then(Watch::is_left_for)
-        {
-            self.asker.ask(sure, &|| self.beside.page());
-        }
-        Ok(())
-    }
-
-    /// Ends what the command left behind, and all that there is once it is time to kill.
-    fn end_what_is_lost(&mut self, left: &[Pid]) {
-        match self.watch.as_ref().map(Watch::phase) {
-            Some(Phase::Killing) => {
-                self.send(Signal::SIGKILL);
-                let tops: Vec<Pid> =
-                    std::iter::once(self.command).chain(left.iter().copied()).collect();
-                tree::kill(&tops, is_daemon);
-            }
-            Some(Phase::Ending) => self.tell(left, Signal::SIGTERM),
-            _ => {}
-        }
-    }
-
     /// Takes in what became of the command.
     fn look(&mut self) -> io::Result<()> {
         if self.end.is_none() {
@@ -245,53 +188,6 @@ impl<'a> Parent<'a> {
             self.end = ended(self.command, Reap::Later)?;
         }
         Ok(())
-    }
-
-    fn keep_time(&mut self, left: &[Pid]) {
-        let now = Instant::now();
-        match self.clock {
-            Clock::Runs(deadline) if now >= deadline => {
-                let kill_at = self.limits.kill_after.and_then(|grace| now.checked_add(grace));
-                self.clock = Clock::Over(kill_at);
-                self.send(self.limits.signal);
-                self.send(Signal::SIGCONT);
-            }
-            Clock::Over(Some(kill_at)) if now >= kill_at => {
-                self.clock = Clock::Killed;
-                self.told.clear();
-                self.send(Signal::SIGKILL);
-            }
-            _ => {}
-        }
-        match self.clock {
-            Clock::Stands | Clock::Runs(_) => {}
-            Clock::Over(_) => self.tell(left, self.limits.signal),
-            Clock::Killed => self.tell(left, Signal::SIGKILL),
-        }
-    }
-
-    /// Tells descendants, each once, that the time is over.
-    fn tell(&mut self, left: &[Pid], signal: Signal) {
-        for pid in left {
-            if !self.told.contains(pid) {
-                let _ = kill(*pid, signal);
-                let _ = kill(*pid, Signal::SIGCONT);
-                self.told.push(*pid);
-            }
-        }
-    }
-
-    /// Signals the command, or its group. It may refuse (another user's since it began), or be
-    /// gone but for its number: there is nothing to do about either.
-    fn send(&self, signal: Signal) {
-        let leads = self.group == Group::Own && getpgid(Some(self.command)) == Ok(self.command);
-        if self.group == Group::Own {
-            let _ = killpg(self.command, signal);
-        }
-        // It may have left the group that it was given.
-        if !leads {
-            let _ = kill(self.command, signal);
-        }
     }
 
     /// Waits for something to happen, or to be due.
@@ -324,49 +220,6 @@ impl<'a> Parent<'a> {
             Ok(_) | Err(Errno::EINTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
-    }
-
-    fn pass_signals(&mut self, left: &[Pid]) -> io::Result<()> {
-        while let Some(info) = self.signals.read_signal()? {
-            let number = i32::try_from(info.ssi_signo).unwrap_or(0);
-            let Ok(signal) = Signal::try_from(number) else { continue };
-            if signal == Signal::SIGCHLD || self.has_got(signal, &info) {
-                continue;
-            }
-            // This process may have been stopped for too long, perhaps since before it heard that
-            // the command has begun: whoever is to be killed is not continued before.
-            while self.hear()? {}
-            self.look_at_lock()?;
-            if self.watch.as_ref().is_some_and(|watch| watch.phase() == Phase::Killing) {
-                continue;
-            }
-            self.send(signal);
-            if self.end.is_some() {
-                for pid in left {
-                    let _ = kill(*pid, signal);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether the command got the signal by itself.
-    fn has_got(&self, signal: Signal, info: &signalfd_siginfo) -> bool {
-        if self.group == Group::Own {
-            return false;
-        }
-        if info.ssi_code == libc::SI_KERNEL {
-            return OF_TERMINAL.contains(&signal);
-        }
-        let sender = i32::try_from(info.ssi_pid).unwrap_or(0);
-        // It signalled its group, and so us.
-        sender == self.command.as_raw()
-            // A shell continues the whole group.
-            || signal == Signal::SIGCONT && !self.is_stopped()
-    }
-
-    fn is_stopped(&self) -> bool {
-        run_state(self.command.as_raw().unsigned_abs()) == RunState::Stopped
     }
 }
 

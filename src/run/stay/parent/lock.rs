@@ -1,0 +1,60 @@
+//! The lock of a parent: what its page says, and the end of everything if it is lost.
+
+use std::io;
+
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+
+use super::super::descendants::is_daemon;
+use super::super::tree;
+use super::super::watch::{Phase, Watch};
+use super::Parent;
+
+impl Parent<'_> {
+    /// Takes in what the deadline page says, and asks for another one if nobody writes it any more.
+    /// As long as the command has not begun, the child itself looks at it.
+    pub(super) fn look_at_lock(&mut self) -> io::Result<()> {
+        let Some(watch) = self.watch.as_mut().filter(|_| self.channel.is_none()) else {
+            return Ok(());
+        };
+        if let Some(page) = self.asker.hear() {
+            watch.go_on_with(page);
+        }
+        let before = watch.phase();
+        if let Some(phase) = watch.look()? {
+            // Of what ends all it was told before, when it was asked to end.
+            if let Some(lost) = watch.lost().filter(|_| before == Phase::Held) {
+                self.beside.lost(lost);
+            }
+            match phase {
+                Phase::Ending => {
+                    self.told.clear();
+                    self.send(Signal::SIGTERM);
+                    self.send(Signal::SIGCONT);
+                }
+                Phase::Killing => self.send(Signal::SIGKILL),
+                Phase::Held | Phase::Warned => {}
+            }
+        }
+        if self.end.is_none()
+            && let Some(sure) = self.watch.as_ref().and_then(Watch::is_left_for)
+        {
+            self.asker.ask(sure, &|| self.beside.page());
+        }
+        Ok(())
+    }
+
+    /// Ends what the command left behind, and all that there is once it is time to kill.
+    pub(super) fn end_what_is_lost(&mut self, left: &[Pid]) {
+        match self.watch.as_ref().map(Watch::phase) {
+            Some(Phase::Killing) => {
+                self.send(Signal::SIGKILL);
+                let tops: Vec<Pid> =
+                    std::iter::once(self.command).chain(left.iter().copied()).collect();
+                tree::kill(&tops, is_daemon);
+            }
+            Some(Phase::Ending) => self.tell(left, Signal::SIGTERM),
+            _ => {}
+        }
+    }
+}

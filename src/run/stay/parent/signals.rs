@@ -1,0 +1,82 @@
+//! The signals of a parent: those that it sends, and those that it passes on.
+
+use std::io;
+
+use nix::libc::{self, signalfd_siginfo};
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::{Pid, getpgid};
+
+use crate::sys::process::{RunState, run_state};
+
+use super::super::passed_on::OF_TERMINAL;
+use super::super::watch::Phase;
+use super::{Group, Parent};
+
+impl Parent<'_> {
+    /// Tells descendants, each once, that the time is over.
+    pub(super) fn tell(&mut self, left: &[Pid], signal: Signal) {
+        for pid in left {
+            if !self.told.contains(pid) {
+                let _ = kill(*pid, signal);
+                let _ = kill(*pid, Signal::SIGCONT);
+                self.told.push(*pid);
+            }
+        }
+    }
+
+    /// Signals the command, or its group. It may refuse (another user's since it began), or be
+    /// gone but for its number: there is nothing to do about either.
+    pub(super) fn send(&self, signal: Signal) {
+        let leads = self.group == Group::Own && getpgid(Some(self.command)) == Ok(self.command);
+        if self.group == Group::Own {
+            let _ = killpg(self.command, signal);
+        }
+        // It may have left the group that it was given.
+        if !leads {
+            let _ = kill(self.command, signal);
+        }
+    }
+
+    pub(super) fn pass_signals(&mut self, left: &[Pid]) -> io::Result<()> {
+        while let Some(info) = self.signals.read_signal()? {
+            let number = i32::try_from(info.ssi_signo).unwrap_or(0);
+            let Ok(signal) = Signal::try_from(number) else { continue };
+            if signal == Signal::SIGCHLD || self.has_got(signal, &info) {
+                continue;
+            }
+            // This process may have been stopped for too long, perhaps since before it heard that
+            // the command has begun: whoever is to be killed is not continued before.
+            while self.hear()? {}
+            self.look_at_lock()?;
+            if self.watch.as_ref().is_some_and(|watch| watch.phase() == Phase::Killing) {
+                continue;
+            }
+            self.send(signal);
+            if self.end.is_some() {
+                for pid in left {
+                    let _ = kill(*pid, signal);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the command got the signal by itself.
+    fn has_got(&self, signal: Signal, info: &signalfd_siginfo) -> bool {
+        if self.group == Group::Own {
+            return false;
+        }
+        if info.ssi_code == libc::SI_KERNEL {
+            return OF_TERMINAL.contains(&signal);
+        }
+        let sender = i32::try_from(info.ssi_pid).unwrap_or(0);
+        // It signalled its group, and so us.
+        sender == self.command.as_raw()
+            // A shell continues the whole group.
+            || signal == Signal::SIGCONT && !self.is_stopped()
+    }
+
+    fn is_stopped(&self) -> bool {
+        run_state(self.command.as_raw().unsigned_abs()) == RunState::Stopped
+    }
+}
