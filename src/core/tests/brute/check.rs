@@ -1,0 +1,212 @@
+//! Checks of what a table decided.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::admission::{admissible, conflict, own_deadlock, parked, takes_part};
+use super::deadlock::{deadlocked, forget, ids, in_the_way, is_on_a_cycle, waiting_in_vain};
+use super::{Asker, kin, root};
+use crate::core::*;
+
+/// Checks one step of a table: each outcome is right when it is decided, nobody waits who could be
+/// granted, no slot is held twice, replay and restore give the identical table.
+pub(in super::super) fn check_step(
+    before: &Table,
+    entry: &Entry,
+    outcomes: &[Outcome],
+    after: &Table,
+) {
+    let mut replay = before.clone();
+    replay.revision = Revision(before.revision().0 + 1);
+    replay.mark(entry);
+    for outcome in outcomes {
+        check_outcome(&replay, entry, outcome);
+        replay.enact(entry, outcome).unwrap();
+    }
+    let state = after.snapshot();
+    assert_eq!(replay.snapshot(), state, "replay differs");
+    assert_eq!(Table::restore(&state, after.rules).unwrap().snapshot(), state, "restore differs");
+    check_state(&state, after.rules);
+}
+
+fn check_outcome(table: &Table, entry: &Entry, outcome: &Outcome) {
+    let state = table.snapshot();
+    let asker = |id: RequestId, frame: FrameId| match &entry.change {
+        Change::Request(asked) if id.0 == table.revision().0 => {
+            Asker { id, frame, parent: asked.parent, asked, barrier: false }
+        }
+        _ => panic!("{outcome:?} of a request that is unknown"),
+    };
+    let waiting = |id: RequestId| state.waiters.iter().find(|waiter| waiter.id == id);
+    let rules = table.rules == Rules::Current;
+    match outcome {
+        Outcome::Granted(granted) => {
+            let asker = match waiting(granted.request) {
+                Some(waiter) => Asker::waiting(waiter),
+                None => asker(granted.request, granted.frame),
+            };
+            let verdict = admissible(&state, &asker);
+            assert!(
+                !rules || verdict == Some(granted.past_own),
+                "{granted:?} of {:?}: {verdict:?} {}",
+                asker.asked,
+                brief(&state)
+            );
+            assert!(granted.token >= state.next_token);
+        }
+        Outcome::Refused { request, why: Refusal::Full { .. } } => {
+            let frame = FrameId(request.0);
+            let Change::Request(asked) = &entry.change else { panic!("only askers are refused") };
+            let frame = table.frame_of(asked.host, &asked.owner).unwrap_or(frame);
+            assert!(
+                !rules || admissible(&state, &asker(*request, frame)).is_none(),
+                "{}",
+                brief(&state)
+            );
+        }
+        Outcome::Refused { request, why: Refusal::Deadlock { cycle } } => {
+            check_victim(&state, *request, cycle);
+        }
+        Outcome::Refused { request, why: Refusal::OwnDeadlock { .. } } => {
+            let asker = match waiting(*request) {
+                Some(waiter) => Asker::waiting(waiter),
+                None => {
+                    let Change::Request(asked) = &entry.change else { panic!("nobody asks") };
+                    let frame = table.frame_of(asked.host, &asked.owner);
+                    asker(*request, frame.unwrap_or(FrameId(request.0)))
+                }
+            };
+            assert!(own_deadlock(&state, &asker), "{}", brief(&state));
+        }
+        _ => {}
+    }
+}
+
+/// Of the requests on a cycle whose refusal lets another go that is on a cycle, a victim is that of
+/// the youngest session, and the latest of it; if there is none, of all on a cycle.
+fn check_victim(state: &Snapshot, victim: RequestId, cycle: &[CycleStep]) {
+    let stuck = deadlocked(state);
+    let vain = waiting_in_vain(state);
+    assert!(ids(&stuck).is_subset(&vain), "{:?} of {vain:?} {}", ids(&stuck), brief(state));
+    assert!(ids(&stuck).contains(&victim), "{victim} is in no deadlock: {}", brief(state));
+    check_cycle(&stuck, victim, cycle);
+    let helps = |waiter: &&WaiterState| {
+        let without = forget(&stuck, |_, other| other.id == waiter.id).unwrap();
+        let left = ids(&deadlocked(&without));
+        let gone = |other: &WaiterState| other.id != waiter.id && !left.contains(&other.id);
+        stuck.waiters.iter().any(|other| gone(other) && is_on_a_cycle(&stuck, other))
+    };
+    let on_a_cycle = |waiter: &&WaiterState| is_on_a_cycle(&stuck, waiter);
+    let age = |waiter: &WaiterState| (root(state, waiter.frame), waiter.id);
+    let ringed = || stuck.waiters.iter().filter(on_a_cycle);
+    let best = ringed().filter(helps).max_by_key(|w| age(w)).or(ringed().max_by_key(|w| age(w)));
+    assert_eq!(best.map(|waiter| waiter.id), Some(victim), "{}", brief(&stuck));
+}
+
+/// The cycle begins with the victim, each step leads on to the next, and the last one back.
+fn check_cycle(stuck: &Snapshot, victim: RequestId, cycle: &[CycleStep]) {
+    assert_eq!(cycle[0].request, victim, "{}", brief(stuck));
+    for (step, next) in cycle.iter().zip(cycle.iter().skip(1).chain(&cycle[..1])) {
+        let context = || format!("{step:?} {cycle:?} {}", brief(stuck));
+        let waiter = stuck.waiters.iter().find(|waiter| waiter.id == step.request).unwrap();
+        let By::Hold(token, holder) = step.by else { panic!("{}", context()) };
+        assert_eq!((step.frame, &step.key), (waiter.frame, &waiter.request.items[step.item].key));
+        assert!(in_the_way(stuck, waiter).contains(&(token, holder)), "{}", context());
+        let next = stuck.waiters.iter().find(|waiter| waiter.id == next.request).unwrap();
+        assert!(kin(stuck, &Asker::waiting(next)).contains(&holder), "{}", context());
+    }
+}
+
+fn check_state(state: &Snapshot, rules: Rules) {
+    for (at, hold) in state.holds.iter().enumerate() {
+        for other in &state.holds[at + 1..] {
+            check_compatible(state, hold, other);
+        }
+    }
+    let mut used: BTreeMap<&Key, BTreeSet<u64>> = BTreeMap::new();
+    for item in state.holds.iter().flat_map(|hold| &hold.items).filter(|item| !item.shared) {
+        for slot in item.slots.iter() {
+            assert!(used.entry(&item.key).or_default().insert(slot), "slot {slot} is held twice");
+        }
+    }
+    for item in state.holds.iter().flat_map(|hold| &hold.items).filter(|item| item.shared) {
+        let all =
+            item.slots.iter().all(|slot| used.get(&item.key).is_some_and(|u| u.contains(&slot)));
+        assert!(all, "shared slots that nobody holds: {item:?}");
+    }
+    if rules != Rules::Current {
+        return;
+    }
+    let stuck = waiting_in_vain(state);
+    assert!(stuck.is_empty(), "{stuck:?} wait in vain: {}", brief(state));
+    for waiter in &state.waiters {
+        assert!(
+            !takes_part(state, waiter) || !own_deadlock(state, &Asker::waiting(waiter)),
+            "{} waits for itself: {}",
+            waiter.id,
+            brief(state)
+        );
+        let idle = waiter.status == WaiterStatus::Active && !parked(state, waiter);
+        assert!(
+            !idle || admissible(state, &Asker::waiting(waiter)).is_none(),
+            "{} could be granted: {}",
+            waiter.id,
+            brief(state)
+        );
+        assert!(
+            waiter.barrier || waiter.overtaken.iter().all(|n| *n < state.bypass_max),
+            "{waiter:?}"
+        );
+    }
+}
+
+/// No two holds conflict, but those of frames of which one encloses the other.
+fn check_compatible(state: &Snapshot, one: &HoldState, other: &HoldState) {
+    let line = |frame: FrameId| {
+        let parent = |id: FrameId| state.frames.iter().find(|frame| frame.id == id)?.parent;
+        std::iter::successors(Some(frame), move |id| parent(*id)).collect::<Vec<_>>()
+    };
+    if line(one.frame).contains(&other.frame) || line(other.frame).contains(&one.frame) {
+        return;
+    }
+    let pairs = one.items.iter().flat_map(|item| other.items.iter().map(move |o| (item, o)));
+    for (item, o) in pairs {
+        assert!(!conflict(&item.key, item.mode, &o.key, o.mode), "{item:?} {o:?} {}", brief(state));
+    }
+}
+
+/// A state in one line, for messages.
+fn brief(state: &Snapshot) -> String {
+    let holds = state.holds.iter().map(|hold| {
+        let items = hold.items.iter().map(|item| {
+            let shared = if item.shared { "shared " } else { "" };
+            if item.mode != Mode::Counted {
+                return format!("{:?} {}", item.mode, item.key);
+            }
+            format!("{shared}{}x{} of {:?}", item.slots.count(), item.key, item.view)
+        });
+        format!("f{} has {:?}", hold.frame, items.collect::<Vec<_>>())
+    });
+    let waiters = state.waiters.iter().map(|waiter| {
+        let items = waiter.request.items.iter().map(|item| match item.ask {
+            Ask::Counted { count, view } => format!("{count}x{} of {view:?}", item.key),
+            Ask::Read => format!("read {}", item.key),
+            Ask::Write => format!("write {}", item.key),
+        });
+        format!(
+            "{} f{} {:?} barrier {} prio {} overtaken {:?} wants {:?}",
+            waiter.id,
+            waiter.frame,
+            waiter.status,
+            waiter.barrier,
+            waiter.request.priority,
+            waiter.overtaken,
+            items.collect::<Vec<_>>()
+        )
+    });
+    let frames = state.frames.iter().map(|frame| format!("f{} in {:?}", frame.id, frame.parent));
+    let parts = holds.chain(waiters).chain(frames).collect::<Vec<_>>();
+    let own = state.in_use.iter().map(|view| format!("{}={}", view.key, view.view));
+    let stored = state.views.iter().map(|view| format!("{}:={}", view.key, view.view));
+    let views: Vec<_> = own.chain(stored).collect();
+    format!("\n  {}\n  views {views:?}", parts.join("\n  "))
+}

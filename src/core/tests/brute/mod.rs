@@ -1,0 +1,49 @@
+//! The rules of admission by the letter, over plain data, without any index: slow and simple.
+
+mod admission;
+mod check;
+mod deadlock;
+
+use crate::core::*;
+
+pub(super) use check::check_step;
+pub(super) use deadlock::waiting_in_vain;
+
+/// Who asks for what, whether it waits already or not.
+struct Asker<'a> {
+    id: RequestId,
+    frame: FrameId,
+    parent: Option<FrameId>,
+    asked: &'a Request,
+    barrier: bool,
+}
+
+impl<'a> Asker<'a> {
+    fn waiting(waiter: &'a WaiterState) -> Self {
+        let WaiterState { id, request: asked, frame, barrier, .. } = waiter;
+        Asker { id: *id, frame: *frame, parent: None, asked, barrier: *barrier }
+    }
+}
+
+fn kin(state: &Snapshot, asker: &Asker<'_>) -> Vec<FrameId> {
+    let frame = |id: FrameId| state.frames.iter().find(|frame| frame.id == id);
+    let mut kin = vec![asker.frame];
+    let mut next = match frame(asker.frame) {
+        Some(frame) => frame.parent,
+        None => asker.parent.filter(|parent| frame(*parent).is_some_and(|outer| !outer.ended)),
+    };
+    while let Some(outer) = next {
+        kin.push(outer);
+        next = frame(outer).and_then(|frame| frame.parent);
+    }
+    kin
+}
+
+fn session(state: &Snapshot, asker: &Asker<'_>) -> FrameId {
+    *kin(state, asker).last().unwrap()
+}
+
+fn root(state: &Snapshot, frame: FrameId) -> FrameId {
+    let parent = |id: FrameId| state.frames.iter().find(|frame| frame.id == id)?.parent;
+    std::iter::successors(Some(frame), |id| parent(*id)).last().unwrap()
+}
