@@ -27,7 +27,7 @@ mod record;
 #[path = "../whole/spread.rs"]
 mod spread;
 #[expect(dead_code, reason = "the whole program's tests use the rest")]
-#[path = "../whole/world.rs"]
+#[path = "../whole/world/mod.rs"]
 mod world;
 
 mod away;

@@ -84,7 +84,7 @@ mod streams;
 mod terminal;
 #[path = "../whole/transparency.rs"]
 mod transparency;
-#[path = "../whole/world.rs"]
+#[path = "../whole/world/mod.rs"]
 mod world;
 #[path = "../whole/writers.rs"]
 mod writers;
