@@ -1,0 +1,153 @@
+//! Leases over the end of a daemon, and its sleep.
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use super::{LONG_MS, SHORT_MS, by_handle, handle, lease, lost, take};
+use crate::daemon::{Daemon, wait_until};
+use crate::peer::{mutex, try_mutex};
+
+#[test]
+fn a_killed_daemon_loses_no_lease_and_gives_each_its_whole_ttl() {
+    let mut daemon = Daemon::start();
+    let grant = take(&daemon, 1, "a", LONG_MS);
+    take(&daemon, 2, "b", 4 * SHORT_MS);
+    let left = |daemon: &Daemon, key| daemon.key(key).unwrap().holders[0].lease.clone().unwrap();
+    wait_until("half of the TTL is over", || left(&daemon, "b").left_ms.unwrap() < 2 * SHORT_MS);
+    daemon.connect().call("Renew", by_handle(1));
+    daemon.kill();
+    daemon.run(|_| {});
+    // The whole TTL is left, but for what it took to start.
+    let now = left(&daemon, "b");
+    assert!(now.left_ms.unwrap() > 2 * SHORT_MS, "{now:?}");
+    let mut peer = daemon.connect();
+    let renewed = peer.call("Renew", by_handle(1));
+    assert_eq!((&renewed["token"], &renewed["lease"]["renewals"]), (&grant["token"], &json!(2)));
+    peer.send("Acquire", try_mutex(9, "a"));
+    assert_eq!(peer.error().0, "Refused");
+    // How one ended is known to the next daemon, too.
+    peer.call("Release", by_handle(1));
+    drop(peer);
+    daemon.kill();
+    daemon.run(|_| {});
+    lost(&mut daemon.connect(), "Renew", 1, "released");
+    daemon.until_use("b", 0, 0);
+}
+
+#[test]
+fn a_lease_that_waited_over_a_restart_goes_on_waiting() {
+    let mut daemon = Daemon::start();
+    let holder = daemon.hold(1, "a");
+    let mut asker = daemon.connect();
+    asker.send("Acquire", lease(2, "a", LONG_MS));
+    daemon.until_use("a", 1, 1);
+    daemon.kill();
+    daemon.run(|_| {});
+    let mut asker = daemon.connect();
+    asker.send("Acquire", lease(2, "a", LONG_MS));
+    wait_until("it waits again", || {
+        daemon.key("a").is_some_and(|key| key.waiters[0].reason == "1 of 1 slot is held")
+    });
+    drop(holder);
+    assert_eq!(asker.returned("Acquire")["lease"]["ttl_ms"], LONG_MS);
+}
+
+#[test]
+fn a_daemon_that_was_stopped_for_longer_takes_in_the_renewals_that_came_meanwhile() {
+    let daemon = Daemon::start();
+    take(&daemon, 1, "renewed", SHORT_MS);
+    take(&daemon, 2, "forgotten", SHORT_MS);
+    let mut known = daemon.connect();
+    known.call("Renew", by_handle(2));
+    let mut waiter = daemon.connect();
+    waiter.send("Acquire", mutex(3, "forgotten"));
+    daemon.until_use("forgotten", 1, 1);
+    daemon.signal(Signal::SIGSTOP);
+    // On a connection that it has not taken in yet.
+    let mut newcomer = daemon.connect();
+    newcomer.send("Renew", by_handle(1));
+    let begun = std::time::Instant::now();
+    wait_until("their time is over", || begun.elapsed().as_millis() > 2 * u128::from(SHORT_MS));
+    assert!(newcomer.is_silent() && waiter.is_silent());
+    daemon.signal(Signal::SIGCONT);
+    assert_eq!(newcomer.returned("Renew")["lease"]["renewals"], 1);
+    waiter.returned("Acquire");
+    lost(&mut known, "Renew", 2, "expired");
+    assert_eq!(daemon.use_of("renewed"), (1, 0));
+}
+
+#[test]
+fn leases_come_back_without_the_journal_with_token_slots_and_a_whole_ttl() {
+    let mut daemon = Daemon::start();
+    let item = |tag: u128, item: Value| {
+        let mut parameters = lease(tag, "", LONG_MS);
+        parameters["items"] = json!([item, { "key": format!("w{tag}"), "mode": "write" }]);
+        parameters
+    };
+    let mut asker = daemon.connect();
+    let mut grants = Vec::new();
+    for tag in 1..=3 {
+        grants.push(asker.call("Acquire", item(tag, json!({ "key": "gpu", "slots": 4 }))));
+        asker.call("Confirm", json!({ "tag": handle(tag) }));
+    }
+    // The one in the middle goes, so that the slots are not just the first ones.
+    asker.call("Release", by_handle(2));
+    let idler = daemon.hold(9, "a-process");
+    let before = daemon.key("gpu").unwrap();
+    drop(asker);
+    daemon.kill();
+    // What a reboot leaves: /tmp is empty, the state directory is not.
+    for name in ["journal.0", "journal.1"] {
+        std::fs::remove_file(daemon.path(name)).unwrap();
+    }
+    daemon.run(|_| {});
+    assert!(daemon.key("a-process").is_none(), "processes do not come back");
+    drop(idler);
+    let after = daemon.key("gpu").unwrap();
+    let slots = |key: &canal::protocol::KeyShown| {
+        key.holders.iter().map(|it| (it.token, it.slots.clone())).collect::<Vec<_>>()
+    };
+    assert_eq!(slots(&after), slots(&before));
+    assert_eq!((after.held, after.view.as_deref()), (2, Some("4")));
+    assert!(after.holders.iter().all(|it| it.lease.as_ref().unwrap().left_ms > Some(LONG_MS / 2)));
+    let mut peer = daemon.connect();
+    assert_eq!(peer.call("Renew", by_handle(3))["token"], grants[2]["token"]);
+    // What is granted from now on has larger tokens, and the slot between.
+    let newcomer = peer.call(
+        "Acquire",
+        json!({
+            "tag": handle(4), "items": [{ "key": "gpu", "slots": 4 }], "command": "x",
+        }),
+    );
+    assert_eq!(newcomer["keys"][0]["slots"][0]["slot"], 1);
+    assert!(newcomer["token"].as_u64() > grants[2]["token"].as_u64());
+    peer.call("Release", by_handle(1));
+    peer.call("Release", by_handle(3));
+    // What was given back does not come back, either.
+    daemon.kill();
+    for name in ["journal.0", "journal.1"] {
+        std::fs::remove_file(daemon.path(name)).unwrap();
+    }
+    daemon.run(|_| {});
+    assert!(daemon.status().keys.is_empty());
+}
+
+#[test]
+fn a_lease_is_durable_before_it_is_told_and_not_told_if_it_cannot_be() {
+    let daemon = Daemon::start();
+    take(&daemon, 1, "a", LONG_MS);
+    let state = std::fs::read_to_string(daemon.path("state.json")).unwrap();
+    let state: Value = serde_json::from_str(&state).unwrap();
+    assert_eq!(state["leases"]["holds"][0]["items"][0]["key"], "a");
+    // A directory in the way of the file that is written beside.
+    let beside = daemon.path(&format!("state.json.new-{}", daemon.pid()));
+    std::fs::create_dir(&beside).unwrap();
+    let mut peer = daemon.connect();
+    peer.send("Acquire", lease(2, "b", LONG_MS));
+    assert_eq!(peer.error().0, "DiskFull");
+    assert!(daemon.key("b").is_none());
+    // Processes need no such file.
+    peer.call("Acquire", mutex(3, "c"));
+    std::fs::remove_dir(&beside).unwrap();
+    take(&daemon, 4, "b", LONG_MS);
+}
