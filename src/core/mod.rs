@@ -6,8 +6,10 @@
 
 mod admit;
 mod apply;
+mod ask;
 mod bars;
 mod deadlock;
+mod decide;
 mod enact;
 mod entry;
 mod few;

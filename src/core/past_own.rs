@@ -84,6 +84,15 @@ impl Table {
             || self.has_what_others_want(session)
     }
 
+    /// Whether a waiter stands before others that compete with it.
+    fn goes_before_others(&self, request: RequestId) -> bool {
+        let Some(waiter) = self.waiters.get(&request) else { return false };
+        let rank = self.rank(waiter);
+        let slots = self.classes(&waiter.request).any(|(_, lock, _)| lock.queue.has_behind(rank));
+        let mut items = waiter.request.items.iter();
+        slots || items.any(|item| self.tree.has_behind(&item.key, item.ask.mode(), rank))
+    }
+
     /// Those who wait for a key, or for one above or below it.
     pub(super) fn waiting_near(&self, key: &Key) -> impl Iterator<Item = RequestId> {
         let near: BTreeSet<Rank> = self.tree.waiting_around(key).collect();
