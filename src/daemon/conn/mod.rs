@@ -1,0 +1,152 @@
+//! One client's connection: what came and was not served yet, what was not taken yet.
+//!
+//! Invariant: a reply is written whole or the connection is closed; nothing is ever put between the
+//! parts of one.
+
+mod hear;
+mod reply;
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use nix::sys::epoll::EpollFlags;
+
+use super::call::Call;
+use super::output::Output;
+use crate::core::{Key, ProcessId, RequestId};
+use crate::protocol::frame::Decoder;
+use crate::protocol::limits::MESSAGE_BYTES_MAX;
+use crate::protocol::{ErrorName, Failure};
+use crate::sys::peer::Credentials;
+
+pub(super) use hear::Heard;
+
+/// Names a connection as long as it is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct ConnId(pub(super) usize);
+
+/// What a connection's first call in the queue waits behind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Doing {
+    /// Nothing: the next call can be served.
+    Nothing,
+    /// This request waits.
+    Waits(RequestId),
+    /// The log of many hosts: see [`super::underway`].
+    Pending,
+    /// A request that may not wait was put aside until a holder that is exiting has ended.
+    Aside,
+    /// It watches the status, of this key or of all.
+    Watches(Option<Key>),
+}
+
+/// One client's connection.
+#[derive(Debug)]
+pub(super) struct Connection {
+    socket: OwnedFd,
+    pub(super) peer: Credentials,
+    /// When it was accepted, in clock ticks since boot.
+    pub(super) accepted_ticks: u64,
+    /// Who the peer is beyond the reuse of its number, once that was asked.
+    pub(super) process: Option<ProcessId>,
+    decoder: Decoder,
+    fds: Vec<OwnedFd>,
+    pub(super) calls: VecDeque<Call>,
+    pub(super) doing: Doing,
+    /// A grant that was answered and not followed by another call: the peer may not have read it.
+    pub(super) untold: Option<RequestId>,
+    /// Provisional grants that wait for a confirmation.
+    pub(super) provisional: Vec<RequestId>,
+    output: Output,
+    /// Nothing more is served; closed as soon as the output is written.
+    pub(super) closing: bool,
+    /// Something came that is no call: what comes after it is thrown away.
+    broke_off: bool,
+    /// The peer said all that it had to say. What it sent before is still served.
+    pub(super) heard_end: bool,
+    /// The caller of the call at work wants no reply.
+    pub(super) mute: bool,
+    /// It came when there were too many: its first call is answered with that.
+    pub(super) turned_away: bool,
+    /// It is in the list of those to be flushed.
+    pub(super) touched: bool,
+    /// The events that it is watched for; none before the end of its first turn.
+    pub(super) watched_for: EpollFlags,
+    /// Its peer becomes the command when it is granted what it asks for: nothing follows, and its
+    /// end, which is all that matters then, is seen without a connection.
+    pub(super) departs: bool,
+    /// It is closed soon, whether the peer reads or not.
+    pub(super) counts_down: bool,
+}
+
+impl Connection {
+    pub(super) fn new(socket: OwnedFd, peer: Credentials, accepted_ticks: u64) -> Self {
+        Self {
+            socket,
+            peer,
+            accepted_ticks,
+            process: None,
+            decoder: Decoder::new(MESSAGE_BYTES_MAX),
+            fds: Vec::new(),
+            calls: VecDeque::new(),
+            doing: Doing::Nothing,
+            untold: None,
+            provisional: Vec::new(),
+            output: Output::default(),
+            closing: false,
+            broke_off: false,
+            heard_end: false,
+            mute: false,
+            turned_away: false,
+            touched: false,
+            watched_for: EpollFlags::empty(),
+            departs: false,
+            counts_down: false,
+        }
+    }
+
+    /// Says why, and closes the connection once that is written.
+    pub(super) fn give_up(&mut self, failure: &Failure) {
+        self.mute = false;
+        self.fail(failure);
+        self.closing = true;
+        self.calls.clear();
+        self.fds.clear();
+    }
+
+    /// Whether there is a call that can be served now.
+    pub(super) fn is_ready(&self) -> bool {
+        self.doing == Doing::Nothing && !self.calls.is_empty() && !self.closing
+    }
+
+    /// Gives back memory that is of no use while a request waits.
+    pub(super) fn save_memory(&mut self) {
+        self.calls.shrink_to_fit();
+        self.fds.shrink_to_fit();
+        self.decoder.save_memory();
+        self.output.save_memory();
+    }
+
+    /// Whether it watches the status.
+    pub(super) fn watches(&self) -> bool {
+        matches!(self.doing, Doing::Watches(_))
+    }
+
+    /// Whether nothing in the table depends on it.
+    pub(super) fn holds_nothing(&self) -> bool {
+        let idle = matches!(self.doing, Doing::Nothing | Doing::Watches(_));
+        idle && self.untold.is_none() && self.provisional.is_empty()
+    }
+}
+
+/// What one is told who comes when there are too many.
+pub(super) fn too_many_connections() -> Failure {
+    Failure::new(ErrorName::TooManyConnections, "the daemon has as many connections as it can take")
+        .hint("try again later, or raise `connections` in the configuration or the limit of open files")
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

@@ -1,0 +1,119 @@
+//! Writing a connection: replies and errors, as far as the peer takes them.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use serde::Serialize;
+
+use super::super::limits::OUTPUT_BYTES_MAX;
+use super::{Connection, Doing};
+use crate::protocol::Failure;
+use crate::protocol::frame;
+use crate::protocol::service::ServiceError;
+
+impl Connection {
+    /// Queues a reply; `continues` if more follow.
+    pub(in super::super) fn reply<T: Serialize>(&mut self, parameters: &T, continues: bool) {
+        self.put(&Reply { parameters, continues, error: None });
+    }
+
+    /// Queues a reply that descriptors come with.
+    pub(in super::super) fn reply_with<T: Serialize>(&mut self, parameters: &T, fds: Vec<OwnedFd>) {
+        let at = self.output.bytes.len();
+        self.reply(parameters, false);
+        if !fds.is_empty() {
+            self.output.fds.push((at, fds));
+        }
+    }
+
+    /// Queues an error.
+    pub(in super::super) fn fail(&mut self, failure: &Failure) {
+        let error = Some(failure.name.qualified());
+        self.put(&Reply { parameters: failure, continues: false, error });
+    }
+
+    /// Queues an error that varlink defines.
+    pub(in super::super) fn fail_service(&mut self, parameters: &ServiceError) {
+        let error = Some(parameters.qualified());
+        self.put(&Reply { parameters, continues: false, error });
+    }
+
+    /// A reply as it is sent, for one that is made of what the daemon has and not of a copy of it.
+    /// Nothing if it has no JSON form.
+    pub(in super::super) fn written<T: Serialize>(
+        parameters: &T,
+        continues: bool,
+    ) -> Option<Vec<u8>> {
+        let mut bytes = Vec::new();
+        append(&Reply { parameters, continues, error: None }, &mut bytes).then_some(bytes)
+    }
+
+    /// Queues a reply that was written elsewhere.
+    pub(in super::super) fn put_written(&mut self, reply: Option<Vec<u8>>) {
+        if !self.takes_words() {
+            return;
+        }
+        match reply {
+            Some(bytes) if self.output.bytes.is_empty() => self.output.bytes = bytes,
+            Some(bytes) => self.output.bytes.extend_from_slice(&bytes),
+            None => self.closing = true,
+        }
+    }
+
+    fn put<T: Serialize>(&mut self, reply: &Reply<&T>) {
+        if self.takes_words() && !append(reply, &mut self.output.bytes) {
+            self.closing = true;
+        }
+    }
+
+    /// Whether more may be queued.
+    fn takes_words(&mut self) -> bool {
+        if self.output.unsent() > OUTPUT_BYTES_MAX {
+            // The peer does not read. What it did not take is dropped with it.
+            self.take_back_words();
+            return false;
+        }
+        !(self.output.stuck || self.closing || self.mute)
+    }
+
+    /// Drops what was not written: the peer must not learn of it. The connection is closed.
+    pub(in super::super) fn take_back_words(&mut self) {
+        self.output.drop_all();
+        self.closing = true;
+    }
+
+    /// Whether everything was written.
+    pub(in super::super) fn is_flushed(&self) -> bool {
+        self.output.unsent() == 0
+    }
+
+    /// Writes what the peer takes now.
+    ///
+    /// # Errors
+    /// The connection is of no more use.
+    pub(in super::super) fn flush(&mut self) -> io::Result<()> {
+        let written = self.output.write(self.socket.as_fd());
+        if matches!(self.doing, Doing::Waits(_)) {
+            // The next reply may be hours away, and thousands wait.
+            self.output.save_memory();
+        }
+        written
+    }
+}
+
+fn append<T: Serialize>(reply: &Reply<&T>, out: &mut Vec<u8>) -> bool {
+    let appended = frame::append(reply, out);
+    if let Err(error) = &appended {
+        tracing::error!(%error, "a reply has no JSON form");
+    }
+    appended.is_ok()
+}
+
+#[derive(Serialize)]
+struct Reply<T> {
+    parameters: T,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    continues: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
