@@ -101,6 +101,8 @@ fn who_has(name: &str) -> Option<peer::Credentials> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
 
     fn place(dir: &Path) -> Place {
@@ -135,6 +137,11 @@ mod tests {
         assert!(runs(&place, own));
         assert!(!runs(&place, own + 1));
         drop(guard);
-        assert!(!runs(&place, own));
+        // A test beside this one that starts a program has a copy of the socket until its exec.
+        let ends = Instant::now() + Duration::from_secs(20);
+        while runs(&place, own) {
+            assert!(Instant::now() < ends, "its name is still taken");
+            std::thread::yield_now();
+        }
     }
 }
