@@ -24,6 +24,7 @@ use std::panic::catch_unwind;
 use std::time::{Duration, Instant};
 
 use canal::sys::startup;
+use nix::sys::signal::Signal;
 
 type Test = (&'static str, fn());
 
@@ -84,6 +85,10 @@ extern "C" fn main(count: c_int, words: *const *const c_char) -> c_int {
 fn play_or_test(arguments: Vec<String>) -> u8 {
     if arguments.first().is_some_and(|first| first == "stay") {
         return scene::play(&arguments[1..]);
+    }
+    // Started by nohup or in the background of a script, the scenes would ignore them too.
+    for signal in [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGHUP] {
+        canal::sys::signals::set_default(signal).unwrap();
     }
     let filter = arguments.iter().find(|argument| !argument.starts_with('-'));
     let chosen: Vec<Test> = TESTS
