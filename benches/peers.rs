@@ -3,6 +3,7 @@
 //! `cargo bench --bench peers`. The peers: `flock` (util-linux), `chpst` (runit), `setlock`
 //! (daemontools), `s6-setlock` (s6), `sem` (parallel), `tsp` (task-spooler), `etcdctl lock`
 //! (etcd-client, with an etcd of its own from etcd-server). Those that are not installed are named.
+//! They take turns in an order that is drawn anew for each round.
 //! `CANAL=PATH` measures another build of canal, `CANAL_PLAIN=PATH` a second one beside it,
 //! `ROUNDS=N` takes more rounds.
 #![expect(clippy::print_stdout, reason = "a bench prints its figures")]
@@ -87,8 +88,14 @@ fn main() -> io::Result<()> {
         way.run()?;
         way.took.clear();
     }
+    // In another order each time, always the same ones: who follows one like it finds much in the
+    // processor's caches already.
+    let mut order = fastrand::Rng::with_seed(1);
+    let mut turns: Vec<usize> = (0..ways.len()).collect();
     for round in 0..rounds {
-        for way in &mut ways {
+        order.shuffle(&mut turns);
+        for &turn in &turns {
+            let way = &mut ways[turn];
             if round % way.every == 0 {
                 way.run()?;
             }
