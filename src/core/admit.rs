@@ -41,8 +41,12 @@ impl Table {
         if self.frames.contains_key(&frame) {
             return self.enclosing(frame).map(|frame| frame.state.id).collect();
         }
-        let outer = parent.into_iter().flat_map(|parent| self.enclosing(parent));
-        std::iter::once(frame).chain(outer.map(|frame| frame.state.id)).collect()
+        // Mostly nothing encloses it.
+        let mut kin = vec![frame];
+        if let Some(parent) = parent {
+            kin.extend(self.enclosing(parent).map(|frame| frame.state.id));
+        }
+        kin
     }
 
     /// Whether a request of rank `rank` can be granted.

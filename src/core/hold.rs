@@ -1,7 +1,7 @@
 //! Carrying out what concerns holds: granting, and giving back.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, btree_map};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -10,6 +10,8 @@ use super::frame::inside;
 use super::lane::Place;
 use super::lock::Lock;
 use super::queue::{self, Rank};
+use super::rising::Rising;
+use super::table::Frame;
 use super::{
     Entry, FrameId, Granted, HeldItem, HoldState, Key, Mode, RequestId, Slots, Table, Token,
     WaiterState, WaiterStatus,
@@ -179,18 +181,23 @@ impl Table {
     /// Frees an item that its hold has no more.
     fn return_item(&mut self, frame: FrameId, token: Token, item: &HeldItem) {
         self.unshare(frame, token, item);
-        self.free_item(token, item);
-        self.tree.unhold(&item.key, item.mode, token);
+        let Self { tree, holds, frames, .. } = self;
+        tree.unhold(&item.key, item.mode, token, |lock| {
+            free_slots(lock, token, item, holds, frames);
+        });
     }
 
     fn unshare(&mut self, frame: FrameId, token: Token, item: &HeldItem) {
         let Some(frame) = self.frames.get_mut(&frame) else { return };
-        let Some(share) = frame.shares.get_mut(&item.key) else { return };
+        let btree_map::Entry::Occupied(mut entry) = frame.shares.entry(item.key.clone()) else {
+            return;
+        };
+        let share = entry.get_mut();
         share.tokens.remove(&token);
         share.slots -= if item.shared { 0 } else { item.slots.count() };
         *share.items_of(item.mode) -= 1;
         if share.tokens.is_empty() {
-            frame.shares.remove(&item.key);
+            entry.remove();
         }
     }
 
@@ -203,41 +210,6 @@ impl Table {
         }
         self.note(hold.frame, -1, 0);
         Some(hold)
-    }
-
-    /// Frees what a hold had of a key. If other holds share its slots, the one that shares most of
-    /// them (the oldest of those) takes them over, and only the rest is freed.
-    fn free_item(&mut self, token: Token, item: &HeldItem) {
-        if item.mode != Mode::Counted {
-            return;
-        }
-        let Some(lock) = self.tree.lock_mut(&item.key) else { return };
-        if lock.sharers.remove(&token) {
-            return;
-        }
-        let shares = |token: &Token| {
-            let held = self.holds.get(token)?.items.iter().find(|held| held.key == item.key)?;
-            let first = |slots: &Slots| slots.0.first().map(|range| range.0);
-            let same = held.mode == Mode::Counted && first(&held.slots) == first(&item.slots);
-            same.then(|| (held.slots.count(), std::cmp::Reverse(*token)))
-        };
-        let heir = lock.sharers.iter().filter_map(shares).max();
-        let mut rest = Cow::Borrowed(&item.slots);
-        if let Some((kept, std::cmp::Reverse(heir))) = heir {
-            lock.sharers.remove(&heir);
-            rest = Cow::Owned(rest.without_lowest(kept));
-            let hold = self.holds.get_mut(&heir);
-            let frame = hold.as_ref().and_then(|hold| self.frames.get_mut(&hold.frame));
-            if let Some(share) = frame.and_then(|frame| frame.shares.get_mut(&item.key)) {
-                share.slots += kept;
-            }
-            let items = hold.into_iter().flat_map(|hold| &mut Arc::make_mut(hold).items);
-            for held in items.filter(|held| held.key == item.key) {
-                held.shared = false;
-            }
-        }
-        lock.held -= rest.count();
-        lock.free.give_back(&rest);
     }
 
     pub(super) fn take_back(&mut self, id: RequestId, token: Token) -> Result<(), Misfit> {
@@ -256,4 +228,41 @@ impl Table {
             request: hold.asked.clone(),
         })
     }
+}
+
+/// Frees the slots that a hold had of a key. If other holds share them, the one that shares most of
+/// them (the oldest of those) takes them over, and only the rest is freed.
+fn free_slots(
+    lock: &mut Lock,
+    token: Token,
+    item: &HeldItem,
+    holds: &mut Rising<Token, Arc<HoldState>>,
+    frames: &mut Rising<FrameId, Box<Frame>>,
+) {
+    if lock.is_idle() || lock.sharers.remove(&token) {
+        return;
+    }
+    let shares = |token: &Token| {
+        let held = holds.get(token)?.items.iter().find(|held| held.key == item.key)?;
+        let first = |slots: &Slots| slots.0.first().map(|range| range.0);
+        let same = held.mode == Mode::Counted && first(&held.slots) == first(&item.slots);
+        same.then(|| (held.slots.count(), std::cmp::Reverse(*token)))
+    };
+    let heir = lock.sharers.iter().filter_map(shares).max();
+    let mut rest = Cow::Borrowed(&item.slots);
+    if let Some((kept, std::cmp::Reverse(heir))) = heir {
+        lock.sharers.remove(&heir);
+        rest = Cow::Owned(rest.without_lowest(kept));
+        let hold = holds.get_mut(&heir);
+        let frame = hold.as_ref().and_then(|hold| frames.get_mut(&hold.frame));
+        if let Some(share) = frame.and_then(|frame| frame.shares.get_mut(&item.key)) {
+            share.slots += kept;
+        }
+        let items = hold.into_iter().flat_map(|hold| &mut Arc::make_mut(hold).items);
+        for held in items.filter(|held| held.key == item.key) {
+            held.shared = false;
+        }
+    }
+    lock.held -= rest.count();
+    lock.free.give_back(&rest);
 }

@@ -158,12 +158,20 @@ impl Tree {
         &mut node.lock
     }
 
-    /// Notes that an item is held no more, with which its lock loses a use.
-    pub(super) fn unhold(&mut self, key: &Key, mode: Mode, token: Token) {
+    /// Notes that an item is held no more, with which its lock loses a use; `free` frees the slots of
+    /// a counted one.
+    pub(super) fn unhold(
+        &mut self,
+        key: &Key,
+        mode: Mode,
+        token: Token,
+        free: impl FnOnce(&mut Lock),
+    ) {
         let sums = |sums: &mut Sums| *sums.held.of_mut(mode) -= 1;
         self.change(key, sums, |node| {
             node.holds.remove(&token);
             if mode == Mode::Counted {
+                free(&mut node.lock);
                 node.lock.unuse();
             }
         });
