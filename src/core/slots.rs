@@ -29,6 +29,14 @@ impl Slots {
         self.0.iter().flat_map(|range| range.0..=range.1)
     }
 
+    /// The same in a list; mostly it is one range, which is put there at once.
+    #[must_use]
+    pub fn to_vec(&self) -> Vec<u64> {
+        let mut numbers = Vec::with_capacity(self.count() as usize);
+        self.0.iter().for_each(|range| numbers.extend(range.0..=range.1));
+        numbers
+    }
+
     /// How many slots some sets have together, each slot counted once.
     pub(super) fn count_together<'a>(sets: impl Iterator<Item = &'a Self>) -> u64 {
         let mut ranges: Vec<SlotRange> = sets.flat_map(|slots| slots.0.iter().copied()).collect();

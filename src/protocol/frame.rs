@@ -67,7 +67,9 @@ impl Decoder {
     /// [`FrameError::TooLarge`], from then on always: where the next message starts is not known.
     pub fn next_message(&mut self) -> Result<Option<&[u8]>, FrameError> {
         if self.start == self.buffer.len() {
-            self.drop_room();
+            if self.start > 0 {
+                self.drop_room();
+            }
             return Ok(None);
         }
         let end = end_of(&self.buffer[self.scanned..]);

@@ -39,15 +39,15 @@ impl<'a> Shown<'a> {
         'a: 'h,
     {
         let uid = hold.asked.uid;
-        let mut items = hold.items.iter().filter(|item| Some(&item.key) == key).peekable();
+        let item = key.and_then(|key| hold.items.iter().find(|item| item.key == *key));
         HolderShown {
             pid: pid_of(&hold.asked.owner),
             uid,
             command: self.sees(uid).then_some(Text::Itself(&hold.asked.command.0)),
             since: Text::Time(hold.since),
             token: hold.token.0,
-            mode: items.peek().map(|item| item.mode),
-            slots: items.flat_map(|item| item.slots.iter()).collect(),
+            mode: item.map(|item| item.mode),
+            slots: item.map(|item| item.slots.to_vec()).unwrap_or_default(),
             key: None,
             session: Text::Session(self.table.session(hold.frame)),
             host: self.label(hold.frame).map(Text::Itself),
