@@ -133,7 +133,10 @@ pub(super) fn stored_view(resize: &Resize) -> Result<(Key, Option<View>), Failur
 
 /// A command as it is shown: not too long, and nothing that could move a terminal's cursor.
 pub(super) fn command(mut text: String) -> Command {
-    if text.len() <= COMMAND_BYTES_MAX && !text.chars().any(char::is_control) {
+    let is_visible = |byte: u8| matches!(byte, b' '..=b'~');
+    // Nearly all commands are, and bytes are looked at sooner than characters.
+    let is_clean = text.bytes().all(is_visible) || !text.chars().any(char::is_control);
+    if text.len() <= COMMAND_BYTES_MAX && is_clean {
         text.shrink_to_fit();
         return Command(text);
     }
