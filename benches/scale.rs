@@ -140,7 +140,8 @@ fn holders(count: usize) -> Result<(), Box<dyn Error>> {
     let before = private_kib(daemon.pid())?;
     let begun = Instant::now();
     for (n, sleeper) in sleepers.0.iter().enumerate() {
-        let item = WireItem { key: format!("jobs/{n}"), slots: Some(1), ..WireItem::default() };
+        let item =
+            WireItem { key: format!("jobs/{n}").into(), slots: Some(1), ..WireItem::default() };
         let request: Acquire = serde_json::from_value(serde_json::json!({
             "tag": tag()?, "items": [item], "wait_ms": 0, "command": "sleep 1000",
         }))?;

@@ -203,11 +203,11 @@ fn item(asked: &KeyArg) -> Result<WireItem, Failed> {
         )));
     }
     let (per, buckets, slots) = wire_view(*view);
-    Ok(WireItem { key: key.as_str().to_owned(), mode: None, count: *count, per, buckets, slots })
+    Ok(WireItem { key: key.text().clone(), mode: None, count: *count, per, buckets, slots })
 }
 
 fn shared_or_alone(key: &Key, mode: Mode) -> WireItem {
-    WireItem { key: key.as_str().to_owned(), mode: Some(mode), ..WireItem::default() }
+    WireItem { key: key.text().clone(), mode: Some(mode), ..WireItem::default() }
 }
 
 /// What is wrong if two of the items are of one key.
@@ -250,7 +250,7 @@ mod tests {
 
     fn wire(key: &str, view: Option<View>, count: Option<u64>) -> WireItem {
         let (per, buckets, slots) = wire_view(view);
-        WireItem { key: key.to_owned(), mode: None, count, per, buckets, slots }
+        WireItem { key: key.into(), mode: None, count, per, buckets, slots }
     }
 
     const fn canal(per: u64, buckets: u64) -> Option<View> {

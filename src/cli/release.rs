@@ -78,7 +78,7 @@ fn what(args: &ReleaseArgs) -> Result<Release, Failed> {
         (_, _, false, Some(_)) => error("--token goes with --force"),
         (Some(_), true, false, None) => error("KEY and --all cannot be given together"),
         (Some(key), false, false, None) => {
-            Ok(Release { key: Some(key.as_str().to_owned()), ..Release::default() })
+            Ok(Release { key: Some(key.text().clone()), ..Release::default() })
         }
         (None, true, false, None) => Ok(Release { all: true, ..Release::default() }),
         (None, false, false, None) => error("which lock? give its KEY, --all, or --handle"),

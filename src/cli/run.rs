@@ -110,7 +110,7 @@ impl Job<'_> {
     }
 
     fn keys(&self) -> Vec<&str> {
-        self.request.items.iter().map(|item| item.key.as_str()).collect()
+        self.request.items.iter().map(|item| &*item.key).collect()
     }
 
     /// Has a child do it, and stays as its parent.

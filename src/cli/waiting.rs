@@ -5,6 +5,7 @@
 //! the client calls about once a second.
 
 use std::io::{self, IsTerminal};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -39,7 +40,7 @@ pub(crate) struct Waiting {
     next_line_after: Duration,
     last: Option<Progress>,
     /// What is asked for, and in which way.
-    modes: Vec<(String, Mode)>,
+    modes: Vec<(Arc<str>, Mode)>,
     line: Option<ProgressBar>,
     /// Whether it was said that a process above this one is in the way.
     warned: bool,
@@ -129,7 +130,7 @@ impl Waiting {
 
     fn text(&self, columns: Option<usize>) -> String {
         let Some(last) = &self.last else { return String::new() };
-        let mode = self.modes.iter().find(|(key, _)| *key == last.key);
+        let mode = self.modes.iter().find(|(key, _)| **key == *last.key);
         let mode = mode.map_or(Mode::Counted, |(_, mode)| *mode);
         clean(&fitted(last, mode, columns, &Now::here()))
     }

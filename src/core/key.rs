@@ -54,33 +54,18 @@ impl Key {
     /// # Errors
     /// Says which rule the text breaks, and where one is obvious, the key to use instead.
     pub fn new(text: &str) -> Result<Self, KeyError> {
-        if text.is_empty() {
-            return Err(KeyError::Empty);
-        }
-        if text.len() > KEY_BYTES_MAX {
-            return Err(KeyError::Long(text.len()));
-        }
-        if is_simple(text.as_bytes()) {
-            return Ok(Self::of(text));
-        }
-        if let Some((at, c)) = text.char_indices().find(|(_, c)| c.is_control()) {
-            return Err(KeyError::Control(u32::from(c), at));
-        }
-        let trimmed = text.trim_matches('/');
-        if text.starts_with('/') {
-            let instead = Self::new(trimmed).ok().map(|key| key.as_str().to_owned());
-            return Err(KeyError::Leading(instead));
-        }
-        if text.ends_with('/') {
-            return Err(KeyError::Trailing(trimmed.to_owned()));
-        }
-        if let Some(at) = text.as_bytes().windows(2).position(|pair| pair == b"//") {
-            return Err(KeyError::Component(at));
-        }
-        Ok(Self::of(text))
+        check(text).map(|()| Self::of(text.into()))
     }
 
-    fn of(text: &str) -> Self {
+    /// The same, of a text that need not be copied.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn shared(text: Arc<str>) -> Result<Self, KeyError> {
+        check(&text).map(|()| Self::of(text))
+    }
+
+    fn of(text: Arc<str>) -> Self {
         let bytes = text.as_bytes();
         let head = match bytes.first_chunk() {
             Some(first) => u64::from_be_bytes(*first),
@@ -89,12 +74,18 @@ impl Key {
                 word.unbounded_shl(64 - 8 * bytes.len() as u32)
             }
         };
-        Self { head, text: text.into() }
+        Self { head, text }
     }
 
     /// The key as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// The text itself.
+    #[must_use]
+    pub fn text(&self) -> &Arc<str> {
         &self.text
     }
 
@@ -111,7 +102,7 @@ impl Key {
 
     /// The ancestor whose text has `length` bytes.
     pub(super) fn ancestor(&self, length: usize) -> Self {
-        Self::of(&self.text[..length])
+        Self::of(self.text[..length].into())
     }
 
     /// The bounds of the texts of this key and of those below it; others such as `a-b` lie between
@@ -134,6 +125,34 @@ impl Key {
             .strip_prefix(&*self.text)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
+}
+
+/// Says which rule a text breaks, if it breaks one.
+fn check(text: &str) -> Result<(), KeyError> {
+    if text.is_empty() {
+        return Err(KeyError::Empty);
+    }
+    if text.len() > KEY_BYTES_MAX {
+        return Err(KeyError::Long(text.len()));
+    }
+    if is_simple(text.as_bytes()) {
+        return Ok(());
+    }
+    if let Some((at, c)) = text.char_indices().find(|(_, c)| c.is_control()) {
+        return Err(KeyError::Control(u32::from(c), at));
+    }
+    let trimmed = text.trim_matches('/');
+    if text.starts_with('/') {
+        let instead = Key::new(trimmed).ok().map(|key| key.as_str().to_owned());
+        return Err(KeyError::Leading(instead));
+    }
+    if text.ends_with('/') {
+        return Err(KeyError::Trailing(trimmed.to_owned()));
+    }
+    if let Some(at) = text.as_bytes().windows(2).position(|pair| pair == b"//") {
+        return Err(KeyError::Component(at));
+    }
+    Ok(())
 }
 
 /// Whether all bytes are visible ASCII and no component is empty, as of nearly every key.

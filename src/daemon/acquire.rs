@@ -44,7 +44,8 @@ impl Newcomer {
     /// What it is to be told while the log of many hosts keeps it, if it may wait.
     pub(super) fn patience(&self) -> Option<Patience> {
         let Wait::Yes { until } = self.request.wait else { return None };
-        let key = self.request.items.first().map_or_else(String::new, |item| item.key.to_string());
+        let key =
+            self.request.items.first().map(|item| item.key.text().clone()).unwrap_or_default();
         Some(Patience { until, untold: self.more, key })
     }
 

@@ -1,5 +1,7 @@
 //! Turning what a client asks for into the table's terms.
 
+use std::sync::Arc;
+
 use super::limits::{COMMAND_BYTES_MAX, ITEMS_MAX, NUMBER_MAX, SLOTS_MAX};
 use super::words;
 use crate::core::{Ask, Command, Item, Key, View};
@@ -35,7 +37,7 @@ pub(super) fn items(wire: &[WireItem]) -> Result<Vec<Item>, Failure> {
 }
 
 fn item(wire: &WireItem) -> Result<Item, Failure> {
-    let key = key(&wire.key)?;
+    let key = shared_key(&wire.key)?;
     let ask = match wire.mode.unwrap_or(Mode::Counted) {
         Mode::Read => whole(wire, &key, Ask::Read)?,
         Mode::Write => whole(wire, &key, Ask::Write)?,
@@ -67,6 +69,11 @@ fn whole(wire: &WireItem, key: &Key, ask: Ask) -> Result<Ask, Failure> {
 /// Which rule the text breaks.
 pub(super) fn key(text: &str) -> Result<Key, Failure> {
     Key::new(text).map_err(|error| bad(error.to_string()))
+}
+
+/// The same, of a text that came with a call.
+pub(super) fn shared_key(text: &Arc<str>) -> Result<Key, Failure> {
+    Key::shared(Arc::clone(text)).map_err(|error| bad(error.to_string()))
 }
 
 fn check_count(key: &Key, count: u64, view: Option<View>) -> Result<(), Failure> {
@@ -162,7 +169,7 @@ mod tests {
     use super::*;
 
     fn wire(key: &str) -> WireItem {
-        WireItem { key: key.to_owned(), ..WireItem::default() }
+        WireItem { key: key.into(), ..WireItem::default() }
     }
 
     fn refused(item: WireItem) -> String {
@@ -238,7 +245,7 @@ mod tests {
         };
         assert!(items(&[canal(1, SLOTS_MAX)]).is_ok());
         assert!(refused(canal(1, SLOTS_MAX + 1)).contains("at most 65536 slots at once"));
-        let two = [canal(1, SLOTS_MAX), WireItem { key: "b".to_owned(), ..canal(1, 1) }];
+        let two = [canal(1, SLOTS_MAX), WireItem { key: "b".into(), ..canal(1, 1) }];
         assert!(items(&two).unwrap_err().message.contains("not 65537"));
         // Their product is as large as a view can be, and no larger.
         assert!(refused(canal(2, 1)).contains("is more than"));

@@ -81,7 +81,7 @@ impl Call {
             Some(0) => return None,
             wait_ms => wait_ms.map(|wait_ms| clock::boottime_ms().saturating_add(wait_ms)),
         };
-        let key = acquire.items.first().map_or_else(String::new, |item| item.key.clone());
+        let key = acquire.items.first().map(|item| item.key.clone()).unwrap_or_default();
         Some(Patience { until, untold: self.more, key })
     }
 }

@@ -70,8 +70,8 @@ fn field<'a, T: Deserialize<'a>>(plain: &mut Plain<'a>, name: &str) -> Option<T>
 }
 
 #[inline]
-fn text(plain: &mut Plain<'_>, name: &str) -> Option<String> {
-    if plain.goes_on(name) { plain.text().map(str::to_owned) } else { None }
+fn text<T: for<'a> From<&'a str>>(plain: &mut Plain<'_>, name: &str) -> Option<T> {
+    if plain.goes_on(name) { plain.text().map(T::from) } else { None }
 }
 
 /// A field that may be missing; `None` if it cannot be read.
@@ -91,7 +91,7 @@ mod tests {
             let has = |field: u32| fields >> field & 1 == 1;
             let number = |field| has(field).then_some(7);
             let item = |key: &str| WireItem {
-                key: key.to_owned(),
+                key: key.into(),
                 mode: has(0).then_some(Mode::Write),
                 count: number(1),
                 per: number(2),
@@ -128,7 +128,7 @@ mod tests {
             assert_eq!(read(&json, acquire), Some(request), "{json}");
         }
         for owner_fd in [None, Some(1)] {
-            let by_key = Release { key: Some("a".to_owned()), owner_fd, ..Release::default() };
+            let by_key = Release { key: Some("a".into()), owner_fd, ..Release::default() };
             let json = serde_json::to_string(&by_key).unwrap();
             assert_eq!(read(&json, release), Some(by_key), "{json}");
         }

@@ -47,7 +47,7 @@ impl Server {
         }
         if std::mem::take(&mut patience.untold) {
             let progress = Progress {
-                key: patience.key.clone(),
+                key: patience.key.to_string(),
                 position: 0,
                 waiting: 0,
                 reason: why.message,
@@ -131,7 +131,7 @@ mod tests {
     fn whoever_waits_is_told_soon_and_whoever_does_not_is_answered_before_clients_give_up() {
         let pending = |patience| Pending { what: What::Membership, since: 1_000, patience };
         assert_eq!(pending(None).due(), 5_000);
-        let patience = |until, untold| Some(Patience { until, untold, key: "a".to_owned() });
+        let patience = |until, untold| Some(Patience { until, untold, key: "a".into() });
         assert_eq!(pending(patience(None, true)).due(), 2_000);
         assert_eq!(pending(patience(Some(1_500), true)).due(), 1_500);
         assert_eq!(pending(patience(Some(9_000), false)).due(), 9_000);

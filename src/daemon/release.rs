@@ -30,9 +30,9 @@ impl Server {
         fds: Vec<OwnedFd>,
     ) -> Result<(), Failure> {
         let Release { key, all, token, handle, .. } = release;
-        let giving = match (key.as_deref(), *all, *token, *handle) {
+        let giving = match (key, *all, *token, *handle) {
             (Some(key), false, None, None) => {
-                let key = ask::key(key)?;
+                let key = ask::shared_key(key)?;
                 let nothing = |pid| format!("process {pid} does not hold `{key}`");
                 let frame = self.frame_of_owner(id, release.owner_fd, fds, nothing)?;
                 Giving::Latest { frame, key }

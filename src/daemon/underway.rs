@@ -4,6 +4,7 @@
 //! such a request is abandoned, and given back as soon as it comes out of the log.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::acquire::Newcomer;
 use super::conn::ConnId;
@@ -51,7 +52,7 @@ pub(super) struct Patience {
     /// Whether it takes words of progress and was told none yet.
     pub(super) untold: bool,
     /// The first key that it asks for.
-    pub(super) key: String,
+    pub(super) key: Arc<str>,
 }
 
 /// What somebody waits for.

@@ -1,5 +1,7 @@
 //! The messages.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -91,7 +93,7 @@ fn is_zero(n: &i32) -> bool {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WireItem {
     /// The key.
-    pub key: String,
+    pub key: Arc<str>,
     /// Absent means counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
@@ -208,7 +210,7 @@ pub struct Confirm {
 pub struct Release {
     /// The owner's latest hold of this key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key: Option<String>,
+    pub key: Option<Arc<str>>,
     /// Everything the owner holds.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub all: bool,

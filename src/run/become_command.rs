@@ -77,6 +77,6 @@ pub fn become_command(
 fn give_back(client: &mut Client, grant: Grant) {
     for key in grant.keys {
         // A failure changes nothing: the hold ends with this process in a moment.
-        let _ = client.release(&Release { key: Some(key.key), ..Release::default() }, None);
+        let _ = client.release(&Release { key: Some(key.key.into()), ..Release::default() }, None);
     }
 }

@@ -18,7 +18,7 @@ mod start;
 use fake::{Scratch, accept, impatient, patient, status};
 
 fn release() -> Release {
-    Release { key: Some("k".to_owned()), ..Release::default() }
+    Release { key: Some("k".into()), ..Release::default() }
 }
 
 #[test]
@@ -334,7 +334,7 @@ fn tags_differ() {
 fn request(wait_ms: Option<u64>) -> Acquire {
     Acquire {
         tag: tag().unwrap(),
-        items: vec![WireItem { key: "k".to_owned(), ..WireItem::default() }],
+        items: vec![WireItem { key: "k".into(), ..WireItem::default() }],
         wait_ms,
         priority: 0,
         command: "x".to_owned(),
