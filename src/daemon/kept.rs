@@ -154,10 +154,10 @@ impl Kept {
         Ok(())
     }
 
-    /// Records all that was applied in this turn, in one write.
+    /// Records all that was applied since the last time, in one write.
     ///
     /// # Errors
-    /// Then nothing of this turn may be told: the daemon has to end.
+    /// Then nothing of that may be told: the daemon has to end.
     pub(super) fn commit(&mut self, table: &Table) -> io::Result<()> {
         self.record(table)?;
         // That one is gone need not be durable before it is told: at worst it comes back after a

@@ -103,13 +103,18 @@ impl Ledger {
         self.kept().map_or(Ok(()), |(table, kept)| kept.admit_renewal(table))
     }
 
-    /// Records all that was applied in this turn, in one write.
+    /// Records all that was applied since the last time, in one write.
     ///
     /// # Errors
     /// Then nothing of this turn may be told: the daemon has to end.
     pub(super) fn commit(&mut self) -> io::Result<()> {
         self.now = None;
         self.kept().map_or(Ok(()), |(table, kept)| kept.commit(table))
+    }
+
+    /// Whether the next [`Self::commit`] waits for the disk, so that more should go with it.
+    pub(super) fn waits_for_disk(&self) -> bool {
+        matches!(&self.log, Log::Journal(kept) if kept.leases_changed)
     }
 
     /// Makes sure that the leases survive a reboot that hold something now, and no others.
