@@ -3,10 +3,11 @@
 use std::time::{Duration, Instant};
 
 use canal::sys::process::{RunState, run_state};
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::daemon::{Daemon, wait_until};
-use crate::peer::{Idler, call, mutex, mutex_for, try_mutex};
+use crate::peer::{Idler, Peer, call, mutex, mutex_for, try_mutex};
 
 #[test]
 fn replies_come_in_the_order_of_the_calls_also_behind_one_that_waits() {
@@ -45,6 +46,37 @@ fn a_pipeline_of_acquire_and_release_is_served_as_sent() {
         last = token;
         assert_eq!(peer.returned("Release")["released"][0]["token"], token);
     }
+}
+
+#[test]
+fn of_many_at_once_some_are_recorded_and_answered_before_the_others_are_served() {
+    const MANY: u64 = 30;
+    let mut daemon = Daemon::folder();
+    // It ends after so many records, before anything is told that is written with the last of them.
+    daemon.run(|command| {
+        command.env("CANAL_FAULT", "journal:20");
+    });
+    let mut peers: Vec<_> = (0..MANY).map(|_| daemon.connect()).collect();
+    for peer in &mut peers {
+        peer.call("Status", json!({}));
+    }
+    daemon.signal(Signal::SIGSTOP);
+    wait_until("it is stopped", || run_state(daemon.pid()) == RunState::Stopped);
+    for (n, peer) in (1..).zip(&mut peers) {
+        peer.send("Acquire", try_mutex(n, &format!("many/{n}")));
+    }
+    daemon.signal(Signal::SIGCONT);
+    daemon.end();
+    let told: Vec<_> = peers.iter_mut().filter_map(Peer::reply).collect();
+    assert!(!told.is_empty(), "nobody was answered before the last one was served");
+    daemon.run(|_| {});
+    let held: Vec<Value> = (1..=MANY)
+        .map(|n| format!("many/{n}"))
+        .filter_map(|key| daemon.key(&key))
+        .map(|key| json!(key.holders[0].token))
+        .collect();
+    assert!(told.iter().all(|grant| held.contains(&grant["parameters"]["token"])), "{told:?}");
+    assert!(told.len() < held.len() && held.len() < 20, "{} told of {}", told.len(), held.len());
 }
 
 #[test]
