@@ -41,6 +41,9 @@ use crate::sys::deadline::Writer;
 /// take a while to wake, and the daemon has nothing to do meanwhile (docs/performance.md).
 const ANSWERED_AT_ONCE: usize = 12;
 
+/// A turn is not taken apart further than this: with hundreds of peers some are awake anyway.
+const PARTS_MAX: usize = 4;
+
 /// The daemon at work.
 #[derive(Debug)]
 pub(super) struct Server {
@@ -188,12 +191,13 @@ impl Server {
         active: &[ConnId],
         may: impl Fn(&Self, ConnId) -> bool,
     ) -> io::Result<()> {
+        let at_once = ANSWERED_AT_ONCE.max(active.len() / PARTS_MAX);
         let mut served = 0;
         for id in active {
             if !may(self, *id) {
                 continue;
             }
-            if served >= ANSWERED_AT_ONCE && !self.ledger.waits_for_disk() {
+            if served >= at_once && !self.ledger.waits_for_disk() {
                 self.ledger.commit()?;
                 self.conns.flush();
                 served = 0;
