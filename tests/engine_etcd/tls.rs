@@ -1,7 +1,9 @@
 //! TLS, with certificates made here.
 
 use std::fs;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
+use std::thread;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tempfile::TempDir;
@@ -112,4 +114,20 @@ fn tls_and_no_tls_are_told_apart() {
     let server = start_etcd_tls(&cert, &key, None);
     let why = away(&mut peer(&format!("etcd://{}", server.endpoint()), "one"));
     assert!(why.contains("TLS"), "{why}");
+}
+
+#[test]
+fn who_resets_the_connection_may_speak_tls_or_none() {
+    // Whoever closes with something left to read resets the connection, as a server of TLS may.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        listener.incoming().flatten().for_each(|stream| drop(stream.peek(&mut [0])));
+    });
+    for _ in 0..20 {
+        let why = away(&mut peer(&format!("etcd://{at}"), "one"));
+        assert!(why.contains("if it speaks TLS, write etcds://"), "{why}");
+        let why = away(&mut peer(&format!("etcds://{at}"), "one"));
+        assert!(why.contains("if it speaks no TLS, write etcd://"), "{why}");
+    }
 }

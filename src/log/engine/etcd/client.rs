@@ -70,7 +70,7 @@ impl Client {
         let target = dial(address, endpoint, patience.get())?;
         let channel = match timeout(patience.get(), target.connect()).await {
             Ok(Ok(channel)) => channel,
-            Ok(Err(error)) => return Err(refused(&error, endpoint)),
+            Ok(Err(error)) => return Err(refused(&error, endpoint, address.tls.is_some())),
             Err(_) => {
                 return Err(Trouble::Away(format!("etcd at {endpoint}: does not answer")));
             }
@@ -236,15 +236,21 @@ fn tls_config(tls: &Tls) -> Result<ClientTlsConfig, Trouble> {
     Ok(config)
 }
 
-fn refused(error: &tonic::transport::Error, endpoint: &str) -> Trouble {
+fn refused(error: &tonic::transport::Error, endpoint: &str, tls: bool) -> Trouble {
     let why = cause(error);
     if let Some(trouble) = certificate(&why) {
         return trouble;
     }
-    let why = if why.contains("handshake eof") {
-        "closes the connection as TLS begins; if it speaks no TLS, write etcd://"
-    } else {
-        &why
+    // Whoever closes with something left to read resets the connection.
+    let closes = why.contains("handshake eof") || why.contains("connection reset");
+    let why = match (closes, tls) {
+        (true, true) => "closes the connection as TLS begins; if it speaks no TLS, write etcd://",
+        (true, false) => CLOSES_AT_ONCE,
+        (false, _) => &why,
     };
     Trouble::Away(format!("etcd at {endpoint}: {why}"))
 }
+
+/// Of a member that is spoken to without TLS.
+pub(super) const CLOSES_AT_ONCE: &str =
+    "closes the connection at once; if it speaks TLS, write etcds://";

@@ -10,7 +10,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep};
 
 use super::address::Address;
-use super::client::{Client, Patience};
+use super::client::{CLOSES_AT_ONCE, Client, Patience};
 use super::layout::Keys;
 use super::messages::{Nothing, Status};
 use super::register::{Asker, meta_of, register};
@@ -184,11 +184,8 @@ async fn reach(
     match greet(&client, keys).await {
         Ok(version) => Ok((client, exact(version))),
         Err(Trouble::Away(why)) => {
-            let why = if why.starts_with(LOST) && address.tls.is_none() {
-                "closes the connection at once; if it speaks TLS, write etcds://"
-            } else {
-                &why
-            };
+            let why =
+                if why.starts_with(LOST) && address.tls.is_none() { CLOSES_AT_ONCE } else { &why };
             Err(Trouble::Away(format!("etcd at {endpoint}: {why}")))
         }
         Err(other) => Err(other),
