@@ -286,6 +286,8 @@ impl Conns {
             self.poller.remove(&*conn);
         }
         self.slab.remove(id.0);
+        // Its number may be another's before the next turn looks at these.
+        self.severed.retain(|severed| severed.id != id);
     }
 
     /// Closes the connections that took too long to read their last words; returns when the next
@@ -337,3 +339,27 @@ const READS: EpollFlags =
 const HANGS_UP: EpollFlags =
     EpollFlags::EPOLLRDHUP.union(EpollFlags::EPOLLHUP).union(EpollFlags::EPOLLERR);
 const HEARS: EpollFlags = EpollFlags::EPOLLIN.union(HANGS_UP);
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn who_comes_after_a_connection_that_was_severed_and_closed_is_not_taken_for_it() {
+        let mut conns = Conns::new().unwrap();
+        let peer = Credentials { pid: 1, uid: 0, gid: 0 };
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        conns.open(ours.into(), peer, 0).closing = true;
+        let id = ConnId(0);
+        conns.sever(id, false);
+        conns.get(id).unwrap();
+        conns.flush();
+        assert!(conns.peek(id).is_none(), "it held nothing, and is closed");
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        conns.open(ours.into(), peer, 0);
+        assert!(conns.peek(id).is_some(), "the number is another's now");
+        assert!(conns.take_severed().is_empty());
+    }
+}
