@@ -5,6 +5,7 @@
 
 use super::conn::Doing;
 use super::conns::Severed;
+use super::proof::Proof;
 use super::propose::Then;
 use super::server::Server;
 use crate::core::{Change, FrameId, Release, RequestId, Token, Withdrawal};
@@ -89,7 +90,14 @@ impl Server {
     /// Nothing is left of a hold.
     pub(super) fn hold_ended(&mut self, token: Token) {
         self.children.remove(token, &self.conns);
-        self.roll.end(token);
+        // Until this host is a member, what is read may be another history, in which the token is
+        // that of another process. Who lost it with an earlier incarnation gave nothing back.
+        if self.ledger.is_member()
+            && !self.stops.is_doomed(token)
+            && let Some(proof) = Proof::of_release(&self.ledger.table, token)
+        {
+            self.roll.end(token, proof);
+        }
     }
 }
 

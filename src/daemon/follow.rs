@@ -275,6 +275,10 @@ impl Server {
                  long as that is safe",
             );
         }
+        if let Some(message) = self.stops.awaited_words() {
+            return Failure::new(ErrorName::EngineAway, message)
+                .hint("end them; this host asks for no lock as long as they run");
+        }
         let message = if self.ledger.host == NO_HOST {
             "this host does not take part in the engine's table yet"
         } else {

@@ -175,15 +175,10 @@ impl Server {
 
     /// Records whose processes are to be stopped if this host loses what it holds.
     fn record_owner(&mut self, request: RequestId) -> io::Result<()> {
-        if self.ledger.engine().is_none() {
-            return Ok(());
-        }
+        let Some(shared) = self.ledger.engine() else { return Ok(()) };
         let hold = self.ledger.table.hold_of(request);
-        let Some((hold, Owner::Process(process))) = hold.map(|hold| (hold, &hold.asked.owner))
-        else {
-            return Ok(());
-        };
-        self.roll.tell(hold.token, Told { process: *process, on_lost: hold.asked.on_lost })
+        let told = hold.and_then(|hold| Some((hold.token, Told::of(hold, shared.mark())?)));
+        told.map_or(Ok(()), |(token, told)| self.roll.tell(token, told))
     }
 
     /// Tells a grant as it was decided, or what is held by it now.

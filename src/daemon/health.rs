@@ -52,7 +52,7 @@ impl Server {
                  gone",
                 by.0, self.link.label
             ),
-            Standing::Clearing => "waits for the end of commands that lost their locks".to_owned(),
+            Standing::Clearing => return self.stops.awaited_words(),
             Standing::Joining | Standing::Member => "waits to read that it has joined".to_owned(),
             Standing::Idle | Standing::Unable => return None,
         };

@@ -17,6 +17,7 @@ use super::ledger::{Ledger, Log, NO_HOST};
 use super::limits::COME_BACK_TIME;
 use super::old;
 use super::owners::find;
+use super::proof::Claim;
 use super::propose::Then;
 use super::recover::{Recovered, token_by_clock};
 use super::roll::Told;
@@ -25,11 +26,11 @@ use super::shared::Shared;
 use super::underway::What;
 use super::waiting::{Waiter, Waiting};
 use crate::core::{
-    BYPASS_MAX_DEFAULT, Change, FrameId, HostId, Owner, ProcessId, Request, RequestId, Rules,
-    Table, Token,
+    BYPASS_MAX_DEFAULT, Change, FrameId, HostId, Owner, ProcessId, Request, RequestId, Rules, Table,
 };
 use crate::host::Member;
 use crate::protocol::place::Place;
+use crate::sys::clock;
 use crate::sys::deadline::Writer;
 use crate::sys::process::{Found, Origin};
 
@@ -91,15 +92,20 @@ impl Server {
         self.link.published = self.ledger.engine().map(|it| it.deadlines()).unwrap_or_default();
         self.take_over();
         self.follow_configuration();
-        for newcomer in std::mem::take(&mut self.underway.homeless) {
-            self.underway.pending.remove(&newcomer.conn);
-            self.done(newcomer.conn);
-            self.ask(newcomer);
-        }
+        self.ask_for_homeless();
         let held: Vec<ConnId> = self.waiting_for_membership();
         for id in held {
             self.underway.pending.remove(&id);
             self.done(id);
+        }
+    }
+
+    /// Asks for what could not be asked for until now.
+    pub(super) fn ask_for_homeless(&mut self) {
+        for newcomer in std::mem::take(&mut self.underway.homeless) {
+            self.underway.pending.remove(&newcomer.conn);
+            self.done(newcomer.conn);
+            self.ask(newcomer);
         }
     }
 
@@ -120,16 +126,15 @@ impl Server {
         let own = table.holds().filter(|hold| frames.binary_search(&hold.frame).is_ok());
         let own: Vec<_> = own.cloned().collect();
         self.unclaimed = own.iter().filter(|hold| hold.provisional).map(|it| it.request).collect();
-        let recorded: Vec<(Token, Told)> = self.roll.iter().collect();
+        self.stop_those_unknown();
+        let mark = self.ledger.engine().and_then(Shared::mark);
         for hold in &own {
-            if let Owner::Process(process) = hold.asked.owner {
-                let told = Told { process, on_lost: hold.asked.on_lost };
-                if let Err(error) = self.roll.tell(hold.token, told) {
-                    tracing::error!(%error, "an owner cannot be recorded");
-                }
+            if let Some(told) = Told::of(hold, mark)
+                && let Err(error) = self.roll.tell(hold.token, told)
+            {
+                tracing::error!(%error, "an owner cannot be recorded");
             }
         }
-        self.stop_those_unknown(recorded);
         for id in frames {
             let Some(frame) = self.ledger.table.frame(id).filter(|frame| !frame.ended) else {
                 continue;
@@ -151,16 +156,22 @@ impl Server {
     }
 
     /// Stops those who were told of a grant that the log does not know: its history was rewritten.
-    fn stop_those_unknown(&mut self, recorded: Vec<(Token, Told)>) {
-        for (token, told) in recorded {
-            let table = &self.ledger.table;
-            match table.hold(token) {
-                Some(hold) if hold.asked.owner == Owner::Process(told.process) => {}
-                // It was given back in good order, and the daemon before us ended just then.
-                None if token < table.next_token() => self.roll.end(token),
-                _ => self.doom(token, told),
+    /// Until they are dead, nothing is asked for and no grant is told.
+    fn stop_those_unknown(&mut self) {
+        let Some(shared) = self.ledger.engine() else { return };
+        let claim = |token, told: &Told| {
+            Claim::of(&self.ledger.table, shared.knows(told.mark), token, told)
+        };
+        let claims: Vec<_> =
+            self.roll.iter().map(|(token, told)| (token, told, claim(token, &told))).collect();
+        for (token, told, claim) in claims {
+            match claim {
+                Claim::Holds => {}
+                Claim::Over(proof) => self.roll.end(token, proof),
+                Claim::Unknown => self.doom(token, told, clock::boottime_ms()),
             }
         }
+        self.end_doomed(clock::boottime_ms());
     }
 
     fn prove(&mut self, frame: FrameId, process: ProcessId, encloses: bool) {

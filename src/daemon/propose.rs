@@ -116,6 +116,11 @@ impl Server {
         if !self.ledger.is_member() {
             return self.without_membership(then);
         }
+        if self.stops.are_awaited()
+            && let Then::Ask(newcomer) = then
+        {
+            return self.ask_when_joined(newcomer);
+        }
         if let Change::Withdraw { request, .. } = &change {
             self.underway.leaving.insert(*request);
         }

@@ -4,8 +4,8 @@
 //! a host had that was declared gone is no longer in it. Whoever takes this daemon's place must
 //! find them all the same: before it joins anew, they must be dead.
 //!
-//! Invariant: a process is in the file before it is told of its grant, and until it is known to
-//! have given it back or to be dead.
+//! Invariant: a process is in the file before it is told of its grant, and until there is a
+//! [`Proof`] that it need not be ended any more.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -18,7 +18,9 @@ use serde::{Deserialize, Serialize};
 
 use super::Unusable;
 use super::owners::find;
-use crate::core::{OnLost, ProcessId, Token};
+use super::proof::Proof;
+use crate::core::{HoldState, OnLost, Owner, ProcessId, Token};
+use crate::host::Mark;
 use crate::sys::process::{Found, Origin};
 
 /// The name of the file.
@@ -35,6 +37,17 @@ pub(super) struct Told {
     pub(super) process: ProcessId,
     #[serde(default)]
     pub(super) on_lost: OnLost,
+    /// How far the log was read when it was told: the grant is in that part of its history.
+    #[serde(default)]
+    pub(super) mark: Option<Mark>,
+}
+
+impl Told {
+    /// The process of a hold, unless that is a lease's.
+    pub(super) fn of(hold: &HoldState, mark: Option<Mark>) -> Option<Self> {
+        let Owner::Process(process) = hold.asked.owner else { return None };
+        Some(Self { process, on_lost: hold.asked.on_lost, mark })
+    }
 }
 
 /// A line of the file.
@@ -57,13 +70,22 @@ pub(super) struct Roll {
     each: BTreeMap<Token, Told>,
     /// How many lines say nothing any more.
     stale: usize,
+    /// Whether the last line may be incomplete: what is appended to it could not be read.
+    torn: bool,
 }
 
 impl Roll {
     /// None, with no file: the embedded journal says it all.
     pub(super) fn unused() -> Self {
         let origin = Origin { boot_id: String::new(), pid_namespace: 0, time_namespace: 0 };
-        Self { path: PathBuf::new(), origin, file: None, each: BTreeMap::new(), stale: 0 }
+        Self {
+            path: PathBuf::new(),
+            origin,
+            file: None,
+            each: BTreeMap::new(),
+            stale: 0,
+            torn: false,
+        }
     }
 
     /// Takes up the file in `dir`. Processes of another boot are gone, those of another pid
@@ -78,7 +100,7 @@ impl Roll {
             Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
             Err(error) => return Err(error),
         };
-        let mut roll = Self { path, origin, file: None, each, stale: 0 };
+        let mut roll = Self { path, origin, file: None, each, stale: 0, torn: false };
         roll.write_anew()?;
         Ok(roll)
     }
@@ -86,18 +108,24 @@ impl Roll {
     /// Notes one who is about to be told.
     ///
     /// # Errors
-    /// It is not recorded, so that it must not be told.
+    /// It is not recorded, so that it must not be told. `AlreadyExists` if another process was told
+    /// this token, in a history that is gone, and must be ended first.
     pub(super) fn tell(&mut self, token: Token, told: Told) -> io::Result<()> {
-        if self.each.get(&token) == Some(&told) {
-            return Ok(());
+        match self.each.get(&token) {
+            Some(other) if *other == told => return Ok(()),
+            Some(other) if other.process != told.process => {
+                let text = format!("pid {} was told the same token", other.process.pid);
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+            }
+            _ => {}
         }
         self.append(&Line::Told(token, told))?;
         self.each.insert(token, told);
         Ok(())
     }
 
-    /// Notes that one holds this no more.
-    pub(super) fn end(&mut self, token: Token) {
+    /// Notes that the process of this token need not be ended any more.
+    pub(super) fn end(&mut self, token: Token, _: Proof) {
         if self.each.remove(&token).is_none() {
             return;
         }
@@ -132,11 +160,16 @@ impl Roll {
     }
 
     fn append(&mut self, line: &Line) -> io::Result<()> {
+        if self.torn {
+            self.write_anew()?;
+        }
         let Some(file) = &mut self.file else { return Err(io::ErrorKind::NotFound.into()) };
         let mut bytes = serde_json::to_vec(line)?;
         bytes.push(b'\n');
         // A daemon that is killed leaves it in the kernel; with the machine the processes end, too.
-        file.write_all(&bytes)
+        let written = file.write_all(&bytes);
+        self.torn = written.is_err();
+        written
     }
 
     fn write_anew(&mut self) -> io::Result<()> {
@@ -157,7 +190,7 @@ impl Roll {
         file.write_all(&bytes)?;
         std::fs::rename(&beside, &self.path)?;
         self.file = Some(file);
-        self.stale = 0;
+        (self.stale, self.torn) = (0, false);
         Ok(())
     }
 }
@@ -217,7 +250,11 @@ mod tests {
 
     fn told(pid: u32) -> Told {
         let process = ProcessId { pid, started: 7, inode: 9 };
-        Told { process, on_lost: OnLost::Kill }
+        Told { process, on_lost: OnLost::Kill, mark: None }
+    }
+
+    fn proof() -> Proof {
+        Proof::of_absence(&Found::Gone).unwrap()
     }
 
     fn origin(boot: &str) -> Origin {
@@ -230,7 +267,7 @@ mod tests {
         let mut roll = Roll::open(dir.path(), origin("a")).unwrap();
         roll.tell(Token(1), told(11)).unwrap();
         roll.tell(Token(2), told(12)).unwrap();
-        roll.end(Token(1));
+        roll.end(Token(1), proof());
         drop(roll);
         let mut torn = OpenOptions::new().append(true).open(dir.path().join(NAME)).unwrap();
         torn.write_all(b"{\"told\":[3,{\"proc").unwrap();
@@ -249,7 +286,7 @@ mod tests {
         roll.tell(Token(0), told(1)).unwrap();
         for token in 1..20_000 {
             roll.tell(Token(token), told(2)).unwrap();
-            roll.end(Token(token));
+            roll.end(Token(token), proof());
         }
         let path = dir.path().join(NAME);
         assert!(path.metadata().unwrap().len() < 1 << 20);

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
 
 use crate::core::{Change, Snapshot, UnixMillis};
-use crate::host::{Deadlines, Event, Health, Member, Now, Ticket};
+use crate::host::{Deadlines, Event, Health, Known, Mark, Member, Now, Ticket};
 use crate::log::engine::{Answer, Engine};
 use crate::sys::clock;
 
@@ -81,6 +81,16 @@ impl Shared {
 
     pub(super) fn store(&mut self, snapshot: &Snapshot) {
         self.member.store(snapshot);
+    }
+
+    /// How far the log was read.
+    pub(super) fn mark(&self) -> Option<Mark> {
+        self.member.mark()
+    }
+
+    /// Whether what had been read at a mark is part of what is read now.
+    pub(super) fn knows(&self, mark: Option<Mark>) -> Known {
+        mark.map_or(Known::TooOld, |mark| self.member.knows(mark))
     }
 
     pub(super) fn deadlines(&self) -> Deadlines {

@@ -6,82 +6,59 @@
 //! Invariant: this host asks for no grant as long as a process lives that was to be killed for what
 //! an earlier incarnation of it has lost.
 
-use nix::sys::signal::Signal;
+use std::collections::{BTreeMap, BTreeSet};
 
+use super::doomed::{Doomed, LOOK_EVERY_MS, Stage};
 use super::ledger::NO_HOST;
 use super::owners::find;
 use super::roll::Told;
 use super::server::Server;
-use crate::core::{HostId, OnLost, ProcessId, Token};
+use crate::core::{HostId, Owner, ProcessId, Token};
 use crate::host::LostWhy;
 use crate::sys::clock;
 use crate::sys::deadline::{Deadline, Why, Writer};
-use crate::sys::pidfd::Pidfd;
+use crate::sys::pidfd::{Pidfd, is_gone};
 use crate::sys::process::Found;
-
-use std::collections::BTreeMap;
-
-/// How often it is looked whether those who were killed are dead.
-const LOOK_EVERY_MS: u64 = 10;
-
-/// So long after the KILL nobody is waited for any more: what the kernel does not let go of cannot
-/// run on in its program either, but for what fencing tokens are for.
-const UNKILLABLE_MS: u64 = 5_000;
 
 /// Commands that are being stopped.
 #[derive(Debug, Default)]
 pub(super) struct Stops {
     /// Who was signalled, as this host cannot renew.
     signalled: BTreeMap<ProcessId, Stage>,
-    /// Those whose holds are lost, until they are dead.
-    doomed: Vec<Doomed>,
-    /// When they are killed, in milliseconds of CLOCK_BOOTTIME.
-    kill_at: u64,
+    /// Who could not be signalled for that, and was complained of.
+    unsignalled: BTreeSet<ProcessId>,
+    /// Those whose holds are lost, until they need not be ended any more.
+    doomed: Doomed,
     /// Whether the member waits until none is left.
     awaited: bool,
-    /// What those read who run their commands, and what to write there when they are killed.
-    page: Option<(Writer, Why)>,
-}
-
-/// One who lost what it holds.
-#[derive(Debug)]
-struct Doomed {
-    token: Token,
-    told: Told,
-    pidfd: Pidfd,
-    stage: Option<Stage>,
-}
-
-/// What was done to end a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Stage {
-    Asked,
-    Killed,
-}
-
-impl Stage {
-    fn signal(self) -> Signal {
-        match self {
-            Self::Asked => Signal::SIGTERM,
-            Self::Killed => Signal::SIGKILL,
-        }
-    }
-
-    /// What is done to a command of which the asker said what becomes of it.
-    fn allowed(self, on_lost: OnLost) -> Option<Self> {
-        match on_lost {
-            OnLost::Kill => Some(self),
-            OnLost::Term => Some(Self::Asked),
-            OnLost::Warn => None,
-        }
-    }
+    /// What those read who run the commands of a lost incarnation, and what to write there, and when
+    /// (in milliseconds of CLOCK_BOOTTIME).
+    page: Option<(Writer, Why, u64)>,
 }
 
 impl Stops {
     /// When there is something to do, in milliseconds of CLOCK_BOOTTIME.
     pub(super) fn next_due(&self, now: u64) -> Option<u64> {
-        let busy = !self.doomed.is_empty() || self.page.is_some();
-        busy.then_some(now + LOOK_EVERY_MS)
+        let soon = self.page.is_some() || !self.unsignalled.is_empty();
+        self.doomed.next_look(now).into_iter().chain(soon.then_some(now + LOOK_EVERY_MS)).min()
+    }
+
+    /// Whether a process that lost what it holds may still run, so that nothing may be asked for.
+    pub(super) fn are_awaited(&self) -> bool {
+        self.doomed.are_awaited()
+    }
+
+    /// What this host waits for before it asks for anything, for people.
+    pub(super) fn awaited_words(&self) -> Option<String> {
+        let pids: Vec<String> = self.doomed.awaited().iter().map(u32::to_string).collect();
+        let words =
+            || format!("commands that lost their locks have to end first: pid {}", pids.join(", "));
+        (!pids.is_empty()).then(words)
+    }
+
+    /// Whether what was told under a token is lost.
+    pub(super) fn is_doomed(&self, token: Token) -> bool {
+        self.doomed.has(token)
     }
 }
 
@@ -94,6 +71,7 @@ impl Server {
         if self.ledger.is_member() {
             if now < deadlines.term_at {
                 self.stops.signalled.clear();
+                self.stops.unsignalled.clear();
             } else {
                 let stage = if now < deadlines.kill_at { Stage::Asked } else { Stage::Killed };
                 self.stop_all(stage);
@@ -111,18 +89,57 @@ impl Server {
     }
 
     fn stop_all(&mut self, stage: Stage) {
-        for (token, Told { process, on_lost }) in self.roll.iter() {
+        for (token, told) in self.roll.iter().collect::<Vec<_>>() {
+            let Told { process, on_lost, .. } = told;
             let Some(stage) = stage.allowed(on_lost) else { continue };
-            if self.stops.signalled.get(&process) >= Some(&stage) {
+            if self.stops.is_doomed(token) || self.stops.signalled.get(&process) >= Some(&stage) {
                 continue;
             }
-            self.stops.signalled.insert(process, stage);
-            if let Found::Same(pidfd) = find(process) {
-                let (pid, signal) = (process.pid, stage.signal());
-                tracing::warn!(pid, token = token.0, "the engine is away for too long: {signal}");
-                send(&pidfd, signal);
+            match self.signal(token, process, stage) {
+                Ok(()) => {
+                    self.stops.signalled.insert(process, stage);
+                    self.stops.unsignalled.remove(&process);
+                }
+                Err(error) => {
+                    if self.stops.unsignalled.insert(process) {
+                        let pid = process.pid;
+                        tracing::error!(pid, token = token.0, %error, "it cannot be stopped yet");
+                    }
+                }
             }
         }
+    }
+
+    /// Signals the process of a token, by the descriptor that there is already if there is one.
+    fn signal(&self, token: Token, process: ProcessId, stage: Stage) -> std::io::Result<()> {
+        let found;
+        let pidfd = match self.watched(token, process) {
+            Some(pidfd) => pidfd,
+            None => match find(process) {
+                Found::Same(pidfd) => {
+                    found = pidfd;
+                    &found
+                }
+                Found::Gone => return Ok(()),
+                Found::Unknown(error) => return Err(error),
+            },
+        };
+        let signal = stage.signal();
+        match pidfd.signal(signal) {
+            Err(error) if !is_gone(&error) => Err(error),
+            _ => {
+                let pid = process.pid;
+                tracing::warn!(pid, token = token.0, "the engine is away for too long: {signal}");
+                Ok(())
+            }
+        }
+    }
+
+    /// The descriptor of the process of a token, as far as the table says that it is its owner.
+    fn watched(&self, token: Token, process: ProcessId) -> Option<&Pidfd> {
+        let hold = self.ledger.table.hold(token)?;
+        let is_it = hold.asked.owner == Owner::Process(process);
+        self.owners.of(hold.frame).filter(|_| is_it)
     }
 
     /// Our incarnation is lost, and with it all that its processes hold.
@@ -138,7 +155,7 @@ impl Server {
             LostWhy::NotRenewed { .. } => deadlines.kill_at,
             _ => now,
         };
-        self.stops.page = self.deadline.take().map(|page| (page, reason(why)));
+        self.stops.page = self.deadline.take().map(|page| (page, reason(why), kill_at));
         self.doom_all(kill_at);
         self.lose_membership();
         self.end_doomed(now);
@@ -148,80 +165,45 @@ impl Server {
     /// Every command must be dead that this host had locks for before it joins.
     pub(super) fn clear(&mut self) {
         let now = clock::boottime_ms();
-        // Those who are known already have their time; whom a daemon before us left has had it.
-        if self.stops.doomed.is_empty() {
-            self.doom_all(now);
-        }
+        // Those who are doomed already have their time; whom a daemon before us left has had it.
+        self.doom_all(now);
         self.stops.awaited = true;
         self.end_doomed(now);
     }
 
     fn doom_all(&mut self, kill_at: u64) {
-        self.stops.kill_at = kill_at;
         for (token, told) in self.roll.iter().collect::<Vec<_>>() {
-            self.doom(token, told);
+            self.doom(token, told, kill_at);
         }
     }
 
-    /// Ends a process that holds something no more and was not told.
-    pub(super) fn doom(&mut self, token: Token, told: Told) {
-        match find(told.process) {
-            Found::Same(pidfd) => {
-                let stage = self.stops.signalled.get(&told.process).copied();
-                self.stops.doomed.push(Doomed { token, told, pidfd, stage });
-            }
-            Found::Gone => self.roll.end(token),
-            Found::Unknown(error) => {
-                let pid = told.process.pid;
-                tracing::warn!(pid, %error, "it lost its lock, and whether it lives is not known");
-                self.roll.end(token);
-            }
-        }
+    /// Ends a process that holds something no more and was not told. It is killed at `kill_at`, in
+    /// milliseconds of CLOCK_BOOTTIME.
+    pub(super) fn doom(&mut self, token: Token, told: Told, kill_at: u64) {
+        // Where no descriptor is left for a second one, the process is looked for later.
+        let pidfd = self.watched(token, told.process).and_then(|pidfd| pidfd.try_clone().ok());
+        let done = self.stops.signalled.get(&told.process).copied();
+        self.stops.doomed.add((token, told), pidfd, done, kill_at);
     }
 
-    fn end_doomed(&mut self, now: u64) {
-        let kill_at = self.stops.kill_at;
-        let stage = if now < kill_at { Stage::Asked } else { Stage::Killed };
-        let unkillable = now > kill_at.saturating_add(UNKILLABLE_MS);
-        if now >= kill_at
-            && let Some((mut page, why)) = self.stops.page.take()
-        {
+    pub(super) fn end_doomed(&mut self, now: u64) {
+        if let Some((mut page, why, _)) = self.stops.page.take_if(|(.., kill_at)| now >= *kill_at) {
             page.lost(why);
         }
-        let mut ended = Vec::new();
-        self.stops.doomed.retain_mut(|doomed| {
-            let stage = stage.allowed(doomed.told.on_lost);
-            if doomed.pidfd.has_ended() || unkillable || stage.is_none() {
-                if unkillable {
-                    tracing::error!(
-                        pid = doomed.told.process.pid,
-                        "it was killed and does not end"
-                    );
-                }
-                ended.push(doomed.token);
-                return false;
-            }
-            if stage > doomed.stage {
-                doomed.stage = stage;
-                let signal = stage.map_or(Signal::SIGTERM, Stage::signal);
-                let (pid, token) = (doomed.told.process.pid, doomed.token.0);
-                tracing::warn!(pid, token, "its lock is lost: {signal}");
-                send(&doomed.pidfd, signal);
-            }
-            let is_awaited = doomed.told.on_lost == OnLost::Kill;
-            if !is_awaited {
-                ended.push(doomed.token);
-            }
-            is_awaited
-        });
-        for token in ended {
-            self.roll.end(token);
+        let was_awaited = self.stops.are_awaited();
+        for (token, proof) in self.stops.doomed.look(now, find) {
+            self.roll.end(token, proof);
         }
-        if self.stops.awaited && self.stops.doomed.is_empty() {
-            self.stops.awaited = false;
-            if let Some(shared) = self.ledger.engine_mut() {
-                shared.cleared();
-            }
+        if self.stops.are_awaited() {
+            return;
+        }
+        if std::mem::take(&mut self.stops.awaited)
+            && let Some(shared) = self.ledger.engine_mut()
+        {
+            shared.cleared();
+        }
+        if was_awaited && self.ledger.is_member() {
+            self.ask_for_homeless();
         }
     }
 
@@ -247,18 +229,12 @@ impl Server {
         }
     }
 
-    /// Whether a grant may be told now: whoever starts a command by it has time left.
+    /// Whether a grant may be told now: whoever starts a command by it has time left, and nobody runs
+    /// here who lost what may be granted.
     pub(super) fn is_sure(&self) -> bool {
         let Some(shared) = self.ledger.engine() else { return true };
-        self.ledger.is_member() && clock::boottime_ms() < shared.deadlines().term_at
-    }
-}
-
-fn send(pidfd: &Pidfd, signal: Signal) {
-    if let Err(error) = pidfd.signal(signal)
-        && !crate::sys::pidfd::is_gone(&error)
-    {
-        tracing::error!(%error, "a process that lost its lock cannot be signalled");
+        let in_time = clock::boottime_ms() < shared.deadlines().term_at;
+        self.ledger.is_member() && in_time && !self.stops.are_awaited()
     }
 }
 

@@ -61,9 +61,16 @@ pub(super) enum Trouble {
     Unreadable(String),
 }
 
-/// What is known of a link.
+/// A point of a history, short enough to be kept beside each grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mark {
+    position: Position,
+    hash: u64,
+}
+
+/// What is known of a point of a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Known {
+pub enum Known {
     /// It is of this history.
     Same,
     /// It is of another one.
@@ -143,14 +150,24 @@ impl Chain {
         self.genesis == code::genesis(epoch).hash
     }
 
+    /// How far this history was read.
+    pub(super) fn mark(&self) -> Mark {
+        Mark { position: self.link.position, hash: short(self.link.hash) }
+    }
+
     /// Whether a link is of this history.
     pub(super) fn knows(&self, link: Link) -> Known {
+        self.knows_mark(Mark { position: link.position, hash: short(link.hash) })
+    }
+
+    /// Whether a mark is of this history.
+    pub(super) fn knows_mark(&self, mark: Mark) -> Known {
         let same = |same: bool| if same { Known::Same } else { Known::Other };
-        if link.position == Position(0) {
-            return same(link.hash == self.genesis);
+        if mark.position == Position(0) {
+            return same(mark.hash == short(self.genesis));
         }
-        match self.recent.binary_search_by_key(&link.position, |(position, _)| *position) {
-            Ok(at) => same(self.recent[at].1 == short(link.hash)),
+        match self.recent.binary_search_by_key(&mark.position, |(position, _)| *position) {
+            Ok(at) => same(self.recent[at].1 == mark.hash),
             Err(0) if self.batches > self.recent.len() as u64 => Known::TooOld,
             Err(_) => Known::Other,
         }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use super::append::Writer;
-use super::chain::Chain;
+use super::chain::{Chain, Known, Mark};
 use super::code;
 use super::keep::{Differs, Keeper};
 use super::life::{Life, Timer};
@@ -205,6 +205,18 @@ impl Member {
             head: life.map_or(Position(0), |life| life.head),
             hosts: self.watch.seen().copied().collect(),
         }
+    }
+
+    /// How far the log was read; for [`Self::knows`], also by a later daemon of this host.
+    #[must_use]
+    pub fn mark(&self) -> Option<Mark> {
+        self.chain.as_ref().map(Chain::mark)
+    }
+
+    /// Whether what had been read at a mark is part of what is read now.
+    #[must_use]
+    pub fn knows(&self, mark: Mark) -> Known {
+        self.chain.as_ref().map_or(Known::TooOld, |chain| chain.knows_mark(mark))
     }
 
     fn is_us(&self, host: HostId) -> bool {

@@ -22,6 +22,7 @@ mod settings;
 mod sim;
 mod watch;
 
+pub use chain::{Known, Mark};
 pub use event::{Deadlines, Event, Health, LostWhy, Now, Observed, Standing, Ticket};
 pub use member::Member;
 pub use settings::{Settings, Timing, TooShort};

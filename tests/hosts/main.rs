@@ -38,6 +38,7 @@ mod figures;
 mod leader;
 mod outage;
 mod restart;
+mod restored;
 mod scene;
 mod starting;
 mod stopped;

@@ -1,0 +1,110 @@
+//! An engine that is restored from a backup knows nothing of what was granted since: who was told of
+//! such a grant must not run on beside the next holder.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::etcd_server::{self, Etcd};
+use crate::postgres_server;
+use crate::process::wait_until;
+use crate::scene::{Host, Log, hosts_with};
+
+/// An engine that can be put back to an earlier state.
+enum Engine {
+    Etcd(Box<Etcd>),
+    Postgres(postgres_server::Server),
+}
+
+impl Engine {
+    fn data(&self) -> PathBuf {
+        match self {
+            Self::Etcd(server) => server.data(),
+            Self::Postgres(server) => server.data(),
+        }
+    }
+
+    /// Does something with the files of the engine, which does not run meanwhile.
+    fn offline(&mut self, work: impl FnOnce(&Path)) {
+        match self {
+            Self::Etcd(server) => server.stop(),
+            Self::Postgres(server) => server.halt(),
+        }
+        work(&self.data());
+        match self {
+            Self::Etcd(server) => server.start(),
+            Self::Postgres(server) => server.start(),
+        }
+    }
+
+    fn back_up(&mut self) {
+        self.offline(|data| copy(data, &data.with_extension("backup")));
+    }
+
+    fn restore(&mut self) {
+        self.offline(|data| {
+            fs::remove_dir_all(data).unwrap();
+            copy(&data.with_extension("backup"), data);
+        });
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    assert!(Command::new("cp").arg("-a").args([from, to]).status().unwrap().success());
+}
+
+#[test]
+fn what_a_restored_etcd_does_not_know_is_dead_before_its_host_asks_again() {
+    if etcd_server::installed() {
+        let server = etcd_server::start_etcd();
+        let log = Log::in_etcd(&server.endpoint(), None);
+        survivors_are_killed(&mut Engine::Etcd(Box::new(server)), &log);
+    }
+}
+
+#[test]
+fn what_a_restored_postgresql_does_not_know_is_dead_before_its_host_asks_again() {
+    if let Some(server) = postgres_server::start_postgres() {
+        let log = Log::in_postgres(&server);
+        survivors_are_killed(&mut Engine::Postgres(server), &log);
+    }
+}
+
+fn survivors_are_killed(engine: &mut Engine, log: &Log) {
+    let [a, b] = hosts_with(log, "60s");
+    engine.back_up();
+    [&a, &b].into_iter().for_each(|host| host.until("member"));
+    let command = a.world.holder(&["--no-start", "-k", "x"]);
+    let script = "canal acquire -q --pid $$ -k p || exit; echo told; while :; do sleep 0.05; done";
+    let owner = a.world.sh(script).spawn();
+    wait_until("it is told", || owner.stdout().contains("told"));
+    let pid = |key| a.world.key(key).holders[0].pid;
+    let pids = [pid("x"), pid("p")];
+    for host in [&a, &b] {
+        host.world.canal(["daemon", "--stop"]).end().code(0);
+    }
+    engine.restore();
+    // Tokens of the new history pass those of the old one.
+    b.join();
+    for n in 0..3 {
+        b.world.canal(["run", "-n", "-k", &format!("b{n}"), "--", "true"]).end().code(0);
+    }
+    a.world.status();
+    // Whatever is granted on that host is granted after their end.
+    let look =
+        pids.map(|pid| format!("! grep -qs '^State:.[^ZX]' /proc/{pid}/status")).join(" && ");
+    a.world.canal(["run", "-k", "y", "--", "sh", "-c", &look]).end().code(0);
+    let said = fs::read_to_string(a.world.runtime().join("daemon.log")).unwrap();
+    assert!(said.contains("joined") && said.contains("adopted"), "{said}");
+    assert_eq!(owner.end().signal, Some(9), "{said}");
+    drop(command);
+    until_empty(&a);
+}
+
+fn until_empty(host: &Host) {
+    let owners = host.world.runtime().join("owners");
+    wait_until("nobody is recorded", || {
+        let text = fs::read_to_string(&owners).unwrap();
+        text.matches("\"told\"").count() == text.matches("\"ended\"").count()
+    });
+}
