@@ -26,8 +26,14 @@ const UP_MS_MAX: u64 = 10_000;
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Switches for tests and operators that go along.
-const PASSED_ON: [&str; 5] =
-    ["CANAL_LOG", "CANAL_KERNEL", "CANAL_FAULT", "CANAL_RULES", "RUST_BACKTRACE"];
+const PASSED_ON: [&str; 6] = [
+    "CANAL_LOG",
+    "CANAL_KERNEL",
+    "CANAL_FAULT",
+    "CANAL_RULES",
+    "CANAL_SNAPSHOT_BATCHES",
+    "RUST_BACKTRACE",
+];
 
 /// How long the right to start is kept by one whose daemon came up and does not listen: it lost
 /// against one that runs already and has yet to make its socket again.

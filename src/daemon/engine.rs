@@ -172,6 +172,7 @@ impl Chosen {
             renewal_ms: configured.renewal_ms,
             grace_ms: configured.grace_ms,
             margin_ms: configured.margin_ms,
+            snapshot_batches: snapshot_batches().unwrap_or(defaults.snapshot_batches),
             ..defaults
         };
         settings.check(ttl_ms).map_err(|error| {
@@ -220,6 +221,12 @@ impl Chosen {
 }
 
 const ADDRESS_HINT: &str = "postgres://USER@HOST/DATABASE or etcd://HOST:2379/PREFIX";
+
+/// After how many batches a snapshot is made, if tests ask for another number; all hosts need the same.
+fn snapshot_batches() -> Option<u64> {
+    let asked = std::env::var("CANAL_SNAPSHOT_BATCHES").ok().filter(|_| cfg!(debug_assertions));
+    asked?.parse().ok()
+}
 
 fn unusable(what: &str, hint: &'static str) -> anyhow::Error {
     Unusable { what: what.to_owned(), hint: hint.into() }.into()

@@ -7,7 +7,7 @@ use crate::etcd_server::{self, Etcd};
 use crate::peer::Peer;
 use crate::postgres_server;
 use crate::process::Proc;
-use crate::scene::{Host, Log, hosts, hosts_with, until_idle};
+use crate::scene::{Host, Log, SNAPSHOT_BATCHES, hosts, hosts_with, until_idle};
 
 fn etcd() -> Option<(Etcd, Log)> {
     let server = etcd_server::installed().then(etcd_server::start_etcd)?;
@@ -135,8 +135,11 @@ fn etcd_is_compacted_while_a_host_is_away_for_longer_than_its_ttl() {
     }
 }
 
-/// So many are there when a snapshot could be stored (4,096 and a quarter).
-const BATCHES: usize = 5200;
+/// So many are there when a snapshot could be stored: a quarter more than after which it is made.
+const BATCHES: usize = SNAPSHOT_BATCHES + SNAPSHOT_BATCHES / 4 + 100;
+
+/// A TTL that is never over while batches are made, however long that takes.
+const LONG: &str = "10h";
 
 /// A lease of a host's, which makes a batch whenever it is renewed.
 struct Lease {
@@ -146,7 +149,7 @@ struct Lease {
 
 impl Lease {
     fn of(host: &Host, key: &str) -> Self {
-        let args = ["acquire", "-k", key, "--ttl", "10m", "--json"];
+        let args = ["acquire", "-k", key, "--ttl", "10h", "--json"];
         let lease = host.world.canal(args).end().code(0).json();
         let handle = lease["handle"].as_str().unwrap().to_owned();
         Self { peer: Peer::connect(&host.world), handle }
@@ -177,7 +180,7 @@ fn much_happens(hosts: [&Host; 2], enough: impl Fn() -> bool + Sync) {
 }
 
 fn away_for_less_than_the_ttl(log: &Log) {
-    let [a, b, c] = hosts_with(log, "60s");
+    let [a, b, c] = hosts_with(log, LONG);
     let holder = start_for_now(&b, "1");
     let all = [&a, &b, &c];
     let mut others = vec![queue(&c, &all, "2", 1), queue(&b, &all, "3", 2)];

@@ -14,6 +14,10 @@ use crate::postgres_server;
 use crate::process::{alive, signal, wait_until};
 use crate::world::World;
 
+/// The hosts make a snapshot after so many batches. It is more than the links that each keeps to
+/// compare histories by (1,024).
+pub(crate) const SNAPSHOT_BATCHES: usize = 1100;
+
 /// A log of a test's own in an engine.
 pub(crate) struct Log {
     port: u16,
@@ -93,7 +97,8 @@ impl Host {
     /// A host whose daemon is started by its first client. The commands of all hosts record in one
     /// place, that of `first`.
     pub(crate) fn new(log: &Log, label: &str, times: &str, first: Option<&World>) -> Self {
-        let (world, proxy) = (World::new(), Proxy::to(log.port));
+        let world = World::new().switch("CANAL_SNAPSHOT_BATCHES", SNAPSHOT_BATCHES);
+        let proxy = Proxy::to(log.port);
         if let Some(first) = first {
             fs::remove_dir(world.path("work")).unwrap();
             symlink(first.path("work"), world.path("work")).unwrap();

@@ -54,11 +54,9 @@ impl World {
             .env("PATH", std::env::join_paths(path).unwrap())
             .env("CANAL_SOCKET", self.spread.socket(host))
             .env("TEST_WORLD", self.folder.path())
+            .envs(self.switches.iter().map(|(name, value)| (name, value)))
             .current_dir(self.path("work"))
             .stdin(Stdio::null());
-        if let Some(kernel) = self.kernel {
-            command.env("CANAL_KERNEL", kernel);
-        }
         Cmd::new(self, command, host, becomes)
     }
 

@@ -34,24 +34,28 @@ pub(crate) struct World {
     files: Cell<u32>,
     /// Its hosts: one, or over an engine two.
     pub(crate) spread: Arc<Spread>,
-    /// The kernel that canal shall take this one for.
-    kernel: Option<&'static str>,
+    /// Switches for tests, in the environment of whatever is started.
+    switches: Vec<(&'static str, String)>,
 }
 
 impl World {
     pub(crate) fn new() -> Self {
         let folder = tempfile::Builder::new().prefix("canal-world-").tempdir().unwrap();
         let spread = Arc::new(Spread::below(folder.path()));
-        let world = Self { folder, files: Cell::new(0), spread, kernel: None };
+        let world = Self { folder, files: Cell::new(0), spread, switches: Vec::new() };
         fs::create_dir(world.path("work")).unwrap();
         world
     }
 
     /// A world in which canal does without what Linux 5.10 lacks.
     pub(crate) fn of_linux_5_10() -> Self {
-        let mut world = Self::new();
-        world.kernel = Some("5.10");
-        world
+        Self::new().switch("CANAL_KERNEL", "5.10")
+    }
+
+    /// Sets a switch for tests for whatever is started.
+    pub(crate) fn switch(mut self, name: &'static str, value: impl ToString) -> Self {
+        self.switches.push((name, value.to_string()));
+        self
     }
 
     /// A world whose daemon runs already.
