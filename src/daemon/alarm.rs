@@ -55,6 +55,7 @@ impl AsFd for Alarm {
 #[cfg(test)]
 mod tests {
     use super::super::conns::Conns;
+    use super::super::conns::batch::Reading;
     use super::super::events::Source;
     use super::*;
     use crate::sys::clock;
@@ -66,7 +67,7 @@ mod tests {
         conns.await_source(Source::Alarm, &alarm).unwrap();
         let mut goes_off = |time| {
             conns.wait(time);
-            conns.hear();
+            conns.hear(&Reading::in_a_test());
             conns.reported.take(Source::Alarm)
         };
         let at = clock::boottime_ms() + 30;

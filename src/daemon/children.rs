@@ -13,7 +13,7 @@ use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
-use super::conns::Conns;
+use super::owners::Owners;
 use crate::core::{Tag, Token};
 
 /// The FIFOs of the holds that last while descendants live.
@@ -86,7 +86,12 @@ impl Children {
     }
 
     /// Waits for the last writer of a hold's FIFO; whether there is one.
-    pub(super) fn await_end(&mut self, token: Token, tag: Tag, conns: &Conns) -> io::Result<bool> {
+    pub(super) fn await_end(
+        &mut self,
+        token: Token,
+        tag: Tag,
+        owners: &Owners,
+    ) -> io::Result<bool> {
         self.open(token, tag)?;
         if !self.has_writers(token) {
             return Ok(false);
@@ -94,7 +99,7 @@ impl Children {
         if let Some(fifo) = self.fifos.get_mut(&token)
             && !fifo.awaited
         {
-            conns.await_writers(token, &fifo.read_end)?;
+            owners.await_writers(token, &fifo.read_end)?;
             fifo.awaited = true;
         }
         Ok(true)
@@ -106,10 +111,10 @@ impl Children {
     }
 
     /// The hold ended: removes its FIFO.
-    pub(super) fn remove(&mut self, token: Token, conns: &Conns) {
+    pub(super) fn remove(&mut self, token: Token, owners: &Owners) {
         let Some(fifo) = self.fifos.remove(&token) else { return };
         if fifo.awaited {
-            conns.forget_writers(&fifo.read_end);
+            owners.forget_writers(&fifo.read_end);
         }
         if let Err(error) = std::fs::remove_file(&fifo.path)
             && error.kind() != io::ErrorKind::NotFound
@@ -119,9 +124,9 @@ impl Children {
     }
 
     /// All holds ended: removes their FIFOs.
-    pub(super) fn remove_all(&mut self, conns: &Conns) {
+    pub(super) fn remove_all(&mut self, owners: &Owners) {
         let tokens: Vec<Token> = self.fifos.keys().copied().collect();
-        tokens.into_iter().for_each(|token| self.remove(token, conns));
+        tokens.into_iter().for_each(|token| self.remove(token, owners));
     }
 
     /// Removes what earlier daemons left of holds that have ended.

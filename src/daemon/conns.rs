@@ -1,5 +1,7 @@
 //! All connections, and what is to be done about each in this turn.
 
+pub(super) mod batch;
+
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -7,11 +9,12 @@ use std::time::{Duration, Instant};
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use slab::Slab;
 
+use self::batch::Reading;
 use super::conn::{ConnId, Connection, Doing, Heard};
 use super::events::{Of, Reported, Source};
 use super::limits::CLOSING_TIME;
 use super::poller::{EVENTS_AT_ONCE, Poller};
-use crate::core::{RequestId, Token};
+use crate::core::RequestId;
 use crate::sys::peer::Credentials;
 
 /// How many bytes are read at once.
@@ -36,8 +39,6 @@ pub(super) struct Conns {
     severed: Vec<Severed>,
     /// Those that wait for their last words to be written, and since when.
     closing: Vec<(Instant, ConnId)>,
-    /// FIFOs whose last writer may be gone.
-    fifos: Vec<Token>,
     /// What was reported of other things.
     pub(super) reported: Reported,
     events: Vec<EpollEvent>,
@@ -66,7 +67,6 @@ impl Conns {
             touched: Vec::new(),
             severed: Vec::new(),
             closing: Vec::new(),
-            fifos: Vec::new(),
             reported: Reported::default(),
             taken: 0,
             events: vec![EpollEvent::empty(); EVENTS_AT_ONCE],
@@ -121,17 +121,20 @@ impl Conns {
     }
 
     /// Reads what the ready connections have, of which [`Self::wait`] was told.
-    pub(super) fn hear(&mut self) {
+    pub(super) fn hear(&mut self, reading: &Reading) {
         for id in std::mem::take(&mut self.unheard) {
-            self.hear_one(id, false);
+            self.hear_one(reading, id, false);
         }
-        while self.taken > 0 {
+        // As often as it takes if each connection has one event; peers that never rest would have
+        // more and more.
+        let mut rounds_left = self.slab.len() / EVENTS_AT_ONCE + 2;
+        while self.taken > 0 && rounds_left > 0 {
+            rounds_left -= 1;
             let taken = std::mem::take(&mut self.taken);
             for at in 0..taken {
                 let (number, flags) = (self.events[at].data(), self.events[at].events());
                 match Of::from_number(number) {
-                    Some(Of::Connection(id)) => self.take_event(id, flags),
-                    Some(Of::Fifo(token)) => self.fifos.push(token),
+                    Some(Of::Connection(id)) => self.take_event(reading, id, flags),
                     Some(Of::Source(source)) => self.reported.note(source),
                     None => tracing::error!(number, "an event of nothing"),
                 }
@@ -144,27 +147,27 @@ impl Conns {
     }
 
     /// Reads what those who were accepted in this turn have sent already.
-    pub(super) fn hear_newcomers(&mut self) {
+    pub(super) fn hear_newcomers(&mut self, reading: &Reading) {
         for id in std::mem::take(&mut self.newcomers) {
-            self.hear_one(id, false);
+            self.hear_one(reading, id, false);
         }
     }
 
-    fn take_event(&mut self, id: ConnId, flags: EpollFlags) {
+    fn take_event(&mut self, reading: &Reading, id: ConnId, flags: EpollFlags) {
         if flags.contains(EpollFlags::EPOLLOUT) {
             self.get(id);
         }
         if flags.intersects(HEARS) {
-            self.hear_one(id, flags.intersects(HANGS_UP));
+            self.hear_one(reading, id, flags.intersects(HANGS_UP));
         }
     }
 
-    fn hear_one(&mut self, id: ConnId, hung_up: bool) {
+    fn hear_one(&mut self, reading: &Reading, id: ConnId, hung_up: bool) {
         let Some(conn) = self.slab.get_mut(id.0) else { return };
         if conn.heard_end {
             return;
         }
-        let heard = conn.hear(&mut self.buffer, hung_up);
+        let heard = conn.hear(reading, &mut self.buffer, hung_up);
         match heard {
             Heard::All => {}
             Heard::NotAll => self.unheard.push(id),
@@ -207,23 +210,9 @@ impl Conns {
         std::mem::take(&mut self.severed)
     }
 
-    pub(super) fn take_fifos(&mut self) -> Vec<Token> {
-        std::mem::take(&mut self.fifos)
-    }
-
     /// Has something else reported of, whenever it becomes readable.
     pub(super) fn await_source(&self, source: Source, fd: impl AsFd) -> io::Result<()> {
         self.poller.add(fd, Of::Source(source).number(), BECOMES_READABLE)
-    }
-
-    /// Waits for the last writer of a FIFO.
-    pub(super) fn await_writers(&self, token: Token, read_end: impl AsFd) -> io::Result<()> {
-        self.poller.add(read_end, Of::Fifo(token).number(), BECOMES_READABLE)
-    }
-
-    /// Waits no more for the last writer of a FIFO.
-    pub(super) fn forget_writers(&self, read_end: impl AsFd) {
-        self.poller.remove(read_end);
     }
 
     /// Writes what was queued, as far as the peers take it, and closes what is done with.

@@ -66,7 +66,7 @@ impl Server {
     /// Ends a hold that is kept for descendants, if none is left; else waits for that.
     pub(super) fn end_without_writers(&mut self, token: Token) {
         let Some(tag) = self.ledger.table.hold(token).map(|hold| hold.asked.tag) else { return };
-        match self.children.await_end(token, tag, &self.conns) {
+        match self.children.await_end(token, tag, &self.owners) {
             Ok(true) => {}
             Ok(false) => {
                 let release = Release::Hold { token, forced: false };
@@ -77,19 +77,18 @@ impl Server {
         }
     }
 
-    pub(super) fn take_fifos(&mut self) {
-        for token in self.conns.take_fifos() {
-            let orphaned = self.ledger.table.hold(token).is_some_and(|hold| hold.orphaned);
-            if orphaned && !self.children.has_writers(token) {
-                let release = Release::Hold { token, forced: false };
-                self.propose(Change::Release(release), Then::Nothing);
-            }
+    /// The last writer of the FIFO of a hold is gone, unless another one has come.
+    pub(super) fn end_of_writers(&mut self, token: Token) {
+        let orphaned = self.ledger.table.hold(token).is_some_and(|hold| hold.orphaned);
+        if orphaned && !self.children.has_writers(token) {
+            let release = Release::Hold { token, forced: false };
+            self.propose(Change::Release(release), Then::Nothing);
         }
     }
 
     /// Nothing is left of a hold.
     pub(super) fn hold_ended(&mut self, token: Token) {
-        self.children.remove(token, &self.conns);
+        self.children.remove(token, &self.owners);
         // Until this host is a member, what is read may be another history, in which the token is
         // that of another process. Who lost it with an earlier incarnation gave nothing back.
         if self.ledger.is_member()

@@ -1,12 +1,8 @@
 //! Of what the kernel reports events, by the numbers that they carry.
 
 use super::conn::ConnId;
-use crate::core::Token;
 
-/// Marks the number of a FIFO among those of connections.
-const FIFO: u64 = 1 << 63;
-
-/// Marks the number of a [`Source`].
+/// Marks the number of a [`Source`] among those of connections.
 const SOURCE: u64 = 1 << 62;
 
 /// What there is one of.
@@ -42,8 +38,6 @@ const SOURCES: [Source; 7] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Of {
     Connection(ConnId),
-    /// The FIFO of a hold that is kept for descendants: its last writer may be gone.
-    Fifo(Token),
     Source(Source),
 }
 
@@ -51,16 +45,12 @@ impl Of {
     pub(super) fn number(self) -> u64 {
         match self {
             Self::Connection(id) => id.0 as u64,
-            Self::Fifo(token) => FIFO | token.0,
             Self::Source(source) => SOURCE | source as u64,
         }
     }
 
     /// What has this number; `None` if nothing has.
     pub(super) fn from_number(number: u64) -> Option<Self> {
-        if number & FIFO != 0 {
-            return Some(Self::Fifo(Token(number & !FIFO)));
-        }
         let index = usize::try_from(number & !SOURCE).ok()?;
         if number & SOURCE != 0 {
             return SOURCES.get(index).copied().map(Self::Source);
@@ -95,8 +85,7 @@ mod tests {
     #[test]
     fn everything_has_a_number_of_its_own() {
         let connections = [0, 1, 1 << 40].map(|index| Of::Connection(ConnId(index)));
-        let fifos = [0, 1, 1 << 60].map(|token| Of::Fifo(Token(token)));
-        let all = connections.into_iter().chain(fifos).chain(SOURCES.map(Of::Source));
+        let all = connections.into_iter().chain(SOURCES.map(Of::Source));
         for of in all {
             assert_eq!(Of::from_number(of.number()), Some(of));
         }

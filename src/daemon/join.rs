@@ -236,7 +236,7 @@ impl Server {
         self.leases = Leases::default();
         self.due.come_back = None;
         self.owners.forget_all();
-        self.children.remove_all(&self.conns);
+        self.children.remove_all(&self.owners);
         self.conns.disown_all();
         for newcomer in again {
             self.ask_when_joined(newcomer);

@@ -59,6 +59,13 @@ impl Leases {
         }
     }
 
+    /// As if every TTL were over.
+    #[cfg(test)]
+    pub(super) fn all_over(&mut self) {
+        self.of.values_mut().for_each(|end| *end = 0);
+        self.ends = self.of.keys().map(|frame| (0, *frame)).collect();
+    }
+
     /// How many milliseconds are left to a lease that holds something.
     pub(super) fn left_ms(&self, frame: FrameId) -> Option<u64> {
         self.of.get(&frame).map(|end| end.saturating_sub(clock::boottime_ms()))

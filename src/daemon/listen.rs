@@ -11,6 +11,7 @@ use nix::errno::Errno;
 
 use super::conn::too_many_connections;
 use super::conns::Conns;
+use super::conns::batch::Accepted;
 use super::events::Source;
 use super::limits::{ACCEPTS_PER_TURN, turned_away_max};
 use crate::protocol::frame;
@@ -34,24 +35,25 @@ impl Listener {
     }
 
     /// Takes in those who wait to be accepted, as many as there may be at once.
-    pub(super) fn accept(&mut self, conns: &mut Conns, connections_max: usize) {
-        for _ in 0..ACCEPTS_PER_TURN {
+    pub(super) fn accept(&mut self, conns: &mut Conns, connections_max: usize) -> Accepted {
+        for count in 0..ACCEPTS_PER_TURN {
             match self.socket.accept() {
                 Ok((stream, _)) => self.take_in(stream, conns, connections_max),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     // It becomes readable when the next one comes.
                     conns.reported.take(Source::Listener);
-                    return;
+                    return Accepted { count, more: false };
                 }
                 Err(error) if is_out_of_descriptors(&error) => {
                     if !self.refuse_one(&error) {
-                        return;
+                        return Accepted { count, more: false };
                     }
                 }
                 // The peer went away before it was accepted, or a signal came.
                 Err(error) => tracing::debug!(%error, "a connection was lost before it began"),
             }
         }
+        Accepted { count: ACCEPTS_PER_TURN, more: true }
     }
 
     fn take_in(&mut self, stream: UnixStream, conns: &mut Conns, connections_max: usize) {

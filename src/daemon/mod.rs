@@ -60,6 +60,8 @@ mod shared;
 mod shown;
 mod start;
 mod stop;
+#[cfg(test)]
+mod tests;
 mod text;
 mod underway;
 mod waiting;

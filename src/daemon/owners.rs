@@ -1,7 +1,8 @@
-//! The processes that own frames: watched through pidfds that sit in one epoll instance.
+//! The processes that own frames, and the descendants that holds are kept for: their ends are
+//! reported by one epoll instance, through pidfds and FIFOs.
 //!
 //! Invariant: a frame whose owner is watched is ended in the turn in which the kernel reports the
-//! end, before anything is granted in that turn.
+//! end, before anything is granted in that turn. So is a hold whose last descendant is gone.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -11,13 +12,28 @@ use nix::sys::epoll::{EpollEvent, EpollFlags};
 use slab::Slab;
 
 use super::poller::Poller;
-use crate::core::{FrameId, ProcessId};
+use crate::core::{FrameId, ProcessId, Token};
 use crate::sys::pidfd::Pidfd;
 use crate::sys::process::{Found, Identity, identity};
 
 /// Of so many processes that own nothing any more the pidfd is kept for a while: who gives back
 /// often asks again.
 const RESTING_MAX: usize = 128;
+
+/// Marks the number of a FIFO among those of processes.
+const FIFO: u64 = 1 << 63;
+
+/// How many ends are taken from the kernel at once.
+const ENDS_AT_ONCE: usize = 64;
+
+/// The ends that the kernel reported.
+#[derive(Debug, Default)]
+pub(super) struct Ended {
+    /// The frames whose process has ended.
+    pub(super) frames: Vec<FrameId>,
+    /// The holds whose FIFO has lost its last writer.
+    pub(super) fifos: Vec<Token>,
+}
 
 /// The processes that own frames.
 #[derive(Debug)]
@@ -141,40 +157,61 @@ impl Owners {
         self.forget_resting();
     }
 
+    /// Waits for the last writer of the FIFO of a hold. What is written into it is not reported.
+    pub(super) fn await_writers(&self, token: Token, read_end: impl AsFd) -> io::Result<()> {
+        self.poller.add(read_end, FIFO | token.0, EpollFlags::EPOLLET)
+    }
+
+    /// Waits no more for the last writer of a FIFO.
+    pub(super) fn forget_writers(&self, read_end: impl AsFd) {
+        self.poller.remove(read_end);
+    }
+
     /// How many descriptors there are.
     pub(super) fn len(&self) -> usize {
         self.watched.len()
     }
 
-    /// Forgets the owners that have ended, and returns their frames. Never waits.
-    pub(super) fn take_ended(&mut self) -> Vec<FrameId> {
-        let mut ended = Vec::new();
-        let mut events = [EpollEvent::empty(); 64];
+    /// Forgets the owners that have ended, and returns what the kernel reported. Never waits.
+    pub(super) fn take_ended(&mut self) -> Ended {
+        let mut ended = Ended::default();
+        let mut events = [EpollEvent::empty(); ENDS_AT_ONCE];
+        // The kernel goes round: after so many looks each process was reported that has ended, also
+        // where some are that have not.
+        let mut looks_left = self.watched.len() / ENDS_AT_ONCE + 1;
         loop {
             let taken = self.poller.take(&mut events);
-            let mut gone = 0;
+            let before = (ended.frames.len(), ended.fifos.len(), self.watched.len());
             for event in &events[..taken] {
-                let number = usize::try_from(event.data()).unwrap_or(usize::MAX);
-                // An event alone is no proof: see `Pidfd::has_ended`.
-                let Some(watched) =
-                    self.watched.get(number).filter(|watched| watched.pidfd.has_ended())
-                else {
-                    continue;
-                };
-                gone += 1;
-                match watched.frame {
-                    Some(frame) => {
-                        self.forget(frame);
-                        ended.push(frame);
-                    }
-                    None => {
-                        self.resting.retain(|other| *other != number);
-                        self.drop_watched(number);
-                    }
-                }
+                self.take_end(event.data(), &mut ended);
             }
-            if taken < events.len() || gone == 0 {
+            if before == (ended.frames.len(), ended.fifos.len(), self.watched.len()) {
+                looks_left -= 1;
+            }
+            if taken < events.len() || looks_left == 0 {
                 return ended;
+            }
+        }
+    }
+
+    fn take_end(&mut self, number: u64, ended: &mut Ended) {
+        if number & FIFO != 0 {
+            return ended.fifos.push(Token(number & !FIFO));
+        }
+        let number = usize::try_from(number).unwrap_or(usize::MAX);
+        // An event alone is no proof: see `Pidfd::has_ended`.
+        let Some(watched) = self.watched.get(number).filter(|watched| watched.pidfd.has_ended())
+        else {
+            return;
+        };
+        match watched.frame {
+            Some(frame) => {
+                self.forget(frame);
+                ended.frames.push(frame);
+            }
+            None => {
+                self.resting.retain(|other| *other != number);
+                self.drop_watched(number);
             }
         }
     }
@@ -233,9 +270,9 @@ mod tests {
             assert!(owners.of(ONE).is_none());
             assert!(owners.watch_again(OTHER, id), "it rests");
             assert!(!owners.watch_again(OTHER, id), "it rests no more");
-            assert!(owners.take_ended().is_empty());
+            assert!(owners.take_ended().frames.is_empty());
             end(child);
-            assert_eq!(owners.take_ended(), [OTHER]);
+            assert_eq!(owners.take_ended().frames, [OTHER]);
             assert_eq!(owners.len(), 0);
         });
     }
@@ -247,7 +284,7 @@ mod tests {
             owners.watch(ONE, Some(id), Pidfd::open(child.id()).unwrap()).unwrap();
             owners.rest(ONE);
             end(child);
-            assert!(owners.take_ended().is_empty());
+            assert!(owners.take_ended().frames.is_empty());
             assert_eq!(owners.len(), 0);
             assert!(!owners.watch_again(OTHER, id), "it is forgotten");
         });

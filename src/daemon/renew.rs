@@ -12,7 +12,6 @@ use crate::core::{Change, FrameId, LeaseEnd, LeaseId, Outcome, Owner, PastLease,
 use crate::protocol::{
     Acquire, ErrorName, Failure, Handle, HolderShown, LeaseAsked, Lost, Renew, Renewed,
 };
-use crate::sys::clock;
 use crate::sys::peer::Credentials;
 
 /// A renewal on its way to the table.
@@ -184,9 +183,8 @@ impl Server {
         holders.into_iter().filter(|holder| holder.token > past.token.0).collect()
     }
 
-    /// Ends the leases that were not renewed for their TTL.
-    pub(super) fn end_leases(&mut self) {
-        let now = clock::boottime_ms();
+    /// Ends the leases that were over at `now`, in milliseconds of CLOCK_BOOTTIME.
+    pub(super) fn end_leases(&mut self, now: u64) {
         while let Some(frame) = self.leases.over(now) {
             let lease = self.ledger.table.frame(frame).and_then(|state| state.lease);
             self.leases.forget(frame);

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use super::ask;
 use super::call::{Asked, Call};
 use super::conn::{ConnId, Connection, Doing};
+use super::conns::batch::Batch;
 use super::permission::Action;
 use super::propose::{Applied, Then};
 use super::refuse::disk_full;
@@ -26,8 +27,8 @@ pub(super) struct Resizing {
 }
 
 impl Server {
-    /// Serves the next call of a connection.
-    pub(super) fn serve_one(&mut self, id: ConnId) {
+    /// Serves the next call of a connection. It was read for this batch, or for an earlier one.
+    pub(super) fn serve_one(&mut self, _: &Batch, id: ConnId) {
         let needs_log =
             |conn: &Connection| conn.calls.front().is_some_and(|it| it.asked.needs_log());
         if !self.ledger.is_member() && self.conns.peek(id).is_some_and(needs_log) {

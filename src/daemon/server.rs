@@ -1,8 +1,8 @@
 //! The daemon at work: one task owns everything, and does everything in turns.
 //!
-//! A turn takes in what the kernel reports, in this order: withdrawals and deaths, releases,
-//! requests; records it; and only then answers. Where many ask at once, some are recorded and answered
-//! before the next ones are served.
+//! A turn carries out a [`Batch`], in this order: withdrawals and deaths, releases, requests; records
+//! it; and only then answers. Where many ask at once, some are recorded and answered before the next
+//! ones are served. Nothing is read in the middle of a turn.
 //!
 //! Invariant: nothing is answered, and no grant is made, that a death reported before the turn
 //! would have changed.
@@ -16,8 +16,8 @@ use super::children::Children;
 use super::config::Limits;
 use super::conn::{ConnId, Connection, Doing};
 use super::conns::Conns;
+use super::conns::batch::{Accepted, Batch, Catching};
 use super::due::Due;
-use super::events::Source;
 use super::follow::Link;
 use super::home::Home;
 use super::leases::Leases;
@@ -33,7 +33,6 @@ use super::underway::Underway;
 use super::waiting::Waiting;
 use crate::core::{Granted, RequestId};
 use crate::protocol::{DaemonShown, Failure};
-use crate::sys::clock;
 use crate::sys::deadline::Writer;
 
 /// After so many connections were served, they are answered, also when others of the same turn wait.
@@ -65,6 +64,7 @@ pub(super) struct Server {
     pub(super) conns: Conns,
     pub(super) waiting: Waiting,
     pub(super) leases: Leases,
+    pub(super) catching: Catching,
     /// Requests that may not wait, put aside while a holder is on its way out.
     pub(super) aside: Vec<Aside>,
     /// Waiters whose process is stopped, and the process.
@@ -93,23 +93,31 @@ impl Server {
     /// one goes on from what is recorded.
     pub(super) fn turn(&mut self) -> anyhow::Result<()> {
         self.stop_in_time();
-        self.hear();
-        // After the sockets: who asks after a command has ended finds its end reported.
-        let ended = self.owners.take_ended();
-        let deaths = !ended.is_empty();
-        for severed in self.conns.take_severed() {
+        let batch = Batch::take(self);
+        self.carry_out_batch(batch)
+    }
+
+    /// Decides about what came, records it, and answers.
+    ///
+    /// # Errors
+    /// As [`Self::turn`].
+    pub(super) fn carry_out_batch(&mut self, mut batch: Batch) -> anyhow::Result<()> {
+        let deaths = !batch.ended.frames.is_empty();
+        for severed in std::mem::take(&mut batch.severed) {
             self.sever(severed);
         }
-        for frame in ended {
+        for frame in std::mem::take(&mut batch.ended.frames) {
             self.end(frame);
         }
-        self.take_fifos();
+        for token in std::mem::take(&mut batch.ended.fifos) {
+            self.end_of_writers(token);
+        }
         self.follow_engine()?;
         self.settle();
         let now = Instant::now();
         self.on_time(now);
         self.retry_aside(deaths);
-        self.serve()?;
+        self.serve(&batch)?;
         self.inform(now);
         self.ledger.commit()?;
         self.ask_engine();
@@ -120,22 +128,14 @@ impl Server {
         Ok(())
     }
 
-    /// Takes in what was sent, and who wants to be taken in.
-    fn hear(&mut self) {
-        self.conns.hear();
-        if self.conns.reported.has(Source::Listener) {
-            self.accept();
-            self.conns.hear_newcomers();
-        }
-    }
-
-    fn accept(&mut self) {
+    /// Takes in those who connect.
+    pub(super) fn accept(&mut self) -> Accepted {
         let mut connections_max = self.connections_max();
         if self.conns.len() >= connections_max {
             self.owners.forget_resting();
             connections_max = self.connections_max();
         }
-        self.home.listener.accept(&mut self.conns, connections_max);
+        self.home.listener.accept(&mut self.conns, connections_max)
     }
 
     fn connections_max(&self) -> usize {
@@ -164,14 +164,14 @@ impl Server {
 
     /// Serves the calls that came: what gives back first. Leases end after the renewals that came in
     /// time, also where the daemon could not take them in until now.
-    fn serve(&mut self) -> io::Result<()> {
+    fn serve(&mut self, batch: &Batch) -> io::Result<()> {
+        let mut leases_over_at = batch.leases_over_at;
         loop {
             self.settle();
             let active = self.conns.take_active();
-            self.serve_each(&active, Self::next_goes_first)?;
-            if self.leases.next_end().is_some_and(|end| end <= clock::boottime_ms()) {
-                self.hear_renewals();
-                self.end_leases();
+            self.serve_each(batch, &active, Self::next_goes_first)?;
+            if let Some(now) = leases_over_at.take() {
+                self.end_leases(now);
             }
             self.settle();
             if active.is_empty() && !self.conns.has_active() {
@@ -179,7 +179,7 @@ impl Server {
             }
             let is_ready =
                 |server: &Self, id| server.conns.peek(id).is_some_and(Connection::is_ready);
-            self.serve_each(&active, is_ready)?;
+            self.serve_each(batch, &active, is_ready)?;
             self.conns.reuse(active);
         }
     }
@@ -188,6 +188,7 @@ impl Server {
     /// and answers some at a time.
     fn serve_each(
         &mut self,
+        batch: &Batch,
         active: &[ConnId],
         may: impl Fn(&Self, ConnId) -> bool,
     ) -> io::Result<()> {
@@ -203,26 +204,11 @@ impl Server {
                 served = 0;
             }
             while may(self, *id) {
-                self.serve_one(*id);
+                self.serve_one(batch, *id);
             }
             served += 1;
         }
         Ok(())
-    }
-
-    /// Takes in what was sent until now, also since the turn began: a daemon that goes
-    /// on after it was stopped hears of the time first.
-    fn hear_renewals(&mut self) {
-        self.accept();
-        self.conns.hear_newcomers();
-        self.conns.wait(Some(Duration::ZERO));
-        self.conns.hear();
-        for id in self.conns.take_active() {
-            while self.next_goes_first(id) {
-                self.serve_one(id);
-            }
-            self.conns.activate(id);
-        }
     }
 
     fn next_goes_first(&self, id: ConnId) -> bool {

@@ -111,7 +111,7 @@ fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
     Ok(Some((server, signals)))
 }
 
-fn server(
+pub(super) fn server(
     place: &Place,
     uid: u32,
     home: super::home::Home,
@@ -164,6 +164,7 @@ fn server(
         permissions,
         waiting: Waiting::of_table(&ledger.table, ledger.host),
         leases: Leases::of_table(&ledger.table, ledger.host),
+        catching: Default::default(),
         ledger,
         owners,
         children,

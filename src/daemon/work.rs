@@ -122,6 +122,7 @@ impl AsFd for Bell {
 #[cfg(test)]
 mod tests {
     use super::super::conns::Conns;
+    use super::super::conns::batch::Reading;
     use super::*;
 
     #[test]
@@ -134,7 +135,7 @@ mod tests {
             assert!(!conns.wait(Some(Duration::ZERO)));
             waker.wake_by_ref();
             assert!(conns.wait(None));
-            conns.hear();
+            conns.hear(&Reading::in_a_test());
             assert!(conns.reported.take(Source::Engine));
         }
     }

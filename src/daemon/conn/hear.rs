@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use libc::MSG_DONTWAIT;
 
 use super::super::call::{self, Call};
+use super::super::conns::batch::Reading;
 use super::super::limits::{CALLS_AHEAD_MAX, READ_BYTES_PER_TURN};
 use super::{Connection, Doing, too_many_connections};
 use crate::protocol::frame::FrameError;
@@ -28,7 +29,12 @@ pub(in super::super) enum Heard {
 impl Connection {
     /// Reads what is there and queues the calls in it. `hung_up`: the kernel reported the end of
     /// the peer, so that a short read does not mean that nothing follows.
-    pub(in super::super) fn hear(&mut self, buffer: &mut [u8], hung_up: bool) -> Heard {
+    pub(in super::super) fn hear(
+        &mut self,
+        _: &Reading,
+        buffer: &mut [u8],
+        hung_up: bool,
+    ) -> Heard {
         let mut budget = READ_BYTES_PER_TURN;
         loop {
             if !self.understand() {

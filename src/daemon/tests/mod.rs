@@ -1,0 +1,192 @@
+//! The daemon without a process of its own: its turns are done when a test says so.
+
+mod turns;
+
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::config::Config;
+use super::home::Claim;
+use super::recover::recover;
+use super::server::Server;
+use crate::core::Rules;
+use crate::protocol::place::Place;
+use crate::sys::fds;
+use crate::sys::pidfd::Pidfd;
+
+/// More turns than anything takes.
+const TURNS_MAX: usize = 10_000;
+
+/// A daemon in a folder of its own.
+struct World {
+    server: Server,
+    place: Place,
+    _folder: tempfile::TempDir,
+}
+
+impl World {
+    fn new() -> Self {
+        let folder = tempfile::Builder::new().prefix("canal-turns-").tempdir().unwrap();
+        let dir = folder.path().join("run");
+        std::fs::DirBuilder::new().mode(0o700).create(&dir).unwrap();
+        let uid = nix::unistd::geteuid().as_raw();
+        let place = Place::find(Some(&dir.join("canal.sock")), uid).unwrap();
+        let claim = Claim::new(&place, uid).unwrap();
+        let config = Config::read(&[]).unwrap();
+        let recovered = recover(&place, &config, Rules::Current, false).unwrap();
+        let policy = (config.limits(1024, Some(0)), config.permissions(&[]));
+        let home = claim.open(None).unwrap();
+        let server = super::start::server(&place, uid, home, policy, recovered).unwrap();
+        Self { server, place, _folder: folder }
+    }
+
+    fn connect(&self) -> Peer {
+        let stream = UnixStream::connect(&self.place.socket).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        Peer { stream, received: Vec::new(), fds: Vec::new() }
+    }
+
+    /// Does turns until there is nothing to do.
+    fn turn(&mut self) {
+        for _ in 0..TURNS_MAX {
+            if !self.server.has_work() && !self.server.conns.wait(Some(Duration::ZERO)) {
+                return;
+            }
+            self.server.turn().unwrap();
+        }
+        panic!("there is always something to do");
+    }
+
+    /// Calls, and takes the reply.
+    #[track_caller]
+    fn call(&mut self, peer: &mut Peer, method: &str, parameters: &Value) -> Value {
+        peer.send(&call(method, parameters), &[]);
+        self.turn();
+        peer.reply().expect("a reply")
+    }
+
+    /// Takes a lease that is named by its tag.
+    #[track_caller]
+    fn lease(&mut self, tag: u128, key: &str) {
+        let mut peer = self.connect();
+        let mut parameters = mutex(tag, key);
+        parameters["lease"] = json!({ "handle": hex(tag), "ttl_ms": 600_000 });
+        granted(&self.call(&mut peer, "Acquire", &parameters));
+        self.call(&mut peer, "Confirm", &json!({ "tag": hex(tag) }));
+    }
+
+    /// Has another process hold a key.
+    #[track_caller]
+    fn hold(&mut self, tag: u128, key: &str) -> Holder {
+        let holder = Holder::start();
+        let mut peer = self.connect();
+        let mut parameters = mutex(tag, key);
+        parameters["owner_fd"] = 0.into();
+        peer.send(&call("Acquire", &parameters), &[holder.pidfd().as_fd()]);
+        self.turn();
+        granted(&peer.reply().expect("a reply"));
+        self.call(&mut peer, "Confirm", &json!({ "tag": hex(tag) }));
+        holder
+    }
+}
+
+/// A client.
+struct Peer {
+    stream: UnixStream,
+    received: Vec<u8>,
+    fds: Vec<OwnedFd>,
+}
+
+impl Peer {
+    /// Sends what the socket takes; `false` if the other side has closed it.
+    fn send(&mut self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
+        let sent = fds::send(self.stream.as_fd(), bytes, fds, 0);
+        match sent {
+            Ok(sent) => self.stream.write_all(&bytes[sent..]).is_ok(),
+            Err(_) => false,
+        }
+    }
+
+    /// The next reply that has come whole, if any.
+    #[track_caller]
+    fn reply(&mut self) -> Option<Value> {
+        self.read();
+        let end = self.received.iter().position(|byte| *byte == 0)?;
+        let reply = serde_json::from_slice(&self.received[..end]).expect("JSON");
+        self.received.drain(..=end);
+        Some(reply)
+    }
+
+    /// Reads what is there; `false` at the end of the connection.
+    fn read(&mut self) -> bool {
+        let mut piece = vec![0; 64 * 1024];
+        loop {
+            match fds::receive(self.stream.as_fd(), &mut piece, &mut self.fds, 0) {
+                Ok(0) => return false,
+                Ok(n) => self.received.extend_from_slice(&piece[..n]),
+                Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
+            }
+        }
+    }
+}
+
+/// A process that ends when it is told.
+struct Holder(Child);
+
+impl Holder {
+    fn start() -> Self {
+        let mut command = Command::new("cat");
+        Self(command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap())
+    }
+
+    fn pidfd(&self) -> Pidfd {
+        Pidfd::open(self.0.id()).unwrap()
+    }
+
+    /// Ends it, as its parent sees it: it has been waited for.
+    fn end(mut self) {
+        drop(self.0.stdin.take());
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn hex(number: u128) -> String {
+    format!("{number:032x}")
+}
+
+fn call(method: &str, parameters: &Value) -> Vec<u8> {
+    let call = json!({ "method": format!("io.canal.Lock.{method}"), "parameters": parameters });
+    let mut bytes = call.to_string().into_bytes();
+    bytes.push(0);
+    bytes
+}
+
+/// The parameters of an `Acquire` of a mutex.
+fn mutex(tag: u128, key: &str) -> Value {
+    json!({ "tag": hex(tag), "items": [{ "key": key, "slots": 1 }], "command": "test" })
+}
+
+/// The same, not waiting.
+fn try_mutex(tag: u128, key: &str) -> Value {
+    let mut parameters = mutex(tag, key);
+    parameters["wait_ms"] = 0.into();
+    parameters
+}
+
+#[track_caller]
+fn granted(reply: &Value) {
+    assert!(reply["parameters"]["token"].is_u64(), "{reply}");
+}
