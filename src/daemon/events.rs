@@ -12,8 +12,6 @@ pub(super) enum Source {
     Listener,
     /// Something in our directory was removed.
     Home,
-    /// Somebody looked if a daemon is there, at what keeps a second one out.
-    Guard,
     /// A process that owns something may have ended. All are looked at in each turn.
     Owners,
     /// A signal came.
@@ -24,10 +22,9 @@ pub(super) enum Source {
     Engine,
 }
 
-const SOURCES: [Source; 7] = [
+const SOURCES: [Source; 6] = [
     Source::Listener,
     Source::Home,
-    Source::Guard,
     Source::Owners,
     Source::Signals,
     Source::Alarm,

@@ -1,26 +1,24 @@
 //! An abstract socket that keeps a second daemon out, even when all files of the first are gone.
+//!
+//! Invariant: it is bound and never listens. Anybody can connect to an abstract socket that listens:
+//! the line of those who want to be accepted would be theirs to fill, and ours to empty.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::Duration;
 
-use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, socket,
-};
-
 use super::home::ClaimError;
 use crate::protocol::place::Place;
-use crate::sys::peer;
+use crate::sys::abstract_name;
 
 /// The abstract socket.
 #[derive(Debug)]
 pub(super) struct Guard {
     pub(super) name: String,
     /// `None` if somebody else has the name.
-    pub(super) socket: Option<UnixListener>,
+    pub(super) socket: Option<OwnedFd>,
 }
 
 impl Guard {
@@ -45,28 +43,26 @@ impl Guard {
         let failed = |error| ClaimError::Io { path: place.dir.clone(), error };
         let name = Self::name(place).map_err(failed)?;
         for _ in 0..LOOKS {
-            match bind_abstract(&name) {
+            match abstract_name::take(&name) {
                 Ok(socket) => return Ok(Self { name, socket: Some(socket) }),
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
                 Err(error) => return Err(failed(error)),
             }
-            match who_has(&name) {
-                Some(other) if other.uid == nix::unistd::geteuid().as_raw() => {
-                    let (socket, pid) = (place.socket.clone(), Some(other.pid));
-                    return Err(ClaimError::Running { socket, pid });
+            match abstract_name::user_of(&name) {
+                Ok(Some(uid)) if uid == nix::unistd::geteuid().as_raw() => {
+                    return Err(ClaimError::Running { socket: place.socket.clone(), pid: None });
                 }
-                Some(_) => break,
-                // It does not listen yet, or is gone.
-                None => std::thread::sleep(LOOK_AGAIN_AFTER),
+                Ok(Some(_)) => break,
+                // It was given back just now.
+                Ok(None) => std::thread::sleep(LOOK_AGAIN_AFTER),
+                Err(error) => {
+                    tracing::warn!(%error, name, "it is not known whose this abstract socket is");
+                    break;
+                }
             }
         }
         // Abstract names have no owner: anybody may have taken it to keep us out.
         Ok(Self { name, socket: None })
-    }
-
-    /// Lets those go who looked whose the name is.
-    pub(super) fn answer(&self) {
-        while self.socket.as_ref().is_some_and(|socket| socket.accept().is_ok()) {}
     }
 }
 
@@ -74,7 +70,8 @@ impl Guard {
 /// lead who looks elsewhere.
 pub(super) fn runs(place: &Place, uid: u32) -> bool {
     let name = Guard::name_for(place, uid).ok();
-    name.and_then(|name| who_has(&name)).is_some_and(|other| other.uid == uid)
+    let user = name.and_then(|name| abstract_name::user_of(&name).ok().flatten());
+    user == Some(uid)
 }
 
 /// How often it is looked whose the name is.
@@ -82,22 +79,6 @@ const LOOKS: u32 = 10;
 
 /// How long between two looks.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(5);
-
-fn bind_abstract(name: &str) -> io::Result<UnixListener> {
-    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let fd = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
-    bind(fd.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes())?)?;
-    // Only one that listens tells others whose it is.
-    listen(&fd, Backlog::MAXCONN)?;
-    Ok(UnixListener::from(fd))
-}
-
-fn who_has(name: &str) -> Option<peer::Credentials> {
-    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let fd = socket(AddressFamily::Unix, SockType::Stream, flags, None).ok()?;
-    connect(fd.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes()).ok()?).ok()?;
-    peer::credentials(fd.as_fd()).ok()
-}
 
 #[cfg(test)]
 mod tests {
@@ -110,28 +91,10 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_taken_by_who_does_not_say_whose_it_is_keeps_nobody_out() {
-        let dir = tempfile::tempdir().unwrap();
-        let place = place(dir.path());
-        let name = Guard::name(&place).unwrap();
-        let fd =
-            socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
-        let address = UnixAddr::new_abstract(name.as_bytes()).unwrap();
-        bind(fd.as_raw_fd(), &address).unwrap();
-        assert!(Guard::raise(&place).unwrap().socket.is_none());
-        drop(fd);
-        assert!(Guard::raise(&place).unwrap().socket.is_some());
-    }
-
-    #[test]
-    fn those_who_look_do_not_fill_the_line() {
+    fn the_name_of_a_daemon_of_this_user_keeps_a_second_one_out() {
         let dir = tempfile::tempdir().unwrap();
         let place = place(dir.path());
         let guard = Guard::raise(&place).unwrap();
-        for _ in 0..10_000 {
-            assert!(who_has(&guard.name).is_some());
-            guard.answer();
-        }
         assert!(matches!(Guard::raise(&place), Err(ClaimError::Running { .. })));
         let own = nix::unistd::geteuid().as_raw();
         assert!(runs(&place, own));

@@ -147,11 +147,6 @@ impl Home {
         socket.is_none().then(note)
     }
 
-    /// What others connect to who look whether a daemon is there.
-    pub(super) fn guard(&self) -> &Guard {
-        &self.claim.guard
-    }
-
     /// Whether something of ours is gone, the journal apart.
     pub(super) fn is_damaged(&self) -> bool {
         if let Some(watch) = &self.watch {

@@ -23,9 +23,6 @@ const VERIFIED_EVERY: Duration = Duration::from_secs(10);
 
 impl Server {
     pub(super) fn look_after_home(&mut self, now: Instant) {
-        if self.conns.reported.take(Source::Guard) {
-            self.home.guard().answer();
-        }
         if self.conns.reported.take(Source::Home) {
             self.due.home = Some(now + CALM);
         }
@@ -57,15 +54,11 @@ impl Server {
         }
         tracing::warn!("somebody removed files of this daemon, they are made again");
         self.home.restore()?;
-        if let Some(guard) = &self.home.guard().socket {
-            // It is known already unless it had to be made anew.
-            let _ = self.conns.await_source(Source::Guard, guard);
-        }
         // A table that was not recorded is recorded as a whole by this.
         self.ledger.recreate()?;
         self.roll.restore()?;
         self.home.reopen()?;
-        // As above.
+        // It is known already unless it had to be made anew.
         let _ = self.conns.await_source(Source::Listener, &self.home.listener);
         Ok(())
     }

@@ -146,9 +146,6 @@ pub(super) fn server(
     if let Some(watch) = home.watch() {
         conns.await_source(Source::Home, watch)?;
     }
-    if let Some(guard) = &home.guard().socket {
-        conns.await_source(Source::Guard, guard)?;
-    }
     let holds = ledger.table.holds().filter(|hold| hold.provisional);
     let unclaimed = holds.map(|hold| hold.request).collect();
     let mut server = Server {

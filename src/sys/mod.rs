@@ -5,6 +5,7 @@
 //! [`kernel`] can be told to pretend that it is older, so that tests run the fallbacks.
 #![expect(unsafe_code, reason = "system calls without a safe wrapper live here and nowhere else")]
 
+pub mod abstract_name;
 pub mod child;
 pub mod clock;
 pub mod deadline;

@@ -9,6 +9,7 @@ mod cancel;
 mod daemon;
 mod deadlock;
 mod described;
+mod floods;
 mod journal;
 mod leases;
 mod limits;

@@ -1,0 +1,241 @@
+//! Whose an abstract Unix socket is, without a connection to it.
+//!
+//! Anybody may connect to an abstract socket, so that one that listens can be flooded. One that is
+//! only bound cannot, and the kernel tells its user all the same.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, UnixAddr, bind, recv, send, socket,
+};
+
+/// Takes a name for as long as the socket is open; nobody can connect to it.
+///
+/// # Errors
+/// `AddrInUse` if somebody has the name; else what the kernel said.
+pub fn take(name: &str) -> io::Result<OwnedFd> {
+    let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    bind(fd.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes())?)?;
+    Ok(fd)
+}
+
+/// The user who has a name in this network namespace, as seen from our user namespace; `None` if
+/// nobody has it.
+///
+/// # Errors
+/// The kernel tells neither by `sock_diag` (which a kernel can be built without) nor in /proc.
+pub fn user_of(name: &str) -> io::Result<Option<u32>> {
+    by_sock_diag(name).or_else(|_| by_proc(name))
+}
+
+/// `SOCK_DIAG_BY_FAMILY`, from linux/sock_diag.h.
+const BY_FAMILY: u16 = 20;
+
+/// `UDIAG_SHOW_NAME`, from linux/unix_diag.h.
+const SHOW_NAME: u32 = 1;
+
+/// `UDIAG_SHOW_UID` (Linux 5.3).
+const SHOW_UID: u32 = 1 << 6;
+
+/// `UNIX_DIAG_NAME`.
+const NAME: u16 = 0;
+
+/// `UNIX_DIAG_UID`.
+const UID: u16 = 7;
+
+/// The size of `struct nlmsghdr`.
+const HEADER_BYTES: usize = 16;
+
+/// The size of `struct unix_diag_msg`.
+const MESSAGE_BYTES: usize = 16;
+
+/// The kernel sends no more at once.
+const ANSWER_BYTES: usize = 64 * 1024;
+
+/// Asks the kernel for all Unix sockets.
+fn by_sock_diag(name: &str) -> io::Result<Option<u32>> {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let protocol = SockProtocol::NetlinkSockDiag;
+    let fd = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
+    send(fd.as_raw_fd(), &question(), MsgFlags::empty())?;
+    let mut answer = vec![0; ANSWER_BYTES];
+    loop {
+        let length = recv(fd.as_raw_fd(), &mut answer, MsgFlags::empty())?;
+        match look_in(&answer[..length], name.as_bytes())? {
+            Looked::Found(uid) => return Ok(Some(uid)),
+            Looked::NotYet => {}
+            Looked::Nowhere => return Ok(None),
+        }
+    }
+}
+
+/// A `struct nlmsghdr` and a `struct unix_diag_req` for all sockets.
+fn question() -> Vec<u8> {
+    const LENGTH: u32 = 40;
+    let flags = u16::try_from(libc::NLM_F_REQUEST | libc::NLM_F_DUMP).unwrap_or(u16::MAX);
+    let mut bytes = Vec::with_capacity(LENGTH as usize);
+    bytes.extend(LENGTH.to_ne_bytes());
+    bytes.extend(BY_FAMILY.to_ne_bytes());
+    bytes.extend(flags.to_ne_bytes());
+    bytes.extend([0; 8]);
+    bytes.extend([u8::try_from(libc::AF_UNIX).unwrap_or_default(), 0, 0, 0]);
+    bytes.extend(u32::MAX.to_ne_bytes());
+    bytes.extend(0_u32.to_ne_bytes());
+    bytes.extend((SHOW_NAME | SHOW_UID).to_ne_bytes());
+    bytes.extend([u8::MAX; 8]);
+    bytes
+}
+
+/// What a part of the kernel's answer says.
+enum Looked {
+    Found(u32),
+    NotYet,
+    Nowhere,
+}
+
+fn look_in(mut answer: &[u8], name: &[u8]) -> io::Result<Looked> {
+    while let Some(message) = first_of(answer, u32_at(answer, 0)) {
+        let kind = i32::from(u16_at(message, 4).unwrap_or_default());
+        if kind == libc::NLMSG_DONE {
+            return Ok(Looked::Nowhere);
+        }
+        if kind == libc::NLMSG_ERROR {
+            let number = u32_at(message, HEADER_BYTES).unwrap_or_default().cast_signed();
+            return Err(io::Error::from_raw_os_error(number.saturating_neg()));
+        }
+        if let Some(uid) = user_in(message.get(HEADER_BYTES + MESSAGE_BYTES..), name) {
+            return Ok(Looked::Found(uid));
+        }
+        answer = answer.get(message.len().next_multiple_of(4)..).unwrap_or_default();
+    }
+    Ok(Looked::NotYet)
+}
+
+/// The user among the attributes of a socket, if the socket has this name.
+fn user_in(attributes: Option<&[u8]>, name: &[u8]) -> Option<u32> {
+    let mut left = attributes?;
+    let mut is_it = false;
+    let mut uid = None;
+    while let Some(attribute) = first_of(left, u16_at(left, 0).map(u32::from)) {
+        let value = attribute.get(4..)?;
+        match u16_at(attribute, 2)? {
+            NAME => is_it = value.strip_prefix(b"\0") == Some(name),
+            UID => uid = u32_at(value, 0),
+            _ => {}
+        }
+        left = left.get(attribute.len().next_multiple_of(4)..).unwrap_or_default();
+    }
+    uid.filter(|_| is_it)
+}
+
+/// The first so many bytes; nothing where they say that they are fewer than their own head has.
+fn first_of(bytes: &[u8], length: Option<u32>) -> Option<&[u8]> {
+    let length = usize::try_from(length?).ok().filter(|length| *length >= 4)?;
+    bytes.get(..length)
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+/// Looks for the socket's number in /proc/net/unix, and for a process that has it open.
+fn by_proc(name: &str) -> io::Result<Option<u32>> {
+    let known = fs::read("/proc/net/unix")?;
+    let Some(inode) = known.split(|byte| *byte == b'\n').find_map(|line| inode_in(line, name))
+    else {
+        return Ok(None);
+    };
+    let link = format!("socket:[{inode}]");
+    for entry in fs::read_dir("/proc")? {
+        let entry = entry?;
+        let is_process = entry.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit);
+        if is_process && has_open(&entry.path().join("fd"), &link) {
+            return Ok(Some(entry.metadata()?.uid()));
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::NotFound, "no process is seen that has the abstract name"))
+}
+
+/// The number of a socket if a line of /proc/net/unix is about it: `Num: RefCount Protocol Flags Type
+/// St Inode Path`, with `@` for the NUL of an abstract name.
+fn inode_in<'a>(line: &'a [u8], name: &str) -> Option<&'a str> {
+    let line = std::str::from_utf8(line).ok()?;
+    let mut words = line.split_whitespace().skip(6);
+    let inode = words.next()?;
+    (words.next()?.strip_prefix('@')? == name).then_some(inode)
+}
+
+fn has_open(descriptors: &std::path::Path, link: &str) -> bool {
+    let Ok(descriptors) = fs::read_dir(descriptors) else { return false };
+    let mut links = descriptors.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+    links.any(|found| found.as_os_str() == link)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+
+    use super::*;
+
+    fn name(what: &str) -> String {
+        format!("canal-test-{what}-{}", std::process::id())
+    }
+
+    /// Both ways of looking say this.
+    #[track_caller]
+    fn assert_user(name: &str, user: Option<u32>) {
+        assert_eq!(by_sock_diag(name).unwrap(), user);
+        assert_eq!(by_proc(name).unwrap(), user);
+        assert_eq!(user_of(name).unwrap(), user);
+    }
+
+    #[test]
+    fn a_name_is_its_users_until_it_is_given_back() {
+        let name = name("taken");
+        assert_user(&name, None);
+        let taken = take(&name).unwrap();
+        assert_user(&name, Some(nix::unistd::geteuid().as_raw()));
+        assert_user(&name[..name.len() - 1], None);
+        assert_eq!(take(&name).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        drop(taken);
+        // A test beside this one that starts a program has a copy of the socket until its exec.
+        let ends = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while user_of(&name).unwrap().is_some() {
+            assert!(std::time::Instant::now() < ends, "the name is still taken");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn nobody_can_connect_to_a_name_that_was_taken() {
+        let name = name("alone");
+        let _taken = take(&name).unwrap();
+        let address = SocketAddr::from_abstract_name(&name).unwrap();
+        let refused = UnixStream::connect_addr(&address).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+    }
+
+    #[test]
+    fn the_user_of_a_socket_that_listens_is_known_too() {
+        let name = name("listening");
+        let address = SocketAddr::from_abstract_name(&name).unwrap();
+        let _listener = UnixListener::bind_addr(&address).unwrap();
+        assert_user(&name, Some(nix::unistd::geteuid().as_raw()));
+    }
+
+    #[test]
+    fn an_answer_that_makes_no_sense_is_passed_over() {
+        for bytes in [&[][..], &[0; 40], &[255; 40], &[5, 0, 0, 0, 1]] {
+            assert!(matches!(look_in(bytes, b"x"), Ok(Looked::NotYet)));
+            assert_eq!(user_in(Some(bytes), b"x"), None);
+        }
+    }
+}
