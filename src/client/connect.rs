@@ -21,7 +21,7 @@ use crate::protocol::place::{Place, Rule};
 use crate::sys::dir::{DirError, is_private, open_private, with_c_str};
 
 use super::connection::Connection;
-use super::start;
+use super::start::{self, Attempt};
 use super::{ClientError, Options, Start};
 
 /// How long a daemon may take to come up.
@@ -65,17 +65,20 @@ fn wait_for_one(
     wait: Duration,
 ) -> Result<Connection, ClientError> {
     let starts = options.start == Start::IfNeeded && place.rule != Rule::Shared;
-    let deadline = Instant::now() + if starts { START_MAX } else { wait };
+    let begun = Instant::now();
+    let deadline = begun + if starts { START_MAX } else { wait };
     let mut pause = PAUSE_MIN;
+    let mut left = None;
     loop {
-        if starts
-            && check_dir(place, true)? == Dir::Ready
-            && let Some(connection) = start::attempt(place, options)?
-        {
-            return Ok(connection);
+        if starts && check_dir(place, true)? == Dir::Ready {
+            match start::attempt(place, options, begun.elapsed())? {
+                Attempt::Connected(connection) => return Ok(connection),
+                Attempt::Started => left = None,
+                Attempt::Left(lock) => left = Some(lock),
+            }
         }
         if Instant::now() >= deadline {
-            return Err(not_there(place, starts));
+            return Err(not_there(place, starts, left.as_deref()));
         }
         // Not all the same, or they would knock at once.
         thread::sleep(pause + pause * (std::process::id() % 8) / 8);
@@ -94,15 +97,23 @@ fn look_in(place: &Place, options: &Options) -> Result<Option<Connection>, Clien
     knock(place, options)
 }
 
-fn not_there(place: &Place, starts: bool) -> ClientError {
-    if starts {
-        let seconds = START_MAX.as_secs();
-        let socket = place.socket.display();
-        return ClientError::Start(format!(
-            "the daemon was started, but nothing listens at {socket} after {seconds} s"
-        ));
+/// `left` is the lock of another client that was to start a daemon at last.
+fn not_there(place: &Place, starts: bool, left: Option<&Path>) -> ClientError {
+    if !starts {
+        return ClientError::NoDaemon(place.socket.clone());
     }
-    ClientError::NoDaemon(place.socket.clone())
+    let seconds = START_MAX.as_secs();
+    let socket = place.socket.display();
+    ClientError::Start(match left {
+        None => {
+            format!("the daemon was started, but nothing listens at {socket} after {seconds} s")
+        }
+        Some(lock) => format!(
+            "nothing listens at {socket} after {seconds} s: other clients were to start a daemon, \
+             and one of them still holds {}",
+            lock.display()
+        ),
+    })
 }
 
 /// Whether the directory of a place is there.
@@ -205,4 +216,25 @@ fn wait_in_line(socket: &OwnedFd, address: &UnixAddr, answer: Duration) -> Resul
     };
     fcntl(socket.as_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
     connected
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::OnceLock;
+
+    use super::*;
+
+    #[test]
+    fn whoever_started_no_daemon_does_not_say_that_one_was_started() {
+        let dir = Path::new("/d");
+        let socket = dir.join("s");
+        let place = Place { socket, dir: dir.into(), rule: Rule::Given, stores: OnceLock::new() };
+        let said = |left: Option<&str>| not_there(&place, true, left.map(Path::new)).to_string();
+        assert_eq!(said(None), "the daemon was started, but nothing listens at /d/s after 10 s");
+        assert_eq!(
+            said(Some("/d/start.lock.4")),
+            "nothing listens at /d/s after 10 s: other clients were to start a daemon, and one of \
+             them still holds /d/start.lock.4"
+        );
+    }
 }

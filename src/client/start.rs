@@ -1,7 +1,9 @@
 //! Starting a daemon, one client at a time.
 //!
-//! Invariant: of all clients that find no daemon, only the one that holds `start.lock` starts one;
-//! the kernel frees that lock if its holder dies.
+//! Of all clients that find no daemon, the one that holds `start.lock` starts one, and the kernel
+//! frees that lock if its holder dies. The lock only spares the machine a herd of daemons; that there is
+//! one daemon is for the daemon's own instance lock to see to. A holder may be stopped: clients that have
+//! waited for a while take the next lock (`start.lock.1` …), so that again one of them starts a daemon.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
@@ -39,18 +41,36 @@ const PASSED_ON: [&str; 6] = [
 /// against one that runs already and has yet to make its socket again.
 const LOST_PAUSE: Duration = Duration::from_millis(50);
 
-/// Starts a daemon unless another client is doing that, and connects to it; `None` if nothing
-/// listens yet.
-pub(super) fn attempt(place: &Place, options: &Options) -> Result<Option<Connection>, ClientError> {
-    let path = place.dir.join("start.lock");
+/// The most holders of start locks that can be stopped before nobody starts a daemon.
+const LOCKS_MAX: u128 = 5;
+
+/// What came of trying to start a daemon.
+#[derive(Debug)]
+pub(super) enum Attempt {
+    /// One listens.
+    Connected(Connection),
+    /// One was started, and nothing listens yet.
+    Started,
+    /// Another client is to start one: it holds this lock.
+    Left(PathBuf),
+}
+
+/// Starts a daemon unless another client is doing that, and connects to it. The caller has `waited`
+/// for others to start one.
+pub(super) fn attempt(
+    place: &Place,
+    options: &Options,
+    waited: Duration,
+) -> Result<Attempt, ClientError> {
+    let path = lock_path(place, options.answer, waited);
     let lock = open_lock(&path)
         .map_err(|error| ClientError::Place(format!("{}: {error}", path.display())))?;
     if fs2::FileExt::try_lock_exclusive(&lock).is_err() {
-        return Ok(None);
+        return Ok(Attempt::Left(path));
     }
     // Whoever held it before us may have started one after we looked.
     if let Some(connection) = knock(place, options)? {
-        return Ok(Some(connection));
+        return Ok(Attempt::Connected(connection));
     }
     let program = program(options.program.as_deref())?;
     let log = place.dir.join("daemon.log");
@@ -62,11 +82,21 @@ pub(super) fn attempt(place: &Place, options: &Options) -> Result<Option<Connect
     if !told.is_empty() {
         return Err(ClientError::Start(told.to_owned()));
     }
-    let connection = knock(place, options)?;
-    if connection.is_none() {
-        thread::sleep(LOST_PAUSE);
+    if let Some(connection) = knock(place, options)? {
+        return Ok(Attempt::Connected(connection));
     }
-    Ok(connection)
+    thread::sleep(LOST_PAUSE);
+    Ok(Attempt::Started)
+}
+
+/// Which lock gives the right to start after so much time: the next one each time that a holder may
+/// take to bring a daemon up, half of what a daemon may take to answer.
+fn lock_path(place: &Place, answer: Duration, waited: Duration) -> PathBuf {
+    let each_ms = (answer.as_millis() / 2).max(1);
+    match (waited.as_millis() / each_ms).min(LOCKS_MAX - 1) {
+        0 => place.dir.join("start.lock"),
+        number => place.dir.join(format!("start.lock.{number}")),
+    }
 }
 
 /// The pid that the daemon wrote in its instance lock.
@@ -156,6 +186,19 @@ mod tests {
             argv(&place(Rule::Given)),
             ["canal", "daemon", "--on-demand", "--socket", "/d/s"]
         );
+    }
+
+    #[test]
+    fn the_next_lock_is_for_those_who_have_waited_for_long() {
+        let answer = Duration::from_secs(5);
+        let name = |waited_ms| {
+            let path = lock_path(&place(Rule::Given), answer, Duration::from_millis(waited_ms));
+            path.file_name().unwrap().to_str().unwrap().to_owned()
+        };
+        let names = [0, 2_499, 2_500, 7_499, 10_000, 1_000_000].map(name);
+        let expected = ["", "", ".1", ".2", ".4", ".4"].map(|end| format!("start.lock{end}"));
+        assert_eq!(names, expected);
+        lock_path(&place(Rule::Given), Duration::ZERO, Duration::from_secs(1));
     }
 
     #[test]

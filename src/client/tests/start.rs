@@ -113,3 +113,28 @@ fn a_starter_that_dies_leaves_the_start_to_the_next() {
     assert!(matches!(error, ClientError::Start(_)), "{error:?}");
     wait_for_lines(&starts, 1);
 }
+
+#[test]
+fn a_starter_that_is_stopped_keeps_nobody_from_starting() {
+    let scratch = Scratch::new();
+    let starts = scratch.dir.path().join("starts");
+    let script = format!(
+        "echo >> {}; while ! [ -S {} ]; do sleep 0.01; done",
+        starts.display(),
+        scratch.place.socket.display()
+    );
+    let options = Options { answer: Duration::from_secs(1), ..starting(&scratch, &script) };
+    let lock = std::fs::File::create(scratch.dir.path().join("start.lock")).unwrap();
+    fs2::FileExt::try_lock_exclusive(&lock).unwrap();
+    let clients: Vec<_> = (0..8)
+        .map(|_| {
+            let (place, options) = (scratch.place.clone(), options.clone());
+            std::thread::spawn(move || Client::connect(&place, options).map(drop))
+        })
+        .collect();
+    wait_for_lines(&starts, 1);
+    let _listener = scratch.listen();
+    for client in clients {
+        client.join().unwrap().unwrap();
+    }
+}
