@@ -131,7 +131,7 @@ _canal() {
         renew) options="--handle --json $everywhere" ;;
         status) options="--json --watch --why --graph $everywhere" ;;
         resize) options="--per --buckets -j --slots --forget --json $everywhere" ;;
-        daemon) options="--stop --replace --idle-exit --engine --engine-ttl --host --discard-journal $everywhere" ;;
+        daemon) options="--stop --replace --idle-exit --engine --engine-ttl --host --no-engine --discard-journal $everywhere" ;;
         completions)
             options=$everywhere
             [[ $cur == -* ]] || options='bash zsh fish'

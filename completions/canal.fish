@@ -152,6 +152,7 @@ complete -c canal -n '__canal_at daemon' -l idle-exit -x -a '10s 1m 10m 1h infin
 complete -c canal -n '__canal_at daemon' -l engine -x -d 'Share one table with other hosts'
 complete -c canal -n '__canal_at daemon' -l engine-ttl -x -a '10s 30s 60s' -d 'Locks are void so long after the engine heard of this host'
 complete -c canal -n '__canal_at daemon' -l host -x -d 'The name of this host'
+complete -c canal -n '__canal_at daemon' -l no-engine -d 'Work without the engine that was used before'
 complete -c canal -n '__canal_at daemon' -l discard-journal -d 'Set a journal aside that cannot be used'
 
 complete -c canal -n '__canal_at completions' -a 'bash zsh fish'

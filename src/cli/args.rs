@@ -258,7 +258,7 @@ pub(crate) struct ResizeArgs {
 #[derive(Args, Debug)]
 pub(crate) struct DaemonArgs {
     /// Stop the daemon that runs; what is held stays held and is taken up by the next one
-    #[arg(long, conflicts_with_all = ["replace", "idle_exit", "discard_journal", "engine", "engine_ttl", "host"])]
+    #[arg(long, conflicts_with_all = ["replace", "idle_exit", "discard_journal", "engine", "engine_ttl", "host", "no_engine"])]
     pub(crate) stop: bool,
     /// Stop the daemon that runs and take its place
     #[arg(long)]
@@ -276,6 +276,9 @@ pub(crate) struct DaemonArgs {
     /// The name that people know this host by [default: the machine's]
     #[arg(long, value_name = "NAME")]
     pub(crate) host: Option<String>,
+    /// From now on work without the engine that this place used before
+    #[arg(long, conflicts_with_all = ["engine", "engine_ttl", "host"])]
+    pub(crate) no_engine: bool,
     /// Set a journal aside that cannot be used, after dealing with the processes that it names
     #[arg(long)]
     pub(crate) discard_journal: bool,

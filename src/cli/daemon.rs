@@ -32,6 +32,7 @@ pub(crate) fn run(args: &DaemonArgs, global: &Global, voice: Voice) -> Result<u8
             engine: args.engine.clone(),
             engine_ttl_ms: args.engine_ttl.map(milliseconds),
             host: args.host.clone(),
+            without_engine: args.no_engine,
         })?;
     }
     Ok(SUCCESS)

@@ -24,6 +24,7 @@
 //! #     engine: None,
 //! #     engine_ttl_ms: None,
 //! #     host: None,
+//! #     without_engine: false,
 //! # };
 //! # let daemon = std::thread::spawn(move || canal::daemon::run(&options));
 //! # while std::os::unix::net::UnixStream::connect(&socket).is_err() {

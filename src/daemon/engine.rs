@@ -111,6 +111,8 @@ pub(super) struct Chosen {
     /// What people know this host by.
     pub(super) label: String,
     pub(super) settings: Settings,
+    /// Whether the configuration names it, and not a command line or environment.
+    pub(super) configured: bool,
 }
 
 impl fmt::Debug for Chosen {
@@ -128,6 +130,9 @@ impl Chosen {
     /// What is wrong with it, and what to do about it.
     pub(super) fn of(options: &Options, config: &Config) -> anyhow::Result<Option<Self>> {
         let configured = &config.engine;
+        if options.without_engine {
+            return refuse_configured(config).map(|()| None);
+        }
         let variable = std::env::var("CANAL_ENGINE").ok().filter(|text| !text.is_empty());
         let variable = variable.filter(|_| !options.on_demand);
         if options.engine.as_deref().is_some_and(has_password) {
@@ -137,6 +142,7 @@ impl Chosen {
                  the configuration names",
             ));
         }
+        let by_caller = options.engine.is_some() || variable.is_some();
         let url = match (&options.engine, variable, &configured.url, &configured.url_file) {
             (Some(url), ..) => url.clone(),
             (None, Some(url), ..) => url,
@@ -180,7 +186,7 @@ impl Chosen {
                         [engine] of the configuration";
             unusable(&error.to_string(), hint)
         })?;
-        Ok(Some(Self { name: name_of(&url), url, label, settings }))
+        Ok(Some(Self { name: name_of(&url), url, label, settings, configured: !by_caller }))
     }
 
     /// Begins to connect.
@@ -230,6 +236,16 @@ fn snapshot_batches() -> Option<u64> {
 
 fn unusable(what: &str, hint: &'static str) -> anyhow::Error {
     Unusable { what: what.to_owned(), hint: hint.into() }.into()
+}
+
+/// Daemons that clients start would use it: two tables in turn.
+fn refuse_configured(config: &Config) -> anyhow::Result<()> {
+    if config.engine == Configured::default() {
+        return Ok(());
+    }
+    let file = config.path.as_deref().unwrap_or(Path::new("the configuration"));
+    let what = format!("{} names an engine, which the next daemon would use", file.display());
+    Err(unusable(&what, "remove `engine` there, then say --no-engine again"))
 }
 
 const FILE_HINT: &str = "let nobody else read it: chmod 600";

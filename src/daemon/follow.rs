@@ -11,6 +11,7 @@ use super::Unusable;
 use super::config::Config;
 use super::conn::{ConnId, Doing};
 use super::engine::Chosen;
+use super::engine_mark::EngineMark;
 use super::ledger::NO_HOST;
 use super::propose::{Applied, Then};
 use super::server::Server;
@@ -49,6 +50,8 @@ pub(super) struct Link {
     pub(super) unable: Option<(String, Option<String>)>,
     /// What the deadline page says.
     pub(super) published: Deadlines,
+    /// The note for later daemons that this place works over an engine.
+    pub(super) mark: Option<EngineMark>,
 }
 
 impl Link {

@@ -12,6 +12,7 @@ use super::acquire::Newcomer;
 use super::children::Children;
 use super::conn::{ConnId, Doing};
 use super::engine::Chosen;
+use super::engine_mark::EngineMark;
 use super::leases::Leases;
 use super::ledger::{Ledger, Log, NO_HOST};
 use super::limits::COME_BACK_TIME;
@@ -88,6 +89,9 @@ impl Server {
                 self.stopping = true;
                 return;
             }
+        }
+        if let Some(Err(error)) = self.link.mark.as_mut().map(EngineMark::set) {
+            tracing::error!(%error, "a later daemon without the engine would not notice that");
         }
         self.link.published = self.ledger.engine().map(|it| it.deadlines()).unwrap_or_default();
         self.take_over();

@@ -21,6 +21,7 @@ mod due;
 mod enclosing;
 mod ended;
 mod engine;
+mod engine_mark;
 mod events;
 mod fault;
 mod follow;
@@ -93,6 +94,8 @@ pub struct Options {
     pub engine_ttl_ms: Option<u64>,
     /// The name that people know this host by; `None` takes the config's, then the host's name.
     pub host: Option<String>,
+    /// Work without an engine, also where one was used before.
+    pub without_engine: bool,
 }
 
 /// Why the daemon cannot start, where there is something to do about it.

@@ -15,7 +15,6 @@ use super::kept_leases::{lease_tokens, table_of};
 use super::ledger::{Ledger, Log, NO_HOST};
 use super::old::{self, Old};
 use super::owners::find;
-use super::roll;
 use crate::core::{
     Change, FrameId, Outcome, Owner, ProcessId, Release, Rules, StoredView, Table, Token, View,
 };
@@ -51,7 +50,6 @@ pub(super) fn recover(
     discard: bool,
 ) -> anyhow::Result<Recovered> {
     let origin = Origin::read()?;
-    roll::refuse_holders(&place.dir, &origin)?;
     let mut notes = Vec::new();
     let (state, durable) = open_state(place, &mut notes)?;
     let opened = old::open(place, &origin, discard)?;

@@ -16,6 +16,7 @@ use super::config::{Config, Limits};
 use super::conns::Conns;
 use super::due::Due;
 use super::engine::Chosen;
+use super::engine_mark::{self, EngineMark};
 use super::events::Source;
 use super::follow::Link;
 use super::home::{Claim, ClaimError};
@@ -26,7 +27,7 @@ use super::linger::Linger;
 use super::owners::Owners;
 use super::permission::Permissions;
 use super::recover::{Recovered, recover};
-use super::roll::Roll;
+use super::roll::{self, Roll};
 use super::server::Server;
 use super::stop::Stops;
 use super::underway::Underway;
@@ -84,6 +85,10 @@ fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
     let descriptors = fds::raise_limit().context("the limit of open files cannot be read")?;
     let given = given_socket()?;
     let chosen = Chosen::of(options, &config)?;
+    if chosen.is_none() {
+        roll::refuse_holders(&place.dir, &Origin::read()?)?;
+    }
+    engine_mark::check(options, &config, chosen.as_ref())?;
     // Before the engine's thread is started.
     let signals = Signals::take().context("signals cannot be received")?;
     let recovered = match &chosen {
@@ -95,6 +100,8 @@ fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
     let mut server = server(place, uid, claim.open(given)?, (limits, permissions), recovered)?;
     if let Some(chosen) = &chosen {
         server.link = Link::new(chosen, &config, options.on_demand);
+        let mark = EngineMark::prepare(place, chosen);
+        server.link.mark = Some(mark.context("the engine cannot be noted")?);
         server.roll = Roll::open(&place.dir, Origin::read()?)
             .with_context(|| format!("the record of owners in {}", place.dir.display()))?;
         let alarm = Alarm::new()?;

@@ -131,6 +131,14 @@ fn locks_of_an_engine_are_not_left_beside_those_of_a_journal(log: &Log) {
     a.world.until_idle();
     a.world.canal(["daemon", "--stop"]).end().code(0);
     std::fs::remove_file(&config).unwrap();
+    let said = a.world.canal(["run", "-n", "-k", "x", "--", "echo", "ran"]).end().code(125);
+    assert!(said.stderr.contains("but no engine is named now"), "{said:?}");
+    assert!(said.stderr.contains("`canal daemon --no-engine`"), "{said:?}");
+    assert!(said.stdout.is_empty(), "{said:?}");
+    let daemon = a.world.daemon(|daemon| daemon.arg("--no-engine"));
+    a.world.canal(["run", "-n", "-k", "x", "--", "true"]).end().code(0);
+    a.world.canal(["daemon", "--stop"]).end().code(0);
+    daemon.end().code(0);
     a.world.canal(["run", "-n", "-k", "x", "--", "true"]).end().code(0);
 }
 

@@ -60,3 +60,35 @@ fn an_engine_that_can_never_be_used_ends_a_daemon_in_the_foreground_and_is_told_
     assert!(refused.stderr.contains("the daemon cannot use its engine"), "{refused:?}");
     assert!(refused.stdout.is_empty(), "{refused:?}");
 }
+
+#[test]
+fn a_place_that_worked_over_an_engine_does_not_work_without_it_until_it_is_told_to() {
+    let Some(server) = crate::postgres_server::shared() else { return };
+    let world = World::new();
+    let url = server.new_url();
+    let daemon = world.daemon(|daemon| daemon.args(["--engine", &url, "--host", "a"]));
+    wait_until("it is a member", || {
+        world.look().and_then(|status| status.engine).is_some_and(|it| it.state == "member")
+    });
+    world.canal(["run", "-k", "x", "--", "true"]).end().code(0);
+    daemon.kill();
+    for command in [&["run", "-k", "x", "--", "echo", "ran"][..], &["status"], &["daemon"]] {
+        let ended = world.canal(command).end().code(125);
+        assert!(ended.stderr.contains("over postgres://127.0.0.1:"), "{ended:?}");
+        assert!(ended.stderr.contains("but no engine is named now\nhint: name it"), "{ended:?}");
+        assert!(ended.stdout.is_empty(), "{ended:?}");
+    }
+    // With the engine it goes on, in the configuration too.
+    world.daemon(|daemon| daemon.args(["--engine", &url, "--host", "a"])).kill();
+    let config = world.runtime().join("canal.toml");
+    fs::write(&config, format!("[engine]\nurl = \"{url}\"\nhost = \"a\"\n")).unwrap();
+    world.canal(["run", "-k", "x", "--", "true"]).end().code(0);
+    world.canal(["daemon", "--stop"]).end().code(0);
+    let refused = world.canal(["daemon", "--no-engine"]).end().code(125);
+    assert!(refused.stderr.contains("names an engine, which the next daemon would"), "{refused:?}");
+    fs::remove_file(&config).unwrap();
+    world.canal(["run", "-k", "x", "--", "echo", "ran"]).end().code(125);
+    world.daemon(|daemon| daemon.arg("--no-engine")).kill();
+    let ran = world.canal(["run", "-k", "x", "--", "echo", "ran"]).end().code(0);
+    assert_eq!(ran.stdout, "ran\n");
+}
