@@ -142,7 +142,8 @@ impl Server {
     pub(super) fn wait_for_log(&mut self, id: ConnId, what: What, patience: Option<Patience>) {
         let Some(conn) = self.conns.get(id) else { return };
         conn.doing = Doing::Pending;
-        let since = clock::boottime_ms();
+        // The peer has been patient since its call began, whatever it waited for first.
+        let since = *conn.wordless_since.get_or_insert_with(clock::boottime_ms);
         self.underway.pending.insert(id, Pending { what, since, patience });
     }
 

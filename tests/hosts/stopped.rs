@@ -13,6 +13,7 @@ over_each_engine!(
     rule_07_a_host_that_is_cut_off_ends_its_commands_in_time,
     rule_07_a_network_that_falls_silent_ends_commands_in_time,
     rule_07_a_command_that_ignores_term_is_killed,
+    who_may_not_wait_is_told_of_a_silent_engine_and_not_of_the_daemon,
     rule_07_what_was_asked_for_with_another_fate_has_that,
     a_cut_that_is_mended_in_time_costs_nothing,
     who_waits_on_a_host_that_was_lost_is_asked_for_again,
@@ -47,6 +48,19 @@ fn rule_07_what_a_stopped_daemon_had_acquired_for_is_killed_when_it_wakes_up(log
     assert_eq!(ended.signal, Some(9), "{ended:?}");
     a.until("member");
     until_idle(&[a, b]);
+}
+
+fn who_may_not_wait_is_told_of_a_silent_engine_and_not_of_the_daemon(log: &Log) {
+    let [a] = hosts(log);
+    a.proxy.fall_silent();
+    // The host loses its membership while this waits for the log.
+    let refused = a.world.canal(["run", "-n", "-k", "x", "--", "echo", "ran"]).end().code(125);
+    assert!(refused.stderr.contains("engine"), "{refused:?}");
+    assert!(!refused.stderr.contains("kill -9"), "{refused:?}");
+    assert!(refused.stdout.is_empty(), "{refused:?}");
+    a.proxy.mend();
+    a.until("member");
+    until_idle(&[a]);
 }
 
 fn rule_07_a_host_that_is_cut_off_ends_its_commands_in_time(log: &Log) {

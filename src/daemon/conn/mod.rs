@@ -77,6 +77,9 @@ pub(super) struct Connection {
     pub(super) departs: bool,
     /// It is closed soon, whether the peer reads or not.
     pub(super) counts_down: bool,
+    /// Since when the peer has waited for a word because of the log of many hosts, in milliseconds of
+    /// CLOCK_BOOTTIME.
+    pub(super) wordless_since: Option<u64>,
 }
 
 impl Connection {
@@ -102,6 +105,7 @@ impl Connection {
             watched_for: EpollFlags::empty(),
             departs: false,
             counts_down: false,
+            wordless_since: None,
         }
     }
 

@@ -68,6 +68,7 @@ impl Connection {
 
     /// Whether more may be queued.
     fn takes_words(&mut self) -> bool {
+        self.wordless_since = None;
         if self.output.unsent() > OUTPUT_BYTES_MAX {
             // The peer does not read. What it did not take is dropped with it.
             self.take_back_words();
