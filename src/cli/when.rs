@@ -28,6 +28,12 @@ impl Now {
         )
     }
 
+    /// How long ago that was; `None` for what is no time or is to come.
+    pub(crate) fn passed(&self, since: &str) -> Option<Duration> {
+        let since: Timestamp = since.parse().ok()?;
+        Duration::try_from(self.at.duration_since(since)).ok()
+    }
+
     /// When that was: `14:02:11` today, `Nov 19 14:02` this year, else `2025-11-19`.
     pub(crate) fn clock(&self, since: &str) -> String {
         let Ok(since) = since.parse::<Timestamp>() else { return "?".to_owned() };

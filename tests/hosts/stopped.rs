@@ -14,6 +14,7 @@ over_each_engine!(
     rule_07_a_network_that_falls_silent_ends_commands_in_time,
     rule_07_a_command_that_ignores_term_is_killed,
     who_may_not_wait_is_told_of_a_silent_engine_and_not_of_the_daemon,
+    a_host_that_is_cut_off_shows_what_it_knew,
     rule_07_what_was_asked_for_with_another_fate_has_that,
     a_cut_that_is_mended_in_time_costs_nothing,
     who_waits_on_a_host_that_was_lost_is_asked_for_again,
@@ -58,6 +59,24 @@ fn who_may_not_wait_is_told_of_a_silent_engine_and_not_of_the_daemon(log: &Log) 
     assert!(refused.stderr.contains("engine"), "{refused:?}");
     assert!(!refused.stderr.contains("kill -9"), "{refused:?}");
     assert!(refused.stdout.is_empty(), "{refused:?}");
+    a.proxy.mend();
+    a.until("member");
+    until_idle(&[a]);
+}
+
+fn a_host_that_is_cut_off_shows_what_it_knew(log: &Log) {
+    let [a] = hosts(log);
+    let holder = start(&a, "a");
+    a.proxy.cut();
+    a.until("away");
+    let shown = || a.world.canal(["status"]).end().code(0).stdout;
+    let before = shown();
+    assert!(before.starts_with("engine ") && before.contains("away since"), "{before}");
+    assert!(before.contains("commands here are stopped at"), "{before}");
+    assert!(before.contains("it may have changed since:") && before.contains("holds"), "{before}");
+    lost(holder, " was last reached ");
+    let after = shown();
+    assert!(after.contains("it may have changed since:") && after.contains("holds"), "{after}");
     a.proxy.mend();
     a.until("member");
     until_idle(&[a]);

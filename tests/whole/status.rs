@@ -16,14 +16,15 @@ fn piped(world: &World, args: &[&str]) -> String {
     of_locks(world.sh("canal \"$@\" | cat").arg("sh").args(&all).end().code(0).stdout)
 }
 
-/// Without the first line, which over an engine names it.
+/// Without the first lines, which over an engine name it and its hosts.
 fn of_locks(text: String) -> String {
     if !over::ENGINE {
         return text;
     }
     let (first, rest) = text.split_once('\n').unwrap();
     assert!(first.starts_with("engine ") && first.contains(", one of 2 hosts"), "{text}");
-    rest.to_owned()
+    let is_of_host = |line: &&str| line.starts_with("  host ");
+    rest.split_inclusive('\n').skip_while(is_of_host).collect()
 }
 
 /// What it prints on a terminal of 80 columns, without colours.

@@ -37,19 +37,26 @@ pub(super) enum Scope<'a> {
 /// The page of a status.
 pub(super) fn page(status: &Status, scope: Scope<'_>, verbose: bool, now: &Now) -> Page {
     let mut page = Page::default();
+    let cut_off = status.engine.as_ref().filter(|engine| !hosts::is_member(engine));
+    if let Some(engine) = cut_off {
+        // Before all else: whatever follows may not be so any more.
+        hosts::engine(&mut page, engine, &status.hosts, now);
+    }
     if verbose {
         daemon(&mut page, &status.daemon, now);
     }
     if let Some(engine) = &status.engine {
-        hosts::engine(&mut page, engine, &status.hosts, verbose, now);
+        if cut_off.is_none() {
+            hosts::engine(&mut page, engine, &status.hosts, now);
+        }
+        hosts::list(&mut page, engine, &status.hosts, scope, verbose, now);
     }
     if status.keys.is_empty() {
-        let nothing = match scope {
-            Scope::Key(key) => format!("nobody holds {key} or waits for it"),
-            _ => "no locks are held and nobody waits".to_owned(),
-        };
-        page.title(nothing, String::new(), PLAIN);
+        page.title(nothing(scope, cut_off.is_some()), String::new(), PLAIN);
         return page;
+    }
+    if let Some(engine) = cut_off {
+        page.title(hosts::last_known(engine, now), String::new(), WARNING);
     }
     if status.keys.iter().any(|key| !key.holders.is_empty() || !key.waiters.is_empty()) {
         let head = ["", "PID", "USER", "FOR", "SINCE", "SLOTS", "COMMAND"];
@@ -61,6 +68,16 @@ pub(super) fn page(status: &Status, scope: Scope<'_>, verbose: bool, now: &Now) 
         drawer.draw(&mut page);
     }
     page
+}
+
+/// What is said where no key is shown.
+fn nothing(scope: Scope<'_>, is_cut_off: bool) -> String {
+    match (scope, is_cut_off) {
+        (Scope::Key(key), false) => format!("nobody holds {key} or waits for it"),
+        (_, false) => "no locks are held and nobody waits".to_owned(),
+        (Scope::Key(key), true) => format!("who holds {key} or waits for it is not known here now"),
+        (_, true) => "what is held and who waits is not known here now".to_owned(),
+    }
 }
 
 fn daemon(page: &mut Page, daemon: &DaemonShown, now: &Now) {

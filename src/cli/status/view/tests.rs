@@ -2,6 +2,7 @@ use super::*;
 use crate::cli::clean::width;
 use crate::cli::when::tests::at;
 use crate::cli::who::tests::somebody;
+use crate::protocol::EngineShown;
 
 const SINCE: &str = "2026-11-20T14:02:11Z";
 
@@ -169,4 +170,38 @@ db/x  canal 3x2, 1 of 6 held
     db.holders[0].mode = Some(Mode::Write);
     (db.kind, db.capacity, db.stored) = (Some(Kind::Slots), Some(2), true);
     assert_eq!(summary(&db), "slots, 1 writing, 1 waiting, stored");
+}
+
+#[test]
+fn a_host_that_is_cut_off_says_so_first_and_shows_what_it_knew() {
+    let engine = EngineShown {
+        name: "etcd://one".to_owned(),
+        state: "away".to_owned(),
+        host: "alpha".to_owned(),
+        id: Some(7),
+        ttl_ms: 60_000,
+        renewed: Some("2026-11-20T14:05:02Z".to_owned()),
+        stops: Some("2026-11-20T14:05:47Z".to_owned()),
+        away_since: Some("2026-11-20T14:05:11Z".to_owned()),
+        why: Some("connection refused".to_owned()),
+        hint: None,
+    };
+    let mut shown = status(vec![]);
+    shown.engine = Some(engine);
+    let first = "engine etcd://one, away since 14:05:11 (for 12s): connection refused; commands here \
+                 are stopped at 14:05:47\n";
+    assert_eq!(
+        text(&shown, Scope::Everything, false, None),
+        format!("{first}what is held and who waits is not known here now\n")
+    );
+    assert_eq!(
+        text(&shown, Scope::Key("db"), false, None),
+        format!("{first}who holds db or waits for it is not known here now\n")
+    );
+    shown.keys = vec![key("db", vec![somebody(812, Some("make test"), SINCE)], vec![])];
+    let known = text(&shown, Scope::Everything, false, None);
+    let rest = known.strip_prefix(first).expect("it says so first");
+    assert!(rest.starts_with("as it was at 14:05:02; it may have changed since:\n"), "{known}");
+    assert!(rest.contains("holds  812"), "{known}");
+    assert!(text(&shown, Scope::Everything, true, None).starts_with(first));
 }
