@@ -87,3 +87,13 @@ fn a_socket_of_this_machine_will_do() {
     let port = server.port;
     joined(&format!("postgres://{database}@/{database}?host={dir}&port={port}"), "one");
 }
+
+#[test]
+fn a_role_that_is_not_there_is_to_be_created() {
+    let Some(server) = shared() else { return };
+    let url =
+        format!("postgres://nobody@127.0.0.1:{}/{}", server.port, crate::postgres_server::ADMIN);
+    let (why, hint) = unable(&url);
+    assert_eq!(why, "role \"nobody\" does not exist");
+    assert!(hint.contains("CREATE ROLE") && !hint.contains("pg_hba"), "{hint}");
+}

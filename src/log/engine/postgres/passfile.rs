@@ -28,17 +28,28 @@ pub enum PassfileError {
 }
 
 /// Takes the password from the file unless `config` has one. A file that was asked for must be
-/// usable; `.pgpass` in the home directory need not be there.
-pub(super) fn fill(config: &mut Config, asked: Option<PathBuf>) -> Result<(), PassfileError> {
+/// usable; `.pgpass` in the home directory need not be there. Gives the one that could not be used.
+pub(super) fn fill(
+    config: &mut Config,
+    asked: Option<PathBuf>,
+) -> Result<Option<PassfileError>, PassfileError> {
     if config.get_password().is_some() {
-        return Ok(());
+        return Ok(None);
     }
     let must = asked.is_some();
     let by_environment = || std::env::var_os("PGPASSFILE").map(PathBuf::from);
     // The home of the user database, as everywhere in canal: HOME is another's under sudo.
     let Some(path) = asked.or_else(by_environment).or_else(|| Some(home()?.join(".pgpass"))) else {
-        return Ok(());
+        return Ok(None);
     };
+    fill_from(config, path, must)
+}
+
+fn fill_from(
+    config: &mut Config,
+    path: PathBuf,
+    must: bool,
+) -> Result<Option<PassfileError>, PassfileError> {
     match read(path) {
         Ok(text) => {
             if let Some(password) = find(&text, config) {
@@ -47,9 +58,12 @@ pub(super) fn fill(config: &mut Config, asked: Option<PathBuf>) -> Result<(), Pa
         }
         Err(error) if must => return Err(error),
         Err(PassfileError::Read { why, .. }) if why.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => tracing::warn!("{error}"),
+        Err(error) => {
+            tracing::warn!("{error}");
+            return Ok(Some(error));
+        }
     }
-    Ok(())
+    Ok(None)
 }
 
 /// The home directory of the user that we run as, by the user database.
@@ -140,9 +154,23 @@ mod tests {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
         assert!(matches!(fill(&mut config, Some(path.clone())), Err(PassfileError::Public(_))));
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-        fill(&mut config, Some(path)).unwrap();
+        assert!(fill(&mut config, Some(path)).unwrap().is_none());
         assert_eq!(config.get_password(), Some("secret".as_bytes()));
         let absent = fill(&mut Config::new(), Some(dir.path().join("absent")));
         assert!(matches!(absent, Err(PassfileError::Read { .. })));
+    }
+
+    #[test]
+    fn a_file_that_need_not_be_there_is_named_where_it_cannot_be_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pass");
+        let mut config: Config = "postgres://me@db/locks".parse().unwrap();
+        assert!(fill_from(&mut config, path.clone(), false).unwrap().is_none(), "not there");
+        fs::write(&path, "*:*:*:*:secret\n").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        let unusable = fill_from(&mut config, path.clone(), false).unwrap().unwrap().to_string();
+        assert!(unusable.contains("can be read by others"), "{unusable}");
+        assert!(unusable.contains(&path.display().to_string()), "{unusable}");
+        assert_eq!(config.get_password(), None);
     }
 }

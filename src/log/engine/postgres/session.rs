@@ -92,7 +92,9 @@ impl Session {
         // refuses it, or answers with the session of another.
         let options = config.get_options().map(|given| format!("{given} ")).unwrap_or_default();
         config.options(format!("{options}-c canal.session={proof}"));
-        let (client, connection) = config.connect(settings.tls.connect.clone()).await?;
+        let connected = config.connect(settings.tls.connect.clone()).await;
+        let (client, connection) =
+            connected.map_err(|error| Trouble::at_login(error, settings.passfile.as_ref()))?;
         let driver = tokio::spawn(drive(connection, id, wake.clone()));
         let schema = settings.schema.clone();
         let (reader, nonces) = (None, BTreeMap::new());

@@ -8,6 +8,8 @@ use std::io;
 use tokio_postgres::Error;
 use tokio_postgres::error::{DbError, SqlState};
 
+use super::passfile::PassfileError;
+
 /// Why there is no session, or no answer.
 #[derive(Debug)]
 pub(super) enum Trouble {
@@ -48,6 +50,17 @@ impl Trouble {
         Self::Away("the server does not answer in time".to_owned())
     }
 
+    /// Why nobody was let in. `passfile` says why the usual password file was not used.
+    pub(super) fn at_login(error: Error, passfile: Option<&PassfileError>) -> Self {
+        match passfile {
+            Some(passfile) if is_password_missing(&error) => {
+                let why = format!("the server asks for a password: {passfile}");
+                Self::Refused(Plight::bare(why))
+            }
+            _ => error.into(),
+        }
+    }
+
     /// Whether it is the server's word that something is not permitted.
     pub(super) fn is_denied(error: &Error) -> bool {
         error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE)
@@ -62,7 +75,7 @@ impl From<Error> for Trouble {
         let (kind, why) = (error.to_string(), innermost(&error));
         match kind.as_str() {
             "error performing TLS handshake" => of_tls(&error, &why),
-            "invalid configuration" if why == "password missing" => Self::Refused(Plight::new(
+            "invalid configuration" if is_password_missing(&error) => Self::Refused(Plight::new(
                 "the server asks for a password and there is none",
                 "put it in a password file (~/.pgpass, or passfile=FILE in the URL)",
             )),
@@ -76,6 +89,10 @@ impl From<Error> for Trouble {
             _ => Self::Away(why),
         }
     }
+}
+
+fn is_password_missing(error: &Error) -> bool {
+    innermost(error) == "password missing"
 }
 
 /// The words of the innermost cause, which are the only telling ones.
@@ -105,6 +122,16 @@ fn of_server(said: &DbError) -> Trouble {
         return Trouble::Refused(Plight::new(
             why,
             "check user and password: in the URL, or in a password file (~/.pgpass)",
+        ));
+    }
+    // The words are in the language of the server; the function is not.
+    if *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION
+        && said.routine() == Some("InitializeSessionUserId")
+    {
+        return Trouble::Refused(Plight::new(
+            why,
+            "create the role at the server (CREATE ROLE … LOGIN PASSWORD '…'), or name another user \
+             in the URL",
         ));
     }
     if *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION {

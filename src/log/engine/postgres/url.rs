@@ -10,7 +10,7 @@ use percent_encoding::percent_decode_str;
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 
-use super::passfile;
+use super::passfile::{self, PassfileError};
 use super::tls::{self, Tls, TlsError};
 
 /// Where the tables lie unless `canal_schema` says otherwise.
@@ -52,7 +52,7 @@ pub enum UrlError {
     Tls(#[from] TlsError),
     /// The password file.
     #[error(transparent)]
-    Passfile(#[from] passfile::PassfileError),
+    Passfile(#[from] PassfileError),
 }
 
 /// How to reach a server, and what to use there.
@@ -61,6 +61,8 @@ pub(super) struct Settings {
     pub(super) tls: Tls,
     /// A plain identifier.
     pub(super) schema: String,
+    /// Why the usual password file is not used, though it is there.
+    pub(super) passfile: Option<PassfileError>,
 }
 
 /// The options that are ours to understand.
@@ -94,9 +96,9 @@ impl Settings {
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(CONNECT);
         }
-        passfile::fill(&mut config, options.passfile)?;
+        let passfile = passfile::fill(&mut config, options.passfile)?;
         let schema = schema(options.schema)?;
-        Ok(Self { config, tls, schema })
+        Ok(Self { config, tls, schema, passfile })
     }
 }
 
