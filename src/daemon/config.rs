@@ -224,10 +224,11 @@ fn with_suggestion(message: &str) -> String {
     let kind = ["unknown field", "unknown word"].into_iter().find(|kind| first.starts_with(kind));
     let mut names = first.split('`').skip(1).step_by(2);
     let (Some(kind), Some(unknown)) = (kind, names.next()) else { return first };
-    let near = names.map(|name| (strsim::jaro_winkler(unknown, name), name));
-    let nearest = near.filter(|(near, _)| *near > 0.7).max_by(|a, b| a.0.total_cmp(&b.0));
+    let near = names.filter(|name| strsim::jaro_winkler(unknown, name) > 0.7);
+    // A short word is like the beginning of every long one: of those, the one with fewest changes.
+    let nearest = near.min_by_key(|name| strsim::osa_distance(unknown, name));
     match nearest {
-        Some((_, name)) => format!("{kind} `{unknown}`; did you mean `{name}`?"),
+        Some(name) => format!("{kind} `{unknown}`; did you mean `{name}`?"),
         None => first,
     }
 }
@@ -308,6 +309,7 @@ mod tests {
         assert_eq!((found.url_file, found.host.as_deref()), (Some("secret".into()), Some("alpha")));
         for (text, line, what) in [
             ("\n[engine]\nurll = \"x\"\n", 3, "unknown field `urll`; did you mean `url`?"),
+            ("[engine]\nuri = \"x\"\n", 2, "unknown field `uri`; did you mean `url`?"),
             ("[engine]\nttl = \"soon\"\n", 2, "`soon` is no duration"),
             ("[engine]\nurl = \"x\"\nurl_file = \"y\"\n", 3, "state one of them"),
             ("engine = 3\n", 1, "the address of an engine, or a table"),
