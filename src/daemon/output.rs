@@ -11,20 +11,56 @@ use crate::sys::fds;
 const ROOM_KEPT: usize = 512;
 
 /// Bytes for a peer, and the descriptors that go with them.
+///
+/// Invariant: no position of descriptors is behind the last byte, or before the first unsent one.
 #[derive(Debug, Default)]
 pub(super) struct Output {
-    pub(super) bytes: Vec<u8>,
+    bytes: Vec<u8>,
     sent: usize,
     /// Descriptors and the position of the byte that each goes with, ascending.
-    pub(super) fds: Vec<(usize, Vec<OwnedFd>)>,
+    fds: Vec<(usize, Vec<OwnedFd>)>,
     /// What was to be written was dropped: the peer must get nothing more.
     pub(super) stuck: bool,
 }
 
 impl Output {
+    /// Has `write` append a message; whether it did. Whatever it appended of one that it could not
+    /// finish is gone again.
+    pub(super) fn append(&mut self, write: impl FnOnce(&mut Vec<u8>) -> bool) -> bool {
+        let at = self.bytes.len();
+        let appended = write(&mut self.bytes);
+        if !appended {
+            self.bytes.truncate(at);
+        }
+        appended
+    }
+
+    /// The same, with descriptors, which come with its first byte.
+    pub(super) fn append_with(
+        &mut self,
+        fds: Vec<OwnedFd>,
+        write: impl FnOnce(&mut Vec<u8>) -> bool,
+    ) -> bool {
+        let at = self.bytes.len();
+        let appended = self.append(write);
+        if at < self.bytes.len() && !fds.is_empty() {
+            self.fds.push((at, fds));
+        }
+        appended
+    }
+
+    /// Appends a message that was written elsewhere.
+    pub(super) fn put(&mut self, message: Vec<u8>) {
+        if self.bytes.is_empty() {
+            self.bytes = message;
+        } else {
+            self.bytes.extend_from_slice(&message);
+        }
+    }
+
     /// How many bytes were not taken yet.
     pub(super) fn unsent(&self) -> usize {
-        self.bytes.len() - self.sent
+        self.bytes.len().saturating_sub(self.sent)
     }
 
     /// Drops what was not written: the peer must get nothing more.
@@ -51,7 +87,13 @@ impl Output {
             let skip = usize::from(here.is_some());
             let here: Vec<_> = here.iter().flat_map(|(_, fds)| fds).map(AsFd::as_fd).collect();
             let end = self.fds.get(skip).map_or(self.bytes.len(), |(at, _)| *at);
-            match fds::send(socket, &self.bytes[self.sent..end], &here, MSG_DONTWAIT) {
+            let Some(piece) = self.bytes.get(self.sent..end).filter(|piece| !piece.is_empty())
+            else {
+                // Nobody must be told less than was decided: the connection ends instead.
+                tracing::error!("a descriptor has no byte to go with");
+                return Err(io::ErrorKind::InvalidData.into());
+            };
+            match fds::send(socket, piece, &here, MSG_DONTWAIT) {
                 Ok(n) => {
                     self.sent += n;
                     if skip == 1 && n > 0 {
@@ -83,8 +125,10 @@ mod tests {
         let mut output = Output::default();
         for (text, count) in [("three", 3), ("one", 1), ("two", 2)] {
             let fds = (0..count).map(|_| null()).collect();
-            output.fds.push((output.bytes.len(), fds));
-            output.bytes.extend(text.as_bytes());
+            assert!(output.append_with(fds, |bytes| {
+                bytes.extend(text.as_bytes());
+                true
+            }));
         }
         output.write(ours.as_fd()).unwrap();
         let mut heard = Vec::new();
@@ -97,5 +141,24 @@ mod tests {
         let expected = [("three", 3), ("one", 1), ("two", 2)];
         assert_eq!(heard, expected.map(|(text, count)| (text.to_owned(), count)));
         assert_eq!(output.unsent(), 0);
+    }
+
+    #[test]
+    fn descriptors_of_a_message_that_was_not_written_go_nowhere() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let null = || vec![OwnedFd::from(std::fs::File::open("/dev/null").unwrap())];
+        let mut output = Output::default();
+        output.put(b"first".to_vec());
+        let half = |bytes: &mut Vec<u8>| {
+            bytes.extend(b"half");
+            false
+        };
+        assert!(!output.append_with(null(), half));
+        assert!(output.append_with(null(), |_| true), "there was nothing to say");
+        output.put(b"last".to_vec());
+        output.write(ours.as_fd()).unwrap();
+        let (mut buffer, mut received) = ([0; 64], Vec::new());
+        let count = fds::receive(theirs.as_fd(), &mut buffer, &mut received, 0).unwrap();
+        assert_eq!((&buffer[..count], received.len()), (&b"firstlast"[..], 0));
     }
 }

@@ -19,10 +19,9 @@ impl Connection {
 
     /// Queues a reply that descriptors come with.
     pub(in super::super) fn reply_with<T: Serialize>(&mut self, parameters: &T, fds: Vec<OwnedFd>) {
-        let at = self.output.bytes.len();
-        self.reply(parameters, false);
-        if !fds.is_empty() {
-            self.output.fds.push((at, fds));
+        let reply = Reply { parameters, continues: false, error: None };
+        if self.takes_words() && !self.output.append_with(fds, |out| append(&reply, out)) {
+            self.closing = true;
         }
     }
 
@@ -54,14 +53,13 @@ impl Connection {
             return;
         }
         match reply {
-            Some(bytes) if self.output.bytes.is_empty() => self.output.bytes = bytes,
-            Some(bytes) => self.output.bytes.extend_from_slice(&bytes),
+            Some(message) => self.output.put(message),
             None => self.closing = true,
         }
     }
 
     fn put<T: Serialize>(&mut self, reply: &Reply<&T>) {
-        if self.takes_words() && !append(reply, &mut self.output.bytes) {
+        if self.takes_words() && !self.output.append(|out| append(reply, out)) {
             self.closing = true;
         }
     }

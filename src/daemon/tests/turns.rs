@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::super::conns::batch::Batch;
-use super::{Holder, World, call, granted, hex, mutex, try_mutex};
+use super::{Holder, World, call, granted, hex, mutex, try_mutex, until_true};
+use crate::core::Token;
 
 #[test]
 fn what_is_sent_in_a_turn_is_decided_in_the_next_one_with_the_deaths_before_it() {
@@ -36,7 +37,8 @@ fn a_hold_whose_last_descendant_is_gone_is_over_for_who_asks_then() {
     parameters["with_children"] = true.into();
     asker.send(&call("Acquire", &parameters), &[owner.pidfd().as_fd()]);
     world.turn();
-    granted(&asker.reply().unwrap());
+    let grant = asker.reply().unwrap();
+    let token = Token(grant["parameters"]["token"].as_u64().unwrap());
     world.call(&mut asker, "Confirm", &json!({ "tag": hex(1) }));
     owner.end();
     world.turn();
@@ -44,6 +46,9 @@ fn a_hold_whose_last_descendant_is_gone_is_over_for_who_asks_then() {
     let _other = world.connect();
     assert!(world.server.conns.wait(Some(Duration::ZERO)));
     asker.fds.clear();
+    until_true("processes that other tests start have closed it too", || {
+        !world.server.children.has_writers(token)
+    });
     let mut peer = world.connect();
     peer.send(&call("Acquire", &try_mutex(2, "a")), &[]);
     world.turn();
