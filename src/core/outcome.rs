@@ -90,6 +90,30 @@ pub enum Outcome {
     },
 }
 
+impl Outcome {
+    /// Whether it says what became of a request that asks or waits. One entry may say so more than
+    /// once: of a request that is queued and then granted or refused, only the last word holds.
+    #[must_use]
+    pub fn is_word_on(&self, id: RequestId) -> bool {
+        match self {
+            Self::Queued { request, .. }
+            | Self::Refused { request, .. }
+            | Self::Withdrawn { request }
+            | Self::Requeued { request, .. } => *request == id,
+            Self::Granted(granted) => granted.request == id,
+            Self::Released { .. }
+            | Self::NotHeld
+            | Self::Barrier { .. }
+            | Self::ResizeRefused { .. }
+            | Self::Resized { .. }
+            | Self::Renewed { .. }
+            | Self::LeaseMoved { .. }
+            | Self::LeaseGone
+            | Self::FrameGone { .. } => false,
+        }
+    }
+}
+
 /// A grant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Granted {

@@ -140,18 +140,10 @@ impl Server {
     pub(super) fn asked(&mut self, newcomer: Newcomer, applied: Applied) {
         let Applied { revision, outcomes } = applied;
         let request = RequestId(revision.0);
-        let mut mine = outcomes.into_iter().filter(|outcome| match outcome {
-            Outcome::Queued { request: id, .. } | Outcome::Refused { request: id, .. } => {
-                *id == request
-            }
-            Outcome::Granted(granted) => granted.request == request,
-            _ => false,
-        });
-        // Who queued may be refused at once for the deadlock that it made; if it is granted at once
-        // because of another's refusal, it is told as one who waited.
-        let first = mine.next();
-        let refused = mine.find(|outcome| matches!(outcome, Outcome::Refused { .. }));
-        match refused.or(first) {
+        // Who was queued may have been granted what it wants by the same entry, because those ahead
+        // wait for it or another one was refused; or refused for the deadlock that it made.
+        let last_word = outcomes.into_iter().rfind(|outcome| outcome.is_word_on(request));
+        match last_word {
             Some(Outcome::Granted(granted)) if !self.is_sure() => {
                 self.keep_untold(newcomer, &granted);
             }

@@ -4,10 +4,11 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use super::events::Source;
+use super::follow::granted;
 use super::limits::STOPPED_EVERY;
 use super::propose::Then;
 use super::server::Server;
-use crate::core::{Change, RequestId, WaiterStatus, Withdrawal};
+use crate::core::{Change, HoldState, RequestId, WaiterStatus, Withdrawal};
 use crate::sys::clock;
 use crate::sys::process::{RunState, run_state};
 
@@ -126,8 +127,11 @@ impl Server {
         let waiting = table.waiters().filter(|waiter| {
             waiter.status == WaiterStatus::Detached && waiter.request.host == self.ledger.host
         });
-        let lost: Vec<RequestId> =
-            waiting.map(|waiter| waiter.id).chain(std::mem::take(&mut self.unclaimed)).collect();
+        let unclaimed = std::mem::take(&mut self.unclaimed);
+        let mut lost: Vec<RequestId> = waiting.map(|waiter| waiter.id).chain(unclaimed).collect();
+        // Over an engine the log may still say so of those who are back.
+        let is_back = |id: &RequestId| self.waiting.get(*id).is_some_and(|it| it.conn.is_some());
+        lost.retain(|request| !is_back(request));
         if !lost.is_empty() {
             tracing::info!(requests = lost.len(), "given up: nobody came back for them");
         }
@@ -146,8 +150,24 @@ impl Server {
             .collect();
         for request in running {
             self.stopped.remove(&request);
-            self.propose(Change::Resume { request }, Then::Nothing);
+            if !self.tell_after_all(request) {
+                self.propose(Change::Resume { request }, Then::Nothing);
+            }
         }
+    }
+
+    /// Tells a grant that could not be taken back while its process was stopped, as part of it had
+    /// been given back already. Whether there is one.
+    fn tell_after_all(&mut self, request: RequestId) -> bool {
+        let table = &self.ledger.table;
+        let in_part = |hold: &&HoldState| hold.items.len() < hold.asked.items.len();
+        let hold = table.hold_of(request).filter(in_part);
+        let Some(hold) = hold.filter(|_| self.waiting.get(request).is_some()) else { return false };
+        let granted = granted(table, hold);
+        if !self.granted.iter().any(|other| other.token == granted.token) {
+            self.granted.push_back(granted);
+        }
+        true
     }
 
     fn note_idleness(&mut self, now: Instant) {

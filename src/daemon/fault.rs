@@ -1,4 +1,5 @@
-//! A switch for tests: a daemon that kills itself between two entries of its journal.
+//! Switches for tests: a daemon that kills itself between two entries of its journal, and one that
+//! forgets to answer.
 
 /// Ends this process, as `kill -9` would, right after a given number of records was written and
 /// before anything of it is told to anyone. Only in debug builds, by `CANAL_FAULT=journal:N`.
@@ -35,6 +36,11 @@ impl Fault {
         let _ = nix::sys::signal::kill(nix::unistd::Pid::this(), nix::sys::signal::Signal::SIGKILL);
         std::process::abort()
     }
+}
+
+/// Whether calls of `Graph` are taken and not answered, by `CANAL_FAULT=forget`. Only in debug builds.
+pub(super) fn forgets_graphs() -> bool {
+    cfg!(debug_assertions) && std::env::var_os("CANAL_FAULT").is_some_and(|it| it == "forget")
 }
 
 #[cfg(test)]

@@ -147,7 +147,9 @@ impl Server {
 
     /// Tells a grant.
     pub(super) fn tell_grant(&mut self, id: ConnId, granted: &Granted) {
-        let Some(hold) = self.ledger.table.hold(granted.token) else { return };
+        let Some(hold) = self.ledger.table.hold(granted.token) else {
+            return self.fail(id, &owner_gone());
+        };
         tracing::debug!(
             token = granted.token.0,
             session = %format_args!("s{}", self.ledger.table.session(hold.frame)),
@@ -155,7 +157,7 @@ impl Server {
             keys = ?hold.asked.items.iter().map(|item| &item.key).collect::<Vec<_>>(),
             "granted"
         );
-        self.send_grant(id, granted.request, Some(granted));
+        self.send_grant_or_take_back(id, granted.request, Some(granted));
     }
 
     /// Tells a grant to one who asks for it once more.
@@ -169,8 +171,19 @@ impl Server {
         self.watch_owner(id, frame, pidfd)?;
         // From now on the fate of the grant hangs on this connection alone.
         self.conns.disown(request);
-        self.send_grant(id, request, None);
+        self.send_grant_or_take_back(id, request, None);
         Ok(())
+    }
+
+    fn send_grant_or_take_back(
+        &mut self,
+        id: ConnId,
+        request: RequestId,
+        as_decided: Option<&Granted>,
+    ) {
+        if let Err(failure) = self.send_grant(id, request, as_decided) {
+            self.take_back(id, request, &failure);
+        }
     }
 
     /// Records whose processes are to be stopped if this host loses what it holds.
@@ -182,20 +195,28 @@ impl Server {
     }
 
     /// Tells a grant as it was decided, or what is held by it now.
-    fn send_grant(&mut self, id: ConnId, request: RequestId, granted: Option<&Granted>) {
+    ///
+    /// # Errors
+    /// Why it cannot be told. Then it must not be held either.
+    fn send_grant(
+        &mut self,
+        id: ConnId,
+        request: RequestId,
+        granted: Option<&Granted>,
+    ) -> Result<(), Failure> {
         let table = &self.ledger.table;
         let hold = match granted {
             Some(granted) => table.hold(granted.token),
             None => table.hold_of(request),
         };
-        let Some(hold) = hold else { return };
+        let Some(hold) = hold else { return Err(owner_gone()) };
         let (token, tag, provisional) = (hold.token, hold.asked.tag, hold.provisional);
         let children = hold.asked.children;
         if hold.asked.ttl_ms.is_some()
             && let Err(error) = self.ledger.keep_leases()
         {
             let message = format!("the lease cannot be kept over a reboot: {error}");
-            return self.take_back(id, request, &Failure::new(ErrorName::DiskFull, message));
+            return Err(Failure::new(ErrorName::DiskFull, message));
         }
         let mut fds = Vec::new();
         if children {
@@ -203,8 +224,7 @@ impl Server {
                 Ok(fd) => fds.push(fd),
                 Err(error) => {
                     let message = format!("the FIFO for `--with-children` cannot be made: {error}");
-                    let failure = Failure::new(ErrorName::DiskFull, message);
-                    return self.take_back(id, request, &failure);
+                    return Err(Failure::new(ErrorName::DiskFull, message));
                 }
             }
         }
@@ -214,21 +234,20 @@ impl Server {
             Ok(page) => page,
             Err(error) => {
                 let message = format!("the deadline page cannot be handed over: {error}");
-                let failure = Failure::new(ErrorName::TooManyConnections, message);
-                return self.take_back(id, request, &failure);
+                return Err(Failure::new(ErrorName::TooManyConnections, message));
             }
         };
         if let Err(error) = self.record_owner(request) {
             let message = format!("the owner cannot be recorded: {error}");
-            return self.take_back(id, request, &Failure::new(ErrorName::DiskFull, message));
+            return Err(Failure::new(ErrorName::DiskFull, message));
         }
-        let Some(conn) = self.conns.get(id) else { return };
+        let Some(conn) = self.conns.get(id) else { return Err(owner_gone()) };
         let shown = Shown::to(conn.peer.uid, &self.ledger, &self.leases, &self.owners);
         let mut grant = match granted {
             Some(granted) => shown.grant(granted),
             None => self.ledger.table.hold(token).map(|hold| shown.held(hold)),
         };
-        let Some(grant) = &mut grant else { return };
+        let Some(grant) = &mut grant else { return Err(owner_gone()) };
         grant.children_fd = children.then_some(0);
         grant.page_fd = page.map(|page| page.page_fd);
         grant.line_fd = page.map(|page| page.line_fd);
@@ -242,5 +261,6 @@ impl Server {
         conn.reply_with(grant, fds);
         conn.closing |= departs;
         debug_assert_ne!(conn.doing, Doing::Waits(request));
+        Ok(())
     }
 }

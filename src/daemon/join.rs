@@ -228,6 +228,7 @@ impl Server {
     pub(super) fn lose_membership(&mut self) {
         self.ledger.host = NO_HOST;
         let waiting = std::mem::take(&mut self.waiting);
+        self.to_answer.extend(waiting.iter().filter_map(|(_, waiter)| waiter.conn));
         let again: Vec<Newcomer> = waiting
             .iter()
             .filter_map(|(request, waiter)| self.newcomer_again(request, waiter))

@@ -64,6 +64,7 @@ mod stop;
 #[cfg(test)]
 mod tests;
 mod text;
+mod unanswered;
 mod underway;
 mod waiting;
 mod waits;

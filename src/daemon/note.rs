@@ -7,6 +7,12 @@ use super::ended::owner_gone;
 use super::server::Server;
 use super::words;
 use crate::core::{Granted, HoldState, Outcome, Refusal, RequestId};
+use crate::protocol::{ErrorName, Failure};
+
+/// What one is told whose request was withdrawn by somebody else.
+fn given_up() -> Failure {
+    Failure::new(ErrorName::Fault, "the daemon gave the request up").hint("ask again")
+}
 
 impl Server {
     /// Takes note of what was decided; the rest is for the one who asked for it.
@@ -40,9 +46,8 @@ impl Server {
                 let waiter = self.waiting.remove(*request);
                 if let Some(conn) = waiter.and_then(|waiter| waiter.conn) {
                     self.done(conn);
-                    if owner_ended {
-                        self.fail(conn, &owner_gone());
-                    }
+                    let failure = if owner_ended { owner_gone() } else { given_up() };
+                    self.fail(conn, &failure);
                 }
             }
             Outcome::Released { token, frame, whole, .. } => {

@@ -121,10 +121,10 @@ impl Server {
                 self.give_back_all(id, peer, *frame);
                 Ok(())
             }
-            Some(Outcome::Renewed { frame, .. }) => {
-                let renewed = self.told_renewed(*frame);
-                renewed.map_or(Ok(()), |renewed| self.tell(id, &renewed))
-            }
+            Some(Outcome::Renewed { frame, .. }) => match self.told_renewed(*frame) {
+                Some(renewed) => self.tell(id, &renewed),
+                None => Err(self.lease_lost(peer, lease)),
+            },
             _ => Err(self
                 .live_lease(peer, lease)
                 .err()

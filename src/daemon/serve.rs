@@ -6,6 +6,7 @@ use super::ask;
 use super::call::{Asked, Call};
 use super::conn::{ConnId, Connection, Doing};
 use super::conns::batch::Batch;
+use super::fault::forgets_graphs;
 use super::permission::Action;
 use super::propose::{Applied, Then};
 use super::refuse::disk_full;
@@ -37,9 +38,11 @@ impl Server {
         let Some(conn) = self.conns.get(id) else { return };
         let Some(call) = conn.calls.pop_front() else { return };
         conn.mute = call.oneway;
+        conn.unanswered = true;
         // Who calls again has read what was answered before, or does not care.
         conn.untold = None;
         let peer = conn.peer;
+        self.to_answer.push(id);
         if let Err(failure) = self.answer(id, peer, call) {
             self.fail(id, &failure);
         }
@@ -57,6 +60,7 @@ impl Server {
             Asked::Status(query) => self.status(id, peer, &query, more),
             Asked::Stop(_) => self.stop(id, peer),
             Asked::Why(query) => self.why(id, peer, &query),
+            Asked::Graph(_) if forgets_graphs() => Ok(()),
             Asked::Graph(_) => self.graph(id, peer),
             Asked::Info => self.tell(id, &Info::ours()),
             Asked::Description(query) => match description(&query.interface) {
@@ -132,7 +136,7 @@ impl Server {
         let shown = self.shown(viewer).keys(key);
         let reply = Connection::written(&self.status_of(shown), continues);
         if let Some(conn) = self.conns.get(id) {
-            conn.put_written(reply);
+            conn.put_written(reply, continues);
         }
     }
 

@@ -75,6 +75,8 @@ pub(super) struct Server {
     pub(super) unclaimed: BTreeSet<RequestId>,
     /// Requests that began to wait in this turn and take words of progress.
     pub(super) newcomers: Vec<RequestId>,
+    /// Connections whose call was taken or is done with in this turn.
+    pub(super) to_answer: Vec<ConnId>,
     pub(super) due: Due,
     pub(super) linger: Linger,
     /// Whether the table changed since it was shown to those who watch and wait.
@@ -118,6 +120,7 @@ impl Server {
         self.on_time(now);
         self.retry_aside(deaths);
         self.serve(&batch)?;
+        self.answer_the_forgotten();
         self.inform(now);
         self.ledger.commit()?;
         self.ask_engine();
@@ -221,6 +224,7 @@ impl Server {
         if let Some(conn) = self.conns.get(id) {
             conn.doing = Doing::Nothing;
         }
+        self.to_answer.push(id);
         self.conns.activate(id);
     }
 

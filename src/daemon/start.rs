@@ -178,6 +178,7 @@ pub(super) fn server(
         granted: Default::default(),
         unclaimed,
         newcomers: Vec::new(),
+        to_answer: Vec::new(),
         due: Due::default(),
         linger: Linger::new(),
         changed: false,

@@ -20,6 +20,8 @@ pub(super) struct Waiting {
     ends: BTreeSet<(u64, RequestId)>,
     /// How many wait of each user.
     users: BTreeMap<u32, usize>,
+    /// Who was to be told of requests that were removed since this was asked last.
+    removed: Vec<ConnId>,
 }
 
 /// A request that waits.
@@ -108,7 +110,13 @@ impl Waiting {
                 self.users.remove(&waiter.asked.request.uid);
             }
         }
+        self.removed.extend(waiter.conn);
         Some(*waiter)
+    }
+
+    /// Who was to be told of the requests that were removed since the last call.
+    pub(super) fn take_removed(&mut self) -> std::vec::Drain<'_, ConnId> {
+        self.removed.drain(..)
     }
 
     pub(super) fn get(&self, id: RequestId) -> Option<&Waiter> {

@@ -45,6 +45,8 @@ pub enum ErrorName {
     /// The asker would become the command, and over an engine somebody must stay beside it: ask
     /// again from a process whose parent does.
     StayNeeded,
+    /// The daemon made a mistake of its own, and took back whatever was granted by the call.
+    Fault,
 }
 
 /// An error reply: a name, and what to tell the user.

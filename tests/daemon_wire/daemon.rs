@@ -22,6 +22,8 @@ pub(crate) const BOUND: Duration = Duration::from_secs(20);
 pub(crate) struct Daemon {
     folder: tempfile::TempDir,
     child: Option<Child>,
+    /// Whether it is made to forget to answer a call.
+    pub(crate) forgets: bool,
 }
 
 impl Daemon {
@@ -29,7 +31,7 @@ impl Daemon {
     pub(crate) fn folder() -> Self {
         let folder = tempfile::Builder::new().prefix("canal-wire-").tempdir().unwrap();
         fs::DirBuilder::new().mode(0o700).create(folder.path().join("run")).unwrap();
-        Self { folder, child: None }
+        Self { folder, child: None, forgets: false }
     }
 
     /// A daemon that answers.
@@ -73,6 +75,11 @@ impl Daemon {
     /// All that its daemons said.
     pub(crate) fn said(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
+    /// Whether it says that it forgot to answer somebody.
+    fn forgot(&self) -> bool {
+        self.said().contains("would never have been answered")
     }
 
     /// Starts a daemon in this folder and waits until it answers.
@@ -189,6 +196,8 @@ impl Drop for Daemon {
         self.kill();
         if thread::panicking() {
             eprintln!("the daemon said:\n{}", self.said());
+        } else {
+            assert_eq!(self.forgot(), self.forgets, "a call was never answered: {}", self.said());
         }
     }
 }

@@ -5,6 +5,7 @@
 #![expect(clippy::print_stderr, reason = "a test that fails shows what the daemon said")]
 
 mod again;
+mod answered;
 mod cancel;
 mod daemon;
 mod deadlock;

@@ -78,10 +78,21 @@ impl Peer {
         parameters: Value,
         owner: &Pidfd,
     ) -> io::Result<()> {
-        let bytes = call(method, parameters, json!({}));
+        self.send_bytes_with(&call(method, parameters, json!({})), owner)
+    }
+
+    /// Sends a call that takes several replies, with the pidfd of a process.
+    #[track_caller]
+    pub(crate) fn send_more_with(&mut self, method: &str, parameters: Value, owner: &Pidfd) {
+        let bytes = call(method, parameters, json!({ "more": true }));
+        self.send_bytes_with(&bytes, owner).unwrap();
+    }
+
+    /// Sends bytes as they are, and a pidfd.
+    pub(crate) fn send_bytes_with(&mut self, bytes: &[u8], owner: &Pidfd) -> io::Result<()> {
         let fds = [owner.as_fd().as_raw_fd()];
         let rights = [ControlMessage::ScmRights(&fds)];
-        let data = [IoSlice::new(&bytes)];
+        let data = [IoSlice::new(bytes)];
         let socket = self.stream.as_raw_fd();
         let sent = sendmsg::<()>(socket, &data, &rights, MsgFlags::empty(), None)?;
         self.raw(&bytes[sent..])

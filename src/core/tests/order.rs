@@ -7,6 +7,21 @@ fn two(count: u64) -> Option<View> {
     Some(View::Canal { per: count, buckets: 1 })
 }
 
+/// The newcomer's own place in the queue makes the waiter ahead of it wait for its session.
+#[test]
+fn one_entry_can_queue_a_request_and_grant_it() {
+    let mut world = World::new();
+    world.take(by(1).read("a"));
+    world.take(by(4).bare("s"));
+    world.take(by(3).bare("anything"));
+    world.wait(by(4).write("a"));
+    world.wait(by(2).priority(1).bare("s").write("a"));
+    let (request, outcomes) = world.ask(by(3).priority(1).read("a"));
+    let mut words = outcomes.iter().filter(|outcome| outcome.is_word_on(request));
+    assert!(matches!(words.next(), Some(Outcome::Queued { .. })), "{outcomes:?}");
+    assert!(matches!(words.next(), Some(Outcome::Granted(_))), "{outcomes:?}");
+}
+
 #[test]
 fn waiters_are_served_in_the_order_of_their_arrival() {
     let mut world = World::new();

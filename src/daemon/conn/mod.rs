@@ -66,6 +66,8 @@ pub(super) struct Connection {
     pub(super) heard_end: bool,
     /// The caller of the call at work wants no reply.
     pub(super) mute: bool,
+    /// The call at work was taken and not answered for good yet.
+    pub(super) unanswered: bool,
     /// It came when there were too many: its first call is answered with that.
     pub(super) turned_away: bool,
     /// It is in the list of those to be flushed.
@@ -100,6 +102,7 @@ impl Connection {
             broke_off: false,
             heard_end: false,
             mute: false,
+            unanswered: false,
             turned_away: false,
             touched: false,
             watched_for: EpollFlags::empty(),

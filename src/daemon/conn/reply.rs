@@ -20,6 +20,7 @@ impl Connection {
     /// Queues a reply that descriptors come with.
     pub(in super::super) fn reply_with<T: Serialize>(&mut self, parameters: &T, fds: Vec<OwnedFd>) {
         let reply = Reply { parameters, continues: false, error: None };
+        self.unanswered = false;
         if self.takes_words() && !self.output.append_with(fds, |out| append(&reply, out)) {
             self.closing = true;
         }
@@ -47,8 +48,9 @@ impl Connection {
         append(&Reply { parameters, continues, error: None }, &mut bytes).then_some(bytes)
     }
 
-    /// Queues a reply that was written elsewhere.
-    pub(in super::super) fn put_written(&mut self, reply: Option<Vec<u8>>) {
+    /// Queues a reply that was written elsewhere; `continues` if more follow.
+    pub(in super::super) fn put_written(&mut self, reply: Option<Vec<u8>>, continues: bool) {
+        self.unanswered &= continues;
         if !self.takes_words() {
             return;
         }
@@ -59,6 +61,7 @@ impl Connection {
     }
 
     fn put<T: Serialize>(&mut self, reply: &Reply<&T>) {
+        self.unanswered &= reply.continues;
         if self.takes_words() && !self.output.append(|out| append(reply, out)) {
             self.closing = true;
         }

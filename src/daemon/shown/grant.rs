@@ -11,6 +11,10 @@ impl<'a> Shown<'a> {
     /// What a request was granted, as it was decided just now.
     pub(in super::super) fn grant(&self, granted: &Granted) -> Option<Grant<Text<'a>>> {
         let hold = self.table.hold(granted.token)?;
+        if hold.items.len() < hold.asked.items.len() {
+            // Part of it was given back before it was told.
+            return Some(self.held(hold));
+        }
         let items = hold.asked.items.iter().zip(&granted.items);
         let keys = items.map(|(item, granted)| granted_key(item, granted)).collect();
         Some(self.grant_of(hold, keys))

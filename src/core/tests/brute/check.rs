@@ -25,7 +25,32 @@ pub(in super::super) fn check_step(
     let state = after.snapshot();
     assert_eq!(replay.snapshot(), state, "replay differs");
     assert_eq!(Table::restore(&state, after.rules).unwrap().snapshot(), state, "restore differs");
+    check_last_words(entry, outcomes, after);
     check_state(&state, after.rules);
+}
+
+/// The last word on each request says where it is now, and who asks hears one.
+fn check_last_words(entry: &Entry, outcomes: &[Outcome], after: &Table) {
+    let asker = matches!(entry.change, Change::Request(_)).then_some(RequestId(after.revision().0));
+    let named = (1..=after.revision().0).map(RequestId);
+    for request in named {
+        let words: Vec<&Outcome> = outcomes.iter().filter(|it| it.is_word_on(request)).collect();
+        let (waits, holds) = (after.waiter(request).is_some(), after.hold_of(request).is_some());
+        let expected = match words.last() {
+            Some(Outcome::Queued { .. } | Outcome::Requeued { .. }) => (true, false),
+            Some(Outcome::Granted(_)) => (false, true),
+            Some(_) => (false, false),
+            None => {
+                assert_ne!(asker, Some(request), "nothing is said to who asks: {outcomes:?}");
+                continue;
+            }
+        };
+        assert_eq!((waits, holds), expected, "{words:?} of {outcomes:?}");
+        let decided = words.iter().filter(|word| !matches!(word, Outcome::Queued { .. }));
+        assert!(decided.count() <= 1, "{words:?}");
+        let queued = words.iter().skip(1).any(|word| matches!(word, Outcome::Queued { .. }));
+        assert!(!queued, "{words:?}");
+    }
 }
 
 fn check_outcome(table: &Table, entry: &Entry, outcome: &Outcome) {
