@@ -120,7 +120,8 @@ impl Server {
     /// How many requests of a user may wait, if one that would wait is one too many.
     fn crowd(&self, wait: Wait, uid: u32) -> Option<usize> {
         let most = self.limits.waiters_per_user;
-        (wait != Wait::No && self.waiting.of_user(uid) >= most).then_some(most)
+        let waiting = || self.waiting.of_user(uid) + self.underway.of_user(uid);
+        (wait != Wait::No && waiting() >= most).then_some(most)
     }
 
     pub(super) fn ask(&mut self, mut newcomer: Newcomer) {

@@ -3,13 +3,14 @@
 //! Invariant: whoever was told that a request came to nothing, or is gone, is never granted it:
 //! such a request is abandoned, and given back as soon as it comes out of the log.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::acquire::Newcomer;
 use super::conn::ConnId;
 use super::propose::Then;
-use crate::core::{RequestId, Tag};
+use crate::core::{RequestId, Tag, Wait};
 use crate::host::Ticket;
 
 /// Changes of ours that are not in the log yet.
@@ -18,6 +19,8 @@ pub(super) struct Underway {
     each: BTreeMap<Ticket, Proposed>,
     /// The requests among them.
     tags: BTreeMap<Tag, Ticket>,
+    /// How many of these may wait, of each user.
+    users: BTreeMap<u32, usize>,
     /// Requests that are being withdrawn: nothing more of them is told.
     pub(super) leaving: BTreeSet<RequestId>,
     /// Those whose call is not done because of the log.
@@ -81,12 +84,24 @@ impl Underway {
     pub(super) fn add(&mut self, ticket: Ticket, then: Then) {
         if let Then::Ask(newcomer) = &then {
             self.tags.insert(newcomer.request.tag, ticket);
+            if newcomer.request.wait != Wait::No {
+                *self.users.entry(newcomer.request.uid).or_default() += 1;
+            }
         }
         self.each.insert(ticket, Proposed { then, abandoned: false });
     }
 
     pub(super) fn take(&mut self, ticket: Ticket) -> Option<Proposed> {
         let proposed = self.each.remove(&ticket)?;
+        if let Then::Ask(newcomer) = &proposed.then
+            && newcomer.request.wait != Wait::No
+            && let Entry::Occupied(mut count) = self.users.entry(newcomer.request.uid)
+        {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
         if let Then::Ask(newcomer) = &proposed.then
             && self.tags.get(&newcomer.request.tag) == Some(&ticket)
         {
@@ -98,6 +113,11 @@ impl Underway {
             self.pending.remove(&id);
         }
         Some(proposed)
+    }
+
+    /// How many requests of a user are on their way and may come to wait.
+    pub(super) fn of_user(&self, uid: u32) -> usize {
+        self.users.get(&uid).copied().unwrap_or(0)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -134,5 +154,51 @@ impl Underway {
         }
         let mut homeless = self.homeless.iter_mut();
         homeless.find(|it| it.request.tag == tag).map(|newcomer| (What::Home(tag), newcomer))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::conn::ConnId;
+    use super::*;
+    use crate::core::{Command, HostId, LeaseId, Owner, Request};
+
+    fn newcomer(tag: u128, uid: u32, wait: Wait) -> Then {
+        let request = Request {
+            tag: Tag(tag),
+            host: HostId(1),
+            owner: Owner::Lease(LeaseId(tag)),
+            parent: None,
+            uid,
+            command: Command::default(),
+            items: Vec::new(),
+            wait,
+            priority: 0,
+            provisional: false,
+            children: false,
+            ttl_ms: None,
+            on_lost: Default::default(),
+        };
+        Then::Ask(Newcomer::again(ConnId(0), Arc::new(request), false, None))
+    }
+
+    #[test]
+    fn requests_on_their_way_that_may_wait_count_for_their_user_until_they_are_taken() {
+        let mut underway = Underway::default();
+        let waits = Wait::Yes { until: None };
+        for (ticket, (uid, wait)) in
+            [(7, waits), (7, Wait::No), (7, waits), (8, waits)].into_iter().enumerate()
+        {
+            underway.add(Ticket(ticket as u64), newcomer(ticket as u128, uid, wait));
+        }
+        assert_eq!([7, 8, 9].map(|uid| underway.of_user(uid)), [2, 1, 0]);
+        // Whose asker is gone comes out of the log all the same.
+        underway.abandon(What::Request(Ticket(0)));
+        assert_eq!(underway.of_user(7), 2);
+        for ticket in 0..4 {
+            underway.take(Ticket(ticket));
+        }
+        assert_eq!([7, 8].map(|uid| underway.of_user(uid)), [0, 0]);
+        assert!(underway.users.is_empty());
     }
 }
