@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
+use super::admit::Verdict;
 use super::lock::Lock;
 use super::queue::{self, Class, Rank, Tier};
-use super::{Ask, FrameId, Request, RequestId, Rules, Table, View};
+use super::{Ask, FrameId, Item, Request, RequestId, Rules, Table, View};
 
 impl Table {
     /// The waiters that bar a request.
@@ -44,6 +45,49 @@ impl Table {
             if self.covers(key, mode, kin) { None } else { self.tree.last_before(key, mode, rank) };
         let last = slots.max(competing)?;
         Some(queue::request_at(self.rules, last.place))
+    }
+
+    /// The first of the waiters because of which a waiter is not granted what nobody keeps from it.
+    #[must_use]
+    pub fn first_ahead(&self, request: RequestId) -> Option<RequestId> {
+        let waiter = self.waiters.get(&request).filter(|waiter| !self.is_aside(waiter))?;
+        self.first_barring(&waiter.request, &self.kin(waiter.frame, None), self.rank(waiter))
+    }
+
+    /// The same of a request that would come next.
+    #[must_use]
+    pub fn first_ahead_of(&self, asked: &Request) -> Option<RequestId> {
+        let next = RequestId(self.revision.0 + 1);
+        let frame = self.frame_of(asked.host, &asked.owner).unwrap_or(FrameId(next.0));
+        let kin = self.kin(frame, self.outer(asked));
+        self.first_barring(
+            asked,
+            &kin,
+            Rank::ordinary(asked.priority, queue::place(self.rules, next)),
+        )
+    }
+
+    fn first_barring(&self, asked: &Request, kin: &[FrameId], rank: Rank) -> Option<RequestId> {
+        let Verdict::Barred(item) = self.verdict(asked, kin, rank) else { return None };
+        let Item { key, ask } = asked.items.get(item)?;
+        let slots = match *ask {
+            Ask::Counted { view, .. } => self.tree.lock(key).and_then(|lock| {
+                lock.first_ahead(
+                    self.view_of(key, view).map_or(0, View::capacity),
+                    rank,
+                    self.rules,
+                )
+            }),
+            Ask::Read | Ask::Write => None,
+        };
+        let mode = ask.mode();
+        let competing = if self.covers(key, mode, kin) {
+            None
+        } else {
+            self.tree.first_before(key, mode, rank)
+        };
+        let first = slots.into_iter().chain(competing).min()?;
+        Some(queue::request_at(self.rules, first.place))
     }
 
     /// The waiters that bar one item of a request.
@@ -100,6 +144,15 @@ impl Lock {
             ahead.extend(others.map(|(rank, _)| rank));
         }
         ahead
+    }
+
+    /// The first of the waiters that do.
+    fn first_ahead(&self, capacity: u64, rank: Rank, rules: Rules) -> Option<Rank> {
+        let barrier = self.queue.barriers().next();
+        let barrier = barrier.map(|(id, _)| Rank::barrier(queue::place(rules, id)));
+        let others = self.queue.firsts().filter(|(class, _)| self.holds_back(*class, capacity));
+        let others = others.map(|(_, first)| first).filter(|_| rank.tier == Tier::Ordinary);
+        barrier.into_iter().chain(others).filter(|first| *first < rank).min()
     }
 
     /// The last of the waiters that do.

@@ -268,6 +268,12 @@ impl Tree {
         waits.flat_map(move |waits| waits.range((from, to)).map(|(rank, _)| *rank))
     }
 
+    /// The first of those who compete with an item of `key` and go before a rank.
+    pub(super) fn first_before(&self, key: &Key, mode: Mode, rank: Rank) -> Option<Rank> {
+        let firsts = self.competing(key, mode).filter_map(|waits| waits.keys().next().copied());
+        firsts.filter(|first| *first < rank).min()
+    }
+
     /// The last of those who compete with an item of `key` and go before a rank.
     pub(super) fn last_before(&self, key: &Key, mode: Mode, rank: Rank) -> Option<Rank> {
         let last = |waits: &BTreeMap<Rank, usize>| waits.range(..rank).next_back().map(|(r, _)| *r);

@@ -159,8 +159,9 @@ impl Server {
                 {
                     self.waiting.remove(request);
                     self.done(newcomer.conn);
-                    self.take_back(newcomer.conn, request, &failure);
+                    return self.take_back(newcomer.conn, request, &failure);
                 }
+                self.suspend_ahead(|table| table.first_ahead(request));
             }
             Some(Outcome::Refused { why, .. }) => self.refuse(newcomer, &why),
             _ => tracing::error!(request = request.0, "the table said nothing to a request"),

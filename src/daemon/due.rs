@@ -8,9 +8,9 @@ use super::follow::granted;
 use super::limits::STOPPED_EVERY;
 use super::propose::Then;
 use super::server::Server;
+use super::stopped::is_stopped;
 use crate::core::{Change, HoldState, RequestId, WaiterStatus, Withdrawal};
 use crate::sys::clock;
-use crate::sys::process::{RunState, run_state};
 
 /// The longest sleep while a wait or a lease has an end: the clock of a sleep stands still while the
 /// machine is suspended, theirs does not.
@@ -47,6 +47,7 @@ impl Server {
         let times = [
             due.come_back,
             due.stopped,
+            self.look_ahead.due,
             due.closing,
             due.progress,
             due.watch,
@@ -87,6 +88,9 @@ impl Server {
         }
         if is_due(&mut self.due.stopped, now) {
             self.look_at_stopped();
+        }
+        if is_due(&mut self.look_ahead.due, now) {
+            self.look_ahead_of_waiters(now);
         }
         self.look_after_home(now);
     }
@@ -145,7 +149,7 @@ impl Server {
         let running: Vec<RequestId> = self
             .stopped
             .iter()
-            .filter(|(_, pid)| !matches!(run_state(**pid), RunState::Stopped | RunState::Frozen))
+            .filter(|(_, pid)| !is_stopped(**pid))
             .map(|(request, _)| *request)
             .collect();
         for request in running {

@@ -7,10 +7,10 @@ use super::propose::Then;
 use super::roll::Told;
 use super::server::Server;
 use super::shown::{Shown, pid_of};
+use super::stopped::is_stopped;
 use crate::core::{Change, FrameId, FrameState, Granted, Owner, RequestId, Withdrawal};
 use crate::protocol::{ErrorName, Failure};
 use crate::sys::pidfd::Pidfd;
-use crate::sys::process::{RunState, run_state};
 use std::io;
 use std::os::fd::AsFd;
 
@@ -54,8 +54,7 @@ impl Server {
                     }
                 }
                 Found::Stopped(pid) => {
-                    self.stopped.insert(request, pid);
-                    self.propose(Change::Suspend { request }, Then::Nothing);
+                    self.suspend(request, pid);
                 }
                 Found::Gone => {
                     self.waiting.remove(request);
@@ -106,10 +105,7 @@ impl Server {
         // Of a lease it is the asker who would have to go on.
         let asker = conn.and_then(|conn| self.conns.peek(conn)).map_or(0, |conn| conn.peer.pid);
         let pid = if is_lease { asker } else { pid };
-        match run_state(pid) {
-            RunState::Stopped | RunState::Frozen => Found::Stopped(pid),
-            RunState::Running | RunState::Exiting | RunState::Gone => Found::Running,
-        }
+        if is_stopped(pid) { Found::Stopped(pid) } else { Found::Running }
     }
 
     /// Makes sure that the owner of a frame is watched.

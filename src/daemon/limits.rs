@@ -64,6 +64,15 @@ pub(super) const EXITING_TIME: Duration = Duration::from_millis(100);
 /// How often stopped waiters are looked at.
 pub(super) const STOPPED_EVERY: Duration = Duration::from_millis(250);
 
+/// How often those are looked at who may wait behind a stopped waiter.
+pub(super) const AHEAD_EVERY: Duration = Duration::from_secs(1);
+
+/// The most processes that are looked at in one go because somebody waits behind them.
+pub(super) const AHEAD_LOOKED_AT_MAX: usize = 64;
+
+/// The most waiters of which it is found out in one go whether they are behind another one.
+pub(super) const WAITERS_LOOKED_AT_MAX: usize = 256;
+
 /// How long waiters of the daemon before this one may take to come back.
 pub(super) const COME_BACK_TIME: Duration = Duration::from_secs(5);
 

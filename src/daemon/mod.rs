@@ -61,6 +61,7 @@ mod shared;
 mod shown;
 mod start;
 mod stop;
+mod stopped;
 #[cfg(test)]
 mod tests;
 mod text;

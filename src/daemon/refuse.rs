@@ -35,6 +35,10 @@ impl Aside {
 
 impl Server {
     pub(super) fn refuse(&mut self, mut newcomer: Newcomer, why: &Refusal) {
+        let is_barred = matches!(why, Refusal::Full { .. });
+        if is_barred && self.suspend_ahead(|table| table.first_ahead_of(&newcomer.request)) {
+            return self.ask(newcomer);
+        }
         let now = Instant::now();
         let until = newcomer.aside_until.unwrap_or(now + EXITING_TIME);
         if let Refusal::Full { item } = why

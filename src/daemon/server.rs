@@ -29,6 +29,7 @@ use super::refuse::Aside;
 use super::roll::Roll;
 use super::shown::Shown;
 use super::stop::Stops;
+use super::stopped::LookAhead;
 use super::underway::Underway;
 use super::waiting::Waiting;
 use crate::core::{Granted, RequestId};
@@ -69,6 +70,7 @@ pub(super) struct Server {
     pub(super) aside: Vec<Aside>,
     /// Waiters whose process is stopped, and the process.
     pub(super) stopped: BTreeMap<RequestId, u32>,
+    pub(super) look_ahead: LookAhead,
     /// Grants to those who waited, not yet told.
     pub(super) granted: VecDeque<Granted>,
     /// Provisional grants of the daemon before this one whose asker has not come back.

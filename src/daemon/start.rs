@@ -179,6 +179,7 @@ pub(super) fn server(
         unclaimed,
         newcomers: Vec::new(),
         to_answer: Vec::new(),
+        look_ahead: Default::default(),
         due: Due::default(),
         linger: Linger::new(),
         changed: false,

@@ -20,5 +20,6 @@ mod peer;
 mod progress;
 mod read_write;
 mod service;
+mod stopped;
 mod upkeep;
 mod waits;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::admission::{admissible, conflict, own_deadlock, parked, takes_part};
+use super::admission::{admissible, bars, conflict, free, own_deadlock, parked, takes_part};
 use super::deadlock::{deadlocked, forget, ids, in_the_way, is_on_a_cycle, waiting_in_vain};
 use super::{Asker, kin, root};
 use crate::core::*;
@@ -26,7 +26,26 @@ pub(in super::super) fn check_step(
     assert_eq!(replay.snapshot(), state, "replay differs");
     assert_eq!(Table::restore(&state, after.rules).unwrap().snapshot(), state, "restore differs");
     check_last_words(entry, outcomes, after);
+    check_first_ahead(&state, after);
     check_state(&state, after.rules);
+}
+
+/// Who is free and waits all the same is told the first of those who bar it.
+fn check_first_ahead(state: &Snapshot, table: &Table) {
+    for waiter in state.waiters.iter().filter(|waiter| takes_part(state, waiter)) {
+        let asker = Asker::waiting(waiter);
+        let barring = state.waiters.iter().filter(|other| bars(state, other, &asker));
+        let order = |other: &&WaiterState| {
+            (!other.barrier, if other.barrier { 0 } else { -other.request.priority }, other.id)
+        };
+        let first = barring.min_by_key(order).map(|other| other.id);
+        let expected = first.filter(|_| free(state, &asker));
+        assert_eq!(table.first_ahead(waiter.id).is_some(), expected.is_some(), "{}", brief(state));
+        if let Some(found) = table.first_ahead(waiter.id) {
+            let found = state.waiters.iter().find(|other| other.id == found).unwrap();
+            assert!(bars(state, found, &asker), "{} {}", waiter.id, brief(state));
+        }
+    }
 }
 
 /// The last word on each request says where it is now, and who asks hears one.

@@ -1,0 +1,104 @@
+//! Waiters whose process is stopped or frozen: they keep their place, and are in nobody's way.
+//!
+//! The kernel reports no stop of a process that is not our child. So those ahead are looked at when
+//! somebody is about to be refused or to wait because of them, and now and then afterwards.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use super::limits::{AHEAD_EVERY, AHEAD_LOOKED_AT_MAX, WAITERS_LOOKED_AT_MAX};
+use super::propose::Then;
+use super::server::Server;
+use super::shown::pid_of;
+use crate::core::{Change, RequestId, Table};
+use crate::sys::process::{RunState, run_state};
+
+/// The look at those who wait behind others, which goes on over several turns where many wait.
+#[derive(Debug, Default)]
+pub(super) struct LookAhead {
+    /// When it goes on.
+    pub(super) due: Option<Instant>,
+    /// The last waiter that was looked at.
+    last: Option<RequestId>,
+    /// Whether somebody was found behind a waiter since the look began with the first one.
+    behind: bool,
+}
+
+impl Server {
+    /// Sets waiters aside as long as the `first` of those who are in the way is stopped. Whether
+    /// there was one, so that it is worth while to decide again.
+    pub(super) fn suspend_ahead(&mut self, first: impl Fn(&Table) -> Option<RequestId>) -> bool {
+        let mut found = false;
+        for _ in 0..AHEAD_LOOKED_AT_MAX {
+            let Some(ahead) = first(&self.ledger.table) else { return found };
+            if self.stopped.contains_key(&ahead) {
+                // Over an engine, what was proposed for it comes out of the log before what is
+                // proposed now.
+                return true;
+            }
+            let Some(pid) = self.stopped_process(ahead) else { return found };
+            self.suspend(ahead, pid);
+            found = true;
+        }
+        found
+    }
+
+    /// Sets a waiter aside until its process runs again; a grant that was not told is taken back.
+    pub(super) fn suspend(&mut self, request: RequestId, pid: u32) {
+        self.stopped.insert(request, pid);
+        self.propose(Change::Suspend { request }, Then::Nothing);
+    }
+
+    /// The process of a waiter of this host, if it is stopped.
+    fn stopped_process(&self, request: RequestId) -> Option<u32> {
+        let waiter = self.waiting.get(request)?;
+        let asker = || waiter.conn.and_then(|id| self.conns.peek(id)).map_or(0, |it| it.peer.pid);
+        let asked = &waiter.asked.request;
+        // Of a lease it is the asker who would have to go on.
+        let pid = if asked.ttl_ms.is_some() { asker() } else { pid_of(&asked.owner) };
+        is_stopped(pid).then_some(pid)
+    }
+
+    /// Looks at some of those who wait behind others, and sets those others aside that are stopped.
+    pub(super) fn look_ahead_of_waiters(&mut self, now: Instant) {
+        let after = self.look_ahead.last.map_or(0, |last| last.0 + 1);
+        let waiting = self.waiting.from(RequestId(after));
+        let some: Vec<RequestId> = waiting.take(WAITERS_LOOKED_AT_MAX).collect();
+        let mut looked_at = BTreeSet::new();
+        for request in &some {
+            self.look_ahead_of(*request, &mut looked_at);
+        }
+        self.look_ahead.last = some.last().copied().filter(|_| some.len() == WAITERS_LOOKED_AT_MAX);
+        let is_whole = self.look_ahead.last.is_none();
+        if !is_whole || std::mem::take(&mut self.look_ahead.behind) {
+            self.look_ahead.due = Some(now + AHEAD_EVERY);
+        }
+    }
+
+    fn look_ahead_of(&mut self, request: RequestId, looked_at: &mut BTreeSet<RequestId>) {
+        while let Some(ahead) = self.ledger.table.first_ahead(request) {
+            self.look_ahead.behind = true;
+            if self.stopped.contains_key(&ahead) || looked_at.len() >= AHEAD_LOOKED_AT_MAX {
+                return;
+            }
+            // One that was looked at and is still ahead runs.
+            if !looked_at.insert(ahead) {
+                return;
+            }
+            let Some(pid) = self.stopped_process(ahead) else { return };
+            self.suspend(ahead, pid);
+        }
+    }
+
+    /// Notes that somebody may have come to wait behind somebody else.
+    pub(super) fn schedule_look_ahead(&mut self, now: Instant) {
+        if self.waiting.len() > 1 && self.look_ahead.due.is_none() {
+            self.look_ahead.due = Some(now + AHEAD_EVERY);
+        }
+    }
+}
+
+/// Whether a process is stopped or frozen.
+pub(super) fn is_stopped(pid: u32) -> bool {
+    matches!(run_state(pid), RunState::Stopped | RunState::Frozen)
+}

@@ -1,0 +1,105 @@
+//! A waiter whose process is stopped keeps its place and is in nobody's way, also where it does not
+//! fit anyway.
+
+use canal::sys::process::{RunState, run_state};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use crate::daemon::{Daemon, wait_until};
+use crate::peer::{Idler, Peer};
+
+/// Two of three slots are held, and somebody waits for all three.
+struct Scene {
+    daemon: Daemon,
+    holder: Idler,
+    large: Idler,
+    waiter: Peer,
+}
+
+fn slots(tag: u128, count: u64) -> Value {
+    json!({
+        "tag": format!("{tag:032x}"),
+        "items": [{ "key": "a", "count": count }],
+        "command": "some",
+        "owner_fd": 0,
+    })
+}
+
+impl Scene {
+    fn new() -> Self {
+        let daemon = Daemon::start();
+        daemon.connect().call("Resize", json!({ "key": "a", "slots": 3 }));
+        let holder = daemon.hold_with(1, json!([{ "key": "a", "count": 2 }]));
+        let (large, mut waiter) = (Idler::start(), daemon.connect());
+        waiter.send_with("Acquire", slots(2, 3), &large.pidfd());
+        daemon.until_use("a", 2, 1);
+        Self { daemon, holder, large, waiter }
+    }
+
+    fn stop(&self) {
+        kill(Pid::from_raw(self.large.pid().cast_signed()), Signal::SIGSTOP).unwrap();
+        wait_until("it is stopped", || run_state(self.large.pid()) == RunState::Stopped);
+    }
+
+    fn go_on(&self) {
+        kill(Pid::from_raw(self.large.pid().cast_signed()), Signal::SIGCONT).unwrap();
+    }
+
+    /// Somebody asks for one slot.
+    fn ask(&self, tag: u128, wait_ms: Option<u64>) -> (Idler, Peer) {
+        let (idler, mut peer) = (Idler::start(), self.daemon.connect());
+        let mut parameters = slots(tag, 1);
+        if let Some(wait_ms) = wait_ms {
+            parameters["wait_ms"] = wait_ms.into();
+        }
+        peer.send_with("Acquire", parameters, &idler.pidfd());
+        (idler, peer)
+    }
+}
+
+#[test]
+fn who_may_not_wait_is_granted_what_only_a_stopped_waiter_is_ahead_of() {
+    let scene = Scene::new();
+    assert_eq!(scene.ask(3, Some(0)).1.error().0, "Refused", "it runs, and is ahead");
+    scene.stop();
+    let (_idler, mut peer) = scene.ask(4, Some(0));
+    peer.returned("Acquire");
+    assert_eq!(scene.daemon.use_of("a"), (3, 1), "the stopped one keeps its place");
+}
+
+#[test]
+fn who_comes_to_wait_behind_a_stopped_waiter_is_granted_at_once() {
+    let scene = Scene::new();
+    scene.stop();
+    let (_idler, mut peer) = scene.ask(3, None);
+    peer.returned("Acquire");
+}
+
+#[test]
+fn who_waits_behind_a_waiter_that_is_stopped_later_is_let_past() {
+    let scene = Scene::new();
+    let (_idler, mut peer) = scene.ask(3, None);
+    scene.daemon.until_use("a", 2, 2);
+    assert!(peer.is_silent());
+    scene.stop();
+    peer.returned("Acquire");
+}
+
+#[test]
+fn a_waiter_that_was_stopped_is_ahead_again_when_it_runs() {
+    let mut scene = Scene::new();
+    scene.stop();
+    let (idler, mut peer) = scene.ask(3, Some(0));
+    peer.returned("Acquire");
+    scene.go_on();
+    drop((idler, peer));
+    scene.daemon.until_use("a", 2, 1);
+    wait_until("it is ahead again", || {
+        let refused = scene.ask(4, Some(0)).1.reply().unwrap().get("error").is_some();
+        scene.daemon.until_use("a", 2, 1);
+        refused
+    });
+    drop(scene.holder);
+    assert_eq!(scene.waiter.returned("Acquire")["keys"][0]["slots"].as_array().unwrap().len(), 3);
+}
