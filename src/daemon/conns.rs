@@ -233,7 +233,8 @@ impl Conns {
     fn settle_flushed(&mut self, id: ConnId) {
         let Some(conn) = self.slab.get_mut(id.0) else { return };
         let flushed = conn.is_flushed();
-        let answered = conn.calls.is_empty() && conn.doing != Doing::Pending;
+        let answered =
+            conn.calls.is_empty() && !matches!(conn.doing, Doing::Pending | Doing::Stores(_));
         let closes = conn.closing || conn.heard_end && answered;
         if closes && flushed {
             return self.part(id);

@@ -27,7 +27,7 @@ impl Server {
         let provisional = std::mem::take(&mut conn.provisional);
         let mut gone: Vec<RequestId> = provisional.into_iter().chain(untold).collect();
         match doing {
-            Doing::Waits(request) => gone.push(request),
+            Doing::Waits(request) | Doing::Stores(request) => gone.push(request),
             Doing::Aside => self.aside.retain(|aside| aside.conn() != severed.id),
             Doing::Nothing | Doing::Pending | Doing::Watches(_) => {}
         }

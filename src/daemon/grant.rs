@@ -30,6 +30,15 @@ impl Server {
     /// Looks at all who waited and were granted something, and tells them; goes on until nothing
     /// that was found grants anything to anyone else.
     pub(super) fn settle(&mut self) {
+        loop {
+            self.settle_granted();
+            if !self.tell_durable_leases() {
+                return;
+            }
+        }
+    }
+
+    fn settle_granted(&mut self) {
         // What is granted while this host cannot renew is told when it can again, or never.
         if self.granted.is_empty() || !self.is_sure() {
             return;
@@ -171,7 +180,7 @@ impl Server {
         Ok(())
     }
 
-    fn send_grant_or_take_back(
+    pub(super) fn send_grant_or_take_back(
         &mut self,
         id: ConnId,
         request: RequestId,
@@ -208,11 +217,9 @@ impl Server {
         let Some(hold) = hold else { return Err(owner_gone()) };
         let (token, tag, provisional) = (hold.token, hold.asked.tag, hold.provisional);
         let children = hold.asked.children;
-        if hold.asked.ttl_ms.is_some()
-            && let Err(error) = self.ledger.keep_leases()
-        {
-            let message = format!("the lease cannot be kept over a reboot: {error}");
-            return Err(Failure::new(ErrorName::DiskFull, message));
+        if self.ledger.is_untold_lease(token) {
+            self.tell_when_durable(id, request, granted);
+            return Ok(());
         }
         let mut fds = Vec::new();
         if children {

@@ -2,12 +2,11 @@
 //!
 //! Invariant: what [`Kept::commit`] did not return from is not told to anyone.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 
 use super::fault::Fault;
-use super::kept_leases::keep;
+use super::kept_leases::KeptLeases;
 use crate::core::{
     Change, Entry, Key, Outcome, Request, RequestId, Revision, Rising, Rules, StoredView, Table,
     Token, View,
@@ -35,9 +34,9 @@ pub(super) struct Kept {
     pub(super) fault: Fault,
     /// What was applied and is not in the journal yet.
     pub(super) turn: Batch,
-    /// The leases that hold something, and whether they are others than those that are durable.
-    pub(super) leases: BTreeSet<Token>,
-    pub(super) leases_changed: bool,
+    pub(super) leases: KeptLeases,
+    /// Whether the leases that count are still in the state file, as an earlier version left it.
+    pub(super) leases_in_state: bool,
     /// The room that the journal needs for the ends of all that is held or waits.
     pub(super) rooms: Rooms,
 }
@@ -90,17 +89,16 @@ impl Kept {
                 self.keep_room(table, entry, granted.request);
                 let hold = table.hold(granted.token);
                 if hold.is_some_and(|hold| hold.asked.ttl_ms.is_some()) {
-                    self.leases.insert(granted.token);
-                    self.leases_changed = true;
+                    self.leases.begin(granted.token);
                 }
             }
-            Outcome::Requeued { token, .. } => self.leases_changed |= self.leases.remove(token),
+            Outcome::Requeued { token, .. } => self.leases.end(*token),
             Outcome::Withdrawn { request } | Outcome::Refused { request, .. } => {
                 self.rooms.remove(*request);
             }
             Outcome::Released { request, token, whole: true, .. } => {
                 self.rooms.remove(*request);
-                self.leases_changed |= self.leases.remove(token);
+                self.leases.end(*token);
             }
             _ => {}
         }
@@ -148,8 +146,15 @@ impl Kept {
             return Ok(());
         }
         let reserved = next.saturating_add(ahead).saturating_add(TOKENS_RESERVED_AT_ONCE);
-        let durable = Durable { reserved_token: Token(reserved), ..self.durable.clone() };
+        self.store(table, Durable { reserved_token: Token(reserved), ..self.durable.clone() })
+    }
+
+    fn store(&mut self, table: &Table, durable: Durable) -> io::Result<()> {
+        if self.leases_in_state {
+            self.leases.write_anew(table)?;
+        }
         self.state.store(&durable)?;
+        self.leases_in_state = false;
         self.durable = durable;
         Ok(())
     }
@@ -162,7 +167,9 @@ impl Kept {
         self.record(table)?;
         // That one is gone need not be durable before it is told: at worst it comes back after a
         // crash of the machine, together with those that were granted nothing since.
-        if let Err(error) = self.keep_leases(table) {
+        if self.waits_for_disk()
+            && let Err(error) = self.keep_leases(table)
+        {
             tracing::warn!(%error, "the end of a lease cannot be made durable yet");
         }
         Ok(())
@@ -190,16 +197,17 @@ impl Kept {
     /// Makes sure that the leases survive a reboot that hold something now, and no others.
     ///
     /// # Errors
-    /// The state file cannot be replaced.
+    /// Names the file that cannot be written. No lease that was granted since is to be told then.
     pub(super) fn keep_leases(&mut self, table: &Table) -> io::Result<()> {
-        if !self.leases_changed {
-            return Ok(());
+        if self.leases_in_state {
+            return self.store(table, self.durable.clone());
         }
-        let durable = Durable { leases: keep(table, &self.leases), ..self.durable.clone() };
-        self.state.store(&durable)?;
-        self.durable = durable;
-        self.leases_changed = false;
-        Ok(())
+        self.leases.store(table)
+    }
+
+    /// Whether the next [`Self::commit`] waits for the disk.
+    pub(super) fn waits_for_disk(&self) -> bool {
+        self.leases.waits_for_disk()
     }
 
     /// Compacts the journal if that is worth it; called when nothing waits to be recorded.
@@ -225,20 +233,24 @@ impl Kept {
         let rules = self.rules.version();
         self.journal.recreate(&self.dir, &snapshot, &self.origin, rules, self.rooms.sum)?;
         self.turn.clear();
-        // It may lie in the same directory.
-        self.state.store(&self.durable)
+        // They may lie in the same directory.
+        self.leases.write_anew(table)?;
+        self.store(table, self.durable.clone())
     }
 
     /// Keeps the view of a key (`None` forgets it) over reboots.
-    pub(super) fn store_view(&mut self, key: &Key, view: Option<View>) -> io::Result<()> {
+    pub(super) fn store_view(
+        &mut self,
+        table: &Table,
+        key: &Key,
+        view: Option<View>,
+    ) -> io::Result<()> {
         let mut durable = self.durable.clone();
         durable.views.retain(|stored| stored.key != *key);
         if let Some(view) = view {
             let at = durable.views.partition_point(|stored| stored.key < *key);
             durable.views.insert(at, StoredView { key: key.clone(), view });
         }
-        self.state.store(&durable)?;
-        self.durable = durable;
-        Ok(())
+        self.store(table, durable)
     }
 }

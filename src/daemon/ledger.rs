@@ -9,7 +9,7 @@ use super::kept::Kept;
 use super::propose::Applied;
 use super::shared::Shared;
 use crate::core::{
-    Change, ENTRY_VERSION, Entry, HostId, Key, Request, Revision, Table, UnixMillis, View,
+    Change, ENTRY_VERSION, Entry, HostId, Key, Request, Revision, Table, Token, UnixMillis, View,
 };
 use crate::log::journal::NoRoom;
 use crate::sys::clock;
@@ -114,13 +114,18 @@ impl Ledger {
 
     /// Whether the next [`Self::commit`] waits for the disk, so that more should go with it.
     pub(super) fn waits_for_disk(&self) -> bool {
-        matches!(&self.log, Log::Journal(kept) if kept.leases_changed)
+        matches!(&self.log, Log::Journal(kept) if kept.waits_for_disk())
+    }
+
+    /// Whether this is the token of a lease that would not survive a reboot yet.
+    pub(super) fn is_untold_lease(&self, token: Token) -> bool {
+        matches!(&self.log, Log::Journal(kept) if kept.leases.is_untold(token))
     }
 
     /// Makes sure that the leases survive a reboot that hold something now, and no others.
     ///
     /// # Errors
-    /// The state file cannot be replaced.
+    /// Names the file that cannot be written.
     pub(super) fn keep_leases(&mut self) -> io::Result<()> {
         self.kept().map_or(Ok(()), |(table, kept)| kept.keep_leases(table))
     }
@@ -149,6 +154,6 @@ impl Ledger {
 
     /// Keeps the view of a key (`None` forgets it) over reboots.
     pub(super) fn store_view(&mut self, key: &Key, view: Option<View>) -> io::Result<()> {
-        self.kept().map_or(Ok(()), |(_, kept)| kept.store_view(key, view))
+        self.kept().map_or(Ok(()), |(table, kept)| kept.store_view(table, key, view))
     }
 }

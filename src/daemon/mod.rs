@@ -67,6 +67,7 @@ mod tests;
 mod text;
 mod unanswered;
 mod underway;
+mod untold;
 mod waiting;
 mod waits;
 mod words;

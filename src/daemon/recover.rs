@@ -4,22 +4,25 @@
 //! certainly gone.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use anyhow::Context;
 
+use super::Unusable;
 use super::children::Children;
 use super::config::Config;
 use super::fault::Fault;
 use super::kept::{Kept, Rooms};
-use super::kept_leases::{lease_tokens, table_of};
+use super::kept_leases::{KeptLeases, parts_of, table_of};
 use super::ledger::{Ledger, Log, NO_HOST};
 use super::old::{self, Old};
 use super::owners::find;
 use crate::core::{
     Change, FrameId, Outcome, Owner, ProcessId, Release, Rules, StoredView, Table, Token, View,
 };
-use crate::log::journal::Batch;
-use crate::log::state::{Durable, Leases, StateFile};
+use crate::log::journal::{Batch, OpenError};
+use crate::log::leases::LeaseLog;
+use crate::log::state::{self, Durable, Leases, StateFile};
 use crate::protocol::place::{Place, Rule};
 use crate::sys::clock;
 use crate::sys::pidfd::Pidfd;
@@ -51,7 +54,12 @@ pub(super) fn recover(
 ) -> anyhow::Result<Recovered> {
     let origin = Origin::read()?;
     let mut notes = Vec::new();
-    let (state, durable) = open_state(place, &mut notes)?;
+    let opened = open_state(place, &mut notes)?;
+    let (state, durable) = (opened.state, opened.durable);
+    let (lease_log, leases) = open_leases(state.dir())?;
+    // Those in the state file count as long as it has any: they are moved once.
+    let leases_in_state = opened.leases.is_some();
+    let leases = opened.leases.unwrap_or(leases);
     let opened = old::open(place, &origin, discard)?;
     if opened.torn_bytes > 0 {
         tracing::warn!(bytes = opened.torn_bytes, "the journal ended in the middle of a record");
@@ -61,14 +69,12 @@ pub(super) fn recover(
     let durable = durable.unwrap_or_else(|| Durable {
         reserved_token: Token(0),
         views: views_but_configured(&old.table, config),
-        leases: Leases::default(),
     });
     if !old.goes_on {
-        old.table = table_of(&durable.leases, rules)
-            .with_context(|| format!("the leases in {}", state.path().display()))?;
+        old.table = table_of(&leases, rules)
+            .with_context(|| format!("the leases in {}", state.dir().display()))?;
     }
-    let leases = lease_tokens(&old.table);
-    let leases_changed = leases != durable.leases.holds.iter().map(|hold| hold.token).collect();
+    let stored = leases.holds.iter().map(|hold| hold.token).collect();
     let kept = Kept {
         rooms: Rooms::of_table(&old.table),
         journal: old.journal,
@@ -79,8 +85,8 @@ pub(super) fn recover(
         dir: place.dir.clone(),
         fault: Fault::from_environment(),
         turn: Batch::default(),
-        leases,
-        leases_changed,
+        leases: KeptLeases::new(lease_log, &old.table, &stored),
+        leases_in_state,
     };
     let log = Log::Journal(Box::new(kept));
     let mut ledger = Ledger { table: old.table, host: NO_HOST, log, now: None };
@@ -101,6 +107,9 @@ pub(super) fn recover(
     recovered.take_up();
     recovered.follow(config);
     recovered.ledger.commit().with_context(|| journal_of(place))?;
+    if leases_in_state && let Err(error) = recovered.ledger.keep_leases() {
+        tracing::warn!(%error, "the leases stay where an earlier version of canal kept them");
+    }
     Ok(recovered)
 }
 
@@ -136,11 +145,31 @@ fn stored_views(table: &Table) -> Vec<StoredView> {
     views.collect()
 }
 
+/// Reads the leases that survived a reboot.
+fn open_leases(dir: &Path) -> anyhow::Result<(LeaseLog, Leases)> {
+    let opened = LeaseLog::open(dir).map_err(|error| match &error {
+        OpenError::Damaged { path, .. } | OpenError::Newer { path, .. } => {
+            let path = path.display();
+            let hint = format!(
+                "`mv {path} {path}.damaged` leaves it out: leases of before the machine was \
+                 started are lost by that, those since then are in the journal too"
+            );
+            Unusable { what: error.to_string(), hint: hint.into() }.into()
+        }
+        OpenError::Io { .. } => anyhow::Error::from(error),
+    })?;
+    if opened.torn_bytes > 0 {
+        let bytes = opened.torn_bytes;
+        tracing::warn!(
+            bytes,
+            "the record of leases ended in the middle of one that nobody was told"
+        );
+    }
+    Ok((opened.log, parts_of(opened.leases.unwrap_or_default())))
+}
+
 /// Opens the state file; where the usual place cannot be used, beside the socket.
-fn open_state(
-    place: &Place,
-    notes: &mut Vec<String>,
-) -> anyhow::Result<(StateFile, Option<Durable>)> {
+fn open_state(place: &Place, notes: &mut Vec<String>) -> anyhow::Result<state::Opened> {
     let error = match StateFile::open(&place.stores().state_dir) {
         Ok(opened) => return Ok(opened),
         Err(error) => error,
@@ -256,7 +285,7 @@ impl Recovered {
 
 #[cfg(test)]
 mod tests {
-    use std::path::{Path, PathBuf};
+    use std::path::PathBuf;
 
     use super::*;
     use crate::core::Key;

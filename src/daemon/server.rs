@@ -31,6 +31,7 @@ use super::shown::Shown;
 use super::stop::Stops;
 use super::stopped::LookAhead;
 use super::underway::Underway;
+use super::untold::UntoldLease;
 use super::waiting::Waiting;
 use crate::core::{Granted, RequestId};
 use crate::protocol::{DaemonShown, Failure};
@@ -73,6 +74,8 @@ pub(super) struct Server {
     pub(super) look_ahead: LookAhead,
     /// Grants to those who waited, not yet told.
     pub(super) granted: VecDeque<Granted>,
+    /// Grants of leases, not yet durable.
+    pub(super) untold_leases: Vec<UntoldLease>,
     /// Provisional grants of the daemon before this one whose asker has not come back.
     pub(super) unclaimed: BTreeSet<RequestId>,
     /// Requests that began to wait in this turn and take words of progress.

@@ -176,6 +176,7 @@ pub(super) fn server(
         aside: Vec::new(),
         stopped: Default::default(),
         granted: Default::default(),
+        untold_leases: Vec::new(),
         unclaimed,
         newcomers: Vec::new(),
         to_answer: Vec::new(),

@@ -40,6 +40,7 @@ impl Server {
             }
             Doing::Pending => !self.underway.pending.contains_key(&id),
             Doing::Aside => !self.aside.iter().any(|aside| aside.conn() == id),
+            Doing::Stores(request) => !self.untold_leases.iter().any(|it| it.is_of(id, request)),
             Doing::Watches(_) => false,
         })
     }
@@ -47,7 +48,7 @@ impl Server {
     fn answer_forgotten(&mut self, id: ConnId) {
         let Some(conn) = self.conns.get(id) else { return };
         tracing::error!(pid = conn.peer.pid, doing = ?conn.doing, "{FORGOTTEN}");
-        if let Doing::Waits(request) = conn.doing {
+        if let Doing::Waits(request) | Doing::Stores(request) = conn.doing {
             let why = Withdrawal::Cancelled;
             self.propose(Change::Withdraw { request, why }, Then::Nothing);
         }

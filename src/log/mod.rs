@@ -2,6 +2,8 @@
 
 pub mod engine;
 pub mod journal;
+pub mod leases;
+mod replace;
 pub mod state;
 
 use serde::{Deserialize, Serialize};

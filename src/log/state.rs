@@ -1,21 +1,25 @@
-//! What must survive a reboot: the floor of the tokens, the stored views, and the leases.
+//! What must survive a reboot: the floor of the tokens and the stored views. (The leases are in a
+//! [file of their own](super::leases).)
 //!
 //! The file is replaced as a whole: at every moment, also over a power cut, it is either the old
 //! one or the new one.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::{self, DirBuilder};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::replace::{named, replace, sweep};
 use crate::core::{FrameState, HoldState, StoredView, Token};
 
 /// The name of the file.
 const NAME: &str = "state.json";
 /// The version that this program writes.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// The version that has the leases in it, too.
+const WITH_LEASES: u32 = 1;
 
 /// What must survive a reboot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,9 +29,6 @@ pub struct Durable {
     /// The stored views, by key.
     #[serde(default)]
     pub views: Vec<StoredView>,
-    /// The leases that hold something.
-    #[serde(default)]
-    pub leases: Leases,
 }
 
 /// The leases that hold something, as parts of a table.
@@ -48,19 +49,36 @@ pub struct StateFile {
     dir: PathBuf,
 }
 
+/// What was found when the file was opened.
+#[derive(Debug)]
+pub struct Opened {
+    /// To store in.
+    pub state: StateFile,
+    /// What is in it; `None` if there is no file.
+    pub durable: Option<Durable>,
+    /// The leases, if a version of canal wrote it that kept them here.
+    pub leases: Option<Leases>,
+}
+
 /// [`Durable`] as it is written.
 #[derive(Serialize)]
 struct Written<'a> {
     version: u32,
     reserved_token: Token,
     views: &'a [StoredView],
-    leases: &'a Leases,
 }
 
 /// What every version has.
 #[derive(Deserialize)]
 struct Version {
     version: u32,
+}
+
+/// What the version has that keeps the leases here.
+#[derive(Deserialize)]
+struct OfLeases {
+    #[serde(default)]
+    leases: Leases,
 }
 
 impl StateFile {
@@ -70,16 +88,21 @@ impl StateFile {
     ///
     /// # Errors
     /// Names the file and says what is wrong with it (not ours, not JSON, a later version).
-    pub fn open(dir: &Path) -> io::Result<(Self, Option<Durable>)> {
+    pub fn open(dir: &Path) -> io::Result<Opened> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
         made.map_err(|error| named(dir, &error))?;
         let state = Self { dir: dir.to_owned() };
         let path = state.path();
-        match fs::read(&path) {
-            Ok(bytes) => Ok((state, Some(parse(&bytes).map_err(|error| named(&path, &error))?))),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok((state, None)),
-            Err(error) => Err(named(&path, &error)),
-        }
+        let (durable, leases) = match fs::read(&path) {
+            Ok(bytes) => {
+                let (durable, leases) = parse(&bytes).map_err(|error| named(&path, &error))?;
+                (Some(durable), leases)
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => (None, None),
+            Err(error) => return Err(named(&path, &error)),
+        };
+        sweep(dir, NAME);
+        Ok(Opened { state, durable, leases })
     }
 
     /// Where it lies.
@@ -88,48 +111,27 @@ impl StateFile {
         self.dir.join(NAME)
     }
 
+    /// The directory.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// Replaces the file: written beside, synced, renamed, the directory synced.
     ///
     /// # Errors
     /// Names the file. The old content is then still there, or, if only the directory could not
     /// be synced, maybe the new one.
     pub fn store(&self, durable: &Durable) -> io::Result<()> {
-        let beside = self.dir.join(format!("{NAME}.new-{}", std::process::id()));
-        let stored = self.replace(&beside, durable);
-        if stored.is_err() {
-            let _ = fs::remove_file(&beside);
-        }
-        stored.map_err(|error| named(&self.path(), &error))
-    }
-
-    fn replace(&self, beside: &Path, durable: &Durable) -> io::Result<()> {
-        let Durable { reserved_token, views, leases } = durable;
-        let written = Written { version: VERSION, reserved_token: *reserved_token, views, leases };
+        let Durable { reserved_token, views } = durable;
+        let written = Written { version: VERSION, reserved_token: *reserved_token, views };
         let mut bytes = serde_json::to_vec_pretty(&written)?;
         bytes.push(b'\n');
-        let mut file = create(beside)?;
-        file.write_all(&bytes)?;
-        file.sync_all()?;
-        fs::rename(beside, self.path())?;
-        File::open(&self.dir)?.sync_all()
+        replace(&self.dir, NAME, &bytes).map(drop)
     }
 }
 
-/// Makes a file that was not there before.
-fn create(path: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true).mode(0o600);
-    match options.open(path) {
-        // Left by a process of the same number that was killed.
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            fs::remove_file(path)?;
-            options.open(path)
-        }
-        other => other,
-    }
-}
-
-fn parse(bytes: &[u8]) -> io::Result<Durable> {
+fn parse(bytes: &[u8]) -> io::Result<(Durable, Option<Leases>)> {
     let invalid = |what| io::Error::new(ErrorKind::InvalidData, what);
     let damaged = |error| invalid(format!("it is damaged: {error}"));
     // The version first: the rest may look otherwise in a later one.
@@ -140,11 +142,15 @@ fn parse(bytes: &[u8]) -> io::Result<Durable> {
         );
         return Err(invalid(what));
     }
-    serde_json::from_slice(bytes).map_err(damaged)
-}
-
-fn named(path: &Path, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+    let durable = serde_json::from_slice(bytes).map_err(damaged)?;
+    let leases = match version {
+        WITH_LEASES => {
+            let OfLeases { leases } = serde_json::from_slice(bytes).map_err(damaged)?;
+            Some(leases)
+        }
+        _ => None,
+    };
+    Ok((durable, leases))
 }
 
 #[cfg(test)]
@@ -160,7 +166,7 @@ mod tests {
             view("db/\"ä\"", View::Canal { per: 3, buckets: u64::MAX }),
             view("gpu", View::Slots { slots: 0 }),
         ];
-        Durable { reserved_token: Token(token), views, leases: Leases::default() }
+        Durable { reserved_token: Token(token), views }
     }
 
     fn error(content: &str) -> String {
@@ -175,11 +181,11 @@ mod tests {
     #[test]
     fn what_was_stored_is_found() {
         let dir = tempfile::tempdir().unwrap();
-        let (state, found) = StateFile::open(dir.path()).unwrap();
+        let Opened { state, durable: found, .. } = StateFile::open(dir.path()).unwrap();
         assert_eq!(found, None);
         for token in [1, u64::MAX, 7] {
             state.store(&durable(token)).unwrap();
-            assert_eq!(StateFile::open(dir.path()).unwrap().1, Some(durable(token)));
+            assert_eq!(StateFile::open(dir.path()).unwrap().durable, Some(durable(token)));
         }
         let files: Vec<_> = fs::read_dir(dir.path()).unwrap().collect();
         assert_eq!(files.len(), 1, "{files:?}");
@@ -191,7 +197,7 @@ mod tests {
     fn missing_directories_are_made_and_private() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("of/canal");
-        let (state, _) = StateFile::open(&path).unwrap();
+        let state = StateFile::open(&path).unwrap().state;
         state.store(&Durable::default()).unwrap();
         for made in [path.parent().unwrap(), &path] {
             let mode = fs::metadata(made).unwrap().permissions().mode();
@@ -212,7 +218,7 @@ mod tests {
     #[test]
     fn a_file_cut_at_any_byte_is_damaged() {
         let dir = tempfile::tempdir().unwrap();
-        let (state, _) = StateFile::open(dir.path()).unwrap();
+        let state = StateFile::open(dir.path()).unwrap().state;
         state.store(&durable(5)).unwrap();
         let whole = fs::read_to_string(state.path()).unwrap();
         let body = whole.trim_end().len();
@@ -223,8 +229,8 @@ mod tests {
 
     #[test]
     fn a_later_version_is_refused_as_such() {
-        let said = error("{\"version\":2,\"something\":\"else\"}");
-        assert_eq!(said, "it was written by a newer canal (version 2, this one knows 1)");
+        let said = error("{\"version\":3,\"something\":\"else\"}");
+        assert_eq!(said, "it was written by a newer canal (version 3, this one knows 2)");
     }
 
     #[test]
@@ -232,14 +238,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let content = "{\"version\":1,\"reserved_token\":9,\"more\":[]}";
         fs::write(dir.path().join(NAME), content).unwrap();
-        let found = StateFile::open(dir.path()).unwrap().1;
+        let found = StateFile::open(dir.path()).unwrap().durable;
         assert_eq!(found, Some(Durable { reserved_token: Token(9), ..Durable::default() }));
     }
 
     #[test]
     fn a_store_that_fails_names_the_file_and_leaves_the_old_one() {
         let dir = tempfile::tempdir().unwrap();
-        let (state, _) = StateFile::open(dir.path()).unwrap();
+        let state = StateFile::open(dir.path()).unwrap().state;
         // A directory in its place: it cannot be replaced by a file.
         fs::create_dir(state.path()).unwrap();
         let said = state.store(&durable(1)).unwrap_err().to_string();
@@ -248,14 +254,28 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_process_left_is_in_nobodys_way() {
+    fn what_a_killed_process_left_is_removed() {
         let dir = tempfile::tempdir().unwrap();
-        let (state, _) = StateFile::open(dir.path()).unwrap();
+        let state = StateFile::open(dir.path()).unwrap().state;
+        state.store(&durable(1)).unwrap();
+        // As one of an earlier version named it.
         let left = dir.path().join(format!("{NAME}.new-{}", std::process::id()));
         fs::write(&left, "half").unwrap();
-        state.store(&durable(1)).unwrap();
-        assert_eq!(StateFile::open(dir.path()).unwrap().1, Some(durable(1)));
+        assert_eq!(StateFile::open(dir.path()).unwrap().durable, Some(durable(1)));
         assert!(!left.exists());
+    }
+
+    #[test]
+    fn leases_are_read_that_an_earlier_version_kept_here() {
+        let dir = tempfile::tempdir().unwrap();
+        let leases = r#"{"frames":[{"id":3,"host":0,"owner":{"lease":"00000000000000000000000000000001"},"parent":null,"uid":0,"lease":{"ttl_ms":60000}}],"holds":[]}"#;
+        let content =
+            format!("{{\"version\":1,\"reserved_token\":9,\"views\":[],\"leases\":{leases}}}");
+        fs::write(dir.path().join(NAME), content).unwrap();
+        let opened = StateFile::open(dir.path()).unwrap();
+        assert_eq!(opened.leases.unwrap().frames[0].lease.unwrap().ttl_ms, 60_000);
+        opened.state.store(&opened.durable.unwrap()).unwrap();
+        assert_eq!(StateFile::open(dir.path()).unwrap().leases, None);
     }
 
     #[test]

@@ -298,19 +298,22 @@ fn a_damaged_state_file_stops_the_next_daemon_and_loses_no_lease() {
         assert!(ended.stderr.contains("state.json: it is damaged"), "{ended:?}");
         assert_eq!(std::fs::read(&path).unwrap(), damaged);
     }
-    // A lease that contradicts another is damage, too.
-    let mut twice: Value = serde_json::from_slice(&whole).unwrap();
-    let hold = twice["leases"]["holds"][0].clone();
-    twice["leases"]["holds"].as_array_mut().unwrap().push(hold);
-    let journals = ["journal.0", "journal.1"].map(|name| world.runtime().join(name));
-    let kept = journals.each_ref().map(|path| std::fs::read(path).unwrap());
-    journals.iter().for_each(|path| std::fs::remove_file(path).unwrap());
-    std::fs::write(&path, serde_json::to_vec(&twice).unwrap()).unwrap();
-    let ended = world.canal(["status"]).end().code(125);
-    assert!(ended.stderr.contains("the leases in "), "{ended:?}");
     std::fs::write(&path, whole).unwrap();
-    journals.iter().zip(kept).for_each(|(path, bytes)| std::fs::write(path, bytes).unwrap());
+    // So is the file of the leases, with the way out.
+    let leases = world.runtime().join("leases.log");
+    let mut bytes = std::fs::read(&leases).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&leases, &bytes).unwrap();
+    let ended = world.canal(["status"]).end().code(125);
+    assert!(ended.stderr.contains("leases.log is damaged at byte "), "{ended:?}");
+    assert_eq!(std::fs::read(&leases).unwrap(), bytes);
+    let way_out = ended.stderr.split('`').nth(1).unwrap();
+    world.sh(way_out).end().code(0);
+    // This boot's leases are in the journal, and are durable again at once.
     lease.renew(&world).code(0);
+    let stored = String::from_utf8_lossy(&std::fs::read(&leases).unwrap()).into_owned();
+    assert!(stored.contains("\"key\":\"x\""), "{stored}");
 }
 
 #[test]

@@ -36,6 +36,8 @@ pub(super) enum Doing {
     Pending,
     /// A request that may not wait was put aside until a holder that is exiting has ended.
     Aside,
+    /// The lease of this request is granted and not durable yet.
+    Stores(RequestId),
     /// It watches the status, of this key or of all.
     Watches(Option<Key>),
 }

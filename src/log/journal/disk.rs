@@ -1,6 +1,6 @@
-//! What the journal does to the disk: the few calls through which every change goes.
+//! What the log does to the disk: the few calls through which every change goes.
 //!
-//! Tests stop the journal before, after and within each of them (see `fault`).
+//! Tests stop the log before, after and within each of them (see `fault`).
 
 use std::fs::{self, File};
 use std::io;
@@ -10,7 +10,7 @@ use std::path::Path;
 use nix::errno::Errno;
 
 /// Writes all of `bytes` at `at`.
-pub(super) fn write(file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
+pub(in crate::log) fn write(file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
     #[cfg(test)]
     if let Some(torn) = fault::torn(bytes.len()) {
         file.write_all_at(&bytes[..torn], at)?;
@@ -27,24 +27,38 @@ pub(super) fn write_mark(file: &File, mark: &[u8]) -> io::Result<()> {
 }
 
 /// Gives a file another name, in place of what had it.
-pub(super) fn rename(from: &Path, to: &Path) -> io::Result<()> {
+pub(in crate::log) fn rename(from: &Path, to: &Path) -> io::Result<()> {
     #[cfg(test)]
     fault::step()?;
     fs::rename(from, to)
 }
 
 /// Takes a name from a file.
-pub(super) fn remove(path: &Path) -> io::Result<()> {
+pub(in crate::log) fn remove(path: &Path) -> io::Result<()> {
     #[cfg(test)]
     fault::step()?;
     fs::remove_file(path)
 }
 
 /// Makes a file shorter.
-pub(super) fn set_len(file: &File, len: u64) -> io::Result<()> {
+pub(in crate::log) fn set_len(file: &File, len: u64) -> io::Result<()> {
     #[cfg(test)]
     fault::step()?;
     file.set_len(len)
+}
+
+/// Brings what was written to a file, and its length, onto the disk.
+pub(in crate::log) fn sync(file: &File) -> io::Result<()> {
+    #[cfg(test)]
+    fault::step()?;
+    file.sync_data()
+}
+
+/// Brings the names in a directory onto the disk.
+pub(in crate::log) fn sync_dir(dir: &Path) -> io::Result<()> {
+    #[cfg(test)]
+    fault::step()?;
+    File::open(dir)?.sync_all()
 }
 
 /// Allocates the first `len` bytes of a file; what is there stays.
@@ -85,7 +99,7 @@ fn fill(file: &File, len: u64) -> io::Result<()> {
 
 /// Faults that tests put in: the thread's journals stop as if killed, or find the disk full.
 #[cfg(test)]
-pub(super) mod fault {
+pub(in crate::log) mod fault {
     use std::cell::Cell;
     use std::io;
 
@@ -97,7 +111,7 @@ pub(super) mod fault {
     }
 
     /// Runs `work` and stops it after `budget` bytes and steps; returns whether it was stopped.
-    pub(in super::super) fn after<T>(budget: u64, work: impl FnOnce() -> T) -> (T, bool) {
+    pub(in crate::log) fn after<T>(budget: u64, work: impl FnOnce() -> T) -> (T, bool) {
         BUDGET.set(Some(budget));
         let done = work();
         (done, BUDGET.replace(None) == Some(0))

@@ -6,12 +6,12 @@
 
 mod batch;
 mod compact;
-mod disk;
+pub(in crate::log) mod disk;
 mod file;
 mod header;
 mod longest;
 mod open;
-mod record;
+pub(in crate::log) mod record;
 mod room;
 mod salvage;
 

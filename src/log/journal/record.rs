@@ -22,7 +22,7 @@ const PAYLOAD_MAX: usize = 1 << 30;
 
 /// What stands at a place of a file.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Framed<'a> {
+pub(in crate::log) enum Framed<'a> {
     /// A whole record, and where the next one begins.
     Whole {
         /// Its JSON.
@@ -50,7 +50,7 @@ pub(super) enum Framed<'a> {
 ///
 /// # Errors
 /// If the payload is larger than a record may be; the buffer is then as before.
-pub(super) fn encode(buffer: &mut Vec<u8>, payload: &impl Serialize) -> io::Result<()> {
+pub(in crate::log) fn encode(buffer: &mut Vec<u8>, payload: &impl Serialize) -> io::Result<()> {
     let start = buffer.len();
     encode_at(buffer, start, payload).inspect_err(|_| buffer.truncate(start))
 }
@@ -76,11 +76,11 @@ fn encode_at(buffer: &mut Vec<u8>, start: usize, payload: &impl Serialize) -> io
 
 /// What a file holds: `bytes`, and zeros from there to its end at `len`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Content<'a> {
+pub(in crate::log) struct Content<'a> {
     /// The bytes; more of the zeros may be missing than are there.
-    pub(super) bytes: &'a [u8],
+    pub(in crate::log) bytes: &'a [u8],
     /// How long the file is.
-    pub(super) len: usize,
+    pub(in crate::log) len: usize,
 }
 
 impl<'a> Content<'a> {
@@ -101,7 +101,7 @@ impl<'a> Content<'a> {
 }
 
 /// Reads what stands at `at`.
-pub(super) fn read(file: Content<'_>, at: usize) -> Framed<'_> {
+pub(in crate::log) fn read(file: Content<'_>, at: usize) -> Framed<'_> {
     let [a, b, c, d, sum @ ..] = file.prefix(at);
     let length = [a, b, c, d];
     let size = u32::from_le_bytes(length) as usize;
@@ -123,7 +123,7 @@ pub(super) fn read(file: Content<'_>, at: usize) -> Framed<'_> {
 }
 
 /// Whether all of `bytes` are zero.
-pub(super) fn is_zero(bytes: &[u8]) -> bool {
+pub(in crate::log) fn is_zero(bytes: &[u8]) -> bool {
     // Whole chunks are folded without an exit in between, which the compiler makes wide loads of.
     bytes.chunks(4096).all(|chunk| chunk.iter().fold(0, |all, byte| all | byte) == 0)
 }

@@ -136,18 +136,49 @@ fn leases_come_back_without_the_journal_with_token_slots_and_a_whole_ttl() {
 fn a_lease_is_durable_before_it_is_told_and_not_told_if_it_cannot_be() {
     let daemon = Daemon::start();
     take(&daemon, 1, "a", LONG_MS);
-    let state = std::fs::read_to_string(daemon.path("state.json")).unwrap();
-    let state: Value = serde_json::from_str(&state).unwrap();
-    assert_eq!(state["leases"]["holds"][0]["items"][0]["key"], "a");
-    // A directory in the way of the file that is written beside.
-    let beside = daemon.path(&format!("state.json.new-{}", daemon.pid()));
-    std::fs::create_dir(&beside).unwrap();
+    let (leases, elsewhere) = (daemon.path("leases.log"), daemon.path("elsewhere"));
+    let stored = || String::from_utf8_lossy(&std::fs::read(&leases).unwrap()).into_owned();
+    assert!(stored().contains("\"key\":\"a\""));
+    // A directory in its place: it cannot be made again.
+    std::fs::rename(&leases, &elsewhere).unwrap();
+    std::fs::create_dir(&leases).unwrap();
     let mut peer = daemon.connect();
     peer.send("Acquire", lease(2, "b", LONG_MS));
-    assert_eq!(peer.error().0, "DiskFull");
+    let (name, parameters) = peer.error();
+    assert_eq!(name, "DiskFull");
+    assert!(parameters["message"].as_str().unwrap().contains("leases.log"), "{parameters}");
     assert!(daemon.key("b").is_none());
     // Processes need no such file.
     peer.call("Acquire", mutex(3, "c"));
-    std::fs::remove_dir(&beside).unwrap();
+    std::fs::remove_dir(&leases).unwrap();
     take(&daemon, 4, "b", LONG_MS);
+    let stored = stored();
+    assert!(["a", "b"].iter().all(|key| stored.contains(&format!("\"key\":\"{key}\""))));
+}
+
+#[test]
+fn leases_that_are_asked_for_at_once_are_made_durable_in_one_append() {
+    let daemon = Daemon::start();
+    take(&daemon, 1, "a", LONG_MS);
+    let appends = || {
+        let stored = std::fs::read(daemon.path("leases.log")).unwrap();
+        stored.iter().filter(|byte| **byte == b'\n').count()
+    };
+    let before = appends();
+    let mut askers: Vec<_> = (0..8).map(|_| daemon.connect()).collect();
+    for asker in &mut askers {
+        asker.call("Status", json!({ "key": "a" }));
+    }
+    daemon.signal(Signal::SIGSTOP);
+    for (n, asker) in askers.iter_mut().enumerate() {
+        asker.send("Acquire", lease(10 + n as u128, &format!("k{n}"), LONG_MS));
+        // What comes after it is answered after it.
+        asker.send("Status", json!({ "key": format!("k{n}") }));
+    }
+    daemon.signal(Signal::SIGCONT);
+    for asker in &mut askers {
+        assert_eq!(asker.returned("Acquire")["lease"]["ttl_ms"], LONG_MS);
+        assert_eq!(asker.returned("Status")["keys"][0]["held"], 1);
+    }
+    assert_eq!(appends() - before, 1);
 }

@@ -1,0 +1,64 @@
+//! Telling the grants of leases, once they survive a reboot.
+//!
+//! Invariant: the grant of a lease is told after it is durable, in the turn that made it. All leases
+//! of a turn become durable together.
+
+use super::conn::{ConnId, Doing};
+use super::server::Server;
+use crate::core::{Granted, RequestId};
+use crate::protocol::{ErrorName, Failure};
+
+/// The grant of a lease that is not told yet.
+#[derive(Debug)]
+pub(super) struct UntoldLease {
+    conn: ConnId,
+    request: RequestId,
+    /// As it was decided; `None` tells what is held by it now.
+    granted: Option<Granted>,
+}
+
+impl UntoldLease {
+    /// Whether a connection waits for the grant of this request.
+    pub(super) fn is_of(&self, conn: ConnId, request: RequestId) -> bool {
+        self.conn == conn && self.request == request
+    }
+}
+
+impl Server {
+    /// Tells the grant of a lease when it is durable. Until then the connection waits.
+    pub(super) fn tell_when_durable(
+        &mut self,
+        conn: ConnId,
+        request: RequestId,
+        granted: Option<&Granted>,
+    ) {
+        if let Some(conn) = self.conns.get(conn) {
+            conn.doing = Doing::Stores(request);
+        }
+        self.untold_leases.push(UntoldLease { conn, request, granted: granted.cloned() });
+    }
+
+    /// Makes the leases durable that were granted, and tells them; whether there were any. What
+    /// cannot be made durable is taken back.
+    pub(super) fn tell_durable_leases(&mut self) -> bool {
+        if self.untold_leases.is_empty() {
+            return false;
+        }
+        let stored = self.ledger.keep_leases();
+        for UntoldLease { conn, request, granted } in std::mem::take(&mut self.untold_leases) {
+            self.done(conn);
+            match &stored {
+                _ if self.ledger.table.hold_of(request).is_none() => {
+                    let message = "the lease was taken back before it was told";
+                    self.fail(conn, &Failure::new(ErrorName::LeaseLost, message));
+                }
+                Ok(()) => self.send_grant_or_take_back(conn, request, granted.as_ref()),
+                Err(error) => {
+                    let message = format!("the lease cannot be kept over a reboot: {error}");
+                    self.take_back(conn, request, &Failure::new(ErrorName::DiskFull, message));
+                }
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,217 @@
+//! The leases that hold something, as they survive a reboot: a file that is appended to.
+//!
+//! One append is one frame (as the journal's), synced before anything of it is told. The file is
+//! written anew when most of it is about leases that ended. `docs/journal.md` describes it.
+//!
+//! Invariant: what [`LeaseLog::store`] returned from is found again after a power cut.
+
+mod read;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::journal::{OpenError, disk, record};
+use super::replace::{named, replace, sweep};
+use crate::core::{FrameState, HoldState, StoredView, Token};
+
+/// The name of the file.
+const NAME: &str = "leases.log";
+/// The version that this program writes.
+const VERSION: u32 = 1;
+/// So many bytes are appended at least before the file is written anew.
+const APPENDED_MIN: u64 = 256 * 1024;
+
+/// A lease that holds something, with all of a table that is needed to take it up again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldLease {
+    /// Its frame.
+    pub frame: FrameState,
+    /// What it holds.
+    pub hold: HoldState,
+    /// The own views of the locks that it holds slots of, where they are not the stored ones.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub in_use: Vec<StoredView>,
+}
+
+/// What changed since the last append.
+#[derive(Debug, Default)]
+pub struct Changes {
+    /// The tokens of leases in the file that hold nothing any more.
+    pub ended: Vec<Token>,
+    /// Leases that are not in the file.
+    pub held: Vec<HeldLease>,
+}
+
+/// The file, of which this process owns what it has written itself.
+#[derive(Debug)]
+pub struct LeaseLog {
+    dir: PathBuf,
+    /// The file that this process made; none before its first store, or if what stands in it is
+    /// not known.
+    file: Option<File>,
+    /// Where the last frame ends.
+    end: u64,
+    /// Up to this length it is not written anew: there was no room for that.
+    not_before: u64,
+    /// The leases in the file, and about how many bytes each takes.
+    live: BTreeMap<Token, u64>,
+    /// The sum of these.
+    live_bytes: u64,
+}
+
+/// What was found when the file was opened.
+#[derive(Debug)]
+pub struct Opened {
+    /// To store in.
+    pub log: LeaseLog,
+    /// The leases by token; `None` if there is no file.
+    pub leases: Option<BTreeMap<Token, HeldLease>>,
+    /// The bytes of a last append that was not finished, which do not count; 0 if none.
+    pub torn_bytes: u64,
+}
+
+/// The first frame of a file.
+#[derive(Serialize, Deserialize)]
+struct Header {
+    version: u32,
+    /// So many frames were written together with this one. None of them is ever torn.
+    frames: usize,
+}
+
+/// Each other frame.
+#[derive(Serialize, Deserialize)]
+struct Append {
+    /// These come first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    ended: Vec<Token>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    held: Vec<HeldLease>,
+}
+
+impl LeaseLog {
+    /// Reads the file in `dir`. It is not changed before the first [`Self::store`], which writes it
+    /// anew: so two daemons that share a directory never write to one file.
+    ///
+    /// # Errors
+    /// The file is not what this program writes, and no append that was not finished explains it.
+    pub fn open(dir: &Path) -> Result<Opened, OpenError> {
+        sweep(dir, NAME);
+        let (leases, torn_bytes) = match read::file(&dir.join(NAME))? {
+            Some((leases, torn_bytes)) => (Some(leases), torn_bytes),
+            None => (None, 0),
+        };
+        let log = Self {
+            dir: dir.to_owned(),
+            file: None,
+            end: 0,
+            not_before: 0,
+            live: BTreeMap::new(),
+            live_bytes: 0,
+        };
+        Ok(Opened { log, leases, torn_bytes })
+    }
+
+    /// Makes `changes` durable. `all` is asked for all leases as they are after them, if the file
+    /// has to be written anew.
+    ///
+    /// # Errors
+    /// Names the file. Maybe some of the changes are durable.
+    pub fn store(
+        &mut self,
+        changes: Changes,
+        all: impl FnOnce() -> Vec<HeldLease>,
+    ) -> io::Result<()> {
+        if !self.is_whole() {
+            return self.write_anew(all());
+        }
+        if self.wants_compaction() {
+            match self.write_anew(all()) {
+                Ok(()) => return Ok(()),
+                // Where there is no room for all of it there may still be some for a frame.
+                Err(_) => self.not_before = self.end + APPENDED_MIN + self.live_bytes,
+            }
+        }
+        self.append(changes).map_err(|error| named(&self.path(), &error))
+    }
+
+    /// Makes a file with these leases and no others, in place of the one that is there.
+    ///
+    /// # Errors
+    /// Names the file, which then is the old one or the new one.
+    pub fn write_anew(&mut self, leases: Vec<HeldLease>) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        record::encode(&mut bytes, &Header { version: VERSION, frames: leases.len() })?;
+        let mut live = BTreeMap::new();
+        for lease in leases {
+            let (token, start) = (lease.hold.token, bytes.len());
+            record::encode(&mut bytes, &Append { ended: Vec::new(), held: vec![lease] })?;
+            live.insert(token, (bytes.len() - start) as u64);
+        }
+        self.file = Some(replace(&self.dir, NAME, &bytes)?);
+        self.end = bytes.len() as u64;
+        self.live_bytes = live.values().sum();
+        self.live = live;
+        self.not_before = 0;
+        Ok(())
+    }
+
+    fn append(&mut self, changes: Changes) -> io::Result<()> {
+        let Some(file) = &self.file else { return Err(io::ErrorKind::NotFound.into()) };
+        let Changes { ended, held } = changes;
+        let append = Append { ended, held };
+        let mut bytes = Vec::new();
+        record::encode(&mut bytes, &append)?;
+        if let Err(error) = disk::write(file, &bytes, self.end) {
+            if disk::set_len(file, self.end).is_err() {
+                self.file = None;
+            }
+            return Err(error);
+        }
+        if let Err(error) = disk::sync(file) {
+            // What is on the disk is not known: a second sync can succeed though the first one lost
+            // the data.
+            self.file = None;
+            return Err(error);
+        }
+        self.end += bytes.len() as u64;
+        self.note(&append, bytes.len() as u64);
+        Ok(())
+    }
+
+    fn note(&mut self, append: &Append, bytes: u64) {
+        for token in &append.ended {
+            self.live_bytes -= self.live.remove(token).unwrap_or(0);
+        }
+        let each = bytes / append.held.len().max(1) as u64;
+        for lease in &append.held {
+            self.live_bytes += each;
+            self.live_bytes -= self.live.insert(lease.hold.token, each).unwrap_or(0);
+        }
+    }
+
+    /// All writing anew together costs no more than all appending.
+    fn wants_compaction(&self) -> bool {
+        self.end > self.not_before.max(2 * self.live_bytes + APPENDED_MIN)
+    }
+
+    /// Whether what stands under the name is what this process wrote.
+    fn is_whole(&self) -> bool {
+        let Some(own) = self.file.as_ref().and_then(|file| file.metadata().ok()) else {
+            return false;
+        };
+        let there = fs::symlink_metadata(self.path());
+        there.is_ok_and(|it| (it.dev(), it.ino()) == (own.dev(), own.ino()))
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.join(NAME)
+    }
+}
+
+#[cfg(test)]
+mod tests;

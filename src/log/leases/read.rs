@@ -1,0 +1,106 @@
+//! Recovery: what the file says, without changing it.
+//!
+//! A power cut in the last append leaves of each sector of the disk either what was there (nothing,
+//! or zeros) or what was written. JSON has no zeros, so a sector that was not written is known.
+
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use serde::de::DeserializeOwned;
+
+use super::record::{self, Content, Framed};
+use super::{Append, Header, HeldLease, OpenError, VERSION};
+use crate::core::Token;
+
+/// What a disk writes whole or not at all.
+const SECTOR: usize = 512;
+
+type Held = BTreeMap<Token, HeldLease>;
+
+/// Reads the file of this name: the leases in it, and the bytes of an append that was not finished.
+pub(super) fn file(path: &Path) -> Result<Option<(Held, u64)>, OpenError> {
+    let failed = |error| OpenError::Io { path: path.to_owned(), error };
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    let mut file = match options.open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(error)),
+    };
+    if !file.metadata().map_err(failed)?.is_file() {
+        let what = io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file");
+        return Err(failed(what));
+    }
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).map_err(failed)?;
+    let (leases, end) = held(path, &bytes)?;
+    Ok(Some((leases, (bytes.len() - end) as u64)))
+}
+
+/// The leases in the file, and where the last whole frame ends.
+pub(super) fn held(path: &Path, bytes: &[u8]) -> Result<(Held, usize), OpenError> {
+    let (header, mut at) = header(path, bytes)?;
+    let (mut leases, mut frames) = (Held::new(), 0);
+    loop {
+        // Bytes that are missing at the end count as zeros.
+        match record::read(Content { bytes, len: usize::MAX }, at) {
+            Framed::Whole { payload, next } => {
+                let Append { ended, held } = parse(path, at, payload)?;
+                ended.iter().for_each(|token| drop(leases.remove(token)));
+                leases.extend(held.into_iter().map(|lease| (lease.hold.token, lease)));
+                at = next;
+                frames += 1;
+            }
+            _ if frames < header.frames => {
+                return Err(damaged(path, at, "the file was cut short"));
+            }
+            Framed::Torn { .. } | Framed::End => return Ok((leases, at)),
+            Framed::Bad { .. } if is_unfinished(bytes, at) => return Ok((leases, at)),
+            Framed::Bad { offset, what } => return Err(damaged(path, offset, &what)),
+        }
+    }
+}
+
+fn header(path: &Path, bytes: &[u8]) -> Result<(Header, usize), OpenError> {
+    let (payload, next) = match record::read(Content { bytes, len: bytes.len() }, 0) {
+        Framed::Whole { payload, next } => (payload, next),
+        Framed::Bad { offset, what } => return Err(damaged(path, offset, &what)),
+        Framed::Torn { .. } | Framed::End => {
+            return Err(damaged(path, 0, "it does not begin as a record of leases does"));
+        }
+    };
+    let header: Header = parse(path, 0, payload)?;
+    if header.version > VERSION {
+        let path = path.to_owned();
+        return Err(OpenError::Newer { path, found: header.version, known: VERSION });
+    }
+    Ok((header, next))
+}
+
+/// Whether what stands from `at` on can be one append that a power cut ended: some sector of it was
+/// not written, and no whole frame follows, which would have been written after it.
+fn is_unfinished(bytes: &[u8], at: usize) -> bool {
+    let tail = &bytes[at..];
+    let first = (SECTOR - at % SECTOR).min(tail.len());
+    let (head, rest) = tail.split_at(first);
+    let mut sectors = std::iter::once(head).chain(rest.chunks(SECTOR));
+    let newlines = tail.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
+    let mut behind = newlines.map(|(offset, _)| at + offset + 1);
+    let is_whole = |at| {
+        let content = Content { bytes, len: bytes.len() };
+        matches!(record::read(content, at), Framed::Whole { .. })
+    };
+    sectors.any(record::is_zero) && !behind.any(is_whole)
+}
+
+fn parse<T: DeserializeOwned>(path: &Path, at: usize, payload: &[u8]) -> Result<T, OpenError> {
+    serde_json::from_slice(payload).map_err(|error| damaged(path, at, &error.to_string()))
+}
+
+fn damaged(path: &Path, offset: usize, what: &str) -> OpenError {
+    let path = path.to_owned();
+    OpenError::Damaged { path, offset: offset as u64, what: what.to_owned(), origin: None }
+}
