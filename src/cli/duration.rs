@@ -48,11 +48,18 @@ pub(crate) fn parse_some(text: &str) -> Result<Length, String> {
 /// The shortest TTL of a lease; the daemon's.
 const TTL_MIN: Duration = Duration::from_secs(1);
 
-/// As [`parse`], for a lease: neither too short to be renewed in time, nor without end.
+/// The longest TTL of a lease; the daemon's.
+const TTL_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// As [`parse`], for a lease: neither too short to be renewed in time, nor so long that a forgotten
+/// one is in the way for ever.
 pub(crate) fn parse_ttl(text: &str) -> Result<Duration, String> {
     match parse(text)? {
         Length::Finite(ttl) if ttl < TTL_MIN => {
             Err("a lease lives for at least 1 second: it takes time to renew it".to_owned())
+        }
+        Length::Finite(ttl) if ttl > TTL_MAX => {
+            Err("a lease lives for at most 30 days: renew one that is needed for longer".to_owned())
         }
         Length::Finite(ttl) => Ok(ttl),
         Length::Infinite => Err("a lease without end would never be taken over".to_owned()),

@@ -210,6 +210,10 @@ mod tests {
                 "--ttl 0.5: a lease lives for at least 1 second: it takes time to renew it",
             ),
             (
+                &["acquire", "--ttl", "31d"],
+                "--ttl 31d: a lease lives for at most 30 days: renew one that is needed for longer",
+            ),
+            (
                 &["acquire", "--ttl", "infinity"],
                 "--ttl infinity: a lease without end would never be taken over",
             ),

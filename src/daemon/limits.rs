@@ -38,6 +38,10 @@ pub(super) const NUMBER_MAX: u64 = (1 << 53) - 1;
 /// a machine that is busy.
 pub(super) const LEASE_MS_MIN: u64 = 1000;
 
+/// The longest TTL of a lease, 30 days. One that is needed for longer is renewed; one that is
+/// forgotten is not in the way for ever.
+pub(super) const LEASE_MS_MAX: u64 = 30 * 24 * 60 * 60 * 1000;
+
 /// The most bytes of a command that are kept to show it.
 pub(super) const COMMAND_BYTES_MAX: usize = 1024;
 

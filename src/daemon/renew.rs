@@ -4,7 +4,7 @@ use super::asker::{NOBODY, OwnerFound};
 use super::conn::ConnId;
 use super::ended::owner_gone;
 use super::leases::name_of;
-use super::limits::{LEASE_MS_MIN, NUMBER_MAX};
+use super::limits::{LEASE_MS_MAX, LEASE_MS_MIN};
 use super::propose::{Applied, Then};
 use super::server::Server;
 use super::shown::time;
@@ -55,8 +55,12 @@ impl Server {
             let ttl = lease.ttl_ms;
             return bad(&format!("a lease lives for at least {LEASE_MS_MIN} ms, not {ttl}"));
         }
-        if lease.ttl_ms > NUMBER_MAX {
-            return bad(&format!("a lease lives for at most {NUMBER_MAX} ms"));
+        // One that was asked for of an earlier version keeps the TTL that it was given.
+        if lease.ttl_ms > LEASE_MS_MAX && self.ledger.table.tagged(acquire.tag).is_none() {
+            let (ttl, days) = (lease.ttl_ms, LEASE_MS_MAX / 86_400_000);
+            return bad(&format!(
+                "a lease lives for at most {LEASE_MS_MAX} ms ({days} days), not {ttl}"
+            ));
         }
         if conn.peer.uid == NOBODY {
             let message = "uid 65534 stands for many users and can own nothing";

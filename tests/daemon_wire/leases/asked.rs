@@ -62,6 +62,14 @@ fn what_makes_no_sense_as_a_lease_is_refused() {
         peer.send("Acquire", parameters);
         assert_eq!(peer.error().0, "BadRequest");
     }
+    // It lives by being renewed, not by its first words.
+    let most = 30 * 24 * 3600 * 1000;
+    peer.send("Acquire", lease(1, "a", most + 1));
+    let (name, parameters) = peer.error();
+    assert_eq!(name, "BadRequest");
+    let message = parameters["message"].as_str().unwrap();
+    assert_eq!(message, "a lease lives for at most 2592000000 ms (30 days), not 2592000001");
+    take(&daemon, 5, "long", most);
     let idler = Idler::start();
     let mut for_a_process = mutex_for(1, "a");
     for_a_process["lease"] = json!({ "handle": handle(1), "ttl_ms": LONG_MS });
