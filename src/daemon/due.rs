@@ -9,7 +9,7 @@ use super::limits::STOPPED_EVERY;
 use super::propose::Then;
 use super::server::Server;
 use super::stopped::is_stopped;
-use crate::core::{Change, HoldState, RequestId, WaiterStatus, Withdrawal};
+use crate::core::{Change, HoldState, RequestId, Withdrawal};
 use crate::sys::clock;
 
 /// The longest sleep while a wait or a lease has an end: the clock of a sleep stands still while the
@@ -21,6 +21,8 @@ const SLEEP_MAX: Duration = Duration::from_secs(10);
 pub(super) struct Due {
     /// Waiters of the daemon before this one are given up.
     pub(super) come_back: Option<Instant>,
+    /// Waiters of the daemon before this one are looked at that have not come back.
+    pub(super) detached: Option<Instant>,
     /// Stopped waiters are looked at.
     pub(super) stopped: Option<Instant>,
     /// A connection took too long to read its last words.
@@ -46,6 +48,7 @@ impl Server {
         let due = &self.due;
         let times = [
             due.come_back,
+            due.detached,
             due.stopped,
             self.look_ahead.due,
             due.closing,
@@ -86,6 +89,9 @@ impl Server {
         if is_due(&mut self.due.come_back, now) {
             self.give_up_the_lost();
         }
+        if is_due(&mut self.due.detached, now) {
+            self.look_at_detached(now);
+        }
         if is_due(&mut self.due.stopped, now) {
             self.look_at_stopped();
         }
@@ -121,26 +127,6 @@ impl Server {
             // With an engine it may be granted before its withdrawal is in the log.
             let over_engine = self.ledger.engine().is_some();
             let why = if over_engine { Withdrawal::Cancelled } else { Withdrawal::Timeout };
-            self.propose(Change::Withdraw { request, why }, Then::Nothing);
-        }
-    }
-
-    /// Withdraws what the daemon before this one had taken on and nobody asked for again.
-    fn give_up_the_lost(&mut self) {
-        let table = &self.ledger.table;
-        let waiting = table.waiters().filter(|waiter| {
-            waiter.status == WaiterStatus::Detached && waiter.request.host == self.ledger.host
-        });
-        let unclaimed = std::mem::take(&mut self.unclaimed);
-        let mut lost: Vec<RequestId> = waiting.map(|waiter| waiter.id).chain(unclaimed).collect();
-        // Over an engine the log may still say so of those who are back.
-        let is_back = |id: &RequestId| self.waiting.get(*id).is_some_and(|it| it.conn.is_some());
-        lost.retain(|request| !is_back(request));
-        if !lost.is_empty() {
-            tracing::info!(requests = lost.len(), "given up: nobody came back for them");
-        }
-        for request in lost {
-            let why = Withdrawal::Lost;
             self.propose(Change::Withdraw { request, why }, Then::Nothing);
         }
     }

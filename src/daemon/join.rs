@@ -5,7 +5,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::Unusable;
 use super::acquire::Newcomer;
@@ -15,7 +14,6 @@ use super::engine::Chosen;
 use super::engine_mark::EngineMark;
 use super::leases::Leases;
 use super::ledger::{Ledger, Log, NO_HOST};
-use super::limits::COME_BACK_TIME;
 use super::old;
 use super::owners::find;
 use super::proof::Claim;
@@ -155,7 +153,7 @@ impl Server {
         self.children.sweep();
         self.await_orphans();
         if self.waiting.len() + self.unclaimed.len() > 0 {
-            self.due.come_back = Some(Instant::now() + COME_BACK_TIME);
+            self.await_detached();
         }
     }
 
@@ -240,6 +238,8 @@ impl Server {
         self.underway.leaving.clear();
         self.leases = Leases::default();
         self.due.come_back = None;
+        self.due.detached = None;
+        self.away.clear();
         self.owners.forget_all();
         self.children.remove_all(&self.owners);
         self.conns.disown_all();

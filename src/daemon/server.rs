@@ -17,6 +17,7 @@ use super::config::Limits;
 use super::conn::{ConnId, Connection, Doing};
 use super::conns::Conns;
 use super::conns::batch::{Accepted, Batch, Catching};
+use super::detached::Away;
 use super::due::Due;
 use super::follow::Link;
 use super::home::Home;
@@ -72,6 +73,8 @@ pub(super) struct Server {
     /// Waiters whose process is stopped, and the process.
     pub(super) stopped: BTreeMap<RequestId, u32>,
     pub(super) look_ahead: LookAhead,
+    /// Waiters of the daemon before this one whose process is stopped.
+    pub(super) away: Away,
     /// Grants to those who waited, not yet told.
     pub(super) granted: VecDeque<Granted>,
     /// Grants of leases, not yet durable.

@@ -4,7 +4,6 @@ use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
-use std::time::Instant;
 
 use anyhow::Context;
 use nix::sys::signal::Signal;
@@ -22,7 +21,6 @@ use super::follow::Link;
 use super::home::{Claim, ClaimError};
 use super::join::begin;
 use super::leases::Leases;
-use super::limits::COME_BACK_TIME;
 use super::linger::Linger;
 use super::owners::Owners;
 use super::permission::Permissions;
@@ -175,6 +173,7 @@ pub(super) fn server(
         conns,
         aside: Vec::new(),
         stopped: Default::default(),
+        away: Default::default(),
         granted: Default::default(),
         untold_leases: Vec::new(),
         unclaimed,
@@ -188,7 +187,7 @@ pub(super) fn server(
         stopping: false,
     };
     if server.waiting.len() + server.unclaimed.len() > 0 {
-        server.due.come_back = Some(Instant::now() + COME_BACK_TIME);
+        server.await_detached();
     }
     server.await_orphans();
     Ok(server)

@@ -170,3 +170,31 @@ fn a_stop_is_answered_and_loses_nothing() {
     daemon.run(|_| {});
     wait_until("all is as before", || daemon.use_of("a") == (1, 1));
 }
+
+#[test]
+fn a_waiter_that_was_stopped_has_as_long_to_come_back_once_it_runs() {
+    let mut daemon = Daemon::start();
+    let _holder = daemon.hold(1, "a");
+    let idler = Idler::start();
+    let stops = |signal| nix::sys::signal::kill(idler.as_pid(), signal).unwrap();
+    stops(nix::sys::signal::Signal::SIGSTOP);
+    let mut asker = daemon.connect();
+    asker.send_with("Acquire", mutex_for(2, "a"), &idler.pidfd());
+    daemon.until_use("a", 1, 1);
+    daemon.kill();
+    daemon.run(|_| {});
+    let reason = |daemon: &Daemon| daemon.key("a").unwrap().waiters[0].reason.clone();
+    wait_until("it is seen to be stopped", || reason(&daemon).contains("stopped"));
+    stops(nix::sys::signal::Signal::SIGCONT);
+    // It comes back in time.
+    let mut asker = daemon.connect();
+    asker.send_with("Acquire", mutex_for(2, "a"), &idler.pidfd());
+    wait_until("it waits again", || reason(&daemon) == "1 of 1 slot is held");
+    // And the next time it does not.
+    stops(nix::sys::signal::Signal::SIGSTOP);
+    daemon.kill();
+    daemon.run(|_| {});
+    wait_until("it is seen to be stopped", || reason(&daemon).contains("stopped"));
+    stops(nix::sys::signal::Signal::SIGCONT);
+    daemon.until_use("a", 1, 0);
+}

@@ -245,6 +245,10 @@ impl Idler {
         self.0.id()
     }
 
+    pub(crate) fn as_pid(&self) -> nix::unistd::Pid {
+        nix::unistd::Pid::from_raw(i32::try_from(self.pid()).unwrap())
+    }
+
     pub(crate) fn pidfd(&self) -> Pidfd {
         Pidfd::open(self.pid()).unwrap()
     }

@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use crate::over;
 use crate::process::{alive, signal, state, wait_until};
 use crate::record::{Events, recorded};
-use crate::world::World;
+use crate::world::{World, journal_only};
 
 #[test]
 fn a_stopped_waiter_blocks_nobody_and_goes_on_when_it_runs_again() {
@@ -43,6 +43,47 @@ fn a_stopped_waiter_keeps_its_place() {
     holder.finish();
     first.end().code(0);
     second.end().code(0);
+    assert_eq!(Events::of(&world).started(), ["first", "second"]);
+}
+
+#[test]
+fn a_stopped_waiter_keeps_its_place_over_the_end_of_a_daemon() {
+    if journal_only("a host of an engine joins anew before it looks at its waiters") {
+        return;
+    }
+    let world = World::with_daemon();
+    let holder = world.holder(&["-k", "x"]);
+    let free = world.holder(&["-k", "free"]);
+    let body = recorded(":");
+    let first = world.waiter("x", &["-k", "free"], &["sh", "-c", &body, "sh", "first"]);
+    let second = world.waiter("x", &[], &["sh", "-c", &body, "sh", "second"]);
+    let killed = world.waiter("x", &[], &["true"]);
+    first.stop();
+    killed.stop();
+    // One that does not come back, though its owner lives: it shows when that is given up.
+    let owner = world.program("sleep", ["60"]).spawn();
+    let lost = world.canal(["acquire", "-k", "x", "--pid", &owner.pid_text()]).spawn();
+    world.until_waiting("x", 4);
+    lost.stop();
+    world.kill_daemon();
+    lost.kill();
+    world.status();
+    free.finish();
+    // It bars nobody, from the beginning.
+    world.canal(["run", "-n", "-k", "free", "--", "true"]).end().code(0);
+    world.until_waiting("x", 3);
+    let reasons = world.key("x").waiters.into_iter().map(|waiter| waiter.reason);
+    assert_eq!(reasons.filter(|reason| reason.contains("stopped")).count(), 2);
+    killed.kill();
+    world.until_waiting("x", 2);
+    first.signal(Signal::SIGCONT);
+    wait_until("it waits as before", || {
+        world.key("x").waiters.iter().all(|waiter| !waiter.reason.contains("stopped"))
+    });
+    holder.finish();
+    first.end().code(0);
+    second.end().code(0);
+    owner.kill();
     assert_eq!(Events::of(&world).started(), ["first", "second"]);
 }
 

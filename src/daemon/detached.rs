@@ -1,0 +1,130 @@
+//! The waiters of the daemon before this one that have not come back.
+//!
+//! Invariant: a waiter keeps its place as long as its process is stopped or frozen, and after that
+//! for as long as any other one has to come back. While it is stopped it bars nobody.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use super::limits::{COME_BACK_TIME, PROCESSES_LOOKED_AT_MAX, STOPPED_EVERY};
+use super::owners::find;
+use super::propose::Then;
+use super::server::Server;
+use crate::core::{Change, Owner, ProcessId, RequestId, WaiterState, WaiterStatus, Withdrawal};
+use crate::sys::process::{Found, RunState, run_state};
+
+/// Waiters that were found stopped before they came back. Of those that run again: when they have to
+/// be back.
+pub(super) type Away = BTreeMap<RequestId, Option<Instant>>;
+
+/// How a process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    Runs,
+    Stopped,
+    Gone,
+}
+
+impl Server {
+    /// Gives the waiters of the daemon before this one some time to come back.
+    pub(super) fn await_detached(&mut self) {
+        let now = Instant::now();
+        self.due.come_back = Some(now + COME_BACK_TIME);
+        // All others are looked at soon: most are back by then.
+        self.suspend_stopped(PROCESSES_LOOKED_AT_MAX);
+        self.due.detached = Some(now + STOPPED_EVERY);
+    }
+
+    /// Looks at those that have not come back.
+    pub(super) fn look_at_detached(&mut self, now: Instant) {
+        self.suspend_stopped(usize::MAX);
+        for (request, back_until) in std::mem::take(&mut self.away) {
+            self.look_at_away(now, request, back_until);
+        }
+        let goes_on = self.due.come_back.is_some() || !self.away.is_empty();
+        self.due.detached = goes_on.then_some(now + STOPPED_EVERY);
+    }
+
+    /// Withdraws what the daemon before this one had taken on and nobody asked for again.
+    pub(super) fn give_up_the_lost(&mut self) {
+        self.suspend_stopped(usize::MAX);
+        let waiting = self.ledger.table.waiters().filter(|waiter| self.is_detached(waiter));
+        let waiting: Vec<RequestId> = waiting.map(|waiter| waiter.id).collect();
+        let unclaimed = std::mem::take(&mut self.unclaimed);
+        let mut lost: Vec<RequestId> = waiting.into_iter().chain(unclaimed).collect();
+        // Over an engine the log may still say so of those who are back.
+        let is_back = |id: &RequestId| self.waiting.get(*id).is_some_and(|it| it.conn.is_some());
+        lost.retain(|request| !is_back(request));
+        if !lost.is_empty() {
+            tracing::info!(requests = lost.len(), "given up: nobody came back for them");
+        }
+        for request in lost {
+            self.give_up(request);
+        }
+    }
+
+    fn give_up(&mut self, request: RequestId) {
+        let why = Withdrawal::Lost;
+        self.propose(Change::Withdraw { request, why }, Then::Nothing);
+    }
+
+    /// Suspends those that are stopped; looks at so many at most.
+    fn suspend_stopped(&mut self, at_most: usize) {
+        let waiters = self.ledger.table.waiters().filter(|waiter| self.is_detached(waiter));
+        let stopped: Vec<RequestId> = waiters
+            .take(at_most)
+            .filter(|waiter| process_of(waiter).is_some_and(|it| life_of(it) == Life::Stopped))
+            .map(|waiter| waiter.id)
+            .collect();
+        for request in stopped {
+            tracing::info!(request = request.0, "a waiter is stopped and cannot come back yet");
+            self.away.insert(request, None);
+            // Only one that takes part can be suspended. What it may be granted in between is taken
+            // back before anybody is told.
+            self.propose(Change::Resume { request }, Then::Nothing);
+            self.propose(Change::Suspend { request }, Then::Nothing);
+        }
+    }
+
+    fn look_at_away(&mut self, now: Instant, request: RequestId, back_until: Option<Instant>) {
+        let is_back = self.waiting.get(request).is_none_or(|waiter| waiter.conn.is_some());
+        let Some(waiter) = self.ledger.table.waiter(request).filter(|_| !is_back) else { return };
+        // Over an engine it can have been granted for a moment, and was seen to be stopped then.
+        self.stopped.remove(&request);
+        match process_of(waiter).map_or(Life::Runs, life_of) {
+            Life::Stopped => drop(self.away.insert(request, None)),
+            Life::Gone => self.end(waiter.frame),
+            Life::Runs => match back_until {
+                Some(until) if until <= now => self.give_up(request),
+                until => drop(self.away.insert(request, until.or(Some(now + COME_BACK_TIME)))),
+            },
+        }
+    }
+
+    /// Whether it is one of ours that has not come back, and is not known to be stopped.
+    fn is_detached(&self, waiter: &WaiterState) -> bool {
+        waiter.status == WaiterStatus::Detached
+            && waiter.request.host == self.ledger.host
+            && !self.away.contains_key(&waiter.id)
+    }
+}
+
+/// The process that has to come back. Who asked for a lease is not known.
+fn process_of(waiter: &WaiterState) -> Option<ProcessId> {
+    match waiter.request.owner {
+        Owner::Process(process) => Some(process),
+        Owner::Lease(_) => None,
+    }
+}
+
+fn life_of(process: ProcessId) -> Life {
+    match find(process) {
+        Found::Gone => Life::Gone,
+        Found::Same(pidfd) if pidfd.has_ended() => Life::Gone,
+        Found::Same(_) => match run_state(process.pid) {
+            RunState::Stopped | RunState::Frozen => Life::Stopped,
+            RunState::Running | RunState::Exiting | RunState::Gone => Life::Runs,
+        },
+        Found::Unknown(_) => Life::Runs,
+    }
+}
