@@ -6,7 +6,7 @@ use nix::unistd::geteuid;
 
 use super::args::Global;
 use super::failed::Failed;
-use crate::client::{Client, ClientError, Start};
+use crate::client::{Client, ClientError, OWN, Options, Start};
 use crate::protocol::place::{Place, Rule};
 use crate::protocol::{ErrorName, PageQuery, Tag};
 use crate::run::{OwnCode, environment};
@@ -32,14 +32,19 @@ impl Target {
 
     /// Connects, starting a daemon if need be and allowed.
     pub(crate) fn connect(&self) -> Result<Client, Failed> {
-        Client::connect(&self.place, self.start).map_err(|error| no_client(error, &self.place))
+        Client::connect(&self.place, self.options()).map_err(|error| no_client(error, &self.place))
     }
 }
 
 impl Target {
+    /// This program is the daemon, too, whatever its file is called.
+    fn options(&self) -> Options {
+        Options { program: Some(OWN.into()), ..Options::from(self.start) }
+    }
+
     /// Asks for the deadline page of a request that is held, if there is a daemon that has it.
     pub(crate) fn page(&self, tag: Tag) -> Option<Reader> {
-        Client::connect(&self.place, self.start).ok()?.page(&PageQuery { tag }).ok()
+        Client::connect(&self.place, self.options()).ok()?.page(&PageQuery { tag }).ok()
     }
 }
 

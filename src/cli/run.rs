@@ -1,9 +1,11 @@
 //! `canal run`: take the lock, become the command.
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 
 use super::args::{Global, HowArgs, RunArgs};
 use super::ask::{self, NotAcquired};
@@ -14,6 +16,7 @@ use super::lock_lost;
 use super::refused;
 use super::say::Voice;
 use super::usage::wrong;
+use crate::client::{OWN, is_on_demand_daemon};
 use crate::protocol::place::Rule;
 use crate::protocol::{Acquire, OnLost, Wrapper};
 use crate::run::{Beside, Command, Ended, Limits, Lost, NotBegun, Starting, become_command, stay};
@@ -147,6 +150,10 @@ impl Beside for Bystander<'_, '_> {
         let Self(job) = self;
         job.voice.say(&lock_lost::words(lost, &job.keys()));
         job.voice.hint(lock_lost::HINT);
+    }
+
+    fn is_daemon(&self, pid: Pid) -> bool {
+        is_on_demand_daemon(pid.as_raw().unsigned_abs(), Some(Path::new(OWN)))
     }
 
     fn page(&self) -> Option<Reader> {

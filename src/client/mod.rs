@@ -90,6 +90,7 @@ mod connect;
 mod connection;
 mod error;
 mod page;
+mod program;
 mod start;
 mod stop;
 mod watch;
@@ -98,6 +99,7 @@ mod watch;
 mod tests;
 
 pub use error::ClientError;
+pub use program::{OWN, is_on_demand_daemon};
 
 use call::Repeat;
 use connection::Connection;
@@ -116,8 +118,8 @@ pub enum Start {
 pub struct Options {
     /// Whether it starts a daemon if none runs.
     pub start: Start,
-    /// The program that it starts; without one, this program if its name is `canal`, else the
-    /// `canal` along PATH.
+    /// The program that it starts; without one, the `canal` along PATH. A program that is canal says
+    /// [`OWN`].
     pub program: Option<PathBuf>,
     /// How long the daemon may take to say a word.
     pub answer: Duration,

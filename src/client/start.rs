@@ -5,7 +5,7 @@
 //! one daemon is for the daemon's own instance lock to see to. A holder may be stopped: clients that have
 //! waited for a while take the next lock (`start.lock.1` …), so that again one of them starts a daemon.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -15,11 +15,10 @@ use std::time::Duration;
 
 use crate::protocol::place::{Place, Rule};
 use crate::sys::detach;
-use crate::sys::exec::{Lookup, lookup};
 
 use super::connect::knock;
 use super::connection::Connection;
-use super::{ClientError, Options};
+use super::{ClientError, Options, program};
 
 /// How long the daemon may take to say that it is up.
 const UP_MS_MAX: u64 = 10_000;
@@ -72,7 +71,7 @@ pub(super) fn attempt(
     if let Some(connection) = knock(place, options)? {
         return Ok(Attempt::Connected(connection));
     }
-    let program = program(options.program.as_deref())?;
+    let program = program::find(options.program.as_deref())?;
     let log = place.dir.join("daemon.log");
     let told = detach::start(&program, &argv(place), &environment(), Some(&log), UP_MS_MAX)
         .map_err(|error| {
@@ -115,44 +114,8 @@ fn open_lock(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// The program that is the daemon: what was said, else this program if it is canal, else the
-/// `canal` along PATH.
-fn program(said: Option<&Path>) -> Result<PathBuf, ClientError> {
-    if let Some(program) = said {
-        return Ok(program.to_owned());
-    }
-    if let Some(this) = this_program() {
-        return Ok(this);
-    }
-    match lookup(OsStr::new("canal")) {
-        Lookup::Found(program) => Ok(program),
-        Lookup::NotExecutable(program, error) => {
-            Err(ClientError::Start(format!("cannot start {}: {error}", program.display())))
-        }
-        Lookup::NotFound => {
-            let text = "cannot start a daemon: no program `canal` along PATH";
-            Err(ClientError::Start(text.to_owned()))
-        }
-    }
-}
-
-fn this_program() -> Option<PathBuf> {
-    const LINK: &str = "/proc/self/exe";
-    let path = std::fs::read_link(LINK).ok()?;
-    // The kernel adds ` (deleted)` where the file was replaced by a newer one.
-    let name = path.file_name()?.to_str()?;
-    match name {
-        "canal" => Some(path),
-        "canal (deleted)" => {
-            let newer = path.with_file_name("canal");
-            Some(if newer.exists() { newer } else { PathBuf::from(LINK) })
-        }
-        _ => None,
-    }
-}
-
 fn argv(place: &Place) -> Vec<OsString> {
-    let mut argv: Vec<OsString> = ["canal", "daemon", "--on-demand"].map(OsString::from).into();
+    let mut argv: Vec<OsString> = program::ARGV.map(OsString::from).into();
     // A user's own daemon finds its place by the uid, and with it where its state is.
     if place.rule == Rule::Given {
         argv.push("--socket".into());
@@ -170,6 +133,7 @@ fn environment() -> Vec<(OsString, OsString)> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
     use std::sync::OnceLock;
 
     use super::*;
@@ -207,13 +171,5 @@ mod tests {
             let name = name.into_string().unwrap();
             assert!(name == "PATH" || PASSED_ON.contains(&name.as_str()), "{name}");
         }
-    }
-
-    #[test]
-    fn a_program_that_is_not_canal_is_not_started_as_a_daemon() {
-        // This test is such a program.
-        assert_eq!(this_program(), None);
-        let said = Path::new("/some/canal-of-tests");
-        assert_eq!(program(Some(said)).unwrap(), said);
     }
 }

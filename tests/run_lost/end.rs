@@ -70,7 +70,24 @@ fn what_a_command_that_ended_by_itself_left_behind_is_nobodys_business() {
 }
 
 #[test]
-fn a_canal_daemon_is_spared() {
+fn a_daemon_that_the_command_started_on_demand_is_spared() {
+    let fake = Fake::sure(LONG, LONG);
+    let place = tempfile::TempDir::new().unwrap();
+    let (canal, place) = (env!("CARGO_BIN_EXE_canal"), place.path().display());
+    let script = format!(
+        "{canal} --socket {place}/canal.sock status >/dev/null; cat {place}/lock >>pids; \
+         while :; do sleep 0.01; done"
+    );
+    let running = fake.spawn(&[], &script);
+    let daemon = fake.line("pids");
+    fake.shared().writer.as_mut().unwrap().lost(Why::Gone);
+    assert_eq!(running.code(), Some(122));
+    assert!(lives(&daemon));
+    signal(&daemon, Signal::SIGKILL);
+}
+
+#[test]
+fn one_that_only_calls_itself_a_daemon_is_killed_with_the_rest() {
     let fake = Fake::sure(LONG, LONG);
     symlink("/bin/sh", fake.path("canal")).unwrap();
     std::fs::write(fake.path("daemon"), "echo $$ >>pids; while :; do sleep 0.05; done").unwrap();
@@ -79,8 +96,7 @@ fn a_canal_daemon_is_spared() {
     let daemon = fake.line("pids");
     fake.shared().writer.as_mut().unwrap().lost(Why::Gone);
     assert_eq!(running.code(), Some(122));
-    assert!(lives(&daemon));
-    signal(&daemon, Signal::SIGKILL);
+    assert!(!lives(&daemon));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::os::unix::fs::symlink;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::scene::{Running, code, lives, words};
+use crate::scene::{CANAL, Running, code, lives, words};
 use crate::wait_until;
 
 pub(crate) fn without_with_children_they_are_not_waited_for() {
@@ -50,16 +50,25 @@ pub(crate) fn they_are_held_to_the_time_as_well() {
     assert!(before.elapsed() < Duration::from_secs(30));
 }
 
-pub(crate) fn a_canal_daemon_is_not_waited_for() {
+pub(crate) fn a_daemon_that_the_command_started_on_demand_is_not_waited_for() {
     let dir = tempfile::TempDir::new().unwrap();
-    symlink("/bin/sh", dir.path().join("canal")).unwrap();
-    std::fs::write(dir.path().join("daemon"), "echo $$; exec >&-; while :; do sleep 0.05; done")
-        .unwrap();
-    let script = format!("cd {}; (setsid ./canal daemon 2>/dev/null &)", dir.path().display());
+    let dir = dir.path().display();
+    let script = format!("{CANAL} --socket {dir}/canal.sock status >&2; cat {dir}/lock");
     let (running, daemon) = Running::start(&["--with-children"], &script);
     assert_eq!(running.finish().status.code(), Some(0));
     assert!(lives(&daemon));
     end(&daemon);
+}
+
+pub(crate) fn one_that_only_calls_itself_a_daemon_is_held_to_the_time_as_well() {
+    let dir = tempfile::TempDir::new().unwrap();
+    symlink("/bin/sh", dir.path().join("canal")).unwrap();
+    let body = "trap '' TERM; exec >&-; while :; do sleep 0.05; done";
+    std::fs::write(dir.path().join("daemon"), body).unwrap();
+    let start = "(setsid ./canal daemon --on-demand 2>/dev/null &)";
+    let script = format!("cd {}; {start}", dir.path().display());
+    let options = ["--with-children", "--max-run", "300", "--kill-after", "200"];
+    assert_eq!(code(&options, &script), Some(124));
 }
 
 fn parent(pid: &str) -> String {

@@ -63,7 +63,8 @@ tests! {
         they_are_waited_for_and_the_commands_code_counts,
         one_that_keeps_the_hold_is_told_from_one_that_was_there_before,
         they_are_held_to_the_time_as_well,
-        a_canal_daemon_is_not_waited_for;
+        a_daemon_that_the_command_started_on_demand_is_not_waited_for,
+        one_that_only_calls_itself_a_daemon_is_held_to_the_time_as_well;
     terminal:
         ctrl_c_reaches_the_command_once,
         a_death_by_ctrl_c_is_passed_on,

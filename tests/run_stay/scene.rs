@@ -16,12 +16,19 @@ use nix::unistd::Pid;
 
 use crate::wait_until;
 
+/// The program whose daemons are spared.
+pub(crate) const CANAL: &str = env!("CARGO_BIN_EXE_canal");
+
 /// Nobody hears what is lost, and there is no other daemon.
 struct Nobody;
 
 impl Beside for Nobody {
     fn lost(&mut self, lost: &Lost) {
         eprintln!("lost token {}", lost.token);
+    }
+
+    fn is_daemon(&self, pid: Pid) -> bool {
+        canal::client::is_on_demand_daemon(pid.as_raw().unsigned_abs(), Some(Path::new(CANAL)))
     }
 
     fn page(&self) -> Option<Reader> {

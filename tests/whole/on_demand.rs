@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use crate::over;
 use crate::process::{BOUND, Proc, alive, installed_or_skip, signal, wait_until};
 use crate::record::{Events, recorded};
-use crate::world::World;
+use crate::world::{World, canal};
 
 fn link(pid: i32, name: &str) -> String {
     fs::read_link(format!("/proc/{pid}/{name}")).unwrap().display().to_string()
@@ -237,4 +237,18 @@ fn a_daemon_can_be_replaced_under_its_holders_and_waiters() {
     assert_eq!(world.held("x"), 1);
     holder.finish();
     assert_eq!(waiter.end().code(0).stdout, "on\n");
+}
+
+#[test]
+fn a_program_of_another_name_that_is_canal_starts_itself_as_the_daemon() {
+    let world = World::new();
+    let other = world.path("work").join("lock-it");
+    if fs::hard_link(canal(), &other).is_err() {
+        fs::copy(canal(), &other).unwrap();
+    }
+    // Along this PATH there is no canal.
+    let script = "PATH=/usr/bin:/bin exec ./lock-it run -k x -- echo ran";
+    let ended = world.sh(script).end().code(0);
+    assert_eq!((ended.stdout.as_str(), ended.stderr.as_str()), ("ran\n", ""), "{ended:?}");
+    assert_eq!(link(world.daemon_pid(), "exe"), other.display().to_string());
 }

@@ -3,14 +3,12 @@
 //! A subreaper adopts every descendant whose parent has ended, so that as long as there is one,
 //! there is a child: itself, or an ancestor of it.
 
-use std::ffi::OsStr;
 use std::io;
-use std::path::Path;
 
 use nix::unistd::Pid;
 
 use crate::sys::child::{Reap, children, ended};
-use crate::sys::process::{become_subreaper, command_line};
+use crate::sys::process::become_subreaper;
 
 /// Which children are descendants of the command.
 #[derive(Debug)]
@@ -39,37 +37,12 @@ impl Descendants {
     }
 
     /// Reaps those that have ended, and returns those that live; never those that are known (the
-    /// command itself), and no canal daemon, which serves others as well.
+    /// command itself, a daemon that serves others as well).
     pub(super) fn living(&self, is_known: impl Fn(Pid) -> bool) -> io::Result<Vec<Pid>> {
         let Some(before) = &self.before else { return Ok(Vec::new()) };
         let mut children = children()?;
         children.retain(|pid| !is_known(*pid) && !before.contains(pid));
-        children.retain(|pid| matches!(ended(*pid, Reap::Now), Ok(None)) && !is_daemon(*pid));
+        children.retain(|pid| matches!(ended(*pid, Reap::Now), Ok(None)));
         Ok(children)
-    }
-}
-
-/// Whether a process is a canal daemon.
-pub(super) fn is_daemon(pid: Pid) -> bool {
-    command_line(pid.as_raw().unsigned_abs()).is_some_and(|line| names_daemon(&line))
-}
-
-fn names_daemon(line: &str) -> bool {
-    let mut words = line.split(' ');
-    let program = words.next().map(Path::new).and_then(Path::file_name);
-    program == Some(OsStr::new("canal")) && words.next() == Some("daemon")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_daemon_is_known_by_its_command_line() {
-        assert!(names_daemon("canal daemon --on-demand"));
-        assert!(names_daemon("/usr/bin/canal daemon"));
-        for other in ["canal run -k x -- sleep 1", "daemon canal", "xcanal daemon", "", "canal"] {
-            assert!(!names_daemon(other), "{other}");
-        }
     }
 }

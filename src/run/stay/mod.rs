@@ -70,6 +70,10 @@ pub trait Beside {
     /// before anything is done to the command.
     fn lost(&mut self, lost: &Lost);
 
+    /// Whether a process is a daemon that some client started: it serves others as well, so that it
+    /// is neither waited for nor ended.
+    fn is_daemon(&self, pid: Pid) -> bool;
+
     /// Asks the daemon that there is now for the deadline page of the hold. Called in a process of
     /// its own, which may take its time.
     fn page(&self) -> Option<Reader>;

@@ -13,6 +13,9 @@ pub use ancestry::{Ancestor, ancestors};
 pub use identity::{Found, Identity, identity};
 pub use origin::Origin;
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+
 use super::pidfd::Pidfd;
 use stat::Stat;
 
@@ -92,6 +95,21 @@ pub fn command_line(pid: u32) -> Option<String> {
         }
     }
     Some(printable(&line))
+}
+
+/// The first words of the command line, byte for byte, as far as they lie within its first
+/// [`COMMAND_LINE_MAX`] bytes; none if there is no such process, or if it is a zombie.
+#[must_use]
+pub fn first_words(pid: u32, count: usize) -> Vec<OsString> {
+    use std::io::Read;
+    let mut line = Vec::new();
+    let file = std::fs::File::open(format!("/proc/{pid}/cmdline"));
+    let read = file.map(|file| file.take(COMMAND_LINE_MAX as u64).read_to_end(&mut line));
+    if !matches!(read, Ok(Ok(_))) {
+        return Vec::new();
+    }
+    let words = line.split_inclusive(|byte| *byte == 0).filter_map(|word| word.strip_suffix(&[0]));
+    words.take(count).map(|word| OsString::from_vec(word.to_vec())).collect()
 }
 
 /// The real user of the process that a pidfd names; `None` if it was reaped or is not seen from

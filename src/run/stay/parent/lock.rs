@@ -5,7 +5,6 @@ use std::io;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-use super::super::descendants::is_daemon;
 use super::super::tree;
 use super::super::watch::{Phase, Watch};
 use super::Parent;
@@ -51,7 +50,7 @@ impl Parent<'_> {
                 self.send(Signal::SIGKILL);
                 let tops: Vec<Pid> =
                     std::iter::once(self.command).chain(left.iter().copied()).collect();
-                tree::kill(&tops, is_daemon);
+                tree::kill(&tops, |pid| self.beside.is_daemon(pid));
             }
             Some(Phase::Ending) => self.tell(left, Signal::SIGTERM),
             _ => {}

@@ -134,7 +134,9 @@ impl<'a> Parent<'a> {
     }
 
     fn living(&self) -> io::Result<Vec<Pid>> {
-        self.descendants.living(|pid| pid == self.command || self.asker.is(pid))
+        let is_known =
+            |pid| pid == self.command || self.asker.is(pid) || self.beside.is_daemon(pid);
+        self.descendants.living(is_known)
     }
 
     fn waits_for_descendants(&self) -> bool {

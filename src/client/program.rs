@@ -1,0 +1,132 @@
+//! Which program is the daemon, and which processes are daemons that a client started.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::Metadata;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::ClientError;
+use crate::sys::exec::{Lookup, lookup};
+use crate::sys::process;
+
+/// This very program, as [`Options::program`](super::Options::program): for one that is canal,
+/// whatever its file is called.
+pub const OWN: &str = "/proc/self/exe";
+
+/// What the first words of a daemon are that a client started.
+pub(super) const ARGV: [&str; 3] = ["canal", "daemon", "--on-demand"];
+
+/// The program to start as the daemon: what was said, else the `canal` along PATH.
+pub(super) fn find(said: Option<&Path>) -> Result<PathBuf, ClientError> {
+    match said {
+        Some(said) if said == Path::new(OWN) => return Ok(newest_of_own()),
+        Some(said) => return Ok(said.to_owned()),
+        None => {}
+    }
+    match lookup(OsStr::new("canal")) {
+        Lookup::Found(program) => Ok(program),
+        Lookup::NotExecutable(program, error) => {
+            Err(ClientError::Start(format!("cannot start {}: {error}", program.display())))
+        }
+        Lookup::NotFound => {
+            let text = "cannot start a daemon: no program `canal` along PATH";
+            Err(ClientError::Start(text.to_owned()))
+        }
+    }
+}
+
+/// The file of this program, or the one that has taken its place since.
+fn newest_of_own() -> PathBuf {
+    own_paths().find(|path| path.exists()).unwrap_or_else(|| PathBuf::from(OWN))
+}
+
+/// Where the file of this program was when it was started.
+fn own_paths() -> impl Iterator<Item = PathBuf> {
+    let link = std::fs::read_link(OWN).ok();
+    // The kernel adds this where the file was replaced by a newer one.
+    let replaced = link.as_ref().and_then(|link| {
+        let path = link.as_os_str().as_bytes().strip_suffix(b" (deleted)")?;
+        Some(PathBuf::from(OsString::from_vec(path.to_vec())))
+    });
+    link.into_iter().chain(replaced)
+}
+
+/// Whether a process is a daemon that a client started which uses `said` as
+/// [`Options::program`](super::Options::program). It serves others as well, whoever it descends from.
+///
+/// A command cannot pass for one by what it calls itself: it would have to be that program, and do
+/// what that program does when it is started so.
+#[must_use]
+pub fn is_on_demand_daemon(pid: u32, said: Option<&Path>) -> bool {
+    let words = process::first_words(pid, ARGV.len());
+    let is_daemon = words.len() == ARGV.len() && words[1..] == ARGV[1..];
+    is_daemon && file_of(pid).is_some_and(|file| programs(said).any(|path| is_file(&path, &file)))
+}
+
+fn file_of(pid: u32) -> Option<Metadata> {
+    std::fs::metadata(format!("/proc/{pid}/exe")).ok()
+}
+
+/// What a daemon may have been started from. This program may have been replaced since it was
+/// started, and the daemon may have been started before that or after.
+fn programs(said: Option<&Path>) -> impl Iterator<Item = PathBuf> {
+    let own = said == Some(Path::new(OWN));
+    let newest = own.then(own_paths).into_iter().flatten();
+    find(said).ok().into_iter().chain(own.then(|| PathBuf::from(OWN))).chain(newest)
+}
+
+fn is_file(path: &Path, file: &Metadata) -> bool {
+    std::fs::metadata(path).is_ok_and(|it| (it.dev(), it.ino()) == (file.dev(), file.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::CommandExt;
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+    use crate::sys::rerun::wait_until;
+
+    /// A shell that calls itself so, and waits for its end.
+    fn called(words: &[&str], dir: &Path) -> Child {
+        std::fs::write(dir.join("daemon"), "read x").unwrap();
+        let mut shell = Command::new("/bin/sh");
+        shell.arg0(words[0]).args(&words[1..]).current_dir(dir).stdin(Stdio::piped());
+        let child = shell.spawn().unwrap();
+        wait_until("it is what it is called", || {
+            process::first_words(child.id(), words.len()) == words
+        });
+        child
+    }
+
+    #[test]
+    fn a_daemon_is_known_by_its_program_and_not_by_what_it_is_called() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut child = called(&["canal", "daemon", "--on-demand"], dir.path());
+        let is = |program: &str| is_on_demand_daemon(child.id(), Some(Path::new(program)));
+        assert!(is("/bin/sh"), "that is its program");
+        assert!(!is(OWN) && !is("/bin/cat"));
+        assert!(!is_on_demand_daemon(child.id(), None), "there may be none along PATH");
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert!(!is_on_demand_daemon(child.id(), Some(Path::new("/bin/sh"))), "it is gone");
+    }
+
+    #[test]
+    fn one_that_somebody_started_for_itself_is_no_daemon_of_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut child = called(&["canal", "daemon", "-v"], dir.path());
+        assert!(!is_on_demand_daemon(child.id(), Some(Path::new("/bin/sh"))));
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn this_program_is_found_whatever_it_is_called() {
+        let found = find(Some(Path::new(OWN))).unwrap();
+        assert_eq!(found, std::env::current_exe().unwrap());
+        let said = Path::new("/some/canal-of-tests");
+        assert_eq!(find(Some(said)).unwrap(), said);
+    }
+}
