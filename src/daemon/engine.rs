@@ -15,9 +15,9 @@ use toml::Spanned;
 use super::config::{Config, duration};
 use super::{Options, Unusable};
 use crate::host::Settings;
-use crate::log::engine::etcd::{Address, Etcd};
-use crate::log::engine::postgres::{OpenError, Postgres};
-use crate::log::engine::{Engine, Identity};
+use crate::log::engine::etcd::Etcd;
+use crate::log::engine::postgres::Postgres;
+use crate::log::engine::{Engine, Identity, OpenError, Outage, Source};
 use crate::protocol::place::Place;
 use crate::sys::process::Origin;
 
@@ -133,8 +133,6 @@ impl Chosen {
         if options.without_engine {
             return refuse_configured(config).map(|()| None);
         }
-        let variable = std::env::var("CANAL_ENGINE").ok().filter(|text| !text.is_empty());
-        let variable = variable.filter(|_| !options.on_demand);
         if options.engine.as_deref().is_some_and(has_password) {
             return Err(unusable(
                 "a password in `--engine` could be read by everybody on this machine",
@@ -142,25 +140,15 @@ impl Chosen {
                  the configuration names",
             ));
         }
-        let by_caller = options.engine.is_some() || variable.is_some();
-        let url = match (&options.engine, variable, &configured.url, &configured.url_file) {
-            (Some(url), ..) => url.clone(),
-            (None, Some(url), ..) => url,
-            (None, None, Some(url), _) => {
-                check_readers(url, config.path.as_deref())?;
-                url.clone()
+        let Some(url) = stated(options, config)? else {
+            let only_with_engine = options.engine_ttl_ms.is_some() || options.host.is_some();
+            if only_with_engine || *configured != Configured::default() {
+                return Err(unusable(
+                    "a host's name or a TTL is stated, and no engine",
+                    "name the engine with --engine, CANAL_ENGINE or `url` in [engine]",
+                ));
             }
-            (None, None, None, Some(file)) => read_url(file, config.path.as_deref())?,
-            (None, None, None, None) => {
-                let only_with_engine = options.engine_ttl_ms.is_some() || options.host.is_some();
-                if only_with_engine || *configured != Configured::default() {
-                    return Err(unusable(
-                        "a host's name or a TTL is stated, and no engine",
-                        "name the engine with --engine, CANAL_ENGINE or `url` in [engine]",
-                    ));
-                }
-                return Ok(None);
-            }
+            return Ok(None);
         };
         let label = match options.host.as_ref().or(configured.host.as_ref()) {
             Some(label) => label.clone(),
@@ -186,30 +174,53 @@ impl Chosen {
                         [engine] of the configuration";
             unusable(&error.to_string(), hint)
         })?;
-        Ok(Some(Self { name: name_of(&url), url, label, settings, configured: !by_caller }))
+        let configured = options.engine.is_none() && variable(options).is_none();
+        Ok(Some(Self { name: name_of(&url), url, label, settings, configured }))
     }
 
     /// Begins to connect.
     ///
     /// # Errors
     /// The address is none, or the system has nothing left.
-    pub(super) fn open(&self) -> anyhow::Result<Box<dyn Engine>> {
+    pub(super) fn open(&self, options: &Options) -> anyhow::Result<Box<dyn Engine>> {
         let scheme = self.url.split_once("://").map_or("", |(scheme, _)| scheme);
         let wrong = |error: &dyn fmt::Display| {
             unusable(&format!("the address of the engine: {error}"), ADDRESS_HINT)
         };
-        match scheme {
-            "postgres" | "postgresql" => match Postgres::open(&self.url, &self.label) {
-                Ok(engine) => Ok(Box::new(engine)),
-                Err(OpenError::Url(error)) => Err(wrong(&error)),
-                Err(OpenError::Thread(error)) => Err(error.into()),
-            },
-            "etcd" | "etcds" => {
-                let address: Address = self.url.parse().map_err(|error| wrong(&error))?;
-                Ok(Box::new(Etcd::open(address)?))
+        let source = self.source(options.clone());
+        let opened: Result<Box<dyn Engine>, OpenError> = match scheme {
+            "postgres" | "postgresql" => {
+                Postgres::open(source, &self.label).map(|it| Box::new(it) as _)
             }
-            _ => Err(wrong(&format_args!("`{}` names no engine that is known", self.name))),
-        }
+            "etcd" | "etcds" => Etcd::open(source).map(|it| Box::new(it) as _),
+            _ => return Err(wrong(&format_args!("`{}` names no engine that is known", self.name))),
+        };
+        opened.map_err(|error| match error {
+            OpenError::Address(error) => wrong(&error),
+            OpenError::Thread(error) => error.into(),
+        })
+    }
+
+    /// What command line, environment and configuration say before each attempt to connect. If
+    /// they cannot be read the last address is tried: a mistake in a file that is being edited must
+    /// not keep this host from its engine.
+    fn source(&self, options: Options) -> Source {
+        let mut last = Some(self.url.clone());
+        let mut complaint = String::new();
+        let mut first = true;
+        Box::new(move || {
+            // It was read just now.
+            let said = if std::mem::take(&mut first) { Ok(last.clone()) } else { again(&options) };
+            match said {
+                Ok(Some(url)) => {
+                    complaint.clear();
+                    last = Some(url);
+                }
+                Ok(None) => complain(&mut complaint, "no engine is stated any more".to_owned()),
+                Err(error) => complain(&mut complaint, format!("{error:#}")),
+            }
+            last.clone().ok_or_else(|| Outage::refused("no engine is stated", None))
+        })
     }
 
     /// Who a daemon at this place is.
@@ -223,6 +234,39 @@ impl Chosen {
             uid: nix::unistd::geteuid().as_raw(),
             dir: place.dir.display().to_string(),
         }
+    }
+}
+
+fn again(options: &Options) -> anyhow::Result<Option<String>> {
+    stated(options, &Config::read(&options.place.stores().config)?)
+}
+
+/// Says once what is wrong.
+fn complain(before: &mut String, what: String) {
+    if *before != what {
+        tracing::warn!("the engine's address stays what it was: {what}");
+        *before = what;
+    }
+}
+
+/// The address in the environment, which a daemon that a client started does not look at.
+fn variable(options: &Options) -> Option<String> {
+    let variable = std::env::var("CANAL_ENGINE").ok().filter(|text| !text.is_empty());
+    variable.filter(|_| !options.on_demand)
+}
+
+/// The address that is stated, if one is.
+fn stated(options: &Options, config: &Config) -> anyhow::Result<Option<String>> {
+    let configured = &config.engine;
+    match (&options.engine, variable(options), &configured.url, &configured.url_file) {
+        (Some(url), ..) => Ok(Some(url.clone())),
+        (None, Some(url), ..) => Ok(Some(url)),
+        (None, None, Some(url), _) => {
+            check_readers(url, config.path.as_deref())?;
+            Ok(Some(url.clone()))
+        }
+        (None, None, None, Some(file)) => read_url(file, config.path.as_deref()).map(Some),
+        (None, None, None, None) => Ok(None),
     }
 }
 

@@ -21,14 +21,28 @@ use crate::core::{
     Token, UnixMillis,
 };
 use crate::host::{Deadlines, Event, LostWhy, Ticket};
+use crate::log::engine::Outage;
 use crate::protocol::{ErrorName, Failure};
 use crate::sys::clock;
 
-/// Why the engine cannot be reached, and since when.
+/// Why the engine is of no use or this host can take no part, and since when.
 #[derive(Clone, Debug)]
 pub(super) struct Away {
     pub(super) why: String,
+    pub(super) hint: Option<String>,
+    /// Whether somebody has to do something about it.
+    pub(super) refused: bool,
     pub(super) since: UnixMillis,
+}
+
+impl Away {
+    /// Since the trouble before it, if there was one: what is wrong first may hide what is wrong
+    /// next.
+    fn new(outage: Outage, before: Option<&Self>) -> Self {
+        let since = before.map_or_else(|| UnixMillis(clock::unix_ms()), |before| before.since);
+        let Outage { why, hint, refused } = outage;
+        Self { why, hint, refused, since }
+    }
 }
 
 /// What is known of the engine besides its log.
@@ -42,12 +56,15 @@ pub(super) struct Link {
     pub(super) ttl_ms: u64,
     /// What the configuration says of how often a waiter may be overtaken.
     pub(super) bypass_max: Option<u32>,
-    /// Whether to stay, and say so, if it can never be used: of no use in the foreground before
+    /// Whether to stay, and say so, if it refuses this host: of no use in the foreground before
     /// anything was held, where somebody looks.
     pub(super) lives_on: bool,
+    /// Whether this host was a member under this daemon.
+    pub(super) let_in: bool,
+    /// Why the engine is of no use now.
     pub(super) away: Option<Away>,
-    /// Why it can never be used, and what to do about it.
-    pub(super) unable: Option<(String, Option<String>)>,
+    /// Why this host can take no part now, though the engine answers.
+    pub(super) unable: Option<Away>,
     /// What the deadline page says.
     pub(super) published: Deadlines,
     /// The note for later daemons that this place works over an engine.
@@ -64,6 +81,11 @@ impl Link {
             bypass_max: config.bypass_max,
             ..Self::default()
         }
+    }
+
+    /// What somebody has to do something about, if that is why this host takes no part.
+    pub(super) fn refusal(&self) -> Option<&Away> {
+        self.away.as_ref().or(self.unable.as_ref()).filter(|away| away.refused)
     }
 }
 
@@ -126,9 +148,18 @@ impl Server {
                     shared.store(&snapshot);
                 }
             }
-            Event::Away { why } => {
-                tracing::warn!("the engine cannot be reached: {why}");
-                self.link.away = Some(Away { why, since: UnixMillis(clock::unix_ms()) });
+            Event::Away(outage) => {
+                if outage.refused {
+                    self.end_if_seen(&outage)?;
+                    tracing::error!(
+                        hint = outage.hint,
+                        "the engine cannot be used: {}",
+                        outage.why
+                    );
+                } else {
+                    tracing::warn!("the engine cannot be reached: {}", outage.why);
+                }
+                self.link.away = Some(Away::new(outage, self.link.away.as_ref()));
                 self.changed = true;
             }
             Event::Back => {
@@ -136,20 +167,31 @@ impl Server {
                 self.link.away = None;
                 self.changed = true;
             }
-            Event::Unable { why, hint } => {
-                tracing::error!(hint, "cannot take part: {why}");
-                if !self.link.lives_on {
-                    let what = format!("cannot take part in {}: {why}", self.link.name);
-                    return Err(match hint {
-                        Some(hint) => Unusable { what, hint: hint.into() }.into(),
-                        None => anyhow::Error::msg(what),
-                    });
-                }
-                self.link.unable = Some((why, hint));
+            Event::Hindered(outage) => {
+                self.end_if_seen(&outage)?;
+                tracing::error!(hint = outage.hint, "cannot take part: {}", outage.why);
+                self.link.unable = Some(Away::new(outage, self.link.unable.as_ref()));
+                self.changed = true;
+            }
+            Event::Unhindered => {
+                tracing::info!("can take part again");
+                self.link.unable = None;
                 self.changed = true;
             }
         }
         Ok(())
+    }
+
+    /// In the foreground, before anything was held, somebody sees what is wrong and starts it anew.
+    fn end_if_seen(&self, Outage { why, hint, .. }: &Outage) -> anyhow::Result<()> {
+        if self.link.lives_on {
+            return Ok(());
+        }
+        let what = format!("cannot take part in {}: {why}", self.link.name);
+        Err(match hint {
+            Some(hint) => Unusable { what, hint: hint.clone().into() }.into(),
+            None => anyhow::Error::msg(what),
+        })
     }
 
     /// That we are gone is an entry, too: what we have is found out before it is applied, for
@@ -263,15 +305,15 @@ impl Server {
 
     /// What one is told whose call cannot be served because this host is no member.
     pub(super) fn not_a_member(&self) -> Failure {
-        if let Some((why, hint)) = &self.link.unable {
-            let message = format!("the daemon cannot use its engine: {why}");
+        if let Some(Away { why, hint, since, .. }) = self.link.refusal() {
+            let message = format!("the daemon cannot use its engine since {}: {why}", time(*since));
             let failure = Failure::new(ErrorName::EngineAway, message);
             return match hint {
                 Some(hint) => failure.hint(hint),
                 None => failure,
             };
         }
-        if let Some(Away { why, since }) = &self.link.away {
+        if let Some(Away { why, since, .. }) = &self.link.away {
             let message = format!("the engine cannot be reached since {}: {why}", time(*since));
             return Failure::new(ErrorName::EngineAway, message).hint(
                 "`canal status` shows when it can be reached again; what is held stays held as \
@@ -290,9 +332,10 @@ impl Server {
         Failure::new(ErrorName::EngineAway, message).hint("`canal status -v` shows how far it is")
     }
 
-    /// Fails what waits for a log that never comes.
+    /// Fails what waits for a log that only comes when somebody has done something about it. Once
+    /// this host has been let in, a request that may wait does so.
     pub(super) fn fail_pending(&mut self) {
-        if self.link.unable.is_none() {
+        if self.link.let_in || self.link.refusal().is_none() {
             return;
         }
         let ids: Vec<_> = self.underway.pending.keys().copied().collect();

@@ -1,5 +1,6 @@
 //! How this host stands to its engine, for people.
 
+use super::follow::Away;
 use super::server::Server;
 use super::shown::time;
 use crate::core::UnixMillis;
@@ -21,11 +22,14 @@ impl Server {
     fn engine_shown(&self, health: &Health) -> EngineShown {
         let link = &self.link;
         let member = self.ledger.is_member();
-        let (state, why, hint) = match (&link.unable, &link.away) {
-            (Some((why, hint)), _) => ("unable", Some(why.clone()), hint.clone()),
-            (None, Some(away)) => ("away", Some(away.why.clone()), None),
-            (None, None) if member => ("member", None, None),
-            (None, None) => ("joining", self.what_for(&health.standing), None),
+        let trouble = link.away.as_ref().or(link.unable.as_ref());
+        let (state, why, hint) = match trouble {
+            Some(Away { why, hint, refused: true, .. }) => {
+                ("unable", Some(why.clone()), hint.clone())
+            }
+            Some(Away { why, hint, .. }) => ("away", Some(why.clone()), hint.clone()),
+            None if member => ("member", None, None),
+            None => ("joining", self.what_for(&health.standing), None),
         };
         let deadlines = self.ledger.engine().map(|shared| shared.deadlines());
         EngineShown {
@@ -36,7 +40,7 @@ impl Server {
             ttl_ms: link.ttl_ms,
             renewed: health.renewed_ms.map(at),
             stops: deadlines.filter(|_| member).map(|deadlines| at(deadlines.term_at)),
-            away_since: link.away.as_ref().map(|away| time(away.since)),
+            away_since: trouble.map(|away| time(away.since)),
             why,
             hint,
         }
@@ -54,7 +58,7 @@ impl Server {
             ),
             Standing::Clearing => return self.stops.awaited_words(),
             Standing::Joining | Standing::Member => "waits to read that it has joined".to_owned(),
-            Standing::Idle | Standing::Unable => return None,
+            Standing::Idle => return None,
         };
         Some(what)
     }

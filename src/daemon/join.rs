@@ -6,7 +6,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::Unusable;
 use super::acquire::Newcomer;
 use super::children::Children;
 use super::conn::{ConnId, Doing};
@@ -24,11 +23,11 @@ use super::server::Server;
 use super::shared::Shared;
 use super::underway::What;
 use super::waiting::{Waiter, Waiting};
+use super::{Options, Unusable};
 use crate::core::{
     BYPASS_MAX_DEFAULT, Change, FrameId, HostId, Owner, ProcessId, Request, RequestId, Rules, Table,
 };
 use crate::host::Member;
-use crate::protocol::place::Place;
 use crate::sys::clock;
 use crate::sys::deadline::Writer;
 use crate::sys::process::{Found, Origin};
@@ -40,9 +39,10 @@ const TWO_TABLES_HINT: &str = "let them end under a daemon without the engine fi
 ///
 /// # Errors
 /// Why that cannot be; an [`Unusable`] if something can be done about it.
-pub(super) fn begin(place: &Place, chosen: &Chosen, discard: bool) -> anyhow::Result<Recovered> {
+pub(super) fn begin(options: &Options, chosen: &Chosen) -> anyhow::Result<Recovered> {
+    let place = &options.place;
     let origin = Origin::read()?;
-    if discard {
+    if options.discard_journal {
         old::open(place, &origin, true)?;
     }
     let left = old::living(place, &origin);
@@ -57,7 +57,7 @@ pub(super) fn begin(place: &Place, chosen: &Chosen, discard: bool) -> anyhow::Re
     getrandom::fill(&mut nonce).map_err(|error| anyhow::anyhow!("no random bytes: {error}"))?;
     let (nonce, rules) = (u128::from_ne_bytes(nonce), Rules::Current);
     let identity = chosen.identity(place, &origin);
-    let engine = chosen.open()?;
+    let engine = chosen.open(options)?;
     let member = Member::new(chosen.settings, identity, nonce, rules);
     let log = Log::Engine(Box::new(Shared::new(member, engine)));
     Ok(Recovered {
@@ -76,6 +76,8 @@ impl Server {
         tracing::info!(host = host.0, adopted = adopted.map(|host| host.0), "joined");
         self.ledger.host = host;
         self.link.lives_on = true;
+        self.link.let_in = true;
+        self.link.unable = None;
         self.changed = true;
         let (engine, label) = (&self.link.name, &self.link.label);
         let deadline = self.published_deadline();

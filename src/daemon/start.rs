@@ -91,7 +91,7 @@ fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
     let signals = Signals::take().context("signals cannot be received")?;
     let recovered = match &chosen {
         None => recover(place, &config, rules(), options.discard_journal)?,
-        Some(chosen) => begin(place, chosen, options.discard_journal)?,
+        Some(chosen) => begin(options, chosen)?,
     };
     let limits = config.limits(descriptors, options.idle_exit_s);
     let permissions = config.permissions(&place.stores().config);

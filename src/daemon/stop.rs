@@ -244,6 +244,6 @@ fn reason(why: &LostWhy) -> Why {
         LostWhy::NotRenewed { .. } => Why::Away,
         LostWhy::Fenced { .. } | LostWhy::Gone { .. } => Why::Gone,
         LostWhy::Rewritten => Why::Rewritten,
-        LostWhy::Unable => Why::Other,
+        LostWhy::Differs => Why::Other,
     }
 }

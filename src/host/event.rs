@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::core::{Entry, HostId, Revision, Snapshot, UnixMillis};
-use crate::log::engine::{Alive, Position};
+use crate::log::engine::{Alive, Outage, Position};
 
 /// The time at which something is told to a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,21 +79,17 @@ pub enum Event {
     },
     /// A plain copy of the table as it is now is wanted: call [`super::Member::store`].
     SnapshotWanted,
-    /// The engine cannot be reached.
-    Away {
-        /// Why, for people.
-        why: String,
-    },
-    /// The engine can be reached again.
+    /// The engine is of no use for now. Said again if the reason becomes another one.
+    Away(Outage),
+    /// The engine answers again.
     Back,
-    /// We can take no part, and trying again does not help. The last event. If we were a member,
-    /// [`Event::Lost`] came before it.
-    Unable {
-        /// What is wrong, for people.
-        why: String,
-        /// What to do about it.
-        hint: Option<String>,
-    },
+    /// The engine answers, and this host can take no part as things are. It tries again by itself;
+    /// [`Event::Unhindered`] or [`Event::Joined`] says that this is over. Said again if the reason
+    /// becomes another one. As long as commands of ours may run they do: what is not renewed
+    /// meanwhile ends at its deadline.
+    Hindered(Outage),
+    /// What hindered a member is over.
+    Unhindered,
 }
 
 /// Why an incarnation is lost.
@@ -116,8 +112,8 @@ pub enum LostWhy {
     },
     /// The log is not the one that we had read.
     Rewritten,
-    /// We cannot go on; [`Event::Unable`] says why.
-    Unable,
+    /// Our table is not the one that the other hosts have.
+    Differs,
 }
 
 impl fmt::Display for LostWhy {
@@ -127,7 +123,7 @@ impl fmt::Display for LostWhy {
             Self::Fenced { why } => write!(f, "the engine ended this host's membership: {why}"),
             Self::Gone { by } => write!(f, "host {by} declared this host gone"),
             Self::Rewritten => f.write_str("the engine's history was rewritten"),
-            Self::Unable => f.write_str("this host cannot take part any more"),
+            Self::Differs => f.write_str("this host's table is not that of the other hosts"),
         }
     }
 }
@@ -150,8 +146,6 @@ pub struct Health {
     pub standing: Standing,
     /// Our incarnation, once the engine gave one.
     pub host: Option<HostId>,
-    /// Since when the engine cannot be reached (CLOCK_BOOTTIME in milliseconds), and why.
-    pub away: Option<(u64, String)>,
     /// When the last renewal was asked for that succeeded, in milliseconds of CLOCK_BOOTTIME.
     pub renewed_ms: Option<u64>,
     /// The last batch that was read.
@@ -192,6 +186,4 @@ pub enum Standing {
     Joining,
     /// It takes part.
     Member,
-    /// It can take no part.
-    Unable,
 }

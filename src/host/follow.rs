@@ -5,7 +5,7 @@ use super::chain::{Chain, Known, Step, Trouble, Trust};
 use super::code::{self, Kept};
 use super::{Event, LostWhy, Member, Standing};
 use crate::core::{Change, Entry, HostId, Revision};
-use crate::log::engine::{Placed, Position, Stored};
+use crate::log::engine::{Outage, Placed, Position, Stored};
 
 impl Member {
     pub(super) fn loaded(&mut self, snapshot: Option<Stored>, batches: &[Placed]) {
@@ -17,7 +17,7 @@ impl Member {
             Ok(kept) => kept,
             Err(why) => {
                 let why = format!("the snapshot in the engine cannot be used: {why}");
-                return self.unable(why, Some(same_version()));
+                return self.stall(Outage::refused(why, Some(same_version())));
             }
         };
         if self.chain.is_none() {
@@ -25,8 +25,8 @@ impl Member {
             if self.read(batches, Trust::Loaded) {
                 self.decide_how_to_join();
             }
-        } else if self.go_on(kept, epoch, batches) {
-            self.read(batches, Trust::Loaded);
+        } else if self.go_on(kept, epoch, batches) && self.read(batches, Trust::Loaded) {
+            self.unstall();
         }
     }
 
@@ -146,12 +146,13 @@ impl Member {
             }
             Err(Trouble::Stray) => return false,
             Err(Trouble::Gap(what)) => {
-                self.unable(format!("the log in the engine is not whole: {what}"), None);
+                let why = format!("the log in the engine is not whole: {what}");
+                self.stall(Outage::refused(why, None));
                 return false;
             }
             Err(Trouble::Unreadable(what)) => {
                 let why = format!("the log in the engine cannot be read: {what}");
-                self.unable(why, Some(same_version()));
+                self.stall(Outage::refused(why, Some(same_version())));
                 return false;
             }
         };
@@ -193,6 +194,7 @@ impl Member {
             match &entry.change {
                 Change::HostGone { host, by } if Some(*host) == us => end = Some(*by),
                 Change::HostAdopt { old, new } if Some(*old) == us => end = Some(*new),
+                Change::HostJoin { .. } => self.note_join(&entry.change),
                 Change::Checkpoint { revision, table } => {
                     differs = differs.or(self.keeper.claimed(*revision, table).err());
                 }
@@ -231,7 +233,7 @@ impl Member {
     /// before us, and never before it is known that the log is still the one that it was made of.
     pub(super) fn store_due(&mut self) {
         let life = self.life.as_ref().filter(|life| life.is_settled());
-        let (Some(chain), None, Some(life)) = (&self.chain, &self.away, life) else { return };
+        let (Some(chain), false, Some(life)) = (&self.chain, self.cut, life) else { return };
         let us = self.host();
         if us.is_none() || us != chain.eldest() {
             return;

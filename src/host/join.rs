@@ -6,9 +6,10 @@ use std::collections::BTreeMap;
 use super::append::entry;
 use super::chain::{Chain, Seat};
 use super::life::{Life, Timer};
+use super::member::too_short;
 use super::{Event, Member, Standing};
 use crate::core::{Change, HostId};
-use crate::log::engine::{Call, Ends, Evidence, Identity, Position, Sign};
+use crate::log::engine::{Call, Ends, Evidence, Identity, Outage, Position, Sign};
 
 /// The incarnations of our label that had not ended when we asked for ours.
 #[derive(Debug, Default)]
@@ -18,8 +19,8 @@ pub(super) struct Others {
     /// Those that we have given up, and those of an earlier boot of this machine: nothing of them
     /// lives once we are clear.
     dead: Vec<HostId>,
-    /// Those of others, with what was first seen of them.
-    foreign: BTreeMap<HostId, (Identity, Option<Sign>)>,
+    /// Those of others, who they are, and what was first seen of them.
+    foreign: BTreeMap<HostId, (String, Option<Sign>)>,
     /// Which one we continue.
     adopting: Option<HostId>,
 }
@@ -33,7 +34,7 @@ impl Others {
             } else if who == *us {
                 others.ours.push(host);
             } else {
-                others.foreign.insert(host, (who, None));
+                others.foreign.insert(host, (described(&who), None));
             }
         }
         others
@@ -78,7 +79,9 @@ impl Member {
             Ok(timing) => timing,
             Err(error) => {
                 let why = format!("the engine grants another TTL than was asked for: {error}");
-                return self.unable(why, Some("choose a longer TTL".to_owned()));
+                self.hinder(too_short(why));
+                self.calls.push_back(Call::Withdraw { host });
+                return;
             }
         };
         let others = others.into_iter().filter(|(other, _)| *other != host).collect();
@@ -107,12 +110,22 @@ impl Member {
     /// Joins, if it is known how; called when the log was read, and whenever more is known of those
     /// who have our label.
     pub(super) fn decide_how_to_join(&mut self) {
+        let Some((life, chain)) = self.life.as_mut().zip(self.chain.as_ref()) else { return };
+        let Others { ours, dead, foreign, .. } = &mut life.others;
+        // The label is ours as long as an incarnation of ours has it that did join: who has not
+        // waits for it.
+        if ours.iter().chain(&*dead).any(|host| chain.seat(*host).is_some()) {
+            foreign.retain(|host, _| chain.seat(*host).is_some());
+        }
         let Some((life, chain)) = self.life.as_ref().zip(self.chain.as_ref()) else { return };
         let mut gone = Vec::new();
         for (host, (who, first)) in &life.others.foreign {
             match self.claim(life, *host, *first) {
                 Claim::Gone(evidence) => gone.push((*host, evidence)),
-                Claim::Lives => return self.refuse_label(&who.clone()),
+                Claim::Lives => {
+                    let who = who.clone();
+                    return self.refuse_label(&who);
+                }
                 Claim::Unknown => {}
             }
         }
@@ -132,7 +145,11 @@ impl Member {
 
     fn claim(&self, life: &Life, host: HostId, first: Option<Sign>) -> Claim {
         let Some(renewed_ms) = life.renewed_ms else { return Claim::Unknown };
-        let Some(seen) = self.watch.get(host) else { return Claim::Gone(None) };
+        let Some(seen) = self.watch.get(host) else {
+            // Who has its place now stands in the log.
+            let read = self.chain.as_ref().map_or(Position(0), |chain| chain.link().position);
+            return if read >= life.head { Claim::Gone(None) } else { Claim::Unknown };
+        };
         if let Some(evidence) = self.watch.evidence(host, renewed_ms) {
             return Claim::Gone(Some(evidence));
         }
@@ -158,9 +175,25 @@ impl Member {
         }
     }
 
-    fn refuse_label(&mut self, who: &Identity) {
-        let why = format!("another host has the name `{}`: {}", who.label, described(who));
-        self.unable(why, Some("give this host another name with --host".to_owned()));
+    /// Another host has joined while we wait.
+    pub(super) fn note_join(&mut self, change: &Change) {
+        let Change::HostJoin { host, label, identity } = change else { return };
+        let waits = matches!(self.standing, Standing::LabelInUse { .. } | Standing::Clearing);
+        let Some(life) = self.life.as_mut().filter(|_| waits) else { return };
+        if *label == self.identity.label && *host != life.host {
+            life.others.foreign.insert(*host, (identity.clone(), None));
+        }
+    }
+
+    /// Whether it became known while we cleared up that another host has our label.
+    pub(super) fn label_was_taken(&self) -> bool {
+        self.life.as_ref().is_some_and(|life| !life.others.foreign.is_empty())
+    }
+
+    fn refuse_label(&mut self, who: &str) {
+        let why = format!("another host has the name `{}`: {who}", self.identity.label);
+        let hint = "give this host another name with --host".to_owned();
+        self.hinder(Outage::refused(why, Some(hint)));
     }
 
     /// Appends the first batch.
@@ -177,7 +210,7 @@ impl Member {
         let tickets = vec![None; entries.len()];
         self.standing = Standing::Joining;
         let append = self.writer.send(new, entries, ends, tickets, (seen, rules, now.boot_ms));
-        if self.away.is_none() && life.is_settled() {
+        if !self.cut && life.is_settled() {
             self.calls.push_back(Call::Append(append));
         } else if let Some(flight) = self.writer.flight_mut() {
             flight.asked_ms = None;
@@ -192,6 +225,7 @@ impl Member {
         self.standing = Standing::Member;
         self.deadlines = life.deadlines();
         self.events.push_back(Event::Joined { host: life.host, adopted });
+        self.overcome();
         for host in dead {
             // After an adoption it is not known what of them lives: their own TTL decides.
             if adopted.is_none() {

@@ -3,7 +3,7 @@
 use super::join::Others;
 use super::{Deadlines, Event, LostWhy, Member, Standing, Timing};
 use crate::core::HostId;
-use crate::log::engine::{Alive, Append, Call, Ends, Position};
+use crate::log::engine::{Alive, Append, Call, Ends, Outage, Position};
 
 /// Something that is due at a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,10 +72,11 @@ impl Member {
             let since_ms = life.since_ms;
             self.lose(LostWhy::NotRenewed { since_ms });
         }
-        if self.away.is_some() {
+        if self.cut {
             return;
         }
         if self.standing == Standing::Registering && self.register.is_due(now_ms) {
+            self.tell_withdrawn();
             self.send_register();
         }
         let Some(life) = &mut self.life else { return };
@@ -99,7 +100,7 @@ impl Member {
     pub fn next_due(&self) -> Option<u64> {
         let life = self.life.as_ref();
         let end = life.map(|life| life.deadlines().kill_at);
-        if self.away.is_some() {
+        if self.cut {
             return end;
         }
         let registering = self.standing == Standing::Registering;
@@ -138,7 +139,7 @@ impl Member {
 
     /// Sends the next batch if one can be sent.
     pub(super) fn append_next(&mut self) {
-        let ready = self.standing == Standing::Member && self.away.is_none();
+        let ready = self.standing == Standing::Member && !self.cut;
         let Some((life, chain)) = self.life.as_ref().zip(self.chain.as_ref()) else { return };
         if !ready || !life.is_settled() {
             return;
@@ -179,7 +180,11 @@ impl Member {
         }
         match self.settings.check(ttl_ms) {
             Ok(timing) => life.timing = timing,
-            Err(error) => return self.unable(error.to_string(), None),
+            // Others may take it for gone before it would stop its commands.
+            Err(error) => {
+                let why = format!("it makes the TTL too short: {error}");
+                return self.lose(LostWhy::Fenced { why });
+            }
         }
         life.since_ms = asked_ms;
         life.renewed_ms = Some(asked_ms);
@@ -211,28 +216,35 @@ impl Member {
         }
     }
 
-    pub(super) fn gone_away(&mut self, why: String) {
+    pub(super) fn gone_away(&mut self, outage: Outage) {
         self.calls.clear();
-        if self.away.is_none() {
-            self.events.push_back(Event::Away { why: why.clone() });
-            self.away = Some((self.now.boot_ms, why));
+        self.cut = true;
+        self.tell_withdrawn();
+        if self.outage.as_ref() != Some(&outage) {
+            self.events.push_back(Event::Away(outage.clone()));
+            self.outage = Some(outage);
         }
     }
 
-    /// Whatever has no answer is asked again.
+    /// Whatever has no answer is asked again. That the engine is of use again is told when it
+    /// answers: it may let us in and refuse what we ask.
     pub(super) fn come_back(&mut self) {
-        if self.away.take().is_some() {
-            self.events.push_back(Event::Back);
-        }
+        self.cut = false;
         self.calls.clear();
         let now_ms = self.now.boot_ms;
-        if self.standing == Standing::Registering && self.registering_ms != u64::MAX {
-            self.send_register();
+        if self.standing == Standing::Registering {
+            if self.registering_ms == u64::MAX {
+                self.hear();
+            } else {
+                self.send_register();
+            }
         }
         self.writer.unanswered();
         self.keeper.ask_again();
         let Some(life) = &mut self.life else { return };
-        life.renew.set(now_ms);
+        if self.obstacle.is_none() {
+            life.renew.set(now_ms);
+        }
         if life.loading.is_some() {
             self.send_load();
         } else {

@@ -10,7 +10,7 @@ use super::life::{Life, Timer};
 use super::watch::Watch;
 use super::{Deadlines, Event, Health, LostWhy, Now, Settings, Standing, Ticket};
 use crate::core::{Change, HostId, Rules, Snapshot, UnixMillis};
-use crate::log::engine::{Answer, Call, Ends, Evidence, Identity, Position};
+use crate::log::engine::{Answer, Call, Ends, Evidence, Identity, Outage, Position};
 
 /// One host's part in the log of many.
 #[derive(Debug)]
@@ -24,7 +24,16 @@ pub struct Member {
     pub(super) events: VecDeque<Event>,
     tickets: u64,
     pub(super) standing: Standing,
-    pub(super) away: Option<(u64, String)>,
+    /// Whether the engine cannot be asked anything.
+    pub(super) cut: bool,
+    /// Why the engine is of no use, until it answers something.
+    pub(super) outage: Option<Outage>,
+    /// Why this host can take no part though the engine answers.
+    pub(super) obstacle: Option<Outage>,
+    /// How many incarnations in a row met an obstacle.
+    setbacks: u32,
+    /// The incarnation that is being taken back before its obstacle is told.
+    withdrawing: Option<HostId>,
     /// How many incarnations were asked for.
     attempt: u64,
     /// When the current one was asked for first: it lives from then on at the latest.
@@ -60,7 +69,11 @@ impl Member {
             events: VecDeque::new(),
             tickets: 0,
             standing: Standing::Idle,
-            away: None,
+            cut: false,
+            outage: None,
+            obstacle: None,
+            setbacks: 0,
+            withdrawing: None,
             attempt: 0,
             registering_ms: 0,
             register: Timer::default(),
@@ -82,7 +95,8 @@ impl Member {
         self.now = now;
         match self.settings.check(self.settings.ttl_ms) {
             Ok(_) => self.register_at(now.boot_ms),
-            Err(error) => self.unable(error.to_string(), Some("choose a longer TTL".to_owned())),
+            // Nothing was asked of the engine, and nothing will be.
+            Err(error) => self.events.push_back(Event::Hindered(too_short(error.to_string()))),
         }
         self.on_time();
     }
@@ -112,14 +126,15 @@ impl Member {
         self.now = now;
         // First of all: what arrives late must not be acted upon as if it were in time.
         self.on_time();
-        if self.standing == Standing::Unable {
-            return;
+        match &answer {
+            Answer::Away(_) | Answer::Back => {}
+            _ => self.hear(),
         }
         match answer {
             Answer::Registered { host, ttl_ms, asked_at, epoch, others } => {
                 self.registered((host, ttl_ms), asked_at, epoch, others);
             }
-            Answer::Unable { why, hint } => self.unable(why, hint),
+            Answer::Withdrawn { host } => self.withdrawn(host),
             Answer::Loaded { snapshot, batches } => self.loaded(snapshot, &batches),
             Answer::Batches(batches) => self.batches(&batches),
             Answer::Rewritten => self.rewritten(),
@@ -143,7 +158,7 @@ impl Member {
                 self.renewed((asked_at, ttl_ms), head, &hosts);
             }
             Answer::Stored { position } => self.stored(position),
-            Answer::Away { why } => self.gone_away(why),
+            Answer::Away(outage) => self.gone_away(outage),
             Answer::Back => self.come_back(),
         }
         self.on_time();
@@ -164,7 +179,7 @@ impl Member {
     pub fn cleared(&mut self, now: Now) {
         self.now = now;
         if self.standing == Standing::Clearing {
-            self.join(None);
+            if self.label_was_taken() { self.decide_how_to_join() } else { self.join(None) }
         }
         self.on_time();
     }
@@ -199,7 +214,6 @@ impl Member {
         Health {
             standing: self.standing.clone(),
             host: life.map(|life| life.host),
-            away: self.away.clone(),
             renewed_ms: life.and_then(|life| life.renewed_ms),
             position: self.chain.as_ref().map_or(Position(0), |chain| chain.link().position),
             head: life.map_or(Position(0), |life| life.head),
@@ -266,11 +280,94 @@ impl Member {
         self.register_at(self.now.boot_ms.max(earliest));
     }
 
+    /// An incarnation cannot become a member as things are, or not stay one. Another one is asked
+    /// for, later each time.
+    pub(super) fn hinder(&mut self, obstacle: Outage) {
+        self.tell_withdrawn();
+        let unused = self.life.as_ref().map(|life| life.host).filter(|_| !self.takes_part());
+        self.lose(LostWhy::Differs);
+        let wait_ms = self.usual_renewal_ms().saturating_mul(1 << self.setbacks.min(8));
+        self.setbacks = self.setbacks.saturating_add(1);
+        self.register_at(self.now.boot_ms + wait_ms.min(self.settings.ttl_ms));
+        self.withdrawing = unused.filter(|_| !self.cut);
+        if self.obstacle.as_ref() == Some(&obstacle) {
+            self.calls.extend(self.withdrawing.take().map(|host| Call::Withdraw { host }));
+            return;
+        }
+        self.obstacle = Some(obstacle);
+        match self.withdrawing {
+            // The driver may end when it is told, and others would wait for this one's end.
+            Some(host) => self.calls.push_back(Call::Withdraw { host }),
+            None => self.tell_obstacle(),
+        }
+    }
+
+    /// A member cannot read the log as it is. It neither renews nor appends until it can, so what
+    /// it holds lasts until its deadline.
+    pub(super) fn stall(&mut self, obstacle: Outage) {
+        let takes_part = self.takes_part();
+        let Some(life) = self.life.as_mut().filter(|_| takes_part) else {
+            return self.hinder(obstacle);
+        };
+        life.renew.clear();
+        let mut again = Timer::default();
+        again.set(self.now.boot_ms + life.timing.renewal_ms);
+        life.loading = Some(again);
+        if self.obstacle.as_ref() != Some(&obstacle) {
+            self.obstacle = Some(obstacle);
+            self.tell_obstacle();
+        }
+    }
+
+    /// What was read can be read on.
+    pub(super) fn unstall(&mut self) {
+        if !self.takes_part() {
+            return;
+        }
+        if self.obstacle.take().is_some() {
+            self.events.push_back(Event::Unhindered);
+        }
+        let now_ms = self.now.boot_ms;
+        if let Some(life) = self.life.as_mut().filter(|life| life.renew == Timer::default()) {
+            life.renew.set(now_ms);
+        }
+    }
+
+    /// Nothing hinders this host any more.
+    pub(super) fn overcome(&mut self) {
+        self.obstacle = None;
+        self.setbacks = 0;
+    }
+
+    fn tell_obstacle(&mut self) {
+        self.events.extend(self.obstacle.clone().map(Event::Hindered));
+    }
+
+    fn withdrawn(&mut self, host: HostId) {
+        if self.withdrawing == Some(host) {
+            self.tell_withdrawn();
+        }
+    }
+
+    /// Tells what hindered an incarnation, whether it could be taken back or not.
+    pub(super) fn tell_withdrawn(&mut self) {
+        if self.withdrawing.take().is_some() {
+            self.tell_obstacle();
+        }
+    }
+
+    /// The engine answered something.
+    pub(super) fn hear(&mut self) {
+        if !self.cut && self.outage.take().is_some() {
+            self.events.push_back(Event::Back);
+        }
+    }
+
     /// Ends our membership in good order; nothing may be held or waited for here. Whether its end
     /// is on its way: call it until it is not.
     pub fn leave(&mut self, now: Now) -> bool {
         self.now = now;
-        let Some(us) = self.host().filter(|_| self.away.is_none()) else { return false };
+        let Some(us) = self.host().filter(|_| !self.cut) else { return false };
         // What is on its way of ours could still move leases to us.
         if !self.leaving && self.writer.is_idle() {
             self.leaving = true;
@@ -297,23 +394,16 @@ impl Member {
         self.calls.clear();
     }
 
-    pub(super) fn unable(&mut self, why: String, hint: Option<String>) {
-        if let Some(life) = self.life.take()
-            && self.takes_part()
-        {
-            self.events.push_back(Event::Lost { host: life.host, why: LostWhy::Unable });
-        }
-        self.begin_anew();
-        self.register.clear();
-        self.standing = Standing::Unable;
-        self.events.push_back(Event::Unable { why, hint });
-    }
-
     pub(super) fn differs(&mut self, Differs(revision): Differs) {
         let why = format!(
             "this host's table is not the one that other hosts have at revision {revision}"
         );
         let hint = "this is a defect: please report it, with the versions of all hosts".to_owned();
-        self.unable(why, Some(hint));
+        self.hinder(Outage::refused(why, Some(hint)));
     }
+}
+
+/// A TTL that leaves no time to stop commands.
+pub(super) fn too_short(why: String) -> Outage {
+    Outage::refused(why, Some("choose a longer TTL".to_owned()))
 }

@@ -1,6 +1,6 @@
 //! Incarnations: who joins, and who lives.
 
-use canal::log::engine::Position;
+use canal::log::engine::{Answer, Call, Position};
 
 use super::Log;
 use super::peer::{Peer, TTL_MS};
@@ -31,6 +31,28 @@ pub(crate) fn others_of_the_same_label_are_told_with_who_they_are(log: &impl Log
     assert_eq!(far.register().2, []);
     let mut new = Peer::new(log, "web");
     assert_eq!(new.register().2, [(old.host, old.identity())]);
+}
+
+pub(crate) fn one_that_is_taken_back_before_it_appended_is_gone_at_once(log: &impl Log) {
+    let withdraw = |peer: &mut Peer| {
+        let host = peer.host;
+        peer.call(Call::Withdraw { host });
+        peer.until("Withdrawn", |answer| {
+            matches!(answer, Answer::Withdrawn { host: it } if *it == host).then_some(())
+        });
+    };
+    let mut old = Peer::new(log, "web");
+    old.register();
+    withdraw(&mut old);
+    let mut new = Peer::joined(log, "web");
+    let who = new.renew().unwrap().1;
+    assert_eq!(who.iter().map(|alive| alive.host).collect::<Vec<_>>(), [new.host]);
+    new.append(b"a");
+    withdraw(&mut new);
+    assert!(new.renew().is_some(), "what it appended counts");
+    withdraw(&mut old);
+    let mut third = Peer::new(log, "web");
+    assert_eq!(third.register().2, [(new.host, new.identity())]);
 }
 
 pub(crate) fn all_hosts_see_the_same_epoch(log: &impl Log) {

@@ -33,6 +33,7 @@ macro_rules! contract {
             join: incarnations_increase;
             join: registering_again_with_the_same_nonce_takes_no_second_incarnation;
             join: others_of_the_same_label_are_told_with_who_they_are;
+            join: one_that_is_taken_back_before_it_appended_is_gone_at_once;
             join: all_hosts_see_the_same_epoch;
             join: renewals_tell_the_head_and_who_lives;
             append: appended_batches_come_back_in_order;

@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use crate::engine_contract::peer::Peer;
 use crate::etcd_server::{Etcd, installed, start_etcd_with};
-use crate::said::{append_at_last, joined, nothing_comes, peer, unable};
+use crate::said::{append_at_last, back, joined, nothing_comes, peer, read_on, unable};
 
 /// The life of a token that is not used, in seconds.
 const TOKEN_S: u64 = 1;
@@ -90,6 +91,39 @@ fn who_may_not_is_told_why() {
     let forbidden = "etcd does not permit its user to read and write below the prefix";
     assert_eq!(said(format!("etcd://nobody:n@{at}")), forbidden);
     assert_eq!(said(format!("etcd://ci:s3c%2Fret@{at}/elsewhere")), forbidden);
+}
+
+#[test]
+fn a_password_that_is_changed_is_read_again_and_nothing_else_need_be_done() {
+    if !installed() {
+        return;
+    }
+    let server = guarded();
+    let address = |password: &str| format!("etcd://ci:{password}@{}", server.endpoint());
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), address("s3c%2Fret")).unwrap();
+    let path = file.path().to_owned();
+    let source = Box::new(move || Ok(std::fs::read_to_string(&path).unwrap()));
+    let mut one =
+        Peer::with(Box::new(canal::log::engine::etcd::Etcd::open(source).unwrap()), "one");
+    one.register();
+    one.load();
+    one.append(b"a");
+    for args in [
+        &["user", "delete", "ci"][..],
+        &["user", "add", "ci:another"],
+        &["user", "grant-role", "ci", "canal"],
+    ] {
+        server.ctl_ok(args);
+    }
+    one.call(canal::log::engine::Call::Renew { host: one.host, asked_at: 1 });
+    assert_eq!(unable(&mut one).0, "etcd does not accept the user or the password");
+    std::fs::write(file.path(), address("another")).unwrap();
+    back(&mut one);
+    assert!(one.renew().is_some(), "it is the same incarnation");
+    read_on(&mut one);
+    let last = append_at_last(&mut one, b"b");
+    one.read_to(last);
 }
 
 #[test]

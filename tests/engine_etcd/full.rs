@@ -4,7 +4,7 @@ use canal::log::engine::{Answer, Call};
 
 use crate::engine_contract::peer::Peer;
 use crate::etcd_server::{Etcd, installed, start_etcd_with};
-use crate::said::{joined, nothing_comes, peer, unable};
+use crate::said::{back, joined, nothing_comes, peer, unable};
 
 fn fill(server: &Etcd) {
     let value = "x".repeat(100_000);
@@ -37,7 +37,10 @@ fn a_full_etcd_still_keeps_who_lives_and_takes_the_batch_once_there_is_room() {
     one.append(b"a");
     one.read(1);
     fill(&server);
-    one.ask(2, b"b", None);
+    // As often as it is asked, there is one on its way.
+    for _ in 0..5 {
+        one.ask(2, b"b", None);
+    }
     nothing_comes(&mut one);
     assert!(one.renew().is_some());
     make_room(&server);
@@ -45,6 +48,36 @@ fn a_full_etcd_still_keeps_who_lives_and_takes_the_batch_once_there_is_room() {
         matches!(answer, Answer::Appended { sequence: 2, .. }).then_some(())
     });
     one.read(2);
+    nothing_comes(&mut one);
+}
+
+#[test]
+fn who_was_refused_by_a_full_etcd_is_let_in_once_there_is_room() {
+    if !installed() {
+        return;
+    }
+    let server = start_etcd_with(&[
+        "--quota-backend-bytes=4000000",
+        "--election-timeout=500",
+        "--heartbeat-interval=50",
+    ]);
+    fill(&server);
+    let mut one = peer(&format!("etcd://{}", server.endpoint()), "one");
+    ask_to_register(&mut one);
+    unable(&mut one);
+    make_room(&server);
+    loop {
+        back(&mut one);
+        ask_to_register(&mut one);
+        let registered = one.until("Registered or Away", |answer| match answer {
+            Answer::Registered { .. } => Some(true),
+            Answer::Away(_) => Some(false),
+            _ => None,
+        });
+        if registered {
+            return;
+        }
+    }
 }
 
 #[test]

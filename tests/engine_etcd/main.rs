@@ -21,13 +21,13 @@ mod tls;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use canal::log::engine::Engine;
 use canal::log::engine::etcd::Etcd;
+use canal::log::engine::{Engine, fixed};
 use engine_contract::{Log, contract};
 
 /// An engine for an address.
 fn open(address: &str) -> Box<dyn Engine + Send> {
-    Box::new(Etcd::open(address.parse().unwrap()).unwrap())
+    Box::new(Etcd::open(fixed(address)).unwrap())
 }
 
 /// A prefix of its own on the server that the tests share.

@@ -3,7 +3,7 @@
 use crate::engine_contract::Log;
 use crate::engine_contract::peer::Peer;
 use crate::prefix;
-use crate::said::{peer, unable};
+use crate::said::{back, peer, unable};
 
 #[test]
 fn a_log_of_another_format_is_refused_and_left_alone() {
@@ -34,6 +34,8 @@ fn a_batch_that_etcd_would_refuse_for_its_size_is_refused_clearly() {
     assert!(matches!(one.appended(1), crate::engine_contract::peer::Appending::At(_)));
     one.ask(2, &vec![0; canal::log::engine::etcd::BODY_MAX + 1], None);
     assert!(unable(&mut one).0.contains("is more than etcd takes"));
+    back(&mut one);
+    assert!(one.renew().is_some(), "the others need not suffer for it");
 }
 
 #[test]

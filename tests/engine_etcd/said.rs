@@ -37,7 +37,7 @@ pub(crate) fn register_for(peer: &mut Peer, ttl_ms: u64) -> u64 {
 
 pub(crate) fn away(peer: &mut Peer) -> String {
     peer.until("Away", |answer| match answer {
-        Answer::Away { why } => Some(why.clone()),
+        Answer::Away(outage) => Some(outage.why.clone()),
         _ => None,
     })
 }
@@ -47,8 +47,10 @@ pub(crate) fn back(peer: &mut Peer) {
 }
 
 pub(crate) fn unable(peer: &mut Peer) -> (String, String) {
-    peer.until("Unable", |answer| match answer {
-        Answer::Unable { why, hint } => Some((why.clone(), hint.clone().unwrap_or_default())),
+    peer.until("a refusal", |answer| match answer {
+        Answer::Away(it) if it.refused => {
+            Some((it.why.clone(), it.hint.clone().unwrap_or_default()))
+        }
         _ => None,
     })
 }

@@ -9,7 +9,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use tempfile::TempDir;
 
 use crate::etcd_server::{Etcd, installed, start_etcd, start_etcd_tls};
-use crate::said::{away, joined, peer, unable};
+use crate::said::{away, back, joined, peer, unable};
 
 /// An authority and what it has signed.
 struct Certificates {
@@ -99,6 +99,23 @@ fn a_server_that_is_not_the_one_that_is_meant_is_refused() {
     let server = start_etcd_tls(&cert, &key, None);
     let (why, _) = unable(&mut peer(&at(&server, &query(&certificates.file("ca.pem"))), "one"));
     assert!(why.contains("not valid for"), "{why}");
+}
+
+#[test]
+fn an_authority_that_is_put_right_is_read_again() {
+    if !installed() {
+        return;
+    }
+    let certificates = Certificates::new();
+    let (cert, key) = certificates.sign("127.0.0.1");
+    let server = start_etcd_tls(&cert, &key, None);
+    let file = certificates.file("trusted.pem");
+    fs::write(&file, Certificates::new().issuer.pem()).unwrap();
+    let mut one = peer(&at(&server, &query(&file)), "one");
+    unable(&mut one);
+    fs::copy(certificates.file("ca.pem"), &file).unwrap();
+    back(&mut one);
+    one.register();
 }
 
 #[test]

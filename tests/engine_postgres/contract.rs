@@ -1,7 +1,7 @@
 //! What every engine must do.
 
-use canal::log::engine::Engine;
 use canal::log::engine::postgres::Postgres;
+use canal::log::engine::{Engine, fixed};
 
 use crate::engine_contract::{Log, contract};
 use crate::postgres_server::shared;
@@ -13,7 +13,7 @@ struct Database {
 
 impl Log for Database {
     fn engine(&self, label: &str) -> Box<dyn Engine + Send> {
-        Box::new(Postgres::open(&self.url, label).unwrap())
+        Box::new(Postgres::open(fixed(&self.url), label).unwrap())
     }
 }
 

@@ -1,8 +1,6 @@
 //! A host and its engine's comings and goings.
 
-use std::time::Duration;
-
-use canal::log::engine::{Answer, Call};
+use canal::log::engine::Answer;
 
 use crate::engine_contract::peer::Peer;
 
@@ -17,9 +15,6 @@ pub(crate) trait Hears {
     /// Waits until the engine says that it cannot be used: why, and what to do.
     fn unable(&mut self) -> (String, String);
 
-    /// Asks until the engine is back; that it still cannot be used is no answer.
-    fn renew_until_back(&mut self);
-
     /// Answers that nobody waited for.
     fn kept(&self) -> impl Iterator<Item = &Answer>;
 }
@@ -27,7 +22,7 @@ pub(crate) trait Hears {
 impl Hears for Peer {
     fn away(&mut self) -> String {
         self.until("Away", |answer| match answer {
-            Answer::Away { why } => Some(why.clone()),
+            Answer::Away(outage) => Some(outage.why.clone()),
             _ => None,
         })
     }
@@ -37,23 +32,12 @@ impl Hears for Peer {
     }
 
     fn unable(&mut self) -> (String, String) {
-        self.until("Unable", |answer| match answer {
-            Answer::Unable { why, hint } => Some((why.clone(), hint.clone().unwrap_or_default())),
+        self.until("a refusal", |answer| match answer {
+            Answer::Away(it) if it.refused => {
+                Some((it.why.clone(), it.hint.clone().unwrap_or_default()))
+            }
             _ => None,
         })
-    }
-
-    fn renew_until_back(&mut self) {
-        let mut asked = 0;
-        loop {
-            self.call(Call::Renew { host: self.host, asked_at: 0 });
-            match self.poll(Duration::from_millis(100)) {
-                Some(Answer::Back) => return,
-                Some(Answer::Unable { .. }) | None => asked += 1,
-                other => panic!("{other:?}"),
-            }
-            assert!(asked < 600, "the engine does not come back");
-        }
     }
 
     fn kept(&self) -> impl Iterator<Item = &Answer> {

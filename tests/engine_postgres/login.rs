@@ -53,6 +53,21 @@ fn a_password_that_is_changed_while_one_is_in_may_be_changed_back() {
 }
 
 #[test]
+fn a_password_file_that_is_put_right_is_read_again() {
+    let Some(server) = with_passwords() else { return };
+    let file = server.dir().join("pass");
+    fs::write(&file, "*:*:*:*:wrong\n").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    let address = format!("127.0.0.1:{}/locks", server.port);
+    let url = format!("postgres://locks@{address}?passfile={}", file.display());
+    let mut one = opened(&url, "one");
+    assert!(one.unable().0.contains("password authentication failed"));
+    fs::write(&file, "*:*:*:*:pass word\n").unwrap();
+    one.back();
+    one.register();
+}
+
+#[test]
 fn a_database_that_is_not_there_is_named() {
     let Some(server) = shared() else { return };
     let url = server.url("nowhere").replacen("nowhere", crate::postgres_server::ADMIN, 1);

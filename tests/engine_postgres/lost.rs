@@ -80,7 +80,7 @@ fn persist(peer: &mut Peer, sequence: u64) {
         peer.call(Call::Append(append.clone()));
         let done = peer.until("Appended or Away", |answer| match answer {
             Answer::Appended { sequence: done, .. } => Some(*done == sequence),
-            Answer::Away { .. } => Some(false),
+            Answer::Away(_) => Some(false),
             Answer::Fenced { why, .. } => panic!("{why}"),
             _ => None,
         });

@@ -18,13 +18,14 @@ mod schema;
 mod session;
 mod tls;
 
+use canal::log::engine::fixed;
 use canal::log::engine::postgres::Postgres;
 use engine_contract::peer::Peer;
 use hears::Hears as _;
 
 /// A host that has not asked for anything.
 fn opened(url: &str, label: &str) -> Peer {
-    Peer::with(Box::new(Postgres::open(url, label).unwrap()), label)
+    Peer::with(Box::new(Postgres::open(fixed(url), label).unwrap()), label)
 }
 
 /// A host that is registered and reads.

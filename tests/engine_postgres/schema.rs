@@ -101,6 +101,6 @@ fn what_was_wrong_and_is_mended_can_be_used() {
     let mut two = opened(&url, "two");
     two.unable();
     server.sql_in(database, "UPDATE canal.head SET format = 1");
-    two.renew_until_back();
+    two.back();
     two.register();
 }

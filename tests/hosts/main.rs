@@ -36,6 +36,7 @@ mod commands;
 mod compacted;
 mod figures;
 mod leader;
+mod mended;
 mod outage;
 mod restart;
 mod restored;

@@ -86,7 +86,10 @@ fn standing(engine: &EngineShown, hosts: &[HostShown], now: &Now) -> (String, St
             let (clock, age) = (now.clock(since), now.age(since));
             format!("away since {clock} (for {age}){why}{stops}")
         }
-        ("unable", _) => format!("host {host} cannot take part{why}"),
+        ("unable", since) => {
+            let since = since.as_ref().map(|since| format!(" since {}", now.clock(since)));
+            format!("host {host} cannot take part{}{why}", since.unwrap_or_default())
+        }
         _ => format!("host {host} is no member yet{why}"),
     };
     (words, WARNING)
@@ -157,7 +160,10 @@ mod tests {
              are stopped at 14:06:00\n"
         );
         assert_eq!(text_of("member", Scope::Overview, false).lines().count(), 3);
-        assert!(text("unable", false).contains("host alpha cannot take part: connection refused"));
+        assert!(
+            text("unable", false)
+                .contains("host alpha cannot take part since 14:05:11: connection refused")
+        );
         assert!(text("joining", false).contains("is no member yet: connection refused"));
         assert_eq!(
             text("member", true).lines().skip(1).collect::<Vec<_>>(),

@@ -153,8 +153,8 @@ impl Daemon {
                 }
             }
             Event::SnapshotWanted => self.member.store(&self.table.snapshot()),
-            Event::Unable { why, .. } => self.unable = Some(why),
-            Event::Away { .. } | Event::Back => {}
+            Event::Hindered(obstacle) => self.unable = Some(obstacle.why),
+            Event::Away(_) | Event::Back | Event::Unhindered => {}
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fastrand::Rng;
 
-use crate::log::engine::{Answer, Call};
+use crate::log::engine::{Answer, Call, Outage};
 
 /// What is under way between one client and the engine.
 #[derive(Debug, Default)]
@@ -79,7 +79,9 @@ impl Link {
         }
         if self.cut && self.notice_ms.is_some_and(|at| at <= now_ms) && !self.told_away {
             self.told_away = true;
-            return Some(Answer::Away { why: "cut".to_owned() });
+            // A wrong password is as good as a cut.
+            let refused = self.connection.is_multiple_of(2);
+            return Some(Answer::Away(Outage { refused, ..Outage::unreachable("cut") }));
         }
         if !self.cut && self.told_away {
             self.told_away = false;

@@ -4,7 +4,7 @@ use super::direct::{Direct, TTL_MS, server};
 use crate::core::{Change, HostId, UnixMillis};
 use crate::host::append::{BYTES_MAX, ENTRIES_MAX};
 use crate::host::{Event, LostWhy};
-use crate::log::engine::{Answer, Call, Ends, Evidence};
+use crate::log::engine::{Answer, Call, Ends, Evidence, Outage};
 
 fn append(host: &mut Direct) -> crate::log::engine::Append {
     let at = host.calls.iter().position(|call| matches!(call, Call::Append(_))).unwrap();
@@ -40,7 +40,7 @@ fn rule_02_a_batch_whose_answer_was_lost_is_in_the_log_once() {
     host.drive(1);
     let sent = append(&mut host);
     server.call(1, 1, 1, Call::Append(sent.clone()));
-    host.tell(2, Answer::Away { why: "cut".to_owned() });
+    host.tell(2, Answer::Away(Outage::unreachable("cut")));
     host.tell(3, Answer::Back);
     assert!(
         !host.calls.iter().any(|call| matches!(call, Call::Append(_))),
@@ -61,7 +61,7 @@ fn rule_02_a_batch_that_was_lost_is_sent_again_byte_by_byte() {
     let ticket = host.ask(10, "a");
     host.drive(1);
     let sent = append(&mut host);
-    host.tell(2, Answer::Away { why: "cut".to_owned() });
+    host.tell(2, Answer::Away(Outage::unreachable("cut")));
     host.tell(3, Answer::Back);
     let follow = host.calls.iter().position(|call| matches!(call, Call::Follow { .. })).unwrap();
     let follow = host.calls.remove(follow);

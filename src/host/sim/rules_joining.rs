@@ -3,10 +3,10 @@
 use super::direct::{Direct, TTL_MS, at, identity, server, settings};
 use crate::core::{Change, HostId};
 use crate::host::{Deadlines, Event, LostWhy, Settings, Standing};
-use crate::log::engine::{Answer, Call, Identity};
+use crate::log::engine::{Answer, Call, Identity, Outage};
 
-fn is_unable(event: &Event) -> bool {
-    matches!(event, Event::Unable { .. })
+fn is_hindered(event: &Event) -> bool {
+    matches!(event, Event::Hindered(_))
 }
 
 #[test]
@@ -30,11 +30,87 @@ fn rule_01_a_live_label_is_refused_with_who_has_it() {
     assert_eq!(other.member.health().standing, Standing::LabelInUse { by: first.id() });
     first.live(&mut server, 0, 400);
     other.live(&mut server, 200, 400);
-    let Some(Event::Unable { why, hint }) = other.events.last() else { panic!("{other:?}") };
+    let obstacle = other.events.iter().find_map(|event| match event {
+        Event::Hindered(obstacle) => Some(obstacle),
+        _ => None,
+    });
+    let Outage { why, hint, refused } = obstacle.unwrap();
     assert!(why.contains("another host has the name `host1`: uid 0, /run/canal"), "{why}");
-    assert!(hint.as_ref().unwrap().contains("--host"));
+    assert!(*refused && hint.as_ref().unwrap().contains("--host"));
     first.live(&mut server, 400, 2 * TTL_MS);
     assert!(first.member.host().is_some(), "it is not disturbed");
+}
+
+#[test]
+fn rule_01_who_is_refused_a_label_leaves_nothing_that_keeps_its_owner_out() {
+    let mut server = server();
+    let mut first = Direct::joined(1, &mut server, 0);
+    let mut other =
+        Direct::new(2, settings(), Identity { dir: "/elsewhere".to_owned(), ..identity("host1") });
+    other.settle(&mut server, 0);
+    first.live(&mut server, 0, 300);
+    other.live(&mut server, 200, 300);
+    assert!(other.saw(is_hindered));
+    let left: Vec<_> = server.hosts.iter().filter(|(_, host)| !host.ended).collect();
+    assert_eq!(left.len(), 1, "{left:?}");
+    // The rightful host is started anew.
+    let mut again = Direct::new(3, settings(), identity("host1"));
+    again.settle(&mut server, 301);
+    assert!(again.saw(|event| matches!(event, Event::Joined { adopted: Some(_), .. })));
+}
+
+#[test]
+fn rule_01_who_waits_for_a_label_does_not_keep_its_owner_from_starting_anew() {
+    for adopts in [true, false] {
+        let mut server = server();
+        let mut first = Direct::joined(1, &mut server, 0);
+        let elsewhere = Identity { dir: "/elsewhere".to_owned(), ..identity("host1") };
+        let mut other = Direct::new(2, settings(), elsewhere);
+        other.settle(&mut server, 1);
+        assert!(matches!(other.member.health().standing, Standing::LabelInUse { .. }));
+        // The owner's daemon is killed, or the owner was away for too long.
+        let mut again = if adopts {
+            Direct::new(3, settings(), identity("host1"))
+        } else {
+            first.tell(1, Answer::Away(Outage::unreachable("cut")));
+            first.tick(TTL_MS);
+            first.tell(TTL_MS, Answer::Back);
+            first
+        };
+        let now_ms = if adopts { 2 } else { TTL_MS };
+        again.settle(&mut server, now_ms);
+        again.settle(&mut server, now_ms + TTL_MS / 6);
+        assert!(again.member.host().is_some(), "{adopts}: {:?}", again.events);
+        for now_ms in (now_ms..now_ms + 3 * TTL_MS).step_by(50) {
+            other.settle(&mut server, now_ms);
+            again.settle(&mut server, now_ms);
+            assert_eq!(other.member.host(), None, "{adopts}: {:?}", other.events);
+        }
+        assert!(again.member.host().is_some());
+        assert!(other.saw(is_hindered));
+    }
+}
+
+#[test]
+fn rule_01_who_is_refused_a_label_joins_by_itself_when_it_is_free() {
+    let mut server = server();
+    let mut first = Direct::joined(1, &mut server, 0);
+    let mut other =
+        Direct::new(2, settings(), Identity { dir: "/elsewhere".to_owned(), ..identity("host1") });
+    for now_ms in (0..3 * TTL_MS).step_by(50) {
+        first.settle(&mut server, now_ms);
+        other.settle(&mut server, now_ms);
+    }
+    let told = other.events.iter().filter(|event| is_hindered(event)).count();
+    assert_eq!((told, other.member.host()), (1, None), "the same reason is told once");
+    let now_ms = 3 * TTL_MS;
+    while first.member.leave(at(now_ms)) {
+        first.settle(&mut server, now_ms);
+    }
+    for now_ms in (now_ms..5 * TTL_MS).step_by(50) {
+        other.settle(&mut server, now_ms);
+    }
+    assert!(other.member.host().is_some(), "{:?}", other.events);
 }
 
 #[test]
@@ -52,15 +128,33 @@ fn rule_01_a_label_whose_host_is_silent_is_taken_over_after_its_ttl() {
 }
 
 #[test]
-fn rule_01_an_engine_of_another_version_is_refused_clearly() {
-    let mut host = Direct::new(1, settings(), identity("host1"));
-    host.drive(0);
-    let (why, hint) = ("it has format 2".to_owned(), Some("upgrade".to_owned()));
-    host.tell(0, Answer::Unable { why, hint });
-    assert!(host.saw(is_unable));
-    host.tick(100_000);
-    assert!(host.calls.iter().all(|call| matches!(call, Call::Register { .. })));
-    assert_eq!(host.member.next_due(), None, "trying again does not help");
+fn what_an_operator_can_mend_ends_no_membership_before_its_deadline() {
+    let mut server = server();
+    let mut host = Direct::joined(1, &mut server, 0);
+    host.events.clear();
+    let password = Outage::refused("wrong password", Some("check it".to_owned()));
+    let Deadlines { kill_at, .. } = host.member.deadlines();
+    host.tell(100, Answer::Away(password.clone()));
+    assert_eq!(host.events, [Event::Away(password.clone())]);
+    host.tell(200, Answer::Away(password));
+    assert_eq!(host.events.len(), 1, "the same reason is told once");
+    host.tell(300, Answer::Away(Outage::unreachable("cut")));
+    assert_eq!(host.events.len(), 2, "another one is told");
+    host.tick(kill_at - 1);
+    assert!(host.member.host().is_some());
+    // Mended in time: nothing was lost.
+    host.tell(kill_at - 1, Answer::Back);
+    assert_eq!(host.events.len(), 2, "that it lets us in does not say that it does what we ask");
+    host.settle(&mut server, kill_at - 1);
+    assert_eq!(host.events[2..], [Event::Back]);
+    assert!(host.member.deadlines().kill_at > kill_at);
+    // Mended too late: it comes back by itself.
+    host.tell(kill_at, Answer::Away(Outage::refused("expired", None)));
+    host.tick(3 * TTL_MS);
+    assert_eq!(host.member.host(), None);
+    host.tell(4 * TTL_MS, Answer::Back);
+    host.settle(&mut server, 4 * TTL_MS);
+    assert!(host.member.host().is_some());
 }
 
 #[test]
@@ -68,7 +162,7 @@ fn rule_07_a_daemon_refuses_to_start_without_time_to_stop() {
     let short = Settings { grace_ms: Some(TTL_MS), ..settings() };
     let mut host = Direct::new(1, short, identity("host1"));
     host.drive(0);
-    assert!(host.calls.is_empty() && host.saw(is_unable));
+    assert!(host.calls.is_empty() && host.saw(is_hindered));
 }
 
 #[test]
@@ -78,7 +172,9 @@ fn rule_07_a_ttl_that_the_engine_makes_too_short_is_refused() {
     host.drive(0);
     let (host_id, others) = (HostId(1), Vec::new());
     host.tell(0, Answer::Registered { host: host_id, ttl_ms: 300, asked_at: 0, epoch: 1, others });
-    assert!(host.saw(is_unable));
+    assert!(matches!(host.calls.last(), Some(Call::Withdraw { host: HostId(1) })));
+    host.tell(0, Answer::Withdrawn { host: HostId(1) });
+    assert!(host.saw(is_hindered));
 }
 
 #[test]
@@ -108,7 +204,7 @@ fn rule_07_what_is_not_renewed_is_lost_at_the_time_to_kill_and_not_later() {
     let mut server = server();
     let mut host = Direct::joined(1, &mut server, 0);
     let Deadlines { kill_at, .. } = host.member.deadlines();
-    host.tell(100, Answer::Away { why: "cut".to_owned() });
+    host.tell(100, Answer::Away(Outage::unreachable("cut")));
     assert_eq!(host.member.next_due(), Some(kill_at), "nothing else can be done");
     host.tick(kill_at - 1);
     assert!(host.member.host().is_some(), "a renewal could still succeed");
@@ -200,7 +296,7 @@ fn rule_08_what_was_lost_is_ended_by_its_own_next_incarnation_and_not_adopted() 
     let mut host = Direct::joined(1, &mut server, 0);
     host.ask(10, "a");
     host.settle(&mut server, 1);
-    host.tell(1, Answer::Away { why: "cut".to_owned() });
+    host.tell(1, Answer::Away(Outage::unreachable("cut")));
     host.tick(TTL_MS);
     host.tell(TTL_MS, Answer::Back);
     host.settle(&mut server, TTL_MS);

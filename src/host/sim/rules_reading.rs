@@ -7,7 +7,7 @@ use crate::host::append::entry;
 use crate::host::chain::{Chain, Known, RECENT_MAX, Step, Trouble, Trust};
 use crate::host::code::{genesis, write_batch};
 use crate::host::{Event, LostWhy, Settings};
-use crate::log::engine::{Answer, Batch, Call, Link, Placed, Position};
+use crate::log::engine::{Answer, Batch, Call, Link, Outage, Placed, Position};
 
 fn is_rewritten(event: &Event) -> bool {
     matches!(event, Event::Lost { why: LostWhy::Rewritten, .. })
@@ -110,7 +110,7 @@ fn rule_09_who_reconnects_to_another_past_has_lost_everything_and_joins_again() 
     assert_eq!(one.table.held(), 2);
     server = earlier;
     for host in [&mut one, &mut two] {
-        host.tell(3, Answer::Away { why: "fail-over".to_owned() });
+        host.tell(3, Answer::Away(Outage::unreachable("fail-over")));
         host.tell(4, Answer::Back);
         host.live(&mut server, 4, TTL_MS);
     }
@@ -155,10 +155,39 @@ fn rule_09_a_replica_that_differs_refuses_loudly() {
         one.settle(&mut server, u64::from(pid));
         two.settle(&mut server, u64::from(pid));
     }
-    let Some(Event::Unable { why, .. }) = two.events.last() else { panic!("{:?}", two.events) };
+    let Some(Event::Hindered(it)) = two.events.last() else { panic!("{:?}", two.events) };
+    let why = &it.why;
     assert!(why.contains("this host's table is not the one that other hosts have"), "{why}");
     assert!(two.events.iter().any(|event| matches!(event, Event::Lost { .. })));
     assert!(one.member.host().is_some());
+    one.live(&mut server, 24, TTL_MS);
+    two.live(&mut server, 24, TTL_MS);
+    assert!(two.member.host().is_some(), "with the table that is read anew");
+}
+
+#[test]
+fn a_member_that_cannot_read_the_log_keeps_its_locks_until_its_deadline_and_tries_on() {
+    let (mut server, mut one, mut two) = two();
+    one.ask(11, "a");
+    one.settle(&mut server, 1);
+    let good = std::mem::take(&mut server.log.last_mut().unwrap().body);
+    two.events.clear();
+    two.settle(&mut server, 2);
+    let Some(Event::Hindered(it)) = two.events.last() else { panic!("{:?}", two.events) };
+    assert!(it.why.contains("cannot be read"), "{it:?}");
+    let deadlines = two.member.deadlines();
+    two.settle(&mut server, TTL_MS / 6 + 2);
+    two.settle(&mut server, TTL_MS / 3 + 4);
+    assert_eq!(two.member.deadlines(), deadlines, "what it cannot give back is not kept for ever");
+    assert_eq!(two.events.len(), 1, "told once: {:?}", two.events);
+    assert!(two.member.host().is_some());
+    server.log.last_mut().unwrap().body = good;
+    two.settle(&mut server, TTL_MS / 2 + 6);
+    assert!(two.events.contains(&Event::Unhindered), "{:?}", two.events);
+    assert!(two.member.deadlines().kill_at > deadlines.kill_at);
+    let ticket = two.ask(21, "b");
+    two.settle(&mut server, TTL_MS / 2 + 7);
+    assert!(two.was_granted(ticket));
 }
 
 /// A host that makes a snapshot, and one that does not read meanwhile.
@@ -257,7 +286,7 @@ fn rule_12_no_snapshot_of_another_past_is_stored() {
     }
     server = earlier;
     one.calls.clear();
-    one.tell(2, Answer::Away { why: "fail-over".to_owned() });
+    one.tell(2, Answer::Away(Outage::unreachable("fail-over")));
     one.tell(3, Answer::Back);
     assert!(!one.calls.iter().any(is_store), "not before it is known to be of this past");
     one.settle(&mut server, 3);
@@ -303,7 +332,7 @@ fn rule_12_a_batch_on_its_way_is_found_in_the_snapshot_or_sent_again() {
             one.ask(pid, "a");
             one.settle(&mut server, 1);
         }
-        two.tell(2, Answer::Away { why: "cut".to_owned() });
+        two.tell(2, Answer::Away(Outage::unreachable("cut")));
         two.tell(3, Answer::Back);
         two.settle(&mut server, 3);
         let absorbed = two.events.iter().find_map(|event| match event {
@@ -328,7 +357,9 @@ fn rule_12_a_snapshot_that_is_damaged_or_of_another_version_is_refused() {
     server.stored = Some(stored);
     let mut new = Direct::new(3, settings(), identity("host3"));
     new.settle(&mut server, 2);
-    let Some(Event::Unable { why, .. }) = new.events.last() else { panic!("{:?}", new.events) };
+    let Some(Event::Hindered(Outage { why, .. })) = new.events.last() else {
+        panic!("{:?}", new.events)
+    };
     assert!(why.contains("its table is not the one that was hashed"), "{why}");
 }
 

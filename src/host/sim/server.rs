@@ -42,6 +42,7 @@ pub(super) struct Server {
     pub(super) cursors: BTreeMap<usize, Position>,
     /// Does not look whether what was read is still there.
     pub(super) careless: bool,
+    last_host: u64,
 }
 
 impl Server {
@@ -55,6 +56,7 @@ impl Server {
             hosts: BTreeMap::new(),
             cursors: BTreeMap::new(),
             careless: false,
+            last_host: 0,
         }
     }
 
@@ -67,6 +69,12 @@ impl Server {
         match call {
             Call::Register { identity, nonce, ttl_ms, asked_at } => {
                 self.register(now_ms, (identity, nonce, ttl_ms), asked_at)
+            }
+            Call::Withdraw { host } => {
+                if self.hosts.get(&host).is_some_and(|mine| mine.last.is_none()) {
+                    self.hosts.remove(&host);
+                }
+                Answer::Withdrawn { host }
             }
             Call::Load => {
                 self.cursors.insert(client, self.head);
@@ -95,8 +103,9 @@ impl Server {
         let known = self.hosts.iter().find(|(_, known)| known.nonce == nonce);
         let host = match known {
             Some((host, _)) => *host,
-            None => HostId(self.hosts.keys().next_back().map_or(0, |host| host.0) + 1),
+            None => HostId(self.last_host + 1),
         };
+        self.last_host = self.last_host.max(host.0);
         self.hosts.entry(host).or_insert(Incarnation {
             identity: identity.clone(),
             nonce,

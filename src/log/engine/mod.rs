@@ -146,11 +146,69 @@ pub struct Identity {
     pub dir: String,
 }
 
+/// Why the engine is of no use for now. None of it is final: an operator can mend it, and the
+/// engine is tried again by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outage {
+    /// What is wrong, for people.
+    pub why: String,
+    /// What to do about it.
+    pub hint: Option<String>,
+    /// Whether somebody has to do something before it can be used: a password is wrong, a
+    /// certificate has expired. A silent engine may come back alone.
+    pub refused: bool,
+}
+
+impl Outage {
+    /// The engine cannot be reached.
+    pub fn unreachable(why: impl Into<String>) -> Self {
+        Self { why: why.into(), hint: None, refused: false }
+    }
+
+    /// The engine cannot be used as things are.
+    pub fn refused(why: impl Into<String>, hint: Option<String>) -> Self {
+        Self { why: why.into(), hint, refused: true }
+    }
+
+    /// The address names another table than before. A daemon stays with the one that it began with.
+    pub(in crate::log::engine) fn moved() -> Self {
+        let hint = "`canal daemon --replace` goes over to the other one".to_owned();
+        Self::refused("the configuration names another table now", Some(hint))
+    }
+
+    /// Whether it is to be said to somebody who was told `before`: words for silence vary.
+    pub(in crate::log::engine) fn is_news(&self, before: Option<&Self>) -> bool {
+        before.is_none_or(|before| before != self && (before.refused || self.refused))
+    }
+}
+
+/// Where the engine is, asked before each attempt to connect: passwords and certificates change
+/// while a daemon runs.
+pub type Source = Box<dyn FnMut() -> Result<String, Outage> + Send>;
+
+/// An address that stays what it is.
+#[must_use]
+pub fn fixed(url: &str) -> Source {
+    let url = url.to_owned();
+    Box::new(move || Ok(url.clone()))
+}
+
+/// Why no engine could be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The address is no good.
+    #[error("{0}")]
+    Address(String),
+    /// No thread, or no runtime on it.
+    #[error("cannot start a thread for the engine: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
 /// What a host asks of the engine.
 #[derive(Clone, Debug)]
 pub enum Call {
-    /// Takes a new incarnation, whose life begins with it. Answered by [`Answer::Registered`] or
-    /// [`Answer::Unable`]. Asking again with the same nonce takes no second one.
+    /// Takes a new incarnation, whose life begins with it. Answered by [`Answer::Registered`].
+    /// Asking again with the same nonce takes no second one.
     Register {
         /// Who asks.
         identity: Identity,
@@ -160,6 +218,12 @@ pub enum Call {
         ttl_ms: u64,
         /// Given back in the answer: the asker's CLOCK_BOOTTIME before it asked, in milliseconds.
         asked_at: u64,
+    },
+    /// Takes an incarnation back that has appended nothing, so that nobody waits for its end. One
+    /// that has appended something stays. Answered by [`Answer::Withdrawn`].
+    Withdraw {
+        /// Which incarnation.
+        host: HostId,
     },
     /// Reads the snapshot and all batches after it, and goes on with those that are appended from
     /// then on. Answered by [`Answer::Loaded`], later by [`Answer::Batches`].
@@ -241,12 +305,10 @@ pub enum Answer {
         /// Incarnations of the same label that have not ended, and who they are.
         others: Vec<(HostId, Identity)>,
     },
-    /// It cannot be used, and trying again does not help.
-    Unable {
-        /// What is wrong, for people.
-        why: String,
-        /// What to do about it.
-        hint: Option<String>,
+    /// To `Withdraw`: it is gone, or has appended something.
+    Withdrawn {
+        /// Which incarnation.
+        host: HostId,
     },
     /// To `Load`.
     Loaded {
@@ -302,11 +364,9 @@ pub enum Answer {
         /// The position of the snapshot that is stored now.
         position: Position,
     },
-    /// The engine cannot be reached. What was called may have been done or not.
-    Away {
-        /// Why, for people.
-        why: String,
-    },
+    /// The engine is of no use for now. What was called may have been done or not. Said again if
+    /// the reason becomes another one.
+    Away(Outage),
     /// The engine can be reached again; whatever has no answer is to be called again.
     Back,
 }

@@ -19,7 +19,7 @@ pub const BODY_MAX: usize = 1 << 20;
 pub(super) async fn append(shared: Shared, append: Append) -> Result<(), Trouble> {
     if append.body.len() > BODY_MAX {
         let why = format!("a batch of {} bytes is more than etcd takes", append.body.len());
-        return Err(Trouble::Unable { why, hint: None });
+        return Err(Trouble::Refused { why, hint: None });
     }
     let answer = loop {
         match append_once(&shared, &append).await {
@@ -27,6 +27,7 @@ pub(super) async fn append(shared: Shared, append: Append) -> Result<(), Trouble
             done => break done?,
         }
     };
+    shared.lasting.has_room(true);
     shared.say(answer);
     Ok(())
 }

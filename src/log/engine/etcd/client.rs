@@ -203,7 +203,7 @@ fn no_token(trouble: Trouble) -> Trouble {
 
 fn dial(address: &Address, endpoint: &str, within: Duration) -> Result<Endpoint, Trouble> {
     let scheme = if address.tls.is_some() { "https" } else { "http" };
-    let bad = |why: String| Trouble::Unable { why, hint: None };
+    let bad = |why: String| Trouble::Refused { why, hint: None };
     let target = Endpoint::from_shared(format!("{scheme}://{endpoint}"))
         .map_err(|error| bad(format!("`{endpoint}`: {}", cause(&error))))?
         .connect_timeout(within)
@@ -220,7 +220,7 @@ fn dial(address: &Address, endpoint: &str, within: Duration) -> Result<Endpoint,
 
 fn tls_config(tls: &Tls) -> Result<ClientTlsConfig, Trouble> {
     let read = |path: &std::path::Path| {
-        std::fs::read(path).map_err(|error| Trouble::Unable {
+        std::fs::read(path).map_err(|error| Trouble::Refused {
             why: format!("cannot read `{}`: {}", path.display(), cause(&error)),
             hint: None,
         })

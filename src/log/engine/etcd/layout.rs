@@ -151,14 +151,14 @@ pub(super) struct Pointer {
 
 pub(super) fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, Trouble> {
     serde_json::to_vec(value)
-        .map_err(|error| Trouble::Unable { why: format!("cannot encode: {error}"), hint: None })
+        .map_err(|error| Trouble::Refused { why: format!("cannot encode: {error}"), hint: None })
 }
 
 /// Reads what canal wrote; the prefix is canal's alone.
 pub(super) fn decode<T: DeserializeOwned>(kv: &KeyValue) -> Result<T, Trouble> {
     serde_json::from_slice(&kv.value).map_err(|error| {
         let key = String::from_utf8_lossy(&kv.key);
-        Trouble::unable(
+        Trouble::refused(
             format!("the key `{key}` in etcd is not canal's: {error}"),
             "give canal a prefix that nothing else writes below: etcd://host/prefix",
         )

@@ -26,13 +26,13 @@ pub use address::{Address, AddressError};
 pub use append::BODY_MAX;
 
 use std::fmt;
-use std::io;
 use std::task::{Context, Poll};
 use std::thread;
 
 use tokio::sync::mpsc;
 
-use super::{Answer, Call, Engine};
+use super::{Answer, Call, Engine, OpenError, Source};
+use worker::There;
 
 /// An etcd.
 ///
@@ -44,16 +44,19 @@ pub struct Etcd {
 }
 
 impl Etcd {
-    /// Begins to connect; that it cannot is told by [`Answer::Away`] or [`Answer::Unable`].
+    /// Begins to connect; that it cannot is told by [`Answer::Away`].
     ///
     /// # Errors
     ///
-    /// The system has no thread or no descriptors left.
-    pub fn open(address: Address) -> io::Result<Self> {
+    /// The address is no good; or the system has no thread or no descriptors left.
+    pub fn open(mut source: Source) -> Result<Self, OpenError> {
+        let url = source().map_err(|outage| OpenError::Address(outage.why))?;
+        let address: Address =
+            url.parse().map_err(|error: AddressError| OpenError::Address(error.to_string()))?;
         let (calls, called) = mpsc::unbounded_channel();
         let (answer, answers) = mpsc::unbounded_channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let there = address.clone();
+        let there = There::new(&address, source);
         thread::Builder::new()
             .name("canal-etcd".into())
             .spawn(move || runtime.block_on(worker::work(there, called, answer)))?;
@@ -69,14 +72,13 @@ impl fmt::Debug for Etcd {
 
 impl Engine for Etcd {
     fn call(&mut self, call: Call) {
-        // After `Unable` nobody takes it, as was said.
+        // The thread ends only when nobody calls any more.
         let _ = self.calls.send(call);
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Answer> {
         match self.answers.poll_recv(context) {
             Poll::Ready(Some(answer)) => Poll::Ready(answer),
-            // After `Unable` nothing comes any more.
             Poll::Ready(None) | Poll::Pending => Poll::Pending,
         }
     }

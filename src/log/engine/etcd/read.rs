@@ -36,6 +36,7 @@ pub(super) async fn load(shared: Shared) -> Result<(), Trouble> {
             Some(last) => Place::behind(last),
             None => Place { position: covered, read: None },
         };
+        shared.reaches(place.position.0);
         shared.say(Answer::Loaded { snapshot, batches });
         return go_on(&shared, place, revision).await;
     }
@@ -159,7 +160,7 @@ async fn read_snapshot(shared: &Shared, at: Pointer, revision: i64) -> Result<St
         body.extend(found.kvs.into_iter().flat_map(|kv| kv.value));
     }
     if hash(&body).to_string() != at.body {
-        return Err(Trouble::unable(
+        return Err(Trouble::refused(
             format!("the snapshot `{}` in etcd is damaged", at.name),
             "stop all daemons, then delete everything below the prefix: etcdctl del --prefix",
         ));

@@ -7,8 +7,10 @@ use super::layout::{Keys, Meta, Name, State, decode, encode};
 use super::messages::{Lease, LeaseGrant, LeaseGranted, Nothing, Txn, TxnDone};
 use super::renew::keep;
 use super::shared::{Own, Shared};
-use super::trouble::{ROOM, Trouble};
-use super::txn::{Found, all, one, put, put_leased, reads, revision_is};
+use super::trouble::Trouble;
+use super::txn::{
+    Found, all, delete, one, put, put_leased, reads, revision_is, value_is, version_is,
+};
 use crate::core::HostId;
 use crate::log::engine::{Answer, FORMAT, Identity};
 
@@ -51,9 +53,25 @@ pub(super) async fn register(shared: Shared, asker: Asker) -> Result<(), Trouble
     Err(Trouble::Away("too many daemons register at once".into()))
 }
 
+/// Takes back an incarnation that has appended nothing.
+pub(super) async fn withdraw(shared: Shared, host: HostId) -> Result<(), Trouble> {
+    if let Some(own) = shared.own(host).await? {
+        let keys = shared.keys();
+        // The key of its state has been put once: by its registration.
+        let compare = vec![value_is(keys.name(host), own.name), version_is(keys.state(host), 1)];
+        let success = [keys.name(host), keys.state(host), keys.host(host)].map(delete).into();
+        let txn = Txn { compare, success, failure: Vec::new() };
+        if shared.client.txn(txn).await?.succeeded && own.lease != 0 {
+            revoke(&shared, own.lease).await?;
+        }
+    }
+    shared.say(Answer::Withdrawn { host });
+    Ok(())
+}
+
 async fn grant(shared: &Shared, asker: &Asker) -> Result<LeaseGranted, Trouble> {
     let ttl_s = i64::try_from(asker.ttl_ms.div_ceil(1000)).unwrap_or(i64::MAX).max(1);
-    shared.client.ask("/etcdserverpb.Lease/LeaseGrant", LeaseGrant { ttl_s }).await.map_err(full)
+    shared.client.ask("/etcdserverpb.Lease/LeaseGrant", LeaseGrant { ttl_s }).await
 }
 
 /// Gives back a lease that is not needed.
@@ -61,14 +79,6 @@ async fn revoke(shared: &Shared, id: i64) -> Result<(), Trouble> {
     match shared.client.ask("/etcdserverpb.Lease/LeaseRevoke", Lease { id }).await {
         Ok(Nothing {}) | Err(Trouble::NoLease) => Ok(()),
         Err(other) => Err(other),
-    }
-}
-
-/// Whoever starts is told at once; who runs already waits.
-fn full(trouble: Trouble) -> Trouble {
-    match trouble {
-        Trouble::Full => Trouble::unable("etcd is full and takes nothing in", ROOM),
-        other => other,
     }
 }
 
@@ -106,7 +116,7 @@ pub(super) fn meta_of(found: &Found) -> Result<Option<Meta>, Trouble> {
         "the log in etcd has format {}, this canal knows {FORMAT}: all hosts need the same one",
         meta.format
     );
-    Err(Trouble::unable(why, "install the canal that the other hosts have, or use another prefix"))
+    Err(Trouble::refused(why, "install the canal that the other hosts have, or use another prefix"))
 }
 
 /// The answer to somebody who asks again: the incarnation of the same nonce, if it still lives.
@@ -161,8 +171,7 @@ async fn enter(
             meta
         }
     };
-    let TxnDone { succeeded, .. } =
-        shared.client.txn(txn).await.map_err(|trouble| no_lease(full(trouble)))?;
+    let TxnDone { succeeded, .. } = shared.client.txn(txn).await.map_err(no_lease)?;
     if !succeeded {
         return Ok(None);
     }
@@ -188,7 +197,7 @@ fn registered(
 ) -> Result<Answer, Trouble> {
     let epoch = meta.and_then(|meta| u128::from_str_radix(&meta.epoch, 16).ok());
     let epoch = epoch.ok_or_else(|| {
-        Trouble::unable("the log in etcd has no epoch", "use another prefix, or clear this one")
+        Trouble::refused("the log in etcd has no epoch", "use another prefix, or clear this one")
     })?;
     let others = seen
         .names
@@ -205,6 +214,6 @@ fn hex(number: u128) -> String {
 pub(super) fn random() -> Result<u128, Trouble> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes)
-        .map_err(|error| Trouble::Unable { why: format!("no randomness: {error}"), hint: None })?;
+        .map_err(|error| Trouble::Refused { why: format!("no randomness: {error}"), hint: None })?;
     Ok(u128::from_ne_bytes(bytes))
 }

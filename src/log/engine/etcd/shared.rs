@@ -1,6 +1,7 @@
 //! What the tasks that carry out the calls have in common.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use tokio::time::Instant;
 
 use super::client::Client;
 use super::layout::{Keys, State, decode};
-use super::trouble::{ROOM, Trouble};
+use super::trouble::{FULL, ROOM, Trouble};
 use super::txn::{one, reads};
 use crate::core::HostId;
 use crate::log::engine::Answer;
@@ -27,6 +28,8 @@ pub(super) struct Lasting {
     lapsed: Arc<Mutex<BTreeMap<HostId, Instant>>>,
     /// The position of the last batch, as far as it is known.
     head: Arc<watch::Sender<u64>>,
+    /// Whether etcd was last seen to take nothing in.
+    full: Arc<AtomicBool>,
 }
 
 impl Lasting {
@@ -37,12 +40,22 @@ impl Lasting {
             own: Arc::default(),
             lapsed: Arc::default(),
             head: Arc::new(watch::Sender::new(0)),
+            full: Arc::default(),
         }
     }
 
     /// That nobody listens any more is noticed elsewhere.
     pub(super) fn say(&self, answer: Answer) {
         let _ = self.answers.send(answer);
+    }
+
+    /// Notes whether etcd takes something in, and says so when that changes.
+    pub(super) fn has_room(&self, has: bool) {
+        match (self.full.swap(!has, Ordering::Relaxed), has) {
+            (false, false) => tracing::error!("{FULL}; {ROOM}"),
+            (true, true) => tracing::info!("etcd takes in again what it is given"),
+            (true, false) | (false, true) => {}
+        }
     }
 }
 
@@ -111,13 +124,9 @@ impl Shared {
         hosts.iter().map(|&host| now - *lapsed.entry(host).or_insert(now)).collect()
     }
 
-    /// Lets readers know how far the log goes.
+    /// Lets readers know how far the log goes: less far than before if it was made anew.
     pub(super) fn reaches(&self, head: u64) {
-        self.lasting.head.send_if_modified(|known| {
-            let further = head > *known;
-            *known = (*known).max(head);
-            further
-        });
+        self.lasting.head.send_if_modified(|known| std::mem::replace(known, head) != head);
     }
 
     /// Ends when the log is known to go further than a position.
@@ -129,7 +138,7 @@ impl Shared {
 
     /// Waits until a full etcd may take something in.
     pub(super) async fn wait_for_room(&self) {
-        tracing::error!("etcd is full and takes nothing in; {ROOM}");
+        self.lasting.has_room(false);
         tokio::time::sleep(FULL_PAUSE).await;
     }
 }

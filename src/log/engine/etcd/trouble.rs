@@ -4,13 +4,15 @@ use std::error::Error;
 
 use tonic::{Code, Status};
 
+use crate::log::engine::Outage;
+
 /// Why a call was not carried out, or is not known to have been.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Trouble {
     /// Connect again; perhaps to another member.
     Away(String),
-    /// Trying again does not help.
-    Unable { why: String, hint: Option<String> },
+    /// Somebody has to do something about it.
+    Refused { why: String, hint: Option<String> },
     /// The revision that was asked for has been compacted, or is not there yet.
     OtherRevision,
     /// The token has expired, or the users were changed: log in again.
@@ -22,17 +24,33 @@ pub(super) enum Trouble {
 }
 
 impl Trouble {
-    pub(super) fn unable(why: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self::Unable { why: why.into(), hint: Some(hint.into()) }
+    pub(super) fn refused(why: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::Refused { why: why.into(), hint: Some(hint.into()) }
     }
 
     pub(super) fn forbidden() -> Self {
-        Self::unable(
+        Self::refused(
             "etcd does not permit its user to read and write below the prefix",
             "etcdctl role grant-permission ROLE --prefix=true readwrite PREFIX/",
         )
     }
 }
+
+impl From<Trouble> for Outage {
+    fn from(trouble: Trouble) -> Self {
+        match trouble {
+            Trouble::Away(why) => Self::unreachable(why),
+            Trouble::Refused { why, hint } => Self::refused(why, hint),
+            Trouble::OtherRevision => Self::unreachable("etcd compacts too early"),
+            Trouble::Token => Self::unreachable("etcd does not accept the token that it gave"),
+            Trouble::NoLease => Self::unreachable("a lease of etcd's ended early"),
+            Trouble::Full => Self::refused(FULL, Some(ROOM.to_owned())),
+        }
+    }
+}
+
+/// What is said of an etcd at its quota.
+pub(super) const FULL: &str = "etcd is full and takes nothing in";
 
 /// How to make room.
 pub(super) const ROOM: &str = "make room with `etcdctl compact` and `etcdctl defrag`, then `etcdctl alarm disarm`; \
@@ -51,21 +69,21 @@ impl From<Status> for Trouble {
             Code::Unauthenticated => Self::Token,
             Code::InvalidArgument if has("revision of auth store is old") => Self::Token,
             Code::ResourceExhausted if has(NO_SPACE) => Self::Full,
-            Code::InvalidArgument if has("user name is empty") => Self::unable(
+            Code::InvalidArgument if has("user name is empty") => Self::refused(
                 "etcd asks for a user and a password",
                 "name them in the address: etcd://user:password@host",
             ),
-            Code::InvalidArgument if has("authentication failed") => Self::unable(
+            Code::InvalidArgument if has("authentication failed") => Self::refused(
                 "etcd does not accept the user or the password",
                 "in an address, special characters are written as %xx",
             ),
             Code::PermissionDenied => Self::forbidden(),
             Code::NotFound if has("lease not found") => Self::NoLease,
-            Code::Unimplemented => Self::unable(
+            Code::Unimplemented => Self::refused(
                 format!("this is not an etcd, or one before 3.4: {said}"),
                 "canal needs etcd 3.4 or later",
             ),
-            Code::InvalidArgument if has("request is too large") => Self::unable(
+            Code::InvalidArgument if has("request is too large") => Self::refused(
                 "etcd refuses a request for its size",
                 "set --max-request-bytes of etcd to 1572864, its default, or more",
             ),
@@ -87,11 +105,11 @@ fn lost(status: &Status) -> Trouble {
     certificate(&why).unwrap_or_else(|| Trouble::Away(format!("{LOST}: {why}")))
 }
 
-/// A certificate that does not fit will not fit the next time.
+/// A certificate that does not fit: somebody has to put another one in its place.
 pub(super) fn certificate(why: &str) -> Option<Trouble> {
     let concerns = why.contains("ertificate") || why.contains("UnknownCA");
     concerns.then(|| {
-        Trouble::unable(
+        Trouble::refused(
             format!("etcd and canal do not trust each other: {why}"),
             "the address names the files: etcds://host/prefix?cacert=FILE with etcd's authority, \
              and &cert=FILE&key=FILE if etcd asks for a certificate",

@@ -3,45 +3,46 @@
 //! Invariant: between `Away` and `Back` nothing is answered, and nothing that was asked before
 //! `Back` was said is answered after it unless it is asked again.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep};
 
-use super::address::Address;
+use super::address::{Address, AddressError};
 use super::client::{CLOSES_AT_ONCE, Client, Patience};
 use super::layout::Keys;
 use super::messages::{Nothing, Status};
-use super::register::{Asker, meta_of, register};
+use super::register::{Asker, meta_of, register, withdraw};
 use super::shared::{Lasting, Shared};
-use super::trouble::{LOST, ROOM, Trouble};
+use super::trouble::{LOST, Trouble};
 use super::txn::{one, reads};
 use super::{append, read, renew, store};
-use crate::log::engine::{Answer, Call};
+use crate::log::engine::{Answer, Append, Call, Outage, Position, Source};
 
-/// Pauses between attempts, once every member has failed.
-const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(1)];
+/// Pauses between attempts, once every member has failed: the first, and the longest if none
+/// answers and if one does and refuses.
+const PAUSE_FIRST: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+const PAUSE_REFUSED_MAX: Duration = Duration::from_secs(5);
 
 /// A connection that lasted so long was a good one.
 const GOOD: Duration = Duration::from_secs(5);
 
-/// Works until nobody calls any more, or until it is of no use.
+/// Works until nobody calls any more.
 pub(super) async fn work(
-    address: Address,
+    mut there: There,
     mut calls: mpsc::UnboundedReceiver<Call>,
     answers: mpsc::UnboundedSender<Answer>,
 ) {
-    let lasting = Lasting::new(Keys::new(&address.prefix), answers);
-    let mut roads = Roads::new(&address);
-    let mut away = false;
+    let lasting = Lasting::new(Keys::new(&there.prefix), answers);
+    let mut roads = Roads::new();
+    let mut away = None;
     loop {
-        let (client, exact) = match roads.find(&address, &lasting, &mut calls, &mut away).await {
-            Found::Client(client, exact) => (client, exact),
-            Found::Nothing(trouble) => return give_up(&lasting, trouble),
-            Found::Closed => return,
-        };
-        if away {
+        let found = roads.find(&mut there, &lasting, &mut calls, &mut away).await;
+        let Some((client, exact)) = found else { return };
+        if away.take().is_some() {
             if !drop_calls(&mut calls) {
                 return;
             }
@@ -50,27 +51,45 @@ pub(super) async fn work(
         let began = Instant::now();
         match serve(Shared { client, lasting: lasting.clone(), exact }, &mut calls).await {
             None => return,
-            Some(Trouble::Away(why)) => {
-                away = true;
-                lasting.say(Answer::Away { why });
-            }
-            Some(trouble) => return give_up(&lasting, trouble),
+            Some(trouble) => tell(&lasting, &mut away, trouble.into()),
         }
         roads.failed(began.elapsed() > GOOD);
     }
 }
 
-fn give_up(lasting: &Lasting, trouble: Trouble) {
-    let (why, hint) = match trouble {
-        Trouble::Unable { why, hint } => (why, hint),
-        // None of these gets so far.
-        Trouble::Away(why) => (why, None),
-        Trouble::OtherRevision => ("etcd compacts too early".into(), None),
-        Trouble::Token => ("etcd does not accept the token that it gave".into(), None),
-        Trouble::NoLease => ("a lease of etcd's ended early".into(), None),
-        Trouble::Full => ("etcd is full and takes nothing in".into(), Some(ROOM.into())),
-    };
-    lasting.say(Answer::Unable { why, hint });
+/// Says that etcd is away, unless that was said already.
+fn tell(lasting: &Lasting, said: &mut Option<Outage>, outage: Outage) {
+    tracing::debug!("{}", outage.why);
+    if outage.is_news(said.as_ref()) {
+        lasting.say(Answer::Away(outage.clone()));
+        *said = Some(outage);
+    }
+}
+
+/// Where etcd is, as far as that is known now.
+pub(super) struct There {
+    /// Of all keys. Another one would be another table.
+    prefix: String,
+    members: usize,
+    source: Source,
+}
+
+impl There {
+    pub(super) fn new(address: &Address, source: Source) -> Self {
+        let (prefix, members) = (address.prefix.clone(), address.endpoints.len());
+        Self { prefix, members, source }
+    }
+
+    fn address(&mut self) -> Result<Address, Outage> {
+        let url = (self.source)()?;
+        let address: Address =
+            url.parse().map_err(|error: AddressError| Outage::refused(error.to_string(), None))?;
+        if address.prefix != self.prefix {
+            return Err(Outage::moved());
+        }
+        self.members = address.endpoints.len();
+        Ok(address)
+    }
 }
 
 /// Forgets what was called; false: nobody calls any more.
@@ -92,21 +111,35 @@ struct Roads {
     failures: usize,
 }
 
-enum Found {
-    /// And whether its leases are exact.
-    Client(Client, bool),
-    Nothing(Trouble),
-    Closed,
+/// What is wrong with each of the members that were tried since all were last tried.
+#[derive(Default)]
+struct Round(BTreeMap<usize, Trouble>);
+
+impl Round {
+    /// What is wrong with them all. As long as one of them does not answer, it may come back alone
+    /// and be of use.
+    fn outage(&self) -> Option<Outage> {
+        let silent = self.0.values().find(|trouble| matches!(trouble, Trouble::Away(_)));
+        let refused = self.0.values().find(|trouble| !matches!(trouble, Trouble::Away(_)));
+        let [silent, refused] = [silent, refused].map(|trouble| trouble.cloned().map(Outage::from));
+        match (silent, refused) {
+            (Some(silent), Some(refused)) => Some(Outage {
+                why: format!("{}; another member: {}", silent.why, refused.why),
+                hint: refused.hint,
+                refused: false,
+            }),
+            (one, other) => one.or(other),
+        }
+    }
 }
 
 impl Roads {
     /// Begins with any of them, so that not all daemons come to the first.
-    fn new(address: &Address) -> Self {
+    fn new() -> Self {
         let mut byte = [0];
         // Without randomness it is the first.
         let _ = getrandom::fill(&mut byte);
-        let next = usize::from(byte[0]) % address.endpoints.len().max(1);
-        Self { patience: Patience::new(), next, failures: 0 }
+        Self { patience: Patience::new(), next: usize::from(byte[0]), failures: 0 }
     }
 
     fn failed(&mut self, was_good: bool) {
@@ -114,51 +147,56 @@ impl Roads {
         self.next += 1;
     }
 
-    /// Connects to the first member that is of use. Says that etcd is away when none is.
+    /// Connects to the first member that is of use. Says that etcd is away when none is. `None`:
+    /// nobody calls any more.
     async fn find(
         &mut self,
-        address: &Address,
+        there: &mut There,
         lasting: &Lasting,
         calls: &mut mpsc::UnboundedReceiver<Call>,
-        away: &mut bool,
-    ) -> Found {
-        let count = address.endpoints.len();
-        let mut unable = None;
-        let mut tried = 0;
+        away: &mut Option<Outage>,
+    ) -> Option<(Client, bool)> {
+        let mut round = Round::default();
         loop {
-            if self.failures >= count {
-                let step = u32::try_from(self.failures / count).unwrap_or(u32::MAX).min(5) - 1;
-                if !pause((PAUSES[0] * 2u32.pow(step)).min(PAUSES[1]), calls).await {
-                    return Found::Closed;
-                }
+            let rounds = self.failures / there.members.max(1);
+            if rounds > 0 && !pause(length(rounds, away.as_ref()), calls).await {
+                return None;
             }
-            let Some(endpoint) = address.endpoints.get(self.next % count.max(1)) else {
-                return Found::Closed;
-            };
-            tried += 1;
-            match reach(address, endpoint, self.patience.clone(), &lasting.keys).await {
-                Ok((client, exact)) => return Found::Client(client, exact),
-                Err(Trouble::Away(why)) => {
-                    tracing::debug!("{why}");
-                    self.failed(false);
-                    if tried >= count && unable.is_none() && !*away {
-                        *away = true;
-                        lasting.say(Answer::Away { why });
-                    }
+            // Whatever it says may have been changed, the passwords above all.
+            let address = match there.address() {
+                Ok(address) => address,
+                Err(outage) => {
+                    tell(lasting, away, outage);
+                    self.failures += there.members.max(1);
+                    continue;
                 }
+            };
+            let at = self.next % there.members.max(1);
+            let endpoint = address.endpoints.get(at).map_or("", String::as_str);
+            match reach(&address, endpoint, self.patience.clone(), lasting).await {
+                Ok(found) => return Some(found),
                 Err(trouble) => {
                     self.failed(false);
-                    unable = Some(trouble);
+                    round.0.insert(at, trouble);
                 }
             }
             // What is wrong with one member may be right with another.
-            if tried >= count
-                && let Some(trouble) = unable.take()
-            {
-                return Found::Nothing(trouble);
+            if round.0.len() >= there.members {
+                if let Some(outage) = round.outage() {
+                    tell(lasting, away, outage);
+                }
+                round = Round::default();
             }
         }
     }
+}
+
+/// How long to pause after so many rounds.
+fn length(rounds: usize, away: Option<&Outage>) -> Duration {
+    let refused = away.is_some_and(|outage| outage.refused);
+    let max = if refused { PAUSE_REFUSED_MAX } else { PAUSE_MAX };
+    let step = u32::try_from(rounds).unwrap_or(u32::MAX).min(8) - 1;
+    (PAUSE_FIRST * 2u32.pow(step)).min(max)
 }
 
 /// Waits, and forgets what is called meanwhile; false: nobody calls any more.
@@ -178,10 +216,10 @@ async fn reach(
     address: &Address,
     endpoint: &str,
     patience: Patience,
-    keys: &Keys,
+    lasting: &Lasting,
 ) -> Result<(Client, bool), Trouble> {
     let client = Client::connect(address, endpoint, patience).await?;
-    match greet(&client, keys).await {
+    match greet(&client, lasting).await {
         Ok(version) => Ok((client, exact(version))),
         Err(Trouble::Away(why)) => {
             let why =
@@ -192,13 +230,13 @@ async fn reach(
     }
 }
 
-async fn greet(client: &Client, keys: &Keys) -> Result<Version, Trouble> {
+async fn greet(client: &Client, lasting: &Lasting) -> Result<Version, Trouble> {
     client.log_in().await?;
     let status: Status = client.ask("/etcdserverpb.Maintenance/Status", Nothing {}).await?;
     let version = version(&status.version);
     if version < [3, 4, 0] {
         let why = format!("this etcd has version {}", status.version);
-        return Err(Trouble::unable(why, "canal needs etcd 3.4 or later"));
+        return Err(Trouble::refused(why, "canal needs etcd 3.4 or later"));
     }
     if status.is_learner {
         return Err(Trouble::Away("is a learner, which answers nothing".into()));
@@ -207,10 +245,8 @@ async fn greet(client: &Client, keys: &Keys) -> Result<Version, Trouble> {
         let why = "has no leader: too few members can reach each other";
         return Err(Trouble::Away(why.into()));
     }
-    if status.errors.iter().any(|error| error.contains("NOSPACE")) {
-        tracing::error!("etcd is full and takes nothing in; {ROOM}");
-    }
-    let [meta] = client.txn(reads([one(keys.meta())])).await?.found();
+    lasting.has_room(!status.errors.iter().any(|error| error.contains("NOSPACE")));
+    let [meta] = client.txn(reads([one(lasting.keys.meta())])).await?.found();
     meta_of(&meta)?;
     Ok(version)
 }
@@ -235,13 +271,13 @@ fn exact(version: Version) -> bool {
 /// Carries out calls until the connection fails or, with `None`, until nobody calls any more.
 async fn serve(shared: Shared, calls: &mut mpsc::UnboundedReceiver<Call>) -> Option<Trouble> {
     let mut tasks = JoinSet::new();
-    let mut reader: Option<AbortHandle> = None;
+    let mut running = Running::default();
     let trouble = loop {
         tokio::select! {
             biased;
             call = calls.recv() => match call {
                 None => break None,
-                Some(call) => begin(&shared, call, &mut tasks, &mut reader),
+                Some(call) => running.begin(&shared, call, &mut tasks),
             },
             Some(done) = tasks.join_next() => match done {
                 Ok(Ok(())) => {}
@@ -256,27 +292,56 @@ async fn serve(shared: Shared, calls: &mut mpsc::UnboundedReceiver<Call>) -> Opt
     trouble
 }
 
-fn begin(
-    shared: &Shared,
-    call: Call,
-    tasks: &mut JoinSet<Result<(), Trouble>>,
-    reader: &mut Option<AbortHandle>,
-) {
-    let shared = shared.clone();
-    match call {
-        Call::Register { identity, nonce, ttl_ms, asked_at } => {
-            tasks.spawn(register(shared, Asker { identity, nonce, ttl_ms, asked_at }));
-        }
-        Call::Load => replace(reader, tasks.spawn(read::load(shared))),
-        Call::Follow { after } => replace(reader, tasks.spawn(read::follow(shared, after))),
-        Call::Append(append) => {
-            tasks.spawn(append::append(shared, append));
-        }
-        Call::Renew { host, asked_at } => {
-            tasks.spawn(renew::renew(shared, host, asked_at));
-        }
-        Call::Store(stored) => {
-            tasks.spawn(store::store(shared, stored));
+/// What there is one of at a time.
+#[derive(Default)]
+struct Running {
+    reader: Option<AbortHandle>,
+    append: Option<(Append, AbortHandle)>,
+    store: Option<(Position, AbortHandle)>,
+}
+
+impl Running {
+    fn begin(&mut self, shared: &Shared, call: Call, tasks: &mut JoinSet<Result<(), Trouble>>) {
+        let shared = shared.clone();
+        match call {
+            Call::Register { identity, nonce, ttl_ms, asked_at } => {
+                tasks.spawn(register(shared, Asker { identity, nonce, ttl_ms, asked_at }));
+            }
+            Call::Withdraw { host } => {
+                tasks.spawn(withdraw(shared, host));
+            }
+            Call::Load => replace(&mut self.reader, tasks.spawn(read::load(shared))),
+            Call::Follow { after } => {
+                replace(&mut self.reader, tasks.spawn(read::follow(shared, after)));
+            }
+            Call::Append(append) => {
+                if let Some((before, task)) = &self.append
+                    && !task.is_finished()
+                {
+                    if *before == append {
+                        // It is on its way, or waits for room.
+                        return;
+                    }
+                    task.abort();
+                }
+                let task = tasks.spawn(append::append(shared, append.clone()));
+                self.append = Some((append, task));
+            }
+            Call::Renew { host, asked_at } => {
+                tasks.spawn(renew::renew(shared, host, asked_at));
+            }
+            Call::Store(stored) => {
+                if let Some((before, task)) = &self.store
+                    && !task.is_finished()
+                {
+                    if *before == stored.position {
+                        return;
+                    }
+                    task.abort();
+                }
+                let position = stored.position;
+                self.store = Some((position, tasks.spawn(store::store(shared, stored))));
+            }
         }
     }
 }
@@ -291,6 +356,32 @@ fn replace(reader: &mut Option<AbortHandle>, with: AbortHandle) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_member_that_refuses_does_not_speak_for_those_that_are_silent() {
+        let refused = Trouble::refused("wrong CA", "another one");
+        let silent = |why: &str| Trouble::Away(why.into());
+        let mut round = Round::default();
+        assert_eq!(round.outage(), None);
+        round.0.insert(1, refused.clone());
+        assert!(round.outage().unwrap().refused);
+        round.0.extend([(2, silent("b")), (0, silent("a"))]);
+        let outage = round.outage().unwrap();
+        assert_eq!(outage.why, "a; another member: wrong CA");
+        assert_eq!((outage.refused, outage.hint.as_deref()), (false, Some("another one")));
+    }
+
+    #[test]
+    fn pauses_grow_up_to_their_bound() {
+        let refused = Outage::refused("x", None);
+        assert_eq!(length(1, None), Duration::from_millis(100));
+        assert_eq!(length(1000, None), PAUSE_MAX);
+        assert_eq!(length(1000, Some(&refused)), PAUSE_REFUSED_MAX);
+        let gap = Outage::unreachable("x");
+        assert!(gap.is_news(None) && !Outage::unreachable("y").is_news(Some(&gap)));
+        assert!(refused.is_news(Some(&gap)) && gap.is_news(Some(&refused)));
+        assert!(!refused.is_news(Some(&refused)));
+    }
 
     #[test]
     fn versions_are_compared_by_number() {

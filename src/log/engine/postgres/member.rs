@@ -70,6 +70,20 @@ WHERE label = $1 AND host <> $2 AND ended IS NULL ORDER BY host"#,
         Ok(others)
     }
 
+    /// Takes back an incarnation that has appended nothing.
+    pub(super) async fn withdraw(&mut self, host: HostId) -> Result<Answer, Trouble> {
+        if let Some(nonce) = self.nonces.get(&host.0) {
+            let query = format!(
+                r#"DELETE FROM "{}".hosts
+WHERE host = $1 AND nonce = '\x{nonce:032x}' AND sequence = 0 AND ended IS NULL"#,
+                self.schema
+            );
+            let own = signed(host.0);
+            self.client.query_typed(&query, &[(&own, Type::INT8)]).await?;
+        }
+        Ok(Answer::Withdrawn { host })
+    }
+
     /// Counts a renewal, unless the incarnation has ended.
     pub(super) async fn renew(&mut self, host: HostId, asked_at: u64) -> Result<Answer, Trouble> {
         let schema = &self.schema;

@@ -26,8 +26,9 @@ use std::thread;
 
 use tokio::sync::mpsc;
 
-use super::{Answer, Call, Engine};
+use super::{Answer, Call, Engine, OpenError, Source};
 
+use serve::There;
 use url::Settings;
 pub use url::UrlError;
 
@@ -51,34 +52,26 @@ enum Event {
     Quit,
 }
 
-/// Why no engine could be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// The address is no good.
-    #[error(transparent)]
-    Url(#[from] UrlError),
-    /// No thread, or no runtime on it.
-    #[error("cannot start a thread for the engine: {0}")]
-    Thread(#[from] std::io::Error),
-}
-
 impl Postgres {
-    /// Begins to connect. `url` is what libpq takes (`postgres://USER@HOST/DATABASE?OPTIONS`), and
-    /// `canal_schema=NAME` in it; `label` is the name under which people know this host.
+    /// Begins to connect. The address is what libpq takes (`postgres://USER@HOST/DATABASE?OPTIONS`),
+    /// and `canal_schema=NAME` in it; `label` is the name under which people know this host.
     ///
     /// Whether the server can be used is said by answers.
     ///
     /// # Errors
     ///
     /// [`OpenError`].
-    pub fn open(url: &str, label: &str) -> Result<Self, OpenError> {
-        let settings = Settings::parse(url, label)?;
+    pub fn open(mut source: Source, label: &str) -> Result<Self, OpenError> {
+        let url = source().map_err(|outage| OpenError::Address(outage.why))?;
+        let settings =
+            Settings::parse(&url, label).map_err(|error| OpenError::Address(error.to_string()))?;
+        let there = There::new(&settings, source, label);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (events, to_do) = mpsc::unbounded_channel();
         let (tell, answers) = mpsc::unbounded_channel();
         let wake = events.clone();
         thread::Builder::new().name("canal-postgres".to_owned()).spawn(move || {
-            runtime.block_on(serve::run(settings, wake, to_do, tell));
+            runtime.block_on(serve::run(there, wake, to_do, tell));
         })?;
         Ok(Self { events, answers })
     }

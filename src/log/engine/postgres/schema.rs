@@ -155,7 +155,7 @@ impl Session {
         if i64::from(format) == i64::from(FORMAT) {
             return Ok(());
         }
-        Err(Trouble::Unfit(Plight::new(
+        Err(Trouble::Refused(Plight::new(
             format!("the log there is of format {format}, this canal knows format {FORMAT}"),
             "run the same version of canal on all hosts",
         )))
@@ -163,7 +163,7 @@ impl Session {
 }
 
 fn foreign(schema: &str) -> Trouble {
-    Trouble::Unfit(Plight::new(
+    Trouble::Refused(Plight::new(
         format!("schema {schema} has tables that are not canal's"),
         "name another schema in the URL: canal_schema=NAME",
     ))

@@ -14,7 +14,7 @@ use super::Event;
 use super::session::{PATIENCE, Session};
 use super::trouble::Trouble;
 use super::url::Settings;
-use crate::log::engine::{Answer, Call};
+use crate::log::engine::{Answer, Call, Outage, Source};
 
 /// The pauses between attempts to connect grow from the first to the last.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
@@ -26,67 +26,81 @@ const STEADY: Duration = Duration::from_secs(10);
 /// How often something is asked again that the server undid.
 const ATTEMPTS: u32 = 5;
 
+/// Where the server is, as far as that is known now.
+pub(super) struct There {
+    /// Database and schema. Another one would be another table.
+    table: (Option<String>, String),
+    label: String,
+    source: Source,
+}
+
+impl There {
+    pub(super) fn new(settings: &Settings, source: Source, label: &str) -> Self {
+        Self { table: table(settings), label: label.to_owned(), source }
+    }
+
+    /// The address and the files that it names, as they are now.
+    fn settings(&mut self) -> Result<Settings, Outage> {
+        let url = (self.source)()?;
+        let settings = Settings::parse(&url, &self.label)
+            .map_err(|error| Outage::refused(error.to_string(), None))?;
+        if table(&settings) == self.table { Ok(settings) } else { Err(Outage::moved()) }
+    }
+}
+
+fn table(settings: &Settings) -> (Option<String>, String) {
+    (settings.config.get_dbname().map(str::to_owned), settings.schema.clone())
+}
+
 /// Serves until it is told to quit.
 pub(super) async fn run(
-    settings: Settings,
+    mut there: There,
     wake: UnboundedSender<Event>,
     events: UnboundedReceiver<Event>,
     answers: UnboundedSender<Answer>,
 ) {
-    let mut thread =
-        Thread { events, answers, been_in: false, away: false, nonces: BTreeMap::new() };
+    let mut thread = Thread { events, answers, said: None, nonces: BTreeMap::new() };
     let mut pause = PAUSE_FIRST;
     for id in 0.. {
-        let trouble = match Session::open(id, &settings, &wake).await {
+        let opened = match there.settings() {
+            Ok(settings) => Session::open(id, &settings, &wake).await.map_err(Outage::from),
+            Err(outage) => Err(outage),
+        };
+        let outage = match opened {
             Ok(session) => {
                 let since = Instant::now();
                 let Err(trouble) = thread.serve(session).await else { return };
                 if since.elapsed() >= STEADY {
                     pause = PAUSE_FIRST;
                 }
-                trouble
+                trouble.into()
             }
-            Err(trouble) => trouble,
+            Err(outage) => outage,
         };
-        let go_on = match thread.tell(trouble) {
-            Next::Again => thread.wait(pause).await,
-            Next::WhenAsked => thread.wait(pause).await && thread.until_asked().await,
-        };
-        if !go_on {
+        thread.tell(outage);
+        if !thread.wait(pause).await {
             return;
         }
         pause = (pause * 2).min(PAUSE_MAX);
     }
 }
 
-/// When to connect again.
-enum Next {
-    /// After a pause.
-    Again,
-    /// When the host asks for something.
-    WhenAsked,
-}
-
 struct Thread {
     events: UnboundedReceiver<Event>,
     answers: UnboundedSender<Answer>,
-    /// Whether the server has let us in before.
-    been_in: bool,
-    /// Whether the host was told that the server is away.
-    away: bool,
+    /// What the host was told of why the server is away.
+    said: Option<Outage>,
     nonces: BTreeMap<u64, u128>,
 }
 
 impl Thread {
     /// Does what is asked until the session ends; `Ok` if it is to quit.
     async fn serve(&mut self, mut session: Session) -> Result<(), Trouble> {
-        self.been_in = true;
         session.nonces = std::mem::take(&mut self.nonces);
-        if self.away {
+        if self.said.take().is_some() {
             if !self.forget() {
                 return Ok(());
             }
-            self.away = false;
             self.answer(Answer::Back);
         }
         let end = self.attend(&mut session).await;
@@ -140,24 +154,12 @@ impl Thread {
     }
 
     /// Tells the host what is wrong, if it does not know yet.
-    fn tell(&mut self, trouble: Trouble) -> Next {
-        let why = match trouble {
-            Trouble::Away(why) | Trouble::Undone(why) => why,
-            Trouble::Refused(plight) if self.been_in => plight.why,
-            Trouble::Refused(plight) | Trouble::Unfit(plight) => {
-                tracing::debug!("the engine cannot be used: {}", plight.why);
-                self.answer(Answer::Unable { why: plight.why, hint: plight.hint });
-                // Should it ever be let in, the host must ask again.
-                self.away = true;
-                return Next::WhenAsked;
-            }
-        };
-        tracing::debug!("the engine is away: {why}");
-        if !self.away {
-            self.away = true;
-            self.answer(Answer::Away { why });
+    fn tell(&mut self, outage: Outage) {
+        tracing::debug!("the engine is away: {}", outage.why);
+        if outage.is_news(self.said.as_ref()) {
+            self.answer(Answer::Away(outage.clone()));
+            self.said = Some(outage);
         }
-        Next::Again
     }
 
     /// Forgets what was asked; false if it is to quit.
@@ -179,17 +181,6 @@ impl Thread {
                 Ok(Some(Event::Quit) | None) => return false,
                 Ok(Some(_)) => {}
                 Err(_) => return true,
-            }
-        }
-    }
-
-    /// Waits until something is asked; false if it is to quit.
-    async fn until_asked(&mut self) -> bool {
-        loop {
-            match self.events.recv().await {
-                Some(Event::Quit) | None => return false,
-                Some(Event::Call(_)) => return true,
-                Some(Event::Notified(_) | Event::Ended(_)) => {}
             }
         }
     }
@@ -218,6 +209,7 @@ async fn attempt(session: &mut Session, call: &Call) -> Result<Vec<Answer>, Trou
         Call::Register { identity, nonce, ttl_ms, asked_at } => {
             session.register(identity, *nonce, *ttl_ms, *asked_at).await?
         }
+        Call::Withdraw { host } => session.withdraw(*host).await?,
         Call::Load => session.load().await?,
         Call::Follow { after } => session.follow(*after).await?,
         Call::Renew { host, asked_at } => session.renew(*host, *asked_at).await?,

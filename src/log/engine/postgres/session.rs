@@ -135,7 +135,7 @@ impl Session {
         }
         let why = "a pooler lies between here and the server: the session is not the one that was \
                    opened";
-        Err(Trouble::Unfit(Plight::new(why, DIRECT)))
+        Err(Trouble::Refused(Plight::new(why, DIRECT)))
     }
 
     async fn set_up(&self) -> Result<(), Trouble> {
@@ -186,7 +186,7 @@ fn fits(version: &str) -> Result<(), Trouble> {
         return Ok(());
     }
     let why = format!("the server is PostgreSQL {}, canal needs 13 or later", number / 10_000);
-    Err(Trouble::Unfit(Plight::new(why, "upgrade the server, or use another one")))
+    Err(Trouble::Refused(Plight::new(why, "upgrade the server, or use another one")))
 }
 
 fn random_hex() -> Result<String, Trouble> {
@@ -234,7 +234,7 @@ mod tests {
         assert!(fits("130000").is_ok());
         assert!(fits("180001").is_ok());
         for old in ["120022", "90624", ""] {
-            assert!(matches!(fits(old), Err(Trouble::Unfit(_))), "{old}");
+            assert!(matches!(fits(old), Err(Trouble::Refused(_))), "{old}");
         }
     }
 }

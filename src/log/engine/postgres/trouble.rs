@@ -9,16 +9,15 @@ use tokio_postgres::Error;
 use tokio_postgres::error::{DbError, SqlState};
 
 use super::passfile::PassfileError;
+use crate::log::engine::Outage;
 
 /// Why there is no session, or no answer.
 #[derive(Debug)]
 pub(super) enum Trouble {
     /// It may pass: what was asked may have been done or not.
     Away(String),
-    /// The server does not let us in. To one whom it has let in before, this too may pass.
+    /// Somebody has to do something about it.
     Refused(Plight),
-    /// What is there can never be used.
-    Unfit(Plight),
     /// The server undid what it did, in favour of another; to be asked again at once.
     Undone(String),
 }
@@ -64,6 +63,15 @@ impl Trouble {
     /// Whether it is the server's word that something is not permitted.
     pub(super) fn is_denied(error: &Error) -> bool {
         error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE)
+    }
+}
+
+impl From<Trouble> for Outage {
+    fn from(trouble: Trouble) -> Self {
+        match trouble {
+            Trouble::Away(why) | Trouble::Undone(why) => Self::unreachable(why),
+            Trouble::Refused(Plight { why, hint }) => Self::refused(why, hint),
+        }
     }
 }
 
@@ -149,7 +157,7 @@ fn of_server(said: &DbError) -> Trouble {
     }
     // PgBouncer refuses what it cannot pass on.
     if *code == SqlState::PROTOCOL_VIOLATION && why.contains("startup parameter") {
-        return Trouble::Unfit(Plight::new(format!("this is a pooler ({why})"), DIRECT));
+        return Trouble::Refused(Plight::new(format!("this is a pooler ({why})"), DIRECT));
     }
     if *code == SqlState::INSUFFICIENT_PRIVILEGE {
         return Trouble::Refused(Plight::bare(why));

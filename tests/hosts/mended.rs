@@ -1,0 +1,150 @@
+//! What an operator can mend ends no host for good, and nothing before its deadline.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use crate::commands::{finish, start_for_now};
+use crate::etcd_server::{Etcd, installed, start_etcd_with};
+use crate::postgres_server;
+use crate::process::wait_until;
+use crate::record::Events;
+use crate::scene::{Host, Log};
+use crate::world::World;
+
+/// Puts an address with a password into the file that the configuration names.
+fn put(world: &World, url: &str) {
+    let file = world.runtime().join("address");
+    fs::write(&file, url).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+fn configure(world: &World, ttl: &str) {
+    let config = format!("[engine]\nurl_file = \"address\"\nhost = \"a\"\nttl = \"{ttl}\"\n");
+    fs::write(world.runtime().join("canal.toml"), config).unwrap();
+}
+
+fn guarded() -> Etcd {
+    let quick = ["--heartbeat-interval=50", "--election-timeout=500", "--bcrypt-cost=4"];
+    let mut server = start_etcd_with(&quick);
+    for args in [
+        &["user", "add", "root:r"][..],
+        &["user", "grant-role", "root", "root"],
+        &["user", "add", "ci:old"],
+        &["role", "add", "canal"],
+        &["role", "grant-permission", "canal", "--prefix=true", "readwrite", "/canal/"],
+        &["user", "grant-role", "ci", "canal"],
+        &["auth", "enable"],
+    ] {
+        server.ctl_ok(args);
+    }
+    server.ctl = vec!["--user=root:r".to_owned()];
+    server
+}
+
+fn said(world: &World) -> String {
+    fs::read_to_string(world.runtime().join("daemon.log")).unwrap_or_default()
+}
+
+#[test]
+fn a_password_that_is_changed_ends_no_command_and_is_read_again() {
+    if !installed() {
+        return;
+    }
+    let server = guarded();
+    let address = |password: &str| format!("etcd://ci:{password}@{}/canal", server.endpoint());
+    let log = Log::in_etcd(&server.endpoint(), None);
+    let a = Host::new(&log, "a", "", None);
+    put(&a.world, &address("old"));
+    configure(&a.world, "60s");
+    a.join();
+    let holder = start_for_now(&a, "1");
+    for args in [
+        &["user", "delete", "ci"][..],
+        &["user", "add", "ci:new"],
+        &["user", "grant-role", "ci", "canal"],
+    ] {
+        server.ctl_ok(args);
+    }
+    // A request meets it before the next renewal does.
+    let refused = a.world.canal(["run", "-n", "-k", "y", "--", "echo", "ran"]).end().code(125);
+    assert!(refused.stderr.contains("does not accept the user or the password"), "{refused:?}");
+    a.until("unable");
+    let engine = a.world.look().unwrap().engine.unwrap();
+    assert!(engine.why.unwrap().contains("password") && engine.away_since.is_some());
+    assert_eq!(Events::of(&a.world).ended(), 0, "its lock is held until the deadline");
+    put(&a.world, &address("new"));
+    a.until("member");
+    assert_eq!(said(&a.world).matches("the engine cannot be used").count(), 1);
+    finish(&a, "1");
+    holder.end().code(0);
+    a.world.canal(["run", "-k", "x", "--", "true"]).end().code(0);
+}
+
+#[test]
+fn a_wrong_password_at_the_first_start_is_told_at_once_and_can_be_put_right() {
+    let Some(server) = postgres_server::start_postgres() else { return };
+    server.make_database("locks");
+    server.sql("ALTER ROLE locks PASSWORD 'right'");
+    server.hba("local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n");
+    let url =
+        |password: &str| format!("postgres://locks:{password}@127.0.0.1:{}/locks", server.port);
+    let world = World::new();
+    put(&world, &url("wrong"));
+    configure(&world, "3s");
+    let run = || world.canal(["run", "-k", "x", "--", "echo", "ran"]).end();
+    let refused = run().code(125);
+    assert!(refused.stderr.contains("password authentication failed"), "{refused:?}");
+    let daemon = world.daemon_pid();
+    put(&world, &url("right"));
+    wait_until("it is let in", || {
+        world.look().and_then(|status| status.engine).is_some_and(|it| it.state == "member")
+    });
+    assert_eq!(run().code(0).stdout, "ran\n");
+    assert_eq!(world.daemon_pid(), daemon);
+}
+
+#[test]
+fn a_name_that_another_host_has_is_waited_for_and_its_owner_is_not_kept_out() {
+    let Some(log) = crate::scene::etcd() else { return };
+    let a = Host::new(&log, "a", "ttl = \"20s\"", None);
+    a.join();
+    let holder = start_for_now(&a, "1");
+    let twin = Host::new(&log, "a", "ttl = \"20s\"", None);
+    let in_front = twin.world.canal(["daemon"]).end().code(125);
+    assert!(in_front.stderr.contains("another host has the name `a`"), "{in_front:?}");
+    let behind = twin.world.canal(["run", "-k", "y", "--", "echo", "ran"]).end().code(125);
+    assert!(behind.stderr.contains("another host has the name `a`"), "{behind:?}");
+    // The owner's daemon is killed, and taken over from at once.
+    let pid = a.world.daemon_pid();
+    crate::process::signal(pid, nix::sys::signal::Signal::SIGKILL);
+    a.join();
+    assert_ne!(a.world.daemon_pid(), pid);
+    finish(&a, "1");
+    holder.end().code(0);
+    a.world.canal(["daemon", "--stop"]).end().code(0);
+    twin.until("member");
+}
+
+#[test]
+fn a_host_that_joins_a_full_etcd_is_let_in_once_there_is_room() {
+    if !installed() {
+        return;
+    }
+    let server = start_etcd_with(&[
+        "--quota-backend-bytes=4000000",
+        "--heartbeat-interval=50",
+        "--election-timeout=500",
+    ]);
+    let value = "x".repeat(100_000);
+    while server.ctl(&["put", "filler", &value]).status.success() {}
+    let log = Log::in_etcd(&server.endpoint(), None);
+    let a = Host::new(&log, "a", "ttl = \"3s\"", None);
+    let refused = a.world.canal(["run", "-k", "x", "--", "echo", "ran"]).end().code(125);
+    assert!(refused.stderr.contains("etcd is full"), "{refused:?}");
+    assert!(refused.stderr.contains("hint: make room with"), "{refused:?}");
+    server.ctl_ok(&["compact", &server.revision().to_string()]);
+    server.ctl_ok(&["defrag"]);
+    server.ctl_ok(&["alarm", "disarm"]);
+    a.until("member");
+    a.world.canal(["run", "-k", "x", "--", "true"]).end().code(0);
+}
