@@ -4,6 +4,10 @@ use assert_cmd::Command;
 use assert_cmd::cargo::cargo_bin_cmd;
 use tempfile::TempDir;
 
+#[path = "bound/mod.rs"]
+mod bound;
+use bound::BOUND;
+
 /// A place of its own; its daemon is stopped at the end.
 struct Place(TempDir);
 
@@ -15,7 +19,7 @@ impl Place {
     fn canal(&self, args: &[&str]) -> Command {
         let mut canal: Command = cargo_bin_cmd!("canal");
         canal.env("CANAL_SOCKET", self.0.path().join("s")).args(args);
-        canal.timeout(std::time::Duration::from_secs(60));
+        canal.timeout(BOUND);
         canal
     }
 

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// No condition takes longer, unless it never comes true.
-const PATIENCE: Duration = Duration::from_secs(30);
+#[path = "bound/mod.rs"]
+mod bound;
+use bound::BOUND;
 
 /// A place of its own; its daemon is stopped at the end.
 struct Place(TempDir);
@@ -24,7 +25,7 @@ impl Place {
         // canal by its name, and none of a canal around the test.
         let path =
             format!("{}:{}", canal.parent().unwrap().display(), std::env::var("PATH").unwrap());
-        sh.args(["60", "sh", "-c", script]).env("PATH", path);
+        sh.arg(BOUND.as_secs().to_string()).args(["sh", "-c", script]).env("PATH", path);
         sh.env("CANAL_SOCKET", self.0.path().join("s")).current_dir(self.0.path());
         sh.env_remove("CANAL_SESSION").env_remove("CANAL_FRAME");
         sh.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -78,7 +79,7 @@ impl Drop for Place {
 
 #[track_caller]
 fn until(mut condition: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + BOUND;
     while !condition() {
         assert!(Instant::now() < end, "it never came true");
         std::thread::sleep(Duration::from_millis(10));

@@ -4,12 +4,16 @@ use assert_cmd::cargo::cargo_bin_cmd;
 use assert_cmd::{Command, assert::Assert};
 use tempfile::TempDir;
 
+#[path = "bound/mod.rs"]
+mod bound;
+use bound::BOUND;
+
 /// canal, far from every daemon: each that would be needed is missing and none is started.
 fn canal(dir: &TempDir, args: &[&str]) -> Assert {
     let mut canal: Command = cargo_bin_cmd!("canal");
     canal.env_remove("CANAL_SOCKET").env_remove("CANAL_LOG");
     canal.arg("--no-start").arg("--socket").arg(dir.path().join("s")).args(args);
-    canal.timeout(std::time::Duration::from_secs(30));
+    canal.timeout(BOUND);
     canal.assert()
 }
 

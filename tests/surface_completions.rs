@@ -8,6 +8,10 @@ use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
+#[path = "bound/mod.rs"]
+mod bound;
+use bound::BOUND;
+
 /// Stands for canal: knows four keys.
 const STUB: &str = "#!/bin/sh
 echo \"$@\" >> \"$0.calls\"
@@ -43,7 +47,10 @@ impl Shell {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let path = std::env::var("PATH").unwrap();
         let mut command = Command::new("timeout");
-        command.args(["30", self.name]).arg(root.join("tests/surface").join(script));
+        command
+            .arg(BOUND.as_secs().to_string())
+            .arg(self.name)
+            .arg(root.join("tests/surface").join(script));
         command.env("PATH", format!("{}:{path}", self.dir.path().display()));
         command.env("COMPLETIONS", root.join("completions"));
         command.env("HOME", self.dir.path());

@@ -133,7 +133,6 @@ fn environment() -> Vec<(OsString, OsString)> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
     use std::sync::OnceLock;
 
     use super::*;

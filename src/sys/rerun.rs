@@ -35,11 +35,16 @@ pub(crate) fn plays(scene: &str) -> bool {
     std::env::var(SCENE).is_ok_and(|asked| asked == scene)
 }
 
-/// Waits until something is so, for 10 s at most.
+/// How long anything may take before a test gives up: far longer than on a slow and busy machine.
+pub(crate) const BOUND: Duration = Duration::from_millis(BOUND_MS as u64);
+/// The same in milliseconds.
+pub(crate) const BOUND_MS: u16 = 60_000;
+
+/// Waits until something is so, for [`BOUND`] at most.
 pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + BOUND;
     while !is_so() {
-        assert!(Instant::now() < deadline, "waited 10 s: {what}");
+        assert!(Instant::now() < deadline, "waited {BOUND:?}: {what}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

@@ -14,8 +14,9 @@ use serde_json::{Value, json};
 
 use crate::peer::{Idler, Peer, mutex_for};
 
-/// How long anything may take.
-pub(crate) const BOUND: Duration = Duration::from_secs(20);
+#[path = "../bound/mod.rs"]
+mod bound;
+pub(crate) use bound::BOUND;
 
 /// A daemon in a folder of its own; both are gone when it is dropped.
 #[derive(Debug)]

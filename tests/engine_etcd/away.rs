@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use canal::log::engine::{Answer, Call};
 
-use crate::engine_contract::peer::{Appending, Follow, Peer};
+use crate::engine_contract::peer::{Appending, BOUND, Follow, Peer};
 use crate::etcd_server::{free_port, proxy::Proxy};
 use crate::said::{away, back, joined, nothing_comes, peer, read_on, register_for};
 use crate::{Prefix, prefix};
@@ -88,12 +88,12 @@ fn a_connection_that_fell_silent_is_noticed_well_within_the_time_to_live() {
     let Some(log) = prefix() else { return };
     let proxy = Proxy::to(log.server.port());
     let mut one = peer(&through(&proxy, &log), "one");
-    assert_eq!(register_for(&mut one, 6000), 6000);
+    assert_eq!(register_for(&mut one, 60_000), 60_000);
     proxy.fall_silent();
     let began = Instant::now();
     one.call(Call::Renew { host: one.host, asked_at: 3 });
     assert_eq!(away(&mut one), "etcd does not answer");
-    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(40), "{:?}", began.elapsed());
     proxy.mend();
     back(&mut one);
     assert!(one.renew().is_some());
@@ -120,7 +120,7 @@ fn a_dead_member_is_passed_over_without_a_word() {
     for _ in 0..8 {
         let mut one = peer(&format!("etcd://{dead},{live}/test{}", log.number), "one");
         one.call(Call::Load);
-        match one.poll(Duration::from_secs(30)) {
+        match one.poll(BOUND) {
             Some(Answer::Loaded { .. }) => {}
             other => panic!("{other:?}"),
         }

@@ -7,8 +7,8 @@ use canal::log::engine::{Alive, Evidence, Sign};
 
 use crate::engine_contract::peer::{Appending, Peer};
 use crate::etcd_server::until;
-use crate::prefix;
 use crate::said::{fenced_renewal, register_for};
+use crate::{Prefix, prefix};
 
 fn sign(of: &Peer, seen_by: &mut Peer) -> Option<Sign> {
     let (_, hosts) = seen_by.renew().unwrap();
@@ -76,14 +76,26 @@ fn a_lease_that_vanished_is_no_sign_before_its_time_is_over_where_etcd_revokes_t
 #[test]
 fn who_renews_is_watched_beyond_its_time_to_live() {
     let Some(log) = prefix() else { return };
-    let (mut one, mut two) = (Peer::new(&log, "one"), Peer::joined(&log, "two"));
-    let ttl_ms = register_for(&mut one, 1000);
-    let end = Instant::now() + Duration::from_millis(3 * ttl_ms);
+    // With a longer one if the machine is too slow to renew within it.
+    assert!((0..7).any(|doubled| is_watched(&log, 1000 << doubled)), "too slow, whatever the time");
+}
+
+/// Whether renewals came in time, and it was watched all the while.
+fn is_watched(log: &Prefix, ttl_ms: u64) -> bool {
+    let (mut one, mut two) = (Peer::new(log, "one"), Peer::joined(log, "two"));
+    let ttl = Duration::from_millis(register_for(&mut one, ttl_ms));
+    let end = Instant::now() + 3 * ttl;
     while Instant::now() < end {
-        assert!(one.renew().is_some());
-        assert_eq!(sign(&one, &mut two), Some(Sign::Watched));
-        sleep(Duration::from_millis(50));
+        let before = Instant::now();
+        let (renewed, sign) = (one.renew(), sign(&one, &mut two));
+        sleep(ttl / 20);
+        if before.elapsed() > ttl / 2 {
+            return false;
+        }
+        assert!(renewed.is_some());
+        assert_eq!(sign, Some(Sign::Watched));
     }
+    true
 }
 
 #[test]

@@ -17,8 +17,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-/// How long a server may take for anything.
-pub(crate) const BOUND: Duration = Duration::from_secs(60);
+#[allow(clippy::duplicate_mod, reason = "other folders that a test binary includes have it too")]
+#[path = "../bound/mod.rs"]
+mod bound;
+use bound::BOUND;
 
 /// A port of loopback that is free now, and that no outgoing connection takes: below those that
 /// the kernel gives out (`ip_local_port_range`).

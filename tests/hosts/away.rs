@@ -47,7 +47,7 @@ fn a_name_that_another_host_has_is_waited_for(log: &Log) {
 }
 
 fn a_release_while_the_engine_is_away_is_done_when_it_is_back(log: &Log) {
-    let [a, b] = crate::scene::hosts_with(log, "20s");
+    let [a, b] = hosts(log);
     let mut owner = a
         .world
         .sh("canal acquire -q --pid $$ -k x; echo told; read line")

@@ -7,7 +7,7 @@ use crate::etcd_server::{self, Etcd};
 use crate::peer::Peer;
 use crate::postgres_server;
 use crate::process::Proc;
-use crate::scene::{Host, Log, SNAPSHOT_BATCHES, hosts, hosts_with, until_idle};
+use crate::scene::{Host, Log, PATIENT, SHORT, SNAPSHOT_BATCHES, hosts, mortal_hosts, until_idle};
 
 fn etcd() -> Option<(Etcd, Log)> {
     let server = etcd_server::installed().then(etcd_server::start_etcd)?;
@@ -57,7 +57,7 @@ const PARTINGS: [Parting; 3] = [
 #[test]
 fn etcd_is_compacted_while_commands_run_and_wait_on_several_hosts() {
     let Some((server, log)) = etcd() else { return };
-    let [a, b, c] = hosts_with(&log, "20s");
+    let [a, b, c] = hosts(&log);
     let all = [&a, &b, &c];
     let holder = start_for_now(&a, "1");
     let mut others: Vec<Proc> = Vec::new();
@@ -73,7 +73,7 @@ fn etcd_is_compacted_while_commands_run_and_wait_on_several_hosts() {
         host.world.until_waiting("x", 3);
     }
     // A host that was never there before.
-    let d = Host::new(&log, "d", "ttl = \"20s\"", Some(&a.world));
+    let d = Host::new(&log, "d", PATIENT, Some(&a.world));
     d.join();
     assert_eq!((d.world.held("x"), d.world.key("x").waiting), (1, 3));
     others.push(queue(&d, &[&a, &b, &c, &d], "5", 4));
@@ -90,7 +90,7 @@ fn etcd_is_compacted_while_a_host_is_away_for_less_than_its_ttl() {
     let Some((server, _)) = etcd() else { return };
     for Parting { how, away, back } in PARTINGS {
         let log = Log::in_etcd(&server.endpoint(), None);
-        let [a, b, c] = hosts_with(&log, "20s");
+        let [a, b, c] = hosts(&log);
         let holder = start_for_now(&a, "1");
         let mut others = vec![queue(&a, &[&a, &b, &c], "2", 1)];
         away(&a);
@@ -115,7 +115,7 @@ fn etcd_is_compacted_while_a_host_is_away_for_longer_than_its_ttl() {
     let Some((server, _)) = etcd() else { return };
     for Parting { how, away, back } in PARTINGS {
         let log = Log::in_etcd(&server.endpoint(), None);
-        let [a, b, c] = hosts(&log);
+        let [a, b, c] = mortal_hosts(&log);
         let holder = start(&a, "1");
         let mine = queue(&a, &[&a, &b, &c], "4", 1);
         let others = [queue(&b, &[&b, &c], "2", 2), queue(&c, &[&b, &c], "3", 3)];
@@ -137,9 +137,6 @@ fn etcd_is_compacted_while_a_host_is_away_for_longer_than_its_ttl() {
 
 /// So many are there when a snapshot could be stored: a quarter more than after which it is made.
 const BATCHES: usize = SNAPSHOT_BATCHES + SNAPSHOT_BATCHES / 4 + 100;
-
-/// A TTL that is never over while batches are made, however long that takes.
-const LONG: &str = "10h";
 
 /// A lease of a host's, which makes a batch whenever it is renewed.
 struct Lease {
@@ -180,7 +177,7 @@ fn much_happens(hosts: [&Host; 2], enough: impl Fn() -> bool + Sync) {
 }
 
 fn away_for_less_than_the_ttl(log: &Log) {
-    let [a, b, c] = hosts_with(log, LONG);
+    let [a, b, c] = hosts(log);
     let holder = start_for_now(&b, "1");
     let all = [&a, &b, &c];
     let mut others = vec![queue(&c, &all, "2", 1), queue(&b, &all, "3", 2)];
@@ -198,7 +195,7 @@ fn away_for_less_than_the_ttl(log: &Log) {
 }
 
 fn away_for_longer_than_the_ttl(log: &Log, is_cut_off: impl Fn() -> bool + Sync) {
-    let [a, b, c] = hosts_with(log, "5s");
+    let [a, b, c] = mortal_hosts(log);
     let all = [&a, &b, &c];
     let holder = start(&b, "1");
     let mine = queue(&b, &all, "5", 1);
@@ -212,7 +209,7 @@ fn away_for_longer_than_the_ttl(log: &Log, is_cut_off: impl Fn() -> bool + Sync)
     b.until("member");
     b.world.until_waiting("x", 1);
     // A host that was never there before, and daemons that start anew.
-    let d = Host::new(log, "d", "ttl = \"5s\"", Some(&a.world));
+    let d = Host::new(log, "d", SHORT, Some(&a.world));
     d.join();
     for host in [&a, &b] {
         host.world.kill_daemon();

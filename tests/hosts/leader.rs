@@ -6,7 +6,7 @@ use crate::etcd_server::cluster::{leader, until_another_leads};
 use crate::etcd_server::{Etcd, installed, start_etcd_cluster, until};
 use crate::process::{Proc, wait_until};
 use crate::record::Events;
-use crate::scene::{Host, Log, hosts, hosts_with, recorded, until_idle};
+use crate::scene::{Host, Log, hosts, mortal_hosts, recorded, until_idle};
 
 /// Three members, if etcd is installed.
 fn cluster() -> Option<Vec<Etcd>> {
@@ -17,7 +17,7 @@ fn cluster() -> Option<Vec<Etcd>> {
 /// has had its turn.
 fn nobody_minds(members: &mut [Etcd], fall: fn(&mut Etcd), rise: fn(&mut Etcd)) {
     let log = Log::in_cluster(&*members);
-    let [a, b, c] = hosts_with(&log, "20s");
+    let [a, b, c] = hosts(&log);
     let holder = start_for_now(&a, "1");
     let all = [&a, &b, &c];
     let mut others: Vec<Proc> =
@@ -60,8 +60,8 @@ fn commands_go_on_and_have_their_turns_when_the_leader_stands_still() {
 fn never_two_at_once_while_leaders_come_and_go() {
     let Some(mut members) = cluster() else { return };
     let log = Log::in_cluster(&members);
-    // About as short as an election.
-    let hosts: [Host; 3] = hosts(&log);
+    // A few elections.
+    let hosts: [Host; 3] = mortal_hosts(&log);
     let body = witnessed(&recorded("sleep 0.02"));
     let stop = hosts[0].world.path("work").join("stop");
     let looped = "while [ ! -e stop ]; do
@@ -107,7 +107,7 @@ fn never_two_at_once_while_leaders_come_and_go() {
 fn without_a_majority_commands_end_in_time_and_those_who_wait_go_on_waiting() {
     let Some(mut members) = cluster() else { return };
     let log = Log::in_cluster(&members);
-    let [a, b] = hosts(&log);
+    let [a, b] = mortal_hosts(&log);
     let holder = start(&a, "1");
     let other = queue(&b, &[&a, &b], "2", 1);
     members[0].kill();
@@ -132,7 +132,7 @@ fn a_daemon_starts_though_the_member_that_it_is_told_first_is_dead_or_stands_sti
     let dead = &members[0];
     // Nearly always it begins with the one that is named so often.
     let log = Log::in_cluster([dead, dead, dead, dead, dead, &members[1], &members[2]]);
-    let [a, b] = hosts_with(&log, "20s");
+    let [a, b] = hosts(&log);
     for _ in 0..3 {
         b.world.canal(["daemon", "--stop"]).end().code(0);
         b.join();

@@ -2,12 +2,12 @@
 
 use crate::commands::{finish, lost, never_both, next, queue, start, start_for_now};
 use crate::record::Events;
-use crate::scene::{Log, hosts, hosts_with, until_idle};
+use crate::scene::{Log, hosts, mortal_hosts, until_idle};
 use crate::{etcd_server, postgres_server};
 
 /// One runs, others wait or come meanwhile: everything goes on.
 fn shorter_than_commands_may_go_on_without_it(log: &Log, mut engine: impl FnMut(bool)) {
-    let [a, b] = hosts_with(log, "20s");
+    let [a, b] = hosts(log);
     let holder = start_for_now(&a, "1");
     let mut others = vec![queue(&b, &[&a, &b], "2", 1), queue(&a, &[&a, &b], "3", 2)];
     engine(false);
@@ -35,7 +35,7 @@ fn shorter_than_commands_may_go_on_without_it(log: &Log, mut engine: impl FnMut(
 
 /// What runs is ended in time and says why; who waits is asked for again.
 fn longer_than_the_ttl(log: &Log, mut engine: impl FnMut(bool)) {
-    let [a, b] = hosts(log);
+    let [a, b] = mortal_hosts(log);
     let holder = start(&a, "1");
     let other = queue(&b, &[&a, &b], "2", 1);
     engine(false);

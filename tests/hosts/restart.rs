@@ -1,10 +1,12 @@
 //! Daemons that are killed or stopped and come back, or do not.
 
+use std::time::{Duration, Instant};
+
 use crate::commands::{finish, lost, never_both, next, queue, start_for_now};
 use crate::over_each_engine;
-use crate::process::wait_until;
+use crate::process::{in_time, wait_until};
 use crate::record::Events;
-use crate::scene::{Host, Log, hosts, recorded, until_idle};
+use crate::scene::{Host, Log, hosts, hosts_timed, mortal_hosts, recorded, until_idle};
 
 over_each_engine!(
     a_killed_daemon_takes_its_holds_and_waiters_up_again,
@@ -42,17 +44,25 @@ fn a_killed_daemon_takes_its_holds_and_waiters_up_again(log: &Log) {
 }
 
 fn a_command_goes_on_past_its_deadline_under_the_next_daemon(log: &Log) {
-    let [a, b] = hosts(log);
+    in_time(Duration::from_secs(3), |ttl| goes_on(log, ttl));
+}
+
+fn goes_on(log: &Log, ttl: Duration) -> Option<()> {
+    let [a, b] = hosts_timed(log, &format!("ttl = \"{}s\"", ttl.as_secs()));
     let holder = a.world.holder(&["--no-start", "-k", "x"]);
     b.world.until_held("x", 1);
+    let began = Instant::now();
     a.world.kill_daemon();
     a.join();
+    if began.elapsed() > ttl / 3 {
+        return None;
+    }
     // Whatever the page of the first daemon said, it is long over then.
-    let began = std::time::Instant::now();
-    wait_until("the TTL of 3 s is over twice", || began.elapsed().as_secs() > 6);
+    wait_until("the TTL is over twice", || began.elapsed() > ttl * 2);
     assert_eq!(b.world.held("x"), 1);
     holder.finish().code(0);
     until_idle(&[a, b]);
+    Some(())
 }
 
 fn what_ended_while_no_daemon_ran_is_free(log: &Log) {
@@ -69,7 +79,7 @@ fn what_ended_while_no_daemon_ran_is_free(log: &Log) {
 }
 
 fn a_daemon_that_does_not_come_back_frees_its_locks_and_kills_its_commands(log: &Log) {
-    let [a, b] = hosts(log);
+    let [a, b] = mortal_hosts(log);
     let body = recorded("while :; do sleep 0.02; done");
     // It would start a daemon that takes its host's place.
     let args = ["run", "--no-start", "-k", "x", "--", "sh", "-c", &body, "sh", "a"];
@@ -94,7 +104,7 @@ fn a_stopped_daemon_leaves_its_table_as_it_is(log: &Log) {
 }
 
 fn a_daemon_that_is_stopped_with_nothing_held_or_waiting_takes_its_host_along(log: &Log) {
-    let [a, b] = crate::scene::hosts_with(log, "600s");
+    let [a, b] = hosts(log);
     let hosts = || b.world.look().map_or(0, |status| status.hosts.len());
     a.world.canal(["run", "-k", "x", "--", "true"]).end().code(0);
     a.world.canal(["daemon", "--stop"]).end().code(0);
@@ -113,7 +123,7 @@ fn a_daemon_that_is_stopped_with_nothing_held_or_waiting_takes_its_host_along(lo
 }
 
 fn locks_of_an_engine_are_not_left_beside_those_of_a_journal(log: &Log) {
-    let [a] = crate::scene::hosts_with(log, "60s");
+    let [a] = hosts(log);
     let holder = a.world.holder(&["--no-start", "-k", "x"]);
     let pid = a.world.key("x").holders[0].pid;
     a.world.canal(["daemon", "--stop"]).end().code(0);
@@ -143,7 +153,7 @@ fn locks_of_an_engine_are_not_left_beside_those_of_a_journal(log: &Log) {
 }
 
 fn rule_08_what_a_host_left_that_was_declared_gone_is_dead_before_it_joins_anew(log: &Log) {
-    let [a, b] = hosts(log);
+    let [a, b] = mortal_hosts(log);
     let script = "canal acquire -q --pid $$ -k x || exit; echo told; while :; do sleep 0.05; done";
     let mut owner = a.world.sh(script).spawn();
     wait_until("it is told", || owner.stdout().contains("told"));
@@ -163,7 +173,7 @@ fn rule_08_what_a_host_left_that_was_declared_gone_is_dead_before_it_joins_anew(
 }
 
 fn rule_10_a_grant_to_a_waiter_that_died_meanwhile_is_given_back(log: &Log) {
-    let [a, b] = crate::scene::hosts_with(log, "20s");
+    let [a, b] = hosts(log);
     let holder = b.world.holder(&["-k", "x"]);
     a.world.until_held("x", 1);
     let body = recorded(":");

@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::etcd_server::{self, Etcd};
 use crate::postgres_server;
 use crate::process::wait_until;
-use crate::scene::{Host, Log, hosts_with};
+use crate::scene::{Host, Log, hosts};
 
 /// An engine that can be put back to an earlier state.
 enum Engine {
@@ -71,7 +71,7 @@ fn what_a_restored_postgresql_does_not_know_is_dead_before_its_host_asks_again()
 }
 
 fn survivors_are_killed(engine: &mut Engine, log: &Log) {
-    let [a, b] = hosts_with(log, "60s");
+    let [a, b] = hosts(log);
     engine.back_up();
     [&a, &b].into_iter().for_each(|host| host.until("member"));
     let command = a.world.holder(&["--no-start", "-k", "x"]);

@@ -152,13 +152,21 @@ impl Host {
     }
 }
 
-/// Hosts that are members, `a`, `b` and so on, with a TTL of 3 s.
+/// A TTL that is never over in a test, however slow the machine is; what is renewed is renewed as
+/// often as with a TTL of some seconds.
+pub(crate) const PATIENT: &str = "ttl = \"10h\"\nrenewal = \"500ms\"";
+
+/// A TTL that is soon over for a host that cannot renew.
+pub(crate) const SHORT: &str = "ttl = \"4s\"\nrenewal = \"500ms\"";
+
+/// Hosts that are members, `a`, `b` and so on, and that no delay makes lose what they hold.
 pub(crate) fn hosts<const N: usize>(log: &Log) -> [Host; N] {
-    hosts_with(log, "3s")
+    hosts_timed(log, PATIENT)
 }
 
-pub(crate) fn hosts_with<const N: usize>(log: &Log, ttl: &str) -> [Host; N] {
-    hosts_timed(log, &format!("ttl = \"{ttl}\""))
+/// The same with a TTL that a test waits for.
+pub(crate) fn mortal_hosts<const N: usize>(log: &Log) -> [Host; N] {
+    hosts_timed(log, SHORT)
 }
 
 /// As above, with these times in their configuration.

@@ -1,11 +1,13 @@
 //! Hosts that stand still or are cut off for longer than their TTL: what they held is over before
 //! anybody else gets it.
 
+use std::time::{Duration, Instant};
+
 use crate::commands::{finish, lost, never_both, next, queue, start, start_for_now};
 use crate::over_each_engine;
-use crate::process::wait_until;
+use crate::process::{in_time, wait_until};
 use crate::record::Events;
-use crate::scene::{Host, Log, hosts, recorded, until_idle};
+use crate::scene::{Host, Log, hosts, hosts_timed, mortal_hosts, recorded, until_idle};
 
 over_each_engine!(
     rule_07_a_stopped_daemon_does_not_keep_a_command_alive_that_lost_its_lock,
@@ -22,7 +24,7 @@ over_each_engine!(
 );
 
 fn rule_07_a_stopped_daemon_does_not_keep_a_command_alive_that_lost_its_lock(log: &Log) {
-    let [a, b] = hosts(log);
+    let [a, b] = mortal_hosts(log);
     let holder = start(&a, "a");
     b.world.until_held("x", 1);
     let frozen = a.freeze();
@@ -37,7 +39,7 @@ fn rule_07_a_stopped_daemon_does_not_keep_a_command_alive_that_lost_its_lock(log
 }
 
 fn rule_07_what_a_stopped_daemon_had_acquired_for_is_killed_when_it_wakes_up(log: &Log) {
-    let [a, b] = hosts(log);
+    let [a, b] = mortal_hosts(log);
     let script = "canal acquire -q --pid $$ -k x || exit; echo told; while :; do sleep 0.05; done";
     let owner = a.world.sh(script).spawn();
     wait_until("it is confirmed", || owner.stdout().contains("told"));
@@ -65,7 +67,8 @@ fn who_may_not_wait_is_told_of_a_silent_engine_and_not_of_the_daemon(log: &Log) 
 }
 
 fn a_host_that_is_cut_off_shows_what_it_knew(log: &Log) {
-    let [a] = hosts(log);
+    // Long enough to look before it is over.
+    let [a] = hosts_timed(log, "ttl = \"20s\"\nrenewal = \"500ms\"");
     let holder = start(&a, "a");
     a.proxy.cut();
     a.until("away");
@@ -83,7 +86,7 @@ fn a_host_that_is_cut_off_shows_what_it_knew(log: &Log) {
 }
 
 fn rule_07_a_host_that_is_cut_off_ends_its_commands_in_time(log: &Log) {
-    let [a, b] = hosts(log);
+    let [a, b] = mortal_hosts(log);
     let holder = start(&a, "a");
     b.world.until_held("x", 1);
     a.proxy.cut();
@@ -98,7 +101,7 @@ fn rule_07_a_host_that_is_cut_off_ends_its_commands_in_time(log: &Log) {
 }
 
 fn rule_07_a_network_that_falls_silent_ends_commands_in_time(log: &Log) {
-    let [a, b] = hosts(log);
+    let [a, b] = mortal_hosts(log);
     let holder = start(&a, "a");
     b.world.until_held("x", 1);
     a.proxy.fall_silent();
@@ -113,7 +116,7 @@ fn rule_07_a_network_that_falls_silent_ends_commands_in_time(log: &Log) {
 }
 
 fn rule_07_a_command_that_ignores_term_is_killed(log: &Log) {
-    let [a, b] = hosts(log);
+    let [a, b] = mortal_hosts(log);
     let body = "trap '' TERM; while :; do sleep 0.02; echo >alive; done";
     let holder = a.world.canal(["run", "-k", "x", "--", "sh", "-c", body]).spawn();
     b.world.until_held("x", 1);
@@ -128,7 +131,7 @@ fn rule_07_a_command_that_ignores_term_is_killed(log: &Log) {
 }
 
 fn rule_07_what_was_asked_for_with_another_fate_has_that(log: &Log) {
-    let [a, b] = hosts(log);
+    let [a, b] = mortal_hosts(log);
     let script = |fate: &str, then: &str| {
         format!(
             "{then}; canal acquire -q --pid $$ --on-lost {fate} -k {fate} || exit; echo told; \
@@ -156,13 +159,33 @@ fn rule_07_what_was_asked_for_with_another_fate_has_that(log: &Log) {
     until_idle(&[a, b]);
 }
 
-/// TERM is due 3 s after a renewal, KILL 5.5 s, and the host is gone after 6.
-const TIMES: &str = "ttl = \"6s\"\nrenewal = \"500ms\"\ngrace = \"2500ms\"\nmargin = \"500ms\"";
+/// TERM is due after a half of the TTL, KILL shortly before it is over.
+fn times(ttl: Duration) -> String {
+    let (grace, margin) = (ttl * 5 / 12, ttl / 12);
+    let times = [("ttl", ttl), ("renewal", ttl / 12), ("grace", grace), ("margin", margin)];
+    times.map(|(name, time)| format!("{name} = \"{}ms\"\n", time.as_millis())).concat()
+}
+
+/// The TTL to begin with where something has to be done between TERM and the end of the TTL.
+const FIRST: Duration = Duration::from_secs(6);
+
+/// Waits until TERM is due for a host that has not renewed for a while.
+fn until_term(since: Instant, ttl: Duration) {
+    wait_until("TERM would be due", || since.elapsed() > ttl / 2 + ttl / 30);
+}
+
+/// Whether KILL is not yet due.
+fn is_before_kill(since: Instant, ttl: Duration) -> bool {
+    since.elapsed() < ttl * 5 / 6
+}
 
 #[test]
 fn rule_04_a_grant_that_etcd_pushes_to_a_daemon_that_is_not_sure_any_more_is_not_told() {
-    let Some(log) = crate::scene::etcd() else { return };
-    let [a, b] = crate::scene::hosts_timed(&log, TIMES);
+    in_time(FIRST, |ttl| crate::scene::etcd().map_or(Some(()), |log| pushed_too_late(&log, ttl)));
+}
+
+fn pushed_too_late(log: &Log, ttl: Duration) -> Option<()> {
+    let [a, b] = hosts_timed(log, &times(ttl));
     let holder = b.world.holder(&["-k", "x"]);
     a.world.until_held("x", 1);
     let body = recorded("sleep 0.2");
@@ -171,15 +194,17 @@ fn rule_04_a_grant_that_etcd_pushes_to_a_daemon_that_is_not_sure_any_more_is_not
     let waiting = b.world.key("x").waiters[0].pid;
     let other = b.world.waiter("x", &[], &["sh", "-c", &body, "sh", "b"]);
     let frozen = a.freeze();
-    let since = std::time::Instant::now();
+    let since = Instant::now();
     holder.finish().code(0);
-    wait_until("it has it, by the log", || {
-        b.world.key("x").holders.iter().any(|holder| holder.pid == waiting)
-    });
-    wait_until("TERM would be due", || since.elapsed().as_millis() > 3_200);
+    let has_it = || b.world.key("x").holders.iter().any(|holder| holder.pid == waiting);
+    wait_until("it has it, by the log", || has_it() || !is_before_kill(since, ttl));
+    until_term(since, ttl);
     // etcd has pushed the entry to the daemon already; its renewals are lost.
     a.proxy.fall_silent();
     Host::go_on(frozen);
+    if !is_before_kill(since, ttl) {
+        return None;
+    }
     wait_until("it is the other's turn", || {
         let events = Events::of(&b.world);
         assert!(!events.started().contains(&"a"), "told of what was not sure: {events:?}");
@@ -191,28 +216,34 @@ fn rule_04_a_grant_that_etcd_pushes_to_a_daemon_that_is_not_sure_any_more_is_not
     ours.end().code(0);
     never_both(&a, &["b", "a"]);
     until_idle(&[a, b]);
+    Some(())
 }
 
 /// A frozen daemon of PostgreSQL's renews before it reads when it wakes up. So it reads here, and
 /// cannot renew.
 #[test]
 fn rule_04_a_grant_that_is_read_from_postgres_when_no_renewal_succeeds_is_not_told() {
-    let Some(log) = crate::scene::postgres() else { return };
-    let [a, b] = crate::scene::hosts_timed(&log, TIMES);
+    in_time(FIRST, |ttl| crate::scene::postgres().map_or(Some(()), |log| read_too_late(&log, ttl)));
+}
+
+fn read_too_late(log: &Log, ttl: Duration) -> Option<()> {
+    let [a, b] = hosts_timed(log, &times(ttl));
     let holder = start_for_now(&b, "1");
     let ours = queue(&a, &[&a, &b], "a", 1);
     let waiting = b.world.key("x").waiters[0].pid;
     let other = queue(&b, &[&a, &b], "b", 2);
     a.proxy.withhold("renewals = renewals + 1");
-    let since = std::time::Instant::now();
-    wait_until("TERM would be due", || since.elapsed().as_millis() > 3_200);
+    let since = Instant::now();
+    until_term(since, ttl);
     finish(&b, "1");
     holder.end().code(0);
     let has_it = |host: &Host| host.world.key("x").holders.iter().any(|it| it.pid == waiting);
-    wait_until("it has it, by the log", || has_it(&b));
+    wait_until("it has it, by the log", || has_it(&b) || !is_before_kill(since, ttl));
     a.proxy.cut_once();
-    wait_until("its daemon has read so", || has_it(&a));
-    assert!(since.elapsed().as_millis() < 5_000, "too slow to see anything");
+    wait_until("its daemon has read so", || has_it(&a) || !is_before_kill(since, ttl));
+    if !is_before_kill(since, ttl) {
+        return None;
+    }
     wait_until("it is the other's turn", || {
         let events = Events::of(&b.world);
         assert!(!events.started().contains(&"a"), "told of what was not sure: {events:?}");
@@ -223,10 +254,11 @@ fn rule_04_a_grant_that_is_read_from_postgres_when_no_renewal_succeeds_is_not_to
     ours.end().code(0);
     never_both(&a, &["1", "b", "a"]);
     until_idle(&[a, b]);
+    Some(())
 }
 
 fn a_cut_that_is_mended_in_time_costs_nothing(log: &Log) {
-    let [a, b] = crate::scene::hosts_with(log, "20s");
+    let [a, b] = hosts(log);
     let holder = a.world.holder(&["-k", "x"]);
     b.world.until_held("x", 1);
     a.proxy.cut();
@@ -239,7 +271,7 @@ fn a_cut_that_is_mended_in_time_costs_nothing(log: &Log) {
 }
 
 fn who_waits_on_a_host_that_was_lost_is_asked_for_again(log: &Log) {
-    let [a, b] = hosts(log);
+    let [a, b] = mortal_hosts(log);
     let holder = b.world.holder(&["-k", "x"]);
     a.world.until_held("x", 1);
     let waiter = a.world.waiter("x", &[], &["echo", "on"]);
@@ -254,7 +286,7 @@ fn who_waits_on_a_host_that_was_lost_is_asked_for_again(log: &Log) {
 }
 
 fn who_waits_on_a_host_that_stood_still_and_was_declared_gone_is_asked_for_again(log: &Log) {
-    let [a, b] = hosts(log);
+    let [a, b] = mortal_hosts(log);
     let holder = b.world.holder(&["-k", "x"]);
     a.world.until_held("x", 1);
     let waiter = a.world.waiter("x", &[], &["echo", "on"]);

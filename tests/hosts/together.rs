@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::over_each_engine;
 use crate::process::{Proc, wait_until};
 use crate::record::Events;
-use crate::scene::{Log, hosts, hosts_with, recorded, until_idle};
+use crate::scene::{Log, hosts, recorded, until_idle};
 
 over_each_engine!(
     a_lock_is_held_on_one_host_only,
@@ -150,7 +150,10 @@ fn status_names_hosts_and_engine(log: &Log) {
     b.world.until_held("x", 1);
     let status = b.world.status();
     let engine = status.engine.unwrap();
-    assert_eq!((engine.state.as_str(), engine.host.as_str(), engine.ttl_ms), ("member", "b", 3000));
+    assert_eq!(
+        (engine.state.as_str(), engine.host.as_str(), engine.ttl_ms),
+        ("member", "b", 36_000_000)
+    );
     assert!(engine.renewed.is_some() && engine.stops.is_some() && engine.id.is_some());
     let hosts: Vec<_> = status.hosts.iter().map(|it| (it.host.as_str(), it.here)).collect();
     assert_eq!(hosts, [("a", false), ("b", true)]);
@@ -195,7 +198,8 @@ fn a_token_is_greater_than_all_before_it_on_any_host(log: &Log) {
 
 fn a_lease_is_renewed_through_any_host(log: &Log) {
     let [a, b] = hosts(log);
-    let lease = a.world.canal(["acquire", "-k", "x", "--ttl", "30", "--json"]).end().code(0).json();
+    let lease =
+        a.world.canal(["acquire", "-k", "x", "--ttl", "30m", "--json"]).end().code(0).json();
     let handle = lease["handle"].as_str().unwrap();
     b.world.until_held("x", 1);
     b.world.canal(["renew", "--handle", handle]).end().code(0);
@@ -206,10 +210,10 @@ fn a_lease_is_renewed_through_any_host(log: &Log) {
 }
 
 fn a_lease_that_was_told_is_known_through_a_host_that_is_behind(log: &Log) {
-    let [a, b] = hosts_with(log, "30s");
+    let [a, b] = hosts(log);
     for command in ["renew", "release"] {
         b.proxy.cut();
-        let lease = ["acquire", "-k", "x", "--ttl", "30", "--json"];
+        let lease = ["acquire", "-k", "x", "--ttl", "30m", "--json"];
         let lease = a.world.canal(lease).end().code(0).json();
         let handle = lease["handle"].as_str().unwrap();
         let asked = b.world.canal([command, "--handle", handle]).spawn();

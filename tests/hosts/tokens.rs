@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 use crate::figures::say;
 use crate::over_each_engine;
 use crate::process::{BOUND, Cmd, Proc, children};
-use crate::scene::{Host, Log, hosts_with, until_idle};
+use crate::scene::{Host, Log, hosts, until_idle};
 
 over_each_engine!(tokens_grow_with_every_grant_of_any_kind_on_any_host_whoever_is_killed);
 
@@ -94,7 +94,7 @@ impl Client {
 }
 
 fn tokens_grow_with_every_grant_of_any_kind_on_any_host_whoever_is_killed(log: &Log) {
-    let hosts: [Host; 3] = hosts_with(log, "20s");
+    let hosts: [Host; 3] = hosts(log);
     let tokens = || -> Vec<u64> {
         let text = hosts[0].world.read("tokens");
         let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);

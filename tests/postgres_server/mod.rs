@@ -16,7 +16,10 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::{Gid, Uid, User, chown};
 
-const BOUND: Duration = Duration::from_secs(60);
+#[allow(clippy::duplicate_mod, reason = "other folders that a test binary includes have it too")]
+#[path = "../bound/mod.rs"]
+mod bound;
+use bound::BOUND;
 
 /// The superuser of the servers.
 pub(crate) const ADMIN: &str = "admin";

@@ -10,14 +10,19 @@ mod fake;
 mod page;
 mod words;
 
+#[path = "../bound/mod.rs"]
+mod bound;
+
 use std::time::{Duration, Instant};
 
-/// Waits until something is so, for 20 s at most.
+use bound::BOUND;
+
+/// Waits until something is so, for [`BOUND`] at most.
 #[track_caller]
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + BOUND;
     while !is_so() {
-        assert!(Instant::now() < deadline, "waited 20 s: {what}");
+        assert!(Instant::now() < deadline, "waited {BOUND:?}: {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }

@@ -3,6 +3,7 @@
 use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
 
+use crate::bound::BOUND;
 use crate::scene::{Running, code, lives, output};
 use crate::wait_until;
 
@@ -16,7 +17,7 @@ pub(crate) fn a_command_that_runs_too_long_is_ended() {
     let before = Instant::now();
     assert_eq!(code(&["--max-run", "200"], "sleep 60"), Some(124));
     assert!(before.elapsed() >= Duration::from_millis(200));
-    assert!(before.elapsed() < Duration::from_secs(30));
+    assert!(before.elapsed() < BOUND);
 }
 
 pub(crate) fn a_command_that_ends_well_after_its_time_ran_too_long_all_the_same() {
@@ -34,23 +35,33 @@ pub(crate) fn a_command_that_does_not_listen_is_killed_after_the_grace() {
 }
 
 pub(crate) fn the_wait_for_the_lock_is_not_its_time() {
+    // With a longer time if the machine is too slow to run it within that.
+    assert!((0..7).any(|doubled| waits_then_runs(500 << doubled)), "too slow, whatever the time");
+}
+
+/// Whether a command ran within its time, though it had waited for longer.
+fn waits_then_runs(max_ms: u64) -> bool {
     let dir = tempfile::TempDir::new().unwrap();
     let free = dir.path().join("free");
     let began = Instant::now();
     let thread = std::thread::spawn({
-        let free = free.clone();
-        move || code(&["--max-run", "1500", "--when", free.to_str().unwrap()], "exit 6")
+        let (free, max_run) = (free.clone(), max_ms.to_string());
+        move || code(&["--max-run", &max_run, "--when", free.to_str().unwrap()], "exit 6")
     });
     // The lock becomes free only when the time would long be over.
-    wait_until("1.6 s passed", || began.elapsed() > Duration::from_millis(1600));
+    wait_until("its time passed", || began.elapsed() > Duration::from_millis(max_ms + 100));
+    let ran = Instant::now();
     std::fs::write(&free, "").unwrap();
-    assert_eq!(thread.join().unwrap(), Some(6));
+    let code = thread.join().unwrap();
+    let too_slow = ran.elapsed() > Duration::from_millis(max_ms);
+    assert!(code == Some(6) || too_slow, "{code:?}");
+    code == Some(6)
 }
 
 pub(crate) fn a_stopped_command_is_ended_too() {
     let before = Instant::now();
     assert_eq!(code(&["--max-run", "300"], "kill -STOP $$; sleep 60"), Some(124));
-    assert!(before.elapsed() < Duration::from_secs(30));
+    assert!(before.elapsed() < BOUND);
 }
 
 pub(crate) fn what_it_started_in_its_group_is_ended_with_it() {

@@ -19,10 +19,14 @@ mod signals;
 mod status;
 mod terminal;
 
+#[path = "../bound/mod.rs"]
+mod bound;
+
 use std::ffi::{c_char, c_int};
 use std::panic::catch_unwind;
 use std::time::{Duration, Instant};
 
+use bound::BOUND;
 use canal::sys::startup;
 use nix::sys::signal::Signal;
 
@@ -112,11 +116,11 @@ fn play_or_test(arguments: Vec<String>) -> u8 {
     u8::from(failed > 0)
 }
 
-/// Waits until something is so, for 20 s at most.
+/// Waits until something is so, for [`BOUND`] at most.
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + BOUND;
     while !is_so() {
-        assert!(Instant::now() < deadline, "waited 20 s: {what}");
+        assert!(Instant::now() < deadline, "waited {BOUND:?}: {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }

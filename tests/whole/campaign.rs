@@ -13,11 +13,11 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::over;
-use crate::process::{Proc, alive, installed_or_skip, wait_until};
+use crate::process::{BOUND, Proc, alive, installed_or_skip, wait_until};
 use crate::world::World;
 
 /// For how long things are killed, in seconds; `CAMPAIGN=600` takes longer.
-const CAMPAIGN_S: u64 = if over::ENGINE { 10 } else { 20 };
+const CAMPAIGN_S: u64 = if over::ENGINE { 5 } else { 10 };
 
 /// A command that holds for a while, and says so if its slot is in somebody else's hand. One
 /// process: nothing of it is left when it is killed.
@@ -121,8 +121,9 @@ fn a_campaign_in(world: &World) {
     let (mut kills, mut daemons) = (0, 0);
     let mut stopped: Vec<(Instant, i32)> = Vec::new();
     // On a busy machine, until enough was done.
-    let enough = |kills, daemons| kills > 50 && daemons > 3;
-    while begun.elapsed() < campaign || begun.elapsed() < 3 * campaign && !enough(kills, daemons) {
+    let runs = || world.read("tokens").lines().count();
+    let enough = |kills, daemons| kills > 50 && daemons > 3 && runs() > 60;
+    while begun.elapsed() < campaign || begun.elapsed() < BOUND && !enough(kills, daemons) {
         let pause = Duration::from_millis(5 + dice.throw(60) as u64);
         let until = Instant::now() + pause;
         wait_until("the next kill is due", || Instant::now() >= until);

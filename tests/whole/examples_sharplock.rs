@@ -25,14 +25,15 @@ const DEVIATIONS: &[(&str, usize)] = &[
     ("late refresh revives an expired but not stolen lock", 2),
 ];
 
-/// A tenth of the original's time.
-fn scaled(seconds: f64) -> Duration {
-    Duration::from_secs_f64(seconds / 10.0)
+/// A tenth of the original's time, or so many tenths.
+fn scaled(seconds: f64, tenths: u32) -> Duration {
+    Duration::from_secs_f64(seconds / 10.0) * tenths
 }
 
 /// The document that is locked, and its clients.
 struct Replay {
     world: World,
+    tenths: u32,
     ttl: Duration,
     /// The last lease of each client, and when it was last asked for or to be refreshed: its time
     /// does not begin before that.
@@ -42,12 +43,12 @@ struct Replay {
 }
 
 impl Replay {
-    fn new(case: &Value) -> Self {
+    fn new(case: &Value, tenths: u32) -> Self {
         let lock_time = case["lock_time_s"].as_f64().unwrap_or(30.0);
         let multiplier = case["multiplier"].as_f64().unwrap_or(10.0);
-        let ttl = scaled(lock_time * (multiplier + 1.0));
+        let ttl = scaled(lock_time * (multiplier + 1.0), tenths);
         let (leases, without) = Default::default();
-        Self { world: World::with_daemon(), ttl, leases, without }
+        Self { world: World::with_daemon(), tenths, ttl, leases, without }
     }
 
     fn ask(&self, key: &str, wait: Duration) -> Proc {
@@ -82,7 +83,7 @@ impl Replay {
         let default = named.contains("default timeout");
         let stated = op.split_once("timeout ").map(|(_, rest)| {
             let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
-            scaled(digits.parse().unwrap())
+            scaled(digits.parse().unwrap(), self.tenths)
         });
         let wait = stated.unwrap_or(self.ttl + Duration::from_secs(10));
         let holder = self.leases.values().map(|(_, since)| *since).max();
@@ -178,30 +179,30 @@ fn recorded(step: &Value) -> Value {
 /// A step that begins later than this after its time is late: what it finds may be right and differ.
 const LATE: Duration = Duration::from_millis(50);
 
-/// How often a case is played anew because the machine was too slow for its times.
-const PLAYED_MAX: usize = 20;
+/// How often a case is played anew, ever more slowly, because the machine was too slow for its times.
+const PLAYED_MAX: usize = 16;
 
 fn replay(case: &Value) {
-    let tries = (0..PLAYED_MAX).map(|_| play(case));
+    let tries = (0..PLAYED_MAX).map(|before| play(case, 1 << (before / 4)));
     let mut wrong = tries.take_while(Result::is_err).map(Result::unwrap_err).collect::<Vec<_>>();
     if wrong.len() == PLAYED_MAX {
         panic!("late each time, and then: {}", wrong.pop().unwrap());
     }
 }
 
-/// Plays a case once. What is found of it counts unless a step was late.
-fn play(case: &Value) -> Result<(), String> {
+/// Plays a case once, in so many tenths of the original's time. What is found of it counts unless a step was late.
+fn play(case: &Value, tenths: u32) -> Result<(), String> {
     let name = case["name"].as_str().unwrap();
-    let mut replay = Replay::new(case);
+    let mut replay = Replay::new(case, tenths);
     let begun = Instant::now();
     let mut late = false;
     for (at, step) in case["steps"].as_array().unwrap().iter().enumerate() {
         // Not before its time; what has to be over by then is waited for, not timed.
-        let time = scaled(step["t_s"].as_f64().unwrap());
+        let time = scaled(step["t_s"].as_f64().unwrap(), tenths);
         while begun.elapsed() < time {
             std::thread::sleep(Duration::from_millis(5));
         }
-        late |= begun.elapsed() > time + LATE;
+        late |= begun.elapsed() > time + LATE * tenths;
         let (found, expected) = (replay.step(step), recorded(step));
         let deviates = DEVIATIONS.contains(&(name, at));
         if (found == expected) == deviates {
@@ -216,9 +217,9 @@ fn play(case: &Value) -> Result<(), String> {
 
 /// A hundred at once: one has it, at any time.
 fn race(case: &Value) {
-    let mut replay = Replay::new(case);
+    let mut replay = Replay::new(case, 1);
     let count = usize::try_from(case["clients"].as_u64().unwrap()).unwrap();
-    let askers: Vec<Proc> = (0..count).map(|_| replay.ask("document", scaled(1.0))).collect();
+    let askers: Vec<Proc> = (0..count).map(|_| replay.ask("document", scaled(1.0, 1))).collect();
     let asked = Instant::now();
     for (n, asker) in askers.into_iter().enumerate() {
         let ended = asker.end();

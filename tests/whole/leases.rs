@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::namespace::privately;
-use crate::process::{Ended, Proc, signal, wait_until};
+use crate::process::{Ended, Proc, in_time, signal, wait_until};
 use crate::world::{World, journal_only};
 
 /// A lease that was taken.
@@ -15,6 +15,10 @@ use crate::world::{World, journal_only};
 pub(crate) struct Lease {
     pub(crate) handle: String,
     pub(crate) token: u64,
+}
+
+fn millis(ttl: Duration) -> String {
+    format!("{}ms", ttl.as_millis())
 }
 
 impl Lease {
@@ -93,9 +97,12 @@ fn what_is_printed_can_be_exported_and_names_the_lease_to_later_commands() {
 fn a_lease_that_is_not_renewed_goes_to_the_next_waiter_and_its_owner_is_told() {
     let world = World::with_daemon();
     let lease = Lease::take(&world, "1s", &["-k", "x"]);
-    let waiter = world.waiter("x", &[], &["sh", "-c", "echo $CANAL_TOKEN; cat go"]);
     world.program("mkfifo", ["go"]).end().code(0);
-    world.until_waiting("x", 0);
+    let next = ["run", "-k", "x", "--", "sh", "-c", "echo $CANAL_TOKEN; cat go"];
+    let waiter = world.canal(next).spawn();
+    wait_until("it is the next one's", || {
+        world.key("x").holders.iter().any(|holder| holder.lease.is_none())
+    });
     let told = lost(lease.renew(&world), "expired");
     assert_eq!(
         (&told["lease"]["key"], &told["lease"]["token"]),
@@ -111,16 +118,25 @@ fn a_lease_that_is_not_renewed_goes_to_the_next_waiter_and_its_owner_is_told() {
 
 #[test]
 fn a_lease_that_is_renewed_stays_for_as_long_as_that() {
-    let world = World::with_daemon();
-    let lease = Lease::take(&world, "2s", &["-k", "x"]);
-    let begun = Instant::now();
-    while begun.elapsed() < Duration::from_secs(5) {
-        let renewed = lease.renew(&world).code(0).json();
-        assert_eq!(renewed["token"], lease.token);
-        world.canal(["run", "-n", "-q", "-k", "x", "--", "true"]).end().code(75);
-    }
-    lease.until_lost(&world);
-    world.canal(["run", "-n", "-k", "x", "--", "true"]).end().code(0);
+    in_time(Duration::from_secs(2), |ttl| {
+        let world = World::with_daemon();
+        let (begun, mut before) = (Instant::now(), Instant::now());
+        let lease = Lease::take(&world, &millis(ttl), &["-k", "x"]);
+        while begun.elapsed() < ttl * 5 / 2 {
+            let renewed = lease.renew(&world);
+            let busy = world.canal(["run", "-n", "-q", "-k", "x", "--", "true"]).end();
+            let now = Instant::now();
+            if now - before > ttl {
+                return None;
+            }
+            before = now;
+            assert_eq!(renewed.code(0).json()["token"], lease.token);
+            busy.code(75);
+        }
+        lease.until_lost(&world);
+        world.canal(["run", "-n", "-k", "x", "--", "true"]).end().code(0);
+        Some(())
+    });
 }
 
 #[test]
@@ -186,7 +202,7 @@ fn an_asker_that_is_stopped_while_it_waits_holds_up_nobody() {
     world.until_waiting("x", 1);
     asker.stop();
     holder.finish().code(0);
-    world.canal(["run", "-w", "10", "-k", "x", "--", "true"]).end().code(0);
+    world.canal(["run", "-w", "120", "-k", "x", "--", "true"]).end().code(0);
     asker.signal(Signal::SIGCONT);
     let lease = Lease::of(&asker.end().code(0));
     lease.release(&world).code(0);
@@ -194,25 +210,37 @@ fn an_asker_that_is_stopped_while_it_waits_holds_up_nobody() {
 
 #[test]
 fn leases_survive_kills_of_the_daemon_with_their_token_and_a_whole_ttl() {
-    let world = World::with_daemon();
-    let lease = Lease::take(&world, "3s", &["-k", "x"]);
-    let mut larger = lease.token;
-    // Longer than its TTL in all, but never between two daemons.
-    let begun = Instant::now();
-    while begun.elapsed() < Duration::from_secs(5) {
+    in_time(Duration::from_secs(3), |ttl| {
+        let world = World::with_daemon();
+        let lease = Lease::take(&world, &millis(ttl), &["-k", "x"]);
+        let mut larger = lease.token;
+        // Longer than its TTL in all, but never between two daemons.
+        let begun = Instant::now();
+        while begun.elapsed() < ttl * 5 / 3 {
+            let killed = Instant::now();
+            world.kill_daemon();
+            let shown = world.status().keys.into_iter().find(|key| key.key == "x");
+            let took = killed.elapsed();
+            if took > ttl / 2 {
+                return None;
+            }
+            let shown = shown.unwrap();
+            assert_eq!(shown.holders[0].token, lease.token);
+            let left = shown.holders[0].lease.as_ref().unwrap().left_ms.unwrap();
+            assert!(Duration::from_millis(left + 1) + took >= ttl, "{left} ms after {took:?}");
+            let other = Lease::take(&world, "10m", &["-k", "y"]);
+            assert!(other.token > larger, "tokens grow over restarts");
+            larger = other.token;
+            other.release(&world).code(0);
+            if killed.elapsed() > ttl * 2 / 3 {
+                return None;
+            }
+        }
+        lease.until_lost(&world);
         world.kill_daemon();
-        let shown = world.status().keys.into_iter().find(|key| key.key == "x").unwrap();
-        assert_eq!(shown.holders[0].token, lease.token);
-        assert!(shown.holders[0].lease.as_ref().unwrap().left_ms > Some(1500));
-        let other = Lease::take(&world, "10m", &["-k", "y"]);
-        assert!(other.token > larger, "tokens grow over restarts");
-        larger = other.token;
-        other.release(&world).code(0);
-    }
-    lease.renew(&world).code(0);
-    lease.until_lost(&world);
-    world.kill_daemon();
-    lost(lease.renew(&world), "expired");
+        lost(lease.renew(&world), "expired");
+        Some(())
+    });
 }
 
 #[test]

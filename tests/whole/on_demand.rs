@@ -5,13 +5,13 @@ use std::io::{ErrorKind, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt as _;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
 use crate::over;
-use crate::process::{BOUND, Proc, alive, installed_or_skip, signal, wait_until};
+use crate::process::{BOUND, Proc, alive, in_time, installed_or_skip, signal, wait_until};
 use crate::record::{Events, recorded};
 use crate::world::{World, canal};
 
@@ -169,16 +169,24 @@ fn without_leave_to_start_a_daemon_none_is_started() {
 
 #[test]
 fn a_daemon_that_nobody_needs_ends_if_it_was_told_so() {
-    let world = World::new();
-    let mut daemon = world.daemon(|cmd| cmd.arg("--idle-exit").arg("0.5"));
-    let holder = world.holder(&["-k", "x"]);
-    let begun = Instant::now();
-    wait_until("more than the idle time is over", || begun.elapsed().as_millis() > 900);
-    assert!(!daemon.has_ended(), "somebody holds a lock");
-    holder.finish();
-    daemon.end().code(0);
-    // The next client starts another one.
-    world.canal(["run", "-n", "-k", "x", "--", "true"]).end().code(0);
+    in_time(Duration::from_millis(500), |idle| {
+        let world = World::new();
+        let begun = Instant::now();
+        let seconds = idle.as_secs_f64().to_string();
+        let mut daemon = world.daemon(|cmd| cmd.arg("--idle-exit").arg(seconds));
+        let holder = world.holder(&["-k", "x"]);
+        if begun.elapsed() > idle {
+            return None;
+        }
+        let begun = Instant::now();
+        wait_until("more than the idle time is over", || begun.elapsed() > idle * 9 / 5);
+        assert!(!daemon.has_ended(), "somebody holds a lock");
+        holder.finish();
+        daemon.end().code(0);
+        // The next client starts another one.
+        world.canal(["run", "-n", "-k", "x", "--", "true"]).end().code(0);
+        Some(())
+    });
 }
 
 #[test]

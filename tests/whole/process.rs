@@ -18,8 +18,10 @@ use crate::over;
 use crate::spread::Spread;
 use crate::world::World;
 
-/// How long anything may take before a test gives up.
-pub(crate) const BOUND: Duration = Duration::from_secs(30);
+#[allow(clippy::duplicate_mod, reason = "other folders that a test binary includes have it too")]
+#[path = "../bound/mod.rs"]
+mod bound;
+pub(crate) use bound::BOUND;
 
 /// Waits until `condition` holds.
 #[track_caller]
@@ -29,6 +31,14 @@ pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
         assert!(begun.elapsed() < BOUND, "waited {BOUND:?} in vain until {what}");
         thread::sleep(Duration::from_millis(4));
     }
+}
+
+/// Tries with the time `first`, then with ever longer ones, until the machine is quick enough to do
+/// within it what a test has to do within it: then the attempt gives something.
+#[track_caller]
+pub(crate) fn in_time(first: Duration, attempt: impl Fn(Duration) -> Option<()>) {
+    let mut times = (0..7).map(|doubled| first * 2u32.pow(doubled));
+    assert!(times.any(|time| attempt(time).is_some()), "too slow, whatever the time");
 }
 
 /// Says what is skipped and why; not by a macro, whose words of a test that passes are not shown.

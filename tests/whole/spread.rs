@@ -69,7 +69,7 @@ impl Spread {
     pub(crate) fn configure(&self, rest: &str) {
         for (place, label) in self.places.iter().zip(["a", "b"]) {
             let engine = self.log.as_ref().map_or_else(String::new, |log| {
-                format!("[engine]\nurl = \"{}\"\nttl = \"60s\"\nhost = \"{label}\"\n\n", log.url)
+                format!("[engine]\nurl = \"{}\"\nttl = \"10h\"\nrenewal = \"10s\"\nhost = \"{label}\"\n\n", log.url)
             });
             fs::write(place.join("canal.toml"), engine + rest).unwrap();
         }

@@ -15,6 +15,7 @@ use crate::protocol::frame::{self, Decoder};
 use crate::protocol::limits::MESSAGE_BYTES_MAX;
 use crate::protocol::place::{Place, Rule};
 use crate::sys::fds;
+use crate::sys::rerun::BOUND;
 
 /// A place of a test's own; its files go with it.
 pub(super) struct Scratch {
@@ -67,7 +68,7 @@ pub(super) struct Peer {
 
 pub(super) fn accept(listener: &UnixListener) -> Peer {
     let (stream, _) = listener.accept().unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream.set_read_timeout(Some(BOUND)).unwrap();
     Peer { stream, decoder: Decoder::new(MESSAGE_BYTES_MAX), received: Vec::new() }
 }
 

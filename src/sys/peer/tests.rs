@@ -7,7 +7,7 @@ use std::process::{Child, Stdio};
 use nix::unistd::{Gid, getegid, geteuid, getgroups, setgroups};
 
 use super::*;
-use crate::sys::rerun;
+use crate::sys::rerun::{self, BOUND_MS};
 
 const SCENE: &str = "sys::peer::tests::connects";
 
@@ -104,7 +104,7 @@ fn a_zombie_peer_has_ended() {
     let (stream, accepted, mut child) = connection();
     stream.shutdown(std::net::Shutdown::Both).unwrap();
     let watch = Pidfd::open(child.id()).unwrap();
-    assert!(watch.wait_end(10_000));
+    assert!(watch.wait_end(BOUND_MS));
     for peer in [pidfd(stream.as_fd(), accepted), by_number(child.id(), accepted)] {
         let peer = peer.unwrap().expect("it is not reaped");
         assert!(peer.has_ended());

@@ -4,7 +4,7 @@ use std::process::{Child, Command};
 use nix::sys::signal::Signal;
 
 use super::*;
-use crate::sys::rerun::{self, wait_until};
+use crate::sys::rerun::{self, BOUND_MS, wait_until};
 
 fn sleeper() -> Child {
     Command::new("sleep").arg("60").spawn().unwrap()
@@ -30,7 +30,7 @@ fn the_state_follows_the_process() {
     pidfd.signal(Signal::SIGCONT).unwrap();
     await_state(child.id(), RunState::Running);
     pidfd.signal(Signal::SIGKILL).unwrap();
-    assert!(pidfd.wait_end(10_000));
+    assert!(pidfd.wait_end(BOUND_MS));
     assert_eq!(run_state(child.id()), RunState::Exiting, "a zombie");
     child.wait().unwrap();
     assert_eq!(run_state(child.id()), RunState::Gone);
@@ -105,7 +105,7 @@ fn a_process_without_a_command_line_shows_its_name() {
     let pidfd = Pidfd::open(child.id()).unwrap();
     wait_until("sleep runs", || name(child.id()).as_deref() == Some("sleep"));
     pidfd.signal(Signal::SIGKILL).unwrap();
-    assert!(pidfd.wait_end(10_000));
+    assert!(pidfd.wait_end(BOUND_MS));
     assert_eq!(command_line(child.id()).as_deref(), Some("[sleep]"));
     child.wait().unwrap();
 }
@@ -118,7 +118,7 @@ fn the_user_is_the_real_one_as_long_as_the_process_is_not_reaped() {
     assert_eq!(uid_of(&pidfd), Some(own));
     assert_eq!(uid_by_status(&pidfd), Some(own));
     pidfd.signal(Signal::SIGKILL).unwrap();
-    assert!(pidfd.wait_end(10_000));
+    assert!(pidfd.wait_end(BOUND_MS));
     assert_eq!(uid_of(&pidfd), Some(own), "a zombie still is somebody's");
     assert_eq!(uid_by_status(&pidfd), Some(own));
     child.wait().unwrap();
@@ -138,7 +138,7 @@ fn a_process_is_found_again_until_it_is_reaped() {
     let Found::Same(again) = known.find() else { panic!("{:?}", known.find()) };
     assert_eq!(again.pid(), Some(child.id()));
     child.kill().unwrap();
-    assert!(pidfd.wait_end(10_000));
+    assert!(pidfd.wait_end(BOUND_MS));
     assert_eq!(identity(&pidfd), Some(known), "a zombie still is who it was");
     assert!(matches!(known.find(), Found::Same(zombie) if zombie.has_ended()));
     child.wait().unwrap();
