@@ -1,6 +1,7 @@
 //! How this host stands to its engine, for people.
 
 use super::follow::Away;
+use super::logging;
 use super::server::Server;
 use super::shown::time;
 use crate::core::UnixMillis;
@@ -11,8 +12,10 @@ use crate::sys::clock;
 impl Server {
     pub(super) fn status_of<K>(&self, keys: K) -> Status<K> {
         let health = self.ledger.engine().map(|shared| shared.health());
+        let mut daemon = self.about.clone();
+        daemon.notes.extend(logging::note());
         Status {
-            daemon: self.about.clone(),
+            daemon,
             keys,
             engine: health.as_ref().map(|health| self.engine_shown(health)),
             hosts: health.as_ref().map_or_else(Vec::new, |health| self.hosts_shown(health)),

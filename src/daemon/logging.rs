@@ -1,12 +1,20 @@
 //! The daemon's log: one line per thing that an operator may want to know.
+//!
+//! Invariant: a line that cannot be written at once is lost and counted. It neither ends the daemon nor
+//! keeps it waiting.
 
+use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::Context;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::Writer;
@@ -14,34 +22,43 @@ use tracing_subscriber::fmt::time::FormatTime;
 
 use super::limits::LOG_BYTES_MAX;
 
+/// So much is written at once: a pipe that takes something takes as much without waiting (PIPE_BUF).
+const PIECE_BYTES: usize = 4096;
+
+/// How many lines were lost since this daemon began.
+static LOST: AtomicU64 = AtomicU64::new(0);
+
 /// Begins to log to stderr; in a daemon that was started on demand, to `file`.
 ///
 /// # Errors
 /// If what `CANAL_LOG` or the configuration says makes no sense.
 pub(super) fn begin(verbose: u8, config: Option<&str>, file: Option<&Path>) -> anyhow::Result<()> {
     let filter = filter(verbose, config)?;
-    match file {
-        Some(path) => install(filter, Mutex::new(LogFile::open(path)?)),
-        None => install(filter, io::stderr),
-    }
-    Ok(())
-}
-
-fn install<W>(filter: EnvFilter, writer: W)
-where
-    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
-{
+    let target = match file {
+        Some(path) => Target::File(LogFile::open(path)),
+        None => Target::Stderr,
+    };
+    // The system's journal has a clock of its own.
+    let timed = std::env::var_os("JOURNAL_STREAM").is_none();
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(false)
         .with_target(false)
-        .with_writer(writer);
-    // The system's journal has a clock of its own. A log that is there already stays.
-    let _ = if std::env::var_os("JOURNAL_STREAM").is_some() {
-        log.without_time().try_init()
-    } else {
-        log.with_timer(Utc).try_init()
-    };
+        .log_internal_errors(false)
+        .with_writer(Log(Mutex::new(Lines::new(target, timed))));
+    // A log that is there already stays.
+    let _ = if timed { log.with_timer(Utc).try_init() } else { log.without_time().try_init() };
+    Ok(())
+}
+
+/// What the operator should know of lines that were lost, if any were.
+pub(super) fn note() -> Option<String> {
+    let lost = LOST.load(Ordering::Relaxed);
+    (lost > 0).then(|| format!("{} of its log could not be written", lines(lost)))
+}
+
+fn lines(count: u64) -> String {
+    if count == 1 { "1 line".to_owned() } else { format!("{count} lines") }
 }
 
 fn filter(verbose: u8, config: Option<&str>) -> anyhow::Result<EnvFilter> {
@@ -68,19 +85,141 @@ impl FormatTime for Utc {
     }
 }
 
+/// Where lines go, one at a time.
+#[derive(Debug)]
+struct Log(Mutex<Lines>);
+
+impl<'a> MakeWriter<'a> for Log {
+    type Writer = &'a Self;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        self
+    }
+}
+
+impl Write for &Log {
+    /// Takes a whole line; never fails.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).write(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Lines on their way, and how many were lost since the last one that was written.
+#[derive(Debug)]
+struct Lines {
+    target: Target,
+    /// Whether lines have a time.
+    timed: bool,
+    lost: u64,
+    /// Only a part of the last line was written.
+    torn: bool,
+}
+
+#[derive(Debug)]
+enum Target {
+    Stderr,
+    File(LogFile),
+    #[cfg(test)]
+    Pipe(std::os::fd::OwnedFd),
+}
+
+impl Lines {
+    fn new(target: Target, timed: bool) -> Self {
+        Self { target, timed, lost: 0, torn: false }
+    }
+
+    fn write(&mut self, line: &[u8]) {
+        let mut text = Vec::new();
+        if self.torn {
+            text.push(b'\n');
+        }
+        if self.lost > 0 {
+            text.extend_from_slice(self.what_was_lost().as_bytes());
+        }
+        text.extend_from_slice(line);
+        match self.target.write(&text) {
+            Ok(()) => (self.lost, self.torn) = (0, false),
+            Err(written) => {
+                self.torn |= written > 0;
+                self.lost += 1;
+                LOST.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn what_was_lost(&self) -> String {
+        let mut text = String::new();
+        if self.timed {
+            // Writing to a string does not fail.
+            let _ = write!(text, "{:.3} ", jiff::Timestamp::now());
+        }
+        let _ = writeln!(text, " WARN {} of this log could not be written", lines(self.lost));
+        text
+    }
+}
+
+impl Target {
+    /// Writes what can be written without waiting; how many bytes were, if not all.
+    fn write(&mut self, text: &[u8]) -> Result<(), usize> {
+        match self {
+            Self::Stderr => write_now(io::stderr().as_fd(), text),
+            Self::File(file) => file.write(text),
+            #[cfg(test)]
+            Self::Pipe(pipe) => write_now(pipe.as_fd(), text),
+        }
+    }
+}
+
+fn write_now(fd: BorrowedFd<'_>, text: &[u8]) -> Result<(), usize> {
+    let mut written = 0;
+    for piece in text.chunks(PIECE_BYTES) {
+        let mut rest = piece;
+        while !rest.is_empty() {
+            let mut fds = [PollFd::new(fd, PollFlags::POLLOUT)];
+            match poll(&mut fds, PollTimeout::ZERO) {
+                Ok(1..) => {}
+                Err(Errno::EINTR) => continue,
+                _ => return Err(written),
+            }
+            match nix::unistd::write(fd, rest) {
+                Ok(count @ 1..) => {
+                    written += count;
+                    rest = rest.get(count..).unwrap_or_default();
+                }
+                Err(Errno::EINTR) => {}
+                _ => return Err(written),
+            }
+        }
+    }
+    Ok(())
+}
+
 /// A log file that does not grow for ever: one of the same size before it is kept.
 #[derive(Debug)]
 struct LogFile {
     path: PathBuf,
-    file: File,
+    /// `None` if it could not be opened so far.
+    file: Option<File>,
     bytes: u64,
 }
 
 impl LogFile {
-    fn open(path: &Path) -> anyhow::Result<Self> {
-        let file = append(path).with_context(|| path.display().to_string())?;
-        let bytes = file.metadata().map_or(0, |found| found.len());
-        Ok(Self { path: path.to_owned(), file, bytes })
+    fn open(path: &Path) -> Self {
+        let mut log = Self { path: path.to_owned(), file: None, bytes: 0 };
+        log.reopen();
+        log
+    }
+
+    fn reopen(&mut self) {
+        if let Ok(file) = append(&self.path) {
+            self.bytes = file.metadata().map_or(0, |found| found.len());
+            self.file = Some(file);
+        }
     }
 
     fn rotate(&mut self) {
@@ -90,38 +229,39 @@ impl LogFile {
             // Nothing to rotate, such as a file that somebody removed.
             self.bytes = 0;
         }
-        if let Ok(file) = append(&self.path) {
+        self.reopen();
+        if let Some(file) = &self.file {
             // What the runtime itself says goes along.
-            let _ = nix::unistd::dup2_stderr(&file);
-            self.bytes = file.metadata().map_or(0, |found| found.len());
-            self.file = file;
+            let _ = nix::unistd::dup2_stderr(file);
         }
+    }
+
+    fn write(&mut self, text: &[u8]) -> Result<(), usize> {
+        if self.bytes.saturating_add(text.len() as u64) > LOG_BYTES_MAX {
+            self.rotate();
+        }
+        if self.file.is_none() {
+            self.reopen();
+        }
+        let Some(file) = &self.file else { return Err(0) };
+        let written = write_now(file.as_fd(), text);
+        self.bytes += written.err().unwrap_or(text.len()) as u64;
+        written
     }
 }
 
 fn append(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
-    options.append(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    options.append(true).create(true).mode(0o600);
+    // Nobody reads a FIFO of this name: it must not be waited for.
+    options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
     options.open(path)
-}
-
-impl Write for LogFile {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.bytes + bytes.len() as u64 > LOG_BYTES_MAX {
-            self.rotate();
-        }
-        let written = self.file.write(bytes)?;
-        self.bytes += written as u64;
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+
     use super::*;
 
     #[test]
@@ -129,5 +269,53 @@ mod tests {
         let error = filter(0, Some("info=loud=x")).unwrap_err();
         assert!(format!("{error:#}").contains("`log` of the configuration"), "{error:#}");
         assert!(filter(2, Some("info=loud=x")).is_ok());
+    }
+
+    #[test]
+    fn lines_that_nobody_takes_are_lost_and_counted_and_the_next_one_says_so() {
+        let (read_end, write_end) = io::pipe().unwrap();
+        let mut read_end = File::from(std::os::fd::OwnedFd::from(read_end));
+        let log = Log(Mutex::new(Lines::new(Target::Pipe(write_end.into()), false)));
+        let line = [b"x".repeat(9_999), b"\n".to_vec()].concat();
+        let write = || (&log).write_all(&line).unwrap();
+        let lost = || log.0.lock().unwrap().lost;
+        let mut whole = 0;
+        while lost() == 0 {
+            write();
+            whole += 1;
+        }
+        whole -= 1;
+        // Nobody reads, and nobody waits for that.
+        (0..3).for_each(|_| write());
+        assert_eq!(lost(), 4);
+        let mut piece = vec![0; 256 * 1024];
+        let count = read_end.read(&mut piece).unwrap();
+        let mut text = String::from_utf8(piece[..count].to_vec()).unwrap();
+        (&log).write_all(b"again\n").unwrap();
+        let count = read_end.read(&mut piece).unwrap();
+        text += std::str::from_utf8(&piece[..count]).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.iter().filter(|line| line.len() == 9_999).count(), whole);
+        assert_eq!(
+            lines[lines.len() - 2..],
+            [" WARN 4 lines of this log could not be written", "again"]
+        );
+        drop(read_end);
+        write();
+        assert_eq!(lost(), 1, "a reader that is gone is no failure either");
+        assert!(note().unwrap().ends_with("of its log could not be written"));
+    }
+
+    #[test]
+    fn a_log_file_that_cannot_be_opened_is_tried_again_with_each_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("daemon.log");
+        std::fs::create_dir(&path).unwrap();
+        let log = Log(Mutex::new(Lines::new(Target::File(LogFile::open(&path)), false)));
+        (&log).write_all(b"one\n").unwrap();
+        std::fs::remove_dir(&path).unwrap();
+        (&log).write_all(b"two\n").unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(text, " WARN 1 line of this log could not be written\ntwo\n");
     }
 }

@@ -144,10 +144,12 @@ fn an_older_kernel_will_do() {
 #[test]
 fn the_log_of_a_daemon_started_on_demand_does_not_grow_for_ever() {
     let mut daemon = Daemon::folder();
+    let (log, before) = (daemon.path("daemon.log"), daemon.path("daemon.log.1"));
+    // That of the daemon before it.
+    fs::write(&log, b"x".repeat(1_000_000)).unwrap();
     daemon.run(|command| {
         command.arg("--on-demand").env("CANAL_LOG", "debug");
     });
-    let (log, before) = (daemon.path("daemon.log"), daemon.path("daemon.log.1"));
     let mut peer = daemon.connect();
     let mut tag = 0;
     wait_until("it was rotated", || {
@@ -163,4 +165,27 @@ fn the_log_of_a_daemon_started_on_demand_does_not_grow_for_ever() {
     assert!(bytes(&log) < 1 << 19, "{}", bytes(&log));
     peer.call("Acquire", mutex(0, "last"));
     wait_until("it goes on", || fs::read_to_string(&log).unwrap().contains("last"));
+}
+
+#[test]
+fn a_log_that_cannot_be_written_loses_lines_and_not_the_daemon() {
+    let mut daemon = Daemon::folder();
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    daemon.run(|command| {
+        command.stderr(full);
+    });
+    daemon.connect().call("Acquire", mutex(1, "a"));
+    let notes = daemon.status().daemon.notes;
+    assert!(
+        notes.iter().any(|note| note.ends_with("of its log could not be written")),
+        "{notes:?}"
+    );
+    daemon.kill();
+    // Nor does one that nobody reads.
+    let (read_end, write_end) = std::io::pipe().unwrap();
+    daemon.run(|command| {
+        command.arg("-vv").stderr(write_end);
+    });
+    drop(read_end);
+    daemon.connect().call("Acquire", mutex(2, "b"));
 }
