@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
-use slab::Slab;
+use slotmap::SlotMap;
 
 use self::batch::Reading;
 use super::conn::{ConnId, Connection, Doing, Heard};
@@ -23,7 +23,7 @@ const READ_BYTES: usize = 64 * 1024;
 /// All connections.
 #[derive(Debug)]
 pub(super) struct Conns {
-    slab: Slab<Box<Connection>>,
+    open: SlotMap<ConnId, Box<Connection>>,
     poller: Poller,
     /// Those that were accepted in this turn and not heard yet.
     newcomers: Vec<ConnId>,
@@ -58,7 +58,7 @@ pub(super) struct Severed {
 impl Conns {
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self {
-            slab: Slab::new(),
+            open: SlotMap::with_key(),
             poller: Poller::new()?,
             newcomers: Vec::new(),
             unheard: Vec::new(),
@@ -75,7 +75,7 @@ impl Conns {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.slab.len()
+        self.open.len()
     }
 
     /// Takes in a new connection. It is watched from the end of the turn on: many are served and
@@ -86,18 +86,18 @@ impl Conns {
         peer: Credentials,
         accepted_ticks: u64,
     ) -> &mut Connection {
-        let entry = self.slab.vacant_entry();
-        self.newcomers.push(ConnId(entry.key()));
-        entry.insert(Box::new(Connection::new(socket, peer, accepted_ticks)))
+        let id = self.open.insert(Box::new(Connection::new(socket, peer, accepted_ticks)));
+        self.newcomers.push(id);
+        &mut self.open[id]
     }
 
     pub(super) fn peek(&self, id: ConnId) -> Option<&Connection> {
-        self.slab.get(id.0).map(Box::as_ref)
+        self.open.get(id).map(Box::as_ref)
     }
 
     /// A connection to do something with; what is queued for it is written at the end of the turn.
     pub(super) fn get(&mut self, id: ConnId) -> Option<&mut Connection> {
-        let conn = self.slab.get_mut(id.0)?;
+        let conn = self.open.get_mut(id)?;
         if !conn.touched {
             conn.touched = true;
             self.touched.push(id);
@@ -127,7 +127,7 @@ impl Conns {
         }
         // As often as it takes if each connection has one event; peers that never rest would have
         // more and more.
-        let mut rounds_left = self.slab.len() / EVENTS_AT_ONCE + 2;
+        let mut rounds_left = self.open.len() / EVENTS_AT_ONCE + 2;
         while self.taken > 0 && rounds_left > 0 {
             rounds_left -= 1;
             let taken = std::mem::take(&mut self.taken);
@@ -136,6 +136,7 @@ impl Conns {
                 match Of::from_number(number) {
                     Some(Of::Connection(id)) => self.take_event(reading, id, flags),
                     Some(Of::Source(source)) => self.reported.note(source),
+                    Some(Of::Wakes) => {}
                     None => tracing::error!(number, "an event of nothing"),
                 }
             }
@@ -163,7 +164,7 @@ impl Conns {
     }
 
     fn hear_one(&mut self, reading: &Reading, id: ConnId, hung_up: bool) {
-        let Some(conn) = self.slab.get_mut(id.0) else { return };
+        let Some(conn) = self.open.get_mut(id) else { return };
         if conn.heard_end {
             return;
         }
@@ -187,7 +188,7 @@ impl Conns {
 
     /// Notes that the next call of a connection may be served, if there is one.
     pub(super) fn activate(&mut self, id: ConnId) {
-        if self.slab.get(id.0).is_some_and(|conn| conn.is_ready()) {
+        if self.open.get(id).is_some_and(|conn| conn.is_ready()) {
             self.active.push(id);
         }
     }
@@ -215,12 +216,17 @@ impl Conns {
         self.poller.add(fd, Of::Source(source).number(), BECOMES_READABLE)
     }
 
+    /// Has the daemon wake up whenever this becomes readable.
+    pub(super) fn wake_for(&self, fd: impl AsFd) -> io::Result<()> {
+        self.poller.add(fd, Of::Wakes.number(), BECOMES_READABLE)
+    }
+
     /// Writes what was queued, as far as the peers take it, and closes what is done with.
     pub(super) fn flush(&mut self) {
         // By position: the block of the list is of use in the next turn.
         for at in 0..self.touched.len() {
             let id = self.touched[at];
-            let Some(conn) = self.slab.get_mut(id.0) else { continue };
+            let Some(conn) = self.open.get_mut(id) else { continue };
             conn.touched = false;
             match conn.flush() {
                 Err(_) => self.part(id),
@@ -231,7 +237,7 @@ impl Conns {
     }
 
     fn settle_flushed(&mut self, id: ConnId) {
-        let Some(conn) = self.slab.get_mut(id.0) else { return };
+        let Some(conn) = self.open.get_mut(id) else { return };
         let flushed = conn.is_flushed();
         let answered =
             conn.calls.is_empty() && !matches!(conn.doing, Doing::Pending | Doing::Stores(_));
@@ -252,22 +258,24 @@ impl Conns {
 
     /// Watches a connection for these events from now on; also those that there are already.
     fn watch(&mut self, id: ConnId, flags: EpollFlags) -> io::Result<()> {
-        let Some(conn) = self.slab.get_mut(id.0) else { return Ok(()) };
-        let before = std::mem::replace(&mut conn.watched_for, flags);
-        if before == flags {
+        let Some(conn) = self.open.get_mut(id) else { return Ok(()) };
+        let number = Of::Connection(id).number();
+        if conn.watched_for == flags {
             return Ok(());
         }
-        if before.is_empty() {
-            self.poller.add(&**conn, Of::Connection(id).number(), flags)
+        if conn.watched_for.is_empty() {
+            self.poller.add(&**conn, number, flags)?;
         } else {
-            self.poller.change(&**conn, Of::Connection(id).number(), flags)
+            self.poller.change(&**conn, number, flags)?;
         }
+        conn.watched_for = flags;
+        Ok(())
     }
 
     /// Closes a connection; if something in the table depends on it, that is withdrawn first, in
     /// the next turn.
     fn part(&mut self, id: ConnId) {
-        let Some(conn) = self.slab.get_mut(id.0) else { return };
+        let Some(conn) = self.open.get_mut(id) else { return };
         conn.closing = true;
         if !conn.holds_nothing() {
             return self.sever(id, false);
@@ -275,9 +283,7 @@ impl Conns {
         if !conn.watched_for.is_empty() {
             self.poller.remove(&*conn);
         }
-        self.slab.remove(id.0);
-        // Its number may be another's before the next turn looks at these.
-        self.severed.retain(|severed| severed.id != id);
+        self.open.remove(id);
     }
 
     /// Closes the connections that took too long to read their last words; returns when the next
@@ -288,7 +294,7 @@ impl Conns {
                 return Some(due);
             }
             self.closing.remove(0);
-            if self.slab.get(id.0).is_some_and(|conn| conn.counts_down) {
+            if self.open.get(id).is_some_and(|conn| conn.counts_down) {
                 self.part(id);
             }
         }
@@ -297,12 +303,12 @@ impl Conns {
 
     /// Whether everything that was queued is written.
     pub(super) fn is_flushed(&self) -> bool {
-        self.slab.iter().all(|(_, conn)| conn.is_flushed())
+        self.open.iter().all(|(_, conn)| conn.is_flushed())
     }
 
     /// The fate of a grant hangs on no connection any more.
     pub(super) fn disown(&mut self, request: RequestId) {
-        for (_, conn) in &mut self.slab {
+        for (_, conn) in &mut self.open {
             conn.provisional.retain(|other| *other != request);
             conn.untold.take_if(|other| *other == request);
         }
@@ -310,7 +316,7 @@ impl Conns {
 
     /// The fate of no grant hangs on any connection any more.
     pub(super) fn disown_all(&mut self) {
-        for (_, conn) in &mut self.slab {
+        for (_, conn) in &mut self.open {
             conn.provisional.clear();
             conn.untold = None;
         }
@@ -318,8 +324,8 @@ impl Conns {
 
     /// Those that watch the status.
     pub(super) fn watchers(&self) -> Vec<ConnId> {
-        let watching = self.slab.iter().filter(|(_, conn)| conn.watches());
-        watching.map(|(id, _)| ConnId(id)).collect()
+        let watching = self.open.iter().filter(|(_, conn)| conn.watches());
+        watching.map(|(id, _)| id).collect()
     }
 }
 
@@ -336,20 +342,52 @@ mod tests {
 
     use super::*;
 
+    fn peer() -> Credentials {
+        Credentials { pid: 1, uid: 0, gid: 0 }
+    }
+
+    /// A connection, and its other end.
+    fn open(conns: &mut Conns) -> (ConnId, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        conns.open(ours.into(), peer(), 0);
+        (conns.newcomers.pop().unwrap(), theirs)
+    }
+
     #[test]
-    fn who_comes_after_a_connection_that_was_severed_and_closed_is_not_taken_for_it() {
+    fn nothing_that_was_noted_of_a_closed_connection_is_about_the_next_one() {
         let mut conns = Conns::new().unwrap();
-        let peer = Credentials { pid: 1, uid: 0, gid: 0 };
-        let (ours, _theirs) = UnixStream::pair().unwrap();
-        conns.open(ours.into(), peer, 0).closing = true;
-        let id = ConnId(0);
-        conns.sever(id, false);
-        conns.get(id).unwrap();
+        let (before, _theirs) = open(&mut conns);
+        conns.get(before).unwrap().closing = true;
+        conns.sever(before, false);
+        conns.closing.push((Instant::now(), before));
         conns.flush();
-        assert!(conns.peek(id).is_none(), "it held nothing, and is closed");
-        let (ours, _theirs) = UnixStream::pair().unwrap();
-        conns.open(ours.into(), peer, 0);
-        assert!(conns.peek(id).is_some(), "the number is another's now");
-        assert!(conns.take_severed().is_empty());
+        assert!(conns.peek(before).is_none(), "it held nothing, and is closed");
+        let (after, _theirs) = open(&mut conns);
+        conns.get(after).unwrap().counts_down = true;
+        assert!(conns.peek(before).is_none());
+        assert_ne!(Of::Connection(before).number(), Of::Connection(after).number());
+        conns.close_slow(Instant::now());
+        for severed in conns.take_severed() {
+            assert!(conns.get(severed.id).is_none());
+        }
+        assert!(conns.peek(after).is_some());
+    }
+
+    #[test]
+    fn a_connection_that_cannot_be_watched_is_closed_and_was_not_watched() {
+        let mut conns = Conns::new().unwrap();
+        let (id, _theirs) = open(&mut conns);
+        conns.poller.fail(1);
+        assert!(conns.watch(id, READS).is_err());
+        assert!(conns.peek(id).unwrap().watched_for.is_empty());
+        conns.watch(id, READS).unwrap();
+        conns.poller.fail(1);
+        assert!(conns.watch(id, READS | EpollFlags::EPOLLOUT).is_err());
+        assert_eq!(conns.peek(id).unwrap().watched_for, READS);
+        let (other, _theirs) = open(&mut conns);
+        conns.poller.fail(1);
+        conns.get(other);
+        conns.flush();
+        assert!(conns.peek(other).is_none());
     }
 }

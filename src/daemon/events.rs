@@ -1,58 +1,56 @@
 //! Of what the kernel reports events, by the numbers that they carry.
 
+use slotmap::{Key, KeyData};
+
 use super::conn::ConnId;
 
-/// Marks the number of a [`Source`] among those of connections.
-const SOURCE: u64 = 1 << 62;
+/// Numbers from here on are those of connections: the upper half counts how often a place among them was
+/// used, from 1 on.
+const CONNECTIONS: u64 = 1 << 32;
 
-/// What there is one of.
+/// What there is one of, and what is to be looked at when it is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     /// Somebody wants to be accepted.
     Listener,
     /// Something in our directory was removed.
     Home,
-    /// A process that owns something may have ended. All are looked at in each turn.
-    Owners,
     /// A signal came.
     Signals,
     /// The alarm went off.
     Alarm,
-    /// The engine said something.
-    Engine,
 }
 
-const SOURCES: [Source; 6] = [
-    Source::Listener,
-    Source::Home,
-    Source::Owners,
-    Source::Signals,
-    Source::Alarm,
-    Source::Engine,
-];
+const SOURCES: [Source; 4] = [Source::Listener, Source::Home, Source::Signals, Source::Alarm];
+
+/// The number of what only wakes the daemon: it is looked at in each turn, reported or not.
+const WAKES: u64 = SOURCES.len() as u64;
 
 /// Of what an event is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Of {
     Connection(ConnId),
     Source(Source),
+    /// A process has ended, or the engine said something.
+    Wakes,
 }
 
 impl Of {
     pub(super) fn number(self) -> u64 {
         match self {
-            Self::Connection(id) => id.0 as u64,
-            Self::Source(source) => SOURCE | source as u64,
+            Self::Connection(id) => id.data().as_ffi(),
+            Self::Source(source) => source as u64,
+            Self::Wakes => WAKES,
         }
     }
 
     /// What has this number; `None` if nothing has.
     pub(super) fn from_number(number: u64) -> Option<Self> {
-        let index = usize::try_from(number & !SOURCE).ok()?;
-        if number & SOURCE != 0 {
-            return SOURCES.get(index).copied().map(Self::Source);
+        match number {
+            CONNECTIONS.. => Some(Self::Connection(KeyData::from_ffi(number).into())),
+            WAKES => Some(Self::Wakes),
+            _ => SOURCES.get(usize::try_from(number).ok()?).copied().map(Self::Source),
         }
-        Some(Self::Connection(ConnId(index)))
     }
 }
 
@@ -81,12 +79,22 @@ mod tests {
 
     #[test]
     fn everything_has_a_number_of_its_own() {
-        let connections = [0, 1, 1 << 40].map(|index| Of::Connection(ConnId(index)));
-        let all = connections.into_iter().chain(SOURCES.map(Of::Source));
-        for of in all {
-            assert_eq!(Of::from_number(of.number()), Some(of));
+        let mut map = slotmap::SlotMap::with_key();
+        let mut ids: Vec<ConnId> = (0..3).map(|n| map.insert(n)).collect();
+        for _ in 0..3 {
+            map.remove(*ids.last().unwrap());
+            ids.push(map.insert(0));
         }
-        assert_eq!(Of::from_number(SOURCE | SOURCES.len() as u64), None);
+        let all: Vec<Of> = ids.into_iter().map(Of::Connection).collect();
+        let all: Vec<Of> =
+            all.into_iter().chain(SOURCES.map(Of::Source)).chain([Of::Wakes]).collect();
+        let mut numbers = std::collections::BTreeSet::new();
+        for of in &all {
+            assert_eq!(Of::from_number(of.number()), Some(*of));
+            numbers.insert(of.number());
+        }
+        assert_eq!(numbers.len(), all.len());
+        assert_eq!(Of::from_number(WAKES + 1), None);
     }
 
     #[test]

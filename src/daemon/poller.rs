@@ -11,25 +11,55 @@ pub(super) const EVENTS_AT_ONCE: usize = 1024;
 
 /// A set of descriptors, each with a number that its events carry.
 #[derive(Debug)]
-pub(super) struct Poller(Epoll);
+pub(super) struct Poller {
+    epoll: Epoll,
+    /// How many descriptors cannot be added or changed from now on.
+    #[cfg(test)]
+    fails: std::cell::Cell<u32>,
+}
 
 impl Poller {
     /// An empty set.
     pub(super) fn new() -> io::Result<Self> {
-        Ok(Self(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?))
+        Ok(Self {
+            epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
+            #[cfg(test)]
+            fails: Default::default(),
+        })
     }
 
     pub(super) fn add(&self, fd: impl AsFd, number: u64, flags: EpollFlags) -> io::Result<()> {
-        Ok(self.0.add(fd, EpollEvent::new(flags, number))?)
+        #[cfg(test)]
+        self.strike()?;
+        Ok(self.epoll.add(fd, EpollEvent::new(flags, number))?)
     }
 
     pub(super) fn change(&self, fd: impl AsFd, number: u64, flags: EpollFlags) -> io::Result<()> {
-        Ok(self.0.modify(fd, &mut EpollEvent::new(flags, number))?)
+        #[cfg(test)]
+        self.strike()?;
+        Ok(self.epoll.modify(fd, &mut EpollEvent::new(flags, number))?)
+    }
+
+    /// Has the next so many additions and changes fail.
+    #[cfg(test)]
+    pub(super) fn fail(&self, count: u32) {
+        self.fails.set(count);
+    }
+
+    #[cfg(test)]
+    fn strike(&self) -> io::Result<()> {
+        match self.fails.get().checked_sub(1) {
+            Some(left) => {
+                self.fails.set(left);
+                Err(io::ErrorKind::StorageFull.into())
+            }
+            None => Ok(()),
+        }
     }
 
     /// Takes a descriptor out. Closing it would not do if somebody else has a copy.
     pub(super) fn remove(&self, fd: impl AsFd) {
-        if let Err(error) = self.0.delete(fd) {
+        if let Err(error) = self.epoll.delete(fd) {
             tracing::warn!(%error, "a descriptor could not be taken out of its epoll instance");
         }
     }
@@ -37,7 +67,7 @@ impl Poller {
     /// Takes the events that there are, without waiting; a full buffer means that there may be
     /// more.
     pub(super) fn take(&self, events: &mut [EpollEvent]) -> usize {
-        self.0.wait(events, EpollTimeout::ZERO).unwrap_or(0)
+        self.epoll.wait(events, EpollTimeout::ZERO).unwrap_or(0)
     }
 
     /// The same, but waits for the first of them; for ever without a time.
@@ -47,12 +77,12 @@ impl Poller {
         let timeout = milliseconds.map_or(EpollTimeout::NONE, |milliseconds| {
             EpollTimeout::try_from(milliseconds).unwrap_or(EpollTimeout::MAX)
         });
-        self.0.wait(events, timeout).unwrap_or(0)
+        self.epoll.wait(events, timeout).unwrap_or(0)
     }
 }
 
 impl AsFd for Poller {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.0.as_fd()
+        self.epoll.0.as_fd()
     }
 }

@@ -279,7 +279,8 @@ mod tests {
             let entry = Entry { version: ENTRY_VERSION, at: UnixMillis(0), change };
             table.apply(revision, &entry, &mut Vec::new());
             let peer = Credentials { pid: 1, uid: 0, gid: 0 };
-            let renewing = Renewing { id: ConnId(0), peer, lease: LeaseId(1), give_back: false };
+            let renewing =
+                Renewing { id: ConnId::default(), peer, lease: LeaseId(1), give_back: false };
             renewing.unseen(&table)
         };
         let wish = |lease| {

@@ -146,7 +146,7 @@ pub(super) fn server(
         }
     }
     let conns = Conns::new()?;
-    conns.await_source(Source::Owners, &owners)?;
+    conns.wake_for(&owners)?;
     conns.await_source(Source::Listener, &home.listener)?;
     if let Some(watch) = home.watch() {
         conns.await_source(Source::Home, watch)?;

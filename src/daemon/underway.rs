@@ -179,7 +179,7 @@ mod tests {
             ttl_ms: None,
             on_lost: Default::default(),
         };
-        Then::Ask(Newcomer::again(ConnId(0), Arc::new(request), false, None))
+        Then::Ask(Newcomer::again(ConnId::default(), Arc::new(request), false, None))
     }
 
     #[test]

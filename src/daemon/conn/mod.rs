@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::sys::epoll::EpollFlags;
+use slotmap::new_key_type;
 
 use super::call::Call;
 use super::output::Output;
@@ -21,9 +22,10 @@ use crate::sys::peer::Credentials;
 
 pub(super) use hear::Heard;
 
-/// Names a connection as long as it is open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct ConnId(pub(super) usize);
+new_key_type! {
+    /// Names a connection. The name of a closed one is never that of another.
+    pub(super) struct ConnId;
+}
 
 /// What a connection's first call in the queue waits behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
