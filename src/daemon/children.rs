@@ -3,17 +3,19 @@
 //!
 //! Invariant: a FIFO's file lives as long as its hold, so that a daemon that starts anew finds it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
-use super::owners::Owners;
+use super::limits::FIFO_BYTES_AT_ONCE;
+use super::owners::{Owners, WatchId};
 use crate::core::{Tag, Token};
 
 /// The FIFOs of the holds that last while descendants live.
@@ -21,20 +23,32 @@ use crate::core::{Tag, Token};
 pub(super) struct Children {
     dir: PathBuf,
     fifos: BTreeMap<Token, Fifo>,
+    /// Those of which it could not be told whether they have writers, or whose last writer cannot be
+    /// waited for: to be tried again.
+    unsure: BTreeSet<Token>,
 }
 
 #[derive(Debug)]
 struct Fifo {
     path: PathBuf,
     read_end: OwnedFd,
-    /// Whether the end of its last writer is waited for.
-    awaited: bool,
+    /// By which the end of its last writer is waited for, if it is.
+    awaited: Option<WatchId>,
+}
+
+/// Whether somebody has a write end of a FIFO.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Writers {
+    None,
+    Some,
+    /// It cannot be told now.
+    Unsure,
 }
 
 impl Children {
     /// The FIFOs in `children/` of the daemon's directory.
     pub(super) fn new(dir: &Path) -> Self {
-        Self { dir: dir.join("children"), fifos: BTreeMap::new() }
+        Self { dir: dir.join("children"), fifos: BTreeMap::new(), unsure: BTreeSet::new() }
     }
 
     /// Makes the FIFO of a hold, or takes the one that is there, and returns a write end for the
@@ -61,7 +75,7 @@ impl Children {
         }
         let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
         let read_end = open(&path, flags, Mode::empty())?;
-        self.fifos.insert(token, Fifo { path: path.clone(), read_end, awaited: false });
+        self.fifos.insert(token, Fifo { path: path.clone(), read_end, awaited: None });
         Ok(path)
     }
 
@@ -69,40 +83,72 @@ impl Children {
         self.fifos.len()
     }
 
-    /// Whether somebody has a write end of the hold's FIFO. What was written into it is thrown
-    /// away.
+    /// Whether somebody has a write end of the hold's FIFO.
     pub(super) fn has_writers(&self, token: Token) -> bool {
-        let Some(fifo) = self.fifos.get(&token) else { return false };
+        self.look(token) != Writers::None
+    }
+
+    fn look(&self, token: Token) -> Writers {
+        let Some(fifo) = self.fifos.get(&token) else { return Writers::None };
+        let mut hangs_up = [PollFd::new(fifo.read_end.as_fd(), PollFlags::empty())];
+        let polled = poll(&mut hangs_up, PollTimeout::ZERO);
+        if polled.is_ok_and(|count| count > 0)
+            && hangs_up[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
+        {
+            return Writers::None;
+        }
+        // After a FIFO was opened anew poll(2) does not report that all writers are gone; only
+        // read(2) tells: 0 if there are none, EAGAIN if there are. What was written into it has to be
+        // read first, and somebody may write on and on.
         let mut buffer = [0; 4096];
-        loop {
-            // After a FIFO was opened anew poll(2) does not report that all writers are gone; only
-            // read(2) tells: 0 if there are none, EAGAIN if there are.
+        for _ in 0..FIFO_BYTES_AT_ONCE / buffer.len() {
             match nix::unistd::read(&fifo.read_end, &mut buffer) {
-                Ok(0) => return false,
+                Ok(0) => return Writers::None,
                 Ok(_) | Err(Errno::EINTR) => {}
-                Err(_) => return true,
+                Err(Errno::EAGAIN) => return Writers::Some,
+                Err(_) => return Writers::Unsure,
+            }
+        }
+        Writers::Unsure
+    }
+
+    /// Waits for the last writer of a hold's FIFO; whether there is one, as far as can be told.
+    pub(super) fn await_end(&mut self, token: Token, tag: Tag, owners: &mut Owners) -> bool {
+        let is_new = self.unsure.insert(token);
+        match self.try_await_end(token, tag, owners) {
+            Ok(Writers::Unsure) => true,
+            Ok(writers) => {
+                self.unsure.remove(&token);
+                writers == Writers::Some
+            }
+            Err(error) => {
+                if is_new {
+                    tracing::warn!(%error, token = token.0, "its FIFO cannot be watched yet");
+                }
+                true
             }
         }
     }
 
-    /// Waits for the last writer of a hold's FIFO; whether there is one.
-    pub(super) fn await_end(
+    fn try_await_end(
         &mut self,
         token: Token,
         tag: Tag,
-        owners: &Owners,
-    ) -> io::Result<bool> {
+        owners: &mut Owners,
+    ) -> io::Result<Writers> {
         self.open(token, tag)?;
-        if !self.has_writers(token) {
-            return Ok(false);
-        }
         if let Some(fifo) = self.fifos.get_mut(&token)
-            && !fifo.awaited
+            && fifo.awaited.is_none()
         {
-            owners.await_writers(token, &fifo.read_end)?;
-            fifo.awaited = true;
+            fifo.awaited = Some(owners.await_writers(token, &fifo.read_end)?);
         }
-        Ok(true)
+        // An end that comes after this is reported.
+        Ok(self.look(token))
+    }
+
+    /// Those whose end may have been missed: to be tried again.
+    pub(super) fn unsure(&self) -> &BTreeSet<Token> {
+        &self.unsure
     }
 
     /// Forgets a FIFO that nobody waits for yet; [`Self::sweep`] removes its file.
@@ -111,10 +157,11 @@ impl Children {
     }
 
     /// The hold ended: removes its FIFO.
-    pub(super) fn remove(&mut self, token: Token, owners: &Owners) {
+    pub(super) fn remove(&mut self, token: Token, owners: &mut Owners) {
+        self.unsure.remove(&token);
         let Some(fifo) = self.fifos.remove(&token) else { return };
-        if fifo.awaited {
-            owners.forget_writers(&fifo.read_end);
+        if let Some(id) = fifo.awaited {
+            owners.forget_writers(id, &fifo.read_end);
         }
         if let Err(error) = std::fs::remove_file(&fifo.path)
             && error.kind() != io::ErrorKind::NotFound
@@ -124,7 +171,7 @@ impl Children {
     }
 
     /// All holds ended: removes their FIFOs.
-    pub(super) fn remove_all(&mut self, owners: &Owners) {
+    pub(super) fn remove_all(&mut self, owners: &mut Owners) {
         let tokens: Vec<Token> = self.fifos.keys().copied().collect();
         tokens.into_iter().for_each(|token| self.remove(token, owners));
     }
@@ -161,6 +208,24 @@ mod tests {
         assert!(children.has_writers(Token(1)));
         drop(second);
         assert!(!children.has_writers(Token(1)));
+    }
+
+    #[test]
+    fn who_writes_without_end_is_a_writer_and_takes_a_bounded_time_to_find() {
+        let (dir, mut before) = children();
+        let write_end = before.make(Token(1), Tag(1)).unwrap();
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    let _ = nix::unistd::write(&write_end, &[0; 4096]);
+                }
+            });
+            let mut after = Children::new(dir.path());
+            after.open(Token(1), Tag(1)).unwrap();
+            assert!((0..100).all(|_| after.has_writers(Token(1))));
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
     }
 
     #[test]

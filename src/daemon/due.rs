@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::events::Source;
 use super::follow::granted;
-use super::limits::STOPPED_EVERY;
+use super::limits::{STOPPED_EVERY, UNSURE_EVERY};
 use super::propose::Then;
 use super::server::Server;
 use super::stopped::is_stopped;
@@ -37,6 +37,8 @@ pub(super) struct Due {
     pub(super) home: Option<Instant>,
     /// Processes of which it could not be told whether they live are looked for again.
     pub(super) verify: Option<Instant>,
+    /// It is tried again to wait for the last descendant of a hold.
+    pub(super) unsure: Option<Instant>,
     /// The daemon ends, because nobody needs it.
     pub(super) idle: Option<Instant>,
 }
@@ -56,6 +58,7 @@ impl Server {
             due.watch,
             due.home,
             due.verify,
+            due.unsure,
             due.idle,
             self.aside.iter().map(|aside| aside.until).min(),
         ];
@@ -98,6 +101,9 @@ impl Server {
         if is_due(&mut self.look_ahead.due, now) {
             self.look_ahead_of_waiters(now);
         }
+        if is_due(&mut self.due.unsure, now) {
+            self.look_at_unsure();
+        }
         self.look_after_home(now);
     }
 
@@ -105,6 +111,9 @@ impl Server {
     pub(super) fn look_ahead(&mut self, now: Instant) {
         if self.due.stopped.is_none() && !self.stopped.is_empty() {
             self.due.stopped = Some(now + STOPPED_EVERY);
+        }
+        if self.due.unsure.is_none() && !self.children.unsure().is_empty() {
+            self.due.unsure = Some(now + UNSURE_EVERY);
         }
         self.due.closing = self.conns.close_slow(now);
         self.note_idleness(now);

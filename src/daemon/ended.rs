@@ -66,29 +66,29 @@ impl Server {
     /// Ends a hold that is kept for descendants, if none is left; else waits for that.
     pub(super) fn end_without_writers(&mut self, token: Token) {
         let Some(tag) = self.ledger.table.hold(token).map(|hold| hold.asked.tag) else { return };
-        match self.children.await_end(token, tag, &self.owners) {
-            Ok(true) => {}
-            Ok(false) => {
-                let release = Release::Hold { token, forced: false };
-                self.propose(Change::Release(release), Then::Nothing);
-            }
-            // Whether descendants live cannot be told, so that it is kept until it is forced.
-            Err(error) => tracing::warn!(%error, token = token.0, "its FIFO cannot be watched"),
-        }
-    }
-
-    /// The last writer of the FIFO of a hold is gone, unless another one has come.
-    pub(super) fn end_of_writers(&mut self, token: Token) {
-        let orphaned = self.ledger.table.hold(token).is_some_and(|hold| hold.orphaned);
-        if orphaned && !self.children.has_writers(token) {
+        if !self.children.await_end(token, tag, &mut self.owners) {
             let release = Release::Hold { token, forced: false };
             self.propose(Change::Release(release), Then::Nothing);
         }
     }
 
+    /// The last writer of the FIFO of a hold is gone, unless another one has come.
+    pub(super) fn end_of_writers(&mut self, token: Token) {
+        if self.ledger.table.hold(token).is_some_and(|hold| hold.orphaned) {
+            self.end_without_writers(token);
+        }
+    }
+
+    /// Tries again what could not be told, or not be waited for.
+    pub(super) fn look_at_unsure(&mut self) {
+        for token in self.children.unsure().clone() {
+            self.end_of_writers(token);
+        }
+    }
+
     /// Nothing is left of a hold.
     pub(super) fn hold_ended(&mut self, token: Token) {
-        self.children.remove(token, &self.owners);
+        self.children.remove(token, &mut self.owners);
         // Until this host is a member, what is read may be another history, in which the token is
         // that of another process. Who lost it with an earlier incarnation gave nothing back.
         if self.ledger.is_member()

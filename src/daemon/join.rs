@@ -243,7 +243,7 @@ impl Server {
         self.due.detached = None;
         self.away.clear();
         self.owners.forget_all();
-        self.children.remove_all(&self.owners);
+        self.children.remove_all(&mut self.owners);
         self.conns.disown_all();
         for newcomer in again {
             self.ask_when_joined(newcomer);

@@ -16,6 +16,16 @@ pub(super) const READ_BYTES_PER_TURN: usize = 128 * 1024;
 /// The most connections accepted before those that there are have their turn.
 pub(super) const ACCEPTS_PER_TURN: usize = 256;
 
+/// The most bytes read at once from the FIFO of a hold to find out whether it has writers: no less than
+/// one holds of which the limits are usual.
+pub(super) const FIFO_BYTES_AT_ONCE: usize = 64 * 1024;
+
+/// The most bytes thrown away in a turn that were sent by peers who are turned away at once.
+pub(super) const REFUSED_BYTES_PER_TURN: usize = 256 * 1024;
+
+/// How often it is tried again to wait for the last descendant of a hold.
+pub(super) const UNSURE_EVERY: Duration = Duration::from_millis(250);
+
 /// How many connections over the limit are kept long enough to be told so.
 pub(super) fn turned_away_max(connections_max: usize) -> usize {
     (connections_max / 32).min(64)

@@ -13,7 +13,7 @@ use super::conn::too_many_connections;
 use super::conns::Conns;
 use super::conns::batch::Accepted;
 use super::events::Source;
-use super::limits::{ACCEPTS_PER_TURN, turned_away_max};
+use super::limits::{ACCEPTS_PER_TURN, REFUSED_BYTES_PER_TURN, turned_away_max};
 use crate::protocol::frame;
 use crate::protocol::{Failure, Reply};
 use crate::sys::peer;
@@ -36,16 +36,17 @@ impl Listener {
 
     /// Takes in those who wait to be accepted, as many as there may be at once.
     pub(super) fn accept(&mut self, conns: &mut Conns, connections_max: usize) -> Accepted {
+        let mut budget = REFUSED_BYTES_PER_TURN;
         for count in 0..ACCEPTS_PER_TURN {
             match self.socket.accept() {
-                Ok((stream, _)) => self.take_in(stream, conns, connections_max),
+                Ok((stream, _)) => self.take_in(stream, conns, connections_max, &mut budget),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     // It becomes readable when the next one comes.
                     conns.reported.take(Source::Listener);
                     return Accepted { count, more: false };
                 }
                 Err(error) if is_out_of_descriptors(&error) => {
-                    if !self.refuse_one(&error) {
+                    if !self.refuse_one(&error, &mut budget) {
                         return Accepted { count, more: false };
                     }
                 }
@@ -56,7 +57,13 @@ impl Listener {
         Accepted { count: ACCEPTS_PER_TURN, more: true }
     }
 
-    fn take_in(&mut self, stream: UnixStream, conns: &mut Conns, connections_max: usize) {
+    fn take_in(
+        &mut self,
+        stream: UnixStream,
+        conns: &mut Conns,
+        connections_max: usize,
+        budget: &mut usize,
+    ) {
         let too_many = conns.len() >= connections_max;
         if too_many {
             self.say_once(connections_max);
@@ -64,7 +71,7 @@ impl Listener {
             self.said = false;
         }
         if conns.len() >= connections_max.saturating_add(turned_away_max(connections_max)) {
-            return refuse(stream, &too_many_connections());
+            return refuse(stream, &too_many_connections(), budget);
         }
         let credentials = match peer::credentials(stream.as_fd()) {
             Ok(credentials) => credentials,
@@ -81,7 +88,7 @@ impl Listener {
     }
 
     /// Accepts one with the spare descriptor and turns it away; whether that went well.
-    fn refuse_one(&mut self, error: &io::Error) -> bool {
+    fn refuse_one(&mut self, error: &io::Error, budget: &mut usize) -> bool {
         if !std::mem::replace(&mut self.said, true) {
             tracing::warn!(%error, "out of descriptors, newcomers are turned away");
         }
@@ -89,7 +96,8 @@ impl Listener {
             return false;
         }
         let accepted = self.socket.accept();
-        let accepted = accepted.map(|(stream, _)| refuse(stream, &too_many_connections())).is_ok();
+        let accepted =
+            accepted.map(|(stream, _)| refuse(stream, &too_many_connections(), budget)).is_ok();
         self.spare = spare();
         accepted
     }
@@ -114,7 +122,7 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
 }
 
 /// Tells a peer why, as far as it takes that at once, and closes the connection.
-fn refuse(mut stream: UnixStream, failure: &Failure) {
+fn refuse(mut stream: UnixStream, failure: &Failure, budget: &mut usize) {
     let mut bytes = Vec::new();
     let error = Some(failure.name.qualified());
     let parameters = serde_json::to_value(failure).unwrap_or_default();
@@ -122,8 +130,42 @@ fn refuse(mut stream: UnixStream, failure: &Failure) {
     if told.is_err() || stream.set_nonblocking(true).is_err() {
         return;
     }
-    // What it sent is read first: closed with something unread, it would get a reset.
+    // What it sent is read first: closed with something unread, it would get a reset. One that goes on
+    // to send gets that.
     let mut buffer = [0; 4096];
-    while matches!(stream.read(&mut buffer), Ok(n) if n == buffer.len()) {}
+    while *budget > 0 {
+        let read = stream.read(&mut buffer).unwrap_or(0);
+        *budget = budget.saturating_sub(read);
+        if read < buffer.len() {
+            break;
+        }
+    }
     let _ = stream.write_all(&bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_turned_away_and_writes_on_and_on_costs_a_share_of_the_turn() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        std::thread::scope(|scope| {
+            let writing = scope.spawn(move || {
+                let mut sent = 0;
+                while let Ok(count) = theirs.write(&[0; 64 * 1024]) {
+                    sent += count;
+                }
+                sent
+            });
+            let mut budget = REFUSED_BYTES_PER_TURN;
+            while budget > 0 {
+                let again = ours.try_clone().unwrap();
+                refuse(again, &too_many_connections(), &mut budget);
+            }
+            // With nothing left it is not read at all.
+            refuse(ours, &too_many_connections(), &mut budget);
+            assert!(writing.join().unwrap() >= REFUSED_BYTES_PER_TURN);
+        });
+    }
 }

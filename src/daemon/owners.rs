@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
-use slab::Slab;
+use slotmap::{Key, KeyData, SlotMap, new_key_type};
 
 use super::poller::Poller;
 use crate::core::{FrameId, ProcessId, Token};
@@ -20,8 +20,10 @@ use crate::sys::process::{Found, Identity, identity};
 /// often asks again.
 const RESTING_MAX: usize = 128;
 
-/// Marks the number of a FIFO among those of processes.
-const FIFO: u64 = 1 << 63;
+new_key_type! {
+    /// Names what is watched. The name of what is not any more is never another's.
+    pub(super) struct WatchId;
+}
 
 /// How many ends are taken from the kernel at once.
 const ENDS_AT_ONCE: usize = 64;
@@ -40,17 +42,25 @@ pub(super) struct Ended {
 pub(super) struct Owners {
     poller: Poller,
     /// By the number that their events carry.
-    watched: Slab<Watched>,
-    frames: BTreeMap<FrameId, usize>,
+    watched: SlotMap<WatchId, Watched>,
+    frames: BTreeMap<FrameId, WatchId>,
     /// Those that own nothing, the longest ago first.
-    resting: VecDeque<usize>,
+    resting: VecDeque<WatchId>,
     /// Frames of which it could not be told, after a restart, whether their process still lives.
     pub(super) unverified: BTreeSet<FrameId>,
 }
 
+/// Whose end is reported.
+#[derive(Debug)]
+enum Watched {
+    Process(Process),
+    /// The last writer of the FIFO of a hold.
+    Writers(Token),
+}
+
 /// A process whose end is reported.
 #[derive(Debug)]
-struct Watched {
+struct Process {
     pidfd: Pidfd,
     /// Who it is, where that is known.
     process: Option<ProcessId>,
@@ -62,7 +72,7 @@ impl Owners {
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self {
             poller: Poller::new()?,
-            watched: Slab::new(),
+            watched: SlotMap::with_key(),
             frames: BTreeMap::new(),
             resting: VecDeque::new(),
             unverified: BTreeSet::new(),
@@ -77,10 +87,17 @@ impl Owners {
         pidfd: Pidfd,
     ) -> io::Result<()> {
         if !self.frames.contains_key(&frame) {
-            let entry = self.watched.vacant_entry();
-            self.poller.add(&pidfd, entry.key() as u64, EpollFlags::EPOLLIN)?;
-            self.frames.insert(frame, entry.key());
-            entry.insert(Watched { pidfd, process, frame: Some(frame) });
+            let watched = Process { pidfd, process, frame: Some(frame) };
+            let id = self.watched.insert(Watched::Process(watched));
+            let number = id.data().as_ffi();
+            let added = self.process(id).map_or(Ok(()), |process| {
+                self.poller.add(&process.pidfd, number, EpollFlags::EPOLLIN)
+            });
+            if let Err(error) = added {
+                self.watched.remove(id);
+                return Err(error);
+            }
+            self.frames.insert(frame, id);
         }
         self.unverified.remove(&frame);
         Ok(())
@@ -89,61 +106,70 @@ impl Owners {
     /// Watches the owner of a frame without asking the kernel, if it owned another one a moment
     /// ago; whether it did.
     pub(super) fn watch_again(&mut self, frame: FrameId, process: ProcessId) -> bool {
-        let is_it = |number: &usize| {
-            self.watched.get(*number).is_some_and(|watched| watched.process == Some(process))
+        let is_it = |id: &WatchId| {
+            self.process(*id).is_some_and(|watched| watched.process == Some(process))
         };
         // Who gave back last is the likeliest to ask.
         let Some(at) = self.resting.iter().rposition(is_it) else { return false };
-        let number = self.resting.remove(at);
-        let Some((number, watched)) =
-            number.and_then(|number| Some((number, self.watched.get_mut(number)?)))
-        else {
-            return false;
-        };
+        let Some(id) = self.resting.remove(at) else { return false };
+        let Some(watched) = self.process_mut(id) else { return false };
         watched.frame = Some(frame);
-        self.frames.insert(frame, number);
+        self.frames.insert(frame, id);
         true
     }
 
     /// A frame is no more; its process may well own another one soon.
     pub(super) fn rest(&mut self, frame: FrameId) {
         self.unverified.remove(&frame);
-        let Some(number) = self.frames.remove(&frame) else { return };
-        let known = self.watched.get_mut(number).filter(|watched| watched.process.is_some());
-        let Some(watched) = known else { return self.drop_watched(number) };
+        let Some(id) = self.frames.remove(&frame) else { return };
+        let known = self.process_mut(id).filter(|watched| watched.process.is_some());
+        let Some(watched) = known else { return self.drop_watched(id) };
         watched.frame = None;
-        self.resting.push_back(number);
+        self.resting.push_back(id);
         if self.resting.len() > RESTING_MAX
-            && let Some(number) = self.resting.pop_front()
+            && let Some(id) = self.resting.pop_front()
         {
-            self.drop_watched(number);
+            self.drop_watched(id);
         }
     }
 
     /// Watches the owner of a frame no more.
     pub(super) fn forget(&mut self, frame: FrameId) {
         self.unverified.remove(&frame);
-        if let Some(number) = self.frames.remove(&frame) {
-            self.drop_watched(number);
+        if let Some(id) = self.frames.remove(&frame) {
+            self.drop_watched(id);
         }
     }
 
     /// Watches only those that own something: descriptors are scarce.
     pub(super) fn forget_resting(&mut self) {
-        for number in std::mem::take(&mut self.resting) {
-            self.drop_watched(number);
+        for id in std::mem::take(&mut self.resting) {
+            self.drop_watched(id);
         }
     }
 
-    fn drop_watched(&mut self, number: usize) {
-        if let Some(watched) = self.watched.try_remove(number) {
+    fn drop_watched(&mut self, id: WatchId) {
+        if let Some(Watched::Process(watched)) = self.watched.remove(id) {
             self.poller.remove(&watched.pidfd);
         }
     }
 
+    fn process(&self, id: WatchId) -> Option<&Process> {
+        match self.watched.get(id)? {
+            Watched::Process(process) => Some(process),
+            Watched::Writers(_) => None,
+        }
+    }
+
+    fn process_mut(&mut self, id: WatchId) -> Option<&mut Process> {
+        match self.watched.get_mut(id)? {
+            Watched::Process(process) => Some(process),
+            Watched::Writers(_) => None,
+        }
+    }
+
     pub(super) fn of(&self, frame: FrameId) -> Option<&Pidfd> {
-        let number = self.frames.get(&frame)?;
-        self.watched.get(*number).map(|watched| &watched.pidfd)
+        self.process(*self.frames.get(&frame)?).map(|watched| &watched.pidfd)
     }
 
     /// The frames whose owners are known.
@@ -158,18 +184,37 @@ impl Owners {
     }
 
     /// Waits for the last writer of the FIFO of a hold. What is written into it is not reported.
-    pub(super) fn await_writers(&self, token: Token, read_end: impl AsFd) -> io::Result<()> {
-        self.poller.add(read_end, FIFO | token.0, EpollFlags::EPOLLET)
+    pub(super) fn await_writers(
+        &mut self,
+        token: Token,
+        read_end: impl AsFd,
+    ) -> io::Result<WatchId> {
+        let id = self.watched.insert(Watched::Writers(token));
+        match self.poller.add(read_end, id.data().as_ffi(), EpollFlags::EPOLLET) {
+            Ok(()) => Ok(id),
+            Err(error) => {
+                self.watched.remove(id);
+                Err(error)
+            }
+        }
     }
 
     /// Waits no more for the last writer of a FIFO.
-    pub(super) fn forget_writers(&self, read_end: impl AsFd) {
-        self.poller.remove(read_end);
+    pub(super) fn forget_writers(&mut self, id: WatchId, read_end: impl AsFd) {
+        if self.watched.remove(id).is_some() {
+            self.poller.remove(read_end);
+        }
     }
 
-    /// How many descriptors there are.
+    /// Has the next so many attempts to watch something fail.
+    #[cfg(test)]
+    pub(super) fn fail(&self, count: u32) {
+        self.poller.fail(count);
+    }
+
+    /// How many descriptors of processes there are.
     pub(super) fn len(&self) -> usize {
-        self.watched.len()
+        self.frames.len() + self.resting.len()
     }
 
     /// Forgets the owners that have ended, and returns what the kernel reported. Never waits.
@@ -195,24 +240,21 @@ impl Owners {
     }
 
     fn take_end(&mut self, number: u64, ended: &mut Ended) {
-        if number & FIFO != 0 {
-            return ended.fifos.push(Token(number & !FIFO));
-        }
-        let number = usize::try_from(number).unwrap_or(usize::MAX);
-        // An event alone is no proof: see `Pidfd::has_ended`.
-        let Some(watched) = self.watched.get(number).filter(|watched| watched.pidfd.has_ended())
-        else {
-            return;
-        };
-        match watched.frame {
-            Some(frame) => {
-                self.forget(frame);
-                ended.frames.push(frame);
-            }
-            None => {
-                self.resting.retain(|other| *other != number);
-                self.drop_watched(number);
-            }
+        let id = WatchId::from(KeyData::from_ffi(number));
+        match self.watched.get(id) {
+            Some(Watched::Writers(token)) => ended.fifos.push(*token),
+            // An event alone is no proof: see `Pidfd::has_ended`.
+            Some(Watched::Process(process)) if process.pidfd.has_ended() => match process.frame {
+                Some(frame) => {
+                    self.forget(frame);
+                    ended.frames.push(frame);
+                }
+                None => {
+                    self.resting.retain(|other| *other != id);
+                    self.drop_watched(id);
+                }
+            },
+            _ => {}
         }
     }
 }

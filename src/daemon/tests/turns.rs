@@ -1,12 +1,15 @@
 //! What is decided in which turn.
 
+use std::io::Write;
 use std::os::fd::AsFd;
-use std::time::Duration;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
 use super::super::conns::batch::Batch;
-use super::{Holder, World, call, granted, hex, mutex, try_mutex, until_true};
+use super::{Holder, Peer, World, call, granted, hex, mutex, try_mutex, until_true};
 use crate::core::Token;
 
 #[test]
@@ -27,12 +30,12 @@ fn what_is_sent_in_a_turn_is_decided_in_the_next_one_with_the_deaths_before_it()
     granted(&peer.reply().unwrap());
 }
 
-#[test]
-fn a_hold_whose_last_descendant_is_gone_is_over_for_who_asks_then() {
-    let mut world = World::new();
+/// A hold whose owner ends, as soon as it is told to, while a descendant lives: the descriptor that the
+/// asker got.
+fn with_descendant(world: &mut World, key: &str) -> (Holder, Peer, Token) {
     let owner = Holder::start();
     let mut asker = world.connect();
-    let mut parameters = mutex(1, "a");
+    let mut parameters = mutex(1, key);
     parameters["owner_fd"] = 0.into();
     parameters["with_children"] = true.into();
     asker.send(&call("Acquire", &parameters), &[owner.pidfd().as_fd()]);
@@ -40,19 +43,98 @@ fn a_hold_whose_last_descendant_is_gone_is_over_for_who_asks_then() {
     let grant = asker.reply().unwrap();
     let token = Token(grant["parameters"]["token"].as_u64().unwrap());
     world.call(&mut asker, "Confirm", &json!({ "tag": hex(1) }));
+    (owner, asker, token)
+}
+
+#[track_caller]
+fn end_descendant(world: &World, mut asker: Peer, token: Token) {
+    asker.fds.clear();
+    until_true("processes that other tests start have closed it too", || {
+        !world.server.children.has_writers(token)
+    });
+}
+
+#[test]
+fn a_hold_whose_last_descendant_is_gone_is_over_for_who_asks_then() {
+    let mut world = World::new();
+    let (owner, asker, token) = with_descendant(&mut world, "a");
     owner.end();
     world.turn();
     // Somebody connects, and before the daemon looks who it is the descendant ends.
     let _other = world.connect();
     assert!(world.server.conns.wait(Some(Duration::ZERO)));
-    asker.fds.clear();
-    until_true("processes that other tests start have closed it too", || {
-        !world.server.children.has_writers(token)
-    });
+    end_descendant(&world, asker, token);
     let mut peer = world.connect();
     peer.send(&call("Acquire", &try_mutex(2, "a")), &[]);
     world.turn();
     granted(&peer.reply().unwrap());
+}
+
+#[test]
+fn a_hold_whose_descendants_could_not_be_watched_ends_without_them_all_the_same() {
+    let mut world = World::new();
+    let (owner, asker, token) = with_descendant(&mut world, "a");
+    owner.end();
+    world.server.owners.fail(2);
+    world.turn();
+    assert!(world.server.due.unsure.is_some());
+    world.server.due.unsure = Some(Instant::now());
+    world.server.turn().unwrap();
+    end_descendant(&world, asker, token);
+    world.turn();
+    assert!(world.server.ledger.table.hold(token).is_some(), "its end was not reported");
+    world.server.due.unsure = world.server.due.unsure.map(|_| Instant::now());
+    world.server.turn().unwrap();
+    assert!(world.server.ledger.table.hold(token).is_none());
+    assert_eq!(world.server.due.unsure, None);
+}
+
+#[test]
+fn what_a_descendant_writes_into_its_fifo_wakes_nobody() {
+    let mut world = World::new();
+    let (owner, asker, token) = with_descendant(&mut world, "a");
+    owner.end();
+    world.turn();
+    for _ in 0..1000 {
+        let _ = nix::unistd::write(&asker.fds[0], b"noise");
+        assert!(!world.server.conns.wait(Some(Duration::ZERO)));
+    }
+    assert!(world.server.ledger.table.hold(token).is_some());
+    end_descendant(&world, asker, token);
+    world.turn();
+    assert!(world.server.ledger.table.hold(token).is_none());
+}
+
+#[test]
+fn peers_that_send_on_and_on_leave_others_their_turn() {
+    let mut world = World::new();
+    let one = br#"{"method":"org.varlink.service.GetInfo","oneway":true}"#;
+    let calls = [&one[..], b"\0"].concat().repeat(1000);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            let mut stream = UnixStream::connect(&world.place.socket).unwrap();
+            stream.set_write_timeout(Some(Duration::from_millis(10))).unwrap();
+            let (calls, done) = (&calls, &done);
+            scope.spawn(move || {
+                while !done.load(Ordering::Relaxed) {
+                    let _ = stream.write(calls);
+                }
+            });
+        }
+        let mut bystander = world.connect();
+        for _ in 0..100 {
+            bystander.send(&call("Status", &json!({})), &[]);
+            // It may be the first of all that is read in a turn, or come after that.
+            let answered = (0..2).any(|_| {
+                world.server.conns.wait(Some(Duration::ZERO));
+                world.server.turn().unwrap();
+                bystander.reply().is_some()
+            });
+            assert!(answered);
+        }
+        done.store(true, Ordering::Relaxed);
+    });
 }
 
 /// A daemon that was stopped cannot tell when a renewal was sent that it finds. As long as it has
