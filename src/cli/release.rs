@@ -20,7 +20,7 @@ pub(crate) fn run(args: &ReleaseArgs, global: &Global, voice: Voice) -> Result<u
     let by_name = release.token.is_some() || release.handle.is_some();
     let owner = if by_name { None } else { Some(Owner::find(args.whose.pid)?) };
     let mut client = connect::client(global)?;
-    let released = match client.release(&release, owner.as_ref().map(|owner| &owner.pidfd)) {
+    let released = match client.release_once(&release, owner.as_ref().map(|owner| &owner.pidfd)) {
         Ok(released) => released,
         Err(ClientError::Failure(failure)) if failure.name == ErrorName::LeaseLost => {
             return Err(lost::explain(&failure, args.json, voice)?);

@@ -37,7 +37,7 @@ impl Pauses {
 }
 
 /// How often a call without a wait of its own is tried.
-const ATTEMPTS_MAX: u32 = 8;
+pub(super) const ATTEMPTS_MAX: u32 = 8;
 
 impl Client {
     pub(super) fn call<P: Serialize, T: DeserializeOwned>(
@@ -62,7 +62,7 @@ impl Client {
         Err(ClientError::Gone)
     }
 
-    fn call_once<P: Serialize, T: DeserializeOwned>(
+    pub(super) fn call_once<P: Serialize, T: DeserializeOwned>(
         &mut self,
         method: &str,
         input: &P,

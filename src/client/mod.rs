@@ -91,6 +91,7 @@ mod connection;
 mod error;
 mod page;
 mod program;
+mod release;
 mod start;
 mod stop;
 mod watch;
@@ -202,6 +203,21 @@ impl Client {
     ) -> Result<Released, ClientError> {
         let release = Release { owner_fd: owner.map(|_| 0), ..release.clone() };
         self.call("Release", &release, owner, Repeat::IfUndone)
+    }
+
+    /// Gives back exactly once, over any number of daemons: asks first what that is, and asks the
+    /// next daemon if one goes away before it answered.
+    ///
+    /// # Errors
+    /// As of [`Client::release`]. [`ClientError::Gone`] only if daemons go away all the time, or
+    /// where one of an earlier version runs.
+    pub fn release_once(
+        &mut self,
+        release: &Release,
+        owner: Option<&Pidfd>,
+    ) -> Result<Released, ClientError> {
+        let release = Release { owner_fd: owner.map(|_| 0), ..release.clone() };
+        release::once(self, &release, owner)
     }
 
     /// Lets a lease live on for its whole TTL from now.

@@ -60,6 +60,7 @@ pub(super) enum Asked {
     Status(StatusQuery),
     Stop(Stop),
     Why(WhyQuery),
+    WouldRelease(Release),
     /// Nothing that is known here; the error says why.
     Wrong(Box<ServiceError>),
     /// No call at all: the connection ends with these words.
@@ -95,7 +96,8 @@ impl Asked {
             | Self::Page(_)
             | Self::Release(_)
             | Self::Renew(_)
-            | Self::Resize(_) => true,
+            | Self::Resize(_)
+            | Self::WouldRelease(_) => true,
             Self::Description(_)
             | Self::Graph(_)
             | Self::Info
@@ -125,7 +127,7 @@ pub(super) fn read(message: &[u8], fds: &mut Vec<OwnedFd>) -> Result<Call, Frame
     };
     let owner_fd = match &call.asked {
         Asked::Acquire(acquire) => acquire.owner_fd,
-        Asked::Release(release) => release.owner_fd,
+        Asked::Release(release) | Asked::WouldRelease(release) => release.owner_fd,
         _ => None,
     };
     // Descriptors may come before the message that they belong to, never after it.
@@ -188,6 +190,7 @@ fn understand(method: &str, parameters: Option<&RawValue>) -> Result<Asked, Serv
         (INTERFACE, "Status") => typed(parameters).map(Asked::Status),
         (INTERFACE, "Stop") => typed(parameters).map(Asked::Stop),
         (INTERFACE, "Why") => typed(parameters).map(Asked::Why),
+        (INTERFACE, "WouldRelease") => typed(parameters).map(Asked::WouldRelease),
         (SERVICE, "GetInfo") => Ok(Asked::Info),
         (SERVICE, "GetInterfaceDescription") => typed(parameters).map(Asked::Description),
         _ => Err(unknown()),

@@ -9,8 +9,8 @@ use super::propose::{Applied, Then};
 use super::server::Server;
 use super::shown::{Shown, pid_of};
 use super::text::Text;
-use crate::core::{Change, FrameId, HoldState, Outcome, Release as Giving, Token};
-use crate::protocol::{Confirm, ErrorName, Failure, Release, Released, ReleasedHold};
+use crate::core::{Change, FrameId, HoldState, Key, Outcome, Release as Giving, Token};
+use crate::protocol::{Confirm, ErrorName, Failure, Handle, Release, Released, ReleasedHold};
 use crate::sys::peer::Credentials;
 
 /// A release on its way to the table.
@@ -29,19 +29,60 @@ impl Server {
         release: &Release,
         fds: Vec<OwnedFd>,
     ) -> Result<(), Failure> {
+        if let Some(handle) = of_handle(release) {
+            return self.release_lease(id, peer, handle);
+        }
+        let giving = self.giving(id, release, fds)?;
+        self.give_back(id, peer, giving);
+        Ok(())
+    }
+
+    /// Says what a release would give back.
+    pub(super) fn would_release(
+        &mut self,
+        id: ConnId,
+        peer: Credentials,
+        release: &Release,
+        fds: Vec<OwnedFd>,
+    ) -> Result<(), Failure> {
+        let giving = match of_handle(release) {
+            Some(handle) => Giving::All { frame: self.frame_of_lease(peer, handle)? },
+            None => self.giving(id, release, fds)?,
+        };
+        let holds = self.holds_at_stake(&giving);
+        if holds.is_empty() {
+            return Err(self.not_held(&giving));
+        }
+        let shown = Shown::to(peer.uid, &self.ledger, &self.leases, &self.owners);
+        let released: Vec<_> = holds.iter().map(|hold| told_held(&shown, hold, &giving)).collect();
+        if let Some(conn) = self.conns.get(id) {
+            conn.reply(&Released { released }, false);
+        }
+        Ok(())
+    }
+
+    /// What a release that names no handle is to give back.
+    fn giving(
+        &mut self,
+        id: ConnId,
+        release: &Release,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Giving, Failure> {
         let Release { key, all, token, handle, .. } = release;
         let giving = match (key, *all, *token, *handle) {
-            (Some(key), false, None, None) => {
+            (Some(key), false, token, None) => {
                 let key = ask::shared_key(key)?;
                 let nothing = |pid| format!("process {pid} does not hold `{key}`");
                 let frame = self.frame_of_owner(id, release.owner_fd, fds, nothing)?;
+                if let Some(token) = token {
+                    self.check_latest(frame, &key, Token(token))?;
+                }
                 Giving::Latest { frame, key }
             }
             (None, true, None, None) => {
                 let nothing = |pid| format!("process {pid} holds nothing");
                 Giving::All { frame: self.frame_of_owner(id, release.owner_fd, fds, nothing)? }
             }
-            (None, false, None, Some(handle)) => return self.release_lease(id, peer, handle),
             (None, false, Some(token), None) => {
                 let token = Token(token);
                 let Some(hold) = self.ledger.table.hold(token) else {
@@ -56,8 +97,21 @@ impl Server {
                 return Err(Failure::new(ErrorName::BadRequest, message));
             }
         };
-        self.give_back(id, peer, giving);
-        Ok(())
+        Ok(giving)
+    }
+
+    /// Whether a hold is the one that a release of the key gives back.
+    fn check_latest(&self, frame: FrameId, key: &Key, token: Token) -> Result<(), Failure> {
+        let table = &self.ledger.table;
+        if table.latest_hold(frame, key) == Some(token) {
+            return Ok(());
+        }
+        let hold = table.hold(token).filter(|hold| hold.frame == frame);
+        let holds = hold.is_some_and(|hold| hold.items.iter().any(|item| item.key == *key));
+        let message = format!("token {token} is not the latest hold of `{key}`");
+        let mut failure = Failure::new(ErrorName::NotHeld, message);
+        failure.reason = holds.then(|| "changed".into());
+        Err(failure)
     }
 
     fn give_back(&mut self, id: ConnId, peer: Credentials, giving: Giving) {
@@ -183,6 +237,32 @@ fn told_released<'h>(
         Some(ReleasedHold { token: token.0, keys, holder })
     }));
     released
+}
+
+/// The handle of a release that names nothing else.
+fn of_handle(release: &Release) -> Option<Handle> {
+    let others = release.key.is_some() || release.all || release.token.is_some();
+    release.handle.filter(|_| !others)
+}
+
+/// What would be given back of a hold.
+fn told_held<'h>(
+    shown: &Shown<'h>,
+    hold: &'h HoldState,
+    giving: &'h Giving,
+) -> ReleasedHold<Text<'h>> {
+    let one = match giving {
+        Giving::Latest { key, .. } => Some(key),
+        Giving::All { .. } | Giving::Hold { .. } => None,
+    };
+    let keys: Vec<&Key> = match one {
+        Some(key) => vec![key],
+        None => hold.items.iter().map(|item| &item.key).collect(),
+    };
+    let shown_by = if let [key] = keys.as_slice() { Some(*key) } else { None };
+    let holder = shown.holder_briefly(hold, shown_by);
+    let keys = keys.into_iter().map(|key| Text::Itself(key.as_str())).collect();
+    ReleasedHold { token: hold.token.0, keys, holder }
 }
 
 /// The reply of a method that returns nothing.

@@ -136,6 +136,15 @@ impl Server {
         }
     }
 
+    /// The frame of the lease of a handle, which holds something.
+    pub(super) fn frame_of_lease(
+        &self,
+        peer: Credentials,
+        handle: Handle,
+    ) -> Result<FrameId, Failure> {
+        self.live_lease(peer, name_of(handle))
+    }
+
     /// The frame of a lease that holds something.
     fn live_lease(&self, peer: Credentials, lease: LeaseId) -> Result<FrameId, Failure> {
         let table = &self.ledger.table;

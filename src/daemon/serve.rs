@@ -60,6 +60,7 @@ impl Server {
             Asked::Status(query) => self.status(id, peer, &query, more),
             Asked::Stop(_) => self.stop(id, peer),
             Asked::Why(query) => self.why(id, peer, &query),
+            Asked::WouldRelease(release) => self.would_release(id, peer, &release, fds),
             Asked::Graph(_) if forgets_graphs() => Ok(()),
             Asked::Graph(_) => self.graph(id, peer),
             Asked::Info => self.tell(id, &Info::ours()),

@@ -103,3 +103,37 @@ fn a_daemon_killed_between_any_two_records_loses_nothing_3() {
 fn a_daemon_killed_between_any_two_records_loses_nothing_4() {
     every_fourth_record(4);
 }
+
+/// Takes `x` three times for one process; releases it once, with a daemon that is killed after so
+/// many records. Answers whether it was killed meanwhile.
+fn release_once(fault: u32) -> bool {
+    let world = World::new();
+    let daemon = world.daemon(|cmd| cmd.env("CANAL_FAULT", format!("journal:{fault}")));
+    let first = daemon.pid();
+    let owner = world.program("sleep", ["60"]).spawn();
+    let pid = owner.pid_text();
+    let take = || {
+        let told = world.canal(["acquire", "--json", "-j", "9", "-k", "x", "--pid", &pid]).end();
+        told.code(0).json()["token"].as_u64().unwrap()
+    };
+    let tokens = [take(), take(), take()];
+    let release = world.canal(["release", "--json", "x", "--pid", &pid]).end();
+    let told = release.code(0).json();
+    assert_eq!(told["released"].as_array().unwrap().len(), 1, "fault after {fault}: {told}");
+    assert_eq!(told["released"][0]["token"], tokens[2], "fault after {fault}: {told}");
+    let mut held: Vec<u64> = world.key("x").holders.iter().map(|holder| holder.token).collect();
+    held.sort_unstable();
+    assert_eq!(held, tokens[..2], "fault after {fault}");
+    world.canal(["release", "y", "--pid", &pid]).end().code(125);
+    let killed = !alive(first);
+    owner.kill();
+    drop(daemon);
+    killed
+}
+
+#[test]
+fn a_release_over_the_end_of_a_daemon_gives_back_once_and_says_so() {
+    // The floor of the tokens, three times a request and its confirmation, and the release.
+    let killed: Vec<bool> = (5..12).map(release_once).collect();
+    assert!(killed[0] && !killed[6], "{killed:?}");
+}

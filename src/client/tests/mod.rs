@@ -191,6 +191,79 @@ fn a_release_that_may_have_been_done_is_not_sent_again() {
     assert_eq!(again.kind(), std::io::ErrorKind::WouldBlock);
 }
 
+/// What a daemon says that a release would give back, or gave back.
+fn released(token: u64) -> serde_json::Value {
+    let holder = json!({
+        "pid": 1, "uid": 0, "since": "2026-01-01T00:00:00Z", "token": token, "session": "s1",
+        "slots": [],
+    });
+    json!({ "released": [{ "token": token, "keys": ["k"], "holder": holder }] })
+}
+
+fn tokens(released: &crate::protocol::Released) -> Vec<u64> {
+    released.released.iter().map(|hold| hold.token).collect()
+}
+
+#[test]
+fn a_release_that_may_have_been_done_is_asked_again_by_its_token() {
+    for done in [false, true] {
+        let scratch = Scratch::new();
+        let daemon = scratch.daemon(move |listener| {
+            let mut peer = accept(&listener);
+            assert_eq!(peer.call(), ("WouldRelease".to_owned(), json!({ "key": "k" })));
+            peer.reply(released(7));
+            let named = ("Release".to_owned(), json!({ "key": "k", "token": 7 }));
+            assert_eq!(peer.call(), named);
+            drop(peer);
+            let mut peer = accept(&listener);
+            assert_eq!(peer.call(), named);
+            match done {
+                true => peer.refuse("io.canal.Lock.NotHeld", json!({ "message": "it is not" })),
+                false => peer.reply(released(7)),
+            }
+        });
+        let mut client = Client::connect(&scratch.place, patient()).unwrap();
+        assert_eq!(tokens(&client.release_once(&release(), None).unwrap()), [7]);
+        daemon.join().unwrap();
+    }
+}
+
+#[test]
+fn a_release_of_what_is_not_held_or_no_longer_the_latest_gives_back_nothing_else() {
+    let scratch = Scratch::new();
+    let daemon = scratch.daemon(|listener| {
+        let mut peer = accept(&listener);
+        let changed = json!({ "message": "a later one", "reason": "changed" });
+        for (held, answer) in [(7, changed), (8, json!({ "message": "not any more" }))] {
+            assert_eq!(peer.call().0, "WouldRelease");
+            peer.reply(released(held));
+            assert_eq!(peer.call().1["token"], held);
+            peer.refuse("io.canal.Lock.NotHeld", answer);
+        }
+        assert_eq!(peer.call().0, "WouldRelease");
+        peer.refuse("io.canal.Lock.NotHeld", json!({ "message": "nothing" }));
+    });
+    let mut client = Client::connect(&scratch.place, patient()).unwrap();
+    let error = client.release_once(&release(), None).unwrap_err();
+    assert!(matches!(&error, ClientError::Failure(it) if it.message == "nothing"), "{error:?}");
+    daemon.join().unwrap();
+}
+
+#[test]
+fn a_daemon_of_an_earlier_version_is_asked_as_before() {
+    let scratch = Scratch::new();
+    let daemon = scratch.daemon(|listener| {
+        let mut peer = accept(&listener);
+        peer.call();
+        peer.refuse("org.varlink.service.MethodNotFound", json!({ "method": "WouldRelease" }));
+        assert_eq!(peer.call(), ("Release".to_owned(), json!({ "key": "k" })));
+        peer.reply(released(7));
+    });
+    let mut client = Client::connect(&scratch.place, patient()).unwrap();
+    assert_eq!(tokens(&client.release_once(&release(), None).unwrap()), [7]);
+    daemon.join().unwrap();
+}
+
 #[test]
 fn a_release_that_nobody_read_or_that_a_stopping_daemon_refused_is_sent_again() {
     let scratch = Scratch::new();

@@ -1,0 +1,96 @@
+//! Giving back once, over any number of daemons.
+//!
+//! Invariant: a hold that was not there when the release was asked for is never taken for one that
+//! it gave back, and no hold but the one that was named first is given back.
+
+use super::call::{ATTEMPTS_MAX, Pauses, Repeat};
+use super::error::{Broken, Lost};
+use super::{Client, ClientError};
+use crate::protocol::{ErrorName, Failure, Release, Released};
+use crate::sys::pidfd::Pidfd;
+
+/// Finds out what is to be given back, gives it back, and asks again until that is certain.
+pub(super) fn once(
+    client: &mut Client,
+    release: &Release,
+    owner: Option<&Pidfd>,
+) -> Result<Released, ClientError> {
+    for _ in 0..ATTEMPTS_MAX {
+        let held = match client.call("WouldRelease", release, owner, Repeat::Always) {
+            Ok(held) => held,
+            // Over an engine the log may have to say what a lease is.
+            Err(error) if is_unknown_method(&error) || is(&error, ErrorName::LeaseLost) => {
+                return client.call("Release", release, owner, Repeat::IfUndone);
+            }
+            Err(error) => return Err(error),
+        };
+        if let Some(released) = give_back(client, release, owner, held)? {
+            return Ok(released);
+        }
+    }
+    Err(ClientError::Gone)
+}
+
+/// Gives back what was `held` a moment ago; `None` if the owner has something else now, and nothing
+/// was done.
+fn give_back(
+    client: &mut Client,
+    release: &Release,
+    owner: Option<&Pidfd>,
+    held: Released,
+) -> Result<Option<Released>, ClientError> {
+    let mut named = release.clone();
+    if named.key.is_some() {
+        named.token = held.released.first().map(|hold| hold.token);
+    }
+    let (mut pauses, mut may_be_done) = (Pauses::new(), false);
+    for _ in 0..ATTEMPTS_MAX {
+        match client.call_once("Release", &named, owner) {
+            Ok(released) if may_be_done => return Ok(Some(both(held, released))),
+            Ok(released) => return Ok(Some(released)),
+            Err(Broken::Lost(lost)) => may_be_done |= lost == Lost::Unknown,
+            Err(Broken::Failed(ClientError::Failure(failure))) => match outcome(&failure) {
+                Some(Outcome::Over) if may_be_done => return Ok(Some(held)),
+                Some(_) if named.key.is_some() => return Ok(None),
+                _ => return Err(failure.into()),
+            },
+            Err(Broken::Failed(error)) => return Err(error),
+        }
+        pauses.pause();
+    }
+    Err(ClientError::Gone)
+}
+
+/// What an error says of the hold that was named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    /// It is given back.
+    Over,
+    /// It is there, and a later one too.
+    Changed,
+}
+
+fn outcome(failure: &Failure) -> Option<Outcome> {
+    match (failure.name, failure.reason.as_deref()) {
+        (ErrorName::NotHeld, Some("changed")) => Some(Outcome::Changed),
+        (ErrorName::NotHeld, _) | (ErrorName::LeaseLost, Some("released")) => Some(Outcome::Over),
+        _ => None,
+    }
+}
+
+/// What the first try gave back, if it did, and the last one.
+fn both(first: Released, last: Released) -> Released {
+    let mut released = first.released;
+    released.retain(|hold| last.released.iter().all(|other| other.token != hold.token));
+    released.extend(last.released);
+    Released { released }
+}
+
+fn is_unknown_method(error: &ClientError) -> bool {
+    let ClientError::UnknownError { name, .. } = error else { return false };
+    name == "org.varlink.service.MethodNotFound"
+}
+
+fn is(error: &ClientError, name: ErrorName) -> bool {
+    matches!(error, ClientError::Failure(failure) if failure.name == name)
+}
