@@ -19,6 +19,7 @@ mod deadlock;
 mod detached;
 mod doomed;
 mod due;
+mod elsewhere;
 mod enclosing;
 mod ended;
 mod engine;

@@ -2,16 +2,15 @@
 //!
 //! Invariant: a journal that cannot be explained is never taken for an empty one.
 
-use super::Unusable;
+use std::path::Path;
+
 use super::owners::find;
+use super::{Unusable, elsewhere};
 use crate::core::{Change, Outcome, Owner, Rules, Snapshot, Table, Token};
 use crate::log::Record;
 use crate::log::journal::{Journal, OpenError, Opened, salvage};
 use crate::protocol::place::Place;
 use crate::sys::process::{Found, Origin};
-
-const NAMESPACE_HINT: &str = "run the daemon where those processes are (a container?), or give this \
-                              one a place of its own with --socket";
 
 const DISCARD_HINT: &str = "`canal daemon --discard-journal` leaves it out and names the processes \
                             that lose their locks by that";
@@ -29,7 +28,16 @@ pub(super) struct Old {
 }
 
 impl Old {
-    pub(super) fn read(opened: Opened, origin: &Origin, rules: Rules) -> anyhow::Result<Self> {
+    /// Understands the journal of the daemon in `dir`.
+    ///
+    /// # Errors
+    /// Processes of another namespace may hold something by it, or it is not what its rules decide.
+    pub(super) fn read(
+        opened: Opened,
+        dir: &Path,
+        origin: &Origin,
+        rules: Rules,
+    ) -> anyhow::Result<Self> {
         let Opened { journal, origin: written_by, rules: version, snapshot, records, .. } = opened;
         let fresh = Table::new(rules);
         let next_token = fresh.next_token();
@@ -57,15 +65,10 @@ impl Old {
         let table = replay(&snapshot, &records, rules, same_rules)?;
         if written_by != *origin {
             // Leases are nobody's processes: the state file has them.
-            let processes =
-                table.frames().filter(|frame| matches!(frame.owner, Owner::Process(_))).count();
-            if processes > 0 {
-                let what = format!(
-                    "the journal names {processes} processes of another pid or time namespace, \
-                     which cannot be looked after from here"
-                );
-                return Err(Unusable { what, hint: NAMESPACE_HINT.into() }.into());
-            }
+            elsewhere::refuse_holders(&table, dir, origin)?;
+            tracing::info!(
+                "the journal is of another pid or time namespace, where nobody holds anything"
+            );
             let next_token = table.next_token();
             return Ok(Self {
                 journal,

@@ -64,7 +64,7 @@ pub(super) fn recover(
     if opened.torn_bytes > 0 {
         tracing::warn!(bytes = opened.torn_bytes, "the journal ended in the middle of a record");
     }
-    let mut old = Old::read(opened, &origin, rules)?;
+    let mut old = Old::read(opened, &place.dir, &origin, rules)?;
     let floor = (!old.goes_on).then(|| floor(durable.as_ref(), old.next_token));
     let durable = durable.unwrap_or_else(|| Durable {
         reserved_token: Token(0),

@@ -16,9 +16,9 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
-use super::Unusable;
 use super::owners::find;
 use super::proof::Proof;
+use super::{Unusable, elsewhere};
 use crate::core::{HoldState, OnLost, Owner, ProcessId, Token};
 use crate::host::Mark;
 use crate::sys::process::{Found, Origin};
@@ -88,18 +88,14 @@ impl Roll {
         }
     }
 
-    /// Takes up the file in `dir`. Processes of another boot are gone, those of another pid
-    /// namespace cannot be looked after from here.
+    /// Takes up the file in `dir`. Processes of another boot are gone. `discard` leaves those of
+    /// another namespace out, of which that cannot be told.
     ///
     /// # Errors
-    /// It cannot be read or written.
-    pub(super) fn open(dir: &Path, origin: Origin) -> io::Result<Self> {
+    /// It cannot be read or written; or it names such processes.
+    pub(super) fn open(dir: &Path, origin: Origin, discard: bool) -> anyhow::Result<Self> {
         let path = dir.join(NAME);
-        let each = match std::fs::read(&path) {
-            Ok(bytes) => read(&bytes, &origin),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
-            Err(error) => return Err(error),
-        };
+        let each = recorded(&path, &origin, discard)?;
         let mut roll = Self { path, origin, file: None, each, stale: 0, torn: false };
         roll.write_anew()?;
         Ok(roll)
@@ -195,19 +191,15 @@ impl Roll {
     }
 }
 
-/// Makes sure that no process lives here that holds something by an engine: the journal knows
-/// nothing of it, and would give the same out once more.
+/// Makes sure that no process lives that holds something by an engine: the journal knows nothing of
+/// it, and would give the same out once more. `discard` leaves those of another namespace out, of
+/// which that cannot be told.
 ///
 /// # Errors
 /// Some do; or the file cannot be read.
-pub(super) fn refuse_holders(dir: &Path, origin: &Origin) -> anyhow::Result<()> {
-    let path = dir.join(NAME);
-    let bytes = match std::fs::read(&path) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error).with_context(|| path.display().to_string()),
-    };
-    let told = read(&bytes, origin).into_values().map(|told| told.process);
+pub(super) fn refuse_holders(dir: &Path, origin: &Origin, discard: bool) -> anyhow::Result<()> {
+    let told = recorded(&dir.join(NAME), origin, discard)?;
+    let told = told.into_values().map(|told| told.process);
     let living: BTreeSet<u32> = told
         .filter(|process| !matches!(find(*process), Found::Gone))
         .map(|process| process.pid)
@@ -224,15 +216,36 @@ pub(super) fn refuse_holders(dir: &Path, origin: &Origin) -> anyhow::Result<()> 
     Err(Unusable { what, hint: HOLDERS_HINT.into() }.into())
 }
 
-/// What a file says of processes that can be looked after from here.
-fn read(bytes: &[u8], origin: &Origin) -> BTreeMap<Token, Told> {
-    let mut each = BTreeMap::new();
-    let mut ours = false;
+/// The processes in a file that can be looked after from here.
+fn recorded(path: &Path, origin: &Origin, discard: bool) -> anyhow::Result<BTreeMap<Token, Told>> {
+    let bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+        Err(error) => return Err(error).with_context(|| path.display().to_string()),
+    };
+    let (by, each) = read(&bytes);
+    match by {
+        Some(by) if by == *origin => return Ok(each),
+        Some(by) if by.boot_id == origin.boot_id => {
+            let told = each.into_iter();
+            match elsewhere::refuse_recorded(told, path, origin) {
+                Err(error) if discard => tracing::warn!("left out: {error}"),
+                other => other?,
+            }
+        }
+        _ => {}
+    }
+    Ok(BTreeMap::new())
+}
+
+/// What a file says, and what makes its processes comparable.
+fn read(bytes: &[u8]) -> (Option<Origin>, BTreeMap<Token, Told>) {
+    let (mut each, mut by) = (BTreeMap::new(), None);
     for line in bytes.split(|byte| *byte == b'\n') {
         // The last one may be torn; whom it names was not told.
         match serde_json::from_slice(line) {
-            Ok(Line::Origin(by)) => ours = by == *origin,
-            Ok(Line::Told(token, told)) if ours => {
+            Ok(Line::Origin(origin)) => by = Some(origin),
+            Ok(Line::Told(token, told)) => {
                 each.insert(token, told);
             }
             Ok(Line::Ended(token)) => {
@@ -241,7 +254,7 @@ fn read(bytes: &[u8], origin: &Origin) -> BTreeMap<Token, Told> {
             _ => {}
         }
     }
-    each
+    (by, each)
 }
 
 #[cfg(test)]
@@ -249,7 +262,7 @@ mod tests {
     use super::*;
 
     fn told(pid: u32) -> Told {
-        let process = ProcessId { pid, started: 7, inode: 9 };
+        let process = ProcessId { pid, started: 7, inode: u64::MAX };
         Told { process, on_lost: OnLost::Kill, mark: None }
     }
 
@@ -264,25 +277,53 @@ mod tests {
     #[test]
     fn who_takes_the_place_of_one_that_was_killed_finds_those_who_hold() {
         let dir = tempfile::tempdir().unwrap();
-        let mut roll = Roll::open(dir.path(), origin("a")).unwrap();
+        let mut roll = Roll::open(dir.path(), origin("a"), false).unwrap();
         roll.tell(Token(1), told(11)).unwrap();
         roll.tell(Token(2), told(12)).unwrap();
         roll.end(Token(1), proof());
         drop(roll);
         let mut torn = OpenOptions::new().append(true).open(dir.path().join(NAME)).unwrap();
         torn.write_all(b"{\"told\":[3,{\"proc").unwrap();
-        let mut again = Roll::open(dir.path(), origin("a")).unwrap();
+        let mut again = Roll::open(dir.path(), origin("a"), false).unwrap();
         assert_eq!(again.iter().collect::<Vec<_>>(), [(Token(2), told(12))]);
         again.tell(Token(4), told(14)).unwrap();
-        let tokens = Roll::open(dir.path(), origin("a")).unwrap().tokens();
+        let tokens = Roll::open(dir.path(), origin("a"), false).unwrap().tokens();
         assert_eq!(tokens, [Token(2), Token(4)]);
-        assert_eq!(Roll::open(dir.path(), origin("b")).unwrap().tokens(), [], "another boot");
+        assert_eq!(
+            Roll::open(dir.path(), origin("b"), false).unwrap().tokens(),
+            [],
+            "another boot"
+        );
+    }
+
+    #[test]
+    fn who_may_live_in_another_namespace_is_not_left_out_unless_that_is_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut roll = Roll::open(dir.path(), origin("a"), false).unwrap();
+        roll.tell(Token(1), told(11)).unwrap();
+        let here = Origin { pid_namespace: 2, ..origin("a") };
+        let error = Roll::open(dir.path(), here.clone(), false).unwrap_err();
+        assert!(error.to_string().contains("names 1 process of another"), "{error}");
+        refuse_holders(dir.path(), &here, false).unwrap_err();
+        refuse_holders(dir.path(), &here, true).unwrap();
+        assert_eq!(Roll::open(dir.path(), here, true).unwrap().tokens(), []);
+    }
+
+    #[test]
+    fn what_follows_a_line_that_could_not_be_written_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut roll = Roll::open(dir.path(), origin("a"), false).unwrap();
+        // As on a disk that is full in the middle of a line.
+        roll.file.as_mut().unwrap().write_all(b"{\"told\":[1,{").unwrap();
+        roll.torn = true;
+        roll.tell(Token(2), told(12)).unwrap();
+        assert_eq!(Roll::open(dir.path(), origin("a"), false).unwrap().tokens(), [Token(2)]);
     }
 
     #[test]
     fn the_file_does_not_grow_for_ever_and_is_made_again() {
         let dir = tempfile::tempdir().unwrap();
-        let mut roll = Roll::open(dir.path(), origin("a")).unwrap();
+        let mut roll = Roll::open(dir.path(), origin("a"), false).unwrap();
         roll.tell(Token(0), told(1)).unwrap();
         for token in 1..20_000 {
             roll.tell(Token(token), told(2)).unwrap();
@@ -292,6 +333,6 @@ mod tests {
         assert!(path.metadata().unwrap().len() < 1 << 20);
         std::fs::remove_file(&path).unwrap();
         roll.restore().unwrap();
-        assert_eq!(Roll::open(dir.path(), origin("a")).unwrap().tokens(), [Token(0)]);
+        assert_eq!(Roll::open(dir.path(), origin("a"), false).unwrap().tokens(), [Token(0)]);
     }
 }

@@ -14,6 +14,7 @@ use super::alarm::Alarm;
 use super::config::{Config, Limits};
 use super::conns::Conns;
 use super::due::Due;
+use super::elsewhere::FIRST_PID_NAMESPACE;
 use super::engine::Chosen;
 use super::engine_mark::{self, EngineMark};
 use super::events::Source;
@@ -84,7 +85,7 @@ fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
     let given = given_socket()?;
     let chosen = Chosen::of(options, &config)?;
     if chosen.is_none() {
-        roll::refuse_holders(&place.dir, &Origin::read()?)?;
+        roll::refuse_holders(&place.dir, &Origin::read()?, options.discard_journal)?;
     }
     engine_mark::check(options, &config, chosen.as_ref())?;
     // Before the engine's thread is started.
@@ -100,7 +101,7 @@ fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
         server.link = Link::new(chosen, &config, options.on_demand);
         let mark = EngineMark::prepare(place, chosen);
         server.link.mark = Some(mark.context("the engine cannot be noted")?);
-        server.roll = Roll::open(&place.dir, Origin::read()?)
+        server.roll = Roll::open(&place.dir, Origin::read()?, options.discard_journal)
             .with_context(|| format!("the record of owners in {}", place.dir.display()))?;
         let alarm = Alarm::new()?;
         server.conns.await_source(Source::Alarm, &alarm)?;
@@ -262,9 +263,6 @@ fn notes_about(place: &Place, origin: &Origin) -> Vec<String> {
     }
     notes
 }
-
-/// The number that the kernel gives the first pid namespace (PROC_PID_INIT_INO).
-const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 
 /// Whether /tmp is one that systemd made for a service (`PrivateTmp=`).
 fn is_private_tmp() -> bool {

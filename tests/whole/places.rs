@@ -6,7 +6,7 @@ use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, chown, symlink}
 use serde_json::Value;
 
 use crate::namespace::privately;
-use crate::process::root_or_skip;
+use crate::process::{installed_or_skip, root_or_skip, wait_until};
 use crate::world::World;
 
 /// The JSON values in a text, one after the other.
@@ -209,4 +209,35 @@ fn a_relative_socket_is_relative_to_the_folder_of_the_caller() {
     let ended = world.canal(["--socket", "../run/canal.sock", "status", "--json"]).end().code(0);
     let told = ended.json()["daemon"]["pid"].as_u64();
     assert_eq!(told, Some(u64::from(world.status().daemon.pid)));
+}
+
+/// Only from the first pid namespace can it be told that all processes of another one are gone.
+fn is_first() -> bool {
+    let link = std::fs::read_link("/proc/self/ns/pid").unwrap();
+    link.as_os_str() == "pid:[4026531836]"
+}
+
+#[test]
+fn what_a_pid_namespace_held_is_free_when_it_is_gone_with_all_its_processes() {
+    let what = "a daemon in a pid namespace of its own";
+    if !root_or_skip(what) || !installed_or_skip("unshare", what) || !is_first() {
+        return;
+    }
+    let world = World::new();
+    // The daemon there is killed, so that the next one is started here, beside a holder that lives.
+    let script = format!(
+        "canal run -k x -- sleep 1000 & until canal status x | grep -q sleep; do sleep 0.02; done; \
+         kill -9 \"$(cat {})\"; echo held; wait",
+        world.runtime().join("lock").display()
+    );
+    let args = ["-p", "-f", "--mount-proc", "--kill-child", "sh", "-c", &script];
+    let elsewhere = world.program("unshare", args).spawn();
+    wait_until("it is held", || elsewhere.stdout().contains("held"));
+    let refused = world.canal(["run", "-n", "-k", "x", "--", "true"]).end().code(125);
+    assert!(refused.stderr.contains("hold locks by the journal"), "{refused:?}");
+    assert!(refused.stderr.contains(" here\nhint: "), "{refused:?}");
+    elsewhere.kill();
+    wait_until("all of them are gone", || {
+        world.canal(["run", "-n", "-k", "x", "--", "true"]).end().code == Some(0)
+    });
 }

@@ -13,7 +13,7 @@ pub use ancestry::{Ancestor, ancestors};
 pub use identity::{Found, Identity, identity};
 pub use origin::Origin;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
 
 use super::pidfd::Pidfd;
@@ -55,6 +55,26 @@ pub fn run_state(pid: u32) -> RunState {
 #[must_use]
 pub fn started(pid: u32) -> Option<u64> {
     Stat::read(pid).map(|stat| stat.started)
+}
+
+/// The numbers of all processes of our pid namespace and of those below it. One that lives all the
+/// while is among them.
+///
+/// # Errors
+/// /proc is of another namespace, or hides processes of other users.
+pub fn all() -> std::io::Result<Vec<u32>> {
+    let own = std::fs::read_link("/proc/self")?;
+    let number = |name: &OsStr| name.to_str().and_then(|name| name.parse::<u32>().ok());
+    if number(own.as_os_str()) != Some(std::process::id()) || std::fs::metadata("/proc/1").is_err()
+    {
+        let text = "/proc does not show all processes";
+        return Err(std::io::Error::new(std::io::ErrorKind::Unsupported, text));
+    }
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir("/proc")? {
+        all.extend(number(&entry?.file_name()));
+    }
+    Ok(all)
 }
 
 /// The parent's number (field 4 of `/proc/PID/stat`); 0 if it is in another pid namespace.
