@@ -148,3 +148,31 @@ fn the_next_member_takes_over() {
         assert!(matches!(one.appended(n), Appending::At(_)));
     }
 }
+
+/// Whatever kept etcd from telling what was appended: a host that renews sees how far the log goes.
+#[test]
+fn a_watch_that_fell_silent_is_made_anew_when_a_renewal_sees_more() {
+    let Some(log) = prefix() else { return };
+    let proxy = Proxy::to_http2(log.server.port());
+    let mut one = Peer::joined(&log, "one");
+    let mut two = joined(&through(&proxy, &log), "two");
+    let position = one.append(b"a");
+    two.read_to(position);
+    proxy.mute_streams();
+    for n in 0_u8..3 {
+        one.append(&[n]);
+    }
+    nothing_comes(&mut two);
+    two.renew().unwrap();
+    two.read(4);
+    // The other watch goes on, on the same connection.
+    let position = one.append(b"b");
+    two.read_to(position);
+    assert_eq!((two.log, proxy.accepted()), (one_log(&log), 1));
+}
+
+fn one_log(log: &Prefix) -> Vec<canal::log::engine::Placed> {
+    let mut all = Peer::joined(log, "all");
+    all.load();
+    std::mem::take(&mut all.log)
+}

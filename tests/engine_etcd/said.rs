@@ -4,11 +4,14 @@ use std::time::{Duration, Instant};
 
 use canal::log::engine::{Answer, Call, Position};
 
-use crate::engine_contract::peer::{Peer, said};
+use crate::engine_contract::peer::{BOUND, Peer, said};
 use crate::open;
 
 /// How long a test looks for what must not come.
 pub(crate) const WHILE: Duration = Duration::from_millis(400);
+
+/// How often one renews that reads.
+const RENEWAL: Duration = Duration::from_secs(1);
 
 /// A host by an address.
 pub(crate) fn peer(address: &str, label: &str) -> Peer {
@@ -99,17 +102,24 @@ pub(crate) fn append_at_last(peer: &mut Peer, body: &[u8]) -> Position {
     }
 }
 
-/// Reads until there are so many batches, over however many connections it takes.
+/// Reads until there are so many batches, over however many connections it takes. As a host does, it
+/// renews again and again: what a watch did not tell is found out by that.
 pub(crate) fn read_at_last(peer: &mut Peer, count: usize) {
+    let mut latest = Instant::now();
     while peer.log.len() < count {
-        let back = peer.until("Batches or Back", |answer| match answer {
-            Answer::Batches(_) => Some(false),
-            Answer::Back => Some(true),
-            Answer::Rewritten | Answer::Compacted => panic!("{answer:?}"),
-            _ => None,
-        });
-        if back {
-            read_on(peer);
+        match peer.poll(RENEWAL) {
+            Some(Answer::Batches(batches)) => {
+                peer.log.extend(batches);
+                latest = Instant::now();
+            }
+            Some(Answer::Back) => read_on(peer),
+            Some(answer @ (Answer::Rewritten | Answer::Compacted)) => {
+                panic!("{answer:?}")
+            }
+            Some(answer) => peer.kept.push_back(answer),
+            None => peer.call(Call::Renew { host: peer.host, asked_at: 0 }),
         }
+        let (late, read) = (latest.elapsed() > BOUND, peer.log.len());
+        assert!(!late, "{read} of {count} were read, then came {:?}", peer.kept);
     }
 }

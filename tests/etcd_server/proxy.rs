@@ -1,8 +1,9 @@
-//! A proxy for TCP that can cut its connections, or let them fall silent.
+//! A proxy for TCP that can cut its connections, or let them fall silent, whole or in part.
 
+use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -20,6 +21,9 @@ struct State {
     mode: AtomicU8,
     /// What is not passed on to the server, nor anything after it.
     withheld: Mutex<Option<&'static [u8]>>,
+    /// Whether what the server says is HTTP/2, of which single streams can be muted.
+    is_http2: bool,
+    muted: AtomicBool,
     streams: Mutex<Vec<TcpStream>>,
     accepted: AtomicUsize,
 }
@@ -33,12 +37,23 @@ pub(crate) struct Proxy {
 
 impl Proxy {
     pub(crate) fn to(port: u16) -> Self {
+        Self::new(port, false)
+    }
+
+    /// To a server that speaks HTTP/2, without TLS.
+    pub(crate) fn to_http2(port: u16) -> Self {
+        Self::new(port, true)
+    }
+
+    fn new(port: u16, is_http2: bool) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let own = listener.local_addr().unwrap().port();
         listener.set_nonblocking(true).unwrap();
         let state = Arc::new(State {
             mode: AtomicU8::new(OPEN),
             withheld: Mutex::default(),
+            is_http2,
+            muted: AtomicBool::new(false),
             streams: Mutex::default(),
             accepted: AtomicUsize::new(0),
         });
@@ -75,6 +90,12 @@ impl Proxy {
     /// Passes on what the server is told only as far as these bytes, on each connection.
     pub(crate) fn withhold(&self, words: &'static str) {
         *self.state.withheld.lock().unwrap() = Some(words.as_bytes());
+    }
+
+    /// Keeps back what the server says on the streams of HTTP/2 on which it has said something by
+    /// now, and passes on what it says on later ones.
+    pub(crate) fn mute_streams(&self) {
+        self.state.muted.store(true, Ordering::SeqCst);
     }
 
     /// Passes everything on again; what was withheld, and its connection, is lost.
@@ -140,6 +161,7 @@ fn accept(listener: &TcpListener, port: u16, state: &Arc<State>) {
 fn pass_on(mut from: TcpStream, mut to: TcpStream, asks: bool, state: &State) {
     let mut bytes = vec![0; 1 << 16];
     let mut withheld = false;
+    let mut frames = (state.is_http2 && !asks).then(Frames::default);
     while state.mode() != ENDED {
         if state.mode() == SILENT {
             thread::sleep(TICK);
@@ -153,7 +175,9 @@ fn pass_on(mut from: TcpStream, mut to: TcpStream, asks: bool, state: &State) {
                     thread::sleep(TICK);
                 }
                 withheld = withheld || asks && state.withholds(&bytes[..read]);
-                if !withheld && to.write_all(&bytes[..read]).is_err() {
+                let framed = frames.as_mut().map(|frames| frames.pass(&bytes[..read], state));
+                let passed = framed.as_deref().unwrap_or(&bytes[..read]);
+                if !withheld && to.write_all(passed).is_err() {
                     break;
                 }
             }
@@ -163,4 +187,43 @@ fn pass_on(mut from: TcpStream, mut to: TcpStream, asks: bool, state: &State) {
     }
     let _ = from.shutdown(Shutdown::Both);
     let _ = to.shutdown(Shutdown::Both);
+}
+
+/// The frames of HTTP/2 that a server says on one connection.
+#[derive(Default)]
+struct Frames {
+    /// The beginning of one that is not yet whole.
+    begun: Vec<u8>,
+    /// The streams on which data came before any was muted.
+    spoken: BTreeSet<[u8; 4]>,
+}
+
+/// Three bytes of length, one of the kind, one of flags, four of the stream.
+const FRAME_HEAD: usize = 9;
+const KIND_DATA: u8 = 0;
+
+impl Frames {
+    /// What is passed on when these bytes have come.
+    fn pass(&mut self, bytes: &[u8], state: &State) -> Vec<u8> {
+        self.begun.extend_from_slice(bytes);
+        let mut passed = Vec::new();
+        while let [a, b, c, kind, _flags, stream @ ..] = &self.begun[..]
+            && let Some(&stream) = stream.first_chunk::<4>()
+        {
+            let length = FRAME_HEAD + u32::from_be_bytes([0, *a, *b, *c]) as usize;
+            let is_data = *kind == KIND_DATA;
+            if self.begun.len() < length {
+                break;
+            }
+            let frame: Vec<u8> = self.begun.drain(..length).collect();
+            if is_data && !state.muted.load(Ordering::SeqCst) {
+                self.spoken.insert(stream);
+            }
+            let is_muted = state.muted.load(Ordering::SeqCst) && self.spoken.contains(&stream);
+            if !is_data || !is_muted {
+                passed.extend(frame);
+            }
+        }
+        passed
+    }
 }

@@ -213,7 +213,7 @@ fn a_relative_socket_is_relative_to_the_folder_of_the_caller() {
 
 /// Only from the first pid namespace can it be told that all processes of another one are gone.
 fn is_first() -> bool {
-    let link = std::fs::read_link("/proc/self/ns/pid").unwrap();
+    let link = fs::read_link("/proc/self/ns/pid").unwrap();
     link.as_os_str() == "pid:[4026531836]"
 }
 
