@@ -199,7 +199,20 @@ fn understand(method: &str, parameters: Option<&RawValue>) -> Result<Asked, Serv
 
 fn typed<T: DeserializeOwned>(parameters: Option<&RawValue>) -> Result<T, ServiceError> {
     let parameters = parameters.map_or("{}", RawValue::get);
-    serde_json::from_str(parameters).map_err(|error| ServiceError::invalid(&error))
+    serde_json::from_str(parameters).map_err(|error| wrong::<T>(parameters, &error))
+}
+
+/// What is wrong with parameters, and with which: read once more, with a look at where that is.
+#[cold]
+fn wrong<T: DeserializeOwned>(parameters: &str, error: &serde_json::Error) -> ServiceError {
+    let mut reader = serde_json::Deserializer::from_str(parameters);
+    match serde_path_to_error::deserialize::<_, T>(&mut reader) {
+        Err(error) => ServiceError::invalid(&error),
+        Ok(_) => ServiceError::InvalidParameter {
+            parameter: "parameters".to_owned(),
+            message: error.to_string(),
+        },
+    }
 }
 
 #[cfg(test)]

@@ -79,7 +79,7 @@ pub enum ServiceError {
     },
     /// A parameter is missing or is not what the method wants.
     InvalidParameter {
-        /// Which.
+        /// Its name; with what is in it, the name of the whole.
         parameter: String,
         /// What is wrong with it, for people; an addition of ours.
         message: String,
@@ -108,18 +108,30 @@ impl ServiceError {
         }
     }
 
-    /// The error for parameters that cannot be read. Where the cause names a field in backquotes,
-    /// that is the parameter.
+    /// The error for parameters that cannot be read.
     #[must_use]
-    pub fn invalid(error: &serde_json::Error) -> Self {
-        let mut message = error.to_string();
-        if error.line() > 0
+    pub fn invalid(error: &serde_path_to_error::Error<serde_json::Error>) -> Self {
+        let cause = error.inner();
+        let mut message = cause.to_string();
+        if cause.line() > 0
             && let Some(end) = message.rfind(" at line ")
         {
             // Where in the text it stands says nothing to who has not written the text.
             message.truncate(end);
         }
-        let parameter = message.split('`').nth(1).unwrap_or("parameters").to_owned();
+        let mut path = error.path().to_string();
+        // A field that is missing lies on no path; its name stands in the words.
+        let missing = message.strip_prefix("missing field `").and_then(|it| it.strip_suffix('`'));
+        match (path.as_str(), missing) {
+            (".", Some(field)) => path = field.to_owned(),
+            (".", None) => path = "parameters".to_owned(),
+            (_, Some(field)) => path = format!("{path}.{field}"),
+            (_, None) => {}
+        }
+        let parameter = path.split(['.', '[']).next().unwrap_or_default().to_owned();
+        if parameter != path {
+            message = format!("{path}: {message}");
+        }
         Self::InvalidParameter { parameter, message }
     }
 }
@@ -151,11 +163,39 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_parameter_is_named() {
-        let error = serde_json::from_str::<DescriptionQuery>("{}").unwrap_err();
-        let ServiceError::InvalidParameter { parameter, .. } = ServiceError::invalid(&error) else {
-            panic!("another error");
-        };
-        assert_eq!(parameter, "interface");
+    fn an_invalid_parameter_is_named_and_never_its_value() {
+        for (text, parameter, message) in [
+            (r#"{}"#, "tag", "missing field `tag`"),
+            (r#"{"tag":5}"#, "tag", "invalid type: integer `5`, expected"),
+            (r#"{"tag":"`x`"}"#, "tag", ""),
+            (
+                r#"{"tag":"000102030405060708090a0b0c0d0e0f","items":[{}]}"#,
+                "items",
+                "items[0].key: missing field `key`",
+            ),
+            (
+                r#"{"tag":"000102030405060708090a0b0c0d0e0f","items":[{"key":"a","per":-3}]}"#,
+                "items",
+                "items[0].per: invalid value: integer `-3`, expected",
+            ),
+            (
+                r#"{"tag":"000102030405060708090a0b0c0d0e0f","items":[],"command":"","priority":"x"}"#,
+                "priority",
+                "invalid type: string \"x\", expected i32",
+            ),
+            ("[]", "parameters", "invalid length 0"),
+            ("5", "parameters", "invalid type: integer `5`, expected"),
+        ] {
+            let mut reader = serde_json::Deserializer::from_str(text);
+            let read = serde_path_to_error::deserialize::<_, crate::protocol::Acquire>(&mut reader);
+            let ServiceError::InvalidParameter { parameter: named, message: said } =
+                ServiceError::invalid(&read.unwrap_err())
+            else {
+                panic!("another error");
+            };
+            assert_eq!(named, parameter, "{text}: {said}");
+            assert!(said.starts_with(message), "{text}: {said}");
+            assert!(!said.contains(" at line "), "{text}: {said}");
+        }
     }
 }

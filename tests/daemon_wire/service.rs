@@ -39,8 +39,11 @@ fn what_it_does_not_know_is_an_error_and_the_connection_goes_on() {
     assert_eq!((name.as_str(), &parameters["parameter"]), ("InvalidParameter", &json!("tag")));
     peer.send("Acquire", json!({ "tag": "short", "items": [], "command": "" }));
     let (name, parameters) = peer.error();
-    assert_eq!(name, "InvalidParameter");
+    assert_eq!((name.as_str(), &parameters["parameter"]), ("InvalidParameter", &json!("tag")));
     assert!(parameters["message"].as_str().unwrap().contains("32 hexadecimal digits"));
+    peer.send("Release", json!({ "token": "17" }));
+    let (name, parameters) = peer.error();
+    assert_eq!((name.as_str(), &parameters["parameter"]), ("InvalidParameter", &json!("token")));
     peer.call("Status", json!({ "a_parameter_of_a_later_version": 1 }));
 }
 
