@@ -14,6 +14,8 @@
 #[macro_use]
 mod start_text;
 
+mod duration_text;
+
 pub mod cli;
 pub mod client;
 pub mod core;

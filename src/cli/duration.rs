@@ -1,8 +1,10 @@
-//! Lengths of time on the command line and in messages.
+//! Lengths of time on the command line.
 
 use std::time::Duration;
 
 use jiff::{Span, SpanRelativeTo};
+
+pub(crate) use crate::duration_text::{short, stated};
 
 /// A length of time as `--wait` and its like take it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +21,7 @@ pub(crate) fn parse(text: &str) -> Result<Length, String> {
     if text == "infinity" {
         return Ok(Length::Infinite);
     }
-    if text.starts_with('-') {
+    if is_negative(text) {
         return Err("must not be negative".to_owned());
     }
     // ISO 8601 and `3 days ago` are jiff's, not ours.
@@ -35,13 +37,17 @@ pub(crate) fn parse(text: &str) -> Result<Length, String> {
     Duration::try_from(length).map(Length::Finite).map_err(|_| expected())
 }
 
+/// Whether it is a duration but for the sign before it.
+fn is_negative(text: &str) -> bool {
+    text.strip_prefix('-').is_some_and(|rest| parse(rest).is_ok())
+}
+
 /// As [`parse`], and more than nothing.
 pub(crate) fn parse_some(text: &str) -> Result<Length, String> {
-    match parse(text)? {
-        Length::Finite(Duration::ZERO) => {
-            Err("must be more than 0; `infinity` is without end".to_owned())
-        }
-        length => Ok(length),
+    match parse(text) {
+        Ok(length) if length != Length::Finite(Duration::ZERO) => Ok(length),
+        Err(error) if !is_negative(text) => Err(error),
+        _ => Err("must be more than 0; `infinity` is without end".to_owned()),
     }
 }
 
@@ -54,38 +60,20 @@ const TTL_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 /// As [`parse`], for a lease: neither too short to be renewed in time, nor so long that a forgotten
 /// one is in the way for ever.
 pub(crate) fn parse_ttl(text: &str) -> Result<Duration, String> {
-    match parse(text)? {
-        Length::Finite(ttl) if ttl < TTL_MIN => {
-            Err("a lease lives for at least 1 second: it takes time to renew it".to_owned())
-        }
-        Length::Finite(ttl) if ttl > TTL_MAX => {
+    match parse(text) {
+        Ok(Length::Finite(ttl)) if ttl > TTL_MAX => {
             Err("a lease lives for at most 30 days: renew one that is needed for longer".to_owned())
         }
-        Length::Finite(ttl) => Ok(ttl),
-        Length::Infinite => Err("a lease without end would never be taken over".to_owned()),
+        Ok(Length::Finite(ttl)) if ttl >= TTL_MIN => Ok(ttl),
+        Ok(Length::Infinite) => Err("a lease without end would never be taken over".to_owned()),
+        Err(error) if !is_negative(text) => Err(error),
+        _ => Err("a lease lives for at least 1 second: it takes time to renew it".to_owned()),
     }
 }
 
 /// Whole milliseconds, rounded up: what is not nothing stays something.
 pub(crate) fn millis(length: Duration) -> u64 {
     u64::try_from(length.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
-}
-
-/// A length of time for people, at most two units: `0s`, `59s`, `3m12s`, `2h05m`, `4d03h`.
-pub(crate) fn short(length: Duration) -> String {
-    let seconds = length.as_secs();
-    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
-    match (days, hours, minutes) {
-        (0, 0, 0) => format!("{seconds}s"),
-        (0, 0, _) => format!("{minutes}m{:02}s", seconds % 60),
-        (0, _, _) => format!("{hours}h{:02}m", minutes % 60),
-        _ => format!("{days}d{:02}h", hours % 24),
-    }
-}
-
-/// As [`short`], with fractions of what is less than a minute: `200ms`, `1.5s`, `10m00s`.
-pub(crate) fn stated(length: Duration) -> String {
-    if length < Duration::from_secs(60) { format!("{length:?}") } else { short(length) }
 }
 
 #[cfg(test)]
@@ -122,23 +110,10 @@ mod tests {
         }
         assert_eq!(parse("-5").unwrap_err(), "must not be negative");
         assert!(parse("99999999999999999999").is_err());
-        assert!(parse_some("0").unwrap_err().contains("more than 0"));
-    }
-
-    #[test]
-    fn lengths_have_two_units_at_most() {
-        for (seconds, shown) in [
-            (0, "0s"),
-            (59, "59s"),
-            (60, "1m00s"),
-            (192, "3m12s"),
-            (3_599, "59m59s"),
-            (7_500, "2h05m"),
-            (356_400, "4d03h"),
-        ] {
-            assert_eq!(short(Duration::from_secs(seconds)), shown);
+        for text in ["0", "-1", "-1h30m"] {
+            assert!(parse_some(text).unwrap_err().contains("more than 0"), "{text}");
+            assert!(parse_ttl(text).unwrap_err().contains("at least 1 second"), "{text}");
         }
-        let stated = [200, 1_500, 10_000, 600_000].map(|ms| stated(Duration::from_millis(ms)));
-        assert_eq!(stated, ["200ms", "1.5s", "10s", "10m00s"]);
+        assert!(parse_some("-x").unwrap_err().contains("not a duration"));
     }
 }

@@ -58,7 +58,7 @@ fn sentence(lost: &Lost, reason: &str, now: &Now) -> Option<String> {
         more => format!("`{key}` and {more} other keys"),
     };
     let lease = format!("the lease of {keys} (token {})", lost.token);
-    let when = format!("{} ago, at {}", now.age(&lost.at), now.clock(&lost.at));
+    let when = format!("{}, at {}", now.ago(&lost.at), now.clock(&lost.at));
     Some(match reason {
         "expired" => {
             let ttl = stated(Duration::from_millis(lost.ttl_ms));

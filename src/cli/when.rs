@@ -28,6 +28,14 @@ impl Now {
         )
     }
 
+    /// How long ago that was, as a phrase: `3m12s ago`, `just now`.
+    pub(crate) fn ago(&self, since: &str) -> String {
+        match self.passed(since) {
+            Some(passed) if passed < Duration::from_secs(1) => "just now".to_owned(),
+            _ => format!("{} ago", self.age(since)),
+        }
+    }
+
     /// How long ago that was; `None` for what is no time or is to come.
     pub(crate) fn passed(&self, since: &str) -> Option<Duration> {
         let since: Timestamp = since.parse().ok()?;
@@ -56,6 +64,13 @@ pub(crate) mod tests {
     /// A fixed moment.
     pub(crate) fn at(text: &str) -> Now {
         Now { at: text.parse().unwrap(), zone: TimeZone::UTC }
+    }
+
+    #[test]
+    fn what_has_just_happened_is_not_0s_ago() {
+        let now = at("2026-11-20T14:05:23.500Z");
+        assert_eq!(now.ago("2026-11-20T14:05:22.501Z"), "just now");
+        assert_eq!(now.ago("2026-11-20T14:05:22.500Z"), "1s ago");
     }
 
     #[test]

@@ -17,6 +17,7 @@ use nix::sys::stat::{Mode, SFlag, fstat};
 use nix::sys::time::{TimeVal, TimeValLike};
 use nix::unistd::geteuid;
 
+use crate::duration_text::stated;
 use crate::protocol::place::{Place, Rule};
 use crate::sys::dir::{DirError, is_private, open_private, with_c_str};
 
@@ -102,14 +103,14 @@ fn not_there(place: &Place, starts: bool, left: Option<&Path>) -> ClientError {
     if !starts {
         return ClientError::NoDaemon(place.socket.clone());
     }
-    let seconds = START_MAX.as_secs();
+    let time = stated(START_MAX);
     let socket = place.socket.display();
     ClientError::Start(match left {
         None => {
-            format!("the daemon was started, but nothing listens at {socket} after {seconds} s")
+            format!("the daemon was started, but nothing listens at {socket} after {time}")
         }
         Some(lock) => format!(
-            "nothing listens at {socket} after {seconds} s: other clients were to start a daemon, \
+            "nothing listens at {socket} after {time}: other clients were to start a daemon, \
              and one of them still holds {}",
             lock.display()
         ),
@@ -230,10 +231,10 @@ mod tests {
         let socket = dir.join("s");
         let place = Place { socket, dir: dir.into(), rule: Rule::Given, stores: OnceLock::new() };
         let said = |left: Option<&str>| not_there(&place, true, left.map(Path::new)).to_string();
-        assert_eq!(said(None), "the daemon was started, but nothing listens at /d/s after 10 s");
+        assert_eq!(said(None), "the daemon was started, but nothing listens at /d/s after 10s");
         assert_eq!(
             said(Some("/d/start.lock.4")),
-            "nothing listens at /d/s after 10 s: other clients were to start a daemon, and one of \
+            "nothing listens at /d/s after 10s: other clients were to start a daemon, and one of \
              them still holds /d/start.lock.4"
         );
     }

@@ -10,6 +10,7 @@ use super::propose::Then;
 use super::server::Server;
 use super::stopped::is_stopped;
 use crate::core::{Change, HoldState, RequestId, Withdrawal};
+use crate::duration_text::stated;
 use crate::sys::clock;
 
 /// The longest sleep while a wait or a lease has an end: the clock of a sleep stands still while the
@@ -180,7 +181,7 @@ impl Server {
         if busy {
             self.due.idle = None;
         } else if is_due(&mut self.due.idle, now) {
-            tracing::info!("nothing to do for {} s, the daemon ends", limit.as_secs());
+            tracing::info!("nothing to do for {}, the daemon ends", stated(limit));
             self.stopping = true;
         } else if self.due.idle.is_none() {
             self.due.idle = Some(now + limit);

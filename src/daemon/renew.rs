@@ -9,6 +9,7 @@ use super::propose::{Applied, Then};
 use super::server::Server;
 use super::shown::time;
 use crate::core::{Change, FrameId, LeaseEnd, LeaseId, Outcome, Owner, PastLease, Table};
+use crate::duration_text::stated_ms;
 use crate::protocol::{
     Acquire, ErrorName, Failure, Handle, HolderShown, LeaseAsked, Lost, Renew, Renewed,
 };
@@ -52,8 +53,8 @@ impl Server {
                         with it");
         }
         if lease.ttl_ms < LEASE_MS_MIN {
-            let ttl = lease.ttl_ms;
-            return bad(&format!("a lease lives for at least {LEASE_MS_MIN} ms, not {ttl}"));
+            let (least, ttl) = (stated_ms(LEASE_MS_MIN), stated_ms(lease.ttl_ms));
+            return bad(&format!("a lease lives for at least {least}, not {ttl}"));
         }
         // One that was asked for of an earlier version keeps the TTL that it was given.
         if lease.ttl_ms > LEASE_MS_MAX && self.ledger.table.tagged(acquire.tag).is_none() {
@@ -230,23 +231,12 @@ fn lost_words(past: &PastLease) -> String {
     let lease = format!("the lease of {keys} (token {})", past.token);
     match past.why {
         LeaseEnd::Expired => {
-            format!("{lease} expired: it was not renewed for {}", seconds(past.ttl_ms))
+            format!("{lease} expired: it was not renewed for {}", stated_ms(past.ttl_ms))
         }
         LeaseEnd::Released => format!("{lease} was released"),
         LeaseEnd::Forced => format!("{lease} was broken by force"),
         LeaseEnd::Withdrawn => {
             format!("{lease} was taken back: who asked for it was gone before it was confirmed")
-        }
-    }
-}
-
-/// `90 s`, `1.5 s`.
-fn seconds(ms: u64) -> String {
-    match (ms / 1000, ms % 1000) {
-        (whole, 0) => format!("{whole} s"),
-        (whole, part) => {
-            let fraction = format!("{part:03}");
-            format!("{whole}.{} s", fraction.trim_end_matches('0'))
         }
     }
 }
@@ -271,15 +261,14 @@ mod tests {
             ttl_ms: 1_500,
         };
         for (past, words) in [
-            (past(LeaseEnd::Expired, 0), "`db` (token 7) expired: it was not renewed for 1.5 s"),
+            (past(LeaseEnd::Expired, 0), "`db` (token 7) expired: it was not renewed for 1.5s"),
             (past(LeaseEnd::Released, 1), "`db` and 1 other key (token 7) was released"),
             (past(LeaseEnd::Forced, 2), "`db` and 2 other keys (token 7) was broken by force"),
         ] {
             assert_eq!(lost_words(&past), format!("the lease of {words}"));
         }
-        assert_eq!(seconds(60_000), "60 s");
-        assert_eq!(seconds(1_001), "1.001 s");
     }
+
     #[test]
     fn a_lease_that_lives_was_renewed_and_one_that_does_not_is_gone() {
         let mut table = Table::new(Rules::Current);

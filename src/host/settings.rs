@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::duration_text::stated_ms;
+
 /// What an operator may choose. Durations in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -56,20 +58,23 @@ impl std::error::Error for TooShort {}
 
 impl fmt::Display for TooShort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { timing: Timing { ttl_ms, renewal_ms, grace_ms, margin_ms }, drift_ms } = self;
-        if margin_ms < drift_ms {
+        let Self { timing, drift_ms } = self;
+        let Timing { ttl_ms, renewal_ms, grace_ms, margin_ms } = *timing;
+        let parts = [renewal_ms, renewal_ms, renewal_ms, grace_ms, margin_ms, *drift_ms];
+        let needed = parts.into_iter().fold(0, u64::saturating_add);
+        let [ttl, renewal, grace, margin, drift, needed] =
+            [ttl_ms, renewal_ms, grace_ms, margin_ms, *drift_ms, needed].map(stated_ms);
+        if margin_ms < *drift_ms {
             return write!(
                 f,
-                "the margin of {margin_ms} ms is shorter than what clocks may differ by in a TTL \
-                 of {ttl_ms} ms, {drift_ms} ms"
+                "the margin of {margin} is shorter than what clocks may differ by in a TTL of \
+                 {ttl}, {drift}"
             );
         }
         write!(
             f,
-            "a TTL of {ttl_ms} ms is too short: three renewals of {renewal_ms} ms, the grace of \
-             {grace_ms} ms, the margin of {margin_ms} ms and {drift_ms} ms for clocks that differ \
-             need {} ms",
-            3 * renewal_ms + grace_ms + margin_ms + drift_ms
+            "a TTL of {ttl} is too short: three renewals of {renewal}, the grace of {grace}, the \
+             margin of {margin} and {drift} for clocks that differ need {needed}"
         )
     }
 }
@@ -115,13 +120,14 @@ mod tests {
     fn rule_07_a_ttl_that_leaves_no_time_to_stop_is_refused_in_words() {
         let settings = Settings { grace_ms: Some(30_000), ..Settings::default() };
         let refused = settings.check(60_000).unwrap_err().to_string();
-        assert!(refused.contains("a TTL of 60000 ms is too short"), "{refused}");
-        assert!(refused.contains("need 65600 ms"), "{refused}");
+        assert!(refused.contains("a TTL of 1m00s is too short"), "{refused}");
+        assert!(refused.contains("need 1m05.6s"), "{refused}");
         settings.check(80_000).unwrap();
         let settings = Settings { margin_ms: Some(100), ..Settings::default() };
         let refused = settings.check(60_000).unwrap_err().to_string();
-        assert!(refused.starts_with("the margin of 100 ms is shorter"), "{refused}");
-        assert!(Settings { renewal_ms: Some(u64::MAX), ..settings }.check(1).is_err());
+        assert!(refused.starts_with("the margin of 100ms is shorter"), "{refused}");
+        let refused = Settings { renewal_ms: Some(u64::MAX), ..Settings::default() }.check(60_000);
+        assert!(refused.unwrap_err().to_string().contains("is too short"));
         assert!(Settings::default().check(0).is_err(), "a TTL that expires at once");
     }
 }

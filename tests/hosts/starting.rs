@@ -21,7 +21,7 @@ fn what_is_wrong_with_an_engine_is_said_before_anything_starts() {
     let said = refused(&world, "engine = \"redis://one\"\n");
     assert!(said.contains("names no engine") && said.contains("hint: postgres://"), "{said}");
     let said = refused(&world, "[engine]\nurl = \"etcd://one\"\nttl = \"1s\"\ngrace = \"900ms\"\n");
-    assert!(said.contains("a TTL of 1000 ms is too short") && said.contains("hint: "), "{said}");
+    assert!(said.contains("a TTL of 1s is too short") && said.contains("hint: "), "{said}");
     let said = refused(&world, "engine = \"etcd://root:s3cret@one\"\n");
     assert!(said.contains("holds a password, and everybody may read it"), "{said}");
     let said = refused(&world, "[engine]\nhost = \"a\"\n");

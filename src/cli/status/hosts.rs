@@ -107,7 +107,7 @@ fn silence(engine: &EngineShown, now: &Now) -> Option<String> {
 fn about(host: &HostShown, now: &Now) -> String {
     let here = if host.here { " (this one)" } else { "" };
     let renewed = match &host.renewed {
-        Some(at) => format!("renewed {} ago", now.age(at)),
+        Some(at) => format!("renewed {}", now.ago(at)),
         None => "not seen yet".to_owned(),
     };
     let since = now.clock(&host.since);

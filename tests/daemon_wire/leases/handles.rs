@@ -46,7 +46,7 @@ fn a_lease_that_is_not_renewed_ends_and_the_next_in_the_queue_has_its_lock() {
     let what = lost(&mut daemon.connect(), "Renew", 1, "expired");
     assert_eq!(what["lost"]["ttl_ms"], SHORT_MS);
     assert_eq!(what["holders"][0]["token"], next["token"]);
-    assert!(what["message"].as_str().unwrap().contains("not renewed for 1 s"), "{what}");
+    assert!(what["message"].as_str().unwrap().contains("not renewed for 1s"), "{what}");
 }
 
 #[test]
