@@ -288,7 +288,7 @@ mod tests {
             ("db=x", "`=x`: per: not a whole number; a view is"),
             ("db=prod", "`=prod`: not a whole number; a view is"),
             ("db=0", "must be at least 1"),
-            ("db=-1", "`=-1`: must not be negative"),
+            ("db=-1", "`=-1`: must be at least 1"),
             ("db=0x2", "per: must be at least 1"),
             ("db=3x-1", "`=3x-1`: buckets: must not be negative"),
             ("db:0", "must be at least 1"),

@@ -3,36 +3,42 @@
 
 /// A whole number that is not negative.
 pub(crate) fn number(text: &str) -> Result<u64, String> {
+    whole(text)?.ok_or_else(|| "must not be negative".to_owned())
+}
+
+/// A whole number; `None` if it is negative.
+fn whole(text: &str) -> Result<Option<u64>, String> {
     let digits = text.strip_prefix('-').unwrap_or(text);
     if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
         return Err("not a whole number".to_owned());
     }
     if digits.len() < text.len() {
-        return Err("must not be negative".to_owned());
+        return Ok(None);
     }
-    text.parse().map_err(|_| "too large".to_owned())
+    text.parse().map(Some).map_err(|_| "too large".to_owned())
 }
 
 /// A whole number that is at least 1.
 pub(crate) fn positive(text: &str) -> Result<u64, String> {
-    match number(text)? {
-        0 => Err("must be at least 1".to_owned()),
-        n => Ok(n),
+    match whole(text)? {
+        Some(n) if n > 0 => Ok(n),
+        _ => Err("must be at least 1".to_owned()),
     }
 }
 
 /// A process that may own a lock: neither 0 nor 1.
 pub(crate) fn pid(text: &str) -> Result<u32, String> {
-    match number(text)? {
-        0 => Err("there is no process 0".to_owned()),
-        1 => Err("process 1 never ends, and neither would its lock".to_owned()),
-        n => u32::try_from(n).map_err(|_| "too large".to_owned()),
+    match whole(text)? {
+        None | Some(0) => Err(format!("there is no process {text}")),
+        Some(1) => Err("process 1 never ends, and neither would its lock".to_owned()),
+        Some(n) => u32::try_from(n).map_err(|_| "too large".to_owned()),
     }
 }
 
 /// An exit code, 0 to 255.
 pub(crate) fn exit_code(text: &str) -> Result<u8, String> {
-    u8::try_from(number(text)?).map_err(|_| "an exit code is 0 to 255".to_owned())
+    let code = whole(text)?.and_then(|code| u8::try_from(code).ok());
+    code.ok_or_else(|| "an exit code is 0 to 255".to_owned())
 }
 
 /// A priority, which may be negative.
@@ -59,7 +65,11 @@ mod tests {
     #[test]
     fn each_range_has_its_ends() {
         assert_eq!(positive("1"), Ok(1));
-        assert_eq!(positive("0").unwrap_err(), "must be at least 1");
+        for text in ["0", "-1", "-99999999999999999999"] {
+            assert_eq!(positive(text).unwrap_err(), "must be at least 1", "{text}");
+        }
+        assert_eq!(pid("-1").unwrap_err(), "there is no process -1");
+        assert_eq!(exit_code("-1").unwrap_err(), "an exit code is 0 to 255");
         assert_eq!(pid("2"), Ok(2));
         assert!(pid("0").is_err() && pid("1").is_err() && pid("4294967296").is_err());
         assert_eq!(exit_code("255"), Ok(255));

@@ -16,6 +16,10 @@ use crate::sys::startup::Words;
 /// Of a wrong value so much is shown.
 const VALUE_COLUMNS: usize = 40;
 
+/// Who asks for a lock of 0 slots wants that nobody gets it.
+const NONE_HINT: &str = "`canal resize KEY --slots 0` lets nobody have the lock until its size is \
+                         changed or forgotten";
+
 /// Answers what clap did not take for a command line: help and version are printed and are a
 /// success, everything else is a usage error (125).
 pub(crate) fn report(error: &clap::Error, words: Words) -> u8 {
@@ -108,6 +112,11 @@ fn message(error: &clap::Error) -> String {
 
 fn special_hint(error: &clap::Error) -> Option<String> {
     let arg = text(error, ContextKind::InvalidArg);
+    let value = text(error, ContextKind::InvalidValue);
+    let none = arg.starts_with("--slots") && value == "0";
+    if error.kind() == ErrorKind::ValueValidation && (none || value.ends_with("=0")) {
+        return Some(NONE_HINT.to_owned());
+    }
     let timeout = arg == "--timeout" || arg.starts_with("--timeout=");
     (error.kind() == ErrorKind::UnknownArgument && timeout).then(|| {
         "--wait DUR bounds the wait for the lock, --max-run DUR how long the command runs"
@@ -180,7 +189,7 @@ mod tests {
             (&["run", "-k"], "--key needs a value"),
             (&["run", "--per", "0"], "--per 0: must be at least 1"),
             (&["run", "--buckets", "-1"], "--buckets -1: must not be negative"),
-            (&["run", "-j", "-1"], "--slots -1: must not be negative"),
+            (&["run", "-j", "-1"], "--slots -1: must be at least 1"),
             (&["run", "-w", "-5"], "--wait -5: must not be negative"),
             (&["run", "-E", "256"], "--conflict-exit-code 256: an exit code is 0 to 255"),
             (&["run", "-k", "/a"], "--key /a: a key does not begin with `/`; use `a`"),

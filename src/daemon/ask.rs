@@ -85,7 +85,9 @@ fn check_count(key: &Key, count: u64, view: Option<View>) -> Result<(), Failure>
             Err(bad(format!("`per` of `{key}` is 0; it must be at least 1")))
         }
         Some(View::Slots { slots: 0 }) => {
-            Err(bad(format!("a lock of 0 slots (`{key}`) admits nobody; state at least 1")))
+            let message = format!("a lock of 0 slots (`{key}`) admits nobody; state at least 1");
+            let hint = format!("`canal resize {key} --slots 0` lets nobody have it from now on");
+            Err(bad(message).hint(hint))
         }
         // A view of no buckets is no mistake: the table refuses it as full.
         Some(view) if view.capacity() > 0 && count > view.capacity() => {

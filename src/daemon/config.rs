@@ -221,6 +221,11 @@ fn with_suggestion(message: &str) -> String {
     let first = message.lines().next().unwrap_or(message);
     // What serde calls a variant is a word in a list for who writes the file.
     let first = first.replacen("unknown variant", "unknown word", 1);
+    if let Some((value, type_of)) = first.split_once(", expected ")
+        && let Some(range) = number_range(type_of)
+    {
+        return format!("{value}, expected {range}");
+    }
     let kind = ["unknown field", "unknown word"].into_iter().find(|kind| first.starts_with(kind));
     let mut names = first.split('`').skip(1).step_by(2);
     let (Some(kind), Some(unknown)) = (kind, names.next()) else { return first };
@@ -230,6 +235,15 @@ fn with_suggestion(message: &str) -> String {
     match nearest {
         Some(name) => format!("{kind} `{unknown}`; did you mean `{name}`?"),
         None => first,
+    }
+}
+
+/// What Rust calls a type of numbers, in words.
+fn number_range(type_of: &str) -> Option<&'static str> {
+    match type_of {
+        "u8" | "u32" | "u64" | "usize" => Some("a whole number that is not negative"),
+        "a nonzero usize" => Some("a whole number that is at least 1"),
+        _ => None,
     }
 }
 
@@ -288,9 +302,13 @@ mod tests {
         line("[keys.\"/db\"]\nslots = 1\n", 1, "`/db`: a key does not begin with `/`; use `db`");
         line("\n[keys.db]\nper = 1\n", 2, "`db` needs either");
         line("[keys.db]\nper = 0\nbuckets = 1\n", 1, "at least 1");
-        line("[keys.db]\nslots = -1\n", 2, "-1");
+        line(
+            "[keys.db]\nslots = -1\n",
+            2,
+            "integer `-1`, expected a whole number that is not negative",
+        );
         line("[keys.db]\nslots = 9007199254740992\n", 1, "is more than");
-        line("[limits]\nconnections = 0\n", 2, "nonzero");
+        line("[limits]\nconnections = 0\n", 2, "expected a whole number that is at least 1");
         line("[daemon]\nidle_exit = \"soon\"\n", 2, "`soon` is no duration");
         line("[daemon\n", 1, "");
     }
