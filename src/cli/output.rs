@@ -32,7 +32,7 @@ pub(crate) fn print(text: &str) -> Result<Reader, Failed> {
     }
 }
 
-/// As [`print`], without the styles in it where stdout or the user (`NO_COLOR`) has none.
+/// As [`print()`], without the styles in it where stdout or the user (`NO_COLOR`) has none.
 pub(crate) fn print_styled(text: &str) -> Result<Reader, Failed> {
     match anstream::AutoStream::choice(&io::stdout()) {
         anstream::ColorChoice::Never => print(&anstream::adapter::strip_str(text).to_string()),

@@ -1,6 +1,6 @@
 //! The daemon's files: that there is one daemon for them, and that they stay there.
 //!
-//! Invariant: as long as this daemon runs, no other one gets past [`Home::claim`] for the same
+//! Invariant: as long as this daemon runs, no other one gets past [`Claim::new`] for the same
 //! place, whatever somebody does to the files.
 
 use std::fs::{File, OpenOptions};

@@ -27,7 +27,7 @@ pub enum NotBegun {
 /// Becomes the command: same process, with all that canal's caller gave it, and nothing of canal's
 /// but the variables of the grant (and with `--with-children` the descriptor that keeps the hold).
 ///
-/// `socket` is where the daemon was said to be, `None` if it was not. `starting` is what [`stay`](super::stay)
+/// `socket` is where the daemon was said to be, `None` if it was not. `starting` is what [`stay`](super::stay())
 /// gave, `None` without a parent of canal's.
 ///
 /// Returns only if the command was not begun; the lock was given back then, or is lost.

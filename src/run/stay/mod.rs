@@ -111,7 +111,7 @@ impl Ended {
 }
 
 /// Forks; the child calls `child`, which takes the lock and becomes the command with
-/// [`become_command`](super::become_command), or returns the exit code to end with. The parent
+/// [`become_command`](super::become_command()), or returns the exit code to end with. The parent
 /// keeps to the limits, passes signals on, and returns when the child has ended.
 ///
 /// To be called before anything is opened or started: this process must have one thread, and the

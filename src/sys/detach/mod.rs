@@ -33,7 +33,7 @@ const REPORT_MAX: u64 = 64 * 1024;
 /// (the caller gets no unknown child), in a session of its own, folder `/`, umask 077, environment
 /// of only `environment`, no descriptor but /dev/null as 0 and 1 and `log` (else /dev/null) as 2,
 /// signals at their defaults and unblocked, limits, nice value, affinity and the like reset as far
-/// as allowed; [`notes`] tells it what was not.
+/// as allowed; [`notes()`] tells it what was not.
 ///
 /// Descriptor 3 of the new process is the write end of a pipe: what it writes there until it
 /// closes it is returned, so that a daemon that cannot start can say why. An empty answer means it
