@@ -2,7 +2,7 @@
 //! match the definition of the command line, and the sources keep the house rules.
 #![expect(clippy::unwrap_used, reason = "a test says so by failing")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -150,38 +150,87 @@ fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Which parts of the project a layer may use; see docs/architecture.md.
-const LAYERS: &[(&str, &[&str])] = &[
-    ("core", &[]),
-    ("json", &[]),
-    ("sys", &[]),
-    ("log", &["core", "json", "sys"]),
-    ("protocol", &["core", "json"]),
-    ("host", &["core", "log"]),
-    ("daemon", &["core", "host", "json", "log", "protocol", "sys"]),
-    ("client", &["core", "protocol", "sys"]),
-    ("run", &["client", "protocol", "sys"]),
-    ("cli", &["client", "core", "daemon", "protocol", "run", "sys"]),
-];
+/// Which folders each one may use, by the table in CONTRIBUTING.md.
+fn layers() -> BTreeMap<String, BTreeSet<String>> {
+    let text = fs::read_to_string(root().join("CONTRIBUTING.md")).unwrap();
+    let rows = text.lines().filter_map(|line| line.strip_prefix("| `src/"));
+    let layers = rows.filter_map(|row| {
+        let [folder, _, uses] = row.trim_end_matches('|').split(" | ").collect::<Vec<_>>()[..]
+        else {
+            return None;
+        };
+        let uses = uses.split(", ").map(|used| used.split_whitespace().next().unwrap_or_default());
+        let uses = uses.filter(|used| *used != "nothing").map(str::to_owned).collect();
+        Some((folder.trim_end_matches('`').to_owned(), uses))
+    });
+    // The table below it is of files.
+    layers.filter(|(folder, _): &(String, _)| !folder.contains(['/', '`'])).collect()
+}
 
-#[test]
-fn layers_use_only_those_below_them() {
-    for (layer, allowed) in LAYERS {
-        let mut files = Vec::new();
-        sources(&root().join("src").join(layer), &mut files);
-        assert!(!files.is_empty(), "{layer}");
-        for file in files {
-            let text = fs::read_to_string(&file).unwrap();
-            let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
-            let used = code.flat_map(|line| line.split("crate::").skip(1)).map(|rest| {
-                rest.split(|c: char| !c.is_ascii_lowercase()).next().unwrap_or_default()
-            });
-            for other in used.filter(|other| LAYERS.iter().any(|(known, _)| known == other)) {
-                let fine = other == *layer || allowed.contains(&other);
-                assert!(fine, "{} uses crate::{other}", file.display());
+/// The modules of the project's root that a text names after `crate::`, also in groups.
+fn used_of_the_root(text: &str) -> BTreeSet<String> {
+    let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let code = code.collect::<Vec<_>>().join("\n");
+    code.split("crate::").skip(1).flat_map(names_at_the_start).collect()
+}
+
+/// Of `a::b` it is `a`, of `{a::{b, c}, d}` they are `a` and `d`.
+fn names_at_the_start(rest: &str) -> Vec<String> {
+    let name = |text: &str| {
+        let text = text.trim_start();
+        let is_part = |c: char| c.is_alphanumeric() || c == '_';
+        text[..text.find(|c| !is_part(c)).unwrap_or(text.len())].to_owned()
+    };
+    let Some(group) = rest.strip_prefix('{') else { return vec![name(rest)] };
+    let (mut depth, mut begins, mut names) = (0, 0, Vec::new());
+    for (at, c) in group.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' if depth > 0 => depth -= 1,
+            ',' | '}' if depth == 0 => {
+                names.push(name(&group[begins..at]));
+                begins = at + 1;
+                if c == '}' {
+                    break;
+                }
             }
+            _ => {}
         }
     }
+    names
+}
+
+#[test]
+fn layers_use_those_that_the_table_in_contributing_says_and_no_others() {
+    let layers = layers();
+    let folders = fs::read_dir(root().join("src")).unwrap().map(|entry| entry.unwrap().path());
+    let folders = folders.filter(|path| path.is_dir());
+    let folders = folders.map(|path| path.file_name().unwrap().to_string_lossy().into_owned());
+    assert_eq!(folders.collect::<BTreeSet<_>>(), layers.keys().cloned().collect());
+    for (layer, uses) in &layers {
+        let mut files = Vec::new();
+        sources(&root().join("src").join(layer), &mut files);
+        let mut used = BTreeMap::new();
+        for file in files {
+            for other in used_of_the_root(&fs::read_to_string(&file).unwrap()) {
+                if layers.contains_key(&other) && other != *layer {
+                    used.insert(other, file.display().to_string());
+                }
+            }
+        }
+        let found = used.keys().cloned().collect::<BTreeSet<_>>();
+        assert_eq!(&found, uses, "src/{layer}, as in {used:?}");
+    }
+}
+
+#[test]
+fn uses_in_groups_and_in_code_are_found() {
+    let text = "use crate::{core::{Key, View}, json,\n    sys};\n// crate::cli\n\
+                fn f() { crate::daemon::run(); let x: crate::log::X<crate::host::Y>; }\n\
+                pub(crate) use crate::run::*;\n";
+    let found = used_of_the_root(text);
+    let expected = ["core", "daemon", "host", "json", "log", "run", "sys"].map(str::to_owned);
+    assert_eq!(found, BTreeSet::from(expected));
 }
 
 #[test]
