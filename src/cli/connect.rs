@@ -9,8 +9,8 @@ use super::failed::Failed;
 use crate::client::{Client, ClientError, OWN, Options, Start};
 use crate::protocol::place::{Place, Rule};
 use crate::protocol::{ErrorName, PageQuery, Tag};
-use crate::run::{OwnCode, environment};
-use crate::sys::deadline::Reader;
+use crate::run::{Fate, OwnCode, environment};
+use crate::sys::deadline::Why;
 use crate::sys::environment::variable;
 
 /// Where the daemon is, and whether one may be started.
@@ -42,9 +42,16 @@ impl Target {
         Options { program: Some(OWN.into()), ..Options::from(self.start) }
     }
 
-    /// Asks for the deadline page of a request that is held, if there is a daemon that has it.
-    pub(crate) fn page(&self, tag: Tag) -> Option<Reader> {
-        Client::connect(&self.place, self.options()).ok()?.page(&PageQuery { tag }).ok()
+    /// Asks what became of a request that was granted with this token.
+    pub(crate) fn fate(&self, tag: Tag, token: u64) -> Option<Fate> {
+        let query = PageQuery { tag, token: Some(token) };
+        match Client::connect(&self.place, self.options()).ok()?.page(&query) {
+            Ok(page) => Some(Fate::Held(page)),
+            Err(ClientError::Failure(failure)) if failure.name == ErrorName::LeaseLost => {
+                Some(Fate::Lost(Why::of_word(failure.reason.as_deref().unwrap_or_default())))
+            }
+            Err(_) => None,
+        }
     }
 }
 

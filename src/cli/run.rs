@@ -19,8 +19,9 @@ use super::usage::wrong;
 use crate::client::{OWN, is_on_demand_daemon};
 use crate::protocol::place::Rule;
 use crate::protocol::{Acquire, OnLost, Wrapper};
-use crate::run::{Beside, Command, Ended, Limits, Lost, NotBegun, Starting, become_command, stay};
-use crate::sys::deadline::Reader;
+use crate::run::{
+    Beside, Command, Ended, Fate, Limits, Lost, NotBegun, Starting, become_command, stay,
+};
 
 /// How long after the signal of `--max-run` SIGKILL follows, if nothing else is said.
 const KILL_AFTER: Duration = Duration::from_secs(10);
@@ -156,8 +157,8 @@ impl Beside for Bystander<'_, '_> {
         is_on_demand_daemon(pid.as_raw().unsigned_abs(), Some(Path::new(OWN)))
     }
 
-    fn page(&self) -> Option<Reader> {
-        self.0.target.page(self.0.request.tag)
+    fn ask(&self, token: u64) -> Option<Fate> {
+        self.0.target.fate(self.0.request.tag, token)
     }
 }
 

@@ -93,7 +93,6 @@ impl Asked {
         match self {
             Self::Acquire(_)
             | Self::Confirm(_)
-            | Self::Page(_)
             | Self::Release(_)
             | Self::Renew(_)
             | Self::Resize(_)
@@ -101,6 +100,7 @@ impl Asked {
             Self::Description(_)
             | Self::Graph(_)
             | Self::Info
+            | Self::Page(_)
             | Self::Status(_)
             | Self::Stop(_)
             | Self::Why(_)

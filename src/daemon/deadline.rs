@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 
 use super::conn::ConnId;
 use super::server::Server;
+use crate::core::Token;
 use crate::protocol::{ErrorName, Failure, PageFound, PageQuery, Wrapper};
 use crate::sys::deadline::Writer;
 
@@ -33,6 +34,11 @@ impl Server {
         if self.ledger.engine().is_none() {
             let message = "this daemon works over no engine: no lock has a deadline";
             return Err(Failure::new(ErrorName::Unsupported, message));
+        }
+        if let Some(why) = query.token.and_then(|token| self.stops.why_lost(Token(token))) {
+            let message = "the lock is lost, and its process was ended";
+            let failure = Failure::new(ErrorName::LeaseLost, message);
+            return Err(Failure { reason: Some(why.word().into()), ..failure });
         }
         let not_held = || Failure::new(ErrorName::NotHeld, "nothing of this tag is held here");
         let writer = self.deadline.as_ref().ok_or_else(not_held)?;

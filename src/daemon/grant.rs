@@ -196,7 +196,9 @@ impl Server {
         let Some(shared) = self.ledger.engine() else { return Ok(()) };
         let hold = self.ledger.table.hold_of(request);
         let told = hold.and_then(|hold| Some((hold.token, Told::of(hold, shared.mark())?)));
-        told.map_or(Ok(()), |(token, told)| self.roll.tell(token, told))
+        let Some((token, told)) = told else { return Ok(()) };
+        self.stops.forget_lost(token);
+        self.roll.tell(token, told)
     }
 
     /// Tells a grant as it was decided, or what is held by it now.

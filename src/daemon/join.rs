@@ -29,7 +29,7 @@ use crate::core::{
 };
 use crate::host::Member;
 use crate::sys::clock;
-use crate::sys::deadline::Writer;
+use crate::sys::deadline::{Why, Writer};
 use crate::sys::process::{Found, Origin};
 
 const TWO_TABLES_HINT: &str = "let them end under a daemon without the engine first, or leave \
@@ -172,7 +172,10 @@ impl Server {
             match claim {
                 Claim::Holds => {}
                 Claim::Over(proof) => self.roll.end(token, proof),
-                Claim::Unknown => self.doom(token, told, clock::boottime_ms()),
+                Claim::Unknown => {
+                    self.stops.note_lost(token, Why::Rewritten);
+                    self.doom(token, told, clock::boottime_ms());
+                }
             }
         }
         self.end_doomed(clock::boottime_ms());

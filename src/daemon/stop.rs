@@ -34,9 +34,33 @@ pub(super) struct Stops {
     /// What those read who run the commands of a lost incarnation, and what to write there, and when
     /// (in milliseconds of CLOCK_BOOTTIME).
     page: Option<(Writer, Why, u64)>,
+    /// Why holds were lost, for those who cannot read it on a page: it went with the daemon that
+    /// wrote it.
+    lost: BTreeMap<Token, Why>,
 }
 
+/// So many losses are remembered.
+const LOST_MAX: usize = 4096;
+
 impl Stops {
+    /// Why this hold was lost, if its process was ended for that.
+    pub(super) fn why_lost(&self, token: Token) -> Option<Why> {
+        self.lost.get(&token).copied()
+    }
+
+    /// Notes why a hold was lost. The first reason counts.
+    pub(super) fn note_lost(&mut self, token: Token, why: Why) {
+        self.lost.entry(token).or_insert(why);
+        if self.lost.len() > LOST_MAX {
+            self.lost.pop_first();
+        }
+    }
+
+    /// Forgets what was lost under a token that is told anew.
+    pub(super) fn forget_lost(&mut self, token: Token) {
+        self.lost.remove(&token);
+    }
+
     /// When there is something to do, in milliseconds of CLOCK_BOOTTIME.
     pub(super) fn next_due(&self, now: u64) -> Option<u64> {
         let soon = self.page.is_some() || !self.unsignalled.is_empty();
@@ -156,7 +180,7 @@ impl Server {
             _ => now,
         };
         self.stops.page = self.deadline.take().map(|page| (page, reason(why), kill_at));
-        self.doom_all(kill_at);
+        self.doom_all(kill_at, reason(why));
         self.lose_membership();
         self.end_doomed(now);
         self.changed = true;
@@ -166,13 +190,14 @@ impl Server {
     pub(super) fn clear(&mut self) {
         let now = clock::boottime_ms();
         // Those who are doomed already have their time; whom a daemon before us left has had it.
-        self.doom_all(now);
+        self.doom_all(now, Why::Gone);
         self.stops.awaited = true;
         self.end_doomed(now);
     }
 
-    fn doom_all(&mut self, kill_at: u64) {
+    fn doom_all(&mut self, kill_at: u64, why: Why) {
         for (token, told) in self.roll.iter().collect::<Vec<_>>() {
+            self.stops.note_lost(token, why);
             self.doom(token, told, kill_at);
         }
     }

@@ -24,6 +24,10 @@ pub enum Wrapper {
 pub struct PageQuery {
     /// The request's tag.
     pub tag: Tag,
+    /// The token that it was granted with: if the daemon ended its process because the lock was
+    /// lost, it says so ([`ErrorName::LeaseLost`](super::ErrorName::LeaseLost), with the reason).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<u64>,
 }
 
 /// The reply to [`PageQuery`]: indices among the descriptors sent with it.

@@ -19,4 +19,4 @@ pub use command::{Command, NotRun};
 pub use environment::{Variables, variables};
 pub use lost::Lost;
 pub use status::{OwnCode, SUCCESS};
-pub use stay::{Beside, Ended, Limits, Starting, stay};
+pub use stay::{Beside, Ended, Fate, Limits, Starting, stay};

@@ -3,12 +3,12 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
-use crate::commands::{finish, start_for_now};
-use crate::etcd_server::{Etcd, installed, start_etcd_with};
+use crate::commands::{finish, lost, start_for_now};
+use crate::etcd_server::{Etcd, installed, start_etcd, start_etcd_with};
 use crate::postgres_server;
 use crate::process::wait_until;
 use crate::record::Events;
-use crate::scene::{Host, Log};
+use crate::scene::{Host, Log, recorded};
 use crate::world::World;
 
 /// Puts an address with a password into the file that the configuration names.
@@ -123,6 +123,25 @@ fn a_name_that_another_host_has_is_waited_for_and_its_owner_is_not_kept_out() {
     holder.end().code(0);
     a.world.canal(["daemon", "--stop"]).end().code(0);
     twin.until("member");
+}
+
+#[test]
+fn a_command_that_a_new_daemon_ends_says_why_and_is_122() {
+    if !installed() {
+        return;
+    }
+    let server = start_etcd();
+    let log = Log::in_etcd(&server.endpoint(), None);
+    let a = Host::new(&log, "a", "ttl = \"60s\"", None);
+    a.join();
+    let body = recorded("while :; do sleep 0.02; done");
+    let args = ["run", "--no-start", "-k", "x", "--", "sh", "-c", &body, "sh", "1"];
+    let holder = a.world.canal(args).spawn();
+    wait_until("it runs", || Events::of(&a.world).started() == ["1"]);
+    a.world.kill_daemon_quietly();
+    server.ctl_ok(&["del", "--prefix", "/"]);
+    a.join();
+    lost(holder, "this host (a) was declared gone");
 }
 
 #[test]

@@ -35,6 +35,8 @@ pub(crate) struct Shared {
     sure: Option<(u64, u64)>,
     /// The page of the last grant, or the one that is given to who asks again.
     pub(crate) writer: Option<Writer>,
+    /// Why the next daemon says that the lock is lost, if it does.
+    pub(crate) lost: Option<&'static str>,
     /// The calls so far: method and parameters.
     pub(crate) calls: Vec<(String, Value)>,
     /// Whether it does not answer any more.
@@ -60,7 +62,7 @@ impl Fake {
         let dir = tempfile::Builder::new().prefix("canal-lost-").tempdir().unwrap();
         fs::DirBuilder::new().mode(0o700).create(dir.path().join("run")).unwrap();
         let listener = UnixListener::bind(dir.path().join("run/canal.sock")).unwrap();
-        let shared = Shared { sure, writer: None, calls: Vec::new(), gone: false };
+        let shared = Shared { sure, writer: None, lost: None, calls: Vec::new(), gone: false };
         let shared = Arc::new(Mutex::new(shared));
         let fake = Self { dir, shared };
         let shared = Arc::clone(&fake.shared);
@@ -224,6 +226,11 @@ fn answer(stream: BorrowedFd<'_>, call: &Value, shared: &mut Shared) {
         "Page" if shared.writer.is_some() => {
             let parameters = json!({ "page_fd": 0, "line_fd": 1 });
             send(stream, &json!({ "parameters": parameters }), shared.writer.as_ref());
+        }
+        "Page" if shared.lost.is_some() && call["parameters"]["token"] == 9 => {
+            let parameters = json!({ "message": "lost", "reason": shared.lost });
+            let reply = json!({ "error": "io.canal.Lock.LeaseLost", "parameters": parameters });
+            send(stream, &reply, None);
         }
         "Page" => {
             let parameters = json!({ "message": "nothing of this tag is held here" });

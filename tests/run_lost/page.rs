@@ -66,6 +66,36 @@ fn the_page_of_the_next_daemon_takes_the_place_of_one_that_nobody_writes() {
 }
 
 #[test]
+fn a_command_that_the_next_daemon_ended_is_122_and_takes_all_that_it_started_along() {
+    let fake = Fake::sure(LONG, LONG);
+    let script = format!("setsid sleep 1000 & echo $! >>child; {UNTIL_GATE}");
+    let running = fake.spawn(&[], &script);
+    let (command, child) = (fake.line("pids"), fake.line("child"));
+    {
+        let mut shared = fake.shared();
+        (shared.lost, shared.writer) = (Some("rewritten"), None);
+    }
+    // As the next daemon does; the wrapper may have been told before.
+    signal(&command, Signal::SIGKILL);
+    let (code, said) = running.end();
+    assert_eq!(code, Some(122), "{said}");
+    assert!(said.contains("canal: lost `db` (token 9) at "), "{said}");
+    assert!(said.contains("etcd has another history than before"), "{said}");
+    assert!(!lives(&child), "it ran without its lock");
+}
+
+#[test]
+fn a_command_that_somebody_else_killed_while_no_daemon_ran_ends_by_that_signal() {
+    let fake = Fake::sure(LONG, LONG);
+    let running = fake.spawn(&[], UNTIL_GATE);
+    let command = fake.line("pids");
+    fake.shared().writer = None;
+    signal(&command, Signal::SIGKILL);
+    let (code, said) = running.end();
+    assert!(code != Some(122) && !said.contains("lost"), "{code:?} {said}");
+}
+
+#[test]
 fn a_command_outlives_its_killed_wrapper() {
     let fake = Fake::sure(LONG, LONG);
     let running = fake.spawn(&[], UNTIL_GATE);

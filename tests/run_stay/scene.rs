@@ -8,7 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use canal::protocol::OnLost;
-use canal::run::{Beside, Limits, Lost, OwnCode, Starting, stay};
+use canal::run::{Beside, Fate, Limits, Lost, OwnCode, Starting, stay};
 use canal::sys::deadline::Reader;
 use canal::sys::{exec, fds, startup};
 use nix::sys::signal::{Signal, kill};
@@ -31,7 +31,7 @@ impl Beside for Nobody {
         canal::client::is_on_demand_daemon(pid.as_raw().unsigned_abs(), Some(Path::new(CANAL)))
     }
 
-    fn page(&self) -> Option<Reader> {
+    fn ask(&self, _token: u64) -> Option<Fate> {
         None
     }
 }

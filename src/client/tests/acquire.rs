@@ -157,7 +157,7 @@ fn a_deadline_page_comes_beside_the_other_descriptor_and_is_asked_for_again() {
     assert!(acquired.children.is_some());
     let first = acquired.page.unwrap();
     assert_eq!(first.host(), 4);
-    let second = client.page(&PageQuery { tag: request.tag }).unwrap();
+    let second = client.page(&PageQuery { tag: request.tag, token: None }).unwrap();
     let (tag, _next) = daemon.join().unwrap();
     assert_eq!(tag, serde_json::to_value(request.tag).unwrap());
     assert!(first.is_left() && !second.is_left());

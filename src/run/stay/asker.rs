@@ -12,8 +12,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::unistd::Pid;
 
+use super::Fate;
 use crate::sys::child::{Reap, ended, fork};
-use crate::sys::deadline::Reader;
+use crate::sys::deadline::{Reader, Why};
 use crate::sys::fds;
 
 /// The pauses between two attempts, and before the first: a daemon that is replaced is soon there.
@@ -31,7 +32,7 @@ pub(super) struct Asker {
 
 impl Asker {
     /// Asks, if it is time to. `sure` is how long the hold is sure by the page that there is.
-    pub(super) fn ask(&mut self, sure: Duration, page: &dyn Fn() -> Option<Reader>) {
+    pub(super) fn ask(&mut self, sure: Duration, ask: &dyn Fn() -> Option<Fate>) {
         if self.process.is_some() {
             return;
         }
@@ -44,19 +45,21 @@ impl Asker {
         }
         // If it cannot be asked now (there are too many processes, say), then perhaps later.
         self.next = None;
-        self.process = start(page).ok();
+        self.process = start(ask).ok();
     }
 
     /// What came of it, if it is done.
-    pub(super) fn hear(&mut self) -> Option<Reader> {
+    pub(super) fn hear(&mut self) -> Option<Fate> {
         let (pid, channel) = self.process.as_ref()?;
         let mut received = Vec::new();
         let flags = libc::MSG_DONTWAIT;
-        match fds::receive(channel.as_fd(), &mut [0; 1], &mut received, flags) {
+        let mut word = [0; 1];
+        match fds::receive(channel.as_fd(), &mut word, &mut received, flags) {
             Ok(1) if received.len() == 2 => {
                 let (line, page) = (received.remove(1), received.remove(0));
-                Reader::open(page, line).ok()
+                Reader::open(page, line).ok().map(Fate::Held)
             }
+            Ok(1) => Some(Fate::Lost(Why::from_number(word[0].into()))),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
             // Its end.
             Ok(_) | Err(_) => {
@@ -84,16 +87,18 @@ impl Asker {
     }
 }
 
-fn start(page: &dyn Fn() -> Option<Reader>) -> io::Result<(Pid, OwnedFd)> {
+fn start(ask: &dyn Fn() -> Option<Fate>) -> io::Result<(Pid, OwnedFd)> {
     let (ours, theirs) =
         socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
     if let Some(pid) = fork()? {
         return Ok((pid, ours));
     }
     drop(ours);
-    if let Some(page) = page() {
-        let _ = fds::send(theirs.as_fd(), b"p", &page.descriptors(), 0);
-    }
+    let _ = match ask() {
+        Some(Fate::Held(page)) => fds::send(theirs.as_fd(), b"p", &page.descriptors(), 0),
+        Some(Fate::Lost(why)) => fds::send(theirs.as_fd(), &[why as u8], &[], 0),
+        None => Ok(0),
+    };
     std::process::exit(0);
 }
 

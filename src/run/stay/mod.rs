@@ -33,7 +33,7 @@ use nix::unistd::{Pid, setpgid};
 use super::Lost;
 use crate::protocol::OnLost;
 use crate::sys::child::fork;
-use crate::sys::deadline::Reader;
+use crate::sys::deadline::{Reader, Why};
 use crate::sys::signals;
 
 pub use channel::Starting;
@@ -74,9 +74,18 @@ pub trait Beside {
     /// is neither waited for nor ended.
     fn is_daemon(&self, pid: Pid) -> bool;
 
-    /// Asks the daemon that there is now for the deadline page of the hold. Called in a process of
-    /// its own, which may take its time.
-    fn page(&self) -> Option<Reader>;
+    /// Asks the daemon that there is now what became of the hold with this token. Called where it
+    /// may take its time.
+    fn ask(&self, token: u64) -> Option<Fate>;
+}
+
+/// What became of a hold whose deadline page nobody writes any more.
+#[derive(Debug)]
+pub enum Fate {
+    /// The daemon that there is now has taken it over, and writes this page.
+    Held(Reader),
+    /// It is lost.
+    Lost(Why),
 }
 
 /// How it ended.

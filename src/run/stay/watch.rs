@@ -12,7 +12,7 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 
 use crate::protocol::OnLost;
 use crate::sys::clock::boottime_ms;
-use crate::sys::deadline::{Reader, State};
+use crate::sys::deadline::{self, Reader, State, Why};
 
 use super::channel::Held;
 use crate::run::Lost;
@@ -40,6 +40,8 @@ pub(super) struct Watch {
     on_lost: OnLost,
     phase: Phase,
     lost: Option<Lost>,
+    /// That it is lost, by the word of a daemon that writes no page for it.
+    told: Option<deadline::Lost>,
     /// Of CLOCK_BOOTTIME, unlike the time of poll(2): it has expired after a suspend.
     timer: TimerFd,
     /// For when it is set.
@@ -77,13 +79,13 @@ impl Watch {
         let timer = TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?;
         let Held { token, page } = held;
         let (phase, left) = (Phase::Held, false);
-        Ok(Self { token, page, left, on_lost, phase, lost: None, timer, set_for: None })
+        Ok(Self { token, page, left, on_lost, phase, lost: None, told: None, timer, set_for: None })
     }
 
     /// Looks at the page. `Some` if something follows that did not before.
     pub(super) fn look(&mut self) -> io::Result<Option<Phase>> {
         self.left = self.left || self.page.is_left();
-        let (state, now) = (self.page.state(), boottime_ms());
+        let (state, now) = (self.state(), boottime_ms());
         let before = self.phase;
         self.phase = before.next(self.on_lost, &state, now);
         self.set(self.phase.due(self.on_lost, &state))?;
@@ -97,6 +99,27 @@ impl Watch {
             self.lost = Some(Lost { then: Some(self.on_lost), ..lost });
         }
         Ok(Some(self.phase))
+    }
+
+    fn state(&self) -> State {
+        let state = self.page.state();
+        State { lost: state.lost.or(self.told), ..state }
+    }
+
+    pub(super) fn token(&self) -> u64 {
+        self.token
+    }
+
+    /// The daemon that there is now says that it is lost.
+    pub(super) fn lose(&mut self, why: Why) {
+        self.told = self.told.or(Some(deadline::Lost { why, at: boottime_ms() }));
+    }
+
+    /// Whether nobody writes the page any more, which says that it is held: another daemon may
+    /// have ended the command.
+    pub(super) fn may_be_ended(&mut self) -> bool {
+        self.left = self.left || self.page.is_left();
+        self.left && self.phase == Phase::Held && self.state().lost.is_none()
     }
 
     pub(super) fn phase(&self) -> Phase {
@@ -121,7 +144,7 @@ impl Watch {
     /// Whether another page is to be asked for: nobody writes this one any more, and it is not too
     /// late. Gives how long it is sure.
     pub(super) fn is_left_for(&self) -> Option<Duration> {
-        let state = self.page.state();
+        let state = self.state();
         let held = self.left && self.phase == Phase::Held && state.lost.is_none();
         held.then(|| Duration::from_millis(state.deadline.term_at.saturating_sub(boottime_ms())))
     }
@@ -160,7 +183,7 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::deadline::{self, Deadline, Why};
+    use crate::sys::deadline::Deadline;
 
     const PAGE: State =
         State { deadline: Deadline { reached_at: 0, term_at: 100, kill_at: 150 }, lost: None };

@@ -56,7 +56,26 @@ pub enum Why {
 }
 
 impl Why {
-    fn from_number(number: u64) -> Self {
+    /// The reason in one word, as it is sent.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Away => "away",
+            Self::Gone => "gone",
+            Self::Rewritten => "rewritten",
+            Self::Taken => "taken",
+            Self::Other => "other",
+        }
+    }
+
+    /// What a word means.
+    #[must_use]
+    pub fn of_word(word: &str) -> Self {
+        let all = [Self::Away, Self::Gone, Self::Rewritten, Self::Taken];
+        all.into_iter().find(|why| why.word() == word).unwrap_or(Self::Other)
+    }
+
+    pub(crate) fn from_number(number: u64) -> Self {
         match number {
             1 => Self::Away,
             2 => Self::Gone,

@@ -5,9 +5,11 @@ use std::io;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
+use super::super::Fate;
 use super::super::tree;
 use super::super::watch::{Phase, Watch};
 use super::Parent;
+use crate::sys::child::End;
 
 impl Parent<'_> {
     /// Takes in what the deadline page says, and asks for another one if nobody writes it any more.
@@ -16,8 +18,17 @@ impl Parent<'_> {
         let Some(watch) = self.watch.as_mut().filter(|_| self.channel.is_none()) else {
             return Ok(());
         };
-        if let Some(page) = self.asker.hear() {
-            watch.go_on_with(page);
+        let mut fate = self.asker.hear();
+        // The daemon that there is now has ended the command, or somebody else did.
+        let killed = self.end == Some(End::Killed(libc::SIGKILL));
+        if fate.is_none() && killed && !self.asked_why && watch.may_be_ended() {
+            self.asked_why = true;
+            fate = self.beside.ask(watch.token());
+        }
+        match fate {
+            Some(Fate::Held(page)) => watch.go_on_with(page),
+            Some(Fate::Lost(why)) => watch.lose(why),
+            None => {}
         }
         let before = watch.phase();
         if let Some(phase) = watch.look()? {
@@ -36,9 +47,11 @@ impl Parent<'_> {
             }
         }
         if self.end.is_none()
-            && let Some(sure) = self.watch.as_ref().and_then(Watch::is_left_for)
+            && let Some(watch) = self.watch.as_ref()
+            && let Some(sure) = watch.is_left_for()
         {
-            self.asker.ask(sure, &|| self.beside.page());
+            let token = watch.token();
+            self.asker.ask(sure, &|| self.beside.ask(token));
         }
         Ok(())
     }

@@ -58,6 +58,8 @@ pub(super) struct Parent<'a> {
     /// Over a hold that can be lost, if it is one.
     watch: Option<Watch>,
     asker: Asker,
+    /// Whether it was asked who killed the command.
+    asked_why: bool,
     /// Keeps the hold while descendants live.
     children: Vec<OwnedFd>,
     clock: Clock,
@@ -91,6 +93,7 @@ impl<'a> Parent<'a> {
             descendants,
             watch: None,
             asker: Asker::default(),
+            asked_why: false,
             children: Vec::new(),
             clock: Clock::Stands,
             end: None,
