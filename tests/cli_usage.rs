@@ -40,7 +40,7 @@ fn a_wrong_command_line_is_125_one_line_and_a_hint() {
         (&["run", "-k", "x", "--buckets", "2", "true"], "--buckets needs --per"),
         (
             &["run", "-k", "x=2:3", "true"],
-            "`x` could never be granted: 3 of its slots are wanted, and the stated view has 2",
+            "`x` can never be granted: 3 slots are asked for, but its stated size is 2",
         ),
         (&["run", "-k", "x", "-k", "x", "true"], "--key x is given twice"),
         (&["run", "--read", "x", "--read", "x", "true"], "--read x is given twice"),

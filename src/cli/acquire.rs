@@ -35,7 +35,7 @@ struct Refused<'a> {
 pub(crate) fn run(args: &AcquireArgs, global: &Global, voice: Voice) -> Result<u8, Failed> {
     if args.wait.conflict_exit_code == Some(0) {
         return Err(Failed::new("-E 0 would mean to go on without the lock")
-            .hint("canal run -E 0 skips its command; here test for another code"));
+            .hint("`canal run -E 0` skips its command; with `canal acquire`, choose another code and test for it"));
     }
     // Before the owner is looked at: what is wrong in the options is said first.
     let mut request = ask::request(&args.lock, &args.wait, args.session, "")?;

@@ -110,7 +110,7 @@ impl LockArgs {
         items.extend(self.writes.iter().map(|key| shared_or_alone(key, Mode::Write)));
         if items.is_empty() {
             return Err(Failed::new("which lock? give --key KEY")
-                .hint("or --read KEY, --write KEY: they share, or have alone, all keys below it"));
+                .hint("--read KEY shares KEY and all keys below it with other readers, --write KEY has them alone"));
         }
         if items.len() == 1 {
             return Ok(items);
@@ -199,7 +199,7 @@ fn item(asked: &KeyArg) -> Result<WireItem, Failed> {
     let too_small = |capacity: &u64| *capacity > 0 && wanted > *capacity;
     if let Some(capacity) = view.map(View::capacity).filter(too_small) {
         return Err(Failed::new(format!(
-            "`{key}` could never be granted: {wanted} of its slots are wanted, and the stated view has {capacity}"
+            "`{key}` can never be granted: {wanted} slots are asked for, but its stated size is {capacity}"
         )));
     }
     let (per, buckets, slots) = wire_view(*view);
@@ -224,8 +224,8 @@ fn twice(items: &[WireItem]) -> Option<Failed> {
     let (key, one, other) = (&other.key, option(one), option(other));
     if one != other {
         let (needless, why) = match other {
-            "--write" => (one, "who writes has the key alone"),
-            _ => (other, "who holds slots of a key keeps writers away, as a reader does"),
+            "--write" => (one, "--write has the key alone already"),
+            _ => (other, "--key keeps writers away already, as --read does"),
         };
         return Some(
             Failed::new(format!("`{key}` is given with {one} and with {other}"))
@@ -315,7 +315,7 @@ mod tests {
         assert!(error(Some(1), None, Some(1), None).message.starts_with("--slots cannot"));
         assert!(error(None, Some(1), Some(1), None).message.starts_with("--slots cannot"));
         assert_eq!(with(Some(3), Some(0), None, None).unwrap(), [wire("db", canal(3, 0), None)]);
-        assert!(error(None, None, Some(2), Some(3)).message.contains("3 of its slots"));
+        assert!(error(None, None, Some(2), Some(3)).message.contains("3 slots are asked for"));
     }
 
     #[test]

@@ -64,7 +64,7 @@ fn sentence(lost: &Lost, keys: &[&str], at: &str) -> String {
         Why::Rewritten => {
             format!("{engine} has another history than before (a fail-over, a restored backup)")
         }
-        Why::Taken => format!("somebody else writes to {engine} in the name of this host ({host})"),
+        Why::Taken => format!("another daemon writes to {engine} as this host ({host})"),
         Why::Other => format!("the daemon of this host ({host}) says so; {reached}"),
     };
     let then = match lost.then {

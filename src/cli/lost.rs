@@ -67,7 +67,7 @@ fn sentence(lost: &Lost, reason: &str, now: &Now) -> Option<String> {
         "released" => format!("{lease} was released {when}"),
         "forced" => format!("{lease} was broken by force {when}"),
         "withdrawn" => format!(
-            "{lease} was taken back {when}: who asked for it was gone before it was confirmed"
+            "{lease} was taken back {when}: the client that asked for it ended before it confirmed it"
         ),
         _ => return None,
     })

@@ -44,7 +44,7 @@ fn explained(error: ClientError, owner: Option<&Owner>) -> Failed {
     let failed = connect::failed(error);
     match owner {
         Some(owner) if not_held && owner.by_default => failed.hint(format!(
-            "without --pid the parent is meant, {}; name another with --pid",
+            "without --pid, canal releases for its parent process, {}; --pid names another",
             owner.shown()
         )),
         _ => failed,
@@ -58,7 +58,7 @@ fn what(args: &ReleaseArgs) -> Result<Release, Failed> {
     let others = args.key.is_some() || args.all || args.force || args.token.is_some();
     if args.which.handle.is_some() {
         if others || args.whose.pid.is_some() {
-            return error("--handle names a lease as a whole; leave out what else says which lock");
+            return error("--handle names a whole lease: leave out KEY, --all, --token and --pid");
         }
         return Ok(Release { handle: args.which.read()?, ..Release::default() });
     }
@@ -71,7 +71,9 @@ fn what(args: &ReleaseArgs) -> Result<Release, Failed> {
     match (&args.key, args.all, args.force, args.token) {
         (None, false, true, Some(token)) => match args.whose.pid {
             None => Ok(Release { token: Some(token), ..Release::default() }),
-            Some(_) => error("--force goes by the token, whoever has it; leave out --pid"),
+            Some(_) => {
+                error("--force releases by --token, whatever process holds it: leave out --pid")
+            }
         },
         (_, _, true, None) => error("--force needs --token; canal status -v shows it"),
         (_, _, true, Some(_)) => error("--force --token names a hold; leave out KEY and --all"),

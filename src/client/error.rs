@@ -41,7 +41,7 @@ pub enum ClientError {
     #[error("{0}")]
     Place(String),
     /// The answer is not what the protocol wants.
-    #[error("the daemon's answer makes no sense: {0}")]
+    #[error("the daemon's answer cannot be understood: {0}")]
     Protocol(String),
     /// The system said no.
     #[error("{0}")]

@@ -47,8 +47,11 @@ pub(super) fn begin(options: &Options, chosen: &Chosen) -> anyhow::Result<Recove
     }
     let left = old::living(place, &origin);
     if left > 0 {
+        let hold =
+            if left == 1 { "1 process holds".to_owned() } else { format!("{left} processes hold") };
         let what = format!(
-            "{left} processes hold locks by the journal in {}, which other hosts know nothing of",
+            "{hold} locks of this machine alone, which other hosts know nothing of (the journal in \
+             {})",
             place.dir.display()
         );
         return Err(Unusable { what, hint: TWO_TABLES_HINT.into() }.into());

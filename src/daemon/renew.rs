@@ -236,7 +236,9 @@ fn lost_words(past: &PastLease) -> String {
         LeaseEnd::Released => format!("{lease} was released"),
         LeaseEnd::Forced => format!("{lease} was broken by force"),
         LeaseEnd::Withdrawn => {
-            format!("{lease} was taken back: who asked for it was gone before it was confirmed")
+            format!(
+                "{lease} was taken back: the client that asked for it ended before it confirmed it"
+            )
         }
     }
 }

@@ -53,8 +53,8 @@ pub(super) fn late_refusal(why: &Refusal, key: Option<&Key>) -> Failure {
     match (why, key) {
         (Refusal::Deadlock { cycle }, Some(key)) => deadlock(key, cycle.len()),
         (Refusal::OwnDeadlock { .. }, Some(key)) => own_deadlock(key),
-        (_, Some(key)) => refused("full", format!("`{key}` cannot be had any more")),
-        (_, None) => refused("full", "what was asked for cannot be had any more".to_owned()),
+        (_, Some(key)) => refused("full", format!("`{key}` can no longer be granted")),
+        (_, None) => refused("full", "what was asked for can no longer be granted".to_owned()),
     }
 }
 
@@ -189,10 +189,12 @@ pub(super) fn reason(reason: &Reason) -> String {
         }
         Reason::Drained => "drained: the stored view has no slots".to_owned(),
         Reason::LargerThanLock { count, capacity } => {
-            format!("larger than the lock: it wants {} of {capacity}", slots(*count))
+            format!("it wants {}, the lock has {capacity}", slots(*count))
         }
         Reason::Suspended => "its process is stopped".to_owned(),
-        Reason::Detached => "the daemon started anew and it did not come back yet".to_owned(),
+        Reason::Detached => {
+            "the daemon was restarted, and its client has not come back yet".to_owned()
+        }
     }
 }
 

@@ -108,7 +108,7 @@ fn a_waiter_that_does_not_come_back_bars_nobody_for_long() {
     drop(holder);
     daemon.until_use("a", 0, 2);
     let reason = |status: &Status| status.keys[0].waiters[0].reason.clone();
-    assert!(reason(&daemon.status()).contains("did not come back"), "{:?}", daemon.status());
+    assert!(reason(&daemon.status()).contains("has not come back"), "{:?}", daemon.status());
     waits.returned("Acquire");
     daemon.until_use("a", 1, 0);
 }

@@ -38,7 +38,7 @@ fn locks_of_a_journal_are_not_left_beside_those_of_an_engine() {
     let holder = world.holder(&["-k", "x"]);
     world.canal(["daemon", "--stop"]).end().code(0);
     let said = refused(&world, "engine = \"etcd://127.0.0.1:9/x\"\n");
-    assert!(said.contains("1 processes hold locks by the journal"), "{said}");
+    assert!(said.contains("1 process holds locks of this machine alone"), "{said}");
     assert!(said.contains("hint: "), "{said}");
     holder.finish();
 }

@@ -26,7 +26,7 @@ fn who_lost_it_is_said_if_the_daemon_knows_more() {
     for (why, words) in [
         (Why::Gone, "this host (alpha) was declared gone, etcd was last reached"),
         (Why::Rewritten, "etcd has another history than before"),
-        (Why::Taken, "somebody else writes to etcd in the name of this host (alpha)"),
+        (Why::Taken, "another daemon writes to etcd as this host (alpha)"),
     ] {
         let fake = Fake::sure(LONG, LONG);
         let running = fake.spawn(&[], LOOP);
