@@ -7,8 +7,8 @@ use super::node::Node;
 use super::queue::{self, Rank};
 use super::tree::conflict;
 use super::{
-    Ask, By, FrameId, HeldItem, Item, Key, Kind, Mode, RequestId, Table, Token, View, WaiterState,
-    WaiterStatus,
+    Ask, By, FrameId, HeldItem, Item, Key, Kind, Mode, Request, RequestId, Table, Token, View,
+    WaiterState, WaiterStatus,
 };
 
 /// What is known of a key.
@@ -229,6 +229,38 @@ impl Table {
             holds.extend(holders.filter(|token| self.is_counted_of_others(*token, key, kin)));
         }
         holds
+    }
+
+    /// The holds that keep an item from being granted to a request that waits, or would come next:
+    /// none where it only has to let others go first. Those of its key come first, the oldest
+    /// before the others; at most `max`. Slots that its own frames have count where `own` are asked
+    /// for: a waiter does not wait for them.
+    #[must_use]
+    pub fn blocking_holds(
+        &self,
+        asked: &Request,
+        item: usize,
+        own: bool,
+        max: usize,
+    ) -> Vec<Token> {
+        let Some(Item { key, ask }) = asked.items.get(item) else { return Vec::new() };
+        let frame = self.frame_of(asked.host, &asked.owner);
+        let frame = frame.unwrap_or(FrameId(self.revision.0 + 1));
+        let kin = self.kin(frame, self.outer(asked));
+        let full = match *ask {
+            Ask::Counted { count, view } => self.tree.lock(key).is_some_and(|lock| {
+                !lock.fits(lock.class_of(count, view))
+                    && self.base(lock, key, count, &kin).is_none()
+            }),
+            Ask::Read | Ask::Write => false,
+        };
+        let exempt = if own { &[][..] } else { &kin };
+        let counted =
+            self.holders(key).filter(|token| self.is_counted_of_others(*token, key, exempt));
+        let counted = counted.take(if full { max } else { 0 });
+        let holds = counted.chain(self.conflicting_holds(key, ask.mode(), &kin));
+        let mut seen = BTreeSet::new();
+        holds.filter(|token| seen.insert(*token)).take(max).collect()
     }
 
     /// The holds of others than `kin` that conflict with an item of a key.

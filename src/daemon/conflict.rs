@@ -21,9 +21,8 @@ pub(super) fn conflict(one: (&Key, Mode), other: (&Key, Mode)) -> bool {
     mode == Mode::Counted && other_mode == Mode::Counted && key == other
 }
 
-/// The holds that are in the way of an item; those of the key itself first, then those of keys
-/// above it, then those below it. Holds of `kin`, the frames that enclose the asking one and the
-/// asking one itself, are not.
+/// The holds of a key that an item conflicts with, whether it fits beside them or not; those of the
+/// key itself first, then those of keys above it, then those below it.
 ///
 /// Of each key no more than `each` are looked for, and below the key not more than
 /// [`KEYS_LOOKED_AT_MAX`] keys.
@@ -31,14 +30,12 @@ pub(super) fn obstacles<'a>(
     table: &'a Table,
     key: &'a Key,
     mode: Mode,
-    kin: &'a [FrameId],
     each: usize,
 ) -> impl Iterator<Item = Obstacle<'a>> {
     let below = table.keys(Some(key)).filter(move |other| *other != key).take(KEYS_LOOKED_AT_MAX);
     let related = std::iter::once(key.clone()).chain(above(key)).chain(below.cloned());
     related.flat_map(move |other| {
         let holds = table.holders(&other).filter_map(|token| table.hold(token));
-        let holds = holds.filter(|hold| !kin.contains(&hold.frame));
         let in_the_way = holds.filter_map(|hold| {
             let mut items = hold.items.iter();
             let item = items

@@ -10,6 +10,7 @@ use super::conn::Doing;
 use super::due::is_due;
 use super::limits::{PROGRESS_EVERY, WATCH_EVERY};
 use super::server::Server;
+use super::shown::Held;
 use super::waiting::Told;
 use crate::core::{Key, Mode, RequestId};
 use crate::protocol::HolderShown;
@@ -28,8 +29,8 @@ struct Scene {
     /// The place of each in the queue, if it was looked up.
     positions: BTreeMap<RequestId, usize>,
     waiting: usize,
-    /// Who holds it, as each user may see it.
-    holders: BTreeMap<u32, Vec<HolderShown>>,
+    /// Who holds it and is in the way, as each user may see it.
+    holders: BTreeMap<(u32, Held), Vec<HolderShown>>,
 }
 
 impl Server {
@@ -79,7 +80,8 @@ impl Server {
         scenes: &mut BTreeMap<(Key, Mode), Scene>,
         looked_up_max: usize,
     ) {
-        let Some(id) = self.waiting.get(request).and_then(|waiter| waiter.conn) else { return };
+        let Some(waiter) = self.waiting.get(request) else { return };
+        let Some(id) = waiter.conn else { return };
         let Some(conn) = self.conns.peek(id).filter(|conn| conn.doing == Doing::Waits(request))
         else {
             return;
@@ -99,11 +101,14 @@ impl Server {
         if self.waiting.get(request).is_some_and(|waiter| waiter.told == Some(news)) {
             return;
         }
-        let holders = if why.kin.is_empty() {
-            let seen = scene.holders.entry(viewer);
-            seen.or_insert_with(|| shown.holders(&key, mode, &[])).clone()
-        } else {
-            shown.holders(&key, mode, &why.kin)
+        let asked = &waiter.asked.request;
+        let holders = match why.held {
+            None => Vec::new(),
+            Some(_) if why.nests => shown.holders(asked, why.item, false),
+            Some(held) => {
+                let seen = scene.holders.entry((viewer, held));
+                seen.or_insert_with(|| shown.holders(asked, why.item, false)).clone()
+            }
         };
         let progress = shown.progress(&key, why.clause, position, scene.waiting, holders);
         if let Some(conn) = self.conns.get(id) {

@@ -103,6 +103,9 @@ pub(super) const FAREWELL_TIME: Duration = Duration::from_secs(1);
 /// when the status is told.
 pub(super) const PROCESSES_LOOKED_AT_MAX: usize = 500;
 
+/// The most holds that are looked at to tell who keeps a request.
+pub(super) const HOLDERS_LOOKED_AT_MAX: usize = 500;
+
 /// The most keys below a key that are looked at for holds that are in the way of one of it.
 pub(super) const KEYS_LOOKED_AT_MAX: usize = 1000;
 

@@ -6,7 +6,6 @@ use std::time::Instant;
 
 use super::acquire::Newcomer;
 use super::asker::NOBODY;
-use super::conflict::{kin, obstacles};
 use super::conn::{ConnId, Doing};
 use super::limits::{EXITING_TIME, PROCESSES_LOOKED_AT_MAX};
 use super::server::Server;
@@ -72,21 +71,18 @@ impl Server {
         let Some(item) = words::item_of(why).and_then(|at| request.items.get(at)) else {
             return words::refusal(why, request, None);
         };
-        let (shown, mode) = (self.shown(viewer), item.ask.mode());
-        let kin = self.kin_of(request);
+        let shown = self.shown(viewer);
+        let at = words::item_of(why).unwrap_or(0);
         let table = &self.ledger.table;
         let use_of = Use {
             held: table.held_of(&item.key),
             view: table.own_view(&item.key),
-            conflict: shown.conflict(&item.key, mode, &kin),
+            conflict: shown.conflict(request, at),
         };
         let mut failure = words::refusal(why, request, Some(&use_of));
         if failure.name == ErrorName::Refused {
-            failure.holders = match why {
-                // It is about what this session holds itself.
-                Refusal::OwnDeadlock { .. } => shown.holders(&item.key, mode, &[]),
-                _ => shown.holders(&item.key, mode, &kin),
-            };
+            // Slots that its own session has are taken, too.
+            failure.holders = shown.holders(request, at, true);
         }
         failure
     }
@@ -100,26 +96,24 @@ impl Server {
             return failure;
         };
         let mut failure = words::timeout(&why.key, &why.clause);
-        failure.holders = shown.holders(&why.key, why.mode, &why.kin);
+        if why.held.is_some()
+            && let Some(waiter) = self.ledger.table.waiter(request)
+        {
+            failure.holders = shown.holders(&waiter.request, why.item, false);
+        }
         failure
-    }
-
-    /// The frames whose holds are not in the way of a request that has no frame yet, or its own.
-    fn kin_of(&self, request: &Request) -> Vec<FrameId> {
-        let frame = self.ledger.table.frame_of(request.host, &request.owner).or(request.parent);
-        frame.map_or_else(Vec::new, |frame| kin(&self.ledger.table, frame))
     }
 
     /// Whether the process of a holder is on its way out: it ended its output, or closed its
     /// connection, and its end is about to be reported.
     fn somebody_is_leaving(&self, request: &Request, item: usize) -> bool {
-        let Some(item) = request.items.get(item) else { return false };
-        let (table, max) = (&self.ledger.table, PROCESSES_LOOKED_AT_MAX);
-        let in_the_way = obstacles(table, &item.key, item.ask.mode(), &[], max).take(max);
+        let table = &self.ledger.table;
+        let in_the_way = table.blocking_holds(request, item, true, PROCESSES_LOOKED_AT_MAX);
         in_the_way
-            .filter(|obstacle| obstacle.hold.asked.host == self.ledger.host)
-            .map(|obstacle| pid_of(&obstacle.hold.asked.owner))
-            .any(|pid| run_state(pid) == RunState::Exiting)
+            .into_iter()
+            .filter_map(|token| table.hold(token))
+            .filter(|hold| hold.asked.host == self.ledger.host)
+            .any(|hold| run_state(pid_of(&hold.asked.owner)) == RunState::Exiting)
     }
 
     /// Tries again what was put aside: after somebody ended, and when its time is over.

@@ -193,8 +193,7 @@ impl Server {
     /// Who has been granted the first key of a lost lease since.
     fn now_in_the_way(&self, peer: Credentials, past: &PastLease) -> Vec<HolderShown> {
         let shown = self.shown(peer.uid);
-        let holders = shown.holders(&past.key, crate::core::Mode::Write, &[]);
-        holders.into_iter().filter(|holder| holder.token > past.token.0).collect()
+        shown.holders_since(&past.key, past.token)
     }
 
     /// Ends the leases that were over at `now`, in milliseconds of CLOCK_BOOTTIME.

@@ -1,9 +1,14 @@
 //! What those who wait and those who watch are told.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::daemon::Daemon;
-use crate::peer::{Idler, mutex, mutex_for};
+use crate::peer::{Idler, mutex, mutex_for, try_mutex};
+
+/// Whether nobody is named who holds.
+fn no_holders(told: &Value) -> bool {
+    told.get("holders").and_then(Value::as_array).is_none_or(Vec::is_empty)
+}
 
 #[test]
 fn a_waiter_is_told_at_once_and_when_its_position_changes() {
@@ -42,7 +47,18 @@ fn a_waiter_behind_another_one_is_told_so() {
     let mut parameters = mutex(3, "a");
     parameters["items"] = json!([{ "key": "a" }]);
     small.send_more("Acquire", parameters);
-    assert_eq!(small.progress()["reason"], "behind an earlier waiter");
+    let told = small.progress();
+    assert_eq!(told["reason"], "behind an earlier waiter");
+    assert!(no_holders(&told), "nobody who holds is in its way: {told}");
+    let mut parameters = try_mutex(4, "a");
+    parameters["items"] = json!([{ "key": "a" }]);
+    let asker = Idler::start();
+    let mut now = daemon.connect();
+    parameters["owner_fd"] = 0.into();
+    now.send_with("Acquire", parameters, &asker.pidfd());
+    let (_, refused) = now.error();
+    assert_eq!(refused["message"], "others wait for `a`");
+    assert!(no_holders(&refused), "{refused}");
     drop(large);
     small.returned("Acquire");
 }
@@ -65,9 +81,36 @@ fn who_watches_is_told_of_changes() {
     watcher.send_more("Status", json!({}));
     assert_eq!(watcher.progress()["keys"], json!([]));
     let holder = daemon.hold(1, "a");
-    let keys = |told: &serde_json::Value| told["keys"].as_array().unwrap().len();
+    let keys = |told: &Value| told["keys"].as_array().unwrap().len();
     while keys(&watcher.progress()) == 0 {}
     drop(holder);
     while keys(&watcher.progress()) == 1 {}
     assert!(watcher.is_silent());
+}
+
+#[test]
+fn who_holds_several_times_is_named_once_and_also_to_itself() {
+    let daemon = Daemon::start();
+    let mut holder = daemon.connect();
+    for tag in 1..=3 {
+        holder.call("Acquire", mutex(tag, "a"));
+    }
+    let idler = Idler::start();
+    let mut other = daemon.connect();
+    let mut parameters = mutex_for(4, "a");
+    parameters["wait_ms"] = 0.into();
+    other.send_with("Acquire", parameters, &idler.pidfd());
+    let (_, refused) = other.error();
+    assert_eq!(refused["message"], "`a` is full: 1 of 1 slot is held");
+    let named: Vec<_> =
+        refused["holders"].as_array().unwrap().iter().map(|it| &it["pid"]).collect();
+    assert_eq!(named, [&json!(std::process::id())]);
+    // Each request for slots by `per` and `buckets` counts, also of one process.
+    let mut parameters = try_mutex(5, "b");
+    parameters["items"] = json!([{ "key": "b", "per": 1, "buckets": 1 }]);
+    holder.call("Acquire", parameters.clone());
+    parameters["tag"] = format!("{:032x}", 6).into();
+    holder.send("Acquire", parameters);
+    let (_, refused) = holder.error();
+    assert_eq!(refused["holders"][0]["pid"], std::process::id(), "{refused}");
 }

@@ -1,9 +1,12 @@
 //! Who holds a key.
 
+use std::collections::BTreeSet;
+
 use super::super::conflict::obstacles;
+use super::super::limits::HOLDERS_LOOKED_AT_MAX;
 use super::super::text::Text;
-use super::{Shown, pid_of, time};
-use crate::core::{FrameId, HoldState, Key, Mode, UnixMillis};
+use super::{Shown, held_item, pid_of, time};
+use crate::core::{HoldState, Item, Key, Mode, Request, Token, UnixMillis};
 use crate::protocol::{HOLDERS_SHOWN_MAX, HolderShown, LeaseShown};
 use crate::sys::clock;
 use crate::sys::process::{RunState, run_state};
@@ -84,23 +87,41 @@ impl<'a> Shown<'a> {
         }
     }
 
-    /// Those whose holds are in the way of an item, the longest first, a few of them. `kin` are the
-    /// frames whose holds are not in its way.
+    /// Those who keep an item of a request, the longest first, a few of them, each once. None where
+    /// it only has to let others go first. `own` says whether slots of its own session are among them.
     pub(in super::super) fn holders(
         &self,
-        key: &Key,
-        mode: Mode,
-        kin: &[FrameId],
+        asked: &Request,
+        item: usize,
+        own: bool,
     ) -> Vec<HolderShown> {
-        let mut found: Vec<_> = obstacles(self.table, key, mode, kin, HOLDERS_SHOWN_MAX).collect();
+        let Some(Item { key, ask }) = asked.items.get(item) else { return Vec::new() };
+        let mut tokens = self.table.blocking_holds(asked, item, own, HOLDERS_LOOKED_AT_MAX);
+        tokens.sort_unstable();
+        let holds = tokens.into_iter().filter_map(|token| self.table.hold(token));
+        let mut frames = BTreeSet::new();
+        let each_once = holds.filter(|hold| frames.insert(hold.frame)).take(HOLDERS_SHOWN_MAX);
+        let shown = each_once.filter_map(|hold| {
+            let held = held_item(&hold.items, key, ask.mode())?;
+            Some(self.holder_of(hold, &held.key, key))
+        });
+        shown.collect()
+    }
+
+    /// Those who have been granted a key, or one above or below it, after a token.
+    pub(in super::super) fn holders_since(&self, key: &Key, token: Token) -> Vec<HolderShown> {
+        let found = obstacles(self.table, key, Mode::Write, HOLDERS_SHOWN_MAX);
+        let mut found: Vec<_> = found.filter(|it| it.hold.token > token).collect();
         found.sort_by_key(|obstacle| obstacle.hold.token);
         found.dedup_by_key(|obstacle| obstacle.hold.token);
         found.truncate(HOLDERS_SHOWN_MAX);
-        let shown = found.into_iter().map(|obstacle| {
-            let held = &obstacle.item.key;
-            let holder = self.holder(obstacle.hold, Some(held), Looks::Closely);
-            HolderShown { key: (held != key).then(|| held.to_string()), ..holder }
-        });
-        shown.collect()
+        let shown = found.into_iter();
+        shown.map(|obstacle| self.holder_of(obstacle.hold, &obstacle.item.key, key)).collect()
+    }
+
+    /// A holder of one of its keys, as one who asks for `key` is told.
+    fn holder_of(&self, hold: &HoldState, held: &Key, key: &Key) -> HolderShown {
+        let holder = self.holder(hold, Some(held), Looks::Closely);
+        HolderShown { key: (held != key).then(|| held.to_string()), ..holder }
     }
 }

@@ -14,7 +14,7 @@ use super::ledger::Ledger;
 use super::owners::Owners;
 use crate::core::{FrameId, HoldState, HostId, Owner, Table, UnixMillis};
 
-pub(super) use why::held_item;
+pub(super) use why::{Held, held_item};
 
 /// The table, as one client may see it.
 #[derive(Clone, Copy, Debug)]

@@ -1,11 +1,9 @@
 //! What keeps a request waiting.
 
-use std::collections::BTreeSet;
-
-use super::super::conflict::{conflict, kin, obstacles};
+use super::super::conflict::{conflict, kin};
 use super::super::words;
 use super::Shown;
-use crate::core::{FrameId, HeldItem, Key, Mode, Reason, RequestId, Why};
+use crate::core::{HeldItem, Item, Key, Mode, Reason, Request, RequestId, Why};
 use crate::protocol::{HolderShown, Progress};
 
 /// What keeps a waiter waiting, for people.
@@ -17,8 +15,34 @@ pub(in super::super) struct WhyShown {
     pub(in super::super) mode: Mode,
     /// Why, in one clause.
     pub(in super::super) clause: String,
-    /// The frames that hold something and are not in its way.
-    pub(in super::super) kin: Vec<FrameId>,
+    /// Its number among what is asked for.
+    pub(in super::super) item: usize,
+    /// In which way it is kept from it by what others hold; not at all if it only has to let others
+    /// go first.
+    pub(in super::super) held: Option<Held>,
+    /// Whether it is in a session that holds something, which is not in its way.
+    pub(in super::super) nests: bool,
+}
+
+/// In which way what others hold keeps a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in super::super) enum Held {
+    /// Its slots are taken.
+    Full,
+    /// It is held in a way that conflicts.
+    Conflicting,
+}
+
+impl Held {
+    fn by(reason: &Reason) -> Option<Self> {
+        match reason {
+            Reason::Full { .. } | Reason::Drained | Reason::LargerThanLock { .. } => {
+                Some(Self::Full)
+            }
+            Reason::Conflict { .. } => Some(Self::Conflicting),
+            Reason::Behind { .. } | Reason::Suspended | Reason::Detached => None,
+        }
+    }
 }
 
 impl Shown<'_> {
@@ -28,7 +52,9 @@ impl Shown<'_> {
         let waiter = self.table.waiter(request)?;
         let mode = waiter.request.items.get(why.item)?.ask.mode();
         let clause = self.clause(&why, mode);
-        Some(WhyShown { key: why.key, mode, clause, kin: kin(self.table, waiter.frame) })
+        let nests = !kin(self.table, waiter.frame).is_empty();
+        let (held, item) = (Held::by(&why.reason), why.item);
+        Some(WhyShown { key: why.key, mode, clause, item, held, nests })
     }
 
     pub(super) fn clause(&self, why: &Why, mode: Mode) -> String {
@@ -47,20 +73,20 @@ impl Shown<'_> {
     }
 
     /// What is in the way of an item other than by its slots, in one clause.
-    pub(in super::super) fn conflict(
-        &self,
-        key: &Key,
-        mode: Mode,
-        kin: &[FrameId],
-    ) -> Option<String> {
-        let mut found = obstacles(self.table, key, mode, kin, usize::MAX)
-            .filter(|obstacle| mode == Mode::Write || obstacle.item.mode == Mode::Write);
-        let first = found.next()?;
-        let holds = found.map(|obstacle| obstacle.hold.token).collect::<BTreeSet<_>>();
-        let others = holds.iter().filter(|token| **token != first.hold.token).count() as u64;
-        let (held, owner) = ((&first.item.key, first.item.mode), &first.hold.asked.owner);
-        let host = self.elsewhere(first.hold);
-        Some(words::conflict(key, held, owner, host.as_deref(), others + 1))
+    pub(in super::super) fn conflict(&self, asked: &Request, item: usize) -> Option<String> {
+        let Item { key, ask } = asked.items.get(item)?;
+        let mode = ask.mode();
+        let blocking = self.table.blocking_holds(asked, item, false, usize::MAX).into_iter();
+        let found = blocking.filter_map(|token| {
+            let hold = self.table.hold(token)?;
+            let item = held_item(&hold.items, key, mode)?;
+            (mode == Mode::Write || item.mode == Mode::Write).then_some((hold, item))
+        });
+        let found: Vec<_> = found.collect();
+        let (hold, item) = found.first()?;
+        let (held, owner) = ((&item.key, item.mode), &hold.asked.owner);
+        let host = self.elsewhere(hold);
+        Some(words::conflict(key, held, owner, host.as_deref(), found.len() as u64))
     }
 
     /// A word to a waiter. `position` is its place among the `waiting` of the key that keeps it.
