@@ -25,7 +25,8 @@ impl Server {
         let teller = Teller { server: self, viewer, refused, request: first.request, session };
         let steps: Box<[_]> = cycle.iter().map(|step| teller.step(step)).collect();
         let sessions: BTreeSet<_> = steps.iter().map(|step| &step.waiter.session).collect();
-        let mut failure = words::deadlock(&first.key, sessions.len());
+        let processes: BTreeSet<_> = cycle.iter().map(|step| step.frame).collect();
+        let mut failure = words::deadlock(&first.key, sessions.len(), processes.len());
         failure.cycle = steps;
         failure
     }

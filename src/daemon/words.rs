@@ -28,7 +28,7 @@ pub(super) fn refusal(why: &Refusal, request: &Request, use_of: Option<&Use>) ->
     match why {
         Refusal::Full { .. } => refused("full", full(item, use_of)),
         Refusal::OwnDeadlock { .. } => own_deadlock(key),
-        Refusal::Deadlock { cycle } => deadlock(key, cycle.len()),
+        Refusal::Deadlock { cycle } => deadlock(key, cycle.len(), cycle.len()),
         Refusal::Kind { in_use, .. } => wrong_kind(key, *in_use, stated_kind(item)),
         Refusal::Slots { lock, .. } => wrong_slots(item, *lock),
         Refusal::TooLarge { capacity: 0, .. } => {
@@ -51,7 +51,7 @@ pub(super) fn refusal(why: &Refusal, request: &Request, use_of: Option<&Use>) ->
 /// The failure of a request that is refused after it waited. `key` is that of the item at fault.
 pub(super) fn late_refusal(why: &Refusal, key: Option<&Key>) -> Failure {
     match (why, key) {
-        (Refusal::Deadlock { cycle }, Some(key)) => deadlock(key, cycle.len()),
+        (Refusal::Deadlock { cycle }, Some(key)) => deadlock(key, cycle.len(), cycle.len()),
         (Refusal::OwnDeadlock { .. }, Some(key)) => own_deadlock(key),
         (_, Some(key)) => refused("full", format!("`{key}` can no longer be granted")),
         (_, None) => refused("full", "what was asked for can no longer be granted".to_owned()),
@@ -65,10 +65,14 @@ fn own_deadlock(key: &Key) -> Failure {
     )
 }
 
-/// The failure of a request that was chosen to end a deadlock of so many sessions.
-pub(super) fn deadlock(key: &Key, sessions: usize) -> Failure {
-    let message = format!("waiting for `{key}` would never end: a deadlock of {sessions} sessions");
-    refused("deadlock", message)
+/// The failure of a request that was chosen to end a deadlock of so many sessions, or of so many
+/// processes where all are of one.
+pub(super) fn deadlock(key: &Key, sessions: usize, processes: usize) -> Failure {
+    let among = match sessions {
+        1 => format!("{processes} processes of one session"),
+        _ => format!("{sessions} sessions"),
+    };
+    refused("deadlock", format!("waiting for `{key}` would never end: a deadlock of {among}"))
 }
 
 /// The item at fault.

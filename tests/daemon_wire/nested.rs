@@ -10,21 +10,27 @@ use serde_json::{Value, json};
 use crate::daemon::{Daemon, wait_until};
 use crate::peer::{Idler, mutex, mutex_for, try_mutex};
 
-/// A shell with a child; both end when this is dropped.
+/// A shell with a child, or several; all end when this is dropped.
 struct Family {
     shell: Child,
     child: u32,
+    others: Vec<u32>,
 }
 
 impl Family {
     fn start() -> Self {
+        Self::of(1)
+    }
+
+    fn of(children: usize) -> Self {
         let mut command = Command::new("/bin/sh");
-        command.args(["-c", "sleep 600 >/dev/null & echo $!; wait"]);
+        let starts = "sleep 600 >/dev/null & echo $!; ".repeat(children);
+        command.args(["-c", &format!("{starts}wait")]);
         let mut shell = command.stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(shell.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let child = line.trim().parse().unwrap();
-        Self { shell, child }
+        let lines = BufReader::new(shell.stdout.take().unwrap()).lines();
+        let mut started = lines.take(children).map(|line| line.unwrap().trim().parse().unwrap());
+        let child = started.next().unwrap();
+        Self { shell, child, others: started.collect() }
     }
 
     fn kill_shell(&mut self) {
@@ -36,8 +42,10 @@ impl Family {
 
 impl Drop for Family {
     fn drop(&mut self) {
-        if let Ok(child) = Pidfd::open(self.child) {
-            let _ = child.signal(nix::sys::signal::Signal::SIGKILL);
+        for child in self.others.iter().chain([&self.child]) {
+            if let Ok(child) = Pidfd::open(*child) {
+                let _ = child.signal(nix::sys::signal::Signal::SIGKILL);
+            }
         }
         let _ = self.shell.kill();
         let _ = self.shell.wait();
@@ -157,4 +165,29 @@ fn a_frame_that_holds_nothing_itself_still_encloses_after_a_restart() {
     assert_eq!(again["session"], shell["session"]);
     let shell_again = granted_to(&daemon, family.shell.id(), &Value::Null, 4, "d");
     assert_eq!(shell_again["frame"], shell["frame"], "its process is known as it was");
+}
+
+#[test]
+fn two_processes_of_one_session_that_wait_for_each_other_are_told_so() {
+    let daemon = Daemon::start();
+    let family = Family::of(2);
+    let outer = granted_to(&daemon, family.shell.id(), &Value::Null, 1, "outer")["frame"].clone();
+    let (one, other) = (family.child, family.others[0]);
+    granted_to(&daemon, one, &outer, 2, "x");
+    granted_to(&daemon, other, &outer, 3, "y");
+    let ask = |pid: u32, tag: u128, key: &str| {
+        let mut peer = daemon.connect();
+        peer.send_with("Acquire", mutex_for(tag, key), &Pidfd::open(pid).unwrap());
+        peer
+    };
+    let waits = ask(one, 4, "y");
+    daemon.until_use("y", 1, 1);
+    let (_, refused) = ask(other, 5, "x").error();
+    let words = "waiting for `x` would never end: a deadlock of 2 processes of one session";
+    assert_eq!(refused["message"], words);
+    let cycle = refused["cycle"].as_array().unwrap();
+    let pids: Vec<_> = cycle.iter().map(|step| step["waiter"]["pid"].clone()).collect();
+    assert_eq!(pids, [json!(other), json!(one)]);
+    assert!(cycle.iter().all(|step| step["waiter"]["session"] == cycle[0]["waiter"]["session"]));
+    drop(waits);
 }
