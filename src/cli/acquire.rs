@@ -17,8 +17,10 @@ use super::output;
 use super::owner::Owner;
 use super::refused;
 use super::say::Voice;
-use crate::client;
-use crate::protocol::{Confirm, CycleStepShown, Failure, Grant, Handle, HolderShown, LeaseAsked};
+use crate::client::{self, ClientError};
+use crate::protocol::{
+    Confirm, CycleStepShown, ErrorName, Failure, Grant, Handle, HolderShown, LeaseAsked, OWNER_GONE,
+};
 use crate::run::SUCCESS;
 use crate::sys::process;
 
@@ -68,7 +70,9 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global, voice: Voice) -> Result<u
     } else if let Some(handle) = acquired.grant.handle {
         output::tell(&variables(handle, &acquired.grant))?;
     }
-    client.confirm(&Confirm { tag: request.tag }).map_err(connect::failed)?;
+    let confirmed = client.confirm(&Confirm { tag: request.tag });
+    let has_ended = || owner.as_ref().is_some_and(|owner| owner.pidfd.has_ended());
+    confirmed.map_err(|error| unconfirmed(error, has_ended))?;
     match (owner, args.ttl) {
         (Some(owner), _) => {
             let say = if owner.by_default { Voice::say } else { Voice::detail };
@@ -80,6 +84,16 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global, voice: Voice) -> Result<u
         )),
     }
     Ok(SUCCESS)
+}
+
+/// Why a grant was not confirmed. If its owner ended meanwhile, that is said as if it had ended before.
+fn unconfirmed(error: ClientError, has_ended: impl FnOnce() -> bool) -> Failed {
+    let taken_back =
+        matches!(&error, ClientError::Failure(failure) if failure.name == ErrorName::UnknownTag);
+    if taken_back && has_ended() {
+        return Failed::new(OWNER_GONE);
+    }
+    connect::failed(error)
 }
 
 /// A lease of this length, under a new handle.
@@ -115,4 +129,19 @@ fn refuse(failure: &Failure, args: &AcquireArgs, voice: Voice) -> Result<u8, Fai
         })?)?;
     }
     Err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_that_ends_around_the_grant_is_told_in_one_way() {
+        let taken_back =
+            || ClientError::Failure(Failure::new(ErrorName::UnknownTag, "taken back before"));
+        assert_eq!(unconfirmed(taken_back(), || true).message, OWNER_GONE);
+        assert_eq!(unconfirmed(taken_back(), || false).message, "taken back before");
+        let other = ClientError::Silent { pid: 7, state: 'S' };
+        assert_ne!(unconfirmed(other, || true).message, OWNER_GONE);
+    }
 }

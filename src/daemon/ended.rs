@@ -9,7 +9,7 @@ use super::proof::Proof;
 use super::propose::Then;
 use super::server::Server;
 use crate::core::{Change, FrameId, Release, RequestId, Token, Withdrawal};
-use crate::protocol::{ErrorName, Failure};
+use crate::protocol::{ErrorName, Failure, OWNER_GONE};
 
 impl Server {
     /// A peer is gone: what it waits for is withdrawn, what it was not told is taken back.
@@ -102,5 +102,5 @@ impl Server {
 
 /// What one is told whose owner has ended.
 pub(super) fn owner_gone() -> Failure {
-    Failure::new(ErrorName::OwnerGone, "the process that was to hold the lock has ended")
+    Failure::new(ErrorName::OwnerGone, OWNER_GONE)
 }

@@ -197,7 +197,7 @@ impl Server {
         let request = self.ledger.table.tagged(confirm.tag);
         let hold = request.and_then(|request| self.ledger.table.hold_of(request));
         let Some(hold) = hold else {
-            let message = "no grant of this tag is there to be confirmed";
+            let message = "the lock was taken back before it was confirmed";
             return Err(Failure::new(ErrorName::UnknownTag, message));
         };
         if peer.uid != 0 && peer.uid != hold.asked.uid {

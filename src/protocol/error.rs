@@ -49,6 +49,9 @@ pub enum ErrorName {
     Fault,
 }
 
+/// What is said of [`ErrorName::OwnerGone`].
+pub const OWNER_GONE: &str = "the process that was to hold the lock has ended";
+
 /// An error reply: a name, and what to tell the user.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {

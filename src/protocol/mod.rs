@@ -18,7 +18,7 @@ mod status;
 mod waits;
 
 pub use crate::core::{Kind, Mode, OnLost, Tag};
-pub use error::{ErrorName, Failure};
+pub use error::{ErrorName, Failure, OWNER_GONE};
 pub use handle::Handle;
 pub use lease::{LeaseAsked, LeaseShown, Lost, Renew, Renewed};
 pub use message::*;
