@@ -78,6 +78,9 @@ pub(crate) fn obtain(
             if let Some(words) = session::not_believed(request, &acquired.grant) {
                 voice.detail(&words);
             }
+            if let Some(words) = session::not_new(request, &acquired.grant) {
+                voice.say(&words);
+            }
             Ok((client, acquired))
         }
         Err(error) => Err(not_acquired(error)),

@@ -46,6 +46,27 @@ pub(crate) fn not_believed(request: &Acquire, grant: &Grant) -> Option<String> {
     })
 }
 
+/// What is to be said if a new session was asked for and the process is in that of the locks that it
+/// took before: canal becomes its command, which may be canal again.
+pub(crate) fn not_new(request: &Acquire, grant: &Grant) -> Option<String> {
+    let session = request.session.is_none().then(inherited)??;
+    same_process(&session, grant)
+}
+
+/// The session that the environment names.
+pub(crate) fn inherited() -> Option<String> {
+    variable(environment::SESSION)?.into_string().ok()
+}
+
+fn same_process(session: &str, grant: &Grant) -> Option<String> {
+    (*session == *grant.session).then(|| {
+        format!(
+            "--new-session changes nothing: process {} took the locks of session {session} itself",
+            grant.owner.pid
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,6 +105,10 @@ mod tests {
         grant.session = "s5".to_owned();
         let words = not_believed(&request, &grant).unwrap();
         assert!(words.starts_with("a new session: s5 instead of s3, as CANAL_FRAME=f4"), "{words}");
+        assert_eq!(same_process("s3", &grant), None);
+        let words = same_process("s5", &grant).unwrap();
+        assert!(words.starts_with("--new-session changes nothing: process 1"), "{words}");
+        assert_eq!(not_new(&request, &grant), None, "it asked for no new one");
         request.frame = None;
         assert_eq!(not_believed(&request, &grant), None);
     }

@@ -14,6 +14,7 @@ use terminal_size::{Width, terminal_size_of};
 
 use super::clean::{clean, command_line, width};
 use super::say::Voice;
+use super::session::inherited;
 use super::when::Now;
 use super::who::{COMMAND_COLUMNS, holder, named, ordinal, process, wanted};
 use crate::protocol::{Mode, Progress, WireItem};
@@ -92,10 +93,13 @@ impl Waiting {
             "`{key}` is held by {pid}, from which this command was started: if that one waits for \
              this command, neither ever ends"
         ));
-        self.voice.hint(
+        let is_of_ours = inherited().is_some_and(|session| session == holder.session);
+        self.voice.hint(if is_of_ours {
+            "release it before, or leave out `--new-session`: then its locks are not in the way"
+        } else {
             "release it before, or run the outer one under `canal run` too: then its locks are \
-             not in the way",
-        );
+             not in the way"
+        });
     }
 
     /// Clears the line, so that the command finds the terminal as it was.

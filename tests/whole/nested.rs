@@ -2,6 +2,7 @@
 
 use std::process::Stdio;
 
+use crate::over;
 use crate::process::{installed_or_skip, wait_until};
 use crate::record::{Events, recorded};
 use crate::script::{Script, holds, is_free, say, until_holds, until_nothing};
@@ -259,5 +260,20 @@ fn a_server_that_was_started_within_a_session_lets_no_stranger_in() {
     wait_until("build is free", || is_free(&world, "-k build"));
     assert!(ask("canal run -v -n -k build -- true 2>said").starts_with("0 "));
     assert!(world.read("said").contains("a new session: "), "{}", world.read("said"));
+    until_nothing(&world);
+}
+
+#[test]
+fn a_process_stays_in_its_session_and_says_so_and_another_one_is_told_what_is_in_its_way() {
+    let world = World::with_daemon();
+    let inner = ["run", "--new-session", "-n", "--write", "x", "--", "true"];
+    let outer = ["run", "--write", "x", "--", "canal"];
+    // Over an engine canal stays beside its command, which is another process then.
+    let (code, said) = if over::ENGINE { (75, false) } else { (0, true) };
+    let ended = world.canal(outer.into_iter().chain(inner)).end().code(code);
+    assert_eq!(ended.stderr.contains("--new-session changes nothing"), said, "{ended:?}");
+    let script = "canal run --new-session -w 0.1 --write x -- true; test $? = 75";
+    let ended = world.canal(["run", "--write", "x", "--", "sh", "-c", script]).end().code(0);
+    assert!(ended.stderr.contains("leave out `--new-session`"), "{ended:?}");
     until_nothing(&world);
 }
