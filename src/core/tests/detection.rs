@@ -1,7 +1,7 @@
 //! What long random histories once found wrong in finding deadlocks, as small as it gets.
 
 use super::super::*;
-use super::world::{World, by, granted, victims};
+use super::world::{Wish, World, apply_unchecked, by, granted, victims};
 
 #[test]
 fn a_deadlock_is_found_when_what_would_have_ended_it_is_withdrawn() {
@@ -101,4 +101,40 @@ fn slots_that_are_shared_are_no_step_of_a_cycle() {
     assert_eq!(world.table.blockers(waits).len(), 1);
     world.ask(by(1).write("a"));
     assert_eq!(victims(&world), [waits]);
+}
+
+/// The sessions that are refused where 1 and 2 wait for each other, and 3, 4 and 5 for each other and
+/// for 1. `t` has a free slot, and session 4 holds the other one.
+fn refused_of_two_rings(wish_of_1: Wish) -> Vec<usize> {
+    let mut table = Table::new(Rules::Current);
+    let mut refused = Vec::new();
+    let mut ask = |wish: Wish| {
+        let change = wish.change(Tag(table.revision().0.into()));
+        let outcomes = apply_unchecked(&mut table, change);
+        refused.extend(outcomes.into_iter().filter_map(|outcome| match outcome {
+            Outcome::Refused { request, .. } => Some(request),
+            _ => None,
+        }));
+        RequestId(table.revision().0)
+    };
+    ask(by(1).bare("s").canal("p", 2, 1));
+    ask(by(2).read("y"));
+    ask(by(3).canal("p", 2, 1));
+    ask(by(4).canal("q", 2, 1).write("x").slots("t", 2));
+    ask(by(5).canal("q", 2, 1));
+    let third = ask(by(3).canal("q", 2, 1));
+    let first = ask(wish_of_1);
+    let fifth = ask(by(5).write("x"));
+    let fourth = ask(by(4).canal("p", 2, 1));
+    let second = ask(by(2).bare("s"));
+    let asked = [first, second, third, fourth, fifth];
+    let session = |id: &RequestId| asked.iter().position(|it| it == id).unwrap() + 1;
+    refused.iter().map(session).collect()
+}
+
+/// docs/decisions.md, "A second victim".
+#[test]
+fn a_ring_that_waits_for_another_one_is_broken_first_where_its_members_are_reached() {
+    assert_eq!(refused_of_two_rings(by(1).write("y")), [2]);
+    assert_eq!(refused_of_two_rings(by(1).slots("t", 2).write("y")), [5, 2]);
 }
