@@ -39,6 +39,12 @@ impl Alarm {
         Ok(())
     }
 
+    /// What it is set for.
+    #[cfg(test)]
+    pub(super) fn set_for(&self) -> Option<u64> {
+        self.set_for
+    }
+
     /// It went off: it has to be set anew.
     pub(super) fn went_off(&mut self) {
         self.set_for = None;

@@ -13,10 +13,6 @@ use crate::core::{Change, HoldState, RequestId, Withdrawal};
 use crate::duration_text::stated;
 use crate::sys::clock;
 
-/// The longest sleep while a wait or a lease has an end: the clock of a sleep stands still while the
-/// machine is suspended, theirs does not.
-const SLEEP_MAX: Duration = Duration::from_secs(10);
-
 /// When things are due that have one time for all.
 #[derive(Debug, Default)]
 pub(super) struct Due {
@@ -45,7 +41,7 @@ pub(super) struct Due {
 }
 
 impl Server {
-    /// How long there is nothing to do if nothing happens.
+    /// How long there is nothing to do if nothing happens, and the alarm does not go off.
     pub(super) fn time_to_sleep(&self) -> Option<Duration> {
         let now = Instant::now();
         let due = &self.due;
@@ -63,27 +59,22 @@ impl Server {
             due.idle,
             self.aside.iter().map(|aside| aside.until).min(),
         ];
-        let next = times.into_iter().flatten().min().map(|at| at.saturating_duration_since(now));
-        let ends = [self.waiting.next_end(), self.leases.next_end()];
-        let over = ends.into_iter().flatten().min().map(|until| {
-            let left = until.saturating_sub(clock::boottime_ms());
-            Duration::from_millis(left.saturating_add(1)).min(SLEEP_MAX)
-        });
-        next.into_iter().chain(over).min()
+        times.into_iter().flatten().min().map(|at| at.saturating_duration_since(now))
     }
 
-    /// Sets the timer for what the log of many hosts needs, which goes on in a suspended machine.
+    /// Sets the timer for what goes on while the machine is suspended: the ends of waits and leases,
+    /// and what the log of many hosts needs.
     pub(super) fn set_alarm(&mut self) -> io::Result<()> {
-        let Some(shared) = self.ledger.engine() else { return Ok(()) };
-        if self.conns.reported.take(Source::Alarm)
-            && let Some(alarm) = &mut self.alarm
-        {
-            alarm.went_off();
+        if self.conns.reported.take(Source::Alarm) {
+            self.alarm.went_off();
         }
-        let now = clock::boottime_ms();
-        let times = [shared.next_due(), self.next_stop(now), self.next_pending()];
-        let next = times.into_iter().flatten().min();
-        self.alarm.as_mut().map_or(Ok(()), |alarm| alarm.set(next))
+        let ends = [self.waiting.next_end(), self.leases.next_end()];
+        let of_engine = self.ledger.engine().map(|shared| {
+            [shared.next_due(), self.next_stop(clock::boottime_ms()), self.next_pending()]
+        });
+        let times = ends.into_iter().chain(of_engine.into_iter().flatten());
+        let next = times.flatten().min();
+        self.alarm.set(next)
     }
 
     /// Does what is due.

@@ -58,7 +58,7 @@ pub(super) struct Server {
     pub(super) underway: Underway,
     pub(super) roll: Roll,
     pub(super) stops: Stops,
-    pub(super) alarm: Option<Alarm>,
+    pub(super) alarm: Alarm,
     pub(super) limits: Limits,
     pub(super) permissions: Permissions,
     pub(super) ledger: Ledger,

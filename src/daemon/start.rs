@@ -103,9 +103,6 @@ fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
         server.link.mark = Some(mark.context("the engine cannot be noted")?);
         server.roll = Roll::open(&place.dir, Origin::read()?, options.discard_journal)
             .with_context(|| format!("the record of owners in {}", place.dir.display()))?;
-        let alarm = Alarm::new()?;
-        server.conns.await_source(Source::Alarm, &alarm)?;
-        server.alarm = Some(alarm);
         tracing::info!(engine = chosen.name, host = chosen.label, "joining");
     }
     tracing::info!(
@@ -148,6 +145,8 @@ pub(super) fn server(
     }
     let conns = Conns::new()?;
     conns.wake_for(&owners)?;
+    let alarm = Alarm::new()?;
+    conns.await_source(Source::Alarm, &alarm)?;
     conns.await_source(Source::Listener, &home.listener)?;
     if let Some(watch) = home.watch() {
         conns.await_source(Source::Home, watch)?;
@@ -162,7 +161,7 @@ pub(super) fn server(
         underway: Underway::default(),
         roll: Roll::unused(),
         stops: Stops::default(),
-        alarm: None,
+        alarm,
         limits,
         permissions,
         waiting: Waiting::of_table(&ledger.table, ledger.host),

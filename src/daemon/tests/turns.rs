@@ -186,3 +186,54 @@ fn a_renewal_that_came_since_the_daemon_was_woken_is_read_before_its_lease_ends(
     world.server.turn().unwrap();
     assert_eq!(client.reply().unwrap()["parameters"]["lease"]["renewals"], 1);
 }
+
+/// Does what follows once from what happened.
+fn let_pass(world: &mut World) {
+    let due = &mut world.server.due;
+    for due in [&mut due.progress, &mut due.home] {
+        *due = due.map(|_| Instant::now());
+    }
+    world.server.turn().unwrap();
+}
+
+#[test]
+fn a_daemon_where_nothing_happens_sleeps_until_something_ends() {
+    let mut world = World::new();
+    world.turn();
+    assert_eq!((world.server.time_to_sleep(), world.server.alarm.set_for()), (None, None));
+    world.lease(1, "a");
+    let mut waiter = world.connect();
+    let mut asked = mutex(2, "a");
+    asked["wait_ms"] = 60_000.into();
+    waiter.send(&call("Acquire", &asked), &[]);
+    world.turn();
+    // What just changed is told once, and the files are looked after once.
+    assert!(world.server.due.progress.is_some());
+    let_pass(&mut world);
+    assert_eq!(world.server.time_to_sleep(), None);
+    assert_eq!(world.server.alarm.set_for(), world.server.waiting.next_end());
+    drop(waiter);
+    world.turn();
+    let_pass(&mut world);
+    assert_eq!(world.server.time_to_sleep(), None);
+    assert_eq!(world.server.alarm.set_for(), world.server.leases.next_end());
+}
+
+#[test]
+fn the_alarm_ends_waits_and_leases() {
+    let mut world = World::new();
+    world.lease(1, "a");
+    let mut waiter = world.connect();
+    let mut asked = mutex(2, "a");
+    asked["wait_ms"] = 20.into();
+    waiter.send(&call("Acquire", &asked), &[]);
+    world.turn();
+    world.server.due.progress = None;
+    while waiter.reply().is_none() {
+        world.server.sleep();
+        world.server.turn().unwrap();
+    }
+    world.server.leases.all_over();
+    world.server.turn().unwrap();
+    assert_eq!(world.server.leases.next_end(), None);
+}
