@@ -6,7 +6,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
@@ -111,9 +111,30 @@ impl Claim {
         Ok(Home { claim: self, listener, socket, watch: watch.ok() })
     }
 
+    /// Binds our socket. Where no file can be made any more (a disk can run out of inodes, too), the
+    /// one that a dead daemon left makes room for it.
+    fn bind(&self) -> io::Result<(UnixListener, FileId)> {
+        match self.bind_beside() {
+            Err(error) if is_full(&error) && self.remove_dead_socket().is_ok() => {
+                self.bind_beside()
+            }
+            other => other,
+        }
+    }
+
+    /// Removes the socket that a daemon before us left. We have the instance lock, so that it is
+    /// nobody's.
+    fn remove_dead_socket(&self) -> io::Result<()> {
+        let path = &self.place.socket;
+        if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        std::fs::remove_file(path)
+    }
+
     /// Makes the socket under another name and moves it to its place, so that nobody ever finds
     /// one that is not listened to. What a daemon before us left there is replaced.
-    fn bind(&self) -> io::Result<(UnixListener, FileId)> {
+    fn bind_beside(&self) -> io::Result<(UnixListener, FileId)> {
         let made = self.place.dir.join(".canal.sock.new");
         match std::fs::remove_file(&made) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -202,6 +223,11 @@ impl Home {
             let _ = std::fs::remove_file(path);
         }
     }
+}
+
+/// Whether there is no room for a file more, on the disk or for this user.
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 fn lock_path(place: &Place) -> PathBuf {

@@ -1,4 +1,4 @@
-//! A full disk under the journal.
+//! A full disk under the journal, and one without inodes.
 
 use crate::namespace::privately;
 use crate::world::World;
@@ -46,4 +46,33 @@ fn a_full_disk_refuses_newcomers_and_loses_nothing() {
     let rest = out.split_once("some were accepted\n").unwrap_or_else(|| panic!("{ended:?}")).1;
     assert!(rest.starts_with("== others go on\n1\nwaiter ran\ncode 0\n"), "{ended:?}");
     assert!(rest.ends_with("code 0\n== with room again\nfine\n"), "{ended:?}");
+}
+
+#[test]
+fn without_a_free_inode_the_next_daemon_starts_and_a_first_one_names_the_file() {
+    let world = World::new();
+    let script = r#"
+        mkdir /tmp/disk && mount -t tmpfs -o size=8m,nr_inodes=20,mode=700 tmpfs /tmp/disk
+        export CANAL_SOCKET=/tmp/disk/canal.sock
+        fill() { while touch /tmp/disk/fill$i 2>/dev/null; do i=$((i + 1)); done; }
+        end() { pid=$(cat /tmp/disk/lock); kill -9 $pid; until_true sh -c "! kill -0 $pid 2>/dev/null"; }
+        i=0
+        canal run -k x -- echo first
+        end; fill
+        canal run -k x -- echo next
+        end; rm -r /tmp/disk/[!f]* /tmp/disk/.canal* 2>/dev/null; fill
+        while :; do
+            canal run -k x -- echo last 2>/tmp/said && break
+            head -n 1 /tmp/said
+            i=$((i - 1)); rm /tmp/disk/fill$i
+        done
+    "#;
+    let Some(ended) = privately(&world, script) else { return };
+    let mut lines = ended.stdout.lines();
+    assert_eq!((lines.next(), lines.next()), (Some("first"), Some("next")), "{ended:?}");
+    let said: Vec<&str> = lines.by_ref().take_while(|line| *line != "last").collect();
+    for file in ["start.lock", "lock", "journal.0", "journal.1", "state.json"] {
+        let named = format!("/tmp/disk/{file}: No space left on device");
+        assert!(said.iter().any(|line| line.contains(&named)), "{file}: {ended:?}");
+    }
 }

@@ -8,7 +8,7 @@ use crate::snapshot::matches;
 
 /// Modules that say nothing about an engine.
 const LEFT_OUT: &[(&str, &str)] = &[
-    ("disk", "a full disk under the journal"),
+    ("disk", "a full disk under the journal, or one without inodes"),
     ("journal_faults", "a daemon that dies between two records of its journal"),
     ("permissions", "at a daemon in a mount namespace of its own, which has no engine"),
     ("places", "where the daemon of one machine is found, in a mount namespace of its own"),
