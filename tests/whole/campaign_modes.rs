@@ -57,16 +57,17 @@ const ALWAYS_SERVED: usize = 8;
 
 /// What the clients do, again and again. What an outer command holds is witnessed by who asks for
 /// it beside; within it only if it is the same process, as the outer one may be killed alone.
-const CLIENTS: [&str; 16] = [
+const CLIENTS: [&str; 17] = [
     "exec canal run --read t -- perl witness r:t",
     "exec canal run --read t/a/1 -- perl witness r:t/a/1",
     "exec canal run --write t/a/2 -- perl witness w:t/a/2",
-    "exec canal run --write t -w 2 -- perl witness w:t",
+    "exec canal run --write t -w 100 -- perl witness w:t",
     "exec canal run -k t/a/1=2 -- perl witness c:t/a/1",
     "exec canal run -k t/a/1=2 -- perl witness c:t/a/1",
     "exec canal run -k t/b=1x3 -- perl witness c:t/b",
-    "exec canal run --max-run 5 --write t/a -- perl witness w:t/a",
+    "exec canal run --max-run 100 --write t/a -- perl witness w:t/a",
     "exec canal run -q -n --write t/b -- perl witness w:t/b",
+    "exec canal run --write t -w 2 -- perl witness w:t",
     // Nested, crosswise.
     "canal run --write t/a -- sh -c 'canal run --write t/b -- perl witness w:t/b; exit $?'",
     "canal run --write t/b -- sh -c 'canal run --write t/a -- perl witness w:t/a; exit $?'",
