@@ -1,5 +1,7 @@
 //! `canal daemon`: run it, stop it, replace it.
 
+use std::time::{Duration, Instant};
+
 use super::args::{DaemonArgs, Global};
 use super::connect::{self, Target};
 use super::duration::Length;
@@ -13,30 +15,63 @@ use crate::run::SUCCESS;
 
 pub(crate) fn run(args: &DaemonArgs, global: &Global, voice: Voice) -> Result<u8, Failed> {
     let place = Target::of(global)?.place;
-    if args.stop || args.replace {
+    if args.stop {
         match stop(&place)? {
             Some(pid) => voice.detail(&format!("stopped the daemon, pid {pid}")),
-            None if args.stop => {
-                voice.say(&format!("no daemon runs at {}", place.socket.display()));
-            }
-            None => {}
+            None => voice.say(&format!("no daemon runs at {}", place.socket.display())),
         }
+        return Ok(SUCCESS);
     }
-    if !args.stop {
-        daemon::run(&Options {
-            place,
-            on_demand: args.on_demand,
-            discard_journal: args.discard_journal,
-            verbose: global.verbose,
-            idle_exit_s: args.idle_exit.map(idle_seconds),
-            engine: args.engine.clone(),
-            engine_ttl_ms: args.engine_ttl.map(milliseconds),
-            host: args.host.clone(),
-            without_engine: args.no_engine,
-        })?;
+    let mut options = Options {
+        place,
+        on_demand: args.on_demand,
+        discard_journal: args.discard_journal,
+        verbose: global.verbose,
+        idle_exit_s: args.idle_exit.map(idle_seconds),
+        engine: args.engine.clone(),
+        engine_ttl_ms: args.engine_ttl.map(milliseconds),
+        host: args.host.clone(),
+        without_engine: args.no_engine,
+        replaces: None,
+    };
+    if args.replace {
+        replace(&mut options, voice)?;
     }
+    daemon::run(&options)?;
     Ok(SUCCESS)
 }
+
+/// Ends the daemon that runs, if the one of these options could take its place.
+fn replace(options: &mut Options, voice: Voice) -> Result<(), Failed> {
+    let (place, uid) = (&options.place, nix::unistd::geteuid().as_raw());
+    let replacing = daemon::replace(place, uid)?;
+    if daemon::runs(place, uid) {
+        daemon::check(options)?;
+    }
+    let until = Instant::now() + REPLACE_MAX;
+    let mut free = false;
+    // One that a client was just starting may come up after the first, and goes too.
+    while !free && Instant::now() < until {
+        if let Some(pid) = stop(place)? {
+            voice.detail(&format!("stopped the daemon, pid {pid}"));
+        }
+        let again = Instant::now() + STOP_AGAIN;
+        while !free && Instant::now() < again {
+            free = replacing.is_free(place);
+            if !free {
+                std::thread::sleep(REPLACE_PAUSE);
+            }
+        }
+    }
+    options.replaces = Some(replacing);
+    Ok(())
+}
+
+/// For how long a daemon that is replaced may take to end, how often it is told to, and how often it
+/// is looked whether it has.
+const REPLACE_MAX: Duration = Duration::from_secs(10);
+const STOP_AGAIN: Duration = Duration::from_millis(500);
+const REPLACE_PAUSE: Duration = Duration::from_millis(5);
 
 /// Ends the daemon that runs, and gives its pid if one did.
 fn stop(place: &Place) -> Result<Option<u32>, Failed> {
@@ -66,8 +101,6 @@ fn idle_seconds(length: Length) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]

@@ -25,6 +25,7 @@
 //! #     engine_ttl_ms: None,
 //! #     host: None,
 //! #     without_engine: false,
+//! #     replaces: None,
 //! # };
 //! # let daemon = std::thread::spawn(move || canal::daemon::run(&options));
 //! # while std::os::unix::net::UnixStream::connect(&socket).is_err() {

@@ -6,6 +6,8 @@
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
@@ -14,10 +16,11 @@ use toml::Spanned;
 
 use super::config::{Config, duration};
 use super::{Options, Unusable};
+use crate::core::HostId;
 use crate::host::Settings;
 use crate::log::engine::etcd::Etcd;
 use crate::log::engine::postgres::Postgres;
-use crate::log::engine::{Engine, Identity, OpenError, Outage, Source};
+use crate::log::engine::{Answer, Call, Engine, Identity, OpenError, Outage, Source};
 use crate::protocol::place::Place;
 use crate::sys::process::Origin;
 
@@ -201,6 +204,30 @@ impl Chosen {
         })
     }
 
+    /// Whether the engine lets us in and answers.
+    ///
+    /// # Errors
+    /// Why it does not.
+    pub(super) fn probe(&self, options: &Options) -> anyhow::Result<()> {
+        let mut engine = self.open(options)?;
+        // What never was is taken back without a trace.
+        engine.call(Call::Withdraw { host: HostId(0) });
+        let until = Instant::now() + PROBE_MAX;
+        loop {
+            match engine.poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(Answer::Away(Outage { why, hint, .. })) => {
+                    let what = format!("{} cannot be used: {why}", self.name);
+                    let left = "the daemon that runs is left as it is".to_owned();
+                    let hint = hint.map_or_else(|| left.clone(), |hint| format!("{hint}; {left}"));
+                    return Err(Unusable { what, hint: hint.into() }.into());
+                }
+                Poll::Ready(_) => return Ok(()),
+                Poll::Pending if Instant::now() < until => std::thread::sleep(PROBE_PAUSE),
+                Poll::Pending => anyhow::bail!("{} does not answer", self.name),
+            }
+        }
+    }
+
     /// What command line, environment and configuration say before each attempt to connect. If
     /// they cannot be read the last address is tried: a mistake in a file that is being edited must
     /// not keep this host from its engine.
@@ -269,6 +296,10 @@ fn stated(options: &Options, config: &Config) -> anyhow::Result<Option<String>> 
         (None, None, None, None) => Ok(None),
     }
 }
+
+/// How long an engine may take to answer who is about to replace a daemon.
+const PROBE_MAX: Duration = Duration::from_secs(20);
+const PROBE_PAUSE: Duration = Duration::from_millis(5);
 
 const ADDRESS_HINT: &str = "postgres://USER@HOST/DATABASE or etcd://HOST:2379/PREFIX";
 

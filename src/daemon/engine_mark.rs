@@ -184,6 +184,7 @@ mod tests {
             engine_ttl_ms: None,
             host: None,
             without_engine,
+            replaces: None,
         }
     }
 

@@ -184,7 +184,7 @@ impl Server {
 
     /// In the foreground, before anything was held, somebody sees what is wrong and starts it anew.
     fn end_if_seen(&self, Outage { why, hint, .. }: &Outage) -> anyhow::Result<()> {
-        if self.link.lives_on {
+        if self.link.lives_on || !self.roll.is_empty() {
             return Ok(());
         }
         let what = format!("cannot take part in {}: {why}", self.link.name);

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use nix::sys::socket::{
@@ -72,14 +73,61 @@ struct FileId {
     inode: u64,
 }
 
+/// That the daemon of a place is being replaced: no daemon that a client starts takes the place
+/// meanwhile.
+#[derive(Clone, Debug)]
+pub struct Replacing(Arc<File>);
+
+impl Replacing {
+    /// Waits until nobody else replaces it.
+    pub(super) fn begin(place: &Place, uid: u32) -> Result<Self, ClaimError> {
+        open_private(&place.dir, uid, true)?;
+        let failed = |error| ClaimError::Io { path: replace_path(place), error };
+        let file = open_lock(&replace_path(place)).map_err(failed)?;
+        fs2::FileExt::lock_exclusive(&file).map_err(failed)?;
+        Ok(Self(Arc::new(file)))
+    }
+
+    /// Whether somebody replaces it.
+    fn is_under_way(place: &Place) -> bool {
+        let Ok(file) = File::open(replace_path(place)) else { return false };
+        let held = fs2::lock_contended_error().kind();
+        fs2::FileExt::try_lock_shared(&file).is_err_and(|error| error.kind() == held)
+    }
+
+    /// Whether no daemon has the place any more. None that a client starts takes it then.
+    #[must_use]
+    pub fn is_free(&self, place: &Place) -> bool {
+        take_lock(place).is_ok()
+    }
+
+    /// Lets go: the place is ours, or cannot be.
+    pub(super) fn end(&self) {
+        let _ = fs2::FileExt::unlock(&*self.0);
+    }
+}
+
 impl Claim {
+    /// Makes the place ours, for a client that found no daemon there: not while one is replaced.
+    pub(super) fn on_demand(place: &Place, uid: u32) -> Result<Self, ClaimError> {
+        Self::take(place, uid, true)
+    }
+
     /// Makes the place ours.
     pub(super) fn new(place: &Place, uid: u32) -> Result<Self, ClaimError> {
+        Self::take(place, uid, false)
+    }
+
+    fn take(place: &Place, uid: u32, gives_way: bool) -> Result<Self, ClaimError> {
         let dir = File::from(open_private(&place.dir, uid, true)?);
         let dir_io = |error| ClaimError::Io { path: place.dir.clone(), error };
         // Several daemons may share the lock on the directory: it means "in use".
         fs2::FileExt::try_lock_shared(&dir).map_err(dir_io)?;
         let lock = take_lock(place)?;
+        // Who replaces a daemon begins before that one lets go of this lock.
+        if gives_way && Replacing::is_under_way(place) {
+            return Err(ClaimError::Running { socket: place.socket.clone(), pid: None });
+        }
         let guard = Guard::raise(place)?;
         let mut claim = Self { place: place.clone(), uid, dir, lock, guard };
         claim.sign().map_err(|error| ClaimError::Io { path: lock_path(place), error })?;
@@ -230,6 +278,21 @@ fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
+fn replace_path(place: &Place) -> PathBuf {
+    place.dir.join("replace")
+}
+
+fn open_lock(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(path)
+}
+
 fn lock_path(place: &Place) -> PathBuf {
     place.dir.join("lock")
 }
@@ -239,15 +302,7 @@ fn take_lock(place: &Place) -> Result<File, ClaimError> {
     let path = lock_path(place);
     let failed = |error| ClaimError::Io { path: path.clone(), error };
     loop {
-        let mut lock = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(libc::O_NOFOLLOW)
-            .open(&path)
-            .map_err(failed)?;
+        let mut lock = open_lock(&path).map_err(failed)?;
         if let Err(error) = fs2::FileExt::try_lock_exclusive(&lock) {
             if error.kind() != fs2::lock_contended_error().kind() {
                 return Err(failed(error));
@@ -312,6 +367,22 @@ mod tests {
             panic!("a second claim was granted");
         };
         assert_eq!(pid, Some(std::process::id()));
+    }
+
+    #[test]
+    fn a_daemon_that_a_client_starts_gives_way_to_one_that_replaces() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = place(dir.path());
+        let old = Claim::on_demand(&place, uid()).unwrap();
+        let replacing = Replacing::begin(&place, uid()).unwrap();
+        assert!(!replacing.is_free(&place));
+        drop(old);
+        assert!(matches!(Claim::on_demand(&place, uid()), Err(ClaimError::Running { .. })));
+        assert!(replacing.is_free(&place));
+        let new = Claim::new(&place, uid()).unwrap();
+        replacing.end();
+        drop(new);
+        Claim::on_demand(&place, uid()).unwrap();
     }
 
     #[test]

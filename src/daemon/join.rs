@@ -28,6 +28,7 @@ use crate::core::{
     BYPASS_MAX_DEFAULT, Change, FrameId, HostId, Owner, ProcessId, Request, RequestId, Rules, Table,
 };
 use crate::host::Member;
+use crate::protocol::place::Place;
 use crate::sys::clock;
 use crate::sys::deadline::{Why, Writer};
 use crate::sys::process::{Found, Origin};
@@ -45,17 +46,7 @@ pub(super) fn begin(options: &Options, chosen: &Chosen) -> anyhow::Result<Recove
     if options.discard_journal {
         old::open(place, &origin, true)?;
     }
-    let left = old::living(place, &origin);
-    if left > 0 {
-        let hold =
-            if left == 1 { "1 process holds".to_owned() } else { format!("{left} processes hold") };
-        let what = format!(
-            "{hold} locks of this machine alone, which other hosts know nothing of (the journal in \
-             {})",
-            place.dir.display()
-        );
-        return Err(Unusable { what, hint: TWO_TABLES_HINT.into() }.into());
-    }
+    refuse_living(place, &origin)?;
     let mut nonce = [0; 16];
     getrandom::fill(&mut nonce).map_err(|error| anyhow::anyhow!("no random bytes: {error}"))?;
     let (nonce, rules) = (u128::from_ne_bytes(nonce), Rules::Current);
@@ -71,6 +62,24 @@ pub(super) fn begin(options: &Options, chosen: &Chosen) -> anyhow::Result<Recove
         unverified: BTreeSet::new(),
         notes: Vec::new(),
     })
+}
+
+/// Makes sure that no process lives here that holds something by a journal.
+///
+/// # Errors
+/// Some do.
+pub(super) fn refuse_living(place: &Place, origin: &Origin) -> anyhow::Result<()> {
+    let left = old::living(place, origin);
+    if left == 0 {
+        return Ok(());
+    }
+    let hold =
+        if left == 1 { "1 process holds".to_owned() } else { format!("{left} processes hold") };
+    let what = format!(
+        "{hold} locks of this machine alone, which other hosts know nothing of (the journal in {})",
+        place.dir.display()
+    );
+    Err(Unusable { what, hint: TWO_TABLES_HINT.into() }.into())
 }
 
 impl Server {

@@ -77,6 +77,8 @@ mod work;
 
 use std::borrow::Cow;
 
+pub use home::Replacing;
+
 use crate::protocol::place::Place;
 
 /// How a daemon is to run.
@@ -101,6 +103,8 @@ pub struct Options {
     pub host: Option<String>,
     /// Work without an engine, also where one was used before.
     pub without_engine: bool,
+    /// That it replaces another one, if it does.
+    pub replaces: Option<Replacing>,
 }
 
 /// Why the daemon cannot start, where there is something to do about it.
@@ -118,6 +122,22 @@ pub struct Unusable {
 #[must_use]
 pub fn runs(place: &Place, uid: u32) -> bool {
     guard::runs(place, uid)
+}
+
+/// Finds out whether a daemon could work, before the one that it replaces is told to end.
+///
+/// # Errors
+/// Why it could not, for people; an [`Unusable`] if something can be done about it.
+pub fn check(options: &Options) -> anyhow::Result<()> {
+    start::check(options)
+}
+
+/// Begins to replace the daemon of a place, of a user; waits for others who do.
+///
+/// # Errors
+/// The place cannot be used.
+pub fn replace(place: &Place, uid: u32) -> anyhow::Result<Replacing> {
+    Ok(Replacing::begin(place, uid)?)
 }
 
 /// Runs the daemon until it is told to end.

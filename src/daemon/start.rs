@@ -20,7 +20,7 @@ use super::engine_mark::{self, EngineMark};
 use super::events::Source;
 use super::follow::Link;
 use super::home::{Claim, ClaimError};
-use super::join::begin;
+use super::join::{begin, refuse_living};
 use super::leases::Leases;
 use super::linger::Linger;
 use super::owners::Owners;
@@ -66,6 +66,22 @@ pub(super) fn run(options: &Options) -> anyhow::Result<()> {
     }
 }
 
+/// Whether a daemon could work here, as far as can be seen while another one does.
+pub(super) fn check(options: &Options) -> anyhow::Result<()> {
+    let (place, origin) = (&options.place, Origin::read()?);
+    let config = Config::read(&place.stores().config)?;
+    let chosen = Chosen::of(options, &config)?;
+    if chosen.is_none() {
+        roll::refuse_holders(&place.dir, &origin, options.discard_journal)?;
+    }
+    engine_mark::check(options, &config, chosen.as_ref())?;
+    let Some(chosen) = chosen else { return Ok(()) };
+    if !options.discard_journal {
+        refuse_living(place, &origin)?;
+    }
+    chosen.probe(options)
+}
+
 fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
     let place = &options.place;
     umask(Mode::from_bits_truncate(0o077));
@@ -73,7 +89,14 @@ fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
     // disk, and not the end of the daemon.
     signals::set_ignored(Signal::SIGXFSZ)?;
     let uid = nix::unistd::geteuid().as_raw();
-    let claim = match Claim::new(place, uid) {
+    let claimed = match options.on_demand {
+        true => Claim::on_demand(place, uid),
+        false => Claim::new(place, uid),
+    };
+    if let Some(replacing) = &options.replaces {
+        replacing.end();
+    }
+    let claim = match claimed {
         Ok(claim) => claim,
         Err(ClaimError::Running { .. }) if options.on_demand => return Ok(None),
         Err(error) => return Err(error.into()),

@@ -145,6 +145,36 @@ fn a_command_that_a_new_daemon_ends_says_why_and_is_122() {
 }
 
 #[test]
+fn a_daemon_is_only_replaced_by_one_that_can_work() {
+    let Some(log) = crate::scene::postgres() else { return };
+    let a = Host::new(&log, "a", "ttl = \"20s\"", None);
+    a.join();
+    let (holder, pid) = (start_for_now(&a, "1"), a.world.daemon_pid());
+    let config = a.world.runtime().join("canal.toml");
+    let good = fs::read_to_string(&config).unwrap();
+    for (bad, says) in [
+        (good.replacen("\"\n", "nowhere\"\n", 1), "does not exist"),
+        (good.replacen("\"\n", "?canal_schema=A\"\n", 1), "the address of the engine"),
+        ("engine = \"etcd://127.0.0.1:1\"\n".to_owned(), "cannot be used"),
+        (String::new(), "hold locks by an engine"),
+        ("[engine\n".to_owned(), "canal.toml"),
+    ] {
+        fs::write(&config, &bad).unwrap();
+        let refused = a.world.canal(["daemon", "--replace"]).end().code(125);
+        assert!(refused.stderr.contains(says), "{bad}: {refused:?}");
+        assert_eq!(a.world.daemon_pid(), pid);
+    }
+    fs::write(&config, &good).unwrap();
+    let _new = a.world.canal(["daemon", "--replace"]).spawn();
+    wait_until("it is replaced", || {
+        a.world.look().is_some_and(|status| status.daemon.pid.cast_signed() != pid)
+    });
+    a.until("member");
+    finish(&a, "1");
+    holder.end().code(0);
+}
+
+#[test]
 fn a_host_that_joins_a_full_etcd_is_let_in_once_there_is_room() {
     if !installed() {
         return;
