@@ -109,6 +109,11 @@ impl Asked {
         }
     }
 
+    /// Whether its answer may be a long one about the whole table.
+    pub(super) fn is_report(&self) -> bool {
+        matches!(self, Self::Status(_) | Self::Why(_) | Self::Graph(_))
+    }
+
     /// Whether it is served before what others ask for: it gives something back, or keeps a lease
     /// from being over.
     pub(super) fn goes_first(&self) -> bool {

@@ -85,10 +85,10 @@ impl Conns {
         socket: OwnedFd,
         peer: Credentials,
         accepted_ticks: u64,
-    ) -> &mut Connection {
+    ) -> (ConnId, &mut Connection) {
         let id = self.open.insert(Box::new(Connection::new(socket, peer, accepted_ticks)));
         self.newcomers.push(id);
-        &mut self.open[id]
+        (id, &mut self.open[id])
     }
 
     pub(super) fn peek(&self, id: ConnId) -> Option<&Connection> {
@@ -170,7 +170,7 @@ impl Conns {
         }
         let heard = conn.hear(reading, &mut self.buffer, hung_up);
         match heard {
-            Heard::All => {}
+            Heard::All | Heard::Full => {}
             Heard::NotAll => self.unheard.push(id),
             Heard::Closed | Heard::ClosedUnread => conn.heard_end = true,
         }
@@ -179,6 +179,11 @@ impl Conns {
         }
         self.activate(id);
         self.get(id);
+    }
+
+    /// Notes that a connection may have more to be read than was.
+    pub(super) fn hear_again(&mut self, id: ConnId) {
+        self.unheard.push(id);
     }
 
     /// Notes that nothing more is to be expected of a connection.
@@ -349,8 +354,7 @@ mod tests {
     /// A connection, and its other end.
     fn open(conns: &mut Conns) -> (ConnId, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        conns.open(ours.into(), peer(), 0);
-        (conns.newcomers.pop().unwrap(), theirs)
+        (conns.open(ours.into(), peer(), 0).0, theirs)
     }
 
     #[test]

@@ -28,6 +28,8 @@ pub(super) struct Due {
     pub(super) progress: Option<Instant>,
     /// Those who watch the status are told what changed.
     pub(super) watch: Option<Instant>,
+    /// Reports are built, or those looked at that were not read.
+    pub(super) reports: Option<Instant>,
     /// Somebody may watch the status.
     pub(super) watched: bool,
     /// Our files are looked after.
@@ -53,6 +55,7 @@ impl Server {
             due.closing,
             due.progress,
             due.watch,
+            due.reports,
             due.home,
             due.verify,
             due.unsure,
@@ -108,6 +111,7 @@ impl Server {
             self.due.unsure = Some(now + UNSURE_EVERY);
         }
         self.due.closing = self.conns.close_slow(now);
+        self.look_ahead_at_reports(now);
         self.note_idleness(now);
     }
 

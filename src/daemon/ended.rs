@@ -22,6 +22,7 @@ impl Server {
         }
         let doing = match conn.doing {
             Doing::Pending => Doing::Pending,
+            Doing::Report => Doing::Report,
             _ => std::mem::replace(&mut conn.doing, Doing::Nothing),
         };
         let provisional = std::mem::take(&mut conn.provisional);
@@ -29,7 +30,7 @@ impl Server {
         match doing {
             Doing::Waits(request) | Doing::Stores(request) => gone.push(request),
             Doing::Aside => self.aside.retain(|aside| aside.conn() != severed.id),
-            Doing::Nothing | Doing::Pending | Doing::Watches(_) => {}
+            Doing::Nothing | Doing::Pending | Doing::Report | Doing::Watches(_) => {}
         }
         for request in gone {
             // Nobody is left to be told.

@@ -10,13 +10,15 @@ use crate::protocol::{EngineShown, HostShown, Status};
 use crate::sys::clock;
 
 impl Server {
-    pub(super) fn status_of<K>(&self, keys: K) -> Status<K> {
+    /// A status. So many keys are left out.
+    pub(super) fn status_of<K>(&self, keys: K, left_out: u64) -> Status<K> {
         let health = self.ledger.engine().map(|shared| shared.health());
         let mut daemon = self.about.clone();
         daemon.notes.extend(logging::note());
         Status {
             daemon,
             keys,
+            left_out,
             engine: health.as_ref().map(|health| self.engine_shown(health)),
             hosts: health.as_ref().map_or_else(Vec::new, |health| self.hosts_shown(health)),
         }

@@ -132,10 +132,8 @@ impl Server {
         self.due.watched = !watchers.is_empty();
         for id in watchers {
             let Some(conn) = self.conns.peek(id) else { continue };
-            let (viewer, flushed) = (conn.peer.uid, conn.is_flushed());
-            let Doing::Watches(key) = conn.doing.clone() else { continue };
-            if flushed {
-                self.show_status(id, viewer, key.as_ref(), true);
+            if conn.is_flushed() {
+                self.await_report(id);
             } else {
                 // It still reads the last report; it gets the next one when it is done.
                 self.due.watch = Some(Instant::now() + WATCH_EVERY);

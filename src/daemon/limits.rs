@@ -10,6 +10,24 @@ pub(super) const CALLS_AHEAD_MAX: usize = 256;
 /// more come together is closed.
 pub(super) const OUTPUT_BYTES_MAX: usize = 1024 * 1024;
 
+/// About the most bytes of a report on the table. What does not fit is left out and counted.
+pub(super) const REPORT_BYTES_MAX: usize = 24 * 1024 * 1024;
+
+/// How many bytes of reports a user has not read, at which it gets no other one.
+pub(super) const UNREAD_BYTES_PER_USER: usize = OUTPUT_BYTES_MAX;
+
+/// As above, of all users together.
+pub(super) const UNREAD_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// How long a connection may read nothing of its report while others wait for the room that it takes.
+pub(super) const UNREAD_TIME: Duration = Duration::from_secs(2);
+
+/// After so much time with reports, the calls of others are served.
+pub(super) const REPORT_TIME_PER_TURN: Duration = Duration::from_millis(5);
+
+/// The most keys that are named at once to one who completes a command line.
+pub(super) const NAMES_MAX: usize = 10_000;
+
 /// The most bytes read from one connection before the others have their turn.
 pub(super) const READ_BYTES_PER_TURN: usize = 128 * 1024;
 

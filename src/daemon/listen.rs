@@ -77,7 +77,7 @@ impl Listener {
             Ok(credentials) => credentials,
             Err(error) => return tracing::debug!(%error, "a peer is not known"),
         };
-        let conn = conns.open(OwnedFd::from(stream), credentials, peer::ticks_now());
+        let (_, conn) = conns.open(OwnedFd::from(stream), credentials, peer::ticks_now());
         conn.turned_away = too_many;
     }
 

@@ -55,6 +55,7 @@ mod recover;
 mod refuse;
 mod release;
 mod renew;
+mod reports;
 mod restore;
 mod roll;
 mod serve;

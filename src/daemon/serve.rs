@@ -7,6 +7,7 @@ use super::call::{Asked, Call};
 use super::conn::{ConnId, Connection, Doing};
 use super::conns::batch::Batch;
 use super::fault::forgets_graphs;
+use super::limits::NAMES_MAX;
 use super::permission::Action;
 use super::propose::{Applied, Then};
 use super::refuse::disk_full;
@@ -29,12 +30,22 @@ pub(super) struct Resizing {
 
 impl Server {
     /// Serves the next call of a connection. It was read for this batch, or for an earlier one.
-    pub(super) fn serve_one(&mut self, _: &Batch, id: ConnId) {
+    pub(super) fn serve_one(&mut self, batch: &Batch, id: ConnId) {
         let needs_log =
             |conn: &Connection| conn.calls.front().is_some_and(|it| it.asked.needs_log());
         if !self.ledger.is_member() && self.conns.peek(id).is_some_and(needs_log) {
             return self.put_off(id);
         }
+        let is_report =
+            |conn: &Connection| conn.calls.front().is_some_and(|it| it.asked.is_report());
+        if self.conns.peek(id).is_some_and(is_report) {
+            return self.put_off_report(id);
+        }
+        self.serve_next(batch, id);
+    }
+
+    /// Serves the next call of a connection, whatever it is.
+    pub(super) fn serve_next(&mut self, _: &Batch, id: ConnId) {
         let Some(conn) = self.conns.get(id) else { return };
         let Some(call) = conn.calls.pop_front() else { return };
         conn.mute = call.oneway;
@@ -110,9 +121,9 @@ impl Server {
         more: bool,
     ) -> Result<(), Failure> {
         if let Some(max) = query.names_max {
-            let max = usize::try_from(max).unwrap_or(usize::MAX);
+            let max = usize::try_from(max).unwrap_or(usize::MAX).min(NAMES_MAX);
             let keys = self.shown(peer.uid).names(query.key.as_deref().unwrap_or(""), max);
-            return self.tell(id, &self.status_of(keys));
+            return self.tell(id, &self.status_of(keys, 0));
         }
         let key = query.key.as_deref().map(ask::key).transpose()?;
         self.show_status(id, peer.uid, key.as_ref(), more);
@@ -134,8 +145,13 @@ impl Server {
         key: Option<&Key>,
         continues: bool,
     ) {
-        let shown = self.shown(viewer).keys(key);
-        let reply = Connection::written(&self.status_of(shown), continues);
+        let Some(conn) = self.conns.get(id) else { return };
+        if conn.mute {
+            conn.unanswered &= continues;
+            return;
+        }
+        let (shown, left_out) = self.shown(viewer).keys(key);
+        let reply = Connection::written(&self.status_of(shown, left_out), continues);
         if let Some(conn) = self.conns.get(id) {
             conn.put_written(reply, continues);
         }

@@ -27,6 +27,7 @@ use super::linger::Linger;
 use super::owners::Owners;
 use super::permission::Permissions;
 use super::refuse::Aside;
+use super::reports::Reports;
 use super::roll::Roll;
 use super::shown::Shown;
 use super::stop::Stops;
@@ -85,6 +86,7 @@ pub(super) struct Server {
     pub(super) newcomers: Vec<RequestId>,
     /// Connections whose call was taken or is done with in this turn.
     pub(super) to_answer: Vec<ConnId>,
+    pub(super) reports: Reports,
     pub(super) due: Due,
     pub(super) linger: Linger,
     /// Whether the table changed since it was shown to those who watch and wait.
@@ -128,8 +130,9 @@ impl Server {
         self.on_time(now);
         self.retry_aside(deaths);
         self.serve(&batch)?;
-        self.answer_the_forgotten();
         self.inform(now);
+        self.serve_reports(&batch);
+        self.answer_the_forgotten();
         self.ledger.commit()?;
         self.ask_engine();
         self.conns.flush();

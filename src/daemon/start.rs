@@ -26,6 +26,7 @@ use super::linger::Linger;
 use super::owners::Owners;
 use super::permission::Permissions;
 use super::recover::{Recovered, recover};
+use super::reports::Reports;
 use super::roll::{self, Roll};
 use super::server::Server;
 use super::stop::Stops;
@@ -74,7 +75,9 @@ pub(super) fn check(options: &Options) -> anyhow::Result<()> {
     if chosen.is_none() {
         roll::refuse_holders(&place.dir, &origin, options.discard_journal)?;
     }
-    engine_mark::check(options, &config, chosen.as_ref())?;
+    if !options.without_engine {
+        engine_mark::check(options, &config, chosen.as_ref())?;
+    }
     let Some(chosen) = chosen else { return Ok(()) };
     if !options.discard_journal {
         refuse_living(place, &origin)?;
@@ -203,6 +206,7 @@ pub(super) fn server(
         newcomers: Vec::new(),
         to_answer: Vec::new(),
         look_ahead: Default::default(),
+        reports: Reports::default(),
         due: Due::default(),
         linger: Linger::new(),
         changed: false,

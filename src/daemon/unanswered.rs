@@ -41,6 +41,7 @@ impl Server {
             Doing::Pending => !self.underway.pending.contains_key(&id),
             Doing::Aside => !self.aside.iter().any(|aside| aside.conn() == id),
             Doing::Stores(request) => !self.untold_leases.iter().any(|it| it.is_of(id, request)),
+            Doing::Report => !conn.awaits_report,
             Doing::Watches(_) => false,
         })
     }

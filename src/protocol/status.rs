@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::waits::is_none_left;
 use super::{Kind, LeaseShown, Mode};
 
 /// `Status`: what is held and who waits. With `more`, a new [`Status`] follows each change (at most
@@ -24,6 +25,9 @@ pub struct Status<K = Vec<KeyShown>> {
     pub daemon: DaemonShown,
     /// The keys in use or with a stored view, in the order of their names.
     pub keys: K,
+    /// How many more keys there are, where there are very many.
+    #[serde(default, skip_serializing_if = "is_none_left")]
+    pub left_out: u64,
     /// The engine that keeps the table, if one does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine: Option<EngineShown>,
@@ -112,6 +116,9 @@ pub struct KeyShown<W = Vec<WaiterShown>> {
     pub holders: Vec<HolderShown>,
     /// Who waits, in the order in which they are served.
     pub waiters: W,
+    /// How many more hold or wait than are shown, where the status would be very long.
+    #[serde(default, skip_serializing_if = "is_none_left")]
+    pub left_out: u64,
 }
 
 /// A holder, for people. `T`: as in [`Grant`](super::Grant).

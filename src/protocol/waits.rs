@@ -31,7 +31,7 @@ pub struct Waits {
     pub left_out: u64,
 }
 
-fn is_none_left(n: &u64) -> bool {
+pub(super) fn is_none_left(n: &u64) -> bool {
     *n == 0
 }
 

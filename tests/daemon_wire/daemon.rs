@@ -211,3 +211,10 @@ pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
         thread::sleep(Duration::from_millis(2));
     }
 }
+
+/// The most memory that the daemon ever had, in bytes.
+pub(crate) fn peak(daemon: &Daemon) -> usize {
+    let status = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().strip_suffix(" kB").unwrap().parse::<usize>().unwrap() * 1024
+}

@@ -7,7 +7,8 @@ use std::thread;
 
 use serde_json::json;
 
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, peak, wait_until};
+use crate::peer::{Peer, call, mutex};
 
 /// Runs `flood` in so many threads, again and again, until `meanwhile` returns.
 fn flooded(threads: usize, flood: impl Fn() + Sync, meanwhile: impl FnOnce()) {
@@ -56,4 +57,87 @@ fn who_connects_to_the_abstract_socket_without_end_delays_nobody() {
             daemon.connect().call("Status", json!({}));
         }
     });
+}
+
+/// An `Acquire` of a lease of `hot` and many long keys besides.
+fn long_lease(tag: usize) -> serde_json::Value {
+    let mut parameters = mutex(tag as u128, "");
+    let key = |n: usize| json!({ "key": format!("{tag}/{n}/{}", "x".repeat(900)), "slots": 1 });
+    let hot = json!({ "key": "hot", "slots": 1 });
+    parameters["items"] = std::iter::once(hot).chain((0..40).map(key)).collect();
+    parameters["lease"] = json!({ "handle": format!("{tag:032x}"), "ttl_ms": 600_000 });
+    parameters
+}
+
+#[test]
+fn reports_that_nobody_reads_take_little_memory_and_delay_nobody() {
+    const WAITERS: usize = 30;
+    let daemon = Daemon::start();
+    let _holder = daemon.hold(1, "hot");
+    let waiters: Vec<Peer> = (0..WAITERS)
+        .map(|n| {
+            let mut peer = daemon.connect();
+            peer.send("Acquire", long_lease(n + 2));
+            peer
+        })
+        .collect();
+    let mut other = daemon.connect();
+    wait_until("all wait", || {
+        other.call("Status", json!({ "key": "hot" }))["keys"][0]["waiting"] == WAITERS
+    });
+    let report = daemon.connect().ask("Status", json!({})).unwrap().to_string().len();
+    assert!(report > 1_400_000, "{report} bytes");
+    let before = peak(&daemon);
+
+    let deaf: Vec<Peer> = (0..60)
+        .map(|n| {
+            let mut peer = daemon.connect();
+            peer.send(["Status", "Graph"][n % 2], json!({}));
+            peer
+        })
+        .collect();
+    for tag in 1000..1020 {
+        other.call("Acquire", mutex(tag, "free"));
+        other.call("Release", json!({ "key": "free" }));
+    }
+    // Whoever reads nothing makes room for the next one, who has its turn after all.
+    wait_until("some of them are closed", || deaf.iter().filter(|it| it.was_closed()).count() > 1);
+    other.call("Acquire", mutex(2000, "free"));
+    let more = peak(&daemon) - before;
+    assert!(more < 8 * report, "{more} bytes more for 60 reports of {report} bytes");
+    drop(waiters);
+}
+
+#[test]
+fn calls_for_reports_may_be_any_number_if_they_are_read() {
+    const CALLS: usize = 1000;
+    let daemon = Daemon::start();
+    let mut peer = daemon.connect();
+    let bytes = call("Status", json!({}), json!({})).repeat(CALLS);
+    thread::scope(|scope| {
+        let mut writer = peer.another();
+        scope.spawn(move || writer.raw(&bytes).unwrap());
+        for _ in 0..CALLS {
+            assert!(peer.reply().is_some_and(|reply| reply.get("error").is_none()));
+        }
+    });
+}
+
+#[test]
+fn a_report_that_was_asked_for_with_something_else_comes_after_its_answer() {
+    let daemon = Daemon::start();
+    let mut peer = daemon.connect();
+    let mut bytes = call("Acquire", mutex(1, "a"), json!({}));
+    for _ in 0..3 {
+        bytes.extend(call("Status", json!({}), json!({})));
+        bytes.extend(call("Graph", json!({}), json!({})));
+        bytes.extend(call("Confirm", json!({ "tag": format!("{:032x}", 7) }), json!({})));
+    }
+    peer.raw(&bytes).unwrap();
+    peer.returned("Acquire");
+    for _ in 0..3 {
+        peer.returned("Status");
+        peer.returned("Graph");
+        assert_eq!(peer.error().0, "UnknownTag");
+    }
 }

@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use canal::sys::pidfd::Pidfd;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use serde_json::{Value, json};
 
@@ -172,6 +173,13 @@ impl Peer {
         };
         self.stream.set_nonblocking(false).unwrap();
         silent && self.received.is_empty()
+    }
+
+    /// Whether the other side closed the connection; nothing is read.
+    pub(crate) fn was_closed(&self) -> bool {
+        let mut fds = [PollFd::new(self.stream.as_fd(), PollFlags::empty())];
+        poll(&mut fds, PollTimeout::ZERO).unwrap();
+        fds[0].revents().unwrap().contains(PollFlags::POLLHUP)
     }
 
     /// Says that nothing more will be said.

@@ -67,6 +67,10 @@ pub(super) fn page(status: &Status, scope: Scope<'_>, verbose: bool, now: &Now) 
         let drawer = Drawer { key, overview: scope == Scope::Overview, verbose, here, now };
         drawer.draw(&mut page);
     }
+    if status.left_out > 0 {
+        let more = plural(status.left_out, "more key is", "more keys are");
+        page.title(format!("{more} left out; canal status KEY shows one"), String::new(), NOTE);
+    }
     page
 }
 
@@ -115,6 +119,10 @@ impl Drawer<'_> {
         if waiters.len() > room {
             let more = plural(waiters.len() as u64 - room as u64, "more waits", "more wait");
             page.note(format!("{more}; canal status {} shows all", clean(&self.key.key)), NOTE);
+        }
+        if self.key.left_out > 0 {
+            let more = plural(self.key.left_out, "holder or waiter is", "holders and waiters are");
+            page.note(format!("{more} left out: there are too many"), NOTE);
         }
     }
 

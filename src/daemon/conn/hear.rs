@@ -20,6 +20,8 @@ pub(in super::super) enum Heard {
     All,
     /// There may be more; it has to wait for the next turn.
     NotAll,
+    /// There may be more; it has to wait until a call that came before is served.
+    Full,
     /// The peer closed the connection, or its writing half, which counts as much.
     Closed,
     /// The peer closed the connection and had not read all that was sent.
@@ -38,7 +40,7 @@ impl Connection {
         let mut budget = READ_BYTES_PER_TURN;
         loop {
             if !self.understand() {
-                return Heard::NotAll;
+                return self.not_all();
             }
             if budget == 0 {
                 return Heard::NotAll;
@@ -63,16 +65,20 @@ impl Connection {
             self.decoder.feed(&buffer[..n]);
             // A read ends at a message with descriptors, full or not.
             if n < buffer.len() && !hung_up && self.fds.len() == fds_before {
-                return if self.understand() { Heard::All } else { Heard::NotAll };
+                return if self.understand() { Heard::All } else { self.not_all() };
             }
         }
+    }
+
+    fn not_all(&self) -> Heard {
+        if self.doing == Doing::Report { Heard::Full } else { Heard::NotAll }
     }
 
     /// Queues the calls that are there whole; false if there are more than may be queued now.
     fn understand(&mut self) -> bool {
         while !self.is_deaf() {
             let full = self.calls.len() >= CALLS_AHEAD_MAX;
-            if full && self.doing == Doing::Nothing {
+            if full && matches!(self.doing, Doing::Nothing | Doing::Report) {
                 // Those that are queued are about to be served.
                 return !self.decoder.has_message();
             }

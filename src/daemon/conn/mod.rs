@@ -40,6 +40,8 @@ pub(super) enum Doing {
     Aside,
     /// The lease of this request is granted and not durable yet.
     Stores(RequestId),
+    /// Its turn to get a report: see [`super::reports`].
+    Report,
     /// It watches the status, of this key or of all.
     Watches(Option<Key>),
 }
@@ -74,6 +76,8 @@ pub(super) struct Connection {
     pub(super) unanswered: bool,
     /// It came when there were too many: its first call is answered with that.
     pub(super) turned_away: bool,
+    /// It is among those that are to get a report.
+    pub(super) awaits_report: bool,
     /// It is in the list of those to be flushed.
     pub(super) touched: bool,
     /// The events that it is watched for; none before the end of its first turn.
@@ -108,6 +112,7 @@ impl Connection {
             mute: false,
             unanswered: false,
             turned_away: false,
+            awaits_report: false,
             touched: false,
             watched_for: EpollFlags::empty(),
             departs: false,
@@ -145,7 +150,7 @@ impl Connection {
 
     /// Whether nothing in the table depends on it.
     pub(super) fn holds_nothing(&self) -> bool {
-        let idle = matches!(self.doing, Doing::Nothing | Doing::Watches(_));
+        let idle = matches!(self.doing, Doing::Nothing | Doing::Report | Doing::Watches(_));
         idle && self.untold.is_none() && self.provisional.is_empty()
     }
 }

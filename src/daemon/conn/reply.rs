@@ -84,6 +84,11 @@ impl Connection {
         self.closing = true;
     }
 
+    /// How many bytes were not taken yet.
+    pub(in super::super) fn unsent(&self) -> usize {
+        self.output.unsent()
+    }
+
     /// Whether everything was written.
     pub(in super::super) fn is_flushed(&self) -> bool {
         self.output.unsent() == 0

@@ -103,5 +103,6 @@ fn unused(key: &str) -> KeyShown {
         waiting: 0,
         holders: Vec::new(),
         waiters: Vec::new(),
+        left_out: 0,
     }
 }

@@ -39,6 +39,7 @@ fn key(name: &str, holders: Vec<HolderShown>, waiters: Vec<WaiterShown>) -> KeyS
         waiting: waiters.len() as u64,
         holders,
         waiters,
+        left_out: 0,
     }
 }
 
@@ -51,7 +52,7 @@ fn status(keys: Vec<KeyShown>) -> Status {
         uid: 0,
         notes: vec!["a note".to_owned()],
     };
-    Status { daemon, keys, engine: None, hosts: Vec::new() }
+    Status { daemon, keys, left_out: 0, engine: None, hosts: Vec::new() }
 }
 
 /// As plain text.
@@ -204,4 +205,15 @@ fn a_host_that_is_cut_off_says_so_first_and_shows_what_it_knew() {
     assert!(rest.starts_with("as it was at 14:05:02; it may have changed since:\n"), "{known}");
     assert!(rest.contains("holds  812"), "{known}");
     assert!(text(&shown, Scope::Everything, true, None).starts_with(first));
+}
+
+#[test]
+fn what_the_daemon_left_out_is_counted() {
+    let mut crowded = key("a", Vec::new(), Vec::new());
+    crowded.left_out = 3;
+    let mut status = status(vec![crowded]);
+    status.left_out = 1;
+    let text = text(&status, Scope::Everything, false, None);
+    assert!(text.contains("3 holders and waiters are left out: there are too many\n"), "{text}");
+    assert!(text.ends_with("1 more key is left out; canal status KEY shows one\n"), "{text}");
 }
