@@ -13,7 +13,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::engine;
-use super::limits::{NUMBER_MAX, WAITERS_PER_USER, connections_max};
+use super::limits::{CONNECTION_IDLE, NUMBER_MAX, WAITERS_PER_USER, connections_max};
 use super::permission::{self, Permission, Permissions};
 use crate::core::{Key, View};
 
@@ -25,6 +25,8 @@ pub(super) struct Config {
     /// Views of keys.
     pub(super) views: BTreeMap<Key, View>,
     connections: Option<usize>,
+    connections_per_user: Option<usize>,
+    connection_idle: Option<Duration>,
     waiters_per_user: Option<usize>,
     /// How often a waiter may be overtaken.
     pub(super) bypass_max: Option<u32>,
@@ -50,6 +52,10 @@ pub(super) enum ConfigError {
 #[derive(Clone, Debug)]
 pub(super) struct Limits {
     connections: Option<usize>,
+    /// How many connections of one user there may be.
+    pub(super) connections_per_user: Option<usize>,
+    /// For how long a connection may be idle when others need its room.
+    pub(super) connection_idle: Duration,
     /// How many descriptors may be open.
     descriptors: u64,
     /// How many requests of one user may wait.
@@ -100,6 +106,8 @@ struct KeySection {
 #[serde(default, deny_unknown_fields)]
 struct LimitsSection {
     connections: Option<NonZeroUsize>,
+    connections_per_user: Option<NonZeroUsize>,
+    connection_idle: Option<Spanned<String>>,
     waiters_per_user: Option<usize>,
 }
 
@@ -151,16 +159,21 @@ impl Config {
         let engine = file.engine.unwrap_or_default().configured();
         let permissions = file.permission.iter().map(permission::Section::permission);
         let permissions = permissions.collect::<Result<_, _>>();
-        let idle_exit = file.daemon.idle_exit.as_ref();
-        let idle_exit = idle_exit
-            .map(|text| duration(text.get_ref()).map_err(|what| wrong(text.span().start, what)));
+        let time = |text: Option<&Spanned<String>>| {
+            let read = |text: &Spanned<String>| {
+                duration(text.get_ref()).map_err(|what| wrong(text.span().start, what))
+            };
+            text.map(read).transpose()
+        };
         Ok(Self {
             path: Some(path.to_owned()),
             views,
             connections: file.limits.connections.map(NonZeroUsize::get),
+            connections_per_user: file.limits.connections_per_user.map(NonZeroUsize::get),
+            connection_idle: time(file.limits.connection_idle.as_ref())?,
             waiters_per_user: file.limits.waiters_per_user,
             bypass_max: file.policy.bypass_max,
-            idle_exit: idle_exit.transpose()?,
+            idle_exit: time(file.daemon.idle_exit.as_ref())?,
             permissions: permissions.map_err(|(at, what)| wrong(at, what))?,
             engine: engine.map_err(|(at, what)| wrong(at, what))?,
             log: file.daemon.log,
@@ -173,6 +186,8 @@ impl Config {
         let idle_exit = idle_exit_s.map(Duration::from_secs).or(self.idle_exit);
         Limits {
             connections: self.connections,
+            connections_per_user: self.connections_per_user,
+            connection_idle: self.connection_idle.unwrap_or(CONNECTION_IDLE),
             descriptors,
             waiters_per_user: self.waiters_per_user.unwrap_or(WAITERS_PER_USER),
             idle_exit: idle_exit.filter(|time| !time.is_zero()),
@@ -260,6 +275,7 @@ mod tests {
         let config = parse(
             "[keys.\"ci/db\"]\nper = 3\nbuckets = 2\n[keys.gpu]\nslots = 4\n\
              [limits]\nconnections = 100\nwaiters_per_user = 7\n\
+             connections_per_user = 9\nconnection_idle = \"2m\"\n\
              [policy]\nbypass_max = 9\n[daemon]\nidle_exit = \"10m\"\nlog = \"debug\"\n",
         )
         .unwrap();
@@ -270,6 +286,8 @@ mod tests {
         assert_eq!(config.log.as_deref(), Some("debug"));
         let limits = config.limits(1 << 20, None);
         assert_eq!((limits.connections(0), limits.waiters_per_user), (100, 7));
+        assert_eq!(limits.connections_per_user, Some(9));
+        assert_eq!(limits.connection_idle, Duration::from_secs(120));
         assert_eq!(limits.idle_exit, Some(Duration::from_secs(600)));
         assert_eq!(config.limits(1 << 20, Some(0)).idle_exit, None);
         assert!(config.limits(64, None).connections(0) < 100);
@@ -309,6 +327,9 @@ mod tests {
         );
         line("[keys.db]\nslots = 9007199254740992\n", 1, "is more than");
         line("[limits]\nconnections = 0\n", 2, "expected a whole number that is at least 1");
+        let per_user = "[limits]\nconnections_per_user = 0\n";
+        line(per_user, 2, "expected a whole number that is at least 1");
+        line("[limits]\nconnection_idle = \"soon\"\n", 2, "`soon` is no duration");
         line("[daemon]\nidle_exit = \"soon\"\n", 2, "`soon` is no duration");
         line("[daemon\n", 1, "");
     }

@@ -2,6 +2,7 @@
 
 pub(super) mod batch;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -12,8 +13,9 @@ use slotmap::SlotMap;
 use self::batch::Reading;
 use super::conn::{ConnId, Connection, Doing, Heard};
 use super::events::{Of, Reported, Source};
-use super::limits::CLOSING_TIME;
+use super::limits::{CLOSING_TIME, IDLE_LOOKED_FOR_EVERY};
 use super::poller::{EVENTS_AT_ONCE, Poller};
+use super::share::TurnedAway;
 use crate::core::RequestId;
 use crate::sys::peer::Credentials;
 
@@ -24,6 +26,12 @@ const READ_BYTES: usize = 64 * 1024;
 #[derive(Debug)]
 pub(super) struct Conns {
     open: SlotMap<ConnId, Box<Connection>>,
+    /// How many there are of each user, also of those of whom there are none any more.
+    of_users: BTreeMap<u32, usize>,
+    /// How many of them are only to be told that there are too many.
+    turned_away: usize,
+    /// When it was looked last for those that are idle.
+    idle_looked_for: Option<Instant>,
     poller: Poller,
     /// Those that were accepted in this turn and not heard yet.
     newcomers: Vec<ConnId>,
@@ -59,6 +67,9 @@ impl Conns {
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self {
             open: SlotMap::with_key(),
+            of_users: BTreeMap::new(),
+            turned_away: 0,
+            idle_looked_for: None,
             poller: Poller::new()?,
             newcomers: Vec::new(),
             unheard: Vec::new(),
@@ -78,6 +89,33 @@ impl Conns {
         self.open.len()
     }
 
+    /// How many there are that were taken in for good, and how many are only to be told why not.
+    pub(super) fn taken_in(&self) -> (usize, usize) {
+        (self.open.len() - self.turned_away, self.turned_away)
+    }
+
+    /// How many there are of a user.
+    pub(super) fn of_user(&self, uid: u32) -> usize {
+        self.of_users.get(&uid).copied().unwrap_or(0)
+    }
+
+    /// Closes the connections that were idle for so long; it is not looked for them each time.
+    /// Whether some were.
+    pub(super) fn close_idle(&mut self, now: Instant, time: Duration) -> bool {
+        let next = self.idle_looked_for.map(|at| at + IDLE_LOOKED_FOR_EVERY);
+        if next.is_some_and(|next| now < next) {
+            return false;
+        }
+        self.idle_looked_for = Some(now);
+        let idle = self.open.iter().filter(|(_, conn)| conn.is_idle(now, time));
+        let idle: Vec<ConnId> = idle.map(|(id, _)| id).collect();
+        if !idle.is_empty() {
+            tracing::info!("{} idle connections are closed: others need the room", idle.len());
+        }
+        idle.iter().for_each(|id| self.part(*id));
+        !idle.is_empty()
+    }
+
     /// Takes in a new connection. It is watched from the end of the turn on: many are served and
     /// closed by then.
     pub(super) fn open(
@@ -85,8 +123,13 @@ impl Conns {
         socket: OwnedFd,
         peer: Credentials,
         accepted_ticks: u64,
+        turned_away: Option<TurnedAway>,
     ) -> (ConnId, &mut Connection) {
-        let id = self.open.insert(Box::new(Connection::new(socket, peer, accepted_ticks)));
+        *self.of_users.entry(peer.uid).or_default() += 1;
+        self.turned_away += usize::from(turned_away.is_some());
+        let mut conn = Connection::new(socket, peer, accepted_ticks);
+        conn.turned_away = turned_away;
+        let id = self.open.insert(Box::new(conn));
         self.newcomers.push(id);
         (id, &mut self.open[id])
     }
@@ -168,6 +211,7 @@ impl Conns {
         if conn.heard_end {
             return;
         }
+        conn.heard_at = Instant::now();
         let heard = conn.hear(reading, &mut self.buffer, hung_up);
         match heard {
             Heard::All | Heard::Full => {}
@@ -288,7 +332,11 @@ impl Conns {
         if !conn.watched_for.is_empty() {
             self.poller.remove(&*conn);
         }
-        self.open.remove(id);
+        let Some(conn) = self.open.remove(id) else { return };
+        self.turned_away -= usize::from(conn.turned_away.is_some());
+        if let Some(count) = self.of_users.get_mut(&conn.peer.uid) {
+            *count -= 1;
+        }
     }
 
     /// Closes the connections that took too long to read their last words; returns when the next
@@ -354,7 +402,7 @@ mod tests {
     /// A connection, and its other end.
     fn open(conns: &mut Conns) -> (ConnId, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        (conns.open(ours.into(), peer(), 0).0, theirs)
+        (conns.open(ours.into(), peer(), 0, None).0, theirs)
     }
 
     #[test]
@@ -393,5 +441,28 @@ mod tests {
         conns.get(other);
         conns.flush();
         assert!(conns.peek(other).is_none());
+    }
+
+    #[test]
+    fn those_who_are_idle_for_long_are_closed_and_others_are_not() {
+        let mut conns = Conns::new().unwrap();
+        let (mut ids, mut theirs) = (Vec::new(), Vec::new());
+        for uid in [7, 7, 8] {
+            let (ours, other) = UnixStream::pair().unwrap();
+            let peer = Credentials { pid: 1, uid, gid: 0 };
+            ids.push(conns.open(ours.into(), peer, 0, None).0);
+            theirs.push(other);
+        }
+        let time = Duration::from_secs(60);
+        let now = conns.peek(ids[0]).unwrap().heard_at + time;
+        conns.get(ids[1]).unwrap().doing = Doing::Watches(None);
+        conns.get(ids[2]).unwrap().heard_at = now;
+        assert!(conns.close_idle(now, time));
+        assert!(conns.peek(ids[0]).is_none());
+        assert_eq!((conns.of_user(7), conns.of_user(8), conns.taken_in()), (1, 1, (2, 0)));
+        assert!(!conns.close_idle(now + time, time * 2));
+        assert!(!conns.close_idle(now + time, time), "it was looked just before");
+        assert!(conns.close_idle(now + time * 2, time));
+        assert_eq!((conns.of_user(7), conns.of_user(8)), (1, 0));
     }
 }

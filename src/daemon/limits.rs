@@ -82,12 +82,25 @@ const DESCRIPTORS_OF_OUR_OWN: u64 = 32;
 
 /// One in so many descriptors is kept for those who wait: a grant takes a second one, until the
 /// client has read it and goes.
-const KEPT_FOR_GRANTS: u64 = 16;
+///
+/// One in so many connections is kept for root and the user whose daemon it is, too.
+pub(super) const KEPT_FOR_GRANTS: usize = 16;
+
+/// A user may have so many times as many connections as are still left for all: three quarters of
+/// them where nobody else has any.
+pub(super) const SHARE_OF_WHAT_IS_LEFT: usize = 3;
+
+/// For how long a connection may be idle when others need its room, if the configuration does not
+/// say.
+pub(super) const CONNECTION_IDLE: Duration = Duration::from_secs(60);
+
+/// The least time between two looks for connections that are idle.
+pub(super) const IDLE_LOOKED_FOR_EVERY: Duration = Duration::from_secs(1);
 
 /// How many connections fit when there are `descriptors` and owners take so many of them.
 pub(super) fn connections_max(descriptors: u64, owners: usize) -> usize {
     let left = descriptors.saturating_sub(DESCRIPTORS_OF_OUR_OWN).saturating_sub(owners as u64);
-    usize::try_from(left - left.div_ceil(KEPT_FOR_GRANTS)).unwrap_or(usize::MAX)
+    usize::try_from(left - left.div_ceil(KEPT_FOR_GRANTS as u64)).unwrap_or(usize::MAX)
 }
 
 /// How long `-n` waits for the end of a holder that is on its way out.

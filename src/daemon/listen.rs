@@ -6,14 +6,15 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
-use super::conn::too_many_connections;
 use super::conns::Conns;
 use super::conns::batch::Accepted;
 use super::events::Source;
 use super::limits::{ACCEPTS_PER_TURN, REFUSED_BYTES_PER_TURN, turned_away_max};
+use super::share::{Room, TurnedAway};
 use crate::protocol::frame;
 use crate::protocol::{Failure, Reply};
 use crate::sys::peer;
@@ -34,12 +35,13 @@ impl Listener {
         Ok(Self { socket, spare: spare(), said: false })
     }
 
-    /// Takes in those who wait to be accepted, as many as there may be at once.
-    pub(super) fn accept(&mut self, conns: &mut Conns, connections_max: usize) -> Accepted {
+    /// Takes in those who wait to be accepted, as many as there may be at once. Who was
+    /// `idle` for so long goes where there is no room.
+    pub(super) fn accept(&mut self, conns: &mut Conns, room: Room, idle: Duration) -> Accepted {
         let mut budget = REFUSED_BYTES_PER_TURN;
         for count in 0..ACCEPTS_PER_TURN {
             match self.socket.accept() {
-                Ok((stream, _)) => self.take_in(stream, conns, connections_max, &mut budget),
+                Ok((stream, _)) => self.take_in(stream, conns, room, idle, &mut budget),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     // It becomes readable when the next one comes.
                     conns.reported.take(Source::Listener);
@@ -61,30 +63,32 @@ impl Listener {
         &mut self,
         stream: UnixStream,
         conns: &mut Conns,
-        connections_max: usize,
+        room: Room,
+        idle: Duration,
         budget: &mut usize,
     ) {
-        let too_many = conns.len() >= connections_max;
-        if too_many {
-            self.say_once(connections_max);
-        } else {
-            self.said = false;
-        }
-        if conns.len() >= connections_max.saturating_add(turned_away_max(connections_max)) {
-            return refuse(stream, &too_many_connections(), budget);
-        }
         let credentials = match peer::credentials(stream.as_fd()) {
             Ok(credentials) => credentials,
             Err(error) => return tracing::debug!(%error, "a peer is not known"),
         };
-        let (_, conn) = conns.open(OwnedFd::from(stream), credentials, peer::ticks_now());
-        conn.turned_away = too_many;
-    }
-
-    fn say_once(&mut self, connections_max: usize) {
-        if !std::mem::replace(&mut self.said, true) {
-            tracing::warn!("{connections_max} connections, more are turned away");
+        let uid = credentials.uid;
+        let judged = |conns: &Conns| room.turns_away(uid, conns.taken_in().0, conns.of_user(uid));
+        let mut turned_away = judged(conns);
+        if turned_away.is_some() && conns.close_idle(Instant::now(), idle) {
+            turned_away = judged(conns);
         }
+        let Some(why) = turned_away else {
+            self.said = false;
+            conns.open(OwnedFd::from(stream), credentials, peer::ticks_now(), None);
+            return;
+        };
+        if !std::mem::replace(&mut self.said, true) {
+            tracing::warn!("{}, more are turned away", why.failure());
+        }
+        if conns.taken_in().1 >= turned_away_max(room.all) {
+            return refuse(stream, &why.failure(), budget);
+        }
+        conns.open(OwnedFd::from(stream), credentials, peer::ticks_now(), turned_away);
     }
 
     /// Accepts one with the spare descriptor and turns it away; whether that went well.
@@ -97,7 +101,7 @@ impl Listener {
         }
         let accepted = self.socket.accept();
         let accepted =
-            accepted.map(|(stream, _)| refuse(stream, &too_many_connections(), budget)).is_ok();
+            accepted.map(|(stream, _)| refuse(stream, &TurnedAway::Full.failure(), budget)).is_ok();
         self.spare = spare();
         accepted
     }
@@ -161,10 +165,10 @@ mod tests {
             let mut budget = REFUSED_BYTES_PER_TURN;
             while budget > 0 {
                 let again = ours.try_clone().unwrap();
-                refuse(again, &too_many_connections(), &mut budget);
+                refuse(again, &TurnedAway::Full.failure(), &mut budget);
             }
             // With nothing left it is not read at all.
-            refuse(ours, &too_many_connections(), &mut budget);
+            refuse(ours, &TurnedAway::Full.failure(), &mut budget);
             assert!(writing.join().unwrap() >= REFUSED_BYTES_PER_TURN);
         });
     }

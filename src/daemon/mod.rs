@@ -60,6 +60,7 @@ mod restore;
 mod roll;
 mod serve;
 mod server;
+mod share;
 mod shared;
 mod shown;
 mod start;

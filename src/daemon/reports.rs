@@ -222,7 +222,7 @@ mod tests {
         for uid in users {
             let (ours, other) = UnixStream::pair().unwrap();
             let peer = Credentials { pid: 1, uid: *uid, gid: 0 };
-            let (id, conn) = conns.open(ours.into(), peer, 0);
+            let (id, conn) = conns.open(ours.into(), peer, 0, None);
             conn.awaits_report = true;
             reports.add(id, *uid, 0);
             ids.push(id);

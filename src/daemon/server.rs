@@ -29,6 +29,7 @@ use super::permission::Permissions;
 use super::refuse::Aside;
 use super::reports::Reports;
 use super::roll::Roll;
+use super::share::Room;
 use super::shown::Shown;
 use super::stop::Stops;
 use super::stopped::LookAhead;
@@ -149,7 +150,9 @@ impl Server {
             self.owners.forget_resting();
             connections_max = self.connections_max();
         }
-        self.home.listener.accept(&mut self.conns, connections_max)
+        let each = self.limits.connections_per_user;
+        let room = Room { all: connections_max, each, own: self.about.uid };
+        self.home.listener.accept(&mut self.conns, room, self.limits.connection_idle)
     }
 
     fn connections_max(&self) -> usize {

@@ -147,3 +147,30 @@ fn without_entries_strangers_hold_and_do_nothing_else() {
          hint: `[[permission]]` in /etc/canal/canal.toml says who may; see canal.toml(5)\n"
     );
 }
+
+#[test]
+fn a_user_with_as_many_connections_as_it_may_have_shuts_out_nobody_else() {
+    let world = World::new();
+    let config = "[limits]\nconnections_per_user = 2\n";
+    let script = r#"
+        shows() { until_true sh -c "canal status --json x | grep -q '\"$1\": *$2'"; }
+        canal run -k x -- sleep 600 &
+        shows held 1
+        web canal run -k x -- true &
+        web canal run -k x -- true &
+        shows waiting 2
+        try web canal run -n -k y -- true
+        try ops canal run -n -k y -- true
+        try canal run -n -k y -- true
+    "#;
+    let Some(ended) = at_a_shared_daemon(&world, config, script) else { return };
+    let tried = tried(&ended);
+    let codes: Vec<&str> = tried.iter().map(|(_, code, _)| *code).collect();
+    assert_eq!(codes, ["125", "0", "0"], "{ended:?}");
+    assert_eq!(
+        tried[0].2,
+        "canal: uid 20002 has 2 connections to the daemon, as many as one user may\n\
+         hint: try again later, or raise `connections_per_user` or `connections` in the \
+         configuration\n"
+    );
+}

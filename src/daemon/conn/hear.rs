@@ -8,7 +8,8 @@ use libc::MSG_DONTWAIT;
 use super::super::call::{self, Call};
 use super::super::conns::batch::Reading;
 use super::super::limits::{CALLS_AHEAD_MAX, READ_BYTES_PER_TURN};
-use super::{Connection, Doing, too_many_connections};
+use super::super::share::TurnedAway;
+use super::{Connection, Doing};
 use crate::protocol::frame::FrameError;
 use crate::protocol::{ErrorName, Failure};
 use crate::sys;
@@ -84,8 +85,9 @@ impl Connection {
             }
             let call = match self.decoder.next_message() {
                 Ok(None) => return true,
-                Ok(Some(_)) if self.turned_away => {
-                    self.give_up(&too_many_connections());
+                Ok(Some(_)) if self.turned_away.is_some() => {
+                    let failure = self.turned_away.map(TurnedAway::failure);
+                    failure.iter().for_each(|failure| self.give_up(failure));
                     return true;
                 }
                 Ok(Some(_)) if full => {

@@ -8,16 +8,18 @@ mod reply;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use nix::sys::epoll::EpollFlags;
 use slotmap::new_key_type;
 
 use super::call::Call;
 use super::output::Output;
+use super::share::TurnedAway;
 use crate::core::{Key, ProcessId, RequestId};
+use crate::protocol::Failure;
 use crate::protocol::frame::Decoder;
 use crate::protocol::limits::MESSAGE_BYTES_MAX;
-use crate::protocol::{ErrorName, Failure};
 use crate::sys::peer::Credentials;
 
 pub(super) use hear::Heard;
@@ -75,7 +77,9 @@ pub(super) struct Connection {
     /// The call at work was taken and not answered for good yet.
     pub(super) unanswered: bool,
     /// It came when there were too many: its first call is answered with that.
-    pub(super) turned_away: bool,
+    pub(super) turned_away: Option<TurnedAway>,
+    /// When something came from it last.
+    pub(super) heard_at: Instant,
     /// It is among those that are to get a report.
     pub(super) awaits_report: bool,
     /// It is in the list of those to be flushed.
@@ -111,7 +115,8 @@ impl Connection {
             heard_end: false,
             mute: false,
             unanswered: false,
-            turned_away: false,
+            turned_away: None,
+            heard_at: Instant::now(),
             awaits_report: false,
             touched: false,
             watched_for: EpollFlags::empty(),
@@ -135,6 +140,13 @@ impl Connection {
         self.doing == Doing::Nothing && !self.calls.is_empty() && !self.closing
     }
 
+    /// Whether it neither asks nor waits for anything, and nothing came from it for so long.
+    pub(super) fn is_idle(&self, now: Instant, time: Duration) -> bool {
+        let idle = self.doing == Doing::Nothing && self.holds_nothing();
+        let silent = now.saturating_duration_since(self.heard_at) >= time;
+        idle && silent && self.calls.is_empty() && self.is_flushed()
+    }
+
     /// Gives back memory that is of no use while a request waits.
     pub(super) fn save_memory(&mut self) {
         self.calls.shrink_to_fit();
@@ -153,12 +165,6 @@ impl Connection {
         let idle = matches!(self.doing, Doing::Nothing | Doing::Report | Doing::Watches(_));
         idle && self.untold.is_none() && self.provisional.is_empty()
     }
-}
-
-/// What one is told who comes when there are too many.
-pub(super) fn too_many_connections() -> Failure {
-    Failure::new(ErrorName::TooManyConnections, "the daemon has as many connections as it can take")
-        .hint("try again later, or raise `connections` in the configuration or the limit of open files")
 }
 
 impl AsFd for Connection {
