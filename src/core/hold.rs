@@ -12,6 +12,7 @@ use super::lock::Lock;
 use super::queue::{self, Rank};
 use super::rising::Rising;
 use super::table::Frame;
+use super::usage::key_room;
 use super::{
     Entry, FrameId, Granted, HeldItem, HoldState, Key, Mode, RequestId, Slots, Table, Token,
     WaiterState, WaiterStatus,
@@ -102,12 +103,17 @@ impl Table {
         let (token, frame) = (hold.token, hold.frame);
         let owner = self.frames.get_mut(&frame).ok_or_else(|| format!("no frame {frame}"))?;
         owner.holds.insert(token);
+        let mut key_bytes = 0;
         for item in &hold.items {
+            key_bytes += key_room(&item.key);
             let share = owner.shares.entry(item.key.clone()).or_default();
             share.tokens.insert(token);
             share.slots += if item.shared { 0 } else { item.slots.count() };
             *share.items_of(item.mode) += 1;
         }
+        let usage = self.usage_mut(hold.asked.uid);
+        usage.key_bytes += key_bytes;
+        usage.leases += usize::from(hold.asked.ttl_ms.is_some());
         self.tags.insert(hold.asked.tag, hold.request);
         self.granted.insert(hold.request, token);
         self.holds.insert(token, Arc::new(hold));
@@ -159,12 +165,12 @@ impl Table {
 
     pub(super) fn give_back(&mut self, token: Token, keys: &[Key]) -> Result<(), Misfit> {
         let hold = self.holds.get_mut(&token).ok_or_else(|| format!("no hold {token}"))?;
-        let frame = hold.frame;
+        let (frame, uid) = (hold.frame, hold.asked.uid);
         let of_keys = |item: &HeldItem| keys.contains(&item.key);
         if keys.len() == hold.items.len() && hold.items.iter().all(of_keys) {
             let hold = self.remove_hold(token);
             let items = hold.iter().flat_map(|hold| &hold.items);
-            items.for_each(|item| self.return_item(frame, token, item));
+            items.for_each(|item| self.return_item((frame, uid), token, item));
             return Ok(());
         }
         let hold = Arc::make_mut(hold);
@@ -174,12 +180,13 @@ impl Table {
             let at = at.ok_or_else(|| format!("hold {token} has nothing of `{key}`"))?;
             gone.push(hold.items.remove(at));
         }
-        gone.iter().for_each(|item| self.return_item(frame, token, item));
+        gone.iter().for_each(|item| self.return_item((frame, uid), token, item));
         Ok(())
     }
 
     /// Frees an item that its hold has no more.
-    fn return_item(&mut self, frame: FrameId, token: Token, item: &HeldItem) {
+    fn return_item(&mut self, (frame, uid): (FrameId, u32), token: Token, item: &HeldItem) {
+        self.usage_mut(uid).key_bytes -= key_room(&item.key);
         self.unshare(frame, token, item);
         let Self { tree, holds, frames, .. } = self;
         tree.unhold(&item.key, item.mode, token, |lock| {
@@ -203,6 +210,7 @@ impl Table {
 
     fn remove_hold(&mut self, token: Token) -> Option<Arc<HoldState>> {
         let hold = self.holds.remove(&token)?;
+        self.usage_mut(hold.asked.uid).leases -= usize::from(hold.asked.ttl_ms.is_some());
         self.granted.remove(&hold.request);
         self.tags.remove(hold.asked.tag);
         if let Some(frame) = self.frames.get_mut(&hold.frame) {

@@ -41,6 +41,7 @@ mod text;
 mod thought;
 mod tree;
 mod turn;
+mod usage;
 mod view;
 mod wait;
 
@@ -62,6 +63,7 @@ pub use snapshot::{
     FrameState, HeldItem, HoldState, Snapshot, StoredView, WaiterState, WaiterStatus,
 };
 pub use table::{BYPASS_MAX_DEFAULT, Diverged, Table};
+pub use usage::{Usage, key_room, room_of};
 pub use view::{Kind, View};
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use super::owners::Owners;
 use super::queue::{self, Class, Rank};
 use super::tags::Tags;
 use super::tree::Tree;
+use super::usage::Usage;
 use super::{
     Ask, FrameId, FrameState, HoldState, HostId, HostState, Key, Mode, Owner, PastLease, RequestId,
     Revision, Rising, Rules, Tag, Token, WaiterState, WaiterStatus,
@@ -38,6 +39,8 @@ pub struct Table {
     /// for while they wait themselves.
     pub(super) entangled: BTreeSet<FrameId>,
     pub(super) hosts: BTreeMap<HostId, HostState>,
+    /// What each user has.
+    pub(super) usage: BTreeMap<u32, Usage>,
     /// How the last leases ended, the latest last.
     pub(super) past_leases: VecDeque<PastLease>,
 }
@@ -104,6 +107,7 @@ impl Table {
             ripe: BTreeSet::new(),
             sessions: Rising::default(),
             entangled: BTreeSet::new(),
+            usage: BTreeMap::new(),
             past_leases: VecDeque::new(),
             hosts: BTreeMap::new(),
         }

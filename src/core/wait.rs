@@ -2,6 +2,7 @@
 
 use super::enact::Misfit;
 use super::frame::inside;
+use super::usage::room_of;
 use super::{Entry, FrameId, RequestId, Table, WaiterState, WaiterStatus};
 
 impl Table {
@@ -34,6 +35,7 @@ impl Table {
         let (id, frame) = (waiter.id, waiter.frame);
         let owner = self.frames.get_mut(&frame).ok_or_else(|| format!("no frame {frame}"))?;
         owner.waiters.insert(id);
+        self.usage_mut(waiter.request.uid).key_bytes += room_of(&waiter.request.items);
         self.tags.insert(waiter.request.tag, id);
         self.waiters.insert(id, Box::new(waiter));
         self.enqueue(id);
@@ -45,6 +47,7 @@ impl Table {
     pub(super) fn remove_waiter(&mut self, id: RequestId) -> Result<WaiterState, Misfit> {
         self.dequeue(id);
         let waiter = self.waiters.remove(&id).ok_or_else(|| format!("request {id} waits not"))?;
+        self.usage_mut(waiter.request.uid).key_bytes -= room_of(&waiter.request.items);
         self.tags.remove(waiter.request.tag);
         if let Some(frame) = self.frames.get_mut(&waiter.frame) {
             frame.waiters.remove(&id);

@@ -86,6 +86,7 @@ impl Server {
             return Ok(());
         }
         self.may_hold(id, &items, acquire.priority)?;
+        self.check_quota(owner.uid, &items, acquire.lease.is_some())?;
         let wait = match acquire.wait_ms {
             Some(0) => Wait::No,
             Some(wait_ms) => {

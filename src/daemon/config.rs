@@ -13,7 +13,10 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::engine;
-use super::limits::{CONNECTION_IDLE, NUMBER_MAX, WAITERS_PER_USER, connections_max};
+use super::limits::{
+    CONNECTION_IDLE, KEY_BYTES_PER_USER, LEASES_PER_USER, NUMBER_MAX, WAITERS_PER_USER,
+    connections_max,
+};
 use super::permission::{self, Permission, Permissions};
 use crate::core::{Key, View};
 
@@ -28,6 +31,8 @@ pub(super) struct Config {
     connections_per_user: Option<usize>,
     connection_idle: Option<Duration>,
     waiters_per_user: Option<usize>,
+    leases_per_user: Option<usize>,
+    key_bytes_per_user: Option<usize>,
     /// How often a waiter may be overtaken.
     pub(super) bypass_max: Option<u32>,
     idle_exit: Option<Duration>,
@@ -60,6 +65,10 @@ pub(super) struct Limits {
     descriptors: u64,
     /// How many requests of one user may wait.
     pub(super) waiters_per_user: usize,
+    /// How many leases one user may hold.
+    pub(super) leases_per_user: usize,
+    /// How much room the keys may take that one user holds and waits for.
+    pub(super) key_bytes_per_user: usize,
     /// After which time without work the daemon ends.
     pub(super) idle_exit: Option<Duration>,
     views: BTreeMap<Key, View>,
@@ -109,6 +118,8 @@ struct LimitsSection {
     connections_per_user: Option<NonZeroUsize>,
     connection_idle: Option<Spanned<String>>,
     waiters_per_user: Option<usize>,
+    leases_per_user: Option<usize>,
+    key_bytes_per_user: Option<usize>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -172,6 +183,8 @@ impl Config {
             connections_per_user: file.limits.connections_per_user.map(NonZeroUsize::get),
             connection_idle: time(file.limits.connection_idle.as_ref())?,
             waiters_per_user: file.limits.waiters_per_user,
+            leases_per_user: file.limits.leases_per_user,
+            key_bytes_per_user: file.limits.key_bytes_per_user,
             bypass_max: file.policy.bypass_max,
             idle_exit: time(file.daemon.idle_exit.as_ref())?,
             permissions: permissions.map_err(|(at, what)| wrong(at, what))?,
@@ -190,6 +203,8 @@ impl Config {
             connection_idle: self.connection_idle.unwrap_or(CONNECTION_IDLE),
             descriptors,
             waiters_per_user: self.waiters_per_user.unwrap_or(WAITERS_PER_USER),
+            leases_per_user: self.leases_per_user.unwrap_or(LEASES_PER_USER),
+            key_bytes_per_user: self.key_bytes_per_user.unwrap_or(KEY_BYTES_PER_USER),
             idle_exit: idle_exit.filter(|time| !time.is_zero()),
             views: self.views.clone(),
         }
@@ -276,6 +291,7 @@ mod tests {
             "[keys.\"ci/db\"]\nper = 3\nbuckets = 2\n[keys.gpu]\nslots = 4\n\
              [limits]\nconnections = 100\nwaiters_per_user = 7\n\
              connections_per_user = 9\nconnection_idle = \"2m\"\n\
+             leases_per_user = 5\nkey_bytes_per_user = 1000\n\
              [policy]\nbypass_max = 9\n[daemon]\nidle_exit = \"10m\"\nlog = \"debug\"\n",
         )
         .unwrap();
@@ -286,6 +302,7 @@ mod tests {
         assert_eq!(config.log.as_deref(), Some("debug"));
         let limits = config.limits(1 << 20, None);
         assert_eq!((limits.connections(0), limits.waiters_per_user), (100, 7));
+        assert_eq!((limits.leases_per_user, limits.key_bytes_per_user), (5, 1000));
         assert_eq!(limits.connections_per_user, Some(9));
         assert_eq!(limits.connection_idle, Duration::from_secs(120));
         assert_eq!(limits.idle_exit, Some(Duration::from_secs(600)));

@@ -76,6 +76,13 @@ pub(super) const COMMAND_BYTES_MAX: usize = 1024;
 /// How many requests of one user may wait, if the configuration does not say.
 pub(super) const WAITERS_PER_USER: usize = 20_000;
 
+/// How many leases one user may hold, if the configuration does not say.
+pub(super) const LEASES_PER_USER: usize = 10_000;
+
+/// How much room the keys may take that one user holds and waits for, if the configuration does not
+/// say.
+pub(super) const KEY_BYTES_PER_USER: usize = 32 * 1024 * 1024;
+
 /// Descriptors that are not for connections: the journal, the listener, epoll instances, what is
 /// opened for a moment.
 const DESCRIPTORS_OF_OUR_OWN: u64 = 32;

@@ -51,6 +51,7 @@ mod permission;
 mod poller;
 mod proof;
 mod propose;
+mod quota;
 mod recover;
 mod refuse;
 mod release;

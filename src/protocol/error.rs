@@ -30,6 +30,10 @@ pub enum ErrorName {
     TooManyConnections,
     /// Too many requests of this user wait.
     TooManyWaiters,
+    /// This user holds too many leases.
+    TooManyLeases,
+    /// The keys that this user holds and waits for take too much room.
+    TooManyKeys,
     /// A message is too large, or too many calls were sent ahead.
     TooMuch,
     /// A message is not what the protocol wants; the connection is closed after it.

@@ -10,6 +10,10 @@ use serde_json::json;
 use crate::daemon::{Daemon, peak, wait_until};
 use crate::peer::{Peer, call, mutex};
 
+fn geteuid() -> u32 {
+    nix::unistd::geteuid().as_raw()
+}
+
 /// Runs `flood` in so many threads, again and again, until `meanwhile` returns.
 fn flooded(threads: usize, flood: impl Fn() + Sync, meanwhile: impl FnOnce()) {
     let over = AtomicBool::new(false);
@@ -140,4 +144,49 @@ fn a_report_that_was_asked_for_with_something_else_comes_after_its_answer() {
         peer.returned("Graph");
         assert_eq!(peer.error().0, "UnknownTag");
     }
+}
+
+#[test]
+fn more_leases_than_a_user_may_hold_are_refused_by_name_and_recorded_nowhere() {
+    let daemon = Daemon::configured("[limits]\nleases_per_user = 2\n");
+    let mut peer = daemon.connect();
+    let lease = |tag: u128| {
+        let mut parameters = mutex(tag, &format!("key/{tag}"));
+        parameters["lease"] = json!({ "handle": format!("{tag:032x}"), "ttl_ms": 600_000 });
+        parameters
+    };
+    for tag in 1..=2 {
+        peer.call("Acquire", lease(tag));
+        peer.call("Confirm", json!({ "tag": format!("{tag:032x}") }));
+    }
+    peer.send("Acquire", lease(3));
+    let (name, parameters) = peer.error();
+    assert_eq!(name, "TooManyLeases");
+    assert_eq!(parameters["message"], format!("uid {} holds 2 leases, 2 at most", geteuid()));
+    let hint = "release some first, or raise `leases_per_user` in the configuration";
+    assert_eq!(parameters["hint"], hint);
+    assert_eq!(daemon.status().keys.len(), 2);
+    // What is no lease goes on, and a lease that is given back makes room.
+    peer.call("Acquire", mutex(4, "a"));
+    peer.call("Release", json!({ "handle": format!("{:032x}", 1) }));
+    peer.call("Acquire", lease(5));
+}
+
+#[test]
+fn keys_that_take_more_than_a_user_may_have_are_refused_by_name() {
+    let daemon = Daemon::configured("[limits]\nkey_bytes_per_user = 200\n");
+    let mut peer = daemon.connect();
+    // Each takes 64 + 36 bytes.
+    let key = |tag: u128| mutex(tag, &format!("{tag:036}"));
+    peer.call("Acquire", key(1));
+    let _idler = daemon.hold(9, "x");
+    peer.send("Acquire", key(2));
+    assert_eq!(peer.error().0, "TooManyKeys");
+    peer.call("Release", json!({ "key": format!("{:036}", 1) }));
+    peer.call("Acquire", key(3));
+    let mut waiter = daemon.connect();
+    waiter.send("Acquire", mutex(4, &format!("{:036}", 3)));
+    let (name, parameters) = waiter.error();
+    assert_eq!(name, "TooManyKeys");
+    assert!(parameters["hint"].as_str().unwrap().contains("`key_bytes_per_user`"), "{parameters}");
 }

@@ -143,6 +143,14 @@ pub(super) fn run(world: &mut World, op: Op) {
     }
 }
 
+/// What user 1000 has, whose all requests are.
+fn counted(table: &Table) -> Usage {
+    let held = table.holds().flat_map(|hold| &hold.items).map(|item| key_room(&item.key));
+    let awaited = table.waiters().map(|waiter| room_of(&waiter.request.items));
+    let leases = table.holds().filter(|hold| hold.asked.ttl_ms.is_some()).count();
+    Usage { leases, key_bytes: held.chain(awaited).sum() }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
 
@@ -161,7 +169,9 @@ proptest! {
         world.apply(Change::Policy { bypass_max: 3 });
         for op in ops {
             run(&mut world, op);
+            prop_assert_eq!(world.table.usage(1000), counted(&world.table));
         }
+        prop_assert_eq!(world.table.usage(1), Usage::default());
     }
 
     #[test]
