@@ -25,6 +25,7 @@ mod ended;
 mod engine;
 mod engine_mark;
 mod events;
+mod fair;
 mod fault;
 mod follow;
 mod grant;

@@ -19,6 +19,7 @@ use super::conns::Conns;
 use super::conns::batch::{Accepted, Batch, Catching};
 use super::detached::Away;
 use super::due::Due;
+use super::fair::CALLS_PER_TURN;
 use super::follow::Link;
 use super::home::Home;
 use super::leases::Leases;
@@ -183,12 +184,18 @@ impl Server {
     /// time, also where the daemon could not take them in until now.
     fn serve(&mut self, batch: &Batch) -> io::Result<()> {
         let mut leases_over_at = batch.leases_over_at;
+        let mut left = CALLS_PER_TURN;
         loop {
             self.settle();
             let active = self.conns.take_active();
-            self.serve_each(batch, &active, Self::next_goes_first)?;
+            let active = self.in_turns(active);
             if let Some(now) = leases_over_at.take() {
+                // Every renewal that was read goes before the ends, however many calls there are.
+                let mut all = usize::MAX;
+                self.serve_each(batch, &active, &mut all, Self::next_goes_first)?;
                 self.end_leases(now);
+            } else {
+                self.serve_each(batch, &active, &mut left, Self::next_goes_first)?;
             }
             self.settle();
             if active.is_empty() && !self.conns.has_active() {
@@ -196,17 +203,22 @@ impl Server {
             }
             let is_ready =
                 |server: &Self, id| server.conns.peek(id).is_some_and(Connection::is_ready);
-            self.serve_each(batch, &active, is_ready)?;
+            self.serve_each(batch, &active, &mut left, is_ready)?;
+            if left == 0 {
+                self.leave_for_next_turn(&active);
+                return Ok(());
+            }
             self.conns.reuse(active);
         }
     }
 
-    /// Serves of each connection the calls that are there as long as the next one `may` be served,
-    /// and answers some at a time.
+    /// Serves of each connection the calls that are there as long as the next one `may` be served and
+    /// calls are `left` for this turn, and answers some at a time.
     fn serve_each(
         &mut self,
         batch: &Batch,
         active: &[ConnId],
+        left: &mut usize,
         may: impl Fn(&Self, ConnId) -> bool,
     ) -> io::Result<()> {
         let at_once = ANSWERED_AT_ONCE.max(active.len() / PARTS_MAX);
@@ -220,7 +232,8 @@ impl Server {
                 self.conns.flush();
                 served = 0;
             }
-            while may(self, *id) {
+            while *left > 0 && may(self, *id) {
+                *left -= 1;
                 self.serve_one(batch, *id);
             }
             served += 1;
