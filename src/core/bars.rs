@@ -47,6 +47,11 @@ impl Table {
         Some(queue::request_at(self.rules, last.place))
     }
 
+    /// The waiters that are not older than one, the oldest first.
+    pub fn waiters_from(&self, id: RequestId) -> impl Iterator<Item = RequestId> {
+        self.waiters.range(id..).map(|(request, _)| *request)
+    }
+
     /// The first of the waiters because of which a waiter is not granted what nobody keeps from it.
     #[must_use]
     pub fn first_ahead(&self, request: RequestId) -> Option<RequestId> {

@@ -62,7 +62,8 @@ impl Server {
     /// Looks at some of those who wait behind others, and sets those others aside that are stopped.
     pub(super) fn look_ahead_of_waiters(&mut self, now: Instant) {
         let after = self.look_ahead.last.map_or(0, |last| last.0 + 1);
-        let waiting = self.waiting.from(RequestId(after));
+        // Also those of other hosts: only we can look at ours.
+        let waiting = self.ledger.table.waiters_from(RequestId(after));
         let some: Vec<RequestId> = waiting.take(WAITERS_LOOKED_AT_MAX).collect();
         let mut looked_at = BTreeSet::new();
         for request in &some {
@@ -92,7 +93,10 @@ impl Server {
 
     /// Notes that somebody may have come to wait behind somebody else.
     pub(super) fn schedule_look_ahead(&mut self, now: Instant) {
-        if self.waiting.len() > 1 && self.look_ahead.due.is_none() {
+        if self.ledger.table.waiting() > 1
+            && self.waiting.len() > 0
+            && self.look_ahead.due.is_none()
+        {
             self.look_ahead.due = Some(now + AHEAD_EVERY);
         }
     }

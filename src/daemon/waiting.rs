@@ -131,11 +131,6 @@ impl Waiting {
         self.requests.iter().map(|(id, waiter)| (*id, &**waiter))
     }
 
-    /// Those that are not older than this one, the oldest first.
-    pub(super) fn from(&self, id: RequestId) -> impl Iterator<Item = RequestId> {
-        self.requests.range(id..).map(|(request, _)| *request)
-    }
-
     pub(super) fn len(&self) -> usize {
         self.requests.len()
     }
