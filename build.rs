@@ -25,7 +25,9 @@ fn main() -> io::Result<()> {
     if variable("CARGO_CFG_TARGET_OS") != "linux" || !["gnu", "musl"].contains(&libc.as_str()) {
         return Ok(());
     }
-    if libc == "gnu" {
+    // A static program of glibc's relocates itself, unless it is built with `relocation-model=static`;
+    // linked as if it need not, it crashes at its start.
+    if libc == "gnu" && !is_static() {
         link("-no-pie");
     }
     if is_another_linker() {
@@ -44,6 +46,11 @@ fn main() -> io::Result<()> {
 
 fn variable(name: &str) -> String {
     env::var(name).unwrap_or_default()
+}
+
+/// Whether the C library becomes part of the program (`-C target-feature=+crt-static`).
+fn is_static() -> bool {
+    variable("CARGO_CFG_TARGET_FEATURE").split(',').any(|feature| feature == "crt-static")
 }
 
 fn link(argument: &str) {
@@ -82,7 +89,9 @@ fn together(list: &str) -> String {
 
 /// The unwinder of gcc as a static library: loading the shared one takes a tenth of a start.
 fn unwinder() -> Option<PathBuf> {
-    if variable("CARGO_CFG_TARGET_ENV") != "gnu" || variable("HOST") != variable("TARGET") {
+    // In a static program Rust's library brings it, and twice it does not link.
+    let is_native = variable("HOST") == variable("TARGET");
+    if is_static() || variable("CARGO_CFG_TARGET_ENV") != "gnu" || !is_native {
         return None;
     }
     let said = Command::new("cc").arg("-print-file-name=libgcc_eh.a").output().ok()?;
