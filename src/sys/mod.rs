@@ -18,8 +18,6 @@ pub mod kernel;
 pub mod memory;
 pub mod peer;
 pub mod pidfd;
-#[cfg(target_env = "gnu")]
-mod power;
 pub mod process;
 pub mod random;
 pub mod signals;
