@@ -30,7 +30,8 @@ static ALLOCATOR: FirstHere<System> = FirstHere(System);
 // SAFETY: no other function of the program has this name, and it is declared as in C.
 #[unsafe(no_mangle)]
 extern "C" fn main(count: c_int, words: *const *const c_char) -> c_int {
-    // SAFETY: what the kernel put there, for as long as the process lives; nobody writes it.
+    // SAFETY: what the kernel put there, for as long as the process lives; nobody writes it. Nothing of
+    // canal changes the environment.
     let words = unsafe { startup::begin(count, words) };
     let code = canal::cli::main(words);
     // Not `return`: it writes what is left in the buffer of stdout.

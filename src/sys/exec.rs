@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::unistd::{AccessFlags, access, faccessat, getegid, geteuid, getgid, getuid};
 
-use super::environment;
+use super::environment::{self, Entries};
 
 /// Where to look if PATH is not set, as confstr(_CS_PATH) of glibc says.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
@@ -115,8 +115,10 @@ pub fn exec(file: &Path, argv: &[OsString], environment: &[(&str, Option<OsStrin
 pub(super) struct Prepared {
     file: CString,
     argv: Vec<CString>,
-    /// Our own strings of the environment; `envp` points to them and to those of `environ`.
+    /// Our own strings of the environment; `envp` points to them, and to those that are passed on.
     _set: Vec<CString>,
+    /// Those that are passed on, where they are copies.
+    _copied: Vec<CString>,
     envp: Vec<*const libc::c_char>,
     argp: Vec<*const libc::c_char>,
     /// The arguments of a shell that runs the file.
@@ -130,13 +132,13 @@ impl Prepared {
         argv: &[OsString],
         set: Vec<CString>,
     ) -> io::Result<Self> {
-        Self::new(file, argv, Vec::new(), set)
+        Self::new(file, argv, Entries::default(), set)
     }
 
     fn new(
         file: &Path,
         argv: &[OsString],
-        mut envp: Vec<*const libc::c_char>,
+        Entries { copied, pointers: mut envp }: Entries,
         set: Vec<CString>,
     ) -> io::Result<Self> {
         let file = CString::new(file.as_os_str().as_bytes())?;
@@ -151,7 +153,7 @@ impl Prepared {
         let script_argp = [SHELL.as_ptr(), file.as_ptr()].into_iter().chain(rest).chain(end());
         let script_argp = script_argp.collect();
         envp.extend(set.iter().map(|entry| entry.as_ptr()).chain(end()));
-        Ok(Self { file, argv, _set: set, envp, argp, script_argp })
+        Ok(Self { file, argv, _set: set, _copied: copied, envp, argp, script_argp })
     }
 
     /// Becomes it; returns only if that failed. Async-signal-safe.
@@ -170,8 +172,6 @@ impl Prepared {
     }
 }
 
-/// Nobody may change the environment until the result is used or dropped; nobody does: canal sets
-/// no variable of its own.
 fn prepare(
     file: &Path,
     argv: &[OsString],

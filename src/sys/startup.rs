@@ -22,6 +22,8 @@ pub struct Startup {
 /// Bits 0 to 2: the descriptor was closed; bit 3: SIGPIPE was ignored.
 static FOUND: AtomicU8 = AtomicU8::new(0);
 const SIGPIPE_IGNORED: u8 = 1 << 3;
+/// That [`begin`] was called, with all that its caller promises.
+const BEGUN: u8 = 1 << 4;
 
 /// The words that this process was started with.
 #[derive(Clone, Copy, Debug)]
@@ -40,13 +42,13 @@ impl Words {
 ///
 /// # Safety
 /// `words` are `count` addresses of strings, all of which live as long as the process and are never
-/// written.
+/// written. Nobody ever changes the environment of this process.
 pub unsafe fn begin(count: libc::c_int, words: *const *const libc::c_char) -> Words {
     let closed = open_standard();
     // SAFETY: the disposition is no function.
     let before = unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
     let ignored = if before == libc::SIG_IGN { SIGPIPE_IGNORED } else { 0 };
-    FOUND.store(closed | ignored, Ordering::Relaxed);
+    FOUND.store(closed | ignored | BEGUN, Ordering::Relaxed);
     match usize::try_from(count) {
         // SAFETY: the caller's promise.
         Ok(count) if count > 0 => Words(unsafe { slice::from_raw_parts(words, count) }),
@@ -76,6 +78,11 @@ fn open_standard() -> u8 {
         }
     }
     closed
+}
+
+/// Whether nobody ever changes the environment, because this is a program that promised so.
+pub(super) fn environment_is_fixed() -> bool {
+    FOUND.load(Ordering::Relaxed) & BEGUN != 0
 }
 
 /// What [`begin`] found; in another program, whose start was Rust's runtime, what mostly is.

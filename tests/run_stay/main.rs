@@ -81,7 +81,8 @@ tests! {
 // SAFETY: no other function of the program has this name, and it is declared as in C.
 #[unsafe(no_mangle)]
 extern "C" fn main(count: c_int, words: *const *const c_char) -> c_int {
-    // SAFETY: what the kernel put there, for as long as the process lives; nobody writes it.
+    // SAFETY: what the kernel put there, for as long as the process lives; nobody writes it. No test
+    // changes the environment.
     let words = unsafe { startup::begin(count, words) };
     let words = words.iter().skip(1).map(|word| word.to_str().unwrap().to_owned()).collect();
     std::process::exit(play_or_test(words).into())
