@@ -6,7 +6,10 @@ use super::started;
 use crate::sys::pidfd::{Pidfd, is_gone};
 
 /// A process, beyond the reuse of its number, within one boot and one pid namespace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+///
+/// Two that have an inode are the same if they have the same one, whether or not it was looked up when
+/// they started: the rule of the table's processes, too.
+#[derive(Clone, Copy, Debug)]
 pub struct Identity {
     /// Its number; 0 if it has none in our pid namespace.
     pub pid: u32,
@@ -16,6 +19,21 @@ pub struct Identity {
     /// The inode of its pidfd; 0 where the kernel has no pidfs (before Linux 6.9).
     pub inode: u64,
 }
+
+impl Identity {
+    /// What tells it from others.
+    fn telling(&self) -> (u32, u64, u64) {
+        (self.pid, self.inode, if self.inode == 0 { self.started } else { 0 })
+    }
+}
+
+impl PartialEq for Identity {
+    fn eq(&self, other: &Self) -> bool {
+        self.telling() == other.telling()
+    }
+}
+
+impl Eq for Identity {}
 
 /// Whether pidfs never uses an inode again as long as the machine is up: they have 64 bits then.
 const INODES_ARE_UNIQUE: bool = cfg!(target_pointer_width = "64");

@@ -140,6 +140,9 @@ fn a_process_is_found_again_until_it_is_reaped() {
     child.kill().unwrap();
     assert!(pidfd.wait_end(BOUND_MS));
     assert_eq!(identity(&pidfd), Some(known), "a zombie still is who it was");
+    if known.inode != 0 {
+        assert_eq!(Identity { started: 7, ..known }, known, "it was looked up for the one only");
+    }
     assert!(matches!(known.find(), Found::Same(zombie) if zombie.has_ended()));
     child.wait().unwrap();
     assert_eq!(identity(&pidfd), None);
