@@ -87,6 +87,9 @@ pub(super) const KEY_BYTES_PER_USER: usize = 32 * 1024 * 1024;
 /// opened for a moment.
 const DESCRIPTORS_OF_OUR_OWN: u64 = 32;
 
+/// A daemon with fewer descriptors than this would serve next to nobody, not even who wants to end it.
+pub(super) const DESCRIPTORS_MIN: u64 = 64;
+
 /// One in so many descriptors is kept for those who wait: a grant takes a second one, until the
 /// client has read it and goes.
 ///
@@ -176,5 +179,6 @@ mod tests {
         assert_eq!(connections_max(64, 100), 0);
         assert_eq!(connections_max(33, 0), 0);
         assert_eq!(connections_max(34, 0), 1);
+        assert!(connections_max(DESCRIPTORS_MIN, 0) >= 16);
     }
 }

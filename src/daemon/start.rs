@@ -22,6 +22,7 @@ use super::follow::Link;
 use super::home::{Claim, ClaimError};
 use super::join::{begin, refuse_living};
 use super::leases::Leases;
+use super::limits::DESCRIPTORS_MIN;
 use super::linger::Linger;
 use super::owners::Owners;
 use super::permission::Permissions;
@@ -40,7 +41,7 @@ use crate::protocol::DaemonShown;
 use crate::protocol::place::{Place, Rule};
 use crate::sys::memory::small;
 use crate::sys::process::Origin;
-use crate::sys::{clock, fds, peer, signals};
+use crate::sys::{clock, detach, fds, peer, signals};
 
 /// The descriptor over which a daemon that was started on demand says why it cannot come up.
 const READINESS: i32 = 3;
@@ -107,7 +108,7 @@ fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
     let config = Config::read(&place.stores().config)?;
     let log_file = options.on_demand.then(|| place.dir.join("daemon.log"));
     logging::begin(options.verbose, config.log.as_deref(), log_file.as_deref())?;
-    let descriptors = fds::raise_limit().context("the limit of open files cannot be read")?;
+    let descriptors = descriptors()?;
     let given = given_socket()?;
     let chosen = Chosen::of(options, &config)?;
     if chosen.is_none() {
@@ -140,6 +141,20 @@ fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
     Ok(Some((server, signals)))
 }
 
+/// How many descriptors there may be.
+fn descriptors() -> anyhow::Result<u64> {
+    let raised = fds::raise_limit(DESCRIPTORS_MIN);
+    let descriptors = raised.context("the limit of open files cannot be read")?;
+    if descriptors < DESCRIPTORS_MIN {
+        let what = format!(
+            "at most {descriptors} files may be open, and a daemon needs {DESCRIPTORS_MIN}"
+        );
+        let hint = "start it where more are allowed (`ulimit -n`): `canal daemon`";
+        return Err(Unusable { what, hint: hint.into() }.into());
+    }
+    Ok(descriptors)
+}
+
 pub(super) fn server(
     place: &Place,
     uid: u32,
@@ -150,6 +165,7 @@ pub(super) fn server(
     let Recovered { ledger, origin, children, found, unverified, mut notes } = recovered;
     notes.extend(home.note());
     notes.extend(notes_about(place, &origin));
+    notes.extend(detach::notes());
     for note in &notes {
         tracing::warn!("{note}");
     }

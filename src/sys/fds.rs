@@ -174,9 +174,13 @@ pub fn adopt(number: RawFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// Raises the soft limit of open descriptors to the hard one; returns the limit in force.
-pub fn raise_limit() -> io::Result<u64> {
+/// Raises the soft limit of open descriptors to the hard one, and both to `at_least` where that is
+/// allowed; returns the limit in force.
+pub fn raise_limit(at_least: u64) -> io::Result<u64> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    if hard < at_least && setrlimit(Resource::RLIMIT_NOFILE, at_least, at_least).is_ok() {
+        return Ok(at_least);
+    }
     if soft < hard {
         setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
     }

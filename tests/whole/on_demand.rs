@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use crate::over;
 use crate::process::{BOUND, Proc, alive, in_time, installed_or_skip, signal, wait_until};
 use crate::record::{Events, recorded};
-use crate::world::{World, canal};
+use crate::world::{World, canal, journal_only};
 
 fn link(pid: i32, name: &str) -> String {
     fs::read_link(format!("/proc/{pid}/{name}")).unwrap().display().to_string()
@@ -259,4 +259,24 @@ fn a_program_of_another_name_that_is_canal_starts_itself_as_the_daemon() {
     let ended = world.sh(script).end().code(0);
     assert_eq!((ended.stdout.as_str(), ended.stderr.as_str()), ("ran\n", ""), "{ended:?}");
     assert_eq!(link(world.daemon_pid(), "exe"), other.display().to_string());
+}
+
+#[test]
+fn where_too_few_files_may_be_open_a_daemon_does_not_start_and_says_so() {
+    if journal_only("the notes shown can be those of the daemon of the other host") {
+        return;
+    }
+    let what = "a hard limit that cannot be raised";
+    if !crate::process::root_or_skip(what) || !installed_or_skip("setpriv", what) {
+        return;
+    }
+    let world = World::new();
+    // Without the right to raise it again.
+    let script = "ulimit -n 33; exec setpriv --bounding-set=-sys_resource --inh-caps=-sys_resource \
+                  canal run -k x -- true";
+    let said = world.sh(script).end().code(125).stderr;
+    assert!(said.contains("at most 33 files may be open") && said.contains("hint: "), "{said}");
+    world.sh("ulimit -n 512; canal run -k x -- true").end().code(0);
+    let notes = world.status().daemon.notes;
+    assert!(notes.iter().any(|note| note == "open descriptors limited to 512"), "{notes:?}");
 }

@@ -7,6 +7,9 @@ use nix::sys::resource::{Resource, getrlimit};
 /// Fewer descriptors than this are worth a word.
 const DESCRIPTORS_FEW: u64 = 1024;
 
+/// A smaller stack than this is worth a word.
+const STACK_BYTES_FEW: u64 = 1024 * 1024;
+
 /// What this process inherited that may harm a daemon, in words, one note each: "nice value 5",
 /// "address space limited to 1048576 bytes". Empty if there is nothing to say.
 #[must_use]
@@ -57,6 +60,9 @@ fn limits() -> Vec<String> {
         if let Some(limit) = finite(kind) {
             notes.push(format!("{what} limited to {limit} {unit}"));
         }
+    }
+    if let Some(limit) = finite(Resource::RLIMIT_STACK).filter(|&limit| limit < STACK_BYTES_FEW) {
+        notes.push(format!("stack limited to {limit} bytes"));
     }
     if let Some(limit) = finite(Resource::RLIMIT_NOFILE).filter(|&limit| limit < DESCRIPTORS_FEW) {
         notes.push(format!("open descriptors limited to {limit}"));

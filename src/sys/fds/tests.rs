@@ -173,7 +173,7 @@ const RAISES: &str = "sys::fds::tests::raises_the_limit";
 #[ignore = "a scene of the_limit_is_raised_to_the_hard_one"]
 fn raises_the_limit() {
     if rerun::plays(RAISES) {
-        println!("LIMIT {}", raise_limit().unwrap());
+        println!("LIMIT {}", raise_limit(0).unwrap());
         println!("FOUND {:?}", getrlimit(Resource::RLIMIT_NOFILE).unwrap());
     }
 }
