@@ -8,6 +8,7 @@ use super::args::Global;
 use super::failed::Failed;
 use crate::client::{Client, ClientError, OWN, Options, Start};
 use crate::protocol::place::{Place, Rule};
+use crate::protocol::user::uid_of_machine;
 use crate::protocol::{ErrorName, PageQuery, Tag};
 use crate::run::{Fate, OwnCode, environment};
 use crate::sys::deadline::Why;
@@ -25,7 +26,7 @@ impl Target {
     pub(crate) fn of(global: &Global) -> Result<Self, Failed> {
         let variable = variable(environment::SOCKET).map(PathBuf::from);
         let given = global.socket.as_deref().or(variable.as_deref());
-        let place = Place::find(given, geteuid().as_raw()).map_err(Failed::new)?;
+        let place = Place::find(given, uid_of_machine(geteuid().as_raw())).map_err(Failed::new)?;
         let start = if global.no_start { Start::Never } else { Start::IfNeeded };
         Ok(Self { place, start })
     }

@@ -15,6 +15,7 @@ mod page;
 pub mod place;
 pub mod service;
 mod status;
+pub mod user;
 mod waits;
 
 pub use crate::core::{Kind, Mode, OnLost, Tag};

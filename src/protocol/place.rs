@@ -6,10 +6,13 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use nix::unistd::{Uid, User, geteuid};
+
+use super::user::uid_of_machine;
 
 /// The longest path of a socket, in bytes: `sun_path` has 108, and a NUL ends it.
 pub const SOCKET_PATH_MAX: usize = 107;
@@ -106,7 +109,7 @@ impl Place {
             Rule::Shared => {
                 Stores { state_dir: SHARED_STATE_DIR.into(), config: vec![MACHINE_CONFIG.into()] }
             }
-            Rule::PerUser => self.stores_of_user(passwd_home(geteuid()).as_deref()),
+            Rule::PerUser => self.stores_of_user(own_home().as_deref()),
         })
     }
 
@@ -164,6 +167,18 @@ fn any_parent(file: &Path) -> Result<(PathBuf, Option<PathBuf>), String> {
         absolute.file_name().is_some() && !absolute.as_os_str().as_bytes().ends_with(b"/");
     let dir = absolute.parent().filter(|_| names_a_file).map(Path::to_owned);
     Ok((absolute, dir))
+}
+
+/// The home of this process's user. In a user namespace that is the one of either number that is
+/// ours: whom it makes root may not use the home of the machine's root.
+fn own_home() -> Option<PathBuf> {
+    let uid = geteuid();
+    let outside = Uid::from_raw(uid_of_machine(uid.as_raw()));
+    if outside == uid {
+        return passwd_home(uid);
+    }
+    let is_ours = |home: &PathBuf| home.metadata().is_ok_and(|found| found.uid() == uid.as_raw());
+    [uid, outside].into_iter().filter_map(passwd_home).find(is_ours)
 }
 
 /// The user's home by passwd, if it is a directory that is there: `nobody` and the users of

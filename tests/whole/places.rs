@@ -241,3 +241,24 @@ fn what_a_pid_namespace_held_is_free_when_it_is_gone_with_all_its_processes() {
         world.canal(["run", "-n", "-k", "x", "--", "true"]).end().code == Some(0)
     });
 }
+
+#[test]
+fn whom_a_user_namespace_makes_root_meets_the_daemon_of_its_user() {
+    let world = World::new();
+    let script = r#"
+        as() { setpriv --reuid=1 --regid=1 --clear-groups "$@"; }
+        as unshare -Ur true || exit 77
+        as unshare -Ur canal run -k x -- sleep 1000 &
+        until_true as sh -c 'canal status x | grep -q sleep'
+        as canal run -n -k x -- true; echo "outside: $?"
+        as unshare -Ur canal run -n -k x -- true; echo "inside: $?"
+        canal run -n -k x -- true; echo "root: $?"
+        ls -d /tmp/canal-*
+    "#;
+    let Some(ended) = privately(&world, script) else { return };
+    if ended.code == Some(77) {
+        return crate::process::skipped("user namespaces are not permitted here");
+    }
+    let said = "outside: 75\ninside: 75\nroot: 0\n/tmp/canal-0\n/tmp/canal-1\n";
+    assert_eq!(ended.stdout, said, "{}", ended.stderr);
+}

@@ -1,0 +1,41 @@
+//! Who a user is to the machine, where a user namespace gives out other numbers.
+
+/// The number by which the machine knows `uid`, where a user namespace made its user root
+/// (`unshare -r`, a container's): the files of the machine's own root are not that user's. `uid` for
+/// everybody else.
+#[must_use]
+pub fn uid_of_machine(uid: u32) -> u32 {
+    // Most users are not root, and need no look.
+    if uid != 0 {
+        return uid;
+    }
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    outside(&map, uid).unwrap_or(uid)
+}
+
+/// What user_namespaces(7) says that a number is outside, by the lines `INSIDE OUTSIDE COUNT`.
+fn outside(map: &str, uid: u32) -> Option<u32> {
+    map.lines().find_map(|line| {
+        let mut numbers = line.split_whitespace().map(|word| word.parse::<u32>().ok());
+        let (inside, outside, count) = (numbers.next()??, numbers.next()??, numbers.next()??);
+        let beyond = uid.checked_sub(inside).filter(|beyond| *beyond < count)?;
+        outside.checked_add(beyond)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_looked_up_in_the_map() {
+        assert_eq!(outside("         0          0 4294967295\n", 0), Some(0));
+        assert_eq!(outside("         0       1000          1\n", 0), Some(1000));
+        let podman = "0 1000 1\n1 100000 65536\n";
+        assert_eq!(outside(podman, 0), Some(1000));
+        assert_eq!(outside(podman, 5), Some(100_004));
+        assert_eq!(outside(podman, 70_000), None);
+        assert_eq!(outside("junk\n", 0), None);
+        assert_eq!(uid_of_machine(1000), 1000);
+    }
+}
