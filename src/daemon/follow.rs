@@ -61,6 +61,8 @@ pub(super) struct Link {
     pub(super) lives_on: bool,
     /// Whether this host was a member under this daemon.
     pub(super) let_in: bool,
+    /// Whether this host lost what it held because the history of the log was rewritten.
+    pub(super) rewritten: bool,
     /// Why the engine is of no use now.
     pub(super) away: Option<Away>,
     /// Why this host can take no part now, though the engine answers.
@@ -141,7 +143,10 @@ impl Server {
             Event::Dropped { ticket } => self.dropped(ticket),
             Event::Clear => self.clear(),
             Event::Joined { host, adopted } => self.joined(host, adopted),
-            Event::Lost { host, why } => self.lost(host, &why),
+            Event::Lost { host, why } => {
+                self.link.rewritten |= why == LostWhy::Rewritten;
+                self.lost(host, &why);
+            }
             Event::SnapshotWanted => {
                 let snapshot = self.ledger.table.snapshot();
                 if let Some(shared) = self.ledger.engine_mut() {

@@ -243,7 +243,10 @@ mod tests {
     #[test]
     fn users_take_turns_and_each_of_them_in_the_order_of_asking() {
         let (conns, mut reports, ids, _peers) = waiting(&[7, 7, 7, 9, 7, 8, 9]);
-        assert_eq!(all_served(&conns, &mut reports), [0, 5, 3, 1, 6, 2, 4].map(|at: usize| ids[at]));
+        assert_eq!(
+            all_served(&conns, &mut reports),
+            [0, 5, 3, 1, 6, 2, 4].map(|at: usize| ids[at])
+        );
     }
 
     #[test]

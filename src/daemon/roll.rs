@@ -58,6 +58,8 @@ enum Line {
     Origin(Origin),
     Told(Token, Told),
     Ended(Token),
+    /// The largest token that was told, of those that the file names no more.
+    Largest(Token),
 }
 
 /// The processes that were told that they hold something.
@@ -68,6 +70,8 @@ pub(super) struct Roll {
     /// `None` where nothing is to be recorded, or could not be.
     file: Option<File>,
     each: BTreeMap<Token, Told>,
+    /// The largest token that was ever told here, as far as the file goes back.
+    largest: Token,
     /// How many lines say nothing any more.
     stale: usize,
     /// Whether the last line may be incomplete: what is appended to it could not be read.
@@ -83,6 +87,7 @@ impl Roll {
             origin,
             file: None,
             each: BTreeMap::new(),
+            largest: Token(0),
             stale: 0,
             torn: false,
         }
@@ -95,8 +100,12 @@ impl Roll {
     /// It cannot be read or written; or it names such processes.
     pub(super) fn open(dir: &Path, origin: Origin, discard: bool) -> anyhow::Result<Self> {
         let path = dir.join(NAME);
+        let largest = match std::fs::read(&path) {
+            Ok(bytes) => largest(&bytes),
+            Err(_) => Token(0),
+        };
         let each = recorded(&path, &origin, discard)?;
-        let mut roll = Self { path, origin, file: None, each, stale: 0, torn: false };
+        let mut roll = Self { path, origin, file: None, each, largest, stale: 0, torn: false };
         roll.write_anew()?;
         Ok(roll)
     }
@@ -116,6 +125,7 @@ impl Roll {
             _ => {}
         }
         self.append(&Line::Told(token, told))?;
+        self.largest = self.largest.max(token);
         self.each.insert(token, told);
         Ok(())
     }
@@ -134,6 +144,11 @@ impl Roll {
         if let Err(error) = ended {
             tracing::warn!(%error, path = %self.path.display(), "the record of owners is out of date");
         }
+    }
+
+    /// The largest token that was ever told here, as far as is known.
+    pub(super) fn largest(&self) -> Token {
+        self.largest
     }
 
     /// Those of all holds.
@@ -171,7 +186,8 @@ impl Roll {
     fn write_anew(&mut self) -> io::Result<()> {
         let lines = self.each.iter().map(|(token, told)| Line::Told(*token, *told));
         let mut bytes = Vec::new();
-        for line in [Line::Origin(self.origin.clone())].into_iter().chain(lines) {
+        let first = [Line::Origin(self.origin.clone()), Line::Largest(self.largest)];
+        for line in first.into_iter().chain(lines) {
             serde_json::to_writer(&mut bytes, &line)?;
             bytes.push(b'\n');
         }
@@ -257,6 +273,16 @@ fn read(bytes: &[u8]) -> (Option<Origin>, BTreeMap<Token, Told>) {
     (by, each)
 }
 
+/// The largest token that a file names, whatever became of it.
+fn largest(bytes: &[u8]) -> Token {
+    let tokens =
+        bytes.split(|byte| *byte == b'\n').filter_map(|line| match serde_json::from_slice(line) {
+            Ok(Line::Told(token, _) | Line::Ended(token) | Line::Largest(token)) => Some(token),
+            _ => None,
+        });
+    tokens.max().unwrap_or(Token(0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -334,5 +360,8 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         roll.restore().unwrap();
         assert_eq!(Roll::open(dir.path(), origin("a"), false).unwrap().tokens(), [Token(0)]);
+        let again = Roll::open(dir.path(), origin("b"), true).unwrap();
+        assert_eq!(again.tokens(), [], "another boot");
+        assert_eq!(again.largest(), Token(19_999));
     }
 }

@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 use crate::figures::say;
 use crate::over_each_engine;
 use crate::process::{BOUND, Cmd, Proc, children};
-use crate::scene::{Host, Log, hosts, until_idle};
+use crate::scene::{Host, Log, hosts, hosts_timed, until_idle};
 
 over_each_engine!(tokens_grow_with_every_grant_of_any_kind_on_any_host_whoever_is_killed);
 
@@ -141,4 +141,44 @@ fn tokens_grow_with_every_grant_of_any_kind_on_any_host_whoever_is_killed(log: &
         assert!(pair[0] < pair[1], "grant {}: {} after {}", at + 1, pair[1], pair[0]);
     }
     until_idle(&hosts);
+}
+
+/// The log falls back to what it was, with hosts that run on, are stopped meanwhile, or killed.
+#[test]
+fn tokens_grow_in_a_history_that_was_rewritten() {
+    let Some(server) = crate::postgres_server::start_postgres() else { return };
+    let tables = ["head", "hosts", "log", "snapshot"];
+    for meanwhile in ["run on", "stopped", "killed"] {
+        let log = Log::in_postgres(&server);
+        let [a, b] = hosts_timed(&log, "ttl = \"20s\"");
+        let token = |host: &Host| {
+            let script = "echo $CANAL_TOKEN";
+            let ended = host.world.canal(["run", "-q", "-k", "order", "-c", script]).end().code(0);
+            ended.stdout.trim().parse::<u64>().unwrap()
+        };
+        let mut tokens = vec![token(&a), token(&b)];
+        let save = tables.map(|it| format!("CREATE TABLE saved.{it} AS TABLE canal.{it};"));
+        server.sql_in(log.name(), &format!("CREATE SCHEMA saved; {}", save.concat()));
+        tokens.extend([token(&b), token(&a), token(&b)]);
+        for host in [&a, &b] {
+            match meanwhile {
+                "stopped" => {
+                    host.world.canal(["daemon", "--stop"]).end().code(0);
+                }
+                "killed" => {
+                    host.world.kill_daemon_quietly();
+                }
+                _ => {}
+            }
+        }
+        let restore = tables.map(|it| {
+            format!("DELETE FROM canal.{it}; INSERT INTO canal.{it} SELECT * FROM saved.{it};")
+        });
+        server.sql_in(log.name(), &restore.concat());
+        let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = ";
+        server.sql(&format!("{end}'{}'", log.name()));
+        tokens.extend([token(&a), token(&b), token(&a)]);
+        assert!(tokens.is_sorted_by(|one, next| one < next), "{meanwhile}: {tokens:?}");
+        until_idle(&[a, b]);
+    }
 }
