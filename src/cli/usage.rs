@@ -16,7 +16,7 @@ use crate::sys::startup::Words;
 /// Of a wrong value so much is shown.
 const VALUE_COLUMNS: usize = 40;
 
-/// Who asks for a lock of 0 slots wants that nobody gets it.
+/// A caller that states 0 slots wants that nobody gets the lock.
 const NONE_HINT: &str = "`canal resize KEY --slots 0` lets nobody have the lock until its size is \
                          changed or forgotten";
 

@@ -53,7 +53,8 @@ fn own_paths() -> impl Iterator<Item = PathBuf> {
 }
 
 /// Whether a process is a daemon that a client started which uses `said` as
-/// [`Options::program`](super::Options::program). It serves others as well, whoever it descends from.
+/// [`Options::program`](super::Options::program). It serves other clients
+/// as well, whatever process it descends from.
 ///
 /// A command cannot pass for one by what it calls itself: it would have to be that program, and do
 /// what that program does when it is started so.

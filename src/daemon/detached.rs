@@ -68,7 +68,7 @@ impl Server {
         self.propose(Change::Withdraw { request, why }, Then::Nothing);
     }
 
-    /// Suspends those that are stopped; looks at so many at most.
+    /// Suspends the detached waiters whose process is stopped. Looks at `at_most` processes.
     fn suspend_stopped(&mut self, at_most: usize) {
         let waiters = self.ledger.table.waiters().filter(|waiter| self.is_detached(waiter));
         let stopped: Vec<RequestId> = waiters

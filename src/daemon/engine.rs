@@ -297,7 +297,7 @@ fn stated(options: &Options, config: &Config) -> anyhow::Result<Option<String>> 
     }
 }
 
-/// How long an engine may take to answer who is about to replace a daemon.
+/// How long an engine may take to answer a daemon that is about to replace another one.
 const PROBE_MAX: Duration = Duration::from_secs(20);
 const PROBE_PAUSE: Duration = Duration::from_millis(5);
 

@@ -87,17 +87,17 @@ pub(super) const KEY_BYTES_PER_USER: usize = 32 * 1024 * 1024;
 /// opened for a moment.
 const DESCRIPTORS_OF_OUR_OWN: u64 = 32;
 
-/// A daemon with fewer descriptors than this would serve next to nobody, not even who wants to end it.
+/// With fewer descriptors a daemon could serve hardly any client, not even `canal daemon --stop`.
 pub(super) const DESCRIPTORS_MIN: u64 = 64;
 
 /// One in so many descriptors is kept for those who wait: a grant takes a second one, until the
 /// client has read it and goes.
 ///
-/// One in so many connections is kept for root and the user whose daemon it is, too.
+/// The same share of the connections is kept for root and the user whose daemon it is.
 pub(super) const KEPT_FOR_GRANTS: usize = 16;
 
-/// A user may have so many times as many connections as are still left for all: three quarters of
-/// them where nobody else has any.
+/// A user may have this many times the connections that are still left for all users: three quarters
+/// of all connections if no other user has any.
 pub(super) const SHARE_OF_WHAT_IS_LEFT: usize = 3;
 
 /// For how long a connection may be idle when others need its room, if the configuration does not

@@ -35,8 +35,8 @@ impl Listener {
         Ok(Self { socket, spare: spare(), said: false })
     }
 
-    /// Takes in those who wait to be accepted, as many as there may be at once. Who was
-    /// `idle` for so long goes where there is no room.
+    /// Accepts waiting connections, as many as there may be at once. Where there is no room,
+    /// connections that were `idle` for that long are closed first.
     pub(super) fn accept(&mut self, conns: &mut Conns, room: Room, idle: Duration) -> Accepted {
         let mut budget = REFUSED_BYTES_PER_TURN;
         for count in 0..ACCEPTS_PER_TURN {

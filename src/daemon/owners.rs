@@ -206,7 +206,7 @@ impl Owners {
         }
     }
 
-    /// Has the next so many attempts to watch something fail.
+    /// Makes the next `count` attempts to watch something fail.
     #[cfg(test)]
     pub(super) fn fail(&self, count: u32) {
         self.poller.fail(count);
@@ -221,8 +221,8 @@ impl Owners {
     pub(super) fn take_ended(&mut self) -> Ended {
         let mut ended = Ended::default();
         let mut events = [EpollEvent::empty(); ENDS_AT_ONCE];
-        // The kernel goes round: after so many looks each process was reported that has ended, also
-        // where some are that have not.
+        // The kernel reports in turns. After this many looks it has reported each process that has
+        // ended, even if it also reported some that have not.
         let mut looks_left = self.watched.len() / ENDS_AT_ONCE + 1;
         loop {
             let taken = self.poller.take(&mut events);

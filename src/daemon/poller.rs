@@ -40,7 +40,7 @@ impl Poller {
         Ok(self.epoll.modify(fd, &mut EpollEvent::new(flags, number))?)
     }
 
-    /// Has the next so many additions and changes fail.
+    /// Makes the next `count` additions and changes fail.
     #[cfg(test)]
     pub(super) fn fail(&self, count: u32) {
         self.fails.set(count);

@@ -15,7 +15,7 @@ use super::limits::{
 };
 use super::server::Server;
 
-/// Who is to get a report, and who has not read one yet.
+/// Connections that wait for a report, and connections that have not read theirs.
 #[derive(Debug, Default)]
 pub(super) struct Reports {
     /// Those who are to get one: of each user, in the order in which they asked.
@@ -46,7 +46,7 @@ impl Reports {
         }
     }
 
-    /// Forgets who is gone or has read everything, and notes who reads on.
+    /// Forgets connections that are closed or have read everything, and notes which ones read on.
     fn look(&mut self, conns: &Conns, now: Instant) {
         for queue in self.queues.values_mut() {
             queue.retain(|id| conns.peek(*id).is_some_and(|conn| conn.awaits_report));
@@ -171,7 +171,7 @@ impl Server {
         self.due.reports = if goes_on { Some(now) } else { self.reports.next_stuck() };
     }
 
-    /// Who is not bound by what all users together have not read.
+    /// Whether a user is exempt from the limit on what all users together have not read.
     fn not_bound(&self) -> impl Fn(u32) -> bool + use<> {
         let own = self.about.uid;
         move |uid| uid == own || uid == 0
@@ -296,12 +296,12 @@ mod tests {
         reports.add(ids[0], 7, left);
         assert!(reports.stuck(begun + UNREAD_TIME).is_empty());
         assert_eq!(reports.next_stuck(), None);
-        // Whoever has read a part since is not stuck.
+        // A connection that has read a part since is not stuck.
         reports.add(ids[1], 7, 0);
         reports.unread[0].left += 1;
         reports.look(&conns, begun + UNREAD_TIME);
         assert!(reports.stuck(begun + UNREAD_TIME).is_empty());
-        // Nor is one who has little unread, as long as all together have not much.
+        // Nor is one with little unread, as long as all together have not much.
         reports.unread[0] =
             Unread { left: UNREAD_BYTES_PER_USER - 1, since: begun, ..reports.unread[0] };
         assert!(reports.stuck(begun + UNREAD_TIME).is_empty());

@@ -22,13 +22,13 @@ pub(super) struct Room {
 pub(super) enum TurnedAway {
     /// There are as many connections as there may be.
     Full,
-    /// Their user has so many already.
+    /// Their user has its share already.
     Share { uid: u32, has: usize },
 }
 
 impl Room {
-    /// Whether one more connection of a user, who `has` so many of those that there are, is one too
-    /// many.
+    /// Why one more connection of a user is turned away, if it is. `there` counts the connections of all
+    /// users, `has` those of this user.
     pub(super) fn turns_away(&self, uid: u32, there: usize, has: usize) -> Option<TurnedAway> {
         if uid == 0 || uid == self.own {
             return (there >= self.all).then_some(TurnedAway::Full);

@@ -254,8 +254,8 @@ impl Server {
         }
     }
 
-    /// Whether a grant may be told now: whoever starts a command by it has time left, and nobody runs
-    /// here who lost what may be granted.
+    /// Whether a grant may be told now: the client has time left to start a command, and no process
+    /// of this host still runs that lost its lock.
     pub(super) fn is_sure(&self) -> bool {
         let Some(shared) = self.ledger.engine() else { return true };
         let in_time = clock::boottime_ms() < shared.deadlines().term_at;

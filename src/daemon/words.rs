@@ -65,8 +65,8 @@ fn own_deadlock(key: &Key) -> Failure {
     )
 }
 
-/// The failure of a request that was chosen to end a deadlock of so many sessions, or of so many
-/// processes where all are of one.
+/// The failure of a request that was refused to end a deadlock. The message counts the sessions, or the
+/// processes if all are of one session.
 pub(super) fn deadlock(key: &Key, sessions: usize, processes: usize) -> Failure {
     let among = match sessions {
         1 => format!("{processes} processes of one session"),

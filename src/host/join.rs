@@ -146,7 +146,7 @@ impl Member {
     fn claim(&self, life: &Life, host: HostId, first: Option<Sign>) -> Claim {
         let Some(renewed_ms) = life.renewed_ms else { return Claim::Unknown };
         let Some(seen) = self.watch.get(host) else {
-            // Who has its place now stands in the log.
+            // The log says which incarnation has its place now.
             let read = self.chain.as_ref().map_or(Position(0), |chain| chain.link().position);
             return if read >= life.head { Claim::Gone(None) } else { Claim::Unknown };
         };

@@ -22,7 +22,7 @@ pub fn take(name: &str) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// The user who has a name in this network namespace, as seen from our user namespace; `None` if
+/// The user that has a name in this network namespace, as seen from our user namespace; `None` if
 /// nobody has it.
 ///
 /// # Errors
@@ -131,7 +131,8 @@ fn user_in(attributes: Option<&[u8]>, name: &[u8]) -> Option<u32> {
     uid.filter(|_| is_it)
 }
 
-/// The first so many bytes; nothing where they say that they are fewer than their own head has.
+/// The first `length` bytes; `None` if that is less than the length field itself, or more than there
+/// are.
 fn first_of(bytes: &[u8], length: Option<u32>) -> Option<&[u8]> {
     let length = usize::try_from(length?).ok().filter(|length| *length >= 4)?;
     bytes.get(..length)
@@ -184,6 +185,7 @@ mod tests {
     use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
     use super::*;
+    use crate::sys::rerun;
 
     fn name(what: &str) -> String {
         format!("canal-test-{what}-{}", std::process::id())
@@ -207,11 +209,7 @@ mod tests {
         assert_eq!(take(&name).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         drop(taken);
         // A test beside this one that starts a program has a copy of the socket until its exec.
-        let ends = std::time::Instant::now() + std::time::Duration::from_secs(20);
-        while user_of(&name).unwrap().is_some() {
-            assert!(std::time::Instant::now() < ends, "the name is still taken");
-            std::thread::yield_now();
-        }
+        rerun::wait_until("the name is free", || user_of(&name).unwrap().is_none());
     }
 
     #[test]

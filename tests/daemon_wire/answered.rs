@@ -81,7 +81,7 @@ impl Scene {
         Self::of(1)
     }
 
-    /// With so many groups of owners.
+    /// With this number of groups of owners.
     fn of(groups: usize) -> Self {
         let daemon = Daemon::start();
         let owners = (0..groups * OWNERS).map(|_| Idler::start());

@@ -14,7 +14,7 @@ fn geteuid() -> u32 {
     nix::unistd::geteuid().as_raw()
 }
 
-/// Runs `flood` in so many threads, again and again, until `meanwhile` returns.
+/// Runs `flood` in several threads, again and again, until `meanwhile` returns.
 fn flooded(threads: usize, flood: impl Fn() + Sync, meanwhile: impl FnOnce()) {
     let over = AtomicBool::new(false);
     /// Ends the flood also if `meanwhile` panics: the scope waits for its threads.
@@ -104,7 +104,7 @@ fn reports_that_nobody_reads_take_little_memory_and_delay_nobody() {
         other.call("Acquire", mutex(tag, "free"));
         other.call("Release", json!({ "key": "free" }));
     }
-    // Whoever reads nothing makes room for the next one, who has its turn after all.
+    // A peer that reads nothing makes room for the next one, which gets its turn.
     wait_until("some of them are closed", || deaf.iter().filter(|it| it.was_closed()).count() > 1);
     other.call("Acquire", mutex(2000, "free"));
     let more = peak(&daemon) - before;

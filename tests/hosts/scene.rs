@@ -14,8 +14,8 @@ use crate::postgres_server;
 use crate::process::{alive, signal, wait_until};
 use crate::world::World;
 
-/// The hosts make a snapshot after so many batches. It is more than the links that each keeps to
-/// compare histories by (1,024).
+/// After how many batches hosts make a snapshot: more than the links that each host keeps to compare
+/// histories (1,024).
 pub(crate) const SNAPSHOT_BATCHES: usize = 1100;
 
 /// A log of a test's own in an engine.

@@ -12,7 +12,7 @@ use crate::cli::when::Now;
 use crate::cli::who::plural;
 use crate::protocol::{EngineShown, HostShown};
 
-/// In an overview so many hosts are named.
+/// How many hosts an overview names.
 const HOSTS_IN_OVERVIEW: usize = 10;
 
 /// One line on the engine, and what is wrong with it.

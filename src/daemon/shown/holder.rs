@@ -119,7 +119,7 @@ impl<'a> Shown<'a> {
         shown.map(|obstacle| self.holder_of(obstacle.hold, &obstacle.item.key, key)).collect()
     }
 
-    /// A holder of one of its keys, as one who asks for `key` is told.
+    /// A holder of one of its keys, as a client that asks for `key` is told.
     fn holder_of(&self, hold: &HoldState, held: &Key, key: &Key) -> HolderShown {
         let holder = self.holder(hold, Some(held), Looks::Closely);
         HolderShown { key: (held != key).then(|| held.to_string()), ..holder }

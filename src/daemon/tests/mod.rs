@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -190,13 +190,4 @@ fn try_mutex(tag: u128, key: &str) -> Value {
 #[track_caller]
 fn granted(reply: &Value) {
     assert!(reply["parameters"]["token"].is_u64(), "{reply}");
-}
-
-#[track_caller]
-fn until_true(what: &str, mut condition: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !condition() {
-        assert!(begun.elapsed() < Duration::from_secs(20), "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }

@@ -378,7 +378,7 @@ fn what_was_stored_when_the_writer_was_killed_is_found() {
         let said = BufReader::new(writer.stdout.take().unwrap());
         let mut lines = said.lines().map_while(Result::ok);
         let number = |line: String| line.strip_prefix("stored ").map(|n| n.parse::<u64>().unwrap());
-        // Some time after so many of its words it is killed; it may say more until then.
+        // It is killed some time after it said that many words; it may say more until then.
         let mut stored: Vec<u64> = lines.by_ref().filter_map(number).take(1 + 37 * round).collect();
         writer.kill().unwrap();
         stored.extend(lines.filter_map(number));

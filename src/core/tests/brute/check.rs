@@ -30,7 +30,7 @@ pub(in super::super) fn check_step(
     check_state(&state, after.rules);
 }
 
-/// Who is free and waits all the same is told the first of those who bar it.
+/// A waiter whose items are free is told the first waiter ahead of it.
 fn check_first_ahead(state: &Snapshot, table: &Table) {
     for waiter in state.waiters.iter().filter(|waiter| takes_part(state, waiter)) {
         let asker = Asker::waiting(waiter);
@@ -48,7 +48,7 @@ fn check_first_ahead(state: &Snapshot, table: &Table) {
     }
 }
 
-/// The last word on each request says where it is now, and who asks hears one.
+/// The last outcome about a request says what became of it, and the asker hears one.
 fn check_last_words(entry: &Entry, outcomes: &[Outcome], after: &Table) {
     let asker = matches!(entry.change, Change::Request(_)).then_some(RequestId(after.revision().0));
     let named = (1..=after.revision().0).map(RequestId);

@@ -191,7 +191,7 @@ impl Roads {
     }
 }
 
-/// How long to pause after so many rounds.
+/// How long to pause after `rounds` attempts.
 fn length(rounds: usize, away: Option<&Outage>) -> Duration {
     let refused = away.is_some_and(|outage| outage.refused);
     let max = if refused { PAUSE_REFUSED_MAX } else { PAUSE_MAX };
