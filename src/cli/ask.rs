@@ -65,7 +65,7 @@ pub(crate) fn obtain(
     let mut waiting: Option<Box<Waiting>> = None;
     let result = client.acquire(request, owner, &mut |progress| {
         let begin = || Box::new(Waiting::new(voice, &request.items));
-        waiting.get_or_insert_with(begin).update(progress);
+        waiting.get_or_insert_with(begin).update(progress)
     });
     if let Some(mut waiting) = waiting {
         waiting.end();

@@ -2,7 +2,7 @@
 //!
 //! A terminal whose foreground we are shows one line at once and keeps it up to date; anything
 //! else gets a line after ten seconds and then at doubling intervals. Nothing here runs by itself:
-//! the client calls about once a second.
+//! it says to the client after what time there is something to show again.
 
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
@@ -28,6 +28,9 @@ const SPINNER_COLUMNS: usize = 3;
 
 /// So many processes above this one are looked at.
 const ANCESTORS_MAX: usize = 64;
+
+/// A line on a terminal counts the seconds.
+const REDRAW_AFTER: Duration = Duration::from_secs(1);
 
 /// When a log gets its first line.
 const FIRST_LINE_AFTER: Duration = Duration::from_secs(10);
@@ -62,21 +65,23 @@ impl Waiting {
         }
     }
 
-    /// Takes in what the daemon said, if it said something, and shows how things are.
-    pub(crate) fn update(&mut self, progress: Option<&Progress>) {
+    /// Takes in what the daemon said, if it said something, and shows how things are. Returns after
+    /// what time there is something to show again, if the daemon says nothing.
+    pub(crate) fn update(&mut self, progress: Option<&Progress>) -> Option<Duration> {
         let passed = self.began.get_or_insert_with(Instant::now).elapsed();
         if let Some(progress) = progress {
             self.last = Some(progress.clone());
         }
         if self.voice == Voice::Quiet || self.last.is_none() {
-            return;
+            return None;
         }
         if progress.is_some() && !self.warned {
             self.warn_of_ancestors();
         }
-        if !(in_foreground() && self.draw()) {
-            self.log(passed);
+        if in_foreground() && self.draw() {
+            return Some(REDRAW_AFTER);
         }
+        Some(self.log(passed))
     }
 
     /// Says so if a process above this one holds what it waits for: the daemon cannot know that
@@ -121,15 +126,17 @@ impl Waiting {
         !line.is_hidden()
     }
 
-    fn log(&mut self, passed: Duration) {
+    /// Writes a line if one is due. Returns after what time the next one is.
+    fn log(&mut self, passed: Duration) -> Duration {
         if passed < self.next_line_after {
-            return;
+            return self.next_line_after - passed;
         }
         // Not once for each time that went by while a terminal was shown the line.
         while self.next_line_after <= passed {
             self.next_line_after *= 2;
         }
         self.voice.say(&self.text(None));
+        self.next_line_after - passed
     }
 
     fn text(&self, columns: Option<usize>) -> String {
@@ -262,8 +269,12 @@ mod tests {
         let mut waiting = Waiting::new(Voice::Normal, &[]);
         waiting.last = Some(progress(1));
         for (passed, next) in [(9, 10), (10, 20), (19, 20), (20, 40), (41, 80), (400, 640)] {
-            waiting.log(Duration::from_secs(passed));
+            let again = waiting.log(Duration::from_secs(passed));
             assert_eq!(waiting.next_line_after, Duration::from_secs(next), "after {passed} s");
+            assert_eq!(again, Duration::from_secs(next - passed), "after {passed} s");
         }
+        let mut quiet = Waiting::new(Voice::Quiet, &[]);
+        assert_eq!(quiet.update(Some(&progress(1))), None);
+        assert_eq!(quiet.update(None), None);
     }
 }

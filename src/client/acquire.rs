@@ -4,7 +4,7 @@
 //! a daemon that knows it goes on with it and never grants it twice.
 
 use std::borrow::Cow;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::protocol::{Acquire, Grant, Progress, frame};
 use crate::sys::clock::boottime_ms;
@@ -15,22 +15,20 @@ use super::call::Pauses;
 use super::connection::{Connection, Heard, Replies, parameters, reply};
 use super::error::Broken;
 use super::page::Received;
+use super::silence::Silence;
 use super::{Acquired, Client, ClientError};
 
 start_text!(ACQUIRE = "Acquire");
 
-/// How often `progress` is called at least.
-const TICK: Duration = Duration::from_secs(1);
-
-/// After how long a silence while waiting it is looked whether the daemon is stopped.
-const STOPPED_AFTER: Duration = Duration::from_secs(30);
+/// The shortest time after which `progress` is called again.
+const CALL_AGAIN_MIN: Duration = Duration::from_millis(1);
 
 /// For how long a request that does not wait (any more) is asked again after the daemon went away:
 /// enough to start another one.
 const RETRY_MS_MIN: u64 = 10_000;
 
-/// What is called while a request waits.
-pub(super) type OnProgress<'a> = &'a mut dyn FnMut(Option<&Progress>);
+/// What is called while a request waits; it returns after what time it is to be called again.
+pub(super) type OnProgress<'a> = &'a mut dyn FnMut(Option<&Progress>) -> Option<Duration>;
 
 /// When a wait is over, by CLOCK_BOOTTIME; the daemon's clock is the same.
 #[derive(Clone, Copy, Debug)]
@@ -49,22 +47,31 @@ impl Until {
         Some(until.saturating_sub(boottime_ms()).max(least))
     }
 
+    /// What is left of the wait.
+    fn left(self) -> Option<Duration> {
+        self.0.map(|until| Duration::from_millis(until.saturating_sub(boottime_ms())))
+    }
+
     fn is_past(self, by_ms: u64) -> bool {
-        self.0.is_some_and(|until| boottime_ms() > until.saturating_add(by_ms))
+        self.0.is_some_and(|until| boottime_ms() >= until.saturating_add(by_ms))
     }
 }
 
 impl Client {
     /// Asks, and waits as long as the request says. `progress` is called for every word from the
-    /// daemon while it waits, and about once a second with `None`. If the daemon goes away
-    /// meanwhile, connects anew (starting it if need be) and goes on under the same tag.
+    /// daemon while it waits. It returns after what time it is to be called again if the daemon
+    /// says nothing, with `None`; the client may call it sooner. Without such a time the client
+    /// sleeps until a word comes, but for a look every 25 s whether the daemon is stopped. If the
+    /// daemon goes away meanwhile, connects anew (starting it if need be) and goes on under the
+    /// same tag.
     ///
     /// `owner` is the process that shall own; without it, this process does. The request's
     /// `owner_fd` is set accordingly.
     ///
     /// # Errors
     /// A refusal is [`ClientError::Failure`]. A daemon that does not say a word for 5 s, or for
-    /// that long after the wait is over, is [`ClientError::Silent`].
+    /// that long after the wait is over, or is found stopped after 30 s of silence, is
+    /// [`ClientError::Silent`].
     pub fn acquire(
         &mut self,
         request: &Acquire,
@@ -82,7 +89,7 @@ impl Client {
             let mut told = false;
             let on_progress = &mut |word: Option<&Progress>| {
                 told |= word.is_some();
-                progress(word);
+                progress(word)
             };
             match self.acquire_once(&asked, owner, until, on_progress) {
                 Ok(acquired) => return Ok(acquired),
@@ -109,7 +116,8 @@ impl Client {
     ) -> Result<Acquired, Broken> {
         let mut connection = self.take_connection()?;
         connection.send(ACQUIRE, request, Replies::More, owner, self.options.answer)?;
-        let wait = Wait { answer: self.options.answer, until };
+        let silence = Silence::new(self.options.answer, Instant::now());
+        let wait = Wait { until, silence, call_at: None };
         let acquired = wait.grant(&mut connection, progress);
         if matches!(acquired, Ok(_) | Err(Broken::Failed(ClientError::Failure(_)))) {
             self.connection = Some(connection);
@@ -120,21 +128,20 @@ impl Client {
 
 /// One wait for a grant on one connection.
 struct Wait {
-    answer: Duration,
     until: Until,
+    silence: Silence,
+    /// When `progress` is called next if the daemon says nothing.
+    call_at: Option<Instant>,
 }
 
 impl Wait {
     fn grant(
-        &self,
+        mut self,
         connection: &mut Connection,
         progress: OnProgress<'_>,
     ) -> Result<Acquired, Broken> {
-        let mut told = false;
-        let mut silence = Duration::ZERO;
         loop {
-            let patience = if told { TICK } else { self.answer.saturating_sub(silence) };
-            match connection.message_within(patience)? {
+            match connection.message_within(self.patience())? {
                 Ok(message) => {
                     // Mostly it is granted at once.
                     if let Some(grant) = frame::parse_plain_reply(&message) {
@@ -142,43 +149,48 @@ impl Wait {
                     }
                     match *understood(&message)? {
                         Word::Last(grant) => return acquired(grant, connection),
-                        Word::Progress(word) => progress(Some(&word)),
+                        Word::Progress(word) => self.call(Some(&word), progress),
                     }
-                    told = true;
-                    silence = Duration::ZERO;
+                    self.silence.end_with_word(Instant::now());
                 }
-                Err(Heard::Part) => silence = Duration::ZERO,
+                Err(Heard::Part) => self.silence.end_with_part(Instant::now()),
                 Err(Heard::Nothing(waited)) => {
-                    silence += waited;
-                    if told {
-                        progress(None);
+                    if self.silence.told() {
+                        self.call(None, progress);
                     }
-                    self.check_silence(connection, told, silence)?;
+                    self.check_silence(connection, waited)?;
                 }
             }
         }
     }
 
+    /// How long to sleep: until something is due.
+    fn patience(&self) -> Duration {
+        let now = Instant::now();
+        let patience = self.silence.patience(self.until.left(), now);
+        self.call_at.map_or(patience, |at| patience.min(at.saturating_duration_since(now)))
+    }
+
+    fn call(&mut self, word: Option<&Progress>, progress: OnProgress<'_>) {
+        let again = progress(word).map(|after| after.max(CALL_AGAIN_MIN));
+        self.call_at = again.and_then(|after| Instant::now().checked_add(after));
+    }
+
     #[cold]
     #[inline(never)]
     fn check_silence(
-        &self,
+        &mut self,
         connection: &Connection,
-        told: bool,
-        silence: Duration,
+        waited: Duration,
     ) -> Result<(), ClientError> {
-        if silence < self.answer {
-            return Ok(());
-        }
-        let answer_ms = u64::try_from(self.answer.as_millis()).unwrap_or(u64::MAX);
-        if !told || self.until.is_past(answer_ms) {
+        let is_stopped = || {
+            let state = connection.pid().map(run_state);
+            matches!(state, Some(RunState::Stopped | RunState::Frozen))
+        };
+        if self.silence.grow(waited, self.until.is_past(0), Instant::now(), is_stopped) {
             return Err(super::silent(connection.pid()));
         }
-        let pid = connection.pid().filter(|_| silence >= STOPPED_AFTER);
-        match pid.map(run_state) {
-            Some(RunState::Stopped | RunState::Frozen) => Err(super::silent(pid)),
-            _ => Ok(()),
-        }
+        Ok(())
     }
 }
 

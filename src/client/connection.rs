@@ -27,9 +27,9 @@ const READ_BYTES: usize = 512;
 /// How much is read at once of what is longer.
 const READ_BYTES_MAX: usize = 64 * 1024;
 
-/// The longest single wait. Only time spent in such waits counts against the daemon, so that a
-/// client that was itself stopped does not blame it.
-const SLICE: Duration = Duration::from_secs(1);
+/// The longest single wait for a daemon that owes a word. Only time spent in such waits counts
+/// against the daemon, so that a client that was itself stopped does not blame it.
+pub(super) const SLICE: Duration = Duration::from_secs(1);
 
 /// A socket that is connected to the daemon; non-blocking.
 #[derive(Debug)]
@@ -113,7 +113,7 @@ impl Connection {
                     if silence >= answer {
                         return Err(self.silent().into());
                     }
-                    silence += self.slice(PollFlags::POLLOUT, answer - silence)?;
+                    silence += self.wait(PollFlags::POLLOUT, SLICE.min(answer - silence))?;
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 // It may have said why: that it has too many connections, say.
@@ -147,13 +147,14 @@ impl Connection {
         &mut self,
         patience: Duration,
     ) -> Result<Result<Reply, Heard>, Broken> {
-        Ok(match self.message_within(patience)? {
+        Ok(match self.message_within(patience.min(SLICE))? {
             Ok(message) => Ok(reply(&message)?),
             Err(heard) => Err(heard),
         })
     }
 
-    /// The next reply as it came, likewise; for [`frame::parse_plain_reply`] and [`reply`].
+    /// The next reply as it came, if it comes within `patience`; for [`frame::parse_plain_reply`]
+    /// and [`reply`].
     pub(super) fn message_within(
         &mut self,
         patience: Duration,
@@ -161,7 +162,7 @@ impl Connection {
         if let Some(message) = self.decoded()? {
             return Ok(Ok(message));
         }
-        let waited = self.slice(PollFlags::POLLIN, patience)?;
+        let waited = self.wait(PollFlags::POLLIN, patience)?;
         // Read even if poll saw nothing: what came meanwhile counts.
         if self.buffer.is_empty() {
             self.buffer.resize(READ_BYTES, 0);
@@ -215,15 +216,13 @@ impl Connection {
         Ok(self.decoder.next_message()?.map(<[u8]>::to_vec))
     }
 
-    /// Waits for an event, at most `patience` and at most a [`SLICE`]. Returns how long it waited
-    /// in vain.
-    fn slice(&self, event: PollFlags, patience: Duration) -> Result<Duration, Broken> {
-        let slice = patience.min(SLICE);
+    /// Waits for an event, at most `patience`. Returns how long it waited in vain.
+    fn wait(&self, event: PollFlags, patience: Duration) -> Result<Duration, Broken> {
         // Rounded up: a wait of 0 ms would spin.
-        let timeout = slice.as_micros().div_ceil(1000);
+        let timeout = patience.as_micros().div_ceil(1000);
         let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
         match poll(&mut [PollFd::new(self.socket.as_fd(), event)], timeout) {
-            Ok(0) => Ok(slice),
+            Ok(0) => Ok(patience),
             Ok(_) | Err(Errno::EINTR) => Ok(Duration::ZERO),
             Err(error) => Err(std::io::Error::from(error).into()),
         }

@@ -56,6 +56,7 @@
 //!     if let Some(progress) = progress {
 //!         eprintln!("number {} in the queue: {}", progress.position, progress.reason);
 //!     }
+//!     None
 //! })?;
 //! let gpu = acquired.grant.keys[0].slots[0].slot;
 //! assert_eq!(gpu, 0);
@@ -93,6 +94,7 @@ mod error;
 mod page;
 mod program;
 mod release;
+mod silence;
 mod start;
 mod stop;
 mod watch;

@@ -1,7 +1,8 @@
-//! What is stopped, and what is pulled from under the daemon's feet.
+//! What is stopped, what sleeps, and what is pulled from under the daemon's feet.
 
 use std::fs;
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
@@ -141,6 +142,28 @@ fn a_stopped_daemon_is_an_error_within_seconds() {
     world.canal(["run", "-w", "120", "-k", "x", "--", "true"]).end().code(0);
     assert_eq!(world.daemon_pid(), daemon);
     world.until_idle();
+}
+
+#[test]
+fn a_waiter_sleeps_until_something_is_due() {
+    let world = World::with_daemon();
+    let holder = world.holder(&["-k", "x"]);
+    let waiter = world.waiter("x", &["-q", "-w", "3600"], &["true"]);
+    // The daemon's first words wake it, and every 25 s a look whether the daemon is stopped.
+    wait_until("it sleeps for seconds on end", || {
+        let before = sleeps(waiter.pid());
+        thread::sleep(Duration::from_secs(3));
+        sleeps(waiter.pid()) == before
+    });
+    holder.finish();
+    waiter.end().code(0);
+}
+
+/// How often a process went to sleep.
+fn sleeps(pid: i32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    count.unwrap().trim().parse().unwrap()
 }
 
 #[test]

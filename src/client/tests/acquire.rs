@@ -18,6 +18,7 @@ fn acquire(
     let mut positions = Vec::new();
     let told = &mut |progress: Option<&Progress>| {
         positions.extend(progress.map(|progress| progress.position));
+        None
     };
     let acquired = client.acquire(request, None, told);
     (acquired, positions)
@@ -109,7 +110,7 @@ fn the_owners_pidfd_goes_with_the_call() {
     });
     let owner = Pidfd::open(std::process::id()).unwrap();
     let mut client = Client::connect(&scratch.place, patient()).unwrap();
-    client.acquire(&request, Some(&owner), &mut |_| ()).unwrap();
+    client.acquire(&request, Some(&owner), &mut |_| None).unwrap();
     assert_eq!(daemon.join().unwrap(), Some(std::process::id()));
 }
 
@@ -153,7 +154,7 @@ fn a_deadline_page_comes_beside_the_other_descriptor_and_is_asked_for_again() {
     });
     let request = request(None);
     let mut client = Client::connect(&scratch.place, patient()).unwrap();
-    let acquired = client.acquire(&request, None, &mut |_| ()).unwrap();
+    let acquired = client.acquire(&request, None, &mut |_| None).unwrap();
     assert!(acquired.children.is_some());
     let first = acquired.page.unwrap();
     assert_eq!(first.host(), 4);
@@ -199,7 +200,7 @@ fn a_daemon_that_never_says_a_word_to_a_waiter_is_silent() {
     let scratch = Scratch::new();
     let _listener = scratch.listen();
     let mut client = Client::connect(&scratch.place, impatient()).unwrap();
-    let error = client.acquire(&request(None), None, &mut |_| ()).unwrap_err();
+    let error = client.acquire(&request(None), None, &mut |_| None).unwrap_err();
     assert!(matches!(error, ClientError::Silent { .. }), "{error:?}");
 }
 
@@ -215,7 +216,10 @@ fn a_daemon_that_lets_the_wait_run_over_is_silent() {
     let mut client = Client::connect(&scratch.place, impatient()).unwrap();
     let before = Instant::now();
     let mut ticks = 0;
-    let tick = &mut |progress: Option<&Progress>| ticks += i32::from(progress.is_none());
+    let tick = &mut |progress: Option<&Progress>| {
+        ticks += i32::from(progress.is_none());
+        Some(Duration::from_millis(100))
+    };
     let error = client.acquire(&request(Some(500)), None, tick).unwrap_err();
     assert!(matches!(error, ClientError::Silent { .. }), "{error:?}");
     assert!(before.elapsed() >= Duration::from_millis(700), "{:?}", before.elapsed());
@@ -224,7 +228,7 @@ fn a_daemon_that_lets_the_wait_run_over_is_silent() {
 }
 
 #[test]
-fn a_waiter_with_patience_is_ticked_while_nothing_is_said() {
+fn a_waiter_with_patience_is_called_when_it_wants_while_nothing_is_said() {
     let scratch = Scratch::new();
     let (go_on, told) = mpsc::channel();
     let daemon = scratch.daemon(move |listener| {
@@ -235,13 +239,14 @@ fn a_waiter_with_patience_is_ticked_while_nothing_is_said() {
         peer.reply(grant());
     });
     let mut client = Client::connect(&scratch.place, impatient()).unwrap();
-    // Longer than the answer may take: a queue is no silence.
     let mut ticks = 0;
     let tick = &mut |progress: Option<&Progress>| {
         ticks += u32::from(progress.is_none());
         if ticks == 2 {
             go_on.send(()).unwrap();
         }
+        // Longer, the two together, than the answer may take: a queue is no silence.
+        Some(Duration::from_millis(150))
     };
     client.acquire(&request(None), None, tick).unwrap();
     daemon.join().unwrap();
