@@ -216,7 +216,8 @@ impl Connection {
         Ok(self.decoder.next_message()?.map(<[u8]>::to_vec))
     }
 
-    /// Waits for an event, at most `patience`. Returns how long it waited in vain.
+    /// Waits for an event, at most `patience`. Returns how long it waited if
+    /// nothing came.
     fn wait(&self, event: PollFlags, patience: Duration) -> Result<Duration, Broken> {
         // Rounded up: a wait of 0 ms would spin.
         let timeout = patience.as_micros().div_ceil(1000);

@@ -93,7 +93,8 @@ impl Server {
                 Giving::Hold { token, forced: true }
             }
             _ => {
-                let message = "a release names exactly one of `key`, `all`, `token` and `handle`";
+                let message = "a release names one of `key`, `all`, `token` and `handle`, and nothing but \
+                               a `token` beside a `key`";
                 return Err(Failure::new(ErrorName::BadRequest, message));
             }
         };

@@ -73,7 +73,7 @@ impl Reports {
     }
 
     /// The user and the place in its queue of the next one to get a report: users take turns. `may_all`
-    /// says who is not bound by what all users together have not read.
+    /// says whether a user is exempt from the limit on what all users together have not read.
     fn find_next(&self, conns: &Conns, may_all: impl Fn(u32) -> bool) -> Option<(u32, usize)> {
         let is_full = self.unread_bytes(|_| true) >= UNREAD_BYTES_MAX;
         let after = self.last.saturating_add(1);

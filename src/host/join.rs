@@ -112,8 +112,8 @@ impl Member {
     pub(super) fn decide_how_to_join(&mut self) {
         let Some((life, chain)) = self.life.as_mut().zip(self.chain.as_ref()) else { return };
         let Others { ours, dead, foreign, .. } = &mut life.others;
-        // The label is ours as long as an incarnation of ours has it that did join: who has not
-        // waits for it.
+        // The label is ours as long as an incarnation of ours that joined has it. Incarnations that
+        // have not joined wait for it.
         if ours.iter().chain(&*dead).any(|host| chain.seat(*host).is_some()) {
             foreign.retain(|host, _| chain.seat(*host).is_some());
         }

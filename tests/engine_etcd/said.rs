@@ -102,7 +102,7 @@ pub(crate) fn append_at_last(peer: &mut Peer, body: &[u8]) -> Position {
     }
 }
 
-/// Reads until there are so many batches, over however many connections it takes. As a host does, it
+/// Reads until `count` batches were read, over any number of connections. As a host does, it
 /// renews again and again: what a watch did not tell is found out by that.
 pub(crate) fn read_at_last(peer: &mut Peer, count: usize) {
     let mut latest = Instant::now();

@@ -25,7 +25,7 @@ const DEVIATIONS: &[(&str, usize)] = &[
     ("late refresh revives an expired but not stolen lock", 2),
 ];
 
-/// A tenth of the original's time, or so many tenths.
+/// The original's time, in tenths.
 fn scaled(seconds: f64, tenths: u32) -> Duration {
     Duration::from_secs_f64(seconds / 10.0) * tenths
 }
@@ -190,7 +190,7 @@ fn replay(case: &Value) {
     }
 }
 
-/// Plays a case once, in so many tenths of the original's time. What is found of it counts unless a step was late.
+/// Plays a case once, in `tenths` of the original's time. The result counts unless a step was late.
 fn play(case: &Value, tenths: u32) -> Result<(), String> {
     let name = case["name"].as_str().unwrap();
     let mut replay = Replay::new(case, tenths);

@@ -60,7 +60,7 @@ fn check_last_words(entry: &Entry, outcomes: &[Outcome], after: &Table) {
             Some(Outcome::Granted(_)) => (false, true),
             Some(_) => (false, false),
             None => {
-                assert_ne!(asker, Some(request), "nothing is said to who asks: {outcomes:?}");
+                assert_ne!(asker, Some(request), "the asker hears nothing: {outcomes:?}");
                 continue;
             }
         };
