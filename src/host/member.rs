@@ -157,6 +157,7 @@ impl Member {
             Answer::Renewed { asked_at, ttl_ms, head, hosts } => {
                 self.renewed((asked_at, ttl_ms), head, &hosts);
             }
+            Answer::NewEra { .. } => {}
             Answer::Stored { position } => self.stored(position),
             Answer::Away(outage) => self.gone_away(outage),
             Answer::Back => self.come_back(),

@@ -83,6 +83,7 @@ impl Server {
             Call::Follow { after } => self.follow(client, after),
             Call::Append(append) => self.append(now_ms, gap, append),
             Call::Renew { host, asked_at } => self.renew(now_ms, host, asked_at),
+            Call::NoteEra { .. } => Answer::Back,
             Call::Store(stored) => {
                 if self.stored.as_ref().is_none_or(|old| old.position < stored.position) {
                     self.log.retain(|placed| placed.position > stored.position);

@@ -129,6 +129,16 @@ pub struct Stored {
     pub body: Vec<u8>,
 }
 
+/// A life of the engine. Another one begins whenever the engine may have lost what it had
+/// acknowledged: it was started anew, a standby was promoted, a backup was restored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Era {
+    /// Counts the eras that the log names; the first is 1.
+    pub number: u64,
+    /// How the engine shows that it is this one; for the driver of that engine alone.
+    pub sign: String,
+}
+
 /// Who a daemon is: the same for a daemon that is started anew in the same place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
@@ -246,6 +256,17 @@ pub enum Call {
         /// Given back in the answer: the asker's CLOCK_BOOTTIME before it asked, in milliseconds.
         asked_at: u64,
     },
+    /// Notes an era in the log, by a batch whose author is [`HostId`] 0, if the engine still has
+    /// `before` as the last one that was noted. There is no answer: the calls that waited for it are
+    /// carried out, or [`Answer::NewEra`] comes once more.
+    NoteEra {
+        /// The era that [`Answer::NewEra`] said was noted last.
+        before: Option<Era>,
+        /// The era that begins.
+        era: Era,
+        /// The encoded [`Batch`]; its number is that of the era.
+        body: Vec<u8>,
+    },
     /// Replaces the snapshot, then drops the batches that are in it. Answered by
     /// [`Answer::Stored`]. One that is older than the stored one changes nothing, nor does one of
     /// a position that the log does not reach: it is of a history that the engine has lost.
@@ -358,6 +379,17 @@ pub enum Answer {
         head: Position,
         /// All incarnations that have not ended.
         hosts: Vec<Alive>,
+    },
+    /// The engine is in an era that the log does not name yet. No other call is carried out before
+    /// [`Call::NoteEra`]: nothing may be appended as if nothing had been lost.
+    NewEra {
+        /// The last era that the log names.
+        before: Option<Era>,
+        /// The one that begins, with the next number.
+        era: Era,
+        /// Whether acknowledged batches may be missing. A database that recovers from a crash has
+        /// them all; a promoted standby or a restored backup may not.
+        may_lack: bool,
     },
     /// To `Store`.
     Stored {

@@ -330,6 +330,7 @@ impl Running {
             Call::Renew { host, asked_at } => {
                 tasks.spawn(renew::renew(shared, host, asked_at));
             }
+            Call::NoteEra { .. } => {}
             Call::Store(stored) => {
                 if let Some((before, task)) = &self.store
                     && !task.is_finished()

@@ -213,6 +213,7 @@ async fn attempt(session: &mut Session, call: &Call) -> Result<Vec<Answer>, Trou
         Call::Load => session.load().await?,
         Call::Follow { after } => session.follow(*after).await?,
         Call::Renew { host, asked_at } => session.renew(*host, *asked_at).await?,
+        Call::NoteEra { .. } => return Ok(Vec::new()),
         Call::Store(stored) => session.store(stored).await?,
     };
     Ok(vec![answer])
