@@ -154,7 +154,8 @@ impl Etcd {
         self.wait();
     }
 
-    fn spawn(&mut self) {
+    /// Starts it and does not wait until it is healthy.
+    pub(crate) fn spawn(&mut self) {
         let log = fs::File::options().create(true).append(true).open(self.log()).unwrap();
         let mut etcd = Command::new("etcd");
         etcd.args(&self.args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
@@ -166,7 +167,7 @@ impl Etcd {
     }
 
     /// Waits until it is healthy: has a leader and answers.
-    fn wait(&mut self) {
+    pub(crate) fn wait(&mut self) {
         let (log, port) = (self.log(), self.health_port);
         let child = self.child.as_mut().unwrap();
         until("etcd is healthy", || {
@@ -199,7 +200,7 @@ impl Etcd {
         self.signal(Signal::SIGCONT);
     }
 
-    fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         let pid = self.child.as_ref().unwrap().id();
         kill(Pid::from_raw(i32::try_from(pid).unwrap()), signal).unwrap();
     }

@@ -1,9 +1,10 @@
-//! A proxy for TCP that can cut its connections, or let them fall silent, whole or in part.
+//! A proxy for TCP that can cut its connections, slow them down, or let them fall silent: whole, in
+//! one direction, or in part.
 
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -12,6 +13,9 @@ const OPEN: u8 = 0;
 const CUT: u8 = 1;
 const SILENT: u8 = 2;
 const ENDED: u8 = 3;
+/// Silent towards the server, or from it.
+const NOT_ASKING: u8 = 4;
+const NOT_ANSWERING: u8 = 5;
 
 /// How soon a change is noticed.
 const TICK: Duration = Duration::from_millis(5);
@@ -19,6 +23,8 @@ const TICK: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 struct State {
     mode: AtomicU8,
+    /// For how long each piece of data is kept back, in milliseconds.
+    delay_ms: AtomicU64,
     /// What is not passed on to the server, nor anything after it.
     withheld: Mutex<Option<&'static [u8]>>,
     /// Whether what the server says is HTTP/2, of which single streams can be muted.
@@ -51,6 +57,7 @@ impl Proxy {
         listener.set_nonblocking(true).unwrap();
         let state = Arc::new(State {
             mode: AtomicU8::new(OPEN),
+            delay_ms: AtomicU64::new(0),
             withheld: Mutex::default(),
             is_http2,
             muted: AtomicBool::new(false),
@@ -87,6 +94,18 @@ impl Proxy {
         self.state.mode.store(SILENT, Ordering::SeqCst);
     }
 
+    /// The same in one direction: to the server, or from it.
+    pub(crate) fn fall_silent_one_way(&self, to_server: bool) {
+        let mode = if to_server { NOT_ASKING } else { NOT_ANSWERING };
+        self.state.mode.store(mode, Ordering::SeqCst);
+    }
+
+    /// Keeps each piece of data back for so long, until [`Self::mend`].
+    pub(crate) fn slow_down(&self, delay: Duration) {
+        let delay_ms = u64::try_from(delay.as_millis()).unwrap();
+        self.state.delay_ms.store(delay_ms, Ordering::SeqCst);
+    }
+
     /// Passes on what the server is told only as far as these bytes, on each connection.
     pub(crate) fn withhold(&self, words: &'static str) {
         *self.state.withheld.lock().unwrap() = Some(words.as_bytes());
@@ -103,6 +122,7 @@ impl Proxy {
         if self.state.withheld.lock().unwrap().take().is_some() {
             self.state.end_all();
         }
+        self.state.delay_ms.store(0, Ordering::SeqCst);
         self.state.mode.store(OPEN, Ordering::SeqCst);
     }
 }
@@ -117,6 +137,11 @@ impl Drop for Proxy {
 impl State {
     fn mode(&self) -> u8 {
         self.mode.load(Ordering::SeqCst)
+    }
+
+    fn is_silent(&self, asks: bool) -> bool {
+        let mode = self.mode();
+        mode == SILENT || mode == if asks { NOT_ASKING } else { NOT_ANSWERING }
     }
 
     fn withholds(&self, asked: &[u8]) -> bool {
@@ -163,7 +188,7 @@ fn pass_on(mut from: TcpStream, mut to: TcpStream, asks: bool, state: &State) {
     let mut withheld = false;
     let mut frames = (state.is_http2 && !asks).then(Frames::default);
     while state.mode() != ENDED {
-        if state.mode() == SILENT {
+        if state.is_silent(asks) {
             thread::sleep(TICK);
             continue;
         }
@@ -171,9 +196,10 @@ fn pass_on(mut from: TcpStream, mut to: TcpStream, asks: bool, state: &State) {
             Ok(0) => break,
             Ok(read) => {
                 // What was read when it fell silent is lost on nobody: it comes when mended.
-                while state.mode() == SILENT {
+                while state.is_silent(asks) {
                     thread::sleep(TICK);
                 }
+                thread::sleep(Duration::from_millis(state.delay_ms.load(Ordering::SeqCst)));
                 withheld = withheld || asks && state.withholds(&bytes[..read]);
                 let framed = frames.as_mut().map(|frames| frames.pass(&bytes[..read], state));
                 let passed = framed.as_deref().unwrap_or(&bytes[..read]);

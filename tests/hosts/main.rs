@@ -32,6 +32,7 @@ mod world;
 
 mod away;
 mod campaign;
+mod campaign_faults;
 mod commands;
 mod compacted;
 mod figures;
