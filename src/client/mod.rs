@@ -84,7 +84,6 @@ use crate::protocol::{
 use crate::sys::deadline::Reader;
 use crate::sys::pidfd::Pidfd;
 use crate::sys::process::state_letter;
-use crate::sys::random;
 
 mod acquire;
 mod call;
@@ -160,7 +159,9 @@ pub struct Acquired {
 /// # Errors
 /// The system has no randomness to give.
 pub fn tag() -> Result<Tag, ClientError> {
-    Ok(Tag(u128::from_ne_bytes(random::bytes()?)))
+    let mut tag = [0; 16];
+    getrandom::fill(&mut tag).map_err(std::io::Error::from)?;
+    Ok(Tag(u128::from_ne_bytes(tag)))
 }
 
 /// A new random secret for a lease.

@@ -10,7 +10,6 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use super::journal::disk;
-use crate::sys::random;
 
 /// Gives the file `name` in `dir` this content: written beside, synced, renamed, the directory
 /// synced. Returns the new file, open for writing.
@@ -28,7 +27,9 @@ pub(super) fn replace(dir: &Path, name: &str, content: &[u8]) -> io::Result<File
 }
 
 fn try_replace(dir: &Path, name: &str, content: &[u8]) -> io::Result<File> {
-    let suffix = u128::from_ne_bytes(random::bytes()?);
+    let mut suffix = [0; 16];
+    getrandom::fill(&mut suffix)?;
+    let suffix = u128::from_ne_bytes(suffix);
     let beside = dir.join(format!("{}{suffix:032x}", prefix(name)));
     let mut options = OpenOptions::new();
     options.write(true).create_new(true).mode(0o600);

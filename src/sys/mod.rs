@@ -19,7 +19,6 @@ pub mod memory;
 pub mod peer;
 pub mod pidfd;
 pub mod process;
-pub mod random;
 pub mod signals;
 pub mod startup;
 
