@@ -65,8 +65,8 @@ fn is_another_linker() -> bool {
 }
 
 /// An addition to the linker's own script: what is listed comes first, and of what has no content in the
-/// file that which is written at the start, with the first blocks of memory behind it. (The kernel
-/// brings the page with the end of the data for every program, to clear what is behind it.)
+/// file that which is written at the start. (The kernel brings the page with the end of the data for
+/// every program, to clear what is behind it.)
 fn together(list: &str) -> String {
     let mut script = String::from("SECTIONS { .text.start : {\n*crt1.o(.text .text.*)\n");
     let mut cleared =
@@ -82,8 +82,7 @@ fn together(list: &str) -> String {
     }
     script +=
         "*(.rodata.cst4 .rodata.cst8 .rodata.cst16 .rodata.cst32)\n} } INSERT BEFORE .text;\n";
-    // Last, because it is long.
-    cleared += "*(.bss._ZN5canal3sys6memory5first4HERE*)\n} } INSERT BEFORE .bss;\n";
+    cleared += "} } INSERT BEFORE .bss;\n";
     script + &cleared
 }
 

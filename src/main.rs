@@ -5,27 +5,18 @@
 #![no_main]
 #![expect(unsafe_code, reason = "the C library calls `main` by its name, and gives it addresses")]
 
-#[cfg(not(target_env = "musl"))]
-use std::alloc::System;
 use std::ffi::{c_char, c_int};
 
-use canal::sys::memory::first::FirstHere;
 #[cfg(target_env = "musl")]
-use canal::sys::memory::large::LargeApart;
-#[cfg(target_env = "musl")]
-use canal::sys::memory::small::SmallKept;
+use canal::sys::memory::LargeApart;
 use canal::sys::startup;
 #[cfg(target_env = "musl")]
 use dlmalloc::GlobalDlmalloc;
 
-// That of musl asks the kernel for nearly every block of a short program's.
+// The allocator of musl asks the kernel for nearly every block of a short program.
 #[cfg(target_env = "musl")]
 #[global_allocator]
-static ALLOCATOR: SmallKept<FirstHere<LargeApart<GlobalDlmalloc>>> =
-    SmallKept(FirstHere(LargeApart(GlobalDlmalloc)));
-#[cfg(not(target_env = "musl"))]
-#[global_allocator]
-static ALLOCATOR: FirstHere<System> = FirstHere(System);
+static ALLOCATOR: LargeApart<GlobalDlmalloc> = LargeApart(GlobalDlmalloc);
 
 // SAFETY: no other function of the program has this name, and it is declared as in C.
 #[unsafe(no_mangle)]

@@ -39,7 +39,6 @@ use super::{logging, shown};
 use crate::core::{Rules, UnixMillis};
 use crate::protocol::DaemonShown;
 use crate::protocol::place::{Place, Rule};
-use crate::sys::memory::small;
 use crate::sys::process::Origin;
 use crate::sys::{clock, detach, fds, peer, signals};
 
@@ -54,7 +53,6 @@ pub(super) fn run(options: &Options) -> anyhow::Result<()> {
         Ok(Some((mut server, signals))) => {
             readiness.done();
             notify(&[NotifyState::Ready]);
-            small::keep();
             let worked = work(&mut server, &signals);
             notify(&[NotifyState::Stopping]);
             worked

@@ -10,8 +10,6 @@
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr;
 
-use super::moved;
-
 /// From so many bytes on a block is large: much more than a short program asks for.
 const LARGE: usize = 128 * 1024;
 
@@ -33,6 +31,31 @@ fn map(size: usize) -> *mut u8 {
     // SAFETY: a new mapping at an address of the kernel's choice touches nothing that is there.
     let at = unsafe { libc::mmap(ptr::null_mut(), size, prot, flags, -1, 0) };
     if at == libc::MAP_FAILED { ptr::null_mut() } else { at.cast() }
+}
+
+/// Gives a block another place and size.
+///
+/// # Safety
+/// As of [`GlobalAlloc::realloc`].
+unsafe fn moved<A: GlobalAlloc>(
+    allocator: &A,
+    block: *mut u8,
+    layout: Layout,
+    size: usize,
+) -> *mut u8 {
+    // SAFETY: the caller promises that the new size, rounded up, does not overflow.
+    let wanted = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
+    // SAFETY: a layout of the caller's; its size is not 0.
+    let moved = unsafe { allocator.alloc(wanted) };
+    if !moved.is_null() {
+        // SAFETY: both blocks are as long as the shorter one, and apart; the old one is of this
+        // layout and used no more.
+        unsafe {
+            ptr::copy_nonoverlapping(block, moved, layout.size().min(size));
+            allocator.dealloc(block, layout);
+        }
+    }
+    moved
 }
 
 // SAFETY: large blocks are mappings of their own, of at least the size asked for; small ones are
