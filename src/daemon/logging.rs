@@ -9,16 +9,19 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::str::FromStr as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::Context;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::limits::LOG_BYTES_MAX;
 
@@ -41,13 +44,18 @@ pub(super) fn begin(verbose: u8, config: Option<&str>, file: Option<&Path>) -> a
     // The system's journal has a clock of its own.
     let timed = std::env::var_os("JOURNAL_STREAM").is_none();
     let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        // The filter decides.
+        .with_max_level(LevelFilter::TRACE)
         .with_ansi(false)
         .with_target(false)
         .log_internal_errors(false)
         .with_writer(Log(Mutex::new(Lines::new(target, timed))));
     // A log that is there already stays.
-    let _ = if timed { log.with_timer(Utc).try_init() } else { log.without_time().try_init() };
+    let _ = if timed {
+        log.with_timer(Utc).finish().with(filter).try_init()
+    } else {
+        log.without_time().finish().with(filter).try_init()
+    };
     Ok(())
 }
 
@@ -61,7 +69,7 @@ fn lines(count: u64) -> String {
     if count == 1 { "1 line".to_owned() } else { format!("{count} lines") }
 }
 
-fn filter(verbose: u8, config: Option<&str>) -> anyhow::Result<EnvFilter> {
+fn filter(verbose: u8, config: Option<&str>) -> anyhow::Result<Targets> {
     let variable = std::env::var("CANAL_LOG").ok().filter(|text| !text.is_empty());
     let (text, whose) = match (verbose, &variable, config) {
         (0, Some(text), _) => (text.as_str(), "CANAL_LOG"),
@@ -73,7 +81,7 @@ fn filter(verbose: u8, config: Option<&str>) -> anyhow::Result<EnvFilter> {
     // A bare level is about canal: what it is built of says too much below that.
     let bare = matches!(text, "debug" | "trace").then(|| format!("info,canal={text}"));
     let text = bare.as_deref().unwrap_or(text);
-    EnvFilter::try_new(text).with_context(|| format!("{whose} cannot be used (`{text}`)"))
+    Targets::from_str(text).with_context(|| format!("{whose} cannot be used (`{text}`)"))
 }
 
 struct Utc;
