@@ -144,7 +144,7 @@ impl Wait {
             match connection.message_within(self.patience())? {
                 Ok(message) => {
                     // Mostly it is granted at once.
-                    if let Some(grant) = frame::parse_plain_reply(&message) {
+                    if let Some(grant) = frame::parse_last_reply(&message) {
                         return acquired(grant, connection);
                     }
                     match *understood(&message)? {

@@ -153,7 +153,7 @@ impl Connection {
         })
     }
 
-    /// The next reply as it came, if it comes within `patience`; for [`frame::parse_plain_reply`]
+    /// The next reply as it came, if it comes within `patience`; for [`frame::parse_last_reply`]
     /// and [`reply`].
     pub(super) fn message_within(
         &mut self,

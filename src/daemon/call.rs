@@ -1,15 +1,14 @@
 //! What a message asks of the daemon.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::os::fd::OwnedFd;
 
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-use super::in_order;
 use super::underway::Patience;
-use crate::json::Plain;
 use crate::protocol::frame::{self, FrameError};
 use crate::protocol::service::{DescriptionQuery, SERVICE, ServiceError};
 use crate::protocol::{
@@ -126,9 +125,9 @@ impl Asked {
 /// # Errors
 /// If it is no call at all; then nothing after it can be trusted.
 pub(super) fn read(message: &[u8], fds: &mut Vec<OwnedFd>) -> Result<Call, FrameError> {
-    let mut call = match read_plain(message) {
-        Some(call) => call,
-        None => read_any(message)?,
+    let mut call = match serde_json::from_slice(message) {
+        Ok(OnePass(call)) => call,
+        Err(_) => read_any(message)?,
     };
     let owner_fd = match &call.asked {
         Asked::Acquire(acquire) => acquire.owner_fd,
@@ -142,37 +141,50 @@ pub(super) fn read(message: &[u8], fds: &mut Vec<OwnedFd>) -> Result<Call, Frame
     Ok(call)
 }
 
-/// Reads what is asked most, in one pass, if it stands there as programs write it.
-fn read_plain(message: &[u8]) -> Option<Call> {
-    let mut plain = Plain::new(message)?;
-    if !plain.goes_on(r#"{"method":"io.canal.Lock."#) {
-        return None;
+/// A request for a lock, or a release, whose method stands before its parameters: they are read as
+/// what they are in the same pass. All else is an error here, also what is wrong with them;
+/// [`read_any`] reads it or says what is wrong.
+struct OnePass(Call);
+
+impl<'a> Deserialize<'a> for OnePass {
+    fn deserialize<D: Deserializer<'a>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(OnePassVisitor).map(Self)
     }
-    let asked = if plain.goes_on(r#"Acquire","parameters":"#) {
-        Asked::Acquire(Box::new(parameters(&mut plain, in_order::acquire)?))
-    } else if plain.goes_on(r#"Release","parameters":"#) {
-        Asked::Release(parameters(&mut plain, in_order::release)?)
-    } else {
-        return None;
-    };
-    let more = plain.goes_on(",\"more\":true");
-    let oneway = plain.goes_on(",\"oneway\":true");
-    let is_whole = plain.goes_on("}") && plain.is_over();
-    is_whole.then_some(Call { asked, more, oneway, fds: Vec::new() })
 }
 
-/// Reads parameters, in whichever order their fields stand.
-#[inline]
-fn parameters<'a, T: Deserialize<'a>>(
-    plain: &mut Plain<'a>,
-    in_order: impl FnOnce(&mut Plain<'a>) -> Option<T>,
-) -> Option<T> {
-    let mut ahead = plain.clone();
-    if let Some(read) = in_order(&mut ahead) {
-        *plain = ahead;
-        return Some(read);
+struct OnePassVisitor;
+
+impl<'a> Visitor<'a> for OnePassVisitor {
+    type Value = Call;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a call, its method first")
     }
-    plain.value()
+
+    fn visit_map<M: MapAccess<'a>>(self, mut map: M) -> Result<Call, M::Error> {
+        let left = |what| M::Error::custom(what);
+        if map.next_key::<&str>()? != Some("method") {
+            return Err(left("another order"));
+        }
+        let method: &str = map.next_value()?;
+        let (mut asked, mut more, mut oneway) = (None, None, None);
+        while let Some(name) = map.next_key::<&str>()? {
+            match (name, method) {
+                ("parameters", "io.canal.Lock.Acquire") if asked.is_none() => {
+                    asked = Some(Asked::Acquire(map.next_value()?));
+                }
+                ("parameters", "io.canal.Lock.Release") if asked.is_none() => {
+                    asked = Some(Asked::Release(map.next_value()?));
+                }
+                ("more", _) if more.is_none() => more = Some(map.next_value()?),
+                ("oneway", _) if oneway.is_none() => oneway = Some(map.next_value()?),
+                _ => return Err(left("another field")),
+            }
+        }
+        let asked = asked.ok_or_else(|| left("no parameters"))?;
+        let (more, oneway) = (more.unwrap_or_default(), oneway.unwrap_or_default());
+        Ok(Call { asked, more, oneway, fds: Vec::new() })
+    }
 }
 
 fn read_any(message: &[u8]) -> Result<Call, FrameError> {
@@ -260,7 +272,11 @@ mod tests {
         }
     }
 
-    /// What [`read_plain`] does not read is read in the usual way.
+    fn read_at_once(call: &[u8]) -> Option<Call> {
+        serde_json::from_slice(call).ok().map(|OnePass(call)| call)
+    }
+
+    /// What is not read in one pass is read in two.
     #[test]
     fn a_call_is_read_alike_in_both_ways() {
         let parameters = [
@@ -270,7 +286,6 @@ mod tests {
             r#"{"token":3,"all":false}"#,
             r#"{"handle":"000102030405060708090a0b0c0d0e0f","owner_fd":0}"#,
         ];
-        let mut plain = 0;
         for (method, parameters) in
             ["Acquire", "Release"].iter().flat_map(|m| parameters.map(|p| (m, p)))
         {
@@ -281,33 +296,31 @@ mod tests {
                     "{{\"method\":\"io.canal.Lock.{method}\",\"parameters\":{parameters}{end}"
                 );
                 let usual = read_any(call.as_bytes()).unwrap();
-                if let Some(call) = read_plain(call.as_bytes()) {
-                    assert_eq!(format!("{call:?}"), format!("{usual:?}"));
-                    plain += 1;
+                match read_at_once(call.as_bytes()) {
+                    Some(call) => assert_eq!(format!("{call:?}"), format!("{usual:?}")),
+                    None => assert!(matches!(usual.asked, Asked::Wrong(_)), "{call}"),
                 }
             }
         }
-        assert_eq!(plain, 5 * 4);
     }
 
     #[test]
-    fn what_is_no_plain_call_is_not_read_as_one() {
+    fn what_is_cut_or_unusual_is_left_to_the_other_way() {
         let whole = r#"{"method":"io.canal.Lock.Release","parameters":{"all":true},"more":true}"#;
-        assert!(read_plain(whole.as_bytes()).is_some());
+        assert!(read_at_once(whole.as_bytes()).is_some());
         for end in 0..whole.len() {
-            assert!(read_plain(&whole.as_bytes()[..end]).is_none(), "{end}");
+            assert!(read_at_once(&whole.as_bytes()[..end]).is_none(), "{end}");
         }
         for other in [
             r#"{"method":"io.canal.Lock.Release","parameters":{"all":true}}}"#,
-            r#"{"method":"io.canal.Lock.Release","parameters":{"all":true},"more":false}"#,
-            r#"{"method":"io.canal.Lock.Release","parameters":{"all":true},"oneway":true,"more":true}"#,
+            r#"{"method":"io.canal.Lock.Release","parameters":{"all":true},"more":true,"more":true}"#,
+            r#"{"method":"io.canal.Lock.Release","parameters":{"all":true},"upgrade":true}"#,
             r#"{"method":"io.canal.Lock.Release","parameters":null}"#,
             r#"{"method":"io.canal.Lock.Release"}"#,
             r#"{"parameters":{"all":true},"method":"io.canal.Lock.Release"}"#,
             r#"{"method":"io.canal.Lock.Stop","parameters":{}}"#,
-            r#"{"method":"io.canal.Lock.Release","parameters":{"all":true,"new":1}}"#,
         ] {
-            assert!(read_plain(other.as_bytes()).is_none(), "{other}");
+            assert!(read_at_once(other.as_bytes()).is_none(), "{other}");
         }
     }
 }

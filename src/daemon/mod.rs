@@ -32,7 +32,6 @@ mod grant;
 mod guard;
 mod health;
 mod home;
-mod in_order;
 mod inform;
 mod join;
 mod kept;

@@ -1,10 +1,7 @@
 //! Lists and objects, as they are written.
 
 use serde::Serialize;
-use serde::ser::{
-    SerializeSeq, SerializeStruct, SerializeStructVariant, SerializeTuple, SerializeTupleStruct,
-    SerializeTupleVariant,
-};
+use serde::ser::{SerializeSeq, SerializeStruct, SerializeStructVariant};
 
 use super::text::put_name;
 use super::writer::{Unwritten, Writer};
@@ -19,31 +16,22 @@ pub(super) struct Compound<'a> {
 }
 
 impl<'a> Compound<'a> {
-    #[inline]
     pub(super) fn list(out: &'a mut Vec<u8>, end: &'static [u8]) -> Self {
         Self { out, before: b'[', end }
     }
-
-    #[inline]
     pub(super) fn object(out: &'a mut Vec<u8>, end: &'static [u8]) -> Self {
         Self { out, before: b'{', end }
     }
-
-    #[inline(always)]
     fn element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Unwritten> {
         self.out.push(self.before);
         self.before = b',';
         value.serialize(Writer { out: &mut *self.out })
     }
-
-    #[inline(always)]
     fn field<T: Serialize + ?Sized>(&mut self, name: &str, value: &T) -> Result<(), Unwritten> {
         put_name(self.before, name, self.out);
         self.before = b',';
         value.serialize(Writer { out: &mut *self.out })
     }
-
-    #[inline(always)]
     fn close(self) -> Result<(), Unwritten> {
         if self.before != b',' {
             self.out.push(self.before);
@@ -53,25 +41,15 @@ impl<'a> Compound<'a> {
     }
 }
 
-macro_rules! list {
-    ($($kind:ident $method:ident),*) => {
-        $(
-            impl $kind for Compound<'_> {
-                type Ok = ();
-                type Error = Unwritten;
-
-                #[inline(always)]
-                fn $method<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Unwritten> {
-                    self.element(value)
-                }
-
-                #[inline(always)]
-                fn end(self) -> Result<(), Unwritten> {
-                    self.close()
-                }
-            }
-        )*
-    };
+impl SerializeSeq for Compound<'_> {
+    type Ok = ();
+    type Error = Unwritten;
+    fn serialize_element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Unwritten> {
+        self.element(value)
+    }
+    fn end(self) -> Result<(), Unwritten> {
+        self.close()
+    }
 }
 
 macro_rules! object {
@@ -80,8 +58,6 @@ macro_rules! object {
             impl $kind for Compound<'_> {
                 type Ok = ();
                 type Error = Unwritten;
-
-                #[inline(always)]
                 fn serialize_field<T: Serialize + ?Sized>(
                     &mut self,
                     name: &'static str,
@@ -89,8 +65,6 @@ macro_rules! object {
                 ) -> Result<(), Unwritten> {
                     self.field(name, value)
                 }
-
-                #[inline(always)]
                 fn end(self) -> Result<(), Unwritten> {
                     self.close()
                 }
@@ -99,10 +73,4 @@ macro_rules! object {
     };
 }
 
-list!(
-    SerializeSeq serialize_element,
-    SerializeTuple serialize_element,
-    SerializeTupleStruct serialize_field,
-    SerializeTupleVariant serialize_field
-);
 object!(SerializeStruct, SerializeStructVariant);

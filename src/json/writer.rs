@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde::ser::{Error, Impossible, Serializer};
 
 use super::compound::Compound;
-use super::text::{put_known, put_name, put_number, put_text};
+use super::text::{is_plain, put_known, put_name, put_number};
 
 /// Writes one value.
 pub(super) struct Writer<'a> {
@@ -34,9 +34,20 @@ impl Error for Unwritten {
 macro_rules! numbers {
     ($($method:ident: $number:ty),*) => {
         $(
-            #[inline]
             fn $method(self, number: $number) -> Result<(), Unwritten> {
-                i64::from(number).serialize(self)
+                put_number(number, self.out);
+                Ok(())
+            }
+        )*
+    };
+}
+
+/// Forms that no message of a hot path has.
+macro_rules! left_out {
+    ($($method:ident($($kind:ty),*) -> $made:ty),* $(,)?) => {
+        $(
+            fn $method(self, $(_: $kind),*) -> Result<$made, Unwritten> {
+                Err(Unwritten)
             }
         )*
     };
@@ -46,33 +57,30 @@ impl<'a> Serializer for Writer<'a> {
     type Ok = ();
     type Error = Unwritten;
     type SerializeSeq = Compound<'a>;
-    type SerializeTuple = Compound<'a>;
-    type SerializeTupleStruct = Compound<'a>;
-    type SerializeTupleVariant = Compound<'a>;
+    type SerializeTuple = Impossible<(), Unwritten>;
+    type SerializeTupleStruct = Impossible<(), Unwritten>;
+    type SerializeTupleVariant = Impossible<(), Unwritten>;
     type SerializeMap = Impossible<(), Unwritten>;
     type SerializeStruct = Compound<'a>;
     type SerializeStructVariant = Compound<'a>;
 
     numbers! {
-        serialize_u8: u8, serialize_u16: u16, serialize_u32: u32,
-        serialize_i8: i8, serialize_i16: i16, serialize_i32: i32
+        serialize_u8: u8, serialize_u16: u16, serialize_u32: u32, serialize_u64: u64,
+        serialize_i8: i8, serialize_i16: i16, serialize_i32: i32, serialize_i64: i64
     }
 
-    #[inline]
-    fn serialize_u64(self, number: u64) -> Result<(), Unwritten> {
-        put_number(number, self.out);
-        Ok(())
+    left_out! {
+        serialize_f32(f32) -> (),
+        serialize_f64(f64) -> (),
+        serialize_char(char) -> (),
+        serialize_bytes(&[u8]) -> (),
+        serialize_unit_struct(&'static str) -> (),
+        serialize_map(Option<usize>) -> Self::SerializeMap,
+        serialize_tuple(usize) -> Self::SerializeTuple,
+        serialize_tuple_struct(&'static str, usize) -> Self::SerializeTupleStruct,
+        serialize_tuple_variant(&'static str, u32, &'static str, usize)
+            -> Self::SerializeTupleVariant,
     }
-
-    #[inline]
-    fn serialize_i64(self, number: i64) -> Result<(), Unwritten> {
-        if number < 0 {
-            self.out.push(b'-');
-        }
-        self.serialize_u64(number.unsigned_abs())
-    }
-
-    #[inline]
     fn serialize_bool(self, value: bool) -> Result<(), Unwritten> {
         if value {
             self.out.extend_from_slice(b"true");
@@ -81,30 +89,23 @@ impl<'a> Serializer for Writer<'a> {
         }
         Ok(())
     }
-
-    #[inline]
     fn serialize_str(self, text: &str) -> Result<(), Unwritten> {
-        put_text(text, self.out);
+        if !is_plain(text) {
+            return serde_json::to_writer(self.out, text).map_err(|_| Unwritten);
+        }
+        put_known(text, self.out);
         Ok(())
     }
-
-    #[inline]
     fn serialize_none(self) -> Result<(), Unwritten> {
         self.serialize_unit()
     }
-
-    #[inline]
     fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<(), Unwritten> {
         value.serialize(self)
     }
-
-    #[inline]
     fn serialize_unit(self) -> Result<(), Unwritten> {
         self.out.extend_from_slice(b"null");
         Ok(())
     }
-
-    #[inline]
     fn serialize_unit_variant(
         self,
         _: &'static str,
@@ -114,8 +115,6 @@ impl<'a> Serializer for Writer<'a> {
         put_known(variant, self.out);
         Ok(())
     }
-
-    #[inline]
     fn serialize_newtype_struct<T: Serialize + ?Sized>(
         self,
         _: &'static str,
@@ -123,8 +122,6 @@ impl<'a> Serializer for Writer<'a> {
     ) -> Result<(), Unwritten> {
         value.serialize(self)
     }
-
-    #[inline]
     fn serialize_newtype_variant<T: Serialize + ?Sized>(
         self,
         _: &'static str,
@@ -137,35 +134,9 @@ impl<'a> Serializer for Writer<'a> {
         self.out.push(b'}');
         Ok(())
     }
-
-    #[inline]
     fn serialize_seq(self, _: Option<usize>) -> Result<Compound<'a>, Unwritten> {
         Ok(Compound::list(self.out, b"]"))
     }
-
-    #[inline]
-    fn serialize_tuple(self, _: usize) -> Result<Compound<'a>, Unwritten> {
-        Ok(Compound::list(self.out, b"]"))
-    }
-
-    #[inline]
-    fn serialize_tuple_struct(self, _: &'static str, _: usize) -> Result<Compound<'a>, Unwritten> {
-        Ok(Compound::list(self.out, b"]"))
-    }
-
-    #[inline]
-    fn serialize_tuple_variant(
-        self,
-        _: &'static str,
-        _: u32,
-        variant: &'static str,
-        _: usize,
-    ) -> Result<Compound<'a>, Unwritten> {
-        put_name(b'{', variant, self.out);
-        Ok(Compound::list(self.out, b"]}"))
-    }
-
-    #[inline]
     fn serialize_struct(self, name: &'static str, _: usize) -> Result<Compound<'a>, Unwritten> {
         // serde_json's own types, such as `RawValue`, are more than they seem to be.
         if name.starts_with("$serde_json") {
@@ -173,8 +144,6 @@ impl<'a> Serializer for Writer<'a> {
         }
         Ok(Compound::object(self.out, b"}"))
     }
-
-    #[inline]
     fn serialize_struct_variant(
         self,
         _: &'static str,
@@ -184,29 +153,5 @@ impl<'a> Serializer for Writer<'a> {
     ) -> Result<Compound<'a>, Unwritten> {
         put_name(b'{', variant, self.out);
         Ok(Compound::object(self.out, b"}}"))
-    }
-
-    fn serialize_f32(self, _: f32) -> Result<(), Unwritten> {
-        Err(Unwritten)
-    }
-
-    fn serialize_f64(self, _: f64) -> Result<(), Unwritten> {
-        Err(Unwritten)
-    }
-
-    fn serialize_char(self, _: char) -> Result<(), Unwritten> {
-        Err(Unwritten)
-    }
-
-    fn serialize_bytes(self, _: &[u8]) -> Result<(), Unwritten> {
-        Err(Unwritten)
-    }
-
-    fn serialize_unit_struct(self, _: &'static str) -> Result<(), Unwritten> {
-        self.serialize_unit()
-    }
-
-    fn serialize_map(self, _: Option<usize>) -> Result<Self::SerializeMap, Unwritten> {
-        Err(Unwritten)
     }
 }

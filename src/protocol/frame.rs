@@ -9,7 +9,7 @@ use std::ffi::CStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::json::{self, Plain};
+use crate::json;
 
 /// Ends each message.
 const END: u8 = 0;
@@ -132,13 +132,16 @@ pub fn parse<'a, T: Deserialize<'a>>(message: &'a [u8]) -> Result<T, FrameError>
     Ok(serde_json::from_slice(message)?)
 }
 
-/// Reads the parameters of a reply that is the last one and no error, if it stands there as programs write
-/// it; in one pass, where [`parse`] leaves the parameters for another.
+/// Reads the parameters of a reply that is the last one and no error, in one pass, where [`parse`]
+/// leaves the parameters for another; `None` if it is another one, or wrong.
 #[must_use]
-pub fn parse_plain_reply<'a, T: Deserialize<'a>>(message: &'a [u8]) -> Option<T> {
-    let mut plain = Plain::new(message)?;
-    let parameters = plain.goes_on("{\"parameters\":").then(|| plain.value()).flatten()?;
-    (plain.goes_on("}") && plain.is_over()).then_some(parameters)
+pub fn parse_last_reply<'a, T: Deserialize<'a>>(message: &'a [u8]) -> Option<T> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct LastReply<T> {
+        parameters: T,
+    }
+    serde_json::from_slice(message).ok().map(|LastReply { parameters }| parameters)
 }
 
 /// Appends a message and its end to `out`, which stays as it was on an error.
@@ -269,11 +272,11 @@ mod tests {
             (r#"{"error":"io.canal.Lock.Refused","parameters":{"pid":7}}"#, None),
             (r#"{"parameters":{"pid":7}}}"#, None),
             (r#"{"parameters":{"pid":7}"#, None),
-            (r#"{ "parameters":{"pid":7}}"#, None),
+            (r#"{ "parameters":{"pid":7}}"#, Some(7)),
             ("{}", None),
             ("", None),
         ] {
-            let stopping = parse_plain_reply::<crate::protocol::Stopping>(message.as_bytes());
+            let stopping = parse_last_reply::<crate::protocol::Stopping>(message.as_bytes());
             assert_eq!(stopping.map(|stopping| stopping.pid), read, "{message}");
         }
     }
