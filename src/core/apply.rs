@@ -111,7 +111,7 @@ impl Table {
 
     fn end(&mut self, turn: &mut Turn<'_>, id: FrameId) {
         let Some(frame) = self.frames.get(&id) else { return };
-        let (waiters, holds) = (frame.waiters.to_vec(), frame.holds.to_vec());
+        let (waiters, holds) = (frame.waiters.clone(), frame.holds.clone());
         turn.touched.insert(id);
         for request in waiters {
             self.decide(turn, Outcome::Withdrawn { request });

@@ -50,7 +50,7 @@ impl Table {
         if !state.ended {
             self.owners.insert(state.host, &state.owner, id);
         }
-        self.sessions.or_default(root).frames.insert(id);
+        self.sessions.entry(root).or_default().frames.insert(id);
         let (holds, shares, waiters) = Default::default();
         self.frames
             .insert(id, Box::new(Frame { state, root, children: 0, holds, shares, waiters }));

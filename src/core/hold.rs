@@ -1,7 +1,7 @@
 //! Carrying out what concerns holds: granting, and giving back.
 
 use std::borrow::Cow;
-use std::collections::{BTreeSet, btree_map};
+use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -10,7 +10,6 @@ use super::frame::inside;
 use super::lane::Place;
 use super::lock::Lock;
 use super::queue::{self, Rank};
-use super::rising::Rising;
 use super::table::Frame;
 use super::usage::key_room;
 use super::{
@@ -212,7 +211,7 @@ impl Table {
         let hold = self.holds.remove(&token)?;
         self.usage_mut(hold.asked.uid).leases -= usize::from(hold.asked.ttl_ms.is_some());
         self.granted.remove(&hold.request);
-        self.tags.remove(hold.asked.tag);
+        self.tags.remove(&hold.asked.tag);
         if let Some(frame) = self.frames.get_mut(&hold.frame) {
             frame.holds.remove(&token);
         }
@@ -244,8 +243,8 @@ fn free_slots(
     lock: &mut Lock,
     token: Token,
     item: &HeldItem,
-    holds: &mut Rising<Token, Arc<HoldState>>,
-    frames: &mut Rising<FrameId, Box<Frame>>,
+    holds: &mut BTreeMap<Token, Arc<HoldState>>,
+    frames: &mut BTreeMap<FrameId, Box<Frame>>,
 ) {
     if lock.is_idle() || lock.sharers.remove(&token) {
         return;

@@ -88,7 +88,7 @@ impl Table {
                 Arc::make_mut(&mut Arc::make_mut(hold).asked).host = host;
             }
         }
-        for request in frame.waiters.to_vec() {
+        for request in frame.waiters.clone() {
             if let Some(waiter) = self.waiters.get_mut(&request) {
                 Arc::make_mut(&mut waiter.request).host = host;
             }
@@ -112,7 +112,7 @@ impl Table {
             let Some(frame) = self.frames.get(&id) else { continue };
             turn.touched.insert(id);
             let process = matches!(frame.state.owner, Owner::Process(_));
-            let (waiters, holds) = (frame.waiters.to_vec(), frame.holds.to_vec());
+            let (waiters, holds) = (frame.waiters.clone(), frame.holds.clone());
             for request in waiters {
                 self.decide(turn, Outcome::Withdrawn { request });
             }

@@ -143,7 +143,7 @@ impl Table {
         if frame.state.lease.is_none_or(|lease| lease.renewals != renewal) {
             return;
         }
-        for token in frame.holds.to_vec() {
+        for token in frame.holds.clone() {
             self.release_whole(turn, token);
         }
     }

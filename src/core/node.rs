@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::few::Few;
 use super::lock::Lock;
 use super::queue::Rank;
 use super::{Mode, RequestId, Token};
@@ -11,7 +10,7 @@ use super::{Mode, RequestId, Token};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Node {
     /// The holds that have an item of this very key.
-    pub(super) holds: Few<Token>,
+    pub(super) holds: BTreeSet<Token>,
     /// Waiters for this very key that take no part, suspended or parked.
     pub(super) aside: BTreeSet<RequestId>,
     pub(super) here: Sums,

@@ -3,16 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use super::few::Few;
 use super::lock::Lock;
 use super::owners::Owners;
 use super::queue::{self, Class, Rank};
-use super::tags::Tags;
 use super::tree::Tree;
 use super::usage::Usage;
 use super::{
     Ask, FrameId, FrameState, HoldState, HostId, HostState, Key, Mode, Owner, PastLease, RequestId,
-    Revision, Rising, Rules, Tag, Token, WaiterState, WaiterStatus,
+    Revision, Rules, Tag, Token, WaiterState, WaiterStatus,
 };
 
 /// How often a waiter may be overtaken where no policy says otherwise.
@@ -25,16 +23,16 @@ pub struct Table {
     pub(super) revision: Revision,
     pub(super) next_token: Token,
     pub(super) bypass_max: u32,
-    pub(super) frames: Rising<FrameId, Box<Frame>>,
+    pub(super) frames: BTreeMap<FrameId, Box<Frame>>,
     pub(super) owners: Owners,
-    pub(super) holds: Rising<Token, Arc<HoldState>>,
-    pub(super) granted: Rising<RequestId, Token>,
+    pub(super) holds: BTreeMap<Token, Arc<HoldState>>,
+    pub(super) granted: BTreeMap<RequestId, Token>,
     pub(super) waiters: BTreeMap<RequestId, Box<WaiterState>>,
-    pub(super) tags: Tags,
+    pub(super) tags: BTreeMap<Tag, RequestId>,
     pub(super) tree: Tree,
     /// Waiters that were overtaken often enough by reads and writes, until they are made barriers.
     pub(super) ripe: BTreeSet<RequestId>,
-    pub(super) sessions: Rising<FrameId, Session>,
+    pub(super) sessions: BTreeMap<FrameId, Session>,
     /// Sessions that hold something and wait for something: the only ones that others can wait
     /// for while they wait themselves.
     pub(super) entangled: BTreeSet<FrameId>,
@@ -52,16 +50,16 @@ pub(super) struct Frame {
     /// The outermost frame around it.
     pub(super) root: FrameId,
     pub(super) children: usize,
-    pub(super) holds: Few<Token>,
+    pub(super) holds: BTreeSet<Token>,
     pub(super) shares: BTreeMap<Key, Box<Share>>,
-    pub(super) waiters: Few<RequestId>,
+    pub(super) waiters: BTreeSet<RequestId>,
 }
 
 /// What a frame holds of one key.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Share {
     /// The holds with an item of it.
-    pub(super) tokens: Few<Token>,
+    pub(super) tokens: BTreeSet<Token>,
     /// How many slots they have, those not counted that they share with another hold.
     pub(super) slots: u64,
     /// How many of their items of it read or count.
@@ -73,7 +71,7 @@ pub(super) struct Share {
 /// What the frames under one outermost frame have together.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Session {
-    pub(super) frames: Few<FrameId>,
+    pub(super) frames: BTreeSet<FrameId>,
     pub(super) holds: usize,
     pub(super) waiters: usize,
 }
@@ -97,15 +95,15 @@ impl Table {
             revision: Revision(0),
             next_token: Token(1),
             bypass_max: BYPASS_MAX_DEFAULT,
-            frames: Rising::default(),
+            frames: BTreeMap::default(),
             owners: Owners::default(),
-            holds: Rising::default(),
-            granted: Rising::default(),
+            holds: BTreeMap::default(),
+            granted: BTreeMap::default(),
             waiters: BTreeMap::new(),
-            tags: Tags::default(),
+            tags: BTreeMap::default(),
             tree: Tree::default(),
             ripe: BTreeSet::new(),
-            sessions: Rising::default(),
+            sessions: BTreeMap::default(),
             entangled: BTreeSet::new(),
             usage: BTreeMap::new(),
             past_leases: VecDeque::new(),
@@ -134,7 +132,7 @@ impl Table {
     /// The waiting or holding request of this tag.
     #[must_use]
     pub fn tagged(&self, tag: Tag) -> Option<RequestId> {
-        self.tags.get(tag)
+        self.tags.get(&tag).copied()
     }
 
     /// A waiting request.
@@ -319,7 +317,7 @@ impl Table {
     /// Keeps the books of sessions after something of `frame` began or ended.
     pub(super) fn note(&mut self, frame: FrameId, holds: isize, waiters: isize) {
         let root = self.session(frame);
-        let session = self.sessions.or_default(root);
+        let session = self.sessions.entry(root).or_default();
         session.holds = session.holds.saturating_add_signed(holds);
         session.waiters = session.waiters.saturating_add_signed(waiters);
         if session.holds > 0 && session.waiters > 0 {

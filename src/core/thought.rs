@@ -137,7 +137,7 @@ impl Thought {
 
     fn end(&mut self, frame: FrameId) {
         let Some(frame) = self.rest.frames.get(&frame) else { return };
-        for token in frame.holds.to_vec() {
+        for token in frame.holds.clone() {
             let Some(hold) = self.rest.holds.get(&token) else { continue };
             let keys: Vec<Key> = hold.items.iter().map(|item| item.key.clone()).collect();
             must(self.rest.give_back(token, &keys));

@@ -9,7 +9,6 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-use super::few::Few;
 use super::lock::Lock;
 use super::node::{Node, Sums};
 use super::queue::Rank;
@@ -227,7 +226,7 @@ impl Tree {
         &'a self,
         key: &'a Key,
         mode: Mode,
-    ) -> impl Iterator<Item = (&'a Key, &'a Few<Token>)> {
+    ) -> impl Iterator<Item = (&'a Key, &'a BTreeSet<Token>)> {
         let held = move |sums: &Sums| against(mode).iter().any(|mode| *sums.held.of(*mode) > 0);
         let below = self.node(key).filter(|node| held(&node.below)).map(|_| self.below(key));
         let nodes = self.above(key).chain(below.into_iter().flatten());

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::few::Few;
 use super::{Entry, FrameId, Key, Mode, Outcome, RequestId};
 
 /// The application of one entry.
@@ -10,7 +9,7 @@ pub(super) struct Turn<'a> {
     pub(super) entry: &'a Entry,
     pub(super) outcomes: &'a mut Vec<Outcome>,
     /// Frames of which something ended.
-    pub(super) touched: Few<FrameId>,
+    pub(super) touched: BTreeSet<FrameId>,
     /// `None` as long as nothing is in it, as where nobody waits.
     concerned: Option<Box<Concerned>>,
 }
@@ -36,7 +35,7 @@ pub(super) struct Concerned {
 
 impl<'a> Turn<'a> {
     pub(super) fn new(entry: &'a Entry, outcomes: &'a mut Vec<Outcome>) -> Self {
-        Self { entry, outcomes, touched: Few::default(), concerned: None }
+        Self { entry, outcomes, touched: BTreeSet::default(), concerned: None }
     }
 
     /// Who and what may be concerned.

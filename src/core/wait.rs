@@ -48,7 +48,7 @@ impl Table {
         self.dequeue(id);
         let waiter = self.waiters.remove(&id).ok_or_else(|| format!("request {id} waits not"))?;
         self.usage_mut(waiter.request.uid).key_bytes -= room_of(&waiter.request.items);
-        self.tags.remove(waiter.request.tag);
+        self.tags.remove(&waiter.request.tag);
         if let Some(frame) = self.frames.get_mut(&waiter.frame) {
             frame.waiters.remove(&id);
         }

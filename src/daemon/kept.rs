@@ -2,14 +2,15 @@
 //!
 //! Invariant: what [`Kept::commit`] did not return from is not told to anyone.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 
 use super::fault::Fault;
 use super::kept_leases::KeptLeases;
 use crate::core::{
-    Change, Entry, Key, Outcome, Request, RequestId, Revision, Rising, Rules, StoredView, Table,
-    Token, View,
+    Change, Entry, Key, Outcome, Request, RequestId, Revision, Rules, StoredView, Table, Token,
+    View,
 };
 use crate::log::journal::{self, Batch, Journal, NoRoom};
 use crate::log::state::{Durable, StateFile};
@@ -44,7 +45,7 @@ pub(super) struct Kept {
 /// The room that requests may still need in the journal.
 #[derive(Debug, Default)]
 pub(super) struct Rooms {
-    each: Rising<RequestId, u64>,
+    each: BTreeMap<RequestId, u64>,
     sum: u64,
 }
 
