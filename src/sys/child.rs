@@ -2,8 +2,8 @@
 
 use std::io;
 
-use nix::errno::Errno;
 use nix::unistd::{ForkResult, Pid};
+use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, waitid};
 
 /// Forks. `Some` is the child's number in the parent, `None` is the child.
 ///
@@ -43,41 +43,28 @@ pub enum Reap {
 /// The end of a child, `None` if it lives. Never blocks. `ECHILD` means that there is no such
 /// child.
 pub fn ended(child: Pid, reap: Reap) -> io::Result<Option<End>> {
-    let keep = if reap == Reap::Later { libc::WNOWAIT } else { 0 };
-    Ok(wait(child, libc::WEXITED | keep)?.map(|(code, status)| match code {
-        libc::CLD_EXITED => End::Exited(status.to_le_bytes()[0]),
-        _ => End::Killed(status),
+    let keep = if reap == Reap::Later { WaitIdOptions::NOWAIT } else { WaitIdOptions::empty() };
+    Ok(wait(child, WaitIdOptions::EXITED | keep)?.and_then(|status| {
+        let code = status.exit_status().map(|code| End::Exited(code.to_le_bytes()[0]));
+        code.or_else(|| status.terminating_signal().map(End::Killed))
     }))
 }
 
 /// The signal that stopped a child, told once for each time; `None` if nothing did since.
 pub fn stopped(child: Pid) -> io::Result<Option<i32>> {
-    match wait(child, libc::WSTOPPED) {
+    match wait(child, WaitIdOptions::STOPPED) {
         // The kernel finds no child that could still stop: it has ended.
         Err(error) if error.raw_os_error() == Some(libc::ECHILD) => Ok(None),
-        waited => Ok(waited?.map(|(_, status)| status)),
+        waited => Ok(waited?.and_then(|status| status.stopping_signal())),
     }
 }
 
-/// The code and status of waitid(2), if something happened.
-fn wait(child: Pid, flags: i32) -> io::Result<Option<(i32, i32)>> {
-    let id = child.as_raw().unsigned_abs();
-    loop {
-        // SAFETY: the structure is integers and addresses, for which zeros are a value.
-        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-        let flags = flags | libc::WNOHANG;
-        // SAFETY: it only writes the structure, which lives over the call.
-        let waited = unsafe { libc::waitid(libc::P_PID, id, &raw mut info, flags) };
-        match Errno::result(waited) {
-            Err(Errno::EINTR) => {}
-            Err(error) => return Err(error.into()),
-            Ok(_) => {
-                // SAFETY: these fields are those that waitid fills in; zeros if nothing happened.
-                let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
-                return Ok((pid != 0).then_some((info.si_code, status)));
-            }
-        }
-    }
+/// What waitid(2) tells, if something happened.
+fn wait(child: Pid, options: WaitIdOptions) -> io::Result<Option<WaitIdStatus>> {
+    let child =
+        rustix::process::Pid::from_raw(child.as_raw()).ok_or(io::ErrorKind::InvalidInput)?;
+    let ask = || waitid(WaitId::Pid(child), options | WaitIdOptions::NOHANG);
+    Ok(rustix::io::retry_on_intr(ask)?)
 }
 
 /// The children of this process, which has one thread: those that were adopted and those that have

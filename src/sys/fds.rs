@@ -2,7 +2,7 @@
 //!
 //! Every descriptor that is made here is close-on-exec, but for [`inherit`]'s.
 
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
@@ -10,19 +10,12 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 use super::kernel::{Feature, allows};
 
 /// The most descriptors that come with one message.
 pub const FDS_MAX: usize = 4;
-
-/// Room for [`FDS_MAX`] descriptors with their header, and no more: what does not fit the kernel
-/// closes. (In words, because a header must be aligned.)
-const CONTROL_WORDS: usize = {
-    // SAFETY: CMSG_SPACE only computes.
-    let space = unsafe { libc::CMSG_SPACE((FDS_MAX * size_of::<RawFd>()) as libc::c_uint) };
-    (space as usize).div_ceil(size_of::<usize>())
-};
 
 /// Sends bytes, and with the first of them descriptors (SCM_RIGHTS, may be none). Returns how many
 /// bytes went; the descriptors went if that is not 0. Never raises SIGPIPE. `flags` may hold
@@ -61,54 +54,16 @@ pub fn receive(
     fds: &mut Vec<OwnedFd>,
     flags: i32,
 ) -> io::Result<usize> {
-    // nix gives no access to the descriptors of a truncated control message and so would leak
-    // them; hence by hand.
-    let mut control = [MaybeUninit::<usize>::uninit(); CONTROL_WORDS];
-    let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-    // SAFETY: the structure is integers and pointers, for which zeros are a value.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = &raw mut part;
-    message.msg_iovlen = 1;
-    message.msg_control = control.as_mut_ptr().cast();
-    message.msg_controllen = size_of_val(&control) as _;
-    // SAFETY: both buffers live over the call, and their lengths are right.
-    let received = unsafe {
-        libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags | libc::MSG_CMSG_CLOEXEC)
-    };
-    let received = usize::try_from(Errno::result(received)?).unwrap_or(0);
-    // SAFETY: recvmsg has just filled in the message, and its control buffer is still there.
-    unsafe { collect_rights(&message, fds) };
-    Ok(received)
-}
-
-/// Takes the descriptors out of a received message.
-///
-/// # Safety
-/// recvmsg(2) filled in `message`, its control buffer is alive, and nobody took its descriptors.
-unsafe fn collect_rights(message: &libc::msghdr, fds: &mut Vec<OwnedFd>) {
-    // SAFETY: the kernel wrote headers into the buffer, and how long they are altogether.
-    let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };
-    while !header.is_null() {
-        // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR give only headers that lie in the buffer whole,
-        // and the buffer is aligned for them.
-        let (level, kind, length) =
-            unsafe { ((*header).cmsg_level, (*header).cmsg_type, (*header).cmsg_len) };
-        if level == libc::SOL_SOCKET && kind == libc::SCM_RIGHTS {
-            // SAFETY: CMSG_LEN only computes.
-            let empty = u64::from(unsafe { libc::CMSG_LEN(0) });
-            let count = (length as u64).saturating_sub(empty) / size_of::<RawFd>() as u64;
-            // SAFETY: CMSG_DATA only computes.
-            let data = unsafe { libc::CMSG_DATA(header) }.cast::<RawFd>();
-            for index in 0..count as usize {
-                // SAFETY: the kernel wrote `count` descriptors there, new ones that nobody else
-                // has.
-                let fd = unsafe { OwnedFd::from_raw_fd(data.add(index).read_unaligned()) };
-                fds.push(fd);
-            }
-        }
-        // SAFETY: as for CMSG_FIRSTHDR.
-        header = unsafe { libc::CMSG_NXTHDR(message, header) };
-    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::from_bits_retain(flags.cast_unsigned()) | RecvFlags::CMSG_CLOEXEC;
+    let message = recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags)?;
+    let rights = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(rights) => Some(rights),
+        _ => None,
+    });
+    fds.extend(rights.flatten().take(FDS_MAX));
+    Ok(message.bytes)
 }
 
 /// Closes every descriptor from `first` on. For a process that is about to become something else:

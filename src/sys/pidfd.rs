@@ -4,7 +4,7 @@
 //! process than the one it was opened for.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use nix::sys::statfs::{FsType, fstatfs};
+use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 
 use super::kernel::{Feature, allows};
 
@@ -32,15 +33,8 @@ impl Pidfd {
     /// Opens the process that has this number now. [`is_gone`] tells whether an error means that
     /// there is no such process.
     pub fn open(pid: u32) -> io::Result<Self> {
-        let pid = libc::pid_t::try_from(pid).map_err(|_| Errno::ESRCH)?;
-        if pid == 0 {
-            return Err(Errno::ESRCH.into());
-        }
-        // SAFETY: pidfd_open takes two integers and touches no memory of ours.
-        let fd = Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
-        let fd = RawFd::try_from(fd).map_err(|_| Errno::EBADF)?;
-        // SAFETY: the kernel has just made this descriptor (close-on-exec), nobody else has it.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::ESRCH)?;
+        Ok(Self(pidfd_open(pid, PidfdFlags::empty())?))
     }
 
     /// Takes over a descriptor that somebody sent.
@@ -100,18 +94,8 @@ impl Pidfd {
     /// # Errors
     /// [`is_gone`] if the process was reaped; EPERM if it is not ours to signal.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
-        // SAFETY: the third argument, a siginfo_t, may be null; the others are integers.
-        let sent = unsafe {
-            libc::syscall(
-                libc::SYS_pidfd_send_signal,
-                self.0.as_raw_fd(),
-                signal as libc::c_int,
-                std::ptr::null::<libc::siginfo_t>(),
-                0,
-            )
-        };
-        Errno::result(sent)?;
-        Ok(())
+        let signal = rustix::process::Signal::from_named_raw(signal as i32).ok_or(Errno::EINVAL)?;
+        Ok(pidfd_send_signal(&self.0, signal)?)
     }
 
     /// The process's number in our pid namespace: 0 if it has none here, `None` if it was reaped.

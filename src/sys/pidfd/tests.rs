@@ -1,5 +1,7 @@
 use std::process::{Child, Command, Stdio};
 
+use std::os::fd::FromRawFd;
+
 use super::*;
 use crate::sys::rerun::{self, BOUND, BOUND_MS, wait_until};
 
