@@ -62,6 +62,7 @@ impl World {
             children: false,
             ttl_ms: None,
             on_lost: Default::default(),
+            asker: None,
         })))
     }
 

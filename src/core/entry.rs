@@ -174,6 +174,10 @@ pub struct Request {
     /// What becomes of the command if its host loses the hold while it runs (only over an engine).
     #[serde(default, skip_serializing_if = "OnLost::is_default")]
     pub on_lost: OnLost,
+    /// The process that asked, of a request that may wait and whose owner is a lease or another
+    /// process. Only the daemon of its host looks at it, after a restart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asker: Option<ProcessId>,
 }
 
 /// What becomes of a command whose hold is lost while it runs.

@@ -96,6 +96,8 @@ impl Server {
         };
         let crowd = self.crowd(wait, owner.uid);
         let wait = if crowd.is_some() { Wait::No } else { wait };
+        let may_come_back = provisional && wait != Wait::No;
+        let asker = if may_come_back { self.asker(id) } else { None };
         let request = Request {
             tag: acquire.tag,
             host: self.ledger.host,
@@ -110,6 +112,7 @@ impl Server {
             children: acquire.with_children,
             ttl_ms: acquire.lease.map(|lease| lease.ttl_ms),
             on_lost: acquire.on_lost,
+            asker,
         };
         self.ledger.admit(&request).map_err(|error| disk_full(&error))?;
         let pidfd = owner.pidfd;

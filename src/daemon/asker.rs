@@ -3,12 +3,12 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use super::conn::ConnId;
+use super::conn::{ConnId, Connection};
 use super::ended::owner_gone;
 use super::owners::process_of;
 use super::serve::nth_fd;
 use super::server::Server;
-use crate::core::Owner;
+use crate::core::{Owner, ProcessId};
 use crate::protocol::{ErrorName, Failure};
 use crate::sys::peer;
 use crate::sys::pidfd::Pidfd;
@@ -39,14 +39,7 @@ impl Server {
         let found = match owner_fd {
             Some(index) => other_owner(conn.peer, nth_fd(fds, index)?)?,
             None => {
-                let (process, pidfd) = match conn.process {
-                    Some(process) => (process, None),
-                    None => {
-                        let pidfd = peer_pidfd(conn.as_fd(), conn.accepted_ticks)?;
-                        (identified(&pidfd)?, Some(pidfd))
-                    }
-                };
-                conn.process = Some(process);
+                let (process, pidfd) = peer_process(conn)?;
                 OwnerFound { owner: Owner::Process(process), uid: conn.peer.uid, pidfd }
             }
         };
@@ -56,6 +49,23 @@ impl Server {
         }
         Ok(found)
     }
+
+    /// The process at the other end of a connection, if it can be named.
+    pub(super) fn asker(&mut self, id: ConnId) -> Option<ProcessId> {
+        let (process, _) = peer_process(self.conns.get(id)?).ok()?;
+        Some(process)
+    }
+}
+
+/// The process at the other end of a connection, and its pidfd if it had to be opened.
+fn peer_process(conn: &mut Connection) -> Result<(ProcessId, Option<Pidfd>), Failure> {
+    if let Some(process) = conn.process {
+        return Ok((process, None));
+    }
+    let pidfd = peer_pidfd(conn.as_fd(), conn.accepted_ticks)?;
+    let process = identified(&pidfd)?;
+    conn.process = Some(process);
+    Ok((process, Some(pidfd)))
 }
 
 /// The process at the other end of a connection.
@@ -76,7 +86,7 @@ pub(super) fn cannot_watch(error: &io::Error) -> Failure {
     }
 }
 
-fn identified(pidfd: &Pidfd) -> Result<crate::core::ProcessId, Failure> {
+fn identified(pidfd: &Pidfd) -> Result<ProcessId, Failure> {
     process_of(pidfd).ok_or_else(owner_gone)
 }
 

@@ -1,7 +1,7 @@
 //! The waiters of the daemon before this one that have not come back.
 //!
-//! Invariant: a waiter keeps its place as long as its process is stopped or frozen, and after that
-//! for as long as any other one has to come back. While it is stopped it bars nobody.
+//! Invariant: a waiter keeps its place as long as its owner or the process that asked is stopped or
+//! frozen, and after that for as long as any other waiter has to come back. While it is stopped it bars nobody.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -10,7 +10,9 @@ use super::limits::{COME_BACK_TIME, PROCESSES_LOOKED_AT_MAX, STOPPED_EVERY};
 use super::owners::find;
 use super::propose::Then;
 use super::server::Server;
-use crate::core::{Change, Owner, ProcessId, RequestId, WaiterState, WaiterStatus, Withdrawal};
+use crate::core::{
+    Change, Owner, ProcessId, Request, RequestId, WaiterState, WaiterStatus, Withdrawal,
+};
 use crate::sys::process::{Found, RunState, run_state};
 
 /// Waiters that were found stopped before they came back. Of those that run again: when they have to
@@ -23,6 +25,19 @@ enum Life {
     Runs,
     Stopped,
     Gone,
+}
+
+/// What is to be expected of a waiter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Return {
+    /// Its asker and its owner run, as far as they are known.
+    Possible,
+    /// Its asker or its owner is stopped.
+    Later,
+    /// Its asker has ended.
+    Never,
+    /// Its owner has ended, and with it the whole frame.
+    OwnerEnded,
 }
 
 impl Server {
@@ -73,7 +88,7 @@ impl Server {
         let waiters = self.ledger.table.waiters().filter(|waiter| self.is_detached(waiter));
         let stopped: Vec<RequestId> = waiters
             .take(at_most)
-            .filter(|waiter| process_of(waiter).is_some_and(|it| life_of(it) == Life::Stopped))
+            .filter(|waiter| return_of(&waiter.request) == Return::Later)
             .map(|waiter| waiter.id)
             .collect();
         for request in stopped {
@@ -91,10 +106,11 @@ impl Server {
         let Some(waiter) = self.ledger.table.waiter(request).filter(|_| !is_back) else { return };
         // Over an engine it can have been granted for a moment, and was seen to be stopped then.
         self.stopped.remove(&request);
-        match process_of(waiter).map_or(Life::Runs, life_of) {
-            Life::Stopped => drop(self.away.insert(request, None)),
-            Life::Gone => self.end(waiter.frame),
-            Life::Runs => match back_until {
+        match return_of(&waiter.request) {
+            Return::Later => drop(self.away.insert(request, None)),
+            Return::Never => self.give_up(request),
+            Return::OwnerEnded => self.end(waiter.frame),
+            Return::Possible => match back_until {
                 Some(until) if until <= now => self.give_up(request),
                 until => drop(self.away.insert(request, until.or(Some(now + COME_BACK_TIME)))),
             },
@@ -109,11 +125,20 @@ impl Server {
     }
 }
 
-/// The process that has to come back. Who asked for a lease is not known.
-fn process_of(waiter: &WaiterState) -> Option<ProcessId> {
-    match waiter.request.owner {
-        Owner::Process(process) => Some(process),
+/// Whether a waiter can come back. Entries of an earlier version do not name the asker: the owner
+/// stands for it, and nothing is known of a lease.
+fn return_of(asked: &Request) -> Return {
+    let owner = match asked.owner {
+        Owner::Process(process) => Some(life_of(process)),
         Owner::Lease(_) => None,
+    };
+    if owner == Some(Life::Gone) {
+        return Return::OwnerEnded;
+    }
+    match (asked.asker.map(life_of), owner) {
+        (Some(Life::Gone), _) => Return::Never,
+        (Some(Life::Stopped), _) | (_, Some(Life::Stopped)) => Return::Later,
+        _ => Return::Possible,
     }
 }
 

@@ -7,7 +7,6 @@ use super::propose::Then;
 use super::roll::Told;
 use super::server::Server;
 use super::shown::{Shown, pid_of};
-use super::stopped::is_stopped;
 use crate::core::{Change, FrameId, FrameState, Granted, Owner, RequestId, Withdrawal};
 use crate::protocol::{ErrorName, Failure};
 use crate::sys::pidfd::Pidfd;
@@ -98,8 +97,8 @@ impl Server {
     }
 
     fn look_at(&mut self, conn: Option<ConnId>, granted: &Granted) -> Found {
-        let Some(frame) = self.ledger.table.frame(granted.frame) else { return Found::Gone };
-        let (pid, is_lease) = (pid_of(&frame.owner), frame.lease.is_some());
+        let Some(hold) = self.ledger.table.hold(granted.token) else { return Found::Gone };
+        let asked = hold.asked.clone();
         if let Some(conn) = conn
             && let Err(failure) = self.watch_owner(conn, granted.frame, None)
         {
@@ -111,10 +110,7 @@ impl Server {
         if self.owners.of(granted.frame).is_some_and(Pidfd::has_ended) {
             return Found::Gone;
         }
-        // Of a lease it is the asker who would have to go on.
-        let asker = conn.and_then(|conn| self.conns.peek(conn)).map_or(0, |conn| conn.peer.pid);
-        let pid = if is_lease { asker } else { pid };
-        if is_stopped(pid) { Found::Stopped(pid) } else { Found::Running }
+        self.stopped_party(&asked, conn).map_or(Found::Running, Found::Stopped)
     }
 
     /// Makes sure that the owner of a frame is watched.

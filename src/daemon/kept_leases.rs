@@ -201,6 +201,7 @@ mod tests {
             children: false,
             ttl_ms,
             on_lost: Default::default(),
+            asker: None,
         };
         let applied = recovered.ledger.apply(Change::Request(request.into()));
         match &applied.outcomes[..] {

@@ -297,6 +297,7 @@ mod tests {
                 children: false,
                 ttl_ms: Some(60_000),
                 on_lost: OnLost::Kill,
+                asker: None,
             }))
         };
         apply(wish(2));

@@ -6,11 +6,12 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
+use super::conn::ConnId;
 use super::limits::{AHEAD_EVERY, AHEAD_LOOKED_AT_MAX, WAITERS_LOOKED_AT_MAX};
 use super::propose::Then;
 use super::server::Server;
 use super::shown::pid_of;
-use crate::core::{Change, RequestId, Table};
+use crate::core::{Change, Request, RequestId, Table};
 use crate::sys::process::{RunState, run_state};
 
 /// The look at those who wait behind others, which goes on over several turns where many wait.
@@ -52,11 +53,15 @@ impl Server {
     /// The process of a waiter of this host, if it is stopped.
     fn stopped_process(&self, request: RequestId) -> Option<u32> {
         let waiter = self.waiting.get(request)?;
-        let asker = || waiter.conn.and_then(|id| self.conns.peek(id)).map_or(0, |it| it.peer.pid);
-        let asked = &waiter.asked.request;
-        // Of a lease it is the asker who would have to go on.
-        let pid = if asked.ttl_ms.is_some() { asker() } else { pid_of(&asked.owner) };
-        is_stopped(pid).then_some(pid)
+        self.stopped_party(&waiter.asked.request, waiter.conn)
+    }
+
+    /// The owner of a request, or its asker, if that is stopped. A provisional grant takes both: the
+    /// asker confirms it.
+    pub(super) fn stopped_party(&self, asked: &Request, conn: Option<ConnId>) -> Option<u32> {
+        let asker = conn.filter(|_| asked.provisional).and_then(|id| self.conns.peek(id));
+        let parties = [pid_of(&asked.owner), asker.map_or(0, |conn| conn.peer.pid)];
+        parties.into_iter().find(|pid| *pid != 0 && is_stopped(*pid))
     }
 
     /// Looks at some of those who wait behind others, and sets those others aside that are stopped.

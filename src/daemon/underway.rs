@@ -178,6 +178,7 @@ mod tests {
             children: false,
             ttl_ms: None,
             on_lost: Default::default(),
+            asker: None,
         };
         Then::Ask(Newcomer::again(ConnId::default(), Arc::new(request), false, None))
     }

@@ -256,6 +256,7 @@ mod tests {
             children: false,
             ttl_ms: None,
             on_lost: Default::default(),
+            asker: None,
         }
     }
 

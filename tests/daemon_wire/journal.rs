@@ -33,6 +33,7 @@ fn request(process: ProcessId, key: &str) -> Change {
         children: false,
         ttl_ms: None,
         on_lost: Default::default(),
+        asker: None,
     }))
 }
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
+use crate::leases::Lease;
 use crate::over;
 use crate::process::{BOUND, alive, signal, state, wait_until};
 use crate::record::{Events, recorded};
@@ -42,6 +43,24 @@ fn a_stopped_waiter_that_does_not_fit_blocks_nobody_either() {
     stopped.signal(Signal::SIGCONT);
     holder.finish();
     assert_eq!(stopped.end().code(0).stdout, "all\n");
+}
+
+#[test]
+fn a_stopped_waiter_for_another_process_blocks_nobody() {
+    let world = World::with_daemon();
+    let holder = world.holder(&["-k", "x"]);
+    let owner = world.program("sleep", ["600"]).spawn();
+    let asker = world.canal(["acquire", "-k", "x", "--pid", &owner.pid_text()]).spawn();
+    world.until_waiting("x", 1);
+    asker.stop();
+    holder.finish();
+    world.canal(["run", "-w", "120", "-k", "x", "--", "true"]).end().code(0);
+    assert_eq!(world.key("x").waiting, 1, "it keeps its place");
+    asker.signal(Signal::SIGCONT);
+    asker.end().code(0);
+    assert_eq!(world.held("x"), 1);
+    owner.kill();
+    world.until_idle();
 }
 
 #[test]
@@ -99,6 +118,50 @@ fn a_stopped_waiter_keeps_its_place_over_the_end_of_a_daemon() {
     second.end().code(0);
     owner.kill();
     assert_eq!(Events::of(&world).started(), ["first", "second"]);
+}
+
+#[test]
+fn a_waiter_whose_asker_is_not_its_owner_keeps_its_place_over_the_end_of_a_daemon() {
+    let world = World::with_daemon();
+    let holder = world.holder(&["-k", "x"]);
+    let owner = world.program("sleep", ["600"]).spawn();
+    let pid = owner.pid_text();
+    let lease = Lease::ask(&world, "10m", &["-k", "x"]);
+    world.until_waiting("x", 1);
+    let for_owner = world.canal(["acquire", "-k", "x", "--pid", &pid]).spawn();
+    world.until_waiting("x", 2);
+    let killed = Lease::ask(&world, "10m", &["-k", "x"]);
+    world.until_waiting("x", 3);
+    // When the daemon gives this one up, the 5 s of all that run are over.
+    let lost = world.canal(["acquire", "-k", "x", "--pid", &pid]).spawn();
+    world.until_waiting("x", 4);
+    for asker in [&lease, &for_owner, &killed, &lost] {
+        asker.stop();
+    }
+    world.kill_daemon();
+    lost.kill();
+    world.status();
+    world.until_waiting("x", 3);
+    wait_until("the others are known to be stopped", || {
+        world.key("x").waiters.iter().all(|waiter| waiter.reason.contains("stopped"))
+    });
+    killed.kill();
+    world.until_waiting("x", 2);
+    // They are in nobody's way.
+    holder.finish();
+    world.canal(["run", "-w", "120", "-k", "x", "--", "true"]).end().code(0);
+    lease.signal(Signal::SIGCONT);
+    let lease = Lease::of(&lease.end().code(0));
+    for_owner.signal(Signal::SIGCONT);
+    wait_until("it waits as before", || {
+        world.key("x").waiters.iter().all(|waiter| !waiter.reason.contains("stopped"))
+    });
+    assert_eq!(world.key("x").waiting, 1);
+    lease.release(&world).code(0);
+    for_owner.end().code(0);
+    assert_eq!(world.held("x"), 1);
+    owner.kill();
+    world.until_idle();
 }
 
 #[test]

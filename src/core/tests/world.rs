@@ -136,6 +136,7 @@ impl Wish {
             children: self.children,
             ttl_ms: self.ttl_ms,
             on_lost: Default::default(),
+            asker: None,
         }))
     }
 }

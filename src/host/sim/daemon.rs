@@ -295,5 +295,6 @@ fn request_of(
         children: false,
         ttl_ms: None,
         on_lost: Default::default(),
+        asker: None,
     }
 }

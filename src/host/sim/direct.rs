@@ -178,6 +178,7 @@ impl Direct {
             children: false,
             ttl_ms: None,
             on_lost: Default::default(),
+            asker: None,
         }))
     }
 

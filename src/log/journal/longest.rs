@@ -11,8 +11,9 @@ pub(super) const FRAME: FrameId = FrameId(u64::MAX);
 pub(super) const TOKEN: Token = Token(u64::MAX);
 pub(super) const NOW: UnixMillis = UnixMillis(u64::MAX);
 pub(super) const VIEW: View = View::Canal { per: u64::MAX, buckets: u64::MAX };
-pub(super) const OWNER: Owner =
-    Owner::Process(ProcessId { pid: u32::MAX, started: u64::MAX, inode: u64::MAX });
+pub(super) const PROCESS: ProcessId =
+    ProcessId { pid: u32::MAX, started: u64::MAX, inode: u64::MAX };
+pub(super) const OWNER: Owner = Owner::Process(PROCESS);
 
 pub(super) fn key() -> Key {
     Key::new("k").expect("`k` is a key")
@@ -37,6 +38,7 @@ pub(super) fn request(items: Vec<Item>) -> Request {
         children: false,
         ttl_ms: Some(u64::MAX),
         on_lost: OnLost::Term,
+        asker: Some(PROCESS),
     }
 }
 

@@ -31,6 +31,7 @@ fn lease(token: u64) -> HeldLease {
         children: false,
         ttl_ms: Some(60_000),
         on_lost: Default::default(),
+        asker: None,
     };
     let slots = Slots(vec![SlotRange(0, 0)]);
     let item = HeldItem { key: key.clone(), mode: Mode::Counted, slots, shared: false, view };

@@ -90,6 +90,7 @@ fn asked(revision: u64) -> Request {
         children: false,
         ttl_ms: None,
         on_lost: Default::default(),
+        asker: None,
     }
 }
 
