@@ -10,6 +10,7 @@ mod cancel;
 mod daemon;
 mod deadlock;
 mod described;
+mod fair;
 mod floods;
 mod journal;
 mod leases;
