@@ -174,8 +174,8 @@ impl Server {
 
     /// A grant that must not be told now: too little time would be left to who starts a command by
     /// it. It is told after the next renewal.
-    fn keep_untold(&mut self, newcomer: Newcomer, granted: &Granted) {
-        let (id, request) = (newcomer.conn, granted.request);
+    pub(super) fn keep_untold(&mut self, newcomer: Newcomer, granted: &Granted) {
+        let (id, request, more) = (newcomer.conn, granted.request, newcomer.more);
         let table = &self.ledger.table;
         let hold = table.hold(granted.token);
         let Some(hold) = hold.filter(|hold| hold.asked.wait != Wait::No) else {
@@ -184,7 +184,7 @@ impl Server {
             return self.take_back(id, request, &failure);
         };
         self.waiting.add_granted(hold, table.session(hold.frame), id);
-        self.begin_to_wait(id, request, false);
+        self.begin_to_wait(id, request, more);
     }
 
     fn grant_at_once(&mut self, newcomer: Newcomer, granted: &Granted) {

@@ -6,14 +6,14 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::conn::Doing;
+use super::conn::{ConnId, Doing};
 use super::due::is_due;
 use super::limits::{PROGRESS_EVERY, WATCH_EVERY};
 use super::server::Server;
 use super::shown::Held;
 use super::waiting::Told;
 use crate::core::{Key, Mode, RequestId};
-use crate::protocol::HolderShown;
+use crate::protocol::{HolderShown, Progress};
 
 /// Up to how many waiters of a key a newcomer's position is looked up; behind more it is the
 /// number of those who wait.
@@ -92,7 +92,7 @@ impl Server {
             return;
         }
         let shown = self.shown(viewer);
-        let Some(why) = shown.why(request) else { return };
+        let Some(why) = shown.why(request) else { return self.tell_kept_grant(request, id) };
         let (key, mode) = (why.key, why.mode);
         let scene =
             scenes.entry((key.clone(), mode)).or_insert_with(|| self.scene(&key, looked_up_max));
@@ -116,6 +116,23 @@ impl Server {
         }
         if let Some(waiter) = self.waiting.get_mut(request) {
             waiter.told = Some(news);
+        }
+    }
+
+    /// Tells a waiter why it waits on though it was granted what it asked for: the grant is told
+    /// only when this host is sure of it.
+    fn tell_kept_grant(&mut self, request: RequestId, id: ConnId) {
+        let reason = self.not_a_member().message;
+        let Some(waiter) = self.waiting.get_mut(request) else { return };
+        let news = Told::of(0, &reason);
+        if waiter.told.replace(news) == Some(news) {
+            return;
+        }
+        let item = waiter.asked.request.items.first();
+        let key = item.map_or_else(String::new, |item| item.key.to_string());
+        let progress = Progress { key, position: 0, waiting: 0, reason, holders: Vec::new() };
+        if let Some(conn) = self.conns.get(id) {
+            conn.reply(&progress, true);
         }
     }
 

@@ -6,9 +6,11 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
+use super::super::acquire::Newcomer;
 use super::super::conns::batch::Batch;
+use super::super::follow::granted as granted_later;
 use super::{Holder, Peer, World, call, granted, hex, mutex, try_mutex};
 use crate::core::Token;
 use crate::sys::rerun::wait_until;
@@ -238,4 +240,37 @@ fn the_alarm_ends_waits_and_leases() {
     world.server.leases.all_over();
     world.server.turn().unwrap();
     assert_eq!(world.server.leases.next_end(), None);
+}
+
+#[test]
+fn who_waits_for_a_grant_that_must_not_be_told_yet_is_told_why() {
+    let mut world = World::new();
+    let _holder = world.hold(1, "a");
+    let mut peer = world.connect();
+    peer.send(&with_more(call("Status", &json!({}))), &[]);
+    world.turn();
+    peer.reply().unwrap();
+    let id = world.server.conns.watchers()[0];
+    // As over an engine that answers no renewal.
+    let table = &world.server.ledger.table;
+    let hold = table.holds().next().unwrap();
+    let (newcomer, granted) =
+        (Newcomer::again(id, hold.asked.clone(), true, None), granted_later(table, hold));
+    world.server.keep_untold(newcomer, &granted);
+    world.server.turn().unwrap();
+    let progress = peer.reply().expect("a word of progress");
+    assert_eq!(progress["continues"], true, "{progress}");
+    let said = &progress["parameters"];
+    assert_eq!((&said["key"], &said["position"]), (&json!("a"), &json!(0)));
+    assert_eq!(said["reason"], "this host does not take part in the engine's table yet");
+    world.server.turn().unwrap();
+    assert_eq!(peer.reply(), None, "it is told once");
+}
+
+fn with_more(call: Vec<u8>) -> Vec<u8> {
+    let mut call: Value = serde_json::from_slice(&call[..call.len() - 1]).unwrap();
+    call["more"] = true.into();
+    let mut bytes = call.to_string().into_bytes();
+    bytes.push(0);
+    bytes
 }
