@@ -61,6 +61,7 @@ impl Server {
             due.unsure,
             due.idle,
             self.aside.iter().map(|aside| aside.until).min(),
+            self.home.listener.pauses_until(),
         ];
         times.into_iter().flatten().min().map(|at| at.saturating_duration_since(now))
     }

@@ -34,6 +34,9 @@ pub(super) const READ_BYTES_PER_TURN: usize = 128 * 1024;
 /// The most connections accepted before those that there are have their turn.
 pub(super) const ACCEPTS_PER_TURN: usize = 256;
 
+/// How long nobody is accepted where there is no descriptor to refuse a connection with.
+pub(super) const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(250);
+
 /// The most bytes read at once from the FIFO of a hold to find out whether it has writers: no less than
 /// one holds of which the limits are usual.
 pub(super) const FIFO_BYTES_AT_ONCE: usize = 64 * 1024;

@@ -1,6 +1,7 @@
 //! Taking in connections.
 //!
-//! Invariant: running out of descriptors refuses newcomers and ends nobody.
+//! Invariant: running out of descriptors refuses newcomers and ends nobody. If not even one can be
+//! refused, newcomers wait in the queue, and the daemon looks at it again after a moment.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -13,7 +14,9 @@ use nix::errno::Errno;
 use super::conns::Conns;
 use super::conns::batch::Accepted;
 use super::events::Source;
-use super::limits::{ACCEPTS_PER_TURN, REFUSED_BYTES_PER_TURN, turned_away_max};
+use super::limits::{
+    ACCEPT_AGAIN_AFTER, ACCEPTS_PER_TURN, REFUSED_BYTES_PER_TURN, turned_away_max,
+};
 use super::share::{Room, TurnedAway};
 use crate::protocol::frame;
 use crate::protocol::{Failure, Reply};
@@ -27,18 +30,21 @@ pub(super) struct Listener {
     spare: Option<File>,
     /// Whether it was said that there are too many.
     said: bool,
+    /// Until when nobody is accepted, because there was no descriptor to refuse anybody with.
+    pauses_until: Option<Instant>,
 }
 
 impl Listener {
     pub(super) fn new(socket: UnixListener) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
-        Ok(Self { socket, spare: spare(), said: false })
+        Ok(Self { socket, spare: spare(), said: false, pauses_until: None })
     }
 
     /// Accepts waiting connections, as many as there may be at once. Where there is no room,
     /// connections that were `idle` for that long are closed first.
     pub(super) fn accept(&mut self, conns: &mut Conns, room: Room, idle: Duration) -> Accepted {
         let mut budget = REFUSED_BYTES_PER_TURN;
+        self.pauses_until = None;
         for count in 0..ACCEPTS_PER_TURN {
             match self.socket.accept() {
                 Ok((stream, _)) => self.take_in(stream, conns, room, idle, &mut budget),
@@ -49,6 +55,8 @@ impl Listener {
                 }
                 Err(error) if is_out_of_descriptors(&error) => {
                     if !self.refuse_one(&error, &mut budget) {
+                        conns.reported.take(Source::Listener);
+                        self.pauses_until = Some(Instant::now() + ACCEPT_AGAIN_AFTER);
                         return Accepted { count, more: false };
                     }
                 }
@@ -57,6 +65,11 @@ impl Listener {
             }
         }
         Accepted { count: ACCEPTS_PER_TURN, more: true }
+    }
+
+    /// Until when nobody is accepted, if there is no descriptor.
+    pub(super) fn pauses_until(&self) -> Option<Instant> {
+        self.pauses_until
     }
 
     fn take_in(
@@ -96,7 +109,7 @@ impl Listener {
         if !std::mem::replace(&mut self.said, true) {
             tracing::warn!(%error, "out of descriptors, newcomers are turned away");
         }
-        if self.spare.take().is_none() {
+        if self.spare.take().or_else(spare).is_none() {
             return false;
         }
         let accepted = self.socket.accept();

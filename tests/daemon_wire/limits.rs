@@ -2,7 +2,7 @@
 
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
@@ -230,6 +230,44 @@ fn running_out_of_descriptors_refuses_newcomers_and_ends_nobody() {
             status["parameters"]["keys"].as_array().is_some_and(|keys| keys.len() == held - 1)
         })
     });
+}
+
+#[test]
+fn without_a_descriptor_to_refuse_anybody_with_the_daemon_sleeps_and_serves_those_it_has() {
+    let daemon = Daemon::start();
+    let mut peer = daemon.connect();
+    peer.call("Acquire", mutex(1, "a"));
+    let limit = |files: &str| {
+        let mut command = Command::new("prlimit");
+        command.arg(format!("--pid={}", daemon.pid())).arg(format!("--nofile={files}:"));
+        command.status().is_ok_and(|status| status.success())
+    };
+    if !limit("3") {
+        eprintln!("skipped: `prlimit` is not installed");
+        return;
+    }
+    let mut newcomer = daemon.connect();
+    newcomer.send("Status", json!({}));
+    wait_until("it sleeps", || {
+        let (ticks, sleeps) = activity(&daemon);
+        std::thread::sleep(Duration::from_secs(1));
+        let now = activity(&daemon);
+        now.0 - ticks < 10 && now.1 - sleeps < 50
+    });
+    peer.call("Release", json!({ "key": "a" }));
+    assert!(newcomer.is_silent());
+    assert!(limit("1000"));
+    newcomer.returned("Status");
+}
+
+/// For how many hundredths of a second the daemon ran, and how often it went to sleep.
+fn activity(daemon: &Daemon) -> (u64, u64) {
+    let read = |name| std::fs::read_to_string(format!("/proc/{}/{name}", daemon.pid())).unwrap();
+    let stat = read("stat");
+    let numbers = stat.rsplit(')').next().unwrap().split_whitespace().skip(11).take(2);
+    let status = read("status");
+    let sleeps = status.lines().find_map(|it| it.strip_prefix("voluntary_ctxt_switches:")).unwrap();
+    (numbers.map(|it| it.parse::<u64>().unwrap()).sum(), sleeps.trim().parse().unwrap())
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! or in an earlier one. It holds by construction: only [`Batch::take`] can read connections
 //! ([`Reading`]), it takes the deaths after the last read, and calls are served only with a batch.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::super::events::Source;
 use super::super::owners::Ended;
@@ -61,6 +61,9 @@ impl Batch {
             server.conns.hear(&reading);
         }
         let mut accepted = Accepted::default();
+        if server.home.listener.pauses_until().is_some_and(|until| until <= Instant::now()) {
+            server.conns.reported.note(Source::Listener);
+        }
         if lease_is_over || server.conns.reported.has(Source::Listener) {
             accepted = server.accept();
             server.conns.hear_newcomers(&reading);
