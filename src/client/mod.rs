@@ -103,6 +103,7 @@ mod tests;
 
 pub use error::ClientError;
 pub use program::{OWN, is_on_demand_daemon};
+pub use watch::Next;
 
 use call::Repeat;
 use connection::Connection;

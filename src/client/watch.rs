@@ -1,28 +1,46 @@
 //! Watching the state of the locks.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::protocol::{Status, StatusQuery};
 
 use super::call::Pauses;
-use super::connection::{Heard, Replies, parameters};
+use super::connection::{Connection, Replies, Reply, parameters, reply};
 use super::error::Broken;
 use super::{Client, ClientError};
 
-/// How long a single look at the socket takes at most.
-const TICK: Duration = Duration::from_secs(1);
+/// When somebody who watches is called next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Never: the watch is over.
+    Never,
+    /// When something has changed.
+    AtChange,
+    /// The same, and after this time if nothing has changed by then.
+    After(Duration),
+}
+
+impl Next {
+    /// When that is if nothing changes; `None` if only a change counts.
+    fn at(self) -> Option<Instant> {
+        match self {
+            Self::After(time) => Instant::now().checked_add(time),
+            Self::Never | Self::AtChange => None,
+        }
+    }
+}
 
 impl Client {
-    /// Calls `each` with the state of the locks, now and after each change, and about once a
-    /// second with `None`, until it returns false. Goes on with the next daemon if this one goes
-    /// away.
+    /// Calls `each` with the state of the locks, now and after each change, and with `None` when a
+    /// time is over that it asked for. In between the client sleeps. Goes on with the next daemon
+    /// if this one goes away.
     ///
     /// # Errors
     /// The first state did not come, or no daemon follows.
     pub fn watch(
         &mut self,
         query: &StatusQuery,
-        each: &mut dyn FnMut(Option<Status>) -> bool,
+        each: &mut dyn FnMut(Option<Status>) -> Next,
     ) -> Result<(), ClientError> {
         let mut pauses = Pauses::new();
         loop {
@@ -42,7 +60,7 @@ impl Client {
     fn watch_once(
         &mut self,
         query: &StatusQuery,
-        each: &mut dyn FnMut(Option<Status>) -> bool,
+        each: &mut dyn FnMut(Option<Status>) -> Next,
         told: &mut bool,
     ) -> Result<(), Broken> {
         let answer = self.options.answer;
@@ -51,21 +69,36 @@ impl Client {
         let mut reply = connection.reply(answer)?;
         loop {
             let last = !reply.continues;
+            let mut next = each(Some(parameters(reply)?));
             // The connection is not kept: the daemon would go on to send.
-            if !each(Some(parameters(reply)?)) || last {
+            if last {
                 return Ok(());
             }
             *told = true;
             reply = loop {
-                match connection.reply_within(TICK)? {
-                    Ok(reply) => break reply,
-                    Err(Heard::Nothing(_) | Heard::Part) => {
-                        if !each(None) {
-                            return Ok(());
-                        }
-                    }
+                if next == Next::Never {
+                    return Ok(());
+                }
+                match reply_until(&mut connection, next.at())? {
+                    Some(reply) => break reply,
+                    None => next = each(None),
                 }
             };
+        }
+    }
+}
+
+/// The next reply, if it comes until then; without a time it is waited for.
+fn reply_until(
+    connection: &mut Connection,
+    until: Option<Instant>,
+) -> Result<Option<Reply>, Broken> {
+    loop {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        match connection.message_within(left.unwrap_or(Duration::MAX))? {
+            Ok(message) => return Ok(Some(reply(&message)?)),
+            Err(_) if left.is_some_and(|left| left.is_zero()) => return Ok(None),
+            Err(_) => {}
         }
     }
 }

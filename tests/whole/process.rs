@@ -328,3 +328,10 @@ fn text(path: Option<&Path>) -> String {
     let bytes = path.map(|path| fs::read(path).unwrap_or_default()).unwrap_or_default();
     String::from_utf8_lossy(&bytes).into_owned()
 }
+
+/// How often a process went to sleep.
+pub(crate) fn sleeps(pid: i32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    count.unwrap().trim().parse().unwrap()
+}

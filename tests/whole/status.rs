@@ -1,11 +1,14 @@
 //! `canal status`: who has it since when, and why mine waits.
 
 use std::process::Stdio;
+use std::thread;
+use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::over;
-use crate::process::{Proc, wait_until};
+use crate::process::{Proc, sleeps, wait_until};
 use crate::terminal::Terminal;
 use crate::world::World;
 
@@ -179,6 +182,36 @@ fn watching_shows_every_change_until_the_reader_is_gone() {
     world.holder(&["-k", "y"]).finish();
     let ended = ended.end();
     assert_eq!(ended.stderr, "");
+}
+
+#[test]
+fn a_watcher_wakes_only_for_what_grows_old_on_a_terminal() {
+    let world = World::with_daemon().on_one_host();
+    let wakes_within_3_s = |pid: i32| {
+        let before = sleeps(pid);
+        thread::sleep(Duration::from_secs(3));
+        sleeps(pid) - before
+    };
+    let holder = world.holder(&["-k", "x"]);
+    let watch = world.canal(["status", "--watch", "--json"]).spawn();
+    wait_until("the holder is shown", || watch.stdout().contains(&holder.pid_text()));
+    wait_until("it sleeps for seconds on end", || wakes_within_3_s(watch.pid()) == 0);
+    watch.kill();
+
+    let mut terminal = Terminal::start(&world, &["canal", "status", "--watch", "x"]);
+    // The line says for how long it is held.
+    terminal.until(&holder.pid_text());
+    terminal.until("1s");
+    terminal.until("3s");
+    holder.finish();
+    terminal.until("nobody holds x");
+    let pid = terminal.session.pid();
+    wait_until("it sleeps for seconds on end", || wakes_within_3_s(pid) == 0);
+    let holder = world.holder(&["-k", "x"]);
+    terminal.until(&holder.pid_text());
+    terminal.session.signal(Signal::SIGTERM);
+    terminal.end();
+    holder.finish();
 }
 
 #[test]

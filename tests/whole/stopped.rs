@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 
 use crate::leases::Lease;
 use crate::over;
-use crate::process::{BOUND, alive, signal, state, wait_until};
+use crate::process::{BOUND, alive, signal, sleeps, state, wait_until};
 use crate::record::{Events, recorded};
 use crate::world::{World, journal_only};
 
@@ -220,13 +220,6 @@ fn a_waiter_sleeps_until_something_is_due() {
     });
     holder.finish();
     waiter.end().code(0);
-}
-
-/// How often a process went to sleep.
-fn sleeps(pid: i32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-    count.unwrap().trim().parse().unwrap()
 }
 
 #[test]

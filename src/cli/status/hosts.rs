@@ -100,7 +100,12 @@ fn standing(engine: &EngineShown, hosts: &[HostShown], now: &Now) -> (String, St
 fn silence(engine: &EngineShown, now: &Now) -> Option<String> {
     let since = engine.renewed.as_ref()?;
     let usual = Duration::from_millis(engine.ttl_ms / 3);
-    (now.passed(since)? > usual).then(|| now.age(since))
+    let passed = now.passed(since)?;
+    if passed <= usual {
+        now.changes_in(usual - passed + Duration::from_millis(1));
+        return None;
+    }
+    Some(now.age(since))
 }
 
 /// `host 7 alpha (this one), since 14:02:11, renewed 2s ago`.

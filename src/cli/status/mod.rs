@@ -18,6 +18,7 @@ use super::output::{self, Reader};
 use super::say::Voice;
 use super::sudo;
 use super::when::Now;
+use crate::client::Next;
 use crate::protocol::{Status, StatusQuery};
 use crate::run::SUCCESS;
 use view::Scope;
@@ -55,18 +56,21 @@ fn report(args: &StatusArgs, global: &Global, voice: Voice) -> Result<u8, Failed
         let mut shown = Ok(Reader::There);
         let mut last = None;
         let mut each = |status: Option<Status>| {
-            let changed = status.is_some();
             last = status.or_else(|| last.take());
-            if let Some(status) = last.as_ref().filter(|_| changed || report.ages()) {
-                shown = report.show_again(status);
+            let Some(status) = &last else { return Next::AtChange };
+            let now = Now::here();
+            shown = report.show_again(status, &now);
+            match now.good_for().filter(|_| report.ages()) {
+                _ if !matches!(shown, Ok(Reader::There)) => Next::Never,
+                Some(time) => Next::After(time),
+                None => Next::AtChange,
             }
-            matches!(shown, Ok(Reader::There))
         };
         client.watch(&query, &mut each).map_err(connect::failed)?;
         shown?;
     } else {
         let status = client.status(&query).map_err(connect::failed)?;
-        output::print_styled(&report.text(&status, Screen::of_stdout())?)?;
+        output::print_styled(&report.text(&status, Screen::of_stdout(), &Now::here())?)?;
     }
     Ok(SUCCESS)
 }
@@ -99,7 +103,7 @@ impl Screen {
 }
 
 impl Report<'_> {
-    fn text(&self, status: &Status, screen: Option<Screen>) -> Result<String, Failed> {
+    fn text(&self, status: &Status, screen: Option<Screen>, now: &Now) -> Result<String, Failed> {
         if self.args.json {
             return output::json(status);
         }
@@ -108,7 +112,7 @@ impl Report<'_> {
             (None, Some(_)) => Scope::Overview,
             (None, None) => Scope::Everything,
         };
-        let page = view::page(status, scope, self.verbose, &Now::here());
+        let page = view::page(status, scope, self.verbose, now);
         Ok(page.render(screen.map(|screen| screen.columns)))
     }
 
@@ -118,10 +122,10 @@ impl Report<'_> {
     }
 
     /// On a terminal in place of the last one, else after it.
-    fn show_again(&self, status: &Status) -> Result<Reader, Failed> {
+    fn show_again(&self, status: &Status, now: &Now) -> Result<Reader, Failed> {
         // The terminal may have another size by now.
         let screen = Screen::of_stdout();
-        let text = self.text(status, screen)?;
+        let text = self.text(status, screen, now)?;
         match screen {
             Some(screen) if !self.args.json => output::print_styled(&redrawn(&text, screen)),
             _ if self.args.json => output::print_styled(&text),

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::{Client, ClientError, Start, tag};
+use super::{Client, ClientError, Next, Start, tag};
 use crate::protocol::place::Rule;
 use crate::protocol::{
     Acquire, Confirm, ErrorName, OnLost, Release, Resize, StatusQuery, Stop, WireItem,
@@ -354,12 +354,12 @@ fn a_daemon_that_ends_at_each_call_is_given_up() {
 #[test]
 fn a_watcher_goes_on_with_the_next_daemon_until_it_has_seen_enough() {
     let scratch = Scratch::new();
-    let daemon = scratch.daemon(|listener| {
+    let (old, seen_old) = std::sync::mpsc::channel();
+    let daemon = scratch.daemon(move |listener| {
         let mut peer = accept(&listener);
         assert_eq!(peer.call().0, "Status");
         peer.go_on(status(1));
-        // Long enough without a change for a tick.
-        std::thread::sleep(Duration::from_millis(1500));
+        seen_old.recv().unwrap();
         peer.go_on(status(2));
         drop(peer);
         let mut peer = accept(&listener);
@@ -369,17 +369,23 @@ fn a_watcher_goes_on_with_the_next_daemon_until_it_has_seen_enough() {
     });
     let mut client = Client::connect(&scratch.place, patient()).unwrap();
     let mut seen = Vec::new();
-    let mut ticks = 0;
+    let mut calls = 0;
     let each = &mut |status: Option<crate::protocol::Status>| {
+        calls += 1;
         match status {
             Some(status) => seen.push(status.daemon.pid),
-            None => ticks += 1,
+            None => old.send(()).unwrap(),
         }
-        seen.len() < 3
+        match (seen.len(), calls) {
+            // Nothing changes until it was called once more.
+            (1, 1) => Next::After(Duration::from_millis(1)),
+            (3, _) => Next::Never,
+            _ => Next::AtChange,
+        }
     };
     client.watch(&StatusQuery::default(), each).unwrap();
     assert_eq!(seen, [1, 2, 3]);
-    assert!(ticks >= 1, "{ticks}");
+    assert_eq!(calls, 4, "it is called without a change only if it asks for that");
     daemon.join().unwrap();
 }
 
