@@ -22,6 +22,7 @@ use crate::log::engine::etcd::Etcd;
 use crate::log::engine::postgres::Postgres;
 use crate::log::engine::{Answer, Call, Engine, Identity, OpenError, Outage, Source};
 use crate::protocol::place::Place;
+use crate::sys::clock;
 use crate::sys::process::Origin;
 
 /// The longest name of a host.
@@ -204,14 +205,44 @@ impl Chosen {
         })
     }
 
-    /// Whether the engine lets us in and answers.
+    /// Whether the engine lets us in and answers, and no other host has our label: an incarnation
+    /// is taken and given back.
     ///
     /// # Errors
-    /// Why it does not.
-    pub(super) fn probe(&self, options: &Options) -> anyhow::Result<()> {
+    /// Why it does not, or who has the label.
+    pub(super) fn probe(&self, options: &Options, origin: &Origin) -> anyhow::Result<()> {
         let mut engine = self.open(options)?;
-        // What never was is taken back without a trace.
-        engine.call(Call::Withdraw { host: HostId(0) });
+        let identity = self.identity(&options.place, origin);
+        let mut nonce = [0; 16];
+        getrandom::fill(&mut nonce)?;
+        engine.call(Call::Register {
+            identity: identity.clone(),
+            nonce: u128::from_ne_bytes(nonce),
+            ttl_ms: self.settings.ttl_ms,
+            asked_at: clock::boottime_ms(),
+        });
+        let answer = self.answer(&mut *engine)?;
+        let Answer::Registered { host, others, .. } = answer else { return Ok(()) };
+        engine.call(Call::Withdraw { host });
+        // If that is not done, the incarnation ends after its TTL, and never had the label.
+        let _ = self.answer(&mut *engine);
+        match holder_of_label(&identity, &others) {
+            None => Ok(()),
+            Some(who) => {
+                let label = &self.label;
+                let (uid, dir, machine) = (who.uid, &who.dir, &who.machine);
+                let what = format!(
+                    "another host has the name `{label}`: uid {uid}, {dir}, machine {machine}"
+                );
+                let hint = "give this host another name with --host; the daemon that runs is left \
+                            as it is";
+                Err(unusable(&what, hint))
+            }
+        }
+    }
+
+    /// The next answer of an engine to a daemon that does not run yet.
+    fn answer(&self, engine: &mut dyn Engine) -> anyhow::Result<Answer> {
         let until = Instant::now() + PROBE_MAX;
         loop {
             match engine.poll(&mut Context::from_waker(Waker::noop())) {
@@ -221,7 +252,7 @@ impl Chosen {
                     let hint = hint.map_or_else(|| left.clone(), |hint| format!("{hint}; {left}"));
                     return Err(Unusable { what, hint: hint.into() }.into());
                 }
-                Poll::Ready(_) => return Ok(()),
+                Poll::Ready(answer) => return Ok(answer),
                 Poll::Pending if Instant::now() < until => std::thread::sleep(PROBE_PAUSE),
                 Poll::Pending => anyhow::bail!("{} does not answer", self.name),
             }
@@ -262,6 +293,16 @@ impl Chosen {
             dir: place.dir.display().to_string(),
         }
     }
+}
+
+/// Another host that has our label. If an incarnation of this very place has it, others wait for it.
+fn holder_of_label<'a>(us: &Identity, others: &'a [(HostId, Identity)]) -> Option<&'a Identity> {
+    let is_ours =
+        |who: &Identity| (&who.machine, who.uid, &who.dir) == (&us.machine, us.uid, &us.dir);
+    if others.iter().any(|(_, who)| is_ours(who)) {
+        return None;
+    }
+    others.first().map(|(_, who)| who)
 }
 
 fn again(options: &Options) -> anyhow::Result<Option<String>> {

@@ -81,7 +81,7 @@ pub(super) fn check(options: &Options) -> anyhow::Result<()> {
     if !options.discard_journal {
         refuse_living(place, &origin)?;
     }
-    chosen.probe(options)
+    chosen.probe(options, &origin)
 }
 
 fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {

@@ -8,7 +8,7 @@ use crate::etcd_server::{Etcd, installed, start_etcd, start_etcd_with};
 use crate::postgres_server;
 use crate::process::wait_until;
 use crate::record::Events;
-use crate::scene::{Host, Log, recorded};
+use crate::scene::{Host, Log, hosts, recorded};
 use crate::world::World;
 
 /// Puts an address with a password into the file that the configuration names.
@@ -145,6 +145,22 @@ fn a_command_that_a_new_daemon_ends_says_why_and_is_122() {
 }
 
 #[test]
+fn a_daemon_is_only_replaced_by_one_whose_name_is_free() {
+    let Some(log) = crate::scene::etcd() else { return };
+    let [a, b] = hosts(&log);
+    let (pid, other) = (a.world.daemon_pid(), b.world.daemon_pid());
+    let refused = a.world.canal(["daemon", "--replace", "--host", "b"]).end().code(125);
+    assert!(refused.stderr.contains("another host has the name `b`"), "{refused:?}");
+    assert_eq!((a.world.daemon_pid(), b.world.daemon_pid()), (pid, other));
+    b.world.canal(["daemon", "--stop"]).end().code(0);
+    let _new = a.world.canal(["daemon", "--replace", "--host", "b"]).spawn();
+    wait_until("it has the name", || {
+        a.world.look().and_then(|status| status.engine).is_some_and(|it| it.host == "b")
+    });
+    a.until("member");
+}
+
+#[test]
 fn a_daemon_is_only_replaced_by_one_that_can_work() {
     let Some(log) = crate::scene::postgres() else { return };
     let a = Host::new(&log, "a", "ttl = \"20s\"", None);
@@ -165,6 +181,16 @@ fn a_daemon_is_only_replaced_by_one_that_can_work() {
         assert_eq!(a.world.daemon_pid(), pid);
     }
     fs::write(&config, &good).unwrap();
+    let b = Host::new(&log, "b", "ttl = \"20s\"", None);
+    b.join();
+    let refused = a.world.canal(["daemon", "--replace", "--host", "b"]).end().code(125);
+    assert!(refused.stderr.contains("another host has the name `b`"), "{refused:?}");
+    assert!(refused.stderr.contains("the daemon that runs is left as it is"), "{refused:?}");
+    assert_eq!(a.world.daemon_pid(), pid);
+    b.until("member");
+    wait_until("the others know of the two alone", || {
+        b.world.look().is_some_and(|status| status.hosts.len() == 2)
+    });
     let _new = a.world.canal(["daemon", "--replace"]).spawn();
     wait_until("it is replaced", || {
         a.world.look().is_some_and(|status| status.daemon.pid.cast_signed() != pid)
