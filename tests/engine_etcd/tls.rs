@@ -1,47 +1,13 @@
-//! TLS, with certificates made here.
+//! TLS, with certificates made for each test.
 
 use std::fs;
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use tempfile::TempDir;
-
+use crate::etcd_server::certificates::Certificates;
 use crate::etcd_server::{Etcd, installed, start_etcd, start_etcd_tls};
 use crate::said::{away, back, joined, peer, unable};
-
-/// An authority and what it has signed.
-struct Certificates {
-    dir: TempDir,
-    issuer: CertifiedIssuer<'static, KeyPair>,
-}
-
-impl Certificates {
-    fn new() -> Self {
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-        let made = Self { dir: tempfile::tempdir().unwrap(), issuer };
-        fs::write(made.file("ca.pem"), made.issuer.pem()).unwrap();
-        made
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    /// Signs a certificate for a host or address: it and its key.
-    fn sign(&self, host: &str) -> (PathBuf, PathBuf) {
-        let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec![host.to_owned()]).unwrap();
-        let cert = params.signed_by(&key, &self.issuer).unwrap();
-        let files = (self.file(&format!("{host}.pem")), self.file(&format!("{host}.key")));
-        fs::write(&files.0, cert.pem()).unwrap();
-        fs::write(&files.1, key.serialize_pem()).unwrap();
-        files
-    }
-}
 
 fn at(server: &Etcd, query: &str) -> String {
     format!("etcds://{}/x?{query}", server.endpoint())
@@ -90,7 +56,7 @@ fn a_server_that_is_not_the_one_that_is_meant_is_refused() {
     let certificates = Certificates::new();
     let (cert, key) = certificates.sign("127.0.0.1");
     let server = start_etcd_tls(&cert, &key, None);
-    let stranger = Certificates::new().issuer.pem();
+    let stranger = Certificates::new().authority();
     fs::write(certificates.file("stranger.pem"), stranger).unwrap();
     let stranger = query(&certificates.file("stranger.pem"));
     let (why, hint) = unable(&mut peer(&at(&server, &stranger), "one"));
@@ -110,7 +76,7 @@ fn an_authority_that_is_put_right_is_read_again() {
     let (cert, key) = certificates.sign("127.0.0.1");
     let server = start_etcd_tls(&cert, &key, None);
     let file = certificates.file("trusted.pem");
-    fs::write(&file, Certificates::new().issuer.pem()).unwrap();
+    fs::write(&file, Certificates::new().authority()).unwrap();
     let mut one = peer(&at(&server, &query(&file)), "one");
     unable(&mut one);
     fs::copy(certificates.file("ca.pem"), &file).unwrap();

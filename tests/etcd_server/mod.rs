@@ -1,6 +1,7 @@
 //! Real etcd servers for tests: on loopback, with folders and ports of their own, ended by their
 //! number; and a proxy that can be cut. A test binary includes this folder by path.
 
+pub(crate) mod certificates;
 pub(crate) mod cluster;
 pub(crate) mod proxy;
 
@@ -96,13 +97,26 @@ pub(crate) fn start_etcd_tls(cert: &Path, key: &Path, client_authority: Option<&
 
 /// A cluster of so many, that has elected its leader.
 pub(crate) fn start_etcd_cluster(count: usize) -> Vec<Etcd> {
+    start_members(count, "http", |_| Vec::new())
+}
+
+/// The same, whose members speak TLS to clients, each with its certificate and key in PEM.
+pub(crate) fn start_etcd_cluster_tls(files: &[(PathBuf, PathBuf)]) -> Vec<Etcd> {
+    start_members(files.len(), "https", |n| {
+        let (cert, key) = &files[n];
+        vec![format!("--cert-file={}", cert.display()), format!("--key-file={}", key.display())]
+    })
+}
+
+fn start_members(count: usize, scheme: &str, options: impl Fn(usize) -> Vec<String>) -> Vec<Etcd> {
     let ports: Vec<_> = (0..count).map(|_| free_port()).collect();
     let member = |(n, port): (usize, &u16)| format!("m{n}=http://127.0.0.1:{port}");
     let cluster: Vec<_> = ports.iter().enumerate().map(member).collect();
     let cluster = format!("--initial-cluster={}", cluster.join(","));
-    let mut members: Vec<_> = ports.iter().map(|port| prepare(&[], "http", *port)).collect();
+    let mut members: Vec<_> = ports.iter().map(|port| prepare(&[], scheme, *port)).collect();
     for (n, etcd) in members.iter_mut().enumerate() {
         etcd.args.extend([format!("--name=m{n}"), cluster.clone()]);
+        etcd.args.extend(options(n));
         etcd.spawn();
     }
     for etcd in &mut members {

@@ -3,12 +3,13 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
-use crate::commands::{finish, lost, start_for_now};
-use crate::etcd_server::{Etcd, installed, start_etcd, start_etcd_with};
+use crate::commands::{finish, lost, start, start_for_now};
+use crate::etcd_server::certificates::Certificates;
+use crate::etcd_server::{Etcd, installed, start_etcd, start_etcd_cluster_tls, start_etcd_with};
 use crate::postgres_server;
 use crate::process::wait_until;
 use crate::record::Events;
-use crate::scene::{Host, Log, hosts, recorded};
+use crate::scene::{Host, Log, SHORT, hosts, recorded};
 use crate::world::World;
 
 /// Puts an address with a password into the file that the configuration names.
@@ -222,4 +223,39 @@ fn a_host_that_joins_a_full_etcd_is_let_in_once_there_is_room() {
     server.ctl_ok(&["alarm", "disarm"]);
     a.until("member");
     a.world.canal(["run", "-k", "x", "--", "true"]).end().code(0);
+}
+
+#[test]
+fn a_member_with_a_wrong_certificate_ends_nothing_while_the_others_are_away() {
+    if !installed() {
+        return;
+    }
+    let (trusted, strange) = (Certificates::new(), Certificates::new());
+    let files = [&trusted, &trusted, &strange].map(|it| it.sign("127.0.0.1"));
+    let mut members = start_etcd_cluster_tls(&files);
+    let log = Log::in_cluster_tls(&members, &trusted.file("ca.pem"));
+    // One whose commands live for as long as the test, and one that reaches their deadline.
+    let a = Host::new(&log, "a", "ttl = \"10m\"\nrenewal = \"500ms\"", None);
+    let b = Host::new(&log, "b", SHORT, Some(&a.world));
+    a.join();
+    b.join();
+    let body = recorded("while [ ! -e finish.1 ]; do sleep 0.02; done");
+    let holder = a.world.canal(["run", "-k", "y", "--", "sh", "-c", &body, "sh", "1"]).spawn();
+    let mortal = start(&b, "2");
+    wait_until("both run", || Events::of(&a.world).started().len() == 2);
+    let (good, _bad) = members.split_at_mut(2);
+    good.iter_mut().for_each(Etcd::kill);
+    wait_until("the engine is out of reach", || a.state() != "member");
+    let refused = a.world.canal(["run", "-n", "-k", "z", "--", "true"]).end().code(125);
+    assert!(refused.stderr.contains("the engine") || refused.stderr.contains("its engine"));
+    // Its end comes with its deadline, not with the answer of the member that is not trusted.
+    lost(mortal, " was last reached ");
+    assert_eq!(Events::of(&a.world).ended(), 1, "the other one has its lock until its deadline");
+    // With the bad one, which its peers trust, one of them is a majority.
+    good[0].start();
+    a.until("member");
+    b.until("member");
+    finish(&a, "1");
+    holder.end().code(0);
+    b.world.canal(["run", "-k", "x", "--", "true"]).end().code(0);
 }

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -62,6 +63,17 @@ impl Log {
         let endpoints: Vec<_> = members.into_iter().map(Etcd::endpoint).collect();
         let address = format!("etcd://{}/test{number}", endpoints.join(","));
         Self { port: 9, address, _server: None }
+    }
+
+    /// The same, over TLS, of a cluster whose authority's certificate is in this file.
+    pub(crate) fn in_cluster_tls<'a>(
+        members: impl IntoIterator<Item = &'a Etcd>,
+        authority: &Path,
+    ) -> Self {
+        let mut log = Self::in_cluster(members);
+        let address = log.address.replacen("etcd://", "etcds://", 1);
+        log.address = format!("{address}?cacert={}", authority.display());
+        log
     }
 
     pub(crate) fn in_postgres(server: &postgres_server::Server) -> Self {
