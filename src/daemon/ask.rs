@@ -169,6 +169,10 @@ fn bad(message: impl Into<String>) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::{
+        Change, ENTRY_VERSION, Entry, FrameId, HostId, KEY_BYTES_MAX, LeaseId, OnLost, Owner,
+        ProcessId, Request, Tag, UnixMillis, Wait,
+    };
 
     fn wire(key: &str) -> WireItem {
         WireItem { key: key.into(), ..WireItem::default() }
@@ -176,6 +180,33 @@ mod tests {
 
     fn refused(item: WireItem) -> String {
         items(&[item]).unwrap_err().message
+    }
+
+    #[test]
+    fn the_largest_request_is_far_smaller_than_a_batch_of_an_engine() {
+        // Each byte of the keys and of the command is written as two and as six.
+        let key = |n: usize| wire(&format!("{n:02}{}", "\"".repeat(KEY_BYTES_MAX - 2)));
+        let large = |n| WireItem { per: Some(NUMBER_MAX), buckets: Some(1), ..key(n) };
+        let request = Request {
+            tag: Tag(u128::MAX),
+            host: HostId(u64::MAX),
+            owner: Owner::Lease(LeaseId(u128::MAX)),
+            parent: Some(FrameId(u64::MAX)),
+            uid: u32::MAX,
+            command: command("\u{1}".repeat(2 * COMMAND_BYTES_MAX)),
+            items: items(&(0..ITEMS_MAX).map(large).collect::<Vec<_>>()).unwrap(),
+            wait: Wait::Yes { until: Some(u64::MAX) },
+            priority: i32::MIN,
+            provisional: true,
+            children: true,
+            ttl_ms: Some(u64::MAX),
+            on_lost: OnLost::Kill,
+            asker: Some(ProcessId { pid: u32::MAX, started: u64::MAX, inode: u64::MAX }),
+        };
+        let change = Change::Request(Arc::new(request));
+        let at = UnixMillis(u64::MAX);
+        let entry = serde_json::to_vec(&Entry { version: ENTRY_VERSION, at, change }).unwrap();
+        assert!((128 * 1024..256 * 1024).contains(&entry.len()), "{} bytes", entry.len());
     }
 
     #[test]

@@ -8,8 +8,8 @@ use crate::log::engine::{Append, Batch, Ends, Link};
 
 /// A batch has no more entries than this.
 pub(super) const ENTRIES_MAX: usize = 1024;
-/// A batch has no more bytes than about this, but for a single entry that is larger: etcd takes
-/// 1.5 MiB at once.
+/// A batch has no more bytes than about this: etcd takes 1.5 MiB at once. A single entry may be
+/// larger, but none is: a call has 64 KiB at most, and as an entry less than 256 KiB.
 pub(super) const BYTES_MAX: usize = 512 * 1024;
 
 /// A change that is to be in the log.

@@ -2,8 +2,11 @@
 
 use std::fs;
 
+use serde_json::json;
+
 use crate::etcd_server::proxy::Proxy;
 use crate::over_each_engine;
+use crate::peer::Peer;
 use crate::process::wait_until;
 use crate::scene::{Log, hosts, until_idle};
 use crate::world::World;
@@ -12,6 +15,7 @@ over_each_engine!(
     a_daemon_comes_up_without_its_engine_and_joins_later,
     a_name_that_another_host_has_is_waited_for,
     a_release_while_the_engine_is_away_is_done_when_it_is_back,
+    requests_of_megabytes_that_were_asked_while_it_was_away_are_granted_when_it_is_back,
 );
 
 fn a_daemon_comes_up_without_its_engine_and_joins_later(log: &Log) {
@@ -87,4 +91,33 @@ fn an_engine_that_never_was_is_told_by_status() {
     assert!(text.contains("away since") && !text.contains("s3cret"), "{text}");
     let log = fs::read_to_string(world.runtime().join("daemon.log")).unwrap();
     assert!(!log.contains("s3cret"), "{log}");
+}
+
+fn requests_of_megabytes_that_were_asked_while_it_was_away_are_granted_when_it_is_back(log: &Log) {
+    let [a] = hosts(log);
+    let incarnation = || a.world.look().and_then(|status| status.engine).unwrap().id;
+    let before = incarnation();
+    // The daemon proposes what is asked as long as it has not noticed that nothing is passed on.
+    a.proxy.fall_silent();
+    let mut peers: Vec<Peer> = (0..60)
+        .map(|n| {
+            let item = |at| json!({ "key": format!("{n}/{at}/{}", "x".repeat(1000)), "slots": 1 });
+            let items: Vec<_> = (0..60).map(item).collect();
+            let tag = format!("{:032x}", n + 1);
+            let call = json!({ "tag": tag, "items": items, "command": "large" });
+            let mut peer = Peer::connect(&a.world);
+            peer.send("Acquire", &call, false, None).unwrap();
+            peer
+        })
+        .collect();
+    a.until("away");
+    a.proxy.mend();
+    for peer in &mut peers {
+        let reply = peer.reply().unwrap();
+        assert!(reply["parameters"]["token"].is_u64(), "{reply}");
+    }
+    a.until("member");
+    assert_eq!(incarnation(), before, "it went on as the host that it was");
+    drop(peers);
+    a.world.canal(["release", "--all"]).end();
 }
