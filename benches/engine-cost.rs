@@ -1,0 +1,244 @@
+//! What canal asks of an engine: transactions and bytes of a lone `canal run`, and what hosts cost that
+//! do nothing.
+//!
+//! `cargo bench --bench engine-cost` starts an etcd and a PostgreSQL of its own on loopback, and
+//! prints the table of docs/many-hosts.md. It counts, and takes no times: other load on the machine
+//! changes nothing. `ROUNDS=N` runs another number of commands than 200, `IDLE=N` looks for
+//! another number of seconds than 60 (one TTL) at idle hosts, `CANAL=PATH` measures another build
+//! of canal.
+#![expect(clippy::print_stdout, reason = "a bench prints its figures")]
+
+mod common;
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::ops::Sub;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::servers::{Etcd, Postgres};
+use common::{Daemon, installed, wait_until};
+
+/// How many hosts are idle together.
+const HOSTS: usize = 20;
+
+/// PostgreSQL's sessions report what they did after so much time of idleness at the latest.
+const REPORTED_WITHIN: Duration = Duration::from_secs(11);
+
+/// What an engine has done so far.
+#[derive(Clone, Copy, Debug)]
+struct Counts {
+    /// Transactions of PostgreSQL; requests of etcd's clients.
+    transactions: f64,
+    /// Changes that were committed: revisions of etcd. PostgreSQL has no such number.
+    revisions: f64,
+    /// Bytes that were written ahead, and synced to the disk.
+    log_bytes: f64,
+    /// Bytes that the data take.
+    data_bytes: f64,
+}
+
+impl Sub for Counts {
+    type Output = Self;
+
+    fn sub(self, before: Self) -> Self {
+        Self {
+            transactions: self.transactions - before.transactions,
+            revisions: self.revisions - before.revisions,
+            log_bytes: self.log_bytes - before.log_bytes,
+            data_bytes: self.data_bytes - before.data_bytes,
+        }
+    }
+}
+
+impl Counts {
+    fn per(self, number: f64) -> Self {
+        Self {
+            transactions: self.transactions / number,
+            revisions: self.revisions / number,
+            log_bytes: self.log_bytes / number,
+            data_bytes: self.data_bytes / number,
+        }
+    }
+}
+
+/// An engine that counts what it does.
+trait Counted {
+    const NAME: &'static str;
+
+    /// The address for a daemon.
+    fn url(&self) -> String;
+
+    /// What it has done by now, all of it.
+    fn counts(&self) -> io::Result<Counts>;
+
+    /// The three columns of the table.
+    fn columns(counts: Counts) -> [String; 3];
+}
+
+struct OfEtcd {
+    _server: Etcd,
+    /// Without the scheme.
+    address: String,
+}
+
+impl OfEtcd {
+    /// The sum of all series of a metric whose labels have these words.
+    fn sum(metrics: &str, name: &str, having: &str) -> f64 {
+        let series = metrics.lines().filter(|line| {
+            let rest = line.strip_prefix(name);
+            rest.is_some_and(|rest| rest.starts_with(['{', ' '])) && line.contains(having)
+        });
+        series.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    }
+}
+
+impl Counted for OfEtcd {
+    const NAME: &'static str = "etcd";
+
+    fn url(&self) -> String {
+        format!("etcd://{}/canal", self.address)
+    }
+
+    fn counts(&self) -> io::Result<Counts> {
+        let mut stream = TcpStream::connect(&self.address)?;
+        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
+        let mut metrics = String::new();
+        stream.read_to_string(&mut metrics)?;
+        let sum = |name, having| Self::sum(&metrics, name, having);
+        // Each message of a stream is a request: keep-alives come on one.
+        let transactions = sum("grpc_server_msg_received_total", "");
+        // Of a key that is not there the answer says the revision all the same.
+        let mut ctl = Command::new("etcdctl");
+        ctl.env("ETCDCTL_API", "3").arg(format!("--endpoints={}", self.address));
+        let said = ctl.args(["get", "none", "--write-out=json"]).output()?;
+        let said: serde_json::Value = serde_json::from_slice(&said.stdout)?;
+        Ok(Counts {
+            transactions,
+            revisions: said["header"]["revision"].as_f64().unwrap_or(f64::NAN),
+            log_bytes: sum("etcd_disk_wal_write_bytes_total", ""),
+            data_bytes: sum("etcd_mvcc_db_total_size_in_use_in_bytes", ""),
+        })
+    }
+
+    fn columns(counts: Counts) -> [String; 3] {
+        let Counts { transactions, revisions, log_bytes, data_bytes } = counts;
+        [
+            format!("{} requests, {} revisions", figure(transactions), figure(revisions)),
+            bytes(log_bytes),
+            bytes(data_bytes),
+        ]
+    }
+}
+
+impl Counted for Postgres {
+    const NAME: &'static str = "PostgreSQL";
+
+    fn url(&self) -> String {
+        self.url.clone()
+    }
+
+    fn counts(&self) -> io::Result<Counts> {
+        thread::sleep(REPORTED_WITHIN);
+        let query = "SELECT xact_commit + xact_rollback, pg_current_wal_lsn() - '0/0', \
+                     pg_database_size(datname) FROM pg_stat_database WHERE datname = 'canal'";
+        // From another database, so that this is not counted.
+        let base = format!("{}postgres", self.url.trim_end_matches("canal"));
+        let mut psql = Command::new(&self.psql);
+        let said = psql.args(["-XqAt", "-F", " ", "-c", query, &base]).output()?;
+        let said = String::from_utf8_lossy(&said.stdout).into_owned();
+        let mut numbers = said.split_whitespace().map(|it| it.parse().unwrap_or(f64::NAN));
+        let mut next = || numbers.next().unwrap_or(f64::NAN);
+        Ok(Counts { transactions: next(), revisions: 0.0, log_bytes: next(), data_bytes: next() })
+    }
+
+    fn columns(counts: Counts) -> [String; 3] {
+        let Counts { transactions, log_bytes, data_bytes, .. } = counts;
+        [format!("{} transactions", figure(transactions)), bytes(log_bytes), bytes(data_bytes)]
+    }
+}
+
+/// A number with two digits that matter.
+fn figure(number: f64) -> String {
+    if number.abs() < 10.0 { format!("{number:.2}") } else { format!("{number:.0}") }
+}
+
+fn bytes(number: f64) -> String {
+    format!("{} B", figure(number))
+}
+
+/// A daemon that is a member.
+fn member(url: &str, host: &str) -> io::Result<Daemon> {
+    let daemon = Daemon::start_with(&["--engine", url, "--host", host])?;
+    wait_until("the host is a member", || {
+        let status = daemon.canal(&["status", "--json"]).output();
+        let status = status.ok().and_then(|said| serde_json::from_slice(&said.stdout).ok());
+        status.is_some_and(|status: serde_json::Value| status["engine"]["state"] == "member")
+    });
+    Ok(daemon)
+}
+
+fn print(what: impl fmt::Display, columns: &[String; 3]) {
+    println!("| {what} | {} |", columns.join(" | "));
+}
+
+/// What hosts cost per second while nobody asks them anything.
+fn idle<E: Counted>(engine: &E) -> io::Result<Counts> {
+    // What a start leaves to do is done.
+    thread::sleep(Duration::from_secs(2));
+    let (before, begun) = (engine.counts()?, Instant::now());
+    thread::sleep(Duration::from_secs(number("IDLE", 60)));
+    // Counted from the moments at which the engine was asked.
+    let after = engine.counts()?;
+    Ok((after - before).per(begun.elapsed().as_secs_f64()))
+}
+
+fn measure<E: Counted>(engine: &E) -> io::Result<()> {
+    let mut hosts = vec![member(&engine.url(), "h1")?];
+    let alone = idle(engine)?;
+    let rounds = number("ROUNDS", 200);
+    let (before, begun) = (engine.counts()?, Instant::now());
+    for _ in 0..rounds {
+        let mut run = hosts[0].canal(&["run", "-k", "x", "--", "true"]);
+        let status = run.stdout(Stdio::null()).stderr(Stdio::null()).status()?;
+        assert!(status.success(), "canal run: {status}");
+    }
+    let (whole, took) = (engine.counts()? - before, begun.elapsed().as_secs_f64());
+    // Without what the host does anyway.
+    let renewals = alone.per(1.0 / took);
+    let name = E::NAME;
+    print(
+        format_args!("{name}: a lone `canal run`, of {rounds}"),
+        &E::columns((whole - renewals).per(rounds as f64)),
+    );
+    print(format_args!("{name}: 1 idle host, per second"), &E::columns(alone));
+    while hosts.len() < HOSTS {
+        hosts.push(member(&engine.url(), &format!("h{}", hosts.len() + 1))?);
+    }
+    print(format_args!("{name}: {HOSTS} idle hosts, per second"), &E::columns(idle(engine)?));
+    Ok(())
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(default)
+}
+
+fn main() -> io::Result<()> {
+    let folder = tempfile::Builder::new().prefix("canal-bench-").tempdir()?;
+    println!("| what | asked of the engine | written ahead | kept |\n|---|---|---|---|");
+    if let Some(bin) = Postgres::installed() {
+        measure(&Postgres::start(&bin, folder.path())?)?;
+    } else {
+        println!("| PostgreSQL | NOT MEASURED: initdb, postgres or psql IS NOT INSTALLED | | |");
+    }
+    if installed("etcd") && installed("etcdctl") {
+        let (server, url) = Etcd::start(folder.path())?;
+        let address = url.replace("http://", "");
+        measure(&OfEtcd { _server: server, address })?;
+    } else {
+        println!("| etcd | NOT MEASURED: etcd or etcdctl IS NOT INSTALLED | | |");
+    }
+    Ok(())
+}
