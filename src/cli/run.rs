@@ -87,7 +87,8 @@ impl Job<'_> {
             };
         let place = &self.target.place;
         let socket = (place.rule == Rule::Given).then_some(place.socket.as_path());
-        self.not_begun(become_command(&self.command, &mut client, acquired, socket, starting))
+        let tag = self.request.tag;
+        self.not_begun(become_command(&self.command, &mut client, acquired, tag, socket, starting))
     }
 
     #[cold]

@@ -31,5 +31,10 @@ pub use waits::*;
 /// The interface description, as `org.varlink.service.GetInterfaceDescription` gives it.
 pub const INTERFACE_DESCRIPTION: &str = include_str!("io.canal.Lock.varlink");
 
+/// The variable that a command over an engine, and what it starts, has in its environment: the tags
+/// of the holds that it runs under, with blanks between them. The daemon finds by it what is left of
+/// a command when the hold is lost.
+pub const HOLD_VARIABLE: &str = "CANAL_HOLD";
+
 /// The name of the interface.
 pub const INTERFACE: &str = "io.canal.Lock";

@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use crate::client::{Acquired, Client};
-use crate::protocol::{Grant, Release};
+use crate::protocol::{Grant, Release, Tag};
 use crate::sys::clock::boottime_ms;
 use crate::sys::{exec, fds, startup};
 
+use super::environment::hold_variable;
 use super::{Command, Lost, NotRun, Starting, variables};
 
 /// From which number on the descriptor that descendants keep is put, if the limit allows: above
@@ -27,7 +28,7 @@ pub enum NotBegun {
 /// Becomes the command: same process, with all that canal's caller gave it, and nothing of canal's
 /// but the variables of the grant (and with `--with-children` the descriptor that keeps the hold).
 ///
-/// `socket` is where the daemon was said to be, `None` if it was not. `starting` is what [`stay`](super::stay())
+/// `tag` is that of the request. `socket` is where the daemon was said to be, `None` if it was not. `starting` is what [`stay`](super::stay())
 /// gave, `None` without a parent of canal's.
 ///
 /// Returns only if the command was not begun; the lock was given back then, or is lost.
@@ -35,11 +36,13 @@ pub fn become_command(
     command: &Command,
     client: &mut Client,
     acquired: Acquired,
+    tag: Tag,
     socket: Option<&Path>,
     starting: Option<Starting>,
 ) -> NotBegun {
     let Acquired { grant, children, page } = acquired;
-    let variables = variables(&grant, socket);
+    let mut variables = variables(&grant, socket);
+    variables.extend(page.is_some().then(|| hold_variable(tag)));
     let held = page.as_ref().map(|page| (page, grant.token));
     let begin = || {
         // The parent is told before the descriptor is duplicated without close-on-exec, and its

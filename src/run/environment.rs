@@ -6,7 +6,8 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use crate::protocol::{Grant, SlotShown};
+use crate::protocol::{Grant, HOLD_VARIABLE, SlotShown, Tag};
+use crate::sys::environment::variable;
 
 start_text!(KEY = "CANAL_KEY");
 start_text!(TOKEN = "CANAL_TOKEN");
@@ -25,6 +26,10 @@ start_text!(
     /// The variable that names the socket of the daemon.
     pub SOCKET = "CANAL_SOCKET"
 );
+
+/// The variable that names the holds, over an engine, that a process runs under: tags with blanks
+/// between them, that of the outermost `canal run` first.
+pub const HOLD: &str = HOLD_VARIABLE;
 
 /// Variables to set, or with `None` to unset; everything else of the environment stays.
 pub type Variables = Vec<(&'static str, Option<OsString>)>;
@@ -50,6 +55,18 @@ pub fn variables(grant: &Grant, socket: Option<&Path>) -> Variables {
         (FRAME, (!grant.frame.is_empty()).then(|| grant.frame.clone().into())),
         (SOCKET, socket.map(|path| path.as_os_str().to_owned())),
     ]
+}
+
+/// The variable by which the daemon finds what was started under a hold that can be lost. What an
+/// enclosing `canal run` put there stays: what it holds can be lost, too.
+#[must_use]
+pub fn hold_variable(tag: Tag) -> (&'static str, Option<OsString>) {
+    let mut value = variable(HOLD).unwrap_or_default();
+    if !value.is_empty() {
+        value.push(" ");
+    }
+    value.push(tag.to_string());
+    (HOLD, Some(value))
 }
 
 #[cfg(test)]

@@ -4,12 +4,14 @@
 //! checked against a [`Pidfd`] as [`Identity`] does.
 
 mod ancestry;
+mod belongings;
 mod freezer;
 mod identity;
 mod origin;
 mod stat;
 
 pub use ancestry::{Ancestor, ancestors};
+pub use belongings::{OwnProgram, has_open, variable};
 pub use identity::{Found, Identity, identity};
 pub use origin::Origin;
 
@@ -63,11 +65,22 @@ pub fn started(pid: u32) -> Option<u64> {
 /// # Errors
 /// /proc is of another namespace, or hides processes of other users.
 pub fn all() -> std::io::Result<Vec<u32>> {
+    if std::fs::metadata("/proc/1").is_err() {
+        let text = "/proc does not show all processes";
+        return Err(std::io::Error::new(std::io::ErrorKind::Unsupported, text));
+    }
+    visible()
+}
+
+/// As [`all`], without the processes of other users where /proc hides those.
+///
+/// # Errors
+/// /proc is of another namespace.
+pub fn visible() -> std::io::Result<Vec<u32>> {
     let own = std::fs::read_link("/proc/self")?;
     let number = |name: &OsStr| name.to_str().and_then(|name| name.parse::<u32>().ok());
-    if number(own.as_os_str()) != Some(std::process::id()) || std::fs::metadata("/proc/1").is_err()
-    {
-        let text = "/proc does not show all processes";
+    if number(own.as_os_str()) != Some(std::process::id()) {
+        let text = "/proc does not show the processes of this pid namespace";
         return Err(std::io::Error::new(std::io::ErrorKind::Unsupported, text));
     }
     let mut all = Vec::new();
