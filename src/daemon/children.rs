@@ -4,8 +4,10 @@
 //! Invariant: a FIFO's file lives as long as its hold, so that a daemon that starts anew finds it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -45,10 +47,24 @@ enum Writers {
     Unsure,
 }
 
+/// The folder in the daemon's directory.
+const NAME: &str = "children";
+
+fn path_in(dir: &Path, tag: Tag) -> PathBuf {
+    dir.join(tag.to_string())
+}
+
+/// The FIFO of a hold, without opening an end of it; `None` if there is none.
+pub(super) fn fifo_of(dir: &Path, tag: Tag) -> Option<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW);
+    options.open(path_in(&dir.join(NAME), tag)).ok()
+}
+
 impl Children {
     /// The FIFOs in `children/` of the daemon's directory.
     pub(super) fn new(dir: &Path) -> Self {
-        Self { dir: dir.join("children"), fifos: BTreeMap::new(), unsure: BTreeSet::new() }
+        Self { dir: dir.join(NAME), fifos: BTreeMap::new(), unsure: BTreeSet::new() }
     }
 
     /// Makes the FIFO of a hold, or takes the one that is there, and returns a write end for the
@@ -64,7 +80,7 @@ impl Children {
         if let Some(fifo) = self.fifos.get(&token) {
             return Ok(fifo.path.clone());
         }
-        let path = self.dir.join(tag.to_string());
+        let path = path_in(&self.dir, tag);
         match std::fs::create_dir(&self.dir) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}

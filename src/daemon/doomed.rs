@@ -1,16 +1,18 @@
 //! Processes that lost what they hold, until they need not be ended any more.
 //!
-//! Invariant: a process leaves this list only with a [`Proof`]. A signal counts as sent only if the
-//! kernel took it.
+//! Invariant: a process leaves this list only with a [`Proof`], and one that is to be killed only when
+//! nothing is found any more that runs under its hold. A signal counts as sent only if the kernel
+//! took it.
 
 use std::collections::BTreeSet;
 use std::io;
 
 use nix::sys::signal::Signal;
 
+use super::descendants::{self, Trace};
 use super::proof::Proof;
 use super::roll::Told;
-use crate::core::{OnLost, ProcessId, Token};
+use crate::core::{OnLost, ProcessId, Tag, Token};
 use crate::sys::pidfd::{Pidfd, is_gone};
 use crate::sys::process::Found;
 
@@ -23,6 +25,10 @@ const UNKILLABLE_MS: u64 = 5_000;
 
 /// How often those are looked at that should have ended long ago.
 const LATE_EVERY_MS: u64 = 1_000;
+
+/// In so many looks one after the other nothing must be found that runs under a hold: what is started
+/// during one look is found in the next.
+const CLEAN_LOOKS: u8 = 2;
 
 /// What was done to end a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,6 +68,12 @@ struct Lost {
     told: Told,
     /// `None` until it can be had: there may be no descriptors left.
     pidfd: Option<Pidfd>,
+    /// What is killed with it.
+    trace: Option<Trace>,
+    /// That the process itself need not be ended any more.
+    over: Option<Proof>,
+    /// In how many looks nothing was found since that runs under its hold.
+    clean: u8,
     /// When it is killed, in milliseconds of CLOCK_BOOTTIME; before that it is asked to end.
     kill_at: u64,
     done: Option<Stage>,
@@ -74,12 +86,12 @@ struct Lost {
 }
 
 impl Doomed {
-    /// Ends a process from now on: the KILL is due at `kill_at`, and `done` was done already. The
-    /// first time that is said of a token counts.
+    /// Ends a process from now on, and at `kill_at`, when the KILL is due, what runs under its hold;
+    /// `done` was done already. The first time that is said of a token counts.
     pub(super) fn add(
         &mut self,
         (token, told): (Token, Told),
-        pidfd: Option<Pidfd>,
+        (pidfd, trace): (Option<Pidfd>, Option<Trace>),
         done: Option<Stage>,
         kill_at: u64,
     ) {
@@ -87,8 +99,19 @@ impl Doomed {
             return;
         }
         let killed_at = (done == Some(Stage::Killed)).then_some(kill_at);
-        let (complained, is_late) = (false, false);
-        self.0.push(Lost { token, told, pidfd, kill_at, done, killed_at, complained, is_late });
+        self.0.push(Lost {
+            token,
+            told,
+            pidfd,
+            trace: trace.filter(|_| told.on_lost == OnLost::Kill),
+            over: None,
+            clean: 0,
+            kill_at,
+            done,
+            killed_at,
+            complained: false,
+            is_late: false,
+        });
     }
 
     pub(super) fn has(&self, token: Token) -> bool {
@@ -120,13 +143,19 @@ impl Doomed {
         now: u64,
         find: impl Fn(ProcessId) -> Found,
     ) -> Vec<(Token, Proof)> {
+        let traces: Vec<&Trace> = self.0.iter().filter_map(|lost| lost.trace_due(now)).collect();
+        let left = descendants::kill(&traces);
         let mut over = Vec::new();
-        self.0.retain_mut(|lost| match lost.look(now, &find) {
-            Some(proof) => {
-                over.push((lost.token, proof));
-                false
+        self.0.retain_mut(|lost| {
+            lost.note_left(&left, now);
+            if lost.over.is_none() {
+                lost.over = lost.look(now, &find);
             }
-            None => true,
+            let is_clean = lost.trace.is_none() || lost.clean >= CLEAN_LOOKS;
+            let proof = lost.over.take_if(|_| is_clean);
+            let stays = proof.is_none();
+            over.extend(proof.map(|proof| (lost.token, proof)));
+            stays
         });
         over
     }
@@ -135,6 +164,28 @@ impl Doomed {
 impl Lost {
     fn is_awaited(&self) -> bool {
         self.told.on_lost == OnLost::Kill && !self.is_late
+    }
+
+    /// What runs under its hold is to be killed now: once before its owner is, by which some of it is
+    /// found, and when its owner has ended.
+    fn trace_due(&self, now: u64) -> Option<&Trace> {
+        let is_due = self.over.is_some() || self.done < Some(Stage::Killed);
+        self.trace.as_ref().filter(|_| is_due && now >= self.kill_at)
+    }
+
+    /// Takes in of which holds something was found that runs under them.
+    fn note_left(&mut self, left: &BTreeSet<Tag>, now: u64) {
+        let Some(trace) = &self.trace else { return };
+        if now < self.kill_at || self.over.is_none() {
+            return;
+        }
+        if left.contains(&trace.tag()) {
+            self.clean = 0;
+            self.killed_at.get_or_insert(now);
+            self.note_lateness(now);
+        } else {
+            self.clean += 1;
+        }
     }
 
     fn look(&mut self, now: u64, find: impl Fn(ProcessId) -> Found) -> Option<Proof> {
@@ -202,6 +253,7 @@ mod tests {
 
     use super::*;
     use crate::daemon::owners::{find, process_of};
+    use crate::protocol::HOLD_VARIABLE;
     use crate::sys::rerun;
 
     const TOKEN: Token = Token(7);
@@ -209,7 +261,7 @@ mod tests {
     fn shell(script: &str) -> (Child, Told) {
         let child = Command::new("/bin/sh").args(["-c", script]).spawn().unwrap();
         let process = process_of(&Pidfd::open(child.id()).unwrap()).unwrap();
-        (child, Told { process, on_lost: OnLost::Kill, mark: None })
+        (child, Told { process, on_lost: OnLost::Kill, mark: None, tag: None })
     }
 
     fn sleeper() -> (Child, Told) {
@@ -218,7 +270,7 @@ mod tests {
 
     fn doomed(told: Told, kill_at: u64) -> Doomed {
         let mut doomed = Doomed::default();
-        doomed.add((TOKEN, told), None, None, kill_at);
+        doomed.add((TOKEN, told), (None, None), None, kill_at);
         doomed
     }
 
@@ -249,7 +301,7 @@ mod tests {
         let ((first, one), (second, other)) = (sleeper(), sleeper());
         let now = 1_000_000;
         let mut doomed = doomed(one, now);
-        doomed.add((Token(8), other), None, Some(Stage::Asked), now + 500);
+        doomed.add((Token(8), other), (None, None), Some(Stage::Asked), now + 500);
         until_over(&mut doomed, now);
         assert_eq!(killed_by(first), Some(9));
         assert!(doomed.has(Token(8)) && doomed.are_awaited());
@@ -273,7 +325,7 @@ mod tests {
     fn the_time_that_was_said_first_counts() {
         let (child, told) = sleeper();
         let mut doomed = doomed(told, 1_000);
-        doomed.add((TOKEN, told), None, None, u64::MAX);
+        doomed.add((TOKEN, told), (None, None), None, u64::MAX);
         until_over(&mut doomed, 1_000);
         assert_eq!(killed_by(child), Some(9));
     }
@@ -283,7 +335,7 @@ mod tests {
         let (child, told) = sleeper();
         let mut doomed = Doomed::default();
         // As if the KILL had been taken, for there is no process here that the kernel holds fast.
-        doomed.add((TOKEN, told), None, Some(Stage::Killed), 1_000);
+        doomed.add((TOKEN, told), (None, None), Some(Stage::Killed), 1_000);
         assert!(doomed.look(1_000 + UNKILLABLE_MS, find).is_empty());
         assert!(doomed.are_awaited());
         let late = 1_001 + UNKILLABLE_MS;
@@ -293,6 +345,25 @@ mod tests {
         Pidfd::open(child.id()).unwrap().signal(Signal::SIGKILL).unwrap();
         until_over(&mut doomed, late);
         assert_eq!(killed_by(child), Some(9));
+    }
+
+    #[test]
+    fn what_a_process_left_under_its_hold_is_killed_before_it_is_done_with() {
+        let tag = Tag(0xd003_u128 << 64 | u128::from(std::process::id()));
+        let mut left = Command::new("/bin/sh");
+        let left = left.env(HOLD_VARIABLE, tag.to_string()).args(["-c", "exec sleep 60"]);
+        let left = left.spawn().unwrap();
+        let (mut child, told) = sleeper();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let told = Told { tag: Some(tag), ..told };
+        let mut doomed = Doomed::default();
+        let dir = tempfile::tempdir().unwrap();
+        doomed.add((TOKEN, told), (None, Trace::of(&told, dir.path())), None, 1_000);
+        assert!(doomed.look(999, find).is_empty(), "its time has not come");
+        assert!(!Pidfd::open(left.id()).unwrap().has_ended());
+        until_over(&mut doomed, 1_000);
+        assert_eq!(killed_by(left), Some(9));
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod conn;
 mod conns;
 mod deadline;
 mod deadlock;
+mod descendants;
 mod detached;
 mod doomed;
 mod due;

@@ -83,7 +83,7 @@ mod tests {
 
     fn told() -> Told {
         let process = ProcessId { pid: 11, started: 7, inode: 9 };
-        Told { process, on_lost: OnLost::Kill, mark: None }
+        Told { process, on_lost: OnLost::Kill, mark: None, tag: None }
     }
 
     #[test]

@@ -16,10 +16,11 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
+use super::descendants::Trace;
 use super::owners::find;
 use super::proof::Proof;
 use super::{Unusable, elsewhere};
-use crate::core::{HoldState, OnLost, Owner, ProcessId, Token};
+use crate::core::{HoldState, OnLost, Owner, ProcessId, Request, Tag, Token};
 use crate::host::Mark;
 use crate::sys::process::{Found, Origin};
 
@@ -40,13 +41,17 @@ pub(super) struct Told {
     /// How far the log was read when it was told: the grant is in that part of its history.
     #[serde(default)]
     pub(super) mark: Option<Mark>,
+    /// The tag of the request: what was started under the hold is known by it.
+    #[serde(default)]
+    pub(super) tag: Option<Tag>,
 }
 
 impl Told {
     /// The process of a hold, unless that is a lease's.
     pub(super) fn of(hold: &HoldState, mark: Option<Mark>) -> Option<Self> {
         let Owner::Process(process) = hold.asked.owner else { return None };
-        Some(Self { process, on_lost: hold.asked.on_lost, mark })
+        let Request { on_lost, tag, .. } = *hold.asked;
+        Some(Self { process, on_lost, mark, tag: Some(tag) })
     }
 }
 
@@ -60,6 +65,13 @@ enum Line {
     Ended(Token),
     /// The largest token that was told, of those that the file names no more.
     Largest(Token),
+}
+
+/// What a file says.
+#[derive(Debug, Default)]
+pub(super) struct Recorded {
+    by: Option<Origin>,
+    each: BTreeMap<Token, Told>,
 }
 
 /// The processes that were told that they hold something.
@@ -104,8 +116,9 @@ impl Roll {
             Ok(bytes) => largest(&bytes),
             Err(_) => Token(0),
         };
-        let each = recorded(&path, &origin, discard)?;
-        let mut roll = Self { path, origin, file: None, each, largest, stale: 0, torn: false };
+        let Recorded { each, .. } = recorded(&path, &origin, discard)?;
+        let (file, stale, torn) = (None, 0, false);
+        let mut roll = Self { path, origin, file, each, largest, stale, torn };
         roll.write_anew()?;
         Ok(roll)
     }
@@ -144,6 +157,11 @@ impl Roll {
         if let Err(error) = ended {
             tracing::warn!(%error, path = %self.path.display(), "the record of owners is out of date");
         }
+    }
+
+    /// What the processes of a hold are known by, besides its owner.
+    pub(super) fn trace_of(&self, told: &Told) -> Option<Trace> {
+        Trace::of(told, self.path.parent()?)
     }
 
     /// The largest token that was ever told here, as far as is known.
@@ -214,7 +232,7 @@ impl Roll {
 /// # Errors
 /// Some do; or the file cannot be read.
 pub(super) fn refuse_holders(dir: &Path, origin: &Origin, discard: bool) -> anyhow::Result<()> {
-    let told = recorded(&dir.join(NAME), origin, discard)?;
+    let told = recorded(&dir.join(NAME), origin, discard)?.each;
     let told = told.into_values().map(|told| told.process);
     let living: BTreeSet<u32> = told
         .filter(|process| !matches!(find(*process), Found::Gone))
@@ -233,17 +251,17 @@ pub(super) fn refuse_holders(dir: &Path, origin: &Origin, discard: bool) -> anyh
 }
 
 /// The processes in a file that can be looked after from here.
-fn recorded(path: &Path, origin: &Origin, discard: bool) -> anyhow::Result<BTreeMap<Token, Told>> {
+fn recorded(path: &Path, origin: &Origin, discard: bool) -> anyhow::Result<Recorded> {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Recorded::default()),
         Err(error) => return Err(error).with_context(|| path.display().to_string()),
     };
-    let (by, each) = read(&bytes);
-    match by {
-        Some(by) if by == *origin => return Ok(each),
+    let recorded = read(&bytes);
+    match &recorded.by {
+        Some(by) if by == origin => return Ok(recorded),
         Some(by) if by.boot_id == origin.boot_id => {
-            let told = each.into_iter();
+            let told = recorded.each.into_iter();
             match elsewhere::refuse_recorded(told, path, origin) {
                 Err(error) if discard => tracing::warn!("left out: {error}"),
                 other => other?,
@@ -251,12 +269,11 @@ fn recorded(path: &Path, origin: &Origin, discard: bool) -> anyhow::Result<BTree
         }
         _ => {}
     }
-    Ok(BTreeMap::new())
+    Ok(Recorded::default())
 }
 
-/// What a file says, and what makes its processes comparable.
-fn read(bytes: &[u8]) -> (Option<Origin>, BTreeMap<Token, Told>) {
-    let (mut each, mut by) = (BTreeMap::new(), None);
+fn read(bytes: &[u8]) -> Recorded {
+    let Recorded { mut by, mut each } = Recorded::default();
     for line in bytes.split(|byte| *byte == b'\n') {
         // The last one may be torn; whom it names was not told.
         match serde_json::from_slice(line) {
@@ -267,10 +284,10 @@ fn read(bytes: &[u8]) -> (Option<Origin>, BTreeMap<Token, Told>) {
             Ok(Line::Ended(token)) => {
                 each.remove(&token);
             }
-            _ => {}
+            Ok(Line::Largest(_)) | Err(_) => {}
         }
     }
-    (by, each)
+    Recorded { by, each }
 }
 
 /// The largest token that a file names, whatever became of it.
@@ -289,7 +306,7 @@ mod tests {
 
     fn told(pid: u32) -> Told {
         let process = ProcessId { pid, started: 7, inode: u64::MAX };
-        Told { process, on_lost: OnLost::Kill, mark: None }
+        Told { process, on_lost: OnLost::Kill, mark: None, tag: None }
     }
 
     fn proof() -> Proof {

@@ -8,12 +8,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::descendants::{self, Trace};
 use super::doomed::{Doomed, LOOK_EVERY_MS, Stage};
 use super::ledger::NO_HOST;
 use super::owners::find;
 use super::roll::Told;
 use super::server::Server;
-use crate::core::{HostId, Owner, ProcessId, Token};
+use crate::core::{HostId, OnLost, Owner, ProcessId, Token};
 use crate::host::LostWhy;
 use crate::sys::clock;
 use crate::sys::deadline::{Deadline, Why, Writer};
@@ -113,6 +114,9 @@ impl Server {
     }
 
     fn stop_all(&mut self, stage: Stage) {
+        if stage == Stage::Killed {
+            self.kill_descendants();
+        }
         for (token, told) in self.roll.iter().collect::<Vec<_>>() {
             let Told { process, on_lost, .. } = told;
             let Some(stage) = stage.allowed(on_lost) else { continue };
@@ -132,6 +136,18 @@ impl Server {
                 }
             }
         }
+    }
+
+    /// Kills what runs under the holds whose processes are about to be killed. What is started
+    /// meanwhile is killed when this host has given them up.
+    fn kill_descendants(&self) {
+        let is_due = |token, told: &Told| {
+            let done = self.stops.signalled.get(&told.process) >= Some(&Stage::Killed);
+            told.on_lost == OnLost::Kill && !done && !self.stops.is_doomed(token)
+        };
+        let due = self.roll.iter().filter(|(token, told)| is_due(*token, told));
+        let traces: Vec<Trace> = due.filter_map(|(_, told)| self.roll.trace_of(&told)).collect();
+        descendants::kill(&traces.iter().collect::<Vec<_>>());
     }
 
     /// Signals the process of a token, by the descriptor that there is already if there is one.
@@ -208,7 +224,8 @@ impl Server {
         // Where no descriptor is left for a second one, the process is looked for later.
         let pidfd = self.watched(token, told.process).and_then(|pidfd| pidfd.try_clone().ok());
         let done = self.stops.signalled.get(&told.process).copied();
-        self.stops.doomed.add((token, told), pidfd, done, kill_at);
+        let trace = self.roll.trace_of(&told);
+        self.stops.doomed.add((token, told), (pidfd, trace), done, kill_at);
     }
 
     pub(super) fn end_doomed(&mut self, now: u64) {

@@ -35,6 +35,7 @@ mod campaign;
 mod campaign_faults;
 mod commands;
 mod compacted;
+mod escapes;
 mod figures;
 mod leader;
 mod mended;
