@@ -285,6 +285,9 @@ pub(crate) struct DaemonArgs {
     /// A client started it: readiness and errors go to descriptor 3
     #[arg(long, hide = true)]
     pub(crate) on_demand: bool,
+    /// A daemon started it, to outlive it
+    #[arg(long, hide = true)]
+    pub(crate) watcher: bool,
 }
 
 /// Print the completion script of a shell

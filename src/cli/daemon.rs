@@ -7,14 +7,15 @@ use super::connect::{self, Target};
 use super::duration::Length;
 use super::failed::Failed;
 use super::say::Voice;
-use crate::client::{Client, ClientError, Start};
+use crate::client::{Client, ClientError, OWN, Start};
 use crate::daemon::{self, Options};
 use crate::protocol::Stop;
 use crate::protocol::place::Place;
 use crate::run::SUCCESS;
 
 pub(crate) fn run(args: &DaemonArgs, global: &Global, voice: Voice) -> Result<u8, Failed> {
-    let place = Target::of(global)?.place;
+    let target = Target::of(global)?;
+    let place = target.place.clone();
     if args.stop {
         match stop(&place)? {
             Some(pid) => voice.detail(&format!("stopped the daemon, pid {pid}")),
@@ -33,7 +34,14 @@ pub(crate) fn run(args: &DaemonArgs, global: &Global, voice: Voice) -> Result<u8
         host: args.host.clone(),
         without_engine: args.no_engine,
         replaces: None,
+        watcher: Some(OWN.into()),
     };
+    if args.watcher {
+        // What went wrong is found out again by whoever needs the daemon.
+        let start = || drop(target.connect());
+        daemon::watch(&options, &start)?;
+        return Ok(SUCCESS);
+    }
     if args.replace {
         replace(&mut options, voice)?;
     }

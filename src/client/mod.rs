@@ -26,6 +26,7 @@
 //! #     host: None,
 //! #     without_engine: false,
 //! #     replaces: None,
+//! #     watcher: None,
 //! # };
 //! # let daemon = std::thread::spawn(move || canal::daemon::run(&options));
 //! # while std::os::unix::net::UnixStream::connect(&socket).is_err() {

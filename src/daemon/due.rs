@@ -60,6 +60,7 @@ impl Server {
             due.verify,
             due.unsure,
             due.idle,
+            self.link.watcher.due(),
             self.aside.iter().map(|aside| aside.until).min(),
             self.home.listener.pauses_until(),
         ];
@@ -101,6 +102,7 @@ impl Server {
             self.look_at_unsure();
         }
         self.look_after_home(now);
+        self.look_after_watcher(now);
     }
 
     /// Notes what is due next, last of all in a turn: nobody may come who would begin another one.

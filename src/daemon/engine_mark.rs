@@ -175,6 +175,7 @@ mod tests {
 
     fn options(place: &Place, without_engine: bool) -> Options {
         Options {
+            watcher: None,
             place: place.clone(),
             on_demand: true,
             discard_journal: false,

@@ -19,9 +19,12 @@ pub(super) enum Source {
     Signals,
     /// The alarm went off.
     Alarm,
+    /// The watcher has ended.
+    Watcher,
 }
 
-const SOURCES: [Source; 4] = [Source::Listener, Source::Home, Source::Signals, Source::Alarm];
+const SOURCES: [Source; 5] =
+    [Source::Listener, Source::Home, Source::Signals, Source::Alarm, Source::Watcher];
 
 /// The number of what only wakes the daemon: it is looked at in each turn, reported or not.
 const WAKES: u64 = SOURCES.len() as u64;

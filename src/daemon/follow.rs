@@ -16,6 +16,7 @@ use super::ledger::NO_HOST;
 use super::propose::{Applied, Then};
 use super::server::Server;
 use super::shown::time;
+use super::watcher::Watcher;
 use crate::core::{
     Change, FrameId, Granted, GrantedItem, HoldState, RequestId, Revision, Rules, Snapshot, Table,
     Token, UnixMillis,
@@ -71,6 +72,8 @@ pub(super) struct Link {
     pub(super) published: Deadlines,
     /// The note for later daemons that this place works over an engine.
     pub(super) mark: Option<EngineMark>,
+    /// What outlives this daemon.
+    pub(super) watcher: Watcher,
 }
 
 impl Link {

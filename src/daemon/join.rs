@@ -107,6 +107,7 @@ impl Server {
             tracing::error!(%error, "a later daemon without the engine would not notice that");
         }
         self.link.published = self.ledger.engine().map(|it| it.deadlines()).unwrap_or_default();
+        self.begin_watch();
         self.raise_tokens();
         self.take_over();
         self.follow_configuration();

@@ -76,12 +76,15 @@ mod underway;
 mod untold;
 mod waiting;
 mod waits;
+mod watcher;
 mod words;
 mod work;
 
 use std::borrow::Cow;
+use std::path::PathBuf;
 
 pub use home::Replacing;
+pub use watcher::watch;
 
 use crate::protocol::place::Place;
 
@@ -109,6 +112,9 @@ pub struct Options {
     pub without_engine: bool,
     /// That it replaces another one, if it does.
     pub replaces: Option<Replacing>,
+    /// The program, which is canal, that outlives a daemon over an engine, to end in time what that
+    /// one would have ended; without it nothing does.
+    pub watcher: Option<PathBuf>,
 }
 
 /// Why the daemon cannot start, where there is something to do about it.

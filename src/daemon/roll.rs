@@ -65,13 +65,38 @@ enum Line {
     Ended(Token),
     /// The largest token that was told, of those that the file names no more.
     Largest(Token),
+    /// The watcher that answers for these processes if the daemon is killed.
+    Watcher(WatchId),
 }
+
+/// Names the duty of watching over the processes of a record: it is new with each membership.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct WatchId(pub(super) u64);
 
 /// What a file says.
 #[derive(Debug, Default)]
 pub(super) struct Recorded {
     by: Option<Origin>,
     each: BTreeMap<Token, Told>,
+    /// Which watcher answers for them, if one does.
+    watcher: Option<WatchId>,
+}
+
+impl Recorded {
+    /// Those that a watcher answers for, as the file in `dir` says now; `None` if it answers for
+    /// none of them any more: a later daemon has taken them over.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub(super) fn for_watcher(
+        dir: &Path,
+        origin: &Origin,
+        watcher: WatchId,
+    ) -> io::Result<Option<BTreeMap<Token, Told>>> {
+        let recorded = read(&std::fs::read(dir.join(NAME))?);
+        let is_its = recorded.by.as_ref() == Some(origin) && recorded.watcher == Some(watcher);
+        Ok(is_its.then_some(recorded.each))
+    }
 }
 
 /// The processes that were told that they hold something.
@@ -82,6 +107,7 @@ pub(super) struct Roll {
     /// `None` where nothing is to be recorded, or could not be.
     file: Option<File>,
     each: BTreeMap<Token, Told>,
+    watcher: Option<WatchId>,
     /// The largest token that was ever told here, as far as the file goes back.
     largest: Token,
     /// How many lines say nothing any more.
@@ -99,6 +125,7 @@ impl Roll {
             origin,
             file: None,
             each: BTreeMap::new(),
+            watcher: None,
             largest: Token(0),
             stale: 0,
             torn: false,
@@ -116,9 +143,9 @@ impl Roll {
             Ok(bytes) => largest(&bytes),
             Err(_) => Token(0),
         };
-        let Recorded { each, .. } = recorded(&path, &origin, discard)?;
+        let Recorded { each, watcher, .. } = recorded(&path, &origin, discard)?;
         let (file, stale, torn) = (None, 0, false);
-        let mut roll = Self { path, origin, file, each, largest, stale, torn };
+        let mut roll = Self { path, origin, file, each, watcher, largest, stale, torn };
         roll.write_anew()?;
         Ok(roll)
     }
@@ -157,6 +184,15 @@ impl Roll {
         if let Err(error) = ended {
             tracing::warn!(%error, path = %self.path.display(), "the record of owners is out of date");
         }
+    }
+
+    /// Notes who answers for these processes from now on if the daemon is killed.
+    ///
+    /// # Errors
+    /// It is not recorded: the watcher of the daemon before this one goes on to answer for them.
+    pub(super) fn hand_over_to(&mut self, watcher: WatchId) -> io::Result<()> {
+        self.watcher = Some(watcher);
+        self.append(&Line::Watcher(watcher))
     }
 
     /// What the processes of a hold are known by, besides its owner.
@@ -205,7 +241,8 @@ impl Roll {
         let lines = self.each.iter().map(|(token, told)| Line::Told(*token, *told));
         let mut bytes = Vec::new();
         let first = [Line::Origin(self.origin.clone()), Line::Largest(self.largest)];
-        for line in first.into_iter().chain(lines) {
+        let watcher = self.watcher.map(Line::Watcher);
+        for line in first.into_iter().chain(watcher).chain(lines) {
             serde_json::to_writer(&mut bytes, &line)?;
             bytes.push(b'\n');
         }
@@ -273,7 +310,7 @@ fn recorded(path: &Path, origin: &Origin, discard: bool) -> anyhow::Result<Recor
 }
 
 fn read(bytes: &[u8]) -> Recorded {
-    let Recorded { mut by, mut each } = Recorded::default();
+    let Recorded { mut by, mut each, mut watcher } = Recorded::default();
     for line in bytes.split(|byte| *byte == b'\n') {
         // The last one may be torn; whom it names was not told.
         match serde_json::from_slice(line) {
@@ -284,10 +321,11 @@ fn read(bytes: &[u8]) -> Recorded {
             Ok(Line::Ended(token)) => {
                 each.remove(&token);
             }
+            Ok(Line::Watcher(id)) => watcher = Some(id),
             Ok(Line::Largest(_)) | Err(_) => {}
         }
     }
-    Recorded { by, each }
+    Recorded { by, each, watcher }
 }
 
 /// The largest token that a file names, whatever became of it.
@@ -361,6 +399,28 @@ mod tests {
         roll.torn = true;
         roll.tell(Token(2), told(12)).unwrap();
         assert_eq!(Roll::open(dir.path(), origin("a"), false).unwrap().tokens(), [Token(2)]);
+    }
+
+    #[test]
+    fn a_watcher_answers_for_what_is_recorded_until_another_one_does() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut roll = Roll::open(dir.path(), origin("a"), false).unwrap();
+        let its = |watcher, boot| {
+            let recorded = Recorded::for_watcher(dir.path(), &origin(boot), WatchId(watcher));
+            recorded.unwrap().map(|each| each.into_keys().collect::<Vec<_>>())
+        };
+        roll.tell(Token(1), told(11)).unwrap();
+        assert_eq!(its(1, "a"), None);
+        roll.hand_over_to(WatchId(1)).unwrap();
+        roll.tell(Token(2), told(12)).unwrap();
+        assert_eq!(its(1, "a"), Some(vec![Token(1), Token(2)]));
+        assert_eq!(its(1, "b"), None, "another boot");
+        // A daemon that starts anew, and is no member yet, takes nothing over.
+        let mut roll = Roll::open(dir.path(), origin("a"), false).unwrap();
+        roll.end(Token(1), proof());
+        assert_eq!(its(1, "a"), Some(vec![Token(2)]));
+        roll.hand_over_to(WatchId(2)).unwrap();
+        assert_eq!((its(1, "a"), its(2, "a")), (None, Some(vec![Token(2)])));
     }
 
     #[test]

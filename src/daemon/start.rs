@@ -33,6 +33,7 @@ use super::server::Server;
 use super::stop::Stops;
 use super::underway::Underway;
 use super::waiting::Waiting;
+use super::watcher::Watcher;
 use super::work::{Signals, work};
 use super::{Options, Unusable};
 use super::{logging, shown};
@@ -124,6 +125,7 @@ fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
     let mut server = server(place, uid, claim.open(given)?, (limits, permissions), recovered)?;
     if let Some(chosen) = &chosen {
         server.link = Link::new(chosen, &config, options.on_demand);
+        server.link.watcher = Watcher::of(options);
         let mark = EngineMark::prepare(place, chosen);
         server.link.mark = Some(mark.context("the engine cannot be noted")?);
         server.roll = Roll::open(&place.dir, Origin::read()?, options.discard_journal)

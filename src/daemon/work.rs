@@ -39,6 +39,7 @@ pub(super) fn work(server: &mut Server, signals: &Signals) -> anyhow::Result<()>
             server.stopping = true;
         }
     }
+    server.link.watcher.say_farewell();
     say_farewell(server, &mut context)?;
     tracing::info!("the daemon ends; what is held stays held");
     Ok(())

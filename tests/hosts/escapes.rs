@@ -1,15 +1,65 @@
-//! What no `canal run` looks after: it ends in time, too.
+//! What no `canal run` looks after: it ends in time, too, also when its daemon was killed.
 
 use nix::sys::signal::Signal;
 
+use crate::commands::{finish, never_both, next, start_for_now};
 use crate::over_each_engine;
-use crate::process::{alive, signal, wait_until};
-use crate::scene::{Host, Log, mortal_hosts, until_idle};
+use crate::process::{Proc, alive, signal, wait_until};
+use crate::record::Events;
+use crate::scene::{Host, Log, hosts, mortal_hosts, recorded, until_idle};
 
 over_each_engine!(
+    rule_07_what_a_killed_daemon_had_acquired_for_ends_in_time,
+    rule_07_what_a_daemon_that_was_told_to_end_had_acquired_for_ends_in_time,
     rule_07_descendants_end_in_time_whose_canal_run_was_killed,
     rule_07_descendants_of_a_command_that_has_ended_end_in_time,
+    rule_07_descendants_end_in_time_whose_canal_run_and_daemon_were_killed,
+    a_daemon_that_is_killed_while_it_is_needed_is_started_again,
+    a_daemon_whose_watcher_is_killed_starts_another_one,
+    a_daemon_that_ends_with_nothing_held_takes_its_watcher_along,
 );
+
+/// A process that has `x` and was not started by canal.
+fn owner(host: &Host, name: &str) -> Proc {
+    let body = recorded("while :; do sleep 0.02; done");
+    let script = format!("set -- {name}; canal acquire -q --pid $$ -k x || exit; {body}");
+    let owner = host.world.sh(&script).spawn();
+    wait_until("it runs", || Events::of(&host.world).started().contains(&name));
+    owner
+}
+
+fn kill_only_the_daemon(host: &Host) -> i32 {
+    let pid = host.world.daemon_pid();
+    signal(pid, Signal::SIGKILL);
+    wait_until("the daemon is dead", || !alive(pid));
+    pid
+}
+
+fn rule_07_what_a_killed_daemon_had_acquired_for_ends_in_time(log: &Log) {
+    let [a, b] = mortal_hosts(log);
+    let owner = owner(&a, "a");
+    b.world.until_held("x", 1);
+    a.proxy.cut();
+    kill_only_the_daemon(&a);
+    next(&b, "b").end().code(0);
+    never_both(&a, &["a", "b"]);
+    owner.end().code(0);
+    a.proxy.mend();
+    a.join();
+    until_idle(&[a, b]);
+}
+
+fn rule_07_what_a_daemon_that_was_told_to_end_had_acquired_for_ends_in_time(log: &Log) {
+    let [a, b] = mortal_hosts(log);
+    let owner = owner(&a, "a");
+    b.world.until_held("x", 1);
+    a.world.canal(["daemon", "--stop"]).end().code(0);
+    next(&b, "b").end().code(0);
+    never_both(&a, &["a", "b"]);
+    owner.end().code(0);
+    assert!(a.world.look().is_none(), "nobody asked for a daemon");
+    wait_until("its watcher has ended", || a.world.watchers().is_empty());
+}
 
 /// What a command starts that leaves it, and holds the file `hand` as long as it lives.
 const DAEMON: &str = "exec 9>>hand; flock 9; echo >daemonised; while :; do sleep 0.05 9>&-; done";
@@ -60,4 +110,52 @@ fn rule_07_descendants_of_a_command_that_has_ended_end_in_time(log: &Log) {
     a.proxy.mend();
     a.until("member");
     until_idle(&[a, b]);
+}
+
+fn rule_07_descendants_end_in_time_whose_canal_run_and_daemon_were_killed(log: &Log) {
+    let [a, b] = mortal_hosts(log);
+    leave_behind(&a, &["--with-children"], "", "exit 0");
+    b.world.until_held("x", 1);
+    a.proxy.cut();
+    kill_only_the_daemon(&a);
+    nothing_is_left(&b);
+    a.proxy.mend();
+    a.join();
+    until_idle(&[a, b]);
+}
+
+fn a_daemon_that_is_killed_while_it_is_needed_is_started_again(log: &Log) {
+    let [a, b] = hosts(log);
+    let owner = owner(&a, "a");
+    b.world.until_held("x", 1);
+    let before = kill_only_the_daemon(&a);
+    wait_until("another one runs", || {
+        a.world.look().is_some_and(|it| it.daemon.pid.cast_signed() != before)
+    });
+    a.until("member");
+    wait_until("it has a watcher, and the one before has ended", || a.world.watchers().len() == 1);
+    assert_eq!(b.world.held("x"), 1, "the hold is the one it was");
+    owner.kill();
+    b.world.until_held("x", 0);
+    until_idle(&[a, b]);
+}
+
+fn a_daemon_whose_watcher_is_killed_starts_another_one(log: &Log) {
+    let [a] = hosts(log);
+    let holder = start_for_now(&a, "a");
+    let [first] = a.world.watchers()[..] else { panic!("{:?}", a.world.watchers()) };
+    signal(first, Signal::SIGKILL);
+    wait_until("there is another one", || {
+        a.world.watchers().iter().any(|pid| *pid != first && alive(*pid))
+    });
+    finish(&a, "a");
+    holder.end().code(0);
+    until_idle(&[a]);
+}
+
+fn a_daemon_that_ends_with_nothing_held_takes_its_watcher_along(log: &Log) {
+    let [a] = hosts(log);
+    wait_until("it has a watcher", || a.world.watchers().len() == 1);
+    a.world.canal(["daemon", "--stop"]).end().code(0);
+    wait_until("it has ended", || a.world.watchers().is_empty());
 }

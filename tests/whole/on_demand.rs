@@ -54,7 +54,9 @@ fn daemons(world: &World) -> Vec<i32> {
         let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let mut args = line.split(|byte| *byte == 0);
         let mut has = |what: &[u8]| args.any(|arg| arg == what);
-        has(b"daemon") && has(socket) && alive(*pid)
+        // Over an engine each has a watcher.
+        let watches = line.split(|byte| *byte == 0).any(|arg| arg == b"--watcher");
+        has(b"daemon") && has(socket) && !watches && alive(*pid)
     };
     let all = fs::read_dir("/proc").unwrap();
     let pids = all.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok());
