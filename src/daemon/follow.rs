@@ -72,6 +72,8 @@ pub(super) struct Link {
     pub(super) published: Deadlines,
     /// The note for later daemons that this place works over an engine.
     pub(super) mark: Option<EngineMark>,
+    /// When this daemon began, in milliseconds of CLOCK_BOOTTIME.
+    pub(super) began_ms: u64,
     /// What outlives this daemon.
     pub(super) watcher: Watcher,
 }
@@ -84,6 +86,7 @@ impl Link {
             label: chosen.label.clone(),
             ttl_ms: chosen.settings.ttl_ms,
             bypass_max: config.bypass_max,
+            began_ms: clock::boottime_ms(),
             ..Self::default()
         }
     }

@@ -101,6 +101,8 @@ impl Server {
                 let stage = if now < deadlines.kill_at { Stage::Asked } else { Stage::Killed };
                 self.stop_all(stage);
             }
+        } else if self.unclaimed_until().is_some_and(|until| now >= until) {
+            self.doom_all(now, Why::Away);
         }
         self.end_doomed(now);
     }
@@ -109,8 +111,19 @@ impl Server {
     pub(super) fn next_stop(&self, now: u64) -> Option<u64> {
         let shared = self.ledger.engine()?;
         let deadlines = shared.deadlines();
-        let times = [deadlines.term_at, deadlines.kill_at].into_iter().filter(|at| *at > now);
-        times.filter(|_| self.ledger.is_member()).chain(self.stops.next_due(now)).min()
+        let times = match self.ledger.is_member() {
+            true => [Some(deadlines.term_at), Some(deadlines.kill_at)],
+            false => [self.unclaimed_until(), None],
+        };
+        let times = times.into_iter().flatten().filter(|at| *at > now);
+        times.chain(self.stops.next_due(now)).min()
+    }
+
+    /// Until when a daemon before this one may have renewed what stands in the record, if this one has
+    /// not taken it over. A watcher knows the deadline better, but it may have been killed, too.
+    fn unclaimed_until(&self) -> Option<u64> {
+        let is_unclaimed = !self.link.let_in && !self.roll.is_empty();
+        is_unclaimed.then(|| self.link.began_ms.saturating_add(self.link.ttl_ms))
     }
 
     fn stop_all(&mut self, stage: Stage) {

@@ -14,6 +14,7 @@ over_each_engine!(
     rule_07_descendants_end_in_time_whose_canal_run_was_killed,
     rule_07_descendants_of_a_command_that_has_ended_end_in_time,
     rule_07_descendants_end_in_time_whose_canal_run_and_daemon_were_killed,
+    what_a_daemon_and_its_watcher_left_ends_by_a_daemon_that_cannot_reach_the_engine,
     a_daemon_that_is_killed_while_it_is_needed_is_started_again,
     a_daemon_whose_watcher_is_killed_starts_another_one,
     a_daemon_that_ends_with_nothing_held_takes_its_watcher_along,
@@ -121,6 +122,19 @@ fn rule_07_descendants_end_in_time_whose_canal_run_and_daemon_were_killed(log: &
     nothing_is_left(&b);
     a.proxy.mend();
     a.join();
+    until_idle(&[a, b]);
+}
+
+fn what_a_daemon_and_its_watcher_left_ends_by_a_daemon_that_cannot_reach_the_engine(log: &Log) {
+    let [a, b] = mortal_hosts(log);
+    let owner = owner(&a, "a");
+    b.world.until_held("x", 1);
+    a.proxy.cut();
+    a.world.kill_daemon_quietly();
+    a.world.status();
+    assert_eq!(owner.end().signal, Some(9));
+    a.proxy.mend();
+    a.until("member");
     until_idle(&[a, b]);
 }
 
