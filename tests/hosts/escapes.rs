@@ -1,5 +1,7 @@
 //! What no `canal run` looks after: it ends in time, too, also when its daemon was killed.
 
+use std::fs;
+
 use nix::sys::signal::Signal;
 
 use crate::commands::{finish, never_both, next, start_for_now};
@@ -10,6 +12,8 @@ use crate::scene::{Host, Log, hosts, mortal_hosts, recorded, until_idle};
 
 over_each_engine!(
     rule_07_what_a_killed_daemon_had_acquired_for_ends_in_time,
+    rule_07_what_was_acquired_for_ends_in_time_where_no_daemon_can_be_started,
+    rule_07_what_a_killed_daemon_in_the_foreground_had_acquired_for_ends_in_time,
     rule_07_what_a_daemon_that_was_told_to_end_had_acquired_for_ends_in_time,
     rule_07_descendants_end_in_time_whose_canal_run_was_killed,
     rule_07_descendants_of_a_command_that_has_ended_end_in_time,
@@ -48,6 +52,35 @@ fn rule_07_what_a_killed_daemon_had_acquired_for_ends_in_time(log: &Log) {
     a.proxy.mend();
     a.join();
     until_idle(&[a, b]);
+}
+
+fn rule_07_what_was_acquired_for_ends_in_time_where_no_daemon_can_be_started(log: &Log) {
+    let [a, b] = mortal_hosts(log);
+    let owner = owner(&a, "a");
+    b.world.until_held("x", 1);
+    let daemon = a.world.daemon_pid();
+    fs::write(a.world.runtime().join("canal.toml"), "[engine\n").unwrap();
+    signal(daemon, Signal::SIGKILL);
+    next(&b, "b").end().code(0);
+    never_both(&a, &["a", "b"]);
+    owner.end().code(0);
+    wait_until("its watcher has ended", || a.world.watchers().is_empty());
+    assert!(a.world.look().is_none(), "there is no daemon");
+}
+
+fn rule_07_what_a_killed_daemon_in_the_foreground_had_acquired_for_ends_in_time(log: &Log) {
+    let [a, b] = mortal_hosts(log);
+    a.world.canal(["daemon", "--stop"]).end().code(0);
+    let daemon = a.world.daemon(|daemon| daemon);
+    a.until("member");
+    let owner = owner(&a, "a");
+    b.world.until_held("x", 1);
+    daemon.kill();
+    next(&b, "b").end().code(0);
+    never_both(&a, &["a", "b"]);
+    owner.end().code(0);
+    wait_until("its watcher has ended", || a.world.watchers().is_empty());
+    assert!(a.world.look().is_none(), "whoever started it starts the next one");
 }
 
 fn rule_07_what_a_daemon_that_was_told_to_end_had_acquired_for_ends_in_time(log: &Log) {
