@@ -14,7 +14,9 @@ impl Table {
     pub fn apply(&mut self, revision: Revision, entry: &Entry, outcomes: &mut Vec<Outcome>) {
         assert_eq!(revision.0, self.revision.0 + 1, "the log has a gap");
         self.revision = revision;
+        let recovered = self.recovery.is_some();
         self.mark(entry);
+        let recovered = recovered && self.recovery.is_none();
         let mut turn = Turn::new(entry, outcomes);
         match &entry.change {
             Change::Request(request) => self.ask(&mut turn, request),
@@ -37,7 +39,13 @@ impl Table {
             Change::Confirm { .. }
             | Change::Floor { .. }
             | Change::HostJoin { .. }
+            | Change::Era { .. }
+            | Change::Present { .. }
+            | Change::TtlPassed { .. }
             | Change::Checkpoint { .. } => {}
+        }
+        if recovered {
+            self.settle_everyone(&mut turn);
         }
         self.settle(&mut turn);
         self.sweep(&mut turn);

@@ -14,6 +14,9 @@ impl Table {
         if let Some(why) = self.fault(asked) {
             return self.decide(turn, Outcome::Refused { request, why });
         }
+        if self.recovery.is_some() {
+            return self.decide(turn, Outcome::Refused { request, why: Refusal::Recovering });
+        }
         let frame = self.frame_of(asked.host, &asked.owner).unwrap_or(FrameId(self.revision.0));
         let kin = self.kin(frame, self.outer(asked));
         let rank = Rank::ordinary(asked.priority, queue::place(self.rules, request));

@@ -111,6 +111,10 @@ impl Table {
             }
             Change::HostJoin { .. } | Change::HostGone { .. } | Change::HostAdopt { .. } => {
                 self.mark_hosts(entry);
+                self.mark_recovery(entry);
+            }
+            Change::Era { .. } | Change::Present { .. } | Change::TtlPassed { .. } => {
+                self.mark_recovery(entry);
             }
             Change::Policy { bypass_max } => self.bypass_max = (*bypass_max).max(1),
             Change::Floor { token } => self.next_token = self.next_token.max(*token),

@@ -133,6 +133,40 @@ pub enum Change {
         /// The smallest token that may be given out next.
         token: Token,
     },
+    /// Another era of the engine begins: it was started anew, restored or replaced. Unless it is the
+    /// first entry of the log, a [recovery](super::Recovery) begins, which waits for all hosts. A
+    /// no-op if the log names an era with this number or a later one.
+    Era {
+        /// Counts the eras; the first is 1.
+        number: u64,
+        /// Whether entries that were in the log may be missing: the recovery then waits for the
+        /// longest TTL too.
+        may_lack: bool,
+        /// The smallest token that may be given out next, by the clock of the host that says so.
+        floor: Token,
+    },
+    /// A host says which tokens it was told: as it joins, and when the log names another era. If
+    /// this shows that entries of the log were lost, a recovery begins, which waits for the longest
+    /// TTL.
+    Present {
+        /// Which incarnation.
+        host: HostId,
+        /// The largest token that it was told for certain; 0 if none.
+        told: Token,
+        /// The largest token that it may have been told.
+        bound: Token,
+        /// Whether it had read entries that the log does not have any more.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        lost: bool,
+        /// Its time to live, in milliseconds.
+        ttl_ms: u64,
+    },
+    /// The longest TTL has passed since the entry from which a recovery waits for it. A no-op if it
+    /// waits from another one.
+    TtlPassed {
+        /// Since which entry.
+        from: Revision,
+    },
 }
 
 /// One or more items, granted all together or not at all. It is the same one in the log, in the

@@ -39,6 +39,16 @@ number! {
     /// A fencing token: +1 per grant of the table, never reused, never smaller than an earlier one.
     Token
 }
+
+impl Token {
+    /// A token by the clock: Unix seconds times 2^20, to the millisecond. More than were ever given
+    /// out before, unless the clock is wrong.
+    #[must_use]
+    pub fn by_clock(now: UnixMillis) -> Self {
+        Self(now.0.saturating_mul(1 << 20) / 1000)
+    }
+}
+
 number! {
     /// Which host's daemon watches an owner; 0 is the only host of an embedded journal.
     HostId

@@ -236,4 +236,7 @@ pub enum Refusal {
     },
     /// The tag names another request already, or the handle another lease.
     Duplicate,
+    /// The table grants nothing before its [recovery](super::Recovery) is over: to be asked again
+    /// then.
+    Recovering,
 }

@@ -133,6 +133,9 @@ impl Table {
             waiters: waiters.into_values().map(not_overtaken).collect(),
             past_leases: Vec::new(),
             hosts: Vec::new(),
+            era: 0,
+            longest_ttl_ms: 0,
+            recovery: None,
         };
         match Self::restore(&snapshot, self.rules) {
             Ok(part) => part,

@@ -88,6 +88,8 @@ pub enum Reason {
     Suspended,
     /// Its daemon started anew and it did not come back yet.
     Detached,
+    /// The table grants nothing before its recovery is over.
+    Recovering,
 }
 
 impl Table {
@@ -310,6 +312,9 @@ impl Table {
             WaiterStatus::Detached => return why(0, Reason::Detached),
             WaiterStatus::Active => {}
         }
+        if self.recovery.is_some() {
+            return why(0, Reason::Recovering);
+        }
         let kin = self.kin(waiter.frame, None);
         let items = 0..waiter.request.items.len();
         let reasons = items.filter_map(|item| Some((item, self.reason(waiter, item, &kin)?)));
@@ -345,7 +350,7 @@ impl Table {
 
 fn severity(reason: Reason) -> u8 {
     match reason {
-        Reason::Suspended | Reason::Detached => 0,
+        Reason::Suspended | Reason::Detached | Reason::Recovering => 0,
         Reason::Drained | Reason::LargerThanLock { .. } => 1,
         Reason::Full { .. } | Reason::Conflict { .. } => 2,
         Reason::Behind { .. } => 3,

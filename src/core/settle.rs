@@ -12,8 +12,12 @@ use super::{
 };
 
 impl Table {
-    /// Grants to waiters until nobody can be granted any more, and no deadlock is left.
+    /// Grants to waiters until nobody can be granted any more, and no deadlock is left. During a
+    /// recovery it does neither: [`Self::settle_everyone`] catches up.
     pub(super) fn settle(&mut self, turn: &mut Turn<'_>) {
+        if self.recovery.is_some() {
+            return;
+        }
         // The rule, on most keys of most machines.
         if self.waiters.is_empty() {
             return;

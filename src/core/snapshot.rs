@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::lock::Lock;
 use super::{
-    Diverged, FrameId, HostId, HostState, Key, LeaseState, Mode, Owner, PastLease, Request,
-    RequestId, Revision, Rules, Slots, Table, Token, UnixMillis, View,
+    Diverged, FrameId, HostId, HostState, Key, LeaseState, Mode, Owner, PastLease, Recovery,
+    Request, RequestId, Revision, Rules, Slots, Table, Token, UnixMillis, View,
 };
 
 /// The whole table as plain data. Two tables are identical iff their snapshots are equal.
@@ -36,6 +36,20 @@ pub struct Snapshot {
     /// How the last leases ended, the latest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub past_leases: Vec<PastLease>,
+    /// The last era of the engine that the log names; 0 if it names none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub era: u64,
+    /// The longest time to live of any host so far, in milliseconds.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub longest_ttl_ms: u64,
+    /// The recovery that is under way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recovery: Option<Recovery>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// A view that callers follow who state none.
@@ -170,6 +184,9 @@ impl Table {
             holds: self.holds().cloned().collect(),
             waiters: self.waiters().map(waiter).collect(),
             past_leases: self.past_leases.iter().cloned().collect(),
+            era: self.era,
+            longest_ttl_ms: self.longest_ttl_ms,
+            recovery: self.recovery.clone(),
         }
     }
 
@@ -185,6 +202,9 @@ impl Table {
         table.bypass_max = snapshot.bypass_max;
         table.past_leases = snapshot.past_leases.iter().cloned().collect();
         table.hosts = snapshot.hosts.iter().map(|host| (host.id, host.clone())).collect();
+        table.era = snapshot.era;
+        table.longest_ttl_ms = snapshot.longest_ttl_ms;
+        table.recovery = snapshot.recovery.clone();
         table.refill(snapshot).map_err(|what| Diverged { revision, what })?;
         Ok(table)
     }

@@ -9,8 +9,8 @@ use super::queue::{self, Class, Rank};
 use super::tree::Tree;
 use super::usage::Usage;
 use super::{
-    Ask, FrameId, FrameState, HoldState, HostId, HostState, Key, Mode, Owner, PastLease, RequestId,
-    Revision, Rules, Tag, Token, WaiterState, WaiterStatus,
+    Ask, FrameId, FrameState, HoldState, HostId, HostState, Key, Mode, Owner, PastLease, Recovery,
+    RequestId, Revision, Rules, Tag, Token, WaiterState, WaiterStatus,
 };
 
 /// How often a waiter may be overtaken where no policy says otherwise.
@@ -41,6 +41,12 @@ pub struct Table {
     pub(super) usage: BTreeMap<u32, Usage>,
     /// How the last leases ended, the latest last.
     pub(super) past_leases: VecDeque<PastLease>,
+    /// The last era of the engine that the log names; 0 if it names none.
+    pub(super) era: u64,
+    /// The longest time to live of any host so far.
+    pub(super) longest_ttl_ms: u64,
+    /// Nothing is granted as long as there is one.
+    pub(super) recovery: Option<Recovery>,
 }
 
 /// A frame and what it has.
@@ -108,6 +114,9 @@ impl Table {
             usage: BTreeMap::new(),
             past_leases: VecDeque::new(),
             hosts: BTreeMap::new(),
+            era: 0,
+            longest_ttl_ms: 0,
+            recovery: None,
         }
     }
 

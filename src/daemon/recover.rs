@@ -18,7 +18,8 @@ use super::ledger::{Ledger, Log, NO_HOST};
 use super::old::{self, Old};
 use super::owners::find;
 use crate::core::{
-    Change, FrameId, Outcome, Owner, ProcessId, Release, Rules, StoredView, Table, Token, View,
+    Change, FrameId, Outcome, Owner, ProcessId, Release, Rules, StoredView, Table, Token,
+    UnixMillis, View,
 };
 use crate::log::journal::{Batch, OpenError};
 use crate::log::leases::LeaseLog;
@@ -123,9 +124,9 @@ fn floor(durable: Option<&Durable>, next_token: Token) -> Token {
     reserved.max(next_token).max(token_by_clock())
 }
 
-/// Unix seconds times 2^20, to the millisecond: more than were ever given out before.
+/// More than were ever given out before.
 pub(super) fn token_by_clock() -> Token {
-    Token(clock::unix_ms().saturating_mul(1 << 20) / 1000)
+    Token::by_clock(UnixMillis(clock::unix_ms()))
 }
 
 /// The views that a lost state file must have had.

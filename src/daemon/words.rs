@@ -42,7 +42,7 @@ pub(super) fn refusal(why: &Refusal, request: &Request, use_of: Option<&Use>) ->
             ErrorName::Unsupported,
             format!("this version cannot grant what is asked of `{key}`"),
         ),
-        Refusal::Invalid { .. } | Refusal::Duplicate => {
+        Refusal::Invalid { .. } | Refusal::Duplicate | Refusal::Recovering => {
             Failure::new(ErrorName::BadRequest, format!("what is asked of `{key}` makes no sense"))
         }
     }
@@ -86,7 +86,7 @@ pub(super) fn item_of(why: &Refusal) -> Option<usize> {
         | Refusal::Unsupported { item }
         | Refusal::Invalid { item } => Some(*item),
         Refusal::Deadlock { cycle } => cycle.first().map(|step| step.item),
-        Refusal::Duplicate => None,
+        Refusal::Duplicate | Refusal::Recovering => None,
     }
 }
 
@@ -198,6 +198,9 @@ pub(super) fn reason(reason: &Reason) -> String {
         Reason::Suspended => "its process is stopped".to_owned(),
         Reason::Detached => {
             "the daemon was restarted, and its client has not come back yet".to_owned()
+        }
+        Reason::Recovering => {
+            "the table recovers because the engine may have lost entries".to_owned()
         }
     }
 }

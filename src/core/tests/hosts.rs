@@ -122,6 +122,9 @@ enum Step {
     On(HostId),
     Gone(HostId),
     Adopt(HostId),
+    Era(bool),
+    Present(HostId, u64, bool),
+    TtlPassed,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -130,7 +133,11 @@ fn step() -> impl Strategy<Value = Step> {
         12 => op(true).prop_map(Step::Op),
         4 => host.clone().prop_map(Step::On),
         1 => host.clone().prop_map(Step::Gone),
-        1 => host.prop_map(Step::Adopt),
+        1 => host.clone().prop_map(Step::Adopt),
+        1 => any::<bool>().prop_map(Step::Era),
+        2 => (host, 0..4u64, prop::bool::weighted(0.1))
+            .prop_map(|(host, told, lost)| Step::Present(host, told, lost)),
+        2 => Just(Step::TtlPassed),
     ]
 }
 
@@ -195,6 +202,20 @@ proptest! {
                 Step::Adopt(old) => {
                     let new = if old == HERE { NEXT } else { HERE };
                     world.apply(Change::HostAdopt { old, new });
+                }
+                Step::Era(may_lack) => {
+                    let (number, floor) = (world.table.era() + 1, Token(0));
+                    world.apply(Change::Era { number, may_lack, floor });
+                }
+                Step::Present(host, told, lost) => {
+                    let told = Token(told * world.table.next_token().0 / 3);
+                    let (bound, ttl_ms) = (told, 1);
+                    world.apply(Change::Present { host, told, bound, lost, ttl_ms });
+                }
+                Step::TtlPassed => {
+                    let from = world.table.recovery().and_then(|recovery| recovery.ttl_from);
+                    let from = from.unwrap_or(Revision(1));
+                    world.apply(Change::TtlPassed { from });
                 }
                 Step::Gone(host) => {
                     let by = if host == HERE { NEXT } else { HERE };

@@ -11,6 +11,7 @@ mod locks;
 mod nested;
 mod order;
 mod random;
+mod recovery;
 mod reentry;
 mod resize;
 mod rings;

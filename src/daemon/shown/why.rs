@@ -40,7 +40,9 @@ impl Held {
                 Some(Self::Full)
             }
             Reason::Conflict { .. } => Some(Self::Conflicting),
-            Reason::Behind { .. } | Reason::Suspended | Reason::Detached => None,
+            Reason::Behind { .. } | Reason::Suspended | Reason::Detached | Reason::Recovering => {
+                None
+            }
         }
     }
 }

@@ -96,6 +96,7 @@ fn check_outcome(table: &Table, entry: &Entry, outcome: &Outcome) {
                 brief(&state)
             );
             assert!(granted.token >= state.next_token);
+            assert_eq!(state.recovery, None, "a grant in a recovery");
         }
         Outcome::Refused { request, why: Refusal::Full { .. } } => {
             let frame = FrameId(request.0);
@@ -177,7 +178,7 @@ fn check_state(state: &Snapshot, rules: Rules) {
             item.slots.iter().all(|slot| used.get(&item.key).is_some_and(|u| u.contains(&slot)));
         assert!(all, "shared slots that nobody holds: {item:?}");
     }
-    if rules != Rules::Current {
+    if rules != Rules::Current || state.recovery.is_some() {
         return;
     }
     let stuck = waiting_in_vain(state);

@@ -44,6 +44,9 @@ fn snapshot(revision: u64) -> Snapshot {
         frames: Vec::new(),
         holds: Vec::new(),
         waiters: Vec::new(),
+        era: 0,
+        longest_ttl_ms: 0,
+        recovery: None,
         past_leases: Vec::new(),
         hosts: Vec::new(),
     }
