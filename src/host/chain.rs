@@ -26,7 +26,13 @@ pub(super) struct Chain {
     batches: u64,
     last: Option<Read>,
     seats: BTreeMap<HostId, Seat>,
+    /// The last era of the engine that was noted.
+    #[serde(default)]
+    era: u64,
 }
+
+/// The author of the batches that note eras.
+const NO_HOST: HostId = HostId(0);
 
 /// An incarnation that has joined and not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -107,6 +113,14 @@ fn short(hash: Hash) -> u64 {
     hash.0.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
+impl Mark {
+    /// Whether it is further on than another one, if both are of one history.
+    #[must_use]
+    pub fn is_after(self, other: Self) -> bool {
+        self.position > other.position
+    }
+}
+
 impl Chain {
     pub(super) fn new(epoch: u128) -> Self {
         let genesis = code::genesis(epoch);
@@ -118,6 +132,7 @@ impl Chain {
             batches: 0,
             last: None,
             seats: BTreeMap::new(),
+            era: 0,
         }
     }
 
@@ -173,6 +188,11 @@ impl Chain {
         }
     }
 
+    /// Whether what was read contradicts a mark for certain, however far it was read.
+    pub(super) fn contradicts(&self, mark: Mark) -> bool {
+        mark.position <= self.link.position && self.knows_mark(mark) == Known::Other
+    }
+
     /// Reads the next batch.
     pub(super) fn read(
         &mut self,
@@ -192,7 +212,11 @@ impl Chain {
         let first = Revision(self.revision.0 + 1);
         match &step {
             Step::Counts { entries, .. } => {
-                self.seats.insert(host, Seat { sequence, first });
+                if host == NO_HOST {
+                    self.era = sequence;
+                } else {
+                    self.seats.insert(host, Seat { sequence, first });
+                }
                 self.revision.0 += entries.len() as u64;
                 self.unseat(entries);
             }
@@ -209,6 +233,9 @@ impl Chain {
     /// What becomes of a batch that comes next.
     fn judge(&self, rules: Rules, placed: &Placed, trust: Trust) -> Result<Step, Trouble> {
         let Placed { host, sequence, .. } = *placed;
+        if host == NO_HOST {
+            return self.judge_era(rules, placed);
+        }
         let expected = match self.seats.get(&host) {
             Some(seat) => seat.sequence + 1,
             None if sequence == 1 => 1,
@@ -219,12 +246,7 @@ impl Chain {
             return Err(Trouble::Gap(format!("{name} lies where number {expected} should be")));
         }
         let unreadable = |what: String| Trouble::Unreadable(format!("{name}: {what}"));
-        let batch = code::read_batch(rules, &placed.body);
-        let batch: Batch = batch.map_err(|error| unreadable(error.to_string()))?;
-        if (batch.host, batch.sequence) != (host, sequence) {
-            let inside = code::author(batch.host, batch.sequence);
-            return Err(unreadable(format!("inside it says that it is {inside}")));
-        }
+        let batch = batch_of(rules, placed)?;
         let joins =
             |change: &Change| matches!(change, Change::HostJoin { host: h, .. } if *h == host);
         if sequence == 1 && !batch.entries.first().is_some_and(|entry| joins(&entry.change)) {
@@ -235,6 +257,23 @@ impl Chain {
         }
         let first = Revision(self.revision.0 + 1);
         Ok(Step::Counts { host, sequence, first, entries: batch.entries })
+    }
+
+    /// What becomes of a batch that notes an era. The engine takes one with each number, and its
+    /// author need not have read anything.
+    fn judge_era(&self, rules: Rules, placed: &Placed) -> Result<Step, Trouble> {
+        let Placed { host, sequence, .. } = *placed;
+        if sequence <= self.era {
+            return Ok(Step::Void);
+        }
+        let entries = batch_of(rules, placed)?.entries;
+        let notes = |entry: &Entry| matches!(entry.change, Change::Era { number, .. } if number == sequence);
+        if entries.len() != 1 || !entries.iter().all(notes) {
+            let what = format!("era {sequence}: it says something else");
+            return Err(Trouble::Unreadable(what));
+        }
+        let first = Revision(self.revision.0 + 1);
+        Ok(Step::Counts { host, sequence, first, entries })
     }
 
     fn advance(&mut self, placed: &Placed) {
@@ -258,4 +297,18 @@ impl Chain {
             }
         }
     }
+}
+
+/// What a batch says, if it is the one that the engine takes it for.
+fn batch_of(rules: Rules, placed: &Placed) -> Result<Batch, Trouble> {
+    let Placed { host, sequence, .. } = *placed;
+    let name = code::author(host, sequence);
+    let unreadable = |what: String| Trouble::Unreadable(format!("{name}: {what}"));
+    let batch = code::read_batch(rules, &placed.body);
+    let batch = batch.map_err(|error| unreadable(error.to_string()))?;
+    if (batch.host, batch.sequence) != (host, sequence) {
+        let inside = code::author(batch.host, batch.sequence);
+        return Err(unreadable(format!("inside it says that it is {inside}")));
+    }
+    Ok(batch)
 }

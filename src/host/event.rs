@@ -10,7 +10,8 @@ use crate::log::engine::{Alive, Outage, Position};
 pub struct Now {
     /// CLOCK_BOOTTIME in milliseconds. Everything is decided by it.
     pub boot_ms: u64,
-    /// The time of day, for what is shown. Nothing is decided by it.
+    /// The time of day, for what is shown, and for tokens after history was lost. Nothing else is
+    /// decided by it.
     pub unix: UnixMillis,
 }
 

@@ -100,6 +100,10 @@ impl Member {
             self.lose(LostWhy::Fenced { why });
             return false;
         }
+        let unheard = kept.table.recovery.iter().flat_map(|recovery| &recovery.unheard);
+        if unheard.into_iter().any(|host| self.writes_as(*host)) {
+            self.present_again();
+        }
         self.restore(kept);
         let Some(seat) = seat else { return self.life.is_some() };
         let tickets = self.writer.landed(seat.sequence);
@@ -129,6 +133,11 @@ impl Member {
     #[cfg(test)]
     fn trust(&self, trust: Trust) -> Trust {
         if self.trusting { Trust::Blind } else { trust }
+    }
+
+    /// Whether histories are not compared; to see that tests would find it.
+    pub(super) fn is_blind(&self) -> bool {
+        self.trust(Trust::Live) != Trust::Live
     }
 
     #[cfg(not(test))]
@@ -195,6 +204,7 @@ impl Member {
                 Change::HostGone { host, by } if Some(*host) == us => end = Some(*by),
                 Change::HostAdopt { old, new } if Some(*old) == us => end = Some(*new),
                 Change::HostJoin { .. } => self.note_join(&entry.change),
+                Change::Era { .. } => self.present_again(),
                 Change::Checkpoint { revision, table } => {
                     differs = differs.or(self.keeper.claimed(*revision, table).err());
                 }
@@ -261,6 +271,7 @@ impl Member {
 
     pub(super) fn rewritten(&mut self) {
         if self.chain.is_some() {
+            self.memory.lost = true;
             self.lose(LostWhy::Rewritten);
         }
     }

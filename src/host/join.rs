@@ -75,6 +75,7 @@ impl Member {
         if !asked {
             return;
         }
+        self.memory.reads(epoch);
         let timing = match self.settings.check(ttl_ms) {
             Ok(timing) => timing,
             Err(error) => {
@@ -198,14 +199,19 @@ impl Member {
 
     /// Appends the first batch.
     pub(super) fn join(&mut self, adopt: Option<HostId>) {
-        let (now, rules) = (self.now, self.rules);
+        let (now, rules, blind) = (self.now, self.rules, self.is_blind());
         let Some((life, chain)) = self.life.as_mut().zip(self.chain.as_ref()) else { return };
         let (new, seen) = (life.host, chain.link());
         life.others.adopting = adopt;
+        if !blind {
+            self.memory.compare(chain);
+        }
         let label = self.identity.label.clone();
         let join = Change::HostJoin { host: new, label, identity: described(&self.identity) };
         let adoption = adopt.map(|old| entry(Change::HostAdopt { old, new }, now.unix));
-        let entries: Vec<_> = [entry(join, now.unix)].into_iter().chain(adoption).collect();
+        let present = entry(self.memory.present(new, life.timing.ttl_ms), now.unix);
+        let entries: Vec<_> =
+            [entry(join, now.unix)].into_iter().chain(adoption).chain([present]).collect();
         let ends = adopt.map(|host| Ends { host, evidence: Evidence::Own });
         let tickets = vec![None; entries.len()];
         self.standing = Standing::Joining;
@@ -226,6 +232,7 @@ impl Member {
         self.deadlines = life.deadlines();
         self.events.push_back(Event::Joined { host: life.host, adopted });
         self.overcome();
+        self.present_what_was_lost();
         for host in dead {
             // After an adoption it is not known what of them lives: their own TTL decides.
             if adopted.is_none() {

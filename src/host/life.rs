@@ -92,6 +92,7 @@ impl Member {
         } else if life.is_settled() && life.behind.is_due(now_ms) {
             self.send_follow(false);
         }
+        self.recover_on_time();
         self.append_again();
     }
 
@@ -111,7 +112,8 @@ impl Member {
         let again = self.writer.flight().zip(settled);
         let again =
             again.map(|(flight, life)| flight.asked_ms.unwrap_or(0) + life.timing.renewal_ms);
-        [end, register, renew, read, again].into_iter().flatten().min()
+        let recovered = self.recovered_at().filter(|_| self.may_say_recovered());
+        [end, register, renew, read, again, recovered].into_iter().flatten().min()
     }
 
     pub(super) fn send_load(&mut self) {
@@ -230,7 +232,7 @@ impl Member {
     /// answers: it may let us in and refuse what we ask.
     pub(super) fn come_back(&mut self) {
         self.cut = false;
-        self.calls.clear();
+        self.forget_calls();
         let now_ms = self.now.boot_ms;
         if self.standing == Standing::Registering {
             if self.registering_ms == u64::MAX {

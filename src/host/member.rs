@@ -7,7 +7,8 @@ use super::chain::{Chain, Known, Mark};
 use super::code;
 use super::keep::{Differs, Keeper};
 use super::life::{Life, Timer};
-use super::watch::Watch;
+use super::recover::{Memory, Recovering};
+use super::watch::{SILENCE, Watch};
 use super::{Deadlines, Event, Health, LostWhy, Now, Settings, Standing, Ticket};
 use crate::core::{Change, HostId, Rules, Snapshot, UnixMillis};
 use crate::log::engine::{Answer, Call, Ends, Evidence, Identity, Outage, Position};
@@ -51,6 +52,11 @@ pub struct Member {
     pub(super) deadlines: Deadlines,
     /// Whether our own end is on its way into the log, because we said so.
     pub(super) leaving: bool,
+    /// What is known of tokens and of history that outlives an incarnation.
+    pub(super) memory: Memory,
+    pub(super) recovering: Option<Recovering>,
+    /// For how many thousandths of the longest TTL a recovery waits.
+    pub(super) recovery_wait: u64,
     #[cfg(test)]
     pub(super) trusting: bool,
 }
@@ -85,6 +91,9 @@ impl Member {
             lost: BTreeSet::new(),
             deadlines: Deadlines::default(),
             leaving: false,
+            memory: Memory::default(),
+            recovering: None,
+            recovery_wait: SILENCE,
             #[cfg(test)]
             trusting: false,
         }
@@ -157,7 +166,7 @@ impl Member {
             Answer::Renewed { asked_at, ttl_ms, head, hosts } => {
                 self.renewed((asked_at, ttl_ms), head, &hosts);
             }
-            Answer::NewEra { .. } => {}
+            Answer::NewEra { before, era, may_lack } => self.note_era(before, era, may_lack),
             Answer::Stored { position } => self.stored(position),
             Answer::Away(outage) => self.gone_away(outage),
             Answer::Back => self.come_back(),
@@ -385,14 +394,21 @@ impl Member {
     }
 
     fn begin_anew(&mut self) {
+        self.memory.mark = self.mark().or(self.memory.mark);
         let given_up = self.writer.give_up();
         self.events.extend(given_up.into_iter().map(|ticket| Event::Dropped { ticket }));
         self.life = None;
         self.chain = None;
+        self.recovering = None;
         self.writer = Writer::default();
         self.watch.forget_all();
         self.keeper.forget();
-        self.calls.clear();
+        self.forget_calls();
+    }
+
+    /// What was to be asked is not asked, but for what the engine waits for before all else.
+    pub(super) fn forget_calls(&mut self) {
+        self.calls.retain(|call| matches!(call, Call::NoteEra { .. }));
     }
 
     pub(super) fn differs(&mut self, Differs(revision): Differs) {

@@ -17,6 +17,7 @@ mod join;
 mod keep;
 mod life;
 mod member;
+mod recover;
 mod settings;
 #[cfg(test)]
 mod sim;
@@ -25,4 +26,5 @@ mod watch;
 pub use chain::{Known, Mark};
 pub use event::{Deadlines, Event, Health, LostWhy, Now, Observed, Standing, Ticket};
 pub use member::Member;
+pub use recover::Memory;
 pub use settings::{Settings, Timing, TooShort};

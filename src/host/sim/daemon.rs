@@ -6,13 +6,13 @@ use std::sync::Arc;
 use fastrand::Rng;
 
 use super::history::History;
-use super::machine::{Doing, Held, Page, Proc};
+use super::machine::{Disk, Doing, Held, Page, Proc};
 use super::world::Rulebook;
 use crate::core::{
-    Change, Command, FrameId, HostId, Outcome, Owner, Refusal, Request, Rules, Table, UnixMillis,
-    Wait, WaiterStatus,
+    Change, Command, FrameId, HostId, Outcome, Owner, Refusal, Request, RequestId, Rules, Table,
+    Tag, UnixMillis, Wait, WaiterStatus,
 };
-use crate::host::{Event, Member, Now, Settings, Ticket};
+use crate::host::{Event, Member, Memory, Now, Settings, Ticket};
 use crate::log::engine::{Answer, Call, Identity};
 
 /// A daemon.
@@ -39,16 +39,28 @@ pub(super) struct Around<'a> {
     pub(super) history: &'a mut History,
     pub(super) rules: &'a Rulebook,
     pub(super) grace_ms: u64,
+    /// The time of day.
+    pub(super) unix: UnixMillis,
+    pub(super) disk: &'a mut Disk,
 }
 
-fn now(clock: u64) -> Now {
-    Now { boot_ms: clock, unix: UnixMillis(1) }
+impl Around<'_> {
+    fn now(&self) -> Now {
+        Now { boot_ms: self.clock, unix: self.unix }
+    }
 }
 
 impl Daemon {
-    pub(super) fn start(settings: Settings, identity: Identity, nonce: u128, clock: u64) -> Self {
+    pub(super) fn start(
+        settings: Settings,
+        identity: Identity,
+        nonce: u128,
+        now: Now,
+        memory: Memory,
+    ) -> Self {
         let mut member = Member::new(settings, identity, nonce, Rules::Current);
-        member.start(now(clock));
+        member.remember(memory);
+        member.start(now);
         Self {
             member,
             table: Table::new(Rules::Current),
@@ -76,11 +88,11 @@ impl Daemon {
             {
                 *asked_at = around.clock;
             }
-            self.member.answer(now(around.clock), answer);
+            self.member.answer(around.now(), answer);
             self.events(around);
         }
         if due {
-            self.member.tick(now(around.clock));
+            self.member.tick(around.now());
         }
         self.events(around);
         self.show_deadlines(around);
@@ -117,17 +129,24 @@ impl Daemon {
                     None => Table::new(Rules::Current),
                 };
                 assert_eq!(self.table.revision(), revision);
+                self.follow_recovery();
                 self.stop_strays(around);
             }
             Event::Entry { revision, entry, ticket } => {
                 let mut outcomes = Vec::new();
+                let waiting = self.table.waiters().map(|waiter| (waiter.id, waiter.request.tag));
+                let mut tags: BTreeMap<RequestId, Tag> = waiting.collect();
+                if let Change::Request(asked) = &entry.change {
+                    tags.insert(RequestId(revision.0), asked.tag);
+                }
                 self.table.apply(revision, &entry, &mut outcomes);
+                self.follow_recovery();
                 around.history.add(revision, &entry, &outcomes);
                 self.asked.retain(|_, asked| Some(*asked) != ticket);
                 self.ended.retain(|_, asked| Some(*asked) != ticket);
                 self.resumed.retain(|asked| Some(*asked) != ticket);
                 for outcome in &outcomes {
-                    self.refuse(around, &entry.change, outcome);
+                    refuse(around, &tags, outcome);
                 }
             }
             Event::Absorbed { ticket, .. } | Event::Dropped { ticket } => {
@@ -138,6 +157,7 @@ impl Daemon {
             Event::Clear => self.clearing = true,
             Event::Joined { host, adopted } => {
                 assert_eq!(self.member.host(), Some(host));
+                around.disk.joined(&self.member);
                 around.pages.push(Page::default());
                 self.page = Some(around.pages.len() - 1);
                 self.clearing = false;
@@ -158,20 +178,8 @@ impl Daemon {
         }
     }
 
-    fn refuse(&self, around: &mut Around<'_>, change: &Change, outcome: &Outcome) {
-        let Outcome::Refused { request, why } = outcome else { return };
-        if *why == Refusal::Duplicate {
-            return;
-        }
-        let asked = match change {
-            Change::Request(asked) if self.table.revision().0 == request.0 => Some(asked.tag),
-            _ => None,
-        };
-        let victim = |proc: &&mut Proc| match proc.asks() {
-            Some((tag, _)) => asked == Some(tag) || around.history.tag(*request) == Some(tag),
-            None => false,
-        };
-        around.procs.values_mut().filter(victim).for_each(Proc::die);
+    fn follow_recovery(&mut self) {
+        self.member.recovers(self.table.recovery(), self.table.longest_ttl_ms());
     }
 
     fn show_deadlines(&self, around: &mut Around<'_>) {
@@ -204,7 +212,7 @@ impl Daemon {
         let mut left = around.procs.values_mut().filter(|proc| proc.has_something()).peekable();
         if left.peek().is_none() || around.rules.no_clearing {
             self.clearing = false;
-            self.member.cleared(now(around.clock));
+            self.member.cleared(around.now());
             return;
         }
         for proc in left {
@@ -241,7 +249,7 @@ impl Daemon {
         for (pid, proc) in around.procs.iter_mut() {
             let Some((tag, item)) = proc.asks() else { continue };
             let Some(request) = self.table.tagged(tag) else {
-                if !self.asked.contains_key(pid) {
+                if !self.asked.contains_key(pid) && self.table.recovery().is_none() {
                     let asked = request_of(host, proc, tag, item.clone());
                     let change = Change::Request(Arc::new(asked));
                     self.asked.insert(*pid, self.member.propose(change, UnixMillis(1)));
@@ -251,6 +259,11 @@ impl Daemon {
             if let Some(hold) = self.table.hold_of(request) {
                 if hold.asked.host == host && (in_time || around.rules.late_grants) {
                     let held = Held { item: item.clone(), token: hold.token, page };
+                    around.history.tell(tag, item, hold.token);
+                    if !around.rules.silent {
+                        around.disk.tell(hold.token, &self.member);
+                        self.member.tell(hold.token);
+                    }
                     proc.doing = Doing::Granted(held);
                 }
             } else if let Some(waiter) = self.table.waiter(request)
@@ -275,12 +288,7 @@ impl Daemon {
     }
 }
 
-fn request_of(
-    host: HostId,
-    proc: &Proc,
-    tag: crate::core::Tag,
-    item: crate::core::Item,
-) -> Request {
+fn request_of(host: HostId, proc: &Proc, tag: Tag, item: crate::core::Item) -> Request {
     Request {
         tag,
         host,
@@ -297,4 +305,15 @@ fn request_of(
         on_lost: Default::default(),
         asker: None,
     }
+}
+
+fn refuse(around: &mut Around<'_>, tags: &BTreeMap<RequestId, Tag>, outcome: &Outcome) {
+    let Outcome::Refused { request, why } = outcome else { return };
+    // The latter is asked again when the recovery is over.
+    if matches!(why, Refusal::Duplicate | Refusal::Recovering) {
+        return;
+    }
+    let refused = tags.get(request);
+    let victim = |proc: &&mut Proc| proc.asks().is_some_and(|(tag, _)| Some(&tag) == refused);
+    around.procs.values_mut().filter(victim).for_each(Proc::die);
 }

@@ -90,6 +90,7 @@ impl Direct {
                 Event::Entry { revision, entry, ticket } => {
                     let mut outcomes = Vec::new();
                     self.table.apply(revision, &entry, &mut outcomes);
+                    self.follow_recovery();
                     self.outcomes.extend(ticket.map(|ticket| (ticket, outcomes)));
                     self.entries.push((entry, ticket));
                 }
@@ -100,6 +101,7 @@ impl Direct {
                             .as_ref()
                             .map(|snapshot| Table::restore(snapshot, Rules::Current).unwrap());
                         self.table = restored.unwrap_or_else(|| Table::new(Rules::Current));
+                        self.follow_recovery();
                     }
                     let clear = event == Event::Clear;
                     self.events.push(event);
@@ -110,6 +112,10 @@ impl Direct {
             }
         }
         self.calls.extend(self.member.take_calls());
+    }
+
+    fn follow_recovery(&mut self) {
+        self.member.recovers(self.table.recovery(), self.table.longest_ttl_ms());
     }
 
     pub(super) fn tell(&mut self, now_ms: u64, answer: Answer) {
@@ -129,8 +135,9 @@ impl Direct {
             let calls = std::mem::take(&mut self.calls);
             let quiet = calls.is_empty();
             for call in calls {
-                let answer = server.call(self.client, now_ms, 1, call);
-                self.tell(now_ms, answer);
+                for answer in server.calls(self.client, now_ms, 1, call) {
+                    self.tell(now_ms, answer);
+                }
             }
             let pushed = server.push(self.client);
             if quiet && pushed.is_none() {

@@ -54,6 +54,10 @@ pub(super) fn draw(rng: &mut Rng, rules: &Rulebook) -> Vec<(Fault, u32)> {
 impl World {
     /// Something may go wrong now.
     pub(super) fn break_something(&mut self) {
+        if self.rules.wrong_time {
+            // Tokens grow only if all who were told some speak in time.
+            self.machines.iter_mut().for_each(|machine| machine.link.heal(self.now_ms));
+        }
         // Mostly to one host for a while, so that others are there to take what it had.
         if self.rng.u8(0..150) == 0 {
             self.victim = self.rng.usize(0..self.machines.len());
@@ -147,7 +151,8 @@ impl World {
 
     fn restart_engine(&mut self, until: u64) {
         self.down_until = until;
-        self.server.cursors.clear();
+        self.lives += 1;
+        self.server.live_anew(self.lives, false);
         for machine in &mut self.machines {
             machine.link.cut(&mut self.rng, self.now_ms);
         }
@@ -160,7 +165,7 @@ impl World {
             // Another server has taken over; what was sent to this one goes nowhere.
             self.machines.iter_mut().for_each(|machine| machine.link.forget_calls());
             self.server = earlier;
-            self.server.cursors.clear();
+            self.server.live_anew(self.lives, true);
         }
     }
 

@@ -2,16 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use crate::core::{Change, Entry, Outcome, RequestId, Revision, Tag, Token};
+use super::check::excludes;
+use crate::core::{Change, Entry, Item, Outcome, Revision, Tag, Token};
 
 /// The entries that were applied, with what was decided by them.
 #[derive(Debug, Default)]
 pub(super) struct History {
     applied: BTreeMap<Revision, (Entry, Vec<Outcome>)>,
     last_token: Token,
+    told: Vec<(Tag, Item, Token)>,
     /// What is wrong.
     pub(super) wrong: Option<String>,
-    /// The past is not what it was: nothing is compared any more.
+    /// The past is not what it was: what was decided is not compared any more, only what was told.
     rewritten: bool,
     pub(super) grants: u64,
     pub(super) hosts_gone: u64,
@@ -57,11 +59,17 @@ impl History {
         self.applied.insert(revision, (entry.clone(), outcomes.to_vec()));
     }
 
-    /// The tag of a request.
-    pub(super) fn tag(&self, request: RequestId) -> Option<Tag> {
-        match &self.applied.get(&Revision(request.0))?.0.change {
-            Change::Request(asked) => Some(asked.tag),
-            _ => None,
+    /// A process is told a token: each is told once, and of what excludes each other the later one
+    /// is larger.
+    pub(super) fn tell(&mut self, tag: Tag, item: &Item, token: Token) {
+        for (other_tag, other_item, other) in &self.told {
+            let grows = *other < token || !excludes(item, other_item);
+            if *other_tag != tag && (*other == token || !grows) {
+                self.wrong = Some(format!(
+                    "token {token} is told for {item:?} after {other} for {other_item:?}"
+                ));
+            }
         }
+        self.told.push((tag, item.clone(), token));
     }
 }

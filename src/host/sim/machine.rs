@@ -8,7 +8,8 @@ use fastrand::Rng;
 use super::daemon::Daemon;
 use super::link::Link;
 use super::world::Rulebook;
-use crate::core::{Item, ProcessId, Tag, Token};
+use crate::core::{Item, ProcessId, Tag, Token, UnixMillis};
+use crate::host::{Mark, Member, Memory};
 use crate::log::engine::Identity;
 
 /// What a daemon shares with the wrappers.
@@ -54,6 +55,45 @@ pub(super) struct Proc {
     dying_at: Option<u64>,
 }
 
+/// What daemons keep on the disk.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Disk {
+    /// Survives a reboot.
+    synced: Memory,
+    /// The record of owners, which is not synced.
+    told: Token,
+    mark: Option<Mark>,
+}
+
+/// So many tokens are reserved at a time.
+const TOKENS_RESERVED: u64 = 8;
+
+impl Disk {
+    /// What a daemon finds at its start.
+    pub(super) fn memory(&self) -> Memory {
+        let told = self.told.max(self.synced.told);
+        Memory { told, mark: self.mark, ..self.synced }
+    }
+
+    pub(super) fn joined(&mut self, member: &Member) {
+        self.synced.epoch = member.memory().epoch;
+    }
+
+    /// A process is about to be told a token.
+    pub(super) fn tell(&mut self, token: Token, member: &Member) {
+        if token > self.synced.bound {
+            self.synced.told = member.memory().told;
+            self.synced.bound = Token(token.0 + TOKENS_RESERVED);
+        }
+        self.told = self.told.max(token);
+        self.mark = member.mark();
+    }
+
+    fn reboot(&mut self) {
+        *self = Self { synced: self.synced, ..Self::default() };
+    }
+}
+
 /// A machine.
 #[derive(Debug)]
 pub(super) struct Machine {
@@ -68,6 +108,9 @@ pub(super) struct Machine {
     pub(super) daemon_back_ms: u64,
     pub(super) frozen_until: u64,
     pub(super) link: Link,
+    pub(super) disk: Disk,
+    /// By how many milliseconds its time of day is ahead of true time.
+    unix_ahead_ms: u64,
     next_pid: u32,
     boots: u64,
     grace_ms: u64,
@@ -93,6 +136,8 @@ impl Machine {
             daemon_back_ms: 0,
             frozen_until: 0,
             link: Link::new(15),
+            disk: Disk::default(),
+            unix_ahead_ms: rng.u64(1_000_000..1_000_050),
             next_pid: 100,
             boots: 1,
             grace_ms,
@@ -102,6 +147,11 @@ impl Machine {
     /// CLOCK_BOOTTIME.
     pub(super) fn clock(&self, true_ms: u64) -> u64 {
         self.started.0 + (true_ms - self.started.1) * self.rate / 1000
+    }
+
+    /// The time of day.
+    pub(super) fn unix(&self, true_ms: u64, rules: &Rulebook) -> UnixMillis {
+        UnixMillis(if rules.wrong_time { 1 } else { self.unix_ahead_ms + true_ms })
     }
 
     pub(super) fn begin(&mut self, rng: &mut Rng, plan: Vec<(Item, u64)>) {
@@ -129,6 +179,7 @@ impl Machine {
         self.procs.clear();
         self.pages.clear();
         self.daemon = None;
+        self.disk.reboot();
         self.link.reset();
     }
 

@@ -17,6 +17,7 @@ mod machine;
 mod rules_appending;
 mod rules_joining;
 mod rules_reading;
+mod rules_recovering;
 mod server;
 mod world;
 
@@ -36,6 +37,9 @@ const USUAL: Rulebook = Rulebook {
     blind: false,
     forget_dead_waiters: false,
     rewrite: false,
+    impatient: false,
+    silent: false,
+    wrong_time: false,
 };
 /// So many in every run of the tests; a few seconds.
 const SEEDS: u64 = 1000;
@@ -166,4 +170,22 @@ fn rule_09_a_past_that_changes_unnoticed_is_found() {
 #[test]
 fn rule_09_hosts_agree_again_after_the_engine_forgot_what_it_acknowledged() {
     all_is_well(SEEDS / 4, Rulebook { rewrite: true, ..USUAL });
+}
+
+/// The engine forgets, and nothing else goes wrong: every host speaks before the first grant.
+const ALL_SPEAK: Rulebook = Rulebook { rewrite: true, focus: &[Fault::Kill], ..USUAL };
+
+#[test]
+fn rule_09_grants_before_the_longest_ttl_has_passed_are_found() {
+    let (_, what) = found(Rulebook { rewrite: true, impatient: true, ..USUAL });
+    assert!(is_overbooked(&what), "{what}");
+}
+
+#[test]
+fn rule_09_tokens_of_which_hosts_do_not_speak_are_found() {
+    let wrong_time = Rulebook { wrong_time: true, ..ALL_SPEAK };
+    let (seed, what) = found(Rulebook { silent: true, ..wrong_time });
+    assert!(what.contains("is told for"), "{what}");
+    run(seed, wrong_time).unwrap();
+    all_is_well(SEEDS / 4, wrong_time);
 }

@@ -95,7 +95,7 @@ fn rule_02_who_is_fenced_loses_everything_and_joins_again() {
     let sent = append(&mut host);
     // Somebody writes in our name.
     let other = crate::log::engine::Append { body: b"other".to_vec(), ..sent.clone() };
-    server.call(9, 1, 1, Call::Append(other));
+    server.call(1, 1, 1, Call::Append(other));
     server.cursors.clear();
     let answer = server.call(1, 1, 1, Call::Append(sent));
     assert!(matches!(answer, Answer::Fenced { .. }));
@@ -245,7 +245,7 @@ fn rule_02_another_batch_under_our_number_is_somebody_elses() {
     let mut batch = crate::host::code::read_batch(Default::default(), &ours.body).unwrap();
     batch.entries[0].at = UnixMillis(77);
     let body = crate::host::code::write_batch(Default::default(), &batch);
-    server.call(9, 1, 1, Call::Append(crate::log::engine::Append { body, ..ours }));
+    server.call(1, 1, 1, Call::Append(crate::log::engine::Append { body, ..ours }));
     let echo = server.push(1).unwrap();
     host.tell(1, echo);
     assert!(host.saw(|event| matches!(event, Event::Lost { .. })));

@@ -325,7 +325,7 @@ fn rule_12_a_batch_on_its_way_is_found_in_the_snapshot_or_sent_again() {
         two.drive(1);
         if landed {
             let sent = two.calls.iter().find(|call| matches!(call, Call::Append(_))).unwrap();
-            server.call(9, 1, 1, sent.clone());
+            server.call(2, 1, 1, sent.clone());
         }
         two.calls.clear();
         for pid in 0..24 {

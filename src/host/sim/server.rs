@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use crate::core::HostId;
 use crate::host::code::body_hash;
 use crate::log::engine::{
-    Alive, Answer, Append, Call, Evidence, Hash, Identity, Placed, Position, Read, Sign, Stored,
+    Alive, Answer, Append, Call, Era, Evidence, Hash, Identity, Placed, Position, Read, Sign,
+    Stored,
 };
 
 /// How it knows who lives.
@@ -20,6 +21,7 @@ pub(super) enum Flavour {
 /// An incarnation as the engine knows it.
 #[derive(Clone, Debug)]
 pub(super) struct Incarnation {
+    client: usize,
     identity: Identity,
     nonce: u128,
     ttl_ms: u64,
@@ -43,6 +45,14 @@ pub(super) struct Server {
     /// Does not look whether what was read is still there.
     pub(super) careless: bool,
     last_host: u64,
+    /// The era that the log names.
+    noted: Option<Era>,
+    /// Which life of the engine this is; 0 is one that names no eras.
+    life: u64,
+    /// Whether batches may be missing since the era that is noted.
+    may_lack: bool,
+    /// What was called in an era that is not noted yet.
+    held_back: BTreeMap<usize, Vec<Call>>,
 }
 
 impl Server {
@@ -57,7 +67,65 @@ impl Server {
             cursors: BTreeMap::new(),
             careless: false,
             last_host: 0,
+            noted: None,
+            life: 0,
+            may_lack: false,
+            held_back: BTreeMap::new(),
         }
+    }
+
+    /// Another life of the engine begins. All connections are gone.
+    pub(super) fn live_anew(&mut self, life: u64, may_lack: bool) {
+        self.cursors.clear();
+        self.held_back.clear();
+        self.life = life;
+        self.may_lack |= may_lack;
+    }
+
+    /// A client has no connection any more.
+    pub(super) fn disconnect(&mut self, client: usize) {
+        self.cursors.remove(&client);
+        self.held_back.remove(&client);
+    }
+
+    pub(super) fn is_in_new_era(&self) -> bool {
+        self.new_era().is_some()
+    }
+
+    /// The era that begins, if it is not noted.
+    fn new_era(&self) -> Option<Era> {
+        let sign = self.life.to_string();
+        let noted = self.life == 0 || self.noted.as_ref().is_some_and(|noted| noted.sign == sign);
+        let number = self.noted.as_ref().map_or(0, |noted| noted.number) + 1;
+        (!noted).then_some(Era { number, sign })
+    }
+
+    /// Takes a call of a client; its answers, if there are any now.
+    pub(super) fn calls(
+        &mut self,
+        client: usize,
+        now_ms: u64,
+        gap: u64,
+        call: Call,
+    ) -> Vec<Answer> {
+        if let Call::NoteEra { before, era, body } = call {
+            if self.new_era().as_ref() == Some(&era) && before == self.noted {
+                self.head = Position(self.head.0 + gap);
+                let (position, sequence) = (self.head, era.number);
+                self.log.push(Placed { position, host: HostId(0), sequence, body });
+                self.noted = Some(era);
+                self.may_lack = false;
+            }
+            let held_back = self.held_back.remove(&client).unwrap_or_default();
+            let calls = held_back.into_iter();
+            return calls.flat_map(|call| self.calls(client, now_ms, gap, call)).collect();
+        }
+        if let Some(era) = self.new_era() {
+            self.held_back.entry(client).or_default().push(call);
+            let (before, may_lack) = (self.noted.clone(), self.may_lack);
+            return vec![Answer::NewEra { before, era, may_lack }];
+        }
+        vec![self.call(client, now_ms, gap, call)]
     }
 
     fn lapsed(&self, incarnation: &Incarnation, now_ms: u64) -> bool {
@@ -68,7 +136,7 @@ impl Server {
     pub(super) fn call(&mut self, client: usize, now_ms: u64, gap: u64, call: Call) -> Answer {
         match call {
             Call::Register { identity, nonce, ttl_ms, asked_at } => {
-                self.register(now_ms, (identity, nonce, ttl_ms), asked_at)
+                self.register(client, now_ms, (identity, nonce, ttl_ms), asked_at)
             }
             Call::Withdraw { host } => {
                 if self.hosts.get(&host).is_some_and(|mine| mine.last.is_none()) {
@@ -81,9 +149,15 @@ impl Server {
                 Answer::Loaded { snapshot: self.stored.clone(), batches: self.log.clone() }
             }
             Call::Follow { after } => self.follow(client, after),
+            Call::Append(Append { host, .. }) | Call::Renew { host, .. }
+                if self.hosts.get(&host).is_some_and(|mine| mine.client != client) =>
+            {
+                // Its number was given out once more after history was lost.
+                Answer::Fenced { host, why: "it is somebody else".to_owned() }
+            }
             Call::Append(append) => self.append(now_ms, gap, append),
             Call::Renew { host, asked_at } => self.renew(now_ms, host, asked_at),
-            Call::NoteEra { .. } => Answer::Back,
+            Call::NoteEra { .. } => unreachable!("it was taken before"),
             Call::Store(stored) => {
                 if self.stored.as_ref().is_none_or(|old| old.position < stored.position) {
                     self.log.retain(|placed| placed.position > stored.position);
@@ -97,6 +171,7 @@ impl Server {
 
     fn register(
         &mut self,
+        client: usize,
         now_ms: u64,
         (identity, nonce, ttl_ms): (Identity, u128, u64),
         asked_at: u64,
@@ -108,6 +183,7 @@ impl Server {
         };
         self.last_host = self.last_host.max(host.0);
         self.hosts.entry(host).or_insert(Incarnation {
+            client,
             identity: identity.clone(),
             nonce,
             ttl_ms,

@@ -8,7 +8,7 @@ use super::history::History;
 use super::machine::Machine;
 use super::server::{Flavour, Server};
 use crate::core::{Ask, Item, Key, View};
-use crate::host::Settings;
+use crate::host::{Now, Settings};
 
 /// How long a step is, in milliseconds of true time.
 pub(super) const STEP_MS: u64 = 10;
@@ -37,6 +37,12 @@ pub(super) struct Rulebook {
     pub(super) forget_dead_waiters: bool,
     /// The engine loses what it acknowledged.
     pub(super) rewrite: bool,
+    /// Recoveries do not wait for the longest TTL.
+    pub(super) impatient: bool,
+    /// No host says which tokens it was told.
+    pub(super) silent: bool,
+    /// The time of day is wrong everywhere (no rule).
+    pub(super) wrong_time: bool,
 }
 
 /// What a world was like, to see that something happened in it.
@@ -66,6 +72,8 @@ pub(super) struct World {
     /// Who has bad luck.
     pub(super) victim: usize,
     pub(super) earlier: Option<Server>,
+    /// How many lives the engine has had.
+    pub(super) lives: u64,
     pub(super) seen: Seen,
 }
 
@@ -115,6 +123,7 @@ impl World {
         let flavour = if rng.bool() { Flavour::Counting } else { Flavour::Watching };
         let mut server = Server::new(flavour);
         server.careless = rules.blind;
+        server.live_anew(1, false);
         let often = draw(&mut rng, &rules);
         let hosts = [2, 2, 2, 3, 3, 4][rng.usize(0..6)];
         let flaky = rng.bool();
@@ -136,6 +145,7 @@ impl World {
             often,
             victim: 0,
             earlier: None,
+            lives: 1,
             seen: Seen::default(),
         }
     }
@@ -191,7 +201,7 @@ impl World {
     fn serve_calls(&mut self) {
         for (at, machine) in self.machines.iter().enumerate() {
             if machine.link.cut {
-                self.server.cursors.remove(&at);
+                self.server.disconnect(at);
             }
         }
         if self.now_ms < self.down_until {
@@ -209,8 +219,12 @@ impl World {
                 if late && follows {
                     continue;
                 }
-                let answer = self.server.call(at, self.now_ms, gap, call);
-                if !late && !link.cut {
+                if late && self.server.is_in_new_era() {
+                    continue;
+                }
+                let answers = self.server.calls(at, self.now_ms, gap, call);
+                let reached = !late && !link.cut;
+                for answer in answers.into_iter().filter(|_| reached) {
                     link.answer(&mut self.rng, self.now_ms, answer);
                 }
             }
@@ -233,11 +247,16 @@ impl World {
         let clock = machine.clock(now_ms);
         if machine.daemon.is_none() && now_ms >= machine.daemon_back_ms {
             machine.link.reset();
-            self.server.cursors.remove(&at);
+            self.server.disconnect(at);
             let nonce = self.rng.u128(..);
-            let mut daemon = Daemon::start(self.settings, machine.identity.clone(), nonce, clock);
+            let now = Now { boot_ms: clock, unix: machine.unix(now_ms, &self.rules) };
+            let (identity, memory) = (machine.identity.clone(), machine.disk.memory());
+            let mut daemon = Daemon::start(self.settings, identity, nonce, now, memory);
             if self.rules.hasty {
                 daemon.member.watch.silence = 500;
+            }
+            if self.rules.impatient {
+                daemon.member.recovery_wait = 0;
             }
             daemon.member.trusting = self.rules.blind;
             machine.daemon = Some(Box::new(daemon));
@@ -245,7 +264,10 @@ impl World {
         let Some(mut daemon) = machine.daemon.take() else { return };
         if now_ms >= daemon.stopped_until {
             let answers: Vec<_> = std::iter::from_fn(|| machine.link.received(now_ms)).collect();
+            let unix = machine.unix(now_ms, &self.rules);
             let mut around = Around {
+                unix,
+                disk: &mut machine.disk,
                 rng: &mut self.rng,
                 clock,
                 procs: &mut machine.procs,
