@@ -135,6 +135,7 @@ impl Table {
             hosts: Vec::new(),
             era: 0,
             longest_ttl_ms: 0,
+            untold_below: Token(0),
             recovery: None,
         };
         match Self::restore(&snapshot, self.rules) {

@@ -61,6 +61,14 @@ impl Table {
         self.longest_ttl_ms
     }
 
+    /// Whether a grant that was not told yet may be told with this token. Of one that may not be,
+    /// the entries that are lost may have given the lock to somebody else: it is to be taken back
+    /// ([`Change::Suspend`]) and asked for again.
+    #[must_use]
+    pub fn may_be_told(&self, token: Token) -> bool {
+        self.recovery.is_none() && token >= self.untold_below
+    }
+
     /// What entries about lost history change without any decision.
     pub(super) fn mark_recovery(&mut self, entry: &Entry) {
         match &entry.change {
@@ -107,6 +115,9 @@ impl Table {
             next_token,
         });
         recovery.unheard.extend(hosts);
+        if ttl_from.is_some() {
+            self.untold_below = next_token;
+        }
         // The latest: entries may have been lost once more meanwhile.
         recovery.ttl_from = ttl_from.or(recovery.ttl_from);
     }

@@ -42,6 +42,9 @@ pub struct Snapshot {
     /// The longest time to live of any host so far, in milliseconds.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub longest_ttl_ms: u64,
+    /// Grants with smaller tokens that were not told yet must not be: history was lost after them.
+    #[serde(default, skip_serializing_if = "is_no_token")]
+    pub untold_below: Token,
     /// The recovery that is under way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recovery: Option<Recovery>,
@@ -157,6 +160,11 @@ pub enum WaiterStatus {
     Detached,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+fn is_no_token(token: &Token) -> bool {
+    *token == Token(0)
+}
+
 impl Table {
     /// The table as plain data.
     #[must_use]
@@ -186,6 +194,7 @@ impl Table {
             past_leases: self.past_leases.iter().cloned().collect(),
             era: self.era,
             longest_ttl_ms: self.longest_ttl_ms,
+            untold_below: self.untold_below,
             recovery: self.recovery.clone(),
         }
     }
@@ -204,6 +213,7 @@ impl Table {
         table.hosts = snapshot.hosts.iter().map(|host| (host.id, host.clone())).collect();
         table.era = snapshot.era;
         table.longest_ttl_ms = snapshot.longest_ttl_ms;
+        table.untold_below = snapshot.untold_below;
         table.recovery = snapshot.recovery.clone();
         table.refill(snapshot).map_err(|what| Diverged { revision, what })?;
         Ok(table)

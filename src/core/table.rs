@@ -45,6 +45,8 @@ pub struct Table {
     pub(super) era: u64,
     /// The longest time to live of any host so far.
     pub(super) longest_ttl_ms: u64,
+    /// Grants with smaller tokens that were not told yet must not be: history was lost after them.
+    pub(super) untold_below: Token,
     /// Nothing is granted as long as there is one.
     pub(super) recovery: Option<Recovery>,
 }
@@ -116,6 +118,7 @@ impl Table {
             hosts: BTreeMap::new(),
             era: 0,
             longest_ttl_ms: 0,
+            untold_below: Token(0),
             recovery: None,
         }
     }

@@ -102,6 +102,8 @@ impl Member {
             others: Others::sort(&self.identity, |host| self.lost.contains(&host), others),
             loading: None,
             confirming: None,
+            reconnected_ms: None,
+            head_then: Position(0),
             behind: Timer::default(),
         });
         self.standing = Standing::Reading;

@@ -41,6 +41,10 @@ pub(super) struct Life {
     pub(super) loading: Option<Timer>,
     /// It is not known whether the log is still the one that was read; asked again when due.
     pub(super) confirming: Option<Timer>,
+    /// When the engine could be reached again, until a renewal that was asked since is answered.
+    pub(super) reconnected_ms: Option<u64>,
+    /// How long the log was when it was first seen after the engine could be reached again.
+    pub(super) head_then: Position,
     /// There are batches that should have been read when it is due.
     pub(super) behind: Timer,
 }
@@ -139,6 +143,14 @@ impl Member {
         self.calls.push_back(Call::Follow { after: chain.last() });
     }
 
+    /// Whether we have read all that the log had when the engine could last be reached again: a
+    /// grant that was read before may be one of a history that was lost after it.
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        let Some((life, chain)) = self.life.as_ref().zip(self.chain.as_ref()) else { return false };
+        life.reconnected_ms.is_none() && chain.link().position >= life.head_then
+    }
+
     /// Sends the next batch if one can be sent.
     pub(super) fn append_next(&mut self) {
         let ready = self.standing == Standing::Member && !self.cut;
@@ -191,6 +203,10 @@ impl Member {
         life.since_ms = asked_ms;
         life.renewed_ms = Some(asked_ms);
         life.head = life.head.max(head);
+        if life.reconnected_ms.is_some_and(|since_ms| asked_ms >= since_ms) {
+            life.reconnected_ms = None;
+            life.head_then = head;
+        }
         let read = self.chain.as_ref().map_or(Position(0), |chain| chain.link().position);
         if life.is_settled() && read < head && life.behind == Timer::default() {
             life.behind.set(now_ms + life.timing.renewal_ms / 4);
@@ -247,6 +263,7 @@ impl Member {
         if self.obstacle.is_none() {
             life.renew.set(now_ms);
         }
+        life.reconnected_ms = Some(now_ms);
         if life.loading.is_some() {
             self.send_load();
         } else {

@@ -217,3 +217,24 @@ fn a_snapshot_has_the_recovery_and_an_older_one_has_none() {
     assert!(!plain.contains("era") && !plain.contains("recovery"), "{plain}");
     assert_eq!(serde_json::from_str::<Snapshot>(&plain).unwrap().recovery, None);
 }
+
+#[test]
+fn a_grant_that_was_not_told_before_history_was_lost_is_granted_anew() {
+    let (mut world, held, waits) = world();
+    assert!(world.table.may_be_told(held.token));
+    let from = era(&mut world, false);
+    assert!(!world.table.may_be_told(held.token), "not before it is known that nothing is missing");
+    world.apply(present(1));
+    world.apply(of(TWO, 0));
+    assert!(world.table.may_be_told(held.token), "{from}");
+    let from = era(&mut world, true);
+    world.apply(present(1));
+    world.apply(of(TWO, 0));
+    world.apply(Change::TtlPassed { from });
+    assert!(!world.table.may_be_told(held.token));
+    world.apply(Change::Suspend { request: held.request });
+    assert!(!world.waits(waits), "the next one has it");
+    assert!(world.table.may_be_told(world.table.hold_of(waits).unwrap().token));
+    world.apply(Change::Resume { request: held.request });
+    assert!(world.waits(held.request));
+}

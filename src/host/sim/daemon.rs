@@ -257,7 +257,21 @@ impl Daemon {
                 continue;
             };
             if let Some(hold) = self.table.hold_of(request) {
-                if hold.asked.host == host && (in_time || around.rules.late_grants) {
+                let is_told = self.member.is_current() && self.table.may_be_told(hold.token);
+                if hold.asked.host != host {
+                    continue;
+                }
+                if !is_told && !around.rules.tells_lost {
+                    // What was granted before history was lost is asked for again after it.
+                    if self.table.recovery().is_none()
+                        && self.member.is_current()
+                        && self.resumed.is_empty()
+                    {
+                        for change in [Change::Suspend { request }, Change::Resume { request }] {
+                            self.resumed.insert(self.member.propose(change, around.unix));
+                        }
+                    }
+                } else if in_time || around.rules.late_grants {
                     let held = Held { item: item.clone(), token: hold.token, page };
                     around.history.tell(tag, item, hold.token);
                     if !around.rules.silent {

@@ -39,6 +39,7 @@ const USUAL: Rulebook = Rulebook {
     rewrite: false,
     impatient: false,
     silent: false,
+    tells_lost: false,
     wrong_time: false,
 };
 /// So many in every run of the tests; a few seconds.
@@ -179,6 +180,11 @@ const ALL_SPEAK: Rulebook = Rulebook { rewrite: true, focus: &[Fault::Kill], ..U
 fn rule_09_grants_before_the_longest_ttl_has_passed_are_found() {
     let (_, what) = found(Rulebook { rewrite: true, impatient: true, ..USUAL });
     assert!(is_overbooked(&what), "{what}");
+}
+
+#[test]
+fn rule_09_old_grants_that_are_told_after_history_was_lost_are_found() {
+    found(Rulebook { rewrite: true, tells_lost: true, ..USUAL });
 }
 
 #[test]

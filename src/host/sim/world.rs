@@ -41,6 +41,8 @@ pub(super) struct Rulebook {
     pub(super) impatient: bool,
     /// No host says which tokens it was told.
     pub(super) silent: bool,
+    /// What was granted before history was lost is told after it.
+    pub(super) tells_lost: bool,
     /// The time of day is wrong everywhere (no rule).
     pub(super) wrong_time: bool,
 }

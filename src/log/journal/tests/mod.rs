@@ -46,6 +46,7 @@ fn snapshot(revision: u64) -> Snapshot {
         waiters: Vec::new(),
         era: 0,
         longest_ttl_ms: 0,
+        untold_below: Token(0),
         recovery: None,
         past_leases: Vec::new(),
         hosts: Vec::new(),
