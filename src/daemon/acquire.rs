@@ -11,7 +11,7 @@ use super::propose::{Applied, Then};
 use super::refuse::disk_full;
 use super::server::Server;
 use super::underway::Patience;
-use crate::core::{Change, FrameId, Granted, Outcome, Request, RequestId, Wait};
+use crate::core::{Change, FrameId, Granted, Outcome, Refusal, Request, RequestId, Wait};
 use crate::protocol::{Acquire, Failure, Wrapper};
 use crate::sys::clock;
 use crate::sys::pidfd::Pidfd;
@@ -166,6 +166,10 @@ impl Server {
                     return self.take_back(newcomer.conn, request, &failure);
                 }
                 self.suspend_ahead(|table| table.first_ahead(request));
+            }
+            // It is asked again when the recovery is over.
+            Some(Outcome::Refused { why: Refusal::Recovering, .. }) => {
+                self.ask_when_joined(newcomer);
             }
             Some(Outcome::Refused { why, .. }) => self.refuse(newcomer, &why),
             _ => tracing::error!(request = request.0, "the table said nothing to a request"),

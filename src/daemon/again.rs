@@ -75,7 +75,9 @@ impl Server {
         };
         // One that was granted something and is still to be told waits, too.
         if waiter.is_none() && self.waiting.get(request).is_none() {
-            if !self.is_sure() {
+            let told = |token| self.may_be_told(token) || self.roll.has(token);
+            let hold = table.hold_of(request);
+            if !self.is_sure() || hold.is_some_and(|hold| !told(hold.token)) {
                 return self.tell_later(id, request, more);
             }
             return self.tell_again(id, request, frame, owner.pidfd);

@@ -16,6 +16,7 @@ use super::ledger::NO_HOST;
 use super::propose::{Applied, Then};
 use super::server::Server;
 use super::shown::time;
+use super::told_tokens::ToldTokens;
 use super::watcher::Watcher;
 use crate::core::{
     Change, FrameId, Granted, GrantedItem, HoldState, RequestId, Revision, Rules, Snapshot, Table,
@@ -62,8 +63,8 @@ pub(super) struct Link {
     pub(super) lives_on: bool,
     /// Whether this host was a member under this daemon.
     pub(super) let_in: bool,
-    /// Whether this host lost what it held because the history of the log was rewritten.
-    pub(super) rewritten: bool,
+    /// Which tokens were told here.
+    pub(super) tokens: Option<ToldTokens>,
     /// Why the engine is of no use now.
     pub(super) away: Option<Away>,
     /// Why this host can take no part now, though the engine answers.
@@ -130,6 +131,7 @@ impl Server {
                 self.heed_our_end(&entry.change);
                 let proposed = ticket.and_then(|ticket| self.underway.take(ticket));
                 let before = proposed.as_ref().map_or_else(Vec::new, |it| self.at_stake(&it.then));
+                let recovered = self.ledger.table.recovery().is_some();
                 let applied = self.ledger.apply_shared(revision, &entry);
                 // What ended with an incarnation of ours was not given back: whoever had it may
                 // still run, and is looked for in our own record before we join.
@@ -143,16 +145,14 @@ impl Server {
                 if let Some(proposed) = proposed {
                     self.came_back(proposed, applied, &before);
                 }
+                self.follow_recovery(recovered);
             }
             Event::Restore { snapshot, revision } => self.replace_table(snapshot, revision)?,
             Event::Absorbed { ticket, revision } => self.absorbed(ticket, revision),
             Event::Dropped { ticket } => self.dropped(ticket),
             Event::Clear => self.clear(),
             Event::Joined { host, adopted } => self.joined(host, adopted),
-            Event::Lost { host, why } => {
-                self.link.rewritten |= why == LostWhy::Rewritten;
-                self.lost(host, &why);
-            }
+            Event::Lost { host, why } => self.lost(host, &why),
             Event::SnapshotWanted => {
                 let snapshot = self.ledger.table.snapshot();
                 if let Some(shared) = self.ledger.engine_mut() {
@@ -224,6 +224,7 @@ impl Server {
         revision: Revision,
     ) -> anyhow::Result<()> {
         let rules = Rules::Current;
+        let recovered = self.ledger.table.recovery().is_some();
         self.ledger.table = match &snapshot {
             Some(snapshot) => Table::restore(snapshot, rules)
                 .with_context(|| format!("the engine's snapshot at revision {revision}"))?,
@@ -233,6 +234,7 @@ impl Server {
         if self.ledger.host != NO_HOST {
             self.catch_up();
         }
+        self.follow_recovery(recovered);
         Ok(())
     }
 
@@ -334,6 +336,10 @@ impl Server {
         if let Some(message) = self.stops.awaited_words() {
             return Failure::new(ErrorName::EngineAway, message)
                 .hint("end them; this host asks for no lock as long as they run");
+        }
+        if let Some(message) = self.recovery_words() {
+            return Failure::new(ErrorName::EngineAway, message)
+                .hint("`canal status` shows how long that takes; what is held stays held");
         }
         let message = if self.ledger.host == NO_HOST {
             "this host does not take part in the engine's table yet"

@@ -53,6 +53,10 @@ impl Server {
             }
             let conn = self.waiting.get(granted.request).and_then(|waiter| waiter.conn);
             let request = granted.request;
+            if !self.may_be_told(granted.token) {
+                self.ask_anew(request);
+                continue;
+            }
             match self.look_at(conn, &granted) {
                 Found::Running => {
                     self.waiting.remove(request);
@@ -238,7 +242,7 @@ impl Server {
                 return Err(Failure::new(ErrorName::TooManyConnections, message));
             }
         };
-        if let Err(error) = self.record_owner(request) {
+        if let Err(error) = self.record_token(token).and_then(|()| self.record_owner(request)) {
             let message = format!("the owner cannot be recorded: {error}");
             return Err(Failure::new(ErrorName::DiskFull, message));
         }

@@ -48,6 +48,7 @@ impl Server {
             away_since: trouble.map(|away| time(away.since)),
             why,
             hint,
+            recovery: self.recovery_shown(),
         }
     }
 

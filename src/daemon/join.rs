@@ -25,8 +25,7 @@ use super::underway::What;
 use super::waiting::{Waiter, Waiting};
 use super::{Options, Unusable};
 use crate::core::{
-    BYPASS_MAX_DEFAULT, Change, FrameId, HostId, Owner, ProcessId, Request, RequestId, Rules,
-    Table, Token,
+    BYPASS_MAX_DEFAULT, Change, FrameId, HostId, Owner, ProcessId, Request, RequestId, Rules, Table,
 };
 use crate::host::Member;
 use crate::protocol::place::Place;
@@ -108,7 +107,6 @@ impl Server {
         }
         self.link.published = self.ledger.engine().map(|it| it.deadlines()).unwrap_or_default();
         self.begin_watch();
-        self.raise_tokens();
         self.take_over();
         self.follow_configuration();
         self.ask_for_homeless();
@@ -125,17 +123,6 @@ impl Server {
             self.underway.pending.remove(&newcomer.conn);
             self.done(newcomer.conn);
             self.ask(newcomer);
-        }
-    }
-
-    /// Raises the tokens of a history in which some were forgotten that were told: before anything
-    /// is granted to a process here.
-    fn raise_tokens(&mut self) {
-        let (told, next) = (self.roll.largest(), self.ledger.table.next_token());
-        if std::mem::take(&mut self.link.rewritten) || told >= next {
-            let token = token_by_clock().max(Token(told.0 + 1));
-            tracing::warn!(token = token.0, "the log has another history: tokens go on from here");
-            self.propose(Change::Floor { token }, Then::Nothing);
         }
     }
 

@@ -54,6 +54,7 @@ mod proof;
 mod propose;
 mod quota;
 mod recover;
+mod recovering;
 mod refuse;
 mod release;
 mod renew;
@@ -71,6 +72,7 @@ mod stopped;
 #[cfg(test)]
 mod tests;
 mod text;
+mod told_tokens;
 mod unanswered;
 mod underway;
 mod untold;

@@ -116,7 +116,8 @@ impl Server {
         if !self.ledger.is_member() {
             return self.without_membership(then);
         }
-        if self.stops.are_awaited()
+        let recovers = self.ledger.table.recovery().is_some();
+        if (recovers || self.stops.are_awaited())
             && let Then::Ask(newcomer) = then
         {
             return self.ask_when_joined(newcomer);

@@ -210,6 +210,11 @@ impl Roll {
         self.each.iter().map(|(token, told)| (*token, *told))
     }
 
+    /// Whether the process of a hold was told of it.
+    pub(super) fn has(&self, token: Token) -> bool {
+        self.each.contains_key(&token)
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.each.is_empty()
     }

@@ -6,8 +6,8 @@
 use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
 
-use crate::core::{Change, Snapshot, UnixMillis};
-use crate::host::{Deadlines, Event, Health, Known, Mark, Member, Now, Ticket};
+use crate::core::{Change, Snapshot, Table, Token, UnixMillis};
+use crate::host::{Deadlines, Event, Health, Known, Mark, Member, Memory, Now, Ticket};
 use crate::log::engine::{Answer, Engine};
 use crate::sys::clock;
 
@@ -91,6 +91,36 @@ impl Shared {
     /// Whether what had been read at a mark is part of what is read now.
     pub(super) fn knows(&self, mark: Option<Mark>) -> Known {
         mark.map_or(Known::TooOld, |mark| self.member.knows(mark))
+    }
+
+    /// Takes up what is known of an earlier daemon.
+    pub(super) fn remember(&mut self, memory: Memory) {
+        self.member.remember(memory);
+    }
+
+    /// Which history the log has, once that is known.
+    pub(super) fn epoch(&self) -> Option<u128> {
+        self.member.memory().epoch
+    }
+
+    /// A client here is told this token.
+    pub(super) fn tell(&mut self, token: Token) {
+        self.member.tell(token);
+    }
+
+    /// The table may have begun or ended a recovery.
+    pub(super) fn recovers(&mut self, table: &Table) {
+        self.member.recovers(table.recovery(), table.longest_ttl_ms());
+    }
+
+    /// When a recovery has waited for the longest TTL, in milliseconds of CLOCK_BOOTTIME.
+    pub(super) fn recovered_at(&self) -> Option<u64> {
+        self.member.recovered_at()
+    }
+
+    /// Whether everything was read that the log had when the engine could be reached again.
+    pub(super) fn is_current(&self) -> bool {
+        self.member.is_current()
     }
 
     pub(super) fn deadlines(&self) -> Deadlines {

@@ -130,6 +130,7 @@ fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
         server.link.mark = Some(mark.context("the engine cannot be noted")?);
         server.roll = Roll::open(&place.dir, Origin::read()?, options.discard_journal)
             .with_context(|| format!("the record of owners in {}", place.dir.display()))?;
+        server.remember_tokens(place).context("the tokens that were told here are not known")?;
         tracing::info!(engine = chosen.name, host = chosen.label, "joining");
     }
     tracing::info!(

@@ -284,12 +284,13 @@ impl Server {
         }
     }
 
-    /// Whether a grant may be told now: the client has time left to start a command, and no process
-    /// of this host still runs that lost its lock.
+    /// Whether a grant may be told now: the client has time left to start a command, no process of
+    /// this host still runs that lost its lock, and no history may have been lost after the grant.
     pub(super) fn is_sure(&self) -> bool {
         let Some(shared) = self.ledger.engine() else { return true };
         let in_time = clock::boottime_ms() < shared.deadlines().term_at;
-        self.ledger.is_member() && in_time && !self.stops.are_awaited()
+        let known = shared.is_current() && self.ledger.table.recovery().is_none();
+        self.ledger.is_member() && in_time && known && !self.stops.are_awaited()
     }
 }
 

@@ -41,6 +41,7 @@ pub(super) fn work(server: &mut Server, signals: &Signals) -> anyhow::Result<()>
     }
     server.link.watcher.say_farewell();
     say_farewell(server, &mut context)?;
+    server.forget_no_token();
     tracing::info!("the daemon ends; what is held stays held");
     Ok(())
 }

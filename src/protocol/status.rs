@@ -60,6 +60,21 @@ pub struct EngineShown {
     pub why: Option<String>,
     /// What to do about it.
     pub hint: Option<String>,
+    /// The recovery of the table, while it lasts: nothing is granted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recovery: Option<RecoveryShown>,
+}
+
+/// A recovery of the table after its engine may have lost entries.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecoveryShown {
+    /// Since when.
+    pub since: String,
+    /// The hosts that it waits for: each has to speak, or to be gone.
+    pub hosts: Vec<String>,
+    /// For how many milliseconds it waits more, because entries may be missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_ms: Option<u64>,
 }
 
 /// A host that shares the table.

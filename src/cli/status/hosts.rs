@@ -10,7 +10,7 @@ use crate::cli::clean::clean;
 use crate::cli::duration::stated;
 use crate::cli::when::Now;
 use crate::cli::who::plural;
-use crate::protocol::{EngineShown, HostShown};
+use crate::protocol::{EngineShown, HostShown, RecoveryShown};
 
 /// How many hosts an overview names.
 const HOSTS_IN_OVERVIEW: usize = 10;
@@ -19,6 +19,9 @@ const HOSTS_IN_OVERVIEW: usize = 10;
 pub(super) fn engine(page: &mut Page, engine: &EngineShown, hosts: &[HostShown], now: &Now) {
     let (words, style) = standing(engine, hosts, now);
     page.title(format!("engine {}, {words}", clean(&engine.name)), String::new(), style);
+    if let Some(recovery) = &engine.recovery {
+        page.title(recovering(recovery, now), String::new(), WARNING);
+    }
     if let Some(hint) = &engine.hint {
         page.title(format!("hint: {}", clean(hint)), String::new(), WARNING);
     }
@@ -95,6 +98,26 @@ fn standing(engine: &EngineShown, hosts: &[HostShown], now: &Now) -> (String, St
     (words, WARNING)
 }
 
+/// `the table recovers since 14:02:11: no lock is granted; waits for host beta to speak or to be gone,
+/// and for 52s more`.
+fn recovering(recovery: &RecoveryShown, now: &Now) -> String {
+    let RecoveryShown { since, hosts, left_ms } = recovery;
+    let names: Vec<_> = hosts.iter().map(|host| clean(host)).collect();
+    let hosts = match names.len() {
+        0 => None,
+        1 => Some(format!("for host {} to speak or to be gone", names[0])),
+        _ => Some(format!("for hosts {} to speak or to be gone", names.join(", "))),
+    };
+    let left = left_ms.map(|ms| {
+        let seconds = Duration::from_secs(ms.div_ceil(1000));
+        format!("for {} more", stated(seconds))
+    });
+    let waits = hosts.into_iter().chain(left).collect::<Vec<_>>().join(", and ");
+    let waits = if waits.is_empty() { waits } else { format!("; waits {waits}") };
+    let since = now.clock(since);
+    format!("the table recovers since {since}: no lock is granted{waits}")
+}
+
 /// For how long the engine has been silent, if it should have answered two renewals meanwhile: it is
 /// not known yet whether it is away.
 fn silence(engine: &EngineShown, now: &Now) -> Option<String> {
@@ -136,7 +159,25 @@ mod tests {
             away_since: Some("2026-11-20T14:05:11Z".to_owned()),
             why: Some("connection refused".to_owned()),
             hint: None,
+            recovery: None,
         }
+    }
+
+    #[test]
+    fn a_recovery_says_what_it_waits_for() {
+        let now = at("2026-11-20T14:05:23Z");
+        let words = |hosts: &[&str], left_ms| {
+            let hosts = hosts.iter().map(|host| (*host).to_owned()).collect();
+            let since = "2026-11-20T14:05:11Z".to_owned();
+            recovering(&RecoveryShown { since, hosts, left_ms }, &now)
+        };
+        assert_eq!(
+            words(&["beta"], Some(51_200)),
+            "the table recovers since 14:05:11: no lock is granted; waits for host beta to speak or \
+             to be gone, and for 52s more"
+        );
+        assert!(words(&["b", "c"], None).ends_with("waits for hosts b, c to speak or to be gone"));
+        assert!(words(&[], Some(900)).ends_with("no lock is granted; waits for 1s more"));
     }
 
     #[test]

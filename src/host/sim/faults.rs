@@ -92,7 +92,11 @@ impl World {
             }
             Some(Fault::Kill) => self.kill_a_process(at),
             Some(Fault::Fence) => self.fence(at),
-            Some(Fault::Remember) => self.earlier = Some(self.server.clone()),
+            // A log without any entry looks like a new one.
+            Some(Fault::Remember) if !self.server.log.is_empty() => {
+                self.earlier = Some(self.server.clone());
+            }
+            Some(Fault::Remember) => {}
             Some(Fault::Rewrite) => self.rewrite(),
             None => {}
         }

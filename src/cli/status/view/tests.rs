@@ -186,6 +186,7 @@ fn a_host_that_is_cut_off_says_so_first_and_shows_what_it_knew() {
         away_since: Some("2026-11-20T14:05:11Z".to_owned()),
         why: Some("connection refused".to_owned()),
         hint: None,
+        recovery: None,
     };
     let mut shown = status(vec![]);
     shown.engine = Some(engine);
