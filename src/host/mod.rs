@@ -20,7 +20,7 @@ mod member;
 mod recover;
 mod settings;
 #[cfg(test)]
-mod sim;
+pub(crate) mod sim;
 mod watch;
 
 pub use chain::{Known, Mark};

@@ -1,6 +1,7 @@
 //! The daemon without a process of its own: its turns are done when a test says so.
 
 mod fuzz;
+mod recovering;
 mod turns;
 
 use std::io::Write;

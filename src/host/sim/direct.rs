@@ -35,9 +35,9 @@ pub(super) fn server() -> Server {
 
 /// A host with its table.
 #[derive(Debug)]
-pub(super) struct Direct {
+pub(crate) struct Direct {
     pub(super) member: Member,
-    pub(super) table: Table,
+    pub(crate) table: Table,
     client: usize,
     /// All events but entries.
     pub(super) events: Vec<Event>,
@@ -63,7 +63,7 @@ impl Direct {
     }
 
     /// A host that has joined at this time.
-    pub(super) fn joined(client: usize, server: &mut Server, now_ms: u64) -> Self {
+    pub(crate) fn joined(client: usize, server: &mut Server, now_ms: u64) -> Self {
         Self::joined_with(client, settings(), server, now_ms)
     }
 
@@ -129,7 +129,7 @@ impl Direct {
     }
 
     /// Carries out all calls until there are none.
-    pub(super) fn settle(&mut self, server: &mut Server, now_ms: u64) {
+    pub(crate) fn settle(&mut self, server: &mut Server, now_ms: u64) {
         self.tick(now_ms);
         loop {
             let calls = std::mem::take(&mut self.calls);
@@ -150,7 +150,7 @@ impl Direct {
     }
 
     /// As [`Direct::settle`], from one time to another in steps of a renewal.
-    pub(super) fn live(&mut self, server: &mut Server, from_ms: u64, to_ms: u64) {
+    pub(crate) fn live(&mut self, server: &mut Server, from_ms: u64, to_ms: u64) {
         let mut now_ms = from_ms;
         while now_ms < to_ms {
             self.settle(server, now_ms);
@@ -159,7 +159,7 @@ impl Direct {
         self.settle(server, to_ms);
     }
 
-    pub(super) fn propose(&mut self, change: Change) -> Ticket {
+    pub(crate) fn propose(&mut self, change: Change) -> Ticket {
         self.member.propose(change, UnixMillis(1))
     }
 

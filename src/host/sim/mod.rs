@@ -9,7 +9,7 @@
 
 mod check;
 mod daemon;
-mod direct;
+pub(crate) mod direct;
 mod faults;
 mod history;
 mod link;
@@ -18,7 +18,7 @@ mod rules_appending;
 mod rules_joining;
 mod rules_reading;
 mod rules_recovering;
-mod server;
+pub(crate) mod server;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

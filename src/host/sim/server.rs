@@ -11,7 +11,7 @@ use crate::log::engine::{
 
 /// How it knows who lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Flavour {
+pub(crate) enum Flavour {
     /// As PostgreSQL: it counts renewals.
     Counting,
     /// As etcd: it watches over leases.
@@ -33,9 +33,9 @@ pub(super) struct Incarnation {
 
 /// The engine.
 #[derive(Clone, Debug)]
-pub(super) struct Server {
+pub(crate) struct Server {
     flavour: Flavour,
-    pub(super) epoch: u128,
+    pub(crate) epoch: u128,
     pub(super) log: Vec<Placed>,
     pub(super) stored: Option<Stored>,
     head: Position,
@@ -56,7 +56,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn new(flavour: Flavour) -> Self {
+    pub(crate) fn new(flavour: Flavour) -> Self {
         Self {
             flavour,
             epoch: 7,
@@ -75,7 +75,7 @@ impl Server {
     }
 
     /// Another life of the engine begins. All connections are gone.
-    pub(super) fn live_anew(&mut self, life: u64, may_lack: bool) {
+    pub(crate) fn live_anew(&mut self, life: u64, may_lack: bool) {
         self.cursors.clear();
         self.held_back.clear();
         self.life = life;
@@ -101,7 +101,7 @@ impl Server {
     }
 
     /// Takes a call of a client; its answers, if there are any now.
-    pub(super) fn calls(
+    pub(crate) fn calls(
         &mut self,
         client: usize,
         now_ms: u64,
@@ -296,7 +296,7 @@ impl Server {
     }
 
     /// What a client that follows was not given yet.
-    pub(super) fn push(&mut self, client: usize) -> Option<Answer> {
+    pub(crate) fn push(&mut self, client: usize) -> Option<Answer> {
         let cursor = self.cursors.get_mut(&client)?;
         if self.stored.as_ref().is_some_and(|stored| stored.position > *cursor) {
             self.cursors.remove(&client);

@@ -1,0 +1,182 @@
+//! A daemon over an engine of which another era begins.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::os::unix::fs::DirBuilderExt;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+
+use serde_json::{Value, json};
+
+use super::{Peer, World, call, granted, hex, mutex, try_mutex};
+use crate::core::{Change, Rules, Table};
+use crate::daemon::children::Children;
+use crate::daemon::config::Config;
+use crate::daemon::follow::Link;
+use crate::daemon::home::Claim;
+use crate::daemon::ledger::{Ledger, Log, NO_HOST};
+use crate::daemon::recover::Recovered;
+use crate::daemon::roll::Roll;
+use crate::daemon::shared::Shared;
+use crate::host::sim::direct::Direct;
+use crate::host::sim::server::{Flavour, Server};
+use crate::host::{Member, Settings};
+use crate::log::engine::{Answer, Call, Engine, Identity, Outage};
+use crate::protocol::place::Place;
+use crate::sys::clock;
+use crate::sys::process::Origin;
+
+/// An engine in memory that this host and a test talk to.
+#[derive(Clone, Debug)]
+struct Fake {
+    server: Arc<Mutex<Server>>,
+    answers: Arc<Mutex<VecDeque<Answer>>>,
+}
+
+const CLIENT: usize = 7;
+
+impl Engine for Fake {
+    fn call(&mut self, call: Call) {
+        let answers = self.server.lock().unwrap().calls(CLIENT, clock::boottime_ms(), 1, call);
+        self.answers.lock().unwrap().extend(answers);
+    }
+
+    fn poll(&mut self, _: &mut Context<'_>) -> Poll<Answer> {
+        let answer = self.answers.lock().unwrap().pop_front();
+        let answer = answer.or_else(|| self.server.lock().unwrap().push(CLIENT));
+        answer.map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+impl Fake {
+    fn new() -> Self {
+        let mut server = Server::new(Flavour::Watching);
+        server.live_anew(1, false);
+        Self { server: Arc::new(Mutex::new(server)), answers: Arc::default() }
+    }
+
+    /// Another life begins, in which something may be missing.
+    fn live_anew(&self, life: u64) {
+        self.server.lock().unwrap().live_anew(life, true);
+        let away = Answer::Away(Outage::unreachable("another life"));
+        self.answers.lock().unwrap().extend([away, Answer::Back]);
+    }
+}
+
+impl World {
+    fn over(engine: &Fake, folder: tempfile::TempDir) -> Self {
+        let dir = folder.path().join("run");
+        std::fs::DirBuilder::new().mode(0o700).recursive(true).create(&dir).unwrap();
+        let uid = nix::unistd::geteuid().as_raw();
+        let place = Place::find(Some(&dir.join("canal.sock")), uid).unwrap();
+        let claim = Claim::new(&place, uid).unwrap();
+        let config = Config::read(&[]).unwrap();
+        let identity = Identity {
+            label: "here".to_owned(),
+            machine: "m".to_owned(),
+            boot: "b".to_owned(),
+            pid_namespace: 1,
+            uid,
+            dir: dir.display().to_string(),
+        };
+        let member = Member::new(Settings::default(), identity, 1, Rules::Current);
+        let log = Log::Engine(Box::new(Shared::new(member, Box::new(engine.clone()))));
+        let origin = Origin::read().unwrap();
+        let recovered = Recovered {
+            ledger: Ledger { table: Table::new(Rules::Current), host: NO_HOST, log, now: None },
+            origin: origin.clone(),
+            children: Children::new(&dir),
+            found: Vec::new(),
+            unverified: BTreeSet::new(),
+            notes: Vec::new(),
+        };
+        let policy = (config.limits(1024, Some(0)), config.permissions(&[]));
+        let home = claim.open(None).unwrap();
+        let mut server =
+            crate::daemon::start::server(&place, uid, home, policy, recovered).unwrap();
+        server.link = Link { name: "fake".to_owned(), lives_on: true, ..Link::default() };
+        server.roll = Roll::open(&dir, origin, false).unwrap();
+        server.remember_tokens(&place).unwrap();
+        let mut world = Self { server, place, _folder: folder };
+        world.turns();
+        assert!(world.server.ledger.is_member());
+        world
+    }
+
+    /// Turns until the engine and this host have nothing more to say to each other.
+    fn turns(&mut self) {
+        for _ in 0..20 {
+            self.server.turn().unwrap();
+            self.turn();
+        }
+    }
+
+    fn ask(&mut self, parameters: &Value) -> Peer {
+        let mut peer = self.connect();
+        peer.send(&call("Acquire", parameters), &[]);
+        self.turns();
+        peer
+    }
+
+    fn status(&mut self) -> Value {
+        let mut peer = self.connect();
+        peer.send(&call("Status", &json!({})), &[]);
+        self.turns();
+        peer.reply().expect("a reply")["parameters"].clone()
+    }
+}
+
+fn folder() -> tempfile::TempDir {
+    tempfile::Builder::new().prefix("canal-turns-").tempdir().unwrap()
+}
+
+fn lease(tag: u128, key: &str) -> Value {
+    let mut parameters = mutex(tag, key);
+    parameters["lease"] = json!({ "handle": hex(tag), "ttl_ms": 600_000 });
+    parameters
+}
+
+#[test]
+fn requests_wait_for_the_end_of_a_recovery_and_are_granted_then() {
+    let engine = Fake::new();
+    let mut world = World::over(&engine, folder());
+    granted(&world.ask(&lease(1, "a")).reply().expect("a grant"));
+    engine.live_anew(2);
+    world.turns();
+    let recovery = world.status()["engine"]["recovery"].clone();
+    assert!(recovery["left_ms"].as_u64().is_some_and(|left| left <= 66_000), "{recovery}");
+    assert_eq!(recovery["hosts"], json!([]), "this one has spoken");
+    let mut waits = world.ask(&lease(2, "b"));
+    let mut no_wait = world.ask(&try_mutex(3, "c"));
+    assert!(waits.reply().is_none() && no_wait.reply().is_none(), "neither is refused as busy");
+    let words = world.server.not_a_member().message;
+    assert!(words.contains("no lock is granted until"), "{words}");
+    // Another host has waited for long enough.
+    let mut other = Direct::joined(9, &mut engine.server.lock().unwrap(), clock::boottime_ms());
+    let from = other.table.recovery().unwrap().ttl_from.unwrap();
+    other.propose(Change::TtlPassed { from });
+    other.settle(&mut engine.server.lock().unwrap(), clock::boottime_ms());
+    world.turns();
+    granted(&waits.reply().expect("it is granted"));
+    granted(&no_wait.reply().expect("it is granted, too"));
+    assert!(world.status()["engine"]["recovery"].is_null());
+}
+
+#[test]
+fn a_log_that_was_made_anew_is_noticed_by_the_next_daemon() {
+    let (engine, kept) = (Fake::new(), folder());
+    let mut world = World::over(&engine, folder());
+    granted(&world.ask(&lease(1, "a")).reply().expect("a grant"));
+    let state = world.place.stores().state_dir.join("tokens");
+    let text = std::fs::read_to_string(&state).unwrap();
+    drop(world);
+    let place = kept.path().join("run");
+    std::fs::DirBuilder::new().mode(0o700).create(&place).unwrap();
+    let uid = nix::unistd::geteuid().as_raw();
+    let stores = Place::find(Some(&place.join("canal.sock")), uid).unwrap();
+    std::fs::create_dir_all(&stores.stores().state_dir).unwrap();
+    std::fs::write(stores.stores().state_dir.join("tokens"), text).unwrap();
+    let anew = Fake::new();
+    anew.server.lock().unwrap().epoch = 8;
+    let world = World::over(&anew, kept);
+    assert!(world.server.ledger.table.recovery().is_some());
+}
