@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::etcd_server::{self, Etcd};
 use crate::postgres_server;
 use crate::process::wait_until;
-use crate::scene::{Host, Log, hosts};
+use crate::scene::{Host, Log, hosts_timed};
 
 /// An engine that can be put back to an earlier state.
 enum Engine {
@@ -70,30 +70,37 @@ fn what_a_restored_postgresql_does_not_know_is_dead_before_its_host_asks_again()
     }
 }
 
+/// Nothing is granted after lost history before the TTL and a tenth are over; and it is long enough to
+/// put the engine back within it.
+const TIMES: &str = "ttl = \"30s\"\nrenewal = \"500ms\"";
+
 fn survivors_are_killed(engine: &mut Engine, log: &Log) {
-    let [a, b] = hosts(log);
+    let [a, b] = hosts_timed(log, TIMES);
     engine.back_up();
     [&a, &b].into_iter().for_each(|host| host.until("member"));
     let command = a.world.holder(&["--no-start", "-k", "x"]);
     let script = "canal acquire -q --pid $$ -k p || exit; echo told; while :; do sleep 0.05; done";
     let owner = a.world.sh(script).spawn();
     wait_until("it is told", || owner.stdout().contains("told"));
-    let pid = |key| a.world.key(key).holders[0].pid;
-    let pids = [pid("x"), pid("p")];
+    let holder = |key| a.world.key(key).holders.remove(0);
+    let pids = ["x", "p"].map(|key| holder(key).pid);
+    let told = ["x", "p"].map(|key| holder(key).token).into_iter().max().unwrap();
     for host in [&a, &b] {
         host.world.canal(["daemon", "--stop"]).end().code(0);
     }
     engine.restore();
-    // Tokens of the new history pass those of the old one.
     b.join();
-    for n in 0..3 {
-        b.world.canal(["run", "-n", "-k", &format!("b{n}"), "--", "true"]).end().code(0);
-    }
+    let others: Vec<_> =
+        (0..3).map(|n| b.world.canal(["run", "-k", &format!("b{n}"), "--", "true"])).collect();
     a.world.status();
     // Whatever is granted on that host is granted after their end.
     let look =
         pids.map(|pid| format!("! grep -qs '^State:.[^ZX]' /proc/{pid}/status")).join(" && ");
+    let look = format!("{look} && test \"$CANAL_TOKEN\" -gt {told}");
     a.world.canal(["run", "-k", "y", "--", "sh", "-c", &look]).end().code(0);
+    for other in others {
+        other.end().code(0);
+    }
     let said = fs::read_to_string(a.world.runtime().join("daemon.log")).unwrap();
     assert!(said.contains("joined") && said.contains("adopted"), "{said}");
     assert_eq!(owner.end().signal, Some(9), "{said}");
