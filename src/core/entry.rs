@@ -160,6 +160,9 @@ pub enum Change {
         lost: bool,
         /// Its time to live, in milliseconds.
         ttl_ms: u64,
+        /// By its clock: if entries were lost, the smallest token that may be given out next. Other
+        /// hosts may have been told larger ones than this one.
+        floor: Token,
     },
     /// The longest TTL has passed since the entry from which a recovery waits for it. A no-op if it
     /// waits from another one.

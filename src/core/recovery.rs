@@ -83,10 +83,11 @@ impl Table {
                 }
                 self.next_token = self.next_token.max(*floor);
             }
-            Change::Present { host, told, bound, lost, ttl_ms } => {
+            Change::Present { host, told, bound, lost, ttl_ms, floor } => {
                 let next = self.recovery.as_ref().map_or(self.next_token, |it| it.next_token);
                 if *lost || *told >= next {
                     self.recover(entry.at, BTreeSet::new(), Some(self.revision));
+                    self.next_token = self.next_token.max(*floor);
                 }
                 let largest = Token((*told).max(*bound).0.saturating_add(1));
                 self.next_token = self.next_token.max(largest);

@@ -211,7 +211,7 @@ impl Member {
         let label = self.identity.label.clone();
         let join = Change::HostJoin { host: new, label, identity: described(&self.identity) };
         let adoption = adopt.map(|old| entry(Change::HostAdopt { old, new }, now.unix));
-        let present = entry(self.memory.present(new, life.timing.ttl_ms), now.unix);
+        let present = entry(self.memory.present(new, life.timing.ttl_ms, now.unix), now.unix);
         let entries: Vec<_> =
             [entry(join, now.unix)].into_iter().chain(adoption).chain([present]).collect();
         let ends = adopt.map(|host| Ends { host, evidence: Evidence::Own });

@@ -4,7 +4,7 @@
 use super::append::entry;
 use super::chain::Chain;
 use super::{Mark, Member, Standing, code};
-use crate::core::{Change, HostId, Recovery, Revision, Token};
+use crate::core::{Change, HostId, Recovery, Revision, Token, UnixMillis};
 use crate::log::engine::{Batch, Call, Era, Link};
 
 /// What outlives an incarnation, and, as far as the driver keeps it, a daemon.
@@ -33,9 +33,10 @@ impl Memory {
         self.lost |= self.mark.is_some_and(|mark| chain.contradicts(mark));
     }
 
-    pub(super) fn present(&self, host: HostId, ttl_ms: u64) -> Change {
+    pub(super) fn present(&self, host: HostId, ttl_ms: u64, unix: UnixMillis) -> Change {
         let Self { told, bound, lost, .. } = *self;
-        Change::Present { host, told, bound: bound.max(told), lost, ttl_ms }
+        let (bound, floor) = (bound.max(told), Token::by_clock(unix));
+        Change::Present { host, told, bound, lost, ttl_ms, floor }
     }
 }
 
@@ -129,7 +130,7 @@ impl Member {
             return;
         }
         if let Some(life) = &self.life {
-            let present = self.memory.present(life.host, life.timing.ttl_ms);
+            let present = self.memory.present(life.host, life.timing.ttl_ms, self.now.unix);
             self.writer.push(present, self.now.unix, None);
         }
     }

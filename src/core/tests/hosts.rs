@@ -210,7 +210,8 @@ proptest! {
                 Step::Present(host, told, lost) => {
                     let told = Token(told * world.table.next_token().0 / 3);
                     let (bound, ttl_ms) = (told, 1);
-                    world.apply(Change::Present { host, told, bound, lost, ttl_ms });
+                    let floor = Token(0);
+                    world.apply(Change::Present { host, told, bound, lost, ttl_ms, floor });
                 }
                 Step::TtlPassed => {
                     let from = world.table.recovery().and_then(|recovery| recovery.ttl_from);

@@ -33,7 +33,14 @@ fn present(told: u64) -> Change {
 }
 
 fn of(host: HostId, told: u64) -> Change {
-    Change::Present { host, told: Token(told), bound: Token(told), lost: false, ttl_ms: 1_000 }
+    Change::Present {
+        host,
+        told: Token(told),
+        bound: Token(told),
+        lost: false,
+        ttl_ms: 1_000,
+        floor: Token(0),
+    }
 }
 
 fn unheard(world: &World) -> Vec<HostId> {
@@ -105,6 +112,7 @@ fn if_entries_may_be_missing_the_longest_ttl_has_to_pass_too() {
         bound: Token(2),
         lost: false,
         ttl_ms: 9_000,
+        floor: Token(0),
     });
     assert_eq!(world.table.longest_ttl_ms(), 9_000);
     let second = era(&mut world, false);
@@ -138,7 +146,14 @@ fn a_token_that_the_log_never_gave_out_shows_that_entries_were_lost() {
 fn a_token_that_may_have_been_told_raises_the_next_one_and_shows_nothing() {
     let (mut world, ..) = world();
     let (told, bound) = (Token(1), Token(1_000));
-    world.apply(Change::Present { host: ONE, told, bound, lost: false, ttl_ms: 1 });
+    world.apply(Change::Present {
+        host: ONE,
+        told,
+        bound,
+        lost: false,
+        ttl_ms: 1,
+        floor: Token(1 << 40),
+    });
     assert_eq!(world.table.recovery(), None);
     assert_eq!(world.take(by(9).slots("b", 1)).token, Token(1_001));
 }
@@ -161,9 +176,17 @@ fn a_host_that_had_read_what_is_missing_begins_a_recovery() {
     let (mut world, ..) = world();
     join(&mut world, NEW);
     let (told, bound) = (Token(0), Token(0));
-    world.apply(Change::Present { host: NEW, told, bound, lost: true, ttl_ms: 1 });
+    world.apply(Change::Present {
+        host: NEW,
+        told,
+        bound,
+        lost: true,
+        ttl_ms: 1,
+        floor: Token(1 << 40),
+    });
     let recovery = world.table.recovery().unwrap();
     assert_eq!(recovery.ttl_from, Some(world.table.revision()));
+    assert_eq!(world.table.next_token(), Token(1 << 40), "others may have been told larger ones");
 }
 
 #[test]
