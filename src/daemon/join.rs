@@ -107,6 +107,9 @@ impl Server {
         }
         self.link.published = self.ledger.engine().map(|it| it.deadlines()).unwrap_or_default();
         self.begin_watch();
+        if let Some(words) = self.recovery_words() {
+            tracing::warn!("{words}");
+        }
         self.take_over();
         self.follow_configuration();
         self.ask_for_homeless();

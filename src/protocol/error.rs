@@ -44,7 +44,8 @@ pub enum ErrorName {
     Stopping,
     /// A feature of a later version.
     Unsupported,
-    /// The daemon works over an engine, and that cannot be reached, or this host takes no part yet.
+    /// The daemon works over an engine, and that cannot be reached, or this host takes no part yet, or
+    /// the table recovers.
     EngineAway,
     /// The asker would become the command, and over an engine somebody must stay beside it: ask
     /// again from a process whose parent does.
