@@ -13,6 +13,7 @@
 
 pub(crate) mod append;
 pub(crate) mod ends;
+pub(crate) mod eras;
 pub(crate) mod follow;
 pub(crate) mod join;
 pub(crate) mod peer;
@@ -36,6 +37,12 @@ macro_rules! contract {
             join: one_that_is_taken_back_before_it_appended_is_gone_at_once;
             join: all_hosts_see_the_same_epoch;
             join: renewals_tell_the_head_and_who_lives;
+            eras: nothing_is_done_before_the_first_era_is_noted;
+            eras: one_of_many_hosts_notes_an_era_and_all_read_it_in_one_place;
+            eras: an_era_that_is_noted_again_is_there_once;
+            eras: an_era_that_was_not_told_is_not_noted;
+            eras: a_host_that_comes_later_is_told_of_no_era;
+            eras: an_era_is_read_by_whoever_follows_and_covered_by_snapshots;
             append: appended_batches_come_back_in_order;
             append: concurrent_appends_are_seen_alike_by_all;
             append: the_same_batch_again_is_success_and_lies_there_once;

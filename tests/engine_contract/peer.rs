@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use canal::core::HostId;
 use canal::log::engine::{
-    Alive, Answer, Append, Call, Ends, Engine, Evidence, Hash, Identity, Placed, Position, Read,
-    Stored,
+    Alive, Answer, Append, Call, Ends, Engine, Era, Evidence, Hash, Identity, Placed, Position,
+    Read, Stored,
 };
 use sha2::{Digest, Sha256};
 
@@ -39,8 +39,16 @@ pub(crate) struct Peer {
     nonce: u128,
     /// Answers that were looked past.
     pub(crate) kept: VecDeque<Answer>,
-    /// All batches that were read, in the order in which they came.
+    /// All batches of hosts that were read, in the order in which they came.
     pub(crate) log: Vec<Placed>,
+    /// All batches that note eras, likewise.
+    pub(crate) noted: Vec<Placed>,
+    /// The eras that were told.
+    pub(crate) eras: Vec<NewEra>,
+    /// Whether it notes an era as soon as it is told of it.
+    pub(crate) notes: bool,
+    /// Whether an answer to `Follow` is to come.
+    follows: bool,
     /// The incarnation, once registered.
     pub(crate) host: HostId,
     /// The number of the last batch.
@@ -60,6 +68,10 @@ impl Peer {
             nonce: nonce(),
             kept: VecDeque::new(),
             log: Vec::new(),
+            noted: Vec::new(),
+            eras: Vec::new(),
+            notes: true,
+            follows: false,
             host: HostId(0),
             sequence: 0,
         }
@@ -84,10 +96,61 @@ impl Peer {
         let mut context = Context::from_waker(&waker);
         loop {
             if let Poll::Ready(answer) = self.engine.poll(&mut context) {
-                return Some(answer);
+                match self.without_eras(answer) {
+                    Some(answer) => return Some(answer),
+                    None => continue,
+                }
             }
             let left = until.checked_duration_since(Instant::now())?;
             thread::park_timeout(left);
+        }
+    }
+
+    /// Notes eras, and keeps their batches apart from those of hosts.
+    fn without_eras(&mut self, answer: Answer) -> Option<Answer> {
+        match answer {
+            Answer::NewEra { before, era, may_lack } => {
+                self.eras.push(NewEra { before, era, may_lack });
+                if self.notes {
+                    self.note_era();
+                }
+                None
+            }
+            Answer::Batches(batches) => {
+                let (eras, batches) = apart(batches);
+                let is_news = eras.is_empty() || !batches.is_empty() || self.follows;
+                self.noted.extend(eras);
+                self.follows = false;
+                is_news.then_some(Answer::Batches(batches))
+            }
+            Answer::Loaded { snapshot, batches } => {
+                let (eras, batches) = apart(batches);
+                self.noted = eras;
+                Some(Answer::Loaded { snapshot, batches })
+            }
+            Answer::Rewritten | Answer::Compacted => {
+                self.follows = false;
+                Some(answer)
+            }
+            other => Some(other),
+        }
+    }
+
+    /// Notes the era that was told last.
+    pub(crate) fn note_era(&mut self) {
+        let NewEra { before, era, .. } = self.eras.last().unwrap().clone();
+        let body = format!("era {} by {}", era.number, self.label).into_bytes();
+        self.call(Call::NoteEra { before, era, body });
+    }
+
+    /// Waits until `count` eras were told.
+    pub(crate) fn told_eras(&mut self, count: usize) {
+        let until = Instant::now() + BOUND;
+        while self.eras.len() < count {
+            if let Some(answer) = self.poll(Duration::from_millis(10)) {
+                self.kept.push_back(answer);
+            }
+            assert!(Instant::now() < until, "{}: no NewEra came, but {:?}", self.label, self.kept);
         }
     }
 
@@ -166,6 +229,7 @@ impl Peer {
 
     /// Follows, and waits for the first answer to it.
     pub(crate) fn follow(&mut self, after: Option<Read>) -> Follow {
+        self.follows = true;
         self.call(Call::Follow { after });
         self.until("answer to Follow", |answer| match answer {
             Answer::Batches(_) => Some(Follow::Batches),
@@ -274,6 +338,19 @@ impl Peer {
     pub(crate) fn in_order(&self) {
         assert!(self.log.is_sorted_by(|a, b| a.position < b.position), "{:?}", self.log);
     }
+}
+
+/// An era that was told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NewEra {
+    pub(crate) before: Option<Era>,
+    pub(crate) era: Era,
+    pub(crate) may_lack: bool,
+}
+
+/// Batches that note eras, and the others.
+fn apart(batches: Vec<Placed>) -> (Vec<Placed>, Vec<Placed>) {
+    batches.into_iter().partition(|placed| placed.host == HostId(0))
 }
 
 /// The first answer to `Follow`.

@@ -8,6 +8,7 @@ mod engine_contract;
 mod postgres_server;
 
 mod contract;
+mod eras;
 mod evidence;
 mod failover;
 mod hears;

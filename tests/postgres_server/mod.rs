@@ -196,6 +196,43 @@ impl Server {
         }
     }
 
+    fn backup(&self) -> PathBuf {
+        self.dir.join("backup")
+    }
+
+    /// Makes a base backup, in the place of the one before.
+    pub(crate) fn back_up(&self) {
+        let _ = fs::remove_dir_all(self.backup());
+        let mut copy = as_server_user(&self.bin.join("pg_basebackup"));
+        copy.arg("-h").arg(&self.dir).args(["-p", &self.port.to_string(), "-U", ADMIN]);
+        copy.args(["-X", "stream", "-c", "fast", "-D"]).arg(self.backup());
+        let copied = copy.current_dir("/").output().unwrap();
+        assert!(copied.status.success(), "{}", String::from_utf8_lossy(&copied.stderr));
+    }
+
+    /// Starts the server anew from its base backup.
+    pub(crate) fn restore(&mut self) {
+        self.halt();
+        fs::remove_dir_all(self.data()).unwrap();
+        let mut copy = Command::new("cp");
+        assert!(copy.arg("-a").args([self.backup(), self.data()]).status().unwrap().success());
+        self.start();
+    }
+
+    /// Writes a database as SQL, of what is in one schema.
+    pub(crate) fn dump(&self, database: &str, schema: &str) -> String {
+        let mut dump = Command::new(self.bin.join("pg_dump"));
+        dump.arg("-h").arg(&self.dir).args(["-p", &self.port.to_string(), "-U", ADMIN]);
+        let dumped = dump.args(["--inserts", "-n", schema, database]).output().unwrap();
+        assert!(dumped.status.success(), "{}", String::from_utf8_lossy(&dumped.stderr));
+        // Without what only psql reads.
+        let text = String::from_utf8(dumped.stdout).unwrap();
+        text.lines()
+            .filter(|line| !line.starts_with('\\'))
+            .map(|line| format!("{line}\n"))
+            .collect()
+    }
+
     /// A standby of this server, which streams from it.
     pub(crate) fn standby(&self) -> Option<Self> {
         let dir = tempfile::Builder::new().prefix("canal-pg").tempdir().unwrap().keep();

@@ -26,6 +26,7 @@ impl Session {
         let (host, sequence) = (append.host, append.sequence);
         match (verdict.as_deref(), number(position)) {
             (Some("again" | "append"), Some(position)) => {
+                self.knows(position);
                 let mut answers =
                     vec![Answer::Appended { host, sequence, position: Position(position) }];
                 // What comes next in the log is known: there is nothing to ask for.
@@ -40,6 +41,7 @@ impl Session {
             (Some("overtaken"), _) => {
                 Ok(vec![Answer::Overtaken { host, sequence, ends: append.ends }])
             }
+            (Some("replaced"), _) => Err(Trouble::replaced()),
             (verdict, _) => {
                 let (last, ended) = (number(last).unwrap_or(0), number(ended).unwrap_or(0));
                 let why = fenced(verdict.unwrap_or_default(), append, last, ended);
@@ -51,7 +53,8 @@ impl Session {
     /// What is asked of the server. It is made of numbers, hexadecimal digits and the name of the
     /// schema, which is a plain one; nothing in it needs to be quoted.
     fn statements(&self, append: &Append) -> String {
-        let schema = &self.schema;
+        // Tables of another oid come from a dump that was loaded under our feet.
+        let (schema, table) = (&self.schema, self.seen.table);
         let (host, sequence) = (append.host.0, append.sequence);
         let before = sequence.wrapping_sub(1);
         let other = append.ends.map_or(host, |ends| ends.host.0);
@@ -83,6 +86,7 @@ WITH batch AS MATERIALIZED (SELECT '\x{body}'::bytea AS body),
 me AS MATERIALIZED (SELECT * FROM "{schema}".hosts WHERE host = {host} {nonce}),
 other AS (SELECT renewals FROM "{schema}".hosts WHERE host = {ends} AND ended IS NULL),
 judged AS MATERIALIZED (SELECT CASE
+    WHEN (SELECT tableoid <> {table} FROM "{schema}".head) THEN 'replaced'
     WHEN (SELECT me.sequence = {sequence} AND me.hash = sha256(batch.body) FROM me, batch) THEN 'again'
     WHEN NOT EXISTS (SELECT FROM me) THEN 'unknown'
     WHEN (SELECT ended IS NOT NULL FROM me) THEN 'ended'

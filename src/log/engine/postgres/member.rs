@@ -47,6 +47,9 @@ SELECT host, ttl_ms, (SELECT epoch FROM "{schema}".head)
         let host = unsigned(host);
         self.nonces.insert(host, nonce);
         let ttl_ms = unsigned(ttl_ms);
+        if let Some(witness) = &mut self.witness {
+            witness.lives(ttl_ms);
+        }
         Ok(Answer::Registered { host: HostId(host), ttl_ms, asked_at, epoch, others })
     }
 
@@ -95,7 +98,8 @@ WHERE host = $1 AND nonce = '\x{nonce:032x}' AND sequence = 0 AND ended IS NULL"
             r#"WITH mine AS (UPDATE "{schema}".hosts SET renewals = renewals + 1
     WHERE host = $1 {nonce} AND ended IS NULL RETURNING ttl_ms)
 SELECT (SELECT ttl_ms FROM mine), head.position, current_setting('canal.session', true),
-    (SELECT ended FROM "{schema}".hosts WHERE host = $1), h.host, h.ttl_ms, h.renewals
+    (SELECT ended FROM "{schema}".hosts WHERE host = $1), h.host, h.ttl_ms, h.renewals,
+    (SELECT (pg_current_wal_flush_lsn() - '0/0')::bigint)
 FROM "{schema}".head AS head LEFT JOIN "{schema}".hosts AS h ON h.ended IS NULL
 ORDER BY h.host"#
         );
@@ -117,6 +121,11 @@ ORDER BY h.host"#
             };
             return Ok(Answer::Fenced { host, why });
         };
+        if let Some(witness) = &mut self.witness {
+            witness.lives(unsigned(ttl_ms));
+            witness.flushed(unsigned(first.try_get(7)?));
+            witness.reaches(head);
+        }
         let mut hosts = Vec::with_capacity(rows.len());
         for row in &rows {
             let Some(host) = row.try_get::<_, Option<i64>>(4)? else { continue };

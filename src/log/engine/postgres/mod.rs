@@ -10,6 +10,7 @@
 //! end. So a host that is stopped or cut off at any instant holds up nobody.
 
 mod append;
+mod era;
 mod member;
 mod passfile;
 mod read;

@@ -145,6 +145,7 @@ FROM "{schema}".head AS head LEFT JOIN LATERAL (
         reader.after = batches.last().map_or(reader.after, |last| last.position.0);
         // What was announced and is not there was not meant for us.
         reader.head = head.max(reader.after);
+        self.knows(head);
         Ok(if batches.is_empty() { None } else { Some(Answer::Batches(batches)) })
     }
 }

@@ -1,12 +1,13 @@
 //! The tables, and how they come to be.
 //!
-//! `head` has one row: the format and the epoch of the log, the last position, the last incarnation
-//! and the position of the snapshot (0: none). `hosts` has a row for each incarnation, `log` one
+//! `head` has one row: the format and the epoch of the log, the last position, the last incarnation,
+//! the position of the snapshot (0: none), and the number and sign of the last era (0: none). `hosts` has a row for each incarnation, `log` one
 //! for each batch, `snapshot` the parts of the snapshot.
 //!
 //! Invariant: the tables are made all together or not at all, by one host; those of another format,
 //! and those of others, are never touched.
 
+use super::era::{SHOWN, SYSTEM, Seen};
 use super::session::Session;
 use super::trouble::{Plight, Trouble};
 use crate::log::engine::FORMAT;
@@ -20,7 +21,9 @@ CREATE TABLE "{}".head (
     epoch bytea NOT NULL,
     position bigint NOT NULL DEFAULT 0,
     incarnation bigint NOT NULL DEFAULT 0,
-    snapshot bigint NOT NULL DEFAULT 0
+    snapshot bigint NOT NULL DEFAULT 0,
+    era bigint NOT NULL DEFAULT 0,
+    era_sign text NOT NULL DEFAULT ''
 ) WITH (fillfactor = 10);
 CREATE TABLE "{}".hosts (
     host bigint PRIMARY KEY,
@@ -60,8 +63,9 @@ struct Found {
 }
 
 impl Session {
-    /// Makes the tables if there are none; fails if those that are there are not ours.
-    pub(super) async fn make_schema(&self) -> Result<(), Trouble> {
+    /// Makes the tables if there are none; fails if those that are there are not ours. Looks at the
+    /// server's era.
+    pub(super) async fn make_schema(&mut self) -> Result<(), Trouble> {
         if !self.find().await?.head {
             let made = self.make().await;
             if made.is_err() {
@@ -70,7 +74,8 @@ impl Session {
             }
             made?;
         }
-        self.check_format().await
+        self.seen = self.check_format().await?;
+        Ok(())
     }
 
     async fn find(&self) -> Result<Found, Trouble> {
@@ -134,9 +139,11 @@ impl Session {
         Ok(())
     }
 
-    async fn check_format(&self) -> Result<(), Trouble> {
+    /// Whether the tables are ours, and what they and the server show of the era.
+    async fn check_format(&self) -> Result<Seen, Trouble> {
         let schema = &self.schema;
-        let query = format!("SELECT format FROM \"{schema}\".head");
+        let shown = SHOWN.replace("{system}", if self.tells_system { SYSTEM } else { "''" });
+        let query = format!("SELECT format, {shown} FROM \"{schema}\".head");
         let rows = match self.client.query_typed(&query, &[]).await {
             Ok(rows) => rows,
             Err(error) if Trouble::is_denied(&error) => {
@@ -153,7 +160,7 @@ impl Session {
         let [row] = rows.as_slice() else { return Err(foreign(schema)) };
         let format: i32 = row.try_get(0).map_err(|_| foreign(schema))?;
         if i64::from(format) == i64::from(FORMAT) {
-            return Ok(());
+            return Seen::of(row, 1);
         }
         Err(Trouble::Refused(Plight::new(
             format!("the log there is of format {format}, this canal knows format {FORMAT}"),

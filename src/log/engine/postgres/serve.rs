@@ -1,9 +1,10 @@
 //! The thread of the engine: keeps a session, and does what is asked.
 //!
 //! Invariant: of each loss of the server the host hears once, and once of its return; what it asked
-//! in between is forgotten.
+//! in between is forgotten. Nothing is done over a session whose era the log does not name, but to
+//! note it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use tokio::sync::mpsc::error::TryRecvError;
@@ -11,6 +12,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Event;
+use super::era::{Begun, Witness};
 use super::session::{PATIENCE, Session};
 use super::trouble::Trouble;
 use super::url::Settings;
@@ -59,7 +61,7 @@ pub(super) async fn run(
     events: UnboundedReceiver<Event>,
     answers: UnboundedSender<Answer>,
 ) {
-    let mut thread = Thread { events, answers, said: None, nonces: BTreeMap::new() };
+    let mut thread = Thread { events, answers, said: None, nonces: BTreeMap::new(), witness: None };
     let mut pause = PAUSE_FIRST;
     for id in 0.. {
         let opened = match there.settings() {
@@ -91,12 +93,15 @@ struct Thread {
     /// What the host was told of why the server is away.
     said: Option<Outage>,
     nonces: BTreeMap<u64, u128>,
+    /// What is known of the server between sessions.
+    witness: Option<Witness>,
 }
 
 impl Thread {
     /// Does what is asked until the session ends; `Ok` if it is to quit.
     async fn serve(&mut self, mut session: Session) -> Result<(), Trouble> {
         session.nonces = std::mem::take(&mut self.nonces);
+        session.witness = self.witness.take();
         if self.said.take().is_some() {
             if !self.forget() {
                 return Ok(());
@@ -105,6 +110,7 @@ impl Thread {
         }
         let end = self.attend(&mut session).await;
         self.nonces = std::mem::take(&mut session.nonces);
+        self.witness = session.witness.take();
         match end {
             Ok(End::Quit) => Ok(()),
             Ok(End::Closed) => Err(session.ended().await),
@@ -114,8 +120,28 @@ impl Thread {
     }
 
     async fn attend(&mut self, session: &mut Session) -> Result<End, Trouble> {
+        let mut held = VecDeque::new();
+        let mut begun = session.begun();
+        self.tell_era(begun.as_ref());
         loop {
-            match self.next(session.is_behind()).await {
+            let waiting = if begun.is_none() { held.pop_front() } else { None };
+            let next = match waiting {
+                Some(call) => Some(Event::Call(call)),
+                None => self.next(session.is_behind()).await,
+            };
+            match next {
+                Some(Event::Call(Call::NoteEra { before, era, body })) => {
+                    begun = match begun.take() {
+                        Some(it) if it.before == before && it.era == era => {
+                            in_time(session.note(&it, &body)).await?;
+                            session.begun()
+                        }
+                        // Answers an earlier question, or was noted already.
+                        other => other,
+                    };
+                    self.tell_era(begun.as_ref());
+                }
+                Some(Event::Call(call)) if begun.is_some() => held.push_back(call),
                 Some(Event::Call(call)) => {
                     for answer in done(session, &call).await? {
                         self.answer(answer);
@@ -135,6 +161,13 @@ impl Thread {
             {
                 self.answer(answer);
             }
+        }
+    }
+
+    /// Tells the host of an era that is to be noted.
+    fn tell_era(&self, begun: Option<&Begun>) {
+        if let Some(Begun { before, era, may_lack }) = begun.cloned() {
+            self.answer(Answer::NewEra { before, era, may_lack });
         }
     }
 
@@ -213,6 +246,7 @@ async fn attempt(session: &mut Session, call: &Call) -> Result<Vec<Answer>, Trou
         Call::Load => session.load().await?,
         Call::Follow { after } => session.follow(*after).await?,
         Call::Renew { host, asked_at } => session.renew(*host, *asked_at).await?,
+        // Nothing is to be noted any more.
         Call::NoteEra { .. } => return Ok(Vec::new()),
         Call::Store(stored) => session.store(stored).await?,
     };

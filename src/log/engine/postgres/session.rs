@@ -1,7 +1,7 @@
 //! One connection to the server, checked and set up, until it breaks.
 //!
 //! Invariant: a session that was opened writes to a primary, through no pooler, in tables of our
-//! format, and hears of every append from then on.
+//! format, knows the server's era, and hears of every append from then on.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use tokio_postgres::{AsyncMessage, Client, Connection, Error, SimpleQueryMessage};
 
 use super::Event;
+use super::era::{Seen, Witness};
 use super::read::Reader;
 use super::trouble::{DIRECT, Plight, Trouble};
 use super::url::Settings;
@@ -63,6 +64,12 @@ pub(super) struct Session {
     pub(super) nonces: BTreeMap<u64, u128>,
     /// What only this session knows.
     pub(super) proof: String,
+    /// Whether the server tells us its system identifier.
+    pub(super) tells_system: bool,
+    /// What it showed of its era.
+    pub(super) seen: Seen,
+    /// What this host knows the server to have had, from this session and those before.
+    pub(super) witness: Option<Witness>,
     driver: JoinHandle<Option<Error>>,
 }
 
@@ -97,8 +104,18 @@ impl Session {
             connected.map_err(|error| Trouble::at_login(error, settings.passfile.as_ref()))?;
         let driver = tokio::spawn(drive(connection, id, wake.clone()));
         let schema = settings.schema.clone();
-        let (reader, nonces) = (None, BTreeMap::new());
-        let session = Self { id, client, schema, reader, nonces, proof, driver };
+        let mut session = Self {
+            id,
+            client,
+            schema,
+            reader: None,
+            nonces: BTreeMap::new(),
+            proof,
+            tells_system: false,
+            seen: Seen::default(),
+            witness: None,
+            driver,
+        };
         session.check().await?;
         session.set_up().await?;
         session.make_schema().await?;
@@ -108,12 +125,13 @@ impl Session {
     }
 
     /// Whether this is a server that can be used.
-    async fn check(&self) -> Result<(), Trouble> {
+    async fn check(&mut self) -> Result<(), Trouble> {
         let row = self
             .first_row(
                 "SELECT current_setting('canal.session', true), \
                  current_setting('server_version_num'), pg_is_in_recovery(), \
-                 current_setting('fsync')",
+                 current_setting('fsync'), \
+                 has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE')",
             )
             .await?;
         let text = |column| row.get(column).and_then(Option::as_deref).unwrap_or_default();
@@ -125,6 +143,7 @@ impl Session {
         if text(3) == "off" {
             tracing::warn!("the server runs with fsync = off: a crash of it can lose locks");
         }
+        self.tells_system = text(4) == "t";
         Ok(())
     }
 

@@ -49,6 +49,11 @@ impl Trouble {
         Self::Away("the server does not answer in time".to_owned())
     }
 
+    /// The tables are not those that the session began with: a dump was loaded.
+    pub(super) fn replaced() -> Self {
+        Self::Away("the tables were replaced by others".to_owned())
+    }
+
     /// Why nobody was let in. `passfile` says why the usual password file was not used.
     pub(super) fn at_login(error: Error, passfile: Option<&PassfileError>) -> Self {
         match passfile {
