@@ -11,6 +11,7 @@ mod etcd_server;
 mod auth;
 mod away;
 mod cluster;
+mod eras;
 mod full;
 mod history;
 mod lease;

@@ -219,6 +219,25 @@ impl Etcd {
         kill(Pid::from_raw(i32::try_from(pid).unwrap()), signal).unwrap();
     }
 
+    /// Stores a snapshot in a file.
+    pub(crate) fn save(&self, to: &Path) {
+        self.ctl_ok(&["snapshot", "save", &to.display().to_string()]);
+    }
+
+    /// Starts it anew from a snapshot, as its manual says.
+    pub(crate) fn restore(&mut self, from: &Path) {
+        self.kill();
+        fs::remove_dir_all(self.data()).unwrap();
+        let mut restore = Command::new("etcdctl");
+        restore.env("ETCDCTL_API", "3").args(["snapshot", "restore"]).arg(from);
+        let own =
+            ["--data-dir=", "--name=", "--initial-cluster=", "--initial-advertise-peer-urls="];
+        restore.args(self.args.iter().filter(|arg| own.iter().any(|own| arg.starts_with(own))));
+        let restored = restore.output().unwrap();
+        assert!(restored.status.success(), "{restored:?}");
+        self.start();
+    }
+
     /// Runs `etcdctl`.
     pub(crate) fn ctl(&self, args: &[&str]) -> Output {
         let mut ctl = Command::new("etcdctl");

@@ -1,12 +1,17 @@
 //! A connection to one member of an etcd.
 //!
-//! Invariant: every call ends, within the bound on one call.
+//! Invariant: every call ends, within the bound on one call. A connection that is lost stays lost:
+//! what is behind the next one has to be looked at first.
 
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use http::Uri;
 use http::uri::PathAndQuery;
+use hyper_util::client::legacy::connect::HttpConnector;
 use prost::Message;
 use tokio::time::timeout;
 use tokio_stream::Stream;
@@ -15,10 +20,14 @@ use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
+use tower_service::Service;
 
 use super::address::{Address, Tls, User};
-use super::messages::{Authenticate, Authenticated, Txn, TxnDone};
+use super::era::Witness;
+use super::messages::{Authenticate, Authenticated, Nothing, Status as MemberStatus, Txn, TxnDone};
 use super::trouble::{Trouble, cause, certificate};
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// How often a silent connection is tried. etcd closes those that are tried more often than every
 /// 5 s (`--grpc-keepalive-min-time`).
@@ -58,6 +67,44 @@ pub(super) struct Client {
     user: Option<User>,
     token: Arc<Mutex<Option<MetadataValue<Ascii>>>>,
     patience: Patience,
+    pub(super) witness: Witness,
+}
+
+/// Connects once.
+#[derive(Debug)]
+struct Once(Option<HttpConnector>);
+
+impl Once {
+    fn within(patience: Duration) -> Self {
+        let mut connector = HttpConnector::new();
+        connector.enforce_http(false);
+        connector.set_nodelay(true);
+        connector.set_connect_timeout(Some(patience));
+        Self(Some(connector))
+    }
+}
+
+impl Service<Uri> for Once {
+    type Response = <HttpConnector as Service<Uri>>::Response;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        match &mut self.0 {
+            Some(connector) => connector.poll_ready(context).map_err(Into::into),
+            None => Poll::Ready(Ok(())),
+        }
+    }
+
+    fn call(&mut self, target: Uri) -> Self::Future {
+        match self.0.take() {
+            Some(mut connector) => {
+                let connecting = connector.call(target);
+                Box::pin(async { Ok(connecting.await?) })
+            }
+            None => Box::pin(async { Err("the connection was closed".into()) }),
+        }
+    }
 }
 
 impl Client {
@@ -66,9 +113,11 @@ impl Client {
         address: &Address,
         endpoint: &str,
         patience: Patience,
+        witness: Witness,
     ) -> Result<Self, Trouble> {
         let target = dial(address, endpoint, patience.get())?;
-        let channel = match timeout(patience.get(), target.connect()).await {
+        let connecting = target.connect_with_connector(Once::within(patience.get()));
+        let channel = match timeout(patience.get(), connecting).await {
             Ok(Ok(channel)) => channel,
             Ok(Err(error)) => return Err(refused(&error, endpoint, address.tls.is_some())),
             Err(_) => {
@@ -76,7 +125,7 @@ impl Client {
             }
         };
         let user = address.user.clone();
-        Ok(Self { channel, user, token: Arc::default(), patience })
+        Ok(Self { channel, user, token: Arc::default(), patience, witness })
     }
 
     /// Bounds calls by a time to live from now on, those of later connections too.
@@ -101,7 +150,14 @@ impl Client {
     }
 
     pub(super) async fn txn(&self, txn: Txn) -> Result<TxnDone, Trouble> {
-        self.ask("/etcdserverpb.KV/Txn", txn).await
+        let done: TxnDone = self.ask("/etcdserverpb.KV/Txn", txn).await?;
+        self.witness.reaches(done.revision());
+        Ok(done)
+    }
+
+    /// What the member says of itself.
+    pub(super) async fn status(&self) -> Result<MemberStatus, Trouble> {
+        self.ask("/etcdserverpb.Maintenance/Status", Nothing {}).await
     }
 
     /// A stream of questions, a stream of answers. Ended by etcd when its member sees no leader.
@@ -207,7 +263,6 @@ fn dial(address: &Address, endpoint: &str, within: Duration) -> Result<Endpoint,
     let target = Endpoint::from_shared(format!("{scheme}://{endpoint}"))
         .map_err(|error| bad(format!("`{endpoint}`: {}", cause(&error))))?
         .connect_timeout(within)
-        .tcp_nodelay(true)
         .http2_keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PING_WITHIN);
     let Some(tls) = &address.tls else {

@@ -3,12 +3,13 @@
 //! | key | holds | is deleted |
 //! |---|---|---|
 //! | `meta` | [`Meta`]: format and epoch | never |
+//! | `era` | the last [`Era`](crate::log::engine::Era) that the log names | never |
 //! | `next` | the number of the last incarnation | never |
 //! | `head` | nothing: its revision is the position of the last batch | never |
 //! | `names/<incarnation>` | [`Name`]: who it is | with its end |
 //! | `state/<incarnation>` | [`State`]: its last batch | with its end |
 //! | `hosts/<incarnation>` | nothing: attached to its lease, so that it goes with it | with its end, or if it does not renew |
-//! | `log/<incarnation>/<sequence>` | the body of a batch | when a snapshot covers it |
+//! | `log/<incarnation>/<sequence>` | the body of a batch; of incarnation 0, that which notes an era | when a snapshot covers it |
 //! | `snapshot/pointer` | [`Pointer`] to the snapshot | never |
 //! | `snapshot/<name>/<number>` | a piece of a snapshot | when there is a newer one |
 //!
@@ -39,6 +40,10 @@ impl Keys {
 
     pub(super) fn meta(&self) -> Vec<u8> {
         self.key("meta")
+    }
+
+    pub(super) fn era(&self) -> Vec<u8> {
+        self.key("era")
     }
 
     pub(super) fn next(&self) -> Vec<u8> {

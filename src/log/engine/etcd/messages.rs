@@ -8,6 +8,8 @@ use prost::{Enumeration, Message, Oneof};
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Header {
+    #[prost(uint64, tag = "1")]
+    pub(super) cluster_id: u64,
     #[prost(int64, tag = "3")]
     pub(super) revision: i64,
     #[prost(uint64, tag = "4")]
@@ -268,11 +270,20 @@ pub(super) struct Authenticated {
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Status {
+    /// Is filled in before the indexes are read.
+    #[prost(message, optional, tag = "1")]
+    pub(super) header: Option<Header>,
     #[prost(string, tag = "2")]
     pub(super) version: String,
     /// 0: it knows of none.
     #[prost(uint64, tag = "4")]
     pub(super) leader: u64,
+    /// Of the last entry of raft's log that is known to be committed.
+    #[prost(uint64, tag = "5")]
+    pub(super) raft_index: u64,
+    /// Of the last one that this member has carried out.
+    #[prost(uint64, tag = "7")]
+    pub(super) raft_applied_index: u64,
     /// Alarms, as words.
     #[prost(string, repeated, tag = "8")]
     pub(super) errors: Vec<String>,

@@ -9,6 +9,7 @@
 mod address;
 mod append;
 mod client;
+mod era;
 mod layout;
 mod messages;
 mod place;

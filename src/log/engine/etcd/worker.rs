@@ -1,7 +1,8 @@
 //! The thread's work: connecting, and carrying out calls while connected.
 //!
 //! Invariant: between `Away` and `Back` nothing is answered, and nothing that was asked before
-//! `Back` was said is answered after it unless it is asked again.
+//! `Back` was said is answered after it unless it is asked again. Nothing is carried out over a
+//! connection before the log names the era of the etcd behind it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,13 +13,12 @@ use tokio::time::{Instant, sleep};
 
 use super::address::{Address, AddressError};
 use super::client::{CLOSES_AT_ONCE, Client, Patience};
+use super::era::{Seen, Witness};
 use super::layout::Keys;
-use super::messages::{Nothing, Status};
-use super::register::{Asker, meta_of, register, withdraw};
+use super::register::{Asker, register, withdraw};
 use super::shared::{Lasting, Shared};
 use super::trouble::{LOST, Trouble};
-use super::txn::{one, reads};
-use super::{append, read, renew, store};
+use super::{append, era, read, renew, store};
 use crate::log::engine::{Answer, Append, Call, Outage, Position, Source};
 
 /// Pauses between attempts, once every member has failed: the first, and the longest if none
@@ -41,7 +41,7 @@ pub(super) async fn work(
     let mut away = None;
     loop {
         let found = roads.find(&mut there, &lasting, &mut calls, &mut away).await;
-        let Some((client, exact)) = found else { return };
+        let Some(Reached { client, exact, seen }) = found else { return };
         if away.take().is_some() {
             if !drop_calls(&mut calls) {
                 return;
@@ -49,7 +49,7 @@ pub(super) async fn work(
             lasting.say(Answer::Back);
         }
         let began = Instant::now();
-        match serve(Shared { client, lasting: lasting.clone(), exact }, &mut calls).await {
+        match serve(Shared { client, lasting: lasting.clone(), exact }, seen, &mut calls).await {
             None => return,
             Some(trouble) => tell(&lasting, &mut away, trouble.into()),
         }
@@ -106,6 +106,7 @@ fn drop_calls(calls: &mut mpsc::UnboundedReceiver<Call>) -> bool {
 /// The members, and how well it went with them.
 struct Roads {
     patience: Patience,
+    witness: Witness,
     next: usize,
     /// How many failed, one after the other.
     failures: usize,
@@ -139,7 +140,8 @@ impl Roads {
         let mut byte = [0];
         // Without randomness it is the first.
         let _ = getrandom::fill(&mut byte);
-        Self { patience: Patience::new(), next: usize::from(byte[0]), failures: 0 }
+        let next = usize::from(byte[0]);
+        Self { patience: Patience::new(), witness: Witness::default(), next, failures: 0 }
     }
 
     fn failed(&mut self, was_good: bool) {
@@ -155,7 +157,7 @@ impl Roads {
         lasting: &Lasting,
         calls: &mut mpsc::UnboundedReceiver<Call>,
         away: &mut Option<Outage>,
-    ) -> Option<(Client, bool)> {
+    ) -> Option<Reached> {
         let mut round = Round::default();
         loop {
             let rounds = self.failures / there.members.max(1);
@@ -173,7 +175,8 @@ impl Roads {
             };
             let at = self.next % there.members.max(1);
             let endpoint = address.endpoints.get(at).map_or("", String::as_str);
-            match reach(&address, endpoint, self.patience.clone(), lasting).await {
+            let (patience, witness) = (self.patience.clone(), self.witness.clone());
+            match reach(&address, endpoint, (patience, witness), lasting).await {
                 Ok(found) => return Some(found),
                 Err(trouble) => {
                     self.failed(false);
@@ -211,16 +214,24 @@ async fn pause(length: Duration, calls: &mut mpsc::UnboundedReceiver<Call>) -> b
     }
 }
 
+/// A member that is of use.
+struct Reached {
+    client: Client,
+    /// See [`exact`].
+    exact: bool,
+    seen: Seen,
+}
+
 /// Connects to a member and sees whether it is of use.
 async fn reach(
     address: &Address,
     endpoint: &str,
-    patience: Patience,
+    (patience, witness): (Patience, Witness),
     lasting: &Lasting,
-) -> Result<(Client, bool), Trouble> {
-    let client = Client::connect(address, endpoint, patience).await?;
+) -> Result<Reached, Trouble> {
+    let client = Client::connect(address, endpoint, patience, witness).await?;
     match greet(&client, lasting).await {
-        Ok(version) => Ok((client, exact(version))),
+        Ok((version, seen)) => Ok(Reached { client, exact: exact(version), seen }),
         Err(Trouble::Away(why)) => {
             let why =
                 if why.starts_with(LOST) && address.tls.is_none() { CLOSES_AT_ONCE } else { &why };
@@ -230,9 +241,9 @@ async fn reach(
     }
 }
 
-async fn greet(client: &Client, lasting: &Lasting) -> Result<Version, Trouble> {
+async fn greet(client: &Client, lasting: &Lasting) -> Result<(Version, Seen), Trouble> {
     client.log_in().await?;
-    let status: Status = client.ask("/etcdserverpb.Maintenance/Status", Nothing {}).await?;
+    let status = client.status().await?;
     let version = version(&status.version);
     if version < [3, 4, 0] {
         let why = format!("this etcd has version {}", status.version);
@@ -246,9 +257,8 @@ async fn greet(client: &Client, lasting: &Lasting) -> Result<Version, Trouble> {
         return Err(Trouble::Away(why.into()));
     }
     lasting.has_room(!status.errors.iter().any(|error| error.contains("NOSPACE")));
-    let [meta] = client.txn(reads([one(lasting.keys.meta())])).await?.found();
-    meta_of(&meta)?;
-    Ok(version)
+    let seen = era::look_after(&status, client, &lasting.keys).await?;
+    Ok((version, seen))
 }
 
 /// Major, minor, patch.
@@ -269,9 +279,21 @@ fn exact(version: Version) -> bool {
 }
 
 /// Carries out calls until the connection fails or, with `None`, until nobody calls any more.
-async fn serve(shared: Shared, calls: &mut mpsc::UnboundedReceiver<Call>) -> Option<Trouble> {
+async fn serve(
+    shared: Shared,
+    seen: Seen,
+    calls: &mut mpsc::UnboundedReceiver<Call>,
+) -> Option<Trouble> {
+    let held = match era::settle(&shared, seen, calls).await {
+        Ok(Some(held)) => held,
+        Ok(None) => return None,
+        Err(trouble) => return Some(trouble),
+    };
     let mut tasks = JoinSet::new();
     let mut running = Running::default();
+    for call in held {
+        running.begin(&shared, call, &mut tasks);
+    }
     let trouble = loop {
         tokio::select! {
             biased;
@@ -330,6 +352,7 @@ impl Running {
             Call::Renew { host, asked_at } => {
                 tasks.spawn(renew::renew(shared, host, asked_at));
             }
+            // Nothing is to be noted any more.
             Call::NoteEra { .. } => {}
             Call::Store(stored) => {
                 if let Some((before, task)) = &self.store
