@@ -37,6 +37,7 @@ mod commands;
 mod compacted;
 mod escapes;
 mod figures;
+mod forgotten;
 mod leader;
 mod mended;
 mod outage;

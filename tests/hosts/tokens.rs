@@ -150,7 +150,7 @@ fn tokens_grow_in_a_history_that_was_rewritten() {
     let tables = ["head", "hosts", "log", "snapshot"];
     for meanwhile in ["run on", "stopped", "killed"] {
         let log = Log::in_postgres(&server);
-        let [a, b] = hosts_timed(&log, "ttl = \"20s\"");
+        let [a, b] = hosts_timed(&log, "ttl = \"5s\"");
         let token = |host: &Host| {
             let script = "echo $CANAL_TOKEN";
             let ended = host.world.canal(["run", "-q", "-k", "order", "-c", script]).end().code(0);

@@ -1,0 +1,207 @@
+//! Engines that forget what they acknowledged: a base backup is restored, a standby that lags is
+//! promoted, a snapshot of etcd is restored. What was granted in the lost part still runs.
+
+use std::fs;
+use std::path::PathBuf;
+
+use crate::etcd_server::{self, Etcd};
+use crate::postgres_server::{self, Server};
+use crate::process::{Proc, wait_until};
+use crate::scene::{Host, Log, SHORT, hosts_timed};
+
+/// An engine that forgets.
+trait Forgets {
+    /// What is acknowledged from now on will be forgotten.
+    fn mark(&mut self);
+
+    /// Comes back as it was then.
+    fn forget(&mut self);
+}
+
+/// A server of PostgreSQL whose base backup is restored.
+struct Backup(Server);
+
+impl Forgets for Backup {
+    fn mark(&mut self) {
+        self.0.back_up();
+    }
+
+    fn forget(&mut self) {
+        self.0.restore();
+    }
+}
+
+/// One whose standby takes over its address, without having got everything.
+struct Lagging {
+    primary: Server,
+    standby: Option<Server>,
+}
+
+impl Forgets for Lagging {
+    fn mark(&mut self) {
+        let mut standby = self.primary.standby().unwrap();
+        standby.has_replayed(&self.primary);
+        standby.halt();
+        standby.port = self.primary.port;
+        self.standby = Some(standby);
+    }
+
+    fn forget(&mut self) {
+        self.primary.halt();
+        let standby = self.standby.as_mut().unwrap();
+        standby.start();
+        standby.sql("SELECT pg_promote()");
+    }
+}
+
+/// An etcd whose snapshot is restored.
+struct Snapshot {
+    etcd: Etcd,
+    file: PathBuf,
+}
+
+impl Forgets for Snapshot {
+    fn mark(&mut self) {
+        self.etcd.save(&self.file);
+    }
+
+    fn forget(&mut self) {
+        self.etcd.restore(&self.file);
+    }
+}
+
+/// What happens to the hosts whose locks are forgotten, before they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meanwhile {
+    /// Nothing.
+    Up,
+    /// They reach the engine no more until others were granted their locks.
+    Cut,
+    /// Their daemons are stopped, and started once others were granted their locks.
+    Stopped,
+    /// Their daemons are killed, and started right after the engine.
+    Restarted,
+}
+
+macro_rules! whatever_happens_meanwhile {
+    ($($name:ident: $meanwhile:ident),* $(,)?) => {
+        $(mod $name {
+            use super::Meanwhile;
+
+            #[test]
+            fn when_a_base_backup_is_restored() {
+                super::when_a_base_backup_is_restored(Meanwhile::$meanwhile);
+            }
+
+            #[test]
+            fn when_a_standby_that_lags_is_promoted() {
+                super::when_a_standby_that_lags_is_promoted(Meanwhile::$meanwhile);
+            }
+
+            #[test]
+            fn when_a_snapshot_of_etcd_is_restored() {
+                super::when_a_snapshot_of_etcd_is_restored(Meanwhile::$meanwhile);
+            }
+        })*
+    };
+}
+
+whatever_happens_meanwhile!(
+    a_forgotten_lock_is_not_granted_beside_a_holder_that_is_up: Up,
+    a_forgotten_lock_is_not_granted_beside_a_holder_that_is_cut_off: Cut,
+    a_forgotten_lock_is_not_granted_beside_a_holder_without_a_daemon: Stopped,
+    a_forgotten_lock_is_not_granted_beside_a_holder_with_a_new_daemon: Restarted,
+);
+
+fn when_a_base_backup_is_restored(meanwhile: Meanwhile) {
+    let Some(server) = postgres_server::start_postgres() else { return };
+    let log = Log::in_postgres(&server);
+    no_overlap_and_no_token_twice(&log, Backup(server), meanwhile);
+}
+
+fn when_a_standby_that_lags_is_promoted(meanwhile: Meanwhile) {
+    let Some(primary) = postgres_server::start_postgres() else { return };
+    let log = Log::in_postgres(&primary);
+    no_overlap_and_no_token_twice(&log, Lagging { primary, standby: None }, meanwhile);
+}
+
+fn when_a_snapshot_of_etcd_is_restored(meanwhile: Meanwhile) {
+    if !etcd_server::installed() {
+        return;
+    }
+    let etcd = etcd_server::start_etcd();
+    let log = Log::in_etcd(&etcd.endpoint(), None);
+    let file = etcd.data().with_extension("saved");
+    no_overlap_and_no_token_twice(&log, Snapshot { etcd, file }, meanwhile);
+}
+
+/// A shell command that records its token. The kernel is the witness of overlaps: the file `KEY.held`
+/// is locked until the command and all its children have ended, however they end. `$1` is the key.
+fn witnessed(body: &str) -> String {
+    format!(
+        "exec 9>>\"$1.held\"; flock -n 9 || echo \"$1\" >>overlaps; \
+         echo \"$CANAL_TOKEN\" >>tokens; {body}"
+    )
+}
+
+fn run<'a>(host: &'a Host, key: &'a str, body: &str) -> crate::process::Cmd<'a> {
+    host.world.canal(["run", "-k", key, "--", "sh", "-c", &witnessed(body), "sh", key])
+}
+
+/// Starts a command that runs on, when all before it have started.
+fn start(host: &Host, key: &str) -> Proc {
+    let before = tokens(host).len();
+    let holder = run(host, key, "while :; do sleep 0.02; done").spawn();
+    wait_until("it runs", || tokens(host).len() > before);
+    holder
+}
+
+/// The tokens of all commands, in the order in which they started.
+fn tokens(host: &Host) -> Vec<u64> {
+    let text = fs::read_to_string(host.world.path("work").join("tokens")).unwrap_or_default();
+    text.lines().map(|line| line.parse().unwrap()).collect()
+}
+
+/// One host is known to what comes back, another one is not; a third one has seen nothing of what is
+/// lost, and asks for the locks of both.
+fn no_overlap_and_no_token_twice(log: &Log, mut engine: impl Forgets, meanwhile: Meanwhile) {
+    let [known, other] = hosts_timed(log, SHORT);
+    run(&known, "before", ":").end().code(0);
+    other.world.canal(["daemon", "--stop"]).end().code(0);
+    engine.mark();
+    let new = Host::new(log, "new", SHORT, Some(&known.world));
+    new.join();
+    run(&known, "after", ":").end().code(0);
+    let holders = [start(&known, "k"), start(&new, "n")];
+    let forgotten = [&known, &new];
+    for host in forgotten {
+        match meanwhile {
+            Meanwhile::Up => {}
+            Meanwhile::Cut => host.proxy.cut(),
+            Meanwhile::Stopped => {
+                host.world.canal(["daemon", "--stop"]).end().code(0);
+            }
+            Meanwhile::Restarted => {
+                host.world.kill_daemon_quietly();
+            }
+        }
+    }
+    engine.forget();
+    if meanwhile == Meanwhile::Restarted {
+        forgotten.into_iter().for_each(|host| drop(host.world.status()));
+    }
+    for key in ["n", "k"] {
+        run(&other, key, ":").end().code(0);
+    }
+    let overlaps = fs::read_to_string(known.world.path("work").join("overlaps"));
+    assert!(overlaps.is_err(), "{overlaps:?} {:?}", tokens(&known));
+    forgotten.into_iter().for_each(|host| host.proxy.mend());
+    drop(holders);
+    for host in [&known, &new, &other] {
+        host.join();
+        run(host, "last", ":").end().code(0);
+    }
+    let tokens = tokens(&known);
+    assert_eq!(tokens.len(), 9);
+    assert!(tokens.is_sorted_by(|one, next| one < next), "{tokens:?}");
+}
