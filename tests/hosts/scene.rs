@@ -197,6 +197,19 @@ pub(crate) fn hosts_timed<const N: usize>(log: &Log, times: &str) -> [Host; N] {
     hosts.try_into().ok().unwrap()
 }
 
+/// Two hosts, of which no delay makes the second one lose what it holds.
+pub(crate) fn mortal_and_patient_host(log: &Log) -> [Host; 2] {
+    let a = Host::new(log, "a", SHORT, None);
+    let b = Host::new(log, "b", PATIENT, Some(&a.world));
+    [&a, &b].into_iter().for_each(Host::join);
+    for host in [&a, &b] {
+        wait_until("they know each other", || {
+            host.world.look().is_some_and(|status| status.hosts.len() == 2)
+        });
+    }
+    [a, b]
+}
+
 /// A shell command that records its start, and its end however it is ended, but for SIGKILL; `$1` is
 /// its name. Asked to end, it does so at once.
 pub(crate) fn recorded(body: &str) -> String {
