@@ -129,7 +129,7 @@ impl Table {
         }
     }
 
-    /// After a recovery: everybody who waits may be granted what it wants, or be in a deadlock.
+    /// After a recovery: any waiter may be granted its request, or be in a deadlock.
     pub(super) fn settle_everyone(&self, turn: &mut Turn<'_>) {
         let waiting: Vec<RequestId> = self.waiters.keys().copied().collect();
         for request in &waiting {

@@ -26,7 +26,7 @@ const UNKILLABLE_MS: u64 = 5_000;
 /// How often those are looked at that should have ended long ago.
 const LATE_EVERY_MS: u64 = 1_000;
 
-/// In so many looks one after the other nothing must be found that runs under a hold: what is started
+/// This many looks in a row must find nothing that runs under a hold: what is started
 /// during one look is found in the next.
 const CLEAN_LOOKS: u8 = 2;
 

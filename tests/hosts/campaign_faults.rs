@@ -33,8 +33,8 @@ fn clients_max() -> usize {
 const LONG: Duration = Duration::from_millis(4_600);
 
 /// Takes the witness of a lock: `held NAME HOW FILES`; `HOW` is -s or -x. A shell that is killed while
-/// flock(1) runs for it leaves that one with the file for a moment: who has it counts only if it
-/// wrote so and lives.
+/// flock(1) runs for it leaves the file locked for a moment. So a holder counts only if it wrote its
+/// number into the file and lives.
 const HELD: &str = r#"
 has() {
     tail -n 10 $1 | while read -r pid token; do

@@ -87,7 +87,7 @@ fn rule_07_what_a_killed_daemon_in_the_foreground_had_acquired_for_ends_in_time(
     never_both(&a, &["a", "b"]);
     ended_in_time(owner);
     wait_until("its watcher has ended", || a.world.watchers().is_empty());
-    assert!(a.world.look().is_none(), "whoever started it starts the next one");
+    assert!(a.world.look().is_none(), "a service manager starts the next one");
 }
 
 fn rule_07_what_a_daemon_that_was_told_to_end_had_acquired_for_ends_in_time(log: &Log) {

@@ -78,7 +78,7 @@ fn nothing_is_granted_before_each_host_has_spoken_or_is_gone() {
     assert_eq!(world.refused(provisional), Refusal::Recovering);
     assert!(world.table.why(waits).is_some_and(|why| why.reason == Reason::Recovering));
     let released = world.apply(Change::End { frame: held.frame });
-    assert_eq!(grants(&released), [], "it is free, and who waits stays");
+    assert_eq!(grants(&released), [], "it is free, and the waiter stays");
     assert_eq!(grants(&world.apply(of(TWO, 0))), []);
     assert_eq!(unheard(&world), [ONE]);
     assert_eq!(grants(&world.apply(present(1))), [waits], "with the last word");

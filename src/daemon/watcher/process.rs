@@ -68,7 +68,7 @@ pub fn watch(options: &Options, start: &dyn Fn()) -> anyhow::Result<()> {
     logging::begin(options.verbose, None, log_file.as_deref())?;
     let (duty, told_to_end) = until_the_daemon_ends(&channel).context(STARTED_BY)?;
     let Some(duty) = duty else { return Ok(()) };
-    // The next daemon in the foreground is started by whoever started this one.
+    // A daemon in the foreground has a service manager or a person that starts the next one.
     let is_to_start = options.on_demand && !told_to_end;
     let starter = is_to_start.then(|| Starter::new(start, &duty));
     let alone = Alone {
