@@ -116,7 +116,9 @@ impl Fault {
             let fits = match fault {
                 Self::Reset(_) | Self::Cut(_) | Self::Silent(_) => behind_proxy,
                 Self::Unheard(_) | Self::Deaf(_) | Self::Slow(_) => behind_proxy,
-                Self::MajorityKilled => !behind_proxy,
+                // Servers that the test itself has to start again make a short one a long one.
+                Self::EngineKilled => seconds().is_some(),
+                Self::MajorityKilled => !behind_proxy && seconds().is_some(),
                 Self::Compacted => matches!(engine, Engine::Etcd(_)),
                 _ => true,
             };
