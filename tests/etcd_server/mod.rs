@@ -7,10 +7,9 @@ pub(crate) mod proxy;
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -22,20 +21,10 @@ use tempfile::TempDir;
 #[path = "../bound/mod.rs"]
 mod bound;
 use bound::BOUND;
-
-/// A port of loopback that is free now, and that no outgoing connection takes: below those that
-/// the kernel gives out (`ip_local_port_range`).
-pub(crate) fn free_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let begin = std::process::id().wrapping_mul(97);
-    loop {
-        let n = begin.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed).into());
-        let port = 15_000 + u16::try_from(n % 17_000).unwrap();
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
-}
+#[allow(clippy::duplicate_mod, reason = "other folders that a test binary includes have it too")]
+#[path = "../free_port/mod.rs"]
+mod free_port;
+pub(crate) use free_port::free_port;
 
 /// Waits until it is so, and fails if it does not become so.
 pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {

@@ -7,7 +7,6 @@
 //! a pipe that only the test process holds, then ends the server by its pid and removes the files.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
@@ -20,6 +19,10 @@ use nix::unistd::{Gid, Uid, User, chown};
 #[path = "../bound/mod.rs"]
 mod bound;
 use bound::BOUND;
+#[allow(clippy::duplicate_mod, reason = "other folders that a test binary includes have it too")]
+#[path = "../free_port/mod.rs"]
+mod free_port;
+pub(crate) use free_port::free_port;
 
 /// The superuser of the servers.
 pub(crate) const ADMIN: &str = "admin";
@@ -87,10 +90,6 @@ pub(crate) fn as_server_user(program: &Path) -> Command {
     command
 }
 
-pub(crate) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
 /// Waits until `done`, and fails if that takes too long.
 pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     let until = Instant::now() + BOUND;
@@ -136,8 +135,9 @@ impl Server {
             if !again {
                 self.port = free_port();
             }
+            let earlier = self.log().len();
             self.spawn();
-            if self.comes_up() {
+            if self.comes_up(earlier) {
                 return;
             }
             self.halt();
@@ -163,14 +163,14 @@ impl Server {
         self.shell = Some(shell.current_dir("/").spawn().unwrap());
     }
 
-    fn comes_up(&mut self) -> bool {
+    fn comes_up(&self, earlier: usize) -> bool {
         let until = Instant::now() + BOUND;
         while Instant::now() < until {
             let pid_file = fs::read_to_string(self.data().join("postmaster.pid"));
             if pid_file.is_ok_and(|text| text.contains("ready")) {
                 return true;
             }
-            if self.log().contains("could not bind") {
+            if self.log()[earlier..].contains("could not bind") {
                 return false;
             }
             std::thread::sleep(Duration::from_millis(20));
