@@ -11,9 +11,6 @@
 //! Start reading at [`core::Entry`] (what can happen), [`core::Outcome`] (what was decided) and
 //! [`core::Table`].
 
-#[macro_use]
-mod start_text;
-
 mod duration_text;
 
 pub mod cli;

@@ -87,8 +87,6 @@ pub(crate) fn obtain(
     }
 }
 
-#[cold]
-#[inline(never)]
 fn not_acquired(error: ClientError) -> NotAcquired {
     match error {
         ClientError::Failure(failure) if failure.name == ErrorName::Refused => {
@@ -102,8 +100,6 @@ fn not_acquired(error: ClientError) -> NotAcquired {
 }
 
 /// `acquired db slot 4 (5 held), conf to read, token 77`.
-#[cold]
-#[inline(never)]
 fn granted(grant: &Grant) -> String {
     let keys = grant.keys.iter().map(|key| match key.mode {
         Mode::Counted => {

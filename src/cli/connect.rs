@@ -61,8 +61,6 @@ pub(crate) fn client(global: &Global) -> Result<Client, Failed> {
     Target::of(global)?.connect()
 }
 
-#[cold]
-#[inline(never)]
 fn no_client(error: ClientError, place: &Place) -> Failed {
     match &error {
         ClientError::NoDaemon(_) => failed(error).hint(match place.rule {
@@ -78,8 +76,6 @@ fn no_client(error: ClientError, place: &Place) -> Failed {
 }
 
 /// What an error of the client means for the user: canal failed (125).
-#[cold]
-#[inline(never)]
 pub(crate) fn failed(error: ClientError) -> Failed {
     match error {
         ClientError::Failure(failure) => {

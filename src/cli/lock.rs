@@ -211,7 +211,6 @@ fn shared_or_alone(key: &Key, mode: Mode) -> WireItem {
 }
 
 /// What is wrong if two of the items are of one key.
-#[inline(never)]
 fn twice(items: &[WireItem]) -> Option<Failed> {
     let option = |item: &WireItem| match item.mode {
         None | Some(Mode::Counted) => "--key",

@@ -59,8 +59,6 @@ pub fn main(words: Words) -> u8 {
 }
 
 /// Whatever is not a plain `canal run`, with the help of clap.
-#[cold]
-#[inline(never)]
 fn by_clap(words: Words) -> u8 {
     let cli = match Cli::try_parse_from(words.iter()) {
         Ok(cli) => cli,

@@ -91,8 +91,6 @@ impl Job<'_> {
         self.not_begun(become_command(&self.command, &mut client, acquired, tag, socket, starting))
     }
 
-    #[cold]
-    #[inline(never)]
     fn not_acquired(&self, why: NotAcquired) -> NotStarted {
         match why {
             NotAcquired::Failed(failed) => failed.into(),
@@ -103,8 +101,6 @@ impl Job<'_> {
         }
     }
 
-    // Not cold: what always ends there would be taken to be so, too.
-    #[inline(never)]
     fn not_begun(&self, why: NotBegun) -> NotStarted {
         let failed = match why {
             NotBegun::NotRun(not_run) => not_run.into(),
@@ -119,8 +115,6 @@ impl Job<'_> {
     }
 
     /// Has a child do it, and stays as its parent.
-    #[cold]
-    #[inline(never)]
     fn supervise(&self, limits: &Limits) -> Result<u8, Failed> {
         let child = |starting| {
             let failed = match self.start(Some(starting)) {

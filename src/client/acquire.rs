@@ -18,7 +18,7 @@ use super::page::Received;
 use super::silence::Silence;
 use super::{Acquired, Client, ClientError};
 
-start_text!(ACQUIRE = "Acquire");
+const ACQUIRE: &str = "Acquire";
 
 /// The shortest time after which `progress` is called again.
 const CALL_AGAIN_MIN: Duration = Duration::from_millis(1);
@@ -176,8 +176,6 @@ impl Wait {
         self.call_at = again.and_then(|after| Instant::now().checked_add(after));
     }
 
-    #[cold]
-    #[inline(never)]
     fn check_silence(
         &mut self,
         connection: &Connection,
@@ -200,8 +198,6 @@ enum Word {
     Last(Grant),
 }
 
-#[cold]
-#[inline(never)]
 fn understood(message: &[u8]) -> Result<Box<Word>, Broken> {
     let reply = reply(message)?;
     Ok(Box::new(if reply.continues {

@@ -58,8 +58,6 @@ fn connect_within(
 }
 
 /// Starts a daemon if it may, and connects as soon as one listens.
-#[cold]
-#[inline(never)]
 fn wait_for_one(
     place: &Place,
     options: &Options,
@@ -145,8 +143,6 @@ fn check_dir(place: &Place, create: bool) -> Result<Dir, ClientError> {
 
 /// Says of a directory that is not private what is wrong with it, if anything is; with `create`, makes
 /// it.
-#[cold]
-#[inline(never)]
 fn check_other(place: &Place, uid: u32, create: bool) -> Result<(), DirError> {
     match open_private(&place.dir, uid, create) {
         // Whoever trusts the machine trusts root: a service's own place.
@@ -157,7 +153,6 @@ fn check_other(place: &Place, uid: u32, create: bool) -> Result<(), DirError> {
 
 /// A directory of a daemon that somebody else runs: who that is, root or a service's user, cannot
 /// be known; but not everybody may be able to put another socket there.
-#[inline(never)]
 fn check_shared(path: &Path) -> Result<(), DirError> {
     let owned = || path.to_owned();
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
@@ -194,8 +189,6 @@ pub(super) fn knock(place: &Place, options: &Options) -> Result<Option<Connectio
     }
 }
 
-#[cold]
-#[inline(never)]
 fn refused(place: &Place, error: Errno) -> ClientError {
     let error = io::Error::from(error);
     ClientError::Place(format!("cannot connect to {}: {error}", place.socket.display()))
@@ -203,8 +196,6 @@ fn refused(place: &Place, error: Errno) -> ClientError {
 
 /// The line of those who want to be accepted is full: stands there for a while, as a blocking
 /// connect(2) does, bounded by SO_SNDTIMEO; EAGAIN means that the time is over.
-#[cold]
-#[inline(never)]
 fn wait_in_line(socket: &OwnedFd, address: &UnixAddr, answer: Duration) -> Result<(), Errno> {
     let milliseconds = i64::try_from(answer.as_millis()).unwrap_or(i64::MAX);
     setsockopt(socket, sockopt::SendTimeout, &TimeVal::milliseconds(milliseconds))?;

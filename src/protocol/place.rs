@@ -17,18 +17,12 @@ use super::user::uid_of_machine;
 /// The longest path of a socket, in bytes: `sun_path` has 108, and a NUL ends it.
 pub const SOCKET_PATH_MAX: usize = 107;
 
-start_text!(
-    /// The directory of a daemon shared by users.
-    SHARED_DIR = "/run/canal"
-);
-start_text!(
-    /// The directory of a user's own daemon, but for the uid at its end.
-    USER_DIR = "/tmp/canal-"
-);
-start_text!(
-    /// The socket in either.
-    SOCKET = "canal.sock"
-);
+/// The directory of a daemon shared by users.
+const SHARED_DIR: &str = "/run/canal";
+/// The directory of a user's own daemon, but for the uid at its end.
+const USER_DIR: &str = "/tmp/canal-";
+/// The socket in either.
+const SOCKET: &str = "canal.sock";
 /// The durable state of a daemon shared by users.
 const SHARED_STATE_DIR: &str = "/var/lib/canal";
 /// The configuration of the machine.
@@ -159,7 +153,6 @@ fn plain_parent(file: &Path) -> Option<PathBuf> {
 }
 
 /// The path made absolute, and the folder of the file that it names, if it names one.
-#[inline(never)]
 fn any_parent(file: &Path) -> Result<(PathBuf, Option<PathBuf>), String> {
     let absolute = std::path::absolute(file)
         .map_err(|error| format!("the socket {}: {error}", file.display()))?;

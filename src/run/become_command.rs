@@ -76,7 +76,6 @@ pub fn become_command(
     not_begun
 }
 
-#[inline(never)]
 fn give_back(client: &mut Client, grant: Grant) {
     for key in grant.keys {
         // A failure changes nothing: the hold ends with this process in a moment.

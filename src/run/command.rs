@@ -52,7 +52,6 @@ impl Command {
 
 impl NotRun {
     /// What a failed exec means.
-    #[inline(never)]
     pub(super) fn after_exec(command: &Command, error: io::Error) -> Self {
         let (code, error) = match error.raw_os_error() {
             Some(libc::ENOENT) if command.file.exists() => {

@@ -9,23 +9,17 @@ use std::path::Path;
 use crate::protocol::{Grant, HOLD_VARIABLE, SlotShown, Tag};
 use crate::sys::environment::variable;
 
-start_text!(KEY = "CANAL_KEY");
-start_text!(TOKEN = "CANAL_TOKEN");
-start_text!(SLOTS = "CANAL_SLOTS");
-start_text!(SLOT = "CANAL_SLOT");
-start_text!(BUCKET = "CANAL_BUCKET");
-start_text!(
-    /// The variable that names the session of the enclosing `canal run`.
-    pub SESSION = "CANAL_SESSION"
-);
-start_text!(
-    /// The variable that names the frame of the enclosing `canal run`.
-    pub FRAME = "CANAL_FRAME"
-);
-start_text!(
-    /// The variable that names the socket of the daemon.
-    pub SOCKET = "CANAL_SOCKET"
-);
+const KEY: &str = "CANAL_KEY";
+const TOKEN: &str = "CANAL_TOKEN";
+const SLOTS: &str = "CANAL_SLOTS";
+const SLOT: &str = "CANAL_SLOT";
+const BUCKET: &str = "CANAL_BUCKET";
+/// The variable that names the session of the enclosing `canal run`.
+pub const SESSION: &str = "CANAL_SESSION";
+/// The variable that names the frame of the enclosing `canal run`.
+pub const FRAME: &str = "CANAL_FRAME";
+/// The variable that names the socket of the daemon.
+pub const SOCKET: &str = "CANAL_SOCKET";
 
 /// The variable that names the holds, over an engine, that a process runs under: tags with blanks
 /// between them, that of the outermost `canal run` first.

@@ -54,7 +54,6 @@ impl Starting {
     ///
     /// # Errors
     /// Of a hold that can be lost, that the parent has ended. Without one, nothing depends on it.
-    #[inline(never)]
     pub fn granted(
         &self,
         children: Option<&OwnedFd>,
