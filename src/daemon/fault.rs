@@ -4,25 +4,25 @@
 /// Ends this process, as `kill -9` would, right after a given number of records was written and
 /// before anything of it is told to anyone. Only in debug builds, by `CANAL_FAULT=journal:N`.
 #[derive(Debug, Default)]
-pub(super) struct Fault {
+pub(crate) struct Fault {
     records_left: Option<usize>,
 }
 
 impl Fault {
     #[cfg(debug_assertions)]
-    pub(super) fn from_environment() -> Self {
+    pub(crate) fn from_environment() -> Self {
         let wanted = std::env::var("CANAL_FAULT").ok();
         let number = wanted.as_deref().and_then(|wanted| wanted.strip_prefix("journal:"));
         Self { records_left: number.and_then(|number| number.parse().ok()) }
     }
 
     #[cfg(not(debug_assertions))]
-    pub(super) fn from_environment() -> Self {
+    pub(crate) fn from_environment() -> Self {
         Self::default()
     }
 
     /// How many of `records` are to be written before the end; `None` if it does not come yet.
-    pub(super) fn strikes_after(&mut self, records: usize) -> Option<usize> {
+    pub(crate) fn strikes_after(&mut self, records: usize) -> Option<usize> {
         let left = self.records_left.as_mut()?;
         if records < *left {
             *left -= records;
@@ -32,14 +32,14 @@ impl Fault {
     }
 
     /// Ends this process.
-    pub(super) fn strike() -> ! {
+    pub(crate) fn strike() -> ! {
         let _ = nix::sys::signal::kill(nix::unistd::Pid::this(), nix::sys::signal::Signal::SIGKILL);
         std::process::abort()
     }
 }
 
 /// Whether calls of `Graph` are taken and not answered, by `CANAL_FAULT=forget`. Only in debug builds.
-pub(super) fn forgets_graphs() -> bool {
+pub(crate) fn forgets_graphs() -> bool {
     cfg!(debug_assertions) && std::env::var_os("CANAL_FAULT").is_some_and(|it| it == "forget")
 }
 

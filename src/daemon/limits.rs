@@ -4,166 +4,166 @@
 use std::time::Duration;
 
 /// Calls that a peer may send ahead of the answer to an earlier one.
-pub(super) const CALLS_AHEAD_MAX: usize = 256;
+pub(crate) const CALLS_AHEAD_MAX: usize = 256;
 
 /// The most bytes that wait for a peer to read them before it gets another reply; a peer that lets
 /// more come together is closed.
-pub(super) const OUTPUT_BYTES_MAX: usize = 1024 * 1024;
+pub(crate) const OUTPUT_BYTES_MAX: usize = 1024 * 1024;
 
 /// About the most bytes of a report on the table. What does not fit is left out and counted.
-pub(super) const REPORT_BYTES_MAX: usize = 24 * 1024 * 1024;
+pub(crate) const REPORT_BYTES_MAX: usize = 24 * 1024 * 1024;
 
 /// How many bytes of reports a user has not read, at which it gets no other one.
-pub(super) const UNREAD_BYTES_PER_USER: usize = OUTPUT_BYTES_MAX;
+pub(crate) const UNREAD_BYTES_PER_USER: usize = OUTPUT_BYTES_MAX;
 
 /// As above, of all users together.
-pub(super) const UNREAD_BYTES_MAX: usize = 64 * 1024 * 1024;
+pub(crate) const UNREAD_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// How long a connection may read nothing of its report while others wait for the room that it takes.
-pub(super) const UNREAD_TIME: Duration = Duration::from_secs(2);
+pub(crate) const UNREAD_TIME: Duration = Duration::from_secs(2);
 
 /// After so much time with reports, the calls of others are served.
-pub(super) const REPORT_TIME_PER_TURN: Duration = Duration::from_millis(5);
+pub(crate) const REPORT_TIME_PER_TURN: Duration = Duration::from_millis(5);
 
 /// The most keys that are named at once to one who completes a command line.
-pub(super) const NAMES_MAX: usize = 10_000;
+pub(crate) const NAMES_MAX: usize = 10_000;
 
 /// The most bytes read from one connection before the others have their turn.
-pub(super) const READ_BYTES_PER_TURN: usize = 128 * 1024;
+pub(crate) const READ_BYTES_PER_TURN: usize = 128 * 1024;
 
 /// The most connections accepted before those that there are have their turn.
-pub(super) const ACCEPTS_PER_TURN: usize = 256;
+pub(crate) const ACCEPTS_PER_TURN: usize = 256;
 
 /// How long nobody is accepted where there is no descriptor to refuse a connection with.
-pub(super) const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(250);
+pub(crate) const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(250);
 
 /// The most bytes read at once from the FIFO of a hold to find out whether it has writers: no less than
 /// one holds of which the limits are usual.
-pub(super) const FIFO_BYTES_AT_ONCE: usize = 64 * 1024;
+pub(crate) const FIFO_BYTES_AT_ONCE: usize = 64 * 1024;
 
 /// The most bytes thrown away in a turn that were sent by peers who are turned away at once.
-pub(super) const REFUSED_BYTES_PER_TURN: usize = 256 * 1024;
+pub(crate) const REFUSED_BYTES_PER_TURN: usize = 256 * 1024;
 
 /// How often it is tried again to wait for the last descendant of a hold.
-pub(super) const UNSURE_EVERY: Duration = Duration::from_millis(250);
+pub(crate) const UNSURE_EVERY: Duration = Duration::from_millis(250);
 
 /// How many connections over the limit are kept long enough to be told so.
-pub(super) fn turned_away_max(connections_max: usize) -> usize {
+pub(crate) fn turned_away_max(connections_max: usize) -> usize {
     (connections_max / 32).min(64)
 }
 
 /// How long a connection may take to read its last reply before it is closed all the same.
-pub(super) const CLOSING_TIME: Duration = Duration::from_secs(5);
+pub(crate) const CLOSING_TIME: Duration = Duration::from_secs(5);
 
 /// The most items of one request.
-pub(super) const ITEMS_MAX: usize = 64;
+pub(crate) const ITEMS_MAX: usize = 64;
 
 /// The most slots of one request, whose numbers are all told and shown.
-pub(super) const SLOTS_MAX: u64 = 65_536;
+pub(crate) const SLOTS_MAX: u64 = 65_536;
 
 /// The largest size of a lock, and the largest number in a view: numbers up to this are exact in
 /// every language's JSON.
-pub(super) const NUMBER_MAX: u64 = (1 << 53) - 1;
+pub(crate) const NUMBER_MAX: u64 = (1 << 53) - 1;
 
 /// The shortest TTL of a lease. Who renews it starts a process for that, and does so in time also on
 /// a machine that is busy.
-pub(super) const LEASE_MS_MIN: u64 = 1000;
+pub(crate) const LEASE_MS_MIN: u64 = 1000;
 
 /// The longest TTL of a lease, 30 days. One that is needed for longer is renewed; one that is
 /// forgotten is not in the way for ever.
-pub(super) const LEASE_MS_MAX: u64 = 30 * 24 * 60 * 60 * 1000;
+pub(crate) const LEASE_MS_MAX: u64 = 30 * 24 * 60 * 60 * 1000;
 
 /// The most bytes of a command that are kept to show it.
-pub(super) const COMMAND_BYTES_MAX: usize = 1024;
+pub(crate) const COMMAND_BYTES_MAX: usize = 1024;
 
 /// How many requests of one user may wait, if the configuration does not say.
-pub(super) const WAITERS_PER_USER: usize = 20_000;
+pub(crate) const WAITERS_PER_USER: usize = 20_000;
 
 /// How many leases one user may hold, if the configuration does not say.
-pub(super) const LEASES_PER_USER: usize = 10_000;
+pub(crate) const LEASES_PER_USER: usize = 10_000;
 
 /// How much room the keys may take that one user holds and waits for, if the configuration does not
 /// say.
-pub(super) const KEY_BYTES_PER_USER: usize = 32 * 1024 * 1024;
+pub(crate) const KEY_BYTES_PER_USER: usize = 32 * 1024 * 1024;
 
 /// Descriptors that are not for connections: the journal, the listener, epoll instances, what is
 /// opened for a moment.
 const DESCRIPTORS_OF_OUR_OWN: u64 = 32;
 
 /// With fewer descriptors a daemon could serve hardly any client, not even `canal daemon --stop`.
-pub(super) const DESCRIPTORS_MIN: u64 = 64;
+pub(crate) const DESCRIPTORS_MIN: u64 = 64;
 
 /// One in so many descriptors is kept for those who wait: a grant takes a second one, until the
 /// client has read it and goes.
 ///
 /// The same share of the connections is kept for root and the user whose daemon it is.
-pub(super) const KEPT_FOR_GRANTS: usize = 16;
+pub(crate) const KEPT_FOR_GRANTS: usize = 16;
 
 /// A user may have this many times the connections that are still left for all users: three quarters
 /// of all connections if no other user has any.
-pub(super) const SHARE_OF_WHAT_IS_LEFT: usize = 3;
+pub(crate) const SHARE_OF_WHAT_IS_LEFT: usize = 3;
 
 /// For how long a connection may be idle when others need its room, if the configuration does not
 /// say.
-pub(super) const CONNECTION_IDLE: Duration = Duration::from_secs(60);
+pub(crate) const CONNECTION_IDLE: Duration = Duration::from_secs(60);
 
 /// The least time between two looks for connections that are idle.
-pub(super) const IDLE_LOOKED_FOR_EVERY: Duration = Duration::from_secs(1);
+pub(crate) const IDLE_LOOKED_FOR_EVERY: Duration = Duration::from_secs(1);
 
 /// How many connections fit when there are `descriptors` and owners take so many of them.
-pub(super) fn connections_max(descriptors: u64, owners: usize) -> usize {
+pub(crate) fn connections_max(descriptors: u64, owners: usize) -> usize {
     let left = descriptors.saturating_sub(DESCRIPTORS_OF_OUR_OWN).saturating_sub(owners as u64);
     usize::try_from(left - left.div_ceil(KEPT_FOR_GRANTS as u64)).unwrap_or(usize::MAX)
 }
 
 /// How long `-n` waits for the end of a holder that is on its way out.
-pub(super) const EXITING_TIME: Duration = Duration::from_millis(100);
+pub(crate) const EXITING_TIME: Duration = Duration::from_millis(100);
 
 /// How often stopped waiters are looked at.
-pub(super) const STOPPED_EVERY: Duration = Duration::from_millis(250);
+pub(crate) const STOPPED_EVERY: Duration = Duration::from_millis(250);
 
 /// How often those are looked at who may wait behind a stopped waiter.
-pub(super) const AHEAD_EVERY: Duration = Duration::from_secs(1);
+pub(crate) const AHEAD_EVERY: Duration = Duration::from_secs(1);
 
 /// The most processes that are looked at in one go because somebody waits behind them.
-pub(super) const AHEAD_LOOKED_AT_MAX: usize = 64;
+pub(crate) const AHEAD_LOOKED_AT_MAX: usize = 64;
 
 /// The most waiters of which it is found out in one go whether they are behind another one.
-pub(super) const WAITERS_LOOKED_AT_MAX: usize = 256;
+pub(crate) const WAITERS_LOOKED_AT_MAX: usize = 256;
 
 /// How long waiters of the daemon before this one may take to come back.
-pub(super) const COME_BACK_TIME: Duration = Duration::from_secs(5);
+pub(crate) const COME_BACK_TIME: Duration = Duration::from_secs(5);
 
 /// The least time between two words of progress to a waiter.
-pub(super) const PROGRESS_EVERY: Duration = Duration::from_secs(1);
+pub(crate) const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 
 /// The least time between two reports to one who watches the status.
-pub(super) const WATCH_EVERY: Duration = Duration::from_millis(250);
+pub(crate) const WATCH_EVERY: Duration = Duration::from_millis(250);
 
 /// How long the last replies may take when the daemon ends.
-pub(super) const FAREWELL_TIME: Duration = Duration::from_secs(1);
+pub(crate) const FAREWELL_TIME: Duration = Duration::from_secs(1);
 
 /// The most holders of a key whose process is looked at when one who may not wait is refused, or
 /// when the status is told.
-pub(super) const PROCESSES_LOOKED_AT_MAX: usize = 500;
+pub(crate) const PROCESSES_LOOKED_AT_MAX: usize = 500;
 
 /// The most holds that are looked at to tell who keeps a request.
-pub(super) const HOLDERS_LOOKED_AT_MAX: usize = 500;
+pub(crate) const HOLDERS_LOOKED_AT_MAX: usize = 500;
 
 /// The most keys below a key that are looked at for holds that are in the way of one of it.
-pub(super) const KEYS_LOOKED_AT_MAX: usize = 1000;
+pub(crate) const KEYS_LOOKED_AT_MAX: usize = 1000;
 
 /// How far up the ancestors of a process are followed to the one whose frame encloses it.
-pub(super) const ANCESTORS_MAX: usize = 256;
+pub(crate) const ANCESTORS_MAX: usize = 256;
 
 /// The most waiting requests that are told with those who keep them.
-pub(super) const WAITS_SHOWN_MAX: usize = 1000;
+pub(crate) const WAITS_SHOWN_MAX: usize = 1000;
 
 /// The most of those who keep waiting requests that are looked at to tell that.
-pub(super) const BLOCKERS_LOOKED_AT_MAX: usize = 100_000;
+pub(crate) const BLOCKERS_LOOKED_AT_MAX: usize = 100_000;
 
 /// The size at which the log of a daemon that was started on demand is rotated.
-pub(super) const LOG_BYTES_MAX: u64 = 1024 * 1024;
+pub(crate) const LOG_BYTES_MAX: u64 = 1024 * 1024;
 
 #[cfg(test)]
 mod tests {
@@ -185,3 +185,7 @@ mod tests {
         assert!(connections_max(DESCRIPTORS_MIN, 0) >= 16);
     }
 }
+
+/// The most calls that are served in a turn: the others have theirs in the next one, after those who
+/// came meanwhile and whose user has fewer of them.
+pub(crate) const CALLS_PER_TURN: usize = 1024;

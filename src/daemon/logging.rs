@@ -23,7 +23,7 @@ use tracing_subscriber::fmt::time::FormatTime;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use super::limits::LOG_BYTES_MAX;
+use crate::daemon::limits::LOG_BYTES_MAX;
 
 /// So much is written at once: a pipe that takes something takes as much without waiting (PIPE_BUF).
 const PIECE_BYTES: usize = 4096;
@@ -35,7 +35,7 @@ static LOST: AtomicU64 = AtomicU64::new(0);
 ///
 /// # Errors
 /// If what `CANAL_LOG` or the configuration says makes no sense.
-pub(super) fn begin(verbose: u8, config: Option<&str>, file: Option<&Path>) -> anyhow::Result<()> {
+pub(crate) fn begin(verbose: u8, config: Option<&str>, file: Option<&Path>) -> anyhow::Result<()> {
     let filter = filter(verbose, config)?;
     let target = match file {
         Some(path) => Target::File(LogFile::open(path)),
@@ -60,7 +60,7 @@ pub(super) fn begin(verbose: u8, config: Option<&str>, file: Option<&Path>) -> a
 }
 
 /// What the operator should know of lines that were lost, if any were.
-pub(super) fn note() -> Option<String> {
+pub(crate) fn note() -> Option<String> {
     let lost = LOST.load(Ordering::Relaxed);
     (lost > 0).then(|| format!("{} of its log could not be written", lines(lost)))
 }

@@ -11,33 +11,33 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::alarm::Alarm;
-use super::children::Children;
-use super::config::Limits;
-use super::conn::{ConnId, Connection, Doing};
-use super::conns::Conns;
-use super::conns::batch::{Accepted, Batch, Catching};
-use super::detached::Away;
-use super::due::Due;
-use super::fair::CALLS_PER_TURN;
-use super::follow::Link;
-use super::home::Home;
-use super::leases::Leases;
-use super::ledger::Ledger;
-use super::linger::Linger;
-use super::owners::Owners;
-use super::permission::Permissions;
-use super::refuse::Aside;
-use super::reports::Reports;
-use super::roll::Roll;
-use super::share::Room;
-use super::shown::Shown;
-use super::stop::Stops;
-use super::stopped::LookAhead;
-use super::underway::Underway;
-use super::untold::UntoldLease;
-use super::waiting::Waiting;
 use crate::core::{Granted, RequestId};
+use crate::daemon::adaptive_spin::Linger;
+use crate::daemon::boottime_timer::Alarm;
+use crate::daemon::calls::deferred::Aside;
+use crate::daemon::calls::in_flight::Underway;
+use crate::daemon::cluster::engine_status::Link;
+use crate::daemon::cluster::terminator::Stops;
+use crate::daemon::config::Limits;
+use crate::daemon::config::permission::Permissions;
+use crate::daemon::due::Due;
+use crate::daemon::limits::CALLS_PER_TURN;
+use crate::daemon::net::batch::Batch;
+use crate::daemon::net::catching::{Accepted, Catching};
+use crate::daemon::net::conn_id::ConnId;
+use crate::daemon::net::connection::{Connection, Doing};
+use crate::daemon::net::connections::Conns;
+use crate::daemon::net::room::Room;
+use crate::daemon::processes::children::Children;
+use crate::daemon::processes::holder_record::Roll;
+use crate::daemon::processes::owners::Owners;
+use crate::daemon::reports::report_queue::Reports;
+use crate::daemon::runtime_dir::Home;
+use crate::daemon::store::ledger::Ledger;
+use crate::daemon::view::Shown;
+use crate::daemon::waiters::leases::{Leases, UntoldLease};
+use crate::daemon::waiters::look_ahead::LookAhead;
+use crate::daemon::waiters::waiting::{Away, Waiting};
 use crate::protocol::{DaemonShown, Failure};
 use crate::sys::deadline::Writer;
 
@@ -51,52 +51,52 @@ const PARTS_MAX: usize = 4;
 
 /// The daemon at work.
 #[derive(Debug)]
-pub(super) struct Server {
-    pub(super) about: DaemonShown,
-    pub(super) home: Home,
+pub(crate) struct Server {
+    pub(crate) about: DaemonShown,
+    pub(crate) home: Home,
     /// Until when holds are sure; only over an engine.
-    pub(super) deadline: Option<Writer>,
+    pub(crate) deadline: Option<Writer>,
     /// What else is known of the engine.
-    pub(super) link: Link,
-    pub(super) underway: Underway,
-    pub(super) roll: Roll,
-    pub(super) stops: Stops,
-    pub(super) alarm: Alarm,
-    pub(super) limits: Limits,
-    pub(super) permissions: Permissions,
-    pub(super) ledger: Ledger,
-    pub(super) owners: Owners,
-    pub(super) children: Children,
-    pub(super) conns: Conns,
-    pub(super) waiting: Waiting,
-    pub(super) leases: Leases,
-    pub(super) catching: Catching,
+    pub(crate) link: Link,
+    pub(crate) underway: Underway,
+    pub(crate) roll: Roll,
+    pub(crate) stops: Stops,
+    pub(crate) alarm: Alarm,
+    pub(crate) limits: Limits,
+    pub(crate) permissions: Permissions,
+    pub(crate) ledger: Ledger,
+    pub(crate) owners: Owners,
+    pub(crate) children: Children,
+    pub(crate) conns: Conns,
+    pub(crate) waiting: Waiting,
+    pub(crate) leases: Leases,
+    pub(crate) catching: Catching,
     /// Requests that may not wait, put aside while a holder is on its way out.
-    pub(super) aside: Vec<Aside>,
+    pub(crate) aside: Vec<Aside>,
     /// Waiters whose process is stopped, and the process.
-    pub(super) stopped: BTreeMap<RequestId, u32>,
-    pub(super) look_ahead: LookAhead,
+    pub(crate) stopped: BTreeMap<RequestId, u32>,
+    pub(crate) look_ahead: LookAhead,
     /// Waiters of the daemon before this one whose process is stopped.
-    pub(super) away: Away,
+    pub(crate) away: Away,
     /// Grants to those who waited, not yet told.
-    pub(super) granted: VecDeque<Granted>,
+    pub(crate) granted: VecDeque<Granted>,
     /// Grants of leases, not yet durable.
-    pub(super) untold_leases: Vec<UntoldLease>,
+    pub(crate) untold_leases: Vec<UntoldLease>,
     /// Provisional grants of the daemon before this one whose asker has not come back.
-    pub(super) unclaimed: BTreeSet<RequestId>,
+    pub(crate) unclaimed: BTreeSet<RequestId>,
     /// Requests that began to wait in this turn and take words of progress.
-    pub(super) newcomers: Vec<RequestId>,
+    pub(crate) newcomers: Vec<RequestId>,
     /// Connections whose call was taken or is done with in this turn.
-    pub(super) to_answer: Vec<ConnId>,
-    pub(super) reports: Reports,
-    pub(super) due: Due,
-    pub(super) linger: Linger,
+    pub(crate) to_answer: Vec<ConnId>,
+    pub(crate) reports: Reports,
+    pub(crate) due: Due,
+    pub(crate) linger: Linger,
     /// Whether the table changed since it was shown to those who watch and wait.
-    pub(super) changed: bool,
+    pub(crate) changed: bool,
     /// Whether our files were removed and could not be made again yet.
-    pub(super) restore_failed: bool,
+    pub(crate) restore_failed: bool,
     /// Nothing is taken on any more.
-    pub(super) stopping: bool,
+    pub(crate) stopping: bool,
 }
 
 impl Server {
@@ -105,7 +105,7 @@ impl Server {
     /// # Errors
     /// If what was decided cannot be recorded. Then the daemon has to end without a word: the next
     /// one goes on from what is recorded.
-    pub(super) fn turn(&mut self) -> anyhow::Result<()> {
+    pub(crate) fn turn(&mut self) -> anyhow::Result<()> {
         self.stop_in_time();
         let batch = Batch::take(self);
         self.carry_out_batch(batch)
@@ -115,7 +115,7 @@ impl Server {
     ///
     /// # Errors
     /// As [`Self::turn`].
-    pub(super) fn carry_out_batch(&mut self, mut batch: Batch) -> anyhow::Result<()> {
+    pub(crate) fn carry_out_batch(&mut self, mut batch: Batch) -> anyhow::Result<()> {
         let deaths = !batch.ended.frames.is_empty();
         for severed in std::mem::take(&mut batch.severed) {
             self.sever(severed);
@@ -145,7 +145,7 @@ impl Server {
     }
 
     /// Takes in those who connect.
-    pub(super) fn accept(&mut self) -> Accepted {
+    pub(crate) fn accept(&mut self) -> Accepted {
         let mut connections_max = self.connections_max();
         if self.conns.len() >= connections_max {
             self.owners.forget_resting();
@@ -161,13 +161,13 @@ impl Server {
     }
 
     /// Looks again for a moment before the daemon sleeps; whether there is something to do now.
-    pub(super) fn lingers(&mut self) -> bool {
+    pub(crate) fn lingers(&mut self) -> bool {
         let Self { linger, conns, .. } = self;
         linger.look(|| conns.wait(Some(Duration::ZERO)))
     }
 
     /// Sleeps until there is something to do.
-    pub(super) fn sleep(&mut self) {
+    pub(crate) fn sleep(&mut self) {
         let time = self.time_to_sleep();
         let begun = Instant::now();
         if self.conns.wait(time) {
@@ -176,7 +176,7 @@ impl Server {
     }
 
     /// Whether the next turn has something to do already.
-    pub(super) fn has_work(&self) -> bool {
+    pub(crate) fn has_work(&self) -> bool {
         self.conns.has_work()
     }
 
@@ -247,7 +247,7 @@ impl Server {
     }
 
     /// The call at work on a connection is answered: the next one can be served.
-    pub(super) fn done(&mut self, id: ConnId) {
+    pub(crate) fn done(&mut self, id: ConnId) {
         if let Some(conn) = self.conns.get(id) {
             conn.doing = Doing::Nothing;
         }
@@ -255,14 +255,14 @@ impl Server {
         self.conns.activate(id);
     }
 
-    pub(super) fn fail(&mut self, id: ConnId, failure: &Failure) {
+    pub(crate) fn fail(&mut self, id: ConnId, failure: &Failure) {
         if let Some(conn) = self.conns.get(id) {
             conn.fail(failure);
         }
     }
 
     /// The table as a user may see it.
-    pub(super) fn shown(&self, viewer: u32) -> Shown<'_> {
+    pub(crate) fn shown(&self, viewer: u32) -> Shown<'_> {
         Shown::to(viewer, &self.ledger, &self.leases, &self.owners)
     }
 }

@@ -10,34 +10,35 @@ use nix::sys::signal::Signal;
 use nix::sys::stat::{Mode, umask};
 use sd_notify::NotifyState;
 
-use super::alarm::Alarm;
-use super::config::{Config, Limits};
-use super::conns::Conns;
-use super::due::Due;
-use super::elsewhere::FIRST_PID_NAMESPACE;
-use super::engine::Chosen;
-use super::engine_mark::{self, EngineMark};
-use super::events::Source;
-use super::follow::Link;
-use super::home::{Claim, ClaimError};
-use super::join::{begin, refuse_living};
-use super::leases::Leases;
-use super::limits::DESCRIPTORS_MIN;
-use super::linger::Linger;
-use super::owners::Owners;
-use super::permission::Permissions;
-use super::recover::{Recovered, recover};
-use super::reports::Reports;
-use super::roll::{self, Roll};
-use super::server::Server;
-use super::stop::Stops;
-use super::underway::Underway;
-use super::waiting::Waiting;
-use super::watcher::Watcher;
-use super::work::{Signals, work};
-use super::{Options, Unusable};
-use super::{logging, shown};
 use crate::core::{Rules, UnixMillis};
+use crate::daemon::adaptive_spin::Linger;
+use crate::daemon::boottime_timer::Alarm;
+use crate::daemon::calls::in_flight::Underway;
+use crate::daemon::cluster::engine::Chosen;
+use crate::daemon::cluster::engine_mark::{self, EngineMark};
+use crate::daemon::cluster::engine_status::Link;
+use crate::daemon::cluster::join::{begin, refuse_living};
+use crate::daemon::cluster::terminator::Stops;
+use crate::daemon::cluster::watcher::Watcher;
+use crate::daemon::config::permission::Permissions;
+use crate::daemon::config::{Config, Limits};
+use crate::daemon::due::Due;
+use crate::daemon::event_loop::{Signals, work};
+use crate::daemon::limits::DESCRIPTORS_MIN;
+use crate::daemon::net::connections::Conns;
+use crate::daemon::net::events::Source;
+use crate::daemon::options::{Options, Unusable};
+use crate::daemon::processes::holder_record::{self, Roll};
+use crate::daemon::processes::other_namespace::FIRST_PID_NAMESPACE;
+use crate::daemon::processes::owners::Owners;
+use crate::daemon::reports::report_queue::Reports;
+use crate::daemon::runtime_dir::Claim;
+use crate::daemon::runtime_dir::claim_error::ClaimError;
+use crate::daemon::server::Server;
+use crate::daemon::store::recover::{Recovered, recover};
+use crate::daemon::waiters::leases::Leases;
+use crate::daemon::waiters::waiting::Waiting;
+use crate::daemon::{logging, view};
 use crate::protocol::DaemonShown;
 use crate::protocol::place::{Place, Rule};
 use crate::sys::process::Origin;
@@ -47,7 +48,7 @@ use crate::sys::{clock, detach, fds, peer, signals};
 const READINESS: i32 = 3;
 
 /// Runs the daemon until it is told to end.
-pub(super) fn run(options: &Options) -> anyhow::Result<()> {
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let readiness = Readiness::take(options.on_demand);
     let up = come_up(options);
     match up {
@@ -68,12 +69,12 @@ pub(super) fn run(options: &Options) -> anyhow::Result<()> {
 }
 
 /// Whether a daemon could work here, as far as can be seen while another one does.
-pub(super) fn check(options: &Options) -> anyhow::Result<()> {
+pub(crate) fn check(options: &Options) -> anyhow::Result<()> {
     let (place, origin) = (&options.place, Origin::read()?);
     let config = Config::read(&place.stores().config)?;
     let chosen = Chosen::of(options, &config)?;
     if chosen.is_none() {
-        roll::refuse_holders(&place.dir, &origin, options.discard_journal)?;
+        holder_record::refuse_holders(&place.dir, &origin, options.discard_journal)?;
     }
     if !options.without_engine {
         engine_mark::check(options, &config, chosen.as_ref())?;
@@ -111,7 +112,7 @@ fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
     let given = given_socket()?;
     let chosen = Chosen::of(options, &config)?;
     if chosen.is_none() {
-        roll::refuse_holders(&place.dir, &Origin::read()?, options.discard_journal)?;
+        holder_record::refuse_holders(&place.dir, &Origin::read()?, options.discard_journal)?;
     }
     engine_mark::check(options, &config, chosen.as_ref())?;
     // Before the engine's thread is started.
@@ -156,10 +157,10 @@ fn descriptors() -> anyhow::Result<u64> {
     Ok(descriptors)
 }
 
-pub(super) fn server(
+pub(crate) fn server(
     place: &Place,
     uid: u32,
-    home: super::home::Home,
+    home: crate::daemon::runtime_dir::Home,
     (limits, permissions): (Limits, Permissions),
     recovered: Recovered,
 ) -> anyhow::Result<Server> {
@@ -174,7 +175,7 @@ pub(super) fn server(
         pid: std::process::id(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         socket: place.socket.display().to_string(),
-        since: shown::time(UnixMillis(clock::unix_ms())),
+        since: view::text::time(UnixMillis(clock::unix_ms())),
         uid,
         notes,
     };

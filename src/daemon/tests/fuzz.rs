@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use fastrand::Rng;
 use serde_json::{Value, json};
 
-use super::{Holder, Peer, World, granted, hex, try_mutex};
+use crate::daemon::tests::{Holder, Peer, World, granted, hex, try_mutex};
 
 /// How many cases there are in a usual run.
 const CASES: u64 = 25;

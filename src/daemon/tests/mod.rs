@@ -1,8 +1,8 @@
 //! The daemon without a process of its own: its turns are done when a test says so.
 
-mod fuzz;
-mod recovering;
-mod turns;
+pub(super) mod fuzz;
+pub(super) mod recovering;
+pub(super) mod turns;
 
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,11 +13,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::config::Config;
-use super::home::Claim;
-use super::recover::recover;
-use super::server::Server;
 use crate::core::Rules;
+use crate::daemon::config::Config;
+use crate::daemon::runtime_dir::Claim;
+use crate::daemon::server::Server;
+use crate::daemon::store::recover::recover;
 use crate::protocol::place::Place;
 use crate::sys::fds;
 use crate::sys::pidfd::Pidfd;
@@ -44,7 +44,7 @@ impl World {
         let recovered = recover(&place, &config, Rules::Current, false).unwrap();
         let policy = (config.limits(1024, Some(0)), config.permissions(&[]));
         let home = claim.open(None).unwrap();
-        let server = super::start::server(&place, uid, home, policy, recovered).unwrap();
+        let server = crate::daemon::start::server(&place, uid, home, policy, recovered).unwrap();
         Self { server, place, _folder: folder }
     }
 

@@ -7,16 +7,16 @@ use std::task::{Context, Poll};
 
 use serde_json::{Value, json};
 
-use super::{Peer, World, call, granted, hex, mutex, try_mutex};
 use crate::core::{Change, Rules, Table};
-use crate::daemon::children::Children;
+use crate::daemon::cluster::engine_driver::Shared;
+use crate::daemon::cluster::engine_status::Link;
 use crate::daemon::config::Config;
-use crate::daemon::follow::Link;
-use crate::daemon::home::Claim;
-use crate::daemon::ledger::{Ledger, Log, NO_HOST};
-use crate::daemon::recover::Recovered;
-use crate::daemon::roll::Roll;
-use crate::daemon::shared::Shared;
+use crate::daemon::processes::children::Children;
+use crate::daemon::processes::holder_record::Roll;
+use crate::daemon::runtime_dir::Claim;
+use crate::daemon::store::ledger::{Ledger, Log, NO_HOST};
+use crate::daemon::store::recover::Recovered;
+use crate::daemon::tests::{Peer, World, call, granted, hex, mutex, try_mutex};
 use crate::host::sim::direct::Direct;
 use crate::host::sim::server::{Flavour, Server};
 use crate::host::{Member, Settings};

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::super::acquire::Newcomer;
-use super::super::conns::batch::Batch;
-use super::super::follow::granted as granted_later;
-use super::{Holder, Peer, World, call, granted, hex, mutex, try_mutex};
 use crate::core::Token;
+use crate::daemon::calls::newcomer::Newcomer;
+use crate::daemon::net::batch::Batch;
+use crate::daemon::tests::{Holder, Peer, World, call, granted, hex, mutex, try_mutex};
+use crate::daemon::waiters::regrant::granted as granted_later;
 use crate::sys::rerun::wait_until;
 
 #[test]

@@ -1,0 +1,128 @@
+//! Looking again for a moment, before the daemon sleeps: to be woken takes longer than most peers
+//! take to say the next thing.
+//!
+//! Invariant: who says nothing soon is not waited for: after each moment that was waited in vain,
+//! twice as many chances are passed over.
+//!
+//! It is what the kernel does for virtual processors (Documentation/virt/kvm/halt-polling.rst), with
+//! one difference: between two looks others may run on this processor, as the peer may be who
+//! waits for it.
+
+use std::thread::{available_parallelism, yield_now};
+use std::time::{Duration, Instant};
+
+/// The longest moment. To go to sleep and be woken takes about as long on a virtual machine.
+const MOMENT: Duration = Duration::from_micros(50);
+
+/// At least every so many chances one is taken.
+const PASSED_MAX: u32 = 1024;
+
+/// A chance that was passed over though it would have paid counts as so many.
+const MISSED_WEIGHT: u32 = 16;
+
+/// Whether it is worth looking again for a moment.
+#[derive(Debug)]
+pub(crate) struct Linger {
+    /// How many chances are passed over until the next one is taken; `None`: all of them.
+    left: Option<u32>,
+    /// How many were, before the last one that was taken.
+    passed: u32,
+}
+
+impl Linger {
+    pub(crate) fn new() -> Self {
+        // With a single processor, the peer runs only while the daemon sleeps.
+        let several = available_parallelism().is_ok_and(|count| count.get() > 1);
+        Self { left: several.then_some(0), passed: 0 }
+    }
+
+    /// Looks until `look` finds something, at most for a moment, or not at all where that was in
+    /// vain of late; whether it found something.
+    pub(crate) fn look(&mut self, mut look: impl FnMut() -> bool) -> bool {
+        if self.left != Some(0) {
+            self.pass_over(1);
+            return false;
+        }
+        let begun = Instant::now();
+        loop {
+            let found = look();
+            let elapsed = begun.elapsed();
+            if found || elapsed > MOMENT {
+                // Had others the processor for longer, to be woken would have been faster.
+                self.learn(found && elapsed <= 2 * MOMENT);
+                return found;
+            }
+            yield_now();
+        }
+    }
+
+    /// A chance was not taken, or in vain, and something came after so much time.
+    pub(crate) fn slept(&mut self, time: Duration) {
+        if time < MOMENT {
+            self.pass_over(MISSED_WEIGHT);
+        }
+    }
+
+    fn pass_over(&mut self, chances: u32) {
+        self.left = self.left.map(|left| left.saturating_sub(chances));
+    }
+
+    fn learn(&mut self, paid: bool) {
+        self.passed = if paid { 0 } else { (2 * self.passed).clamp(1, PASSED_MAX) };
+        self.left = Some(self.passed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn linger() -> Linger {
+        Linger { left: Some(0), passed: 0 }
+    }
+
+    /// How many of so many chances are taken, all in vain.
+    fn taken(linger: &mut Linger, chances: u32, slept: Duration) -> usize {
+        let takes_one = |_: &u32| {
+            let mut looked = false;
+            linger.look(|| {
+                looked = true;
+                false
+            });
+            linger.slept(slept);
+            looked
+        };
+        (0..chances).filter(takes_one).count()
+    }
+
+    const LONG: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn what_is_in_vain_is_done_ever_more_rarely() {
+        let mut linger = linger();
+        assert_eq!(taken(&mut linger, 1023 + 10, LONG), 10, "1 + 2 + 4 + ... passed over");
+        assert_eq!(taken(&mut linger, 10 * 1025, LONG), 10, "and never more rarely");
+    }
+
+    #[test]
+    fn after_one_that_paid_the_next_one_is_taken() {
+        let mut linger = linger();
+        taken(&mut linger, 1033, LONG);
+        linger.learn(true);
+        assert_eq!(taken(&mut linger, 1, LONG), 1);
+    }
+
+    #[test]
+    fn when_something_came_soon_after_all_the_next_try_is_sooner() {
+        let mut linger = linger();
+        taken(&mut linger, 1033, LONG);
+        assert_eq!(taken(&mut linger, 1024, LONG), 1);
+        assert!(taken(&mut linger, 1024, Duration::ZERO) > 10);
+    }
+
+    #[test]
+    fn with_one_processor_no_chance_is_taken() {
+        let mut linger = Linger { left: None, passed: 0 };
+        assert_eq!(taken(&mut linger, 5000, Duration::ZERO), 0);
+    }
+}

@@ -1,0 +1,93 @@
+//! A timer that goes on while the machine is suspended.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use nix::sys::time::TimeSpec;
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+
+/// A timer on CLOCK_BOOTTIME (timerfd, Linux 3.15).
+#[derive(Debug)]
+pub(crate) struct Alarm {
+    timer: TimerFd,
+    set_for: Option<u64>,
+}
+
+impl Alarm {
+    /// One that is not set.
+    pub(crate) fn new() -> io::Result<Self> {
+        let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
+        let timer = TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?;
+        Ok(Self { timer, set_for: None })
+    }
+
+    /// Sets it for a time, in milliseconds of CLOCK_BOOTTIME; a time that is over is due at once.
+    pub(crate) fn set(&mut self, at: Option<u64>) -> io::Result<()> {
+        if self.set_for == at {
+            return Ok(());
+        }
+        match at {
+            // A time of 0 would unset it.
+            Some(at) => {
+                let at = TimeSpec::from_duration(Duration::from_millis(at.max(1)));
+                self.timer.set(Expiration::OneShot(at), TimerSetTimeFlags::TFD_TIMER_ABSTIME)?;
+            }
+            None => self.timer.unset()?,
+        }
+        self.set_for = at;
+        Ok(())
+    }
+
+    /// What it is set for.
+    #[cfg(test)]
+    pub(crate) fn set_for(&self) -> Option<u64> {
+        self.set_for
+    }
+
+    /// It went off: it has to be set anew.
+    pub(crate) fn went_off(&mut self) {
+        self.set_for = None;
+    }
+}
+
+impl AsFd for Alarm {
+    /// Becomes readable when it goes off.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.timer.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::net::connections::Conns;
+    use crate::daemon::net::events::Source;
+    use crate::daemon::net::reading::Reading;
+    use crate::sys::clock;
+
+    #[test]
+    fn it_goes_off_at_its_time_and_at_once_if_that_is_over() {
+        let mut conns = Conns::new().unwrap();
+        let mut alarm = Alarm::new().unwrap();
+        conns.await_source(Source::Alarm, &alarm).unwrap();
+        let mut goes_off = |time| {
+            conns.wait(time);
+            conns.hear(&Reading::in_a_test());
+            conns.reported.take(Source::Alarm)
+        };
+        let at = clock::boottime_ms() + 30;
+        alarm.set(Some(at)).unwrap();
+        assert!(goes_off(None));
+        assert!(clock::boottime_ms() >= at);
+        alarm.went_off();
+        alarm.set(Some(1)).unwrap();
+        assert!(goes_off(None));
+        alarm.went_off();
+        alarm.set(Some(at)).unwrap();
+        assert!(goes_off(None), "the same time again");
+        alarm.set(Some(at + 1_000_000)).unwrap();
+        alarm.set(None).unwrap();
+        assert!(!goes_off(Some(Duration::from_millis(10))));
+    }
+}

@@ -1,0 +1,335 @@
+//! What a message asks of the daemon.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::os::fd::OwnedFd;
+
+use serde::de::{DeserializeOwned, Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+
+use crate::daemon::calls::newcomer::Patience;
+use crate::protocol::frame::{self, FrameError};
+use crate::protocol::service::{DescriptionQuery, SERVICE, ServiceError};
+use crate::protocol::{
+    Acquire, Confirm, ErrorName, Failure, GraphQuery, INTERFACE, PageQuery, Release, Renew, Resize,
+    StatusQuery, Stop, WhyQuery,
+};
+use crate::sys::clock;
+
+/// A call, read and understood as far as its form goes.
+#[derive(Debug)]
+pub(crate) struct Call {
+    /// What is asked.
+    pub(crate) asked: Asked,
+    /// Whether the caller takes several replies.
+    pub(crate) more: bool,
+    /// Whether the caller wants no reply.
+    pub(crate) oneway: bool,
+    /// The descriptors that came with it.
+    pub(crate) fds: Vec<OwnedFd>,
+}
+
+/// What [`protocol::Call`](crate::protocol::Call) owns, as it stands in a message: its parameters
+/// are read when it is known what they are.
+#[derive(Deserialize)]
+struct Incoming<'a> {
+    #[serde(borrow)]
+    method: Cow<'a, str>,
+    #[serde(borrow, default)]
+    parameters: Option<&'a RawValue>,
+    #[serde(default)]
+    more: bool,
+    #[serde(default)]
+    oneway: bool,
+}
+
+/// What is asked.
+#[derive(Debug)]
+pub(crate) enum Asked {
+    Acquire(Box<Acquire>),
+    Confirm(Confirm),
+    Description(DescriptionQuery),
+    Graph(GraphQuery),
+    Info,
+    Page(PageQuery),
+    Release(Release),
+    Renew(Renew),
+    Resize(Resize),
+    Status(StatusQuery),
+    Stop(Stop),
+    Why(WhyQuery),
+    WouldRelease(Release),
+    /// Nothing that is known here; the error says why.
+    Wrong(Box<ServiceError>),
+    /// No call at all: the connection ends with these words.
+    Junk(Box<Failure>),
+}
+
+impl Call {
+    /// Stands for what is no call.
+    pub(crate) fn last_words(failure: Failure) -> Self {
+        Self { asked: Asked::Junk(Box::new(failure)), more: false, oneway: false, fds: Vec::new() }
+    }
+}
+
+impl Call {
+    /// Of a request that may wait: what it is to be told while the log keeps it.
+    pub(crate) fn patience(&self) -> Option<Patience> {
+        let Asked::Acquire(acquire) = &self.asked else { return None };
+        let until = match acquire.wait_ms {
+            Some(0) => return None,
+            wait_ms => wait_ms.map(|wait_ms| clock::boottime_ms().saturating_add(wait_ms)),
+        };
+        let key = acquire.items.first().map(|item| item.key.clone()).unwrap_or_default();
+        Some(Patience { until, untold: self.more, key })
+    }
+}
+
+impl Asked {
+    /// Whether it cannot be served without the log.
+    pub(crate) fn needs_log(&self) -> bool {
+        match self {
+            Self::Acquire(_)
+            | Self::Confirm(_)
+            | Self::Release(_)
+            | Self::Renew(_)
+            | Self::Resize(_)
+            | Self::WouldRelease(_) => true,
+            Self::Description(_)
+            | Self::Graph(_)
+            | Self::Info
+            | Self::Page(_)
+            | Self::Status(_)
+            | Self::Stop(_)
+            | Self::Why(_)
+            | Self::Wrong(_)
+            | Self::Junk(_) => false,
+        }
+    }
+
+    /// Whether its answer may be a long one about the whole table.
+    pub(crate) fn is_report(&self) -> bool {
+        matches!(self, Self::Status(_) | Self::Why(_) | Self::Graph(_))
+    }
+
+    /// Whether it is served before what others ask for: it gives something back, or keeps a lease
+    /// from being over.
+    pub(crate) fn goes_first(&self) -> bool {
+        matches!(self, Self::Release(_) | Self::Renew(_))
+    }
+}
+
+/// Reads a message.
+///
+/// # Errors
+/// If it is no call at all; then nothing after it can be trusted.
+pub(crate) fn read(message: &[u8], fds: &mut Vec<OwnedFd>) -> Result<Call, FrameError> {
+    let mut call = match serde_json::from_slice(message) {
+        Ok(OnePass(call)) => call,
+        Err(_) => read_any(message)?,
+    };
+    let owner_fd = match &call.asked {
+        Asked::Acquire(acquire) => acquire.owner_fd,
+        Asked::Release(release) | Asked::WouldRelease(release) => release.owner_fd,
+        _ => None,
+    };
+    // Descriptors may come before the message that they belong to, never after it.
+    if owner_fd.is_some() {
+        call.fds = std::mem::take(fds);
+    }
+    Ok(call)
+}
+
+/// A request for a lock, or a release, whose method stands before its parameters: they are read as
+/// what they are in the same pass. All else is an error here, also what is wrong with them;
+/// [`read_any`] reads it or says what is wrong.
+struct OnePass(Call);
+
+impl<'a> Deserialize<'a> for OnePass {
+    fn deserialize<D: Deserializer<'a>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(OnePassVisitor).map(Self)
+    }
+}
+
+struct OnePassVisitor;
+
+impl<'a> Visitor<'a> for OnePassVisitor {
+    type Value = Call;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a call, its method first")
+    }
+
+    fn visit_map<M: MapAccess<'a>>(self, mut map: M) -> Result<Call, M::Error> {
+        let left = |what| M::Error::custom(what);
+        if map.next_key::<&str>()? != Some("method") {
+            return Err(left("another order"));
+        }
+        let method: &str = map.next_value()?;
+        let (mut asked, mut more, mut oneway) = (None, None, None);
+        while let Some(name) = map.next_key::<&str>()? {
+            match (name, method) {
+                ("parameters", "io.canal.Lock.Acquire") if asked.is_none() => {
+                    asked = Some(Asked::Acquire(map.next_value()?));
+                }
+                ("parameters", "io.canal.Lock.Release") if asked.is_none() => {
+                    asked = Some(Asked::Release(map.next_value()?));
+                }
+                ("more", _) if more.is_none() => more = Some(map.next_value()?),
+                ("oneway", _) if oneway.is_none() => oneway = Some(map.next_value()?),
+                _ => return Err(left("another field")),
+            }
+        }
+        let asked = asked.ok_or_else(|| left("no parameters"))?;
+        let (more, oneway) = (more.unwrap_or_default(), oneway.unwrap_or_default());
+        Ok(Call { asked, more, oneway, fds: Vec::new() })
+    }
+}
+
+fn read_any(message: &[u8]) -> Result<Call, FrameError> {
+    let Incoming { method, parameters, more, oneway } = frame::parse(message)?;
+    let asked = understand(&method, parameters).unwrap_or_else(|error| Asked::Wrong(error.into()));
+    Ok(Call { asked, more, oneway, fds: Vec::new() })
+}
+
+fn understand(method: &str, parameters: Option<&RawValue>) -> Result<Asked, ServiceError> {
+    let unknown = || ServiceError::unknown(method);
+    let (interface, name) = method.rsplit_once('.').ok_or_else(unknown)?;
+    match (interface, name) {
+        (INTERFACE, "Acquire") => typed(parameters).map(|it| Asked::Acquire(Box::new(it))),
+        (INTERFACE, "Confirm") => typed(parameters).map(Asked::Confirm),
+        (INTERFACE, "Graph") => typed(parameters).map(Asked::Graph),
+        (INTERFACE, "Page") => typed(parameters).map(Asked::Page),
+        (INTERFACE, "Release") => typed(parameters).map(Asked::Release),
+        (INTERFACE, "Renew") => typed(parameters).map(Asked::Renew),
+        (INTERFACE, "Resize") => typed(parameters).map(Asked::Resize),
+        (INTERFACE, "Status") => typed(parameters).map(Asked::Status),
+        (INTERFACE, "Stop") => typed(parameters).map(Asked::Stop),
+        (INTERFACE, "Why") => typed(parameters).map(Asked::Why),
+        (INTERFACE, "WouldRelease") => typed(parameters).map(Asked::WouldRelease),
+        (SERVICE, "GetInfo") => Ok(Asked::Info),
+        (SERVICE, "GetInterfaceDescription") => typed(parameters).map(Asked::Description),
+        _ => Err(unknown()),
+    }
+}
+
+fn typed<T: DeserializeOwned>(parameters: Option<&RawValue>) -> Result<T, ServiceError> {
+    let parameters = parameters.map_or("{}", RawValue::get);
+    serde_json::from_str(parameters).map_err(|error| wrong::<T>(parameters, &error))
+}
+
+/// What is wrong with parameters, and with which: read once more, with a look at where that is.
+#[cold]
+fn wrong<T: DeserializeOwned>(parameters: &str, error: &serde_json::Error) -> ServiceError {
+    let mut reader = serde_json::Deserializer::from_str(parameters);
+    match serde_path_to_error::deserialize::<_, T>(&mut reader) {
+        Err(error) => ServiceError::invalid(&error),
+        Ok(_) => ServiceError::InvalidParameter {
+            parameter: "parameters".to_owned(),
+            message: error.to_string(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(message: &str) -> Asked {
+        read(message.as_bytes(), &mut Vec::new()).unwrap().asked
+    }
+
+    #[test]
+    fn a_call_without_parameters_has_the_empty_ones() {
+        assert!(
+            matches!(asked(r#"{"method":"io.canal.Lock.Status"}"#), Asked::Status(q) if q.key.is_none())
+        );
+        assert!(matches!(asked(r#"{"method":"org.varlink.service.GetInfo"}"#), Asked::Info));
+    }
+
+    #[test]
+    fn unknown_parameters_are_ignored() {
+        let release = r#"{"method":"io.canal.Lock.Release","parameters":{"all":true,"new":1}}"#;
+        assert!(matches!(asked(release), Asked::Release(release) if release.all));
+    }
+
+    #[test]
+    fn wrong_calls_are_answered_and_what_is_no_call_is_not() {
+        let missing = r#"{"method":"io.canal.Lock.Confirm","parameters":{}}"#;
+        let wrong =
+            |message| if let Asked::Wrong(error) = asked(message) { Some(*error) } else { None };
+        assert!(matches!(
+            wrong(missing),
+            Some(ServiceError::InvalidParameter { parameter, .. }) if parameter == "tag"
+        ));
+        assert!(matches!(
+            wrong(r#"{"method":"Status"}"#),
+            Some(ServiceError::InterfaceNotFound { .. })
+        ));
+        for junk in ["", "[]", "x", r#"{"parameters":{}}"#, r#"{"method":1}"#] {
+            assert!(read(junk.as_bytes(), &mut Vec::new()).is_err(), "{junk:?}");
+        }
+    }
+
+    fn read_at_once(call: &[u8]) -> Option<Call> {
+        serde_json::from_slice(call).ok().map(|OnePass(call)| call)
+    }
+
+    /// What is not read in one pass is read in two.
+    #[test]
+    fn a_call_is_read_alike_in_both_ways() {
+        let parameters = [
+            r#"{"tag":"000102030405060708090a0b0c0d0e0f","items":[{"key":"a/b","per":1,"buckets":2},{"key":"é","mode":"write"}],"wait_ms":0,"priority":2,"command":"make","with_children":true,"frame":"f1","wrapper":"becomes","on_lost":"term"}"#,
+            r#"{"tag":"000102030405060708090a0b0c0d0e0f","items":[],"command":"","lease":{"handle":"000102030405060708090A0B0C0D0E0F","ttl_ms":5000}}"#,
+            r#"{"key":"a"}"#,
+            r#"{"token":3,"all":false}"#,
+            r#"{"handle":"000102030405060708090a0b0c0d0e0f","owner_fd":0}"#,
+        ];
+        for (method, parameters) in
+            ["Acquire", "Release"].iter().flat_map(|m| parameters.map(|p| (m, p)))
+        {
+            for end in
+                ["}", ",\"more\":true}", ",\"oneway\":true}", ",\"more\":true,\"oneway\":true}"]
+            {
+                let call = format!(
+                    "{{\"method\":\"io.canal.Lock.{method}\",\"parameters\":{parameters}{end}"
+                );
+                let usual = read_any(call.as_bytes()).unwrap();
+                match read_at_once(call.as_bytes()) {
+                    Some(call) => assert_eq!(format!("{call:?}"), format!("{usual:?}")),
+                    None => assert!(matches!(usual.asked, Asked::Wrong(_)), "{call}"),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_cut_or_unusual_is_left_to_the_other_way() {
+        let whole = r#"{"method":"io.canal.Lock.Release","parameters":{"all":true},"more":true}"#;
+        assert!(read_at_once(whole.as_bytes()).is_some());
+        for end in 0..whole.len() {
+            assert!(read_at_once(&whole.as_bytes()[..end]).is_none(), "{end}");
+        }
+        for other in [
+            r#"{"method":"io.canal.Lock.Release","parameters":{"all":true}}}"#,
+            r#"{"method":"io.canal.Lock.Release","parameters":{"all":true},"more":true,"more":true}"#,
+            r#"{"method":"io.canal.Lock.Release","parameters":{"all":true},"upgrade":true}"#,
+            r#"{"method":"io.canal.Lock.Release","parameters":null}"#,
+            r#"{"method":"io.canal.Lock.Release"}"#,
+            r#"{"parameters":{"all":true},"method":"io.canal.Lock.Release"}"#,
+            r#"{"method":"io.canal.Lock.Stop","parameters":{}}"#,
+        ] {
+            assert!(read_at_once(other.as_bytes()).is_none(), "{other}");
+        }
+    }
+}
+
+/// The descriptor that a message names by its index among those that came with it.
+pub(crate) fn nth_fd(fds: Vec<OwnedFd>, index: u32) -> Result<OwnedFd, Failure> {
+    let index = usize::try_from(index).unwrap_or(usize::MAX);
+    fds.into_iter().nth(index).ok_or_else(|| {
+        let message = format!("no descriptor {index} came with the call, though it names one");
+        Failure::new(ErrorName::BadRequest, message)
+    })
+}

@@ -1,0 +1,194 @@
+//! Changes of ours that are not in the log of many hosts yet, and who waits for that.
+//!
+//! Invariant: whoever was told that a request came to nothing, or is gone, is never granted it:
+//! such a request is abandoned, and given back as soon as it comes out of the log.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::core::{RequestId, Tag, Wait};
+use crate::daemon::calls::completion::Then;
+use crate::daemon::calls::newcomer::{Newcomer, Patience};
+use crate::daemon::net::conn_id::ConnId;
+use crate::host::Ticket;
+
+/// Changes of ours that are not in the log yet.
+#[derive(Debug, Default)]
+pub(crate) struct Underway {
+    each: BTreeMap<Ticket, Proposed>,
+    /// The requests among them.
+    tags: BTreeMap<Tag, Ticket>,
+    /// How many of these may wait, of each user.
+    users: BTreeMap<u32, usize>,
+    /// Requests that are being withdrawn: nothing more of them is told.
+    pub(crate) leaving: BTreeSet<RequestId>,
+    /// Those whose call is not done because of the log.
+    pub(crate) pending: BTreeMap<ConnId, Pending>,
+    /// Requests to propose as soon as we are a member.
+    pub(crate) homeless: Vec<Newcomer>,
+}
+
+/// A change that is not in the log yet.
+#[derive(Debug)]
+pub(crate) struct Proposed {
+    pub(crate) then: Then,
+    /// Whether whom it was for is gone, or was told that it came to nothing.
+    pub(crate) abandoned: bool,
+}
+
+/// One whose call is not done because of the log.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    pub(crate) what: What,
+    /// Since when, in milliseconds of CLOCK_BOOTTIME.
+    pub(crate) since: u64,
+    /// What a request that may wait is to be told.
+    pub(crate) patience: Option<Patience>,
+}
+
+/// What somebody waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    /// That its call can be served at all: it is still the first of its calls.
+    Membership,
+    /// As above, of a request that was taken on already.
+    Home(Tag),
+    /// That its request comes out of the log.
+    Request(Ticket),
+    /// That something else comes out of the log.
+    Change(Ticket),
+}
+
+impl What {
+    fn ticket(self) -> Option<Ticket> {
+        match self {
+            Self::Request(ticket) | Self::Change(ticket) => Some(ticket),
+            Self::Membership | Self::Home(_) => None,
+        }
+    }
+}
+
+impl Underway {
+    pub(crate) fn add(&mut self, ticket: Ticket, then: Then) {
+        if let Then::Ask(newcomer) = &then {
+            self.tags.insert(newcomer.request.tag, ticket);
+            if newcomer.request.wait != Wait::No {
+                *self.users.entry(newcomer.request.uid).or_default() += 1;
+            }
+        }
+        self.each.insert(ticket, Proposed { then, abandoned: false });
+    }
+
+    pub(crate) fn take(&mut self, ticket: Ticket) -> Option<Proposed> {
+        let proposed = self.each.remove(&ticket)?;
+        if let Then::Ask(newcomer) = &proposed.then
+            && newcomer.request.wait != Wait::No
+            && let Entry::Occupied(mut count) = self.users.entry(newcomer.request.uid)
+        {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+        if let Then::Ask(newcomer) = &proposed.then
+            && self.tags.get(&newcomer.request.tag) == Some(&ticket)
+        {
+            self.tags.remove(&newcomer.request.tag);
+        }
+        if let Some(id) = proposed.then.conn()
+            && self.pending.get(&id).and_then(|pending| pending.what.ticket()) == Some(ticket)
+        {
+            self.pending.remove(&id);
+        }
+        Some(proposed)
+    }
+
+    /// How many requests of a user are on their way and may come to wait.
+    pub(crate) fn of_user(&self, uid: u32) -> usize {
+        self.users.get(&uid).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.each.len()
+    }
+
+    /// Nobody waits for this any more.
+    pub(crate) fn abandon(&mut self, what: What) {
+        match what {
+            What::Membership => {}
+            What::Home(tag) => self.homeless.retain(|newcomer| newcomer.request.tag != tag),
+            What::Request(ticket) | What::Change(ticket) => {
+                if let Some(proposed) = self.each.get_mut(&ticket) {
+                    proposed.abandoned = true;
+                }
+            }
+        }
+    }
+
+    /// Somebody waits for this again.
+    pub(crate) fn take_back(&mut self, what: What) {
+        if let What::Request(ticket) = what
+            && let Some(proposed) = self.each.get_mut(&ticket)
+        {
+            proposed.abandoned = false;
+        }
+    }
+
+    /// The request of this tag that is not in the log yet.
+    pub(crate) fn tagged(&mut self, tag: Tag) -> Option<(What, &mut Newcomer)> {
+        if let Some(ticket) = self.tags.get(&tag) {
+            let Then::Ask(newcomer) = &mut self.each.get_mut(ticket)?.then else { return None };
+            return Some((What::Request(*ticket), newcomer));
+        }
+        let mut homeless = self.homeless.iter_mut();
+        homeless.find(|it| it.request.tag == tag).map(|newcomer| (What::Home(tag), newcomer))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::{Command, HostId, LeaseId, Owner, Request};
+    use crate::daemon::net::conn_id::ConnId;
+    use std::sync::Arc;
+
+    fn newcomer(tag: u128, uid: u32, wait: Wait) -> Then {
+        let request = Request {
+            tag: Tag(tag),
+            host: HostId(1),
+            owner: Owner::Lease(LeaseId(tag)),
+            parent: None,
+            uid,
+            command: Command::default(),
+            items: Vec::new(),
+            wait,
+            priority: 0,
+            provisional: false,
+            children: false,
+            ttl_ms: None,
+            on_lost: Default::default(),
+            asker: None,
+        };
+        Then::Ask(Newcomer::again(ConnId::default(), Arc::new(request), false, None))
+    }
+
+    #[test]
+    fn requests_on_their_way_that_may_wait_count_for_their_user_until_they_are_taken() {
+        let mut underway = Underway::default();
+        let waits = Wait::Yes { until: None };
+        for (ticket, (uid, wait)) in
+            [(7, waits), (7, Wait::No), (7, waits), (8, waits)].into_iter().enumerate()
+        {
+            underway.add(Ticket(ticket as u64), newcomer(ticket as u128, uid, wait));
+        }
+        assert_eq!([7, 8, 9].map(|uid| underway.of_user(uid)), [2, 1, 0]);
+        // Whose asker is gone comes out of the log all the same.
+        underway.abandon(What::Request(Ticket(0)));
+        assert_eq!(underway.of_user(7), 2);
+        for ticket in 0..4 {
+            underway.take(Ticket(ticket));
+        }
+        assert_eq!([7, 8].map(|uid| underway.of_user(uid)), [0, 0]);
+        assert!(underway.users.is_empty());
+    }
+}

@@ -1,0 +1,304 @@
+//! Turning what a client asks for into the table's terms.
+
+use std::sync::Arc;
+
+use crate::core::{Ask, Command, Item, Key, View};
+use crate::daemon::limits::{COMMAND_BYTES_MAX, ITEMS_MAX, NUMBER_MAX, SLOTS_MAX};
+use crate::daemon::view::messages;
+use crate::protocol::{ErrorName, Failure, Mode, Resize, WireItem};
+
+/// The items of a request.
+///
+/// # Errors
+/// What is wrong with them, whoever else holds or waits.
+pub(crate) fn items(wire: &[WireItem]) -> Result<Vec<Item>, Failure> {
+    if wire.is_empty() {
+        return Err(bad("a request names at least one key"));
+    }
+    if wire.len() > ITEMS_MAX {
+        let asked = wire.len();
+        return Err(bad(format!("a request names at most {ITEMS_MAX} keys, this one {asked}")));
+    }
+    // Most requests have one, and it may be kept for hours: there is no room for more.
+    let mut items = Vec::with_capacity(wire.len());
+    for wire in wire {
+        items.push(item(wire)?);
+    }
+    let twice =
+        items.iter().enumerate().find(|(at, item)| items[..*at].iter().any(|o| o.key == item.key));
+    if let Some((_, item)) = twice {
+        return Err(bad(format!("key `{}` stands twice in one request", item.key)));
+    }
+    let slots = items.iter().map(messages::count).fold(0, u64::saturating_add);
+    if slots > SLOTS_MAX {
+        return Err(bad(format!("a request takes at most {SLOTS_MAX} slots at once, not {slots}")));
+    }
+    Ok(items)
+}
+
+fn item(wire: &WireItem) -> Result<Item, Failure> {
+    let key = shared_key(&wire.key)?;
+    let ask = match wire.mode.unwrap_or(Mode::Counted) {
+        Mode::Read => whole(wire, &key, Ask::Read)?,
+        Mode::Write => whole(wire, &key, Ask::Write)?,
+        Mode::Counted => {
+            let view = view(&key, wire.per, wire.buckets, wire.slots)?;
+            let count = wire.count.unwrap_or(1);
+            check_count(&key, count, view)?;
+            Ask::Counted { count, view }
+        }
+    };
+    Ok(Item { key, ask })
+}
+
+/// What is asked of a key that is read or written as a whole.
+fn whole(wire: &WireItem, key: &Key, ask: Ask) -> Result<Ask, Failure> {
+    if [wire.count, wire.per, wire.buckets, wire.slots].iter().any(Option::is_some) {
+        let message = format!(
+            "`{key}` is to be read or written: `count`, `per`, `buckets` and `slots` do not go \
+             with that"
+        );
+        return Err(bad(message));
+    }
+    Ok(ask)
+}
+
+/// A key.
+///
+/// # Errors
+/// Which rule the text breaks.
+pub(crate) fn key(text: &str) -> Result<Key, Failure> {
+    Key::new(text).map_err(|error| bad(error.to_string()))
+}
+
+/// The same, of a text that came with a call.
+pub(crate) fn shared_key(text: &Arc<str>) -> Result<Key, Failure> {
+    Key::shared(Arc::clone(text)).map_err(|error| bad(error.to_string()))
+}
+
+fn check_count(key: &Key, count: u64, view: Option<View>) -> Result<(), Failure> {
+    if count == 0 {
+        return Err(bad(format!("0 slots of `{key}` cannot be taken; ask for 1 or more")));
+    }
+    match view {
+        Some(View::Canal { per: 0, .. }) => {
+            Err(bad(format!("`per` of `{key}` is 0; it must be at least 1")))
+        }
+        Some(View::Slots { slots: 0 }) => {
+            let message = format!("a lock of 0 slots (`{key}`) admits nobody; state at least 1");
+            let hint = format!("`canal resize {key} --slots 0` lets nobody have it from now on");
+            Err(bad(message).hint(hint))
+        }
+        // A view of no buckets is no mistake: the table refuses it as full.
+        Some(view) if view.capacity() > 0 && count > view.capacity() => {
+            let capacity = view.capacity();
+            Err(bad(format!("{count} slots of `{key}` can never fit into {capacity} ({view})")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The view that a message states of a key, if it states one.
+fn view(
+    key: &Key,
+    per: Option<u64>,
+    buckets: Option<u64>,
+    slots: Option<u64>,
+) -> Result<Option<View>, Failure> {
+    let view = match (per, buckets, slots) {
+        (None, None, None) => return Ok(None),
+        (Some(per), Some(buckets), None) => View::Canal { per, buckets },
+        (None, None, Some(slots)) => View::Slots { slots },
+        (_, _, Some(_)) => {
+            let message = format!("`{key}` has either `slots`, or `per` and `buckets`, not both");
+            return Err(bad(message));
+        }
+        _ => return Err(bad(format!("`per` and `buckets` of `{key}` belong together"))),
+    };
+    let largest = [per, buckets, Some(view.capacity())].into_iter().flatten().max();
+    if largest > Some(NUMBER_MAX) {
+        return Err(bad(format!("the size of `{key}` ({view}) is more than {NUMBER_MAX}")));
+    }
+    Ok(Some(view))
+}
+
+/// What a resize shall store: a view, or `None` to forget the stored one.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn stored_view(resize: &Resize) -> Result<(Key, Option<View>), Failure> {
+    let key = key(&resize.key)?;
+    let view = view(&key, resize.per, resize.buckets, resize.slots)?;
+    match (view, resize.forget) {
+        (Some(View::Canal { per: 0, .. }), _) => {
+            Err(bad(format!("`per` of `{key}` is 0; it must be at least 1")))
+        }
+        (Some(_), true) => Err(bad("a view cannot be stored and forgotten at once")),
+        (None, false) => Err(bad(format!("nothing says how large `{key}` shall be"))
+            .hint("state `per` and `buckets`, or `slots`, or `forget`")),
+        (view, _) => Ok((key, view)),
+    }
+}
+
+/// A command as it is shown: not too long, and nothing that could move a terminal's cursor.
+pub(crate) fn command(mut text: String) -> Command {
+    let is_visible = |byte: u8| matches!(byte, b' '..=b'~');
+    // Nearly all commands are, and bytes are looked at sooner than characters.
+    let is_clean = text.bytes().all(is_visible) || !text.chars().any(char::is_control);
+    if text.len() <= COMMAND_BYTES_MAX && is_clean {
+        text.shrink_to_fit();
+        return Command(text);
+    }
+    let mut end = text.len().min(COMMAND_BYTES_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    let mut shown: String =
+        text[..end].chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+    if end < text.len() {
+        shown.push('…');
+    }
+    shown.shrink_to_fit();
+    Command(shown)
+}
+
+fn bad(message: impl Into<String>) -> Failure {
+    Failure::new(ErrorName::BadRequest, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::{
+        Change, ENTRY_VERSION, Entry, FrameId, HostId, KEY_BYTES_MAX, LeaseId, OnLost, Owner,
+        ProcessId, Request, Tag, UnixMillis, Wait,
+    };
+
+    fn wire(key: &str) -> WireItem {
+        WireItem { key: key.into(), ..WireItem::default() }
+    }
+
+    fn refused(item: WireItem) -> String {
+        items(&[item]).unwrap_err().message
+    }
+
+    #[test]
+    fn the_largest_request_is_far_smaller_than_a_batch_of_an_engine() {
+        // Each byte of the keys and of the command is written as two and as six.
+        let key = |n: usize| wire(&format!("{n:02}{}", "\"".repeat(KEY_BYTES_MAX - 2)));
+        let large = |n| WireItem { per: Some(NUMBER_MAX), buckets: Some(1), ..key(n) };
+        let request = Request {
+            tag: Tag(u128::MAX),
+            host: HostId(u64::MAX),
+            owner: Owner::Lease(LeaseId(u128::MAX)),
+            parent: Some(FrameId(u64::MAX)),
+            uid: u32::MAX,
+            command: command("\u{1}".repeat(2 * COMMAND_BYTES_MAX)),
+            items: items(&(0..ITEMS_MAX).map(large).collect::<Vec<_>>()).unwrap(),
+            wait: Wait::Yes { until: Some(u64::MAX) },
+            priority: i32::MIN,
+            provisional: true,
+            children: true,
+            ttl_ms: Some(u64::MAX),
+            on_lost: OnLost::Kill,
+            asker: Some(ProcessId { pid: u32::MAX, started: u64::MAX, inode: u64::MAX }),
+        };
+        let change = Change::Request(Arc::new(request));
+        let at = UnixMillis(u64::MAX);
+        let entry = serde_json::to_vec(&Entry { version: ENTRY_VERSION, at, change }).unwrap();
+        assert!((128 * 1024..256 * 1024).contains(&entry.len()), "{} bytes", entry.len());
+    }
+
+    #[test]
+    fn an_item_takes_its_view_or_none() {
+        let canal = WireItem { per: Some(3), buckets: Some(2), ..wire("a") };
+        let slots = WireItem { slots: Some(4), count: Some(2), ..wire("b") };
+        let own = wire("c/d");
+        let asks: Vec<Ask> =
+            items(&[canal, slots, own]).unwrap().into_iter().map(|item| item.ask).collect();
+        let view = Some(View::Canal { per: 3, buckets: 2 });
+        assert_eq!(asks[0], Ask::Counted { count: 1, view });
+        let view = Some(View::Slots { slots: 4 });
+        assert_eq!(asks[1], Ask::Counted { count: 2, view });
+        assert_eq!(asks[2], Ask::Counted { count: 1, view: None });
+    }
+
+    #[test]
+    fn what_is_read_or_written_has_no_slots() {
+        let asked = [(Mode::Read, Ask::Read), (Mode::Write, Ask::Write)];
+        for (mode, ask) in asked {
+            let item = WireItem { mode: Some(mode), ..wire("a/b") };
+            assert_eq!(items(std::slice::from_ref(&item)).unwrap()[0].ask, ask);
+            for wrong in [
+                WireItem { count: Some(1), ..item.clone() },
+                WireItem { per: Some(1), ..item.clone() },
+                WireItem { buckets: Some(1), ..item.clone() },
+                WireItem { slots: Some(1), ..item.clone() },
+            ] {
+                assert!(refused(wrong).contains("do not go with that"));
+            }
+        }
+        let both = [WireItem { mode: Some(Mode::Read), ..wire("a") }, wire("a")];
+        assert!(items(&both).unwrap_err().message.contains("twice"));
+    }
+
+    #[test]
+    fn items_that_make_no_sense_say_why() {
+        assert!(refused(WireItem { count: Some(0), ..wire("a") }).contains("0 slots"));
+        assert!(refused(WireItem { per: Some(1), ..wire("a") }).contains("belong together"));
+        assert!(refused(WireItem { buckets: Some(1), ..wire("a") }).contains("belong together"));
+        let both = WireItem { per: Some(1), buckets: Some(1), slots: Some(1), ..wire("a") };
+        assert!(refused(both).contains("not both"));
+        let zero = WireItem { per: Some(0), buckets: Some(1), ..wire("a") };
+        assert!(refused(zero).contains("at least 1"));
+        assert!(refused(WireItem { slots: Some(0), ..wire("a") }).contains("at least 1"));
+        let many = WireItem { slots: Some(2), count: Some(3), ..wire("a") };
+        assert_eq!(refused(many), "3 slots of `a` can never fit into 2 (2)");
+        assert!(refused(wire("/a")).contains("use `a`"));
+        assert!(items(&[]).unwrap_err().message.contains("at least one key"));
+        assert!(items(&[wire("a"), wire("a")]).unwrap_err().message.contains("twice"));
+    }
+
+    #[test]
+    fn the_most_items_pass_and_one_more_does_not() {
+        let many: Vec<WireItem> = (0..=ITEMS_MAX).map(|n| wire(&format!("k{n}"))).collect();
+        assert!(items(&many[..ITEMS_MAX]).is_ok());
+        assert!(items(&many).unwrap_err().message.contains("at most 64 keys, this one 65"));
+    }
+
+    #[test]
+    fn numbers_that_nobody_could_be_told_are_refused() {
+        let slots = |count| WireItem { slots: Some(u64::MAX), count: Some(count), ..wire("a") };
+        assert!(refused(slots(1)).contains("is more than"));
+        let canal = |per, count| WireItem {
+            per: Some(per),
+            buckets: Some(NUMBER_MAX),
+            count: Some(count),
+            ..wire("a")
+        };
+        assert!(items(&[canal(1, SLOTS_MAX)]).is_ok());
+        assert!(refused(canal(1, SLOTS_MAX + 1)).contains("at most 65536 slots at once"));
+        let two = [canal(1, SLOTS_MAX), WireItem { key: "b".into(), ..canal(1, 1) }];
+        assert!(items(&two).unwrap_err().message.contains("not 65537"));
+        // Their product is as large as a view can be, and no larger.
+        assert!(refused(canal(2, 1)).contains("is more than"));
+    }
+
+    #[test]
+    fn a_resize_says_exactly_one_thing() {
+        let resize = |slots, forget| {
+            stored_view(&Resize { key: "a".to_owned(), slots, forget, ..Resize::default() })
+        };
+        assert_eq!(resize(Some(0), false).unwrap().1, Some(View::Slots { slots: 0 }));
+        assert_eq!(resize(None, true).unwrap().1, None);
+        assert!(resize(None, false).is_err());
+        assert!(resize(Some(1), true).is_err());
+    }
+
+    #[test]
+    fn a_long_command_is_cut_between_characters() {
+        let shown = command("ä".repeat(COMMAND_BYTES_MAX)).0;
+        assert!(shown.ends_with('…') && shown.len() <= COMMAND_BYTES_MAX + '…'.len_utf8());
+        assert_eq!(command("make\ntest".to_owned()).0, "make?test");
+    }
+}

@@ -1,0 +1,14 @@
+//! What each connection asked, and what it waits for.
+//!
+//! Invariant: a call that was taken from its connection is answered once.
+
+pub(super) mod call;
+pub(super) mod completion;
+pub(super) mod deferred;
+pub(super) mod dispatch;
+pub(super) mod in_flight;
+pub(super) mod items;
+pub(super) mod newcomer;
+pub(super) mod patience;
+pub(super) mod propose;
+pub(super) mod unanswered;

@@ -1,0 +1,59 @@
+//! A request on its way to the table.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::core::{Request, Wait};
+use crate::daemon::net::conn_id::ConnId;
+use crate::daemon::processes::owner_identity::OwnerFound;
+use crate::sys::pidfd::Pidfd;
+
+/// A request on its way to the table.
+#[derive(Debug)]
+pub(crate) struct Newcomer {
+    pub(crate) conn: ConnId,
+    pub(crate) request: Arc<Request>,
+    /// The owner's, if it was opened already.
+    pub(crate) pidfd: Option<Pidfd>,
+    pub(crate) more: bool,
+    /// Until when it is put aside rather than refused, once it was.
+    pub(crate) aside_until: Option<Instant>,
+    /// Of its user as many wait as may (so many): it is granted at once or not at all.
+    pub(crate) crowd: Option<usize>,
+}
+
+impl Newcomer {
+    /// One who waited already, for the next incarnation of this host.
+    pub(crate) fn again(
+        conn: ConnId,
+        request: Arc<Request>,
+        more: bool,
+        pidfd: Option<Pidfd>,
+    ) -> Self {
+        Self { conn, request, pidfd, more, aside_until: None, crowd: None }
+    }
+
+    /// What it is to be told while the log of many hosts keeps it, if it may wait.
+    pub(crate) fn patience(&self) -> Option<Patience> {
+        let Wait::Yes { until } = self.request.wait else { return None };
+        let key =
+            self.request.items.first().map(|item| item.key.text().clone()).unwrap_or_default();
+        Some(Patience { until, untold: self.more, key })
+    }
+
+    /// Whether this is its request.
+    pub(crate) fn is_of(&self, owner: &OwnerFound) -> bool {
+        self.request.owner == owner.owner && self.request.uid == owner.uid
+    }
+}
+
+/// A request that may wait.
+#[derive(Clone, Debug)]
+pub(crate) struct Patience {
+    /// When its wait is over, in milliseconds of CLOCK_BOOTTIME.
+    pub(crate) until: Option<u64>,
+    /// Whether it takes words of progress and was told none yet.
+    pub(crate) untold: bool,
+    /// The first key that it asks for.
+    pub(crate) key: Arc<str>,
+}

@@ -1,0 +1,141 @@
+//! Those who wait for the log of many hosts: how long, and what they are told meanwhile.
+//!
+//! Invariant: nobody is left without a word for as long as a client takes for the daemon's death.
+
+use crate::daemon::calls::in_flight::{Pending, What};
+use crate::daemon::net::conn_id::ConnId;
+use crate::daemon::net::connection::Doing;
+use crate::daemon::server::Server;
+use crate::daemon::view::messages;
+use crate::protocol::{Failure, Progress};
+use crate::sys::clock;
+
+/// After so long somebody who may wait is told what it waits for.
+const FIRST_WORD_MS: u64 = 1_000;
+
+/// After so long whoever may not wait is told that the engine does not answer; clients wait 5 s.
+const ANSWER_MS: u64 = 4_000;
+
+impl Server {
+    /// Looks after those who wait for the log.
+    pub(crate) fn look_at_pending(&mut self) {
+        if self.underway.pending.is_empty() {
+            return;
+        }
+        self.fail_pending();
+        let now = clock::boottime_ms();
+        let due = self.underway.pending.iter().filter(|(_, pending)| pending.due() <= now);
+        let due: Vec<ConnId> = due.map(|(id, _)| *id).collect();
+        for id in due {
+            self.look_at_one(id, now);
+        }
+    }
+
+    /// When one of them is to be looked at, in milliseconds of CLOCK_BOOTTIME.
+    pub(crate) fn next_pending(&self) -> Option<u64> {
+        self.underway.pending.values().map(Pending::due).min()
+    }
+
+    fn look_at_one(&mut self, id: ConnId, now: u64) {
+        let why = self.not_a_member();
+        let Some(pending) = self.underway.pending.get_mut(&id) else { return };
+        let Some(patience) = &mut pending.patience else {
+            return self.give_up_waiting(id, &why);
+        };
+        if patience.until.is_some_and(|until| until <= now) {
+            let failure = messages::timeout_of(&patience.key, &why.message);
+            return self.give_up_waiting(id, &failure);
+        }
+        if std::mem::take(&mut patience.untold) {
+            let progress = Progress {
+                key: patience.key.to_string(),
+                position: 0,
+                waiting: 0,
+                reason: why.message,
+                holders: Vec::new(),
+            };
+            if let Some(conn) = self.conns.get(id) {
+                conn.reply(&progress, true);
+            }
+        }
+    }
+
+    /// Tells one who waits for the log that nothing comes of it. What was proposed for it is given
+    /// back when it comes out of the log.
+    pub(crate) fn give_up_waiting(&mut self, id: ConnId, failure: &Failure) {
+        let Some(pending) = self.underway.pending.remove(&id) else { return };
+        self.underway.abandon(pending.what);
+        if let Some(conn) = self.conns.get(id) {
+            if pending.what == What::Membership
+                && let Some(call) = conn.calls.pop_front()
+            {
+                conn.mute = call.oneway;
+            }
+            let failure = match pending.what {
+                What::Change(_) => failure.clone().hint(
+                    "what was asked for is on its way all the same: it is done as soon as the \
+                     engine can be reached",
+                ),
+                _ => failure.clone(),
+            };
+            conn.fail(&failure);
+        }
+        self.done(id);
+    }
+
+    /// The peer of one who waits for the log is gone.
+    pub(crate) fn sever_pending(&mut self, id: ConnId) {
+        let Some(pending) = self.underway.pending.get(&id) else { return };
+        let closing = self.conns.peek(id).is_none_or(|conn| conn.closing);
+        // What gives back is done also for those who do not wait for the answer.
+        if !closing && matches!(pending.what, What::Change(_)) {
+            return;
+        }
+        let what = pending.what;
+        self.underway.pending.remove(&id);
+        self.underway.abandon(what);
+        if let Some(conn) = self.conns.get(id) {
+            conn.doing = Doing::Nothing;
+            if what == What::Membership {
+                conn.calls.clear();
+            }
+        }
+    }
+
+    /// Puts the first call of a connection off until this host is a member.
+    pub(crate) fn put_off(&mut self, id: ConnId) {
+        let Some(call) = self.conns.peek(id).and_then(|conn| conn.calls.front()) else { return };
+        let patience = call.patience();
+        self.wait_for_log(id, What::Membership, patience);
+        self.fail_pending();
+    }
+}
+
+impl Pending {
+    fn due(&self) -> u64 {
+        match &self.patience {
+            None => self.since + ANSWER_MS,
+            Some(patience) => {
+                let word = patience.untold.then_some(self.since + FIRST_WORD_MS);
+                word.into_iter().chain(patience.until).min().unwrap_or(u64::MAX)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::calls::newcomer::Patience;
+
+    #[test]
+    fn whoever_waits_is_told_soon_and_whoever_does_not_is_answered_before_clients_give_up() {
+        let pending = |patience| Pending { what: What::Membership, since: 1_000, patience };
+        assert_eq!(pending(None).due(), 5_000);
+        let patience = |until, untold| Some(Patience { until, untold, key: "a".into() });
+        assert_eq!(pending(patience(None, true)).due(), 2_000);
+        assert_eq!(pending(patience(Some(1_500), true)).due(), 1_500);
+        assert_eq!(pending(patience(Some(9_000), false)).due(), 9_000);
+        assert_eq!(pending(patience(None, false)).due(), u64::MAX);
+    }
+}

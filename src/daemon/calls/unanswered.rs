@@ -1,0 +1,65 @@
+//! The safety net under all paths that answer a call.
+//!
+//! Invariant: at the end of a turn, each connection whose call was taken is answered or waits for
+//! something that is there. A path that forgot to answer is a fault of this daemon: it is logged, the
+//! caller is told, and whatever the request was granted is given back.
+
+use crate::core::{Change, Withdrawal};
+use crate::daemon::calls::completion::Then;
+use crate::daemon::net::conn_id::ConnId;
+use crate::daemon::net::connection::Doing;
+use crate::daemon::server::Server;
+use crate::protocol::{ErrorName, Failure};
+
+impl Server {
+    /// Answers the calls of this turn that nothing would ever answer.
+    pub(crate) fn answer_the_forgotten(&mut self) {
+        let mut looked_at = std::mem::take(&mut self.to_answer);
+        looked_at.extend(self.waiting.take_removed());
+        // The next daemon answers them.
+        let forgotten = looked_at.iter().filter(|id| !self.stopping && self.is_forgotten(**id));
+        let mut forgotten: Vec<ConnId> = forgotten.copied().collect();
+        looked_at.clear();
+        self.to_answer = looked_at;
+        if forgotten.is_empty() {
+            return;
+        }
+        forgotten.sort_unstable();
+        forgotten.dedup();
+        for id in forgotten {
+            self.answer_forgotten(id);
+        }
+        self.settle();
+    }
+
+    fn is_forgotten(&self, id: ConnId) -> bool {
+        let conn = self.conns.peek(id).filter(|it| it.unanswered && !it.heard_end && !it.closing);
+        conn.is_some_and(|conn| match conn.doing {
+            Doing::Nothing => true,
+            Doing::Waits(request) => {
+                self.waiting.get(request).is_none_or(|waiter| waiter.conn != Some(id))
+            }
+            Doing::Pending => !self.underway.pending.contains_key(&id),
+            Doing::Aside => !self.aside.iter().any(|aside| aside.conn() == id),
+            Doing::Stores(request) => !self.untold_leases.iter().any(|it| it.is_of(id, request)),
+            Doing::Report => !conn.awaits_report,
+            Doing::Watches(_) => false,
+        })
+    }
+
+    fn answer_forgotten(&mut self, id: ConnId) {
+        let Some(conn) = self.conns.get(id) else { return };
+        tracing::error!(pid = conn.peer.pid, doing = ?conn.doing, "{FORGOTTEN}");
+        if let Doing::Waits(request) | Doing::Stores(request) = conn.doing {
+            let why = Withdrawal::Cancelled;
+            self.propose(Change::Withdraw { request, why }, Then::Nothing);
+        }
+        self.done(id);
+        let message = "the daemon lost track of this call, which is a fault of its own";
+        let failure = Failure::new(ErrorName::Fault, message);
+        self.fail(id, &failure.hint("please report it with the daemon's log"));
+    }
+}
+
+/// What the log says of such a fault.
+const FORGOTTEN: &str = "a call would never have been answered: a fault of this daemon";

@@ -1,0 +1,358 @@
+//! Which engine keeps the log, if one does: what command line, environment and configuration say.
+//!
+//! Invariant: no text that is made here shows a password, but for the address itself, which goes
+//! to the engine only.
+
+use std::fmt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use crate::core::HostId;
+use crate::daemon::config::Config;
+use crate::daemon::config::engine_section::Configured;
+use crate::daemon::options::{Options, Unusable};
+use crate::host::Settings;
+use crate::log::engine::etcd::Etcd;
+use crate::log::engine::postgres::Postgres;
+use crate::log::engine::{Answer, Call, Engine, Identity, OpenError, Outage, Source};
+use crate::protocol::place::Place;
+use crate::sys::clock;
+use crate::sys::process::Origin;
+
+/// The longest name of a host.
+const LABEL_BYTES_MAX: usize = 255;
+
+/// The engine that is to be used.
+pub(crate) struct Chosen {
+    /// Where it is; may hold a password.
+    url: String,
+    /// What people know it by.
+    pub(crate) name: String,
+    /// What people know this host by.
+    pub(crate) label: String,
+    pub(crate) settings: Settings,
+    /// Whether the configuration names it, and not a command line or environment.
+    pub(crate) configured: bool,
+}
+
+impl fmt::Debug for Chosen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Chosen({})", self.name)
+    }
+}
+
+impl Chosen {
+    /// The engine that is to be used, if one is: the command line comes before `CANAL_ENGINE`,
+    /// which comes before the configuration. A daemon that a client started looks at the
+    /// configuration alone, or else two clients could mean two tables.
+    ///
+    /// # Errors
+    /// What is wrong with it, and what to do about it.
+    pub(crate) fn of(options: &Options, config: &Config) -> anyhow::Result<Option<Self>> {
+        let configured = &config.engine;
+        if options.without_engine {
+            return refuse_configured(config).map(|()| None);
+        }
+        if options.engine.as_deref().is_some_and(has_password) {
+            return Err(unusable(
+                "a password in `--engine` could be read by everybody on this machine",
+                "put the address into CANAL_ENGINE, or into a file that `url_file` in [engine] of \
+                 the configuration names",
+            ));
+        }
+        let Some(url) = stated(options, config)? else {
+            let only_with_engine = options.engine_ttl_ms.is_some() || options.host.is_some();
+            if only_with_engine || *configured != Configured::default() {
+                return Err(unusable(
+                    "a host's name or a TTL is stated, and no engine",
+                    "name the engine with --engine, CANAL_ENGINE or `url` in [engine]",
+                ));
+            }
+            return Ok(None);
+        };
+        let label = match options.host.as_ref().or(configured.host.as_ref()) {
+            Some(label) => label.clone(),
+            None => nix::unistd::gethostname()?.to_string_lossy().into_owned(),
+        };
+        if label.is_empty() || label.len() > LABEL_BYTES_MAX || label.chars().any(char::is_control)
+        {
+            let what = format!("`{}` cannot be the name of a host", label.escape_debug());
+            return Err(unusable(&what, "give it a short one with --host"));
+        }
+        let defaults = Settings::default();
+        let ttl_ms = options.engine_ttl_ms.or(configured.ttl_ms).unwrap_or(defaults.ttl_ms);
+        let settings = Settings {
+            ttl_ms,
+            renewal_ms: configured.renewal_ms,
+            grace_ms: configured.grace_ms,
+            margin_ms: configured.margin_ms,
+            snapshot_batches: snapshot_batches().unwrap_or(defaults.snapshot_batches),
+            ..defaults
+        };
+        settings.check(ttl_ms).map_err(|error| {
+            let hint = "state a longer --engine-ttl, or shorter `renewal`, `grace` and `margin` in \
+                        [engine] of the configuration";
+            unusable(&error.to_string(), hint)
+        })?;
+        let configured = options.engine.is_none() && variable(options).is_none();
+        Ok(Some(Self { name: name_of(&url), url, label, settings, configured }))
+    }
+
+    /// Begins to connect.
+    ///
+    /// # Errors
+    /// The address is none, or the system has nothing left.
+    pub(crate) fn open(&self, options: &Options) -> anyhow::Result<Box<dyn Engine>> {
+        let scheme = self.url.split_once("://").map_or("", |(scheme, _)| scheme);
+        let wrong = |error: &dyn fmt::Display| {
+            unusable(&format!("the address of the engine: {error}"), ADDRESS_HINT)
+        };
+        let source = self.source(options.clone());
+        let opened: Result<Box<dyn Engine>, OpenError> = match scheme {
+            "postgres" | "postgresql" => {
+                Postgres::open(source, &self.label).map(|it| Box::new(it) as _)
+            }
+            "etcd" | "etcds" => Etcd::open(source).map(|it| Box::new(it) as _),
+            _ => return Err(wrong(&format_args!("`{}` names no engine that is known", self.name))),
+        };
+        opened.map_err(|error| match error {
+            OpenError::Address(error) => wrong(&error),
+            OpenError::Thread(error) => error.into(),
+        })
+    }
+
+    /// Whether the engine lets us in and answers, and no other host has our label: an incarnation
+    /// is taken and given back.
+    ///
+    /// # Errors
+    /// Why it does not, or who has the label.
+    pub(crate) fn probe(&self, options: &Options, origin: &Origin) -> anyhow::Result<()> {
+        let mut engine = self.open(options)?;
+        let identity = self.identity(&options.place, origin);
+        let mut nonce = [0; 16];
+        getrandom::fill(&mut nonce)?;
+        engine.call(Call::Register {
+            identity: identity.clone(),
+            nonce: u128::from_ne_bytes(nonce),
+            ttl_ms: self.settings.ttl_ms,
+            asked_at: clock::boottime_ms(),
+        });
+        let answer = self.answer(&mut *engine)?;
+        let Answer::Registered { host, others, .. } = answer else { return Ok(()) };
+        engine.call(Call::Withdraw { host });
+        // If that is not done, the incarnation ends after its TTL, and never had the label.
+        let _ = self.answer(&mut *engine);
+        match holder_of_label(&identity, &others) {
+            None => Ok(()),
+            Some(who) => {
+                let label = &self.label;
+                let (uid, dir, machine) = (who.uid, &who.dir, &who.machine);
+                let what = format!(
+                    "another host has the name `{label}`: uid {uid}, {dir}, machine {machine}"
+                );
+                let hint = "give this host another name with --host; the daemon that runs is left \
+                            as it is";
+                Err(unusable(&what, hint))
+            }
+        }
+    }
+
+    /// The next answer of an engine to a daemon that does not run yet.
+    fn answer(&self, engine: &mut dyn Engine) -> anyhow::Result<Answer> {
+        let until = Instant::now() + PROBE_MAX;
+        loop {
+            match engine.poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(Answer::Away(Outage { why, hint, .. })) => {
+                    let what = format!("{} cannot be used: {why}", self.name);
+                    let left = "the daemon that runs is left as it is".to_owned();
+                    let hint = hint.map_or_else(|| left.clone(), |hint| format!("{hint}; {left}"));
+                    return Err(Unusable { what, hint: hint.into() }.into());
+                }
+                Poll::Ready(answer) => return Ok(answer),
+                Poll::Pending if Instant::now() < until => std::thread::sleep(PROBE_PAUSE),
+                Poll::Pending => anyhow::bail!("{} does not answer", self.name),
+            }
+        }
+    }
+
+    /// What command line, environment and configuration say before each attempt to connect. If
+    /// they cannot be read the last address is tried: a mistake in a file that is being edited must
+    /// not keep this host from its engine.
+    fn source(&self, options: Options) -> Source {
+        let mut last = Some(self.url.clone());
+        let mut complaint = String::new();
+        let mut first = true;
+        Box::new(move || {
+            // It was read just now.
+            let said = if std::mem::take(&mut first) { Ok(last.clone()) } else { again(&options) };
+            match said {
+                Ok(Some(url)) => {
+                    complaint.clear();
+                    last = Some(url);
+                }
+                Ok(None) => complain(&mut complaint, "no engine is stated any more".to_owned()),
+                Err(error) => complain(&mut complaint, format!("{error:#}")),
+            }
+            last.clone().ok_or_else(|| Outage::refused("no engine is stated", None))
+        })
+    }
+
+    /// Who a daemon at this place is.
+    pub(crate) fn identity(&self, place: &Place, origin: &Origin) -> Identity {
+        let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
+        Identity {
+            label: self.label.clone(),
+            machine: machine.trim().to_owned(),
+            boot: origin.boot_id.clone(),
+            pid_namespace: origin.pid_namespace,
+            uid: nix::unistd::geteuid().as_raw(),
+            dir: place.dir.display().to_string(),
+        }
+    }
+}
+
+/// Another host that has our label. If an incarnation of this very place has it, others wait for it.
+fn holder_of_label<'a>(us: &Identity, others: &'a [(HostId, Identity)]) -> Option<&'a Identity> {
+    let is_ours =
+        |who: &Identity| (&who.machine, who.uid, &who.dir) == (&us.machine, us.uid, &us.dir);
+    if others.iter().any(|(_, who)| is_ours(who)) {
+        return None;
+    }
+    others.first().map(|(_, who)| who)
+}
+
+fn again(options: &Options) -> anyhow::Result<Option<String>> {
+    stated(options, &Config::read(&options.place.stores().config)?)
+}
+
+/// Says once what is wrong.
+fn complain(before: &mut String, what: String) {
+    if *before != what {
+        tracing::warn!("the engine's address stays what it was: {what}");
+        *before = what;
+    }
+}
+
+/// The address in the environment, which a daemon that a client started does not look at.
+fn variable(options: &Options) -> Option<String> {
+    let variable = std::env::var("CANAL_ENGINE").ok().filter(|text| !text.is_empty());
+    variable.filter(|_| !options.on_demand)
+}
+
+/// The address that is stated, if one is.
+fn stated(options: &Options, config: &Config) -> anyhow::Result<Option<String>> {
+    let configured = &config.engine;
+    match (&options.engine, variable(options), &configured.url, &configured.url_file) {
+        (Some(url), ..) => Ok(Some(url.clone())),
+        (None, Some(url), ..) => Ok(Some(url)),
+        (None, None, Some(url), _) => {
+            check_readers(url, config.path.as_deref())?;
+            Ok(Some(url.clone()))
+        }
+        (None, None, None, Some(file)) => read_url(file, config.path.as_deref()).map(Some),
+        (None, None, None, None) => Ok(None),
+    }
+}
+
+/// How long an engine may take to answer a daemon that is about to replace another one.
+const PROBE_MAX: Duration = Duration::from_secs(20);
+const PROBE_PAUSE: Duration = Duration::from_millis(5);
+
+const ADDRESS_HINT: &str = "postgres://USER@HOST/DATABASE or etcd://HOST:2379/PREFIX";
+
+/// After how many batches a snapshot is made, if tests ask for another number; all hosts need the same.
+fn snapshot_batches() -> Option<u64> {
+    let asked = std::env::var("CANAL_SNAPSHOT_BATCHES").ok().filter(|_| cfg!(debug_assertions));
+    asked?.parse().ok()
+}
+
+fn unusable(what: &str, hint: &'static str) -> anyhow::Error {
+    Unusable { what: what.to_owned(), hint: hint.into() }.into()
+}
+
+/// Daemons that clients start would use it: two tables in turn.
+fn refuse_configured(config: &Config) -> anyhow::Result<()> {
+    if config.engine == Configured::default() {
+        return Ok(());
+    }
+    let file = config.path.as_deref().unwrap_or(Path::new("the configuration"));
+    let what = format!("{} names an engine, which the next daemon would use", file.display());
+    Err(unusable(&what, "remove `engine` there, then say --no-engine again"))
+}
+
+const FILE_HINT: &str = "let nobody else read it: chmod 600";
+
+/// Reads the address from a file of its own; a relative path is taken from the configuration's
+/// directory.
+fn read_url(file: &Path, config: Option<&Path>) -> anyhow::Result<String> {
+    let file = config.and_then(Path::parent).map_or_else(|| file.to_owned(), |dir| dir.join(file));
+    let named = |error| anyhow::anyhow!("{}: {error}", file.display());
+    let text = std::fs::read_to_string(&file).map_err(named)?;
+    let url = text.trim();
+    if url.is_empty() {
+        anyhow::bail!("{}: no address stands in it", file.display());
+    }
+    check_readers(url, Some(&file))?;
+    Ok(url.to_owned())
+}
+
+/// Refuses a file with a password that everybody may read.
+fn check_readers(url: &str, file: Option<&Path>) -> anyhow::Result<()> {
+    let mode = file.and_then(|file| std::fs::metadata(file).ok()).map_or(0, |found| found.mode());
+    if let Some(file) = file.filter(|_| has_password(url) && mode & 0o004 != 0) {
+        let what = format!("{} holds a password, and everybody may read it", file.display());
+        return Err(unusable(&what, FILE_HINT));
+    }
+    Ok(())
+}
+
+/// What stands before the host, without the `@`.
+fn user_info(url: &str) -> Option<&str> {
+    let rest = url.split_once("://")?.1;
+    // A password may hold what ends an authority elsewhere.
+    rest.rsplit_once('@').map(|(user, _)| user)
+}
+
+fn has_password(url: &str) -> bool {
+    user_info(url).is_some_and(|user| user.contains(':')) || url.contains("password=")
+}
+
+/// An address for people: without user, password and parameters.
+fn name_of(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else {
+        // Whatever it is, it may hold a secret.
+        return "the engine".to_owned();
+    };
+    let rest = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
+    let end = rest.find(['?', '#']).unwrap_or(rest.len());
+    format!("{scheme}://{}", &rest[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_people_know_an_engine_by_holds_no_password() {
+        for (url, name) in [
+            (
+                "postgres://canal:s3cret@db.example:5432/canal?sslmode=require",
+                "postgres://db.example:5432/canal",
+            ),
+            ("postgres://db/canal?password=s3cret", "postgres://db/canal"),
+            ("etcd://root:a@b/c@one:2379,two:2379/x", "etcd://one:2379,two:2379/x"),
+            ("etcd://one", "etcd://one"),
+            ("s3cret", "the engine"),
+        ] {
+            assert_eq!(name_of(url), name);
+            assert_eq!(
+                has_password(url),
+                url.contains("s3cret") && url.contains("://") || url.contains("a@b"),
+                "{url}"
+            );
+        }
+        assert!(!has_password("postgres://canal@db/canal"));
+    }
+}

@@ -1,0 +1,299 @@
+//! Following the log of many hosts: what the member says, carried out.
+//!
+//! Invariant: each thing is carried out on the table that the one before it left, and whatever
+//! concerns the requests of other hosts only is told to nobody.
+
+use std::task::Context as TaskContext;
+
+use anyhow::Context;
+
+use crate::core::{Change, FrameId, RequestId, Revision, Rules, Snapshot, Table, Token};
+use crate::daemon::calls::completion::{Applied, Then};
+use crate::daemon::cluster::engine_status::Away;
+use crate::daemon::net::conn_id::ConnId;
+use crate::daemon::net::connection::Doing;
+use crate::daemon::options::Unusable;
+use crate::daemon::server::Server;
+use crate::daemon::store::ledger::NO_HOST;
+use crate::daemon::view::text::time;
+use crate::daemon::waiters::regrant::granted;
+use crate::host::{Event, LostWhy, Ticket};
+use crate::log::engine::Outage;
+use crate::protocol::{ErrorName, Failure};
+
+impl Server {
+    /// Carries out what has come from the engine.
+    ///
+    /// # Errors
+    /// If the table cannot be what the log says. Then the daemon has to end.
+    pub(crate) fn follow_engine(&mut self) -> anyhow::Result<()> {
+        let Some(shared) = self.ledger.engine_mut() else { return Ok(()) };
+        shared.begin_turn();
+        while let Some(event) = self.ledger.engine_mut().and_then(|shared| shared.next_event()) {
+            self.carry_out(event)?;
+        }
+        self.keep_deadline();
+        Ok(())
+    }
+
+    /// Whether the engine has said something; if not, `context` is told when it does.
+    pub(crate) fn hears_engine(&mut self, context: &mut TaskContext<'_>) -> bool {
+        self.ledger.engine_mut().is_some_and(|shared| shared.poll(context).is_ready())
+    }
+
+    /// Asks the engine what is to be asked after this turn.
+    pub(crate) fn ask_engine(&mut self) {
+        if let Some(shared) = self.ledger.engine_mut() {
+            shared.end_turn();
+        }
+    }
+
+    fn carry_out(&mut self, event: Event) -> anyhow::Result<()> {
+        match event {
+            Event::Entry { revision, entry, ticket } => {
+                self.heed_our_end(&entry.change);
+                let proposed = ticket.and_then(|ticket| self.underway.take(ticket));
+                let before = proposed.as_ref().map_or_else(Vec::new, |it| self.at_stake(&it.then));
+                let recovered = self.ledger.table.recovery().is_some();
+                let applied = self.ledger.apply_shared(revision, &entry);
+                // What ended with an incarnation of ours was not given back: whoever had it may
+                // still run, and is looked for in our own record before we join.
+                let ours_is_gone = matches!(entry.change, Change::HostGone { .. });
+                if self.ledger.is_member() || !ours_is_gone {
+                    self.take_note(&applied, matches!(entry.change, Change::End { .. }));
+                }
+                if let Change::Withdraw { request, .. } = &entry.change {
+                    self.underway.leaving.remove(request);
+                }
+                if let Some(proposed) = proposed {
+                    self.came_back(proposed, applied, &before);
+                }
+                self.follow_recovery(recovered);
+            }
+            Event::Restore { snapshot, revision } => self.replace_table(snapshot, revision)?,
+            Event::Absorbed { ticket, revision } => self.absorbed(ticket, revision),
+            Event::Dropped { ticket } => self.dropped(ticket),
+            Event::Clear => self.clear(),
+            Event::Joined { host, adopted } => self.joined(host, adopted),
+            Event::Lost { host, why } => self.lost(host, &why),
+            Event::SnapshotWanted => {
+                let snapshot = self.ledger.table.snapshot();
+                if let Some(shared) = self.ledger.engine_mut() {
+                    shared.store(&snapshot);
+                }
+            }
+            Event::Away(outage) => {
+                if outage.refused {
+                    self.end_if_seen(&outage)?;
+                    tracing::error!(
+                        hint = outage.hint,
+                        "the engine cannot be used: {}",
+                        outage.why
+                    );
+                } else {
+                    tracing::warn!("the engine cannot be reached: {}", outage.why);
+                }
+                self.link.away = Some(Away::new(outage, self.link.away.as_ref()));
+                self.changed = true;
+            }
+            Event::Back => {
+                tracing::info!("the engine can be reached again");
+                self.link.away = None;
+                self.changed = true;
+            }
+            Event::Hindered(outage) => {
+                self.end_if_seen(&outage)?;
+                tracing::error!(hint = outage.hint, "cannot take part: {}", outage.why);
+                self.link.unable = Some(Away::new(outage, self.link.unable.as_ref()));
+                self.changed = true;
+            }
+            Event::Unhindered => {
+                tracing::info!("can take part again");
+                self.link.unable = None;
+                self.changed = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// In the foreground, before anything was held, somebody sees what is wrong and starts it anew.
+    fn end_if_seen(&self, Outage { why, hint, .. }: &Outage) -> anyhow::Result<()> {
+        if self.link.lives_on || !self.roll.is_empty() {
+            return Ok(());
+        }
+        let what = format!("cannot take part in {}: {why}", self.link.name);
+        Err(match hint {
+            Some(hint) => Unusable { what, hint: hint.clone().into() }.into(),
+            None => anyhow::Error::msg(what),
+        })
+    }
+
+    /// That we are gone is an entry, too: what we have is found out before it is applied, for
+    /// afterwards the table knows nothing of it.
+    fn heed_our_end(&mut self, change: &Change) {
+        let (host, by) = match change {
+            // We left.
+            Change::HostGone { host, by } if host == by => return,
+            Change::HostGone { host, by } => (*host, *by),
+            Change::HostAdopt { old, new } => (*old, *new),
+            _ => return,
+        };
+        self.lost(host, &LostWhy::Gone { by });
+    }
+
+    fn replace_table(
+        &mut self,
+        snapshot: Option<Snapshot>,
+        revision: Revision,
+    ) -> anyhow::Result<()> {
+        let rules = Rules::Current;
+        let recovered = self.ledger.table.recovery().is_some();
+        self.ledger.table = match &snapshot {
+            Some(snapshot) => Table::restore(snapshot, rules)
+                .with_context(|| format!("the engine's snapshot at revision {revision}"))?,
+            None => Table::new(rules),
+        };
+        self.changed = true;
+        if self.ledger.host != NO_HOST {
+            self.catch_up();
+        }
+        self.follow_recovery(recovered);
+        Ok(())
+    }
+
+    /// Finds out in the table what was decided on the way to it.
+    fn catch_up(&mut self) {
+        let requests: Vec<RequestId> = self.waiting.iter().map(|(request, _)| request).collect();
+        for request in requests {
+            let table = &self.ledger.table;
+            if table.waiter(request).is_some() {
+                continue;
+            }
+            if let Some(hold) = table.hold_of(request) {
+                let granted = granted(table, hold);
+                if !self.granted.iter().any(|other| other.token == granted.token) {
+                    self.granted.push_back(granted);
+                }
+            } else if let Some(conn) = self.waiting.remove(request).and_then(|it| it.conn) {
+                self.done(conn);
+                self.fail(conn, &ended_unseen());
+            }
+        }
+        self.stopped.retain(|request, _| self.ledger.table.waiter(*request).is_some());
+        let mut ended: Vec<Token> = self.roll.tokens();
+        ended.retain(|token| self.ledger.table.hold(*token).is_none());
+        for token in ended {
+            self.hold_ended(token);
+        }
+        let frames: Vec<FrameId> = self.owners.frames();
+        for frame in frames.into_iter().filter(|id| self.ledger.table.frame(*id).is_none()) {
+            self.owners.forget(frame);
+        }
+        self.leases.follow(&self.ledger.table, self.ledger.host);
+    }
+
+    /// A change of ours is in a table that was taken over as a whole.
+    fn absorbed(&mut self, ticket: Ticket, revision: Revision) {
+        let Some(proposed) = self.underway.take(ticket) else { return };
+        let outcomes = match &proposed.then {
+            Then::Renew(renewing) => renewing.unseen(&self.ledger.table),
+            _ => Vec::new(),
+        };
+        let applied = Applied { revision, outcomes };
+        if let Then::Ask(newcomer) = &proposed.then
+            && !proposed.abandoned
+        {
+            return self.find_absorbed(newcomer.conn, RequestId(revision.0));
+        }
+        if let (Some(id), false) = (proposed.then.conn(), proposed.abandoned) {
+            self.done(id);
+            let done = match proposed.then {
+                Then::Confirm { id } => self.confirmed(id),
+                Then::Renew(renewing) => self.renewed(*renewing, &applied),
+                // The same table comes of it whether it was done or found nothing to do.
+                _ => Err(done_unseen()),
+            };
+            if let Err(failure) = done {
+                self.fail(id, &failure);
+            }
+            return;
+        }
+        self.came_back(proposed, applied, &[]);
+    }
+
+    fn find_absorbed(&mut self, id: ConnId, request: RequestId) {
+        self.done(id);
+        let table = &self.ledger.table;
+        if let Some(waiter) = table.waiter(request) {
+            self.waiting.add(waiter, table.session(waiter.frame));
+            self.begin_to_wait(id, request, true);
+        } else if let Some(hold) = table.hold_of(request) {
+            let granted = granted(table, hold);
+            self.waiting.add_granted(hold, table.session(hold.frame), id);
+            self.granted.push_back(granted);
+            if let Some(conn) = self.conns.get(id) {
+                conn.doing = Doing::Waits(request);
+            }
+        } else {
+            self.fail(id, &ended_unseen());
+        }
+    }
+
+    /// What one is told whose call cannot be served because this host is no member.
+    pub(crate) fn not_a_member(&self) -> Failure {
+        if let Some(Away { why, hint, since, .. }) = self.link.refusal() {
+            let message = format!("the daemon cannot use its engine since {}: {why}", time(*since));
+            let failure = Failure::new(ErrorName::EngineAway, message);
+            return match hint {
+                Some(hint) => failure.hint(hint),
+                None => failure,
+            };
+        }
+        if let Some(Away { why, since, .. }) = &self.link.away {
+            let message = format!("the engine cannot be reached since {}: {why}", time(*since));
+            return Failure::new(ErrorName::EngineAway, message).hint(
+                "`canal status` shows when it can be reached again; what is held stays held as \
+                 long as that is safe",
+            );
+        }
+        if let Some(message) = self.stops.awaited_words() {
+            return Failure::new(ErrorName::EngineAway, message)
+                .hint("end them; this host asks for no lock as long as they run");
+        }
+        if let Some(message) = self.recovery_words() {
+            return Failure::new(ErrorName::EngineAway, message)
+                .hint("`canal status` shows how long that takes; what is held stays held");
+        }
+        let message = if self.ledger.host == NO_HOST {
+            "this host does not take part in the engine's table yet"
+        } else {
+            "the engine does not answer"
+        };
+        Failure::new(ErrorName::EngineAway, message).hint("`canal status -v` shows how far it is")
+    }
+
+    /// Fails what waits for a log that only comes when somebody has done something about it. Once
+    /// this host has been let in, a request that may wait does so.
+    pub(crate) fn fail_pending(&mut self) {
+        if self.link.let_in || self.link.refusal().is_none() {
+            return;
+        }
+        let ids: Vec<_> = self.underway.pending.keys().copied().collect();
+        for id in ids {
+            let failure = self.not_a_member();
+            self.give_up_waiting(id, &failure);
+        }
+    }
+}
+
+/// What one is told whose request ended while its end was not seen.
+fn ended_unseen() -> Failure {
+    let message = "the request ended while the engine's log could not be followed";
+    Failure::new(ErrorName::EngineAway, message).hint("ask again")
+}
+
+/// What one is told whose change is in the log, where it was not seen what came of it.
+fn done_unseen() -> Failure {
+    let message = "it reached the engine, but what came of it could not be followed";
+    Failure::new(ErrorName::EngineAway, message).hint("`canal status` shows how things are now")
+}

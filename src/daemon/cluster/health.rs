@@ -1,0 +1,95 @@
+//! How this host stands to its engine, for people.
+
+use crate::core::UnixMillis;
+use crate::daemon::cluster::engine_status::Away;
+use crate::daemon::logging;
+use crate::daemon::server::Server;
+use crate::daemon::view::text::time;
+use crate::host::{Health, Standing};
+use crate::protocol::{EngineShown, HostShown, Status};
+use crate::sys::clock;
+
+impl Server {
+    /// A status. So many keys are left out.
+    pub(crate) fn status_of<K>(&self, keys: K, left_out: u64) -> Status<K> {
+        let health = self.ledger.engine().map(|shared| shared.health());
+        let mut daemon = self.about.clone();
+        daemon.notes.extend(logging::note());
+        Status {
+            daemon,
+            keys,
+            left_out,
+            engine: health.as_ref().map(|health| self.engine_shown(health)),
+            hosts: health.as_ref().map_or_else(Vec::new, |health| self.hosts_shown(health)),
+        }
+    }
+
+    fn engine_shown(&self, health: &Health) -> EngineShown {
+        let link = &self.link;
+        let member = self.ledger.is_member();
+        let trouble = link.away.as_ref().or(link.unable.as_ref());
+        let (state, why, hint) = match trouble {
+            Some(Away { why, hint, refused: true, .. }) => {
+                ("unable", Some(why.clone()), hint.clone())
+            }
+            Some(Away { why, hint, .. }) => ("away", Some(why.clone()), hint.clone()),
+            None if member => ("member", None, None),
+            None => ("joining", self.what_for(&health.standing), None),
+        };
+        let deadlines = self.ledger.engine().map(|shared| shared.deadlines());
+        EngineShown {
+            name: link.name.clone(),
+            state: state.to_owned(),
+            host: link.label.clone(),
+            id: member.then_some(self.ledger.host.0),
+            ttl_ms: link.ttl_ms,
+            renewed: health.renewed_ms.map(at),
+            stops: deadlines.filter(|_| member).map(|deadlines| at(deadlines.term_at)),
+            away_since: trouble.map(|away| time(away.since)),
+            why,
+            hint,
+            recovery: self.recovery_shown(),
+        }
+    }
+
+    /// What is waited for before this host joins.
+    fn what_for(&self, standing: &Standing) -> Option<String> {
+        let what = match standing {
+            Standing::Registering => "asks for a membership".to_owned(),
+            Standing::Reading => "reads the log".to_owned(),
+            Standing::LabelInUse { by } => format!(
+                "another host (number {}) has the name `{}`; waits until it is known whether it is \
+                 gone",
+                by.0, self.link.label
+            ),
+            Standing::Clearing => return self.stops.awaited_words(),
+            Standing::Joining | Standing::Member => "waits to read that it has joined".to_owned(),
+            Standing::Idle => return None,
+        };
+        Some(what)
+    }
+
+    fn hosts_shown(&self, health: &Health) -> Vec<HostShown> {
+        let renewed = |id| {
+            if id == self.ledger.host {
+                return health.renewed_ms;
+            }
+            let seen = health.hosts.iter().find(|seen| seen.alive.host == id)?;
+            Some(seen.since_ms)
+        };
+        let hosts = self.ledger.table.hosts().map(|host| HostShown {
+            host: host.label.clone(),
+            id: host.id.0,
+            since: time(host.since),
+            renewed: renewed(host.id).map(at),
+            here: host.id == self.ledger.host,
+        });
+        hosts.collect()
+    }
+}
+
+/// A time of CLOCK_BOOTTIME in milliseconds, by the clock of the machine as it is now.
+fn at(boot_ms: u64) -> String {
+    let (now, boot_now) = (clock::unix_ms(), clock::boottime_ms());
+    time(UnixMillis(now.saturating_add(boot_ms).saturating_sub(boot_now)))
+}

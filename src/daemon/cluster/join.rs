@@ -1,0 +1,313 @@
+//! Becoming a member of many hosts, and being one no more.
+//!
+//! Invariant: whatever was taken over from an earlier incarnation is proven before anything new is
+//! asked for.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::core::{
+    BYPASS_MAX_DEFAULT, Change, FrameId, HostId, Owner, ProcessId, Request, RequestId, Rules, Table,
+};
+use crate::daemon::calls::completion::Then;
+use crate::daemon::calls::in_flight::What;
+use crate::daemon::calls::newcomer::Newcomer;
+use crate::daemon::cluster::engine::Chosen;
+use crate::daemon::cluster::engine_driver::Shared;
+use crate::daemon::cluster::engine_mark::EngineMark;
+use crate::daemon::net::conn_id::ConnId;
+use crate::daemon::net::connection::Doing;
+use crate::daemon::options::{Options, Unusable};
+use crate::daemon::processes::children::Children;
+use crate::daemon::processes::holder::Told;
+use crate::daemon::processes::owners::find;
+use crate::daemon::processes::proof::Claim;
+use crate::daemon::server::Server;
+use crate::daemon::store::ledger::{Ledger, Log, NO_HOST};
+use crate::daemon::store::previous_journal;
+use crate::daemon::store::recover::{Recovered, token_by_clock};
+use crate::daemon::waiters::leases::Leases;
+use crate::daemon::waiters::waiting::{Waiter, Waiting};
+use crate::host::Member;
+use crate::protocol::place::Place;
+use crate::sys::clock;
+use crate::sys::deadline::{Why, Writer};
+use crate::sys::process::{Found, Origin};
+
+const TWO_TABLES_HINT: &str = "let them end under a daemon without the engine first, or leave \
+                               that journal out with `canal daemon --discard-journal`";
+
+/// Begins to take part in the table that an engine keeps.
+///
+/// # Errors
+/// Why that cannot be; an [`Unusable`] if something can be done about it.
+pub(crate) fn begin(options: &Options, chosen: &Chosen) -> anyhow::Result<Recovered> {
+    let place = &options.place;
+    let origin = Origin::read()?;
+    if options.discard_journal {
+        previous_journal::open(place, &origin, true)?;
+    }
+    refuse_living(place, &origin)?;
+    let mut nonce = [0; 16];
+    getrandom::fill(&mut nonce).map_err(|error| anyhow::anyhow!("no random bytes: {error}"))?;
+    let (nonce, rules) = (u128::from_ne_bytes(nonce), Rules::Current);
+    let identity = chosen.identity(place, &origin);
+    let engine = chosen.open(options)?;
+    let member = Member::new(chosen.settings, identity, nonce, rules);
+    let log = Log::Engine(Box::new(Shared::new(member, engine)));
+    Ok(Recovered {
+        ledger: Ledger { table: Table::new(rules), host: NO_HOST, log, now: None },
+        origin,
+        children: Children::new(&place.dir),
+        found: Vec::new(),
+        unverified: BTreeSet::new(),
+        notes: Vec::new(),
+    })
+}
+
+/// Makes sure that no process lives here that holds something by a journal.
+///
+/// # Errors
+/// Some do.
+pub(crate) fn refuse_living(place: &Place, origin: &Origin) -> anyhow::Result<()> {
+    let left = previous_journal::living(place, origin);
+    if left == 0 {
+        return Ok(());
+    }
+    let hold =
+        if left == 1 { "1 process holds".to_owned() } else { format!("{left} processes hold") };
+    let what = format!(
+        "{hold} locks of this machine alone, which other hosts know nothing of (the journal in {})",
+        place.dir.display()
+    );
+    Err(Unusable { what, hint: TWO_TABLES_HINT.into() }.into())
+}
+
+impl Server {
+    /// This host is a member under this number.
+    pub(crate) fn joined(&mut self, host: HostId, adopted: Option<HostId>) {
+        tracing::info!(host = host.0, adopted = adopted.map(|host| host.0), "joined");
+        self.ledger.host = host;
+        self.link.lives_on = true;
+        self.link.let_in = true;
+        self.link.unable = None;
+        self.changed = true;
+        let (engine, label) = (&self.link.name, &self.link.label);
+        let deadline = self.published_deadline();
+        match Writer::create(host.0, engine, label, deadline) {
+            Ok(writer) => self.deadline = Some(writer),
+            Err(error) => {
+                // Nobody who runs a command could end it in time.
+                tracing::error!(%error, "no deadline page can be made, the daemon ends");
+                self.stopping = true;
+                return;
+            }
+        }
+        if let Some(Err(error)) = self.link.mark.as_mut().map(EngineMark::set) {
+            tracing::error!(%error, "a later daemon without the engine would not notice that");
+        }
+        self.link.published = self.ledger.engine().map(|it| it.deadlines()).unwrap_or_default();
+        self.begin_watch();
+        if let Some(words) = self.recovery_words() {
+            tracing::warn!("{words}");
+        }
+        self.take_over();
+        self.follow_configuration();
+        self.ask_for_homeless();
+        let held: Vec<ConnId> = self.waiting_for_membership();
+        for id in held {
+            self.underway.pending.remove(&id);
+            self.done(id);
+        }
+    }
+
+    /// Asks for what could not be asked for until now.
+    pub(crate) fn ask_for_homeless(&mut self) {
+        for newcomer in std::mem::take(&mut self.underway.homeless) {
+            self.underway.pending.remove(&newcomer.conn);
+            self.done(newcomer.conn);
+            self.ask(newcomer);
+        }
+    }
+
+    fn waiting_for_membership(&self) -> Vec<ConnId> {
+        let pending = self.underway.pending.iter();
+        pending.filter(|(_, it)| it.what == What::Membership).map(|(id, _)| *id).collect()
+    }
+
+    /// Takes over what the table says of this host: that of an incarnation which was adopted, and
+    /// leases of hosts that are gone.
+    fn take_over(&mut self) {
+        let (table, host) = (&self.ledger.table, self.ledger.host);
+        self.waiting = Waiting::of_table(table, host);
+        self.leases = Leases::of_table(table, host);
+        let frames: Vec<_> = table.frames_of_host(host).collect();
+        let enclosing: BTreeSet<FrameId> =
+            table.frames().filter_map(|frame| frame.parent).collect();
+        let own = table.holds().filter(|hold| frames.binary_search(&hold.frame).is_ok());
+        let own: Vec<_> = own.cloned().collect();
+        self.unclaimed = own.iter().filter(|hold| hold.provisional).map(|it| it.request).collect();
+        self.stop_those_unknown();
+        let mark = self.ledger.engine().and_then(Shared::mark);
+        for hold in &own {
+            if let Some(told) = Told::of(hold, mark)
+                && let Err(error) = self.roll.tell(hold.token, told)
+            {
+                tracing::error!(%error, "an owner cannot be recorded");
+            }
+        }
+        for id in frames {
+            let Some(frame) = self.ledger.table.frame(id).filter(|frame| !frame.ended) else {
+                continue;
+            };
+            if let Owner::Process(process) = frame.owner {
+                self.prove(id, process, enclosing.contains(&id));
+            }
+        }
+        for hold in own.iter().filter(|hold| hold.asked.children) {
+            if let Err(error) = self.children.open(hold.token, hold.asked.tag) {
+                tracing::warn!(%error, token = hold.token.0, "its FIFO cannot be opened");
+            }
+        }
+        self.children.sweep();
+        self.await_orphans();
+        if self.waiting.len() + self.unclaimed.len() > 0 {
+            self.await_detached();
+        }
+    }
+
+    /// Stops those who were told of a grant that the log does not know: its history was rewritten.
+    /// Until they are dead, nothing is asked for and no grant is told.
+    fn stop_those_unknown(&mut self) {
+        let Some(shared) = self.ledger.engine() else { return };
+        let claim = |token, told: &Told| {
+            Claim::of(&self.ledger.table, shared.knows(told.mark), token, told)
+        };
+        let claims: Vec<_> =
+            self.roll.iter().map(|(token, told)| (token, told, claim(token, &told))).collect();
+        for (token, told, claim) in claims {
+            match claim {
+                Claim::Holds => {}
+                Claim::Over(proof) => self.roll.end(token, proof),
+                Claim::Unknown => {
+                    self.stops.note_lost(token, Why::Rewritten);
+                    self.doom(token, told, clock::boottime_ms());
+                }
+            }
+        }
+        self.end_doomed(clock::boottime_ms());
+    }
+
+    fn prove(&mut self, frame: FrameId, process: ProcessId, encloses: bool) {
+        match find(process) {
+            Found::Same(pidfd) if !pidfd.has_ended() => {
+                // Who only waits is known by its connection when it comes back.
+                let holds = self.ledger.table.holds_in(frame).next().is_some();
+                if (encloses || holds)
+                    && let Err(error) = self.owners.watch(frame, None, pidfd)
+                {
+                    tracing::warn!(%error, pid = process.pid, "an owner cannot be watched");
+                    self.owners.unverified.insert(frame);
+                }
+            }
+            Found::Same(_) | Found::Gone => self.end(frame),
+            Found::Unknown(error) => {
+                tracing::warn!(pid = process.pid, %error, "it cannot be told whether it still lives");
+                self.owners.unverified.insert(frame);
+            }
+        }
+    }
+
+    /// Proposes what the configuration says of keys and policy of which nobody has said anything:
+    /// what is stored belongs to all hosts, and their configurations may differ.
+    fn follow_configuration(&mut self) {
+        let table = &self.ledger.table;
+        // A log that was made anew: its tokens are greater than those of any journal before it.
+        if table.next_token() == Table::new(Rules::Current).next_token() {
+            let floor = Change::Floor { token: token_by_clock() };
+            self.propose(floor, Then::Nothing);
+        }
+        let table = &self.ledger.table;
+        let views = self.limits.views().iter();
+        let unsaid: Vec<_> = views
+            .filter(|(key, _)| table.stored(key).is_none())
+            .map(|(key, view)| (key.clone(), Some(*view)))
+            .collect();
+        let bypass_max = self.link.bypass_max;
+        let bypass_max = bypass_max.filter(|_| table.bypass_max() == BYPASS_MAX_DEFAULT);
+        for (key, view) in unsaid {
+            self.propose(Change::Resize { key, view }, Then::Nothing);
+        }
+        if let Some(bypass_max) = bypass_max.filter(|max| *max != BYPASS_MAX_DEFAULT) {
+            self.propose(Change::Policy { bypass_max }, Then::Nothing);
+        }
+    }
+
+    /// This host is no member any more: what its processes had is void. Who waits is asked for
+    /// again by the next incarnation, behind those who asked meanwhile.
+    pub(crate) fn lose_membership(&mut self) {
+        self.ledger.host = NO_HOST;
+        let waiting = std::mem::take(&mut self.waiting);
+        self.to_answer.extend(waiting.iter().filter_map(|(_, waiter)| waiter.conn));
+        let again: Vec<Newcomer> = waiting
+            .iter()
+            .filter_map(|(request, waiter)| self.newcomer_again(request, waiter))
+            .collect();
+        self.granted.clear();
+        self.stopped.clear();
+        self.unclaimed.clear();
+        self.newcomers.clear();
+        self.underway.leaving.clear();
+        self.leases = Leases::default();
+        self.due.come_back = None;
+        self.due.detached = None;
+        self.away.clear();
+        self.owners.forget_all();
+        self.children.remove_all(&mut self.owners);
+        self.conns.disown_all();
+        for newcomer in again {
+            self.ask_when_joined(newcomer);
+        }
+    }
+
+    /// Ends the membership of a host that nothing here depends on, as the daemon ends: the others
+    /// need not wait until its TTL is over. Whether that is on its way.
+    pub(crate) fn leave_unused(&mut self) -> bool {
+        let (table, host) = (&self.ledger.table, self.ledger.host);
+        let used = table.frames_of_host(host).next().is_some() || !self.roll.is_empty();
+        if used || self.underway.len() > 0 {
+            return false;
+        }
+        self.ledger.engine_mut().is_some_and(Shared::leave)
+    }
+
+    fn newcomer_again(&self, id: RequestId, waiter: &Waiter) -> Option<Newcomer> {
+        let table = &self.ledger.table;
+        let asked: &Arc<Request> = match table.waiter(id) {
+            Some(waiter) => &waiter.request,
+            None => &table.hold_of(id)?.asked,
+        };
+        let pidfd = if asked.provisional {
+            let frame = table.waiter(id).map(|waiter| waiter.frame);
+            let frame = frame.or_else(|| table.hold_of(id).map(|hold| hold.frame))?;
+            self.owners.of(frame).and_then(|pidfd| pidfd.try_clone().ok())
+        } else {
+            None
+        };
+        Some(Newcomer::again(waiter.conn?, asked.clone(), waiter.more, pidfd))
+    }
+
+    /// Asks as soon as this host is a member.
+    pub(crate) fn ask_when_joined(&mut self, newcomer: Newcomer) {
+        let id = newcomer.conn;
+        if self.conns.peek(id).is_none_or(|conn| conn.heard_end || conn.closing) {
+            if let Some(conn) = self.conns.get(id) {
+                conn.doing = Doing::Nothing;
+            }
+            return;
+        }
+        let what = What::Home(newcomer.request.tag);
+        self.wait_for_log(id, what, newcomer.patience());
+        self.underway.homeless.push(newcomer);
+    }
+}

@@ -1,0 +1,237 @@
+//! Stopping commands in time: before what they hold can be granted to others.
+//!
+//! Whoever runs a command has the same numbers, on the deadline page, and ends it with all that it
+//! started. This is the first line, and the only one for processes that nobody runs.
+//!
+//! Invariant: this host asks for no grant as long as a process lives that was to be killed for what
+//! an earlier incarnation of it has lost.
+
+use crate::core::{HostId, OnLost, Owner, ProcessId, Token};
+use crate::daemon::processes::descendants::{self, Trace};
+use crate::daemon::processes::doomed::Stage;
+use crate::daemon::processes::holder::Told;
+use crate::daemon::processes::owners::find;
+use crate::daemon::server::Server;
+use crate::daemon::store::ledger::NO_HOST;
+use crate::host::LostWhy;
+use crate::sys::clock;
+use crate::sys::deadline::{Deadline, Why};
+use crate::sys::pidfd::{Pidfd, is_gone};
+use crate::sys::process::Found;
+
+impl Server {
+    /// Stops the commands whose time is over. Before anything else in a turn: this process may have
+    /// been stopped itself for any time.
+    pub(crate) fn stop_in_time(&mut self) {
+        let Some(shared) = self.ledger.engine() else { return };
+        let (deadlines, now) = (shared.deadlines(), clock::boottime_ms());
+        if self.ledger.is_member() {
+            if now < deadlines.term_at {
+                self.stops.signalled.clear();
+                self.stops.unsignalled.clear();
+            } else {
+                let stage = if now < deadlines.kill_at { Stage::Asked } else { Stage::Killed };
+                self.stop_all(stage);
+            }
+        } else if self.unclaimed_until().is_some_and(|until| now >= until) {
+            self.doom_all(now, Why::Away);
+        }
+        self.end_doomed(now);
+    }
+
+    /// When there is something to stop, in milliseconds of CLOCK_BOOTTIME.
+    pub(crate) fn next_stop(&self, now: u64) -> Option<u64> {
+        let shared = self.ledger.engine()?;
+        let deadlines = shared.deadlines();
+        let times = match self.ledger.is_member() {
+            true => [Some(deadlines.term_at), Some(deadlines.kill_at)],
+            false => [self.unclaimed_until(), None],
+        };
+        let times = times.into_iter().flatten().filter(|at| *at > now);
+        times.chain(self.stops.next_due(now)).min()
+    }
+
+    /// Until when a daemon before this one may have renewed what stands in the record, if this one has
+    /// not taken it over. A watcher knows the deadline better, but it may have been killed, too.
+    fn unclaimed_until(&self) -> Option<u64> {
+        let is_unclaimed = !self.link.let_in && !self.roll.is_empty();
+        is_unclaimed.then(|| self.link.began_ms.saturating_add(self.link.ttl_ms))
+    }
+
+    fn stop_all(&mut self, stage: Stage) {
+        if stage == Stage::Killed {
+            self.kill_descendants();
+        }
+        for (token, told) in self.roll.iter().collect::<Vec<_>>() {
+            let Told { process, on_lost, .. } = told;
+            let Some(stage) = stage.allowed(on_lost) else { continue };
+            if self.stops.is_doomed(token) || self.stops.signalled.get(&process) >= Some(&stage) {
+                continue;
+            }
+            match self.signal(token, process, stage) {
+                Ok(()) => {
+                    self.stops.signalled.insert(process, stage);
+                    self.stops.unsignalled.remove(&process);
+                }
+                Err(error) => {
+                    if self.stops.unsignalled.insert(process) {
+                        let pid = process.pid;
+                        tracing::error!(pid, token = token.0, %error, "it cannot be stopped yet");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Kills what runs under the holds whose processes are about to be killed. What is started
+    /// meanwhile is killed when this host has given them up.
+    fn kill_descendants(&self) {
+        let is_due = |token, told: &Told| {
+            let done = self.stops.signalled.get(&told.process) >= Some(&Stage::Killed);
+            told.on_lost == OnLost::Kill && !done && !self.stops.is_doomed(token)
+        };
+        let due = self.roll.iter().filter(|(token, told)| is_due(*token, told));
+        let traces: Vec<Trace> = due.filter_map(|(_, told)| self.roll.trace_of(&told)).collect();
+        descendants::kill(&traces.iter().collect::<Vec<_>>());
+    }
+
+    /// Signals the process of a token, by the descriptor that there is already if there is one.
+    fn signal(&self, token: Token, process: ProcessId, stage: Stage) -> std::io::Result<()> {
+        let found;
+        let pidfd = match self.watched(token, process) {
+            Some(pidfd) => pidfd,
+            None => match find(process) {
+                Found::Same(pidfd) => {
+                    found = pidfd;
+                    &found
+                }
+                Found::Gone => return Ok(()),
+                Found::Unknown(error) => return Err(error),
+            },
+        };
+        let signal = stage.signal();
+        match pidfd.signal(signal) {
+            Err(error) if !is_gone(&error) => Err(error),
+            _ => {
+                let pid = process.pid;
+                tracing::warn!(pid, token = token.0, "the engine is away for too long: {signal}");
+                Ok(())
+            }
+        }
+    }
+
+    /// The descriptor of the process of a token, as far as the table says that it is its owner.
+    fn watched(&self, token: Token, process: ProcessId) -> Option<&Pidfd> {
+        let hold = self.ledger.table.hold(token)?;
+        let is_it = hold.asked.owner == Owner::Process(process);
+        self.owners.of(hold.frame).filter(|_| is_it)
+    }
+
+    /// Our incarnation is lost, and with it all that its processes hold.
+    pub(crate) fn lost(&mut self, host: HostId, why: &LostWhy) {
+        if host == NO_HOST || host != self.ledger.host {
+            return;
+        }
+        tracing::error!(host = host.0, "everything that was held here is lost: {why}");
+        let now = clock::boottime_ms();
+        let deadlines = self.ledger.engine().map(|shared| shared.deadlines()).unwrap_or_default();
+        // As long as nobody can have declared us gone, nobody else has what is held here.
+        let kill_at = match why {
+            LostWhy::NotRenewed { .. } => deadlines.kill_at,
+            _ => now,
+        };
+        self.stops.page = self.deadline.take().map(|page| (page, reason(why), kill_at));
+        self.doom_all(kill_at, reason(why));
+        self.lose_membership();
+        self.end_doomed(now);
+        self.changed = true;
+    }
+
+    /// Every command must be dead that this host had locks for before it joins.
+    pub(crate) fn clear(&mut self) {
+        let now = clock::boottime_ms();
+        // Those who are doomed already have their time; whom a daemon before us left has had it.
+        self.doom_all(now, Why::Gone);
+        self.stops.awaited = true;
+        self.end_doomed(now);
+    }
+
+    fn doom_all(&mut self, kill_at: u64, why: Why) {
+        for (token, told) in self.roll.iter().collect::<Vec<_>>() {
+            self.stops.note_lost(token, why);
+            self.doom(token, told, kill_at);
+        }
+    }
+
+    /// Ends a process that holds something no more and was not told. It is killed at `kill_at`, in
+    /// milliseconds of CLOCK_BOOTTIME.
+    pub(crate) fn doom(&mut self, token: Token, told: Told, kill_at: u64) {
+        // Where no descriptor is left for a second one, the process is looked for later.
+        let pidfd = self.watched(token, told.process).and_then(|pidfd| pidfd.try_clone().ok());
+        let done = self.stops.signalled.get(&told.process).copied();
+        let trace = self.roll.trace_of(&told);
+        self.stops.doomed.add((token, told), (pidfd, trace), done, kill_at);
+    }
+
+    pub(crate) fn end_doomed(&mut self, now: u64) {
+        if let Some((mut page, why, _)) = self.stops.page.take_if(|(.., kill_at)| now >= *kill_at) {
+            page.lost(why);
+        }
+        let was_awaited = self.stops.are_awaited();
+        for (token, proof) in self.stops.doomed.look(now, find) {
+            self.roll.end(token, proof);
+        }
+        if self.stops.are_awaited() {
+            return;
+        }
+        if std::mem::take(&mut self.stops.awaited)
+            && let Some(shared) = self.ledger.engine_mut()
+        {
+            shared.cleared();
+        }
+        if was_awaited && self.ledger.is_member() {
+            self.ask_for_homeless();
+        }
+    }
+
+    /// Publishes until when holds are sure.
+    pub(crate) fn keep_deadline(&mut self) {
+        let Some((shared, writer)) = self.ledger.engine().zip(self.deadline.as_ref()) else {
+            return;
+        };
+        let deadlines = shared.deadlines();
+        if self.link.published != deadlines {
+            writer.publish(self.published_deadline());
+            self.link.published = deadlines;
+        }
+    }
+
+    pub(crate) fn published_deadline(&self) -> Deadline {
+        let Some(shared) = self.ledger.engine() else { return Deadline::default() };
+        let deadlines = shared.deadlines();
+        Deadline {
+            reached_at: shared.health().renewed_ms.unwrap_or(0),
+            term_at: deadlines.term_at,
+            kill_at: deadlines.kill_at,
+        }
+    }
+
+    /// Whether a grant may be told now: the client has time left to start a command, no process of
+    /// this host still runs that lost its lock, and no history may have been lost after the grant.
+    pub(crate) fn is_sure(&self) -> bool {
+        let Some(shared) = self.ledger.engine() else { return true };
+        let in_time = clock::boottime_ms() < shared.deadlines().term_at;
+        let known = shared.is_current() && self.ledger.table.recovery().is_none();
+        self.ledger.is_member() && in_time && known && !self.stops.are_awaited()
+    }
+}
+
+/// The reason as those who run commands are told it.
+fn reason(why: &LostWhy) -> Why {
+    match why {
+        LostWhy::NotRenewed { .. } => Why::Away,
+        LostWhy::Fenced { .. } | LostWhy::Gone { .. } => Why::Gone,
+        LostWhy::Rewritten => Why::Rewritten,
+        LostWhy::Differs => Why::Other,
+    }
+}

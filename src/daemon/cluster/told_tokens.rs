@@ -1,0 +1,216 @@
+//! Which tokens clients here were told over an engine: a file in the state directory, so that it
+//! survives a reboot.
+//!
+//! After the engine lost history this host says in the log how far its tokens went, so that none is
+//! given out again.
+//!
+//! Invariant: a token is told only after a bound above it is on the disk. Bounds are reserved in
+//! blocks, so that this costs one sync per block.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::core::Token;
+use crate::host::Memory;
+use crate::protocol::place::{Place, Rule};
+
+/// The name of the file.
+const NAME: &str = "tokens";
+/// Its name while it is written.
+const WRITTEN: &str = "tokens.new";
+/// So many tokens are reserved at a time.
+const RESERVED: u64 = 1_000;
+
+/// What the file says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Noted {
+    /// The engine's address, without user, password and parameters.
+    engine: String,
+    /// Which history its log had, in hexadecimal.
+    epoch: Option<String>,
+    /// The largest token that was told when this was written.
+    told: Token,
+    /// Only smaller tokens may have been told.
+    told_below: Token,
+}
+
+/// The file.
+#[derive(Debug)]
+pub(crate) struct ToldTokens {
+    dir: PathBuf,
+    noted: Noted,
+    told: Token,
+}
+
+impl ToldTokens {
+    /// Reads the file, for this engine. What was told over another engine only bounds what is told
+    /// over this one: its tokens show nothing of this log.
+    ///
+    /// # Errors
+    /// The file cannot be read, or says nothing.
+    pub(crate) fn open(place: &Place, engine: &str) -> io::Result<Self> {
+        let mut dirs = vec![place.stores().state_dir.clone()];
+        if place.rule == Rule::PerUser {
+            dirs.push(place.dir.clone());
+        }
+        let mut found = Noted::default();
+        for dir in &dirs {
+            let noted = read(&dir.join(NAME))?.unwrap_or_default();
+            if noted.told_below > found.told_below {
+                found = noted;
+            }
+        }
+        if found.engine != engine {
+            let engine = engine.to_owned();
+            found = Noted { engine, epoch: None, told: Token(0), ..found };
+        }
+        let usable = dirs.iter().find(|dir| is_writable(dir)).or(dirs.first());
+        let dir = usable.cloned().unwrap_or_default();
+        Ok(Self { dir, told: found.told, noted: found })
+    }
+
+    /// What a member is to remember of it.
+    pub(crate) fn memory(&self) -> Memory {
+        let epoch = self.noted.epoch.as_deref();
+        Memory {
+            epoch: epoch.and_then(|epoch| u128::from_str_radix(epoch, 16).ok()),
+            mark: None,
+            told: self.told,
+            bound: Token(self.noted.told_below.0.saturating_sub(1)),
+            lost: false,
+        }
+    }
+
+    /// A token is about to be told, in a log of this history.
+    ///
+    /// # Errors
+    /// That is not recorded, so that it must not be told.
+    pub(crate) fn tell(&mut self, token: Token, epoch: Option<u128>) -> io::Result<()> {
+        let epoch = epoch.map(|epoch| format!("{epoch:032x}"));
+        let told = self.told.max(token);
+        if token >= self.noted.told_below || epoch != self.noted.epoch {
+            let told_below = self.noted.told_below.max(Token(token.0.saturating_add(RESERVED)));
+            self.write(Noted {
+                engine: self.noted.engine.clone(),
+                epoch,
+                told: self.told,
+                told_below,
+            })?;
+        }
+        self.told = told;
+        Ok(())
+    }
+
+    /// Nothing more is told by this daemon.
+    ///
+    /// # Errors
+    /// It cannot be written; what was reserved stays so.
+    pub(crate) fn close(&mut self) -> io::Result<()> {
+        let told_below = Token(self.told.0.saturating_add(1));
+        if self.told == Token(0) || told_below >= self.noted.told_below {
+            return Ok(());
+        }
+        self.write(Noted { told: self.told, told_below, ..self.noted.clone() })
+    }
+
+    fn write(&mut self, noted: Noted) -> io::Result<()> {
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
+        let (path, written) = (self.dir.join(NAME), self.dir.join(WRITTEN));
+        match fs::remove_file(&written) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut bytes = serde_json::to_vec(&noted)?;
+        bytes.push(b'\n');
+        let mut options = OpenOptions::new();
+        let mut file = options.write(true).create_new(true).mode(0o600).open(&written)?;
+        file.write_all(&bytes)?;
+        file.sync_all()?;
+        fs::rename(&written, &path)?;
+        File::open(&self.dir)?.sync_all()?;
+        self.noted = noted;
+        Ok(())
+    }
+}
+
+fn read(path: &Path) -> io::Result<Option<Noted>> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
+        Err(error) => match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Ok(None),
+            _ => Err(error),
+        },
+    }
+}
+
+/// Whether files can be made in a directory, which is made if it is missing.
+fn is_writable(dir: &Path) -> bool {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    made.is_ok() && nix::unistd::access(dir, nix::unistd::AccessFlags::W_OK).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(dir: &Path) -> Place {
+        Place::find(Some(&dir.join("canal.sock")), 0).unwrap()
+    }
+
+    fn open(dir: &Path) -> ToldTokens {
+        ToldTokens::open(&place(dir), "etcd://one").unwrap()
+    }
+
+    #[test]
+    fn after_a_crash_a_whole_block_may_have_been_told_and_after_a_clean_end_no_more_than_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut tokens = open(dir.path());
+        assert_eq!(tokens.memory(), Memory::default());
+        for token in [7, 8, 600] {
+            tokens.tell(Token(token), Some(5)).unwrap();
+        }
+        let memory = open(dir.path()).memory();
+        assert_eq!((memory.told, memory.bound), (Token(0), Token(1_006)));
+        assert_eq!(memory.epoch, Some(5));
+        tokens.tell(Token(1_007), Some(5)).unwrap();
+        let memory = open(dir.path()).memory();
+        assert_eq!((memory.told, memory.bound), (Token(600), Token(2_006)));
+        tokens.close().unwrap();
+        let memory = open(dir.path()).memory();
+        assert_eq!((memory.told, memory.bound), (Token(1_007), Token(1_007)));
+    }
+
+    #[test]
+    fn one_block_is_written_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut tokens = open(dir.path());
+        tokens.tell(Token(1), Some(5)).unwrap();
+        fs::remove_file(dir.path().join(NAME)).unwrap();
+        for token in 2..=RESERVED {
+            tokens.tell(Token(token), Some(5)).unwrap();
+        }
+        assert!(!dir.path().join(NAME).exists());
+        tokens.tell(Token(RESERVED + 1), Some(5)).unwrap();
+        assert!(dir.path().join(NAME).exists());
+    }
+
+    #[test]
+    fn what_was_told_over_another_engine_is_only_a_bound() {
+        let dir = tempfile::tempdir().unwrap();
+        open(dir.path()).tell(Token(7), Some(5)).unwrap();
+        let memory = ToldTokens::open(&place(dir.path()), "etcd://two").unwrap().memory();
+        assert_eq!((memory.epoch, memory.told, memory.bound), (None, Token(0), Token(1_006)));
+    }
+
+    #[test]
+    fn a_file_that_says_nothing_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        open(dir.path()).tell(Token(7), Some(5)).unwrap();
+        fs::write(dir.path().join(NAME), "").unwrap();
+        ToldTokens::open(&place(dir.path()), "etcd://one").unwrap_err();
+    }
+}

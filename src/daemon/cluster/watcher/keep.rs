@@ -1,0 +1,64 @@
+//! Keeps one watcher at work as long as this host is a member.
+
+use std::time::Instant;
+
+use super::link::AGAIN_AFTER;
+use crate::daemon::due::is_due;
+use crate::daemon::net::events::Source;
+use crate::daemon::processes::holder::WatchId;
+use crate::daemon::server::Server;
+
+impl Server {
+    /// Hands the holds of a new membership over to a watcher.
+    pub(crate) fn begin_watch(&mut self) {
+        if self.link.watcher.program.is_none() {
+            return;
+        }
+        let mut id = [0; 8];
+        if let Err(error) = getrandom::fill(&mut id) {
+            return tracing::error!(%error, "no watcher can be told apart");
+        }
+        self.link.watcher.duty = WatchId(u64::from_ne_bytes(id));
+        self.keep_watcher();
+        // Not before: that of the daemon before this one ends as soon as it reads this.
+        if let Err(error) = self.roll.hand_over_to(self.link.watcher.duty) {
+            tracing::error!(%error, "the watcher cannot be recorded");
+        }
+    }
+
+    pub(super) fn keep_watcher(&mut self) {
+        let Some(page) = &self.deadline else { return };
+        let before = self.link.watcher.running.is_some();
+        let kept = self.link.watcher.answer_for(page);
+        let kept = kept.and_then(|()| match &self.link.watcher.running {
+            Some(running) if !before => self.conns.await_source(Source::Watcher, &running.channel),
+            _ => Ok(()),
+        });
+        if let Err(error) = kept {
+            tracing::error!(%error, "no watcher can be started; tried again");
+            if let Some(running) = self.link.watcher.running.take() {
+                self.link.watcher.dismiss(running);
+            }
+            self.link.watcher.due = Some(Instant::now() + AGAIN_AFTER);
+        }
+    }
+
+    /// Starts another watcher in the place of one that has ended.
+    pub(crate) fn look_after_watcher(&mut self, now: Instant) {
+        if self.conns.reported.take(Source::Watcher)
+            && let Some(running) = self.link.watcher.running.take()
+        {
+            tracing::warn!(
+                pid = running.child.id(),
+                "the watcher has ended; another one is started"
+            );
+            self.link.watcher.dismiss(running);
+            let started = self.link.watcher.started.unwrap_or(now);
+            self.link.watcher.due = Some(now.max(started + AGAIN_AFTER));
+        }
+        if is_due(&mut self.link.watcher.due, now) {
+            self.link.watcher.reap();
+            self.keep_watcher();
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! The watcher itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use nix::errno::Errno;
+use nix::sys::prctl;
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::time::TimeSpec;
+use nix::time::{ClockId, ClockNanosleepFlags, clock_nanosleep};
+use nix::unistd::{Pid, setsid};
+
+use crate::core::Token;
+use crate::daemon::cluster::watcher::{CHANNEL, PAGE, TOLD_TO_END};
+use crate::daemon::logging;
+use crate::daemon::options::Options;
+use crate::daemon::processes::descendants::Trace;
+use crate::daemon::processes::doomed::Doomed;
+use crate::daemon::processes::holder::{Told, WatchId};
+use crate::daemon::processes::holder_record::Recorded;
+use crate::daemon::processes::owners::find;
+use crate::sys::child::{Reap, ended, fork};
+use crate::sys::deadline::Reader;
+use crate::sys::process::Origin;
+use crate::sys::{clock, fds, signals};
+
+/// How often it is looked, once the daemon has ended, whether another one has taken its place: the
+/// more often, the less time is left until the deadline.
+const LOOK_MIN: Duration = Duration::from_millis(250);
+const LOOK_MAX: Duration = Duration::from_secs(5);
+
+/// What ended a daemon that was a member for less than this may end the next one, too.
+const LIVED_MIN: Duration = Duration::from_secs(10);
+
+/// How long it waits, at most, before it starts the next daemon after such a one.
+const YOUNG_PAUSE: Duration = Duration::from_secs(5);
+
+/// How long it waits after it started a daemon until it starts one again; doubled each time.
+const START_PAUSE: Duration = Duration::from_secs(1);
+
+const STARTED_BY: &str = "only a daemon can start a watcher";
+
+/// What a watcher answers for.
+struct Duty {
+    id: WatchId,
+    page: Reader,
+    since: Instant,
+}
+
+impl Duty {
+    /// How long commands may go on without a daemon.
+    fn left(&self) -> Duration {
+        let term_at = self.page.state().deadline.term_at;
+        Duration::from_millis(term_at.saturating_sub(clock::boottime_ms()))
+    }
+}
+
+/// Sleeps until the daemon of these options has ended, and then answers for the processes that it had
+/// told of a grant. `start` starts a daemon unless one runs.
+///
+/// # Errors
+/// It was not started by a daemon, or the system has nothing left.
+pub fn watch(options: &Options, start: &dyn Fn()) -> anyhow::Result<()> {
+    let channel = stand_alone().context(STARTED_BY)?;
+    let log_file = options.on_demand.then(|| options.place.dir.join("daemon.log"));
+    logging::begin(options.verbose, None, log_file.as_deref())?;
+    let (duty, told_to_end) = until_the_daemon_ends(&channel).context(STARTED_BY)?;
+    let Some(duty) = duty else { return Ok(()) };
+    // A daemon in the foreground has a service manager or a person that starts the next one.
+    let is_to_start = options.on_demand && !told_to_end;
+    let starter = is_to_start.then(|| Starter::new(start, &duty));
+    let alone = Alone {
+        options,
+        origin: Origin::read()?,
+        duty,
+        recorded: BTreeMap::new(),
+        doomed: Doomed::default(),
+        over: BTreeSet::new(),
+    };
+    alone.until_nothing_is_left(starter);
+    Ok(())
+}
+
+/// Lets go of all that came from the daemon, but for the channel to it and standard error.
+fn stand_alone() -> io::Result<OwnedFd> {
+    let channel = fds::adopt(CHANNEL)?;
+    fds::close_from(3);
+    // What ends the job of a daemon in the foreground does not end this.
+    setsid()?;
+    std::env::set_current_dir("/")?;
+    SigSet::empty().thread_set_mask()?;
+    signals::set_default(Signal::SIGCHLD)?;
+    signals::set_ignored(Signal::SIGHUP)?;
+    signals::set_ignored(Signal::SIGINT)?;
+    // The file by which it was started has another name.
+    let _ = prctl::set_name(c"canal");
+    Ok(channel)
+}
+
+/// What the daemon had it answer for in the end, and whether the daemon was told to end.
+fn until_the_daemon_ends(channel: &OwnedFd) -> io::Result<(Option<Duty>, bool)> {
+    let (mut duty, mut told_to_end) = (None, false);
+    loop {
+        let mut word = [0; 9];
+        let mut received = Vec::new();
+        match fds::receive(channel.as_fd(), &mut word, &mut received, 0) {
+            Ok(0) => return Ok((duty, told_to_end)),
+            Ok(_) if word[0] == TOLD_TO_END => told_to_end = true,
+            Ok(_) if word[0] == PAGE && received.len() == 2 => {
+                let (line, page) = (received.remove(1), received.remove(0));
+                let [_, id @ ..] = word;
+                let id = WatchId(u64::from_ne_bytes(id));
+                let page = Reader::open(page, line)?;
+                duty = Some(Duty { id, page, since: Instant::now() });
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // It ended with something unread.
+            Err(error) if error.raw_os_error() == Some(Errno::ECONNRESET as i32) => {
+                return Ok((duty, told_to_end));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// A watcher whose daemon has ended.
+struct Alone<'a> {
+    options: &'a Options,
+    origin: Origin,
+    duty: Duty,
+    /// The processes that it answers for.
+    recorded: BTreeMap<Token, Told>,
+    doomed: Doomed,
+    /// Those that need not be ended any more.
+    over: BTreeSet<Token>,
+}
+
+impl Alone<'_> {
+    fn until_nothing_is_left(mut self, mut starter: Option<Starter<'_>>) {
+        self.read_record();
+        if !self.recorded.is_empty() {
+            let then = if starter.is_some() { "another one is started" } else { "none is started" };
+            let locks = self.recorded.len();
+            tracing::warn!(locks, "the daemon has ended while locks are held; {then}");
+        }
+        while !self.end_those_due() {
+            if let Some(starter) = &mut starter {
+                starter.start_if_due();
+            }
+            self.sleep(starter.as_ref().map(|starter| starter.next));
+            self.read_record();
+        }
+    }
+
+    fn read_record(&mut self) {
+        match Recorded::for_watcher(&self.options.place.dir, &self.origin, self.duty.id) {
+            // Another daemon that has taken them over answers for them.
+            Ok(recorded) => self.recorded = recorded.unwrap_or_default(),
+            // A service manager may have removed it, with the folder of its service.
+            Err(error) => tracing::debug!(%error, "the record of owners cannot be read"),
+        }
+    }
+
+    /// Does what is due; whether nothing is left to do.
+    fn end_those_due(&mut self) -> bool {
+        let (now, state) = (clock::boottime_ms(), self.duty.page.state());
+        if state.is_over(now) {
+            let kill_at = state.lost.map_or(state.deadline.kill_at, |lost| lost.at);
+            let left = self.recorded.iter().filter(|(token, _)| !self.over.contains(token));
+            for (token, told) in left {
+                let trace = Trace::of(told, &self.options.place.dir);
+                self.doomed.add((*token, *told), (None, trace), None, kill_at);
+            }
+        }
+        let over = self.doomed.look(now, find);
+        self.over.extend(over.into_iter().map(|(token, _)| token));
+        self.recorded.keys().all(|token| self.over.contains(token))
+    }
+
+    /// Sleeps until there may be something to do; `start` is when a daemon is to be started.
+    fn sleep(&self, start: Option<Instant>) {
+        let (now, left) = (clock::boottime_ms(), self.duty.left());
+        let look = self.doomed.next_look(now);
+        let look = look.map(|at| Duration::from_millis(at.saturating_sub(now)));
+        let start = start.map(|at| at.saturating_duration_since(Instant::now()));
+        // What is past is seen to already.
+        let ahead = [Some(left), start].into_iter().flatten().filter(|left| !left.is_zero());
+        let usual = (left / 64).clamp(LOOK_MIN, LOOK_MAX);
+        let time = TimeSpec::from(ahead.chain(look).fold(usual, Duration::min));
+        // Unlike other sleeps this one is over after a suspend. A signal may end it.
+        let _ = clock_nanosleep(ClockId::CLOCK_BOOTTIME, ClockNanosleepFlags::empty(), &time);
+    }
+}
+
+/// Starts daemons, each by a process of its own: that may take its time.
+struct Starter<'a> {
+    start: &'a dyn Fn(),
+    next: Instant,
+    pause: Duration,
+    process: Option<Pid>,
+}
+
+impl<'a> Starter<'a> {
+    fn new(start: &'a dyn Fn(), duty: &Duty) -> Self {
+        let is_young = duty.since.elapsed() < LIVED_MIN;
+        let wait = if is_young { (duty.left() / 8).min(YOUNG_PAUSE) } else { Duration::ZERO };
+        Self { start, next: Instant::now() + wait, pause: START_PAUSE, process: None }
+    }
+
+    fn start_if_due(&mut self) {
+        if let Some(pid) = self.process {
+            if matches!(ended(pid, Reap::Now), Ok(None)) {
+                return;
+            }
+            self.process = None;
+        }
+        let now = Instant::now();
+        if now < self.next {
+            return;
+        }
+        self.next = now + self.pause;
+        self.pause *= 2;
+        match fork() {
+            Ok(Some(pid)) => self.process = Some(pid),
+            Ok(None) => {
+                (self.start)();
+                std::process::exit(0);
+            }
+            Err(error) => tracing::warn!(%error, "no daemon can be started"),
+        }
+    }
+}

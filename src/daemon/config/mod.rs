@@ -1,0 +1,438 @@
+//! The configuration: stored views, limits, policy.
+//!
+//! What the table decides by (views, policy) becomes entries of the log when the daemon starts;
+//! nothing reads the file afterwards.
+
+pub(super) mod engine_section;
+pub(super) mod length;
+pub(super) mod permission;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use crate::core::{Key, View};
+use crate::daemon::config::engine_section::Configured;
+use crate::daemon::config::length::duration;
+use crate::daemon::config::permission::{Permission, Permissions};
+use crate::daemon::limits::{
+    CONNECTION_IDLE, KEY_BYTES_PER_USER, LEASES_PER_USER, NUMBER_MAX, WAITERS_PER_USER,
+    connections_max,
+};
+
+/// What a configuration says.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Config {
+    /// The file it stands in.
+    pub(crate) path: Option<PathBuf>,
+    /// Views of keys.
+    pub(crate) views: BTreeMap<Key, View>,
+    connections: Option<usize>,
+    connections_per_user: Option<usize>,
+    connection_idle: Option<Duration>,
+    waiters_per_user: Option<usize>,
+    leases_per_user: Option<usize>,
+    key_bytes_per_user: Option<usize>,
+    /// How often a waiter may be overtaken.
+    pub(crate) bypass_max: Option<u32>,
+    idle_exit: Option<Duration>,
+    permissions: Vec<Permission>,
+    pub(crate) engine: Configured,
+    /// What is logged, as `CANAL_LOG` says it.
+    pub(crate) log: Option<String>,
+}
+
+/// Why a configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConfigError {
+    /// It cannot be read.
+    #[error("{path}: {error}")]
+    Io { path: PathBuf, error: io::Error },
+    /// Something in it is wrong.
+    #[error("{path}, line {line}: {what}")]
+    Wrong { path: PathBuf, line: usize, what: String },
+}
+
+/// What the daemon decides by itself, never the table.
+#[derive(Clone, Debug)]
+pub(crate) struct Limits {
+    connections: Option<usize>,
+    /// How many connections of one user there may be.
+    pub(crate) connections_per_user: Option<usize>,
+    /// For how long a connection may be idle when others need its room.
+    pub(crate) connection_idle: Duration,
+    /// How many descriptors may be open.
+    descriptors: u64,
+    /// How many requests of one user may wait.
+    pub(crate) waiters_per_user: usize,
+    /// How many leases one user may hold.
+    pub(crate) leases_per_user: usize,
+    /// How much room the keys may take that one user holds and waits for.
+    pub(crate) key_bytes_per_user: usize,
+    /// After which time without work the daemon ends.
+    pub(crate) idle_exit: Option<Duration>,
+    views: BTreeMap<Key, View>,
+}
+
+impl Limits {
+    /// How many connections there may be while owners take so many descriptors.
+    pub(crate) fn connections(&self, owners: usize) -> usize {
+        let fit = connections_max(self.descriptors, owners);
+        self.connections.map_or(fit, |connections| connections.min(fit))
+    }
+
+    /// The views that the configuration gives keys.
+    pub(crate) fn views(&self) -> &BTreeMap<Key, View> {
+        &self.views
+    }
+
+    /// The view that the configuration gives a key.
+    pub(crate) fn configured(&self, key: &Key) -> Option<View> {
+        self.views.get(key).copied()
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct File {
+    keys: BTreeMap<Spanned<String>, Spanned<KeySection>>,
+    limits: LimitsSection,
+    policy: PolicySection,
+    daemon: DaemonSection,
+    permission: Vec<permission::Section>,
+    engine: Option<engine_section::Section>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeySection {
+    per: Option<u64>,
+    buckets: Option<u64>,
+    slots: Option<u64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct LimitsSection {
+    connections: Option<NonZeroUsize>,
+    connections_per_user: Option<NonZeroUsize>,
+    connection_idle: Option<Spanned<String>>,
+    waiters_per_user: Option<usize>,
+    leases_per_user: Option<usize>,
+    key_bytes_per_user: Option<usize>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct PolicySection {
+    bypass_max: Option<u32>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct DaemonSection {
+    idle_exit: Option<Spanned<String>>,
+    log: Option<String>,
+}
+
+impl Config {
+    /// Reads the first of the files that exists; without one, the configuration is empty.
+    ///
+    /// # Errors
+    /// Names file and line, and for a word that is not known the nearest one that is.
+    pub(crate) fn read(paths: &[PathBuf]) -> Result<Self, ConfigError> {
+        for path in paths {
+            match std::fs::read_to_string(path) {
+                Ok(text) => return Self::parse(path, &text),
+                Err(error) if is_missing(&error) => {}
+                Err(error) => return Err(ConfigError::Io { path: path.clone(), error }),
+            }
+        }
+        Ok(Self::default())
+    }
+
+    fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        let wrong = |at: usize, what: String| {
+            let line = text.get(..at).unwrap_or(text).matches('\n').count() + 1;
+            ConfigError::Wrong { path: path.to_owned(), line, what }
+        };
+        let file: File = toml::from_str(text).map_err(|error| {
+            wrong(error.span().map_or(0, |span| span.start), with_suggestion(error.message()))
+        })?;
+        let mut views = BTreeMap::new();
+        for (name, section) in &file.keys {
+            let key = Key::new(name.get_ref()).map_err(|error| {
+                wrong(name.span().start, format!("`{}`: {error}", name.get_ref()))
+            })?;
+            let view = section.get_ref().view(&key);
+            views.insert(key, view.map_err(|what| wrong(section.span().start, what))?);
+        }
+        let engine = file.engine.unwrap_or_default().configured();
+        let permissions = file.permission.iter().map(permission::Section::permission);
+        let permissions = permissions.collect::<Result<_, _>>();
+        let time = |text: Option<&Spanned<String>>| {
+            let read = |text: &Spanned<String>| {
+                duration(text.get_ref()).map_err(|what| wrong(text.span().start, what))
+            };
+            text.map(read).transpose()
+        };
+        Ok(Self {
+            path: Some(path.to_owned()),
+            views,
+            connections: file.limits.connections.map(NonZeroUsize::get),
+            connections_per_user: file.limits.connections_per_user.map(NonZeroUsize::get),
+            connection_idle: time(file.limits.connection_idle.as_ref())?,
+            waiters_per_user: file.limits.waiters_per_user,
+            leases_per_user: file.limits.leases_per_user,
+            key_bytes_per_user: file.limits.key_bytes_per_user,
+            bypass_max: file.policy.bypass_max,
+            idle_exit: time(file.daemon.idle_exit.as_ref())?,
+            permissions: permissions.map_err(|(at, what)| wrong(at, what))?,
+            engine: engine.map_err(|(at, what)| wrong(at, what))?,
+            log: file.daemon.log,
+        })
+    }
+
+    /// The limits in force where so many descriptors may be open. `idle_exit_s` is what the
+    /// command line says: 0 means never.
+    pub(crate) fn limits(&self, descriptors: u64, idle_exit_s: Option<u64>) -> Limits {
+        let idle_exit = idle_exit_s.map(Duration::from_secs).or(self.idle_exit);
+        Limits {
+            connections: self.connections,
+            connections_per_user: self.connections_per_user,
+            connection_idle: self.connection_idle.unwrap_or(CONNECTION_IDLE),
+            descriptors,
+            waiters_per_user: self.waiters_per_user.unwrap_or(WAITERS_PER_USER),
+            leases_per_user: self.leases_per_user.unwrap_or(LEASES_PER_USER),
+            key_bytes_per_user: self.key_bytes_per_user.unwrap_or(KEY_BYTES_PER_USER),
+            idle_exit: idle_exit.filter(|time| !time.is_zero()),
+            views: self.views.clone(),
+        }
+    }
+}
+
+impl Config {
+    /// Who may do what. `paths` is where the configuration was looked for.
+    pub(crate) fn permissions(&self, paths: &[PathBuf]) -> Permissions {
+        let file = self.path.as_ref().or(paths.first());
+        Permissions { entries: self.permissions.clone(), file: file.cloned().unwrap_or_default() }
+    }
+}
+
+impl KeySection {
+    fn view(&self, key: &Key) -> Result<View, String> {
+        let view = match (self.per, self.buckets, self.slots) {
+            (Some(0), Some(_), None) => return Err(format!("`per` of `{key}` must be at least 1")),
+            (Some(per), Some(buckets), None) => View::Canal { per, buckets },
+            (None, None, Some(slots)) => View::Slots { slots },
+            _ => return Err(format!("`{key}` needs either `per` and `buckets`, or `slots`")),
+        };
+        if view.capacity() > NUMBER_MAX {
+            return Err(format!("the size of `{key}` ({view}) is more than {NUMBER_MAX}"));
+        }
+        Ok(view)
+    }
+}
+
+/// A path below something that is no directory, or that we may not see, is not there for us.
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+/// To "unknown field `x`, expected one of `a`, `b`" adds which of them was probably meant.
+fn with_suggestion(message: &str) -> String {
+    let first = message.lines().next().unwrap_or(message);
+    // What serde calls a variant is a word in a list for who writes the file.
+    let first = first.replacen("unknown variant", "unknown word", 1);
+    if let Some((value, type_of)) = first.split_once(", expected ")
+        && let Some(range) = number_range(type_of)
+    {
+        return format!("{value}, expected {range}");
+    }
+    let kind = ["unknown field", "unknown word"].into_iter().find(|kind| first.starts_with(kind));
+    let mut names = first.split('`').skip(1).step_by(2);
+    let (Some(kind), Some(unknown)) = (kind, names.next()) else { return first };
+    let near = names.filter(|name| strsim::jaro_winkler(unknown, name) > 0.7);
+    // A short word is like the beginning of every long one: of those, the one with fewest changes.
+    let nearest = near.min_by_key(|name| strsim::osa_distance(unknown, name));
+    match nearest {
+        Some(name) => format!("{kind} `{unknown}`; did you mean `{name}`?"),
+        None => first,
+    }
+}
+
+/// What Rust calls a type of numbers, in words.
+fn number_range(type_of: &str) -> Option<&'static str> {
+    match type_of {
+        "u8" | "u32" | "u64" | "usize" => Some("a whole number that is not negative"),
+        "a nonzero usize" => Some("a whole number that is at least 1"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config, String> {
+        Config::parse(Path::new("canal.toml"), text).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn every_setting_is_read() {
+        let config = parse(
+            "[keys.\"ci/db\"]\nper = 3\nbuckets = 2\n[keys.gpu]\nslots = 4\n\
+             [limits]\nconnections = 100\nwaiters_per_user = 7\n\
+             connections_per_user = 9\nconnection_idle = \"2m\"\n\
+             leases_per_user = 5\nkey_bytes_per_user = 1000\n\
+             [policy]\nbypass_max = 9\n[daemon]\nidle_exit = \"10m\"\nlog = \"debug\"\n",
+        )
+        .unwrap();
+        let view = |key: &str| config.views.get(&Key::new(key).unwrap()).copied();
+        assert_eq!(view("ci/db"), Some(View::Canal { per: 3, buckets: 2 }));
+        assert_eq!(view("gpu"), Some(View::Slots { slots: 4 }));
+        assert_eq!(config.bypass_max, Some(9));
+        assert_eq!(config.log.as_deref(), Some("debug"));
+        let limits = config.limits(1 << 20, None);
+        assert_eq!((limits.connections(0), limits.waiters_per_user), (100, 7));
+        assert_eq!((limits.leases_per_user, limits.key_bytes_per_user), (5, 1000));
+        assert_eq!(limits.connections_per_user, Some(9));
+        assert_eq!(limits.connection_idle, Duration::from_secs(120));
+        assert_eq!(limits.idle_exit, Some(Duration::from_secs(600)));
+        assert_eq!(config.limits(1 << 20, Some(0)).idle_exit, None);
+        assert!(config.limits(64, None).connections(0) < 100);
+    }
+
+    #[test]
+    fn an_unknown_word_names_line_and_the_nearest_known_one() {
+        assert_eq!(
+            parse("[keys.db]\nper = 1\nbucket = 2\n").unwrap_err(),
+            "canal.toml, line 3: unknown field `bucket`; did you mean `buckets`?"
+        );
+        assert_eq!(
+            parse("\n[limit]\n").unwrap_err(),
+            "canal.toml, line 2: unknown field `limit`; did you mean `limits`?"
+        );
+        let far = parse("zzz = 1\n").unwrap_err();
+        assert!(
+            far.starts_with("canal.toml, line 1: unknown field `zzz`, expected one of"),
+            "{far}"
+        );
+    }
+
+    #[test]
+    fn wrong_values_name_their_line() {
+        let line = |text: &str, line: usize, what: &str| {
+            let error = parse(text).unwrap_err();
+            assert!(error.starts_with(&format!("canal.toml, line {line}: ")), "{error}");
+            assert!(error.contains(what), "{error}");
+        };
+        line("[keys.\"/db\"]\nslots = 1\n", 1, "`/db`: a key does not begin with `/`; use `db`");
+        line("\n[keys.db]\nper = 1\n", 2, "`db` needs either");
+        line("[keys.db]\nper = 0\nbuckets = 1\n", 1, "at least 1");
+        line(
+            "[keys.db]\nslots = -1\n",
+            2,
+            "integer `-1`, expected a whole number that is not negative",
+        );
+        line("[keys.db]\nslots = 9007199254740992\n", 1, "is more than");
+        line("[limits]\nconnections = 0\n", 2, "expected a whole number that is at least 1");
+        let per_user = "[limits]\nconnections_per_user = 0\n";
+        line(per_user, 2, "expected a whole number that is at least 1");
+        line("[limits]\nconnection_idle = \"soon\"\n", 2, "`soon` is no duration");
+        line("[daemon]\nidle_exit = \"soon\"\n", 2, "`soon` is no duration");
+        line("[daemon\n", 1, "");
+    }
+
+    #[test]
+    fn an_engine_is_an_address_or_a_table_of_details() {
+        let engine = |text: &str| parse(text).unwrap().engine;
+        assert_eq!(engine("engine = \"etcd://a\"\n").url.as_deref(), Some("etcd://a"));
+        let found = engine(
+            "[engine]\nurl_file = \"secret\"\nttl = \"30s\"\ngrace = \"500ms\"\nhost = \"alpha\"\n",
+        );
+        assert_eq!(
+            (found.ttl_ms, found.grace_ms, found.renewal_ms),
+            (Some(30_000), Some(500), None)
+        );
+        assert_eq!((found.url_file, found.host.as_deref()), (Some("secret".into()), Some("alpha")));
+        for (text, line, what) in [
+            ("\n[engine]\nurll = \"x\"\n", 3, "unknown field `urll`; did you mean `url`?"),
+            ("[engine]\nuri = \"x\"\n", 2, "unknown field `uri`; did you mean `url`?"),
+            ("[engine]\nttl = \"soon\"\n", 2, "`soon` is no duration"),
+            ("[engine]\nurl = \"x\"\nurl_file = \"y\"\n", 3, "state one of them"),
+            ("engine = 3\n", 1, "the address of an engine, or a table"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.starts_with(&format!("canal.toml, line {line}: ")), "{error}");
+            assert!(error.contains(what), "{error}");
+        }
+    }
+
+    #[test]
+    fn permissions_are_read_with_groups_by_name_and_number() {
+        let config = parse(
+            "[[permission]]\nkeys = \"a/b\"\ngroups = [\"root\", 1001]\n\
+             may = [\"hold\", \"resize\", \"force\", \"priority\"]\n\
+             [[permission]]\ngroups = []\nmay = [\"hold\"]\n",
+        )
+        .unwrap();
+        let permissions = config.permissions(&[]);
+        assert_eq!(permissions.file, Path::new("canal.toml"));
+        let read = format!("{:?}", permissions.entries);
+        assert_eq!(
+            read,
+            "[Permission { keys: Some(\"a/b\"), groups: [Group { gid: 0, called: \"root\" }, \
+             Group { gid: 1001, called: \"1001\" }], may: [Hold, Resize, Force, Priority] }, \
+             Permission { keys: None, groups: [], may: [Hold] }]"
+        );
+        let nowhere = Config::default().permissions(&["/etc/canal/canal.toml".into()]);
+        assert_eq!(nowhere.file, Path::new("/etc/canal/canal.toml"));
+    }
+
+    #[test]
+    fn wrong_permissions_name_their_line() {
+        let entry = |key: &str, value: &str| {
+            let mut lines = [("keys", "\"a\""), ("groups", "[0]"), ("may", "[\"hold\"]")];
+            lines.iter_mut().filter(|line| line.0 == key).for_each(|line| line.1 = value);
+            let lines = lines.map(|(key, value)| format!("{key} = {value}\n")).concat();
+            parse(&format!("[[permission]]\n{lines}")).unwrap_err()
+        };
+        assert_eq!(
+            entry("may", "[\"hold\", \"forse\"]"),
+            "canal.toml, line 4: unknown word `forse`; did you mean `force`?"
+        );
+        assert_eq!(
+            entry("groups", "[0, \"no such group\"]"),
+            "canal.toml, line 3: there is no group `no such group`"
+        );
+        assert_eq!(entry("groups", "[-1]"), "canal.toml, line 3: a group is a name or a number");
+        assert!(entry("groups", "[65534]").contains("line 3: group 65534 stands for many groups"));
+        assert!(entry("may", "[]").contains("line 4: `may` names nothing"));
+        assert!(entry("may", "[\"zzz\"]").contains("line 4: unknown word `zzz`, expected one of"));
+        assert_eq!(
+            entry("keys", "\"a/\""),
+            "canal.toml, line 2: `a/`: a key does not end with `/`; use `a`"
+        );
+        assert_eq!(
+            parse("[[permission]]\ngroup = [0]\nmay = [\"hold\"]\n").unwrap_err(),
+            "canal.toml, line 2: unknown field `group`; did you mean `groups`?"
+        );
+        assert_eq!(
+            parse("\n[[permission]]\ngroups = [0]\n").unwrap_err(),
+            "canal.toml, line 2: missing field `may`"
+        );
+    }
+
+    #[test]
+    fn without_a_file_everything_is_at_its_default() {
+        let config = Config::read(&["/nowhere/canal.toml".into()]).unwrap();
+        assert_eq!(config, Config::default());
+        assert_eq!(config.limits(1 << 20, None).waiters_per_user, WAITERS_PER_USER);
+    }
+}

@@ -1,0 +1,298 @@
+//! Who may do what at a daemon that users share: `[[permission]]` of the configuration.
+//!
+//! Invariant: root and the user whose daemon it is may everything; what is asked of anybody else is
+//! decided by the kernel's word on who the peer is, and by the configuration, never by a message.
+
+use std::path::PathBuf;
+
+use nix::unistd::Group as SystemGroup;
+use serde::Deserialize;
+use toml::Spanned;
+
+use crate::core::Key;
+use crate::daemon::processes::owner_identity::NOBODY;
+
+/// What one may be permitted to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Action {
+    /// Ask for a lock.
+    Hold,
+    /// Store a view.
+    Resize,
+    /// Release what another user holds.
+    Force,
+    /// Ask with a priority above 0.
+    Priority,
+}
+
+/// An entry of the configuration: who may do what below a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Permission {
+    /// This key and those below it; `None` means all.
+    keys: Option<Key>,
+    groups: Vec<Group>,
+    may: Vec<Action>,
+}
+
+/// A group of users, and how the configuration calls it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Group {
+    gid: u32,
+    called: String,
+}
+
+/// The entries of a configuration.
+#[derive(Clone, Debug)]
+pub(crate) struct Permissions {
+    pub(crate) entries: Vec<Permission>,
+    /// Where they stand, or would stand.
+    pub(crate) file: PathBuf,
+}
+
+/// Who may do something, besides root and the user whose daemon it is.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Who<'a> {
+    Everybody,
+    /// The members of these groups; of none, if there are none.
+    Members(Vec<&'a Group>),
+}
+
+impl Permissions {
+    /// Who may do this to a key: what the entries with the longest key say that concern both.
+    pub(crate) fn who(&self, action: Action, key: &Key) -> Who<'_> {
+        let concerned = || {
+            let entries = self.entries.iter().filter(|entry| entry.may.contains(&action));
+            entries.filter(|entry| entry.keys.as_ref().is_none_or(|keys| keys.covers(key)))
+        };
+        let Some(longest) = concerned().map(Permission::length).max() else {
+            return match action {
+                Action::Hold => Who::Everybody,
+                Action::Resize | Action::Force | Action::Priority => Who::Members(Vec::new()),
+            };
+        };
+        let deciding = concerned().filter(|entry| entry.length() == longest);
+        Who::Members(deciding.flat_map(|entry| &entry.groups).collect())
+    }
+
+    /// The keys below this one that have entries of their own on who may hold them.
+    pub(crate) fn held_apart<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = &'a Key> {
+        let entries = self.entries.iter().filter(|entry| entry.may.contains(&Action::Hold));
+        let keys = entries.filter_map(|entry| entry.keys.as_ref());
+        keys.filter(move |below| key.covers(below) && *below != key)
+    }
+}
+
+impl Permission {
+    /// Of entries that cover one key, equal lengths mean equal keys.
+    fn length(&self) -> usize {
+        self.keys.as_ref().map_or(0, |key| key.as_str().len())
+    }
+}
+
+impl Who<'_> {
+    pub(crate) fn includes(&self, groups: impl FnOnce() -> Vec<u32>) -> bool {
+        match self {
+            Self::Everybody => true,
+            Self::Members(of) if of.is_empty() => false,
+            Self::Members(of) => {
+                let groups = groups();
+                of.iter().any(|group| groups.contains(&group.gid))
+            }
+        }
+    }
+
+    /// `only the groups ops and 1001`; for those who are not included.
+    pub(crate) fn only(&self, owner: u32) -> String {
+        let of = if let Self::Members(of) = self { of.as_slice() } else { &[] };
+        let called = |groups: &[&Group]| {
+            groups.iter().map(|group| group.called.as_str()).collect::<Vec<_>>().join(", ")
+        };
+        match of {
+            [] if owner == 0 => "only root".to_owned(),
+            [] => format!("only root and uid {owner}, which runs the daemon,"),
+            [one] => format!("only the group {}", one.called),
+            [others @ .., last] => {
+                format!("only the groups {} and {}", called(others), last.called)
+            }
+        }
+    }
+}
+
+/// An entry as it stands in the file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Section {
+    keys: Option<Spanned<String>>,
+    groups: Vec<Spanned<GroupNamed>>,
+    may: Spanned<Vec<Action>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "a group is a name or a number")]
+enum GroupNamed {
+    Number(u32),
+    Name(String),
+}
+
+impl Section {
+    /// The entry that is meant; names of groups are looked up.
+    ///
+    /// # Errors
+    /// What is wrong with it, and where in the file.
+    pub(crate) fn permission(&self) -> Result<Permission, (usize, String)> {
+        let key = |name: &Spanned<String>| {
+            Key::new(name.get_ref())
+                .map_err(|error| (name.span().start, format!("`{}`: {error}", name.get_ref())))
+        };
+        let group = |named: &Spanned<GroupNamed>| {
+            find(named.get_ref()).map_err(|e| (named.span().start, e))
+        };
+        if self.may.get_ref().is_empty() {
+            let what = "`may` names nothing that is permitted; leave the entry out".to_owned();
+            return Err((self.may.span().start, what));
+        }
+        Ok(Permission {
+            keys: self.keys.as_ref().map(key).transpose()?,
+            groups: self.groups.iter().map(group).collect::<Result<_, _>>()?,
+            may: self.may.get_ref().clone(),
+        })
+    }
+}
+
+fn find(named: &GroupNamed) -> Result<Group, String> {
+    let found = match named {
+        GroupNamed::Number(gid) => Group { gid: *gid, called: gid.to_string() },
+        GroupNamed::Name(name) => match SystemGroup::from_name(name) {
+            Ok(Some(group)) => Group { gid: group.gid.as_raw(), called: name.clone() },
+            Ok(None) => return Err(format!("there is no group `{name}`")),
+            Err(error) => return Err(format!("the group `{name}` cannot be looked up: {error}")),
+        },
+    };
+    // As with users.
+    if found.gid == NOBODY {
+        return Err(format!("group {NOBODY} stands for many groups and can be permitted nothing"));
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Action::{Force, Hold, Priority, Resize};
+
+    fn key(text: &str) -> Key {
+        Key::new(text).unwrap()
+    }
+
+    fn permissions(entries: &[(&str, &[u32], &[Action])]) -> Permissions {
+        let entries = entries.iter().map(|(keys, groups, may)| Permission {
+            keys: (!keys.is_empty()).then(|| key(keys)),
+            groups: groups.iter().map(|gid| find(&GroupNamed::Number(*gid)).unwrap()).collect(),
+            may: may.to_vec(),
+        });
+        Permissions { entries: entries.collect(), file: PathBuf::new() }
+    }
+
+    fn may(permissions: &Permissions, groups: &[u32], action: Action, to: &str) -> bool {
+        permissions.who(action, &key(to)).includes(|| groups.to_vec())
+    }
+
+    #[test]
+    fn without_an_entry_everybody_may_hold_and_nobody_may_anything_else() {
+        let none = permissions(&[]);
+        let elsewhere = permissions(&[("b", &[1], &[Hold, Resize, Force, Priority])]);
+        for permissions in [none, elsewhere] {
+            let may = |action| may(&permissions, &[1], action, "a");
+            assert_eq!([Hold, Resize, Force, Priority].map(may), [true, false, false, false]);
+        }
+    }
+
+    #[test]
+    fn an_entry_is_about_its_key_those_below_it_and_its_actions() {
+        let permissions = permissions(&[("a", &[1], &[Hold, Resize])]);
+        for (groups, action, to, expected) in [
+            (&[1][..], Hold, "a", true),
+            (&[1], Hold, "a/b", true),
+            (&[2], Hold, "a", false),
+            (&[2], Hold, "a/b/c", false),
+            (&[2], Hold, "ab", true),
+            (&[], Hold, "a", false),
+            (&[1], Resize, "a/b", true),
+            (&[2], Resize, "a/b", false),
+            (&[1], Resize, "ab", false),
+            (&[1], Force, "a", false),
+        ] {
+            assert_eq!(
+                may(&permissions, groups, action, to),
+                expected,
+                "{groups:?} {action:?} {to}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_longest_key_that_has_the_action_decides_alone() {
+        let permissions = permissions(&[
+            ("a/b", &[2], &[Hold]),
+            ("", &[1], &[Hold, Resize]),
+            ("a", &[3], &[Hold]),
+            ("a/b/c", &[4], &[Priority]),
+        ]);
+        for (to, group) in [("x", 1), ("a", 3), ("a/x", 3), ("a/b", 2), ("a/b/c", 2)] {
+            let allowed: Vec<u32> =
+                (1..=4).filter(|gid| may(&permissions, &[*gid], Hold, to)).collect();
+            assert_eq!(allowed, [group], "{to}");
+        }
+        // Longer entries that do not have the action leave it to the shorter ones.
+        assert!(may(&permissions, &[1], Resize, "a/b/c"));
+        assert!(may(&permissions, &[4], Priority, "a/b/c/d"));
+        assert!(!may(&permissions, &[4], Priority, "a/b"));
+    }
+
+    #[test]
+    fn one_group_of_the_caller_in_one_of_the_entries_is_enough() {
+        let permissions =
+            permissions(&[("a", &[1, 2], &[Hold]), ("a", &[3], &[Hold]), ("", &[9], &[Hold])]);
+        for (groups, expected) in
+            [(&[7, 2][..], true), (&[3], true), (&[1, 3], true), (&[7, 8], false), (&[9], false)]
+        {
+            assert_eq!(may(&permissions, groups, Hold, "a/x"), expected, "{groups:?}");
+        }
+    }
+
+    #[test]
+    fn an_entry_without_groups_is_for_nobody() {
+        let permissions = permissions(&[("a", &[], &[Hold])]);
+        assert!(!may(&permissions, &[1], Hold, "a"));
+        assert_eq!(permissions.who(Hold, &key("a")), Who::Members(Vec::new()));
+    }
+
+    #[test]
+    fn keys_below_that_have_their_own_entries_are_known() {
+        let permissions = permissions(&[
+            ("a/b", &[1], &[Hold]),
+            ("a/b/c", &[1], &[Resize]),
+            ("a", &[1], &[Hold]),
+            ("ab", &[1], &[Hold]),
+            ("", &[1], &[Hold]),
+        ]);
+        let apart = |of: &str| {
+            let of = key(of);
+            permissions.held_apart(&of).map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(apart("a"), ["a/b"]);
+        assert!(apart("a/b").is_empty());
+    }
+
+    #[test]
+    fn it_is_said_who_may() {
+        let permissions = permissions(&[("a", &[1], &[Hold]), ("b", &[1, 2, 3], &[Hold])]);
+        let only = |to: &str, owner| permissions.who(Hold, &key(to)).only(owner);
+        assert_eq!(only("a", 5), "only the group 1");
+        assert_eq!(only("b", 5), "only the groups 1, 2 and 3");
+        let resize = permissions.who(Resize, &key("a"));
+        assert_eq!(resize.only(0), "only root");
+        assert_eq!(resize.only(5), "only root and uid 5, which runs the daemon,");
+    }
+}

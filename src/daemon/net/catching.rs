@@ -1,0 +1,52 @@
+//! How far connections were accepted since a lease was over.
+
+/// How far the queue of the listener was read since a lease was over.
+#[derive(Debug, Default)]
+pub(crate) struct Catching {
+    /// When it began, in milliseconds of CLOCK_BOOTTIME.
+    pub(crate) since: Option<u64>,
+    pub(crate) accepted: usize,
+}
+
+impl Catching {
+    /// By when every renewal that was sent has been read, if that can be told: while peers connect
+    /// faster than they are accepted, those that queued at the beginning are waited for.
+    pub(crate) fn caught_up(&mut self, begun: u64, accepted: Accepted) -> Option<u64> {
+        let since = *self.since.get_or_insert(begun);
+        self.accepted += accepted.count;
+        if accepted.more && self.accepted < QUEUED_CONNECTIONS_MAX {
+            return None;
+        }
+        *self = Self::default();
+        Some(since)
+    }
+}
+
+/// No listener queues more connections than this: with the default of `net.core.somaxconn` it is a
+/// sixteenth.
+pub(crate) const QUEUED_CONNECTIONS_MAX: usize = 65_536;
+
+/// What [`Server::accept`] did.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Accepted {
+    /// How many connections it took from the queue.
+    pub(crate) count: usize,
+    /// Whether there may be more.
+    pub(crate) more: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_of_connections_delays_the_end_of_a_lease_by_one_queue_at_most() {
+        let mut catching = Catching::default();
+        let all = Accepted { count: 3, more: false };
+        assert_eq!(catching.caught_up(10, all), Some(10));
+        let part = Accepted { count: QUEUED_CONNECTIONS_MAX / 4, more: true };
+        let ends = [20, 30, 40, 50, 60].map(|begun| catching.caught_up(begun, part));
+        assert_eq!(ends, [None, None, None, Some(20), None]);
+        assert_eq!(catching.caught_up(70, all), Some(60), "what came after 60 may be unread");
+    }
+}

@@ -1,0 +1,168 @@
+//! One client's connection: what came and was not served yet, what was not taken yet.
+//!
+//! Invariant: a reply is written whole or the connection is closed; nothing is ever put between the
+//! parts of one.
+
+pub(super) mod read;
+pub(super) mod reply;
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use nix::sys::epoll::EpollFlags;
+
+use crate::core::{Key, ProcessId, RequestId};
+use crate::daemon::calls::call::Call;
+use crate::daemon::net::output::Output;
+use crate::daemon::net::room::TurnedAway;
+use crate::protocol::Failure;
+use crate::protocol::frame::Decoder;
+use crate::protocol::limits::MESSAGE_BYTES_MAX;
+use crate::sys::peer::Credentials;
+
+pub(crate) use crate::daemon::net::connection::read::Heard;
+
+/// What a connection's first call in the queue waits behind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Doing {
+    /// Nothing: the next call can be served.
+    Nothing,
+    /// This request waits.
+    Waits(RequestId),
+    /// The log of many hosts: see [`crate::daemon::calls::in_flight`].
+    Pending,
+    /// A request that may not wait was put aside until a holder that is exiting has ended.
+    Aside,
+    /// The lease of this request is granted and not durable yet.
+    Stores(RequestId),
+    /// Its turn to get a report: see [`crate::daemon::reports::building`].
+    Report,
+    /// It watches the status, of this key or of all.
+    Watches(Option<Key>),
+}
+
+/// One client's connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    socket: OwnedFd,
+    pub(crate) peer: Credentials,
+    /// When it was accepted, in clock ticks since boot.
+    pub(crate) accepted_ticks: u64,
+    /// Who the peer is beyond the reuse of its number, once that was asked.
+    pub(crate) process: Option<ProcessId>,
+    decoder: Decoder,
+    fds: Vec<OwnedFd>,
+    pub(crate) calls: VecDeque<Call>,
+    pub(crate) doing: Doing,
+    /// A grant that was answered and not followed by another call: the peer may not have read it.
+    pub(crate) untold: Option<RequestId>,
+    /// Provisional grants that wait for a confirmation.
+    pub(crate) provisional: Vec<RequestId>,
+    output: Output,
+    /// Nothing more is served; closed as soon as the output is written.
+    pub(crate) closing: bool,
+    /// Something came that is no call: what comes after it is thrown away.
+    broke_off: bool,
+    /// The peer said all that it had to say. What it sent before is still served.
+    pub(crate) heard_end: bool,
+    /// The caller of the call at work wants no reply.
+    pub(crate) mute: bool,
+    /// The call at work was taken and not answered for good yet.
+    pub(crate) unanswered: bool,
+    /// It came when there were too many: its first call is answered with that.
+    pub(crate) turned_away: Option<TurnedAway>,
+    /// When something came from it last.
+    pub(crate) heard_at: Instant,
+    /// It is among those that are to get a report.
+    pub(crate) awaits_report: bool,
+    /// It is in the list of those to be flushed.
+    pub(crate) touched: bool,
+    /// The events that it is watched for; none before the end of its first turn.
+    pub(crate) watched_for: EpollFlags,
+    /// Its peer becomes the command when it is granted what it asks for: nothing follows, and its
+    /// end, which is all that matters then, is seen without a connection.
+    pub(crate) departs: bool,
+    /// It is closed soon, whether the peer reads or not.
+    pub(crate) counts_down: bool,
+    /// Since when the peer has waited for a word because of the log of many hosts, in milliseconds of
+    /// CLOCK_BOOTTIME.
+    pub(crate) wordless_since: Option<u64>,
+}
+
+impl Connection {
+    pub(crate) fn new(socket: OwnedFd, peer: Credentials, accepted_ticks: u64) -> Self {
+        Self {
+            socket,
+            peer,
+            accepted_ticks,
+            process: None,
+            decoder: Decoder::new(MESSAGE_BYTES_MAX),
+            fds: Vec::new(),
+            calls: VecDeque::new(),
+            doing: Doing::Nothing,
+            untold: None,
+            provisional: Vec::new(),
+            output: Output::default(),
+            closing: false,
+            broke_off: false,
+            heard_end: false,
+            mute: false,
+            unanswered: false,
+            turned_away: None,
+            heard_at: Instant::now(),
+            awaits_report: false,
+            touched: false,
+            watched_for: EpollFlags::empty(),
+            departs: false,
+            counts_down: false,
+            wordless_since: None,
+        }
+    }
+
+    /// Says why, and closes the connection once that is written.
+    pub(crate) fn give_up(&mut self, failure: &Failure) {
+        self.mute = false;
+        self.fail(failure);
+        self.closing = true;
+        self.calls.clear();
+        self.fds.clear();
+    }
+
+    /// Whether there is a call that can be served now.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.doing == Doing::Nothing && !self.calls.is_empty() && !self.closing
+    }
+
+    /// Whether it neither asks nor waits for anything, and nothing came from it for so long.
+    pub(crate) fn is_idle(&self, now: Instant, time: Duration) -> bool {
+        let idle = self.doing == Doing::Nothing && self.holds_nothing();
+        let silent = now.saturating_duration_since(self.heard_at) >= time;
+        idle && silent && self.calls.is_empty() && self.is_flushed()
+    }
+
+    /// Gives back memory that is of no use while a request waits.
+    pub(crate) fn save_memory(&mut self) {
+        self.calls.shrink_to_fit();
+        self.fds.shrink_to_fit();
+        self.decoder.save_memory();
+        self.output.save_memory();
+    }
+
+    /// Whether it watches the status.
+    pub(crate) fn watches(&self) -> bool {
+        matches!(self.doing, Doing::Watches(_))
+    }
+
+    /// Whether nothing in the table depends on it.
+    pub(crate) fn holds_nothing(&self) -> bool {
+        let idle = matches!(self.doing, Doing::Nothing | Doing::Report | Doing::Watches(_));
+        idle && self.untold.is_none() && self.provisional.is_empty()
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

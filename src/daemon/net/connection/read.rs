@@ -1,0 +1,118 @@
+//! Reading a connection: what comes, as calls.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use libc::MSG_DONTWAIT;
+
+use crate::daemon::calls::call::{self, Call};
+use crate::daemon::limits::{CALLS_AHEAD_MAX, READ_BYTES_PER_TURN};
+use crate::daemon::net::connection::{Connection, Doing};
+use crate::daemon::net::reading::Reading;
+use crate::daemon::net::room::TurnedAway;
+use crate::protocol::frame::FrameError;
+use crate::protocol::{ErrorName, Failure};
+use crate::sys;
+
+/// What reading brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Heard {
+    /// All that is there for now.
+    All,
+    /// There may be more; it has to wait for the next turn.
+    NotAll,
+    /// There may be more; it has to wait until a call that came before is served.
+    Full,
+    /// The peer closed the connection, or its writing half, which counts as much.
+    Closed,
+    /// The peer closed the connection and had not read all that was sent.
+    ClosedUnread,
+}
+
+impl Connection {
+    /// Reads what is there and queues the calls in it. `hung_up`: the kernel reported the end of
+    /// the peer, so that a short read does not mean that nothing follows.
+    pub(crate) fn hear(&mut self, _: &Reading, buffer: &mut [u8], hung_up: bool) -> Heard {
+        let mut budget = READ_BYTES_PER_TURN;
+        loop {
+            if !self.understand() {
+                return self.not_all();
+            }
+            if budget == 0 {
+                return Heard::NotAll;
+            }
+            let fds_before = self.fds.len();
+            let n =
+                match sys::fds::receive(self.socket.as_fd(), buffer, &mut self.fds, MSG_DONTWAIT) {
+                    Ok(0) => return Heard::Closed,
+                    Ok(n) => n,
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Heard::All,
+                    Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                        return Heard::ClosedUnread;
+                    }
+                    Err(_) => return Heard::Closed,
+                };
+            budget = budget.saturating_sub(n);
+            if self.is_deaf() {
+                self.fds.clear();
+                continue;
+            }
+            self.decoder.feed(&buffer[..n]);
+            // A read ends at a message with descriptors, full or not.
+            if n < buffer.len() && !hung_up && self.fds.len() == fds_before {
+                return if self.understand() { Heard::All } else { self.not_all() };
+            }
+        }
+    }
+
+    fn not_all(&self) -> Heard {
+        if self.doing == Doing::Report { Heard::Full } else { Heard::NotAll }
+    }
+
+    /// Queues the calls that are there whole; false if there are more than may be queued now.
+    fn understand(&mut self) -> bool {
+        while !self.is_deaf() {
+            let full = self.calls.len() >= CALLS_AHEAD_MAX;
+            if full && matches!(self.doing, Doing::Nothing | Doing::Report) {
+                // Those that are queued are about to be served.
+                return !self.decoder.has_message();
+            }
+            let call = match self.decoder.next_message() {
+                Ok(None) => return true,
+                Ok(Some(_)) if self.turned_away.is_some() => {
+                    let failure = self.turned_away.map(TurnedAway::failure);
+                    failure.iter().for_each(|failure| self.give_up(failure));
+                    return true;
+                }
+                Ok(Some(_)) if full => {
+                    let message = format!("more than {CALLS_AHEAD_MAX} calls were sent ahead");
+                    self.give_up(&Failure::new(ErrorName::TooMuch, message));
+                    return true;
+                }
+                Ok(Some(message)) => call::read(message, &mut self.fds),
+                Err(error) => Err(error),
+            };
+            match call {
+                Ok(call) => self.calls.push_back(call),
+                Err(error) => self.break_off(&error),
+            }
+        }
+        true
+    }
+
+    /// Nothing that comes after this can be understood. What came before is still answered.
+    fn break_off(&mut self, error: &FrameError) {
+        let name = match error {
+            FrameError::TooLarge(_) => ErrorName::TooMuch,
+            FrameError::Malformed(_) => ErrorName::Malformed,
+        };
+        self.calls.push_back(Call::last_words(Failure::new(name, error.to_string())));
+        self.broke_off = true;
+    }
+
+    /// Whether what is read is thrown away; it is read only to see the end of the connection.
+    fn is_deaf(&self) -> bool {
+        self.closing || self.broke_off
+    }
+}

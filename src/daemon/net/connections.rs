@@ -1,0 +1,459 @@
+//! All connections, and what is to be done about each in this turn.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use nix::sys::epoll::{EpollEvent, EpollFlags};
+use slotmap::SlotMap;
+
+use crate::core::RequestId;
+use crate::daemon::limits::{CLOSING_TIME, IDLE_LOOKED_FOR_EVERY};
+use crate::daemon::net::conn_id::ConnId;
+use crate::daemon::net::connection::{Connection, Doing, Heard};
+use crate::daemon::net::events::{Of, Reported, Source};
+use crate::daemon::net::poller::{EVENTS_AT_ONCE, Poller};
+use crate::daemon::net::reading::{Reading, Severed};
+use crate::daemon::net::room::TurnedAway;
+use crate::sys::peer::Credentials;
+
+/// How many bytes are read at once.
+const READ_BYTES: usize = 64 * 1024;
+
+/// All connections.
+#[derive(Debug)]
+pub(crate) struct Conns {
+    open: SlotMap<ConnId, Box<Connection>>,
+    /// How many there are of each user, also of those of whom there are none any more.
+    of_users: BTreeMap<u32, usize>,
+    /// How many of them are only to be told that there are too many.
+    turned_away: usize,
+    /// When it was looked last for those that are idle.
+    idle_looked_for: Option<Instant>,
+    poller: Poller,
+    /// Those that were accepted in this turn and not heard yet.
+    newcomers: Vec<ConnId>,
+    /// Those of which more is to be read than the last turn allowed.
+    unheard: Vec<ConnId>,
+    /// Those with calls that may be served, in the order in which the calls came.
+    active: Vec<ConnId>,
+    /// An empty list for the next ones.
+    spare: Vec<ConnId>,
+    /// Those with something to write or to close.
+    touched: Vec<ConnId>,
+    /// Those whose peer is gone, or shall be.
+    severed: Vec<Severed>,
+    /// Those that wait for their last words to be written, and since when.
+    closing: Vec<(Instant, ConnId)>,
+    /// What was reported of other things.
+    pub(crate) reported: Reported,
+    events: Vec<EpollEvent>,
+    /// How many of these were taken from the kernel and not looked at yet.
+    taken: usize,
+    buffer: Vec<u8>,
+}
+
+impl Conns {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self {
+            open: SlotMap::with_key(),
+            of_users: BTreeMap::new(),
+            turned_away: 0,
+            idle_looked_for: None,
+            poller: Poller::new()?,
+            newcomers: Vec::new(),
+            unheard: Vec::new(),
+            active: Vec::new(),
+            spare: Vec::new(),
+            touched: Vec::new(),
+            severed: Vec::new(),
+            closing: Vec::new(),
+            reported: Reported::default(),
+            taken: 0,
+            events: vec![EpollEvent::empty(); EVENTS_AT_ONCE],
+            buffer: vec![0; READ_BYTES],
+        })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.open.len()
+    }
+
+    /// How many there are that were taken in for good, and how many are only to be told why not.
+    pub(crate) fn taken_in(&self) -> (usize, usize) {
+        (self.open.len() - self.turned_away, self.turned_away)
+    }
+
+    /// How many there are of a user.
+    pub(crate) fn of_user(&self, uid: u32) -> usize {
+        self.of_users.get(&uid).copied().unwrap_or(0)
+    }
+
+    /// Closes the connections that were idle for so long; it is not looked for them each time.
+    /// Whether some were.
+    pub(crate) fn close_idle(&mut self, now: Instant, time: Duration) -> bool {
+        let next = self.idle_looked_for.map(|at| at + IDLE_LOOKED_FOR_EVERY);
+        if next.is_some_and(|next| now < next) {
+            return false;
+        }
+        self.idle_looked_for = Some(now);
+        let idle = self.open.iter().filter(|(_, conn)| conn.is_idle(now, time));
+        let idle: Vec<ConnId> = idle.map(|(id, _)| id).collect();
+        if !idle.is_empty() {
+            tracing::info!("{} idle connections are closed: others need the room", idle.len());
+        }
+        idle.iter().for_each(|id| self.part(*id));
+        !idle.is_empty()
+    }
+
+    /// Takes in a new connection. It is watched from the end of the turn on: many are served and
+    /// closed by then.
+    pub(crate) fn open(
+        &mut self,
+        socket: OwnedFd,
+        peer: Credentials,
+        accepted_ticks: u64,
+        turned_away: Option<TurnedAway>,
+    ) -> (ConnId, &mut Connection) {
+        *self.of_users.entry(peer.uid).or_default() += 1;
+        self.turned_away += usize::from(turned_away.is_some());
+        let mut conn = Connection::new(socket, peer, accepted_ticks);
+        conn.turned_away = turned_away;
+        let id = self.open.insert(Box::new(conn));
+        self.newcomers.push(id);
+        (id, &mut self.open[id])
+    }
+
+    pub(crate) fn peek(&self, id: ConnId) -> Option<&Connection> {
+        self.open.get(id).map(Box::as_ref)
+    }
+
+    /// A connection to do something with; what is queued for it is written at the end of the turn.
+    pub(crate) fn get(&mut self, id: ConnId) -> Option<&mut Connection> {
+        let conn = self.open.get_mut(id)?;
+        if !conn.touched {
+            conn.touched = true;
+            self.touched.push(id);
+        }
+        Some(conn)
+    }
+
+    /// Whether there is something to do without waiting for anything.
+    pub(crate) fn has_work(&self) -> bool {
+        let to_hear = self.reported.has(Source::Listener) || !self.unheard.is_empty();
+        to_hear || !self.severed.is_empty() || !self.active.is_empty()
+    }
+
+    /// Waits until the kernel reports something, also of what is no connection, or so much time is
+    /// over; for ever without a time. Whether it did. [`Self::hear`] looks at what it is.
+    pub(crate) fn wait(&mut self, time: Option<Duration>) -> bool {
+        if self.taken == 0 {
+            self.taken = self.poller.wait(&mut self.events, time);
+        }
+        self.taken > 0
+    }
+
+    /// Reads what the ready connections have, of which [`Self::wait`] was told.
+    pub(crate) fn hear(&mut self, reading: &Reading) {
+        for id in std::mem::take(&mut self.unheard) {
+            self.hear_one(reading, id, false);
+        }
+        // As often as it takes if each connection has one event; peers that never rest would have
+        // more and more.
+        let mut rounds_left = self.open.len() / EVENTS_AT_ONCE + 2;
+        while self.taken > 0 && rounds_left > 0 {
+            rounds_left -= 1;
+            let taken = std::mem::take(&mut self.taken);
+            for at in 0..taken {
+                let (number, flags) = (self.events[at].data(), self.events[at].events());
+                match Of::from_number(number) {
+                    Some(Of::Connection(id)) => self.take_event(reading, id, flags),
+                    Some(Of::Source(source)) => self.reported.note(source),
+                    Some(Of::Wakes) => {}
+                    None => tracing::error!(number, "an event of nothing"),
+                }
+            }
+            if taken == self.events.len() {
+                // There may be more.
+                self.wait(Some(Duration::ZERO));
+            }
+        }
+    }
+
+    /// Reads what those who were accepted in this turn have sent already.
+    pub(crate) fn hear_newcomers(&mut self, reading: &Reading) {
+        for id in std::mem::take(&mut self.newcomers) {
+            self.hear_one(reading, id, false);
+        }
+    }
+
+    fn take_event(&mut self, reading: &Reading, id: ConnId, flags: EpollFlags) {
+        if flags.contains(EpollFlags::EPOLLOUT) {
+            self.get(id);
+        }
+        if flags.intersects(HEARS) {
+            self.hear_one(reading, id, flags.intersects(HANGS_UP));
+        }
+    }
+
+    fn hear_one(&mut self, reading: &Reading, id: ConnId, hung_up: bool) {
+        let Some(conn) = self.open.get_mut(id) else { return };
+        if conn.heard_end {
+            return;
+        }
+        conn.heard_at = Instant::now();
+        let heard = conn.hear(reading, &mut self.buffer, hung_up);
+        match heard {
+            Heard::All | Heard::Full => {}
+            Heard::NotAll => self.unheard.push(id),
+            Heard::Closed | Heard::ClosedUnread => conn.heard_end = true,
+        }
+        if conn.heard_end || conn.closing {
+            self.sever(id, heard == Heard::ClosedUnread);
+        }
+        self.activate(id);
+        self.get(id);
+    }
+
+    /// Notes that a connection may have more to be read than was.
+    pub(crate) fn hear_again(&mut self, id: ConnId) {
+        self.unheard.push(id);
+    }
+
+    /// Notes that nothing more is to be expected of a connection.
+    pub(crate) fn sever(&mut self, id: ConnId, unread: bool) {
+        self.severed.push(Severed { id, unread });
+    }
+
+    /// Notes that the next call of a connection may be served, if there is one.
+    pub(crate) fn activate(&mut self, id: ConnId) {
+        if self.open.get(id).is_some_and(|conn| conn.is_ready()) {
+            self.active.push(id);
+        }
+    }
+
+    pub(crate) fn take_active(&mut self) -> Vec<ConnId> {
+        std::mem::replace(&mut self.active, std::mem::take(&mut self.spare))
+    }
+
+    /// Takes back a list of [`Self::take_active`] that is done with: the next one needs no new block.
+    pub(crate) fn reuse(&mut self, mut list: Vec<ConnId>) {
+        list.clear();
+        self.spare = list;
+    }
+
+    pub(crate) fn has_active(&self) -> bool {
+        !self.active.is_empty()
+    }
+
+    pub(crate) fn take_severed(&mut self) -> Vec<Severed> {
+        std::mem::take(&mut self.severed)
+    }
+
+    /// Has something else reported of, whenever it becomes readable.
+    pub(crate) fn await_source(&self, source: Source, fd: impl AsFd) -> io::Result<()> {
+        self.poller.add(fd, Of::Source(source).number(), BECOMES_READABLE)
+    }
+
+    /// Has the daemon wake up whenever this becomes readable.
+    pub(crate) fn wake_for(&self, fd: impl AsFd) -> io::Result<()> {
+        self.poller.add(fd, Of::Wakes.number(), BECOMES_READABLE)
+    }
+
+    /// Writes what was queued, as far as the peers take it, and closes what is done with.
+    pub(crate) fn flush(&mut self) {
+        // By position: the block of the list is of use in the next turn.
+        for at in 0..self.touched.len() {
+            let id = self.touched[at];
+            let Some(conn) = self.open.get_mut(id) else { continue };
+            conn.touched = false;
+            match conn.flush() {
+                Err(_) => self.part(id),
+                Ok(()) => self.settle_flushed(id),
+            }
+        }
+        self.touched.clear();
+    }
+
+    fn settle_flushed(&mut self, id: ConnId) {
+        let Some(conn) = self.open.get_mut(id) else { return };
+        let flushed = conn.is_flushed();
+        let answered =
+            conn.calls.is_empty() && !matches!(conn.doing, Doing::Pending | Doing::Stores(_));
+        let closes = conn.closing || conn.heard_end && answered;
+        if closes && flushed {
+            return self.part(id);
+        }
+        if closes && !conn.counts_down {
+            conn.counts_down = true;
+            self.closing.push((Instant::now() + CLOSING_TIME, id));
+        }
+        let flags = if flushed { READS } else { READS | EpollFlags::EPOLLOUT };
+        if let Err(error) = self.watch(id, flags) {
+            tracing::warn!(%error, "a connection cannot be watched");
+            self.part(id);
+        }
+    }
+
+    /// Watches a connection for these events from now on; also those that there are already.
+    fn watch(&mut self, id: ConnId, flags: EpollFlags) -> io::Result<()> {
+        let Some(conn) = self.open.get_mut(id) else { return Ok(()) };
+        let number = Of::Connection(id).number();
+        if conn.watched_for == flags {
+            return Ok(());
+        }
+        if conn.watched_for.is_empty() {
+            self.poller.add(&**conn, number, flags)?;
+        } else {
+            self.poller.change(&**conn, number, flags)?;
+        }
+        conn.watched_for = flags;
+        Ok(())
+    }
+
+    /// Closes a connection; if something in the table depends on it, that is withdrawn first, in
+    /// the next turn.
+    fn part(&mut self, id: ConnId) {
+        let Some(conn) = self.open.get_mut(id) else { return };
+        conn.closing = true;
+        if !conn.holds_nothing() {
+            return self.sever(id, false);
+        }
+        if !conn.watched_for.is_empty() {
+            self.poller.remove(&*conn);
+        }
+        let Some(conn) = self.open.remove(id) else { return };
+        self.turned_away -= usize::from(conn.turned_away.is_some());
+        if let Some(count) = self.of_users.get_mut(&conn.peer.uid) {
+            *count -= 1;
+        }
+    }
+
+    /// Closes the connections that took too long to read their last words; returns when the next
+    /// one is due.
+    pub(crate) fn close_slow(&mut self, now: Instant) -> Option<Instant> {
+        while let Some((due, id)) = self.closing.first().copied() {
+            if due > now {
+                return Some(due);
+            }
+            self.closing.remove(0);
+            if self.open.get(id).is_some_and(|conn| conn.counts_down) {
+                self.part(id);
+            }
+        }
+        None
+    }
+
+    /// Whether everything that was queued is written.
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.open.iter().all(|(_, conn)| conn.is_flushed())
+    }
+
+    /// The fate of a grant hangs on no connection any more.
+    pub(crate) fn disown(&mut self, request: RequestId) {
+        for (_, conn) in &mut self.open {
+            conn.provisional.retain(|other| *other != request);
+            conn.untold.take_if(|other| *other == request);
+        }
+    }
+
+    /// The fate of no grant hangs on any connection any more.
+    pub(crate) fn disown_all(&mut self) {
+        for (_, conn) in &mut self.open {
+            conn.provisional.clear();
+            conn.untold = None;
+        }
+    }
+
+    /// Those that watch the status.
+    pub(crate) fn watchers(&self) -> Vec<ConnId> {
+        let watching = self.open.iter().filter(|(_, conn)| conn.watches());
+        watching.map(|(id, _)| id).collect()
+    }
+}
+
+const BECOMES_READABLE: EpollFlags = EpollFlags::EPOLLIN.union(EpollFlags::EPOLLET);
+const READS: EpollFlags =
+    EpollFlags::EPOLLIN.union(EpollFlags::EPOLLRDHUP).union(EpollFlags::EPOLLET);
+const HANGS_UP: EpollFlags =
+    EpollFlags::EPOLLRDHUP.union(EpollFlags::EPOLLHUP).union(EpollFlags::EPOLLERR);
+const HEARS: EpollFlags = EpollFlags::EPOLLIN.union(HANGS_UP);
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn peer() -> Credentials {
+        Credentials { pid: 1, uid: 0, gid: 0 }
+    }
+
+    /// A connection, and its other end.
+    fn open(conns: &mut Conns) -> (ConnId, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        (conns.open(ours.into(), peer(), 0, None).0, theirs)
+    }
+
+    #[test]
+    fn nothing_that_was_noted_of_a_closed_connection_is_about_the_next_one() {
+        let mut conns = Conns::new().unwrap();
+        let (before, _theirs) = open(&mut conns);
+        conns.get(before).unwrap().closing = true;
+        conns.sever(before, false);
+        conns.closing.push((Instant::now(), before));
+        conns.flush();
+        assert!(conns.peek(before).is_none(), "it held nothing, and is closed");
+        let (after, _theirs) = open(&mut conns);
+        conns.get(after).unwrap().counts_down = true;
+        assert!(conns.peek(before).is_none());
+        assert_ne!(Of::Connection(before).number(), Of::Connection(after).number());
+        conns.close_slow(Instant::now());
+        for severed in conns.take_severed() {
+            assert!(conns.get(severed.id).is_none());
+        }
+        assert!(conns.peek(after).is_some());
+    }
+
+    #[test]
+    fn a_connection_that_cannot_be_watched_is_closed_and_was_not_watched() {
+        let mut conns = Conns::new().unwrap();
+        let (id, _theirs) = open(&mut conns);
+        conns.poller.fail(1);
+        assert!(conns.watch(id, READS).is_err());
+        assert!(conns.peek(id).unwrap().watched_for.is_empty());
+        conns.watch(id, READS).unwrap();
+        conns.poller.fail(1);
+        assert!(conns.watch(id, READS | EpollFlags::EPOLLOUT).is_err());
+        assert_eq!(conns.peek(id).unwrap().watched_for, READS);
+        let (other, _theirs) = open(&mut conns);
+        conns.poller.fail(1);
+        conns.get(other);
+        conns.flush();
+        assert!(conns.peek(other).is_none());
+    }
+
+    #[test]
+    fn those_who_are_idle_for_long_are_closed_and_others_are_not() {
+        let mut conns = Conns::new().unwrap();
+        let (mut ids, mut theirs) = (Vec::new(), Vec::new());
+        for uid in [7, 7, 8] {
+            let (ours, other) = UnixStream::pair().unwrap();
+            let peer = Credentials { pid: 1, uid, gid: 0 };
+            ids.push(conns.open(ours.into(), peer, 0, None).0);
+            theirs.push(other);
+        }
+        let time = Duration::from_secs(60);
+        let now = conns.peek(ids[0]).unwrap().heard_at + time;
+        conns.get(ids[1]).unwrap().doing = Doing::Watches(None);
+        conns.get(ids[2]).unwrap().heard_at = now;
+        assert!(conns.close_idle(now, time));
+        assert!(conns.peek(ids[0]).is_none());
+        assert_eq!((conns.of_user(7), conns.of_user(8), conns.taken_in()), (1, 1, (2, 0)));
+        assert!(!conns.close_idle(now + time, time * 2));
+        assert!(!conns.close_idle(now + time, time), "it was looked just before");
+        assert!(conns.close_idle(now + time * 2, time));
+        assert_eq!((conns.of_user(7), conns.of_user(8)), (1, 0));
+    }
+}

@@ -1,0 +1,111 @@
+//! Of what the kernel reports events, by the numbers that they carry.
+
+use slotmap::{Key, KeyData};
+
+use crate::daemon::net::conn_id::ConnId;
+
+/// Numbers from here on are those of connections: the upper half counts how often a place among them was
+/// used, from 1 on.
+const CONNECTIONS: u64 = 1 << 32;
+
+/// What there is one of, and what is to be looked at when it is reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// Somebody wants to be accepted.
+    Listener,
+    /// Something in our directory was removed.
+    Home,
+    /// A signal came.
+    Signals,
+    /// The alarm went off.
+    Alarm,
+    /// The watcher has ended.
+    Watcher,
+}
+
+const SOURCES: [Source; 5] =
+    [Source::Listener, Source::Home, Source::Signals, Source::Alarm, Source::Watcher];
+
+/// The number of what only wakes the daemon: it is looked at in each turn, reported or not.
+const WAKES: u64 = SOURCES.len() as u64;
+
+/// Of what an event is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Of {
+    Connection(ConnId),
+    Source(Source),
+    /// A process has ended, or the engine said something.
+    Wakes,
+}
+
+impl Of {
+    pub(crate) fn number(self) -> u64 {
+        match self {
+            Self::Connection(id) => id.data().as_ffi(),
+            Self::Source(source) => source as u64,
+            Self::Wakes => WAKES,
+        }
+    }
+
+    /// What has this number; `None` if nothing has.
+    pub(crate) fn from_number(number: u64) -> Option<Self> {
+        match number {
+            CONNECTIONS.. => Some(Self::Connection(KeyData::from_ffi(number).into())),
+            WAKES => Some(Self::Wakes),
+            _ => SOURCES.get(usize::try_from(number).ok()?).copied().map(Self::Source),
+        }
+    }
+}
+
+/// What was reported and not seen to yet.
+#[derive(Debug, Default)]
+pub(crate) struct Reported([bool; SOURCES.len()]);
+
+impl Reported {
+    pub(crate) fn note(&mut self, source: Source) {
+        self.0[source as usize] = true;
+    }
+
+    pub(crate) fn has(&self, source: Source) -> bool {
+        self.0[source as usize]
+    }
+
+    /// Whether it was reported; it is not any more.
+    pub(crate) fn take(&mut self, source: Source) -> bool {
+        std::mem::take(&mut self.0[source as usize])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_has_a_number_of_its_own() {
+        let mut map = slotmap::SlotMap::with_key();
+        let mut ids: Vec<ConnId> = (0..3).map(|n| map.insert(n)).collect();
+        for _ in 0..3 {
+            map.remove(*ids.last().unwrap());
+            ids.push(map.insert(0));
+        }
+        let all: Vec<Of> = ids.into_iter().map(Of::Connection).collect();
+        let all: Vec<Of> =
+            all.into_iter().chain(SOURCES.map(Of::Source)).chain([Of::Wakes]).collect();
+        let mut numbers = std::collections::BTreeSet::new();
+        for of in &all {
+            assert_eq!(Of::from_number(of.number()), Some(*of));
+            numbers.insert(of.number());
+        }
+        assert_eq!(numbers.len(), all.len());
+        assert_eq!(Of::from_number(WAKES + 1), None);
+    }
+
+    #[test]
+    fn what_was_reported_is_taken_once() {
+        let mut reported = Reported::default();
+        reported.note(Source::Alarm);
+        assert!(reported.has(Source::Alarm) && !reported.has(Source::Home));
+        assert!(reported.take(Source::Alarm));
+        assert!(!reported.take(Source::Alarm));
+    }
+}

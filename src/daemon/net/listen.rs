@@ -1,0 +1,187 @@
+//! Taking in connections.
+//!
+//! Invariant: running out of descriptors refuses newcomers and ends nobody. If not even one can be
+//! refused, newcomers wait in the queue, and the daemon looks at it again after a moment.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+
+use crate::daemon::limits::{
+    ACCEPT_AGAIN_AFTER, ACCEPTS_PER_TURN, REFUSED_BYTES_PER_TURN, turned_away_max,
+};
+use crate::daemon::net::catching::Accepted;
+use crate::daemon::net::connections::Conns;
+use crate::daemon::net::events::Source;
+use crate::daemon::net::room::{Room, TurnedAway};
+use crate::protocol::{Failure, Reply, frame};
+use crate::sys::peer;
+
+/// The socket that clients connect to.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    socket: UnixListener,
+    /// Given up for a moment to accept, and refuse, when there is no other descriptor.
+    spare: Option<File>,
+    /// Whether it was said that there are too many.
+    said: bool,
+    /// Until when nobody is accepted, because there was no descriptor to refuse anybody with.
+    pauses_until: Option<Instant>,
+}
+
+impl Listener {
+    pub(crate) fn new(socket: UnixListener) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        Ok(Self { socket, spare: spare(), said: false, pauses_until: None })
+    }
+
+    /// Accepts waiting connections, as many as there may be at once. Where there is no room,
+    /// connections that were `idle` for that long are closed first.
+    pub(crate) fn accept(&mut self, conns: &mut Conns, room: Room, idle: Duration) -> Accepted {
+        let mut budget = REFUSED_BYTES_PER_TURN;
+        self.pauses_until = None;
+        for count in 0..ACCEPTS_PER_TURN {
+            match self.socket.accept() {
+                Ok((stream, _)) => self.take_in(stream, conns, room, idle, &mut budget),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    // It becomes readable when the next one comes.
+                    conns.reported.take(Source::Listener);
+                    return Accepted { count, more: false };
+                }
+                Err(error) if is_out_of_descriptors(&error) => {
+                    if !self.refuse_one(&error, &mut budget) {
+                        conns.reported.take(Source::Listener);
+                        self.pauses_until = Some(Instant::now() + ACCEPT_AGAIN_AFTER);
+                        return Accepted { count, more: false };
+                    }
+                }
+                // The peer went away before it was accepted, or a signal came.
+                Err(error) => tracing::debug!(%error, "a connection was lost before it began"),
+            }
+        }
+        Accepted { count: ACCEPTS_PER_TURN, more: true }
+    }
+
+    /// Until when nobody is accepted, if there is no descriptor.
+    pub(crate) fn pauses_until(&self) -> Option<Instant> {
+        self.pauses_until
+    }
+
+    fn take_in(
+        &mut self,
+        stream: UnixStream,
+        conns: &mut Conns,
+        room: Room,
+        idle: Duration,
+        budget: &mut usize,
+    ) {
+        let credentials = match peer::credentials(stream.as_fd()) {
+            Ok(credentials) => credentials,
+            Err(error) => return tracing::debug!(%error, "a peer is not known"),
+        };
+        let uid = credentials.uid;
+        let judged = |conns: &Conns| room.turns_away(uid, conns.taken_in().0, conns.of_user(uid));
+        let mut turned_away = judged(conns);
+        if turned_away.is_some() && conns.close_idle(Instant::now(), idle) {
+            turned_away = judged(conns);
+        }
+        let Some(why) = turned_away else {
+            self.said = false;
+            conns.open(OwnedFd::from(stream), credentials, peer::ticks_now(), None);
+            return;
+        };
+        if !std::mem::replace(&mut self.said, true) {
+            tracing::warn!("{}, more are turned away", why.failure());
+        }
+        if conns.taken_in().1 >= turned_away_max(room.all) {
+            return refuse(stream, &why.failure(), budget);
+        }
+        conns.open(OwnedFd::from(stream), credentials, peer::ticks_now(), turned_away);
+    }
+
+    /// Accepts one with the spare descriptor and turns it away; whether that went well.
+    fn refuse_one(&mut self, error: &io::Error, budget: &mut usize) -> bool {
+        if !std::mem::replace(&mut self.said, true) {
+            tracing::warn!(%error, "out of descriptors, newcomers are turned away");
+        }
+        if self.spare.take().or_else(spare).is_none() {
+            return false;
+        }
+        let accepted = self.socket.accept();
+        let accepted =
+            accepted.map(|(stream, _)| refuse(stream, &TurnedAway::Full.failure(), budget)).is_ok();
+        self.spare = spare();
+        accepted
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn spare() -> Option<File> {
+    File::open("/dev/null").ok()
+}
+
+fn is_out_of_descriptors(error: &io::Error) -> bool {
+    let number = error.raw_os_error().unwrap_or(0);
+    matches!(
+        Errno::from_raw(number),
+        Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::ENOBUFS
+    )
+}
+
+/// Tells a peer why, as far as it takes that at once, and closes the connection.
+fn refuse(mut stream: UnixStream, failure: &Failure, budget: &mut usize) {
+    let mut bytes = Vec::new();
+    let error = Some(failure.name.qualified());
+    let parameters = serde_json::to_value(failure).unwrap_or_default();
+    let told = frame::append(&Reply { parameters, error, ..Reply::default() }, &mut bytes);
+    if told.is_err() || stream.set_nonblocking(true).is_err() {
+        return;
+    }
+    // What it sent is read first: closed with something unread, it would get a reset. One that goes on
+    // to send gets that.
+    let mut buffer = [0; 4096];
+    while *budget > 0 {
+        let read = stream.read(&mut buffer).unwrap_or(0);
+        *budget = budget.saturating_sub(read);
+        if read < buffer.len() {
+            break;
+        }
+    }
+    let _ = stream.write_all(&bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_turned_away_and_writes_on_and_on_costs_a_share_of_the_turn() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        std::thread::scope(|scope| {
+            let writing = scope.spawn(move || {
+                let mut sent = 0;
+                while let Ok(count) = theirs.write(&[0; 64 * 1024]) {
+                    sent += count;
+                }
+                sent
+            });
+            let mut budget = REFUSED_BYTES_PER_TURN;
+            while budget > 0 {
+                let again = ours.try_clone().unwrap();
+                refuse(again, &TurnedAway::Full.failure(), &mut budget);
+            }
+            // With nothing left it is not read at all.
+            refuse(ours, &TurnedAway::Full.failure(), &mut budget);
+            assert!(writing.join().unwrap() >= REFUSED_BYTES_PER_TURN);
+        });
+    }
+}

@@ -1,0 +1,164 @@
+//! What is still to be written to a peer, and the descriptors that go with it.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use libc::MSG_DONTWAIT;
+
+use crate::sys::fds;
+
+/// So much room is kept for the next reply, which most need not more of.
+const ROOM_KEPT: usize = 512;
+
+/// Bytes for a peer, and the descriptors that go with them.
+///
+/// Invariant: no position of descriptors is behind the last byte, or before the first unsent one.
+#[derive(Debug, Default)]
+pub(crate) struct Output {
+    bytes: Vec<u8>,
+    sent: usize,
+    /// Descriptors and the position of the byte that each goes with, ascending.
+    fds: Vec<(usize, Vec<OwnedFd>)>,
+    /// What was to be written was dropped: the peer must get nothing more.
+    pub(crate) stuck: bool,
+}
+
+impl Output {
+    /// Has `write` append a message; whether it did. Whatever it appended of one that it could not
+    /// finish is gone again.
+    pub(crate) fn append(&mut self, write: impl FnOnce(&mut Vec<u8>) -> bool) -> bool {
+        let at = self.bytes.len();
+        let appended = write(&mut self.bytes);
+        if !appended {
+            self.bytes.truncate(at);
+        }
+        appended
+    }
+
+    /// The same, with descriptors, which come with its first byte.
+    pub(crate) fn append_with(
+        &mut self,
+        fds: Vec<OwnedFd>,
+        write: impl FnOnce(&mut Vec<u8>) -> bool,
+    ) -> bool {
+        let at = self.bytes.len();
+        let appended = self.append(write);
+        if at < self.bytes.len() && !fds.is_empty() {
+            self.fds.push((at, fds));
+        }
+        appended
+    }
+
+    /// Appends a message that was written elsewhere.
+    pub(crate) fn put(&mut self, message: Vec<u8>) {
+        if self.bytes.is_empty() {
+            self.bytes = message;
+        } else {
+            self.bytes.extend_from_slice(&message);
+        }
+    }
+
+    /// How many bytes were not taken yet.
+    pub(crate) fn unsent(&self) -> usize {
+        self.bytes.len().saturating_sub(self.sent)
+    }
+
+    /// Drops what was not written: the peer must get nothing more.
+    pub(crate) fn drop_all(&mut self) {
+        *self = Self { stuck: true, ..Self::default() };
+    }
+
+    /// Gives the room for the next reply back.
+    pub(crate) fn save_memory(&mut self) {
+        self.bytes.shrink_to_fit();
+        self.fds.shrink_to_fit();
+    }
+
+    /// Writes what the peer takes now.
+    ///
+    /// # Errors
+    /// The connection is of no more use.
+    pub(crate) fn write(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        if self.stuck {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        while self.unsent() > 0 {
+            let here = self.fds.first().filter(|(at, _)| *at == self.sent);
+            let skip = usize::from(here.is_some());
+            let here: Vec<_> = here.iter().flat_map(|(_, fds)| fds).map(AsFd::as_fd).collect();
+            let end = self.fds.get(skip).map_or(self.bytes.len(), |(at, _)| *at);
+            let Some(piece) = self.bytes.get(self.sent..end).filter(|piece| !piece.is_empty())
+            else {
+                // Nobody must be told less than was decided: the connection ends instead.
+                tracing::error!("a descriptor has no byte to go with");
+                return Err(io::ErrorKind::InvalidData.into());
+            };
+            match fds::send(socket, piece, &here, MSG_DONTWAIT) {
+                Ok(n) => {
+                    self.sent += n;
+                    if skip == 1 && n > 0 {
+                        self.fds.remove(0);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.bytes.clear();
+        self.bytes.shrink_to(ROOM_KEPT);
+        self.sent = 0;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn descriptors_go_with_the_bytes_that_they_belong_to() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let null = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+        let mut output = Output::default();
+        for (text, count) in [("three", 3), ("one", 1), ("two", 2)] {
+            let fds = (0..count).map(|_| null()).collect();
+            assert!(output.append_with(fds, |bytes| {
+                bytes.extend(text.as_bytes());
+                true
+            }));
+        }
+        output.write(ours.as_fd()).unwrap();
+        let mut heard = Vec::new();
+        let mut buffer = [0; 64];
+        while heard.iter().map(|(text, _): &(String, _)| text.len()).sum::<usize>() < 11 {
+            let mut received = Vec::new();
+            let count = fds::receive(theirs.as_fd(), &mut buffer, &mut received, 0).unwrap();
+            heard.push((String::from_utf8_lossy(&buffer[..count]).into_owned(), received.len()));
+        }
+        let expected = [("three", 3), ("one", 1), ("two", 2)];
+        assert_eq!(heard, expected.map(|(text, count)| (text.to_owned(), count)));
+        assert_eq!(output.unsent(), 0);
+    }
+
+    #[test]
+    fn descriptors_of_a_message_that_was_not_written_go_nowhere() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let null = || vec![OwnedFd::from(std::fs::File::open("/dev/null").unwrap())];
+        let mut output = Output::default();
+        output.put(b"first".to_vec());
+        let half = |bytes: &mut Vec<u8>| {
+            bytes.extend(b"half");
+            false
+        };
+        assert!(!output.append_with(null(), half));
+        assert!(output.append_with(null(), |_| true), "there was nothing to say");
+        output.put(b"last".to_vec());
+        output.write(ours.as_fd()).unwrap();
+        let (mut buffer, mut received) = ([0; 64], Vec::new());
+        let count = fds::receive(theirs.as_fd(), &mut buffer, &mut received, 0).unwrap();
+        assert_eq!((&buffer[..count], received.len()), (&b"firstlast"[..], 0));
+    }
+}

@@ -1,0 +1,119 @@
+//! How many connections each user may have.
+//!
+//! Invariant: root and the user whose daemon it is always get in as long as there is room at all, and
+//! whatever others do, every user gets some of the rest.
+
+use crate::daemon::limits::{KEPT_FOR_GRANTS, SHARE_OF_WHAT_IS_LEFT};
+use crate::protocol::{ErrorName, Failure};
+
+/// How many connections there may be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    /// Of all users.
+    pub(crate) all: usize,
+    /// Of each user, if the configuration says that.
+    pub(crate) each: Option<usize>,
+    /// The user whose daemon it is.
+    pub(crate) own: u32,
+}
+
+/// Why somebody is not taken in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TurnedAway {
+    /// There are as many connections as there may be.
+    Full,
+    /// Their user has its share already.
+    Share { uid: u32, has: usize },
+}
+
+impl Room {
+    /// Why one more connection of a user is turned away, if it is. `there` counts the connections of all
+    /// users, `has` those of this user.
+    pub(crate) fn turns_away(&self, uid: u32, there: usize, has: usize) -> Option<TurnedAway> {
+        if uid == 0 || uid == self.own {
+            return (there >= self.all).then_some(TurnedAway::Full);
+        }
+        let kept = self.all / KEPT_FOR_GRANTS;
+        let left = self.all.saturating_sub(kept).saturating_sub(there);
+        if left == 0 {
+            return Some(TurnedAway::Full);
+        }
+        // A share of what is left and not of the whole: a few users cannot take it all together.
+        let most = self.each.unwrap_or(left.saturating_mul(SHARE_OF_WHAT_IS_LEFT));
+        (has >= most).then_some(TurnedAway::Share { uid, has })
+    }
+}
+
+impl TurnedAway {
+    /// What they are told.
+    pub(crate) fn failure(self) -> Failure {
+        let (message, hint) = match self {
+            Self::Full => (
+                "the daemon has as many connections as it can take".to_owned(),
+                "try again later, or raise `connections` in the configuration or the limit of open \
+                 files",
+            ),
+            Self::Share { uid, has } => (
+                format!("uid {uid} has {has} connections to the daemon, as many as one user may"),
+                "try again later, or raise `connections_per_user` or `connections` in the \
+                 configuration",
+            ),
+        };
+        Failure::new(ErrorName::TooManyConnections, message).hint(hint)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOM: Room = Room { all: 1600, each: None, own: 7 };
+
+    /// Has users connect in turn for as long as anybody gets in; how many each of them has then.
+    fn filled(room: Room, users: &[u32]) -> Vec<usize> {
+        let mut has = vec![0; users.len()];
+        loop {
+            let before = has.clone();
+            for (at, uid) in users.iter().enumerate() {
+                let there = has.iter().sum();
+                has[at] += usize::from(room.turns_away(*uid, there, has[at]).is_none());
+            }
+            if has == before {
+                return has;
+            }
+        }
+    }
+
+    #[test]
+    fn a_single_user_has_three_quarters_and_many_leave_some_for_the_next() {
+        let alone = filled(ROOM, &[1000])[0];
+        assert!((1100..=1130).contains(&alone), "{alone}");
+        for count in [2, 5, 50] {
+            let users: Vec<u32> = (1000..1000 + count).collect();
+            let has = filled(ROOM, &users);
+            let there = has.iter().sum::<usize>();
+            assert!(has.iter().all(|each| *each > 0), "{has:?}");
+            assert_eq!(ROOM.turns_away(999, there, 0), None, "{there} are there");
+            assert_eq!(ROOM.turns_away(0, there, 0), None);
+        }
+    }
+
+    #[test]
+    fn root_and_the_daemons_own_user_get_in_while_there_is_room_at_all() {
+        for uid in [0, 7] {
+            assert_eq!(filled(ROOM, &[uid]), [1600]);
+            assert_eq!(ROOM.turns_away(uid, 1600, 0), Some(TurnedAway::Full));
+        }
+        assert_eq!(ROOM.turns_away(8, 1500, 0), Some(TurnedAway::Full));
+        assert_eq!(ROOM.turns_away(7, 1500, 0), None);
+    }
+
+    #[test]
+    fn what_the_configuration_says_of_each_user_holds_for_others_than_these() {
+        let room = Room { each: Some(3), ..ROOM };
+        assert_eq!(filled(room, &[1000, 1001]), [3, 3]);
+        let why = room.turns_away(1000, 6, 3);
+        assert_eq!(why, Some(TurnedAway::Share { uid: 1000, has: 3 }));
+        assert_eq!(room.turns_away(7, 6, 3), None);
+    }
+}

@@ -1,0 +1,276 @@
+//! Holds that last while descendants live: each has a named FIFO whose write end the descendants
+//! inherit.
+//!
+//! Invariant: a FIFO's file lives as long as its hold, so that a daemon that starts anew finds it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+
+use crate::core::{Tag, Token};
+use crate::daemon::limits::FIFO_BYTES_AT_ONCE;
+use crate::daemon::processes::owners::{Owners, WatchId};
+
+/// The FIFOs of the holds that last while descendants live.
+#[derive(Debug)]
+pub(crate) struct Children {
+    dir: PathBuf,
+    fifos: BTreeMap<Token, Fifo>,
+    /// Those of which it could not be told whether they have writers, or whose last writer cannot be
+    /// waited for: to be tried again.
+    unsure: BTreeSet<Token>,
+}
+
+#[derive(Debug)]
+struct Fifo {
+    path: PathBuf,
+    read_end: OwnedFd,
+    /// By which the end of its last writer is waited for, if it is.
+    awaited: Option<WatchId>,
+}
+
+/// Whether somebody has a write end of a FIFO.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Writers {
+    None,
+    Some,
+    /// It cannot be told now.
+    Unsure,
+}
+
+/// The folder in the daemon's directory.
+const NAME: &str = "children";
+
+fn path_in(dir: &Path, tag: Tag) -> PathBuf {
+    dir.join(tag.to_string())
+}
+
+/// The FIFO of a hold, without opening an end of it; `None` if there is none.
+pub(crate) fn fifo_of(dir: &Path, tag: Tag) -> Option<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW);
+    options.open(path_in(&dir.join(NAME), tag)).ok()
+}
+
+impl Children {
+    /// The FIFOs in `children/` of the daemon's directory.
+    pub(crate) fn new(dir: &Path) -> Self {
+        Self { dir: dir.join(NAME), fifos: BTreeMap::new(), unsure: BTreeSet::new() }
+    }
+
+    /// Makes the FIFO of a hold, or takes the one that is there, and returns a write end for the
+    /// owner to pass on.
+    pub(crate) fn make(&mut self, token: Token, tag: Tag) -> io::Result<OwnedFd> {
+        let path = self.open(token, tag)?;
+        let flags = OFlag::O_WRONLY | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
+        Ok(open(&path, flags, Mode::empty())?)
+    }
+
+    /// Makes or takes the FIFO of a hold and keeps its read end open.
+    pub(crate) fn open(&mut self, token: Token, tag: Tag) -> io::Result<PathBuf> {
+        if let Some(fifo) = self.fifos.get(&token) {
+            return Ok(fifo.path.clone());
+        }
+        let path = path_in(&self.dir, tag);
+        match std::fs::create_dir(&self.dir) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        match mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR) {
+            Ok(()) | Err(Errno::EEXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
+        let read_end = open(&path, flags, Mode::empty())?;
+        self.fifos.insert(token, Fifo { path: path.clone(), read_end, awaited: None });
+        Ok(path)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.fifos.len()
+    }
+
+    /// Whether somebody has a write end of the hold's FIFO.
+    pub(crate) fn has_writers(&self, token: Token) -> bool {
+        self.look(token) != Writers::None
+    }
+
+    fn look(&self, token: Token) -> Writers {
+        let Some(fifo) = self.fifos.get(&token) else { return Writers::None };
+        let mut hangs_up = [PollFd::new(fifo.read_end.as_fd(), PollFlags::empty())];
+        let polled = poll(&mut hangs_up, PollTimeout::ZERO);
+        if polled.is_ok_and(|count| count > 0)
+            && hangs_up[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
+        {
+            return Writers::None;
+        }
+        // After a FIFO was opened anew poll(2) does not report that all writers are gone; only
+        // read(2) tells: 0 if there are none, EAGAIN if there are. What was written into it has to be
+        // read first, and somebody may write on and on.
+        let mut buffer = [0; 4096];
+        for _ in 0..FIFO_BYTES_AT_ONCE / buffer.len() {
+            match nix::unistd::read(&fifo.read_end, &mut buffer) {
+                Ok(0) => return Writers::None,
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => return Writers::Some,
+                Err(_) => return Writers::Unsure,
+            }
+        }
+        Writers::Unsure
+    }
+
+    /// Waits for the last writer of a hold's FIFO; whether there is one, as far as can be told.
+    pub(crate) fn await_end(&mut self, token: Token, tag: Tag, owners: &mut Owners) -> bool {
+        let is_new = self.unsure.insert(token);
+        match self.try_await_end(token, tag, owners) {
+            Ok(Writers::Unsure) => true,
+            Ok(writers) => {
+                self.unsure.remove(&token);
+                writers == Writers::Some
+            }
+            Err(error) => {
+                if is_new {
+                    tracing::warn!(%error, token = token.0, "its FIFO cannot be watched yet");
+                }
+                true
+            }
+        }
+    }
+
+    fn try_await_end(
+        &mut self,
+        token: Token,
+        tag: Tag,
+        owners: &mut Owners,
+    ) -> io::Result<Writers> {
+        self.open(token, tag)?;
+        if let Some(fifo) = self.fifos.get_mut(&token)
+            && fifo.awaited.is_none()
+        {
+            fifo.awaited = Some(owners.await_writers(token, &fifo.read_end)?);
+        }
+        // An end that comes after this is reported.
+        Ok(self.look(token))
+    }
+
+    /// Those whose end may have been missed: to be tried again.
+    pub(crate) fn unsure(&self) -> &BTreeSet<Token> {
+        &self.unsure
+    }
+
+    /// Forgets a FIFO that nobody waits for yet; [`Self::sweep`] removes its file.
+    pub(crate) fn forget(&mut self, token: Token) {
+        self.fifos.remove(&token);
+    }
+
+    /// The hold ended: removes its FIFO.
+    pub(crate) fn remove(&mut self, token: Token, owners: &mut Owners) {
+        self.unsure.remove(&token);
+        let Some(fifo) = self.fifos.remove(&token) else { return };
+        if let Some(id) = fifo.awaited {
+            owners.forget_writers(id, &fifo.read_end);
+        }
+        if let Err(error) = std::fs::remove_file(&fifo.path)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(path = %fifo.path.display(), %error, "a FIFO cannot be removed");
+        }
+    }
+
+    /// All holds ended: removes their FIFOs.
+    pub(crate) fn remove_all(&mut self, owners: &mut Owners) {
+        let tokens: Vec<Token> = self.fifos.keys().copied().collect();
+        tokens.into_iter().for_each(|token| self.remove(token, owners));
+    }
+
+    /// Removes what earlier daemons left of holds that have ended.
+    pub(crate) fn sweep(&self) {
+        let Ok(entries) = std::fs::read_dir(&self.dir) else { return };
+        for path in entries.flatten().map(|entry| entry.path()) {
+            if !self.fifos.values().any(|fifo| fifo.path == path) {
+                let _ = std::fs::remove_file(path);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn children() -> (tempfile::TempDir, Children) {
+        let dir = tempfile::tempdir().unwrap();
+        let children = Children::new(dir.path());
+        (dir, children)
+    }
+
+    #[test]
+    fn there_are_writers_until_the_last_write_end_is_closed() {
+        let (_dir, mut children) = children();
+        let first = children.make(Token(1), Tag(1)).unwrap();
+        let second = children.make(Token(1), Tag(1)).unwrap();
+        assert!(children.has_writers(Token(1)));
+        nix::unistd::write(&first, b"noise").unwrap();
+        drop(first);
+        assert!(children.has_writers(Token(1)));
+        drop(second);
+        assert!(!children.has_writers(Token(1)));
+    }
+
+    #[test]
+    fn who_writes_without_end_is_a_writer_and_takes_a_bounded_time_to_find() {
+        let (dir, mut before) = children();
+        let write_end = before.make(Token(1), Tag(1)).unwrap();
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    let _ = nix::unistd::write(&write_end, &[0; 4096]);
+                }
+            });
+            let mut after = Children::new(dir.path());
+            after.open(Token(1), Tag(1)).unwrap();
+            assert!((0..100).all(|_| after.has_writers(Token(1))));
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+    }
+
+    #[test]
+    fn a_daemon_that_opens_the_fifo_anew_sees_the_writers_of_before() {
+        let (dir, mut before) = children();
+        let write_end = before.make(Token(1), Tag(1)).unwrap();
+        drop(before);
+        let mut after = Children::new(dir.path());
+        after.open(Token(1), Tag(1)).unwrap();
+        assert!(after.has_writers(Token(1)));
+        drop(write_end);
+        assert!(!after.has_writers(Token(1)));
+
+        let mut later = Children::new(dir.path());
+        later.open(Token(1), Tag(1)).unwrap();
+        assert!(!later.has_writers(Token(1)));
+    }
+
+    #[test]
+    fn what_belongs_to_no_hold_is_swept_away() {
+        let (dir, mut children) = children();
+        children.open(Token(1), Tag(1)).unwrap();
+        children.open(Token(2), Tag(2)).unwrap();
+        children.fifos.remove(&Token(2));
+        children.sweep();
+        let left: Vec<_> = std::fs::read_dir(dir.path().join("children"))
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        assert_eq!(left, [Tag(1).to_string()]);
+    }
+}

@@ -1,0 +1,161 @@
+//! What runs under a hold besides its owner: to be ended when the hold is lost.
+//!
+//! `canal run` ends all that its command started. Where it was killed itself, the daemon finds them
+//! by what they inherited: `CANAL_HOLD` in the environment, and the write end of the hold's FIFO.
+//! What sheds both is not found.
+//!
+//! Invariant: a process is signalled only if it had one of these after its descriptor was opened.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::path::Path;
+
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+
+use crate::core::Tag;
+use crate::daemon::processes::children::fifo_of;
+use crate::daemon::processes::holder::Told;
+use crate::protocol::HOLD_VARIABLE;
+use crate::sys::child::children_of;
+use crate::sys::pidfd::Pidfd;
+use crate::sys::process::{self, OwnProgram};
+
+/// What the processes of a hold are known by.
+#[derive(Debug)]
+pub(crate) struct Trace {
+    tag: Tag,
+    /// As long as it is open, no other file is mistaken for it.
+    fifo: Option<File>,
+}
+
+impl Trace {
+    /// That of a hold of the daemon that has its files in `dir`.
+    pub(crate) fn of(told: &Told, dir: &Path) -> Option<Self> {
+        let tag = told.tag?;
+        Some(Self { tag, fifo: fifo_of(dir, tag) })
+    }
+
+    pub(crate) fn tag(&self) -> Tag {
+        self.tag
+    }
+}
+
+/// Kills what runs under these holds, but for canal's own processes, and gives those of which
+/// something was found that had not ended. To be done again until nothing is found: what is started
+/// at the same time may be missed.
+pub(crate) fn kill(traces: &[&Trace]) -> BTreeSet<Tag> {
+    let mut left = BTreeSet::new();
+    if traces.is_empty() {
+        return left;
+    }
+    let pids = match process::visible() {
+        Ok(pids) => pids,
+        Err(error) => {
+            tracing::error!(%error, "what commands started cannot be looked for");
+            return left;
+        }
+    };
+    // A `canal run` ends by itself, and says why.
+    let own = OwnProgram::find();
+    let mut found: Vec<(u32, Pidfd)> = Vec::new();
+    for pid in pids.into_iter().filter(|pid| *pid != std::process::id()) {
+        // Most are not meant; those that are, are looked at again once they cannot be mistaken.
+        if tags_of(pid, traces).is_empty() || own.is_of(pid) {
+            continue;
+        }
+        let Ok(pidfd) = Pidfd::open(pid) else { continue };
+        let tags = tags_of(pid, traces);
+        if !tags.is_empty() && pidfd.pid() == Some(pid) && !pidfd.has_ended() {
+            left.extend(tags);
+            found.push((pid, pidfd));
+        }
+    }
+    add_below(&mut found, &own);
+    for (pid, pidfd) in found {
+        // It may refuse: another user's since it began.
+        if pidfd.signal(Signal::SIGKILL).is_ok() {
+            tracing::warn!(pid, "the lock under which it was started is lost: {}", Signal::SIGKILL);
+        }
+    }
+    left
+}
+
+/// Adds what these have started and what has shed all that it was known by.
+fn add_below(found: &mut Vec<(u32, Pidfd)>, own: &OwnProgram) {
+    let mut seen: BTreeSet<u32> = found.iter().map(|(pid, _)| *pid).collect();
+    let mut at = 0;
+    while let Some((above, pidfd)) = found.get(at) {
+        let below = children_of(Pid::from_raw(above.cast_signed()));
+        let above_lives = || pidfd.pid() == Some(*above);
+        let mut more = Vec::new();
+        for pid in below.into_iter().map(|pid| pid.as_raw().unsigned_abs()) {
+            if seen.contains(&pid) || own.is_of(pid) {
+                continue;
+            }
+            let Ok(child) = Pidfd::open(pid) else { continue };
+            if process::parent(pid) == Some(*above) && child.pid() == Some(pid) && above_lives() {
+                seen.insert(pid);
+                more.push((pid, child));
+            }
+        }
+        found.extend(more);
+        at += 1;
+    }
+}
+
+/// The holds that a process runs under, of these.
+fn tags_of(pid: u32, traces: &[&Trace]) -> BTreeSet<Tag> {
+    let variable = process::variable(pid, HOLD_VARIABLE).unwrap_or_default();
+    let named = variable.to_str().unwrap_or_default().split(' ').filter_map(|it| it.parse().ok());
+    let named: Vec<Tag> = named.collect();
+    let mut tags: BTreeSet<Tag> =
+        traces.iter().map(|trace| trace.tag).filter(|tag| named.contains(tag)).collect();
+    let with_fifo: Vec<(Tag, &File)> =
+        traces.iter().filter_map(|trace| Some((trace.tag, trace.fifo.as_ref()?))).collect();
+    let fifos: Vec<&File> = with_fifo.iter().map(|(_, fifo)| *fifo).collect();
+    let open = process::has_open(pid, &fifos).into_iter();
+    tags.extend(open.filter_map(|at| Some(with_fifo.get(at)?.0)));
+    tags
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+
+    use super::*;
+    use crate::sys::rerun::wait_until;
+
+    fn under(value: &str, script: &str) -> Child {
+        let mut shell = Command::new("/bin/sh");
+        let child = shell.env(HOLD_VARIABLE, value).args(["-c", script]).spawn().unwrap();
+        wait_until("it was started", || process::variable(child.id(), HOLD_VARIABLE).is_some());
+        child
+    }
+
+    fn trace(bits: u128) -> Trace {
+        Trace { tag: Tag(bits), fifo: None }
+    }
+
+    fn killed_by(child: &mut Child) -> Option<i32> {
+        std::os::unix::process::ExitStatusExt::signal(&child.wait().unwrap())
+    }
+
+    #[test]
+    fn what_runs_under_a_hold_is_killed_with_what_it_started_and_nothing_else() {
+        let (lost, other) = (0x1057_u128, 0x07e4_u128);
+        let mut inner = under(&format!("{} {}", Tag(lost), Tag(other)), "exec sleep 60");
+        let mut stranger = under(&Tag(other).to_string(), "exec sleep 60");
+        let mut parent = under(&Tag(lost).to_string(), "env -i sleep 60 & wait");
+        let parent_pid = Pid::from_raw(parent.id().cast_signed());
+        wait_until("it has a child", || !children_of(parent_pid).is_empty());
+        let child = Pidfd::open(children_of(parent_pid)[0].as_raw().unsigned_abs()).unwrap();
+        assert_eq!(kill(&[&trace(lost), &trace(1)]), [Tag(lost)].into());
+        assert_eq!((killed_by(&mut inner), killed_by(&mut parent)), (Some(9), Some(9)));
+        wait_until("its child is dead", || child.has_ended());
+        assert!(kill(&[&trace(lost)]).is_empty());
+        assert!(stranger.try_wait().unwrap().is_none());
+        stranger.kill().unwrap();
+        stranger.wait().unwrap();
+    }
+}

@@ -1,0 +1,387 @@
+//! Processes that lost what they hold, until they need not be ended any more.
+//!
+//! Invariant: a process leaves this list only with a [`Proof`], and one that is to be killed only when
+//! nothing is found any more that runs under its hold. A signal counts as sent only if the kernel
+//! took it.
+
+use std::collections::BTreeSet;
+use std::io;
+
+use nix::sys::signal::Signal;
+
+use crate::core::{OnLost, ProcessId, Tag, Token};
+use crate::daemon::processes::descendants::{self, Trace};
+use crate::daemon::processes::holder::Told;
+use crate::daemon::processes::proof::Proof;
+use crate::sys::pidfd::{Pidfd, is_gone};
+use crate::sys::process::Found;
+
+/// How often the processes are looked at.
+pub(crate) const LOOK_EVERY_MS: u64 = 10;
+
+/// So long after the KILL this host does not wait for an end any more: the kernel lets the process
+/// execute nothing of its program again.
+const UNKILLABLE_MS: u64 = 5_000;
+
+/// How often those are looked at that should have ended long ago.
+const LATE_EVERY_MS: u64 = 1_000;
+
+/// This many looks in a row must find nothing that runs under a hold: what is started
+/// during one look is found in the next.
+const CLEAN_LOOKS: u8 = 2;
+
+/// What was done to end a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Stage {
+    /// TERM.
+    Asked,
+    /// KILL.
+    Killed,
+}
+
+impl Stage {
+    pub(crate) fn signal(self) -> Signal {
+        match self {
+            Self::Asked => Signal::SIGTERM,
+            Self::Killed => Signal::SIGKILL,
+        }
+    }
+
+    /// What may be done to a command: its asker said what becomes of it.
+    pub(crate) fn allowed(self, on_lost: OnLost) -> Option<Self> {
+        match on_lost {
+            OnLost::Kill => Some(self),
+            OnLost::Term => Some(Self::Asked),
+            OnLost::Warn => None,
+        }
+    }
+}
+
+/// Those who lost what they hold.
+#[derive(Debug, Default)]
+pub(crate) struct Doomed(Vec<Lost>);
+
+/// One who lost what it holds.
+#[derive(Debug)]
+struct Lost {
+    token: Token,
+    told: Told,
+    /// `None` until it can be had: there may be no descriptors left.
+    pidfd: Option<Pidfd>,
+    /// What is killed with it.
+    trace: Option<Trace>,
+    /// That the process itself need not be ended any more.
+    over: Option<Proof>,
+    /// In how many looks nothing was found since that runs under its hold.
+    clean: u8,
+    /// When it is killed, in milliseconds of CLOCK_BOOTTIME; before that it is asked to end.
+    kill_at: u64,
+    done: Option<Stage>,
+    /// When the kernel took the KILL.
+    killed_at: Option<u64>,
+    /// Whether it was said that it cannot be found or signalled.
+    complained: bool,
+    /// Whether it was said that it does not end.
+    is_late: bool,
+}
+
+impl Doomed {
+    /// Ends a process from now on, and at `kill_at`, when the KILL is due, what runs under its hold;
+    /// `done` was done already. The first time that is said of a token counts.
+    pub(crate) fn add(
+        &mut self,
+        (token, told): (Token, Told),
+        (pidfd, trace): (Option<Pidfd>, Option<Trace>),
+        done: Option<Stage>,
+        kill_at: u64,
+    ) {
+        if self.has(token) {
+            return;
+        }
+        let killed_at = (done == Some(Stage::Killed)).then_some(kill_at);
+        self.0.push(Lost {
+            token,
+            told,
+            pidfd,
+            trace: trace.filter(|_| told.on_lost == OnLost::Kill),
+            over: None,
+            clean: 0,
+            kill_at,
+            done,
+            killed_at,
+            complained: false,
+            is_late: false,
+        });
+    }
+
+    pub(crate) fn has(&self, token: Token) -> bool {
+        self.0.iter().any(|lost| lost.token == token)
+    }
+
+    /// Whether this host must ask for nothing, as one of them may go on in its program.
+    pub(crate) fn are_awaited(&self) -> bool {
+        self.0.iter().any(Lost::is_awaited)
+    }
+
+    /// The processes that are waited for.
+    pub(crate) fn awaited(&self) -> BTreeSet<u32> {
+        let awaited = self.0.iter().filter(|lost| lost.is_awaited());
+        awaited.map(|lost| lost.told.process.pid).collect()
+    }
+
+    /// When they are to be looked at, in milliseconds of CLOCK_BOOTTIME.
+    pub(crate) fn next_look(&self, now: u64) -> Option<u64> {
+        let late = |lost: &Lost| now > lost.kill_at.saturating_add(UNKILLABLE_MS);
+        let every = if self.0.iter().all(late) { LATE_EVERY_MS } else { LOOK_EVERY_MS };
+        (!self.0.is_empty()).then_some(now.saturating_add(every))
+    }
+
+    /// Does what is due now, and gives those back that need not be ended any more. `find` looks for
+    /// a process.
+    pub(crate) fn look(
+        &mut self,
+        now: u64,
+        find: impl Fn(ProcessId) -> Found,
+    ) -> Vec<(Token, Proof)> {
+        let traces: Vec<&Trace> = self.0.iter().filter_map(|lost| lost.trace_due(now)).collect();
+        let left = descendants::kill(&traces);
+        let mut over = Vec::new();
+        self.0.retain_mut(|lost| {
+            lost.note_left(&left, now);
+            if lost.over.is_none() {
+                lost.over = lost.look(now, &find);
+            }
+            let is_clean = lost.trace.is_none() || lost.clean >= CLEAN_LOOKS;
+            let proof = lost.over.take_if(|_| is_clean);
+            let stays = proof.is_none();
+            over.extend(proof.map(|proof| (lost.token, proof)));
+            stays
+        });
+        over
+    }
+}
+
+impl Lost {
+    fn is_awaited(&self) -> bool {
+        self.told.on_lost == OnLost::Kill && !self.is_late
+    }
+
+    /// What runs under its hold is to be killed now: once before its owner is, by which some of it is
+    /// found, and when its owner has ended.
+    fn trace_due(&self, now: u64) -> Option<&Trace> {
+        let is_due = self.over.is_some() || self.done < Some(Stage::Killed);
+        self.trace.as_ref().filter(|_| is_due && now >= self.kill_at)
+    }
+
+    /// Takes in of which holds something was found that runs under them.
+    fn note_left(&mut self, left: &BTreeSet<Tag>, now: u64) {
+        let Some(trace) = &self.trace else { return };
+        if now < self.kill_at || self.over.is_none() {
+            return;
+        }
+        if left.contains(&trace.tag()) {
+            self.clean = 0;
+            self.killed_at.get_or_insert(now);
+            self.note_lateness(now);
+        } else {
+            self.clean += 1;
+        }
+    }
+
+    fn look(&mut self, now: u64, find: impl Fn(ProcessId) -> Found) -> Option<Proof> {
+        let Told { process, on_lost, .. } = self.told;
+        if let Some(proof) = Proof::of_choice(on_lost, self.done.is_some()) {
+            return Some(proof);
+        }
+        if self.pidfd.is_none() {
+            match find(process) {
+                Found::Same(pidfd) => self.pidfd = Some(pidfd),
+                Found::Unknown(error) => self.complain("it cannot be found", &error),
+                found @ Found::Gone => return Proof::of_absence(&found),
+            }
+        }
+        let pidfd = self.pidfd.as_ref()?;
+        if let Some(proof) = Proof::of_end(pidfd) {
+            return Some(proof);
+        }
+        let due = if now < self.kill_at { Stage::Asked } else { Stage::Killed };
+        let due = due.allowed(on_lost)?;
+        if Some(due) > self.done {
+            self.signal(due, now);
+        }
+        self.note_lateness(now);
+        None
+    }
+
+    fn signal(&mut self, stage: Stage, now: u64) {
+        let (pid, token, signal) = (self.told.process.pid, self.token.0, stage.signal());
+        let Some(pidfd) = &self.pidfd else { return };
+        match pidfd.signal(signal) {
+            Ok(()) => {
+                tracing::warn!(pid, token, "its lock is lost: {signal}");
+                self.done = Some(stage);
+                self.killed_at = (stage == Stage::Killed).then_some(now);
+            }
+            // Its end is found out at the next look.
+            Err(error) if is_gone(&error) => {}
+            Err(error) => self.complain("it cannot be signalled", &error),
+        }
+    }
+
+    fn note_lateness(&mut self, now: u64) {
+        let is_late = self.killed_at.is_some_and(|at| now > at.saturating_add(UNKILLABLE_MS));
+        if is_late && !self.is_late {
+            let (pid, token) = (self.told.process.pid, self.token.0);
+            tracing::error!(pid, token, "it was killed and does not end");
+        }
+        self.is_late = is_late;
+    }
+
+    fn complain(&mut self, what: &str, error: &io::Error) {
+        if !self.complained {
+            self.complained = true;
+            let (pid, token) = (self.told.process.pid, self.token.0);
+            tracing::error!(pid, token, %error, "it lost its lock, and {what}; tried again");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::process::{Child, Command};
+
+    use super::*;
+    use crate::daemon::processes::owners::{find, process_of};
+    use crate::protocol::HOLD_VARIABLE;
+    use crate::sys::rerun;
+
+    const TOKEN: Token = Token(7);
+
+    fn shell(script: &str) -> (Child, Told) {
+        let child = Command::new("/bin/sh").args(["-c", script]).spawn().unwrap();
+        let process = process_of(&Pidfd::open(child.id()).unwrap()).unwrap();
+        (child, Told { process, on_lost: OnLost::Kill, mark: None, tag: None })
+    }
+
+    fn sleeper() -> (Child, Told) {
+        shell("exec sleep 60")
+    }
+
+    fn doomed(told: Told, kill_at: u64) -> Doomed {
+        let mut doomed = Doomed::default();
+        doomed.add((TOKEN, told), (None, None), None, kill_at);
+        doomed
+    }
+
+    fn killed_by(mut child: Child) -> Option<i32> {
+        std::os::unix::process::ExitStatusExt::signal(&child.wait().unwrap())
+    }
+
+    fn until_over(doomed: &mut Doomed, now: u64) {
+        rerun::wait_until("it is over", || !doomed.look(now, find).is_empty());
+        assert!(!doomed.has(TOKEN));
+    }
+
+    #[test]
+    fn who_cannot_be_found_for_a_moment_is_killed_as_soon_as_it_can() {
+        let (child, told) = sleeper();
+        let mut doomed = doomed(told, 0);
+        let no_descriptors = || Found::Unknown(io::Error::from_raw_os_error(libc::EMFILE));
+        for now in 1..100 {
+            assert!(doomed.look(now * 10_000, |_| no_descriptors()).is_empty());
+            assert!(doomed.are_awaited(), "nothing was sent yet");
+        }
+        until_over(&mut doomed, 1_000_000);
+        assert_eq!(killed_by(child), Some(9));
+    }
+
+    #[test]
+    fn each_is_killed_at_its_own_time_also_by_a_daemon_that_was_just_started() {
+        let ((first, one), (second, other)) = (sleeper(), sleeper());
+        let now = 1_000_000;
+        let mut doomed = doomed(one, now);
+        doomed.add((Token(8), other), (None, None), Some(Stage::Asked), now + 500);
+        until_over(&mut doomed, now);
+        assert_eq!(killed_by(first), Some(9));
+        assert!(doomed.has(Token(8)) && doomed.are_awaited());
+        assert_eq!(doomed.next_look(now), Some(now + LOOK_EVERY_MS));
+        rerun::wait_until("it is over", || !doomed.look(now + 500, find).is_empty());
+        assert_eq!(killed_by(second), Some(9));
+    }
+
+    #[test]
+    fn who_was_asked_to_end_is_killed_later() {
+        let (mut child, told) = shell("trap '' TERM; echo; exec sleep 60 >/dev/null");
+        let mut doomed = doomed(told, 100);
+        assert!(doomed.look(50, find).is_empty());
+        assert!(doomed.look(60, find).is_empty());
+        let _ = child.try_wait().unwrap();
+        until_over(&mut doomed, 100);
+        assert!(matches!(killed_by(child), Some(9 | 15)));
+    }
+
+    #[test]
+    fn the_time_that_was_said_first_counts() {
+        let (child, told) = sleeper();
+        let mut doomed = doomed(told, 1_000);
+        doomed.add((TOKEN, told), (None, None), None, u64::MAX);
+        until_over(&mut doomed, 1_000);
+        assert_eq!(killed_by(child), Some(9));
+    }
+
+    #[test]
+    fn who_was_killed_and_does_not_end_stays_listed_and_is_not_waited_for() {
+        let (child, told) = sleeper();
+        let mut doomed = Doomed::default();
+        // As if the KILL had been taken, for there is no process here that the kernel holds fast.
+        doomed.add((TOKEN, told), (None, None), Some(Stage::Killed), 1_000);
+        assert!(doomed.look(1_000 + UNKILLABLE_MS, find).is_empty());
+        assert!(doomed.are_awaited());
+        let late = 1_001 + UNKILLABLE_MS;
+        assert!(doomed.look(late, find).is_empty());
+        assert!(!doomed.are_awaited() && doomed.has(TOKEN));
+        assert_eq!(doomed.next_look(late), Some(late + LATE_EVERY_MS));
+        Pidfd::open(child.id()).unwrap().signal(Signal::SIGKILL).unwrap();
+        until_over(&mut doomed, late);
+        assert_eq!(killed_by(child), Some(9));
+    }
+
+    #[test]
+    fn what_a_process_left_under_its_hold_is_killed_before_it_is_done_with() {
+        let tag = Tag(0xd003_u128 << 64 | u128::from(std::process::id()));
+        let mut left = Command::new("/bin/sh");
+        let left = left.env(HOLD_VARIABLE, tag.to_string()).args(["-c", "exec sleep 60"]);
+        let left = left.spawn().unwrap();
+        let (mut child, told) = sleeper();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let told = Told { tag: Some(tag), ..told };
+        let mut doomed = Doomed::default();
+        let dir = tempfile::tempdir().unwrap();
+        doomed.add((TOKEN, told), (None, Trace::of(&told, dir.path())), None, 1_000);
+        assert!(doomed.look(999, find).is_empty(), "its time has not come");
+        assert!(!Pidfd::open(left.id()).unwrap().has_ended());
+        until_over(&mut doomed, 1_000);
+        assert_eq!(killed_by(left), Some(9));
+    }
+
+    #[test]
+    fn who_may_outlive_its_lock_is_not_looked_for_longer_than_needed() {
+        let (child, told) = sleeper();
+        let looks = Cell::new(0);
+        let counted = |process| {
+            looks.set(looks.get() + 1);
+            find(process)
+        };
+        let warned = Told { on_lost: OnLost::Warn, ..told };
+        assert_eq!(doomed(warned, 0).look(1, counted).len(), 1);
+        assert_eq!(looks.get(), 0);
+        let mut doomed = doomed(Told { on_lost: OnLost::Term, ..told }, 0);
+        assert!(!doomed.are_awaited());
+        assert!(doomed.look(1, counted).is_empty(), "it is asked to end");
+        assert_eq!(doomed.look(1, counted).len(), 1, "that is all that may be done");
+        assert_eq!(looks.get(), 1);
+        assert_eq!(killed_by(child), Some(15));
+    }
+}

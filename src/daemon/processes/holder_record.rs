@@ -1,0 +1,424 @@
+//! The processes that were told that they hold something, as a record of this host.
+//!
+//! The table of many hosts names them too, but it cannot be read while the engine is away, and what
+//! a host had that was declared gone is no longer in it. Whoever takes this daemon's place must
+//! find them all the same: before it joins anew, they must be dead.
+//!
+//! Invariant: a process is in the file before it is told of its grant, and until there is a
+//! [`Proof`] that it need not be ended any more.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+
+use crate::core::Token;
+use crate::daemon::options::Unusable;
+use crate::daemon::processes::descendants::Trace;
+use crate::daemon::processes::holder::{Told, WatchId};
+use crate::daemon::processes::other_namespace;
+use crate::daemon::processes::owners::find;
+use crate::daemon::processes::proof::Proof;
+use crate::sys::process::{Found, Origin};
+
+/// The name of the file.
+const NAME: &str = "owners";
+
+/// So many lines that say nothing any more are let stand.
+const STALE_LINES_MAX: usize = 4096;
+
+const HOLDERS_HINT: &str = "let them end under a daemon with that engine, or end them";
+
+/// A line of the file.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Line {
+    /// The first one: what makes the processes comparable.
+    Origin(Origin),
+    Told(Token, Told),
+    Ended(Token),
+    /// The largest token that was told, of those that the file names no more.
+    Largest(Token),
+    /// The watcher that answers for these processes if the daemon is killed.
+    Watcher(WatchId),
+}
+
+/// What a file says.
+#[derive(Debug, Default)]
+pub(crate) struct Recorded {
+    by: Option<Origin>,
+    each: BTreeMap<Token, Told>,
+    /// Which watcher answers for them, if one does.
+    watcher: Option<WatchId>,
+}
+
+impl Recorded {
+    /// Those that a watcher answers for, as the file in `dir` says now; `None` if it answers for
+    /// none of them any more: a later daemon has taken them over.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub(crate) fn for_watcher(
+        dir: &Path,
+        origin: &Origin,
+        watcher: WatchId,
+    ) -> io::Result<Option<BTreeMap<Token, Told>>> {
+        let recorded = read(&std::fs::read(dir.join(NAME))?);
+        let is_its = recorded.by.as_ref() == Some(origin) && recorded.watcher == Some(watcher);
+        Ok(is_its.then_some(recorded.each))
+    }
+}
+
+/// The processes that were told that they hold something.
+#[derive(Debug)]
+pub(crate) struct Roll {
+    path: PathBuf,
+    origin: Origin,
+    /// `None` where nothing is to be recorded, or could not be.
+    file: Option<File>,
+    each: BTreeMap<Token, Told>,
+    watcher: Option<WatchId>,
+    /// The largest token that was ever told here, as far as the file goes back.
+    largest: Token,
+    /// How many lines say nothing any more.
+    stale: usize,
+    /// Whether the last line may be incomplete: what is appended to it could not be read.
+    torn: bool,
+}
+
+impl Roll {
+    /// None, with no file: the embedded journal says it all.
+    pub(crate) fn unused() -> Self {
+        let origin = Origin { boot_id: String::new(), pid_namespace: 0, time_namespace: 0 };
+        Self {
+            path: PathBuf::new(),
+            origin,
+            file: None,
+            each: BTreeMap::new(),
+            watcher: None,
+            largest: Token(0),
+            stale: 0,
+            torn: false,
+        }
+    }
+
+    /// Takes up the file in `dir`. Processes of another boot are gone. `discard` leaves those of
+    /// another namespace out, of which that cannot be told.
+    ///
+    /// # Errors
+    /// It cannot be read or written; or it names such processes.
+    pub(crate) fn open(dir: &Path, origin: Origin, discard: bool) -> anyhow::Result<Self> {
+        let path = dir.join(NAME);
+        let largest = match std::fs::read(&path) {
+            Ok(bytes) => largest(&bytes),
+            Err(_) => Token(0),
+        };
+        let Recorded { each, watcher, .. } = recorded(&path, &origin, discard)?;
+        let (file, stale, torn) = (None, 0, false);
+        let mut roll = Self { path, origin, file, each, watcher, largest, stale, torn };
+        roll.write_anew()?;
+        Ok(roll)
+    }
+
+    /// Notes one who is about to be told.
+    ///
+    /// # Errors
+    /// It is not recorded, so that it must not be told. `AlreadyExists` if another process was told
+    /// this token, in a history that is gone, and must be ended first.
+    pub(crate) fn tell(&mut self, token: Token, told: Told) -> io::Result<()> {
+        match self.each.get(&token) {
+            Some(other) if *other == told => return Ok(()),
+            Some(other) if other.process != told.process => {
+                let text = format!("pid {} was told the same token", other.process.pid);
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+            }
+            _ => {}
+        }
+        self.append(&Line::Told(token, told))?;
+        self.largest = self.largest.max(token);
+        self.each.insert(token, told);
+        Ok(())
+    }
+
+    /// Notes that the process of this token need not be ended any more.
+    pub(crate) fn end(&mut self, token: Token, _: Proof) {
+        if self.each.remove(&token).is_none() {
+            return;
+        }
+        self.stale += 2;
+        let ended = if self.stale > STALE_LINES_MAX.max(2 * self.each.len()) {
+            self.write_anew()
+        } else {
+            self.append(&Line::Ended(token))
+        };
+        if let Err(error) = ended {
+            tracing::warn!(%error, path = %self.path.display(), "the record of owners is out of date");
+        }
+    }
+
+    /// Notes who answers for these processes from now on if the daemon is killed.
+    ///
+    /// # Errors
+    /// It is not recorded: the watcher of the daemon before this one goes on to answer for them.
+    pub(crate) fn hand_over_to(&mut self, watcher: WatchId) -> io::Result<()> {
+        self.watcher = Some(watcher);
+        self.append(&Line::Watcher(watcher))
+    }
+
+    /// What the processes of a hold are known by, besides its owner.
+    pub(crate) fn trace_of(&self, told: &Told) -> Option<Trace> {
+        Trace::of(told, self.path.parent()?)
+    }
+
+    /// The largest token that was ever told here, as far as is known.
+    pub(crate) fn largest(&self) -> Token {
+        self.largest
+    }
+
+    /// Those of all holds.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Token, Told)> {
+        self.each.iter().map(|(token, told)| (*token, *told))
+    }
+
+    /// Whether the process of a hold was told of it.
+    pub(crate) fn has(&self, token: Token) -> bool {
+        self.each.contains_key(&token)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.each.is_empty()
+    }
+
+    /// The tokens of all holds.
+    pub(crate) fn tokens(&self) -> Vec<Token> {
+        self.each.keys().copied().collect()
+    }
+
+    /// Makes the file again if somebody removed it.
+    pub(crate) fn restore(&mut self) -> io::Result<()> {
+        if self.file.is_some() && !self.path.exists() { self.write_anew() } else { Ok(()) }
+    }
+
+    fn append(&mut self, line: &Line) -> io::Result<()> {
+        if self.torn {
+            self.write_anew()?;
+        }
+        let Some(file) = &mut self.file else { return Err(io::ErrorKind::NotFound.into()) };
+        let mut bytes = serde_json::to_vec(line)?;
+        bytes.push(b'\n');
+        // A daemon that is killed leaves it in the kernel; with the machine the processes end, too.
+        let written = file.write_all(&bytes);
+        self.torn = written.is_err();
+        written
+    }
+
+    fn write_anew(&mut self) -> io::Result<()> {
+        let lines = self.each.iter().map(|(token, told)| Line::Told(*token, *told));
+        let mut bytes = Vec::new();
+        let first = [Line::Origin(self.origin.clone()), Line::Largest(self.largest)];
+        let watcher = self.watcher.map(Line::Watcher);
+        for line in first.into_iter().chain(watcher).chain(lines) {
+            serde_json::to_writer(&mut bytes, &line)?;
+            bytes.push(b'\n');
+        }
+        let beside = self.path.with_extension("new");
+        let mut options = OpenOptions::new();
+        options.append(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+        match std::fs::remove_file(&beside) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = options.open(&beside)?;
+        file.write_all(&bytes)?;
+        std::fs::rename(&beside, &self.path)?;
+        self.file = Some(file);
+        (self.stale, self.torn) = (0, false);
+        Ok(())
+    }
+}
+
+/// Makes sure that no process lives that holds something by an engine: the journal knows nothing of
+/// it, and would give the same out once more. `discard` leaves those of another namespace out, of
+/// which that cannot be told.
+///
+/// # Errors
+/// Some do; or the file cannot be read.
+pub(crate) fn refuse_holders(dir: &Path, origin: &Origin, discard: bool) -> anyhow::Result<()> {
+    let told = recorded(&dir.join(NAME), origin, discard)?.each;
+    let told = told.into_values().map(|told| told.process);
+    let living: BTreeSet<u32> = told
+        .filter(|process| !matches!(find(*process), Found::Gone))
+        .map(|process| process.pid)
+        .collect();
+    if living.is_empty() {
+        return Ok(());
+    }
+    let pids: Vec<String> = living.iter().map(u32::to_string).collect();
+    let what = format!(
+        "processes hold locks by an engine, which the journal in {} knows nothing of: pid {}",
+        dir.display(),
+        pids.join(", ")
+    );
+    Err(Unusable { what, hint: HOLDERS_HINT.into() }.into())
+}
+
+/// The processes in a file that can be looked after from here.
+fn recorded(path: &Path, origin: &Origin, discard: bool) -> anyhow::Result<Recorded> {
+    let bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Recorded::default()),
+        Err(error) => return Err(error).with_context(|| path.display().to_string()),
+    };
+    let recorded = read(&bytes);
+    match &recorded.by {
+        Some(by) if by == origin => return Ok(recorded),
+        Some(by) if by.boot_id == origin.boot_id => {
+            let told = recorded.each.into_iter();
+            match other_namespace::refuse_recorded(told, path, origin) {
+                Err(error) if discard => tracing::warn!("left out: {error}"),
+                other => other?,
+            }
+        }
+        _ => {}
+    }
+    Ok(Recorded::default())
+}
+
+fn read(bytes: &[u8]) -> Recorded {
+    let Recorded { mut by, mut each, mut watcher } = Recorded::default();
+    for line in bytes.split(|byte| *byte == b'\n') {
+        // The last one may be torn; whom it names was not told.
+        match serde_json::from_slice(line) {
+            Ok(Line::Origin(origin)) => by = Some(origin),
+            Ok(Line::Told(token, told)) => {
+                each.insert(token, told);
+            }
+            Ok(Line::Ended(token)) => {
+                each.remove(&token);
+            }
+            Ok(Line::Watcher(id)) => watcher = Some(id),
+            Ok(Line::Largest(_)) | Err(_) => {}
+        }
+    }
+    Recorded { by, each, watcher }
+}
+
+/// The largest token that a file names, whatever became of it.
+fn largest(bytes: &[u8]) -> Token {
+    let tokens =
+        bytes.split(|byte| *byte == b'\n').filter_map(|line| match serde_json::from_slice(line) {
+            Ok(Line::Told(token, _) | Line::Ended(token) | Line::Largest(token)) => Some(token),
+            _ => None,
+        });
+    tokens.max().unwrap_or(Token(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::{OnLost, ProcessId};
+
+    fn told(pid: u32) -> Told {
+        let process = ProcessId { pid, started: 7, inode: u64::MAX };
+        Told { process, on_lost: OnLost::Kill, mark: None, tag: None }
+    }
+
+    fn proof() -> Proof {
+        Proof::of_absence(&Found::Gone).unwrap()
+    }
+
+    fn origin(boot: &str) -> Origin {
+        Origin { boot_id: boot.to_owned(), pid_namespace: 1, time_namespace: 0 }
+    }
+
+    #[test]
+    fn who_takes_the_place_of_one_that_was_killed_finds_those_who_hold() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut roll = Roll::open(dir.path(), origin("a"), false).unwrap();
+        roll.tell(Token(1), told(11)).unwrap();
+        roll.tell(Token(2), told(12)).unwrap();
+        roll.end(Token(1), proof());
+        drop(roll);
+        let mut torn = OpenOptions::new().append(true).open(dir.path().join(NAME)).unwrap();
+        torn.write_all(b"{\"told\":[3,{\"proc").unwrap();
+        let mut again = Roll::open(dir.path(), origin("a"), false).unwrap();
+        assert_eq!(again.iter().collect::<Vec<_>>(), [(Token(2), told(12))]);
+        again.tell(Token(4), told(14)).unwrap();
+        let tokens = Roll::open(dir.path(), origin("a"), false).unwrap().tokens();
+        assert_eq!(tokens, [Token(2), Token(4)]);
+        assert_eq!(
+            Roll::open(dir.path(), origin("b"), false).unwrap().tokens(),
+            [],
+            "another boot"
+        );
+    }
+
+    #[test]
+    fn who_may_live_in_another_namespace_is_not_left_out_unless_that_is_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut roll = Roll::open(dir.path(), origin("a"), false).unwrap();
+        roll.tell(Token(1), told(11)).unwrap();
+        let here = Origin { pid_namespace: 2, ..origin("a") };
+        let error = Roll::open(dir.path(), here.clone(), false).unwrap_err();
+        assert!(error.to_string().contains("names 1 process of another"), "{error}");
+        refuse_holders(dir.path(), &here, false).unwrap_err();
+        refuse_holders(dir.path(), &here, true).unwrap();
+        assert_eq!(Roll::open(dir.path(), here, true).unwrap().tokens(), []);
+    }
+
+    #[test]
+    fn what_follows_a_line_that_could_not_be_written_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut roll = Roll::open(dir.path(), origin("a"), false).unwrap();
+        // As on a disk that is full in the middle of a line.
+        roll.file.as_mut().unwrap().write_all(b"{\"told\":[1,{").unwrap();
+        roll.torn = true;
+        roll.tell(Token(2), told(12)).unwrap();
+        assert_eq!(Roll::open(dir.path(), origin("a"), false).unwrap().tokens(), [Token(2)]);
+    }
+
+    #[test]
+    fn a_watcher_answers_for_what_is_recorded_until_another_one_does() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut roll = Roll::open(dir.path(), origin("a"), false).unwrap();
+        let its = |watcher, boot| {
+            let recorded = Recorded::for_watcher(dir.path(), &origin(boot), WatchId(watcher));
+            recorded.unwrap().map(|each| each.into_keys().collect::<Vec<_>>())
+        };
+        roll.tell(Token(1), told(11)).unwrap();
+        assert_eq!(its(1, "a"), None);
+        roll.hand_over_to(WatchId(1)).unwrap();
+        roll.tell(Token(2), told(12)).unwrap();
+        assert_eq!(its(1, "a"), Some(vec![Token(1), Token(2)]));
+        assert_eq!(its(1, "b"), None, "another boot");
+        // A daemon that starts anew, and is no member yet, takes nothing over.
+        let mut roll = Roll::open(dir.path(), origin("a"), false).unwrap();
+        roll.end(Token(1), proof());
+        assert_eq!(its(1, "a"), Some(vec![Token(2)]));
+        roll.hand_over_to(WatchId(2)).unwrap();
+        assert_eq!((its(1, "a"), its(2, "a")), (None, Some(vec![Token(2)])));
+    }
+
+    #[test]
+    fn the_file_does_not_grow_for_ever_and_is_made_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut roll = Roll::open(dir.path(), origin("a"), false).unwrap();
+        roll.tell(Token(0), told(1)).unwrap();
+        for token in 1..20_000 {
+            roll.tell(Token(token), told(2)).unwrap();
+            roll.end(Token(token), proof());
+        }
+        let path = dir.path().join(NAME);
+        assert!(path.metadata().unwrap().len() < 1 << 20);
+        std::fs::remove_file(&path).unwrap();
+        roll.restore().unwrap();
+        assert_eq!(Roll::open(dir.path(), origin("a"), false).unwrap().tokens(), [Token(0)]);
+        let again = Roll::open(dir.path(), origin("b"), true).unwrap();
+        assert_eq!(again.tokens(), [], "another boot");
+        assert_eq!(again.largest(), Token(19_999));
+    }
+}

@@ -1,0 +1,13 @@
+//! The processes that own holds, and the descendants that holds are kept for.
+//!
+//! Invariant: a process is named by its pidfd, or by its pid together with what tells it from the next process of that pid.
+
+pub(super) mod children;
+pub(super) mod descendants;
+pub(super) mod doomed;
+pub(super) mod holder;
+pub(super) mod holder_record;
+pub(super) mod other_namespace;
+pub(super) mod owner_identity;
+pub(super) mod owners;
+pub(super) mod proof;

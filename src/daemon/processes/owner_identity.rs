@@ -1,0 +1,72 @@
+//! Who asks, and who shall own: what the kernel says of them.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use crate::core::{Owner, ProcessId};
+use crate::daemon::processes::owners::process_of;
+use crate::daemon::view::messages::owner_gone;
+use crate::protocol::{ErrorName, Failure};
+use crate::sys::peer;
+use crate::sys::pidfd::Pidfd;
+use crate::sys::process::uid_of;
+
+/// The user id that stands for all that have none in a user namespace.
+pub(crate) const NOBODY: u32 = 65534;
+
+/// Who shall own.
+#[derive(Debug)]
+pub(crate) struct OwnerFound {
+    pub(crate) owner: Owner,
+    /// Whose process it is, or who asked for the lease.
+    pub(crate) uid: u32,
+    /// The process's, if it was opened.
+    pub(crate) pidfd: Option<Pidfd>,
+}
+
+/// The process at the other end of a connection.
+pub(crate) fn peer_pidfd(socket: BorrowedFd<'_>, accepted_ticks: u64) -> Result<Pidfd, Failure> {
+    match peer::pidfd(socket, accepted_ticks) {
+        Ok(Some(pidfd)) => Ok(pidfd),
+        Ok(None) => Err(owner_gone()),
+        Err(error) => Err(cannot_watch(&error)),
+    }
+}
+
+/// What one is told whose process cannot be watched.
+pub(crate) fn cannot_watch(error: &io::Error) -> Failure {
+    let message = format!("the daemon cannot watch the process that shall own the lock: {error}");
+    match error.kind() {
+        io::ErrorKind::Unsupported => Failure::new(ErrorName::Denied, message),
+        _ => Failure::new(ErrorName::TooManyConnections, message).hint("try again later"),
+    }
+}
+
+pub(crate) fn identified(pidfd: &Pidfd) -> Result<ProcessId, Failure> {
+    process_of(pidfd).ok_or_else(owner_gone)
+}
+
+/// The process that somebody named by its pidfd.
+pub(crate) fn other_owner(peer: peer::Credentials, fd: OwnedFd) -> Result<OwnerFound, Failure> {
+    let pidfd = Pidfd::from_fd(fd).map_err(|error| {
+        let message = format!("the descriptor of the owner is not a pidfd: {error}");
+        Failure::new(ErrorName::BadRequest, message)
+    })?;
+    let denied = |message: String| Failure::new(ErrorName::Denied, message);
+    let process = identified(&pidfd)?;
+    if process.pid <= 1 {
+        return Err(denied(format!("process {} cannot own a lock", process.pid)));
+    }
+    if pidfd.has_ended() {
+        return Err(owner_gone());
+    }
+    let uid = uid_of(&pidfd).ok_or_else(owner_gone)?;
+    if uid != peer.uid && peer.uid != 0 {
+        let pid = process.pid;
+        return Err(denied(format!(
+            "process {pid} belongs to uid {uid}, you are uid {}",
+            peer.uid
+        )));
+    }
+    Ok(OwnerFound { owner: Owner::Process(process), uid, pidfd: Some(pidfd) })
+}

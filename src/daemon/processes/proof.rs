@@ -1,0 +1,105 @@
+//! Why a process may be taken from the record of this host.
+//!
+//! Invariant: there is a [`Proof`] only of a process that was seen dead, that the log says holds
+//! nothing, or that by its asker's word may outlive its lock.
+
+use crate::core::{OnLost, Owner, Table, Token};
+use crate::daemon::processes::holder::Told;
+use crate::host::Known;
+use crate::sys::pidfd::Pidfd;
+use crate::sys::process::Found;
+
+/// That a process need not be ended any more.
+#[derive(Debug)]
+pub(crate) struct Proof(());
+
+impl Proof {
+    /// The kernel says that the process has ended.
+    pub(crate) fn of_end(pidfd: &Pidfd) -> Option<Self> {
+        pidfd.has_ended().then_some(Self(()))
+    }
+
+    /// The process was looked for, and is certainly gone. That it cannot be told is no proof.
+    pub(crate) fn of_absence(found: &Found) -> Option<Self> {
+        matches!(found, Found::Gone).then_some(Self(()))
+    }
+
+    /// The log had the grant, and has it no more. `table` is what this host follows as a member, in
+    /// the history by which it told the grant.
+    pub(crate) fn of_release(table: &Table, token: Token) -> Option<Self> {
+        table.hold(token).is_none().then_some(Self(()))
+    }
+
+    /// The asker chose that its command is not killed (`--on-lost`), and what it chose was done.
+    pub(crate) fn of_choice(on_lost: OnLost, was_asked_to_end: bool) -> Option<Self> {
+        let is_over = match on_lost {
+            OnLost::Warn => true,
+            OnLost::Term => was_asked_to_end,
+            OnLost::Kill => false,
+        };
+        is_over.then_some(Self(()))
+    }
+}
+
+/// What the log that this host follows now says of a process in its record.
+#[derive(Debug)]
+pub(crate) enum Claim {
+    /// It holds what it was told.
+    Holds,
+    /// It gave that back, or it was taken from it by force.
+    Over(Proof),
+    /// The log does not know of it: its history was rewritten, or that cannot be told.
+    Unknown,
+}
+
+impl Claim {
+    /// `known` says whether the history in which the grant was told is part of that of `table`.
+    pub(crate) fn of(table: &Table, known: Known, token: Token, told: &Told) -> Self {
+        match table.hold(token) {
+            Some(hold) if hold.asked.owner == Owner::Process(told.process) => Self::Holds,
+            // Tokens are given out in order in each history, but not the same ones.
+            None if known == Known::Same => {
+                Proof::of_release(table, token).map_or(Self::Unknown, Self::Over)
+            }
+            _ => Self::Unknown,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::{Change, ENTRY_VERSION, Entry, ProcessId, Revision, Rules, UnixMillis};
+
+    /// A table in which nothing is held and the next token is this one.
+    fn table(next: Token) -> Table {
+        let mut table = Table::new(Rules::Current);
+        let change = Change::Floor { token: next };
+        let entry = Entry { version: ENTRY_VERSION, at: UnixMillis(1), change };
+        table.apply(Revision(1), &entry, &mut Vec::new());
+        assert_eq!(table.next_token(), next);
+        table
+    }
+
+    fn told() -> Told {
+        let process = ProcessId { pid: 11, started: 7, inode: 9 };
+        Told { process, on_lost: OnLost::Kill, mark: None, tag: None }
+    }
+
+    #[test]
+    fn a_smaller_token_than_the_next_one_does_not_say_that_a_lock_was_given_back() {
+        let table = table(Token(100));
+        let claim = |known| Claim::of(&table, known, Token(99), &told());
+        assert!(matches!(claim(Known::Same), Claim::Over(_)));
+        assert!(matches!(claim(Known::Other), Claim::Unknown), "others were granted it since");
+        assert!(matches!(claim(Known::TooOld), Claim::Unknown), "nobody can tell");
+    }
+
+    #[test]
+    fn only_who_chose_so_outlives_its_lock() {
+        assert!(Proof::of_choice(OnLost::Kill, true).is_none());
+        assert!(Proof::of_choice(OnLost::Term, false).is_none());
+        assert!(Proof::of_choice(OnLost::Term, true).is_some());
+        assert!(Proof::of_choice(OnLost::Warn, false).is_some());
+    }
+}

@@ -1,0 +1,7 @@
+//! Replies about the whole table: status, why, graph. They may be long.
+//!
+//! Invariant: a report is built only when there is room for it among what was not read yet.
+
+pub(super) mod building;
+pub(super) mod report_queue;
+pub(super) mod waits;

@@ -1,0 +1,226 @@
+//! Which connections wait for a report, and which have not read theirs.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Instant;
+
+use crate::daemon::limits::{UNREAD_BYTES_MAX, UNREAD_BYTES_PER_USER, UNREAD_TIME};
+use crate::daemon::net::conn_id::ConnId;
+use crate::daemon::net::connections::Conns;
+
+/// Connections that wait for a report, and connections that have not read theirs.
+#[derive(Debug, Default)]
+pub(crate) struct Reports {
+    /// Those who are to get one: of each user, in the order in which they asked.
+    pub(crate) queues: BTreeMap<u32, VecDeque<ConnId>>,
+    /// The user who got the last one.
+    pub(crate) last: u32,
+    pub(crate) unread: Vec<Unread>,
+    /// The last ones took long: none is built before.
+    pub(crate) rests_until: Option<Instant>,
+}
+
+/// A connection that has not read its report whole.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unread {
+    pub(crate) id: ConnId,
+    pub(crate) uid: u32,
+    /// How many bytes were left when it was looked at last.
+    pub(crate) left: usize,
+    /// When it was seen last to have read something.
+    pub(crate) since: Instant,
+}
+
+impl Reports {
+    pub(crate) fn add(&mut self, id: ConnId, uid: u32, unsent: usize) {
+        self.queues.entry(uid).or_default().push_back(id);
+        if unsent > 0 && self.unread.iter().all(|unread| unread.id != id) {
+            self.unread.push(Unread { id, uid, left: unsent, since: Instant::now() });
+        }
+    }
+
+    /// Forgets connections that are closed or have read everything, and notes which ones read on.
+    pub(crate) fn look(&mut self, conns: &Conns, now: Instant) {
+        for queue in self.queues.values_mut() {
+            queue.retain(|id| conns.peek(*id).is_some_and(|conn| conn.awaits_report));
+        }
+        self.queues.retain(|_, queue| !queue.is_empty());
+        self.unread.retain_mut(|unread| {
+            let left = conns.peek(unread.id).map_or(0, |conn| conn.unsent());
+            if left < unread.left {
+                (unread.left, unread.since) = (left, now);
+            }
+            left > 0
+        });
+    }
+
+    pub(crate) fn unread_bytes(&self, of: impl Fn(u32) -> bool) -> usize {
+        self.unread.iter().filter(|unread| of(unread.uid)).map(|unread| unread.left).sum()
+    }
+
+    /// Takes out the next one to get a report.
+    pub(crate) fn next(&mut self, conns: &Conns, may_all: impl Fn(u32) -> bool) -> Option<ConnId> {
+        let (uid, at) = self.find_next(conns, may_all)?;
+        self.last = uid;
+        self.queues.get_mut(&uid)?.remove(at)
+    }
+
+    /// The user and the place in its queue of the next one to get a report: users take turns. `may_all`
+    /// says whether a user is exempt from the limit on what all users together have not read.
+    pub(crate) fn find_next(
+        &self,
+        conns: &Conns,
+        may_all: impl Fn(u32) -> bool,
+    ) -> Option<(u32, usize)> {
+        let is_full = self.unread_bytes(|_| true) >= UNREAD_BYTES_MAX;
+        let after = self.last.saturating_add(1);
+        let users = self.queues.range(after..).chain(self.queues.range(..after));
+        users
+            .filter(|(uid, _)| !is_full || may_all(**uid))
+            .filter(|(uid, _)| self.unread_bytes(|of| of == **uid) < UNREAD_BYTES_PER_USER)
+            .find_map(|(uid, queue)| {
+                let has_read = |id: &ConnId| conns.peek(*id).is_some_and(|conn| conn.is_flushed());
+                queue.iter().position(has_read).map(|at| (*uid, at))
+            })
+    }
+
+    /// Those who have not read their report while others wait for the room that it takes.
+    pub(crate) fn in_the_way(&self) -> impl Iterator<Item = &Unread> {
+        let is_full = self.unread_bytes(|_| true) >= UNREAD_BYTES_MAX;
+        self.unread.iter().filter(move |unread| {
+            let uid = unread.uid;
+            let has_much = || self.unread_bytes(|of| of == uid) >= UNREAD_BYTES_PER_USER;
+            let of_user = self.queues.get(&uid).filter(|_| has_much()).into_iter();
+            let of_all = self.queues.values().filter(|_| is_full);
+            of_user.chain(of_all).flatten().any(|id| *id != unread.id)
+        })
+    }
+
+    /// Those of them who read nothing for too long.
+    pub(crate) fn stuck(&self, now: Instant) -> Vec<ConnId> {
+        let stuck = self.in_the_way().filter(|unread| unread.since + UNREAD_TIME <= now);
+        stuck.map(|unread| unread.id).collect()
+    }
+
+    /// When one of them will have read nothing for too long.
+    pub(crate) fn next_stuck(&self) -> Option<Instant> {
+        self.in_the_way().map(|unread| unread.since + UNREAD_TIME).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use slotmap::KeyData;
+
+    use super::*;
+    use crate::daemon::net::connections::Conns;
+    use crate::sys::peer::Credentials;
+
+    /// Connections of these users that await a report, in this order.
+    fn waiting(users: &[u32]) -> (Conns, Reports, Vec<ConnId>, Vec<UnixStream>) {
+        let mut conns = Conns::new().unwrap();
+        let mut reports = Reports::default();
+        let (mut ids, mut theirs) = (Vec::new(), Vec::new());
+        for uid in users {
+            let (ours, other) = UnixStream::pair().unwrap();
+            let peer = Credentials { pid: 1, uid: *uid, gid: 0 };
+            let (id, conn) = conns.open(ours.into(), peer, 0, None);
+            conn.awaits_report = true;
+            reports.add(id, *uid, 0);
+            ids.push(id);
+            theirs.push(other);
+        }
+        (conns, reports, ids, theirs)
+    }
+
+    fn all_served(conns: &Conns, reports: &mut Reports) -> Vec<ConnId> {
+        std::iter::from_fn(|| reports.next(conns, |_| false)).collect()
+    }
+
+    /// A connection that is not among those that await a report.
+    fn other(number: u64) -> ConnId {
+        KeyData::from_ffi((number << 32) | 1).into()
+    }
+
+    #[test]
+    fn users_take_turns_and_each_of_them_in_the_order_of_asking() {
+        let (conns, mut reports, ids, _peers) = waiting(&[7, 7, 7, 9, 7, 8, 9]);
+        assert_eq!(
+            all_served(&conns, &mut reports),
+            [0, 5, 3, 1, 6, 2, 4].map(|at: usize| ids[at])
+        );
+    }
+
+    #[test]
+    fn whose_user_has_much_unread_waits_and_others_do_not() {
+        let (conns, mut reports, ids, _peers) = waiting(&[7, 8]);
+        let since = Instant::now();
+        let left = UNREAD_BYTES_PER_USER;
+        reports.unread.push(Unread { id: other(5), uid: 7, left, since });
+        assert_eq!(all_served(&conns, &mut reports), [ids[1]]);
+        reports.unread[0].left -= 1;
+        assert_eq!(all_served(&conns, &mut reports), [ids[0]]);
+    }
+
+    #[test]
+    fn where_all_have_much_unread_only_those_who_may_get_more() {
+        let (conns, mut reports, ids, _peers) = waiting(&[7, 0]);
+        let since = Instant::now();
+        reports.unread.push(Unread { id: other(5), uid: 9, left: UNREAD_BYTES_MAX, since });
+        assert_eq!(reports.next(&conns, |uid| uid == 0), Some(ids[1]));
+        assert_eq!(reports.next(&conns, |uid| uid == 0), None);
+    }
+
+    #[test]
+    fn who_has_not_read_the_last_words_gets_no_report_and_is_noted() {
+        let (mut conns, mut reports, ids, _peers) = waiting(&[7, 7]);
+        conns.get(ids[0]).unwrap().reply(&"unread", false);
+        assert_eq!(all_served(&conns, &mut reports), [ids[1]]);
+        reports.add(ids[0], 7, conns.peek(ids[0]).unwrap().unsent());
+        let noted = reports.unread.iter().map(|unread| unread.id).collect::<Vec<_>>();
+        assert_eq!(noted, [ids[0]]);
+    }
+
+    #[test]
+    fn who_reads_nothing_is_in_the_way_only_while_another_waits_for_the_room() {
+        let (mut conns, mut reports, ids, _peers) = waiting(&[7, 7]);
+        let words = "x".repeat(UNREAD_BYTES_PER_USER);
+        conns.get(ids[0]).unwrap().reply(&words, false);
+        let begun = Instant::now();
+        let left = conns.peek(ids[0]).unwrap().unsent();
+        reports.unread.push(Unread { id: ids[0], uid: 7, left, since: begun });
+        reports.look(&conns, begun + UNREAD_TIME);
+        assert_eq!(reports.stuck(begun + UNREAD_TIME), [ids[0]]);
+        assert_eq!(reports.next_stuck(), Some(begun + UNREAD_TIME));
+        assert!(reports.stuck(begun + UNREAD_TIME / 2).is_empty());
+        // Its own next report harms nobody, however long it waits.
+        reports.queues.clear();
+        reports.add(ids[0], 7, left);
+        assert!(reports.stuck(begun + UNREAD_TIME).is_empty());
+        assert_eq!(reports.next_stuck(), None);
+        // A connection that has read a part since is not stuck.
+        reports.add(ids[1], 7, 0);
+        reports.unread[0].left += 1;
+        reports.look(&conns, begun + UNREAD_TIME);
+        assert!(reports.stuck(begun + UNREAD_TIME).is_empty());
+        // Nor is one with little unread, as long as all together have not much.
+        reports.unread[0] =
+            Unread { left: UNREAD_BYTES_PER_USER - 1, since: begun, ..reports.unread[0] };
+        assert!(reports.stuck(begun + UNREAD_TIME).is_empty());
+        let since = begun + UNREAD_TIME;
+        reports.unread.push(Unread { id: other(9), uid: 9, left: UNREAD_BYTES_MAX, since });
+        assert_eq!(reports.stuck(begun + UNREAD_TIME), [ids[0]]);
+    }
+
+    #[test]
+    fn who_is_gone_is_forgotten() {
+        let (mut conns, mut reports, ids, _peers) = waiting(&[7, 8]);
+        conns.get(ids[0]).unwrap().closing = true;
+        conns.get(ids[0]).unwrap().reply(&"dropped", false);
+        conns.flush();
+        reports.look(&conns, Instant::now());
+        assert_eq!(all_served(&conns, &mut reports), [ids[1]]);
+        assert!(reports.unread.is_empty());
+    }
+}

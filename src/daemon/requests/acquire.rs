@@ -1,0 +1,175 @@
+//! Asking for a lock.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use crate::core::{Change, FrameId, Granted, Outcome, Refusal, Request, RequestId, Wait};
+use crate::daemon::calls::completion::{Applied, Then};
+use crate::daemon::calls::items;
+use crate::daemon::calls::newcomer::Newcomer;
+use crate::daemon::net::conn_id::ConnId;
+use crate::daemon::net::connection::Doing;
+use crate::daemon::server::Server;
+use crate::daemon::view::messages::disk_full;
+use crate::protocol::{Acquire, Failure, Wrapper};
+use crate::sys::clock;
+
+impl Server {
+    pub(crate) fn acquire(
+        &mut self,
+        id: ConnId,
+        acquire: Box<Acquire>,
+        more: bool,
+        fds: Vec<OwnedFd>,
+    ) -> Result<(), Failure> {
+        if self.stopping || self.conns.peek(id).is_none_or(|conn| conn.heard_end) {
+            // Nobody is there to be told, or the next daemon answers.
+            return Ok(());
+        }
+        let mut items = items::items(&acquire.items)?;
+        self.ledger.table.share_keys(&mut items);
+        self.check_wrapper(acquire.wrapper)?;
+        let provisional = acquire.owner_fd.is_some() || acquire.lease.is_some();
+        if let Some(conn) = self.conns.get(id) {
+            conn.departs = acquire.wrapper == Some(Wrapper::Becomes) && !provisional;
+        }
+        let owner = match acquire.lease {
+            Some(lease) => self.lease_owner(id, &acquire, lease)?,
+            None => self.owner(id, acquire.owner_fd, fds)?,
+        };
+        let known = self.ledger.table.tagged(acquire.tag);
+        if let Some(request) = known.filter(|request| !self.underway.leaving.contains(request)) {
+            return self.attach_again(id, request, owner, more);
+        }
+        if self.is_underway(id, acquire.tag, &owner, more)? {
+            return Ok(());
+        }
+        self.may_hold(id, &items, acquire.priority)?;
+        self.check_quota(owner.uid, &items, acquire.lease.is_some())?;
+        let wait = match acquire.wait_ms {
+            Some(0) => Wait::No,
+            Some(wait_ms) => {
+                Wait::Yes { until: Some(clock::boottime_ms().saturating_add(wait_ms)) }
+            }
+            None => Wait::Yes { until: None },
+        };
+        let crowd = self.crowd(wait, owner.uid);
+        let wait = if crowd.is_some() { Wait::No } else { wait };
+        let may_come_back = provisional && wait != Wait::No;
+        let asker = if may_come_back { self.asker(id) } else { None };
+        let request = Request {
+            tag: acquire.tag,
+            host: self.ledger.host,
+            parent: self.enclosing(acquire.frame.as_deref(), &owner),
+            owner: owner.owner,
+            uid: owner.uid,
+            command: items::command(acquire.command),
+            items,
+            wait,
+            priority: acquire.priority,
+            provisional,
+            children: acquire.with_children,
+            ttl_ms: acquire.lease.map(|lease| lease.ttl_ms),
+            on_lost: acquire.on_lost,
+            asker,
+        };
+        self.ledger.admit(&request).map_err(|error| disk_full(&error))?;
+        let pidfd = owner.pidfd;
+        let request = Arc::new(request);
+        self.ask(Newcomer { conn: id, request, pidfd, more, aside_until: None, crowd });
+        Ok(())
+    }
+
+    /// How many requests of a user may wait, if one that would wait is one too many.
+    fn crowd(&self, wait: Wait, uid: u32) -> Option<usize> {
+        let most = self.limits.waiters_per_user;
+        let waiting = || self.waiting.of_user(uid) + self.underway.of_user(uid);
+        (wait != Wait::No && waiting() >= most).then_some(most)
+    }
+
+    pub(crate) fn ask(&mut self, mut newcomer: Newcomer) {
+        // Both may be others since the request was put aside.
+        let (host, table) = (self.ledger.host, &self.ledger.table);
+        let lives = |frame: &FrameId| table.frame(*frame).is_some_and(|state| !state.ended);
+        let parent = newcomer.request.parent.filter(lives);
+        if (newcomer.request.host, newcomer.request.parent) != (host, parent) {
+            let request = Arc::make_mut(&mut newcomer.request);
+            (request.host, request.parent) = (host, parent);
+        }
+        let change = Change::Request(newcomer.request.clone());
+        self.propose(change, Then::Ask(newcomer));
+    }
+
+    /// A request is in the table: goes on as was decided.
+    pub(crate) fn asked(&mut self, newcomer: Newcomer, applied: Applied) {
+        let Applied { revision, outcomes } = applied;
+        let request = RequestId(revision.0);
+        // Who was queued may have been granted what it wants by the same entry, because those ahead
+        // wait for it or another one was refused; or refused for the deadlock that it made.
+        let last_word = outcomes.into_iter().rfind(|outcome| outcome.is_word_on(request));
+        match last_word {
+            Some(Outcome::Granted(granted)) if !self.is_sure() => {
+                self.keep_untold(newcomer, &granted);
+            }
+            Some(Outcome::Granted(granted)) => {
+                self.granted.retain(|other| other.request != request);
+                self.grant_at_once(newcomer, &granted);
+            }
+            Some(Outcome::Queued { frame, .. }) => {
+                self.begin_to_wait(newcomer.conn, request, newcomer.more);
+                if newcomer.request.provisional
+                    && let Err(failure) = self.watch_owner(newcomer.conn, frame, newcomer.pidfd)
+                {
+                    self.waiting.remove(request);
+                    self.done(newcomer.conn);
+                    return self.take_back(newcomer.conn, request, &failure);
+                }
+                self.suspend_ahead(|table| table.first_ahead(request));
+            }
+            // It is asked again when the recovery is over.
+            Some(Outcome::Refused { why: Refusal::Recovering, .. }) => {
+                self.ask_when_joined(newcomer);
+            }
+            Some(Outcome::Refused { why, .. }) => self.refuse(newcomer, &why),
+            _ => tracing::error!(request = request.0, "the table said nothing to a request"),
+        }
+    }
+
+    /// A grant that must not be told now: too little time would be left to who starts a command by
+    /// it. It is told after the next renewal.
+    pub(crate) fn keep_untold(&mut self, newcomer: Newcomer, granted: &Granted) {
+        let (id, request, more) = (newcomer.conn, granted.request, newcomer.more);
+        let table = &self.ledger.table;
+        let hold = table.hold(granted.token);
+        let Some(hold) = hold.filter(|hold| hold.asked.wait != Wait::No) else {
+            let failure = self.not_a_member();
+            self.granted.retain(|other| other.request != request);
+            return self.take_back(id, request, &failure);
+        };
+        self.waiting.add_granted(hold, table.session(hold.frame), id);
+        self.begin_to_wait(id, request, more);
+    }
+
+    fn grant_at_once(&mut self, newcomer: Newcomer, granted: &Granted) {
+        self.done(newcomer.conn);
+        match self.watch_owner(newcomer.conn, granted.frame, newcomer.pidfd) {
+            Ok(()) => self.tell_grant(newcomer.conn, granted),
+            Err(failure) => self.take_back(newcomer.conn, granted.request, &failure),
+        }
+    }
+
+    pub(crate) fn begin_to_wait(&mut self, id: ConnId, request: RequestId, more: bool) {
+        if let Some(waiter) = self.waiting.get_mut(request) {
+            waiter.conn = Some(id);
+            waiter.more = more;
+            waiter.told = None;
+        }
+        if let Some(conn) = self.conns.get(id) {
+            conn.doing = Doing::Waits(request);
+            conn.save_memory();
+        }
+        if more {
+            self.newcomers.push(request);
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! The deadline page: handing it to those who run the commands of holders.
+//!
+//! There is one only while the daemon works over an engine and is a member there; who keeps it up
+//! to date does not matter here.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use crate::core::Token;
+use crate::daemon::net::conn_id::ConnId;
+use crate::daemon::server::Server;
+use crate::protocol::{ErrorName, Failure, PageFound, PageQuery, Wrapper};
+use crate::sys::deadline::Writer;
+
+impl Server {
+    /// Whether an asker may have nobody beside its command.
+    pub(crate) fn check_wrapper(&self, wrapper: Option<Wrapper>) -> Result<(), Failure> {
+        // There may be no page yet: who asks before this host is a member is granted later.
+        if wrapper != Some(Wrapper::Becomes) || self.ledger.engine().is_none() {
+            return Ok(());
+        }
+        let message = "over an engine somebody must stay by the command, to end it in time if the \
+                       lock is lost";
+        Err(Failure::new(ErrorName::StayNeeded, message))
+    }
+
+    /// Adds the page to the descriptors of a grant, if there is one.
+    pub(crate) fn add_page(&self, fds: &mut Vec<OwnedFd>) -> io::Result<Option<PageFound>> {
+        self.deadline.as_ref().map(|writer| add(writer, fds)).transpose()
+    }
+
+    /// Gives the page to the wrapper of a holder.
+    pub(crate) fn page(&mut self, id: ConnId, query: &PageQuery) -> Result<(), Failure> {
+        if self.ledger.engine().is_none() {
+            let message = "this daemon works over no engine: no lock has a deadline";
+            return Err(Failure::new(ErrorName::Unsupported, message));
+        }
+        if let Some(why) = query.token.and_then(|token| self.stops.why_lost(Token(token))) {
+            let message = "the lock is lost, and its process was ended";
+            let failure = Failure::new(ErrorName::LeaseLost, message);
+            return Err(Failure { reason: Some(why.word().into()), ..failure });
+        }
+        let not_held = || Failure::new(ErrorName::NotHeld, "nothing of this tag is held here");
+        let writer = self.deadline.as_ref().ok_or_else(not_held)?;
+        let table = &self.ledger.table;
+        let hold = table.tagged(query.tag).and_then(|request| table.hold_of(request));
+        let frame = hold.and_then(|hold| table.frame(hold.frame));
+        if frame.is_none_or(|frame| frame.host != self.ledger.host) {
+            return Err(not_held());
+        }
+        let mut fds = Vec::new();
+        let found = add(writer, &mut fds).map_err(|error| {
+            let message = format!("the deadline page cannot be handed over: {error}");
+            Failure::new(ErrorName::TooManyConnections, message)
+        })?;
+        if let Some(conn) = self.conns.get(id) {
+            conn.reply_with(&found, fds);
+        }
+        Ok(())
+    }
+}
+
+fn add(writer: &Writer, fds: &mut Vec<OwnedFd>) -> io::Result<PageFound> {
+    let index = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
+    let found = PageFound { page_fd: index(fds.len()), line_fd: index(fds.len() + 1) };
+    fds.push(writer.page().try_clone_to_owned()?);
+    fds.push(writer.line().try_clone_to_owned()?);
+    Ok(found)
+}

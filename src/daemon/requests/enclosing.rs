@@ -1,0 +1,88 @@
+//! Which frame encloses that of a newcomer.
+//!
+//! Invariant: a frame that a message names is believed only if the kernel says that the process
+//! which is to own is, or descends from, the process of that frame. Whoever is started by a
+//! stranger to a session (a build server, say) is a stranger to it, whatever its environment says.
+
+use crate::core::{FrameId, Owner, ProcessId};
+use crate::daemon::limits::ANCESTORS_MAX;
+use crate::daemon::processes::owner_identity::OwnerFound;
+use crate::daemon::processes::owners::find;
+use crate::daemon::server::Server;
+use crate::sys::pidfd::Pidfd;
+use crate::sys::process::{Ancestor, Found, ancestors};
+
+impl Server {
+    /// The frame that encloses the newcomer's: the innermost one between its process and that of
+    /// the frame it names. `None` if it names none or is not believed.
+    pub(crate) fn enclosing(&self, named: Option<&str>, owner: &OwnerFound) -> Option<FrameId> {
+        let name = named?;
+        // A lease outlives whatever it was asked for in.
+        let Owner::Process(process) = owner.owner else { return None };
+        if self.ledger.table.frame_of(self.ledger.host, &owner.owner).is_some() {
+            // The process has a frame already, and whatever encloses that.
+            return None;
+        }
+        let found = parse(name).and_then(|named| self.innermost(named, process, owner.uid));
+        if found.is_none() {
+            tracing::debug!(pid = process.pid, frame = name, "not of a frame that encloses it");
+        }
+        found
+    }
+
+    fn innermost(&self, named: FrameId, process: ProcessId, uid: u32) -> Option<FrameId> {
+        if !self.may_enclose(named, uid) {
+            return None;
+        }
+        // As long as it is there, what is found by its number is about it.
+        let Found::Same(pidfd) = find(process) else { return None };
+        let found = self.innermost_above(process.pid, named, uid);
+        found.filter(|_| pidfd.pid() == Some(process.pid))
+    }
+
+    /// A number is that of a frame's process if that process lives now: it had the number before, and
+    /// keeps it.
+    fn innermost_above(&self, pid: u32, named: FrameId, uid: u32) -> Option<FrameId> {
+        let table = &self.ledger.table;
+        let session = table.session(named);
+        let mut innermost = None;
+        for Ancestor { pid, .. } in ancestors(pid).take(ANCESTORS_MAX) {
+            let mut frames = table.frames_of_number(self.ledger.host, pid);
+            let Some(frame) = frames.find(|frame| self.may_enclose(*frame, uid)) else { continue };
+            if table.session(frame) == session {
+                innermost = innermost.or(Some(frame));
+            }
+            if frame == named {
+                return innermost;
+            }
+        }
+        None
+    }
+
+    /// Whether a frame is one whose process certainly lives, and of this user.
+    fn may_enclose(&self, frame: FrameId, uid: u32) -> bool {
+        let state = self.ledger.table.frame(frame);
+        state.is_some_and(|state| !state.ended && state.uid == uid)
+            && self.owners.of(frame).is_some_and(|pidfd: &Pidfd| !pidfd.has_ended())
+    }
+}
+
+/// A frame as grants name it: `f42`.
+fn parse(name: &str) -> Option<FrameId> {
+    let digits = name.strip_prefix('f')?;
+    let plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    plain.then(|| digits.parse().ok().map(FrameId))?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_looks_like_the_name_of_a_frame_is_one() {
+        assert_eq!(parse("f42"), Some(FrameId(42)));
+        for text in ["", "f", "42", "s42", "f-1", "f+1", "f 1", "f99999999999999999999"] {
+            assert_eq!(parse(text), None, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! Serving requests: one file for each message, and what several of them check.
+
+pub(super) mod acquire;
+pub(super) mod deadline_page;
+pub(super) mod enclosing;
+pub(super) mod owner;
+pub(super) mod permit;
+pub(super) mod quota;
+pub(super) mod reattach;
+pub(super) mod refuse;
+pub(super) mod release;
+pub(super) mod renew;

@@ -1,0 +1,95 @@
+//! Whether a peer may do what it asks for.
+
+use std::os::fd::AsFd;
+
+use crate::core::{Ask, HoldState, Item, Key};
+use crate::daemon::config::permission::Action;
+use crate::daemon::net::conn_id::ConnId;
+use crate::daemon::net::connection::Connection;
+use crate::daemon::server::Server;
+use crate::daemon::view::messages::owner_gone;
+use crate::protocol::{ErrorName, Failure};
+use crate::sys::peer;
+
+impl Server {
+    /// Whether a peer may ask for this, with this priority.
+    pub(crate) fn may_hold(
+        &self,
+        id: ConnId,
+        items: &[Item],
+        priority: i32,
+    ) -> Result<(), Failure> {
+        for item in items {
+            self.may(id, Action::Hold, &item.key)?;
+            if priority > 0 {
+                self.may(id, Action::Priority, &item.key)?;
+            }
+            match item.ask {
+                // It takes what lies below as well.
+                Ask::Read | Ask::Write => {
+                    for below in self.permissions.held_apart(&item.key) {
+                        let what =
+                            || format!("hold `{below}`, which lies below `{key}`", key = item.key);
+                        self.permitted(id, Action::Hold, below, what)?;
+                    }
+                }
+                Ask::Counted { .. } => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a peer may end a hold that is not its own.
+    pub(crate) fn may_force(&self, id: ConnId, hold: &HoldState) -> Result<(), Failure> {
+        if self.conns.peek(id).is_some_and(|conn| conn.peer.uid == hold.asked.uid) {
+            return Ok(());
+        }
+        hold.items.iter().try_for_each(|item| self.may(id, Action::Force, &item.key))
+    }
+
+    /// Whether a peer may do this to a key.
+    pub(crate) fn may(&self, id: ConnId, action: Action, key: &Key) -> Result<(), Failure> {
+        self.permitted(id, action, key, || what(action, key))
+    }
+
+    pub(crate) fn permitted(
+        &self,
+        id: ConnId,
+        action: Action,
+        key: &Key,
+        what: impl FnOnce() -> String,
+    ) -> Result<(), Failure> {
+        let Some(conn) = self.conns.peek(id) else { return Err(owner_gone()) };
+        let (uid, owner) = (conn.peer.uid, self.about.uid);
+        if uid == 0 || uid == owner {
+            return Ok(());
+        }
+        let who = self.permissions.who(action, key);
+        if who.includes(|| groups_of(conn)) {
+            return Ok(());
+        }
+        let (what, only) = (what(), who.only(owner));
+        let file = self.permissions.file.display();
+        Err(Failure::new(ErrorName::Denied, format!("uid {uid} may not {what}: {only} may"))
+            .hint(format!("`[[permission]]` in {file} says who may; see canal.toml(5)")))
+    }
+}
+
+pub(crate) fn what(action: Action, key: &Key) -> String {
+    match action {
+        Action::Hold => format!("hold `{key}`"),
+        Action::Resize => format!("resize `{key}`"),
+        Action::Force => format!("release by force what others hold of `{key}`"),
+        Action::Priority => format!("ask for `{key}` with a priority above 0"),
+    }
+}
+
+pub(crate) fn groups_of(conn: &Connection) -> Vec<u32> {
+    let more = peer::groups(conn.as_fd()).unwrap_or_else(|error| {
+        tracing::warn!(%error, uid = conn.peer.uid, "the groups of a peer cannot be read");
+        Vec::new()
+    });
+    let mut groups = vec![conn.peer.gid];
+    groups.extend(more);
+    groups
+}

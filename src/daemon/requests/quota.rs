@@ -1,0 +1,38 @@
+//! How much one user's requests may take of the table.
+
+use crate::core::{Item, room_of};
+use crate::daemon::server::Server;
+use crate::protocol::{ErrorName, Failure};
+
+impl Server {
+    /// Whether a user may ask for so much more. That is decided before the request is recorded: over an
+    /// engine, those that are still under way are not counted.
+    pub(crate) fn check_quota(
+        &self,
+        uid: u32,
+        items: &[Item],
+        is_lease: bool,
+    ) -> Result<(), Failure> {
+        let used = self.ledger.table.usage(uid);
+        let most = self.limits.leases_per_user;
+        if is_lease && used.leases >= most {
+            let message = format!("uid {uid} holds {} leases, {most} at most", used.leases);
+            return Err(refused(ErrorName::TooManyLeases, message, "leases_per_user"));
+        }
+        let most = self.limits.key_bytes_per_user;
+        if used.key_bytes.saturating_add(room_of(items)) > most {
+            let message = format!(
+                "the keys that uid {uid} holds and waits for take {} bytes, {most} at most",
+                used.key_bytes
+            );
+            return Err(refused(ErrorName::TooManyKeys, message, "key_bytes_per_user"));
+        }
+        Ok(())
+    }
+}
+
+fn refused(name: ErrorName, message: String, setting: &str) -> Failure {
+    tracing::warn!("{message}, more are refused");
+    let hint = format!("release some first, or raise `{setting}` in the configuration");
+    Failure::new(name, message).hint(hint)
+}

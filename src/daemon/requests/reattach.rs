@@ -1,0 +1,104 @@
+//! Asking once more for what was asked: after a lost connection, or of the daemon that took the
+//! place of the one that was asked first.
+//!
+//! Invariant: one request is told on one connection, the last one that asked for it.
+
+use crate::core::{Change, RequestId, Tag, Wait};
+use crate::daemon::calls::completion::Then;
+use crate::daemon::calls::in_flight::Pending;
+use crate::daemon::net::conn_id::ConnId;
+use crate::daemon::processes::owner_identity::{OwnerFound, cannot_watch};
+use crate::daemon::server::Server;
+use crate::daemon::waiters::regrant::granted;
+use crate::protocol::{ErrorName, Failure};
+
+impl Server {
+    /// Goes on with a request that is on its way into the log, or waits for that; its asker lost its
+    /// connection.
+    pub(crate) fn is_underway(
+        &mut self,
+        id: ConnId,
+        tag: Tag,
+        owner: &OwnerFound,
+        more: bool,
+    ) -> Result<bool, Failure> {
+        let Some((what, newcomer)) = self.underway.tagged(tag) else { return Ok(false) };
+        if !newcomer.is_of(owner) {
+            let message = "the tag names a request of another process or lease";
+            return Err(Failure::new(ErrorName::BadRequest, message));
+        }
+        let before = std::mem::replace(&mut newcomer.conn, id);
+        newcomer.more = more;
+        let patience = newcomer.patience();
+        self.underway.take_back(what);
+        let is_there = |it: &Pending| it.what == what;
+        if before != id && self.underway.pending.get(&before).is_some_and(is_there) {
+            self.underway.pending.remove(&before);
+            self.done(before);
+            self.fail(before, &asked_elsewhere());
+        }
+        self.wait_for_log(id, what, patience);
+        Ok(true)
+    }
+
+    /// Tells a grant to one who asks for it once more, as soon as that is sure.
+    fn tell_later(&mut self, id: ConnId, request: RequestId, more: bool) -> Result<(), Failure> {
+        let table = &self.ledger.table;
+        let hold = table.hold_of(request).filter(|hold| hold.asked.wait != Wait::No);
+        let Some(hold) = hold else { return Err(self.not_a_member()) };
+        self.granted.push_back(granted(table, hold));
+        self.waiting.add_granted(hold, table.session(hold.frame), id);
+        self.begin_to_wait(id, request, more);
+        Ok(())
+    }
+
+    /// Goes on with a request that is known: its asker lost its connection, or this is another
+    /// daemon than the one it asked first.
+    pub(crate) fn attach_again(
+        &mut self,
+        id: ConnId,
+        request: RequestId,
+        owner: OwnerFound,
+        more: bool,
+    ) -> Result<(), Failure> {
+        let table = &self.ledger.table;
+        let waiter = table.waiter(request);
+        let frame = waiter.map(|waiter| waiter.frame);
+        let frame = frame.or_else(|| table.hold_of(request).map(|hold| hold.frame));
+        let same = frame
+            .and_then(|frame| table.frame(frame))
+            .filter(|frame| frame.host == self.ledger.host)
+            .is_some_and(|frame| frame.uid == owner.uid && frame.owner == owner.owner);
+        let Some(frame) = frame.filter(|_| same) else {
+            let message = "the tag names a request of another process or lease";
+            return Err(Failure::new(ErrorName::BadRequest, message));
+        };
+        // One that was granted something and is still to be told waits, too.
+        if waiter.is_none() && self.waiting.get(request).is_none() {
+            let told = |token| self.may_be_told(token) || self.roll.has(token);
+            let hold = table.hold_of(request);
+            if !self.is_sure() || hold.is_some_and(|hold| !told(hold.token)) {
+                return self.tell_later(id, request, more);
+            }
+            return self.tell_again(id, request, frame, owner.pidfd);
+        }
+        if let Some(before) = self.waiting.get(request).and_then(|waiter| waiter.conn) {
+            self.done(before);
+            self.fail(before, &asked_elsewhere());
+        }
+        let provisional =
+            self.ledger.table.waiter(request).is_some_and(|waiter| waiter.request.provisional);
+        if provisional && let Some(pidfd) = owner.pidfd {
+            self.owners.watch(frame, None, pidfd).map_err(|error| cannot_watch(&error))?;
+        }
+        self.begin_to_wait(id, request, more);
+        self.stopped.remove(&request);
+        self.propose(Change::Resume { request }, Then::Nothing);
+        Ok(())
+    }
+}
+
+fn asked_elsewhere() -> Failure {
+    let message = "the same request was asked on another connection";
+    Failure::new(ErrorName::BadRequest, message)
+}

@@ -1,0 +1,119 @@
+//! Refusing requests, or putting them aside while a holder is on its way out.
+//!
+//! Invariant: a request that was put aside is asked again, and answered, when its time is over.
+
+use std::time::Instant;
+
+use crate::core::{FrameId, Refusal, Request, RequestId, UnixMillis};
+use crate::daemon::calls::deferred::Aside;
+use crate::daemon::calls::newcomer::Newcomer;
+use crate::daemon::limits::{EXITING_TIME, PROCESSES_LOOKED_AT_MAX};
+use crate::daemon::net::connection::Doing;
+use crate::daemon::processes::owner_identity::NOBODY;
+use crate::daemon::server::Server;
+use crate::daemon::view::messages::{self, Use, too_many_wait};
+use crate::daemon::view::text::pid_of;
+use crate::daemon::waiters::waiting::Asked;
+use crate::protocol::{ErrorName, Failure};
+use crate::sys::clock;
+use crate::sys::process::{RunState, run_state};
+
+impl Server {
+    pub(crate) fn refuse(&mut self, mut newcomer: Newcomer, why: &Refusal) {
+        let is_barred = matches!(why, Refusal::Full { .. });
+        if is_barred && self.suspend_ahead(|table| table.first_ahead_of(&newcomer.request)) {
+            return self.ask(newcomer);
+        }
+        let now = Instant::now();
+        let until = newcomer.aside_until.unwrap_or(now + EXITING_TIME);
+        if let Refusal::Full { item } = why
+            && until > now
+            && self.somebody_is_leaving(&newcomer.request, *item)
+        {
+            tracing::debug!("a request waits for the end of a holder that is on its way out");
+            if let Some(conn) = self.conns.get(newcomer.conn) {
+                conn.doing = Doing::Aside;
+            }
+            newcomer.aside_until = Some(until);
+            return self.aside.push(Aside { newcomer, until });
+        }
+        let failure = self.refusal(&newcomer, why);
+        self.done(newcomer.conn);
+        self.fail(newcomer.conn, &failure);
+    }
+
+    fn refusal(&self, newcomer: &Newcomer, why: &Refusal) -> Failure {
+        let request = &newcomer.request;
+        if let (Refusal::Full { .. }, Some(most)) = (why, newcomer.crowd) {
+            return too_many_wait(most, request.uid);
+        }
+        let viewer = self.conns.peek(newcomer.conn).map_or(NOBODY, |conn| conn.peer.uid);
+        if let Refusal::Deadlock { cycle } = why {
+            let session = cycle.first().map_or(FrameId(0), |step| step.frame);
+            let since = UnixMillis(clock::unix_ms());
+            let asked = Asked { request: request.clone(), session, since };
+            return self.deadlock(viewer, cycle, &asked);
+        }
+        let Some(item) = messages::item_of(why).and_then(|at| request.items.get(at)) else {
+            return messages::refusal(why, request, None);
+        };
+        let shown = self.shown(viewer);
+        let at = messages::item_of(why).unwrap_or(0);
+        let table = &self.ledger.table;
+        let use_of = Use {
+            held: table.held_of(&item.key),
+            view: table.own_view(&item.key),
+            conflict: shown.conflict(request, at),
+        };
+        let mut failure = messages::refusal(why, request, Some(&use_of));
+        if failure.name == ErrorName::Refused {
+            // Slots that its own session has are taken, too.
+            failure.holders = shown.holders(request, at, true);
+        }
+        failure
+    }
+
+    /// What a waiter is told whose time is over.
+    pub(crate) fn timeout_failure(&self, request: RequestId, viewer: u32) -> Failure {
+        let shown = self.shown(viewer);
+        let Some(why) = shown.why(request) else {
+            let mut failure = Failure::new(ErrorName::Refused, "the wait is over");
+            failure.reason = Some("timeout".into());
+            return failure;
+        };
+        let mut failure = messages::timeout(&why.key, &why.clause);
+        if why.held.is_some()
+            && let Some(waiter) = self.ledger.table.waiter(request)
+        {
+            failure.holders = shown.holders(&waiter.request, why.item, false);
+        }
+        failure
+    }
+
+    /// Whether the process of a holder is on its way out: it ended its output, or closed its
+    /// connection, and its end is about to be reported.
+    fn somebody_is_leaving(&self, request: &Request, item: usize) -> bool {
+        let table = &self.ledger.table;
+        let in_the_way = table.blocking_holds(request, item, true, PROCESSES_LOOKED_AT_MAX);
+        in_the_way
+            .into_iter()
+            .filter_map(|token| table.hold(token))
+            .filter(|hold| hold.asked.host == self.ledger.host)
+            .any(|hold| run_state(pid_of(&hold.asked.owner)) == RunState::Exiting)
+    }
+
+    /// Tries again what was put aside: after somebody ended, and when its time is over.
+    pub(crate) fn retry_aside(&mut self, deaths: bool) {
+        if self.aside.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        for aside in std::mem::take(&mut self.aside) {
+            if deaths || aside.until <= now {
+                self.ask(aside.newcomer);
+            } else {
+                self.aside.push(aside);
+            }
+        }
+    }
+}

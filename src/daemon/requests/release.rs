@@ -1,0 +1,263 @@
+//! Giving back, and confirming that an owner was told.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use crate::core::{Change, FrameId, HoldState, Key, Outcome, Release as Giving, Token};
+use crate::daemon::calls::completion::{Applied, GivingBack, Then};
+use crate::daemon::calls::items;
+use crate::daemon::net::conn_id::ConnId;
+use crate::daemon::server::Server;
+use crate::daemon::view::Shown;
+use crate::daemon::view::text::{Text, pid_of};
+use crate::protocol::{Confirm, ErrorName, Failure, Handle, Release, Released, ReleasedHold};
+use crate::sys::peer::Credentials;
+
+impl Server {
+    pub(crate) fn release(
+        &mut self,
+        id: ConnId,
+        peer: Credentials,
+        release: &Release,
+        fds: Vec<OwnedFd>,
+    ) -> Result<(), Failure> {
+        if let Some(handle) = of_handle(release) {
+            return self.release_lease(id, peer, handle);
+        }
+        let giving = self.giving(id, release, fds)?;
+        self.give_back(id, peer, giving);
+        Ok(())
+    }
+
+    /// Says what a release would give back.
+    pub(crate) fn would_release(
+        &mut self,
+        id: ConnId,
+        peer: Credentials,
+        release: &Release,
+        fds: Vec<OwnedFd>,
+    ) -> Result<(), Failure> {
+        let giving = match of_handle(release) {
+            Some(handle) => Giving::All { frame: self.frame_of_lease(peer, handle)? },
+            None => self.giving(id, release, fds)?,
+        };
+        let holds = self.holds_at_stake(&giving);
+        if holds.is_empty() {
+            return Err(self.not_held(&giving));
+        }
+        let shown = Shown::to(peer.uid, &self.ledger, &self.leases, &self.owners);
+        let released: Vec<_> = holds.iter().map(|hold| told_held(&shown, hold, &giving)).collect();
+        if let Some(conn) = self.conns.get(id) {
+            conn.reply(&Released { released }, false);
+        }
+        Ok(())
+    }
+
+    /// What a release that names no handle is to give back.
+    fn giving(
+        &mut self,
+        id: ConnId,
+        release: &Release,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Giving, Failure> {
+        let Release { key, all, token, handle, .. } = release;
+        let giving = match (key, *all, *token, *handle) {
+            (Some(key), false, token, None) => {
+                let key = items::shared_key(key)?;
+                let nothing = |pid| format!("process {pid} does not hold `{key}`");
+                let frame = self.frame_of_owner(id, release.owner_fd, fds, nothing)?;
+                if let Some(token) = token {
+                    self.check_latest(frame, &key, Token(token))?;
+                }
+                Giving::Latest { frame, key }
+            }
+            (None, true, None, None) => {
+                let nothing = |pid| format!("process {pid} holds nothing");
+                Giving::All { frame: self.frame_of_owner(id, release.owner_fd, fds, nothing)? }
+            }
+            (None, false, Some(token), None) => {
+                let token = Token(token);
+                let Some(hold) = self.ledger.table.hold(token) else {
+                    let message = format!("nobody holds token {token}");
+                    return Err(Failure::new(ErrorName::NotHeld, message));
+                };
+                self.may_force(id, hold)?;
+                Giving::Hold { token, forced: true }
+            }
+            _ => {
+                let message = "a release names one of `key`, `all`, `token` and `handle`, and nothing but \
+                               a `token` beside a `key`";
+                return Err(Failure::new(ErrorName::BadRequest, message));
+            }
+        };
+        Ok(giving)
+    }
+
+    /// Whether a hold is the one that a release of the key gives back.
+    fn check_latest(&self, frame: FrameId, key: &Key, token: Token) -> Result<(), Failure> {
+        let table = &self.ledger.table;
+        if table.latest_hold(frame, key) == Some(token) {
+            return Ok(());
+        }
+        let hold = table.hold(token).filter(|hold| hold.frame == frame);
+        let holds = hold.is_some_and(|hold| hold.items.iter().any(|item| item.key == *key));
+        let message = format!("token {token} is not the latest hold of `{key}`");
+        let mut failure = Failure::new(ErrorName::NotHeld, message);
+        failure.reason = holds.then(|| "changed".into());
+        Err(failure)
+    }
+
+    fn give_back(&mut self, id: ConnId, peer: Credentials, giving: Giving) {
+        let change = Change::Release(giving.clone());
+        self.propose(change, Then::Release(GivingBack { id, peer, giving }));
+    }
+
+    /// Gives back all that a frame holds.
+    pub(crate) fn give_back_all(&mut self, id: ConnId, peer: Credentials, frame: FrameId) {
+        self.give_back(id, peer, Giving::All { frame });
+    }
+
+    /// A release is in the table: says what was given back. `before` are the holds of before.
+    pub(crate) fn given_back(
+        &mut self,
+        back: GivingBack,
+        before: &[Arc<HoldState>],
+        applied: &Applied,
+    ) -> Result<(), Failure> {
+        let GivingBack { id, peer, giving } = back;
+        let shown = Shown::to(peer.uid, &self.ledger, &self.leases, &self.owners);
+        let released = told_released(&shown, before, &applied.outcomes);
+        if released.is_empty() {
+            return Err(self.not_held(&giving));
+        }
+        if let Giving::Hold { token, .. } = giving {
+            tracing::info!(token = token.0, uid = peer.uid, pid = peer.pid, "released by force");
+        }
+        if let Some(conn) = self.conns.get(id) {
+            conn.reply(&Released { released }, false);
+        }
+        Ok(())
+    }
+
+    /// The frame of the process that is to give back.
+    fn frame_of_owner(
+        &mut self,
+        id: ConnId,
+        owner_fd: Option<u32>,
+        fds: Vec<OwnedFd>,
+        nothing: impl FnOnce(u32) -> String,
+    ) -> Result<FrameId, Failure> {
+        let owner = self.owner(id, owner_fd, fds)?.owner;
+        let frame = self.ledger.table.frame_of(self.ledger.host, &owner);
+        frame.ok_or_else(|| Failure::new(ErrorName::NotHeld, nothing(pid_of(&owner))))
+    }
+
+    /// The holds that a release may end: afterwards they can be shown no more.
+    pub(crate) fn holds_at_stake(&self, giving: &Giving) -> Vec<Arc<HoldState>> {
+        let table = &self.ledger.table;
+        let tokens = match giving {
+            Giving::Latest { frame, key } => {
+                let latest = table.latest_hold(*frame, key);
+                return latest.and_then(|token| table.hold_to_keep(token)).into_iter().collect();
+            }
+            Giving::All { frame } => table.holds_in(*frame).map(|hold| hold.token).collect(),
+            Giving::Hold { token, .. } => vec![*token],
+        };
+        tokens.into_iter().filter_map(|token| table.hold_to_keep(token)).collect()
+    }
+
+    fn not_held(&self, giving: &Giving) -> Failure {
+        let message = match giving {
+            Giving::Latest { frame, key } => {
+                let owner = self.ledger.table.frame(*frame).map(|frame| &frame.owner);
+                match owner.map_or(0, pid_of) {
+                    0 => format!("the process does not hold `{key}`"),
+                    pid => format!("process {pid} does not hold `{key}`"),
+                }
+            }
+            Giving::All { .. } => "the process holds nothing".to_owned(),
+            Giving::Hold { token, .. } => format!("nobody holds token {token}"),
+        };
+        Failure::new(ErrorName::NotHeld, message)
+    }
+
+    pub(crate) fn confirm(
+        &mut self,
+        id: ConnId,
+        peer: Credentials,
+        confirm: &Confirm,
+    ) -> Result<(), Failure> {
+        let request = self.ledger.table.tagged(confirm.tag);
+        let hold = request.and_then(|request| self.ledger.table.hold_of(request));
+        let Some(hold) = hold else {
+            let message = "the lock was taken back before it was confirmed";
+            return Err(Failure::new(ErrorName::UnknownTag, message));
+        };
+        if peer.uid != 0 && peer.uid != hold.asked.uid {
+            let message = "the grant belongs to another user";
+            return Err(Failure::new(ErrorName::Denied, message));
+        }
+        let (request, provisional) = (hold.request, hold.provisional);
+        if !provisional {
+            return self.tell(id, &Nothing {});
+        }
+        self.unclaimed.remove(&request);
+        self.conns.disown(request);
+        self.propose(Change::Confirm { request }, Then::Confirm { id });
+        Ok(())
+    }
+
+    /// A confirmation is in the table.
+    pub(crate) fn confirmed(&mut self, id: ConnId) -> Result<(), Failure> {
+        self.tell(id, &Nothing {})
+    }
+}
+
+/// What was given back. The session of a hold is still known where its frame is gone with it.
+fn told_released<'h>(
+    shown: &Shown<'h>,
+    before: &'h [Arc<HoldState>],
+    outcomes: &'h [Outcome],
+) -> Vec<ReleasedHold<Text<'h>>> {
+    // Mostly it is one, which is large enough.
+    let mut released = Vec::with_capacity(1);
+    released.extend(outcomes.iter().filter_map(|outcome| {
+        let Outcome::Released { token, keys, .. } = outcome else { return None };
+        let hold = before.iter().find(|hold| hold.token == *token)?;
+        let one = if let [key] = keys.as_slice() { Some(key) } else { None };
+        let holder = shown.holder_briefly(hold, one);
+        let keys = keys.iter().map(|key| Text::Itself(key.as_str())).collect();
+        Some(ReleasedHold { token: token.0, keys, holder })
+    }));
+    released
+}
+
+/// The handle of a release that names nothing else.
+fn of_handle(release: &Release) -> Option<Handle> {
+    let others = release.key.is_some() || release.all || release.token.is_some();
+    release.handle.filter(|_| !others)
+}
+
+/// What would be given back of a hold.
+fn told_held<'h>(
+    shown: &Shown<'h>,
+    hold: &'h HoldState,
+    giving: &'h Giving,
+) -> ReleasedHold<Text<'h>> {
+    let one = match giving {
+        Giving::Latest { key, .. } => Some(key),
+        Giving::All { .. } | Giving::Hold { .. } => None,
+    };
+    let keys: Vec<&Key> = match one {
+        Some(key) => vec![key],
+        None => hold.items.iter().map(|item| &item.key).collect(),
+    };
+    let shown_by = if let [key] = keys.as_slice() { Some(*key) } else { None };
+    let holder = shown.holder_briefly(hold, shown_by);
+    let keys = keys.into_iter().map(|key| Text::Itself(key.as_str())).collect();
+    ReleasedHold { token: hold.token.0, keys, holder }
+}
+
+/// The reply of a method that returns nothing.
+#[derive(serde::Serialize)]
+struct Nothing {}

@@ -1,0 +1,292 @@
+//! Leases: asking for them, renewing them, and what to say of one that is lost.
+
+use crate::core::{Change, FrameId, LeaseEnd, LeaseId, Outcome, Owner, PastLease};
+use crate::daemon::calls::completion::{Applied, Renewing, Then};
+use crate::daemon::limits::{LEASE_MS_MAX, LEASE_MS_MIN};
+use crate::daemon::net::conn_id::ConnId;
+use crate::daemon::processes::owner_identity::{NOBODY, OwnerFound};
+use crate::daemon::server::Server;
+use crate::daemon::view::messages::owner_gone;
+use crate::daemon::view::text::time;
+use crate::daemon::waiters::leases::name_of;
+use crate::duration_text::stated_ms;
+use crate::protocol::{
+    Acquire, ErrorName, Failure, Handle, HolderShown, LeaseAsked, Lost, Renew, Renewed,
+};
+use crate::sys::peer::Credentials;
+
+impl Server {
+    /// The owner of a lease that is asked for.
+    pub(crate) fn lease_owner(
+        &self,
+        id: ConnId,
+        acquire: &Acquire,
+        lease: LeaseAsked,
+    ) -> Result<OwnerFound, Failure> {
+        let Some(conn) = self.conns.peek(id) else { return Err(owner_gone()) };
+        let bad = |message: &str| Err(Failure::new(ErrorName::BadRequest, message));
+        if acquire.owner_fd.is_some() || acquire.with_children {
+            return bad("a lease belongs to no process: `owner_fd` and `with_children` do not go \
+                        with it");
+        }
+        if lease.ttl_ms < LEASE_MS_MIN {
+            let (least, ttl) = (stated_ms(LEASE_MS_MIN), stated_ms(lease.ttl_ms));
+            return bad(&format!("a lease lives for at least {least}, not {ttl}"));
+        }
+        // One that was asked for of an earlier version keeps the TTL that it was given.
+        if lease.ttl_ms > LEASE_MS_MAX && self.ledger.table.tagged(acquire.tag).is_none() {
+            let (ttl, days) = (lease.ttl_ms, LEASE_MS_MAX / 86_400_000);
+            return bad(&format!(
+                "a lease lives for at most {LEASE_MS_MAX} ms ({days} days), not {ttl}"
+            ));
+        }
+        if conn.peer.uid == NOBODY {
+            let message = "uid 65534 stands for many users and can own nothing";
+            return Err(Failure::new(ErrorName::Denied, message));
+        }
+        let owner = Owner::Lease(name_of(lease.handle));
+        Ok(OwnerFound { owner, uid: conn.peer.uid, pidfd: None })
+    }
+
+    pub(crate) fn renew(
+        &mut self,
+        id: ConnId,
+        peer: Credentials,
+        renew: &Renew,
+    ) -> Result<(), Failure> {
+        let lease = name_of(renew.handle);
+        if let Err(failure) = self.live_lease(peer, lease)
+            && !self.may_be_behind(lease)
+        {
+            return Err(failure);
+        }
+        self.ledger
+            .admit_renewal()
+            .map_err(|error| crate::daemon::view::messages::disk_full(&error))?;
+        self.propose_renewal(Renewing { id, peer, lease, give_back: false });
+        Ok(())
+    }
+
+    fn propose_renewal(&mut self, renewing: Renewing) {
+        let change = Change::Renew { lease: renewing.lease, host: self.ledger.host };
+        self.propose(change, Then::Renew(Box::new(renewing)));
+    }
+
+    /// Gives back what a lease holds.
+    pub(crate) fn release_lease(
+        &mut self,
+        id: ConnId,
+        peer: Credentials,
+        handle: Handle,
+    ) -> Result<(), Failure> {
+        let lease = name_of(handle);
+        match self.live_lease(peer, lease) {
+            Ok(frame) => self.give_back_all(id, peer, frame),
+            Err(_) if self.may_be_behind(lease) => {
+                self.propose_renewal(Renewing { id, peer, lease, give_back: true });
+            }
+            Err(failure) => return Err(failure),
+        }
+        Ok(())
+    }
+
+    /// Whether a lease that the table does not have, or has without a lock, may have been granted
+    /// by now: through another host, whose entries this one has not read yet. Then the log has to
+    /// say. One that has ended stays so.
+    fn may_be_behind(&self, lease: LeaseId) -> bool {
+        self.ledger.engine().is_some() && self.ledger.table.past_lease(lease).is_none()
+    }
+
+    /// A renewal is in the table, or was void.
+    pub(crate) fn renewed(&mut self, renewing: Renewing, applied: &Applied) -> Result<(), Failure> {
+        let Renewing { id, peer, lease, give_back } = renewing;
+        match applied.outcomes.first() {
+            Some(Outcome::Renewed { frame, .. }) if give_back => {
+                self.give_back_all(id, peer, *frame);
+                Ok(())
+            }
+            Some(Outcome::Renewed { frame, .. }) => match self.told_renewed(*frame) {
+                Some(renewed) => self.tell(id, &renewed),
+                None => Err(self.lease_lost(peer, lease)),
+            },
+            _ => Err(self
+                .live_lease(peer, lease)
+                .err()
+                .unwrap_or_else(|| self.lease_lost(peer, lease))),
+        }
+    }
+
+    /// The frame of the lease of a handle, which holds something.
+    pub(crate) fn frame_of_lease(
+        &self,
+        peer: Credentials,
+        handle: Handle,
+    ) -> Result<FrameId, Failure> {
+        self.live_lease(peer, name_of(handle))
+    }
+
+    /// The frame of a lease that holds something.
+    fn live_lease(&self, peer: Credentials, lease: LeaseId) -> Result<FrameId, Failure> {
+        let table = &self.ledger.table;
+        let Some(frame) = table.lease(lease) else { return Err(self.lease_lost(peer, lease)) };
+        if table.holds_in(frame).next().is_none() {
+            let message = "the lease of this handle still waits for its lock";
+            return Err(Failure::new(ErrorName::BadRequest, message));
+        }
+        Ok(frame)
+    }
+
+    fn told_renewed(&self, frame: FrameId) -> Option<Renewed> {
+        let hold = self.ledger.table.holds_in(frame).next()?;
+        let shown = self.shown(hold.asked.uid);
+        Some(Renewed {
+            keys: hold.items.iter().map(|item| item.key.to_string()).collect(),
+            token: hold.token.0,
+            session: shown.session(frame),
+            lease: shown.lease(hold)?,
+        })
+    }
+
+    /// What one is told whose lease is no more.
+    fn lease_lost(&self, peer: Credentials, lease: LeaseId) -> Failure {
+        let Some(past) = self.ledger.table.past_lease(lease) else {
+            let message = "no lease has this handle: it ended long ago, or there was none";
+            let mut failure = Failure::new(ErrorName::LeaseLost, message);
+            failure.reason = Some("unknown".into());
+            return failure;
+        };
+        let holders = self.now_in_the_way(peer, past);
+        let mut failure = Failure::new(ErrorName::LeaseLost, lost_words(past));
+        failure.reason = Some(reason(past.why).into());
+        failure.holders = holders;
+        failure.lost = Some(Box::new(Lost {
+            at: time(past.at),
+            token: past.token.0,
+            key: past.key.to_string(),
+            more_keys: past.more_keys as u64,
+            ttl_ms: past.ttl_ms,
+        }));
+        failure
+    }
+
+    /// Who has been granted the first key of a lost lease since.
+    fn now_in_the_way(&self, peer: Credentials, past: &PastLease) -> Vec<HolderShown> {
+        let shown = self.shown(peer.uid);
+        shown.holders_since(&past.key, past.token)
+    }
+
+    /// Ends the leases that were over at `now`, in milliseconds of CLOCK_BOOTTIME.
+    pub(crate) fn end_leases(&mut self, now: u64) {
+        while let Some(frame) = self.leases.over(now) {
+            let lease = self.ledger.table.frame(frame).and_then(|state| state.lease);
+            self.leases.forget(frame);
+            if let Some(lease) = lease {
+                tracing::info!(session = %format_args!("s{frame}"), "a lease was not renewed, it ends");
+                let change = Change::Expire { frame, renewal: lease.renewals };
+                self.propose(change, Then::Nothing);
+            }
+        }
+    }
+}
+
+/// Why a lease ended, as messages name it.
+fn reason(why: LeaseEnd) -> &'static str {
+    match why {
+        LeaseEnd::Expired => "expired",
+        LeaseEnd::Released => "released",
+        LeaseEnd::Forced => "forced",
+        LeaseEnd::Withdrawn => "withdrawn",
+    }
+}
+
+/// What was lost and why; when is told beside it.
+fn lost_words(past: &PastLease) -> String {
+    let keys = match past.more_keys {
+        0 => format!("`{}`", past.key),
+        1 => format!("`{}` and 1 other key", past.key),
+        more => format!("`{}` and {more} other keys", past.key),
+    };
+    let lease = format!("the lease of {keys} (token {})", past.token);
+    match past.why {
+        LeaseEnd::Expired => {
+            format!("{lease} expired: it was not renewed for {}", stated_ms(past.ttl_ms))
+        }
+        LeaseEnd::Released => format!("{lease} was released"),
+        LeaseEnd::Forced => format!("{lease} was broken by force"),
+        LeaseEnd::Withdrawn => {
+            format!(
+                "{lease} was taken back: the client that asked for it ended before it confirmed it"
+            )
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::{
+        Ask, Command, ENTRY_VERSION, Entry, HostId, Item, Key, OnLost, Release, Request, Revision,
+        Rules, Table, Tag, Token, UnixMillis, Wait,
+    };
+
+    #[test]
+    fn what_was_lost_is_named_and_why() {
+        let past = |why, more_keys| PastLease {
+            lease: LeaseId(1),
+            at: UnixMillis(0),
+            why,
+            token: Token(7),
+            key: Key::new("db").unwrap(),
+            more_keys,
+            ttl_ms: 1_500,
+        };
+        for (past, words) in [
+            (past(LeaseEnd::Expired, 0), "`db` (token 7) expired: it was not renewed for 1.5s"),
+            (past(LeaseEnd::Released, 1), "`db` and 1 other key (token 7) was released"),
+            (past(LeaseEnd::Forced, 2), "`db` and 2 other keys (token 7) was broken by force"),
+        ] {
+            assert_eq!(lost_words(&past), format!("the lease of {words}"));
+        }
+    }
+
+    #[test]
+    fn a_lease_that_lives_was_renewed_and_one_that_does_not_is_gone() {
+        let mut table = Table::new(Rules::Current);
+        let mut apply = |change| {
+            let revision = Revision(table.revision().0 + 1);
+            let entry = Entry { version: ENTRY_VERSION, at: UnixMillis(0), change };
+            table.apply(revision, &entry, &mut Vec::new());
+            let peer = Credentials { pid: 1, uid: 0, gid: 0 };
+            let renewing =
+                Renewing { id: ConnId::default(), peer, lease: LeaseId(1), give_back: false };
+            renewing.unseen(&table)
+        };
+        let wish = |lease| {
+            Change::Request(std::sync::Arc::new(Request {
+                tag: Tag(lease),
+                host: HostId(1),
+                owner: Owner::Lease(LeaseId(lease)),
+                parent: None,
+                uid: 0,
+                command: Command("lease".to_owned()),
+                items: vec![Item { key: Key::new("db").unwrap(), ask: Ask::Write }],
+                wait: Wait::Yes { until: None },
+                priority: 0,
+                provisional: false,
+                children: false,
+                ttl_ms: Some(60_000),
+                on_lost: OnLost::Kill,
+                asker: None,
+            }))
+        };
+        apply(wish(2));
+        assert_eq!(apply(wish(1)), [Outcome::LeaseGone], "it waits");
+        let frame = FrameId(2);
+        let released = apply(Change::Release(Release::All { frame: FrameId(1) }));
+        assert_eq!(released, [Outcome::Renewed { frame, renewal: 0 }]);
+        let renewed = apply(Change::Renew { lease: LeaseId(1), host: HostId(1) });
+        assert_eq!(renewed, [Outcome::Renewed { frame, renewal: 1 }]);
+        let over = apply(Change::Expire { frame, renewal: 1 });
+        assert_eq!(over, [Outcome::LeaseGone]);
+    }
+}

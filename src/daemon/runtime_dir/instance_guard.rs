@@ -1,0 +1,105 @@
+//! An abstract socket that keeps a second daemon out, even when all files of the first are gone.
+//!
+//! Invariant: it is bound and never listens. Anybody can connect to an abstract socket that listens:
+//! the line of those who want to be accepted would be theirs to fill, and ours to empty.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::daemon::runtime_dir::claim_error::ClaimError;
+use crate::protocol::place::Place;
+use crate::sys::abstract_name;
+
+/// The abstract socket.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    pub(crate) name: String,
+    /// `None` if somebody else has the name.
+    pub(crate) socket: Option<OwnedFd>,
+}
+
+impl Guard {
+    /// By user and place. The directory itself may be removed and made again, so that the one
+    /// above it and the name stand for it; by number, because another mount namespace may have
+    /// another one under the same path.
+    pub(crate) fn name(place: &Place) -> io::Result<String> {
+        Self::name_for(place, nix::unistd::geteuid().as_raw())
+    }
+
+    fn name_for(place: &Place, uid: u32) -> io::Result<String> {
+        let above = place.dir.parent().unwrap_or(Path::new("/"));
+        let above = std::fs::metadata(above)?;
+        let mut hash = crc32fast::Hasher::new();
+        hash.update(place.dir.file_name().unwrap_or_default().as_encoded_bytes());
+        let (device, inode, name) = (above.dev(), above.ino(), hash.finalize());
+        Ok(format!("canal-{uid}-{device:x}-{inode:x}-{name:08x}"))
+    }
+
+    /// Takes the name, unless a daemon of this user has it.
+    pub(crate) fn raise(place: &Place) -> Result<Self, ClaimError> {
+        let failed = |error| ClaimError::Io { path: place.dir.clone(), error };
+        let name = Self::name(place).map_err(failed)?;
+        for _ in 0..LOOKS {
+            match abstract_name::take(&name) {
+                Ok(socket) => return Ok(Self { name, socket: Some(socket) }),
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+                Err(error) => return Err(failed(error)),
+            }
+            match abstract_name::user_of(&name) {
+                Ok(Some(uid)) if uid == nix::unistd::geteuid().as_raw() => {
+                    return Err(ClaimError::Running { socket: place.socket.clone(), pid: None });
+                }
+                Ok(Some(_)) => break,
+                // It was given back just now.
+                Ok(None) => std::thread::sleep(LOOK_AGAIN_AFTER),
+                Err(error) => {
+                    tracing::warn!(%error, name, "it is not known whose this abstract socket is");
+                    break;
+                }
+            }
+        }
+        // Abstract names have no owner: anybody may have taken it to keep us out.
+        Ok(Self { name, socket: None })
+    }
+}
+
+/// Whether a daemon of this user runs at a place. What is looked at is in no directory: nobody can
+/// lead who looks elsewhere.
+pub(crate) fn runs(place: &Place, uid: u32) -> bool {
+    let name = Guard::name_for(place, uid).ok();
+    let user = name.and_then(|name| abstract_name::user_of(&name).ok().flatten());
+    user == Some(uid)
+}
+
+/// How often it is looked whose the name is.
+const LOOKS: u32 = 10;
+
+/// How long between two looks.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::rerun;
+
+    fn place(dir: &Path) -> Place {
+        Place::find(Some(&dir.join("d/canal.sock")), 0).unwrap()
+    }
+
+    #[test]
+    fn the_name_of_a_daemon_of_this_user_keeps_a_second_one_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = place(dir.path());
+        let guard = Guard::raise(&place).unwrap();
+        assert!(matches!(Guard::raise(&place), Err(ClaimError::Running { .. })));
+        let own = nix::unistd::geteuid().as_raw();
+        assert!(runs(&place, own));
+        assert!(!runs(&place, own + 1));
+        drop(guard);
+        // A test beside this one that starts a program has a copy of the socket until its exec.
+        rerun::wait_until("its name is free", || !runs(&place, own));
+    }
+}

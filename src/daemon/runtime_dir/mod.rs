@@ -1,0 +1,379 @@
+//! The daemon's files: that there is one daemon for them, and that they stay there.
+//!
+//! Invariant: as long as this daemon runs, no other one gets past [`Claim::new`] for the same
+//! place, whatever somebody does to the files.
+
+pub(super) mod claim_error;
+pub(super) mod instance_guard;
+pub(super) mod restore;
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
+};
+
+use crate::daemon::net::listen::Listener;
+use crate::daemon::runtime_dir::claim_error::ClaimError;
+use crate::daemon::runtime_dir::instance_guard::Guard;
+use crate::protocol::place::{Place, Rule};
+use crate::sys::dir::open_private;
+
+/// A place that is ours, and not yet open to clients.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    place: Place,
+    uid: u32,
+    /// The directory, with a shared lock on it that keeps those away who clean up.
+    dir: File,
+    /// The instance lock.
+    lock: File,
+    guard: Guard,
+}
+
+/// The daemon's files, open to clients.
+#[derive(Debug)]
+pub(crate) struct Home {
+    claim: Claim,
+    pub(crate) listener: Listener,
+    /// The socket's file as we made it; `None` if the service manager made it.
+    socket: Option<FileId>,
+    watch: Option<Inotify>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+/// That the daemon of a place is being replaced: no daemon that a client starts takes the place
+/// meanwhile.
+#[derive(Clone, Debug)]
+pub struct Replacing(Arc<File>);
+
+impl Replacing {
+    /// Waits until nobody else replaces it.
+    pub(crate) fn begin(place: &Place, uid: u32) -> Result<Self, ClaimError> {
+        open_private(&place.dir, uid, true)?;
+        let failed = |error| ClaimError::Io { path: replace_path(place), error };
+        let file = open_lock(&replace_path(place)).map_err(failed)?;
+        fs2::FileExt::lock_exclusive(&file).map_err(failed)?;
+        Ok(Self(Arc::new(file)))
+    }
+
+    /// Whether somebody replaces it.
+    fn is_under_way(place: &Place) -> bool {
+        let Ok(file) = File::open(replace_path(place)) else { return false };
+        let held = fs2::lock_contended_error().kind();
+        fs2::FileExt::try_lock_shared(&file).is_err_and(|error| error.kind() == held)
+    }
+
+    /// Whether no daemon has the place any more. None that a client starts takes it then.
+    #[must_use]
+    pub fn is_free(&self, place: &Place) -> bool {
+        take_lock(place).is_ok()
+    }
+
+    /// Lets go: the place is ours, or cannot be.
+    pub(crate) fn end(&self) {
+        let _ = fs2::FileExt::unlock(&*self.0);
+    }
+}
+
+impl Claim {
+    /// Makes the place ours, for a client that found no daemon there: not while one is replaced.
+    pub(crate) fn on_demand(place: &Place, uid: u32) -> Result<Self, ClaimError> {
+        Self::take(place, uid, true)
+    }
+
+    /// Makes the place ours.
+    pub(crate) fn new(place: &Place, uid: u32) -> Result<Self, ClaimError> {
+        Self::take(place, uid, false)
+    }
+
+    fn take(place: &Place, uid: u32, gives_way: bool) -> Result<Self, ClaimError> {
+        let dir = File::from(open_private(&place.dir, uid, true)?);
+        let dir_io = |error| ClaimError::Io { path: place.dir.clone(), error };
+        // Several daemons may share the lock on the directory: it means "in use".
+        fs2::FileExt::try_lock_shared(&dir).map_err(dir_io)?;
+        let lock = take_lock(place)?;
+        // Who replaces a daemon begins before that one lets go of this lock.
+        if gives_way && Replacing::is_under_way(place) {
+            return Err(ClaimError::Running { socket: place.socket.clone(), pid: None });
+        }
+        let guard = Guard::raise(place)?;
+        let mut claim = Self { place: place.clone(), uid, dir, lock, guard };
+        claim.sign().map_err(|error| ClaimError::Io { path: lock_path(place), error })?;
+        Ok(claim)
+    }
+
+    /// Writes our pid into the instance lock, for messages.
+    fn sign(&mut self) -> io::Result<()> {
+        self.lock.set_len(0)?;
+        self.lock.rewind()?;
+        writeln!(self.lock, "{}", std::process::id())
+    }
+
+    /// Opens the place to clients: by a socket that we make, or by one that was handed to us.
+    pub(crate) fn open(self, given: Option<UnixListener>) -> Result<Home, ClaimError> {
+        let failed = |error| ClaimError::Io { path: self.place.socket.clone(), error };
+        let (listener, socket) = match given {
+            Some(listener) => (listener, None),
+            None => {
+                let (listener, id) = self.bind().map_err(failed)?;
+                (listener, Some(id))
+            }
+        };
+        let listener = Listener::new(listener).map_err(failed)?;
+        let watch = watch(&self.place.dir);
+        if let Err(error) = &watch {
+            tracing::warn!(%error, "our directory cannot be watched, it is looked at every second");
+        }
+        Ok(Home { claim: self, listener, socket, watch: watch.ok() })
+    }
+
+    /// Binds our socket. Where no file can be made any more (a disk can run out of inodes, too), the
+    /// one that a dead daemon left makes room for it.
+    fn bind(&self) -> io::Result<(UnixListener, FileId)> {
+        match self.bind_beside() {
+            Err(error) if is_full(&error) && self.remove_dead_socket().is_ok() => {
+                self.bind_beside()
+            }
+            other => other,
+        }
+    }
+
+    /// Removes the socket that a daemon before us left. We have the instance lock, so that it is
+    /// nobody's.
+    fn remove_dead_socket(&self) -> io::Result<()> {
+        let path = &self.place.socket;
+        if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        std::fs::remove_file(path)
+    }
+
+    /// Makes the socket under another name and moves it to its place, so that nobody ever finds
+    /// one that is not listened to. What a daemon before us left there is replaced.
+    fn bind_beside(&self) -> io::Result<(UnixListener, FileId)> {
+        let made = self.place.dir.join(".canal.sock.new");
+        match std::fs::remove_file(&made) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+        // By way of the open directory: the name may be longer than the one that was checked.
+        let name = format!("/proc/self/fd/{}/.canal.sock.new", self.dir.as_raw_fd());
+        bind(fd.as_raw_fd(), &UnixAddr::new(name.as_str())?)?;
+        let mode = if self.place.rule == Rule::Shared { 0o666 } else { 0o600 };
+        std::fs::set_permissions(&made, std::fs::Permissions::from_mode(mode))?;
+        // As many may wait to be accepted as the kernel allows (net.core.somaxconn). The constant of
+        // musl is 128, that of glibc 4096.
+        listen(&fd, Backlog::MAXALLOWABLE)?;
+        let id = FileId::of(&made)?;
+        std::fs::rename(&made, &self.place.socket)?;
+        Ok((UnixListener::from(fd), id))
+    }
+}
+
+impl Home {
+    /// What tells that something in our directory was removed.
+    pub(crate) fn watch(&self) -> Option<impl AsFd> {
+        self.watch.as_ref()
+    }
+
+    /// What an operator should know.
+    pub(crate) fn note(&self) -> Option<String> {
+        let Guard { name, socket } = &self.claim.guard;
+        let note = || format!("another user has the abstract socket `{name}`, which is ours");
+        socket.is_none().then(note)
+    }
+
+    /// Whether something of ours is gone, the journal apart.
+    pub(crate) fn is_damaged(&self) -> bool {
+        if let Some(watch) = &self.watch {
+            // Only that something happened counts.
+            while watch.read_events().is_ok_and(|events| !events.is_empty()) {}
+        }
+        let Claim { place, lock, .. } = &self.claim;
+        let socket = self.socket.is_some_and(|ours| FileId::of(&place.socket).ok() != Some(ours));
+        socket || FileId::of_file(lock).ok() != FileId::of(&lock_path(place)).ok()
+    }
+
+    /// Makes what is gone again, but for the socket: nobody may come before the journal is there.
+    pub(crate) fn restore(&mut self) -> Result<(), ClaimError> {
+        let Claim { place, uid, .. } = &self.claim;
+        let (place, uid) = (place.clone(), *uid);
+        let dir = File::from(open_private(&place.dir, uid, true)?);
+        let failed = |error| ClaimError::Io { path: place.dir.clone(), error };
+        if FileId::of_file(&dir).map_err(failed)?
+            != FileId::of_file(&self.claim.dir).map_err(failed)?
+        {
+            fs2::FileExt::try_lock_shared(&dir).map_err(failed)?;
+            self.claim.dir = dir;
+            if Guard::name(&place).map_err(failed)? != self.claim.guard.name {
+                self.claim.guard = Guard::raise(&place)?;
+            }
+        }
+        if FileId::of_file(&self.claim.lock).ok() != FileId::of(&lock_path(&place)).ok() {
+            self.claim.lock = take_lock(&place)?;
+            self.claim.sign().map_err(|error| ClaimError::Io { path: lock_path(&place), error })?;
+        }
+        Ok(())
+    }
+
+    /// Opens the place to clients again, after [`Self::restore`].
+    pub(crate) fn reopen(&mut self) -> Result<(), ClaimError> {
+        let path = self.claim.place.socket.clone();
+        let failed = |error| ClaimError::Io { path: path.clone(), error };
+        if self.socket.is_some_and(|ours| FileId::of(&path).ok() != Some(ours)) {
+            let (listener, id) = self.claim.bind().map_err(failed)?;
+            self.listener = Listener::new(listener).map_err(failed)?;
+            self.socket = Some(id);
+        }
+        if let Some(inotify) = &self.watch {
+            add_watch(inotify, &self.claim.place.dir).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Takes our socket away, so that nobody knocks in vain.
+    pub(crate) fn close(&self) {
+        let path = &self.claim.place.socket;
+        if self.socket.is_some_and(|ours| FileId::of(path).ok() == Some(ours)) {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Whether there is no room for a file more, on the disk or for this user.
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+fn replace_path(place: &Place) -> PathBuf {
+    place.dir.join("replace")
+}
+
+fn open_lock(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(path)
+}
+
+fn lock_path(place: &Place) -> PathBuf {
+    place.dir.join("lock")
+}
+
+/// Takes the instance lock.
+fn take_lock(place: &Place) -> Result<File, ClaimError> {
+    let path = lock_path(place);
+    let failed = |error| ClaimError::Io { path: path.clone(), error };
+    loop {
+        let mut lock = open_lock(&path).map_err(failed)?;
+        if let Err(error) = fs2::FileExt::try_lock_exclusive(&lock) {
+            if error.kind() != fs2::lock_contended_error().kind() {
+                return Err(failed(error));
+            }
+            let mut text = String::new();
+            let _ = lock.read_to_string(&mut text);
+            let pid = text.trim().parse().ok();
+            return Err(ClaimError::Running { socket: place.socket.clone(), pid });
+        }
+        // Somebody may have removed the file between the opening and the locking.
+        if FileId::of(&path).ok() == FileId::of_file(&lock).ok() {
+            return Ok(lock);
+        }
+    }
+}
+
+fn watch(dir: &Path) -> io::Result<Inotify> {
+    let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
+    add_watch(&inotify, dir)?;
+    Ok(inotify)
+}
+
+fn add_watch(inotify: &Inotify, dir: &Path) -> io::Result<()> {
+    let gone = AddWatchFlags::IN_DELETE
+        | AddWatchFlags::IN_MOVED_FROM
+        | AddWatchFlags::IN_DELETE_SELF
+        | AddWatchFlags::IN_MOVE_SELF;
+    inotify.add_watch(dir, gone)?;
+    Ok(())
+}
+
+impl FileId {
+    fn of(path: &Path) -> io::Result<Self> {
+        let found = std::fs::symlink_metadata(path)?;
+        Ok(Self { device: found.dev(), inode: found.ino() })
+    }
+
+    fn of_file(file: &File) -> io::Result<Self> {
+        let found = file.metadata()?;
+        Ok(Self { device: found.dev(), inode: found.ino() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(dir: &Path) -> Place {
+        Place::find(Some(&dir.join("d/canal.sock")), 0).unwrap()
+    }
+
+    fn uid() -> u32 {
+        nix::unistd::geteuid().as_raw()
+    }
+
+    #[test]
+    fn a_second_claim_names_the_first_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = place(dir.path());
+        let _first = Claim::new(&place, uid()).unwrap();
+        let Err(ClaimError::Running { pid, .. }) = Claim::new(&place, uid()) else {
+            panic!("a second claim was granted");
+        };
+        assert_eq!(pid, Some(std::process::id()));
+    }
+
+    #[test]
+    fn a_daemon_that_a_client_starts_gives_way_to_one_that_replaces() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = place(dir.path());
+        let old = Claim::on_demand(&place, uid()).unwrap();
+        let replacing = Replacing::begin(&place, uid()).unwrap();
+        assert!(!replacing.is_free(&place));
+        drop(old);
+        assert!(matches!(Claim::on_demand(&place, uid()), Err(ClaimError::Running { .. })));
+        assert!(replacing.is_free(&place));
+        let new = Claim::new(&place, uid()).unwrap();
+        replacing.end();
+        drop(new);
+        Claim::on_demand(&place, uid()).unwrap();
+    }
+
+    #[test]
+    fn a_claim_outlives_the_removal_of_all_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = place(dir.path());
+        let first = Claim::new(&place, uid()).unwrap();
+        std::fs::remove_dir_all(&place.dir).unwrap();
+        assert!(matches!(Claim::new(&place, uid()), Err(ClaimError::Running { .. })));
+        drop(first);
+        Claim::new(&place, uid()).unwrap();
+    }
+}

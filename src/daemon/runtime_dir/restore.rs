@@ -1,0 +1,96 @@
+//! Looking after our files: what somebody removed is made again from memory.
+
+use std::time::{Duration, Instant};
+
+use crate::core::{Owner, Token};
+use crate::daemon::due::is_due;
+use crate::daemon::net::events::Source;
+use crate::daemon::processes::owners::find;
+use crate::daemon::server::Server;
+use crate::sys::process::Found;
+
+/// How often files that cannot be watched are looked at.
+const LOOKS_EVERY: Duration = Duration::from_secs(1);
+
+/// How long after a removal files are looked after: `rm -r` shall find nothing new.
+const CALM: Duration = Duration::from_millis(20);
+
+/// How soon it is tried again what failed.
+const AGAIN_AFTER: Duration = Duration::from_millis(100);
+
+/// How often it is tried to find a process of which it could not be told whether it lives.
+const VERIFIED_EVERY: Duration = Duration::from_secs(10);
+
+impl Server {
+    pub(crate) fn look_after_home(&mut self, now: Instant) {
+        if self.conns.reported.take(Source::Home) {
+            self.due.home = Some(now + CALM);
+        }
+        if is_due(&mut self.due.home, now) {
+            match self.restore_home() {
+                Ok(()) => self.restore_failed = false,
+                Err(error) => {
+                    if !std::mem::replace(&mut self.restore_failed, true) {
+                        tracing::warn!("the files cannot be made again yet: {error:#}");
+                    }
+                    self.due.home = Some(now + AGAIN_AFTER);
+                }
+            }
+        }
+        if self.due.home.is_none() && self.home.watch().is_none() {
+            self.due.home = Some(now + LOOKS_EVERY);
+        }
+        if is_due(&mut self.due.verify, now) {
+            self.verify_again();
+        }
+        if self.due.verify.is_none() && !self.owners.unverified.is_empty() {
+            self.due.verify = Some(now + VERIFIED_EVERY);
+        }
+    }
+
+    fn restore_home(&mut self) -> anyhow::Result<()> {
+        if !self.home.is_damaged() && !self.ledger.vanished() && !self.restore_failed {
+            return Ok(());
+        }
+        tracing::warn!("somebody removed files of this daemon, they are made again");
+        self.home.restore()?;
+        // A table that was not recorded is recorded as a whole by this.
+        self.ledger.recreate()?;
+        self.roll.restore()?;
+        self.home.reopen()?;
+        // It is known already unless it had to be made anew.
+        let _ = self.conns.await_source(Source::Listener, &self.home.listener);
+        Ok(())
+    }
+
+    /// Looks again for the processes of which it could not be told whether they live.
+    fn verify_again(&mut self) {
+        for frame in self.owners.unverified.clone() {
+            let Some(state) = self.ledger.table.frame(frame) else {
+                self.owners.forget(frame);
+                continue;
+            };
+            let Owner::Process(process) = state.owner else { continue };
+            match find(process) {
+                Found::Same(pidfd) => {
+                    if let Err(error) = self.owners.watch(frame, None, pidfd) {
+                        tracing::debug!(%error, "still unverified");
+                    }
+                }
+                Found::Gone => self.end(frame),
+                Found::Unknown(_) => {}
+            }
+        }
+    }
+
+    /// Waits for the ends of the holds that are kept for descendants only.
+    pub(crate) fn await_orphans(&mut self) {
+        let here = self.ledger.host;
+        let own = self.ledger.table.holds().filter(|hold| hold.asked.host == here);
+        let orphaned = own.filter(|hold| hold.orphaned);
+        let orphaned: Vec<Token> = orphaned.map(|hold| hold.token).collect();
+        for token in orphaned {
+            self.end_without_writers(token);
+        }
+    }
+}

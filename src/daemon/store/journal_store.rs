@@ -1,0 +1,257 @@
+//! The embedded journal, and what must survive a reboot, kept in step with the table.
+//!
+//! Invariant: what [`Kept::commit`] did not return from is not told to anyone.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+
+use crate::core::{
+    Change, Entry, Key, Outcome, Request, RequestId, Revision, Rules, StoredView, Table, Token,
+    View,
+};
+use crate::daemon::fault::Fault;
+use crate::daemon::store::lease_store::KeptLeases;
+use crate::log::journal::{self, Batch, Journal, NoRoom};
+use crate::log::state::{Durable, StateFile};
+use crate::sys::process::Origin;
+
+/// How many tokens are reserved at once. A restart after a crash of the machine skips what is left
+/// of them.
+const TOKENS_RESERVED_AT_ONCE: u64 = 1 << 16;
+
+/// With so few reserved tokens left, newcomers wait for new ones to be reserved.
+const TOKENS_LEFT_MIN: u64 = 1 << 10;
+
+/// The embedded journal, and what must survive a reboot.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    pub(crate) journal: Journal,
+    pub(crate) state: StateFile,
+    pub(crate) durable: Durable,
+    pub(crate) origin: Origin,
+    pub(crate) rules: Rules,
+    pub(crate) dir: PathBuf,
+    pub(crate) fault: Fault,
+    /// What was applied and is not in the journal yet.
+    pub(crate) turn: Batch,
+    pub(crate) leases: KeptLeases,
+    /// Whether the leases that count are still in the state file, as an earlier version left it.
+    pub(crate) leases_in_state: bool,
+    /// The room that the journal needs for the ends of all that is held or waits.
+    pub(crate) rooms: Rooms,
+}
+
+/// The room that requests may still need in the journal.
+#[derive(Debug, Default)]
+pub(crate) struct Rooms {
+    each: BTreeMap<RequestId, u64>,
+    sum: u64,
+}
+
+impl Rooms {
+    pub(crate) fn add(&mut self, id: RequestId, request: &Request) {
+        let room = journal::room_for(request);
+        self.sum += room;
+        self.each.insert(id, room);
+    }
+
+    fn remove(&mut self, id: RequestId) {
+        self.sum -= self.each.remove(&id).unwrap_or(0);
+    }
+
+    pub(crate) fn of_table(table: &Table) -> Self {
+        let mut rooms = Self::default();
+        table.waiters().for_each(|waiter| rooms.add(waiter.id, &waiter.request));
+        table.holds().for_each(|hold| rooms.add(hold.request, &hold.asked));
+        rooms
+    }
+}
+
+impl Kept {
+    /// Notes an entry that was applied.
+    pub(crate) fn note(
+        &mut self,
+        table: &Table,
+        revision: Revision,
+        entry: &Entry,
+        outcomes: &[Outcome],
+    ) {
+        for outcome in outcomes {
+            self.account(table, entry, outcome);
+        }
+        self.turn.push(revision, entry, outcomes);
+    }
+
+    fn account(&mut self, table: &Table, entry: &Entry, outcome: &Outcome) {
+        match outcome {
+            Outcome::Queued { request, .. } => self.keep_room(table, entry, *request),
+            Outcome::Granted(granted) => {
+                self.keep_room(table, entry, granted.request);
+                let hold = table.hold(granted.token);
+                if hold.is_some_and(|hold| hold.asked.ttl_ms.is_some()) {
+                    self.leases.begin(granted.token);
+                }
+            }
+            Outcome::Requeued { token, .. } => self.leases.end(*token),
+            Outcome::Withdrawn { request } | Outcome::Refused { request, .. } => {
+                self.rooms.remove(*request);
+            }
+            Outcome::Released { request, token, whole: true, .. } => {
+                self.rooms.remove(*request);
+                self.leases.end(*token);
+            }
+            _ => {}
+        }
+    }
+
+    fn keep_room(&mut self, table: &Table, entry: &Entry, id: RequestId) {
+        if let Change::Request(request) = &entry.change
+            && id.0 == table.revision().0
+        {
+            self.rooms.add(id, request);
+        }
+    }
+
+    /// Makes sure that a newcomer and all that it may lead to can be recorded.
+    pub(crate) fn admit(&mut self, table: &Table, request: &Request) -> Result<(), NoRoom> {
+        self.reserve_tokens(table, TOKENS_LEFT_MIN + table.waiting() as u64)
+            .map_err(|error| NoRoom { dir: self.dir.clone(), error })?;
+        self.admit_bytes(table, journal::room_for(request))
+    }
+
+    /// Makes sure that a view of a key can be recorded.
+    pub(crate) fn admit_view(&mut self, table: &Table, key: &Key) -> Result<(), NoRoom> {
+        // In the entry and in the snapshot, with every character escaped.
+        self.admit_bytes(table, 1024 + 4 * key.as_str().len() as u64)
+    }
+
+    /// Makes sure that a renewal of a lease can be recorded.
+    pub(crate) fn admit_renewal(&mut self, table: &Table) -> Result<(), NoRoom> {
+        self.admit_bytes(table, 512)
+    }
+
+    fn admit_bytes(&mut self, table: &Table, bytes: u64) -> Result<(), NoRoom> {
+        let Err(first) = self.journal.admit(bytes, self.rooms.sum) else { return Ok(()) };
+        // A smaller file may still fit; what is not in the journal yet must not be lost by it.
+        if self.commit(table).is_err() || self.compact(table).is_err() {
+            return Err(first);
+        }
+        self.journal.admit(bytes, self.rooms.sum)
+    }
+
+    /// Makes sure that at least `ahead` tokens can be given out without a word to the disk.
+    fn reserve_tokens(&mut self, table: &Table, ahead: u64) -> io::Result<()> {
+        let next = table.next_token().0;
+        if next.saturating_add(ahead) <= self.durable.reserved_token.0 {
+            return Ok(());
+        }
+        let reserved = next.saturating_add(ahead).saturating_add(TOKENS_RESERVED_AT_ONCE);
+        self.store(table, Durable { reserved_token: Token(reserved), ..self.durable.clone() })
+    }
+
+    fn store(&mut self, table: &Table, durable: Durable) -> io::Result<()> {
+        if self.leases_in_state {
+            self.leases.write_anew(table)?;
+        }
+        self.state.store(&durable)?;
+        self.leases_in_state = false;
+        self.durable = durable;
+        Ok(())
+    }
+
+    /// Records all that was applied since the last time, in one write.
+    ///
+    /// # Errors
+    /// Then nothing of that may be told: the daemon has to end.
+    pub(crate) fn commit(&mut self, table: &Table) -> io::Result<()> {
+        self.record(table)?;
+        // That one is gone need not be durable before it is told: at worst it comes back after a
+        // crash of the machine, together with those that were granted nothing since.
+        if self.waits_for_disk()
+            && let Err(error) = self.keep_leases(table)
+        {
+            tracing::warn!(%error, "the end of a lease cannot be made durable yet");
+        }
+        Ok(())
+    }
+
+    fn record(&mut self, table: &Table) -> io::Result<()> {
+        if self.turn.is_empty() {
+            return Ok(());
+        }
+        self.reserve_tokens(table, 0)?;
+        if let Some(written) = self.fault.strikes_after(self.turn.len()) {
+            self.turn.truncate(written);
+            self.journal.append(&self.turn)?;
+            Fault::strike();
+        }
+        if let Err(error) = self.journal.append(&self.turn) {
+            tracing::warn!(%error, "the journal cannot be appended to, it is begun anew");
+            // Another file may do, and its snapshot holds what could not be appended.
+            self.compact(table).map_err(|_| error)?;
+        }
+        self.turn.clear();
+        Ok(())
+    }
+
+    /// Makes sure that the leases survive a reboot that hold something now, and no others.
+    ///
+    /// # Errors
+    /// Names the file that cannot be written. No lease that was granted since is to be told then.
+    pub(crate) fn keep_leases(&mut self, table: &Table) -> io::Result<()> {
+        if self.leases_in_state {
+            return self.store(table, self.durable.clone());
+        }
+        self.leases.store(table)
+    }
+
+    /// Whether the next [`Self::commit`] waits for the disk.
+    pub(crate) fn waits_for_disk(&self) -> bool {
+        self.leases.waits_for_disk()
+    }
+
+    /// Compacts the journal if that is worth it; called when nothing waits to be recorded.
+    pub(crate) fn tidy(&mut self, table: &Table) {
+        if !self.journal.wants_compaction() {
+            return;
+        }
+        match self.compact(table) {
+            Ok(()) => tracing::debug!("the journal was compacted"),
+            Err(error) => tracing::warn!(%error, "the journal cannot be compacted"),
+        }
+    }
+
+    /// Goes on in a journal that begins with the table as it is.
+    pub(crate) fn compact(&mut self, table: &Table) -> io::Result<()> {
+        let snapshot = table.snapshot();
+        self.journal.compact(&snapshot, &self.origin, self.rules.version(), self.rooms.sum)
+    }
+
+    /// Makes the journal's files anew, if they are no longer there.
+    pub(crate) fn recreate(&mut self, table: &Table) -> io::Result<()> {
+        let snapshot = table.snapshot();
+        let rules = self.rules.version();
+        self.journal.recreate(&self.dir, &snapshot, &self.origin, rules, self.rooms.sum)?;
+        self.turn.clear();
+        // They may lie in the same directory.
+        self.leases.write_anew(table)?;
+        self.store(table, self.durable.clone())
+    }
+
+    /// Keeps the view of a key (`None` forgets it) over reboots.
+    pub(crate) fn store_view(
+        &mut self,
+        table: &Table,
+        key: &Key,
+        view: Option<View>,
+    ) -> io::Result<()> {
+        let mut durable = self.durable.clone();
+        durable.views.retain(|stored| stored.key != *key);
+        if let Some(view) = view {
+            let at = durable.views.partition_point(|stored| stored.key < *key);
+            durable.views.insert(at, StoredView { key: key.clone(), view });
+        }
+        self.store(table, durable)
+    }
+}

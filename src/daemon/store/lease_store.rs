@@ -1,0 +1,418 @@
+//! The leases as they survive a reboot, of which nothing else is left of a table.
+//!
+//! Invariant: a lease that was told to anybody is durable until it ends.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::core::{Key, Revision, Rules, Snapshot, StoredView, Table, Token};
+use crate::log::leases::{Changes, HeldLease, LeaseLog};
+use crate::log::state::Leases;
+
+/// The leases of a table, and what of them is not durable yet.
+#[derive(Debug)]
+pub(crate) struct KeptLeases {
+    log: LeaseLog,
+    /// Those that hold something.
+    tokens: BTreeSet<Token>,
+    /// Those of them that are not in the file.
+    granted: BTreeSet<Token>,
+    /// Those in the file that hold nothing any more.
+    ended: BTreeSet<Token>,
+    /// If the last end could not be made durable: it is not tried again before.
+    again_at: Option<Instant>,
+}
+
+/// How soon it is tried again to make the ends of leases durable.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+impl KeptLeases {
+    /// Those of a table, of which the file has those with the tokens `stored`.
+    pub(crate) fn new(log: LeaseLog, table: &Table, stored: &BTreeSet<Token>) -> Self {
+        let tokens = lease_tokens(table);
+        let granted = tokens.difference(stored).copied().collect();
+        let ended = stored.difference(&tokens).copied().collect();
+        Self { log, tokens, granted, ended, again_at: None }
+    }
+
+    /// Takes note of a lease that was granted what it asked for.
+    pub(crate) fn begin(&mut self, token: Token) {
+        self.tokens.insert(token);
+        self.granted.insert(token);
+    }
+
+    /// Takes note that a hold is over, if it was a lease's.
+    pub(crate) fn end(&mut self, token: Token) {
+        if self.tokens.remove(&token) && !self.granted.remove(&token) {
+            self.ended.insert(token);
+        }
+    }
+
+    /// Whether the lease of a hold is not durable yet.
+    pub(crate) fn is_untold(&self, token: Token) -> bool {
+        self.granted.contains(&token)
+    }
+
+    /// Whether a grant, or an end that is not put off, waits for the disk.
+    pub(crate) fn waits_for_disk(&self) -> bool {
+        let put_off = self.again_at.is_some_and(|at| at > Instant::now());
+        !self.granted.is_empty() || !self.ended.is_empty() && !put_off
+    }
+
+    /// Makes all that changed durable, in one append.
+    ///
+    /// # Errors
+    /// Names the file. What was granted is not to be told then.
+    pub(crate) fn store(&mut self, table: &Table) -> io::Result<()> {
+        if self.granted.is_empty() && self.ended.is_empty() {
+            return Ok(());
+        }
+        let held = self.granted.iter().filter_map(|token| keep(table, *token)).collect();
+        let changes = Changes { ended: self.ended.iter().copied().collect(), held };
+        let tokens = &self.tokens;
+        let all = || tokens.iter().filter_map(|token| keep(table, *token)).collect();
+        let stored = self.log.store(changes, all);
+        self.note(stored)
+    }
+
+    /// Makes the file anew with all leases.
+    ///
+    /// # Errors
+    /// Names the file.
+    pub(crate) fn write_anew(&mut self, table: &Table) -> io::Result<()> {
+        let all = self.tokens.iter().filter_map(|token| keep(table, *token)).collect();
+        let stored = self.log.write_anew(all);
+        self.note(stored)
+    }
+
+    fn note(&mut self, stored: io::Result<()>) -> io::Result<()> {
+        match stored {
+            Ok(()) => {
+                self.granted.clear();
+                self.ended.clear();
+                self.again_at = None;
+            }
+            Err(_) => self.again_at = Some(Instant::now() + AGAIN_AFTER),
+        }
+        stored
+    }
+}
+
+/// What is to be kept of the lease that has this token.
+fn keep(table: &Table, token: Token) -> Option<HeldLease> {
+    let mut hold = table.hold(token)?.clone();
+    let frame = table.frame(hold.frame)?.clone();
+    // After a reboot nobody is left who could confirm it. Whether it was told cannot be known
+    // then, so that it stays for its TTL.
+    hold.provisional = false;
+    Arc::make_mut(&mut hold.asked).provisional = false;
+    let keys: BTreeSet<&Key> =
+        hold.items.iter().filter(|item| item.view.is_some()).map(|item| &item.key).collect();
+    let own = |key: &Key| {
+        let view = table.own_view(key).filter(|_| table.stored(key).is_none())?;
+        Some(StoredView { key: key.clone(), view })
+    };
+    let in_use = keys.into_iter().filter_map(own).collect();
+    Some(HeldLease { frame, hold, in_use })
+}
+
+/// The leases of the file as parts of a table. Of the views of a key the latest counts.
+pub(crate) fn parts_of(held: BTreeMap<Token, HeldLease>) -> Leases {
+    let mut leases = Leases::default();
+    let mut in_use = BTreeMap::new();
+    for lease in held.into_values() {
+        leases.frames.push(lease.frame);
+        leases.holds.push(lease.hold);
+        in_use.extend(lease.in_use.into_iter().map(|own| (own.key.clone(), own)));
+    }
+    leases.frames.sort_by_key(|frame| frame.id);
+    leases.in_use = in_use.into_values().collect();
+    leases
+}
+
+/// A table of nothing but leases: all that is left after a reboot, or without a journal.
+pub(crate) fn table_of(leases: &Leases, rules: Rules) -> anyhow::Result<Table> {
+    let ids = leases.frames.iter().map(|frame| frame.id.0);
+    let ids = ids.chain(leases.holds.iter().map(|hold| hold.request.0));
+    let next_token = leases.holds.iter().map(|hold| Token(hold.token.0 + 1)).max();
+    let fresh = Table::new(rules);
+    let snapshot = Snapshot {
+        // Nothing that is asked from now on has a name of theirs.
+        revision: Revision(ids.max().unwrap_or(0)),
+        next_token: next_token.unwrap_or(fresh.next_token()),
+        frames: leases.frames.clone(),
+        holds: leases.holds.clone(),
+        in_use: leases.in_use.clone(),
+        ..fresh.snapshot()
+    };
+    Ok(Table::restore(&snapshot, rules)?)
+}
+
+/// The tokens of a table's leases.
+fn lease_tokens(table: &Table) -> BTreeSet<Token> {
+    let leases = table.holds().filter(|hold| hold.asked.ttl_ms.is_some());
+    leases.map(|hold| hold.token).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+    use std::path::Path;
+
+    use super::*;
+    use crate::core::{
+        Ask, Change, Command, HostId, Item, LeaseId, Outcome, Owner, ProcessId, Request, Tag, View,
+        Wait,
+    };
+    use crate::daemon::config::Config;
+    use crate::daemon::store::recover::{Recovered, recover};
+    use crate::protocol::place::{Place, Rule, Stores};
+
+    fn recovered(dir: &Path) -> Recovered {
+        try_recover(dir).unwrap()
+    }
+
+    fn try_recover(dir: &Path) -> anyhow::Result<Recovered> {
+        let place = Place {
+            socket: dir.join("canal.sock"),
+            dir: dir.to_owned(),
+            rule: Rule::PerUser,
+            stores: Stores { state_dir: dir.join("state"), config: Vec::new() }.into(),
+        };
+        let config = Config::read(&place.stores().config).unwrap();
+        recover(&place, &config, Rules::Current, false)
+    }
+
+    fn ask(recovered: &mut Recovered, tag: u128, owner: Owner, items: Vec<Item>) -> Token {
+        let ttl_ms = matches!(owner, Owner::Lease(_)).then_some(60_000);
+        let request = Request {
+            tag: Tag(tag),
+            host: HostId(0),
+            owner,
+            parent: None,
+            uid: 0,
+            command: Command("x".to_owned()),
+            items,
+            wait: Wait::No,
+            priority: 0,
+            provisional: true,
+            children: false,
+            ttl_ms,
+            on_lost: Default::default(),
+            asker: None,
+        };
+        let applied = recovered.ledger.apply(Change::Request(request.into()));
+        match &applied.outcomes[..] {
+            [Outcome::Granted(granted)] => granted.token,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn slot(key: &str, slots: u64) -> Item {
+        let view = Some(View::Slots { slots });
+        Item { key: Key::new(key).unwrap(), ask: Ask::Counted { count: 1, view } }
+    }
+
+    fn lease(name: u128) -> Owner {
+        Owner::Lease(LeaseId(name))
+    }
+
+    /// Ends a daemon as a reboot does: what it wrote is of an earlier start of the machine.
+    fn reboot(mut recovered: Recovered) {
+        recovered.ledger.commit().unwrap();
+        recovered.ledger.kept().unwrap().1.origin.boot_id = "of-an-earlier-start".to_owned();
+        recovered.ledger.compact().unwrap();
+    }
+
+    #[test]
+    fn after_a_reboot_leases_have_their_tokens_and_slots_and_processes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut first = recovered(dir.path());
+        let process = ProcessId { pid: std::process::id(), started: 1, inode: 0 };
+        let write = Item { key: Key::new("w").unwrap(), ask: Ask::Write };
+        ask(&mut first, 1, Owner::Process(process), vec![slot("gpu", 3)]);
+        let one = ask(&mut first, 2, lease(2), vec![slot("gpu", 3), write]);
+        let two = ask(&mut first, 3, lease(3), vec![slot("gpu", 3)]);
+        first.ledger.apply(Change::Renew { lease: LeaseId(2), host: HostId(0) });
+        let before = first.ledger.table.snapshot();
+        reboot(first);
+
+        let mut second = recovered(dir.path());
+        let table = &second.ledger.table;
+        let tokens: Vec<Token> = table.holds().map(|hold| hold.token).collect();
+        assert_eq!(tokens, [one, two]);
+        for hold in table.holds() {
+            let old = before.holds.iter().find(|old| old.token == hold.token).unwrap();
+            assert_eq!((&hold.items, hold.frame), (&old.items, old.frame));
+            assert!(!hold.provisional, "nobody is left to confirm it");
+        }
+        assert_eq!(
+            table.frame(table.lease(LeaseId(2)).unwrap()).unwrap().lease.unwrap().ttl_ms,
+            60_000
+        );
+        assert_eq!(table.report(&Key::new("gpu").unwrap()).view, Some(View::Slots { slots: 3 }));
+        // The slot that was the process's is free, the others are not.
+        let next = ask(&mut second, 4, lease(4), vec![slot("gpu", 3)]);
+        assert!(next > two);
+        let slots = &second.ledger.table.hold(next).unwrap().items[0].slots;
+        assert_eq!(slots.iter().collect::<Vec<_>>(), [0]);
+        assert!(second.ledger.table.hold(next).unwrap().request.0 > before.revision.0 - 1);
+        // And once more, with what came since.
+        reboot(second);
+        let third = recovered(dir.path());
+        assert_eq!(lease_tokens(&third.ledger.table), BTreeSet::from([one, two, next]));
+    }
+
+    #[test]
+    fn a_lease_that_ended_does_not_come_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut first = recovered(dir.path());
+        let token = ask(&mut first, 1, lease(1), vec![slot("a", 1)]);
+        first.ledger.keep_leases().unwrap();
+        let frame = first.ledger.table.hold(token).unwrap().frame;
+        first.ledger.apply(Change::Expire { frame, renewal: 0 });
+        reboot(first);
+        assert_eq!(recovered(dir.path()).ledger.table.held(), 0);
+    }
+
+    #[test]
+    fn within_a_boot_the_journal_goes_before_the_file_of_the_leases() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut first = recovered(dir.path());
+        let kept = ask(&mut first, 1, lease(1), vec![slot("a", 1)]);
+        let untold = ask(&mut first, 2, lease(2), vec![slot("b", 1)]);
+        first.ledger.keep_leases().unwrap();
+        // The daemon dies before the second one is in the journal.
+        let turn = &mut first.ledger.kept().unwrap().1.turn;
+        turn.truncate(turn.len() - 1);
+        first.ledger.commit().unwrap();
+        drop(first);
+        let mut second = recovered(dir.path());
+        assert!(second.ledger.table.hold(kept).is_some());
+        assert!(second.ledger.table.hold(untold).is_none());
+        // And the file of the leases follows.
+        second.ledger.commit().unwrap();
+        assert_eq!(stored(dir.path()), [kept]);
+    }
+
+    /// The tokens of the leases that survive a reboot.
+    fn stored(dir: &Path) -> Vec<Token> {
+        let opened = LeaseLog::open(&dir.join("state")).unwrap();
+        opened.leases.unwrap_or_default().into_keys().collect()
+    }
+
+    #[test]
+    fn leases_that_an_earlier_version_kept_are_taken_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("state");
+        std::fs::create_dir(&state).unwrap();
+        let earlier = include_bytes!("../../../tests/data/state_version_1.json");
+        let tokens = [1_882_524_359_071_891, 1_882_524_359_071_892].map(Token);
+        std::fs::write(state.join("state.json"), earlier).unwrap();
+        // Of an even earlier time: what counted then does not count now.
+        let mut stale = LeaseLog::open(&state).unwrap().log;
+        let mut other = recovered(tempfile::tempdir().unwrap().path());
+        let token = ask(&mut other, 7, lease(7), vec![slot("stale", 1)]);
+        stale.write_anew(vec![keep(&other.ledger.table, token).unwrap()]).unwrap();
+
+        let first = recovered(dir.path());
+        assert_eq!(lease_tokens(&first.ledger.table), BTreeSet::from(tokens));
+        let long = first.ledger.table.hold(tokens[0]).unwrap();
+        // As long a TTL is granted to nobody any more.
+        assert_eq!(long.asked.ttl_ms, Some(3_600_000_000_000));
+        assert_eq!(stored(dir.path()), tokens);
+        let now = std::fs::read_to_string(state.join("state.json")).unwrap();
+        assert!(now.contains("\"version\": 2") && !now.contains("leases"), "{now}");
+        reboot(first);
+        let mut second = recovered(dir.path());
+        assert_eq!(lease_tokens(&second.ledger.table), BTreeSet::from(tokens));
+        assert!(ask(&mut second, 1, lease(1), vec![slot("gpu", 3)]) > tokens[1]);
+    }
+
+    #[test]
+    fn leases_are_damaged_only_where_they_are_named_with_the_way_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut first = recovered(dir.path());
+        for n in 1..4 {
+            ask(&mut first, n, lease(n), vec![slot(&format!("k{n}"), 1)]);
+            first.ledger.keep_leases().unwrap();
+        }
+        let all = lease_tokens(&first.ledger.table);
+        reboot(first);
+        let path = dir.path().join("state/leases.log");
+        let mut bytes = std::fs::read(&path).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        std::fs::write(&path, &bytes).unwrap();
+        let error = try_recover(dir.path()).unwrap_err();
+        let said = error.to_string();
+        let begin = format!("{} is damaged at byte ", path.display());
+        assert!(said.starts_with(&begin), "{said}");
+        let hint = &error.downcast_ref::<crate::daemon::Unusable>().unwrap().hint;
+        assert!(hint.contains(&format!("mv {0} {0}.damaged", path.display())), "{hint}");
+        // What did not fall to the disk is taken up once it is whole again.
+        bytes[middle] ^= 1;
+        std::fs::write(&path, &bytes).unwrap();
+        assert_eq!(lease_tokens(&recovered(dir.path()).ledger.table), all);
+    }
+
+    #[test]
+    fn one_more_lease_costs_as_much_with_ten_thousand_as_with_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut first = recovered(dir.path());
+        for n in 0..10_000 {
+            ask(&mut first, n, lease(n), vec![slot(&format!("k{n}"), 1)]);
+        }
+        first.ledger.keep_leases().unwrap();
+        first.ledger.commit().unwrap();
+        let files = || {
+            let entries = std::fs::read_dir(dir.path().join("state")).unwrap();
+            let files = entries.map(|entry| entry.unwrap().metadata().unwrap());
+            files.map(|it| (it.ino(), it.len())).collect::<BTreeMap<_, _>>()
+        };
+        let before = files();
+        let one = ask(&mut first, 10_000, lease(10_000), vec![slot("one-more", 1)]);
+        first.ledger.keep_leases().unwrap();
+        let after = files();
+        assert!(after.keys().eq(before.keys()), "a file was replaced");
+        let grown = after.values().sum::<u64>() - before.values().sum::<u64>();
+        assert!((1..2048).contains(&grown), "{grown} bytes were written");
+        assert_eq!(stored(dir.path()).last(), Some(&one));
+    }
+
+    #[test]
+    fn what_one_turn_grants_is_made_durable_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut first = recovered(dir.path());
+        let one = ask(&mut first, 1, lease(1), vec![slot("a", 9)]);
+        first.ledger.keep_leases().unwrap();
+        let two = ask(&mut first, 2, lease(2), vec![slot("a", 9)]);
+        let three = ask(&mut first, 3, lease(3), vec![slot("a", 9)]);
+        let is_untold = |first: &Recovered, token| first.ledger.is_untold_lease(token);
+        assert!(!is_untold(&first, one) && is_untold(&first, two) && is_untold(&first, three));
+        assert_eq!(stored(dir.path()), [one]);
+        first.ledger.keep_leases().unwrap();
+        assert!(!is_untold(&first, two) && !is_untold(&first, three));
+        assert_eq!(stored(dir.path()), [one, two, three]);
+        // One that was taken back untold never comes into the file.
+        let four = ask(&mut first, 4, lease(4), vec![slot("a", 9)]);
+        let request = first.ledger.table.hold(four).unwrap().request;
+        let why = crate::core::Withdrawal::Cancelled;
+        first.ledger.apply(Change::Withdraw { request, why });
+        assert!(!first.ledger.waits_for_disk());
+    }
+
+    #[test]
+    fn leases_that_contradict_each_other_are_no_table() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut first = recovered(dir.path());
+        let token = ask(&mut first, 1, lease(1), vec![slot("a", 1)]);
+        let held = keep(&first.ledger.table, token).unwrap();
+        let mut leases = parts_of(BTreeMap::from([(token, held)]));
+        assert!(table_of(&leases, Rules::Current).is_ok());
+        leases.holds.push(leases.holds[0].clone());
+        assert!(table_of(&leases, Rules::Current).is_err());
+    }
+}

@@ -1,0 +1,159 @@
+//! The table and its log, kept in step.
+//!
+//! Invariant: nothing is told of an entry before [`Ledger::commit`] returned, or before it came out
+//! of the engine.
+
+use std::io;
+
+use crate::core::{
+    Change, ENTRY_VERSION, Entry, HostId, Key, Request, Revision, Table, Token, UnixMillis, View,
+};
+use crate::daemon::calls::completion::Applied;
+use crate::daemon::cluster::engine_driver::Shared;
+use crate::daemon::store::journal_store::Kept;
+use crate::log::journal::NoRoom;
+use crate::sys::clock;
+
+/// The table and its log.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    pub(crate) table: Table,
+    /// Who we are among those whose entries are in the log; over an engine [`NO_HOST`] while we are
+    /// no member.
+    pub(crate) host: HostId,
+    pub(crate) log: Log,
+    /// The time of all that is applied before the next [`Self::commit`], once it was looked up.
+    pub(crate) now: Option<UnixMillis>,
+}
+
+/// The only host of an embedded journal; no host of an engine.
+pub(crate) const NO_HOST: HostId = HostId(0);
+
+/// What keeps the entries.
+#[derive(Debug)]
+pub(crate) enum Log {
+    /// The embedded journal: what is proposed is applied at once.
+    Journal(Box<Kept>),
+    /// An engine: what it says is applied.
+    Engine(Box<Shared>),
+}
+
+impl Ledger {
+    /// The engine, if one keeps the log.
+    pub(crate) fn engine(&self) -> Option<&Shared> {
+        match &self.log {
+            Log::Journal(_) => None,
+            Log::Engine(shared) => Some(shared),
+        }
+    }
+
+    pub(crate) fn engine_mut(&mut self) -> Option<&mut Shared> {
+        match &mut self.log {
+            Log::Journal(_) => None,
+            Log::Engine(shared) => Some(shared),
+        }
+    }
+
+    pub(crate) fn kept(&mut self) -> Option<(&Table, &mut Kept)> {
+        match &mut self.log {
+            Log::Journal(kept) => Some((&self.table, kept)),
+            Log::Engine(_) => None,
+        }
+    }
+
+    /// Whether what is proposed now is proposed by somebody.
+    pub(crate) fn is_member(&self) -> bool {
+        self.engine().is_none() || self.host != NO_HOST
+    }
+
+    /// Applies the next change of the embedded journal. Nothing of it may be told before
+    /// [`Self::commit`].
+    pub(crate) fn apply(&mut self, change: Change) -> Applied {
+        let revision = Revision(self.table.revision().0 + 1);
+        let at = *self.now.get_or_insert_with(|| UnixMillis(clock::unix_ms()));
+        let entry = Entry { version: ENTRY_VERSION, at, change };
+        // A release is one, and what is left of its frame another.
+        let mut outcomes = Vec::with_capacity(2);
+        self.table.apply(revision, &entry, &mut outcomes);
+        if let Some((table, kept)) = self.kept() {
+            kept.note(table, revision, &entry, &outcomes);
+        }
+        Applied { revision, outcomes }
+    }
+
+    /// Applies an entry that came out of the engine.
+    pub(crate) fn apply_shared(&mut self, revision: Revision, entry: &Entry) -> Applied {
+        let mut outcomes = Vec::new();
+        self.table.apply(revision, entry, &mut outcomes);
+        Applied { revision, outcomes }
+    }
+
+    /// Makes sure that a newcomer and all that it may lead to can be recorded.
+    pub(crate) fn admit(&mut self, request: &Request) -> Result<(), NoRoom> {
+        self.kept().map_or(Ok(()), |(table, kept)| kept.admit(table, request))
+    }
+
+    /// Makes sure that a view of a key can be recorded.
+    pub(crate) fn admit_view(&mut self, key: &Key) -> Result<(), NoRoom> {
+        self.kept().map_or(Ok(()), |(table, kept)| kept.admit_view(table, key))
+    }
+
+    /// Makes sure that a renewal of a lease can be recorded.
+    pub(crate) fn admit_renewal(&mut self) -> Result<(), NoRoom> {
+        self.kept().map_or(Ok(()), |(table, kept)| kept.admit_renewal(table))
+    }
+
+    /// Records all that was applied since the last time, in one write.
+    ///
+    /// # Errors
+    /// Then nothing of this turn may be told: the daemon has to end.
+    pub(crate) fn commit(&mut self) -> io::Result<()> {
+        self.now = None;
+        self.kept().map_or(Ok(()), |(table, kept)| kept.commit(table))
+    }
+
+    /// Whether the next [`Self::commit`] waits for the disk, so that more should go with it.
+    pub(crate) fn waits_for_disk(&self) -> bool {
+        matches!(&self.log, Log::Journal(kept) if kept.waits_for_disk())
+    }
+
+    /// Whether this is the token of a lease that would not survive a reboot yet.
+    pub(crate) fn is_untold_lease(&self, token: Token) -> bool {
+        matches!(&self.log, Log::Journal(kept) if kept.leases.is_untold(token))
+    }
+
+    /// Makes sure that the leases survive a reboot that hold something now, and no others.
+    ///
+    /// # Errors
+    /// Names the file that cannot be written.
+    pub(crate) fn keep_leases(&mut self) -> io::Result<()> {
+        self.kept().map_or(Ok(()), |(table, kept)| kept.keep_leases(table))
+    }
+
+    /// Compacts the journal if that is worth it; called when nothing waits to be recorded.
+    pub(crate) fn tidy(&mut self) {
+        if let Some((table, kept)) = self.kept() {
+            kept.tidy(table);
+        }
+    }
+
+    /// Goes on in a journal that begins with the table as it is.
+    pub(crate) fn compact(&mut self) -> io::Result<()> {
+        self.kept().map_or(Ok(()), |(table, kept)| kept.compact(table))
+    }
+
+    /// Whether files of the log were removed.
+    pub(crate) fn vanished(&self) -> bool {
+        matches!(&self.log, Log::Journal(kept) if kept.journal.vanished())
+    }
+
+    /// Makes the journal's files anew, if they are no longer there.
+    pub(crate) fn recreate(&mut self) -> io::Result<()> {
+        self.kept().map_or(Ok(()), |(table, kept)| kept.recreate(table))
+    }
+
+    /// Keeps the view of a key (`None` forgets it) over reboots.
+    pub(crate) fn store_view(&mut self, key: &Key, view: Option<View>) -> io::Result<()> {
+        self.kept().map_or(Ok(()), |(table, kept)| kept.store_view(table, key, view))
+    }
+}

@@ -1,0 +1,204 @@
+//! The journal that the daemon before this one left.
+//!
+//! Invariant: a journal that cannot be explained is never taken for an empty one.
+
+use std::path::Path;
+
+use crate::core::{Change, Outcome, Owner, Rules, Snapshot, Table, Token};
+use crate::daemon::options::Unusable;
+use crate::daemon::processes::other_namespace;
+use crate::daemon::processes::owners::find;
+use crate::log::Record;
+use crate::log::journal::{Journal, OpenError, Opened, salvage};
+use crate::protocol::place::Place;
+use crate::sys::process::{Found, Origin};
+
+const DISCARD_HINT: &str = "`canal daemon --discard-journal` leaves it out and names the processes \
+                            that lose their locks by that";
+
+/// What the journal held.
+pub(crate) struct Old {
+    pub(crate) journal: Journal,
+    pub(crate) table: Table,
+    /// Greater than every token that the journal knows of.
+    pub(crate) next_token: Token,
+    /// Whether the table is that of the journal.
+    pub(crate) goes_on: bool,
+    /// Whether the journal has to begin anew before records are appended.
+    pub(crate) begins_anew: bool,
+}
+
+impl Old {
+    /// Understands the journal of the daemon in `dir`.
+    ///
+    /// # Errors
+    /// Processes of another namespace may hold something by it, or it is not what its rules decide.
+    pub(crate) fn read(
+        opened: Opened,
+        dir: &Path,
+        origin: &Origin,
+        rules: Rules,
+    ) -> anyhow::Result<Self> {
+        let Opened { journal, origin: written_by, rules: version, snapshot, records, .. } = opened;
+        let fresh = Table::new(rules);
+        let next_token = fresh.next_token();
+        let (Some(written_by), Some(snapshot)) = (written_by, snapshot) else {
+            return Ok(Self {
+                journal,
+                table: fresh,
+                next_token,
+                goes_on: false,
+                begins_anew: true,
+            });
+        };
+        if written_by.boot_id != origin.boot_id {
+            let next_token = last_token(&snapshot, &records);
+            tracing::info!("the machine was started anew: what was held before is void");
+            return Ok(Self {
+                journal,
+                table: fresh,
+                next_token,
+                goes_on: false,
+                begins_anew: true,
+            });
+        }
+        let same_rules = version == rules.version();
+        let table = replay(&snapshot, &records, rules, same_rules)?;
+        if written_by != *origin {
+            // Leases are nobody's processes: the state file has them.
+            other_namespace::refuse_holders(&table, dir, origin)?;
+            tracing::info!(
+                "the journal is of another pid or time namespace, where nobody holds anything"
+            );
+            let next_token = table.next_token();
+            return Ok(Self {
+                journal,
+                table: fresh,
+                next_token,
+                goes_on: false,
+                begins_anew: true,
+            });
+        }
+        if !same_rules {
+            tracing::info!(
+                version,
+                now = rules.version(),
+                "the journal was written under other rules"
+            );
+        }
+        let next_token = table.next_token();
+        Ok(Self { journal, table, next_token, goes_on: true, begins_anew: !same_rules })
+    }
+}
+
+/// The table that a snapshot and what came after it make.
+fn replay(
+    snapshot: &Snapshot,
+    records: &[Record],
+    rules: Rules,
+    same_rules: bool,
+) -> anyhow::Result<Table> {
+    let mut table = Table::restore(snapshot, rules)?;
+    let mut outcomes = Vec::new();
+    for record in records {
+        if !same_rules {
+            table.replay(record.revision, &record.entry, &record.outcomes)?;
+            continue;
+        }
+        outcomes.clear();
+        table.apply(record.revision, &record.entry, &mut outcomes);
+        if outcomes != record.outcomes {
+            let revision = record.revision;
+            let what =
+                format!("the journal does not say what its rules decide at revision {revision}");
+            return Err(Unusable { what, hint: DISCARD_HINT.into() }.into());
+        }
+    }
+    Ok(table)
+}
+
+/// The token after the last one that was given out.
+fn last_token(snapshot: &Snapshot, records: &[Record]) -> Token {
+    let outcomes = records.iter().flat_map(|record| &record.outcomes);
+    let granted = outcomes.filter_map(|outcome| match outcome {
+        Outcome::Granted(granted) => Some(Token(granted.token.0 + 1)),
+        _ => None,
+    });
+    let floors = records.iter().filter_map(|record| match record.entry.change {
+        Change::Floor { token } => Some(token),
+        _ => None,
+    });
+    granted.chain(floors).chain([snapshot.next_token]).max().unwrap_or_default()
+}
+
+/// Opens the journal, or leaves it out where that is void anyway or was asked for.
+///
+/// # Errors
+/// If it cannot be used and nobody said to leave it out.
+pub(crate) fn open(place: &Place, origin: &Origin, discard: bool) -> anyhow::Result<Opened> {
+    if discard {
+        name_the_losers(place, origin);
+        return discarded(place);
+    }
+    let error = match Journal::open(&place.dir) {
+        Ok(opened) => return Ok(opened),
+        Err(error) => error,
+    };
+    match &error {
+        // What was written before the machine was started anew is void anyway; and it was not
+        // synced, so that a power cut may have left anything of it.
+        OpenError::Damaged { origin: Some(by), .. } if by.boot_id != origin.boot_id => {
+            tracing::warn!(%error, "left out: it is of an earlier start of the machine");
+            discarded(place)
+        }
+        OpenError::Damaged { .. } | OpenError::Newer { .. } => {
+            Err(Unusable { what: error.to_string(), hint: DISCARD_HINT.into() }.into())
+        }
+        OpenError::Io { .. } => Err(error.into()),
+    }
+}
+
+fn discarded(place: &Place) -> anyhow::Result<Opened> {
+    for path in Journal::discard(&place.dir)? {
+        tracing::warn!("the journal was moved to {}", path.display());
+    }
+    Ok(Journal::open(&place.dir)?)
+}
+
+/// The table of a journal, as far as it can be read; `None` if there is none of this origin.
+fn salvaged(place: &Place, origin: &Origin) -> Option<Table> {
+    let salvaged = salvage(&place.dir).filter(|salvaged| salvaged.origin == *origin)?;
+    let mut table = Table::restore(&salvaged.snapshot, Rules::default()).ok()?;
+    for record in &salvaged.records {
+        if table.replay(record.revision, &record.entry, &record.outcomes).is_err() {
+            break;
+        }
+    }
+    Some(table)
+}
+
+/// How many processes that live hold something by a journal. Nothing is changed.
+pub(crate) fn living(place: &Place, origin: &Origin) -> usize {
+    let Some(table) = salvaged(place, origin) else { return 0 };
+    let holding = table.frames().filter(|frame| table.holds_in(frame.id).next().is_some());
+    let lives = |owner: &Owner| match owner {
+        Owner::Process(process) => !matches!(find(*process), Found::Gone),
+        Owner::Lease(_) => true,
+    };
+    holding.filter(|frame| frame.ended || lives(&frame.owner)).count()
+}
+
+/// Says which live processes lose their locks when the journal is left out.
+fn name_the_losers(place: &Place, origin: &Origin) {
+    let Some(table) = salvaged(place, origin) else { return };
+    for hold in table.holds() {
+        let Owner::Process(process) = &hold.asked.owner else { continue };
+        if matches!(find(*process), Found::Gone) {
+            continue;
+        }
+        let keys: Vec<_> = hold.items.iter().map(|item| item.key.as_str()).collect();
+        let command = hold.asked.command.0.as_str();
+        let (pid, token, keys) = (process.pid, hold.token.0, keys.join(" "));
+        tracing::warn!(pid, command, keys, token, "this process loses its lock and still runs");
+    }
+}

@@ -1,0 +1,374 @@
+//! Taking up what the daemon before this one left.
+//!
+//! Invariant: nothing that was visible is decided again. A hold ends only if its process is
+//! certainly gone.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use anyhow::Context;
+
+use crate::core::{
+    Change, FrameId, Outcome, Owner, ProcessId, Release, Rules, StoredView, Table, Token,
+    UnixMillis, View,
+};
+use crate::daemon::config::Config;
+use crate::daemon::fault::Fault;
+use crate::daemon::options::Unusable;
+use crate::daemon::processes::children::Children;
+use crate::daemon::processes::owners::find;
+use crate::daemon::store::journal_store::{Kept, Rooms};
+use crate::daemon::store::lease_store::{KeptLeases, parts_of, table_of};
+use crate::daemon::store::ledger::{Ledger, Log, NO_HOST};
+use crate::daemon::store::previous_journal::{self, Old};
+use crate::log::journal::{Batch, OpenError};
+use crate::log::leases::LeaseLog;
+use crate::log::state::{self, Durable, Leases, StateFile};
+use crate::protocol::place::{Place, Rule};
+use crate::sys::clock;
+use crate::sys::pidfd::Pidfd;
+use crate::sys::process::{Found, Origin};
+
+/// What was taken up.
+#[derive(Debug)]
+pub(crate) struct Recovered {
+    pub(crate) ledger: Ledger,
+    pub(crate) origin: Origin,
+    pub(crate) children: Children,
+    /// The owners that hold something, or whose frame encloses another, and were found again.
+    pub(crate) found: Vec<(FrameId, Pidfd)>,
+    /// Frames of which it cannot be told whether their process lives.
+    pub(crate) unverified: BTreeSet<FrameId>,
+    /// What the operator should know.
+    pub(crate) notes: Vec<String>,
+}
+
+/// Takes up what the journal and the state file say.
+///
+/// # Errors
+/// If that cannot be done without a loss; says what would help.
+pub(crate) fn recover(
+    place: &Place,
+    config: &Config,
+    rules: Rules,
+    discard: bool,
+) -> anyhow::Result<Recovered> {
+    let origin = Origin::read()?;
+    let mut notes = Vec::new();
+    let opened = open_state(place, &mut notes)?;
+    let (state, durable) = (opened.state, opened.durable);
+    let (lease_log, leases) = open_leases(state.dir())?;
+    // Those in the state file count as long as it has any: they are moved once.
+    let leases_in_state = opened.leases.is_some();
+    let leases = opened.leases.unwrap_or(leases);
+    let opened = previous_journal::open(place, &origin, discard)?;
+    if opened.torn_bytes > 0 {
+        tracing::warn!(bytes = opened.torn_bytes, "the journal ended in the middle of a record");
+    }
+    let mut old = Old::read(opened, &place.dir, &origin, rules)?;
+    let floor = (!old.goes_on).then(|| floor(durable.as_ref(), old.next_token));
+    let durable = durable.unwrap_or_else(|| Durable {
+        reserved_token: Token(0),
+        views: views_but_configured(&old.table, config),
+    });
+    if !old.goes_on {
+        old.table = table_of(&leases, rules)
+            .with_context(|| format!("the leases in {}", state.dir().display()))?;
+    }
+    let stored = leases.holds.iter().map(|hold| hold.token).collect();
+    let kept = Kept {
+        rooms: Rooms::of_table(&old.table),
+        journal: old.journal,
+        state,
+        durable,
+        origin: origin.clone(),
+        rules,
+        dir: place.dir.clone(),
+        fault: Fault::from_environment(),
+        turn: Batch::default(),
+        leases: KeptLeases::new(lease_log, &old.table, &stored),
+        leases_in_state,
+    };
+    let log = Log::Journal(Box::new(kept));
+    let mut ledger = Ledger { table: old.table, host: NO_HOST, log, now: None };
+    if old.begins_anew {
+        ledger.compact().with_context(|| journal_of(place))?;
+    }
+    let mut recovered = Recovered {
+        ledger,
+        origin,
+        children: Children::new(&place.dir),
+        found: Vec::new(),
+        unverified: BTreeSet::new(),
+        notes,
+    };
+    if let Some(token) = floor {
+        recovered.ledger.apply(Change::Floor { token });
+    }
+    recovered.take_up();
+    recovered.follow(config);
+    recovered.ledger.commit().with_context(|| journal_of(place))?;
+    if leases_in_state && let Err(error) = recovered.ledger.keep_leases() {
+        tracing::warn!(%error, "the leases stay where an earlier version of canal kept them");
+    }
+    Ok(recovered)
+}
+
+fn journal_of(place: &Place) -> String {
+    format!("the journal in {}", place.dir.display())
+}
+
+/// The next token where what was given out before is not known for certain.
+fn floor(durable: Option<&Durable>, next_token: Token) -> Token {
+    let reserved = durable.map_or(Token(0), |durable| durable.reserved_token);
+    reserved.max(next_token).max(token_by_clock())
+}
+
+/// More than were ever given out before.
+pub(crate) fn token_by_clock() -> Token {
+    Token::by_clock(UnixMillis(clock::unix_ms()))
+}
+
+/// The views that a lost state file must have had.
+fn views_but_configured(table: &Table, config: &Config) -> Vec<StoredView> {
+    let stored = stored_views(table);
+    stored
+        .into_iter()
+        .filter(|stored| config.views.get(&stored.key) != Some(&stored.view))
+        .collect()
+}
+
+fn stored_views(table: &Table) -> Vec<StoredView> {
+    let views = table.keys(None).filter_map(|key| {
+        let view = table.stored(key)?;
+        Some(StoredView { key: key.clone(), view })
+    });
+    views.collect()
+}
+
+/// Reads the leases that survived a reboot.
+fn open_leases(dir: &Path) -> anyhow::Result<(LeaseLog, Leases)> {
+    let opened = LeaseLog::open(dir).map_err(|error| match &error {
+        OpenError::Damaged { path, .. } | OpenError::Newer { path, .. } => {
+            let path = path.display();
+            let hint = format!(
+                "`mv {path} {path}.damaged` leaves it out: leases of before the machine was \
+                 started are lost by that, those since then are in the journal too"
+            );
+            Unusable { what: error.to_string(), hint: hint.into() }.into()
+        }
+        OpenError::Io { .. } => anyhow::Error::from(error),
+    })?;
+    if opened.torn_bytes > 0 {
+        let bytes = opened.torn_bytes;
+        tracing::warn!(
+            bytes,
+            "the record of leases ended in the middle of one that nobody was told"
+        );
+    }
+    Ok((opened.log, parts_of(opened.leases.unwrap_or_default())))
+}
+
+/// Opens the state file; where the usual place cannot be used, beside the socket.
+fn open_state(place: &Place, notes: &mut Vec<String>) -> anyhow::Result<state::Opened> {
+    let error = match StateFile::open(&place.stores().state_dir) {
+        Ok(opened) => return Ok(opened),
+        Err(error) => error,
+    };
+    let unusable = matches!(
+        error.kind(),
+        std::io::ErrorKind::ReadOnlyFilesystem
+            | std::io::ErrorKind::PermissionDenied
+            | std::io::ErrorKind::NotFound
+            | std::io::ErrorKind::NotADirectory
+    );
+    if !unusable || place.rule != Rule::PerUser {
+        return Err(error.into());
+    }
+    let note = format!(
+        "stored views and leases do not survive a reboot: {} cannot be used ({error})",
+        place.stores().state_dir.display()
+    );
+    notes.push(note);
+    Ok(StateFile::open(&place.dir)?)
+}
+
+impl Recovered {
+    /// Looks for the recorded processes.
+    fn take_up(&mut self) {
+        let ledger = &mut self.ledger;
+        if ledger.table.held() + ledger.table.waiting() == 0 {
+            self.children.sweep();
+            return;
+        }
+        ledger.apply(Change::Detach { host: ledger.host });
+        let frames: Vec<_> = ledger.table.frames().cloned().collect();
+        let enclosing: BTreeSet<_> = frames.iter().filter_map(|frame| frame.parent).collect();
+        for frame in frames.into_iter().filter(|frame| !frame.ended) {
+            if let Owner::Process(process) = frame.owner {
+                self.look_for(frame.id, process, enclosing.contains(&frame.id));
+            }
+        }
+        self.take_up_children();
+        let table = &self.ledger.table;
+        tracing::info!(
+            holds = table.held(),
+            waiting = table.waiting(),
+            unverified = self.unverified.len(),
+            "taken up"
+        );
+    }
+
+    fn look_for(&mut self, frame: FrameId, process: ProcessId, encloses: bool) {
+        match find(process) {
+            Found::Same(pidfd) if !pidfd.has_ended() => {
+                // Who only waits is known by its connection when it comes back.
+                if encloses || self.ledger.table.holds_in(frame).next().is_some() {
+                    self.found.push((frame, pidfd));
+                }
+            }
+            Found::Same(_) | Found::Gone => {
+                tracing::info!(pid = process.pid, session = %format_args!("s{frame}"), "ended meanwhile");
+                self.ledger.apply(Change::End { frame });
+            }
+            Found::Unknown(error) => {
+                tracing::warn!(pid = process.pid, %error, "it cannot be told whether it still lives");
+                self.unverified.insert(frame);
+            }
+        }
+    }
+
+    /// Opens the FIFOs of the holds that are kept for descendants, and ends those without any.
+    fn take_up_children(&mut self) {
+        let holds = self.ledger.table.holds().filter(|hold| hold.asked.children);
+        let holds: Vec<_> = holds.map(|hold| (hold.token, hold.asked.tag, hold.orphaned)).collect();
+        for (token, tag, orphaned) in holds {
+            if let Err(error) = self.children.open(token, tag) {
+                tracing::warn!(%error, token = token.0, "its FIFO cannot be opened");
+                continue;
+            }
+            if orphaned && !self.children.has_writers(token) {
+                let release = Release::Hold { token, forced: false };
+                self.ledger.apply(Change::Release(release));
+                self.children.forget(token);
+            }
+        }
+        self.children.sweep();
+    }
+
+    /// Brings stored views and policy to what state file and configuration say. A view that
+    /// somebody stored by hand goes before the configuration's.
+    fn follow(&mut self, config: &Config) {
+        let ledger = &mut self.ledger;
+        let mut wanted = config.views.clone();
+        if let Some((_, kept)) = ledger.kept() {
+            let by_hand = kept.durable.views.iter();
+            wanted.extend(by_hand.map(|stored| (stored.key.clone(), stored.view)));
+        }
+        let stored = stored_views(&ledger.table);
+        let unwanted = stored.iter().filter(|stored| !wanted.contains_key(&stored.key));
+        let forgotten = unwanted.map(|stored| (stored.key.clone(), None));
+        let changed = wanted.iter().filter(|(key, view)| ledger.table.stored(key) != Some(**view));
+        let changed = changed.map(|(key, view)| (key.clone(), Some(*view)));
+        let resizes: Vec<(_, Option<View>)> = forgotten.chain(changed).collect();
+        for (key, view) in resizes {
+            let applied = ledger.apply(Change::Resize { key: key.clone(), view });
+            if let Some(Outcome::ResizeRefused { in_use }) = applied.outcomes.first() {
+                tracing::warn!(%key, "its view is not used: the key is in use as another kind, {in_use}");
+            }
+        }
+        let bypass_max = config.bypass_max.unwrap_or(crate::core::BYPASS_MAX_DEFAULT);
+        if ledger.table.bypass_max() != bypass_max {
+            ledger.apply(Change::Policy { bypass_max });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::core::Key;
+    use crate::protocol::place::Stores;
+
+    fn place(dir: &Path) -> Place {
+        Place {
+            socket: dir.join("canal.sock"),
+            dir: dir.to_owned(),
+            rule: Rule::PerUser,
+            stores: stores(dir.join("state"), dir).into(),
+        }
+    }
+
+    fn stores(state_dir: PathBuf, dir: &Path) -> Stores {
+        Stores { state_dir, config: vec![dir.join("canal.toml")] }
+    }
+
+    fn recovered(place: &Place, config: &str) -> Recovered {
+        std::fs::write(&place.stores().config[0], config).unwrap();
+        let config = Config::read(&place.stores().config).unwrap();
+        recover(place, &config, Rules::Current, false).unwrap()
+    }
+
+    fn views(recovered: &Recovered) -> Vec<String> {
+        let stored = stored_views(&recovered.ledger.table);
+        stored.iter().map(|stored| format!("{}={}", stored.key, stored.view)).collect()
+    }
+
+    #[test]
+    fn views_follow_the_configuration_but_for_those_set_by_hand() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = place(dir.path());
+        let mut first = recovered(&place, "[keys.a]\nslots = 1\n[keys.b]\nslots = 2\n");
+        assert_eq!(views(&first), ["a=1", "b=2"]);
+        let (key, view) = (Key::new("b").unwrap(), Some(View::Slots { slots: 7 }));
+        first.ledger.apply(Change::Resize { key: key.clone(), view });
+        first.ledger.store_view(&key, view).unwrap();
+        first.ledger.commit().unwrap();
+        drop(first);
+
+        let second = recovered(&place, "[keys.b]\nslots = 3\n[keys.c]\nper = 2\nbuckets = 2\n");
+        assert_eq!(views(&second), ["b=7", "c=2x2"], "a is gone, b was set by hand");
+        drop(second);
+        // As after a start of the machine with a /tmp that was emptied.
+        std::fs::remove_file(dir.path().join("journal.0")).unwrap();
+        std::fs::remove_file(dir.path().join("journal.1")).unwrap();
+        assert_eq!(views(&recovered(&place, "")), ["b=7"]);
+    }
+
+    #[test]
+    fn the_policy_follows_the_configuration() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = place(dir.path());
+        let first = recovered(&place, "[policy]\nbypass_max = 3\n");
+        assert_eq!(first.ledger.table.bypass_max(), 3);
+        drop(first);
+        assert_eq!(
+            recovered(&place, "").ledger.table.bypass_max(),
+            crate::core::BYPASS_MAX_DEFAULT
+        );
+    }
+
+    #[test]
+    fn a_home_that_cannot_be_used_leaves_the_state_beside_the_socket_and_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut place = place(dir.path());
+        place.stores = stores("/proc/nothing/can/be/made/here".into(), dir.path()).into();
+        let found = recovered(&place, "");
+        assert!(found.notes.iter().any(|note| note.contains("/proc/nothing")), "{:?}", found.notes);
+        assert!(dir.path().join("state.json").exists());
+    }
+
+    #[test]
+    fn tokens_go_on_where_they_were_and_never_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = place(dir.path());
+        let first = recovered(&place, "").ledger.table.next_token();
+        assert!(first >= Token(1_700_000_000 << 20));
+        assert_eq!(recovered(&place, "").ledger.table.next_token(), first, "nothing was lost");
+        std::fs::remove_file(dir.path().join("journal.0")).unwrap();
+        std::fs::remove_file(dir.path().join("journal.1")).unwrap();
+        assert!(recovered(&place, "").ledger.table.next_token() > first, "grants may be lost");
+    }
+}

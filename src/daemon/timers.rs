@@ -1,0 +1,160 @@
+//! Doing what is due.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use crate::core::{Change, HoldState, RequestId, Withdrawal};
+use crate::daemon::calls::completion::Then;
+use crate::daemon::due::is_due;
+use crate::daemon::limits::{STOPPED_EVERY, UNSURE_EVERY};
+use crate::daemon::net::events::Source;
+use crate::daemon::server::Server;
+use crate::daemon::waiters::look_ahead::is_stopped;
+use crate::daemon::waiters::regrant::granted;
+use crate::duration_text::stated;
+use crate::sys::clock;
+
+impl Server {
+    /// How long there is nothing to do if nothing happens, and the alarm does not go off.
+    pub(crate) fn time_to_sleep(&self) -> Option<Duration> {
+        let now = Instant::now();
+        let due = &self.due;
+        let times = [
+            due.come_back,
+            due.detached,
+            due.stopped,
+            self.look_ahead.due,
+            due.closing,
+            due.progress,
+            due.watch,
+            due.reports,
+            due.home,
+            due.verify,
+            due.unsure,
+            due.idle,
+            self.link.watcher.due(),
+            self.aside.iter().map(|aside| aside.until).min(),
+            self.home.listener.pauses_until(),
+        ];
+        times.into_iter().flatten().min().map(|at| at.saturating_duration_since(now))
+    }
+
+    /// Sets the timer for what goes on while the machine is suspended: the ends of waits and leases,
+    /// and what the log of many hosts needs.
+    pub(crate) fn set_alarm(&mut self) -> io::Result<()> {
+        if self.conns.reported.take(Source::Alarm) {
+            self.alarm.went_off();
+        }
+        let ends = [self.waiting.next_end(), self.leases.next_end()];
+        let of_engine = self.ledger.engine().map(|shared| {
+            [shared.next_due(), self.next_stop(clock::boottime_ms()), self.next_pending()]
+        });
+        let times = ends.into_iter().chain(of_engine.into_iter().flatten());
+        let next = times.flatten().min();
+        self.alarm.set(next)
+    }
+
+    /// Does what is due.
+    pub(crate) fn on_time(&mut self, now: Instant) {
+        self.end_waits();
+        self.look_at_pending();
+        if is_due(&mut self.due.come_back, now) {
+            self.give_up_the_lost();
+        }
+        if is_due(&mut self.due.detached, now) {
+            self.look_at_detached(now);
+        }
+        if is_due(&mut self.due.stopped, now) {
+            self.look_at_stopped();
+        }
+        if is_due(&mut self.look_ahead.due, now) {
+            self.look_ahead_of_waiters(now);
+        }
+        if is_due(&mut self.due.unsure, now) {
+            self.look_at_unsure();
+        }
+        self.look_after_home(now);
+        self.look_after_watcher(now);
+    }
+
+    /// Notes what is due next, last of all in a turn: nobody may come who would begin another one.
+    pub(crate) fn look_ahead(&mut self, now: Instant) {
+        if self.due.stopped.is_none() && !self.stopped.is_empty() {
+            self.due.stopped = Some(now + STOPPED_EVERY);
+        }
+        if self.due.unsure.is_none() && !self.children.unsure().is_empty() {
+            self.due.unsure = Some(now + UNSURE_EVERY);
+        }
+        self.due.closing = self.conns.close_slow(now);
+        self.look_ahead_at_reports(now);
+        self.note_idleness(now);
+    }
+
+    pub(crate) fn end_waits(&mut self) {
+        if self.waiting.next_end().is_none() {
+            return;
+        }
+        let now = clock::boottime_ms();
+        while let Some(request) = self.waiting.over(now) {
+            let conn = self.waiting.get(request).and_then(|waiter| waiter.conn);
+            let told = conn.and_then(|id| Some((id, self.conns.peek(id)?.peer.uid)));
+            if let Some((id, viewer)) = told {
+                let failure = self.timeout_failure(request, viewer);
+                self.done(id);
+                self.fail(id, &failure);
+            }
+            self.waiting.remove(request);
+            // With an engine it may be granted before its withdrawal is in the log.
+            let over_engine = self.ledger.engine().is_some();
+            let why = if over_engine { Withdrawal::Cancelled } else { Withdrawal::Timeout };
+            self.propose(Change::Withdraw { request, why }, Then::Nothing);
+        }
+    }
+
+    pub(crate) fn look_at_stopped(&mut self) {
+        let running: Vec<RequestId> = self
+            .stopped
+            .iter()
+            .filter(|(_, pid)| !is_stopped(**pid))
+            .map(|(request, _)| *request)
+            .collect();
+        for request in running {
+            self.stopped.remove(&request);
+            if !self.tell_after_all(request) {
+                self.propose(Change::Resume { request }, Then::Nothing);
+            }
+        }
+    }
+
+    /// Tells a grant that could not be taken back while its process was stopped, as part of it had
+    /// been given back already. Whether there is one.
+    pub(crate) fn tell_after_all(&mut self, request: RequestId) -> bool {
+        let table = &self.ledger.table;
+        let in_part = |hold: &&HoldState| hold.items.len() < hold.asked.items.len();
+        let hold = table.hold_of(request).filter(in_part);
+        let Some(hold) = hold.filter(|_| self.waiting.get(request).is_some()) else { return false };
+        let granted = granted(table, hold);
+        if !self.granted.iter().any(|other| other.token == granted.token) {
+            self.granted.push_back(granted);
+        }
+        true
+    }
+
+    pub(crate) fn note_idleness(&mut self, now: Instant) {
+        let Some(limit) = self.limits.idle_exit else { return };
+        let table = &self.ledger.table;
+        let used = match self.ledger.engine() {
+            None => table.held() > 0 || table.waiting() > 0,
+            Some(_) => table.frames_of_host(self.ledger.host).next().is_some(),
+        };
+        let busy = self.conns.len() > 0 || used;
+        if busy {
+            self.due.idle = None;
+        } else if is_due(&mut self.due.idle, now) {
+            tracing::info!("nothing to do for {}, the daemon ends", stated(limit));
+            self.stopping = true;
+        } else if self.due.idle.is_none() {
+            self.due.idle = Some(now + limit);
+        }
+    }
+}

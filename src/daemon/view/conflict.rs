@@ -1,0 +1,94 @@
+//! Which holds are in the way of what is asked of a key.
+
+use crate::core::{FrameId, HeldItem, HoldState, Key, Mode, Table};
+use crate::daemon::limits::KEYS_LOOKED_AT_MAX;
+
+/// A hold that is in the way, and with which of its items.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Obstacle<'a> {
+    pub(crate) hold: &'a HoldState,
+    pub(crate) item: &'a HeldItem,
+}
+
+/// Whether two items keep each other out: by slots of one key, or because one is a write and the
+/// key of one covers the other's.
+pub(crate) fn conflict(one: (&Key, Mode), other: (&Key, Mode)) -> bool {
+    let (key, mode) = one;
+    let (other, other_mode) = other;
+    if mode == Mode::Write || other_mode == Mode::Write {
+        return key.covers(other) || other.covers(key);
+    }
+    mode == Mode::Counted && other_mode == Mode::Counted && key == other
+}
+
+/// The holds of a key that an item conflicts with, whether it fits beside them or not; those of the
+/// key itself first, then those of keys above it, then those below it.
+///
+/// Of each key no more than `each` are looked for, and below the key not more than
+/// [`KEYS_LOOKED_AT_MAX`] keys.
+pub(crate) fn obstacles<'a>(
+    table: &'a Table,
+    key: &'a Key,
+    mode: Mode,
+    each: usize,
+) -> impl Iterator<Item = Obstacle<'a>> {
+    let below = table.keys(Some(key)).filter(move |other| *other != key).take(KEYS_LOOKED_AT_MAX);
+    let related = std::iter::once(key.clone()).chain(above(key)).chain(below.cloned());
+    related.flat_map(move |other| {
+        let holds = table.holders(&other).filter_map(|token| table.hold(token));
+        let in_the_way = holds.filter_map(|hold| {
+            let mut items = hold.items.iter();
+            let item = items
+                .find(|item| item.key == other && conflict((key, mode), (&item.key, item.mode)))?;
+            Some(Obstacle { hold, item })
+        });
+        in_the_way.take(each).collect::<Vec<_>>()
+    })
+}
+
+/// The keys that cover a key, but for itself; the nearest first.
+fn above(key: &Key) -> impl Iterator<Item = Key> {
+    let ends = key.as_str().rmatch_indices('/').map(|(at, _)| at);
+    ends.filter_map(|end| Key::new(key.as_str().get(..end)?).ok())
+}
+
+/// A frame and those that enclose it, as far as they hold anything.
+pub(crate) fn kin(table: &Table, frame: FrameId) -> Vec<FrameId> {
+    let state = |frame| table.frame(frame);
+    let around = std::iter::successors(state(frame), |inner| state(inner.parent?));
+    around.map(|frame| frame.id).filter(|id| table.holds_in(*id).next().is_some()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(text: &str) -> Key {
+        Key::new(text).unwrap()
+    }
+
+    #[test]
+    fn a_write_keeps_out_all_above_and_below_and_slots_only_those_of_their_key() {
+        use Mode::{Counted, Read, Write};
+        let conflicts = |(one, mode): (&str, Mode), (other, as_): (&str, Mode)| {
+            let forth = conflict((&key(one), mode), (&key(other), as_));
+            assert_eq!(forth, conflict((&key(other), as_), (&key(one), mode)));
+            forth
+        };
+        assert!(conflicts(("a", Write), ("a/b", Read)));
+        assert!(conflicts(("a/b", Write), ("a", Counted)));
+        assert!(conflicts(("a", Write), ("a", Write)));
+        assert!(conflicts(("a", Counted), ("a", Counted)));
+        assert!(!conflicts(("a", Counted), ("a/b", Counted)));
+        assert!(!conflicts(("a", Read), ("a/b", Counted)));
+        assert!(!conflicts(("a/b", Write), ("a/c", Write)));
+        assert!(!conflicts(("a", Write), ("ab", Read)));
+    }
+
+    #[test]
+    fn the_keys_above_are_all_prefixes_of_whole_components() {
+        let above = |text| above(&key(text)).map(|key| key.to_string()).collect::<Vec<_>>();
+        assert_eq!(above("a/bc/d"), ["a/bc", "a"]);
+        assert!(above("abc").is_empty());
+    }
+}

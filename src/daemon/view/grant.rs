@@ -1,0 +1,81 @@
+//! What a request was granted, and what it holds.
+
+use std::collections::BTreeSet;
+
+use crate::core::{Granted, GrantedItem, HeldItem, HoldState, Item, Mode, Slots, View};
+use crate::daemon::view::Shown;
+use crate::daemon::view::text::{Text, pid_of};
+use crate::protocol::{Grant, GrantedKey, OwnerShown, SlotShown};
+
+impl<'a> Shown<'a> {
+    /// What a request was granted, as it was decided just now.
+    pub(crate) fn grant(&self, granted: &Granted) -> Option<Grant<Text<'a>>> {
+        let hold = self.table.hold(granted.token)?;
+        if hold.items.len() < hold.asked.items.len() {
+            // Part of it was given back before it was told.
+            return Some(self.held(hold));
+        }
+        let items = hold.asked.items.iter().zip(&granted.items);
+        let keys = items.map(|(item, granted)| granted_key(item, granted)).collect();
+        Some(self.grant_of(hold, keys))
+    }
+
+    /// What a request holds, for one who asks again. `acquired` is what is held now: what was held
+    /// after the grant is known no more.
+    pub(crate) fn held(&self, hold: &'a HoldState) -> Grant<Text<'a>> {
+        let keys = hold.items.iter().map(|item| self.held_key(item)).collect();
+        self.grant_of(hold, keys)
+    }
+
+    fn grant_of(&self, hold: &'a HoldState, keys: Vec<GrantedKey<Text<'a>>>) -> Grant<Text<'a>> {
+        Grant {
+            keys,
+            token: hold.token.0,
+            owner: OwnerShown {
+                pid: pid_of(&hold.asked.owner),
+                command: Text::Itself(&hold.asked.command.0),
+            },
+            session: Text::Session(self.table.session(hold.frame)),
+            frame: Text::Frame(hold.frame),
+            children_fd: None,
+            lease: self.lease(hold),
+            handle: None,
+            page_fd: None,
+            line_fd: None,
+        }
+    }
+
+    fn held_key(&self, item: &'a HeldItem) -> GrantedKey<Text<'a>> {
+        GrantedKey {
+            key: Text::Itself(item.key.as_str()),
+            acquired: self.acquired(item),
+            slots: slots_shown(&item.slots, item.view),
+            mode: item.mode,
+        }
+    }
+
+    fn acquired(&self, item: &HeldItem) -> u64 {
+        if item.mode == Mode::Counted {
+            return self.table.held_of(&item.key);
+        }
+        let holds = self.table.holders(&item.key).filter_map(|token| self.table.hold(token));
+        let same = holds.filter(|hold| {
+            hold.items.iter().any(|held| held.key == item.key && held.mode == item.mode)
+        });
+        same.map(|hold| hold.frame).collect::<BTreeSet<_>>().len() as u64
+    }
+}
+
+fn granted_key<'a>(item: &'a Item, granted: &GrantedItem) -> GrantedKey<Text<'a>> {
+    GrantedKey {
+        key: Text::Itself(item.key.as_str()),
+        acquired: granted.acquired,
+        slots: slots_shown(&granted.slots, granted.view),
+        mode: item.ask.mode(),
+    }
+}
+
+fn slots_shown(slots: &Slots, view: Option<View>) -> Vec<SlotShown> {
+    let bucket = |slot| view.and_then(|view| view.bucket(slot));
+    slots.iter().map(|slot| SlotShown { slot, bucket: bucket(slot) }).collect()
+}

@@ -1,0 +1,122 @@
+//! Who holds a key.
+
+use std::collections::BTreeSet;
+
+use crate::core::{HoldState, Item, Key, Mode, Request, Token, UnixMillis};
+use crate::daemon::limits::HOLDERS_LOOKED_AT_MAX;
+use crate::daemon::view::conflict::obstacles;
+use crate::daemon::view::text::{Text, pid_of, time};
+use crate::daemon::view::{Shown, held_item};
+use crate::protocol::{HOLDERS_SHOWN_MAX, HolderShown, LeaseShown};
+use crate::sys::clock;
+use crate::sys::process::{RunState, run_state};
+
+/// Whether the process of a holder is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Looks {
+    /// It is, in /proc.
+    Closely,
+    /// It is not.
+    Briefly,
+}
+
+impl<'a> Shown<'a> {
+    /// A holder; its slots are those of `key`.
+    pub(crate) fn holder(&self, hold: &HoldState, key: Option<&Key>, looks: Looks) -> HolderShown {
+        let state = match looks {
+            Looks::Closely if hold.asked.ttl_ms.is_some() => None,
+            Looks::Closely => self.state(hold, pid_of(&hold.asked.owner)).map(str::to_owned),
+            Looks::Briefly => None,
+        };
+        let holder = self.holder_briefly(hold, key).map_texts(|text| text.to_string());
+        HolderShown { state, ..holder }
+    }
+
+    /// A holder as it is told to the one who gives back, without a look at its process.
+    pub(crate) fn holder_briefly<'h>(
+        &self,
+        hold: &'h HoldState,
+        key: Option<&Key>,
+    ) -> HolderShown<Text<'h>>
+    where
+        'a: 'h,
+    {
+        let uid = hold.asked.uid;
+        let item = key.and_then(|key| hold.items.iter().find(|item| item.key == *key));
+        HolderShown {
+            pid: pid_of(&hold.asked.owner),
+            uid,
+            command: self.sees(uid).then_some(Text::Itself(&hold.asked.command.0)),
+            since: Text::Time(hold.since),
+            token: hold.token.0,
+            mode: item.map(|item| item.mode),
+            slots: item.map(|item| item.slots.to_vec()).unwrap_or_default(),
+            key: None,
+            session: Text::Session(self.table.session(hold.frame)),
+            host: self.label(hold.frame).map(Text::Itself),
+            state: None,
+            lease: self.lease(hold),
+        }
+    }
+
+    /// How long the lease lives that has a hold, if one has it.
+    pub(crate) fn lease(&self, hold: &HoldState) -> Option<LeaseShown> {
+        let ttl_ms = hold.asked.ttl_ms?;
+        let left_ms = self.leases.left_ms(hold.frame);
+        let end = |left| time(UnixMillis(clock::unix_ms().saturating_add(left)));
+        let state = self.table.frame(hold.frame).and_then(|frame| frame.lease);
+        let renewals = state.map_or(0, |lease| lease.renewals);
+        Some(LeaseShown { ttl_ms, left_ms, expires: left_ms.map(end), renewals })
+    }
+
+    fn state(&self, hold: &HoldState, pid: u32) -> Option<&'static str> {
+        if hold.orphaned {
+            return Some("children");
+        }
+        if self.unverified.contains(&hold.frame) {
+            return Some("unverified");
+        }
+        if hold.asked.host != self.here {
+            return None;
+        }
+        match run_state(pid) {
+            RunState::Running => Some("running"),
+            RunState::Stopped => Some("stopped"),
+            RunState::Frozen => Some("frozen"),
+            RunState::Exiting | RunState::Gone => None,
+        }
+    }
+
+    /// Those who keep an item of a request, the longest first, a few of them, each once. None where
+    /// it only has to let others go first. `own` says whether slots of its own session are among them.
+    pub(crate) fn holders(&self, asked: &Request, item: usize, own: bool) -> Vec<HolderShown> {
+        let Some(Item { key, ask }) = asked.items.get(item) else { return Vec::new() };
+        let mut tokens = self.table.blocking_holds(asked, item, own, HOLDERS_LOOKED_AT_MAX);
+        tokens.sort_unstable();
+        let holds = tokens.into_iter().filter_map(|token| self.table.hold(token));
+        let mut frames = BTreeSet::new();
+        let each_once = holds.filter(|hold| frames.insert(hold.frame)).take(HOLDERS_SHOWN_MAX);
+        let shown = each_once.filter_map(|hold| {
+            let held = held_item(&hold.items, key, ask.mode())?;
+            Some(self.holder_of(hold, &held.key, key))
+        });
+        shown.collect()
+    }
+
+    /// Those who have been granted a key, or one above or below it, after a token.
+    pub(crate) fn holders_since(&self, key: &Key, token: Token) -> Vec<HolderShown> {
+        let found = obstacles(self.table, key, Mode::Write, HOLDERS_SHOWN_MAX);
+        let mut found: Vec<_> = found.filter(|it| it.hold.token > token).collect();
+        found.sort_by_key(|obstacle| obstacle.hold.token);
+        found.dedup_by_key(|obstacle| obstacle.hold.token);
+        found.truncate(HOLDERS_SHOWN_MAX);
+        let shown = found.into_iter();
+        shown.map(|obstacle| self.holder_of(obstacle.hold, &obstacle.item.key, key)).collect()
+    }
+
+    /// A holder of one of its keys, as a client that asks for `key` is told.
+    fn holder_of(&self, hold: &HoldState, held: &Key, key: &Key) -> HolderShown {
+        let holder = self.holder(hold, Some(held), Looks::Closely);
+        HolderShown { key: (held != key).then(|| held.to_string()), ..holder }
+    }
+}

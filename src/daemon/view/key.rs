@@ -1,0 +1,198 @@
+//! The keys of a status, each with who holds it and who waits for it.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use serde::{Serialize, Serializer};
+
+use crate::core::{HoldState, Key, Mode, Request, RequestId, Table, View, WaiterState, Why};
+use crate::daemon::limits::{PROCESSES_LOOKED_AT_MAX, REPORT_BYTES_MAX};
+use crate::daemon::view::holder::Looks;
+use crate::daemon::view::text::{pid_of, time};
+use crate::daemon::view::{Shown, messages};
+use crate::protocol::{KeyShown, LeaseShown, WaiterShown};
+
+impl<'a> Shown<'a> {
+    /// The keys that `within` covers, or all. Processes are looked at until there are too many.
+    /// They are looked up when they are written. The second is how many keys are left out because
+    /// there are too many.
+    pub(crate) fn keys(self, within: Option<&Key>) -> (impl Serialize + use<'a>, u64) {
+        let within = within.cloned();
+        let mut rows_left = REPORT_BYTES_MAX;
+        // Half of the room is for those who hold and wait, if there are as many.
+        let mut keys_left = REPORT_BYTES_MAX / 2;
+        let keys = self.table.keys(within.as_ref()).map(|key| KEY_BYTES + key.as_str().len());
+        let (shown, left_out) = fitting(keys, &mut keys_left);
+        rows_left -= REPORT_BYTES_MAX / 2 - keys_left;
+        let each = Each(move || {
+            let (mut looks_left, mut rows_left) = (PROCESSES_LOOKED_AT_MAX, rows_left);
+            let whys = Rc::new(Whys::default());
+            let keys = self.table.keys(within.as_ref()).take(shown);
+            keys.map(move |key| self.key(key, &mut looks_left, &mut rows_left, &whys))
+        });
+        (each, left_out)
+    }
+
+    /// The keys that begin with `prefix`, at most `max`, with nothing but their names.
+    pub(crate) fn names(&self, prefix: &str, max: usize) -> Vec<KeyShown> {
+        let keys = self.table.keys(None).filter(|key| key.as_str().starts_with(prefix));
+        keys.take(max).map(name_only).collect()
+    }
+
+    fn key(
+        self,
+        key: &'a Key,
+        looks_left: &mut usize,
+        rows_left: &mut usize,
+        whys: &Rc<Whys>,
+    ) -> KeyShown<impl Serialize + use<'a>> {
+        let report = self.table.report(key);
+        let mut holds: Vec<_> = report.holders.iter().filter_map(|t| self.table.hold(*t)).collect();
+        let bytes = |request: &Request| ROW_BYTES + key.as_str().len() + request.command.0.len();
+        let of_holds = holds.iter().map(|hold| bytes(&hold.asked) + slot_bytes(hold, key));
+        let (held, unshown_holders) = fitting(of_holds, rows_left);
+        holds.truncate(held);
+        let waiters = report.waiters.iter().filter_map(|id| self.table.waiter(*id));
+        let of_waiters = waiters.map(|waiter| bytes(&waiter.request));
+        let (waiting, unshown_waiters) = fitting(of_waiters, rows_left);
+        let holders = holds.iter().map(|hold| {
+            let looks = if *looks_left > 0 { Looks::Closely } else { Looks::Briefly };
+            *looks_left = looks_left.saturating_sub(1);
+            self.holder(hold, Some(key), looks)
+        });
+        KeyShown {
+            key: key.to_string(),
+            kind: report.kind,
+            held: report.held,
+            capacity: report.view.map(View::capacity),
+            view: report.view.map(|view| view.to_string()),
+            stored: report.stored.is_some(),
+            waiting: report.waiters.len() as u64,
+            holders: holders.collect(),
+            waiters: Each({
+                let whys = Rc::clone(whys);
+                move || {
+                    let waiters = (1..).zip(report.waiters.clone()).take(waiting);
+                    let whys = Rc::clone(&whys);
+                    waiters.filter_map(move |(position, id)| self.waiter(id, key, position, &whys))
+                }
+            }),
+            left_out: unshown_holders + unshown_waiters,
+        }
+    }
+
+    fn waiter(&self, id: RequestId, key: &Key, position: u64, whys: &Whys) -> Option<WaiterShown> {
+        let waiter = self.table.waiter(id)?;
+        let request = &waiter.request;
+        let item = request.items.iter().find(|item| item.key == *key)?;
+        let reason = match whys.of(self.table, waiter) {
+            Some(why) if why.key == *key => self.clause(&why, item.ask.mode()),
+            Some(why) => {
+                let mode = request.items.get(why.item).map_or(Mode::Counted, |it| it.ask.mode());
+                format!("{} (`{}`)", self.clause(&why, mode), why.key)
+            }
+            None => "about to be granted".to_owned(),
+        };
+        Some(WaiterShown {
+            pid: pid_of(&request.owner),
+            uid: request.uid,
+            command: self.command(request.uid, &request.command.0),
+            since: time(waiter.since),
+            position,
+            priority: request.priority,
+            count: messages::count(item),
+            mode: item.ask.mode(),
+            view: messages::stated_view(item).map(|view| view.to_string()),
+            session: self.session(waiter.frame),
+            host: self.label_of(waiter.frame),
+            reason,
+            lease: request.ttl_ms.map(not_yet),
+        })
+    }
+}
+
+/// Why requests of several keys wait: it is found out once for all keys, each of which is looked at for
+/// that.
+#[derive(Default)]
+struct Whys(RefCell<BTreeMap<RequestId, Option<Why>>>);
+
+impl Whys {
+    fn of(&self, table: &Table, waiter: &WaiterState) -> Option<Why> {
+        if waiter.request.items.len() == 1 {
+            return table.why(waiter.id);
+        }
+        let mut known = self.0.borrow_mut();
+        known.entry(waiter.id).or_insert_with(|| table.why(waiter.id)).clone()
+    }
+}
+
+/// About how many bytes a key takes beside its name, and one who holds or waits beside its command.
+const KEY_BYTES: usize = 200;
+const ROW_BYTES: usize = 400;
+
+/// How many of these, from the first one on, fit into the room that is left, and how many do not.
+fn fitting(bytes: impl Iterator<Item = usize>, left: &mut usize) -> (usize, u64) {
+    let (mut fit, mut unfit) = (0, 0);
+    for bytes in bytes {
+        if unfit == 0 && bytes <= *left {
+            *left -= bytes;
+            fit += 1;
+        } else {
+            unfit += 1;
+        }
+    }
+    (fit, unfit)
+}
+
+/// How many bytes the numbers of the slots take that a hold has of a key.
+fn slot_bytes(hold: &HoldState, key: &Key) -> usize {
+    const EACH: usize = 6;
+    let of_key = hold.items.iter().filter(|item| item.key == *key);
+    let slots = of_key.map(|item| item.slots.count()).sum::<u64>();
+    usize::try_from(slots).unwrap_or(usize::MAX).saturating_mul(EACH)
+}
+
+/// What is made one by one while it is written: a report of ten thousand waiters is never in memory
+/// as a whole, of which an allocator may keep the room.
+struct Each<F>(F);
+
+impl<F: Fn() -> I, I: Iterator<Item: Serialize>> Serialize for Each<F> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq((self.0)())
+    }
+}
+
+/// A lease that still waits.
+fn not_yet(ttl_ms: u64) -> LeaseShown {
+    LeaseShown { ttl_ms, left_ms: None, expires: None, renewals: 0 }
+}
+
+fn name_only(key: &Key) -> KeyShown {
+    KeyShown {
+        key: key.to_string(),
+        kind: None,
+        held: 0,
+        capacity: None,
+        view: None,
+        stored: false,
+        waiting: 0,
+        holders: Vec::new(),
+        waiters: Vec::new(),
+        left_out: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_after_the_first_that_does_not_fit_is_left_out_too() {
+        let mut left = 100;
+        assert_eq!(fitting([60, 50, 10].into_iter(), &mut left), (1, 2));
+        assert_eq!(left, 40);
+        assert_eq!(fitting([40].into_iter(), &mut left), (1, 0));
+        assert_eq!(fitting([1; 3].into_iter(), &mut left), (0, 3));
+    }
+}

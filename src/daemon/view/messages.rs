@@ -1,0 +1,378 @@
+//! What people are told: why a request was refused, and why it waits.
+
+use crate::core::{Ask, Item, Key, Kind, Mode, Owner, Reason, Refusal, Request, View};
+use crate::log::journal::NoRoom;
+use crate::protocol::{ErrorName, Failure, OWNER_GONE};
+
+/// How full the lock is that a request did not get.
+#[derive(Debug)]
+pub(crate) struct Use {
+    /// Slots held by everyone.
+    pub(crate) held: u64,
+    /// The view of those who state none.
+    pub(crate) view: Option<View>,
+    /// What is in the way other than slots, in one clause.
+    pub(crate) conflict: Option<String>,
+}
+
+/// The failure that a refusal of the table becomes. Holders and the cycle are added by the caller.
+pub(crate) fn refusal(why: &Refusal, request: &Request, use_of: Option<&Use>) -> Failure {
+    let item = item_of(why).and_then(|index| request.items.get(index));
+    let Some(item) = item else {
+        let message = match why {
+            Refusal::Duplicate => "another request has this tag, or another lease this handle",
+            _ => "the request makes no sense",
+        };
+        return Failure::new(ErrorName::BadRequest, message);
+    };
+    let key = &item.key;
+    match why {
+        Refusal::Full { .. } => refused("full", full(item, use_of)),
+        Refusal::OwnDeadlock { .. } => own_deadlock(key),
+        Refusal::Deadlock { cycle } => deadlock(key, cycle.len(), cycle.len()),
+        Refusal::Kind { in_use, .. } => wrong_kind(key, *in_use, stated_kind(item)),
+        Refusal::Slots { lock, .. } => wrong_slots(item, *lock),
+        Refusal::TooLarge { capacity: 0, .. } => {
+            refused("full", format!("`{key}` admits nobody: the stated view has 0 buckets"))
+        }
+        Refusal::TooLarge { capacity, .. } => Failure::new(
+            ErrorName::BadRequest,
+            format!("{} of `{key}` can never fit into {capacity}", slots(count(item))),
+        ),
+        Refusal::Unsupported { .. } => Failure::new(
+            ErrorName::Unsupported,
+            format!("this version cannot grant what is asked of `{key}`"),
+        ),
+        Refusal::Invalid { .. } | Refusal::Duplicate | Refusal::Recovering => {
+            Failure::new(ErrorName::BadRequest, format!("what is asked of `{key}` makes no sense"))
+        }
+    }
+}
+
+/// The failure of a request that is refused after it waited. `key` is that of the item at fault.
+pub(crate) fn late_refusal(why: &Refusal, key: Option<&Key>) -> Failure {
+    match (why, key) {
+        (Refusal::Deadlock { cycle }, Some(key)) => deadlock(key, cycle.len(), cycle.len()),
+        (Refusal::OwnDeadlock { .. }, Some(key)) => own_deadlock(key),
+        (_, Some(key)) => refused("full", format!("`{key}` can no longer be granted")),
+        (_, None) => refused("full", "what was asked for can no longer be granted".to_owned()),
+    }
+}
+
+fn own_deadlock(key: &Key) -> Failure {
+    refused(
+        "deadlock",
+        format!("`{key}` is held by this very session: waiting for it would never end"),
+    )
+}
+
+/// The failure of a request that was refused to end a deadlock. The message counts the sessions, or the
+/// processes if all are of one session.
+pub(crate) fn deadlock(key: &Key, sessions: usize, processes: usize) -> Failure {
+    let among = match sessions {
+        1 => format!("{processes} processes of one session"),
+        _ => format!("{sessions} sessions"),
+    };
+    refused("deadlock", format!("waiting for `{key}` would never end: a deadlock of {among}"))
+}
+
+/// The item at fault.
+pub(crate) fn item_of(why: &Refusal) -> Option<usize> {
+    match why {
+        Refusal::Full { item }
+        | Refusal::OwnDeadlock { item }
+        | Refusal::Kind { item, .. }
+        | Refusal::Slots { item, .. }
+        | Refusal::TooLarge { item, .. }
+        | Refusal::Unsupported { item }
+        | Refusal::Invalid { item } => Some(*item),
+        Refusal::Deadlock { cycle } => cycle.first().map(|step| step.item),
+        Refusal::Duplicate | Refusal::Recovering => None,
+    }
+}
+
+/// The failure of a request whose time is over.
+pub(crate) fn timeout(key: &Key, reason: &str) -> Failure {
+    timeout_of(key.as_str(), reason)
+}
+
+/// The failure of a request whose time is over, where `reason` kept it from everything.
+pub(crate) fn timeout_of(key: &str, reason: &str) -> Failure {
+    refused("timeout", format!("the wait for `{key}` is over: {reason}"))
+}
+
+fn refused(reason: &str, message: String) -> Failure {
+    let mut failure = Failure::new(ErrorName::Refused, message);
+    failure.reason = Some(reason.into());
+    failure
+}
+
+fn full(item: &Item, use_of: Option<&Use>) -> String {
+    let key = &item.key;
+    let Some(used) = use_of else { return format!("`{key}` is not free") };
+    let capacity = match item.ask {
+        Ask::Counted { view, .. } => view.or(used.view).map(View::capacity),
+        Ask::Read | Ask::Write => None,
+    };
+    match (capacity, &used.conflict) {
+        (Some(capacity), _) if used.held.saturating_add(count(item)) > capacity => {
+            format!("`{key}` is full: {}", held(used.held, capacity))
+        }
+        (_, Some(conflict)) => format!("`{key}` is not free: {conflict}"),
+        (_, None) => format!("others wait for `{key}`"),
+    }
+}
+
+/// A hold that is in the way, and how many there are, in one clause.
+pub(crate) fn conflict(
+    asked: &Key,
+    held: (&Key, Mode),
+    owner: &Owner,
+    host: Option<&str>,
+    holds: u64,
+) -> String {
+    let (key, mode) = held;
+    let who = match owner {
+        Owner::Process(process) => format!("pid {}", process.pid),
+        Owner::Lease(_) => "a lease".to_owned(),
+    };
+    let who = host.map_or_else(|| who.clone(), |host| format!("{who} on {host}"));
+    let by = match holds.saturating_sub(1) {
+        0 => format!("by {who}"),
+        1 => format!("by {who} and 1 other"),
+        others => format!("by {who} and {others} others"),
+    };
+    let key = match (key == asked, asked.covers(key)) {
+        (true, _) => None,
+        (false, true) => Some(format!("`{key}` below it")),
+        (false, false) => Some(format!("`{key}` above it")),
+    };
+    match (key, mode) {
+        (None, Mode::Counted) => format!("slots are held {by}"),
+        (None, Mode::Read) => format!("held for reading {by}"),
+        (None, Mode::Write) => format!("held for writing {by}"),
+        (Some(key), Mode::Counted) => format!("slots of {key} are held {by}"),
+        (Some(key), Mode::Read) => format!("{key} is held for reading {by}"),
+        (Some(key), Mode::Write) => format!("{key} is held for writing {by}"),
+    }
+}
+
+fn wrong_kind(key: &Key, in_use: Kind, stated: Option<Kind>) -> Failure {
+    let kind = |kind| match kind {
+        Kind::Canal => "`per` and `buckets`",
+        Kind::Slots => "`slots`",
+    };
+    let message = match stated {
+        Some(stated) => {
+            format!("`{key}` is in use as a lock with {}, not with {}", kind(in_use), kind(stated))
+        }
+        None => format!("`{key}` is in use as a lock with {}, and none is stated", kind(in_use)),
+    };
+    let hint = match in_use {
+        Kind::Canal => format!("state --per and --buckets for `{key}`, or use another key"),
+        Kind::Slots => format!("state --slots for `{key}`, or use another key"),
+    };
+    Failure::new(ErrorName::Mismatch, message).hint(hint)
+}
+
+fn wrong_slots(item: &Item, lock: u64) -> Failure {
+    let key = &item.key;
+    let stated = stated_view(item).map_or(0, View::capacity);
+    let message = format!("`{key}` has {}, not {stated}", slots(lock));
+    let hint = format!("`canal resize {key} --slots {stated}` changes it for all");
+    Failure::new(ErrorName::Mismatch, message).hint(hint)
+}
+
+/// Why a request waits, in one clause.
+pub(crate) fn reason(reason: &Reason) -> String {
+    match reason {
+        Reason::Full { held: n, capacity } => held(*n, *capacity),
+        Reason::Conflict { .. } => "held in a way that conflicts".to_owned(),
+        Reason::Behind { barrier: false, .. } => "behind an earlier waiter".to_owned(),
+        Reason::Behind { barrier: true, .. } => {
+            "behind a waiter that was overtaken too often".to_owned()
+        }
+        Reason::Drained => "drained: the stored view has no slots".to_owned(),
+        Reason::LargerThanLock { count, capacity } => {
+            format!("it wants {}, the lock has {capacity}", slots(*count))
+        }
+        Reason::Suspended => "its process is stopped".to_owned(),
+        Reason::Detached => {
+            "the daemon was restarted, and its client has not come back yet".to_owned()
+        }
+        Reason::Recovering => {
+            "the table recovers because the engine may have lost entries".to_owned()
+        }
+    }
+}
+
+fn held(held: u64, capacity: u64) -> String {
+    let verb = if held == 1 { "is" } else { "are" };
+    format!("{held} of {} {verb} held", slots(capacity))
+}
+
+fn slots(count: u64) -> String {
+    if count == 1 { "1 slot".to_owned() } else { format!("{count} slots") }
+}
+
+/// How many slots an item wants.
+pub(crate) fn count(item: &Item) -> u64 {
+    match item.ask {
+        Ask::Counted { count, .. } => count,
+        Ask::Read | Ask::Write => 0,
+    }
+}
+
+/// The view that an item states.
+pub(crate) fn stated_view(item: &Item) -> Option<View> {
+    match item.ask {
+        Ask::Counted { view, .. } => view,
+        Ask::Read | Ask::Write => None,
+    }
+}
+
+fn stated_kind(item: &Item) -> Option<Kind> {
+    stated_view(item).map(View::kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::{
+        By, Command, CycleStep, FrameId, HostId, LeaseId, ProcessId, RequestId, Tag, Token, Wait,
+    };
+
+    fn request(view: Option<View>) -> Request {
+        Request {
+            tag: Tag(1),
+            host: HostId(0),
+            owner: Owner::Lease(LeaseId(1)),
+            parent: None,
+            uid: 1,
+            command: Command::default(),
+            items: vec![Item {
+                key: Key::new("db").unwrap(),
+                ask: Ask::Counted { count: 1, view },
+            }],
+            wait: Wait::No,
+            priority: 0,
+            provisional: false,
+            children: false,
+            ttl_ms: None,
+            on_lost: Default::default(),
+            asker: None,
+        }
+    }
+
+    fn use_of(held: u64, conflict: Option<&str>) -> Use {
+        Use { held, view: None, conflict: conflict.map(str::to_owned) }
+    }
+
+    #[test]
+    fn a_conflict_with_a_lease_names_no_process() {
+        let (key, owner) = (Key::new("a").unwrap(), Owner::Lease(LeaseId(1)));
+        let said = conflict(&key, (&key, Mode::Write), &owner, None, 1);
+        assert_eq!(said, "held for writing by a lease");
+    }
+
+    #[test]
+    fn a_conflict_says_where_it_is_and_with_whom() {
+        let key = |text| Key::new(text).unwrap();
+        let owner = Owner::Process(ProcessId { pid: 812, started: 1, inode: 0 });
+        let said =
+            |held, mode, holds| conflict(&key("db/x"), (&key(held), mode), &owner, None, holds);
+        let elsewhere = conflict(&key("a"), (&key("a"), Mode::Write), &owner, Some("beta"), 2);
+        assert_eq!(elsewhere, "held for writing by pid 812 on beta and 1 other");
+        assert_eq!(said("db/x", Mode::Write, 1), "held for writing by pid 812");
+        assert_eq!(said("db/x", Mode::Read, 2), "held for reading by pid 812 and 1 other");
+        assert_eq!(said("db/x", Mode::Counted, 21), "slots are held by pid 812 and 20 others");
+        assert_eq!(said("db", Mode::Write, 1), "`db` above it is held for writing by pid 812");
+        assert_eq!(
+            said("db/x/1", Mode::Read, 1),
+            "`db/x/1` below it is held for reading by pid 812"
+        );
+        assert_eq!(
+            said("db/x/1", Mode::Counted, 1),
+            "slots of `db/x/1` below it are held by pid 812"
+        );
+    }
+
+    #[test]
+    fn a_deadlock_is_counted_in_sessions() {
+        let step = CycleStep {
+            request: RequestId(1),
+            frame: FrameId(1),
+            item: 0,
+            key: Key::new("db").unwrap(),
+            by: By::Hold(Token(1), FrameId(2)),
+        };
+        let why = Refusal::Deadlock { cycle: vec![step; 3] };
+        let words = "waiting for `db` would never end: a deadlock of 3 sessions";
+        let failure = refusal(&why, &request(None), None);
+        assert_eq!(
+            (failure.message.as_str(), failure.reason.as_deref()),
+            (words, Some("deadlock"))
+        );
+        assert_eq!(late_refusal(&why, Some(&Key::new("db").unwrap())).message, words);
+    }
+
+    #[test]
+    fn full_names_the_slots_or_those_who_wait() {
+        let asked = request(Some(View::Slots { slots: 2 }));
+        let why = Refusal::Full { item: 0 };
+        let failure = refusal(&why, &asked, Some(&use_of(2, None)));
+        assert_eq!(failure.message, "`db` is full: 2 of 2 slots are held");
+        assert_eq!(failure.reason.as_deref(), Some("full"));
+        let failure = refusal(&why, &asked, Some(&use_of(1, None)));
+        assert_eq!(failure.message, "others wait for `db`");
+        let failure = refusal(&why, &asked, Some(&use_of(1, Some("held for writing by pid 5"))));
+        assert_eq!(failure.message, "`db` is not free: held for writing by pid 5");
+    }
+
+    #[test]
+    fn another_number_of_slots_names_both_and_the_command_that_changes_it() {
+        let asked = request(Some(View::Slots { slots: 2 }));
+        let failure = refusal(&Refusal::Slots { item: 0, lock: 3 }, &asked, None);
+        assert_eq!(failure.name, ErrorName::Mismatch);
+        assert_eq!(failure.message, "`db` has 3 slots, not 2");
+        assert_eq!(failure.hint.as_deref(), Some("`canal resize db --slots 2` changes it for all"));
+    }
+
+    #[test]
+    fn another_kind_says_which_is_in_use() {
+        let asked = request(Some(View::Slots { slots: 2 }));
+        let why = Refusal::Kind { item: 0, in_use: Kind::Canal };
+        let failure = refusal(&why, &asked, None);
+        assert_eq!(
+            failure.message,
+            "`db` is in use as a lock with `per` and `buckets`, not with `slots`"
+        );
+        assert!(failure.hint.is_some_and(|hint| hint.contains("--per and --buckets")));
+    }
+
+    #[test]
+    fn one_slot_is_not_many() {
+        assert_eq!(reason(&Reason::Full { held: 1, capacity: 1 }), "1 of 1 slot is held");
+        assert_eq!(reason(&Reason::Full { held: 0, capacity: 2 }), "0 of 2 slots are held");
+    }
+}
+
+/// What one is told whose owner has ended.
+pub(crate) fn owner_gone() -> Failure {
+    Failure::new(ErrorName::OwnerGone, OWNER_GONE)
+}
+
+/// What one is told who would have to wait, as too many of its user do.
+pub(crate) fn too_many_wait(most: usize, uid: u32) -> Failure {
+    let message = format!("{most} requests of uid {uid} wait already");
+    tracing::warn!("{message}, more are refused");
+    Failure::new(ErrorName::TooManyWaiters, message)
+        .hint("raise `waiters_per_user` in the configuration")
+}
+
+/// What one is told whose request cannot be recorded.
+pub(crate) fn disk_full(error: &NoRoom) -> Failure {
+    tracing::warn!(%error, "a request is refused");
+    Failure::new(ErrorName::DiskFull, error.to_string())
+        .hint("nothing that is held is lost; make room and try again")
+}

@@ -1,0 +1,77 @@
+//! The table as clients see it.
+//!
+//! Invariant: the command of a process is shown to its user and to root only.
+
+pub(super) mod conflict;
+pub(super) mod deadlock;
+pub(super) mod grant;
+pub(super) mod holder;
+pub(super) mod key;
+pub(super) mod messages;
+pub(super) mod text;
+pub(super) mod why;
+
+use std::collections::BTreeSet;
+
+use crate::core::{FrameId, HoldState, HostId, Table};
+use crate::daemon::processes::owners::Owners;
+use crate::daemon::store::ledger::Ledger;
+use crate::daemon::waiters::leases::Leases;
+
+pub(crate) use crate::daemon::view::why::{Held, held_item};
+
+/// The table, as one client may see it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shown<'a> {
+    pub(crate) table: &'a Table,
+    /// When leases end.
+    pub(crate) leases: &'a Leases,
+    /// Frames of which it is not known whether their process still lives.
+    pub(crate) unverified: &'a BTreeSet<FrameId>,
+    /// The user who looks.
+    pub(crate) viewer: u32,
+    /// The host whose processes can be looked at.
+    pub(crate) here: HostId,
+}
+
+impl<'a> Shown<'a> {
+    /// The table, as a user may see it.
+    pub(crate) fn to(
+        viewer: u32,
+        ledger: &'a Ledger,
+        leases: &'a Leases,
+        owners: &'a Owners,
+    ) -> Self {
+        let (table, here) = (&ledger.table, ledger.host);
+        Self { table, leases, unverified: &owners.unverified, viewer, here }
+    }
+
+    /// The name of the session that a frame belongs to.
+    pub(crate) fn session(&self, frame: FrameId) -> String {
+        format!("s{}", self.table.session(frame))
+    }
+
+    /// The name of the host that a frame is on, where there are several.
+    pub(crate) fn label_of(&self, frame: FrameId) -> Option<String> {
+        self.label(frame).map(str::to_owned)
+    }
+
+    fn label(&self, frame: FrameId) -> Option<&'a str> {
+        let host = self.table.frame(frame)?.host;
+        self.table.host(host).map(|host| host.label.as_str())
+    }
+
+    /// As [`Self::label_of`], of hosts other than this one.
+    fn elsewhere(&self, hold: &HoldState) -> Option<String> {
+        self.label_of(hold.frame).filter(|_| hold.asked.host != self.here)
+    }
+
+    pub(crate) fn command(&self, uid: u32, command: &str) -> Option<String> {
+        self.sees(uid).then(|| command.to_owned())
+    }
+
+    /// Whether the commands of a user are the viewer's to see.
+    fn sees(&self, uid: u32) -> bool {
+        self.viewer == uid || self.viewer == 0
+    }
+}

@@ -1,0 +1,116 @@
+//! What keeps a request waiting.
+
+use crate::core::{HeldItem, Item, Key, Mode, Reason, Request, RequestId, Why};
+use crate::daemon::view::conflict::{conflict, kin};
+use crate::daemon::view::{Shown, messages};
+use crate::protocol::{HolderShown, Progress};
+
+/// What keeps a waiter waiting, for people.
+#[derive(Debug)]
+pub(crate) struct WhyShown {
+    /// The key that does.
+    pub(crate) key: Key,
+    /// In which way it wants the key.
+    pub(crate) mode: Mode,
+    /// Why, in one clause.
+    pub(crate) clause: String,
+    /// Its number among what is asked for.
+    pub(crate) item: usize,
+    /// In which way it is kept from it by what others hold; not at all if it only has to let others
+    /// go first.
+    pub(crate) held: Option<Held>,
+    /// Whether it is in a session that holds something, which is not in its way.
+    pub(crate) nests: bool,
+}
+
+/// In which way what others hold keeps a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Held {
+    /// Its slots are taken.
+    Full,
+    /// It is held in a way that conflicts.
+    Conflicting,
+}
+
+impl Held {
+    fn by(reason: &Reason) -> Option<Self> {
+        match reason {
+            Reason::Full { .. } | Reason::Drained | Reason::LargerThanLock { .. } => {
+                Some(Self::Full)
+            }
+            Reason::Conflict { .. } => Some(Self::Conflicting),
+            Reason::Behind { .. } | Reason::Suspended | Reason::Detached | Reason::Recovering => {
+                None
+            }
+        }
+    }
+}
+
+impl Shown<'_> {
+    /// What keeps a waiter waiting. `None` if nothing does any more.
+    pub(crate) fn why(&self, request: RequestId) -> Option<WhyShown> {
+        let why = self.table.why(request)?;
+        let waiter = self.table.waiter(request)?;
+        let mode = waiter.request.items.get(why.item)?.ask.mode();
+        let clause = self.clause(&why, mode);
+        let nests = !kin(self.table, waiter.frame).is_empty();
+        let (held, item) = (Held::by(&why.reason), why.item);
+        Some(WhyShown { key: why.key, mode, clause, item, held, nests })
+    }
+
+    pub(crate) fn clause(&self, why: &Why, mode: Mode) -> String {
+        let Reason::Conflict { hold, holds } = why.reason else {
+            return messages::reason(&why.reason);
+        };
+        let hold = self.table.hold(hold);
+        let held = hold.and_then(|hold| held_item(&hold.items, &why.key, mode));
+        match (hold, held) {
+            (Some(hold), Some(held)) => {
+                let (held, owner) = ((&held.key, held.mode), &hold.asked.owner);
+                messages::conflict(&why.key, held, owner, self.elsewhere(hold).as_deref(), holds)
+            }
+            _ => messages::reason(&why.reason),
+        }
+    }
+
+    /// What is in the way of an item other than by its slots, in one clause.
+    pub(crate) fn conflict(&self, asked: &Request, item: usize) -> Option<String> {
+        let Item { key, ask } = asked.items.get(item)?;
+        let mode = ask.mode();
+        let blocking = self.table.blocking_holds(asked, item, false, usize::MAX).into_iter();
+        let found = blocking.filter_map(|token| {
+            let hold = self.table.hold(token)?;
+            let item = held_item(&hold.items, key, mode)?;
+            (mode == Mode::Write || item.mode == Mode::Write).then_some((hold, item))
+        });
+        let found: Vec<_> = found.collect();
+        let (hold, item) = found.first()?;
+        let (held, owner) = ((&item.key, item.mode), &hold.asked.owner);
+        let host = self.elsewhere(hold);
+        Some(messages::conflict(key, held, owner, host.as_deref(), found.len() as u64))
+    }
+
+    /// A word to a waiter. `position` is its place among the `waiting` of the key that keeps it.
+    pub(crate) fn progress(
+        &self,
+        key: &Key,
+        reason: String,
+        position: usize,
+        waiting: usize,
+        holders: Vec<HolderShown>,
+    ) -> Progress {
+        Progress {
+            key: key.to_string(),
+            position: position as u64,
+            waiting: waiting as u64,
+            reason,
+            holders,
+        }
+    }
+}
+
+/// Which of a hold's items is in the way of what is asked of a key; that of the key itself first.
+pub(crate) fn held_item<'a>(items: &'a [HeldItem], key: &Key, mode: Mode) -> Option<&'a HeldItem> {
+    let in_the_way = || items.iter().filter(|it| conflict((key, mode), (&it.key, it.mode)));
+    in_the_way().find(|item| item.key == *key).or_else(|| in_the_way().next())
+}

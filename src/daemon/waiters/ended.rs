@@ -1,0 +1,101 @@
+//! The ends of peers, of owners, and of the descendants for which something is kept.
+//!
+//! Invariant: the end of a connection withdraws what was not told; only the end of a process, and
+//! of all that it left, frees what was.
+
+use crate::core::{Change, FrameId, Release, RequestId, Token, Withdrawal};
+use crate::daemon::calls::completion::Then;
+use crate::daemon::net::connection::Doing;
+use crate::daemon::net::reading::Severed;
+use crate::daemon::processes::proof::Proof;
+use crate::daemon::server::Server;
+
+impl Server {
+    /// A peer is gone: what it waits for is withdrawn, what it was not told is taken back.
+    pub(crate) fn sever(&mut self, severed: Severed) {
+        self.sever_pending(severed.id);
+        let Some(conn) = self.conns.get(severed.id) else { return };
+        let untold = conn.untold.take().filter(|_| severed.unread || !conn.is_flushed());
+        if untold.is_some() {
+            conn.take_back_words();
+        }
+        let doing = match conn.doing {
+            Doing::Pending => Doing::Pending,
+            Doing::Report => Doing::Report,
+            _ => std::mem::replace(&mut conn.doing, Doing::Nothing),
+        };
+        let provisional = std::mem::take(&mut conn.provisional);
+        let mut gone: Vec<RequestId> = provisional.into_iter().chain(untold).collect();
+        match doing {
+            Doing::Waits(request) | Doing::Stores(request) => gone.push(request),
+            Doing::Aside => self.aside.retain(|aside| aside.conn() != severed.id),
+            Doing::Nothing | Doing::Pending | Doing::Report | Doing::Watches(_) => {}
+        }
+        for request in gone {
+            // Nobody is left to be told.
+            if let Some(waiter) = self.waiting.get_mut(request) {
+                waiter.conn = None;
+            }
+            let why = Withdrawal::Cancelled;
+            self.propose(Change::Withdraw { request, why }, Then::Nothing);
+        }
+        self.conns.activate(severed.id);
+    }
+
+    /// The process of a frame has ended.
+    pub(crate) fn end(&mut self, frame: FrameId) {
+        let Some(state) = self.ledger.table.frame(frame) else { return };
+        tracing::debug!(
+            session = %format_args!("s{frame}"),
+            pid = crate::daemon::view::text::pid_of(&state.owner),
+            "the owner has ended"
+        );
+        self.owners.forget(frame);
+        self.propose(Change::End { frame }, Then::End { frame });
+    }
+
+    /// The end of a frame's process is in the table: what is left is kept for its descendants.
+    pub(crate) fn ended(&mut self, frame: FrameId) {
+        let orphaned: Vec<Token> =
+            self.ledger.table.holds_in(frame).map(|hold| hold.token).collect();
+        for token in orphaned {
+            self.end_without_writers(token);
+        }
+    }
+
+    /// Ends a hold that is kept for descendants, if none is left; else waits for that.
+    pub(crate) fn end_without_writers(&mut self, token: Token) {
+        let Some(tag) = self.ledger.table.hold(token).map(|hold| hold.asked.tag) else { return };
+        if !self.children.await_end(token, tag, &mut self.owners) {
+            let release = Release::Hold { token, forced: false };
+            self.propose(Change::Release(release), Then::Nothing);
+        }
+    }
+
+    /// The last writer of the FIFO of a hold is gone, unless another one has come.
+    pub(crate) fn end_of_writers(&mut self, token: Token) {
+        if self.ledger.table.hold(token).is_some_and(|hold| hold.orphaned) {
+            self.end_without_writers(token);
+        }
+    }
+
+    /// Tries again what could not be told, or not be waited for.
+    pub(crate) fn look_at_unsure(&mut self) {
+        for token in self.children.unsure().clone() {
+            self.end_of_writers(token);
+        }
+    }
+
+    /// Nothing is left of a hold.
+    pub(crate) fn hold_ended(&mut self, token: Token) {
+        self.children.remove(token, &mut self.owners);
+        // Until this host is a member, what is read may be another history, in which the token is
+        // that of another process. Who lost it with an earlier incarnation gave nothing back.
+        if self.ledger.is_member()
+            && !self.stops.is_doomed(token)
+            && let Some(proof) = Proof::of_release(&self.ledger.table, token)
+        {
+            self.roll.end(token, proof);
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! Telling grants, and looking at those who waited before they are told.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use crate::core::{Change, FrameId, FrameState, Granted, Owner, RequestId, Withdrawal};
+use crate::daemon::calls::completion::Then;
+use crate::daemon::net::conn_id::ConnId;
+use crate::daemon::net::connection::Doing;
+use crate::daemon::processes::holder::Told;
+use crate::daemon::processes::owner_identity::{cannot_watch, peer_pidfd};
+use crate::daemon::server::Server;
+use crate::daemon::view::Shown;
+use crate::daemon::view::messages::owner_gone;
+use crate::daemon::view::text::pid_of;
+use crate::protocol::{ErrorName, Failure};
+use crate::sys::pidfd::Pidfd;
+
+/// What was found when one who waited was looked at.
+enum Found {
+    /// It can be told.
+    Running,
+    /// It is stopped or frozen: it keeps its place and others go first.
+    Stopped(u32),
+    /// It is gone.
+    Gone,
+    /// It cannot be watched, so that it cannot have the lock.
+    Unwatched(Failure),
+}
+
+impl Server {
+    /// Looks at all who waited and were granted something, and tells them; goes on until nothing
+    /// that was found grants anything to anyone else.
+    pub(crate) fn settle(&mut self) {
+        loop {
+            self.settle_granted();
+            if !self.tell_durable_leases() {
+                return;
+            }
+        }
+    }
+
+    fn settle_granted(&mut self) {
+        // What is granted while this host cannot renew is told when it can again, or never.
+        if self.granted.is_empty() || !self.is_sure() {
+            return;
+        }
+        while let Some(granted) = self.granted.pop_front() {
+            if self.underway.leaving.contains(&granted.request) {
+                self.waiting.remove(granted.request);
+                continue;
+            }
+            if self.ledger.table.hold(granted.token).is_none() {
+                self.forget_taken_back(granted.request);
+                continue;
+            }
+            let conn = self.waiting.get(granted.request).and_then(|waiter| waiter.conn);
+            let request = granted.request;
+            if !self.may_be_told(granted.token) {
+                self.ask_anew(request);
+                continue;
+            }
+            match self.look_at(conn, &granted) {
+                Found::Running => {
+                    self.waiting.remove(request);
+                    if let Some(conn) = conn {
+                        self.done(conn);
+                        self.tell_grant(conn, &granted);
+                    }
+                }
+                Found::Stopped(pid) => {
+                    self.suspend(request, pid);
+                }
+                Found::Gone => {
+                    self.waiting.remove(request);
+                    if let Some(conn) = conn {
+                        self.done(conn);
+                        self.fail(conn, &owner_gone());
+                    }
+                    self.end(granted.frame);
+                }
+                Found::Unwatched(failure) => {
+                    self.waiting.remove(request);
+                    if let Some(conn) = conn {
+                        self.done(conn);
+                        self.take_back(conn, request, &failure);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A withdrawal or a death that was taken in after a grant has taken it back.
+    fn forget_taken_back(&mut self, request: RequestId) {
+        let table = &self.ledger.table;
+        if table.waiter(request).is_some() || table.hold_of(request).is_some() {
+            return;
+        }
+        let waiter = self.waiting.remove(request);
+        if let Some(conn) = waiter.and_then(|waiter| waiter.conn) {
+            self.done(conn);
+            self.fail(conn, &owner_gone());
+        }
+    }
+
+    fn look_at(&mut self, conn: Option<ConnId>, granted: &Granted) -> Found {
+        let Some(hold) = self.ledger.table.hold(granted.token) else { return Found::Gone };
+        let asked = hold.asked.clone();
+        if let Some(conn) = conn
+            && let Err(failure) = self.watch_owner(conn, granted.frame, None)
+        {
+            return match failure.name {
+                ErrorName::OwnerGone => Found::Gone,
+                _ => Found::Unwatched(failure),
+            };
+        }
+        if self.owners.of(granted.frame).is_some_and(Pidfd::has_ended) {
+            return Found::Gone;
+        }
+        self.stopped_party(&asked, conn).map_or(Found::Running, Found::Stopped)
+    }
+
+    /// Makes sure that the owner of a frame is watched.
+    pub(crate) fn watch_owner(
+        &mut self,
+        id: ConnId,
+        frame: FrameId,
+        pidfd: Option<Pidfd>,
+    ) -> Result<(), Failure> {
+        if self.owners.of(frame).is_some() {
+            return Ok(());
+        }
+        let process = match self.ledger.table.frame(frame) {
+            Some(state) if state.lease.is_some() => return Ok(()),
+            Some(FrameState { owner: Owner::Process(process), .. }) => Some(*process),
+            _ => None,
+        };
+        if process.is_some_and(|process| self.owners.watch_again(frame, process)) {
+            return Ok(());
+        }
+        let pidfd = match (pidfd, self.conns.peek(id)) {
+            (Some(pidfd), _) => pidfd,
+            (None, Some(conn)) => peer_pidfd(conn.as_fd(), conn.accepted_ticks)?,
+            (None, None) => return Err(owner_gone()),
+        };
+        self.owners.watch(frame, process, pidfd).map_err(|error| cannot_watch(&error))
+    }
+
+    /// Takes a grant back that cannot be told as it must be.
+    pub(crate) fn take_back(&mut self, id: ConnId, request: RequestId, failure: &Failure) {
+        let why = Withdrawal::Cancelled;
+        self.propose(Change::Withdraw { request, why }, Then::Nothing);
+        self.fail(id, failure);
+    }
+
+    /// Tells a grant.
+    pub(crate) fn tell_grant(&mut self, id: ConnId, granted: &Granted) {
+        let Some(hold) = self.ledger.table.hold(granted.token) else {
+            return self.fail(id, &owner_gone());
+        };
+        tracing::debug!(
+            token = granted.token.0,
+            session = %format_args!("s{}", self.ledger.table.session(hold.frame)),
+            pid = pid_of(&hold.asked.owner),
+            keys = ?hold.asked.items.iter().map(|item| &item.key).collect::<Vec<_>>(),
+            "granted"
+        );
+        self.send_grant_or_take_back(id, granted.request, Some(granted));
+    }
+
+    /// Tells a grant to one who asks for it once more.
+    pub(crate) fn tell_again(
+        &mut self,
+        id: ConnId,
+        request: RequestId,
+        frame: FrameId,
+        pidfd: Option<Pidfd>,
+    ) -> Result<(), Failure> {
+        self.watch_owner(id, frame, pidfd)?;
+        // From now on the fate of the grant hangs on this connection alone.
+        self.conns.disown(request);
+        self.send_grant_or_take_back(id, request, None);
+        Ok(())
+    }
+
+    pub(crate) fn send_grant_or_take_back(
+        &mut self,
+        id: ConnId,
+        request: RequestId,
+        as_decided: Option<&Granted>,
+    ) {
+        if let Err(failure) = self.send_grant(id, request, as_decided) {
+            self.take_back(id, request, &failure);
+        }
+    }
+
+    /// Records whose processes are to be stopped if this host loses what it holds.
+    fn record_owner(&mut self, request: RequestId) -> io::Result<()> {
+        let Some(shared) = self.ledger.engine() else { return Ok(()) };
+        let hold = self.ledger.table.hold_of(request);
+        let told = hold.and_then(|hold| Some((hold.token, Told::of(hold, shared.mark())?)));
+        let Some((token, told)) = told else { return Ok(()) };
+        self.stops.forget_lost(token);
+        self.roll.tell(token, told)
+    }
+
+    /// Tells a grant as it was decided, or what is held by it now.
+    ///
+    /// # Errors
+    /// Why it cannot be told. Then it must not be held either.
+    fn send_grant(
+        &mut self,
+        id: ConnId,
+        request: RequestId,
+        granted: Option<&Granted>,
+    ) -> Result<(), Failure> {
+        let table = &self.ledger.table;
+        let hold = match granted {
+            Some(granted) => table.hold(granted.token),
+            None => table.hold_of(request),
+        };
+        let Some(hold) = hold else { return Err(owner_gone()) };
+        let (token, tag, provisional) = (hold.token, hold.asked.tag, hold.provisional);
+        let children = hold.asked.children;
+        if self.ledger.is_untold_lease(token) {
+            self.tell_when_durable(id, request, granted);
+            return Ok(());
+        }
+        let mut fds = Vec::new();
+        if children {
+            match self.children.make(token, tag) {
+                Ok(fd) => fds.push(fd),
+                Err(error) => {
+                    let message = format!("the FIFO for `--with-children` cannot be made: {error}");
+                    return Err(Failure::new(ErrorName::DiskFull, message));
+                }
+            }
+        }
+        // The owner of a provisional one is another process, which nobody runs.
+        let page = if provisional { Ok(None) } else { self.add_page(&mut fds) };
+        let page = match page {
+            Ok(page) => page,
+            Err(error) => {
+                let message = format!("the deadline page cannot be handed over: {error}");
+                return Err(Failure::new(ErrorName::TooManyConnections, message));
+            }
+        };
+        if let Err(error) = self.record_token(token).and_then(|()| self.record_owner(request)) {
+            let message = format!("the owner cannot be recorded: {error}");
+            return Err(Failure::new(ErrorName::DiskFull, message));
+        }
+        let Some(conn) = self.conns.get(id) else { return Err(owner_gone()) };
+        let shown = Shown::to(conn.peer.uid, &self.ledger, &self.leases, &self.owners);
+        let mut grant = match granted {
+            Some(granted) => shown.grant(granted),
+            None => self.ledger.table.hold(token).map(|hold| shown.held(hold)),
+        };
+        let Some(grant) = &mut grant else { return Err(owner_gone()) };
+        grant.children_fd = children.then_some(0);
+        grant.page_fd = page.map(|page| page.page_fd);
+        grant.line_fd = page.map(|page| page.line_fd);
+        let departs = conn.departs && conn.calls.is_empty();
+        if provisional {
+            self.unclaimed.remove(&request);
+            conn.provisional.push(request);
+        } else if !departs {
+            conn.untold = Some(request);
+        }
+        conn.reply_with(grant, fds);
+        conn.closing |= departs;
+        debug_assert_ne!(conn.doing, Doing::Waits(request));
+        Ok(())
+    }
+}

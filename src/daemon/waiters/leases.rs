@@ -1,0 +1,120 @@
+//! When leases end that are not renewed.
+//!
+//! Invariant: there is one deadline for each lease that holds something, never earlier than its TTL
+//! after the grant, its last renewal, or the start of this daemon.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use sha2::{Digest, Sha256};
+
+use crate::core::{FrameId, Granted, HostId, LeaseId, RequestId, Table};
+use crate::daemon::net::conn_id::ConnId;
+use crate::protocol::Handle;
+use crate::sys::clock;
+
+/// When leases end, in milliseconds of CLOCK_BOOTTIME: suspend counts.
+#[derive(Debug, Default)]
+pub(crate) struct Leases {
+    of: BTreeMap<FrameId, u64>,
+    ends: BTreeSet<(u64, FrameId)>,
+}
+
+impl Leases {
+    /// Every lease of a table that holds something, with a full TTL from now: nobody could renew
+    /// them while no daemon ran.
+    pub(crate) fn of_table(table: &Table, here: HostId) -> Self {
+        let mut leases = Self::default();
+        table.frames().for_each(|frame| leases.begin(table, here, frame.id));
+        leases
+    }
+
+    /// Keeps those that are there in a table that replaces another one, and begins those that are
+    /// new.
+    pub(crate) fn follow(&mut self, table: &Table, here: HostId) {
+        let gone: Vec<FrameId> =
+            self.of.keys().copied().filter(|id| table.frame(*id).is_none()).collect();
+        gone.into_iter().for_each(|frame| self.forget(frame));
+        for frame in table.frames().map(|frame| frame.id).collect::<Vec<_>>() {
+            if !self.of.contains_key(&frame) {
+                self.begin(table, here, frame);
+            }
+        }
+    }
+
+    /// The TTL of a lease begins to run, now. Not if it is none, or holds nothing, or if the daemon
+    /// of another host than `here` looks after it.
+    pub(crate) fn begin(&mut self, table: &Table, here: HostId, frame: FrameId) {
+        let Some(state) = table.frame(frame) else { return };
+        let Some(lease) = state.lease else { return };
+        self.forget(frame);
+        if state.host == here && table.holds_in(frame).next().is_some() {
+            let end = clock::boottime_ms().saturating_add(lease.ttl_ms);
+            self.of.insert(frame, end);
+            self.ends.insert((end, frame));
+        }
+    }
+
+    pub(crate) fn forget(&mut self, frame: FrameId) {
+        if let Some(end) = self.of.remove(&frame) {
+            self.ends.remove(&(end, frame));
+        }
+    }
+
+    /// As if every TTL were over.
+    #[cfg(test)]
+    pub(crate) fn all_over(&mut self) {
+        self.of.values_mut().for_each(|end| *end = 0);
+        self.ends = self.of.keys().map(|frame| (0, *frame)).collect();
+    }
+
+    /// How many milliseconds are left to a lease that holds something.
+    pub(crate) fn left_ms(&self, frame: FrameId) -> Option<u64> {
+        self.of.get(&frame).map(|end| end.saturating_sub(clock::boottime_ms()))
+    }
+
+    /// When the next one ends.
+    pub(crate) fn next_end(&self) -> Option<u64> {
+        self.ends.first().map(|(end, _)| *end)
+    }
+
+    /// A lease whose time is over at `now`.
+    pub(crate) fn over(&self, now: u64) -> Option<FrameId> {
+        self.ends.first().filter(|(end, _)| *end <= now).map(|(_, frame)| *frame)
+    }
+}
+
+/// The name of the lease of a handle: what the table, the journal and other hosts know of it.
+pub(crate) fn name_of(handle: Handle) -> LeaseId {
+    let hash = Sha256::digest(handle.bits().to_be_bytes());
+    let half = hash.iter().take(16).fold(0, |bits, byte| bits << 8 | u128::from(*byte));
+    LeaseId(half)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_half_the_hash_of_the_bytes_of_the_handle() {
+        // printf '\0...\xab\xcd' | sha256sum
+        let name = name_of(Handle::new(0)).to_string();
+        assert_eq!(name, "374708fff7719dd5979ec875d56cd228");
+        assert_ne!(name_of(Handle::new(1)).to_string(), name);
+    }
+}
+
+/// The grant of a lease that is not told yet.
+#[derive(Debug)]
+pub(crate) struct UntoldLease {
+    pub(crate) conn: ConnId,
+    pub(crate) request: RequestId,
+    /// As it was decided; `None` tells what is held by it now.
+    pub(crate) granted: Option<Granted>,
+}
+
+impl UntoldLease {
+    /// Whether a connection waits for the grant of this request.
+    pub(crate) fn is_of(&self, conn: ConnId, request: RequestId) -> bool {
+        self.conn == conn && self.request == request
+    }
+}

@@ -1,0 +1,101 @@
+//! Taking note of what the table decided.
+//!
+//! Invariant: whoever waits for a decision is told it, and nobody is told one that is about the
+//! request of another host.
+
+use crate::core::{Granted, HoldState, Outcome, Refusal, RequestId};
+use crate::daemon::server::Server;
+use crate::daemon::view::messages::{self, owner_gone};
+use crate::protocol::{ErrorName, Failure};
+
+/// What one is told whose request was withdrawn by somebody else.
+fn given_up() -> Failure {
+    Failure::new(ErrorName::Fault, "the daemon gave the request up").hint("ask again")
+}
+
+impl Server {
+    /// Takes note of what was decided; the rest is for the one who asked for it.
+    pub(crate) fn note(&mut self, outcome: &Outcome, owner_ended: bool) {
+        match outcome {
+            Outcome::Queued { request, .. } => {
+                if let Some(waiter) = self.ledger.table.waiter(*request)
+                    && waiter.request.host == self.ledger.host
+                {
+                    self.waiting.add(waiter, self.ledger.table.session(waiter.frame));
+                }
+            }
+            Outcome::Granted(granted) if self.is_ours(granted) => {
+                self.leases.begin(&self.ledger.table, self.ledger.host, granted.frame);
+                // Without an engine, who did not wait asked just now, and is told at once.
+                let waited = self.waiting.get(granted.request).is_some();
+                if waited || self.ledger.engine().is_some() {
+                    self.granted.push_back(granted.clone());
+                }
+            }
+            Outcome::Requeued { request, token } => {
+                if let Some(waiter) = self.ledger.table.waiter(*request) {
+                    self.leases.forget(waiter.frame);
+                }
+                self.granted.retain(|granted| granted.token != *token);
+                tracing::debug!(request = request.0, token = token.0, "taken back untold");
+            }
+            Outcome::Refused { request, why } => self.refuse_waiter(*request, why),
+            Outcome::Withdrawn { request } => {
+                self.stopped.remove(request);
+                let waiter = self.waiting.remove(*request);
+                if let Some(conn) = waiter.and_then(|waiter| waiter.conn) {
+                    self.done(conn);
+                    let failure = if owner_ended { owner_gone() } else { given_up() };
+                    self.fail(conn, &failure);
+                }
+            }
+            Outcome::Released { token, frame, whole, .. } => {
+                if *whole {
+                    self.hold_ended(*token);
+                    self.leases.forget(*frame);
+                }
+                tracing::debug!(token = token.0, session = %format_args!("s{frame}"), "released");
+            }
+            Outcome::FrameGone { frame } => self.owners.rest(*frame),
+            Outcome::Renewed { frame, .. } => {
+                self.leases.begin(&self.ledger.table, self.ledger.host, *frame);
+            }
+            Outcome::LeaseMoved { frame, .. } => {
+                self.leases.begin(&self.ledger.table, self.ledger.host, *frame);
+            }
+            Outcome::NotHeld
+            | Outcome::LeaseGone
+            | Outcome::Granted(_)
+            | Outcome::Barrier { .. }
+            | Outcome::ResizeRefused { .. }
+            | Outcome::Resized { .. } => {}
+        }
+    }
+
+    /// A request that waited is refused after all.
+    fn refuse_waiter(&mut self, id: RequestId, why: &Refusal) {
+        let Some(waiter) = self.waiting.remove(id) else { return };
+        self.stopped.remove(&id);
+        if let Some(conn) = waiter.conn {
+            let failure = if let Refusal::Deadlock { cycle } = why {
+                let viewer =
+                    self.conns.peek(conn).map_or(waiter.asked.request.uid, |conn| conn.peer.uid);
+                self.deadlock(viewer, cycle, &waiter.asked)
+            } else {
+                let item = messages::item_of(why).and_then(|at| waiter.asked.request.items.get(at));
+                messages::late_refusal(why, item.map(|item| &item.key))
+            };
+            self.done(conn);
+            self.fail(conn, &failure);
+        }
+    }
+
+    /// Whether a grant is to one of ours.
+    fn is_ours(&self, granted: &Granted) -> bool {
+        let host = self.ledger.host;
+        let of = |hold: &HoldState| hold.asked.host == host;
+        self.ledger.engine().is_none()
+            || self.waiting.get(granted.request).is_some()
+            || self.ledger.table.hold(granted.token).is_some_and(of)
+    }
+}

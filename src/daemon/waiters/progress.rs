@@ -1,0 +1,161 @@
+//! Telling those who wait and those who watch what changed.
+//!
+//! Words of progress are few on purpose: with ten thousand waiters on one key, each grant changes
+//! ten thousand positions.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use crate::core::{Key, Mode, RequestId};
+use crate::daemon::due::is_due;
+use crate::daemon::limits::{PROGRESS_EVERY, WATCH_EVERY};
+use crate::daemon::net::conn_id::ConnId;
+use crate::daemon::net::connection::Doing;
+use crate::daemon::server::Server;
+use crate::daemon::view::Held;
+use crate::daemon::waiters::waiting::Told;
+use crate::protocol::{HolderShown, Progress};
+
+/// Up to how many waiters of a key a newcomer's position is looked up; behind more it is the
+/// number of those who wait.
+const LOOKED_UP_MAX: usize = 256;
+
+/// For each waiter, progress is told at most so often: a thousand waiters cost no more per second
+/// than one.
+const PROGRESS_EVERY_PER_WAITER: Duration = Duration::from_millis(1);
+
+/// What is the same for all whom one key keeps waiting in the same way.
+#[derive(Debug, Default)]
+struct Scene {
+    /// The place of each in the queue, if it was looked up.
+    positions: BTreeMap<RequestId, usize>,
+    waiting: usize,
+    /// Who holds it and is in the way, as each user may see it.
+    holders: BTreeMap<(u32, Held), Vec<HolderShown>>,
+}
+
+impl Server {
+    /// Queues what is to be told.
+    pub(crate) fn inform(&mut self, now: Instant) {
+        let newcomers = std::mem::take(&mut self.newcomers);
+        let mut scenes = BTreeMap::new();
+        for request in newcomers {
+            self.tell_progress(request, &mut scenes, LOOKED_UP_MAX);
+        }
+        if is_due(&mut self.due.progress, now) {
+            self.tell_all_progress();
+        }
+        if is_due(&mut self.due.watch, now) {
+            self.tell_watchers();
+        }
+        if std::mem::take(&mut self.changed) {
+            self.schedule(now);
+        }
+    }
+
+    fn schedule(&mut self, now: Instant) {
+        self.schedule_look_ahead(now);
+        if self.due.progress.is_none() && self.waiting.len() > 0 {
+            let waiters = u32::try_from(self.waiting.len()).unwrap_or(u32::MAX);
+            let every = PROGRESS_EVERY.max(PROGRESS_EVERY_PER_WAITER.saturating_mul(waiters));
+            self.due.progress = Some(now + every);
+        }
+        if self.due.watched {
+            self.due.watch.get_or_insert(now + WATCH_EVERY);
+        }
+    }
+
+    fn tell_all_progress(&mut self) {
+        let mut scenes = BTreeMap::new();
+        let takers = self.waiting.iter().filter(|(_, waiter)| waiter.more && waiter.conn.is_some());
+        let takers: Vec<RequestId> = takers.map(|(request, _)| request).collect();
+        for request in takers {
+            self.tell_progress(request, &mut scenes, usize::MAX);
+        }
+    }
+
+    /// Tells a waiter where it stands, unless it knows.
+    fn tell_progress(
+        &mut self,
+        request: RequestId,
+        scenes: &mut BTreeMap<(Key, Mode), Scene>,
+        looked_up_max: usize,
+    ) {
+        let Some(waiter) = self.waiting.get(request) else { return };
+        let Some(id) = waiter.conn else { return };
+        let Some(conn) = self.conns.peek(id).filter(|conn| conn.doing == Doing::Waits(request))
+        else {
+            return;
+        };
+        let viewer = conn.peer.uid;
+        // Who has not read the last word gets no other one.
+        if !conn.is_flushed() {
+            return;
+        }
+        let shown = self.shown(viewer);
+        let Some(why) = shown.why(request) else { return self.tell_kept_grant(request, id) };
+        let (key, mode) = (why.key, why.mode);
+        let scene =
+            scenes.entry((key.clone(), mode)).or_insert_with(|| self.scene(&key, looked_up_max));
+        let position = scene.positions.get(&request).copied().unwrap_or(scene.waiting);
+        let news = Told::of(position, &why.clause);
+        if self.waiting.get(request).is_some_and(|waiter| waiter.told == Some(news)) {
+            return;
+        }
+        let asked = &waiter.asked.request;
+        let holders = match why.held {
+            None => Vec::new(),
+            Some(_) if why.nests => shown.holders(asked, why.item, false),
+            Some(held) => {
+                let seen = scene.holders.entry((viewer, held));
+                seen.or_insert_with(|| shown.holders(asked, why.item, false)).clone()
+            }
+        };
+        let progress = shown.progress(&key, why.clause, position, scene.waiting, holders);
+        if let Some(conn) = self.conns.get(id) {
+            conn.reply(&progress, true);
+        }
+        if let Some(waiter) = self.waiting.get_mut(request) {
+            waiter.told = Some(news);
+        }
+    }
+
+    /// Tells a waiter why it waits on though it was granted what it asked for: the grant is told
+    /// only when this host is sure of it.
+    fn tell_kept_grant(&mut self, request: RequestId, id: ConnId) {
+        let reason = self.not_a_member().message;
+        let Some(waiter) = self.waiting.get_mut(request) else { return };
+        let news = Told::of(0, &reason);
+        if waiter.told.replace(news) == Some(news) {
+            return;
+        }
+        let item = waiter.asked.request.items.first();
+        let key = item.map_or_else(String::new, |item| item.key.to_string());
+        let progress = Progress { key, position: 0, waiting: 0, reason, holders: Vec::new() };
+        if let Some(conn) = self.conns.get(id) {
+            conn.reply(&progress, true);
+        }
+    }
+
+    fn scene(&self, key: &Key, looked_up_max: usize) -> Scene {
+        let waiting = self.ledger.table.waiting_for(key);
+        let served =
+            if waiting <= looked_up_max { self.ledger.table.served(key) } else { Vec::new() };
+        let positions = served.into_iter().zip(1..).collect();
+        Scene { positions, waiting, holders: BTreeMap::new() }
+    }
+
+    fn tell_watchers(&mut self) {
+        let watchers = self.conns.watchers();
+        self.due.watched = !watchers.is_empty();
+        for id in watchers {
+            let Some(conn) = self.conns.peek(id) else { continue };
+            if conn.is_flushed() {
+                self.await_report(id);
+            } else {
+                // It still reads the last report; it gets the next one when it is done.
+                self.due.watch = Some(Instant::now() + WATCH_EVERY);
+            }
+        }
+    }
+}

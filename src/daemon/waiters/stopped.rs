@@ -1,0 +1,97 @@
+//! Waiters whose process is stopped or frozen: they keep their place, and are in nobody's way.
+//!
+//! The kernel reports no stop of a process that is not our child. So those ahead are looked at when
+//! somebody is about to be refused or to wait because of them, and now and then afterwards.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use crate::core::{Change, Request, RequestId, Table};
+use crate::daemon::calls::completion::Then;
+use crate::daemon::limits::{AHEAD_EVERY, AHEAD_LOOKED_AT_MAX, WAITERS_LOOKED_AT_MAX};
+use crate::daemon::net::conn_id::ConnId;
+use crate::daemon::server::Server;
+use crate::daemon::view::text::pid_of;
+use crate::daemon::waiters::look_ahead::is_stopped;
+
+impl Server {
+    /// Sets waiters aside as long as the `first` of those who are in the way is stopped. Whether
+    /// there was one, so that it is worth while to decide again.
+    pub(crate) fn suspend_ahead(&mut self, first: impl Fn(&Table) -> Option<RequestId>) -> bool {
+        let mut found = false;
+        for _ in 0..AHEAD_LOOKED_AT_MAX {
+            let Some(ahead) = first(&self.ledger.table) else { return found };
+            if self.stopped.contains_key(&ahead) {
+                // Over an engine, what was proposed for it comes out of the log before what is
+                // proposed now.
+                return true;
+            }
+            let Some(pid) = self.stopped_process(ahead) else { return found };
+            self.suspend(ahead, pid);
+            found = true;
+        }
+        found
+    }
+
+    /// Sets a waiter aside until its process runs again; a grant that was not told is taken back.
+    pub(crate) fn suspend(&mut self, request: RequestId, pid: u32) {
+        self.stopped.insert(request, pid);
+        self.propose(Change::Suspend { request }, Then::Nothing);
+    }
+
+    /// The process of a waiter of this host, if it is stopped.
+    fn stopped_process(&self, request: RequestId) -> Option<u32> {
+        let waiter = self.waiting.get(request)?;
+        self.stopped_party(&waiter.asked.request, waiter.conn)
+    }
+
+    /// The owner of a request, or its asker, if that is stopped. A provisional grant takes both: the
+    /// asker confirms it.
+    pub(crate) fn stopped_party(&self, asked: &Request, conn: Option<ConnId>) -> Option<u32> {
+        let asker = conn.filter(|_| asked.provisional).and_then(|id| self.conns.peek(id));
+        let parties = [pid_of(&asked.owner), asker.map_or(0, |conn| conn.peer.pid)];
+        parties.into_iter().find(|pid| *pid != 0 && is_stopped(*pid))
+    }
+
+    /// Looks at some of those who wait behind others, and sets those others aside that are stopped.
+    pub(crate) fn look_ahead_of_waiters(&mut self, now: Instant) {
+        let after = self.look_ahead.last.map_or(0, |last| last.0 + 1);
+        // Also those of other hosts: only we can look at ours.
+        let waiting = self.ledger.table.waiters_from(RequestId(after));
+        let some: Vec<RequestId> = waiting.take(WAITERS_LOOKED_AT_MAX).collect();
+        let mut looked_at = BTreeSet::new();
+        for request in &some {
+            self.look_ahead_of(*request, &mut looked_at);
+        }
+        self.look_ahead.last = some.last().copied().filter(|_| some.len() == WAITERS_LOOKED_AT_MAX);
+        let is_whole = self.look_ahead.last.is_none();
+        if !is_whole || std::mem::take(&mut self.look_ahead.behind) {
+            self.look_ahead.due = Some(now + AHEAD_EVERY);
+        }
+    }
+
+    fn look_ahead_of(&mut self, request: RequestId, looked_at: &mut BTreeSet<RequestId>) {
+        while let Some(ahead) = self.ledger.table.first_ahead(request) {
+            self.look_ahead.behind = true;
+            if self.stopped.contains_key(&ahead) || looked_at.len() >= AHEAD_LOOKED_AT_MAX {
+                return;
+            }
+            // One that was looked at and is still ahead runs.
+            if !looked_at.insert(ahead) {
+                return;
+            }
+            let Some(pid) = self.stopped_process(ahead) else { return };
+            self.suspend(ahead, pid);
+        }
+    }
+
+    /// Notes that somebody may have come to wait behind somebody else.
+    pub(crate) fn schedule_look_ahead(&mut self, now: Instant) {
+        if self.ledger.table.waiting() > 1
+            && self.waiting.len() > 0
+            && self.look_ahead.due.is_none()
+        {
+            self.look_ahead.due = Some(now + AHEAD_EVERY);
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Telling the grants of leases, once they survive a reboot.
+//!
+//! Invariant: the grant of a lease is told after it is durable, in the turn that made it. All leases
+//! of a turn become durable together.
+
+use crate::core::{Granted, RequestId};
+use crate::daemon::net::conn_id::ConnId;
+use crate::daemon::net::connection::Doing;
+use crate::daemon::server::Server;
+use crate::daemon::waiters::leases::UntoldLease;
+use crate::protocol::{ErrorName, Failure};
+
+impl Server {
+    /// Tells the grant of a lease when it is durable. Until then the connection waits.
+    pub(crate) fn tell_when_durable(
+        &mut self,
+        conn: ConnId,
+        request: RequestId,
+        granted: Option<&Granted>,
+    ) {
+        if let Some(conn) = self.conns.get(conn) {
+            conn.doing = Doing::Stores(request);
+        }
+        self.untold_leases.push(UntoldLease { conn, request, granted: granted.cloned() });
+    }
+
+    /// Makes the leases durable that were granted, and tells them; whether there were any. What
+    /// cannot be made durable is taken back.
+    pub(crate) fn tell_durable_leases(&mut self) -> bool {
+        if self.untold_leases.is_empty() {
+            return false;
+        }
+        let stored = self.ledger.keep_leases();
+        for UntoldLease { conn, request, granted } in std::mem::take(&mut self.untold_leases) {
+            self.done(conn);
+            match &stored {
+                _ if self.ledger.table.hold_of(request).is_none() => {
+                    let message = "the lease was taken back before it was told";
+                    self.fail(conn, &Failure::new(ErrorName::LeaseLost, message));
+                }
+                Ok(()) => self.send_grant_or_take_back(conn, request, granted.as_ref()),
+                Err(error) => {
+                    let message = format!("the lease cannot be kept over a reboot: {error}");
+                    self.take_back(conn, request, &Failure::new(ErrorName::DiskFull, message));
+                }
+            }
+        }
+        true
+    }
+}
