@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
-use super::node::Node;
-use super::queue::{self, Rank};
-use super::tree::conflict;
-use super::{
+use crate::core::index::key_tree::conflict;
+use crate::core::index::node::Node;
+use crate::core::index::queue::{self, Rank};
+use crate::core::{
     Ask, By, FrameId, HeldItem, Item, Key, Kind, Mode, Request, RequestId, Table, Token, View,
     WaiterState, WaiterStatus,
 };
@@ -212,7 +212,7 @@ impl Table {
     }
 
     /// Those who hold one item of a waiting request in a way that keeps it.
-    pub(super) fn holds_in_the_way(
+    pub(in crate::core) fn holds_in_the_way(
         &self,
         waiter: &WaiterState,
         item: usize,
@@ -266,7 +266,7 @@ impl Table {
     }
 
     /// The holds of others than `kin` that conflict with an item of a key.
-    pub(super) fn conflicting_holds<'a>(
+    pub(in crate::core) fn conflicting_holds<'a>(
         &'a self,
         key: &'a Key,
         mode: Mode,

@@ -1,50 +1,50 @@
 //! A table and short words for what happens to it. After every entry the table is held against
-//! plain, slow reasoning over its snapshot ([`super::brute`]), and its outcomes are replayed.
+//! plain, slow reasoning over its snapshot ([`crate::core::tests::brute`]), and its outcomes are replayed.
 
 use std::sync::Arc;
 
-use super::super::*;
-use super::brute;
+use crate::core::tests::brute;
+use crate::core::*;
 
 /// A table with a checking eye on it.
-pub(super) struct World {
-    pub(super) table: Table,
-    pub(super) log: Vec<(Entry, Vec<Outcome>)>,
+pub(in crate::core::tests) struct World {
+    pub(in crate::core::tests) table: Table,
+    pub(in crate::core::tests) log: Vec<(Entry, Vec<Outcome>)>,
     tags: u128,
     /// On which host things happen.
-    pub(super) host: HostId,
+    pub(in crate::core::tests) host: HostId,
 }
 
 /// A request in the making.
 #[derive(Clone, Debug)]
-pub(super) struct Wish {
-    pub(super) host: HostId,
-    pub(super) pid: u32,
-    pub(super) items: Vec<Item>,
-    pub(super) wait: Wait,
-    pub(super) priority: i32,
-    pub(super) parent: Option<FrameId>,
-    pub(super) provisional: bool,
-    pub(super) children: bool,
+pub(in crate::core::tests) struct Wish {
+    pub(in crate::core::tests) host: HostId,
+    pub(in crate::core::tests) pid: u32,
+    pub(in crate::core::tests) items: Vec<Item>,
+    pub(in crate::core::tests) wait: Wait,
+    pub(in crate::core::tests) priority: i32,
+    pub(in crate::core::tests) parent: Option<FrameId>,
+    pub(in crate::core::tests) provisional: bool,
+    pub(in crate::core::tests) children: bool,
     /// Of a lease, whose name is the number `pid`.
-    pub(super) ttl_ms: Option<u64>,
+    pub(in crate::core::tests) ttl_ms: Option<u64>,
 }
 
-pub(super) fn key(text: &str) -> Key {
+pub(in crate::core::tests) fn key(text: &str) -> Key {
     Key::new(text).unwrap()
 }
 
-pub(super) fn owner(pid: u32) -> Owner {
+pub(in crate::core::tests) fn owner(pid: u32) -> Owner {
     Owner::Process(ProcessId { pid, started: 1, inode: 0 })
 }
 
 /// A lease of this name wants something and waits for it.
-pub(super) fn lease(name: u32) -> Wish {
+pub(in crate::core::tests) fn lease(name: u32) -> Wish {
     Wish { ttl_ms: Some(60_000), ..by(name) }
 }
 
 /// Process `pid` wants something and waits for it.
-pub(super) fn by(pid: u32) -> Wish {
+pub(in crate::core::tests) fn by(pid: u32) -> Wish {
     let wait = Wait::Yes { until: None };
     let (items, parent) = (Vec::new(), None);
     Wish {
@@ -62,52 +62,57 @@ pub(super) fn by(pid: u32) -> Wish {
 
 impl Wish {
     /// The daemon of this host asks.
-    pub(super) fn on(mut self, host: HostId) -> Self {
+    pub(in crate::core::tests) fn on(mut self, host: HostId) -> Self {
         self.host = host;
         self
     }
 
-    pub(super) fn item(mut self, name: &str, count: u64, view: Option<View>) -> Self {
+    pub(in crate::core::tests) fn item(
+        mut self,
+        name: &str,
+        count: u64,
+        view: Option<View>,
+    ) -> Self {
         self.items.push(Item { key: key(name), ask: Ask::Counted { count, view } });
         self
     }
 
     /// One slot of a canal view.
-    pub(super) fn canal(self, name: &str, per: u64, buckets: u64) -> Self {
+    pub(in crate::core::tests) fn canal(self, name: &str, per: u64, buckets: u64) -> Self {
         self.item(name, 1, Some(View::Canal { per, buckets }))
     }
 
     /// One slot of a slots lock.
-    pub(super) fn slots(self, name: &str, slots: u64) -> Self {
+    pub(in crate::core::tests) fn slots(self, name: &str, slots: u64) -> Self {
         self.item(name, 1, Some(View::Slots { slots }))
     }
 
     /// One slot under the lock's own view.
-    pub(super) fn bare(self, name: &str) -> Self {
+    pub(in crate::core::tests) fn bare(self, name: &str) -> Self {
         self.item(name, 1, None)
     }
 
-    pub(super) fn read(mut self, name: &str) -> Self {
+    pub(in crate::core::tests) fn read(mut self, name: &str) -> Self {
         self.items.push(Item { key: key(name), ask: Ask::Read });
         self
     }
 
-    pub(super) fn write(mut self, name: &str) -> Self {
+    pub(in crate::core::tests) fn write(mut self, name: &str) -> Self {
         self.items.push(Item { key: key(name), ask: Ask::Write });
         self
     }
 
-    pub(super) fn now(mut self) -> Self {
+    pub(in crate::core::tests) fn now(mut self) -> Self {
         self.wait = Wait::No;
         self
     }
 
-    pub(super) fn priority(mut self, priority: i32) -> Self {
+    pub(in crate::core::tests) fn priority(mut self, priority: i32) -> Self {
         self.priority = priority;
         self
     }
 
-    pub(super) fn under(mut self, parent: FrameId) -> Self {
+    pub(in crate::core::tests) fn under(mut self, parent: FrameId) -> Self {
         self.parent = Some(parent);
         self
     }
@@ -121,7 +126,7 @@ impl Wish {
         }
     }
 
-    pub(super) fn change(self, tag: Tag) -> Change {
+    pub(in crate::core::tests) fn change(self, tag: Tag) -> Change {
         Change::Request(Arc::new(Request {
             tag,
             host: self.host,
@@ -142,7 +147,7 @@ impl Wish {
 }
 
 /// Applies without brute force, for worlds too large for it.
-pub(super) fn apply_unchecked(table: &mut Table, change: Change) -> Vec<Outcome> {
+pub(in crate::core::tests) fn apply_unchecked(table: &mut Table, change: Change) -> Vec<Outcome> {
     let entry = Entry { version: ENTRY_VERSION, at: UnixMillis(0), change };
     let mut outcomes = Vec::new();
     table.apply(Revision(table.revision().0 + 1), &entry, &mut outcomes);
@@ -150,15 +155,15 @@ pub(super) fn apply_unchecked(table: &mut Table, change: Change) -> Vec<Outcome>
 }
 
 impl World {
-    pub(super) fn new() -> Self {
+    pub(in crate::core::tests) fn new() -> Self {
         Self::with(Rules::Current)
     }
 
-    pub(super) fn with(rules: Rules) -> Self {
+    pub(in crate::core::tests) fn with(rules: Rules) -> Self {
         Self { table: Table::new(rules), log: Vec::new(), tags: 0, host: HostId(0) }
     }
 
-    pub(super) fn apply(&mut self, change: Change) -> Vec<Outcome> {
+    pub(in crate::core::tests) fn apply(&mut self, change: Change) -> Vec<Outcome> {
         let at = UnixMillis(self.table.revision().0 + 1_000);
         let entry = Entry { version: ENTRY_VERSION, at, change };
         let before = self.table.clone();
@@ -170,7 +175,7 @@ impl World {
     }
 
     /// Asks, and returns the request with everything that was decided.
-    pub(super) fn ask(&mut self, wish: Wish) -> (RequestId, Vec<Outcome>) {
+    pub(in crate::core::tests) fn ask(&mut self, wish: Wish) -> (RequestId, Vec<Outcome>) {
         self.tags += 1;
         let wish = if self.host == HostId(0) { wish } else { wish.on(self.host) };
         let outcomes = self.apply(wish.change(Tag(self.tags)));
@@ -178,20 +183,20 @@ impl World {
     }
 
     /// Asks for something that must be granted at once.
-    pub(super) fn take(&mut self, wish: Wish) -> Granted {
+    pub(in crate::core::tests) fn take(&mut self, wish: Wish) -> Granted {
         let (request, outcomes) = self.ask(wish);
         granted(&outcomes, request).unwrap_or_else(|| panic!("not granted: {outcomes:?}"))
     }
 
     /// Asks for something that must wait.
-    pub(super) fn wait(&mut self, wish: Wish) -> RequestId {
+    pub(in crate::core::tests) fn wait(&mut self, wish: Wish) -> RequestId {
         let (request, outcomes) = self.ask(wish);
         assert!(self.table.waiter(request).is_some(), "does not wait: {outcomes:?}");
         request
     }
 
     /// Asks for something that must be refused.
-    pub(super) fn refused(&mut self, wish: Wish) -> Refusal {
+    pub(in crate::core::tests) fn refused(&mut self, wish: Wish) -> Refusal {
         let (request, outcomes) = self.ask(wish);
         let why = outcomes.iter().find_map(|outcome| match outcome {
             Outcome::Refused { request: id, why } if *id == request => Some(why.clone()),
@@ -200,34 +205,38 @@ impl World {
         why.unwrap_or_else(|| panic!("not refused: {outcomes:?}"))
     }
 
-    pub(super) fn frame(&self, pid: u32) -> FrameId {
+    pub(in crate::core::tests) fn frame(&self, pid: u32) -> FrameId {
         self.table.frame_of(self.host, &owner(pid)).unwrap_or(FrameId(u64::MAX))
     }
 
-    pub(super) fn die(&mut self, pid: u32) -> Vec<RequestId> {
+    pub(in crate::core::tests) fn die(&mut self, pid: u32) -> Vec<RequestId> {
         let frame = self.frame(pid);
         grants(&self.apply(Change::End { frame }))
     }
 
-    pub(super) fn release(&mut self, pid: u32, name: &str) -> Vec<Outcome> {
+    pub(in crate::core::tests) fn release(&mut self, pid: u32, name: &str) -> Vec<Outcome> {
         let frame = self.frame(pid);
         self.apply(Change::Release(Release::Latest { frame, key: key(name) }))
     }
 
-    pub(super) fn resize(&mut self, name: &str, view: Option<View>) -> Vec<Outcome> {
+    pub(in crate::core::tests) fn resize(
+        &mut self,
+        name: &str,
+        view: Option<View>,
+    ) -> Vec<Outcome> {
         self.apply(Change::Resize { key: key(name), view })
     }
 
-    pub(super) fn waits(&self, request: RequestId) -> bool {
+    pub(in crate::core::tests) fn waits(&self, request: RequestId) -> bool {
         self.table.waiter(request).is_some()
     }
 
-    pub(super) fn held(&self, name: &str) -> u64 {
+    pub(in crate::core::tests) fn held(&self, name: &str) -> u64 {
         self.table.report(&key(name)).held
     }
 }
 
-pub(super) fn granted(outcomes: &[Outcome], request: RequestId) -> Option<Granted> {
+pub(in crate::core::tests) fn granted(outcomes: &[Outcome], request: RequestId) -> Option<Granted> {
     outcomes.iter().find_map(|outcome| match outcome {
         Outcome::Granted(granted) if granted.request == request => Some(granted.clone()),
         _ => None,
@@ -235,7 +244,7 @@ pub(super) fn granted(outcomes: &[Outcome], request: RequestId) -> Option<Grante
 }
 
 /// The requests granted, in order.
-pub(super) fn grants(outcomes: &[Outcome]) -> Vec<RequestId> {
+pub(in crate::core::tests) fn grants(outcomes: &[Outcome]) -> Vec<RequestId> {
     let granted = |outcome: &Outcome| match outcome {
         Outcome::Granted(granted) => Some(granted.request),
         _ => None,
@@ -244,7 +253,7 @@ pub(super) fn grants(outcomes: &[Outcome]) -> Vec<RequestId> {
 }
 
 /// All requests refused for a deadlock so far.
-pub(super) fn victims(world: &World) -> Vec<RequestId> {
+pub(in crate::core::tests) fn victims(world: &World) -> Vec<RequestId> {
     let outcomes = world.log.iter().flat_map(|(_, outcomes)| outcomes);
     let victim = |outcome: &Outcome| match outcome {
         Outcome::Refused { request, why: Refusal::Deadlock { .. } } => Some(*request),

@@ -9,7 +9,7 @@ use crate::core::*;
 
 /// Checks one step of a table: each outcome is right when it is decided, nobody waits who could be
 /// granted, no slot is held twice, replay and restore give the identical table.
-pub(in super::super) fn check_step(
+pub(in crate::core::tests) fn check_step(
     before: &Table,
     entry: &Entry,
     outcomes: &[Outcome],

@@ -33,7 +33,7 @@ pub(super) fn leads_to(state: &Snapshot, request: RequestId, session: FrameId) -
 }
 
 /// Who waits in vain, whatever becomes of what is granted on the way.
-pub(in super::super) fn waiting_in_vain(state: &Snapshot) -> BTreeSet<RequestId> {
+pub(in crate::core::tests) fn waiting_in_vain(state: &Snapshot) -> BTreeSet<RequestId> {
     ids(&remainder(state, None))
 }
 

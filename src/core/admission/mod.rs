@@ -1,0 +1,7 @@
+//! Whether a request can be granted now: the slots, the conflicts, and the waiters that go first.
+//!
+//! Invariant: nothing here changes the table.
+
+pub(in crate::core) mod admit;
+mod bypass;
+mod predecessors;

@@ -1,0 +1,294 @@
+//! Keys: the names of locks.
+
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize, Serializer};
+
+use super::text::Text;
+
+/// The most bytes a key may have.
+pub const KEY_BYTES_MAX: usize = 1024;
+
+/// The name of a lock: a UTF-8 path of non-empty components, `a/b/c`.
+///
+/// At most [`KEY_BYTES_MAX`] bytes, no control characters, no leading or trailing `/`.
+/// Cloning is cheap, and so is comparing: keys are ordered as their texts are.
+#[derive(Clone)]
+pub struct Key {
+    /// The first eight bytes, the first one highest; zeros, which no key holds, behind a short text.
+    head: u64,
+    text: Arc<str>,
+}
+
+/// Why a text is not a key.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeyError {
+    /// Nothing is there.
+    #[error("a key cannot be empty")]
+    Empty,
+    /// More than [`KEY_BYTES_MAX`] bytes.
+    #[error("a key has at most {KEY_BYTES_MAX} bytes, this one has {0}")]
+    Long(usize),
+    /// A control character, such as a newline or a tab.
+    #[error("a key cannot contain control characters, this one has U+{0:04X} at byte {1}")]
+    Control(u32, usize),
+    /// It begins with `/`; carries the key to use instead, if there is one.
+    #[error("a key does not begin with `/`{}", .0.as_ref().map(|k| format!("; use `{k}`")).unwrap_or_default())]
+    Leading(Option<String>),
+    /// It ends with `/`; carries the key to use instead.
+    #[error("a key does not end with `/`; use `{0}`")]
+    Trailing(String),
+    /// `a//b`.
+    #[error("a key has no empty component; `//` is at byte {0}")]
+    Component(usize),
+}
+
+impl Key {
+    /// Checks a text and makes it a key.
+    ///
+    /// # Errors
+    /// Says which rule the text breaks, and where one is obvious, the key to use instead.
+    pub fn new(text: &str) -> Result<Self, KeyError> {
+        check(text).map(|()| Self::of(text.into()))
+    }
+
+    /// The same, of a text that need not be copied.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn shared(text: Arc<str>) -> Result<Self, KeyError> {
+        check(&text).map(|()| Self::of(text))
+    }
+
+    fn of(text: Arc<str>) -> Self {
+        let bytes = text.as_bytes();
+        let head = match bytes.first_chunk() {
+            Some(first) => u64::from_be_bytes(*first),
+            None => {
+                let word = bytes.iter().fold(0_u64, |word, byte| word << 8 | u64::from(*byte));
+                word.unbounded_shl(64 - 8 * bytes.len() as u32)
+            }
+        };
+        Self { head, text }
+    }
+
+    /// The key as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// The text itself.
+    #[must_use]
+    pub fn text(&self) -> &Arc<str> {
+        &self.text
+    }
+
+    /// The texts of the key's ancestors and of itself, the longest last.
+    pub(in crate::core) fn path(&self) -> impl Iterator<Item = &str> {
+        self.above().chain(std::iter::once(self.as_str()))
+    }
+
+    /// The texts of the key's ancestors, the longest last.
+    pub(in crate::core) fn above(&self) -> impl Iterator<Item = &str> {
+        let bytes = self.text.bytes().enumerate();
+        bytes.filter(|(_, byte)| *byte == b'/').map(|(at, _)| &self.text[..at])
+    }
+
+    /// The ancestor whose text has `length` bytes.
+    pub(in crate::core) fn ancestor(&self, length: usize) -> Self {
+        Self::of(self.text[..length].into())
+    }
+
+    /// The bounds of the texts of this key and of those below it; others such as `a-b` lie between
+    /// `a` and `a/b`.
+    pub(in crate::core) fn range(&self) -> (Bound<String>, Bound<String>) {
+        (Bound::Included(self.text.to_string()), self.below().1)
+    }
+
+    /// The bounds of the texts of the keys below this one, and of no others.
+    pub(in crate::core) fn below(&self) -> (Bound<String>, Bound<String>) {
+        // `0` is the character after `/`.
+        (Bound::Included(format!("{self}/")), Bound::Excluded(format!("{self}0")))
+    }
+
+    /// Whether this key equals `other` or is one of its ancestors: `a` covers `a`, `a/b`, `a/b/c`.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        other
+            .text
+            .strip_prefix(&*self.text)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+}
+
+/// Says which rule a text breaks, if it breaks one.
+fn check(text: &str) -> Result<(), KeyError> {
+    if text.is_empty() {
+        return Err(KeyError::Empty);
+    }
+    if text.len() > KEY_BYTES_MAX {
+        return Err(KeyError::Long(text.len()));
+    }
+    if is_simple(text.as_bytes()) {
+        return Ok(());
+    }
+    if let Some((at, c)) = text.char_indices().find(|(_, c)| c.is_control()) {
+        return Err(KeyError::Control(u32::from(c), at));
+    }
+    let trimmed = text.trim_matches('/');
+    if text.starts_with('/') {
+        let instead = Key::new(trimmed).ok().map(|key| key.as_str().to_owned());
+        return Err(KeyError::Leading(instead));
+    }
+    if text.ends_with('/') {
+        return Err(KeyError::Trailing(trimmed.to_owned()));
+    }
+    if let Some(at) = text.as_bytes().windows(2).position(|pair| pair == b"//") {
+        return Err(KeyError::Component(at));
+    }
+    Ok(())
+}
+
+/// Whether all bytes are visible ASCII and no component is empty, as of nearly every key.
+fn is_simple(bytes: &[u8]) -> bool {
+    let mut before = b'/';
+    for &byte in bytes {
+        if !matches!(byte, b' '..=b'~') || byte == b'/' && before == b'/' {
+            return false;
+        }
+        before = byte;
+    }
+    before != b'/'
+}
+
+impl Borrow<str> for Key {
+    fn borrow(&self) -> &str {
+        &self.text
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Key {}
+
+impl PartialOrd for Key {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Key {
+    #[inline]
+    fn cmp(&self, other: &Self) -> Ordering {
+        let is_all = |key: &Self| key.text.len() <= 8;
+        self.head.cmp(&other.head).then_with(|| {
+            if is_all(self) && is_all(other) || Arc::ptr_eq(&self.text, &other.text) {
+                return Ordering::Equal;
+            }
+            self.text.cmp(&other.text)
+        })
+    }
+}
+
+/// As its text, which it can be looked up by.
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.text.hash(state);
+    }
+}
+
+impl Serialize for Key {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.text)
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.text.fmt(f)
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.text.fmt(f)
+    }
+}
+
+impl<'de> Deserialize<'de> for Key {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(Text(Self::new))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_covers_itself_and_its_descendants_only() {
+        let key = |text| Key::new(text).unwrap();
+        assert!(key("a").covers(&key("a")));
+        assert!(key("a").covers(&key("a/1/x")));
+        assert!(!key("a").covers(&key("ab")));
+        assert!(!key("a/1").covers(&key("a")));
+    }
+
+    #[test]
+    fn texts_that_are_no_keys_say_why() {
+        let error = |text: &str| Key::new(text).unwrap_err().to_string();
+        assert_eq!(error(""), "a key cannot be empty");
+        assert_eq!(error("/a/b"), "a key does not begin with `/`; use `a/b`");
+        assert_eq!(error("/"), "a key does not begin with `/`");
+        assert_eq!(error("a/"), "a key does not end with `/`; use `a`");
+        assert_eq!(error("a//b"), "a key has no empty component; `//` is at byte 1");
+        assert!(error("a\nb").contains("U+000A at byte 1"));
+        assert!(error(&"x".repeat(KEY_BYTES_MAX + 1)).contains("this one has 1025"));
+        assert!(Key::new(&"x".repeat(KEY_BYTES_MAX)).is_ok());
+    }
+
+    #[test]
+    fn a_simple_key_is_judged_as_one_with_an_umlaut_is() {
+        let same = |text: &str| match (Key::new(text), Key::new(&format!("{text}ä"))) {
+            (Ok(one), Ok(other)) => assert_eq!(other.as_str(), format!("{}ä", one.as_str())),
+            (Err(KeyError::Empty), Ok(_)) => {}
+            // The end is another one.
+            (Err(KeyError::Trailing(_)), _) => {}
+            (Err(KeyError::Leading(_)), Err(KeyError::Leading(_))) => {}
+            (one, other) => assert_eq!(one, other, "{text:?}"),
+        };
+        let pieces = ["", "a", "/", "//", " ", "~", "\u{7f}", "\u{1f}", "b0"];
+        for text in pieces.iter().flat_map(|one| pieces.map(|other| format!("x{one}y{other}"))) {
+            same(&text);
+            same(&text[1..]);
+        }
+    }
+
+    #[test]
+    fn keys_are_ordered_as_their_texts_are() {
+        let mut texts: Vec<String> = ["a", "a/b", "a/b/c", "a0", "b", "é", "zz", "abcdefgh"]
+            .iter()
+            .flat_map(|one| {
+                ["", "-", "1", "/1", "bcdefgh", "bcdefghi", "ü"].map(|end| one.to_string() + end)
+            })
+            .collect();
+        texts.extend((6..=10).map(|n| "x".repeat(n)));
+        for one in &texts {
+            for other in &texts {
+                let keys = (Key::new(one).unwrap(), Key::new(other).unwrap());
+                assert_eq!(keys.0.cmp(&keys.1), one.cmp(other), "{one} and {other}");
+                assert_eq!(keys.0 == keys.1, one == other, "{one} and {other}");
+            }
+        }
+    }
+}

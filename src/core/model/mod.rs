@@ -1,0 +1,27 @@
+//! The plain values that the table works on: keys, ids, requests, entries and outcomes.
+//!
+//! Invariant: nothing here knows the table. A value can be made, read and written without one.
+
+mod entry;
+mod id;
+mod key;
+mod outcome;
+mod process;
+mod rules;
+mod slots;
+mod text;
+mod usage;
+mod view;
+
+pub use entry::{
+    Ask, Change, Command, ENTRY_VERSION, Entry, Item, Mode, OnLost, Owner, Release, Request, Wait,
+    Withdrawal,
+};
+pub use id::{FrameId, HostId, LeaseId, RequestId, Revision, Tag, Token, UnixMillis};
+pub use key::{KEY_BYTES_MAX, Key, KeyError};
+pub use outcome::{By, CycleStep, Granted, GrantedItem, Outcome, Refusal};
+pub use process::ProcessId;
+pub use rules::Rules;
+pub use slots::{SlotRange, Slots};
+pub use usage::{Usage, key_room, room_of};
+pub use view::{Kind, View};

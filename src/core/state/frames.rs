@@ -1,0 +1,99 @@
+//! Carrying out what concerns frames: they open with the first request of an owner, and are dropped
+//! when nothing is left of them.
+
+use std::sync::Arc;
+
+use super::table::Frame;
+use crate::core::transition::effects::Misfit;
+use crate::core::{FrameId, FrameState, LeaseState, Request, Table};
+
+impl Table {
+    /// The frame that a request is inside if it opens one: the one that it names, while that lives.
+    /// Over an engine it can have ended between the proposal and its place in the log.
+    pub(in crate::core) fn outer(&self, asked: &Request) -> Option<FrameId> {
+        let lives = |outer: &FrameId| self.frames.get(outer).is_some_and(|it| !it.state.ended);
+        asked.parent.filter(lives)
+    }
+
+    /// The frame right around one.
+    pub(in crate::core) fn around(&self, frame: FrameId) -> Option<FrameId> {
+        self.frames.get(&frame)?.state.parent
+    }
+
+    /// Opens the frame of a request if it is not open yet.
+    pub(in crate::core) fn open_frame(
+        &mut self,
+        id: FrameId,
+        asked: &Request,
+    ) -> Result<(), Misfit> {
+        if self.frames.contains_key(&id) {
+            return Ok(());
+        }
+        if id.0 != self.revision.0 {
+            return Err(format!("no frame {id}"));
+        }
+        self.add_frame(FrameState {
+            id,
+            host: asked.host,
+            owner: asked.owner.clone(),
+            parent: self.outer(asked),
+            uid: asked.uid,
+            ended: false,
+            lease: asked.ttl_ms.map(LeaseState::new),
+        });
+        Ok(())
+    }
+
+    /// Takes in a frame; its parent is there already.
+    pub(in crate::core) fn add_frame(&mut self, state: FrameState) {
+        let id = state.id;
+        let root = state.parent.map_or(id, |parent| self.session(parent));
+        if let Some(parent) = state.parent.and_then(|parent| self.frames.get_mut(&parent)) {
+            parent.children += 1;
+        }
+        if !state.ended {
+            self.owners.insert(state.host, &state.owner, id);
+        }
+        self.sessions.entry(root).or_default().frames.insert(id);
+        let (holds, shares, waiters) = Default::default();
+        self.frames
+            .insert(id, Box::new(Frame { state, root, children: 0, holds, shares, waiters }));
+    }
+
+    pub(in crate::core) fn drop_frame(&mut self, id: FrameId) -> Result<(), Misfit> {
+        let frame = self.frames.remove(&id).ok_or_else(|| format!("no frame {id}"))?;
+        if !frame.state.ended {
+            self.owners.remove(frame.state.host, &frame.state.owner);
+        }
+        if let Some(parent) = frame.state.parent.and_then(|parent| self.frames.get_mut(&parent)) {
+            parent.children -= 1;
+        }
+        if let Some(session) = self.sessions.get_mut(&frame.root) {
+            session.frames.remove(&id);
+            if session.frames.is_empty() {
+                self.sessions.remove(&frame.root);
+                self.entangled.remove(&frame.root);
+            }
+        }
+        Ok(())
+    }
+
+    pub(in crate::core) fn mark_ended(&mut self, id: FrameId) {
+        let Some(frame) = self.frames.get_mut(&id) else { return };
+        frame.state.ended = true;
+        self.owners.remove(frame.state.host, &frame.state.owner);
+        for token in &frame.holds {
+            if let Some(hold) = self.holds.get_mut(token) {
+                Arc::make_mut(hold).orphaned = true;
+            }
+        }
+    }
+}
+
+/// A request with the frame that really encloses it. Mostly it named that one, and stays shared.
+pub(in crate::core) fn inside(mut asked: Arc<Request>, around: Option<FrameId>) -> Arc<Request> {
+    if asked.parent != around {
+        Arc::make_mut(&mut asked).parent = around;
+    }
+    asked
+}

@@ -1,0 +1,279 @@
+//! Carrying out what concerns holds: granting, and giving back.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet, btree_map};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use super::frames::inside;
+use super::table::Frame;
+use crate::core::index::arrival_queue::Place;
+use crate::core::index::lock::Lock;
+use crate::core::index::queue::{self, Rank};
+use crate::core::key_room;
+use crate::core::transition::effects::Misfit;
+use crate::core::{
+    Entry, FrameId, Granted, HeldItem, HoldState, Key, Mode, RequestId, Slots, Table, Token,
+    WaiterState, WaiterStatus,
+};
+
+impl Table {
+    pub(in crate::core) fn grant(
+        &mut self,
+        entry: &Entry,
+        granted: &Granted,
+    ) -> Result<(), Misfit> {
+        let id = granted.request;
+        if granted.token < self.next_token {
+            return Err(format!("token {} was given out before", granted.token));
+        }
+        let (asked, asked_at) = match self.waiters.get(&id) {
+            Some(waiter) => (waiter.request.clone(), waiter.since),
+            None => (self.asked(entry, id)?.clone(), entry.at),
+        };
+        if asked.items.len() != granted.items.len() {
+            return Err(format!("request {id} has {} items", asked.items.len()));
+        }
+        self.open_frame(granted.frame, &asked)?;
+        let asked = inside(asked, self.around(granted.frame));
+        let waited = self.waiters.contains_key(&id);
+        if waited {
+            // Its use goes over to the hold.
+            self.use_locks(&asked);
+            self.remove_waiter(id)?;
+        }
+        let items: Vec<HeldItem> = std::iter::zip(&asked.items, &granted.items)
+            .map(|(item, given)| HeldItem {
+                key: item.key.clone(),
+                mode: item.ask.mode(),
+                slots: given.slots.clone(),
+                shared: given.shared,
+                view: given.view,
+            })
+            .collect();
+        self.next_token = Token(granted.token.0 + 1);
+        self.take_slots(granted.token, &items, |lock, at| {
+            if !waited {
+                lock.use_by(&asked.items[at].ask);
+            }
+        })?;
+        if !granted.past_own {
+            self.count_overtaken(id, asked.priority, &items);
+        }
+        self.add_hold(HoldState {
+            token: granted.token,
+            request: id,
+            frame: granted.frame,
+            since: entry.at,
+            asked_at,
+            provisional: asked.provisional,
+            orphaned: false,
+            asked,
+            items,
+        })
+    }
+
+    /// Takes the slots of a hold. `note_use` notes the use of the lock of an item, if it has it not
+    /// yet.
+    pub(in crate::core) fn take_slots(
+        &mut self,
+        token: Token,
+        items: &[HeldItem],
+        note_use: impl Fn(&mut Lock, usize),
+    ) -> Result<(), Misfit> {
+        for (at, item) in items.iter().enumerate() {
+            let lock = self.tree.hold(&item.key, item.mode, token);
+            if item.mode != Mode::Counted {
+                continue;
+            }
+            note_use(lock, at);
+            if lock.is_idle() {
+                return Err(format!("no lock {}", item.key));
+            }
+            if item.shared {
+                lock.sharers.insert(token);
+            } else if lock.free.take(&item.slots) {
+                lock.held += item.slots.count();
+            } else {
+                return Err(format!("a slot of `{}` for token {token} is not free", item.key));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes in a hold whose slots are taken and whose frame is there already.
+    pub(in crate::core) fn add_hold(&mut self, hold: HoldState) -> Result<(), Misfit> {
+        let (token, frame) = (hold.token, hold.frame);
+        let owner = self.frames.get_mut(&frame).ok_or_else(|| format!("no frame {frame}"))?;
+        owner.holds.insert(token);
+        let mut key_bytes = 0;
+        for item in &hold.items {
+            key_bytes += key_room(&item.key);
+            let share = owner.shares.entry(item.key.clone()).or_default();
+            share.tokens.insert(token);
+            share.slots += if item.shared { 0 } else { item.slots.count() };
+            *share.items_of(item.mode) += 1;
+        }
+        let usage = self.usage_mut(hold.asked.uid);
+        usage.key_bytes += key_bytes;
+        usage.leases += usize::from(hold.asked.ttl_ms.is_some());
+        self.tags.insert(hold.asked.tag, hold.request);
+        self.granted.insert(hold.request, token);
+        self.holds.insert(token, Arc::new(hold));
+        self.note(frame, 1, 0);
+        Ok(())
+    }
+
+    fn count_overtaken(&mut self, request: RequestId, priority: i32, items: &[HeldItem]) {
+        if self.rules != crate::core::Rules::Current || self.waiters.is_empty() {
+            return;
+        }
+        let place = queue::place(self.rules, request);
+        let mut overtaken = BTreeSet::new();
+        for item in items.iter().filter(|item| !item.shared) {
+            if item.mode == Mode::Counted
+                && let Some(lock) = self.tree.lock_mut(&item.key)
+            {
+                lock.queue.overtake(place);
+            }
+            overtaken.extend(self.overtaken_around(&item.key, item.mode, priority, place));
+        }
+        for rank in overtaken {
+            let id = queue::request_at(self.rules, rank.place);
+            let Some(waiter) = self.waiters.get_mut(&id) else { continue };
+            waiter.passed += 1;
+            if waiter.passed >= self.bypass_max {
+                self.ripe.insert(id);
+            }
+        }
+    }
+
+    /// Those who came earlier and compete by reads and writes, but have a lower priority: nobody
+    /// else is behind a request that came later.
+    fn overtaken_around(
+        &self,
+        key: &Key,
+        mode: Mode,
+        priority: i32,
+        place: Place,
+    ) -> BTreeSet<Rank> {
+        let equals = Rank::ordinary(priority, Place::MAX);
+        if self.tree.last_competing(key, mode).is_none_or(|last| last < equals) {
+            return BTreeSet::new();
+        }
+        let mut behind = self.tree.waiting(key, mode, Bound::Excluded(equals), Bound::Unbounded);
+        behind.retain(|rank| rank.place < place);
+        behind
+    }
+
+    pub(in crate::core) fn give_back(&mut self, token: Token, keys: &[Key]) -> Result<(), Misfit> {
+        let hold = self.holds.get_mut(&token).ok_or_else(|| format!("no hold {token}"))?;
+        let (frame, uid) = (hold.frame, hold.asked.uid);
+        let of_keys = |item: &HeldItem| keys.contains(&item.key);
+        if keys.len() == hold.items.len() && hold.items.iter().all(of_keys) {
+            let hold = self.remove_hold(token);
+            let items = hold.iter().flat_map(|hold| &hold.items);
+            items.for_each(|item| self.return_item((frame, uid), token, item));
+            return Ok(());
+        }
+        let hold = Arc::make_mut(hold);
+        let mut gone = Vec::new();
+        for key in keys {
+            let at = hold.items.iter().position(|item| item.key == *key);
+            let at = at.ok_or_else(|| format!("hold {token} has nothing of `{key}`"))?;
+            gone.push(hold.items.remove(at));
+        }
+        gone.iter().for_each(|item| self.return_item((frame, uid), token, item));
+        Ok(())
+    }
+
+    /// Frees an item that its hold has no more.
+    fn return_item(&mut self, (frame, uid): (FrameId, u32), token: Token, item: &HeldItem) {
+        self.usage_mut(uid).key_bytes -= key_room(&item.key);
+        self.unshare(frame, token, item);
+        let Self { tree, holds, frames, .. } = self;
+        tree.unhold(&item.key, item.mode, token, |lock| {
+            free_slots(lock, token, item, holds, frames);
+        });
+    }
+
+    fn unshare(&mut self, frame: FrameId, token: Token, item: &HeldItem) {
+        let Some(frame) = self.frames.get_mut(&frame) else { return };
+        let btree_map::Entry::Occupied(mut entry) = frame.shares.entry(item.key.clone()) else {
+            return;
+        };
+        let share = entry.get_mut();
+        share.tokens.remove(&token);
+        share.slots -= if item.shared { 0 } else { item.slots.count() };
+        *share.items_of(item.mode) -= 1;
+        if share.tokens.is_empty() {
+            entry.remove();
+        }
+    }
+
+    fn remove_hold(&mut self, token: Token) -> Option<Arc<HoldState>> {
+        let hold = self.holds.remove(&token)?;
+        self.usage_mut(hold.asked.uid).leases -= usize::from(hold.asked.ttl_ms.is_some());
+        self.granted.remove(&hold.request);
+        self.tags.remove(&hold.asked.tag);
+        if let Some(frame) = self.frames.get_mut(&hold.frame) {
+            frame.holds.remove(&token);
+        }
+        self.note(hold.frame, -1, 0);
+        Some(hold)
+    }
+
+    pub(in crate::core) fn take_back(&mut self, id: RequestId, token: Token) -> Result<(), Misfit> {
+        let hold = self.holds.get(&token).ok_or_else(|| format!("no hold {token}"))?.clone();
+        let keys: Vec<Key> = hold.items.iter().map(|item| item.key.clone()).collect();
+        self.use_locks(&hold.asked);
+        self.give_back(token, &keys)?;
+        self.add_waiter(WaiterState {
+            id,
+            frame: hold.frame,
+            since: hold.asked_at,
+            status: WaiterStatus::Suspended,
+            barrier: false,
+            overtaken: vec![0; hold.asked.items.len()],
+            passed: 0,
+            request: hold.asked.clone(),
+        })
+    }
+}
+
+/// Frees the slots that a hold had of a key. If other holds share them, the one that shares most of
+/// them (the oldest of those) takes them over, and only the rest is freed.
+fn free_slots(
+    lock: &mut Lock,
+    token: Token,
+    item: &HeldItem,
+    holds: &mut BTreeMap<Token, Arc<HoldState>>,
+    frames: &mut BTreeMap<FrameId, Box<Frame>>,
+) {
+    if lock.is_idle() || lock.sharers.remove(&token) {
+        return;
+    }
+    let shares = |token: &Token| {
+        let held = holds.get(token)?.items.iter().find(|held| held.key == item.key)?;
+        let first = |slots: &Slots| slots.0.first().map(|range| range.0);
+        let same = held.mode == Mode::Counted && first(&held.slots) == first(&item.slots);
+        same.then(|| (held.slots.count(), std::cmp::Reverse(*token)))
+    };
+    let heir = lock.sharers.iter().filter_map(shares).max();
+    let mut rest = Cow::Borrowed(&item.slots);
+    if let Some((kept, std::cmp::Reverse(heir))) = heir {
+        lock.sharers.remove(&heir);
+        rest = Cow::Owned(rest.without_lowest(kept));
+        let hold = holds.get_mut(&heir);
+        let frame = hold.as_ref().and_then(|hold| frames.get_mut(&hold.frame));
+        if let Some(share) = frame.and_then(|frame| frame.shares.get_mut(&item.key)) {
+            share.slots += kept;
+        }
+        let items = hold.into_iter().flat_map(|hold| &mut Arc::make_mut(hold).items);
+        for held in items.filter(|held| held.key == item.key) {
+            held.shared = false;
+        }
+    }
+    lock.held -= rest.count();
+    lock.free.give_back(&rest);
+}

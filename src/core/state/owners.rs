@@ -1,0 +1,50 @@
+//! Which frame an owner has. A lease is the same one whichever host looks after it.
+
+use std::collections::BTreeMap;
+
+use crate::core::{FrameId, HostId, LeaseId, Owner, ProcessId};
+
+/// The frames of the owners that have not ended.
+#[derive(Clone, Debug, Default)]
+pub(in crate::core) struct Owners {
+    processes: BTreeMap<(HostId, ProcessId), FrameId>,
+    leases: BTreeMap<LeaseId, FrameId>,
+}
+
+impl Owners {
+    pub(in crate::core) fn insert(&mut self, host: HostId, owner: &Owner, frame: FrameId) {
+        match owner {
+            Owner::Process(process) => self.processes.insert((host, *process), frame),
+            Owner::Lease(lease) => self.leases.insert(*lease, frame),
+        };
+    }
+
+    pub(in crate::core) fn remove(&mut self, host: HostId, owner: &Owner) {
+        match owner {
+            Owner::Process(process) => self.processes.remove(&(host, *process)),
+            Owner::Lease(lease) => self.leases.remove(lease),
+        };
+    }
+
+    pub(in crate::core) fn get(&self, host: HostId, owner: &Owner) -> Option<FrameId> {
+        match owner {
+            Owner::Process(process) => self.processes.get(&(host, *process)).copied(),
+            Owner::Lease(lease) => self.leases.get(lease).copied(),
+        }
+    }
+
+    /// The frames of the processes that have, or had, this number.
+    pub(in crate::core) fn of_number(
+        &self,
+        host: HostId,
+        pid: u32,
+    ) -> impl Iterator<Item = FrameId> {
+        let with = |rest| (host, ProcessId { pid, started: rest, inode: rest });
+        self.processes.range(with(0)..=with(u64::MAX)).map(|(_, frame)| *frame)
+    }
+
+    #[cfg(test)]
+    pub(in crate::core) fn is_empty(&self) -> bool {
+        self.processes.is_empty() && self.leases.is_empty()
+    }
+}

@@ -1,0 +1,373 @@
+//! The lock table.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use super::owners::Owners;
+use crate::core::Usage;
+use crate::core::index::key_tree::Tree;
+use crate::core::index::lock::Lock;
+use crate::core::index::queue::{self, Class, Rank};
+use crate::core::{
+    Ask, FrameId, FrameState, HoldState, HostId, HostState, Key, Mode, Owner, PastLease, Recovery,
+    RequestId, Revision, Rules, Tag, Token, WaiterState, WaiterStatus,
+};
+
+/// How often a waiter may be overtaken where no policy says otherwise.
+pub const BYPASS_MAX_DEFAULT: u32 = 64;
+
+/// The lock table: a function of the entries applied to it.
+#[derive(Clone, Debug)]
+pub struct Table {
+    pub(in crate::core) rules: Rules,
+    pub(in crate::core) revision: Revision,
+    pub(in crate::core) next_token: Token,
+    pub(in crate::core) bypass_max: u32,
+    pub(in crate::core) frames: BTreeMap<FrameId, Box<Frame>>,
+    pub(in crate::core) owners: Owners,
+    pub(in crate::core) holds: BTreeMap<Token, Arc<HoldState>>,
+    pub(in crate::core) granted: BTreeMap<RequestId, Token>,
+    pub(in crate::core) waiters: BTreeMap<RequestId, Box<WaiterState>>,
+    pub(in crate::core) tags: BTreeMap<Tag, RequestId>,
+    pub(in crate::core) tree: Tree,
+    /// Waiters that were overtaken often enough by reads and writes, until they are made barriers.
+    pub(in crate::core) ripe: BTreeSet<RequestId>,
+    pub(in crate::core) sessions: BTreeMap<FrameId, Session>,
+    /// Sessions that hold something and wait for something: the only ones that others can wait
+    /// for while they wait themselves.
+    pub(in crate::core) entangled: BTreeSet<FrameId>,
+    pub(in crate::core) hosts: BTreeMap<HostId, HostState>,
+    /// What each user has.
+    pub(in crate::core) usage: BTreeMap<u32, Usage>,
+    /// How the last leases ended, the latest last.
+    pub(in crate::core) past_leases: VecDeque<PastLease>,
+    /// The last era of the engine that the log names; 0 if it names none.
+    pub(in crate::core) era: u64,
+    /// The longest time to live of any host so far.
+    pub(in crate::core) longest_ttl_ms: u64,
+    /// Grants with smaller tokens that were not told yet must not be: history was lost after them.
+    pub(in crate::core) untold_below: Token,
+    /// Nothing is granted as long as there is one.
+    pub(in crate::core) recovery: Option<Recovery>,
+}
+
+/// A frame and what it has.
+#[derive(Clone, Debug)]
+pub(in crate::core) struct Frame {
+    pub(in crate::core) state: FrameState,
+    /// The outermost frame around it.
+    pub(in crate::core) root: FrameId,
+    pub(in crate::core) children: usize,
+    pub(in crate::core) holds: BTreeSet<Token>,
+    pub(in crate::core) shares: BTreeMap<Key, Box<Share>>,
+    pub(in crate::core) waiters: BTreeSet<RequestId>,
+}
+
+/// What a frame holds of one key.
+#[derive(Clone, Debug, Default)]
+pub(in crate::core) struct Share {
+    /// The holds with an item of it.
+    pub(in crate::core) tokens: BTreeSet<Token>,
+    /// How many slots they have, those not counted that they share with another hold.
+    pub(in crate::core) slots: u64,
+    /// How many of their items of it read or count.
+    pub(in crate::core) reads: usize,
+    /// How many of their items of it write.
+    pub(in crate::core) writes: usize,
+}
+
+/// What the frames under one outermost frame have together.
+#[derive(Clone, Debug, Default)]
+pub(in crate::core) struct Session {
+    pub(in crate::core) frames: BTreeSet<FrameId>,
+    pub(in crate::core) holds: usize,
+    pub(in crate::core) waiters: usize,
+}
+
+/// A recorded entry cannot have had the recorded outcomes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the outcomes recorded at revision {revision} do not fit the table: {what}")]
+pub struct Diverged {
+    /// Where in the log.
+    pub revision: Revision,
+    /// What does not fit.
+    pub what: String,
+}
+
+impl Table {
+    /// An empty table.
+    #[must_use]
+    pub fn new(rules: Rules) -> Self {
+        Self {
+            rules,
+            revision: Revision(0),
+            next_token: Token(1),
+            bypass_max: BYPASS_MAX_DEFAULT,
+            frames: BTreeMap::default(),
+            owners: Owners::default(),
+            holds: BTreeMap::default(),
+            granted: BTreeMap::default(),
+            waiters: BTreeMap::new(),
+            tags: BTreeMap::default(),
+            tree: Tree::default(),
+            ripe: BTreeSet::new(),
+            sessions: BTreeMap::default(),
+            entangled: BTreeSet::new(),
+            usage: BTreeMap::new(),
+            past_leases: VecDeque::new(),
+            hosts: BTreeMap::new(),
+            era: 0,
+            longest_ttl_ms: 0,
+            untold_below: Token(0),
+            recovery: None,
+        }
+    }
+
+    /// The revision of the last entry applied.
+    #[must_use]
+    pub fn revision(&self) -> Revision {
+        self.revision
+    }
+
+    /// The token that the next grant gets.
+    #[must_use]
+    pub fn next_token(&self) -> Token {
+        self.next_token
+    }
+
+    /// How often a waiter may be overtaken before it becomes a barrier.
+    #[must_use]
+    pub fn bypass_max(&self) -> u32 {
+        self.bypass_max
+    }
+
+    /// The waiting or holding request of this tag.
+    #[must_use]
+    pub fn tagged(&self, tag: Tag) -> Option<RequestId> {
+        self.tags.get(&tag).copied()
+    }
+
+    /// A waiting request.
+    #[must_use]
+    pub fn waiter(&self, request: RequestId) -> Option<&WaiterState> {
+        self.waiters.get(&request).map(Box::as_ref)
+    }
+
+    /// The hold that a request was granted.
+    #[must_use]
+    pub fn hold_of(&self, request: RequestId) -> Option<&HoldState> {
+        self.hold(*self.granted.get(&request)?)
+    }
+
+    /// A hold.
+    #[must_use]
+    pub fn hold(&self, token: Token) -> Option<&HoldState> {
+        self.holds.get(&token).map(Arc::as_ref)
+    }
+
+    /// A hold, to be known when it has ended.
+    #[must_use]
+    pub fn hold_to_keep(&self, token: Token) -> Option<Arc<HoldState>> {
+        self.holds.get(&token).cloned()
+    }
+
+    /// The frame of an owner that has not ended.
+    #[must_use]
+    pub fn frame_of(&self, host: HostId, owner: &Owner) -> Option<FrameId> {
+        self.owners.get(host, owner)
+    }
+
+    /// The frames that have not ended of the processes of this number: more than one only if one of
+    /// them is no more and its end was not taken in yet.
+    pub fn frames_of_number(&self, host: HostId, pid: u32) -> impl Iterator<Item = FrameId> {
+        self.owners.of_number(host, pid)
+    }
+
+    /// A frame.
+    #[must_use]
+    pub fn frame(&self, frame: FrameId) -> Option<&FrameState> {
+        self.frames.get(&frame).map(|frame| &frame.state)
+    }
+
+    /// The outermost frame around a frame: its session.
+    #[must_use]
+    pub fn session(&self, frame: FrameId) -> FrameId {
+        self.frames.get(&frame).map_or(frame, |frame| frame.root)
+    }
+
+    /// All frames, by id.
+    pub fn frames(&self) -> impl Iterator<Item = &FrameState> {
+        self.frames.values().map(|frame| &frame.state)
+    }
+
+    /// A frame's holds, oldest first.
+    pub fn holds_in(&self, frame: FrameId) -> impl Iterator<Item = &HoldState> {
+        let tokens = self.frames.get(&frame).into_iter().flat_map(|frame| &frame.holds);
+        tokens.filter_map(|token| self.hold(*token))
+    }
+
+    /// The token of a frame's latest hold of a key.
+    #[must_use]
+    pub fn latest_hold(&self, frame: FrameId, key: &Key) -> Option<Token> {
+        self.frames.get(&frame)?.shares.get(key)?.tokens.last().copied()
+    }
+
+    /// A frame's waiting requests, oldest first.
+    pub fn waiters_in(&self, frame: FrameId) -> impl Iterator<Item = &WaiterState> {
+        let requests = self.frames.get(&frame).into_iter().flat_map(|frame| &frame.waiters);
+        requests.filter_map(|request| self.waiter(*request))
+    }
+
+    /// All holds, by token.
+    pub fn holds(&self) -> impl Iterator<Item = &HoldState> {
+        self.holds.values().map(Arc::as_ref)
+    }
+
+    /// All waiting requests, by id.
+    pub fn waiters(&self) -> impl Iterator<Item = &WaiterState> {
+        self.waiters.values().map(Box::as_ref)
+    }
+
+    /// How many requests wait.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.waiters.len()
+    }
+
+    /// How many holds there are.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.holds.len()
+    }
+
+    /// What a user has.
+    #[must_use]
+    pub fn usage(&self, uid: u32) -> Usage {
+        self.usage.get(&uid).copied().unwrap_or_default()
+    }
+
+    /// Users of whom nothing is left stay known: most come again.
+    pub(in crate::core) fn usage_mut(&mut self, uid: u32) -> &mut Usage {
+        self.usage.entry(uid).or_default()
+    }
+
+    /// The frame and those that enclose it, from the inside out.
+    pub(in crate::core) fn enclosing(&self, frame: FrameId) -> impl Iterator<Item = &Frame> {
+        let get = |frame| self.frames.get(&frame).map(Box::as_ref);
+        std::iter::successors(get(frame), move |frame| get(frame.state.parent?))
+    }
+
+    /// The rank of a waiter.
+    pub(in crate::core) fn rank(&self, waiter: &WaiterState) -> Rank {
+        let place = queue::place(self.rules, waiter.id);
+        if waiter.barrier {
+            Rank::barrier(place)
+        } else {
+            Rank::ordinary(waiter.request.priority, place)
+        }
+    }
+
+    /// Whether a waiter takes no part: its process is stopped, or it follows a view that is too
+    /// small for it.
+    pub(in crate::core) fn is_aside(&self, waiter: &WaiterState) -> bool {
+        waiter.status == WaiterStatus::Suspended || self.parked(waiter)
+    }
+
+    /// Whether a waiter follows a view that is too small for it.
+    pub(in crate::core) fn parked(&self, waiter: &WaiterState) -> bool {
+        self.classes(&waiter.request).any(|(_, lock, class)| lock.parks(class))
+    }
+
+    /// Puts a waiter into the queues of its keys, as its status and standing demand.
+    pub(in crate::core) fn enqueue(&mut self, request: RequestId) {
+        let Some(waiter) = self.waiters.get(&request) else { return };
+        let (rank, aside) = (self.rank(waiter), self.is_aside(waiter));
+        for (index, item) in waiter.request.items.iter().enumerate() {
+            if aside {
+                self.tree.set_aside(&item.key, request);
+                continue;
+            }
+            self.tree.wait(&item.key, item.ask.mode(), rank);
+            let Some((lock, class)) = lock_and_class(&mut self.tree, &item.key, &item.ask) else {
+                continue;
+            };
+            if waiter.barrier {
+                lock.queue.insert_barrier(request, class);
+            } else {
+                let overtaken = waiter.overtaken.get(index).copied().unwrap_or(0);
+                lock.queue.insert(class, rank, overtaken);
+            }
+        }
+    }
+
+    /// Takes a waiter out of the queues of its keys.
+    pub(in crate::core) fn dequeue(&mut self, request: RequestId) {
+        let Some(waiter) = self.waiters.get(&request) else { return };
+        let (rank, aside) = (self.rank(waiter), self.is_aside(waiter));
+        for item in &waiter.request.items {
+            if aside {
+                self.tree.take_in(&item.key, request);
+                continue;
+            }
+            self.tree.unwait(&item.key, item.ask.mode(), rank);
+            let Some((lock, class)) = lock_and_class(&mut self.tree, &item.key, &item.ask) else {
+                continue;
+            };
+            if waiter.barrier {
+                lock.queue.remove_barrier(request);
+            } else {
+                lock.queue.remove(class, rank);
+            }
+        }
+    }
+
+    /// How often a waiter was overtaken, for each item.
+    pub(in crate::core) fn overtaken(&self, waiter: &WaiterState) -> Vec<u32> {
+        if self.is_aside(waiter) || waiter.barrier {
+            let mut overtaken = waiter.overtaken.clone();
+            overtaken.resize(waiter.request.items.len(), 0);
+            return overtaken;
+        }
+        let rank = self.rank(waiter);
+        let count = |key: &Key, ask: &Ask| {
+            let lock = self.tree.lock(key)?;
+            Some(lock.queue.overtaken(class(lock, ask)?, rank))
+        };
+        let items = waiter.request.items.iter();
+        items.map(|item| count(&item.key, &item.ask).unwrap_or(0)).collect()
+    }
+
+    /// Keeps the books of sessions after something of `frame` began or ended.
+    pub(in crate::core) fn note(&mut self, frame: FrameId, holds: isize, waiters: isize) {
+        let root = self.session(frame);
+        let session = self.sessions.entry(root).or_default();
+        session.holds = session.holds.saturating_add_signed(holds);
+        session.waiters = session.waiters.saturating_add_signed(waiters);
+        if session.holds > 0 && session.waiters > 0 {
+            self.entangled.insert(root);
+        } else {
+            self.entangled.remove(&root);
+        }
+    }
+}
+
+/// The class of what is asked, `None` if it is not counted.
+pub(in crate::core) fn class(lock: &Lock, ask: &Ask) -> Option<Class> {
+    match ask {
+        Ask::Counted { count, view } => Some(lock.class_of(*count, *view)),
+        Ask::Read | Ask::Write => None,
+    }
+}
+
+fn lock_and_class<'a>(tree: &'a mut Tree, key: &Key, ask: &Ask) -> Option<(&'a mut Lock, Class)> {
+    let lock = tree.lock_mut(key)?;
+    let class = class(lock, ask)?;
+    Some((lock, class))
+}
+
+impl Share {
+    /// How many items it has of a mode; counted ones read.
+    pub(in crate::core) fn items_of(&mut self, mode: Mode) -> &mut usize {
+        if mode == Mode::Write { &mut self.writes } else { &mut self.reads }
+    }
+}

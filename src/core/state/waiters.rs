@@ -1,0 +1,94 @@
+//! Carrying out what concerns waiters: queueing, leaving, and changes of their standing.
+
+use super::frames::inside;
+use crate::core::room_of;
+use crate::core::transition::effects::Misfit;
+use crate::core::{Entry, FrameId, RequestId, Table, WaiterState, WaiterStatus};
+
+impl Table {
+    pub(in crate::core) fn queue_up(
+        &mut self,
+        entry: &Entry,
+        id: RequestId,
+        frame: FrameId,
+    ) -> Result<(), Misfit> {
+        let asked = self.asked(entry, id)?;
+        self.open_frame(frame, asked)?;
+        self.use_locks(asked);
+        self.add_waiter(WaiterState {
+            id,
+            request: inside(asked.clone(), self.around(frame)),
+            frame,
+            since: entry.at,
+            status: WaiterStatus::Active,
+            barrier: false,
+            overtaken: Vec::new(),
+            passed: 0,
+        })
+    }
+
+    /// Takes in a waiter whose locks and frame are there already.
+    pub(in crate::core) fn add_waiter(&mut self, mut waiter: WaiterState) -> Result<(), Misfit> {
+        if waiter.overtaken.iter().all(|count| *count == 0) {
+            waiter.overtaken = Vec::new();
+        }
+        let (id, frame) = (waiter.id, waiter.frame);
+        let owner = self.frames.get_mut(&frame).ok_or_else(|| format!("no frame {frame}"))?;
+        owner.waiters.insert(id);
+        self.usage_mut(waiter.request.uid).key_bytes += room_of(&waiter.request.items);
+        self.tags.insert(waiter.request.tag, id);
+        self.waiters.insert(id, Box::new(waiter));
+        self.enqueue(id);
+        self.note(frame, 0, 1);
+        Ok(())
+    }
+
+    /// Removes a waiter; its locks lose a use.
+    pub(in crate::core) fn remove_waiter(&mut self, id: RequestId) -> Result<WaiterState, Misfit> {
+        self.dequeue(id);
+        let waiter = self.waiters.remove(&id).ok_or_else(|| format!("request {id} waits not"))?;
+        self.usage_mut(waiter.request.uid).key_bytes -= room_of(&waiter.request.items);
+        self.tags.remove(&waiter.request.tag);
+        if let Some(frame) = self.frames.get_mut(&waiter.frame) {
+            frame.waiters.remove(&id);
+        }
+        self.note(waiter.frame, 0, -1);
+        self.ripe.remove(&id);
+        for item in &waiter.request.items {
+            self.unuse(&item.key, item.ask.mode());
+        }
+        Ok(*waiter)
+    }
+
+    pub(in crate::core) fn raise_barrier(&mut self, id: RequestId) -> Result<(), Misfit> {
+        self.save_overtaken(id);
+        self.dequeue(id);
+        let waiter = self.waiters.get_mut(&id).ok_or_else(|| format!("request {id} waits not"))?;
+        waiter.barrier = true;
+        self.enqueue(id);
+        Ok(())
+    }
+
+    /// Keeps how often a waiter was overtaken while it is out of the queues.
+    pub(in crate::core) fn save_overtaken(&mut self, id: RequestId) {
+        let Some(waiter) = self.waiters.get(&id) else { return };
+        let overtaken = self.overtaken(waiter);
+        if let Some(waiter) = self.waiters.get_mut(&id) {
+            waiter.overtaken = overtaken;
+        }
+    }
+
+    pub(in crate::core) fn mark_waiter(&mut self, id: RequestId, status: WaiterStatus) {
+        let Some(waiter) = self.waiters.get(&id) else { return };
+        let useless = status == WaiterStatus::Suspended && waiter.status != WaiterStatus::Active;
+        if waiter.status == status || useless {
+            return;
+        }
+        self.save_overtaken(id);
+        self.dequeue(id);
+        if let Some(waiter) = self.waiters.get_mut(&id) {
+            waiter.status = status;
+        }
+        self.enqueue(id);
+    }
+}

@@ -1,0 +1,9 @@
+//! Admission: order, conflicts, re-entry, views.
+
+mod examples;
+pub(in crate::core::tests) mod locks;
+mod nested;
+mod order;
+mod reentry;
+mod resize;
+mod upgrade;

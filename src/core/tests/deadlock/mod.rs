@@ -1,0 +1,5 @@
+//! Deadlocks: which are found, and who is refused.
+
+mod detection;
+mod flaws;
+mod rings;

@@ -1,0 +1,222 @@
+//! Random histories of small worlds, every step checked against brute force.
+
+use proptest::prelude::*;
+
+use crate::core::tests::world::{Wish, World, by};
+use crate::core::*;
+
+#[derive(Clone, Debug)]
+pub(in crate::core::tests) enum Op {
+    /// Inside which of the frames that live, if inside one.
+    Ask(Wish, Option<usize>),
+    Release(u32, usize),
+    ReleaseAll(u32),
+    Die(u32),
+    Withdraw(usize, Withdrawal),
+    Suspend(usize),
+    Resume(usize),
+    Detach,
+    Resize(usize, Option<View>),
+    Force(usize),
+    Renew(u32),
+    Expire(u32, bool),
+}
+
+const KEYS: [&str; 4] = ["a", "b", "b/c", "b/c/d"];
+
+/// Processes `1 ..= PIDS`.
+const PIDS: u32 = 7;
+
+fn view() -> impl Strategy<Value = Option<View>> {
+    prop_oneof![
+        3 => (1u64..3, 1u64..3).prop_map(|(per, buckets)| Some(View::Canal { per, buckets })),
+        2 => (1u64..3).prop_map(|slots| Some(View::Slots { slots })),
+        3 => Just(None),
+    ]
+}
+
+fn stored() -> impl Strategy<Value = Option<View>> {
+    prop_oneof![
+        (1u64..3, 0u64..3).prop_map(|(per, buckets)| Some(View::Canal { per, buckets })),
+        (0u64..4).prop_map(|slots| Some(View::Slots { slots })),
+        Just(None),
+    ]
+}
+
+fn wish(modes: bool) -> impl Strategy<Value = Wish> {
+    let item = (0usize..KEYS.len(), 0u64..5, view());
+    let items = prop::collection::vec(item, 1..3);
+    (1..=PIDS, items, prop::bool::weighted(0.1), 0i32..2, any::<bool>()).prop_map(
+        move |(pid, items, now, priority, children)| {
+            let mut wish = by(pid).priority(priority);
+            for (key, count, view) in items {
+                wish = match count {
+                    0 | 4 if modes && count == 0 => wish.write(KEYS[key]),
+                    4 if modes => wish.read(KEYS[key]),
+                    count => wish.item(KEYS[key], count % 2 + 1, view),
+                };
+            }
+            wish.children = children;
+            if now { wish.now() } else { wish }
+        },
+    )
+}
+
+pub(in crate::core::tests) fn op(modes: bool) -> impl Strategy<Value = Op> {
+    prop_oneof![
+        18 => (wish(modes), prop::option::weighted(0.4, 0usize..6))
+            .prop_map(|(wish, parent)| Op::Ask(wish, parent)),
+        4 => (1..=PIDS, 0usize..KEYS.len()).prop_map(|(pid, key)| Op::Release(pid, key)),
+        1 => (1..=PIDS).prop_map(Op::ReleaseAll),
+        2 => (1..=PIDS).prop_map(Op::Die),
+        2 => (0usize..6, prop_oneof![
+                Just(Withdrawal::Cancelled), Just(Withdrawal::Timeout), Just(Withdrawal::Lost)
+            ]).prop_map(|(which, why)| Op::Withdraw(which, why)),
+        2 => (0usize..6).prop_map(Op::Suspend),
+        3 => (0usize..6).prop_map(Op::Resume),
+        1 => Just(Op::Detach),
+        2 => (0usize..KEYS.len(), stored()).prop_map(|(key, view)| Op::Resize(key, view)),
+        1 => (0usize..6).prop_map(Op::Force),
+        2 => wish(modes).prop_map(|wish| Op::Ask(Wish { ttl_ms: Some(1), ..wish }, None)),
+        1 => (1..=PIDS).prop_map(Op::Renew),
+        2 => (1..=PIDS, any::<bool>()).prop_map(|(name, late)| Op::Expire(name, late)),
+    ]
+}
+
+pub(in crate::core::tests) fn run(world: &mut World, op: Op) {
+    let waiter = |world: &World, which: usize| world.table.waiters().nth(which).map(|w| w.id);
+    let any = |world: &World, which: usize| {
+        let all = world.table.waiters().map(|w| w.id).chain(world.table.holds().map(|h| h.request));
+        all.collect::<Vec<_>>().get(which).copied()
+    };
+    match op {
+        Op::Ask(mut wish, parent) => {
+            wish.parent = parent.map(|at| {
+                let process = |owner: &Owner| matches!(owner, Owner::Process(_));
+                let mut frames = world.table.frames().filter(|frame| process(&frame.owner));
+                // Over an engine it can have ended, or be gone, when the request comes.
+                frames.nth(at).map_or(FrameId(1), |frame| frame.id)
+            });
+            world.ask(wish);
+        }
+        Op::Release(pid, key) => drop(world.release(pid, KEYS[key])),
+        Op::ReleaseAll(pid) => {
+            let frame = world.frame(pid);
+            world.apply(Change::Release(Release::All { frame }));
+        }
+        Op::Die(pid) => drop(world.die(pid)),
+        Op::Withdraw(which, why) => {
+            if let Some(request) = any(world, which) {
+                world.apply(Change::Withdraw { request, why });
+            }
+        }
+        Op::Suspend(which) => {
+            if let Some(request) = any(world, which) {
+                world.apply(Change::Suspend { request });
+            }
+        }
+        Op::Resume(which) => {
+            if let Some(request) = waiter(world, which) {
+                world.apply(Change::Resume { request });
+            }
+        }
+        Op::Detach => drop(world.apply(Change::Detach { host: HostId(0) })),
+        Op::Resize(key, view) => drop(world.resize(KEYS[key], view)),
+        Op::Renew(name) => {
+            let host = HostId(u64::from(name % 2));
+            world.apply(Change::Renew { lease: LeaseId(name.into()), host });
+        }
+        Op::Expire(name, late) => {
+            let frame = world.table.lease(LeaseId(name.into()));
+            let lease = frame.and_then(|frame| world.table.frame(frame)?.lease);
+            if let (Some(frame), Some(lease)) = (frame, lease) {
+                let renewal = lease.renewals + u64::from(late);
+                world.apply(Change::Expire { frame, renewal });
+            }
+        }
+        Op::Force(which) => {
+            let token = world.table.holds().nth(which).map(|hold| hold.token);
+            if let Some(token) = token {
+                world.apply(Change::Release(Release::Hold { token, forced: true }));
+            }
+        }
+    }
+}
+
+/// What user 1000 has, whose all requests are.
+fn counted(table: &Table) -> Usage {
+    let held = table.holds().flat_map(|hold| &hold.items).map(|item| key_room(&item.key));
+    let awaited = table.waiters().map(|waiter| room_of(&waiter.request.items));
+    let leases = table.holds().filter(|hold| hold.asked.ttl_ms.is_some()).count();
+    Usage { leases, key_bytes: held.chain(awaited).sum() }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_step_with_slots_is_right_by_the_letter(ops in prop::collection::vec(op(false), 1..50)) {
+        let mut world = World::new();
+        world.apply(Change::Policy { bypass_max: 3 });
+        for op in ops {
+            run(&mut world, op);
+        }
+    }
+
+    #[test]
+    fn every_step_is_right_by_the_letter(ops in prop::collection::vec(op(true), 1..40)) {
+        let mut world = World::new();
+        world.apply(Change::Policy { bypass_max: 3 });
+        for op in ops {
+            run(&mut world, op);
+            prop_assert_eq!(world.table.usage(1000), counted(&world.table));
+        }
+        prop_assert_eq!(world.table.usage(1), Usage::default());
+    }
+
+    #[test]
+    fn a_log_replays_under_other_rules_without_deciding(ops in prop::collection::vec(op(true), 1..60)) {
+        let mut world = World::new();
+        for op in ops {
+            run(&mut world, op);
+        }
+        let mut other = Table::new(Rules::NewestFirst);
+        for (at, (entry, outcomes)) in world.log.iter().enumerate() {
+            other.replay(Revision(at as u64 + 1), entry, outcomes).unwrap();
+        }
+        let overtaken_aside = |mut state: Snapshot| {
+            for waiter in &mut state.waiters {
+                waiter.overtaken.clear();
+                waiter.passed = 0;
+            }
+            state
+        };
+        prop_assert_eq!(overtaken_aside(other.snapshot()), overtaken_aside(world.table.snapshot()));
+    }
+
+    #[test]
+    fn everything_ends_when_everybody_has_ended(ops in prop::collection::vec(op(true), 1..60)) {
+        let mut world = World::new();
+        for op in ops {
+            run(&mut world, op);
+        }
+        for key in KEYS {
+            world.resize(key, None);
+        }
+        for _ in 0..2 {
+            let frames: Vec<FrameId> = world.table.frames().map(|frame| frame.id).collect();
+            for frame in frames {
+                world.apply(Change::End { frame });
+            }
+            let kept: Vec<Token> = world.table.holds().map(|hold| hold.token).collect();
+            for token in kept {
+                world.apply(Change::Release(Release::Hold { token, forced: false }));
+            }
+        }
+        let state = world.table.snapshot();
+        prop_assert!(state.frames.is_empty() && state.holds.is_empty() && state.waiters.is_empty());
+        prop_assert_eq!(world.table.keys(None).count(), 0);
+        prop_assert!(world.table.sessions.is_empty() && world.table.tags.is_empty());
+        prop_assert!(world.table.owners.is_empty() && world.table.granted.is_empty());
+    }
+}

@@ -1,0 +1,97 @@
+//! Asking: what is wrong with a request, and whether it is granted, refused or queued.
+
+use std::collections::BTreeSet;
+
+use super::worklist::Turn;
+use crate::core::admission::admit::Verdict;
+use crate::core::index::lock::Lock;
+use crate::core::index::queue::{self, Rank};
+use crate::core::{
+    Ask, FrameId, Granted, Key, Outcome, Refusal, Request, RequestId, Table, View, Wait,
+};
+
+impl Table {
+    pub(in crate::core) fn ask(&mut self, turn: &mut Turn<'_>, asked: &Request) {
+        let request = RequestId(self.revision.0);
+        if let Some(why) = self.fault(asked) {
+            return self.decide(turn, Outcome::Refused { request, why });
+        }
+        if self.recovery.is_some() {
+            return self.decide(turn, Outcome::Refused { request, why: Refusal::Recovering });
+        }
+        let frame = self.frame_of(asked.host, &asked.owner).unwrap_or(FrameId(self.revision.0));
+        let kin = self.kin(frame, self.outer(asked));
+        let rank = Rank::ordinary(asked.priority, queue::place(self.rules, request));
+        let verdict = match self.verdict(asked, &kin, rank) {
+            Verdict::Barred(item) => {
+                self.verdict_past_own(asked, &kin, frame, rank).unwrap_or(Verdict::Barred(item))
+            }
+            verdict => verdict,
+        };
+        match verdict {
+            Verdict::Grant { items, past_own } => {
+                let token = self.next_token;
+                self.decide(
+                    turn,
+                    Outcome::Granted(Granted { request, frame, token, items, past_own }),
+                );
+                self.raise_barriers(turn, asked);
+            }
+            Verdict::Full(item) | Verdict::Barred(item) if asked.wait == Wait::No => {
+                self.decide(turn, Outcome::Refused { request, why: Refusal::Full { item } });
+            }
+            Verdict::Full(_) | Verdict::Barred(_) => {
+                let outcome = match self.own_deadlock(asked, &kin) {
+                    Some(item) => Outcome::Refused { request, why: Refusal::OwnDeadlock { item } },
+                    None => Outcome::Queued { request, frame },
+                };
+                self.decide(turn, outcome);
+            }
+        }
+    }
+
+    /// What is wrong with a request, whoever else is there.
+    fn fault(&self, asked: &Request) -> Option<Refusal> {
+        if self.tagged(asked.tag).is_some() {
+            return Some(Refusal::Duplicate);
+        }
+        if asked.items.is_empty() {
+            return Some(Refusal::Invalid { item: 0 });
+        }
+        if let Some(why) = self.fault_of_lease(asked) {
+            return Some(why);
+        }
+        let mut keys = BTreeSet::new();
+        asked.items.iter().enumerate().find_map(|(item, wanted)| {
+            if asked.items.len() > 1 && !keys.insert(&wanted.key) {
+                return Some(Refusal::Invalid { item });
+            }
+            self.fault_of_item(item, &wanted.key, &wanted.ask)
+        })
+    }
+
+    fn fault_of_item(&self, item: usize, key: &Key, ask: &Ask) -> Option<Refusal> {
+        let Ask::Counted { count, view: stated } = ask else { return None };
+        if *count == 0 || matches!(stated, Some(View::Canal { per: 0, .. })) {
+            return Some(Refusal::Invalid { item });
+        }
+        let lock = self.tree.lock(key);
+        let in_force = lock.and_then(Lock::kind_in_force);
+        match (in_force, stated) {
+            (Some(in_use), Some(stated)) if in_use != stated.kind() => {
+                return Some(Refusal::Kind { item, in_use });
+            }
+            _ => {}
+        }
+        let Some(view) = Lock::view_of(lock, *stated) else {
+            return in_force.map(|in_use| Refusal::Kind { item, in_use });
+        };
+        if let Some(View::Slots { slots }) = stated
+            && *slots != view.capacity()
+        {
+            return Some(Refusal::Slots { item, lock: view.capacity() });
+        }
+        let capacity = view.capacity();
+        (stated.is_some() && *count > capacity).then_some(Refusal::TooLarge { item, capacity })
+    }
+}
