@@ -13,16 +13,15 @@ mod state;
 mod transition;
 
 pub use model::{
-    Ask, By, Change, Command, CycleStep, ENTRY_VERSION, Entry, FrameId, Granted, GrantedItem,
-    HostId, Item, KEY_BYTES_MAX, Key, KeyError, Kind, LeaseId, Mode, OnLost, Outcome, Owner,
-    ProcessId, Refusal, Release, Request, RequestId, Revision, Rules, SlotRange, Slots, Tag, Token,
-    UnixMillis, Usage, View, Wait, Withdrawal, key_room, room_of,
+    Ask, By, Change, Command, CycleStep, Diverged, ENTRY_VERSION, Entry, FrameId, FrameState,
+    Granted, GrantedItem, HeldItem, HoldState, HostId, HostState, Item, KEY_BYTES_MAX, Key,
+    KeyError, Kind, LeaseEnd, LeaseId, LeaseState, Mode, OnLost, Outcome, Owner, PAST_LEASES_MAX,
+    PastLease, ProcessId, Recovery, Refusal, Release, Request, RequestId, Revision, Rules,
+    SlotRange, Slots, Snapshot, StoredView, Tag, Token, UnixMillis, Usage, View, Wait, WaiterState,
+    WaiterStatus, Withdrawal, key_room, room_of,
 };
 pub use report::{Blocker, KeyReport, Reason, Why};
-pub use state::{
-    BYPASS_MAX_DEFAULT, Diverged, FrameState, HeldItem, HoldState, HostState, LeaseEnd, LeaseState,
-    PAST_LEASES_MAX, PastLease, Recovery, Snapshot, StoredView, Table, WaiterState, WaiterStatus,
-};
+pub use state::{BYPASS_MAX_DEFAULT, Table};
 
 #[cfg(test)]
 mod tests;

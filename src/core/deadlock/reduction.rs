@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::reachable::Edges;
 use crate::core::admission::admit::Verdict;
-use crate::core::transition::effects::Misfit;
+use crate::core::model::InvalidOutcome;
 use crate::core::{Ask, FrameId, Item, Key, RequestId, Table, Token, View, WaiterState};
 
 /// A part of the table in which what can move is moved.
@@ -190,7 +190,7 @@ impl Table {
 }
 
 /// What is done in thought was looked up in the very table that it is done to.
-fn must(done: Result<(), Misfit>) {
+fn must(done: Result<(), InvalidOutcome>) {
     if let Err(misfit) = done {
         panic!("a thought contradicts itself: {misfit}");
     }

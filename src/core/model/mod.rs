@@ -5,10 +5,12 @@
 mod entry;
 mod id;
 mod key;
+mod lease;
 mod outcome;
 mod process;
 mod rules;
 mod slots;
+mod snapshot;
 mod text;
 mod usage;
 mod view;
@@ -19,9 +21,15 @@ pub use entry::{
 };
 pub use id::{FrameId, HostId, LeaseId, RequestId, Revision, Tag, Token, UnixMillis};
 pub use key::{KEY_BYTES_MAX, Key, KeyError};
-pub use outcome::{By, CycleStep, Granted, GrantedItem, Outcome, Refusal};
+pub use lease::{LeaseEnd, LeaseState, PAST_LEASES_MAX, PastLease};
+pub(in crate::core) use outcome::InvalidOutcome;
+pub use outcome::{By, CycleStep, Diverged, Granted, GrantedItem, Outcome, Refusal};
 pub use process::ProcessId;
 pub use rules::Rules;
 pub use slots::{SlotRange, Slots};
+pub use snapshot::{
+    FrameState, HeldItem, HoldState, HostState, Recovery, Snapshot, StoredView, WaiterState,
+    WaiterStatus,
+};
 pub use usage::{Usage, key_room, room_of};
 pub use view::{Kind, View};

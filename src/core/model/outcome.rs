@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{FrameId, HostId, Key, Kind, RequestId, Slots, Token, View};
+use super::{FrameId, HostId, Key, Kind, RequestId, Revision, Slots, Token, View};
 
 /// One decision. An entry's outcomes stand beside it in the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -240,3 +240,16 @@ pub enum Refusal {
     /// then.
     Recovering,
 }
+
+/// A recorded entry cannot have had the recorded outcomes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the outcomes recorded at revision {revision} do not fit the table: {what}")]
+pub struct Diverged {
+    /// Where in the log.
+    pub revision: Revision,
+    /// What does not fit.
+    pub what: String,
+}
+
+/// Why an outcome cannot be carried out.
+pub(in crate::core) type InvalidOutcome = String;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::table::Frame;
-use crate::core::transition::effects::Misfit;
+use crate::core::model::InvalidOutcome;
 use crate::core::{FrameId, FrameState, LeaseState, Request, Table};
 
 impl Table {
@@ -25,7 +25,7 @@ impl Table {
         &mut self,
         id: FrameId,
         asked: &Request,
-    ) -> Result<(), Misfit> {
+    ) -> Result<(), InvalidOutcome> {
         if self.frames.contains_key(&id) {
             return Ok(());
         }
@@ -60,7 +60,7 @@ impl Table {
             .insert(id, Box::new(Frame { state, root, children: 0, holds, shares, waiters }));
     }
 
-    pub(in crate::core) fn drop_frame(&mut self, id: FrameId) -> Result<(), Misfit> {
+    pub(in crate::core) fn drop_frame(&mut self, id: FrameId) -> Result<(), InvalidOutcome> {
         let frame = self.frames.remove(&id).ok_or_else(|| format!("no frame {id}"))?;
         if !frame.state.ended {
             self.owners.remove(frame.state.host, &frame.state.owner);

@@ -10,11 +10,10 @@ use super::table::Frame;
 use crate::core::index::arrival_queue::Place;
 use crate::core::index::lock::Lock;
 use crate::core::index::queue::{self, Rank};
-use crate::core::key_room;
-use crate::core::transition::effects::Misfit;
+use crate::core::model::InvalidOutcome;
 use crate::core::{
     Entry, FrameId, Granted, HeldItem, HoldState, Key, Mode, RequestId, Slots, Table, Token,
-    WaiterState, WaiterStatus,
+    WaiterState, WaiterStatus, key_room,
 };
 
 impl Table {
@@ -22,7 +21,7 @@ impl Table {
         &mut self,
         entry: &Entry,
         granted: &Granted,
-    ) -> Result<(), Misfit> {
+    ) -> Result<(), InvalidOutcome> {
         let id = granted.request;
         if granted.token < self.next_token {
             return Err(format!("token {} was given out before", granted.token));
@@ -80,7 +79,7 @@ impl Table {
         token: Token,
         items: &[HeldItem],
         note_use: impl Fn(&mut Lock, usize),
-    ) -> Result<(), Misfit> {
+    ) -> Result<(), InvalidOutcome> {
         for (at, item) in items.iter().enumerate() {
             let lock = self.tree.hold(&item.key, item.mode, token);
             if item.mode != Mode::Counted {
@@ -102,7 +101,7 @@ impl Table {
     }
 
     /// Takes in a hold whose slots are taken and whose frame is there already.
-    pub(in crate::core) fn add_hold(&mut self, hold: HoldState) -> Result<(), Misfit> {
+    pub(in crate::core) fn add_hold(&mut self, hold: HoldState) -> Result<(), InvalidOutcome> {
         let (token, frame) = (hold.token, hold.frame);
         let owner = self.frames.get_mut(&frame).ok_or_else(|| format!("no frame {frame}"))?;
         owner.holds.insert(token);
@@ -166,7 +165,11 @@ impl Table {
         behind
     }
 
-    pub(in crate::core) fn give_back(&mut self, token: Token, keys: &[Key]) -> Result<(), Misfit> {
+    pub(in crate::core) fn give_back(
+        &mut self,
+        token: Token,
+        keys: &[Key],
+    ) -> Result<(), InvalidOutcome> {
         let hold = self.holds.get_mut(&token).ok_or_else(|| format!("no hold {token}"))?;
         let (frame, uid) = (hold.frame, hold.asked.uid);
         let of_keys = |item: &HeldItem| keys.contains(&item.key);
@@ -223,7 +226,11 @@ impl Table {
         Some(hold)
     }
 
-    pub(in crate::core) fn take_back(&mut self, id: RequestId, token: Token) -> Result<(), Misfit> {
+    pub(in crate::core) fn take_back(
+        &mut self,
+        id: RequestId,
+        token: Token,
+    ) -> Result<(), InvalidOutcome> {
         let hold = self.holds.get(&token).ok_or_else(|| format!("no hold {token}"))?.clone();
         let keys: Vec<Key> = hold.items.iter().map(|item| item.key.clone()).collect();
         self.use_locks(&hold.asked);

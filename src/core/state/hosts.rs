@@ -5,26 +5,8 @@
 
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
-use crate::core::transition::effects::Misfit;
-use crate::core::transition::worklist::Turn;
-use crate::core::{
-    Change, Entry, FrameId, HostId, Outcome, Owner, Table, Token, UnixMillis, WaiterStatus,
-};
-
-/// A host that has joined and is not gone.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HostState {
-    /// Which incarnation of it.
-    pub id: HostId,
-    /// The name that people know it by.
-    pub label: String,
-    /// Who it is, for people.
-    pub identity: String,
-    /// When it joined.
-    pub since: UnixMillis,
-}
+use crate::core::model::InvalidOutcome;
+use crate::core::{Change, Entry, FrameId, HostId, HostState, Owner, Table, WaiterStatus};
 
 impl Table {
     /// The hosts that have joined and are not gone, by id. None with an embedded journal.
@@ -102,44 +84,11 @@ impl Table {
         processes.map(|frame| frame.state.id).collect()
     }
 
-    /// Ends everything that lives only by the daemon of `host`, oldest frame first: all of its
-    /// processes, also what is kept for their descendants; and what leases wait for or were
-    /// granted and not told, because it is that daemon's connection that they wait on. Other
-    /// leases move to `by`.
-    pub(in crate::core) fn host_gone(&mut self, turn: &mut Turn<'_>, host: HostId, by: HostId) {
-        let frames: Vec<FrameId> = self.frames_of_host(host).collect();
-        for id in frames {
-            let Some(frame) = self.frames.get(&id) else { continue };
-            turn.touched.insert(id);
-            let process = matches!(frame.state.owner, Owner::Process(_));
-            let (waiters, holds) = (frame.waiters.clone(), frame.holds.clone());
-            for request in waiters {
-                self.decide(turn, Outcome::Withdrawn { request });
-            }
-            for token in holds {
-                if process || self.is_provisional(token) {
-                    self.release_whole(turn, token);
-                }
-            }
-            let kept = self.frames.get(&id).is_some_and(|frame| !frame.holds.is_empty());
-            if !process && kept {
-                self.decide(turn, Outcome::LeaseMoved { frame: id, host: by });
-            }
-        }
-        self.suspect_everyone(turn);
-    }
-
-    fn is_provisional(&self, token: Token) -> bool {
-        self.holds.get(&token).is_some_and(|hold| hold.provisional)
-    }
-
-    /// Anybody may now wait for somebody whom they did not wait for before, or for themselves.
-    pub(in crate::core) fn suspect_everyone(&self, turn: &mut Turn<'_>) {
-        turn.suspect(self.waiters.keys().copied());
-        turn.concerned().grown.extend(self.waiters.values().map(|waiter| waiter.frame));
-    }
-
-    pub(in crate::core) fn lease_moved(&mut self, id: FrameId, host: HostId) -> Result<(), Misfit> {
+    pub(in crate::core) fn lease_moved(
+        &mut self,
+        id: FrameId,
+        host: HostId,
+    ) -> Result<(), InvalidOutcome> {
         let frame = self.frames.get_mut(&id).ok_or_else(|| format!("no frame {id}"))?;
         frame.state.host = host;
         Ok(())

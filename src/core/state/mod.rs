@@ -7,16 +7,12 @@ mod frames;
 mod holds;
 mod hosts;
 mod leases;
+mod locks;
 mod owners;
+mod queues;
 mod recovery;
 mod snapshot;
 pub(in crate::core) mod table;
 mod waiters;
 
-pub use hosts::HostState;
-pub use leases::{LeaseEnd, LeaseState, PAST_LEASES_MAX, PastLease};
-pub use recovery::Recovery;
-pub use snapshot::{
-    FrameState, HeldItem, HoldState, Snapshot, StoredView, WaiterState, WaiterStatus,
-};
-pub use table::{BYPASS_MAX_DEFAULT, Diverged, Table};
+pub use table::{BYPASS_MAX_DEFAULT, Table};

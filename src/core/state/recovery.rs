@@ -15,32 +15,7 @@
 
 use std::collections::BTreeSet;
 
-use serde::{Deserialize, Serialize};
-
-use crate::core::transition::worklist::Turn;
-use crate::core::{Change, Entry, HostId, RequestId, Revision, Table, Token, UnixMillis};
-
-/// A recovery that is under way.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Recovery {
-    /// When it began, by the clock of the host that said so. Shown, never decided upon.
-    pub since: UnixMillis,
-    /// The hosts that have neither said which tokens they were told nor ended.
-    pub unheard: BTreeSet<HostId>,
-    /// The entry since which the longest TTL has to pass. `None`: no entry is missing, or it has
-    /// passed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ttl_from: Option<Revision>,
-    /// The token that the next grant would have got when it began: the log gave out smaller ones
-    /// only.
-    pub next_token: Token,
-}
-
-impl Recovery {
-    fn is_over(&self) -> bool {
-        self.unheard.is_empty() && self.ttl_from.is_none()
-    }
-}
+use crate::core::{Change, Entry, HostId, Recovery, Revision, Table, Token, UnixMillis};
 
 impl Table {
     /// The recovery that is under way, if one is: nothing is granted as long as it lasts.
@@ -127,15 +102,5 @@ impl Table {
         if let Some(recovery) = &mut self.recovery {
             recovery.unheard.remove(&host);
         }
-    }
-
-    /// After a recovery: any waiter may be granted its request, or be in a deadlock.
-    pub(in crate::core) fn settle_everyone(&self, turn: &mut Turn<'_>) {
-        let waiting: Vec<RequestId> = self.waiters.keys().copied().collect();
-        for request in &waiting {
-            self.dirty_waiter(turn, *request);
-        }
-        turn.concerned().retry.extend(waiting);
-        self.suspect_everyone(turn);
     }
 }

@@ -4,13 +4,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use super::owners::Owners;
-use crate::core::Usage;
 use crate::core::index::key_tree::Tree;
-use crate::core::index::lock::Lock;
-use crate::core::index::queue::{self, Class, Rank};
 use crate::core::{
-    Ask, FrameId, FrameState, HoldState, HostId, HostState, Key, Mode, Owner, PastLease, Recovery,
-    RequestId, Revision, Rules, Tag, Token, WaiterState, WaiterStatus,
+    FrameId, FrameState, HoldState, HostId, HostState, Key, Mode, Owner, PastLease, Recovery,
+    RequestId, Revision, Rules, Tag, Token, Usage, WaiterState,
 };
 
 /// How often a waiter may be overtaken where no policy says otherwise.
@@ -82,16 +79,6 @@ pub(in crate::core) struct Session {
     pub(in crate::core) frames: BTreeSet<FrameId>,
     pub(in crate::core) holds: usize,
     pub(in crate::core) waiters: usize,
-}
-
-/// A recorded entry cannot have had the recorded outcomes.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the outcomes recorded at revision {revision} do not fit the table: {what}")]
-pub struct Diverged {
-    /// Where in the log.
-    pub revision: Revision,
-    /// What does not fit.
-    pub what: String,
 }
 
 impl Table {
@@ -257,86 +244,6 @@ impl Table {
         std::iter::successors(get(frame), move |frame| get(frame.state.parent?))
     }
 
-    /// The rank of a waiter.
-    pub(in crate::core) fn rank(&self, waiter: &WaiterState) -> Rank {
-        let place = queue::place(self.rules, waiter.id);
-        if waiter.barrier {
-            Rank::barrier(place)
-        } else {
-            Rank::ordinary(waiter.request.priority, place)
-        }
-    }
-
-    /// Whether a waiter takes no part: its process is stopped, or it follows a view that is too
-    /// small for it.
-    pub(in crate::core) fn is_aside(&self, waiter: &WaiterState) -> bool {
-        waiter.status == WaiterStatus::Suspended || self.parked(waiter)
-    }
-
-    /// Whether a waiter follows a view that is too small for it.
-    pub(in crate::core) fn parked(&self, waiter: &WaiterState) -> bool {
-        self.classes(&waiter.request).any(|(_, lock, class)| lock.parks(class))
-    }
-
-    /// Puts a waiter into the queues of its keys, as its status and standing demand.
-    pub(in crate::core) fn enqueue(&mut self, request: RequestId) {
-        let Some(waiter) = self.waiters.get(&request) else { return };
-        let (rank, aside) = (self.rank(waiter), self.is_aside(waiter));
-        for (index, item) in waiter.request.items.iter().enumerate() {
-            if aside {
-                self.tree.set_aside(&item.key, request);
-                continue;
-            }
-            self.tree.wait(&item.key, item.ask.mode(), rank);
-            let Some((lock, class)) = lock_and_class(&mut self.tree, &item.key, &item.ask) else {
-                continue;
-            };
-            if waiter.barrier {
-                lock.queue.insert_barrier(request, class);
-            } else {
-                let overtaken = waiter.overtaken.get(index).copied().unwrap_or(0);
-                lock.queue.insert(class, rank, overtaken);
-            }
-        }
-    }
-
-    /// Takes a waiter out of the queues of its keys.
-    pub(in crate::core) fn dequeue(&mut self, request: RequestId) {
-        let Some(waiter) = self.waiters.get(&request) else { return };
-        let (rank, aside) = (self.rank(waiter), self.is_aside(waiter));
-        for item in &waiter.request.items {
-            if aside {
-                self.tree.take_in(&item.key, request);
-                continue;
-            }
-            self.tree.unwait(&item.key, item.ask.mode(), rank);
-            let Some((lock, class)) = lock_and_class(&mut self.tree, &item.key, &item.ask) else {
-                continue;
-            };
-            if waiter.barrier {
-                lock.queue.remove_barrier(request);
-            } else {
-                lock.queue.remove(class, rank);
-            }
-        }
-    }
-
-    /// How often a waiter was overtaken, for each item.
-    pub(in crate::core) fn overtaken(&self, waiter: &WaiterState) -> Vec<u32> {
-        if self.is_aside(waiter) || waiter.barrier {
-            let mut overtaken = waiter.overtaken.clone();
-            overtaken.resize(waiter.request.items.len(), 0);
-            return overtaken;
-        }
-        let rank = self.rank(waiter);
-        let count = |key: &Key, ask: &Ask| {
-            let lock = self.tree.lock(key)?;
-            Some(lock.queue.overtaken(class(lock, ask)?, rank))
-        };
-        let items = waiter.request.items.iter();
-        items.map(|item| count(&item.key, &item.ask).unwrap_or(0)).collect()
-    }
-
     /// Keeps the books of sessions after something of `frame` began or ended.
     pub(in crate::core) fn note(&mut self, frame: FrameId, holds: isize, waiters: isize) {
         let root = self.session(frame);
@@ -349,20 +256,6 @@ impl Table {
             self.entangled.remove(&root);
         }
     }
-}
-
-/// The class of what is asked, `None` if it is not counted.
-pub(in crate::core) fn class(lock: &Lock, ask: &Ask) -> Option<Class> {
-    match ask {
-        Ask::Counted { count, view } => Some(lock.class_of(*count, *view)),
-        Ask::Read | Ask::Write => None,
-    }
-}
-
-fn lock_and_class<'a>(tree: &'a mut Tree, key: &Key, ask: &Ask) -> Option<(&'a mut Lock, Class)> {
-    let lock = tree.lock_mut(key)?;
-    let class = class(lock, ask)?;
-    Some((lock, class))
 }
 
 impl Share {

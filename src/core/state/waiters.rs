@@ -1,9 +1,12 @@
 //! Carrying out what concerns waiters: queueing, leaving, and changes of their standing.
 
 use super::frames::inside;
-use crate::core::room_of;
-use crate::core::transition::effects::Misfit;
-use crate::core::{Entry, FrameId, RequestId, Table, WaiterState, WaiterStatus};
+use std::sync::Arc;
+
+use crate::core::model::InvalidOutcome;
+use crate::core::{
+    Change, Entry, FrameId, Request, RequestId, Table, WaiterState, WaiterStatus, room_of,
+};
 
 impl Table {
     pub(in crate::core) fn queue_up(
@@ -11,7 +14,7 @@ impl Table {
         entry: &Entry,
         id: RequestId,
         frame: FrameId,
-    ) -> Result<(), Misfit> {
+    ) -> Result<(), InvalidOutcome> {
         let asked = self.asked(entry, id)?;
         self.open_frame(frame, asked)?;
         self.use_locks(asked);
@@ -27,8 +30,22 @@ impl Table {
         })
     }
 
+    pub(in crate::core) fn asked<'e>(
+        &self,
+        entry: &'e Entry,
+        id: RequestId,
+    ) -> Result<&'e Arc<Request>, InvalidOutcome> {
+        match &entry.change {
+            Change::Request(request) if id.0 == self.revision.0 => Ok(request),
+            _ => Err(format!("request {id} is unknown")),
+        }
+    }
+
     /// Takes in a waiter whose locks and frame are there already.
-    pub(in crate::core) fn add_waiter(&mut self, mut waiter: WaiterState) -> Result<(), Misfit> {
+    pub(in crate::core) fn add_waiter(
+        &mut self,
+        mut waiter: WaiterState,
+    ) -> Result<(), InvalidOutcome> {
         if waiter.overtaken.iter().all(|count| *count == 0) {
             waiter.overtaken = Vec::new();
         }
@@ -44,7 +61,10 @@ impl Table {
     }
 
     /// Removes a waiter; its locks lose a use.
-    pub(in crate::core) fn remove_waiter(&mut self, id: RequestId) -> Result<WaiterState, Misfit> {
+    pub(in crate::core) fn remove_waiter(
+        &mut self,
+        id: RequestId,
+    ) -> Result<WaiterState, InvalidOutcome> {
         self.dequeue(id);
         let waiter = self.waiters.remove(&id).ok_or_else(|| format!("request {id} waits not"))?;
         self.usage_mut(waiter.request.uid).key_bytes -= room_of(&waiter.request.items);
@@ -60,7 +80,7 @@ impl Table {
         Ok(*waiter)
     }
 
-    pub(in crate::core) fn raise_barrier(&mut self, id: RequestId) -> Result<(), Misfit> {
+    pub(in crate::core) fn raise_barrier(&mut self, id: RequestId) -> Result<(), InvalidOutcome> {
         self.save_overtaken(id);
         self.dequeue(id);
         let waiter = self.waiters.get_mut(&id).ok_or_else(|| format!("request {id} waits not"))?;

@@ -93,4 +93,10 @@ impl Table {
             turn.touched.insert(waiter.frame);
         }
     }
+
+    /// Anybody may now wait for somebody whom they did not wait for before, or for themselves.
+    pub(in crate::core) fn suspect_everyone(&self, turn: &mut Turn<'_>) {
+        turn.suspect(self.waiters.keys().copied());
+        turn.concerned().grown.extend(self.waiters.values().map(|waiter| waiter.frame));
+    }
 }

@@ -6,15 +6,8 @@
 
 use std::sync::Arc;
 
-use crate::core::index::lock::Lock;
-use crate::core::index::queue;
-use crate::core::state::table::class;
-use crate::core::{
-    Change, Entry, Key, Mode, Outcome, Request, RequestId, Table, View, WaiterState, WaiterStatus,
-};
-
-/// Why an outcome cannot be carried out.
-pub(in crate::core) type Misfit = String;
+use crate::core::model::InvalidOutcome;
+use crate::core::{Change, Entry, Outcome, Table, WaiterState, WaiterStatus};
 
 impl Table {
     /// Carries out one outcome of `entry`, which is applied at the table's current revision.
@@ -22,7 +15,7 @@ impl Table {
         &mut self,
         entry: &Entry,
         outcome: &Outcome,
-    ) -> Result<(), Misfit> {
+    ) -> Result<(), InvalidOutcome> {
         match outcome {
             Outcome::Queued { request, frame } => self.queue_up(entry, *request, *frame),
             Outcome::Granted(granted) => self.grant(entry, granted),
@@ -46,51 +39,6 @@ impl Table {
             Outcome::Renewed { frame, renewal } => self.renewed(entry, *frame, *renewal),
             Outcome::LeaseMoved { frame, host } => self.lease_moved(*frame, *host),
             Outcome::NotHeld | Outcome::LeaseGone | Outcome::ResizeRefused { .. } => Ok(()),
-        }
-    }
-
-    /// Notes the use of a lock for each counted item of a request.
-    pub(in crate::core) fn use_locks(&mut self, asked: &Request) {
-        for item in asked.items.iter().filter(|item| item.ask.mode() == Mode::Counted) {
-            self.tree.change_lock(&item.key, |lock| lock.use_by(&item.ask));
-        }
-    }
-
-    pub(in crate::core) fn unuse(&mut self, key: &Key, mode: Mode) {
-        if mode == Mode::Counted {
-            self.tree.change_lock(key, Lock::unuse);
-        }
-    }
-
-    fn store_view(&mut self, entry: &Entry) -> Result<(), Misfit> {
-        let Change::Resize { key, view } = &entry.change else {
-            return Err("a view was stored by an entry that is no resize".to_owned());
-        };
-        let waiters = self.served(key);
-        for id in &waiters {
-            self.save_overtaken(*id);
-            self.dequeue(*id);
-        }
-        self.tree.change_lock(key, |lock| {
-            lock.stored = *view;
-            if lock.uses > 0 && view.is_some() {
-                lock.own = *view;
-            }
-        });
-        for id in &waiters {
-            self.enqueue(*id);
-        }
-        Ok(())
-    }
-
-    pub(in crate::core) fn asked<'e>(
-        &self,
-        entry: &'e Entry,
-        id: RequestId,
-    ) -> Result<&'e Arc<Request>, Misfit> {
-        match &entry.change {
-            Change::Request(request) if id.0 == self.revision.0 => Ok(request),
-            _ => Err(format!("request {id} is unknown")),
         }
     }
 
@@ -130,21 +78,5 @@ impl Table {
             | Change::Release(_)
             | Change::Resize { .. } => {}
         }
-    }
-
-    /// The class of each item of a waiter, with its key.
-    pub(in crate::core) fn classes<'a>(
-        &'a self,
-        request: &'a Request,
-    ) -> impl Iterator<Item = (&'a Key, &'a Lock, queue::Class)> {
-        request.items.iter().filter_map(|item| {
-            let lock = self.tree.lock(&item.key)?;
-            Some((&item.key, lock, class(lock, &item.ask)?))
-        })
-    }
-
-    /// The view that a counted item of a key is measured by.
-    pub(in crate::core) fn view_of(&self, key: &Key, stated: Option<View>) -> Option<View> {
-        Lock::view_of(self.tree.lock(key), stated)
     }
 }

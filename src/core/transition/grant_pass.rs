@@ -38,6 +38,16 @@ impl Table {
         }
     }
 
+    /// After a recovery: any waiter may be granted its request, or be in a deadlock.
+    pub(in crate::core) fn settle_everyone(&self, turn: &mut Turn<'_>) {
+        let waiting: Vec<RequestId> = self.waiters.keys().copied().collect();
+        for request in &waiting {
+            self.dirty_waiter(turn, *request);
+        }
+        turn.concerned().retry.extend(waiting);
+        self.suspect_everyone(turn);
+    }
+
     /// Serves those whom a change at `key` can concern. `wide` says that a write is concerned;
     /// the end of a read frees only writes, and slots of the very key.
     fn settle_around(&mut self, turn: &mut Turn<'_>, key: &Key, wide: bool) {

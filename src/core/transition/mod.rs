@@ -5,7 +5,9 @@
 
 mod apply;
 mod commit;
-pub(in crate::core) mod effects;
+mod effects;
 mod grant_pass;
+mod hosts;
+mod leases;
 mod request;
 pub(in crate::core) mod worklist;

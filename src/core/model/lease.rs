@@ -1,0 +1,77 @@
+//! Leases: what lives by renewal, and how one ended.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Change, Key, LeaseId, Release, Token, UnixMillis};
+
+/// So many of the leases that ended are remembered: who renews one that is gone asks soon, within a
+/// TTL or so.
+pub const PAST_LEASES_MAX: usize = 256;
+
+/// What makes a frame a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseState {
+    /// For how many milliseconds it lives without being renewed.
+    pub ttl_ms: u64,
+    /// How often it was renewed.
+    #[serde(default)]
+    pub renewals: u64,
+    /// When it was renewed last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub renewed: Option<UnixMillis>,
+}
+
+impl LeaseState {
+    pub(in crate::core) fn new(ttl_ms: u64) -> Self {
+        Self { ttl_ms, renewals: 0, renewed: None }
+    }
+}
+
+/// A lease that held something and ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PastLease {
+    /// Which.
+    pub lease: LeaseId,
+    /// When.
+    pub at: UnixMillis,
+    /// Why.
+    pub why: LeaseEnd,
+    /// The token of what it held.
+    pub token: Token,
+    /// The first of the keys that it held.
+    pub key: Key,
+    /// How many more there were.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub more_keys: usize,
+    /// For how long it would have lived without being renewed, in milliseconds.
+    pub ttl_ms: u64,
+}
+
+fn is_zero(n: &usize) -> bool {
+    *n == 0
+}
+
+/// How a lease ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LeaseEnd {
+    /// It was not renewed for its TTL.
+    Expired,
+    /// It was given back by its handle.
+    Released,
+    /// Somebody broke it by its token.
+    Forced,
+    /// Its asker was gone before it had confirmed.
+    Withdrawn,
+}
+
+impl LeaseEnd {
+    pub(in crate::core) fn by(change: &Change) -> Self {
+        match change {
+            Change::Expire { .. } => Self::Expired,
+            Change::Release(Release::Hold { forced: true, .. }) => Self::Forced,
+            Change::Release(_) => Self::Released,
+            _ => Self::Withdrawn,
+        }
+    }
+}
