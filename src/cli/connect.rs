@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use nix::unistd::geteuid;
 
-use super::args::Global;
+use super::arguments::definition::Global;
 use super::failed::Failed;
 use crate::client::{Client, ClientError, OWN, Options, Start};
 use crate::protocol::place::{Place, Rule};

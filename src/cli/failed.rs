@@ -1,6 +1,6 @@
 //! How a command says that it could not do its work.
 
-use super::say::Voice;
+use super::output::stderr::Voice;
 use crate::daemon::Unusable;
 use crate::run::{NotRun, OwnCode};
 

@@ -1,49 +1,29 @@
-//! The command line: one file per subcommand, and what they share.
+//! The command line.
 //!
-//! Data goes to stdout, canal's own words go to stderr through `say`, and every way to end is
-//! one of the codes in [`OwnCode`](crate::run::OwnCode).
+//! `commands` has one file per subcommand, `arguments` what is parsed from the command line,
+//! `messages` what is said to people, `output` how it reaches stdout and stderr, and `man` the man
+//! pages.
+//!
+//! Invariant: data goes to stdout, canal's messages go to stderr through `output::stderr`, and each
+//! exit code of canal's own is one of [`OwnCode`](crate::run::OwnCode).
 
-mod acquire;
-mod args;
-mod ask;
-mod clean;
-mod complete;
-mod completions;
+mod acquisition;
+mod arguments;
+mod commands;
 mod connect;
-mod cycle;
-mod daemon;
-mod duration;
 mod failed;
-mod handle;
-mod lock;
-mod lock_lost;
-mod lost;
 mod man;
-mod number;
+mod messages;
 mod output;
 mod owner;
-mod plain;
-mod refused;
-mod release;
-mod renew;
-mod resize;
-mod run;
-mod say;
-mod session;
-mod signal;
-mod status;
-mod sudo;
-mod usage;
-mod user;
-mod wait;
-mod waiting;
-mod when;
-mod who;
 
 use clap::{CommandFactory, Parser};
 
-use args::{Cli, Verb};
+use arguments::definition::{Cli, Verb};
+use arguments::{fast_path, usage_error};
+use commands::{acquire, complete, completions, daemon, release, renew, resize, run, status};
 use failed::Failed;
+use output::stderr::Voice;
 
 use crate::sys::startup::Words;
 
@@ -51,18 +31,18 @@ use crate::sys::startup::Words;
 /// if it became its command.
 #[must_use]
 pub fn main(words: Words) -> u8 {
-    let Some((global, args)) = plain::read(words.iter()) else {
+    let Some((global, args)) = fast_path::read(words.iter()) else {
         return by_clap(words);
     };
     let voice = global.voice();
     run::run(&args, &global, voice).unwrap_or_else(|failed| failed.report(voice))
 }
 
-/// Whatever is not a plain `canal run`, with the help of clap.
+/// Parses with clap what the fast path leaves to it.
 fn by_clap(words: Words) -> u8 {
     let cli = match Cli::try_parse_from(words.iter()) {
         Ok(cli) => cli,
-        Err(error) => return usage::report(&error, words),
+        Err(error) => return usage_error::report(&error, words),
     };
     let voice = cli.global.voice();
     dispatch(&cli, voice).unwrap_or_else(|failed| failed.report(voice))
@@ -83,10 +63,10 @@ pub fn man_pages() -> Vec<(String, String)> {
     man::pages()
 }
 
-fn dispatch(cli: &Cli, voice: say::Voice) -> Result<u8, Failed> {
+fn dispatch(cli: &Cli, voice: Voice) -> Result<u8, Failed> {
     let global = &cli.global;
     match &cli.verb {
-        None => Err(usage::nothing_to_do()),
+        None => Err(usage_error::nothing_to_do()),
         Some(Verb::Run(args)) => run::run(args, global, voice),
         Some(Verb::Acquire(args)) => acquire::run(args, global, voice),
         Some(Verb::Release(args)) => release::run(args, global, voice),

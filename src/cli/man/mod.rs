@@ -10,10 +10,10 @@ use std::io;
 use clap::Command;
 use clap_mangen::Man;
 
-use super::args::ManArgs;
-use super::clean::fold;
+use super::arguments::definition::ManArgs;
 use super::definition;
 use super::failed::Failed;
+use super::output::sanitize::fold;
 use crate::run::SUCCESS;
 
 /// The line of a text that stands for the options.

@@ -1,0 +1,114 @@
+//! Asking for locks: what `canal run` and `canal acquire` have in common.
+
+use super::arguments::lock::LockArgs;
+use super::arguments::session;
+use super::arguments::session::SessionArgs;
+use super::arguments::wait::WaitArgs;
+use super::connect::{self, Target};
+use super::failed::Failed;
+use super::messages::participant;
+use super::messages::root_under_sudo;
+use super::messages::waiting::Waiting;
+use super::output::sanitize::cut;
+use super::output::stderr::Voice;
+use crate::client::{self, Acquired, Client, ClientError};
+use crate::protocol::{Acquire, ErrorName, Failure, Grant, Mode, OnLost};
+use crate::sys::pidfd::Pidfd;
+
+/// Of a command line so much is told to the daemon, in columns.
+const COMMAND_COLUMNS_MAX: usize = 1000;
+
+/// The request that the options describe, under a tag of its own.
+pub(crate) fn request(
+    lock: &LockArgs,
+    wait: &WaitArgs,
+    session: SessionArgs,
+    command: &str,
+) -> Result<Acquire, Failed> {
+    let enclosing = session.enclosing();
+    Ok(Acquire {
+        tag: client::tag().map_err(connect::failed)?,
+        items: lock.items()?,
+        wait_ms: wait.wait_ms(),
+        priority: wait.priority.unwrap_or(0),
+        command: cut(command, COMMAND_COLUMNS_MAX),
+        owner_fd: None,
+        with_children: false,
+        session: enclosing.session,
+        frame: enclosing.frame,
+        lease: None,
+        wrapper: None,
+        on_lost: OnLost::Kill,
+    })
+}
+
+/// Why nothing was acquired.
+#[derive(Debug)]
+pub(crate) enum NotAcquired {
+    /// The daemon refused: busy, the wait is over, or a deadlock.
+    Refused(Failure),
+    /// Nothing was asked for yet: somebody must stay by the command.
+    StayNeeded(Failure),
+    /// Something failed.
+    Failed(Failed),
+}
+
+/// Asks, and tells how the waiting goes.
+pub(crate) fn obtain(
+    target: &Target,
+    request: &Acquire,
+    owner: Option<&Pidfd>,
+    voice: Voice,
+) -> Result<(Client, Acquired), NotAcquired> {
+    root_under_sudo::note(&target.place, voice);
+    let mut client = target.connect().map_err(NotAcquired::Failed)?;
+    // Most do not wait: they need nothing to tell of it, nor room for that on the stack.
+    let mut waiting: Option<Box<Waiting>> = None;
+    let result = client.acquire(request, owner, &mut |progress| {
+        let begin = || Box::new(Waiting::new(voice, &request.items));
+        waiting.get_or_insert_with(begin).update(progress)
+    });
+    if let Some(mut waiting) = waiting {
+        waiting.end();
+    }
+    match result {
+        Ok(acquired) => {
+            if voice == Voice::Verbose {
+                voice.detail(&granted(&acquired.grant));
+            }
+            if let Some(words) = session::not_believed(request, &acquired.grant) {
+                voice.detail(&words);
+            }
+            if let Some(words) = session::not_new(request, &acquired.grant) {
+                voice.say(&words);
+            }
+            Ok((client, acquired))
+        }
+        Err(error) => Err(not_acquired(error)),
+    }
+}
+
+fn not_acquired(error: ClientError) -> NotAcquired {
+    match error {
+        ClientError::Failure(failure) if failure.name == ErrorName::Refused => {
+            NotAcquired::Refused(failure)
+        }
+        ClientError::Failure(failure) if failure.name == ErrorName::StayNeeded => {
+            NotAcquired::StayNeeded(failure)
+        }
+        error => NotAcquired::Failed(connect::failed(error)),
+    }
+}
+
+/// `acquired db slot 4 (5 held), conf to read, token 77`.
+fn granted(grant: &Grant) -> String {
+    let keys = grant.keys.iter().map(|key| match key.mode {
+        Mode::Counted => {
+            let slots: Vec<_> = key.slots.iter().map(|slot| slot.slot).collect();
+            format!("{} slot {} ({} held)", key.key, participant::slots(&slots), key.acquired)
+        }
+        Mode::Read => format!("{} to read", key.key),
+        Mode::Write => format!("{} to write", key.key),
+    });
+    format!("acquired {}, token {}", keys.collect::<Vec<_>>().join(", "), grant.token)
+}

@@ -1,0 +1,385 @@
+//! The definition of the command line: one for parsing, help, man pages and completions.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use nix::sys::signal::Signal;
+
+use super::duration::{self, Length};
+use super::handle::HandleArgs;
+use super::lock::{LockArgs, plain_key};
+use super::number::{number, pid, positive};
+use super::on_lost::OnLostArg;
+use super::session::SessionArgs;
+use super::signal;
+use super::wait::WaitArgs;
+use super::why_target::WhyTarget;
+use crate::cli::output::stderr::Voice;
+use crate::core::Key;
+
+/// What `canal help` says at its end.
+const AFTER_HELP: &str = "\
+Exit codes: the command's; 75 not acquired; 122 lost; 124 ended by --max-run; 125 canal failed;
+126 and 127 the command cannot be run.
+A first try: canal run --key x -- echo hello";
+
+/// Limits how many commands run at once, and shows who runs, who waits and why
+#[derive(Debug, Parser)]
+#[command(name = "canal", version, max_term_width = 100, after_help = AFTER_HELP)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) verb: Option<Verb>,
+}
+
+/// What every command takes.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Everywhere")]
+pub(crate) struct Global {
+    /// Talk to the daemon of this socket; its journal and state lie beside it
+    /// [default: $CANAL_SOCKET, else /run/canal/canal.sock, else /tmp/canal-UID/canal.sock]
+    #[arg(long, value_name = "PATH", global = true, display_order = 900)]
+    pub(crate) socket: Option<PathBuf>,
+    /// Do not start a daemon if none runs
+    #[arg(long, global = true, display_order = 901)]
+    pub(crate) no_start: bool,
+    /// Say nothing on stderr
+    #[arg(short, long, global = true, display_order = 902, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
+    /// Say more; twice says still more
+    #[arg(short, long, global = true, display_order = 903, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+}
+
+impl Global {
+    /// How much to say.
+    pub(crate) fn voice(&self) -> Voice {
+        match (self.quiet, self.verbose) {
+            (true, _) => Voice::Quiet,
+            (false, 0) => Voice::Normal,
+            (false, _) => Voice::Verbose,
+        }
+    }
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Take the lock, run a command, give the lock back
+    Run(RunArgs),
+    /// Take the lock for a process until that ends, or as a lease
+    Acquire(AcquireArgs),
+    /// Give back what a process or a lease holds
+    Release(ReleaseArgs),
+    /// Let a lease live on
+    Renew(RenewArgs),
+    /// Show who holds what since when, and why others wait
+    Status(StatusArgs),
+    /// Store the capacity of a lock; those who follow it see it at once
+    Resize(ResizeArgs),
+    /// Run the daemon in the foreground, stop it, or replace it
+    Daemon(DaemonArgs),
+    /// Print the completion script of a shell
+    Completions(CompletionsArgs),
+    /// Write the man pages into a directory
+    Man(ManArgs),
+    /// For the completion scripts
+    #[command(hide = true)]
+    Complete(CompleteArgs),
+}
+
+/// Take the lock, run a command, give the lock back
+#[derive(Args, Debug, Default)]
+#[command(
+    override_usage = "canal run [OPTIONS] --key KEY [--] COMMAND [ARG]...\n       canal run [OPTIONS] --read KEY --write KEY [--] COMMAND [ARG]...\n       canal run [OPTIONS] --key KEY -c STRING"
+)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) lock: LockArgs,
+    #[command(flatten)]
+    pub(crate) session: SessionArgs,
+    #[command(flatten)]
+    pub(crate) wait: WaitArgs,
+    #[command(flatten)]
+    pub(crate) how: HowArgs,
+    /// The command and its arguments; options of canal end where it begins
+    #[arg(value_name = "COMMAND", trailing_var_arg = true, help_heading = None)]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// How to run the command.
+#[derive(Args, Debug, Default)]
+#[command(next_help_heading = "How to run")]
+pub(crate) struct HowArgs {
+    /// Run STRING with sh -c
+    #[arg(short = 'c', value_name = "STRING", allow_hyphen_values = true)]
+    pub(crate) shell: Option<OsString>,
+    /// End the command after so long, and exit with code 124
+    #[arg(long, value_name = "DUR", value_parser = duration::parse_some, allow_negative_numbers = true)]
+    pub(crate) max_run: Option<Length>,
+    /// Kill the command if it is still there so long after --max-run has signalled it
+    /// [default: 10]
+    #[arg(long, value_name = "DUR", value_parser = duration::parse, allow_negative_numbers = true)]
+    pub(crate) kill_after: Option<Length>,
+    /// The signal by which --max-run ends the command [default: TERM]
+    #[arg(long, value_name = "SIG", value_parser = signal::parse, allow_negative_numbers = true)]
+    pub(crate) signal: Option<Signal>,
+    /// Keep the lock until the processes that the command started have ended, too
+    #[arg(long)]
+    pub(crate) with_children: bool,
+    /// What becomes of the command if the lock is lost, which only an engine for many hosts can
+    /// bring about [default: kill]
+    #[arg(long, value_name = "WHAT", value_enum)]
+    pub(crate) on_lost: Option<OnLostArg>,
+}
+
+/// Take the lock for a process until that ends, or as a lease
+#[derive(Args, Debug)]
+#[command(
+    override_usage = "canal acquire [OPTIONS] --key KEY [--pid PID]\n       canal acquire [OPTIONS] --read KEY --write KEY [--pid PID]\n       canal acquire [OPTIONS] --key KEY --ttl DUR"
+)]
+pub(crate) struct AcquireArgs {
+    #[command(flatten)]
+    pub(crate) lock: LockArgs,
+    #[command(flatten)]
+    pub(crate) session: SessionArgs,
+    #[command(flatten)]
+    pub(crate) wait: WaitArgs,
+    #[command(flatten)]
+    pub(crate) whose: WhoseArgs,
+    /// Take it as a lease, for nobody's process: it ends when it was not renewed for so long.
+    /// Prints its handle, the secret with which canal renew and canal release know it, and its token
+    #[arg(long, value_name = "DUR", value_parser = duration::parse_ttl, allow_negative_numbers = true, conflicts_with = "pid", help_heading = None)]
+    pub(crate) ttl: Option<Duration>,
+    /// What becomes of the process if the lock is lost, which only an engine for many hosts can
+    /// bring about [default: kill]
+    #[arg(long, value_name = "WHAT", value_enum, conflicts_with = "ttl", help_heading = None)]
+    pub(crate) on_lost: Option<OnLostArg>,
+    /// Print what was granted, or why not, as JSON
+    #[arg(long, help_heading = None)]
+    pub(crate) json: bool,
+}
+
+/// Whose lock.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct WhoseArgs {
+    /// The process to whom the lock belongs; in a script: --pid $$ [default: the parent process]
+    #[arg(long, value_name = "PID", value_parser = pid, allow_negative_numbers = true, help_heading = None)]
+    pub(crate) pid: Option<u32>,
+}
+
+/// Give back what a process or a lease holds
+#[derive(Args, Debug)]
+#[command(
+    override_usage = "canal release [--pid PID] KEY\n       canal release [--pid PID] --all\n       canal release --handle H\n       canal release --force --token T"
+)]
+pub(crate) struct ReleaseArgs {
+    /// The process's latest hold of this key
+    #[arg(value_name = "KEY", value_parser = plain_key)]
+    pub(crate) key: Option<Key>,
+    /// Everything that the process holds
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Break the hold that --token names, whoever has it (of the same user, or as root)
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// The token of the hold to break; canal status -v shows it
+    #[arg(long, value_name = "T", value_parser = number, allow_negative_numbers = true)]
+    pub(crate) token: Option<u64>,
+    #[command(flatten)]
+    pub(crate) which: HandleArgs,
+    #[command(flatten)]
+    pub(crate) whose: WhoseArgs,
+    /// Print what was given back as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Let a lease live on
+#[derive(Args, Debug)]
+pub(crate) struct RenewArgs {
+    #[command(flatten)]
+    pub(crate) which: HandleArgs,
+    /// Print the lease, or how it was lost, as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Show who holds what since when, and why others wait
+#[derive(Args, Debug)]
+pub(crate) struct StatusArgs {
+    /// Only this key and those below it
+    #[arg(value_name = "KEY", value_parser = plain_key)]
+    pub(crate) key: Option<Key>,
+    /// Print it as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Show it again after each change, until interrupted
+    #[arg(long)]
+    pub(crate) watch: bool,
+    /// Follow who waits for whom, from this process or session to the end
+    #[arg(long, value_name = "PID|SESSION", conflicts_with_all = ["key", "watch", "graph"])]
+    pub(crate) why: Option<WhyTarget>,
+    /// Print who waits for whom as a graph for Graphviz (DOT)
+    #[arg(long, conflicts_with_all = ["key", "watch"])]
+    pub(crate) graph: bool,
+}
+
+/// Store the capacity of a lock; those who follow it see it at once
+#[derive(Args, Debug)]
+#[command(
+    override_usage = "canal resize KEY --per P [--buckets B]\n       canal resize KEY --slots N\n       canal resize KEY --forget"
+)]
+pub(crate) struct ResizeArgs {
+    /// The lock's key
+    #[arg(value_name = "KEY", value_parser = plain_key)]
+    pub(crate) key: Option<Key>,
+    /// At most P at once in each bucket
+    #[arg(long, value_name = "P", value_parser = positive, allow_negative_numbers = true)]
+    pub(crate) per: Option<u64>,
+    /// How many buckets there are now [default: 1]
+    #[arg(long, value_name = "B", value_parser = number, allow_negative_numbers = true)]
+    pub(crate) buckets: Option<u64>,
+    /// At most N at once; 0 drains the lock: who follows it waits
+    #[arg(short = 'j', long, value_name = "N", value_parser = number, allow_negative_numbers = true)]
+    pub(crate) slots: Option<u64>,
+    /// Forget what is stored
+    #[arg(long, conflicts_with_all = ["per", "buckets", "slots"])]
+    pub(crate) forget: bool,
+    /// Print what was stored as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Run the daemon in the foreground, stop it, or replace it
+#[derive(Args, Debug)]
+pub(crate) struct DaemonArgs {
+    /// Stop the daemon that runs; what is held stays held and is taken up by the next one
+    #[arg(long, conflicts_with_all = ["replace", "idle_exit", "discard_journal", "engine", "engine_ttl", "host", "no_engine"])]
+    pub(crate) stop: bool,
+    /// Stop the daemon that runs and take its place
+    #[arg(long)]
+    pub(crate) replace: bool,
+    /// End after so long with nothing held, waiting or connected [default: the configuration's]
+    #[arg(long, value_name = "DUR", value_parser = duration::parse_some, allow_negative_numbers = true)]
+    pub(crate) idle_exit: Option<Length>,
+    /// Share one table with other hosts: the engine that keeps it, postgres://… or etcd://…
+    /// [default: $CANAL_ENGINE, then the configuration's]
+    #[arg(long, value_name = "URL")]
+    pub(crate) engine: Option<String>,
+    /// Locks of this host are void so long after the engine heard of it last [default: 60]
+    #[arg(long, value_name = "DUR", value_parser = duration::parse_some, allow_negative_numbers = true)]
+    pub(crate) engine_ttl: Option<Length>,
+    /// The name that people know this host by [default: the machine's]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) host: Option<String>,
+    /// From now on work without the engine that this place used before
+    #[arg(long, conflicts_with_all = ["engine", "engine_ttl", "host"])]
+    pub(crate) no_engine: bool,
+    /// Set a journal aside that cannot be used, after dealing with the processes that it names
+    #[arg(long)]
+    pub(crate) discard_journal: bool,
+    /// A client started it: readiness and errors go to descriptor 3
+    #[arg(long, hide = true)]
+    pub(crate) on_demand: bool,
+    /// A daemon started it, to outlive it
+    #[arg(long, hide = true)]
+    pub(crate) watcher: bool,
+}
+
+/// Print the completion script of a shell
+#[derive(Args, Debug)]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    #[arg(value_name = "SHELL")]
+    pub(crate) shell: Shell,
+}
+
+/// A shell that has a completion script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+/// Write the man pages into a directory
+#[derive(Args, Debug)]
+pub(crate) struct ManArgs {
+    /// The directory, which must be there
+    #[arg(value_name = "DIR")]
+    pub(crate) dir: PathBuf,
+}
+
+/// For the completion scripts
+#[derive(Args, Debug)]
+pub(crate) struct CompleteArgs {
+    /// What to list
+    #[arg(value_name = "WHAT")]
+    pub(crate) what: What,
+    /// What it begins with
+    #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true)]
+    pub(crate) prefix: String,
+}
+
+/// What can be listed for a completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum What {
+    /// The keys in use or with a stored capacity
+    Keys,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, Parser};
+
+    use super::*;
+
+    fn run(args: &[&str]) -> RunArgs {
+        let words = ["canal", "run"].iter().chain(args);
+        match Cli::try_parse_from(words).map(|cli| cli.verb) {
+            Ok(Some(Verb::Run(run))) => run,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn options_end_at_the_first_operand() {
+        for (args, command) in [
+            (&["-k", "x", "make", "-j8"][..], &["make", "-j8"][..]),
+            (&["-kx", "make", "--key", "y", "-n"], &["make", "--key", "y", "-n"]),
+            (&["-k", "x", "--", "make", "-j8"], &["make", "-j8"]),
+            (&["-k", "x", "make", "--", "-j8"], &["make", "--", "-j8"]),
+            (&["-k", "x", "--", "--", "y"], &["--", "y"]),
+            (&["-k", "x", "--", "-weird"], &["-weird"]),
+            (&["-k", "x", "make", "--help"], &["make", "--help"]),
+            (&["-k", "x", "run", "help"], &["run", "help"]),
+            (&["-k", "x", ""], &[""]),
+        ] {
+            let run = run(args);
+            assert_eq!(run.command, command, "{args:?}");
+            assert_eq!(run.lock.keys.len(), 1, "{args:?}");
+            assert!(!run.wait.no_wait, "{args:?}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_option_before_the_command_is_never_the_command() {
+        for args in [&["canal", "run", "-k", "x", "--bogus", "make"][..], &["canal", "run", "-Z"]] {
+            assert!(Cli::try_parse_from(args).is_err(), "{args:?}");
+        }
+    }
+
+    #[test]
+    fn a_shell_string_may_begin_with_a_dash() {
+        assert_eq!(run(&["-k", "x", "-c", "-x"]).how.shell.unwrap(), "-x");
+    }
+}

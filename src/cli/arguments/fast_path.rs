@@ -1,0 +1,329 @@
+//! Reading the command lines of `canal run` that are plain, without building clap's definition,
+//! which takes as long as all else that canal does before the command.
+//!
+//! Invariant: what is read here is what clap reads. Whatever is out of the ordinary, and every
+//! mistake, is left to clap.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+use super::definition::{Global, RunArgs};
+use super::duration;
+use super::lock::plain_key;
+use super::number::{exit_code, number, positive, priority};
+
+/// Reads `canal run …`; `None` if clap has to.
+pub(crate) fn read<'a>(words: impl Iterator<Item = &'a OsStr>) -> Option<(Global, RunArgs)> {
+    let mut words = words.skip(1);
+    if words.next()? != "run" {
+        return None;
+    }
+    let mut plain = Plain::default();
+    loop {
+        let word = words.next()?;
+        match word.as_bytes() {
+            b"--" => {
+                plain.run.command.extend(words.map(OsStr::to_owned));
+                break;
+            }
+            [b'-', b'-', name @ ..] => plain.long(name, &mut words)?,
+            [b'-', letter, value @ ..] => plain.short(*letter, value, &mut words)?,
+            // An operand to clap, but a strange one.
+            b"-" => return None,
+            _ => {
+                plain.run.command.push(word.to_owned());
+                plain.run.command.extend(words.map(OsStr::to_owned));
+                break;
+            }
+        }
+    }
+    plain.finish()
+}
+
+/// What was read so far.
+#[derive(Debug, Default)]
+struct Plain {
+    global: Global,
+    run: RunArgs,
+}
+
+impl Plain {
+    /// `--name`, `--name VALUE` or `--name=VALUE`.
+    fn long<'a>(
+        &mut self,
+        word: &'a [u8],
+        rest: &mut impl Iterator<Item = &'a OsStr>,
+    ) -> Option<()> {
+        let equals = word.iter().position(|&byte| byte == b'=');
+        let (name, value) = match equals {
+            Some(at) => (&word[..at], Some(OsStr::from_bytes(&word[at + 1..]))),
+            None => (word, None),
+        };
+        if let Some(flag) = self.flag(name) {
+            return value.is_none().then(|| set(flag)).flatten();
+        }
+        self.option(name, value.or_else(|| rest.next())?)
+    }
+
+    /// `-n`, `-k VALUE` or `-kVALUE`; not several in one word.
+    fn short<'a>(
+        &mut self,
+        letter: u8,
+        value: &'a [u8],
+        rest: &mut impl Iterator<Item = &'a OsStr>,
+    ) -> Option<()> {
+        match letter {
+            b'n' if value.is_empty() => return set(&mut self.run.wait.no_wait),
+            b'q' if value.is_empty() => return set(&mut self.global.quiet),
+            _ => {}
+        }
+        let value = match value {
+            [] => rest.next()?,
+            // An equals sign there belongs to the option.
+            [b'=', ..] => return None,
+            _ => OsStr::from_bytes(value),
+        };
+        match letter {
+            b'k' => self.key(plain_text(value)?),
+            b'j' => self.option(b"slots", value),
+            b'w' => self.option(b"wait", value),
+            b'E' => self.option(b"conflict-exit-code", value),
+            _ => None,
+        }
+    }
+
+    fn flag(&mut self, name: &[u8]) -> Option<&mut bool> {
+        match name {
+            b"no-wait" => Some(&mut self.run.wait.no_wait),
+            b"new-session" => Some(&mut self.run.session.new_session),
+            b"with-children" => Some(&mut self.run.how.with_children),
+            b"no-start" => Some(&mut self.global.no_start),
+            b"quiet" => Some(&mut self.global.quiet),
+            _ => None,
+        }
+    }
+
+    fn option(&mut self, name: &[u8], value: &OsStr) -> Option<()> {
+        let text = plain_text(value)?;
+        let Self { global, run: RunArgs { lock, wait, .. } } = self;
+        match name {
+            b"key" => return self.key(text),
+            b"read" => lock.reads.push(plain_key(text).ok()?),
+            b"write" => lock.writes.push(plain_key(text).ok()?),
+            b"per" => once(&mut lock.per, positive(text))?,
+            b"buckets" => once(&mut lock.buckets, number(text))?,
+            b"slots" => once(&mut lock.slots, positive(text))?,
+            b"count" => once(&mut lock.count, positive(text))?,
+            b"wait" => once(&mut wait.wait, duration::parse(text))?,
+            b"conflict-exit-code" => once(&mut wait.conflict_exit_code, exit_code(text))?,
+            b"priority" => once(&mut wait.priority, priority(text))?,
+            b"socket" => once(&mut global.socket, Ok(text.into()))?,
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn key(&mut self, text: &str) -> Option<()> {
+        self.run.lock.keys.push(text.parse().ok()?);
+        Some(())
+    }
+
+    fn finish(self) -> Option<(Global, RunArgs)> {
+        let wait = &self.run.wait;
+        let contradicts = wait.no_wait && wait.wait.is_some();
+        let plain = !contradicts && !self.run.command.is_empty();
+        plain.then_some((self.global, self.run))
+    }
+}
+
+/// The text of a value. What begins with a dash may be an option that stands where a value is missing.
+fn plain_text(value: &OsStr) -> Option<&str> {
+    let is_plain = !value.is_empty() && !value.as_bytes().starts_with(b"-");
+    is_plain.then(|| value.to_str()).flatten()
+}
+
+/// Takes note of a flag, unless it is there twice.
+fn set(flag: &mut bool) -> Option<()> {
+    (!std::mem::replace(flag, true)).then_some(())
+}
+
+/// Takes a value that is right, unless there is one.
+fn once<T>(place: &mut Option<T>, value: Result<T, String>) -> Option<()> {
+    place.replace(value.ok()?).is_none().then_some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+    use std::os::unix::ffi::OsStringExt;
+
+    use clap::Parser;
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
+    use super::*;
+    use crate::cli::arguments::definition::{Cli, Verb};
+
+    fn canal_run(words: &[&str]) -> Vec<OsString> {
+        ["canal", "run"].iter().chain(words).map(OsString::from).collect()
+    }
+
+    #[test]
+    fn the_usual_command_lines_need_no_clap() {
+        for line in [
+            "-k x -- make -j8",
+            "-kx make --key y -n",
+            "--key db --per 3 --buckets=2 -- ./migrate.sh",
+            "-k deploy -w 10m ./deploy.sh",
+            "-n -E 0 -k sync sync-all",
+            "-k db/x -j 8 -- ./job.sh",
+            "--write db --read conf -- -- x",
+            "--socket /x/y -q --no-start --new-session -k a=3x2:2 -k b --with-children x",
+            "-k x --priority 3 ''",
+        ] {
+            let words: Vec<&str> = line.split(' ').collect();
+            assert!(read(canal_run(&words).iter().map(OsString::as_os_str)).is_some(), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_out_of_the_ordinary_is_left_to_clap() {
+        for line in [
+            "-k x",
+            "-k",
+            "-k -n x",
+            "-nk x y",
+            "-k=x y",
+            "-k x -k",
+            "-n -n -k x y",
+            "-n -w 1 -k x y",
+            "-w 1 -w 2 -k x y",
+            "-k x -c y",
+            "-v -k x y",
+            "--help",
+            "--bogus x",
+            "-k x --",
+            "--key= x",
+            "--no-wait=1 -k x y",
+            "-k x --max-run 1 y",
+            "-k /x y",
+            "-j 0 -k x y",
+            "-k x --keyx y z",
+            "-qn -k x y",
+            "-k x - -",
+            "-k x --priority -3 y",
+        ] {
+            let words: Vec<&str> = line.split(' ').collect();
+            let plain = read(canal_run(&words).iter().map(OsString::as_os_str));
+            // `-` alone is an operand to clap.
+            assert!(plain.is_none(), "{line}: {plain:?}");
+        }
+        assert!(read([].into_iter()).is_none());
+        for words in [&["canal"][..], &["canal", "status"], &["canal", "-q", "run", "-k", "x", "y"]]
+        {
+            assert!(read(words.iter().map(OsStr::new)).is_none(), "{words:?}");
+        }
+    }
+
+    /// A word that may stand anywhere: options in all their forms, values good and bad, operands.
+    fn word() -> impl Strategy<Value = OsString> {
+        let names: &[_] = &[
+            "key",
+            "read",
+            "write",
+            "per",
+            "buckets",
+            "slots",
+            "count",
+            "wait",
+            "no-wait",
+            "socket",
+            "conflict-exit-code",
+            "priority",
+            "new-session",
+            "with-children",
+            "no-start",
+            "quiet",
+            "verbose",
+            "max-run",
+            "help",
+            "keys",
+            "",
+        ];
+        let values: &[_] = &[
+            "x", "a/b", "a=3", "a=3x2:1", "a:2", "3", "0", "-1", "10m", "infinity", "", "=x", "-",
+            "--", "/x", "a//b", "+3", "300", "é", "a=", "run", "help",
+        ];
+        let letters: &[_] =
+            &["k", "j", "w", "E", "n", "q", "v", "c", "h", "V", "z", "nk", "qn", "kn"];
+        let bytes = proptest::collection::vec(any::<u8>().prop_filter("no NUL", |b| *b != 0), 0..4);
+        prop_oneof![
+            4 => select(values).prop_map(OsString::from),
+            3 => select(names).prop_map(|name| format!("--{name}").into()),
+            2 => (select(names), select(values))
+                .prop_map(|(name, value)| format!("--{name}={value}").into()),
+            3 => select(letters).prop_map(|letter| format!("-{letter}").into()),
+            2 => (select(letters), select(values))
+                .prop_map(|(letter, value)| format!("-{letter}{value}").into()),
+            1 => bytes.prop_map(OsString::from_vec),
+        ]
+    }
+
+    /// An option with a value that suits it, so that many lines are read to their end.
+    fn option() -> impl Strategy<Value = Vec<OsString>> {
+        let pairs: &[_] = &[
+            ("-k", "x"),
+            ("--key", "a=3x2:1"),
+            ("-k", "b:2"),
+            ("--read", "r"),
+            ("--write", "w/x"),
+            ("--per", "3"),
+            ("--buckets", "0"),
+            ("-j", "4"),
+            ("--slots", "2"),
+            ("--count", "1"),
+            ("-w", "1h30m"),
+            ("--wait", ".5"),
+            ("-E", "0"),
+            ("--conflict-exit-code", "255"),
+            ("--priority", "7"),
+            ("--socket", "/x y"),
+        ];
+        let flags: &[_] =
+            &["-n", "-q", "--no-wait", "--quiet", "--no-start", "--new-session", "--with-children"];
+        prop_oneof![
+            3 => select(pairs).prop_map(|(name, value)| vec![name.into(), value.into()]),
+            1 => select(pairs).prop_map(|(name, value)| {
+                let equals = if name.starts_with("--") { "=" } else { "" };
+                vec![format!("{name}{equals}{value}").into()]
+            }),
+            1 => select(flags).prop_map(|flag| vec![flag.into()]),
+        ]
+    }
+
+    fn line() -> impl Strategy<Value = Vec<OsString>> {
+        let options = proptest::collection::vec(option(), 0..5).prop_map(|all| all.concat());
+        let any = || proptest::collection::vec(word(), 0..6);
+        prop_oneof![
+            any(),
+            (options, any()).prop_map(|(mut line, any)| {
+                line.extend(any);
+                line
+            }),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(8 * ProptestConfig::default().cases))]
+        #[test]
+        fn whatever_is_read_here_clap_reads_in_the_same_way(line in line()) {
+            let words = [OsString::from("canal"), "run".into()].into_iter().chain(line);
+            let words: Vec<OsString> = words.collect();
+            if let Some((global, run)) = read(words.iter().map(OsString::as_os_str)) {
+                let plain = Cli { global, verb: Some(Verb::Run(run)) };
+                let clap = Cli::try_parse_from(&words).map_err(|error| error.to_string());
+                prop_assert_eq!(format!("{plain:?}"), format!("{:?}", clap.unwrap()), "{:?}", words);
+            }
+        }
+    }
+}

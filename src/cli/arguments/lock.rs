@@ -1,0 +1,387 @@
+//! Which locks are asked for: `--key` and the options that describe a single one, `--read` and
+//! `--write`.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+use clap::Args;
+
+use super::number::{number, positive};
+use crate::cli::failed::Failed;
+use crate::core::{Key, View};
+use crate::protocol::{Mode, WireItem};
+
+/// Which lock.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Which lock")]
+pub(crate) struct LockArgs {
+    /// The lock's key; VIEW is its capacity: N slots, or PxB for P slots in each of B buckets;
+    /// COUNT is how many slots to take. May be given several times: all are taken together
+    #[arg(short = 'k', long = "key", value_name = "KEY[=VIEW][:COUNT]")]
+    pub(crate) keys: Vec<KeyArg>,
+    /// Share KEY and all keys below it with others that read them; nobody writes them meanwhile.
+    /// May be given several times, also together with --key and --write
+    #[arg(long = "read", value_name = "KEY", value_parser = plain_key)]
+    pub(crate) reads: Vec<Key>,
+    /// Have KEY and all keys below it alone: wait for all who hold one of them in whatever way,
+    /// and hold new ones back. May be given several times
+    #[arg(long = "write", value_name = "KEY", value_parser = plain_key)]
+    pub(crate) writes: Vec<Key>,
+    /// At most P at once in each bucket
+    #[arg(long, value_name = "P", value_parser = positive, allow_negative_numbers = true)]
+    pub(crate) per: Option<u64>,
+    /// How many buckets (backends, machines) there are now [default: 1]
+    #[arg(long, value_name = "B", value_parser = number, allow_negative_numbers = true)]
+    pub(crate) buckets: Option<u64>,
+    /// At most N at once; the lock is re-entrant for its owner [default: what is stored, else 1]
+    #[arg(short = 'j', long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
+    pub(crate) slots: Option<u64>,
+    /// Take N slots at once [default: 1]
+    #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
+    pub(crate) count: Option<u64>,
+}
+
+/// One `--key`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KeyArg {
+    key: Key,
+    view: Option<View>,
+    count: Option<u64>,
+}
+
+/// Reads a key that stands alone; it contains neither `=` nor `:`.
+pub(crate) fn plain_key(text: &str) -> Result<Key, String> {
+    match text.find(['=', ':']) {
+        Some(at) => Err(format!(
+            "a key on the command line contains no `{}`",
+            if text[at..].starts_with('=') { '=' } else { ':' }
+        )),
+        None => Key::new(text).map_err(|error| error.to_string()),
+    }
+}
+
+impl FromStr for KeyArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (key, rest) = text.split_at(text.find(['=', ':']).unwrap_or(text.len()));
+        let key = plain_key(key)?;
+        let (view, count) = match rest.strip_prefix('=') {
+            Some(rest) => match rest.split_once(':') {
+                Some((view, count)) => (Some(view), Some(count)),
+                None => (Some(rest), None),
+            },
+            None => (None, rest.strip_prefix(':')),
+        };
+        Ok(Self {
+            key,
+            view: view.map(view_of).transpose()?,
+            count: count.map(count_of).transpose()?,
+        })
+    }
+}
+
+/// Reads `4` or `3x2`.
+fn view_of(text: &str) -> Result<View, String> {
+    let wrong =
+        |why: String| format!("`={text}`: {why}; a view is `=4` (slots) or `=3x2` (per x buckets)");
+    match text.split_once('x') {
+        Some((per, buckets)) => Ok(View::Canal {
+            per: positive(per).map_err(|why| wrong(format!("per: {why}")))?,
+            buckets: number(buckets).map_err(|why| wrong(format!("buckets: {why}")))?,
+        }),
+        None => Ok(View::Slots { slots: positive(text).map_err(wrong)? }),
+    }
+}
+
+fn count_of(text: &str) -> Result<u64, String> {
+    positive(text)
+        .map_err(|why| format!("`:{text}`: {why}; what follows `:` is how many slots to take"))
+}
+
+impl LockArgs {
+    /// What is asked for: the counted items, then what is read, then what is written.
+    ///
+    /// # Errors
+    /// Options that contradict each other, no key, a key twice, more than a stated view has.
+    pub(crate) fn items(&self) -> Result<Vec<WireItem>, Failed> {
+        let mut items = self.counted()?;
+        items.extend(self.reads.iter().map(|key| shared_or_alone(key, Mode::Read)));
+        items.extend(self.writes.iter().map(|key| shared_or_alone(key, Mode::Write)));
+        if items.is_empty() {
+            return Err(Failed::new("which lock? give --key KEY")
+                .hint("--read KEY shares KEY and all keys below it with other readers, --write KEY has them alone"));
+        }
+        if items.len() == 1 {
+            return Ok(items);
+        }
+        match twice(&items) {
+            Some(failed) => Err(failed),
+            None => Ok(items),
+        }
+    }
+
+    fn counted(&self) -> Result<Vec<WireItem>, Failed> {
+        let described = self.per.is_some()
+            || self.buckets.is_some()
+            || self.slots.is_some()
+            || self.count.is_some();
+        match self.keys.as_slice() {
+            [] if described && !(self.reads.is_empty() && self.writes.is_empty()) => {
+                Err(Failed::new(
+                    "--per, --buckets, --slots and --count describe a lock of --key, and none is given",
+                ))
+            }
+            [one] => Ok(vec![item(&self.describe(one)?)?]),
+            [_, _, ..] if described => Err(Failed::new(
+                "--per, --buckets, --slots and --count describe a single lock, and several are given",
+            )
+            .hint("say it with each key: --key db=3x2:1 --key deploy=1")),
+            several => several.iter().map(item).collect(),
+        }
+    }
+
+    /// The only key with what the options say of it.
+    fn describe(&self, one: &KeyArg) -> Result<KeyArg, Failed> {
+        let view = self.view()?;
+        if view.is_some() && one.view.is_some() {
+            return Err(Failed::new(format!(
+                "`{}` has a view of its own: leave out either it or --per, --buckets and --slots",
+                one.key
+            )));
+        }
+        if self.count.is_some() && one.count.is_some() {
+            return Err(Failed::new("--count and `:COUNT` say the same thing twice"));
+        }
+        Ok(KeyArg {
+            key: one.key.clone(),
+            view: view.or(one.view),
+            count: self.count.or(one.count),
+        })
+    }
+
+    fn view(&self) -> Result<Option<View>, Failed> {
+        stated_view(self.per, self.buckets, self.slots)
+    }
+}
+
+/// The view that options state: `--per` with or without `--buckets`, or `--slots`, or none.
+pub(crate) fn stated_view(
+    per: Option<u64>,
+    buckets: Option<u64>,
+    slots: Option<u64>,
+) -> Result<Option<View>, Failed> {
+    match (per, buckets, slots) {
+        (None, None, slots) => Ok(slots.map(|slots| View::Slots { slots })),
+        (Some(per), buckets, None) => Ok(Some(View::Canal { per, buckets: buckets.unwrap_or(1) })),
+        (None, Some(_), None) => Err(Failed::new("--buckets needs --per")
+            .hint("--per P --buckets B admits P x B at once; for N in all, give --slots N")),
+        (_, _, Some(_)) => Err(Failed::new(
+            "--slots cannot be given together with --per or --buckets: they are two kinds of lock",
+        )
+        .hint("--slots N admits N at once; --per P --buckets B admits P x B")),
+    }
+}
+
+/// A view as the wire has it: `per`, `buckets`, `slots`.
+pub(crate) fn wire_view(view: Option<View>) -> (Option<u64>, Option<u64>, Option<u64>) {
+    match view {
+        None => (None, None, None),
+        Some(View::Canal { per, buckets }) => (Some(per), Some(buckets), None),
+        Some(View::Slots { slots }) => (None, None, Some(slots)),
+    }
+}
+
+fn item(asked: &KeyArg) -> Result<WireItem, Failed> {
+    let KeyArg { key, view, count } = asked;
+    let wanted = count.unwrap_or(1);
+    // A view of no buckets admits none: that is the daemon's refusal, not a mistake of the caller.
+    let too_small = |capacity: &u64| *capacity > 0 && wanted > *capacity;
+    if let Some(capacity) = view.map(View::capacity).filter(too_small) {
+        return Err(Failed::new(format!(
+            "`{key}` can never be granted: {wanted} slots are asked for, but its stated size is {capacity}"
+        )));
+    }
+    let (per, buckets, slots) = wire_view(*view);
+    Ok(WireItem { key: key.text().clone(), mode: None, count: *count, per, buckets, slots })
+}
+
+fn shared_or_alone(key: &Key, mode: Mode) -> WireItem {
+    WireItem { key: key.text().clone(), mode: Some(mode), ..WireItem::default() }
+}
+
+/// What is wrong if two of the items are of one key.
+fn twice(items: &[WireItem]) -> Option<Failed> {
+    let option = |item: &WireItem| match item.mode {
+        None | Some(Mode::Counted) => "--key",
+        Some(Mode::Read) => "--read",
+        Some(Mode::Write) => "--write",
+    };
+    let mut first: BTreeMap<&str, &WireItem> = BTreeMap::new();
+    let (one, other) =
+        items.iter().find_map(|item| first.insert(&item.key, item).map(|before| (before, item)))?;
+    let (key, one, other) = (&other.key, option(one), option(other));
+    if one != other {
+        let (needless, why) = match other {
+            "--write" => (one, "--write has the key alone already"),
+            _ => (other, "--key keeps writers away already, as --read does"),
+        };
+        return Some(
+            Failed::new(format!("`{key}` is given with {one} and with {other}"))
+                .hint(format!("leave out {needless}: {why}")),
+        );
+    }
+    let failed = Failed::new(format!("{one} {key} is given twice"));
+    Some(if one == "--key" {
+        failed.hint(format!("--key {key}:2 takes two slots at once"))
+    } else {
+        failed
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(keys: &[&str]) -> LockArgs {
+        LockArgs { keys: keys.iter().map(|k| k.parse().unwrap()).collect(), ..LockArgs::default() }
+    }
+
+    fn wire(key: &str, view: Option<View>, count: Option<u64>) -> WireItem {
+        let (per, buckets, slots) = wire_view(view);
+        WireItem { key: key.into(), mode: None, count, per, buckets, slots }
+    }
+
+    const fn canal(per: u64, buckets: u64) -> Option<View> {
+        Some(View::Canal { per, buckets })
+    }
+
+    const fn slots(slots: u64) -> Option<View> {
+        Some(View::Slots { slots })
+    }
+
+    #[test]
+    fn keys_are_read_with_view_and_count() {
+        for (text, key, view, count) in [
+            ("db", "db", None, None),
+            ("a/b c", "a/b c", None, None),
+            ("db=4", "db", slots(4), None),
+            ("db=3x2", "db", canal(3, 2), None),
+            ("db:2", "db", None, Some(2)),
+            ("db=3x2:6", "db", canal(3, 2), Some(6)),
+            ("x=1:1", "x", slots(1), Some(1)),
+        ] {
+            assert_eq!(args(&[text]).items().unwrap(), [wire(key, view, count)], "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_key_says_why() {
+        for (text, why) in [
+            ("", "a key cannot be empty"),
+            ("=3", "a key cannot be empty"),
+            ("/a/b", "a key does not begin with `/`; use `a/b`"),
+            ("a/", "a key does not end with `/`; use `a`"),
+            ("a\nb", "U+000A"),
+            ("db=", "`=`: not a whole number; a view is `=4` (slots) or `=3x2`"),
+            ("db=x", "`=x`: per: not a whole number; a view is"),
+            ("db=prod", "`=prod`: not a whole number; a view is"),
+            ("db=0", "must be at least 1"),
+            ("db=-1", "`=-1`: must be at least 1"),
+            ("db=0x2", "per: must be at least 1"),
+            ("db=3x-1", "`=3x-1`: buckets: must not be negative"),
+            ("db:0", "must be at least 1"),
+            ("db:x", "what follows `:` is how many slots to take"),
+            ("a:1=2", "`:1=2`: not a whole number; what follows"),
+        ] {
+            let error = text.parse::<KeyArg>().unwrap_err();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+        assert_eq!(plain_key("a:b").unwrap_err(), "a key on the command line contains no `:`");
+        assert_eq!(plain_key("a=b").unwrap_err(), "a key on the command line contains no `=`");
+    }
+
+    #[test]
+    fn options_describe_the_only_key() {
+        let with = |per, buckets, slots, count| {
+            LockArgs { per, buckets, slots, count, ..args(&["db"]) }.items()
+        };
+        assert_eq!(with(Some(3), Some(2), None, None).unwrap(), [wire("db", canal(3, 2), None)]);
+        assert_eq!(with(Some(3), None, None, None).unwrap(), [wire("db", canal(3, 1), None)]);
+        assert_eq!(with(None, None, Some(4), Some(2)).unwrap(), [wire("db", slots(4), Some(2))]);
+        let error = |per, buckets, slots, count| with(per, buckets, slots, count).unwrap_err();
+        assert_eq!(error(None, Some(2), None, None).message, "--buckets needs --per");
+        assert!(error(Some(1), None, Some(1), None).message.starts_with("--slots cannot"));
+        assert!(error(None, Some(1), Some(1), None).message.starts_with("--slots cannot"));
+        assert_eq!(with(Some(3), Some(0), None, None).unwrap(), [wire("db", canal(3, 0), None)]);
+        assert!(error(None, None, Some(2), Some(3)).message.contains("3 slots are asked for"));
+    }
+
+    #[test]
+    fn what_contradicts_itself_is_refused() {
+        let error = |args: LockArgs| args.items().unwrap_err();
+        assert_eq!(error(args(&[])).message, "which lock? give --key KEY");
+        assert!(error(LockArgs { per: Some(1), ..args(&["a", "b"]) }).hint.is_some());
+        assert!(error(LockArgs { count: Some(1), ..args(&["a", "b"]) }).hint.is_some());
+        assert!(error(LockArgs { slots: Some(1), ..args(&["a=2"]) }).message.contains("its own"));
+        assert!(error(LockArgs { count: Some(1), ..args(&["a:2"]) }).message.contains("twice"));
+    }
+
+    fn with(keys: &[&str], reads: &[&str], writes: &[&str]) -> LockArgs {
+        let plain = |keys: &[&str]| keys.iter().map(|key| plain_key(key).unwrap()).collect();
+        LockArgs { reads: plain(reads), writes: plain(writes), ..args(keys) }
+    }
+
+    #[test]
+    fn a_key_is_asked_for_only_once() {
+        for (args, message, hint) in [
+            (args(&["a", "b", "a:2"]), "--key a is given twice", "--key a:2 takes two slots"),
+            (with(&[], &["a", "b", "a"], &[]), "--read a is given twice", ""),
+            (with(&[], &[], &["a", "a"]), "--write a is given twice", ""),
+            (with(&["a"], &["a"], &[]), "`a` is given with --key and with --read", "out --read:"),
+            (with(&["a"], &[], &["a"]), "`a` is given with --key and with --write", "out --key:"),
+            (
+                with(&[], &["a"], &["a"]),
+                "`a` is given with --read and with --write",
+                "leave out --read:",
+            ),
+        ] {
+            let failed = args.items().unwrap_err();
+            assert_eq!(failed.message, message);
+            assert!(failed.hint.unwrap_or_default().contains(hint), "{message}");
+        }
+        assert_eq!(with(&["a"], &["a/1"], &["a/1/x"]).items().unwrap().len(), 3);
+    }
+
+    #[test]
+    fn counted_items_come_first_then_reads_then_writes() {
+        let items = LockArgs { slots: Some(2), ..with(&["c"], &["b", "d"], &["a/1"]) }.items();
+        let item = |key: &str, mode| WireItem { mode: Some(mode), ..wire(key, None, None) };
+        assert_eq!(
+            items.unwrap(),
+            [
+                wire("c", slots(2), None),
+                item("b", Mode::Read),
+                item("d", Mode::Read),
+                item("a/1", Mode::Write),
+            ]
+        );
+    }
+
+    #[test]
+    fn nothing_about_views_goes_with_reading_and_writing() {
+        for args in [
+            LockArgs { per: Some(1), ..with(&[], &["a"], &[]) },
+            LockArgs { count: Some(2), ..with(&[], &[], &["a"]) },
+        ] {
+            let message = args.items().unwrap_err().message;
+            assert!(message.ends_with("describe a lock of --key, and none is given"), "{message}");
+        }
+    }
+
+    #[test]
+    fn several_keys_keep_their_order() {
+        let items = args(&["b=2", "a=3x2:2"]).items().unwrap();
+        assert_eq!(items, [wire("b", slots(2), None), wire("a", canal(3, 2), Some(2))]);
+    }
+}

@@ -1,0 +1,19 @@
+//! What is parsed from the command line.
+//!
+//! `definition` has all commands and options; the other files parse one kind of value each.
+//! `fast_path` reads the common `canal run` without clap.
+//!
+//! Invariant: nothing here talks to a daemon.
+
+pub(super) mod definition;
+pub(super) mod duration;
+pub(super) mod fast_path;
+pub(super) mod handle;
+pub(super) mod lock;
+pub(super) mod number;
+pub(super) mod on_lost;
+pub(super) mod session;
+pub(super) mod signal;
+pub(super) mod usage_error;
+pub(super) mod wait;
+pub(super) mod why_target;

@@ -1,0 +1,149 @@
+//! `canal acquire`: take the lock for another process, or as a lease.
+//!
+//! The grant is provisional until it was printed and then confirmed: a lock whose owner was never
+//! told goes back by itself.
+
+use std::os::unix::process::parent_id;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::cli::acquisition;
+use crate::cli::acquisition::NotAcquired;
+use crate::cli::arguments::definition::{AcquireArgs, Global};
+use crate::cli::arguments::duration::{millis, stated};
+use crate::cli::connect;
+use crate::cli::connect::Target;
+use crate::cli::failed::Failed;
+use crate::cli::messages::refusal;
+use crate::cli::output::stderr::Voice;
+use crate::cli::output::stdout;
+use crate::cli::owner::Owner;
+use crate::client::{self, ClientError};
+use crate::protocol::{
+    Confirm, CycleStepShown, ErrorName, Failure, Grant, Handle, HolderShown, LeaseAsked, OWNER_GONE,
+};
+use crate::run::SUCCESS;
+use crate::sys::process;
+
+/// What `--json` prints of a refusal.
+#[derive(Debug, Serialize)]
+struct Refused<'a> {
+    refused: &'a str,
+    message: &'a str,
+    holders: &'a [HolderShown],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    cycle: &'a [CycleStepShown],
+}
+
+pub(crate) fn run(args: &AcquireArgs, global: &Global, voice: Voice) -> Result<u8, Failed> {
+    if args.wait.conflict_exit_code == Some(0) {
+        return Err(Failed::new("-E 0 would mean to go on without the lock")
+            .hint("`canal run -E 0` skips its command; with `canal acquire`, choose another code and test for it"));
+    }
+    // Before the owner is looked at: what is wrong in the options is said first.
+    let mut request = acquisition::request(&args.lock, &args.wait, args.session, "")?;
+    request.on_lost = args.on_lost.map(Into::into).unwrap_or_default();
+    let target = Target::of(global)?;
+    let owner = match args.ttl {
+        Some(ttl) => {
+            request.lease = Some(lease(ttl)?);
+            // It outlives whatever it is asked for in.
+            (request.session, request.frame) = (None, None);
+            request.command = asker();
+            None
+        }
+        None => {
+            let owner = Owner::find(args.whose.pid)?;
+            request.command = owner.command();
+            Some(owner)
+        }
+    };
+    let pidfd = owner.as_ref().map(|owner| &owner.pidfd);
+    let (mut client, mut acquired) = match acquisition::obtain(&target, &request, pidfd, voice) {
+        Ok(obtained) => obtained,
+        Err(NotAcquired::Failed(failed)) => return Err(failed),
+        Err(NotAcquired::StayNeeded(failure)) => return Err(Failed::new(failure.message)),
+        Err(NotAcquired::Refused(failure)) => return refuse(&failure, args, voice),
+    };
+    acquired.grant.handle = request.lease.map(|lease| lease.handle);
+    if args.json {
+        stdout::tell(&stdout::json(&acquired.grant)?)?;
+    } else if let Some(handle) = acquired.grant.handle {
+        stdout::tell(&variables(handle, &acquired.grant))?;
+    }
+    let confirmed = client.confirm(&Confirm { tag: request.tag });
+    let has_ended = || owner.as_ref().is_some_and(|owner| owner.pidfd.has_ended());
+    confirmed.map_err(|error| unconfirmed(error, has_ended))?;
+    match (owner, args.ttl) {
+        (Some(owner), _) => {
+            let say = if owner.by_default { Voice::say } else { Voice::detail };
+            say(voice, &format!("held for {}", owner.shown()));
+        }
+        (None, ttl) => voice.detail(&format!(
+            "a lease of {}: `canal renew` keeps it, `canal release --handle` ends it",
+            stated(ttl.unwrap_or_default())
+        )),
+    }
+    Ok(SUCCESS)
+}
+
+/// Why a grant was not confirmed. If its owner ended meanwhile, that is said as if it had ended before.
+fn unconfirmed(error: ClientError, has_ended: impl FnOnce() -> bool) -> Failed {
+    let taken_back =
+        matches!(&error, ClientError::Failure(failure) if failure.name == ErrorName::UnknownTag);
+    if taken_back && has_ended() {
+        return Failed::new(OWNER_GONE);
+    }
+    connect::failed(error)
+}
+
+/// A lease of this length, under a new handle.
+fn lease(ttl: Duration) -> Result<LeaseAsked, Failed> {
+    let handle = client::handle().map_err(connect::failed)?;
+    Ok(LeaseAsked { handle, ttl_ms: millis(ttl) })
+}
+
+/// What to show of who asks for a lease: the script, rather than this program, which ends.
+fn asker() -> String {
+    process::command_line(parent_id()).unwrap_or_default()
+}
+
+/// What later steps need, as lines that a shell and the environment files of CI services take.
+fn variables(handle: Handle, grant: &Grant) -> String {
+    let slots = grant.keys.iter().flat_map(|key| &key.slots).map(|slot| slot.slot.to_string());
+    let slots: Vec<_> = slots.collect();
+    let mut lines = format!("CANAL_HANDLE={}\nCANAL_TOKEN={}\n", handle.reveal(), grant.token);
+    if !slots.is_empty() {
+        lines += &format!("CANAL_SLOTS={}\n", slots.join(","));
+    }
+    lines
+}
+
+fn refuse(failure: &Failure, args: &AcquireArgs, voice: Voice) -> Result<u8, Failed> {
+    let failed = refusal::explain(failure, &args.wait, voice);
+    if args.json {
+        stdout::print(&stdout::json(&Refused {
+            refused: failure.reason.as_deref().unwrap_or("full"),
+            message: &failure.message,
+            holders: &failure.holders,
+            cycle: &failure.cycle,
+        })?)?;
+    }
+    Err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_that_ends_around_the_grant_is_told_in_one_way() {
+        let taken_back =
+            || ClientError::Failure(Failure::new(ErrorName::UnknownTag, "taken back before"));
+        assert_eq!(unconfirmed(taken_back(), || true).message, OWNER_GONE);
+        assert_eq!(unconfirmed(taken_back(), || false).message, "taken back before");
+        let other = ClientError::Silent { pid: 7, state: 'S' };
+        assert_ne!(unconfirmed(other, || true).message, OWNER_GONE);
+    }
+}

@@ -1,0 +1,121 @@
+//! `canal daemon`: run it, stop it, replace it.
+
+use std::time::{Duration, Instant};
+
+use crate::cli::arguments::definition::{DaemonArgs, Global};
+use crate::cli::arguments::duration::Length;
+use crate::cli::connect;
+use crate::cli::connect::Target;
+use crate::cli::failed::Failed;
+use crate::cli::output::stderr::Voice;
+use crate::client::{Client, ClientError, OWN, Start};
+use crate::daemon::{self, Options};
+use crate::protocol::Stop;
+use crate::protocol::place::Place;
+use crate::run::SUCCESS;
+
+pub(crate) fn run(args: &DaemonArgs, global: &Global, voice: Voice) -> Result<u8, Failed> {
+    let target = Target::of(global)?;
+    let place = target.place.clone();
+    if args.stop {
+        match stop(&place)? {
+            Some(pid) => voice.detail(&format!("stopped the daemon, pid {pid}")),
+            None => voice.say(&format!("no daemon runs at {}", place.socket.display())),
+        }
+        return Ok(SUCCESS);
+    }
+    let mut options = Options {
+        place,
+        on_demand: args.on_demand,
+        discard_journal: args.discard_journal,
+        verbose: global.verbose,
+        idle_exit_s: args.idle_exit.map(idle_seconds),
+        engine: args.engine.clone(),
+        engine_ttl_ms: args.engine_ttl.map(milliseconds),
+        host: args.host.clone(),
+        without_engine: args.no_engine,
+        replaces: None,
+        watcher: Some(OWN.into()),
+    };
+    if args.watcher {
+        // What went wrong is found out again by whoever needs the daemon.
+        let start = || drop(target.connect());
+        daemon::watch(&options, &start)?;
+        return Ok(SUCCESS);
+    }
+    if args.replace {
+        replace(&mut options, voice)?;
+    }
+    daemon::run(&options)?;
+    Ok(SUCCESS)
+}
+
+/// Ends the daemon that runs, if the one of these options could take its place.
+fn replace(options: &mut Options, voice: Voice) -> Result<(), Failed> {
+    let (place, uid) = (&options.place, nix::unistd::geteuid().as_raw());
+    let replacing = daemon::replace(place, uid)?;
+    if daemon::runs(place, uid) {
+        daemon::check(options)?;
+    }
+    let until = Instant::now() + REPLACE_MAX;
+    let mut free = false;
+    // One that a client was just starting may come up after the first, and goes too.
+    while !free && Instant::now() < until {
+        if let Some(pid) = stop(place)? {
+            voice.detail(&format!("stopped the daemon, pid {pid}"));
+        }
+        let again = Instant::now() + STOP_AGAIN;
+        while !free && Instant::now() < again {
+            free = replacing.is_free(place);
+            if !free {
+                std::thread::sleep(REPLACE_PAUSE);
+            }
+        }
+    }
+    options.replaces = Some(replacing);
+    Ok(())
+}
+
+/// For how long a daemon that is replaced may take to end, how often it is told to, and how often it
+/// is looked whether it has.
+const REPLACE_MAX: Duration = Duration::from_secs(10);
+const STOP_AGAIN: Duration = Duration::from_millis(500);
+const REPLACE_PAUSE: Duration = Duration::from_millis(5);
+
+/// Ends the daemon that runs, and gives its pid if one did.
+fn stop(place: &Place) -> Result<Option<u32>, Failed> {
+    match Client::connect(place, Start::Never).and_then(|mut client| client.stop(&Stop {})) {
+        Ok(stopping) => Ok(Some(stopping.pid)),
+        Err(ClientError::NoDaemon(_)) => Ok(None),
+        Err(error) => Err(connect::failed(error)),
+    }
+}
+
+fn milliseconds(length: Length) -> u64 {
+    match length {
+        Length::Finite(length) => u64::try_from(length.as_millis()).unwrap_or(u64::MAX),
+        Length::Infinite => u64::MAX,
+    }
+}
+
+/// Whole seconds, rounded up; 0 is never.
+fn idle_seconds(length: Length) -> u64 {
+    match length {
+        Length::Finite(length) => {
+            length.as_secs().saturating_add((length.subsec_nanos() > 0).into())
+        }
+        Length::Infinite => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_seconds_never_round_down_to_never() {
+        let seconds = |ms| idle_seconds(Length::Finite(Duration::from_millis(ms)));
+        assert_eq!((seconds(1), seconds(1000), seconds(1001)), (1, 1, 2));
+        assert_eq!(idle_seconds(Length::Infinite), 0);
+    }
+}

@@ -1,0 +1,14 @@
+//! One file (or folder) per subcommand; each has a `run`, which returns the exit code.
+//!
+//! Invariant: a command that fails returns [`Failed`](super::failed::Failed) and leaves printing it
+//! to `cli::main`.
+
+pub(super) mod acquire;
+pub(super) mod complete;
+pub(super) mod completions;
+pub(super) mod daemon;
+pub(super) mod release;
+pub(super) mod renew;
+pub(super) mod resize;
+pub(super) mod run;
+pub(super) mod status;

@@ -1,0 +1,101 @@
+//! `canal release`: give back.
+
+use crate::cli::arguments::definition::{Global, ReleaseArgs};
+use crate::cli::arguments::handle::HandleArgs;
+use crate::cli::arguments::usage_error::wrong;
+use crate::cli::connect;
+use crate::cli::failed::Failed;
+use crate::cli::messages::lease_lost;
+use crate::cli::messages::participant::{COMMAND_COLUMNS, holder};
+use crate::cli::messages::time::Now;
+use crate::cli::output::stderr::Voice;
+use crate::cli::output::stdout;
+use crate::cli::owner::Owner;
+use crate::client::ClientError;
+use crate::protocol::{ErrorName, Release, Released, ReleasedHold};
+use crate::run::SUCCESS;
+
+pub(crate) fn run(args: &ReleaseArgs, global: &Global, voice: Voice) -> Result<u8, Failed> {
+    let release = what(args)?;
+    let by_name = release.token.is_some() || release.handle.is_some();
+    let owner = if by_name { None } else { Some(Owner::find(args.whose.pid)?) };
+    let mut client = connect::client(global)?;
+    let released = match client.release_once(&release, owner.as_ref().map(|owner| &owner.pidfd)) {
+        Ok(released) => released,
+        Err(ClientError::Failure(failure)) if failure.name == ErrorName::LeaseLost => {
+            return Err(lease_lost::explain(&failure, args.json, voice)?);
+        }
+        Err(error) => return Err(explained(error, owner.as_ref())),
+    };
+    if args.json {
+        stdout::print(&stdout::json(&released)?)?;
+    }
+    // What was broken by force is always said.
+    let say = if args.force { Voice::say } else { Voice::detail };
+    for line in lines(&released, args.force) {
+        say(voice, &line);
+    }
+    Ok(SUCCESS)
+}
+
+/// That the parent is meant where nobody is named is not obvious in a pipe or a subshell.
+fn explained(error: ClientError, owner: Option<&Owner>) -> Failed {
+    let not_held = matches!(&error, ClientError::Failure(f) if f.name == ErrorName::NotHeld);
+    let failed = connect::failed(error);
+    match owner {
+        Some(owner) if not_held && owner.by_default => failed.hint(format!(
+            "without --pid, canal releases for its parent process, {}; --pid names another",
+            owner.shown()
+        )),
+        _ => failed,
+    }
+}
+
+/// Exactly one of KEY, --all, --handle and --force --token says what; if none does, the handle that
+/// the environment names.
+fn what(args: &ReleaseArgs) -> Result<Release, Failed> {
+    let error = |message: &str| Err(wrong("release", message));
+    let others = args.key.is_some() || args.all || args.force || args.token.is_some();
+    if args.which.handle.is_some() {
+        if others || args.whose.pid.is_some() {
+            return error("--handle names a whole lease: leave out KEY, --all, --token and --pid");
+        }
+        return Ok(Release { handle: args.which.read()?, ..Release::default() });
+    }
+    if !others
+        && args.whose.pid.is_none()
+        && let Some(handle) = HandleArgs::of_environment()?
+    {
+        return Ok(Release { handle: Some(handle), ..Release::default() });
+    }
+    match (&args.key, args.all, args.force, args.token) {
+        (None, false, true, Some(token)) => match args.whose.pid {
+            None => Ok(Release { token: Some(token), ..Release::default() }),
+            Some(_) => {
+                error("--force releases by --token, whatever process holds it: leave out --pid")
+            }
+        },
+        (_, _, true, None) => error("--force needs --token; canal status -v shows it"),
+        (_, _, true, Some(_)) => error("--force --token names a hold; leave out KEY and --all"),
+        (_, _, false, Some(_)) => error("--token goes with --force"),
+        (Some(_), true, false, None) => error("KEY and --all cannot be given together"),
+        (Some(key), false, false, None) => {
+            Ok(Release { key: Some(key.text().clone()), ..Release::default() })
+        }
+        (None, true, false, None) => Ok(Release { all: true, ..Release::default() }),
+        (None, false, false, None) => error("which lock? give its KEY, --all, or --handle"),
+    }
+}
+
+fn lines(released: &Released, force: bool) -> Vec<String> {
+    let now = Now::here();
+    let line = |one: &ReleasedHold| {
+        let (keys, of) = (one.keys.join(", "), holder(&one.holder, COMMAND_COLUMNS, &now));
+        if force {
+            format!("broke the hold of {keys} by {of}")
+        } else {
+            format!("gave back {keys} of {of}")
+        }
+    };
+    released.released.iter().map(line).collect()
+}

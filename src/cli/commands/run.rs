@@ -1,0 +1,249 @@
+//! `canal run`: take the lock, become the command.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+
+use crate::cli::acquisition;
+use crate::cli::acquisition::NotAcquired;
+use crate::cli::arguments::definition::{Global, HowArgs, RunArgs};
+use crate::cli::arguments::duration::{Length, stated};
+use crate::cli::arguments::usage_error::wrong;
+use crate::cli::connect::Target;
+use crate::cli::failed::Failed;
+use crate::cli::messages::hold_lost;
+use crate::cli::messages::refusal;
+use crate::cli::output::stderr::Voice;
+use crate::client::{OWN, is_on_demand_daemon};
+use crate::protocol::place::Rule;
+use crate::protocol::{Acquire, OnLost, Wrapper};
+use crate::run::{
+    Beside, Command, Ended, Fate, Limits, Lost, NotBegun, Starting, become_command, stay,
+};
+
+/// How long after the signal of `--max-run` SIGKILL follows, if nothing else is said.
+const KILL_AFTER: Duration = Duration::from_secs(10);
+
+pub(crate) fn run(args: &RunArgs, global: &Global, voice: Voice) -> Result<u8, Failed> {
+    let argv = argv(args)?;
+    let limits = limits(&args.how)?;
+    let shown = argv.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+    let mut request = acquisition::request(&args.lock, &args.wait, args.session, &shown)?;
+    request.with_children = args.how.with_children;
+    request.on_lost = on_lost(&args.how);
+    let wrapper = if limits.is_some() { Wrapper::Stays } else { Wrapper::Becomes };
+    request.wrapper = Some(wrapper);
+    // Found before anything is asked for: a typo does not queue.
+    let command = Command::find(argv)?;
+    let target = Target::of(global)?;
+    let mut job = Job { args, voice, target, command, request, can_be_lost: false };
+    if let Some(limits) = limits {
+        return job.supervise(&limits);
+    }
+    match job.start(None) {
+        NotStarted::Failed(failed) => Ok(failed.report(voice)),
+        NotStarted::StayNeeded => {
+            job.request.wrapper = Some(Wrapper::Stays);
+            job.can_be_lost = true;
+            job.supervise(&unlimited(&args.how))
+        }
+    }
+}
+
+/// Why the command was not started.
+enum NotStarted {
+    /// Something failed, or was refused.
+    Failed(Failed),
+    /// The daemon wants somebody to stay by the command. Nothing was asked for yet.
+    StayNeeded,
+}
+
+impl From<Failed> for NotStarted {
+    fn from(failed: Failed) -> Self {
+        Self::Failed(failed)
+    }
+}
+
+/// All that is needed to take the lock and become the command.
+struct Job<'a> {
+    args: &'a RunArgs,
+    voice: Voice,
+    target: Target,
+    command: Command,
+    request: Acquire,
+    /// The daemon said so.
+    can_be_lost: bool,
+}
+
+impl Job<'_> {
+    /// Takes the lock and becomes the command; returns why it did not.
+    fn start(&self, starting: Option<Starting>) -> NotStarted {
+        let (mut client, acquired) =
+            match acquisition::obtain(&self.target, &self.request, None, self.voice) {
+                Ok(obtained) => obtained,
+                Err(not_acquired) => return self.not_acquired(not_acquired),
+            };
+        let place = &self.target.place;
+        let socket = (place.rule == Rule::Given).then_some(place.socket.as_path());
+        let tag = self.request.tag;
+        self.not_begun(become_command(&self.command, &mut client, acquired, tag, socket, starting))
+    }
+
+    fn not_acquired(&self, why: NotAcquired) -> NotStarted {
+        match why {
+            NotAcquired::Failed(failed) => failed.into(),
+            NotAcquired::Refused(failure) => {
+                refusal::explain(&failure, &self.args.wait, self.voice).into()
+            }
+            NotAcquired::StayNeeded(_) => NotStarted::StayNeeded,
+        }
+    }
+
+    fn not_begun(&self, why: NotBegun) -> NotStarted {
+        let failed = match why {
+            NotBegun::NotRun(not_run) => not_run.into(),
+            NotBegun::Lost(lost) => hold_lost::not_begun(&lost, &self.keys()),
+            NotBegun::Alone => Failed::new("the process that was to stay by the command has ended"),
+        };
+        failed.into()
+    }
+
+    fn keys(&self) -> Vec<&str> {
+        self.request.items.iter().map(|item| &*item.key).collect()
+    }
+
+    /// Has a child do it, and stays as its parent.
+    fn supervise(&self, limits: &Limits) -> Result<u8, Failed> {
+        let child = |starting| {
+            let failed = match self.start(Some(starting)) {
+                NotStarted::Failed(failed) => failed,
+                NotStarted::StayNeeded => Failed::new("the daemon does not see that canal stays"),
+            };
+            failed.report(self.voice);
+            failed.code
+        };
+        let ended = stay(limits, &mut Bystander(self), child)
+            .map_err(|error| Failed::new(format!("cannot start the command: {error}")))?;
+        if let Ended::TimeOver(signal) = ended {
+            let after = limits.max_run.map(stated).unwrap_or_default();
+            self.voice.say(&format!("ended the command after {after} (--max-run), by {signal}"));
+        }
+        Ok(ended.pass_on())
+    }
+}
+
+/// What is said and asked while the command runs.
+struct Bystander<'a, 'b>(&'a Job<'b>);
+
+impl Beside for Bystander<'_, '_> {
+    fn can_be_lost(&self) -> bool {
+        self.0.can_be_lost
+    }
+
+    fn lost(&mut self, lost: &Lost) {
+        let Self(job) = self;
+        job.voice.say(&hold_lost::words(lost, &job.keys()));
+        job.voice.hint(hold_lost::HINT);
+    }
+
+    fn is_daemon(&self, pid: Pid) -> bool {
+        is_on_demand_daemon(pid.as_raw().unsigned_abs(), Some(Path::new(OWN)))
+    }
+
+    fn ask(&self, token: u64) -> Option<Fate> {
+        self.0.target.fate(self.0.request.tag, token)
+    }
+}
+
+fn argv(args: &RunArgs) -> Result<Vec<OsString>, Failed> {
+    match (&args.how.shell, args.command.as_slice()) {
+        (Some(text), []) => Ok(vec!["sh".into(), "-c".into(), text.clone()]),
+        (Some(_), [first, ..]) => Err(wrong(
+            "run",
+            format!("-c takes the whole command; `{}` is left over", first.to_string_lossy()),
+        )),
+        (None, []) => Err(Failed::new("which command? give it after the options")
+            .hint("canal run --key x -- COMMAND…, or a string for sh with -c STRING")),
+        (None, command) => Ok(command.to_vec()),
+    }
+}
+
+/// What the command is held to; `None` if nothing needs a parent.
+fn limits(how: &HowArgs) -> Result<Option<Limits>, Failed> {
+    let Some(max_run) = how.max_run else {
+        let given =
+            [("--kill-after", how.kill_after.is_some()), ("--signal", how.signal.is_some())];
+        return match given.iter().find(|(_, given)| *given) {
+            Some((option, _)) => Err(wrong("run", format!("{option} needs --max-run"))),
+            None => Ok(None),
+        };
+    };
+    let Length::Finite(max_run) = max_run else { return Ok(None) };
+    Ok(Some(Limits {
+        max_run: Some(max_run),
+        kill_after: match how.kill_after {
+            None => Some(KILL_AFTER),
+            Some(Length::Finite(length)) => Some(length),
+            Some(Length::Infinite) => None,
+        },
+        signal: how.signal.unwrap_or(Signal::SIGTERM),
+        ..unlimited(how)
+    }))
+}
+
+/// What a command is held to that may run for ever.
+fn unlimited(how: &HowArgs) -> Limits {
+    Limits {
+        max_run: None,
+        kill_after: None,
+        signal: Signal::SIGTERM,
+        with_children: how.with_children,
+        on_lost: on_lost(how),
+    }
+}
+
+fn on_lost(how: &HowArgs) -> OnLost {
+    how.on_lost.map(Into::into).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOW: HowArgs = HowArgs {
+        shell: None,
+        max_run: None,
+        kill_after: None,
+        signal: None,
+        with_children: false,
+        on_lost: None,
+    };
+
+    fn seconds(n: u64) -> Option<Length> {
+        Some(Length::Finite(Duration::from_secs(n)))
+    }
+
+    #[test]
+    fn only_a_bound_on_the_run_needs_a_parent() {
+        assert_eq!(limits(&HowArgs { with_children: true, ..HOW }).unwrap(), None);
+        assert_eq!(limits(&HowArgs { max_run: Some(Length::Infinite), ..HOW }).unwrap(), None);
+        let limits = limits(&HowArgs { max_run: seconds(3), ..HOW }).unwrap().unwrap();
+        assert_eq!(limits.max_run, Some(Duration::from_secs(3)));
+        assert_eq!(limits.kill_after, Some(KILL_AFTER));
+        assert_eq!(limits.signal, Signal::SIGTERM);
+    }
+
+    #[test]
+    fn how_to_end_the_command_means_nothing_without_when() {
+        let error = |how| limits(&how).unwrap_err().message;
+        assert_eq!(
+            error(HowArgs { kill_after: seconds(1), ..HOW }),
+            "--kill-after needs --max-run"
+        );
+        let signal = Some(Signal::SIGINT);
+        assert_eq!(error(HowArgs { signal, ..HOW }), "--signal needs --max-run");
+    }
+}

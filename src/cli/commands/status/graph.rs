@@ -1,0 +1,142 @@
+//! `canal status --graph`: who waits for whom, for Graphviz.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::cli::arguments::definition::Global;
+use crate::cli::connect;
+use crate::cli::failed::Failed;
+use crate::cli::messages::participant::{COMMAND_COLUMNS, named, plural};
+use crate::cli::output::sanitize::{clean, command_line, cut};
+use crate::cli::output::stdout;
+use crate::protocol::{BlockerShown, GraphQuery, Mode, PartyShown, WaitShown, Waits};
+use crate::run::SUCCESS;
+
+pub(super) fn run(json: bool, global: &Global) -> Result<u8, Failed> {
+    let waits = connect::client(global)?.graph(&GraphQuery {}).map_err(connect::failed)?;
+    stdout::print(&if json { stdout::json(&waits)? } else { dot(&waits) })?;
+    Ok(SUCCESS)
+}
+
+/// The graph in DOT: a node for each session, an edge from who waits to who keeps it.
+fn dot(waits: &Waits) -> String {
+    let mut text = "digraph canal {\n  rankdir=LR;\n  node [shape=box];\n".to_owned();
+    for (session, processes) in nodes(waits) {
+        let mut label = quoted(&clean(session));
+        for line in processes {
+            label += "\\n";
+            label += &quoted(&line);
+        }
+        text += &format!("  \"{}\" [label=\"{label}\"];\n", quoted(&clean(session)));
+    }
+    for edge in edges(waits) {
+        text += &edge;
+    }
+    if waits.left_out > 0 {
+        text += &format!("  // {} left out\n", plural(waits.left_out, "more wait", "more waits"));
+    }
+    text + "}\n"
+}
+
+/// The sessions in the order of their names, each with its processes that hold or wait.
+fn nodes(waits: &Waits) -> BTreeMap<&str, BTreeSet<String>> {
+    let mut nodes: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+    let parties = waits.waits.iter().flat_map(|wait| {
+        std::iter::once(&wait.waiter).chain(wait.blockers.iter().map(|blocker| &blocker.party))
+    });
+    for party in parties {
+        nodes.entry(&party.session).or_default().insert(line(party));
+    }
+    nodes
+}
+
+/// `pid 812 make test`.
+fn line(party: &PartyShown) -> String {
+    let pid = named(party.pid, party.lease);
+    match &party.command {
+        Some(command) => format!("{pid} {}", cut(&command_line(command), COMMAND_COLUMNS)),
+        None => pid,
+    }
+}
+
+/// Each edge once, in the order of the waits.
+fn edges(waits: &Waits) -> Vec<String> {
+    let mut seen = BTreeSet::new();
+    let all = waits
+        .waits
+        .iter()
+        .flat_map(|wait| wait.blockers.iter().map(move |blocker| edge(wait, blocker)));
+    all.filter(|edge| seen.insert(edge.clone())).collect()
+}
+
+/// Solid to who holds, dashed to who goes first.
+fn edge(wait: &WaitShown, blocker: &BlockerShown) -> String {
+    let node = |session: &str| format!("\"{}\"", quoted(&clean(session)));
+    let (from, to) = (node(&wait.waiter.session), node(&blocker.party.session));
+    let mut label = quoted(&format!("{} {}", mode(wait.mode), clean(&wait.key)));
+    if blocker.key != wait.key {
+        label += "\\n";
+        label += &quoted(&format!("by {} {}", mode(blocker.mode), clean(&blocker.key)));
+    }
+    let style = if blocker.holds { "" } else { ", style=dashed" };
+    format!("  {from} -> {to} [label=\"{label}\"{style}];\n")
+}
+
+fn mode(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Counted => "slots of",
+        Mode::Read => "read",
+        Mode::Write => "write",
+    }
+}
+
+/// Text as it stands within quotes in DOT, where `\` begins an escape and `&` an HTML entity.
+fn quoted(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('&', "&amp;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::why::tests::{blocker, wait};
+    use super::*;
+    use crate::cli::messages::participant::tests::someone;
+
+    #[test]
+    fn nobody_waiting_is_an_empty_graph() {
+        assert_eq!(
+            dot(&Waits::default()),
+            "digraph canal {\n  rankdir=LR;\n  node [shape=box];\n}\n"
+        );
+    }
+
+    #[test]
+    fn sessions_are_nodes_and_waits_are_edges() {
+        let (one, two) = (someone(9, r#"sh -c "a\n" && b"#, "s9"), someone(10, "make", "s10"));
+        let ld = someone(11, "ld", "s10");
+        let waits = vec![
+            wait(
+                one.clone(),
+                ("db", Mode::Write),
+                vec![
+                    blocker(two.clone(), ("db", Mode::Read), true),
+                    blocker(two.clone(), ("db", Mode::Read), true),
+                    blocker(two, ("db/x", Mode::Counted), true),
+                ],
+            ),
+            wait(ld, ("l", Mode::Counted), vec![blocker(one, ("l", Mode::Counted), false)]),
+        ];
+        assert_eq!(
+            dot(&Waits { waits, left_out: 3 }),
+            r#"digraph canal {
+  rankdir=LR;
+  node [shape=box];
+  "s10" [label="s10\npid 10 make\npid 11 ld"];
+  "s9" [label="s9\npid 9 sh -c \"a\\n\" &amp;&amp; b"];
+  "s9" -> "s10" [label="write db"];
+  "s9" -> "s10" [label="write db\nby slots of db/x"];
+  "s10" -> "s9" [label="slots of l", style=dashed];
+  // 3 more waits left out
+}
+"#
+        );
+    }
+}

@@ -1,0 +1,260 @@
+//! The engine and the hosts that share a table, on the page of a status.
+
+use std::time::Duration;
+
+use anstyle::Style;
+
+use super::page::Page;
+use super::view::{NOTE, Scope, WARNING};
+use crate::cli::arguments::duration::stated;
+use crate::cli::messages::participant::plural;
+use crate::cli::messages::time::Now;
+use crate::cli::output::sanitize::clean;
+use crate::protocol::{EngineShown, HostShown, RecoveryShown};
+
+/// How many hosts an overview names.
+const HOSTS_IN_OVERVIEW: usize = 10;
+
+/// One line on the engine, and what is wrong with it.
+pub(super) fn engine(page: &mut Page, engine: &EngineShown, hosts: &[HostShown], now: &Now) {
+    let (words, style) = standing(engine, hosts, now);
+    page.title(format!("engine {}, {words}", clean(&engine.name)), String::new(), style);
+    if let Some(recovery) = &engine.recovery {
+        page.title(recovering(recovery, now), String::new(), WARNING);
+    }
+    if let Some(hint) = &engine.hint {
+        page.title(format!("hint: {}", clean(hint)), String::new(), WARNING);
+    }
+}
+
+/// A line on each host, the first ones only in an overview; with `verbose` how long they live.
+pub(super) fn list(
+    page: &mut Page,
+    engine: &EngineShown,
+    hosts: &[HostShown],
+    scope: Scope<'_>,
+    verbose: bool,
+    now: &Now,
+) {
+    let room = match scope {
+        _ if verbose => usize::MAX,
+        Scope::Overview => HOSTS_IN_OVERVIEW,
+        Scope::Everything => usize::MAX,
+        Scope::Key(_) => return,
+    };
+    for host in hosts.iter().take(room) {
+        page.title(format!("  {}", about(host, now)), String::new(), NOTE);
+    }
+    if hosts.len() > room {
+        let more = plural((hosts.len() - room) as u64, "more host", "more hosts");
+        page.title(format!("  {more}; canal status -v shows all"), String::new(), NOTE);
+    }
+    if verbose {
+        let ttl = stated(Duration::from_millis(engine.ttl_ms));
+        page.title(format!("  a host that does not renew for {ttl} is gone"), String::new(), NOTE);
+    }
+}
+
+/// Whether what is shown of the locks is what all hosts see.
+pub(super) fn is_member(engine: &EngineShown) -> bool {
+    engine.state == "member"
+}
+
+/// What stands before locks that may have changed since: `what was known at 14:05:11:`.
+pub(super) fn last_known(engine: &EngineShown, now: &Now) -> String {
+    match engine.renewed.as_ref().or(engine.away_since.as_ref()) {
+        Some(at) => format!("as it was at {}; it may have changed since:", now.clock(at)),
+        None => "as it was when it was last known; it may have changed since:".to_owned(),
+    }
+}
+
+/// `host alpha, one of 3 hosts`, `away since 14:02:11 (for 12s): …`.
+fn standing(engine: &EngineShown, hosts: &[HostShown], now: &Now) -> (String, Style) {
+    let host = clean(&engine.host);
+    let why = engine.why.as_deref().map(|why| format!(": {}", clean(why))).unwrap_or_default();
+    let stops = match &engine.stops {
+        Some(stops) => format!("; commands here are stopped at {}", now.clock(stops)),
+        None => String::new(),
+    };
+    let words = match (engine.state.as_str(), &engine.away_since) {
+        ("member", _) => {
+            let of = plural(hosts.len() as u64, "host", "hosts");
+            let words = format!("host {host}, one of {of}");
+            match silence(engine, now) {
+                None => return (words, NOTE),
+                Some(silence) => format!("{words}, no answer for {silence}{stops}"),
+            }
+        }
+        ("away", Some(since)) => {
+            let (clock, age) = (now.clock(since), now.age(since));
+            format!("away since {clock} (for {age}){why}{stops}")
+        }
+        ("unable", since) => {
+            let since = since.as_ref().map(|since| format!(" since {}", now.clock(since)));
+            format!("host {host} cannot take part{}{why}", since.unwrap_or_default())
+        }
+        _ => format!("host {host} is no member yet{why}"),
+    };
+    (words, WARNING)
+}
+
+/// `the table recovers since 14:02:11: no lock is granted; waits for host beta to speak or to be gone,
+/// and for 52s more`.
+fn recovering(recovery: &RecoveryShown, now: &Now) -> String {
+    let RecoveryShown { since, hosts, left_ms } = recovery;
+    let names: Vec<_> = hosts.iter().map(|host| clean(host)).collect();
+    let hosts = match names.len() {
+        0 => None,
+        1 => Some(format!("for host {} to speak or to be gone", names[0])),
+        _ => Some(format!("for hosts {} to speak or to be gone", names.join(", "))),
+    };
+    let left = left_ms.map(|ms| {
+        let seconds = Duration::from_secs(ms.div_ceil(1000));
+        format!("for {} more", stated(seconds))
+    });
+    let waits = hosts.into_iter().chain(left).collect::<Vec<_>>().join(", and ");
+    let waits = if waits.is_empty() { waits } else { format!("; waits {waits}") };
+    let since = now.clock(since);
+    format!("the table recovers since {since}: no lock is granted{waits}")
+}
+
+/// For how long the engine has been silent, if it should have answered two renewals meanwhile: it is
+/// not known yet whether it is away.
+fn silence(engine: &EngineShown, now: &Now) -> Option<String> {
+    let since = engine.renewed.as_ref()?;
+    let usual = Duration::from_millis(engine.ttl_ms / 3);
+    let passed = now.passed(since)?;
+    if passed <= usual {
+        now.changes_in(usual - passed + Duration::from_millis(1));
+        return None;
+    }
+    Some(now.age(since))
+}
+
+/// `host 7 alpha (this one), since 14:02:11, renewed 2s ago`.
+fn about(host: &HostShown, now: &Now) -> String {
+    let here = if host.here { " (this one)" } else { "" };
+    let renewed = match &host.renewed {
+        Some(at) => format!("renewed {}", now.ago(at)),
+        None => "not seen yet".to_owned(),
+    };
+    let since = now.clock(&host.since);
+    format!("host {} {}{here}, since {since}, {renewed}", host.id, clean(&host.host))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::messages::time::tests::at;
+
+    fn engine_in(state: &str) -> EngineShown {
+        EngineShown {
+            name: "etcd://one".to_owned(),
+            state: state.to_owned(),
+            host: "alpha".to_owned(),
+            id: Some(7),
+            ttl_ms: 60_000,
+            renewed: None,
+            stops: Some("2026-11-20T14:06:00Z".to_owned()),
+            away_since: Some("2026-11-20T14:05:11Z".to_owned()),
+            why: Some("connection refused".to_owned()),
+            hint: None,
+            recovery: None,
+        }
+    }
+
+    #[test]
+    fn a_recovery_says_what_it_waits_for() {
+        let now = at("2026-11-20T14:05:23Z");
+        let words = |hosts: &[&str], left_ms| {
+            let hosts = hosts.iter().map(|host| (*host).to_owned()).collect();
+            let since = "2026-11-20T14:05:11Z".to_owned();
+            recovering(&RecoveryShown { since, hosts, left_ms }, &now)
+        };
+        assert_eq!(
+            words(&["beta"], Some(51_200)),
+            "the table recovers since 14:05:11: no lock is granted; waits for host beta to speak or \
+             to be gone, and for 52s more"
+        );
+        assert!(words(&["b", "c"], None).ends_with("waits for hosts b, c to speak or to be gone"));
+        assert!(words(&[], Some(900)).ends_with("no lock is granted; waits for 1s more"));
+    }
+
+    #[test]
+    fn an_engine_is_told_with_how_this_host_stands_to_it() {
+        let now = at("2026-11-20T14:05:23Z");
+        let host = |id, here: bool| HostShown {
+            host: "alpha".to_owned(),
+            id,
+            since: "2026-11-20T14:00:00Z".to_owned(),
+            renewed: here.then(|| "2026-11-20T14:05:21Z".to_owned()),
+            here,
+        };
+        let hosts = [host(7, true), host(9, false)];
+        let text_of = |state, scope, verbose| {
+            let mut page = Page::default();
+            let shown = engine_in(state);
+            engine(&mut page, &shown, &hosts, &now);
+            list(&mut page, &shown, &hosts, scope, verbose, &now);
+            anstream::adapter::strip_str(&page.render(None)).to_string()
+        };
+        let text = |state, verbose| text_of(state, Scope::Key("db"), verbose);
+        assert_eq!(text("member", false), "engine etcd://one, host alpha, one of 2 hosts\n");
+        assert_eq!(
+            text("away", false),
+            "engine etcd://one, away since 14:05:11 (for 12s): connection refused; commands here \
+             are stopped at 14:06:00\n"
+        );
+        assert_eq!(text_of("member", Scope::Overview, false).lines().count(), 3);
+        assert!(
+            text("unable", false)
+                .contains("host alpha cannot take part since 14:05:11: connection refused")
+        );
+        assert!(text("joining", false).contains("is no member yet: connection refused"));
+        assert_eq!(
+            text("member", true).lines().skip(1).collect::<Vec<_>>(),
+            [
+                "  host 7 alpha (this one), since 14:00:00, renewed 2s ago",
+                "  host 9 alpha, since 14:00:00, not seen yet",
+                "  a host that does not renew for 1m00s is gone",
+            ]
+        );
+    }
+
+    #[test]
+    fn an_engine_that_is_silent_is_told_before_it_is_known_to_be_away() {
+        let standing = |renewed: &str, now: &str| {
+            let renewed = Some(renewed.to_owned());
+            standing(&EngineShown { renewed, ..engine_in("member") }, &[], &at(now)).0
+        };
+        let renewed = "2026-11-20T14:05:20Z";
+        assert_eq!(standing(renewed, "2026-11-20T14:05:40Z"), "host alpha, one of 0 hosts");
+        assert_eq!(
+            standing(renewed, "2026-11-20T14:05:41Z"),
+            "host alpha, one of 0 hosts, no answer for 21s; commands here are stopped at 14:06:00"
+        );
+    }
+
+    #[test]
+    fn an_overview_names_the_first_of_many_hosts() {
+        let host = |id| HostShown {
+            host: format!("h{id}"),
+            id,
+            since: "2026-11-20T14:00:00Z".to_owned(),
+            renewed: None,
+            here: false,
+        };
+        let hosts: Vec<_> = (1..=12).map(host).collect();
+        let lines = |scope| {
+            let mut page = Page::default();
+            let now = at("2026-11-20T14:05:23Z");
+            list(&mut page, &engine_in("member"), &hosts, scope, false, &now);
+            let text = anstream::adapter::strip_str(&page.render(None)).to_string();
+            text.lines().map(str::to_owned).collect::<Vec<_>>()
+        };
+        let overview = lines(Scope::Overview);
+        assert_eq!(overview.len(), 11);
+        assert_eq!(overview[10], "  2 more hosts; canal status -v shows all");
+        assert_eq!(lines(Scope::Everything).len(), 12);
+    }
+}

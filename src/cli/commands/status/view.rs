@@ -1,0 +1,287 @@
+//! What stands on the page of a status.
+
+use std::time::Duration;
+
+use anstyle::{AnsiColor, Style};
+
+use super::hosts;
+use super::page::Page;
+use crate::cli::arguments::duration::stated;
+use crate::cli::messages::participant::{left, plural, slots};
+use crate::cli::messages::time::Now;
+use crate::cli::messages::user_name;
+use crate::cli::output::sanitize::{clean, command_line};
+use crate::core::Kind;
+use crate::protocol::{DaemonShown, HolderShown, KeyShown, LeaseShown, Mode, Status, WaiterShown};
+
+/// In an overview a key shows so many waiters.
+const WAITERS_IN_OVERVIEW: usize = 10;
+
+const PLAIN: Style = Style::new();
+const HEAD: Style = Style::new().dimmed();
+const KEY: Style = Style::new().bold();
+pub(super) const NOTE: Style = Style::new().dimmed();
+pub(super) const WARNING: Style = AnsiColor::Yellow.on_default();
+
+/// Of what a status tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scope<'a> {
+    /// Everything, with long queues cut short.
+    Overview,
+    /// Everything.
+    Everything,
+    /// One key and those below it.
+    Key(&'a str),
+}
+
+/// The page of a status.
+pub(super) fn page(status: &Status, scope: Scope<'_>, verbose: bool, now: &Now) -> Page {
+    let mut page = Page::default();
+    let cut_off = status.engine.as_ref().filter(|engine| !hosts::is_member(engine));
+    if let Some(engine) = cut_off {
+        // Before all else: whatever follows may not be so any more.
+        hosts::engine(&mut page, engine, &status.hosts, now);
+    }
+    if verbose {
+        daemon(&mut page, &status.daemon, now);
+    }
+    if let Some(engine) = &status.engine {
+        if cut_off.is_none() {
+            hosts::engine(&mut page, engine, &status.hosts, now);
+        }
+        hosts::list(&mut page, engine, &status.hosts, scope, verbose, now);
+    }
+    if status.keys.is_empty() {
+        page.title(nothing(scope, cut_off.is_some()), String::new(), PLAIN);
+        return page;
+    }
+    if let Some(engine) = cut_off {
+        page.title(hosts::last_known(engine, now), String::new(), WARNING);
+    }
+    if status.keys.iter().any(|key| !key.holders.is_empty() || !key.waiters.is_empty()) {
+        let head = ["", "PID", "USER", "FOR", "SINCE", "SLOTS", "COMMAND"];
+        page.cells(head.map(str::to_owned), HEAD);
+    }
+    for key in &status.keys {
+        let here = status.engine.as_ref().map(|engine| engine.host.as_str());
+        let drawer = Drawer { key, overview: scope == Scope::Overview, verbose, here, now };
+        drawer.draw(&mut page);
+    }
+    if status.left_out > 0 {
+        let more = plural(status.left_out, "more key is", "more keys are");
+        page.title(format!("{more} left out; canal status KEY shows one"), String::new(), NOTE);
+    }
+    page
+}
+
+/// What is said where no key is shown.
+fn nothing(scope: Scope<'_>, is_cut_off: bool) -> String {
+    match (scope, is_cut_off) {
+        (Scope::Key(key), false) => format!("nobody holds {key} or waits for it"),
+        (_, false) => "no locks are held and nobody waits".to_owned(),
+        (Scope::Key(key), true) => format!("who holds {key} or waits for it is not known here now"),
+        (_, true) => "what is held and who waits is not known here now".to_owned(),
+    }
+}
+
+fn daemon(page: &mut Page, daemon: &DaemonShown, now: &Now) {
+    let DaemonShown { pid, version, socket, since, uid, notes } = daemon;
+    let who = format!("daemon {version}, pid {pid}, {}", user_name::name(*uid));
+    let since = format!("since {} (for {})", now.clock(since), now.age(since));
+    page.title(format!("{who}, {since}, {}", clean(socket)), String::new(), PLAIN);
+    for note in notes {
+        page.title(format!("note: {}", clean(note)), String::new(), WARNING);
+    }
+}
+
+struct Drawer<'a> {
+    key: &'a KeyShown,
+    overview: bool,
+    verbose: bool,
+    /// The name of the host that answers, where there are several.
+    here: Option<&'a str>,
+    now: &'a Now,
+}
+
+impl Drawer<'_> {
+    fn draw(&self, page: &mut Page) {
+        page.title(clean(&self.key.key), summary(self.key), KEY);
+        for holder in &self.key.holders {
+            self.holder(page, holder);
+        }
+        let waiters = &self.key.waiters;
+        let room = if self.overview { WAITERS_IN_OVERVIEW } else { usize::MAX };
+        let mut reason = None;
+        for waiter in waiters.iter().take(room) {
+            self.waiter(page, waiter, reason);
+            reason = Some(waiter.reason.as_str());
+        }
+        if waiters.len() > room {
+            let more = plural(waiters.len() as u64 - room as u64, "more waits", "more wait");
+            page.note(format!("{more}; canal status {} shows all", clean(&self.key.key)), NOTE);
+        }
+        if self.key.left_out > 0 {
+            let more = plural(self.key.left_out, "holder or waiter is", "holders and waiters are");
+            page.note(format!("{more} left out: there are too many"), NOTE);
+        }
+    }
+
+    fn holder(&self, page: &mut Page, holder: &HolderShown) {
+        let cells = [
+            "holds".to_owned(),
+            number(holder.pid, holder.lease.is_some()),
+            user_name::name(holder.uid),
+            self.now.age(&holder.since),
+            self.now.clock(&holder.since),
+            match holder.mode {
+                None | Some(Mode::Counted) => slots(&holder.slots),
+                Some(mode) => taken(mode).to_owned(),
+            },
+            command(holder.command.as_ref()),
+        ];
+        page.cells(cells, PLAIN);
+        self.elsewhere(page, holder.host.as_deref());
+        if let Some(state) = holder.state.as_deref().and_then(state) {
+            page.note(state.to_owned(), WARNING);
+        }
+        if let Some(lease) = &holder.lease {
+            page.note(lease_words(lease, self.verbose), NOTE);
+        }
+        if self.verbose {
+            page.note(origin(&holder.session, holder.host.as_ref(), Some(holder.token)), NOTE);
+        }
+    }
+
+    /// Says where a process is whose number means nothing here.
+    fn elsewhere(&self, page: &mut Page, host: Option<&str>) {
+        if let Some(host) = host.filter(|host| self.here.is_some_and(|here| here != *host))
+            && !self.verbose
+        {
+            page.note(format!("on host {}", clean(host)), NOTE);
+        }
+    }
+
+    /// `before` is the reason of the waiter before: the same one is not said again.
+    fn waiter(&self, page: &mut Page, waiter: &WaiterShown, before: Option<&str>) {
+        let cells = [
+            format!("#{}", waiter.position),
+            number(waiter.pid, waiter.lease.is_some()),
+            user_name::name(waiter.uid),
+            self.now.age(&waiter.since),
+            self.now.clock(&waiter.since),
+            taken(waiter.mode).to_owned(),
+            command(waiter.command.as_ref()),
+        ];
+        page.cells(cells, PLAIN);
+        self.elsewhere(page, waiter.host.as_deref());
+        let details = details(waiter);
+        if before != Some(waiter.reason.as_str()) || !details.is_empty() {
+            page.note(format!("waits: {}{details}", clean(&waiter.reason)), WARNING);
+        }
+        if self.verbose {
+            page.note(origin(&waiter.session, waiter.host.as_ref(), None), NOTE);
+        }
+    }
+}
+
+/// `canal 3x2, 2 of 6 held, 1 waiting, stored`; `3 reading, 1 waiting`.
+fn summary(key: &KeyShown) -> String {
+    let KeyShown { kind, held, capacity, view, stored, waiting, .. } = key;
+    let holders = |mode| key.holders.iter().filter(|one| one.mode == Some(mode)).count();
+    let (reading, writing) = (holders(Mode::Read), holders(Mode::Write));
+    let awaited = key.waiters.iter().any(|one| one.mode != Mode::Counted);
+    let uncounted = *held == 0 && (reading > 0 || writing > 0 || awaited);
+    let mut parts = Vec::new();
+    match (kind, view) {
+        (Some(Kind::Canal), Some(view)) => parts.push(format!("canal {view}")),
+        (Some(kind), _) => parts.push(kind.to_string()),
+        (None, _) if uncounted => {}
+        (None, _) => parts.push("unused".to_owned()),
+    }
+    match capacity {
+        _ if uncounted => {}
+        Some(capacity) => parts.push(format!("{held} of {capacity} held")),
+        None => parts.push(format!("{held} held")),
+    }
+    for (n, word) in [(reading, "reading"), (writing, "writing")] {
+        if n > 0 {
+            parts.push(format!("{n} {word}"));
+        }
+    }
+    if *waiting > 0 {
+        parts.push(format!("{waiting} waiting"));
+    }
+    match (stored, capacity) {
+        (true, Some(0)) => parts.push("drained".to_owned()),
+        (true, _) => parts.push("stored".to_owned()),
+        (false, _) => {}
+    }
+    parts.join(", ")
+}
+
+/// What stands in the column of the slots where a key is not taken by slots.
+fn taken(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Counted => "",
+        Mode::Read => "read",
+        Mode::Write => "write",
+    }
+}
+
+fn details(waiter: &WaiterShown) -> String {
+    let mut text = String::new();
+    if waiter.mode == Mode::Counted && waiter.count != 1 {
+        text += &format!("; wants {}", plural(waiter.count, "slot", "slots"));
+    }
+    if let Some(view) = &waiter.view {
+        // The view is the waiter's own only if it stated one.
+        text += &format!("; states {}", clean(view));
+    }
+    if waiter.priority != 0 {
+        text += &format!("; priority {}", waiter.priority);
+    }
+    text
+}
+
+fn state(state: &str) -> Option<&'static str> {
+    match state {
+        "stopped" => Some("is stopped (SIGSTOP, Ctrl-Z or a debugger)"),
+        "frozen" => Some("is frozen (its cgroup)"),
+        "children" => Some("has ended; processes that it started keep the lock (--with-children)"),
+        "unverified" => Some("could not be told apart from another process after a restart"),
+        _ => None,
+    }
+}
+
+/// `a lease of 1m00s, 42s left`.
+fn lease_words(lease: &LeaseShown, verbose: bool) -> String {
+    let ttl = stated(Duration::from_millis(lease.ttl_ms));
+    let left = left(lease).map(|left| format!(", {left} left")).unwrap_or_default();
+    let renewed = match lease.renewals {
+        0 => ", never renewed".to_owned(),
+        n => format!(", renewed {}", plural(n, "time", "times")),
+    };
+    format!("a lease of {ttl}{left}{}", if verbose { renewed } else { String::new() })
+}
+
+fn origin(session: &str, host: Option<&String>, token: Option<u64>) -> String {
+    let token = token.map(|token| format!("token {token}, ")).unwrap_or_default();
+    let host = host.map(|host| format!(", host {}", clean(host))).unwrap_or_default();
+    format!("{token}session {}{host}", clean(session))
+}
+
+fn number(pid: u32, lease: bool) -> String {
+    match (pid, lease) {
+        (_, true) => "lease".to_owned(),
+        // A process of another pid namespace has no number here.
+        (0, false) => "-".to_owned(),
+        (pid, false) => pid.to_string(),
+    }
+}
+
+fn command(command: Option<&String>) -> String {
+    command.map_or_else(|| "(not yours to see)".to_owned(), |command| command_line(command))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,220 @@
+use super::*;
+use crate::cli::messages::participant::tests::somebody;
+use crate::cli::messages::time::tests::at;
+use crate::cli::output::sanitize::width;
+use crate::protocol::EngineShown;
+
+const SINCE: &str = "2026-11-20T14:02:11Z";
+
+fn now() -> Now {
+    at("2026-11-20T14:05:23Z")
+}
+
+fn waiter(position: u64, reason: &str) -> WaiterShown {
+    WaiterShown {
+        pid: 900,
+        uid: 0,
+        command: Some("./deploy.sh".to_owned()),
+        since: SINCE.to_owned(),
+        position,
+        priority: 0,
+        count: 1,
+        mode: Mode::Counted,
+        view: None,
+        session: "s9".to_owned(),
+        host: None,
+        reason: reason.to_owned(),
+        lease: None,
+    }
+}
+
+fn key(name: &str, holders: Vec<HolderShown>, waiters: Vec<WaiterShown>) -> KeyShown {
+    KeyShown {
+        key: name.to_owned(),
+        kind: Some(Kind::Canal),
+        held: holders.len() as u64,
+        capacity: Some(6),
+        view: Some("3x2".to_owned()),
+        stored: false,
+        waiting: waiters.len() as u64,
+        holders,
+        waiters,
+        left_out: 0,
+    }
+}
+
+fn status(keys: Vec<KeyShown>) -> Status {
+    let daemon = DaemonShown {
+        pid: 77,
+        version: "0.1.0".to_owned(),
+        socket: "/tmp/canal-0/canal.sock".to_owned(),
+        since: SINCE.to_owned(),
+        uid: 0,
+        notes: vec!["a note".to_owned()],
+    };
+    Status { daemon, keys, left_out: 0, engine: None, hosts: Vec::new() }
+}
+
+/// As plain text.
+fn text(status: &Status, scope: Scope<'_>, verbose: bool, columns: Option<usize>) -> String {
+    let text = page(status, scope, verbose, &now()).render(columns);
+    anstream::adapter::strip_str(&text).to_string()
+}
+
+#[test]
+fn nothing_is_said_in_a_sentence() {
+    let empty = status(vec![]);
+    assert_eq!(
+        text(&empty, Scope::Everything, false, None),
+        "no locks are held and nobody waits\n"
+    );
+    assert_eq!(text(&empty, Scope::Key("db"), false, None), "nobody holds db or waits for it\n");
+}
+
+#[test]
+fn the_two_questions_are_answered() {
+    let holders = vec![
+        somebody(812, Some("make test"), SINCE),
+        HolderShown { slots: vec![1, 2, 3, 5], ..somebody(815, None, "2026-11-19T14:05:23Z") },
+    ];
+    let waiters = vec![
+        waiter(1, "6 of 6 slots are held"),
+        WaiterShown { priority: -5, count: 2, ..waiter(2, "behind an earlier waiter") },
+        waiter(3, "behind an earlier waiter"),
+    ];
+    let shown = text(&status(vec![key("db", holders, waiters)]), Scope::Overview, false, Some(80));
+    assert_eq!(
+        shown,
+        "         PID  USER  FOR    SINCE         SLOTS  COMMAND
+db  canal 3x2, 2 of 6 held, 3 waiting
+  holds  812  root  3m12s  14:02:11      0      make test
+  holds  815  root  1d00h  Nov 19 14:05  1-3,5  (not yours to see)
+  #1     900  root  3m12s  14:02:11             ./deploy.sh
+         waits: 6 of 6 slots are held
+  #2     900  root  3m12s  14:02:11             ./deploy.sh
+         waits: behind an earlier waiter; wants 2 slots; priority -5
+  #3     900  root  3m12s  14:02:11             ./deploy.sh
+"
+    );
+}
+
+#[test]
+fn two_hundred_keys_fit_eighty_columns_with_nothing_raw() {
+    let long = "x".repeat(500) + "\x1b[31m\u{202e}";
+    let keys = (0..200).map(|n| {
+        let mut holder = somebody(4_000_000 + n, Some(&long), "2026-11-19T14:05:23Z");
+        holder.slots = (0..50).map(|slot| slot * 2).collect();
+        holder.state = Some("unverified".to_owned());
+        let reason = "behind a waiter that was overtaken as often as is allowed and is next now";
+        key(&format!("{n}/{}", "k".repeat(300)), vec![holder], vec![waiter(1, reason)])
+    });
+    let status = status(keys.collect());
+    let shown = page(&status, Scope::Overview, true, &now()).render(Some(80));
+    assert!(!anstream::adapter::strip_str(&shown).to_string().contains(['\x1b', '\u{202e}']));
+    let plain = text(&status, Scope::Overview, true, Some(80));
+    for line in plain.lines() {
+        assert!(width(line) <= 80, "{line}");
+    }
+    let uncut = text(&status, Scope::Everything, false, None);
+    assert!(uncut.contains(&"x".repeat(500)) && uncut.contains(&"k".repeat(300)));
+}
+
+#[test]
+fn an_overview_cuts_long_queues_short_and_a_key_does_not() {
+    let waiters: Vec<_> = (1..=12).map(|n| waiter(n, "6 of 6 slots are held")).collect();
+    let status = status(vec![key("db", vec![], waiters)]);
+    let overview = text(&status, Scope::Overview, false, Some(80));
+    assert!(overview.contains("#10") && !overview.contains("#11"), "{overview}");
+    assert!(overview.contains("2 more wait; canal status db shows all"), "{overview}");
+    assert!(text(&status, Scope::Key("db"), false, Some(80)).contains("#12"));
+}
+
+#[test]
+fn verbose_adds_the_daemon_its_notes_and_tokens() {
+    let status = status(vec![key("db", vec![somebody(812, None, SINCE)], vec![])]);
+    let shown = text(&status, Scope::Everything, true, None);
+    let daemon = "daemon 0.1.0, pid 77, root, since 14:02:11 (for 3m12s), /tmp/canal-0/canal.sock";
+    assert!(shown.starts_with(&format!("{daemon}\nnote: a note\n")), "{shown}");
+    assert!(shown.contains("token 77, session s1"), "{shown}");
+}
+
+#[test]
+fn a_summary_names_what_is_special() {
+    let mut one = key("db", vec![], vec![]);
+    assert_eq!(summary(&one), "canal 3x2, 0 of 6 held");
+    (one.kind, one.capacity, one.stored) = (Some(Kind::Slots), Some(0), true);
+    assert_eq!(summary(&one), "slots, 0 of 0 held, drained");
+    (one.kind, one.capacity, one.waiting) = (None, None, 2);
+    assert_eq!(summary(&one), "unused, 0 held, 2 waiting, stored");
+}
+
+#[test]
+fn readers_and_writers_are_shown_by_what_they_do() {
+    let read = HolderShown { slots: vec![], mode: Some(Mode::Read), ..somebody(812, None, SINCE) };
+    let write = WaiterShown { mode: Mode::Write, count: 0, ..waiter(1, "1 holds it") };
+    let mut db = key("db", vec![read], vec![write]);
+    (db.kind, db.capacity, db.view, db.held) = (None, None, None, 0);
+    let mut migrated = key("db/x", vec![somebody(815, Some("./job"), SINCE)], vec![]);
+    migrated.holders[0].mode = Some(Mode::Counted);
+    let shown = text(&status(vec![db.clone(), migrated]), Scope::Key("db"), false, None);
+    assert_eq!(
+        shown,
+        "         PID  USER  FOR    SINCE     SLOTS  COMMAND
+db  1 reading, 1 waiting
+  holds  812  root  3m12s  14:02:11  read   (not yours to see)
+  #1     900  root  3m12s  14:02:11  write  ./deploy.sh
+         waits: 1 holds it
+db/x  canal 3x2, 1 of 6 held
+  holds  815  root  3m12s  14:02:11  0      ./job
+"
+    );
+    db.holders[0].mode = Some(Mode::Write);
+    (db.kind, db.capacity, db.stored) = (Some(Kind::Slots), Some(2), true);
+    assert_eq!(summary(&db), "slots, 1 writing, 1 waiting, stored");
+}
+
+#[test]
+fn a_host_that_is_cut_off_says_so_first_and_shows_what_it_knew() {
+    let engine = EngineShown {
+        name: "etcd://one".to_owned(),
+        state: "away".to_owned(),
+        host: "alpha".to_owned(),
+        id: Some(7),
+        ttl_ms: 60_000,
+        renewed: Some("2026-11-20T14:05:02Z".to_owned()),
+        stops: Some("2026-11-20T14:05:47Z".to_owned()),
+        away_since: Some("2026-11-20T14:05:11Z".to_owned()),
+        why: Some("connection refused".to_owned()),
+        hint: None,
+        recovery: None,
+    };
+    let mut shown = status(vec![]);
+    shown.engine = Some(engine);
+    let first = "engine etcd://one, away since 14:05:11 (for 12s): connection refused; commands here \
+                 are stopped at 14:05:47\n";
+    assert_eq!(
+        text(&shown, Scope::Everything, false, None),
+        format!("{first}what is held and who waits is not known here now\n")
+    );
+    assert_eq!(
+        text(&shown, Scope::Key("db"), false, None),
+        format!("{first}who holds db or waits for it is not known here now\n")
+    );
+    shown.keys = vec![key("db", vec![somebody(812, Some("make test"), SINCE)], vec![])];
+    let known = text(&shown, Scope::Everything, false, None);
+    let rest = known.strip_prefix(first).expect("it says so first");
+    assert!(rest.starts_with("as it was at 14:05:02; it may have changed since:\n"), "{known}");
+    assert!(rest.contains("holds  812"), "{known}");
+    assert!(text(&shown, Scope::Everything, true, None).starts_with(first));
+}
+
+#[test]
+fn what_the_daemon_left_out_is_counted() {
+    let mut crowded = key("a", Vec::new(), Vec::new());
+    crowded.left_out = 3;
+    let mut status = status(vec![crowded]);
+    status.left_out = 1;
+    let text = text(&status, Scope::Everything, false, None);
+    assert!(text.contains("3 holders and waiters are left out: there are too many\n"), "{text}");
+    assert!(text.ends_with("1 more key is left out; canal status KEY shows one\n"), "{text}");
+}

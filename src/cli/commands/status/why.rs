@@ -1,0 +1,228 @@
+//! `canal status --why`: who waits for whom, to the end.
+//!
+//! Every wait is told once: a ring, or two ways to one waiter, end in a reference.
+
+use std::collections::BTreeMap;
+
+use crate::cli::arguments::definition::Global;
+use crate::cli::arguments::why_target::WhyTarget;
+use crate::cli::connect;
+use crate::cli::failed::Failed;
+use crate::cli::messages::participant::{held, party, plural, wanted};
+use crate::cli::messages::time::Now;
+use crate::cli::output::sanitize::clean;
+use crate::cli::output::stdout;
+use crate::protocol::{BlockerShown, WaitShown, Waits};
+use crate::run::SUCCESS;
+
+/// A chain that is deeper is not indented further.
+const DEPTH_MAX: usize = 20;
+
+pub(super) fn run(target: &WhyTarget, json: bool, global: &Global) -> Result<u8, Failed> {
+    let waits = connect::client(global)?.why(&target.query()).map_err(connect::failed)?;
+    let text = if json { stdout::json(&waits)? } else { story(target, &waits, &Now::here()) };
+    stdout::print(&text)?;
+    Ok(SUCCESS)
+}
+
+fn story(target: &WhyTarget, waits: &Waits, now: &Now) -> String {
+    if waits.waits.is_empty() {
+        return format!("{target} waits for nothing\n");
+    }
+    let mut story = Story { waits: &waits.waits, of: BTreeMap::new(), told: Vec::new(), now };
+    for (at, wait) in story.waits.iter().enumerate() {
+        story.of.entry(&wait.waiter.session).or_default().push(at);
+    }
+    story.told.resize(story.waits.len(), false);
+    let mut text = story.tell();
+    if waits.left_out > 0 {
+        let more = plural(waits.left_out, "more wait is", "more waits are");
+        text += &format!("{more} left out\n");
+    }
+    text
+}
+
+struct Story<'a> {
+    waits: &'a [WaitShown],
+    /// The waits of each session.
+    of: BTreeMap<&'a str, Vec<usize>>,
+    told: Vec<bool>,
+    now: &'a Now,
+}
+
+/// What is still to be told, and how deep it lies.
+enum Next<'a> {
+    /// This wait, under the process that was named before, if any.
+    Wait(usize, usize, Option<u32>),
+    /// This one who keeps the wait above.
+    Blocker(&'a BlockerShown, usize),
+    /// So many more keep it than are named.
+    More(u64, usize),
+}
+
+/// What a blocker's session waits for itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Its {
+    /// Nothing: the chain ends here.
+    None,
+    /// It is told next.
+    Follow,
+    /// It was told before.
+    Told,
+}
+
+impl<'a> Story<'a> {
+    fn tell(&mut self) -> String {
+        let mut text = String::new();
+        for root in 0..self.waits.len() {
+            // Not by recursion: a chain may be as long as there are sessions.
+            let mut stack = vec![Next::Wait(root, 0, None)];
+            while let Some(next) = stack.pop() {
+                let (depth, line) = match next {
+                    Next::Wait(at, ..) if self.told[at] => continue,
+                    Next::Wait(at, depth, named) => {
+                        self.told[at] = true;
+                        self.push_blockers(at, depth, &mut stack);
+                        (depth, self.wait(&self.waits[at], named))
+                    }
+                    Next::Blocker(blocker, depth) => {
+                        let its = self.push_waits(blocker, depth, &mut stack);
+                        (depth, self.blocker(blocker, its))
+                    }
+                    Next::More(n, depth) => {
+                        (depth, format!("and {}", plural(n, "other", "others")))
+                    }
+                };
+                text += &format!("{}{line}\n", "  ".repeat(depth.min(DEPTH_MAX)));
+            }
+        }
+        text
+    }
+
+    fn push_blockers(&self, at: usize, depth: usize, stack: &mut Vec<Next<'a>>) {
+        let WaitShown { blockers, blockers_left_out, .. } = &self.waits[at];
+        if *blockers_left_out > 0 {
+            stack.push(Next::More(*blockers_left_out, depth + 1));
+        }
+        stack.extend(blockers.iter().rev().map(|blocker| Next::Blocker(blocker, depth + 1)));
+    }
+
+    fn push_waits(&self, blocker: &BlockerShown, depth: usize, stack: &mut Vec<Next<'a>>) -> Its {
+        let Some(of) = self.of.get(blocker.party.session.as_str()) else { return Its::None };
+        let before = stack.len();
+        let untold = of.iter().rev().filter(|at| !self.told[**at]);
+        stack.extend(untold.map(|at| Next::Wait(*at, depth + 1, Some(blocker.party.pid))));
+        if stack.len() > before { Its::Follow } else { Its::Told }
+    }
+
+    /// `pid 900 `./deploy.sh` (bob, s21) waits to write `db` since 14:05:03 (20s): 1 holds it`.
+    fn wait(&self, wait: &WaitShown, named: Option<u32>) -> String {
+        let WaitShown { waiter, key, mode, since, reason, .. } = wait;
+        let who = if named == Some(waiter.pid) { "it".to_owned() } else { party(waiter) };
+        let (what, since) = (wanted(*mode), self.since(since));
+        format!("{who} waits {what} `{}` {since}: {}", clean(key), clean(reason))
+    }
+
+    fn blocker(&self, blocker: &BlockerShown, its: Its) -> String {
+        let BlockerShown { party: who, key, mode, holds, since } = blocker;
+        let (who, key, since) = (party(who), clean(key), self.since(since));
+        let told = if its == Its::Told { ", told above" } else { "" };
+        match (holds, its) {
+            (true, _) => format!("{who} holds `{key}`{} {since}{told}", held(*mode)),
+            (false, Its::Follow) => format!("{who} goes first"),
+            (false, _) => {
+                format!("{who} goes first: it waits {} `{key}` {since}{told}", wanted(*mode))
+            }
+        }
+    }
+
+    fn since(&self, since: &str) -> String {
+        format!("since {} ({})", self.now.clock(since), self.now.age(since))
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::cli::messages::participant::tests::someone;
+    use crate::cli::messages::time::tests::at;
+    use crate::protocol::{Mode, PartyShown};
+
+    const SINCE: &str = "2026-11-20T14:02:11Z";
+
+    pub(in super::super) fn wait(
+        waiter: PartyShown,
+        (key, mode): (&str, Mode),
+        blockers: Vec<BlockerShown>,
+    ) -> WaitShown {
+        let (key, since, reason) = (key.to_owned(), SINCE.to_owned(), "why".to_owned());
+        WaitShown { waiter, key, mode, since, reason, blockers, blockers_left_out: 0 }
+    }
+
+    pub(in super::super) fn blocker(
+        party: PartyShown,
+        (key, mode): (&str, Mode),
+        holds: bool,
+    ) -> BlockerShown {
+        BlockerShown { party, key: key.to_owned(), mode, holds, since: SINCE.to_owned() }
+    }
+
+    fn told(waits: Vec<WaitShown>) -> String {
+        story(&WhyTarget::Pid(9), &Waits { waits, left_out: 0 }, &at("2026-11-20T14:05:23Z"))
+    }
+
+    #[test]
+    fn who_waits_for_nothing_is_a_sentence() {
+        assert_eq!(told(vec![]), "pid 9 waits for nothing\n");
+    }
+
+    #[test]
+    fn the_chain_is_followed_to_its_end() {
+        let (deploy, make) = (someone(9, "deploy", "s9"), someone(10, "make", "s10"));
+        let (ld, old) = (someone(11, "ld", "s10"), someone(12, "old", "s12"));
+        let first = blocker(someone(13, "dump", "s13"), ("db/x", Mode::Read), false);
+        let holds = blocker(make.clone(), ("db/y", Mode::Counted), true);
+        let story = told(vec![
+            wait(deploy.clone(), ("db", Mode::Write), vec![holds, first]),
+            wait(ld, ("link", Mode::Counted), vec![blocker(old, ("link", Mode::Counted), true)]),
+            wait(
+                someone(13, "dump", "s13"),
+                ("db/x", Mode::Read),
+                vec![blocker(deploy, ("a", Mode::Write), true)],
+            ),
+        ]);
+        assert_eq!(
+            story,
+            "pid 9 `deploy` (root, s9) waits to write `db` since 14:02:11 (3m12s): why
+  pid 10 `make` (root, s10) holds `db/y` since 14:02:11 (3m12s)
+    pid 11 `ld` (root, s10) waits for `link` since 14:02:11 (3m12s): why
+      pid 12 `old` (root, s12) holds `link` since 14:02:11 (3m12s)
+  pid 13 `dump` (root, s13) goes first
+    it waits to read `db/x` since 14:02:11 (3m12s): why
+      pid 9 `deploy` (root, s9) holds `a` for writing since 14:02:11 (3m12s), told above
+"
+        );
+    }
+
+    #[test]
+    fn what_is_left_out_is_counted() {
+        let key = ("k", Mode::Write);
+        let holder = blocker(someone(10, "x", "s10"), key, true);
+        let mut wait = wait(someone(9, "x", "s9"), key, vec![holder]);
+        wait.blockers_left_out = 1;
+        let waits = Waits { waits: vec![wait], left_out: 2 };
+        let story = story(&WhyTarget::Pid(9), &waits, &at("2026-11-20T14:05:23Z"));
+        assert!(story.ends_with("\n  and 1 other\n2 more waits are left out\n"), "{story}");
+    }
+
+    #[test]
+    fn a_long_chain_is_told_without_running_away() {
+        let one = |n: u32| someone(n, "x", &format!("s{n}"));
+        let key = ("k", Mode::Write);
+        let chain: Vec<_> =
+            (1..20_000).map(|n| wait(one(n), key, vec![blocker(one(n + 1), key, true)])).collect();
+        let story = told(chain);
+        assert_eq!(story.lines().count(), 2 * 19_999);
+        assert!(story.lines().all(|line| line.len() < 200));
+    }
+}

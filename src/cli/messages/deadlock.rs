@@ -1,0 +1,121 @@
+//! A deadlock, in words: who waits for whom, once around.
+
+use super::participant::{held, named, party, wanted};
+use crate::cli::output::sanitize::clean;
+use crate::protocol::{BlockerShown, CycleStepShown};
+
+/// One line for each process, in the order of the wait; each ends where the next one goes on:
+///
+/// ```text
+///   pid 812 `./one.sh` (alice, s3) waits to write `b`, held for writing by
+///   pid 900 `make` (bob, s4), within which
+///   pid 950 `ld` (bob, s4) waits to write `a`, held for writing by pid 812
+/// ```
+pub(crate) fn lines(cycle: &[CycleStepShown]) -> Vec<String> {
+    let (Some(first), mut lines) = (cycle.first(), Vec::new()) else { return Vec::new() };
+    let mut who = party(&first.waiter);
+    for (step, next) in cycle.iter().zip(cycle.iter().skip(1).map(Some).chain([None])) {
+        let waits = format!("  {who} waits {}", obstacle(step));
+        let CycleStepShown { blocker: BlockerShown { party: blocker, .. }, .. } = step;
+        match next.map(|next| &next.waiter) {
+            Some(waiter) if waiter.pid == blocker.pid => {
+                lines.push(waits);
+                who = format!("{}, which", party(waiter));
+            }
+            // A frame ends only after its children's requests are answered.
+            Some(waiter) => {
+                lines.push(waits);
+                lines.push(format!("  {}, within which", party(blocker)));
+                who = party(waiter);
+            }
+            None if first.waiter.pid == blocker.pid => {
+                lines.push(format!("{waits} {}", named(blocker.pid, blocker.lease)));
+            }
+            None => {
+                lines.push(waits);
+                let within = named(first.waiter.pid, first.waiter.lease);
+                lines.push(format!("  {}, within which {within} waits", party(blocker)));
+            }
+        }
+    }
+    lines
+}
+
+/// `to write `b`, held for writing by`.
+fn obstacle(step: &CycleStepShown) -> String {
+    let CycleStepShown { key, mode, blocker, .. } = step;
+    let what = format!("{} `{}`", wanted(*mode), clean(key));
+    let other = clean(&blocker.key);
+    match (blocker.holds, blocker.key == *key) {
+        (true, true) => format!("{what}, held{} by", held(blocker.mode)),
+        (true, false) => format!("{what}, while `{other}` is held{} by", held(blocker.mode)),
+        (false, _) => format!("{what}, behind the wait {} `{other}` of", wanted(blocker.mode)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::messages::participant::tests::someone;
+    use crate::protocol::{Mode, PartyShown};
+
+    fn step(waiter: PartyShown, key: &str, holder: PartyShown, of: &str) -> CycleStepShown {
+        let since = "2026-11-20T14:02:11Z".to_owned();
+        let (mode, holds) = (Mode::Write, true);
+        let blocker = BlockerShown { party: holder, key: of.to_owned(), mode, holds, since };
+        CycleStepShown { waiter, key: key.to_owned(), mode, blocker }
+    }
+
+    #[test]
+    fn a_ring_of_two_is_told_once_around() {
+        let (one, two) = (someone(812, "./one.sh", "s3"), someone(900, "./two.sh", "s4"));
+        let cycle = [step(one.clone(), "b", two.clone(), "b"), step(two, "a", one, "a")];
+        assert_eq!(
+            lines(&cycle),
+            [
+                "  pid 812 `./one.sh` (root, s3) waits to write `b`, held for writing by",
+                "  pid 900 `./two.sh` (root, s4), which waits to write `a`, held for writing by pid 812",
+            ]
+        );
+    }
+
+    #[test]
+    fn nested_processes_keys_above_and_queues_are_named() {
+        let (make, ld) = (someone(10, "make", "s3"), someone(11, "ld", "s3"));
+        let (job, queue) = (someone(20, "job", "s4"), someone(30, "migrate", "s5"));
+        let mut first = step(ld, "link", job.clone(), "link");
+        (first.mode, first.blocker.mode) = (Mode::Counted, Mode::Counted);
+        let mut second = step(job, "db/x", queue.clone(), "db");
+        (second.mode, second.blocker.holds) = (Mode::Read, false);
+        let third = step(queue, "db", make, "db/y");
+        assert_eq!(
+            lines(&[first, second, third]),
+            [
+                "  pid 11 `ld` (root, s3) waits for `link`, held by",
+                "  pid 20 `job` (root, s4), which waits to read `db/x`, behind the wait to write `db` of",
+                "  pid 30 `migrate` (root, s5), which waits to write `db`, while `db/y` is held for writing by",
+                "  pid 10 `make` (root, s3), within which pid 11 waits",
+            ]
+        );
+    }
+
+    #[test]
+    fn two_scripts_that_nest_are_told_with_what_runs_in_them() {
+        let (one, inner) = (someone(10, "one", "s3"), someone(11, "inner one", "s3"));
+        let (two, other) = (someone(20, "two", "s4"), someone(21, "inner two", "s4"));
+        assert_eq!(
+            lines(&[step(inner, "b", two, "b"), step(other, "a", one, "a")]),
+            [
+                "  pid 11 `inner one` (root, s3) waits to write `b`, held for writing by",
+                "  pid 20 `two` (root, s4), within which",
+                "  pid 21 `inner two` (root, s4) waits to write `a`, held for writing by",
+                "  pid 10 `one` (root, s3), within which pid 11 waits",
+            ]
+        );
+    }
+
+    #[test]
+    fn no_cycle_has_no_lines() {
+        assert!(lines(&[]).is_empty());
+    }
+}

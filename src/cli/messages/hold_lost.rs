@@ -1,0 +1,86 @@
+//! The message about a lock that was lost while its command ran, or before it began.
+
+use std::time::Duration;
+
+use super::time::Now;
+use crate::cli::arguments::duration::short;
+use crate::cli::failed::Failed;
+use crate::protocol::OnLost;
+use crate::run::{Lost, OwnCode};
+use crate::sys::clock;
+use crate::sys::deadline::Why;
+
+/// What to do about it.
+pub(crate) const HINT: &str = "canal-run(1) says under LOSING THE LOCK what this means";
+
+/// A command that was not begun because its lock was lost before.
+pub(crate) fn not_begun(lost: &Lost, keys: &[&str]) -> Failed {
+    Failed::with_code(OwnCode::LockLost.number(), words(lost, keys)).hint(HINT)
+}
+
+/// What was lost, when, why, and what follows.
+pub(crate) fn words(lost: &Lost, keys: &[&str]) -> String {
+    let now = clock::boottime_ms();
+    let ago = now.saturating_sub(lost.at);
+    let at = jiff::Timestamp::from_millisecond(
+        i64::try_from(clock::unix_ms().saturating_sub(ago)).unwrap_or(i64::MAX),
+    );
+    let at = at.map(|at| Now::here().clock(&at.to_string())).unwrap_or_default();
+    sentence(lost, keys, &at)
+}
+
+/// `lost `db` (token 77) at 14:02:11: etcd was last reached 45s before; the command is ended`.
+fn sentence(lost: &Lost, keys: &[&str], at: &str) -> String {
+    let keys: Vec<String> = keys.iter().map(|key| format!("`{key}`")).collect();
+    let Lost { token, engine, host, .. } = lost;
+    let silence = short(Duration::from_millis(lost.at.saturating_sub(lost.reached_at)));
+    let reached = format!("{engine} was last reached {silence} before");
+    let why = match lost.why {
+        Why::Away => reached,
+        Why::Gone => format!("this host ({host}) was declared gone, {reached}"),
+        Why::Rewritten => {
+            format!("{engine} has another history than before (a fail-over, a restored backup)")
+        }
+        Why::Taken => format!("another daemon writes to {engine} as this host ({host})"),
+        Why::Other => format!("the daemon of this host ({host}) says so; {reached}"),
+    };
+    let then = match lost.then {
+        None => "the command was not started",
+        Some(OnLost::Kill | OnLost::Term) => "the command is ended",
+        Some(OnLost::Warn) => "the command goes on (--on-lost warn)",
+    };
+    format!("lost {} (token {token}) at {at}: {why}; {then}", keys.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lost(why: Why, then: Option<OnLost>) -> Lost {
+        let (engine, host) = ("etcd".to_owned(), "alpha".to_owned());
+        Lost { token: 77, why, at: 60_000, reached_at: 15_000, engine, host, then }
+    }
+
+    #[test]
+    fn it_is_said_what_was_lost_when_why_and_what_follows() {
+        let sentence = |why, then| sentence(&lost(why, then), &["db", "a b"], "14:02:11");
+        assert_eq!(
+            sentence(Why::Away, Some(OnLost::Kill)),
+            "lost `db`, `a b` (token 77) at 14:02:11: etcd was last reached 45s before; \
+             the command is ended"
+        );
+        let words = sentence(Why::Gone, Some(OnLost::Warn));
+        assert!(words.contains("this host (alpha) was declared gone, etcd was last"), "{words}");
+        assert!(words.ends_with("; the command goes on (--on-lost warn)"), "{words}");
+        let words = sentence(Why::Rewritten, None);
+        assert!(words.contains("another history than before"), "{words}");
+        assert!(words.ends_with("; the command was not started"), "{words}");
+    }
+
+    #[test]
+    fn a_command_that_was_not_begun_is_122() {
+        let failed = not_begun(&lost(Why::Away, None), &["db"]);
+        assert_eq!(failed.code, 122);
+        assert!(failed.message.starts_with("lost `db` (token 77) at "), "{}", failed.message);
+    }
+}

@@ -1,0 +1,113 @@
+//! A lease that is no more: what was lost, when and why, and who has its lock now.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::participant::{COMMAND_COLUMNS, holder};
+use super::time::Now;
+use crate::cli::arguments::duration::stated;
+use crate::cli::failed::Failed;
+use crate::cli::output::sanitize::clean;
+use crate::cli::output::stderr::Voice;
+use crate::cli::output::stdout;
+use crate::protocol::{Failure, HolderShown, Lost};
+use crate::run::OwnCode;
+
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+struct Told<'a> {
+    lost: &'a str,
+    message: &'a str,
+    lease: Option<&'a Lost>,
+    holders: &'a [HolderShown],
+}
+
+/// Says it, and gives the exit code.
+pub(crate) fn explain(failure: &Failure, json: bool, voice: Voice) -> Result<Failed, Failed> {
+    let reason = failure.reason.as_deref().unwrap_or("unknown");
+    if json {
+        let (message, holders) = (failure.message.as_str(), failure.holders.as_slice());
+        let lease = failure.lost.as_deref();
+        stdout::print(&stdout::json(&Told { lost: reason, message, lease, holders })?)?;
+    }
+    for line in lines(failure, reason, &Now::here()) {
+        voice.say(&line);
+    }
+    if reason == "expired" {
+        voice.hint("renew a lease when a third of its time is over: then one renewal may fail");
+    }
+    Ok(Failed::silent(OwnCode::LockLost.number()))
+}
+
+fn lines(failure: &Failure, reason: &str, now: &Now) -> Vec<String> {
+    let first = match &failure.lost {
+        Some(lost) => sentence(lost, reason, now).unwrap_or_else(|| failure.message.clone()),
+        None => failure.message.clone(),
+    };
+    let holders = failure.holders.iter();
+    let holders = holders.map(|one| format!("held now by {}", holder(one, COMMAND_COLUMNS, now)));
+    std::iter::once(first).chain(holders).collect()
+}
+
+fn sentence(lost: &Lost, reason: &str, now: &Now) -> Option<String> {
+    let key = clean(&lost.key);
+    let keys = match lost.more_keys {
+        0 => format!("`{key}`"),
+        1 => format!("`{key}` and 1 other key"),
+        more => format!("`{key}` and {more} other keys"),
+    };
+    let lease = format!("the lease of {keys} (token {})", lost.token);
+    let when = format!("{}, at {}", now.ago(&lost.at), now.clock(&lost.at));
+    Some(match reason {
+        "expired" => {
+            let ttl = stated(Duration::from_millis(lost.ttl_ms));
+            format!("{lease} expired {when}: it was not renewed for {ttl}")
+        }
+        "released" => format!("{lease} was released {when}"),
+        "forced" => format!("{lease} was broken by force {when}"),
+        "withdrawn" => format!(
+            "{lease} was taken back {when}: the client that asked for it ended before it confirmed it"
+        ),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::messages::participant::tests::somebody;
+    use crate::cli::messages::time::tests::at;
+    use crate::protocol::ErrorName;
+
+    #[test]
+    fn what_was_lost_when_and_why_is_one_sentence() {
+        let now = at("2026-11-20T14:05:23Z");
+        let lost = |more_keys| Lost {
+            at: "2026-11-20T14:02:11Z".to_owned(),
+            token: 7,
+            key: "db".to_owned(),
+            more_keys,
+            ttl_ms: 60_000,
+        };
+        let failure = Failure {
+            lost: Some(Box::new(lost(0))),
+            holders: vec![somebody(812, Some("make"), "2026-11-20T14:02:12Z")],
+            ..Failure::new(ErrorName::LeaseLost, "whatever")
+        };
+        assert_eq!(
+            lines(&failure, "expired", &now),
+            [
+                "the lease of `db` (token 7) expired 3m12s ago, at 14:02:11: it was not renewed \
+                 for 1m00s",
+                "held now by pid 812 `make` (root, for 3m11s)",
+            ]
+        );
+        for (reason, words) in [("released", "was released"), ("forced", "was broken by force")] {
+            let said = sentence(&lost(1), reason, &now).unwrap();
+            let lease = "the lease of `db` and 1 other key (token 7)";
+            assert_eq!(said, format!("{lease} {words} 3m12s ago, at 14:02:11"));
+        }
+        assert_eq!(lines(&failure, "of a later version", &now)[0], "whatever");
+    }
+}

@@ -1,0 +1,14 @@
+//! What canal tells people: sentences about holders, waiters, refusals, deadlocks and lost locks.
+//!
+//! Invariant: text that comes from other processes goes through
+//! [`sanitize`](super::output::sanitize) before it is part of a message.
+
+pub(super) mod deadlock;
+pub(super) mod hold_lost;
+pub(super) mod lease_lost;
+pub(super) mod participant;
+pub(super) mod refusal;
+pub(super) mod root_under_sudo;
+pub(super) mod time;
+pub(super) mod user_name;
+pub(super) mod waiting;

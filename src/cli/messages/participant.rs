@@ -1,0 +1,187 @@
+//! Holders and places in queues, in words.
+
+use std::time::Duration;
+
+use super::time::Now;
+use super::user_name;
+use crate::cli::arguments::duration::short;
+use crate::cli::output::sanitize::{clean, command_line, cut};
+use crate::protocol::{HolderShown, LeaseShown, Mode, PartyShown};
+
+/// A command is shown in a sentence with at most so many columns.
+pub(crate) const COMMAND_COLUMNS: usize = 40;
+
+/// `pid 812 `make test` (alice, for 3m12s)`, the command cut at so many columns; `(alice, db/x for
+/// 3m12s)` if it holds another key than the one in question, above or below that.
+pub(crate) fn holder(holder: &HolderShown, command_columns: usize, now: &Now) -> String {
+    // Said only of a key other than the one that is spoken of.
+    let key = holder.key.as_ref().map(|key| format!("{} ", clean(key))).unwrap_or_default();
+    let left = holder.lease.as_ref().and_then(left);
+    let left = left.map(|left| format!(", {left} left")).unwrap_or_default();
+    let host = holder.host.as_ref().map(|host| format!(" on {}", clean(host))).unwrap_or_default();
+    let user = user_name::name(holder.uid);
+    let who = format!("({user}{host}, {key}for {}{left})", now.age(&holder.since));
+    let command = holder.command.as_deref().filter(|command| !command.is_empty());
+    shown(holder.pid, holder.lease.is_some(), command, command_columns) + " " + &who
+}
+
+/// What is left to a lease.
+pub(crate) fn left(lease: &LeaseShown) -> Option<String> {
+    lease.left_ms.map(|left_ms| short(Duration::from_millis(left_ms)))
+}
+
+/// `pid 812 `make test``, `a lease that `./ci.sh` asked for`.
+fn shown(pid: u32, lease: bool, command: Option<&str>, command_columns: usize) -> String {
+    let name = named(pid, lease);
+    match command.map(|command| cut(&command_line(command), command_columns)) {
+        Some(command) if lease => format!("{name} that `{command}` asked for"),
+        Some(command) => format!("{name} `{command}`"),
+        None => name,
+    }
+}
+
+/// `pid 812`, `a lease`.
+pub(crate) fn named(pid: u32, lease: bool) -> String {
+    if lease { "a lease".to_owned() } else { process(pid) }
+}
+
+/// `pid 812`, or what is to be said of a process that has no number here.
+pub(crate) fn process(pid: u32) -> String {
+    match pid {
+        0 => "a process of another pid namespace".to_owned(),
+        pid => format!("pid {pid}"),
+    }
+}
+
+/// `pid 812 `make test` (alice, s17)`: who it is beyond its process.
+pub(crate) fn party(party: &PartyShown) -> String {
+    let PartyShown { pid, uid, command, session, lease } = party;
+    let who = format!("({}, {})", user_name::name(*uid), clean(session));
+    shown(*pid, *lease, command.as_deref(), COMMAND_COLUMNS) + " " + &who
+}
+
+/// How a key is wanted, after `waits`: `for`, `to read`, `to write`.
+pub(crate) fn wanted(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Counted => "for",
+        Mode::Read => "to read",
+        Mode::Write => "to write",
+    }
+}
+
+/// How a key is held, after `held`: nothing, ` for reading`, ` for writing`.
+pub(crate) fn held(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Counted => "",
+        Mode::Read => " for reading",
+        Mode::Write => " for writing",
+    }
+}
+
+/// `1st`, `2nd`, `11th`.
+pub(crate) fn ordinal(n: u64) -> String {
+    let end = match (n % 100, n % 10) {
+        (11..=13, _) => "th",
+        (_, 1) => "st",
+        (_, 2) => "nd",
+        (_, 3) => "rd",
+        _ => "th",
+    };
+    format!("{n}{end}")
+}
+
+/// `slot`, `slots`: the word that goes with a number.
+pub(crate) fn plural(n: u64, one: &str, many: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { many })
+}
+
+/// Slot numbers: `0-3,7`.
+pub(crate) fn slots(slots: &[u64]) -> String {
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    for &slot in slots {
+        match ranges.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(slot) => *last = slot,
+            _ => ranges.push((slot, slot)),
+        }
+    }
+    let shown = ranges.iter().map(|&(first, last)| {
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
+    });
+    shown.collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::cli::messages::time::tests::at;
+
+    /// A holder for tests.
+    pub(crate) fn somebody(pid: u32, command: Option<&str>, since: &str) -> HolderShown {
+        HolderShown {
+            pid,
+            uid: 0,
+            command: command.map(str::to_owned),
+            since: since.to_owned(),
+            token: 77,
+            slots: vec![0],
+            mode: None,
+            key: None,
+            session: "s1".to_owned(),
+            host: None,
+            state: None,
+            lease: None,
+        }
+    }
+
+    /// Somebody who holds or waits, for tests.
+    pub(crate) fn someone(pid: u32, command: &str, session: &str) -> PartyShown {
+        let command = Some(command.to_owned());
+        PartyShown { pid, uid: 0, command, session: session.to_owned(), lease: false }
+    }
+
+    #[test]
+    fn a_party_is_named_with_its_session() {
+        let mut one = someone(812, "make\n\x1b test", "s17");
+        assert_eq!(party(&one), "pid 812 `make ? test` (root, s17)");
+        one.command = None;
+        assert_eq!(party(&one), "pid 812 (root, s17)");
+    }
+
+    #[test]
+    fn a_holder_is_a_clause() {
+        let now = at("2026-11-20T14:05:23Z");
+        let since = "2026-11-20T14:02:11Z";
+        assert_eq!(
+            holder(&somebody(812, Some("make test"), since), COMMAND_COLUMNS, &now),
+            "pid 812 `make test` (root, for 3m12s)"
+        );
+        assert_eq!(
+            holder(&somebody(812, None, since), COMMAND_COLUMNS, &now),
+            "pid 812 (root, for 3m12s)"
+        );
+        let below = HolderShown { key: Some("db/x".to_owned()), ..somebody(812, None, since) };
+        assert_eq!(holder(&below, COMMAND_COLUMNS, &now), "pid 812 (root, db/x for 3m12s)");
+        let long = holder(&somebody(812, Some(&"x\x1b".repeat(100)), since), COMMAND_COLUMNS, &now);
+        assert!(long.contains("x?x?") && long.contains('…') && !long.contains('\x1b'), "{long}");
+    }
+
+    #[test]
+    fn ordinals_know_the_teens() {
+        let shown: Vec<_> = [1, 2, 3, 4, 11, 12, 13, 21, 111, 112, 1003].map(ordinal).into();
+        assert_eq!(
+            shown,
+            [
+                "1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "111th", "112th",
+                "1003rd"
+            ]
+        );
+    }
+
+    #[test]
+    fn slots_are_shown_as_ranges() {
+        assert_eq!(slots(&[]), "");
+        assert_eq!(slots(&[0]), "0");
+        assert_eq!(slots(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
+        assert_eq!(slots(&[u64::MAX]), u64::MAX.to_string());
+    }
+}

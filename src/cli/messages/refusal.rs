@@ -1,0 +1,103 @@
+//! Refusals: said to people, and turned into an exit code.
+
+use super::deadlock;
+use super::participant::{COMMAND_COLUMNS, holder};
+use super::time::Now;
+use crate::cli::arguments::wait::WaitArgs;
+use crate::cli::failed::Failed;
+use crate::cli::output::stderr::Voice;
+use crate::protocol::Failure;
+use crate::run::OwnCode;
+
+/// What to do about a deadlock, if the daemon has no better idea.
+const AGAIN: &str = "run it again from where the first lock was taken; locks that are taken together, \
+                     in one request, cannot end so";
+
+/// Says why nothing was acquired and who has it, and gives the exit code: `-E` counts for busy and
+/// for wait-over only, and `-E 0` says nothing, as cron likes it.
+pub(crate) fn explain(failure: &Failure, wait: &WaitArgs, voice: Voice) -> Failed {
+    let code = code(failure, wait);
+    if code != 0 {
+        for line in lines(failure, &Now::here()) {
+            voice.say(&line);
+        }
+        match &failure.hint {
+            Some(hint) => voice.hint(hint),
+            None if !failure.cycle.is_empty() => voice.hint(AGAIN),
+            None => {}
+        }
+    }
+    Failed::silent(code)
+}
+
+fn code(failure: &Failure, wait: &WaitArgs) -> u8 {
+    match failure.reason.as_deref() {
+        Some("full" | "timeout") => wait.conflict_code(),
+        _ => OwnCode::NotAcquired.number(),
+    }
+}
+
+fn lines(failure: &Failure, now: &Now) -> Vec<String> {
+    let holders =
+        failure.holders.iter().map(|one| format!("held by {}", holder(one, COMMAND_COLUMNS, now)));
+    let words = std::iter::once(failure.message.clone()).chain(holders);
+    words.chain(deadlock::lines(&failure.cycle)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::messages::participant::tests::{somebody, someone};
+    use crate::cli::messages::time::tests::at;
+    use crate::protocol::{BlockerShown, CycleStepShown, ErrorName, Mode, PartyShown};
+
+    fn refusal(reason: &str) -> Failure {
+        Failure {
+            reason: Some(reason.into()),
+            holders: vec![somebody(812, Some("make test"), "2026-11-20T14:02:11Z")],
+            ..Failure::new(ErrorName::Refused, "db is full")
+        }
+    }
+
+    #[test]
+    fn the_conflict_code_is_for_busy_and_wait_over_and_never_for_a_deadlock() {
+        let wait = WaitArgs { conflict_exit_code: Some(3), ..WaitArgs::default() };
+        let codes = ["full", "timeout", "deadlock"].map(|reason| code(&refusal(reason), &wait));
+        assert_eq!(codes, [3, 3, 75]);
+        assert_eq!(code(&refusal("full"), &WaitArgs::default()), 75);
+    }
+
+    #[test]
+    fn a_deadlock_is_told_after_its_message() {
+        let (one, two) = (someone(812, "./one.sh", "s3"), someone(900, "./two.sh", "s4"));
+        let step = |waiter: &PartyShown, key: &str, blocker: &PartyShown| CycleStepShown {
+            waiter: waiter.clone(),
+            key: key.to_owned(),
+            mode: Mode::Write,
+            blocker: BlockerShown {
+                party: blocker.clone(),
+                key: key.to_owned(),
+                mode: Mode::Write,
+                holds: true,
+                since: "2026-11-20T14:02:11Z".to_owned(),
+            },
+        };
+        let failure = Failure {
+            holders: Vec::new(),
+            cycle: [step(&one, "b", &two), step(&two, "a", &one)].into(),
+            ..refusal("deadlock")
+        };
+        let lines = lines(&failure, &at("2026-11-20T14:05:23Z"));
+        assert_eq!(lines.len(), 3, "{lines:?}");
+        assert!(lines[1].ends_with("waits to write `b`, held for writing by"), "{lines:?}");
+        assert!(lines[2].ends_with("held for writing by pid 812"), "{lines:?}");
+    }
+
+    #[test]
+    fn a_refusal_says_who_has_it_since_when() {
+        assert_eq!(
+            lines(&refusal("full"), &at("2026-11-20T14:05:23Z")),
+            ["db is full", "held by pid 812 `make test` (root, for 3m12s)"]
+        );
+    }
+}

@@ -1,0 +1,30 @@
+//! Root under sudo(8): its locks are not those of the user who called sudo.
+//!
+//! That user's daemon is asked nothing: root does not connect where another user can lead it.
+
+use nix::unistd::geteuid;
+
+use super::user_name;
+use crate::cli::output::stderr::Voice;
+use crate::daemon;
+use crate::protocol::place::{Place, Rule};
+
+/// With `-v`, says that the user who called sudo has a daemon of its own, if it runs.
+pub(crate) fn note(place: &Place, voice: Voice) {
+    if voice < Voice::Verbose || place.rule != Rule::PerUser || !geteuid().is_root() {
+        return;
+    }
+    look(voice);
+}
+
+fn look(voice: Voice) {
+    let uid = std::env::var("SUDO_UID").ok().and_then(|uid| uid.parse::<u32>().ok());
+    let Some(uid) = uid.filter(|uid| *uid != 0) else { return };
+    let theirs = Place::of_user(uid);
+    if daemon::runs(&theirs, uid) {
+        let (who, socket) = (user_name::name(uid), theirs.socket.display());
+        voice.detail(&format!(
+            "under sudo root's own locks are used, not those of {who} ({socket})"
+        ));
+    }
+}

@@ -1,0 +1,144 @@
+//! Times: RFC 3339 in, ages and clock times for people out.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+
+use crate::cli::arguments::duration::short;
+
+/// The moment to which ages relate, and the time zone in which clock times are shown.
+#[derive(Clone, Debug)]
+pub(crate) struct Now {
+    at: Timestamp,
+    zone: TimeZone,
+    /// See [`Self::good_for`].
+    good_for: Cell<Option<Duration>>,
+}
+
+impl Now {
+    /// Now, in the time zone of this process.
+    pub(crate) fn here() -> Self {
+        Self { at: Timestamp::now(), zone: TimeZone::system(), good_for: Cell::default() }
+    }
+
+    /// How long ago that was; `?` for what is no time, nothing for the future.
+    pub(crate) fn age(&self, since: &str) -> String {
+        since.parse::<Timestamp>().map_or_else(
+            |_| "?".to_owned(),
+            |since| {
+                let age = Duration::try_from(self.at.duration_since(since)).unwrap_or_default();
+                self.changes_in(until_next(age));
+                short(age)
+            },
+        )
+    }
+
+    /// Notes that something else is to be shown after this time.
+    pub(crate) fn changes_in(&self, time: Duration) {
+        let least = self.good_for.get().map_or(time, |before| before.min(time));
+        self.good_for.set(Some(least));
+    }
+
+    /// For how long what was shown by this moment is as it was shown; `None` if it is so for ever.
+    pub(crate) fn good_for(&self) -> Option<Duration> {
+        self.good_for.get()
+    }
+
+    /// How long ago that was, as a phrase: `3m12s ago`, `just now`.
+    pub(crate) fn ago(&self, since: &str) -> String {
+        match self.passed(since) {
+            Some(passed) if passed < Duration::from_secs(1) => {
+                self.changes_in(until_next(passed));
+                "just now".to_owned()
+            }
+            _ => format!("{} ago", self.age(since)),
+        }
+    }
+
+    /// How long ago that was; `None` for what is no time or is to come.
+    pub(crate) fn passed(&self, since: &str) -> Option<Duration> {
+        let since: Timestamp = since.parse().ok()?;
+        Duration::try_from(self.at.duration_since(since)).ok()
+    }
+
+    /// When that was: `14:02:11` today, `Nov 19 14:02` this year, else `2025-11-19`.
+    pub(crate) fn clock(&self, since: &str) -> String {
+        let Ok(since) = since.parse::<Timestamp>() else { return "?".to_owned() };
+        let (since, now) = (since.to_zoned(self.zone.clone()), self.at.to_zoned(self.zone.clone()));
+        let format = if since.date() == now.date() {
+            "%H:%M:%S"
+        } else if since.year() == now.year() {
+            "%b %e %H:%M"
+        } else {
+            "%Y-%m-%d"
+        };
+        since.strftime(format).to_string()
+    }
+}
+
+/// After what time an age is another one as [`short`] shows it.
+fn until_next(age: Duration) -> Duration {
+    let unit = match age.as_secs() {
+        0..3_600 => 1,
+        3_600..86_400 => 60,
+        _ => 3_600,
+    };
+    let shown = age.as_secs() / unit * unit;
+    Duration::from_secs(shown + unit) - age
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A fixed moment.
+    pub(crate) fn at(text: &str) -> Now {
+        Now { at: text.parse().unwrap(), zone: TimeZone::UTC, good_for: Cell::default() }
+    }
+
+    #[test]
+    fn an_age_is_good_until_another_one_is_shown() {
+        for ms in [0, 1, 999, 59_500, 3_599_999, 3_600_000, 86_399_999, 86_400_000, 400_000_000] {
+            let age = Duration::from_millis(ms);
+            let next = age + until_next(age);
+            assert_eq!(short(next - Duration::from_millis(1)), short(age), "{age:?}");
+            assert_ne!(short(next), short(age), "{age:?}");
+        }
+        let now = at("2026-11-20T14:05:23.500Z");
+        now.clock("2026-11-20T14:02:11Z");
+        assert_eq!(now.good_for(), None, "a time of day stays as it is");
+        now.age("2026-11-20T12:05:23.500Z");
+        assert_eq!(now.good_for(), Some(Duration::from_secs(60)));
+        now.ago("2026-11-20T14:02:11.100Z");
+        assert_eq!(now.good_for(), Some(Duration::from_millis(600)));
+    }
+
+    #[test]
+    fn what_has_just_happened_is_not_0s_ago() {
+        let now = at("2026-11-20T14:05:23.500Z");
+        assert_eq!(now.ago("2026-11-20T14:05:22.501Z"), "just now");
+        assert_eq!(now.ago("2026-11-20T14:05:22.500Z"), "1s ago");
+    }
+
+    #[test]
+    fn ages_and_clock_times_are_for_people() {
+        let now = at("2026-11-20T14:05:23.500Z");
+        for (since, age, clock) in [
+            ("2026-11-20T14:02:11.100Z", "3m12s", "14:02:11"),
+            ("2026-11-19T23:59:59Z", "14h05m", "Nov 19 23:59"),
+            ("2026-02-03T14:05:23Z", "290d00h", "Feb  3 14:05"),
+            ("2025-11-20T14:05:23Z", "365d00h", "2025-11-20"),
+            ("2026-11-20T14:05:24Z", "0s", "14:05:24"),
+            ("2026-11-20T15:05:23+01:00", "0s", "14:05:23"),
+            ("nonsense", "?", "?"),
+        ] {
+            assert_eq!(
+                (now.age(since).as_str(), now.clock(since).as_str()),
+                (age, clock),
+                "{since}"
+            );
+        }
+    }
+}
