@@ -20,9 +20,10 @@ mod owner;
 use clap::{CommandFactory, Parser};
 
 use arguments::definition::{Cli, Verb};
-use arguments::{fast_path, usage_error};
+use arguments::fast_path;
 use commands::{acquire, complete, completions, daemon, release, renew, resize, run, status};
 use failed::Failed;
+use messages::usage_error;
 use output::stderr::Voice;
 
 use crate::sys::startup::Words;

@@ -8,7 +8,7 @@ use crate::sys::clock::boottime_ms;
 use crate::sys::{exec, fds, startup};
 
 use super::environment::hold_variable;
-use super::{Command, Lost, NotRun, Starting, variables};
+use super::{ChildChannel, Command, LostHold, NotRun, variables};
 
 /// From which number on the descriptor that descendants keep is put, if the limit allows: above
 /// those that scripts and shells use.
@@ -20,7 +20,7 @@ pub enum NotBegun {
     /// It cannot be run.
     NotRun(NotRun),
     /// The lock was lost before.
-    Lost(Box<Lost>),
+    Lost(Box<LostHold>),
     /// The parent that was to stay by it has ended.
     Alone,
 }
@@ -28,7 +28,7 @@ pub enum NotBegun {
 /// Becomes the command: same process, with all that canal's caller gave it, and nothing of canal's
 /// but the variables of the grant (and with `--with-children` the descriptor that keeps the hold).
 ///
-/// `tag` is that of the request. `socket` is where the daemon was said to be, `None` if it was not. `starting` is what [`stay`](super::stay())
+/// `tag` is that of the request. `socket` is where the daemon was said to be, `None` if it was not. `child_channel` is what [`supervise`](super::supervise())
 /// gave, `None` without a parent of canal's.
 ///
 /// Returns only if the command was not begun; the lock was given back then, or is lost.
@@ -38,7 +38,7 @@ pub fn become_command(
     acquired: Acquired,
     tag: Tag,
     socket: Option<&Path>,
-    starting: Option<Starting>,
+    child_channel: Option<ChildChannel>,
 ) -> NotBegun {
     let Acquired { grant, children, page } = acquired;
     let mut variables = variables(&grant, socket);
@@ -47,8 +47,8 @@ pub fn become_command(
     let begin = || {
         // The parent is told before the descriptor is duplicated without close-on-exec, and its
         // end of the channel closes with the exec.
-        if let Some(starting) = &starting
-            && starting.granted(children.as_ref(), held).is_err()
+        if let Some(child_channel) = &child_channel
+            && child_channel.granted(children.as_ref(), held).is_err()
         {
             return NotBegun::Alone;
         }
@@ -58,15 +58,17 @@ pub fn become_command(
         }
         startup::restore();
         // The last thing before the exec: one that was stopped meanwhile finds out here.
-        if let Some(lost) = held.and_then(|(page, token)| Lost::found(page, token, boottime_ms())) {
+        if let Some(lost) =
+            held.and_then(|(page, token)| LostHold::found(page, token, boottime_ms()))
+        {
             return NotBegun::Lost(Box::new(lost));
         }
         let error = exec::exec(&command.file, &command.argv, &variables);
         NotBegun::NotRun(NotRun::after_exec(command, error))
     };
     let not_begun = begin();
-    if let Some(starting) = starting {
-        starting.not_begun();
+    if let Some(child_channel) = child_channel {
+        child_channel.not_begun();
     }
     if matches!(not_begun, NotBegun::Lost(_)) {
         // Whoever would have to be told can not be reached, and it ends with this process anyway.

@@ -1,7 +1,7 @@
 //! Becoming the command, or staying as its parent.
 //!
 //! By default `canal run` becomes the command: [`become_command()`]. Where an option needs a parent
-//! ([`Limits`]), or the daemon works over an engine so that a lock can be lost, [`stay()`] forks
+//! ([`Limits`]), or the daemon works over an engine so that a lock can be lost, [`supervise()`] forks
 //! first, and the child takes the lock and becomes the command in the same way. So the owner of the lock is always the process that is the command, and no death of a
 //! parent can free it under a command that still runs.
 //!
@@ -10,13 +10,13 @@
 mod become_command;
 mod command;
 pub mod environment;
-mod lost;
-mod status;
-mod stay;
+mod exit_code;
+mod lost_hold;
+mod supervise;
 
 pub use become_command::{NotBegun, become_command};
 pub use command::{Command, NotRun};
 pub use environment::{Variables, variables};
-pub use lost::Lost;
-pub use status::{OwnCode, SUCCESS};
-pub use stay::{Beside, Ended, Fate, Limits, Starting, stay};
+pub use exit_code::{OwnCode, SUCCESS};
+pub use lost_hold::LostHold;
+pub use supervise::{ChildChannel, Ended, Fate, Limits, SupervisorHooks, supervise};

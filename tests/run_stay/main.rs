@@ -1,4 +1,4 @@
-//! `canal::run::stay` with real processes, and without a daemon: the child grants itself its lock.
+//! `canal::run::supervise` with real processes, and without a daemon: the child grants itself its lock.
 //!
 //! This program is both the tests and what they test: started with `stay` as its first argument it
 //! is the parent (a *scene*), else it runs the tests, each of which starts scenes. It starts as canal

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use canal::protocol::OnLost;
-use canal::run::{Beside, Fate, Limits, Lost, OwnCode, Starting, stay};
+use canal::run::{ChildChannel, Fate, Limits, LostHold, OwnCode, SupervisorHooks, supervise};
 use canal::sys::deadline::Reader;
 use canal::sys::{exec, fds, startup};
 use nix::sys::signal::{Signal, kill};
@@ -22,8 +22,8 @@ pub(crate) const CANAL: &str = env!("CARGO_BIN_EXE_canal");
 /// Nobody hears what is lost, and there is no other daemon.
 struct Nobody;
 
-impl Beside for Nobody {
-    fn lost(&mut self, lost: &Lost) {
+impl SupervisorHooks for Nobody {
+    fn lost(&mut self, lost: &LostHold) {
         eprintln!("lost token {}", lost.token);
     }
 
@@ -63,16 +63,16 @@ pub(crate) fn play(arguments: &[String]) -> u8 {
             other => script = other,
         }
     }
-    let child = |starting: Starting| {
+    let child = |child_channel: ChildChannel| {
         if let Some(file) = when {
             wait_until("the lock is free", || Path::new(file).exists());
         }
         match refused {
             Some(code) => code,
-            None => become_shell(starting, limits.with_children, page.as_ref(), script),
+            None => become_shell(child_channel, limits.with_children, page.as_ref(), script),
         }
     };
-    match stay(&limits, &mut Nobody, child) {
+    match supervise(&limits, &mut Nobody, child) {
         Ok(ended) => ended.pass_on(),
         Err(error) => {
             eprintln!("stay: {error}");
@@ -92,18 +92,18 @@ fn adopt((page, line): (&str, &str)) -> Reader {
 }
 
 fn become_shell(
-    starting: Starting,
+    child_channel: ChildChannel,
     with_children: bool,
     page: Option<&Reader>,
     script: &str,
 ) -> u8 {
     let kept: Option<OwnedFd> =
         with_children.then(|| std::io::pipe().ok()).flatten().map(|(_, writer)| writer.into());
-    starting.granted(kept.as_ref(), page.map(|page| (page, 7))).unwrap();
+    child_channel.granted(kept.as_ref(), page.map(|page| (page, 7))).unwrap();
     startup::restore();
     let argv = ["sh", "-c", script].map(OsString::from);
     let error = exec::exec(Path::new("/bin/sh"), &argv, &[]);
-    starting.not_begun();
+    child_channel.not_begun();
     eprintln!("exec: {error}");
     OwnCode::NotExecutable.number()
 }

@@ -14,6 +14,5 @@ pub(super) mod number;
 pub(super) mod on_lost;
 pub(super) mod session;
 pub(super) mod signal;
-pub(super) mod usage_error;
 pub(super) mod wait;
 pub(super) mod why_target;

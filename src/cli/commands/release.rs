@@ -2,12 +2,12 @@
 
 use crate::cli::arguments::definition::{Global, ReleaseArgs};
 use crate::cli::arguments::handle::HandleArgs;
-use crate::cli::arguments::usage_error::wrong;
 use crate::cli::connect;
 use crate::cli::failed::Failed;
 use crate::cli::messages::lease_lost;
 use crate::cli::messages::participant::{COMMAND_COLUMNS, holder};
 use crate::cli::messages::time::Now;
+use crate::cli::messages::usage_error::wrong;
 use crate::cli::output::stderr::Voice;
 use crate::cli::output::stdout;
 use crate::cli::owner::Owner;

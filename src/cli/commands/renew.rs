@@ -1,11 +1,11 @@
 //! `canal renew`: let a lease live on.
 
 use crate::cli::arguments::definition::{Global, RenewArgs};
-use crate::cli::arguments::usage_error::wrong;
 use crate::cli::connect;
 use crate::cli::failed::Failed;
 use crate::cli::messages::lease_lost;
 use crate::cli::messages::time::Now;
+use crate::cli::messages::usage_error::wrong;
 use crate::cli::output::stderr::Voice;
 use crate::cli::output::stdout;
 use crate::client::ClientError;

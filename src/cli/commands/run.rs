@@ -11,17 +11,18 @@ use crate::cli::acquisition;
 use crate::cli::acquisition::NotAcquired;
 use crate::cli::arguments::definition::{Global, HowArgs, RunArgs};
 use crate::cli::arguments::duration::{Length, stated};
-use crate::cli::arguments::usage_error::wrong;
 use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
 use crate::cli::messages::hold_lost;
 use crate::cli::messages::refusal;
+use crate::cli::messages::usage_error::wrong;
 use crate::cli::output::stderr::Voice;
 use crate::client::{OWN, is_on_demand_daemon};
 use crate::protocol::place::Rule;
 use crate::protocol::{Acquire, OnLost, Wrapper};
 use crate::run::{
-    Beside, Command, Ended, Fate, Limits, Lost, NotBegun, Starting, become_command, stay,
+    ChildChannel, Command, Ended, Fate, Limits, LostHold, NotBegun, SupervisorHooks,
+    become_command, supervise,
 };
 
 /// How long after the signal of `--max-run` SIGKILL follows, if nothing else is said.
@@ -80,7 +81,7 @@ struct Job<'a> {
 
 impl Job<'_> {
     /// Takes the lock and becomes the command; returns why it did not.
-    fn start(&self, starting: Option<Starting>) -> NotStarted {
+    fn start(&self, child_channel: Option<ChildChannel>) -> NotStarted {
         let (mut client, acquired) =
             match acquisition::obtain(&self.target, &self.request, None, self.voice) {
                 Ok(obtained) => obtained,
@@ -89,7 +90,14 @@ impl Job<'_> {
         let place = &self.target.place;
         let socket = (place.rule == Rule::Given).then_some(place.socket.as_path());
         let tag = self.request.tag;
-        self.not_begun(become_command(&self.command, &mut client, acquired, tag, socket, starting))
+        self.not_begun(become_command(
+            &self.command,
+            &mut client,
+            acquired,
+            tag,
+            socket,
+            child_channel,
+        ))
     }
 
     fn not_acquired(&self, why: NotAcquired) -> NotStarted {
@@ -117,15 +125,15 @@ impl Job<'_> {
 
     /// Has a child do it, and stays as its parent.
     fn supervise(&self, limits: &Limits) -> Result<u8, Failed> {
-        let child = |starting| {
-            let failed = match self.start(Some(starting)) {
+        let child = |child_channel| {
+            let failed = match self.start(Some(child_channel)) {
                 NotStarted::Failed(failed) => failed,
                 NotStarted::StayNeeded => Failed::new("the daemon does not see that canal stays"),
             };
             failed.report(self.voice);
             failed.code
         };
-        let ended = stay(limits, &mut Bystander(self), child)
+        let ended = supervise(limits, &mut RunHooks(self), child)
             .map_err(|error| Failed::new(format!("cannot start the command: {error}")))?;
         if let Ended::TimeOver(signal) = ended {
             let after = limits.max_run.map(stated).unwrap_or_default();
@@ -136,14 +144,14 @@ impl Job<'_> {
 }
 
 /// What is said and asked while the command runs.
-struct Bystander<'a, 'b>(&'a Job<'b>);
+struct RunHooks<'a, 'b>(&'a Job<'b>);
 
-impl Beside for Bystander<'_, '_> {
+impl SupervisorHooks for RunHooks<'_, '_> {
     fn can_be_lost(&self) -> bool {
         self.0.can_be_lost
     }
 
-    fn lost(&mut self, lost: &Lost) {
+    fn lost(&mut self, lost: &LostHold) {
         let Self(job) = self;
         job.voice.say(&hold_lost::words(lost, &job.keys()));
         job.voice.hint(hold_lost::HINT);

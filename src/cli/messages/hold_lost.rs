@@ -6,7 +6,7 @@ use super::time::Now;
 use crate::cli::arguments::duration::short;
 use crate::cli::failed::Failed;
 use crate::protocol::OnLost;
-use crate::run::{Lost, OwnCode};
+use crate::run::{LostHold, OwnCode};
 use crate::sys::clock;
 use crate::sys::deadline::Why;
 
@@ -14,12 +14,12 @@ use crate::sys::deadline::Why;
 pub(crate) const HINT: &str = "canal-run(1) says under LOSING THE LOCK what this means";
 
 /// A command that was not begun because its lock was lost before.
-pub(crate) fn not_begun(lost: &Lost, keys: &[&str]) -> Failed {
+pub(crate) fn not_begun(lost: &LostHold, keys: &[&str]) -> Failed {
     Failed::with_code(OwnCode::LockLost.number(), words(lost, keys)).hint(HINT)
 }
 
 /// What was lost, when, why, and what follows.
-pub(crate) fn words(lost: &Lost, keys: &[&str]) -> String {
+pub(crate) fn words(lost: &LostHold, keys: &[&str]) -> String {
     let now = clock::boottime_ms();
     let ago = now.saturating_sub(lost.at);
     let at = jiff::Timestamp::from_millisecond(
@@ -30,9 +30,9 @@ pub(crate) fn words(lost: &Lost, keys: &[&str]) -> String {
 }
 
 /// `lost `db` (token 77) at 14:02:11: etcd was last reached 45s before; the command is ended`.
-fn sentence(lost: &Lost, keys: &[&str], at: &str) -> String {
+fn sentence(lost: &LostHold, keys: &[&str], at: &str) -> String {
     let keys: Vec<String> = keys.iter().map(|key| format!("`{key}`")).collect();
-    let Lost { token, engine, host, .. } = lost;
+    let LostHold { token, engine, host, .. } = lost;
     let silence = short(Duration::from_millis(lost.at.saturating_sub(lost.reached_at)));
     let reached = format!("{engine} was last reached {silence} before");
     let why = match lost.why {
@@ -56,9 +56,9 @@ fn sentence(lost: &Lost, keys: &[&str], at: &str) -> String {
 mod tests {
     use super::*;
 
-    fn lost(why: Why, then: Option<OnLost>) -> Lost {
+    fn lost(why: Why, then: Option<OnLost>) -> LostHold {
         let (engine, host) = ("etcd".to_owned(), "alpha".to_owned());
-        Lost { token: 77, why, at: 60_000, reached_at: 15_000, engine, host, then }
+        LostHold { token: 77, why, at: 60_000, reached_at: 15_000, engine, host, then }
     }
 
     #[test]

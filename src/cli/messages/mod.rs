@@ -10,5 +10,6 @@ pub(super) mod participant;
 pub(super) mod refusal;
 pub(super) mod root_under_sudo;
 pub(super) mod time;
+pub(super) mod usage_error;
 pub(super) mod user_name;
 pub(super) mod waiting;

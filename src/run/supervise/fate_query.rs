@@ -23,14 +23,14 @@ const PAUSE_MAX: Duration = Duration::from_secs(3);
 
 /// Asks, and asks again.
 #[derive(Debug, Default)]
-pub(super) struct Asker {
+pub(super) struct FateQuery {
     /// Who asks at the moment, and our end of the channel to it.
     process: Option<(Pid, OwnedFd)>,
     /// When the next one does.
     next: Option<Instant>,
 }
 
-impl Asker {
+impl FateQuery {
     /// Asks, if it is time to. `sure` is how long the hold is sure by the page that there is.
     pub(super) fn ask(&mut self, sure: Duration, ask: &dyn Fn() -> Option<Fate>) {
         if self.process.is_some() {
@@ -73,7 +73,7 @@ impl Asker {
 
     /// Whether this is who asks.
     pub(super) fn is(&self, pid: Pid) -> bool {
-        self.process.as_ref().is_some_and(|(asker, _)| *asker == pid)
+        self.process.as_ref().is_some_and(|(fate_query, _)| *fate_query == pid)
     }
 
     /// How long until it is asked again.
@@ -102,7 +102,7 @@ fn start(ask: &dyn Fn() -> Option<Fate>) -> io::Result<(Pid, OwnedFd)> {
     std::process::exit(0);
 }
 
-impl Drop for Asker {
+impl Drop for FateQuery {
     fn drop(&mut self) {
         if let Some((pid, _)) = &self.process {
             let _ = kill(*pid, Signal::SIGKILL);

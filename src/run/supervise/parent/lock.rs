@@ -6,35 +6,35 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use super::super::Fate;
-use super::super::tree;
-use super::super::watch::{Phase, Watch};
 use super::Parent;
+use crate::run::supervise::hold_monitor::{HoldMonitor, Phase};
+use crate::run::supervise::kill_tree;
 use crate::sys::child::End;
 
 impl Parent<'_> {
     /// Takes in what the deadline page says, and asks for another one if nobody writes it any more.
     /// As long as the command has not begun, the child itself looks at it.
     pub(super) fn look_at_lock(&mut self) -> io::Result<()> {
-        let Some(watch) = self.watch.as_mut().filter(|_| self.channel.is_none()) else {
+        let Some(monitor) = self.monitor.as_mut().filter(|_| self.channel.is_none()) else {
             return Ok(());
         };
-        let mut fate = self.asker.hear();
+        let mut fate = self.fate_query.hear();
         // The daemon that there is now has ended the command, or somebody else did.
         let killed = self.end == Some(End::Killed(libc::SIGKILL));
-        if fate.is_none() && killed && !self.asked_why && watch.may_be_ended() {
+        if fate.is_none() && killed && !self.asked_why && monitor.may_be_ended() {
             self.asked_why = true;
-            fate = self.beside.ask(watch.token());
+            fate = self.hooks.ask(monitor.token());
         }
         match fate {
-            Some(Fate::Held(page)) => watch.go_on_with(page),
-            Some(Fate::Lost(why)) => watch.lose(why),
+            Some(Fate::Held(page)) => monitor.go_on_with(page),
+            Some(Fate::Lost(why)) => monitor.lose(why),
             None => {}
         }
-        let before = watch.phase();
-        if let Some(phase) = watch.look()? {
+        let before = monitor.phase();
+        if let Some(phase) = monitor.look()? {
             // Of what ends all it was told before, when it was asked to end.
-            if let Some(lost) = watch.lost().filter(|_| before == Phase::Held) {
-                self.beside.lost(lost);
+            if let Some(lost) = monitor.lost().filter(|_| before == Phase::Held) {
+                self.hooks.lost(lost);
             }
             match phase {
                 Phase::Ending => {
@@ -47,23 +47,23 @@ impl Parent<'_> {
             }
         }
         if self.end.is_none()
-            && let Some(watch) = self.watch.as_ref()
-            && let Some(sure) = watch.is_left_for()
+            && let Some(monitor) = self.monitor.as_ref()
+            && let Some(sure) = monitor.is_left_for()
         {
-            let token = watch.token();
-            self.asker.ask(sure, &|| self.beside.ask(token));
+            let token = monitor.token();
+            self.fate_query.ask(sure, &|| self.hooks.ask(token));
         }
         Ok(())
     }
 
     /// Ends what the command left behind, and all that there is once it is time to kill.
     pub(super) fn end_what_is_lost(&mut self, left: &[Pid]) {
-        match self.watch.as_ref().map(Watch::phase) {
+        match self.monitor.as_ref().map(HoldMonitor::phase) {
             Some(Phase::Killing) => {
                 self.send(Signal::SIGKILL);
                 let tops: Vec<Pid> =
                     std::iter::once(self.command).chain(left.iter().copied()).collect();
-                tree::kill(&tops, |pid| self.beside.is_daemon(pid));
+                kill_tree::kill(&tops, |pid| self.hooks.is_daemon(pid));
             }
             Some(Phase::Ending) => self.tell(left, Signal::SIGTERM),
             _ => {}

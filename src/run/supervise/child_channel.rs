@@ -19,7 +19,7 @@ const READY: u8 = b'r';
 
 /// The child's end of the channel to its parent; close-on-exec.
 #[derive(Debug)]
-pub struct Starting(OwnedFd);
+pub struct ChildChannel(OwnedFd);
 
 /// What the child said.
 #[derive(Debug)]
@@ -41,13 +41,13 @@ pub(super) struct Held {
 #[derive(Debug)]
 pub(super) struct Channel(OwnedFd);
 
-pub(super) fn channel() -> io::Result<(Channel, Starting)> {
+pub(super) fn channel() -> io::Result<(Channel, ChildChannel)> {
     let (ours, childs) =
         socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
-    Ok((Channel(ours), Starting(childs)))
+    Ok((Channel(ours), ChildChannel(childs)))
 }
 
-impl Starting {
+impl ChildChannel {
     /// Tells the parent that the lock is held and the command starts. `children` is what keeps the
     /// hold: the parent has it too then. `held` is the page and the token of a hold that can be
     /// lost: then this returns when the parent is ready to end the command in time.

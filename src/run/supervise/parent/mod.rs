@@ -21,12 +21,12 @@ use nix::unistd::{Pid, dup2_stdin, dup2_stdout, setpgid};
 use crate::sys::child::{End, Reap, ended, stopped};
 use crate::sys::fds;
 
-use super::asker::Asker;
-use super::channel::{Channel, Word};
+use super::child_channel::{Channel, Word};
 use super::descendants::Descendants;
-use super::passed_on::stop_too;
-use super::watch::{Phase, Watch};
-use super::{Beside, Ended, Limits};
+use super::fate_query::FateQuery;
+use super::forwarded_signals::stop_too;
+use super::hold_monitor::{HoldMonitor, Phase};
+use super::{Ended, Limits, SupervisorHooks};
 use clock::Clock;
 
 /// How often it is looked at the descendants that are left, besides at each end of one: what they
@@ -50,14 +50,14 @@ pub(super) struct Parent<'a> {
     command: Pid,
     group: Group,
     limits: Limits,
-    beside: &'a mut dyn Beside,
+    hooks: &'a mut dyn SupervisorHooks,
     /// `None` once the command has begun, or the child has ended.
     channel: Option<Channel>,
     signals: SignalFd,
     descendants: Descendants,
     /// Over a hold that can be lost, if it is one.
-    watch: Option<Watch>,
-    asker: Asker,
+    monitor: Option<HoldMonitor>,
+    fate_query: FateQuery,
     /// Whether it was asked who killed the command.
     asked_why: bool,
     /// Keeps the hold while descendants live.
@@ -76,7 +76,7 @@ impl<'a> Parent<'a> {
         channel: Channel,
         signals: SignalFd,
         descendants: Descendants,
-        beside: &'a mut dyn Beside,
+        hooks: &'a mut dyn SupervisorHooks,
     ) -> Self {
         if group == Group::Own {
             // The child does the same; whoever comes first.
@@ -87,12 +87,12 @@ impl<'a> Parent<'a> {
             command,
             group,
             limits,
-            beside,
+            hooks,
             channel: Some(channel),
             signals,
             descendants,
-            watch: None,
-            asker: Asker::default(),
+            monitor: None,
+            fate_query: FateQuery::default(),
             asked_why: false,
             children: Vec::new(),
             clock: Clock::Stands,
@@ -103,7 +103,7 @@ impl<'a> Parent<'a> {
 
     /// Until the command has ended, and where they count its descendants.
     pub(super) fn run(mut self) -> io::Result<Ended> {
-        if self.beside.can_be_lost() {
+        if self.hooks.can_be_lost() {
             // While the child asks for its lock. It would have to wait for this afterwards.
             self.descendants.adopt(Some(self.command))?;
         }
@@ -138,17 +138,17 @@ impl<'a> Parent<'a> {
 
     fn living(&self) -> io::Result<Vec<Pid>> {
         let is_known =
-            |pid| pid == self.command || self.asker.is(pid) || self.beside.is_daemon(pid);
+            |pid| pid == self.command || self.fate_query.is(pid) || self.hooks.is_daemon(pid);
         self.descendants.living(is_known)
     }
 
     fn waits_for_descendants(&self) -> bool {
-        self.limits.with_children || self.watch.as_ref().is_some_and(Watch::ends_all)
+        self.limits.with_children || self.monitor.as_ref().is_some_and(HoldMonitor::ends_all)
     }
 
     fn ended(&self, end: End) -> Ended {
         if let Some(lost) =
-            self.watch.as_ref().filter(|watch| watch.ends_it()).and_then(Watch::lost)
+            self.monitor.as_ref().filter(|monitor| monitor.ends_it()).and_then(HoldMonitor::lost)
         {
             return Ended::LockLost(Box::new(lost.clone()));
         }
@@ -166,11 +166,11 @@ impl<'a> Parent<'a> {
         let Some(heard) = channel.hear()? else { return Ok(false) };
         match heard {
             None => self.channel = None,
-            Some(Word::NotBegun) => self.watch = None,
+            Some(Word::NotBegun) => self.monitor = None,
             Some(Word::Granted { held, children }) => {
                 self.children = children;
                 if let Some(held) = held {
-                    self.watch = Some(Watch::new(held, self.limits.on_lost)?);
+                    self.monitor = Some(HoldMonitor::new(held, self.limits.on_lost)?);
                     self.descendants.adopt(Some(self.command))?;
                     channel.ready();
                 }
@@ -203,23 +203,23 @@ impl<'a> Parent<'a> {
             }
             _ => None,
         };
-        let phase = self.watch.as_ref().map(Watch::phase);
+        let phase = self.monitor.as_ref().map(HoldMonitor::phase);
         let look = match phase {
             Some(Phase::Killing) => Some(LOOK_KILLING),
             // It may move on after all.
             Some(Phase::Warned) => Some(LOOK),
             _ => self.end.is_some().then_some(LOOK),
         };
-        let timeout = due.into_iter().chain(look).chain(self.asker.due()).min();
+        let timeout = due.into_iter().chain(look).chain(self.fate_query.due()).min();
         // Rounded up: not to wake before the time.
         let timeout = timeout.map_or(PollTimeout::NONE, |timeout| {
             PollTimeout::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(PollTimeout::MAX)
         });
-        let begun = self.watch.iter().filter(|_| self.channel.is_none());
+        let begun = self.monitor.iter().filter(|_| self.channel.is_none());
         let polled = std::iter::once(self.signals.as_fd())
             .chain(self.channel.as_ref().map(AsFd::as_fd))
-            .chain(begun.flat_map(Watch::polled))
-            .chain(self.asker.polled());
+            .chain(begun.flat_map(HoldMonitor::polled))
+            .chain(self.fate_query.polled());
         let mut polled: Vec<_> = polled.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         match poll(&mut polled, timeout) {
             Ok(_) | Err(Errno::EINTR) => Ok(()),

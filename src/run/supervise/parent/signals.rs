@@ -8,9 +8,9 @@ use nix::unistd::{Pid, getpgid};
 
 use crate::sys::process::{RunState, run_state};
 
-use super::super::passed_on::OF_TERMINAL;
-use super::super::watch::Phase;
 use super::{Group, Parent};
+use crate::run::supervise::forwarded_signals::OF_TERMINAL;
+use crate::run::supervise::hold_monitor::Phase;
 
 impl Parent<'_> {
     /// Tells descendants, each once, that the time is over.
@@ -48,7 +48,7 @@ impl Parent<'_> {
             // the command has begun: whoever is to be killed is not continued before.
             while self.hear()? {}
             self.look_at_lock()?;
-            if self.watch.as_ref().is_some_and(|watch| watch.phase() == Phase::Killing) {
+            if self.monitor.as_ref().is_some_and(|monitor| monitor.phase() == Phase::Killing) {
                 continue;
             }
             self.send(signal);

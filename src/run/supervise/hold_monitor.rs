@@ -14,8 +14,8 @@ use crate::protocol::OnLost;
 use crate::sys::clock::boottime_ms;
 use crate::sys::deadline::{self, Reader, State, Why};
 
-use super::channel::Held;
-use crate::run::Lost;
+use super::child_channel::Held;
+use crate::run::LostHold;
 
 /// How far it has come with a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,14 +32,14 @@ pub(super) enum Phase {
 
 /// A hold that can be lost, while its command runs.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct HoldMonitor {
     token: u64,
     page: Reader,
     /// Whether the page may still be written by whom it came from.
     left: bool,
     on_lost: OnLost,
     phase: Phase,
-    lost: Option<Lost>,
+    lost: Option<LostHold>,
     /// That it is lost, by the word of a daemon that writes no page for it.
     told: Option<deadline::Lost>,
     /// Of CLOCK_BOOTTIME, unlike the time of poll(2): it has expired after a suspend.
@@ -73,7 +73,7 @@ impl Phase {
     }
 }
 
-impl Watch {
+impl HoldMonitor {
     pub(super) fn new(held: Held, on_lost: OnLost) -> io::Result<Self> {
         let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
         let timer = TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?;
@@ -95,8 +95,8 @@ impl Watch {
         if self.phase == Phase::Held {
             self.lost = None;
         } else if self.lost.is_none() {
-            let lost = Lost::of(&self.page, &state, self.token, now);
-            self.lost = Some(Lost { then: Some(self.on_lost), ..lost });
+            let lost = LostHold::of(&self.page, &state, self.token, now);
+            self.lost = Some(LostHold { then: Some(self.on_lost), ..lost });
         }
         Ok(Some(self.phase))
     }
@@ -127,7 +127,7 @@ impl Watch {
     }
 
     /// The loss that was found.
-    pub(super) fn lost(&self) -> Option<&Lost> {
+    pub(super) fn lost(&self) -> Option<&LostHold> {
         self.lost.as_ref()
     }
 

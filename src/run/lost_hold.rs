@@ -5,7 +5,7 @@ use crate::sys::deadline::{Reader, State, Why};
 
 /// What was lost, when and why. Times are milliseconds of CLOCK_BOOTTIME.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lost {
+pub struct LostHold {
     /// The fencing token of the hold.
     pub token: u64,
     /// Why.
@@ -22,7 +22,7 @@ pub struct Lost {
     pub then: Option<OnLost>,
 }
 
-impl Lost {
+impl LostHold {
     /// What a page says at `now` of the hold with this token, if it says that it is lost or may be.
     pub(super) fn found(page: &Reader, token: u64, now: u64) -> Option<Self> {
         let state = page.state();

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use super::definition::Cli;
+use crate::cli::arguments::definition::Cli;
 use crate::cli::failed::Failed;
 use crate::cli::output::sanitize::cut;
 use crate::cli::output::stderr::Voice;

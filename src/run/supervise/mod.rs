@@ -1,0 +1,97 @@
+//! Staying as the command's parent.
+//!
+//! The parent forks before anything else. The child takes the lock and becomes the command; the
+//! parent only looks on: it keeps the time from the moment that the lock is held, passes on the
+//! signals that were meant for the command, and ends as the command ended. It is not the owner of
+//! anything, so that its death changes nothing.
+//!
+//! Over an engine a lock can be lost. Then the child gets a deadline page with its lock, and hands it
+//! on to the parent before it becomes the command. The parent ends the command, and all that it
+//! started, when the page says so ([`watch`]): the second line after the daemon, and the only one
+//! if the daemon is stopped or gone.
+//!
+//! With a controlling terminal the command stays in the caller's process group: it can read from
+//! the terminal, and gets what is typed (Ctrl-C, Ctrl-Z) by itself. Without one it leads a group of
+//! its own, so that what it starts can be ended with it.
+
+mod child_channel;
+mod descendants;
+mod ended;
+mod fate_query;
+mod forwarded_signals;
+mod hold_monitor;
+mod hooks;
+mod kill_tree;
+mod limits;
+mod parent;
+
+use std::fs::File;
+use std::io;
+
+use nix::sys::signal::Signal;
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::unistd::{Pid, setpgid};
+
+use crate::sys::child::fork;
+use crate::sys::signals;
+
+pub use child_channel::ChildChannel;
+pub use ended::Ended;
+pub use hooks::{Fate, SupervisorHooks};
+pub use limits::Limits;
+
+use child_channel::channel;
+use descendants::Descendants;
+use forwarded_signals::signals_watched;
+use parent::{Group, Parent};
+
+/// Forks; the child calls `child`, which takes the lock and becomes the command with
+/// [`become_command`](super::become_command()), or returns the exit code to end with. The parent
+/// keeps to the limits, passes signals on, and returns when the child has ended.
+///
+/// To be called before anything is opened or started: this process must have one thread, and the
+/// parent closes all descriptors but standard error.
+///
+/// # Errors
+/// The fork, or what it needs, failed; nothing was started then.
+pub fn supervise(
+    limits: &Limits,
+    hooks: &mut dyn SupervisorHooks,
+    child: impl FnOnce(ChildChannel) -> u8,
+) -> io::Result<Ended> {
+    let (ours, childs) = channel()?;
+    let group = if has_terminal() { Group::Callers } else { Group::Own };
+    let mut descendants = Descendants::unknown();
+    if limits.with_children {
+        descendants.adopt(None)?;
+    }
+    // All this before the fork, so that no signal and no end falls into a gap.
+    let watched = signals_watched();
+    let blocked = signals::block(&watched);
+    let ignored_ends = signals::set_default(Signal::SIGCHLD)?;
+    let signals = SignalFd::with_flags(&watched, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+    let forked = fork();
+    if let Ok(Some(pid)) = forked {
+        drop(childs);
+        let parent = Parent::new(pid, group, *limits, ours, signals, descendants, hooks);
+        let ended = parent.run();
+        blocked.restore();
+        return ended;
+    }
+    drop((ours, signals));
+    if ignored_ends {
+        signals::set_ignored(Signal::SIGCHLD)?;
+    }
+    blocked.restore();
+    forked?;
+    if group == Group::Own {
+        // The parent does the same; whoever comes first.
+        let _ = setpgid(Pid::from_raw(0), Pid::from_raw(0));
+    }
+    std::process::exit(child(childs).into())
+}
+
+/// Whether this process has a controlling terminal: only then can `/dev/tty` be opened.
+fn has_terminal() -> bool {
+    File::open("/dev/tty").is_ok()
+}
