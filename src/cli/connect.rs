@@ -8,7 +8,7 @@ use super::arguments::definition::Global;
 use super::failed::Failed;
 use crate::client::{Client, ClientError, OWN, Options, Start};
 use crate::protocol::place::{Place, Rule};
-use crate::protocol::user::uid_of_machine;
+use crate::protocol::user_namespace::uid_of_machine;
 use crate::protocol::{ErrorName, PageQuery, Tag};
 use crate::run::{Fate, OwnCode, environment};
 use crate::sys::deadline::Why;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use crate::protocol::Failure;
 use crate::protocol::frame::FrameError;
+use crate::sys::process::state_letter;
 
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +49,14 @@ pub enum ClientError {
     Io(#[from] io::Error),
 }
 
+impl ClientError {
+    /// The error of a daemon that does not answer.
+    pub(super) fn silent(pid: Option<u32>) -> Self {
+        let state = pid.and_then(state_letter).unwrap_or('?');
+        Self::Silent { pid: pid.unwrap_or(0), state }
+    }
+}
+
 impl From<FrameError> for ClientError {
     fn from(error: FrameError) -> Self {
         Self::Protocol(error.to_string())
@@ -56,7 +65,7 @@ impl From<FrameError> for ClientError {
 
 /// How one attempt at a call failed.
 #[derive(Debug)]
-pub(super) enum Broken {
+pub(crate) enum Broken {
     /// The connection ended before the last reply.
     Lost(Lost),
     /// Another attempt would not help.
@@ -65,7 +74,7 @@ pub(super) enum Broken {
 
 /// What a lost connection says about the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lost {
+pub(crate) enum Lost {
     /// The daemon did not do it: it did not read the whole call, or said that it is stopping.
     Undone,
     /// The daemon may have done it.

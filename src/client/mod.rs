@@ -73,68 +73,26 @@
 //! # }
 //! ```
 
-use std::os::fd::OwnedFd;
-use std::path::PathBuf;
-use std::time::Duration;
-
 use crate::protocol::place::Place;
-use crate::protocol::{
-    Confirm, Grant, GraphQuery, Handle, Release, Released, Renew, Renewed, Resize, Resized, Status,
-    StatusQuery, Tag, Waits, WhyQuery,
-};
-use crate::sys::deadline::Reader;
-use crate::sys::pidfd::Pidfd;
-use crate::sys::process::state_letter;
+use crate::protocol::{Handle, Tag};
 
-mod acquire;
-mod call;
-mod connect;
+mod calls;
 mod connection;
 mod error;
-mod page;
-mod program;
-mod release;
-mod silence;
-mod start;
-mod stop;
-mod watch;
+mod options;
+mod start_daemon;
 
 #[cfg(test)]
 mod tests;
 
+pub use calls::acquire::Acquired;
+pub use calls::watch::Next;
 pub use error::ClientError;
-pub use program::{OWN, is_on_demand_daemon};
-pub use watch::Next;
+pub use options::{Options, Start};
+pub use start_daemon::program::{OWN, is_on_demand_daemon};
 
-use call::Repeat;
-use connection::Connection;
-
-/// Whether a client starts a daemon if none runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Start {
-    /// It does, where the place allows it (not at `/run/canal`).
-    IfNeeded,
-    /// It does not.
-    Never,
-}
-
-/// How a client behaves.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Whether it starts a daemon if none runs.
-    pub start: Start,
-    /// The program that it starts; without one, the `canal` along PATH. A program that is canal says
-    /// [`OWN`].
-    pub program: Option<PathBuf>,
-    /// How long the daemon may take to say a word.
-    pub answer: Duration,
-}
-
-impl From<Start> for Options {
-    fn from(start: Start) -> Self {
-        Self { start, program: None, answer: Duration::from_secs(5) }
-    }
-}
+use connection::open;
+use connection::stream::Connection;
 
 /// A connection to the daemon of a place.
 #[derive(Debug)]
@@ -143,17 +101,6 @@ pub struct Client {
     options: Options,
     /// `None` after it was lost; the next call makes another.
     connection: Option<Connection>,
-}
-
-/// What a request brought.
-#[derive(Debug)]
-pub struct Acquired {
-    /// The grant.
-    pub grant: Grant,
-    /// The FIFO's write end that the command is to inherit (only `with_children`).
-    pub children: Option<OwnedFd>,
-    /// Until when it is sure; only of a daemon that works over an engine.
-    pub page: Option<Reader>,
 }
 
 /// A new random name for a request.
@@ -181,90 +128,8 @@ impl Client {
     /// None runs and none may or can be started, or its directory cannot be trusted.
     pub fn connect(place: &Place, options: impl Into<Options>) -> Result<Self, ClientError> {
         let options = options.into();
-        let connection = Some(connect::connect_first(place, &options)?);
+        let connection = Some(open::connect_first(place, &options)?);
         Ok(Self { place: place.clone(), options, connection })
-    }
-
-    /// Confirms a provisional grant, after its owner was told. If the daemon goes away meanwhile,
-    /// asks the next one: to confirm twice is to confirm once.
-    ///
-    /// # Errors
-    /// [`ErrorName::UnknownTag`](crate::protocol::ErrorName::UnknownTag) if the grant was taken
-    /// back.
-    pub fn confirm(&mut self, confirm: &Confirm) -> Result<(), ClientError> {
-        let _: serde_json::Value = self.call("Confirm", confirm, None, Repeat::Always)?;
-        Ok(())
-    }
-
-    /// Gives back. `owner` is whose; without it, this process's. The message's `owner_fd` is set
-    /// accordingly.
-    ///
-    /// # Errors
-    /// Nothing of the kind is held, or it is not the caller's. [`ClientError::Gone`] if the daemon
-    /// may have done it and could not say so.
-    pub fn release(
-        &mut self,
-        release: &Release,
-        owner: Option<&Pidfd>,
-    ) -> Result<Released, ClientError> {
-        let release = Release { owner_fd: owner.map(|_| 0), ..release.clone() };
-        self.call("Release", &release, owner, Repeat::IfUndone)
-    }
-
-    /// Gives back exactly once, over any number of daemons: asks first what that is, and asks the
-    /// next daemon if one goes away before it answered.
-    ///
-    /// # Errors
-    /// As of [`Client::release`]. [`ClientError::Gone`] only if daemons go away all the time, or
-    /// where one of an earlier version runs.
-    pub fn release_once(
-        &mut self,
-        release: &Release,
-        owner: Option<&Pidfd>,
-    ) -> Result<Released, ClientError> {
-        let release = Release { owner_fd: owner.map(|_| 0), ..release.clone() };
-        release::once(self, &release, owner)
-    }
-
-    /// Lets a lease live on for its whole TTL from now.
-    ///
-    /// # Errors
-    /// [`ErrorName::LeaseLost`](crate::protocol::ErrorName::LeaseLost) if it is no more.
-    pub fn renew(&mut self, renew: &Renew) -> Result<Renewed, ClientError> {
-        self.call("Renew", renew, None, Repeat::Always)
-    }
-
-    /// Asks for the state of the locks.
-    ///
-    /// # Errors
-    /// Only those of every call.
-    pub fn status(&mut self, query: &StatusQuery) -> Result<Status, ClientError> {
-        self.call("Status", query, None, Repeat::Always)
-    }
-
-    /// Asks for whom a process or session waits, and on to the end of the chain.
-    ///
-    /// # Errors
-    /// [`ErrorName::BadRequest`](crate::protocol::ErrorName::BadRequest) if it neither holds nor
-    /// waits.
-    pub fn why(&mut self, query: &WhyQuery) -> Result<Waits, ClientError> {
-        self.call("Why", query, None, Repeat::Always)
-    }
-
-    /// Asks for everyone who waits, and for whom.
-    ///
-    /// # Errors
-    /// Only those of every call.
-    pub fn graph(&mut self, query: &GraphQuery) -> Result<Waits, ClientError> {
-        self.call("Graph", query, None, Repeat::Always)
-    }
-
-    /// Stores a view.
-    ///
-    /// # Errors
-    /// The view makes no sense, or the caller may not.
-    pub fn resize(&mut self, resize: &Resize) -> Result<Resized, ClientError> {
-        self.call("Resize", resize, None, Repeat::Always)
     }
 
     /// The connection, a new one if there is none. Whoever takes it puts it back if it can be used
@@ -272,13 +137,7 @@ impl Client {
     fn take_connection(&mut self) -> Result<Connection, ClientError> {
         match self.connection.take() {
             Some(connection) => Ok(connection),
-            None => connect::connect_again(&self.place, &self.options),
+            None => open::connect_again(&self.place, &self.options),
         }
     }
-}
-
-/// The error of a daemon that does not answer.
-fn silent(pid: Option<u32>) -> ClientError {
-    let state = pid.and_then(state_letter).unwrap_or('?');
-    ClientError::Silent { pid: pid.unwrap_or(0), state }
 }

@@ -1,40 +1,43 @@
 //! What clients and the daemon say to each other.
 //!
 //! The convention is varlink's: JSON objects, each ended by a NUL byte, over a Unix stream socket.
-//! `io.canal.Lock.varlink` beside this file is the interface; the types here are its Rust form.
-//! New fields are optional, and unknown ones are ignored, so that an old client can talk to a new
-//! daemon and the other way round.
+//! `interface/io.canal.Lock.varlink` describes the interface; the types in `messages` are its Rust
+//! form.
+//!
+//! Invariant: new fields are optional, and unknown ones are ignored, so that an old client can talk
+//! to a new daemon and the other way round.
 
-mod error;
 pub mod frame;
-mod handle;
-mod lease;
+mod interface;
 pub mod limits;
-mod message;
-mod page;
+mod messages;
 pub mod place;
 pub mod service;
-mod status;
-pub mod user;
-mod waits;
+pub mod user_namespace;
 
 pub use crate::core::{Kind, Mode, OnLost, Tag};
-pub use error::{ErrorName, Failure, OWNER_GONE};
-pub use handle::Handle;
-pub use lease::{LeaseAsked, LeaseShown, Lost, Renew, Renewed};
-pub use message::*;
-use page::is_kill;
-pub use page::{PageFound, PageQuery, Wrapper};
-pub use status::*;
-pub use waits::*;
+pub use interface::{INTERFACE, INTERFACE_DESCRIPTION};
+pub use messages::acquire::{
+    Acquire, Confirm, Grant, GrantedKey, HOLDERS_SHOWN_MAX, OwnerShown, Progress, SlotShown,
+    WireItem,
+};
+pub use messages::deadline_page::{PageFound, PageQuery, Wrapper};
+pub use messages::envelope::{Call, Reply};
+pub use messages::error::{ErrorName, Failure, OWNER_GONE};
+pub use messages::handle::Handle;
+pub use messages::lease::{LeaseAsked, LeaseShown, Lost, Renew, Renewed};
+pub use messages::release::{Release, Released, ReleasedHold};
+pub use messages::resize::{Resize, Resized};
+pub use messages::status::{
+    DaemonShown, EngineShown, HolderShown, HostShown, KeyShown, RecoveryShown, Status, StatusQuery,
+    WaiterShown,
+};
+pub use messages::stop::{Stop, Stopping};
+pub use messages::wait_graph::{
+    BLOCKERS_SHOWN_MAX, BlockerShown, CycleStepShown, GraphQuery, PartyShown, WaitShown, Waits,
+    WhyQuery,
+};
 
-/// The interface description, as `org.varlink.service.GetInterfaceDescription` gives it.
-pub const INTERFACE_DESCRIPTION: &str = include_str!("io.canal.Lock.varlink");
-
-/// The variable that a command over an engine, and what it starts, has in its environment: the tags
-/// of the holds that it runs under, with blanks between them. The daemon finds by it what is left of
-/// a command when the hold is lost.
+/// The environment variable of a command over an engine, and of what it starts: the tags of its
+/// holds, separated by blanks. The daemon finds by it what is left of a command whose hold is lost.
 pub const HOLD_VARIABLE: &str = "CANAL_HOLD";
-
-/// The name of the interface.
-pub const INTERFACE: &str = "io.canal.Lock";

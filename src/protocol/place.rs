@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 
 use nix::unistd::{Uid, User, geteuid};
 
-use super::user::uid_of_machine;
+use super::user_namespace::uid_of_machine;
 
 /// The longest path of a socket, in bytes: `sun_path` has 108, and a NUL ends it.
 pub const SOCKET_PATH_MAX: usize = 107;

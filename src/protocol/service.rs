@@ -2,13 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{INTERFACE, INTERFACE_DESCRIPTION};
+use super::interface::{INTERFACE, INTERFACE_DESCRIPTION, SERVICE_DESCRIPTION};
 
 /// The name of the interface that every varlink service has.
 pub const SERVICE: &str = "org.varlink.service";
-
-/// Its description.
-const SERVICE_DESCRIPTION: &str = include_str!("org.varlink.service.varlink");
 
 /// The reply to `GetInfo`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

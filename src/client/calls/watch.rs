@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use crate::protocol::{Status, StatusQuery};
 
-use super::call::Pauses;
-use super::connection::{Connection, Replies, Reply, parameters, reply};
-use super::error::Broken;
-use super::{Client, ClientError};
+use super::single_reply::Pauses;
+use crate::client::connection::stream::{Connection, Replies, Reply, parameters, reply};
+use crate::client::error::Broken;
+use crate::client::{Client, ClientError};
 
 /// When somebody who watches is called next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,20 +5,20 @@ use std::os::fd::OwnedFd;
 use crate::protocol::{PageFound, PageQuery};
 use crate::sys::deadline::Reader;
 
-use super::connection::{Connection, Replies, parameters};
-use super::error::Broken;
-use super::{Client, ClientError};
+use crate::client::connection::stream::{Connection, Replies, parameters};
+use crate::client::error::Broken;
+use crate::client::{Client, ClientError};
 
 /// The descriptors that came with a reply, each to be taken once.
-pub(super) struct Received(Vec<Option<OwnedFd>>);
+pub(crate) struct Received(Vec<Option<OwnedFd>>);
 
 impl Received {
-    pub(super) fn of(connection: &mut Connection) -> Self {
+    pub(crate) fn of(connection: &mut Connection) -> Self {
         Self(connection.take_received().into_iter().map(Some).collect())
     }
 
     /// The one with this index.
-    pub(super) fn take(&mut self, index: u32) -> Result<OwnedFd, ClientError> {
+    pub(crate) fn take(&mut self, index: u32) -> Result<OwnedFd, ClientError> {
         let place = usize::try_from(index).ok().and_then(|index| self.0.get_mut(index));
         place.and_then(Option::take).ok_or_else(|| {
             let text = "a descriptor that it names did not come with it";
@@ -27,7 +27,7 @@ impl Received {
     }
 
     /// The deadline page with these indices.
-    pub(super) fn page(&mut self, page: u32, line: u32) -> Result<Reader, ClientError> {
+    pub(crate) fn page(&mut self, page: u32, line: u32) -> Result<Reader, ClientError> {
         let (page, line) = (self.take(page)?, self.take(line)?);
         Reader::open(page, line).map_err(|error| ClientError::Protocol(error.to_string()))
     }

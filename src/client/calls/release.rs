@@ -3,14 +3,46 @@
 //! Invariant: a hold that was not there when the release was asked for is never taken for one that
 //! it gave back, and no hold but the one that was named first is given back.
 
-use super::call::{ATTEMPTS_MAX, Pauses, Repeat};
-use super::error::{Broken, Lost};
-use super::{Client, ClientError};
+use super::single_reply::{ATTEMPTS_MAX, Pauses, Repeat};
+use crate::client::error::{Broken, Lost};
+use crate::client::{Client, ClientError};
 use crate::protocol::{ErrorName, Failure, Release, Released};
 use crate::sys::pidfd::Pidfd;
 
+impl Client {
+    /// Gives back. `owner` is whose; without it, this process's. The message's `owner_fd` is set
+    /// accordingly.
+    ///
+    /// # Errors
+    /// Nothing of the kind is held, or it is not the caller's. [`ClientError::Gone`] if the daemon
+    /// may have done it and could not say so.
+    pub fn release(
+        &mut self,
+        release: &Release,
+        owner: Option<&Pidfd>,
+    ) -> Result<Released, ClientError> {
+        let release = Release { owner_fd: owner.map(|_| 0), ..release.clone() };
+        self.call("Release", &release, owner, Repeat::IfUndone)
+    }
+
+    /// Gives back exactly once, over any number of daemons: asks first what that is, and asks the
+    /// next daemon if one goes away before it answered.
+    ///
+    /// # Errors
+    /// As of [`Client::release`]. [`ClientError::Gone`] only if daemons go away all the time, or
+    /// where one of an earlier version runs.
+    pub fn release_once(
+        &mut self,
+        release: &Release,
+        owner: Option<&Pidfd>,
+    ) -> Result<Released, ClientError> {
+        let release = Release { owner_fd: owner.map(|_| 0), ..release.clone() };
+        once(self, &release, owner)
+    }
+}
+
 /// Finds out what is to be given back, gives it back, and asks again until that is certain.
-pub(super) fn once(
+pub(crate) fn once(
     client: &mut Client,
     release: &Release,
     owner: Option<&Pidfd>,

@@ -18,8 +18,8 @@ use crate::protocol::{ErrorName, Failure, INTERFACE};
 use crate::sys::pidfd::Pidfd;
 use crate::sys::{fds, peer};
 
-use super::ClientError;
-use super::error::{Broken, Lost};
+use crate::client::ClientError;
+use crate::client::error::{Broken, Lost};
 
 /// How much is read at first: more than a grant has, and no new page of memory.
 const READ_BYTES: usize = 512;
@@ -29,11 +29,11 @@ const READ_BYTES_MAX: usize = 64 * 1024;
 
 /// The longest single wait for a daemon that owes a word. Only time spent in such waits counts
 /// against the daemon, so that a client that was itself stopped does not blame it.
-pub(super) const SLICE: Duration = Duration::from_secs(1);
+pub(crate) const SLICE: Duration = Duration::from_secs(1);
 
 /// A socket that is connected to the daemon; non-blocking.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(crate) struct Connection {
     socket: OwnedFd,
     decoder: Decoder,
     buffer: Vec<u8>,
@@ -53,17 +53,17 @@ struct Outgoing<'a, P> {
 
 /// A reply, as varlink frames it; its parameters are read by who knows their form.
 #[derive(Debug, Deserialize)]
-pub(super) struct Reply {
+pub(crate) struct Reply {
     parameters: Option<Box<RawValue>>,
     /// Whether more replies follow.
     #[serde(default)]
-    pub(super) continues: bool,
+    pub(crate) continues: bool,
     error: Option<String>,
 }
 
 /// How many replies a call may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Replies {
+pub(crate) enum Replies {
     /// One.
     One,
     /// Several, all but the last with `continues`.
@@ -71,7 +71,7 @@ pub(super) enum Replies {
 }
 
 impl Connection {
-    pub(super) fn new(socket: OwnedFd) -> Self {
+    pub(crate) fn new(socket: OwnedFd) -> Self {
         Self {
             socket,
             decoder: Decoder::new(REPLY_BYTES_MAX),
@@ -82,7 +82,7 @@ impl Connection {
     }
 
     /// Sends a call; the pidfd goes with its first byte.
-    pub(super) fn send<P: Serialize>(
+    pub(crate) fn send<P: Serialize>(
         &mut self,
         method: &str,
         parameters: &P,
@@ -128,7 +128,7 @@ impl Connection {
     }
 
     /// The next reply; waits until the daemon was silent for `answer`, which is an error.
-    pub(super) fn reply(&mut self, answer: Duration) -> Result<Reply, Broken> {
+    pub(crate) fn reply(&mut self, answer: Duration) -> Result<Reply, Broken> {
         let mut silence = Duration::ZERO;
         loop {
             match self.reply_within(answer - silence)? {
@@ -143,7 +143,7 @@ impl Connection {
     }
 
     /// The next reply, if it comes within `patience` and within one [`SLICE`].
-    pub(super) fn reply_within(
+    pub(crate) fn reply_within(
         &mut self,
         patience: Duration,
     ) -> Result<Result<Reply, Heard>, Broken> {
@@ -155,7 +155,7 @@ impl Connection {
 
     /// The next reply as it came, if it comes within `patience`; for [`frame::parse_last_reply`]
     /// and [`reply`].
-    pub(super) fn message_within(
+    pub(crate) fn message_within(
         &mut self,
         patience: Duration,
     ) -> Result<Result<Vec<u8>, Heard>, Broken> {
@@ -189,18 +189,18 @@ impl Connection {
     }
 
     /// The descriptors that came so far.
-    pub(super) fn take_received(&mut self) -> Vec<OwnedFd> {
+    pub(crate) fn take_received(&mut self) -> Vec<OwnedFd> {
         std::mem::take(&mut self.received)
     }
 
     /// The daemon's number as the kernel knows it: who listens, which under socket activation is
     /// the service manager. `None` if it has none here.
-    pub(super) fn pid(&self) -> Option<u32> {
+    pub(crate) fn pid(&self) -> Option<u32> {
         peer::credentials(self.socket.as_fd()).ok().map(|peer| peer.pid).filter(|pid| *pid != 0)
     }
 
     /// Waits until the daemon closes the connection, at most `patience`; whether it has.
-    pub(super) fn wait_closed(&mut self, patience: Duration) -> bool {
+    pub(crate) fn wait_closed(&mut self, patience: Duration) -> bool {
         let mut waited = Duration::ZERO;
         while waited < patience {
             match self.reply_within(patience - waited) {
@@ -230,13 +230,13 @@ impl Connection {
     }
 
     fn silent(&self) -> ClientError {
-        super::silent(self.pid())
+        ClientError::silent(self.pid())
     }
 }
 
 /// What came instead of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Heard {
+pub(crate) enum Heard {
     /// Nothing, for so long.
     Nothing(Duration),
     /// A part of one.
@@ -244,12 +244,12 @@ pub(super) enum Heard {
 }
 
 /// Reads a reply.
-pub(super) fn reply(message: &[u8]) -> Result<Reply, ClientError> {
+pub(crate) fn reply(message: &[u8]) -> Result<Reply, ClientError> {
     Ok(frame::parse(message)?)
 }
 
 /// The parameters of a reply, or the error that it is.
-pub(super) fn parameters<T: DeserializeOwned>(reply: Reply) -> Result<T, Broken> {
+pub(crate) fn parameters<T: DeserializeOwned>(reply: Reply) -> Result<T, Broken> {
     // A method without output may leave the parameters out.
     let parameters = reply.parameters.as_deref().map_or("{}", RawValue::get);
     match reply.error {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Mode;
+use crate::protocol::Mode;
 
 /// `Why`: follows who waits for whom, from one process or session to the end. Exactly one of the
 /// two says from where.
@@ -31,7 +31,7 @@ pub struct Waits {
     pub left_out: u64,
 }
 
-pub(super) fn is_none_left(n: &u64) -> bool {
+pub(crate) fn is_none_left(n: &u64) -> bool {
     *n == 0
 }
 

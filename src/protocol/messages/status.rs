@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::waits::is_none_left;
-use super::{Kind, LeaseShown, Mode};
+use super::wait_graph::is_none_left;
+use crate::protocol::{Kind, LeaseShown, Mode};
 
 /// `Status`: what is held and who waits. With `more`, a new [`Status`] follows each change (at most
 /// a few a second) until the caller closes the connection.
@@ -136,7 +136,7 @@ pub struct KeyShown<W = Vec<WaiterShown>> {
     pub left_out: u64,
 }
 
-/// A holder, for people. `T`: as in [`Grant`](super::Grant).
+/// A holder, for people. `T`: as in [`Grant`](crate::protocol::Grant).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(bound(deserialize = "T: Deserialize<'de>"))]
 pub struct HolderShown<T = String> {

@@ -21,9 +21,10 @@ use crate::duration_text::stated;
 use crate::protocol::place::{Place, Rule};
 use crate::sys::dir::{DirError, is_private, open_private, with_c_str};
 
-use super::connection::Connection;
-use super::start::{self, Attempt};
-use super::{ClientError, Options, Start};
+use super::stream::Connection;
+use crate::client::start_daemon::attempt;
+use crate::client::start_daemon::attempt::Attempt;
+use crate::client::{ClientError, Options, Start};
 
 /// How long a daemon may take to come up.
 const START_MAX: Duration = Duration::from_secs(10);
@@ -35,14 +36,14 @@ const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 
 /// Connects for the first time.
-pub(super) fn connect_first(place: &Place, options: &Options) -> Result<Connection, ClientError> {
+pub(crate) fn connect_first(place: &Place, options: &Options) -> Result<Connection, ClientError> {
     // A daemon that is started by others may be starting again.
     let wait = if place.rule == Rule::Shared { options.answer } else { Duration::ZERO };
     connect_within(place, options, wait)
 }
 
 /// Connects again, after a daemon that was there went away.
-pub(super) fn connect_again(place: &Place, options: &Options) -> Result<Connection, ClientError> {
+pub(crate) fn connect_again(place: &Place, options: &Options) -> Result<Connection, ClientError> {
     connect_within(place, options, options.answer)
 }
 
@@ -70,7 +71,7 @@ fn wait_for_one(
     let mut left = None;
     loop {
         if starts && check_dir(place, true)? == Dir::Ready {
-            match start::attempt(place, options, begun.elapsed())? {
+            match attempt::attempt(place, options, begun.elapsed())? {
                 Attempt::Connected(connection) => return Ok(connection),
                 Attempt::Started => left = None,
                 Attempt::Left(lock) => left = Some(lock),
@@ -171,7 +172,7 @@ fn check_shared(path: &Path) -> Result<(), DirError> {
 }
 
 /// Connects to whoever listens; `None` if nobody does.
-pub(super) fn knock(place: &Place, options: &Options) -> Result<Option<Connection>, ClientError> {
+pub(crate) fn knock(place: &Place, options: &Options) -> Result<Option<Connection>, ClientError> {
     let refused = |error| refused(place, error);
     let address = with_c_str(&place.socket, UnixAddr::new).map_err(refused)?;
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
@@ -184,7 +185,7 @@ pub(super) fn knock(place: &Place, options: &Options) -> Result<Option<Connectio
     match connected {
         Ok(()) => Ok(Some(Connection::new(socket))),
         Err(Errno::ENOENT | Errno::ECONNREFUSED) => Ok(None),
-        Err(Errno::EAGAIN) => Err(super::silent(start::recorded_pid(place))),
+        Err(Errno::EAGAIN) => Err(ClientError::silent(attempt::recorded_pid(place))),
         Err(error) => Err(refused(error)),
     }
 }

@@ -4,7 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{CycleStepShown, HolderShown, INTERFACE, Lost};
+use crate::protocol::interface::INTERFACE;
+use crate::protocol::{CycleStepShown, HolderShown, Lost};
 
 /// The name of an error, without the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

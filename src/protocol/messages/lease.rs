@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Handle;
+use crate::protocol::Handle;
 
-/// What makes an [`Acquire`](super::Acquire) one for a lease: its owner is nobody's process but
+/// What makes an [`Acquire`](crate::protocol::Acquire) one for a lease: its owner is nobody's process but
 /// whoever knows the handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseAsked {

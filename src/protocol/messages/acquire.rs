@@ -1,41 +1,10 @@
-//! The messages.
+//! Asking for locks: the request, its progress, its grant and the confirmation.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
-use super::{Handle, HolderShown, LeaseAsked, LeaseShown, Mode, OnLost, Tag, Wrapper, is_kill};
-
-/// A call, as varlink frames it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Call {
-    /// `INTERFACE.Method`.
-    pub method: String,
-    /// The method's parameters, an object.
-    #[serde(default, skip_serializing_if = "Value::is_null")]
-    pub parameters: Value,
-    /// Whether the caller takes several replies.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub more: bool,
-    /// Whether the caller wants no reply.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub oneway: bool,
-}
-
-/// A reply, as varlink frames it.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Reply {
-    /// What the method returns, or the error's parameters.
-    #[serde(default, skip_serializing_if = "Value::is_null")]
-    pub parameters: Value,
-    /// Whether more replies follow.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub continues: bool,
-    /// The error's name, `INTERFACE.Name`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
-}
+use crate::protocol::{Handle, HolderShown, LeaseAsked, LeaseShown, Mode, OnLost, Tag, Wrapper};
 
 /// `Acquire`: asks for one or more items. With `more`, progress comes as [`Progress`] with
 /// `continues`, then the final [`Grant`]; without, only the grant. A refusal is an error reply.
@@ -85,6 +54,12 @@ pub struct Acquire {
     pub on_lost: OnLost,
 }
 
+/// The default, which is left out.
+fn is_kill(on_lost: &OnLost) -> bool {
+    *on_lost == OnLost::Kill
+}
+
+/// The default, which is left out.
 fn is_zero(n: &i32) -> bool {
     *n == 0
 }
@@ -203,88 +178,4 @@ pub const HOLDERS_SHOWN_MAX: usize = 5;
 pub struct Confirm {
     /// The request's tag.
     pub tag: Tag,
-}
-
-/// `Release`: gives back. Exactly one of `key`, `all`, `token` and `handle` says what.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Release {
-    /// The owner's latest hold of this key.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key: Option<Arc<str>>,
-    /// Everything the owner holds.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub all: bool,
-    /// The hold with this token, by force: same user, root, and whom the configuration permits it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub token: Option<u64>,
-    /// The lease of this secret, whoever asks.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub handle: Option<Handle>,
-    /// Whose; as in [`Acquire`]. Not used with `token` and `handle`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub owner_fd: Option<u32>,
-}
-
-/// What a [`Release`] gave back. `T`: as in [`Grant`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Released<T = String> {
-    /// The holds, or parts of them; never empty.
-    pub released: Vec<ReleasedHold<T>>,
-}
-
-/// One hold, or a part of it, that was given back.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReleasedHold<T = String> {
-    /// Its token.
-    pub token: u64,
-    /// The keys given back.
-    pub keys: Vec<T>,
-    /// Who held it.
-    pub holder: HolderShown<T>,
-}
-
-/// `Resize`: stores a view.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Resize {
-    /// Of which key.
-    pub key: String,
-    /// With `buckets`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub per: Option<u64>,
-    /// With `per`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub buckets: Option<u64>,
-    /// Or this.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub slots: Option<u64>,
-    /// Or forget the stored view.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub forget: bool,
-}
-
-/// What a [`Resize`] did.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Resized {
-    /// The key.
-    pub key: String,
-    /// The view stored before, as `3x2` or `4`.
-    pub before: Option<String>,
-    /// The view stored now.
-    pub now: Option<String>,
-    /// Slots held at the moment.
-    pub held: u64,
-    /// How many wait.
-    pub waiting: u64,
-}
-
-/// `Stop`: ends the daemon; what it holds is taken up by the next. Same user or root only. The
-/// reply comes before it goes.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stop {}
-
-/// The reply to [`Stop`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stopping {
-    /// The process that is going to end.
-    pub pid: u32,
 }

@@ -8,14 +8,14 @@
 
 use std::time::{Duration, Instant};
 
-use super::connection::SLICE;
+use super::stream::SLICE;
 
 /// A daemon that is stopped is an error after this silence.
 const STOPPED_AFTER: Duration = Duration::from_secs(30);
 
 /// What a client knows of the daemon that it asked for a grant.
 #[derive(Debug)]
-pub(super) struct Silence {
+pub(crate) struct Silence {
     /// For how long the daemon may owe a word.
     answer: Duration,
     /// Whether the daemon said a word about this request.
@@ -28,13 +28,13 @@ pub(super) struct Silence {
 
 impl Silence {
     /// The client has sent its request just `now`, so the daemon owes the first word.
-    pub(super) fn new(answer: Duration, now: Instant) -> Self {
+    pub(crate) fn new(answer: Duration, now: Instant) -> Self {
         let owed = Some(Duration::ZERO);
         Self { answer, told: false, owed, look_at: now }
     }
 
     /// For how long the client may wait for the next word; `left` is the rest of its `-w`.
-    pub(super) fn patience(&self, left: Option<Duration>, now: Instant) -> Duration {
+    pub(crate) fn patience(&self, left: Option<Duration>, now: Instant) -> Duration {
         match self.owed {
             Some(owed) => self.answer.saturating_sub(owed).min(SLICE),
             None => self.look_at.saturating_duration_since(now).min(left.unwrap_or(Duration::MAX)),
@@ -42,25 +42,25 @@ impl Silence {
     }
 
     /// Whether the daemon said a word about this request.
-    pub(super) fn told(&self) -> bool {
+    pub(crate) fn told(&self) -> bool {
         self.told
     }
 
     /// The daemon said a word.
-    pub(super) fn end_with_word(&mut self, now: Instant) {
+    pub(crate) fn end_with_word(&mut self, now: Instant) {
         self.told = true;
         self.end_with_part(now);
     }
 
     /// The daemon said a part of a word.
-    pub(super) fn end_with_part(&mut self, now: Instant) {
+    pub(crate) fn end_with_part(&mut self, now: Instant) {
         self.owed = (!self.told).then_some(Duration::ZERO);
         self.look_at = now + self.look_every();
     }
 
     /// Takes in that nothing came within `waited`. Returns whether the silence is an error: the
     /// daemon has owed a word for too long.
-    pub(super) fn grow(
+    pub(crate) fn grow(
         &mut self,
         waited: Duration,
         wait_is_over: bool,

@@ -6,19 +6,19 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::ClientError;
+use crate::client::ClientError;
 use crate::sys::exec::{Lookup, lookup};
 use crate::sys::process;
 
-/// This very program, as [`Options::program`](super::Options::program): for one that is canal,
+/// This very program, as [`Options::program`](crate::client::Options::program): for one that is canal,
 /// whatever its file is called.
 pub const OWN: &str = "/proc/self/exe";
 
 /// What the first words of a daemon are that a client started.
-pub(super) const ARGV: [&str; 3] = ["canal", "daemon", "--on-demand"];
+pub(crate) const ARGV: [&str; 3] = ["canal", "daemon", "--on-demand"];
 
 /// The program to start as the daemon: what was said, else the `canal` along PATH.
-pub(super) fn find(said: Option<&Path>) -> Result<PathBuf, ClientError> {
+pub(crate) fn find(said: Option<&Path>) -> Result<PathBuf, ClientError> {
     match said {
         Some(said) if said == Path::new(OWN) => return Ok(newest_of_own()),
         Some(said) => return Ok(said.to_owned()),
@@ -53,7 +53,7 @@ fn own_paths() -> impl Iterator<Item = PathBuf> {
 }
 
 /// Whether a process is a daemon that a client started which uses `said` as
-/// [`Options::program`](super::Options::program). It serves other clients
+/// [`Options::program`](crate::client::Options::program). It serves other clients
 /// as well, whatever process it descends from.
 ///
 /// A command cannot pass for one by what it calls itself: it would have to be that program, and do

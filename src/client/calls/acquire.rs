@@ -4,19 +4,21 @@
 //! a daemon that knows it goes on with it and never grants it twice.
 
 use std::borrow::Cow;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use crate::protocol::{Acquire, Grant, Progress, frame};
 use crate::sys::clock::boottime_ms;
+use crate::sys::deadline::Reader;
 use crate::sys::pidfd::Pidfd;
 use crate::sys::process::{RunState, run_state};
 
-use super::call::Pauses;
-use super::connection::{Connection, Heard, Replies, parameters, reply};
-use super::error::Broken;
-use super::page::Received;
-use super::silence::Silence;
-use super::{Acquired, Client, ClientError};
+use super::deadline_page::Received;
+use super::single_reply::Pauses;
+use crate::client::connection::silence::Silence;
+use crate::client::connection::stream::{Connection, Heard, Replies, parameters, reply};
+use crate::client::error::Broken;
+use crate::client::{Client, ClientError};
 
 const ACQUIRE: &str = "Acquire";
 
@@ -28,7 +30,7 @@ const CALL_AGAIN_MIN: Duration = Duration::from_millis(1);
 const RETRY_MS_MIN: u64 = 10_000;
 
 /// What is called while a request waits; it returns after what time it is to be called again.
-pub(super) type OnProgress<'a> = &'a mut dyn FnMut(Option<&Progress>) -> Option<Duration>;
+pub(crate) type OnProgress<'a> = &'a mut dyn FnMut(Option<&Progress>) -> Option<Duration>;
 
 /// When a wait is over, by CLOCK_BOOTTIME; the daemon's clock is the same.
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +57,17 @@ impl Until {
     fn is_past(self, by_ms: u64) -> bool {
         self.0.is_some_and(|until| boottime_ms() >= until.saturating_add(by_ms))
     }
+}
+
+/// What a request brought.
+#[derive(Debug)]
+pub struct Acquired {
+    /// The grant.
+    pub grant: Grant,
+    /// The FIFO's write end that the command is to inherit (only `with_children`).
+    pub children: Option<OwnedFd>,
+    /// Until when it is sure; only of a daemon that works over an engine.
+    pub page: Option<Reader>,
 }
 
 impl Client {
@@ -186,7 +199,7 @@ impl Wait {
             matches!(state, Some(RunState::Stopped | RunState::Frozen))
         };
         if self.silence.grow(waited, self.until.is_past(0), Instant::now(), is_stopped) {
-            return Err(super::silent(connection.pid()));
+            return Err(ClientError::silent(connection.pid()));
         }
         Ok(())
     }

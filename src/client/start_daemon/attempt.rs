@@ -16,9 +16,10 @@ use std::time::Duration;
 use crate::protocol::place::{Place, Rule};
 use crate::sys::detach;
 
-use super::connect::knock;
-use super::connection::Connection;
-use super::{ClientError, Options, program};
+use super::program;
+use crate::client::connection::open::knock;
+use crate::client::connection::stream::Connection;
+use crate::client::{ClientError, Options};
 
 /// How long the daemon may take to say that it is up.
 const UP_MS_MAX: u64 = 10_000;
@@ -45,7 +46,7 @@ const LOCKS_MAX: u128 = 5;
 
 /// What came of trying to start a daemon.
 #[derive(Debug)]
-pub(super) enum Attempt {
+pub(crate) enum Attempt {
     /// One listens.
     Connected(Connection),
     /// One was started, and nothing listens yet.
@@ -56,7 +57,7 @@ pub(super) enum Attempt {
 
 /// Starts a daemon unless another client is doing that, and connects to it. The caller has `waited`
 /// for others to start one.
-pub(super) fn attempt(
+pub(crate) fn attempt(
     place: &Place,
     options: &Options,
     waited: Duration,
@@ -99,7 +100,7 @@ fn lock_path(place: &Place, answer: Duration, waited: Duration) -> PathBuf {
 }
 
 /// The pid that the daemon wrote in its instance lock.
-pub(super) fn recorded_pid(place: &Place) -> Option<u32> {
+pub(crate) fn recorded_pid(place: &Place) -> Option<u32> {
     let text = std::fs::read_to_string(place.dir.join("lock")).ok()?;
     text.split_whitespace().next()?.parse().ok()
 }

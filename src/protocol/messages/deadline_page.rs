@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{OnLost, Tag};
+use crate::protocol::Tag;
 
 /// What stands by a command while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -10,7 +10,7 @@ use super::{OnLost, Tag};
 pub enum Wrapper {
     /// Nothing: the asker becomes the command. With the grant its connection has done its part, and
     /// is closed if no other call was sent ahead. Where that is not enough, because the daemon works
-    /// over an engine, the answer is [`StayNeeded`](super::ErrorName::StayNeeded), and nothing was
+    /// over an engine, the answer is [`StayNeeded`](crate::protocol::ErrorName::StayNeeded), and nothing was
     /// asked for.
     Becomes,
     /// A parent of the asker, which ends the command in time if the lock is lost. Over an engine the
@@ -25,7 +25,7 @@ pub struct PageQuery {
     /// The request's tag.
     pub tag: Tag,
     /// The token that it was granted with: if the daemon ended its process because the lock was
-    /// lost, it says so ([`ErrorName::LeaseLost`](super::ErrorName::LeaseLost), with the reason).
+    /// lost, it says so ([`ErrorName::LeaseLost`](crate::protocol::ErrorName::LeaseLost), with the reason).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<u64>,
 }
@@ -37,9 +37,4 @@ pub struct PageFound {
     pub page_fd: u32,
     /// Of its line.
     pub line_fd: u32,
-}
-
-/// The default, which is not said.
-pub(super) fn is_kill(on_lost: &OnLost) -> bool {
-    *on_lost == OnLost::Kill
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 use crate::protocol::{Stop, Stopping};
 use crate::sys::pidfd::Pidfd;
 
-use super::connection::{Replies, parameters};
-use super::error::Broken;
-use super::{Client, ClientError};
+use crate::client::connection::stream::{Replies, parameters};
+use crate::client::error::Broken;
+use crate::client::{Client, ClientError};
 
 /// How long a daemon may take to end.
 const END_MAX: Duration = Duration::from_secs(10);
@@ -44,6 +44,6 @@ impl Client {
             }
             _ => connection.wait_closed(END_MAX),
         };
-        if ended { Ok(stopping) } else { Err(super::silent(Some(stopping.pid)).into()) }
+        if ended { Ok(stopping) } else { Err(ClientError::silent(Some(stopping.pid)).into()) }
     }
 }

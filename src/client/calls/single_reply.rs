@@ -1,0 +1,139 @@
+//! Calls with one answer.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::protocol::{
+    Confirm, GraphQuery, Renew, Renewed, Resize, Resized, Status, StatusQuery, Waits, WhyQuery,
+};
+use crate::sys::pidfd::Pidfd;
+
+use crate::client::connection::stream::{Replies, parameters};
+use crate::client::error::{Broken, Lost};
+use crate::client::{Client, ClientError};
+
+/// Whether a call may be sent again when the connection was lost before its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Repeat {
+    /// Doing it twice is the same as doing it once.
+    Always,
+    /// Only if the daemon cannot have done it.
+    IfUndone,
+}
+
+/// The pauses between attempts after the daemon went away: a daemon that ends at every call is not
+/// to be started in a tight loop.
+#[derive(Debug)]
+pub(crate) struct Pauses(Duration);
+
+impl Pauses {
+    pub(crate) fn new() -> Self {
+        Self(Duration::from_millis(5))
+    }
+
+    pub(crate) fn pause(&mut self) {
+        std::thread::sleep(self.0);
+        self.0 = (self.0 * 2).min(Duration::from_secs(1));
+    }
+}
+
+/// How often a call without a wait of its own is tried.
+pub(crate) const ATTEMPTS_MAX: u32 = 8;
+
+impl Client {
+    pub(crate) fn call<P: Serialize, T: DeserializeOwned>(
+        &mut self,
+        method: &str,
+        input: &P,
+        owner: Option<&Pidfd>,
+        repeat: Repeat,
+    ) -> Result<T, ClientError> {
+        let mut pauses = Pauses::new();
+        for _ in 0..ATTEMPTS_MAX {
+            let lost = match self.call_once(method, input, owner) {
+                Ok(output) => return Ok(output),
+                Err(Broken::Failed(error)) => return Err(error),
+                Err(Broken::Lost(lost)) => lost,
+            };
+            if lost == Lost::Unknown && repeat == Repeat::IfUndone {
+                break;
+            }
+            pauses.pause();
+        }
+        Err(ClientError::Gone)
+    }
+
+    pub(crate) fn call_once<P: Serialize, T: DeserializeOwned>(
+        &mut self,
+        method: &str,
+        input: &P,
+        owner: Option<&Pidfd>,
+    ) -> Result<T, Broken> {
+        let answer = self.options.answer;
+        let mut connection = self.take_connection()?;
+        connection.send(method, input, Replies::One, owner, answer)?;
+        let reply = connection.reply(answer)?;
+        let output = parameters(reply);
+        // A connection that failed is not used again, one that carried an error reply is.
+        if !matches!(output, Err(Broken::Lost(_))) {
+            self.connection = Some(connection);
+        }
+        output
+    }
+}
+
+impl Client {
+    /// Confirms a provisional grant, after its owner was told. If the daemon goes away meanwhile,
+    /// asks the next one: to confirm twice is to confirm once.
+    ///
+    /// # Errors
+    /// [`ErrorName::UnknownTag`](crate::protocol::ErrorName::UnknownTag) if the grant was taken
+    /// back.
+    pub fn confirm(&mut self, confirm: &Confirm) -> Result<(), ClientError> {
+        let _: serde_json::Value = self.call("Confirm", confirm, None, Repeat::Always)?;
+        Ok(())
+    }
+
+    /// Lets a lease live on for its whole TTL from now.
+    ///
+    /// # Errors
+    /// [`ErrorName::LeaseLost`](crate::protocol::ErrorName::LeaseLost) if it is no more.
+    pub fn renew(&mut self, renew: &Renew) -> Result<Renewed, ClientError> {
+        self.call("Renew", renew, None, Repeat::Always)
+    }
+
+    /// Asks for the state of the locks.
+    ///
+    /// # Errors
+    /// Only those of every call.
+    pub fn status(&mut self, query: &StatusQuery) -> Result<Status, ClientError> {
+        self.call("Status", query, None, Repeat::Always)
+    }
+
+    /// Asks for whom a process or session waits, and on to the end of the chain.
+    ///
+    /// # Errors
+    /// [`ErrorName::BadRequest`](crate::protocol::ErrorName::BadRequest) if it neither holds nor
+    /// waits.
+    pub fn why(&mut self, query: &WhyQuery) -> Result<Waits, ClientError> {
+        self.call("Why", query, None, Repeat::Always)
+    }
+
+    /// Asks for everyone who waits, and for whom.
+    ///
+    /// # Errors
+    /// Only those of every call.
+    pub fn graph(&mut self, query: &GraphQuery) -> Result<Waits, ClientError> {
+        self.call("Graph", query, None, Repeat::Always)
+    }
+
+    /// Stores a view.
+    ///
+    /// # Errors
+    /// The view makes no sense, or the caller may not.
+    pub fn resize(&mut self, resize: &Resize) -> Result<Resized, ClientError> {
+        self.call("Resize", resize, None, Repeat::Always)
+    }
+}

@@ -1,0 +1,31 @@
+//! How a client behaves.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Whether a client starts a daemon if none runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// It does, where the place allows it (not at `/run/canal`).
+    IfNeeded,
+    /// It does not.
+    Never,
+}
+
+/// How a client behaves.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Whether it starts a daemon if none runs.
+    pub start: Start,
+    /// The program that it starts; without one, the `canal` along PATH. A program that is canal says
+    /// [`OWN`].
+    pub program: Option<PathBuf>,
+    /// How long the daemon may take to say a word.
+    pub answer: Duration,
+}
+
+impl From<Start> for Options {
+    fn from(start: Start) -> Self {
+        Self { start, program: None, answer: Duration::from_secs(5) }
+    }
+}

@@ -1,0 +1,6 @@
+//! Starting a daemon where none runs.
+//!
+//! Invariant: of the clients that find no daemon, one starts it and the others wait.
+
+pub(super) mod attempt;
+pub(super) mod program;

@@ -1,0 +1,13 @@
+//! The interface descriptions, as varlink gives them to those who ask.
+//!
+//! Invariant: what the types of `messages` write and read is what is described here; tests compare
+//! the two.
+
+/// The name of the interface.
+pub const INTERFACE: &str = "io.canal.Lock";
+
+/// The interface description, as `org.varlink.service.GetInterfaceDescription` gives it.
+pub const INTERFACE_DESCRIPTION: &str = include_str!("io.canal.Lock.varlink");
+
+/// The description of the interface that every varlink service has.
+pub(super) const SERVICE_DESCRIPTION: &str = include_str!("org.varlink.service.varlink");

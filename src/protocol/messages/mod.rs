@@ -1,0 +1,15 @@
+//! The messages: one file per subject, each message a plain type.
+//!
+//! Invariant: a new field is optional, and a reader ignores fields that it does not know.
+
+pub(super) mod acquire;
+pub(super) mod deadline_page;
+pub(super) mod envelope;
+pub(super) mod error;
+pub(super) mod handle;
+pub(super) mod lease;
+pub(super) mod release;
+pub(super) mod resize;
+pub(super) mod status;
+pub(super) mod stop;
+pub(super) mod wait_graph;

@@ -1,0 +1,45 @@
+//! Giving back.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::protocol::{Handle, HolderShown};
+
+/// `Release`: gives back. Exactly one of `key`, `all`, `token` and `handle` says what.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Release {
+    /// The owner's latest hold of this key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<Arc<str>>,
+    /// Everything the owner holds.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub all: bool,
+    /// The hold with this token, by force: same user, root, and whom the configuration permits it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<u64>,
+    /// The lease of this secret, whoever asks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handle: Option<Handle>,
+    /// Whose; as in [`Acquire`](super::acquire::Acquire). Not used with `token` and `handle`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner_fd: Option<u32>,
+}
+
+/// What a [`Release`] gave back. `T`: as in [`Grant`](super::acquire::Grant).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Released<T = String> {
+    /// The holds, or parts of them; never empty.
+    pub released: Vec<ReleasedHold<T>>,
+}
+
+/// One hold, or a part of it, that was given back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReleasedHold<T = String> {
+    /// Its token.
+    pub token: u64,
+    /// The keys given back.
+    pub keys: Vec<T>,
+    /// Who held it.
+    pub holder: HolderShown<T>,
+}
