@@ -12,7 +12,6 @@ use crate::protocol::user_namespace::uid_of_machine;
 use crate::protocol::{ErrorName, PageQuery, Tag};
 use crate::run::{Fate, OwnCode, environment};
 use crate::sys::deadline::Why;
-use crate::sys::environment::variable;
 
 /// Where the daemon is, and whether one may be started.
 #[derive(Clone, Debug)]
@@ -24,7 +23,7 @@ pub(crate) struct Target {
 impl Target {
     /// What the global options say.
     pub(crate) fn of(global: &Global) -> Result<Self, Failed> {
-        let variable = variable(environment::SOCKET).map(PathBuf::from);
+        let variable = std::env::var_os(environment::SOCKET).map(PathBuf::from);
         let given = global.socket.as_deref().or(variable.as_deref());
         let place = Place::find(given, uid_of_machine(geteuid().as_raw())).map_err(Failed::new)?;
         let start = if global.no_start { Start::Never } else { Start::IfNeeded };

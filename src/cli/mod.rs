@@ -17,6 +17,8 @@ mod messages;
 mod output;
 mod owner;
 
+use std::ffi::OsString;
+
 use clap::{CommandFactory, Parser};
 
 use arguments::definition::{Cli, Verb};
@@ -26,13 +28,11 @@ use failed::Failed;
 use messages::usage_error;
 use output::stderr::Voice;
 
-use crate::sys::startup::Words;
-
-/// Runs the command line of this process and returns its exit code; `canal run` does not return
-/// if it became its command.
+/// Runs the command line of this process, the name of the program first, and returns its exit code;
+/// `canal run` does not return if it became its command.
 #[must_use]
-pub fn main(words: Words) -> u8 {
-    let Some((global, args)) = fast_path::read(words.iter()) else {
+pub fn main(words: &[OsString]) -> u8 {
+    let Some((global, args)) = fast_path::read(words.iter().map(OsString::as_os_str)) else {
         return by_clap(words);
     };
     let voice = global.voice();
@@ -40,8 +40,8 @@ pub fn main(words: Words) -> u8 {
 }
 
 /// Parses with clap what the fast path leaves to it.
-fn by_clap(words: Words) -> u8 {
-    let cli = match Cli::try_parse_from(words.iter()) {
+fn by_clap(words: &[OsString]) -> u8 {
+    let cli = match Cli::try_parse_from(words) {
         Ok(cli) => cli,
         Err(error) => return usage_error::report(&error, words),
     };

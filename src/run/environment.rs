@@ -7,7 +7,6 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use crate::protocol::{Grant, HOLD_VARIABLE, SlotShown, Tag};
-use crate::sys::environment::variable;
 
 const KEY: &str = "CANAL_KEY";
 const TOKEN: &str = "CANAL_TOKEN";
@@ -55,7 +54,7 @@ pub fn variables(grant: &Grant, socket: Option<&Path>) -> Variables {
 /// enclosing `canal run` put there stays: what it holds can be lost, too.
 #[must_use]
 pub fn hold_variable(tag: Tag) -> (&'static str, Option<OsString>) {
-    let mut value = variable(HOLD).unwrap_or_default();
+    let mut value = std::env::var_os(HOLD).unwrap_or_default();
     if !value.is_empty() {
         value.push(" ");
     }

@@ -12,8 +12,6 @@ use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::unistd::{AccessFlags, access, faccessat, getegid, geteuid, getgid, getuid};
 
-use super::environment::{self, Entries};
-
 /// Where to look if PATH is not set, as confstr(_CS_PATH) of glibc says.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
@@ -34,7 +32,7 @@ pub enum Lookup {
 /// Finds a command as execvp(3) does: a name without `/` along PATH of our environment.
 #[must_use]
 pub fn lookup(command: &OsStr) -> Lookup {
-    lookup_along(command, environment::variable("PATH").as_deref())
+    lookup_along(command, std::env::var_os("PATH").as_deref())
 }
 
 fn lookup_along(command: &OsStr, path: Option<&OsStr>) -> Lookup {
@@ -115,10 +113,8 @@ pub fn exec(file: &Path, argv: &[OsString], environment: &[(&str, Option<OsStrin
 pub(super) struct Prepared {
     file: CString,
     argv: Vec<CString>,
-    /// Our own strings of the environment; `envp` points to them, and to those that are passed on.
-    _set: Vec<CString>,
-    /// Those that are passed on, where they are copies.
-    _copied: Vec<CString>,
+    /// `envp` points to these.
+    _environment: Vec<CString>,
     envp: Vec<*const libc::c_char>,
     argp: Vec<*const libc::c_char>,
     /// The arguments of a shell that runs the file.
@@ -126,20 +122,11 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
-    /// With an environment of nothing but `set`.
-    pub(super) fn with_environment(
+    /// With this environment, one `NAME=VALUE` each, and nothing else.
+    pub(super) fn new(
         file: &Path,
         argv: &[OsString],
-        set: Vec<CString>,
-    ) -> io::Result<Self> {
-        Self::new(file, argv, Entries::default(), set)
-    }
-
-    fn new(
-        file: &Path,
-        argv: &[OsString],
-        Entries { copied, pointers: mut envp }: Entries,
-        set: Vec<CString>,
+        environment: Vec<CString>,
     ) -> io::Result<Self> {
         let file = CString::new(file.as_os_str().as_bytes())?;
         let argv = argv
@@ -152,15 +139,14 @@ impl Prepared {
         let rest = argv.iter().skip(1).map(|argument| argument.as_ptr());
         let script_argp = [SHELL.as_ptr(), file.as_ptr()].into_iter().chain(rest).chain(end());
         let script_argp = script_argp.collect();
-        envp.extend(set.iter().map(|entry| entry.as_ptr()).chain(end()));
-        Ok(Self { file, argv, _set: set, _copied: copied, envp, argp, script_argp })
+        let envp = environment.iter().map(|entry| entry.as_ptr()).chain(end()).collect();
+        Ok(Self { file, argv, _environment: environment, envp, argp, script_argp })
     }
 
     /// Becomes it; returns only if that failed. Async-signal-safe.
     pub(super) fn exec(&self) -> Errno {
         debug_assert_eq!(self.argv.len() + 1, self.argp.len());
-        // SAFETY: each vector ends with a null and points to strings that we own, or that are in
-        // `environ`, which `prepare` says must not change meanwhile.
+        // SAFETY: each vector ends with a null and points to strings that we own.
         unsafe { libc::execve(self.file.as_ptr(), self.argp.as_ptr(), self.envp.as_ptr()) };
         let error = Errno::last();
         if error != Errno::ENOEXEC {
@@ -177,14 +163,41 @@ fn prepare(
     argv: &[OsString],
     environment: &[(&str, Option<OsString>)],
 ) -> io::Result<Prepared> {
-    let kept = environment::without(environment.iter().map(|(name, _)| *name));
-    let mut set = Vec::new();
+    let mut entries = own_environment();
+    entries.retain(|own| environment.iter().all(|(name, _)| name_of(own) != name.as_bytes()));
     for (name, value) in environment {
         if let Some(value) = value {
-            set.push(entry(OsStr::new(name), value)?);
+            entries.push(entry(OsStr::new(name), value)?);
         }
     }
-    Prepared::new(file, argv, kept, set)
+    Prepared::new(file, argv, entries)
+}
+
+unsafe extern "C" {
+    /// environ(7).
+    static environ: *const *const libc::c_char;
+}
+
+/// A copy of every entry of our environment, byte for byte and in order. `std::env::vars_os` leaves
+/// out entries without `=`, which a command may be given too.
+fn own_environment() -> Vec<CString> {
+    let mut entries = Vec::new();
+    // SAFETY: `environ` is null, or a list of strings that ends with a null. Nothing changes it
+    // meanwhile: who calls `std::env::set_var`, which is unsafe, promises that no other thread reads
+    // the environment.
+    unsafe {
+        let mut next = environ;
+        while !next.is_null() && !(*next).is_null() {
+            entries.push(CStr::from_ptr(*next).to_owned());
+            next = next.add(1);
+        }
+    }
+    entries
+}
+
+/// The part of an entry up to its `=`, or all of it.
+fn name_of(entry: &CStr) -> &[u8] {
+    entry.to_bytes().split(|&byte| byte == b'=').next().unwrap_or_default()
 }
 
 /// `NAME=VALUE`, as it stands in an environment.

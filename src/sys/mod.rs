@@ -1,6 +1,6 @@
 //! The few system calls that nix lacks, and what the kernel knows of processes and peers.
 //!
-//! The only `unsafe` of the project is here, but for the declaration of `main`. Every call names the
+//! The only `unsafe` of the project is here. Every call names the
 //! kernel that it needs; where an older one (from 5.10) must do, the fallback is here too, and
 //! [`kernel`] can be told to pretend that it is older, so that tests run the fallbacks.
 #![expect(unsafe_code, reason = "system calls without a safe wrapper live here and nowhere else")]
@@ -11,7 +11,6 @@ pub mod clock;
 pub mod deadline;
 pub mod detach;
 pub mod dir;
-pub mod environment;
 pub mod exec;
 pub mod fds;
 pub mod kernel;

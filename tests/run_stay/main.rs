@@ -1,14 +1,11 @@
 //! `canal::run::supervise` with real processes, and without a daemon: the child grants itself its lock.
 //!
 //! This program is both the tests and what they test: started with `stay` as its first argument it
-//! is the parent (a *scene*), else it runs the tests, each of which starts scenes. It starts as canal
-//! does, without Rust's runtime, which would not say how it found SIGPIPE.
-#![no_main]
+//! is the parent (a *scene*), else it runs the tests, each of which starts scenes.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
     clippy::unwrap_used,
-    unsafe_code,
     reason = "these are tests, though no test harness tells that to clippy"
 )]
 
@@ -22,12 +19,11 @@ mod terminal;
 #[path = "../bound/mod.rs"]
 mod bound;
 
-use std::ffi::{c_char, c_int};
 use std::panic::catch_unwind;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use bound::BOUND;
-use canal::sys::startup;
 use nix::sys::signal::Signal;
 
 type Test = (&'static str, fn());
@@ -78,14 +74,8 @@ tests! {
         continuing_the_parent_alone_continues_the_command;
 }
 
-// SAFETY: no other function of the program has this name, and it is declared as in C.
-#[unsafe(no_mangle)]
-extern "C" fn main(count: c_int, words: *const *const c_char) -> c_int {
-    // SAFETY: what the kernel put there, for as long as the process lives; nobody writes it. No test
-    // changes the environment.
-    let words = unsafe { startup::begin(count, words) };
-    let words = words.iter().skip(1).map(|word| word.to_str().unwrap().to_owned()).collect();
-    std::process::exit(play_or_test(words).into())
+fn main() -> ExitCode {
+    play_or_test(std::env::args().skip(1).collect()).into()
 }
 
 fn play_or_test(arguments: Vec<String>) -> u8 {

@@ -4,7 +4,6 @@ use clap::Args;
 
 use crate::protocol::{Acquire, Grant};
 use crate::run::environment;
-use crate::sys::environment::variable;
 
 /// Which session.
 #[derive(Args, Clone, Copy, Debug, Default)]
@@ -30,7 +29,7 @@ impl SessionArgs {
             return Enclosing::default();
         }
         let [session, frame] = [environment::SESSION, environment::FRAME]
-            .map(|name| variable(name)?.into_string().ok());
+            .map(|name| std::env::var_os(name)?.into_string().ok());
         Enclosing { session, frame }
     }
 }
@@ -55,7 +54,7 @@ pub(crate) fn not_new(request: &Acquire, grant: &Grant) -> Option<String> {
 
 /// The session that the environment names.
 pub(crate) fn inherited() -> Option<String> {
-    variable(environment::SESSION)?.into_string().ok()
+    std::env::var_os(environment::SESSION)?.into_string().ok()
 }
 
 fn same_process(session: &str, grant: &Grant) -> Option<String> {

@@ -1,6 +1,6 @@
 //! What is wrong with a command line, in one line and a hint instead of clap's paragraphs.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 
 use clap::CommandFactory;
@@ -11,7 +11,6 @@ use crate::cli::failed::Failed;
 use crate::cli::output::sanitize::cut;
 use crate::cli::output::stderr::Voice;
 use crate::run::SUCCESS;
-use crate::sys::startup::Words;
 
 /// Of a wrong value so much is shown.
 const VALUE_COLUMNS: usize = 40;
@@ -22,11 +21,15 @@ const NONE_HINT: &str = "`canal resize KEY --slots 0` lets nobody have the lock 
 
 /// Answers what clap did not take for a command line: help and version are printed and are a
 /// success, everything else is a usage error (125).
-pub(crate) fn report(error: &clap::Error, words: Words) -> u8 {
+pub(crate) fn report(error: &clap::Error, words: &[OsString]) -> u8 {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => print(error),
         _ => {
-            let voice = if quiet(words.iter()) { Voice::Quiet } else { Voice::Normal };
+            let voice = if quiet(words.iter().map(OsString::as_os_str)) {
+                Voice::Quiet
+            } else {
+                Voice::Normal
+            };
             // An argument of the command need not be UTF-8.
             let words = words.iter().skip(1).filter_map(|word| word.to_str().map(str::to_owned));
             explain(error, words).report(voice)

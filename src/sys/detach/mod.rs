@@ -82,7 +82,7 @@ impl Plan {
         let program = std::path::absolute(program)?;
         let log = log.map(std::path::absolute).transpose()?;
         let log = log.map(|log| CString::new(log.as_os_str().as_bytes())).transpose()?;
-        let program = Prepared::with_environment(&program, argv, set)?;
+        let program = Prepared::new(&program, argv, set)?;
         Ok(Self { program, log, highest_fd: fds::highest_open() })
     }
 }

@@ -123,9 +123,6 @@ fn becomes() {
     if !rerun::plays(BECOMES) {
         return;
     }
-    let words = Box::leak(Box::new([c"canal".as_ptr(), std::ptr::null()]));
-    // SAFETY: a string that lives as long as the process, in which nobody changes the environment.
-    let _ = unsafe { crate::sys::startup::begin(1, words.as_ptr()) };
     let file = PathBuf::from(std::env::var_os("FILE").unwrap());
     let cat = |argv0: &str| [argv0.into(), "/proc/self/environ".into()];
     let odd = ["B\u{7}=2", "A=1", "NOTHING", "=odd", "CANAL_KEY=old", "", "A=again"];
@@ -142,7 +139,7 @@ fn becomes() {
             set.push(c"WHAT=cat".into());
             set.push(c"FILE=/bin/cat".into());
             let argv = ["x", "--ignored", "--exact", "--nocapture", BECOMES].map(OsString::from);
-            Prepared::with_environment(&program, &argv, set).unwrap().exec().into()
+            Prepared::new(&program, &argv, set).unwrap().exec().into()
         }
         "cat" => {
             let ours =
@@ -199,4 +196,11 @@ fn what_cannot_be_executed_says_why() {
 fn an_argument_with_a_nul_is_refused() {
     let error = exec(Path::new("/bin/true"), &["a\0b".into()], &[]);
     assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+}
+
+#[test]
+fn a_name_of_an_entry_is_a_whole_one() {
+    for (entry, name) in [(c"A=b", "A"), (c"A=", "A"), (c"A", "A"), (c"AB=c=d", "AB"), (c"", "")] {
+        assert_eq!(name_of(entry), name.as_bytes(), "{entry:?}");
+    }
 }
