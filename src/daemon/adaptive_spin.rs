@@ -22,14 +22,14 @@ const MISSED_WEIGHT: u32 = 16;
 
 /// Whether it is worth looking again for a moment.
 #[derive(Debug)]
-pub(crate) struct Linger {
+pub(crate) struct AdaptiveSpin {
     /// How many chances are passed over until the next one is taken; `None`: all of them.
     left: Option<u32>,
     /// How many were, before the last one that was taken.
     passed: u32,
 }
 
-impl Linger {
+impl AdaptiveSpin {
     pub(crate) fn new() -> Self {
         // With a single processor, the peer runs only while the daemon sleeps.
         let several = available_parallelism().is_ok_and(|count| count.get() > 1);
@@ -77,19 +77,19 @@ impl Linger {
 mod tests {
     use super::*;
 
-    fn linger() -> Linger {
-        Linger { left: Some(0), passed: 0 }
+    fn spin() -> AdaptiveSpin {
+        AdaptiveSpin { left: Some(0), passed: 0 }
     }
 
     /// How many of so many chances are taken, all in vain.
-    fn taken(linger: &mut Linger, chances: u32, slept: Duration) -> usize {
+    fn taken(spin: &mut AdaptiveSpin, chances: u32, slept: Duration) -> usize {
         let takes_one = |_: &u32| {
             let mut looked = false;
-            linger.look(|| {
+            spin.look(|| {
                 looked = true;
                 false
             });
-            linger.slept(slept);
+            spin.slept(slept);
             looked
         };
         (0..chances).filter(takes_one).count()
@@ -99,30 +99,30 @@ mod tests {
 
     #[test]
     fn what_is_in_vain_is_done_ever_more_rarely() {
-        let mut linger = linger();
-        assert_eq!(taken(&mut linger, 1023 + 10, LONG), 10, "1 + 2 + 4 + ... passed over");
-        assert_eq!(taken(&mut linger, 10 * 1025, LONG), 10, "and never more rarely");
+        let mut spin = spin();
+        assert_eq!(taken(&mut spin, 1023 + 10, LONG), 10, "1 + 2 + 4 + ... passed over");
+        assert_eq!(taken(&mut spin, 10 * 1025, LONG), 10, "and never more rarely");
     }
 
     #[test]
     fn after_one_that_paid_the_next_one_is_taken() {
-        let mut linger = linger();
-        taken(&mut linger, 1033, LONG);
-        linger.learn(true);
-        assert_eq!(taken(&mut linger, 1, LONG), 1);
+        let mut spin = spin();
+        taken(&mut spin, 1033, LONG);
+        spin.learn(true);
+        assert_eq!(taken(&mut spin, 1, LONG), 1);
     }
 
     #[test]
     fn when_something_came_soon_after_all_the_next_try_is_sooner() {
-        let mut linger = linger();
-        taken(&mut linger, 1033, LONG);
-        assert_eq!(taken(&mut linger, 1024, LONG), 1);
-        assert!(taken(&mut linger, 1024, Duration::ZERO) > 10);
+        let mut spin = spin();
+        taken(&mut spin, 1033, LONG);
+        assert_eq!(taken(&mut spin, 1024, LONG), 1);
+        assert!(taken(&mut spin, 1024, Duration::ZERO) > 10);
     }
 
     #[test]
     fn with_one_processor_no_chance_is_taken() {
-        let mut linger = Linger { left: None, passed: 0 };
-        assert_eq!(taken(&mut linger, 5000, Duration::ZERO), 0);
+        let mut spin = AdaptiveSpin { left: None, passed: 0 };
+        assert_eq!(taken(&mut spin, 5000, Duration::ZERO), 0);
     }
 }

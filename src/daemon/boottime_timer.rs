@@ -9,12 +9,12 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 
 /// A timer on CLOCK_BOOTTIME (timerfd, Linux 3.15).
 #[derive(Debug)]
-pub(crate) struct Alarm {
+pub(crate) struct BoottimeTimer {
     timer: TimerFd,
     set_for: Option<u64>,
 }
 
-impl Alarm {
+impl BoottimeTimer {
     /// One that is not set.
     pub(crate) fn new() -> io::Result<Self> {
         let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
@@ -51,7 +51,7 @@ impl Alarm {
     }
 }
 
-impl AsFd for Alarm {
+impl AsFd for BoottimeTimer {
     /// Becomes readable when it goes off.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.timer.as_fd()
@@ -63,18 +63,18 @@ mod tests {
     use super::*;
     use crate::daemon::net::connections::Conns;
     use crate::daemon::net::events::Source;
-    use crate::daemon::net::reading::Reading;
+    use crate::daemon::net::read_permit::ReadPermit;
     use crate::sys::clock;
 
     #[test]
     fn it_goes_off_at_its_time_and_at_once_if_that_is_over() {
         let mut conns = Conns::new().unwrap();
-        let mut alarm = Alarm::new().unwrap();
-        conns.await_source(Source::Alarm, &alarm).unwrap();
+        let mut alarm = BoottimeTimer::new().unwrap();
+        conns.await_source(Source::BoottimeTimer, &alarm).unwrap();
         let mut goes_off = |time| {
             conns.wait(time);
-            conns.hear(&Reading::in_a_test());
-            conns.reported.take(Source::Alarm)
+            conns.read(&ReadPermit::in_a_test());
+            conns.reported.take(Source::BoottimeTimer)
         };
         let at = clock::boottime_ms() + 30;
         alarm.set(Some(at)).unwrap();

@@ -28,7 +28,7 @@ pub(crate) fn work(server: &mut Server, signals: &Signals) -> anyhow::Result<()>
     while !server.stopping {
         if server.hears_engine(&mut context) || server.has_work() {
             server.conns.wait(Some(Duration::ZERO));
-        } else if !server.lingers() {
+        } else if !server.spins() {
             server.sleep();
         }
         server.turn()?;
@@ -39,7 +39,7 @@ pub(crate) fn work(server: &mut Server, signals: &Signals) -> anyhow::Result<()>
             server.stopping = true;
         }
     }
-    server.link.watcher.say_farewell();
+    server.engine_status.watcher.say_farewell();
     say_farewell(server, &mut context)?;
     server.forget_no_token();
     tracing::info!("the daemon ends; what is held stays held");
@@ -48,11 +48,11 @@ pub(crate) fn work(server: &mut Server, signals: &Signals) -> anyhow::Result<()>
 
 /// Gives those who were answered some time to read it, and leaves the other hosts in good order.
 fn say_farewell(server: &mut Server, context: &mut Context<'_>) -> anyhow::Result<()> {
-    server.home.close();
+    server.runtime_dir.close();
     let last_moment = Instant::now() + FAREWELL_TIME;
     loop {
         let left = last_moment.saturating_duration_since(Instant::now());
-        let is_done = server.conns.is_flushed() && server.underway.len() == 0;
+        let is_done = server.conns.is_flushed() && server.in_flight.len() == 0;
         if left.is_zero() || is_done && !server.leave_unused() {
             return Ok(());
         }
@@ -125,7 +125,7 @@ impl AsFd for Bell {
 mod tests {
     use super::*;
     use crate::daemon::net::connections::Conns;
-    use crate::daemon::net::reading::Reading;
+    use crate::daemon::net::read_permit::ReadPermit;
 
     #[test]
     fn each_ring_is_reported() {
@@ -137,7 +137,7 @@ mod tests {
             assert!(!conns.wait(Some(Duration::ZERO)));
             waker.wake_by_ref();
             assert!(conns.wait(None));
-            conns.hear(&Reading::in_a_test());
+            conns.read(&ReadPermit::in_a_test());
         }
     }
 }

@@ -12,32 +12,32 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use crate::core::{Granted, RequestId};
-use crate::daemon::adaptive_spin::Linger;
-use crate::daemon::boottime_timer::Alarm;
-use crate::daemon::calls::deferred::Aside;
-use crate::daemon::calls::in_flight::Underway;
-use crate::daemon::cluster::engine_status::Link;
-use crate::daemon::cluster::terminator::Stops;
+use crate::daemon::adaptive_spin::AdaptiveSpin;
+use crate::daemon::boottime_timer::BoottimeTimer;
+use crate::daemon::calls::deferred::DeferredRequest;
+use crate::daemon::calls::in_flight::InFlight;
+use crate::daemon::cluster::engine_status::EngineStatus;
+use crate::daemon::cluster::terminator::Terminator;
 use crate::daemon::config::Limits;
 use crate::daemon::config::permission::Permissions;
 use crate::daemon::due::Due;
 use crate::daemon::limits::CALLS_PER_TURN;
+use crate::daemon::net::accept_backlog::{AcceptBacklog, Accepted};
 use crate::daemon::net::batch::Batch;
-use crate::daemon::net::catching::{Accepted, Catching};
 use crate::daemon::net::conn_id::ConnId;
-use crate::daemon::net::connection::{Connection, Doing};
+use crate::daemon::net::connection::{CallState, Connection};
+use crate::daemon::net::connection_limits::ConnectionLimits;
 use crate::daemon::net::connections::Conns;
-use crate::daemon::net::room::Room;
 use crate::daemon::processes::children::Children;
-use crate::daemon::processes::holder_record::Roll;
+use crate::daemon::processes::holder_record::HolderRecord;
 use crate::daemon::processes::owners::Owners;
 use crate::daemon::reports::report_queue::Reports;
-use crate::daemon::runtime_dir::Home;
+use crate::daemon::runtime_dir::RuntimeDir;
 use crate::daemon::store::ledger::Ledger;
 use crate::daemon::view::Shown;
-use crate::daemon::waiters::leases::{Leases, UntoldLease};
+use crate::daemon::waiters::leases::{Leases, UnsyncedLease};
 use crate::daemon::waiters::look_ahead::LookAhead;
-use crate::daemon::waiters::waiting::{Away, Waiting};
+use crate::daemon::waiters::waiting::{AbsentWaiters, Waiting};
 use crate::protocol::{DaemonShown, Failure};
 use crate::sys::deadline::Writer;
 
@@ -53,15 +53,15 @@ const PARTS_MAX: usize = 4;
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) about: DaemonShown,
-    pub(crate) home: Home,
+    pub(crate) runtime_dir: RuntimeDir,
     /// Until when holds are sure; only over an engine.
     pub(crate) deadline: Option<Writer>,
     /// What else is known of the engine.
-    pub(crate) link: Link,
-    pub(crate) underway: Underway,
-    pub(crate) roll: Roll,
-    pub(crate) stops: Stops,
-    pub(crate) alarm: Alarm,
+    pub(crate) engine_status: EngineStatus,
+    pub(crate) in_flight: InFlight,
+    pub(crate) holder_record: HolderRecord,
+    pub(crate) terminator: Terminator,
+    pub(crate) timer: BoottimeTimer,
     pub(crate) limits: Limits,
     pub(crate) permissions: Permissions,
     pub(crate) ledger: Ledger,
@@ -70,18 +70,18 @@ pub(crate) struct Server {
     pub(crate) conns: Conns,
     pub(crate) waiting: Waiting,
     pub(crate) leases: Leases,
-    pub(crate) catching: Catching,
+    pub(crate) accept_backlog: AcceptBacklog,
     /// Requests that may not wait, put aside while a holder is on its way out.
-    pub(crate) aside: Vec<Aside>,
+    pub(crate) deferred: Vec<DeferredRequest>,
     /// Waiters whose process is stopped, and the process.
     pub(crate) stopped: BTreeMap<RequestId, u32>,
     pub(crate) look_ahead: LookAhead,
     /// Waiters of the daemon before this one whose process is stopped.
-    pub(crate) away: Away,
+    pub(crate) absent: AbsentWaiters,
     /// Grants to those who waited, not yet told.
     pub(crate) granted: VecDeque<Granted>,
     /// Grants of leases, not yet durable.
-    pub(crate) untold_leases: Vec<UntoldLease>,
+    pub(crate) untold_leases: Vec<UnsyncedLease>,
     /// Provisional grants of the daemon before this one whose asker has not come back.
     pub(crate) unclaimed: BTreeSet<RequestId>,
     /// Requests that began to wait in this turn and take words of progress.
@@ -90,7 +90,7 @@ pub(crate) struct Server {
     pub(crate) to_answer: Vec<ConnId>,
     pub(crate) reports: Reports,
     pub(crate) due: Due,
-    pub(crate) linger: Linger,
+    pub(crate) spin: AdaptiveSpin,
     /// Whether the table changed since it was shown to those who watch and wait.
     pub(crate) changed: bool,
     /// Whether our files were removed and could not be made again yet.
@@ -117,8 +117,8 @@ impl Server {
     /// As [`Self::turn`].
     pub(crate) fn carry_out_batch(&mut self, mut batch: Batch) -> anyhow::Result<()> {
         let deaths = !batch.ended.frames.is_empty();
-        for severed in std::mem::take(&mut batch.severed) {
-            self.sever(severed);
+        for disconnected in std::mem::take(&mut batch.disconnected) {
+            self.disconnect(disconnected);
         }
         for frame in std::mem::take(&mut batch.ended.frames) {
             self.end(frame);
@@ -130,7 +130,7 @@ impl Server {
         self.settle();
         let now = Instant::now();
         self.on_time(now);
-        self.retry_aside(deaths);
+        self.retry_deferred(deaths);
         self.serve(&batch)?;
         self.inform(now);
         self.serve_reports(&batch);
@@ -152,8 +152,8 @@ impl Server {
             connections_max = self.connections_max();
         }
         let each = self.limits.connections_per_user;
-        let room = Room { all: connections_max, each, own: self.about.uid };
-        self.home.listener.accept(&mut self.conns, room, self.limits.connection_idle)
+        let room = ConnectionLimits { all: connections_max, each, own: self.about.uid };
+        self.runtime_dir.listener.accept(&mut self.conns, room, self.limits.connection_idle)
     }
 
     fn connections_max(&self) -> usize {
@@ -161,9 +161,9 @@ impl Server {
     }
 
     /// Looks again for a moment before the daemon sleeps; whether there is something to do now.
-    pub(crate) fn lingers(&mut self) -> bool {
-        let Self { linger, conns, .. } = self;
-        linger.look(|| conns.wait(Some(Duration::ZERO)))
+    pub(crate) fn spins(&mut self) -> bool {
+        let Self { spin, conns, .. } = self;
+        spin.look(|| conns.wait(Some(Duration::ZERO)))
     }
 
     /// Sleeps until there is something to do.
@@ -171,7 +171,7 @@ impl Server {
         let time = self.time_to_sleep();
         let begun = Instant::now();
         if self.conns.wait(time) {
-            self.linger.slept(begun.elapsed());
+            self.spin.slept(begun.elapsed());
         }
     }
 
@@ -249,7 +249,7 @@ impl Server {
     /// The call at work on a connection is answered: the next one can be served.
     pub(crate) fn done(&mut self, id: ConnId) {
         if let Some(conn) = self.conns.get(id) {
-            conn.doing = Doing::Nothing;
+            conn.doing = CallState::Nothing;
         }
         self.to_answer.push(id);
         self.conns.activate(id);

@@ -11,14 +11,14 @@ use nix::sys::stat::{Mode, umask};
 use sd_notify::NotifyState;
 
 use crate::core::{Rules, UnixMillis};
-use crate::daemon::adaptive_spin::Linger;
-use crate::daemon::boottime_timer::Alarm;
-use crate::daemon::calls::in_flight::Underway;
+use crate::daemon::adaptive_spin::AdaptiveSpin;
+use crate::daemon::boottime_timer::BoottimeTimer;
+use crate::daemon::calls::in_flight::InFlight;
 use crate::daemon::cluster::engine::Chosen;
 use crate::daemon::cluster::engine_mark::{self, EngineMark};
-use crate::daemon::cluster::engine_status::Link;
+use crate::daemon::cluster::engine_status::EngineStatus;
 use crate::daemon::cluster::join::{begin, refuse_living};
-use crate::daemon::cluster::terminator::Stops;
+use crate::daemon::cluster::terminator::Terminator;
 use crate::daemon::cluster::watcher::Watcher;
 use crate::daemon::config::permission::Permissions;
 use crate::daemon::config::{Config, Limits};
@@ -28,7 +28,7 @@ use crate::daemon::limits::DESCRIPTORS_MIN;
 use crate::daemon::net::connections::Conns;
 use crate::daemon::net::events::Source;
 use crate::daemon::options::{Options, Unusable};
-use crate::daemon::processes::holder_record::{self, Roll};
+use crate::daemon::processes::holder_record::{self, HolderRecord};
 use crate::daemon::processes::other_namespace::FIRST_PID_NAMESPACE;
 use crate::daemon::processes::owners::Owners;
 use crate::daemon::reports::report_queue::Reports;
@@ -125,12 +125,13 @@ fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
     let permissions = config.permissions(&place.stores().config);
     let mut server = server(place, uid, claim.open(given)?, (limits, permissions), recovered)?;
     if let Some(chosen) = &chosen {
-        server.link = Link::new(chosen, &config, options.on_demand);
-        server.link.watcher = Watcher::of(options);
+        server.engine_status = EngineStatus::new(chosen, &config, options.on_demand);
+        server.engine_status.watcher = Watcher::of(options);
         let mark = EngineMark::prepare(place, chosen);
-        server.link.mark = Some(mark.context("the engine cannot be noted")?);
-        server.roll = Roll::open(&place.dir, Origin::read()?, options.discard_journal)
-            .with_context(|| format!("the record of owners in {}", place.dir.display()))?;
+        server.engine_status.mark = Some(mark.context("the engine cannot be noted")?);
+        server.holder_record =
+            HolderRecord::open(&place.dir, Origin::read()?, options.discard_journal)
+                .with_context(|| format!("the record of owners in {}", place.dir.display()))?;
         server.remember_tokens(place).context("the tokens that were told here are not known")?;
         tracing::info!(engine = chosen.name, host = chosen.label, "joining");
     }
@@ -160,7 +161,7 @@ fn descriptors() -> anyhow::Result<u64> {
 pub(crate) fn server(
     place: &Place,
     uid: u32,
-    home: crate::daemon::runtime_dir::Home,
+    home: crate::daemon::runtime_dir::RuntimeDir,
     (limits, permissions): (Limits, Permissions),
     recovered: Recovered,
 ) -> anyhow::Result<Server> {
@@ -189,35 +190,35 @@ pub(crate) fn server(
     }
     let conns = Conns::new()?;
     conns.wake_for(&owners)?;
-    let alarm = Alarm::new()?;
-    conns.await_source(Source::Alarm, &alarm)?;
+    let alarm = BoottimeTimer::new()?;
+    conns.await_source(Source::BoottimeTimer, &alarm)?;
     conns.await_source(Source::Listener, &home.listener)?;
     if let Some(watch) = home.watch() {
-        conns.await_source(Source::Home, watch)?;
+        conns.await_source(Source::RuntimeDir, watch)?;
     }
     let holds = ledger.table.holds().filter(|hold| hold.provisional);
     let unclaimed = holds.map(|hold| hold.request).collect();
     let mut server = Server {
         about,
-        home,
+        runtime_dir: home,
         deadline: None,
-        link: Link::default(),
-        underway: Underway::default(),
-        roll: Roll::unused(),
-        stops: Stops::default(),
-        alarm,
+        engine_status: EngineStatus::default(),
+        in_flight: InFlight::default(),
+        holder_record: HolderRecord::unused(),
+        terminator: Terminator::default(),
+        timer: alarm,
         limits,
         permissions,
         waiting: Waiting::of_table(&ledger.table, ledger.host),
         leases: Leases::of_table(&ledger.table, ledger.host),
-        catching: Default::default(),
+        accept_backlog: Default::default(),
         ledger,
         owners,
         children,
         conns,
-        aside: Vec::new(),
+        deferred: Vec::new(),
         stopped: Default::default(),
-        away: Default::default(),
+        absent: Default::default(),
         granted: Default::default(),
         untold_leases: Vec::new(),
         unclaimed,
@@ -226,7 +227,7 @@ pub(crate) fn server(
         look_ahead: Default::default(),
         reports: Reports::default(),
         due: Due::default(),
-        linger: Linger::new(),
+        spin: AdaptiveSpin::new(),
         changed: false,
         restore_failed: false,
         stopping: false,

@@ -4,7 +4,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use crate::core::{Change, HoldState, RequestId, Withdrawal};
-use crate::daemon::calls::completion::Then;
+use crate::daemon::calls::completion::Completion;
 use crate::daemon::due::is_due;
 use crate::daemon::limits::{STOPPED_EVERY, UNSURE_EVERY};
 use crate::daemon::net::events::Source;
@@ -32,9 +32,9 @@ impl Server {
             due.verify,
             due.unsure,
             due.idle,
-            self.link.watcher.due(),
-            self.aside.iter().map(|aside| aside.until).min(),
-            self.home.listener.pauses_until(),
+            self.engine_status.watcher.due(),
+            self.deferred.iter().map(|deferred| deferred.until).min(),
+            self.runtime_dir.listener.pauses_until(),
         ];
         times.into_iter().flatten().min().map(|at| at.saturating_duration_since(now))
     }
@@ -42,8 +42,8 @@ impl Server {
     /// Sets the timer for what goes on while the machine is suspended: the ends of waits and leases,
     /// and what the log of many hosts needs.
     pub(crate) fn set_alarm(&mut self) -> io::Result<()> {
-        if self.conns.reported.take(Source::Alarm) {
-            self.alarm.went_off();
+        if self.conns.reported.take(Source::BoottimeTimer) {
+            self.timer.went_off();
         }
         let ends = [self.waiting.next_end(), self.leases.next_end()];
         let of_engine = self.ledger.engine().map(|shared| {
@@ -51,7 +51,7 @@ impl Server {
         });
         let times = ends.into_iter().chain(of_engine.into_iter().flatten());
         let next = times.flatten().min();
-        self.alarm.set(next)
+        self.timer.set(next)
     }
 
     /// Does what is due.
@@ -107,7 +107,7 @@ impl Server {
             // With an engine it may be granted before its withdrawal is in the log.
             let over_engine = self.ledger.engine().is_some();
             let why = if over_engine { Withdrawal::Cancelled } else { Withdrawal::Timeout };
-            self.propose(Change::Withdraw { request, why }, Then::Nothing);
+            self.propose(Change::Withdraw { request, why }, Completion::Nothing);
         }
     }
 
@@ -121,7 +121,7 @@ impl Server {
         for request in running {
             self.stopped.remove(&request);
             if !self.tell_after_all(request) {
-                self.propose(Change::Resume { request }, Then::Nothing);
+                self.propose(Change::Resume { request }, Completion::Nothing);
             }
         }
     }

@@ -1,23 +1,23 @@
 //! What follows from a change when it is in the log, by the call that asked for it.
 
 use crate::core::{FrameId, Key, LeaseId, Outcome, Release as Giving, Revision, Table, View};
-use crate::daemon::calls::newcomer::Newcomer;
+use crate::daemon::calls::pending_acquire::PendingAcquire;
 use crate::daemon::net::conn_id::ConnId;
 use crate::sys::peer::Credentials;
 
 /// What is to be done when a change of ours has been applied.
 #[derive(Debug)]
-pub(crate) enum Then {
+pub(crate) enum Completion {
     /// Nothing but what is done for the changes of others too.
     Nothing,
     /// Somebody asked.
-    Ask(Newcomer),
+    Ask(PendingAcquire),
     /// Somebody gives back.
-    Release(GivingBack),
+    Release(PendingRelease),
     /// Somebody renews a lease.
-    Renew(Box<Renewing>),
+    Renew(Box<PendingRenewal>),
     /// Somebody stores a view.
-    Resize(Box<Resizing>),
+    Resize(Box<PendingResize>),
     /// An asker told its owner of the grant.
     Confirm {
         /// Who is to be told that this is certain now.
@@ -30,7 +30,7 @@ pub(crate) enum Then {
     },
 }
 
-impl Then {
+impl Completion {
     /// Whom it is for.
     pub(crate) fn conn(&self) -> Option<ConnId> {
         match self {
@@ -55,7 +55,7 @@ pub(crate) struct Applied {
 
 /// A release on its way to the table.
 #[derive(Debug)]
-pub(crate) struct GivingBack {
+pub(crate) struct PendingRelease {
     pub(crate) id: ConnId,
     pub(crate) peer: Credentials,
     pub(crate) giving: Giving,
@@ -63,7 +63,7 @@ pub(crate) struct GivingBack {
 
 /// A renewal on its way to the table.
 #[derive(Debug)]
-pub(crate) struct Renewing {
+pub(crate) struct PendingRenewal {
     pub(crate) id: ConnId,
     pub(crate) peer: Credentials,
     pub(crate) lease: LeaseId,
@@ -71,7 +71,7 @@ pub(crate) struct Renewing {
     pub(crate) give_back: bool,
 }
 
-impl Renewing {
+impl PendingRenewal {
     /// What came of it, by the table of some time after it. A lease that lives lived all the time
     /// since its renewal was asked for, so that it was renewed; one that does not is lost anyway.
     pub(crate) fn unseen(&self, table: &Table) -> Vec<Outcome> {
@@ -86,7 +86,7 @@ impl Renewing {
 
 /// A resize on its way to the table.
 #[derive(Debug)]
-pub(crate) struct Resizing {
+pub(crate) struct PendingResize {
     pub(crate) id: ConnId,
     pub(crate) key: Key,
     /// The view that was asked for; `None` forgets the one that was stored by hand.

@@ -2,18 +2,18 @@
 
 use std::time::Instant;
 
-use crate::daemon::calls::newcomer::Newcomer;
+use crate::daemon::calls::pending_acquire::PendingAcquire;
 use crate::daemon::net::conn_id::ConnId;
 
 /// A request that may not wait, put aside while a holder is on its way out.
 #[derive(Debug)]
-pub(crate) struct Aside {
-    pub(crate) newcomer: Newcomer,
+pub(crate) struct DeferredRequest {
+    pub(crate) newcomer: PendingAcquire,
     /// It is tried again then at the latest, and answered.
     pub(crate) until: Instant,
 }
 
-impl Aside {
+impl DeferredRequest {
     pub(crate) fn conn(&self) -> ConnId {
         self.newcomer.conn
     }

@@ -2,14 +2,14 @@
 
 use crate::core::{Change, Key, Outcome, View};
 use crate::daemon::calls::call::{Asked, Call};
-use crate::daemon::calls::completion::{Applied, Resizing, Then};
+use crate::daemon::calls::completion::{Applied, Completion, PendingResize};
 use crate::daemon::calls::items;
 use crate::daemon::config::permission::Action;
 use crate::daemon::fault::forgets_graphs;
 use crate::daemon::limits::NAMES_MAX;
 use crate::daemon::net::batch::Batch;
 use crate::daemon::net::conn_id::ConnId;
-use crate::daemon::net::connection::{Connection, Doing};
+use crate::daemon::net::connection::{CallState, Connection};
 use crate::daemon::server::Server;
 use crate::daemon::view::messages::disk_full;
 use crate::protocol::service::{Description, Info, ServiceError, description};
@@ -36,7 +36,7 @@ impl Server {
     pub(crate) fn serve_next(&mut self, _: &Batch, id: ConnId) {
         let Some(conn) = self.conns.get(id) else { return };
         let Some(call) = conn.calls.pop_front() else { return };
-        conn.mute = call.oneway;
+        conn.oneway = call.oneway;
         conn.unanswered = true;
         // Who calls again has read what was answered before, or does not care.
         conn.untold = None;
@@ -119,7 +119,7 @@ impl Server {
             && let Some(conn) = self.conns.get(id)
             && !conn.heard_end
         {
-            conn.doing = Doing::Watches(key);
+            conn.doing = CallState::Watches(key);
             self.due.watched = true;
         }
         Ok(())
@@ -134,7 +134,7 @@ impl Server {
         continues: bool,
     ) {
         let Some(conn) = self.conns.get(id) else { return };
-        if conn.mute {
+        if conn.oneway {
             conn.unanswered &= continues;
             return;
         }
@@ -152,13 +152,17 @@ impl Server {
         // What is forgotten falls back to what the configuration says.
         let view = wanted.or_else(|| self.limits.configured(&key));
         let change = Change::Resize { key: key.clone(), view };
-        self.propose(change, Then::Resize(Box::new(Resizing { id, key, wanted, view })));
+        self.propose(change, Completion::Resize(Box::new(PendingResize { id, key, wanted, view })));
         Ok(())
     }
 
     /// A resize is in the table, or was refused by it.
-    pub(crate) fn resized(&mut self, resizing: Resizing, applied: &Applied) -> Result<(), Failure> {
-        let Resizing { id, key, wanted, view } = resizing;
+    pub(crate) fn resized(
+        &mut self,
+        resizing: PendingResize,
+        applied: &Applied,
+    ) -> Result<(), Failure> {
+        let PendingResize { id, key, wanted, view } = resizing;
         let before = match applied.outcomes.first() {
             Some(Outcome::Resized { before }) => *before,
             Some(Outcome::ResizeRefused { in_use }) => {
@@ -170,7 +174,7 @@ impl Server {
         };
         if let Err(error) = self.ledger.store_view(&key, wanted) {
             let change = Change::Resize { key: key.clone(), view: before };
-            self.propose(change, Then::Nothing);
+            self.propose(change, Completion::Nothing);
             let message = format!("the view of `{key}` cannot be kept: {error}");
             return Err(Failure::new(ErrorName::DiskFull, message));
         }

@@ -7,14 +7,14 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::core::{RequestId, Tag, Wait};
-use crate::daemon::calls::completion::Then;
-use crate::daemon::calls::newcomer::{Newcomer, Patience};
+use crate::daemon::calls::completion::Completion;
+use crate::daemon::calls::pending_acquire::{Patience, PendingAcquire};
 use crate::daemon::net::conn_id::ConnId;
 use crate::host::Ticket;
 
 /// Changes of ours that are not in the log yet.
 #[derive(Debug, Default)]
-pub(crate) struct Underway {
+pub(crate) struct InFlight {
     each: BTreeMap<Ticket, Proposed>,
     /// The requests among them.
     tags: BTreeMap<Tag, Ticket>,
@@ -23,23 +23,23 @@ pub(crate) struct Underway {
     /// Requests that are being withdrawn: nothing more of them is told.
     pub(crate) leaving: BTreeSet<RequestId>,
     /// Those whose call is not done because of the log.
-    pub(crate) pending: BTreeMap<ConnId, Pending>,
+    pub(crate) pending: BTreeMap<ConnId, LogWait>,
     /// Requests to propose as soon as we are a member.
-    pub(crate) homeless: Vec<Newcomer>,
+    pub(crate) awaiting_membership: Vec<PendingAcquire>,
 }
 
 /// A change that is not in the log yet.
 #[derive(Debug)]
 pub(crate) struct Proposed {
-    pub(crate) then: Then,
+    pub(crate) then: Completion,
     /// Whether whom it was for is gone, or was told that it came to nothing.
     pub(crate) abandoned: bool,
 }
 
 /// One whose call is not done because of the log.
 #[derive(Debug)]
-pub(crate) struct Pending {
-    pub(crate) what: What,
+pub(crate) struct LogWait {
+    pub(crate) what: Awaiting,
     /// Since when, in milliseconds of CLOCK_BOOTTIME.
     pub(crate) since: u64,
     /// What a request that may wait is to be told.
@@ -48,29 +48,29 @@ pub(crate) struct Pending {
 
 /// What somebody waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum Awaiting {
     /// That its call can be served at all: it is still the first of its calls.
     Membership,
     /// As above, of a request that was taken on already.
-    Home(Tag),
+    MembershipOf(Tag),
     /// That its request comes out of the log.
     Request(Ticket),
     /// That something else comes out of the log.
     Change(Ticket),
 }
 
-impl What {
+impl Awaiting {
     fn ticket(self) -> Option<Ticket> {
         match self {
             Self::Request(ticket) | Self::Change(ticket) => Some(ticket),
-            Self::Membership | Self::Home(_) => None,
+            Self::Membership | Self::MembershipOf(_) => None,
         }
     }
 }
 
-impl Underway {
-    pub(crate) fn add(&mut self, ticket: Ticket, then: Then) {
-        if let Then::Ask(newcomer) = &then {
+impl InFlight {
+    pub(crate) fn add(&mut self, ticket: Ticket, then: Completion) {
+        if let Completion::Ask(newcomer) = &then {
             self.tags.insert(newcomer.request.tag, ticket);
             if newcomer.request.wait != Wait::No {
                 *self.users.entry(newcomer.request.uid).or_default() += 1;
@@ -81,7 +81,7 @@ impl Underway {
 
     pub(crate) fn take(&mut self, ticket: Ticket) -> Option<Proposed> {
         let proposed = self.each.remove(&ticket)?;
-        if let Then::Ask(newcomer) = &proposed.then
+        if let Completion::Ask(newcomer) = &proposed.then
             && newcomer.request.wait != Wait::No
             && let Entry::Occupied(mut count) = self.users.entry(newcomer.request.uid)
         {
@@ -90,7 +90,7 @@ impl Underway {
                 count.remove();
             }
         }
-        if let Then::Ask(newcomer) = &proposed.then
+        if let Completion::Ask(newcomer) = &proposed.then
             && self.tags.get(&newcomer.request.tag) == Some(&ticket)
         {
             self.tags.remove(&newcomer.request.tag);
@@ -113,11 +113,13 @@ impl Underway {
     }
 
     /// Nobody waits for this any more.
-    pub(crate) fn abandon(&mut self, what: What) {
+    pub(crate) fn abandon(&mut self, what: Awaiting) {
         match what {
-            What::Membership => {}
-            What::Home(tag) => self.homeless.retain(|newcomer| newcomer.request.tag != tag),
-            What::Request(ticket) | What::Change(ticket) => {
+            Awaiting::Membership => {}
+            Awaiting::MembershipOf(tag) => {
+                self.awaiting_membership.retain(|newcomer| newcomer.request.tag != tag)
+            }
+            Awaiting::Request(ticket) | Awaiting::Change(ticket) => {
                 if let Some(proposed) = self.each.get_mut(&ticket) {
                     proposed.abandoned = true;
                 }
@@ -126,8 +128,8 @@ impl Underway {
     }
 
     /// Somebody waits for this again.
-    pub(crate) fn take_back(&mut self, what: What) {
-        if let What::Request(ticket) = what
+    pub(crate) fn take_back(&mut self, what: Awaiting) {
+        if let Awaiting::Request(ticket) = what
             && let Some(proposed) = self.each.get_mut(&ticket)
         {
             proposed.abandoned = false;
@@ -135,13 +137,17 @@ impl Underway {
     }
 
     /// The request of this tag that is not in the log yet.
-    pub(crate) fn tagged(&mut self, tag: Tag) -> Option<(What, &mut Newcomer)> {
+    pub(crate) fn tagged(&mut self, tag: Tag) -> Option<(Awaiting, &mut PendingAcquire)> {
         if let Some(ticket) = self.tags.get(&tag) {
-            let Then::Ask(newcomer) = &mut self.each.get_mut(ticket)?.then else { return None };
-            return Some((What::Request(*ticket), newcomer));
+            let Completion::Ask(newcomer) = &mut self.each.get_mut(ticket)?.then else {
+                return None;
+            };
+            return Some((Awaiting::Request(*ticket), newcomer));
         }
-        let mut homeless = self.homeless.iter_mut();
-        homeless.find(|it| it.request.tag == tag).map(|newcomer| (What::Home(tag), newcomer))
+        let mut awaiting_membership = self.awaiting_membership.iter_mut();
+        awaiting_membership
+            .find(|it| it.request.tag == tag)
+            .map(|newcomer| (Awaiting::MembershipOf(tag), newcomer))
     }
 }
 
@@ -152,7 +158,7 @@ mod tests {
     use crate::daemon::net::conn_id::ConnId;
     use std::sync::Arc;
 
-    fn newcomer(tag: u128, uid: u32, wait: Wait) -> Then {
+    fn newcomer(tag: u128, uid: u32, wait: Wait) -> Completion {
         let request = Request {
             tag: Tag(tag),
             host: HostId(1),
@@ -169,26 +175,26 @@ mod tests {
             on_lost: Default::default(),
             asker: None,
         };
-        Then::Ask(Newcomer::again(ConnId::default(), Arc::new(request), false, None))
+        Completion::Ask(PendingAcquire::again(ConnId::default(), Arc::new(request), false, None))
     }
 
     #[test]
     fn requests_on_their_way_that_may_wait_count_for_their_user_until_they_are_taken() {
-        let mut underway = Underway::default();
+        let mut in_flight = InFlight::default();
         let waits = Wait::Yes { until: None };
         for (ticket, (uid, wait)) in
             [(7, waits), (7, Wait::No), (7, waits), (8, waits)].into_iter().enumerate()
         {
-            underway.add(Ticket(ticket as u64), newcomer(ticket as u128, uid, wait));
+            in_flight.add(Ticket(ticket as u64), newcomer(ticket as u128, uid, wait));
         }
-        assert_eq!([7, 8, 9].map(|uid| underway.of_user(uid)), [2, 1, 0]);
+        assert_eq!([7, 8, 9].map(|uid| in_flight.of_user(uid)), [2, 1, 0]);
         // Whose asker is gone comes out of the log all the same.
-        underway.abandon(What::Request(Ticket(0)));
-        assert_eq!(underway.of_user(7), 2);
+        in_flight.abandon(Awaiting::Request(Ticket(0)));
+        assert_eq!(in_flight.of_user(7), 2);
         for ticket in 0..4 {
-            underway.take(Ticket(ticket));
+            in_flight.take(Ticket(ticket));
         }
-        assert_eq!([7, 8].map(|uid| underway.of_user(uid)), [0, 0]);
-        assert!(underway.users.is_empty());
+        assert_eq!([7, 8].map(|uid| in_flight.of_user(uid)), [0, 0]);
+        assert!(in_flight.users.is_empty());
     }
 }

@@ -8,7 +8,7 @@ pub(super) mod deferred;
 pub(super) mod dispatch;
 pub(super) mod in_flight;
 pub(super) mod items;
-pub(super) mod newcomer;
 pub(super) mod patience;
+pub(super) mod pending_acquire;
 pub(super) mod propose;
 pub(super) mod unanswered;

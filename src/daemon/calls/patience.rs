@@ -2,9 +2,9 @@
 //!
 //! Invariant: nobody is left without a word for as long as a client takes for the daemon's death.
 
-use crate::daemon::calls::in_flight::{Pending, What};
+use crate::daemon::calls::in_flight::{Awaiting, LogWait};
 use crate::daemon::net::conn_id::ConnId;
-use crate::daemon::net::connection::Doing;
+use crate::daemon::net::connection::CallState;
 use crate::daemon::server::Server;
 use crate::daemon::view::messages;
 use crate::protocol::{Failure, Progress};
@@ -19,12 +19,12 @@ const ANSWER_MS: u64 = 4_000;
 impl Server {
     /// Looks after those who wait for the log.
     pub(crate) fn look_at_pending(&mut self) {
-        if self.underway.pending.is_empty() {
+        if self.in_flight.pending.is_empty() {
             return;
         }
         self.fail_pending();
         let now = clock::boottime_ms();
-        let due = self.underway.pending.iter().filter(|(_, pending)| pending.due() <= now);
+        let due = self.in_flight.pending.iter().filter(|(_, pending)| pending.due() <= now);
         let due: Vec<ConnId> = due.map(|(id, _)| *id).collect();
         for id in due {
             self.look_at_one(id, now);
@@ -33,12 +33,12 @@ impl Server {
 
     /// When one of them is to be looked at, in milliseconds of CLOCK_BOOTTIME.
     pub(crate) fn next_pending(&self) -> Option<u64> {
-        self.underway.pending.values().map(Pending::due).min()
+        self.in_flight.pending.values().map(LogWait::due).min()
     }
 
     fn look_at_one(&mut self, id: ConnId, now: u64) {
         let why = self.not_a_member();
-        let Some(pending) = self.underway.pending.get_mut(&id) else { return };
+        let Some(pending) = self.in_flight.pending.get_mut(&id) else { return };
         let Some(patience) = &mut pending.patience else {
             return self.give_up_waiting(id, &why);
         };
@@ -63,16 +63,16 @@ impl Server {
     /// Tells one who waits for the log that nothing comes of it. What was proposed for it is given
     /// back when it comes out of the log.
     pub(crate) fn give_up_waiting(&mut self, id: ConnId, failure: &Failure) {
-        let Some(pending) = self.underway.pending.remove(&id) else { return };
-        self.underway.abandon(pending.what);
+        let Some(pending) = self.in_flight.pending.remove(&id) else { return };
+        self.in_flight.abandon(pending.what);
         if let Some(conn) = self.conns.get(id) {
-            if pending.what == What::Membership
+            if pending.what == Awaiting::Membership
                 && let Some(call) = conn.calls.pop_front()
             {
-                conn.mute = call.oneway;
+                conn.oneway = call.oneway;
             }
             let failure = match pending.what {
-                What::Change(_) => failure.clone().hint(
+                Awaiting::Change(_) => failure.clone().hint(
                     "what was asked for is on its way all the same: it is done as soon as the \
                      engine can be reached",
                 ),
@@ -84,19 +84,19 @@ impl Server {
     }
 
     /// The peer of one who waits for the log is gone.
-    pub(crate) fn sever_pending(&mut self, id: ConnId) {
-        let Some(pending) = self.underway.pending.get(&id) else { return };
+    pub(crate) fn disconnect_pending(&mut self, id: ConnId) {
+        let Some(pending) = self.in_flight.pending.get(&id) else { return };
         let closing = self.conns.peek(id).is_none_or(|conn| conn.closing);
         // What gives back is done also for those who do not wait for the answer.
-        if !closing && matches!(pending.what, What::Change(_)) {
+        if !closing && matches!(pending.what, Awaiting::Change(_)) {
             return;
         }
         let what = pending.what;
-        self.underway.pending.remove(&id);
-        self.underway.abandon(what);
+        self.in_flight.pending.remove(&id);
+        self.in_flight.abandon(what);
         if let Some(conn) = self.conns.get(id) {
-            conn.doing = Doing::Nothing;
-            if what == What::Membership {
+            conn.doing = CallState::Nothing;
+            if what == Awaiting::Membership {
                 conn.calls.clear();
             }
         }
@@ -106,12 +106,12 @@ impl Server {
     pub(crate) fn put_off(&mut self, id: ConnId) {
         let Some(call) = self.conns.peek(id).and_then(|conn| conn.calls.front()) else { return };
         let patience = call.patience();
-        self.wait_for_log(id, What::Membership, patience);
+        self.wait_for_log(id, Awaiting::Membership, patience);
         self.fail_pending();
     }
 }
 
-impl Pending {
+impl LogWait {
     fn due(&self) -> u64 {
         match &self.patience {
             None => self.since + ANSWER_MS,
@@ -126,11 +126,11 @@ impl Pending {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::daemon::calls::newcomer::Patience;
+    use crate::daemon::calls::pending_acquire::Patience;
 
     #[test]
     fn whoever_waits_is_told_soon_and_whoever_does_not_is_answered_before_clients_give_up() {
-        let pending = |patience| Pending { what: What::Membership, since: 1_000, patience };
+        let pending = |patience| LogWait { what: Awaiting::Membership, since: 1_000, patience };
         assert_eq!(pending(None).due(), 5_000);
         let patience = |until, untold| Some(Patience { until, untold, key: "a".into() });
         assert_eq!(pending(patience(None, true)).due(), 2_000);

@@ -5,9 +5,9 @@
 //! caller is told, and whatever the request was granted is given back.
 
 use crate::core::{Change, Withdrawal};
-use crate::daemon::calls::completion::Then;
+use crate::daemon::calls::completion::Completion;
 use crate::daemon::net::conn_id::ConnId;
-use crate::daemon::net::connection::Doing;
+use crate::daemon::net::connection::CallState;
 use crate::daemon::server::Server;
 use crate::protocol::{ErrorName, Failure};
 
@@ -35,24 +35,26 @@ impl Server {
     fn is_forgotten(&self, id: ConnId) -> bool {
         let conn = self.conns.peek(id).filter(|it| it.unanswered && !it.heard_end && !it.closing);
         conn.is_some_and(|conn| match conn.doing {
-            Doing::Nothing => true,
-            Doing::Waits(request) => {
+            CallState::Nothing => true,
+            CallState::Waits(request) => {
                 self.waiting.get(request).is_none_or(|waiter| waiter.conn != Some(id))
             }
-            Doing::Pending => !self.underway.pending.contains_key(&id),
-            Doing::Aside => !self.aside.iter().any(|aside| aside.conn() == id),
-            Doing::Stores(request) => !self.untold_leases.iter().any(|it| it.is_of(id, request)),
-            Doing::Report => !conn.awaits_report,
-            Doing::Watches(_) => false,
+            CallState::InFlight => !self.in_flight.pending.contains_key(&id),
+            CallState::Deferred => !self.deferred.iter().any(|deferred| deferred.conn() == id),
+            CallState::Stores(request) => {
+                !self.untold_leases.iter().any(|it| it.is_of(id, request))
+            }
+            CallState::Report => !conn.awaits_report,
+            CallState::Watches(_) => false,
         })
     }
 
     fn answer_forgotten(&mut self, id: ConnId) {
         let Some(conn) = self.conns.get(id) else { return };
         tracing::error!(pid = conn.peer.pid, doing = ?conn.doing, "{FORGOTTEN}");
-        if let Doing::Waits(request) | Doing::Stores(request) = conn.doing {
+        if let CallState::Waits(request) | CallState::Stores(request) = conn.doing {
             let why = Withdrawal::Cancelled;
-            self.propose(Change::Withdraw { request, why }, Then::Nothing);
+            self.propose(Change::Withdraw { request, why }, Completion::Nothing);
         }
         self.done(id);
         let message = "the daemon lost track of this call, which is a fault of its own";

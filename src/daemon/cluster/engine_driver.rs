@@ -13,7 +13,7 @@ use crate::sys::clock;
 
 /// The log of many hosts: our part in it, and the engine that keeps it.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct EngineDriver {
     member: Member,
     engine: Box<dyn Engine>,
     /// What the engine said and was not taken in yet.
@@ -25,7 +25,7 @@ fn now() -> Now {
     Now { boot_ms: clock::boottime_ms(), unix: UnixMillis(clock::unix_ms()) }
 }
 
-impl Shared {
+impl EngineDriver {
     /// Begins to take part.
     pub(crate) fn new(mut member: Member, engine: Box<dyn Engine>) -> Self {
         member.start(now());

@@ -12,7 +12,7 @@ use crate::sys::clock;
 
 /// Why the engine is of no use or this host can take no part, and since when.
 #[derive(Clone, Debug)]
-pub(crate) struct Away {
+pub(crate) struct OngoingOutage {
     pub(crate) why: String,
     pub(crate) hint: Option<String>,
     /// Whether somebody has to do something about it.
@@ -20,7 +20,7 @@ pub(crate) struct Away {
     pub(crate) since: UnixMillis,
 }
 
-impl Away {
+impl OngoingOutage {
     /// Since the trouble before it, if there was one: what is wrong first may hide what is wrong
     /// next.
     pub(crate) fn new(outage: Outage, before: Option<&Self>) -> Self {
@@ -32,7 +32,7 @@ impl Away {
 
 /// What is known of the engine besides its log.
 #[derive(Debug, Default)]
-pub(crate) struct Link {
+pub(crate) struct EngineStatus {
     /// What people know the engine by: never a password.
     pub(crate) name: String,
     /// What people know this host by.
@@ -49,9 +49,9 @@ pub(crate) struct Link {
     /// Which tokens were told here.
     pub(crate) tokens: Option<ToldTokens>,
     /// Why the engine is of no use now.
-    pub(crate) away: Option<Away>,
+    pub(crate) away: Option<OngoingOutage>,
     /// Why this host can take no part now, though the engine answers.
-    pub(crate) unable: Option<Away>,
+    pub(crate) unable: Option<OngoingOutage>,
     /// What the deadline page says.
     pub(crate) published: Deadlines,
     /// The note for later daemons that this place works over an engine.
@@ -62,7 +62,7 @@ pub(crate) struct Link {
     pub(crate) watcher: Watcher,
 }
 
-impl Link {
+impl EngineStatus {
     pub(crate) fn new(chosen: &Chosen, config: &Config, on_demand: bool) -> Self {
         Self {
             lives_on: on_demand,
@@ -76,7 +76,7 @@ impl Link {
     }
 
     /// What somebody has to do something about, if that is why this host takes no part.
-    pub(crate) fn refusal(&self) -> Option<&Away> {
+    pub(crate) fn refusal(&self) -> Option<&OngoingOutage> {
         self.away.as_ref().or(self.unable.as_ref()).filter(|away| away.refused)
     }
 }

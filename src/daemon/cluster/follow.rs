@@ -8,10 +8,10 @@ use std::task::Context as TaskContext;
 use anyhow::Context;
 
 use crate::core::{Change, FrameId, RequestId, Revision, Rules, Snapshot, Table, Token};
-use crate::daemon::calls::completion::{Applied, Then};
-use crate::daemon::cluster::engine_status::Away;
+use crate::daemon::calls::completion::{Applied, Completion};
+use crate::daemon::cluster::engine_status::OngoingOutage;
 use crate::daemon::net::conn_id::ConnId;
-use crate::daemon::net::connection::Doing;
+use crate::daemon::net::connection::CallState;
 use crate::daemon::options::Unusable;
 use crate::daemon::server::Server;
 use crate::daemon::store::ledger::NO_HOST;
@@ -52,7 +52,7 @@ impl Server {
         match event {
             Event::Entry { revision, entry, ticket } => {
                 self.heed_our_end(&entry.change);
-                let proposed = ticket.and_then(|ticket| self.underway.take(ticket));
+                let proposed = ticket.and_then(|ticket| self.in_flight.take(ticket));
                 let before = proposed.as_ref().map_or_else(Vec::new, |it| self.at_stake(&it.then));
                 let recovered = self.ledger.table.recovery().is_some();
                 let applied = self.ledger.apply_shared(revision, &entry);
@@ -63,7 +63,7 @@ impl Server {
                     self.take_note(&applied, matches!(entry.change, Change::End { .. }));
                 }
                 if let Change::Withdraw { request, .. } = &entry.change {
-                    self.underway.leaving.remove(request);
+                    self.in_flight.leaving.remove(request);
                 }
                 if let Some(proposed) = proposed {
                     self.came_back(proposed, applied, &before);
@@ -93,23 +93,25 @@ impl Server {
                 } else {
                     tracing::warn!("the engine cannot be reached: {}", outage.why);
                 }
-                self.link.away = Some(Away::new(outage, self.link.away.as_ref()));
+                self.engine_status.away =
+                    Some(OngoingOutage::new(outage, self.engine_status.away.as_ref()));
                 self.changed = true;
             }
             Event::Back => {
                 tracing::info!("the engine can be reached again");
-                self.link.away = None;
+                self.engine_status.away = None;
                 self.changed = true;
             }
             Event::Hindered(outage) => {
                 self.end_if_seen(&outage)?;
                 tracing::error!(hint = outage.hint, "cannot take part: {}", outage.why);
-                self.link.unable = Some(Away::new(outage, self.link.unable.as_ref()));
+                self.engine_status.unable =
+                    Some(OngoingOutage::new(outage, self.engine_status.unable.as_ref()));
                 self.changed = true;
             }
             Event::Unhindered => {
                 tracing::info!("can take part again");
-                self.link.unable = None;
+                self.engine_status.unable = None;
                 self.changed = true;
             }
         }
@@ -118,10 +120,10 @@ impl Server {
 
     /// In the foreground, before anything was held, somebody sees what is wrong and starts it anew.
     fn end_if_seen(&self, Outage { why, hint, .. }: &Outage) -> anyhow::Result<()> {
-        if self.link.lives_on || !self.roll.is_empty() {
+        if self.engine_status.lives_on || !self.holder_record.is_empty() {
             return Ok(());
         }
-        let what = format!("cannot take part in {}: {why}", self.link.name);
+        let what = format!("cannot take part in {}: {why}", self.engine_status.name);
         Err(match hint {
             Some(hint) => Unusable { what, hint: hint.clone().into() }.into(),
             None => anyhow::Error::msg(what),
@@ -180,7 +182,7 @@ impl Server {
             }
         }
         self.stopped.retain(|request, _| self.ledger.table.waiter(*request).is_some());
-        let mut ended: Vec<Token> = self.roll.tokens();
+        let mut ended: Vec<Token> = self.holder_record.tokens();
         ended.retain(|token| self.ledger.table.hold(*token).is_none());
         for token in ended {
             self.hold_ended(token);
@@ -194,13 +196,13 @@ impl Server {
 
     /// A change of ours is in a table that was taken over as a whole.
     fn absorbed(&mut self, ticket: Ticket, revision: Revision) {
-        let Some(proposed) = self.underway.take(ticket) else { return };
+        let Some(proposed) = self.in_flight.take(ticket) else { return };
         let outcomes = match &proposed.then {
-            Then::Renew(renewing) => renewing.unseen(&self.ledger.table),
+            Completion::Renew(renewing) => renewing.unseen(&self.ledger.table),
             _ => Vec::new(),
         };
         let applied = Applied { revision, outcomes };
-        if let Then::Ask(newcomer) = &proposed.then
+        if let Completion::Ask(newcomer) = &proposed.then
             && !proposed.abandoned
         {
             return self.find_absorbed(newcomer.conn, RequestId(revision.0));
@@ -208,8 +210,8 @@ impl Server {
         if let (Some(id), false) = (proposed.then.conn(), proposed.abandoned) {
             self.done(id);
             let done = match proposed.then {
-                Then::Confirm { id } => self.confirmed(id),
-                Then::Renew(renewing) => self.renewed(*renewing, &applied),
+                Completion::Confirm { id } => self.confirmed(id),
+                Completion::Renew(renewing) => self.renewed(*renewing, &applied),
                 // The same table comes of it whether it was done or found nothing to do.
                 _ => Err(done_unseen()),
             };
@@ -232,7 +234,7 @@ impl Server {
             self.waiting.add_granted(hold, table.session(hold.frame), id);
             self.granted.push_back(granted);
             if let Some(conn) = self.conns.get(id) {
-                conn.doing = Doing::Waits(request);
+                conn.doing = CallState::Waits(request);
             }
         } else {
             self.fail(id, &ended_unseen());
@@ -241,7 +243,7 @@ impl Server {
 
     /// What one is told whose call cannot be served because this host is no member.
     pub(crate) fn not_a_member(&self) -> Failure {
-        if let Some(Away { why, hint, since, .. }) = self.link.refusal() {
+        if let Some(OngoingOutage { why, hint, since, .. }) = self.engine_status.refusal() {
             let message = format!("the daemon cannot use its engine since {}: {why}", time(*since));
             let failure = Failure::new(ErrorName::EngineAway, message);
             return match hint {
@@ -249,14 +251,14 @@ impl Server {
                 None => failure,
             };
         }
-        if let Some(Away { why, since, .. }) = &self.link.away {
+        if let Some(OngoingOutage { why, since, .. }) = &self.engine_status.away {
             let message = format!("the engine cannot be reached since {}: {why}", time(*since));
             return Failure::new(ErrorName::EngineAway, message).hint(
                 "`canal status` shows when it can be reached again; what is held stays held as \
                  long as that is safe",
             );
         }
-        if let Some(message) = self.stops.awaited_words() {
+        if let Some(message) = self.terminator.awaited_words() {
             return Failure::new(ErrorName::EngineAway, message)
                 .hint("end them; this host asks for no lock as long as they run");
         }
@@ -275,10 +277,10 @@ impl Server {
     /// Fails what waits for a log that only comes when somebody has done something about it. Once
     /// this host has been let in, a request that may wait does so.
     pub(crate) fn fail_pending(&mut self) {
-        if self.link.let_in || self.link.refusal().is_none() {
+        if self.engine_status.let_in || self.engine_status.refusal().is_none() {
             return;
         }
-        let ids: Vec<_> = self.underway.pending.keys().copied().collect();
+        let ids: Vec<_> = self.in_flight.pending.keys().copied().collect();
         for id in ids {
             let failure = self.not_a_member();
             self.give_up_waiting(id, &failure);

@@ -1,7 +1,7 @@
 //! How this host stands to its engine, for people.
 
 use crate::core::UnixMillis;
-use crate::daemon::cluster::engine_status::Away;
+use crate::daemon::cluster::engine_status::OngoingOutage;
 use crate::daemon::logging;
 use crate::daemon::server::Server;
 use crate::daemon::view::text::time;
@@ -25,14 +25,14 @@ impl Server {
     }
 
     fn engine_shown(&self, health: &Health) -> EngineShown {
-        let link = &self.link;
+        let link = &self.engine_status;
         let member = self.ledger.is_member();
         let trouble = link.away.as_ref().or(link.unable.as_ref());
         let (state, why, hint) = match trouble {
-            Some(Away { why, hint, refused: true, .. }) => {
+            Some(OngoingOutage { why, hint, refused: true, .. }) => {
                 ("unable", Some(why.clone()), hint.clone())
             }
-            Some(Away { why, hint, .. }) => ("away", Some(why.clone()), hint.clone()),
+            Some(OngoingOutage { why, hint, .. }) => ("away", Some(why.clone()), hint.clone()),
             None if member => ("member", None, None),
             None => ("joining", self.what_for(&health.standing), None),
         };
@@ -60,9 +60,9 @@ impl Server {
             Standing::LabelInUse { by } => format!(
                 "another host (number {}) has the name `{}`; waits until it is known whether it is \
                  gone",
-                by.0, self.link.label
+                by.0, self.engine_status.label
             ),
-            Standing::Clearing => return self.stops.awaited_words(),
+            Standing::Clearing => return self.terminator.awaited_words(),
             Standing::Joining | Standing::Member => "waits to read that it has joined".to_owned(),
             Standing::Idle => return None,
         };

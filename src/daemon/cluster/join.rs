@@ -9,17 +9,17 @@ use std::sync::Arc;
 use crate::core::{
     BYPASS_MAX_DEFAULT, Change, FrameId, HostId, Owner, ProcessId, Request, RequestId, Rules, Table,
 };
-use crate::daemon::calls::completion::Then;
-use crate::daemon::calls::in_flight::What;
-use crate::daemon::calls::newcomer::Newcomer;
+use crate::daemon::calls::completion::Completion;
+use crate::daemon::calls::in_flight::Awaiting;
+use crate::daemon::calls::pending_acquire::PendingAcquire;
 use crate::daemon::cluster::engine::Chosen;
-use crate::daemon::cluster::engine_driver::Shared;
+use crate::daemon::cluster::engine_driver::EngineDriver;
 use crate::daemon::cluster::engine_mark::EngineMark;
 use crate::daemon::net::conn_id::ConnId;
-use crate::daemon::net::connection::Doing;
+use crate::daemon::net::connection::CallState;
 use crate::daemon::options::{Options, Unusable};
 use crate::daemon::processes::children::Children;
-use crate::daemon::processes::holder::Told;
+use crate::daemon::processes::holder::Holder;
 use crate::daemon::processes::owners::find;
 use crate::daemon::processes::proof::Claim;
 use crate::daemon::server::Server;
@@ -54,7 +54,7 @@ pub(crate) fn begin(options: &Options, chosen: &Chosen) -> anyhow::Result<Recove
     let identity = chosen.identity(place, &origin);
     let engine = chosen.open(options)?;
     let member = Member::new(chosen.settings, identity, nonce, rules);
-    let log = Log::Engine(Box::new(Shared::new(member, engine)));
+    let log = Log::Engine(Box::new(EngineDriver::new(member, engine)));
     Ok(Recovered {
         ledger: Ledger { table: Table::new(rules), host: NO_HOST, log, now: None },
         origin,
@@ -88,11 +88,11 @@ impl Server {
     pub(crate) fn joined(&mut self, host: HostId, adopted: Option<HostId>) {
         tracing::info!(host = host.0, adopted = adopted.map(|host| host.0), "joined");
         self.ledger.host = host;
-        self.link.lives_on = true;
-        self.link.let_in = true;
-        self.link.unable = None;
+        self.engine_status.lives_on = true;
+        self.engine_status.let_in = true;
+        self.engine_status.unable = None;
         self.changed = true;
-        let (engine, label) = (&self.link.name, &self.link.label);
+        let (engine, label) = (&self.engine_status.name, &self.engine_status.label);
         let deadline = self.published_deadline();
         match Writer::create(host.0, engine, label, deadline) {
             Ok(writer) => self.deadline = Some(writer),
@@ -103,10 +103,11 @@ impl Server {
                 return;
             }
         }
-        if let Some(Err(error)) = self.link.mark.as_mut().map(EngineMark::set) {
+        if let Some(Err(error)) = self.engine_status.mark.as_mut().map(EngineMark::set) {
             tracing::error!(%error, "a later daemon without the engine would not notice that");
         }
-        self.link.published = self.ledger.engine().map(|it| it.deadlines()).unwrap_or_default();
+        self.engine_status.published =
+            self.ledger.engine().map(|it| it.deadlines()).unwrap_or_default();
         self.begin_watch();
         if let Some(words) = self.recovery_words() {
             tracing::warn!("{words}");
@@ -116,23 +117,23 @@ impl Server {
         self.ask_for_homeless();
         let held: Vec<ConnId> = self.waiting_for_membership();
         for id in held {
-            self.underway.pending.remove(&id);
+            self.in_flight.pending.remove(&id);
             self.done(id);
         }
     }
 
     /// Asks for what could not be asked for until now.
     pub(crate) fn ask_for_homeless(&mut self) {
-        for newcomer in std::mem::take(&mut self.underway.homeless) {
-            self.underway.pending.remove(&newcomer.conn);
+        for newcomer in std::mem::take(&mut self.in_flight.awaiting_membership) {
+            self.in_flight.pending.remove(&newcomer.conn);
             self.done(newcomer.conn);
             self.ask(newcomer);
         }
     }
 
     fn waiting_for_membership(&self) -> Vec<ConnId> {
-        let pending = self.underway.pending.iter();
-        pending.filter(|(_, it)| it.what == What::Membership).map(|(id, _)| *id).collect()
+        let pending = self.in_flight.pending.iter();
+        pending.filter(|(_, it)| it.what == Awaiting::Membership).map(|(id, _)| *id).collect()
     }
 
     /// Takes over what the table says of this host: that of an incarnation which was adopted, and
@@ -148,10 +149,10 @@ impl Server {
         let own: Vec<_> = own.cloned().collect();
         self.unclaimed = own.iter().filter(|hold| hold.provisional).map(|it| it.request).collect();
         self.stop_those_unknown();
-        let mark = self.ledger.engine().and_then(Shared::mark);
+        let mark = self.ledger.engine().and_then(EngineDriver::mark);
         for hold in &own {
-            if let Some(told) = Told::of(hold, mark)
-                && let Err(error) = self.roll.tell(hold.token, told)
+            if let Some(told) = Holder::of(hold, mark)
+                && let Err(error) = self.holder_record.tell(hold.token, told)
             {
                 tracing::error!(%error, "an owner cannot be recorded");
             }
@@ -180,18 +181,21 @@ impl Server {
     /// Until they are dead, nothing is asked for and no grant is told.
     fn stop_those_unknown(&mut self) {
         let Some(shared) = self.ledger.engine() else { return };
-        let claim = |token, told: &Told| {
+        let claim = |token, told: &Holder| {
             Claim::of(&self.ledger.table, shared.knows(told.mark), token, told)
         };
-        let claims: Vec<_> =
-            self.roll.iter().map(|(token, told)| (token, told, claim(token, &told))).collect();
+        let claims: Vec<_> = self
+            .holder_record
+            .iter()
+            .map(|(token, told)| (token, told, claim(token, &told)))
+            .collect();
         for (token, told, claim) in claims {
             match claim {
                 Claim::Holds => {}
-                Claim::Over(proof) => self.roll.end(token, proof),
+                Claim::Over(proof) => self.holder_record.end(token, proof),
                 Claim::Unknown => {
-                    self.stops.note_lost(token, Why::Rewritten);
-                    self.doom(token, told, clock::boottime_ms());
+                    self.terminator.note_lost(token, Why::Rewritten);
+                    self.schedule_kill(token, told, clock::boottime_ms());
                 }
             }
         }
@@ -225,7 +229,7 @@ impl Server {
         // A log that was made anew: its tokens are greater than those of any journal before it.
         if table.next_token() == Table::new(Rules::Current).next_token() {
             let floor = Change::Floor { token: token_by_clock() };
-            self.propose(floor, Then::Nothing);
+            self.propose(floor, Completion::Nothing);
         }
         let table = &self.ledger.table;
         let views = self.limits.views().iter();
@@ -233,13 +237,13 @@ impl Server {
             .filter(|(key, _)| table.stored(key).is_none())
             .map(|(key, view)| (key.clone(), Some(*view)))
             .collect();
-        let bypass_max = self.link.bypass_max;
+        let bypass_max = self.engine_status.bypass_max;
         let bypass_max = bypass_max.filter(|_| table.bypass_max() == BYPASS_MAX_DEFAULT);
         for (key, view) in unsaid {
-            self.propose(Change::Resize { key, view }, Then::Nothing);
+            self.propose(Change::Resize { key, view }, Completion::Nothing);
         }
         if let Some(bypass_max) = bypass_max.filter(|max| *max != BYPASS_MAX_DEFAULT) {
-            self.propose(Change::Policy { bypass_max }, Then::Nothing);
+            self.propose(Change::Policy { bypass_max }, Completion::Nothing);
         }
     }
 
@@ -249,7 +253,7 @@ impl Server {
         self.ledger.host = NO_HOST;
         let waiting = std::mem::take(&mut self.waiting);
         self.to_answer.extend(waiting.iter().filter_map(|(_, waiter)| waiter.conn));
-        let again: Vec<Newcomer> = waiting
+        let again: Vec<PendingAcquire> = waiting
             .iter()
             .filter_map(|(request, waiter)| self.newcomer_again(request, waiter))
             .collect();
@@ -257,11 +261,11 @@ impl Server {
         self.stopped.clear();
         self.unclaimed.clear();
         self.newcomers.clear();
-        self.underway.leaving.clear();
+        self.in_flight.leaving.clear();
         self.leases = Leases::default();
         self.due.come_back = None;
         self.due.detached = None;
-        self.away.clear();
+        self.absent.clear();
         self.owners.forget_all();
         self.children.remove_all(&mut self.owners);
         self.conns.disown_all();
@@ -274,14 +278,14 @@ impl Server {
     /// need not wait until its TTL is over. Whether that is on its way.
     pub(crate) fn leave_unused(&mut self) -> bool {
         let (table, host) = (&self.ledger.table, self.ledger.host);
-        let used = table.frames_of_host(host).next().is_some() || !self.roll.is_empty();
-        if used || self.underway.len() > 0 {
+        let used = table.frames_of_host(host).next().is_some() || !self.holder_record.is_empty();
+        if used || self.in_flight.len() > 0 {
             return false;
         }
-        self.ledger.engine_mut().is_some_and(Shared::leave)
+        self.ledger.engine_mut().is_some_and(EngineDriver::leave)
     }
 
-    fn newcomer_again(&self, id: RequestId, waiter: &Waiter) -> Option<Newcomer> {
+    fn newcomer_again(&self, id: RequestId, waiter: &Waiter) -> Option<PendingAcquire> {
         let table = &self.ledger.table;
         let asked: &Arc<Request> = match table.waiter(id) {
             Some(waiter) => &waiter.request,
@@ -294,20 +298,20 @@ impl Server {
         } else {
             None
         };
-        Some(Newcomer::again(waiter.conn?, asked.clone(), waiter.more, pidfd))
+        Some(PendingAcquire::again(waiter.conn?, asked.clone(), waiter.more, pidfd))
     }
 
     /// Asks as soon as this host is a member.
-    pub(crate) fn ask_when_joined(&mut self, newcomer: Newcomer) {
+    pub(crate) fn ask_when_joined(&mut self, newcomer: PendingAcquire) {
         let id = newcomer.conn;
         if self.conns.peek(id).is_none_or(|conn| conn.heard_end || conn.closing) {
             if let Some(conn) = self.conns.get(id) {
-                conn.doing = Doing::Nothing;
+                conn.doing = CallState::Nothing;
             }
             return;
         }
-        let what = What::Home(newcomer.request.tag);
+        let what = Awaiting::MembershipOf(newcomer.request.tag);
         self.wait_for_log(id, what, newcomer.patience());
-        self.underway.homeless.push(newcomer);
+        self.in_flight.awaiting_membership.push(newcomer);
     }
 }

@@ -6,8 +6,8 @@
 use anyhow::Context;
 
 use crate::core::{Change, RequestId, Token};
-use crate::daemon::calls::completion::Then;
-use crate::daemon::cluster::engine_status::Link;
+use crate::daemon::calls::completion::Completion;
+use crate::daemon::cluster::engine_status::EngineStatus;
 use crate::daemon::cluster::told_tokens::ToldTokens;
 use crate::daemon::server::Server;
 use crate::daemon::view::text::time;
@@ -22,27 +22,27 @@ impl Server {
     /// # Errors
     /// The file that says so cannot be read.
     pub(crate) fn remember_tokens(&mut self, place: &Place) -> anyhow::Result<()> {
-        let tokens =
-            ToldTokens::open(place, &self.link.name).context(place.dir.display().to_string())?;
+        let tokens = ToldTokens::open(place, &self.engine_status.name)
+            .context(place.dir.display().to_string())?;
         let memory = tokens.memory();
-        let marks = self.roll.iter().filter_map(|(_, told)| told.mark);
+        let marks = self.holder_record.iter().filter_map(|(_, told)| told.mark);
         let later = |one: Mark, other: Mark| if other.is_after(one) { other } else { one };
         let mark = marks.reduce(later);
         // Of another engine's tokens nothing follows for this log, but that none may be repeated.
-        let recorded = self.roll.largest();
+        let recorded = self.holder_record.largest();
         let told = if memory.epoch.is_some() { memory.told.max(recorded) } else { Token(0) };
         let bound = memory.bound.max(recorded);
         if let Some(shared) = self.ledger.engine_mut() {
             shared.remember(Memory { mark, told, bound, ..memory });
         }
-        self.link.tokens = Some(tokens);
+        self.engine_status.tokens = Some(tokens);
         Ok(())
     }
 
     /// Makes sure that a token that is about to be told is remembered, also after a reboot.
     pub(crate) fn record_token(&mut self, token: Token) -> std::io::Result<()> {
         let Some(shared) = self.ledger.engine_mut() else { return Ok(()) };
-        let Link { tokens, .. } = &mut self.link;
+        let EngineStatus { tokens, .. } = &mut self.engine_status;
         if let Some(tokens) = tokens {
             tokens.tell(token, shared.epoch())?;
         }
@@ -52,7 +52,7 @@ impl Server {
 
     /// No more tokens are told by this daemon.
     pub(crate) fn forget_no_token(&mut self) {
-        if let Some(Err(error)) = self.link.tokens.as_mut().map(ToldTokens::close) {
+        if let Some(Err(error)) = self.engine_status.tokens.as_mut().map(ToldTokens::close) {
             tracing::warn!(%error, "the next daemon does not know exactly which tokens were told");
         }
     }
@@ -113,7 +113,7 @@ impl Server {
     /// Takes a grant back that was not told before history was lost, and asks for it again, at the
     /// place in the queue that it had.
     pub(crate) fn ask_anew(&mut self, request: RequestId) {
-        self.propose(Change::Suspend { request }, Then::Nothing);
-        self.propose(Change::Resume { request }, Then::Nothing);
+        self.propose(Change::Suspend { request }, Completion::Nothing);
+        self.propose(Change::Resume { request }, Completion::Nothing);
     }
 }

@@ -8,8 +8,8 @@
 
 use crate::core::{HostId, OnLost, Owner, ProcessId, Token};
 use crate::daemon::processes::descendants::{self, Trace};
-use crate::daemon::processes::doomed::Stage;
-use crate::daemon::processes::holder::Told;
+use crate::daemon::processes::holder::Holder;
+use crate::daemon::processes::lost_processes::Stage;
 use crate::daemon::processes::owners::find;
 use crate::daemon::server::Server;
 use crate::daemon::store::ledger::NO_HOST;
@@ -27,8 +27,8 @@ impl Server {
         let (deadlines, now) = (shared.deadlines(), clock::boottime_ms());
         if self.ledger.is_member() {
             if now < deadlines.term_at {
-                self.stops.signalled.clear();
-                self.stops.unsignalled.clear();
+                self.terminator.signalled.clear();
+                self.terminator.unsignalled.clear();
             } else {
                 let stage = if now < deadlines.kill_at { Stage::Asked } else { Stage::Killed };
                 self.stop_all(stage);
@@ -48,33 +48,35 @@ impl Server {
             false => [self.unclaimed_until(), None],
         };
         let times = times.into_iter().flatten().filter(|at| *at > now);
-        times.chain(self.stops.next_due(now)).min()
+        times.chain(self.terminator.next_due(now)).min()
     }
 
     /// Until when a daemon before this one may have renewed what stands in the record, if this one has
     /// not taken it over. A watcher knows the deadline better, but it may have been killed, too.
     fn unclaimed_until(&self) -> Option<u64> {
-        let is_unclaimed = !self.link.let_in && !self.roll.is_empty();
-        is_unclaimed.then(|| self.link.began_ms.saturating_add(self.link.ttl_ms))
+        let is_unclaimed = !self.engine_status.let_in && !self.holder_record.is_empty();
+        is_unclaimed.then(|| self.engine_status.began_ms.saturating_add(self.engine_status.ttl_ms))
     }
 
     fn stop_all(&mut self, stage: Stage) {
         if stage == Stage::Killed {
             self.kill_descendants();
         }
-        for (token, told) in self.roll.iter().collect::<Vec<_>>() {
-            let Told { process, on_lost, .. } = told;
+        for (token, told) in self.holder_record.iter().collect::<Vec<_>>() {
+            let Holder { process, on_lost, .. } = told;
             let Some(stage) = stage.allowed(on_lost) else { continue };
-            if self.stops.is_doomed(token) || self.stops.signalled.get(&process) >= Some(&stage) {
+            if self.terminator.is_lost(token)
+                || self.terminator.signalled.get(&process) >= Some(&stage)
+            {
                 continue;
             }
             match self.signal(token, process, stage) {
                 Ok(()) => {
-                    self.stops.signalled.insert(process, stage);
-                    self.stops.unsignalled.remove(&process);
+                    self.terminator.signalled.insert(process, stage);
+                    self.terminator.unsignalled.remove(&process);
                 }
                 Err(error) => {
-                    if self.stops.unsignalled.insert(process) {
+                    if self.terminator.unsignalled.insert(process) {
                         let pid = process.pid;
                         tracing::error!(pid, token = token.0, %error, "it cannot be stopped yet");
                     }
@@ -86,12 +88,13 @@ impl Server {
     /// Kills what runs under the holds whose processes are about to be killed. What is started
     /// meanwhile is killed when this host has given them up.
     fn kill_descendants(&self) {
-        let is_due = |token, told: &Told| {
-            let done = self.stops.signalled.get(&told.process) >= Some(&Stage::Killed);
-            told.on_lost == OnLost::Kill && !done && !self.stops.is_doomed(token)
+        let is_due = |token, told: &Holder| {
+            let done = self.terminator.signalled.get(&told.process) >= Some(&Stage::Killed);
+            told.on_lost == OnLost::Kill && !done && !self.terminator.is_lost(token)
         };
-        let due = self.roll.iter().filter(|(token, told)| is_due(*token, told));
-        let traces: Vec<Trace> = due.filter_map(|(_, told)| self.roll.trace_of(&told)).collect();
+        let due = self.holder_record.iter().filter(|(token, told)| is_due(*token, told));
+        let traces: Vec<Trace> =
+            due.filter_map(|(_, told)| self.holder_record.trace_of(&told)).collect();
         descendants::kill(&traces.iter().collect::<Vec<_>>());
     }
 
@@ -140,7 +143,7 @@ impl Server {
             LostWhy::NotRenewed { .. } => deadlines.kill_at,
             _ => now,
         };
-        self.stops.page = self.deadline.take().map(|page| (page, reason(why), kill_at));
+        self.terminator.page = self.deadline.take().map(|page| (page, reason(why), kill_at));
         self.doom_all(kill_at, reason(why));
         self.lose_membership();
         self.end_doomed(now);
@@ -152,39 +155,41 @@ impl Server {
         let now = clock::boottime_ms();
         // Those who are doomed already have their time; whom a daemon before us left has had it.
         self.doom_all(now, Why::Gone);
-        self.stops.awaited = true;
+        self.terminator.awaited = true;
         self.end_doomed(now);
     }
 
     fn doom_all(&mut self, kill_at: u64, why: Why) {
-        for (token, told) in self.roll.iter().collect::<Vec<_>>() {
-            self.stops.note_lost(token, why);
-            self.doom(token, told, kill_at);
+        for (token, told) in self.holder_record.iter().collect::<Vec<_>>() {
+            self.terminator.note_lost(token, why);
+            self.schedule_kill(token, told, kill_at);
         }
     }
 
     /// Ends a process that holds something no more and was not told. It is killed at `kill_at`, in
     /// milliseconds of CLOCK_BOOTTIME.
-    pub(crate) fn doom(&mut self, token: Token, told: Told, kill_at: u64) {
+    pub(crate) fn schedule_kill(&mut self, token: Token, told: Holder, kill_at: u64) {
         // Where no descriptor is left for a second one, the process is looked for later.
         let pidfd = self.watched(token, told.process).and_then(|pidfd| pidfd.try_clone().ok());
-        let done = self.stops.signalled.get(&told.process).copied();
-        let trace = self.roll.trace_of(&told);
-        self.stops.doomed.add((token, told), (pidfd, trace), done, kill_at);
+        let done = self.terminator.signalled.get(&told.process).copied();
+        let trace = self.holder_record.trace_of(&told);
+        self.terminator.lost_processes.add((token, told), (pidfd, trace), done, kill_at);
     }
 
     pub(crate) fn end_doomed(&mut self, now: u64) {
-        if let Some((mut page, why, _)) = self.stops.page.take_if(|(.., kill_at)| now >= *kill_at) {
+        if let Some((mut page, why, _)) =
+            self.terminator.page.take_if(|(.., kill_at)| now >= *kill_at)
+        {
             page.lost(why);
         }
-        let was_awaited = self.stops.are_awaited();
-        for (token, proof) in self.stops.doomed.look(now, find) {
-            self.roll.end(token, proof);
+        let was_awaited = self.terminator.are_awaited();
+        for (token, proof) in self.terminator.lost_processes.look(now, find) {
+            self.holder_record.end(token, proof);
         }
-        if self.stops.are_awaited() {
+        if self.terminator.are_awaited() {
             return;
         }
-        if std::mem::take(&mut self.stops.awaited)
+        if std::mem::take(&mut self.terminator.awaited)
             && let Some(shared) = self.ledger.engine_mut()
         {
             shared.cleared();
@@ -200,9 +205,9 @@ impl Server {
             return;
         };
         let deadlines = shared.deadlines();
-        if self.link.published != deadlines {
+        if self.engine_status.published != deadlines {
             writer.publish(self.published_deadline());
-            self.link.published = deadlines;
+            self.engine_status.published = deadlines;
         }
     }
 
@@ -222,7 +227,7 @@ impl Server {
         let Some(shared) = self.ledger.engine() else { return true };
         let in_time = clock::boottime_ms() < shared.deadlines().term_at;
         let known = shared.is_current() && self.ledger.table.recovery().is_none();
-        self.ledger.is_member() && in_time && known && !self.stops.are_awaited()
+        self.ledger.is_member() && in_time && known && !self.terminator.are_awaited()
     }
 }
 

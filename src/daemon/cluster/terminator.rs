@@ -3,18 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::core::{ProcessId, Token};
-use crate::daemon::processes::doomed::{Doomed, LOOK_EVERY_MS, Stage};
+use crate::daemon::processes::lost_processes::{LOOK_EVERY_MS, LostProcesses, Stage};
 use crate::sys::deadline::{Why, Writer};
 
 /// Commands that are being stopped.
 #[derive(Debug, Default)]
-pub(crate) struct Stops {
+pub(crate) struct Terminator {
     /// Who was signalled, as this host cannot renew.
     pub(crate) signalled: BTreeMap<ProcessId, Stage>,
     /// Who could not be signalled for that, and was complained of.
     pub(crate) unsignalled: BTreeSet<ProcessId>,
     /// Those whose holds are lost, until they need not be ended any more.
-    pub(crate) doomed: Doomed,
+    pub(crate) lost_processes: LostProcesses,
     /// Whether the member waits until none is left.
     pub(crate) awaited: bool,
     /// What those read who run the commands of a lost incarnation, and what to write there, and when
@@ -28,7 +28,7 @@ pub(crate) struct Stops {
 /// So many losses are remembered.
 pub(crate) const LOST_MAX: usize = 4096;
 
-impl Stops {
+impl Terminator {
     /// Why this hold was lost, if its process was ended for that.
     pub(crate) fn why_lost(&self, token: Token) -> Option<Why> {
         self.lost.get(&token).copied()
@@ -50,24 +50,28 @@ impl Stops {
     /// When there is something to do, in milliseconds of CLOCK_BOOTTIME.
     pub(crate) fn next_due(&self, now: u64) -> Option<u64> {
         let soon = self.page.is_some() || !self.unsignalled.is_empty();
-        self.doomed.next_look(now).into_iter().chain(soon.then_some(now + LOOK_EVERY_MS)).min()
+        self.lost_processes
+            .next_look(now)
+            .into_iter()
+            .chain(soon.then_some(now + LOOK_EVERY_MS))
+            .min()
     }
 
     /// Whether a process that lost what it holds may still run, so that nothing may be asked for.
     pub(crate) fn are_awaited(&self) -> bool {
-        self.doomed.are_awaited()
+        self.lost_processes.are_awaited()
     }
 
     /// What this host waits for before it asks for anything, for people.
     pub(crate) fn awaited_words(&self) -> Option<String> {
-        let pids: Vec<String> = self.doomed.awaited().iter().map(u32::to_string).collect();
+        let pids: Vec<String> = self.lost_processes.awaited().iter().map(u32::to_string).collect();
         let words =
             || format!("commands that lost their locks have to end first: pid {}", pids.join(", "));
         (!pids.is_empty()).then(words)
     }
 
     /// Whether what was told under a token is lost.
-    pub(crate) fn is_doomed(&self, token: Token) -> bool {
-        self.doomed.has(token)
+    pub(crate) fn is_lost(&self, token: Token) -> bool {
+        self.lost_processes.has(token)
     }
 }

@@ -6,9 +6,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::daemon::net::catching::Accepted;
+use crate::daemon::net::accept_backlog::Accepted;
 use crate::daemon::net::events::Source;
-use crate::daemon::net::reading::{Reading, Severed};
+use crate::daemon::net::read_permit::{Disconnected, ReadPermit};
 use crate::daemon::processes::owners::Ended;
 use crate::daemon::server::Server;
 use crate::sys::clock;
@@ -19,39 +19,39 @@ pub(crate) struct Batch {
     /// The ends that the kernel reported.
     pub(crate) ended: Ended,
     /// Connections whose peer is gone, or shall be.
-    pub(crate) severed: Vec<Severed>,
+    pub(crate) disconnected: Vec<Disconnected>,
     /// Leases that were over at this time, in milliseconds of CLOCK_BOOTTIME, have ended: every
     /// renewal that was sent until then has been read. `None` if no lease may end.
     pub(crate) leases_over_at: Option<u64>,
-    _taken: Reading,
+    _taken: ReadPermit,
 }
 
 impl Batch {
     /// Reads what was sent, and takes in what the kernel reported by then.
     pub(crate) fn take(server: &mut Server) -> Self {
-        let reading = Reading::begin();
+        let reading = ReadPermit::begin();
         let begun = clock::boottime_ms();
         let lease_is_over = server.leases.next_end().is_some_and(|end| end <= begun);
-        server.conns.hear(&reading);
+        server.conns.read(&reading);
         if lease_is_over {
             // The daemon may have been stopped since it was woken: renewals may have come meanwhile.
             server.conns.wait(Some(Duration::ZERO));
-            server.conns.hear(&reading);
+            server.conns.read(&reading);
         }
         let mut accepted = Accepted::default();
-        if server.home.listener.pauses_until().is_some_and(|until| until <= Instant::now()) {
+        if server.runtime_dir.listener.pauses_until().is_some_and(|until| until <= Instant::now()) {
             server.conns.reported.note(Source::Listener);
         }
         if lease_is_over || server.conns.reported.has(Source::Listener) {
             accepted = server.accept();
-            server.conns.hear_newcomers(&reading);
+            server.conns.read_newcomers(&reading);
         }
         let leases_over_at =
-            lease_is_over.then(|| server.catching.caught_up(begun, accepted)).flatten();
+            lease_is_over.then(|| server.accept_backlog.caught_up(begun, accepted)).flatten();
         Self {
             // After the last read.
             ended: server.owners.take_ended(),
-            severed: server.conns.take_severed(),
+            disconnected: server.conns.take_disconnected(),
             leases_over_at,
             _taken: reading,
         }

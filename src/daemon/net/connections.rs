@@ -11,11 +11,11 @@ use slotmap::SlotMap;
 use crate::core::RequestId;
 use crate::daemon::limits::{CLOSING_TIME, IDLE_LOOKED_FOR_EVERY};
 use crate::daemon::net::conn_id::ConnId;
-use crate::daemon::net::connection::{Connection, Doing, Heard};
+use crate::daemon::net::connection::{CallState, Connection, ReadStatus};
+use crate::daemon::net::connection_limits::TurnedAway;
 use crate::daemon::net::events::{Of, Reported, Source};
 use crate::daemon::net::poller::{EVENTS_AT_ONCE, Poller};
-use crate::daemon::net::reading::{Reading, Severed};
-use crate::daemon::net::room::TurnedAway;
+use crate::daemon::net::read_permit::{Disconnected, ReadPermit};
 use crate::sys::peer::Credentials;
 
 /// How many bytes are read at once.
@@ -43,7 +43,7 @@ pub(crate) struct Conns {
     /// Those with something to write or to close.
     touched: Vec<ConnId>,
     /// Those whose peer is gone, or shall be.
-    severed: Vec<Severed>,
+    disconnected: Vec<Disconnected>,
     /// Those that wait for their last words to be written, and since when.
     closing: Vec<(Instant, ConnId)>,
     /// What was reported of other things.
@@ -67,7 +67,7 @@ impl Conns {
             active: Vec::new(),
             spare: Vec::new(),
             touched: Vec::new(),
-            severed: Vec::new(),
+            disconnected: Vec::new(),
             closing: Vec::new(),
             reported: Reported::default(),
             taken: 0,
@@ -142,11 +142,11 @@ impl Conns {
     /// Whether there is something to do without waiting for anything.
     pub(crate) fn has_work(&self) -> bool {
         let to_hear = self.reported.has(Source::Listener) || !self.unheard.is_empty();
-        to_hear || !self.severed.is_empty() || !self.active.is_empty()
+        to_hear || !self.disconnected.is_empty() || !self.active.is_empty()
     }
 
     /// Waits until the kernel reports something, also of what is no connection, or so much time is
-    /// over; for ever without a time. Whether it did. [`Self::hear`] looks at what it is.
+    /// over; for ever without a time. Whether it did. [`Self::read`] looks at what it is.
     pub(crate) fn wait(&mut self, time: Option<Duration>) -> bool {
         if self.taken == 0 {
             self.taken = self.poller.wait(&mut self.events, time);
@@ -155,9 +155,9 @@ impl Conns {
     }
 
     /// Reads what the ready connections have, of which [`Self::wait`] was told.
-    pub(crate) fn hear(&mut self, reading: &Reading) {
+    pub(crate) fn read(&mut self, reading: &ReadPermit) {
         for id in std::mem::take(&mut self.unheard) {
-            self.hear_one(reading, id, false);
+            self.read_one(reading, id, false);
         }
         // As often as it takes if each connection has one event; peers that never rest would have
         // more and more.
@@ -182,35 +182,35 @@ impl Conns {
     }
 
     /// Reads what those who were accepted in this turn have sent already.
-    pub(crate) fn hear_newcomers(&mut self, reading: &Reading) {
+    pub(crate) fn read_newcomers(&mut self, reading: &ReadPermit) {
         for id in std::mem::take(&mut self.newcomers) {
-            self.hear_one(reading, id, false);
+            self.read_one(reading, id, false);
         }
     }
 
-    fn take_event(&mut self, reading: &Reading, id: ConnId, flags: EpollFlags) {
+    fn take_event(&mut self, reading: &ReadPermit, id: ConnId, flags: EpollFlags) {
         if flags.contains(EpollFlags::EPOLLOUT) {
             self.get(id);
         }
         if flags.intersects(HEARS) {
-            self.hear_one(reading, id, flags.intersects(HANGS_UP));
+            self.read_one(reading, id, flags.intersects(HANGS_UP));
         }
     }
 
-    fn hear_one(&mut self, reading: &Reading, id: ConnId, hung_up: bool) {
+    fn read_one(&mut self, reading: &ReadPermit, id: ConnId, hung_up: bool) {
         let Some(conn) = self.open.get_mut(id) else { return };
         if conn.heard_end {
             return;
         }
         conn.heard_at = Instant::now();
-        let heard = conn.hear(reading, &mut self.buffer, hung_up);
+        let heard = conn.read(reading, &mut self.buffer, hung_up);
         match heard {
-            Heard::All | Heard::Full => {}
-            Heard::NotAll => self.unheard.push(id),
-            Heard::Closed | Heard::ClosedUnread => conn.heard_end = true,
+            ReadStatus::All | ReadStatus::Full => {}
+            ReadStatus::NotAll => self.unheard.push(id),
+            ReadStatus::Closed | ReadStatus::ClosedUnread => conn.heard_end = true,
         }
         if conn.heard_end || conn.closing {
-            self.sever(id, heard == Heard::ClosedUnread);
+            self.disconnect(id, heard == ReadStatus::ClosedUnread);
         }
         self.activate(id);
         self.get(id);
@@ -222,8 +222,8 @@ impl Conns {
     }
 
     /// Notes that nothing more is to be expected of a connection.
-    pub(crate) fn sever(&mut self, id: ConnId, unread: bool) {
-        self.severed.push(Severed { id, unread });
+    pub(crate) fn disconnect(&mut self, id: ConnId, unread: bool) {
+        self.disconnected.push(Disconnected { id, unread });
     }
 
     /// Notes that the next call of a connection may be served, if there is one.
@@ -247,8 +247,8 @@ impl Conns {
         !self.active.is_empty()
     }
 
-    pub(crate) fn take_severed(&mut self) -> Vec<Severed> {
-        std::mem::take(&mut self.severed)
+    pub(crate) fn take_disconnected(&mut self) -> Vec<Disconnected> {
+        std::mem::take(&mut self.disconnected)
     }
 
     /// Has something else reported of, whenever it becomes readable.
@@ -279,8 +279,8 @@ impl Conns {
     fn settle_flushed(&mut self, id: ConnId) {
         let Some(conn) = self.open.get_mut(id) else { return };
         let flushed = conn.is_flushed();
-        let answered =
-            conn.calls.is_empty() && !matches!(conn.doing, Doing::Pending | Doing::Stores(_));
+        let answered = conn.calls.is_empty()
+            && !matches!(conn.doing, CallState::InFlight | CallState::Stores(_));
         let closes = conn.closing || conn.heard_end && answered;
         if closes && flushed {
             return self.part(id);
@@ -318,7 +318,7 @@ impl Conns {
         let Some(conn) = self.open.get_mut(id) else { return };
         conn.closing = true;
         if !conn.holds_nothing() {
-            return self.sever(id, false);
+            return self.disconnect(id, false);
         }
         if !conn.watched_for.is_empty() {
             self.poller.remove(&*conn);
@@ -401,7 +401,7 @@ mod tests {
         let mut conns = Conns::new().unwrap();
         let (before, _theirs) = open(&mut conns);
         conns.get(before).unwrap().closing = true;
-        conns.sever(before, false);
+        conns.disconnect(before, false);
         conns.closing.push((Instant::now(), before));
         conns.flush();
         assert!(conns.peek(before).is_none(), "it held nothing, and is closed");
@@ -410,8 +410,8 @@ mod tests {
         assert!(conns.peek(before).is_none());
         assert_ne!(Of::Connection(before).number(), Of::Connection(after).number());
         conns.close_slow(Instant::now());
-        for severed in conns.take_severed() {
-            assert!(conns.get(severed.id).is_none());
+        for disconnected in conns.take_disconnected() {
+            assert!(conns.get(disconnected.id).is_none());
         }
         assert!(conns.peek(after).is_some());
     }
@@ -446,7 +446,7 @@ mod tests {
         }
         let time = Duration::from_secs(60);
         let now = conns.peek(ids[0]).unwrap().heard_at + time;
-        conns.get(ids[1]).unwrap().doing = Doing::Watches(None);
+        conns.get(ids[1]).unwrap().doing = CallState::Watches(None);
         conns.get(ids[2]).unwrap().heard_at = now;
         assert!(conns.close_idle(now, time));
         assert!(conns.peek(ids[0]).is_none());

@@ -14,17 +14,17 @@ pub(crate) enum Source {
     /// Somebody wants to be accepted.
     Listener,
     /// Something in our directory was removed.
-    Home,
+    RuntimeDir,
     /// A signal came.
     Signals,
     /// The alarm went off.
-    Alarm,
+    BoottimeTimer,
     /// The watcher has ended.
     Watcher,
 }
 
 const SOURCES: [Source; 5] =
-    [Source::Listener, Source::Home, Source::Signals, Source::Alarm, Source::Watcher];
+    [Source::Listener, Source::RuntimeDir, Source::Signals, Source::BoottimeTimer, Source::Watcher];
 
 /// The number of what only wakes the daemon: it is looked at in each turn, reported or not.
 const WAKES: u64 = SOURCES.len() as u64;
@@ -103,9 +103,9 @@ mod tests {
     #[test]
     fn what_was_reported_is_taken_once() {
         let mut reported = Reported::default();
-        reported.note(Source::Alarm);
-        assert!(reported.has(Source::Alarm) && !reported.has(Source::Home));
-        assert!(reported.take(Source::Alarm));
-        assert!(!reported.take(Source::Alarm));
+        reported.note(Source::BoottimeTimer);
+        assert!(reported.has(Source::BoottimeTimer) && !reported.has(Source::RuntimeDir));
+        assert!(reported.take(Source::BoottimeTimer));
+        assert!(!reported.take(Source::BoottimeTimer));
     }
 }

@@ -14,10 +14,10 @@ use nix::errno::Errno;
 use crate::daemon::limits::{
     ACCEPT_AGAIN_AFTER, ACCEPTS_PER_TURN, REFUSED_BYTES_PER_TURN, turned_away_max,
 };
-use crate::daemon::net::catching::Accepted;
+use crate::daemon::net::accept_backlog::Accepted;
+use crate::daemon::net::connection_limits::{ConnectionLimits, TurnedAway};
 use crate::daemon::net::connections::Conns;
 use crate::daemon::net::events::Source;
-use crate::daemon::net::room::{Room, TurnedAway};
 use crate::protocol::{Failure, Reply, frame};
 use crate::sys::peer;
 
@@ -41,7 +41,12 @@ impl Listener {
 
     /// Accepts waiting connections, as many as there may be at once. Where there is no room,
     /// connections that were `idle` for that long are closed first.
-    pub(crate) fn accept(&mut self, conns: &mut Conns, room: Room, idle: Duration) -> Accepted {
+    pub(crate) fn accept(
+        &mut self,
+        conns: &mut Conns,
+        room: ConnectionLimits,
+        idle: Duration,
+    ) -> Accepted {
         let mut budget = REFUSED_BYTES_PER_TURN;
         self.pauses_until = None;
         for count in 0..ACCEPTS_PER_TURN {
@@ -75,7 +80,7 @@ impl Listener {
         &mut self,
         stream: UnixStream,
         conns: &mut Conns,
-        room: Room,
+        room: ConnectionLimits,
         idle: Duration,
         budget: &mut usize,
     ) {

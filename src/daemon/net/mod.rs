@@ -2,15 +2,15 @@
 //!
 //! Invariant: a reply is written whole, or its connection is closed.
 
+pub(super) mod accept_backlog;
 pub(super) mod batch;
-pub(super) mod catching;
 pub(super) mod conn_id;
 pub(super) mod connection;
+pub(super) mod connection_limits;
 pub(super) mod connections;
 pub(super) mod events;
 pub(super) mod fair;
 pub(super) mod listen;
 pub(super) mod output;
 pub(super) mod poller;
-pub(super) mod reading;
-pub(super) mod room;
+pub(super) mod read_permit;

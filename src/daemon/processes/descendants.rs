@@ -15,7 +15,7 @@ use nix::unistd::Pid;
 
 use crate::core::Tag;
 use crate::daemon::processes::children::fifo_of;
-use crate::daemon::processes::holder::Told;
+use crate::daemon::processes::holder::Holder;
 use crate::protocol::HOLD_VARIABLE;
 use crate::sys::child::children_of;
 use crate::sys::pidfd::Pidfd;
@@ -31,7 +31,7 @@ pub(crate) struct Trace {
 
 impl Trace {
     /// That of a hold of the daemon that has its files in `dir`.
-    pub(crate) fn of(told: &Told, dir: &Path) -> Option<Self> {
+    pub(crate) fn of(told: &Holder, dir: &Path) -> Option<Self> {
         let tag = told.tag?;
         Some(Self { tag, fifo: fifo_of(dir, tag) })
     }

@@ -7,7 +7,7 @@ use crate::host::Mark;
 
 /// One who was told of a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Told {
+pub(crate) struct Holder {
     pub(crate) process: ProcessId,
     #[serde(default)]
     pub(crate) on_lost: OnLost,
@@ -19,7 +19,7 @@ pub(crate) struct Told {
     pub(crate) tag: Option<Tag>,
 }
 
-impl Told {
+impl Holder {
     /// The process of a hold, unless that is a lease's.
     pub(crate) fn of(hold: &HoldState, mark: Option<Mark>) -> Option<Self> {
         let Owner::Process(process) = hold.asked.owner else { return None };

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::core::Token;
 use crate::daemon::options::Unusable;
 use crate::daemon::processes::descendants::Trace;
-use crate::daemon::processes::holder::{Told, WatchId};
+use crate::daemon::processes::holder::{Holder, WatchId};
 use crate::daemon::processes::other_namespace;
 use crate::daemon::processes::owners::find;
 use crate::daemon::processes::proof::Proof;
@@ -39,7 +39,7 @@ const HOLDERS_HINT: &str = "let them end under a daemon with that engine, or end
 enum Line {
     /// The first one: what makes the processes comparable.
     Origin(Origin),
-    Told(Token, Told),
+    Told(Token, Holder),
     Ended(Token),
     /// The largest token that was told, of those that the file names no more.
     Largest(Token),
@@ -51,7 +51,7 @@ enum Line {
 #[derive(Debug, Default)]
 pub(crate) struct Recorded {
     by: Option<Origin>,
-    each: BTreeMap<Token, Told>,
+    each: BTreeMap<Token, Holder>,
     /// Which watcher answers for them, if one does.
     watcher: Option<WatchId>,
 }
@@ -66,7 +66,7 @@ impl Recorded {
         dir: &Path,
         origin: &Origin,
         watcher: WatchId,
-    ) -> io::Result<Option<BTreeMap<Token, Told>>> {
+    ) -> io::Result<Option<BTreeMap<Token, Holder>>> {
         let recorded = read(&std::fs::read(dir.join(NAME))?);
         let is_its = recorded.by.as_ref() == Some(origin) && recorded.watcher == Some(watcher);
         Ok(is_its.then_some(recorded.each))
@@ -75,12 +75,12 @@ impl Recorded {
 
 /// The processes that were told that they hold something.
 #[derive(Debug)]
-pub(crate) struct Roll {
+pub(crate) struct HolderRecord {
     path: PathBuf,
     origin: Origin,
     /// `None` where nothing is to be recorded, or could not be.
     file: Option<File>,
-    each: BTreeMap<Token, Told>,
+    each: BTreeMap<Token, Holder>,
     watcher: Option<WatchId>,
     /// The largest token that was ever told here, as far as the file goes back.
     largest: Token,
@@ -90,7 +90,7 @@ pub(crate) struct Roll {
     torn: bool,
 }
 
-impl Roll {
+impl HolderRecord {
     /// None, with no file: the embedded journal says it all.
     pub(crate) fn unused() -> Self {
         let origin = Origin { boot_id: String::new(), pid_namespace: 0, time_namespace: 0 };
@@ -119,9 +119,9 @@ impl Roll {
         };
         let Recorded { each, watcher, .. } = recorded(&path, &origin, discard)?;
         let (file, stale, torn) = (None, 0, false);
-        let mut roll = Self { path, origin, file, each, watcher, largest, stale, torn };
-        roll.write_anew()?;
-        Ok(roll)
+        let mut holder_record = Self { path, origin, file, each, watcher, largest, stale, torn };
+        holder_record.write_anew()?;
+        Ok(holder_record)
     }
 
     /// Notes one who is about to be told.
@@ -129,7 +129,7 @@ impl Roll {
     /// # Errors
     /// It is not recorded, so that it must not be told. `AlreadyExists` if another process was told
     /// this token, in a history that is gone, and must be ended first.
-    pub(crate) fn tell(&mut self, token: Token, told: Told) -> io::Result<()> {
+    pub(crate) fn tell(&mut self, token: Token, told: Holder) -> io::Result<()> {
         match self.each.get(&token) {
             Some(other) if *other == told => return Ok(()),
             Some(other) if other.process != told.process => {
@@ -170,7 +170,7 @@ impl Roll {
     }
 
     /// What the processes of a hold are known by, besides its owner.
-    pub(crate) fn trace_of(&self, told: &Told) -> Option<Trace> {
+    pub(crate) fn trace_of(&self, told: &Holder) -> Option<Trace> {
         Trace::of(told, self.path.parent()?)
     }
 
@@ -180,7 +180,7 @@ impl Roll {
     }
 
     /// Those of all holds.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Token, Told)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Token, Holder)> {
         self.each.iter().map(|(token, told)| (*token, *told))
     }
 
@@ -322,9 +322,9 @@ mod tests {
     use super::*;
     use crate::core::{OnLost, ProcessId};
 
-    fn told(pid: u32) -> Told {
+    fn told(pid: u32) -> Holder {
         let process = ProcessId { pid, started: 7, inode: u64::MAX };
-        Told { process, on_lost: OnLost::Kill, mark: None, tag: None }
+        Holder { process, on_lost: OnLost::Kill, mark: None, tag: None }
     }
 
     fn proof() -> Proof {
@@ -338,20 +338,20 @@ mod tests {
     #[test]
     fn who_takes_the_place_of_one_that_was_killed_finds_those_who_hold() {
         let dir = tempfile::tempdir().unwrap();
-        let mut roll = Roll::open(dir.path(), origin("a"), false).unwrap();
-        roll.tell(Token(1), told(11)).unwrap();
-        roll.tell(Token(2), told(12)).unwrap();
-        roll.end(Token(1), proof());
-        drop(roll);
+        let mut holder_record = HolderRecord::open(dir.path(), origin("a"), false).unwrap();
+        holder_record.tell(Token(1), told(11)).unwrap();
+        holder_record.tell(Token(2), told(12)).unwrap();
+        holder_record.end(Token(1), proof());
+        drop(holder_record);
         let mut torn = OpenOptions::new().append(true).open(dir.path().join(NAME)).unwrap();
         torn.write_all(b"{\"told\":[3,{\"proc").unwrap();
-        let mut again = Roll::open(dir.path(), origin("a"), false).unwrap();
+        let mut again = HolderRecord::open(dir.path(), origin("a"), false).unwrap();
         assert_eq!(again.iter().collect::<Vec<_>>(), [(Token(2), told(12))]);
         again.tell(Token(4), told(14)).unwrap();
-        let tokens = Roll::open(dir.path(), origin("a"), false).unwrap().tokens();
+        let tokens = HolderRecord::open(dir.path(), origin("a"), false).unwrap().tokens();
         assert_eq!(tokens, [Token(2), Token(4)]);
         assert_eq!(
-            Roll::open(dir.path(), origin("b"), false).unwrap().tokens(),
+            HolderRecord::open(dir.path(), origin("b"), false).unwrap().tokens(),
             [],
             "another boot"
         );
@@ -360,64 +360,70 @@ mod tests {
     #[test]
     fn who_may_live_in_another_namespace_is_not_left_out_unless_that_is_said() {
         let dir = tempfile::tempdir().unwrap();
-        let mut roll = Roll::open(dir.path(), origin("a"), false).unwrap();
-        roll.tell(Token(1), told(11)).unwrap();
+        let mut holder_record = HolderRecord::open(dir.path(), origin("a"), false).unwrap();
+        holder_record.tell(Token(1), told(11)).unwrap();
         let here = Origin { pid_namespace: 2, ..origin("a") };
-        let error = Roll::open(dir.path(), here.clone(), false).unwrap_err();
+        let error = HolderRecord::open(dir.path(), here.clone(), false).unwrap_err();
         assert!(error.to_string().contains("names 1 process of another"), "{error}");
         refuse_holders(dir.path(), &here, false).unwrap_err();
         refuse_holders(dir.path(), &here, true).unwrap();
-        assert_eq!(Roll::open(dir.path(), here, true).unwrap().tokens(), []);
+        assert_eq!(HolderRecord::open(dir.path(), here, true).unwrap().tokens(), []);
     }
 
     #[test]
     fn what_follows_a_line_that_could_not_be_written_is_read() {
         let dir = tempfile::tempdir().unwrap();
-        let mut roll = Roll::open(dir.path(), origin("a"), false).unwrap();
+        let mut holder_record = HolderRecord::open(dir.path(), origin("a"), false).unwrap();
         // As on a disk that is full in the middle of a line.
-        roll.file.as_mut().unwrap().write_all(b"{\"told\":[1,{").unwrap();
-        roll.torn = true;
-        roll.tell(Token(2), told(12)).unwrap();
-        assert_eq!(Roll::open(dir.path(), origin("a"), false).unwrap().tokens(), [Token(2)]);
+        holder_record.file.as_mut().unwrap().write_all(b"{\"told\":[1,{").unwrap();
+        holder_record.torn = true;
+        holder_record.tell(Token(2), told(12)).unwrap();
+        assert_eq!(
+            HolderRecord::open(dir.path(), origin("a"), false).unwrap().tokens(),
+            [Token(2)]
+        );
     }
 
     #[test]
     fn a_watcher_answers_for_what_is_recorded_until_another_one_does() {
         let dir = tempfile::tempdir().unwrap();
-        let mut roll = Roll::open(dir.path(), origin("a"), false).unwrap();
+        let mut holder_record = HolderRecord::open(dir.path(), origin("a"), false).unwrap();
         let its = |watcher, boot| {
             let recorded = Recorded::for_watcher(dir.path(), &origin(boot), WatchId(watcher));
             recorded.unwrap().map(|each| each.into_keys().collect::<Vec<_>>())
         };
-        roll.tell(Token(1), told(11)).unwrap();
+        holder_record.tell(Token(1), told(11)).unwrap();
         assert_eq!(its(1, "a"), None);
-        roll.hand_over_to(WatchId(1)).unwrap();
-        roll.tell(Token(2), told(12)).unwrap();
+        holder_record.hand_over_to(WatchId(1)).unwrap();
+        holder_record.tell(Token(2), told(12)).unwrap();
         assert_eq!(its(1, "a"), Some(vec![Token(1), Token(2)]));
         assert_eq!(its(1, "b"), None, "another boot");
         // A daemon that starts anew, and is no member yet, takes nothing over.
-        let mut roll = Roll::open(dir.path(), origin("a"), false).unwrap();
-        roll.end(Token(1), proof());
+        let mut holder_record = HolderRecord::open(dir.path(), origin("a"), false).unwrap();
+        holder_record.end(Token(1), proof());
         assert_eq!(its(1, "a"), Some(vec![Token(2)]));
-        roll.hand_over_to(WatchId(2)).unwrap();
+        holder_record.hand_over_to(WatchId(2)).unwrap();
         assert_eq!((its(1, "a"), its(2, "a")), (None, Some(vec![Token(2)])));
     }
 
     #[test]
     fn the_file_does_not_grow_for_ever_and_is_made_again() {
         let dir = tempfile::tempdir().unwrap();
-        let mut roll = Roll::open(dir.path(), origin("a"), false).unwrap();
-        roll.tell(Token(0), told(1)).unwrap();
+        let mut holder_record = HolderRecord::open(dir.path(), origin("a"), false).unwrap();
+        holder_record.tell(Token(0), told(1)).unwrap();
         for token in 1..20_000 {
-            roll.tell(Token(token), told(2)).unwrap();
-            roll.end(Token(token), proof());
+            holder_record.tell(Token(token), told(2)).unwrap();
+            holder_record.end(Token(token), proof());
         }
         let path = dir.path().join(NAME);
         assert!(path.metadata().unwrap().len() < 1 << 20);
         std::fs::remove_file(&path).unwrap();
-        roll.restore().unwrap();
-        assert_eq!(Roll::open(dir.path(), origin("a"), false).unwrap().tokens(), [Token(0)]);
-        let again = Roll::open(dir.path(), origin("b"), true).unwrap();
+        holder_record.restore().unwrap();
+        assert_eq!(
+            HolderRecord::open(dir.path(), origin("a"), false).unwrap().tokens(),
+            [Token(0)]
+        );
+        let again = HolderRecord::open(dir.path(), origin("b"), true).unwrap();
         assert_eq!(again.tokens(), [], "another boot");
         assert_eq!(again.largest(), Token(19_999));
     }

@@ -4,9 +4,9 @@
 
 pub(super) mod children;
 pub(super) mod descendants;
-pub(super) mod doomed;
 pub(super) mod holder;
 pub(super) mod holder_record;
+pub(super) mod lost_processes;
 pub(super) mod other_namespace;
 pub(super) mod owner_identity;
 pub(super) mod owners;

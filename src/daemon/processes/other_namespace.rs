@@ -12,7 +12,7 @@ use std::path::Path;
 use crate::core::{Owner, ProcessId, Table, Token};
 use crate::daemon::options::Unusable;
 use crate::daemon::processes::children::Children;
-use crate::daemon::processes::holder::Told;
+use crate::daemon::processes::holder::Holder;
 use crate::sys::pidfd::{Pidfd, is_gone};
 use crate::sys::process::{Origin, all};
 
@@ -52,7 +52,7 @@ pub(crate) fn refuse_holders(table: &Table, dir: &Path, origin: &Origin) -> anyh
 
 /// The same of a record of owners, over an engine.
 pub(crate) fn refuse_recorded(
-    each: impl Iterator<Item = (Token, Told)>,
+    each: impl Iterator<Item = (Token, Holder)>,
     path: &Path,
     origin: &Origin,
 ) -> anyhow::Result<()> {

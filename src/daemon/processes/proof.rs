@@ -4,7 +4,7 @@
 //! nothing, or that by its asker's word may outlive its lock.
 
 use crate::core::{OnLost, Owner, Table, Token};
-use crate::daemon::processes::holder::Told;
+use crate::daemon::processes::holder::Holder;
 use crate::host::Known;
 use crate::sys::pidfd::Pidfd;
 use crate::sys::process::Found;
@@ -54,7 +54,7 @@ pub(crate) enum Claim {
 
 impl Claim {
     /// `known` says whether the history in which the grant was told is part of that of `table`.
-    pub(crate) fn of(table: &Table, known: Known, token: Token, told: &Told) -> Self {
+    pub(crate) fn of(table: &Table, known: Known, token: Token, told: &Holder) -> Self {
         match table.hold(token) {
             Some(hold) if hold.asked.owner == Owner::Process(told.process) => Self::Holds,
             // Tokens are given out in order in each history, but not the same ones.
@@ -81,9 +81,9 @@ mod tests {
         table
     }
 
-    fn told() -> Told {
+    fn told() -> Holder {
         let process = ProcessId { pid: 11, started: 7, inode: 9 };
-        Told { process, on_lost: OnLost::Kill, mark: None, tag: None }
+        Holder { process, on_lost: OnLost::Kill, mark: None, tag: None }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::daemon::limits::{CALLS_AHEAD_MAX, REPORT_TIME_PER_TURN};
 use crate::daemon::net::batch::Batch;
 use crate::daemon::net::conn_id::ConnId;
-use crate::daemon::net::connection::Doing;
+use crate::daemon::net::connection::CallState;
 use crate::daemon::reports::report_queue::Unread;
 use crate::daemon::server::Server;
 
@@ -17,7 +17,7 @@ impl Server {
     /// The next call of a connection asks for a report: it waits for its turn.
     pub(crate) fn put_off_report(&mut self, id: ConnId) {
         if let Some(conn) = self.conns.get(id) {
-            conn.doing = Doing::Report;
+            conn.doing = CallState::Report;
         }
         self.await_report(id);
     }
@@ -45,7 +45,7 @@ impl Server {
         for id in self.reports.stuck(begun) {
             tracing::debug!("a connection is closed: it does not read its report");
             if let Some(conn) = self.conns.get(id) {
-                conn.take_back_words();
+                conn.discard_output();
             }
         }
         let mut time = Duration::ZERO;
@@ -84,16 +84,16 @@ impl Server {
         conn.awaits_report = false;
         let uid = conn.peer.uid;
         match &conn.doing {
-            Doing::Report => {
+            CallState::Report => {
                 let was_full = conn.calls.len() >= CALLS_AHEAD_MAX;
-                conn.doing = Doing::Nothing;
+                conn.doing = CallState::Nothing;
                 self.serve_next(batch, id);
                 self.conns.activate(id);
                 if was_full {
                     self.conns.hear_again(id);
                 }
             }
-            Doing::Watches(key) => {
+            CallState::Watches(key) => {
                 let key = key.clone();
                 self.show_status(id, uid, key.as_ref(), true);
             }

@@ -4,11 +4,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use crate::core::{Change, FrameId, Granted, Outcome, Refusal, Request, RequestId, Wait};
-use crate::daemon::calls::completion::{Applied, Then};
+use crate::daemon::calls::completion::{Applied, Completion};
 use crate::daemon::calls::items;
-use crate::daemon::calls::newcomer::Newcomer;
+use crate::daemon::calls::pending_acquire::PendingAcquire;
 use crate::daemon::net::conn_id::ConnId;
-use crate::daemon::net::connection::Doing;
+use crate::daemon::net::connection::CallState;
 use crate::daemon::server::Server;
 use crate::daemon::view::messages::disk_full;
 use crate::protocol::{Acquire, Failure, Wrapper};
@@ -31,14 +31,14 @@ impl Server {
         self.check_wrapper(acquire.wrapper)?;
         let provisional = acquire.owner_fd.is_some() || acquire.lease.is_some();
         if let Some(conn) = self.conns.get(id) {
-            conn.departs = acquire.wrapper == Some(Wrapper::Becomes) && !provisional;
+            conn.closes_on_grant = acquire.wrapper == Some(Wrapper::Becomes) && !provisional;
         }
         let owner = match acquire.lease {
             Some(lease) => self.lease_owner(id, &acquire, lease)?,
             None => self.owner(id, acquire.owner_fd, fds)?,
         };
         let known = self.ledger.table.tagged(acquire.tag);
-        if let Some(request) = known.filter(|request| !self.underway.leaving.contains(request)) {
+        if let Some(request) = known.filter(|request| !self.in_flight.leaving.contains(request)) {
             return self.attach_again(id, request, owner, more);
         }
         if self.is_underway(id, acquire.tag, &owner, more)? {
@@ -76,18 +76,18 @@ impl Server {
         self.ledger.admit(&request).map_err(|error| disk_full(&error))?;
         let pidfd = owner.pidfd;
         let request = Arc::new(request);
-        self.ask(Newcomer { conn: id, request, pidfd, more, aside_until: None, crowd });
+        self.ask(PendingAcquire { conn: id, request, pidfd, more, deferred_until: None, crowd });
         Ok(())
     }
 
     /// How many requests of a user may wait, if one that would wait is one too many.
     fn crowd(&self, wait: Wait, uid: u32) -> Option<usize> {
         let most = self.limits.waiters_per_user;
-        let waiting = || self.waiting.of_user(uid) + self.underway.of_user(uid);
+        let waiting = || self.waiting.of_user(uid) + self.in_flight.of_user(uid);
         (wait != Wait::No && waiting() >= most).then_some(most)
     }
 
-    pub(crate) fn ask(&mut self, mut newcomer: Newcomer) {
+    pub(crate) fn ask(&mut self, mut newcomer: PendingAcquire) {
         // Both may be others since the request was put aside.
         let (host, table) = (self.ledger.host, &self.ledger.table);
         let lives = |frame: &FrameId| table.frame(*frame).is_some_and(|state| !state.ended);
@@ -97,11 +97,11 @@ impl Server {
             (request.host, request.parent) = (host, parent);
         }
         let change = Change::Request(newcomer.request.clone());
-        self.propose(change, Then::Ask(newcomer));
+        self.propose(change, Completion::Ask(newcomer));
     }
 
     /// A request is in the table: goes on as was decided.
-    pub(crate) fn asked(&mut self, newcomer: Newcomer, applied: Applied) {
+    pub(crate) fn asked(&mut self, newcomer: PendingAcquire, applied: Applied) {
         let Applied { revision, outcomes } = applied;
         let request = RequestId(revision.0);
         // Who was queued may have been granted what it wants by the same entry, because those ahead
@@ -137,7 +137,7 @@ impl Server {
 
     /// A grant that must not be told now: too little time would be left to who starts a command by
     /// it. It is told after the next renewal.
-    pub(crate) fn keep_untold(&mut self, newcomer: Newcomer, granted: &Granted) {
+    pub(crate) fn keep_untold(&mut self, newcomer: PendingAcquire, granted: &Granted) {
         let (id, request, more) = (newcomer.conn, granted.request, newcomer.more);
         let table = &self.ledger.table;
         let hold = table.hold(granted.token);
@@ -150,7 +150,7 @@ impl Server {
         self.begin_to_wait(id, request, more);
     }
 
-    fn grant_at_once(&mut self, newcomer: Newcomer, granted: &Granted) {
+    fn grant_at_once(&mut self, newcomer: PendingAcquire, granted: &Granted) {
         self.done(newcomer.conn);
         match self.watch_owner(newcomer.conn, granted.frame, newcomer.pidfd) {
             Ok(()) => self.tell_grant(newcomer.conn, granted),
@@ -165,7 +165,7 @@ impl Server {
             waiter.told = None;
         }
         if let Some(conn) = self.conns.get(id) {
-            conn.doing = Doing::Waits(request);
+            conn.doing = CallState::Waits(request);
             conn.save_memory();
         }
         if more {

@@ -35,7 +35,7 @@ impl Server {
             let message = "this daemon works over no engine: no lock has a deadline";
             return Err(Failure::new(ErrorName::Unsupported, message));
         }
-        if let Some(why) = query.token.and_then(|token| self.stops.why_lost(Token(token))) {
+        if let Some(why) = query.token.and_then(|token| self.terminator.why_lost(Token(token))) {
             let message = "the lock is lost, and its process was ended";
             let failure = Failure::new(ErrorName::LeaseLost, message);
             return Err(Failure { reason: Some(why.word().into()), ..failure });

@@ -4,8 +4,8 @@
 //! Invariant: one request is told on one connection, the last one that asked for it.
 
 use crate::core::{Change, RequestId, Tag, Wait};
-use crate::daemon::calls::completion::Then;
-use crate::daemon::calls::in_flight::Pending;
+use crate::daemon::calls::completion::Completion;
+use crate::daemon::calls::in_flight::LogWait;
 use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::processes::owner_identity::{OwnerFound, cannot_watch};
 use crate::daemon::server::Server;
@@ -22,7 +22,7 @@ impl Server {
         owner: &OwnerFound,
         more: bool,
     ) -> Result<bool, Failure> {
-        let Some((what, newcomer)) = self.underway.tagged(tag) else { return Ok(false) };
+        let Some((what, newcomer)) = self.in_flight.tagged(tag) else { return Ok(false) };
         if !newcomer.is_of(owner) {
             let message = "the tag names a request of another process or lease";
             return Err(Failure::new(ErrorName::BadRequest, message));
@@ -30,10 +30,10 @@ impl Server {
         let before = std::mem::replace(&mut newcomer.conn, id);
         newcomer.more = more;
         let patience = newcomer.patience();
-        self.underway.take_back(what);
-        let is_there = |it: &Pending| it.what == what;
-        if before != id && self.underway.pending.get(&before).is_some_and(is_there) {
-            self.underway.pending.remove(&before);
+        self.in_flight.take_back(what);
+        let is_there = |it: &LogWait| it.what == what;
+        if before != id && self.in_flight.pending.get(&before).is_some_and(is_there) {
+            self.in_flight.pending.remove(&before);
             self.done(before);
             self.fail(before, &asked_elsewhere());
         }
@@ -75,7 +75,7 @@ impl Server {
         };
         // One that was granted something and is still to be told waits, too.
         if waiter.is_none() && self.waiting.get(request).is_none() {
-            let told = |token| self.may_be_told(token) || self.roll.has(token);
+            let told = |token| self.may_be_told(token) || self.holder_record.has(token);
             let hold = table.hold_of(request);
             if !self.is_sure() || hold.is_some_and(|hold| !told(hold.token)) {
                 return self.tell_later(id, request, more);
@@ -93,7 +93,7 @@ impl Server {
         }
         self.begin_to_wait(id, request, more);
         self.stopped.remove(&request);
-        self.propose(Change::Resume { request }, Then::Nothing);
+        self.propose(Change::Resume { request }, Completion::Nothing);
         Ok(())
     }
 }

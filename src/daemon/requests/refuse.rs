@@ -5,10 +5,10 @@
 use std::time::Instant;
 
 use crate::core::{FrameId, Refusal, Request, RequestId, UnixMillis};
-use crate::daemon::calls::deferred::Aside;
-use crate::daemon::calls::newcomer::Newcomer;
+use crate::daemon::calls::deferred::DeferredRequest;
+use crate::daemon::calls::pending_acquire::PendingAcquire;
 use crate::daemon::limits::{EXITING_TIME, PROCESSES_LOOKED_AT_MAX};
-use crate::daemon::net::connection::Doing;
+use crate::daemon::net::connection::CallState;
 use crate::daemon::processes::owner_identity::NOBODY;
 use crate::daemon::server::Server;
 use crate::daemon::view::messages::{self, Use, too_many_wait};
@@ -19,30 +19,30 @@ use crate::sys::clock;
 use crate::sys::process::{RunState, run_state};
 
 impl Server {
-    pub(crate) fn refuse(&mut self, mut newcomer: Newcomer, why: &Refusal) {
+    pub(crate) fn refuse(&mut self, mut newcomer: PendingAcquire, why: &Refusal) {
         let is_barred = matches!(why, Refusal::Full { .. });
         if is_barred && self.suspend_ahead(|table| table.first_ahead_of(&newcomer.request)) {
             return self.ask(newcomer);
         }
         let now = Instant::now();
-        let until = newcomer.aside_until.unwrap_or(now + EXITING_TIME);
+        let until = newcomer.deferred_until.unwrap_or(now + EXITING_TIME);
         if let Refusal::Full { item } = why
             && until > now
             && self.somebody_is_leaving(&newcomer.request, *item)
         {
             tracing::debug!("a request waits for the end of a holder that is on its way out");
             if let Some(conn) = self.conns.get(newcomer.conn) {
-                conn.doing = Doing::Aside;
+                conn.doing = CallState::Deferred;
             }
-            newcomer.aside_until = Some(until);
-            return self.aside.push(Aside { newcomer, until });
+            newcomer.deferred_until = Some(until);
+            return self.deferred.push(DeferredRequest { newcomer, until });
         }
         let failure = self.refusal(&newcomer, why);
         self.done(newcomer.conn);
         self.fail(newcomer.conn, &failure);
     }
 
-    fn refusal(&self, newcomer: &Newcomer, why: &Refusal) -> Failure {
+    fn refusal(&self, newcomer: &PendingAcquire, why: &Refusal) -> Failure {
         let request = &newcomer.request;
         if let (Refusal::Full { .. }, Some(most)) = (why, newcomer.crowd) {
             return too_many_wait(most, request.uid);
@@ -103,16 +103,16 @@ impl Server {
     }
 
     /// Tries again what was put aside: after somebody ended, and when its time is over.
-    pub(crate) fn retry_aside(&mut self, deaths: bool) {
-        if self.aside.is_empty() {
+    pub(crate) fn retry_deferred(&mut self, deaths: bool) {
+        if self.deferred.is_empty() {
             return;
         }
         let now = Instant::now();
-        for aside in std::mem::take(&mut self.aside) {
-            if deaths || aside.until <= now {
-                self.ask(aside.newcomer);
+        for deferred in std::mem::take(&mut self.deferred) {
+            if deaths || deferred.until <= now {
+                self.ask(deferred.newcomer);
             } else {
-                self.aside.push(aside);
+                self.deferred.push(deferred);
             }
         }
     }

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use crate::core::{Change, FrameId, HoldState, Key, Outcome, Release as Giving, Token};
-use crate::daemon::calls::completion::{Applied, GivingBack, Then};
+use crate::daemon::calls::completion::{Applied, Completion, PendingRelease};
 use crate::daemon::calls::items;
 use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::server::Server;
@@ -109,7 +109,7 @@ impl Server {
 
     fn give_back(&mut self, id: ConnId, peer: Credentials, giving: Giving) {
         let change = Change::Release(giving.clone());
-        self.propose(change, Then::Release(GivingBack { id, peer, giving }));
+        self.propose(change, Completion::Release(PendingRelease { id, peer, giving }));
     }
 
     /// Gives back all that a frame holds.
@@ -120,11 +120,11 @@ impl Server {
     /// A release is in the table: says what was given back. `before` are the holds of before.
     pub(crate) fn given_back(
         &mut self,
-        back: GivingBack,
+        back: PendingRelease,
         before: &[Arc<HoldState>],
         applied: &Applied,
     ) -> Result<(), Failure> {
-        let GivingBack { id, peer, giving } = back;
+        let PendingRelease { id, peer, giving } = back;
         let shown = Shown::to(peer.uid, &self.ledger, &self.leases, &self.owners);
         let released = told_released(&shown, before, &applied.outcomes);
         if released.is_empty() {
@@ -203,7 +203,7 @@ impl Server {
         }
         self.unclaimed.remove(&request);
         self.conns.disown(request);
-        self.propose(Change::Confirm { request }, Then::Confirm { id });
+        self.propose(Change::Confirm { request }, Completion::Confirm { id });
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! Leases: asking for them, renewing them, and what to say of one that is lost.
 
 use crate::core::{Change, FrameId, LeaseEnd, LeaseId, Outcome, Owner, PastLease};
-use crate::daemon::calls::completion::{Applied, Renewing, Then};
+use crate::daemon::calls::completion::{Applied, Completion, PendingRenewal};
 use crate::daemon::limits::{LEASE_MS_MAX, LEASE_MS_MIN};
 use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::processes::owner_identity::{NOBODY, OwnerFound};
@@ -63,13 +63,13 @@ impl Server {
         self.ledger
             .admit_renewal()
             .map_err(|error| crate::daemon::view::messages::disk_full(&error))?;
-        self.propose_renewal(Renewing { id, peer, lease, give_back: false });
+        self.propose_renewal(PendingRenewal { id, peer, lease, give_back: false });
         Ok(())
     }
 
-    fn propose_renewal(&mut self, renewing: Renewing) {
+    fn propose_renewal(&mut self, renewing: PendingRenewal) {
         let change = Change::Renew { lease: renewing.lease, host: self.ledger.host };
-        self.propose(change, Then::Renew(Box::new(renewing)));
+        self.propose(change, Completion::Renew(Box::new(renewing)));
     }
 
     /// Gives back what a lease holds.
@@ -83,7 +83,7 @@ impl Server {
         match self.live_lease(peer, lease) {
             Ok(frame) => self.give_back_all(id, peer, frame),
             Err(_) if self.may_be_behind(lease) => {
-                self.propose_renewal(Renewing { id, peer, lease, give_back: true });
+                self.propose_renewal(PendingRenewal { id, peer, lease, give_back: true });
             }
             Err(failure) => return Err(failure),
         }
@@ -98,8 +98,12 @@ impl Server {
     }
 
     /// A renewal is in the table, or was void.
-    pub(crate) fn renewed(&mut self, renewing: Renewing, applied: &Applied) -> Result<(), Failure> {
-        let Renewing { id, peer, lease, give_back } = renewing;
+    pub(crate) fn renewed(
+        &mut self,
+        renewing: PendingRenewal,
+        applied: &Applied,
+    ) -> Result<(), Failure> {
+        let PendingRenewal { id, peer, lease, give_back } = renewing;
         match applied.outcomes.first() {
             Some(Outcome::Renewed { frame, .. }) if give_back => {
                 self.give_back_all(id, peer, *frame);
@@ -183,7 +187,7 @@ impl Server {
             if let Some(lease) = lease {
                 tracing::info!(session = %format_args!("s{frame}"), "a lease was not renewed, it ends");
                 let change = Change::Expire { frame, renewal: lease.renewals };
-                self.propose(change, Then::Nothing);
+                self.propose(change, Completion::Nothing);
             }
         }
     }
@@ -258,7 +262,7 @@ mod tests {
             table.apply(revision, &entry, &mut Vec::new());
             let peer = Credentials { pid: 1, uid: 0, gid: 0 };
             let renewing =
-                Renewing { id: ConnId::default(), peer, lease: LeaseId(1), give_back: false };
+                PendingRenewal { id: ConnId::default(), peer, lease: LeaseId(1), give_back: false };
             renewing.unseen(&table)
         };
         let wish = |lease| {

@@ -15,13 +15,13 @@ use crate::sys::abstract_name;
 
 /// The abstract socket.
 #[derive(Debug)]
-pub(crate) struct Guard {
+pub(crate) struct InstanceGuard {
     pub(crate) name: String,
     /// `None` if somebody else has the name.
     pub(crate) socket: Option<OwnedFd>,
 }
 
-impl Guard {
+impl InstanceGuard {
     /// By user and place. The directory itself may be removed and made again, so that the one
     /// above it and the name stand for it; by number, because another mount namespace may have
     /// another one under the same path.
@@ -69,7 +69,7 @@ impl Guard {
 /// Whether a daemon of this user runs at a place. What is looked at is in no directory: nobody can
 /// lead who looks elsewhere.
 pub(crate) fn runs(place: &Place, uid: u32) -> bool {
-    let name = Guard::name_for(place, uid).ok();
+    let name = InstanceGuard::name_for(place, uid).ok();
     let user = name.and_then(|name| abstract_name::user_of(&name).ok().flatten());
     user == Some(uid)
 }
@@ -93,8 +93,8 @@ mod tests {
     fn the_name_of_a_daemon_of_this_user_keeps_a_second_one_out() {
         let dir = tempfile::tempdir().unwrap();
         let place = place(dir.path());
-        let guard = Guard::raise(&place).unwrap();
-        assert!(matches!(Guard::raise(&place), Err(ClaimError::Running { .. })));
+        let guard = InstanceGuard::raise(&place).unwrap();
+        assert!(matches!(InstanceGuard::raise(&place), Err(ClaimError::Running { .. })));
         let own = nix::unistd::geteuid().as_raw();
         assert!(runs(&place, own));
         assert!(!runs(&place, own + 1));

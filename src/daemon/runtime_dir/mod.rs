@@ -22,7 +22,7 @@ use nix::sys::socket::{
 
 use crate::daemon::net::listen::Listener;
 use crate::daemon::runtime_dir::claim_error::ClaimError;
-use crate::daemon::runtime_dir::instance_guard::Guard;
+use crate::daemon::runtime_dir::instance_guard::InstanceGuard;
 use crate::protocol::place::{Place, Rule};
 use crate::sys::dir::open_private;
 
@@ -35,12 +35,12 @@ pub(crate) struct Claim {
     dir: File,
     /// The instance lock.
     lock: File,
-    guard: Guard,
+    guard: InstanceGuard,
 }
 
 /// The daemon's files, open to clients.
 #[derive(Debug)]
-pub(crate) struct Home {
+pub(crate) struct RuntimeDir {
     claim: Claim,
     pub(crate) listener: Listener,
     /// The socket's file as we made it; `None` if the service manager made it.
@@ -109,7 +109,7 @@ impl Claim {
         if gives_way && Replacing::is_under_way(place) {
             return Err(ClaimError::Running { socket: place.socket.clone(), pid: None });
         }
-        let guard = Guard::raise(place)?;
+        let guard = InstanceGuard::raise(place)?;
         let mut claim = Self { place: place.clone(), uid, dir, lock, guard };
         claim.sign().map_err(|error| ClaimError::Io { path: lock_path(place), error })?;
         Ok(claim)
@@ -123,7 +123,7 @@ impl Claim {
     }
 
     /// Opens the place to clients: by a socket that we make, or by one that was handed to us.
-    pub(crate) fn open(self, given: Option<UnixListener>) -> Result<Home, ClaimError> {
+    pub(crate) fn open(self, given: Option<UnixListener>) -> Result<RuntimeDir, ClaimError> {
         let failed = |error| ClaimError::Io { path: self.place.socket.clone(), error };
         let (listener, socket) = match given {
             Some(listener) => (listener, None),
@@ -137,7 +137,7 @@ impl Claim {
         if let Err(error) = &watch {
             tracing::warn!(%error, "our directory cannot be watched, it is looked at every second");
         }
-        Ok(Home { claim: self, listener, socket, watch: watch.ok() })
+        Ok(RuntimeDir { claim: self, listener, socket, watch: watch.ok() })
     }
 
     /// Binds our socket. Where no file can be made any more (a disk can run out of inodes, too), the
@@ -184,7 +184,7 @@ impl Claim {
     }
 }
 
-impl Home {
+impl RuntimeDir {
     /// What tells that something in our directory was removed.
     pub(crate) fn watch(&self) -> Option<impl AsFd> {
         self.watch.as_ref()
@@ -192,7 +192,7 @@ impl Home {
 
     /// What an operator should know.
     pub(crate) fn note(&self) -> Option<String> {
-        let Guard { name, socket } = &self.claim.guard;
+        let InstanceGuard { name, socket } = &self.claim.guard;
         let note = || format!("another user has the abstract socket `{name}`, which is ours");
         socket.is_none().then(note)
     }
@@ -219,8 +219,8 @@ impl Home {
         {
             fs2::FileExt::try_lock_shared(&dir).map_err(failed)?;
             self.claim.dir = dir;
-            if Guard::name(&place).map_err(failed)? != self.claim.guard.name {
-                self.claim.guard = Guard::raise(&place)?;
+            if InstanceGuard::name(&place).map_err(failed)? != self.claim.guard.name {
+                self.claim.guard = InstanceGuard::raise(&place)?;
             }
         }
         if FileId::of_file(&self.claim.lock).ok() != FileId::of(&lock_path(&place)).ok() {

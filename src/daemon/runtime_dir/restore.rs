@@ -23,7 +23,7 @@ const VERIFIED_EVERY: Duration = Duration::from_secs(10);
 
 impl Server {
     pub(crate) fn look_after_home(&mut self, now: Instant) {
-        if self.conns.reported.take(Source::Home) {
+        if self.conns.reported.take(Source::RuntimeDir) {
             self.due.home = Some(now + CALM);
         }
         if is_due(&mut self.due.home, now) {
@@ -37,7 +37,7 @@ impl Server {
                 }
             }
         }
-        if self.due.home.is_none() && self.home.watch().is_none() {
+        if self.due.home.is_none() && self.runtime_dir.watch().is_none() {
             self.due.home = Some(now + LOOKS_EVERY);
         }
         if is_due(&mut self.due.verify, now) {
@@ -49,17 +49,17 @@ impl Server {
     }
 
     fn restore_home(&mut self) -> anyhow::Result<()> {
-        if !self.home.is_damaged() && !self.ledger.vanished() && !self.restore_failed {
+        if !self.runtime_dir.is_damaged() && !self.ledger.vanished() && !self.restore_failed {
             return Ok(());
         }
         tracing::warn!("somebody removed files of this daemon, they are made again");
-        self.home.restore()?;
+        self.runtime_dir.restore()?;
         // A table that was not recorded is recorded as a whole by this.
         self.ledger.recreate()?;
-        self.roll.restore()?;
-        self.home.reopen()?;
+        self.holder_record.restore()?;
+        self.runtime_dir.reopen()?;
         // It is known already unless it had to be made anew.
-        let _ = self.conns.await_source(Source::Listener, &self.home.listener);
+        let _ = self.conns.await_source(Source::Listener, &self.runtime_dir.listener);
         Ok(())
     }
 

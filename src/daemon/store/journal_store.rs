@@ -1,6 +1,6 @@
 //! The embedded journal, and what must survive a reboot, kept in step with the table.
 //!
-//! Invariant: what [`Kept::commit`] did not return from is not told to anyone.
+//! Invariant: what [`JournalStore::commit`] did not return from is not told to anyone.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,7 +11,7 @@ use crate::core::{
     View,
 };
 use crate::daemon::fault::Fault;
-use crate::daemon::store::lease_store::KeptLeases;
+use crate::daemon::store::lease_store::LeaseStore;
 use crate::log::journal::{self, Batch, Journal, NoRoom};
 use crate::log::state::{Durable, StateFile};
 use crate::sys::process::Origin;
@@ -25,7 +25,7 @@ const TOKENS_LEFT_MIN: u64 = 1 << 10;
 
 /// The embedded journal, and what must survive a reboot.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct JournalStore {
     pub(crate) journal: Journal,
     pub(crate) state: StateFile,
     pub(crate) durable: Durable,
@@ -35,7 +35,7 @@ pub(crate) struct Kept {
     pub(crate) fault: Fault,
     /// What was applied and is not in the journal yet.
     pub(crate) turn: Batch,
-    pub(crate) leases: KeptLeases,
+    pub(crate) leases: LeaseStore,
     /// Whether the leases that count are still in the state file, as an earlier version left it.
     pub(crate) leases_in_state: bool,
     /// The room that the journal needs for the ends of all that is held or waits.
@@ -68,7 +68,7 @@ impl Rooms {
     }
 }
 
-impl Kept {
+impl JournalStore {
     /// Notes an entry that was applied.
     pub(crate) fn note(
         &mut self,

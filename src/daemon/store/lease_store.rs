@@ -13,7 +13,7 @@ use crate::log::state::Leases;
 
 /// The leases of a table, and what of them is not durable yet.
 #[derive(Debug)]
-pub(crate) struct KeptLeases {
+pub(crate) struct LeaseStore {
     log: LeaseLog,
     /// Those that hold something.
     tokens: BTreeSet<Token>,
@@ -28,7 +28,7 @@ pub(crate) struct KeptLeases {
 /// How soon it is tried again to make the ends of leases durable.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-impl KeptLeases {
+impl LeaseStore {
     /// Those of a table, of which the file has those with the tokens `stored`.
     pub(crate) fn new(log: LeaseLog, table: &Table, stored: &BTreeSet<Token>) -> Self {
         let tokens = lease_tokens(table);

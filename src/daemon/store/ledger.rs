@@ -9,8 +9,8 @@ use crate::core::{
     Change, ENTRY_VERSION, Entry, HostId, Key, Request, Revision, Table, Token, UnixMillis, View,
 };
 use crate::daemon::calls::completion::Applied;
-use crate::daemon::cluster::engine_driver::Shared;
-use crate::daemon::store::journal_store::Kept;
+use crate::daemon::cluster::engine_driver::EngineDriver;
+use crate::daemon::store::journal_store::JournalStore;
 use crate::log::journal::NoRoom;
 use crate::sys::clock;
 
@@ -33,28 +33,28 @@ pub(crate) const NO_HOST: HostId = HostId(0);
 #[derive(Debug)]
 pub(crate) enum Log {
     /// The embedded journal: what is proposed is applied at once.
-    Journal(Box<Kept>),
+    Journal(Box<JournalStore>),
     /// An engine: what it says is applied.
-    Engine(Box<Shared>),
+    Engine(Box<EngineDriver>),
 }
 
 impl Ledger {
     /// The engine, if one keeps the log.
-    pub(crate) fn engine(&self) -> Option<&Shared> {
+    pub(crate) fn engine(&self) -> Option<&EngineDriver> {
         match &self.log {
             Log::Journal(_) => None,
             Log::Engine(shared) => Some(shared),
         }
     }
 
-    pub(crate) fn engine_mut(&mut self) -> Option<&mut Shared> {
+    pub(crate) fn engine_mut(&mut self) -> Option<&mut EngineDriver> {
         match &mut self.log {
             Log::Journal(_) => None,
             Log::Engine(shared) => Some(shared),
         }
     }
 
-    pub(crate) fn kept(&mut self) -> Option<(&Table, &mut Kept)> {
+    pub(crate) fn kept(&mut self) -> Option<(&Table, &mut JournalStore)> {
         match &mut self.log {
             Log::Journal(kept) => Some((&self.table, kept)),
             Log::Engine(_) => None,

@@ -17,7 +17,7 @@ const DISCARD_HINT: &str = "`canal daemon --discard-journal` leaves it out and n
                             that lose their locks by that";
 
 /// What the journal held.
-pub(crate) struct Old {
+pub(crate) struct PreviousJournal {
     pub(crate) journal: Journal,
     pub(crate) table: Table,
     /// Greater than every token that the journal knows of.
@@ -28,7 +28,7 @@ pub(crate) struct Old {
     pub(crate) begins_anew: bool,
 }
 
-impl Old {
+impl PreviousJournal {
     /// Understands the journal of the daemon in `dir`.
     ///
     /// # Errors

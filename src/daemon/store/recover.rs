@@ -17,10 +17,10 @@ use crate::daemon::fault::Fault;
 use crate::daemon::options::Unusable;
 use crate::daemon::processes::children::Children;
 use crate::daemon::processes::owners::find;
-use crate::daemon::store::journal_store::{Kept, Rooms};
-use crate::daemon::store::lease_store::{KeptLeases, parts_of, table_of};
+use crate::daemon::store::journal_store::{JournalStore, Rooms};
+use crate::daemon::store::lease_store::{LeaseStore, parts_of, table_of};
 use crate::daemon::store::ledger::{Ledger, Log, NO_HOST};
-use crate::daemon::store::previous_journal::{self, Old};
+use crate::daemon::store::previous_journal::{self, PreviousJournal};
 use crate::log::journal::{Batch, OpenError};
 use crate::log::leases::LeaseLog;
 use crate::log::state::{self, Durable, Leases, StateFile};
@@ -65,7 +65,7 @@ pub(crate) fn recover(
     if opened.torn_bytes > 0 {
         tracing::warn!(bytes = opened.torn_bytes, "the journal ended in the middle of a record");
     }
-    let mut old = Old::read(opened, &place.dir, &origin, rules)?;
+    let mut old = PreviousJournal::read(opened, &place.dir, &origin, rules)?;
     let floor = (!old.goes_on).then(|| floor(durable.as_ref(), old.next_token));
     let durable = durable.unwrap_or_else(|| Durable {
         reserved_token: Token(0),
@@ -76,7 +76,7 @@ pub(crate) fn recover(
             .with_context(|| format!("the leases in {}", state.dir().display()))?;
     }
     let stored = leases.holds.iter().map(|hold| hold.token).collect();
-    let kept = Kept {
+    let kept = JournalStore {
         rooms: Rooms::of_table(&old.table),
         journal: old.journal,
         state,
@@ -86,7 +86,7 @@ pub(crate) fn recover(
         dir: place.dir.clone(),
         fault: Fault::from_environment(),
         turn: Batch::default(),
-        leases: KeptLeases::new(lease_log, &old.table, &stored),
+        leases: LeaseStore::new(lease_log, &old.table, &stored),
         leases_in_state,
     };
     let log = Log::Journal(Box::new(kept));

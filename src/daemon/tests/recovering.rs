@@ -8,11 +8,11 @@ use std::task::{Context, Poll};
 use serde_json::{Value, json};
 
 use crate::core::{Change, Rules, Table};
-use crate::daemon::cluster::engine_driver::Shared;
-use crate::daemon::cluster::engine_status::Link;
+use crate::daemon::cluster::engine_driver::EngineDriver;
+use crate::daemon::cluster::engine_status::EngineStatus;
 use crate::daemon::config::Config;
 use crate::daemon::processes::children::Children;
-use crate::daemon::processes::holder_record::Roll;
+use crate::daemon::processes::holder_record::HolderRecord;
 use crate::daemon::runtime_dir::Claim;
 use crate::daemon::store::ledger::{Ledger, Log, NO_HOST};
 use crate::daemon::store::recover::Recovered;
@@ -79,7 +79,7 @@ impl World {
             dir: dir.display().to_string(),
         };
         let member = Member::new(Settings::default(), identity, 1, Rules::Current);
-        let log = Log::Engine(Box::new(Shared::new(member, Box::new(engine.clone()))));
+        let log = Log::Engine(Box::new(EngineDriver::new(member, Box::new(engine.clone()))));
         let origin = Origin::read().unwrap();
         let recovered = Recovered {
             ledger: Ledger { table: Table::new(Rules::Current), host: NO_HOST, log, now: None },
@@ -93,8 +93,9 @@ impl World {
         let home = claim.open(None).unwrap();
         let mut server =
             crate::daemon::start::server(&place, uid, home, policy, recovered).unwrap();
-        server.link = Link { name: "fake".to_owned(), lives_on: true, ..Link::default() };
-        server.roll = Roll::open(&dir, origin, false).unwrap();
+        server.engine_status =
+            EngineStatus { name: "fake".to_owned(), lives_on: true, ..EngineStatus::default() };
+        server.holder_record = HolderRecord::open(&dir, origin, false).unwrap();
         server.remember_tokens(&place).unwrap();
         let mut world = Self { server, place, _folder: folder };
         world.turns();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::core::Token;
-use crate::daemon::calls::newcomer::Newcomer;
+use crate::daemon::calls::pending_acquire::PendingAcquire;
 use crate::daemon::net::batch::Batch;
 use crate::daemon::tests::{Holder, Peer, World, call, granted, hex, mutex, try_mutex};
 use crate::daemon::waiters::regrant::granted as granted_later;
@@ -204,7 +204,7 @@ fn let_pass(world: &mut World) {
 fn a_daemon_where_nothing_happens_sleeps_until_something_ends() {
     let mut world = World::new();
     world.turn();
-    assert_eq!((world.server.time_to_sleep(), world.server.alarm.set_for()), (None, None));
+    assert_eq!((world.server.time_to_sleep(), world.server.timer.set_for()), (None, None));
     world.lease(1, "a");
     let mut waiter = world.connect();
     let mut asked = mutex(2, "a");
@@ -215,12 +215,12 @@ fn a_daemon_where_nothing_happens_sleeps_until_something_ends() {
     assert!(world.server.due.progress.is_some());
     let_pass(&mut world);
     assert_eq!(world.server.time_to_sleep(), None);
-    assert_eq!(world.server.alarm.set_for(), world.server.waiting.next_end());
+    assert_eq!(world.server.timer.set_for(), world.server.waiting.next_end());
     drop(waiter);
     world.turn();
     let_pass(&mut world);
     assert_eq!(world.server.time_to_sleep(), None);
-    assert_eq!(world.server.alarm.set_for(), world.server.leases.next_end());
+    assert_eq!(world.server.timer.set_for(), world.server.leases.next_end());
 }
 
 #[test]
@@ -255,7 +255,7 @@ fn who_waits_for_a_grant_that_must_not_be_told_yet_is_told_why() {
     let table = &world.server.ledger.table;
     let hold = table.holds().next().unwrap();
     let (newcomer, granted) =
-        (Newcomer::again(id, hold.asked.clone(), true, None), granted_later(table, hold));
+        (PendingAcquire::again(id, hold.asked.clone(), true, None), granted_later(table, hold));
     world.server.keep_untold(newcomer, &granted);
     world.server.turn().unwrap();
     let progress = peer.reply().expect("a word of progress");

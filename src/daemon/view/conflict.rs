@@ -5,7 +5,7 @@ use crate::daemon::limits::KEYS_LOOKED_AT_MAX;
 
 /// A hold that is in the way, and with which of its items.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Obstacle<'a> {
+pub(crate) struct BlockingHold<'a> {
     pub(crate) hold: &'a HoldState,
     pub(crate) item: &'a HeldItem,
 }
@@ -26,12 +26,12 @@ pub(crate) fn conflict(one: (&Key, Mode), other: (&Key, Mode)) -> bool {
 ///
 /// Of each key no more than `each` are looked for, and below the key not more than
 /// [`KEYS_LOOKED_AT_MAX`] keys.
-pub(crate) fn obstacles<'a>(
+pub(crate) fn blocking_holds<'a>(
     table: &'a Table,
     key: &'a Key,
     mode: Mode,
     each: usize,
-) -> impl Iterator<Item = Obstacle<'a>> {
+) -> impl Iterator<Item = BlockingHold<'a>> {
     let below = table.keys(Some(key)).filter(move |other| *other != key).take(KEYS_LOOKED_AT_MAX);
     let related = std::iter::once(key.clone()).chain(above(key)).chain(below.cloned());
     related.flat_map(move |other| {
@@ -40,7 +40,7 @@ pub(crate) fn obstacles<'a>(
             let mut items = hold.items.iter();
             let item = items
                 .find(|item| item.key == other && conflict((key, mode), (&item.key, item.mode)))?;
-            Some(Obstacle { hold, item })
+            Some(BlockingHold { hold, item })
         });
         in_the_way.take(each).collect::<Vec<_>>()
     })
@@ -53,7 +53,7 @@ fn above(key: &Key) -> impl Iterator<Item = Key> {
 }
 
 /// A frame and those that enclose it, as far as they hold anything.
-pub(crate) fn kin(table: &Table, frame: FrameId) -> Vec<FrameId> {
+pub(crate) fn lineage(table: &Table, frame: FrameId) -> Vec<FrameId> {
     let state = |frame| table.frame(frame);
     let around = std::iter::successors(state(frame), |inner| state(inner.parent?));
     around.map(|frame| frame.id).filter(|id| table.holds_in(*id).next().is_some()).collect()

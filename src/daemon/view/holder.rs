@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::core::{HoldState, Item, Key, Mode, Request, Token, UnixMillis};
 use crate::daemon::limits::HOLDERS_LOOKED_AT_MAX;
-use crate::daemon::view::conflict::obstacles;
+use crate::daemon::view::conflict::blocking_holds;
 use crate::daemon::view::text::{Text, pid_of, time};
 use crate::daemon::view::{Shown, held_item};
 use crate::protocol::{HOLDERS_SHOWN_MAX, HolderShown, LeaseShown};
@@ -105,7 +105,7 @@ impl<'a> Shown<'a> {
 
     /// Those who have been granted a key, or one above or below it, after a token.
     pub(crate) fn holders_since(&self, key: &Key, token: Token) -> Vec<HolderShown> {
-        let found = obstacles(self.table, key, Mode::Write, HOLDERS_SHOWN_MAX);
+        let found = blocking_holds(self.table, key, Mode::Write, HOLDERS_SHOWN_MAX);
         let mut found: Vec<_> = found.filter(|it| it.hold.token > token).collect();
         found.sort_by_key(|obstacle| obstacle.hold.token);
         found.dedup_by_key(|obstacle| obstacle.hold.token);

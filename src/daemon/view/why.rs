@@ -1,7 +1,7 @@
 //! What keeps a request waiting.
 
 use crate::core::{HeldItem, Item, Key, Mode, Reason, Request, RequestId, Why};
-use crate::daemon::view::conflict::{conflict, kin};
+use crate::daemon::view::conflict::{conflict, lineage};
 use crate::daemon::view::{Shown, messages};
 use crate::protocol::{HolderShown, Progress};
 
@@ -53,7 +53,7 @@ impl Shown<'_> {
         let waiter = self.table.waiter(request)?;
         let mode = waiter.request.items.get(why.item)?.ask.mode();
         let clause = self.clause(&why, mode);
-        let nests = !kin(self.table, waiter.frame).is_empty();
+        let nests = !lineage(self.table, waiter.frame).is_empty();
         let (held, item) = (Held::by(&why.reason), why.item);
         Some(WhyShown { key: why.key, mode, clause, item, held, nests })
     }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use crate::core::{
     Change, Owner, ProcessId, Request, RequestId, WaiterState, WaiterStatus, Withdrawal,
 };
-use crate::daemon::calls::completion::Then;
+use crate::daemon::calls::completion::Completion;
 use crate::daemon::limits::{COME_BACK_TIME, PROCESSES_LOOKED_AT_MAX, STOPPED_EVERY};
 use crate::daemon::processes::owners::find;
 use crate::daemon::server::Server;
@@ -48,10 +48,10 @@ impl Server {
     /// Looks at those that have not come back.
     pub(crate) fn look_at_detached(&mut self, now: Instant) {
         self.suspend_stopped(usize::MAX);
-        for (request, back_until) in std::mem::take(&mut self.away) {
+        for (request, back_until) in std::mem::take(&mut self.absent) {
             self.look_at_away(now, request, back_until);
         }
-        let goes_on = self.due.come_back.is_some() || !self.away.is_empty();
+        let goes_on = self.due.come_back.is_some() || !self.absent.is_empty();
         self.due.detached = goes_on.then_some(now + STOPPED_EVERY);
     }
 
@@ -75,7 +75,7 @@ impl Server {
 
     fn give_up(&mut self, request: RequestId) {
         let why = Withdrawal::Lost;
-        self.propose(Change::Withdraw { request, why }, Then::Nothing);
+        self.propose(Change::Withdraw { request, why }, Completion::Nothing);
     }
 
     /// Suspends the detached waiters whose process is stopped. Looks at `at_most` processes.
@@ -88,11 +88,11 @@ impl Server {
             .collect();
         for request in stopped {
             tracing::info!(request = request.0, "a waiter is stopped and cannot come back yet");
-            self.away.insert(request, None);
+            self.absent.insert(request, None);
             // Only one that takes part can be suspended. What it may be granted in between is taken
             // back before anybody is told.
-            self.propose(Change::Resume { request }, Then::Nothing);
-            self.propose(Change::Suspend { request }, Then::Nothing);
+            self.propose(Change::Resume { request }, Completion::Nothing);
+            self.propose(Change::Suspend { request }, Completion::Nothing);
         }
     }
 
@@ -102,12 +102,12 @@ impl Server {
         // Over an engine it can have been granted for a moment, and was seen to be stopped then.
         self.stopped.remove(&request);
         match return_of(&waiter.request) {
-            Return::Later => drop(self.away.insert(request, None)),
+            Return::Later => drop(self.absent.insert(request, None)),
             Return::Never => self.give_up(request),
             Return::OwnerEnded => self.end(waiter.frame),
             Return::Possible => match back_until {
                 Some(until) if until <= now => self.give_up(request),
-                until => drop(self.away.insert(request, until.or(Some(now + COME_BACK_TIME)))),
+                until => drop(self.absent.insert(request, until.or(Some(now + COME_BACK_TIME)))),
             },
         }
     }
@@ -116,7 +116,7 @@ impl Server {
     fn is_detached(&self, waiter: &WaiterState) -> bool {
         waiter.status == WaiterStatus::Detached
             && waiter.request.host == self.ledger.host
-            && !self.away.contains_key(&waiter.id)
+            && !self.absent.contains_key(&waiter.id)
     }
 }
 

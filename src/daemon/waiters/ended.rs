@@ -4,32 +4,37 @@
 //! of all that it left, frees what was.
 
 use crate::core::{Change, FrameId, Release, RequestId, Token, Withdrawal};
-use crate::daemon::calls::completion::Then;
-use crate::daemon::net::connection::Doing;
-use crate::daemon::net::reading::Severed;
+use crate::daemon::calls::completion::Completion;
+use crate::daemon::net::connection::CallState;
+use crate::daemon::net::read_permit::Disconnected;
 use crate::daemon::processes::proof::Proof;
 use crate::daemon::server::Server;
 
 impl Server {
     /// A peer is gone: what it waits for is withdrawn, what it was not told is taken back.
-    pub(crate) fn sever(&mut self, severed: Severed) {
-        self.sever_pending(severed.id);
-        let Some(conn) = self.conns.get(severed.id) else { return };
-        let untold = conn.untold.take().filter(|_| severed.unread || !conn.is_flushed());
+    pub(crate) fn disconnect(&mut self, disconnected: Disconnected) {
+        self.disconnect_pending(disconnected.id);
+        let Some(conn) = self.conns.get(disconnected.id) else { return };
+        let untold = conn.untold.take().filter(|_| disconnected.unread || !conn.is_flushed());
         if untold.is_some() {
-            conn.take_back_words();
+            conn.discard_output();
         }
         let doing = match conn.doing {
-            Doing::Pending => Doing::Pending,
-            Doing::Report => Doing::Report,
-            _ => std::mem::replace(&mut conn.doing, Doing::Nothing),
+            CallState::InFlight => CallState::InFlight,
+            CallState::Report => CallState::Report,
+            _ => std::mem::replace(&mut conn.doing, CallState::Nothing),
         };
         let provisional = std::mem::take(&mut conn.provisional);
         let mut gone: Vec<RequestId> = provisional.into_iter().chain(untold).collect();
         match doing {
-            Doing::Waits(request) | Doing::Stores(request) => gone.push(request),
-            Doing::Aside => self.aside.retain(|aside| aside.conn() != severed.id),
-            Doing::Nothing | Doing::Pending | Doing::Report | Doing::Watches(_) => {}
+            CallState::Waits(request) | CallState::Stores(request) => gone.push(request),
+            CallState::Deferred => {
+                self.deferred.retain(|deferred| deferred.conn() != disconnected.id)
+            }
+            CallState::Nothing
+            | CallState::InFlight
+            | CallState::Report
+            | CallState::Watches(_) => {}
         }
         for request in gone {
             // Nobody is left to be told.
@@ -37,9 +42,9 @@ impl Server {
                 waiter.conn = None;
             }
             let why = Withdrawal::Cancelled;
-            self.propose(Change::Withdraw { request, why }, Then::Nothing);
+            self.propose(Change::Withdraw { request, why }, Completion::Nothing);
         }
-        self.conns.activate(severed.id);
+        self.conns.activate(disconnected.id);
     }
 
     /// The process of a frame has ended.
@@ -51,7 +56,7 @@ impl Server {
             "the owner has ended"
         );
         self.owners.forget(frame);
-        self.propose(Change::End { frame }, Then::End { frame });
+        self.propose(Change::End { frame }, Completion::End { frame });
     }
 
     /// The end of a frame's process is in the table: what is left is kept for its descendants.
@@ -68,7 +73,7 @@ impl Server {
         let Some(tag) = self.ledger.table.hold(token).map(|hold| hold.asked.tag) else { return };
         if !self.children.await_end(token, tag, &mut self.owners) {
             let release = Release::Hold { token, forced: false };
-            self.propose(Change::Release(release), Then::Nothing);
+            self.propose(Change::Release(release), Completion::Nothing);
         }
     }
 
@@ -92,10 +97,10 @@ impl Server {
         // Until this host is a member, what is read may be another history, in which the token is
         // that of another process. Who lost it with an earlier incarnation gave nothing back.
         if self.ledger.is_member()
-            && !self.stops.is_doomed(token)
+            && !self.terminator.is_lost(token)
             && let Some(proof) = Proof::of_release(&self.ledger.table, token)
         {
-            self.roll.end(token, proof);
+            self.holder_record.end(token, proof);
         }
     }
 }

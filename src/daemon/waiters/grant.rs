@@ -4,10 +4,10 @@ use std::io;
 use std::os::fd::AsFd;
 
 use crate::core::{Change, FrameId, FrameState, Granted, Owner, RequestId, Withdrawal};
-use crate::daemon::calls::completion::Then;
+use crate::daemon::calls::completion::Completion;
 use crate::daemon::net::conn_id::ConnId;
-use crate::daemon::net::connection::Doing;
-use crate::daemon::processes::holder::Told;
+use crate::daemon::net::connection::CallState;
+use crate::daemon::processes::holder::Holder;
 use crate::daemon::processes::owner_identity::{cannot_watch, peer_pidfd};
 use crate::daemon::server::Server;
 use crate::daemon::view::Shown;
@@ -46,7 +46,7 @@ impl Server {
             return;
         }
         while let Some(granted) = self.granted.pop_front() {
-            if self.underway.leaving.contains(&granted.request) {
+            if self.in_flight.leaving.contains(&granted.request) {
                 self.waiting.remove(granted.request);
                 continue;
             }
@@ -149,7 +149,7 @@ impl Server {
     /// Takes a grant back that cannot be told as it must be.
     pub(crate) fn take_back(&mut self, id: ConnId, request: RequestId, failure: &Failure) {
         let why = Withdrawal::Cancelled;
-        self.propose(Change::Withdraw { request, why }, Then::Nothing);
+        self.propose(Change::Withdraw { request, why }, Completion::Nothing);
         self.fail(id, failure);
     }
 
@@ -198,10 +198,10 @@ impl Server {
     fn record_owner(&mut self, request: RequestId) -> io::Result<()> {
         let Some(shared) = self.ledger.engine() else { return Ok(()) };
         let hold = self.ledger.table.hold_of(request);
-        let told = hold.and_then(|hold| Some((hold.token, Told::of(hold, shared.mark())?)));
+        let told = hold.and_then(|hold| Some((hold.token, Holder::of(hold, shared.mark())?)));
         let Some((token, told)) = told else { return Ok(()) };
-        self.stops.forget_lost(token);
-        self.roll.tell(token, told)
+        self.terminator.forget_lost(token);
+        self.holder_record.tell(token, told)
     }
 
     /// Tells a grant as it was decided, or what is held by it now.
@@ -259,16 +259,16 @@ impl Server {
         grant.children_fd = children.then_some(0);
         grant.page_fd = page.map(|page| page.page_fd);
         grant.line_fd = page.map(|page| page.line_fd);
-        let departs = conn.departs && conn.calls.is_empty();
+        let closes_on_grant = conn.closes_on_grant && conn.calls.is_empty();
         if provisional {
             self.unclaimed.remove(&request);
             conn.provisional.push(request);
-        } else if !departs {
+        } else if !closes_on_grant {
             conn.untold = Some(request);
         }
         conn.reply_with(grant, fds);
-        conn.closing |= departs;
-        debug_assert_ne!(conn.doing, Doing::Waits(request));
+        conn.closing |= closes_on_grant;
+        debug_assert_ne!(conn.doing, CallState::Waits(request));
         Ok(())
     }
 }

@@ -105,14 +105,14 @@ mod tests {
 
 /// The grant of a lease that is not told yet.
 #[derive(Debug)]
-pub(crate) struct UntoldLease {
+pub(crate) struct UnsyncedLease {
     pub(crate) conn: ConnId,
     pub(crate) request: RequestId,
     /// As it was decided; `None` tells what is held by it now.
     pub(crate) granted: Option<Granted>,
 }
 
-impl UntoldLease {
+impl UnsyncedLease {
     /// Whether a connection waits for the grant of this request.
     pub(crate) fn is_of(&self, conn: ConnId, request: RequestId) -> bool {
         self.conn == conn && self.request == request

@@ -11,5 +11,5 @@ pub(super) mod note;
 pub(super) mod progress;
 pub(super) mod regrant;
 pub(super) mod stopped;
-pub(super) mod untold;
+pub(super) mod unsynced_leases;
 pub(super) mod waiting;

@@ -10,10 +10,10 @@ use crate::core::{Key, Mode, RequestId};
 use crate::daemon::due::is_due;
 use crate::daemon::limits::{PROGRESS_EVERY, WATCH_EVERY};
 use crate::daemon::net::conn_id::ConnId;
-use crate::daemon::net::connection::Doing;
+use crate::daemon::net::connection::CallState;
 use crate::daemon::server::Server;
 use crate::daemon::view::Held;
-use crate::daemon::waiters::waiting::Told;
+use crate::daemon::waiters::waiting::LastProgress;
 use crate::protocol::{HolderShown, Progress};
 
 /// Up to how many waiters of a key a newcomer's position is looked up; behind more it is the
@@ -83,7 +83,7 @@ impl Server {
     ) {
         let Some(waiter) = self.waiting.get(request) else { return };
         let Some(id) = waiter.conn else { return };
-        let Some(conn) = self.conns.peek(id).filter(|conn| conn.doing == Doing::Waits(request))
+        let Some(conn) = self.conns.peek(id).filter(|conn| conn.doing == CallState::Waits(request))
         else {
             return;
         };
@@ -98,7 +98,7 @@ impl Server {
         let scene =
             scenes.entry((key.clone(), mode)).or_insert_with(|| self.scene(&key, looked_up_max));
         let position = scene.positions.get(&request).copied().unwrap_or(scene.waiting);
-        let news = Told::of(position, &why.clause);
+        let news = LastProgress::of(position, &why.clause);
         if self.waiting.get(request).is_some_and(|waiter| waiter.told == Some(news)) {
             return;
         }
@@ -125,7 +125,7 @@ impl Server {
     fn tell_kept_grant(&mut self, request: RequestId, id: ConnId) {
         let reason = self.not_a_member().message;
         let Some(waiter) = self.waiting.get_mut(request) else { return };
-        let news = Told::of(0, &reason);
+        let news = LastProgress::of(0, &reason);
         if waiter.told.replace(news) == Some(news) {
             return;
         }

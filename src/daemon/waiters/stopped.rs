@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use crate::core::{Change, Request, RequestId, Table};
-use crate::daemon::calls::completion::Then;
+use crate::daemon::calls::completion::Completion;
 use crate::daemon::limits::{AHEAD_EVERY, AHEAD_LOOKED_AT_MAX, WAITERS_LOOKED_AT_MAX};
 use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::server::Server;
@@ -36,7 +36,7 @@ impl Server {
     /// Sets a waiter aside until its process runs again; a grant that was not told is taken back.
     pub(crate) fn suspend(&mut self, request: RequestId, pid: u32) {
         self.stopped.insert(request, pid);
-        self.propose(Change::Suspend { request }, Then::Nothing);
+        self.propose(Change::Suspend { request }, Completion::Nothing);
     }
 
     /// The process of a waiter of this host, if it is stopped.

@@ -35,7 +35,7 @@ pub(crate) struct Waiter {
     /// Whether it takes words of progress.
     pub(crate) more: bool,
     /// What it was told last.
-    pub(crate) told: Option<Told>,
+    pub(crate) told: Option<LastProgress>,
 }
 
 /// What is known of a request beyond its end.
@@ -49,9 +49,9 @@ pub(crate) struct Asked {
 /// What a waiter was told: its place, and a hash of why it waits. Ten thousand such words are
 /// kept only to tell nobody the same twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Told(u64);
+pub(crate) struct LastProgress(u64);
 
-impl Told {
+impl LastProgress {
     pub(crate) fn of(position: usize, clause: &str) -> Self {
         let mut hasher = DefaultHasher::new();
         (position, clause).hash(&mut hasher);
@@ -154,4 +154,4 @@ impl Waiting {
 
 /// Waiters that were found stopped before they came back. Of those that run again: when they have to
 /// be back.
-pub(crate) type Away = BTreeMap<RequestId, Option<Instant>>;
+pub(crate) type AbsentWaiters = BTreeMap<RequestId, Option<Instant>>;

@@ -18,9 +18,9 @@ use crate::daemon::cluster::watcher::{CHANNEL, PAGE, TOLD_TO_END};
 use crate::daemon::logging;
 use crate::daemon::options::Options;
 use crate::daemon::processes::descendants::Trace;
-use crate::daemon::processes::doomed::Doomed;
-use crate::daemon::processes::holder::{Told, WatchId};
+use crate::daemon::processes::holder::{Holder, WatchId};
 use crate::daemon::processes::holder_record::Recorded;
+use crate::daemon::processes::lost_processes::LostProcesses;
 use crate::daemon::processes::owners::find;
 use crate::sys::child::{Reap, ended, fork};
 use crate::sys::deadline::Reader;
@@ -77,7 +77,7 @@ pub fn watch(options: &Options, start: &dyn Fn()) -> anyhow::Result<()> {
         origin: Origin::read()?,
         duty,
         recorded: BTreeMap::new(),
-        doomed: Doomed::default(),
+        lost_processes: LostProcesses::default(),
         over: BTreeSet::new(),
     };
     alone.until_nothing_is_left(starter);
@@ -133,8 +133,8 @@ struct Alone<'a> {
     origin: Origin,
     duty: Duty,
     /// The processes that it answers for.
-    recorded: BTreeMap<Token, Told>,
-    doomed: Doomed,
+    recorded: BTreeMap<Token, Holder>,
+    lost_processes: LostProcesses,
     /// Those that need not be ended any more.
     over: BTreeSet<Token>,
 }
@@ -173,10 +173,10 @@ impl Alone<'_> {
             let left = self.recorded.iter().filter(|(token, _)| !self.over.contains(token));
             for (token, told) in left {
                 let trace = Trace::of(told, &self.options.place.dir);
-                self.doomed.add((*token, *told), (None, trace), None, kill_at);
+                self.lost_processes.add((*token, *told), (None, trace), None, kill_at);
             }
         }
-        let over = self.doomed.look(now, find);
+        let over = self.lost_processes.look(now, find);
         self.over.extend(over.into_iter().map(|(token, _)| token));
         self.recorded.keys().all(|token| self.over.contains(token))
     }
@@ -184,7 +184,7 @@ impl Alone<'_> {
     /// Sleeps until there may be something to do; `start` is when a daemon is to be started.
     fn sleep(&self, start: Option<Instant>) {
         let (now, left) = (clock::boottime_ms(), self.duty.left());
-        let look = self.doomed.next_look(now);
+        let look = self.lost_processes.next_look(now);
         let look = look.map(|at| Duration::from_millis(at.saturating_sub(now)));
         let start = start.map(|at| at.saturating_duration_since(Instant::now()));
         // What is past is seen to already.

@@ -14,26 +14,26 @@ use nix::sys::epoll::EpollFlags;
 
 use crate::core::{Key, ProcessId, RequestId};
 use crate::daemon::calls::call::Call;
+use crate::daemon::net::connection_limits::TurnedAway;
 use crate::daemon::net::output::Output;
-use crate::daemon::net::room::TurnedAway;
 use crate::protocol::Failure;
 use crate::protocol::frame::Decoder;
 use crate::protocol::limits::MESSAGE_BYTES_MAX;
 use crate::sys::peer::Credentials;
 
-pub(crate) use crate::daemon::net::connection::read::Heard;
+pub(crate) use crate::daemon::net::connection::read::ReadStatus;
 
 /// What a connection's first call in the queue waits behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Doing {
+pub(crate) enum CallState {
     /// Nothing: the next call can be served.
     Nothing,
     /// This request waits.
     Waits(RequestId),
     /// The log of many hosts: see [`crate::daemon::calls::in_flight`].
-    Pending,
+    InFlight,
     /// A request that may not wait was put aside until a holder that is exiting has ended.
-    Aside,
+    Deferred,
     /// The lease of this request is granted and not durable yet.
     Stores(RequestId),
     /// Its turn to get a report: see [`crate::daemon::reports::building`].
@@ -54,7 +54,7 @@ pub(crate) struct Connection {
     decoder: Decoder,
     fds: Vec<OwnedFd>,
     pub(crate) calls: VecDeque<Call>,
-    pub(crate) doing: Doing,
+    pub(crate) doing: CallState,
     /// A grant that was answered and not followed by another call: the peer may not have read it.
     pub(crate) untold: Option<RequestId>,
     /// Provisional grants that wait for a confirmation.
@@ -67,7 +67,7 @@ pub(crate) struct Connection {
     /// The peer said all that it had to say. What it sent before is still served.
     pub(crate) heard_end: bool,
     /// The caller of the call at work wants no reply.
-    pub(crate) mute: bool,
+    pub(crate) oneway: bool,
     /// The call at work was taken and not answered for good yet.
     pub(crate) unanswered: bool,
     /// It came when there were too many: its first call is answered with that.
@@ -82,7 +82,7 @@ pub(crate) struct Connection {
     pub(crate) watched_for: EpollFlags,
     /// Its peer becomes the command when it is granted what it asks for: nothing follows, and its
     /// end, which is all that matters then, is seen without a connection.
-    pub(crate) departs: bool,
+    pub(crate) closes_on_grant: bool,
     /// It is closed soon, whether the peer reads or not.
     pub(crate) counts_down: bool,
     /// Since when the peer has waited for a word because of the log of many hosts, in milliseconds of
@@ -100,21 +100,21 @@ impl Connection {
             decoder: Decoder::new(MESSAGE_BYTES_MAX),
             fds: Vec::new(),
             calls: VecDeque::new(),
-            doing: Doing::Nothing,
+            doing: CallState::Nothing,
             untold: None,
             provisional: Vec::new(),
             output: Output::default(),
             closing: false,
             broke_off: false,
             heard_end: false,
-            mute: false,
+            oneway: false,
             unanswered: false,
             turned_away: None,
             heard_at: Instant::now(),
             awaits_report: false,
             touched: false,
             watched_for: EpollFlags::empty(),
-            departs: false,
+            closes_on_grant: false,
             counts_down: false,
             wordless_since: None,
         }
@@ -122,7 +122,7 @@ impl Connection {
 
     /// Says why, and closes the connection once that is written.
     pub(crate) fn give_up(&mut self, failure: &Failure) {
-        self.mute = false;
+        self.oneway = false;
         self.fail(failure);
         self.closing = true;
         self.calls.clear();
@@ -131,12 +131,12 @@ impl Connection {
 
     /// Whether there is a call that can be served now.
     pub(crate) fn is_ready(&self) -> bool {
-        self.doing == Doing::Nothing && !self.calls.is_empty() && !self.closing
+        self.doing == CallState::Nothing && !self.calls.is_empty() && !self.closing
     }
 
     /// Whether it neither asks nor waits for anything, and nothing came from it for so long.
     pub(crate) fn is_idle(&self, now: Instant, time: Duration) -> bool {
-        let idle = self.doing == Doing::Nothing && self.holds_nothing();
+        let idle = self.doing == CallState::Nothing && self.holds_nothing();
         let silent = now.saturating_duration_since(self.heard_at) >= time;
         idle && silent && self.calls.is_empty() && self.is_flushed()
     }
@@ -151,12 +151,13 @@ impl Connection {
 
     /// Whether it watches the status.
     pub(crate) fn watches(&self) -> bool {
-        matches!(self.doing, Doing::Watches(_))
+        matches!(self.doing, CallState::Watches(_))
     }
 
     /// Whether nothing in the table depends on it.
     pub(crate) fn holds_nothing(&self) -> bool {
-        let idle = matches!(self.doing, Doing::Nothing | Doing::Report | Doing::Watches(_));
+        let idle =
+            matches!(self.doing, CallState::Nothing | CallState::Report | CallState::Watches(_));
         idle && self.untold.is_none() && self.provisional.is_empty()
     }
 }

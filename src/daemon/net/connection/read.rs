@@ -7,16 +7,16 @@ use libc::MSG_DONTWAIT;
 
 use crate::daemon::calls::call::{self, Call};
 use crate::daemon::limits::{CALLS_AHEAD_MAX, READ_BYTES_PER_TURN};
-use crate::daemon::net::connection::{Connection, Doing};
-use crate::daemon::net::reading::Reading;
-use crate::daemon::net::room::TurnedAway;
+use crate::daemon::net::connection::{CallState, Connection};
+use crate::daemon::net::connection_limits::TurnedAway;
+use crate::daemon::net::read_permit::ReadPermit;
 use crate::protocol::frame::FrameError;
 use crate::protocol::{ErrorName, Failure};
 use crate::sys;
 
 /// What reading brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub(crate) enum ReadStatus {
     /// All that is there for now.
     All,
     /// There may be more; it has to wait for the next turn.
@@ -32,26 +32,28 @@ pub(crate) enum Heard {
 impl Connection {
     /// Reads what is there and queues the calls in it. `hung_up`: the kernel reported the end of
     /// the peer, so that a short read does not mean that nothing follows.
-    pub(crate) fn hear(&mut self, _: &Reading, buffer: &mut [u8], hung_up: bool) -> Heard {
+    pub(crate) fn read(&mut self, _: &ReadPermit, buffer: &mut [u8], hung_up: bool) -> ReadStatus {
         let mut budget = READ_BYTES_PER_TURN;
         loop {
             if !self.understand() {
                 return self.not_all();
             }
             if budget == 0 {
-                return Heard::NotAll;
+                return ReadStatus::NotAll;
             }
             let fds_before = self.fds.len();
             let n =
                 match sys::fds::receive(self.socket.as_fd(), buffer, &mut self.fds, MSG_DONTWAIT) {
-                    Ok(0) => return Heard::Closed,
+                    Ok(0) => return ReadStatus::Closed,
                     Ok(n) => n,
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Heard::All,
-                    Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
-                        return Heard::ClosedUnread;
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        return ReadStatus::All;
                     }
-                    Err(_) => return Heard::Closed,
+                    Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                        return ReadStatus::ClosedUnread;
+                    }
+                    Err(_) => return ReadStatus::Closed,
                 };
             budget = budget.saturating_sub(n);
             if self.is_deaf() {
@@ -61,20 +63,20 @@ impl Connection {
             self.decoder.feed(&buffer[..n]);
             // A read ends at a message with descriptors, full or not.
             if n < buffer.len() && !hung_up && self.fds.len() == fds_before {
-                return if self.understand() { Heard::All } else { self.not_all() };
+                return if self.understand() { ReadStatus::All } else { self.not_all() };
             }
         }
     }
 
-    fn not_all(&self) -> Heard {
-        if self.doing == Doing::Report { Heard::Full } else { Heard::NotAll }
+    fn not_all(&self) -> ReadStatus {
+        if self.doing == CallState::Report { ReadStatus::Full } else { ReadStatus::NotAll }
     }
 
     /// Queues the calls that are there whole; false if there are more than may be queued now.
     fn understand(&mut self) -> bool {
         while !self.is_deaf() {
             let full = self.calls.len() >= CALLS_AHEAD_MAX;
-            if full && matches!(self.doing, Doing::Nothing | Doing::Report) {
+            if full && matches!(self.doing, CallState::Nothing | CallState::Report) {
                 // Those that are queued are about to be served.
                 return !self.decoder.has_message();
             }

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use serde::Serialize;
 
 use crate::daemon::limits::OUTPUT_BYTES_MAX;
-use crate::daemon::net::connection::{Connection, Doing};
+use crate::daemon::net::connection::{CallState, Connection};
 use crate::protocol::service::ServiceError;
 use crate::protocol::{Failure, frame};
 
@@ -68,14 +68,14 @@ impl Connection {
         self.wordless_since = None;
         if self.output.unsent() > OUTPUT_BYTES_MAX {
             // The peer does not read. What it did not take is dropped with it.
-            self.take_back_words();
+            self.discard_output();
             return false;
         }
-        !(self.output.stuck || self.closing || self.mute)
+        !(self.output.stuck || self.closing || self.oneway)
     }
 
     /// Drops what was not written: the peer must not learn of it. The connection is closed.
-    pub(crate) fn take_back_words(&mut self) {
+    pub(crate) fn discard_output(&mut self) {
         self.output.drop_all();
         self.closing = true;
     }
@@ -96,7 +96,7 @@ impl Connection {
     /// The connection is of no more use.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         let written = self.output.write(self.socket.as_fd());
-        if matches!(self.doing, Doing::Waits(_)) {
+        if matches!(self.doing, CallState::Waits(_)) {
             // The next reply may be hours away, and thousands wait.
             self.output.save_memory();
         }

@@ -8,7 +8,7 @@ use crate::protocol::{ErrorName, Failure};
 
 /// How many connections there may be.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Room {
+pub(crate) struct ConnectionLimits {
     /// Of all users.
     pub(crate) all: usize,
     /// Of each user, if the configuration says that.
@@ -26,7 +26,7 @@ pub(crate) enum TurnedAway {
     Share { uid: u32, has: usize },
 }
 
-impl Room {
+impl ConnectionLimits {
     /// Why one more connection of a user is turned away, if it is. `there` counts the connections of all
     /// users, `has` those of this user.
     pub(crate) fn turns_away(&self, uid: u32, there: usize, has: usize) -> Option<TurnedAway> {
@@ -67,10 +67,10 @@ impl TurnedAway {
 mod tests {
     use super::*;
 
-    const ROOM: Room = Room { all: 1600, each: None, own: 7 };
+    const ROOM: ConnectionLimits = ConnectionLimits { all: 1600, each: None, own: 7 };
 
     /// Has users connect in turn for as long as anybody gets in; how many each of them has then.
-    fn filled(room: Room, users: &[u32]) -> Vec<usize> {
+    fn filled(room: ConnectionLimits, users: &[u32]) -> Vec<usize> {
         let mut has = vec![0; users.len()];
         loop {
             let before = has.clone();
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn what_the_configuration_says_of_each_user_holds_for_others_than_these() {
-        let room = Room { each: Some(3), ..ROOM };
+        let room = ConnectionLimits { each: Some(3), ..ROOM };
         assert_eq!(filled(room, &[1000, 1001]), [3, 3]);
         let why = room.turns_away(1000, 6, 3);
         assert_eq!(why, Some(TurnedAway::Share { uid: 1000, has: 3 }));

@@ -4,9 +4,9 @@ use crate::daemon::net::conn_id::ConnId;
 
 /// Permission to read connections: only [`Batch::take`](super::batch::Batch::take) has it.
 #[derive(Debug)]
-pub(crate) struct Reading(());
+pub(crate) struct ReadPermit(());
 
-impl Reading {
+impl ReadPermit {
     /// For [`Batch::take`](super::batch::Batch::take) alone.
     pub(in crate::daemon::net) fn begin() -> Self {
         Self(())
@@ -20,7 +20,7 @@ impl Reading {
 
 /// A connection of which nothing more is to be expected.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Severed {
+pub(crate) struct Disconnected {
     pub(crate) id: ConnId,
     /// Whether it is certain that the peer did not read all that was sent.
     pub(crate) unread: bool,

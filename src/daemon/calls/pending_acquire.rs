@@ -10,19 +10,19 @@ use crate::sys::pidfd::Pidfd;
 
 /// A request on its way to the table.
 #[derive(Debug)]
-pub(crate) struct Newcomer {
+pub(crate) struct PendingAcquire {
     pub(crate) conn: ConnId,
     pub(crate) request: Arc<Request>,
     /// The owner's, if it was opened already.
     pub(crate) pidfd: Option<Pidfd>,
     pub(crate) more: bool,
     /// Until when it is put aside rather than refused, once it was.
-    pub(crate) aside_until: Option<Instant>,
+    pub(crate) deferred_until: Option<Instant>,
     /// Of its user as many wait as may (so many): it is granted at once or not at all.
     pub(crate) crowd: Option<usize>,
 }
 
-impl Newcomer {
+impl PendingAcquire {
     /// One who waited already, for the next incarnation of this host.
     pub(crate) fn again(
         conn: ConnId,
@@ -30,7 +30,7 @@ impl Newcomer {
         more: bool,
         pidfd: Option<Pidfd>,
     ) -> Self {
-        Self { conn, request, pidfd, more, aside_until: None, crowd: None }
+        Self { conn, request, pidfd, more, deferred_until: None, crowd: None }
     }
 
     /// What it is to be told while the log of many hosts keeps it, if it may wait.

@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 
 use crate::core::{OnLost, ProcessId, Tag, Token};
 use crate::daemon::processes::descendants::{self, Trace};
-use crate::daemon::processes::holder::Told;
+use crate::daemon::processes::holder::Holder;
 use crate::daemon::processes::proof::Proof;
 use crate::sys::pidfd::{Pidfd, is_gone};
 use crate::sys::process::Found;
@@ -59,13 +59,13 @@ impl Stage {
 
 /// Those who lost what they hold.
 #[derive(Debug, Default)]
-pub(crate) struct Doomed(Vec<Lost>);
+pub(crate) struct LostProcesses(Vec<Lost>);
 
 /// One who lost what it holds.
 #[derive(Debug)]
 struct Lost {
     token: Token,
-    told: Told,
+    told: Holder,
     /// `None` until it can be had: there may be no descriptors left.
     pidfd: Option<Pidfd>,
     /// What is killed with it.
@@ -85,12 +85,12 @@ struct Lost {
     is_late: bool,
 }
 
-impl Doomed {
+impl LostProcesses {
     /// Ends a process from now on, and at `kill_at`, when the KILL is due, what runs under its hold;
     /// `done` was done already. The first time that is said of a token counts.
     pub(crate) fn add(
         &mut self,
-        (token, told): (Token, Told),
+        (token, told): (Token, Holder),
         (pidfd, trace): (Option<Pidfd>, Option<Trace>),
         done: Option<Stage>,
         kill_at: u64,
@@ -189,7 +189,7 @@ impl Lost {
     }
 
     fn look(&mut self, now: u64, find: impl Fn(ProcessId) -> Found) -> Option<Proof> {
-        let Told { process, on_lost, .. } = self.told;
+        let Holder { process, on_lost, .. } = self.told;
         if let Some(proof) = Proof::of_choice(on_lost, self.done.is_some()) {
             return Some(proof);
         }
@@ -258,41 +258,41 @@ mod tests {
 
     const TOKEN: Token = Token(7);
 
-    fn shell(script: &str) -> (Child, Told) {
+    fn shell(script: &str) -> (Child, Holder) {
         let child = Command::new("/bin/sh").args(["-c", script]).spawn().unwrap();
         let process = process_of(&Pidfd::open(child.id()).unwrap()).unwrap();
-        (child, Told { process, on_lost: OnLost::Kill, mark: None, tag: None })
+        (child, Holder { process, on_lost: OnLost::Kill, mark: None, tag: None })
     }
 
-    fn sleeper() -> (Child, Told) {
+    fn sleeper() -> (Child, Holder) {
         shell("exec sleep 60")
     }
 
-    fn doomed(told: Told, kill_at: u64) -> Doomed {
-        let mut doomed = Doomed::default();
-        doomed.add((TOKEN, told), (None, None), None, kill_at);
-        doomed
+    fn lost_processes(told: Holder, kill_at: u64) -> LostProcesses {
+        let mut lost_processes = LostProcesses::default();
+        lost_processes.add((TOKEN, told), (None, None), None, kill_at);
+        lost_processes
     }
 
     fn killed_by(mut child: Child) -> Option<i32> {
         std::os::unix::process::ExitStatusExt::signal(&child.wait().unwrap())
     }
 
-    fn until_over(doomed: &mut Doomed, now: u64) {
-        rerun::wait_until("it is over", || !doomed.look(now, find).is_empty());
-        assert!(!doomed.has(TOKEN));
+    fn until_over(lost_processes: &mut LostProcesses, now: u64) {
+        rerun::wait_until("it is over", || !lost_processes.look(now, find).is_empty());
+        assert!(!lost_processes.has(TOKEN));
     }
 
     #[test]
     fn who_cannot_be_found_for_a_moment_is_killed_as_soon_as_it_can() {
         let (child, told) = sleeper();
-        let mut doomed = doomed(told, 0);
+        let mut lost_processes = lost_processes(told, 0);
         let no_descriptors = || Found::Unknown(io::Error::from_raw_os_error(libc::EMFILE));
         for now in 1..100 {
-            assert!(doomed.look(now * 10_000, |_| no_descriptors()).is_empty());
-            assert!(doomed.are_awaited(), "nothing was sent yet");
+            assert!(lost_processes.look(now * 10_000, |_| no_descriptors()).is_empty());
+            assert!(lost_processes.are_awaited(), "nothing was sent yet");
         }
-        until_over(&mut doomed, 1_000_000);
+        until_over(&mut lost_processes, 1_000_000);
         assert_eq!(killed_by(child), Some(9));
     }
 
@@ -300,50 +300,50 @@ mod tests {
     fn each_is_killed_at_its_own_time_also_by_a_daemon_that_was_just_started() {
         let ((first, one), (second, other)) = (sleeper(), sleeper());
         let now = 1_000_000;
-        let mut doomed = doomed(one, now);
-        doomed.add((Token(8), other), (None, None), Some(Stage::Asked), now + 500);
-        until_over(&mut doomed, now);
+        let mut lost_processes = lost_processes(one, now);
+        lost_processes.add((Token(8), other), (None, None), Some(Stage::Asked), now + 500);
+        until_over(&mut lost_processes, now);
         assert_eq!(killed_by(first), Some(9));
-        assert!(doomed.has(Token(8)) && doomed.are_awaited());
-        assert_eq!(doomed.next_look(now), Some(now + LOOK_EVERY_MS));
-        rerun::wait_until("it is over", || !doomed.look(now + 500, find).is_empty());
+        assert!(lost_processes.has(Token(8)) && lost_processes.are_awaited());
+        assert_eq!(lost_processes.next_look(now), Some(now + LOOK_EVERY_MS));
+        rerun::wait_until("it is over", || !lost_processes.look(now + 500, find).is_empty());
         assert_eq!(killed_by(second), Some(9));
     }
 
     #[test]
     fn who_was_asked_to_end_is_killed_later() {
         let (mut child, told) = shell("trap '' TERM; echo; exec sleep 60 >/dev/null");
-        let mut doomed = doomed(told, 100);
-        assert!(doomed.look(50, find).is_empty());
-        assert!(doomed.look(60, find).is_empty());
+        let mut lost_processes = lost_processes(told, 100);
+        assert!(lost_processes.look(50, find).is_empty());
+        assert!(lost_processes.look(60, find).is_empty());
         let _ = child.try_wait().unwrap();
-        until_over(&mut doomed, 100);
+        until_over(&mut lost_processes, 100);
         assert!(matches!(killed_by(child), Some(9 | 15)));
     }
 
     #[test]
     fn the_time_that_was_said_first_counts() {
         let (child, told) = sleeper();
-        let mut doomed = doomed(told, 1_000);
-        doomed.add((TOKEN, told), (None, None), None, u64::MAX);
-        until_over(&mut doomed, 1_000);
+        let mut lost_processes = lost_processes(told, 1_000);
+        lost_processes.add((TOKEN, told), (None, None), None, u64::MAX);
+        until_over(&mut lost_processes, 1_000);
         assert_eq!(killed_by(child), Some(9));
     }
 
     #[test]
     fn who_was_killed_and_does_not_end_stays_listed_and_is_not_waited_for() {
         let (child, told) = sleeper();
-        let mut doomed = Doomed::default();
+        let mut lost_processes = LostProcesses::default();
         // As if the KILL had been taken, for there is no process here that the kernel holds fast.
-        doomed.add((TOKEN, told), (None, None), Some(Stage::Killed), 1_000);
-        assert!(doomed.look(1_000 + UNKILLABLE_MS, find).is_empty());
-        assert!(doomed.are_awaited());
+        lost_processes.add((TOKEN, told), (None, None), Some(Stage::Killed), 1_000);
+        assert!(lost_processes.look(1_000 + UNKILLABLE_MS, find).is_empty());
+        assert!(lost_processes.are_awaited());
         let late = 1_001 + UNKILLABLE_MS;
-        assert!(doomed.look(late, find).is_empty());
-        assert!(!doomed.are_awaited() && doomed.has(TOKEN));
-        assert_eq!(doomed.next_look(late), Some(late + LATE_EVERY_MS));
+        assert!(lost_processes.look(late, find).is_empty());
+        assert!(!lost_processes.are_awaited() && lost_processes.has(TOKEN));
+        assert_eq!(lost_processes.next_look(late), Some(late + LATE_EVERY_MS));
         Pidfd::open(child.id()).unwrap().signal(Signal::SIGKILL).unwrap();
-        until_over(&mut doomed, late);
+        until_over(&mut lost_processes, late);
         assert_eq!(killed_by(child), Some(9));
     }
 
@@ -356,13 +356,13 @@ mod tests {
         let (mut child, told) = sleeper();
         child.kill().unwrap();
         child.wait().unwrap();
-        let told = Told { tag: Some(tag), ..told };
-        let mut doomed = Doomed::default();
+        let told = Holder { tag: Some(tag), ..told };
+        let mut lost_processes = LostProcesses::default();
         let dir = tempfile::tempdir().unwrap();
-        doomed.add((TOKEN, told), (None, Trace::of(&told, dir.path())), None, 1_000);
-        assert!(doomed.look(999, find).is_empty(), "its time has not come");
+        lost_processes.add((TOKEN, told), (None, Trace::of(&told, dir.path())), None, 1_000);
+        assert!(lost_processes.look(999, find).is_empty(), "its time has not come");
         assert!(!Pidfd::open(left.id()).unwrap().has_ended());
-        until_over(&mut doomed, 1_000);
+        until_over(&mut lost_processes, 1_000);
         assert_eq!(killed_by(left), Some(9));
     }
 
@@ -374,13 +374,13 @@ mod tests {
             looks.set(looks.get() + 1);
             find(process)
         };
-        let warned = Told { on_lost: OnLost::Warn, ..told };
-        assert_eq!(doomed(warned, 0).look(1, counted).len(), 1);
+        let warned = Holder { on_lost: OnLost::Warn, ..told };
+        assert_eq!(lost_processes(warned, 0).look(1, counted).len(), 1);
         assert_eq!(looks.get(), 0);
-        let mut doomed = doomed(Told { on_lost: OnLost::Term, ..told }, 0);
-        assert!(!doomed.are_awaited());
-        assert!(doomed.look(1, counted).is_empty(), "it is asked to end");
-        assert_eq!(doomed.look(1, counted).len(), 1, "that is all that may be done");
+        let mut lost_processes = lost_processes(Holder { on_lost: OnLost::Term, ..told }, 0);
+        assert!(!lost_processes.are_awaited());
+        assert!(lost_processes.look(1, counted).is_empty(), "it is asked to end");
+        assert_eq!(lost_processes.look(1, counted).len(), 1, "that is all that may be done");
         assert_eq!(looks.get(), 1);
         assert_eq!(killed_by(child), Some(15));
     }

@@ -2,13 +2,13 @@
 
 /// How far the queue of the listener was read since a lease was over.
 #[derive(Debug, Default)]
-pub(crate) struct Catching {
+pub(crate) struct AcceptBacklog {
     /// When it began, in milliseconds of CLOCK_BOOTTIME.
     pub(crate) since: Option<u64>,
     pub(crate) accepted: usize,
 }
 
-impl Catching {
+impl AcceptBacklog {
     /// By when every renewal that was sent has been read, if that can be told: while peers connect
     /// faster than they are accepted, those that queued at the beginning are waited for.
     pub(crate) fn caught_up(&mut self, begun: u64, accepted: Accepted) -> Option<u64> {
@@ -41,12 +41,12 @@ mod tests {
 
     #[test]
     fn a_flood_of_connections_delays_the_end_of_a_lease_by_one_queue_at_most() {
-        let mut catching = Catching::default();
+        let mut accept_backlog = AcceptBacklog::default();
         let all = Accepted { count: 3, more: false };
-        assert_eq!(catching.caught_up(10, all), Some(10));
+        assert_eq!(accept_backlog.caught_up(10, all), Some(10));
         let part = Accepted { count: QUEUED_CONNECTIONS_MAX / 4, more: true };
-        let ends = [20, 30, 40, 50, 60].map(|begun| catching.caught_up(begun, part));
+        let ends = [20, 30, 40, 50, 60].map(|begun| accept_backlog.caught_up(begun, part));
         assert_eq!(ends, [None, None, None, Some(20), None]);
-        assert_eq!(catching.caught_up(70, all), Some(60), "what came after 60 may be unread");
+        assert_eq!(accept_backlog.caught_up(70, all), Some(60), "what came after 60 may be unread");
     }
 }

@@ -5,9 +5,9 @@
 
 use crate::core::{Granted, RequestId};
 use crate::daemon::net::conn_id::ConnId;
-use crate::daemon::net::connection::Doing;
+use crate::daemon::net::connection::CallState;
 use crate::daemon::server::Server;
-use crate::daemon::waiters::leases::UntoldLease;
+use crate::daemon::waiters::leases::UnsyncedLease;
 use crate::protocol::{ErrorName, Failure};
 
 impl Server {
@@ -19,9 +19,9 @@ impl Server {
         granted: Option<&Granted>,
     ) {
         if let Some(conn) = self.conns.get(conn) {
-            conn.doing = Doing::Stores(request);
+            conn.doing = CallState::Stores(request);
         }
-        self.untold_leases.push(UntoldLease { conn, request, granted: granted.cloned() });
+        self.untold_leases.push(UnsyncedLease { conn, request, granted: granted.cloned() });
     }
 
     /// Makes the leases durable that were granted, and tells them; whether there were any. What
@@ -31,7 +31,7 @@ impl Server {
             return false;
         }
         let stored = self.ledger.keep_leases();
-        for UntoldLease { conn, request, granted } in std::mem::take(&mut self.untold_leases) {
+        for UnsyncedLease { conn, request, granted } in std::mem::take(&mut self.untold_leases) {
             self.done(conn);
             match &stored {
                 _ if self.ledger.table.hold_of(request).is_none() => {
