@@ -7,16 +7,16 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
-use super::code;
+use super::encoding;
 use crate::core::{Change, Entry, HostId, Revision, Rules};
 use crate::log::engine::{Batch, Hash, Link, Placed, Position, Read};
 
 /// So many links of the chain are kept to compare others with.
-pub(super) const RECENT_MAX: usize = 1024;
+pub(in crate::host) const RECENT_MAX: usize = 1024;
 
 /// What is known after a batch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Chain {
+pub(in crate::host) struct Chain {
     genesis: Hash,
     link: Link,
     /// The last links, the latest last. Eight bytes of each hash tell histories apart.
@@ -36,16 +36,16 @@ const NO_HOST: HostId = HostId(0);
 
 /// An incarnation that has joined and not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Seat {
+pub(in crate::host) struct Seat {
     /// Its last batch.
-    pub(super) sequence: u64,
+    pub(in crate::host) sequence: u64,
     /// The revision of the first entry of that batch.
-    pub(super) first: Revision,
+    pub(in crate::host) first: Revision,
 }
 
 /// What becomes of a batch.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Step {
+pub(in crate::host) enum Step {
     /// It was read before.
     Known,
     /// It counts for nothing: its incarnation had ended.
@@ -58,7 +58,7 @@ pub(super) enum Step {
 
 /// A batch with which a reader cannot go on. The chain is as it was before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Trouble {
+pub(in crate::host) enum Trouble {
     /// Its author had read another history, or we have.
     Stray,
     /// A batch before it is missing, or it comes twice.
@@ -87,7 +87,7 @@ pub enum Known {
 
 /// Whether what is read is known to be what the engine has now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Trust {
+pub(in crate::host) enum Trust {
     /// It continues what was read before.
     Live,
     /// It was read just now from the beginning or from the snapshot.
@@ -122,8 +122,8 @@ impl Mark {
 }
 
 impl Chain {
-    pub(super) fn new(epoch: u128) -> Self {
-        let genesis = code::genesis(epoch);
+    pub(in crate::host) fn new(epoch: u128) -> Self {
+        let genesis = encoding::genesis(epoch);
         Self {
             genesis: genesis.hash,
             link: genesis,
@@ -136,47 +136,47 @@ impl Chain {
         }
     }
 
-    pub(super) fn link(&self) -> Link {
+    pub(in crate::host) fn link(&self) -> Link {
         self.link
     }
 
-    pub(super) fn revision(&self) -> Revision {
+    pub(in crate::host) fn revision(&self) -> Revision {
         self.revision
     }
 
-    pub(super) fn batches(&self) -> u64 {
+    pub(in crate::host) fn batches(&self) -> u64 {
         self.batches
     }
 
-    pub(super) fn last(&self) -> Option<Read> {
+    pub(in crate::host) fn last(&self) -> Option<Read> {
         self.last
     }
 
-    pub(super) fn seat(&self, host: HostId) -> Option<Seat> {
+    pub(in crate::host) fn seat(&self, host: HostId) -> Option<Seat> {
         self.seats.get(&host).copied()
     }
 
     /// The incarnation that joined first of those that have not ended.
-    pub(super) fn eldest(&self) -> Option<HostId> {
+    pub(in crate::host) fn eldest(&self) -> Option<HostId> {
         self.seats.keys().next().copied()
     }
 
-    pub(super) fn is_of(&self, epoch: u128) -> bool {
-        self.genesis == code::genesis(epoch).hash
+    pub(in crate::host) fn is_of(&self, epoch: u128) -> bool {
+        self.genesis == encoding::genesis(epoch).hash
     }
 
     /// How far this history was read.
-    pub(super) fn mark(&self) -> Mark {
+    pub(in crate::host) fn mark(&self) -> Mark {
         Mark { position: self.link.position, hash: short(self.link.hash) }
     }
 
     /// Whether a link is of this history.
-    pub(super) fn knows(&self, link: Link) -> Known {
+    pub(in crate::host) fn knows(&self, link: Link) -> Known {
         self.knows_mark(Mark { position: link.position, hash: short(link.hash) })
     }
 
     /// Whether a mark is of this history.
-    pub(super) fn knows_mark(&self, mark: Mark) -> Known {
+    pub(in crate::host) fn knows_mark(&self, mark: Mark) -> Known {
         let same = |same: bool| if same { Known::Same } else { Known::Other };
         if mark.position == Position(0) {
             return same(mark.hash == short(self.genesis));
@@ -189,12 +189,12 @@ impl Chain {
     }
 
     /// Whether what was read contradicts a mark for certain, however far it was read.
-    pub(super) fn contradicts(&self, mark: Mark) -> bool {
+    pub(in crate::host) fn contradicts(&self, mark: Mark) -> bool {
         mark.position <= self.link.position && self.knows_mark(mark) == Known::Other
     }
 
     /// Reads the next batch.
-    pub(super) fn read(
+    pub(in crate::host) fn read(
         &mut self,
         rules: Rules,
         placed: &Placed,
@@ -241,7 +241,7 @@ impl Chain {
             None if sequence == 1 => 1,
             None => return Ok(Step::Void),
         };
-        let name = code::author(host, sequence);
+        let name = encoding::author(host, sequence);
         if sequence != expected {
             return Err(Trouble::Gap(format!("{name} lies where number {expected} should be")));
         }
@@ -278,8 +278,8 @@ impl Chain {
 
     fn advance(&mut self, placed: &Placed) {
         let Placed { position, host, sequence, .. } = *placed;
-        let body = code::body_hash(&placed.body);
-        self.link = code::next_link(self.link, position, body);
+        let body = encoding::body_hash(&placed.body);
+        self.link = encoding::next_link(self.link, position, body);
         self.last = Some(Read { position, host, sequence, body });
         self.batches += 1;
         if self.recent.len() == RECENT_MAX {
@@ -302,12 +302,12 @@ impl Chain {
 /// What a batch says, if it is the one that the engine takes it for.
 fn batch_of(rules: Rules, placed: &Placed) -> Result<Batch, Trouble> {
     let Placed { host, sequence, .. } = *placed;
-    let name = code::author(host, sequence);
+    let name = encoding::author(host, sequence);
     let unreadable = |what: String| Trouble::Unreadable(format!("{name}: {what}"));
-    let batch = code::read_batch(rules, &placed.body);
+    let batch = encoding::read_batch(rules, &placed.body);
     let batch = batch.map_err(|error| unreadable(error.to_string()))?;
     if (batch.host, batch.sequence) != (host, sequence) {
-        let inside = code::author(batch.host, batch.sequence);
+        let inside = encoding::author(batch.host, batch.sequence);
         return Err(unreadable(format!("inside it says that it is {inside}")));
     }
     Ok(batch)

@@ -8,23 +8,22 @@
 //! Invariant: the entries that a member gives out are those of the log, in its order and each once,
 //! and none of an incarnation that had ended before.
 
-mod append;
 mod chain;
-mod code;
+mod encoding;
 mod event;
-mod follow;
-mod join;
-mod keep;
-mod life;
+mod failure_detector;
+mod incarnation;
+mod label;
 mod member;
-mod recover;
+mod memory;
 mod settings;
 #[cfg(test)]
 pub(crate) mod sim;
-mod watch;
+mod snapshot_keeper;
+mod writer;
 
 pub use chain::{Known, Mark};
 pub use event::{Deadlines, Event, Health, LostWhy, Now, Observed, Standing, Ticket};
 pub use member::Member;
-pub use recover::Memory;
+pub use memory::Memory;
 pub use settings::{Settings, Timing, TooShort};

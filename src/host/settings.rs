@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::duration_text::stated_ms;
+use crate::log::engine::Outage;
 
 /// What an operator may choose. Durations in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +102,11 @@ impl Settings {
         }
         Ok(timing)
     }
+}
+
+/// A TTL that leaves no time to stop commands.
+pub(in crate::host) fn too_short(why: String) -> Outage {
+    Outage::refused(why, Some("choose a longer TTL".to_owned()))
 }
 
 #[cfg(test)]

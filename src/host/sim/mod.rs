@@ -14,10 +14,7 @@ mod faults;
 mod history;
 mod link;
 mod machine;
-mod rules_appending;
-mod rules_joining;
-mod rules_reading;
-mod rules_recovering;
+mod rules;
 pub(crate) mod server;
 mod world;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::core::HostId;
-use crate::host::code::body_hash;
+use crate::host::encoding::body_hash;
 use crate::log::engine::{
     Alive, Answer, Append, Call, Era, Evidence, Hash, Identity, Placed, Position, Read, Sign,
     Stored,

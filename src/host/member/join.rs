@@ -1,60 +1,14 @@
 //! How an incarnation begins: under a label that nobody else has, in the place of an earlier one
 //! that still counts, or after everything that an earlier one left is dead.
 
-use std::collections::BTreeMap;
-
-use super::append::entry;
-use super::chain::{Chain, Seat};
-use super::life::{Life, Timer};
-use super::member::too_short;
-use super::{Event, Member, Standing};
 use crate::core::{Change, HostId};
+use crate::host::chain::{Chain, Seat};
+use crate::host::incarnation::{Life, Timer};
+use crate::host::label::{Others, described};
+use crate::host::settings::too_short;
+use crate::host::writer::entry;
+use crate::host::{Event, Member, Standing};
 use crate::log::engine::{Call, Ends, Evidence, Identity, Outage, Position, Sign};
-
-/// The incarnations of our label that had not ended when we asked for ours.
-#[derive(Debug, Default)]
-pub(super) struct Others {
-    /// Those of this very place, which we may continue.
-    ours: Vec<HostId>,
-    /// Those that we have given up, and those of an earlier boot of this machine: nothing of them
-    /// lives once we are clear.
-    dead: Vec<HostId>,
-    /// Those of others, who they are, and what was first seen of them.
-    foreign: BTreeMap<HostId, (String, Option<Sign>)>,
-    /// Which one we continue.
-    adopting: Option<HostId>,
-}
-
-impl Others {
-    fn sort(us: &Identity, lost: impl Fn(HostId) -> bool, all: Vec<(HostId, Identity)>) -> Self {
-        let mut others = Self::default();
-        for (host, who) in all {
-            if lost(host) || is_of_earlier_boot(&who, us) {
-                others.dead.push(host);
-            } else if who == *us {
-                others.ours.push(host);
-            } else {
-                others.foreign.insert(host, (described(&who), None));
-            }
-        }
-        others
-    }
-}
-
-/// Whether nothing of `who` can be left because the machine was started anew since.
-fn is_of_earlier_boot(who: &Identity, us: &Identity) -> bool {
-    let named = !us.machine.is_empty() && !us.boot.is_empty() && !who.boot.is_empty();
-    let same_place =
-        (&who.label, &who.machine, who.uid, &who.dir) == (&us.label, &us.machine, us.uid, &us.dir);
-    named && same_place && who.boot != us.boot
-}
-
-/// An identity for people.
-fn described(who: &Identity) -> String {
-    let Identity { machine, boot, pid_namespace, uid, dir, .. } = who;
-    let machine = if machine.is_empty() { "unknown" } else { machine };
-    format!("uid {uid}, {dir}, machine {machine}, boot {boot}, pid namespace {pid_namespace}")
-}
 
 /// What is known of an incarnation that has our label.
 enum Claim {
@@ -64,7 +18,7 @@ enum Claim {
 }
 
 impl Member {
-    pub(super) fn registered(
+    pub(in crate::host) fn registered(
         &mut self,
         (host, ttl_ms): (HostId, u64),
         asked_at: u64,
@@ -112,7 +66,7 @@ impl Member {
 
     /// Joins, if it is known how; called when the log was read, and whenever more is known of those
     /// who have our label.
-    pub(super) fn decide_how_to_join(&mut self) {
+    pub(in crate::host) fn decide_how_to_join(&mut self) {
         let Some((life, chain)) = self.life.as_mut().zip(self.chain.as_ref()) else { return };
         let Others { ours, dead, foreign, .. } = &mut life.others;
         // The label is ours as long as an incarnation of ours that joined has it. Incarnations that
@@ -179,7 +133,7 @@ impl Member {
     }
 
     /// Another host has joined while we wait.
-    pub(super) fn note_join(&mut self, change: &Change) {
+    pub(in crate::host) fn note_join(&mut self, change: &Change) {
         let Change::HostJoin { host, label, identity } = change else { return };
         let waits = matches!(self.standing, Standing::LabelInUse { .. } | Standing::Clearing);
         let Some(life) = self.life.as_mut().filter(|_| waits) else { return };
@@ -189,7 +143,7 @@ impl Member {
     }
 
     /// Whether it became known while we cleared up that another host has our label.
-    pub(super) fn label_was_taken(&self) -> bool {
+    pub(in crate::host) fn label_was_taken(&self) -> bool {
         self.life.as_ref().is_some_and(|life| !life.others.foreign.is_empty())
     }
 
@@ -200,7 +154,7 @@ impl Member {
     }
 
     /// Appends the first batch.
-    pub(super) fn join(&mut self, adopt: Option<HostId>) {
+    pub(in crate::host) fn join(&mut self, adopt: Option<HostId>) {
         let (now, rules, blind) = (self.now, self.rules, self.is_blind());
         let Some((life, chain)) = self.life.as_mut().zip(self.chain.as_ref()) else { return };
         let (new, seen) = (life.host, chain.link());
@@ -226,7 +180,7 @@ impl Member {
     }
 
     /// Our first batch is in the log.
-    pub(super) fn joined(&mut self) {
+    pub(in crate::host) fn joined(&mut self) {
         let Some(life) = &mut self.life else { return };
         let adopted = life.others.adopting.take();
         let dead = std::mem::take(&mut life.others.dead);
@@ -244,7 +198,7 @@ impl Member {
     }
 
     /// The evidence for an end does not hold.
-    pub(super) fn overtaken(&mut self, sequence: u64, ends: Option<Ends>) {
+    pub(in crate::host) fn overtaken(&mut self, sequence: u64, ends: Option<Ends>) {
         let Some(ends) = self.writer.overtaken(sequence, ends) else { return };
         self.watch.look_anew(ends.host, self.now.boot_ms);
         if self.standing == Standing::Joining {
@@ -259,7 +213,7 @@ impl Member {
     }
 
     /// Whether our incarnation is in the chain, after a part of the log was skipped.
-    pub(super) fn our_seat(&self, chain: &Chain) -> Option<Seat> {
+    pub(in crate::host) fn our_seat(&self, chain: &Chain) -> Option<Seat> {
         chain.seat(self.life.as_ref()?.host)
     }
 }

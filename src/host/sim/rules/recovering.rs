@@ -1,8 +1,8 @@
 //! Rule 9 goes on: what hosts do when another era of the engine begins, or history was lost.
 
-use super::direct::{Direct, TTL_MS, at, identity, server, settings};
-use super::server::Server;
 use crate::core::{Change, HostId, Token};
+use crate::host::sim::direct::{self, Direct, TTL_MS, at, identity, server, settings};
+use crate::host::sim::server::Server;
 use crate::host::{Event, LostWhy, Memory, Settings, Standing};
 use crate::log::engine::{Answer, Call, Outage};
 
@@ -171,7 +171,7 @@ fn a_log_that_was_made_anew_is_lost_history_for_those_who_knew_the_old_one() {
     assert_eq!((memory.epoch, memory.told), (Some(7), Token(1)));
     server = {
         let _ = server;
-        super::direct::server()
+        direct::server()
     };
     server.epoch = 8;
     let mut new = Direct::new(3, settings(), identity("host3"));

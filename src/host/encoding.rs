@@ -13,7 +13,7 @@ use crate::log::engine::{Batch, FORMAT, Hash, Link, Position};
 
 /// What a body in the engine is not, so that this host must not go on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Unreadable {
+pub(in crate::host) enum Unreadable {
     #[error("it was written by another version: `{found}` where this one writes `{expected}`")]
     Version { found: String, expected: String },
     #[error("it is damaged: {0}")]
@@ -22,11 +22,11 @@ pub(super) enum Unreadable {
 
 /// A table with all that a reader must know to go on from it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Kept {
-    pub(super) chain: Chain,
+pub(in crate::host) struct Kept {
+    pub(in crate::host) chain: Chain,
     /// The hash of `table`.
-    pub(super) hash: Hash,
-    pub(super) table: Snapshot,
+    pub(in crate::host) hash: Hash,
+    pub(in crate::host) table: Snapshot,
 }
 
 fn first_line(what: &str, rules: Rules) -> String {
@@ -58,11 +58,11 @@ fn read<T: DeserializeOwned>(what: &str, rules: Rules, body: &[u8]) -> Result<T,
     serde_json::from_slice(&body[end + 1..]).map_err(|error| Unreadable::Damaged(error.to_string()))
 }
 
-pub(super) fn write_batch(rules: Rules, batch: &Batch) -> Vec<u8> {
+pub(in crate::host) fn write_batch(rules: Rules, batch: &Batch) -> Vec<u8> {
     write("batch", rules, batch)
 }
 
-pub(super) fn read_batch(rules: Rules, body: &[u8]) -> Result<Batch, Unreadable> {
+pub(in crate::host) fn read_batch(rules: Rules, body: &[u8]) -> Result<Batch, Unreadable> {
     let batch: Batch = read("batch", rules, body)?;
     if batch.entries.is_empty() {
         return Err(Unreadable::Damaged("it has no entries".to_owned()));
@@ -71,17 +71,17 @@ pub(super) fn read_batch(rules: Rules, body: &[u8]) -> Result<Batch, Unreadable>
 }
 
 /// How many bytes an entry adds to a batch, about.
-pub(super) fn size(entry: &Entry) -> usize {
+pub(in crate::host) fn size(entry: &Entry) -> usize {
     let mut bytes = Vec::new();
     json(entry, &mut bytes);
     bytes.len() + 1
 }
 
-pub(super) fn write_kept(rules: Rules, kept: &Kept) -> Vec<u8> {
+pub(in crate::host) fn write_kept(rules: Rules, kept: &Kept) -> Vec<u8> {
     write("snapshot", rules, kept)
 }
 
-pub(super) fn read_kept(rules: Rules, body: &[u8]) -> Result<Kept, Unreadable> {
+pub(in crate::host) fn read_kept(rules: Rules, body: &[u8]) -> Result<Kept, Unreadable> {
     let kept: Kept = read("snapshot", rules, body)?;
     if table_hash(&kept.table) != kept.hash {
         return Err(Unreadable::Damaged("its table is not the one that was hashed".to_owned()));
@@ -92,24 +92,24 @@ pub(super) fn read_kept(rules: Rules, body: &[u8]) -> Result<Kept, Unreadable> {
     Ok(kept)
 }
 
-pub(super) fn body_hash(body: &[u8]) -> Hash {
+pub(in crate::host) fn body_hash(body: &[u8]) -> Hash {
     Hash(Sha256::digest(body).into())
 }
 
-pub(super) fn table_hash(table: &Snapshot) -> Hash {
+pub(in crate::host) fn table_hash(table: &Snapshot) -> Hash {
     let mut bytes = Vec::new();
     json(table, &mut bytes);
     body_hash(&bytes)
 }
 
 /// Where the chain of a history begins.
-pub(super) fn genesis(epoch: u128) -> Link {
+pub(in crate::host) fn genesis(epoch: u128) -> Link {
     let hash = Sha256::new().chain_update("canal").chain_update(epoch.to_be_bytes()).finalize();
     Link { position: Position(0), hash: Hash(hash.into()) }
 }
 
 /// The next link of the chain: a batch with this hash lies at `position`.
-pub(super) fn next_link(before: Link, position: Position, body: Hash) -> Link {
+pub(in crate::host) fn next_link(before: Link, position: Position, body: Hash) -> Link {
     let digest = Sha256::new()
         .chain_update(before.hash.0)
         .chain_update(position.0.to_be_bytes())
@@ -119,7 +119,7 @@ pub(super) fn next_link(before: Link, position: Position, body: Hash) -> Link {
 }
 
 /// A name for the `attempt`th asking, as random as the first.
-pub(super) fn nonce(first: u128, attempt: u64) -> u128 {
+pub(in crate::host) fn nonce(first: u128, attempt: u64) -> u128 {
     let digest =
         Sha256::new().chain_update(first.to_be_bytes()).chain_update(attempt.to_be_bytes());
     let bytes: [u8; 32] = digest.finalize().into();
@@ -127,7 +127,7 @@ pub(super) fn nonce(first: u128, attempt: u64) -> u128 {
 }
 
 /// An author's name where no batch of it can be read.
-pub(super) fn author(host: HostId, sequence: u64) -> String {
+pub(in crate::host) fn author(host: HostId, sequence: u64) -> String {
     format!("batch {sequence} of host {host}")
 }
 

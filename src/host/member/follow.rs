@@ -1,14 +1,14 @@
 //! Reading the log: from its beginning or a snapshot, on and on, and again after something came
 //! between.
 
-use super::chain::{Chain, Known, Step, Trouble, Trust};
-use super::code::{self, Kept};
-use super::{Event, LostWhy, Member, Standing};
 use crate::core::{Change, Entry, HostId, Revision};
+use crate::host::chain::{Chain, Known, Step, Trouble, Trust};
+use crate::host::encoding::{self, Kept};
+use crate::host::{Event, LostWhy, Member, Standing};
 use crate::log::engine::{Outage, Placed, Position, Stored};
 
 impl Member {
-    pub(super) fn loaded(&mut self, snapshot: Option<Stored>, batches: &[Placed]) {
+    pub(in crate::host) fn loaded(&mut self, snapshot: Option<Stored>, batches: &[Placed]) {
         // Also one that nobody waits for any more: what comes after it begins there.
         let Some(life) = self.life.as_mut() else { return };
         life.loading = None;
@@ -31,7 +31,8 @@ impl Member {
     }
 
     fn read_snapshot(&self, stored: &Stored, epoch: u128) -> Result<Kept, String> {
-        let kept = code::read_kept(self.rules, &stored.body).map_err(|error| error.to_string())?;
+        let kept =
+            encoding::read_kept(self.rules, &stored.body).map_err(|error| error.to_string())?;
         if !kept.chain.is_of(epoch) {
             return Err("it is of another history".to_owned());
         }
@@ -118,7 +119,7 @@ impl Member {
         self.life.is_some()
     }
 
-    pub(super) fn batches(&mut self, batches: &[Placed]) {
+    pub(in crate::host) fn batches(&mut self, batches: &[Placed]) {
         let Some(life) = self.life.as_mut().filter(|life| life.reads_on()) else { return };
         life.confirming = None;
         self.read(batches, Trust::Live);
@@ -136,7 +137,7 @@ impl Member {
     }
 
     /// Whether histories are not compared; to see that tests would find it.
-    pub(super) fn is_blind(&self) -> bool {
+    pub(in crate::host) fn is_blind(&self) -> bool {
         self.trust(Trust::Live) != Trust::Live
     }
 
@@ -241,7 +242,7 @@ impl Member {
 
     /// Stores a snapshot of ours when others have had time to read what is in it, if nobody joined
     /// before us, and never before it is known that the log is still the one that it was made of.
-    pub(super) fn store_due(&mut self) {
+    pub(in crate::host) fn store_due(&mut self) {
         let life = self.life.as_ref().filter(|life| life.is_settled());
         let (Some(chain), false, Some(life)) = (&self.chain, self.cut, life) else { return };
         let us = self.host();
@@ -254,7 +255,7 @@ impl Member {
         self.calls.extend(due.map(crate::log::engine::Call::Store));
     }
 
-    pub(super) fn stored(&mut self, position: Position) {
+    pub(in crate::host) fn stored(&mut self, position: Position) {
         if let Some(checkpoint) = self.keeper.stored(position)
             && self.standing == Standing::Member
         {
@@ -263,13 +264,13 @@ impl Member {
     }
 
     /// Loads the log once more: what comes next cannot be read without.
-    pub(super) fn reload(&mut self) {
+    pub(in crate::host) fn reload(&mut self) {
         if self.life.as_ref().is_some_and(|life| life.reads_on()) {
             self.send_load();
         }
     }
 
-    pub(super) fn rewritten(&mut self) {
+    pub(in crate::host) fn rewritten(&mut self) {
         if self.chain.is_some() {
             self.memory.lost = true;
             self.lose(LostWhy::Rewritten);

@@ -1,11 +1,11 @@
 //! Rules 9, 12 and 13: what is read, that it is the same for all, and that reading costs nothing.
 
-use super::direct::{Direct, TTL_MS, identity, server, settings};
-use super::server::Server;
 use crate::core::{Change, HostId, Rules};
-use crate::host::append::entry;
 use crate::host::chain::{Chain, Known, RECENT_MAX, Step, Trouble, Trust};
-use crate::host::code::{genesis, write_batch};
+use crate::host::encoding::{genesis, write_batch};
+use crate::host::sim::direct::{Direct, TTL_MS, identity, server, settings};
+use crate::host::sim::server::Server;
+use crate::host::writer::entry;
 use crate::host::{Event, LostWhy, Settings};
 use crate::log::engine::{Answer, Batch, Call, Link, Outage, Placed, Position};
 

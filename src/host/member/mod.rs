@@ -1,36 +1,42 @@
 //! The state machine: what goes in and out, and how an incarnation begins and ends.
 
+mod follow;
+mod join;
+mod recover;
+mod renew;
+
 use std::collections::{BTreeSet, VecDeque};
 
-use super::append::Writer;
-use super::chain::{Chain, Known, Mark};
-use super::code;
-use super::keep::{Differs, Keeper};
-use super::life::{Life, Timer};
-use super::recover::{Memory, Recovering};
-use super::watch::{SILENCE, Watch};
-use super::{Deadlines, Event, Health, LostWhy, Now, Settings, Standing, Ticket};
 use crate::core::{Change, HostId, Rules, Snapshot, UnixMillis};
+use crate::host::chain::{Chain, Known, Mark};
+use crate::host::encoding;
+use crate::host::failure_detector::{SILENCE, Watch};
+use crate::host::incarnation::{Life, Timer};
+use crate::host::memory::{Memory, Recovering};
+use crate::host::settings::too_short;
+use crate::host::snapshot_keeper::{Differs, Keeper};
+use crate::host::writer::Writer;
+use crate::host::{Deadlines, Event, Health, LostWhy, Now, Settings, Standing, Ticket};
 use crate::log::engine::{Answer, Call, Ends, Evidence, Identity, Outage, Position};
 
 /// One host's part in the log of many.
 #[derive(Debug)]
 pub struct Member {
-    pub(super) settings: Settings,
-    pub(super) identity: Identity,
+    pub(in crate::host) settings: Settings,
+    pub(in crate::host) identity: Identity,
     nonce: u128,
-    pub(super) rules: Rules,
-    pub(super) now: Now,
-    pub(super) calls: VecDeque<Call>,
-    pub(super) events: VecDeque<Event>,
+    pub(in crate::host) rules: Rules,
+    pub(in crate::host) now: Now,
+    pub(in crate::host) calls: VecDeque<Call>,
+    pub(in crate::host) events: VecDeque<Event>,
     tickets: u64,
-    pub(super) standing: Standing,
+    pub(in crate::host) standing: Standing,
     /// Whether the engine cannot be asked anything.
-    pub(super) cut: bool,
+    pub(in crate::host) cut: bool,
     /// Why the engine is of no use, until it answers something.
-    pub(super) outage: Option<Outage>,
+    pub(in crate::host) outage: Option<Outage>,
     /// Why this host can take no part though the engine answers.
-    pub(super) obstacle: Option<Outage>,
+    pub(in crate::host) obstacle: Option<Outage>,
     /// How many incarnations in a row met an obstacle.
     setbacks: u32,
     /// The incarnation that is being taken back before its obstacle is told.
@@ -38,27 +44,27 @@ pub struct Member {
     /// How many incarnations were asked for.
     attempt: u64,
     /// When the current one was asked for first: it lives from then on at the latest.
-    pub(super) registering_ms: u64,
+    pub(in crate::host) registering_ms: u64,
     /// When it is to be asked for, or again.
-    pub(super) register: Timer,
-    pub(super) life: Option<Life>,
+    pub(in crate::host) register: Timer,
+    pub(in crate::host) life: Option<Life>,
     /// What was read of the log; none while it is loaded for the first time.
-    pub(super) chain: Option<Chain>,
-    pub(super) writer: Writer,
-    pub(super) watch: Watch,
-    pub(super) keeper: Keeper,
+    pub(in crate::host) chain: Option<Chain>,
+    pub(in crate::host) writer: Writer,
+    pub(in crate::host) watch: Watch,
+    pub(in crate::host) keeper: Keeper,
     /// Incarnations of ours that we have given up.
-    pub(super) lost: BTreeSet<HostId>,
-    pub(super) deadlines: Deadlines,
+    pub(in crate::host) lost: BTreeSet<HostId>,
+    pub(in crate::host) deadlines: Deadlines,
     /// Whether our own end is on its way into the log, because we said so.
-    pub(super) leaving: bool,
+    pub(in crate::host) leaving: bool,
     /// What is known of tokens and of history that outlives an incarnation.
-    pub(super) memory: Memory,
-    pub(super) recovering: Option<Recovering>,
+    pub(in crate::host) memory: Memory,
+    pub(in crate::host) recovering: Option<Recovering>,
     /// For how many thousandths of the longest TTL a recovery waits.
-    pub(super) recovery_wait: u64,
+    pub(in crate::host) recovery_wait: u64,
     #[cfg(test)]
-    pub(super) trusting: bool,
+    pub(in crate::host) trusting: bool,
 }
 
 impl Member {
@@ -260,13 +266,13 @@ impl Member {
         self.register.set(at_ms);
     }
 
-    pub(super) fn send_register(&mut self) {
+    pub(in crate::host) fn send_register(&mut self) {
         let asked_at = self.now.boot_ms;
         self.registering_ms = self.registering_ms.min(asked_at);
         self.register.set(asked_at + self.usual_renewal_ms());
         self.calls.push_back(Call::Register {
             identity: self.identity.clone(),
-            nonce: code::nonce(self.nonce, self.attempt),
+            nonce: encoding::nonce(self.nonce, self.attempt),
             ttl_ms: self.settings.ttl_ms,
             asked_at,
         });
@@ -277,7 +283,7 @@ impl Member {
     }
 
     /// Our incarnation ended or may have: what it has is lost, and another one is asked for.
-    pub(super) fn lose(&mut self, why: LostWhy) {
+    pub(in crate::host) fn lose(&mut self, why: LostWhy) {
         let Some(life) = self.life.take() else { return };
         self.leaving = false;
         if self.takes_part() {
@@ -292,7 +298,7 @@ impl Member {
 
     /// An incarnation cannot become a member as things are, or not stay one. Another one is asked
     /// for, later each time.
-    pub(super) fn hinder(&mut self, obstacle: Outage) {
+    pub(in crate::host) fn hinder(&mut self, obstacle: Outage) {
         self.tell_withdrawn();
         let unused = self.life.as_ref().map(|life| life.host).filter(|_| !self.takes_part());
         self.lose(LostWhy::Differs);
@@ -314,7 +320,7 @@ impl Member {
 
     /// A member cannot read the log as it is. It neither renews nor appends until it can, so what
     /// it holds lasts until its deadline.
-    pub(super) fn stall(&mut self, obstacle: Outage) {
+    pub(in crate::host) fn stall(&mut self, obstacle: Outage) {
         let takes_part = self.takes_part();
         let Some(life) = self.life.as_mut().filter(|_| takes_part) else {
             return self.hinder(obstacle);
@@ -330,7 +336,7 @@ impl Member {
     }
 
     /// What was read can be read on.
-    pub(super) fn unstall(&mut self) {
+    pub(in crate::host) fn unstall(&mut self) {
         if !self.takes_part() {
             return;
         }
@@ -344,7 +350,7 @@ impl Member {
     }
 
     /// Nothing hinders this host any more.
-    pub(super) fn overcome(&mut self) {
+    pub(in crate::host) fn overcome(&mut self) {
         self.obstacle = None;
         self.setbacks = 0;
     }
@@ -360,14 +366,14 @@ impl Member {
     }
 
     /// Tells what hindered an incarnation, whether it could be taken back or not.
-    pub(super) fn tell_withdrawn(&mut self) {
+    pub(in crate::host) fn tell_withdrawn(&mut self) {
         if self.withdrawing.take().is_some() {
             self.tell_obstacle();
         }
     }
 
     /// The engine answered something.
-    pub(super) fn hear(&mut self) {
+    pub(in crate::host) fn hear(&mut self) {
         if !self.cut && self.outage.take().is_some() {
             self.events.push_back(Event::Back);
         }
@@ -387,7 +393,7 @@ impl Member {
     }
 
     /// Our end is in the log as we wanted it: nothing is lost.
-    pub(super) fn left(&mut self) {
+    pub(in crate::host) fn left(&mut self) {
         self.begin_anew();
         self.leaving = false;
         self.standing = Standing::Idle;
@@ -407,20 +413,15 @@ impl Member {
     }
 
     /// What was to be asked is not asked, but for what the engine waits for before all else.
-    pub(super) fn forget_calls(&mut self) {
+    pub(in crate::host) fn forget_calls(&mut self) {
         self.calls.retain(|call| matches!(call, Call::NoteEra { .. }));
     }
 
-    pub(super) fn differs(&mut self, Differs(revision): Differs) {
+    pub(in crate::host) fn differs(&mut self, Differs(revision): Differs) {
         let why = format!(
             "this host's table is not the one that other hosts have at revision {revision}"
         );
         let hint = "this is a defect: please report it, with the versions of all hosts".to_owned();
         self.hinder(Outage::refused(why, Some(hint)));
     }
-}
-
-/// A TTL that leaves no time to stop commands.
-pub(super) fn too_short(why: String) -> Outage {
-    Outage::refused(why, Some("choose a longer TTL".to_owned()))
 }

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use super::chain::Chain;
-use super::code::{self, Kept};
+use super::encoding::{self, Kept};
 use crate::core::{Change, Revision, Rules, Snapshot};
 use crate::log::engine::{Hash, Position, Stored};
 
@@ -20,7 +20,7 @@ const OVERDUE: u64 = 4;
 
 /// Two replicas have different tables after the same entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Differs(pub(super) Revision);
+pub(in crate::host) struct Differs(pub(in crate::host) Revision);
 
 /// A snapshot that nobody is known to have stored.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl Made {
 
 /// What is known of snapshots.
 #[derive(Debug, Default)]
-pub(super) struct Keeper {
+pub(in crate::host) struct Keeper {
     /// For each [`super::Event::SnapshotWanted`] that is not answered, the state at its place, if it
     /// still counts.
     wanted: VecDeque<Option<Chain>>,
@@ -61,7 +61,7 @@ pub(super) struct Keeper {
 
 impl Keeper {
     /// Whether a snapshot is wanted after this batch.
-    pub(super) fn is_wanted(&mut self, chain: &Chain, every: u64) -> bool {
+    pub(in crate::host) fn is_wanted(&mut self, chain: &Chain, every: u64) -> bool {
         let wanted = chain.batches().is_multiple_of(every.max(1));
         if wanted {
             self.wanted.push_back(Some(chain.clone()));
@@ -70,13 +70,13 @@ impl Keeper {
     }
 
     /// History begins anew: what was known of tables is void.
-    pub(super) fn forget(&mut self) {
+    pub(in crate::host) fn forget(&mut self) {
         let wanted = self.wanted.iter().map(|_| None).collect();
         *self = Self { wanted, ..Self::default() };
     }
 
     /// Takes in the table that was wanted first.
-    pub(super) fn take(
+    pub(in crate::host) fn take(
         &mut self,
         table: &Snapshot,
         now_ms: u64,
@@ -86,7 +86,7 @@ impl Keeper {
         if table.revision != chain.revision() {
             return Ok(());
         }
-        let hash = code::table_hash(table);
+        let hash = encoding::table_hash(table);
         self.know(table.revision, hash)?;
         // If one waits to be stored, that is done first.
         if self.made.is_none() {
@@ -99,7 +99,7 @@ impl Keeper {
     }
 
     /// A table with this hash was there at a revision, ours or that of a snapshot.
-    pub(super) fn know(&mut self, revision: Revision, hash: Hash) -> Result<(), Differs> {
+    pub(in crate::host) fn know(&mut self, revision: Revision, hash: Hash) -> Result<(), Differs> {
         let name = hash.to_string();
         let known = self.known.iter().find(|(at, _)| *at == revision);
         if known.is_some_and(|(_, known)| *known != hash)
@@ -114,7 +114,11 @@ impl Keeper {
     }
 
     /// Another replica, or we, say in the log what the table was at a revision.
-    pub(super) fn claimed(&mut self, revision: Revision, table: &str) -> Result<(), Differs> {
+    pub(in crate::host) fn claimed(
+        &mut self,
+        revision: Revision,
+        table: &str,
+    ) -> Result<(), Differs> {
         let other = |(at, hash): &(Revision, Hash)| *at == revision && hash.to_string() != table;
         if self.known.iter().any(other) {
             return Err(Differs(revision));
@@ -126,7 +130,7 @@ impl Keeper {
     }
 
     /// The snapshot that is to be stored when the log is as here.
-    pub(super) fn due(
+    pub(in crate::host) fn due(
         &mut self,
         rules: Rules,
         chain: &Chain,
@@ -136,16 +140,16 @@ impl Keeper {
         let due = |made: &&Made| made.is_due(chain.batches(), now_ms, ttl_ms) && !self.storing;
         let made = self.made.as_ref().filter(due)?;
         self.storing = true;
-        Some(Stored { position: made.position(), body: code::write_kept(rules, &made.kept) })
+        Some(Stored { position: made.position(), body: encoding::write_kept(rules, &made.kept) })
     }
 
     /// The engine was away: it may not have been stored.
-    pub(super) fn ask_again(&mut self) {
+    pub(in crate::host) fn ask_again(&mut self) {
         self.storing = false;
     }
 
     /// The engine has a snapshot of this position: what to say of it in the log, if it is ours.
-    pub(super) fn stored(&mut self, position: Position) -> Option<Change> {
+    pub(in crate::host) fn stored(&mut self, position: Position) -> Option<Change> {
         let made = self.made.take_if(|made| made.position() <= position)?;
         self.storing = false;
         let ours = made.position() == position;

@@ -8,13 +8,13 @@ use crate::log::engine::{Alive, Evidence, Sign};
 
 /// An incarnation is gone when its sign did not change for so many thousandths of its TTL: more
 /// than the TTL, because it measures that by another clock.
-pub(super) const SILENCE: u64 = 1100;
+pub(in crate::host) const SILENCE: u64 = 1100;
 
 /// What was seen of the others.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(in crate::host) struct Watch {
     seen: BTreeMap<HostId, Observed>,
-    pub(super) silence: u64,
+    pub(in crate::host) silence: u64,
 }
 
 impl Default for Watch {
@@ -24,20 +24,20 @@ impl Default for Watch {
 }
 
 impl Watch {
-    pub(super) fn seen(&self) -> impl Iterator<Item = &Observed> {
+    pub(in crate::host) fn seen(&self) -> impl Iterator<Item = &Observed> {
         self.seen.values()
     }
 
-    pub(super) fn get(&self, host: HostId) -> Option<&Observed> {
+    pub(in crate::host) fn get(&self, host: HostId) -> Option<&Observed> {
         self.seen.get(&host)
     }
 
-    pub(super) fn forget_all(&mut self) {
+    pub(in crate::host) fn forget_all(&mut self) {
         self.seen.clear();
     }
 
     /// Takes in what the engine says of all that have not ended; it arrived at `now_ms`.
-    pub(super) fn look(&mut self, now_ms: u64, alive: &[Alive]) {
+    pub(in crate::host) fn look(&mut self, now_ms: u64, alive: &[Alive]) {
         let seen = std::mem::take(&mut self.seen);
         let same = |alive: &Alive| seen.get(&alive.host).filter(|old| old.alive.sign == alive.sign);
         let look = |alive: &Alive| {
@@ -48,7 +48,7 @@ impl Watch {
     }
 
     /// Begins anew to wait for a sign of an incarnation.
-    pub(super) fn look_anew(&mut self, host: HostId, now_ms: u64) {
+    pub(in crate::host) fn look_anew(&mut self, host: HostId, now_ms: u64) {
         if let Some(seen) = self.seen.get_mut(&host) {
             seen.since_ms = now_ms;
         }
@@ -56,7 +56,7 @@ impl Watch {
 
     /// What shows that an incarnation is gone, by an answer that was asked for at `asked_ms`: the
     /// sign was first seen when it arrived, and still the same after that.
-    pub(super) fn evidence(&self, host: HostId, asked_ms: u64) -> Option<Evidence> {
+    pub(in crate::host) fn evidence(&self, host: HostId, asked_ms: u64) -> Option<Evidence> {
         let Observed { alive, since_ms } = self.seen.get(&host)?;
         match alive.sign {
             Sign::Watched => None,

@@ -1,8 +1,8 @@
 //! Rules 2 to 6 and 10: what is appended, once each, and what counts.
 
-use super::direct::{Direct, TTL_MS, server};
 use crate::core::{Change, HostId, UnixMillis};
-use crate::host::append::{BYTES_MAX, ENTRIES_MAX};
+use crate::host::sim::direct::{Direct, TTL_MS, identity, server, settings};
+use crate::host::writer::{BYTES_MAX, ENTRIES_MAX};
 use crate::host::{Event, LostWhy};
 use crate::log::engine::{Answer, Call, Ends, Evidence, Outage};
 
@@ -155,7 +155,7 @@ fn rule_03_all_hosts_apply_all_entries_in_the_order_of_the_log() {
 
 #[test]
 fn rule_03_what_is_proposed_by_no_member_is_dropped_at_once() {
-    let mut host = Direct::new(1, super::direct::settings(), super::direct::identity("host1"));
+    let mut host = Direct::new(1, settings(), identity("host1"));
     let ticket = host.member.propose(Change::Policy { bypass_max: 1 }, UnixMillis(1));
     host.drive(0);
     assert!(host.events.contains(&Event::Dropped { ticket }));
@@ -242,9 +242,9 @@ fn rule_02_another_batch_under_our_number_is_somebody_elses() {
     let ticket = host.ask(10, "a");
     host.drive(1);
     let ours = append(&mut host);
-    let mut batch = crate::host::code::read_batch(Default::default(), &ours.body).unwrap();
+    let mut batch = crate::host::encoding::read_batch(Default::default(), &ours.body).unwrap();
     batch.entries[0].at = UnixMillis(77);
-    let body = crate::host::code::write_batch(Default::default(), &batch);
+    let body = crate::host::encoding::write_batch(Default::default(), &batch);
     server.call(1, 1, 1, Call::Append(crate::log::engine::Append { body, ..ours }));
     let echo = server.push(1).unwrap();
     host.tell(1, echo);

@@ -1,56 +1,11 @@
 //! A host's part in the [recovery](Recovery) of a table whose log may have lost entries: it notes the
 //! eras of the engine, says which tokens it was told, and says when the longest TTL has passed.
 
-use super::append::entry;
-use super::chain::Chain;
-use super::{Mark, Member, Standing, code};
-use crate::core::{Change, HostId, Recovery, Revision, Token, UnixMillis};
+use crate::core::{Change, HostId, Recovery, Token};
+use crate::host::memory::{Memory, Recovering};
+use crate::host::writer::entry;
+use crate::host::{Member, Standing, encoding};
 use crate::log::engine::{Batch, Call, Era, Link};
-
-/// What outlives an incarnation, and, as far as the driver keeps it, a daemon.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Memory {
-    /// Which history the log had.
-    pub epoch: Option<u128>,
-    /// How far it was read.
-    pub mark: Option<Mark>,
-    /// The largest token that a client here was told for certain.
-    pub told: Token,
-    /// The largest token that a client here may have been told.
-    pub bound: Token,
-    /// Whether the log has lost what was read of it, and that was not said in the log yet.
-    pub lost: bool,
-}
-
-impl Memory {
-    /// The log has this history.
-    pub(super) fn reads(&mut self, epoch: u128) {
-        self.lost |= self.epoch.is_some_and(|before| before != epoch);
-        self.epoch = Some(epoch);
-    }
-
-    pub(super) fn compare(&mut self, chain: &Chain) {
-        self.lost |= self.mark.is_some_and(|mark| chain.contradicts(mark));
-    }
-
-    pub(super) fn present(&self, host: HostId, ttl_ms: u64, unix: UnixMillis) -> Change {
-        let Self { told, bound, lost, .. } = *self;
-        let (bound, floor) = (bound.max(told), Token::by_clock(unix));
-        Change::Present { host, told, bound, lost, ttl_ms, floor }
-    }
-}
-
-/// A recovery that waits until the longest TTL has passed.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Recovering {
-    /// Since which entry.
-    from: Revision,
-    /// When that was read.
-    since_ms: u64,
-    longest_ttl_ms: u64,
-    /// Whether it was said that it has passed.
-    said: bool,
-}
 
 impl Member {
     /// Takes up what is known of an earlier daemon of this place. Call it before [`Self::start`].
@@ -70,7 +25,7 @@ impl Member {
     }
 
     /// The recovery of the table, and the longest TTL that the table knows: to be told after each
-    /// [`super::Event::Entry`] and [`super::Event::Restore`] that changed it.
+    /// [`crate::host::Event::Entry`] and [`crate::host::Event::Restore`] that changed it.
     pub fn recovers(&mut self, recovery: Option<&Recovery>, longest_ttl_ms: u64) {
         let Some(from) = recovery.and_then(|recovery| recovery.ttl_from) else {
             self.recovering = None;
@@ -93,13 +48,13 @@ impl Member {
         Some(since_ms.saturating_add(ttl_ms.saturating_mul(self.recovery_wait).div_ceil(1000)))
     }
 
-    pub(super) fn may_say_recovered(&self) -> bool {
+    pub(in crate::host) fn may_say_recovered(&self) -> bool {
         let waits = self.recovering.is_some_and(|recovering| !recovering.said);
         waits && self.standing == Standing::Member && !self.leaving
     }
 
     /// Says that the longest TTL has passed, when it has.
-    pub(super) fn recover_on_time(&mut self) {
+    pub(in crate::host) fn recover_on_time(&mut self) {
         let due = self.recovered_at().is_some_and(|at_ms| at_ms <= self.now.boot_ms);
         if !due || !self.may_say_recovered() {
             return;
@@ -113,19 +68,19 @@ impl Member {
 
     /// Notes an era that the log does not name yet, ahead of all other calls: the engine carries
     /// out none before.
-    pub(super) fn note_era(&mut self, before: Option<Era>, era: Era, may_lack: bool) {
+    pub(in crate::host) fn note_era(&mut self, before: Option<Era>, era: Era, may_lack: bool) {
         let unix = self.now.unix;
         let number = era.number;
         let change = Change::Era { number, may_lack, floor: Token::by_clock(unix) };
         let entries = vec![entry(change, unix)];
         let batch = Batch { host: HostId(0), sequence: number, seen: Link::default(), entries };
-        let body = code::write_batch(self.rules, &batch);
+        let body = encoding::write_batch(self.rules, &batch);
         self.calls.retain(|call| !matches!(call, Call::NoteEra { .. }));
         self.calls.push_front(Call::NoteEra { before, era, body });
     }
 
     /// The log names another era: says once more which tokens were told here.
-    pub(super) fn present_again(&mut self) {
+    pub(in crate::host) fn present_again(&mut self) {
         if self.standing != Standing::Member || self.leaving {
             return;
         }
@@ -137,13 +92,13 @@ impl Member {
 
     /// We have joined, and have read the log as far as that: whether it has lost what an earlier
     /// incarnation or daemon had read is certain now.
-    pub(super) fn present_what_was_lost(&mut self) {
+    pub(in crate::host) fn present_what_was_lost(&mut self) {
         let Some(mark) = self.memory.mark.take() else {
             self.memory.lost = false;
             return;
         };
         let said = std::mem::take(&mut self.memory.lost);
-        let lost = !self.is_blind() && self.knows(mark) == super::Known::Other;
+        let lost = !self.is_blind() && self.knows(mark) == crate::host::Known::Other;
         if lost && !said {
             self.memory.lost = true;
             self.present_again();

@@ -1,74 +1,13 @@
-//! The life of an incarnation in time: renewals, deadlines, and what is asked again.
+//! Renewals, deadlines, and what is asked again.
 
-use super::join::Others;
-use super::{Deadlines, Event, LostWhy, Member, Standing, Timing};
 use crate::core::HostId;
+use crate::host::incarnation::Timer;
+use crate::host::{Event, LostWhy, Member, Standing};
 use crate::log::engine::{Alive, Append, Call, Ends, Outage, Position};
-
-/// Something that is due at a time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Timer(Option<u64>);
-
-impl Timer {
-    pub(super) fn set(&mut self, at_ms: u64) {
-        self.0 = Some(at_ms);
-    }
-
-    pub(super) fn clear(&mut self) {
-        self.0 = None;
-    }
-
-    pub(super) fn is_due(self, now_ms: u64) -> bool {
-        self.0.is_some_and(|at_ms| at_ms <= now_ms)
-    }
-}
-
-/// An incarnation that the engine gave us.
-#[derive(Debug)]
-pub(super) struct Life {
-    pub(super) host: HostId,
-    pub(super) epoch: u128,
-    pub(super) timing: Timing,
-    /// Before the last renewal that succeeded was asked for: the TTL runs from then on at the
-    /// latest.
-    pub(super) since_ms: u64,
-    pub(super) renewed_ms: Option<u64>,
-    pub(super) renew: Timer,
-    /// The last batch that there was, as of the last renewal.
-    pub(super) head: Position,
-    pub(super) others: Others,
-    /// The log is being loaded; asked again when due.
-    pub(super) loading: Option<Timer>,
-    /// It is not known whether the log is still the one that was read; asked again when due.
-    pub(super) confirming: Option<Timer>,
-    /// When the engine could be reached again, until a renewal that was asked since is answered.
-    pub(super) reconnected_ms: Option<u64>,
-    /// How long the log was when it was first seen after the engine could be reached again.
-    pub(super) head_then: Position,
-    /// There are batches that should have been read when it is due.
-    pub(super) behind: Timer,
-}
-
-impl Life {
-    pub(super) fn deadlines(&self) -> Deadlines {
-        let Timing { ttl_ms, grace_ms, margin_ms, .. } = self.timing;
-        let kill_at = (self.since_ms + ttl_ms).saturating_sub(margin_ms);
-        Deadlines { term_at: kill_at.saturating_sub(grace_ms), kill_at }
-    }
-
-    /// Whether what is read now continues what was read before.
-    pub(super) fn reads_on(&self) -> bool {
-        self.loading.is_none()
-    }
-
-    pub(super) fn is_settled(&self) -> bool {
-        self.loading.is_none() && self.confirming.is_none()
-    }
-}
 
 impl Member {
     /// Does what is due, and ends an incarnation that was not renewed in time.
-    pub(super) fn on_time(&mut self) {
+    pub(in crate::host) fn on_time(&mut self) {
         let now_ms = self.now.boot_ms;
         if let Some(life) = &self.life
             && now_ms >= life.deadlines().kill_at
@@ -120,7 +59,7 @@ impl Member {
         [end, register, renew, read, again, recovered].into_iter().flatten().min()
     }
 
-    pub(super) fn send_load(&mut self) {
+    pub(in crate::host) fn send_load(&mut self) {
         let Some(life) = &mut self.life else { return };
         let mut again = Timer::default();
         again.set(self.now.boot_ms + life.timing.ttl_ms / 2);
@@ -132,7 +71,7 @@ impl Member {
 
     /// Asks for what comes after what was read. `confirm` says that nothing is appended until it
     /// is known that what was read is still there.
-    pub(super) fn send_follow(&mut self, confirm: bool) {
+    pub(in crate::host) fn send_follow(&mut self, confirm: bool) {
         let Some((life, chain)) = self.life.as_mut().zip(self.chain.as_ref()) else { return };
         life.behind.clear();
         if confirm {
@@ -152,7 +91,7 @@ impl Member {
     }
 
     /// Sends the next batch if one can be sent.
-    pub(super) fn append_next(&mut self) {
+    pub(in crate::host) fn append_next(&mut self) {
         let ready = self.standing == Standing::Member && !self.cut;
         let Some((life, chain)) = self.life.as_ref().zip(self.chain.as_ref()) else { return };
         if !ready || !life.is_settled() {
@@ -180,7 +119,7 @@ impl Member {
         }
     }
 
-    pub(super) fn renewed(
+    pub(in crate::host) fn renewed(
         &mut self,
         (asked_ms, ttl_ms): (u64, u64),
         head: Position,
@@ -234,7 +173,7 @@ impl Member {
         }
     }
 
-    pub(super) fn gone_away(&mut self, outage: Outage) {
+    pub(in crate::host) fn gone_away(&mut self, outage: Outage) {
         self.calls.clear();
         self.cut = true;
         self.tell_withdrawn();
@@ -246,7 +185,7 @@ impl Member {
 
     /// Whatever has no answer is asked again. That the engine is of use again is told when it
     /// answers: it may let us in and refuse what we ask.
-    pub(super) fn come_back(&mut self) {
+    pub(in crate::host) fn come_back(&mut self) {
         self.cut = false;
         self.forget_calls();
         let now_ms = self.now.boot_ms;
@@ -275,7 +214,7 @@ impl Member {
         }
     }
 
-    pub(super) fn end(&mut self, ends: Ends) {
+    pub(in crate::host) fn end(&mut self, ends: Ends) {
         if !self.writer.is_ending(ends.host) {
             self.writer.push_end(ends);
         }

@@ -2,15 +2,15 @@
 
 use std::collections::VecDeque;
 
-use super::{Ticket, code};
+use super::{Ticket, encoding};
 use crate::core::{Change, ENTRY_VERSION, Entry, HostId, Rules, UnixMillis};
 use crate::log::engine::{Append, Batch, Ends, Link};
 
 /// A batch has no more entries than this.
-pub(super) const ENTRIES_MAX: usize = 1024;
+pub(in crate::host) const ENTRIES_MAX: usize = 1024;
 /// A batch has no more bytes than about this: etcd takes 1.5 MiB at once. A single entry may be
 /// larger, but none is: a call has 64 KiB at most, and as an entry less than 256 KiB.
-pub(super) const BYTES_MAX: usize = 512 * 1024;
+pub(in crate::host) const BYTES_MAX: usize = 512 * 1024;
 
 /// A change that is to be in the log.
 #[derive(Clone, Debug)]
@@ -21,20 +21,20 @@ struct Proposal {
 
 /// The batch that is on its way.
 #[derive(Clone, Debug)]
-pub(super) struct Flight {
-    pub(super) append: Append,
+pub(in crate::host) struct Flight {
+    pub(in crate::host) append: Append,
     tickets: Vec<Option<Ticket>>,
     /// When it was asked last; it is to be asked at once if `None`.
-    pub(super) asked_ms: Option<u64>,
+    pub(in crate::host) asked_ms: Option<u64>,
     /// Whether the engine has said that it is in the log, or cannot be waited for to say so.
-    pub(super) answered: bool,
+    pub(in crate::host) answered: bool,
     /// Whether it was read.
-    pub(super) echoed: bool,
+    pub(in crate::host) echoed: bool,
 }
 
 /// What one incarnation appends.
 #[derive(Debug, Default)]
-pub(super) struct Writer {
+pub(in crate::host) struct Writer {
     /// The number of the last batch that is known to be in the log.
     sequence: u64,
     queue: VecDeque<Proposal>,
@@ -42,42 +42,42 @@ pub(super) struct Writer {
     flight: Option<Flight>,
 }
 
-pub(super) fn entry(change: Change, at: UnixMillis) -> Entry {
+pub(in crate::host) fn entry(change: Change, at: UnixMillis) -> Entry {
     Entry { version: ENTRY_VERSION, at, change }
 }
 
 impl Writer {
-    pub(super) fn push(&mut self, change: Change, at: UnixMillis, ticket: Option<Ticket>) {
+    pub(in crate::host) fn push(&mut self, change: Change, at: UnixMillis, ticket: Option<Ticket>) {
         self.queue.push_back(Proposal { entry: entry(change, at), ticket });
     }
 
     /// The end of an incarnation goes before what was proposed, in a batch of its own: if its
     /// evidence does not hold, nothing else is refused with it.
-    pub(super) fn push_end(&mut self, ends: Ends) {
+    pub(in crate::host) fn push_end(&mut self, ends: Ends) {
         self.ends.push_back(ends);
     }
 
     /// Whether the end of an incarnation is to be appended or on its way.
-    pub(super) fn is_ending(&self, host: HostId) -> bool {
+    pub(in crate::host) fn is_ending(&self, host: HostId) -> bool {
         let flying = self.flight.as_ref().and_then(|flight| flight.append.ends);
         self.ends.iter().chain(&flying).any(|ends| ends.host == host)
     }
 
     /// Whether nothing is on its way or to be appended.
-    pub(super) fn is_idle(&self) -> bool {
+    pub(in crate::host) fn is_idle(&self) -> bool {
         self.flight.is_none() && self.queue.is_empty() && self.ends.is_empty()
     }
 
-    pub(super) fn flight(&self) -> Option<&Flight> {
+    pub(in crate::host) fn flight(&self) -> Option<&Flight> {
         self.flight.as_ref()
     }
 
-    pub(super) fn flight_mut(&mut self) -> Option<&mut Flight> {
+    pub(in crate::host) fn flight_mut(&mut self) -> Option<&mut Flight> {
         self.flight.as_mut()
     }
 
     /// The batch that is to be sent next, if there is something to send and none on its way.
-    pub(super) fn next(
+    pub(in crate::host) fn next(
         &mut self,
         host: HostId,
         seen: Link,
@@ -93,7 +93,7 @@ impl Writer {
         }
         let (mut entries, mut tickets, mut bytes) = (Vec::new(), Vec::new(), 0);
         while let Some(proposal) = self.queue.front() {
-            bytes += code::size(&proposal.entry);
+            bytes += encoding::size(&proposal.entry);
             let full = entries.len() == ENTRIES_MAX || bytes > BYTES_MAX;
             if full && !entries.is_empty() {
                 break;
@@ -108,7 +108,7 @@ impl Writer {
     }
 
     /// Sends a batch of these entries; none is on its way.
-    pub(super) fn send(
+    pub(in crate::host) fn send(
         &mut self,
         host: HostId,
         entries: Vec<Entry>,
@@ -118,7 +118,7 @@ impl Writer {
     ) -> Append {
         let sequence = self.sequence + 1;
         let batch = Batch { host, sequence, seen, entries };
-        let body = code::write_batch(rules, &batch);
+        let body = encoding::write_batch(rules, &batch);
         let append = Append { host, sequence, body, ends };
         let (answered, echoed) = (false, false);
         let asked_ms = Some(asked_ms);
@@ -128,7 +128,7 @@ impl Writer {
     }
 
     /// The batch on its way was read, or is known to be in the log. Its tickets.
-    pub(super) fn landed(&mut self, sequence: u64) -> Vec<Option<Ticket>> {
+    pub(in crate::host) fn landed(&mut self, sequence: u64) -> Vec<Option<Ticket>> {
         self.sequence = self.sequence.max(sequence);
         let Some(flight) = &mut self.flight else { return Vec::new() };
         if flight.append.sequence != sequence || flight.echoed {
@@ -141,13 +141,13 @@ impl Writer {
     }
 
     /// Whether a batch that was read under our name is not the one that we sent.
-    pub(super) fn is_foreign(&self, sequence: u64, body: &[u8]) -> bool {
+    pub(in crate::host) fn is_foreign(&self, sequence: u64, body: &[u8]) -> bool {
         let sent = self.flight.as_ref().map(|flight| &flight.append);
         sent.is_some_and(|sent| sent.sequence == sequence && sent.body != body)
     }
 
     /// The engine said that a batch is in the log, or will not say it any more.
-    pub(super) fn answered(&mut self, sequence: u64) {
+    pub(in crate::host) fn answered(&mut self, sequence: u64) {
         if let Some(flight) = &mut self.flight
             && flight.append.sequence == sequence
         {
@@ -157,7 +157,7 @@ impl Writer {
     }
 
     /// Answers to what was asked before do not come any more.
-    pub(super) fn unanswered(&mut self) {
+    pub(in crate::host) fn unanswered(&mut self) {
         if let Some(flight) = &mut self.flight {
             flight.answered |= flight.echoed;
         }
@@ -171,7 +171,7 @@ impl Writer {
     /// A batch was refused because the evidence for an end does not hold, and never will. Which end
     /// it was, if it is that of the batch on its way: of one that was asked twice, the second
     /// answer comes when another batch has its number.
-    pub(super) fn overtaken(&mut self, sequence: u64, ends: Option<Ends>) -> Option<Ends> {
+    pub(in crate::host) fn overtaken(&mut self, sequence: u64, ends: Option<Ends>) -> Option<Ends> {
         let refused = |flight: &mut Flight| {
             let same = (flight.append.sequence, flight.append.ends) == (sequence, ends);
             same && !flight.echoed && ends.is_some()
@@ -180,7 +180,7 @@ impl Writer {
     }
 
     /// All tickets of what is not in the log.
-    pub(super) fn give_up(&mut self) -> Vec<Ticket> {
+    pub(in crate::host) fn give_up(&mut self) -> Vec<Ticket> {
         let flying = self.flight.take().into_iter().flat_map(|flight| flight.tickets);
         let queued = std::mem::take(&mut self.queue).into_iter().map(|proposal| proposal.ticket);
         flying.chain(queued).flatten().collect()

@@ -1,0 +1,6 @@
+//! The rules of `docs/many-hosts.md`, one by one, with one host and an engine in the test's hands.
+
+mod appending;
+mod joining;
+mod reading;
+mod recovering;
