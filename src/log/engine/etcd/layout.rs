@@ -20,8 +20,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::messages::KeyValue;
-use super::trouble::Trouble;
+use super::connection::error::Trouble;
+use super::connection::messages::KeyValue;
 use crate::core::HostId;
 use crate::log::engine::{Hash, Identity, Position};
 

@@ -6,25 +6,15 @@
 //!
 //! Invariant: the position of a batch is the revision of the transaction that appended it.
 
-mod address;
-mod append;
-mod client;
-mod era;
+mod connection;
 mod layout;
-mod messages;
-mod place;
-mod read;
-mod register;
-mod renew;
+mod log;
+mod membership;
 mod shared;
-mod store;
-mod trouble;
-mod txn;
-mod watch;
 mod worker;
 
-pub use address::{Address, AddressError};
-pub use append::BODY_MAX;
+pub use connection::address::{Address, AddressError};
+pub use log::append::BODY_MAX;
 
 use std::fmt;
 use std::task::{Context, Poll};

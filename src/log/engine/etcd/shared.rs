@@ -8,10 +8,10 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use super::client::Client;
+use super::connection::client::Client;
+use super::connection::error::{FULL, ROOM, Trouble};
+use super::connection::transaction::{one, reads};
 use super::layout::{Keys, State, decode};
-use super::trouble::{FULL, ROOM, Trouble};
-use super::txn::{one, reads};
 use crate::core::HostId;
 use crate::log::engine::Answer;
 

@@ -11,14 +11,16 @@ use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep};
 
-use super::address::{Address, AddressError};
-use super::client::{CLOSES_AT_ONCE, Client, Patience};
-use super::era::{Seen, Witness};
+use super::connection::address::{Address, AddressError};
+use super::connection::client::{CLOSES_AT_ONCE, Client, Patience};
+use super::connection::error::{LOST, Trouble};
+use super::connection::witness::Witness;
 use super::layout::Keys;
-use super::register::{Asker, register, withdraw};
+use super::log::{append, read, snapshot};
+use super::membership::era::Seen;
+use super::membership::register::{Asker, register, withdraw};
+use super::membership::{era, renew};
 use super::shared::{Lasting, Shared};
-use super::trouble::{LOST, Trouble};
-use super::{append, era, read, renew, store};
 use crate::log::engine::{Answer, Append, Call, Outage, Position, Source};
 
 /// Pauses between attempts, once every member has failed: the first, and the longest if none
@@ -364,7 +366,7 @@ impl Running {
                     task.abort();
                 }
                 let position = stored.position;
-                self.store = Some((position, tasks.spawn(store::store(shared, stored))));
+                self.store = Some((position, tasks.spawn(snapshot::store(shared, stored))));
             }
         }
     }

@@ -9,18 +9,13 @@
 //! side has a say: an append is one message to the server, and the server alone carries it to its
 //! end. So a host that is stopped or cut off at any instant holds up nobody.
 
-mod append;
-mod era;
-mod member;
-mod passfile;
-mod read;
-mod schema;
-mod serve;
+mod error;
+mod event;
+mod log;
+mod membership;
 mod session;
-mod store;
-mod tls;
-mod trouble;
-mod url;
+mod settings;
+mod worker;
 
 use std::task::{Context, Poll};
 use std::thread;
@@ -29,28 +24,16 @@ use tokio::sync::mpsc;
 
 use super::{Answer, Call, Engine, OpenError, Source};
 
-use serve::There;
-use url::Settings;
-pub use url::UrlError;
+use event::Event;
+use settings::url::Settings;
+pub use settings::url::UrlError;
+use worker::There;
 
 /// An engine in PostgreSQL, as one host sees it.
 #[derive(Debug)]
 pub struct Postgres {
     events: mpsc::UnboundedSender<Event>,
     answers: mpsc::UnboundedReceiver<Answer>,
-}
-
-/// What the thread wakes up for.
-#[derive(Debug)]
-enum Event {
-    /// The host asks.
-    Call(Call),
-    /// The server says that batches were appended, up to this position.
-    Notified(u64),
-    /// The connection of that session ended.
-    Ended(u64),
-    /// The host needs the engine no more.
-    Quit,
 }
 
 impl Postgres {
@@ -72,7 +55,7 @@ impl Postgres {
         let (tell, answers) = mpsc::unbounded_channel();
         let wake = events.clone();
         thread::Builder::new().name("canal-postgres".to_owned()).spawn(move || {
-            runtime.block_on(serve::run(there, wake, to_do, tell));
+            runtime.block_on(worker::run(there, wake, to_do, tell));
         })?;
         Ok(Self { events, answers })
     }

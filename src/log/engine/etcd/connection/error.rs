@@ -1,0 +1,151 @@
+//! What can go wrong with etcd, and what it means for whoever asked.
+
+use std::error::Error;
+
+use tonic::{Code, Status};
+
+use crate::log::engine::Outage;
+
+/// Why a call was not carried out, or is not known to have been.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// Connect again; perhaps to another member.
+    Away(String),
+    /// Somebody has to do something about it.
+    Refused { why: String, hint: Option<String> },
+    /// The revision that was asked for has been compacted, or is not there yet.
+    OtherRevision,
+    /// The token has expired, or the users were changed: log in again.
+    Token,
+    /// The lease has ended.
+    NoLease,
+    /// etcd takes nothing in until somebody makes room.
+    Full,
+}
+
+impl Trouble {
+    pub(crate) fn refused(why: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::Refused { why: why.into(), hint: Some(hint.into()) }
+    }
+
+    pub(crate) fn forbidden() -> Self {
+        Self::refused(
+            "etcd does not permit its user to read and write below the prefix",
+            "etcdctl role grant-permission ROLE --prefix=true readwrite PREFIX/",
+        )
+    }
+}
+
+impl From<Trouble> for Outage {
+    fn from(trouble: Trouble) -> Self {
+        match trouble {
+            Trouble::Away(why) => Self::unreachable(why),
+            Trouble::Refused { why, hint } => Self::refused(why, hint),
+            Trouble::OtherRevision => Self::unreachable("etcd compacts too early"),
+            Trouble::Token => Self::unreachable("etcd does not accept the token that it gave"),
+            Trouble::NoLease => Self::unreachable("a lease of etcd's ended early"),
+            Trouble::Full => Self::refused(FULL, Some(ROOM.to_owned())),
+        }
+    }
+}
+
+/// What is said of an etcd at its quota.
+pub(crate) const FULL: &str = "etcd is full and takes nothing in";
+
+/// How to make room.
+pub(crate) const ROOM: &str = "make room with `etcdctl compact` and `etcdctl defrag`, then `etcdctl alarm disarm`; \
+     see --auto-compaction-retention and --quota-backend-bytes of etcd";
+
+/// What etcd says when its quota is used up.
+const NO_SPACE: &str = "database space exceeded";
+
+/// The words are those of `api/v3rpc/rpctypes/error.go` of etcd.
+impl From<Status> for Trouble {
+    fn from(status: Status) -> Self {
+        let said = status.message().trim_start_matches("etcdserver: ").to_owned();
+        let has = |words: &str| said.contains(words);
+        match status.code() {
+            Code::OutOfRange if has("required revision") => Self::OtherRevision,
+            Code::Unauthenticated => Self::Token,
+            Code::InvalidArgument if has("revision of auth store is old") => Self::Token,
+            Code::ResourceExhausted if has(NO_SPACE) => Self::Full,
+            Code::InvalidArgument if has("user name is empty") => Self::refused(
+                "etcd asks for a user and a password",
+                "name them in the address: etcd://user:password@host",
+            ),
+            Code::InvalidArgument if has("authentication failed") => Self::refused(
+                "etcd does not accept the user or the password",
+                "in an address, special characters are written as %xx",
+            ),
+            Code::PermissionDenied => Self::forbidden(),
+            Code::NotFound if has("lease not found") => Self::NoLease,
+            Code::Unimplemented => Self::refused(
+                format!("this is not an etcd, or one before 3.4: {said}"),
+                "canal needs etcd 3.4 or later",
+            ),
+            Code::InvalidArgument if has("request is too large") => Self::refused(
+                "etcd refuses a request for its size",
+                "set --max-request-bytes of etcd to 1572864, its default, or more",
+            ),
+            _ => match status.source() {
+                Some(_) => lost(&status),
+                None if said.is_empty() => Self::Away(status.code().description().to_lowercase()),
+                None => Self::Away(format!("etcd says: {said}")),
+            },
+        }
+    }
+}
+
+/// How the words begin when the connection broke.
+pub(crate) const LOST: &str = "the connection to etcd is lost";
+
+fn lost(status: &Status) -> Trouble {
+    let why = cause(status);
+    // With TLS 1.3 a client learns after the handshake that its certificate is refused.
+    certificate(&why).unwrap_or_else(|| Trouble::Away(format!("{LOST}: {why}")))
+}
+
+/// A certificate that does not fit: somebody has to put another one in its place.
+pub(crate) fn certificate(why: &str) -> Option<Trouble> {
+    let concerns = why.contains("ertificate") || why.contains("UnknownCA");
+    concerns.then(|| {
+        Trouble::refused(
+            format!("etcd and canal do not trust each other: {why}"),
+            "the address names the files: etcds://host/prefix?cacert=FILE with etcd's authority, \
+             and &cert=FILE&key=FILE if etcd asks for a certificate",
+        )
+    })
+}
+
+/// The innermost cause: what is around it ("transport error") tells nobody anything.
+pub(crate) fn cause(error: &dyn Error) -> String {
+    let mut inner = error;
+    while let Some(source) = inner.source() {
+        inner = source;
+    }
+    let text = inner.to_string();
+    match text.find(" (os error") {
+        Some(at) => text[..at].to_lowercase(),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_of_etcd_are_told_apart() {
+        let trouble = |code, said: &str| Trouble::from(Status::new(code, said));
+        let compacted = "etcdserver: mvcc: required revision has been compacted";
+        assert_eq!(trouble(Code::OutOfRange, compacted), Trouble::OtherRevision);
+        let full = "etcdserver: mvcc: database space exceeded";
+        assert_eq!(trouble(Code::ResourceExhausted, full), Trouble::Full);
+        let busy = "etcdserver: too many requests";
+        assert!(matches!(trouble(Code::ResourceExhausted, busy), Trouble::Away(_)));
+        let token = "etcdserver: invalid auth token";
+        assert_eq!(trouble(Code::Unauthenticated, token), Trouble::Token);
+        let leader = trouble(Code::Unavailable, "etcdserver: no leader");
+        assert_eq!(leader, Trouble::Away("etcd says: no leader".into()));
+    }
+}

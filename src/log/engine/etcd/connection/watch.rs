@@ -1,0 +1,81 @@
+//! A watch on the batches.
+
+use tokio_stream::StreamExt;
+use tonic::Streaming;
+
+use super::client::Client;
+use super::error::Trouble;
+use super::messages::{Filter, KeyValue, WatchAsk, WatchCreate, WatchRequest, Watched};
+use super::transaction::end_of;
+
+const PATH: &str = "/etcdserverpb.Watch/Watch";
+
+/// Tells every put below a prefix from a revision on, in the order of revisions.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    answers: Streaming<Watched>,
+}
+
+impl Watch {
+    /// Ends with [`Trouble::OtherRevision`], here or later, if what is to be told was compacted.
+    pub(crate) async fn new(
+        client: &Client,
+        prefix: Vec<u8>,
+        revision: i64,
+    ) -> Result<Self, Trouble> {
+        match Self::create(client, prefix.clone(), revision).await {
+            Err(Trouble::Token) => {
+                client.log_in().await?;
+                Self::create(client, prefix, revision).await.map_err(forbidden)
+            }
+            done => done,
+        }
+    }
+
+    async fn create(client: &Client, prefix: Vec<u8>, revision: i64) -> Result<Self, Trouble> {
+        let create = WatchCreate {
+            range_end: end_of(&prefix),
+            key: prefix,
+            start_revision: revision,
+            progress_notify: true,
+            // Batches are deleted when a snapshot covers them, which is no news.
+            filters: vec![Filter::NoDelete as i32],
+            fragment: true,
+        };
+        let ask = WatchRequest { ask: Some(WatchAsk::Create(create)) };
+        // The watch lasts as long as the questions.
+        let asks = tokio_stream::once(ask).chain(tokio_stream::pending());
+        let mut answers = client.stream(PATH, asks).await?;
+        let created = client.within(answers.message()).await?;
+        unless_canceled(created)?;
+        Ok(Self { answers })
+    }
+
+    /// What comes next; perhaps nothing. Waits for as long as it takes.
+    pub(crate) async fn next(&mut self) -> Result<Vec<KeyValue>, Trouble> {
+        let answer = unless_canceled(self.answers.message().await?)?;
+        let puts = answer.events.into_iter().filter(|event| event.kind == 0);
+        Ok(puts.filter_map(|event| event.kv).collect())
+    }
+}
+
+/// With a token that was given just now it is not the token.
+fn forbidden(trouble: Trouble) -> Trouble {
+    match trouble {
+        Trouble::Token => Trouble::forbidden(),
+        other => other,
+    }
+}
+
+fn unless_canceled(answer: Option<Watched>) -> Result<Watched, Trouble> {
+    match answer {
+        None => Err(Trouble::Away("etcd ended the watch".into())),
+        Some(answer) if answer.compact_revision > 0 => Err(Trouble::OtherRevision),
+        // The member says so too when it does not know the token (any more).
+        Some(answer) if answer.cancel_reason.contains("ermission") => Err(Trouble::Token),
+        Some(answer) if answer.canceled => {
+            Err(Trouble::Away(format!("etcd ended the watch: {}", answer.cancel_reason)))
+        }
+        Some(answer) => Ok(answer),
+    }
+}

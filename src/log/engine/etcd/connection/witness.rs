@@ -1,0 +1,39 @@
+//! What this daemon knows of an etcd from all its connections.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::log::engine::Era;
+
+/// What this daemon knows of the etcd from all its connections: the greatest revision that it was
+/// told, and the era that held then.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Witness {
+    revision: Arc<AtomicI64>,
+    era: Arc<Mutex<Option<Era>>>,
+}
+
+impl Witness {
+    /// The store has come so far.
+    pub(crate) fn reaches(&self, revision: i64) {
+        self.revision.fetch_max(revision, Ordering::Relaxed);
+    }
+
+    /// The log names the era of what was seen.
+    pub(crate) fn settle(&self, revision: i64, era: Option<Era>) {
+        self.revision.store(revision, Ordering::Relaxed);
+        *self.era.lock().unwrap_or_else(PoisonError::into_inner) = era;
+    }
+
+    pub(crate) fn known(&self) -> Known {
+        let era = self.era.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Known { revision: self.revision.load(Ordering::Relaxed), era }
+    }
+}
+
+/// What a [`Witness`] knows.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Known {
+    pub(crate) revision: i64,
+    pub(crate) era: Option<Era>,
+}

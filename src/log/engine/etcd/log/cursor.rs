@@ -1,0 +1,126 @@
+//! Where a reader stands in the log, and whether the log is still the one it read.
+
+use crate::log::engine::etcd::connection::messages::KeyValue;
+use crate::log::engine::etcd::layout::{Pointer, hash, position};
+use crate::log::engine::{Placed, Position, Read};
+
+/// How far was read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Of the last batch, or of the snapshot; 0 before the first.
+    pub(crate) position: Position,
+    /// The batch that was read there; `None` behind a snapshot and before the first.
+    pub(crate) read: Option<Read>,
+}
+
+impl Place {
+    pub(crate) fn after(read: Option<Read>) -> Self {
+        Self { position: read.map_or(Position(0), |read| read.position), read }
+    }
+
+    /// Behind a batch.
+    pub(crate) fn behind(batch: &Placed) -> Self {
+        let Placed { position, host, sequence, ref body } = *batch;
+        Self { position, read: Some(Read { position, host, sequence, body: hash(body) }) }
+    }
+}
+
+/// Whether one can go on from a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    Good,
+    Rewritten,
+    Compacted,
+}
+
+/// `batch` is what lies at the key of the batch that was read.
+///
+/// The batch at the pointer's own position is never deleted before there is a newer pointer, so
+/// that who has read just so far can be checked too.
+pub(crate) fn standing(
+    place: &Place,
+    pointer: Option<&Pointer>,
+    batch: Option<&KeyValue>,
+) -> Standing {
+    let covered = pointer.map_or(Position(0), |pointer| pointer.position);
+    let (same, other) = match (&place.read, batch) {
+        (Some(read), Some(kv)) => {
+            let at = position(kv.mod_revision);
+            let same = at == read.position && hash(&kv.value) == read.body;
+            (same, !same)
+        }
+        (Some(_), None) => (false, false),
+        (None, _) => (covered == place.position, false),
+    };
+    if other {
+        Standing::Rewritten
+    } else if covered > place.position {
+        Standing::Compacted
+    } else if same {
+        Standing::Good
+    } else {
+        Standing::Rewritten
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::HostId;
+
+    fn batch(at: i64, body: &[u8]) -> KeyValue {
+        KeyValue { mod_revision: at, value: body.into(), ..KeyValue::default() }
+    }
+
+    fn read(at: u64, body: &[u8]) -> Place {
+        let position = Position(at);
+        let read = Read { position, host: HostId(1), sequence: 1, body: hash(body) };
+        Place::after(Some(read))
+    }
+
+    fn pointer(at: u64) -> Option<Pointer> {
+        let name = String::new();
+        Some(Pointer { position: Position(at), name, pieces: 1, body: String::new() })
+    }
+
+    fn stands(place: &Place, pointer: Option<Pointer>, batch: Option<KeyValue>) -> Standing {
+        standing(place, pointer.as_ref(), batch.as_ref())
+    }
+
+    #[test]
+    fn who_finds_its_batch_goes_on_unless_a_snapshot_covers_what_comes_next() {
+        let place = read(5, b"a");
+        assert_eq!(stands(&place, None, Some(batch(5, b"a"))), Standing::Good);
+        assert_eq!(stands(&place, pointer(4), Some(batch(5, b"a"))), Standing::Good);
+        assert_eq!(stands(&place, pointer(5), Some(batch(5, b"a"))), Standing::Good);
+        assert_eq!(stands(&place, pointer(6), Some(batch(5, b"a"))), Standing::Compacted);
+    }
+
+    #[test]
+    fn another_batch_at_the_place_is_another_history() {
+        let place = read(5, b"a");
+        assert_eq!(stands(&place, None, Some(batch(5, b"b"))), Standing::Rewritten);
+        assert_eq!(stands(&place, None, Some(batch(6, b"a"))), Standing::Rewritten);
+        assert_eq!(stands(&place, pointer(9), Some(batch(5, b"b"))), Standing::Rewritten);
+    }
+
+    #[test]
+    fn a_batch_that_is_missing_was_covered_or_never_was() {
+        let place = read(5, b"a");
+        assert_eq!(stands(&place, pointer(6), None), Standing::Compacted);
+        assert_eq!(stands(&place, pointer(5), None), Standing::Rewritten);
+        assert_eq!(stands(&place, pointer(4), None), Standing::Rewritten);
+        assert_eq!(stands(&place, None, None), Standing::Rewritten);
+    }
+
+    #[test]
+    fn behind_a_snapshot_and_before_the_first_the_pointer_alone_tells() {
+        let start = Place::after(None);
+        assert_eq!(stands(&start, None, None), Standing::Good);
+        assert_eq!(stands(&start, pointer(3), None), Standing::Compacted);
+        let behind = Place { position: Position(3), read: None };
+        assert_eq!(stands(&behind, pointer(3), None), Standing::Good);
+        assert_eq!(stands(&behind, pointer(4), None), Standing::Compacted);
+        assert_eq!(stands(&behind, None, None), Standing::Rewritten);
+    }
+}

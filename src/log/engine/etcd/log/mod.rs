@@ -1,0 +1,8 @@
+//! The log in etcd: appending to it, reading it, and snapshots of it.
+//!
+//! Invariant: a batch is told once, in the order of positions, and none is left out.
+
+pub(super) mod append;
+pub(super) mod cursor;
+pub(super) mod read;
+pub(super) mod snapshot;

@@ -1,0 +1,208 @@
+//! Reading the log: what there is, at one revision, then what comes, from the revision after.
+//!
+//! Invariant: each batch is told once, in the order of positions, and none is left out: either the
+//! range read or the watch that begins right behind it has it.
+
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::cursor::{Place, Standing, standing};
+use crate::log::engine::etcd::connection::error::Trouble;
+use crate::log::engine::etcd::connection::messages::{KeyValue, Range};
+use crate::log::engine::etcd::connection::transaction::{Found, all, one, reads};
+use crate::log::engine::etcd::connection::watch::Watch;
+use crate::log::engine::etcd::layout::{Pointer, decode, hash, position};
+use crate::log::engine::etcd::shared::Shared;
+use crate::log::engine::{Answer, Placed, Position, Read, Stored};
+
+/// How many batches are asked for at once.
+const PAGE: i64 = 256;
+
+/// How long the watch may be behind what a renewal saw before another one is made.
+const LAG: Duration = Duration::from_secs(1);
+
+/// How often a read may be overtaken by a compaction of etcd's.
+const TRIES: usize = 8;
+
+pub(crate) async fn load(shared: Shared) -> Result<(), Trouble> {
+    for _ in 0..TRIES {
+        let (snapshot, batches, revision) = match read_all(&shared).await {
+            Err(Trouble::OtherRevision) => continue,
+            done => done?,
+        };
+        let covered = snapshot.as_ref().map_or(Position(0), |snapshot| snapshot.position);
+        let place = match batches.last() {
+            Some(last) => Place::behind(last),
+            None => Place { position: covered, read: None },
+        };
+        shared.reaches(place.position.0);
+        shared.say(Answer::Loaded { snapshot, batches });
+        return go_on(&shared, place, revision).await;
+    }
+    Err(Trouble::Away("etcd compacts faster than it can be read".into()))
+}
+
+pub(crate) async fn follow(shared: Shared, after: Option<Read>) -> Result<(), Trouble> {
+    match catch_up(&shared, Place::after(after)).await? {
+        Caught::Up { batches, place, revision } => {
+            shared.say(Answer::Batches(batches));
+            go_on(&shared, place, revision).await
+        }
+        Caught::Stopped(answer) => {
+            shared.say(answer);
+            Ok(())
+        }
+    }
+}
+
+/// Tells what comes after a place, for as long as one can go on from it.
+async fn go_on(shared: &Shared, mut place: Place, mut revision: i64) -> Result<(), Trouble> {
+    loop {
+        match watch(shared, &mut place, revision).await {
+            Err(Trouble::OtherRevision) | Ok(()) => {}
+            Err(other) => return Err(other),
+        }
+        match catch_up(shared, place).await? {
+            Caught::Up { batches, place: further, revision: at } => {
+                (place, revision) = (further, at);
+                if !batches.is_empty() {
+                    shared.say(Answer::Batches(batches));
+                }
+            }
+            Caught::Stopped(answer) => {
+                shared.say(answer);
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Tells what is appended after a revision, until the watch is found to be behind.
+async fn watch(shared: &Shared, place: &mut Place, revision: i64) -> Result<(), Trouble> {
+    let mut watch = Watch::new(&shared.client, shared.keys().log(), revision + 1).await?;
+    loop {
+        let behind = async {
+            shared.beyond(place.position.0).await;
+            sleep(LAG).await;
+        };
+        let kvs = tokio::select! {
+            biased;
+            kvs = watch.next() => kvs?,
+            () = behind => {
+                tracing::warn!("the watch of etcd is behind the log; making another one");
+                return Ok(());
+            }
+        };
+        let batches = placed(shared, kvs, place.position);
+        if let Some(last) = batches.last() {
+            *place = Place::behind(last);
+            shared.say(Answer::Batches(batches));
+        }
+    }
+}
+
+/// What was found when reading on from a place.
+enum Caught {
+    Up { batches: Vec<Placed>, place: Place, revision: i64 },
+    Stopped(Answer),
+}
+
+async fn catch_up(shared: &Shared, place: Place) -> Result<Caught, Trouble> {
+    for _ in 0..TRIES {
+        match read_after(shared, place).await {
+            Err(Trouble::OtherRevision) => {}
+            done => return done,
+        }
+    }
+    Err(Trouble::Away("etcd compacts faster than it can be read".into()))
+}
+
+async fn read_after(shared: &Shared, place: Place) -> Result<Caught, Trouble> {
+    let keys = shared.keys();
+    let batch = place.read.map_or_else(|| keys.log(), |read| keys.batch(read.host, read.sequence));
+    let ranges = [one(keys.pointer()), one(batch), page(shared, place.position)];
+    let done = shared.client.txn(reads(ranges)).await?;
+    let revision = done.revision();
+    let [pointer, batch, log] = done.found();
+    let pointer: Option<Pointer> = pointer.first().map(decode).transpose()?;
+    match standing(&place, pointer.as_ref(), batch.first()) {
+        Standing::Good => {}
+        Standing::Rewritten => return Ok(Caught::Stopped(Answer::Rewritten)),
+        Standing::Compacted => return Ok(Caught::Stopped(Answer::Compacted)),
+    }
+    let kvs = rest(shared, log, place.position, revision).await?;
+    let batches = placed(shared, kvs, place.position);
+    let place = batches.last().map_or(place, Place::behind);
+    Ok(Caught::Up { batches, place, revision })
+}
+
+/// The snapshot and what comes after it, and at which revision that is all.
+async fn read_all(shared: &Shared) -> Result<(Option<Stored>, Vec<Placed>, i64), Trouble> {
+    let ranges = [one(shared.keys().pointer()), page(shared, Position(0))];
+    let done = shared.client.txn(reads(ranges)).await?;
+    let revision = done.revision();
+    let [pointer, log] = done.found();
+    let snapshot = match pointer.first() {
+        Some(kv) => Some(read_snapshot(shared, decode(kv)?, revision).await?),
+        None => None,
+    };
+    let covered = snapshot.as_ref().map_or(Position(0), |snapshot| snapshot.position);
+    let kvs = rest(shared, log, Position(0), revision).await?;
+    Ok((snapshot, placed(shared, kvs, covered), revision))
+}
+
+async fn read_snapshot(shared: &Shared, at: Pointer, revision: i64) -> Result<Stored, Trouble> {
+    let mut body = Vec::new();
+    for number in 0..at.pieces {
+        let range = Range { revision, ..one(shared.keys().piece(&at.name, number)) };
+        let [found] = shared.client.txn(reads([range])).await?.found();
+        body.extend(found.kvs.into_iter().flat_map(|kv| kv.value));
+    }
+    if hash(&body).to_string() != at.body {
+        return Err(Trouble::refused(
+            format!("the snapshot `{}` in etcd is damaged", at.name),
+            "stop all daemons, then delete everything below the prefix: etcdctl del --prefix",
+        ));
+    }
+    Ok(Stored { position: at.position, body })
+}
+
+/// The first of the batches after a position, by key.
+fn page(shared: &Shared, after: Position) -> Range {
+    let min_mod_revision = crate::log::engine::etcd::layout::revision(after) + 1;
+    Range { limit: PAGE, min_mod_revision, ..all(shared.keys().log()) }
+}
+
+/// All batches after a position at a revision, of which the first page is known.
+async fn rest(
+    shared: &Shared,
+    mut found: Found,
+    after: Position,
+    revision: i64,
+) -> Result<Vec<KeyValue>, Trouble> {
+    let mut kvs = Vec::new();
+    loop {
+        let more = found.more;
+        kvs.append(&mut found.kvs);
+        let Some(last) = kvs.last().filter(|_| more) else {
+            return Ok(kvs);
+        };
+        let mut key = last.key.clone();
+        key.push(0);
+        let range = Range { key, revision, ..page(shared, after) };
+        [found] = shared.client.txn(reads([range])).await?.found();
+    }
+}
+
+/// Batches in the order of the log, without those up to a position.
+fn placed(shared: &Shared, kvs: Vec<KeyValue>, after: Position) -> Vec<Placed> {
+    let place = |kv: KeyValue| {
+        let (host, sequence) = shared.keys().batch_in(&kv.key)?;
+        Some(Placed { position: position(kv.mod_revision), host, sequence, body: kv.value })
+    };
+    let mut batches: Vec<_> = kvs.into_iter().filter_map(place).collect();
+    batches.retain(|batch| batch.position > after);
+    batches.sort_by_key(|batch| batch.position);
+    batches
+}

@@ -1,0 +1,155 @@
+//! Storing a snapshot: its pieces beside the old one's, then one transaction that moves the
+//! pointer, then what is covered goes.
+//!
+//! Invariant: at every revision the pointer names a snapshot whose pieces are all there.
+
+use crate::log::engine::etcd::connection::error::Trouble;
+use crate::log::engine::etcd::connection::messages::{KeyValue, Operation, Range, Txn};
+use crate::log::engine::etcd::connection::transaction::{
+    all, delete, delete_all, is_put_after, one, put, reads, revision_is,
+};
+use crate::log::engine::etcd::layout::{Pointer, decode, encode, hash, position, revision};
+use crate::log::engine::etcd::membership::register::random;
+use crate::log::engine::etcd::shared::Shared;
+use crate::log::engine::{Answer, Position, Stored};
+
+/// The size of a piece, in bytes.
+const PIECE: usize = 1 << 20;
+
+/// How many keys are deleted in one transaction; etcd's own limit is 128 (`--max-txn-ops`).
+const DELETES: usize = 100;
+
+/// How many keys are listed at once.
+const PAGE: i64 = 1000;
+
+/// How often another host's snapshot may come first.
+const TRIES: usize = 10;
+
+pub(crate) async fn store(shared: Shared, stored: Stored) -> Result<(), Trouble> {
+    let position = loop {
+        match store_once(&shared, &stored).await {
+            Err(Trouble::Full) => shared.wait_for_room().await,
+            done => break done?,
+        }
+    };
+    shared.say(Answer::Stored { position });
+    Ok(())
+}
+
+async fn store_once(shared: &Shared, stored: &Stored) -> Result<Position, Trouble> {
+    let mut there = there(shared).await?;
+    if there.keeps(stored) {
+        return Ok(there.position);
+    }
+    let made = put_pieces(shared, stored).await?;
+    for _ in 0..TRIES {
+        if move_pointer(shared, &made, there.revision).await? {
+            tidy(shared, &made).await?;
+            return Ok(made.position);
+        }
+        there = self::there(shared).await?;
+        if there.keeps(stored) {
+            let pieces = delete_all(shared.keys().pieces(&made.name));
+            change(shared, vec![pieces]).await?;
+            return Ok(there.position);
+        }
+    }
+    Err(Trouble::Away("too many daemons store snapshots at once".into()))
+}
+
+/// The snapshot that is there, if there is one, and the log.
+struct There {
+    position: Position,
+    /// Of the pointer's key.
+    revision: i64,
+    /// Where the log ends.
+    head: Position,
+}
+
+impl There {
+    /// Whether it stays, and the new one is not stored: that one is no newer, or is made of a
+    /// history that this etcd has lost and would replace the one that it has.
+    fn keeps(&self, new: &Stored) -> bool {
+        self.position >= new.position || self.head < new.position
+    }
+}
+
+async fn there(shared: &Shared) -> Result<There, Trouble> {
+    let keys = shared.keys();
+    let ranges = [one(keys.pointer()), one(keys.head())];
+    let [pointer, head] = shared.client.txn(reads(ranges)).await?.found();
+    let head = position(head.first().map_or(0, |kv| kv.mod_revision));
+    let Some(kv) = pointer.first() else {
+        return Ok(There { position: Position(0), revision: 0, head });
+    };
+    let pointer: Pointer = decode(kv)?;
+    Ok(There { position: pointer.position, revision: kv.mod_revision, head })
+}
+
+/// Under a name of its own: two hosts may store snapshots of one position, and not the same bytes.
+async fn put_pieces(shared: &Shared, stored: &Stored) -> Result<Pointer, Trouble> {
+    let name = format!("{}-{:08x}", stored.position.0, random()? >> 96);
+    let mut pieces = 0;
+    for piece in stored.body.chunks(PIECE) {
+        let key = shared.keys().piece(&name, pieces);
+        change(shared, vec![put(key, piece.to_vec())]).await?;
+        pieces += 1;
+    }
+    let body = hash(&stored.body).to_string();
+    Ok(Pointer { position: stored.position, name, pieces, body })
+}
+
+async fn move_pointer(shared: &Shared, to: &Pointer, seen: i64) -> Result<bool, Trouble> {
+    let key = shared.keys().pointer();
+    let before = revision(to.position).saturating_sub(1);
+    let compare = vec![revision_is(key.clone(), seen), is_put_after(shared.keys().head(), before)];
+    let success = vec![put(key, encode(to)?)];
+    Ok(shared.client.txn(Txn { compare, success, failure: Vec::new() }).await?.succeeded)
+}
+
+/// Deletes the batches before the snapshot's last one, which stays so that readers who stand there
+/// find it, and the pieces of older snapshots, finished or not.
+async fn tidy(shared: &Shared, now: &Pointer) -> Result<(), Trouble> {
+    let keys = shared.keys();
+    let covered = Range { max_mod_revision: revision(now.position) - 1, ..all(keys.log()) };
+    delete_found(shared, covered, |kv| position(kv.mod_revision) < now.position).await?;
+    let prefix = keys.snapshots();
+    delete_found(shared, all(prefix.clone()), |kv| {
+        piece_of(&prefix, &kv.key).is_some_and(|at| at < now.position)
+    })
+    .await
+}
+
+/// The position that a piece's snapshot stands for; `None` for the pointer.
+fn piece_of(prefix: &[u8], key: &[u8]) -> Option<Position> {
+    let rest = std::str::from_utf8(key.strip_prefix(prefix)?).ok()?;
+    let (name, _) = rest.split_once('/')?;
+    let (position, _) = name.split_once('-')?;
+    position.parse().ok().map(Position)
+}
+
+/// Deletes those of a range of keys that one asks for. None of these is ever put again.
+async fn delete_found(
+    shared: &Shared,
+    range: Range,
+    wanted: impl Fn(&KeyValue) -> bool,
+) -> Result<(), Trouble> {
+    let mut range = Range { keys_only: true, limit: PAGE, ..range };
+    loop {
+        let [found] = shared.client.txn(reads([range.clone()])).await?.found();
+        let keys: Vec<_> =
+            found.kvs.iter().filter(|kv| wanted(kv)).map(|kv| delete(kv.key.clone())).collect();
+        for some in keys.chunks(DELETES) {
+            change(shared, some.to_vec()).await?;
+        }
+        let Some(last) = found.kvs.last().filter(|_| found.more) else {
+            return Ok(());
+        };
+        range.key.clone_from(&last.key);
+        range.key.push(0);
+    }
+}
+
+async fn change(shared: &Shared, success: Vec<Operation>) -> Result<(), Trouble> {
+    shared.client.txn(Txn { success, ..Txn::default() }).await.map(drop)
+}

@@ -1,0 +1,223 @@
+//! Taking a new incarnation.
+//!
+//! The number comes from a key that only registrations compare, so two of them can be in each
+//! other's way, and nothing else.
+
+use super::renew::keep;
+use crate::core::HostId;
+use crate::log::engine::etcd::connection::error::Trouble;
+use crate::log::engine::etcd::connection::messages::{
+    Lease, LeaseGrant, LeaseGranted, Nothing, Txn, TxnDone,
+};
+use crate::log::engine::etcd::connection::transaction::{
+    Found, all, delete, one, put, put_leased, reads, revision_is, value_is, version_is,
+};
+use crate::log::engine::etcd::layout::{Keys, Meta, Name, State, decode, encode};
+use crate::log::engine::etcd::shared::{Own, Shared};
+use crate::log::engine::{Answer, FORMAT, Identity};
+
+/// How often others may come first.
+const TRIES: usize = 100;
+
+/// Who asks to be registered.
+#[derive(Clone, Debug)]
+pub(crate) struct Asker {
+    pub(crate) identity: Identity,
+    pub(crate) nonce: u128,
+    pub(crate) ttl_ms: u64,
+    pub(crate) asked_at: u64,
+}
+
+/// What there is, all at one revision.
+struct Seen {
+    meta: Option<Meta>,
+    /// The last number, and the revision of its key.
+    next: (u64, i64),
+    names: Vec<(HostId, Name)>,
+    /// The leases of those that hold one.
+    leases: Vec<(HostId, i64)>,
+}
+
+pub(crate) async fn register(shared: Shared, asker: Asker) -> Result<(), Trouble> {
+    let lease = grant(&shared, &asker).await?;
+    for _ in 0..TRIES {
+        let seen = look(&shared).await?;
+        if let Some(answer) = again(&shared, &asker, &seen).await? {
+            revoke(&shared, lease.id).await?;
+            shared.say(answer);
+            return Ok(());
+        }
+        if let Some(answer) = enter(&shared, &asker, &seen, &lease).await? {
+            shared.say(answer);
+            return Ok(());
+        }
+    }
+    Err(Trouble::Away("too many daemons register at once".into()))
+}
+
+/// Takes back an incarnation that has appended nothing.
+pub(crate) async fn withdraw(shared: Shared, host: HostId) -> Result<(), Trouble> {
+    if let Some(own) = shared.own(host).await? {
+        let keys = shared.keys();
+        // The key of its state has been put once: by its registration.
+        let compare = vec![value_is(keys.name(host), own.name), version_is(keys.state(host), 1)];
+        let success = [keys.name(host), keys.state(host), keys.host(host)].map(delete).into();
+        let txn = Txn { compare, success, failure: Vec::new() };
+        if shared.client.txn(txn).await?.succeeded && own.lease != 0 {
+            revoke(&shared, own.lease).await?;
+        }
+    }
+    shared.say(Answer::Withdrawn { host });
+    Ok(())
+}
+
+async fn grant(shared: &Shared, asker: &Asker) -> Result<LeaseGranted, Trouble> {
+    let ttl_s = i64::try_from(asker.ttl_ms.div_ceil(1000)).unwrap_or(i64::MAX).max(1);
+    shared.client.ask("/etcdserverpb.Lease/LeaseGrant", LeaseGrant { ttl_s }).await
+}
+
+/// Gives back a lease that is not needed.
+async fn revoke(shared: &Shared, id: i64) -> Result<(), Trouble> {
+    match shared.client.ask("/etcdserverpb.Lease/LeaseRevoke", Lease { id }).await {
+        Ok(Nothing {}) | Err(Trouble::NoLease) => Ok(()),
+        Err(other) => Err(other),
+    }
+}
+
+async fn look(shared: &Shared) -> Result<Seen, Trouble> {
+    let keys = shared.keys();
+    let ranges = [one(keys.meta()), one(keys.next()), all(keys.names()), all(keys.hosts())];
+    let [meta, next, names, hosts] = shared.client.txn(reads(ranges)).await?.found();
+    let meta = meta_of(&meta)?;
+    let next = match next.first() {
+        Some(kv) => (decode(kv)?, kv.mod_revision),
+        None => (0, 0),
+    };
+    let prefix = keys.names();
+    let mut named = Vec::new();
+    for kv in &names.kvs {
+        if let Some(host) = Keys::host_in(&prefix, &kv.key) {
+            named.push((host, decode(kv)?));
+        }
+    }
+    let prefix = keys.hosts();
+    let lease = |kv: &crate::log::engine::etcd::connection::messages::KeyValue| {
+        Some((Keys::host_in(&prefix, &kv.key)?, kv.lease))
+    };
+    let leases = hosts.kvs.iter().filter_map(lease).collect();
+    named.sort_by_key(|(host, _)| *host);
+    Ok(Seen { meta, next, names: named, leases })
+}
+
+/// What the log is, if there is one, and if this program can read it.
+pub(crate) fn meta_of(found: &Found) -> Result<Option<Meta>, Trouble> {
+    let Some(kv) = found.first() else { return Ok(None) };
+    let meta: Meta = decode(kv)?;
+    if meta.format == FORMAT {
+        return Ok(Some(meta));
+    }
+    let why = format!(
+        "the log in etcd has format {}, this canal knows {FORMAT}: all hosts need the same one",
+        meta.format
+    );
+    Err(Trouble::refused(why, "install the canal that the other hosts have, or use another prefix"))
+}
+
+/// The answer to somebody who asks again: the incarnation of the same nonce, if it still lives.
+///
+/// Its lease is kept anew, as it may have been granted before this asking.
+async fn again(shared: &Shared, asker: &Asker, seen: &Seen) -> Result<Option<Answer>, Trouble> {
+    let nonce = hex(asker.nonce);
+    let Some((host, name)) = seen.names.iter().find(|(_, name)| name.nonce == nonce) else {
+        return Ok(None);
+    };
+    let Some((_, lease)) = seen.leases.iter().find(|(other, _)| other == host) else {
+        return Ok(None);
+    };
+    let (ttl_ms, _) = keep(shared, *host, *lease).await?;
+    if ttl_ms == 0 {
+        return Ok(None);
+    }
+    shared.client.suit(ttl_ms);
+    shared.remember(*host, Own { name: encode(name)?, lease: *lease, ttl_ms });
+    registered(asker, seen, *host, ttl_ms, seen.meta.as_ref()).map(Some)
+}
+
+/// Takes the next number, unless somebody else has.
+async fn enter(
+    shared: &Shared,
+    asker: &Asker,
+    seen: &Seen,
+    lease: &LeaseGranted,
+) -> Result<Option<Answer>, Trouble> {
+    let keys = shared.keys();
+    let (last, revision) = seen.next;
+    let host = HostId(last + 1);
+    let ttl_ms = u64::try_from(lease.ttl_s).unwrap_or_default() * 1000;
+    let name = encode(&Name { identity: asker.identity.clone(), nonce: hex(asker.nonce) })?;
+    let state = State { sequence: 0, body: String::new(), ttl_ms };
+    let mut txn = Txn {
+        compare: vec![revision_is(keys.next(), revision)],
+        success: vec![
+            put(keys.next(), encode(&host)?),
+            put(keys.name(host), name.clone()),
+            put(keys.state(host), encode(&state)?),
+            put_leased(keys.host(host), lease.id),
+        ],
+        failure: Vec::new(),
+    };
+    let meta = match &seen.meta {
+        Some(meta) => meta.clone(),
+        None => {
+            let meta = Meta { format: FORMAT, epoch: hex(random()?) };
+            txn.compare.push(revision_is(keys.meta(), 0));
+            txn.success.push(put(keys.meta(), encode(&meta)?));
+            meta
+        }
+    };
+    let TxnDone { succeeded, .. } = shared.client.txn(txn).await.map_err(no_lease)?;
+    if !succeeded {
+        return Ok(None);
+    }
+    shared.client.suit(ttl_ms);
+    shared.remember(host, Own { name, lease: lease.id, ttl_ms });
+    registered(asker, seen, host, ttl_ms, Some(&meta)).map(Some)
+}
+
+/// A lease that ended before it was used: the next asking gets a new one.
+fn no_lease(trouble: Trouble) -> Trouble {
+    match trouble {
+        Trouble::NoLease => Trouble::Away("etcd took longer than the time to live".into()),
+        other => other,
+    }
+}
+
+fn registered(
+    asker: &Asker,
+    seen: &Seen,
+    host: HostId,
+    ttl_ms: u64,
+    meta: Option<&Meta>,
+) -> Result<Answer, Trouble> {
+    let epoch = meta.and_then(|meta| u128::from_str_radix(&meta.epoch, 16).ok());
+    let epoch = epoch.ok_or_else(|| {
+        Trouble::refused("the log in etcd has no epoch", "use another prefix, or clear this one")
+    })?;
+    let others = seen
+        .names
+        .iter()
+        .filter(|(other, name)| *other != host && name.identity.label == asker.identity.label);
+    let others = others.map(|(other, name)| (*other, name.identity.clone())).collect();
+    Ok(Answer::Registered { host, ttl_ms, asked_at: asker.asked_at, epoch, others })
+}
+
+fn hex(number: u128) -> String {
+    format!("{number:032x}")
+}
+
+pub(crate) fn random() -> Result<u128, Trouble> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| Trouble::Refused { why: format!("no randomness: {error}"), hint: None })?;
+    Ok(u128::from_ne_bytes(bytes))
+}

@@ -1,0 +1,203 @@
+//! What goes wrong with a server, in words, and whether it may pass.
+//!
+//! Invariant: no password and no `Debug` text in any of the words.
+
+use std::error::Error as _;
+use std::io;
+
+use tokio_postgres::Error;
+use tokio_postgres::error::{DbError, SqlState};
+
+use super::settings::passfile::PassfileError;
+use crate::log::engine::Outage;
+
+/// Why there is no session, or no answer.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// It may pass: what was asked may have been done or not.
+    Away(String),
+    /// Somebody has to do something about it.
+    Refused(Plight),
+    /// The server undid what it did, in favour of another; to be asked again at once.
+    Undone(String),
+}
+
+/// What is wrong and what to do about it.
+#[derive(Debug)]
+pub(super) struct Plight {
+    pub(super) why: String,
+    pub(super) hint: Option<String>,
+}
+
+impl Plight {
+    pub(super) fn new(why: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { why: why.into(), hint: Some(hint.into()) }
+    }
+
+    fn bare(why: impl Into<String>) -> Self {
+        Self { why: why.into(), hint: None }
+    }
+}
+
+/// What to do about a connection that passes through a pooler.
+pub(super) const DIRECT: &str = "canal needs a connection of its own to PostgreSQL: name the \
+                                 server itself in the URL, not PgBouncer or another pooler";
+
+impl Trouble {
+    /// Whatever takes too long.
+    pub(super) fn silent() -> Self {
+        Self::Away("the server does not answer in time".to_owned())
+    }
+
+    /// The tables are not those that the session began with: a dump was loaded.
+    pub(super) fn replaced() -> Self {
+        Self::Away("the tables were replaced by others".to_owned())
+    }
+
+    /// Why nobody was let in. `passfile` says why the usual password file was not used.
+    pub(super) fn at_login(error: Error, passfile: Option<&PassfileError>) -> Self {
+        match passfile {
+            Some(passfile) if is_password_missing(&error) => {
+                let why = format!("the server asks for a password: {passfile}");
+                Self::Refused(Plight::bare(why))
+            }
+            _ => error.into(),
+        }
+    }
+
+    /// Whether it is the server's word that something is not permitted.
+    pub(super) fn is_denied(error: &Error) -> bool {
+        error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE)
+    }
+}
+
+impl From<Trouble> for Outage {
+    fn from(trouble: Trouble) -> Self {
+        match trouble {
+            Trouble::Away(why) | Trouble::Undone(why) => Self::unreachable(why),
+            Trouble::Refused(Plight { why, hint }) => Self::refused(why, hint),
+        }
+    }
+}
+
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Self {
+        if let Some(said) = error.as_db_error() {
+            return of_server(said);
+        }
+        let (kind, why) = (error.to_string(), innermost(&error));
+        match kind.as_str() {
+            "error performing TLS handshake" => of_tls(&error, &why),
+            "invalid configuration" if is_password_missing(&error) => Self::Refused(Plight::new(
+                "the server asks for a password and there is none",
+                "put it in a password file (~/.pgpass, or passfile=FILE in the URL)",
+            )),
+            "invalid configuration" | "authentication error" => {
+                Self::Refused(Plight::bare(format!("cannot log in: {why}")))
+            }
+            "error connecting to server" if why == "database does not allow writes" => {
+                Self::Away("the server is a standby, or read only".to_owned())
+            }
+            "error connecting to server" => Self::Away(format!("cannot connect: {why}")),
+            _ => Self::Away(why),
+        }
+    }
+}
+
+fn is_password_missing(error: &Error) -> bool {
+    innermost(error) == "password missing"
+}
+
+/// The words of the innermost cause, which are the only telling ones.
+fn innermost(error: &Error) -> String {
+    let mut words = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        words = inner.to_string();
+        cause = inner.source();
+    }
+    words
+}
+
+fn of_server(said: &DbError) -> Trouble {
+    let why = said.message().to_owned();
+    let code = said.code();
+    if *code == SqlState::T_R_SERIALIZATION_FAILURE
+        || *code == SqlState::T_R_DEADLOCK_DETECTED
+        || *code == SqlState::UNIQUE_VIOLATION
+    {
+        return Trouble::Undone(why);
+    }
+    if *code == SqlState::QUERY_CANCELED {
+        return Trouble::silent();
+    }
+    if *code == SqlState::INVALID_PASSWORD {
+        return Trouble::Refused(Plight::new(
+            why,
+            "check user and password: in the URL, or in a password file (~/.pgpass)",
+        ));
+    }
+    // The words are in the language of the server; the function is not.
+    if *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION
+        && said.routine() == Some("InitializeSessionUserId")
+    {
+        return Trouble::Refused(Plight::new(
+            why,
+            "create the role at the server (CREATE ROLE … LOGIN PASSWORD '…'), or name another user \
+             in the URL",
+        ));
+    }
+    if *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION {
+        return Trouble::Refused(Plight::new(
+            why,
+            "see pg_hba.conf of the server: which users it lets in, from where, and whether with \
+             TLS (sslmode=require)",
+        ));
+    }
+    if *code == SqlState::INVALID_CATALOG_NAME {
+        return Trouble::Refused(Plight::new(
+            why,
+            "make it with `createdb`, or name another one in the URL",
+        ));
+    }
+    // PgBouncer refuses what it cannot pass on.
+    if *code == SqlState::PROTOCOL_VIOLATION && why.contains("startup parameter") {
+        return Trouble::Refused(Plight::new(format!("this is a pooler ({why})"), DIRECT));
+    }
+    if *code == SqlState::INSUFFICIENT_PRIVILEGE {
+        return Trouble::Refused(Plight::bare(why));
+    }
+    Trouble::Away(why)
+}
+
+fn of_tls(error: &Error, why: &str) -> Trouble {
+    if why == "server does not support TLS" {
+        return Trouble::Refused(Plight::new(
+            "the server offers no TLS, which sslmode demands",
+            "set `ssl = on` at the server; sslmode=prefer would do without where that is safe",
+        ));
+    }
+    let hint = match certificate(error) {
+        Some(rustls::CertificateError::UnknownIssuer) => {
+            "sslrootcert=FILE names who signs for the server; sslrootcert=system takes those of \
+             this machine"
+        }
+        Some(
+            rustls::CertificateError::NotValidForName
+            | rustls::CertificateError::NotValidForNameContext { .. },
+        ) => "name the server in the URL as its certificate does (in its subjectAltName)",
+        Some(_) => "see the certificate of the server (ssl_cert_file)",
+        // A connection that breaks in the middle; not the server's word.
+        None => return Trouble::Away(format!("no TLS with the server: {why}")),
+    };
+    Trouble::Refused(Plight::new(format!("no TLS with the server: {why}"), hint))
+}
+
+/// What is wrong with the server's certificate, if that is it.
+fn certificate(error: &Error) -> Option<&rustls::CertificateError> {
+    let io = error.source()?.downcast_ref::<io::Error>()?;
+    match io.get_ref()?.downcast_ref::<rustls::Error>()? {
+        rustls::Error::InvalidCertificate(what) => Some(what),
+        _ => None,
+    }
+}

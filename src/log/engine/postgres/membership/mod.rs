@@ -1,0 +1,5 @@
+//! Incarnations of hosts in PostgreSQL.
+//!
+//! Invariant: two incarnations never have the same number within one history of the server.
+
+pub(super) mod incarnation;

@@ -1,0 +1,259 @@
+//! One connection to the server, checked and set up, until it breaks.
+//!
+//! Invariant: a session that was opened writes to a primary, through no pooler, in tables of our
+//! format, knows the server's era, and hears of every append from then on.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::future::poll_fn;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_postgres::{AsyncMessage, Client, Connection, Error, SimpleQueryMessage};
+
+use super::era::{Seen, Witness};
+use super::reader::Reader;
+use crate::log::engine::postgres::error::{DIRECT, Plight, Trouble};
+use crate::log::engine::postgres::event::Event;
+use crate::log::engine::postgres::settings::url::Settings;
+
+/// How long anything that is asked of the server may take. The server itself gives up a little
+/// earlier, but for what its own time-out does not cover: the wait for a synchronous standby in a
+/// commit. That wait is never cancelled by us: the server would then show to all what the standby
+/// does not have.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The oldest server, as `server_version_num`.
+const OLDEST: u32 = 130_000;
+
+/// What a session is set to, whatever the server, the database or the user has as default. Names
+/// that a server does not know are passed over.
+const WANTED: &[(&str, &str)] = &[
+    // What is acknowledged is kept.
+    ("synchronous_commit", "on"),
+    // Statements that wait for the row of the head must see what was done meanwhile.
+    ("default_transaction_isolation", "read committed"),
+    ("search_path", "pg_catalog"),
+    ("standard_conforming_strings", "on"),
+    ("bytea_output", "hex"),
+    // In milliseconds.
+    ("statement_timeout", "15000"),
+    ("lock_timeout", "0"),
+    ("idle_in_transaction_session_timeout", "10000"),
+    ("transaction_timeout", "0"),
+    // A host may have nothing to say for long.
+    ("idle_session_timeout", "0"),
+    // Plans are small; compiling them takes longer than they do.
+    ("jit", "off"),
+];
+
+/// An open connection.
+#[derive(Debug)]
+pub(crate) struct Session {
+    /// Which one of this engine's.
+    pub(crate) id: u64,
+    pub(crate) client: Client,
+    pub(crate) schema: String,
+    /// How far the log was read, if it is read.
+    pub(crate) reader: Option<Reader>,
+    /// The nonces of the incarnations that were registered here: after a fail-over that lost them,
+    /// the server could give the same numbers to others.
+    pub(crate) nonces: BTreeMap<u64, u128>,
+    /// What only this session knows.
+    pub(crate) proof: String,
+    /// Whether the server tells us its system identifier.
+    pub(crate) tells_system: bool,
+    /// What it showed of its era.
+    pub(crate) seen: Seen,
+    /// What this host knows the server to have had, from this session and those before.
+    pub(crate) witness: Option<Witness>,
+    driver: JoinHandle<Option<Error>>,
+}
+
+impl Session {
+    /// Connects, checks and sets up.
+    pub(crate) async fn open(
+        id: u64,
+        settings: &Settings,
+        wake: &mpsc::UnboundedSender<Event>,
+    ) -> Result<Self, Trouble> {
+        // A server that is not there may be named before the one that is.
+        let addresses = settings.config.get_hosts().len().max(1);
+        let patience = PATIENCE * u32::try_from(addresses).unwrap_or(u32::MAX);
+        timeout(patience, Self::connect(id, settings, wake))
+            .await
+            .unwrap_or_else(|_| Err(Trouble::silent()))
+    }
+
+    async fn connect(
+        id: u64,
+        settings: &Settings,
+        wake: &mpsc::UnboundedSender<Event>,
+    ) -> Result<Self, Trouble> {
+        let proof = random_hex()?;
+        let mut config = settings.config.clone();
+        // What is set by the message that opens a session is set in this session only. A pooler
+        // refuses it, or answers with the session of another.
+        let options = config.get_options().map(|given| format!("{given} ")).unwrap_or_default();
+        config.options(format!("{options}-c canal.session={proof}"));
+        let connected = config.connect(settings.tls.connect.clone()).await;
+        let (client, connection) =
+            connected.map_err(|error| Trouble::at_login(error, settings.passfile.as_ref()))?;
+        let driver = tokio::spawn(drive(connection, id, wake.clone()));
+        let schema = settings.schema.clone();
+        let mut session = Self {
+            id,
+            client,
+            schema,
+            reader: None,
+            nonces: BTreeMap::new(),
+            proof,
+            tells_system: false,
+            seen: Seen::default(),
+            witness: None,
+            driver,
+        };
+        session.check().await?;
+        session.set_up().await?;
+        session.make_schema().await?;
+        // Before anything is read: what is appended after a reading is then announced.
+        session.client.batch_execute(&format!("LISTEN \"{}\"", session.schema)).await?;
+        Ok(session)
+    }
+
+    /// Whether this is a server that can be used.
+    async fn check(&mut self) -> Result<(), Trouble> {
+        let row = self
+            .first_row(
+                "SELECT current_setting('canal.session', true), \
+                 current_setting('server_version_num'), pg_is_in_recovery(), \
+                 current_setting('fsync'), \
+                 has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE')",
+            )
+            .await?;
+        let text = |column| row.get(column).and_then(Option::as_deref).unwrap_or_default();
+        fits(text(1))?;
+        self.is_ours(text(0))?;
+        if text(2) == "t" {
+            return Err(Trouble::Away("the server is a standby".to_owned()));
+        }
+        if text(3) == "off" {
+            tracing::warn!("the server runs with fsync = off: a crash of it can lose locks");
+        }
+        self.tells_system = text(4) == "t";
+        Ok(())
+    }
+
+    /// Whether the session that answered is the one that was opened.
+    pub(crate) fn is_ours(&self, proof: &str) -> Result<(), Trouble> {
+        if proof == self.proof {
+            return Ok(());
+        }
+        let why = "a pooler lies between here and the server: the session is not the one that was \
+                   opened";
+        Err(Trouble::Refused(Plight::new(why, DIRECT)))
+    }
+
+    async fn set_up(&self) -> Result<(), Trouble> {
+        let mut wanted = String::new();
+        for (name, value) in WANTED {
+            let comma = if wanted.is_empty() { "" } else { ", " };
+            let _ = write!(wanted, "{comma}('{name}', '{value}')");
+        }
+        let set = format!(
+            "SELECT set_config(w.name, w.value, false) FROM (VALUES {wanted}) AS w(name, value) \
+             JOIN pg_catalog.pg_settings s ON s.name = w.name"
+        );
+        self.client.batch_execute(&set).await?;
+        // Since 14, and not on every system: notices that we are gone while it waits for a lock.
+        let _ = self.client.batch_execute("SET client_connection_check_interval = 2000").await;
+        Ok(())
+    }
+
+    /// The columns of the first row, as text.
+    async fn first_row(&self, query: &str) -> Result<Vec<Option<String>>, Trouble> {
+        Ok(first_row(&self.client.simple_query(query).await?))
+    }
+
+    /// Why the connection ended.
+    pub(crate) async fn ended(self) -> Trouble {
+        drop(self.client);
+        match timeout(Duration::from_secs(1), self.driver).await {
+            Ok(Ok(Some(error))) => error.into(),
+            _ => Trouble::Away("the server closed the connection".to_owned()),
+        }
+    }
+}
+
+/// The columns of the last row that was answered, as text.
+pub(crate) fn first_row(messages: &[SimpleQueryMessage]) -> Vec<Option<String>> {
+    let row = messages.iter().rev().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => Some(row),
+        _ => None,
+    });
+    let Some(row) = row else { return Vec::new() };
+    (0..row.len()).map(|column| row.get(column).map(str::to_owned)).collect()
+}
+
+/// Whether a server of that version can be used.
+fn fits(version: &str) -> Result<(), Trouble> {
+    let number = version.parse().unwrap_or(0);
+    if number >= OLDEST {
+        return Ok(());
+    }
+    let why = format!("the server is PostgreSQL {}, canal needs 13 or later", number / 10_000);
+    Err(Trouble::Refused(Plight::new(why, "upgrade the server, or use another one")))
+}
+
+fn random_hex() -> Result<String, Trouble> {
+    let mut bytes = [0; 16];
+    let filled = getrandom::fill(&mut bytes);
+    filled.map_err(|why| Trouble::Away(format!("no random numbers: {why}")))?;
+    Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
+}
+
+/// Carries what is said between us and the server, until the connection ends.
+async fn drive<S, T>(
+    mut connection: Connection<S, T>,
+    id: u64,
+    wake: mpsc::UnboundedSender<Event>,
+) -> Option<Error>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    let why = loop {
+        match poll_fn(|context| connection.poll_message(context)).await {
+            Some(Ok(AsyncMessage::Notification(said))) => {
+                // Whoever else uses the channel does no harm: we look, and find nothing.
+                let head = said.payload().parse().unwrap_or(u64::MAX);
+                let _ = wake.send(Event::Notified(head));
+            }
+            Some(Ok(AsyncMessage::Notice(notice))) => {
+                tracing::debug!("the server says: {}", notice.message());
+            }
+            Some(Ok(_)) => {}
+            Some(Err(why)) => break Some(why),
+            None => break None,
+        }
+    };
+    let _ = wake.send(Event::Ended(id));
+    why
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_before_13_are_refused() {
+        assert!(fits("130000").is_ok());
+        assert!(fits("180001").is_ok());
+        for old in ["120022", "90624", ""] {
+            assert!(matches!(fits(old), Err(Trouble::Refused(_))), "{old}");
+        }
+    }
+}

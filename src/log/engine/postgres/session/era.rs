@@ -1,0 +1,228 @@
+//! Eras of the server, and how another one is recognised.
+//!
+//! A server shows which one it is by its *place* (the identifier of its system, its timeline, and the
+//! oid of our table, which another copy of the table does not have) and when it was started. A
+//! promoted standby has another timeline. A dump that is loaded has another oid. A base backup or a
+//! copy of the disk that is started shows nothing but another start, like a server that was merely
+//! restarted. So a restart is taken for one only by a host that has just seen that server: its
+//! *witness* says how far log and server had come, and a copy has not come so far.
+//!
+//! The sign of an era is the place, the start, and [`LACKS`] if something may be missing.
+
+use tokio_postgres::Row;
+
+use crate::log::engine::Era;
+use crate::log::engine::postgres::error::Trouble;
+use crate::log::engine::postgres::session::number::unsigned;
+use crate::sys::clock::boottime_ms;
+
+/// The identifier of the system, where it may be asked for.
+pub(crate) const SYSTEM: &str = "(SELECT system_identifier::text FROM pg_control_system())";
+
+/// What is read of `head` and the server for [`Seen::of`].
+pub(crate) const SHOWN: &str = "era, era_sign, position, tableoid, {system}, \
+    left(pg_walfile_name(pg_current_wal_insert_lsn()), 8), \
+    (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint, \
+    (pg_current_wal_flush_lsn() - '0/0')::bigint";
+
+/// The end of the sign of an era before which something may be missing.
+const LACKS: &str = "/lacks";
+
+/// What the server showed when a session began.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen {
+    /// The era that the log names.
+    pub(super) noted: Option<Era>,
+    place: String,
+    started: i64,
+    /// The oid of `head`.
+    pub(crate) table: u32,
+    pub(super) progress: Progress,
+}
+
+/// How far log and server have come. Neither ever goes back, unless history is lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Progress {
+    pub(super) position: u64,
+    /// Up to where the server's own log is on its disk.
+    lsn: u64,
+}
+
+impl Progress {
+    fn is_behind(self, other: Self) -> bool {
+        self.position < other.position || self.lsn < other.lsn
+    }
+}
+
+/// What a host knows of the server from its own sessions.
+#[derive(Clone, Debug)]
+pub(crate) struct Witness {
+    place: String,
+    /// The era that the log named.
+    era: Option<Era>,
+    progress: Progress,
+    /// When the server last answered, in milliseconds of CLOCK_BOOTTIME.
+    at: u64,
+    /// The time to live of the host; 0 before it has one.
+    ttl_ms: u64,
+}
+
+impl Witness {
+    /// Of a server whose era is known.
+    pub(crate) fn of(seen: &Seen, before: Option<&Self>) -> Self {
+        Self {
+            place: seen.place.clone(),
+            era: seen.noted.clone(),
+            progress: seen.progress,
+            at: boottime_ms(),
+            ttl_ms: before.map_or(0, |before| before.ttl_ms),
+        }
+    }
+
+    /// The host has a time to live.
+    pub(crate) fn lives(&mut self, ttl_ms: u64) {
+        self.ttl_ms = ttl_ms;
+    }
+
+    /// The log reaches so far.
+    pub(crate) fn reaches(&mut self, position: u64) {
+        self.progress.position = self.progress.position.max(position);
+    }
+
+    /// The server has come so far.
+    pub(crate) fn flushed(&mut self, lsn: u64) {
+        self.progress.lsn = self.progress.lsn.max(lsn);
+        self.at = boottime_ms();
+    }
+
+    /// Whether the server has all that it was known to have.
+    fn confirms(&self, seen: &Seen) -> bool {
+        self.place == seen.place && !seen.progress.is_behind(self.progress)
+    }
+
+    /// Whether the server has lost something since, and no era tells of it.
+    fn denies(&self, seen: &Seen) -> bool {
+        let is_told = seen.noted != self.era
+            && seen.noted.as_ref().is_some_and(|era| era.sign.ends_with(LACKS));
+        self.place == seen.place && seen.progress.is_behind(self.progress) && !is_told
+    }
+}
+
+/// An era that the log does not name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Begun {
+    pub(crate) before: Option<Era>,
+    pub(crate) era: Era,
+    pub(crate) may_lack: bool,
+}
+
+impl Seen {
+    /// From the columns of [`SHOWN`], which begin at `column`.
+    pub(crate) fn of(row: &Row, column: usize) -> Result<Self, Trouble> {
+        let noted = noted(unsigned(row.try_get(column)?), row.try_get(column + 1)?);
+        let position = unsigned(row.try_get(column + 2)?);
+        let table: u32 = row.try_get(column + 3)?;
+        let (system, timeline): (&str, &str) = (row.try_get(column + 4)?, row.try_get(column + 5)?);
+        let (started, lsn) = (row.try_get(column + 6)?, unsigned(row.try_get(column + 7)?));
+        let place = format!("{system}/{timeline}/{table}");
+        Ok(Self { noted, place, started, table, progress: Progress { position, lsn } })
+    }
+
+    /// The era that has begun, if the log does not name it. `now`: milliseconds of CLOCK_BOOTTIME.
+    pub(crate) fn begun(&self, witness: Option<&Witness>, now: u64) -> Option<Begun> {
+        let sign = format!("{}/{}", self.place, self.started);
+        let before = self.noted.clone();
+        let may_lack = match &before {
+            None => witness.is_some_and(|witness| !witness.confirms(self)),
+            Some(noted) => {
+                let noted = noted.sign.strip_suffix(LACKS).unwrap_or(&noted.sign);
+                if noted == sign && witness.is_none_or(|witness| !witness.denies(self)) {
+                    return None;
+                }
+                // Without an identifier it may be any server.
+                let same_place = !self.place.starts_with('/')
+                    && noted.rsplit_once('/').is_some_and(|(place, _)| place == self.place);
+                // A copy can have been made since then, and the longer that is ago the likelier.
+                let fresh = |witness: &&Witness| now.saturating_sub(witness.at) <= witness.ttl_ms;
+                !(same_place && witness.filter(fresh).is_some_and(|it| it.confirms(self)))
+            }
+        };
+        let number = before.as_ref().map_or(0, |era| era.number).saturating_add(1);
+        let sign = if may_lack { sign + LACKS } else { sign };
+        Some(Begun { before, era: Era { number, sign }, may_lack })
+    }
+}
+
+pub(super) fn noted(number: u64, sign: &str) -> Option<Era> {
+    (number > 0).then(|| Era { number, sign: sign.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(noted: Option<(u64, &str)>, started: i64, progress: (u64, u64)) -> Seen {
+        let noted = noted.map(|(number, sign)| Era { number, sign: sign.to_owned() });
+        let (position, lsn) = progress;
+        let progress = Progress { position, lsn };
+        Seen { noted, place: "1/2/3".to_owned(), started, table: 3, progress }
+    }
+
+    fn witness(seen: &Seen) -> Witness {
+        Witness { at: 1000, ttl_ms: 500, ..Witness::of(seen, None) }
+    }
+
+    #[test]
+    fn the_era_that_is_noted_goes_on_unless_something_was_lost() {
+        let same = seen(Some((4, "1/2/3/7")), 7, (10, 100));
+        assert_eq!(same.begun(None, 0), None);
+        assert_eq!(same.begun(Some(&witness(&same)), 9000), None);
+        for lost in [(9, 100), (10, 99)] {
+            let lost =
+                Seen { progress: Progress { position: lost.0, lsn: lost.1 }, ..same.clone() };
+            let begun = lost.begun(Some(&witness(&same)), 1000).unwrap();
+            assert_eq!((begun.era.number, begun.may_lack), (5, true));
+            assert_eq!(begun.era.sign, "1/2/3/7/lacks");
+            // Once one host has noted it, the others need not.
+            let told = Seen { noted: Some(begun.era), ..lost.clone() };
+            assert_eq!(told.begun(Some(&witness(&same)), 1000), None);
+            assert_eq!(told.begun(None, 1000), None);
+            // Unless the one that noted an era did not know.
+            let other = Era { number: 5, sign: "1/2/3/7".to_owned() };
+            let untold = Seen { noted: Some(other), ..lost };
+            assert!(untold.begun(Some(&witness(&same)), 1000).unwrap().may_lack);
+        }
+    }
+
+    #[test]
+    fn the_first_era_lacks_nothing_unless_somebody_knows_more() {
+        let first = seen(None, 7, (0, 100));
+        let begun = first.begun(None, 0).unwrap();
+        assert_eq!((begun.before, begun.may_lack), (None, false));
+        assert_eq!(begun.era, Era { number: 1, sign: "1/2/3/7".to_owned() });
+        assert!(!first.begun(Some(&witness(&first)), 9000).unwrap().may_lack);
+        let other = Seen { place: "1/2/4".to_owned(), ..first.clone() };
+        assert!(first.begun(Some(&witness(&other)), 1000).unwrap().may_lack);
+    }
+
+    #[test]
+    fn a_restart_is_one_for_a_host_that_just_saw_the_server() {
+        let before = witness(&seen(None, 7, (10, 100)));
+        let again = seen(Some((1, "1/2/3/7")), 8, (10, 120));
+        let lacks = |seen: &Seen, witness: Option<&Witness>, now| {
+            seen.begun(witness, now).unwrap().may_lack
+        };
+        assert!(!lacks(&again, Some(&before), 1500));
+        assert!(lacks(&again, Some(&before), 1501), "too long ago");
+        assert!(lacks(&again, None, 1000), "a daemon that is started saw nothing");
+        let copy = Seen { progress: Progress { position: 9, lsn: 120 }, ..again.clone() };
+        assert!(lacks(&copy, Some(&before), 1000));
+        // Another host may not know that something is missing.
+        let promoted = Seen { place: "1/5/3".to_owned(), ..again.clone() };
+        let there = Witness { place: "1/5/3".to_owned(), ..before.clone() };
+        assert!(lacks(&promoted, Some(&before), 1000));
+        assert!(lacks(&promoted, Some(&there), 1000));
+        let unnamed = Seen { place: "/2/3".to_owned(), ..seen(Some((1, "/2/3/7")), 8, (10, 120)) };
+        assert!(lacks(&unnamed, Some(&Witness::of(&unnamed, None)), 0));
+    }
+}

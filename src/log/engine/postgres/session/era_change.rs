@@ -1,0 +1,86 @@
+//! Noting a new era in the log.
+//!
+//! Invariant: an era is noted only if the one before it is still the last that the log names.
+
+use std::fmt::Write as _;
+
+use super::connection::{Session, first_row};
+use super::era::{Begun, Witness, noted};
+use crate::log::engine::postgres::error::Trouble;
+use crate::sys::clock::boottime_ms;
+
+impl Session {
+    /// The era that has begun, if the log does not name it. If it does, this host is a witness of
+    /// it from now on.
+    pub(crate) fn begun(&mut self) -> Option<Begun> {
+        let begun = self.seen.begun(self.witness.as_ref(), boottime_ms());
+        if begun.is_none() {
+            self.witness = Some(Witness::of(&self.seen, self.witness.as_ref()));
+        }
+        begun
+    }
+
+    /// The log reaches so far.
+    pub(crate) fn knows(&mut self, position: u64) {
+        if let Some(witness) = &mut self.witness {
+            witness.reaches(position);
+        }
+    }
+
+    /// Notes an era, with a batch in the log, if the server still has the one before as the last:
+    /// whether it was done here. What the server has now is known afterwards.
+    pub(crate) async fn note(&mut self, begun: &Begun, body: &[u8]) -> Result<bool, Trouble> {
+        let asked = self.noting(begun, body);
+        let row = first_row(&self.client.simple_query(&asked).await?);
+        let [position, number, sign, _] = row.as_slice() else {
+            return Err(Trouble::Away("the server's answer is not to be understood".to_owned()));
+        };
+        let parsed = |text: &Option<String>| text.as_deref().and_then(|text| text.parse().ok());
+        let done = parsed(position);
+        match done {
+            Some(position) => {
+                self.seen.noted = Some(begun.era.clone());
+                self.seen.progress.position = position;
+                self.witness = Some(Witness::of(&self.seen, self.witness.as_ref()));
+            }
+            None => {
+                let sign = sign.as_deref().unwrap_or_default();
+                self.seen.noted = noted(parsed(number).unwrap_or(0), sign);
+                if self.seen.noted == begun.before {
+                    return Err(Trouble::replaced());
+                }
+            }
+        }
+        Ok(done.is_some())
+    }
+
+    /// One message and so one transaction, as an append is; see there for the lock.
+    fn noting(&self, begun: &Begun, body: &[u8]) -> String {
+        let (schema, table) = (&self.schema, self.seen.table);
+        let (number, sign) = (begun.era.number, quoted(&begun.era.sign));
+        let (before, before_sign) = match &begun.before {
+            Some(before) => (before.number, quoted(&before.sign)),
+            None => (0, String::new()),
+        };
+        let mut hex = String::with_capacity(body.len() * 2);
+        for byte in body {
+            let _ = write!(hex, "{byte:02x}");
+        }
+        format!(
+            r#"SELECT FROM "{schema}".head FOR UPDATE;
+WITH head AS (UPDATE "{schema}".head
+    SET position = position + 1, era = {number}, era_sign = '{sign}'
+    WHERE era = {before} AND era_sign = '{before_sign}' AND tableoid = {table}
+    RETURNING position),
+log AS (INSERT INTO "{schema}".log (position, host, sequence, body)
+    SELECT head.position, 0, {number}, '\x{hex}'::bytea FROM head),
+told AS MATERIALIZED (SELECT pg_notify('{schema}', position::text) FROM head)
+SELECT (SELECT position FROM head), era, era_sign, (SELECT count(*) FROM told) IS NULL
+FROM "{schema}".head"#
+        )
+    }
+}
+
+fn quoted(text: &str) -> String {
+    text.replace('\'', "''")
+}

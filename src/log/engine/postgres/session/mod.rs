@@ -1,0 +1,11 @@
+//! One session with the server: opening and checking it, its tables, and the era of the server.
+//!
+//! Invariant: a session that was opened writes to a primary, through no pooler, in tables of our
+//! format.
+
+pub(super) mod connection;
+pub(super) mod era;
+mod era_change;
+pub(super) mod number;
+pub(super) mod reader;
+pub(super) mod schema;

@@ -1,0 +1,11 @@
+//! Numbers as the server has them.
+
+/// The server's numbers have a sign; ours never reach so far.
+pub(crate) fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// The reverse of [`signed`].
+pub(crate) fn unsigned(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}

@@ -1,0 +1,35 @@
+//! How far a session has read the log.
+
+/// How far the log was read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reader {
+    /// The last batch that was read.
+    pub(crate) after: u64,
+    /// The last one that we know to be there.
+    pub(crate) head: u64,
+}
+
+impl Reader {
+    pub(crate) fn at(after: u64) -> Self {
+        Self { after, head: after }
+    }
+
+    /// Somebody says that the log goes up to `head`.
+    pub(crate) fn hear(&mut self, head: u64) {
+        self.head = self.head.max(head);
+    }
+
+    pub(crate) fn next_is(&self, position: u64) -> bool {
+        self.after.checked_add(1) == Some(position)
+    }
+
+    pub(crate) fn read_to(&mut self, position: u64) {
+        self.after = position;
+        self.head = self.head.max(position);
+    }
+
+    /// Whether there is more to read.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.head > self.after
+    }
+}

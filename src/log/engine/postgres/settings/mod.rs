@@ -1,0 +1,7 @@
+//! Where the server is and how to log in: the URL, TLS and the password file.
+//!
+//! Invariant: no error or debug text shows a password.
+
+pub(super) mod passfile;
+pub(super) mod tls;
+pub(super) mod url;

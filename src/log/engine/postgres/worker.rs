@@ -1,0 +1,266 @@
+//! The thread of the engine: keeps a session, and does what is asked.
+//!
+//! Invariant: of each loss of the server the host hears once, and once of its return; what it asked
+//! in between is forgotten. Nothing is done over a session whose era the log does not name, but to
+//! note it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use tokio::sync::mpsc::error::TryRecvError;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::error::Trouble;
+use super::event::Event;
+use super::session::connection::{PATIENCE, Session};
+use super::session::era::{Begun, Witness};
+use super::settings::url::Settings;
+use crate::log::engine::{Answer, Call, Outage, Source};
+
+/// The pauses between attempts to connect grow from the first to the last.
+const PAUSE_FIRST: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// A session that lasted so long was a good one.
+const STEADY: Duration = Duration::from_secs(10);
+
+/// How often something is asked again that the server undid.
+const ATTEMPTS: u32 = 5;
+
+/// Where the server is, as far as that is known now.
+pub(super) struct There {
+    /// Database and schema. Another one would be another table.
+    table: (Option<String>, String),
+    label: String,
+    source: Source,
+}
+
+impl There {
+    pub(super) fn new(settings: &Settings, source: Source, label: &str) -> Self {
+        Self { table: table(settings), label: label.to_owned(), source }
+    }
+
+    /// The address and the files that it names, as they are now.
+    fn settings(&mut self) -> Result<Settings, Outage> {
+        let url = (self.source)()?;
+        let settings = Settings::parse(&url, &self.label)
+            .map_err(|error| Outage::refused(error.to_string(), None))?;
+        if table(&settings) == self.table { Ok(settings) } else { Err(Outage::moved()) }
+    }
+}
+
+fn table(settings: &Settings) -> (Option<String>, String) {
+    (settings.config.get_dbname().map(str::to_owned), settings.schema.clone())
+}
+
+/// Serves until it is told to quit.
+pub(super) async fn run(
+    mut there: There,
+    wake: UnboundedSender<Event>,
+    events: UnboundedReceiver<Event>,
+    answers: UnboundedSender<Answer>,
+) {
+    let mut thread = Thread { events, answers, said: None, nonces: BTreeMap::new(), witness: None };
+    let mut pause = PAUSE_FIRST;
+    for id in 0.. {
+        let opened = match there.settings() {
+            Ok(settings) => Session::open(id, &settings, &wake).await.map_err(Outage::from),
+            Err(outage) => Err(outage),
+        };
+        let outage = match opened {
+            Ok(session) => {
+                let since = Instant::now();
+                let Err(trouble) = thread.serve(session).await else { return };
+                if since.elapsed() >= STEADY {
+                    pause = PAUSE_FIRST;
+                }
+                trouble.into()
+            }
+            Err(outage) => outage,
+        };
+        thread.tell(outage);
+        if !thread.wait(pause).await {
+            return;
+        }
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
+
+struct Thread {
+    events: UnboundedReceiver<Event>,
+    answers: UnboundedSender<Answer>,
+    /// What the host was told of why the server is away.
+    said: Option<Outage>,
+    nonces: BTreeMap<u64, u128>,
+    /// What is known of the server between sessions.
+    witness: Option<Witness>,
+}
+
+impl Thread {
+    /// Does what is asked until the session ends; `Ok` if it is to quit.
+    async fn serve(&mut self, mut session: Session) -> Result<(), Trouble> {
+        session.nonces = std::mem::take(&mut self.nonces);
+        session.witness = self.witness.take();
+        if self.said.take().is_some() {
+            if !self.forget() {
+                return Ok(());
+            }
+            self.answer(Answer::Back);
+        }
+        let end = self.attend(&mut session).await;
+        self.nonces = std::mem::take(&mut session.nonces);
+        self.witness = session.witness.take();
+        match end {
+            Ok(End::Quit) => Ok(()),
+            Ok(End::Closed) => Err(session.ended().await),
+            Err(Trouble::Away(_)) if session.client.is_closed() => Err(session.ended().await),
+            Err(trouble) => Err(trouble),
+        }
+    }
+
+    async fn attend(&mut self, session: &mut Session) -> Result<End, Trouble> {
+        let mut held = VecDeque::new();
+        let mut begun = session.begun();
+        self.tell_era(begun.as_ref());
+        loop {
+            let waiting = if begun.is_none() { held.pop_front() } else { None };
+            let next = match waiting {
+                Some(call) => Some(Event::Call(call)),
+                None => self.next(session.is_behind()).await,
+            };
+            match next {
+                Some(Event::Call(Call::NoteEra { before, era, body })) => {
+                    begun = match begun.take() {
+                        Some(it) if it.before == before && it.era == era => {
+                            in_time(session.note(&it, &body)).await?;
+                            session.begun()
+                        }
+                        // Answers an earlier question, or was noted already.
+                        other => other,
+                    };
+                    self.tell_era(begun.as_ref());
+                }
+                Some(Event::Call(call)) if begun.is_some() => held.push_back(call),
+                Some(Event::Call(call)) => {
+                    for answer in done(session, &call).await? {
+                        self.answer(answer);
+                    }
+                }
+                Some(Event::Notified(head)) => {
+                    if let Some(reader) = &mut session.reader {
+                        reader.hear(head);
+                    }
+                }
+                Some(Event::Ended(id)) if id == session.id => return Ok(End::Closed),
+                Some(Event::Ended(_)) | None => {}
+                Some(Event::Quit) => return Ok(End::Quit),
+            }
+            if session.is_behind()
+                && let Some(answer) = in_time(session.page()).await?
+            {
+                self.answer(answer);
+            }
+        }
+    }
+
+    /// Tells the host of an era that is to be noted.
+    fn tell_era(&self, begun: Option<&Begun>) {
+        if let Some(Begun { before, era, may_lack }) = begun.cloned() {
+            self.answer(Answer::NewEra { before, era, may_lack });
+        }
+    }
+
+    /// The next event; none if there is none now and there is more to do.
+    async fn next(&mut self, more: bool) -> Option<Event> {
+        match self.events.try_recv() {
+            Ok(event) => Some(event),
+            Err(TryRecvError::Disconnected) => Some(Event::Quit),
+            Err(TryRecvError::Empty) if more => None,
+            Err(TryRecvError::Empty) => Some(self.events.recv().await.unwrap_or(Event::Quit)),
+        }
+    }
+
+    fn answer(&self, answer: Answer) {
+        // If nobody listens any more, `Quit` is on its way.
+        let _ = self.answers.send(answer);
+    }
+
+    /// Tells the host what is wrong, if it does not know yet.
+    fn tell(&mut self, outage: Outage) {
+        tracing::debug!("the engine is away: {}", outage.why);
+        if outage.is_news(self.said.as_ref()) {
+            self.answer(Answer::Away(outage.clone()));
+            self.said = Some(outage);
+        }
+    }
+
+    /// Forgets what was asked; false if it is to quit.
+    fn forget(&mut self) -> bool {
+        loop {
+            match self.events.try_recv() {
+                Ok(Event::Quit) | Err(TryRecvError::Disconnected) => return false,
+                Ok(_) => {}
+                Err(TryRecvError::Empty) => return true,
+            }
+        }
+    }
+
+    /// Waits, and forgets what is asked meanwhile; false if it is to quit.
+    async fn wait(&mut self, pause: Duration) -> bool {
+        let until = Instant::now() + jittered(pause);
+        loop {
+            match timeout_at(until, self.events.recv()).await {
+                Ok(Some(Event::Quit) | None) => return false,
+                Ok(Some(_)) => {}
+                Err(_) => return true,
+            }
+        }
+    }
+}
+
+/// Why a session that did nothing wrong ends.
+enum End {
+    Quit,
+    Closed,
+}
+
+/// Does what is asked, again if the server undid it.
+async fn done(session: &mut Session, call: &Call) -> Result<Vec<Answer>, Trouble> {
+    for _ in 1..ATTEMPTS {
+        match in_time(attempt(session, call)).await {
+            Err(Trouble::Undone(why)) => tracing::debug!("asked again: {why}"),
+            other => return other,
+        }
+    }
+    in_time(attempt(session, call)).await
+}
+
+async fn attempt(session: &mut Session, call: &Call) -> Result<Vec<Answer>, Trouble> {
+    let answer = match call {
+        Call::Append(append) => return session.append(append).await,
+        Call::Register { identity, nonce, ttl_ms, asked_at } => {
+            session.register(identity, *nonce, *ttl_ms, *asked_at).await?
+        }
+        Call::Withdraw { host } => session.withdraw(*host).await?,
+        Call::Load => session.load().await?,
+        Call::Follow { after } => session.follow(*after).await?,
+        Call::Renew { host, asked_at } => session.renew(*host, *asked_at).await?,
+        // Nothing is to be noted any more.
+        Call::NoteEra { .. } => return Ok(Vec::new()),
+        Call::Store(stored) => session.store(stored).await?,
+    };
+    Ok(vec![answer])
+}
+
+async fn in_time<T>(asked: impl Future<Output = Result<T, Trouble>>) -> Result<T, Trouble> {
+    timeout(PATIENCE, asked).await.unwrap_or_else(|_| Err(Trouble::silent()))
+}
+
+/// Somewhat less than `pause`, so that hosts that lost the server together do not return together.
+fn jittered(pause: Duration) -> Duration {
+    let mut byte = [0];
+    // Without random numbers it is merely not spread.
+    let _ = getrandom::fill(&mut byte);
+    pause.mul_f64(1.0 - f64::from(byte[0]) / 512.0)
+}
