@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::connection::error::Trouble;
+use super::connection::error::EtcdError;
 use super::connection::messages::KeyValue;
 use crate::core::HostId;
 use crate::log::engine::{Hash, Identity, Position};
@@ -154,16 +154,16 @@ pub(super) struct Pointer {
     pub(super) body: String,
 }
 
-pub(super) fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, Trouble> {
+pub(super) fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, EtcdError> {
     serde_json::to_vec(value)
-        .map_err(|error| Trouble::Refused { why: format!("cannot encode: {error}"), hint: None })
+        .map_err(|error| EtcdError::Refused { why: format!("cannot encode: {error}"), hint: None })
 }
 
 /// Reads what canal wrote; the prefix is canal's alone.
-pub(super) fn decode<T: DeserializeOwned>(kv: &KeyValue) -> Result<T, Trouble> {
+pub(super) fn decode<T: DeserializeOwned>(kv: &KeyValue) -> Result<T, EtcdError> {
     serde_json::from_slice(&kv.value).map_err(|error| {
         let key = String::from_utf8_lossy(&kv.key);
-        Trouble::refused(
+        EtcdError::refused(
             format!("the key `{key}` in etcd is not canal's: {error}"),
             "give canal a prefix that nothing else writes below: etcd://host/prefix",
         )

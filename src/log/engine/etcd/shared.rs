@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::connection::client::Client;
-use super::connection::error::{FULL, ROOM, Trouble};
+use super::connection::error::{EtcdError, FULL, ROOM};
 use super::connection::transaction::{one, reads};
 use super::layout::{Keys, State, decode};
 use crate::core::HostId;
@@ -95,7 +95,7 @@ impl Shared {
 
     /// An incarnation in whose name something is called; `None` if there is none, that is, it has
     /// ended.
-    pub(super) async fn own(&self, host: HostId) -> Result<Option<Own>, Trouble> {
+    pub(super) async fn own(&self, host: HostId) -> Result<Option<Own>, EtcdError> {
         let known =
             self.lasting.own.lock().unwrap_or_else(PoisonError::into_inner).get(&host).cloned();
         if known.is_some() {

@@ -13,12 +13,12 @@ use tokio::time::{Instant, sleep};
 
 use super::connection::address::{Address, AddressError};
 use super::connection::client::{CLOSES_AT_ONCE, Client, Patience};
-use super::connection::error::{LOST, Trouble};
+use super::connection::error::{EtcdError, LOST};
 use super::connection::witness::Witness;
 use super::layout::Keys;
 use super::log::{append, read, snapshot};
 use super::membership::era::Seen;
-use super::membership::register::{Asker, register, withdraw};
+use super::membership::register::{Registration, register, withdraw};
 use super::membership::{era, renew};
 use super::shared::{Lasting, Shared};
 use crate::log::engine::{Answer, Append, Call, Outage, Position, Source};
@@ -53,7 +53,7 @@ pub(super) async fn work(
         let began = Instant::now();
         match serve(Shared { client, lasting: lasting.clone(), exact }, seen, &mut calls).await {
             None => return,
-            Some(trouble) => tell(&lasting, &mut away, trouble.into()),
+            Some(error) => tell(&lasting, &mut away, error.into()),
         }
         roads.failed(began.elapsed() > GOOD);
     }
@@ -116,15 +116,15 @@ struct Roads {
 
 /// What is wrong with each of the members that were tried since all were last tried.
 #[derive(Default)]
-struct Round(BTreeMap<usize, Trouble>);
+struct Round(BTreeMap<usize, EtcdError>);
 
 impl Round {
     /// What is wrong with them all. As long as one of them does not answer, it may come back alone
     /// and be of use.
     fn outage(&self) -> Option<Outage> {
-        let silent = self.0.values().find(|trouble| matches!(trouble, Trouble::Away(_)));
-        let refused = self.0.values().find(|trouble| !matches!(trouble, Trouble::Away(_)));
-        let [silent, refused] = [silent, refused].map(|trouble| trouble.cloned().map(Outage::from));
+        let silent = self.0.values().find(|error| matches!(error, EtcdError::Away(_)));
+        let refused = self.0.values().find(|error| !matches!(error, EtcdError::Away(_)));
+        let [silent, refused] = [silent, refused].map(|error| error.cloned().map(Outage::from));
         match (silent, refused) {
             (Some(silent), Some(refused)) => Some(Outage {
                 why: format!("{}; another member: {}", silent.why, refused.why),
@@ -180,9 +180,9 @@ impl Roads {
             let (patience, witness) = (self.patience.clone(), self.witness.clone());
             match reach(&address, endpoint, (patience, witness), lasting).await {
                 Ok(found) => return Some(found),
-                Err(trouble) => {
+                Err(error) => {
                     self.failed(false);
-                    round.0.insert(at, trouble);
+                    round.0.insert(at, error);
                 }
             }
             // What is wrong with one member may be right with another.
@@ -230,33 +230,33 @@ async fn reach(
     endpoint: &str,
     (patience, witness): (Patience, Witness),
     lasting: &Lasting,
-) -> Result<Reached, Trouble> {
+) -> Result<Reached, EtcdError> {
     let client = Client::connect(address, endpoint, patience, witness).await?;
     match greet(&client, lasting).await {
         Ok((version, seen)) => Ok(Reached { client, exact: exact(version), seen }),
-        Err(Trouble::Away(why)) => {
+        Err(EtcdError::Away(why)) => {
             let why =
                 if why.starts_with(LOST) && address.tls.is_none() { CLOSES_AT_ONCE } else { &why };
-            Err(Trouble::Away(format!("etcd at {endpoint}: {why}")))
+            Err(EtcdError::Away(format!("etcd at {endpoint}: {why}")))
         }
         Err(other) => Err(other),
     }
 }
 
-async fn greet(client: &Client, lasting: &Lasting) -> Result<(Version, Seen), Trouble> {
+async fn greet(client: &Client, lasting: &Lasting) -> Result<(Version, Seen), EtcdError> {
     client.log_in().await?;
     let status = client.status().await?;
     let version = version(&status.version);
     if version < [3, 4, 0] {
         let why = format!("this etcd has version {}", status.version);
-        return Err(Trouble::refused(why, "canal needs etcd 3.4 or later"));
+        return Err(EtcdError::refused(why, "canal needs etcd 3.4 or later"));
     }
     if status.is_learner {
-        return Err(Trouble::Away("is a learner, which answers nothing".into()));
+        return Err(EtcdError::Away("is a learner, which answers nothing".into()));
     }
     if status.leader == 0 {
         let why = "has no leader: too few members can reach each other";
-        return Err(Trouble::Away(why.into()));
+        return Err(EtcdError::Away(why.into()));
     }
     lasting.has_room(!status.errors.iter().any(|error| error.contains("NOSPACE")));
     let seen = era::look_after(&status, client, &lasting.keys).await?;
@@ -285,18 +285,18 @@ async fn serve(
     shared: Shared,
     seen: Seen,
     calls: &mut mpsc::UnboundedReceiver<Call>,
-) -> Option<Trouble> {
+) -> Option<EtcdError> {
     let held = match era::settle(&shared, seen, calls).await {
         Ok(Some(held)) => held,
         Ok(None) => return None,
-        Err(trouble) => return Some(trouble),
+        Err(error) => return Some(error),
     };
     let mut tasks = JoinSet::new();
     let mut running = Running::default();
     for call in held {
         running.begin(&shared, call, &mut tasks);
     }
-    let trouble = loop {
+    let error = loop {
         tokio::select! {
             biased;
             call = calls.recv() => match call {
@@ -305,7 +305,7 @@ async fn serve(
             },
             Some(done) = tasks.join_next() => match done {
                 Ok(Ok(())) => {}
-                Ok(Err(trouble)) => break Some(trouble),
+                Ok(Err(error)) => break Some(error),
                 Err(error) if error.is_cancelled() => {}
                 Err(error) => std::panic::resume_unwind(error.into_panic()),
             },
@@ -313,7 +313,7 @@ async fn serve(
     };
     // After this none of them answers any more.
     tasks.shutdown().await;
-    trouble
+    error
 }
 
 /// What there is one of at a time.
@@ -325,11 +325,11 @@ struct Running {
 }
 
 impl Running {
-    fn begin(&mut self, shared: &Shared, call: Call, tasks: &mut JoinSet<Result<(), Trouble>>) {
+    fn begin(&mut self, shared: &Shared, call: Call, tasks: &mut JoinSet<Result<(), EtcdError>>) {
         let shared = shared.clone();
         match call {
             Call::Register { identity, nonce, ttl_ms, asked_at } => {
-                tasks.spawn(register(shared, Asker { identity, nonce, ttl_ms, asked_at }));
+                tasks.spawn(register(shared, Registration { identity, nonce, ttl_ms, asked_at }));
             }
             Call::Withdraw { host } => {
                 tasks.spawn(withdraw(shared, host));
@@ -385,8 +385,8 @@ mod tests {
 
     #[test]
     fn one_member_that_refuses_does_not_speak_for_those_that_are_silent() {
-        let refused = Trouble::refused("wrong CA", "another one");
-        let silent = |why: &str| Trouble::Away(why.into());
+        let refused = EtcdError::refused("wrong CA", "another one");
+        let silent = |why: &str| EtcdError::Away(why.into());
         let mut round = Round::default();
         assert_eq!(round.outage(), None);
         round.0.insert(1, refused.clone());

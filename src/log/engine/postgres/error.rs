@@ -13,23 +13,23 @@ use crate::log::engine::Outage;
 
 /// Why there is no session, or no answer.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum PostgresError {
     /// It may pass: what was asked may have been done or not.
     Away(String),
     /// Somebody has to do something about it.
-    Refused(Plight),
+    Refused(Refusal),
     /// The server undid what it did, in favour of another; to be asked again at once.
     Undone(String),
 }
 
 /// What is wrong and what to do about it.
 #[derive(Debug)]
-pub(super) struct Plight {
+pub(super) struct Refusal {
     pub(super) why: String,
     pub(super) hint: Option<String>,
 }
 
-impl Plight {
+impl Refusal {
     pub(super) fn new(why: impl Into<String>, hint: impl Into<String>) -> Self {
         Self { why: why.into(), hint: Some(hint.into()) }
     }
@@ -43,7 +43,7 @@ impl Plight {
 pub(super) const DIRECT: &str = "canal needs a connection of its own to PostgreSQL: name the \
                                  server itself in the URL, not PgBouncer or another pooler";
 
-impl Trouble {
+impl PostgresError {
     /// Whatever takes too long.
     pub(super) fn silent() -> Self {
         Self::Away("the server does not answer in time".to_owned())
@@ -59,7 +59,7 @@ impl Trouble {
         match passfile {
             Some(passfile) if is_password_missing(&error) => {
                 let why = format!("the server asks for a password: {passfile}");
-                Self::Refused(Plight::bare(why))
+                Self::Refused(Refusal::bare(why))
             }
             _ => error.into(),
         }
@@ -71,16 +71,16 @@ impl Trouble {
     }
 }
 
-impl From<Trouble> for Outage {
-    fn from(trouble: Trouble) -> Self {
-        match trouble {
-            Trouble::Away(why) | Trouble::Undone(why) => Self::unreachable(why),
-            Trouble::Refused(Plight { why, hint }) => Self::refused(why, hint),
+impl From<PostgresError> for Outage {
+    fn from(error: PostgresError) -> Self {
+        match error {
+            PostgresError::Away(why) | PostgresError::Undone(why) => Self::unreachable(why),
+            PostgresError::Refused(Refusal { why, hint }) => Self::refused(why, hint),
         }
     }
 }
 
-impl From<Error> for Trouble {
+impl From<Error> for PostgresError {
     fn from(error: Error) -> Self {
         if let Some(said) = error.as_db_error() {
             return of_server(said);
@@ -88,12 +88,12 @@ impl From<Error> for Trouble {
         let (kind, why) = (error.to_string(), innermost(&error));
         match kind.as_str() {
             "error performing TLS handshake" => of_tls(&error, &why),
-            "invalid configuration" if is_password_missing(&error) => Self::Refused(Plight::new(
+            "invalid configuration" if is_password_missing(&error) => Self::Refused(Refusal::new(
                 "the server asks for a password and there is none",
                 "put it in a password file (~/.pgpass, or passfile=FILE in the URL)",
             )),
             "invalid configuration" | "authentication error" => {
-                Self::Refused(Plight::bare(format!("cannot log in: {why}")))
+                Self::Refused(Refusal::bare(format!("cannot log in: {why}")))
             }
             "error connecting to server" if why == "database does not allow writes" => {
                 Self::Away("the server is a standby, or read only".to_owned())
@@ -119,20 +119,20 @@ fn innermost(error: &Error) -> String {
     words
 }
 
-fn of_server(said: &DbError) -> Trouble {
+fn of_server(said: &DbError) -> PostgresError {
     let why = said.message().to_owned();
     let code = said.code();
     if *code == SqlState::T_R_SERIALIZATION_FAILURE
         || *code == SqlState::T_R_DEADLOCK_DETECTED
         || *code == SqlState::UNIQUE_VIOLATION
     {
-        return Trouble::Undone(why);
+        return PostgresError::Undone(why);
     }
     if *code == SqlState::QUERY_CANCELED {
-        return Trouble::silent();
+        return PostgresError::silent();
     }
     if *code == SqlState::INVALID_PASSWORD {
-        return Trouble::Refused(Plight::new(
+        return PostgresError::Refused(Refusal::new(
             why,
             "check user and password: in the URL, or in a password file (~/.pgpass)",
         ));
@@ -141,38 +141,38 @@ fn of_server(said: &DbError) -> Trouble {
     if *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION
         && said.routine() == Some("InitializeSessionUserId")
     {
-        return Trouble::Refused(Plight::new(
+        return PostgresError::Refused(Refusal::new(
             why,
             "create the role at the server (CREATE ROLE … LOGIN PASSWORD '…'), or name another user \
              in the URL",
         ));
     }
     if *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION {
-        return Trouble::Refused(Plight::new(
+        return PostgresError::Refused(Refusal::new(
             why,
             "see pg_hba.conf of the server: which users it lets in, from where, and whether with \
              TLS (sslmode=require)",
         ));
     }
     if *code == SqlState::INVALID_CATALOG_NAME {
-        return Trouble::Refused(Plight::new(
+        return PostgresError::Refused(Refusal::new(
             why,
             "make it with `createdb`, or name another one in the URL",
         ));
     }
     // PgBouncer refuses what it cannot pass on.
     if *code == SqlState::PROTOCOL_VIOLATION && why.contains("startup parameter") {
-        return Trouble::Refused(Plight::new(format!("this is a pooler ({why})"), DIRECT));
+        return PostgresError::Refused(Refusal::new(format!("this is a pooler ({why})"), DIRECT));
     }
     if *code == SqlState::INSUFFICIENT_PRIVILEGE {
-        return Trouble::Refused(Plight::bare(why));
+        return PostgresError::Refused(Refusal::bare(why));
     }
-    Trouble::Away(why)
+    PostgresError::Away(why)
 }
 
-fn of_tls(error: &Error, why: &str) -> Trouble {
+fn of_tls(error: &Error, why: &str) -> PostgresError {
     if why == "server does not support TLS" {
-        return Trouble::Refused(Plight::new(
+        return PostgresError::Refused(Refusal::new(
             "the server offers no TLS, which sslmode demands",
             "set `ssl = on` at the server; sslmode=prefer would do without where that is safe",
         ));
@@ -188,9 +188,9 @@ fn of_tls(error: &Error, why: &str) -> Trouble {
         ) => "name the server in the URL as its certificate does (in its subjectAltName)",
         Some(_) => "see the certificate of the server (ssl_cert_file)",
         // A connection that breaks in the middle; not the server's word.
-        None => return Trouble::Away(format!("no TLS with the server: {why}")),
+        None => return PostgresError::Away(format!("no TLS with the server: {why}")),
     };
-    Trouble::Refused(Plight::new(format!("no TLS with the server: {why}"), hint))
+    PostgresError::Refused(Refusal::new(format!("no TLS with the server: {why}"), hint))
 }
 
 /// What is wrong with the server's certificate, if that is it.

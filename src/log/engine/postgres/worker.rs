@@ -11,7 +11,7 @@ use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::error::Trouble;
+use super::error::PostgresError;
 use super::event::Event;
 use super::session::connection::{PATIENCE, Session};
 use super::session::era::{Begun, Witness};
@@ -71,11 +71,11 @@ pub(super) async fn run(
         let outage = match opened {
             Ok(session) => {
                 let since = Instant::now();
-                let Err(trouble) = thread.serve(session).await else { return };
+                let Err(error) = thread.serve(session).await else { return };
                 if since.elapsed() >= STEADY {
                     pause = PAUSE_FIRST;
                 }
-                trouble.into()
+                error.into()
             }
             Err(outage) => outage,
         };
@@ -99,7 +99,7 @@ struct Thread {
 
 impl Thread {
     /// Does what is asked until the session ends; `Ok` if it is to quit.
-    async fn serve(&mut self, mut session: Session) -> Result<(), Trouble> {
+    async fn serve(&mut self, mut session: Session) -> Result<(), PostgresError> {
         session.nonces = std::mem::take(&mut self.nonces);
         session.witness = self.witness.take();
         if self.said.take().is_some() {
@@ -114,12 +114,12 @@ impl Thread {
         match end {
             Ok(End::Quit) => Ok(()),
             Ok(End::Closed) => Err(session.ended().await),
-            Err(Trouble::Away(_)) if session.client.is_closed() => Err(session.ended().await),
-            Err(trouble) => Err(trouble),
+            Err(PostgresError::Away(_)) if session.client.is_closed() => Err(session.ended().await),
+            Err(error) => Err(error),
         }
     }
 
-    async fn attend(&mut self, session: &mut Session) -> Result<End, Trouble> {
+    async fn attend(&mut self, session: &mut Session) -> Result<End, PostgresError> {
         let mut held = VecDeque::new();
         let mut begun = session.begun();
         self.tell_era(begun.as_ref());
@@ -226,17 +226,17 @@ enum End {
 }
 
 /// Does what is asked, again if the server undid it.
-async fn done(session: &mut Session, call: &Call) -> Result<Vec<Answer>, Trouble> {
+async fn done(session: &mut Session, call: &Call) -> Result<Vec<Answer>, PostgresError> {
     for _ in 1..ATTEMPTS {
         match in_time(attempt(session, call)).await {
-            Err(Trouble::Undone(why)) => tracing::debug!("asked again: {why}"),
+            Err(PostgresError::Undone(why)) => tracing::debug!("asked again: {why}"),
             other => return other,
         }
     }
     in_time(attempt(session, call)).await
 }
 
-async fn attempt(session: &mut Session, call: &Call) -> Result<Vec<Answer>, Trouble> {
+async fn attempt(session: &mut Session, call: &Call) -> Result<Vec<Answer>, PostgresError> {
     let answer = match call {
         Call::Append(append) => return session.append(append).await,
         Call::Register { identity, nonce, ttl_ms, asked_at } => {
@@ -253,8 +253,10 @@ async fn attempt(session: &mut Session, call: &Call) -> Result<Vec<Answer>, Trou
     Ok(vec![answer])
 }
 
-async fn in_time<T>(asked: impl Future<Output = Result<T, Trouble>>) -> Result<T, Trouble> {
-    timeout(PATIENCE, asked).await.unwrap_or_else(|_| Err(Trouble::silent()))
+async fn in_time<T>(
+    asked: impl Future<Output = Result<T, PostgresError>>,
+) -> Result<T, PostgresError> {
+    timeout(PATIENCE, asked).await.unwrap_or_else(|_| Err(PostgresError::silent()))
 }
 
 /// Somewhat less than `pause`, so that hosts that lost the server together do not return together.

@@ -23,7 +23,7 @@ use tonic_prost::ProstCodec;
 use tower_service::Service;
 
 use super::address::{Address, Tls, User};
-use super::error::{Trouble, cause, certificate};
+use super::error::{EtcdError, cause, certificate};
 use super::messages::{Authenticate, Authenticated, Nothing, Status as MemberStatus, Txn, TxnDone};
 use super::witness::Witness;
 
@@ -114,14 +114,14 @@ impl Client {
         endpoint: &str,
         patience: Patience,
         witness: Witness,
-    ) -> Result<Self, Trouble> {
+    ) -> Result<Self, EtcdError> {
         let target = dial(address, endpoint, patience.get())?;
         let connecting = target.connect_with_connector(Once::within(patience.get()));
         let channel = match timeout(patience.get(), connecting).await {
             Ok(Ok(channel)) => channel,
             Ok(Err(error)) => return Err(refused(&error, endpoint, address.tls.is_some())),
             Err(_) => {
-                return Err(Trouble::Away(format!("etcd at {endpoint}: does not answer")));
+                return Err(EtcdError::Away(format!("etcd at {endpoint}: does not answer")));
             }
         };
         let user = address.user.clone();
@@ -134,14 +134,14 @@ impl Client {
     }
 
     /// One question, one answer.
-    pub(crate) async fn ask<Q, A>(&self, path: &'static str, question: Q) -> Result<A, Trouble>
+    pub(crate) async fn ask<Q, A>(&self, path: &'static str, question: Q) -> Result<A, EtcdError>
     where
         Q: Message + Clone + 'static,
         A: Message + Default + 'static,
     {
         match self.ask_once(path, question.clone()).await {
             // It was not carried out.
-            Err(Trouble::Token) => {
+            Err(EtcdError::Token) => {
                 self.log_in().await?;
                 self.ask_once(path, question).await.map_err(no_token)
             }
@@ -149,14 +149,14 @@ impl Client {
         }
     }
 
-    pub(crate) async fn txn(&self, txn: Txn) -> Result<TxnDone, Trouble> {
+    pub(crate) async fn txn(&self, txn: Txn) -> Result<TxnDone, EtcdError> {
         let done: TxnDone = self.ask("/etcdserverpb.KV/Txn", txn).await?;
         self.witness.reaches(done.revision());
         Ok(done)
     }
 
     /// What the member says of itself.
-    pub(crate) async fn status(&self) -> Result<MemberStatus, Trouble> {
+    pub(crate) async fn status(&self) -> Result<MemberStatus, EtcdError> {
         self.ask("/etcdserverpb.Maintenance/Status", Nothing {}).await
     }
 
@@ -165,7 +165,7 @@ impl Client {
         &self,
         path: &'static str,
         questions: impl Stream<Item = Q> + Send + 'static,
-    ) -> Result<Streaming<A>, Trouble>
+    ) -> Result<Streaming<A>, EtcdError>
     where
         Q: Message + 'static,
         A: Message + Default + 'static,
@@ -183,15 +183,15 @@ impl Client {
     pub(crate) async fn within<T>(
         &self,
         answer: impl Future<Output = Result<T, Status>>,
-    ) -> Result<T, Trouble> {
+    ) -> Result<T, EtcdError> {
         match timeout(self.patience.get(), answer).await {
             Ok(done) => Ok(done?),
-            Err(_) => Err(Trouble::Away("etcd does not answer".into())),
+            Err(_) => Err(EtcdError::Away("etcd does not answer".into())),
         }
     }
 
     /// Gets a token, if the address names a user.
-    pub(crate) async fn log_in(&self) -> Result<(), Trouble> {
+    pub(crate) async fn log_in(&self) -> Result<(), EtcdError> {
         let Some(User { name, password }) = self.user.clone() else {
             return Ok(());
         };
@@ -199,19 +199,19 @@ impl Client {
         let question = Request::new(Authenticate { name, password });
         let asked = self.unary("/etcdserverpb.Auth/Authenticate", question);
         let Authenticated { token } = match asked.await {
-            Err(Trouble::Away(why)) if why.contains("authentication is not enabled") => {
+            Err(EtcdError::Away(why)) if why.contains("authentication is not enabled") => {
                 tracing::warn!("etcd asks for no password: its authentication is not enabled");
                 return Ok(());
             }
             done => done?,
         };
         let token = MetadataValue::try_from(token)
-            .map_err(|_| Trouble::Away("etcd gave a token that cannot be used".into()))?;
+            .map_err(|_| EtcdError::Away("etcd gave a token that cannot be used".into()))?;
         *self.token.lock().unwrap_or_else(PoisonError::into_inner) = Some(token);
         Ok(())
     }
 
-    async fn ask_once<Q, A>(&self, path: &'static str, question: Q) -> Result<A, Trouble>
+    async fn ask_once<Q, A>(&self, path: &'static str, question: Q) -> Result<A, EtcdError>
     where
         Q: Message + 'static,
         A: Message + Default + 'static,
@@ -219,7 +219,7 @@ impl Client {
         self.unary(path, self.request(question)).await
     }
 
-    async fn unary<Q, A>(&self, path: &'static str, request: Request<Q>) -> Result<A, Trouble>
+    async fn unary<Q, A>(&self, path: &'static str, request: Request<Q>) -> Result<A, EtcdError>
     where
         Q: Message + 'static,
         A: Message + Default + 'static,
@@ -230,12 +230,12 @@ impl Client {
         Ok(self.within(grpc.unary(request, path, codec)).await?.into_inner())
     }
 
-    async fn ready(&self) -> Result<Grpc<Channel>, Trouble> {
+    async fn ready(&self) -> Result<Grpc<Channel>, EtcdError> {
         let mut grpc = Grpc::new(self.channel.clone()).max_decoding_message_size(usize::MAX);
         match timeout(self.patience.get(), grpc.ready()).await {
             Ok(Ok(())) => Ok(grpc),
-            Ok(Err(error)) => Err(Trouble::Away(cause(&error))),
-            Err(_) => Err(Trouble::Away("etcd does not answer".into())),
+            Ok(Err(error)) => Err(EtcdError::Away(cause(&error))),
+            Err(_) => Err(EtcdError::Away("etcd does not answer".into())),
         }
     }
 
@@ -250,16 +250,16 @@ impl Client {
 }
 
 /// A token that etcd gave and does not accept: without a user there never was one.
-fn no_token(trouble: Trouble) -> Trouble {
-    match trouble {
-        Trouble::Token => Trouble::Away("etcd does not accept the token that it gave".into()),
+fn no_token(error: EtcdError) -> EtcdError {
+    match error {
+        EtcdError::Token => EtcdError::Away("etcd does not accept the token that it gave".into()),
         other => other,
     }
 }
 
-fn dial(address: &Address, endpoint: &str, within: Duration) -> Result<Endpoint, Trouble> {
+fn dial(address: &Address, endpoint: &str, within: Duration) -> Result<Endpoint, EtcdError> {
     let scheme = if address.tls.is_some() { "https" } else { "http" };
-    let bad = |why: String| Trouble::Refused { why, hint: None };
+    let bad = |why: String| EtcdError::Refused { why, hint: None };
     let target = Endpoint::from_shared(format!("{scheme}://{endpoint}"))
         .map_err(|error| bad(format!("`{endpoint}`: {}", cause(&error))))?
         .connect_timeout(within)
@@ -273,9 +273,9 @@ fn dial(address: &Address, endpoint: &str, within: Duration) -> Result<Endpoint,
     })
 }
 
-fn tls_config(tls: &Tls) -> Result<ClientTlsConfig, Trouble> {
+fn tls_config(tls: &Tls) -> Result<ClientTlsConfig, EtcdError> {
     let read = |path: &std::path::Path| {
-        std::fs::read(path).map_err(|error| Trouble::Refused {
+        std::fs::read(path).map_err(|error| EtcdError::Refused {
             why: format!("cannot read `{}`: {}", path.display(), cause(&error)),
             hint: None,
         })
@@ -291,10 +291,10 @@ fn tls_config(tls: &Tls) -> Result<ClientTlsConfig, Trouble> {
     Ok(config)
 }
 
-fn refused(error: &tonic::transport::Error, endpoint: &str, tls: bool) -> Trouble {
+fn refused(error: &tonic::transport::Error, endpoint: &str, tls: bool) -> EtcdError {
     let why = cause(error);
-    if let Some(trouble) = certificate(&why) {
-        return trouble;
+    if let Some(error) = certificate(&why) {
+        return error;
     }
     // Whoever closes with something left to read resets the connection.
     let closes = why.contains("handshake eof") || why.contains("connection reset");
@@ -303,7 +303,7 @@ fn refused(error: &tonic::transport::Error, endpoint: &str, tls: bool) -> Troubl
         (true, false) => CLOSES_AT_ONCE,
         (false, _) => &why,
     };
-    Trouble::Away(format!("etcd at {endpoint}: {why}"))
+    EtcdError::Away(format!("etcd at {endpoint}: {why}"))
 }
 
 /// Of a member that is spoken to without TLS.

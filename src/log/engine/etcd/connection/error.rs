@@ -8,7 +8,7 @@ use crate::log::engine::Outage;
 
 /// Why a call was not carried out, or is not known to have been.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Trouble {
+pub(crate) enum EtcdError {
     /// Connect again; perhaps to another member.
     Away(String),
     /// Somebody has to do something about it.
@@ -23,7 +23,7 @@ pub(crate) enum Trouble {
     Full,
 }
 
-impl Trouble {
+impl EtcdError {
     pub(crate) fn refused(why: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::Refused { why: why.into(), hint: Some(hint.into()) }
     }
@@ -36,15 +36,15 @@ impl Trouble {
     }
 }
 
-impl From<Trouble> for Outage {
-    fn from(trouble: Trouble) -> Self {
-        match trouble {
-            Trouble::Away(why) => Self::unreachable(why),
-            Trouble::Refused { why, hint } => Self::refused(why, hint),
-            Trouble::OtherRevision => Self::unreachable("etcd compacts too early"),
-            Trouble::Token => Self::unreachable("etcd does not accept the token that it gave"),
-            Trouble::NoLease => Self::unreachable("a lease of etcd's ended early"),
-            Trouble::Full => Self::refused(FULL, Some(ROOM.to_owned())),
+impl From<EtcdError> for Outage {
+    fn from(error: EtcdError) -> Self {
+        match error {
+            EtcdError::Away(why) => Self::unreachable(why),
+            EtcdError::Refused { why, hint } => Self::refused(why, hint),
+            EtcdError::OtherRevision => Self::unreachable("etcd compacts too early"),
+            EtcdError::Token => Self::unreachable("etcd does not accept the token that it gave"),
+            EtcdError::NoLease => Self::unreachable("a lease of etcd's ended early"),
+            EtcdError::Full => Self::refused(FULL, Some(ROOM.to_owned())),
         }
     }
 }
@@ -60,7 +60,7 @@ pub(crate) const ROOM: &str = "make room with `etcdctl compact` and `etcdctl def
 const NO_SPACE: &str = "database space exceeded";
 
 /// The words are those of `api/v3rpc/rpctypes/error.go` of etcd.
-impl From<Status> for Trouble {
+impl From<Status> for EtcdError {
     fn from(status: Status) -> Self {
         let said = status.message().trim_start_matches("etcdserver: ").to_owned();
         let has = |words: &str| said.contains(words);
@@ -99,17 +99,17 @@ impl From<Status> for Trouble {
 /// How the words begin when the connection broke.
 pub(crate) const LOST: &str = "the connection to etcd is lost";
 
-fn lost(status: &Status) -> Trouble {
+fn lost(status: &Status) -> EtcdError {
     let why = cause(status);
     // With TLS 1.3 a client learns after the handshake that its certificate is refused.
-    certificate(&why).unwrap_or_else(|| Trouble::Away(format!("{LOST}: {why}")))
+    certificate(&why).unwrap_or_else(|| EtcdError::Away(format!("{LOST}: {why}")))
 }
 
 /// A certificate that does not fit: somebody has to put another one in its place.
-pub(crate) fn certificate(why: &str) -> Option<Trouble> {
+pub(crate) fn certificate(why: &str) -> Option<EtcdError> {
     let concerns = why.contains("ertificate") || why.contains("UnknownCA");
     concerns.then(|| {
-        Trouble::refused(
+        EtcdError::refused(
             format!("etcd and canal do not trust each other: {why}"),
             "the address names the files: etcds://host/prefix?cacert=FILE with etcd's authority, \
              and &cert=FILE&key=FILE if etcd asks for a certificate",
@@ -136,16 +136,16 @@ mod tests {
 
     #[test]
     fn the_words_of_etcd_are_told_apart() {
-        let trouble = |code, said: &str| Trouble::from(Status::new(code, said));
+        let error = |code, said: &str| EtcdError::from(Status::new(code, said));
         let compacted = "etcdserver: mvcc: required revision has been compacted";
-        assert_eq!(trouble(Code::OutOfRange, compacted), Trouble::OtherRevision);
+        assert_eq!(error(Code::OutOfRange, compacted), EtcdError::OtherRevision);
         let full = "etcdserver: mvcc: database space exceeded";
-        assert_eq!(trouble(Code::ResourceExhausted, full), Trouble::Full);
+        assert_eq!(error(Code::ResourceExhausted, full), EtcdError::Full);
         let busy = "etcdserver: too many requests";
-        assert!(matches!(trouble(Code::ResourceExhausted, busy), Trouble::Away(_)));
+        assert!(matches!(error(Code::ResourceExhausted, busy), EtcdError::Away(_)));
         let token = "etcdserver: invalid auth token";
-        assert_eq!(trouble(Code::Unauthenticated, token), Trouble::Token);
-        let leader = trouble(Code::Unavailable, "etcdserver: no leader");
-        assert_eq!(leader, Trouble::Away("etcd says: no leader".into()));
+        assert_eq!(error(Code::Unauthenticated, token), EtcdError::Token);
+        let leader = error(Code::Unavailable, "etcdserver: no leader");
+        assert_eq!(leader, EtcdError::Away("etcd says: no leader".into()));
     }
 }

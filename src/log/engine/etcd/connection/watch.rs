@@ -4,7 +4,7 @@ use tokio_stream::StreamExt;
 use tonic::Streaming;
 
 use super::client::Client;
-use super::error::Trouble;
+use super::error::EtcdError;
 use super::messages::{Filter, KeyValue, WatchAsk, WatchCreate, WatchRequest, Watched};
 use super::transaction::end_of;
 
@@ -17,14 +17,14 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Ends with [`Trouble::OtherRevision`], here or later, if what is to be told was compacted.
+    /// Ends with [`EtcdError::OtherRevision`], here or later, if what is to be told was compacted.
     pub(crate) async fn new(
         client: &Client,
         prefix: Vec<u8>,
         revision: i64,
-    ) -> Result<Self, Trouble> {
+    ) -> Result<Self, EtcdError> {
         match Self::create(client, prefix.clone(), revision).await {
-            Err(Trouble::Token) => {
+            Err(EtcdError::Token) => {
                 client.log_in().await?;
                 Self::create(client, prefix, revision).await.map_err(forbidden)
             }
@@ -32,7 +32,7 @@ impl Watch {
         }
     }
 
-    async fn create(client: &Client, prefix: Vec<u8>, revision: i64) -> Result<Self, Trouble> {
+    async fn create(client: &Client, prefix: Vec<u8>, revision: i64) -> Result<Self, EtcdError> {
         let create = WatchCreate {
             range_end: end_of(&prefix),
             key: prefix,
@@ -52,7 +52,7 @@ impl Watch {
     }
 
     /// What comes next; perhaps nothing. Waits for as long as it takes.
-    pub(crate) async fn next(&mut self) -> Result<Vec<KeyValue>, Trouble> {
+    pub(crate) async fn next(&mut self) -> Result<Vec<KeyValue>, EtcdError> {
         let answer = unless_canceled(self.answers.message().await?)?;
         let puts = answer.events.into_iter().filter(|event| event.kind == 0);
         Ok(puts.filter_map(|event| event.kv).collect())
@@ -60,21 +60,21 @@ impl Watch {
 }
 
 /// With a token that was given just now it is not the token.
-fn forbidden(trouble: Trouble) -> Trouble {
-    match trouble {
-        Trouble::Token => Trouble::forbidden(),
+fn forbidden(error: EtcdError) -> EtcdError {
+    match error {
+        EtcdError::Token => EtcdError::forbidden(),
         other => other,
     }
 }
 
-fn unless_canceled(answer: Option<Watched>) -> Result<Watched, Trouble> {
+fn unless_canceled(answer: Option<Watched>) -> Result<Watched, EtcdError> {
     match answer {
-        None => Err(Trouble::Away("etcd ended the watch".into())),
-        Some(answer) if answer.compact_revision > 0 => Err(Trouble::OtherRevision),
+        None => Err(EtcdError::Away("etcd ended the watch".into())),
+        Some(answer) if answer.compact_revision > 0 => Err(EtcdError::OtherRevision),
         // The member says so too when it does not know the token (any more).
-        Some(answer) if answer.cancel_reason.contains("ermission") => Err(Trouble::Token),
+        Some(answer) if answer.cancel_reason.contains("ermission") => Err(EtcdError::Token),
         Some(answer) if answer.canceled => {
-            Err(Trouble::Away(format!("etcd ended the watch: {}", answer.cancel_reason)))
+            Err(EtcdError::Away(format!("etcd ended the watch: {}", answer.cancel_reason)))
         }
         Some(answer) => Ok(answer),
     }

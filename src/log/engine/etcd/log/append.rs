@@ -6,7 +6,7 @@
 //! too late is the business of its deadline. And it compares no key that others write, so that
 //! many appenders are never in each other's way.
 
-use crate::log::engine::etcd::connection::error::Trouble;
+use crate::log::engine::etcd::connection::error::EtcdError;
 use crate::log::engine::etcd::connection::messages::{Compare, KeyValue, Operation, Txn};
 use crate::log::engine::etcd::connection::transaction::{
     delete, get, is_there, one, put, value_is, version_is,
@@ -18,14 +18,14 @@ use crate::log::engine::{Answer, Append, Ends, Evidence};
 /// The largest body that can be appended, in bytes: etcd takes requests of up to 1.5 MiB.
 pub const BODY_MAX: usize = 1 << 20;
 
-pub(crate) async fn append(shared: Shared, append: Append) -> Result<(), Trouble> {
+pub(crate) async fn append(shared: Shared, append: Append) -> Result<(), EtcdError> {
     if append.body.len() > BODY_MAX {
         let why = format!("a batch of {} bytes is more than etcd takes", append.body.len());
-        return Err(Trouble::Refused { why, hint: None });
+        return Err(EtcdError::Refused { why, hint: None });
     }
     let answer = loop {
         match append_once(&shared, &append).await {
-            Err(Trouble::Full) => shared.wait_for_room().await,
+            Err(EtcdError::Full) => shared.wait_for_room().await,
             done => break done?,
         }
     };
@@ -34,7 +34,7 @@ pub(crate) async fn append(shared: Shared, append: Append) -> Result<(), Trouble
     Ok(())
 }
 
-async fn append_once(shared: &Shared, append: &Append) -> Result<Answer, Trouble> {
+async fn append_once(shared: &Shared, append: &Append) -> Result<Answer, EtcdError> {
     if let Some(Ends { evidence: Evidence::Silent { .. }, .. }) = append.ends {
         // etcd watches over all; nobody's silence proves anything.
         let Append { host, sequence, ends, .. } = *append;
@@ -75,7 +75,7 @@ fn conditions(shared: &Shared, append: &Append, own: &Own) -> Vec<Compare> {
     conditions
 }
 
-fn changes(shared: &Shared, append: &Append, own: &Own) -> Result<Vec<Operation>, Trouble> {
+fn changes(shared: &Shared, append: &Append, own: &Own) -> Result<Vec<Operation>, EtcdError> {
     let keys = shared.keys();
     let mut changes = vec![
         put(keys.batch(append.host, append.sequence), append.body.clone()),
@@ -105,7 +105,7 @@ fn verdict(
     append: &Append,
     state: Option<&KeyValue>,
     batch: Option<&KeyValue>,
-) -> Result<Answer, Trouble> {
+) -> Result<Answer, EtcdError> {
     let Append { host, sequence, .. } = *append;
     let appended =
         |kv: &KeyValue| Answer::Appended { host, sequence, position: position(kv.mod_revision) };

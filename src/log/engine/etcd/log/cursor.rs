@@ -6,14 +6,14 @@ use crate::log::engine::{Placed, Position, Read};
 
 /// How far was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Cursor {
     /// Of the last batch, or of the snapshot; 0 before the first.
     pub(crate) position: Position,
     /// The batch that was read there; `None` behind a snapshot and before the first.
     pub(crate) read: Option<Read>,
 }
 
-impl Place {
+impl Cursor {
     pub(crate) fn after(read: Option<Read>) -> Self {
         Self { position: read.map_or(Position(0), |read| read.position), read }
     }
@@ -25,7 +25,7 @@ impl Place {
     }
 }
 
-/// Whether one can go on from a place.
+/// Whether one can go on from a cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     Good,
@@ -38,23 +38,23 @@ pub(crate) enum Standing {
 /// The batch at the pointer's own position is never deleted before there is a newer pointer, so
 /// that who has read just so far can be checked too.
 pub(crate) fn standing(
-    place: &Place,
+    cursor: &Cursor,
     pointer: Option<&Pointer>,
     batch: Option<&KeyValue>,
 ) -> Standing {
     let covered = pointer.map_or(Position(0), |pointer| pointer.position);
-    let (same, other) = match (&place.read, batch) {
+    let (same, other) = match (&cursor.read, batch) {
         (Some(read), Some(kv)) => {
             let at = position(kv.mod_revision);
             let same = at == read.position && hash(&kv.value) == read.body;
             (same, !same)
         }
         (Some(_), None) => (false, false),
-        (None, _) => (covered == place.position, false),
+        (None, _) => (covered == cursor.position, false),
     };
     if other {
         Standing::Rewritten
-    } else if covered > place.position {
+    } else if covered > cursor.position {
         Standing::Compacted
     } else if same {
         Standing::Good
@@ -72,10 +72,10 @@ mod tests {
         KeyValue { mod_revision: at, value: body.into(), ..KeyValue::default() }
     }
 
-    fn read(at: u64, body: &[u8]) -> Place {
+    fn read(at: u64, body: &[u8]) -> Cursor {
         let position = Position(at);
         let read = Read { position, host: HostId(1), sequence: 1, body: hash(body) };
-        Place::after(Some(read))
+        Cursor::after(Some(read))
     }
 
     fn pointer(at: u64) -> Option<Pointer> {
@@ -83,42 +83,42 @@ mod tests {
         Some(Pointer { position: Position(at), name, pieces: 1, body: String::new() })
     }
 
-    fn stands(place: &Place, pointer: Option<Pointer>, batch: Option<KeyValue>) -> Standing {
-        standing(place, pointer.as_ref(), batch.as_ref())
+    fn stands(cursor: &Cursor, pointer: Option<Pointer>, batch: Option<KeyValue>) -> Standing {
+        standing(cursor, pointer.as_ref(), batch.as_ref())
     }
 
     #[test]
     fn who_finds_its_batch_goes_on_unless_a_snapshot_covers_what_comes_next() {
-        let place = read(5, b"a");
-        assert_eq!(stands(&place, None, Some(batch(5, b"a"))), Standing::Good);
-        assert_eq!(stands(&place, pointer(4), Some(batch(5, b"a"))), Standing::Good);
-        assert_eq!(stands(&place, pointer(5), Some(batch(5, b"a"))), Standing::Good);
-        assert_eq!(stands(&place, pointer(6), Some(batch(5, b"a"))), Standing::Compacted);
+        let cursor = read(5, b"a");
+        assert_eq!(stands(&cursor, None, Some(batch(5, b"a"))), Standing::Good);
+        assert_eq!(stands(&cursor, pointer(4), Some(batch(5, b"a"))), Standing::Good);
+        assert_eq!(stands(&cursor, pointer(5), Some(batch(5, b"a"))), Standing::Good);
+        assert_eq!(stands(&cursor, pointer(6), Some(batch(5, b"a"))), Standing::Compacted);
     }
 
     #[test]
     fn another_batch_at_the_place_is_another_history() {
-        let place = read(5, b"a");
-        assert_eq!(stands(&place, None, Some(batch(5, b"b"))), Standing::Rewritten);
-        assert_eq!(stands(&place, None, Some(batch(6, b"a"))), Standing::Rewritten);
-        assert_eq!(stands(&place, pointer(9), Some(batch(5, b"b"))), Standing::Rewritten);
+        let cursor = read(5, b"a");
+        assert_eq!(stands(&cursor, None, Some(batch(5, b"b"))), Standing::Rewritten);
+        assert_eq!(stands(&cursor, None, Some(batch(6, b"a"))), Standing::Rewritten);
+        assert_eq!(stands(&cursor, pointer(9), Some(batch(5, b"b"))), Standing::Rewritten);
     }
 
     #[test]
     fn a_batch_that_is_missing_was_covered_or_never_was() {
-        let place = read(5, b"a");
-        assert_eq!(stands(&place, pointer(6), None), Standing::Compacted);
-        assert_eq!(stands(&place, pointer(5), None), Standing::Rewritten);
-        assert_eq!(stands(&place, pointer(4), None), Standing::Rewritten);
-        assert_eq!(stands(&place, None, None), Standing::Rewritten);
+        let cursor = read(5, b"a");
+        assert_eq!(stands(&cursor, pointer(6), None), Standing::Compacted);
+        assert_eq!(stands(&cursor, pointer(5), None), Standing::Rewritten);
+        assert_eq!(stands(&cursor, pointer(4), None), Standing::Rewritten);
+        assert_eq!(stands(&cursor, None, None), Standing::Rewritten);
     }
 
     #[test]
     fn behind_a_snapshot_and_before_the_first_the_pointer_alone_tells() {
-        let start = Place::after(None);
+        let start = Cursor::after(None);
         assert_eq!(stands(&start, None, None), Standing::Good);
         assert_eq!(stands(&start, pointer(3), None), Standing::Compacted);
-        let behind = Place { position: Position(3), read: None };
+        let behind = Cursor { position: Position(3), read: None };
         assert_eq!(stands(&behind, pointer(3), None), Standing::Good);
         assert_eq!(stands(&behind, pointer(4), None), Standing::Compacted);
         assert_eq!(stands(&behind, None, None), Standing::Rewritten);

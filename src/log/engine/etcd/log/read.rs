@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::cursor::{Place, Standing, standing};
-use crate::log::engine::etcd::connection::error::Trouble;
+use super::cursor::{Cursor, Standing, standing};
+use crate::log::engine::etcd::connection::error::EtcdError;
 use crate::log::engine::etcd::connection::messages::{KeyValue, Range};
 use crate::log::engine::etcd::connection::transaction::{Found, all, one, reads};
 use crate::log::engine::etcd::connection::watch::Watch;
@@ -25,29 +25,29 @@ const LAG: Duration = Duration::from_secs(1);
 /// How often a read may be overtaken by a compaction of etcd's.
 const TRIES: usize = 8;
 
-pub(crate) async fn load(shared: Shared) -> Result<(), Trouble> {
+pub(crate) async fn load(shared: Shared) -> Result<(), EtcdError> {
     for _ in 0..TRIES {
         let (snapshot, batches, revision) = match read_all(&shared).await {
-            Err(Trouble::OtherRevision) => continue,
+            Err(EtcdError::OtherRevision) => continue,
             done => done?,
         };
         let covered = snapshot.as_ref().map_or(Position(0), |snapshot| snapshot.position);
-        let place = match batches.last() {
-            Some(last) => Place::behind(last),
-            None => Place { position: covered, read: None },
+        let cursor = match batches.last() {
+            Some(last) => Cursor::behind(last),
+            None => Cursor { position: covered, read: None },
         };
-        shared.reaches(place.position.0);
+        shared.reaches(cursor.position.0);
         shared.say(Answer::Loaded { snapshot, batches });
-        return go_on(&shared, place, revision).await;
+        return go_on(&shared, cursor, revision).await;
     }
-    Err(Trouble::Away("etcd compacts faster than it can be read".into()))
+    Err(EtcdError::Away("etcd compacts faster than it can be read".into()))
 }
 
-pub(crate) async fn follow(shared: Shared, after: Option<Read>) -> Result<(), Trouble> {
-    match catch_up(&shared, Place::after(after)).await? {
-        Caught::Up { batches, place, revision } => {
+pub(crate) async fn follow(shared: Shared, after: Option<Read>) -> Result<(), EtcdError> {
+    match catch_up(&shared, Cursor::after(after)).await? {
+        Caught::Up { batches, cursor, revision } => {
             shared.say(Answer::Batches(batches));
-            go_on(&shared, place, revision).await
+            go_on(&shared, cursor, revision).await
         }
         Caught::Stopped(answer) => {
             shared.say(answer);
@@ -56,16 +56,16 @@ pub(crate) async fn follow(shared: Shared, after: Option<Read>) -> Result<(), Tr
     }
 }
 
-/// Tells what comes after a place, for as long as one can go on from it.
-async fn go_on(shared: &Shared, mut place: Place, mut revision: i64) -> Result<(), Trouble> {
+/// Tells what comes after a cursor, for as long as one can go on from it.
+async fn go_on(shared: &Shared, mut cursor: Cursor, mut revision: i64) -> Result<(), EtcdError> {
     loop {
-        match watch(shared, &mut place, revision).await {
-            Err(Trouble::OtherRevision) | Ok(()) => {}
+        match watch(shared, &mut cursor, revision).await {
+            Err(EtcdError::OtherRevision) | Ok(()) => {}
             Err(other) => return Err(other),
         }
-        match catch_up(shared, place).await? {
-            Caught::Up { batches, place: further, revision: at } => {
-                (place, revision) = (further, at);
+        match catch_up(shared, cursor).await? {
+            Caught::Up { batches, cursor: further, revision: at } => {
+                (cursor, revision) = (further, at);
                 if !batches.is_empty() {
                     shared.say(Answer::Batches(batches));
                 }
@@ -79,11 +79,11 @@ async fn go_on(shared: &Shared, mut place: Place, mut revision: i64) -> Result<(
 }
 
 /// Tells what is appended after a revision, until the watch is found to be behind.
-async fn watch(shared: &Shared, place: &mut Place, revision: i64) -> Result<(), Trouble> {
+async fn watch(shared: &Shared, cursor: &mut Cursor, revision: i64) -> Result<(), EtcdError> {
     let mut watch = Watch::new(&shared.client, shared.keys().log(), revision + 1).await?;
     loop {
         let behind = async {
-            shared.beyond(place.position.0).await;
+            shared.beyond(cursor.position.0).await;
             sleep(LAG).await;
         };
         let kvs = tokio::select! {
@@ -94,51 +94,51 @@ async fn watch(shared: &Shared, place: &mut Place, revision: i64) -> Result<(), 
                 return Ok(());
             }
         };
-        let batches = placed(shared, kvs, place.position);
+        let batches = placed(shared, kvs, cursor.position);
         if let Some(last) = batches.last() {
-            *place = Place::behind(last);
+            *cursor = Cursor::behind(last);
             shared.say(Answer::Batches(batches));
         }
     }
 }
 
-/// What was found when reading on from a place.
+/// What was found when reading on from a cursor.
 enum Caught {
-    Up { batches: Vec<Placed>, place: Place, revision: i64 },
+    Up { batches: Vec<Placed>, cursor: Cursor, revision: i64 },
     Stopped(Answer),
 }
 
-async fn catch_up(shared: &Shared, place: Place) -> Result<Caught, Trouble> {
+async fn catch_up(shared: &Shared, cursor: Cursor) -> Result<Caught, EtcdError> {
     for _ in 0..TRIES {
-        match read_after(shared, place).await {
-            Err(Trouble::OtherRevision) => {}
+        match read_after(shared, cursor).await {
+            Err(EtcdError::OtherRevision) => {}
             done => return done,
         }
     }
-    Err(Trouble::Away("etcd compacts faster than it can be read".into()))
+    Err(EtcdError::Away("etcd compacts faster than it can be read".into()))
 }
 
-async fn read_after(shared: &Shared, place: Place) -> Result<Caught, Trouble> {
+async fn read_after(shared: &Shared, cursor: Cursor) -> Result<Caught, EtcdError> {
     let keys = shared.keys();
-    let batch = place.read.map_or_else(|| keys.log(), |read| keys.batch(read.host, read.sequence));
-    let ranges = [one(keys.pointer()), one(batch), page(shared, place.position)];
+    let batch = cursor.read.map_or_else(|| keys.log(), |read| keys.batch(read.host, read.sequence));
+    let ranges = [one(keys.pointer()), one(batch), page(shared, cursor.position)];
     let done = shared.client.txn(reads(ranges)).await?;
     let revision = done.revision();
     let [pointer, batch, log] = done.found();
     let pointer: Option<Pointer> = pointer.first().map(decode).transpose()?;
-    match standing(&place, pointer.as_ref(), batch.first()) {
+    match standing(&cursor, pointer.as_ref(), batch.first()) {
         Standing::Good => {}
         Standing::Rewritten => return Ok(Caught::Stopped(Answer::Rewritten)),
         Standing::Compacted => return Ok(Caught::Stopped(Answer::Compacted)),
     }
-    let kvs = rest(shared, log, place.position, revision).await?;
-    let batches = placed(shared, kvs, place.position);
-    let place = batches.last().map_or(place, Place::behind);
-    Ok(Caught::Up { batches, place, revision })
+    let kvs = rest(shared, log, cursor.position, revision).await?;
+    let batches = placed(shared, kvs, cursor.position);
+    let cursor = batches.last().map_or(cursor, Cursor::behind);
+    Ok(Caught::Up { batches, cursor, revision })
 }
 
 /// The snapshot and what comes after it, and at which revision that is all.
-async fn read_all(shared: &Shared) -> Result<(Option<Stored>, Vec<Placed>, i64), Trouble> {
+async fn read_all(shared: &Shared) -> Result<(Option<Stored>, Vec<Placed>, i64), EtcdError> {
     let ranges = [one(shared.keys().pointer()), page(shared, Position(0))];
     let done = shared.client.txn(reads(ranges)).await?;
     let revision = done.revision();
@@ -152,7 +152,7 @@ async fn read_all(shared: &Shared) -> Result<(Option<Stored>, Vec<Placed>, i64),
     Ok((snapshot, placed(shared, kvs, covered), revision))
 }
 
-async fn read_snapshot(shared: &Shared, at: Pointer, revision: i64) -> Result<Stored, Trouble> {
+async fn read_snapshot(shared: &Shared, at: Pointer, revision: i64) -> Result<Stored, EtcdError> {
     let mut body = Vec::new();
     for number in 0..at.pieces {
         let range = Range { revision, ..one(shared.keys().piece(&at.name, number)) };
@@ -160,7 +160,7 @@ async fn read_snapshot(shared: &Shared, at: Pointer, revision: i64) -> Result<St
         body.extend(found.kvs.into_iter().flat_map(|kv| kv.value));
     }
     if hash(&body).to_string() != at.body {
-        return Err(Trouble::refused(
+        return Err(EtcdError::refused(
             format!("the snapshot `{}` in etcd is damaged", at.name),
             "stop all daemons, then delete everything below the prefix: etcdctl del --prefix",
         ));
@@ -180,7 +180,7 @@ async fn rest(
     mut found: Found,
     after: Position,
     revision: i64,
-) -> Result<Vec<KeyValue>, Trouble> {
+) -> Result<Vec<KeyValue>, EtcdError> {
     let mut kvs = Vec::new();
     loop {
         let more = found.more;
@@ -197,11 +197,11 @@ async fn rest(
 
 /// Batches in the order of the log, without those up to a position.
 fn placed(shared: &Shared, kvs: Vec<KeyValue>, after: Position) -> Vec<Placed> {
-    let place = |kv: KeyValue| {
+    let cursor = |kv: KeyValue| {
         let (host, sequence) = shared.keys().batch_in(&kv.key)?;
         Some(Placed { position: position(kv.mod_revision), host, sequence, body: kv.value })
     };
-    let mut batches: Vec<_> = kvs.into_iter().filter_map(place).collect();
+    let mut batches: Vec<_> = kvs.into_iter().filter_map(cursor).collect();
     batches.retain(|batch| batch.position > after);
     batches.sort_by_key(|batch| batch.position);
     batches

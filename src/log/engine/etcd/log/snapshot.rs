@@ -3,7 +3,7 @@
 //!
 //! Invariant: at every revision the pointer names a snapshot whose pieces are all there.
 
-use crate::log::engine::etcd::connection::error::Trouble;
+use crate::log::engine::etcd::connection::error::EtcdError;
 use crate::log::engine::etcd::connection::messages::{KeyValue, Operation, Range, Txn};
 use crate::log::engine::etcd::connection::transaction::{
     all, delete, delete_all, is_put_after, one, put, reads, revision_is,
@@ -25,10 +25,10 @@ const PAGE: i64 = 1000;
 /// How often another host's snapshot may come first.
 const TRIES: usize = 10;
 
-pub(crate) async fn store(shared: Shared, stored: Stored) -> Result<(), Trouble> {
+pub(crate) async fn store(shared: Shared, stored: Stored) -> Result<(), EtcdError> {
     let position = loop {
         match store_once(&shared, &stored).await {
-            Err(Trouble::Full) => shared.wait_for_room().await,
+            Err(EtcdError::Full) => shared.wait_for_room().await,
             done => break done?,
         }
     };
@@ -36,7 +36,7 @@ pub(crate) async fn store(shared: Shared, stored: Stored) -> Result<(), Trouble>
     Ok(())
 }
 
-async fn store_once(shared: &Shared, stored: &Stored) -> Result<Position, Trouble> {
+async fn store_once(shared: &Shared, stored: &Stored) -> Result<Position, EtcdError> {
     let mut there = there(shared).await?;
     if there.keeps(stored) {
         return Ok(there.position);
@@ -54,7 +54,7 @@ async fn store_once(shared: &Shared, stored: &Stored) -> Result<Position, Troubl
             return Ok(there.position);
         }
     }
-    Err(Trouble::Away("too many daemons store snapshots at once".into()))
+    Err(EtcdError::Away("too many daemons store snapshots at once".into()))
 }
 
 /// The snapshot that is there, if there is one, and the log.
@@ -74,7 +74,7 @@ impl There {
     }
 }
 
-async fn there(shared: &Shared) -> Result<There, Trouble> {
+async fn there(shared: &Shared) -> Result<There, EtcdError> {
     let keys = shared.keys();
     let ranges = [one(keys.pointer()), one(keys.head())];
     let [pointer, head] = shared.client.txn(reads(ranges)).await?.found();
@@ -87,7 +87,7 @@ async fn there(shared: &Shared) -> Result<There, Trouble> {
 }
 
 /// Under a name of its own: two hosts may store snapshots of one position, and not the same bytes.
-async fn put_pieces(shared: &Shared, stored: &Stored) -> Result<Pointer, Trouble> {
+async fn put_pieces(shared: &Shared, stored: &Stored) -> Result<Pointer, EtcdError> {
     let name = format!("{}-{:08x}", stored.position.0, random()? >> 96);
     let mut pieces = 0;
     for piece in stored.body.chunks(PIECE) {
@@ -99,7 +99,7 @@ async fn put_pieces(shared: &Shared, stored: &Stored) -> Result<Pointer, Trouble
     Ok(Pointer { position: stored.position, name, pieces, body })
 }
 
-async fn move_pointer(shared: &Shared, to: &Pointer, seen: i64) -> Result<bool, Trouble> {
+async fn move_pointer(shared: &Shared, to: &Pointer, seen: i64) -> Result<bool, EtcdError> {
     let key = shared.keys().pointer();
     let before = revision(to.position).saturating_sub(1);
     let compare = vec![revision_is(key.clone(), seen), is_put_after(shared.keys().head(), before)];
@@ -109,7 +109,7 @@ async fn move_pointer(shared: &Shared, to: &Pointer, seen: i64) -> Result<bool, 
 
 /// Deletes the batches before the snapshot's last one, which stays so that readers who stand there
 /// find it, and the pieces of older snapshots, finished or not.
-async fn tidy(shared: &Shared, now: &Pointer) -> Result<(), Trouble> {
+async fn tidy(shared: &Shared, now: &Pointer) -> Result<(), EtcdError> {
     let keys = shared.keys();
     let covered = Range { max_mod_revision: revision(now.position) - 1, ..all(keys.log()) };
     delete_found(shared, covered, |kv| position(kv.mod_revision) < now.position).await?;
@@ -133,7 +133,7 @@ async fn delete_found(
     shared: &Shared,
     range: Range,
     wanted: impl Fn(&KeyValue) -> bool,
-) -> Result<(), Trouble> {
+) -> Result<(), EtcdError> {
     let mut range = Range { keys_only: true, limit: PAGE, ..range };
     loop {
         let [found] = shared.client.txn(reads([range.clone()])).await?.found();
@@ -150,6 +150,6 @@ async fn delete_found(
     }
 }
 
-async fn change(shared: &Shared, success: Vec<Operation>) -> Result<(), Trouble> {
+async fn change(shared: &Shared, success: Vec<Operation>) -> Result<(), EtcdError> {
     shared.client.txn(Txn { success, ..Txn::default() }).await.map(drop)
 }

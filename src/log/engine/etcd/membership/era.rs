@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use super::register::{meta_of, random};
 use crate::core::HostId;
 use crate::log::engine::etcd::connection::client::Client;
-use crate::log::engine::etcd::connection::error::Trouble;
+use crate::log::engine::etcd::connection::error::EtcdError;
 use crate::log::engine::etcd::connection::messages::{Status, Txn};
 use crate::log::engine::etcd::connection::transaction::{one, put, reads, revision_is};
 use crate::log::engine::etcd::connection::witness::Known;
@@ -81,7 +81,7 @@ impl Seen {
 }
 
 /// Looks at the etcd that is connected to.
-async fn look(client: &Client, keys: &Keys) -> Result<Seen, Trouble> {
+async fn look(client: &Client, keys: &Keys) -> Result<Seen, EtcdError> {
     look_after(&client.status().await?, client, keys).await
 }
 
@@ -94,7 +94,7 @@ pub(crate) async fn look_after(
     status: &Status,
     client: &Client,
     keys: &Keys,
-) -> Result<Seen, Trouble> {
+) -> Result<Seen, EtcdError> {
     let mut status = status.clone();
     for _ in 0..TRIES {
         let Some(header) = &status.header else { break };
@@ -117,7 +117,7 @@ pub(crate) async fn look_after(
         }
         status = client.status().await?;
     }
-    Err(Trouble::Away("this member of etcd is behind the others".into()))
+    Err(EtcdError::Away("this member of etcd is behind the others".into()))
 }
 
 /// Has the era noted, if the log does not name it: the calls that were made meanwhile, or `None` if
@@ -126,7 +126,7 @@ pub(crate) async fn settle(
     shared: &Shared,
     mut seen: Seen,
     calls: &mut mpsc::UnboundedReceiver<Call>,
-) -> Result<Option<Vec<Call>>, Trouble> {
+) -> Result<Option<Vec<Call>>, EtcdError> {
     let (client, keys) = (&shared.client, shared.keys());
     let (known, unique) = (client.witness.known(), random()?);
     let mut held = Vec::new();
@@ -177,7 +177,7 @@ async fn note(
     seen: &Seen,
     begun: &Begun,
     body: Vec<u8>,
-) -> Result<Option<i64>, Trouble> {
+) -> Result<Option<i64>, EtcdError> {
     let keys = shared.keys();
     let at = seen.noted.as_ref().map_or(0, |(_, at)| *at);
     let txn = Txn {

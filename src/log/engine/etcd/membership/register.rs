@@ -5,7 +5,7 @@
 
 use super::renew::keep;
 use crate::core::HostId;
-use crate::log::engine::etcd::connection::error::Trouble;
+use crate::log::engine::etcd::connection::error::EtcdError;
 use crate::log::engine::etcd::connection::messages::{
     Lease, LeaseGrant, LeaseGranted, Nothing, Txn, TxnDone,
 };
@@ -21,7 +21,7 @@ const TRIES: usize = 100;
 
 /// Who asks to be registered.
 #[derive(Clone, Debug)]
-pub(crate) struct Asker {
+pub(crate) struct Registration {
     pub(crate) identity: Identity,
     pub(crate) nonce: u128,
     pub(crate) ttl_ms: u64,
@@ -38,25 +38,25 @@ struct Seen {
     leases: Vec<(HostId, i64)>,
 }
 
-pub(crate) async fn register(shared: Shared, asker: Asker) -> Result<(), Trouble> {
-    let lease = grant(&shared, &asker).await?;
+pub(crate) async fn register(shared: Shared, registration: Registration) -> Result<(), EtcdError> {
+    let lease = grant(&shared, &registration).await?;
     for _ in 0..TRIES {
         let seen = look(&shared).await?;
-        if let Some(answer) = again(&shared, &asker, &seen).await? {
+        if let Some(answer) = again(&shared, &registration, &seen).await? {
             revoke(&shared, lease.id).await?;
             shared.say(answer);
             return Ok(());
         }
-        if let Some(answer) = enter(&shared, &asker, &seen, &lease).await? {
+        if let Some(answer) = enter(&shared, &registration, &seen, &lease).await? {
             shared.say(answer);
             return Ok(());
         }
     }
-    Err(Trouble::Away("too many daemons register at once".into()))
+    Err(EtcdError::Away("too many daemons register at once".into()))
 }
 
 /// Takes back an incarnation that has appended nothing.
-pub(crate) async fn withdraw(shared: Shared, host: HostId) -> Result<(), Trouble> {
+pub(crate) async fn withdraw(shared: Shared, host: HostId) -> Result<(), EtcdError> {
     if let Some(own) = shared.own(host).await? {
         let keys = shared.keys();
         // The key of its state has been put once: by its registration.
@@ -71,20 +71,20 @@ pub(crate) async fn withdraw(shared: Shared, host: HostId) -> Result<(), Trouble
     Ok(())
 }
 
-async fn grant(shared: &Shared, asker: &Asker) -> Result<LeaseGranted, Trouble> {
-    let ttl_s = i64::try_from(asker.ttl_ms.div_ceil(1000)).unwrap_or(i64::MAX).max(1);
+async fn grant(shared: &Shared, registration: &Registration) -> Result<LeaseGranted, EtcdError> {
+    let ttl_s = i64::try_from(registration.ttl_ms.div_ceil(1000)).unwrap_or(i64::MAX).max(1);
     shared.client.ask("/etcdserverpb.Lease/LeaseGrant", LeaseGrant { ttl_s }).await
 }
 
 /// Gives back a lease that is not needed.
-async fn revoke(shared: &Shared, id: i64) -> Result<(), Trouble> {
+async fn revoke(shared: &Shared, id: i64) -> Result<(), EtcdError> {
     match shared.client.ask("/etcdserverpb.Lease/LeaseRevoke", Lease { id }).await {
-        Ok(Nothing {}) | Err(Trouble::NoLease) => Ok(()),
+        Ok(Nothing {}) | Err(EtcdError::NoLease) => Ok(()),
         Err(other) => Err(other),
     }
 }
 
-async fn look(shared: &Shared) -> Result<Seen, Trouble> {
+async fn look(shared: &Shared) -> Result<Seen, EtcdError> {
     let keys = shared.keys();
     let ranges = [one(keys.meta()), one(keys.next()), all(keys.names()), all(keys.hosts())];
     let [meta, next, names, hosts] = shared.client.txn(reads(ranges)).await?.found();
@@ -110,7 +110,7 @@ async fn look(shared: &Shared) -> Result<Seen, Trouble> {
 }
 
 /// What the log is, if there is one, and if this program can read it.
-pub(crate) fn meta_of(found: &Found) -> Result<Option<Meta>, Trouble> {
+pub(crate) fn meta_of(found: &Found) -> Result<Option<Meta>, EtcdError> {
     let Some(kv) = found.first() else { return Ok(None) };
     let meta: Meta = decode(kv)?;
     if meta.format == FORMAT {
@@ -120,14 +120,21 @@ pub(crate) fn meta_of(found: &Found) -> Result<Option<Meta>, Trouble> {
         "the log in etcd has format {}, this canal knows {FORMAT}: all hosts need the same one",
         meta.format
     );
-    Err(Trouble::refused(why, "install the canal that the other hosts have, or use another prefix"))
+    Err(EtcdError::refused(
+        why,
+        "install the canal that the other hosts have, or use another prefix",
+    ))
 }
 
 /// The answer to somebody who asks again: the incarnation of the same nonce, if it still lives.
 ///
 /// Its lease is kept anew, as it may have been granted before this asking.
-async fn again(shared: &Shared, asker: &Asker, seen: &Seen) -> Result<Option<Answer>, Trouble> {
-    let nonce = hex(asker.nonce);
+async fn again(
+    shared: &Shared,
+    registration: &Registration,
+    seen: &Seen,
+) -> Result<Option<Answer>, EtcdError> {
+    let nonce = hex(registration.nonce);
     let Some((host, name)) = seen.names.iter().find(|(_, name)| name.nonce == nonce) else {
         return Ok(None);
     };
@@ -140,21 +147,22 @@ async fn again(shared: &Shared, asker: &Asker, seen: &Seen) -> Result<Option<Ans
     }
     shared.client.suit(ttl_ms);
     shared.remember(*host, Own { name: encode(name)?, lease: *lease, ttl_ms });
-    registered(asker, seen, *host, ttl_ms, seen.meta.as_ref()).map(Some)
+    registered(registration, seen, *host, ttl_ms, seen.meta.as_ref()).map(Some)
 }
 
 /// Takes the next number, unless somebody else has.
 async fn enter(
     shared: &Shared,
-    asker: &Asker,
+    registration: &Registration,
     seen: &Seen,
     lease: &LeaseGranted,
-) -> Result<Option<Answer>, Trouble> {
+) -> Result<Option<Answer>, EtcdError> {
     let keys = shared.keys();
     let (last, revision) = seen.next;
     let host = HostId(last + 1);
     let ttl_ms = u64::try_from(lease.ttl_s).unwrap_or_default() * 1000;
-    let name = encode(&Name { identity: asker.identity.clone(), nonce: hex(asker.nonce) })?;
+    let name =
+        encode(&Name { identity: registration.identity.clone(), nonce: hex(registration.nonce) })?;
     let state = State { sequence: 0, body: String::new(), ttl_ms };
     let mut txn = Txn {
         compare: vec![revision_is(keys.next(), revision)],
@@ -181,43 +189,44 @@ async fn enter(
     }
     shared.client.suit(ttl_ms);
     shared.remember(host, Own { name, lease: lease.id, ttl_ms });
-    registered(asker, seen, host, ttl_ms, Some(&meta)).map(Some)
+    registered(registration, seen, host, ttl_ms, Some(&meta)).map(Some)
 }
 
 /// A lease that ended before it was used: the next asking gets a new one.
-fn no_lease(trouble: Trouble) -> Trouble {
-    match trouble {
-        Trouble::NoLease => Trouble::Away("etcd took longer than the time to live".into()),
+fn no_lease(error: EtcdError) -> EtcdError {
+    match error {
+        EtcdError::NoLease => EtcdError::Away("etcd took longer than the time to live".into()),
         other => other,
     }
 }
 
 fn registered(
-    asker: &Asker,
+    registration: &Registration,
     seen: &Seen,
     host: HostId,
     ttl_ms: u64,
     meta: Option<&Meta>,
-) -> Result<Answer, Trouble> {
+) -> Result<Answer, EtcdError> {
     let epoch = meta.and_then(|meta| u128::from_str_radix(&meta.epoch, 16).ok());
     let epoch = epoch.ok_or_else(|| {
-        Trouble::refused("the log in etcd has no epoch", "use another prefix, or clear this one")
+        EtcdError::refused("the log in etcd has no epoch", "use another prefix, or clear this one")
     })?;
-    let others = seen
-        .names
-        .iter()
-        .filter(|(other, name)| *other != host && name.identity.label == asker.identity.label);
+    let others = seen.names.iter().filter(|(other, name)| {
+        *other != host && name.identity.label == registration.identity.label
+    });
     let others = others.map(|(other, name)| (*other, name.identity.clone())).collect();
-    Ok(Answer::Registered { host, ttl_ms, asked_at: asker.asked_at, epoch, others })
+    Ok(Answer::Registered { host, ttl_ms, asked_at: registration.asked_at, epoch, others })
 }
 
 fn hex(number: u128) -> String {
     format!("{number:032x}")
 }
 
-pub(crate) fn random() -> Result<u128, Trouble> {
+pub(crate) fn random() -> Result<u128, EtcdError> {
     let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes)
-        .map_err(|error| Trouble::Refused { why: format!("no randomness: {error}"), hint: None })?;
+    getrandom::fill(&mut bytes).map_err(|error| EtcdError::Refused {
+        why: format!("no randomness: {error}"),
+        hint: None,
+    })?;
     Ok(u128::from_ne_bytes(bytes))
 }

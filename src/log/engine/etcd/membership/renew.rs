@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::core::HostId;
-use crate::log::engine::etcd::connection::error::Trouble;
+use crate::log::engine::etcd::connection::error::EtcdError;
 use crate::log::engine::etcd::connection::messages::{Lease, LeaseKept};
 use crate::log::engine::etcd::connection::transaction::{Found, all, one, reads};
 use crate::log::engine::etcd::layout::{Keys, State, decode, position};
@@ -14,7 +14,7 @@ use crate::log::engine::{Alive, Answer, Position, Sign};
 /// How often a renewal is made again because the leader changed under it.
 const TRIES: usize = 3;
 
-pub(crate) async fn renew(shared: Shared, host: HostId, asked_at: u64) -> Result<(), Trouble> {
+pub(crate) async fn renew(shared: Shared, host: HostId, asked_at: u64) -> Result<(), EtcdError> {
     let answer = match shared.own(host).await? {
         None => ended(host),
         Some(own) if own.lease == 0 => lost(host),
@@ -29,7 +29,7 @@ async fn renew_own(
     host: HostId,
     own: &Own,
     asked_at: u64,
-) -> Result<Answer, Trouble> {
+) -> Result<Answer, EtcdError> {
     let keys = shared.keys();
     let (ttl_ms, [name, hosts, states, head]) = keep(shared, host, own.lease).await?;
     if name.first().is_none_or(|kv| kv.value != own.name) {
@@ -53,7 +53,7 @@ pub(crate) async fn keep(
     shared: &Shared,
     host: HostId,
     lease: i64,
-) -> Result<(u64, [Found; 4]), Trouble> {
+) -> Result<(u64, [Found; 4]), EtcdError> {
     let keys = shared.keys();
     for _ in 0..TRIES {
         let kept = keep_alive(shared, lease).await?;
@@ -66,12 +66,12 @@ pub(crate) async fn keep(
             return Ok((ttl_s * 1000, done.found()));
         }
     }
-    Err(Trouble::Away("etcd changes its leader".into()))
+    Err(EtcdError::Away("etcd changes its leader".into()))
 }
 
-async fn keep_alive(shared: &Shared, lease: i64) -> Result<LeaseKept, Trouble> {
+async fn keep_alive(shared: &Shared, lease: i64) -> Result<LeaseKept, EtcdError> {
     match keep_alive_once(shared, lease).await {
-        Err(Trouble::Token) => {
+        Err(EtcdError::Token) => {
             shared.client.log_in().await?;
             keep_alive_once(shared, lease).await
         }
@@ -80,12 +80,12 @@ async fn keep_alive(shared: &Shared, lease: i64) -> Result<LeaseKept, Trouble> {
 }
 
 /// On a stream of its own, so that an answer cannot be taken for another's.
-async fn keep_alive_once(shared: &Shared, id: i64) -> Result<LeaseKept, Trouble> {
+async fn keep_alive_once(shared: &Shared, id: i64) -> Result<LeaseKept, EtcdError> {
     let client = &shared.client;
     let path = "/etcdserverpb.Lease/LeaseKeepAlive";
     let mut kept = client.stream(path, tokio_stream::once(Lease { id })).await?;
     let answer: Option<LeaseKept> = client.within(kept.message()).await?;
-    answer.ok_or_else(|| Trouble::Away("etcd ended the renewal".into()))
+    answer.ok_or_else(|| EtcdError::Away("etcd ended the renewal".into()))
 }
 
 /// All that have not ended, and who of them lives.
@@ -93,7 +93,7 @@ async fn keep_alive_once(shared: &Shared, id: i64) -> Result<LeaseKept, Trouble>
 /// An etcd before 3.4.31 or 3.5.13 may revoke leases that were renewed: a leader that hung asks its
 /// successor to (etcd#15247). So with these, a lease that is gone counts after another time to live,
 /// and a tenth for the difference of clocks: by then its owner knows it too, or has given up.
-fn alive(shared: &Shared, hosts: &Found, states: &Found) -> Result<Vec<Alive>, Trouble> {
+fn alive(shared: &Shared, hosts: &Found, states: &Found) -> Result<Vec<Alive>, EtcdError> {
     let keys = shared.keys();
     let prefix = keys.hosts();
     let watched: BTreeSet<HostId> =

@@ -10,17 +10,19 @@
 
 use std::fmt::Write as _;
 
-use crate::log::engine::postgres::error::Trouble;
+use crate::log::engine::postgres::error::PostgresError;
 use crate::log::engine::postgres::session::connection::{Session, first_row};
 use crate::log::engine::{Answer, Append, Evidence, Placed, Position};
 
 impl Session {
     /// Appends a batch: the answer, and whether it lies right after what was read.
-    pub(crate) async fn append(&mut self, append: &Append) -> Result<Vec<Answer>, Trouble> {
+    pub(crate) async fn append(&mut self, append: &Append) -> Result<Vec<Answer>, PostgresError> {
         let asked = self.statements(append);
         let row = first_row(&self.client.simple_query(&asked).await?);
         let [verdict, position, last, ended, _] = row.as_slice() else {
-            return Err(Trouble::Away("the server's answer is not to be understood".to_owned()));
+            return Err(PostgresError::Away(
+                "the server's answer is not to be understood".to_owned(),
+            ));
         };
         let number = |text: &Option<String>| text.as_deref().and_then(|text| text.parse().ok());
         let (host, sequence) = (append.host, append.sequence);
@@ -41,7 +43,7 @@ impl Session {
             (Some("overtaken"), _) => {
                 Ok(vec![Answer::Overtaken { host, sequence, ends: append.ends }])
             }
-            (Some("replaced"), _) => Err(Trouble::replaced()),
+            (Some("replaced"), _) => Err(PostgresError::replaced()),
             (verdict, _) => {
                 let (last, ended) = (number(last).unwrap_or(0), number(ended).unwrap_or(0));
                 let why = fenced(verdict.unwrap_or_default(), append, last, ended);

@@ -7,7 +7,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{IsolationLevel, Row};
 
 use crate::core::HostId;
-use crate::log::engine::postgres::error::Trouble;
+use crate::log::engine::postgres::error::PostgresError;
 use crate::log::engine::postgres::session::connection::Session;
 use crate::log::engine::postgres::session::number::{signed, unsigned};
 use crate::log::engine::postgres::session::reader::Reader;
@@ -23,7 +23,7 @@ impl Session {
     }
 
     /// Reads everything, as it is at one instant, and follows from there.
-    pub(crate) async fn load(&mut self) -> Result<Answer, Trouble> {
+    pub(crate) async fn load(&mut self) -> Result<Answer, PostgresError> {
         self.reader = None;
         let schema = &self.schema;
         let at_once = self.client.build_transaction();
@@ -50,7 +50,7 @@ WHERE position > $1 ORDER BY position"#
     }
 
     /// Follows from after a batch, if it lies there as it was read.
-    pub(crate) async fn follow(&mut self, after: Option<Read>) -> Result<Answer, Trouble> {
+    pub(crate) async fn follow(&mut self, after: Option<Read>) -> Result<Answer, PostgresError> {
         self.reader = None;
         if let Some(answer) = self.differs(after).await? {
             return Ok(answer);
@@ -61,7 +61,7 @@ WHERE position > $1 ORDER BY position"#
     }
 
     /// Whether the log does not go on from there.
-    async fn differs(&self, after: Option<Read>) -> Result<Option<Answer>, Trouble> {
+    async fn differs(&self, after: Option<Read>) -> Result<Option<Answer>, PostgresError> {
         let position = signed(after.map_or(0, |read| read.position.0));
         let query = format!(
             r#"SELECT head.snapshot, l.host, l.sequence, sha256(l.body)
@@ -80,7 +80,7 @@ FROM "{schema}".head AS head LEFT JOIN "{schema}".log AS l ON l.position = $1"#,
     }
 
     /// Reads on: the next batches, if there are any.
-    pub(crate) async fn page(&mut self) -> Result<Option<Answer>, Trouble> {
+    pub(crate) async fn page(&mut self) -> Result<Option<Answer>, PostgresError> {
         let Some(reader) = &mut self.reader else { return Ok(None) };
         // One statement sees one instant: what lies before the snapshot may just be going.
         let query = format!(
@@ -93,7 +93,7 @@ FROM "{schema}".head AS head LEFT JOIN LATERAL (
         let after = signed(reader.after);
         let rows = self.client.query_typed(&query, &[(&after, Type::INT8)]).await?;
         let Some(first) = rows.first() else {
-            return Err(Trouble::Away("the tables were emptied".to_owned()));
+            return Err(PostgresError::Away("the tables were emptied".to_owned()));
         };
         if after < first.try_get(0)? {
             self.reader = None;
@@ -119,7 +119,7 @@ FROM "{schema}".head AS head LEFT JOIN LATERAL (
 }
 
 /// The batch whose columns begin at `column`.
-fn placed(row: &Row, column: usize) -> Result<Placed, Trouble> {
+fn placed(row: &Row, column: usize) -> Result<Placed, PostgresError> {
     Ok(Placed {
         position: Position(unsigned(row.try_get(column)?)),
         host: HostId(unsigned(row.try_get(column + 1)?)),
@@ -128,7 +128,7 @@ fn placed(row: &Row, column: usize) -> Result<Placed, Trouble> {
     })
 }
 
-fn stored(position: u64, parts: &[Row]) -> Result<Stored, Trouble> {
+fn stored(position: u64, parts: &[Row]) -> Result<Stored, PostgresError> {
     let mut body = Vec::new();
     for part in parts {
         body.extend_from_slice(part.try_get(0)?);

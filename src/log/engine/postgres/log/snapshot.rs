@@ -2,7 +2,7 @@
 
 use tokio_postgres::types::{ToSql, Type};
 
-use crate::log::engine::postgres::error::Trouble;
+use crate::log::engine::postgres::error::PostgresError;
 use crate::log::engine::postgres::session::connection::{Session, first_row};
 use crate::log::engine::postgres::session::number::{signed, unsigned};
 use crate::log::engine::{Answer, Position, Stored};
@@ -15,7 +15,7 @@ const BYTES_MAX: usize = 1 << 30;
 
 impl Session {
     /// Replaces the snapshot, unless the stored one is as new.
-    pub(crate) async fn store(&mut self, stored: &Stored) -> Result<Answer, Trouble> {
+    pub(crate) async fn store(&mut self, stored: &Stored) -> Result<Answer, PostgresError> {
         let schema = &self.schema;
         let query = format!(r#"SELECT snapshot FROM "{schema}".head"#);
         let now = unsigned(self.client.query_typed_one(&query, &[]).await?.try_get(0)?);
@@ -37,7 +37,7 @@ impl Session {
         done
     }
 
-    async fn replace(&self, stored: &Stored) -> Result<Answer, Trouble> {
+    async fn replace(&self, stored: &Stored) -> Result<Answer, PostgresError> {
         let schema = &self.schema;
         let position = signed(stored.position.0);
         self.client.batch_execute("BEGIN").await?;

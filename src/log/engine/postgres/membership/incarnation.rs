@@ -3,7 +3,7 @@
 use tokio_postgres::types::{ToSql, Type};
 
 use crate::core::HostId;
-use crate::log::engine::postgres::error::Trouble;
+use crate::log::engine::postgres::error::PostgresError;
 use crate::log::engine::postgres::session::connection::Session;
 use crate::log::engine::postgres::session::number::{signed, unsigned};
 use crate::log::engine::{Alive, Answer, Identity, Position, Sign};
@@ -16,10 +16,11 @@ impl Session {
         nonce: u128,
         ttl_ms: u64,
         asked_at: u64,
-    ) -> Result<Answer, Trouble> {
+    ) -> Result<Answer, PostgresError> {
         let schema = &self.schema;
-        let told = serde_json::to_string(identity)
-            .map_err(|why| Trouble::Away(format!("an identity that cannot be encoded: {why}")))?;
+        let told = serde_json::to_string(identity).map_err(|why| {
+            PostgresError::Away(format!("an identity that cannot be encoded: {why}"))
+        })?;
         let asked_ttl = signed(ttl_ms);
         let bytes = nonce.to_be_bytes();
         let nonce_bytes = bytes.as_slice();
@@ -54,7 +55,11 @@ SELECT host, ttl_ms, (SELECT epoch FROM "{schema}".head)
         Ok(Answer::Registered { host: HostId(host), ttl_ms, asked_at, epoch, others })
     }
 
-    async fn others(&self, label: &str, host: i64) -> Result<Vec<(HostId, Identity)>, Trouble> {
+    async fn others(
+        &self,
+        label: &str,
+        host: i64,
+    ) -> Result<Vec<(HostId, Identity)>, PostgresError> {
         let query = format!(
             r#"SELECT host, identity FROM "{}".hosts
 WHERE label = $1 AND host <> $2 AND ended IS NULL ORDER BY host"#,
@@ -67,7 +72,7 @@ WHERE label = $1 AND host <> $2 AND ended IS NULL ORDER BY host"#,
         for row in rows {
             let (host, told): (i64, &str) = (row.try_get(0)?, row.try_get(1)?);
             let identity = serde_json::from_str(told).map_err(|why| {
-                Trouble::Away(format!("incarnation {host} cannot be read: {why}"))
+                PostgresError::Away(format!("incarnation {host} cannot be read: {why}"))
             })?;
             others.push((HostId(unsigned(host)), identity));
         }
@@ -75,7 +80,7 @@ WHERE label = $1 AND host <> $2 AND ended IS NULL ORDER BY host"#,
     }
 
     /// Takes back an incarnation that has appended nothing.
-    pub(crate) async fn withdraw(&mut self, host: HostId) -> Result<Answer, Trouble> {
+    pub(crate) async fn withdraw(&mut self, host: HostId) -> Result<Answer, PostgresError> {
         if let Some(nonce) = self.nonces.get(&host.0) {
             let query = format!(
                 r#"DELETE FROM "{}".hosts
@@ -89,7 +94,11 @@ WHERE host = $1 AND nonce = '\x{nonce:032x}' AND sequence = 0 AND ended IS NULL"
     }
 
     /// Counts a renewal, unless the incarnation has ended.
-    pub(crate) async fn renew(&mut self, host: HostId, asked_at: u64) -> Result<Answer, Trouble> {
+    pub(crate) async fn renew(
+        &mut self,
+        host: HostId,
+        asked_at: u64,
+    ) -> Result<Answer, PostgresError> {
         let schema = &self.schema;
         let nonce = match self.nonces.get(&host.0) {
             Some(nonce) => format!("AND nonce = '\\x{nonce:032x}'"),
@@ -107,7 +116,7 @@ ORDER BY h.host"#
         let own = signed(host.0);
         let rows = self.client.query_typed(&query, &[(&own, Type::INT8)]).await?;
         let Some(first) = rows.first() else {
-            return Err(Trouble::Away("the tables were emptied".to_owned()));
+            return Err(PostgresError::Away("the tables were emptied".to_owned()));
         };
         self.is_ours(first.try_get::<_, Option<&str>>(2)?.unwrap_or_default())?;
         let head = unsigned(first.try_get(1)?);

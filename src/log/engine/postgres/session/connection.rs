@@ -16,7 +16,7 @@ use tokio_postgres::{AsyncMessage, Client, Connection, Error, SimpleQueryMessage
 
 use super::era::{Seen, Witness};
 use super::reader::Reader;
-use crate::log::engine::postgres::error::{DIRECT, Plight, Trouble};
+use crate::log::engine::postgres::error::{DIRECT, PostgresError, Refusal};
 use crate::log::engine::postgres::event::Event;
 use crate::log::engine::postgres::settings::url::Settings;
 
@@ -79,20 +79,20 @@ impl Session {
         id: u64,
         settings: &Settings,
         wake: &mpsc::UnboundedSender<Event>,
-    ) -> Result<Self, Trouble> {
+    ) -> Result<Self, PostgresError> {
         // A server that is not there may be named before the one that is.
         let addresses = settings.config.get_hosts().len().max(1);
         let patience = PATIENCE * u32::try_from(addresses).unwrap_or(u32::MAX);
         timeout(patience, Self::connect(id, settings, wake))
             .await
-            .unwrap_or_else(|_| Err(Trouble::silent()))
+            .unwrap_or_else(|_| Err(PostgresError::silent()))
     }
 
     async fn connect(
         id: u64,
         settings: &Settings,
         wake: &mpsc::UnboundedSender<Event>,
-    ) -> Result<Self, Trouble> {
+    ) -> Result<Self, PostgresError> {
         let proof = random_hex()?;
         let mut config = settings.config.clone();
         // What is set by the message that opens a session is set in this session only. A pooler
@@ -100,8 +100,8 @@ impl Session {
         let options = config.get_options().map(|given| format!("{given} ")).unwrap_or_default();
         config.options(format!("{options}-c canal.session={proof}"));
         let connected = config.connect(settings.tls.connect.clone()).await;
-        let (client, connection) =
-            connected.map_err(|error| Trouble::at_login(error, settings.passfile.as_ref()))?;
+        let (client, connection) = connected
+            .map_err(|error| PostgresError::at_login(error, settings.passfile.as_ref()))?;
         let driver = tokio::spawn(drive(connection, id, wake.clone()));
         let schema = settings.schema.clone();
         let mut session = Self {
@@ -125,7 +125,7 @@ impl Session {
     }
 
     /// Whether this is a server that can be used.
-    async fn check(&mut self) -> Result<(), Trouble> {
+    async fn check(&mut self) -> Result<(), PostgresError> {
         let row = self
             .first_row(
                 "SELECT current_setting('canal.session', true), \
@@ -138,7 +138,7 @@ impl Session {
         fits(text(1))?;
         self.is_ours(text(0))?;
         if text(2) == "t" {
-            return Err(Trouble::Away("the server is a standby".to_owned()));
+            return Err(PostgresError::Away("the server is a standby".to_owned()));
         }
         if text(3) == "off" {
             tracing::warn!("the server runs with fsync = off: a crash of it can lose locks");
@@ -148,16 +148,16 @@ impl Session {
     }
 
     /// Whether the session that answered is the one that was opened.
-    pub(crate) fn is_ours(&self, proof: &str) -> Result<(), Trouble> {
+    pub(crate) fn is_ours(&self, proof: &str) -> Result<(), PostgresError> {
         if proof == self.proof {
             return Ok(());
         }
         let why = "a pooler lies between here and the server: the session is not the one that was \
                    opened";
-        Err(Trouble::Refused(Plight::new(why, DIRECT)))
+        Err(PostgresError::Refused(Refusal::new(why, DIRECT)))
     }
 
-    async fn set_up(&self) -> Result<(), Trouble> {
+    async fn set_up(&self) -> Result<(), PostgresError> {
         let mut wanted = String::new();
         for (name, value) in WANTED {
             let comma = if wanted.is_empty() { "" } else { ", " };
@@ -174,16 +174,16 @@ impl Session {
     }
 
     /// The columns of the first row, as text.
-    async fn first_row(&self, query: &str) -> Result<Vec<Option<String>>, Trouble> {
+    async fn first_row(&self, query: &str) -> Result<Vec<Option<String>>, PostgresError> {
         Ok(first_row(&self.client.simple_query(query).await?))
     }
 
     /// Why the connection ended.
-    pub(crate) async fn ended(self) -> Trouble {
+    pub(crate) async fn ended(self) -> PostgresError {
         drop(self.client);
         match timeout(Duration::from_secs(1), self.driver).await {
             Ok(Ok(Some(error))) => error.into(),
-            _ => Trouble::Away("the server closed the connection".to_owned()),
+            _ => PostgresError::Away("the server closed the connection".to_owned()),
         }
     }
 }
@@ -199,19 +199,19 @@ pub(crate) fn first_row(messages: &[SimpleQueryMessage]) -> Vec<Option<String>> 
 }
 
 /// Whether a server of that version can be used.
-fn fits(version: &str) -> Result<(), Trouble> {
+fn fits(version: &str) -> Result<(), PostgresError> {
     let number = version.parse().unwrap_or(0);
     if number >= OLDEST {
         return Ok(());
     }
     let why = format!("the server is PostgreSQL {}, canal needs 13 or later", number / 10_000);
-    Err(Trouble::Refused(Plight::new(why, "upgrade the server, or use another one")))
+    Err(PostgresError::Refused(Refusal::new(why, "upgrade the server, or use another one")))
 }
 
-fn random_hex() -> Result<String, Trouble> {
+fn random_hex() -> Result<String, PostgresError> {
     let mut bytes = [0; 16];
     let filled = getrandom::fill(&mut bytes);
-    filled.map_err(|why| Trouble::Away(format!("no random numbers: {why}")))?;
+    filled.map_err(|why| PostgresError::Away(format!("no random numbers: {why}")))?;
     Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
 }
 
@@ -253,7 +253,7 @@ mod tests {
         assert!(fits("130000").is_ok());
         assert!(fits("180001").is_ok());
         for old in ["120022", "90624", ""] {
-            assert!(matches!(fits(old), Err(Trouble::Refused(_))), "{old}");
+            assert!(matches!(fits(old), Err(PostgresError::Refused(_))), "{old}");
         }
     }
 }

@@ -12,7 +12,7 @@
 use tokio_postgres::Row;
 
 use crate::log::engine::Era;
-use crate::log::engine::postgres::error::Trouble;
+use crate::log::engine::postgres::error::PostgresError;
 use crate::log::engine::postgres::session::number::unsigned;
 use crate::sys::clock::boottime_ms;
 
@@ -118,7 +118,7 @@ pub(crate) struct Begun {
 
 impl Seen {
     /// From the columns of [`SHOWN`], which begin at `column`.
-    pub(crate) fn of(row: &Row, column: usize) -> Result<Self, Trouble> {
+    pub(crate) fn of(row: &Row, column: usize) -> Result<Self, PostgresError> {
         let noted = noted(unsigned(row.try_get(column)?), row.try_get(column + 1)?);
         let position = unsigned(row.try_get(column + 2)?);
         let table: u32 = row.try_get(column + 3)?;

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use super::connection::{Session, first_row};
 use super::era::{Begun, Witness, noted};
-use crate::log::engine::postgres::error::Trouble;
+use crate::log::engine::postgres::error::PostgresError;
 use crate::sys::clock::boottime_ms;
 
 impl Session {
@@ -29,11 +29,13 @@ impl Session {
 
     /// Notes an era, with a batch in the log, if the server still has the one before as the last:
     /// whether it was done here. What the server has now is known afterwards.
-    pub(crate) async fn note(&mut self, begun: &Begun, body: &[u8]) -> Result<bool, Trouble> {
+    pub(crate) async fn note(&mut self, begun: &Begun, body: &[u8]) -> Result<bool, PostgresError> {
         let asked = self.noting(begun, body);
         let row = first_row(&self.client.simple_query(&asked).await?);
         let [position, number, sign, _] = row.as_slice() else {
-            return Err(Trouble::Away("the server's answer is not to be understood".to_owned()));
+            return Err(PostgresError::Away(
+                "the server's answer is not to be understood".to_owned(),
+            ));
         };
         let parsed = |text: &Option<String>| text.as_deref().and_then(|text| text.parse().ok());
         let done = parsed(position);
@@ -47,7 +49,7 @@ impl Session {
                 let sign = sign.as_deref().unwrap_or_default();
                 self.seen.noted = noted(parsed(number).unwrap_or(0), sign);
                 if self.seen.noted == begun.before {
-                    return Err(Trouble::replaced());
+                    return Err(PostgresError::replaced());
                 }
             }
         }

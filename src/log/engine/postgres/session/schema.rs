@@ -10,7 +10,7 @@
 use super::connection::Session;
 use super::era::{SHOWN, SYSTEM, Seen};
 use crate::log::engine::FORMAT;
-use crate::log::engine::postgres::error::{Plight, Trouble};
+use crate::log::engine::postgres::error::{PostgresError, Refusal};
 
 /// `position` is the last batch's; `fillfactor` leaves room for the next versions of rows that
 /// change all the time, so that they need no new entries in an index.
@@ -65,7 +65,7 @@ struct Found {
 impl Session {
     /// Makes the tables if there are none; fails if those that are there are not ours. Looks at the
     /// server's era.
-    pub(crate) async fn make_schema(&mut self) -> Result<(), Trouble> {
+    pub(crate) async fn make_schema(&mut self) -> Result<(), PostgresError> {
         if !self.find().await?.head {
             let made = self.make().await;
             if made.is_err() {
@@ -78,7 +78,7 @@ impl Session {
         Ok(())
     }
 
-    async fn find(&self) -> Result<Found, Trouble> {
+    async fn find(&self) -> Result<Found, PostgresError> {
         // The catalogue can be read by all; functions such as to_regclass() ask for permissions.
         let query = format!(
             "WITH t AS (SELECT c.relname FROM pg_class c JOIN pg_namespace n \
@@ -99,7 +99,7 @@ impl Session {
         })
     }
 
-    async fn make(&self) -> Result<(), Trouble> {
+    async fn make(&self) -> Result<(), PostgresError> {
         let schema = &self.schema;
         // Of several hosts that find nothing, one makes it, and the others then find it.
         self.client
@@ -115,12 +115,14 @@ impl Session {
         if found.tables {
             return Err(foreign(schema));
         }
-        let denied = |error, hint: String| match Trouble::is_denied(&error) {
-            true => match Trouble::from(error) {
-                Trouble::Refused(plight) => Trouble::Refused(Plight::new(plight.why, hint)),
+        let denied = |error, hint: String| match PostgresError::is_denied(&error) {
+            true => match PostgresError::from(error) {
+                PostgresError::Refused(plight) => {
+                    PostgresError::Refused(Refusal::new(plight.why, hint))
+                }
                 other => other,
             },
-            false => Trouble::from(error),
+            false => PostgresError::from(error),
         };
         if !found.schema {
             let create = format!("CREATE SCHEMA \"{schema}\"");
@@ -140,14 +142,14 @@ impl Session {
     }
 
     /// Whether the tables are ours, and what they and the server show of the era.
-    async fn check_format(&self) -> Result<Seen, Trouble> {
+    async fn check_format(&self) -> Result<Seen, PostgresError> {
         let schema = &self.schema;
         let shown = SHOWN.replace("{system}", if self.tells_system { SYSTEM } else { "''" });
         let query = format!("SELECT format, {shown} FROM \"{schema}\".head");
         let rows = match self.client.query_typed(&query, &[]).await {
             Ok(rows) => rows,
-            Err(error) if Trouble::is_denied(&error) => {
-                return Err(Trouble::Refused(Plight::new(
+            Err(error) if PostgresError::is_denied(&error) => {
+                return Err(PostgresError::Refused(Refusal::new(
                     format!("the tables in schema {schema} belong to another user of the database"),
                     "let all hosts log in as the user that made them",
                 )));
@@ -162,15 +164,15 @@ impl Session {
         if i64::from(format) == i64::from(FORMAT) {
             return Seen::of(row, 1);
         }
-        Err(Trouble::Refused(Plight::new(
+        Err(PostgresError::Refused(Refusal::new(
             format!("the log there is of format {format}, this canal knows format {FORMAT}"),
             "run the same version of canal on all hosts",
         )))
     }
 }
 
-fn foreign(schema: &str) -> Trouble {
-    Trouble::Refused(Plight::new(
+fn foreign(schema: &str) -> PostgresError {
+    PostgresError::Refused(Refusal::new(
         format!("schema {schema} has tables that are not canal's"),
         "name another schema in the URL: canal_schema=NAME",
     ))
