@@ -48,7 +48,7 @@ pub(crate) enum NotAcquired {
     /// The daemon refused: busy, the wait is over, or a deadlock.
     Refused(Failure),
     /// Nothing was asked for yet: somebody must stay by the command.
-    StayNeeded(Failure),
+    SupervisorRequired(Failure),
     /// Something failed.
     Failed(Failed),
 }
@@ -93,8 +93,8 @@ fn not_acquired(error: ClientError) -> NotAcquired {
         ClientError::Failure(failure) if failure.name == ErrorName::Refused => {
             NotAcquired::Refused(failure)
         }
-        ClientError::Failure(failure) if failure.name == ErrorName::StayNeeded => {
-            NotAcquired::StayNeeded(failure)
+        ClientError::Failure(failure) if failure.name == ErrorName::SupervisorRequired => {
+            NotAcquired::SupervisorRequired(failure)
         }
         error => NotAcquired::Failed(connect::failed(error)),
     }

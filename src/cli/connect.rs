@@ -9,7 +9,7 @@ use super::failed::Failed;
 use crate::client::{Client, ClientError, OWN, Options, Start};
 use crate::protocol::place::{Place, Rule};
 use crate::protocol::user_namespace::uid_of_machine;
-use crate::protocol::{ErrorName, PageQuery, Tag};
+use crate::protocol::{DeadlinePageQuery, ErrorName, Tag};
 use crate::run::{Fate, OwnCode, environment};
 use crate::sys::deadline::Why;
 
@@ -44,7 +44,7 @@ impl Target {
 
     /// Asks what became of a request that was granted with this token.
     pub(crate) fn fate(&self, tag: Tag, token: u64) -> Option<Fate> {
-        let query = PageQuery { tag, token: Some(token) };
+        let query = DeadlinePageQuery { tag, token: Some(token) };
         match Client::connect(&self.place, self.options()).ok()?.page(&query) {
             Ok(page) => Some(Fate::Held(page)),
             Err(ClientError::Failure(failure)) if failure.name == ErrorName::LeaseLost => {

@@ -38,7 +38,7 @@ use crate::daemon::view::Shown;
 use crate::daemon::waiters::leases::{Leases, UnsyncedLease};
 use crate::daemon::waiters::look_ahead::LookAhead;
 use crate::daemon::waiters::waiting::{AbsentWaiters, Waiting};
-use crate::protocol::{DaemonShown, Failure};
+use crate::protocol::{DaemonInfo, Failure};
 use crate::sys::deadline::Writer;
 
 /// After so many connections were served, they are answered, also when others of the same turn wait.
@@ -52,7 +52,7 @@ const PARTS_MAX: usize = 4;
 /// The daemon at work.
 #[derive(Debug)]
 pub(crate) struct Server {
-    pub(crate) about: DaemonShown,
+    pub(crate) about: DaemonInfo,
     pub(crate) runtime_dir: RuntimeDir,
     /// Until when holds are sure; only over an engine.
     pub(crate) deadline: Option<Writer>,

@@ -39,7 +39,7 @@ use crate::daemon::store::recover::{Recovered, recover};
 use crate::daemon::waiters::leases::Leases;
 use crate::daemon::waiters::waiting::Waiting;
 use crate::daemon::{logging, view};
-use crate::protocol::DaemonShown;
+use crate::protocol::DaemonInfo;
 use crate::protocol::place::{Place, Rule};
 use crate::sys::process::Origin;
 use crate::sys::{clock, detach, fds, peer, signals};
@@ -172,7 +172,7 @@ pub(crate) fn server(
     for note in &notes {
         tracing::warn!("{note}");
     }
-    let about = DaemonShown {
+    let about = DaemonInfo {
         pid: std::process::id(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         socket: place.socket.display().to_string(),

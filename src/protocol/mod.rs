@@ -18,23 +18,22 @@ pub mod user_namespace;
 pub use crate::core::{Kind, Mode, OnLost, Tag};
 pub use interface::{INTERFACE, INTERFACE_DESCRIPTION};
 pub use messages::acquire::{
-    Acquire, Confirm, Grant, GrantedKey, HOLDERS_SHOWN_MAX, OwnerShown, Progress, SlotShown,
-    WireItem,
+    Acquire, Confirm, Grant, GrantedKey, HOLDERS_SHOWN_MAX, OwnerInfo, Progress, SlotInfo, WireItem,
 };
-pub use messages::deadline_page::{PageFound, PageQuery, Wrapper};
+pub use messages::deadline_page::{DeadlinePageFound, DeadlinePageQuery, Wrapper};
 pub use messages::envelope::{Call, Reply};
 pub use messages::error::{ErrorName, Failure, OWNER_GONE};
 pub use messages::handle::Handle;
-pub use messages::lease::{LeaseAsked, LeaseShown, Lost, Renew, Renewed};
+pub use messages::lease::{LeaseAsked, LeaseInfo, Lost, Renew, Renewed};
 pub use messages::release::{Release, Released, ReleasedHold};
 pub use messages::resize::{Resize, Resized};
 pub use messages::status::{
-    DaemonShown, EngineShown, HolderShown, HostShown, KeyShown, RecoveryShown, Status, StatusQuery,
-    WaiterShown,
+    DaemonInfo, EngineInfo, HolderInfo, HostInfo, KeyInfo, RecoveryInfo, Status, StatusQuery,
+    WaiterInfo,
 };
 pub use messages::stop::{Stop, Stopping};
 pub use messages::wait_graph::{
-    BLOCKERS_SHOWN_MAX, BlockerShown, CycleStepShown, GraphQuery, PartyShown, WaitShown, Waits,
+    BLOCKERS_SHOWN_MAX, BlockerInfo, CycleStepInfo, GraphQuery, PartyInfo, WaitInfo, Waits,
     WhyQuery,
 };
 

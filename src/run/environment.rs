@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use crate::protocol::{Grant, HOLD_VARIABLE, SlotShown, Tag};
+use crate::protocol::{Grant, HOLD_VARIABLE, SlotInfo, Tag};
 
 const KEY: &str = "CANAL_KEY";
 const TOKEN: &str = "CANAL_TOKEN";
@@ -34,7 +34,7 @@ pub type Variables = Vec<(&'static str, Option<OsString>)>;
 #[must_use]
 pub fn variables(grant: &Grant, socket: Option<&Path>) -> Variables {
     let keys: Vec<&str> = grant.keys.iter().map(|key| key.key.as_str()).collect();
-    let slots: Vec<SlotShown> = grant.keys.iter().flat_map(|key| &key.slots).copied().collect();
+    let slots: Vec<SlotInfo> = grant.keys.iter().flat_map(|key| &key.slots).copied().collect();
     let numbers: Vec<String> = slots.iter().map(|slot| slot.slot.to_string()).collect();
     let single = if let [slot] = slots[..] { Some(slot) } else { None };
     let bucket = single.and_then(|slot| slot.bucket);
@@ -65,7 +65,7 @@ pub fn hold_variable(tag: Tag) -> (&'static str, Option<OsString>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{GrantedKey, Mode, OwnerShown};
+    use crate::protocol::{GrantedKey, Mode, OwnerInfo};
 
     type Slots<'a> = &'a [(u64, Option<u64>)];
 
@@ -73,20 +73,20 @@ mod tests {
         let keys = keys.iter().map(|(key, slots)| GrantedKey {
             key: (*key).to_owned(),
             acquired: 1,
-            slots: slots.iter().map(|&(slot, bucket)| SlotShown { slot, bucket }).collect(),
+            slots: slots.iter().map(|&(slot, bucket)| SlotInfo { slot, bucket }).collect(),
             mode: Mode::Counted,
         });
         Grant {
             keys: keys.collect(),
             token: 7,
-            owner: OwnerShown { pid: 1, command: "x".to_owned() },
+            owner: OwnerInfo { pid: 1, command: "x".to_owned() },
             session: "s3".to_owned(),
             frame: "f4".to_owned(),
             children_fd: None,
             lease: None,
             handle: None,
-            page_fd: None,
-            line_fd: None,
+            deadline_fd: None,
+            liveness_fd: None,
         }
     }
 

@@ -83,7 +83,7 @@ fn who_becomes_the_command_is_told_the_grant_and_nothing_more() {
     let daemon = Daemon::start();
     let becoming = |tag, key: &str| {
         let mut parameters = mutex(tag, key);
-        parameters["wrapper"] = "becomes".into();
+        parameters["wrapper"] = "exec".into();
         parameters
     };
     let mut peer = daemon.connect();

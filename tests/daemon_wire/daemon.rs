@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use canal::protocol::{KeyShown, Status};
+use canal::protocol::{KeyInfo, Status};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -149,7 +149,7 @@ impl Daemon {
 
     /// What is known of a key, if anything.
     #[track_caller]
-    pub(crate) fn key(&self, key: &str) -> Option<KeyShown> {
+    pub(crate) fn key(&self, key: &str) -> Option<KeyInfo> {
         self.status().keys.into_iter().find(|shown| shown.key == key)
     }
 

@@ -110,7 +110,7 @@ fn every_method_and_many_errors_are_as_described() {
         ("Release", json!({ "token": 1 }), "NotHeld"),
         ("Release", json!({}), "BadRequest"),
         ("Confirm", json!({ "tag": format!("{:032x}", 99) }), "UnknownTag"),
-        ("Page", json!({ "tag": format!("{:032x}", 1) }), "Unsupported"),
+        ("DeadlinePage", json!({ "tag": format!("{:032x}", 1) }), "Unsupported"),
         ("Resize", json!({ "key": "a", "per": 1, "buckets": 1 }), "Mismatch"),
         ("Resize", json!({ "key": "a" }), "BadRequest"),
         ("Status", json!({ "key": "/a" }), "BadRequest"),

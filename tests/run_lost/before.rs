@@ -12,7 +12,7 @@ fn without_an_engine_canal_becomes_the_command_after_one_call() {
     let shared = fake.shared();
     let methods: Vec<&str> = shared.calls.iter().map(|(method, _)| method.as_str()).collect();
     assert_eq!(methods, ["Acquire"]);
-    assert_eq!(shared.calls[0].1["wrapper"], "becomes");
+    assert_eq!(shared.calls[0].1["wrapper"], "exec");
     assert_eq!(shared.calls[0].1["on_lost"], "warn");
 }
 
@@ -28,7 +28,7 @@ fn over_an_engine_it_is_asked_again_by_one_that_has_a_parent_under_the_same_tag(
     assert_eq!(pids[1], canal);
     let shared = fake.shared();
     let [(_, first), (_, second)] = &shared.calls[..] else { panic!("{:?}", shared.calls) };
-    assert_eq!((&first["wrapper"], &second["wrapper"]), (&"becomes".into(), &"stays".into()));
+    assert_eq!((&first["wrapper"], &second["wrapper"]), (&"exec".into(), &"supervised".into()));
     assert_eq!(first["tag"], second["tag"]);
     assert!(second.get("on_lost").is_none(), "kill is what is meant without a word");
 }

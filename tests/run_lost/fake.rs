@@ -203,11 +203,11 @@ fn answer(stream: BorrowedFd<'_>, call: &Value, shared: &mut Shared) {
     let method = call["method"].as_str().unwrap().trim_start_matches("io.canal.Lock.");
     shared.calls.push((method.to_owned(), call["parameters"].clone()));
     match method {
-        "Acquire" if shared.sure.is_some() && call["parameters"]["wrapper"] == "becomes" => {
+        "Acquire" if shared.sure.is_some() && call["parameters"]["wrapper"] == "exec" => {
             let parameters = json!({ "message": "stay" });
             send(
                 stream,
-                &json!({ "error": "io.canal.Lock.StayNeeded", "parameters": parameters }),
+                &json!({ "error": "io.canal.Lock.SupervisorRequired", "parameters": parameters }),
                 None,
             );
         }
@@ -217,22 +217,22 @@ fn answer(stream: BorrowedFd<'_>, call: &Value, shared: &mut Shared) {
                 "token": 9, "owner": { "pid": 1, "command": "x" }, "session": "s1", "frame": "f1",
             });
             if let Some((term_in, kill_in)) = shared.sure {
-                parameters["page_fd"] = 0.into();
-                parameters["line_fd"] = 1.into();
+                parameters["deadline_fd"] = 0.into();
+                parameters["liveness_fd"] = 1.into();
                 shared.writer = Some(writer(term_in, kill_in));
             }
             send(stream, &json!({ "parameters": parameters }), shared.writer.as_ref());
         }
-        "Page" if shared.writer.is_some() => {
-            let parameters = json!({ "page_fd": 0, "line_fd": 1 });
+        "DeadlinePage" if shared.writer.is_some() => {
+            let parameters = json!({ "deadline_fd": 0, "liveness_fd": 1 });
             send(stream, &json!({ "parameters": parameters }), shared.writer.as_ref());
         }
-        "Page" if shared.lost.is_some() && call["parameters"]["token"] == 9 => {
+        "DeadlinePage" if shared.lost.is_some() && call["parameters"]["token"] == 9 => {
             let parameters = json!({ "message": "lost", "reason": shared.lost });
             let reply = json!({ "error": "io.canal.Lock.LeaseLost", "parameters": parameters });
             send(stream, &reply, None);
         }
-        "Page" => {
+        "DeadlinePage" => {
             let parameters = json!({ "message": "nothing of this tag is held here" });
             let reply = json!({ "error": "io.canal.Lock.NotHeld", "parameters": parameters });
             send(stream, &reply, None);

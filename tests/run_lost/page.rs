@@ -51,7 +51,7 @@ fn the_page_of_the_next_daemon_takes_the_place_of_one_that_nobody_writes() {
     fake.shared().writer = None;
     let asked = |fake: &Fake| {
         let shared = fake.shared();
-        shared.calls.iter().filter(|(method, _)| method == "Page").count()
+        shared.calls.iter().filter(|(method, _)| method == "DeadlinePage").count()
     };
     wait_until("it was asked", || asked(&fake) > 0);
     fake.shared().writer = Some(writer(LONG, LONG));
@@ -59,7 +59,7 @@ fn the_page_of_the_next_daemon_takes_the_place_of_one_that_nobody_writes() {
     fake.write("gate");
     assert_eq!(running.end(), (Some(5), String::new()));
     for (method, parameters) in &fake.shared().calls {
-        if method == "Page" {
+        if method == "DeadlinePage" {
             assert_eq!(parameters["tag"], tag);
         }
     }

@@ -6,7 +6,7 @@
 use std::io::Write as _;
 use std::process::Stdio;
 
-use canal::protocol::{KeyShown, Waits};
+use canal::protocol::{KeyInfo, Waits};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -147,7 +147,7 @@ pub(crate) fn is_free(world: &World, lock: &str) -> bool {
 pub(crate) fn until_nothing(world: &World) {
     wait_until("nothing is held, read or written, and nobody waits", || {
         let seen = world.look().or_else(|| Some(world.status()));
-        let used = |key: &KeyShown| {
+        let used = |key: &KeyInfo| {
             key.held > 0 || key.waiting > 0 || !key.holders.is_empty() || !key.waiters.is_empty()
         };
         seen.is_some_and(|status| !status.keys.iter().any(used))

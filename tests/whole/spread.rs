@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use canal::protocol::{HolderShown, Status, WaiterShown};
+use canal::protocol::{HolderInfo, Status, WaiterInfo};
 use serde_json::Value;
 
 use crate::over;
@@ -201,13 +201,13 @@ fn table(status: &Status) -> Vec<Value> {
 fn merge(first: &mut Status, second: Status) {
     let here = second.engine.map(|engine| engine.host);
     for (mine, its) in first.keys.iter_mut().zip(second.keys) {
-        let of_holder = |it: &HolderShown| it.host == here;
+        let of_holder = |it: &HolderInfo| it.host == here;
         for (mine, its) in mine.holders.iter_mut().zip(its.holders) {
             if of_holder(&its) {
                 *mine = its;
             }
         }
-        let of_waiter = |it: &WaiterShown| it.host == here;
+        let of_waiter = |it: &WaiterInfo| it.host == here;
         for (mine, its) in mine.waiters.iter_mut().zip(its.waiters) {
             if of_waiter(&its) {
                 *mine = its;

@@ -70,7 +70,7 @@ fn same_process(session: &str, grant: &Grant) -> Option<String> {
 mod tests {
     use super::*;
     use crate::client::tag;
-    use crate::protocol::{OnLost, OwnerShown};
+    use crate::protocol::{OnLost, OwnerInfo};
 
     #[test]
     fn a_session_that_is_not_the_one_named_is_told() {
@@ -91,14 +91,14 @@ mod tests {
         let mut grant = Grant {
             keys: Vec::new(),
             token: 7,
-            owner: OwnerShown { pid: 1, command: String::new() },
+            owner: OwnerInfo { pid: 1, command: String::new() },
             session: "s3".to_owned(),
             frame: "f5".to_owned(),
             children_fd: None,
             lease: None,
             handle: None,
-            page_fd: None,
-            line_fd: None,
+            deadline_fd: None,
+            liveness_fd: None,
         };
         assert_eq!(not_believed(&request, &grant), None);
         grant.session = "s5".to_owned();

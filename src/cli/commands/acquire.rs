@@ -21,7 +21,7 @@ use crate::cli::output::stdout;
 use crate::cli::owner::Owner;
 use crate::client::{self, ClientError};
 use crate::protocol::{
-    Confirm, CycleStepShown, ErrorName, Failure, Grant, Handle, HolderShown, LeaseAsked, OWNER_GONE,
+    Confirm, CycleStepInfo, ErrorName, Failure, Grant, Handle, HolderInfo, LeaseAsked, OWNER_GONE,
 };
 use crate::run::SUCCESS;
 use crate::sys::process;
@@ -31,9 +31,9 @@ use crate::sys::process;
 struct Refused<'a> {
     refused: &'a str,
     message: &'a str,
-    holders: &'a [HolderShown],
+    holders: &'a [HolderInfo],
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    cycle: &'a [CycleStepShown],
+    cycle: &'a [CycleStepInfo],
 }
 
 pub(crate) fn run(args: &AcquireArgs, global: &Global, voice: Voice) -> Result<u8, Failed> {
@@ -63,7 +63,7 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global, voice: Voice) -> Result<u
     let (mut client, mut acquired) = match acquisition::obtain(&target, &request, pidfd, voice) {
         Ok(obtained) => obtained,
         Err(NotAcquired::Failed(failed)) => return Err(failed),
-        Err(NotAcquired::StayNeeded(failure)) => return Err(Failed::new(failure.message)),
+        Err(NotAcquired::SupervisorRequired(failure)) => return Err(Failed::new(failure.message)),
         Err(NotAcquired::Refused(failure)) => return refuse(&failure, args, voice),
     };
     acquired.grant.handle = request.lease.map(|lease| lease.handle);

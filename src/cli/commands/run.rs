@@ -35,7 +35,7 @@ pub(crate) fn run(args: &RunArgs, global: &Global, voice: Voice) -> Result<u8, F
     let mut request = acquisition::request(&args.lock, &args.wait, args.session, &shown)?;
     request.with_children = args.how.with_children;
     request.on_lost = on_lost(&args.how);
-    let wrapper = if limits.is_some() { Wrapper::Stays } else { Wrapper::Becomes };
+    let wrapper = if limits.is_some() { Wrapper::Supervised } else { Wrapper::Exec };
     request.wrapper = Some(wrapper);
     // Found before anything is asked for: a typo does not queue.
     let command = Command::find(argv)?;
@@ -46,8 +46,8 @@ pub(crate) fn run(args: &RunArgs, global: &Global, voice: Voice) -> Result<u8, F
     }
     match job.start(None) {
         NotStarted::Failed(failed) => Ok(failed.report(voice)),
-        NotStarted::StayNeeded => {
-            job.request.wrapper = Some(Wrapper::Stays);
+        NotStarted::SupervisorRequired => {
+            job.request.wrapper = Some(Wrapper::Supervised);
             job.can_be_lost = true;
             job.supervise(&unlimited(&args.how))
         }
@@ -59,7 +59,7 @@ enum NotStarted {
     /// Something failed, or was refused.
     Failed(Failed),
     /// The daemon wants somebody to stay by the command. Nothing was asked for yet.
-    StayNeeded,
+    SupervisorRequired,
 }
 
 impl From<Failed> for NotStarted {
@@ -106,7 +106,7 @@ impl Job<'_> {
             NotAcquired::Refused(failure) => {
                 refusal::explain(&failure, &self.args.wait, self.voice).into()
             }
-            NotAcquired::StayNeeded(_) => NotStarted::StayNeeded,
+            NotAcquired::SupervisorRequired(_) => NotStarted::SupervisorRequired,
         }
     }
 
@@ -128,7 +128,9 @@ impl Job<'_> {
         let child = |child_channel| {
             let failed = match self.start(Some(child_channel)) {
                 NotStarted::Failed(failed) => failed,
-                NotStarted::StayNeeded => Failed::new("the daemon does not see that canal stays"),
+                NotStarted::SupervisorRequired => {
+                    Failed::new("the daemon does not see that canal stays")
+                }
             };
             failed.report(self.voice);
             failed.code

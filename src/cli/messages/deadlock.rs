@@ -2,7 +2,7 @@
 
 use super::participant::{held, named, party, wanted};
 use crate::cli::output::sanitize::clean;
-use crate::protocol::{BlockerShown, CycleStepShown};
+use crate::protocol::{BlockerInfo, CycleStepInfo};
 
 /// One line for each process, in the order of the wait; each ends where the next one goes on:
 ///
@@ -11,12 +11,12 @@ use crate::protocol::{BlockerShown, CycleStepShown};
 ///   pid 900 `make` (bob, s4), within which
 ///   pid 950 `ld` (bob, s4) waits to write `a`, held for writing by pid 812
 /// ```
-pub(crate) fn lines(cycle: &[CycleStepShown]) -> Vec<String> {
+pub(crate) fn lines(cycle: &[CycleStepInfo]) -> Vec<String> {
     let (Some(first), mut lines) = (cycle.first(), Vec::new()) else { return Vec::new() };
     let mut who = party(&first.waiter);
     for (step, next) in cycle.iter().zip(cycle.iter().skip(1).map(Some).chain([None])) {
         let waits = format!("  {who} waits {}", obstacle(step));
-        let CycleStepShown { blocker: BlockerShown { party: blocker, .. }, .. } = step;
+        let CycleStepInfo { blocker: BlockerInfo { party: blocker, .. }, .. } = step;
         match next.map(|next| &next.waiter) {
             Some(waiter) if waiter.pid == blocker.pid => {
                 lines.push(waits);
@@ -42,8 +42,8 @@ pub(crate) fn lines(cycle: &[CycleStepShown]) -> Vec<String> {
 }
 
 /// `to write `b`, held for writing by`.
-fn obstacle(step: &CycleStepShown) -> String {
-    let CycleStepShown { key, mode, blocker, .. } = step;
+fn obstacle(step: &CycleStepInfo) -> String {
+    let CycleStepInfo { key, mode, blocker, .. } = step;
     let what = format!("{} `{}`", wanted(*mode), clean(key));
     let other = clean(&blocker.key);
     match (blocker.holds, blocker.key == *key) {
@@ -57,13 +57,13 @@ fn obstacle(step: &CycleStepShown) -> String {
 mod tests {
     use super::*;
     use crate::cli::messages::participant::tests::someone;
-    use crate::protocol::{Mode, PartyShown};
+    use crate::protocol::{Mode, PartyInfo};
 
-    fn step(waiter: PartyShown, key: &str, holder: PartyShown, of: &str) -> CycleStepShown {
+    fn step(waiter: PartyInfo, key: &str, holder: PartyInfo, of: &str) -> CycleStepInfo {
         let since = "2026-11-20T14:02:11Z".to_owned();
         let (mode, holds) = (Mode::Write, true);
-        let blocker = BlockerShown { party: holder, key: of.to_owned(), mode, holds, since };
-        CycleStepShown { waiter, key: key.to_owned(), mode, blocker }
+        let blocker = BlockerInfo { party: holder, key: of.to_owned(), mode, holds, since };
+        CycleStepInfo { waiter, key: key.to_owned(), mode, blocker }
     }
 
     #[test]

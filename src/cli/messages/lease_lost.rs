@@ -11,7 +11,7 @@ use crate::cli::failed::Failed;
 use crate::cli::output::sanitize::clean;
 use crate::cli::output::stderr::Voice;
 use crate::cli::output::stdout;
-use crate::protocol::{Failure, HolderShown, Lost};
+use crate::protocol::{Failure, HolderInfo, Lost};
 use crate::run::OwnCode;
 
 /// What `--json` prints.
@@ -20,7 +20,7 @@ struct Told<'a> {
     lost: &'a str,
     message: &'a str,
     lease: Option<&'a Lost>,
-    holders: &'a [HolderShown],
+    holders: &'a [HolderInfo],
 }
 
 /// Says it, and gives the exit code.

@@ -6,14 +6,14 @@ use super::time::Now;
 use super::user_name;
 use crate::cli::arguments::duration::short;
 use crate::cli::output::sanitize::{clean, command_line, cut};
-use crate::protocol::{HolderShown, LeaseShown, Mode, PartyShown};
+use crate::protocol::{HolderInfo, LeaseInfo, Mode, PartyInfo};
 
 /// A command is shown in a sentence with at most so many columns.
 pub(crate) const COMMAND_COLUMNS: usize = 40;
 
 /// `pid 812 `make test` (alice, for 3m12s)`, the command cut at so many columns; `(alice, db/x for
 /// 3m12s)` if it holds another key than the one in question, above or below that.
-pub(crate) fn holder(holder: &HolderShown, command_columns: usize, now: &Now) -> String {
+pub(crate) fn holder(holder: &HolderInfo, command_columns: usize, now: &Now) -> String {
     // Said only of a key other than the one that is spoken of.
     let key = holder.key.as_ref().map(|key| format!("{} ", clean(key))).unwrap_or_default();
     let left = holder.lease.as_ref().and_then(left);
@@ -26,7 +26,7 @@ pub(crate) fn holder(holder: &HolderShown, command_columns: usize, now: &Now) ->
 }
 
 /// What is left to a lease.
-pub(crate) fn left(lease: &LeaseShown) -> Option<String> {
+pub(crate) fn left(lease: &LeaseInfo) -> Option<String> {
     lease.left_ms.map(|left_ms| short(Duration::from_millis(left_ms)))
 }
 
@@ -54,8 +54,8 @@ pub(crate) fn process(pid: u32) -> String {
 }
 
 /// `pid 812 `make test` (alice, s17)`: who it is beyond its process.
-pub(crate) fn party(party: &PartyShown) -> String {
-    let PartyShown { pid, uid, command, session, lease } = party;
+pub(crate) fn party(party: &PartyInfo) -> String {
+    let PartyInfo { pid, uid, command, session, lease } = party;
     let who = format!("({}, {})", user_name::name(*uid), clean(session));
     shown(*pid, *lease, command.as_deref(), COMMAND_COLUMNS) + " " + &who
 }
@@ -116,8 +116,8 @@ pub(crate) mod tests {
     use crate::cli::messages::time::tests::at;
 
     /// A holder for tests.
-    pub(crate) fn somebody(pid: u32, command: Option<&str>, since: &str) -> HolderShown {
-        HolderShown {
+    pub(crate) fn somebody(pid: u32, command: Option<&str>, since: &str) -> HolderInfo {
+        HolderInfo {
             pid,
             uid: 0,
             command: command.map(str::to_owned),
@@ -134,9 +134,9 @@ pub(crate) mod tests {
     }
 
     /// Somebody who holds or waits, for tests.
-    pub(crate) fn someone(pid: u32, command: &str, session: &str) -> PartyShown {
+    pub(crate) fn someone(pid: u32, command: &str, session: &str) -> PartyInfo {
         let command = Some(command.to_owned());
-        PartyShown { pid, uid: 0, command, session: session.to_owned(), lease: false }
+        PartyInfo { pid, uid: 0, command, session: session.to_owned(), lease: false }
     }
 
     #[test]
@@ -159,7 +159,7 @@ pub(crate) mod tests {
             holder(&somebody(812, None, since), COMMAND_COLUMNS, &now),
             "pid 812 (root, for 3m12s)"
         );
-        let below = HolderShown { key: Some("db/x".to_owned()), ..somebody(812, None, since) };
+        let below = HolderInfo { key: Some("db/x".to_owned()), ..somebody(812, None, since) };
         assert_eq!(holder(&below, COMMAND_COLUMNS, &now), "pid 812 (root, db/x for 3m12s)");
         let long = holder(&somebody(812, Some(&"x\x1b".repeat(100)), since), COMMAND_COLUMNS, &now);
         assert!(long.contains("x?x?") && long.contains('…') && !long.contains('\x1b'), "{long}");

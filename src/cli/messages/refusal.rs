@@ -49,7 +49,7 @@ mod tests {
     use super::*;
     use crate::cli::messages::participant::tests::{somebody, someone};
     use crate::cli::messages::time::tests::at;
-    use crate::protocol::{BlockerShown, CycleStepShown, ErrorName, Mode, PartyShown};
+    use crate::protocol::{BlockerInfo, CycleStepInfo, ErrorName, Mode, PartyInfo};
 
     fn refusal(reason: &str) -> Failure {
         Failure {
@@ -70,11 +70,11 @@ mod tests {
     #[test]
     fn a_deadlock_is_told_after_its_message() {
         let (one, two) = (someone(812, "./one.sh", "s3"), someone(900, "./two.sh", "s4"));
-        let step = |waiter: &PartyShown, key: &str, blocker: &PartyShown| CycleStepShown {
+        let step = |waiter: &PartyInfo, key: &str, blocker: &PartyInfo| CycleStepInfo {
             waiter: waiter.clone(),
             key: key.to_owned(),
             mode: Mode::Write,
-            blocker: BlockerShown {
+            blocker: BlockerInfo {
                 party: blocker.clone(),
                 key: key.to_owned(),
                 mode: Mode::Write,

@@ -223,7 +223,7 @@ fn understood(message: &[u8]) -> Result<Box<Word>, Broken> {
 fn acquired(grant: Grant, connection: &mut Connection) -> Result<Acquired, Broken> {
     let mut received = Received::of(connection);
     let children = grant.children_fd.map(|index| received.take(index)).transpose()?;
-    let page = match (grant.page_fd, grant.line_fd) {
+    let page = match (grant.deadline_fd, grant.liveness_fd) {
         (Some(page), Some(line)) => Some(received.page(page, line)?),
         _ => None,
     };

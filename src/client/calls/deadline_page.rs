@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use crate::protocol::{PageFound, PageQuery};
+use crate::protocol::{DeadlinePageFound, DeadlinePageQuery};
 use crate::sys::deadline::Reader;
 
 use crate::client::connection::stream::{Connection, Replies, parameters};
@@ -40,7 +40,7 @@ impl Client {
     /// [`ErrorName::NotHeld`](crate::protocol::ErrorName::NotHeld) if this daemon knows of no such
     /// hold (yet), [`ErrorName::Unsupported`](crate::protocol::ErrorName::Unsupported) if it works
     /// over no engine.
-    pub fn page(&mut self, query: &PageQuery) -> Result<Reader, ClientError> {
+    pub fn page(&mut self, query: &DeadlinePageQuery) -> Result<Reader, ClientError> {
         match self.page_once(query) {
             Ok(page) => Ok(page),
             Err(Broken::Failed(error)) => Err(error),
@@ -48,12 +48,12 @@ impl Client {
         }
     }
 
-    fn page_once(&mut self, query: &PageQuery) -> Result<Reader, Broken> {
+    fn page_once(&mut self, query: &DeadlinePageQuery) -> Result<Reader, Broken> {
         let answer = self.options.answer;
         let mut connection = self.take_connection()?;
-        connection.send("Page", query, Replies::One, None, answer)?;
-        let found: PageFound = parameters(connection.reply(answer)?)?;
-        let page = Received::of(&mut connection).page(found.page_fd, found.line_fd)?;
+        connection.send("DeadlinePage", query, Replies::One, None, answer)?;
+        let found: DeadlinePageFound = parameters(connection.reply(answer)?)?;
+        let page = Received::of(&mut connection).page(found.deadline_fd, found.liveness_fd)?;
         self.connection = Some(connection);
         Ok(page)
     }

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::sync::mpsc;
 
 use super::*;
-use crate::protocol::{PageQuery, Progress};
+use crate::protocol::{DeadlinePageQuery, Progress};
 use crate::sys::deadline::{Deadline, Writer};
 use crate::sys::pidfd::Pidfd;
 use fake::{Peer, grant, progress};
@@ -142,14 +142,15 @@ fn a_deadline_page_comes_beside_the_other_descriptor_and_is_asked_for_again() {
         let mut peer = accept(&listener);
         peer.call();
         let mut grant = grant();
-        (grant["children_fd"], grant["page_fd"], grant["line_fd"]) = (1.into(), 2.into(), 0.into());
+        (grant["children_fd"], grant["deadline_fd"], grant["liveness_fd"]) =
+            (1.into(), 2.into(), 0.into());
         let first = page();
         peer.reply_with(grant, &[first.line(), children.as_fd(), first.page()]);
         let (method, parameters) = peer.call();
-        assert_eq!(method, "Page");
+        assert_eq!(method, "DeadlinePage");
         drop(first);
         let next = page();
-        peer.reply_with(json!({ "page_fd": 0, "line_fd": 1 }), &[next.page(), next.line()]);
+        peer.reply_with(json!({ "deadline_fd": 0, "liveness_fd": 1 }), &[next.page(), next.line()]);
         (parameters["tag"].clone(), next)
     });
     let request = request(None);
@@ -158,7 +159,7 @@ fn a_deadline_page_comes_beside_the_other_descriptor_and_is_asked_for_again() {
     assert!(acquired.children.is_some());
     let first = acquired.page.unwrap();
     assert_eq!(first.host(), 4);
-    let second = client.page(&PageQuery { tag: request.tag, token: None }).unwrap();
+    let second = client.page(&DeadlinePageQuery { tag: request.tag, token: None }).unwrap();
     let (tag, _next) = daemon.join().unwrap();
     assert_eq!(tag, serde_json::to_value(request.tag).unwrap());
     assert!(first.is_left() && !second.is_left());
@@ -171,7 +172,7 @@ fn a_page_that_is_none_is_a_protocol_error() {
         let mut peer = accept(&listener);
         peer.call();
         let mut grant = grant();
-        (grant["page_fd"], grant["line_fd"]) = (0.into(), 1.into());
+        (grant["deadline_fd"], grant["liveness_fd"]) = (0.into(), 1.into());
         let (reader, writer) = std::io::pipe().unwrap();
         peer.reply_with(grant, &[reader.as_fd(), writer.as_fd()]);
     });

@@ -12,8 +12,8 @@ use crate::daemon::calls::pending_acquire::Patience;
 use crate::protocol::frame::{self, FrameError};
 use crate::protocol::service::{DescriptionQuery, SERVICE, ServiceError};
 use crate::protocol::{
-    Acquire, Confirm, ErrorName, Failure, GraphQuery, INTERFACE, PageQuery, Release, Renew, Resize,
-    StatusQuery, Stop, WhyQuery,
+    Acquire, Confirm, DeadlinePageQuery, ErrorName, Failure, GraphQuery, INTERFACE, Release, Renew,
+    Resize, StatusQuery, Stop, WhyQuery,
 };
 use crate::sys::clock;
 
@@ -52,7 +52,7 @@ pub(crate) enum Asked {
     Description(DescriptionQuery),
     Graph(GraphQuery),
     Info,
-    Page(PageQuery),
+    Page(DeadlinePageQuery),
     Release(Release),
     Renew(Renew),
     Resize(Resize),
@@ -200,7 +200,7 @@ fn understand(method: &str, parameters: Option<&RawValue>) -> Result<Asked, Serv
         (INTERFACE, "Acquire") => typed(parameters).map(|it| Asked::Acquire(Box::new(it))),
         (INTERFACE, "Confirm") => typed(parameters).map(Asked::Confirm),
         (INTERFACE, "Graph") => typed(parameters).map(Asked::Graph),
-        (INTERFACE, "Page") => typed(parameters).map(Asked::Page),
+        (INTERFACE, "DeadlinePage") => typed(parameters).map(Asked::Page),
         (INTERFACE, "Release") => typed(parameters).map(Asked::Release),
         (INTERFACE, "Renew") => typed(parameters).map(Asked::Renew),
         (INTERFACE, "Resize") => typed(parameters).map(Asked::Resize),
@@ -280,7 +280,7 @@ mod tests {
     #[test]
     fn a_call_is_read_alike_in_both_ways() {
         let parameters = [
-            r#"{"tag":"000102030405060708090a0b0c0d0e0f","items":[{"key":"a/b","per":1,"buckets":2},{"key":"é","mode":"write"}],"wait_ms":0,"priority":2,"command":"make","with_children":true,"frame":"f1","wrapper":"becomes","on_lost":"term"}"#,
+            r#"{"tag":"000102030405060708090a0b0c0d0e0f","items":[{"key":"a/b","per":1,"buckets":2},{"key":"é","mode":"write"}],"wait_ms":0,"priority":2,"command":"make","with_children":true,"frame":"f1","wrapper":"exec","on_lost":"term"}"#,
             r#"{"tag":"000102030405060708090a0b0c0d0e0f","items":[],"command":"","lease":{"handle":"000102030405060708090A0B0C0D0E0F","ttl_ms":5000}}"#,
             r#"{"key":"a"}"#,
             r#"{"token":3,"all":false}"#,

@@ -6,7 +6,7 @@ use crate::daemon::logging;
 use crate::daemon::server::Server;
 use crate::daemon::view::text::time;
 use crate::host::{Health, Standing};
-use crate::protocol::{EngineShown, HostShown, Status};
+use crate::protocol::{EngineInfo, HostInfo, Status};
 use crate::sys::clock;
 
 impl Server {
@@ -24,7 +24,7 @@ impl Server {
         }
     }
 
-    fn engine_shown(&self, health: &Health) -> EngineShown {
+    fn engine_shown(&self, health: &Health) -> EngineInfo {
         let link = &self.engine_status;
         let member = self.ledger.is_member();
         let trouble = link.away.as_ref().or(link.unable.as_ref());
@@ -37,7 +37,7 @@ impl Server {
             None => ("joining", self.what_for(&health.standing), None),
         };
         let deadlines = self.ledger.engine().map(|shared| shared.deadlines());
-        EngineShown {
+        EngineInfo {
             name: link.name.clone(),
             state: state.to_owned(),
             host: link.label.clone(),
@@ -69,7 +69,7 @@ impl Server {
         Some(what)
     }
 
-    fn hosts_shown(&self, health: &Health) -> Vec<HostShown> {
+    fn hosts_shown(&self, health: &Health) -> Vec<HostInfo> {
         let renewed = |id| {
             if id == self.ledger.host {
                 return health.renewed_ms;
@@ -77,7 +77,7 @@ impl Server {
             let seen = health.hosts.iter().find(|seen| seen.alive.host == id)?;
             Some(seen.since_ms)
         };
-        let hosts = self.ledger.table.hosts().map(|host| HostShown {
+        let hosts = self.ledger.table.hosts().map(|host| HostInfo {
             host: host.label.clone(),
             id: host.id.0,
             since: time(host.since),

@@ -12,7 +12,7 @@ use crate::daemon::cluster::told_tokens::ToldTokens;
 use crate::daemon::server::Server;
 use crate::daemon::view::text::time;
 use crate::host::{Mark, Memory};
-use crate::protocol::RecoveryShown;
+use crate::protocol::RecoveryInfo;
 use crate::protocol::place::Place;
 use crate::sys::clock;
 
@@ -79,7 +79,7 @@ impl Server {
 
     /// That the table recovers, and what it waits for, if it does.
     pub(crate) fn recovery_words(&self) -> Option<String> {
-        let RecoveryShown { hosts, left_ms, .. } = self.recovery_shown()?;
+        let RecoveryInfo { hosts, left_ms, .. } = self.recovery_shown()?;
         let hosts = match hosts.len() {
             0 => None,
             1 => Some(format!("host {} has spoken or is gone", hosts[0])),
@@ -92,13 +92,13 @@ impl Server {
     }
 
     /// The recovery for people.
-    pub(crate) fn recovery_shown(&self) -> Option<RecoveryShown> {
+    pub(crate) fn recovery_shown(&self) -> Option<RecoveryInfo> {
         let table = &self.ledger.table;
         let recovery = table.recovery()?;
         let name = |host| table.host(host).map_or_else(|| host.to_string(), |it| it.label.clone());
         let recovered_at = self.ledger.engine().and_then(|shared| shared.recovered_at());
         let left = recovered_at.filter(|_| recovery.ttl_from.is_some());
-        Some(RecoveryShown {
+        Some(RecoveryInfo {
             since: time(recovery.since),
             hosts: recovery.unheard.iter().copied().map(name).collect(),
             left_ms: left.map(|at_ms| at_ms.saturating_sub(clock::boottime_ms())),

@@ -10,7 +10,7 @@ use crate::daemon::view::deadlock::wanted_item;
 use crate::daemon::view::text::{pid_of, time};
 use crate::daemon::view::{Shown, held_item};
 use crate::protocol::{
-    BLOCKERS_SHOWN_MAX, BlockerShown, ErrorName, Failure, PartyShown, WaitShown, Waits, WhyQuery,
+    BLOCKERS_SHOWN_MAX, BlockerInfo, ErrorName, Failure, PartyInfo, WaitInfo, Waits, WhyQuery,
 };
 use crate::sys::peer::Credentials;
 
@@ -136,7 +136,7 @@ impl Shown<'_> {
         waits
     }
 
-    fn wait(&self, waiter: &WaiterState, blockers: &[Blocker]) -> Option<WaitShown> {
+    fn wait(&self, waiter: &WaiterState, blockers: &[Blocker]) -> Option<WaitInfo> {
         let asked = &waiter.request;
         let (key, mode, reason) = if let Some(why) = self.why(waiter.id) {
             (why.key, why.mode, why.clause)
@@ -145,7 +145,7 @@ impl Shown<'_> {
             (item.key.clone(), item.ask.mode(), "about to be granted".to_owned())
         };
         let shown = blockers.iter().filter_map(|blocker| self.blocker(asked, blocker));
-        Some(WaitShown {
+        Some(WaitInfo {
             waiter: self.party(asked, waiter.frame),
             key: key.to_string(),
             mode,
@@ -156,7 +156,7 @@ impl Shown<'_> {
         })
     }
 
-    fn blocker(&self, asked: &Request, blocker: &Blocker) -> Option<BlockerShown> {
+    fn blocker(&self, asked: &Request, blocker: &Blocker) -> Option<BlockerInfo> {
         let mode = asked.items.get(blocker.item)?.ask.mode();
         let (party, key, mode, holds, since) = match blocker.by {
             By::Hold(token, _) => {
@@ -176,11 +176,11 @@ impl Shown<'_> {
                 (self.party(&waiter.request, waiter.frame), key, mode, false, waiter.since)
             }
         };
-        Some(BlockerShown { party, key: key.to_string(), mode, holds, since: time(since) })
+        Some(BlockerInfo { party, key: key.to_string(), mode, holds, since: time(since) })
     }
 
-    fn party(&self, asked: &Request, frame: FrameId) -> PartyShown {
-        PartyShown {
+    fn party(&self, asked: &Request, frame: FrameId) -> PartyInfo {
+        PartyInfo {
             pid: pid_of(&asked.owner),
             uid: asked.uid,
             command: self.command(asked.uid, &asked.command.0),

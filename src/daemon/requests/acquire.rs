@@ -31,7 +31,7 @@ impl Server {
         self.check_wrapper(acquire.wrapper)?;
         let provisional = acquire.owner_fd.is_some() || acquire.lease.is_some();
         if let Some(conn) = self.conns.get(id) {
-            conn.closes_on_grant = acquire.wrapper == Some(Wrapper::Becomes) && !provisional;
+            conn.closes_on_grant = acquire.wrapper == Some(Wrapper::Exec) && !provisional;
         }
         let owner = match acquire.lease {
             Some(lease) => self.lease_owner(id, &acquire, lease)?,

@@ -9,28 +9,28 @@ use std::os::fd::OwnedFd;
 use crate::core::Token;
 use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::server::Server;
-use crate::protocol::{ErrorName, Failure, PageFound, PageQuery, Wrapper};
+use crate::protocol::{DeadlinePageFound, DeadlinePageQuery, ErrorName, Failure, Wrapper};
 use crate::sys::deadline::Writer;
 
 impl Server {
     /// Whether an asker may have nobody beside its command.
     pub(crate) fn check_wrapper(&self, wrapper: Option<Wrapper>) -> Result<(), Failure> {
         // There may be no page yet: who asks before this host is a member is granted later.
-        if wrapper != Some(Wrapper::Becomes) || self.ledger.engine().is_none() {
+        if wrapper != Some(Wrapper::Exec) || self.ledger.engine().is_none() {
             return Ok(());
         }
         let message = "over an engine somebody must stay by the command, to end it in time if the \
                        lock is lost";
-        Err(Failure::new(ErrorName::StayNeeded, message))
+        Err(Failure::new(ErrorName::SupervisorRequired, message))
     }
 
     /// Adds the page to the descriptors of a grant, if there is one.
-    pub(crate) fn add_page(&self, fds: &mut Vec<OwnedFd>) -> io::Result<Option<PageFound>> {
+    pub(crate) fn add_page(&self, fds: &mut Vec<OwnedFd>) -> io::Result<Option<DeadlinePageFound>> {
         self.deadline.as_ref().map(|writer| add(writer, fds)).transpose()
     }
 
     /// Gives the page to the wrapper of a holder.
-    pub(crate) fn page(&mut self, id: ConnId, query: &PageQuery) -> Result<(), Failure> {
+    pub(crate) fn page(&mut self, id: ConnId, query: &DeadlinePageQuery) -> Result<(), Failure> {
         if self.ledger.engine().is_none() {
             let message = "this daemon works over no engine: no lock has a deadline";
             return Err(Failure::new(ErrorName::Unsupported, message));
@@ -60,9 +60,10 @@ impl Server {
     }
 }
 
-fn add(writer: &Writer, fds: &mut Vec<OwnedFd>) -> io::Result<PageFound> {
+fn add(writer: &Writer, fds: &mut Vec<OwnedFd>) -> io::Result<DeadlinePageFound> {
     let index = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
-    let found = PageFound { page_fd: index(fds.len()), line_fd: index(fds.len() + 1) };
+    let found =
+        DeadlinePageFound { deadline_fd: index(fds.len()), liveness_fd: index(fds.len() + 1) };
     fds.push(writer.page().try_clone_to_owned()?);
     fds.push(writer.line().try_clone_to_owned()?);
     Ok(found)

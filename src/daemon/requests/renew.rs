@@ -11,7 +11,7 @@ use crate::daemon::view::text::time;
 use crate::daemon::waiters::leases::name_of;
 use crate::duration_text::stated_ms;
 use crate::protocol::{
-    Acquire, ErrorName, Failure, Handle, HolderShown, LeaseAsked, Lost, Renew, Renewed,
+    Acquire, ErrorName, Failure, Handle, HolderInfo, LeaseAsked, Lost, Renew, Renewed,
 };
 use crate::sys::peer::Credentials;
 
@@ -174,7 +174,7 @@ impl Server {
     }
 
     /// Who has been granted the first key of a lost lease since.
-    fn now_in_the_way(&self, peer: Credentials, past: &PastLease) -> Vec<HolderShown> {
+    fn now_in_the_way(&self, peer: Credentials, past: &PastLease) -> Vec<HolderInfo> {
         let shown = self.shown(peer.uid);
         shown.holders_since(&past.key, past.token)
     }

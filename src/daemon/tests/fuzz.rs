@@ -201,7 +201,7 @@ fn acquire(rng: &mut Rng) -> Value {
         let ttl_ms = *pick(rng, &[1000, 1000, 600_000, 600_000, (1 << 53) - 1, u64::MAX, 0]);
         json!({ "handle": tag(rng), "ttl_ms": ttl_ms })
     });
-    maybe("wrapper", 4, &|rng| json!(*pick(rng, &["becomes", "stays"])));
+    maybe("wrapper", 4, &|rng| json!(*pick(rng, &["exec", "supervised"])));
     maybe("on_lost", 8, &|rng| json!(*pick(rng, &["kill", "term", "warn"])));
     if asked["lease"].is_object() && rng.u8(..8) > 0 {
         asked["owner_fd"] = Value::Null;

@@ -11,7 +11,7 @@ use crate::daemon::view::conflict::conflict;
 use crate::daemon::view::text::{pid_of, time};
 use crate::daemon::view::{held_item, messages};
 use crate::daemon::waiters::waiting::Asked;
-use crate::protocol::{BlockerShown, CycleStepShown, Failure, PartyShown};
+use crate::protocol::{BlockerInfo, CycleStepInfo, Failure, PartyInfo};
 
 impl Server {
     /// The failure of a request that was chosen to end a deadlock, as a user may see it. `refused`
@@ -44,12 +44,12 @@ struct Teller<'a> {
 }
 
 impl Teller<'_> {
-    fn step(&self, step: &CycleStep) -> CycleStepShown {
+    fn step(&self, step: &CycleStep) -> CycleStepInfo {
         let asked = self.asked(step.request);
         let mode =
             asked.as_ref().and_then(|asked| Some(asked.request.items.get(step.item)?.ask.mode()));
         let mode = mode.unwrap_or(Mode::Counted);
-        CycleStepShown {
+        CycleStepInfo {
             waiter: self.party(asked.as_ref(), step.frame),
             key: step.key.to_string(),
             mode,
@@ -76,11 +76,11 @@ impl Teller<'_> {
         table.hold_of(request).map(|hold| of(&hold.asked, hold.frame, hold.asked_at))
     }
 
-    fn party(&self, asked: Option<&Asked>, frame: FrameId) -> PartyShown {
+    fn party(&self, asked: Option<&Asked>, frame: FrameId) -> PartyInfo {
         let shown = self.server.shown(self.viewer);
         let table = &self.server.ledger.table;
         if let Some(asked) = asked {
-            return PartyShown {
+            return PartyInfo {
                 pid: pid_of(&asked.request.owner),
                 uid: asked.request.uid,
                 command: shown.command(asked.request.uid, &asked.request.command.0),
@@ -91,7 +91,7 @@ impl Teller<'_> {
         let state = table.frame(frame);
         let uid = state.map_or(0, |state| state.uid);
         let hold = table.holds_in(frame).next();
-        PartyShown {
+        PartyInfo {
             pid: state.map_or(0, |state| pid_of(&state.owner)),
             uid,
             command: hold.and_then(|hold| shown.command(uid, &hold.asked.command.0)),
@@ -100,7 +100,7 @@ impl Teller<'_> {
         }
     }
 
-    fn blocker(&self, by: By, key: &Key, mode: Mode) -> BlockerShown {
+    fn blocker(&self, by: By, key: &Key, mode: Mode) -> BlockerInfo {
         let nothing = (key.clone(), mode, UnixMillis(0));
         let (party, (key, mode, since), holds) = match by {
             By::Hold(token, frame) => {
@@ -124,7 +124,7 @@ impl Teller<'_> {
                 (self.party(asked.as_ref(), frame), wanted.unwrap_or(nothing), false)
             }
         };
-        BlockerShown { party, key: key.to_string(), mode, holds, since: time(since) }
+        BlockerInfo { party, key: key.to_string(), mode, holds, since: time(since) }
     }
 }
 

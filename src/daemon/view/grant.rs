@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::core::{Granted, GrantedItem, HeldItem, HoldState, Item, Mode, Slots, View};
 use crate::daemon::view::Shown;
 use crate::daemon::view::text::{Text, pid_of};
-use crate::protocol::{Grant, GrantedKey, OwnerShown, SlotShown};
+use crate::protocol::{Grant, GrantedKey, OwnerInfo, SlotInfo};
 
 impl<'a> Shown<'a> {
     /// What a request was granted, as it was decided just now.
@@ -31,7 +31,7 @@ impl<'a> Shown<'a> {
         Grant {
             keys,
             token: hold.token.0,
-            owner: OwnerShown {
+            owner: OwnerInfo {
                 pid: pid_of(&hold.asked.owner),
                 command: Text::Itself(&hold.asked.command.0),
             },
@@ -40,8 +40,8 @@ impl<'a> Shown<'a> {
             children_fd: None,
             lease: self.lease(hold),
             handle: None,
-            page_fd: None,
-            line_fd: None,
+            deadline_fd: None,
+            liveness_fd: None,
         }
     }
 
@@ -75,7 +75,7 @@ fn granted_key<'a>(item: &'a Item, granted: &GrantedItem) -> GrantedKey<Text<'a>
     }
 }
 
-fn slots_shown(slots: &Slots, view: Option<View>) -> Vec<SlotShown> {
+fn slots_shown(slots: &Slots, view: Option<View>) -> Vec<SlotInfo> {
     let bucket = |slot| view.and_then(|view| view.bucket(slot));
-    slots.iter().map(|slot| SlotShown { slot, bucket: bucket(slot) }).collect()
+    slots.iter().map(|slot| SlotInfo { slot, bucket: bucket(slot) }).collect()
 }

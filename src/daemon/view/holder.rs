@@ -7,7 +7,7 @@ use crate::daemon::limits::HOLDERS_LOOKED_AT_MAX;
 use crate::daemon::view::conflict::blocking_holds;
 use crate::daemon::view::text::{Text, pid_of, time};
 use crate::daemon::view::{Shown, held_item};
-use crate::protocol::{HOLDERS_SHOWN_MAX, HolderShown, LeaseShown};
+use crate::protocol::{HOLDERS_SHOWN_MAX, HolderInfo, LeaseInfo};
 use crate::sys::clock;
 use crate::sys::process::{RunState, run_state};
 
@@ -22,14 +22,14 @@ pub(crate) enum Looks {
 
 impl<'a> Shown<'a> {
     /// A holder; its slots are those of `key`.
-    pub(crate) fn holder(&self, hold: &HoldState, key: Option<&Key>, looks: Looks) -> HolderShown {
+    pub(crate) fn holder(&self, hold: &HoldState, key: Option<&Key>, looks: Looks) -> HolderInfo {
         let state = match looks {
             Looks::Closely if hold.asked.ttl_ms.is_some() => None,
             Looks::Closely => self.state(hold, pid_of(&hold.asked.owner)).map(str::to_owned),
             Looks::Briefly => None,
         };
         let holder = self.holder_briefly(hold, key).map_texts(|text| text.to_string());
-        HolderShown { state, ..holder }
+        HolderInfo { state, ..holder }
     }
 
     /// A holder as it is told to the one who gives back, without a look at its process.
@@ -37,13 +37,13 @@ impl<'a> Shown<'a> {
         &self,
         hold: &'h HoldState,
         key: Option<&Key>,
-    ) -> HolderShown<Text<'h>>
+    ) -> HolderInfo<Text<'h>>
     where
         'a: 'h,
     {
         let uid = hold.asked.uid;
         let item = key.and_then(|key| hold.items.iter().find(|item| item.key == *key));
-        HolderShown {
+        HolderInfo {
             pid: pid_of(&hold.asked.owner),
             uid,
             command: self.sees(uid).then_some(Text::Itself(&hold.asked.command.0)),
@@ -60,13 +60,13 @@ impl<'a> Shown<'a> {
     }
 
     /// How long the lease lives that has a hold, if one has it.
-    pub(crate) fn lease(&self, hold: &HoldState) -> Option<LeaseShown> {
+    pub(crate) fn lease(&self, hold: &HoldState) -> Option<LeaseInfo> {
         let ttl_ms = hold.asked.ttl_ms?;
         let left_ms = self.leases.left_ms(hold.frame);
         let end = |left| time(UnixMillis(clock::unix_ms().saturating_add(left)));
         let state = self.table.frame(hold.frame).and_then(|frame| frame.lease);
         let renewals = state.map_or(0, |lease| lease.renewals);
-        Some(LeaseShown { ttl_ms, left_ms, expires: left_ms.map(end), renewals })
+        Some(LeaseInfo { ttl_ms, left_ms, expires: left_ms.map(end), renewals })
     }
 
     fn state(&self, hold: &HoldState, pid: u32) -> Option<&'static str> {
@@ -89,7 +89,7 @@ impl<'a> Shown<'a> {
 
     /// Those who keep an item of a request, the longest first, a few of them, each once. None where
     /// it only has to let others go first. `own` says whether slots of its own session are among them.
-    pub(crate) fn holders(&self, asked: &Request, item: usize, own: bool) -> Vec<HolderShown> {
+    pub(crate) fn holders(&self, asked: &Request, item: usize, own: bool) -> Vec<HolderInfo> {
         let Some(Item { key, ask }) = asked.items.get(item) else { return Vec::new() };
         let mut tokens = self.table.blocking_holds(asked, item, own, HOLDERS_LOOKED_AT_MAX);
         tokens.sort_unstable();
@@ -104,7 +104,7 @@ impl<'a> Shown<'a> {
     }
 
     /// Those who have been granted a key, or one above or below it, after a token.
-    pub(crate) fn holders_since(&self, key: &Key, token: Token) -> Vec<HolderShown> {
+    pub(crate) fn holders_since(&self, key: &Key, token: Token) -> Vec<HolderInfo> {
         let found = blocking_holds(self.table, key, Mode::Write, HOLDERS_SHOWN_MAX);
         let mut found: Vec<_> = found.filter(|it| it.hold.token > token).collect();
         found.sort_by_key(|obstacle| obstacle.hold.token);
@@ -115,8 +115,8 @@ impl<'a> Shown<'a> {
     }
 
     /// A holder of one of its keys, as a client that asks for `key` is told.
-    fn holder_of(&self, hold: &HoldState, held: &Key, key: &Key) -> HolderShown {
+    fn holder_of(&self, hold: &HoldState, held: &Key, key: &Key) -> HolderInfo {
         let holder = self.holder(hold, Some(held), Looks::Closely);
-        HolderShown { key: (held != key).then(|| held.to_string()), ..holder }
+        HolderInfo { key: (held != key).then(|| held.to_string()), ..holder }
     }
 }

@@ -11,7 +11,7 @@ use crate::daemon::limits::{PROCESSES_LOOKED_AT_MAX, REPORT_BYTES_MAX};
 use crate::daemon::view::holder::Looks;
 use crate::daemon::view::text::{pid_of, time};
 use crate::daemon::view::{Shown, messages};
-use crate::protocol::{KeyShown, LeaseShown, WaiterShown};
+use crate::protocol::{KeyInfo, LeaseInfo, WaiterInfo};
 
 impl<'a> Shown<'a> {
     /// The keys that `within` covers, or all. Processes are looked at until there are too many.
@@ -35,7 +35,7 @@ impl<'a> Shown<'a> {
     }
 
     /// The keys that begin with `prefix`, at most `max`, with nothing but their names.
-    pub(crate) fn names(&self, prefix: &str, max: usize) -> Vec<KeyShown> {
+    pub(crate) fn names(&self, prefix: &str, max: usize) -> Vec<KeyInfo> {
         let keys = self.table.keys(None).filter(|key| key.as_str().starts_with(prefix));
         keys.take(max).map(name_only).collect()
     }
@@ -46,7 +46,7 @@ impl<'a> Shown<'a> {
         looks_left: &mut usize,
         rows_left: &mut usize,
         whys: &Rc<Whys>,
-    ) -> KeyShown<impl Serialize + use<'a>> {
+    ) -> KeyInfo<impl Serialize + use<'a>> {
         let report = self.table.report(key);
         let mut holds: Vec<_> = report.holders.iter().filter_map(|t| self.table.hold(*t)).collect();
         let bytes = |request: &Request| ROW_BYTES + key.as_str().len() + request.command.0.len();
@@ -61,7 +61,7 @@ impl<'a> Shown<'a> {
             *looks_left = looks_left.saturating_sub(1);
             self.holder(hold, Some(key), looks)
         });
-        KeyShown {
+        KeyInfo {
             key: key.to_string(),
             kind: report.kind,
             held: report.held,
@@ -82,7 +82,7 @@ impl<'a> Shown<'a> {
         }
     }
 
-    fn waiter(&self, id: RequestId, key: &Key, position: u64, whys: &Whys) -> Option<WaiterShown> {
+    fn waiter(&self, id: RequestId, key: &Key, position: u64, whys: &Whys) -> Option<WaiterInfo> {
         let waiter = self.table.waiter(id)?;
         let request = &waiter.request;
         let item = request.items.iter().find(|item| item.key == *key)?;
@@ -94,7 +94,7 @@ impl<'a> Shown<'a> {
             }
             None => "about to be granted".to_owned(),
         };
-        Some(WaiterShown {
+        Some(WaiterInfo {
             pid: pid_of(&request.owner),
             uid: request.uid,
             command: self.command(request.uid, &request.command.0),
@@ -164,12 +164,12 @@ impl<F: Fn() -> I, I: Iterator<Item: Serialize>> Serialize for Each<F> {
 }
 
 /// A lease that still waits.
-fn not_yet(ttl_ms: u64) -> LeaseShown {
-    LeaseShown { ttl_ms, left_ms: None, expires: None, renewals: 0 }
+fn not_yet(ttl_ms: u64) -> LeaseInfo {
+    LeaseInfo { ttl_ms, left_ms: None, expires: None, renewals: 0 }
 }
 
-fn name_only(key: &Key) -> KeyShown {
-    KeyShown {
+fn name_only(key: &Key) -> KeyInfo {
+    KeyInfo {
         key: key.to_string(),
         kind: None,
         held: 0,

@@ -3,7 +3,7 @@
 use crate::core::{HeldItem, Item, Key, Mode, Reason, Request, RequestId, Why};
 use crate::daemon::view::conflict::{conflict, lineage};
 use crate::daemon::view::{Shown, messages};
-use crate::protocol::{HolderShown, Progress};
+use crate::protocol::{HolderInfo, Progress};
 
 /// What keeps a waiter waiting, for people.
 #[derive(Debug)]
@@ -97,7 +97,7 @@ impl Shown<'_> {
         reason: String,
         position: usize,
         waiting: usize,
-        holders: Vec<HolderShown>,
+        holders: Vec<HolderInfo>,
     ) -> Progress {
         Progress {
             key: key.to_string(),

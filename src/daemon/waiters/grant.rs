@@ -257,8 +257,8 @@ impl Server {
         };
         let Some(grant) = &mut grant else { return Err(owner_gone()) };
         grant.children_fd = children.then_some(0);
-        grant.page_fd = page.map(|page| page.page_fd);
-        grant.line_fd = page.map(|page| page.line_fd);
+        grant.deadline_fd = page.map(|page| page.deadline_fd);
+        grant.liveness_fd = page.map(|page| page.liveness_fd);
         let closes_on_grant = conn.closes_on_grant && conn.calls.is_empty();
         if provisional {
             self.unclaimed.remove(&request);

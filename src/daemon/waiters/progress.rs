@@ -14,7 +14,7 @@ use crate::daemon::net::connection::CallState;
 use crate::daemon::server::Server;
 use crate::daemon::view::Held;
 use crate::daemon::waiters::waiting::LastProgress;
-use crate::protocol::{HolderShown, Progress};
+use crate::protocol::{HolderInfo, Progress};
 
 /// Up to how many waiters of a key a newcomer's position is looked up; behind more it is the
 /// number of those who wait.
@@ -31,7 +31,7 @@ struct Scene {
     positions: BTreeMap<RequestId, usize>,
     waiting: usize,
     /// Who holds it and is in the way, as each user may see it.
-    holders: BTreeMap<(u32, Held), Vec<HolderShown>>,
+    holders: BTreeMap<(u32, Held), Vec<HolderInfo>>,
 }
 
 impl Server {

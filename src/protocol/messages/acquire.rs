@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::protocol::{Handle, HolderShown, LeaseAsked, LeaseShown, Mode, OnLost, Tag, Wrapper};
+use crate::protocol::{Handle, HolderInfo, LeaseAsked, LeaseInfo, Mode, OnLost, Tag, Wrapper};
 
 /// `Acquire`: asks for one or more items. With `more`, progress comes as [`Progress`] with
 /// `continues`, then the final [`Grant`]; without, only the grant. A refusal is an error reply.
@@ -95,7 +95,7 @@ pub struct Grant<T = String> {
     /// The fencing token.
     pub token: u64,
     /// Whose it is.
-    pub owner: OwnerShown<T>,
+    pub owner: OwnerInfo<T>,
     /// The session's name.
     pub session: T,
     /// The frame's name, for the requests of the owner's descendants.
@@ -108,14 +108,14 @@ pub struct Grant<T = String> {
     /// The index, as above, of the deadline page (only over an engine, and only to
     /// the owner itself).
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub page_fd: Option<u32>,
+    pub deadline_fd: Option<u32>,
     /// The index, as above, of the line that reaches its end when nobody writes the page any more;
     /// it comes with the page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub line_fd: Option<u32>,
+    pub liveness_fd: Option<u32>,
     /// Of a lease: how long it lives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lease: Option<LeaseShown>,
+    pub lease: Option<LeaseInfo>,
     /// Of a lease: its secret. The daemon does not keep it and never says it; who made it adds it
     /// to what `canal acquire --json` prints.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -131,14 +131,14 @@ pub struct GrantedKey<T = String> {
     /// hold the very key in this way.
     pub acquired: u64,
     /// The slots, ascending.
-    pub slots: Vec<SlotShown>,
+    pub slots: Vec<SlotInfo>,
     /// In which way.
     pub mode: Mode,
 }
 
 /// A slot and the bucket in which it lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SlotShown {
+pub struct SlotInfo {
     /// 0-based.
     pub slot: u64,
     /// 0-based; null for the slots kind.
@@ -147,7 +147,7 @@ pub struct SlotShown {
 
 /// The owner of a grant, for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OwnerShown<T = String> {
+pub struct OwnerInfo<T = String> {
     /// The process, 0 if it has no number where the daemon lives.
     pub pid: u32,
     /// What it runs.
@@ -167,7 +167,7 @@ pub struct Progress {
     /// Why, in one clause: "2 of 2 slots are held", "behind an earlier waiter", "drained".
     pub reason: String,
     /// Who holds the key, the longest first; at most [`HOLDERS_SHOWN_MAX`].
-    pub holders: Vec<HolderShown>,
+    pub holders: Vec<HolderInfo>,
 }
 
 /// How many holders a [`Progress`] or a refusal names at most.

@@ -10,18 +10,18 @@ use crate::protocol::Tag;
 pub enum Wrapper {
     /// Nothing: the asker becomes the command. With the grant its connection has done its part, and
     /// is closed if no other call was sent ahead. Where that is not enough, because the daemon works
-    /// over an engine, the answer is [`StayNeeded`](crate::protocol::ErrorName::StayNeeded), and nothing was
+    /// over an engine, the answer is [`SupervisorRequired`](crate::protocol::ErrorName::SupervisorRequired), and nothing was
     /// asked for.
-    Becomes,
+    Exec,
     /// A parent of the asker, which ends the command in time if the lock is lost. Over an engine the
     /// grant comes with the descriptors of a deadline page.
-    Stays,
+    Supervised,
 }
 
-/// `Page`: asks for the deadline page of a request that is held. A wrapper whose page is not
+/// `DeadlinePage`: asks for the deadline page of a request that is held. A wrapper whose page is not
 /// written any more asks the next daemon of its host, which may have taken the hold over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PageQuery {
+pub struct DeadlinePageQuery {
     /// The request's tag.
     pub tag: Tag,
     /// The token that it was granted with: if the daemon ended its process because the lock was
@@ -30,11 +30,11 @@ pub struct PageQuery {
     pub token: Option<u64>,
 }
 
-/// The reply to [`PageQuery`]: indices among the descriptors sent with it.
+/// The reply to [`DeadlinePageQuery`]: indices among the descriptors sent with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PageFound {
+pub struct DeadlinePageFound {
     /// Of the deadline page.
-    pub page_fd: u32,
+    pub deadline_fd: u32,
     /// Of its line.
-    pub line_fd: u32,
+    pub liveness_fd: u32,
 }

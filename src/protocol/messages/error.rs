@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::protocol::interface::INTERFACE;
-use crate::protocol::{CycleStepShown, HolderShown, Lost};
+use crate::protocol::{CycleStepInfo, HolderInfo, Lost};
 
 /// The name of an error, without the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,7 +50,7 @@ pub enum ErrorName {
     EngineAway,
     /// The asker would become the command, and over an engine somebody must stay beside it: ask
     /// again from a process whose parent does.
-    StayNeeded,
+    SupervisorRequired,
     /// The daemon made a mistake of its own, and took back whatever was granted by the call.
     Fault,
 }
@@ -75,10 +75,10 @@ pub struct Failure {
     /// Of [`ErrorName::Refused`]: who holds what was asked for. Of [`ErrorName::LeaseLost`]: who
     /// holds its first key now, if that is in the way of it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub holders: Vec<HolderShown>,
+    pub holders: Vec<HolderInfo>,
     /// Of [`ErrorName::Refused`] for a deadlock of several: the whole cycle.
     #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
-    pub cycle: Box<[CycleStepShown]>,
+    pub cycle: Box<[CycleStepInfo]>,
     /// Of [`ErrorName::LeaseLost`]: what was lost, if that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<Box<Lost>>,

@@ -16,7 +16,7 @@ pub struct LeaseAsked {
 
 /// A lease, for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeaseShown {
+pub struct LeaseInfo {
     /// For how many milliseconds it lives without being renewed.
     pub ttl_ms: u64,
     /// How many of them are left; null if it still waits, or has ended.
@@ -45,7 +45,7 @@ pub struct Renewed {
     /// Its session.
     pub session: String,
     /// The lease.
-    pub lease: LeaseShown,
+    pub lease: LeaseInfo,
 }
 
 /// A lease that was lost.

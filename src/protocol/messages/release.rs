@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::protocol::{Handle, HolderShown};
+use crate::protocol::{Handle, HolderInfo};
 
 /// `Release`: gives back. Exactly one of `key`, `all`, `token` and `handle` says what.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,5 +41,5 @@ pub struct ReleasedHold<T = String> {
     /// The keys given back.
     pub keys: Vec<T>,
     /// Who held it.
-    pub holder: HolderShown<T>,
+    pub holder: HolderInfo<T>,
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::wait_graph::is_none_left;
-use crate::protocol::{Kind, LeaseShown, Mode};
+use crate::protocol::{Kind, LeaseInfo, Mode};
 
 /// `Status`: what is held and who waits. With `more`, a new [`Status`] follows each change (at most
 /// a few a second) until the caller closes the connection.
@@ -18,11 +18,11 @@ pub struct StatusQuery {
     pub names_max: Option<u64>,
 }
 
-/// What `canal status --json` prints. `K`: [`KeyShown`]s, in any form that is written as an array.
+/// What `canal status --json` prints. `K`: [`KeyInfo`]s, in any form that is written as an array.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Status<K = Vec<KeyShown>> {
+pub struct Status<K = Vec<KeyInfo>> {
     /// The daemon that answers.
-    pub daemon: DaemonShown,
+    pub daemon: DaemonInfo,
     /// The keys in use or with a stored view, in the order of their names.
     pub keys: K,
     /// How many more keys there are, where there are very many.
@@ -30,15 +30,15 @@ pub struct Status<K = Vec<KeyShown>> {
     pub left_out: u64,
     /// The engine that keeps the table, if one does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub engine: Option<EngineShown>,
+    pub engine: Option<EngineInfo>,
     /// The hosts that share the table; none without an engine.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub hosts: Vec<HostShown>,
+    pub hosts: Vec<HostInfo>,
 }
 
 /// An engine, as one host sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EngineShown {
+pub struct EngineInfo {
     /// Its address, without user, password and parameters.
     pub name: String,
     /// `member`, `joining` (not yet a member, or not any more), `away` (it cannot be reached),
@@ -62,12 +62,12 @@ pub struct EngineShown {
     pub hint: Option<String>,
     /// The recovery of the table, while it lasts: nothing is granted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub recovery: Option<RecoveryShown>,
+    pub recovery: Option<RecoveryInfo>,
 }
 
 /// A recovery of the table after its engine may have lost entries.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RecoveryShown {
+pub struct RecoveryInfo {
     /// Since when.
     pub since: String,
     /// The hosts that it waits for: each has to speak, or to be gone.
@@ -79,7 +79,7 @@ pub struct RecoveryShown {
 
 /// A host that shares the table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HostShown {
+pub struct HostInfo {
     /// Its name.
     pub host: String,
     /// The number of its incarnation.
@@ -94,7 +94,7 @@ pub struct HostShown {
 
 /// A daemon, for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DaemonShown {
+pub struct DaemonInfo {
     /// Its process.
     pub pid: u32,
     /// Its program's version.
@@ -110,9 +110,9 @@ pub struct DaemonShown {
     pub notes: Vec<String>,
 }
 
-/// A key, for people. `W`: [`WaiterShown`]s, in any form that is written as an array.
+/// A key, for people. `W`: [`WaiterInfo`]s, in any form that is written as an array.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeyShown<W = Vec<WaiterShown>> {
+pub struct KeyInfo<W = Vec<WaiterInfo>> {
     /// The key.
     pub key: String,
     /// Null if nobody uses it and no view is stored.
@@ -128,7 +128,7 @@ pub struct KeyShown<W = Vec<WaiterShown>> {
     /// How many wait.
     pub waiting: u64,
     /// Who holds, the longest first.
-    pub holders: Vec<HolderShown>,
+    pub holders: Vec<HolderInfo>,
     /// Who waits, in the order in which they are served.
     pub waiters: W,
     /// How many more hold or wait than are shown, where the status would be very long.
@@ -139,7 +139,7 @@ pub struct KeyShown<W = Vec<WaiterShown>> {
 /// A holder, for people. `T`: as in [`Grant`](crate::protocol::Grant).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(bound(deserialize = "T: Deserialize<'de>"))]
-pub struct HolderShown<T = String> {
+pub struct HolderInfo<T = String> {
     /// Its process.
     pub pid: u32,
     /// Its user.
@@ -168,18 +168,18 @@ pub struct HolderShown<T = String> {
     pub state: Option<T>,
     /// Of a lease, whose `pid` is 0: how long it lives. `command` is what asked for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lease: Option<LeaseShown>,
+    pub lease: Option<LeaseInfo>,
 }
 
-impl<T> HolderShown<T> {
+impl<T> HolderInfo<T> {
     /// The same with texts in another form.
-    pub fn map_texts<U>(self, form: impl Fn(T) -> U) -> HolderShown<U> {
+    pub fn map_texts<U>(self, form: impl Fn(T) -> U) -> HolderInfo<U> {
         let Self { pid, uid, command, since, token, slots, mode, key, .. } = self;
         let Self { session, host, state, lease, .. } = self;
         let (command, key) = (command.map(&form), key.map(&form));
         let (host, state) = (host.map(&form), state.map(&form));
         let (since, session) = (form(since), form(session));
-        HolderShown {
+        HolderInfo {
             pid,
             uid,
             command,
@@ -198,7 +198,7 @@ impl<T> HolderShown<T> {
 
 /// A waiter, for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WaiterShown {
+pub struct WaiterInfo {
     /// Its process.
     pub pid: u32,
     /// Its user.
@@ -225,5 +225,5 @@ pub struct WaiterShown {
     pub reason: String,
     /// Of one that is to be a lease, whose `pid` is 0: how long it will live.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lease: Option<LeaseShown>,
+    pub lease: Option<LeaseInfo>,
 }

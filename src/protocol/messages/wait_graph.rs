@@ -25,7 +25,7 @@ pub struct GraphQuery {}
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waits {
     /// One for each waiting request.
-    pub waits: Vec<WaitShown>,
+    pub waits: Vec<WaitInfo>,
     /// How many more there are.
     #[serde(default, skip_serializing_if = "is_none_left")]
     pub left_out: u64,
@@ -37,9 +37,9 @@ pub(crate) fn is_none_left(n: &u64) -> bool {
 
 /// A waiting request and those who keep it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WaitShown {
+pub struct WaitInfo {
     /// Who waits.
-    pub waiter: PartyShown,
+    pub waiter: PartyInfo,
     /// The key that keeps it.
     pub key: String,
     /// In which way it wants the key.
@@ -49,20 +49,20 @@ pub struct WaitShown {
     /// Why, in one clause.
     pub reason: String,
     /// Those who keep it; at most [`BLOCKERS_SHOWN_MAX`].
-    pub blockers: Vec<BlockerShown>,
+    pub blockers: Vec<BlockerInfo>,
     /// How many more there are.
     #[serde(default, skip_serializing_if = "is_none_left")]
     pub blockers_left_out: u64,
 }
 
-/// How many blockers a [`WaitShown`] names at most.
+/// How many blockers a [`WaitInfo`] names at most.
 pub const BLOCKERS_SHOWN_MAX: usize = 20;
 
 /// One who keeps a waiting request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BlockerShown {
+pub struct BlockerInfo {
     /// Who.
-    pub party: PartyShown,
+    pub party: PartyInfo,
     /// The key that it holds or waits for; the waiter's own, or one above or below it.
     pub key: String,
     /// In which way.
@@ -75,7 +75,7 @@ pub struct BlockerShown {
 
 /// A process that holds or waits, for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PartyShown {
+pub struct PartyInfo {
     /// Its process.
     pub pid: u32,
     /// Its user.
@@ -93,13 +93,13 @@ pub struct PartyShown {
 /// holds or goes first for. The blocker's session is the next step's waiter's; the last one's is
 /// the first's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CycleStepShown {
+pub struct CycleStepInfo {
     /// Who waits.
-    pub waiter: PartyShown,
+    pub waiter: PartyInfo,
     /// For which key.
     pub key: String,
     /// In which way it wants it.
     pub mode: Mode,
     /// For whom.
-    pub blocker: BlockerShown,
+    pub blocker: BlockerInfo,
 }

@@ -73,13 +73,13 @@ impl Writer {
         self.mapping.page().state()
     }
 
-    /// The page's descriptor, for `page_fd` of a grant.
+    /// The page's descriptor, for `deadline_fd` of a grant.
     #[must_use]
     pub fn page(&self) -> BorrowedFd<'_> {
         self.page.as_fd()
     }
 
-    /// The line's descriptor, for `line_fd` of a grant.
+    /// The line's descriptor, for `liveness_fd` of a grant.
     #[must_use]
     pub fn line(&self) -> BorrowedFd<'_> {
         self.line.as_fd()

@@ -109,7 +109,7 @@ fn leases_come_back_without_the_journal_with_token_slots_and_a_whole_ttl() {
     assert!(daemon.key("a-process").is_none(), "processes do not come back");
     drop(idler);
     let after = daemon.key("gpu").unwrap();
-    let slots = |key: &canal::protocol::KeyShown| {
+    let slots = |key: &canal::protocol::KeyInfo| {
         key.holders.iter().map(|it| (it.token, it.slots.clone())).collect::<Vec<_>>()
     };
     assert_eq!(slots(&after), slots(&before));

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use canal::protocol::{KeyShown, Status};
+use canal::protocol::{KeyInfo, Status};
 use serde_json::Value;
 
 use super::{World, canal};
@@ -52,7 +52,7 @@ impl World {
     }
 
     /// What is known of a key.
-    pub(crate) fn key(&self, key: &str) -> KeyShown {
+    pub(crate) fn key(&self, key: &str) -> KeyInfo {
         self.look().map_or_else(|| unused(key), |status| key_of(status, key))
     }
 
@@ -87,13 +87,13 @@ impl World {
 }
 
 /// What a status says of a key.
-fn key_of(status: Status, key: &str) -> KeyShown {
+fn key_of(status: Status, key: &str) -> KeyInfo {
     status.keys.into_iter().find(|shown| shown.key == key).unwrap_or_else(|| unused(key))
 }
 
 /// A key that nobody uses.
-fn unused(key: &str) -> KeyShown {
-    KeyShown {
+fn unused(key: &str) -> KeyInfo {
+    KeyInfo {
         key: key.to_owned(),
         kind: None,
         held: 0,

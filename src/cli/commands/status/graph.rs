@@ -8,7 +8,7 @@ use crate::cli::failed::Failed;
 use crate::cli::messages::participant::{COMMAND_COLUMNS, named, plural};
 use crate::cli::output::sanitize::{clean, command_line, cut};
 use crate::cli::output::stdout;
-use crate::protocol::{BlockerShown, GraphQuery, Mode, PartyShown, WaitShown, Waits};
+use crate::protocol::{BlockerInfo, GraphQuery, Mode, PartyInfo, WaitInfo, Waits};
 use crate::run::SUCCESS;
 
 pub(super) fn run(json: bool, global: &Global) -> Result<u8, Failed> {
@@ -50,7 +50,7 @@ fn nodes(waits: &Waits) -> BTreeMap<&str, BTreeSet<String>> {
 }
 
 /// `pid 812 make test`.
-fn line(party: &PartyShown) -> String {
+fn line(party: &PartyInfo) -> String {
     let pid = named(party.pid, party.lease);
     match &party.command {
         Some(command) => format!("{pid} {}", cut(&command_line(command), COMMAND_COLUMNS)),
@@ -69,7 +69,7 @@ fn edges(waits: &Waits) -> Vec<String> {
 }
 
 /// Solid to who holds, dashed to who goes first.
-fn edge(wait: &WaitShown, blocker: &BlockerShown) -> String {
+fn edge(wait: &WaitInfo, blocker: &BlockerInfo) -> String {
     let node = |session: &str| format!("\"{}\"", quoted(&clean(session)));
     let (from, to) = (node(&wait.waiter.session), node(&blocker.party.session));
     let mut label = quoted(&format!("{} {}", mode(wait.mode), clean(&wait.key)));

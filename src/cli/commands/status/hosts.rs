@@ -10,13 +10,13 @@ use crate::cli::arguments::duration::stated;
 use crate::cli::messages::participant::plural;
 use crate::cli::messages::time::Now;
 use crate::cli::output::sanitize::clean;
-use crate::protocol::{EngineShown, HostShown, RecoveryShown};
+use crate::protocol::{EngineInfo, HostInfo, RecoveryInfo};
 
 /// How many hosts an overview names.
 const HOSTS_IN_OVERVIEW: usize = 10;
 
 /// One line on the engine, and what is wrong with it.
-pub(super) fn engine(page: &mut Page, engine: &EngineShown, hosts: &[HostShown], now: &Now) {
+pub(super) fn engine(page: &mut Page, engine: &EngineInfo, hosts: &[HostInfo], now: &Now) {
     let (words, style) = standing(engine, hosts, now);
     page.title(format!("engine {}, {words}", clean(&engine.name)), String::new(), style);
     if let Some(recovery) = &engine.recovery {
@@ -30,8 +30,8 @@ pub(super) fn engine(page: &mut Page, engine: &EngineShown, hosts: &[HostShown],
 /// A line on each host, the first ones only in an overview; with `verbose` how long they live.
 pub(super) fn list(
     page: &mut Page,
-    engine: &EngineShown,
-    hosts: &[HostShown],
+    engine: &EngineInfo,
+    hosts: &[HostInfo],
     scope: Scope<'_>,
     verbose: bool,
     now: &Now,
@@ -56,12 +56,12 @@ pub(super) fn list(
 }
 
 /// Whether what is shown of the locks is what all hosts see.
-pub(super) fn is_member(engine: &EngineShown) -> bool {
+pub(super) fn is_member(engine: &EngineInfo) -> bool {
     engine.state == "member"
 }
 
 /// What stands before locks that may have changed since: `what was known at 14:05:11:`.
-pub(super) fn last_known(engine: &EngineShown, now: &Now) -> String {
+pub(super) fn last_known(engine: &EngineInfo, now: &Now) -> String {
     match engine.renewed.as_ref().or(engine.away_since.as_ref()) {
         Some(at) => format!("as it was at {}; it may have changed since:", now.clock(at)),
         None => "as it was when it was last known; it may have changed since:".to_owned(),
@@ -69,7 +69,7 @@ pub(super) fn last_known(engine: &EngineShown, now: &Now) -> String {
 }
 
 /// `host alpha, one of 3 hosts`, `away since 14:02:11 (for 12s): …`.
-fn standing(engine: &EngineShown, hosts: &[HostShown], now: &Now) -> (String, Style) {
+fn standing(engine: &EngineInfo, hosts: &[HostInfo], now: &Now) -> (String, Style) {
     let host = clean(&engine.host);
     let why = engine.why.as_deref().map(|why| format!(": {}", clean(why))).unwrap_or_default();
     let stops = match &engine.stops {
@@ -100,8 +100,8 @@ fn standing(engine: &EngineShown, hosts: &[HostShown], now: &Now) -> (String, St
 
 /// `the table recovers since 14:02:11: no lock is granted; waits for host beta to speak or to be gone,
 /// and for 52s more`.
-fn recovering(recovery: &RecoveryShown, now: &Now) -> String {
-    let RecoveryShown { since, hosts, left_ms } = recovery;
+fn recovering(recovery: &RecoveryInfo, now: &Now) -> String {
+    let RecoveryInfo { since, hosts, left_ms } = recovery;
     let names: Vec<_> = hosts.iter().map(|host| clean(host)).collect();
     let hosts = match names.len() {
         0 => None,
@@ -120,7 +120,7 @@ fn recovering(recovery: &RecoveryShown, now: &Now) -> String {
 
 /// For how long the engine has been silent, if it should have answered two renewals meanwhile: it is
 /// not known yet whether it is away.
-fn silence(engine: &EngineShown, now: &Now) -> Option<String> {
+fn silence(engine: &EngineInfo, now: &Now) -> Option<String> {
     let since = engine.renewed.as_ref()?;
     let usual = Duration::from_millis(engine.ttl_ms / 3);
     let passed = now.passed(since)?;
@@ -132,7 +132,7 @@ fn silence(engine: &EngineShown, now: &Now) -> Option<String> {
 }
 
 /// `host 7 alpha (this one), since 14:02:11, renewed 2s ago`.
-fn about(host: &HostShown, now: &Now) -> String {
+fn about(host: &HostInfo, now: &Now) -> String {
     let here = if host.here { " (this one)" } else { "" };
     let renewed = match &host.renewed {
         Some(at) => format!("renewed {}", now.ago(at)),
@@ -147,8 +147,8 @@ mod tests {
     use super::*;
     use crate::cli::messages::time::tests::at;
 
-    fn engine_in(state: &str) -> EngineShown {
-        EngineShown {
+    fn engine_in(state: &str) -> EngineInfo {
+        EngineInfo {
             name: "etcd://one".to_owned(),
             state: state.to_owned(),
             host: "alpha".to_owned(),
@@ -169,7 +169,7 @@ mod tests {
         let words = |hosts: &[&str], left_ms| {
             let hosts = hosts.iter().map(|host| (*host).to_owned()).collect();
             let since = "2026-11-20T14:05:11Z".to_owned();
-            recovering(&RecoveryShown { since, hosts, left_ms }, &now)
+            recovering(&RecoveryInfo { since, hosts, left_ms }, &now)
         };
         assert_eq!(
             words(&["beta"], Some(51_200)),
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn an_engine_is_told_with_how_this_host_stands_to_it() {
         let now = at("2026-11-20T14:05:23Z");
-        let host = |id, here: bool| HostShown {
+        let host = |id, here: bool| HostInfo {
             host: "alpha".to_owned(),
             id,
             since: "2026-11-20T14:00:00Z".to_owned(),
@@ -225,7 +225,7 @@ mod tests {
     fn an_engine_that_is_silent_is_told_before_it_is_known_to_be_away() {
         let standing = |renewed: &str, now: &str| {
             let renewed = Some(renewed.to_owned());
-            standing(&EngineShown { renewed, ..engine_in("member") }, &[], &at(now)).0
+            standing(&EngineInfo { renewed, ..engine_in("member") }, &[], &at(now)).0
         };
         let renewed = "2026-11-20T14:05:20Z";
         assert_eq!(standing(renewed, "2026-11-20T14:05:40Z"), "host alpha, one of 0 hosts");
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn an_overview_names_the_first_of_many_hosts() {
-        let host = |id| HostShown {
+        let host = |id| HostInfo {
             host: format!("h{id}"),
             id,
             since: "2026-11-20T14:00:00Z".to_owned(),

@@ -12,7 +12,7 @@ use crate::cli::messages::time::Now;
 use crate::cli::messages::user_name;
 use crate::cli::output::sanitize::{clean, command_line};
 use crate::core::Kind;
-use crate::protocol::{DaemonShown, HolderShown, KeyShown, LeaseShown, Mode, Status, WaiterShown};
+use crate::protocol::{DaemonInfo, HolderInfo, KeyInfo, LeaseInfo, Mode, Status, WaiterInfo};
 
 /// In an overview a key shows so many waiters.
 const WAITERS_IN_OVERVIEW: usize = 10;
@@ -84,8 +84,8 @@ fn nothing(scope: Scope<'_>, is_cut_off: bool) -> String {
     }
 }
 
-fn daemon(page: &mut Page, daemon: &DaemonShown, now: &Now) {
-    let DaemonShown { pid, version, socket, since, uid, notes } = daemon;
+fn daemon(page: &mut Page, daemon: &DaemonInfo, now: &Now) {
+    let DaemonInfo { pid, version, socket, since, uid, notes } = daemon;
     let who = format!("daemon {version}, pid {pid}, {}", user_name::name(*uid));
     let since = format!("since {} (for {})", now.clock(since), now.age(since));
     page.title(format!("{who}, {since}, {}", clean(socket)), String::new(), PLAIN);
@@ -95,7 +95,7 @@ fn daemon(page: &mut Page, daemon: &DaemonShown, now: &Now) {
 }
 
 struct Drawer<'a> {
-    key: &'a KeyShown,
+    key: &'a KeyInfo,
     overview: bool,
     verbose: bool,
     /// The name of the host that answers, where there are several.
@@ -126,7 +126,7 @@ impl Drawer<'_> {
         }
     }
 
-    fn holder(&self, page: &mut Page, holder: &HolderShown) {
+    fn holder(&self, page: &mut Page, holder: &HolderInfo) {
         let cells = [
             "holds".to_owned(),
             number(holder.pid, holder.lease.is_some()),
@@ -162,7 +162,7 @@ impl Drawer<'_> {
     }
 
     /// `before` is the reason of the waiter before: the same one is not said again.
-    fn waiter(&self, page: &mut Page, waiter: &WaiterShown, before: Option<&str>) {
+    fn waiter(&self, page: &mut Page, waiter: &WaiterInfo, before: Option<&str>) {
         let cells = [
             format!("#{}", waiter.position),
             number(waiter.pid, waiter.lease.is_some()),
@@ -185,8 +185,8 @@ impl Drawer<'_> {
 }
 
 /// `canal 3x2, 2 of 6 held, 1 waiting, stored`; `3 reading, 1 waiting`.
-fn summary(key: &KeyShown) -> String {
-    let KeyShown { kind, held, capacity, view, stored, waiting, .. } = key;
+fn summary(key: &KeyInfo) -> String {
+    let KeyInfo { kind, held, capacity, view, stored, waiting, .. } = key;
     let holders = |mode| key.holders.iter().filter(|one| one.mode == Some(mode)).count();
     let (reading, writing) = (holders(Mode::Read), holders(Mode::Write));
     let awaited = key.waiters.iter().any(|one| one.mode != Mode::Counted);
@@ -228,7 +228,7 @@ fn taken(mode: Mode) -> &'static str {
     }
 }
 
-fn details(waiter: &WaiterShown) -> String {
+fn details(waiter: &WaiterInfo) -> String {
     let mut text = String::new();
     if waiter.mode == Mode::Counted && waiter.count != 1 {
         text += &format!("; wants {}", plural(waiter.count, "slot", "slots"));
@@ -254,7 +254,7 @@ fn state(state: &str) -> Option<&'static str> {
 }
 
 /// `a lease of 1m00s, 42s left`.
-fn lease_words(lease: &LeaseShown, verbose: bool) -> String {
+fn lease_words(lease: &LeaseInfo, verbose: bool) -> String {
     let ttl = stated(Duration::from_millis(lease.ttl_ms));
     let left = left(lease).map(|left| format!(", {left} left")).unwrap_or_default();
     let renewed = match lease.renewals {

@@ -12,7 +12,7 @@ use crate::cli::messages::participant::{held, party, plural, wanted};
 use crate::cli::messages::time::Now;
 use crate::cli::output::sanitize::clean;
 use crate::cli::output::stdout;
-use crate::protocol::{BlockerShown, WaitShown, Waits};
+use crate::protocol::{BlockerInfo, WaitInfo, Waits};
 use crate::run::SUCCESS;
 
 /// A chain that is deeper is not indented further.
@@ -43,7 +43,7 @@ fn story(target: &WhyTarget, waits: &Waits, now: &Now) -> String {
 }
 
 struct Story<'a> {
-    waits: &'a [WaitShown],
+    waits: &'a [WaitInfo],
     /// The waits of each session.
     of: BTreeMap<&'a str, Vec<usize>>,
     told: Vec<bool>,
@@ -55,7 +55,7 @@ enum Next<'a> {
     /// This wait, under the process that was named before, if any.
     Wait(usize, usize, Option<u32>),
     /// This one who keeps the wait above.
-    Blocker(&'a BlockerShown, usize),
+    Blocker(&'a BlockerInfo, usize),
     /// So many more keep it than are named.
     More(u64, usize),
 }
@@ -100,14 +100,14 @@ impl<'a> Story<'a> {
     }
 
     fn push_blockers(&self, at: usize, depth: usize, stack: &mut Vec<Next<'a>>) {
-        let WaitShown { blockers, blockers_left_out, .. } = &self.waits[at];
+        let WaitInfo { blockers, blockers_left_out, .. } = &self.waits[at];
         if *blockers_left_out > 0 {
             stack.push(Next::More(*blockers_left_out, depth + 1));
         }
         stack.extend(blockers.iter().rev().map(|blocker| Next::Blocker(blocker, depth + 1)));
     }
 
-    fn push_waits(&self, blocker: &BlockerShown, depth: usize, stack: &mut Vec<Next<'a>>) -> Its {
+    fn push_waits(&self, blocker: &BlockerInfo, depth: usize, stack: &mut Vec<Next<'a>>) -> Its {
         let Some(of) = self.of.get(blocker.party.session.as_str()) else { return Its::None };
         let before = stack.len();
         let untold = of.iter().rev().filter(|at| !self.told[**at]);
@@ -116,15 +116,15 @@ impl<'a> Story<'a> {
     }
 
     /// `pid 900 `./deploy.sh` (bob, s21) waits to write `db` since 14:05:03 (20s): 1 holds it`.
-    fn wait(&self, wait: &WaitShown, named: Option<u32>) -> String {
-        let WaitShown { waiter, key, mode, since, reason, .. } = wait;
+    fn wait(&self, wait: &WaitInfo, named: Option<u32>) -> String {
+        let WaitInfo { waiter, key, mode, since, reason, .. } = wait;
         let who = if named == Some(waiter.pid) { "it".to_owned() } else { party(waiter) };
         let (what, since) = (wanted(*mode), self.since(since));
         format!("{who} waits {what} `{}` {since}: {}", clean(key), clean(reason))
     }
 
-    fn blocker(&self, blocker: &BlockerShown, its: Its) -> String {
-        let BlockerShown { party: who, key, mode, holds, since } = blocker;
+    fn blocker(&self, blocker: &BlockerInfo, its: Its) -> String {
+        let BlockerInfo { party: who, key, mode, holds, since } = blocker;
         let (who, key, since) = (party(who), clean(key), self.since(since));
         let told = if its == Its::Told { ", told above" } else { "" };
         match (holds, its) {
@@ -146,28 +146,28 @@ pub(super) mod tests {
     use super::*;
     use crate::cli::messages::participant::tests::someone;
     use crate::cli::messages::time::tests::at;
-    use crate::protocol::{Mode, PartyShown};
+    use crate::protocol::{Mode, PartyInfo};
 
     const SINCE: &str = "2026-11-20T14:02:11Z";
 
     pub(in super::super) fn wait(
-        waiter: PartyShown,
+        waiter: PartyInfo,
         (key, mode): (&str, Mode),
-        blockers: Vec<BlockerShown>,
-    ) -> WaitShown {
+        blockers: Vec<BlockerInfo>,
+    ) -> WaitInfo {
         let (key, since, reason) = (key.to_owned(), SINCE.to_owned(), "why".to_owned());
-        WaitShown { waiter, key, mode, since, reason, blockers, blockers_left_out: 0 }
+        WaitInfo { waiter, key, mode, since, reason, blockers, blockers_left_out: 0 }
     }
 
     pub(in super::super) fn blocker(
-        party: PartyShown,
+        party: PartyInfo,
         (key, mode): (&str, Mode),
         holds: bool,
-    ) -> BlockerShown {
-        BlockerShown { party, key: key.to_owned(), mode, holds, since: SINCE.to_owned() }
+    ) -> BlockerInfo {
+        BlockerInfo { party, key: key.to_owned(), mode, holds, since: SINCE.to_owned() }
     }
 
-    fn told(waits: Vec<WaitShown>) -> String {
+    fn told(waits: Vec<WaitInfo>) -> String {
         story(&WhyTarget::Pid(9), &Waits { waits, left_out: 0 }, &at("2026-11-20T14:05:23Z"))
     }
 

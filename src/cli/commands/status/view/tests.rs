@@ -2,7 +2,7 @@ use super::*;
 use crate::cli::messages::participant::tests::somebody;
 use crate::cli::messages::time::tests::at;
 use crate::cli::output::sanitize::width;
-use crate::protocol::EngineShown;
+use crate::protocol::EngineInfo;
 
 const SINCE: &str = "2026-11-20T14:02:11Z";
 
@@ -10,8 +10,8 @@ fn now() -> Now {
     at("2026-11-20T14:05:23Z")
 }
 
-fn waiter(position: u64, reason: &str) -> WaiterShown {
-    WaiterShown {
+fn waiter(position: u64, reason: &str) -> WaiterInfo {
+    WaiterInfo {
         pid: 900,
         uid: 0,
         command: Some("./deploy.sh".to_owned()),
@@ -28,8 +28,8 @@ fn waiter(position: u64, reason: &str) -> WaiterShown {
     }
 }
 
-fn key(name: &str, holders: Vec<HolderShown>, waiters: Vec<WaiterShown>) -> KeyShown {
-    KeyShown {
+fn key(name: &str, holders: Vec<HolderInfo>, waiters: Vec<WaiterInfo>) -> KeyInfo {
+    KeyInfo {
         key: name.to_owned(),
         kind: Some(Kind::Canal),
         held: holders.len() as u64,
@@ -43,8 +43,8 @@ fn key(name: &str, holders: Vec<HolderShown>, waiters: Vec<WaiterShown>) -> KeyS
     }
 }
 
-fn status(keys: Vec<KeyShown>) -> Status {
-    let daemon = DaemonShown {
+fn status(keys: Vec<KeyInfo>) -> Status {
+    let daemon = DaemonInfo {
         pid: 77,
         version: "0.1.0".to_owned(),
         socket: "/tmp/canal-0/canal.sock".to_owned(),
@@ -75,11 +75,11 @@ fn nothing_is_said_in_a_sentence() {
 fn the_two_questions_are_answered() {
     let holders = vec![
         somebody(812, Some("make test"), SINCE),
-        HolderShown { slots: vec![1, 2, 3, 5], ..somebody(815, None, "2026-11-19T14:05:23Z") },
+        HolderInfo { slots: vec![1, 2, 3, 5], ..somebody(815, None, "2026-11-19T14:05:23Z") },
     ];
     let waiters = vec![
         waiter(1, "6 of 6 slots are held"),
-        WaiterShown { priority: -5, count: 2, ..waiter(2, "behind an earlier waiter") },
+        WaiterInfo { priority: -5, count: 2, ..waiter(2, "behind an earlier waiter") },
         waiter(3, "behind an earlier waiter"),
     ];
     let shown = text(&status(vec![key("db", holders, waiters)]), Scope::Overview, false, Some(80));
@@ -150,8 +150,8 @@ fn a_summary_names_what_is_special() {
 
 #[test]
 fn readers_and_writers_are_shown_by_what_they_do() {
-    let read = HolderShown { slots: vec![], mode: Some(Mode::Read), ..somebody(812, None, SINCE) };
-    let write = WaiterShown { mode: Mode::Write, count: 0, ..waiter(1, "1 holds it") };
+    let read = HolderInfo { slots: vec![], mode: Some(Mode::Read), ..somebody(812, None, SINCE) };
+    let write = WaiterInfo { mode: Mode::Write, count: 0, ..waiter(1, "1 holds it") };
     let mut db = key("db", vec![read], vec![write]);
     (db.kind, db.capacity, db.view, db.held) = (None, None, None, 0);
     let mut migrated = key("db/x", vec![somebody(815, Some("./job"), SINCE)], vec![]);
@@ -175,7 +175,7 @@ db/x  canal 3x2, 1 of 6 held
 
 #[test]
 fn a_host_that_is_cut_off_says_so_first_and_shows_what_it_knew() {
-    let engine = EngineShown {
+    let engine = EngineInfo {
         name: "etcd://one".to_owned(),
         state: "away".to_owned(),
         host: "alpha".to_owned(),
