@@ -10,7 +10,7 @@ use super::messages::participant;
 use super::messages::root_under_sudo;
 use super::messages::waiting::Waiting;
 use super::output::sanitize::cut;
-use super::output::stderr::Voice;
+use super::output::stderr::Verbosity;
 use crate::client::{self, Acquired, Client, ClientError};
 use crate::protocol::{Acquire, ErrorName, Failure, Grant, Mode, OnLost};
 use crate::sys::pidfd::Pidfd;
@@ -58,14 +58,14 @@ pub(crate) fn obtain(
     target: &Target,
     request: &Acquire,
     owner: Option<&Pidfd>,
-    voice: Voice,
+    verbosity: Verbosity,
 ) -> Result<(Client, Acquired), NotAcquired> {
-    root_under_sudo::note(&target.place, voice);
+    root_under_sudo::note(&target.place, verbosity);
     let mut client = target.connect().map_err(NotAcquired::Failed)?;
     // Most do not wait: they need nothing to tell of it, nor room for that on the stack.
     let mut waiting: Option<Box<Waiting>> = None;
     let result = client.acquire(request, owner, &mut |progress| {
-        let begin = || Box::new(Waiting::new(voice, &request.items));
+        let begin = || Box::new(Waiting::new(verbosity, &request.items));
         waiting.get_or_insert_with(begin).update(progress)
     });
     if let Some(mut waiting) = waiting {
@@ -73,14 +73,14 @@ pub(crate) fn obtain(
     }
     match result {
         Ok(acquired) => {
-            if voice == Voice::Verbose {
-                voice.detail(&granted(&acquired.grant));
+            if verbosity == Verbosity::Verbose {
+                verbosity.detail(&granted(&acquired.grant));
             }
-            if let Some(words) = session::not_believed(request, &acquired.grant) {
-                voice.detail(&words);
+            if let Some(message) = session::not_believed(request, &acquired.grant) {
+                verbosity.detail(&message);
             }
-            if let Some(words) = session::not_new(request, &acquired.grant) {
-                voice.say(&words);
+            if let Some(message) = session::not_new(request, &acquired.grant) {
+                verbosity.message(&message);
             }
             Ok((client, acquired))
         }

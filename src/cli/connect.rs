@@ -1,4 +1,4 @@
-//! From the global options to a daemon, and from its errors to words.
+//! From the global options to a daemon, and from its errors to message.
 
 use std::path::PathBuf;
 
@@ -86,7 +86,7 @@ pub(crate) fn failed(error: ClientError) -> Failed {
                 None => failed,
             }
         }
-        ClientError::Start(words) => started_badly(&words),
+        ClientError::Start(message) => started_badly(&message),
         ClientError::Place(message) => {
             Failed::new(message).hint("--socket or CANAL_SOCKET names another place")
         }
@@ -107,8 +107,8 @@ fn silent(pid: u32, state: char) -> Failed {
 }
 
 /// A daemon that cannot start says why in the way of this program: `canal: …`, `hint: …`.
-fn started_badly(words: &str) -> Failed {
-    let mut lines = words.lines();
+fn started_badly(message: &str) -> Failed {
+    let mut lines = message.lines();
     let first = lines.next().unwrap_or_default();
     let failed = Failed::new(first.strip_prefix("canal: ").unwrap_or(first));
     match lines.find_map(|line| line.strip_prefix("hint: ")) {

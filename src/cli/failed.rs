@@ -1,6 +1,6 @@
 //! How a command says that it could not do its work.
 
-use super::output::stderr::Voice;
+use super::output::stderr::Verbosity;
 use crate::daemon::Unusable;
 use crate::run::{NotRun, OwnCode};
 
@@ -41,11 +41,11 @@ impl Failed {
     }
 
     /// Says it, and gives the exit code.
-    pub(crate) fn report(&self, voice: Voice) -> u8 {
+    pub(crate) fn report(&self, verbosity: Verbosity) -> u8 {
         if !self.silent {
-            voice.say(&self.message);
+            verbosity.message(&self.message);
             if let Some(hint) = &self.hint {
-                voice.hint(hint);
+                verbosity.hint(hint);
             }
         }
         self.code

@@ -26,7 +26,7 @@ use arguments::fast_path;
 use commands::{acquire, complete, completions, daemon, release, renew, resize, run, status};
 use failed::Failed;
 use messages::usage_error;
-use output::stderr::Voice;
+use output::stderr::Verbosity;
 
 /// Runs the command line of this process, the name of the program first, and returns its exit code;
 /// `canal run` does not return if it became its command.
@@ -35,8 +35,8 @@ pub fn main(words: &[OsString]) -> u8 {
     let Some((global, args)) = fast_path::read(words.iter().map(OsString::as_os_str)) else {
         return by_clap(words);
     };
-    let voice = global.voice();
-    run::run(&args, &global, voice).unwrap_or_else(|failed| failed.report(voice))
+    let verbosity = global.verbosity();
+    run::run(&args, &global, verbosity).unwrap_or_else(|failed| failed.report(verbosity))
 }
 
 /// Parses with clap what the fast path leaves to it.
@@ -45,8 +45,8 @@ fn by_clap(words: &[OsString]) -> u8 {
         Ok(cli) => cli,
         Err(error) => return usage_error::report(&error, words),
     };
-    let voice = cli.global.voice();
-    dispatch(&cli, voice).unwrap_or_else(|failed| failed.report(voice))
+    let verbosity = cli.global.verbosity();
+    dispatch(&cli, verbosity).unwrap_or_else(|failed| failed.report(verbosity))
 }
 
 /// The definition of the command line, from which help, man pages and the tests of the
@@ -64,17 +64,17 @@ pub fn man_pages() -> Vec<(String, String)> {
     man::pages()
 }
 
-fn dispatch(cli: &Cli, voice: Voice) -> Result<u8, Failed> {
+fn dispatch(cli: &Cli, verbosity: Verbosity) -> Result<u8, Failed> {
     let global = &cli.global;
     match &cli.verb {
         None => Err(usage_error::nothing_to_do()),
-        Some(Verb::Run(args)) => run::run(args, global, voice),
-        Some(Verb::Acquire(args)) => acquire::run(args, global, voice),
-        Some(Verb::Release(args)) => release::run(args, global, voice),
-        Some(Verb::Renew(args)) => renew::run(args, global, voice),
-        Some(Verb::Status(args)) => status::run(args, global, voice),
-        Some(Verb::Resize(args)) => resize::run(args, global, voice),
-        Some(Verb::Daemon(args)) => daemon::run(args, global, voice),
+        Some(Verb::Run(args)) => run::run(args, global, verbosity),
+        Some(Verb::Acquire(args)) => acquire::run(args, global, verbosity),
+        Some(Verb::Release(args)) => release::run(args, global, verbosity),
+        Some(Verb::Renew(args)) => renew::run(args, global, verbosity),
+        Some(Verb::Status(args)) => status::run(args, global, verbosity),
+        Some(Verb::Resize(args)) => resize::run(args, global, verbosity),
+        Some(Verb::Daemon(args)) => daemon::run(args, global, verbosity),
         Some(Verb::Completions(args)) => completions::run(args),
         Some(Verb::Man(args)) => man::run(args),
         Some(Verb::Complete(args)) => Ok(complete::run(args, global)),

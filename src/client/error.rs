@@ -67,14 +67,14 @@ impl From<FrameError> for ClientError {
 #[derive(Debug)]
 pub(crate) enum Broken {
     /// The connection ended before the last reply.
-    Lost(Lost),
+    Disconnected(CallOutcome),
     /// Another attempt would not help.
     Failed(ClientError),
 }
 
 /// What a lost connection says about the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lost {
+pub(crate) enum CallOutcome {
     /// The daemon did not do it: it did not read the whole call, or said that it is stopping.
     Undone,
     /// The daemon may have done it.
@@ -86,7 +86,7 @@ impl Broken {
     /// nobody read (`unix_release_sock` in the kernel).
     pub(super) fn from_socket(error: io::Error) -> Self {
         match error.raw_os_error() {
-            Some(libc::ECONNRESET) => Self::Lost(Lost::Undone),
+            Some(libc::ECONNRESET) => Self::Disconnected(CallOutcome::Undone),
             _ => Self::Failed(error.into()),
         }
     }

@@ -24,7 +24,7 @@ pub use messages::deadline_page::{DeadlinePageFound, DeadlinePageQuery, Wrapper}
 pub use messages::envelope::{Call, Reply};
 pub use messages::error::{ErrorName, Failure, OWNER_GONE};
 pub use messages::handle::Handle;
-pub use messages::lease::{LeaseAsked, LeaseInfo, Lost, Renew, Renewed};
+pub use messages::lease::{LeaseAsked, LeaseInfo, LostLease, Renew, Renewed};
 pub use messages::release::{Release, Released, ReleasedHold};
 pub use messages::resize::{Resize, Resized};
 pub use messages::status::{

@@ -16,7 +16,7 @@ use super::session::SessionArgs;
 use super::signal;
 use super::wait::WaitArgs;
 use super::why_target::WhyTarget;
-use crate::cli::output::stderr::Voice;
+use crate::cli::output::stderr::Verbosity;
 use crate::core::Key;
 
 /// What `canal help` says at its end.
@@ -56,11 +56,11 @@ pub(crate) struct Global {
 
 impl Global {
     /// How much to say.
-    pub(crate) fn voice(&self) -> Voice {
+    pub(crate) fn verbosity(&self) -> Verbosity {
         match (self.quiet, self.verbose) {
-            (true, _) => Voice::Quiet,
-            (false, 0) => Voice::Normal,
-            (false, _) => Voice::Verbose,
+            (true, _) => Verbosity::Quiet,
+            (false, 0) => Verbosity::Normal,
+            (false, _) => Verbosity::Verbose,
         }
     }
 }

@@ -102,11 +102,14 @@ mod tests {
         };
         assert_eq!(not_believed(&request, &grant), None);
         grant.session = "s5".to_owned();
-        let words = not_believed(&request, &grant).unwrap();
-        assert!(words.starts_with("a new session: s5 instead of s3, as CANAL_FRAME=f4"), "{words}");
+        let message = not_believed(&request, &grant).unwrap();
+        assert!(
+            message.starts_with("a new session: s5 instead of s3, as CANAL_FRAME=f4"),
+            "{message}"
+        );
         assert_eq!(same_process("s3", &grant), None);
-        let words = same_process("s5", &grant).unwrap();
-        assert!(words.starts_with("--new-session changes nothing: process 1"), "{words}");
+        let message = same_process("s5", &grant).unwrap();
+        assert!(message.starts_with("--new-session changes nothing: process 1"), "{message}");
         assert_eq!(not_new(&request, &grant), None, "it asked for no new one");
         request.frame = None;
         assert_eq!(not_believed(&request, &grant), None);

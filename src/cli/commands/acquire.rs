@@ -16,7 +16,7 @@ use crate::cli::connect;
 use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
 use crate::cli::messages::refusal;
-use crate::cli::output::stderr::Voice;
+use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
 use crate::cli::owner::Owner;
 use crate::client::{self, ClientError};
@@ -36,7 +36,7 @@ struct Refused<'a> {
     cycle: &'a [CycleStepInfo],
 }
 
-pub(crate) fn run(args: &AcquireArgs, global: &Global, voice: Voice) -> Result<u8, Failed> {
+pub(crate) fn run(args: &AcquireArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
     if args.wait.conflict_exit_code == Some(0) {
         return Err(Failed::new("-E 0 would mean to go on without the lock")
             .hint("`canal run -E 0` skips its command; with `canal acquire`, choose another code and test for it"));
@@ -60,11 +60,12 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global, voice: Voice) -> Result<u
         }
     };
     let pidfd = owner.as_ref().map(|owner| &owner.pidfd);
-    let (mut client, mut acquired) = match acquisition::obtain(&target, &request, pidfd, voice) {
+    let (mut client, mut acquired) = match acquisition::obtain(&target, &request, pidfd, verbosity)
+    {
         Ok(obtained) => obtained,
         Err(NotAcquired::Failed(failed)) => return Err(failed),
         Err(NotAcquired::SupervisorRequired(failure)) => return Err(Failed::new(failure.message)),
-        Err(NotAcquired::Refused(failure)) => return refuse(&failure, args, voice),
+        Err(NotAcquired::Refused(failure)) => return refuse(&failure, args, verbosity),
     };
     acquired.grant.handle = request.lease.map(|lease| lease.handle);
     if args.json {
@@ -77,10 +78,10 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global, voice: Voice) -> Result<u
     confirmed.map_err(|error| unconfirmed(error, has_ended))?;
     match (owner, args.ttl) {
         (Some(owner), _) => {
-            let say = if owner.by_default { Voice::say } else { Voice::detail };
-            say(voice, &format!("held for {}", owner.shown()));
+            let say = if owner.by_default { Verbosity::message } else { Verbosity::detail };
+            say(verbosity, &format!("held for {}", owner.shown()));
         }
-        (None, ttl) => voice.detail(&format!(
+        (None, ttl) => verbosity.detail(&format!(
             "a lease of {}: `canal renew` keeps it, `canal release --handle` ends it",
             stated(ttl.unwrap_or_default())
         )),
@@ -120,8 +121,8 @@ fn variables(handle: Handle, grant: &Grant) -> String {
     lines
 }
 
-fn refuse(failure: &Failure, args: &AcquireArgs, voice: Voice) -> Result<u8, Failed> {
-    let failed = refusal::explain(failure, &args.wait, voice);
+fn refuse(failure: &Failure, args: &AcquireArgs, verbosity: Verbosity) -> Result<u8, Failed> {
+    let failed = refusal::explain(failure, &args.wait, verbosity);
     if args.json {
         stdout::print(&stdout::json(&Refused {
             refused: failure.reason.as_deref().unwrap_or("full"),

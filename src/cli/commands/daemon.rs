@@ -7,20 +7,20 @@ use crate::cli::arguments::duration::Length;
 use crate::cli::connect;
 use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
-use crate::cli::output::stderr::Voice;
+use crate::cli::output::stderr::Verbosity;
 use crate::client::{Client, ClientError, OWN, Start};
 use crate::daemon::{self, Options};
 use crate::protocol::Stop;
 use crate::protocol::place::Place;
 use crate::run::SUCCESS;
 
-pub(crate) fn run(args: &DaemonArgs, global: &Global, voice: Voice) -> Result<u8, Failed> {
+pub(crate) fn run(args: &DaemonArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
     let target = Target::of(global)?;
     let place = target.place.clone();
     if args.stop {
         match stop(&place)? {
-            Some(pid) => voice.detail(&format!("stopped the daemon, pid {pid}")),
-            None => voice.say(&format!("no daemon runs at {}", place.socket.display())),
+            Some(pid) => verbosity.detail(&format!("stopped the daemon, pid {pid}")),
+            None => verbosity.message(&format!("no daemon runs at {}", place.socket.display())),
         }
         return Ok(SUCCESS);
     }
@@ -44,14 +44,14 @@ pub(crate) fn run(args: &DaemonArgs, global: &Global, voice: Voice) -> Result<u8
         return Ok(SUCCESS);
     }
     if args.replace {
-        replace(&mut options, voice)?;
+        replace(&mut options, verbosity)?;
     }
     daemon::run(&options)?;
     Ok(SUCCESS)
 }
 
 /// Ends the daemon that runs, if the one of these options could take its place.
-fn replace(options: &mut Options, voice: Voice) -> Result<(), Failed> {
+fn replace(options: &mut Options, verbosity: Verbosity) -> Result<(), Failed> {
     let (place, uid) = (&options.place, nix::unistd::geteuid().as_raw());
     let replacing = daemon::replace(place, uid)?;
     if daemon::runs(place, uid) {
@@ -62,7 +62,7 @@ fn replace(options: &mut Options, voice: Voice) -> Result<(), Failed> {
     // One that a client was just starting may come up after the first, and goes too.
     while !free && Instant::now() < until {
         if let Some(pid) = stop(place)? {
-            voice.detail(&format!("stopped the daemon, pid {pid}"));
+            verbosity.detail(&format!("stopped the daemon, pid {pid}"));
         }
         let again = Instant::now() + STOP_AGAIN;
         while !free && Instant::now() < again {

@@ -8,14 +8,14 @@ use crate::cli::messages::lease_lost;
 use crate::cli::messages::participant::{COMMAND_COLUMNS, holder};
 use crate::cli::messages::time::Now;
 use crate::cli::messages::usage_error::wrong;
-use crate::cli::output::stderr::Voice;
+use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
 use crate::cli::owner::Owner;
 use crate::client::ClientError;
 use crate::protocol::{ErrorName, Release, Released, ReleasedHold};
 use crate::run::SUCCESS;
 
-pub(crate) fn run(args: &ReleaseArgs, global: &Global, voice: Voice) -> Result<u8, Failed> {
+pub(crate) fn run(args: &ReleaseArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
     let release = what(args)?;
     let by_name = release.token.is_some() || release.handle.is_some();
     let owner = if by_name { None } else { Some(Owner::find(args.whose.pid)?) };
@@ -23,7 +23,7 @@ pub(crate) fn run(args: &ReleaseArgs, global: &Global, voice: Voice) -> Result<u
     let released = match client.release_once(&release, owner.as_ref().map(|owner| &owner.pidfd)) {
         Ok(released) => released,
         Err(ClientError::Failure(failure)) if failure.name == ErrorName::LeaseLost => {
-            return Err(lease_lost::explain(&failure, args.json, voice)?);
+            return Err(lease_lost::explain(&failure, args.json, verbosity)?);
         }
         Err(error) => return Err(explained(error, owner.as_ref())),
     };
@@ -31,9 +31,9 @@ pub(crate) fn run(args: &ReleaseArgs, global: &Global, voice: Voice) -> Result<u
         stdout::print(&stdout::json(&released)?)?;
     }
     // What was broken by force is always said.
-    let say = if args.force { Voice::say } else { Voice::detail };
+    let say = if args.force { Verbosity::message } else { Verbosity::detail };
     for line in lines(&released, args.force) {
-        say(voice, &line);
+        say(verbosity, &line);
     }
     Ok(SUCCESS)
 }

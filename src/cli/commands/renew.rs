@@ -6,13 +6,13 @@ use crate::cli::failed::Failed;
 use crate::cli::messages::lease_lost;
 use crate::cli::messages::time::Now;
 use crate::cli::messages::usage_error::wrong;
-use crate::cli::output::stderr::Voice;
+use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
 use crate::client::ClientError;
 use crate::protocol::{ErrorName, Renew, Renewed};
 use crate::run::SUCCESS;
 
-pub(crate) fn run(args: &RenewArgs, global: &Global, voice: Voice) -> Result<u8, Failed> {
+pub(crate) fn run(args: &RenewArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
     let Some(handle) = args.which.read()? else {
         return Err(wrong("renew", "which lease? give --handle, or set CANAL_HANDLE"));
     };
@@ -21,18 +21,18 @@ pub(crate) fn run(args: &RenewArgs, global: &Global, voice: Voice) -> Result<u8,
             if args.json {
                 stdout::print(&stdout::json(&renewed)?)?;
             }
-            voice.detail(&words(&renewed, &Now::here()));
+            verbosity.detail(&message(&renewed, &Now::here()));
             Ok(SUCCESS)
         }
         Err(ClientError::Failure(failure)) if failure.name == ErrorName::LeaseLost => {
-            Err(lease_lost::explain(&failure, args.json, voice)?)
+            Err(lease_lost::explain(&failure, args.json, verbosity)?)
         }
         Err(error) => Err(connect::failed(error)),
     }
 }
 
 /// `renewed db until 14:06:23, token 77`.
-fn words(renewed: &Renewed, now: &Now) -> String {
+fn message(renewed: &Renewed, now: &Now) -> String {
     let until = renewed.lease.expires.as_deref().map(|at| format!(" until {}", now.clock(at)));
     let keys = renewed.keys.join(", ");
     format!("renewed {keys}{}, token {}", until.unwrap_or_default(), renewed.token)

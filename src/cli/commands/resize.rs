@@ -5,12 +5,12 @@ use crate::cli::arguments::lock::{stated_view, wire_view};
 use crate::cli::connect;
 use crate::cli::failed::Failed;
 use crate::cli::messages::usage_error::wrong;
-use crate::cli::output::stderr::Voice;
+use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
 use crate::protocol::{Resize, Resized};
 use crate::run::SUCCESS;
 
-pub(crate) fn run(args: &ResizeArgs, global: &Global, _: Voice) -> Result<u8, Failed> {
+pub(crate) fn run(args: &ResizeArgs, global: &Global, _: Verbosity) -> Result<u8, Failed> {
     let resize = what(args)?;
     let resized = connect::client(global)?.resize(&resize).map_err(connect::failed)?;
     let text = if args.json { stdout::json(&resized)? } else { sentence(&resized) + "\n" };

@@ -16,7 +16,7 @@ use crate::cli::failed::Failed;
 use crate::cli::messages::hold_lost;
 use crate::cli::messages::refusal;
 use crate::cli::messages::usage_error::wrong;
-use crate::cli::output::stderr::Voice;
+use crate::cli::output::stderr::Verbosity;
 use crate::client::{OWN, is_on_demand_daemon};
 use crate::protocol::place::Rule;
 use crate::protocol::{Acquire, OnLost, Wrapper};
@@ -28,7 +28,7 @@ use crate::run::{
 /// How long after the signal of `--max-run` SIGKILL follows, if nothing else is said.
 const KILL_AFTER: Duration = Duration::from_secs(10);
 
-pub(crate) fn run(args: &RunArgs, global: &Global, voice: Voice) -> Result<u8, Failed> {
+pub(crate) fn run(args: &RunArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
     let argv = argv(args)?;
     let limits = limits(&args.how)?;
     let shown = argv.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
@@ -40,12 +40,12 @@ pub(crate) fn run(args: &RunArgs, global: &Global, voice: Voice) -> Result<u8, F
     // Found before anything is asked for: a typo does not queue.
     let command = Command::find(argv)?;
     let target = Target::of(global)?;
-    let mut job = Job { args, voice, target, command, request, can_be_lost: false };
+    let mut job = Job { args, verbosity, target, command, request, can_be_lost: false };
     if let Some(limits) = limits {
         return job.supervise(&limits);
     }
     match job.start(None) {
-        NotStarted::Failed(failed) => Ok(failed.report(voice)),
+        NotStarted::Failed(failed) => Ok(failed.report(verbosity)),
         NotStarted::SupervisorRequired => {
             job.request.wrapper = Some(Wrapper::Supervised);
             job.can_be_lost = true;
@@ -71,7 +71,7 @@ impl From<Failed> for NotStarted {
 /// All that is needed to take the lock and become the command.
 struct Job<'a> {
     args: &'a RunArgs,
-    voice: Voice,
+    verbosity: Verbosity,
     target: Target,
     command: Command,
     request: Acquire,
@@ -83,7 +83,7 @@ impl Job<'_> {
     /// Takes the lock and becomes the command; returns why it did not.
     fn start(&self, child_channel: Option<ChildChannel>) -> NotStarted {
         let (mut client, acquired) =
-            match acquisition::obtain(&self.target, &self.request, None, self.voice) {
+            match acquisition::obtain(&self.target, &self.request, None, self.verbosity) {
                 Ok(obtained) => obtained,
                 Err(not_acquired) => return self.not_acquired(not_acquired),
             };
@@ -104,7 +104,7 @@ impl Job<'_> {
         match why {
             NotAcquired::Failed(failed) => failed.into(),
             NotAcquired::Refused(failure) => {
-                refusal::explain(&failure, &self.args.wait, self.voice).into()
+                refusal::explain(&failure, &self.args.wait, self.verbosity).into()
             }
             NotAcquired::SupervisorRequired(_) => NotStarted::SupervisorRequired,
         }
@@ -132,14 +132,15 @@ impl Job<'_> {
                     Failed::new("the daemon does not see that canal stays")
                 }
             };
-            failed.report(self.voice);
+            failed.report(self.verbosity);
             failed.code
         };
         let ended = supervise(limits, &mut RunHooks(self), child)
             .map_err(|error| Failed::new(format!("cannot start the command: {error}")))?;
         if let Ended::TimeOver(signal) = ended {
             let after = limits.max_run.map(stated).unwrap_or_default();
-            self.voice.say(&format!("ended the command after {after} (--max-run), by {signal}"));
+            self.verbosity
+                .message(&format!("ended the command after {after} (--max-run), by {signal}"));
         }
         Ok(ended.pass_on())
     }
@@ -155,8 +156,8 @@ impl SupervisorHooks for RunHooks<'_, '_> {
 
     fn lost(&mut self, lost: &LostHold) {
         let Self(job) = self;
-        job.voice.say(&hold_lost::words(lost, &job.keys()));
-        job.voice.hint(hold_lost::HINT);
+        job.verbosity.message(&hold_lost::message(lost, &job.keys()));
+        job.verbosity.hint(hold_lost::HINT);
     }
 
     fn is_daemon(&self, pid: Pid) -> bool {

@@ -1,7 +1,7 @@
 //! A deadlock, in words: who waits for whom, once around.
 
 use super::participant::{held, named, party, wanted};
-use crate::cli::output::sanitize::clean;
+use crate::cli::output::sanitize::sanitize;
 use crate::protocol::{BlockerInfo, CycleStepInfo};
 
 /// One line for each process, in the order of the wait; each ends where the next one goes on:
@@ -44,8 +44,8 @@ pub(crate) fn lines(cycle: &[CycleStepInfo]) -> Vec<String> {
 /// `to write `b`, held for writing by`.
 fn obstacle(step: &CycleStepInfo) -> String {
     let CycleStepInfo { key, mode, blocker, .. } = step;
-    let what = format!("{} `{}`", wanted(*mode), clean(key));
-    let other = clean(&blocker.key);
+    let what = format!("{} `{}`", wanted(*mode), sanitize(key));
+    let other = sanitize(&blocker.key);
     match (blocker.holds, blocker.key == *key) {
         (true, true) => format!("{what}, held{} by", held(blocker.mode)),
         (true, false) => format!("{what}, while `{other}` is held{} by", held(blocker.mode)),

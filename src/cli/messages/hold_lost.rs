@@ -15,11 +15,11 @@ pub(crate) const HINT: &str = "canal-run(1) says under LOSING THE LOCK what this
 
 /// A command that was not begun because its lock was lost before.
 pub(crate) fn not_begun(lost: &LostHold, keys: &[&str]) -> Failed {
-    Failed::with_code(OwnCode::LockLost.number(), words(lost, keys)).hint(HINT)
+    Failed::with_code(OwnCode::LockLost.number(), message(lost, keys)).hint(HINT)
 }
 
 /// What was lost, when, why, and what follows.
-pub(crate) fn words(lost: &LostHold, keys: &[&str]) -> String {
+pub(crate) fn message(lost: &LostHold, keys: &[&str]) -> String {
     let now = clock::boottime_ms();
     let ago = now.saturating_sub(lost.at);
     let at = jiff::Timestamp::from_millisecond(
@@ -69,12 +69,15 @@ mod tests {
             "lost `db`, `a b` (token 77) at 14:02:11: etcd was last reached 45s before; \
              the command is ended"
         );
-        let words = sentence(Why::Gone, Some(OnLost::Warn));
-        assert!(words.contains("this host (alpha) was declared gone, etcd was last"), "{words}");
-        assert!(words.ends_with("; the command goes on (--on-lost warn)"), "{words}");
-        let words = sentence(Why::Rewritten, None);
-        assert!(words.contains("another history than before"), "{words}");
-        assert!(words.ends_with("; the command was not started"), "{words}");
+        let message = sentence(Why::Gone, Some(OnLost::Warn));
+        assert!(
+            message.contains("this host (alpha) was declared gone, etcd was last"),
+            "{message}"
+        );
+        assert!(message.ends_with("; the command goes on (--on-lost warn)"), "{message}");
+        let message = sentence(Why::Rewritten, None);
+        assert!(message.contains("another history than before"), "{message}");
+        assert!(message.ends_with("; the command was not started"), "{message}");
     }
 
     #[test]

@@ -8,10 +8,10 @@ use super::participant::{COMMAND_COLUMNS, holder};
 use super::time::Now;
 use crate::cli::arguments::duration::stated;
 use crate::cli::failed::Failed;
-use crate::cli::output::sanitize::clean;
-use crate::cli::output::stderr::Voice;
+use crate::cli::output::sanitize::sanitize;
+use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
-use crate::protocol::{Failure, HolderInfo, Lost};
+use crate::protocol::{Failure, HolderInfo, LostLease};
 use crate::run::OwnCode;
 
 /// What `--json` prints.
@@ -19,12 +19,16 @@ use crate::run::OwnCode;
 struct Told<'a> {
     lost: &'a str,
     message: &'a str,
-    lease: Option<&'a Lost>,
+    lease: Option<&'a LostLease>,
     holders: &'a [HolderInfo],
 }
 
 /// Says it, and gives the exit code.
-pub(crate) fn explain(failure: &Failure, json: bool, voice: Voice) -> Result<Failed, Failed> {
+pub(crate) fn explain(
+    failure: &Failure,
+    json: bool,
+    verbosity: Verbosity,
+) -> Result<Failed, Failed> {
     let reason = failure.reason.as_deref().unwrap_or("unknown");
     if json {
         let (message, holders) = (failure.message.as_str(), failure.holders.as_slice());
@@ -32,10 +36,10 @@ pub(crate) fn explain(failure: &Failure, json: bool, voice: Voice) -> Result<Fai
         stdout::print(&stdout::json(&Told { lost: reason, message, lease, holders })?)?;
     }
     for line in lines(failure, reason, &Now::here()) {
-        voice.say(&line);
+        verbosity.message(&line);
     }
     if reason == "expired" {
-        voice.hint("renew a lease when a third of its time is over: then one renewal may fail");
+        verbosity.hint("renew a lease when a third of its time is over: then one renewal may fail");
     }
     Ok(Failed::silent(OwnCode::LockLost.number()))
 }
@@ -50,8 +54,8 @@ fn lines(failure: &Failure, reason: &str, now: &Now) -> Vec<String> {
     std::iter::once(first).chain(holders).collect()
 }
 
-fn sentence(lost: &Lost, reason: &str, now: &Now) -> Option<String> {
-    let key = clean(&lost.key);
+fn sentence(lost: &LostLease, reason: &str, now: &Now) -> Option<String> {
+    let key = sanitize(&lost.key);
     let keys = match lost.more_keys {
         0 => format!("`{key}`"),
         1 => format!("`{key}` and 1 other key"),
@@ -83,7 +87,7 @@ mod tests {
     #[test]
     fn what_was_lost_when_and_why_is_one_sentence() {
         let now = at("2026-11-20T14:05:23Z");
-        let lost = |more_keys| Lost {
+        let lost = |more_keys| LostLease {
             at: "2026-11-20T14:02:11Z".to_owned(),
             token: 7,
             key: "db".to_owned(),

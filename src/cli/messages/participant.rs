@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::time::Now;
 use super::user_name;
 use crate::cli::arguments::duration::short;
-use crate::cli::output::sanitize::{clean, command_line, cut};
+use crate::cli::output::sanitize::{command_line, cut, sanitize};
 use crate::protocol::{HolderInfo, LeaseInfo, Mode, PartyInfo};
 
 /// A command is shown in a sentence with at most so many columns.
@@ -15,10 +15,11 @@ pub(crate) const COMMAND_COLUMNS: usize = 40;
 /// 3m12s)` if it holds another key than the one in question, above or below that.
 pub(crate) fn holder(holder: &HolderInfo, command_columns: usize, now: &Now) -> String {
     // Said only of a key other than the one that is spoken of.
-    let key = holder.key.as_ref().map(|key| format!("{} ", clean(key))).unwrap_or_default();
+    let key = holder.key.as_ref().map(|key| format!("{} ", sanitize(key))).unwrap_or_default();
     let left = holder.lease.as_ref().and_then(left);
     let left = left.map(|left| format!(", {left} left")).unwrap_or_default();
-    let host = holder.host.as_ref().map(|host| format!(" on {}", clean(host))).unwrap_or_default();
+    let host =
+        holder.host.as_ref().map(|host| format!(" on {}", sanitize(host))).unwrap_or_default();
     let user = user_name::name(holder.uid);
     let who = format!("({user}{host}, {key}for {}{left})", now.age(&holder.since));
     let command = holder.command.as_deref().filter(|command| !command.is_empty());
@@ -56,7 +57,7 @@ pub(crate) fn process(pid: u32) -> String {
 /// `pid 812 `make test` (alice, s17)`: who it is beyond its process.
 pub(crate) fn party(party: &PartyInfo) -> String {
     let PartyInfo { pid, uid, command, session, lease } = party;
-    let who = format!("({}, {})", user_name::name(*uid), clean(session));
+    let who = format!("({}, {})", user_name::name(*uid), sanitize(session));
     shown(*pid, *lease, command.as_deref(), COMMAND_COLUMNS) + " " + &who
 }
 

@@ -5,7 +5,7 @@ use super::participant::{COMMAND_COLUMNS, holder};
 use super::time::Now;
 use crate::cli::arguments::wait::WaitArgs;
 use crate::cli::failed::Failed;
-use crate::cli::output::stderr::Voice;
+use crate::cli::output::stderr::Verbosity;
 use crate::protocol::Failure;
 use crate::run::OwnCode;
 
@@ -15,15 +15,15 @@ const AGAIN: &str = "run it again from where the first lock was taken; locks tha
 
 /// Says why nothing was acquired and who has it, and gives the exit code: `-E` counts for busy and
 /// for wait-over only, and `-E 0` says nothing, as cron likes it.
-pub(crate) fn explain(failure: &Failure, wait: &WaitArgs, voice: Voice) -> Failed {
+pub(crate) fn explain(failure: &Failure, wait: &WaitArgs, verbosity: Verbosity) -> Failed {
     let code = code(failure, wait);
     if code != 0 {
         for line in lines(failure, &Now::here()) {
-            voice.say(&line);
+            verbosity.message(&line);
         }
         match &failure.hint {
-            Some(hint) => voice.hint(hint),
-            None if !failure.cycle.is_empty() => voice.hint(AGAIN),
+            Some(hint) => verbosity.hint(hint),
+            None if !failure.cycle.is_empty() => verbosity.hint(AGAIN),
             None => {}
         }
     }
@@ -40,8 +40,8 @@ fn code(failure: &Failure, wait: &WaitArgs) -> u8 {
 fn lines(failure: &Failure, now: &Now) -> Vec<String> {
     let holders =
         failure.holders.iter().map(|one| format!("held by {}", holder(one, COMMAND_COLUMNS, now)));
-    let words = std::iter::once(failure.message.clone()).chain(holders);
-    words.chain(deadlock::lines(&failure.cycle)).collect()
+    let message = std::iter::once(failure.message.clone()).chain(holders);
+    message.chain(deadlock::lines(&failure.cycle)).collect()
 }
 
 #[cfg(test)]

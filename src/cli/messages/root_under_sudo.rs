@@ -5,25 +5,25 @@
 use nix::unistd::geteuid;
 
 use super::user_name;
-use crate::cli::output::stderr::Voice;
+use crate::cli::output::stderr::Verbosity;
 use crate::daemon;
 use crate::protocol::place::{Place, Rule};
 
 /// With `-v`, says that the user who called sudo has a daemon of its own, if it runs.
-pub(crate) fn note(place: &Place, voice: Voice) {
-    if voice < Voice::Verbose || place.rule != Rule::PerUser || !geteuid().is_root() {
+pub(crate) fn note(place: &Place, verbosity: Verbosity) {
+    if verbosity < Verbosity::Verbose || place.rule != Rule::PerUser || !geteuid().is_root() {
         return;
     }
-    look(voice);
+    look(verbosity);
 }
 
-fn look(voice: Voice) {
+fn look(verbosity: Verbosity) {
     let uid = std::env::var("SUDO_UID").ok().and_then(|uid| uid.parse::<u32>().ok());
     let Some(uid) = uid.filter(|uid| *uid != 0) else { return };
     let theirs = Place::of_user(uid);
     if daemon::runs(&theirs, uid) {
         let (who, socket) = (user_name::name(uid), theirs.socket.display());
-        voice.detail(&format!(
+        verbosity.detail(&format!(
             "under sudo root's own locks are used, not those of {who} ({socket})"
         ));
     }

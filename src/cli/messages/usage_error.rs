@@ -9,7 +9,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use crate::cli::arguments::definition::Cli;
 use crate::cli::failed::Failed;
 use crate::cli::output::sanitize::cut;
-use crate::cli::output::stderr::Voice;
+use crate::cli::output::stderr::Verbosity;
 use crate::run::SUCCESS;
 
 /// Of a wrong value so much is shown.
@@ -25,14 +25,14 @@ pub(crate) fn report(error: &clap::Error, words: &[OsString]) -> u8 {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => print(error),
         _ => {
-            let voice = if quiet(words.iter().map(OsString::as_os_str)) {
-                Voice::Quiet
+            let verbosity = if quiet(words.iter().map(OsString::as_os_str)) {
+                Verbosity::Quiet
             } else {
-                Voice::Normal
+                Verbosity::Normal
             };
             // An argument of the command need not be UTF-8.
             let words = words.iter().skip(1).filter_map(|word| word.to_str().map(str::to_owned));
-            explain(error, words).report(voice)
+            explain(error, words).report(verbosity)
         }
     }
 }
@@ -62,7 +62,7 @@ fn print(error: &clap::Error) -> u8 {
     };
     match io::stdout().lock().write_all(shown.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Failed::new(format!("cannot write the help: {error}")).report(Voice::Normal)
+            Failed::new(format!("cannot write the help: {error}")).report(Verbosity::Normal)
         }
         _ => SUCCESS,
     }

@@ -15,8 +15,8 @@ use terminal_size::{Width, terminal_size_of};
 use super::participant::{COMMAND_COLUMNS, holder, named, ordinal, process, wanted};
 use super::time::Now;
 use crate::cli::arguments::session::inherited;
-use crate::cli::output::sanitize::{clean, command_line, width};
-use crate::cli::output::stderr::Voice;
+use crate::cli::output::sanitize::{command_line, sanitize, width};
+use crate::cli::output::stderr::Verbosity;
 use crate::protocol::{Mode, Progress, WireItem};
 use crate::sys::process::parent;
 
@@ -38,7 +38,7 @@ const FIRST_LINE_AFTER: Duration = Duration::from_secs(10);
 /// The words of one wait.
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    voice: Voice,
+    verbosity: Verbosity,
     /// When the daemon said the first word of it.
     began: Option<Instant>,
     next_line_after: Duration,
@@ -52,10 +52,10 @@ pub(crate) struct Waiting {
 
 impl Waiting {
     /// Nothing is said yet.
-    pub(crate) fn new(voice: Voice, items: &[WireItem]) -> Self {
+    pub(crate) fn new(verbosity: Verbosity, items: &[WireItem]) -> Self {
         let mode = |item: &WireItem| (item.key.clone(), item.mode.unwrap_or(Mode::Counted));
         Self {
-            voice,
+            verbosity,
             began: None,
             next_line_after: FIRST_LINE_AFTER,
             last: None,
@@ -72,7 +72,7 @@ impl Waiting {
         if let Some(progress) = progress {
             self.last = Some(progress.clone());
         }
-        if self.voice == Voice::Quiet || self.last.is_none() {
+        if self.verbosity == Verbosity::Quiet || self.last.is_none() {
             return None;
         }
         if progress.is_some() && !self.warned {
@@ -94,12 +94,12 @@ impl Waiting {
         self.warned = true;
         let key = holder.key.as_ref().unwrap_or(&last.key);
         let pid = process(holder.pid);
-        self.voice.say(&format!(
+        self.verbosity.message(&format!(
             "`{key}` is held by {pid}, from which this command was started: if that one waits for \
              this command, neither ever ends"
         ));
         let is_of_ours = inherited().is_some_and(|session| session == holder.session);
-        self.voice.hint(if is_of_ours {
+        self.verbosity.hint(if is_of_ours {
             "release it before, or leave out `--new-session`: then its locks are not in the way"
         } else {
             "release it before, or run the outer one under `canal run` too: then its locks are \
@@ -135,7 +135,7 @@ impl Waiting {
         while self.next_line_after <= passed {
             self.next_line_after *= 2;
         }
-        self.voice.say(&self.text(None));
+        self.verbosity.message(&self.text(None));
         self.next_line_after - passed
     }
 
@@ -143,7 +143,7 @@ impl Waiting {
         let Some(last) = &self.last else { return String::new() };
         let mode = self.modes.iter().find(|(key, _)| **key == *last.key);
         let mode = mode.map_or(Mode::Counted, |(_, mode)| *mode);
-        clean(&fitted(last, mode, columns, &Now::here()))
+        sanitize(&fitted(last, mode, columns, &Now::here()))
     }
 }
 
@@ -161,7 +161,7 @@ fn sentence(progress: &Progress, mode: Mode, command_columns: usize, now: &Now) 
     let Some(longest) = holders.first() else { return format!("{start}, {reason}") };
     let who = holder(longest, command_columns, now);
     let named = named(longest.pid, longest.lease.is_some());
-    let elsewhere = longest.host.as_ref().map(|host| format!("{named} on {}", clean(host)));
+    let elsewhere = longest.host.as_ref().map(|host| format!("{named} on {}", sanitize(host)));
     let named = elsewhere.filter(|named| reason.contains(named)).unwrap_or(named);
     if let Some((before, after)) = around(reason, &named) {
         return format!("{start}, {before}{who}{after}");
@@ -266,14 +266,14 @@ mod tests {
 
     #[test]
     fn a_log_is_told_after_ten_seconds_and_then_ever_more_rarely() {
-        let mut waiting = Waiting::new(Voice::Normal, &[]);
+        let mut waiting = Waiting::new(Verbosity::Normal, &[]);
         waiting.last = Some(progress(1));
         for (passed, next) in [(9, 10), (10, 20), (19, 20), (20, 40), (41, 80), (400, 640)] {
             let again = waiting.log(Duration::from_secs(passed));
             assert_eq!(waiting.next_line_after, Duration::from_secs(next), "after {passed} s");
             assert_eq!(again, Duration::from_secs(next - passed), "after {passed} s");
         }
-        let mut quiet = Waiting::new(Voice::Quiet, &[]);
+        let mut quiet = Waiting::new(Verbosity::Quiet, &[]);
         assert_eq!(quiet.update(Some(&progress(1))), None);
         assert_eq!(quiet.update(None), None);
     }

@@ -4,14 +4,14 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// The text with every character that could steer a terminal, break a line or turn the direction
 /// of writing shown as `?`.
-pub(crate) fn clean(text: &str) -> String {
+pub(crate) fn sanitize(text: &str) -> String {
     text.chars().map(|c| if steers(c) { '?' } else { c }).collect()
 }
 
 /// A command line as one line: what is between its words, such as the newlines of a script, becomes
 /// a blank.
 pub(crate) fn command_line(text: &str) -> String {
-    clean(&text.split_whitespace().collect::<Vec<_>>().join(" "))
+    sanitize(&text.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
 fn steers(c: char) -> bool {
@@ -66,8 +66,8 @@ mod tests {
 
     #[test]
     fn nothing_that_steers_a_terminal_survives() {
-        assert_eq!(clean("a\x1b[2Jb\nc\td\u{202e}e\u{9b}f"), "a?[2Jb?c?d?e?f");
-        assert_eq!(clean("Größe 漢字 ✓"), "Größe 漢字 ✓");
+        assert_eq!(sanitize("a\x1b[2Jb\nc\td\u{202e}e\u{9b}f"), "a?[2Jb?c?d?e?f");
+        assert_eq!(sanitize("Größe 漢字 ✓"), "Größe 漢字 ✓");
         assert_eq!(command_line("sh -c  a\n\tb\x1b;\r\n"), "sh -c a b?;");
     }
 

@@ -5,11 +5,11 @@
 
 use std::io::{self, Write};
 
-use super::sanitize::clean;
+use super::sanitize::sanitize;
 
 /// How much to say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Voice {
+pub(crate) enum Verbosity {
     /// Nothing at all (`-q`).
     Quiet,
     /// What went wrong, and what waiting is about.
@@ -18,9 +18,9 @@ pub(crate) enum Voice {
     Verbose,
 }
 
-impl Voice {
+impl Verbosity {
     /// Says a line: `canal: …`.
-    pub(crate) fn say(self, text: &str) {
+    pub(crate) fn message(self, text: &str) {
         if self > Self::Quiet {
             write_line("canal: ", text);
         }
@@ -42,7 +42,7 @@ impl Voice {
 }
 
 fn write_line(lead: &str, text: &str) {
-    let line = format!("{lead}{}\n", clean(&without_numbers(text)));
+    let line = format!("{lead}{}\n", sanitize(&without_numbers(text)));
     // There is nobody left to tell that stderr cannot be written.
     let _ = io::stderr().lock().write_all(line.as_bytes());
 }

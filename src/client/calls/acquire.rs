@@ -16,7 +16,7 @@ use crate::sys::process::{RunState, run_state};
 use super::deadline_page::Received;
 use super::single_reply::Pauses;
 use crate::client::connection::silence::Silence;
-use crate::client::connection::stream::{Connection, Heard, Replies, parameters, reply};
+use crate::client::connection::stream::{Connection, ReadStatus, Replies, parameters, reply};
 use crate::client::error::Broken;
 use crate::client::{Client, ClientError};
 
@@ -107,10 +107,10 @@ impl Client {
             match self.acquire_once(&asked, owner, until, on_progress) {
                 Ok(acquired) => return Ok(acquired),
                 Err(Broken::Failed(error)) => return Err(error),
-                Err(Broken::Lost(_)) if until.is_past(RETRY_MS_MIN) => {
+                Err(Broken::Disconnected(_)) if until.is_past(RETRY_MS_MIN) => {
                     return Err(ClientError::Gone);
                 }
-                Err(Broken::Lost(_)) => {}
+                Err(Broken::Disconnected(_)) => {}
             }
             if told {
                 pauses = Pauses::new();
@@ -166,8 +166,8 @@ impl Wait {
                     }
                     self.silence.end_with_word(Instant::now());
                 }
-                Err(Heard::Part) => self.silence.end_with_part(Instant::now()),
-                Err(Heard::Nothing(waited)) => {
+                Err(ReadStatus::Part) => self.silence.end_with_part(Instant::now()),
+                Err(ReadStatus::Nothing(waited)) => {
                     if self.silence.told() {
                         self.call(None, progress);
                     }

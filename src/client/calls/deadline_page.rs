@@ -44,7 +44,7 @@ impl Client {
         match self.page_once(query) {
             Ok(page) => Ok(page),
             Err(Broken::Failed(error)) => Err(error),
-            Err(Broken::Lost(_)) => Err(ClientError::Gone),
+            Err(Broken::Disconnected(_)) => Err(ClientError::Gone),
         }
     }
 

@@ -4,7 +4,7 @@
 //! it gave back, and no hold but the one that was named first is given back.
 
 use super::single_reply::{ATTEMPTS_MAX, Pauses, Repeat};
-use crate::client::error::{Broken, Lost};
+use crate::client::error::{Broken, CallOutcome};
 use crate::client::{Client, ClientError};
 use crate::protocol::{ErrorName, Failure, Release, Released};
 use crate::sys::pidfd::Pidfd;
@@ -80,7 +80,7 @@ fn give_back(
         match client.call_once("Release", &named, owner) {
             Ok(released) if may_be_done => return Ok(Some(both(held, released))),
             Ok(released) => return Ok(Some(released)),
-            Err(Broken::Lost(lost)) => may_be_done |= lost == Lost::Unknown,
+            Err(Broken::Disconnected(lost)) => may_be_done |= lost == CallOutcome::Unknown,
             Err(Broken::Failed(ClientError::Failure(failure))) => match outcome(&failure) {
                 Some(Outcome::Over) if may_be_done => return Ok(Some(held)),
                 Some(_) if named.key.is_some() => return Ok(None),

@@ -11,7 +11,7 @@ use crate::protocol::{
 use crate::sys::pidfd::Pidfd;
 
 use crate::client::connection::stream::{Replies, parameters};
-use crate::client::error::{Broken, Lost};
+use crate::client::error::{Broken, CallOutcome};
 use crate::client::{Client, ClientError};
 
 /// Whether a call may be sent again when the connection was lost before its answer.
@@ -55,9 +55,9 @@ impl Client {
             let lost = match self.call_once(method, input, owner) {
                 Ok(output) => return Ok(output),
                 Err(Broken::Failed(error)) => return Err(error),
-                Err(Broken::Lost(lost)) => lost,
+                Err(Broken::Disconnected(lost)) => lost,
             };
-            if lost == Lost::Unknown && repeat == Repeat::IfUndone {
+            if lost == CallOutcome::Unknown && repeat == Repeat::IfUndone {
                 break;
             }
             pauses.pause();
@@ -77,7 +77,7 @@ impl Client {
         let reply = connection.reply(answer)?;
         let output = parameters(reply);
         // A connection that failed is not used again, one that carried an error reply is.
-        if !matches!(output, Err(Broken::Lost(_))) {
+        if !matches!(output, Err(Broken::Disconnected(_))) {
             self.connection = Some(connection);
         }
         output

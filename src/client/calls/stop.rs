@@ -22,7 +22,7 @@ impl Client {
         match self.stop_once(stop) {
             Ok(stopping) => Ok(stopping),
             Err(Broken::Failed(error)) => Err(error),
-            Err(Broken::Lost(_)) => Err(ClientError::Gone),
+            Err(Broken::Disconnected(_)) => Err(ClientError::Gone),
         }
     }
 

@@ -48,7 +48,7 @@ impl Client {
             match self.watch_once(query, each, told) {
                 Ok(()) => return Ok(()),
                 Err(Broken::Failed(error)) => return Err(error),
-                Err(Broken::Lost(_)) => {}
+                Err(Broken::Disconnected(_)) => {}
             }
             if *told {
                 pauses = Pauses::new();

@@ -19,7 +19,7 @@ use crate::sys::pidfd::Pidfd;
 use crate::sys::{fds, peer};
 
 use crate::client::ClientError;
-use crate::client::error::{Broken, Lost};
+use crate::client::error::{Broken, CallOutcome};
 
 /// How much is read at first: more than a grant has, and no new page of memory.
 const READ_BYTES: usize = 512;
@@ -133,8 +133,8 @@ impl Connection {
         loop {
             match self.reply_within(answer - silence)? {
                 Ok(reply) => return Ok(reply),
-                Err(Heard::Nothing(waited)) => silence += waited,
-                Err(Heard::Part) => silence = Duration::ZERO,
+                Err(ReadStatus::Nothing(waited)) => silence += waited,
+                Err(ReadStatus::Part) => silence = Duration::ZERO,
             }
             if silence >= answer {
                 return Err(self.silent().into());
@@ -146,10 +146,10 @@ impl Connection {
     pub(crate) fn reply_within(
         &mut self,
         patience: Duration,
-    ) -> Result<Result<Reply, Heard>, Broken> {
+    ) -> Result<Result<Reply, ReadStatus>, Broken> {
         Ok(match self.message_within(patience.min(SLICE))? {
             Ok(message) => Ok(reply(&message)?),
-            Err(heard) => Err(heard),
+            Err(status) => Err(status),
         })
     }
 
@@ -158,7 +158,7 @@ impl Connection {
     pub(crate) fn message_within(
         &mut self,
         patience: Duration,
-    ) -> Result<Result<Vec<u8>, Heard>, Broken> {
+    ) -> Result<Result<Vec<u8>, ReadStatus>, Broken> {
         if let Some(message) = self.decoded()? {
             return Ok(Ok(message));
         }
@@ -169,8 +169,8 @@ impl Connection {
         }
         let flags = libc::MSG_DONTWAIT;
         match fds::receive(self.socket.as_fd(), &mut self.buffer, &mut self.received, flags) {
-            Ok(0) if self.cut => return Err(Broken::Lost(Lost::Undone)),
-            Ok(0) => return Err(Broken::Lost(Lost::Unknown)),
+            Ok(0) if self.cut => return Err(Broken::Disconnected(CallOutcome::Undone)),
+            Ok(0) => return Err(Broken::Disconnected(CallOutcome::Unknown)),
             Ok(count) => {
                 self.decoder.feed(&self.buffer[..count]);
                 if count == self.buffer.len() && count < READ_BYTES_MAX {
@@ -178,14 +178,14 @@ impl Connection {
                 }
             }
             Err(error) => match error.kind() {
-                std::io::ErrorKind::WouldBlock => return Ok(Err(Heard::Nothing(waited))),
+                std::io::ErrorKind::WouldBlock => return Ok(Err(ReadStatus::Nothing(waited))),
                 std::io::ErrorKind::Interrupted => {
-                    return Ok(Err(Heard::Nothing(Duration::ZERO)));
+                    return Ok(Err(ReadStatus::Nothing(Duration::ZERO)));
                 }
                 _ => return Err(Broken::from_socket(error)),
             },
         }
-        Ok(self.decoded()?.ok_or(Heard::Part))
+        Ok(self.decoded()?.ok_or(ReadStatus::Part))
     }
 
     /// The descriptors that came so far.
@@ -204,7 +204,7 @@ impl Connection {
         let mut waited = Duration::ZERO;
         while waited < patience {
             match self.reply_within(patience - waited) {
-                Ok(Err(Heard::Nothing(slice))) => waited += slice,
+                Ok(Err(ReadStatus::Nothing(slice))) => waited += slice,
                 Ok(_) => {}
                 Err(_) => return true,
             }
@@ -236,7 +236,7 @@ impl Connection {
 
 /// What came instead of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub(crate) enum ReadStatus {
     /// Nothing, for so long.
     Nothing(Duration),
     /// A part of one.
@@ -270,7 +270,7 @@ fn failure(name: String, parameters: &str) -> Broken {
         return ClientError::UnknownError { name, message }.into();
     };
     if known == ErrorName::Stopping {
-        return Broken::Lost(Lost::Undone);
+        return Broken::Disconnected(CallOutcome::Undone);
     }
     match read::<Failure>(parameters) {
         Ok(mut failure) => {

@@ -11,7 +11,7 @@ use crate::daemon::view::text::time;
 use crate::daemon::waiters::leases::name_of;
 use crate::duration_text::stated_ms;
 use crate::protocol::{
-    Acquire, ErrorName, Failure, Handle, HolderInfo, LeaseAsked, Lost, Renew, Renewed,
+    Acquire, ErrorName, Failure, Handle, HolderInfo, LeaseAsked, LostLease, Renew, Renewed,
 };
 use crate::sys::peer::Credentials;
 
@@ -163,7 +163,7 @@ impl Server {
         let mut failure = Failure::new(ErrorName::LeaseLost, lost_words(past));
         failure.reason = Some(reason(past.why).into());
         failure.holders = holders;
-        failure.lost = Some(Box::new(Lost {
+        failure.lost = Some(Box::new(LostLease {
             at: time(past.at),
             token: past.token.0,
             key: past.key.to_string(),

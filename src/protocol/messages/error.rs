@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::protocol::interface::INTERFACE;
-use crate::protocol::{CycleStepInfo, HolderInfo, Lost};
+use crate::protocol::{CycleStepInfo, HolderInfo, LostLease};
 
 /// The name of an error, without the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,7 +81,7 @@ pub struct Failure {
     pub cycle: Box<[CycleStepInfo]>,
     /// Of [`ErrorName::LeaseLost`]: what was lost, if that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lost: Option<Box<Lost>>,
+    pub lost: Option<Box<LostLease>>,
 }
 
 fn refused() -> ErrorName {

@@ -50,7 +50,7 @@ pub struct Renewed {
 
 /// A lease that was lost.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lost {
+pub struct LostLease {
     /// When, RFC 3339 UTC.
     pub at: String,
     /// The token of what it held.

@@ -23,7 +23,7 @@ pub struct ChildChannel(OwnedFd);
 
 /// What the child said.
 #[derive(Debug)]
-pub(super) enum Word {
+pub(super) enum ChildMessage {
     /// It has its lock. The descriptors keep the hold while descendants live.
     Granted { held: Option<Held>, children: Vec<OwnedFd> },
     /// It did not become the command, and is about to end.
@@ -91,7 +91,7 @@ impl ChildChannel {
 
 impl Channel {
     /// The next word, if there is one; the inner `None` is the end.
-    pub(super) fn hear(&self) -> io::Result<Option<Option<Word>>> {
+    pub(super) fn receive(&self) -> io::Result<Option<Option<ChildMessage>>> {
         let mut buffer = [0; 16];
         let mut received = Vec::new();
         let count =
@@ -117,9 +117,9 @@ impl Channel {
                     }
                     _ => None,
                 };
-                Word::Granted { held, children: received }
+                ChildMessage::Granted { held, children: received }
             }
-            _ => Word::NotBegun,
+            _ => ChildMessage::NotBegun,
         };
         Ok(Some(Some(word)))
     }

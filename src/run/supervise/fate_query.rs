@@ -49,7 +49,7 @@ impl FateQuery {
     }
 
     /// What came of it, if it is done.
-    pub(super) fn hear(&mut self) -> Option<Fate> {
+    pub(super) fn receive(&mut self) -> Option<Fate> {
         let (pid, channel) = self.process.as_ref()?;
         let mut received = Vec::new();
         let flags = libc::MSG_DONTWAIT;

@@ -6,7 +6,7 @@ use crate::cli::arguments::definition::Global;
 use crate::cli::connect;
 use crate::cli::failed::Failed;
 use crate::cli::messages::participant::{COMMAND_COLUMNS, named, plural};
-use crate::cli::output::sanitize::{clean, command_line, cut};
+use crate::cli::output::sanitize::{command_line, cut, sanitize};
 use crate::cli::output::stdout;
 use crate::protocol::{BlockerInfo, GraphQuery, Mode, PartyInfo, WaitInfo, Waits};
 use crate::run::SUCCESS;
@@ -21,12 +21,12 @@ pub(super) fn run(json: bool, global: &Global) -> Result<u8, Failed> {
 fn dot(waits: &Waits) -> String {
     let mut text = "digraph canal {\n  rankdir=LR;\n  node [shape=box];\n".to_owned();
     for (session, processes) in nodes(waits) {
-        let mut label = quoted(&clean(session));
+        let mut label = quoted(&sanitize(session));
         for line in processes {
             label += "\\n";
             label += &quoted(&line);
         }
-        text += &format!("  \"{}\" [label=\"{label}\"];\n", quoted(&clean(session)));
+        text += &format!("  \"{}\" [label=\"{label}\"];\n", quoted(&sanitize(session)));
     }
     for edge in edges(waits) {
         text += &edge;
@@ -70,12 +70,12 @@ fn edges(waits: &Waits) -> Vec<String> {
 
 /// Solid to who holds, dashed to who goes first.
 fn edge(wait: &WaitInfo, blocker: &BlockerInfo) -> String {
-    let node = |session: &str| format!("\"{}\"", quoted(&clean(session)));
+    let node = |session: &str| format!("\"{}\"", quoted(&sanitize(session)));
     let (from, to) = (node(&wait.waiter.session), node(&blocker.party.session));
-    let mut label = quoted(&format!("{} {}", mode(wait.mode), clean(&wait.key)));
+    let mut label = quoted(&format!("{} {}", mode(wait.mode), sanitize(&wait.key)));
     if blocker.key != wait.key {
         label += "\\n";
-        label += &quoted(&format!("by {} {}", mode(blocker.mode), clean(&blocker.key)));
+        label += &quoted(&format!("by {} {}", mode(blocker.mode), sanitize(&blocker.key)));
     }
     let style = if blocker.holds { "" } else { ", style=dashed" };
     format!("  {from} -> {to} [label=\"{label}\"{style}];\n")

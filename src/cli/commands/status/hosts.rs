@@ -9,7 +9,7 @@ use super::view::{NOTE, Scope, WARNING};
 use crate::cli::arguments::duration::stated;
 use crate::cli::messages::participant::plural;
 use crate::cli::messages::time::Now;
-use crate::cli::output::sanitize::clean;
+use crate::cli::output::sanitize::sanitize;
 use crate::protocol::{EngineInfo, HostInfo, RecoveryInfo};
 
 /// How many hosts an overview names.
@@ -18,12 +18,12 @@ const HOSTS_IN_OVERVIEW: usize = 10;
 /// One line on the engine, and what is wrong with it.
 pub(super) fn engine(page: &mut Page, engine: &EngineInfo, hosts: &[HostInfo], now: &Now) {
     let (words, style) = standing(engine, hosts, now);
-    page.title(format!("engine {}, {words}", clean(&engine.name)), String::new(), style);
+    page.title(format!("engine {}, {words}", sanitize(&engine.name)), String::new(), style);
     if let Some(recovery) = &engine.recovery {
         page.title(recovering(recovery, now), String::new(), WARNING);
     }
     if let Some(hint) = &engine.hint {
-        page.title(format!("hint: {}", clean(hint)), String::new(), WARNING);
+        page.title(format!("hint: {}", sanitize(hint)), String::new(), WARNING);
     }
 }
 
@@ -70,8 +70,8 @@ pub(super) fn last_known(engine: &EngineInfo, now: &Now) -> String {
 
 /// `host alpha, one of 3 hosts`, `away since 14:02:11 (for 12s): …`.
 fn standing(engine: &EngineInfo, hosts: &[HostInfo], now: &Now) -> (String, Style) {
-    let host = clean(&engine.host);
-    let why = engine.why.as_deref().map(|why| format!(": {}", clean(why))).unwrap_or_default();
+    let host = sanitize(&engine.host);
+    let why = engine.why.as_deref().map(|why| format!(": {}", sanitize(why))).unwrap_or_default();
     let stops = match &engine.stops {
         Some(stops) => format!("; commands here are stopped at {}", now.clock(stops)),
         None => String::new(),
@@ -102,7 +102,7 @@ fn standing(engine: &EngineInfo, hosts: &[HostInfo], now: &Now) -> (String, Styl
 /// and for 52s more`.
 fn recovering(recovery: &RecoveryInfo, now: &Now) -> String {
     let RecoveryInfo { since, hosts, left_ms } = recovery;
-    let names: Vec<_> = hosts.iter().map(|host| clean(host)).collect();
+    let names: Vec<_> = hosts.iter().map(|host| sanitize(host)).collect();
     let hosts = match names.len() {
         0 => None,
         1 => Some(format!("for host {} to speak or to be gone", names[0])),
@@ -139,7 +139,7 @@ fn about(host: &HostInfo, now: &Now) -> String {
         None => "not seen yet".to_owned(),
     };
     let since = now.clock(&host.since);
-    format!("host {} {}{here}, since {since}, {renewed}", host.id, clean(&host.host))
+    format!("host {} {}{here}, since {since}, {renewed}", host.id, sanitize(&host.host))
 }
 
 #[cfg(test)]

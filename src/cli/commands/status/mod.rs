@@ -15,7 +15,7 @@ use crate::cli::connect;
 use crate::cli::failed::Failed;
 use crate::cli::messages::root_under_sudo;
 use crate::cli::messages::time::Now;
-use crate::cli::output::stderr::Voice;
+use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
 use crate::cli::output::stdout::Reader;
 use crate::client::Next;
@@ -33,23 +33,23 @@ const CLEAR_LINE: &str = "\x1b[K\n";
 /// Clears what is left of the screen.
 const CLEAR_BELOW: &str = "\x1b[J";
 
-pub(crate) fn run(args: &StatusArgs, global: &Global, voice: Voice) -> Result<u8, Failed> {
+pub(crate) fn run(args: &StatusArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
     match &args.why {
         Some(target) => why::run(target, args.json, global),
         None if args.graph => graph::run(args.json, global),
-        None => report(args, global, voice),
+        None => report(args, global, verbosity),
     }
 }
 
-fn report(args: &StatusArgs, global: &Global, voice: Voice) -> Result<u8, Failed> {
+fn report(args: &StatusArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
     let query = StatusQuery {
         key: args.key.as_ref().map(|key| key.as_str().to_owned()),
         ..StatusQuery::default()
     };
     let target = connect::Target::of(global)?;
-    root_under_sudo::note(&target.place, voice);
+    root_under_sudo::note(&target.place, verbosity);
     let mut client = target.connect()?;
-    let report = Report { args, verbose: voice == Voice::Verbose };
+    let report = Report { args, verbose: verbosity == Verbosity::Verbose };
     if args.watch {
         let mut shown = Ok(Reader::There);
         let mut last = None;

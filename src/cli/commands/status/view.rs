@@ -10,7 +10,7 @@ use crate::cli::arguments::duration::stated;
 use crate::cli::messages::participant::{left, plural, slots};
 use crate::cli::messages::time::Now;
 use crate::cli::messages::user_name;
-use crate::cli::output::sanitize::{clean, command_line};
+use crate::cli::output::sanitize::{command_line, sanitize};
 use crate::core::Kind;
 use crate::protocol::{DaemonInfo, HolderInfo, KeyInfo, LeaseInfo, Mode, Status, WaiterInfo};
 
@@ -88,9 +88,9 @@ fn daemon(page: &mut Page, daemon: &DaemonInfo, now: &Now) {
     let DaemonInfo { pid, version, socket, since, uid, notes } = daemon;
     let who = format!("daemon {version}, pid {pid}, {}", user_name::name(*uid));
     let since = format!("since {} (for {})", now.clock(since), now.age(since));
-    page.title(format!("{who}, {since}, {}", clean(socket)), String::new(), PLAIN);
+    page.title(format!("{who}, {since}, {}", sanitize(socket)), String::new(), PLAIN);
     for note in notes {
-        page.title(format!("note: {}", clean(note)), String::new(), WARNING);
+        page.title(format!("note: {}", sanitize(note)), String::new(), WARNING);
     }
 }
 
@@ -105,7 +105,7 @@ struct Drawer<'a> {
 
 impl Drawer<'_> {
     fn draw(&self, page: &mut Page) {
-        page.title(clean(&self.key.key), summary(self.key), KEY);
+        page.title(sanitize(&self.key.key), summary(self.key), KEY);
         for holder in &self.key.holders {
             self.holder(page, holder);
         }
@@ -118,7 +118,7 @@ impl Drawer<'_> {
         }
         if waiters.len() > room {
             let more = plural(waiters.len() as u64 - room as u64, "more waits", "more wait");
-            page.note(format!("{more}; canal status {} shows all", clean(&self.key.key)), NOTE);
+            page.note(format!("{more}; canal status {} shows all", sanitize(&self.key.key)), NOTE);
         }
         if self.key.left_out > 0 {
             let more = plural(self.key.left_out, "holder or waiter is", "holders and waiters are");
@@ -157,7 +157,7 @@ impl Drawer<'_> {
         if let Some(host) = host.filter(|host| self.here.is_some_and(|here| here != *host))
             && !self.verbose
         {
-            page.note(format!("on host {}", clean(host)), NOTE);
+            page.note(format!("on host {}", sanitize(host)), NOTE);
         }
     }
 
@@ -176,7 +176,7 @@ impl Drawer<'_> {
         self.elsewhere(page, waiter.host.as_deref());
         let details = details(waiter);
         if before != Some(waiter.reason.as_str()) || !details.is_empty() {
-            page.note(format!("waits: {}{details}", clean(&waiter.reason)), WARNING);
+            page.note(format!("waits: {}{details}", sanitize(&waiter.reason)), WARNING);
         }
         if self.verbose {
             page.note(origin(&waiter.session, waiter.host.as_ref(), None), NOTE);
@@ -235,7 +235,7 @@ fn details(waiter: &WaiterInfo) -> String {
     }
     if let Some(view) = &waiter.view {
         // The view is the waiter's own only if it stated one.
-        text += &format!("; states {}", clean(view));
+        text += &format!("; states {}", sanitize(view));
     }
     if waiter.priority != 0 {
         text += &format!("; priority {}", waiter.priority);
@@ -266,8 +266,8 @@ fn lease_words(lease: &LeaseInfo, verbose: bool) -> String {
 
 fn origin(session: &str, host: Option<&String>, token: Option<u64>) -> String {
     let token = token.map(|token| format!("token {token}, ")).unwrap_or_default();
-    let host = host.map(|host| format!(", host {}", clean(host))).unwrap_or_default();
-    format!("{token}session {}{host}", clean(session))
+    let host = host.map(|host| format!(", host {}", sanitize(host))).unwrap_or_default();
+    format!("{token}session {}{host}", sanitize(session))
 }
 
 fn number(pid: u32, lease: bool) -> String {

@@ -10,7 +10,7 @@ use crate::cli::connect;
 use crate::cli::failed::Failed;
 use crate::cli::messages::participant::{held, party, plural, wanted};
 use crate::cli::messages::time::Now;
-use crate::cli::output::sanitize::clean;
+use crate::cli::output::sanitize::sanitize;
 use crate::cli::output::stdout;
 use crate::protocol::{BlockerInfo, WaitInfo, Waits};
 use crate::run::SUCCESS;
@@ -120,12 +120,12 @@ impl<'a> Story<'a> {
         let WaitInfo { waiter, key, mode, since, reason, .. } = wait;
         let who = if named == Some(waiter.pid) { "it".to_owned() } else { party(waiter) };
         let (what, since) = (wanted(*mode), self.since(since));
-        format!("{who} waits {what} `{}` {since}: {}", clean(key), clean(reason))
+        format!("{who} waits {what} `{}` {since}: {}", sanitize(key), sanitize(reason))
     }
 
     fn blocker(&self, blocker: &BlockerInfo, its: Its) -> String {
         let BlockerInfo { party: who, key, mode, holds, since } = blocker;
-        let (who, key, since) = (party(who), clean(key), self.since(since));
+        let (who, key, since) = (party(who), sanitize(key), self.since(since));
         let told = if its == Its::Told { ", told above" } else { "" };
         match (holds, its) {
             (true, _) => format!("{who} holds `{key}`{} {since}{told}", held(*mode)),

@@ -149,7 +149,7 @@ impl Thread {
                 }
                 Some(Event::Notified(head)) => {
                     if let Some(reader) = &mut session.reader {
-                        reader.hear(head);
+                        reader.learn_head(head);
                     }
                 }
                 Some(Event::Ended(id)) if id == session.id => return Ok(End::Closed),

@@ -18,7 +18,7 @@ impl Parent<'_> {
         let Some(monitor) = self.monitor.as_mut().filter(|_| self.channel.is_none()) else {
             return Ok(());
         };
-        let mut fate = self.fate_query.hear();
+        let mut fate = self.fate_query.receive();
         // The daemon that there is now has ended the command, or somebody else did.
         let killed = self.end == Some(End::Killed(libc::SIGKILL));
         if fate.is_none() && killed && !self.asked_why && monitor.may_be_ended() {

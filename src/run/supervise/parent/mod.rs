@@ -21,7 +21,7 @@ use nix::unistd::{Pid, dup2_stdin, dup2_stdout, setpgid};
 use crate::sys::child::{End, Reap, ended, stopped};
 use crate::sys::fds;
 
-use super::child_channel::{Channel, Word};
+use super::child_channel::{Channel, ChildMessage};
 use super::descendants::Descendants;
 use super::fate_query::FateQuery;
 use super::forwarded_signals::stop_too;
@@ -108,11 +108,11 @@ impl<'a> Parent<'a> {
             self.descendants.adopt(Some(self.command))?;
         }
         loop {
-            while self.hear()? {}
+            while self.receive()? {}
             self.look()?;
             if self.end.is_some() {
                 // It may have said that it has its lock, and been killed, since.
-                while self.hear()? {}
+                while self.receive()? {}
             }
             self.look_at_lock()?;
             if let Some(end) = self.end.filter(|_| !self.waits_for_descendants()) {
@@ -161,13 +161,13 @@ impl<'a> Parent<'a> {
     }
 
     /// Takes in a word of the child; whether there may be more.
-    fn hear(&mut self) -> io::Result<bool> {
+    fn receive(&mut self) -> io::Result<bool> {
         let Some(channel) = &self.channel else { return Ok(false) };
-        let Some(heard) = channel.hear()? else { return Ok(false) };
-        match heard {
+        let Some(received) = channel.receive()? else { return Ok(false) };
+        match received {
             None => self.channel = None,
-            Some(Word::NotBegun) => self.monitor = None,
-            Some(Word::Granted { held, children }) => {
+            Some(ChildMessage::NotBegun) => self.monitor = None,
+            Some(ChildMessage::Granted { held, children }) => {
                 self.children = children;
                 if let Some(held) = held {
                     self.monitor = Some(HoldMonitor::new(held, self.limits.on_lost)?);

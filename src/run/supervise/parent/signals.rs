@@ -46,7 +46,7 @@ impl Parent<'_> {
             }
             // This process may have been stopped for too long, perhaps since before it heard that
             // the command has begun: whoever is to be killed is not continued before.
-            while self.hear()? {}
+            while self.receive()? {}
             self.look_at_lock()?;
             if self.monitor.as_ref().is_some_and(|monitor| monitor.phase() == Phase::Killing) {
                 continue;

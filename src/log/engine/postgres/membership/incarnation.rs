@@ -122,7 +122,7 @@ ORDER BY h.host"#
         let head = unsigned(first.try_get(1)?);
         // A notification that was lost is made up for here.
         if let Some(reader) = &mut self.reader {
-            reader.hear(head);
+            reader.learn_head(head);
         }
         let Some(ttl_ms) = first.try_get::<_, Option<i64>>(0)? else {
             let why = match first.try_get::<_, Option<i64>>(3)? {

@@ -15,7 +15,7 @@ impl Reader {
     }
 
     /// Somebody says that the log goes up to `head`.
-    pub(crate) fn hear(&mut self, head: u64) {
+    pub(crate) fn learn_head(&mut self, head: u64) {
         self.head = self.head.max(head);
     }
 
