@@ -15,7 +15,7 @@ use crate::client::{self, Acquired, Client, ClientError};
 use crate::protocol::{Acquire, ErrorName, Failure, Grant, Mode, OnLost};
 use crate::sys::pidfd::Pidfd;
 
-/// Of a command line so much is told to the daemon, in columns.
+/// The most columns of a command line that the daemon is told.
 const COMMAND_COLUMNS_MAX: usize = 1000;
 
 /// The request that the options describe, under a tag of its own.
@@ -47,13 +47,13 @@ pub(crate) fn request(
 pub(crate) enum NotAcquired {
     /// The daemon refused: busy, the wait is over, or a deadlock.
     Refused(Failure),
-    /// Nothing was asked for yet: somebody must stay by the command.
+    /// The daemon refused to look at the request: a supervisor must stay beside the command.
     SupervisorRequired(Failure),
     /// Something failed.
     Failed(Failed),
 }
 
-/// Asks, and tells how the waiting goes.
+/// Sends the request and shows its progress until it is granted or refused.
 pub(crate) fn obtain(
     target: &Target,
     request: &Acquire,

@@ -1,4 +1,4 @@
-//! From the global options to a daemon, and from its errors to message.
+//! Connects to the daemon that the global options name, and turns client errors into messages.
 
 use std::path::PathBuf;
 

@@ -1,10 +1,10 @@
-//! How a command says that it could not do its work.
+//! Why a command failed, and how that is printed.
 
 use super::output::stderr::Verbosity;
 use crate::daemon::Unusable;
 use crate::run::{NotRun, OwnCode};
 
-/// Why a command ends early: a code, one line that says what is wrong, and what to do about it.
+/// Why a command ends early: an exit code, a one-line message, and a hint about what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failed {
     /// The exit code.
@@ -13,7 +13,7 @@ pub(crate) struct Failed {
     pub(crate) message: String,
     /// What to do.
     pub(crate) hint: Option<String>,
-    /// Whether everything was said already, or is not to be said.
+    /// Whether nothing is to be printed (any more).
     pub(crate) silent: bool,
 }
 
@@ -28,7 +28,7 @@ impl Failed {
         Self { code, message: message.into(), hint: None, silent: false }
     }
 
-    /// Ends with this code and says nothing (more).
+    /// Ends with this code and prints nothing (more).
     pub(crate) fn silent(code: u8) -> Self {
         Self { code, message: String::new(), hint: None, silent: true }
     }
@@ -40,7 +40,7 @@ impl Failed {
         self
     }
 
-    /// Says it, and gives the exit code.
+    /// Prints the message and the hint, and returns the exit code.
     pub(crate) fn report(&self, verbosity: Verbosity) -> u8 {
         if !self.silent {
             verbosity.message(&self.message);

@@ -1,4 +1,4 @@
-//! The process to whom a lock belongs that `canal acquire` takes and `canal release` gives back.
+//! The owner of a lock that `canal acquire` takes and `canal release` gives back.
 
 use std::io;
 use std::os::unix::process::parent_id;
@@ -11,19 +11,19 @@ use crate::sys::process;
 
 const HINT: &str = "--pid $$ names the process of the script";
 
-/// A process that is to own, or owns.
+/// The process that owns, or will own, a lock.
 #[derive(Debug)]
 pub(crate) struct Owner {
-    /// It, whatever becomes of its number.
+    /// Refers to the process even after its number was reused.
     pub(crate) pidfd: Pidfd,
     /// Its number.
     pub(crate) pid: u32,
-    /// Whether nobody named it: it is our parent.
+    /// Whether it is the parent process because the user named none.
     pub(crate) by_default: bool,
 }
 
 impl Owner {
-    /// The process of that number, else our parent.
+    /// The process with that number, or the parent process.
     pub(crate) fn find(pid: Option<u32>) -> Result<Self, Failed> {
         match pid {
             Some(pid) if pid == std::process::id() => {
@@ -44,7 +44,7 @@ impl Owner {
             .hint(HINT));
         }
         let pidfd = open(pid)?;
-        // Had the parent ended before, its number could have been somebody else's already.
+        // If the parent had ended before, its number could already belong to another process.
         if parent_id() != pid {
             return Err(Failed::new(format!("the parent process, pid {pid}, has ended")).hint(HINT));
         }

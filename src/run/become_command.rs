@@ -21,17 +21,19 @@ pub enum NotBegun {
     NotRun(NotRun),
     /// The lock was lost before.
     Lost(Box<LostHold>),
-    /// The parent that was to stay by it has ended.
+    /// The supervisor has ended.
     Alone,
 }
 
-/// Becomes the command: same process, with all that canal's caller gave it, and nothing of canal's
-/// but the variables of the grant (and with `--with-children` the descriptor that keeps the hold).
+/// Becomes the command in the same process. The command gets everything that canal's caller passed
+/// on. From canal it gets only the variables of the grant, and with `--with-children` the
+/// descriptor that keeps the hold.
 ///
-/// `tag` is that of the request. `socket` is where the daemon was said to be, `None` if it was not. `child_channel` is what [`supervise`](super::supervise())
-/// gave, `None` without a parent of canal's.
+/// `tag` is that of the request. `socket` is the daemon's socket if the caller named one.
+/// `child_channel` is what [`supervise`](super::supervise()) gave to the child, `None` without a
+/// supervisor.
 ///
-/// Returns only if the command was not begun; the lock was given back then, or is lost.
+/// Returns only if the command was not started. The lock is then given back, or was lost.
 pub fn become_command(
     command: &Command,
     client: &mut Client,
@@ -57,7 +59,8 @@ pub fn become_command(
             return NotBegun::NotRun(NotRun::after_exec(command, error));
         }
         startup::restore();
-        // The last thing before the exec: one that was stopped meanwhile finds out here.
+        // The last check before the exec: a process that was stopped meanwhile notices here that
+        // its lock is lost.
         if let Some(lost) =
             held.and_then(|(page, token)| LostHold::found(page, token, boottime_ms()))
         {
@@ -71,7 +74,7 @@ pub fn become_command(
         child_channel.not_begun();
     }
     if matches!(not_begun, NotBegun::Lost(_)) {
-        // Whoever would have to be told can not be reached, and it ends with this process anyway.
+        // The daemon cannot be reached, and the hold ends with this process anyway.
         return not_begun;
     }
     give_back(client, grant);

@@ -9,7 +9,8 @@ use crate::sys::exec::{Lookup, lookup};
 
 use super::OwnCode;
 
-/// A command whose file was found before anything was asked for, so that a typo never queues.
+/// A command whose file was found before the request is sent, so that a typing error never waits in
+/// a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
     /// The file.
@@ -25,7 +26,7 @@ pub struct NotRun {
     pub command: OsString,
     /// [`OwnCode::NotFound`] or [`OwnCode::NotExecutable`].
     pub code: OwnCode,
-    /// What the system said.
+    /// The system's error.
     pub error: io::Error,
 }
 

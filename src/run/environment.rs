@@ -27,10 +27,10 @@ pub const HOLD: &str = HOLD_VARIABLE;
 /// Variables to set, or with `None` to unset; everything else of the environment stays.
 pub type Variables = Vec<(&'static str, Option<OsString>)>;
 
-/// The variables of a grant. `socket` is where the daemon was said to be, `None` if it was not.
+/// The variables of a grant. `socket` is the daemon's socket if the caller named one.
 ///
-/// Several keys are separated by newlines: a key may hold anything else but control characters.
-/// `CANAL_SLOT` and `CANAL_BUCKET` are set only where exactly one slot is held.
+/// Several keys are separated by newlines; a key contains no control characters. `CANAL_SLOT` and
+/// `CANAL_BUCKET` are set only where exactly one slot is held.
 #[must_use]
 pub fn variables(grant: &Grant, socket: Option<&Path>) -> Variables {
     let keys: Vec<&str> = grant.keys.iter().map(|key| key.key.as_str()).collect();

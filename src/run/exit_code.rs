@@ -1,11 +1,11 @@
-//! What canal's own exit codes mean.
+//! canal's own exit codes.
 //!
 //! They follow timeout(1), and EX_TEMPFAIL of sysexits for "not acquired"; every other code is the
 //! command's.
 
 use std::process::ExitCode;
 
-/// The exit code of who did what was asked.
+/// The exit code for success.
 pub const SUCCESS: u8 = 0;
 
 /// An exit code of canal's own.

@@ -1,4 +1,4 @@
-//! A lock that is lost while its command runs, or before it begins.
+//! A hold that was lost while its command ran, or before the command started.
 
 use crate::protocol::OnLost;
 use crate::sys::deadline::{Reader, State, Why};
@@ -10,7 +10,7 @@ pub struct LostHold {
     pub token: u64,
     /// Why.
     pub why: Why,
-    /// When that was certain: from then on nothing is relied upon.
+    /// From when on the hold no longer protects anything.
     pub at: u64,
     /// When the engine was last known to be reached.
     pub reached_at: u64,
@@ -23,13 +23,13 @@ pub struct LostHold {
 }
 
 impl LostHold {
-    /// What a page says at `now` of the hold with this token, if it says that it is lost or may be.
+    /// The loss of the hold with this token, if the page says at `now` that it is lost or may be.
     pub(super) fn found(page: &Reader, token: u64, now: u64) -> Option<Self> {
         let state = page.state();
         state.is_over(now).then(|| Self::of(page, &state, token, now))
     }
 
-    /// The loss of the hold with this token, as the page had it at `now`.
+    /// The loss of the hold with this token, by the state of the page at `now`.
     pub(super) fn of(page: &Reader, state: &State, token: u64, now: u64) -> Self {
         Self {
             token,

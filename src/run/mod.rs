@@ -1,11 +1,12 @@
-//! Becoming the command, or staying as its parent.
+//! Becoming the command, or supervising it as its parent.
 //!
 //! By default `canal run` becomes the command: [`become_command()`]. Where an option needs a parent
-//! ([`Limits`]), or the daemon works over an engine so that a lock can be lost, [`supervise()`] forks
-//! first, and the child takes the lock and becomes the command in the same way. So the owner of the lock is always the process that is the command, and no death of a
-//! parent can free it under a command that still runs.
+//! ([`Limits`]), or where the daemon works over an engine so that a lock can be lost,
+//! [`supervise()`] forks first. The child then takes the lock and becomes the command in the same
+//! way. So the owner of the lock is always the process that is the command, and the death of a
+//! parent never frees the lock under a running command.
 //!
-//! The invariant of both: the command finds everything as canal's caller set it.
+//! Invariant: the command finds everything as canal's caller set it.
 
 mod become_command;
 mod command;

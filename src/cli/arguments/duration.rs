@@ -24,7 +24,7 @@ pub(crate) fn parse(text: &str) -> Result<Length, String> {
     if is_negative(text) {
         return Err("must not be negative".to_owned());
     }
-    // ISO 8601 and `3 days ago` are jiff's, not ours.
+    // jiff would also accept ISO 8601 and `3 days ago`; canal does not.
     let plain = text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b' '));
     if !plain || !text.starts_with(|c: char| c.is_ascii_digit() || c == '.') {
         return Err(expected());
@@ -57,8 +57,8 @@ const TTL_MIN: Duration = Duration::from_secs(1);
 /// The longest TTL of a lease; the daemon's.
 const TTL_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// As [`parse`], for a lease: neither too short to be renewed in time, nor so long that a forgotten
-/// one is in the way for ever.
+/// As [`parse`], for a lease: long enough to be renewed in time, and short enough that a forgotten
+/// lease ends.
 pub(crate) fn parse_ttl(text: &str) -> Result<Duration, String> {
     match parse(text) {
         Ok(Length::Finite(ttl)) if ttl > TTL_MAX => {
@@ -71,7 +71,7 @@ pub(crate) fn parse_ttl(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Whole milliseconds, rounded up: what is not nothing stays something.
+/// Whole milliseconds, rounded up, so that a length above zero never becomes zero.
 pub(crate) fn millis(length: Duration) -> u64 {
     u64::try_from(length.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

@@ -1,8 +1,8 @@
-//! Reading the command lines of `canal run` that are plain, without building clap's definition,
-//! which takes as long as all else that canal does before the command.
+//! Reads ordinary command lines of `canal run` without building clap's definition, which takes as
+//! long as everything else that canal does before the command.
 //!
-//! Invariant: what is read here is what clap reads. Whatever is out of the ordinary, and every
-//! mistake, is left to clap.
+//! Invariant: clap would read the same from these words. Unusual options and every mistake are left
+//! to clap.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

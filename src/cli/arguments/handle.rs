@@ -19,7 +19,7 @@ pub(crate) struct HandleArgs {
     /// The handle of the lease; - reads it from standard input, so that it does not stand in the
     /// list of processes [default: $CANAL_HANDLE]
     #[arg(long, value_name = "H", allow_hyphen_values = true)]
-    // As text: what is wrong with it is said without it.
+    // Kept as text, so that an error message does not repeat it.
     pub(crate) handle: Option<String>,
 }
 

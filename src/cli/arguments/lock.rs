@@ -100,10 +100,11 @@ fn count_of(text: &str) -> Result<u64, String> {
 }
 
 impl LockArgs {
-    /// What is asked for: the counted items, then what is read, then what is written.
+    /// The items of the request: first the counted ones, then those to read, then those to write.
     ///
     /// # Errors
-    /// Options that contradict each other, no key, a key twice, more than a stated view has.
+    /// Options contradict each other, no key is given, a key is given twice, or more slots are
+    /// asked for than the stated view has.
     pub(crate) fn items(&self) -> Result<Vec<WireItem>, Failed> {
         let mut items = self.counted()?;
         items.extend(self.reads.iter().map(|key| shared_or_alone(key, Mode::Read)));
@@ -210,7 +211,7 @@ fn shared_or_alone(key: &Key, mode: Mode) -> WireItem {
     WireItem { key: key.text().clone(), mode: Some(mode), ..WireItem::default() }
 }
 
-/// What is wrong if two of the items are of one key.
+/// The error for a key that is given twice.
 fn twice(items: &[WireItem]) -> Option<Failed> {
     let option = |item: &WireItem| match item.mode {
         None | Some(Mode::Counted) => "--key",

@@ -1,5 +1,5 @@
-//! Numbers on the command line. What is wrong with one is said without the number: the option and
-//! what stood after it come before.
+//! Numbers on the command line. An error does not repeat the number: clap prints the option and its
+//! value before it.
 
 /// A whole number that is not negative.
 pub(crate) fn number(text: &str) -> Result<u64, String> {

@@ -34,7 +34,7 @@ impl SessionArgs {
     }
 }
 
-/// What is to be said if the daemon did not believe that the request is enclosed.
+/// The message for a request whose enclosing frame the daemon did not believe.
 pub(crate) fn not_believed(request: &Acquire, grant: &Grant) -> Option<String> {
     let (session, frame) = (request.session.as_ref()?, request.frame.as_ref()?);
     (*session != grant.session).then(|| {
@@ -45,8 +45,8 @@ pub(crate) fn not_believed(request: &Acquire, grant: &Grant) -> Option<String> {
     })
 }
 
-/// What is to be said if a new session was asked for and the process is in that of the locks that it
-/// took before: canal becomes its command, which may be canal again.
+/// The message for `--new-session` where the process already belongs to the session of its earlier
+/// locks: canal becomes its command, and that command may be canal again.
 pub(crate) fn not_new(request: &Acquire, grant: &Grant) -> Option<String> {
     let session = request.session.is_none().then(inherited)??;
     same_process(&session, grant)

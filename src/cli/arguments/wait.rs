@@ -1,4 +1,4 @@
-//! How long to wait, and how to end when that was in vain.
+//! How long to wait, and which exit code follows when the wait is over.
 
 use clap::Args;
 

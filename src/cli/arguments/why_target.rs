@@ -6,7 +6,7 @@ use std::str::FromStr;
 use crate::cli::arguments::number::number;
 use crate::protocol::WhyQuery;
 
-/// From where who waits for whom is followed.
+/// The waiter from which the chain of waits is followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum WhyTarget {
     /// A process.

@@ -1,7 +1,7 @@
 //! `canal acquire`: take the lock for another process, or as a lease.
 //!
-//! The grant is provisional until it was printed and then confirmed: a lock whose owner was never
-//! told goes back by itself.
+//! The grant is provisional until it was printed and confirmed. If canal ends before that, the
+//! daemon takes the grant back.
 
 use std::os::unix::process::parent_id;
 use std::time::Duration;
@@ -41,7 +41,7 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global, verbosity: Verbosity) -> 
         return Err(Failed::new("-E 0 would mean to go on without the lock")
             .hint("`canal run -E 0` skips its command; with `canal acquire`, choose another code and test for it"));
     }
-    // Before the owner is looked at: what is wrong in the options is said first.
+    // Before the owner is looked up: errors in the options come first.
     let mut request = acquisition::request(&args.lock, &args.wait, args.session, "")?;
     request.on_lost = args.on_lost.map(Into::into).unwrap_or_default();
     let target = Target::of(global)?;
@@ -89,7 +89,8 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global, verbosity: Verbosity) -> 
     Ok(SUCCESS)
 }
 
-/// Why a grant was not confirmed. If its owner ended meanwhile, that is said as if it had ended before.
+/// The error for a grant that was not confirmed. If its owner has ended meanwhile, the error is the
+/// one for an owner that ended earlier.
 fn unconfirmed(error: ClientError, has_ended: impl FnOnce() -> bool) -> Failed {
     let taken_back =
         matches!(&error, ClientError::Failure(failure) if failure.name == ErrorName::UnknownTag);
@@ -105,7 +106,7 @@ fn lease(ttl: Duration) -> Result<LeaseAsked, Failed> {
     Ok(LeaseAsked { handle, ttl_ms: millis(ttl) })
 }
 
-/// What to show of who asks for a lease: the script, rather than this program, which ends.
+/// The command line to show for a lease: that of the script, because this process ends at once.
 fn asker() -> String {
     process::command_line(parent_id()).unwrap_or_default()
 }

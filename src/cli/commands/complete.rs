@@ -1,7 +1,7 @@
-//! `canal complete`: what the completion scripts ask for while somebody types.
+//! `canal complete`: gives names to the completion scripts while a user types.
 //!
-//! It is quick or gives nothing: no daemon is started, nothing is said on stderr, and a daemon that
-//! does not answer within [`DEADLINE`] is not waited for.
+//! It starts no daemon, prints nothing to stderr, and gives nothing if the daemon does not answer
+//! within [`DEADLINE`].
 
 use std::sync::mpsc;
 use std::thread;
@@ -18,7 +18,7 @@ use crate::run::SUCCESS;
 /// As long as typing may hang.
 const DEADLINE: Duration = Duration::from_millis(100);
 
-/// More names than this help nobody.
+/// The most names to offer; a longer list does not help a user.
 const NAMES_MAX: u64 = 500;
 
 pub(crate) fn run(args: &CompleteArgs, global: &Global) -> u8 {

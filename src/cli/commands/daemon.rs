@@ -38,7 +38,7 @@ pub(crate) fn run(args: &DaemonArgs, global: &Global, verbosity: Verbosity) -> R
         watcher: Some(OWN.into()),
     };
     if args.watcher {
-        // What went wrong is found out again by whoever needs the daemon.
+        // The next client that needs the daemon reports the error.
         let start = || drop(target.connect());
         daemon::watch(&options, &start)?;
         return Ok(SUCCESS);
@@ -76,8 +76,8 @@ fn replace(options: &mut Options, verbosity: Verbosity) -> Result<(), Failed> {
     Ok(())
 }
 
-/// For how long a daemon that is replaced may take to end, how often it is told to, and how often it
-/// is looked whether it has.
+/// How long a daemon that is replaced may take to end, how often it is asked to, and how often
+/// canal checks whether it has ended.
 const REPLACE_MAX: Duration = Duration::from_secs(10);
 const STOP_AGAIN: Duration = Duration::from_millis(500);
 const REPLACE_PAUSE: Duration = Duration::from_millis(5);

@@ -30,7 +30,7 @@ pub(crate) fn run(args: &ReleaseArgs, global: &Global, verbosity: Verbosity) -> 
     if args.json {
         stdout::print(&stdout::json(&released)?)?;
     }
-    // What was broken by force is always said.
+    // A hold that was broken by force is always reported.
     let say = if args.force { Verbosity::message } else { Verbosity::detail };
     for line in lines(&released, args.force) {
         say(verbosity, &line);
@@ -38,7 +38,8 @@ pub(crate) fn run(args: &ReleaseArgs, global: &Global, verbosity: Verbosity) -> 
     Ok(SUCCESS)
 }
 
-/// That the parent is meant where nobody is named is not obvious in a pipe or a subshell.
+/// Adds to the error that the owner is the parent process, which is not obvious in a pipe or a
+/// subshell.
 fn explained(error: ClientError, owner: Option<&Owner>) -> Failed {
     let not_held = matches!(&error, ClientError::Failure(f) if f.name == ErrorName::NotHeld);
     let failed = connect::failed(error);

@@ -25,7 +25,7 @@ use crate::run::{
     become_command, supervise,
 };
 
-/// How long after the signal of `--max-run` SIGKILL follows, if nothing else is said.
+/// How long after the signal of `--max-run` SIGKILL follows by default.
 const KILL_AFTER: Duration = Duration::from_secs(10);
 
 pub(crate) fn run(args: &RunArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
@@ -58,7 +58,7 @@ pub(crate) fn run(args: &RunArgs, global: &Global, verbosity: Verbosity) -> Resu
 enum NotStarted {
     /// Something failed, or was refused.
     Failed(Failed),
-    /// The daemon wants somebody to stay by the command. Nothing was asked for yet.
+    /// The daemon requires a supervisor beside the command; it did not look at the request yet.
     SupervisorRequired,
 }
 
@@ -75,7 +75,7 @@ struct Job<'a> {
     target: Target,
     command: Command,
     request: Acquire,
-    /// The daemon said so.
+    /// Whether the daemon said that the hold can be lost.
     can_be_lost: bool,
 }
 
@@ -146,7 +146,7 @@ impl Job<'_> {
     }
 }
 
-/// What is said and asked while the command runs.
+/// What the supervisor prints and asks while the command runs.
 struct RunHooks<'a, 'b>(&'a Job<'b>);
 
 impl SupervisorHooks for RunHooks<'_, '_> {

@@ -1,4 +1,4 @@
-//! A deadlock, in words: who waits for whom, once around.
+//! The message about a deadlock: each waiter of the ring, and what it waits for.
 
 use super::participant::{held, named, party, wanted};
 use crate::cli::output::sanitize::sanitize;

@@ -1,4 +1,4 @@
-//! A lease that is no more: what was lost, when and why, and who has its lock now.
+//! The message about a lost lease: what was lost, when, why, and the present holder.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Holders and places in queues, in words.
+//! Holders, waiters and queue positions as text.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use crate::cli::arguments::duration::short;
 use crate::cli::output::sanitize::{command_line, cut, sanitize};
 use crate::protocol::{HolderInfo, LeaseInfo, Mode, PartyInfo};
 
-/// A command is shown in a sentence with at most so many columns.
+/// The most columns of a command within a sentence.
 pub(crate) const COMMAND_COLUMNS: usize = 40;
 
 /// `pid 812 `make test` (alice, for 3m12s)`, the command cut at so many columns; `(alice, db/x for
 /// 3m12s)` if it holds another key than the one in question, above or below that.
 pub(crate) fn holder(holder: &HolderInfo, command_columns: usize, now: &Now) -> String {
-    // Said only of a key other than the one that is spoken of.
+    // The daemon sends the key only if it is not the one in question.
     let key = holder.key.as_ref().map(|key| format!("{} ", sanitize(key))).unwrap_or_default();
     let left = holder.lease.as_ref().and_then(left);
     let left = left.map(|left| format!(", {left} left")).unwrap_or_default();
@@ -26,7 +26,7 @@ pub(crate) fn holder(holder: &HolderInfo, command_columns: usize, now: &Now) -> 
     shown(holder.pid, holder.lease.is_some(), command, command_columns) + " " + &who
 }
 
-/// What is left to a lease.
+/// The time that is left to a lease.
 pub(crate) fn left(lease: &LeaseInfo) -> Option<String> {
     lease.left_ms.map(|left_ms| short(Duration::from_millis(left_ms)))
 }
@@ -46,7 +46,7 @@ pub(crate) fn named(pid: u32, lease: bool) -> String {
     if lease { "a lease".to_owned() } else { process(pid) }
 }
 
-/// `pid 812`, or what is to be said of a process that has no number here.
+/// `pid 812`, or a phrase for a process that has no number here.
 pub(crate) fn process(pid: u32) -> String {
     match pid {
         0 => "a process of another pid namespace".to_owned(),
@@ -54,7 +54,7 @@ pub(crate) fn process(pid: u32) -> String {
     }
 }
 
-/// `pid 812 `make test` (alice, s17)`: who it is beyond its process.
+/// `pid 812 `make test` (alice, s17)`: a process with its user and session.
 pub(crate) fn party(party: &PartyInfo) -> String {
     let PartyInfo { pid, uid, command, session, lease } = party;
     let who = format!("({}, {})", user_name::name(*uid), sanitize(session));
@@ -134,7 +134,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Somebody who holds or waits, for tests.
+    /// A holder or waiter, for tests.
     pub(crate) fn someone(pid: u32, command: &str, session: &str) -> PartyInfo {
         let command = Some(command.to_owned());
         PartyInfo { pid, uid: 0, command, session: session.to_owned(), lease: false }

@@ -1,4 +1,4 @@
-//! Refusals: said to people, and turned into an exit code.
+//! The message about a refused request, and its exit code.
 
 use super::deadlock;
 use super::participant::{COMMAND_COLUMNS, holder};
@@ -13,8 +13,8 @@ use crate::run::OwnCode;
 const AGAIN: &str = "run it again from where the first lock was taken; locks that are taken together, \
                      in one request, cannot end so";
 
-/// Says why nothing was acquired and who has it, and gives the exit code: `-E` counts for busy and
-/// for wait-over only, and `-E 0` says nothing, as cron likes it.
+/// Prints why nothing was acquired and the holders, and returns the exit code. `-E` applies only to
+/// a busy lock and to a wait that is over. `-E 0` prints nothing, which suits cron.
 pub(crate) fn explain(failure: &Failure, wait: &WaitArgs, verbosity: Verbosity) -> Failed {
     let code = code(failure, wait);
     if code != 0 {

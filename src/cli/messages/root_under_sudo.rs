@@ -1,6 +1,6 @@
-//! Root under sudo(8): its locks are not those of the user who called sudo.
+//! A note for root under sudo(8): its locks are not those of the user who called sudo.
 //!
-//! That user's daemon is asked nothing: root does not connect where another user can lead it.
+//! Root does not connect to that user's daemon, because the user could lead root to another socket.
 
 use nix::unistd::geteuid;
 
@@ -9,7 +9,7 @@ use crate::cli::output::stderr::Verbosity;
 use crate::daemon;
 use crate::protocol::place::{Place, Rule};
 
-/// With `-v`, says that the user who called sudo has a daemon of its own, if it runs.
+/// With `-v`, prints that the user who called sudo has a daemon, if it runs.
 pub(crate) fn note(place: &Place, verbosity: Verbosity) {
     if verbosity < Verbosity::Verbose || place.rule != Rule::PerUser || !geteuid().is_root() {
         return;

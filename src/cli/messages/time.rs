@@ -23,7 +23,7 @@ impl Now {
         Self { at: Timestamp::now(), zone: TimeZone::system(), good_for: Cell::default() }
     }
 
-    /// How long ago that was; `?` for what is no time, nothing for the future.
+    /// How long ago that was; `?` if the text is no time, zero for a time in the future.
     pub(crate) fn age(&self, since: &str) -> String {
         since.parse::<Timestamp>().map_or_else(
             |_| "?".to_owned(),
@@ -41,7 +41,8 @@ impl Now {
         self.good_for.set(Some(least));
     }
 
-    /// For how long what was shown by this moment is as it was shown; `None` if it is so for ever.
+    /// For how long the text that was made with this moment stays correct; `None` if it never
+    /// changes.
     pub(crate) fn good_for(&self) -> Option<Duration> {
         self.good_for.get()
     }
@@ -57,7 +58,7 @@ impl Now {
         }
     }
 
-    /// How long ago that was; `None` for what is no time or is to come.
+    /// How long ago that was; `None` if the text is no time, or a time in the future.
     pub(crate) fn passed(&self, since: &str) -> Option<Duration> {
         let since: Timestamp = since.parse().ok()?;
         Duration::try_from(self.at.duration_since(since)).ok()

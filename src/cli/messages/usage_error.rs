@@ -1,4 +1,4 @@
-//! What is wrong with a command line, in one line and a hint instead of clap's paragraphs.
+//! Usage errors: one line and a hint, instead of clap's paragraphs.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -12,7 +12,7 @@ use crate::cli::output::sanitize::cut;
 use crate::cli::output::stderr::Verbosity;
 use crate::run::SUCCESS;
 
-/// Of a wrong value so much is shown.
+/// The most columns of a wrong value in a message.
 const VALUE_COLUMNS: usize = 40;
 
 /// A caller that states 0 slots wants that nobody gets the lock.
@@ -37,7 +37,7 @@ pub(crate) fn report(error: &clap::Error, words: &[OsString]) -> u8 {
     }
 }
 
-/// Whether the arguments, up to what is wrong in them, ask for silence.
+/// Whether `-q` stands before the error in the arguments.
 fn quiet<'a>(words: impl Iterator<Item = &'a OsStr>) -> bool {
     let understood = Cli::command().ignore_errors(true).try_get_matches_from(words);
     understood.is_ok_and(|matches| matches.get_flag("quiet"))

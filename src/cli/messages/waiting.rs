@@ -1,8 +1,8 @@
-//! What is said while waiting.
+//! What canal prints while a request waits.
 //!
-//! A terminal whose foreground we are shows one line at once and keeps it up to date; anything
-//! else gets a line after ten seconds and then at doubling intervals. Nothing here runs by itself:
-//! it says to the client after what time there is something to show again.
+//! A terminal in whose foreground canal runs shows one line at once, and keeps it up to date. Other
+//! outputs get a line after ten seconds, and then at doubling intervals. There is no thread or
+//! timer here: [`Waiting::update`] returns when the text changes next.
 
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
@@ -35,23 +35,23 @@ const REDRAW_AFTER: Duration = Duration::from_secs(1);
 /// When a log gets its first line.
 const FIRST_LINE_AFTER: Duration = Duration::from_secs(10);
 
-/// The words of one wait.
+/// The display of one wait.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     verbosity: Verbosity,
-    /// When the daemon said the first word of it.
+    /// When the daemon first reported progress.
     began: Option<Instant>,
     next_line_after: Duration,
     last: Option<Progress>,
-    /// What is asked for, and in which way.
+    /// The keys of the request and their modes.
     modes: Vec<(Arc<str>, Mode)>,
     line: Option<ProgressBar>,
-    /// Whether it was said that a process above this one is in the way.
+    /// Whether the warning about an ancestor was printed.
     warned: bool,
 }
 
 impl Waiting {
-    /// Nothing is said yet.
+    /// A display that has printed nothing yet.
     pub(crate) fn new(verbosity: Verbosity, items: &[WireItem]) -> Self {
         let mode = |item: &WireItem| (item.key.clone(), item.mode.unwrap_or(Mode::Counted));
         Self {
@@ -65,8 +65,8 @@ impl Waiting {
         }
     }
 
-    /// Takes in what the daemon said, if it said something, and shows how things are. Returns after
-    /// what time there is something to show again, if the daemon says nothing.
+    /// Updates the display by what the daemon reported, if anything. Returns when the text changes
+    /// next even if the daemon reports nothing.
     pub(crate) fn update(&mut self, progress: Option<&Progress>) -> Option<Duration> {
         let passed = self.began.get_or_insert_with(Instant::now).elapsed();
         if let Some(progress) = progress {
@@ -84,8 +84,8 @@ impl Waiting {
         Some(self.log(passed))
     }
 
-    /// Says so if a process above this one holds what it waits for: the daemon cannot know that
-    /// the one waits for the other, because nothing told it that they belong together.
+    /// Warns if an ancestor of this process holds the lock. The daemon cannot detect that deadlock,
+    /// because nothing told it that the two belong together.
     fn warn_of_ancestors(&mut self) {
         let Some(last) = &self.last else { return };
         let holders = last.holders.iter().filter(|holder| holder.pid != 0);
@@ -176,7 +176,7 @@ fn around<'a>(reason: &'a str, named: &str) -> Option<(&'a str, &'a str)> {
     (!parts.1.starts_with(|c: char| c.is_ascii_digit())).then_some(parts)
 }
 
-/// The sentence, its command cut so that the rest has room in so many columns.
+/// The sentence; its command is cut so that the whole fits into `columns`.
 fn fitted(progress: &Progress, mode: Mode, columns: Option<usize>, now: &Now) -> String {
     let text = sentence(progress, mode, COMMAND_COLUMNS, now);
     let over = columns.map_or(0, |columns| width(&text).saturating_sub(columns));
@@ -201,7 +201,7 @@ fn columns() -> usize {
     columns.saturating_sub(SPINNER_COLUMNS)
 }
 
-/// Whether stderr is the terminal of a foreground job, and that job is ours.
+/// Whether stderr is a terminal and this process belongs to its foreground job.
 fn in_foreground() -> bool {
     let stderr = io::stderr();
     stderr.is_terminal() && tcgetpgrp(&stderr).is_ok_and(|group| group == getpgrp())

@@ -1,15 +1,15 @@
-//! Text from others, made safe for a terminal and fitted to a width.
+//! Makes foreign text safe for a terminal, and fits text to a width.
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// The text with every character that could steer a terminal, break a line or turn the direction
-/// of writing shown as `?`.
+/// The text with `?` for each character that could control a terminal, break a line or change the
+/// direction of writing.
 pub(crate) fn sanitize(text: &str) -> String {
     text.chars().map(|c| if steers(c) { '?' } else { c }).collect()
 }
 
-/// A command line as one line: what is between its words, such as the newlines of a script, becomes
-/// a blank.
+/// A command line as one line: each run of white space, such as the newlines of a script, becomes
+/// one blank.
 pub(crate) fn command_line(text: &str) -> String {
     sanitize(&text.split_whitespace().collect::<Vec<_>>().join(" "))
 }
@@ -44,7 +44,7 @@ pub(crate) fn cut(text: &str, columns: usize) -> String {
     if columns == 0 { String::new() } else { format!("{}…", &text[..end]) }
 }
 
-/// The text in lines of at most so many columns, broken at blanks.
+/// The text in lines of at most `columns`, broken at blanks.
 pub(crate) fn fold(text: &str, columns: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {

@@ -1,13 +1,13 @@
-//! canal's own words: every line that it writes to stderr goes through here.
+//! Messages on stderr: every line that canal writes to stderr goes through here.
 //!
-//! A line is one write, so that the lines of several processes on one log do not mix, and a
-//! stderr that is closed or full changes nothing about what canal does.
+//! Each line is one write, so that lines of several processes in one log do not mix. A stderr that
+//! is closed or full changes nothing about what canal does.
 
 use std::io::{self, Write};
 
 use super::sanitize::sanitize;
 
-/// How much to say.
+/// How many messages to print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Verbosity {
     /// Nothing at all (`-q`).
@@ -19,21 +19,21 @@ pub(crate) enum Verbosity {
 }
 
 impl Verbosity {
-    /// Says a line: `canal: …`.
+    /// Prints a line: `canal: …`.
     pub(crate) fn message(self, text: &str) {
         if self > Self::Quiet {
             write_line("canal: ", text);
         }
     }
 
-    /// Says what to do about the line before: `hint: …`.
+    /// Prints what to do about the line before: `hint: …`.
     pub(crate) fn hint(self, text: &str) {
         if self > Self::Quiet {
             write_line("hint: ", text);
         }
     }
 
-    /// Says a line that only `-v` asks for.
+    /// Prints a line that only `-v` asks for.
     pub(crate) fn detail(self, text: &str) {
         if self > Self::Normal {
             write_line("canal: ", text);
@@ -43,11 +43,11 @@ impl Verbosity {
 
 fn write_line(lead: &str, text: &str) {
     let line = format!("{lead}{}\n", sanitize(&without_numbers(text)));
-    // There is nobody left to tell that stderr cannot be written.
+    // An error here cannot be reported anywhere.
     let _ = io::stderr().lock().write_all(line.as_bytes());
 }
 
-/// What std appends to the system's words (` (os error 13)`) is for programmers.
+/// Without what std appends to the system's text (` (os error 13)`), which is for programmers.
 fn without_numbers(text: &str) -> String {
     const START: &str = " (os error ";
     let mut parts = text.split(START);

@@ -14,16 +14,16 @@ pub(crate) fn json<T: Serialize>(value: &T) -> Result<String, Failed> {
         .map_err(|error| Failed::new(format!("cannot write JSON: {error}")))
 }
 
-/// Whether somebody still reads stdout.
+/// Whether the reader of stdout is still there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reader {
     /// As far as is known.
     There,
-    /// It has seen enough (a broken pipe).
+    /// It has closed the pipe.
     Gone,
 }
 
-/// Prints a report. A reader that has seen enough is no failure.
+/// Prints a report. A reader that closed the pipe is no failure.
 pub(crate) fn print(text: &str) -> Result<Reader, Failed> {
     match write(text) {
         Ok(()) => Ok(Reader::There),
@@ -40,7 +40,7 @@ pub(crate) fn print_styled(text: &str) -> Result<Reader, Failed> {
     }
 }
 
-/// Prints what somebody has to get: no reader is a failure, too.
+/// Prints what the reader must get: without a reader this fails.
 pub(crate) fn tell(text: &str) -> Result<(), Failed> {
     // Over a closed stdout Rust's runtime opens /dev/null, where every word is lost.
     if !startup::recorded().open[1] {

@@ -1,8 +1,8 @@
-//! What child and parent say to each other before the command begins.
+//! What child and parent tell each other before the command starts.
 //!
-//! One packet is one word. The child says that it has its lock; with a deadline page it waits then
-//! until the parent has that page and is ready to act on it. The end of the channel is the exec, or
-//! the end of the child.
+//! Each message is one packet. The child reports that it has its lock. If the lock came with a
+//! deadline page, the child then waits until the parent has the page and is ready to act on it. The
+//! channel ends with the exec, or with the end of the child.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,7 +21,7 @@ const READY: u8 = b'r';
 #[derive(Debug)]
 pub struct ChildChannel(OwnedFd);
 
-/// What the child said.
+/// A message of the child.
 #[derive(Debug)]
 pub(super) enum ChildMessage {
     /// It has its lock. The descriptors keep the hold while descendants live.
@@ -48,12 +48,13 @@ pub(super) fn channel() -> io::Result<(Channel, ChildChannel)> {
 }
 
 impl ChildChannel {
-    /// Tells the parent that the lock is held and the command starts. `children` is what keeps the
-    /// hold: the parent has it too then. `held` is the page and the token of a hold that can be
-    /// lost: then this returns when the parent is ready to end the command in time.
+    /// Tells the parent that the lock is held and the command starts. `children` is the descriptor
+    /// that keeps the hold, which the parent gets too. `held` is the page and the token of a hold
+    /// that can be lost; then this returns when the parent is ready to end the command in time.
     ///
     /// # Errors
-    /// Of a hold that can be lost, that the parent has ended. Without one, nothing depends on it.
+    /// For a hold that can be lost: the parent has ended. Without such a hold an error has no
+    /// effect.
     pub fn granted(
         &self,
         children: Option<&OwnedFd>,
@@ -90,7 +91,7 @@ impl ChildChannel {
 }
 
 impl Channel {
-    /// The next word, if there is one; the inner `None` is the end.
+    /// The next message, if there is one; the inner `None` is the end of the channel.
     pub(super) fn receive(&self) -> io::Result<Option<Option<ChildMessage>>> {
         let mut buffer = [0; 16];
         let mut received = Vec::new();

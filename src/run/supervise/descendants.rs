@@ -1,7 +1,7 @@
-//! The command's descendants, as far as they have become children of ours.
+//! The descendants of the command that are children of this process.
 //!
-//! A subreaper adopts every descendant whose parent has ended, so that as long as there is one,
-//! there is a child: itself, or an ancestor of it.
+//! A subreaper adopts every descendant whose parent has ended. So while a descendant lives, this
+//! process has a child: the descendant, or an ancestor of it.
 
 use std::io;
 
@@ -13,8 +13,8 @@ use crate::sys::process::become_subreaper;
 /// Which children are descendants of the command.
 #[derive(Debug)]
 pub(super) struct Descendants {
-    /// Children that this process had when it was still its caller: not the command's. `None` if
-    /// it adopts nobody.
+    /// Children that this process had before, which are not the command's. `None` while this
+    /// process adopts no orphans.
     before: Option<Vec<Pid>>,
 }
 

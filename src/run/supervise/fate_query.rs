@@ -1,8 +1,8 @@
-//! Asking for another deadline page, after the daemon that wrote the first one has gone: the next
-//! daemon of the host may have taken the hold over.
+//! Asking the next daemon of the host what became of a hold, after the daemon that wrote the
+//! deadline page has gone. That daemon may have taken the hold over.
 //!
-//! It is done by a process of its own, so that a daemon that is slow, stopped or yet to come never
-//! keeps the parent from acting in time.
+//! A process of its own asks, so that a slow, stopped or missing daemon never keeps the supervisor
+//! from acting in time.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,17 +21,17 @@ use crate::sys::fds;
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(3);
 
-/// Asks, and asks again.
+/// A query that is repeated until it is answered.
 #[derive(Debug, Default)]
 pub(super) struct FateQuery {
-    /// Who asks at the moment, and our end of the channel to it.
+    /// The process that asks at the moment, and this side's end of the channel to it.
     process: Option<(Pid, OwnedFd)>,
-    /// When the next one does.
+    /// When the next query starts.
     next: Option<Instant>,
 }
 
 impl FateQuery {
-    /// Asks, if it is time to. `sure` is how long the hold is sure by the page that there is.
+    /// Starts a query if one is due. `sure` is how long the hold is safe by the present page.
     pub(super) fn ask(&mut self, sure: Duration, ask: &dyn Fn() -> Option<Fate>) {
         if self.process.is_some() {
             return;
@@ -48,7 +48,7 @@ impl FateQuery {
         self.process = start(ask).ok();
     }
 
-    /// What came of it, if it is done.
+    /// The answer, if there is one.
     pub(super) fn receive(&mut self) -> Option<Fate> {
         let (pid, channel) = self.process.as_ref()?;
         let mut received = Vec::new();
@@ -71,7 +71,7 @@ impl FateQuery {
         }
     }
 
-    /// Whether this is who asks.
+    /// Whether this is the process that asks.
     pub(super) fn is(&self, pid: Pid) -> bool {
         self.process.as_ref().is_some_and(|(fate_query, _)| *fate_query == pid)
     }

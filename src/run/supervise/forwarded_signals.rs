@@ -1,4 +1,4 @@
-//! Which signals the parent passes on, and how it stops as the command did.
+//! The signals that the supervisor passes on, and how it stops when the command stops.
 
 use std::io;
 
@@ -34,7 +34,7 @@ pub(super) const OF_TERMINAL: [Signal; 8] = [
     Signal::SIGTTOU,
 ];
 
-/// What the parent takes in instead of being hit by it.
+/// The signals that the supervisor reads instead of being ended by them.
 pub(super) fn signals_watched() -> SigSet {
     PASSED_ON.into_iter().chain([Signal::SIGCHLD]).collect()
 }

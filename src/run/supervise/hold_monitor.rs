@@ -1,7 +1,7 @@
-//! Watching over a hold that can be lost: the deadline page, and what follows from it.
+//! Monitors the deadline page of a hold that can be lost, and decides what follows.
 //!
-//! Invariant: what the page says is looked at again before anything is done, and what was begun is
-//! not taken back.
+//! Invariant: the page is read again before each action, and an action that has begun is not taken
+//! back.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -17,12 +17,12 @@ use crate::sys::deadline::{self, Reader, State, Why};
 use super::child_channel::Held;
 use crate::run::LostHold;
 
-/// How far it has come with a hold.
+/// What has been done about a hold so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// It is held.
     Held,
-    /// It may be lost, and somebody was told.
+    /// It may be lost, and the user was warned.
     Warned,
     /// The command was asked to end.
     Ending,
@@ -35,16 +35,16 @@ pub(super) enum Phase {
 pub(super) struct HoldMonitor {
     token: u64,
     page: Reader,
-    /// Whether the page may still be written by whom it came from.
+    /// Whether the daemon that wrote the page has gone.
     left: bool,
     on_lost: OnLost,
     phase: Phase,
     lost: Option<LostHold>,
-    /// That it is lost, by the word of a daemon that writes no page for it.
+    /// The loss that a daemon reported which writes no page for this hold.
     told: Option<deadline::Lost>,
-    /// Of CLOCK_BOOTTIME, unlike the time of poll(2): it has expired after a suspend.
+    /// Runs on CLOCK_BOOTTIME, unlike the timeout of poll(2): after a suspend it has expired.
     timer: TimerFd,
-    /// For when it is set.
+    /// The time for which the timer is set.
     set_for: Option<u64>,
 }
 
@@ -55,7 +55,7 @@ impl Phase {
         let over = state.is_over(now);
         match (on_lost, self) {
             (OnLost::Warn, Self::Held | Self::Warned) if over => Self::Warned,
-            // It was reached again before anybody else could have got the lock.
+            // The engine was reached again before another host could have got the lock.
             (OnLost::Warn, Self::Warned) => Self::Held,
             (OnLost::Kill, Self::Held | Self::Ending) if kill => Self::Killing,
             (OnLost::Kill | OnLost::Term, Self::Held) if over || kill => Self::Ending,
@@ -82,7 +82,7 @@ impl HoldMonitor {
         Ok(Self { token, page, left, on_lost, phase, lost: None, told: None, timer, set_for: None })
     }
 
-    /// Looks at the page. `Some` if something follows that did not before.
+    /// Reads the page. `Some` if a new phase begins.
     pub(super) fn look(&mut self) -> io::Result<Option<Phase>> {
         self.left = self.left || self.page.is_left();
         let (state, now) = (self.state(), boottime_ms());
@@ -110,13 +110,13 @@ impl HoldMonitor {
         self.token
     }
 
-    /// The daemon that there is now says that it is lost.
+    /// Notes that the present daemon reports the hold lost.
     pub(super) fn lose(&mut self, why: Why) {
         self.told = self.told.or(Some(deadline::Lost { why, at: boottime_ms() }));
     }
 
-    /// Whether nobody writes the page any more, which says that it is held: another daemon may
-    /// have ended the command.
+    /// Whether the writer of the page has gone while the page says that the hold is held. Then
+    /// another daemon may have ended the command.
     pub(super) fn may_be_ended(&mut self) -> bool {
         self.left = self.left || self.page.is_left();
         self.left && self.phase == Phase::Held && self.state().lost.is_none()
@@ -131,18 +131,17 @@ impl HoldMonitor {
         self.lost.as_ref()
     }
 
-    /// Whether the command is not to be left alone any more.
+    /// Whether the command is being ended.
     pub(super) fn ends_it(&self) -> bool {
         matches!(self.phase, Phase::Ending | Phase::Killing)
     }
 
-    /// Whether what it started is to end too, before this is over.
+    /// Whether the descendants of the command must end as well before the supervisor ends.
     pub(super) fn ends_all(&self) -> bool {
         self.ends_it() && self.on_lost == OnLost::Kill
     }
 
-    /// Whether another page is to be asked for: nobody writes this one any more, and it is not too
-    /// late. Gives how long it is sure.
+    /// How long the hold is still safe, if the page has lost its writer and another page is needed.
     pub(super) fn is_left_for(&self) -> Option<Duration> {
         let state = self.state();
         let held = self.left && self.phase == Phase::Held && state.lost.is_none();
@@ -157,7 +156,7 @@ impl HoldMonitor {
         }
     }
 
-    /// What wakes: the timer, and the line as long as its end is awaited.
+    /// The descriptors to poll: the timer, and the liveness pipe while its end is awaited.
     pub(super) fn polled(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let line = (!self.left).then(|| self.page.line());
         std::iter::once(self.timer.as_fd()).chain(line)

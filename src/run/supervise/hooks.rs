@@ -5,30 +5,30 @@ use nix::unistd::Pid;
 use crate::run::LostHold;
 use crate::sys::deadline::{Reader, Why};
 
-/// What stands beside a command while it runs, besides the parent itself.
+/// What the supervisor asks of its caller while the command runs.
 pub trait SupervisorHooks {
-    /// Whether it is known already that the hold will be one that can be lost.
+    /// Whether the hold is already known to be one that can be lost.
     fn can_be_lost(&self) -> bool {
         false
     }
 
-    /// The lock is lost, or may be from now on: to be told to people. Called once for each loss,
-    /// before anything is done to the command.
+    /// Reports that the lock is lost, or may be lost from now on. Called once for each loss, before
+    /// the supervisor does anything to the command.
     fn lost(&mut self, lost: &LostHold);
 
-    /// Whether a process is a daemon that some client started: it serves others as well, so that it
-    /// is neither waited for nor ended.
+    /// Whether a process is a daemon that a client started. It serves other clients too, so the
+    /// supervisor neither waits for it nor ends it.
     fn is_daemon(&self, pid: Pid) -> bool;
 
-    /// Asks the daemon that there is now what became of the hold with this token. Called where it
-    /// may take its time.
+    /// Asks the present daemon what became of the hold with this token. Called in a process that
+    /// may block.
     fn ask(&self, token: u64) -> Option<Fate>;
 }
 
-/// What became of a hold whose deadline page nobody writes any more.
+/// What became of a hold whose deadline page has lost its writer.
 #[derive(Debug)]
 pub enum Fate {
-    /// The daemon that there is now has taken it over, and writes this page.
+    /// The present daemon has taken it over, and writes this page.
     Held(Reader),
     /// It is lost.
     Lost(Why),

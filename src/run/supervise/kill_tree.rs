@@ -1,4 +1,4 @@
-//! Killing the command with all that it started.
+//! Kills the command with all its descendants.
 
 use std::collections::BTreeSet;
 
@@ -9,9 +9,9 @@ use crate::sys::child::children_of;
 use crate::sys::pidfd::Pidfd;
 use crate::sys::process::parent;
 
-/// Kills everything below `tops`, which are children of this process, from the top down. What
-/// starts or is adopted at the same time may be missed: to be done again until no child is left.
-/// `spared` are not touched, nor what is below them.
+/// Kills `tops`, which are children of this process, and all their descendants, from the top down.
+/// A process that is started or adopted meanwhile may be missed, so the caller repeats this until
+/// no child is left. `spared` processes and their descendants are not touched.
 pub(super) fn kill(tops: &[Pid], mut spared: impl FnMut(Pid) -> bool) {
     let this = Pid::this();
     let mut seen = BTreeSet::new();
@@ -26,8 +26,8 @@ pub(super) fn kill(tops: &[Pid], mut spared: impl FnMut(Pid) -> bool) {
     }
 }
 
-/// Kills a process if it is, by now, the one that was found below `above`: it still is, or this
-/// process adopted it.
+/// Kills the process that was found below `above`, unless its number belongs to another process by
+/// now: its parent must still be `above`, or be this process, which adopts orphans.
 fn kill_one(pid: Pid, above: Pid) {
     let number = |pid: Pid| pid.as_raw().unsigned_abs();
     let Ok(pidfd) = Pidfd::open(number(pid)) else { return };

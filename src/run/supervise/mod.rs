@@ -1,18 +1,18 @@
-//! Staying as the command's parent.
+//! Supervising the command as its parent.
 //!
-//! The parent forks before anything else. The child takes the lock and becomes the command; the
-//! parent only looks on: it keeps the time from the moment that the lock is held, passes on the
-//! signals that were meant for the command, and ends as the command ended. It is not the owner of
-//! anything, so that its death changes nothing.
+//! The supervisor forks before anything else. The child takes the lock and becomes the command. The
+//! supervisor counts the time from the moment that the lock is held, passes on signals that were
+//! meant for the command, and ends as the command ended. It owns nothing, so its death frees
+//! nothing.
 //!
-//! Over an engine a lock can be lost. Then the child gets a deadline page with its lock, and hands it
-//! on to the parent before it becomes the command. The parent ends the command, and all that it
-//! started, when the page says so ([`watch`]): the second line after the daemon, and the only one
-//! if the daemon is stopped or gone.
+//! Over an engine a lock can be lost. Then the child gets a deadline page with its lock, and hands
+//! the page to the supervisor before it becomes the command. The supervisor ends the command and
+//! all its descendants when the page says so ([`hold_monitor`]). It is the second line of defence
+//! after the daemon, and the only one if the daemon is stopped or gone.
 //!
 //! With a controlling terminal the command stays in the caller's process group: it can read from
-//! the terminal, and gets what is typed (Ctrl-C, Ctrl-Z) by itself. Without one it leads a group of
-//! its own, so that what it starts can be ended with it.
+//! the terminal, and gets what is typed (Ctrl-C, Ctrl-Z) directly. Without one the command leads a
+//! group of its own, so that its descendants can be ended with it.
 
 mod child_channel;
 mod descendants;
@@ -45,15 +45,15 @@ use descendants::Descendants;
 use forwarded_signals::signals_watched;
 use parent::{Group, Parent};
 
-/// Forks; the child calls `child`, which takes the lock and becomes the command with
+/// Forks. The child calls `child`, which takes the lock and becomes the command with
 /// [`become_command`](super::become_command()), or returns the exit code to end with. The parent
 /// keeps to the limits, passes signals on, and returns when the child has ended.
 ///
-/// To be called before anything is opened or started: this process must have one thread, and the
+/// Must be called before anything is opened or started: this process must have one thread, and the
 /// parent closes all descriptors but standard error.
 ///
 /// # Errors
-/// The fork, or what it needs, failed; nothing was started then.
+/// The fork, or a preparation for it, failed; nothing was started.
 pub fn supervise(
     limits: &Limits,
     hooks: &mut dyn SupervisorHooks,
@@ -85,7 +85,7 @@ pub fn supervise(
     blocked.restore();
     forked?;
     if group == Group::Own {
-        // The parent does the same; whoever comes first.
+        // The parent does the same; the first of the two has the effect.
         let _ = setpgid(Pid::from_raw(0), Pid::from_raw(0));
     }
     std::process::exit(child(childs).into())

@@ -17,7 +17,7 @@ pub(super) fn run(json: bool, global: &Global) -> Result<u8, Failed> {
     Ok(SUCCESS)
 }
 
-/// The graph in DOT: a node for each session, an edge from who waits to who keeps it.
+/// The graph in DOT: a node for each session, and an edge from each waiter to each of its blockers.
 fn dot(waits: &Waits) -> String {
     let mut text = "digraph canal {\n  rankdir=LR;\n  node [shape=box];\n".to_owned();
     for (session, processes) in nodes(waits) {
@@ -68,7 +68,7 @@ fn edges(waits: &Waits) -> Vec<String> {
     all.filter(|edge| seen.insert(edge.clone())).collect()
 }
 
-/// Solid to who holds, dashed to who goes first.
+/// Solid to a holder, dashed to a waiter that goes first.
 fn edge(wait: &WaitInfo, blocker: &BlockerInfo) -> String {
     let node = |session: &str| format!("\"{}\"", quoted(&sanitize(session)));
     let (from, to) = (node(&wait.waiter.session), node(&blocker.party.session));

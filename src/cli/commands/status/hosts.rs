@@ -15,7 +15,7 @@ use crate::protocol::{EngineInfo, HostInfo, RecoveryInfo};
 /// How many hosts an overview names.
 const HOSTS_IN_OVERVIEW: usize = 10;
 
-/// One line on the engine, and what is wrong with it.
+/// One line about the engine, with its error if it has one.
 pub(super) fn engine(page: &mut Page, engine: &EngineInfo, hosts: &[HostInfo], now: &Now) {
     let (words, style) = standing(engine, hosts, now);
     page.title(format!("engine {}, {words}", sanitize(&engine.name)), String::new(), style);
@@ -55,7 +55,7 @@ pub(super) fn list(
     }
 }
 
-/// Whether what is shown of the locks is what all hosts see.
+/// Whether the locks in the report are those that all hosts see.
 pub(super) fn is_member(engine: &EngineInfo) -> bool {
     engine.state == "member"
 }

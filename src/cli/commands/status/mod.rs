@@ -1,4 +1,4 @@
-//! `canal status`: who has it since when, and why does mine wait.
+//! `canal status`: holders, waiters, and why a waiter waits.
 
 mod graph;
 mod hosts;
@@ -23,14 +23,14 @@ use crate::protocol::{Status, StatusQuery};
 use crate::run::SUCCESS;
 use view::Scope;
 
-/// Of a terminal whose size is unknown.
+/// The width of a terminal whose size is unknown.
 const COLUMNS_ASSUMED: usize = 80;
 
 /// Moves to the upper left corner.
 const HOME: &str = "\x1b[H";
-/// Clears what is left of the line; stands before each of its ends.
+/// Clears the rest of the line; stands before each line end.
 const CLEAR_LINE: &str = "\x1b[K\n";
-/// Clears what is left of the screen.
+/// Clears the rest of the screen.
 const CLEAR_BELOW: &str = "\x1b[J";
 
 pub(crate) fn run(args: &StatusArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
@@ -114,7 +114,7 @@ impl Report<'_> {
         Ok(page.render(screen.map(|screen| screen.columns)))
     }
 
-    /// Whether what is shown grows old even if nothing changes.
+    /// Whether the report contains ages, which change with time alone.
     fn ages(&self) -> bool {
         io::stdout().is_terminal() && !self.args.json
     }

@@ -4,7 +4,7 @@ use anstyle::Style;
 
 use crate::cli::output::sanitize::{cut, fold, width};
 
-/// How many columns a row has; the last takes what is left of the line.
+/// How many columns a row has; the last column takes the rest of the line.
 pub(super) const COLUMNS: usize = 7;
 
 /// No column but the last is wider than this on a terminal.
@@ -21,7 +21,7 @@ pub(super) struct Page(Vec<(Row, Style)>);
 
 #[derive(Clone, Debug)]
 enum Row {
-    /// A name of any length and what is said of it.
+    /// A name of any length, and text about it.
     Title(String, String),
     /// A sentence under a row, indented to its second column.
     Note(String),
@@ -29,7 +29,7 @@ enum Row {
 }
 
 impl Page {
-    /// Adds a name and what is said of it; of the two the name is cut.
+    /// Adds a name and text about it. If the line is too long, the name is cut.
     pub(super) fn title(&mut self, name: String, said: String, style: Style) {
         self.0.push((Row::Title(name, said), style));
     }
@@ -44,7 +44,7 @@ impl Page {
         self.0.push((Row::Cells(Box::new(cells)), style));
     }
 
-    /// The page as text, fitted to so many columns; without, nothing is cut.
+    /// The page as text, fitted to `columns`; nothing is cut without it.
     pub(super) fn render(&self, columns: Option<usize>) -> String {
         let widths = self.widths(columns);
         let mut text = String::new();

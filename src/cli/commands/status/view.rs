@@ -14,7 +14,7 @@ use crate::cli::output::sanitize::{command_line, sanitize};
 use crate::core::Kind;
 use crate::protocol::{DaemonInfo, HolderInfo, KeyInfo, LeaseInfo, Mode, Status, WaiterInfo};
 
-/// In an overview a key shows so many waiters.
+/// The most waiters that an overview shows for one key.
 const WAITERS_IN_OVERVIEW: usize = 10;
 
 const PLAIN: Style = Style::new();
@@ -23,7 +23,7 @@ const KEY: Style = Style::new().bold();
 pub(super) const NOTE: Style = Style::new().dimmed();
 pub(super) const WARNING: Style = AnsiColor::Yellow.on_default();
 
-/// Of what a status tells.
+/// What a status report covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope<'a> {
     /// Everything, with long queues cut short.
@@ -74,7 +74,7 @@ pub(super) fn page(status: &Status, scope: Scope<'_>, verbose: bool, now: &Now) 
     page
 }
 
-/// What is said where no key is shown.
+/// The message for a report without keys.
 fn nothing(scope: Scope<'_>, is_cut_off: bool) -> String {
     match (scope, is_cut_off) {
         (Scope::Key(key), false) => format!("nobody holds {key} or waits for it"),
@@ -152,7 +152,7 @@ impl Drawer<'_> {
         }
     }
 
-    /// Says where a process is whose number means nothing here.
+    /// Adds the host of a process whose number means nothing on this host.
     fn elsewhere(&self, page: &mut Page, host: Option<&str>) {
         if let Some(host) = host.filter(|host| self.here.is_some_and(|here| here != *host))
             && !self.verbose
@@ -161,7 +161,7 @@ impl Drawer<'_> {
         }
     }
 
-    /// `before` is the reason of the waiter before: the same one is not said again.
+    /// `before` is the reason of the waiter above; the same reason is not repeated.
     fn waiter(&self, page: &mut Page, waiter: &WaiterInfo, before: Option<&str>) {
         let cells = [
             format!("#{}", waiter.position),

@@ -1,6 +1,7 @@
-//! `canal status --why`: who waits for whom, to the end.
+//! `canal status --why`: the chain of waits, to its end.
 //!
-//! Every wait is told once: a ring, or two ways to one waiter, end in a reference.
+//! Each wait is shown once. Where a ring closes, or two paths lead to one waiter, a reference
+//! stands instead.
 
 use std::collections::BTreeMap;
 
@@ -50,11 +51,11 @@ struct Story<'a> {
     now: &'a Now,
 }
 
-/// What is still to be told, and how deep it lies.
+/// What is still to be shown, and its depth.
 enum Next<'a> {
     /// This wait, under the process that was named before, if any.
     Wait(usize, usize, Option<u32>),
-    /// This one who keeps the wait above.
+    /// A blocker of the wait above.
     Blocker(&'a BlockerInfo, usize),
     /// So many more keep it than are named.
     More(u64, usize),
@@ -65,9 +66,9 @@ enum Next<'a> {
 enum Its {
     /// Nothing: the chain ends here.
     None,
-    /// It is told next.
+    /// It is shown next.
     Follow,
-    /// It was told before.
+    /// It was shown earlier.
     Told,
 }
 

@@ -1,4 +1,4 @@
-//! The clock of a parent: when the command is told that its time is over, and when it is killed.
+//! The time limit of a command: when the supervisor signals it, and when it kills it.
 
 use std::time::Instant;
 
@@ -7,14 +7,14 @@ use nix::unistd::Pid;
 
 use super::Parent;
 
-/// How far its time has run.
+/// The state of the time limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Clock {
-    /// It waits for its lock, or may run for ever.
+    /// The command waits for its lock, or may run for ever.
     Stands,
-    /// It is to end then.
+    /// The command must end at this time.
     Runs(Instant),
-    /// It was told to end, and is killed then.
+    /// The command was signalled, and is killed at this time.
     Over(Option<Instant>),
     /// It was killed.
     Killed,

@@ -1,4 +1,4 @@
-//! The lock of a parent: what its page says, and the end of everything if it is lost.
+//! What the supervisor does about its deadline page, and about a lost lock.
 
 use std::io;
 
@@ -12,14 +12,14 @@ use crate::run::supervise::kill_tree;
 use crate::sys::child::End;
 
 impl Parent<'_> {
-    /// Takes in what the deadline page says, and asks for another one if nobody writes it any more.
-    /// As long as the command has not begun, the child itself looks at it.
+    /// Reads the deadline page, and asks for another one if the page has lost its writer. Until the
+    /// command has started, the child itself checks the page.
     pub(super) fn look_at_lock(&mut self) -> io::Result<()> {
         let Some(monitor) = self.monitor.as_mut().filter(|_| self.channel.is_none()) else {
             return Ok(());
         };
         let mut fate = self.fate_query.receive();
-        // The daemon that there is now has ended the command, or somebody else did.
+        // The present daemon has killed the command, or another process did.
         let killed = self.end == Some(End::Killed(libc::SIGKILL));
         if fate.is_none() && killed && !self.asked_why && monitor.may_be_ended() {
             self.asked_why = true;
@@ -32,7 +32,7 @@ impl Parent<'_> {
         }
         let before = monitor.phase();
         if let Some(phase) = monitor.look()? {
-            // Of what ends all it was told before, when it was asked to end.
+            // A command that is killed was reported before, when it was asked to end.
             if let Some(lost) = monitor.lost().filter(|_| before == Phase::Held) {
                 self.hooks.lost(lost);
             }
@@ -56,7 +56,7 @@ impl Parent<'_> {
         Ok(())
     }
 
-    /// Ends what the command left behind, and all that there is once it is time to kill.
+    /// Ends the descendants that the command left behind, and everything once it is time to kill.
     pub(super) fn end_what_is_lost(&mut self, left: &[Pid]) {
         match self.monitor.as_ref().map(HoldMonitor::phase) {
             Some(Phase::Killing) => {

@@ -1,7 +1,8 @@
-//! The parent's loop: what the child says, what becomes of it, the clock, the lock, and signals.
+//! The supervisor's loop: messages of the child, the end of the child, the time limit, the lock,
+//! and signals.
 //!
-//! Invariant: a number is only signalled while it is that of a child that was not reaped, or of
-//! the group of one.
+//! Invariant: a process number is signalled only while it belongs to a child that was not reaped,
+//! or to the group of such a child.
 
 mod clock;
 mod lock;
@@ -29,11 +30,11 @@ use super::hold_monitor::{HoldMonitor, Phase};
 use super::{Ended, Limits, SupervisorHooks};
 use clock::Clock;
 
-/// How often it is looked at the descendants that are left, besides at each end of one: what they
-/// are (a daemon) can change without a signal.
+/// How often the remaining descendants are checked, besides at each end of one: a process can
+/// become a daemon without a signal.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The same, while they are killed: new ones can come without a signal.
+/// The same while they are killed: new ones can appear without a signal.
 const LOOK_KILLING: Duration = Duration::from_millis(20);
 
 /// Where the command runs.
@@ -58,13 +59,13 @@ pub(super) struct Parent<'a> {
     /// Over a hold that can be lost, if it is one.
     monitor: Option<HoldMonitor>,
     fate_query: FateQuery,
-    /// Whether it was asked who killed the command.
+    /// Whether the daemon was asked if it killed the command.
     asked_why: bool,
     /// Keeps the hold while descendants live.
     children: Vec<OwnedFd>,
     clock: Clock,
     end: Option<End>,
-    /// Descendants that know that the time is over.
+    /// Descendants that were signalled already.
     told: Vec<Pid>,
 }
 
@@ -79,7 +80,7 @@ impl<'a> Parent<'a> {
         hooks: &'a mut dyn SupervisorHooks,
     ) -> Self {
         if group == Group::Own {
-            // The child does the same; whoever comes first.
+            // The child does the same; the first of the two has the effect.
             let _ = setpgid(command, command);
         }
         let_go(&[channel.as_fd(), signals.as_fd()]);
@@ -111,7 +112,7 @@ impl<'a> Parent<'a> {
             while self.receive()? {}
             self.look()?;
             if self.end.is_some() {
-                // It may have said that it has its lock, and been killed, since.
+                // The child may have reported its lock, and been killed, since.
                 while self.receive()? {}
             }
             self.look_at_lock()?;
@@ -123,7 +124,7 @@ impl<'a> Parent<'a> {
                 return self.over(end);
             }
             self.end_what_is_lost(&left);
-            // Without `with_children` those that the command leaves behind are nobody's business.
+            // Without `with_children` the supervisor ignores what the command leaves behind.
             let left = if self.limits.with_children { left } else { Vec::new() };
             self.keep_time(&left);
             self.wait()?;
@@ -160,7 +161,7 @@ impl<'a> Parent<'a> {
         }
     }
 
-    /// Takes in a word of the child; whether there may be more.
+    /// Reads one message of the child. Returns whether there may be more.
     fn receive(&mut self) -> io::Result<bool> {
         let Some(channel) = &self.channel else { return Ok(false) };
         let Some(received) = channel.receive()? else { return Ok(false) };
@@ -182,7 +183,7 @@ impl<'a> Parent<'a> {
         Ok(true)
     }
 
-    /// Takes in what became of the command.
+    /// Checks whether the command has stopped or ended.
     fn look(&mut self) -> io::Result<()> {
         if self.end.is_none() {
             if let Some(signal) = stopped(self.command)?
@@ -195,7 +196,7 @@ impl<'a> Parent<'a> {
         Ok(())
     }
 
-    /// Waits for something to happen, or to be due.
+    /// Waits for an event, or until something is due.
     fn wait(&self) -> io::Result<()> {
         let due = match self.clock {
             Clock::Runs(due) | Clock::Over(Some(due)) => {
@@ -228,8 +229,9 @@ impl<'a> Parent<'a> {
     }
 }
 
-/// Lets go of what the caller gave to the command: who waits for the end of a pipe, or for a file
-/// lock, waits for the command only. Standard error stays, for words of canal's own.
+/// Closes the descriptors that the caller passed on to the command: a process that waits for the
+/// end of a pipe, or for a file lock, must wait for the command only. Standard error stays open for
+/// messages.
 fn let_go(keep: &[BorrowedFd<'_>]) {
     fds::close_from_except(3, keep);
     if let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") {

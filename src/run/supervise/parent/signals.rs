@@ -1,4 +1,4 @@
-//! The signals of a parent: those that it sends, and those that it passes on.
+//! The signals that the supervisor sends, and those that it passes on.
 
 use std::io;
 
@@ -13,7 +13,7 @@ use crate::run::supervise::forwarded_signals::OF_TERMINAL;
 use crate::run::supervise::hold_monitor::Phase;
 
 impl Parent<'_> {
-    /// Tells descendants, each once, that the time is over.
+    /// Signals each descendant once.
     pub(super) fn tell(&mut self, left: &[Pid], signal: Signal) {
         for pid in left {
             if !self.told.contains(pid) {
@@ -24,8 +24,8 @@ impl Parent<'_> {
         }
     }
 
-    /// Signals the command, or its group. It may refuse (another user's since it began), or be
-    /// gone but for its number: there is nothing to do about either.
+    /// Signals the command, or its group. Errors are ignored: the command may belong to another
+    /// user by now, or be a zombie.
     pub(super) fn send(&self, signal: Signal) {
         let leads = self.group == Group::Own && getpgid(Some(self.command)) == Ok(self.command);
         if self.group == Group::Own {
@@ -44,8 +44,8 @@ impl Parent<'_> {
             if signal == Signal::SIGCHLD || self.has_got(signal, &info) {
                 continue;
             }
-            // This process may have been stopped for too long, perhaps since before it heard that
-            // the command has begun: whoever is to be killed is not continued before.
+            // This process may have been stopped for a long time, perhaps since before the child
+            // reported its lock. A command that is about to be killed must not be continued first.
             while self.receive()? {}
             self.look_at_lock()?;
             if self.monitor.as_ref().is_some_and(|monitor| monitor.phase() == Phase::Killing) {
