@@ -14,9 +14,7 @@ use crate::daemon::config::Config;
 use crate::daemon::config::engine_section::Configured;
 use crate::daemon::options::{Options, Unusable};
 use crate::host::Settings;
-use crate::log::engine::etcd::Etcd;
-use crate::log::engine::postgres::Postgres;
-use crate::log::engine::{Answer, Call, Engine, Identity, OpenError, Outage, Source};
+use crate::log::engine::{self, Answer, Call, Engine, Identity, OpenError, Outage, Source};
 use crate::protocol::place::Place;
 use crate::sys::clock;
 use crate::sys::process::Origin;
@@ -110,16 +108,13 @@ impl Chosen {
             unusable(&format!("the address of the engine: {error}"), ADDRESS_HINT)
         };
         let source = self.source(options.clone());
-        let opened: Result<Box<dyn Engine>, OpenError> = match scheme {
-            "postgres" | "postgresql" => {
-                Postgres::open(source, &self.label).map(|it| Box::new(it) as _)
-            }
-            "etcd" | "etcds" => Etcd::open(source).map(|it| Box::new(it) as _),
-            _ => return Err(wrong(&format_args!("`{}` names no engine that is known", self.name))),
-        };
-        opened.map_err(|error| match error {
+        engine::open(scheme, source, &self.label).map_err(|error| match error {
             OpenError::Address(error) => wrong(&error),
             OpenError::Thread(error) => error.into(),
+            OpenError::LeftOut(_) => unusable(&error.to_string(), LEFT_OUT_HINT),
+            OpenError::Unknown(_) => {
+                wrong(&format_args!("`{}` names no engine that is known", self.name))
+            }
         })
     }
 
@@ -260,6 +255,8 @@ fn stated(options: &Options, config: &Config) -> anyhow::Result<Option<String>> 
 const PROBE_MAX: Duration = Duration::from_secs(20);
 const PROBE_PAUSE: Duration = Duration::from_millis(5);
 
+const LEFT_OUT_HINT: &str = "a canal that is built with the default features has all engines; this \
+                             one was built with --no-default-features";
 const ADDRESS_HINT: &str = "postgres://USER@HOST/DATABASE or etcd://HOST:2379/PREFIX";
 
 /// After how many batches a snapshot is made, if tests ask for another number; all hosts need the same.

@@ -7,7 +7,14 @@
 //! Invariant: two hosts that are given batches are given the same ones in the same order, without
 //! a gap from where they began.
 
+#![cfg_attr(
+    not(any(feature = "etcd", feature = "postgres")),
+    allow(dead_code, reason = "what the engines share is unused where both are left out")
+)]
+
+#[cfg(feature = "etcd")]
 pub mod etcd;
+#[cfg(feature = "postgres")]
 pub mod postgres;
 
 use std::fmt;
@@ -212,6 +219,33 @@ pub enum OpenError {
     /// No thread, or no runtime on it.
     #[error("cannot start a thread for the engine: {0}")]
     Thread(#[from] std::io::Error),
+    /// The address is that of an engine that was left out of this build; the name of its feature.
+    #[error("this canal was built without the engine {0}")]
+    LeftOut(&'static str),
+    /// The address is that of no engine.
+    #[error("`{0}` names no engine that is known")]
+    Unknown(String),
+}
+
+/// Begins to connect to the engine with this scheme of addresses (`etcd` of `etcd://…`). `label` is
+/// the name under which people know this host.
+///
+/// # Errors
+/// [`OpenError`].
+pub fn open(scheme: &str, source: Source, label: &str) -> Result<Box<dyn Engine>, OpenError> {
+    // Unused where an engine is left out.
+    let _ = (&source, label);
+    match scheme {
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => Ok(Box::new(postgres::Postgres::open(source, label)?)),
+        #[cfg(feature = "etcd")]
+        "etcd" | "etcds" => Ok(Box::new(etcd::Etcd::open(source)?)),
+        #[cfg(not(feature = "postgres"))]
+        "postgres" | "postgresql" => Err(OpenError::LeftOut("postgres")),
+        #[cfg(not(feature = "etcd"))]
+        "etcd" | "etcds" => Err(OpenError::LeftOut("etcd")),
+        _ => Err(OpenError::Unknown(scheme.to_owned())),
+    }
 }
 
 /// What a host asks of the engine.
