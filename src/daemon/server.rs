@@ -7,11 +7,9 @@
 //! Invariant: nothing is answered, and no grant is made, that a death reported before the turn
 //! would have changed.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::time::{Duration, Instant};
 
-use crate::core::{Granted, RequestId};
 use crate::daemon::adaptive_spin::AdaptiveSpin;
 use crate::daemon::boottime_timer::BoottimeTimer;
 use crate::daemon::calls::deferred::DeferredRequest;
@@ -37,7 +35,7 @@ use crate::daemon::store::ledger::Ledger;
 use crate::daemon::view::Shown;
 use crate::daemon::waiters::leases::{Leases, UnsyncedLease};
 use crate::daemon::waiters::look_ahead::LookAhead;
-use crate::daemon::waiters::waiting::{AbsentWaiters, Waiting};
+use crate::daemon::waiters::waiting::Waiters;
 use crate::protocol::{DaemonInfo, Failure};
 use crate::sys::deadline::Writer;
 
@@ -68,24 +66,14 @@ pub(crate) struct Server {
     pub(crate) owners: Owners,
     pub(crate) children: Children,
     pub(crate) conns: Conns,
-    pub(crate) waiting: Waiting,
+    pub(crate) waiters: Waiters,
     pub(crate) leases: Leases,
     pub(crate) accept_backlog: AcceptBacklog,
     /// Requests that may not wait, put aside while a holder is on its way out.
     pub(crate) deferred: Vec<DeferredRequest>,
-    /// Waiters whose process is stopped, and the process.
-    pub(crate) stopped: BTreeMap<RequestId, u32>,
     pub(crate) look_ahead: LookAhead,
-    /// Waiters of the daemon before this one whose process is stopped.
-    pub(crate) absent: AbsentWaiters,
-    /// Grants to those who waited, not yet told.
-    pub(crate) granted: VecDeque<Granted>,
     /// Grants of leases, not yet durable.
     pub(crate) untold_leases: Vec<UnsyncedLease>,
-    /// Provisional grants of the daemon before this one whose asker has not come back.
-    pub(crate) unclaimed: BTreeSet<RequestId>,
-    /// Requests that began to wait in this turn and take words of progress.
-    pub(crate) newcomers: Vec<RequestId>,
     /// Connections whose call was taken or is done with in this turn.
     pub(crate) to_answer: Vec<ConnId>,
     pub(crate) reports: Reports,

@@ -37,7 +37,7 @@ use crate::daemon::runtime_dir::claim_error::ClaimError;
 use crate::daemon::server::Server;
 use crate::daemon::store::recover::{Recovered, recover};
 use crate::daemon::waiters::leases::Leases;
-use crate::daemon::waiters::waiting::Waiting;
+use crate::daemon::waiters::waiting::Waiters;
 use crate::daemon::{logging, view};
 use crate::protocol::DaemonInfo;
 use crate::protocol::place::{Place, Rule};
@@ -197,7 +197,8 @@ pub(crate) fn server(
         conns.await_source(Source::RuntimeDir, watch)?;
     }
     let holds = ledger.table.holds().filter(|hold| hold.provisional);
-    let unclaimed = holds.map(|hold| hold.request).collect();
+    let mut waiters = Waiters::of_table(&ledger.table, ledger.host);
+    waiters.expect_claims(holds.map(|hold| hold.request));
     let mut server = Server {
         about,
         runtime_dir: home,
@@ -209,7 +210,7 @@ pub(crate) fn server(
         timer: alarm,
         limits,
         permissions,
-        waiting: Waiting::of_table(&ledger.table, ledger.host),
+        waiters,
         leases: Leases::of_table(&ledger.table, ledger.host),
         accept_backlog: Default::default(),
         ledger,
@@ -217,12 +218,7 @@ pub(crate) fn server(
         children,
         conns,
         deferred: Vec::new(),
-        stopped: Default::default(),
-        absent: Default::default(),
-        granted: Default::default(),
         untold_leases: Vec::new(),
-        unclaimed,
-        newcomers: Vec::new(),
         to_answer: Vec::new(),
         look_ahead: Default::default(),
         reports: Reports::default(),
@@ -232,7 +228,7 @@ pub(crate) fn server(
         restore_failed: false,
         stopping: false,
     };
-    if server.waiting.len() + server.unclaimed.len() > 0 {
+    if server.waiters.expects_any() {
         server.await_detached();
     }
     server.await_orphans();

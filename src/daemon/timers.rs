@@ -45,7 +45,7 @@ impl Server {
         if self.conns.reported.take(Source::BoottimeTimer) {
             self.timer.went_off();
         }
-        let ends = [self.waiting.next_end(), self.leases.next_end()];
+        let ends = [self.waiters.next_end(), self.leases.next_end()];
         let of_engine = self.ledger.engine().map(|shared| {
             [shared.next_due(), self.next_stop(clock::boottime_ms()), self.next_pending()]
         });
@@ -79,7 +79,7 @@ impl Server {
 
     /// Notes what is due next, last of all in a turn: nobody may come who would begin another one.
     pub(crate) fn look_ahead(&mut self, now: Instant) {
-        if self.due.stopped.is_none() && !self.stopped.is_empty() {
+        if self.due.stopped.is_none() && self.waiters.suspended().next().is_some() {
             self.due.stopped = Some(now + STOPPED_EVERY);
         }
         if self.due.unsure.is_none() && !self.children.unsure().is_empty() {
@@ -91,19 +91,19 @@ impl Server {
     }
 
     pub(crate) fn end_waits(&mut self) {
-        if self.waiting.next_end().is_none() {
+        if self.waiters.next_end().is_none() {
             return;
         }
         let now = clock::boottime_ms();
-        while let Some(request) = self.waiting.over(now) {
-            let conn = self.waiting.get(request).and_then(|waiter| waiter.conn);
+        while let Some(request) = self.waiters.over(now) {
+            let conn = self.waiters.get(request).and_then(|waiter| waiter.conn);
             let told = conn.and_then(|id| Some((id, self.conns.peek(id)?.peer.uid)));
             if let Some((id, viewer)) = told {
                 let failure = self.timeout_failure(request, viewer);
                 self.done(id);
                 self.fail(id, &failure);
             }
-            self.waiting.remove(request);
+            self.waiters.remove(request);
             // With an engine it may be granted before its withdrawal is in the log.
             let over_engine = self.ledger.engine().is_some();
             let why = if over_engine { Withdrawal::Cancelled } else { Withdrawal::Timeout };
@@ -112,14 +112,10 @@ impl Server {
     }
 
     pub(crate) fn look_at_stopped(&mut self) {
-        let running: Vec<RequestId> = self
-            .stopped
-            .iter()
-            .filter(|(_, pid)| !is_stopped(**pid))
-            .map(|(request, _)| *request)
-            .collect();
+        let running = self.waiters.suspended().filter(|(_, pid)| !is_stopped(*pid));
+        let running: Vec<RequestId> = running.map(|(request, _)| request).collect();
         for request in running {
-            self.stopped.remove(&request);
+            self.waiters.resume(request);
             if !self.tell_after_all(request) {
                 self.propose(Change::Resume { request }, Completion::Nothing);
             }
@@ -132,11 +128,9 @@ impl Server {
         let table = &self.ledger.table;
         let in_part = |hold: &&HoldState| hold.items.len() < hold.asked.items.len();
         let hold = table.hold_of(request).filter(in_part);
-        let Some(hold) = hold.filter(|_| self.waiting.get(request).is_some()) else { return false };
+        let Some(hold) = hold.filter(|_| self.waiters.get(request).is_some()) else { return false };
         let granted = granted(table, hold);
-        if !self.granted.iter().any(|other| other.token == granted.token) {
-            self.granted.push_back(granted);
-        }
+        self.waiters.queue_grant_once(granted);
         true
     }
 

@@ -127,8 +127,8 @@ impl Server {
     /// Nobody is there any more who could be told of a request.
     pub(crate) fn give_back_unwanted(&mut self, newcomer: &PendingAcquire, revision: Revision) {
         let request = RequestId(revision.0);
-        self.waiting.remove(request);
-        self.granted.retain(|granted| granted.request != request);
+        self.waiters.remove(request);
+        self.waiters.drop_grant(request);
         let table = &self.ledger.table;
         if table.tagged(newcomer.request.tag) == Some(request) {
             let why = Withdrawal::Cancelled;

@@ -15,7 +15,7 @@ impl Server {
     /// Answers the calls of this turn that nothing would ever answer.
     pub(crate) fn answer_the_forgotten(&mut self) {
         let mut looked_at = std::mem::take(&mut self.to_answer);
-        looked_at.extend(self.waiting.take_removed());
+        looked_at.extend(self.waiters.take_removed());
         // The next daemon answers them.
         let forgotten = looked_at.iter().filter(|id| !self.stopping && self.is_forgotten(**id));
         let mut forgotten: Vec<ConnId> = forgotten.copied().collect();
@@ -37,7 +37,7 @@ impl Server {
         conn.is_some_and(|conn| match conn.doing {
             CallState::Nothing => true,
             CallState::Waits(request) => {
-                self.waiting.get(request).is_none_or(|waiter| waiter.conn != Some(id))
+                self.waiters.get(request).is_none_or(|waiter| waiter.conn != Some(id))
             }
             CallState::InFlight => !self.in_flight.pending.contains_key(&id),
             CallState::Deferred => !self.deferred.iter().any(|deferred| deferred.conn() == id),

@@ -165,7 +165,7 @@ impl Server {
 
     /// Finds out in the table what was decided on the way to it.
     fn catch_up(&mut self) {
-        let requests: Vec<RequestId> = self.waiting.iter().map(|(request, _)| request).collect();
+        let requests: Vec<RequestId> = self.waiters.iter().map(|(request, _)| request).collect();
         for request in requests {
             let table = &self.ledger.table;
             if table.waiter(request).is_some() {
@@ -173,15 +173,14 @@ impl Server {
             }
             if let Some(hold) = table.hold_of(request) {
                 let granted = granted(table, hold);
-                if !self.granted.iter().any(|other| other.token == granted.token) {
-                    self.granted.push_back(granted);
-                }
-            } else if let Some(conn) = self.waiting.remove(request).and_then(|it| it.conn) {
+                self.waiters.queue_grant_once(granted);
+            } else if let Some(conn) = self.waiters.remove(request).and_then(|it| it.conn) {
                 self.done(conn);
                 self.fail(conn, &ended_unseen());
             }
         }
-        self.stopped.retain(|request, _| self.ledger.table.waiter(*request).is_some());
+        let table = &self.ledger.table;
+        self.waiters.retain_suspended(|request| table.waiter(request).is_some());
         let mut ended: Vec<Token> = self.holder_record.tokens();
         ended.retain(|token| self.ledger.table.hold(*token).is_none());
         for token in ended {
@@ -227,12 +226,12 @@ impl Server {
         self.done(id);
         let table = &self.ledger.table;
         if let Some(waiter) = table.waiter(request) {
-            self.waiting.add(waiter, table.session(waiter.frame));
+            self.waiters.add(waiter, table.session(waiter.frame));
             self.begin_to_wait(id, request, true);
         } else if let Some(hold) = table.hold_of(request) {
             let granted = granted(table, hold);
-            self.waiting.add_granted(hold, table.session(hold.frame), id);
-            self.granted.push_back(granted);
+            self.waiters.add_granted(hold, table.session(hold.frame), id);
+            self.waiters.queue_grant(granted);
             if let Some(conn) = self.conns.get(id) {
                 conn.doing = CallState::Waits(request);
             }

@@ -27,7 +27,7 @@ use crate::daemon::store::ledger::{Ledger, Log, NO_HOST};
 use crate::daemon::store::previous_journal;
 use crate::daemon::store::recover::{Recovered, token_by_clock};
 use crate::daemon::waiters::leases::Leases;
-use crate::daemon::waiters::waiting::{Waiter, Waiting};
+use crate::daemon::waiters::waiting::Waiter;
 use crate::host::Member;
 use crate::protocol::place::Place;
 use crate::sys::clock;
@@ -140,14 +140,15 @@ impl Server {
     /// leases of hosts that are gone.
     fn take_over(&mut self) {
         let (table, host) = (&self.ledger.table, self.ledger.host);
-        self.waiting = Waiting::of_table(table, host);
+        self.waiters.follow_table(table, host);
         self.leases = Leases::of_table(table, host);
         let frames: Vec<_> = table.frames_of_host(host).collect();
         let enclosing: BTreeSet<FrameId> =
             table.frames().filter_map(|frame| frame.parent).collect();
         let own = table.holds().filter(|hold| frames.binary_search(&hold.frame).is_ok());
         let own: Vec<_> = own.cloned().collect();
-        self.unclaimed = own.iter().filter(|hold| hold.provisional).map(|it| it.request).collect();
+        let provisional = own.iter().filter(|hold| hold.provisional);
+        self.waiters.expect_claims(provisional.map(|hold| hold.request));
         self.stop_those_unknown();
         let mark = self.ledger.engine().and_then(EngineDriver::mark);
         for hold in &own {
@@ -172,7 +173,7 @@ impl Server {
         }
         self.children.sweep();
         self.await_orphans();
-        if self.waiting.len() + self.unclaimed.len() > 0 {
+        if self.waiters.expects_any() {
             self.await_detached();
         }
     }
@@ -251,21 +252,17 @@ impl Server {
     /// again by the next incarnation, behind those who asked meanwhile.
     pub(crate) fn lose_membership(&mut self) {
         self.ledger.host = NO_HOST;
-        let waiting = std::mem::take(&mut self.waiting);
-        self.to_answer.extend(waiting.iter().filter_map(|(_, waiter)| waiter.conn));
-        let again: Vec<PendingAcquire> = waiting
+        // With all that is known of them: grants that are still to be told, too.
+        let waiters = std::mem::take(&mut self.waiters);
+        self.to_answer.extend(waiters.iter().filter_map(|(_, waiter)| waiter.conn));
+        let again: Vec<PendingAcquire> = waiters
             .iter()
             .filter_map(|(request, waiter)| self.newcomer_again(request, waiter))
             .collect();
-        self.granted.clear();
-        self.stopped.clear();
-        self.unclaimed.clear();
-        self.newcomers.clear();
         self.in_flight.leaving.clear();
         self.leases = Leases::default();
         self.due.come_back = None;
         self.due.detached = None;
-        self.absent.clear();
         self.owners.forget_all();
         self.children.remove_all(&mut self.owners);
         self.conns.disown_all();

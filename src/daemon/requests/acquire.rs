@@ -83,7 +83,7 @@ impl Server {
     /// How many requests of a user may wait, if one that would wait is one too many.
     fn crowd(&self, wait: Wait, uid: u32) -> Option<usize> {
         let most = self.limits.waiters_per_user;
-        let waiting = || self.waiting.of_user(uid) + self.in_flight.of_user(uid);
+        let waiting = || self.waiters.of_user(uid) + self.in_flight.of_user(uid);
         (wait != Wait::No && waiting() >= most).then_some(most)
     }
 
@@ -112,7 +112,7 @@ impl Server {
                 self.keep_untold(newcomer, &granted);
             }
             Some(Outcome::Granted(granted)) => {
-                self.granted.retain(|other| other.request != request);
+                self.waiters.drop_grant(request);
                 self.grant_at_once(newcomer, &granted);
             }
             Some(Outcome::Queued { frame, .. }) => {
@@ -120,7 +120,7 @@ impl Server {
                 if newcomer.request.provisional
                     && let Err(failure) = self.watch_owner(newcomer.conn, frame, newcomer.pidfd)
                 {
-                    self.waiting.remove(request);
+                    self.waiters.remove(request);
                     self.done(newcomer.conn);
                     return self.take_back(newcomer.conn, request, &failure);
                 }
@@ -143,10 +143,10 @@ impl Server {
         let hold = table.hold(granted.token);
         let Some(hold) = hold.filter(|hold| hold.asked.wait != Wait::No) else {
             let failure = self.not_a_member();
-            self.granted.retain(|other| other.request != request);
+            self.waiters.drop_grant(request);
             return self.take_back(id, request, &failure);
         };
-        self.waiting.add_granted(hold, table.session(hold.frame), id);
+        self.waiters.add_granted(hold, table.session(hold.frame), id);
         self.begin_to_wait(id, request, more);
     }
 
@@ -159,17 +159,10 @@ impl Server {
     }
 
     pub(crate) fn begin_to_wait(&mut self, id: ConnId, request: RequestId, more: bool) {
-        if let Some(waiter) = self.waiting.get_mut(request) {
-            waiter.conn = Some(id);
-            waiter.more = more;
-            waiter.told = None;
-        }
+        self.waiters.attach(request, id, more);
         if let Some(conn) = self.conns.get(id) {
             conn.doing = CallState::Waits(request);
             conn.save_memory();
-        }
-        if more {
-            self.newcomers.push(request);
         }
     }
 }

@@ -46,8 +46,8 @@ impl Server {
         let table = &self.ledger.table;
         let hold = table.hold_of(request).filter(|hold| hold.asked.wait != Wait::No);
         let Some(hold) = hold else { return Err(self.not_a_member()) };
-        self.granted.push_back(granted(table, hold));
-        self.waiting.add_granted(hold, table.session(hold.frame), id);
+        self.waiters.queue_grant(granted(table, hold));
+        self.waiters.add_granted(hold, table.session(hold.frame), id);
         self.begin_to_wait(id, request, more);
         Ok(())
     }
@@ -74,7 +74,7 @@ impl Server {
             return Err(Failure::new(ErrorName::BadRequest, message));
         };
         // One that was granted something and is still to be told waits, too.
-        if waiter.is_none() && self.waiting.get(request).is_none() {
+        if waiter.is_none() && self.waiters.get(request).is_none() {
             let told = |token| self.may_be_told(token) || self.holder_record.has(token);
             let hold = table.hold_of(request);
             if !self.is_sure() || hold.is_some_and(|hold| !told(hold.token)) {
@@ -82,7 +82,7 @@ impl Server {
             }
             return self.tell_again(id, request, frame, owner.pidfd);
         }
-        if let Some(before) = self.waiting.get(request).and_then(|waiter| waiter.conn) {
+        if let Some(before) = self.waiters.get(request).and_then(|waiter| waiter.conn) {
             self.done(before);
             self.fail(before, &asked_elsewhere());
         }
@@ -92,7 +92,7 @@ impl Server {
             self.owners.watch(frame, None, pidfd).map_err(|error| cannot_watch(&error))?;
         }
         self.begin_to_wait(id, request, more);
-        self.stopped.remove(&request);
+        self.waiters.resume(request);
         self.propose(Change::Resume { request }, Completion::Nothing);
         Ok(())
     }

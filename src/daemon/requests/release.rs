@@ -201,7 +201,7 @@ impl Server {
         if !provisional {
             return self.tell(id, &Nothing {});
         }
-        self.unclaimed.remove(&request);
+        self.waiters.claimed(request);
         self.conns.disown(request);
         self.propose(Change::Confirm { request }, Completion::Confirm { id });
         Ok(())

@@ -215,7 +215,7 @@ fn a_daemon_where_nothing_happens_sleeps_until_something_ends() {
     assert!(world.server.due.progress.is_some());
     let_pass(&mut world);
     assert_eq!(world.server.time_to_sleep(), None);
-    assert_eq!(world.server.timer.set_for(), world.server.waiting.next_end());
+    assert_eq!(world.server.timer.set_for(), world.server.waiters.next_end());
     drop(waiter);
     world.turn();
     let_pass(&mut world);

@@ -62,7 +62,7 @@ impl Teller<'_> {
         if request == self.request {
             return Some(Asked { session: self.session, ..self.refused.clone() });
         }
-        if let Some(waiter) = self.server.waiting.get(request) {
+        if let Some(waiter) = self.server.waiters.get(request) {
             return Some(waiter.asked.clone());
         }
         let table = &self.server.ledger.table;

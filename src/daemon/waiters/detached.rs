@@ -48,10 +48,10 @@ impl Server {
     /// Looks at those that have not come back.
     pub(crate) fn look_at_detached(&mut self, now: Instant) {
         self.suspend_stopped(usize::MAX);
-        for (request, back_until) in std::mem::take(&mut self.absent) {
+        for (request, back_until) in self.waiters.take_absent() {
             self.look_at_away(now, request, back_until);
         }
-        let goes_on = self.due.come_back.is_some() || !self.absent.is_empty();
+        let goes_on = self.due.come_back.is_some() || self.waiters.has_absent();
         self.due.detached = goes_on.then_some(now + STOPPED_EVERY);
     }
 
@@ -60,10 +60,10 @@ impl Server {
         self.suspend_stopped(usize::MAX);
         let waiting = self.ledger.table.waiters().filter(|waiter| self.is_detached(waiter));
         let waiting: Vec<RequestId> = waiting.map(|waiter| waiter.id).collect();
-        let unclaimed = std::mem::take(&mut self.unclaimed);
+        let unclaimed = self.waiters.take_unclaimed();
         let mut lost: Vec<RequestId> = waiting.into_iter().chain(unclaimed).collect();
         // Over an engine the log may still say so of those who are back.
-        let is_back = |id: &RequestId| self.waiting.get(*id).is_some_and(|it| it.conn.is_some());
+        let is_back = |id: &RequestId| self.waiters.get(*id).is_some_and(|it| it.conn.is_some());
         lost.retain(|request| !is_back(request));
         if !lost.is_empty() {
             tracing::info!(requests = lost.len(), "given up: nobody came back for them");
@@ -88,7 +88,7 @@ impl Server {
             .collect();
         for request in stopped {
             tracing::info!(request = request.0, "a waiter is stopped and cannot come back yet");
-            self.absent.insert(request, None);
+            self.waiters.set_absent(request, None);
             // Only one that takes part can be suspended. What it may be granted in between is taken
             // back before anybody is told.
             self.propose(Change::Resume { request }, Completion::Nothing);
@@ -97,17 +97,17 @@ impl Server {
     }
 
     fn look_at_away(&mut self, now: Instant, request: RequestId, back_until: Option<Instant>) {
-        let is_back = self.waiting.get(request).is_none_or(|waiter| waiter.conn.is_some());
+        let is_back = self.waiters.get(request).is_none_or(|waiter| waiter.conn.is_some());
         let Some(waiter) = self.ledger.table.waiter(request).filter(|_| !is_back) else { return };
         // Over an engine it can have been granted for a moment, and was seen to be stopped then.
-        self.stopped.remove(&request);
+        self.waiters.resume(request);
         match return_of(&waiter.request) {
-            Return::Later => drop(self.absent.insert(request, None)),
+            Return::Later => self.waiters.set_absent(request, None),
             Return::Never => self.give_up(request),
             Return::OwnerEnded => self.end(waiter.frame),
             Return::Possible => match back_until {
                 Some(until) if until <= now => self.give_up(request),
-                until => drop(self.absent.insert(request, until.or(Some(now + COME_BACK_TIME)))),
+                until => self.waiters.set_absent(request, until.or(Some(now + COME_BACK_TIME))),
             },
         }
     }
@@ -116,7 +116,7 @@ impl Server {
     fn is_detached(&self, waiter: &WaiterState) -> bool {
         waiter.status == WaiterStatus::Detached
             && waiter.request.host == self.ledger.host
-            && !self.absent.contains_key(&waiter.id)
+            && !self.waiters.is_absent(waiter.id)
     }
 }
 

@@ -38,7 +38,7 @@ impl Server {
         }
         for request in gone {
             // Nobody is left to be told.
-            if let Some(waiter) = self.waiting.get_mut(request) {
+            if let Some(waiter) = self.waiters.get_mut(request) {
                 waiter.conn = None;
             }
             let why = Withdrawal::Cancelled;

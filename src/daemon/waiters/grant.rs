@@ -42,19 +42,19 @@ impl Server {
 
     fn settle_granted(&mut self) {
         // What is granted while this host cannot renew is told when it can again, or never.
-        if self.granted.is_empty() || !self.is_sure() {
+        if !self.waiters.has_grants() || !self.is_sure() {
             return;
         }
-        while let Some(granted) = self.granted.pop_front() {
+        while let Some(granted) = self.waiters.next_grant() {
             if self.in_flight.leaving.contains(&granted.request) {
-                self.waiting.remove(granted.request);
+                self.waiters.remove(granted.request);
                 continue;
             }
             if self.ledger.table.hold(granted.token).is_none() {
                 self.forget_taken_back(granted.request);
                 continue;
             }
-            let conn = self.waiting.get(granted.request).and_then(|waiter| waiter.conn);
+            let conn = self.waiters.get(granted.request).and_then(|waiter| waiter.conn);
             let request = granted.request;
             if !self.may_be_told(granted.token) {
                 self.ask_anew(request);
@@ -62,7 +62,7 @@ impl Server {
             }
             match self.look_at(conn, &granted) {
                 Found::Running => {
-                    self.waiting.remove(request);
+                    self.waiters.remove(request);
                     if let Some(conn) = conn {
                         self.done(conn);
                         self.tell_grant(conn, &granted);
@@ -72,7 +72,7 @@ impl Server {
                     self.suspend(request, pid);
                 }
                 Found::Gone => {
-                    self.waiting.remove(request);
+                    self.waiters.remove(request);
                     if let Some(conn) = conn {
                         self.done(conn);
                         self.fail(conn, &owner_gone());
@@ -80,7 +80,7 @@ impl Server {
                     self.end(granted.frame);
                 }
                 Found::Unwatched(failure) => {
-                    self.waiting.remove(request);
+                    self.waiters.remove(request);
                     if let Some(conn) = conn {
                         self.done(conn);
                         self.take_back(conn, request, &failure);
@@ -96,7 +96,7 @@ impl Server {
         if table.waiter(request).is_some() || table.hold_of(request).is_some() {
             return;
         }
-        let waiter = self.waiting.remove(request);
+        let waiter = self.waiters.remove(request);
         if let Some(conn) = waiter.and_then(|waiter| waiter.conn) {
             self.done(conn);
             self.fail(conn, &owner_gone());
@@ -261,7 +261,7 @@ impl Server {
         grant.liveness_fd = page.map(|page| page.liveness_fd);
         let closes_on_grant = conn.closes_on_grant && conn.calls.is_empty();
         if provisional {
-            self.unclaimed.remove(&request);
+            self.waiters.claimed(request);
             conn.provisional.push(request);
         } else if !closes_on_grant {
             conn.untold = Some(request);

@@ -21,28 +21,27 @@ impl Server {
                 if let Some(waiter) = self.ledger.table.waiter(*request)
                     && waiter.request.host == self.ledger.host
                 {
-                    self.waiting.add(waiter, self.ledger.table.session(waiter.frame));
+                    self.waiters.add(waiter, self.ledger.table.session(waiter.frame));
                 }
             }
             Outcome::Granted(granted) if self.is_ours(granted) => {
                 self.leases.begin(&self.ledger.table, self.ledger.host, granted.frame);
                 // Without an engine, who did not wait asked just now, and is told at once.
-                let waited = self.waiting.get(granted.request).is_some();
+                let waited = self.waiters.get(granted.request).is_some();
                 if waited || self.ledger.engine().is_some() {
-                    self.granted.push_back(granted.clone());
+                    self.waiters.queue_grant(granted.clone());
                 }
             }
             Outcome::Requeued { request, token } => {
                 if let Some(waiter) = self.ledger.table.waiter(*request) {
                     self.leases.forget(waiter.frame);
                 }
-                self.granted.retain(|granted| granted.token != *token);
+                self.waiters.requeued(*token);
                 tracing::debug!(request = request.0, token = token.0, "taken back untold");
             }
             Outcome::Refused { request, why } => self.refuse_waiter(*request, why),
             Outcome::Withdrawn { request } => {
-                self.stopped.remove(request);
-                let waiter = self.waiting.remove(*request);
+                let waiter = self.waiters.ended(*request);
                 if let Some(conn) = waiter.and_then(|waiter| waiter.conn) {
                     self.done(conn);
                     let failure = if owner_ended { owner_gone() } else { given_up() };
@@ -74,8 +73,7 @@ impl Server {
 
     /// A request that waited is refused after all.
     fn refuse_waiter(&mut self, id: RequestId, why: &Refusal) {
-        let Some(waiter) = self.waiting.remove(id) else { return };
-        self.stopped.remove(&id);
+        let Some(waiter) = self.waiters.ended(id) else { return };
         if let Some(conn) = waiter.conn {
             let failure = if let Refusal::Deadlock { cycle } = why {
                 let viewer =
@@ -95,7 +93,7 @@ impl Server {
         let host = self.ledger.host;
         let of = |hold: &HoldState| hold.asked.host == host;
         self.ledger.engine().is_none()
-            || self.waiting.get(granted.request).is_some()
+            || self.waiters.get(granted.request).is_some()
             || self.ledger.table.hold(granted.token).is_some_and(of)
     }
 }

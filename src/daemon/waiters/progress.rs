@@ -37,7 +37,7 @@ struct Scene {
 impl Server {
     /// Queues what is to be told.
     pub(crate) fn inform(&mut self, now: Instant) {
-        let newcomers = std::mem::take(&mut self.newcomers);
+        let newcomers = self.waiters.take_newcomers();
         let mut scenes = BTreeMap::new();
         for request in newcomers {
             self.tell_progress(request, &mut scenes, LOOKED_UP_MAX);
@@ -55,8 +55,8 @@ impl Server {
 
     fn schedule(&mut self, now: Instant) {
         self.schedule_look_ahead(now);
-        if self.due.progress.is_none() && self.waiting.len() > 0 {
-            let waiters = u32::try_from(self.waiting.len()).unwrap_or(u32::MAX);
+        if self.due.progress.is_none() && self.waiters.len() > 0 {
+            let waiters = u32::try_from(self.waiters.len()).unwrap_or(u32::MAX);
             let every = PROGRESS_EVERY.max(PROGRESS_EVERY_PER_WAITER.saturating_mul(waiters));
             self.due.progress = Some(now + every);
         }
@@ -67,7 +67,7 @@ impl Server {
 
     fn tell_all_progress(&mut self) {
         let mut scenes = BTreeMap::new();
-        let takers = self.waiting.iter().filter(|(_, waiter)| waiter.more && waiter.conn.is_some());
+        let takers = self.waiters.iter().filter(|(_, waiter)| waiter.more && waiter.conn.is_some());
         let takers: Vec<RequestId> = takers.map(|(request, _)| request).collect();
         for request in takers {
             self.tell_progress(request, &mut scenes, usize::MAX);
@@ -81,7 +81,7 @@ impl Server {
         scenes: &mut BTreeMap<(Key, Mode), Scene>,
         looked_up_max: usize,
     ) {
-        let Some(waiter) = self.waiting.get(request) else { return };
+        let Some(waiter) = self.waiters.get(request) else { return };
         let Some(id) = waiter.conn else { return };
         let Some(conn) = self.conns.peek(id).filter(|conn| conn.doing == CallState::Waits(request))
         else {
@@ -99,7 +99,7 @@ impl Server {
             scenes.entry((key.clone(), mode)).or_insert_with(|| self.scene(&key, looked_up_max));
         let position = scene.positions.get(&request).copied().unwrap_or(scene.waiting);
         let news = LastProgress::of(position, &why.clause);
-        if self.waiting.get(request).is_some_and(|waiter| waiter.told == Some(news)) {
+        if self.waiters.get(request).is_some_and(|waiter| waiter.told == Some(news)) {
             return;
         }
         let asked = &waiter.asked.request;
@@ -115,7 +115,7 @@ impl Server {
         if let Some(conn) = self.conns.get(id) {
             conn.reply(&progress, true);
         }
-        if let Some(waiter) = self.waiting.get_mut(request) {
+        if let Some(waiter) = self.waiters.get_mut(request) {
             waiter.told = Some(news);
         }
     }
@@ -124,7 +124,7 @@ impl Server {
     /// only when this host is sure of it.
     fn tell_kept_grant(&mut self, request: RequestId, id: ConnId) {
         let reason = self.not_a_member().message;
-        let Some(waiter) = self.waiting.get_mut(request) else { return };
+        let Some(waiter) = self.waiters.get_mut(request) else { return };
         let news = LastProgress::of(0, &reason);
         if waiter.told.replace(news) == Some(news) {
             return;

@@ -21,7 +21,7 @@ impl Server {
         let mut found = false;
         for _ in 0..AHEAD_LOOKED_AT_MAX {
             let Some(ahead) = first(&self.ledger.table) else { return found };
-            if self.stopped.contains_key(&ahead) {
+            if self.waiters.is_suspended(ahead) {
                 // Over an engine, what was proposed for it comes out of the log before what is
                 // proposed now.
                 return true;
@@ -35,13 +35,13 @@ impl Server {
 
     /// Sets a waiter aside until its process runs again; a grant that was not told is taken back.
     pub(crate) fn suspend(&mut self, request: RequestId, pid: u32) {
-        self.stopped.insert(request, pid);
+        self.waiters.suspend(request, pid);
         self.propose(Change::Suspend { request }, Completion::Nothing);
     }
 
     /// The process of a waiter of this host, if it is stopped.
     fn stopped_process(&self, request: RequestId) -> Option<u32> {
-        let waiter = self.waiting.get(request)?;
+        let waiter = self.waiters.get(request)?;
         self.stopped_party(&waiter.asked.request, waiter.conn)
     }
 
@@ -73,7 +73,7 @@ impl Server {
     fn look_ahead_of(&mut self, request: RequestId, looked_at: &mut BTreeSet<RequestId>) {
         while let Some(ahead) = self.ledger.table.first_ahead(request) {
             self.look_ahead.behind = true;
-            if self.stopped.contains_key(&ahead) || looked_at.len() >= AHEAD_LOOKED_AT_MAX {
+            if self.waiters.is_suspended(ahead) || looked_at.len() >= AHEAD_LOOKED_AT_MAX {
                 return;
             }
             // One that was looked at and is still ahead runs.
@@ -88,7 +88,7 @@ impl Server {
     /// Notes that somebody may have come to wait behind somebody else.
     pub(crate) fn schedule_look_ahead(&mut self, now: Instant) {
         if self.ledger.table.waiting() > 1
-            && self.waiting.len() > 0
+            && self.waiters.len() > 0
             && self.look_ahead.due.is_none()
         {
             self.look_ahead.due = Some(now + AHEAD_EVERY);

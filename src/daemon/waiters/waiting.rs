@@ -1,21 +1,22 @@
-//! The requests that wait: who is to be told, and until when.
+//! The requests that wait, and the grants that are still to be told.
 //!
 //! Invariant: there is one entry for each request of this host that waits, or was granted what it
 //! asked for and is still to be told; and no other.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Instant;
 
 use crate::core::{
-    FrameId, HoldState, HostId, Request, RequestId, Table, UnixMillis, Wait, WaiterState,
+    FrameId, Granted, HoldState, HostId, Request, RequestId, Table, Token, UnixMillis, Wait,
+    WaiterState,
 };
 use crate::daemon::net::conn_id::ConnId;
 
-/// The requests that wait.
+/// The requests that wait, and what is known of them beyond the table.
 #[derive(Debug, Default)]
-pub(crate) struct Waiting {
+pub(crate) struct Waiters {
     requests: BTreeMap<RequestId, Box<Waiter>>,
     /// The ends of the waits, in milliseconds of CLOCK_BOOTTIME.
     ends: BTreeSet<(u64, RequestId)>,
@@ -23,6 +24,17 @@ pub(crate) struct Waiting {
     users: BTreeMap<u32, usize>,
     /// Who was to be told of requests that were removed since this was asked last.
     removed: Vec<ConnId>,
+    /// Grants to requests that waited, in the order in which they are to be told.
+    to_tell: VecDeque<Granted>,
+    /// Waiters whose process is stopped, and the process.
+    suspended: BTreeMap<RequestId, u32>,
+    /// Waiters of the previous daemon that were found stopped before they came back. For those that
+    /// run again: when they have to be back.
+    absent: BTreeMap<RequestId, Option<Instant>>,
+    /// Provisional grants of the previous daemon that nobody has confirmed yet.
+    unclaimed: BTreeSet<RequestId>,
+    /// Requests that began to wait in this turn and take words of progress.
+    newcomers: Vec<RequestId>,
 }
 
 /// A request that waits.
@@ -69,13 +81,19 @@ impl Asked {
     }
 }
 
-impl Waiting {
-    /// Those of a host.
+impl Waiters {
+    /// The waiters of a host by its table; nobody is attached to them yet.
     pub(crate) fn of_table(table: &Table, host: HostId) -> Self {
-        let mut waiting = Self::default();
+        let mut waiters = Self::default();
+        waiters.follow_table(table, host);
+        waiters
+    }
+
+    /// Takes the waiters of a host from its table, in the place of those that were known.
+    pub(crate) fn follow_table(&mut self, table: &Table, host: HostId) {
+        (self.requests, self.ends, self.users) = Default::default();
         let own = table.waiters().filter(|waiter| waiter.request.host == host);
-        own.for_each(|waiter| waiting.add(waiter, table.session(waiter.frame)));
-        waiting
+        own.for_each(|waiter| self.add(waiter, table.session(waiter.frame)));
     }
 
     pub(crate) fn add(&mut self, state: &WaiterState, session: FrameId) {
@@ -136,6 +154,122 @@ impl Waiting {
         self.requests.len()
     }
 
+    /// Attaches a request to the connection on which it waits. With `more` it takes words of progress.
+    pub(crate) fn attach(&mut self, request: RequestId, conn: ConnId, more: bool) {
+        if let Some(waiter) = self.get_mut(request) {
+            waiter.conn = Some(conn);
+            waiter.more = more;
+            waiter.told = None;
+        }
+        if more {
+            self.newcomers.push(request);
+        }
+    }
+
+    /// The requests that began to wait since the last call and take words of progress.
+    pub(crate) fn take_newcomers(&mut self) -> Vec<RequestId> {
+        std::mem::take(&mut self.newcomers)
+    }
+
+    /// Queues a grant to be told.
+    pub(crate) fn queue_grant(&mut self, granted: Granted) {
+        self.to_tell.push_back(granted);
+    }
+
+    /// As [`Self::queue_grant`], unless it is queued already.
+    pub(crate) fn queue_grant_once(&mut self, granted: Granted) {
+        if !self.to_tell.iter().any(|other| other.token == granted.token) {
+            self.to_tell.push_back(granted);
+        }
+    }
+
+    /// The next grant to be told.
+    pub(crate) fn next_grant(&mut self) -> Option<Granted> {
+        self.to_tell.pop_front()
+    }
+
+    /// Whether a grant is still to be told.
+    pub(crate) fn has_grants(&self) -> bool {
+        !self.to_tell.is_empty()
+    }
+
+    /// A grant to a request is told in another way, or not at all.
+    pub(crate) fn drop_grant(&mut self, request: RequestId) {
+        self.to_tell.retain(|granted| granted.request != request);
+    }
+
+    /// A grant was taken back before it was told.
+    pub(crate) fn requeued(&mut self, token: Token) {
+        self.to_tell.retain(|granted| granted.token != token);
+    }
+
+    /// A request has come to its end in the table.
+    pub(crate) fn ended(&mut self, request: RequestId) -> Option<Waiter> {
+        self.suspended.remove(&request);
+        self.remove(request)
+    }
+
+    /// A waiter was found stopped, by this process.
+    pub(crate) fn suspend(&mut self, request: RequestId, pid: u32) {
+        self.suspended.insert(request, pid);
+    }
+
+    pub(crate) fn resume(&mut self, request: RequestId) {
+        self.suspended.remove(&request);
+    }
+
+    pub(crate) fn is_suspended(&self, request: RequestId) -> bool {
+        self.suspended.contains_key(&request)
+    }
+
+    /// The suspended waiters, each with its stopped process.
+    pub(crate) fn suspended(&self) -> impl Iterator<Item = (RequestId, u32)> {
+        self.suspended.iter().map(|(request, pid)| (*request, *pid))
+    }
+
+    /// Forgets the suspension of requests that wait no more.
+    pub(crate) fn retain_suspended(&mut self, waits: impl Fn(RequestId) -> bool) {
+        self.suspended.retain(|request, _| waits(*request));
+    }
+
+    /// Notes the provisional grants of the previous daemon.
+    pub(crate) fn expect_claims(&mut self, requests: impl Iterator<Item = RequestId>) {
+        self.unclaimed = requests.collect();
+    }
+
+    /// A provisional grant is confirmed, or told anew.
+    pub(crate) fn claimed(&mut self, request: RequestId) {
+        self.unclaimed.remove(&request);
+    }
+
+    /// The provisional grants that nobody confirmed in time.
+    pub(crate) fn take_unclaimed(&mut self) -> BTreeSet<RequestId> {
+        std::mem::take(&mut self.unclaimed)
+    }
+
+    /// Whether the previous daemon left a request whose client may come back.
+    pub(crate) fn expects_any(&self) -> bool {
+        !self.requests.is_empty() || !self.unclaimed.is_empty()
+    }
+
+    /// A waiter of the previous daemon is stopped, or has to be back by a time.
+    pub(crate) fn set_absent(&mut self, request: RequestId, back_until: Option<Instant>) {
+        self.absent.insert(request, back_until);
+    }
+
+    pub(crate) fn is_absent(&self, request: RequestId) -> bool {
+        self.absent.contains_key(&request)
+    }
+
+    pub(crate) fn has_absent(&self) -> bool {
+        !self.absent.is_empty()
+    }
+
+    /// The absent waiters, to be looked at: [`Self::set_absent`] puts back those that stay absent.
+    pub(crate) fn take_absent(&mut self) -> BTreeMap<RequestId, Option<Instant>> {
+        std::mem::take(&mut self.absent)
+    }
+
     /// How many requests of a user wait.
     pub(crate) fn of_user(&self, uid: u32) -> usize {
         self.users.get(&uid).copied().unwrap_or(0)
@@ -151,7 +285,3 @@ impl Waiting {
         self.ends.first().filter(|(until, _)| *until <= now).map(|(_, id)| *id)
     }
 }
-
-/// Waiters that were found stopped before they came back. Of those that run again: when they have to
-/// be back.
-pub(crate) type AbsentWaiters = BTreeMap<RequestId, Option<Instant>>;
