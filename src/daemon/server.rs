@@ -243,6 +243,14 @@ impl Server {
         self.conns.activate(id);
     }
 
+    /// The call at work on a connection has come to its end; an error is its answer.
+    pub(crate) fn finish(&mut self, id: ConnId, outcome: Result<(), Failure>) {
+        self.done(id);
+        if let Err(failure) = outcome {
+            self.fail(id, &failure);
+        }
+    }
+
     pub(crate) fn fail(&mut self, id: ConnId, failure: &Failure) {
         if let Some(conn) = self.conns.get(id) {
             conn.fail(failure);

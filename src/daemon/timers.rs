@@ -100,8 +100,7 @@ impl Server {
             let told = conn.and_then(|id| Some((id, self.conns.peek(id)?.peer.uid)));
             if let Some((id, viewer)) = told {
                 let failure = self.timeout_failure(request, viewer);
-                self.done(id);
-                self.fail(id, &failure);
+                self.finish(id, Err(failure));
             }
             self.waiters.remove(request);
             // With an engine it may be granted before its withdrawal is in the log.

@@ -175,8 +175,7 @@ impl Server {
                 let granted = granted(table, hold);
                 self.waiters.queue_grant_once(granted);
             } else if let Some(conn) = self.waiters.remove(request).and_then(|it| it.conn) {
-                self.done(conn);
-                self.fail(conn, &ended_unseen());
+                self.finish(conn, Err(ended_unseen()));
             }
         }
         let table = &self.ledger.table;

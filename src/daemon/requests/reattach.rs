@@ -34,8 +34,7 @@ impl Server {
         let is_there = |it: &LogWait| it.what == what;
         if before != id && self.in_flight.pending.get(&before).is_some_and(is_there) {
             self.in_flight.pending.remove(&before);
-            self.done(before);
-            self.fail(before, &asked_elsewhere());
+            self.finish(before, Err(asked_elsewhere()));
         }
         self.wait_for_log(id, what, patience);
         Ok(true)
@@ -83,8 +82,7 @@ impl Server {
             return self.tell_again(id, request, frame, owner.pidfd);
         }
         if let Some(before) = self.waiters.get(request).and_then(|waiter| waiter.conn) {
-            self.done(before);
-            self.fail(before, &asked_elsewhere());
+            self.finish(before, Err(asked_elsewhere()));
         }
         let provisional =
             self.ledger.table.waiter(request).is_some_and(|waiter| waiter.request.provisional);

@@ -38,8 +38,7 @@ impl Server {
             return self.deferred.push(DeferredRequest { newcomer, until });
         }
         let failure = self.refusal(&newcomer, why);
-        self.done(newcomer.conn);
-        self.fail(newcomer.conn, &failure);
+        self.finish(newcomer.conn, Err(failure));
     }
 
     fn refusal(&self, newcomer: &PendingAcquire, why: &Refusal) -> Failure {

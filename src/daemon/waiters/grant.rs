@@ -74,8 +74,7 @@ impl Server {
                 Found::Gone => {
                     self.waiters.remove(request);
                     if let Some(conn) = conn {
-                        self.done(conn);
-                        self.fail(conn, &owner_gone());
+                        self.finish(conn, Err(owner_gone()));
                     }
                     self.end(granted.frame);
                 }
@@ -98,8 +97,7 @@ impl Server {
         }
         let waiter = self.waiters.remove(request);
         if let Some(conn) = waiter.and_then(|waiter| waiter.conn) {
-            self.done(conn);
-            self.fail(conn, &owner_gone());
+            self.finish(conn, Err(owner_gone()));
         }
     }
 

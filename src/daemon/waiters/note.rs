@@ -43,9 +43,8 @@ impl Server {
             Outcome::Withdrawn { request } => {
                 let waiter = self.waiters.ended(*request);
                 if let Some(conn) = waiter.and_then(|waiter| waiter.conn) {
-                    self.done(conn);
                     let failure = if owner_ended { owner_gone() } else { given_up() };
-                    self.fail(conn, &failure);
+                    self.finish(conn, Err(failure));
                 }
             }
             Outcome::Released { token, frame, whole, .. } => {
@@ -83,8 +82,7 @@ impl Server {
                 let item = messages::item_of(why).and_then(|at| waiter.asked.request.items.get(at));
                 messages::late_refusal(why, item.map(|item| &item.key))
             };
-            self.done(conn);
-            self.fail(conn, &failure);
+            self.finish(conn, Err(failure));
         }
     }
 
