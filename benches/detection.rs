@@ -157,7 +157,7 @@ fn pairs(n: usize) -> Result<Vec<Figure>, KeyError> {
 /// One key that all hold.
 fn hot(n: usize) -> Result<Vec<Figure>, KeyError> {
     let hot = |ask| item("hot", ask);
-    let view = View::Canal { per: n as u64, buckets: 1 };
+    let view = View::Buckets { per: n as u64, buckets: 1 };
     let slot = || hot(Ask::Counted { count: 1, view: Some(view) });
     let mut world = World::sessions(n, |_| slot())?;
     let mut waits = Vec::new();

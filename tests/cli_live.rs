@@ -83,7 +83,7 @@ fn a_resize_reports_what_was_and_is() {
     let expected = r#"{"key":"db","before":"3x2","now":"4x1","held":0,"waiting":0}"#;
     assert_eq!(json, format!("{expected}\n"));
     let status = place.prints(&["status"]);
-    assert_eq!(status, "db  canal 4x1, 0 of 4 held, stored\n");
+    assert_eq!(status, "db  buckets 4x1, 0 of 4 held, stored\n");
     place.prints(&["resize", "db", "--forget"]);
     assert_eq!(place.prints(&["status"]), "no locks are held and nobody waits\n");
 }

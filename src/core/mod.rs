@@ -1,8 +1,9 @@
 //! The lock table: a deterministic state machine over the entries of a log.
 //!
-//! Nothing here reads a clock, a file, a socket or a random number, and nothing depends on the
-//! iteration order of a hash map: the same entries give the same table, on every host and at every
-//! replay. What depends on time or on the outside is decided elsewhere and arrives as an [`Entry`].
+//! The table reads no clock, file, socket or random number, and nothing in it depends on the
+//! iteration order of a hash map. So the same entries give the same table on every host and in
+//! every replay. The daemon decides what depends on time or on processes, and tells the table with
+//! an [`Entry`].
 
 mod admission;
 mod deadlock;

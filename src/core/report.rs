@@ -1,4 +1,4 @@
-//! What status and messages tell of a table.
+//! Questions about a table, for status and messages.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -11,73 +11,73 @@ use crate::core::{
     WaiterState, WaiterStatus,
 };
 
-/// What is known of a key.
+/// The state of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyReport {
     /// The kind in use, else that of the stored view.
     pub kind: Option<Kind>,
-    /// Slots held by everyone.
+    /// How many slots are held.
     pub held: u64,
-    /// The lock's own number (slots kind), the stored view, or of the canal kind the largest view
-    /// among holders and waiters.
+    /// Slots kind: the number in force. Otherwise the stored view or, for the buckets kind without
+    /// one, the largest view among holders and waiters.
     pub view: Option<View>,
     /// The stored view.
     pub stored: Option<View>,
     /// Its holds, oldest first.
     pub holders: Vec<Token>,
-    /// Its waiters, in the order in which they are served.
+    /// Its waiters, in the order of service.
     pub waiters: Vec<RequestId>,
 }
 
-/// One of those who keep a waiting request from being granted.
+/// One hold or waiter that blocks a waiting request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocker {
-    /// The item that it keeps.
+    /// The item that it blocks.
     pub item: usize,
     /// That item's key.
     pub key: Key,
-    /// What it is.
+    /// The hold or waiter.
     pub by: By,
 }
 
-/// What keeps a waiting request from being granted.
+/// Why a waiting request is not granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Why {
-    /// The item that keeps it.
+    /// The item that is not free.
     pub item: usize,
     /// That item's key.
     pub key: Key,
-    /// What.
+    /// The reason.
     pub reason: Reason,
 }
 
-/// What keeps a waiter.
+/// Why a waiter waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// So many slots are held of so many.
+    /// Too few slots are free.
     Full {
         /// Slots held.
         held: u64,
         /// The capacity of its view.
         capacity: u64,
     },
-    /// Somebody holds it, or a key above or below it, in a way that conflicts.
+    /// A conflicting item is held: of this key, or of a key above or below it.
     Conflict {
         /// One of the holds.
         hold: Token,
-        /// How many there are.
+        /// How many such holds there are.
         holds: u64,
     },
-    /// An earlier (or higher, or barrier) waiter goes first.
+    /// Another waiter precedes it: an earlier one, one of higher priority, or a barrier.
     Behind {
         /// Which.
         waiter: RequestId,
-        /// Whether that one is a barrier.
+        /// Whether that waiter is a barrier.
         barrier: bool,
     },
-    /// The stored view that it follows has no slots.
+    /// The stored view that it uses has no slots.
     Drained,
-    /// It wants more slots at once than the stored view that it follows has.
+    /// It wants more slots at once than the stored view that it uses has.
     LargerThanLock {
         /// What it wants.
         count: u64,
@@ -86,15 +86,15 @@ pub enum Reason {
     },
     /// Its process is stopped.
     Suspended,
-    /// Its daemon started anew and it did not come back yet.
+    /// Its daemon restarted and its client has not connected again.
     Detached,
     /// The table grants nothing before its recovery is over.
     Recovering,
 }
 
 impl Table {
-    /// The keys in use or with a stored view that `prefix` covers (all without one), in order.
-    /// Takes no longer than their number asks for.
+    /// The keys that `prefix` covers (all keys if `None`) and that are in use or have a stored
+    /// view, in order. The cost is their number.
     pub fn keys<'a>(&'a self, prefix: Option<&Key>) -> impl Iterator<Item = &'a Key> + use<'a> {
         let wanted = prefix.cloned();
         let (from, to) = prefix.map(Key::range).unwrap_or((Bound::Unbounded, Bound::Unbounded));
@@ -103,8 +103,8 @@ impl Table {
         keys.filter(move |key| wanted.as_ref().is_none_or(|prefix| prefix.covers(key)))
     }
 
-    /// Takes the keys in use for those of the same text, so that thousands who want one key keep its
-    /// text once. Not as long as nobody waits.
+    /// Replaces keys by the equal keys of the table, so that thousands of waiters for one key store
+    /// its text once. Does nothing while there are no waiters.
     pub fn share_keys(&self, items: &mut [Item]) {
         if self.waiters.is_empty() {
             return;
@@ -116,7 +116,7 @@ impl Table {
         }
     }
 
-    /// What is known of a key.
+    /// The state of a key.
     #[must_use]
     pub fn report(&self, key: &Key) -> KeyReport {
         let (holders, waiters) = (self.holders(key).collect(), self.served(key));
@@ -144,13 +144,13 @@ impl Table {
         self.tree.node(key).into_iter().flat_map(|node| node.holds.iter().copied())
     }
 
-    /// Slots of a key that are held by everyone.
+    /// How many slots of a key are held.
     #[must_use]
     pub fn held_of(&self, key: &Key) -> u64 {
         self.tree.lock(key).map_or(0, |lock| lock.held)
     }
 
-    /// The view that callers follow who state none: the lock's own, else the stored one.
+    /// The view that applies to requests that state none: the lock's own, else the stored one.
     #[must_use]
     pub fn own_view(&self, key: &Key) -> Option<View> {
         self.tree.lock(key).and_then(|lock| lock.own.or(lock.stored))
@@ -162,81 +162,82 @@ impl Table {
         self.tree.lock(key).and_then(|lock| lock.stored)
     }
 
-    /// How many wait for a key.
+    /// How many requests wait for a key.
     #[must_use]
     pub fn waiting_for(&self, key: &Key) -> usize {
         self.tree.node(key).map_or(0, Node::waiting)
     }
 
-    /// Everyone who waits for a key, in the order in which they are served.
+    /// The requests that wait for a key, in the order of service.
     #[must_use]
     pub fn served(&self, key: &Key) -> Vec<RequestId> {
-        let aside = self.tree.node(key).into_iter().flat_map(|node| &node.aside);
-        let aside = aside.filter_map(|id| self.waiters.get(id)).map(|waiter| self.rank(waiter));
+        let inactive = self.tree.node(key).into_iter().flat_map(|node| &node.inactive);
+        let inactive =
+            inactive.filter_map(|id| self.waiters.get(id)).map(|waiter| self.rank(waiter));
         let reads = self.tree.waiting_here(key, Mode::Read);
         let mut all: Vec<Rank> =
-            reads.chain(self.tree.waiting_here(key, Mode::Write)).chain(aside).collect();
+            reads.chain(self.tree.waiting_here(key, Mode::Write)).chain(inactive).collect();
         all.sort_unstable();
-        all.into_iter().map(|rank| queue::request_at(self.rules, rank.place)).collect()
+        all.into_iter().map(|rank| queue::request_at(self.rules, rank.arrival)).collect()
     }
 
-    /// A waiter's place in the queue of an item's key: 1 is the next to be served. Linear in the
-    /// length of the queue.
+    /// A waiter's position in the queue of an item's key: 1 is served next. Linear in the length of
+    /// the queue.
     #[must_use]
     pub fn position(&self, request: RequestId, item: usize) -> Option<usize> {
         let key = &self.waiters.get(&request)?.request.items.get(item)?.key;
         self.served(key).iter().position(|id| *id == request).map(|index| index + 1)
     }
 
-    /// Who keeps a waiting request from being granted: of each item that is not free, everyone
-    /// who holds in the way, or else everyone who goes first. Linear in their number.
+    /// The blockers of a waiting request. For each item that is not free: all holds that conflict,
+    /// or else all waiters that precede it. Linear in their number.
     #[must_use]
     pub fn blockers(&self, request: RequestId) -> Vec<Blocker> {
         let Some(waiter) = self.waiters.get(&request) else { return Vec::new() };
-        let kin = self.kin(waiter.frame, None);
+        let lineage = self.lineage(waiter.frame, None);
         let items = 0..waiter.request.items.len();
-        items.flat_map(|item| self.blockers_of(waiter, item, &kin)).collect()
+        items.flat_map(|item| self.blockers_of(waiter, item, &lineage)).collect()
     }
 
-    fn blockers_of(&self, waiter: &WaiterState, item: usize, kin: &[FrameId]) -> Vec<Blocker> {
+    fn blockers_of(&self, waiter: &WaiterState, item: usize, lineage: &[FrameId]) -> Vec<Blocker> {
         let Some(Item { key, .. }) = waiter.request.items.get(item) else { return Vec::new() };
         let blocker = |by| Blocker { item, key: key.clone(), by };
-        let holds = self.holds_in_the_way(waiter, item, kin);
+        let holds = self.holds_in_the_way(waiter, item, lineage);
         if !holds.is_empty() {
             let by = |token: Token| Some(By::Hold(token, self.hold(token)?.frame));
             return holds.into_iter().filter_map(by).map(blocker).collect();
         }
-        let ahead = self.barring_item(&waiter.request, item, kin, self.rank(waiter));
+        let ahead = self.predecessors_of_item(&waiter.request, item, lineage, self.rank(waiter));
         let by = |id: RequestId| Some(By::Waiter(id, self.waiter(id)?.frame));
         ahead.into_iter().filter_map(by).map(blocker).collect()
     }
 
-    /// Those who hold one item of a waiting request in a way that keeps it.
+    /// The holds that block one item of a waiting request.
     pub(in crate::core) fn holds_in_the_way(
         &self,
         waiter: &WaiterState,
         item: usize,
-        kin: &[FrameId],
+        lineage: &[FrameId],
     ) -> BTreeSet<Token> {
         let Some(Item { key, ask }) = waiter.request.items.get(item) else {
             return BTreeSet::new();
         };
-        let mut holds: BTreeSet<Token> = self.conflicting_holds(key, ask.mode(), kin).collect();
+        let mut holds: BTreeSet<Token> = self.conflicting_holds(key, ask.mode(), lineage).collect();
         if let Ask::Counted { count, view } = *ask
             && let Some(lock) = self.tree.lock(key)
             && !lock.fits(lock.class_of(count, view))
-            && self.base(lock, key, count, kin).is_none()
+            && self.shareable_hold(lock, key, count, lineage).is_none()
         {
             let holders = self.holders(key);
-            holds.extend(holders.filter(|token| self.is_counted_of_others(*token, key, kin)));
+            holds.extend(holders.filter(|token| self.is_counted_of_others(*token, key, lineage)));
         }
         holds
     }
 
-    /// The holds that keep an item from being granted to a request that waits, or would come next:
-    /// none where it only has to let others go first. Those of its key come first, the oldest
-    /// before the others; at most `max`. Slots that its own frames have count where `own` are asked
-    /// for: a waiter does not wait for them.
+    /// The holds that block an item of a request that waits, or would arrive next; none if it only
+    /// has to let other waiters go first. Holds of the item's own key come first, oldest first; at
+    /// most `max`. With `own`, slots held by the request's own lineage count too: a waiter does not
+    /// wait for those.
     #[must_use]
     pub fn blocking_holds(
         &self,
@@ -248,34 +249,34 @@ impl Table {
         let Some(Item { key, ask }) = asked.items.get(item) else { return Vec::new() };
         let frame = self.frame_of(asked.host, &asked.owner);
         let frame = frame.unwrap_or(FrameId(self.revision.0 + 1));
-        let kin = self.kin(frame, self.outer(asked));
+        let lineage = self.lineage(frame, self.live_parent(asked));
         let full = match *ask {
             Ask::Counted { count, view } => self.tree.lock(key).is_some_and(|lock| {
                 !lock.fits(lock.class_of(count, view))
-                    && self.base(lock, key, count, &kin).is_none()
+                    && self.shareable_hold(lock, key, count, &lineage).is_none()
             }),
             Ask::Read | Ask::Write => false,
         };
-        let exempt = if own { &[][..] } else { &kin };
+        let exempt = if own { &[][..] } else { &lineage };
         let counted =
             self.holders(key).filter(|token| self.is_counted_of_others(*token, key, exempt));
         let counted = counted.take(if full { max } else { 0 });
-        let holds = counted.chain(self.conflicting_holds(key, ask.mode(), &kin));
+        let holds = counted.chain(self.conflicting_holds(key, ask.mode(), &lineage));
         let mut seen = BTreeSet::new();
         holds.filter(|token| seen.insert(*token)).take(max).collect()
     }
 
-    /// The holds of others than `kin` that conflict with an item of a key.
+    /// The holds outside the lineage that conflict with an item of a key.
     pub(in crate::core) fn conflicting_holds<'a>(
         &'a self,
         key: &'a Key,
         mode: Mode,
-        kin: &'a [FrameId],
+        lineage: &'a [FrameId],
     ) -> impl Iterator<Item = Token> + 'a {
         let in_the_way = move |at: &Key, token: Token| {
             self.hold(token).is_some_and(|hold| {
                 let mut items = hold.items.iter();
-                !kin.contains(&hold.frame)
+                !lineage.contains(&hold.frame)
                     && items.any(|item| item.key == *at && conflict(item.mode, mode))
             })
         };
@@ -285,22 +286,22 @@ impl Table {
         })
     }
 
-    /// Whether a hold of others has slots of a key that `kin` have not: what shares slots of theirs
-    /// gives none back.
-    fn is_counted_of_others(&self, token: Token, key: &Key, kin: &[FrameId]) -> bool {
-        let Some(hold) = self.hold(token).filter(|hold| !kin.contains(&hold.frame)) else {
+    /// Whether a hold outside the lineage has slots of a key that the lineage does not have. A hold
+    /// that only shares slots of the lineage frees none when it ends.
+    fn is_counted_of_others(&self, token: Token, key: &Key, lineage: &[FrameId]) -> bool {
+        let Some(hold) = self.hold(token).filter(|hold| !lineage.contains(&hold.frame)) else {
             return false;
         };
         let mut items = hold.items.iter().filter(|item| item.key == *key);
         let Some(item) = items.find(|item| item.mode == Mode::Counted) else { return false };
-        // Sets of slots that are shared begin alike.
+        // Sets of shared slots begin with the same slot.
         let first = |item: &HeldItem| item.slots.0.first().map(|range| range.0);
         let has_all =
             |own: &HeldItem| first(own) == first(item) && own.slots.count() >= item.slots.count();
-        !self.counted_by(key, kin).any(has_all)
+        !self.counted_by(key, lineage).any(has_all)
     }
 
-    /// What keeps a waiting request from being granted.
+    /// Why a waiting request is not granted.
     #[must_use]
     pub fn why(&self, request: RequestId) -> Option<Why> {
         let waiter = self.waiters.get(&request)?;
@@ -315,15 +316,15 @@ impl Table {
         if self.recovery.is_some() {
             return why(0, Reason::Recovering);
         }
-        let kin = self.kin(waiter.frame, None);
+        let lineage = self.lineage(waiter.frame, None);
         let items = 0..waiter.request.items.len();
-        let reasons = items.filter_map(|item| Some((item, self.reason(waiter, item, &kin)?)));
-        // What is parked keeps it whatever else is free; what is held before order.
+        let reasons = items.filter_map(|item| Some((item, self.reason(waiter, item, &lineage)?)));
+        // A parked item blocks whatever else is free, and a hold comes before order.
         let (index, reason) = reasons.min_by_key(|(index, reason)| (severity(*reason), *index))?;
         why(index, reason)
     }
 
-    fn reason(&self, waiter: &WaiterState, item: usize, kin: &[FrameId]) -> Option<Reason> {
+    fn reason(&self, waiter: &WaiterState, item: usize, lineage: &[FrameId]) -> Option<Reason> {
         let Item { key, ask } = waiter.request.items.get(item)?;
         if let Ask::Counted { count, view } = *ask {
             let lock = self.tree.lock(key)?;
@@ -333,15 +334,15 @@ impl Table {
                 let larger = Reason::LargerThanLock { count, capacity };
                 return Some(if capacity == 0 { Reason::Drained } else { larger });
             }
-            if !lock.fits(class) && self.base(lock, key, count, kin).is_none() {
+            if !lock.fits(class) && self.shareable_hold(lock, key, count, lineage).is_none() {
                 return Some(Reason::Full { held: lock.held, capacity });
             }
         }
-        let conflicts: BTreeSet<Token> = self.conflicting_holds(key, ask.mode(), kin).collect();
+        let conflicts: BTreeSet<Token> = self.conflicting_holds(key, ask.mode(), lineage).collect();
         if let Some(hold) = conflicts.first() {
             return Some(Reason::Conflict { hold: *hold, holds: conflicts.len() as u64 });
         }
-        let ahead = self.barring_item(&waiter.request, item, kin, self.rank(waiter));
+        let ahead = self.predecessors_of_item(&waiter.request, item, lineage, self.rank(waiter));
         let first = *ahead.first()?;
         let barrier = self.waiters.get(&first).is_some_and(|first| first.barrier);
         Some(Reason::Behind { waiter: first, barrier })

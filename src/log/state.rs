@@ -163,7 +163,7 @@ mod tests {
     fn durable(token: u64) -> Durable {
         let view = |key: &str, view| StoredView { key: Key::new(key).unwrap(), view };
         let views = vec![
-            view("db/\"ä\"", View::Canal { per: 3, buckets: u64::MAX }),
+            view("db/\"ä\"", View::Buckets { per: 3, buckets: u64::MAX }),
             view("gpu", View::Slots { slots: 0 }),
         ];
         Durable { reserved_token: Token(token), views }

@@ -94,7 +94,7 @@ fn what_an_enclosing_command_holds_is_granted_at_once() {
         assert_eq!((&*ended.stdout, &*ended.stderr), ("in\n", ""), "{chain}");
         until_nothing(&world);
     }
-    // The canal kind is not re-entrant: each request counts.
+    // The buckets kind is not re-entrant: each request counts.
     world
         .canal(["run", "-k", "c=1x2", "--", "canal", "run", "-n", "-k", "c=1x2", "true"])
         .end()

@@ -95,7 +95,7 @@ fn the_json_has_the_documented_fields() {
     assert_eq!(daemon["socket"], world.socket().display().to_string());
     let key = &status["keys"][0];
     assert_eq!(key["key"], "gpu");
-    assert_eq!(key["kind"], "canal");
+    assert_eq!(key["kind"], "buckets");
     assert_eq!(key["held"], 3);
     assert_eq!(key["capacity"], 4);
     assert_eq!(key["waiting"], 1);

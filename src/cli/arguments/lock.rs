@@ -86,7 +86,7 @@ fn view_of(text: &str) -> Result<View, String> {
     let wrong =
         |why: String| format!("`={text}`: {why}; a view is `=4` (slots) or `=3x2` (per x buckets)");
     match text.split_once('x') {
-        Some((per, buckets)) => Ok(View::Canal {
+        Some((per, buckets)) => Ok(View::Buckets {
             per: positive(per).map_err(|why| wrong(format!("per: {why}")))?,
             buckets: number(buckets).map_err(|why| wrong(format!("buckets: {why}")))?,
         }),
@@ -174,7 +174,9 @@ pub(crate) fn stated_view(
 ) -> Result<Option<View>, Failed> {
     match (per, buckets, slots) {
         (None, None, slots) => Ok(slots.map(|slots| View::Slots { slots })),
-        (Some(per), buckets, None) => Ok(Some(View::Canal { per, buckets: buckets.unwrap_or(1) })),
+        (Some(per), buckets, None) => {
+            Ok(Some(View::Buckets { per, buckets: buckets.unwrap_or(1) }))
+        }
         (None, Some(_), None) => Err(Failed::new("--buckets needs --per")
             .hint("--per P --buckets B admits P x B at once; for N in all, give --slots N")),
         (_, _, Some(_)) => Err(Failed::new(
@@ -188,7 +190,7 @@ pub(crate) fn stated_view(
 pub(crate) fn wire_view(view: Option<View>) -> (Option<u64>, Option<u64>, Option<u64>) {
     match view {
         None => (None, None, None),
-        Some(View::Canal { per, buckets }) => (Some(per), Some(buckets), None),
+        Some(View::Buckets { per, buckets }) => (Some(per), Some(buckets), None),
         Some(View::Slots { slots }) => (None, None, Some(slots)),
     }
 }
@@ -254,7 +256,7 @@ mod tests {
     }
 
     const fn canal(per: u64, buckets: u64) -> Option<View> {
-        Some(View::Canal { per, buckets })
+        Some(View::Buckets { per, buckets })
     }
 
     const fn slots(slots: u64) -> Option<View> {

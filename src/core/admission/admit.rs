@@ -1,155 +1,171 @@
-//! Whether a request can be granted, and what keeps it.
+//! Whether a request can be granted, and which item prevents it.
 
 use crate::core::index::lock::Lock;
 use crate::core::index::node::Node;
 use crate::core::index::queue::Rank;
-use crate::core::index::slot_pool::FreeSlots;
+use crate::core::index::slot_pool::SlotPool;
 use crate::core::state::table::Share;
 use crate::core::{
     Ask, FrameId, GrantedItem, HeldItem, Key, Kind, Mode, Request, Slots, Table, View,
 };
 
-/// What is to become of a request now. The number is the item that keeps it.
+/// Whether a request can be granted now. The number is the index of the item that prevents it.
 #[derive(Clone, Debug)]
-pub(in crate::core) enum Verdict {
-    /// It can have everything.
-    Grant { items: Vec<GrantedItem>, past_own: bool },
-    /// Not enough slots are free, or somebody holds in a way that conflicts.
-    Full(usize),
-    /// Nobody holds what it wants, but somebody goes first.
-    Barred(usize),
+pub(in crate::core) enum Admission {
+    /// Every item can be granted.
+    Grant { items: Vec<GrantedItem>, bypassed_blockers: bool },
+    /// Too few slots are free, or another session holds a conflicting item.
+    Conflict(usize),
+    /// The item is free, but another waiter precedes the request.
+    Behind(usize),
 }
 
-/// How one item stands.
-enum Standing {
+/// Whether one item can be granted.
+enum ItemAdmission {
     Free(GrantedItem),
-    Full,
-    Barred,
+    Conflict,
+    Behind,
 }
 
-/// Which waiters go before a request.
+/// Which waiters precede a request.
 #[derive(Clone, Copy, Debug)]
 enum Order {
-    /// Those of smaller rank that compete with it.
+    /// Waiters with a smaller rank that want a conflicting item.
     Before(Rank),
     /// None.
     Ignored,
 }
 
 impl Table {
-    /// The frames whose holds do not keep a frame's requests: itself and those that enclose it.
-    /// `parent` counts for a frame that is not open yet.
-    pub(in crate::core) fn kin(&self, frame: FrameId, parent: Option<FrameId>) -> Vec<FrameId> {
+    /// The lineage of a frame: itself and the frames that enclose it. Their holds never conflict
+    /// with its requests. `parent` is used for a frame that is not open yet.
+    pub(in crate::core) fn lineage(&self, frame: FrameId, parent: Option<FrameId>) -> Vec<FrameId> {
         if self.frames.contains_key(&frame) {
             return self.enclosing(frame).map(|frame| frame.state.id).collect();
         }
-        // Mostly nothing encloses it.
-        let mut kin = vec![frame];
+        // Most frames have no parent.
+        let mut lineage = vec![frame];
         if let Some(parent) = parent {
-            kin.extend(self.enclosing(parent).map(|frame| frame.state.id));
+            lineage.extend(self.enclosing(parent).map(|frame| frame.state.id));
         }
-        kin
+        lineage
     }
 
-    /// Whether a request of rank `rank` can be granted.
-    pub(in crate::core) fn verdict(&self, asked: &Request, kin: &[FrameId], rank: Rank) -> Verdict {
-        self.judge(asked, kin, Order::Before(rank))
+    /// Whether a request of this rank can be granted.
+    pub(in crate::core) fn admission(
+        &self,
+        asked: &Request,
+        lineage: &[FrameId],
+        rank: Rank,
+    ) -> Admission {
+        self.judge(asked, lineage, Order::Before(rank))
     }
 
-    /// Whether a request could be granted if nobody else waited.
-    pub(in crate::core) fn verdict_alone(&self, asked: &Request, kin: &[FrameId]) -> Verdict {
-        self.judge(asked, kin, Order::Ignored)
+    /// Whether a request could be granted if there were no other waiter.
+    pub(in crate::core) fn admission_alone(
+        &self,
+        asked: &Request,
+        lineage: &[FrameId],
+    ) -> Admission {
+        self.judge(asked, lineage, Order::Ignored)
     }
 
-    fn judge(&self, asked: &Request, kin: &[FrameId], order: Order) -> Verdict {
+    fn judge(&self, asked: &Request, lineage: &[FrameId], order: Order) -> Admission {
         let mut items = Vec::with_capacity(asked.items.len());
-        let mut first_barred = None;
+        let mut first_behind = None;
         for (index, item) in asked.items.iter().enumerate() {
-            match self.standing(&item.key, &item.ask, kin, order) {
-                Standing::Full => return Verdict::Full(index),
-                Standing::Barred => first_barred = first_barred.or(Some(index)),
-                Standing::Free(given) => items.push(given),
+            match self.item_admission(&item.key, &item.ask, lineage, order) {
+                ItemAdmission::Conflict => return Admission::Conflict(index),
+                ItemAdmission::Behind => first_behind = first_behind.or(Some(index)),
+                ItemAdmission::Free(given) => items.push(given),
             }
         }
-        match first_barred {
-            Some(index) => Verdict::Barred(index),
-            None => Verdict::Grant { items, past_own: false },
+        match first_behind {
+            Some(index) => Admission::Behind(index),
+            None => Admission::Grant { items, bypassed_blockers: false },
         }
     }
 
-    fn standing(&self, key: &Key, ask: &Ask, kin: &[FrameId], order: Order) -> Standing {
+    fn item_admission(
+        &self,
+        key: &Key,
+        ask: &Ask,
+        lineage: &[FrameId],
+        order: Order,
+    ) -> ItemAdmission {
         let (mode, node) = (ask.mode(), self.tree.node(key));
         let conflicts = self.tree.conflicts_of(key, node, mode);
-        if self.foreign(conflicts, key, mode, kin) > 0 {
-            return Standing::Full;
+        if self.foreign(conflicts, key, mode, lineage) > 0 {
+            return ItemAdmission::Conflict;
         }
-        let barred = match order {
-            // Mostly nobody waits for anything.
+        let behind = match order {
+            // Most tables have no waiter at all.
             Order::Before(rank) if !self.waiters.is_empty() => {
-                self.tree.bars(key, mode, rank) && !self.covers(key, mode, kin)
+                self.tree.is_preceded(key, mode, rank) && !self.lineage_covers(key, mode, lineage)
             }
             Order::Before(_) | Order::Ignored => false,
         };
-        let standing = match ask {
+        let item_admission = match ask {
             Ask::Counted { count, view } => {
                 let lock = node.and_then(Node::lock_in_use);
-                self.standing_counted((key, lock), *count, *view, kin, order)
+                self.counted_admission((key, lock), *count, *view, lineage, order)
             }
             Ask::Read | Ask::Write => {
                 let acquired = node.map_or(0, |node| node.held_here(mode)) as u64 + 1;
                 let slots = Slots::default();
-                Standing::Free(GrantedItem { acquired, slots, shared: false, view: None })
+                ItemAdmission::Free(GrantedItem { acquired, slots, shared: false, view: None })
             }
         };
-        match standing {
-            Standing::Free(given) if barred && !given.shared => Standing::Barred,
-            standing => standing,
+        match item_admission {
+            ItemAdmission::Free(given) if behind && !given.shared => ItemAdmission::Behind,
+            item_admission => item_admission,
         }
     }
 
-    fn standing_counted(
+    fn counted_admission(
         &self,
         (key, lock): (&Key, Option<&Lock>),
         count: u64,
         stated: Option<View>,
-        kin: &[FrameId],
+        lineage: &[FrameId],
         order: Order,
-    ) -> Standing {
-        let Some(view) = Lock::view_of(lock, stated) else { return Standing::Full };
+    ) -> ItemAdmission {
+        let Some(view) = Lock::view_of(lock, stated) else { return ItemAdmission::Conflict };
         let capacity = view.capacity();
         let given = |acquired, slots, shared| {
-            Standing::Free(GrantedItem { acquired, slots, shared, view: Some(view) })
+            ItemAdmission::Free(GrantedItem { acquired, slots, shared, view: Some(view) })
         };
         let Some(lock) = lock else {
             let fits = count <= capacity;
-            let slots = || FreeSlots::default().lowest(count);
-            return if fits { given(count, slots(), false) } else { Standing::Full };
+            let slots = || SlotPool::default().lowest(count);
+            return if fits { given(count, slots(), false) } else { ItemAdmission::Conflict };
         };
-        if let Some(base) = self.base(lock, key, count, kin) {
+        if let Some(base) = self.shareable_hold(lock, key, count, lineage) {
             return given(lock.held, base.slots.lowest(count), true);
         }
         let acquired = match lock.held.checked_add(count) {
             Some(total) if total <= capacity => total,
-            _ => return Standing::Full,
+            _ => return ItemAdmission::Conflict,
         };
         match order {
-            Order::Before(rank) if lock.bars(capacity, rank) => Standing::Barred,
+            Order::Before(rank) if lock.is_preceded(capacity, rank) => ItemAdmission::Behind,
             _ => given(acquired, lock.free.lowest(count), false),
         }
     }
 
-    /// How many items are held by others than `kin` that conflict with an item of `key`.
+    /// How many items outside the lineage are held that conflict with an item of `key`.
     pub(in crate::core) fn foreign_conflicts(
         &self,
         key: &Key,
         mode: Mode,
-        kin: &[FrameId],
+        lineage: &[FrameId],
     ) -> usize {
-        self.foreign(self.tree.conflicts(key, mode), key, mode, kin)
+        self.foreign(self.tree.conflicts(key, mode), key, mode, lineage)
     }
 
-    /// How many of all items that conflict with an item of `key` are held by others than `kin`.
-    fn foreign(&self, all: usize, key: &Key, mode: Mode, kin: &[FrameId]) -> usize {
+    /// Subtracts the items of the lineage from `all`, the number of held items that conflict with
+    /// an item of `key`.
+    fn foreign(&self, all: usize, key: &Key, mode: Mode, lineage: &[FrameId]) -> usize {
         if all == 0 {
             return 0;
         }
@@ -157,7 +173,7 @@ impl Table {
             Mode::Write => share.reads + share.writes,
             Mode::Counted | Mode::Read => share.writes,
         };
-        let own = kin.iter().filter_map(|frame| self.frames.get(frame)).map(|frame| {
+        let own = lineage.iter().filter_map(|frame| self.frames.get(frame)).map(|frame| {
             let above: usize = key
                 .path()
                 .filter_map(|covering| frame.shares.get(covering))
@@ -171,31 +187,37 @@ impl Table {
         all - own.sum::<usize>()
     }
 
-    /// Whether one of `kin` holds a key that covers `key` so that everyone who competes for the
-    /// latter waits for that hold: nobody goes first then.
-    pub(in crate::core) fn covers(&self, key: &Key, mode: Mode, kin: &[FrameId]) -> bool {
-        kin.iter().filter_map(|frame| self.frames.get(frame)).any(|frame| {
+    /// Whether the lineage holds a key that covers `key`, so that every competitor for `key` waits
+    /// for that hold. Then no waiter precedes the request.
+    pub(in crate::core) fn lineage_covers(
+        &self,
+        key: &Key,
+        mode: Mode,
+        lineage: &[FrameId],
+    ) -> bool {
+        lineage.iter().filter_map(|frame| self.frames.get(frame)).any(|frame| {
             key.path()
                 .filter_map(|covering| frame.shares.get(covering))
                 .any(|share| share.writes > 0 || mode != Mode::Write && share.reads > 0)
         })
     }
 
-    /// The hold of a slots lock by one of `kin` that a request for `count` slots can share.
-    pub(in crate::core) fn base<'a>(
+    /// The hold of a slots lock in the lineage whose slots a request for `count` slots can share
+    /// (re-entrancy).
+    pub(in crate::core) fn shareable_hold<'a>(
         &'a self,
         lock: &Lock,
         key: &'a Key,
         count: u64,
-        kin: &'a [FrameId],
+        lineage: &'a [FrameId],
     ) -> Option<&'a HeldItem> {
         if lock.kind != Some(Kind::Slots) {
             return None;
         }
-        self.counted_by(key, kin).find(|item| item.slots.count() >= count)
+        self.counted_by(key, lineage).find(|item| item.slots.count() >= count)
     }
 
-    /// What some frames have of the slots of a key, their own and shared ones.
+    /// The counted items of a key that some frames hold, both own slots and shared ones.
     pub(in crate::core) fn counted_by<'a>(
         &'a self,
         key: &'a Key,
@@ -207,16 +229,20 @@ impl Table {
         items.filter(|item| item.mode == Mode::Counted)
     }
 
-    /// The item that would not fit even if every frame but `kin` left. Slots that they share with
-    /// others are theirs then.
-    pub(in crate::core) fn own_deadlock(&self, asked: &Request, kin: &[FrameId]) -> Option<usize> {
+    /// The item that would not fit even if every frame outside the lineage released its slots.
+    /// Slots that the lineage shares with other frames count as the lineage's then.
+    pub(in crate::core) fn own_deadlock(
+        &self,
+        asked: &Request,
+        lineage: &[FrameId],
+    ) -> Option<usize> {
         asked.items.iter().position(|item| {
             let Ask::Counted { count, view } = item.ask else { return false };
             let Some(lock) = self.tree.lock(&item.key) else { return false };
-            if self.base(lock, &item.key, count, kin).is_some() {
+            if self.shareable_hold(lock, &item.key, count, lineage).is_some() {
                 return false;
             }
-            let slots = self.counted_by(&item.key, kin).map(|item| &item.slots);
+            let slots = self.counted_by(&item.key, lineage).map(|item| &item.slots);
             let own = Slots::count_together(slots);
             let capacity = self.view_of(&item.key, view).map_or(0, View::capacity);
             own > 0 && own.saturating_add(count) > capacity

@@ -1,32 +1,33 @@
-//! Which waiters go before a request, own blockers not looked at.
+//! Which waiters precede a request. The bypass of blockers that wait for the request's own session
+//! ([`super::bypass`]) is not considered here.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
-use super::admit::Verdict;
+use super::admit::Admission;
 use crate::core::index::lock::Lock;
 use crate::core::index::queue::{self, Class, Rank, Tier};
 use crate::core::{Ask, FrameId, Item, Request, RequestId, Rules, Table, View};
 
 impl Table {
-    /// The waiters that bar a request.
-    pub(in crate::core) fn barring(
+    /// The waiters that precede a request.
+    pub(in crate::core) fn predecessors(
         &self,
         asked: &Request,
-        kin: &[FrameId],
+        lineage: &[FrameId],
         rank: Rank,
     ) -> BTreeSet<RequestId> {
         let items = asked.items.iter().enumerate();
-        items.flat_map(|(item, _)| self.barring_item(asked, item, kin, rank)).collect()
+        items.flat_map(|(item, _)| self.predecessors_of_item(asked, item, lineage, rank)).collect()
     }
 
-    /// The last of the waiters that bar one item of a request: they go in order, so it is likely to
-    /// do so longest.
-    pub(in crate::core) fn last_barring(
+    /// The last waiter that precedes one item of a request. Waiters are served in order, so this
+    /// one probably blocks the item longest.
+    pub(in crate::core) fn last_predecessor(
         &self,
         asked: &Request,
         item: usize,
-        kin: &[FrameId],
+        lineage: &[FrameId],
         rank: Rank,
     ) -> Option<RequestId> {
         let item = asked.items.get(item)?;
@@ -35,45 +36,59 @@ impl Table {
             Ask::Counted { count, view } => self.tree.lock(key).map(|lock| (lock, count, view)),
             Ask::Read | Ask::Write => None,
         };
-        if counted.is_some_and(|(lock, count, _)| self.base(lock, key, count, kin).is_some()) {
+        if counted.is_some_and(|(lock, count, _)| {
+            self.shareable_hold(lock, key, count, lineage).is_some()
+        }) {
             return None;
         }
         let slots = counted.and_then(|(lock, _, view)| {
             lock.last_ahead(self.view_of(key, view).map_or(0, View::capacity), rank, self.rules)
         });
-        let competing =
-            if self.covers(key, mode, kin) { None } else { self.tree.last_before(key, mode, rank) };
+        let competing = if self.lineage_covers(key, mode, lineage) {
+            None
+        } else {
+            self.tree.last_before(key, mode, rank)
+        };
         let last = slots.max(competing)?;
-        Some(queue::request_at(self.rules, last.place))
+        Some(queue::request_at(self.rules, last.arrival))
     }
 
-    /// The waiters that are not older than one, the oldest first.
+    /// The waiters that arrived with `id` or later, oldest first.
     pub fn waiters_from(&self, id: RequestId) -> impl Iterator<Item = RequestId> {
         self.waiters.range(id..).map(|(request, _)| *request)
     }
 
-    /// The first of the waiters because of which a waiter is not granted what nobody keeps from it.
+    /// The first predecessor of a waiter that no hold blocks.
     #[must_use]
     pub fn first_ahead(&self, request: RequestId) -> Option<RequestId> {
-        let waiter = self.waiters.get(&request).filter(|waiter| !self.is_aside(waiter))?;
-        self.first_barring(&waiter.request, &self.kin(waiter.frame, None), self.rank(waiter))
+        let waiter = self.waiters.get(&request).filter(|waiter| !self.is_inactive(waiter))?;
+        self.first_predecessor(
+            &waiter.request,
+            &self.lineage(waiter.frame, None),
+            self.rank(waiter),
+        )
     }
 
-    /// The same of a request that would come next.
+    /// The first predecessor of a request that would arrive next.
     #[must_use]
     pub fn first_ahead_of(&self, asked: &Request) -> Option<RequestId> {
         let next = RequestId(self.revision.0 + 1);
         let frame = self.frame_of(asked.host, &asked.owner).unwrap_or(FrameId(next.0));
-        let kin = self.kin(frame, self.outer(asked));
-        self.first_barring(
+        let lineage = self.lineage(frame, self.live_parent(asked));
+        self.first_predecessor(
             asked,
-            &kin,
-            Rank::ordinary(asked.priority, queue::place(self.rules, next)),
+            &lineage,
+            Rank::ordinary(asked.priority, queue::arrival(self.rules, next)),
         )
     }
 
-    fn first_barring(&self, asked: &Request, kin: &[FrameId], rank: Rank) -> Option<RequestId> {
-        let Verdict::Barred(item) = self.verdict(asked, kin, rank) else { return None };
+    fn first_predecessor(
+        &self,
+        asked: &Request,
+        lineage: &[FrameId],
+        rank: Rank,
+    ) -> Option<RequestId> {
+        let Admission::Behind(item) = self.admission(asked, lineage, rank) else { return None };
         let Item { key, ask } = asked.items.get(item)?;
         let slots = match *ask {
             Ask::Counted { view, .. } => self.tree.lock(key).and_then(|lock| {
@@ -86,21 +101,21 @@ impl Table {
             Ask::Read | Ask::Write => None,
         };
         let mode = ask.mode();
-        let competing = if self.covers(key, mode, kin) {
+        let competing = if self.lineage_covers(key, mode, lineage) {
             None
         } else {
             self.tree.first_before(key, mode, rank)
         };
         let first = slots.into_iter().chain(competing).min()?;
-        Some(queue::request_at(self.rules, first.place))
+        Some(queue::request_at(self.rules, first.arrival))
     }
 
-    /// The waiters that bar one item of a request.
-    pub(in crate::core) fn barring_item(
+    /// The waiters that precede one item of a request.
+    pub(in crate::core) fn predecessors_of_item(
         &self,
         asked: &Request,
         item: usize,
-        kin: &[FrameId],
+        lineage: &[FrameId],
         rank: Rank,
     ) -> Vec<RequestId> {
         let Some(item) = asked.items.get(item) else { return Vec::new() };
@@ -109,29 +124,29 @@ impl Table {
         if let Ask::Counted { count, view } = item.ask
             && let Some(lock) = self.tree.lock(key)
         {
-            if self.base(lock, key, count, kin).is_some() {
+            if self.shareable_hold(lock, key, count, lineage).is_some() {
                 return Vec::new();
             }
             let capacity = self.view_of(key, view).map_or(0, View::capacity);
             ahead.extend(lock.ahead(capacity, rank, self.rules));
         }
-        if !self.covers(key, mode, kin) {
+        if !self.lineage_covers(key, mode, lineage) {
             ahead.extend(self.tree.waiting(key, mode, Bound::Unbounded, Bound::Excluded(rank)));
         }
-        ahead.into_iter().map(|rank| queue::request_at(self.rules, rank.place)).collect()
+        ahead.into_iter().map(|rank| queue::request_at(self.rules, rank.arrival)).collect()
     }
 }
 
 impl Lock {
-    /// Whether a waiter for slots of this lock goes before a request of this rank, own blockers
-    /// not looked at.
+    /// Whether a waiter for slots of this lock precedes a request of this rank.
     ///
-    /// A waiter that does not fit its own view lets a larger view pass that fits; one that fits,
-    /// or whose view is as large, does not. Barriers let nobody pass.
-    pub(in crate::core) fn bars(&self, capacity: u64, rank: Rank) -> bool {
+    /// A waiter whose own view has too few free slots lets a request with a larger view pass if
+    /// that one fits. A waiter that fits, or whose view is as large, does not. A barrier lets no
+    /// request pass.
+    pub(in crate::core) fn is_preceded(&self, capacity: u64, rank: Rank) -> bool {
         let first = self.queue.barriers().next();
         match (first, rank.tier) {
-            (Some((first, _)), Tier::Barrier) => return first.0 < rank.place,
+            (Some((first, _)), Tier::Barrier) => return first.0 < rank.arrival,
             (Some(_), Tier::Ordinary) => return true,
             (None, Tier::Barrier) => return false,
             (None, Tier::Ordinary) => {}
@@ -139,9 +154,10 @@ impl Lock {
         self.queue.firsts().any(|(class, first)| first < rank && self.holds_back(class, capacity))
     }
 
-    /// The waiters that do.
+    /// All waiters that precede it.
     fn ahead(&self, capacity: u64, rank: Rank, rules: Rules) -> Vec<Rank> {
-        let barriers = self.queue.barriers().map(|(id, _)| Rank::barrier(queue::place(rules, id)));
+        let barriers =
+            self.queue.barriers().map(|(id, _)| Rank::barrier(queue::arrival(rules, id)));
         let mut ahead: Vec<Rank> = barriers.filter(|other| *other < rank).collect();
         if rank.tier == Tier::Ordinary {
             let others = self.queue.ranks().into_iter().filter(|(other, _)| *other < rank);
@@ -151,18 +167,19 @@ impl Lock {
         ahead
     }
 
-    /// The first of the waiters that do.
+    /// The first waiter that precedes it.
     fn first_ahead(&self, capacity: u64, rank: Rank, rules: Rules) -> Option<Rank> {
         let barrier = self.queue.barriers().next();
-        let barrier = barrier.map(|(id, _)| Rank::barrier(queue::place(rules, id)));
+        let barrier = barrier.map(|(id, _)| Rank::barrier(queue::arrival(rules, id)));
         let others = self.queue.firsts().filter(|(class, _)| self.holds_back(*class, capacity));
         let others = others.map(|(_, first)| first).filter(|_| rank.tier == Tier::Ordinary);
         barrier.into_iter().chain(others).filter(|first| *first < rank).min()
     }
 
-    /// The last of the waiters that do.
+    /// The last waiter that precedes it.
     fn last_ahead(&self, capacity: u64, rank: Rank, rules: Rules) -> Option<Rank> {
-        let barriers = self.queue.barriers().map(|(id, _)| Rank::barrier(queue::place(rules, id)));
+        let barriers =
+            self.queue.barriers().map(|(id, _)| Rank::barrier(queue::arrival(rules, id)));
         let barrier = barriers.filter(|other| *other < rank).max();
         if rank.tier == Tier::Barrier {
             return barrier;
@@ -171,7 +188,8 @@ impl Lock {
         classes.filter_map(|class| self.queue.last_before(class, rank)).max().or(barrier)
     }
 
-    /// Whether a waiter of `class` that is ahead of a request with a view of `capacity` bars it.
+    /// Whether a waiter of `class` that is ahead of a request with a view of `capacity` precedes
+    /// it.
     fn holds_back(&self, class: Class, capacity: u64) -> bool {
         self.fits(class) || self.capacity(class) >= capacity
     }

@@ -1,4 +1,4 @@
-//! Who can be waited for from where: the part of the table that a question concerns.
+//! Reachability: the part of the table that some requests can wait for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -6,86 +6,92 @@ use std::ops::Bound;
 use crate::core::index::queue::{self, Rank};
 use crate::core::{FrameId, Key, Mode, RequestId, Snapshot, StoredView, Table, Token, WaiterState};
 
-/// What some requests can wait for.
+/// The sessions and keys that some requests can wait for.
 #[derive(Debug, Default)]
-pub(in crate::core) struct Reach<'a> {
-    /// By their outermost frames.
+pub(in crate::core) struct Reachable<'a> {
+    /// Sessions, named by their outermost frames.
     pub(in crate::core) sessions: BTreeSet<FrameId>,
-    /// Whether somebody in it waits for what a session that it began with holds.
-    pub(in crate::core) closes: bool,
-    /// What its waiters want, by its text.
+    /// Whether a waiter in the set waits for a hold of a starting session, so that a cycle is
+    /// possible.
+    pub(in crate::core) may_close_cycle: bool,
+    /// The keys that the waiters of the set want, by their text.
     keys: BTreeMap<&'a str, &'a Key>,
 }
 
-/// By what a request can be kept.
+/// Which waits the search follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::core) enum Edges {
-    /// By those who hold something.
+    /// Waits for holds.
     Holds,
-    /// Also by those who go first.
-    HoldsAndBars,
+    /// Waits for holds, and waits for predecessors.
+    HoldsAndOrder,
 }
 
-/// What was looked at already of those who are in the way of one mode at one key.
-struct Looked {
-    /// The sessions among the holders with which the search began.
-    begun: Vec<FrameId>,
-    /// All waiters before this rank.
+/// What the search has already visited for one mode at one key.
+struct Visited {
+    /// The holders that are starting sessions.
+    starting: Vec<FrameId>,
+    /// All waiters before this rank were visited.
     waiters: Option<Rank>,
 }
 
 impl Table {
-    /// What some requests can wait for, themselves and their sessions among it. Each key and each
-    /// place in a queue is looked at once.
-    pub(in crate::core) fn reach(
+    /// The sessions and keys that some requests can wait for, including their own. Visits each key
+    /// and each position in a queue once.
+    pub(in crate::core) fn reachable(
         &self,
         start: impl Iterator<Item = RequestId>,
         edges: Edges,
-    ) -> Reach<'_> {
+    ) -> Reachable<'_> {
         let mut next: Vec<RequestId> = start.collect();
-        let begun = next.iter().filter_map(|id| self.waiters.get(id));
-        let begun: BTreeSet<FrameId> = begun.map(|waiter| self.session(waiter.frame)).collect();
-        let mut reach = Reach::default();
+        let starting = next.iter().filter_map(|id| self.waiters.get(id));
+        let starting: BTreeSet<FrameId> =
+            starting.map(|waiter| self.session(waiter.frame)).collect();
+        let mut reachable = Reachable::default();
         let mut seen = BTreeSet::new();
-        let mut looked: BTreeMap<(&Key, Mode), Looked> = BTreeMap::new();
+        let mut visited: BTreeMap<(&Key, Mode), Visited> = BTreeMap::new();
         while let Some(id) = next.pop() {
             let Some(waiter) = self.waiters.get(&id).filter(|_| seen.insert(id)) else { continue };
-            if self.is_aside(waiter) {
+            if self.is_inactive(waiter) {
                 continue;
             }
             let (own, rank) = (self.session(waiter.frame), self.rank(waiter));
             let mut sessions = vec![own];
             for item in &waiter.request.items {
                 let (key, mode) = (&item.key, item.ask.mode());
-                reach.keys.insert(key.as_str(), key);
-                let looked = looked.entry((key, mode)).or_insert_with(|| {
+                reachable.keys.insert(key.as_str(), key);
+                let visited = visited.entry((key, mode)).or_insert_with(|| {
                     let holders = self.holders_in_the_way(key, mode);
                     sessions.extend(&holders);
-                    Looked { begun: holders.intersection(&begun).copied().collect(), waiters: None }
+                    Visited {
+                        starting: holders.intersection(&starting).copied().collect(),
+                        waiters: None,
+                    }
                 });
-                reach.closes |= looked.begun.iter().any(|root| *root != own || self.nests(own));
-                if edges == Edges::HoldsAndBars && looked.waiters.is_none_or(|to| to < rank) {
+                reachable.may_close_cycle |=
+                    visited.starting.iter().any(|root| *root != own || self.nests(own));
+                if edges == Edges::HoldsAndOrder && visited.waiters.is_none_or(|to| to < rank) {
                     let from =
-                        looked.waiters.replace(rank).map_or(Bound::Unbounded, Bound::Included);
+                        visited.waiters.replace(rank).map_or(Bound::Unbounded, Bound::Included);
                     let ahead = self.tree.in_the_way(key, mode, from, Bound::Excluded(rank));
-                    next.extend(ahead.map(|rank| queue::request_at(self.rules, rank.place)));
+                    next.extend(ahead.map(|rank| queue::request_at(self.rules, rank.arrival)));
                 }
             }
             for root in sessions {
-                if reach.sessions.insert(root) {
+                if reachable.sessions.insert(root) {
                     next.extend(self.waiters_of_session(root));
                 }
             }
         }
-        reach
+        reachable
     }
 
-    /// Whether a session has frames inside others, which can keep each other.
+    /// Whether a session has nested frames, which can block each other.
     fn nests(&self, session: FrameId) -> bool {
         self.sessions.get(&session).is_some_and(|session| session.frames.len() > 1)
     }
 
-    /// The sessions that hold slots of a key, or anything that conflicts with an item of it.
+    /// The sessions that hold slots of a key, or an item that conflicts with it.
     fn holders_in_the_way(&self, key: &Key, mode: Mode) -> BTreeSet<FrameId> {
         let counted = self.tree.node(key).filter(|_| mode == Mode::Counted).map(|node| &node.holds);
         let conflicting = self.tree.conflicting(key, mode).map(|(_, holds)| holds);
@@ -101,25 +107,25 @@ impl Table {
         frames.filter_map(|frame| self.frames.get(frame)).flat_map(|f| f.waiters.iter().copied())
     }
 
-    /// A part of the table as a table of its own, without those who take no part and without what
-    /// is held of keys that nobody in it wants.
-    pub(in crate::core) fn part(&self, reach: &Reach<'_>) -> Self {
-        let roots = reach.sessions.iter().filter_map(|root| self.sessions.get(root));
+    /// Copies the reachable part of the table into a table of its own. Inactive waiters are left
+    /// out, and so are holds of keys that no waiter in it wants.
+    pub(in crate::core) fn subtable(&self, reachable: &Reachable<'_>) -> Self {
+        let roots = reachable.sessions.iter().filter_map(|root| self.sessions.get(root));
         let frames: BTreeSet<FrameId> =
             roots.flat_map(|session| &session.frames).copied().collect();
         let of = |frame: &FrameId| self.frames.get(frame);
         let held = frames.iter().filter_map(of).flat_map(|frame| &frame.holds);
         let holds: BTreeMap<Token, _> = held
             .filter_map(|token| Some((*token, self.hold(*token)?)))
-            .filter(|(_, hold)| hold.items.iter().any(|item| reach.is_near(&item.key)))
+            .filter(|(_, hold)| hold.items.iter().any(|item| reachable.is_near(&item.key)))
             .collect();
         let waiting = frames.iter().filter_map(of).flat_map(|frame| &frame.waiters);
         let waiters: BTreeMap<RequestId, _> = waiting
             .filter_map(|id| Some((*id, self.waiter(*id)?)))
-            .filter(|(_, waiter)| !self.is_aside(waiter))
+            .filter(|(_, waiter)| !self.is_inactive(waiter))
             .collect();
         let held = holds.values().flat_map(|hold| hold.items.iter().map(|item| &item.key));
-        let keys: BTreeSet<&Key> = reach.keys.values().copied().chain(held).collect();
+        let keys: BTreeSet<&Key> = reachable.keys.values().copied().chain(held).collect();
         let view = |key: &Key, own: bool| {
             let lock = self.tree.lock(key)?;
             let view = if own { lock.own } else { lock.stored }?;
@@ -146,15 +152,15 @@ impl Table {
             recovery: None,
         };
         match Self::restore(&snapshot, self.rules) {
-            Ok(part) => part,
-            // A part of a table contradicts itself no more than the whole does.
-            Err(misfit) => panic!("a part of the table is no table: {misfit}"),
+            Ok(subtable) => subtable,
+            // Cannot fail: a part of a consistent table is consistent.
+            Err(error) => panic!("a part of the table is inconsistent: {error}"),
         }
     }
 }
 
-impl Reach<'_> {
-    /// Whether somebody wants a key, or one above or below it.
+impl Reachable<'_> {
+    /// Whether a waiter of the set wants a key, or a key above or below it.
     fn is_near(&self, key: &Key) -> bool {
         let (from, to) = key.below();
         let below = (from.as_ref().map(String::as_str), to.as_ref().map(String::as_str));

@@ -1,46 +1,47 @@
-//! Thinking ahead: everyone ends who can, and everyone is admitted who then can be.
+//! Graph reduction: ends every frame that can end and admits every request that then can be
+//! admitted, on a copy of the table.
 //!
-//! What is admitted in thought is forgotten, not held: it does not matter what becomes of it. So
-//! holds and waiters only ever get fewer. Each waiter that stays knows one thing that keeps it, and
-//! is looked at again when that is gone.
+//! An admitted request is removed, not held: the reduction assumes that its session ends. So holds
+//! and waiters only become fewer. Each waiter that remains is registered under one cause that
+//! blocks it, and is examined again when that cause is gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::reachable::Edges;
-use crate::core::admission::admit::Verdict;
+use crate::core::admission::admit::Admission;
 use crate::core::model::InvalidOutcome;
 use crate::core::{Ask, FrameId, Item, Key, RequestId, Table, Token, View, WaiterState};
 
-/// A part of the table in which what can move is moved.
+/// A reduced copy of a part of the table.
 #[derive(Debug)]
-pub(in crate::core) struct Thought {
-    /// What is left.
-    pub(in crate::core) rest: Table,
+pub(in crate::core) struct Reduction {
+    /// What the reduction could not remove.
+    pub(in crate::core) residual: Table,
     edges: Edges,
-    /// A session that does not move.
+    /// A session whose frames do not end and whose requests are not admitted.
     frozen: Option<FrameId>,
-    /// How many wait in each frame and inside it.
+    /// How many requests wait in each frame and in frames inside it.
     inside: BTreeMap<FrameId, usize>,
-    /// Frames of which, and inside which, nobody waits any more.
+    /// Frames that end next: no request waits in them or in frames inside them.
     ending: Vec<FrameId>,
-    /// Waiters to look at.
+    /// Requests to examine.
     retry: BTreeSet<RequestId>,
-    kept: Kept,
+    blocked: Blocked,
 }
 
-/// Waiters by what keeps them.
+/// Waiters by the cause that blocks them.
 #[derive(Debug, Default)]
-struct Kept {
+struct Blocked {
     by_hold: BTreeMap<Token, Vec<RequestId>>,
     by_waiter: BTreeMap<RequestId, Vec<RequestId>>,
-    /// By how many slots may be held when they fit.
+    /// By the number of held slots at which they fit.
     by_slots: BTreeMap<Key, BTreeMap<u64, Vec<RequestId>>>,
 }
 
 impl Table {
-    /// What is left of a part of the table when everyone has ended who can, and when everyone was
-    /// admitted who then can be, but for what a `frozen` session has.
-    pub(in crate::core) fn think(self, edges: Edges, frozen: Option<FrameId>) -> Thought {
+    /// Ends every frame that can end, and admits every request that then can be admitted. A
+    /// `frozen` session keeps its holds and its requests.
+    pub(in crate::core) fn reduce(self, edges: Edges, frozen: Option<FrameId>) -> Reduction {
         let mut inside: BTreeMap<FrameId, usize> = self.frames.keys().map(|id| (*id, 0)).collect();
         for waiter in self.waiters.values() {
             for frame in self.enclosing(waiter.frame) {
@@ -52,44 +53,46 @@ impl Table {
         let ending = ending.map(|(id, _)| *id).collect();
         let waiters = self.waiters.values().filter(|waiter| moves(waiter.frame));
         let retry = waiters.map(|waiter| waiter.id).collect();
-        let kept = Kept::default();
-        let mut thought = Thought { rest: self, edges, frozen, inside, ending, retry, kept };
-        thought.go_on();
-        thought
+        let blocked = Blocked::default();
+        let mut reduction =
+            Reduction { residual: self, edges, frozen, inside, ending, retry, blocked };
+        reduction.run();
+        reduction
     }
 }
 
-impl Thought {
-    /// The others that are admitted if one is refused.
+impl Reduction {
+    /// The other requests that could be admitted if this one were refused.
     pub(in crate::core) fn helped_by_refusal(&self, request: RequestId) -> Vec<RequestId> {
         if !self.can_help(request) {
             return Vec::new();
         }
-        let mut without = self.rest.clone();
+        let mut without = self.residual.clone();
         must(without.remove_waiter(request).map(drop));
-        let left = without.think(self.edges, self.frozen).rest.waiters;
-        let others = self.rest.waiters.keys().copied().filter(|other| *other != request);
+        let left = without.reduce(self.edges, self.frozen).residual.waiters;
+        let others = self.residual.waiters.keys().copied().filter(|other| *other != request);
         others.filter(|other| !left.contains_key(other)).collect()
     }
 
-    /// Whether a refusal lets frames end that hold what another request wants. Cheap.
+    /// Whether a refusal lets a frame end that holds what another request wants. A cheap check
+    /// before the exact one.
     fn can_help(&self, request: RequestId) -> bool {
-        let Some(waiter) = self.rest.waiters.get(&request) else { return false };
-        let frames = self.rest.enclosing(waiter.frame);
+        let Some(waiter) = self.residual.waiters.get(&request) else { return false };
+        let frames = self.residual.enclosing(waiter.frame);
         let ending = frames.filter(|frame| self.inside.get(&frame.state.id) == Some(&1));
         let gone: Vec<FrameId> = ending.map(|frame| frame.state.id).collect();
-        let held = gone.iter().filter_map(|frame| self.rest.frames.get(frame));
+        let held = gone.iter().filter_map(|frame| self.residual.frames.get(frame));
         let keys: BTreeSet<&Key> = held.flat_map(|frame| frame.shares.keys()).collect();
-        let near = keys.iter().flat_map(|key| self.rest.waiting_near(key));
+        let near = keys.iter().flat_map(|key| self.residual.waiting_near(key));
         let others: BTreeSet<RequestId> = near.filter(|other| *other != request).collect();
-        let others = others.iter().filter_map(|id| self.rest.waiters.get(id));
-        others.into_iter().any(|other| self.rest.may_be_free_without(other, &gone))
+        let others = others.iter().filter_map(|id| self.residual.waiters.get(id));
+        others.into_iter().any(|other| self.residual.may_be_free_without(other, &gone))
     }
 
-    fn go_on(&mut self) {
+    fn run(&mut self) {
         loop {
             while let Some(request) = self.retry.pop_first() {
-                self.look_at(request);
+                self.revisit(request);
             }
             let ending = std::mem::take(&mut self.ending);
             if ending.is_empty() {
@@ -101,29 +104,31 @@ impl Thought {
         }
     }
 
-    fn look_at(&mut self, request: RequestId) {
-        let Some(waiter) = self.rest.waiters.get(&request) else { return };
-        let kin = self.rest.kin(waiter.frame, None);
-        let rank = self.rest.rank(waiter);
-        let verdict = match self.edges {
-            Edges::Holds => self.rest.verdict_alone(&waiter.request, &kin),
-            Edges::HoldsAndBars => self.rest.verdict(&waiter.request, &kin, rank),
+    fn revisit(&mut self, request: RequestId) {
+        let Some(waiter) = self.residual.waiters.get(&request) else { return };
+        let lineage = self.residual.lineage(waiter.frame, None);
+        let rank = self.residual.rank(waiter);
+        let admission = match self.edges {
+            Edges::Holds => self.residual.admission_alone(&waiter.request, &lineage),
+            Edges::HoldsAndOrder => self.residual.admission(&waiter.request, &lineage, rank),
         };
-        match verdict {
-            Verdict::Grant { .. } => self.admit(request),
-            Verdict::Full(item) => self.rest.note_what_holds(&mut self.kept, waiter, item, &kin),
-            Verdict::Barred(item) => {
-                let by = self.rest.last_barring(&waiter.request, item, &kin, rank);
-                self.kept.by_waiter.entry(by.unwrap_or(request)).or_default().push(request);
+        match admission {
+            Admission::Grant { .. } => self.admit(request),
+            Admission::Conflict(item) => {
+                self.residual.block_on_hold(&mut self.blocked, waiter, item, &lineage);
+            }
+            Admission::Behind(item) => {
+                let by = self.residual.last_predecessor(&waiter.request, item, &lineage, rank);
+                self.blocked.by_waiter.entry(by.unwrap_or(request)).or_default().push(request);
             }
         }
     }
 
     fn admit(&mut self, request: RequestId) {
-        let Some(frame) = self.rest.waiters.get(&request).map(|waiter| waiter.frame) else {
+        let Some(frame) = self.residual.waiters.get(&request).map(|waiter| waiter.frame) else {
             return;
         };
-        for frame in self.rest.enclosing(frame) {
+        for frame in self.residual.enclosing(frame) {
             let id = frame.state.id;
             let Some(inside) = self.inside.get_mut(&id) else { continue };
             *inside -= 1;
@@ -131,20 +136,20 @@ impl Thought {
                 self.ending.push(id);
             }
         }
-        must(self.rest.remove_waiter(request).map(drop));
-        self.retry.extend(self.kept.by_waiter.remove(&request).into_iter().flatten());
+        must(self.residual.remove_waiter(request).map(drop));
+        self.retry.extend(self.blocked.by_waiter.remove(&request).into_iter().flatten());
     }
 
     fn end(&mut self, frame: FrameId) {
-        let Some(frame) = self.rest.frames.get(&frame) else { return };
+        let Some(frame) = self.residual.frames.get(&frame) else { return };
         for token in frame.holds.clone() {
-            let Some(hold) = self.rest.holds.get(&token) else { continue };
+            let Some(hold) = self.residual.holds.get(&token) else { continue };
             let keys: Vec<Key> = hold.items.iter().map(|item| item.key.clone()).collect();
-            must(self.rest.give_back(token, &keys));
-            self.retry.extend(self.kept.by_hold.remove(&token).into_iter().flatten());
+            must(self.residual.give_back(token, &keys));
+            self.retry.extend(self.blocked.by_hold.remove(&token).into_iter().flatten());
             for key in &keys {
-                let Some(kept) = self.kept.by_slots.get_mut(key) else { continue };
-                let fit = kept.split_off(&self.rest.held_of(key));
+                let Some(blocked) = self.blocked.by_slots.get_mut(key) else { continue };
+                let fit = blocked.split_off(&self.residual.held_of(key));
                 self.retry.extend(fit.into_values().flatten());
             }
         }
@@ -152,46 +157,53 @@ impl Thought {
 }
 
 impl Table {
-    /// Notes that what is held keeps a waiter from one of its items.
-    fn note_what_holds(&self, kept: &mut Kept, waiter: &WaiterState, item: usize, kin: &[FrameId]) {
+    /// Registers a waiter under the hold, or the number of slots, that blocks one of its items.
+    fn block_on_hold(
+        &self,
+        blocked: &mut Blocked,
+        waiter: &WaiterState,
+        item: usize,
+        lineage: &[FrameId],
+    ) {
         let Some(item) = waiter.request.items.get(item) else { return };
         let (key, mode) = (&item.key, item.ask.mode());
-        let hold = self.conflicting_holds(key, mode, kin).next();
+        let hold = self.conflicting_holds(key, mode, lineage).next();
         if let Some(token) = hold {
-            kept.by_hold.entry(token).or_default().push(waiter.id);
+            blocked.by_hold.entry(token).or_default().push(waiter.id);
         } else if let Ask::Counted { count, view } = item.ask {
             let capacity = self.view_of(key, view).map_or(0, View::capacity);
             if let Some(held) = capacity.checked_sub(count) {
-                let slots = kept.by_slots.entry(key.clone()).or_default();
+                let slots = blocked.by_slots.entry(key.clone()).or_default();
                 slots.entry(held).or_default().push(waiter.id);
             }
         }
     }
 
-    /// Whether a waiter may have what it wants when some frames have let go of all they hold. It
-    /// may not, all the same, if others share the slots of those.
+    /// Whether a waiter may be admitted once some frames have released everything. Optimistic:
+    /// frames outside may share those slots.
     fn may_be_free_without(&self, waiter: &WaiterState, gone: &[FrameId]) -> bool {
-        let kin = self.kin(waiter.frame, None);
-        let exempt = [&kin, gone].concat();
+        let lineage = self.lineage(waiter.frame, None);
+        let exempt = [&lineage, gone].concat();
         waiter.request.items.iter().all(|item| {
             self.foreign_conflicts(&item.key, item.ask.mode(), &exempt) == 0
-                && self.may_fit_without(item, &kin, gone)
+                && self.may_fit_without(item, &lineage, gone)
         })
     }
 
-    fn may_fit_without(&self, item: &Item, kin: &[FrameId], gone: &[FrameId]) -> bool {
+    fn may_fit_without(&self, item: &Item, lineage: &[FrameId], gone: &[FrameId]) -> bool {
         let Ask::Counted { count, view } = item.ask else { return true };
         let Some(lock) = self.tree.lock(&item.key) else { return true };
         let shares = gone.iter().filter_map(|frame| self.frames.get(frame)?.shares.get(&item.key));
         let held = lock.held - shares.map(|share| share.slots).sum::<u64>();
         let capacity = self.view_of(&item.key, view).map_or(0, View::capacity);
-        self.base(lock, &item.key, count, kin).is_some() || held.saturating_add(count) <= capacity
+        self.shareable_hold(lock, &item.key, count, lineage).is_some()
+            || held.saturating_add(count) <= capacity
     }
 }
 
-/// What is done in thought was looked up in the very table that it is done to.
+/// Panics on failure: every id was just read from this copy.
 fn must(done: Result<(), InvalidOutcome>) {
-    if let Err(misfit) = done {
-        panic!("a thought contradicts itself: {misfit}");
+    if let Err(error) = done {
+        panic!("the reduction is inconsistent: {error}");
     }
 }

@@ -1,79 +1,79 @@
-//! Waiters of one key that ask for the same under the same priority, in the order of arrival.
+//! The waiters of one key with the same class and priority, in the order of arrival.
 
 use std::collections::BTreeMap;
 
-/// A waiter's place in a lane. The first place is served first.
-pub(in crate::core) type Place = u64;
+/// A waiter's position in the order of arrival. The smallest is served first.
+pub(in crate::core) type Arrival = u64;
 
-/// Waiters in order, each with how often it was overtaken.
+/// Waiters in order of arrival, each with the number of times that it was overtaken.
 ///
-/// A grant overtakes everyone who came before it, that is, a beginning of the lane. So the counts
-/// never grow along the lane, and each place keeps only by how much its count exceeds the next
-/// one's: overtaking any number of waiters changes one number.
+/// A grant overtakes every waiter that arrived before it, which is a prefix of the queue. So the
+/// counts never grow along the queue, and each entry stores only by how much its count exceeds the
+/// next one's. Overtaking any number of waiters changes one number.
 #[derive(Clone, Debug, Default)]
-pub(in crate::core) struct Lane {
-    excess: BTreeMap<Place, u32>,
+pub(in crate::core) struct ArrivalQueue {
+    excess: BTreeMap<Arrival, u32>,
     first_count: u32,
 }
 
-impl Lane {
+impl ArrivalQueue {
     pub(in crate::core) fn is_empty(&self) -> bool {
         self.excess.is_empty()
     }
 
-    pub(in crate::core) fn first(&self) -> Option<Place> {
-        self.excess.first_key_value().map(|(place, _)| *place)
+    pub(in crate::core) fn first(&self) -> Option<Arrival> {
+        self.excess.first_key_value().map(|(arrival, _)| *arrival)
     }
 
-    /// How often the first was overtaken; nobody in the lane was more often.
+    /// How often the first waiter was overtaken: the largest count in the queue.
     pub(in crate::core) fn first_count(&self) -> u32 {
         self.first_count
     }
 
-    /// The last place before another.
-    pub(in crate::core) fn last_before(&self, place: Place) -> Option<Place> {
-        self.excess.range(..place).next_back().map(|(place, _)| *place)
+    /// The last waiter before an arrival.
+    pub(in crate::core) fn last_before(&self, arrival: Arrival) -> Option<Arrival> {
+        self.excess.range(..arrival).next_back().map(|(arrival, _)| *arrival)
     }
 
-    pub(in crate::core) fn places(&self) -> impl DoubleEndedIterator<Item = Place> + '_ {
+    pub(in crate::core) fn arrivals(&self) -> impl DoubleEndedIterator<Item = Arrival> + '_ {
         self.excess.keys().copied()
     }
 
-    /// Puts a waiter at its place with its count, kept between those of its neighbours. Cheap at
-    /// the end of the lane; elsewhere it costs the number of waiters behind it.
-    pub(in crate::core) fn insert(&mut self, place: Place, count: u32) {
-        let behind: u32 = self.excess.range(place + 1..).map(|(_, excess)| excess).sum();
+    /// Inserts a waiter with its count, limited to the range that its neighbours allow. Cheap at
+    /// the end of the queue; elsewhere the cost is the number of waiters behind it.
+    pub(in crate::core) fn insert(&mut self, arrival: Arrival, count: u32) {
+        let behind: u32 = self.excess.range(arrival + 1..).map(|(_, excess)| excess).sum();
         let mut own = count.saturating_sub(behind);
-        match self.excess.range_mut(..place).next_back() {
+        match self.excess.range_mut(..arrival).next_back() {
             Some((_, before)) => {
                 own = own.min(*before);
                 *before -= own;
             }
             None => self.first_count = behind + own,
         }
-        self.excess.insert(place, own);
+        self.excess.insert(arrival, own);
     }
 
-    pub(in crate::core) fn remove(&mut self, place: Place) -> bool {
-        let Some(own) = self.excess.remove(&place) else { return false };
-        match self.excess.range_mut(..place).next_back() {
+    pub(in crate::core) fn remove(&mut self, arrival: Arrival) -> bool {
+        let Some(own) = self.excess.remove(&arrival) else { return false };
+        match self.excess.range_mut(..arrival).next_back() {
             Some((_, before)) => *before += own,
             None => self.first_count -= own,
         }
         true
     }
 
-    /// Counts one overtaking for everyone before `place`.
-    pub(in crate::core) fn overtake_before(&mut self, place: Place) {
-        if let Some((_, excess)) = self.excess.range_mut(..place).next_back() {
+    /// Counts one overtaking for every waiter before `arrival`.
+    pub(in crate::core) fn overtake_before(&mut self, arrival: Arrival) {
+        if let Some((_, excess)) = self.excess.range_mut(..arrival).next_back() {
             *excess += 1;
             self.first_count += 1;
         }
     }
 
-    /// How often the waiter at `place` was overtaken. Linear.
-    pub(in crate::core) fn count(&self, place: Place) -> u32 {
-        self.excess.range(place..).map(|(_, excess)| excess).sum()
+    /// How often the waiter at `arrival` was overtaken. Linear.
+    pub(in crate::core) fn count(&self, arrival: Arrival) -> u32 {
+        self.excess.range(arrival..).map(|(_, excess)| excess).sum()
     }
 }
 
@@ -85,30 +85,30 @@ mod tests {
 
     #[test]
     fn a_grant_overtakes_those_who_came_before_it() {
-        let mut lane = Lane::default();
-        for place in [1, 2, 5] {
-            lane.insert(place, 0);
+        let mut queue = ArrivalQueue::default();
+        for arrival in [1, 2, 5] {
+            queue.insert(arrival, 0);
         }
-        lane.overtake_before(4);
-        lane.overtake_before(9);
-        assert_eq!([1, 2, 5].map(|place| lane.count(place)), [2, 2, 1]);
-        assert_eq!(lane.first_count(), 2);
-        assert!(lane.remove(1));
-        assert_eq!(lane.first_count(), 2);
-        assert!(lane.remove(2));
-        assert_eq!(lane.first_count(), 1);
+        queue.overtake_before(4);
+        queue.overtake_before(9);
+        assert_eq!([1, 2, 5].map(|arrival| queue.count(arrival)), [2, 2, 1]);
+        assert_eq!(queue.first_count(), 2);
+        assert!(queue.remove(1));
+        assert_eq!(queue.first_count(), 2);
+        assert!(queue.remove(2));
+        assert_eq!(queue.first_count(), 1);
     }
 
     #[derive(Clone, Debug)]
     enum Op {
-        Insert(Place, u32),
+        Insert(Arrival, u32),
         Remove(usize),
-        Overtake(Place),
+        Overtake(Arrival),
     }
 
     fn op() -> impl Strategy<Value = Op> {
         prop_oneof![
-            (0u64..40, 0u32..5).prop_map(|(place, count)| Op::Insert(place, count)),
+            (0u64..40, 0u32..5).prop_map(|(arrival, count)| Op::Insert(arrival, count)),
             (0usize..20).prop_map(Op::Remove),
             (0u64..42).prop_map(Op::Overtake),
         ]
@@ -117,35 +117,35 @@ mod tests {
     proptest! {
         #[test]
         fn it_equals_plain_counts(ops in prop::collection::vec(op(), 1..80)) {
-            let mut lane = Lane::default();
-            let mut model: BTreeMap<Place, u32> = BTreeMap::new();
+            let mut queue = ArrivalQueue::default();
+            let mut model: BTreeMap<Arrival, u32> = BTreeMap::new();
             for op in ops {
                 match op {
-                    Op::Insert(place, count) if !model.contains_key(&place) => {
-                        let behind = model.range(place..).next().map_or(0, |(_, count)| *count);
-                        let before = model.range(..place).next_back().map(|(_, count)| *count);
+                    Op::Insert(arrival, count) if !model.contains_key(&arrival) => {
+                        let behind = model.range(arrival..).next().map_or(0, |(_, count)| *count);
+                        let before = model.range(..arrival).next_back().map(|(_, count)| *count);
                         let count = count.max(behind).min(before.unwrap_or(u32::MAX));
-                        model.insert(place, count);
-                        lane.insert(place, count);
+                        model.insert(arrival, count);
+                        queue.insert(arrival, count);
                     }
                     Op::Remove(which) => {
-                        if let Some(place) = model.keys().nth(which).copied() {
-                            model.remove(&place);
-                            prop_assert!(lane.remove(place));
+                        if let Some(arrival) = model.keys().nth(which).copied() {
+                            model.remove(&arrival);
+                            prop_assert!(queue.remove(arrival));
                         }
                     }
-                    Op::Overtake(place) => {
-                        for (_, count) in model.range_mut(..place) {
+                    Op::Overtake(arrival) => {
+                        for (_, count) in model.range_mut(..arrival) {
                             *count += 1;
                         }
-                        lane.overtake_before(place);
+                        queue.overtake_before(arrival);
                     }
                     Op::Insert(..) => {}
                 }
-                for (place, count) in &model {
-                    prop_assert_eq!(lane.count(*place), *count);
+                for (arrival, count) in &model {
+                    prop_assert_eq!(queue.count(*arrival), *count);
                 }
-                prop_assert_eq!(lane.first_count(), model.values().next().copied().unwrap_or(0));
+                prop_assert_eq!(queue.first_count(), model.values().next().copied().unwrap_or(0));
             }
         }
     }

@@ -1,9 +1,9 @@
-//! Who holds and who waits for keys and for what lies below them, whatever the mode.
+//! The tree of keys: holds and waiters of each key and of the keys below it, in every mode.
 //!
-//! Two items conflict iff the key of one covers that of the other and one of them is a write; a
-//! counted item counts as a read. So a node keeps what is held and waited for at its very key, and
-//! sums of what is below it: to look at a key costs the depth of its path. The sums are books, not
-//! locks: nothing is created for keys that nobody asks for.
+//! Two items conflict if the key of one covers the key of the other and one of them is a write. A
+//! counted item counts as a read. A node keeps the holds and waiters of its own key, and sums over
+//! the keys below it, so the cost of a look-up is the depth of the path. The tree is an index only:
+//! it has no nodes for keys that are neither held nor waited for.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,19 +14,19 @@ use super::node::{Node, Sums};
 use super::queue::Rank;
 use crate::core::{Key, Mode, RequestId, Token};
 
-/// What one key and its ancestors know.
+/// The nodes of all keys in use and of their ancestors.
 #[derive(Clone, Debug, Default)]
-pub(in crate::core) struct Tree {
+pub(in crate::core) struct KeyTree {
     nodes: BTreeMap<Key, Box<Node>>,
-    /// Empty ones, for the next keys: most come and go.
+    /// Empty nodes to use again: most keys come and go.
     #[expect(clippy::vec_box, reason = "as they are in the tree")]
     spare: Vec<Box<Node>>,
 }
 
-/// So many empty nodes are kept.
+/// How many empty nodes are kept.
 const SPARE_MAX: usize = 64;
 
-/// Keeps an empty node for the next key.
+/// Keeps an empty node for later use.
 #[expect(clippy::vec_box, reason = "as they are in the tree")]
 fn keep(spare: &mut Vec<Box<Node>>, node: Box<Node>) {
     debug_assert!(node.lock.is_new(), "{:?}", node.lock);
@@ -35,28 +35,28 @@ fn keep(spare: &mut Vec<Box<Node>>, node: Box<Node>) {
     }
 }
 
-/// The modes that conflict with one.
+/// The modes that conflict with a mode.
 fn against(mode: Mode) -> &'static [Mode] {
     if mode == Mode::Write { &[Mode::Read, Mode::Write] } else { &[Mode::Write] }
 }
 
-/// Whether two modes conflict on keys of which one covers the other.
+/// Whether two modes conflict, on keys of which one covers the other.
 pub(in crate::core) fn conflict(one: Mode, other: Mode) -> bool {
     one == Mode::Write || other == Mode::Write
 }
 
-impl Tree {
+impl KeyTree {
     pub(in crate::core) fn node(&self, key: &Key) -> Option<&Node> {
         self.nodes.get(key).map(Box::as_ref)
     }
 
-    /// The same key, as it is kept here.
+    /// The key as the tree stores it, to share its text.
     pub(in crate::core) fn key(&self, key: &Key) -> Option<&Key> {
         self.nodes.get_key_value(key).map(|(key, _)| key)
     }
 
-    /// The keys that somebody uses or that have a stored view, not those that only have such below
-    /// them.
+    /// The keys that are held, waited for or have a stored view, without the nodes that exist only
+    /// for the keys below them.
     pub(in crate::core) fn keys<'a>(
         &'a self,
         range: (Bound<&str>, Bound<&str>),
@@ -64,7 +64,7 @@ impl Tree {
         self.nodes.range::<str, _>(range).filter(|(_, node)| node.is_used()).map(|(key, _)| key)
     }
 
-    /// The nodes of a key and of all that cover it.
+    /// The nodes of a key and of its ancestors.
     fn above<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = (&'a Key, &'a Node)> {
         let above = key.above().filter_map(|covering| self.nodes.get_key_value(covering));
         let nodes = above.chain(self.nodes.get_key_value(key));
@@ -78,7 +78,7 @@ impl Tree {
         self.nodes.range::<str, _>(range).map(|(key, node)| (key, &**node))
     }
 
-    /// The slots of a key that are in use or have a stored view.
+    /// The counted lock of a key, if it is in use or has a stored view.
     pub(in crate::core) fn lock(&self, key: &Key) -> Option<&Lock> {
         self.node(key)?.lock_in_use()
     }
@@ -87,7 +87,7 @@ impl Tree {
         self.nodes.get_mut(key).map(|node| &mut node.lock).filter(|lock| !lock.is_idle())
     }
 
-    /// Changes the slots of a key.
+    /// Changes the counted lock of a key.
     pub(in crate::core) fn change_lock(&mut self, key: &Key, change: impl FnOnce(&mut Lock)) {
         self.change_own(key, |node| change(&mut node.lock));
     }
@@ -98,7 +98,7 @@ impl Tree {
         locks.filter(|(_, lock)| !lock.is_idle())
     }
 
-    /// Changes what the key's own node has.
+    /// Changes the key's own node, and drops it if it is then empty.
     fn change_own(&mut self, key: &Key, own: impl FnOnce(&mut Node)) {
         match self.nodes.entry(key.clone()) {
             Entry::Occupied(mut node) => {
@@ -117,7 +117,7 @@ impl Tree {
         }
     }
 
-    /// Changes the sums of a key and of those that cover it, and what else the key's own node has.
+    /// Changes the sums of a key and of its ancestors, and the key's own node.
     fn change(&mut self, key: &Key, sums: impl Fn(&mut Sums), own: impl FnOnce(&mut Node)) {
         self.change_above(key, &sums);
         self.change_own(key, |node| {
@@ -126,7 +126,7 @@ impl Tree {
         });
     }
 
-    /// Changes the sums of those that cover a key.
+    /// Changes the sums of the ancestors of a key.
     fn change_above(&mut self, key: &Key, sums: impl Fn(&mut Sums)) {
         for covering in key.above() {
             let node = match self.nodes.get_mut(covering) {
@@ -145,8 +145,8 @@ impl Tree {
         }
     }
 
-    /// Notes what is held; returns the lock of the key.
-    pub(in crate::core) fn hold(&mut self, key: &Key, mode: Mode, token: Token) -> &mut Lock {
+    /// Adds a hold. Returns the lock of the key.
+    pub(in crate::core) fn add_hold(&mut self, key: &Key, mode: Mode, token: Token) -> &mut Lock {
         let sums = |sums: &mut Sums| *sums.held.of_mut(mode) += 1;
         self.change_above(key, sums);
         let spare = &mut self.spare;
@@ -157,9 +157,9 @@ impl Tree {
         &mut node.lock
     }
 
-    /// Notes that an item is held no more, with which its lock loses a use; `free` frees the slots of
-    /// a counted one.
-    pub(in crate::core) fn unhold(
+    /// Removes the item of a hold, which is one use less for its lock. `free` frees the slots of a
+    /// counted item.
+    pub(in crate::core) fn remove_hold(
         &mut self,
         key: &Key,
         mode: Mode,
@@ -171,17 +171,17 @@ impl Tree {
             node.holds.remove(&token);
             if mode == Mode::Counted {
                 free(&mut node.lock);
-                node.lock.unuse();
+                node.lock.remove_use();
             }
         });
     }
 
-    pub(in crate::core) fn wait(&mut self, key: &Key, mode: Mode, rank: Rank) {
+    pub(in crate::core) fn add_waiter(&mut self, key: &Key, mode: Mode, rank: Rank) {
         let sums = |sums: &mut Sums| *sums.waits.of_mut(mode).entry(rank).or_default() += 1;
         self.change(key, sums, |_| ());
     }
 
-    pub(in crate::core) fn unwait(&mut self, key: &Key, mode: Mode, rank: Rank) {
+    pub(in crate::core) fn remove_waiter(&mut self, key: &Key, mode: Mode, rank: Rank) {
         let sums = |sums: &mut Sums| {
             let waits = sums.waits.of_mut(mode);
             if let Some(items) = waits.get_mut(&rank) {
@@ -194,24 +194,24 @@ impl Tree {
         self.change(key, sums, |_| ());
     }
 
-    pub(in crate::core) fn set_aside(&mut self, key: &Key, request: RequestId) {
+    pub(in crate::core) fn add_inactive(&mut self, key: &Key, request: RequestId) {
         self.change_own(key, |node| {
-            node.aside.insert(request);
+            node.inactive.insert(request);
         });
     }
 
-    pub(in crate::core) fn take_in(&mut self, key: &Key, request: RequestId) {
+    pub(in crate::core) fn remove_inactive(&mut self, key: &Key, request: RequestId) {
         self.change_own(key, |node| {
-            node.aside.remove(&request);
+            node.inactive.remove(&request);
         });
     }
 
-    /// How many items are held that conflict with an item of `key`.
+    /// How many held items conflict with an item of `key`.
     pub(in crate::core) fn conflicts(&self, key: &Key, mode: Mode) -> usize {
         self.conflicts_of(key, self.node(key), mode)
     }
 
-    /// The same, of a key whose node was looked up.
+    /// The same, for a key whose node is already known.
     pub(in crate::core) fn conflicts_of(
         &self,
         key: &Key,
@@ -225,8 +225,8 @@ impl Tree {
         above + node.map_or(0, |node| count(&node.here) + count(&node.below))
     }
 
-    /// The keys of items that conflict with one of `key`, each with its holds. Linear in what
-    /// is below the key.
+    /// The keys of held items that conflict with an item of `key`, each with its holds. Linear in
+    /// the number of keys below `key`.
     pub(in crate::core) fn conflicting<'a>(
         &'a self,
         key: &'a Key,
@@ -238,13 +238,13 @@ impl Tree {
         nodes.filter(move |(_, node)| held(&node.here)).map(|(key, node)| (key, &node.holds))
     }
 
-    /// Whether a waiter of a smaller rank waits for an item that conflicts with one of `key`.
-    pub(in crate::core) fn bars(&self, key: &Key, mode: Mode, rank: Rank) -> bool {
+    /// Whether a waiter of a smaller rank waits for an item that conflicts with an item of `key`.
+    pub(in crate::core) fn is_preceded(&self, key: &Key, mode: Mode, rank: Rank) -> bool {
         self.competing(key, mode)
             .any(|waits| waits.keys().next().is_some_and(|first| *first < rank))
     }
 
-    /// All who wait for items that conflict with one of `key`, within a range of ranks.
+    /// The waiters for items that conflict with an item of `key`, within a range of ranks.
     pub(in crate::core) fn waiting(
         &self,
         key: &Key,
@@ -257,8 +257,8 @@ impl Tree {
             .collect()
     }
 
-    /// All who can bar an item of `key` if they go first, within a range of ranks: those who compete
-    /// with it, and for slots all who want slots of the very key (readers with them).
+    /// The waiters that can precede an item of `key`, within a range of ranks: those that compete
+    /// with it and, for slots, all that want slots or reads of this key.
     pub(in crate::core) fn in_the_way<'a>(
         &'a self,
         key: &'a Key,
@@ -272,19 +272,19 @@ impl Tree {
         waits.flat_map(move |waits| waits.range((from, to)).map(|(rank, _)| *rank))
     }
 
-    /// The first of those who compete with an item of `key` and go before a rank.
+    /// The first competitor for an item of `key` that precedes a rank.
     pub(in crate::core) fn first_before(&self, key: &Key, mode: Mode, rank: Rank) -> Option<Rank> {
         let firsts = self.competing(key, mode).filter_map(|waits| waits.keys().next().copied());
         firsts.filter(|first| *first < rank).min()
     }
 
-    /// The last of those who compete with an item of `key` and go before a rank.
+    /// The last competitor for an item of `key` that precedes a rank.
     pub(in crate::core) fn last_before(&self, key: &Key, mode: Mode, rank: Rank) -> Option<Rank> {
         let last = |waits: &BTreeMap<Rank, usize>| waits.range(..rank).next_back().map(|(r, _)| *r);
         self.competing(key, mode).filter_map(last).max()
     }
 
-    /// All who wait for a key, or for one above or below it.
+    /// The waiters for a key, or for a key above or below it.
     pub(in crate::core) fn waiting_around<'a>(
         &'a self,
         key: &'a Key,
@@ -295,7 +295,7 @@ impl Tree {
         waits.flat_map(|waits| waits.keys().copied())
     }
 
-    /// The lowest priority's last waiter among those who compete with an item of `key`.
+    /// The last competitor for an item of `key` in the order of service.
     pub(in crate::core) fn last_competing(&self, key: &Key, mode: Mode) -> Option<Rank> {
         self.competing(key, mode).filter_map(|waits| waits.keys().next_back().copied()).max()
     }
@@ -312,7 +312,7 @@ impl Tree {
             .flat_map(move |sums| against(mode).iter().map(|mode| sums.waits.of(*mode)))
     }
 
-    /// Those who wait for the very key: readers (counted items among them), then writers.
+    /// The waiters for this key in a mode; counted items count as reads.
     pub(in crate::core) fn waiting_here(
         &self,
         key: &Key,
@@ -322,7 +322,7 @@ impl Tree {
         waits.into_iter().flat_map(|waits| waits.keys().copied())
     }
 
-    /// Those who wait below a key.
+    /// The waiters for keys below a key.
     pub(in crate::core) fn waiting_below(
         &self,
         key: &Key,
@@ -332,7 +332,7 @@ impl Tree {
         waits.into_iter().flat_map(|waits| waits.keys().copied())
     }
 
-    /// Whether somebody has a rank behind this one among those who compete with an item of `key`.
+    /// Whether a competitor for an item of `key` is behind a rank.
     pub(in crate::core) fn has_behind(&self, key: &Key, mode: Mode, rank: Rank) -> bool {
         self.last_competing(key, mode).is_some_and(|last| last > rank)
     }

@@ -1,4 +1,5 @@
-//! What is known of one key: who holds and who waits, here and below, and its slots.
+//! A node of the tree of keys: holds and waiters of one key, sums over the keys below it, and its
+//! counted lock.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,28 +7,28 @@ use super::lock::Lock;
 use super::queue::Rank;
 use crate::core::{Mode, RequestId, Token};
 
-/// What is known at one key.
+/// One key of the tree.
 #[derive(Clone, Debug, Default)]
 pub(in crate::core) struct Node {
-    /// The holds that have an item of this very key.
+    /// The holds with an item of this key.
     pub(in crate::core) holds: BTreeSet<Token>,
-    /// Waiters for this very key that take no part, suspended or parked.
-    pub(in crate::core) aside: BTreeSet<RequestId>,
+    /// Inactive waiters for this key: suspended or parked.
+    pub(in crate::core) inactive: BTreeSet<RequestId>,
     pub(in crate::core) here: Sums,
     pub(in crate::core) below: Sums,
-    /// Idle where slots are neither in use nor stored.
+    /// The counted lock; idle while no slots are in use and no view is stored.
     pub(in crate::core) lock: Lock,
 }
 
-/// Items held and waiting, at a key or below it.
+/// How many items are held and waited for, at a key or below it.
 #[derive(Clone, Debug, Default)]
 pub(in crate::core) struct Sums {
     pub(in crate::core) held: PerMode<usize>,
-    /// Each waiter with the number of its items.
+    /// Each waiter, with the number of its items.
     pub(in crate::core) waits: PerMode<BTreeMap<Rank, usize>>,
 }
 
-/// Something of those who read (counted items among them) and of those who write.
+/// A value for reads (counted items among them) and a value for writes.
 #[derive(Clone, Debug, Default)]
 pub(in crate::core) struct PerMode<T> {
     pub(in crate::core) reads: T,
@@ -45,25 +46,25 @@ impl<T> PerMode<T> {
 }
 
 impl Node {
-    /// How many wait for the very key.
+    /// How many requests wait for this key.
     pub(in crate::core) fn waiting(&self) -> usize {
-        self.aside.len() + self.here.waits.reads.len() + self.here.waits.writes.len()
+        self.inactive.len() + self.here.waits.reads.len() + self.here.waits.writes.len()
     }
 
-    /// How many items of the very key are held in a mode.
+    /// How many items of this key are held in a mode.
     pub(in crate::core) fn held_here(&self, mode: Mode) -> usize {
         *self.here.held.of(mode)
     }
 
-    /// Its slots, if they are in use or have a stored view.
+    /// Its counted lock, if it is in use or has a stored view.
     pub(in crate::core) fn lock_in_use(&self) -> Option<&Lock> {
         Some(&self.lock).filter(|lock| !lock.is_idle())
     }
 
-    /// Whether somebody uses the very key, or it has a stored view.
+    /// Whether this key has a hold, a waiter or a stored view.
     pub(in crate::core) fn is_used(&self) -> bool {
-        let Self { holds, aside, here, lock, .. } = self;
-        !(lock.is_idle() && holds.is_empty() && aside.is_empty() && here.is_empty())
+        let Self { holds, inactive, here, lock, .. } = self;
+        !(lock.is_idle() && holds.is_empty() && inactive.is_empty() && here.is_empty())
     }
 
     pub(in crate::core) fn is_empty(&self) -> bool {

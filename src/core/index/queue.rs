@@ -3,13 +3,13 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::arrival_queue::{Lane, Place};
+use super::arrival_queue::{Arrival, ArrivalQueue};
 use crate::core::{RequestId, Rules};
 
-/// What a waiter wants of a key. All waiters of a class fit or do not fit together.
+/// What a waiter wants of a key. Either all waiters of a class fit or none does.
 ///
-/// There are as many classes as there are different views in use: two or three, whatever the
-/// number of waiters.
+/// There are as many classes as there are different views in use: two or three, whatever the number
+/// of waiters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::core) struct Class {
     /// The capacity of the view that it states; `None` follows the lock's own.
@@ -18,16 +18,16 @@ pub(in crate::core) struct Class {
     pub(in crate::core) count: u64,
 }
 
-/// Where a waiter stands among all waiters: the smallest is served first.
+/// A waiter's place in the order of service: the smallest rank is served first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::core) struct Rank {
     pub(in crate::core) tier: Tier,
-    /// That of all barriers is the same.
+    /// All barriers have the same priority.
     pub(in crate::core) priority: Reverse<i32>,
-    pub(in crate::core) place: Place,
+    pub(in crate::core) arrival: Arrival,
 }
 
-/// Barriers go before all others.
+/// Barriers precede all other waiters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::core) enum Tier {
     Barrier,
@@ -35,52 +35,52 @@ pub(in crate::core) enum Tier {
 }
 
 impl Rank {
-    pub(in crate::core) fn ordinary(priority: i32, place: Place) -> Self {
-        Self { tier: Tier::Ordinary, priority: Reverse(priority), place }
+    pub(in crate::core) fn ordinary(priority: i32, arrival: Arrival) -> Self {
+        Self { tier: Tier::Ordinary, priority: Reverse(priority), arrival }
     }
 
-    pub(in crate::core) fn barrier(place: Place) -> Self {
-        Self { tier: Tier::Barrier, priority: Reverse(0), place }
+    pub(in crate::core) fn barrier(arrival: Arrival) -> Self {
+        Self { tier: Tier::Barrier, priority: Reverse(0), arrival }
     }
 }
 
-/// The waiters of one key. Waiters that are set aside (suspended, parked) are not in it.
+/// The waiters for slots of one key. Inactive waiters (suspended or parked) are not in it.
 #[derive(Clone, Debug, Default)]
 pub(in crate::core) struct Queue {
-    classes: BTreeMap<Class, BTreeMap<Reverse<i32>, Lane>>,
+    classes: BTreeMap<Class, BTreeMap<Reverse<i32>, ArrivalQueue>>,
     barriers: BTreeMap<RequestId, Class>,
 }
 
-/// The place of a request under given rules.
-pub(in crate::core) fn place(rules: Rules, request: RequestId) -> Place {
+/// The position of a request in the order of arrival, under the given rules.
+pub(in crate::core) fn arrival(rules: Rules, request: RequestId) -> Arrival {
     match rules {
         Rules::Current => request.0,
         Rules::NewestFirst => u64::MAX - 1 - request.0,
     }
 }
 
-/// The request at a place.
-pub(in crate::core) fn request_at(rules: Rules, place: Place) -> RequestId {
+/// The request at a position.
+pub(in crate::core) fn request_at(rules: Rules, arrival: Arrival) -> RequestId {
     match rules {
-        Rules::Current => RequestId(place),
-        Rules::NewestFirst => RequestId(u64::MAX - 1 - place),
+        Rules::Current => RequestId(arrival),
+        Rules::NewestFirst => RequestId(u64::MAX - 1 - arrival),
     }
 }
 
 impl Queue {
     pub(in crate::core) fn insert(&mut self, class: Class, rank: Rank, overtaken: u32) {
-        let lane = self.classes.entry(class).or_default().entry(rank.priority).or_default();
-        lane.insert(rank.place, overtaken);
+        let arrivals = self.classes.entry(class).or_default().entry(rank.priority).or_default();
+        arrivals.insert(rank.arrival, overtaken);
     }
 
-    /// Takes a waiter out, wherever it stands; logarithmic.
+    /// Removes a waiter from any position; logarithmic.
     pub(in crate::core) fn remove(&mut self, class: Class, rank: Rank) -> bool {
-        let Some(lanes) = self.classes.get_mut(&class) else { return false };
-        let Some(lane) = lanes.get_mut(&rank.priority) else { return false };
-        let removed = lane.remove(rank.place);
-        if lane.is_empty() {
-            lanes.remove(&rank.priority);
-            if lanes.is_empty() {
+        let Some(by_priority) = self.classes.get_mut(&class) else { return false };
+        let Some(arrivals) = by_priority.get_mut(&rank.priority) else { return false };
+        let removed = arrivals.remove(rank.arrival);
+        if arrivals.is_empty() {
+            by_priority.remove(&rank.priority);
+            if by_priority.is_empty() {
                 self.classes.remove(&class);
             }
         }
@@ -98,72 +98,74 @@ impl Queue {
     pub(in crate::core) fn overtaken(&self, class: Class, rank: Rank) -> u32 {
         self.classes
             .get(&class)
-            .and_then(|lanes| lanes.get(&rank.priority))
-            .map_or(0, |lane| lane.count(rank.place))
+            .and_then(|by_priority| by_priority.get(&rank.priority))
+            .map_or(0, |arrivals| arrivals.count(rank.arrival))
     }
 
-    /// The barriers in the order in which they are served.
+    /// The barriers, in the order of service.
     pub(in crate::core) fn barriers(&self) -> impl Iterator<Item = (RequestId, Class)> + '_ {
         self.barriers.iter().map(|(request, class)| (*request, *class))
     }
 
     /// Each class with the rank of its first waiter.
     pub(in crate::core) fn firsts(&self) -> impl Iterator<Item = (Class, Rank)> + '_ {
-        self.classes.iter().filter_map(|(class, lanes)| {
-            let (priority, lane) = lanes.first_key_value()?;
-            Some((*class, Rank::ordinary(priority.0, lane.first()?)))
+        self.classes.iter().filter_map(|(class, by_priority)| {
+            let (priority, arrivals) = by_priority.first_key_value()?;
+            Some((*class, Rank::ordinary(priority.0, arrivals.first()?)))
         })
     }
 
-    /// The last waiter of a class that goes before a rank and is no barrier.
+    /// The last waiter of a class that precedes a rank and is not a barrier.
     pub(in crate::core) fn last_before(&self, class: Class, rank: Rank) -> Option<Rank> {
-        let mut lanes = self.classes.get(&class)?.range(..=rank.priority).rev();
-        lanes.find_map(|(priority, lane)| {
-            let end = if *priority == rank.priority { rank.place } else { Place::MAX };
-            Some(Rank::ordinary(priority.0, lane.last_before(end)?))
+        let mut by_priority = self.classes.get(&class)?.range(..=rank.priority).rev();
+        by_priority.find_map(|(priority, arrivals)| {
+            let end = if *priority == rank.priority { rank.arrival } else { Arrival::MAX };
+            Some(Rank::ordinary(priority.0, arrivals.last_before(end)?))
         })
     }
 
-    /// The classes of those who wait and are no barriers.
+    /// The classes of the waiters that are not barriers.
     pub(in crate::core) fn classes(&self) -> impl Iterator<Item = Class> + '_ {
         self.classes.keys().copied()
     }
 
-    /// Whether somebody has a rank behind this one.
+    /// Whether a waiter is behind this rank.
     pub(in crate::core) fn has_behind(&self, rank: Rank) -> bool {
-        let last = |lanes: &BTreeMap<Reverse<i32>, Lane>| {
-            let (priority, lane) = lanes.last_key_value()?;
-            Some(Rank::ordinary(priority.0, lane.places().next_back()?))
+        let last = |by_priority: &BTreeMap<Reverse<i32>, ArrivalQueue>| {
+            let (priority, arrivals) = by_priority.last_key_value()?;
+            Some(Rank::ordinary(priority.0, arrivals.arrivals().next_back()?))
         };
         self.classes.values().filter_map(last).any(|last| last > rank)
     }
 
-    /// All waiters that are no barriers, in the order in which they are served. For reports and
-    /// rare analyses: it sorts.
+    /// All waiters that are not barriers, in the order of service. It sorts: only for reports and
+    /// rare analyses.
     pub(in crate::core) fn ranks(&self) -> Vec<(Rank, Class)> {
         let mut ranks = Vec::new();
-        for (class, lanes) in &self.classes {
-            for (priority, lane) in lanes {
-                let rank = |place| Rank::ordinary(priority.0, place);
-                ranks.extend(lane.places().map(|place| (rank(place), *class)));
+        for (class, by_priority) in &self.classes {
+            for (priority, arrivals) in by_priority {
+                let rank = |arrival| Rank::ordinary(priority.0, arrival);
+                ranks.extend(arrivals.arrivals().map(|arrival| (rank(arrival), *class)));
             }
         }
         ranks.sort_unstable();
         ranks
     }
 
-    /// Counts one overtaking for every waiter that arrived before `place`.
-    pub(in crate::core) fn overtake(&mut self, place: Place) {
-        for lane in self.classes.values_mut().flat_map(BTreeMap::values_mut) {
-            lane.overtake_before(place);
+    /// Counts one overtaking for every waiter that arrived before `arrival`.
+    pub(in crate::core) fn overtake(&mut self, arrival: Arrival) {
+        for arrivals in self.classes.values_mut().flat_map(BTreeMap::values_mut) {
+            arrivals.overtake_before(arrival);
         }
     }
 
-    /// A place whose waiter was overtaken `max` times or more.
-    pub(in crate::core) fn overtaken_enough(&self, max: u32) -> Option<Place> {
-        let lanes = self.classes.values().flat_map(BTreeMap::values);
-        let enough: BTreeSet<Place> =
-            lanes.filter(|lane| lane.first_count() >= max).filter_map(Lane::first).collect();
+    /// The first waiter that was overtaken `max` times or more.
+    pub(in crate::core) fn first_exhausted(&self, max: u32) -> Option<Arrival> {
+        let by_priority = self.classes.values().flat_map(BTreeMap::values);
+        let enough: BTreeSet<Arrival> = by_priority
+            .filter(|arrivals| arrivals.first_count() >= max)
+            .filter_map(ArrivalQueue::first)
+            .collect();
         enough.first().copied()
     }
 }

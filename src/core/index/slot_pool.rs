@@ -4,19 +4,21 @@ use std::collections::BTreeMap;
 
 use crate::core::{SlotRange, Slots};
 
-/// The free slots of a key: all from `high` on, and the ranges below it that were given back.
+/// The free slots of a key: all slots from `high` on, and the ranges below `high` that were
+/// released.
 ///
-/// Taking the lowest costs the logarithm of the number of ranges, however many slots there are.
+/// Taking the lowest free slots costs the logarithm of the number of ranges, whatever the number of
+/// slots.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::core) struct FreeSlots {
-    /// First slot of a free range below `high`, to its last.
+pub(in crate::core) struct SlotPool {
+    /// From the first slot of each free range below `high` to its last.
     ranges: BTreeMap<u64, u64>,
     /// The lowest slot above every slot in use.
     high: u64,
 }
 
-impl FreeSlots {
-    /// The lowest `count` free slots. The caller knows that there are so many.
+impl SlotPool {
+    /// The lowest `count` free slots. The caller has checked that `count` slots are free.
     pub(in crate::core) fn lowest(&self, count: u64) -> Slots {
         let mut lowest = Vec::with_capacity(1);
         let mut missing = count;
@@ -34,7 +36,7 @@ impl FreeSlots {
         Slots(lowest)
     }
 
-    /// Takes these very slots; false, and nothing is taken, if one of them is not free.
+    /// Takes exactly these slots. Returns false, and takes nothing, if one of them is not free.
     pub(in crate::core) fn take(&mut self, slots: &Slots) -> bool {
         let free = slots.0.iter().all(|range| self.is_free(*range));
         let apart = slots.0.windows(2).all(|pair| pair[0].1 < pair[1].0);
@@ -48,7 +50,7 @@ impl FreeSlots {
         if last < first || last == u64::MAX {
             return false;
         }
-        // A free range that reaches up to `high` does not exist: `give_back` lowers `high`.
+        // No free range reaches up to `high`: `give_back` lowers `high` instead.
         first >= self.high
             || self.ranges.range(..=first).next_back().is_some_and(|(_, end)| *end >= last)
     }
@@ -71,7 +73,7 @@ impl FreeSlots {
         }
     }
 
-    /// Gives slots back that were taken.
+    /// Releases slots that were taken.
     pub(in crate::core) fn give_back(&mut self, slots: &Slots) {
         for range in &slots.0 {
             self.give_back_range(*range);
@@ -108,7 +110,7 @@ mod tests {
         slots.iter().collect()
     }
 
-    fn take_lowest(free: &mut FreeSlots, count: u64) -> Slots {
+    fn take_lowest(free: &mut SlotPool, count: u64) -> Slots {
         let lowest = free.lowest(count);
         assert!(free.take(&lowest));
         lowest
@@ -116,7 +118,7 @@ mod tests {
 
     #[test]
     fn the_lowest_free_slots_are_taken_first() {
-        let mut free = FreeSlots::default();
+        let mut free = SlotPool::default();
         assert_eq!(slots(&take_lowest(&mut free, 3)), [0, 1, 2]);
         free.give_back(&Slots(vec![SlotRange(1, 1)]));
         assert_eq!(slots(&take_lowest(&mut free, 2)), [1, 3]);
@@ -124,16 +126,16 @@ mod tests {
 
     #[test]
     fn a_million_slots_are_one_range() {
-        let mut free = FreeSlots::default();
+        let mut free = SlotPool::default();
         let all = take_lowest(&mut free, 1_000_000);
         assert_eq!(all.0, [SlotRange(0, 999_999)]);
         free.give_back(&all);
-        assert_eq!(free, FreeSlots::default());
+        assert_eq!(free, SlotPool::default());
     }
 
     #[test]
     fn taking_a_slot_in_use_takes_nothing() {
-        let mut free = FreeSlots::default();
+        let mut free = SlotPool::default();
         take_lowest(&mut free, 2);
         let before = free.clone();
         assert!(!free.take(&Slots(vec![SlotRange(5, 6), SlotRange(1, 1)])));
@@ -143,7 +145,7 @@ mod tests {
     proptest! {
         #[test]
         fn it_equals_a_set_of_numbers(ops in prop::collection::vec((any::<bool>(), 1u64..5, 0usize..8), 1..60)) {
-            let mut free = FreeSlots::default();
+            let mut free = SlotPool::default();
             let mut used = BTreeSet::new();
             let mut taken: Vec<Slots> = Vec::new();
             for (take, count, which) in ops {
@@ -161,7 +163,7 @@ mod tests {
                     }
                     free.give_back(&back);
                 }
-                let mut rebuilt = FreeSlots::default();
+                let mut rebuilt = SlotPool::default();
                 for hold in &taken {
                     prop_assert!(rebuilt.take(hold));
                 }

@@ -28,95 +28,96 @@ pub struct Entry {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Change {
-    /// Somebody asks.
+    /// A client requests a lock.
     Request(Arc<Request>),
-    /// The asker of a provisional grant has told its owner: the hold is now firm.
+    /// The client has confirmed a provisional grant to the owner: the hold is now firm.
     Confirm {
         /// Which request.
         request: RequestId,
     },
-    /// A waiter is gone: removed if it waits; taken back if it was granted provisionally or not
-    /// yet told. A no-op for a request that is unknown or ended.
+    /// A request is withdrawn: removed if it waits; taken back if it was granted provisionally, or
+    /// if the client was not told yet. A no-op for a request that is unknown or has ended.
     Withdraw {
         /// Which request.
         request: RequestId,
         /// Why.
         why: Withdrawal,
     },
-    /// Something is given back in good order, or by force.
+    /// A hold, or an item of it, is released by its owner or by force.
     Release(Release),
-    /// The owner's process is gone: its requests are withdrawn, its holds end, except those that
-    /// are kept for its descendants (`children`), which end by a `Release` of their own.
+    /// The owner's process has ended: its requests are withdrawn and its holds end. Holds that are
+    /// kept for its descendants (`children`) end by a `Release` of their own.
     End {
         /// Which frame.
         frame: FrameId,
     },
-    /// Somebody who knows the handle of a lease wants it to live on, for its whole TTL from when the
-    /// daemon of `host` applies this. That host watches over it from now on.
+    /// A client that knows the handle of a lease renews it: it lives on for its whole TTL from when
+    /// the daemon of `host` applies this. That host looks after it from now on.
     Renew {
         /// Which lease.
         lease: LeaseId,
         /// Whose daemon was asked.
         host: HostId,
     },
-    /// A lease was not renewed for its TTL and ends. A no-op if it was renewed since, or is gone.
+    /// A lease was not renewed within its TTL and ends. A no-op if it was renewed since, or has
+    /// ended.
     Expire {
         /// The lease's frame.
         frame: FrameId,
-        /// How often it had been renewed when its time began to run.
+        /// How often it had been renewed when the TTL began.
         renewal: u64,
     },
-    /// A waiter's process is stopped or frozen: it keeps its place and bars nobody. Of a request
-    /// that was granted in the same turn and not yet told, the grant is taken back first.
+    /// A waiter's process is stopped or frozen: the request keeps its position and precedes no
+    /// other. If it was granted and the client was not told yet, the grant is taken back first.
     Suspend {
         /// Which request.
         request: RequestId,
     },
-    /// A suspended or detached waiter runs (or is connected) again.
+    /// A suspended waiter runs again, or the client of a detached one has connected again.
     Resume {
         /// Which request.
         request: RequestId,
     },
-    /// The daemon of `host` started anew: its waiters are detached, that is, they keep their
-    /// place and bar, but are not granted until resumed.
+    /// The daemon of `host` restarted: its waiters are detached. They keep their positions and
+    /// precede others, but are not granted until resumed.
     Detach {
-        /// Whose waiters.
+        /// The host whose waiters are detached.
         host: HostId,
     },
-    /// A host takes part from now on.
+    /// A host joins.
     HostJoin {
         /// Its incarnation.
         host: HostId,
         /// The name that people know it by.
         label: String,
-        /// Who it is, for people.
+        /// A description of it, for people.
         identity: String,
     },
-    /// A host takes part no more: whatever its processes hold and wait for ends. Leases that it
-    /// looked after are looked after by the daemon of `by`, from now on for their whole TTL.
+    /// A host is gone: what its processes hold and wait for ends. The daemon of `by` looks after
+    /// its leases from now on, each for its whole TTL.
     HostGone {
         /// Which incarnation.
         host: HostId,
-        /// Who says so.
+        /// The host that reports it.
         by: HostId,
     },
-    /// The daemon of a host started anew on the same boot: the frames of `old` are those of `new`,
-    /// which has none yet; its waiters are detached as by `Detach`.
+    /// The daemon of a host restarted within the same boot: the frames of `old` become those of
+    /// `new`, which has none yet. Their waiters are detached as by `Detach`.
     HostAdopt {
         /// The incarnation that ends.
         old: HostId,
         /// The incarnation that takes its place.
         new: HostId,
     },
-    /// What the table was after an entry; changes nothing. Whose own table was another one there
-    /// must not go on.
+    /// A hash of the table after an entry; changes nothing. A host whose own table differed there
+    /// must not continue.
     Checkpoint {
         /// After which entry.
         revision: Revision,
         /// A SHA-256 hash of the table, in hexadecimal.
         table: String,
     },
-    /// Stores a view, or forgets it (`None`).
+    /// Stores a view, or removes the stored one (`None`).
     Resize {
         /// Of which key.
         key: Key,
@@ -133,9 +134,9 @@ pub enum Change {
         /// The smallest token that may be given out next.
         token: Token,
     },
-    /// Another era of the engine begins: it was started anew, restored or replaced. Unless it is the
+    /// The engine begins another era: it was set up anew, restored or replaced. Unless this is the
     /// first entry of the log, a [recovery](super::Recovery) begins, which waits for all hosts. A
-    /// no-op if the log names an era with this number or a later one.
+    /// no-op if the log already names an era with this number or a later one.
     Era {
         /// Counts the eras; the first is 1.
         number: u64,
@@ -145,8 +146,8 @@ pub enum Change {
         /// The smallest token that may be given out next, by the clock of the host that says so.
         floor: Token,
     },
-    /// A host says which tokens it was told: as it joins, and when the log names another era. If
-    /// this shows that entries of the log were lost, a recovery begins, which waits for the longest
+    /// A host reports the tokens that it was told, when it joins and when the log names another
+    /// era. If this shows that the log lost entries, a recovery begins, which waits for the longest
     /// TTL.
     Present {
         /// Which incarnation.
@@ -164,16 +165,16 @@ pub enum Change {
         /// hosts may have been told larger ones than this one.
         floor: Token,
     },
-    /// The longest TTL has passed since the entry from which a recovery waits for it. A no-op if it
-    /// waits from another one.
+    /// The longest TTL has passed since the entry from which a recovery counts. A no-op if the
+    /// recovery counts from another entry.
     TtlPassed {
-        /// Since which entry.
+        /// The entry from which the recovery counts.
         from: Revision,
     },
 }
 
-/// One or more items, granted all together or not at all. It is the same one in the log, in the
-/// table and with those who tell its asker: there may be thousands.
+/// One or more items, granted all together or not at all. The log, the table and the daemon share
+/// one copy of each request: there may be thousands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
     /// The client's name for it.
@@ -181,53 +182,52 @@ pub struct Request {
     /// Which host's daemon watches the owner.
     #[serde(default)]
     pub host: HostId,
-    /// Whose it will be. All requests and holds of one owner form one frame.
+    /// The owner of the hold. All requests and holds of one owner form one frame.
     pub owner: Owner,
-    /// The enclosing frame, for nested commands. Ignored if the owner has a frame already, or if
-    /// this one has ended; the table keeps the one that counts.
+    /// The enclosing frame, for nested commands. Ignored if the owner already has a frame, or if
+    /// this frame has ended; the table stores the actual one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<FrameId>,
-    /// The user to whom owner and asker belong, as the kernel told.
+    /// The user of owner and client, as the kernel reported it.
     pub uid: u32,
     /// What to show of it.
     pub command: Command,
-    /// What is asked for; at least one, no key twice.
+    /// The items: at least one, each key once.
     pub items: Vec<Item>,
     /// Whether it may wait.
     pub wait: Wait,
-    /// Higher goes first; 0 is the rule.
+    /// Higher is served first; 0 is usual.
     #[serde(default)]
     pub priority: i32,
-    /// Whether a grant is provisional until a `Confirm` (the asker is not the owner).
+    /// Whether a grant is provisional until a `Confirm` (the client is not the owner).
     #[serde(default)]
     pub provisional: bool,
     /// Whether the hold outlives the owner's process while descendants of it live.
     #[serde(default)]
     pub children: bool,
-    /// Of a lease, and only of one: for how many milliseconds it lives without being renewed. The
-    /// daemon of its host measures them.
+    /// For leases only: the TTL in milliseconds. The daemon of its host measures it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_ms: Option<u64>,
-    /// What becomes of the command if its host loses the hold while it runs (only over an engine).
+    /// What happens to the command if its host loses the hold while it runs (only over an engine).
     #[serde(default, skip_serializing_if = "OnLost::is_default")]
     pub on_lost: OnLost,
-    /// The process that asked, of a request that may wait and whose owner is a lease or another
-    /// process. Only the daemon of its host looks at it, after a restart.
+    /// The client's process, if the request may wait and its owner is a lease or another process.
+    /// Only the daemon of its host looks at it, after a restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asker: Option<ProcessId>,
 }
 
-/// What becomes of a command whose hold is lost while it runs.
+/// What happens to a command whose hold is lost while it runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnLost {
-    /// It is asked to end (TERM), and killed with all that it started before anybody else can be
-    /// granted what it held.
+    /// It gets TERM, and is killed with all that it started before its locks can be granted to
+    /// another client.
     #[default]
     Kill,
-    /// It is asked to end (TERM), and no more.
+    /// It gets TERM only.
     Term,
-    /// It goes on; somebody is told.
+    /// It runs on; a warning is shown.
     Warn,
 }
 
@@ -242,17 +242,18 @@ impl OnLost {
 #[serde(transparent)]
 pub struct Command(pub String);
 
-/// Who owns a frame.
+/// The owner of a frame.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Owner {
     /// A process of the host.
     Process(ProcessId),
-    /// Whoever knows the handle of the lease. It has one request in its life, and encloses nothing.
+    /// Any client that knows the handle of the lease. It has one request in its life, and encloses
+    /// nothing.
     Lease(LeaseId),
 }
 
-/// One thing asked for.
+/// One item of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Item {
     /// Of which key.
@@ -273,13 +274,13 @@ pub enum Ask {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         view: Option<View>,
     },
-    /// To read the key and everything below it, together with others who read.
+    /// To read the key and everything below it, shared with other readers.
     Read,
     /// To write the key and everything below it, alone.
     Write,
 }
 
-/// In which way a key is asked for or held.
+/// The mode in which a key is requested or held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
@@ -292,7 +293,7 @@ pub enum Mode {
 }
 
 impl Ask {
-    /// In which way the key is asked for.
+    /// The mode in which the key is requested.
     #[must_use]
     pub fn mode(&self) -> Mode {
         match self {
@@ -330,27 +331,27 @@ pub enum Withdrawal {
     Lost,
 }
 
-/// What is given back.
+/// What is released.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Release {
-    /// The frame's latest hold of the key; of a hold with several items, that item.
+    /// The frame's latest hold of the key; if that hold has several items, only this item.
     Latest {
         /// Whose.
         frame: FrameId,
         /// Of which key.
         key: Key,
     },
-    /// Everything the frame holds.
+    /// Everything that the frame holds.
     All {
         /// Whose.
         frame: FrameId,
     },
-    /// One hold with all its items, whoever has it.
+    /// One hold with all its items, of any frame.
     Hold {
         /// Its token.
         token: Token,
-        /// Whether it was forced by somebody else than the owner; kept for the record.
+        /// Whether another client than the owner forced it; kept for the record.
         #[serde(default)]
         forced: bool,
     },

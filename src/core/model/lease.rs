@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Change, Key, LeaseId, Release, Token, UnixMillis};
 
-/// So many of the leases that ended are remembered: who renews one that is gone asks soon, within a
-/// TTL or so.
+/// How many ended leases are remembered. A client that renews an ended lease usually does so within
+/// about a TTL.
 pub const PAST_LEASES_MAX: usize = 256;
 
 /// What makes a frame a lease.
@@ -55,13 +55,13 @@ fn is_zero(n: &usize) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LeaseEnd {
-    /// It was not renewed for its TTL.
+    /// It was not renewed within its TTL.
     Expired,
-    /// It was given back by its handle.
+    /// It was released by its handle.
     Released,
-    /// Somebody broke it by its token.
+    /// A client broke it by its token.
     Forced,
-    /// Its asker was gone before it had confirmed.
+    /// Its client was gone before it confirmed the grant.
     Withdrawn,
 }
 

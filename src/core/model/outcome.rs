@@ -15,7 +15,7 @@ pub enum Outcome {
         /// The frame to which it belongs.
         frame: FrameId,
     },
-    /// The request has what it asked for.
+    /// The request was granted.
     Granted(Granted),
     /// The request ended without a grant.
     Refused {
@@ -24,13 +24,13 @@ pub enum Outcome {
         /// Why.
         why: Refusal,
     },
-    /// A waiting request ended by a `Withdraw` or by the end of its frame. (Of one that was granted,
-    /// the hold is `Released`.)
+    /// A waiting request ended by a `Withdraw` or by the end of its frame. (The hold of a granted
+    /// request is `Released`.)
     Withdrawn {
         /// Which request.
         request: RequestId,
     },
-    /// A hold, or one item of it, was given back.
+    /// A hold, or one item of it, was released.
     Released {
         /// The hold's token.
         token: Token,
@@ -38,21 +38,21 @@ pub enum Outcome {
         frame: FrameId,
         /// The request that it was granted to.
         request: RequestId,
-        /// The keys given back.
+        /// The keys released.
         keys: Vec<Key>,
         /// Whether nothing of the hold is left.
         whole: bool,
     },
-    /// A grant was taken back before it was told, and its request waits again.
+    /// A grant was taken back before the client was told, and its request waits again.
     Requeued {
         /// Which request.
         request: RequestId,
         /// The token that is lost with the grant.
         token: Token,
     },
-    /// A `Release` found nothing to give back.
+    /// A `Release` found nothing to release.
     NotHeld,
-    /// The request was overtaken as often as is allowed and is now served before all others.
+    /// The request was overtaken as often as is allowed and now precedes all others.
     Barrier {
         /// Which request.
         request: RequestId,
@@ -74,14 +74,14 @@ pub enum Outcome {
         /// How often by now.
         renewal: u64,
     },
-    /// A lease is looked after by the daemon of another host: that of its own is gone.
+    /// The daemon of another host looks after a lease, because the lease's host is gone.
     LeaseMoved {
         /// Its frame.
         frame: FrameId,
-        /// Who looks after it now, for its whole TTL from now on.
+        /// The host that looks after it now, for its whole TTL from now on.
         host: HostId,
     },
-    /// A `Renew` found no lease that holds anything: it ended, or never was.
+    /// A `Renew` found no lease that holds anything: it has ended, or never existed.
     LeaseGone,
     /// Nothing is left of a frame: neither holds nor requests nor child frames.
     FrameGone {
@@ -123,21 +123,20 @@ pub struct Granted {
     pub frame: FrameId,
     /// The hold's fencing token.
     pub token: Token,
-    /// One for each item of the request, in its order.
+    /// One for each item of the request, in the same order.
     pub items: Vec<GrantedItem>,
-    /// Whether it passed waiters that cannot be granted before its own session moves. Such a grant
-    /// overtakes nobody.
+    /// Whether it passed waiters that wait for its own session. Such a grant overtakes no waiter.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub past_own: bool,
+    pub bypassed_blockers: bool,
 }
 
-/// What was granted of one item.
+/// What was granted for one item.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrantedItem {
-    /// Slots held of the key by everyone, after the grant (canal_lock's number); of a read or
-    /// write item how many frames hold the very key in this way.
+    /// How many slots of the key are held after the grant (canal_lock's number). For a read or
+    /// write item, how many frames hold the key in this mode.
     pub acquired: u64,
-    /// The slot numbers; none of a read or write item.
+    /// The slot numbers; none for a read or write item.
     #[serde(default, skip_serializing_if = "Slots::is_empty")]
     pub slots: Slots,
     /// Whether the slots are those of an earlier hold of this or an enclosing frame (re-entrant).
@@ -153,9 +152,9 @@ pub struct GrantedItem {
 pub struct CycleStep {
     /// The request that waits.
     pub request: RequestId,
-    /// The frame that asked.
+    /// The frame that waits.
     pub frame: FrameId,
-    /// The item that keeps it.
+    /// The item that is blocked.
     pub item: usize,
     /// The key of that item.
     pub key: Key,
@@ -169,12 +168,12 @@ pub struct CycleStep {
 pub enum By {
     /// A hold, and the frame that has it.
     Hold(Token, FrameId),
-    /// A request that goes first, and the frame that asked.
+    /// A request that precedes it, and that request's frame.
     Waiter(RequestId, FrameId),
 }
 
 impl By {
-    /// The frame that has the hold or asked.
+    /// The frame of the hold or request.
     #[must_use]
     pub fn frame(self) -> FrameId {
         match self {
@@ -187,20 +186,20 @@ impl By {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Refusal {
-    /// It may not wait and would have to.
+    /// It would have to wait, and may not.
     Full {
         /// The first item that is not free.
         item: usize,
     },
-    /// Only this frame and those that enclose it hold what it waits for.
+    /// Only this frame and the frames that enclose it hold what it waits for.
     OwnDeadlock {
         /// Which item.
         item: usize,
     },
-    /// It was chosen to end a deadlock.
+    /// It was chosen to break a deadlock.
     Deadlock {
-        /// The whole cycle in the order of the wait, the refused request first; the last step
-        /// waits for a frame of the first one's session.
+        /// The whole cycle in the order of the waits, beginning with the refused request. The last
+        /// step waits for a frame of the first step's session.
         cycle: Vec<CycleStep>,
     },
     /// The key is in use as another kind of lock.
@@ -236,7 +235,7 @@ pub enum Refusal {
     },
     /// The tag names another request already, or the handle another lease.
     Duplicate,
-    /// The table grants nothing before its [recovery](super::Recovery) is over: to be asked again
+    /// The table grants nothing before its [recovery](super::Recovery) is over. Request it again
     /// then.
     Recovering,
 }

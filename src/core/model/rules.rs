@@ -1,7 +1,7 @@
-//! The rules under which a table decides.
+//! The rules by which a table decides.
 
-/// Which rules a table decides by. A journal names those it was written under; a daemon with other
-/// rules rebuilds its table from the recorded outcomes and decides nothing again.
+/// The rules by which a table decides. A journal names the rules that it was written under. A
+/// daemon with other rules rebuilds its table from the recorded outcomes and decides nothing again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rules {
     /// What DESIGN and manual describe.

@@ -1,4 +1,4 @@
-//! Slot numbers of a hold, kept as ranges so that a million of them cost as much as one.
+//! The slot numbers of a hold, as ranges: a million slots cost as much as one.
 
 use serde::{Deserialize, Serialize};
 
@@ -29,7 +29,7 @@ impl Slots {
         self.0.iter().flat_map(|range| range.0..=range.1)
     }
 
-    /// The same in a list; mostly it is one range, which is put there at once.
+    /// The slot numbers as a list.
     #[must_use]
     pub fn to_vec(&self) -> Vec<u64> {
         let mut numbers = Vec::with_capacity(self.count() as usize);

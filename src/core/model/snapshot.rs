@@ -55,7 +55,7 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// A view that callers follow who state none.
+/// A stored view: requests that state no view use it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredView {
     /// Of which key.
@@ -64,7 +64,7 @@ pub struct StoredView {
     pub view: View,
 }
 
-/// What owns requests and holds.
+/// A frame: the requests and holds of one owner.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FrameState {
     /// Its id.
@@ -77,7 +77,7 @@ pub struct FrameState {
     pub parent: Option<FrameId>,
     /// The user.
     pub uid: u32,
-    /// Whether the owner's process is gone; what is left is kept for its descendants.
+    /// Whether the owner's process has ended. What is left is kept for its descendants.
     #[serde(default)]
     pub ended: bool,
     /// Of a lease: how long it lives, and how often it was renewed.
@@ -92,18 +92,18 @@ pub struct HoldState {
     pub token: Token,
     /// The request that it was granted to.
     pub request: RequestId,
-    /// The request itself: what to show of the holder, and what is asked again if the grant is
-    /// taken back before it was told.
+    /// The request itself: it describes the holder, and is queued again if the grant is taken back
+    /// before the client was told.
     pub asked: Arc<Request>,
     /// The frame that has it.
     pub frame: FrameId,
     /// When it was granted.
     pub since: UnixMillis,
-    /// When it was asked for.
+    /// When it was requested.
     pub asked_at: UnixMillis,
-    /// Whether its asker has still to confirm.
+    /// Whether the client has not confirmed the grant yet.
     pub provisional: bool,
-    /// Whether the owner's process is gone and only its descendants keep the hold.
+    /// Whether the owner's process has ended and only its descendants keep the hold.
     pub orphaned: bool,
     /// What is held, in the order of the request; items given back are missing.
     pub items: Vec<HeldItem>,
@@ -114,12 +114,12 @@ pub struct HoldState {
 pub struct HeldItem {
     /// Of which key.
     pub key: Key,
-    /// In which way.
+    /// The mode.
     pub mode: Mode,
     /// The slots; none of a read or write item.
     #[serde(default, skip_serializing_if = "Slots::is_empty")]
     pub slots: Slots,
-    /// Whether they are those of another hold (re-entrant).
+    /// Whether the slots belong to another hold (re-entrancy).
     pub shared: bool,
     /// The view under which they were granted; none of a read or write item.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -135,11 +135,11 @@ pub struct WaiterState {
     pub request: Arc<Request>,
     /// The frame to which it belongs.
     pub frame: FrameId,
-    /// When it was asked for.
+    /// When it was requested.
     pub since: UnixMillis,
     /// Whether it can be granted now.
     pub status: WaiterStatus,
-    /// Whether it is served before all others.
+    /// Whether it precedes all others.
     pub barrier: bool,
     /// How often it was overtaken, for each item. Filled in by [`crate::core::Table::snapshot`] only.
     pub overtaken: Vec<u32>,
@@ -148,15 +148,15 @@ pub struct WaiterState {
     pub passed: u32,
 }
 
-/// Whether a waiter takes part.
+/// Whether a waiter is active.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WaiterStatus {
-    /// It waits, bars and can be granted.
+    /// It precedes others and can be granted.
     Active,
-    /// Its process is stopped: it bars nobody and cannot be granted.
+    /// Its process is stopped: it precedes no other and cannot be granted.
     Suspended,
-    /// Its daemon started anew: it bars and cannot be granted.
+    /// Its daemon restarted: it precedes others and cannot be granted.
     Detached,
 }
 
@@ -172,13 +172,13 @@ pub struct HostState {
     pub id: HostId,
     /// The name that people know it by.
     pub label: String,
-    /// Who it is, for people.
+    /// A description of it, for people.
     pub identity: String,
     /// When it joined.
     pub since: UnixMillis,
 }
 
-/// A recovery that is under way.
+/// A recovery in progress.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recovery {
     /// When it began, by the clock of the host that said so. Shown, never decided upon.

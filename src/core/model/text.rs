@@ -1,10 +1,10 @@
-//! Reading what stands as a text in a message or a log, without a copy of the text.
+//! Deserializing a value from a string without copying the string.
 
 use std::fmt;
 
 use serde::de::{Error, Visitor};
 
-/// Makes a value of a text.
+/// Makes a value from a string.
 pub(in crate::core) struct Text<T, E>(pub(in crate::core) fn(&str) -> Result<T, E>);
 
 impl<T, E: fmt::Display> Visitor<'_> for Text<T, E> {

@@ -1,17 +1,18 @@
-//! How much of the table each user has.
+//! How much of the table each user takes up.
 
 use super::{Item, Key};
 
-/// What the requests of a user have together, held or waiting.
+/// What the requests of a user take up together, held or waiting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Leases that are held.
+    /// How many leases are held.
     pub leases: usize,
-    /// How much room their keys take: see [`key_room`].
+    /// How much room the keys take: see [`key_room`].
     pub key_bytes: usize,
 }
 
-/// How much room a key takes in a request: its length, and as much again as what is kept beside it.
+/// How much room a key takes in a request: its length, and a flat amount for what is stored with
+/// it.
 #[must_use]
 pub fn key_room(key: &Key) -> usize {
     key.as_str().len() + 64

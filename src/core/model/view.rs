@@ -4,12 +4,13 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The capacity of a counted lock as the caller sees it; it travels with the request.
+/// The capacity of a counted lock as the client sees it. It is part of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum View {
-    /// `per` slots for each of `buckets` backends. Each request counts; callers may differ.
-    Canal {
+    /// `per` slots for each of `buckets` backends. Each request counts, and clients may state
+    /// different views.
+    Buckets {
         /// Slots per bucket, at least 1.
         per: u64,
         /// How many buckets; 0 admits none.
@@ -26,8 +27,8 @@ pub enum View {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// `--per`/`--buckets`: not re-entrant, each request has a view of its own.
-    Canal,
+    /// `--per`/`--buckets`: not re-entrant; each request has a view of its own.
+    Buckets,
     /// `--slots`: re-entrant, the number of slots belongs to the lock.
     Slots,
 }
@@ -37,7 +38,7 @@ impl View {
     #[must_use]
     pub fn capacity(self) -> u64 {
         match self {
-            Self::Canal { per, buckets } => per.saturating_mul(buckets),
+            Self::Buckets { per, buckets } => per.saturating_mul(buckets),
             Self::Slots { slots } => slots,
         }
     }
@@ -46,7 +47,7 @@ impl View {
     #[must_use]
     pub fn kind(self) -> Kind {
         match self {
-            Self::Canal { .. } => Kind::Canal,
+            Self::Buckets { .. } => Kind::Buckets,
             Self::Slots { .. } => Kind::Slots,
         }
     }
@@ -55,7 +56,7 @@ impl View {
     #[must_use]
     pub fn bucket(self, slot: u64) -> Option<u64> {
         match self {
-            Self::Canal { per, .. } => slot.checked_div(per),
+            Self::Buckets { per, .. } => slot.checked_div(per),
             Self::Slots { .. } => None,
         }
     }
@@ -65,7 +66,7 @@ impl View {
 impl fmt::Display for View {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Canal { per, buckets } => write!(f, "{per}x{buckets}"),
+            Self::Buckets { per, buckets } => write!(f, "{per}x{buckets}"),
             Self::Slots { slots } => write!(f, "{slots}"),
         }
     }
@@ -74,7 +75,7 @@ impl fmt::Display for View {
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Canal => "canal",
+            Self::Buckets => "buckets",
             Self::Slots => "slots",
         })
     }

@@ -1,5 +1,5 @@
-//! Carrying out what concerns frames: they open with the first request of an owner, and are dropped
-//! when nothing is left of them.
+//! Frames: they open with the first request of an owner, and are dropped when nothing is left of
+//! them.
 
 use std::sync::Arc;
 
@@ -8,15 +8,16 @@ use crate::core::model::InvalidOutcome;
 use crate::core::{FrameId, FrameState, LeaseState, Request, Table};
 
 impl Table {
-    /// The frame that a request is inside if it opens one: the one that it names, while that lives.
-    /// Over an engine it can have ended between the proposal and its place in the log.
-    pub(in crate::core) fn outer(&self, asked: &Request) -> Option<FrameId> {
-        let lives = |outer: &FrameId| self.frames.get(outer).is_some_and(|it| !it.state.ended);
+    /// The parent of the frame that a request would open: the frame that it names, if that has not
+    /// ended. Over an engine it may end between the proposal and its place in the log.
+    pub(in crate::core) fn live_parent(&self, asked: &Request) -> Option<FrameId> {
+        let lives =
+            |live_parent: &FrameId| self.frames.get(live_parent).is_some_and(|it| !it.state.ended);
         asked.parent.filter(lives)
     }
 
-    /// The frame right around one.
-    pub(in crate::core) fn around(&self, frame: FrameId) -> Option<FrameId> {
+    /// The parent of a frame.
+    pub(in crate::core) fn parent_of(&self, frame: FrameId) -> Option<FrameId> {
         self.frames.get(&frame)?.state.parent
     }
 
@@ -36,7 +37,7 @@ impl Table {
             id,
             host: asked.host,
             owner: asked.owner.clone(),
-            parent: self.outer(asked),
+            parent: self.live_parent(asked),
             uid: asked.uid,
             ended: false,
             lease: asked.ttl_ms.map(LeaseState::new),
@@ -44,7 +45,7 @@ impl Table {
         Ok(())
     }
 
-    /// Takes in a frame; its parent is there already.
+    /// Adds a frame whose parent exists.
     pub(in crate::core) fn add_frame(&mut self, state: FrameState) {
         let id = state.id;
         let root = state.parent.map_or(id, |parent| self.session(parent));
@@ -72,7 +73,7 @@ impl Table {
             session.frames.remove(&id);
             if session.frames.is_empty() {
                 self.sessions.remove(&frame.root);
-                self.entangled.remove(&frame.root);
+                self.hold_and_wait.remove(&frame.root);
             }
         }
         Ok(())
@@ -90,10 +91,14 @@ impl Table {
     }
 }
 
-/// A request with the frame that really encloses it. Mostly it named that one, and stays shared.
-pub(in crate::core) fn inside(mut asked: Arc<Request>, around: Option<FrameId>) -> Arc<Request> {
-    if asked.parent != around {
-        Arc::make_mut(&mut asked).parent = around;
+/// Sets the parent that the table found. Usually it is the one that the request names, and the
+/// request stays shared.
+pub(in crate::core) fn with_parent(
+    mut asked: Arc<Request>,
+    parent_of: Option<FrameId>,
+) -> Arc<Request> {
+    if asked.parent != parent_of {
+        Arc::make_mut(&mut asked).parent = parent_of;
     }
     asked
 }

@@ -1,13 +1,13 @@
-//! Carrying out what concerns holds: granting, and giving back.
+//! Holds: grants add them, releases take items from them.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::frames::inside;
+use super::frames::with_parent;
 use super::table::Frame;
-use crate::core::index::arrival_queue::Place;
+use crate::core::index::arrival_queue::Arrival;
 use crate::core::index::lock::Lock;
 use crate::core::index::queue::{self, Rank};
 use crate::core::model::InvalidOutcome;
@@ -34,10 +34,10 @@ impl Table {
             return Err(format!("request {id} has {} items", asked.items.len()));
         }
         self.open_frame(granted.frame, &asked)?;
-        let asked = inside(asked, self.around(granted.frame));
+        let asked = with_parent(asked, self.parent_of(granted.frame));
         let waited = self.waiters.contains_key(&id);
         if waited {
-            // Its use goes over to the hold.
+            // The hold takes over the waiter's use of its locks.
             self.use_locks(&asked);
             self.remove_waiter(id)?;
         }
@@ -56,7 +56,7 @@ impl Table {
                 lock.use_by(&asked.items[at].ask);
             }
         })?;
-        if !granted.past_own {
+        if !granted.bypassed_blockers {
             self.count_overtaken(id, asked.priority, &items);
         }
         self.add_hold(HoldState {
@@ -72,8 +72,8 @@ impl Table {
         })
     }
 
-    /// Takes the slots of a hold. `note_use` notes the use of the lock of an item, if it has it not
-    /// yet.
+    /// Takes the slots of a hold. `note_use` counts the use of an item's lock if the caller has not
+    /// done so.
     pub(in crate::core) fn take_slots(
         &mut self,
         token: Token,
@@ -81,7 +81,7 @@ impl Table {
         note_use: impl Fn(&mut Lock, usize),
     ) -> Result<(), InvalidOutcome> {
         for (at, item) in items.iter().enumerate() {
-            let lock = self.tree.hold(&item.key, item.mode, token);
+            let lock = self.tree.add_hold(&item.key, item.mode, token);
             if item.mode != Mode::Counted {
                 continue;
             }
@@ -100,7 +100,7 @@ impl Table {
         Ok(())
     }
 
-    /// Takes in a hold whose slots are taken and whose frame is there already.
+    /// Adds a hold whose slots are taken and whose frame exists.
     pub(in crate::core) fn add_hold(&mut self, hold: HoldState) -> Result<(), InvalidOutcome> {
         let (token, frame) = (hold.token, hold.frame);
         let owner = self.frames.get_mut(&frame).ok_or_else(|| format!("no frame {frame}"))?;
@@ -119,7 +119,7 @@ impl Table {
         self.tags.insert(hold.asked.tag, hold.request);
         self.granted.insert(hold.request, token);
         self.holds.insert(token, Arc::new(hold));
-        self.note(frame, 1, 0);
+        self.count_in_session(frame, 1, 0);
         Ok(())
     }
 
@@ -127,41 +127,41 @@ impl Table {
         if self.rules != crate::core::Rules::Current || self.waiters.is_empty() {
             return;
         }
-        let place = queue::place(self.rules, request);
+        let arrival = queue::arrival(self.rules, request);
         let mut overtaken = BTreeSet::new();
         for item in items.iter().filter(|item| !item.shared) {
             if item.mode == Mode::Counted
                 && let Some(lock) = self.tree.lock_mut(&item.key)
             {
-                lock.queue.overtake(place);
+                lock.queue.overtake(arrival);
             }
-            overtaken.extend(self.overtaken_around(&item.key, item.mode, priority, place));
+            overtaken.extend(self.overtaken_around(&item.key, item.mode, priority, arrival));
         }
         for rank in overtaken {
-            let id = queue::request_at(self.rules, rank.place);
+            let id = queue::request_at(self.rules, rank.arrival);
             let Some(waiter) = self.waiters.get_mut(&id) else { continue };
             waiter.passed += 1;
             if waiter.passed >= self.bypass_max {
-                self.ripe.insert(id);
+                self.bypass_exhausted.insert(id);
             }
         }
     }
 
-    /// Those who came earlier and compete by reads and writes, but have a lower priority: nobody
-    /// else is behind a request that came later.
+    /// The waiters that arrived earlier and compete by reads and writes, but have a lower priority.
+    /// No other waiter is behind a request that arrived later.
     fn overtaken_around(
         &self,
         key: &Key,
         mode: Mode,
         priority: i32,
-        place: Place,
+        arrival: Arrival,
     ) -> BTreeSet<Rank> {
-        let equals = Rank::ordinary(priority, Place::MAX);
+        let equals = Rank::ordinary(priority, Arrival::MAX);
         if self.tree.last_competing(key, mode).is_none_or(|last| last < equals) {
             return BTreeSet::new();
         }
         let mut behind = self.tree.waiting(key, mode, Bound::Excluded(equals), Bound::Unbounded);
-        behind.retain(|rank| rank.place < place);
+        behind.retain(|rank| rank.arrival < arrival);
         behind
     }
 
@@ -190,12 +190,12 @@ impl Table {
         Ok(())
     }
 
-    /// Frees an item that its hold has no more.
+    /// Frees an item that was taken from its hold.
     fn return_item(&mut self, (frame, uid): (FrameId, u32), token: Token, item: &HeldItem) {
         self.usage_mut(uid).key_bytes -= key_room(&item.key);
         self.unshare(frame, token, item);
         let Self { tree, holds, frames, .. } = self;
-        tree.unhold(&item.key, item.mode, token, |lock| {
+        tree.remove_hold(&item.key, item.mode, token, |lock| {
             free_slots(lock, token, item, holds, frames);
         });
     }
@@ -222,11 +222,11 @@ impl Table {
         if let Some(frame) = self.frames.get_mut(&hold.frame) {
             frame.holds.remove(&token);
         }
-        self.note(hold.frame, -1, 0);
+        self.count_in_session(hold.frame, -1, 0);
         Some(hold)
     }
 
-    pub(in crate::core) fn take_back(
+    pub(in crate::core) fn revoke(
         &mut self,
         id: RequestId,
         token: Token,
@@ -248,8 +248,8 @@ impl Table {
     }
 }
 
-/// Frees the slots that a hold had of a key. If other holds share them, the one that shares most of
-/// them (the oldest of those) takes them over, and only the rest is freed.
+/// Frees the slots that a hold had of a key. If other holds share these slots, the one that shares
+/// most of them (the oldest of those) inherits them, and only the remaining slots are freed.
 fn free_slots(
     lock: &mut Lock,
     token: Token,

@@ -1,7 +1,7 @@
-//! Hosts: whose daemons watch owners, where many share one table.
+//! Hosts: each host's daemon watches over the owners on it, and all hosts share one table.
 //!
-//! Invariant: the table never decides that a host is gone. That is an entry, and with it all that
-//! its processes had is free, on every replica at the same place of the log.
+//! Invariant: the table never decides that a host is gone. An entry says so, and it frees
+//! everything that the host's processes had, at the same place of the log on every replica.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::core::model::InvalidOutcome;
 use crate::core::{Change, Entry, FrameId, HostId, HostState, Owner, Table, WaiterStatus};
 
 impl Table {
-    /// The hosts that have joined and are not gone, by id. None with an embedded journal.
+    /// The hosts that have joined and are not gone, by id. None if the log is a local journal.
     pub fn hosts(&self) -> impl Iterator<Item = &HostState> {
         self.hosts.values()
     }
@@ -25,7 +25,7 @@ impl Table {
         self.frames.values().filter(move |f| f.state.host == host).map(|frame| frame.state.id)
     }
 
-    /// What entries about hosts change without any decision.
+    /// Applies what entries about hosts change without a decision.
     pub(in crate::core) fn mark_hosts(&mut self, entry: &Entry) {
         match &entry.change {
             Change::HostJoin { host, label, identity } => {
@@ -53,7 +53,7 @@ impl Table {
         }
     }
 
-    /// A host that has frames of its own takes over nothing: two of them could have one owner.
+    /// A host that already has frames adopts nothing: one owner could then have two frames.
     fn can_adopt(&self, old: HostId, new: HostId) -> bool {
         old != new && self.frames_of_host(new).next().is_none()
     }

@@ -1,7 +1,7 @@
-//! Leases: frames that live by renewal, for owners that are no processes of a host.
+//! Leases: frames that live by renewal, for owners that are not processes of a host.
 //!
-//! Invariant: the table never decides when a lease is over. That is an entry, and one that a
-//! renewal came before changes nothing.
+//! Invariant: the table never decides that a lease is over. An entry says so, and an entry that a
+//! renewal preceded changes nothing.
 
 use crate::core::model::InvalidOutcome;
 use crate::core::{
@@ -39,7 +39,7 @@ impl Table {
         Ok(())
     }
 
-    /// Notes how a lease ends that is about to give back what it holds.
+    /// Remembers how a lease ends that is about to release what it holds.
     pub(in crate::core) fn remember_lease(&mut self, entry: &Entry, token: Token) {
         let Some(hold) = self.holds.get(&token) else { return };
         let Owner::Lease(lease) = hold.asked.owner else { return };

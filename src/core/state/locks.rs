@@ -1,20 +1,20 @@
-//! The use of locks, and the views that they have.
+//! Counted locks: their uses and their views.
 
 use crate::core::index::lock::Lock;
 use crate::core::model::InvalidOutcome;
 use crate::core::{Change, Entry, Key, Mode, Request, Table, View};
 
 impl Table {
-    /// Notes the use of a lock for each counted item of a request.
+    /// Counts a use of the lock of each counted item of a request.
     pub(in crate::core) fn use_locks(&mut self, asked: &Request) {
         for item in asked.items.iter().filter(|item| item.ask.mode() == Mode::Counted) {
             self.tree.change_lock(&item.key, |lock| lock.use_by(&item.ask));
         }
     }
 
-    pub(in crate::core) fn unuse(&mut self, key: &Key, mode: Mode) {
+    pub(in crate::core) fn remove_use(&mut self, key: &Key, mode: Mode) {
         if mode == Mode::Counted {
-            self.tree.change_lock(key, Lock::unuse);
+            self.tree.change_lock(key, Lock::remove_use);
         }
     }
 
@@ -39,7 +39,7 @@ impl Table {
         Ok(())
     }
 
-    /// The view that a counted item of a key is measured by.
+    /// The view that applies to a counted item of a key.
     pub(in crate::core) fn view_of(&self, key: &Key, stated: Option<View>) -> Option<View> {
         Lock::view_of(self.tree.lock(key), stated)
     }

@@ -1,4 +1,4 @@
-//! Which frame an owner has. A lease is the same one whichever host looks after it.
+//! The frame of each owner. The owner of a lease does not depend on the host that looks after it.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ impl Owners {
         }
     }
 
-    /// The frames of the processes that have, or had, this number.
+    /// The frames of the processes that have, or had, this pid.
     pub(in crate::core) fn of_number(
         &self,
         host: HostId,

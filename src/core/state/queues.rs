@@ -1,6 +1,6 @@
-//! Waiters in the queues of their keys.
+//! The queues of the keys: where each waiter stands in them.
 
-use crate::core::index::key_tree::Tree;
+use crate::core::index::key_tree::KeyTree;
 use crate::core::index::lock::Lock;
 use crate::core::index::queue::{self, Class, Rank};
 use crate::core::{Ask, Key, Request, RequestId, Table, WaiterState, WaiterStatus};
@@ -8,35 +8,35 @@ use crate::core::{Ask, Key, Request, RequestId, Table, WaiterState, WaiterStatus
 impl Table {
     /// The rank of a waiter.
     pub(in crate::core) fn rank(&self, waiter: &WaiterState) -> Rank {
-        let place = queue::place(self.rules, waiter.id);
+        let arrival = queue::arrival(self.rules, waiter.id);
         if waiter.barrier {
-            Rank::barrier(place)
+            Rank::barrier(arrival)
         } else {
-            Rank::ordinary(waiter.request.priority, place)
+            Rank::ordinary(waiter.request.priority, arrival)
         }
     }
 
-    /// Whether a waiter takes no part: its process is stopped, or it follows a view that is too
-    /// small for it.
-    pub(in crate::core) fn is_aside(&self, waiter: &WaiterState) -> bool {
+    /// Whether a waiter is inactive: its process is stopped, or it uses a view that is too small
+    /// for it.
+    pub(in crate::core) fn is_inactive(&self, waiter: &WaiterState) -> bool {
         waiter.status == WaiterStatus::Suspended || self.parked(waiter)
     }
 
-    /// Whether a waiter follows a view that is too small for it.
+    /// Whether a waiter uses a view that is too small for it.
     pub(in crate::core) fn parked(&self, waiter: &WaiterState) -> bool {
         self.classes(&waiter.request).any(|(_, lock, class)| lock.parks(class))
     }
 
-    /// Puts a waiter into the queues of its keys, as its status and standing demand.
+    /// Adds a waiter to the queues of its keys, as its status and rank demand.
     pub(in crate::core) fn enqueue(&mut self, request: RequestId) {
         let Some(waiter) = self.waiters.get(&request) else { return };
-        let (rank, aside) = (self.rank(waiter), self.is_aside(waiter));
+        let (rank, inactive) = (self.rank(waiter), self.is_inactive(waiter));
         for (index, item) in waiter.request.items.iter().enumerate() {
-            if aside {
-                self.tree.set_aside(&item.key, request);
+            if inactive {
+                self.tree.add_inactive(&item.key, request);
                 continue;
             }
-            self.tree.wait(&item.key, item.ask.mode(), rank);
+            self.tree.add_waiter(&item.key, item.ask.mode(), rank);
             let Some((lock, class)) = lock_and_class(&mut self.tree, &item.key, &item.ask) else {
                 continue;
             };
@@ -49,16 +49,16 @@ impl Table {
         }
     }
 
-    /// Takes a waiter out of the queues of its keys.
+    /// Removes a waiter from the queues of its keys.
     pub(in crate::core) fn dequeue(&mut self, request: RequestId) {
         let Some(waiter) = self.waiters.get(&request) else { return };
-        let (rank, aside) = (self.rank(waiter), self.is_aside(waiter));
+        let (rank, inactive) = (self.rank(waiter), self.is_inactive(waiter));
         for item in &waiter.request.items {
-            if aside {
-                self.tree.take_in(&item.key, request);
+            if inactive {
+                self.tree.remove_inactive(&item.key, request);
                 continue;
             }
-            self.tree.unwait(&item.key, item.ask.mode(), rank);
+            self.tree.remove_waiter(&item.key, item.ask.mode(), rank);
             let Some((lock, class)) = lock_and_class(&mut self.tree, &item.key, &item.ask) else {
                 continue;
             };
@@ -72,7 +72,7 @@ impl Table {
 
     /// How often a waiter was overtaken, for each item.
     pub(in crate::core) fn overtaken(&self, waiter: &WaiterState) -> Vec<u32> {
-        if self.is_aside(waiter) || waiter.barrier {
+        if self.is_inactive(waiter) || waiter.barrier {
             let mut overtaken = waiter.overtaken.clone();
             overtaken.resize(waiter.request.items.len(), 0);
             return overtaken;
@@ -98,7 +98,7 @@ impl Table {
     }
 }
 
-/// The class of what is asked, `None` if it is not counted.
+/// The class of a counted item; `None` for reads and writes.
 fn class(lock: &Lock, ask: &Ask) -> Option<Class> {
     match ask {
         Ask::Counted { count, view } => Some(lock.class_of(*count, *view)),
@@ -106,7 +106,11 @@ fn class(lock: &Lock, ask: &Ask) -> Option<Class> {
     }
 }
 
-fn lock_and_class<'a>(tree: &'a mut Tree, key: &Key, ask: &Ask) -> Option<(&'a mut Lock, Class)> {
+fn lock_and_class<'a>(
+    tree: &'a mut KeyTree,
+    key: &Key,
+    ask: &Ask,
+) -> Option<(&'a mut Lock, Class)> {
     let lock = tree.lock_mut(key)?;
     let class = class(lock, ask)?;
     Some((lock, class))

@@ -1,24 +1,24 @@
-//! Recovery of a table whose log may have lost entries: nothing is granted until it is known what was
-//! granted by them.
+//! Recovery of a table whose log may have lost entries. Nothing is granted until the table knows
+//! what the lost entries may have granted.
 //!
 //! An engine that was restored from a backup, or whose standby was promoted too early, has a log
-//! without its last entries. A lock that was granted by one of them looks free, and its token is
-//! given out again. So from the entry that says so on, nothing is granted until
+//! without its last entries. A lock that a lost entry granted looks free, and its token would be
+//! given out again. So from the entry that reports this on, nothing is granted until
 //!
 //! - each host that the table knows has said which tokens it was told ([`Change::Present`]), or has
 //!   ended; and
-//! - if entries may be missing, the longest TTL has passed: a host that the table does not know has
-//!   then stopped its commands.
+//! - if entries may be missing, the longest TTL has passed: by then a host that the table does not
+//!   know has stopped its commands.
 //!
-//! Invariant: a recovery depends on the entries alone, so it begins and ends at the same place of
-//! the log on every replica.
+//! Invariant: a recovery depends only on entries, so it begins and ends at the same place of the
+//! log on every replica.
 
 use std::collections::BTreeSet;
 
 use crate::core::{Change, Entry, HostId, Recovery, Revision, Table, Token, UnixMillis};
 
 impl Table {
-    /// The recovery that is under way, if one is: nothing is granted as long as it lasts.
+    /// The recovery in progress, if there is one. Nothing is granted while it lasts.
     #[must_use]
     pub fn recovery(&self) -> Option<&Recovery> {
         self.recovery.as_ref()
@@ -36,15 +36,15 @@ impl Table {
         self.longest_ttl_ms
     }
 
-    /// Whether a grant that was not told yet may be told with this token. Of one that may not be,
-    /// the entries that are lost may have given the lock to somebody else: it is to be taken back
-    /// ([`Change::Suspend`]) and asked for again.
+    /// Whether a client may still be told of a grant with this token. If not, a lost entry may have
+    /// granted the lock to another client: take the grant back ([`Change::Suspend`]) and request it
+    /// again.
     #[must_use]
     pub fn may_be_told(&self, token: Token) -> bool {
         self.recovery.is_none() && token >= self.untold_below
     }
 
-    /// What entries about lost history change without any decision.
+    /// Applies what entries about lost history change without a decision.
     pub(in crate::core) fn mark_recovery(&mut self, entry: &Entry) {
         match &entry.change {
             Change::Era { number, may_lack, floor } if *number > self.era => {
@@ -67,10 +67,10 @@ impl Table {
                 let largest = Token((*told).max(*bound).0.saturating_add(1));
                 self.next_token = self.next_token.max(largest);
                 self.longest_ttl_ms = self.longest_ttl_ms.max(*ttl_ms);
-                self.heard(*host);
+                self.remove_unheard(*host);
             }
-            Change::HostGone { host, .. } => self.heard(*host),
-            Change::HostAdopt { old, .. } => self.heard(*old),
+            Change::HostGone { host, .. } => self.remove_unheard(*host),
+            Change::HostAdopt { old, .. } => self.remove_unheard(*old),
             Change::TtlPassed { from } => {
                 if let Some(recovery) = &mut self.recovery {
                     recovery.ttl_from.take_if(|since| since == from);
@@ -81,7 +81,7 @@ impl Table {
         self.recovery.take_if(|recovery| recovery.is_over());
     }
 
-    /// Begins a recovery, or adds to the one that is under way.
+    /// Begins a recovery, or extends the one in progress.
     fn recover(&mut self, at: UnixMillis, hosts: BTreeSet<HostId>, ttl_from: Option<Revision>) {
         let next_token = self.next_token;
         let recovery = self.recovery.get_or_insert_with(|| Recovery {
@@ -94,11 +94,11 @@ impl Table {
         if ttl_from.is_some() {
             self.untold_below = next_token;
         }
-        // The latest: entries may have been lost once more meanwhile.
+        // The latest entry counts: more entries may have been lost meanwhile.
         recovery.ttl_from = ttl_from.or(recovery.ttl_from);
     }
 
-    fn heard(&mut self, host: HostId) {
+    fn remove_unheard(&mut self, host: HostId) {
         if let Some(recovery) = &mut self.recovery {
             recovery.unheard.remove(&host);
         }

@@ -1,4 +1,4 @@
-//! The whole table as plain data: what a snapshot in the log holds, and what tests compare.
+//! The table as plain data, and back.
 
 use crate::core::index::lock::Lock;
 use crate::core::{Diverged, Key, Rules, Snapshot, StoredView, Table, WaiterState};
@@ -75,7 +75,7 @@ impl Table {
         for waiter in &snapshot.waiters {
             self.use_locks(&waiter.request);
         }
-        // Before anyone queues: who is parked depends on it.
+        // Before any waiter is queued: whether a waiter is parked depends on it.
         for StoredView { key, view } in &snapshot.in_use {
             if let Some(lock) = self.tree.lock_mut(key) {
                 lock.own = Some(*view);

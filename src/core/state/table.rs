@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use super::owners::Owners;
-use crate::core::index::key_tree::Tree;
+use crate::core::index::key_tree::KeyTree;
 use crate::core::{
     FrameId, FrameState, HoldState, HostId, HostState, Key, Mode, Owner, PastLease, Recovery,
     RequestId, Revision, Rules, Tag, Token, Usage, WaiterState,
 };
 
-/// How often a waiter may be overtaken where no policy says otherwise.
+/// How often a waiter may be overtaken if no policy says otherwise.
 pub const BYPASS_MAX_DEFAULT: u32 = 64;
 
 /// The lock table: a function of the entries applied to it.
@@ -26,29 +26,29 @@ pub struct Table {
     pub(in crate::core) granted: BTreeMap<RequestId, Token>,
     pub(in crate::core) waiters: BTreeMap<RequestId, Box<WaiterState>>,
     pub(in crate::core) tags: BTreeMap<Tag, RequestId>,
-    pub(in crate::core) tree: Tree,
-    /// Waiters that were overtaken often enough by reads and writes, until they are made barriers.
-    pub(in crate::core) ripe: BTreeSet<RequestId>,
+    pub(in crate::core) tree: KeyTree,
+    /// Waiters that reads and writes have overtaken `bypass_max` times, until they become barriers.
+    pub(in crate::core) bypass_exhausted: BTreeSet<RequestId>,
     pub(in crate::core) sessions: BTreeMap<FrameId, Session>,
-    /// Sessions that hold something and wait for something: the only ones that others can wait
-    /// for while they wait themselves.
-    pub(in crate::core) entangled: BTreeSet<FrameId>,
+    /// Sessions that both hold and wait (Coffman's hold-and-wait condition). Only these can be part
+    /// of a deadlock.
+    pub(in crate::core) hold_and_wait: BTreeSet<FrameId>,
     pub(in crate::core) hosts: BTreeMap<HostId, HostState>,
-    /// What each user has.
+    /// What each user holds and waits for.
     pub(in crate::core) usage: BTreeMap<u32, Usage>,
-    /// How the last leases ended, the latest last.
+    /// How the most recent leases ended, oldest first.
     pub(in crate::core) past_leases: VecDeque<PastLease>,
     /// The last era of the engine that the log names; 0 if it names none.
     pub(in crate::core) era: u64,
     /// The longest time to live of any host so far.
     pub(in crate::core) longest_ttl_ms: u64,
-    /// Grants with smaller tokens that were not told yet must not be: history was lost after them.
+    /// Grants with smaller tokens must not be told any more: the log lost entries after them.
     pub(in crate::core) untold_below: Token,
-    /// Nothing is granted as long as there is one.
+    /// The recovery in progress. Nothing is granted until it is over.
     pub(in crate::core) recovery: Option<Recovery>,
 }
 
-/// A frame and what it has.
+/// A frame, its holds and its waiting requests.
 #[derive(Clone, Debug)]
 pub(in crate::core) struct Frame {
     pub(in crate::core) state: FrameState,
@@ -63,17 +63,17 @@ pub(in crate::core) struct Frame {
 /// What a frame holds of one key.
 #[derive(Clone, Debug, Default)]
 pub(in crate::core) struct Share {
-    /// The holds with an item of it.
+    /// The holds with an item of the key.
     pub(in crate::core) tokens: BTreeSet<Token>,
-    /// How many slots they have, those not counted that they share with another hold.
+    /// How many slots they have, without slots shared with another hold.
     pub(in crate::core) slots: u64,
-    /// How many of their items of it read or count.
+    /// How many of their items of the key are reads or counted.
     pub(in crate::core) reads: usize,
-    /// How many of their items of it write.
+    /// How many of their items of the key are writes.
     pub(in crate::core) writes: usize,
 }
 
-/// What the frames under one outermost frame have together.
+/// A session: all frames under one outermost frame, with their holds and waiters.
 #[derive(Clone, Debug, Default)]
 pub(in crate::core) struct Session {
     pub(in crate::core) frames: BTreeSet<FrameId>,
@@ -96,10 +96,10 @@ impl Table {
             granted: BTreeMap::default(),
             waiters: BTreeMap::new(),
             tags: BTreeMap::default(),
-            tree: Tree::default(),
-            ripe: BTreeSet::new(),
+            tree: KeyTree::default(),
+            bypass_exhausted: BTreeSet::new(),
             sessions: BTreeMap::default(),
-            entangled: BTreeSet::new(),
+            hold_and_wait: BTreeSet::new(),
             usage: BTreeMap::new(),
             past_leases: VecDeque::new(),
             hosts: BTreeMap::new(),
@@ -245,15 +245,20 @@ impl Table {
     }
 
     /// Keeps the books of sessions after something of `frame` began or ended.
-    pub(in crate::core) fn note(&mut self, frame: FrameId, holds: isize, waiters: isize) {
+    pub(in crate::core) fn count_in_session(
+        &mut self,
+        frame: FrameId,
+        holds: isize,
+        waiters: isize,
+    ) {
         let root = self.session(frame);
         let session = self.sessions.entry(root).or_default();
         session.holds = session.holds.saturating_add_signed(holds);
         session.waiters = session.waiters.saturating_add_signed(waiters);
         if session.holds > 0 && session.waiters > 0 {
-            self.entangled.insert(root);
+            self.hold_and_wait.insert(root);
         } else {
-            self.entangled.remove(&root);
+            self.hold_and_wait.remove(&root);
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Carrying out what concerns waiters: queueing, leaving, and changes of their standing.
+//! Waiters: they are queued, leave, and change their status.
 
-use super::frames::inside;
+use super::frames::with_parent;
 use std::sync::Arc;
 
 use crate::core::model::InvalidOutcome;
@@ -20,7 +20,7 @@ impl Table {
         self.use_locks(asked);
         self.add_waiter(WaiterState {
             id,
-            request: inside(asked.clone(), self.around(frame)),
+            request: with_parent(asked.clone(), self.parent_of(frame)),
             frame,
             since: entry.at,
             status: WaiterStatus::Active,
@@ -41,7 +41,7 @@ impl Table {
         }
     }
 
-    /// Takes in a waiter whose locks and frame are there already.
+    /// Adds a waiter whose frame exists and whose locks count it.
     pub(in crate::core) fn add_waiter(
         &mut self,
         mut waiter: WaiterState,
@@ -56,7 +56,7 @@ impl Table {
         self.tags.insert(waiter.request.tag, id);
         self.waiters.insert(id, Box::new(waiter));
         self.enqueue(id);
-        self.note(frame, 0, 1);
+        self.count_in_session(frame, 0, 1);
         Ok(())
     }
 
@@ -72,10 +72,10 @@ impl Table {
         if let Some(frame) = self.frames.get_mut(&waiter.frame) {
             frame.waiters.remove(&id);
         }
-        self.note(waiter.frame, 0, -1);
-        self.ripe.remove(&id);
+        self.count_in_session(waiter.frame, 0, -1);
+        self.bypass_exhausted.remove(&id);
         for item in &waiter.request.items {
-            self.unuse(&item.key, item.ask.mode());
+            self.remove_use(&item.key, item.ask.mode());
         }
         Ok(*waiter)
     }
@@ -89,7 +89,7 @@ impl Table {
         Ok(())
     }
 
-    /// Keeps how often a waiter was overtaken while it is out of the queues.
+    /// Stores how often a waiter was overtaken, while it is out of the queues.
     pub(in crate::core) fn save_overtaken(&mut self, id: RequestId) {
         let Some(waiter) = self.waiters.get(&id) else { return };
         let overtaken = self.overtaken(waiter);

@@ -79,7 +79,7 @@ impl Wish {
 
     /// One slot of a canal view.
     pub(in crate::core::tests) fn canal(self, name: &str, per: u64, buckets: u64) -> Self {
-        self.item(name, 1, Some(View::Canal { per, buckets }))
+        self.item(name, 1, Some(View::Buckets { per, buckets }))
     }
 
     /// One slot of a slots lock.

@@ -1,41 +1,45 @@
-//! Applying entries: what each asks of the table.
+//! Applying an entry: dispatches each kind of change.
 
-use super::worklist::Turn;
+use super::worklist::Transition;
 use crate::core::{
     Change, Diverged, Entry, FrameId, Key, Mode, Outcome, Release, RequestId, Revision, Table,
     Token, View, Withdrawal,
 };
 
 impl Table {
-    /// Applies the next entry; what is decided is appended to `outcomes`.
+    /// Applies the next entry and appends the outcomes to `outcomes`.
     ///
-    /// # Panics
-    /// If `revision` is not the next one: the log has a gap.
+    /// # Panics If `revision` is not the next one: the log has a gap.
     pub fn apply(&mut self, revision: Revision, entry: &Entry, outcomes: &mut Vec<Outcome>) {
         assert_eq!(revision.0, self.revision.0 + 1, "the log has a gap");
         self.revision = revision;
         let recovered = self.recovery.is_some();
         self.mark(entry);
         let recovered = recovered && self.recovery.is_none();
-        let mut turn = Turn::new(entry, outcomes);
+        let mut transition = Transition::new(entry, outcomes);
         match &entry.change {
-            Change::Request(request) => self.ask(&mut turn, request),
-            Change::Withdraw { request, why } => self.withdraw(&mut turn, *request, *why),
-            Change::Release(release) => self.release(&mut turn, release),
-            Change::End { frame } => self.end(&mut turn, *frame),
-            Change::Renew { lease, .. } => self.renew(&mut turn, *lease),
-            Change::Expire { frame, renewal } => self.expire(&mut turn, *frame, *renewal),
-            Change::Suspend { request } => self.suspend(&mut turn, *request),
+            Change::Request(request) => self.decide(&mut transition, request),
+            Change::Withdraw { request, why } => self.withdraw(&mut transition, *request, *why),
+            Change::Release(release) => self.release(&mut transition, release),
+            Change::End { frame } => self.end(&mut transition, *frame),
+            Change::Renew { lease, .. } => self.renew(&mut transition, *lease),
+            Change::Expire { frame, renewal } => self.expire(&mut transition, *frame, *renewal),
+            Change::Suspend { request } => self.suspend(&mut transition, *request),
             Change::Resume { request } => {
-                turn.concerned().retry.insert(*request);
-                turn.suspect([*request]);
-                turn.concerned().grown.extend(self.waiters.get(request).map(|waiter| waiter.frame));
+                transition.worklist().retry.insert(*request);
+                transition.add_candidates([*request]);
+                transition
+                    .worklist()
+                    .holdings_changed
+                    .extend(self.waiters.get(request).map(|waiter| waiter.frame));
             }
-            Change::Resize { key, view } => self.resize(&mut turn, key, *view),
-            Change::Policy { .. } => self.raise_barriers_everywhere(&mut turn),
-            Change::HostGone { host, by } => self.host_gone(&mut turn, *host, *by),
-            // Who was stopped takes part again.
-            Change::Detach { .. } | Change::HostAdopt { .. } => self.suspect_everyone(&mut turn),
+            Change::Resize { key, view } => self.resize(&mut transition, key, *view),
+            Change::Policy { .. } => self.raise_barriers_everywhere(&mut transition),
+            Change::HostGone { host, by } => self.host_gone(&mut transition, *host, *by),
+            // Waiters that were suspended take part again.
+            Change::Detach { .. } | Change::HostAdopt { .. } => {
+                self.add_all_candidates(&mut transition);
+            }
             Change::Confirm { .. }
             | Change::Floor { .. }
             | Change::HostJoin { .. }
@@ -45,10 +49,10 @@ impl Table {
             | Change::Checkpoint { .. } => {}
         }
         if recovered {
-            self.settle_everyone(&mut turn);
+            self.revisit_all_waiters(&mut transition);
         }
-        self.settle(&mut turn);
-        self.sweep(&mut turn);
+        self.grant_ready(&mut transition);
+        self.sweep(&mut transition);
     }
 
     /// Applies an entry whose outcomes are known, without deciding anything: for logs that were
@@ -68,26 +72,26 @@ impl Table {
         }
         self.revision = revision;
         self.mark(entry);
-        let enacted = outcomes.iter().try_for_each(|outcome| self.enact(entry, outcome));
-        self.ripe.clear();
+        let enacted = outcomes.iter().try_for_each(|outcome| self.carry_out(entry, outcome));
+        self.bypass_exhausted.clear();
         enacted.map_err(diverged)
     }
 
-    fn withdraw(&mut self, turn: &mut Turn<'_>, request: RequestId, why: Withdrawal) {
+    fn withdraw(&mut self, transition: &mut Transition<'_>, request: RequestId, why: Withdrawal) {
         if self.waiters.contains_key(&request) {
-            self.decide(turn, Outcome::Withdrawn { request });
+            self.commit(transition, Outcome::Withdrawn { request });
         } else if why != Withdrawal::Timeout
             && let Some(token) = self.granted.get(&request)
         {
-            self.release_whole(turn, *token);
+            self.release_whole(transition, *token);
         }
     }
 
-    fn release(&mut self, turn: &mut Turn<'_>, release: &Release) {
+    fn release(&mut self, transition: &mut Transition<'_>, release: &Release) {
         let tokens: Vec<Token> = match release {
             Release::Latest { frame, key } => {
                 if let Some(token) = self.latest_hold(*frame, key) {
-                    return self.release_keys(turn, token, vec![key.clone()]);
+                    return self.release_keys(transition, token, vec![key.clone()]);
                 }
                 Vec::new()
             }
@@ -97,53 +101,53 @@ impl Table {
             }
         };
         if tokens.is_empty() {
-            return self.decide(turn, Outcome::NotHeld);
+            return self.commit(transition, Outcome::NotHeld);
         }
         for token in tokens {
-            self.release_whole(turn, token);
+            self.release_whole(transition, token);
         }
     }
 
-    pub(in crate::core) fn release_whole(&mut self, turn: &mut Turn<'_>, token: Token) {
+    pub(in crate::core) fn release_whole(&mut self, transition: &mut Transition<'_>, token: Token) {
         let Some(hold) = self.holds.get(&token) else { return };
         let keys = hold.items.iter().map(|item| item.key.clone()).collect();
-        self.release_keys(turn, token, keys);
+        self.release_keys(transition, token, keys);
     }
 
-    fn release_keys(&mut self, turn: &mut Turn<'_>, token: Token, keys: Vec<Key>) {
+    fn release_keys(&mut self, transition: &mut Transition<'_>, token: Token, keys: Vec<Key>) {
         let Some(hold) = self.holds.get(&token) else { return };
         let (frame, request) = (hold.frame, hold.request);
         let whole = keys.len() == hold.items.len();
-        self.decide(turn, Outcome::Released { token, frame, request, keys, whole });
+        self.commit(transition, Outcome::Released { token, frame, request, keys, whole });
     }
 
-    fn end(&mut self, turn: &mut Turn<'_>, id: FrameId) {
+    fn end(&mut self, transition: &mut Transition<'_>, id: FrameId) {
         let Some(frame) = self.frames.get(&id) else { return };
         let (waiters, holds) = (frame.waiters.clone(), frame.holds.clone());
-        turn.touched.insert(id);
+        transition.touched.insert(id);
         for request in waiters {
-            self.decide(turn, Outcome::Withdrawn { request });
+            self.commit(transition, Outcome::Withdrawn { request });
         }
         for token in holds {
             if self.holds.get(&token).is_some_and(|hold| !hold.asked.children) {
-                self.release_whole(turn, token);
+                self.release_whole(transition, token);
             }
         }
     }
 
-    fn suspend(&mut self, turn: &mut Turn<'_>, request: RequestId) {
+    fn suspend(&mut self, transition: &mut Transition<'_>, request: RequestId) {
         if let Some(hold) = self.hold_of(request) {
-            // Of a grant that was not told yet nothing can have been given back.
+            // Items of a grant can be released only after the client was told of it.
             if hold.items.len() == hold.asked.items.len() && !hold.orphaned {
                 let token = hold.token;
-                self.decide(turn, Outcome::Requeued { request, token });
+                self.commit(transition, Outcome::Requeued { request, token });
             }
         } else {
-            self.dirty_waiter(turn, request);
+            self.mark_waiter_dirty(transition, request);
         }
     }
 
-    fn resize(&mut self, turn: &mut Turn<'_>, key: &Key, view: Option<View>) {
+    fn resize(&mut self, transition: &mut Transition<'_>, key: &Key, view: Option<View>) {
         let lock = self.tree.lock(key);
         let in_use = lock.and_then(|lock| lock.kind);
         let outcome = match (in_use, view) {
@@ -153,29 +157,32 @@ impl Table {
             _ => Outcome::Resized { before: lock.and_then(|lock| lock.stored) },
         };
         for request in self.served(key) {
-            // Who is parked by it lets others pass.
-            self.dirty_waiter(turn, request);
+            // A waiter that the new view parks lets others pass.
+            self.mark_waiter_dirty(transition, request);
         }
-        turn.soil(key, Mode::Counted);
-        self.decide(turn, outcome);
+        transition.mark_dirty(key, Mode::Counted);
+        self.commit(transition, outcome);
         for request in self.served(key) {
-            // Whoever is parked now lets others pass, at its other keys too.
-            self.dirty_waiter(turn, request);
-            turn.concerned().retry.insert(request);
-            turn.suspect([request]);
-            turn.concerned().grown.extend(self.waiters.get(&request).map(|waiter| waiter.frame));
+            // The same after the change, at the waiter's other keys too.
+            self.mark_waiter_dirty(transition, request);
+            transition.worklist().retry.insert(request);
+            transition.add_candidates([request]);
+            transition
+                .worklist()
+                .holdings_changed
+                .extend(self.waiters.get(&request).map(|waiter| waiter.frame));
         }
     }
 
-    /// Drops the frames of which nothing is left.
-    fn sweep(&mut self, turn: &mut Turn<'_>) {
-        while let Some(id) = turn.touched.pop_last() {
+    /// Drops the frames that have no holds, requests or child frames left.
+    fn sweep(&mut self, transition: &mut Transition<'_>) {
+        while let Some(id) = transition.touched.pop_last() {
             let Some(frame) = self.frames.get(&id) else { continue };
             if frame.holds.is_empty() && frame.waiters.is_empty() && frame.children == 0 {
                 if let Some(parent) = frame.state.parent {
-                    turn.touched.insert(parent);
+                    transition.touched.insert(parent);
                 }
-                self.decide(turn, Outcome::FrameGone { frame: id });
+                self.commit(transition, Outcome::FrameGone { frame: id });
             }
         }
     }

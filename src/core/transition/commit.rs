@@ -1,102 +1,112 @@
-//! Recording and carrying out a decision, and noting whom it concerns.
+//! Commits an outcome: records it, carries it out, and adds to the worklist what it may affect.
 
-use super::worklist::Turn;
+use super::worklist::Transition;
 use crate::core::{FrameId, Granted, Key, Mode, Outcome, RequestId, Table};
 
 impl Table {
-    /// Records a decision and carries it out.
-    pub(in crate::core) fn decide(&mut self, turn: &mut Turn<'_>, outcome: Outcome) {
-        self.before_change(turn, &outcome);
-        if let Err(misfit) = self.enact(turn.entry, &outcome) {
-            // What the table decides it can carry out; anything else is a bug that must not go on.
-            panic!("the table cannot carry out its own decision {outcome:?}: {misfit}");
+    /// Records an outcome and carries it out.
+    pub(in crate::core) fn commit(&mut self, transition: &mut Transition<'_>, outcome: Outcome) {
+        self.before_change(transition, &outcome);
+        if let Err(error) = self.carry_out(transition.entry, &outcome) {
+            // The table can carry out every outcome that it decides. A failure is a defect, and the
+            // log must not grow from here.
+            panic!("the table cannot carry out its own decision {outcome:?}: {error}");
         }
         match &outcome {
-            Outcome::Granted(granted) => self.after_grant(turn, granted),
-            Outcome::Queued { request, .. } => turn.suspect([*request]),
-            Outcome::Released { frame, keys, .. } => self.after_release(turn, *frame, keys),
+            Outcome::Granted(granted) => self.after_grant(transition, granted),
+            Outcome::Queued { request, .. } => transition.add_candidates([*request]),
+            Outcome::Released { frame, keys, .. } => self.after_release(transition, *frame, keys),
             Outcome::Requeued { request, .. } => {
-                self.dirty_waiter(turn, *request);
+                self.mark_waiter_dirty(transition, *request);
                 if let Some(waiter) = self.waiters.get(request) {
                     let keys = waiter.request.items.iter().map(|item| item.key.clone());
-                    self.after_release(turn, waiter.frame, &keys.collect::<Vec<_>>());
+                    self.after_release(transition, waiter.frame, &keys.collect::<Vec<_>>());
                 }
             }
             _ => {}
         }
-        turn.outcomes.push(outcome);
+        transition.outcomes.push(outcome);
     }
 
-    /// Notes whom a decision can concern, while what it ends is still there.
-    fn before_change(&self, turn: &mut Turn<'_>, outcome: &Outcome) {
+    /// Adds to the worklist what an outcome can affect. Called before the outcome is carried out,
+    /// while what it ends is still there.
+    fn before_change(&self, transition: &mut Transition<'_>, outcome: &Outcome) {
         match outcome {
             Outcome::Refused { request, .. } | Outcome::Withdrawn { request } => {
-                self.dirty_waiter(turn, *request);
+                self.mark_waiter_dirty(transition, *request);
             }
             Outcome::Barrier { request } => {
-                turn.concerned().retry.insert(*request);
-                turn.concerned().edges.insert(*request);
+                transition.worklist().retry.insert(*request);
+                transition.worklist().edges.insert(*request);
             }
-            Outcome::Granted(granted) => self.dirty_waiter(turn, granted.request),
+            Outcome::Granted(granted) => self.mark_waiter_dirty(transition, granted.request),
             Outcome::Released { token, keys, frame, .. } => {
-                turn.touched.insert(*frame);
+                transition.touched.insert(*frame);
                 if self.waiters.is_empty() {
                     return;
                 }
                 let items = self.holds.get(token).into_iter().flat_map(|hold| &hold.items);
                 for item in items.filter(|item| keys.contains(&item.key)) {
-                    turn.soil(&item.key, item.mode);
+                    transition.mark_dirty(&item.key, item.mode);
                 }
             }
             _ => {}
         }
     }
 
-    fn after_grant(&mut self, turn: &mut Turn<'_>, granted: &Granted) {
+    fn after_grant(&mut self, transition: &mut Transition<'_>, granted: &Granted) {
         if self.waiters.is_empty() {
-            // A frame that is granted something is not about to be dropped.
+            // Nothing to add: without waiters no request can be affected, and a frame with a hold
+            // is not dropped.
             return;
         }
         if let Some(hold) = self.holds.get(&granted.token) {
-            // Slots that are taken can let a larger view pass one that does not fit any more.
+            // A grant can make a smaller view full, so that a larger view may pass it.
             for item in hold.items.iter().filter(|item| item.mode == Mode::Counted) {
-                turn.soil(&item.key, item.mode);
+                transition.mark_dirty(&item.key, item.mode);
             }
         }
-        turn.touched.insert(granted.frame);
-        turn.concerned().grown.insert(granted.frame);
-        turn.suspect(self.waiters_of_session(self.session(granted.frame)));
+        transition.touched.insert(granted.frame);
+        transition.worklist().holdings_changed.insert(granted.frame);
+        transition.add_candidates(self.waiters_of_session(self.session(granted.frame)));
     }
 
-    /// Others of the session may have shared what is gone, and wait for more now.
-    fn after_release(&self, turn: &mut Turn<'_>, frame: FrameId, keys: &[Key]) {
+    /// Other frames of the session may have shared the released slots, and now wait for more.
+    fn after_release(&self, transition: &mut Transition<'_>, frame: FrameId, keys: &[Key]) {
         let session = self.session(frame);
         if self.sessions.get(&session).is_none_or(|session| session.waiters == 0) {
             return;
         }
-        turn.suspect(self.waiters_of_session(session));
-        turn.concerned().grown.insert(frame);
-        // The slots may have gone over to another frame.
+        transition.add_candidates(self.waiters_of_session(session));
+        transition.worklist().holdings_changed.insert(frame);
+        // Another frame of the session may have inherited the slots.
         let frames = self.sessions.get(&session).into_iter().flat_map(|session| &session.frames);
-        turn.concerned().grown.extend(frames.copied().filter(|frame| {
+        transition.worklist().holdings_changed.extend(frames.copied().filter(|frame| {
             let shares = self.frames.get(frame).map(|frame| &frame.shares);
             shares.is_some_and(|shares| keys.iter().any(|key| shares.contains_key(key)))
         }));
     }
 
-    /// The keys of a waiter may now admit others, or itself.
-    pub(in crate::core) fn dirty_waiter(&self, turn: &mut Turn<'_>, request: RequestId) {
+    /// Marks the keys of a waiter dirty: other waiters, or this one, may now be admitted there.
+    pub(in crate::core) fn mark_waiter_dirty(
+        &self,
+        transition: &mut Transition<'_>,
+        request: RequestId,
+    ) {
         if let Some(waiter) = self.waiters.get(&request) {
             for item in &waiter.request.items {
-                turn.soil(&item.key, item.ask.mode());
+                transition.mark_dirty(&item.key, item.ask.mode());
             }
-            turn.touched.insert(waiter.frame);
+            transition.touched.insert(waiter.frame);
         }
     }
 
-    /// Anybody may now wait for somebody whom they did not wait for before, or for themselves.
-    pub(in crate::core) fn suspect_everyone(&self, turn: &mut Turn<'_>) {
-        turn.suspect(self.waiters.keys().copied());
-        turn.concerned().grown.extend(self.waiters.values().map(|waiter| waiter.frame));
+    /// Every waiter may now wait for a different session, or be in a deadlock with itself.
+    pub(in crate::core) fn add_all_candidates(&self, transition: &mut Transition<'_>) {
+        transition.add_candidates(self.waiters.keys().copied());
+        transition
+            .worklist()
+            .holdings_changed
+            .extend(self.waiters.values().map(|waiter| waiter.frame));
     }
 }

@@ -1,8 +1,8 @@
-//! Carrying out what was decided.
+//! Carrying out outcomes.
 //!
-//! Deciding and replaying both come through here: a decision is recorded as an [`Outcome`] and
-//! carried out by [`Table::enact`], and a table that is rebuilt from a log carries out the recorded
-//! outcomes and decides nothing.
+//! Deciding and replaying share this code. `Table::apply` records each decision as an [`Outcome`]
+//! and carries it out with [`Table::carry_out`]. `Table::replay` carries out the recorded outcomes
+//! and decides nothing.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::core::{Change, Entry, Outcome, Table, WaiterState, WaiterStatus};
 
 impl Table {
     /// Carries out one outcome of `entry`, which is applied at the table's current revision.
-    pub(in crate::core) fn enact(
+    pub(in crate::core) fn carry_out(
         &mut self,
         entry: &Entry,
         outcome: &Outcome,
@@ -32,7 +32,7 @@ impl Table {
                 }
                 self.give_back(*token, keys)
             }
-            Outcome::Requeued { request, token } => self.take_back(*request, *token),
+            Outcome::Requeued { request, token } => self.revoke(*request, *token),
             Outcome::Barrier { request } => self.raise_barrier(*request),
             Outcome::Resized { .. } => self.store_view(entry),
             Outcome::FrameGone { frame } => self.drop_frame(*frame),
@@ -42,7 +42,7 @@ impl Table {
         }
     }
 
-    /// What an entry changes without any decision: flags of what it names.
+    /// Applies what an entry changes without a decision: flags of what it names.
     pub(in crate::core) fn mark(&mut self, entry: &Entry) {
         match &entry.change {
             Change::Confirm { request } => {

@@ -1,34 +1,41 @@
-//! The end of a host: what its daemon alone kept alive ends with it.
+//! The end of a host, and of what only its daemon kept alive.
 
-use super::worklist::Turn;
+use super::worklist::Transition;
 use crate::core::{FrameId, HostId, Outcome, Owner, Table, Token};
 
 impl Table {
-    /// Ends everything that lives only by the daemon of `host`, oldest frame first: all of its
-    /// processes, also what is kept for their descendants; and what leases wait for or were
-    /// granted and not told, because it is that daemon's connection that they wait on. Other
-    /// leases move to `by`.
-    pub(in crate::core) fn host_gone(&mut self, turn: &mut Turn<'_>, host: HostId, by: HostId) {
+    /// Ends what only the daemon of `host` kept alive, oldest frame first:
+    /// - all of its processes, including holds kept for their descendants;
+    /// - requests of leases, and grants of leases that were not confirmed, because their clients
+    ///   are connected to that daemon.
+    ///
+    /// Other leases move to the host `by`.
+    pub(in crate::core) fn host_gone(
+        &mut self,
+        transition: &mut Transition<'_>,
+        host: HostId,
+        by: HostId,
+    ) {
         let frames: Vec<FrameId> = self.frames_of_host(host).collect();
         for id in frames {
             let Some(frame) = self.frames.get(&id) else { continue };
-            turn.touched.insert(id);
+            transition.touched.insert(id);
             let process = matches!(frame.state.owner, Owner::Process(_));
             let (waiters, holds) = (frame.waiters.clone(), frame.holds.clone());
             for request in waiters {
-                self.decide(turn, Outcome::Withdrawn { request });
+                self.commit(transition, Outcome::Withdrawn { request });
             }
             for token in holds {
                 if process || self.is_provisional(token) {
-                    self.release_whole(turn, token);
+                    self.release_whole(transition, token);
                 }
             }
             let kept = self.frames.get(&id).is_some_and(|frame| !frame.holds.is_empty());
             if !process && kept {
-                self.decide(turn, Outcome::LeaseMoved { frame: id, host: by });
+                self.commit(transition, Outcome::LeaseMoved { frame: id, host: by });
             }
         }
-        self.suspect_everyone(turn);
+        self.add_all_candidates(transition);
     }
 
     fn is_provisional(&self, token: Token) -> bool {

@@ -1,23 +1,23 @@
-//! Leases: what a request for one may say, what a renewal finds, and what an expiry ends.
+//! Decisions about leases: requests, renewals and expiries.
 
-use super::worklist::Turn;
+use super::worklist::Transition;
 use crate::core::{FrameId, LeaseId, Outcome, Owner, Refusal, Request, Table};
 
 impl Table {
-    /// What is wrong with a request as that of a lease.
+    /// Why a request is invalid as the request of a lease, if it is.
     pub(in crate::core) fn fault_of_lease(&self, asked: &Request) -> Option<Refusal> {
         match (&asked.owner, asked.ttl_ms) {
             (Owner::Process(_), None) => None,
             (Owner::Lease(lease), Some(_)) if asked.parent.is_none() => {
-                // One request in its life: so a lease that holds something never waits, and none
-                // is ever in a deadlock.
+                // A lease has one request in its life. So a lease that holds something never waits,
+                // and is never part of a deadlock.
                 self.lease(*lease).map(|_| Refusal::Duplicate)
             }
             _ => Some(Refusal::Invalid { item: 0 }),
         }
     }
 
-    pub(in crate::core) fn renew(&mut self, turn: &mut Turn<'_>, lease: LeaseId) {
+    pub(in crate::core) fn renew(&mut self, transition: &mut Transition<'_>, lease: LeaseId) {
         let frame = self.lease(lease).and_then(|id| self.frames.get(&id));
         let holding = frame.filter(|frame| !frame.holds.is_empty());
         let renewed = holding.and_then(|frame| Some((frame.state.id, frame.state.lease?.renewals)));
@@ -25,16 +25,21 @@ impl Table {
             Some((frame, before)) => Outcome::Renewed { frame, renewal: before + 1 },
             None => Outcome::LeaseGone,
         };
-        self.decide(turn, outcome);
+        self.commit(transition, outcome);
     }
 
-    pub(in crate::core) fn expire(&mut self, turn: &mut Turn<'_>, id: FrameId, renewal: u64) {
+    pub(in crate::core) fn expire(
+        &mut self,
+        transition: &mut Transition<'_>,
+        id: FrameId,
+        renewal: u64,
+    ) {
         let Some(frame) = self.frames.get(&id) else { return };
         if frame.state.lease.is_none_or(|lease| lease.renewals != renewal) {
             return;
         }
         for token in frame.holds.clone() {
-            self.release_whole(turn, token);
+            self.release_whole(transition, token);
         }
     }
 }

@@ -1,7 +1,7 @@
-//! From one state to the next: an entry is applied, and everything that follows from it is decided.
+//! Applies an entry and decides everything that follows from it.
 //!
-//! Invariant: an entry is applied to its end. When `Table::apply` returns, no waiter is left that
-//! could be granted, no deadlock is left, and no empty frame is left.
+//! Invariant: an entry is applied completely. When `Table::apply` returns, no waiter can be
+//! granted, there is no deadlock and there is no empty frame.
 
 mod apply;
 mod commit;

@@ -1,9 +1,9 @@
-//! Asking: what is wrong with a request, and whether it is granted, refused or queued.
+//! Decides a new request: granted, refused or queued.
 
 use std::collections::BTreeSet;
 
-use super::worklist::Turn;
-use crate::core::admission::admit::Verdict;
+use super::worklist::Transition;
+use crate::core::admission::admit::Admission;
 use crate::core::index::lock::Lock;
 use crate::core::index::queue::{self, Rank};
 use crate::core::{
@@ -11,46 +11,46 @@ use crate::core::{
 };
 
 impl Table {
-    pub(in crate::core) fn ask(&mut self, turn: &mut Turn<'_>, asked: &Request) {
+    pub(in crate::core) fn decide(&mut self, transition: &mut Transition<'_>, asked: &Request) {
         let request = RequestId(self.revision.0);
         if let Some(why) = self.fault(asked) {
-            return self.decide(turn, Outcome::Refused { request, why });
+            return self.commit(transition, Outcome::Refused { request, why });
         }
         if self.recovery.is_some() {
-            return self.decide(turn, Outcome::Refused { request, why: Refusal::Recovering });
+            return self.commit(transition, Outcome::Refused { request, why: Refusal::Recovering });
         }
         let frame = self.frame_of(asked.host, &asked.owner).unwrap_or(FrameId(self.revision.0));
-        let kin = self.kin(frame, self.outer(asked));
-        let rank = Rank::ordinary(asked.priority, queue::place(self.rules, request));
-        let verdict = match self.verdict(asked, &kin, rank) {
-            Verdict::Barred(item) => {
-                self.verdict_past_own(asked, &kin, frame, rank).unwrap_or(Verdict::Barred(item))
-            }
-            verdict => verdict,
+        let lineage = self.lineage(frame, self.live_parent(asked));
+        let rank = Rank::ordinary(asked.priority, queue::arrival(self.rules, request));
+        let admission = match self.admission(asked, &lineage, rank) {
+            Admission::Behind(item) => self
+                .admission_by_bypass(asked, &lineage, frame, rank)
+                .unwrap_or(Admission::Behind(item)),
+            admission => admission,
         };
-        match verdict {
-            Verdict::Grant { items, past_own } => {
+        match admission {
+            Admission::Grant { items, bypassed_blockers } => {
                 let token = self.next_token;
-                self.decide(
-                    turn,
-                    Outcome::Granted(Granted { request, frame, token, items, past_own }),
+                self.commit(
+                    transition,
+                    Outcome::Granted(Granted { request, frame, token, items, bypassed_blockers }),
                 );
-                self.raise_barriers(turn, asked);
+                self.raise_barriers(transition, asked);
             }
-            Verdict::Full(item) | Verdict::Barred(item) if asked.wait == Wait::No => {
-                self.decide(turn, Outcome::Refused { request, why: Refusal::Full { item } });
+            Admission::Conflict(item) | Admission::Behind(item) if asked.wait == Wait::No => {
+                self.commit(transition, Outcome::Refused { request, why: Refusal::Full { item } });
             }
-            Verdict::Full(_) | Verdict::Barred(_) => {
-                let outcome = match self.own_deadlock(asked, &kin) {
+            Admission::Conflict(_) | Admission::Behind(_) => {
+                let outcome = match self.own_deadlock(asked, &lineage) {
                     Some(item) => Outcome::Refused { request, why: Refusal::OwnDeadlock { item } },
                     None => Outcome::Queued { request, frame },
                 };
-                self.decide(turn, outcome);
+                self.commit(transition, outcome);
             }
         }
     }
 
-    /// What is wrong with a request, whoever else is there.
+    /// Why a request is invalid regardless of holds and waiters, if it is.
     fn fault(&self, asked: &Request) -> Option<Refusal> {
         if self.tagged(asked.tag).is_some() {
             return Some(Refusal::Duplicate);
@@ -72,7 +72,7 @@ impl Table {
 
     fn fault_of_item(&self, item: usize, key: &Key, ask: &Ask) -> Option<Refusal> {
         let Ask::Counted { count, view: stated } = ask else { return None };
-        if *count == 0 || matches!(stated, Some(View::Canal { per: 0, .. })) {
+        if *count == 0 || matches!(stated, Some(View::Buckets { per: 0, .. })) {
             return Some(Refusal::Invalid { item });
         }
         let lock = self.tree.lock(key);

@@ -1,59 +1,59 @@
-//! What is known and still to be looked at while one entry is applied.
+//! The state of one transition: what is still to be examined while an entry is applied.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::core::{Entry, FrameId, Key, Mode, Outcome, RequestId};
 
 /// The application of one entry.
-pub(in crate::core) struct Turn<'a> {
+pub(in crate::core) struct Transition<'a> {
     pub(in crate::core) entry: &'a Entry,
     pub(in crate::core) outcomes: &'a mut Vec<Outcome>,
-    /// Frames of which something ended.
+    /// Frames that lost a hold or a request, and may be empty.
     pub(in crate::core) touched: BTreeSet<FrameId>,
-    /// `None` as long as nothing is in it, as where nobody waits.
-    concerned: Option<Box<Concerned>>,
+    /// `None` while it is empty, as it stays in a table without waiters.
+    worklist: Option<Box<Worklist>>,
 }
 
-/// Who and what may be concerned by what was decided so far.
+/// What the outcomes so far may affect.
 #[derive(Default)]
-pub(in crate::core) struct Concerned {
-    /// Keys at which something ended, and whether a write was among it.
+pub(in crate::core) struct Worklist {
+    /// Keys at which a hold or a request ended, and whether a write was among them.
     pub(in crate::core) dirty: BTreeMap<Key, bool>,
-    /// Waiters that may now be granted, whatever happened at their keys.
+    /// Waiters to try whatever happened at their keys.
     pub(in crate::core) retry: BTreeSet<RequestId>,
-    /// All keys that were dirty since nobody could be granted.
+    /// All keys that were dirty since the last pass without a grant.
     pub(in crate::core) seen: BTreeSet<Key>,
-    /// Frames whose requests, and those inside them, may now share slots of their own, or be a
-    /// deadlock with themselves.
-    pub(in crate::core) grown: BTreeSet<FrameId>,
-    /// Waiters that may wait for more than before, or keep more than before: who waits for one of
-    /// those may now wait for whatever these can reach.
+    /// Frames whose holdings changed. Their requests, and those of frames inside them, may now
+    /// share slots, or be in a deadlock with themselves.
+    pub(in crate::core) holdings_changed: BTreeSet<FrameId>,
+    /// Waiters that may wait for more than before, or block more than before. A request that waits
+    /// for one of them may now wait for everything that it can reach.
     pub(in crate::core) edges: BTreeSet<RequestId>,
-    /// Waiters whose wait for a hold may have closed a ring.
-    pub(in crate::core) suspects: BTreeSet<RequestId>,
+    /// Waiters whose wait for a hold may have closed a cycle.
+    pub(in crate::core) deadlock_candidates: BTreeSet<RequestId>,
 }
 
-impl<'a> Turn<'a> {
+impl<'a> Transition<'a> {
     pub(in crate::core) fn new(entry: &'a Entry, outcomes: &'a mut Vec<Outcome>) -> Self {
-        Self { entry, outcomes, touched: BTreeSet::default(), concerned: None }
+        Self { entry, outcomes, touched: BTreeSet::default(), worklist: None }
     }
 
-    /// Who and what may be concerned.
-    pub(in crate::core) fn concerned(&mut self) -> &mut Concerned {
-        self.concerned.get_or_insert_default()
+    /// What is still to be examined.
+    pub(in crate::core) fn worklist(&mut self) -> &mut Worklist {
+        self.worklist.get_or_insert_default()
     }
 
-    /// Something of a mode ended at a key.
-    pub(in crate::core) fn soil(&mut self, key: &Key, mode: Mode) {
-        *self.concerned().dirty.entry(key.clone()).or_default() |= mode == Mode::Write;
+    /// Notes that a hold or a request of a mode ended at a key.
+    pub(in crate::core) fn mark_dirty(&mut self, key: &Key, mode: Mode) {
+        *self.worklist().dirty.entry(key.clone()).or_default() |= mode == Mode::Write;
     }
 
-    /// Some waiters may wait for more than before.
-    pub(in crate::core) fn suspect(&mut self, waiters: impl IntoIterator<Item = RequestId>) {
-        let concerned = self.concerned();
+    /// Notes waiters that may wait for more than before.
+    pub(in crate::core) fn add_candidates(&mut self, waiters: impl IntoIterator<Item = RequestId>) {
+        let worklist = self.worklist();
         for waiter in waiters {
-            concerned.edges.insert(waiter);
-            concerned.suspects.insert(waiter);
+            worklist.edges.insert(waiter);
+            worklist.deadlock_candidates.insert(waiter);
         }
     }
 }

@@ -81,7 +81,7 @@ fn check_count(key: &Key, count: u64, view: Option<View>) -> Result<(), Failure>
         return Err(bad(format!("0 slots of `{key}` cannot be taken; ask for 1 or more")));
     }
     match view {
-        Some(View::Canal { per: 0, .. }) => {
+        Some(View::Buckets { per: 0, .. }) => {
             Err(bad(format!("`per` of `{key}` is 0; it must be at least 1")))
         }
         Some(View::Slots { slots: 0 }) => {
@@ -107,7 +107,7 @@ fn view(
 ) -> Result<Option<View>, Failure> {
     let view = match (per, buckets, slots) {
         (None, None, None) => return Ok(None),
-        (Some(per), Some(buckets), None) => View::Canal { per, buckets },
+        (Some(per), Some(buckets), None) => View::Buckets { per, buckets },
         (None, None, Some(slots)) => View::Slots { slots },
         (_, _, Some(_)) => {
             let message = format!("`{key}` has either `slots`, or `per` and `buckets`, not both");
@@ -130,7 +130,7 @@ pub(crate) fn stored_view(resize: &Resize) -> Result<(Key, Option<View>), Failur
     let key = key(&resize.key)?;
     let view = view(&key, resize.per, resize.buckets, resize.slots)?;
     match (view, resize.forget) {
-        (Some(View::Canal { per: 0, .. }), _) => {
+        (Some(View::Buckets { per: 0, .. }), _) => {
             Err(bad(format!("`per` of `{key}` is 0; it must be at least 1")))
         }
         (Some(_), true) => Err(bad("a view cannot be stored and forgotten at once")),
@@ -216,7 +216,7 @@ mod tests {
         let own = wire("c/d");
         let asks: Vec<Ask> =
             items(&[canal, slots, own]).unwrap().into_iter().map(|item| item.ask).collect();
-        let view = Some(View::Canal { per: 3, buckets: 2 });
+        let view = Some(View::Buckets { per: 3, buckets: 2 });
         assert_eq!(asks[0], Ask::Counted { count: 1, view });
         let view = Some(View::Slots { slots: 4 });
         assert_eq!(asks[1], Ask::Counted { count: 2, view });

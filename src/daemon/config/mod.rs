@@ -228,7 +228,7 @@ impl KeySection {
     fn view(&self, key: &Key) -> Result<View, String> {
         let view = match (self.per, self.buckets, self.slots) {
             (Some(0), Some(_), None) => return Err(format!("`per` of `{key}` must be at least 1")),
-            (Some(per), Some(buckets), None) => View::Canal { per, buckets },
+            (Some(per), Some(buckets), None) => View::Buckets { per, buckets },
             (None, None, Some(slots)) => View::Slots { slots },
             _ => return Err(format!("`{key}` needs either `per` and `buckets`, or `slots`")),
         };
@@ -294,7 +294,7 @@ mod tests {
         )
         .unwrap();
         let view = |key: &str| config.views.get(&Key::new(key).unwrap()).copied();
-        assert_eq!(view("ci/db"), Some(View::Canal { per: 3, buckets: 2 }));
+        assert_eq!(view("ci/db"), Some(View::Buckets { per: 3, buckets: 2 }));
         assert_eq!(view("gpu"), Some(View::Slots { slots: 4 }));
         assert_eq!(config.bypass_max, Some(9));
         assert_eq!(config.log.as_deref(), Some("debug"));

@@ -159,7 +159,7 @@ pub(crate) fn conflict(
 
 fn wrong_kind(key: &Key, in_use: Kind, stated: Option<Kind>) -> Failure {
     let kind = |kind| match kind {
-        Kind::Canal => "`per` and `buckets`",
+        Kind::Buckets => "`per` and `buckets`",
         Kind::Slots => "`slots`",
     };
     let message = match stated {
@@ -169,7 +169,7 @@ fn wrong_kind(key: &Key, in_use: Kind, stated: Option<Kind>) -> Failure {
         None => format!("`{key}` is in use as a lock with {}, and none is stated", kind(in_use)),
     };
     let hint = match in_use {
-        Kind::Canal => format!("state --per and --buckets for `{key}`, or use another key"),
+        Kind::Buckets => format!("state --per and --buckets for `{key}`, or use another key"),
         Kind::Slots => format!("state --slots for `{key}`, or use another key"),
     };
     Failure::new(ErrorName::Mismatch, message).hint(hint)
@@ -341,7 +341,7 @@ mod tests {
     #[test]
     fn another_kind_says_which_is_in_use() {
         let asked = request(Some(View::Slots { slots: 2 }));
-        let why = Refusal::Kind { item: 0, in_use: Kind::Canal };
+        let why = Refusal::Kind { item: 0, in_use: Kind::Buckets };
         let failure = refusal(&why, &asked, None);
         assert_eq!(
             failure.message,

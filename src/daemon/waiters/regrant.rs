@@ -15,6 +15,6 @@ pub(crate) fn granted(table: &Table, hold: &HoldState) -> Granted {
         frame: hold.frame,
         token: hold.token,
         items: items.collect(),
-        past_own: false,
+        bypassed_blockers: false,
     }
 }

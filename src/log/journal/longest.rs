@@ -10,7 +10,7 @@ pub(super) const ID: RequestId = RequestId(u64::MAX);
 pub(super) const FRAME: FrameId = FrameId(u64::MAX);
 pub(super) const TOKEN: Token = Token(u64::MAX);
 pub(super) const NOW: UnixMillis = UnixMillis(u64::MAX);
-pub(super) const VIEW: View = View::Canal { per: u64::MAX, buckets: u64::MAX };
+pub(super) const VIEW: View = View::Buckets { per: u64::MAX, buckets: u64::MAX };
 pub(super) const PROCESS: ProcessId =
     ProcessId { pid: u32::MAX, started: u64::MAX, inode: u64::MAX };
 pub(super) const OWNER: Owner = Owner::Process(PROCESS);
@@ -62,7 +62,13 @@ pub(super) fn requeued() -> Outcome {
 }
 
 pub(super) fn granted(items: Vec<GrantedItem>) -> Outcome {
-    Outcome::Granted(Granted { request: ID, frame: FRAME, token: TOKEN, items, past_own: true })
+    Outcome::Granted(Granted {
+        request: ID,
+        frame: FRAME,
+        token: TOKEN,
+        items,
+        bypassed_blockers: true,
+    })
 }
 
 pub(super) fn granted_item() -> GrantedItem {

@@ -92,7 +92,7 @@ fn ranges(item: &Item) -> u64 {
     let (gaps, digits) = match view {
         // The lowest free slots: below the capacity of the view, and between two ranges lies at
         // least one slot of somebody else.
-        Some(view @ View::Canal { .. }) => {
+        Some(view @ View::Buckets { .. }) => {
             let capacity = view.capacity();
             (capacity.saturating_sub(count).saturating_add(1), digits(capacity))
         }
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn room_is_enough_for_a_small_request_and_not_much_more() {
-        let view = Some(View::Canal { per: 3, buckets: 2 });
+        let view = Some(View::Buckets { per: 3, buckets: 2 });
         let request = with("make", vec![("db".into(), 1, view)]);
         bounds(&request, |_| scattered(1, 6));
         assert!(room_for(&request) < 4800, "{}", room_for(&request));
@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn room_is_enough_for_the_longest_keys_and_numbers() {
         let long = |n: usize| format!("{n:02}{}", "\"\\".repeat(KEY_BYTES_MAX / 2 - 1));
-        let view = Some(View::Canal { per: u64::MAX, buckets: u64::MAX });
+        let view = Some(View::Buckets { per: u64::MAX, buckets: u64::MAX });
         let items: Vec<_> = (0..50).map(|n| (long(n), 40, view)).collect();
         bounds(&with("", items), |_| scattered(40, u64::MAX));
     }
@@ -257,11 +257,11 @@ mod tests {
     #[test]
     fn room_is_enough_for_slots_scattered_as_far_as_the_view_lets_them() {
         // Of 100 slots 30 are others': 31 ranges at most.
-        let view = Some(View::Canal { per: 10, buckets: 10 });
+        let view = Some(View::Buckets { per: 10, buckets: 10 });
         let request = with("x", vec![("k".into(), 70, view)]);
         bounds(&request, |_| scattered(31, 100));
         // All of a million are one range, whatever the number.
-        let all = Some(View::Canal { per: 1_000_000, buckets: 1 });
+        let all = Some(View::Buckets { per: 1_000_000, buckets: 1 });
         let request = with("x", vec![("k".into(), 1_000_000, all)]);
         bounds(&request, |_| Slots(vec![SlotRange(0, 999_999)]));
         let unknown = with("x", vec![("k".into(), 9000, None)]);
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_request_that_is_out_of_all_bounds_has_a_number_too() {
-        let view = Some(View::Canal { per: u64::MAX, buckets: u64::MAX });
+        let view = Some(View::Buckets { per: u64::MAX, buckets: u64::MAX });
         let request = with("x", vec![("k".into(), u64::MAX, view), ("l".into(), u64::MAX, None)]);
         assert!(room_for(&request) > RANGES_MAX);
     }

@@ -119,7 +119,7 @@ pub struct KeyInfo<W = Vec<WaiterInfo>> {
     pub kind: Option<Kind>,
     /// Slots held.
     pub held: u64,
-    /// Of how many: the lock's own number, or of the canal kind the largest view in use.
+    /// Of how many: the lock's own number, or of the buckets kind the largest view in use.
     pub capacity: Option<u64>,
     /// The view behind `capacity`, as `3x2` or `4`.
     pub view: Option<String>,

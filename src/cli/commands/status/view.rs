@@ -184,7 +184,7 @@ impl Drawer<'_> {
     }
 }
 
-/// `canal 3x2, 2 of 6 held, 1 waiting, stored`; `3 reading, 1 waiting`.
+/// `buckets 3x2, 2 of 6 held, 1 waiting, stored`; `3 reading, 1 waiting`.
 fn summary(key: &KeyInfo) -> String {
     let KeyInfo { kind, held, capacity, view, stored, waiting, .. } = key;
     let holders = |mode| key.holders.iter().filter(|one| one.mode == Some(mode)).count();
@@ -193,7 +193,7 @@ fn summary(key: &KeyInfo) -> String {
     let uncounted = *held == 0 && (reading > 0 || writing > 0 || awaited);
     let mut parts = Vec::new();
     match (kind, view) {
-        (Some(Kind::Canal), Some(view)) => parts.push(format!("canal {view}")),
+        (Some(Kind::Buckets), Some(view)) => parts.push(format!("buckets {view}")),
         (Some(kind), _) => parts.push(kind.to_string()),
         (None, _) if uncounted => {}
         (None, _) => parts.push("unused".to_owned()),

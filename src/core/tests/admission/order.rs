@@ -4,7 +4,7 @@ use crate::core::tests::world::{World, apply_unchecked, by, granted, grants, key
 use crate::core::*;
 
 fn two(count: u64) -> Option<View> {
-    Some(View::Canal { per: count, buckets: 1 })
+    Some(View::Buckets { per: count, buckets: 1 })
 }
 
 /// The newcomer's own place in the queue makes the waiter ahead of it wait for its session.
@@ -91,10 +91,10 @@ fn priority_starves_nobody() {
     for pid in 3..13 {
         world.wait(by(pid).slots("k", 1).priority(1));
     }
-    for turn in 0..11 {
+    for transition in 0..11 {
         let holder = world.table.holds().next().unwrap().frame;
         served.extend(grants(&world.apply(Change::End { frame: holder })));
-        assert_eq!(served.len(), turn + 1);
+        assert_eq!(served.len(), transition + 1);
     }
     assert_eq!(served.iter().position(|id| *id == patient), Some(5));
 }
@@ -117,14 +117,14 @@ fn whoever_waits_for_a_session_does_not_bar_it() {
     let mut world = World::new();
     world.take(by(1).slots("a", 1));
     let x = world.wait(by(2).slots("a", 1).slots("b", 1));
-    assert!(world.take(by(1).slots("b", 1)).past_own);
+    assert!(world.take(by(1).slots("b", 1)).bypassed_blockers);
     let waiters = world.table.snapshot().waiters;
     assert_eq!(waiters.iter().find(|waiter| waiter.id == x).unwrap().overtaken, [0, 0]);
     // S holds 1 of 2 slots, X wants 2, S asks its second.
     let mut world = World::new();
     world.take(by(1).item("k", 1, two(2)));
     world.wait(by(2).item("k", 2, two(2)));
-    assert!(world.take(by(1).item("k", 1, two(2))).past_own);
+    assert!(world.take(by(1).item("k", 1, two(2))).bypassed_blockers);
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn own_blockers_are_found_through_others_and_when_they_arise_later() {
     let x = world.wait(by(3).item("k", 2, two(4)));
     let s = world.wait(by(1).item("k", 1, two(4)));
     let (t, outcomes) = world.ask(by(2).slots("z", 1));
-    assert!(granted(&outcomes, s).is_some_and(|granted| granted.past_own));
+    assert!(granted(&outcomes, s).is_some_and(|granted| granted.bypassed_blockers));
     assert!(world.table.waiter(t).is_some() && world.table.waiter(x).is_some());
 }
 
@@ -151,7 +151,7 @@ fn a_barrier_does_not_bar_its_own_blocker() {
     world.take(by(3).canal("b", 1, 2));
     assert!(world.table.waiter(x).unwrap().barrier);
     world.die(3);
-    assert!(world.take(by(1).canal("b", 1, 2)).past_own);
+    assert!(world.take(by(1).canal("b", 1, 2)).bypassed_blockers);
 }
 
 #[test]

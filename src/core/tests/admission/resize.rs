@@ -4,7 +4,7 @@ use crate::core::tests::world::{World, apply_unchecked, by, grants, key};
 use crate::core::*;
 
 fn canal(per: u64, buckets: u64) -> Option<View> {
-    Some(View::Canal { per, buckets })
+    Some(View::Buckets { per, buckets })
 }
 
 fn slots(slots: u64) -> Option<View> {
@@ -66,7 +66,7 @@ fn a_bare_key_is_a_mutex() {
 fn a_key_has_one_kind_while_it_is_in_use() {
     let mut world = World::new();
     world.take(by(1).canal("k", 3, 2));
-    let in_use = Kind::Canal;
+    let in_use = Kind::Buckets;
     assert_eq!(world.refused(by(2).slots("k", 3)), Refusal::Kind { item: 0, in_use });
     assert_eq!(world.refused(by(2).bare("k")), Refusal::Kind { item: 0, in_use });
     assert_eq!(world.resize("k", slots(3)), [Outcome::ResizeRefused { in_use }]);

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use super::deadlock::{leads_to, remainder};
-use super::{Asker, kin, root, session};
+use super::{Asker, lineage, root, session};
 use crate::core::*;
 
 /// Own views of locks in use, and what a bare idle request gets.
 fn view_of(state: &Snapshot, key: &Key, stated: Option<View>) -> View {
-    if let Some(view @ View::Canal { .. }) = stated {
+    if let Some(view @ View::Buckets { .. }) = stated {
         return view;
     }
     let find = |views: &[StoredView]| views.iter().find(|v| v.key == *key).map(|v| v.view);
@@ -30,9 +30,9 @@ fn held(state: &Snapshot, key: &Key) -> u64 {
 
 pub(super) fn shares(state: &Snapshot, asker: &Asker<'_>, item: &Item) -> bool {
     let Ask::Counted { count, view: stated } = item.ask else { return false };
-    let kin = kin(state, asker);
+    let lineage = lineage(state, asker);
     view_of(state, &item.key, stated).kind() == Kind::Slots
-        && state.holds.iter().filter(|hold| kin.contains(&hold.frame)).any(|hold| {
+        && state.holds.iter().filter(|hold| lineage.contains(&hold.frame)).any(|hold| {
             hold.items.iter().any(|held| {
                 held.key == item.key
                     && held.mode == Mode::Counted
@@ -52,18 +52,18 @@ pub(super) fn conflict(key: &Key, mode: Mode, other: &Key, other_mode: Mode) -> 
 
 /// Whether a hold of the asker's own keeps everybody waiting who competes with an item.
 fn covers(state: &Snapshot, asker: &Asker<'_>, item: &Item) -> bool {
-    let kin = kin(state, asker);
-    let own = state.holds.iter().filter(|hold| kin.contains(&hold.frame));
+    let lineage = lineage(state, asker);
+    let own = state.holds.iter().filter(|hold| lineage.contains(&hold.frame));
     own.flat_map(|hold| &hold.items).any(|held| {
         held.key.covers(&item.key) && (held.mode == Mode::Write || item.ask.mode() != Mode::Write)
     })
 }
 
 pub(super) fn own_deadlock(state: &Snapshot, asker: &Asker<'_>) -> bool {
-    let kin = kin(state, asker);
+    let lineage = lineage(state, asker);
     asker.asked.items.iter().any(|item| {
         let Ask::Counted { count, view: stated } = item.ask else { return false };
-        let holds = state.holds.iter().filter(|hold| kin.contains(&hold.frame));
+        let holds = state.holds.iter().filter(|hold| lineage.contains(&hold.frame));
         let items = holds.flat_map(|hold| &hold.items).filter(|held| held.key == item.key);
         let slots: BTreeSet<u64> = items.flat_map(|held| held.slots.iter()).collect();
         let own = slots.len() as u64;
@@ -75,7 +75,7 @@ pub(super) fn own_deadlock(state: &Snapshot, asker: &Asker<'_>) -> bool {
 pub(super) fn parked(state: &Snapshot, waiter: &WaiterState) -> bool {
     waiter.request.items.iter().any(|item| {
         let Ask::Counted { count, view: stated } = item.ask else { return false };
-        let follows = !matches!(stated, Some(View::Canal { .. }));
+        let follows = !matches!(stated, Some(View::Buckets { .. }));
         follows && count > view_of(state, &item.key, stated).capacity()
     })
 }
@@ -99,7 +99,7 @@ fn ahead(waiter: &WaiterState, asker: &Asker<'_>) -> bool {
 }
 
 /// Whether a waiter bars a request, own blockers not looked at.
-pub(super) fn bars(state: &Snapshot, waiter: &WaiterState, asker: &Asker<'_>) -> bool {
+pub(super) fn precedes(state: &Snapshot, waiter: &WaiterState, asker: &Asker<'_>) -> bool {
     if !takes_part(state, waiter) || waiter.id == asker.id || !ahead(waiter, asker) {
         return false;
     }
@@ -131,8 +131,8 @@ fn bars_for_slots(
 
 /// Whether nobody else holds what conflicts.
 fn is_unheld(state: &Snapshot, asker: &Asker<'_>, item: &Item) -> bool {
-    let kin = kin(state, asker);
-    let others = state.holds.iter().filter(|hold| !kin.contains(&hold.frame));
+    let lineage = lineage(state, asker);
+    let others = state.holds.iter().filter(|hold| !lineage.contains(&hold.frame));
     !others
         .flat_map(|hold| &hold.items)
         .any(|held| conflict(&held.key, held.mode, &item.key, item.ask.mode()))
@@ -149,9 +149,9 @@ pub(super) fn admissible(state: &Snapshot, asker: &Asker<'_>) -> Option<bool> {
     if !free(state, asker) {
         return None;
     }
-    let barring: Vec<&WaiterState> =
-        state.waiters.iter().filter(|waiter| bars(state, waiter, asker)).collect();
-    if barring.is_empty() {
+    let predecessors: Vec<&WaiterState> =
+        state.waiters.iter().filter(|waiter| precedes(state, waiter, asker)).collect();
+    if predecessors.is_empty() {
         return Some(false);
     }
     let session = session(state, asker);
@@ -160,5 +160,5 @@ pub(super) fn admissible(state: &Snapshot, asker: &Asker<'_>) -> Option<bool> {
         return None;
     }
     let stuck = remainder(state, Some(session));
-    barring.iter().all(|waiter| leads_to(&stuck, waiter.id, session)).then_some(true)
+    predecessors.iter().all(|waiter| leads_to(&stuck, waiter.id, session)).then_some(true)
 }

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::admission::{admissible, bars, conflict, free, own_deadlock, parked, takes_part};
+use super::admission::{admissible, conflict, free, own_deadlock, parked, precedes, takes_part};
 use super::deadlock::{deadlocked, forget, ids, in_the_way, is_on_a_cycle, waiting_in_vain};
-use super::{Asker, kin, root};
+use super::{Asker, lineage, root};
 use crate::core::*;
 
 /// Checks one step of a table: each outcome is right when it is decided, nobody waits who could be
@@ -20,7 +20,7 @@ pub(in crate::core::tests) fn check_step(
     replay.mark(entry);
     for outcome in outcomes {
         check_outcome(&replay, entry, outcome);
-        replay.enact(entry, outcome).unwrap();
+        replay.carry_out(entry, outcome).unwrap();
     }
     let state = after.snapshot();
     assert_eq!(replay.snapshot(), state, "replay differs");
@@ -34,16 +34,16 @@ pub(in crate::core::tests) fn check_step(
 fn check_first_ahead(state: &Snapshot, table: &Table) {
     for waiter in state.waiters.iter().filter(|waiter| takes_part(state, waiter)) {
         let asker = Asker::waiting(waiter);
-        let barring = state.waiters.iter().filter(|other| bars(state, other, &asker));
+        let predecessors = state.waiters.iter().filter(|other| precedes(state, other, &asker));
         let order = |other: &&WaiterState| {
             (!other.barrier, if other.barrier { 0 } else { -other.request.priority }, other.id)
         };
-        let first = barring.min_by_key(order).map(|other| other.id);
+        let first = predecessors.min_by_key(order).map(|other| other.id);
         let expected = first.filter(|_| free(state, &asker));
         assert_eq!(table.first_ahead(waiter.id).is_some(), expected.is_some(), "{}", brief(state));
         if let Some(found) = table.first_ahead(waiter.id) {
             let found = state.waiters.iter().find(|other| other.id == found).unwrap();
-            assert!(bars(state, found, &asker), "{} {}", waiter.id, brief(state));
+            assert!(precedes(state, found, &asker), "{} {}", waiter.id, brief(state));
         }
     }
 }
@@ -88,10 +88,10 @@ fn check_outcome(table: &Table, entry: &Entry, outcome: &Outcome) {
                 Some(waiter) => Asker::waiting(waiter),
                 None => asker(granted.request, granted.frame),
             };
-            let verdict = admissible(&state, &asker);
+            let admission = admissible(&state, &asker);
             assert!(
-                !rules || verdict == Some(granted.past_own),
-                "{granted:?} of {:?}: {verdict:?} {}",
+                !rules || admission == Some(granted.bypassed_blockers),
+                "{granted:?} of {:?}: {admission:?} {}",
                 asker.asked,
                 brief(&state)
             );
@@ -157,7 +157,7 @@ fn check_cycle(stuck: &Snapshot, victim: RequestId, cycle: &[CycleStep]) {
         assert_eq!((step.frame, &step.key), (waiter.frame, &waiter.request.items[step.item].key));
         assert!(in_the_way(stuck, waiter).contains(&(token, holder)), "{}", context());
         let next = stuck.waiters.iter().find(|waiter| waiter.id == next.request).unwrap();
-        assert!(kin(stuck, &Asker::waiting(next)).contains(&holder), "{}", context());
+        assert!(lineage(stuck, &Asker::waiting(next)).contains(&holder), "{}", context());
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::admission::{admissible, bars, conflict, fits, free, shares, takes_part};
-use super::{Asker, kin, root};
+use super::admission::{admissible, conflict, fits, free, precedes, shares, takes_part};
+use super::{Asker, lineage, root};
 use crate::core::*;
 
 /// Whether a request waits for a session, directly or through others, if it waits at all.
@@ -18,14 +18,14 @@ pub(super) fn leads_to(state: &Snapshot, request: RequestId, session: FrameId) -
             continue;
         }
         let asker = Asker::waiting(waiter);
-        let before = state.waiters.iter().filter(|other| bars(state, other, &asker));
+        let before = state.waiters.iter().filter(|other| precedes(state, other, &asker));
         next.extend(before.map(|other| other.id));
         for (_, holder) in in_the_way(state, waiter) {
             if root(state, holder) == session {
                 return true;
             }
             let others = state.waiters.iter();
-            let inside = others.filter(|w| kin(state, &Asker::waiting(w)).contains(&holder));
+            let inside = others.filter(|w| lineage(state, &Asker::waiting(w)).contains(&holder));
             next.extend(inside.map(|other| other.id));
         }
     }
@@ -50,14 +50,14 @@ pub(super) fn remainder(state: &Snapshot, frozen: Option<FrameId>) -> Snapshot {
         let asker = Asker::waiting(waiter);
         Some(root(state, waiter.frame)) != frozen
             && free(state, &asker)
-            && !state.waiters.iter().any(|other| bars(state, other, &asker))
+            && !state.waiters.iter().any(|other| precedes(state, other, &asker))
     };
-    let past_own = |state: &Snapshot, waiter: &WaiterState| {
+    let bypassed_blockers = |state: &Snapshot, waiter: &WaiterState| {
         frozen.is_none() && admissible(state, &Asker::waiting(waiter)).is_some()
     };
     let next = |state: &Snapshot| {
         let admitted = forget(state, plain).or_else(|| drop_holds(state, frozen));
-        admitted.or_else(|| forget(state, past_own))
+        admitted.or_else(|| forget(state, bypassed_blockers))
     };
     let start = forget(state, |state, waiter| !takes_part(state, waiter));
     last(start.unwrap_or_else(|| state.clone()), next)
@@ -92,7 +92,7 @@ pub(super) fn forget(
 fn drop_holds(state: &Snapshot, frozen: Option<FrameId>) -> Option<Snapshot> {
     let waiting = state.waiters.iter().filter(|waiter| takes_part(state, waiter));
     let stuck: BTreeSet<FrameId> =
-        waiting.flat_map(|waiter| kin(state, &Asker::waiting(waiter))).collect();
+        waiting.flat_map(|waiter| lineage(state, &Asker::waiting(waiter))).collect();
     let mut left = state.clone();
     left.holds
         .retain(|hold| Some(root(state, hold.frame)) == frozen || stuck.contains(&hold.frame));
@@ -102,10 +102,10 @@ fn drop_holds(state: &Snapshot, frozen: Option<FrameId>) -> Option<Snapshot> {
 /// What others hold that keeps a request.
 pub(super) fn in_the_way(state: &Snapshot, waiter: &WaiterState) -> BTreeSet<(Token, FrameId)> {
     let asker = Asker::waiting(waiter);
-    let kin = kin(state, &asker);
-    let others = state.holds.iter().filter(|hold| !kin.contains(&hold.frame));
+    let lineage = lineage(state, &asker);
+    let others = state.holds.iter().filter(|hold| !lineage.contains(&hold.frame));
     let slots_of_kin = |key: &Key| {
-        let own = state.holds.iter().filter(|hold| kin.contains(&hold.frame));
+        let own = state.holds.iter().filter(|hold| lineage.contains(&hold.frame));
         let items = own.flat_map(|hold| &hold.items).filter(|item| item.key == *key);
         items.flat_map(|item| item.slots.iter()).collect::<BTreeSet<u64>>()
     };
@@ -125,7 +125,7 @@ pub(super) fn in_the_way(state: &Snapshot, waiter: &WaiterState) -> BTreeSet<(To
 
 /// Whether a request waits, through what others hold, for its own frame or one that encloses it.
 pub(super) fn is_on_a_cycle(stuck: &Snapshot, start: &WaiterState) -> bool {
-    let line = |waiter: &WaiterState| kin(stuck, &Asker::waiting(waiter));
+    let line = |waiter: &WaiterState| lineage(stuck, &Asker::waiting(waiter));
     let mut next: Vec<FrameId> = in_the_way(stuck, start).iter().map(|by| by.1).collect();
     let mut seen = BTreeSet::new();
     while let Some(at) = next.pop() {

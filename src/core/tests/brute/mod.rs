@@ -25,22 +25,22 @@ impl<'a> Asker<'a> {
     }
 }
 
-fn kin(state: &Snapshot, asker: &Asker<'_>) -> Vec<FrameId> {
+fn lineage(state: &Snapshot, asker: &Asker<'_>) -> Vec<FrameId> {
     let frame = |id: FrameId| state.frames.iter().find(|frame| frame.id == id);
-    let mut kin = vec![asker.frame];
+    let mut lineage = vec![asker.frame];
     let mut next = match frame(asker.frame) {
         Some(frame) => frame.parent,
         None => asker.parent.filter(|parent| frame(*parent).is_some_and(|outer| !outer.ended)),
     };
     while let Some(outer) = next {
-        kin.push(outer);
+        lineage.push(outer);
         next = frame(outer).and_then(|frame| frame.parent);
     }
-    kin
+    lineage
 }
 
 fn session(state: &Snapshot, asker: &Asker<'_>) -> FrameId {
-    *kin(state, asker).last().unwrap()
+    *lineage(state, asker).last().unwrap()
 }
 
 fn root(state: &Snapshot, frame: FrameId) -> FrameId {

@@ -59,7 +59,7 @@ fn those_who_are_about_to_pass_each_other_wait_for_nobody_else() {
     // The second writer waits for the first one's session, which goes before it as soon as the
     // reader has ended. A stranger does not.
     let mut world = World::new();
-    let hold = Some(View::Canal { per: 2, buckets: 1 });
+    let hold = Some(View::Buckets { per: 2, buckets: 1 });
     world.take(by(1).item("k", 2, hold));
     world.take(by(2).write("mine"));
     world.take(by(3).read("k"));
@@ -75,7 +75,7 @@ fn those_who_are_about_to_pass_each_other_wait_for_nobody_else() {
 fn who_only_waits_behind_a_ring_is_no_reason_to_refuse_a_member() {
     // Refusing the inner request would help a bystander and leave the ring.
     let mut world = World::new();
-    let four = Some(View::Canal { per: 2, buckets: 2 });
+    let four = Some(View::Buckets { per: 2, buckets: 2 });
     world.take(by(1).item("b/c", 2, four));
     world.take(by(2).write("a"));
     let outer = world.take(by(3).item("b/c", 2, four)).frame;

@@ -6,7 +6,7 @@ use crate::core::*;
 
 /// How what a session holds and what its predecessor asks for conflict.
 #[derive(Clone, Copy, Debug)]
-enum Kin {
+enum RingKind {
     WriteWrite,
     ReadWrite,
     WriteBelow,
@@ -15,16 +15,16 @@ enum Kin {
     WriteCounted,
 }
 
-const KINDS: [Kin; 6] = [
-    Kin::WriteWrite,
-    Kin::ReadWrite,
-    Kin::WriteBelow,
-    Kin::WriteAbove,
-    Kin::Counted,
-    Kin::WriteCounted,
+const KINDS: [RingKind; 6] = [
+    RingKind::WriteWrite,
+    RingKind::ReadWrite,
+    RingKind::WriteBelow,
+    RingKind::WriteAbove,
+    RingKind::Counted,
+    RingKind::WriteCounted,
 ];
 
-impl Kin {
+impl RingKind {
     /// Process `pid` takes what is its own.
     fn own(self, pid: usize) -> Wish {
         let (wish, name) = (by(u32::try_from(pid).unwrap()), format!("o{pid}"));
@@ -95,7 +95,7 @@ fn orders(n: usize) -> Vec<Vec<usize>> {
 
 /// Session `ring[i]` waits for what `ring[i + 1]` holds, the last for the first; they ask in the
 /// order `asking` of their places in the ring. Sessions are numbered by age, 1 is the oldest.
-fn resolves(world: &mut impl Apply, kin: Kin, ring: &[usize], asking: &[usize]) {
+fn resolves(world: &mut impl Apply, kind: RingKind, ring: &[usize], asking: &[usize]) {
     let n = ring.len();
     let mut tags = 0u128;
     let mut tag = || {
@@ -104,14 +104,14 @@ fn resolves(world: &mut impl Apply, kin: Kin, ring: &[usize], asking: &[usize]) 
     };
     let frames: Vec<FrameId> = (1..=n)
         .map(|pid| {
-            world.apply(kin.own(pid).change(tag()));
+            world.apply(kind.own(pid).change(tag()));
             FrameId(world.table().revision().0)
         })
         .collect();
     let mut requests = vec![RequestId(0); n];
     let mut cycles = Vec::new();
     for (nth, at) in asking.iter().enumerate() {
-        let wish = kin.ask(ring[*at], ring[(at + 1) % n]);
+        let wish = kind.ask(ring[*at], ring[(at + 1) % n]);
         let outcomes = world.apply(wish.change(tag()));
         requests[*at] = RequestId(world.table().revision().0);
         assert_eq!(grants(&outcomes), [], "{ring:?} {asking:?}");
@@ -125,7 +125,7 @@ fn resolves(world: &mut impl Apply, kin: Kin, ring: &[usize], asking: &[usize]) 
         }));
     }
     let [(victim, cycle)] = cycles.as_slice() else {
-        panic!("{kin:?} {ring:?} {asking:?}: {} victims", cycles.len())
+        panic!("{kind:?} {ring:?} {asking:?}: {} victims", cycles.len())
     };
     let youngest = ring.iter().position(|pid| *pid == n).unwrap();
     assert_eq!(*victim, requests[youngest], "{ring:?} {asking:?}");
@@ -135,7 +135,7 @@ fn resolves(world: &mut impl Apply, kin: Kin, ring: &[usize], asking: &[usize]) 
         let next = ring[(at + 1) % n];
         let (asked, frame) = (requests[at], frames[ring[at] - 1]);
         assert_eq!((step.request, step.frame, step.item), (asked, frame, 0), "{cycle:?}");
-        assert_eq!(step.key.as_str(), kin.key(next), "{ring:?} {asking:?}");
+        assert_eq!(step.key.as_str(), kind.key(next), "{ring:?} {asking:?}");
         assert!(
             matches!(step.by, By::Hold(_, holder) if holder == frames[next - 1]),
             "{ring:?} {asking:?}: {cycle:?}"
@@ -154,7 +154,7 @@ fn resolves(world: &mut impl Apply, kin: Kin, ring: &[usize], asking: &[usize]) 
 
 /// Every ring of `n` sessions: those of all ages in every place, each with every `skip`th of the
 /// orders in which they can ask. Returns how many there were.
-fn every_ring<W: Apply>(n: usize, skip: usize, new: fn() -> W, kinds: &[Kin]) -> usize {
+fn every_ring<W: Apply>(n: usize, skip: usize, new: fn() -> W, kinds: &[RingKind]) -> usize {
     let asking = orders(n);
     let mut count = 0;
     for (nth, rest) in orders(n - 1).into_iter().enumerate() {
@@ -185,12 +185,12 @@ fn small_rings_of_every_kind_resolve_step_by_step() {
 #[test]
 fn every_ring_of_4_resolves_in_every_order_of_asking() {
     assert_eq!(every_ring(4, 1, table, &KINDS), 6 * 24);
-    assert_eq!(every_ring(4, 1, World::new, &[Kin::WriteWrite]), 6 * 24);
+    assert_eq!(every_ring(4, 1, World::new, &[RingKind::WriteWrite]), 6 * 24);
 }
 
 #[test]
 fn every_ring_of_5_resolves_in_every_order_of_asking() {
-    assert_eq!(every_ring(5, 1, table, &[Kin::WriteWrite]), 24 * 120);
+    assert_eq!(every_ring(5, 1, table, &[RingKind::WriteWrite]), 24 * 120);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::core::*;
 const KEYS: [&str; 3] = ["a", "a/b", "a/b/c"];
 const READ: Ask = Ask::Read;
 const WRITE: Ask = Ask::Write;
-const ONE_OF_TWO: Ask = Ask::Counted { count: 1, view: Some(View::Canal { per: 2, buckets: 1 }) };
+const ONE_OF_TWO: Ask = Ask::Counted { count: 1, view: Some(View::Buckets { per: 2, buckets: 1 }) };
 const MUTEX: Ask = Ask::Counted { count: 1, view: Some(View::Slots { slots: 1 }) };
 
 /// Which world, and how much of it.
@@ -149,7 +149,7 @@ fn check_ring(before: &Table, change: &Change, outcomes: &[Outcome]) -> bool {
         if matches!(outcome, Outcome::Refused { why: Refusal::Deadlock { .. }, .. }) {
             break;
         }
-        at.enact(&entry, outcome).unwrap();
+        at.carry_out(&entry, outcome).unwrap();
     }
     let Some((ring, youngest)) = simple_ring(&at) else { return false };
     assert!(ring.len() > 1);

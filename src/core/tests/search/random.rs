@@ -29,7 +29,7 @@ const PIDS: u32 = 7;
 
 fn view() -> impl Strategy<Value = Option<View>> {
     prop_oneof![
-        3 => (1u64..3, 1u64..3).prop_map(|(per, buckets)| Some(View::Canal { per, buckets })),
+        3 => (1u64..3, 1u64..3).prop_map(|(per, buckets)| Some(View::Buckets { per, buckets })),
         2 => (1u64..3).prop_map(|slots| Some(View::Slots { slots })),
         3 => Just(None),
     ]
@@ -37,7 +37,7 @@ fn view() -> impl Strategy<Value = Option<View>> {
 
 fn stored() -> impl Strategy<Value = Option<View>> {
     prop_oneof![
-        (1u64..3, 0u64..3).prop_map(|(per, buckets)| Some(View::Canal { per, buckets })),
+        (1u64..3, 0u64..3).prop_map(|(per, buckets)| Some(View::Buckets { per, buckets })),
         (0u64..4).prop_map(|slots| Some(View::Slots { slots })),
         Just(None),
     ]

@@ -64,7 +64,7 @@ fn who_waits_for_two_does_not_keep_the_second_from_the_holder_of_the_first() {
 fn who_waits_for_all_slots_does_not_keep_the_last_from_the_holder_of_the_others() {
     waiting_closes_no_ring(
         |w| w.canal("k", 2, 1),
-        |w| w.item("k", 2, Some(View::Canal { per: 2, buckets: 1 })),
+        |w| w.item("k", 2, Some(View::Buckets { per: 2, buckets: 1 })),
         |w| w.canal("k", 2, 1),
         |w| w.canal("k", 2, 1),
     );

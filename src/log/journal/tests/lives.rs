@@ -41,7 +41,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 fn ask(n: u64, owner: u64, items: &[(u8, u64)], canal: bool, provisional: bool) -> Request {
     let view = |count| match canal {
-        true => View::Canal { per: count, buckets: 2 },
+        true => View::Buckets { per: count, buckets: 2 },
         false => View::Slots { slots: 3 },
     };
     let mut wanted = BTreeMap::new();

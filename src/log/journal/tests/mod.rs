@@ -79,7 +79,7 @@ fn records(revisions: std::ops::Range<u64>) -> Vec<Record> {
 }
 
 fn asked(revision: u64) -> Request {
-    let ask = Ask::Counted { count: 1, view: Some(View::Canal { per: 3, buckets: 2 }) };
+    let ask = Ask::Counted { count: 1, view: Some(View::Buckets { per: 3, buckets: 2 }) };
     Request {
         tag: Tag(revision.into()),
         host: HostId(0),
@@ -99,14 +99,14 @@ fn asked(revision: u64) -> Request {
 }
 
 fn granted(revision: u64) -> Outcome {
-    let view = View::Canal { per: 3, buckets: 2 };
+    let view = View::Buckets { per: 3, buckets: 2 };
     let slots = Slots(vec![SlotRange(2, 2)]);
     Outcome::Granted(Granted {
         request: RequestId(revision),
         frame: FrameId(revision),
         token: Token(revision),
         items: vec![GrantedItem { acquired: 3, slots, shared: false, view: Some(view) }],
-        past_own: false,
+        bypassed_blockers: false,
     })
 }
 

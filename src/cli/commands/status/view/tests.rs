@@ -31,7 +31,7 @@ fn waiter(position: u64, reason: &str) -> WaiterInfo {
 fn key(name: &str, holders: Vec<HolderInfo>, waiters: Vec<WaiterInfo>) -> KeyInfo {
     KeyInfo {
         key: name.to_owned(),
-        kind: Some(Kind::Canal),
+        kind: Some(Kind::Buckets),
         held: holders.len() as u64,
         capacity: Some(6),
         view: Some("3x2".to_owned()),
@@ -86,7 +86,7 @@ fn the_two_questions_are_answered() {
     assert_eq!(
         shown,
         "         PID  USER  FOR    SINCE         SLOTS  COMMAND
-db  canal 3x2, 2 of 6 held, 3 waiting
+db  buckets 3x2, 2 of 6 held, 3 waiting
   holds  812  root  3m12s  14:02:11      0      make test
   holds  815  root  1d00h  Nov 19 14:05  1-3,5  (not yours to see)
   #1     900  root  3m12s  14:02:11             ./deploy.sh
@@ -141,7 +141,7 @@ fn verbose_adds_the_daemon_its_notes_and_tokens() {
 #[test]
 fn a_summary_names_what_is_special() {
     let mut one = key("db", vec![], vec![]);
-    assert_eq!(summary(&one), "canal 3x2, 0 of 6 held");
+    assert_eq!(summary(&one), "buckets 3x2, 0 of 6 held");
     (one.kind, one.capacity, one.stored) = (Some(Kind::Slots), Some(0), true);
     assert_eq!(summary(&one), "slots, 0 of 0 held, drained");
     (one.kind, one.capacity, one.waiting) = (None, None, 2);
@@ -164,7 +164,7 @@ db  1 reading, 1 waiting
   holds  812  root  3m12s  14:02:11  read   (not yours to see)
   #1     900  root  3m12s  14:02:11  write  ./deploy.sh
          waits: 1 holds it
-db/x  canal 3x2, 1 of 6 held
+db/x  buckets 3x2, 1 of 6 held
   holds  815  root  3m12s  14:02:11  0      ./job
 "
     );
