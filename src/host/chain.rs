@@ -51,7 +51,7 @@ pub(in crate::host) enum Step {
     /// It counts for nothing: its incarnation had ended.
     Void,
     /// It counts for nothing: its author had read another history.
-    Stray { host: HostId },
+    Divergent { host: HostId },
     /// Its entries count.
     Counts { host: HostId, sequence: u64, first: Revision, entries: Vec<Entry> },
 }
@@ -60,7 +60,7 @@ pub(in crate::host) enum Step {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::host) enum Trouble {
     /// Its author had read another history, or we have.
-    Stray,
+    Divergent,
     /// A batch before it is missing, or it comes twice.
     Gap(String),
     /// It says nothing that this version can read.
@@ -204,7 +204,7 @@ impl Chain {
             return Ok(Step::Known);
         }
         let step = match self.judge(rules, placed, trust)? {
-            Step::Stray { .. } if trust == Trust::Live => return Err(Trouble::Stray),
+            Step::Divergent { .. } if trust == Trust::Live => return Err(Trouble::Divergent),
             step => step,
         };
         self.advance(placed);
@@ -220,7 +220,7 @@ impl Chain {
                 self.revision.0 += entries.len() as u64;
                 self.unseat(entries);
             }
-            Step::Stray { .. } => {
+            Step::Divergent { .. } => {
                 if let Some(seat) = self.seats.get_mut(&host) {
                     *seat = Seat { sequence, first };
                 }
@@ -253,7 +253,7 @@ impl Chain {
             return Err(unreadable("it does not begin by joining".to_owned()));
         }
         if trust.compares() && self.knows(batch.seen) == Known::Other {
-            return Ok(Step::Stray { host });
+            return Ok(Step::Divergent { host });
         }
         let first = Revision(self.revision.0 + 1);
         Ok(Step::Counts { host, sequence, first, entries: batch.entries })

@@ -12,18 +12,18 @@ pub(in crate::host) const SILENCE: u64 = 1100;
 
 /// What was seen of the others.
 #[derive(Debug)]
-pub(in crate::host) struct Watch {
+pub(in crate::host) struct FailureDetector {
     seen: BTreeMap<HostId, Observed>,
     pub(in crate::host) silence: u64,
 }
 
-impl Default for Watch {
+impl Default for FailureDetector {
     fn default() -> Self {
         Self { seen: BTreeMap::new(), silence: SILENCE }
     }
 }
 
-impl Watch {
+impl FailureDetector {
     pub(in crate::host) fn seen(&self) -> impl Iterator<Item = &Observed> {
         self.seen.values()
     }
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn rule_05_a_counter_is_silent_after_its_ttl_and_a_tenth_on_the_observers_clock() {
-        let mut watch = Watch::default();
+        let mut watch = FailureDetector::default();
         watch.look(5_000, &alive(Sign::Renewals(3)));
         watch.look(5_900, &alive(Sign::Renewals(3)));
         assert_eq!(watch.evidence(HOST, 6_099), None);
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn rule_05_an_engine_that_watches_is_believed_at_once_both_ways() {
-        let mut watch = Watch::default();
+        let mut watch = FailureDetector::default();
         watch.look(0, &alive(Sign::Watched));
         assert_eq!(watch.evidence(HOST, 1_000_000), None);
         watch.look(1, &alive(Sign::Lapsed));

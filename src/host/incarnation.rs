@@ -25,7 +25,7 @@ impl Timer {
 
 /// An incarnation that the engine gave us.
 #[derive(Debug)]
-pub(in crate::host) struct Life {
+pub(in crate::host) struct Incarnation {
     pub(in crate::host) host: HostId,
     pub(in crate::host) epoch: u128,
     pub(in crate::host) timing: Timing,
@@ -49,7 +49,7 @@ pub(in crate::host) struct Life {
     pub(in crate::host) behind: Timer,
 }
 
-impl Life {
+impl Incarnation {
     pub(in crate::host) fn deadlines(&self) -> Deadlines {
         let Timing { ttl_ms, grace_ms, margin_ms, .. } = self.timing;
         let kill_at = (self.since_ms + ttl_ms).saturating_sub(margin_ms);

@@ -48,7 +48,7 @@ impl Made {
 
 /// What is known of snapshots.
 #[derive(Debug, Default)]
-pub(in crate::host) struct Keeper {
+pub(in crate::host) struct SnapshotKeeper {
     /// For each [`super::Event::SnapshotWanted`] that is not answered, the state at its place, if it
     /// still counts.
     wanted: VecDeque<Option<Chain>>,
@@ -59,7 +59,7 @@ pub(in crate::host) struct Keeper {
     storing: bool,
 }
 
-impl Keeper {
+impl SnapshotKeeper {
     /// Whether a snapshot is wanted after this batch.
     pub(in crate::host) fn is_wanted(&mut self, chain: &Chain, every: u64) -> bool {
         let wanted = chain.batches().is_multiple_of(every.max(1));

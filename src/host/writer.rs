@@ -21,7 +21,7 @@ struct Proposal {
 
 /// The batch that is on its way.
 #[derive(Clone, Debug)]
-pub(in crate::host) struct Flight {
+pub(in crate::host) struct InFlightBatch {
     pub(in crate::host) append: Append,
     tickets: Vec<Option<Ticket>>,
     /// When it was asked last; it is to be asked at once if `None`.
@@ -39,7 +39,7 @@ pub(in crate::host) struct Writer {
     sequence: u64,
     queue: VecDeque<Proposal>,
     ends: VecDeque<Ends>,
-    flight: Option<Flight>,
+    in_flight: Option<InFlightBatch>,
 }
 
 pub(in crate::host) fn entry(change: Change, at: UnixMillis) -> Entry {
@@ -59,21 +59,21 @@ impl Writer {
 
     /// Whether the end of an incarnation is to be appended or on its way.
     pub(in crate::host) fn is_ending(&self, host: HostId) -> bool {
-        let flying = self.flight.as_ref().and_then(|flight| flight.append.ends);
-        self.ends.iter().chain(&flying).any(|ends| ends.host == host)
+        let in_flight = self.in_flight.as_ref().and_then(|in_flight| in_flight.append.ends);
+        self.ends.iter().chain(&in_flight).any(|ends| ends.host == host)
     }
 
     /// Whether nothing is on its way or to be appended.
     pub(in crate::host) fn is_idle(&self) -> bool {
-        self.flight.is_none() && self.queue.is_empty() && self.ends.is_empty()
+        self.in_flight.is_none() && self.queue.is_empty() && self.ends.is_empty()
     }
 
-    pub(in crate::host) fn flight(&self) -> Option<&Flight> {
-        self.flight.as_ref()
+    pub(in crate::host) fn in_flight(&self) -> Option<&InFlightBatch> {
+        self.in_flight.as_ref()
     }
 
-    pub(in crate::host) fn flight_mut(&mut self) -> Option<&mut Flight> {
-        self.flight.as_mut()
+    pub(in crate::host) fn in_flight_mut(&mut self) -> Option<&mut InFlightBatch> {
+        self.in_flight.as_mut()
     }
 
     /// The batch that is to be sent next, if there is something to send and none on its way.
@@ -84,7 +84,7 @@ impl Writer {
         rules: Rules,
         now: (u64, UnixMillis),
     ) -> Option<Append> {
-        if self.flight.is_some() {
+        if self.in_flight.is_some() {
             return None;
         }
         if let Some(ends) = self.ends.pop_front() {
@@ -122,67 +122,68 @@ impl Writer {
         let append = Append { host, sequence, body, ends };
         let (answered, echoed) = (false, false);
         let asked_ms = Some(asked_ms);
-        let flight = Flight { append: append.clone(), tickets, asked_ms, answered, echoed };
-        self.flight = Some(flight);
+        let in_flight =
+            InFlightBatch { append: append.clone(), tickets, asked_ms, answered, echoed };
+        self.in_flight = Some(in_flight);
         append
     }
 
     /// The batch on its way was read, or is known to be in the log. Its tickets.
-    pub(in crate::host) fn landed(&mut self, sequence: u64) -> Vec<Option<Ticket>> {
+    pub(in crate::host) fn confirmed(&mut self, sequence: u64) -> Vec<Option<Ticket>> {
         self.sequence = self.sequence.max(sequence);
-        let Some(flight) = &mut self.flight else { return Vec::new() };
-        if flight.append.sequence != sequence || flight.echoed {
+        let Some(in_flight) = &mut self.in_flight else { return Vec::new() };
+        if in_flight.append.sequence != sequence || in_flight.echoed {
             return Vec::new();
         }
-        flight.echoed = true;
-        let tickets = std::mem::take(&mut flight.tickets);
+        in_flight.echoed = true;
+        let tickets = std::mem::take(&mut in_flight.tickets);
         self.arrive();
         tickets
     }
 
     /// Whether a batch that was read under our name is not the one that we sent.
     pub(in crate::host) fn is_foreign(&self, sequence: u64, body: &[u8]) -> bool {
-        let sent = self.flight.as_ref().map(|flight| &flight.append);
+        let sent = self.in_flight.as_ref().map(|in_flight| &in_flight.append);
         sent.is_some_and(|sent| sent.sequence == sequence && sent.body != body)
     }
 
     /// The engine said that a batch is in the log, or will not say it any more.
     pub(in crate::host) fn answered(&mut self, sequence: u64) {
-        if let Some(flight) = &mut self.flight
-            && flight.append.sequence == sequence
+        if let Some(in_flight) = &mut self.in_flight
+            && in_flight.append.sequence == sequence
         {
-            flight.answered = true;
+            in_flight.answered = true;
         }
         self.arrive();
     }
 
     /// Answers to what was asked before do not come any more.
     pub(in crate::host) fn unanswered(&mut self) {
-        if let Some(flight) = &mut self.flight {
-            flight.answered |= flight.echoed;
+        if let Some(in_flight) = &mut self.in_flight {
+            in_flight.answered |= in_flight.echoed;
         }
         self.arrive();
     }
 
     fn arrive(&mut self) {
-        self.flight.take_if(|flight| flight.answered && flight.echoed);
+        self.in_flight.take_if(|in_flight| in_flight.answered && in_flight.echoed);
     }
 
     /// A batch was refused because the evidence for an end does not hold, and never will. Which end
     /// it was, if it is that of the batch on its way: of one that was asked twice, the second
     /// answer comes when another batch has its number.
     pub(in crate::host) fn overtaken(&mut self, sequence: u64, ends: Option<Ends>) -> Option<Ends> {
-        let refused = |flight: &mut Flight| {
-            let same = (flight.append.sequence, flight.append.ends) == (sequence, ends);
-            same && !flight.echoed && ends.is_some()
+        let refused = |in_flight: &mut InFlightBatch| {
+            let same = (in_flight.append.sequence, in_flight.append.ends) == (sequence, ends);
+            same && !in_flight.echoed && ends.is_some()
         };
-        self.flight.take_if(refused)?.append.ends
+        self.in_flight.take_if(refused)?.append.ends
     }
 
     /// All tickets of what is not in the log.
     pub(in crate::host) fn give_up(&mut self) -> Vec<Ticket> {
-        let flying = self.flight.take().into_iter().flat_map(|flight| flight.tickets);
+        let in_flight = self.in_flight.take().into_iter().flat_map(|in_flight| in_flight.tickets);
         let queued = std::mem::take(&mut self.queue).into_iter().map(|proposal| proposal.ticket);
-        flying.chain(queued).flatten().collect()
+        in_flight.chain(queued).flatten().collect()
     }
 }

@@ -10,9 +10,9 @@ use crate::log::engine::{Outage, Placed, Position, Stored};
 impl Member {
     pub(in crate::host) fn loaded(&mut self, snapshot: Option<Stored>, batches: &[Placed]) {
         // Also one that nobody waits for any more: what comes after it begins there.
-        let Some(life) = self.life.as_mut() else { return };
-        life.loading = None;
-        let epoch = life.epoch;
+        let Some(incarnation) = self.incarnation.as_mut() else { return };
+        incarnation.loading = None;
+        let epoch = incarnation.epoch;
         let kept = match snapshot.map(|stored| self.read_snapshot(&stored, epoch)).transpose() {
             Ok(kept) => kept,
             Err(why) => {
@@ -57,7 +57,7 @@ impl Member {
     fn restore(&mut self, Kept { chain, hash, table }: Kept) {
         let revision = chain.revision();
         self.chain = Some(chain);
-        if let Err(differs) = self.keeper.know(revision, hash) {
+        if let Err(differs) = self.snapshot_keeper.know(revision, hash) {
             return self.differs(differs);
         }
         self.events.push_back(Event::Restore { snapshot: Some(table), revision });
@@ -106,8 +106,8 @@ impl Member {
             self.present_again();
         }
         self.restore(kept);
-        let Some(seat) = seat else { return self.life.is_some() };
-        let tickets = self.writer.landed(seat.sequence);
+        let Some(seat) = seat else { return self.incarnation.is_some() };
+        let tickets = self.writer.confirmed(seat.sequence);
         for (revision, ticket) in (seat.first.0..).zip(tickets) {
             if let Some(ticket) = ticket {
                 self.events.push_back(Event::Absorbed { ticket, revision: Revision(revision) });
@@ -116,12 +116,16 @@ impl Member {
         if self.standing == Standing::Joining {
             self.joined();
         }
-        self.life.is_some()
+        self.incarnation.is_some()
     }
 
     pub(in crate::host) fn batches(&mut self, batches: &[Placed]) {
-        let Some(life) = self.life.as_mut().filter(|life| life.reads_on()) else { return };
-        life.confirming = None;
+        let Some(incarnation) =
+            self.incarnation.as_mut().filter(|incarnation| incarnation.reads_on())
+        else {
+            return;
+        };
+        incarnation.confirming = None;
         self.read(batches, Trust::Live);
         self.store_due();
     }
@@ -150,11 +154,11 @@ impl Member {
         let Some(chain) = &mut self.chain else { return false };
         let step = match chain.read(self.rules, placed, trust) {
             Ok(step) => step,
-            Err(Trouble::Stray | Trouble::Gap(_)) if trust == Trust::Live => {
+            Err(Trouble::Divergent | Trouble::Gap(_)) if trust == Trust::Live => {
                 self.reload();
                 return false;
             }
-            Err(Trouble::Stray) => return false,
+            Err(Trouble::Divergent) => return false,
             Err(Trouble::Gap(what)) => {
                 let why = format!("the log in the engine is not whole: {what}");
                 self.stall(Outage::refused(why, None));
@@ -169,11 +173,11 @@ impl Member {
         match step {
             Step::Known => true,
             Step::Void => self.after_batch(),
-            Step::Stray { host } if self.writes_as(host) => {
+            Step::Divergent { host } if self.writes_as(host) => {
                 self.rewritten();
                 false
             }
-            Step::Stray { .. } => self.after_batch(),
+            Step::Divergent { .. } => self.after_batch(),
             Step::Counts { host, sequence, .. }
                 if self.writes_as(host) && self.writer.is_foreign(sequence, &placed.body) =>
             {
@@ -188,15 +192,15 @@ impl Member {
     }
 
     fn writes_as(&self, host: HostId) -> bool {
-        self.life.as_ref().is_some_and(|life| life.host == host)
+        self.incarnation.as_ref().is_some_and(|incarnation| incarnation.host == host)
     }
 
     /// Gives out the entries of a batch; whether we are still there after it.
     fn apply(&mut self, batch: (HostId, u64), first: Revision, entries: Vec<Entry>) -> bool {
         let (host, sequence) = batch;
-        let us = self.life.as_ref().map(|life| life.host);
+        let us = self.incarnation.as_ref().map(|incarnation| incarnation.host);
         let ours = us == Some(host);
-        let tickets = if ours { self.writer.landed(sequence) } else { Vec::new() };
+        let tickets = if ours { self.writer.confirmed(sequence) } else { Vec::new() };
         let tickets = tickets.into_iter().chain(std::iter::repeat(None));
         let (mut end, mut differs) = (None, None);
         for ((revision, ticket), entry) in (first.0..).zip(tickets).zip(entries) {
@@ -207,7 +211,7 @@ impl Member {
                 Change::HostJoin { .. } => self.note_join(&entry.change),
                 Change::Era { .. } => self.present_again(),
                 Change::Checkpoint { revision, table } => {
-                    differs = differs.or(self.keeper.claimed(*revision, table).err());
+                    differs = differs.or(self.snapshot_keeper.claimed(*revision, table).err());
                 }
                 _ => {}
             }
@@ -233,7 +237,7 @@ impl Member {
 
     fn after_batch(&mut self) -> bool {
         let Some(chain) = &self.chain else { return false };
-        if self.keeper.is_wanted(chain, self.settings.snapshot_batches) {
+        if self.snapshot_keeper.is_wanted(chain, self.settings.snapshot_batches) {
             self.events.push_back(Event::SnapshotWanted);
         }
         self.store_due();
@@ -243,20 +247,22 @@ impl Member {
     /// Stores a snapshot of ours when others have had time to read what is in it, if nobody joined
     /// before us, and never before it is known that the log is still the one that it was made of.
     pub(in crate::host) fn store_due(&mut self) {
-        let life = self.life.as_ref().filter(|life| life.is_settled());
-        let (Some(chain), false, Some(life)) = (&self.chain, self.cut, life) else { return };
+        let incarnation = self.incarnation.as_ref().filter(|incarnation| incarnation.is_settled());
+        let (Some(chain), false, Some(incarnation)) = (&self.chain, self.cut, incarnation) else {
+            return;
+        };
         let us = self.host();
         if us.is_none() || us != chain.eldest() {
             return;
         }
-        let others = self.watch.seen().map(|seen| seen.alive.ttl_ms);
-        let ttl_ms = others.fold(life.timing.ttl_ms, u64::max);
-        let due = self.keeper.due(self.rules, chain, self.now.boot_ms, ttl_ms);
+        let others = self.failure_detector.seen().map(|seen| seen.alive.ttl_ms);
+        let ttl_ms = others.fold(incarnation.timing.ttl_ms, u64::max);
+        let due = self.snapshot_keeper.due(self.rules, chain, self.now.boot_ms, ttl_ms);
         self.calls.extend(due.map(crate::log::engine::Call::Store));
     }
 
     pub(in crate::host) fn stored(&mut self, position: Position) {
-        if let Some(checkpoint) = self.keeper.stored(position)
+        if let Some(checkpoint) = self.snapshot_keeper.stored(position)
             && self.standing == Standing::Member
         {
             self.writer.push(checkpoint, self.now.unix, None);
@@ -265,7 +271,7 @@ impl Member {
 
     /// Loads the log once more: what comes next cannot be read without.
     pub(in crate::host) fn reload(&mut self) {
-        if self.life.as_ref().is_some_and(|life| life.reads_on()) {
+        if self.incarnation.as_ref().is_some_and(|incarnation| incarnation.reads_on()) {
             self.send_load();
         }
     }

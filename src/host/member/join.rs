@@ -3,7 +3,7 @@
 
 use crate::core::{Change, HostId};
 use crate::host::chain::{Chain, Seat};
-use crate::host::incarnation::{Life, Timer};
+use crate::host::incarnation::{Incarnation, Timer};
 use crate::host::label::{Others, described};
 use crate::host::settings::too_short;
 use crate::host::writer::entry;
@@ -45,7 +45,7 @@ impl Member {
         self.register.clear();
         // A number can be given out once more after history was rewritten.
         self.lost.remove(&host);
-        self.life = Some(Life {
+        self.incarnation = Some(Incarnation {
             host,
             epoch,
             timing,
@@ -67,17 +67,21 @@ impl Member {
     /// Joins, if it is known how; called when the log was read, and whenever more is known of those
     /// who have our label.
     pub(in crate::host) fn decide_how_to_join(&mut self) {
-        let Some((life, chain)) = self.life.as_mut().zip(self.chain.as_ref()) else { return };
-        let Others { ours, dead, foreign, .. } = &mut life.others;
+        let Some((incarnation, chain)) = self.incarnation.as_mut().zip(self.chain.as_ref()) else {
+            return;
+        };
+        let Others { ours, dead, foreign, .. } = &mut incarnation.others;
         // The label is ours as long as an incarnation of ours that joined has it. Incarnations that
         // have not joined wait for it.
         if ours.iter().chain(&*dead).any(|host| chain.seat(*host).is_some()) {
             foreign.retain(|host, _| chain.seat(*host).is_some());
         }
-        let Some((life, chain)) = self.life.as_ref().zip(self.chain.as_ref()) else { return };
+        let Some((incarnation, chain)) = self.incarnation.as_ref().zip(self.chain.as_ref()) else {
+            return;
+        };
         let mut gone = Vec::new();
-        for (host, (who, first)) in &life.others.foreign {
-            match self.claim(life, *host, *first) {
+        for (host, (who, first)) in &incarnation.others.foreign {
+            match self.claim(incarnation, *host, *first) {
                 Claim::Gone(evidence) => gone.push((*host, evidence)),
                 Claim::Lives => {
                     let who = who.clone();
@@ -86,10 +90,13 @@ impl Member {
                 Claim::Unknown => {}
             }
         }
-        let ours = life.others.ours.iter().filter(|host| chain.seat(**host).is_some());
+        let ours = incarnation.others.ours.iter().filter(|host| chain.seat(**host).is_some());
         let adopt = ours.max().copied();
         self.note_claims(&gone);
-        let first = self.life.as_ref().and_then(|life| life.others.foreign.keys().next().copied());
+        let first = self
+            .incarnation
+            .as_ref()
+            .and_then(|incarnation| incarnation.others.foreign.keys().next().copied());
         if let Some(by) = first {
             self.standing = Standing::LabelInUse { by };
         } else if adopt.is_some() {
@@ -100,17 +107,18 @@ impl Member {
         }
     }
 
-    fn claim(&self, life: &Life, host: HostId, first: Option<Sign>) -> Claim {
-        let Some(renewed_ms) = life.renewed_ms else { return Claim::Unknown };
-        let Some(seen) = self.watch.get(host) else {
+    fn claim(&self, incarnation: &Incarnation, host: HostId, first: Option<Sign>) -> Claim {
+        let Some(renewed_ms) = incarnation.renewed_ms else { return Claim::Unknown };
+        let Some(seen) = self.failure_detector.get(host) else {
             // The log says which incarnation has its place now.
             let read = self.chain.as_ref().map_or(Position(0), |chain| chain.link().position);
-            return if read >= life.head { Claim::Gone(None) } else { Claim::Unknown };
+            return if read >= incarnation.head { Claim::Gone(None) } else { Claim::Unknown };
         };
-        if let Some(evidence) = self.watch.evidence(host, renewed_ms) {
+        if let Some(evidence) = self.failure_detector.evidence(host, renewed_ms) {
             return Claim::Gone(Some(evidence));
         }
-        let silent_ms = seen.alive.ttl_ms.saturating_mul(self.watch.silence).div_ceil(1000);
+        let silent_ms =
+            seen.alive.ttl_ms.saturating_mul(self.failure_detector.silence).div_ceil(1000);
         let long = self.now.boot_ms >= self.registering_ms.saturating_add(silent_ms);
         let renewed = first.is_some_and(|first| first != seen.alive.sign);
         if renewed || (seen.alive.sign == Sign::Watched && long) {
@@ -120,15 +128,15 @@ impl Member {
     }
 
     fn note_claims(&mut self, gone: &[(HostId, Option<Evidence>)]) {
-        let Some(life) = &mut self.life else { return };
+        let Some(incarnation) = &mut self.incarnation else { return };
         for (host, evidence) in gone {
-            life.others.foreign.remove(host);
+            incarnation.others.foreign.remove(host);
             if let Some(evidence) = evidence {
                 self.writer.push_end(Ends { host: *host, evidence: *evidence });
             }
         }
-        for (host, (_, first)) in &mut life.others.foreign {
-            *first = first.or(self.watch.get(*host).map(|seen| seen.alive.sign));
+        for (host, (_, first)) in &mut incarnation.others.foreign {
+            *first = first.or(self.failure_detector.get(*host).map(|seen| seen.alive.sign));
         }
     }
 
@@ -136,15 +144,15 @@ impl Member {
     pub(in crate::host) fn note_join(&mut self, change: &Change) {
         let Change::HostJoin { host, label, identity } = change else { return };
         let waits = matches!(self.standing, Standing::LabelInUse { .. } | Standing::Clearing);
-        let Some(life) = self.life.as_mut().filter(|_| waits) else { return };
-        if *label == self.identity.label && *host != life.host {
-            life.others.foreign.insert(*host, (identity.clone(), None));
+        let Some(incarnation) = self.incarnation.as_mut().filter(|_| waits) else { return };
+        if *label == self.identity.label && *host != incarnation.host {
+            incarnation.others.foreign.insert(*host, (identity.clone(), None));
         }
     }
 
     /// Whether it became known while we cleared up that another host has our label.
     pub(in crate::host) fn label_was_taken(&self) -> bool {
-        self.life.as_ref().is_some_and(|life| !life.others.foreign.is_empty())
+        self.incarnation.as_ref().is_some_and(|incarnation| !incarnation.others.foreign.is_empty())
     }
 
     fn refuse_label(&mut self, who: &str) {
@@ -156,37 +164,40 @@ impl Member {
     /// Appends the first batch.
     pub(in crate::host) fn join(&mut self, adopt: Option<HostId>) {
         let (now, rules, blind) = (self.now, self.rules, self.is_blind());
-        let Some((life, chain)) = self.life.as_mut().zip(self.chain.as_ref()) else { return };
-        let (new, seen) = (life.host, chain.link());
-        life.others.adopting = adopt;
+        let Some((incarnation, chain)) = self.incarnation.as_mut().zip(self.chain.as_ref()) else {
+            return;
+        };
+        let (new, seen) = (incarnation.host, chain.link());
+        incarnation.others.adopting = adopt;
         if !blind {
             self.memory.compare(chain);
         }
         let label = self.identity.label.clone();
         let join = Change::HostJoin { host: new, label, identity: described(&self.identity) };
         let adoption = adopt.map(|old| entry(Change::HostAdopt { old, new }, now.unix));
-        let present = entry(self.memory.present(new, life.timing.ttl_ms, now.unix), now.unix);
+        let present =
+            entry(self.memory.present(new, incarnation.timing.ttl_ms, now.unix), now.unix);
         let entries: Vec<_> =
             [entry(join, now.unix)].into_iter().chain(adoption).chain([present]).collect();
         let ends = adopt.map(|host| Ends { host, evidence: Evidence::Own });
         let tickets = vec![None; entries.len()];
         self.standing = Standing::Joining;
         let append = self.writer.send(new, entries, ends, tickets, (seen, rules, now.boot_ms));
-        if !self.cut && life.is_settled() {
+        if !self.cut && incarnation.is_settled() {
             self.calls.push_back(Call::Append(append));
-        } else if let Some(flight) = self.writer.flight_mut() {
-            flight.asked_ms = None;
+        } else if let Some(in_flight) = self.writer.in_flight_mut() {
+            in_flight.asked_ms = None;
         }
     }
 
     /// Our first batch is in the log.
     pub(in crate::host) fn joined(&mut self) {
-        let Some(life) = &mut self.life else { return };
-        let adopted = life.others.adopting.take();
-        let dead = std::mem::take(&mut life.others.dead);
+        let Some(incarnation) = &mut self.incarnation else { return };
+        let adopted = incarnation.others.adopting.take();
+        let dead = std::mem::take(&mut incarnation.others.dead);
         self.standing = Standing::Member;
-        self.deadlines = life.deadlines();
-        self.events.push_back(Event::Joined { host: life.host, adopted });
+        self.deadlines = incarnation.deadlines();
+        self.events.push_back(Event::Joined { host: incarnation.host, adopted });
         self.overcome();
         self.present_what_was_lost();
         for host in dead {
@@ -200,12 +211,12 @@ impl Member {
     /// The evidence for an end does not hold.
     pub(in crate::host) fn overtaken(&mut self, sequence: u64, ends: Option<Ends>) {
         let Some(ends) = self.writer.overtaken(sequence, ends) else { return };
-        self.watch.look_anew(ends.host, self.now.boot_ms);
+        self.failure_detector.look_anew(ends.host, self.now.boot_ms);
         if self.standing == Standing::Joining {
             // Whom we would have continued has ended: its commands have no locks any more.
-            if let Some(life) = &mut self.life {
-                life.others.ours.clear();
-                life.others.adopting = None;
+            if let Some(incarnation) = &mut self.incarnation {
+                incarnation.others.ours.clear();
+                incarnation.others.adopting = None;
             }
             self.standing = Standing::Clearing;
             self.events.push_back(Event::Clear);
@@ -214,6 +225,6 @@ impl Member {
 
     /// Whether our incarnation is in the chain, after a part of the log was skipped.
     pub(in crate::host) fn our_seat(&self, chain: &Chain) -> Option<Seat> {
-        chain.seat(self.life.as_ref()?.host)
+        chain.seat(self.incarnation.as_ref()?.host)
     }
 }

@@ -10,11 +10,11 @@ use std::collections::{BTreeSet, VecDeque};
 use crate::core::{Change, HostId, Rules, Snapshot, UnixMillis};
 use crate::host::chain::{Chain, Known, Mark};
 use crate::host::encoding;
-use crate::host::failure_detector::{SILENCE, Watch};
-use crate::host::incarnation::{Life, Timer};
+use crate::host::failure_detector::{FailureDetector, SILENCE};
+use crate::host::incarnation::{Incarnation, Timer};
 use crate::host::memory::{Memory, Recovering};
 use crate::host::settings::too_short;
-use crate::host::snapshot_keeper::{Differs, Keeper};
+use crate::host::snapshot_keeper::{Differs, SnapshotKeeper};
 use crate::host::writer::Writer;
 use crate::host::{Deadlines, Event, Health, LostWhy, Now, Settings, Standing, Ticket};
 use crate::log::engine::{Answer, Call, Ends, Evidence, Identity, Outage, Position};
@@ -47,12 +47,12 @@ pub struct Member {
     pub(in crate::host) registering_ms: u64,
     /// When it is to be asked for, or again.
     pub(in crate::host) register: Timer,
-    pub(in crate::host) life: Option<Life>,
+    pub(in crate::host) incarnation: Option<Incarnation>,
     /// What was read of the log; none while it is loaded for the first time.
     pub(in crate::host) chain: Option<Chain>,
     pub(in crate::host) writer: Writer,
-    pub(in crate::host) watch: Watch,
-    pub(in crate::host) keeper: Keeper,
+    pub(in crate::host) failure_detector: FailureDetector,
+    pub(in crate::host) snapshot_keeper: SnapshotKeeper,
     /// Incarnations of ours that we have given up.
     pub(in crate::host) lost: BTreeSet<HostId>,
     pub(in crate::host) deadlines: Deadlines,
@@ -89,11 +89,11 @@ impl Member {
             attempt: 0,
             registering_ms: 0,
             register: Timer::default(),
-            life: None,
+            incarnation: None,
             chain: None,
             writer: Writer::default(),
-            watch: Watch::default(),
-            keeper: Keeper::default(),
+            failure_detector: FailureDetector::default(),
+            snapshot_keeper: SnapshotKeeper::default(),
             lost: BTreeSet::new(),
             deadlines: Deadlines::default(),
             leaving: false,
@@ -203,7 +203,7 @@ impl Member {
     /// The answer to [`Event::SnapshotWanted`]: the table as it was at that event.
     pub fn store(&mut self, snapshot: &Snapshot) {
         let every = self.settings.snapshot_batches;
-        match self.keeper.take(snapshot, self.now.boot_ms, every) {
+        match self.snapshot_keeper.take(snapshot, self.now.boot_ms, every) {
             Ok(()) => self.store_due(),
             Err(differs) => self.differs(differs),
         }
@@ -219,21 +219,22 @@ impl Member {
     /// Our incarnation, while we are a member.
     #[must_use]
     pub fn host(&self) -> Option<HostId> {
-        let life = self.life.as_ref().filter(|_| self.standing == Standing::Member)?;
-        Some(life.host)
+        let incarnation =
+            self.incarnation.as_ref().filter(|_| self.standing == Standing::Member)?;
+        Some(incarnation.host)
     }
 
     /// How we stand to the engine.
     #[must_use]
     pub fn health(&self) -> Health {
-        let life = self.life.as_ref();
+        let incarnation = self.incarnation.as_ref();
         Health {
             standing: self.standing.clone(),
-            host: life.map(|life| life.host),
-            renewed_ms: life.and_then(|life| life.renewed_ms),
+            host: incarnation.map(|incarnation| incarnation.host),
+            renewed_ms: incarnation.and_then(|incarnation| incarnation.renewed_ms),
             position: self.chain.as_ref().map_or(Position(0), |chain| chain.link().position),
-            head: life.map_or(Position(0), |life| life.head),
-            hosts: self.watch.seen().copied().collect(),
+            head: incarnation.map_or(Position(0), |incarnation| incarnation.head),
+            hosts: self.failure_detector.seen().copied().collect(),
         }
     }
 
@@ -250,7 +251,7 @@ impl Member {
     }
 
     fn is_us(&self, host: HostId) -> bool {
-        self.life.as_ref().is_some_and(|life| life.host == host)
+        self.incarnation.as_ref().is_some_and(|incarnation| incarnation.host == host)
     }
 
     /// Whether commands of ours may run under this incarnation.
@@ -284,12 +285,12 @@ impl Member {
 
     /// Our incarnation ended or may have: what it has is lost, and another one is asked for.
     pub(in crate::host) fn lose(&mut self, why: LostWhy) {
-        let Some(life) = self.life.take() else { return };
+        let Some(incarnation) = self.incarnation.take() else { return };
         self.leaving = false;
         if self.takes_part() {
-            self.events.push_back(Event::Lost { host: life.host, why });
+            self.events.push_back(Event::Lost { host: incarnation.host, why });
         }
-        self.lost.insert(life.host);
+        self.lost.insert(incarnation.host);
         self.begin_anew();
         // Not more often than it would be renewed, if we lose one after the other.
         let earliest = self.registering_ms.saturating_add(self.usual_renewal_ms());
@@ -300,7 +301,11 @@ impl Member {
     /// for, later each time.
     pub(in crate::host) fn hinder(&mut self, obstacle: Outage) {
         self.tell_withdrawn();
-        let unused = self.life.as_ref().map(|life| life.host).filter(|_| !self.takes_part());
+        let unused = self
+            .incarnation
+            .as_ref()
+            .map(|incarnation| incarnation.host)
+            .filter(|_| !self.takes_part());
         self.lose(LostWhy::Differs);
         let wait_ms = self.usual_renewal_ms().saturating_mul(1 << self.setbacks.min(8));
         self.setbacks = self.setbacks.saturating_add(1);
@@ -322,13 +327,13 @@ impl Member {
     /// it holds lasts until its deadline.
     pub(in crate::host) fn stall(&mut self, obstacle: Outage) {
         let takes_part = self.takes_part();
-        let Some(life) = self.life.as_mut().filter(|_| takes_part) else {
+        let Some(incarnation) = self.incarnation.as_mut().filter(|_| takes_part) else {
             return self.hinder(obstacle);
         };
-        life.renew.clear();
+        incarnation.renew.clear();
         let mut again = Timer::default();
-        again.set(self.now.boot_ms + life.timing.renewal_ms);
-        life.loading = Some(again);
+        again.set(self.now.boot_ms + incarnation.timing.renewal_ms);
+        incarnation.loading = Some(again);
         if self.obstacle.as_ref() != Some(&obstacle) {
             self.obstacle = Some(obstacle);
             self.tell_obstacle();
@@ -344,8 +349,10 @@ impl Member {
             self.events.push_back(Event::Unhindered);
         }
         let now_ms = self.now.boot_ms;
-        if let Some(life) = self.life.as_mut().filter(|life| life.renew == Timer::default()) {
-            life.renew.set(now_ms);
+        if let Some(incarnation) =
+            self.incarnation.as_mut().filter(|incarnation| incarnation.renew == Timer::default())
+        {
+            incarnation.renew.set(now_ms);
         }
     }
 
@@ -403,12 +410,12 @@ impl Member {
         self.memory.mark = self.mark().or(self.memory.mark);
         let given_up = self.writer.give_up();
         self.events.extend(given_up.into_iter().map(|ticket| Event::Dropped { ticket }));
-        self.life = None;
+        self.incarnation = None;
         self.chain = None;
         self.recovering = None;
         self.writer = Writer::default();
-        self.watch.forget_all();
-        self.keeper.forget();
+        self.failure_detector.forget_all();
+        self.snapshot_keeper.forget();
         self.forget_calls();
     }
 

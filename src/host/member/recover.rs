@@ -42,8 +42,11 @@ impl Member {
     #[must_use]
     pub fn recovered_at(&self) -> Option<u64> {
         let Recovering { since_ms, longest_ttl_ms, .. } = self.recovering?;
-        let own = self.life.as_ref().map_or(self.settings.ttl_ms, |life| life.timing.ttl_ms);
-        let others = self.watch.seen().map(|seen| seen.alive.ttl_ms);
+        let own = self
+            .incarnation
+            .as_ref()
+            .map_or(self.settings.ttl_ms, |incarnation| incarnation.timing.ttl_ms);
+        let others = self.failure_detector.seen().map(|seen| seen.alive.ttl_ms);
         let ttl_ms = others.fold(longest_ttl_ms.max(own), u64::max);
         Some(since_ms.saturating_add(ttl_ms.saturating_mul(self.recovery_wait).div_ceil(1000)))
     }
@@ -84,8 +87,9 @@ impl Member {
         if self.standing != Standing::Member || self.leaving {
             return;
         }
-        if let Some(life) = &self.life {
-            let present = self.memory.present(life.host, life.timing.ttl_ms, self.now.unix);
+        if let Some(incarnation) = &self.incarnation {
+            let present =
+                self.memory.present(incarnation.host, incarnation.timing.ttl_ms, self.now.unix);
             self.writer.push(present, self.now.unix, None);
         }
     }

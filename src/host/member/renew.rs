@@ -9,10 +9,10 @@ impl Member {
     /// Does what is due, and ends an incarnation that was not renewed in time.
     pub(in crate::host) fn on_time(&mut self) {
         let now_ms = self.now.boot_ms;
-        if let Some(life) = &self.life
-            && now_ms >= life.deadlines().kill_at
+        if let Some(incarnation) = &self.incarnation
+            && now_ms >= incarnation.deadlines().kill_at
         {
-            let since_ms = life.since_ms;
+            let since_ms = incarnation.since_ms;
             self.lose(LostWhy::NotRenewed { since_ms });
         }
         if self.cut {
@@ -22,17 +22,17 @@ impl Member {
             self.tell_withdrawn();
             self.send_register();
         }
-        let Some(life) = &mut self.life else { return };
-        let patience_ms = life.timing.renewal_ms;
-        if life.renew.is_due(now_ms) {
-            life.renew.set(now_ms + patience_ms);
-            self.calls.push_back(Call::Renew { host: life.host, asked_at: now_ms });
+        let Some(incarnation) = &mut self.incarnation else { return };
+        let patience_ms = incarnation.timing.renewal_ms;
+        if incarnation.renew.is_due(now_ms) {
+            incarnation.renew.set(now_ms + patience_ms);
+            self.calls.push_back(Call::Renew { host: incarnation.host, asked_at: now_ms });
         }
-        if life.loading.is_some_and(|again| again.is_due(now_ms)) {
+        if incarnation.loading.is_some_and(|again| again.is_due(now_ms)) {
             self.send_load();
-        } else if life.confirming.is_some_and(|again| again.is_due(now_ms)) {
+        } else if incarnation.confirming.is_some_and(|again| again.is_due(now_ms)) {
             self.send_follow(true);
-        } else if life.is_settled() && life.behind.is_due(now_ms) {
+        } else if incarnation.is_settled() && incarnation.behind.is_due(now_ms) {
             self.send_follow(false);
         }
         self.recover_on_time();
@@ -42,42 +42,47 @@ impl Member {
     /// When [`Member::tick`] is to be called at the latest, in milliseconds of CLOCK_BOOTTIME.
     #[must_use]
     pub fn next_due(&self) -> Option<u64> {
-        let life = self.life.as_ref();
-        let end = life.map(|life| life.deadlines().kill_at);
+        let incarnation = self.incarnation.as_ref();
+        let end = incarnation.map(|incarnation| incarnation.deadlines().kill_at);
         if self.cut {
             return end;
         }
         let registering = self.standing == Standing::Registering;
         let register = registering.then_some(self.register.0).flatten();
-        let renew = life.and_then(|life| life.renew.0);
-        let read = life.and_then(|life| life.loading.or(life.confirming).unwrap_or(life.behind).0);
-        let settled = life.filter(|life| life.is_settled());
-        let again = self.writer.flight().zip(settled);
-        let again =
-            again.map(|(flight, life)| flight.asked_ms.unwrap_or(0) + life.timing.renewal_ms);
+        let renew = incarnation.and_then(|incarnation| incarnation.renew.0);
+        let read = incarnation.and_then(|incarnation| {
+            incarnation.loading.or(incarnation.confirming).unwrap_or(incarnation.behind).0
+        });
+        let settled = incarnation.filter(|incarnation| incarnation.is_settled());
+        let again = self.writer.in_flight().zip(settled);
+        let again = again.map(|(in_flight, incarnation)| {
+            in_flight.asked_ms.unwrap_or(0) + incarnation.timing.renewal_ms
+        });
         let recovered = self.recovered_at().filter(|_| self.may_say_recovered());
         [end, register, renew, read, again, recovered].into_iter().flatten().min()
     }
 
     pub(in crate::host) fn send_load(&mut self) {
-        let Some(life) = &mut self.life else { return };
+        let Some(incarnation) = &mut self.incarnation else { return };
         let mut again = Timer::default();
-        again.set(self.now.boot_ms + life.timing.ttl_ms / 2);
-        life.loading = Some(again);
-        life.confirming = None;
-        life.behind.clear();
+        again.set(self.now.boot_ms + incarnation.timing.ttl_ms / 2);
+        incarnation.loading = Some(again);
+        incarnation.confirming = None;
+        incarnation.behind.clear();
         self.calls.push_back(Call::Load);
     }
 
     /// Asks for what comes after what was read. `confirm` says that nothing is appended until it
     /// is known that what was read is still there.
     pub(in crate::host) fn send_follow(&mut self, confirm: bool) {
-        let Some((life, chain)) = self.life.as_mut().zip(self.chain.as_ref()) else { return };
-        life.behind.clear();
+        let Some((incarnation, chain)) = self.incarnation.as_mut().zip(self.chain.as_ref()) else {
+            return;
+        };
+        incarnation.behind.clear();
         if confirm {
             let mut again = Timer::default();
-            again.set(self.now.boot_ms + life.timing.renewal_ms);
-            life.confirming = Some(again);
+            again.set(self.now.boot_ms + incarnation.timing.renewal_ms);
+            incarnation.confirming = Some(again);
         }
         self.calls.push_back(Call::Follow { after: chain.last() });
     }
@@ -86,35 +91,43 @@ impl Member {
     /// grant that was read before may be one of a history that was lost after it.
     #[must_use]
     pub fn is_current(&self) -> bool {
-        let Some((life, chain)) = self.life.as_ref().zip(self.chain.as_ref()) else { return false };
-        life.reconnected_ms.is_none() && chain.link().position >= life.head_then
+        let Some((incarnation, chain)) = self.incarnation.as_ref().zip(self.chain.as_ref()) else {
+            return false;
+        };
+        incarnation.reconnected_ms.is_none() && chain.link().position >= incarnation.head_then
     }
 
     /// Sends the next batch if one can be sent.
     pub(in crate::host) fn append_next(&mut self) {
         let ready = self.standing == Standing::Member && !self.cut;
-        let Some((life, chain)) = self.life.as_ref().zip(self.chain.as_ref()) else { return };
-        if !ready || !life.is_settled() {
+        let Some((incarnation, chain)) = self.incarnation.as_ref().zip(self.chain.as_ref()) else {
+            return;
+        };
+        if !ready || !incarnation.is_settled() {
             return;
         }
         let now = (self.now.boot_ms, self.now.unix);
-        let next = self.writer.next(life.host, chain.link(), self.rules, now);
+        let next = self.writer.next(incarnation.host, chain.link(), self.rules, now);
         self.calls.extend(next.map(Call::Append));
     }
 
     /// Sends the batch on its way once more if it was not heard of for long.
     fn append_again(&mut self) {
-        let Some(life) = self.life.as_ref().filter(|life| life.is_settled()) else { return };
-        let (now_ms, patience_ms) = (self.now.boot_ms, life.timing.renewal_ms);
-        let Some(flight) = self.writer.flight_mut() else { return };
-        if flight.asked_ms.is_some_and(|asked_ms| now_ms < asked_ms + patience_ms) {
+        let Some(incarnation) =
+            self.incarnation.as_ref().filter(|incarnation| incarnation.is_settled())
+        else {
+            return;
+        };
+        let (now_ms, patience_ms) = (self.now.boot_ms, incarnation.timing.renewal_ms);
+        let Some(in_flight) = self.writer.in_flight_mut() else { return };
+        if in_flight.asked_ms.is_some_and(|asked_ms| now_ms < asked_ms + patience_ms) {
             return;
         }
-        flight.asked_ms = Some(now_ms);
-        if flight.echoed {
+        in_flight.asked_ms = Some(now_ms);
+        if in_flight.echoed {
             self.writer.unanswered();
         } else {
-            let append: Append = flight.append.clone();
+            let append: Append = in_flight.append.clone();
             self.calls.push_back(Call::Append(append));
         }
     }
@@ -126,34 +139,34 @@ impl Member {
         alive: &[Alive],
     ) {
         let now_ms = self.now.boot_ms;
-        let Some(life) = &mut self.life else { return };
+        let Some(incarnation) = &mut self.incarnation else { return };
         // An answer to an earlier incarnation was asked for earlier.
-        if asked_ms < life.since_ms {
+        if asked_ms < incarnation.since_ms {
             return;
         }
         match self.settings.check(ttl_ms) {
-            Ok(timing) => life.timing = timing,
+            Ok(timing) => incarnation.timing = timing,
             // Others may take it for gone before it would stop its commands.
             Err(error) => {
                 let why = format!("it makes the TTL too short: {error}");
                 return self.lose(LostWhy::Fenced { why });
             }
         }
-        life.since_ms = asked_ms;
-        life.renewed_ms = Some(asked_ms);
-        life.head = life.head.max(head);
-        if life.reconnected_ms.is_some_and(|since_ms| asked_ms >= since_ms) {
-            life.reconnected_ms = None;
-            life.head_then = head;
+        incarnation.since_ms = asked_ms;
+        incarnation.renewed_ms = Some(asked_ms);
+        incarnation.head = incarnation.head.max(head);
+        if incarnation.reconnected_ms.is_some_and(|since_ms| asked_ms >= since_ms) {
+            incarnation.reconnected_ms = None;
+            incarnation.head_then = head;
         }
         let read = self.chain.as_ref().map_or(Position(0), |chain| chain.link().position);
-        if life.is_settled() && read < head && life.behind == Timer::default() {
-            life.behind.set(now_ms + life.timing.renewal_ms / 4);
+        if incarnation.is_settled() && read < head && incarnation.behind == Timer::default() {
+            incarnation.behind.set(now_ms + incarnation.timing.renewal_ms / 4);
         }
         if self.standing == Standing::Member {
-            self.deadlines = life.deadlines();
+            self.deadlines = incarnation.deadlines();
         }
-        self.watch.look(now_ms, alive);
+        self.failure_detector.look(now_ms, alive);
         match self.standing {
             Standing::LabelInUse { .. } => self.decide_how_to_join(),
             Standing::Member => self.end_the_gone(asked_ms),
@@ -165,9 +178,10 @@ impl Member {
     /// Ends the incarnations of others that an answer shows to be gone.
     fn end_the_gone(&mut self, asked_ms: u64) {
         let us = self.host();
-        let others: Vec<HostId> = self.watch.seen().map(|seen| seen.alive.host).collect();
+        let others: Vec<HostId> =
+            self.failure_detector.seen().map(|seen| seen.alive.host).collect();
         for host in others.into_iter().filter(|host| Some(*host) != us) {
-            if let Some(evidence) = self.watch.evidence(host, asked_ms) {
+            if let Some(evidence) = self.failure_detector.evidence(host, asked_ms) {
                 self.end(Ends { host, evidence });
             }
         }
@@ -197,20 +211,20 @@ impl Member {
             }
         }
         self.writer.unanswered();
-        self.keeper.ask_again();
-        let Some(life) = &mut self.life else { return };
+        self.snapshot_keeper.ask_again();
+        let Some(incarnation) = &mut self.incarnation else { return };
         if self.obstacle.is_none() {
-            life.renew.set(now_ms);
+            incarnation.renew.set(now_ms);
         }
-        life.reconnected_ms = Some(now_ms);
-        if life.loading.is_some() {
+        incarnation.reconnected_ms = Some(now_ms);
+        if incarnation.loading.is_some() {
             self.send_load();
         } else {
             self.send_follow(true);
         }
-        if let Some(flight) = self.writer.flight_mut() {
+        if let Some(in_flight) = self.writer.in_flight_mut() {
             // As soon as it is known that the log is still the one that was read.
-            flight.asked_ms = None;
+            in_flight.asked_ms = None;
         }
     }
 

@@ -75,9 +75,9 @@ impl World {
             let daemon = machine.daemon.as_ref();
             let health = daemon.map(|daemon| daemon.member.health());
             let table = daemon.map(|daemon| daemon.table.snapshot());
-            let life =
-                daemon.map(|daemon| (daemon.doing(), &daemon.member.life, &daemon.member.writer));
-            format!("{:?}\n  {health:?}\n  {life:?}\n  {table:?}", machine.procs)
+            let incarnation = daemon
+                .map(|daemon| (daemon.doing(), &daemon.member.incarnation, &daemon.member.writer));
+            format!("{:?}\n  {health:?}\n  {incarnation:?}\n  {table:?}", machine.procs)
         });
         left.collect::<Vec<_>>().join("\n")
     }

@@ -48,7 +48,7 @@ pub(crate) struct Server {
     /// The era that the log names.
     noted: Option<Era>,
     /// Which life of the engine this is; 0 is one that names no eras.
-    life: u64,
+    incarnation: u64,
     /// Whether batches may be missing since the era that is noted.
     may_lack: bool,
     /// What was called in an era that is not noted yet.
@@ -68,17 +68,17 @@ impl Server {
             careless: false,
             last_host: 0,
             noted: None,
-            life: 0,
+            incarnation: 0,
             may_lack: false,
             held_back: BTreeMap::new(),
         }
     }
 
     /// Another life of the engine begins. All connections are gone.
-    pub(crate) fn live_anew(&mut self, life: u64, may_lack: bool) {
+    pub(crate) fn live_anew(&mut self, incarnation: u64, may_lack: bool) {
         self.cursors.clear();
         self.held_back.clear();
-        self.life = life;
+        self.incarnation = incarnation;
         self.may_lack |= may_lack;
     }
 
@@ -94,8 +94,9 @@ impl Server {
 
     /// The era that begins, if it is not noted.
     fn new_era(&self) -> Option<Era> {
-        let sign = self.life.to_string();
-        let noted = self.life == 0 || self.noted.as_ref().is_some_and(|noted| noted.sign == sign);
+        let sign = self.incarnation.to_string();
+        let noted =
+            self.incarnation == 0 || self.noted.as_ref().is_some_and(|noted| noted.sign == sign);
         let number = self.noted.as_ref().map_or(0, |noted| noted.number) + 1;
         (!noted).then_some(Era { number, sign })
     }

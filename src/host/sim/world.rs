@@ -255,7 +255,7 @@ impl World {
             let (identity, memory) = (machine.identity.clone(), machine.disk.memory());
             let mut daemon = Daemon::start(self.settings, identity, nonce, now, memory);
             if self.rules.hasty {
-                daemon.member.watch.silence = 500;
+                daemon.member.failure_detector.silence = 500;
             }
             if self.rules.impatient {
                 daemon.member.recovery_wait = 0;

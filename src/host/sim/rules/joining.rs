@@ -314,7 +314,7 @@ fn who_leaves_in_good_order_is_gone_at_once_and_loses_nothing() {
     let gone = Direct::joined(3, &mut server, 0).id();
     other.live(&mut server, 0, TTL_MS);
     let ticket = host.ask(10, "a");
-    assert!(host.member.leave(at(1)), "not before what is on its way has landed");
+    assert!(host.member.leave(at(1)), "not before its last batch is confirmed");
     host.settle(&mut server, 1);
     assert!(host.was_granted(ticket));
     assert!(host.table.host(us).is_some());

@@ -36,9 +36,9 @@ fn rule_09_an_author_that_had_read_another_history_counts_for_nobody() {
     let before = chain.clone();
     let other = Link { position: Position(1), hash: genesis(2).hash };
     let stray = batch(2, 1, other, vec![joining(2)]);
-    assert_eq!(read(&stray, &mut chain, Trust::Live), Err(Trouble::Stray), "or we have");
+    assert_eq!(read(&stray, &mut chain, Trust::Live), Err(Trouble::Divergent), "or we have");
     assert_eq!(chain, before);
-    let step = Step::Stray { host: HostId(2) };
+    let step = Step::Divergent { host: HostId(2) };
     assert_eq!(read(&stray, &mut chain, Trust::Loaded), Ok(step), "it is the author");
     assert_eq!(chain.revision(), before.revision());
     let mut next = batch(2, 2, chain.link(), vec![Change::Policy { bypass_max: 1 }]);
@@ -316,14 +316,14 @@ fn rule_12_who_meets_a_gap_begins_again_and_goes_on() {
 
 #[test]
 fn rule_12_a_batch_on_its_way_is_found_in_the_snapshot_or_sent_again() {
-    for landed in [true, false] {
+    for confirmed in [true, false] {
         let every = Settings { snapshot_batches: 4, ..settings() };
         let mut server = server();
         let mut one = Direct::joined_with(1, every, &mut server, 0);
         let mut two = Direct::joined_with(2, every, &mut server, 0);
         let ticket = two.ask(20, "b");
         two.drive(1);
-        if landed {
+        if confirmed {
             let sent = two.calls.iter().find(|call| matches!(call, Call::Append(_))).unwrap();
             server.call(2, 1, 1, sent.clone());
         }
@@ -339,8 +339,8 @@ fn rule_12_a_batch_on_its_way_is_found_in_the_snapshot_or_sent_again() {
             Event::Absorbed { ticket: found, revision } if *found == ticket => Some(*revision),
             _ => None,
         });
-        assert_eq!(absorbed.is_some(), landed, "{:?}", two.events);
-        assert_eq!(two.was_granted(ticket), !landed);
+        assert_eq!(absorbed.is_some(), confirmed, "{:?}", two.events);
+        assert_eq!(two.was_granted(ticket), !confirmed);
         let request = absorbed.map(|revision| crate::core::RequestId(revision.0));
         assert!(request.is_none_or(|request| two.table.hold_of(request).is_some()));
         let of_two = two.table.frames_of_host(two.id()).count();

@@ -24,7 +24,7 @@ fn eras(host: &Direct) -> Vec<(u64, bool)> {
 }
 
 fn reconnect(host: &mut Direct, server: &mut Server, now_ms: u64) {
-    host.tell(now_ms, Answer::Away(Outage::unreachable("another life")));
+    host.tell(now_ms, Answer::Away(Outage::unreachable("another incarnation")));
     host.tell(now_ms, Answer::Back);
     host.settle(server, now_ms);
 }
