@@ -14,28 +14,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::reachable::Edges;
-use crate::core::transition::worklist::Transition;
-use crate::core::{By, CycleStep, FrameId, Mode, Outcome, Refusal, RequestId, Table};
+use crate::core::{By, CycleStep, FrameId, Mode, RequestId, Table};
 
 impl Table {
-    /// Refuses one request if the candidates contain a deadlock. Returns whether they did.
-    pub(in crate::core) fn break_deadlock(&mut self, transition: &mut Transition<'_>) -> bool {
-        transition
-            .worklist()
-            .deadlock_candidates
-            .retain(|add_candidates| self.is_deadlock_candidate(*add_candidates));
-        let Some((request, cycle)) = self.victim(&transition.worklist().deadlock_candidates) else {
-            transition.worklist().deadlock_candidates.clear();
-            return false;
-        };
-        let why = Refusal::Deadlock { cycle };
-        self.commit(transition, Outcome::Refused { request, why });
-        true
-    }
-
     /// A request can be on a cycle only if its session waits, and holds a key that another request
     /// wants.
-    fn is_deadlock_candidate(&self, request: RequestId) -> bool {
+    pub(in crate::core) fn is_deadlock_candidate(&self, request: RequestId) -> bool {
         let Some(waiter) = self.waiters.get(&request) else { return false };
         let session = self.session(waiter.frame);
         self.hold_and_wait.contains(&session)
@@ -53,7 +37,7 @@ impl Table {
     }
 
     /// The request whose refusal breaks the deadlock, and the cycle that it is on.
-    fn victim(
+    pub(in crate::core) fn victim(
         &self,
         deadlock_candidates: &BTreeSet<RequestId>,
     ) -> Option<(RequestId, Vec<CycleStep>)> {

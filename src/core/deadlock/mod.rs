@@ -1,6 +1,7 @@
 //! Deadlocks: sessions that hold something and wait for each other.
 //!
-//! Invariant: a deadlock ends in the entry that closes it, with a refusal of its youngest waiter.
+//! Invariant: nothing here changes the table. It says which request to refuse; `transition` refuses
+//! it in the entry that closed the cycle.
 
 mod detect;
 pub(in crate::core) mod reachable;

@@ -37,7 +37,7 @@ impl Table {
             }
             Outcome::Barrier { request } => {
                 transition.worklist().retry.insert(*request);
-                transition.worklist().edges.insert(*request);
+                transition.worklist().new_waits.insert(*request);
             }
             Outcome::Granted(granted) => self.mark_waiter_dirty(transition, granted.request),
             Outcome::Released { token, keys, frame, .. } => {

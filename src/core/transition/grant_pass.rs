@@ -29,7 +29,7 @@ impl Table {
             }
             while let Some((key, wide)) = transition.worklist().dirty.pop_first() {
                 self.grant_around(transition, &key, wide);
-                transition.worklist().seen.insert(key);
+                transition.worklist().changed_keys.insert(key);
             }
             let quiet = transition.worklist().holdings_changed.is_empty()
                 && transition.worklist().retry.is_empty();
@@ -37,6 +37,21 @@ impl Table {
                 return;
             }
         }
+    }
+
+    /// Refuses one request if the candidates contain a deadlock. Returns whether they did.
+    pub(in crate::core) fn break_deadlock(&mut self, transition: &mut Transition<'_>) -> bool {
+        transition
+            .worklist()
+            .deadlock_candidates
+            .retain(|add_candidates| self.is_deadlock_candidate(*add_candidates));
+        let Some((request, cycle)) = self.victim(&transition.worklist().deadlock_candidates) else {
+            transition.worklist().deadlock_candidates.clear();
+            return false;
+        };
+        let why = Refusal::Deadlock { cycle };
+        self.commit(transition, Outcome::Refused { request, why });
+        true
     }
 
     /// After a recovery: every waiter may be granted, or be in a deadlock.

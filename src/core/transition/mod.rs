@@ -4,10 +4,11 @@
 //! granted, there is no deadlock and there is no empty frame.
 
 mod apply;
+mod bypass_pass;
 mod commit;
 mod effects;
 mod grant_pass;
 mod hosts;
 mod leases;
 mod request;
-pub(in crate::core) mod worklist;
+mod worklist;

@@ -22,13 +22,13 @@ pub(in crate::core) struct Worklist {
     /// Waiters to try whatever happened at their keys.
     pub(in crate::core) retry: BTreeSet<RequestId>,
     /// All keys that were dirty since the last pass without a grant.
-    pub(in crate::core) seen: BTreeSet<Key>,
+    pub(in crate::core) changed_keys: BTreeSet<Key>,
     /// Frames whose holdings changed. Their requests, and those of frames inside them, may now
     /// share slots, or be in a deadlock with themselves.
     pub(in crate::core) holdings_changed: BTreeSet<FrameId>,
     /// Waiters that may wait for more than before, or block more than before. A request that waits
     /// for one of them may now wait for everything that it can reach.
-    pub(in crate::core) edges: BTreeSet<RequestId>,
+    pub(in crate::core) new_waits: BTreeSet<RequestId>,
     /// Waiters whose wait for a hold may have closed a cycle.
     pub(in crate::core) deadlock_candidates: BTreeSet<RequestId>,
 }
@@ -52,7 +52,7 @@ impl<'a> Transition<'a> {
     pub(in crate::core) fn add_candidates(&mut self, waiters: impl IntoIterator<Item = RequestId>) {
         let worklist = self.worklist();
         for waiter in waiters {
-            worklist.edges.insert(waiter);
+            worklist.new_waits.insert(waiter);
             worklist.deadlock_candidates.insert(waiter);
         }
     }
