@@ -1,7 +1,8 @@
-//! What every reader of the log knows after a batch: how far it is, and which batches count.
+//! The chain: what every reader of the log knows after a batch. It says how far the reader is, and
+//! which batches count.
 //!
-//! Invariant: it is a function of the batches read, the same for all readers, whether they read
-//! them all or began at a snapshot.
+//! Invariant: the chain is a function of the batches read, the same for all readers, whether they
+//! read all batches or began at a snapshot.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,18 +12,18 @@ use super::encoding;
 use crate::core::{Change, Entry, HostId, Revision, Rules};
 use crate::log::engine::{Batch, Hash, Link, Placed, Position, Read};
 
-/// So many links of the chain are kept to compare others with.
+/// How many links are kept to compare with other chains.
 pub(in crate::host) const RECENT_MAX: usize = 1024;
 
-/// What is known after a batch.
+/// The state of a reader after a batch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(in crate::host) struct Chain {
     genesis: Hash,
     link: Link,
-    /// The last links, the latest last. Eight bytes of each hash tell histories apart.
+    /// The last links, latest last. Eight bytes of each hash suffice to tell histories apart.
     recent: VecDeque<(Position, u64)>,
     revision: Revision,
-    /// How many batches there were.
+    /// How many batches were read.
     batches: u64,
     last: Option<Read>,
     seats: BTreeMap<HostId, Seat>,
@@ -43,56 +44,56 @@ pub(in crate::host) struct Seat {
     pub(in crate::host) first: Revision,
 }
 
-/// What becomes of a batch.
+/// The effect of a batch.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::host) enum Step {
     /// It was read before.
     Known,
-    /// It counts for nothing: its incarnation had ended.
+    /// It does not count: its incarnation had ended.
     Void,
-    /// It counts for nothing: its author had read another history.
+    /// It does not count: its author had read another history.
     Divergent { host: HostId },
     /// Its entries count.
     Counts { host: HostId, sequence: u64, first: Revision, entries: Vec<Entry> },
 }
 
-/// A batch with which a reader cannot go on. The chain is as it was before it.
+/// A batch that a reader cannot process. The chain is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::host) enum Trouble {
-    /// Its author had read another history, or we have.
+    /// Its author had read another history, or this host has.
     Divergent,
     /// A batch before it is missing, or it comes twice.
     Gap(String),
-    /// It says nothing that this version can read.
+    /// This version cannot read it.
     Unreadable(String),
 }
 
-/// A point of a history, short enough to be kept beside each grant.
+/// A position in a history, short enough to be stored with each grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
     position: Position,
     hash: u64,
 }
 
-/// What is known of a point of a history.
+/// Whether a position belongs to a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Known {
-    /// It is of this history.
+    /// It belongs to this history.
     Same,
-    /// It is of another one.
+    /// It belongs to another history.
     Other,
-    /// It is too long ago to tell.
+    /// It is too old to tell.
     TooOld,
 }
 
-/// Whether what is read is known to be what the engine has now.
+/// Whether the batches read are known to be what the engine has now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::host) enum Trust {
-    /// It continues what was read before.
+    /// They continue what was read before.
     Live,
-    /// It was read just now from the beginning or from the snapshot.
+    /// They were just read from the beginning of the log, or from its snapshot.
     Loaded,
-    /// Nothing is compared; to see that tests would find it.
+    /// No comparison; tests use it to prove that they detect a missing one.
     #[cfg(test)]
     Blind,
 }
@@ -114,7 +115,7 @@ fn short(hash: Hash) -> u64 {
 }
 
 impl Mark {
-    /// Whether it is further on than another one, if both are of one history.
+    /// Whether it is later than another mark of the same history.
     #[must_use]
     pub fn is_after(self, other: Self) -> bool {
         self.position > other.position
@@ -156,7 +157,7 @@ impl Chain {
         self.seats.get(&host).copied()
     }
 
-    /// The incarnation that joined first of those that have not ended.
+    /// Of the incarnations that have not ended, the one that joined first.
     pub(in crate::host) fn eldest(&self) -> Option<HostId> {
         self.seats.keys().next().copied()
     }
@@ -230,7 +231,7 @@ impl Chain {
         Ok(step)
     }
 
-    /// What becomes of a batch that comes next.
+    /// The effect of the next batch.
     fn judge(&self, rules: Rules, placed: &Placed, trust: Trust) -> Result<Step, Trouble> {
         let Placed { host, sequence, .. } = *placed;
         if host == NO_HOST {
@@ -259,8 +260,8 @@ impl Chain {
         Ok(Step::Counts { host, sequence, first, entries: batch.entries })
     }
 
-    /// What becomes of a batch that notes an era. The engine takes one with each number, and its
-    /// author need not have read anything.
+    /// The effect of a batch that notes an era. The engine accepts one batch for each number, and
+    /// its author need not have read anything.
     fn judge_era(&self, rules: Rules, placed: &Placed) -> Result<Step, Trouble> {
         let Placed { host, sequence, .. } = *placed;
         if sequence <= self.era {
@@ -299,7 +300,7 @@ impl Chain {
     }
 }
 
-/// What a batch says, if it is the one that the engine takes it for.
+/// The content of a batch, if it is the batch that the engine takes it for.
 fn batch_of(rules: Rules, placed: &Placed) -> Result<Batch, Trouble> {
     let Placed { host, sequence, .. } = *placed;
     let name = encoding::author(host, sequence);

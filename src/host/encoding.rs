@@ -1,7 +1,7 @@
-//! How batches and snapshots are written in the engine.
+//! The encoding of batches and snapshots in the engine.
 //!
-//! A line that says what it is, in which format and under which rules, then JSON. A body that
-//! another version wrote is refused by its first line.
+//! A body begins with a line that states its type, its format and its rules. JSON follows. A host
+//! refuses a body of another version by this line.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use super::chain::Chain;
 use crate::core::{Entry, HostId, Rules, Snapshot};
 use crate::log::engine::{Batch, FORMAT, Hash, Link, Position};
 
-/// What a body in the engine is not, so that this host must not go on.
+/// Why this host cannot use a body in the engine, and must stop reading.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(in crate::host) enum Unreadable {
     #[error("it was written by another version: `{found}` where this one writes `{expected}`")]
@@ -20,7 +20,7 @@ pub(in crate::host) enum Unreadable {
     Damaged(String),
 }
 
-/// A table with all that a reader must know to go on from it.
+/// A table, and the state that a reader needs to continue from it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(in crate::host) struct Kept {
     pub(in crate::host) chain: Chain,
@@ -70,7 +70,7 @@ pub(in crate::host) fn read_batch(rules: Rules, body: &[u8]) -> Result<Batch, Un
     Ok(batch)
 }
 
-/// How many bytes an entry adds to a batch, about.
+/// Roughly how many bytes an entry adds to a batch.
 pub(in crate::host) fn size(entry: &Entry) -> usize {
     let mut bytes = Vec::new();
     json(entry, &mut bytes);
@@ -102,7 +102,7 @@ pub(in crate::host) fn table_hash(table: &Snapshot) -> Hash {
     body_hash(&bytes)
 }
 
-/// Where the chain of a history begins.
+/// The first link of a history.
 pub(in crate::host) fn genesis(epoch: u128) -> Link {
     let hash = Sha256::new().chain_update("canal").chain_update(epoch.to_be_bytes()).finalize();
     Link { position: Position(0), hash: Hash(hash.into()) }
@@ -118,7 +118,7 @@ pub(in crate::host) fn next_link(before: Link, position: Position, body: Hash) -
     Link { position, hash: Hash(digest.into()) }
 }
 
-/// A name for the `attempt`th asking, as random as the first.
+/// The nonce of the `attempt`th registration, as random as the first.
 pub(in crate::host) fn nonce(first: u128, attempt: u64) -> u128 {
     let digest =
         Sha256::new().chain_update(first.to_be_bytes()).chain_update(attempt.to_be_bytes());
@@ -126,7 +126,7 @@ pub(in crate::host) fn nonce(first: u128, attempt: u64) -> u128 {
     bytes.iter().take(16).fold(0, |number, byte| number << 8 | u128::from(*byte))
 }
 
-/// An author's name where no batch of it can be read.
+/// The name of an author of whom no batch can be read.
 pub(in crate::host) fn author(host: HostId, sequence: u64) -> String {
     format!("batch {sequence} of host {host}")
 }

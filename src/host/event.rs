@@ -1,17 +1,17 @@
-//! What a member tells its driver.
+//! What a member tells its driver, the daemon.
 
 use std::fmt;
 
 use crate::core::{Entry, HostId, Revision, Snapshot, UnixMillis};
 use crate::log::engine::{Alive, Outage, Position};
 
-/// The time at which something is told to a member.
+/// The time of a call to a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
-    /// CLOCK_BOOTTIME in milliseconds. Everything is decided by it.
+    /// CLOCK_BOOTTIME in milliseconds. All decisions use it.
     pub boot_ms: u64,
-    /// The time of day, for what is shown, and for tokens after history was lost. Nothing else is
-    /// decided by it.
+    /// The time of day: shown to people, and used for tokens after the log lost entries. No other
+    /// decision uses it.
     pub unix: UnixMillis,
 }
 
@@ -19,77 +19,77 @@ pub struct Now {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
-/// What the driver is to do. It takes events one at a time and carries each out before it takes
+/// What the driver has to do. It takes events one at a time, and carries each out before it takes
 /// the next.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// The table is to be replaced by this one (`None`: an empty one): at the start, after a loss,
-    /// and when others had made a snapshot of what was not read yet. In the last case what was
-    /// decided on the way is to be found in the table: requests of ours that neither wait nor hold
-    /// any more were refused or ended.
+    /// Replace the table by this one (`None`: an empty one): at the start, after a loss, and when a
+    /// snapshot of another host covers what was not read yet. In the last case the driver finds
+    /// what was decided meanwhile in the table: a request of this host that neither waits nor holds
+    /// any more was refused or has ended.
     Restore {
         /// The table.
         snapshot: Option<Snapshot>,
-        /// The last entry that is in it.
+        /// The last entry that the table includes.
         revision: Revision,
     },
-    /// Apply exactly this to the table, now.
+    /// Apply exactly this entry to the table, now.
     Entry {
-        /// At which revision.
+        /// Its revision.
         revision: Revision,
-        /// What happened.
+        /// The entry.
         entry: Entry,
-        /// The proposal, if it is one of ours.
+        /// The proposal that it comes from, if this host proposed it.
         ticket: Option<Ticket>,
     },
-    /// A proposal of ours was applied before the table that was just restored; what it decided is
-    /// to be found there.
+    /// A proposal of this host was applied before the snapshot that was just restored. What it
+    /// decided is in that table.
     Absorbed {
         /// Which proposal.
         ticket: Ticket,
         /// Its revision.
         revision: Revision,
     },
-    /// A proposal of ours never makes it into the log, or not in a way that counts.
+    /// A proposal of this host will never be in the log, or not in a way that counts.
     Dropped {
         /// Which proposal.
         ticket: Ticket,
     },
-    /// Before it joins: every command must be dead that an earlier daemon of this place, or an
-    /// earlier incarnation of ours, had locks for. Kill what is left, wait for its death, then call
-    /// [`super::Member::cleared`]; at once if there is nothing. Not asked for if the earlier
-    /// incarnation is adopted.
+    /// Before the host joins: all commands must be dead that held locks under an earlier daemon of
+    /// this place, or under an earlier incarnation of this host. Kill what is left, wait until it
+    /// is dead, then call [`super::Member::cleared`] (at once if nothing is left). Not sent if the
+    /// earlier incarnation is adopted.
     Clear,
-    /// We are a member under this number; the entries that say so have been applied.
+    /// The host is a member under this number; the entries that say so have been applied.
     Joined {
-        /// Our incarnation.
+        /// The host's incarnation.
         host: HostId,
-        /// Whose frames are ours now: their processes are to be proven, and commands that run
-        /// without a hold in the table are to be stopped.
+        /// The incarnation whose frames this one adopted. Verify that their processes live, and
+        /// stop commands that run without a hold in the table.
         adopted: Option<HostId>,
     },
-    /// Our incarnation ended or may have: every hold of ours is lost, and its commands are to be
-    /// ended at once. The deadlines stay where they were: if it could not be renewed, TERM was due
-    /// the grace before this, and KILL is due now. The member joins again by itself, as another
-    /// incarnation, after a [`Event::Clear`].
+    /// The host's incarnation ended, or may have ended: all its holds are lost. End their commands
+    /// at once. The deadlines do not move: if the incarnation could not be renewed, TERM was due a
+    /// grace period ago and KILL is due now. The member joins again by itself, as another
+    /// incarnation, after an [`Event::Clear`].
     Lost {
         /// Which incarnation.
         host: HostId,
         /// Why.
         why: LostWhy,
     },
-    /// A plain copy of the table as it is now is wanted: call [`super::Member::store`].
+    /// Pass a plain copy of the table as it is now to [`super::Member::store`].
     SnapshotWanted,
-    /// The engine is of no use for now. Said again if the reason becomes another one.
+    /// The engine cannot be used for now. Sent again if the reason changes.
     Away(Outage),
     /// The engine answers again.
     Back,
-    /// The engine answers, and this host can take no part as things are. It tries again by itself;
-    /// [`Event::Unhindered`] or [`Event::Joined`] says that this is over. Said again if the reason
-    /// becomes another one. As long as commands of ours may run they do: what is not renewed
-    /// meanwhile ends at its deadline.
+    /// The engine answers, but this host cannot take part as things are. It tries again by itself;
+    /// [`Event::Unhindered`] or [`Event::Joined`] follows when it succeeds. Sent again if the
+    /// reason changes. Commands run on while their deadlines allow: what is not renewed meanwhile
+    /// ends at its deadline.
     Hindered(Outage),
-    /// What hindered a member is over.
+    /// The host can take part again.
     Unhindered,
 }
 
@@ -111,9 +111,9 @@ pub enum LostWhy {
         /// Which one.
         by: HostId,
     },
-    /// The log is not the one that we had read.
+    /// The log is not the one that this host had read.
     Rewritten,
-    /// Our table is not the one that the other hosts have.
+    /// This host's table differs from the other hosts' table.
     Differs,
 }
 
@@ -129,9 +129,9 @@ impl fmt::Display for LostWhy {
     }
 }
 
-/// When commands are to be stopped if nothing is renewed until then, in milliseconds of
-/// CLOCK_BOOTTIME. The incarnation is given up at `kill_at`; a renewal that succeeds between the two
-/// moves them on, and commands that did not end by TERM may go on. Both 0 before the first incarnation.
+/// When commands are stopped if no renewal succeeds until then, in milliseconds of CLOCK_BOOTTIME.
+/// The incarnation is given up at `kill_at`. A renewal that succeeds between the two moves both,
+/// and commands that survived TERM run on. Both are 0 before the first incarnation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Deadlines {
     /// TERM.
@@ -140,51 +140,51 @@ pub struct Deadlines {
     pub kill_at: u64,
 }
 
-/// How a host stands to the engine, for status.
+/// The state of a host towards the engine, for status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Health {
-    /// What it is about.
+    /// What the host is doing.
     pub standing: Standing,
-    /// Our incarnation, once the engine gave one.
+    /// The host's incarnation, once the engine gave it one.
     pub host: Option<HostId>,
-    /// When the last renewal was asked for that succeeded, in milliseconds of CLOCK_BOOTTIME.
+    /// When the last successful renewal was sent, in milliseconds of CLOCK_BOOTTIME.
     pub renewed_ms: Option<u64>,
     /// The last batch that was read.
     pub position: Position,
-    /// The last batch that there was, as of the last renewal.
+    /// The last batch in the log, as of the last renewal.
     pub head: Position,
     /// The incarnations that have not ended, as of the last renewal.
     pub hosts: Vec<Observed>,
 }
 
-/// What was seen of an incarnation.
+/// What this host has observed of an incarnation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Observed {
-    /// What the engine said last.
+    /// The engine's latest report of it.
     pub alive: Alive,
-    /// When its sign was first seen as it is, in milliseconds of our CLOCK_BOOTTIME: it renewed
-    /// last before that.
+    /// When its current sign of life was first seen, in milliseconds of this host's CLOCK_BOOTTIME.
+    /// Its last renewal was before that.
     pub since_ms: u64,
 }
 
-/// What a host is about.
+/// What a host is doing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It was not started, or has left.
+    /// Nothing: it was not started, or has left.
     Idle,
-    /// It asks the engine for an incarnation.
+    /// It requests an incarnation from the engine.
     Registering,
     /// It reads the log.
     Reading,
-    /// Another host has its label and may be gone: it waits until that is known.
+    /// Another host has its label and may be gone: it waits until that is certain.
     LabelInUse {
         /// Which one.
         by: HostId,
     },
-    /// It waits until what an earlier incarnation left is dead.
+    /// It waits until the commands of an earlier incarnation are dead.
     Clearing,
-    /// It has said that it takes part, and waits to read it.
+    /// It has appended that it joins, and waits to read that.
     Joining,
-    /// It takes part.
+    /// It is a member.
     Member,
 }

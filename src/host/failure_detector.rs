@@ -1,4 +1,4 @@
-//! Watching over the other incarnations, by our own clock.
+//! The failure detector: which other incarnations are gone, by this host's clock.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +6,11 @@ use super::Observed;
 use crate::core::HostId;
 use crate::log::engine::{Alive, Evidence, Sign};
 
-/// An incarnation is gone when its sign did not change for so many thousandths of its TTL: more
-/// than the TTL, because it measures that by another clock.
+/// An incarnation is gone when its sign of life has not changed for this many thousandths of its
+/// TTL. The time is longer than the TTL because the other host measures it by another clock.
 pub(in crate::host) const SILENCE: u64 = 1100;
 
-/// What was seen of the others.
+/// What this host has observed of all incarnations.
 #[derive(Debug)]
 pub(in crate::host) struct FailureDetector {
     seen: BTreeMap<HostId, Observed>,
@@ -36,7 +36,8 @@ impl FailureDetector {
         self.seen.clear();
     }
 
-    /// Takes in what the engine says of all that have not ended; it arrived at `now_ms`.
+    /// Records the engine's report of all incarnations that have not ended, which arrived at
+    /// `now_ms`.
     pub(in crate::host) fn look(&mut self, now_ms: u64, alive: &[Alive]) {
         let seen = std::mem::take(&mut self.seen);
         let same = |alive: &Alive| seen.get(&alive.host).filter(|old| old.alive.sign == alive.sign);
@@ -47,15 +48,15 @@ impl FailureDetector {
         self.seen = alive.iter().map(look).collect();
     }
 
-    /// Begins anew to wait for a sign of an incarnation.
+    /// Restarts the wait for a sign of an incarnation.
     pub(in crate::host) fn look_anew(&mut self, host: HostId, now_ms: u64) {
         if let Some(seen) = self.seen.get_mut(&host) {
             seen.since_ms = now_ms;
         }
     }
 
-    /// What shows that an incarnation is gone, by an answer that was asked for at `asked_ms`: the
-    /// sign was first seen when it arrived, and still the same after that.
+    /// The evidence that an incarnation is gone, from an answer to a call sent at `asked_ms`: its
+    /// sign was first seen when it arrived, and had not changed since.
     pub(in crate::host) fn evidence(&self, host: HostId, asked_ms: u64) -> Option<Evidence> {
         let Observed { alive, since_ms } = self.seen.get(&host)?;
         match alive.sign {

@@ -1,11 +1,11 @@
-//! An incarnation that the engine gave this host, and what is due for it.
+//! The host's current incarnation, and its timers.
 
 use super::label::Others;
 use super::{Deadlines, Timing};
 use crate::core::HostId;
 use crate::log::engine::Position;
 
-/// Something that is due at a time.
+/// A timer: due at a time, or not set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::host) struct Timer(pub(in crate::host) Option<u64>);
 
@@ -23,29 +23,29 @@ impl Timer {
     }
 }
 
-/// An incarnation that the engine gave us.
+/// An incarnation that the engine gave this host.
 #[derive(Debug)]
 pub(in crate::host) struct Incarnation {
     pub(in crate::host) host: HostId,
     pub(in crate::host) epoch: u128,
     pub(in crate::host) timing: Timing,
-    /// Before the last renewal that succeeded was asked for: the TTL runs from then on at the
-    /// latest.
+    /// When the last successful renewal was sent, or earlier. This host counts the TTL from then.
     pub(in crate::host) since_ms: u64,
     pub(in crate::host) renewed_ms: Option<u64>,
     pub(in crate::host) renew: Timer,
-    /// The last batch that there was, as of the last renewal.
+    /// The last batch in the log, as of the last renewal.
     pub(in crate::host) head: Position,
     pub(in crate::host) others: Others,
-    /// The log is being loaded; asked again when due.
+    /// The log is being loaded. The call is repeated when due.
     pub(in crate::host) loading: Option<Timer>,
-    /// It is not known whether the log is still the one that was read; asked again when due.
+    /// The host is confirming that the log is still the one that it read. The call is repeated when
+    /// due.
     pub(in crate::host) confirming: Option<Timer>,
-    /// When the engine could be reached again, until a renewal that was asked since is answered.
+    /// When the engine became reachable again, until a renewal sent since then is answered.
     pub(in crate::host) reconnected_ms: Option<u64>,
-    /// How long the log was when it was first seen after the engine could be reached again.
+    /// The length of the log when it was first seen after the engine became reachable again.
     pub(in crate::host) head_then: Position,
-    /// There are batches that should have been read when it is due.
+    /// Set while there are batches that this host has not read; it reads them when due.
     pub(in crate::host) behind: Timer,
 }
 
@@ -56,7 +56,7 @@ impl Incarnation {
         Deadlines { term_at: kill_at.saturating_sub(grace_ms), kill_at }
     }
 
-    /// Whether what is read now continues what was read before.
+    /// Whether the next batches continue those read before.
     pub(in crate::host) fn reads_on(&self) -> bool {
         self.loading.is_none()
     }

@@ -5,17 +5,17 @@ use std::collections::BTreeMap;
 use crate::core::HostId;
 use crate::log::engine::{Identity, Sign};
 
-/// The incarnations of our label that had not ended when we asked for ours.
+/// The incarnations with this host's label that had not ended when it registered.
 #[derive(Debug, Default)]
 pub(in crate::host) struct Others {
-    /// Those of this very place, which we may continue.
+    /// Earlier incarnations of this place, which this one may adopt.
     pub(in crate::host) ours: Vec<HostId>,
-    /// Those that we have given up, and those of an earlier boot of this machine: nothing of them
-    /// lives once we are clear.
+    /// Incarnations that this host gave up, and those of an earlier boot of this machine. None of
+    /// their commands lives once the host is clear.
     pub(in crate::host) dead: Vec<HostId>,
-    /// Those of others, who they are, and what was first seen of them.
+    /// Incarnations of other hosts: their identity, and the first sign seen of them.
     pub(in crate::host) foreign: BTreeMap<HostId, (String, Option<Sign>)>,
-    /// Which one we continue.
+    /// The one that this incarnation adopts.
     pub(in crate::host) adopting: Option<HostId>,
 }
 
@@ -39,7 +39,7 @@ impl Others {
     }
 }
 
-/// Whether nothing of `who` can be left because the machine was started anew since.
+/// Whether nothing of `who` can be left, because the machine has rebooted since.
 fn is_of_earlier_boot(who: &Identity, us: &Identity) -> bool {
     let named = !us.machine.is_empty() && !us.boot.is_empty() && !who.boot.is_empty();
     let same_place =
@@ -47,7 +47,7 @@ fn is_of_earlier_boot(who: &Identity, us: &Identity) -> bool {
     named && same_place && who.boot != us.boot
 }
 
-/// An identity for people.
+/// Describes an identity for people.
 pub(in crate::host) fn described(who: &Identity) -> String {
     let Identity { machine, boot, pid_namespace, uid, dir, .. } = who;
     let machine = if machine.is_empty() { "unknown" } else { machine };

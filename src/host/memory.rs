@@ -1,26 +1,26 @@
-//! What a host remembers beyond one incarnation: which tokens it told, and which history it read.
+//! What a host remembers across incarnations: which tokens it was told, and which history it read.
 
 use super::Mark;
 use super::chain::Chain;
 use crate::core::{Change, HostId, Revision, Token, UnixMillis};
 
-/// What outlives an incarnation, and, as far as the driver keeps it, a daemon.
+/// What outlives an incarnation. It outlives the daemon too, if the driver stores it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// Which history the log had.
+    /// The history of the log.
     pub epoch: Option<u128>,
     /// How far it was read.
     pub mark: Option<Mark>,
-    /// The largest token that a client here was told for certain.
+    /// The largest token that a client on this host was told for certain.
     pub told: Token,
-    /// The largest token that a client here may have been told.
+    /// The largest token that a client on this host may have been told.
     pub bound: Token,
-    /// Whether the log has lost what was read of it, and that was not said in the log yet.
+    /// Whether the log has lost entries that were read, and no entry of this host reports it yet.
     pub lost: bool,
 }
 
 impl Memory {
-    /// The log has this history.
+    /// Records the history of the log.
     pub(in crate::host) fn reads(&mut self, epoch: u128) {
         self.lost |= self.epoch.is_some_and(|before| before != epoch);
         self.epoch = Some(epoch);
@@ -40,11 +40,11 @@ impl Memory {
 /// A recovery that waits until the longest TTL has passed.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::host) struct Recovering {
-    /// Since which entry.
+    /// The entry from which the recovery counts.
     pub(in crate::host) from: Revision,
-    /// When that was read.
+    /// When this host read that entry.
     pub(in crate::host) since_ms: u64,
     pub(in crate::host) longest_ttl_ms: u64,
-    /// Whether it was said that it has passed.
+    /// Whether this host has proposed that the TTL has passed.
     pub(in crate::host) said: bool,
 }

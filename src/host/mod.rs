@@ -1,12 +1,12 @@
-//! How one host takes part in a table that many share.
+//! One host's part in a table that many hosts share.
 //!
-//! A [`Member`] speaks to an engine on one side (by [`Call`](crate::log::engine::Call)s and
-//! [`Answer`](crate::log::engine::Answer)s) and to the owner of a table on the other: what the
-//! owner proposes comes back as entries, in the order of the log, among those of all other hosts.
-//! It knows no socket, no clock and no process; its rules are those of `docs/many-hosts.md`.
+//! A [`Member`] sits between an engine (which it talks to by [`Call`](crate::log::engine::Call)s
+//! and [`Answer`](crate::log::engine::Answer)s) and the daemon that owns the table. The daemon
+//! proposes changes; they come back as entries, in the order of the log, among those of all other
+//! hosts. A member uses no socket, clock or process. `docs/many-hosts.md` states its rules.
 //!
-//! Invariant: the entries that a member gives out are those of the log, in its order and each once,
-//! and none of an incarnation that had ended before.
+//! Invariant: a member delivers the entries of the log, in order, each once, and none of an
+//! incarnation that ended before it.
 
 mod chain;
 mod encoding;

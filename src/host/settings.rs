@@ -5,7 +5,7 @@ use std::fmt;
 use crate::duration_text::stated_ms;
 use crate::log::engine::Outage;
 
-/// What an operator may choose. Durations in milliseconds.
+/// What an operator may choose. Durations are in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The time to live (T) that is asked of the engine.
@@ -16,9 +16,9 @@ pub struct Settings {
     pub grace_ms: Option<u64>,
     /// From KILL to the end of the TTL (m); `None` is T/12.
     pub margin_ms: Option<u64>,
-    /// The bound of how far the rates of two hosts' clocks may differ, in thousandths.
+    /// The greatest difference between the rates of two hosts' clocks, in thousandths.
     pub drift: u64,
-    /// A snapshot is made after so many batches.
+    /// A snapshot is made after this many batches.
     pub snapshot_batches: u64,
 }
 
@@ -35,7 +35,7 @@ impl Default for Settings {
     }
 }
 
-/// The durations that follow from a TTL. In milliseconds.
+/// The durations that follow from a TTL, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
     /// The time to live (T).
@@ -81,11 +81,10 @@ impl fmt::Display for TooShort {
 }
 
 impl Settings {
-    /// The durations under a TTL, which the engine may have chosen otherwise than was asked.
+    /// The durations for a TTL. The engine may have granted another TTL than was requested.
     ///
-    /// # Errors
-    /// The TTL leaves no room for three renewals, grace, margin and the clocks' drift; or the
-    /// margin is shorter than that drift.
+    /// # Errors The TTL leaves no room for three renewals, grace, margin and the clocks' drift; or
+    /// the margin is shorter than that drift.
     pub fn check(&self, ttl_ms: u64) -> Result<Timing, TooShort> {
         let timing = Timing {
             ttl_ms,
@@ -104,7 +103,7 @@ impl Settings {
     }
 }
 
-/// A TTL that leaves no time to stop commands.
+/// The outage for a TTL that leaves no time to stop commands.
 pub(in crate::host) fn too_short(why: String) -> Outage {
     Outage::refused(why, Some("choose a longer TTL".to_owned()))
 }

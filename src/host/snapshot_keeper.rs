@@ -1,8 +1,8 @@
-//! Snapshots: who makes them, when they are stored, and the comparison of tables by their hashes.
+//! Snapshots: when they are made and stored, and how replicas compare their tables.
 //!
-//! Every replica hashes its table after the same batches, and keeps it for a while; the one that has
-//! joined first by then stores it and says the hash in the log, and a replica whose own differs goes
-//! no further.
+//! Every replica makes a copy of its table after the same batches, and hashes it. The member that
+//! joined first stores its copy when it is due and appends the hash to the log. A replica whose own
+//! hash differs stops.
 
 use std::collections::VecDeque;
 
@@ -11,26 +11,27 @@ use super::encoding::{self, Kept};
 use crate::core::{Change, Revision, Rules, Snapshot};
 use crate::log::engine::{Hash, Position, Stored};
 
-/// So many hashes are remembered, and claims of others not yet compared.
+/// How many hashes are remembered, and how many claims of other replicas that are not yet compared.
 const REMEMBERED: usize = 8;
 
-/// After so many times the batches that lie between two snapshots, one is stored though there may
-/// be hosts that have not read what is in it: daemons may live for less than a TTL.
+/// A snapshot is stored after this many snapshot intervals even if hosts may exist that have not
+/// read what it contains: daemons may live for less than a TTL.
 const OVERDUE: u64 = 4;
 
 /// Two replicas have different tables after the same entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::host) struct Differs(pub(in crate::host) Revision);
 
-/// A snapshot that nobody is known to have stored.
+/// A snapshot that no replica is known to have stored.
 #[derive(Debug)]
 struct Made {
     kept: Kept,
-    /// When; by CLOCK_BOOTTIME.
+    /// When it was made, by CLOCK_BOOTTIME.
     at_ms: u64,
-    /// Stored when the log has so many batches: who is a little behind need not begin anew.
+    /// It is not stored before the log has this many batches: a host that lags a little can go on
+    /// without it.
     due: u64,
-    /// And when no host lives that has not read it, or the log has so many.
+    /// From this many batches on it is stored even if a live host has not read what it contains.
     overdue: u64,
 }
 
@@ -39,22 +40,23 @@ impl Made {
         self.kept.chain.link().position
     }
 
-    /// `ttl_ms` is the longest of all hosts: who was away for so long has lost what it held anyway.
+    /// `ttl_ms` is the longest TTL of all hosts. A host that was away for longer has lost what it
+    /// held anyway.
     fn is_due(&self, batches: u64, now_ms: u64, ttl_ms: u64) -> bool {
         let read_by_all = now_ms.saturating_sub(self.at_ms) >= ttl_ms;
         batches >= self.overdue || batches >= self.due && read_by_all
     }
 }
 
-/// What is known of snapshots.
+/// The snapshots that are wanted, made and claimed.
 #[derive(Debug, Default)]
 pub(in crate::host) struct SnapshotKeeper {
-    /// For each [`super::Event::SnapshotWanted`] that is not answered, the state at its place, if it
-    /// still counts.
+    /// For each [`super::Event::SnapshotWanted`] that is not answered: the chain at that batch, if
+    /// it still counts.
     wanted: VecDeque<Option<Chain>>,
     known: VecDeque<(Revision, Hash)>,
     claims: VecDeque<(Revision, String)>,
-    /// By every replica: nobody knows who will be there when it is due.
+    /// Every replica makes one: any of them may be gone when it is due.
     made: Option<Made>,
     storing: bool,
 }
@@ -69,13 +71,13 @@ impl SnapshotKeeper {
         wanted
     }
 
-    /// History begins anew: what was known of tables is void.
+    /// A new history begins: forgets everything about tables.
     pub(in crate::host) fn forget(&mut self) {
         let wanted = self.wanted.iter().map(|_| None).collect();
         *self = Self { wanted, ..Self::default() };
     }
 
-    /// Takes in the table that was wanted first.
+    /// Takes the table for the oldest request.
     pub(in crate::host) fn take(
         &mut self,
         table: &Snapshot,
@@ -88,7 +90,7 @@ impl SnapshotKeeper {
         }
         let hash = encoding::table_hash(table);
         self.know(table.revision, hash)?;
-        // If one waits to be stored, that is done first.
+        // An earlier snapshot that waits to be stored comes first.
         if self.made.is_none() {
             let (due, overdue) = (chain.batches() + every / 4, chain.batches() + every * OVERDUE);
             let kept = Kept { chain, hash, table: table.clone() };
@@ -98,7 +100,7 @@ impl SnapshotKeeper {
         Ok(())
     }
 
-    /// A table with this hash was there at a revision, ours or that of a snapshot.
+    /// Records the hash of the table at a revision: this host's own, or that of a snapshot.
     pub(in crate::host) fn know(&mut self, revision: Revision, hash: Hash) -> Result<(), Differs> {
         let name = hash.to_string();
         let known = self.known.iter().find(|(at, _)| *at == revision);
@@ -113,7 +115,7 @@ impl SnapshotKeeper {
         Ok(())
     }
 
-    /// Another replica, or we, say in the log what the table was at a revision.
+    /// Records what a replica says in the log of the table at a revision.
     pub(in crate::host) fn claimed(
         &mut self,
         revision: Revision,
@@ -124,12 +126,12 @@ impl SnapshotKeeper {
             return Err(Differs(revision));
         }
         push_bounded(&mut self.claims, (revision, table.to_owned()));
-        // It is stored.
+        // It is stored already.
         self.made.take_if(|made| made.kept.table.revision <= revision);
         Ok(())
     }
 
-    /// The snapshot that is to be stored when the log is as here.
+    /// The snapshot to store now, if one is due.
     pub(in crate::host) fn due(
         &mut self,
         rules: Rules,
@@ -143,12 +145,13 @@ impl SnapshotKeeper {
         Some(Stored { position: made.position(), body: encoding::write_kept(rules, &made.kept) })
     }
 
-    /// The engine was away: it may not have been stored.
+    /// The engine was unreachable: the snapshot may not have been stored.
     pub(in crate::host) fn ask_again(&mut self) {
         self.storing = false;
     }
 
-    /// The engine has a snapshot of this position: what to say of it in the log, if it is ours.
+    /// The engine has stored a snapshot at this position. Returns what to append to the log if it
+    /// is this host's.
     pub(in crate::host) fn stored(&mut self, position: Position) -> Option<Change> {
         let made = self.made.take_if(|made| made.position() <= position)?;
         self.storing = false;

@@ -1,4 +1,4 @@
-//! What is to be appended, and the one batch that is on its way.
+//! The queue of proposals, and the one batch in flight.
 
 use std::collections::VecDeque;
 
@@ -6,36 +6,36 @@ use super::{Ticket, encoding};
 use crate::core::{Change, ENTRY_VERSION, Entry, HostId, Rules, UnixMillis};
 use crate::log::engine::{Append, Batch, Ends, Link};
 
-/// A batch has no more entries than this.
+/// The most entries in a batch.
 pub(in crate::host) const ENTRIES_MAX: usize = 1024;
-/// A batch has no more bytes than about this: etcd takes 1.5 MiB at once. A single entry may be
-/// larger, but none is: a call has 64 KiB at most, and as an entry less than 256 KiB.
+/// About the most bytes in a batch: etcd takes 1.5 MiB at once. A single entry could be larger, but
+/// none is: a call has at most 64 KiB, which makes an entry of less than 256 KiB.
 pub(in crate::host) const BYTES_MAX: usize = 512 * 1024;
 
-/// A change that is to be in the log.
+/// A change that waits to be appended.
 #[derive(Clone, Debug)]
 struct Proposal {
     entry: Entry,
     ticket: Option<Ticket>,
 }
 
-/// The batch that is on its way.
+/// A batch that was sent and is not confirmed.
 #[derive(Clone, Debug)]
 pub(in crate::host) struct InFlightBatch {
     pub(in crate::host) append: Append,
     tickets: Vec<Option<Ticket>>,
-    /// When it was asked last; it is to be asked at once if `None`.
+    /// When it was last sent; `None`: send it at once.
     pub(in crate::host) asked_ms: Option<u64>,
-    /// Whether the engine has said that it is in the log, or cannot be waited for to say so.
+    /// Whether the engine has acknowledged it, or will not answer any more.
     pub(in crate::host) answered: bool,
-    /// Whether it was read.
+    /// Whether this host has read it in the log.
     pub(in crate::host) echoed: bool,
 }
 
 /// What one incarnation appends.
 #[derive(Debug, Default)]
 pub(in crate::host) struct Writer {
-    /// The number of the last batch that is known to be in the log.
+    /// The number of the last batch known to be in the log.
     sequence: u64,
     queue: VecDeque<Proposal>,
     ends: VecDeque<Ends>,
@@ -51,19 +51,19 @@ impl Writer {
         self.queue.push_back(Proposal { entry: entry(change, at), ticket });
     }
 
-    /// The end of an incarnation goes before what was proposed, in a batch of its own: if its
-    /// evidence does not hold, nothing else is refused with it.
+    /// Queues the end of an incarnation. It is appended before proposals, in a batch of its own: if
+    /// its evidence does not hold, no proposal is refused with it.
     pub(in crate::host) fn push_end(&mut self, ends: Ends) {
         self.ends.push_back(ends);
     }
 
-    /// Whether the end of an incarnation is to be appended or on its way.
+    /// Whether the end of an incarnation is queued or in flight.
     pub(in crate::host) fn is_ending(&self, host: HostId) -> bool {
         let in_flight = self.in_flight.as_ref().and_then(|in_flight| in_flight.append.ends);
         self.ends.iter().chain(&in_flight).any(|ends| ends.host == host)
     }
 
-    /// Whether nothing is on its way or to be appended.
+    /// Whether nothing is queued or in flight.
     pub(in crate::host) fn is_idle(&self) -> bool {
         self.in_flight.is_none() && self.queue.is_empty() && self.ends.is_empty()
     }
@@ -76,7 +76,7 @@ impl Writer {
         self.in_flight.as_mut()
     }
 
-    /// The batch that is to be sent next, if there is something to send and none on its way.
+    /// The next batch, if something is queued and nothing is in flight.
     pub(in crate::host) fn next(
         &mut self,
         host: HostId,
@@ -107,7 +107,7 @@ impl Writer {
         something.then(|| self.send(host, entries, None, tickets, (seen, rules, now.0)))
     }
 
-    /// Sends a batch of these entries; none is on its way.
+    /// Makes a batch of these entries the one in flight. There must be none.
     pub(in crate::host) fn send(
         &mut self,
         host: HostId,
@@ -128,7 +128,7 @@ impl Writer {
         append
     }
 
-    /// The batch on its way was read, or is known to be in the log. Its tickets.
+    /// The batch in flight was read in the log, or is known to be there. Returns its tickets.
     pub(in crate::host) fn confirmed(&mut self, sequence: u64) -> Vec<Option<Ticket>> {
         self.sequence = self.sequence.max(sequence);
         let Some(in_flight) = &mut self.in_flight else { return Vec::new() };
@@ -141,13 +141,13 @@ impl Writer {
         tickets
     }
 
-    /// Whether a batch that was read under our name is not the one that we sent.
+    /// Whether a batch read under this host's name is not the one that it sent.
     pub(in crate::host) fn is_foreign(&self, sequence: u64, body: &[u8]) -> bool {
         let sent = self.in_flight.as_ref().map(|in_flight| &in_flight.append);
         sent.is_some_and(|sent| sent.sequence == sequence && sent.body != body)
     }
 
-    /// The engine said that a batch is in the log, or will not say it any more.
+    /// The engine acknowledged a batch, or will not acknowledge it any more.
     pub(in crate::host) fn answered(&mut self, sequence: u64) {
         if let Some(in_flight) = &mut self.in_flight
             && in_flight.append.sequence == sequence
@@ -157,7 +157,7 @@ impl Writer {
         self.arrive();
     }
 
-    /// Answers to what was asked before do not come any more.
+    /// Calls sent before will not be answered any more.
     pub(in crate::host) fn unanswered(&mut self) {
         if let Some(in_flight) = &mut self.in_flight {
             in_flight.answered |= in_flight.echoed;
@@ -169,9 +169,9 @@ impl Writer {
         self.in_flight.take_if(|in_flight| in_flight.answered && in_flight.echoed);
     }
 
-    /// A batch was refused because the evidence for an end does not hold, and never will. Which end
-    /// it was, if it is that of the batch on its way: of one that was asked twice, the second
-    /// answer comes when another batch has its number.
+    /// A batch was refused because the evidence for an end does not hold, and never will. Returns
+    /// that end, if it is in the batch in flight. The second answer to a repeated call may arrive
+    /// when another batch has the number.
     pub(in crate::host) fn overtaken(&mut self, sequence: u64, ends: Option<Ends>) -> Option<Ends> {
         let refused = |in_flight: &mut InFlightBatch| {
             let same = (in_flight.append.sequence, in_flight.append.ends) == (sequence, ends);
@@ -180,7 +180,7 @@ impl Writer {
         self.in_flight.take_if(refused)?.append.ends
     }
 
-    /// All tickets of what is not in the log.
+    /// The tickets of everything that is not in the log.
     pub(in crate::host) fn give_up(&mut self) -> Vec<Ticket> {
         let in_flight = self.in_flight.take().into_iter().flat_map(|in_flight| in_flight.tickets);
         let queued = std::mem::take(&mut self.queue).into_iter().map(|proposal| proposal.ticket);

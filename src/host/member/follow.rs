@@ -1,5 +1,4 @@
-//! Reading the log: from its beginning or a snapshot, on and on, and again after something came
-//! between.
+//! Reading the log: from its beginning or a snapshot, batch by batch, and again after a gap.
 
 use crate::core::{Change, Entry, HostId, Revision};
 use crate::host::chain::{Chain, Known, Step, Trouble, Trust};
@@ -9,7 +8,8 @@ use crate::log::engine::{Outage, Placed, Position, Stored};
 
 impl Member {
     pub(in crate::host) fn loaded(&mut self, snapshot: Option<Stored>, batches: &[Placed]) {
-        // Also one that nobody waits for any more: what comes after it begins there.
+        // Also if no load is expected any more: the batches that follow continue from this
+        // snapshot.
         let Some(incarnation) = self.incarnation.as_mut() else { return };
         incarnation.loading = None;
         let epoch = incarnation.epoch;
@@ -63,8 +63,8 @@ impl Member {
         self.events.push_back(Event::Restore { snapshot: Some(table), revision });
     }
 
-    /// Goes on after the log was loaded once more, if what was read before is part of it. Whether
-    /// it is.
+    /// Continues after the log was loaded again, if it contains what was read before. Returns
+    /// whether it does.
     fn go_on(&mut self, kept: Option<Kept>, epoch: u128, batches: &[Placed]) -> bool {
         let Some(mine) = self.chain.as_ref().map(Chain::link) else { return false };
         let ahead = kept.as_ref().is_some_and(|kept| kept.chain.link().position > mine.position);
@@ -76,7 +76,7 @@ impl Member {
         } else {
             let mut scratch = kept.as_ref().map_or_else(|| Chain::new(epoch), |k| k.chain.clone());
             for placed in batches.iter().take_while(|placed| placed.position <= mine.position) {
-                // What cannot be read now was not read before either.
+                // A batch that cannot be read now was not read before either.
                 if scratch.read(self.rules, placed, Trust::Loaded).is_err() {
                     break;
                 }
@@ -93,7 +93,8 @@ impl Member {
         }
     }
 
-    /// Goes on from a snapshot that has what was not read yet. Whether we are still there.
+    /// Continues from a snapshot that covers unread batches. Returns whether the incarnation still
+    /// exists.
     fn skip_to(&mut self, kept: Kept) -> bool {
         let seat = self.our_seat(&kept.chain);
         if seat.is_none() && self.standing == Standing::Member {
@@ -130,7 +131,7 @@ impl Member {
         self.store_due();
     }
 
-    /// Reads batches as far as it goes; whether that is to their end.
+    /// Reads batches until one cannot be read. Returns whether all were read.
     fn read(&mut self, batches: &[Placed], trust: Trust) -> bool {
         batches.iter().all(|placed| self.read_one(placed, self.trust(trust)))
     }
@@ -140,7 +141,7 @@ impl Member {
         if self.trusting { Trust::Blind } else { trust }
     }
 
-    /// Whether histories are not compared; to see that tests would find it.
+    /// Whether this member compares no histories; tests use it to prove that they detect that.
     pub(in crate::host) fn is_blind(&self) -> bool {
         self.trust(Trust::Live) != Trust::Live
     }
@@ -195,7 +196,7 @@ impl Member {
         self.incarnation.as_ref().is_some_and(|incarnation| incarnation.host == host)
     }
 
-    /// Gives out the entries of a batch; whether we are still there after it.
+    /// Delivers the entries of a batch. Returns whether the incarnation still exists after it.
     fn apply(&mut self, batch: (HostId, u64), first: Revision, entries: Vec<Entry>) -> bool {
         let (host, sequence) = batch;
         let us = self.incarnation.as_ref().map(|incarnation| incarnation.host);
@@ -244,8 +245,9 @@ impl Member {
         true
     }
 
-    /// Stores a snapshot of ours when others have had time to read what is in it, if nobody joined
-    /// before us, and never before it is known that the log is still the one that it was made of.
+    /// Stores a snapshot of this host when other hosts have had time to read what it contains, if
+    /// this host is the first member, and never before it is known that the log is still the one
+    /// that the snapshot was made from.
     pub(in crate::host) fn store_due(&mut self) {
         let incarnation = self.incarnation.as_ref().filter(|incarnation| incarnation.is_settled());
         let (Some(chain), false, Some(incarnation)) = (&self.chain, self.cut, incarnation) else {
@@ -269,7 +271,7 @@ impl Member {
         }
     }
 
-    /// Loads the log once more: what comes next cannot be read without.
+    /// Loads the log again: the next batches cannot be read without.
     pub(in crate::host) fn reload(&mut self) {
         if self.incarnation.as_ref().is_some_and(|incarnation| incarnation.reads_on()) {
             self.send_load();

@@ -1,5 +1,5 @@
-//! How an incarnation begins: under a label that nobody else has, in the place of an earlier one
-//! that still counts, or after everything that an earlier one left is dead.
+//! Joining. An incarnation needs a label that no other host has. It adopts an earlier incarnation
+//! of this host that still counts, or joins after everything is dead that an earlier one left.
 
 use crate::core::{Change, HostId};
 use crate::host::chain::{Chain, Seat};
@@ -10,7 +10,7 @@ use crate::host::writer::entry;
 use crate::host::{Event, Member, Standing};
 use crate::log::engine::{Call, Ends, Evidence, Identity, Outage, Position, Sign};
 
-/// What is known of an incarnation that has our label.
+/// What this host knows of an incarnation with its label.
 enum Claim {
     Gone(Option<Evidence>),
     Lives,
@@ -43,7 +43,7 @@ impl Member {
         let mut renew = Timer::default();
         renew.set(self.now.boot_ms);
         self.register.clear();
-        // A number can be given out once more after history was rewritten.
+        // The engine may give out a number again after the log lost entries.
         self.lost.remove(&host);
         self.incarnation = Some(Incarnation {
             host,
@@ -64,15 +64,15 @@ impl Member {
         self.send_load();
     }
 
-    /// Joins, if it is known how; called when the log was read, and whenever more is known of those
-    /// who have our label.
+    /// Joins, if it can be decided how. Called when the log was read, and whenever more is known of
+    /// the incarnations with this label.
     pub(in crate::host) fn decide_how_to_join(&mut self) {
         let Some((incarnation, chain)) = self.incarnation.as_mut().zip(self.chain.as_ref()) else {
             return;
         };
         let Others { ours, dead, foreign, .. } = &mut incarnation.others;
-        // The label is ours as long as an incarnation of ours that joined has it. Incarnations that
-        // have not joined wait for it.
+        // The label belongs to this host as long as one of its incarnations that joined has it.
+        // Incarnations that have not joined wait for it.
         if ours.iter().chain(&*dead).any(|host| chain.seat(*host).is_some()) {
             foreign.retain(|host, _| chain.seat(*host).is_some());
         }
@@ -110,7 +110,7 @@ impl Member {
     fn claim(&self, incarnation: &Incarnation, host: HostId, first: Option<Sign>) -> Claim {
         let Some(renewed_ms) = incarnation.renewed_ms else { return Claim::Unknown };
         let Some(seen) = self.failure_detector.get(host) else {
-            // The log says which incarnation has its place now.
+            // It ended. The log tells which incarnation has its place now.
             let read = self.chain.as_ref().map_or(Position(0), |chain| chain.link().position);
             return if read >= incarnation.head { Claim::Gone(None) } else { Claim::Unknown };
         };
@@ -150,7 +150,7 @@ impl Member {
         }
     }
 
-    /// Whether it became known while we cleared up that another host has our label.
+    /// Whether another host took the label while this host cleared up.
     pub(in crate::host) fn label_was_taken(&self) -> bool {
         self.incarnation.as_ref().is_some_and(|incarnation| !incarnation.others.foreign.is_empty())
     }
@@ -190,7 +190,7 @@ impl Member {
         }
     }
 
-    /// Our first batch is in the log.
+    /// The first batch of the incarnation is in the log.
     pub(in crate::host) fn joined(&mut self) {
         let Some(incarnation) = &mut self.incarnation else { return };
         let adopted = incarnation.others.adopting.take();
@@ -201,7 +201,7 @@ impl Member {
         self.overcome();
         self.present_what_was_lost();
         for host in dead {
-            // After an adoption it is not known what of them lives: their own TTL decides.
+            // After an adoption it is unknown whether their commands live: their own TTL decides.
             if adopted.is_none() {
                 self.end(Ends { host, evidence: Evidence::Own });
             }
@@ -213,7 +213,7 @@ impl Member {
         let Some(ends) = self.writer.overtaken(sequence, ends) else { return };
         self.failure_detector.look_anew(ends.host, self.now.boot_ms);
         if self.standing == Standing::Joining {
-            // Whom we would have continued has ended: its commands have no locks any more.
+            // The incarnation to adopt has ended: its commands have no locks any more.
             if let Some(incarnation) = &mut self.incarnation {
                 incarnation.others.ours.clear();
                 incarnation.others.adopting = None;
@@ -223,7 +223,7 @@ impl Member {
         }
     }
 
-    /// Whether our incarnation is in the chain, after a part of the log was skipped.
+    /// The incarnation's seat in the chain, after a part of the log was skipped.
     pub(in crate::host) fn our_seat(&self, chain: &Chain) -> Option<Seat> {
         chain.seat(self.incarnation.as_ref()?.host)
     }

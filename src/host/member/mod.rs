@@ -1,4 +1,5 @@
-//! The state machine: what goes in and out, and how an incarnation begins and ends.
+//! The member: a state machine that is told what happened and says what to do, and how an
+//! incarnation begins and ends.
 
 mod follow;
 mod join;
@@ -31,37 +32,37 @@ pub struct Member {
     pub(in crate::host) events: VecDeque<Event>,
     tickets: u64,
     pub(in crate::host) standing: Standing,
-    /// Whether the engine cannot be asked anything.
+    /// Whether the connection to the engine is cut.
     pub(in crate::host) cut: bool,
-    /// Why the engine is of no use, until it answers something.
+    /// Why the engine cannot be used, until it answers again.
     pub(in crate::host) outage: Option<Outage>,
-    /// Why this host can take no part though the engine answers.
+    /// Why this host cannot take part although the engine answers.
     pub(in crate::host) obstacle: Option<Outage>,
     /// How many incarnations in a row met an obstacle.
     setbacks: u32,
-    /// The incarnation that is being taken back before its obstacle is told.
+    /// The incarnation that is being withdrawn. The obstacle is reported after that.
     withdrawing: Option<HostId>,
-    /// How many incarnations were asked for.
+    /// How many incarnations were requested.
     attempt: u64,
-    /// When the current one was asked for first: it lives from then on at the latest.
+    /// When the current one was first requested. This host counts its TTL from then.
     pub(in crate::host) registering_ms: u64,
-    /// When it is to be asked for, or again.
+    /// When to request it, or to repeat the request.
     pub(in crate::host) register: Timer,
     pub(in crate::host) incarnation: Option<Incarnation>,
-    /// What was read of the log; none while it is loaded for the first time.
+    /// What was read of the log; `None` while it is loaded for the first time.
     pub(in crate::host) chain: Option<Chain>,
     pub(in crate::host) writer: Writer,
     pub(in crate::host) failure_detector: FailureDetector,
     pub(in crate::host) snapshot_keeper: SnapshotKeeper,
-    /// Incarnations of ours that we have given up.
+    /// Incarnations that this host has given up.
     pub(in crate::host) lost: BTreeSet<HostId>,
     pub(in crate::host) deadlines: Deadlines,
-    /// Whether our own end is on its way into the log, because we said so.
+    /// Whether this host's own end is in flight, because it leaves.
     pub(in crate::host) leaving: bool,
-    /// What is known of tokens and of history that outlives an incarnation.
+    /// What outlives an incarnation.
     pub(in crate::host) memory: Memory,
     pub(in crate::host) recovering: Option<Recovering>,
-    /// For how many thousandths of the longest TTL a recovery waits.
+    /// How long a recovery waits, in thousandths of the longest TTL.
     pub(in crate::host) recovery_wait: u64,
     #[cfg(test)]
     pub(in crate::host) trusting: bool,
@@ -110,14 +111,14 @@ impl Member {
         self.now = now;
         match self.settings.check(self.settings.ttl_ms) {
             Ok(_) => self.register_at(now.boot_ms),
-            // Nothing was asked of the engine, and nothing will be.
+            // No call was sent to the engine, and none will be.
             Err(error) => self.events.push_back(Event::Hindered(too_short(error.to_string()))),
         }
         self.on_time();
     }
 
-    /// Proposes a change. It comes back as an [`Event::Entry`] with this ticket, or the ticket as
-    /// [`Event::Absorbed`] or [`Event::Dropped`]; the latter at once while we are no member.
+    /// Proposes a change. Its ticket comes back with an [`Event::Entry`], an [`Event::Absorbed`] or
+    /// an [`Event::Dropped`]; the latter at once while the host is not a member.
     pub fn propose(&mut self, change: Change, at: UnixMillis) -> Ticket {
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
@@ -129,17 +130,17 @@ impl Member {
         ticket
     }
 
-    /// What is to be asked of the engine now. Take them at the end of each turn: what was proposed
-    /// since the last time goes out together.
+    /// The calls to send to the engine now. Take them at the end of each turn, so that all
+    /// proposals of the turn go out together.
     pub fn take_calls(&mut self) -> Vec<Call> {
         self.append_next();
         self.calls.drain(..).collect()
     }
 
-    /// Takes in an answer of the engine.
+    /// Processes an answer of the engine.
     pub fn answer(&mut self, now: Now, answer: Answer) {
         self.now = now;
-        // First of all: what arrives late must not be acted upon as if it were in time.
+        // First, so that a late answer is not treated as if it were in time.
         self.on_time();
         match &answer {
             Answer::Away(_) | Answer::Back => {}
@@ -180,7 +181,7 @@ impl Member {
         self.on_time();
     }
 
-    /// Takes in that time has passed.
+    /// Processes the passage of time.
     pub fn tick(&mut self, now: Now) {
         self.now = now;
         self.on_time();
@@ -209,14 +210,15 @@ impl Member {
         }
     }
 
-    /// Until when commands of ours may run. A grant may be told only before `term_at`. After a
-    /// loss they stay those of the incarnation that was lost, until we are a member again.
+    /// Until when commands of this host may run. A client may be told of a grant only before
+    /// `term_at`. After a loss the deadlines stay those of the lost incarnation, until the host is
+    /// a member again.
     #[must_use]
     pub fn deadlines(&self) -> Deadlines {
         self.deadlines
     }
 
-    /// Our incarnation, while we are a member.
+    /// The host's incarnation, while it is a member.
     #[must_use]
     pub fn host(&self) -> Option<HostId> {
         let incarnation =
@@ -224,7 +226,7 @@ impl Member {
         Some(incarnation.host)
     }
 
-    /// How we stand to the engine.
+    /// The host's state towards the engine.
     #[must_use]
     pub fn health(&self) -> Health {
         let incarnation = self.incarnation.as_ref();
@@ -244,7 +246,7 @@ impl Member {
         self.chain.as_ref().map(Chain::mark)
     }
 
-    /// Whether what had been read at a mark is part of what is read now.
+    /// Whether the history read at a mark is part of the history read now.
     #[must_use]
     pub fn knows(&self, mark: Mark) -> Known {
         self.chain.as_ref().map_or(Known::TooOld, |chain| chain.knows_mark(mark))
@@ -254,12 +256,12 @@ impl Member {
         self.incarnation.as_ref().is_some_and(|incarnation| incarnation.host == host)
     }
 
-    /// Whether commands of ours may run under this incarnation.
+    /// Whether commands may run under this incarnation.
     fn takes_part(&self) -> bool {
         matches!(self.standing, Standing::Member | Standing::Joining)
     }
 
-    /// Asks for another incarnation, at `at_ms`.
+    /// Requests another incarnation, at `at_ms`.
     fn register_at(&mut self, at_ms: u64) {
         self.standing = Standing::Registering;
         self.attempt += 1;
@@ -283,7 +285,7 @@ impl Member {
         self.settings.check(self.settings.ttl_ms).map_or(1, |timing| timing.renewal_ms)
     }
 
-    /// Our incarnation ended or may have: what it has is lost, and another one is asked for.
+    /// The incarnation ended, or may have: its holds are lost, and another one is requested.
     pub(in crate::host) fn lose(&mut self, why: LostWhy) {
         let Some(incarnation) = self.incarnation.take() else { return };
         self.leaving = false;
@@ -292,13 +294,13 @@ impl Member {
         }
         self.lost.insert(incarnation.host);
         self.begin_anew();
-        // Not more often than it would be renewed, if we lose one after the other.
+        // Not more often than renewals, if incarnations are lost one after the other.
         let earliest = self.registering_ms.saturating_add(self.usual_renewal_ms());
         self.register_at(self.now.boot_ms.max(earliest));
     }
 
-    /// An incarnation cannot become a member as things are, or not stay one. Another one is asked
-    /// for, later each time.
+    /// The incarnation cannot become a member as things are, or cannot stay one. Requests another
+    /// one, waiting longer each time.
     pub(in crate::host) fn hinder(&mut self, obstacle: Outage) {
         self.tell_withdrawn();
         let unused = self
@@ -317,14 +319,15 @@ impl Member {
         }
         self.obstacle = Some(obstacle);
         match self.withdrawing {
-            // The driver may end when it is told, and others would wait for this one's end.
+            // Withdraw first: the daemon may exit when it is told, and other hosts would wait for
+            // this incarnation's end.
             Some(host) => self.calls.push_back(Call::Withdraw { host }),
             None => self.tell_obstacle(),
         }
     }
 
-    /// A member cannot read the log as it is. It neither renews nor appends until it can, so what
-    /// it holds lasts until its deadline.
+    /// The member cannot read the log as it is. It neither renews nor appends until it can, so its
+    /// holds last until their deadline.
     pub(in crate::host) fn stall(&mut self, obstacle: Outage) {
         let takes_part = self.takes_part();
         let Some(incarnation) = self.incarnation.as_mut().filter(|_| takes_part) else {
@@ -340,7 +343,7 @@ impl Member {
         }
     }
 
-    /// What was read can be read on.
+    /// Reading works again.
     pub(in crate::host) fn unstall(&mut self) {
         if !self.takes_part() {
             return;
@@ -356,7 +359,7 @@ impl Member {
         }
     }
 
-    /// Nothing hinders this host any more.
+    /// Clears the obstacle.
     pub(in crate::host) fn overcome(&mut self) {
         self.obstacle = None;
         self.setbacks = 0;
@@ -372,26 +375,26 @@ impl Member {
         }
     }
 
-    /// Tells what hindered an incarnation, whether it could be taken back or not.
+    /// Reports the obstacle of a withdrawn incarnation, whether or not the withdrawal succeeded.
     pub(in crate::host) fn tell_withdrawn(&mut self) {
         if self.withdrawing.take().is_some() {
             self.tell_obstacle();
         }
     }
 
-    /// The engine answered something.
+    /// Records that the engine answered.
     pub(in crate::host) fn hear(&mut self) {
         if !self.cut && self.outage.take().is_some() {
             self.events.push_back(Event::Back);
         }
     }
 
-    /// Ends our membership in good order; nothing may be held or waited for here. Whether its end
-    /// is on its way: call it until it is not.
+    /// Leaves in good order. This host must hold and wait for nothing. Returns whether its end is
+    /// in flight: call it until it is not.
     pub fn leave(&mut self, now: Now) -> bool {
         self.now = now;
         let Some(us) = self.host().filter(|_| !self.cut) else { return false };
-        // What is on its way of ours could still move leases to us.
+        // A batch in flight could still move leases to this host.
         if !self.leaving && self.writer.is_idle() {
             self.leaving = true;
             self.end(Ends { host: us, evidence: Evidence::Own });
@@ -399,7 +402,7 @@ impl Member {
         true
     }
 
-    /// Our end is in the log as we wanted it: nothing is lost.
+    /// The host's end is in the log, as intended: nothing is lost.
     pub(in crate::host) fn left(&mut self) {
         self.begin_anew();
         self.leaving = false;
@@ -419,7 +422,7 @@ impl Member {
         self.forget_calls();
     }
 
-    /// What was to be asked is not asked, but for what the engine waits for before all else.
+    /// Drops all calls except the one that the engine waits for before all others.
     pub(in crate::host) fn forget_calls(&mut self) {
         self.calls.retain(|call| matches!(call, Call::NoteEra { .. }));
     }

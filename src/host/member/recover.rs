@@ -1,5 +1,6 @@
-//! A host's part in the [recovery](Recovery) of a table whose log may have lost entries: it notes the
-//! eras of the engine, says which tokens it was told, and says when the longest TTL has passed.
+//! A host's part in the [recovery](Recovery) of a table whose log may have lost entries. It notes
+//! the eras of the engine, reports which tokens it was told, and proposes that the longest TTL has
+//! passed.
 
 use crate::core::{Change, HostId, Recovery, Token};
 use crate::host::memory::{Memory, Recovering};
@@ -8,36 +9,36 @@ use crate::host::{Member, Standing, encoding};
 use crate::log::engine::{Batch, Call, Era, Link};
 
 impl Member {
-    /// Takes up what is known of an earlier daemon of this place. Call it before [`Self::start`].
+    /// Takes over the memory of an earlier daemon of this place. Call it before [`Self::start`].
     pub fn remember(&mut self, memory: Memory) {
         self.memory = memory;
     }
 
-    /// What a later daemon of this place is to remember.
+    /// What a later daemon of this place needs to remember.
     #[must_use]
     pub fn memory(&self) -> Memory {
         Memory { mark: self.mark().or(self.memory.mark), ..self.memory }
     }
 
-    /// A client here is told this token.
+    /// Records that a client on this host is told a token.
     pub fn tell(&mut self, token: Token) {
         self.memory.told = self.memory.told.max(token);
     }
 
-    /// The recovery of the table, and the longest TTL that the table knows: to be told after each
-    /// [`crate::host::Event::Entry`] and [`crate::host::Event::Restore`] that changed it.
+    /// Passes the recovery of the table, and the longest TTL that the table knows. Call it after
+    /// each [`crate::host::Event::Entry`] and [`crate::host::Event::Restore`] that changed them.
     pub fn recovers(&mut self, recovery: Option<&Recovery>, longest_ttl_ms: u64) {
         let Some(from) = recovery.and_then(|recovery| recovery.ttl_from) else {
             self.recovering = None;
             return;
         };
         let same = self.recovering.filter(|it| it.from == from);
-        // The wait counts from now: the entry was in the log before it was read.
+        // The wait begins now: the entry was in the log before it was read.
         let new = Recovering { from, since_ms: self.now.boot_ms, longest_ttl_ms, said: false };
         self.recovering = Some(Recovering { longest_ttl_ms, ..same.unwrap_or(new) });
     }
 
-    /// When the longest TTL has passed since the entry from which the recovery waits for it, in
+    /// When the longest TTL will have passed since the entry from which the recovery counts, in
     /// milliseconds of CLOCK_BOOTTIME.
     #[must_use]
     pub fn recovered_at(&self) -> Option<u64> {
@@ -56,7 +57,7 @@ impl Member {
         waits && self.standing == Standing::Member && !self.leaving
     }
 
-    /// Says that the longest TTL has passed, when it has.
+    /// Proposes that the longest TTL has passed, once it has.
     pub(in crate::host) fn recover_on_time(&mut self) {
         let due = self.recovered_at().is_some_and(|at_ms| at_ms <= self.now.boot_ms);
         if !due || !self.may_say_recovered() {
@@ -69,8 +70,8 @@ impl Member {
         }
     }
 
-    /// Notes an era that the log does not name yet, ahead of all other calls: the engine carries
-    /// out none before.
+    /// Notes an era that the log does not name yet, before all other calls: the engine carries out
+    /// no other call until then.
     pub(in crate::host) fn note_era(&mut self, before: Option<Era>, era: Era, may_lack: bool) {
         let unix = self.now.unix;
         let number = era.number;
@@ -82,7 +83,7 @@ impl Member {
         self.calls.push_front(Call::NoteEra { before, era, body });
     }
 
-    /// The log names another era: says once more which tokens were told here.
+    /// The log names another era: reports the tokens that this host was told again.
     pub(in crate::host) fn present_again(&mut self) {
         if self.standing != Standing::Member || self.leaving {
             return;
@@ -94,8 +95,8 @@ impl Member {
         }
     }
 
-    /// We have joined, and have read the log as far as that: whether it has lost what an earlier
-    /// incarnation or daemon had read is certain now.
+    /// The host has joined, and has read the log up to that point. Now it is certain whether the
+    /// log lost what an earlier incarnation or daemon had read.
     pub(in crate::host) fn present_what_was_lost(&mut self) {
         let Some(mark) = self.memory.mark.take() else {
             self.memory.lost = false;

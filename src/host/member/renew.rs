@@ -1,4 +1,4 @@
-//! Renewals, deadlines, and what is asked again.
+//! Renewals, deadlines, and the repetition of calls.
 
 use crate::core::HostId;
 use crate::host::incarnation::Timer;
@@ -6,7 +6,7 @@ use crate::host::{Event, LostWhy, Member, Standing};
 use crate::log::engine::{Alive, Append, Call, Ends, Outage, Position};
 
 impl Member {
-    /// Does what is due, and ends an incarnation that was not renewed in time.
+    /// Does what is due, and gives up an incarnation that was not renewed in time.
     pub(in crate::host) fn on_time(&mut self) {
         let now_ms = self.now.boot_ms;
         if let Some(incarnation) = &self.incarnation
@@ -39,7 +39,7 @@ impl Member {
         self.append_again();
     }
 
-    /// When [`Member::tick`] is to be called at the latest, in milliseconds of CLOCK_BOOTTIME.
+    /// When to call [`Member::tick`] at the latest, in milliseconds of CLOCK_BOOTTIME.
     #[must_use]
     pub fn next_due(&self) -> Option<u64> {
         let incarnation = self.incarnation.as_ref();
@@ -72,8 +72,8 @@ impl Member {
         self.calls.push_back(Call::Load);
     }
 
-    /// Asks for what comes after what was read. `confirm` says that nothing is appended until it
-    /// is known that what was read is still there.
+    /// Requests the batches after the last one read. With `confirm`, nothing is appended until the
+    /// engine confirms that the log still contains what was read.
     pub(in crate::host) fn send_follow(&mut self, confirm: bool) {
         let Some((incarnation, chain)) = self.incarnation.as_mut().zip(self.chain.as_ref()) else {
             return;
@@ -87,8 +87,8 @@ impl Member {
         self.calls.push_back(Call::Follow { after: chain.last() });
     }
 
-    /// Whether we have read all that the log had when the engine could last be reached again: a
-    /// grant that was read before may be one of a history that was lost after it.
+    /// Whether this host has read everything that was in the log when the engine became reachable
+    /// again. A grant read before may belong to a history that was lost since.
     #[must_use]
     pub fn is_current(&self) -> bool {
         let Some((incarnation, chain)) = self.incarnation.as_ref().zip(self.chain.as_ref()) else {
@@ -111,7 +111,7 @@ impl Member {
         self.calls.extend(next.map(Call::Append));
     }
 
-    /// Sends the batch on its way once more if it was not heard of for long.
+    /// Repeats the batch in flight if it was not answered for long.
     fn append_again(&mut self) {
         let Some(incarnation) =
             self.incarnation.as_ref().filter(|incarnation| incarnation.is_settled())
@@ -140,13 +140,13 @@ impl Member {
     ) {
         let now_ms = self.now.boot_ms;
         let Some(incarnation) = &mut self.incarnation else { return };
-        // An answer to an earlier incarnation was asked for earlier.
+        // An answer to an earlier incarnation's call.
         if asked_ms < incarnation.since_ms {
             return;
         }
         match self.settings.check(ttl_ms) {
             Ok(timing) => incarnation.timing = timing,
-            // Others may take it for gone before it would stop its commands.
+            // Other hosts may declare it gone before it would stop its commands.
             Err(error) => {
                 let why = format!("it makes the TTL too short: {error}");
                 return self.lose(LostWhy::Fenced { why });
@@ -175,7 +175,7 @@ impl Member {
         self.store_due();
     }
 
-    /// Ends the incarnations of others that an answer shows to be gone.
+    /// Ends the other incarnations that an answer shows to be gone.
     fn end_the_gone(&mut self, asked_ms: u64) {
         let us = self.host();
         let others: Vec<HostId> =
@@ -197,8 +197,8 @@ impl Member {
         }
     }
 
-    /// Whatever has no answer is asked again. That the engine is of use again is told when it
-    /// answers: it may let us in and refuse what we ask.
+    /// Repeats all unanswered calls. The driver is told that the engine is usable when it answers:
+    /// it may accept the connection and refuse the calls.
     pub(in crate::host) fn come_back(&mut self) {
         self.cut = false;
         self.forget_calls();
@@ -223,7 +223,7 @@ impl Member {
             self.send_follow(true);
         }
         if let Some(in_flight) = self.writer.in_flight_mut() {
-            // As soon as it is known that the log is still the one that was read.
+            // Sent again as soon as the log is known to be the one that was read.
             in_flight.asked_ms = None;
         }
     }

@@ -1,11 +1,11 @@
 //! Many hosts over a simulated engine, driven by a seed.
 //!
-//! Everything happens in one thread and in steps: messages are delayed, lost and repeated, hosts
-//! are cut off, daemons are killed and started anew, processes, daemons and whole machines are
-//! stopped for longer than the TTL, clocks run at different rates. In each step it is checked that
-//! no more commands run than there is room for; at the end, that nothing is left or stuck.
+//! Everything runs in one thread, in steps. Messages are delayed, lost and repeated; hosts are cut
+//! off; daemons are killed and restarted; processes, daemons and machines are stopped for longer
+//! than the TTL; clocks run at different rates. Each step checks that no more commands run than
+//! fit. The end checks that nothing is left or stuck.
 //!
-//! `CANAL_SEED=n` runs that seed alone, `CANAL_SEEDS=n` so many.
+//! `CANAL_SEED=n` runs that seed alone, `CANAL_SEEDS=n` runs n seeds.
 
 mod check;
 mod daemon;
@@ -39,7 +39,7 @@ const USUAL: Rulebook = Rulebook {
     tells_lost: false,
     wrong_time: false,
 };
-/// So many in every run of the tests; a few seconds.
+/// How many seeds every test run tries; it takes a few seconds.
 const SEEDS: u64 = 1000;
 
 fn variable(name: &str) -> Option<u64> {
@@ -51,7 +51,7 @@ fn run(seed: u64, rules: Rulebook) -> Result<Seen, String> {
     catch_unwind(run).unwrap_or_else(|_| Err("it panicked".to_owned()))
 }
 
-/// Runs seeds on all processors; the first that fails, or what they were like together.
+/// Runs seeds on all processors. Returns the first that fails, or statistics of all.
 fn run_all(seeds: u64, rules: Rulebook) -> Result<Seen, (u64, String)> {
     let next = AtomicU64::new(0);
     let one = || {
@@ -115,7 +115,7 @@ fn commands_exclude_each_other_and_nothing_is_stuck_whatever_goes_wrong() {
     }
 }
 
-/// What is found with some rules broken, and by which seed.
+/// The fault that is found with some rules broken, and the seed that finds it.
 fn found(rules: Rulebook) -> (u64, String) {
     let (seed, what) = run_all(5000, rules).expect_err("that a rule is broken was not found");
     println!("seed {seed}: {what:.300}");
@@ -170,7 +170,7 @@ fn rule_09_hosts_agree_again_after_the_engine_forgot_what_it_acknowledged() {
     all_is_well(SEEDS / 4, Rulebook { rewrite: true, ..USUAL });
 }
 
-/// The engine forgets, and nothing else goes wrong: every host speaks before the first grant.
+/// The engine loses history and nothing else goes wrong: every host reports before the first grant.
 const ALL_SPEAK: Rulebook = Rulebook { rewrite: true, focus: &[Fault::Kill], ..USUAL };
 
 #[test]
