@@ -56,7 +56,7 @@ pub enum Change {
     Renew {
         /// Which lease.
         lease: LeaseId,
-        /// Whose daemon was asked.
+        /// The host whose daemon received the renewal.
         host: HostId,
     },
     /// A lease was not renewed within its TTL and ends. A no-op if it was renewed since, or has

@@ -251,4 +251,12 @@ pub struct Diverged {
 }
 
 /// Why an outcome cannot be carried out.
-pub(in crate::core) type InvalidOutcome = String;
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{0}")]
+pub(in crate::core) struct InvalidOutcome(pub(in crate::core) String);
+
+impl From<String> for InvalidOutcome {
+    fn from(why: String) -> Self {
+        Self(why)
+    }
+}

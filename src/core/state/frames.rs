@@ -31,7 +31,7 @@ impl Table {
             return Ok(());
         }
         if id.0 != self.revision.0 {
-            return Err(format!("no frame {id}"));
+            return Err(format!("no frame {id}").into());
         }
         self.add_frame(FrameState {
             id,

@@ -24,14 +24,14 @@ impl Table {
     ) -> Result<(), InvalidOutcome> {
         let id = granted.request;
         if granted.token < self.next_token {
-            return Err(format!("token {} was given out before", granted.token));
+            return Err(format!("token {} was given out before", granted.token).into());
         }
         let (asked, asked_at) = match self.waiters.get(&id) {
             Some(waiter) => (waiter.request.clone(), waiter.since),
             None => (self.asked(entry, id)?.clone(), entry.at),
         };
         if asked.items.len() != granted.items.len() {
-            return Err(format!("request {id} has {} items", asked.items.len()));
+            return Err(format!("request {id} has {} items", asked.items.len()).into());
         }
         self.open_frame(granted.frame, &asked)?;
         let asked = with_parent(asked, self.parent_of(granted.frame));
@@ -87,14 +87,16 @@ impl Table {
             }
             note_use(lock, at);
             if lock.is_idle() {
-                return Err(format!("no lock {}", item.key));
+                return Err(format!("no lock {}", item.key).into());
             }
             if item.shared {
                 lock.sharers.insert(token);
             } else if lock.free.take(&item.slots) {
                 lock.held += item.slots.count();
             } else {
-                return Err(format!("a slot of `{}` for token {token} is not free", item.key));
+                return Err(
+                    format!("a slot of `{}` for token {token} is not free", item.key).into()
+                );
             }
         }
         Ok(())

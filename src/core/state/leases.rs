@@ -29,7 +29,7 @@ impl Table {
         renewal: u64,
     ) -> Result<(), InvalidOutcome> {
         let Change::Renew { host, .. } = &entry.change else {
-            return Err("a lease was renewed by an entry that is no renewal".to_owned());
+            return Err("a lease was renewed by an entry that is no renewal".to_owned().into());
         };
         let frame = self.frames.get_mut(&id).ok_or_else(|| format!("no frame {id}"))?;
         let lease = frame.state.lease.as_mut().ok_or_else(|| format!("frame {id} is no lease"))?;

@@ -20,7 +20,7 @@ impl Table {
 
     pub(in crate::core) fn store_view(&mut self, entry: &Entry) -> Result<(), InvalidOutcome> {
         let Change::Resize { key, view } = &entry.change else {
-            return Err("a view was stored by an entry that is no resize".to_owned());
+            return Err("a view was stored by an entry that is no resize".to_owned().into());
         };
         let waiters = self.served(key);
         for id in &waiters {

@@ -1,6 +1,7 @@
 //! The table as plain data, and back.
 
 use crate::core::index::lock::Lock;
+use crate::core::model::InvalidOutcome;
 use crate::core::{Diverged, Key, Rules, Snapshot, StoredView, Table, WaiterState};
 
 impl Table {
@@ -53,11 +54,11 @@ impl Table {
         table.longest_ttl_ms = snapshot.longest_ttl_ms;
         table.untold_below = snapshot.untold_below;
         table.recovery = snapshot.recovery.clone();
-        table.refill(snapshot).map_err(|what| Diverged { revision, what })?;
+        table.refill(snapshot).map_err(|error| Diverged { revision, what: error.0 })?;
         Ok(table)
     }
 
-    fn refill(&mut self, snapshot: &Snapshot) -> Result<(), String> {
+    fn refill(&mut self, snapshot: &Snapshot) -> Result<(), InvalidOutcome> {
         for StoredView { key, view } in &snapshot.views {
             self.tree.change_lock(key, |lock| lock.stored = Some(*view));
         }

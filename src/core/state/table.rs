@@ -164,8 +164,8 @@ impl Table {
         self.owners.get(host, owner)
     }
 
-    /// The frames that have not ended of the processes of this number: more than one only if one of
-    /// them is no more and its end was not taken in yet.
+    /// The frames of the processes with this pid that have not ended. There is more than one only
+    /// if a process has ended and the table does not know it yet.
     pub fn frames_of_number(&self, host: HostId, pid: u32) -> impl Iterator<Item = FrameId> {
         self.owners.of_number(host, pid)
     }
@@ -233,7 +233,7 @@ impl Table {
         self.usage.get(&uid).copied().unwrap_or_default()
     }
 
-    /// Users of whom nothing is left stay known: most come again.
+    /// The usage of a user. A user with nothing left keeps an entry: most users come again.
     pub(in crate::core) fn usage_mut(&mut self, uid: u32) -> &mut Usage {
         self.usage.entry(uid).or_default()
     }

@@ -37,7 +37,7 @@ impl Table {
     ) -> Result<&'e Arc<Request>, InvalidOutcome> {
         match &entry.change {
             Change::Request(request) if id.0 == self.revision.0 => Ok(request),
-            _ => Err(format!("request {id} is unknown")),
+            _ => Err(format!("request {id} is unknown").into()),
         }
     }
 
@@ -66,7 +66,8 @@ impl Table {
         id: RequestId,
     ) -> Result<WaiterState, InvalidOutcome> {
         self.dequeue(id);
-        let waiter = self.waiters.remove(&id).ok_or_else(|| format!("request {id} waits not"))?;
+        let waiter =
+            self.waiters.remove(&id).ok_or_else(|| format!("request {id} is not waiting"))?;
         self.usage_mut(waiter.request.uid).key_bytes -= room_of(&waiter.request.items);
         self.tags.remove(&waiter.request.tag);
         if let Some(frame) = self.frames.get_mut(&waiter.frame) {
@@ -83,7 +84,8 @@ impl Table {
     pub(in crate::core) fn raise_barrier(&mut self, id: RequestId) -> Result<(), InvalidOutcome> {
         self.save_overtaken(id);
         self.dequeue(id);
-        let waiter = self.waiters.get_mut(&id).ok_or_else(|| format!("request {id} waits not"))?;
+        let waiter =
+            self.waiters.get_mut(&id).ok_or_else(|| format!("request {id} is not waiting"))?;
         waiter.barrier = true;
         self.enqueue(id);
         Ok(())

@@ -4,5 +4,6 @@ mod admission;
 mod brute;
 mod deadlock;
 mod membership;
+mod rooms;
 mod search;
 mod world;

@@ -1,5 +1,6 @@
-//! A table and short words for what happens to it. After every entry the table is held against
-//! plain, slow reasoning over its snapshot ([`crate::core::tests::brute`]), and its outcomes are replayed.
+//! A table, and short words for what happens to it. After every entry the table is compared with
+//! plain, slow reasoning over its snapshot ([`crate::core::tests::brute`]), and its outcomes are
+//! replayed.
 
 use std::sync::Arc;
 

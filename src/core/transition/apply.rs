@@ -72,9 +72,9 @@ impl Table {
         }
         self.revision = revision;
         self.mark(entry);
-        let enacted = outcomes.iter().try_for_each(|outcome| self.carry_out(entry, outcome));
+        let carried_out = outcomes.iter().try_for_each(|outcome| self.carry_out(entry, outcome));
         self.bypass_exhausted.clear();
-        enacted.map_err(diverged)
+        carried_out.map_err(|error| diverged(error.0))
     }
 
     fn withdraw(&mut self, transition: &mut Transition<'_>, request: RequestId, why: Withdrawal) {

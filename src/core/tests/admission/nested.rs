@@ -1,5 +1,5 @@
-//! Runs inside runs, and locks taken and given back over time: who excludes whom, and who is part
-//! of a ring.
+//! Nested runs, and locks acquired and released over time: which sessions exclude each other, and
+//! which are part of a cycle.
 
 use crate::core::tests::world::{World, by, grants, victims};
 use crate::core::*;

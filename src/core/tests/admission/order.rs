@@ -1,4 +1,4 @@
-//! Who goes first.
+//! The order of service.
 
 use crate::core::tests::world::{World, apply_unchecked, by, granted, grants, key};
 use crate::core::*;
@@ -105,7 +105,7 @@ fn all_items_are_taken_at_once_and_nothing_while_waiting() {
     world.take(by(1).slots("b", 1));
     let both = world.wait(by(2).slots("a", 1).slots("b", 1));
     assert_eq!(world.held("a"), 0);
-    // It bars: `a` is kept for it.
+    // It precedes the others: `a` is reserved for it.
     let later = world.wait(by(3).slots("a", 1));
     assert_eq!(world.die(1), [both]);
     assert_eq!(world.die(2), [later]);
@@ -129,7 +129,8 @@ fn whoever_waits_for_a_session_does_not_bar_it() {
 
 #[test]
 fn own_blockers_are_found_through_others_and_when_they_arise_later() {
-    // X waits for S or T; S is barred by X; then T waits for S: only now X waits for S in any case.
+    // X waits for S or T, and S waits behind X. Then T waits for S: only now X waits for S in any
+    // case.
     let mut world = World::new();
     world.take(by(1).item("k", 1, two(4)));
     world.take(by(2).item("k", 2, two(4)));

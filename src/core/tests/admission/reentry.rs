@@ -1,4 +1,4 @@
-//! Frames: what one process asks for again, and what it can only wait for in vain.
+//! Frames: what a process may request again, and what it can never be granted.
 
 use crate::core::tests::world::{World, by, granted, owner};
 use crate::core::*;

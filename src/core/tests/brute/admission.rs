@@ -1,4 +1,4 @@
-//! Who can be granted what it asks for.
+//! Which requests can be granted.
 
 use std::collections::BTreeSet;
 
@@ -50,7 +50,7 @@ pub(super) fn conflict(key: &Key, mode: Mode, other: &Key, other_mode: Mode) -> 
     comparable(key, other) && (mode == Mode::Write || other_mode == Mode::Write)
 }
 
-/// Whether a hold of the asker's own keeps everybody waiting who competes with an item.
+/// Whether a hold of the requester's lineage blocks every competitor for an item.
 fn covers(state: &Snapshot, asker: &Asker<'_>, item: &Item) -> bool {
     let lineage = lineage(state, asker);
     let own = state.holds.iter().filter(|hold| lineage.contains(&hold.frame));
@@ -98,7 +98,7 @@ fn ahead(waiter: &WaiterState, asker: &Asker<'_>) -> bool {
     }
 }
 
-/// Whether a waiter bars a request, own blockers not looked at.
+/// Whether a waiter precedes a request, without the bypass.
 pub(super) fn precedes(state: &Snapshot, waiter: &WaiterState, asker: &Asker<'_>) -> bool {
     if !takes_part(state, waiter) || waiter.id == asker.id || !ahead(waiter, asker) {
         return false;
@@ -129,7 +129,7 @@ fn bars_for_slots(
     !excepted
 }
 
-/// Whether nobody else holds what conflicts.
+/// Whether no hold outside the lineage conflicts.
 fn is_unheld(state: &Snapshot, asker: &Asker<'_>, item: &Item) -> bool {
     let lineage = lineage(state, asker);
     let others = state.holds.iter().filter(|hold| !lineage.contains(&hold.frame));

@@ -30,7 +30,7 @@ pub(in crate::core::tests) fn check_step(
     check_state(&state, after.rules);
 }
 
-/// A waiter whose items are free is told the first waiter ahead of it.
+/// A waiter whose items are free reports its first predecessor.
 fn check_first_ahead(state: &Snapshot, table: &Table) {
     for waiter in state.waiters.iter().filter(|waiter| takes_part(state, waiter)) {
         let asker = Asker::waiting(waiter);

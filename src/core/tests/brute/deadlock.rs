@@ -1,4 +1,4 @@
-//! Who waits for whom, who waits in vain, and who is in a deadlock.
+//! Which requests wait for which sessions, which can never be granted, and which are in a deadlock.
 
 use std::collections::BTreeSet;
 
@@ -32,7 +32,7 @@ pub(super) fn leads_to(state: &Snapshot, request: RequestId, session: FrameId) -
     false
 }
 
-/// Who waits in vain, whatever becomes of what is granted on the way.
+/// The requests that can never be granted, whatever becomes of those granted on the way.
 pub(in crate::core::tests) fn waiting_in_vain(state: &Snapshot) -> BTreeSet<RequestId> {
     ids(&remainder(state, None))
 }
@@ -63,7 +63,8 @@ pub(super) fn remainder(state: &Snapshot, frozen: Option<FrameId>) -> Snapshot {
     last(start.unwrap_or_else(|| state.clone()), next)
 }
 
-/// Who is in a deadlock, or waits for what is held in one: who goes first is left out.
+/// The requests that are in a deadlock, or wait for what is held in one. The order of service is
+/// left out.
 pub(super) fn deadlocked(state: &Snapshot) -> Snapshot {
     let free = |state: &Snapshot, waiter: &WaiterState| {
         !takes_part(state, waiter) || free(state, &Asker::waiting(waiter))
@@ -88,7 +89,7 @@ pub(super) fn forget(
     (left.waiters.len() < state.waiters.len()).then_some(left)
 }
 
-/// The state without what is held by frames inside which nobody waits, if there is any.
+/// The state without the holds of frames in which no request waits, if there are any.
 fn drop_holds(state: &Snapshot, frozen: Option<FrameId>) -> Option<Snapshot> {
     let waiting = state.waiters.iter().filter(|waiter| takes_part(state, waiter));
     let stuck: BTreeSet<FrameId> =

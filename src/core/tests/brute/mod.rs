@@ -1,4 +1,4 @@
-//! The rules of admission by the letter, over plain data, without any index: slow and simple.
+//! The rules of admission, word for word, over plain data and without any index: slow and simple.
 
 mod admission;
 mod check;
@@ -9,7 +9,7 @@ use crate::core::*;
 pub(super) use check::check_step;
 pub(super) use deadlock::waiting_in_vain;
 
-/// Who asks for what, whether it waits already or not.
+/// A request with its frame, whether it waits already or not.
 struct Asker<'a> {
     id: RequestId,
     frame: FrameId,

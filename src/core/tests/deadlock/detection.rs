@@ -1,4 +1,5 @@
-//! What long random histories once found wrong in finding deadlocks, as small as it gets.
+//! Regressions in deadlock detection that long random histories once found, reduced to the smallest
+//! case.
 
 use crate::core::tests::world::{Wish, World, apply_unchecked, by, granted, victims};
 use crate::core::*;

@@ -1,5 +1,5 @@
-//! Rings of sessions that wait for each other: every one resolves, with the youngest as the only
-//! victim, whoever asks last.
+//! Rings of sessions that wait for each other: each one resolves with the youngest session as the
+//! only victim, whichever session closes it.
 
 use crate::core::tests::world::{Wish, World, apply_unchecked, by, grants};
 use crate::core::*;

@@ -1,4 +1,4 @@
-//! Hosts: joining, adopting, and what becomes of everything when one is gone.
+//! Hosts: joining, adopting, and the end of a host.
 
 use proptest::prelude::*;
 

@@ -1,4 +1,4 @@
-//! Hosts, leases and recovery: what ends when its keeper is gone.
+//! Hosts, leases and recovery: what ends when the host or the client behind it is gone.
 
 mod hosts;
 mod leases;

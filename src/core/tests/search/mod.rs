@@ -1,4 +1,4 @@
-//! Histories that nobody wrote by hand: random ones, and all of a small world.
+//! Generated histories: random ones, and all histories of a small world.
 
 mod explore;
 pub(in crate::core::tests) mod random;

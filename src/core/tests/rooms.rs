@@ -1,0 +1,44 @@
+//! The rooms of the core: each uses only those that stand before it.
+
+use std::fs;
+use std::path::Path;
+
+/// The rooms, in order, with what each may import of the others.
+const ROOMS: [(&str, &[&str]); 6] = [
+    ("model", &[]),
+    ("index", &["model"]),
+    ("state", &["model", "index"]),
+    ("admission", &["model", "index", "state", "deadlock"]),
+    ("deadlock", &["model", "index", "state", "admission"]),
+    ("transition", &["model", "index", "state", "admission", "deadlock"]),
+];
+
+#[test]
+fn each_room_uses_only_those_before_it() {
+    let core = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/core");
+    for (room, may) in ROOMS {
+        for file in fs::read_dir(core.join(room)).unwrap() {
+            let path = file.unwrap().path();
+            let text = fs::read_to_string(&path).unwrap();
+            for (other, _) in ROOMS.iter().filter(|(other, _)| *other != room) {
+                let used = text.contains(&format!("use crate::core::{other}::"));
+                assert!(!used || may.contains(other), "{} uses {other}", path.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn neither_model_nor_index_knows_the_table() {
+    let core = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/core");
+    for room in ["model", "index"] {
+        for file in fs::read_dir(core.join(room)).unwrap() {
+            let path = file.unwrap().path();
+            let text = fs::read_to_string(&path).unwrap();
+            let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+            let mut words =
+                code.flat_map(|line| line.split(|c: char| !c.is_alphanumeric() && c != '_'));
+            assert!(!words.any(|word| word == "Table"), "{}", path.display());
+        }
+    }
+}
