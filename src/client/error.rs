@@ -24,7 +24,7 @@ pub enum ClientError {
     /// No daemon runs, and none was to be started: where it was looked for.
     #[error("no daemon runs at {0}")]
     NoDaemon(PathBuf),
-    /// A daemon was started and could not come up; its own words.
+    /// A daemon was started and could not come up; its own message.
     #[error("{0}")]
     Start(String),
     /// The daemon does not answer: its pid and state letter where known.
@@ -44,7 +44,7 @@ pub enum ClientError {
     /// The answer is not what the protocol wants.
     #[error("the daemon's answer cannot be understood: {0}")]
     Protocol(String),
-    /// The system said no.
+    /// A system call failed.
     #[error("{0}")]
     Io(#[from] io::Error),
 }
@@ -75,7 +75,7 @@ pub(crate) enum Broken {
 /// What a lost connection says about the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallOutcome {
-    /// The daemon did not do it: it did not read the whole call, or said that it is stopping.
+    /// The daemon did not do it: it did not read the whole call, or answered that it is stopping.
     Undone,
     /// The daemon may have done it.
     Unknown,

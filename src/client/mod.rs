@@ -132,7 +132,7 @@ impl Client {
         Ok(Self { place: place.clone(), options, connection })
     }
 
-    /// The connection, a new one if there is none. Whoever takes it puts it back if it can be used
+    /// The connection, or a new one if there is none. The caller puts it back if it can be used
     /// again.
     fn take_connection(&mut self) -> Result<Connection, ClientError> {
         match self.connection.take() {

@@ -20,7 +20,7 @@ pub struct Options {
     /// The program that it starts; without one, the `canal` along PATH. A program that is canal says
     /// [`OWN`].
     pub program: Option<PathBuf>,
-    /// How long the daemon may take to say a word.
+    /// How long the daemon may take to send a message that it owes.
     pub answer: Duration,
 }
 

@@ -60,11 +60,12 @@ impl Decoder {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next whole message, without its end; `None` if more bytes are needed for one. A message
-    /// may be anything, also empty: [`parse`] tells.
+    /// The next whole message, without its end; `None` if more bytes are needed. A message may be
+    /// empty or malformed: [`parse`] decides.
     ///
     /// # Errors
-    /// [`FrameError::TooLarge`], from then on always: where the next message starts is not known.
+    /// [`FrameError::TooLarge`], from then on at each call: the start of the next message is not
+    /// known.
     pub fn next_message(&mut self) -> Result<Option<&[u8]>, FrameError> {
         if self.start == self.buffer.len() {
             if self.start > 0 {

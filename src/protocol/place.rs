@@ -1,8 +1,8 @@
-//! Where the files are. Nothing depends on HOME, XDG_* or TMPDIR: a cron job, a login shell and a
-//! CI runner of one user meet at the same daemon.
+//! Where the files of a daemon lie. Nothing depends on HOME, XDG_* or TMPDIR: a cron job, a login
+//! shell and a CI runner of one user meet at the same daemon.
 //!
-//! Finding a place touches nothing: whether the directory is there, and ours, is checked by who
-//! opens it.
+//! Finding a place touches no file: the code that opens the directory checks that it exists and is
+//! private.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -37,11 +37,11 @@ pub struct Place {
     pub dir: PathBuf,
     /// Which rule gave the place.
     pub rule: Rule,
-    /// What [`Self::stores`] says, as soon as somebody asked.
+    /// The result of [`Self::stores`], once it was called.
     pub stores: OnceLock<Stores>,
 }
 
-/// The files of one daemon that need not lie beside its socket. Who only connects has no use for them.
+/// The files of one daemon that need not lie beside its socket. A client does not need them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stores {
     /// The directory of what must survive a reboot (`state.json`).
@@ -140,8 +140,8 @@ impl Place {
     }
 }
 
-/// The folder of a file whose path is absolute, with nothing in it to be made shorter; `None` if it is
-/// for [`any_parent`].
+/// The folder of a file whose path is absolute and needs no shortening; `None` if [`any_parent`]
+/// has to find it.
 fn plain_parent(file: &Path) -> Option<PathBuf> {
     let bytes = file.as_os_str().as_bytes();
     let mut names = bytes.strip_prefix(b"/")?.split(|&byte| byte == b'/');
@@ -162,8 +162,8 @@ fn any_parent(file: &Path) -> Result<(PathBuf, Option<PathBuf>), String> {
     Ok((absolute, dir))
 }
 
-/// The home of this process's user. In a user namespace that is the one of either number that is
-/// ours: whom it makes root may not use the home of the machine's root.
+/// The home of this process's user. In a user namespace, the home is the one whose owner this
+/// process is: a user who is root only inside may not use the home of the machine's root.
 fn own_home() -> Option<PathBuf> {
     let uid = geteuid();
     let outside = Uid::from_raw(uid_of_machine(uid.as_raw()));
@@ -174,8 +174,8 @@ fn own_home() -> Option<PathBuf> {
     [uid, outside].into_iter().filter_map(passwd_home).find(is_ours)
 }
 
-/// The user's home by passwd, if it is a directory that is there: `nobody` and the users of
-/// containers often have none.
+/// The user's home by passwd, if that directory exists: `nobody` and the users of containers often
+/// have none.
 fn passwd_home(uid: Uid) -> Option<PathBuf> {
     let user = User::from_uid(uid).ok().flatten()?;
     Some(user.dir).filter(|home| home.is_absolute() && home.is_dir())

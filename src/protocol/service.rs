@@ -1,4 +1,4 @@
-//! What every varlink service answers: who it is, and what its interfaces look like.
+//! What every varlink service answers: its name, version and interface descriptions.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ pub const SERVICE: &str = "org.varlink.service";
 /// The reply to `GetInfo`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Info {
-    /// Who made it.
+    /// The vendor.
     pub vendor: String,
     /// Its name.
     pub product: String,
@@ -50,7 +50,7 @@ pub struct Description {
     pub description: String,
 }
 
-/// The description of one of our interfaces.
+/// The description of one of the interfaces.
 #[must_use]
 pub fn description(interface: &str) -> Option<&'static str> {
     match interface {
@@ -76,9 +76,9 @@ pub enum ServiceError {
     },
     /// A parameter is missing or is not what the method wants.
     InvalidParameter {
-        /// Its name; with what is in it, the name of the whole.
+        /// Its name, or its path if it lies within another parameter.
         parameter: String,
-        /// What is wrong with it, for people; an addition of ours.
+        /// What is wrong with it, for people; an addition of canal's.
         message: String,
     },
 }
@@ -95,7 +95,7 @@ impl ServiceError {
         format!("{SERVICE}.{name}")
     }
 
-    /// The error for a method that nobody here answers.
+    /// The error for an unknown method.
     #[must_use]
     pub fn unknown(method: &str) -> Self {
         let interface = method.rsplit_once('.').map_or("", |(interface, _)| interface);
@@ -113,11 +113,11 @@ impl ServiceError {
         if cause.line() > 0
             && let Some(end) = message.rfind(" at line ")
         {
-            // Where in the text it stands says nothing to who has not written the text.
+            // The position in the JSON text means nothing to a person.
             message.truncate(end);
         }
         let mut path = error.path().to_string();
-        // A field that is missing lies on no path; its name stands in the words.
+        // A missing field lies on no path; its name stands in the message.
         let missing = message.strip_prefix("missing field `").and_then(|it| it.strip_suffix('`'));
         match (path.as_str(), missing) {
             (".", Some(field)) => path = field.to_owned(),

@@ -1,4 +1,4 @@
-//! Who a user is to the machine, where a user namespace gives out other numbers.
+//! The number of a user outside of its user namespace.
 
 /// The number by which the machine knows `uid`, where a user namespace made its user root
 /// (`unshare -r`, a container's): the files of the machine's own root are not that user's. `uid` for

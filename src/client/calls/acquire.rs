@@ -1,7 +1,7 @@
-//! Asking for a lock, and waiting for it over any number of daemons.
+//! Asking for a lock, and waiting for it even while daemons are replaced.
 //!
-//! Invariant: one `acquire` is one request. However often it is sent, its tag is the same, so that
-//! a daemon that knows it goes on with it and never grants it twice.
+//! Invariant: one `acquire` is one request. Each time it is sent it has the same tag, so that a
+//! daemon that knows it continues it and never grants it twice.
 
 use std::borrow::Cow;
 use std::os::fd::OwnedFd;
@@ -29,7 +29,7 @@ const CALL_AGAIN_MIN: Duration = Duration::from_millis(1);
 /// enough to start another one.
 const RETRY_MS_MIN: u64 = 10_000;
 
-/// What is called while a request waits; it returns after what time it is to be called again.
+/// The callback while a request waits; it returns when it is to be called again.
 pub(crate) type OnProgress<'a> = &'a mut dyn FnMut(Option<&Progress>) -> Option<Duration>;
 
 /// When a wait is over, by CLOCK_BOOTTIME; the daemon's clock is the same.
@@ -41,15 +41,15 @@ impl Until {
         Self(wait_ms.map(|wait_ms| boottime_ms().saturating_add(wait_ms)))
     }
 
-    /// What is left to say to the next daemon. A wait that began stays one: 0 would mean that it
-    /// was never to wait.
+    /// The rest of the wait, for the next daemon. It is never 0 for a wait that has begun: 0 would
+    /// mean not to wait at all.
     fn left_ms(self, wait_ms: Option<u64>) -> Option<u64> {
         let until = self.0?;
         let least = wait_ms.map_or(1, |wait_ms| wait_ms.min(1));
         Some(until.saturating_sub(boottime_ms()).max(least))
     }
 
-    /// What is left of the wait.
+    /// The rest of the wait.
     fn left(self) -> Option<Duration> {
         self.0.map(|until| Duration::from_millis(until.saturating_sub(boottime_ms())))
     }
@@ -59,32 +59,33 @@ impl Until {
     }
 }
 
-/// What a request brought.
+/// What a granted request brought.
 #[derive(Debug)]
 pub struct Acquired {
     /// The grant.
     pub grant: Grant,
     /// The FIFO's write end that the command is to inherit (only `with_children`).
     pub children: Option<OwnedFd>,
-    /// Until when it is sure; only of a daemon that works over an engine.
+    /// The deadline page, which says until when the hold is safe; only of a daemon that works over
+    /// an engine.
     pub page: Option<Reader>,
 }
 
 impl Client {
-    /// Asks, and waits as long as the request says. `progress` is called for every word from the
-    /// daemon while it waits. It returns after what time it is to be called again if the daemon
-    /// says nothing, with `None`; the client may call it sooner. Without such a time the client
-    /// sleeps until a word comes, but for a look every 25 s whether the daemon is stopped. If the
-    /// daemon goes away meanwhile, connects anew (starting it if need be) and goes on under the
-    /// same tag.
+    /// Sends the request, and waits as long as it says. `progress` is called for every progress
+    /// message of the daemon. It returns after what time it is to be called again, with `None`, if
+    /// no message comes; the client may call it sooner. Without such a time the client sleeps until
+    /// a message comes, except that it checks every 25 s whether the daemon is stopped. If the
+    /// daemon goes away meanwhile, the client connects to the next one (and starts it if need be)
+    /// and continues under the same tag.
     ///
-    /// `owner` is the process that shall own; without it, this process does. The request's
+    /// `owner` is the process that shall own the lock; by default this process. The request's
     /// `owner_fd` is set accordingly.
     ///
     /// # Errors
-    /// A refusal is [`ClientError::Failure`]. A daemon that does not say a word for 5 s, or for
-    /// that long after the wait is over, or is found stopped after 30 s of silence, is
-    /// [`ClientError::Silent`].
+    /// A refusal is [`ClientError::Failure`]. The daemon is [`ClientError::Silent`] if it sends no
+    /// message for 5 s, or for that long after the wait is over, or if it is found stopped after 30
+    /// s of silence.
     pub fn acquire(
         &mut self,
         request: &Acquire,

@@ -1,7 +1,7 @@
-//! Giving back once, over any number of daemons.
+//! Giving back exactly once, even while daemons are replaced.
 //!
-//! Invariant: a hold that was not there when the release was asked for is never taken for one that
-//! it gave back, and no hold but the one that was named first is given back.
+//! Invariant: a hold that the owner got after the release was asked for is never given back, nor
+//! any hold but the one that was named at first.
 
 use super::single_reply::{ATTEMPTS_MAX, Pauses, Repeat};
 use crate::client::error::{Broken, CallOutcome};
@@ -10,12 +10,12 @@ use crate::protocol::{ErrorName, Failure, Release, Released};
 use crate::sys::pidfd::Pidfd;
 
 impl Client {
-    /// Gives back. `owner` is whose; without it, this process's. The message's `owner_fd` is set
+    /// Gives back a hold of `owner`, by default of this process. The message's `owner_fd` is set
     /// accordingly.
     ///
     /// # Errors
-    /// Nothing of the kind is held, or it is not the caller's. [`ClientError::Gone`] if the daemon
-    /// may have done it and could not say so.
+    /// There is no such hold, or it is not the caller's. [`ClientError::Gone`] if the daemon may
+    /// have done it and ended before it answered.
     pub fn release(
         &mut self,
         release: &Release,
@@ -25,12 +25,12 @@ impl Client {
         self.call("Release", &release, owner, Repeat::IfUndone)
     }
 
-    /// Gives back exactly once, over any number of daemons: asks first what that is, and asks the
-    /// next daemon if one goes away before it answered.
+    /// Gives back exactly once: first asks which hold that is, and asks the next daemon if one goes
+    /// away before it answered.
     ///
     /// # Errors
-    /// As of [`Client::release`]. [`ClientError::Gone`] only if daemons go away all the time, or
-    /// where one of an earlier version runs.
+    /// As of [`Client::release`]. [`ClientError::Gone`] only if daemons keep going away, or where a
+    /// daemon of an earlier version runs.
     pub fn release_once(
         &mut self,
         release: &Release,
@@ -41,7 +41,7 @@ impl Client {
     }
 }
 
-/// Finds out what is to be given back, gives it back, and asks again until that is certain.
+/// Finds out which hold is to be given back, gives it back, and repeats that until it is certain.
 pub(crate) fn once(
     client: &mut Client,
     release: &Release,
@@ -63,8 +63,8 @@ pub(crate) fn once(
     Err(ClientError::Gone)
 }
 
-/// Gives back what was `held` a moment ago; `None` if the owner has something else now, and nothing
-/// was done.
+/// Gives back what was `held` a moment ago; `None` if the owner holds something else now, in which
+/// case nothing was done.
 fn give_back(
     client: &mut Client,
     release: &Release,

@@ -76,7 +76,7 @@ impl Client {
         connection.send(method, input, Replies::One, owner, answer)?;
         let reply = connection.reply(answer)?;
         let output = parameters(reply);
-        // A connection that failed is not used again, one that carried an error reply is.
+        // A connection that failed is not used again; a connection that carried an error reply is.
         if !matches!(output, Err(Broken::Disconnected(_))) {
             self.connection = Some(connection);
         }
@@ -86,7 +86,7 @@ impl Client {
 
 impl Client {
     /// Confirms a provisional grant, after its owner was told. If the daemon goes away meanwhile,
-    /// asks the next one: to confirm twice is to confirm once.
+    /// confirms at the next one: confirming twice has no further effect.
     ///
     /// # Errors
     /// [`ErrorName::UnknownTag`](crate::protocol::ErrorName::UnknownTag) if the grant was taken
@@ -96,10 +96,10 @@ impl Client {
         Ok(())
     }
 
-    /// Lets a lease live on for its whole TTL from now.
+    /// Renews a lease: from now it lives for its whole TTL.
     ///
     /// # Errors
-    /// [`ErrorName::LeaseLost`](crate::protocol::ErrorName::LeaseLost) if it is no more.
+    /// [`ErrorName::LeaseLost`](crate::protocol::ErrorName::LeaseLost) if the lease has ended.
     pub fn renew(&mut self, renew: &Renew) -> Result<Renewed, ClientError> {
         self.call("Renew", renew, None, Repeat::Always)
     }
@@ -112,7 +112,7 @@ impl Client {
         self.call("Status", query, None, Repeat::Always)
     }
 
-    /// Asks for whom a process or session waits, and on to the end of the chain.
+    /// Asks which holders and waiters a process or session waits for, to the end of the chain.
     ///
     /// # Errors
     /// [`ErrorName::BadRequest`](crate::protocol::ErrorName::BadRequest) if it neither holds nor
@@ -121,7 +121,7 @@ impl Client {
         self.call("Why", query, None, Repeat::Always)
     }
 
-    /// Asks for everyone who waits, and for whom.
+    /// Asks for all waiters and their blockers.
     ///
     /// # Errors
     /// Only those of every call.

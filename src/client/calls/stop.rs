@@ -29,8 +29,8 @@ impl Client {
     fn stop_once(&mut self, stop: &Stop) -> Result<Stopping, Broken> {
         let answer = self.options.answer;
         let mut connection = self.take_connection()?;
-        // Under socket activation the listener is somebody else, and in another pid namespace the
-        // daemon has another number: only where both agree does the number name the daemon.
+        // Under socket activation the service manager listens, and in another pid namespace the
+        // daemon has another number. Only where both numbers agree do they name the daemon.
         let listener = connection.pid();
         // A daemon in a thread of this process does not take it along.
         let elsewhere = listener.filter(|pid| *pid != std::process::id());

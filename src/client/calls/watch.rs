@@ -9,7 +9,7 @@ use crate::client::connection::stream::{Connection, Replies, Reply, parameters, 
 use crate::client::error::Broken;
 use crate::client::{Client, ClientError};
 
-/// When somebody who watches is called next.
+/// When the watcher's callback is called next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Never: the watch is over.

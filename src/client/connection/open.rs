@@ -89,7 +89,7 @@ fn wait_for_one(
     }
 }
 
-/// Connects if somebody listens.
+/// Connects if a process listens.
 fn look_in(place: &Place, options: &Options) -> Result<Option<Connection>, ClientError> {
     if check_dir(place, false)? == Dir::Missing {
         return Ok(None);
@@ -142,18 +142,17 @@ fn check_dir(place: &Place, create: bool) -> Result<Dir, ClientError> {
     }
 }
 
-/// Says of a directory that is not private what is wrong with it, if anything is; with `create`, makes
-/// it.
+/// The error for a directory that is not private; with `create`, makes the directory.
 fn check_other(place: &Place, uid: u32, create: bool) -> Result<(), DirError> {
     match open_private(&place.dir, uid, create) {
-        // Whoever trusts the machine trusts root: a service's own place.
+        // Every user has to trust root: this is the directory of a service.
         Err(DirError::Foreign(_, 0, _)) if place.rule == Rule::Given => check_shared(&place.dir),
         other => other.map(drop),
     }
 }
 
-/// A directory of a daemon that somebody else runs: who that is, root or a service's user, cannot
-/// be known; but not everybody may be able to put another socket there.
+/// The directory of a daemon that another user runs. The client cannot know which user that should
+/// be (root or a service's user), but refuses a directory in which any user can put another socket.
 fn check_shared(path: &Path) -> Result<(), DirError> {
     let owned = || path.to_owned();
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
@@ -171,7 +170,7 @@ fn check_shared(path: &Path) -> Result<(), DirError> {
     Ok(())
 }
 
-/// Connects to whoever listens; `None` if nobody does.
+/// Connects to the process that listens; `None` if none does.
 pub(crate) fn knock(place: &Place, options: &Options) -> Result<Option<Connection>, ClientError> {
     let refused = |error| refused(place, error);
     let address = with_c_str(&place.socket, UnixAddr::new).map_err(refused)?;
@@ -195,8 +194,8 @@ fn refused(place: &Place, error: Errno) -> ClientError {
     ClientError::Place(format!("cannot connect to {}: {error}", place.socket.display()))
 }
 
-/// The line of those who want to be accepted is full: stands there for a while, as a blocking
-/// connect(2) does, bounded by SO_SNDTIMEO; EAGAIN means that the time is over.
+/// The queue of connections to be accepted is full: waits in it as a blocking connect(2) does,
+/// bounded by SO_SNDTIMEO. EAGAIN means that the time is over.
 fn wait_in_line(socket: &OwnedFd, address: &UnixAddr, answer: Duration) -> Result<(), Errno> {
     let milliseconds = i64::try_from(answer.as_millis()).unwrap_or(i64::MAX);
     setsockopt(socket, sockopt::SendTimeout, &TimeVal::milliseconds(milliseconds))?;

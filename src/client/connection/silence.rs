@@ -1,10 +1,10 @@
-//! When a client that waits for a grant wakes, and when the daemon's silence is an error.
+//! When a client that waits for a grant wakes up, and when the daemon's silence is an error.
 //!
 //! Invariant: only short waits in which nothing came count against the daemon, so that time in
-//! which the client itself did not run is never taken for the daemon's silence. A client makes
-//! short waits only while the daemon owes it a word; else it sleeps until something is due.
+//! which the client itself did not run is never taken for silence of the daemon. A client makes
+//! short waits only while the daemon owes it a message; otherwise it sleeps until something is due.
 //!
-//! There is no clock here: the caller says what time it is.
+//! There is no clock here: the caller passes the time.
 
 use std::time::{Duration, Instant};
 
@@ -13,27 +13,28 @@ use super::stream::SLICE;
 /// A daemon that is stopped is an error after this silence.
 const STOPPED_AFTER: Duration = Duration::from_secs(30);
 
-/// What a client knows of the daemon that it asked for a grant.
+/// How long the daemon has been silent about a request.
 #[derive(Debug)]
 pub(crate) struct Silence {
-    /// For how long the daemon may owe a word.
+    /// How long the daemon may take for a message that it owes.
     answer: Duration,
     /// Whether the daemon said a word about this request.
     told: bool,
-    /// For how long the daemon has owed a word. `None` while it owes none: nothing has changed.
+    /// How long the daemon has owed a message. `None` while it owes none because nothing has
+    /// changed.
     owed: Option<Duration>,
-    /// When the client looks next whether the daemon is stopped.
+    /// When the client next checks whether the daemon is stopped.
     look_at: Instant,
 }
 
 impl Silence {
-    /// The client has sent its request just `now`, so the daemon owes the first word.
+    /// The client has sent its request at `now`, so the daemon owes the first message.
     pub(crate) fn new(answer: Duration, now: Instant) -> Self {
         let owed = Some(Duration::ZERO);
         Self { answer, told: false, owed, look_at: now }
     }
 
-    /// For how long the client may wait for the next word; `left` is the rest of its `-w`.
+    /// How long the client may wait for the next message; `left` is the rest of its `-w`.
     pub(crate) fn patience(&self, left: Option<Duration>, now: Instant) -> Duration {
         match self.owed {
             Some(owed) => self.answer.saturating_sub(owed).min(SLICE),
@@ -46,20 +47,20 @@ impl Silence {
         self.told
     }
 
-    /// The daemon said a word.
+    /// The daemon sent a message.
     pub(crate) fn end_with_word(&mut self, now: Instant) {
         self.told = true;
         self.end_with_part(now);
     }
 
-    /// The daemon said a part of a word.
+    /// The daemon sent a part of a message.
     pub(crate) fn end_with_part(&mut self, now: Instant) {
         self.owed = (!self.told).then_some(Duration::ZERO);
         self.look_at = now + self.look_every();
     }
 
-    /// Takes in that nothing came within `waited`. Returns whether the silence is an error: the
-    /// daemon has owed a word for too long.
+    /// Counts a wait of `waited` without a message. Returns whether the silence is an error: the
+    /// daemon has owed a message for too long.
     pub(crate) fn grow(
         &mut self,
         waited: Duration,
@@ -69,7 +70,7 @@ impl Silence {
     ) -> bool {
         let looks = now >= self.look_at;
         if !self.told || wait_is_over || (looks && is_stopped()) {
-            // The wait at whose end the daemon is found to owe a word may have been a long one.
+            // The wait may have been a long one in which the daemon owed nothing at first.
             let owed = self.owed.map_or(Duration::ZERO, |owed| owed + waited);
             self.owed = Some(owed);
             return owed >= self.answer;

@@ -1,6 +1,6 @@
-//! One connection: calls out, replies in, with patience but never without end.
+//! One connection: sends calls and reads replies, and waits for them only for a bounded time.
 //!
-//! Invariant: no wait here is longer than its caller said, whatever the daemon does or does not.
+//! Invariant: no wait here is longer than its caller said, whatever the daemon does.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -24,11 +24,11 @@ use crate::client::error::{Broken, CallOutcome};
 /// How much is read at first: more than a grant has, and no new page of memory.
 const READ_BYTES: usize = 512;
 
-/// How much is read at once of what is longer.
+/// How many bytes of a longer message are read at once.
 const READ_BYTES_MAX: usize = 64 * 1024;
 
-/// The longest single wait for a daemon that owes a word. Only time spent in such waits counts
-/// against the daemon, so that a client that was itself stopped does not blame it.
+/// The longest single wait for a daemon that owes a message. Only such waits count against the
+/// daemon, so that a client that was itself stopped does not blame it.
 pub(crate) const SLICE: Duration = Duration::from_secs(1);
 
 /// A socket that is connected to the daemon; non-blocking.
@@ -51,7 +51,7 @@ struct Outgoing<'a, P> {
     more: bool,
 }
 
-/// A reply, as varlink frames it; its parameters are read by who knows their form.
+/// A reply, as varlink frames it; the caller of [`parameters`] knows the form of its parameters.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Reply {
     parameters: Option<Box<RawValue>>,
@@ -116,7 +116,8 @@ impl Connection {
                     silence += self.wait(PollFlags::POLLOUT, SLICE.min(answer - silence))?;
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                // It may have said why: that it has too many connections, say.
+                // The daemon may have sent the reason, for example that it has too many
+                // connections.
                 Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {
                     self.cut = true;
                     return Ok(());
@@ -193,8 +194,8 @@ impl Connection {
         std::mem::take(&mut self.received)
     }
 
-    /// The daemon's number as the kernel knows it: who listens, which under socket activation is
-    /// the service manager. `None` if it has none here.
+    /// The pid of the process that listens, as the kernel knows it; under socket activation that is
+    /// the service manager. `None` if it has no number in this pid namespace.
     pub(crate) fn pid(&self) -> Option<u32> {
         peer::credentials(self.socket.as_fd()).ok().map(|peer| peer.pid).filter(|pid| *pid != 0)
     }
@@ -237,7 +238,7 @@ impl Connection {
 /// What came instead of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadStatus {
-    /// Nothing, for so long.
+    /// Nothing came for this long.
     Nothing(Duration),
     /// A part of one.
     Part,

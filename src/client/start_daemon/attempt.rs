@@ -1,9 +1,10 @@
 //! Starting a daemon, one client at a time.
 //!
 //! Of all clients that find no daemon, the one that holds `start.lock` starts one, and the kernel
-//! frees that lock if its holder dies. The lock only spares the machine a herd of daemons; that there is
-//! one daemon is for the daemon's own instance lock to see to. A holder may be stopped: clients that have
-//! waited for a while take the next lock (`start.lock.1` …), so that again one of them starts a daemon.
+//! frees that lock if its holder dies. This lock only spares the machine a herd of daemons; the
+//! daemon's own instance lock ensures that only one daemon runs. A holder may be stopped: clients
+//! that have waited for a while take the next lock (`start.lock.1` …), so that one of them starts a
+//! daemon.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -37,11 +38,11 @@ const PASSED_ON: [&str; 6] = [
     "RUST_BACKTRACE",
 ];
 
-/// How long the right to start is kept by one whose daemon came up and does not listen: it lost
-/// against one that runs already and has yet to make its socket again.
+/// How long a client keeps the start lock if its daemon came up and does not listen: that daemon
+/// lost against one that already runs and has yet to make its socket again.
 const LOST_PAUSE: Duration = Duration::from_millis(50);
 
-/// The most holders of start locks that can be stopped before nobody starts a daemon.
+/// How many holders of start locks can be stopped before no client starts a daemon any more.
 const LOCKS_MAX: u128 = 5;
 
 /// What came of trying to start a daemon.
@@ -68,7 +69,7 @@ pub(crate) fn attempt(
     if fs2::FileExt::try_lock_exclusive(&lock).is_err() {
         return Ok(Attempt::Left(path));
     }
-    // Whoever held it before us may have started one after we looked.
+    // The holder of the lock before this client may have started a daemon since the first attempt.
     if let Some(connection) = knock(place, options)? {
         return Ok(Attempt::Connected(connection));
     }
@@ -89,8 +90,8 @@ pub(crate) fn attempt(
     Ok(Attempt::Started)
 }
 
-/// Which lock gives the right to start after so much time: the next one each time that a holder may
-/// take to bring a daemon up, half of what a daemon may take to answer.
+/// The start lock to take after waiting for `waited`: the next one each time that a holder may take
+/// to bring a daemon up, which is half of the time that a daemon may take to answer.
 fn lock_path(place: &Place, answer: Duration, waited: Duration) -> PathBuf {
     let each_ms = (answer.as_millis() / 2).max(1);
     match (waited.as_millis() / each_ms).min(LOCKS_MAX - 1) {

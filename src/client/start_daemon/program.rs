@@ -10,14 +10,14 @@ use crate::client::ClientError;
 use crate::sys::exec::{Lookup, lookup};
 use crate::sys::process;
 
-/// This very program, as [`Options::program`](crate::client::Options::program): for one that is canal,
-/// whatever its file is called.
+/// This program itself, as [`Options::program`](crate::client::Options::program), for a program
+/// that is canal whatever its file is called.
 pub const OWN: &str = "/proc/self/exe";
 
-/// What the first words of a daemon are that a client started.
+/// The first arguments of a daemon that a client started.
 pub(crate) const ARGV: [&str; 3] = ["canal", "daemon", "--on-demand"];
 
-/// The program to start as the daemon: what was said, else the `canal` along PATH.
+/// The program to start as the daemon: the given one, or the `canal` along PATH.
 pub(crate) fn find(said: Option<&Path>) -> Result<PathBuf, ClientError> {
     match said {
         Some(said) if said == Path::new(OWN) => return Ok(newest_of_own()),
@@ -36,7 +36,7 @@ pub(crate) fn find(said: Option<&Path>) -> Result<PathBuf, ClientError> {
     }
 }
 
-/// The file of this program, or the one that has taken its place since.
+/// The file of this program, or the file that has replaced it since.
 fn newest_of_own() -> PathBuf {
     own_paths().find(|path| path.exists()).unwrap_or_else(|| PathBuf::from(OWN))
 }
@@ -52,12 +52,12 @@ fn own_paths() -> impl Iterator<Item = PathBuf> {
     link.into_iter().chain(replaced)
 }
 
-/// Whether a process is a daemon that a client started which uses `said` as
-/// [`Options::program`](crate::client::Options::program). It serves other clients
-/// as well, whatever process it descends from.
+/// Whether a process is a daemon that a client started and that uses `said` as
+/// [`Options::program`](crate::client::Options::program). It serves other clients as well, whatever
+/// process it descends from.
 ///
-/// A command cannot pass for one by what it calls itself: it would have to be that program, and do
-/// what that program does when it is started so.
+/// A command cannot imitate such a daemon by its name: it would have to be that program, started in
+/// that way.
 #[must_use]
 pub fn is_on_demand_daemon(pid: u32, said: Option<&Path>) -> bool {
     let words = process::first_words(pid, ARGV.len());

@@ -1,6 +1,6 @@
-//! The interface descriptions, as varlink gives them to those who ask.
+//! The interface descriptions that varlink clients can ask for.
 //!
-//! Invariant: what the types of `messages` write and read is what is described here; tests compare
+//! Invariant: the types of `messages` write and read exactly what is described here; tests compare
 //! the two.
 
 /// The name of the interface.

@@ -16,7 +16,7 @@ use crate::protocol::{Handle, HolderInfo, LeaseAsked, LeaseInfo, Mode, OnLost, T
 pub struct Acquire {
     /// 32 hexadecimal digits, random, made by the client.
     pub tag: Tag,
-    /// What is asked for.
+    /// The items that are asked for.
     pub items: Vec<WireItem>,
     /// How long to wait in milliseconds; 0 = not at all, absent = for ever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -37,15 +37,16 @@ pub struct Acquire {
     /// The enclosing session that the environment names, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// The enclosing frame that the environment names, if any: what a [`Grant`] said. Believed only
-    /// if the owner is or descends from that frame's process; else its session is a new one.
+    /// The enclosing frame that the environment names, if any; an earlier [`Grant`] named it. The
+    /// daemon believes it only if the owner is or descends from that frame's process; otherwise the
+    /// request gets a new session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frame: Option<String>,
-    /// Asks for a lease. Then nobody's process is the owner (no `owner_fd`), there is no enclosing
-    /// frame, and the grant is provisional until [`Confirm`].
+    /// Asks for a lease. Then no process is the owner (no `owner_fd`), there is no enclosing frame,
+    /// and the grant is provisional until [`Confirm`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<LeaseAsked>,
-    /// What stands by the command while it runs, if the asker runs one.
+    /// What stands beside the command while it runs, if the caller runs one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wrapper: Option<Wrapper>,
     /// What becomes of the command if the lock is lost while it runs. Only a daemon that works over
@@ -94,7 +95,7 @@ pub struct Grant<T = String> {
     pub keys: Vec<GrantedKey<T>>,
     /// The fencing token.
     pub token: u64,
-    /// Whose it is.
+    /// The owner.
     pub owner: OwnerInfo<T>,
     /// The session's name.
     pub session: T,
@@ -109,15 +110,15 @@ pub struct Grant<T = String> {
     /// the owner itself).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_fd: Option<u32>,
-    /// The index, as above, of the line that reaches its end when nobody writes the page any more;
+    /// The index, as above, of the liveness pipe, which ends when the writer of the page is gone;
     /// it comes with the page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub liveness_fd: Option<u32>,
     /// Of a lease: how long it lives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<LeaseInfo>,
-    /// Of a lease: its secret. The daemon does not keep it and never says it; who made it adds it
-    /// to what `canal acquire --json` prints.
+    /// Of a lease: its secret. The daemon neither keeps nor sends it; the client that made it adds
+    /// it to what `canal acquire --json` prints.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handle: Option<Handle>,
 }
@@ -166,14 +167,14 @@ pub struct Progress {
     pub waiting: u64,
     /// Why, in one clause: "2 of 2 slots are held", "behind an earlier waiter", "drained".
     pub reason: String,
-    /// Who holds the key, the longest first; at most [`HOLDERS_SHOWN_MAX`].
+    /// The holders of the key, the longest first; at most [`HOLDERS_SHOWN_MAX`].
     pub holders: Vec<HolderInfo>,
 }
 
 /// How many holders a [`Progress`] or a refusal names at most.
 pub const HOLDERS_SHOWN_MAX: usize = 5;
 
-/// `Confirm`: the asker of a provisional grant has told its owner.
+/// `Confirm`: the client has told the owner of a provisional grant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Confirm {
     /// The request's tag.

@@ -18,8 +18,8 @@ pub enum ErrorName {
     Mismatch,
     /// Nothing to release: the caller does not hold it.
     NotHeld,
-    /// The lease is no more; `reason` is `expired`, `released`, `forced`, `withdrawn`, or `unknown`
-    /// where nothing is known of its handle. Exit code 122.
+    /// The lease has ended; `reason` is `expired`, `released`, `forced`, `withdrawn`, or `unknown`
+    /// where the daemon does not know its handle. Exit code 122.
     LeaseLost,
     /// The caller may not do this.
     Denied,
@@ -45,17 +45,17 @@ pub enum ErrorName {
     Stopping,
     /// A feature of a later version.
     Unsupported,
-    /// The daemon works over an engine, and that cannot be reached, or this host takes no part yet, or
-    /// the table recovers.
+    /// The daemon works over an engine, and the engine cannot be reached, or this host is no member
+    /// yet, or the table is being recovered.
     EngineAway,
-    /// The asker would become the command, and over an engine somebody must stay beside it: ask
-    /// again from a process whose parent does.
+    /// The caller would become the command, and over an engine a supervisor must stay beside it:
+    /// ask again from a child of a supervisor.
     SupervisorRequired,
     /// The daemon made a mistake of its own, and took back whatever was granted by the call.
     Fault,
 }
 
-/// What is said of [`ErrorName::OwnerGone`].
+/// The message of [`ErrorName::OwnerGone`].
 pub const OWNER_GONE: &str = "the process that was to hold the lock has ended";
 
 /// An error reply: a name, and what to tell the user.
@@ -72,8 +72,8 @@ pub struct Failure {
     /// Of [`ErrorName::Refused`]: `full`, `timeout`, `deadlock`. Of [`ErrorName::LeaseLost`]: how.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Box<str>>,
-    /// Of [`ErrorName::Refused`]: who holds what was asked for. Of [`ErrorName::LeaseLost`]: who
-    /// holds its first key now, if that is in the way of it.
+    /// Of [`ErrorName::Refused`]: the holders of what was asked for. Of [`ErrorName::LeaseLost`]:
+    /// the present holders of its first key, if they block it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holders: Vec<HolderInfo>,
     /// Of [`ErrorName::Refused`] for a deadlock of several: the whole cycle.
@@ -117,7 +117,7 @@ impl ErrorName {
         format!("{INTERFACE}.{self:?}")
     }
 
-    /// The error that a qualified name stands for, if it is one of ours.
+    /// The error that a qualified name stands for, if the name belongs to this interface.
     #[must_use]
     pub fn from_qualified(name: &str) -> Option<Self> {
         let short = name.strip_prefix(INTERFACE)?.strip_prefix('.')?;

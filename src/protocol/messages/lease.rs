@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::protocol::Handle;
 
-/// What makes an [`Acquire`](crate::protocol::Acquire) one for a lease: its owner is nobody's process but
-/// whoever knows the handle.
+/// Makes an [`Acquire`](crate::protocol::Acquire) one for a lease: no process owns it, and a client
+/// that knows the handle controls it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseAsked {
     /// The secret by which it will be renewed and released; random, made by the client.
@@ -28,7 +28,7 @@ pub struct LeaseInfo {
     pub renewals: u64,
 }
 
-/// `Renew`: lets a lease live on for its whole TTL from now.
+/// `Renew`: renews a lease, which from now lives for its whole TTL.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Renew {
     /// The lease's secret.

@@ -15,13 +15,14 @@ pub struct Release {
     /// Everything the owner holds.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub all: bool,
-    /// The hold with this token, by force: same user, root, and whom the configuration permits it.
+    /// The hold with this token, by force: allowed to the same user, root, and users whom the
+    /// configuration permits it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<u64>,
-    /// The lease of this secret, whoever asks.
+    /// The lease with this secret; any caller may.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handle: Option<Handle>,
-    /// Whose; as in [`Acquire`](super::acquire::Acquire). Not used with `token` and `handle`.
+    /// The owner, as in [`Acquire`](super::acquire::Acquire). Not used with `token` and `handle`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner_fd: Option<u32>,
 }
@@ -40,6 +41,6 @@ pub struct ReleasedHold<T = String> {
     pub token: u64,
     /// The keys given back.
     pub keys: Vec<T>,
-    /// Who held it.
+    /// The holder.
     pub holder: HolderInfo<T>,
 }

@@ -1,12 +1,12 @@
-//! What is shown of holds, waiters, hosts and the daemon.
+//! Holds, waiters, hosts and the daemon, as reports show them.
 
 use serde::{Deserialize, Serialize};
 
 use super::wait_graph::is_none_left;
 use crate::protocol::{Kind, LeaseInfo, Mode};
 
-/// `Status`: what is held and who waits. With `more`, a new [`Status`] follows each change (at most
-/// a few a second) until the caller closes the connection.
+/// `Status`: holders and waiters. With `more`, a new [`Status`] follows each change (at most a few
+/// a second) until the caller closes the connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusQuery {
     /// Only this key and those below it.
@@ -103,7 +103,7 @@ pub struct DaemonInfo {
     pub socket: String,
     /// Since when, RFC 3339 UTC.
     pub since: String,
-    /// Whose it is.
+    /// Its user.
     pub uid: u32,
     /// Things the operator should know (fallbacks in use, limits that could not be reset).
     #[serde(default)]
@@ -127,9 +127,9 @@ pub struct KeyInfo<W = Vec<WaiterInfo>> {
     pub stored: bool,
     /// How many wait.
     pub waiting: u64,
-    /// Who holds, the longest first.
+    /// The holders, the longest first.
     pub holders: Vec<HolderInfo>,
-    /// Who waits, in the order in which they are served.
+    /// The waiters, in the order in which they are served.
     pub waiters: W,
     /// How many more hold or wait than are shown, where the status would be very long.
     #[serde(default, skip_serializing_if = "is_none_left")]
@@ -162,11 +162,11 @@ pub struct HolderInfo<T = String> {
     pub session: T,
     /// Its host; null on one machine.
     pub host: Option<T>,
-    /// `running`, `stopped`, `frozen`, `children` (only descendants are left), `unverified`
-    /// (after a restart it could not be told whether it is the same process).
+    /// `running`, `stopped`, `frozen`, `children` (only descendants are left), `unverified` (after
+    /// a restart the daemon could not verify that it is the same process).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<T>,
-    /// Of a lease, whose `pid` is 0: how long it lives. `command` is what asked for it.
+    /// Of a lease, whose `pid` is 0: how long it lives. `command` is the one that asked for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<LeaseInfo>,
 }
@@ -223,7 +223,7 @@ pub struct WaiterInfo {
     pub host: Option<String>,
     /// Why it waits, in one clause.
     pub reason: String,
-    /// Of one that is to be a lease, whose `pid` is 0: how long it will live.
+    /// Of a waiter for a lease, whose `pid` is 0: how long the lease will live.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<LeaseInfo>,
 }

@@ -1,11 +1,11 @@
-//! What is shown of who waits for whom.
+//! Waiters and their blockers, as reports show them.
 
 use serde::{Deserialize, Serialize};
 
 use crate::protocol::Mode;
 
-/// `Why`: follows who waits for whom, from one process or session to the end. Exactly one of the
-/// two says from where.
+/// `Why`: follows the waits of one process or session to the end of the chain. Exactly one of the
+/// two fields is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WhyQuery {
     /// A process.
@@ -16,12 +16,12 @@ pub struct WhyQuery {
     pub session: Option<String>,
 }
 
-/// `Graph`: everyone who waits, and for whom.
+/// `Graph`: all waiters and their blockers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GraphQuery {}
 
-/// Who waits for whom: the reply to [`WhyQuery`] (in the order in which they are met, the one asked
-/// for first; empty if it waits for nothing) and [`GraphQuery`].
+/// Waiters and their blockers. The reply to [`WhyQuery`] has them in the order of the chain, the
+/// requested one first, and is empty if it waits for nothing. Also the reply to [`GraphQuery`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waits {
     /// One for each waiting request.
@@ -35,12 +35,12 @@ pub(crate) fn is_none_left(n: &u64) -> bool {
     *n == 0
 }
 
-/// A waiting request and those who keep it.
+/// A waiting request and its blockers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitInfo {
-    /// Who waits.
+    /// The waiter.
     pub waiter: PartyInfo,
-    /// The key that keeps it.
+    /// The key that blocks it.
     pub key: String,
     /// In which way it wants the key.
     pub mode: Mode,
@@ -48,7 +48,7 @@ pub struct WaitInfo {
     pub since: String,
     /// Why, in one clause.
     pub reason: String,
-    /// Those who keep it; at most [`BLOCKERS_SHOWN_MAX`].
+    /// Its blockers; at most [`BLOCKERS_SHOWN_MAX`].
     pub blockers: Vec<BlockerInfo>,
     /// How many more there are.
     #[serde(default, skip_serializing_if = "is_none_left")]
@@ -58,10 +58,10 @@ pub struct WaitInfo {
 /// How many blockers a [`WaitInfo`] names at most.
 pub const BLOCKERS_SHOWN_MAX: usize = 20;
 
-/// One who keeps a waiting request.
+/// A holder or waiter that blocks a waiting request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockerInfo {
-    /// Who.
+    /// The holder or waiter.
     pub party: PartyInfo,
     /// The key that it holds or waits for; the waiter's own, or one above or below it.
     pub key: String,
@@ -94,12 +94,12 @@ pub struct PartyInfo {
 /// the first's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CycleStepInfo {
-    /// Who waits.
+    /// The waiter.
     pub waiter: PartyInfo,
     /// For which key.
     pub key: String,
     /// In which way it wants it.
     pub mode: Mode,
-    /// For whom.
+    /// The blocker.
     pub blocker: BlockerInfo,
 }
