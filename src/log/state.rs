@@ -54,7 +54,7 @@ pub struct StateFile {
 pub struct Opened {
     /// To store in.
     pub state: StateFile,
-    /// What is in it; `None` if there is no file.
+    /// Its content; `None` if there is no file.
     pub durable: Option<Durable>,
     /// The leases, if a version of canal wrote it that kept them here.
     pub leases: Option<Leases>,
@@ -82,12 +82,13 @@ struct OfLeases {
 }
 
 impl StateFile {
-    /// The file in `dir`, which is made (0700) if it is not there, and what is in it, if anything.
+    /// Opens the file in `dir`, and reads its content if there is a file. Makes `dir` (0700) if it
+    /// is missing.
     ///
-    /// Fields that are not known are let pass, and are gone after the next [`StateFile::store`].
+    /// Unknown fields are accepted, and are gone after the next [`StateFile::store`].
     ///
     /// # Errors
-    /// Names the file and says what is wrong with it (not ours, not JSON, a later version).
+    /// Names the file and what is wrong with it (not canal's, not JSON, a later version).
     pub fn open(dir: &Path) -> io::Result<Opened> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
         made.map_err(|error| named(dir, &error))?;

@@ -1,11 +1,11 @@
-//! The engine: keeps the one log of many hosts, and says which hosts live. Nothing else.
+//! The engine keeps the one log of many hosts, and knows which hosts live. It does nothing else.
 //!
-//! A host talks to it by [`Call`]s and [`Answer`]s that cross a boundary where anything may be
-//! delayed, lost or repeated; so every call may be made again, and every answer says what it is an
-//! answer to. The rules are in `docs/many-hosts.md`.
+//! A host talks to it by [`Call`]s and [`Answer`]s. Between the two anything may be delayed, lost
+//! or repeated, so every call may be made again, and every answer names the call that it answers.
+//! The rules are in `docs/many-hosts.md`.
 //!
-//! Invariant: two hosts that are given batches are given the same ones in the same order, without
-//! a gap from where they began.
+//! Invariant: two hosts that are given batches are given the same ones in the same order, without a
+//! gap from where they began.
 
 #![cfg_attr(
     not(any(feature = "etcd", feature = "postgres")),
@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::core::{Entry, HostId};
 
-/// The version of what is kept in an engine: layout, encoding and the rules of the table. Hosts of
+/// The version of the stored data: its layout, its encoding and the rules of the table. Hosts of
 /// another version are refused.
 pub const FORMAT: u32 = 1;
 
@@ -84,7 +84,7 @@ pub struct Batch {
     pub host: HostId,
     /// The number of the batch among those of this incarnation; the first is 1.
     pub sequence: u64,
-    /// How far its author had read, and the hash of the chain there: a reader whose own hash at
+    /// How far its author had read, and the hash of the chain there. A reader whose own hash at
     /// that position differs reads another history.
     pub seen: Link,
     /// At least one.
@@ -101,7 +101,7 @@ pub struct Link {
 }
 
 /// A batch as it lies in the log. `body` is what its author encoded, byte by byte: hashes are
-/// taken of it, and it is decoded by whoever applies it.
+/// computed from it, and the reader decodes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placed {
     /// Where it lies.
@@ -114,7 +114,7 @@ pub struct Placed {
     pub body: Vec<u8>,
 }
 
-/// What can be said of a batch that was read, to find it again.
+/// What identifies a batch that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Read {
     /// Where it lies.
@@ -146,7 +146,7 @@ pub struct Era {
     pub sign: String,
 }
 
-/// Who a daemon is: the same for a daemon that is started anew in the same place.
+/// The identity of a daemon: the same for a daemon that is restarted in the same place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// The name that people know the host by.
@@ -167,12 +167,12 @@ pub struct Identity {
 /// engine is tried again by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outage {
-    /// What is wrong, for people.
+    /// The error, for people.
     pub why: String,
     /// What to do about it.
     pub hint: Option<String>,
-    /// Whether somebody has to do something before it can be used: a password is wrong, a
-    /// certificate has expired. A silent engine may come back alone.
+    /// Whether a person has to do something before the engine can be used: a password is wrong, a
+    /// certificate has expired. An engine that is merely silent may come back by itself.
     pub refused: bool,
 }
 
@@ -187,13 +187,14 @@ impl Outage {
         Self { why: why.into(), hint, refused: true }
     }
 
-    /// The address names another table than before. A daemon stays with the one that it began with.
+    /// The address names another table than before. A daemon stays with the table that it began
+    /// with.
     pub(in crate::log::engine) fn moved() -> Self {
         let hint = "`canal daemon --replace` goes over to the other one".to_owned();
         Self::refused("the configuration names another table now", Some(hint))
     }
 
-    /// Whether it is to be said to somebody who was told `before`: words for silence vary.
+    /// Whether it differs from what was reported `before`; the wording of silence varies.
     pub(in crate::log::engine) fn is_news(&self, before: Option<&Self>) -> bool {
         before.is_none_or(|before| before != self && (before.refused || self.refused))
     }
@@ -251,10 +252,10 @@ pub fn open(scheme: &str, source: Source, label: &str) -> Result<Box<dyn Engine>
 /// What a host asks of the engine.
 #[derive(Clone, Debug)]
 pub enum Call {
-    /// Takes a new incarnation, whose life begins with it. Answered by [`Answer::Registered`].
-    /// Asking again with the same nonce takes no second one.
+    /// Takes a new incarnation, which lives from now on. Answered by [`Answer::Registered`]. Asking
+    /// again with the same nonce takes no second one.
     Register {
-        /// Who asks.
+        /// The daemon that asks.
         identity: Identity,
         /// Names the asking; random.
         nonce: u128,
@@ -263,8 +264,8 @@ pub enum Call {
         /// Given back in the answer: the asker's CLOCK_BOOTTIME before it asked, in milliseconds.
         asked_at: u64,
     },
-    /// Takes an incarnation back that has appended nothing, so that nobody waits for its end. One
-    /// that has appended something stays. Answered by [`Answer::Withdrawn`].
+    /// Takes an incarnation back that has appended nothing, so that no host waits for its end. An
+    /// incarnation that has appended something stays. Answered by [`Answer::Withdrawn`].
     Withdraw {
         /// Which incarnation.
         host: HostId,
@@ -290,11 +291,11 @@ pub enum Call {
         /// Given back in the answer: the asker's CLOCK_BOOTTIME before it asked, in milliseconds.
         asked_at: u64,
     },
-    /// Notes an era in the log, by a batch whose author is [`HostId`] 0, if the engine still has
-    /// `before` as the last one that was noted. There is no answer: the calls that waited for it are
-    /// carried out, or [`Answer::NewEra`] comes once more.
+    /// Notes an era in the log, by a batch whose author is [`HostId`] 0, if the engine's last noted
+    /// era is still `before`. There is no answer: either the calls that waited for it are carried
+    /// out, or [`Answer::NewEra`] comes again.
     NoteEra {
-        /// The era that [`Answer::NewEra`] said was noted last.
+        /// The era that [`Answer::NewEra`] named as the last one.
         before: Option<Era>,
         /// The era that begins.
         era: Era,
@@ -334,7 +335,7 @@ pub struct Ends {
 pub enum Evidence {
     /// The engine itself knows that it did not renew in time.
     Lapsed,
-    /// It has not renewed since it had renewed so many times.
+    /// It has not renewed since its count of renewals was this one.
     Silent {
         /// How many times.
         renewals: u64,
@@ -357,7 +358,7 @@ pub enum Answer {
         asked_at: u64,
         /// Which history the log has; another one after the log was made anew.
         epoch: u128,
-        /// Incarnations of the same label that have not ended, and who they are.
+        /// Incarnations of the same label that have not ended, with their identities.
         others: Vec<(HostId, Identity)>,
     },
     /// To `Withdraw`: it is gone, or has appended something.
@@ -389,18 +390,18 @@ pub enum Answer {
     },
     /// The evidence for the end of an incarnation does not hold; nothing was appended.
     Overtaken {
-        /// Whose batch.
+        /// The author of the batch.
         host: HostId,
         /// The number of the batch, which another one can have by now.
         sequence: u64,
         /// The end that was to come with it.
         ends: Option<Ends>,
     },
-    /// The incarnation has ended, or somebody else appends in its name. Nothing was appended.
+    /// The incarnation has ended, or another process appends in its name. Nothing was appended.
     Fenced {
         /// Which incarnation asked.
         host: HostId,
-        /// What is known of it, for people.
+        /// The reason, for people.
         why: String,
     },
     /// To `Renew`.
@@ -455,7 +456,7 @@ pub enum Sign {
     Watched,
     /// The engine watches over it and says that it did not renew in time.
     Lapsed,
-    /// It has renewed so many times; observers judge by their own clock.
+    /// Its count of renewals; observers judge by their own clock.
     Renewals(u64),
 }
 

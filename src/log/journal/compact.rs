@@ -12,7 +12,7 @@ use super::{Journal, Live, MARGIN, disk, record};
 use crate::core::{ENTRY_VERSION, Snapshot};
 use crate::sys::process::Origin;
 
-/// A file that begins with a snapshot, and what is to be known of it.
+/// A file that begins with a snapshot, and its description.
 struct Image {
     bytes: Vec<u8>,
     snapshot_bytes: u64,
@@ -72,8 +72,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Whether the current file is no longer in its directory (somebody cleaned up): the daemon
-    /// then makes the directory anew and calls [`Journal::recreate`].
+    /// Whether the current file was removed from its directory (by a cleaning job, for example).
+    /// The daemon then creates the directory again and calls [`Journal::recreate`].
     #[must_use]
     pub fn vanished(&self) -> bool {
         match &self.live {
@@ -104,8 +104,8 @@ impl Journal {
             return Err(error);
         }
         if let Err(error) = file.commit() {
-            // Whether the mark was written is not known. It must not stay: this file would count,
-            // and what is appended to the other one would be lost.
+            // The mark may or may not have been written. It must not stay: this file would count,
+            // and what is appended to the other file would be lost.
             match file.retire() {
                 Ok(()) => self.spares[index] = Some(file),
                 Err(_) => disk::remove(file.path())?,

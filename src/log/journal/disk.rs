@@ -61,10 +61,10 @@ pub(in crate::log) fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// Allocates the first `len` bytes of a file; what is there stays.
+/// Allocates the first `len` bytes of a file, without changing its content.
 ///
 /// # Errors
-/// The disk is full, the user's quota or limit of file size is reached, or anything else.
+/// The disk is full, the user's quota or limit of file size is reached, or another system error.
 pub(super) fn allocate(file: &File, len: u64) -> io::Result<()> {
     #[cfg(test)]
     fault::allocation(len)?;
@@ -85,7 +85,7 @@ pub(super) fn allocate(file: &File, len: u64) -> io::Result<()> {
     }
 }
 
-/// Allocates by writing zeros behind what is there.
+/// Allocates by writing zeros behind the content.
 fn fill(file: &File, len: u64) -> io::Result<()> {
     const ZEROS: [u8; 4096] = [0; 4096];
     let mut at = file.metadata()?.len();

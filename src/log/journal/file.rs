@@ -127,9 +127,9 @@ impl JournalFile {
         self.len
     }
 
-    /// Tells what was found by reading: that the bytes from `dirty` on are zeros. Holes, as in a
-    /// file that was copied, are filled; on a disk too full for that there is then no room for
-    /// newcomers, but what is there is still good.
+    /// Notes that the bytes from `dirty` on were found to be zeros. Holes, as in a file that was
+    /// copied, are filled. On a disk too full for that, new requests then find no room, but the
+    /// content stays valid.
     pub(super) fn found(&mut self, dirty: u64) {
         self.dirty = dirty;
         let whole = fs2::FileExt::allocated_size(&self.file).is_ok_and(|size| size >= self.len);
@@ -157,7 +157,7 @@ impl JournalFile {
         Ok(())
     }
 
-    /// Gives back to the disk what is behind `len`.
+    /// Frees the disk space behind `len`.
     pub(super) fn shrink(&mut self, len: u64) -> io::Result<()> {
         if len < self.len {
             disk::set_len(&self.file, len)?;
@@ -184,8 +184,8 @@ impl JournalFile {
         })
     }
 
-    /// Wipes what is behind `to`, from the back, so that a kill leaves a beginning of it: a torn
-    /// tail stays one.
+    /// Wipes everything behind `to`, from the back, so that a kill leaves a prefix of it: a torn
+    /// tail remains a torn tail.
     pub(super) fn cut(&mut self, to: u64) -> io::Result<()> {
         const ZEROS: [u8; PAGE as usize] = [0; PAGE as usize];
         while self.dirty > to {

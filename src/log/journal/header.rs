@@ -1,8 +1,8 @@
-//! The beginning of a journal file: its mark, its format, and who writes it.
+//! The beginning of a journal file: its mark, its format, and its writer.
 //!
-//! The mark is the one place that says whether a file is in use, and it is the last thing written
-//! when a file comes into use: eight bytes in one page, which the kernel copies in one go (a
-//! signal is looked at between pages only), so that no kill leaves half of it.
+//! Only the mark says whether a file is in use, and it is the last thing written when a file comes
+//! into use. It is eight bytes in one page, which the kernel copies without interruption (signals
+//! are checked only between pages), so that no kill leaves half of it.
 
 use std::io;
 
@@ -26,7 +26,7 @@ pub(super) const HEAD_MAX: usize = 4096;
 /// The first bytes of a file.
 pub(super) type Mark = [u8; 8];
 
-/// Who writes a file, and when in the order of the files.
+/// The writer of a file, and the file's place in the order of files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Header {
     /// Of two files in use the one with the higher generation counts.
@@ -35,14 +35,14 @@ pub(super) struct Header {
     pub(super) entries: u16,
     /// The rules under which it was decided.
     pub(super) rules: u32,
-    /// Whose process numbers these are.
+    /// Where the process numbers in this file come from.
     pub(super) origin: Origin,
 }
 
 /// Why a header cannot be read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum HeaderError {
-    /// It is not what this program writes: where, and what is wrong.
+    /// Not the format of this program: the offset, and what is wrong there.
     Damaged(usize, String),
     /// A later version wrote it: its number and the one known here.
     Newer(u32, u32),

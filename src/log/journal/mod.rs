@@ -1,8 +1,8 @@
 //! The embedded journal: two files, allocated ahead, that alternate for compaction.
 //!
-//! At every moment, also within a write, the two files say one thing: all that was appended, or
-//! all of it but a tail whose append had not returned. `docs/journal.md` describes the format byte
-//! by byte, and why the order of the writes is as it is.
+//! Invariant: at every moment, also within a write, the two files hold everything that was
+//! appended, except at most the records of an append that has not returned. `docs/journal.md`
+//! describes the format byte by byte, and why the order of the writes is as it is.
 
 mod batch;
 mod compact;
@@ -71,8 +71,8 @@ struct Live {
 pub struct Opened {
     /// Open for appending.
     pub journal: Journal,
-    /// Who wrote what was found; `None` for a new journal, which takes records only after its
-    /// first [`Journal::compact`].
+    /// The writer of the records that were found; `None` for a new journal, which takes records
+    /// only after its first [`Journal::compact`].
     pub origin: Option<Origin>,
     /// The version of the rules ([`crate::core::Rules`]) under which it was decided.
     pub rules: u32,
@@ -87,7 +87,7 @@ pub struct Opened {
 /// Why a journal cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// It is not what this program writes: file, offset and what is wrong there.
+    /// Not the format of this program: the file, the offset and what is wrong there.
     #[error("{path} is damaged at byte {offset}: {what}")]
     Damaged {
         /// The file.
@@ -96,8 +96,8 @@ pub enum OpenError {
         offset: u64,
         /// What is wrong.
         what: String,
-        /// Who wrote it, if that can still be read. What was written under another boot is void
-        /// anyway, and may well be damaged: it is not synced, so that a power cut leaves holes.
+        /// The writer, if it can still be read. Records that were written under another boot are
+        /// void anyway, and may well be damaged: they are not synced, so a power cut leaves holes.
         origin: Option<Origin>,
     },
     /// A later version of canal wrote it.
@@ -110,7 +110,7 @@ pub enum OpenError {
         /// Ours.
         known: u32,
     },
-    /// The system said no.
+    /// A system call failed.
     #[error("{path}: {error}")]
     Io {
         /// The file.
@@ -126,16 +126,16 @@ pub enum OpenError {
 pub struct NoRoom {
     /// The directory.
     pub dir: PathBuf,
-    /// What the system said.
+    /// The system's error.
     pub error: io::Error,
 }
 
 impl Journal {
-    /// Opens the journal in `dir`, or makes a new one. Nothing of what is found is changed, but
-    /// for a torn tail, which is cut, and a compaction that a kill interrupted, which is ended.
+    /// Opens the journal in `dir`, or makes a new one. It changes nothing that it finds, except
+    /// that it cuts a torn tail and finishes a compaction that a kill interrupted.
     ///
     /// # Errors
-    /// Says which file is damaged, and where; nothing is changed then. A disk without room for a
+    /// Names the damaged file and the offset; nothing is changed then. A disk without room for a
     /// new journal is an error too.
     pub fn open(dir: &Path) -> Result<Opened, OpenError> {
         open::open(dir, FILE_BYTES)
@@ -191,9 +191,9 @@ impl Journal {
     /// daemon, not the machine.
     ///
     /// # Errors
-    /// None of the records is in the journal then, and they can be appended again. Within what was
-    /// admitted this does not happen on a sound disk; records whose revisions do not follow the
-    /// last one are refused.
+    /// Then none of the records is in the journal, and they can be appended again. Within the
+    /// admitted room this does not happen on a sound disk. Records whose revisions do not follow
+    /// the last one are refused.
     pub fn append(&mut self, records: &Batch) -> io::Result<()> {
         let Some(live) = &mut self.live else {
             return Err(invalid("the journal is new: it begins with a snapshot"));
@@ -205,8 +205,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Whether so much was appended since the snapshot that it is worth to compact. A new journal
-    /// wants it at once.
+    /// Whether enough was appended since the snapshot to make compaction worth it. A new journal
+    /// needs it at once.
     #[must_use]
     pub fn wants_compaction(&self) -> bool {
         self.live.is_none() || self.appended() > self.compact_after

@@ -1,7 +1,7 @@
-//! Recovery: what the two files say, without changing them.
+//! Recovery: reads the two files without changing them.
 //!
-//! Either exactly what was appended is found, less a torn tail that nobody was told of, or an
-//! error. A file that cannot be explained is never taken for an old or an empty one.
+//! It finds exactly what was appended, less a torn tail that no client was told of, or it returns
+//! an error. A file that cannot be explained is never taken for an old or an empty one.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ enum Found {
     Missing,
     /// It was allocated and never used.
     Unused(JournalFile),
-    /// It has no bytes at all, which no file of ours ever has.
+    /// It is empty, which no file of canal's ever is.
     Empty(JournalFile),
     /// It is out of use.
     Retired(JournalFile),
@@ -79,7 +79,7 @@ fn open_found(dir: &Path, size: u64) -> Result<Opened, OpenError> {
     }
 }
 
-/// Who wrote last, as far as any header can still be read.
+/// The last writer, as far as a header can still be read.
 fn last_origin(dir: &Path) -> Option<Origin> {
     let header = |index| {
         let file = JournalFile::open(dir, index).ok()??;

@@ -39,7 +39,7 @@ pub(in crate::log) enum Framed<'a> {
     End,
     /// Nothing that was ever written like this.
     Bad {
-        /// The offset of what is wrong.
+        /// The offset of the error.
         offset: usize,
         /// What is wrong.
         what: String,

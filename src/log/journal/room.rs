@@ -24,8 +24,8 @@ use crate::log::Record;
 const SUSPENSIONS: u64 = 1;
 /// The most ranges that the slots of an item are taken to lie in.
 const RANGES_MAX: u64 = 16_384;
-/// How often a key stands in what is written: in the request, its release by key (twice), the end
-/// of its owner, its release by token, and three times in the snapshot.
+/// How often a key is written: in the request, in its release by key (twice), at the end of its
+/// owner, in its release by token, and three times in the snapshot.
 const KEYS: u64 = 8;
 /// How often the command stands there: in the request and in the snapshot.
 const COMMANDS: u64 = 2;
@@ -126,7 +126,8 @@ fn bytes(change: Change, outcomes: Vec<Outcome>) -> u64 {
     size(&Record { revision: Revision(u64::MAX), entry, outcomes }) + OVERHEAD
 }
 
-/// The bytes of a value as JSON and of the comma behind it. (What is measured here can be written.)
+/// The bytes of a value as JSON and of the comma behind it. (Every value that is measured here can
+/// be written.)
 fn size(value: &impl Serialize) -> u64 {
     serde_json::to_vec(value).map_or(u64::from(u32::MAX), |bytes| bytes.len() as u64 + 1)
 }

@@ -1,4 +1,4 @@
-//! What can still be read of a journal that cannot be used, to tell whom its loss concerns.
+//! Reads what it can of a journal that cannot be used, to find out which commands its loss affects.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::sys::process::Origin;
 /// The part of a journal before its damage.
 #[derive(Debug)]
 pub struct Salvaged {
-    /// Who wrote it.
+    /// The writer.
     pub origin: Origin,
     /// The table at the beginning of the file.
     pub snapshot: Snapshot,

@@ -1,9 +1,9 @@
-//! The leases that hold something, as they survive a reboot: a file that is appended to.
+//! The leases that hold something, in a file that survives a reboot.
 //!
-//! One append is one frame (as the journal's), synced before anything of it is told. The file is
-//! written anew when most of it is about leases that ended. `docs/journal.md` describes it.
+//! One append is one frame (as the journal's), synced before any client is told. The file is
+//! rewritten when most of it is about leases that ended. `docs/journal.md` describes it.
 //!
-//! Invariant: what [`LeaseLog::store`] returned from is found again after a power cut.
+//! Invariant: when [`LeaseLog::store`] has returned, a power cut loses nothing of what it stored.
 
 mod read;
 
@@ -139,10 +139,10 @@ impl LeaseLog {
         self.append(changes).map_err(|error| named(&self.path(), &error))
     }
 
-    /// Makes a file with these leases and no others, in place of the one that is there.
+    /// Writes a file with exactly these leases, in place of the present one.
     ///
     /// # Errors
-    /// Names the file, which then is the old one or the new one.
+    /// Names the file, which is then either the old one or the new one.
     pub fn write_anew(&mut self, leases: Vec<HeldLease>) -> io::Result<()> {
         let mut bytes = Vec::new();
         record::encode(&mut bytes, &Header { version: VERSION, frames: leases.len() })?;
@@ -173,8 +173,8 @@ impl LeaseLog {
             return Err(error);
         }
         if let Err(error) = disk::sync(file) {
-            // What is on the disk is not known: a second sync can succeed though the first one lost
-            // the data.
+            // The state of the disk is unknown: a second sync can succeed although the first one
+            // lost the data.
             self.file = None;
             return Err(error);
         }

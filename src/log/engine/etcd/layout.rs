@@ -102,7 +102,7 @@ impl Keys {
         self.key(&format!("snapshot/{name}/{number}"))
     }
 
-    /// Whose key this is: the number behind `prefix`.
+    /// The host in this key: the number behind `prefix`.
     pub(super) fn host_in(prefix: &[u8], key: &[u8]) -> Option<HostId> {
         let rest = std::str::from_utf8(key.strip_prefix(prefix)?).ok()?;
         rest.parse().ok().map(HostId)
@@ -124,7 +124,7 @@ pub(super) struct Meta {
     pub(super) epoch: String,
 }
 
-/// Who an incarnation is.
+/// The identity of an incarnation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Name {
     pub(super) identity: Identity,

@@ -1,8 +1,8 @@
 //! An etcd, 3.4 or later, as the engine.
 //!
-//! It is spoken to over gRPC by a thread of its own, so that calling never waits; `layout` says
-//! what lies where. Every change is one transaction that compares what must be so, and every read
-//! is linearizable. What [`engine`](super) says of calls and answers is kept by `worker`.
+//! A thread of its own talks gRPC to it, so that a call never blocks the daemon. `layout` lists the
+//! keys. Every change is one transaction that compares what must hold, and every read is
+//! linearizable. `worker` keeps what [`engine`](super) promises about calls and answers.
 //!
 //! Invariant: the position of a batch is the revision of the transaction that appended it.
 
@@ -35,11 +35,10 @@ pub struct Etcd {
 }
 
 impl Etcd {
-    /// Begins to connect; that it cannot is told by [`Answer::Away`].
+    /// Begins to connect. If it cannot, it says so by [`Answer::Away`].
     ///
     /// # Errors
-    ///
-    /// The address is no good; or the system has no thread or no descriptors left.
+    /// The address is invalid, or the system has no thread or no descriptors left.
     pub fn open(mut source: Source) -> Result<Self, OpenError> {
         let url = source().map_err(|outage| OpenError::Address(outage.why))?;
         let address: Address =
@@ -63,7 +62,7 @@ impl fmt::Debug for Etcd {
 
 impl Engine for Etcd {
     fn call(&mut self, call: Call) {
-        // The thread ends only when nobody calls any more.
+        // The thread ends only after this side has dropped its end.
         let _ = self.calls.send(call);
     }
 

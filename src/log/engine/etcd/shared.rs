@@ -1,4 +1,4 @@
-//! What the tasks that carry out the calls have in common.
+//! What the tasks that carry out the calls share.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,13 +18,13 @@ use crate::log::engine::Answer;
 /// How long a call waits before it is tried again on an etcd that takes nothing in.
 const FULL_PAUSE: Duration = Duration::from_secs(1);
 
-/// What does not end with a connection.
+/// What outlives a connection.
 #[derive(Clone, Debug)]
 pub(super) struct Lasting {
     pub(super) keys: Keys,
     answers: mpsc::UnboundedSender<Answer>,
     own: Arc<Mutex<BTreeMap<HostId, Own>>>,
-    /// Since when the leases of those who have not ended are known to be gone.
+    /// Since when the leases of incarnations that have not ended are known to be gone.
     lapsed: Arc<Mutex<BTreeMap<HostId, Instant>>>,
     /// The position of the last batch, as far as it is known.
     head: Arc<watch::Sender<u64>>,
@@ -44,12 +44,12 @@ impl Lasting {
         }
     }
 
-    /// That nobody listens any more is noticed elsewhere.
+    /// A receiver that has gone is noticed elsewhere.
     pub(super) fn say(&self, answer: Answer) {
         let _ = self.answers.send(answer);
     }
 
-    /// Notes whether etcd takes something in, and says so when that changes.
+    /// Notes whether etcd accepts writes, and logs when that changes.
     pub(super) fn has_room(&self, has: bool) {
         match (self.full.swap(!has, Ordering::Relaxed), has) {
             (false, false) => tracing::error!("{FULL}; {ROOM}"),
@@ -59,7 +59,7 @@ impl Lasting {
     }
 }
 
-/// An incarnation in whose name calls are made.
+/// An incarnation of this daemon.
 #[derive(Clone, Debug)]
 pub(super) struct Own {
     /// The value of its `names` key: with it the nonce, so that an incarnation of the same number
@@ -93,8 +93,7 @@ impl Shared {
         self.lasting.own.lock().unwrap_or_else(PoisonError::into_inner).insert(host, own);
     }
 
-    /// An incarnation in whose name something is called; `None` if there is none, that is, it has
-    /// ended.
+    /// The incarnation of this daemon with that number; `None` if it has ended.
     pub(super) async fn own(&self, host: HostId) -> Result<Option<Own>, EtcdError> {
         let known =
             self.lasting.own.lock().unwrap_or_else(PoisonError::into_inner).get(&host).cloned();

@@ -1,8 +1,8 @@
-//! The thread's work: connecting, and carrying out calls while connected.
+//! The thread of the engine: connects, and carries out calls while connected.
 //!
-//! Invariant: between `Away` and `Back` nothing is answered, and nothing that was asked before
-//! `Back` was said is answered after it unless it is asked again. Nothing is carried out over a
-//! connection before the log names the era of the etcd behind it.
+//! Invariant: between `Away` and `Back` nothing is answered. A call that was made before `Back` is
+//! answered after it only if it is made again. Nothing is carried out over a connection before the
+//! log names the era of the etcd behind it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -29,10 +29,10 @@ const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 const PAUSE_REFUSED_MAX: Duration = Duration::from_secs(5);
 
-/// A connection that lasted so long was a good one.
+/// A connection that lasted this long was a good one.
 const GOOD: Duration = Duration::from_secs(5);
 
-/// Works until nobody calls any more.
+/// Works until the engine is dropped.
 pub(super) async fn work(
     mut there: There,
     mut calls: mpsc::UnboundedReceiver<Call>,
@@ -59,7 +59,7 @@ pub(super) async fn work(
     }
 }
 
-/// Says that etcd is away, unless that was said already.
+/// Reports that etcd is away, unless that was reported already.
 fn tell(lasting: &Lasting, said: &mut Option<Outage>, outage: Outage) {
     tracing::debug!("{}", outage.why);
     if outage.is_news(said.as_ref()) {
@@ -94,7 +94,7 @@ impl There {
     }
 }
 
-/// Forgets what was called; false: nobody calls any more.
+/// Discards pending calls. Returns false if the engine was dropped.
 fn drop_calls(calls: &mut mpsc::UnboundedReceiver<Call>) -> bool {
     loop {
         match calls.try_recv() {
@@ -114,13 +114,13 @@ struct Roads {
     failures: usize,
 }
 
-/// What is wrong with each of the members that were tried since all were last tried.
+/// The errors of the members that were tried in this round.
 #[derive(Default)]
 struct Round(BTreeMap<usize, EtcdError>);
 
 impl Round {
-    /// What is wrong with them all. As long as one of them does not answer, it may come back alone
-    /// and be of use.
+    /// The error to report. While one member does not answer, it may come back by itself and be
+    /// usable.
     fn outage(&self) -> Option<Outage> {
         let silent = self.0.values().find(|error| matches!(error, EtcdError::Away(_)));
         let refused = self.0.values().find(|error| !matches!(error, EtcdError::Away(_)));
@@ -151,8 +151,8 @@ impl Roads {
         self.next += 1;
     }
 
-    /// Connects to the first member that is of use. Says that etcd is away when none is. `None`:
-    /// nobody calls any more.
+    /// Connects to the first usable member. Reports that etcd is away when there is none. `None`:
+    /// the engine was dropped.
     async fn find(
         &mut self,
         there: &mut There,
@@ -185,7 +185,7 @@ impl Roads {
                     round.0.insert(at, error);
                 }
             }
-            // What is wrong with one member may be right with another.
+            // Another member may work where this one does not.
             if round.0.len() >= there.members {
                 if let Some(outage) = round.outage() {
                     tell(lasting, away, outage);
@@ -204,7 +204,7 @@ fn length(rounds: usize, away: Option<&Outage>) -> Duration {
     (PAUSE_FIRST * 2u32.pow(step)).min(max)
 }
 
-/// Waits, and forgets what is called meanwhile; false: nobody calls any more.
+/// Waits, and discards calls meanwhile. Returns false if the engine was dropped.
 async fn pause(length: Duration, calls: &mut mpsc::UnboundedReceiver<Call>) -> bool {
     let over = sleep(length);
     tokio::pin!(over);
@@ -280,7 +280,7 @@ fn exact(version: Version) -> bool {
     }
 }
 
-/// Carries out calls until the connection fails or, with `None`, until nobody calls any more.
+/// Carries out calls until the connection fails, or with `None` until the engine is dropped.
 async fn serve(
     shared: Shared,
     seen: Seen,

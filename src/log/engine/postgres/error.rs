@@ -1,6 +1,6 @@
-//! What goes wrong with a server, in words, and whether it may pass.
+//! The errors of a server as text, and whether each may pass by itself.
 //!
-//! Invariant: no password and no `Debug` text in any of the words.
+//! Invariant: no text contains a password or `Debug` output.
 
 use std::error::Error as _;
 use std::io;
@@ -22,7 +22,7 @@ pub(super) enum PostgresError {
     Undone(String),
 }
 
-/// What is wrong and what to do about it.
+/// An error that a person has to mend, and how.
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) why: String,
@@ -54,7 +54,7 @@ impl PostgresError {
         Self::Away("the tables were replaced by others".to_owned())
     }
 
-    /// Why nobody was let in. `passfile` says why the usual password file was not used.
+    /// The error of a login. `passfile` says why the usual password file was not used.
     pub(super) fn at_login(error: Error, passfile: Option<&PassfileError>) -> Self {
         match passfile {
             Some(passfile) if is_password_missing(&error) => {
@@ -108,7 +108,7 @@ fn is_password_missing(error: &Error) -> bool {
     innermost(error) == "password missing"
 }
 
-/// The words of the innermost cause, which are the only telling ones.
+/// The text of the innermost cause, the only one that says something useful.
 fn innermost(error: &Error) -> String {
     let mut words = error.to_string();
     let mut cause = error.source();
@@ -137,7 +137,7 @@ fn of_server(said: &DbError) -> PostgresError {
             "check user and password: in the URL, or in a password file (~/.pgpass)",
         ));
     }
-    // The words are in the language of the server; the function is not.
+    // The text is in the server's language; the name of the function is not.
     if *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION
         && said.routine() == Some("InitializeSessionUserId")
     {
@@ -193,7 +193,7 @@ fn of_tls(error: &Error, why: &str) -> PostgresError {
     PostgresError::Refused(Refusal::new(format!("no TLS with the server: {why}"), hint))
 }
 
-/// What is wrong with the server's certificate, if that is it.
+/// The error of the server's certificate, if that is the cause.
 fn certificate(error: &Error) -> Option<&rustls::CertificateError> {
     let io = error.source()?.downcast_ref::<io::Error>()?;
     match io.get_ref()?.downcast_ref::<rustls::Error>()? {

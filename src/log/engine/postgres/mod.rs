@@ -1,13 +1,14 @@
 //! PostgreSQL (13 or later) as the engine of many hosts.
 //!
-//! One thread holds one connection, which is this host's alone and passes through no pooler. What
-//! is asked is done in the order of asking; what others append is announced by the server (`NOTIFY`)
-//! and read at once. When the connection breaks, the thread says so once ([`Answer::Away`]), forgets
-//! what was asked meanwhile, tries again with growing pauses, and says [`Answer::Back`].
+//! One thread holds one connection, which belongs to this host alone and passes through no pooler.
+//! Calls are carried out in the order in which they are made. The server announces what other hosts
+//! append (`NOTIFY`), and the thread reads it at once. When the connection breaks, the thread
+//! reports that once ([`Answer::Away`]), discards the calls made meanwhile, tries again with
+//! growing pauses, and reports [`Answer::Back`].
 //!
-//! Invariant: nothing that another host waits for (the row of the head) is ever locked while this
-//! side has a say: an append is one message to the server, and the server alone carries it to its
-//! end. So a host that is stopped or cut off at any instant holds up nobody.
+//! Invariant: this side never holds a lock that another host waits for (the row of the head) while
+//! it has a say. An append is one message to the server, and the server alone carries it to its
+//! end. So a host that is stopped or cut off at any instant blocks no other host.
 
 mod error;
 mod event;
@@ -37,13 +38,13 @@ pub struct Postgres {
 }
 
 impl Postgres {
-    /// Begins to connect. The address is what libpq takes (`postgres://USER@HOST/DATABASE?OPTIONS`),
-    /// and `canal_schema=NAME` in it; `label` is the name under which people know this host.
+    /// Begins to connect. The address is what libpq takes
+    /// (`postgres://USER@HOST/DATABASE?OPTIONS`), and may contain `canal_schema=NAME`. `label` is
+    /// the name under which people know this host.
     ///
-    /// Whether the server can be used is said by answers.
+    /// Answers tell whether the server can be used.
     ///
     /// # Errors
-    ///
     /// [`OpenError`].
     pub fn open(mut source: Source, label: &str) -> Result<Self, OpenError> {
         let url = source().map_err(|outage| OpenError::Address(outage.why))?;

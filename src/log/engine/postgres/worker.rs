@@ -1,8 +1,8 @@
-//! The thread of the engine: keeps a session, and does what is asked.
+//! The thread of the engine: keeps a session, and carries out calls.
 //!
-//! Invariant: of each loss of the server the host hears once, and once of its return; what it asked
-//! in between is forgotten. Nothing is done over a session whose era the log does not name, but to
-//! note it.
+//! Invariant: the host is told once of each loss of the server, and once of its return; calls made
+//! in between are discarded. Over a session whose era the log does not name, nothing is done but
+//! noting that era.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::log::engine::{Answer, Call, Outage, Source};
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// A session that lasted so long was a good one.
+/// A session that lasted this long was a good one.
 const STEADY: Duration = Duration::from_secs(10);
 
 /// How often something is asked again that the server undid.
@@ -90,7 +90,7 @@ pub(super) async fn run(
 struct Thread {
     events: UnboundedReceiver<Event>,
     answers: UnboundedSender<Answer>,
-    /// What the host was told of why the server is away.
+    /// The reason that the host was given for the server's absence.
     said: Option<Outage>,
     nonces: BTreeMap<u64, u128>,
     /// What is known of the server between sessions.
@@ -98,7 +98,7 @@ struct Thread {
 }
 
 impl Thread {
-    /// Does what is asked until the session ends; `Ok` if it is to quit.
+    /// Carries out calls until the session ends; `Ok` if the thread is to quit.
     async fn serve(&mut self, mut session: Session) -> Result<(), PostgresError> {
         session.nonces = std::mem::take(&mut self.nonces);
         session.witness = self.witness.take();
@@ -182,11 +182,11 @@ impl Thread {
     }
 
     fn answer(&self, answer: Answer) {
-        // If nobody listens any more, `Quit` is on its way.
+        // If the receiver has gone, `Quit` is on its way.
         let _ = self.answers.send(answer);
     }
 
-    /// Tells the host what is wrong, if it does not know yet.
+    /// Reports the outage to the host, unless that was done already.
     fn tell(&mut self, outage: Outage) {
         tracing::debug!("the engine is away: {}", outage.why);
         if outage.is_news(self.said.as_ref()) {
@@ -206,7 +206,7 @@ impl Thread {
         }
     }
 
-    /// Waits, and forgets what is asked meanwhile; false if it is to quit.
+    /// Waits, and discards calls meanwhile; false if the thread is to quit.
     async fn wait(&mut self, pause: Duration) -> bool {
         let until = Instant::now() + jittered(pause);
         loop {
@@ -225,7 +225,7 @@ enum End {
     Closed,
 }
 
-/// Does what is asked, again if the server undid it.
+/// Carries out a call, again if the server rolled it back.
 async fn done(session: &mut Session, call: &Call) -> Result<Vec<Answer>, PostgresError> {
     for _ in 1..ATTEMPTS {
         match in_time(attempt(session, call)).await {

@@ -1,7 +1,7 @@
 //! A connection to one member of an etcd.
 //!
-//! Invariant: every call ends, within the bound on one call. A connection that is lost stays lost:
-//! what is behind the next one has to be looked at first.
+//! Invariant: every call ends within the bound on one call. A connection that is lost stays lost:
+//! the next one may lead to another history, which is checked first.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -179,7 +179,7 @@ impl Client {
         Ok(answer.into_inner())
     }
 
-    /// Bounds what is waited for on a stream.
+    /// Waits for a stream's next message, within the bound on one call.
     pub(crate) async fn within<T>(
         &self,
         answer: impl Future<Output = Result<T, Status>>,
@@ -296,7 +296,7 @@ fn refused(error: &tonic::transport::Error, endpoint: &str, tls: bool) -> EtcdEr
     if let Some(error) = certificate(&why) {
         return error;
     }
-    // Whoever closes with something left to read resets the connection.
+    // A peer that closes with unread data resets the connection.
     let closes = why.contains("handshake eof") || why.contains("connection reset");
     let why = match (closes, tls) {
         (true, true) => "closes the connection as TLS begins; if it speaks no TLS, write etcd://",

@@ -1,4 +1,4 @@
-//! What can go wrong with etcd, and what it means for whoever asked.
+//! The errors of etcd, and what each means for the caller.
 
 use std::error::Error;
 
@@ -19,7 +19,7 @@ pub(crate) enum EtcdError {
     Token,
     /// The lease has ended.
     NoLease,
-    /// etcd takes nothing in until somebody makes room.
+    /// etcd is at its quota and accepts no writes until space is freed.
     Full,
 }
 
@@ -49,7 +49,7 @@ impl From<EtcdError> for Outage {
     }
 }
 
-/// What is said of an etcd at its quota.
+/// The message for an etcd at its quota.
 pub(crate) const FULL: &str = "etcd is full and takes nothing in";
 
 /// How to make room.
@@ -59,7 +59,7 @@ pub(crate) const ROOM: &str = "make room with `etcdctl compact` and `etcdctl def
 /// What etcd says when its quota is used up.
 const NO_SPACE: &str = "database space exceeded";
 
-/// The words are those of `api/v3rpc/rpctypes/error.go` of etcd.
+/// The texts are those of `api/v3rpc/rpctypes/error.go` of etcd.
 impl From<Status> for EtcdError {
     fn from(status: Status) -> Self {
         let said = status.message().trim_start_matches("etcdserver: ").to_owned();
@@ -96,7 +96,7 @@ impl From<Status> for EtcdError {
     }
 }
 
-/// How the words begin when the connection broke.
+/// How the message begins when the connection broke.
 pub(crate) const LOST: &str = "the connection to etcd is lost";
 
 fn lost(status: &Status) -> EtcdError {
@@ -105,7 +105,7 @@ fn lost(status: &Status) -> EtcdError {
     certificate(&why).unwrap_or_else(|| EtcdError::Away(format!("{LOST}: {why}")))
 }
 
-/// A certificate that does not fit: somebody has to put another one in its place.
+/// A certificate that does not fit and has to be replaced by a person.
 pub(crate) fn certificate(why: &str) -> Option<EtcdError> {
     let concerns = why.contains("ertificate") || why.contains("UnknownCA");
     concerns.then(|| {
@@ -117,7 +117,7 @@ pub(crate) fn certificate(why: &str) -> Option<EtcdError> {
     })
 }
 
-/// The innermost cause: what is around it ("transport error") tells nobody anything.
+/// The innermost cause: the errors around it ("transport error") say nothing useful.
 pub(crate) fn cause(error: &dyn Error) -> String {
     let mut inner = error;
     while let Some(source) = inner.source() {

@@ -281,10 +281,10 @@ pub(crate) struct Status {
     /// Of the last entry of raft's log that is known to be committed.
     #[prost(uint64, tag = "5")]
     pub(crate) raft_index: u64,
-    /// Of the last one that this member has carried out.
+    /// Of the last entry that this member has applied.
     #[prost(uint64, tag = "7")]
     pub(crate) raft_applied_index: u64,
-    /// Alarms, as words.
+    /// Alarms, as text.
     #[prost(string, repeated, tag = "8")]
     pub(crate) errors: Vec<String>,
     #[prost(bool, tag = "10")]

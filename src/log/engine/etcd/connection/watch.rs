@@ -17,7 +17,8 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Ends with [`EtcdError::OtherRevision`], here or later, if what is to be told was compacted.
+    /// Fails with [`EtcdError::OtherRevision`], here or later, if the wanted revisions were
+    /// compacted.
     pub(crate) async fn new(
         client: &Client,
         prefix: Vec<u8>,
@@ -71,7 +72,7 @@ fn unless_canceled(answer: Option<Watched>) -> Result<Watched, EtcdError> {
     match answer {
         None => Err(EtcdError::Away("etcd ended the watch".into())),
         Some(answer) if answer.compact_revision > 0 => Err(EtcdError::OtherRevision),
-        // The member says so too when it does not know the token (any more).
+        // The member gives the same reason when it does not know the token (any more).
         Some(answer) if answer.cancel_reason.contains("ermission") => Err(EtcdError::Token),
         Some(answer) if answer.canceled => {
             Err(EtcdError::Away(format!("etcd ended the watch: {}", answer.cancel_reason)))

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::log::engine::Era;
 
-/// What this daemon knows of the etcd from all its connections: the greatest revision that it was
-/// told, and the era that held then.
+/// What this daemon knows of the etcd from all its connections: the greatest revision that it has
+/// seen, and the era at that time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Witness {
     revision: Arc<AtomicI64>,
@@ -14,7 +14,7 @@ pub(crate) struct Witness {
 }
 
 impl Witness {
-    /// The store has come so far.
+    /// The store has reached this revision.
     pub(crate) fn reaches(&self, revision: i64) {
         self.revision.fetch_max(revision, Ordering::Relaxed);
     }

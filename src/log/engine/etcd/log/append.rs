@@ -1,10 +1,10 @@
-//! Appending a batch: one transaction that says itself why it was not carried out.
+//! Appending a batch: one transaction, which also returns why it was not carried out.
 //!
-//! What it compares is what the rules need and no more. It does not ask for the appender's lease:
-//! an incarnation whose lease has run out has not ended until somebody's batch says so, and until
-//! then its batches (releases above all) are as good as any. That it is given no lock it could use
-//! too late is the business of its deadline. And it compares no key that others write, so that
-//! many appenders are never in each other's way.
+//! It compares only what the rules need. It does not compare the author's lease: an incarnation
+//! whose lease has run out has not ended until another host's batch says so, and until then its
+//! batches (releases above all) are valid. The deadline of the incarnation, not this comparison,
+//! prevents that it is granted a lock too late. The transaction compares no key that other appends
+//! write, so concurrent appends do not conflict.
 
 use crate::log::engine::etcd::connection::error::EtcdError;
 use crate::log::engine::etcd::connection::messages::{Compare, KeyValue, Operation, Txn};
@@ -36,7 +36,7 @@ pub(crate) async fn append(shared: Shared, append: Append) -> Result<(), EtcdErr
 
 async fn append_once(shared: &Shared, append: &Append) -> Result<Answer, EtcdError> {
     if let Some(Ends { evidence: Evidence::Silent { .. }, .. }) = append.ends {
-        // etcd watches over all; nobody's silence proves anything.
+        // etcd expires leases itself; a host's silence as seen by another host proves nothing.
         let Append { host, sequence, ends, .. } = *append;
         return Ok(Answer::Overtaken { host, sequence, ends });
     }

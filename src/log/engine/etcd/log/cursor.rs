@@ -1,4 +1,4 @@
-//! Where a reader stands in the log, and whether the log is still the one it read.
+//! The position of a reader in the log, and whether the log is still the one that it read.
 
 use crate::log::engine::etcd::connection::messages::KeyValue;
 use crate::log::engine::etcd::layout::{Pointer, hash, position};
@@ -25,7 +25,7 @@ impl Cursor {
     }
 }
 
-/// Whether one can go on from a cursor.
+/// Whether a reader can continue from a cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     Good,
@@ -35,8 +35,8 @@ pub(crate) enum Standing {
 
 /// `batch` is what lies at the key of the batch that was read.
 ///
-/// The batch at the pointer's own position is never deleted before there is a newer pointer, so
-/// that who has read just so far can be checked too.
+/// The batch at the pointer's own position is never deleted before there is a newer pointer, so a
+/// reader that has read exactly up to it can be checked too.
 pub(crate) fn standing(
     cursor: &Cursor,
     pointer: Option<&Pointer>,

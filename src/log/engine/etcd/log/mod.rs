@@ -1,6 +1,6 @@
 //! The log in etcd: appending to it, reading it, and snapshots of it.
 //!
-//! Invariant: a batch is told once, in the order of positions, and none is left out.
+//! Invariant: a reader gets each batch once, in the order of positions, and none is left out.
 
 pub(super) mod append;
 pub(super) mod cursor;

@@ -1,7 +1,8 @@
-//! Reading the log: what there is, at one revision, then what comes, from the revision after.
+//! Reading the log: first all that exists at one revision, then what follows from the next revision
+//! on.
 //!
-//! Invariant: each batch is told once, in the order of positions, and none is left out: either the
-//! range read or the watch that begins right behind it has it.
+//! Invariant: each batch is delivered once, in the order of positions, and none is left out: either
+//! the range read has it, or the watch that begins at the revision after it.
 
 use std::time::Duration;
 
@@ -56,7 +57,7 @@ pub(crate) async fn follow(shared: Shared, after: Option<Read>) -> Result<(), Et
     }
 }
 
-/// Tells what comes after a cursor, for as long as one can go on from it.
+/// Delivers what follows a cursor, as long as the log can be read on from it.
 async fn go_on(shared: &Shared, mut cursor: Cursor, mut revision: i64) -> Result<(), EtcdError> {
     loop {
         match watch(shared, &mut cursor, revision).await {
@@ -78,7 +79,7 @@ async fn go_on(shared: &Shared, mut cursor: Cursor, mut revision: i64) -> Result
     }
 }
 
-/// Tells what is appended after a revision, until the watch is found to be behind.
+/// Delivers what is appended after a revision, until the watch is found to lag.
 async fn watch(shared: &Shared, cursor: &mut Cursor, revision: i64) -> Result<(), EtcdError> {
     let mut watch = Watch::new(&shared.client, shared.keys().log(), revision + 1).await?;
     loop {

@@ -1,7 +1,7 @@
-//! Storing a snapshot: its pieces beside the old one's, then one transaction that moves the
-//! pointer, then what is covered goes.
+//! Storing a snapshot: first its pieces, beside those of the old one; then one transaction that
+//! moves the pointer; then the covered batches are deleted.
 //!
-//! Invariant: at every revision the pointer names a snapshot whose pieces are all there.
+//! Invariant: at every revision the pointer names a snapshot whose pieces all exist.
 
 use crate::log::engine::etcd::connection::error::EtcdError;
 use crate::log::engine::etcd::connection::messages::{KeyValue, Operation, Range, Txn};
@@ -67,8 +67,8 @@ struct There {
 }
 
 impl There {
-    /// Whether it stays, and the new one is not stored: that one is no newer, or is made of a
-    /// history that this etcd has lost and would replace the one that it has.
+    /// Whether the present snapshot stays and the new one is not stored: the new one is no newer,
+    /// or belongs to a history that this etcd has lost.
     fn keeps(&self, new: &Stored) -> bool {
         self.position >= new.position || self.head < new.position
     }
@@ -107,8 +107,8 @@ async fn move_pointer(shared: &Shared, to: &Pointer, seen: i64) -> Result<bool, 
     Ok(shared.client.txn(Txn { compare, success, failure: Vec::new() }).await?.succeeded)
 }
 
-/// Deletes the batches before the snapshot's last one, which stays so that readers who stand there
-/// find it, and the pieces of older snapshots, finished or not.
+/// Deletes the batches before the snapshot's last one, and the pieces of older snapshots, complete
+/// or not. The last batch stays for readers that have read exactly up to it.
 async fn tidy(shared: &Shared, now: &Pointer) -> Result<(), EtcdError> {
     let keys = shared.keys();
     let covered = Range { max_mod_revision: revision(now.position) - 1, ..all(keys.log()) };

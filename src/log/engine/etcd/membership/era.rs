@@ -61,7 +61,7 @@ impl Seen {
         let may_lack = match &before {
             None => has_lost,
             Some(era) if !self.is_in(&era.sign) => true,
-            // What is missing is known to all, if an era that came since says so.
+            // All hosts know what is missing, if an era that came since says so.
             Some(_) if has_lost && (before == known.era || !is_told) => true,
             Some(_) => return None,
         };
@@ -85,11 +85,10 @@ async fn look(client: &Client, keys: &Keys) -> Result<Seen, EtcdError> {
     look_after(&client.status().await?, client, keys).await
 }
 
-/// Looks at the etcd that is connected to, whose member has just said this.
+/// Looks at the connected etcd, whose member has just reported this status.
 ///
-/// The member reads its revision before its indexes, and goes on meanwhile; what it answers to a
-/// transaction comes after both. So the first revision gives the most that the lead can be, and the
-/// second one the least.
+/// The member reads its revision before its indexes, and its answer to a transaction comes after
+/// both. So the first revision gives the greatest possible lead, and the second one the least.
 pub(crate) async fn look_after(
     status: &Status,
     client: &Client,
@@ -120,8 +119,8 @@ pub(crate) async fn look_after(
     Err(EtcdError::Away("this member of etcd is behind the others".into()))
 }
 
-/// Has the era noted, if the log does not name it: the calls that were made meanwhile, or `None` if
-/// nobody calls any more.
+/// Notes the era if the log does not name it. Returns the calls that were made meanwhile, or `None`
+/// if the caller has gone.
 pub(crate) async fn settle(
     shared: &Shared,
     mut seen: Seen,
@@ -145,8 +144,8 @@ pub(crate) async fn settle(
     Ok(Some(held))
 }
 
-/// Asks the host for the batch that notes an era, and holds the other calls; `None` if nobody calls
-/// any more.
+/// Asks the host for the batch that notes an era, and holds the other calls; `None` if the caller
+/// has gone.
 async fn ask(
     shared: &Shared,
     begun: &Begun,

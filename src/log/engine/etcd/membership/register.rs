@@ -1,7 +1,7 @@
 //! Taking a new incarnation.
 //!
-//! The number comes from a key that only registrations compare, so two of them can be in each
-//! other's way, and nothing else.
+//! The number comes from a key that only registrations compare, so a registration conflicts with
+//! other registrations only.
 
 use super::renew::keep;
 use crate::core::HostId;
@@ -19,7 +19,7 @@ use crate::log::engine::{Answer, FORMAT, Identity};
 /// How often others may come first.
 const TRIES: usize = 100;
 
-/// Who asks to be registered.
+/// A request to be registered.
 #[derive(Clone, Debug)]
 pub(crate) struct Registration {
     pub(crate) identity: Identity,
@@ -126,9 +126,9 @@ pub(crate) fn meta_of(found: &Found) -> Result<Option<Meta>, EtcdError> {
     ))
 }
 
-/// The answer to somebody who asks again: the incarnation of the same nonce, if it still lives.
+/// The answer to a repeated request: the incarnation with the same nonce, if it still lives.
 ///
-/// Its lease is kept anew, as it may have been granted before this asking.
+/// Its lease is renewed, as it may have been granted before this request.
 async fn again(
     shared: &Shared,
     registration: &Registration,
@@ -150,7 +150,7 @@ async fn again(
     registered(registration, seen, *host, ttl_ms, seen.meta.as_ref()).map(Some)
 }
 
-/// Takes the next number, unless somebody else has.
+/// Takes the next number, unless another host has taken it.
 async fn enter(
     shared: &Shared,
     registration: &Registration,

@@ -1,4 +1,5 @@
-//! Renewing the lease of an incarnation, and what is seen on the way.
+//! Renewing the lease of an incarnation, and reading the other hosts' leases with the same
+//! transaction.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -44,10 +45,10 @@ async fn renew_own(
     Ok(Answer::Renewed { asked_at, ttl_ms, head, hosts: alive(shared, &hosts, &states)? })
 }
 
-/// Keeps the lease, then reads the own name, all hosts and states, and the head.
+/// Renews the lease, then reads the own name, all hosts and states, and the head.
 ///
 /// A leader that was cut off or stopped may renew a lease when there is a new leader already, which
-/// knows nothing of it. So the read, which etcd confirms with a majority, comes after, and both
+/// does not know of it. So the read, which etcd confirms with a majority, comes after, and both
 /// must have been answered in the same term.
 pub(crate) async fn keep(
     shared: &Shared,
@@ -88,11 +89,12 @@ async fn keep_alive_once(shared: &Shared, id: i64) -> Result<LeaseKept, EtcdErro
     answer.ok_or_else(|| EtcdError::Away("etcd ended the renewal".into()))
 }
 
-/// All that have not ended, and who of them lives.
+/// All incarnations that have not ended, and which of them live.
 ///
 /// An etcd before 3.4.31 or 3.5.13 may revoke leases that were renewed: a leader that hung asks its
-/// successor to (etcd#15247). So with these, a lease that is gone counts after another time to live,
-/// and a tenth for the difference of clocks: by then its owner knows it too, or has given up.
+/// successor to (etcd#15247). With these versions, a missing lease counts only after another time
+/// to live, and a tenth for the difference of clocks: by then its owner knows it too, or has given
+/// up.
 fn alive(shared: &Shared, hosts: &Found, states: &Found) -> Result<Vec<Alive>, EtcdError> {
     let keys = shared.keys();
     let prefix = keys.hosts();

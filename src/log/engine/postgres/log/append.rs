@@ -1,12 +1,11 @@
 //! Appends.
 //!
-//! All of it is one message to the server, and several statements in one message are one transaction:
-//! there is no instant at which the server would wait for us while others wait for the row of the
-//! head.
+//! An append is one message to the server, and several statements in one message are one
+//! transaction. So the server never waits for this side while others wait for the row of the head.
 //!
-//! Invariant: positions are in the order of commits, without a gap. The row of the head stays locked
-//! from the taking of a position until the commit (and the server shows a transaction to others
-//! before it lets go of its locks), so who sees a position sees all before it.
+//! Invariant: positions are in the order of commits, without a gap. The row of the head stays
+//! locked from the taking of a position until the commit (and the server shows a transaction to
+//! others before it releases its locks), so a reader that sees a position sees all before it.
 
 use std::fmt::Write as _;
 
@@ -52,10 +51,10 @@ impl Session {
         }
     }
 
-    /// What is asked of the server. It is made of numbers, hexadecimal digits and the name of the
-    /// schema, which is a plain one; nothing in it needs to be quoted.
+    /// The statements to send. They contain only numbers, hexadecimal digits and the name of the
+    /// schema, which needs no quoting.
     fn statements(&self, append: &Append) -> String {
-        // Tables of another oid come from a dump that was loaded under our feet.
+        // Tables of another oid come from a dump that was loaded since this session began.
         let (schema, table) = (&self.schema, self.seen.table);
         let (host, sequence) = (append.host.0, append.sequence);
         let before = sequence.wrapping_sub(1);
@@ -63,7 +62,7 @@ impl Session {
         let ends = append.ends.map_or_else(|| "NULL".to_owned(), |ends| ends.host.0.to_string());
         let overtaken = match append.ends.map(|ends| ends.evidence) {
             None => "false".to_owned(),
-            // The server does not watch over anybody.
+            // The server itself does not judge whether a host lives.
             Some(Evidence::Lapsed) => "true".to_owned(),
             Some(Evidence::Own) => "NOT EXISTS (SELECT FROM other)".to_owned(),
             Some(Evidence::Silent { renewals }) => {
@@ -79,7 +78,7 @@ impl Session {
             let _ = write!(body, "{byte:02x}");
         }
         // Each statement sees what was committed before it began. So the locks are taken first:
-        // the head's, which whoever appends takes, then that of the hosts, whose counters of
+        // that of the head, which every append takes, then that of the hosts, whose counters of
         // renewals then stand still.
         format!(
             r#"SELECT FROM "{schema}".head FOR UPDATE;

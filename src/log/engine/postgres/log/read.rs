@@ -1,7 +1,7 @@
 //! Reading the log.
 //!
-//! Invariant: what is read is the log from where the reading began, in order and without a gap; if
-//! it cannot go on so, it says so ([`Answer::Compacted`], [`Answer::Rewritten`]) and stops.
+//! Invariant: a reader gets the log from where it began, in order and without a gap. If that is not
+//! possible, it gets [`Answer::Compacted`] or [`Answer::Rewritten`], and nothing more.
 
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{IsolationLevel, Row};

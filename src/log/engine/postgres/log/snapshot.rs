@@ -19,8 +19,8 @@ impl Session {
         let schema = &self.schema;
         let query = format!(r#"SELECT snapshot FROM "{schema}".head"#);
         let now = unsigned(self.client.query_typed_one(&query, &[]).await?.try_get(0)?);
-        // Only what was read here, from this server: a snapshot of a history that this server has
-        // lost would replace the one that it has.
+        // Only if this session has read that far from this server: a snapshot of a history that the
+        // server has lost would replace the present one.
         let read = self.reader.map_or(0, |reader| reader.after);
         let fits = stored.body.len() <= BYTES_MAX;
         if !fits {
@@ -49,8 +49,8 @@ impl Session {
                 [(&position, Type::INT8), (&part, Type::INT4), (&body, Type::BYTEA)];
             self.client.execute_typed(&put, &parameters).await?;
         }
-        // The last batch stays: who has read up to it can go on from it. So do hosts that ended
-        // later: they must learn how.
+        // The last batch stays for readers that have read exactly up to it. Hosts that ended later
+        // stay too: they must learn how they ended.
         self.client
             .batch_execute(&format!(
                 r#"DELETE FROM "{schema}".snapshot WHERE position < {position};

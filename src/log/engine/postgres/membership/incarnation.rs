@@ -44,7 +44,8 @@ SELECT host, ttl_ms, (SELECT epoch FROM "{schema}".head)
         let (host, ttl_ms, epoch): (i64, i64, &[u8]) =
             (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
         let epoch = <[u8; 16]>::try_from(epoch).map_or(0, u128::from_be_bytes);
-        // Asked after ours is in the table: of two that take one label at once, one sees the other.
+        // Read after this host's row is in the table: of two hosts that take one label at the same
+        // time, at least one sees the other.
         let others = self.others(&identity.label, host).await?;
         let host = unsigned(host);
         self.nonces.insert(host, nonce);

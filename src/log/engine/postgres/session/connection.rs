@@ -1,7 +1,7 @@
 //! One connection to the server, checked and set up, until it breaks.
 //!
-//! Invariant: a session that was opened writes to a primary, through no pooler, in tables of our
-//! format, knows the server's era, and hears of every append from then on.
+//! Invariant: a session that was opened writes to a primary, through no pooler, in tables of this
+//! program's format, knows the server's era, and is notified of every append from then on.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -80,7 +80,7 @@ impl Session {
         settings: &Settings,
         wake: &mpsc::UnboundedSender<Event>,
     ) -> Result<Self, PostgresError> {
-        // A server that is not there may be named before the one that is.
+        // An unreachable server may stand in the list before a reachable one.
         let addresses = settings.config.get_hosts().len().max(1);
         let patience = PATIENCE * u32::try_from(addresses).unwrap_or(u32::MAX);
         timeout(patience, Self::connect(id, settings, wake))
@@ -95,8 +95,8 @@ impl Session {
     ) -> Result<Self, PostgresError> {
         let proof = random_hex()?;
         let mut config = settings.config.clone();
-        // What is set by the message that opens a session is set in this session only. A pooler
-        // refuses it, or answers with the session of another.
+        // A setting in the message that opens a session applies to this session only. A pooler
+        // refuses it, or answers with another session.
         let options = config.get_options().map(|given| format!("{given} ")).unwrap_or_default();
         config.options(format!("{options}-c canal.session={proof}"));
         let connected = config.connect(settings.tls.connect.clone()).await;
@@ -119,7 +119,7 @@ impl Session {
         session.check().await?;
         session.set_up().await?;
         session.make_schema().await?;
-        // Before anything is read: what is appended after a reading is then announced.
+        // Before anything is read, so that every append after the reading is announced.
         session.client.batch_execute(&format!("LISTEN \"{}\"", session.schema)).await?;
         Ok(session)
     }
@@ -215,7 +215,7 @@ fn random_hex() -> Result<String, PostgresError> {
     Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
 }
 
-/// Carries what is said between us and the server, until the connection ends.
+/// Runs the connection until it ends.
 async fn drive<S, T>(
     mut connection: Connection<S, T>,
     id: u64,
@@ -228,7 +228,7 @@ where
     let why = loop {
         match poll_fn(|context| connection.poll_message(context)).await {
             Some(Ok(AsyncMessage::Notification(said))) => {
-                // Whoever else uses the channel does no harm: we look, and find nothing.
+                // Other users of the channel do no harm: this side reads, and finds nothing new.
                 let head = said.payload().parse().unwrap_or(u64::MAX);
                 let _ = wake.send(Event::Notified(head));
             }

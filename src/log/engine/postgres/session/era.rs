@@ -19,7 +19,7 @@ use crate::sys::clock::boottime_ms;
 /// The identifier of the system, where it may be asked for.
 pub(crate) const SYSTEM: &str = "(SELECT system_identifier::text FROM pg_control_system())";
 
-/// What is read of `head` and the server for [`Seen::of`].
+/// The columns that are read for [`Seen::of`].
 pub(crate) const SHOWN: &str = "era, era_sign, position, tableoid, {system}, \
     left(pg_walfile_name(pg_current_wal_insert_lsn()), 8), \
     (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint, \

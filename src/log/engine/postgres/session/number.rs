@@ -1,6 +1,6 @@
 //! Numbers as the server has them.
 
-/// The server's numbers have a sign; ours never reach so far.
+/// A number for the server, whose numbers are signed; positions never reach that limit.
 pub(crate) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -5,7 +5,7 @@
 pub(crate) struct Reader {
     /// The last batch that was read.
     pub(crate) after: u64,
-    /// The last one that we know to be there.
+    /// The last batch that is known to exist.
     pub(crate) head: u64,
 }
 
@@ -14,7 +14,7 @@ impl Reader {
         Self { after, head: after }
     }
 
-    /// Somebody says that the log goes up to `head`.
+    /// Notes that the log reaches up to `head`.
     pub(crate) fn learn_head(&mut self, head: u64) {
         self.head = self.head.max(head);
     }

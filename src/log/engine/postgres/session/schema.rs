@@ -63,13 +63,13 @@ struct Found {
 }
 
 impl Session {
-    /// Makes the tables if there are none; fails if those that are there are not ours. Looks at the
-    /// server's era.
+    /// Creates the tables if there are none; fails if the present ones are not canal's. Looks at
+    /// the server's era.
     pub(crate) async fn make_schema(&mut self) -> Result<(), PostgresError> {
         if !self.find().await?.head {
             let made = self.make().await;
             if made.is_err() {
-                // The connection may be gone, then this is in vain and needless.
+                // If the connection is gone, the rollback fails and is not needed.
                 let _ = self.client.batch_execute("ROLLBACK").await;
             }
             made?;
@@ -141,7 +141,7 @@ impl Session {
         Ok(())
     }
 
-    /// Whether the tables are ours, and what they and the server show of the era.
+    /// Checks that the tables are canal's, and reads what they and the server show of the era.
     async fn check_format(&self) -> Result<Seen, PostgresError> {
         let schema = &self.schema;
         let shown = SHOWN.replace("{system}", if self.tells_system { SYSTEM } else { "''" });

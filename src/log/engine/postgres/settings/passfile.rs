@@ -27,8 +27,9 @@ pub enum PassfileError {
     Public(PathBuf),
 }
 
-/// Takes the password from the file unless `config` has one. A file that was asked for must be
-/// usable; `.pgpass` in the home directory need not be there. Gives the one that could not be used.
+/// Takes the password from the file unless `config` has one. A file that the user named must be
+/// usable; `.pgpass` in the home directory may be missing. Returns the error of a file that could
+/// not be used.
 pub(crate) fn fill(
     config: &mut Config,
     asked: Option<PathBuf>,

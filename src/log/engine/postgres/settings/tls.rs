@@ -31,7 +31,7 @@ pub(crate) enum Mode {
     Require,
     /// TLS with a server for which an authority signs.
     VerifyCa,
-    /// The same, and its name is the one that was asked for.
+    /// The same, and its name must be the requested one.
     VerifyFull,
 }
 
@@ -58,7 +58,7 @@ pub enum TlsError {
         /// Why.
         why: String,
     },
-    /// To verify, one must know by whom.
+    /// Verification needs a root certificate.
     #[error(
         "sslmode=verify-ca and verify-full need to know who signs for the server: \
          sslrootcert=FILE, or sslrootcert=system with verify-full"
@@ -193,11 +193,11 @@ fn refused(why: Error) -> TlsError {
     TlsError::Refused(why.to_string())
 }
 
-/// Takes certificates that a browser would not, but only from one who has their key.
+/// Accepts certificates that a browser would refuse, but only from a server that has their key.
 #[derive(Debug)]
 struct Lenient {
     provider: Arc<CryptoProvider>,
-    /// Who must have signed it, whatever name it has; anyone if `None`.
+    /// Verifies the signer, whatever name the certificate has; any signer will do if `None`.
     signed: Option<Arc<WebPkiServerVerifier>>,
 }
 
@@ -212,7 +212,7 @@ impl ServerCertVerifier for Lenient {
     ) -> Result<ServerCertVerified, Error> {
         let Some(signed) = &self.signed else { return Ok(ServerCertVerified::assertion()) };
         match signed.verify_server_cert(end_entity, intermediates, name, ocsp, now) {
-            // The name is looked at last, after who signed it.
+            // The name is checked last, after the signature.
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
             )) => Ok(ServerCertVerified::assertion()),

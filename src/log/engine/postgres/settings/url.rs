@@ -65,7 +65,7 @@ pub(crate) struct Settings {
     pub(crate) passfile: Option<PassfileError>,
 }
 
-/// The options that are ours to understand.
+/// The options that canal interprets itself.
 #[derive(Default)]
 struct Options {
     schema: Option<String>,
@@ -102,7 +102,7 @@ impl Settings {
     }
 }
 
-/// Takes the options that are ours out of `url`.
+/// Takes canal's own options out of `url`.
 fn split(url: &str) -> Result<(Options, String), UrlError> {
     let mut options = Options::default();
     let Some((base, query)) = url.split_once('?') else {
@@ -121,7 +121,7 @@ fn split(url: &str) -> Result<(Options, String), UrlError> {
             "sslcert" => options.ssl.certificate = Some(value.into()),
             "sslkey" => options.ssl.key = Some(value.into()),
             "passfile" => options.passfile = Some(value.into()),
-            // Any other server than the one that takes writes is of no use.
+            // Only the server that takes writes is of use.
             "target_session_attrs" => {}
             _ => rest.push(pair),
         }
