@@ -25,7 +25,7 @@ Exit codes: the command's; 75 not acquired; 122 lost; 124 ended by --max-run; 12
 126 and 127 the command cannot be run.
 A first try: canal run --key x -- echo hello";
 
-/// Limits how many commands run at once, and shows who runs, who waits and why
+/// Limits how many commands run at once, and shows what runs, what waits and why
 #[derive(Debug, Parser)]
 #[command(name = "canal", version, max_term_width = 100, after_help = AFTER_HELP)]
 pub(crate) struct Cli {
@@ -46,16 +46,16 @@ pub(crate) struct Global {
     /// Do not start a daemon if none runs
     #[arg(long, global = true, display_order = 901)]
     pub(crate) no_start: bool,
-    /// Say nothing on stderr
+    /// Print no messages on stderr
     #[arg(short, long, global = true, display_order = 902, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
-    /// Say more; twice says still more
+    /// Print more messages; twice prints still more
     #[arg(short, long, global = true, display_order = 903, action = ArgAction::Count)]
     pub(crate) verbose: u8,
 }
 
 impl Global {
-    /// How much to say.
+    /// How many messages to print.
     pub(crate) fn verbosity(&self) -> Verbosity {
         match (self.quiet, self.verbose) {
             (true, _) => Verbosity::Quiet,
@@ -74,11 +74,11 @@ pub(crate) enum Verb {
     Acquire(AcquireArgs),
     /// Give back what a process or a lease holds
     Release(ReleaseArgs),
-    /// Let a lease live on
+    /// Renew a lease
     Renew(RenewArgs),
-    /// Show who holds what since when, and why others wait
+    /// Show holders, waiters, and why they wait
     Status(StatusArgs),
-    /// Store the capacity of a lock; those who follow it see it at once
+    /// Store the capacity of a lock; it applies at once to requests that state none
     Resize(ResizeArgs),
     /// Run the daemon in the foreground, stop it, or replace it
     Daemon(DaemonArgs),
@@ -117,10 +117,10 @@ pub(crate) struct HowArgs {
     /// Run STRING with sh -c
     #[arg(short = 'c', value_name = "STRING", allow_hyphen_values = true)]
     pub(crate) shell: Option<OsString>,
-    /// End the command after so long, and exit with code 124
+    /// End the command after DUR, and exit with code 124
     #[arg(long, value_name = "DUR", value_parser = duration::parse_some, allow_negative_numbers = true)]
     pub(crate) max_run: Option<Length>,
-    /// Kill the command if it is still there so long after --max-run has signalled it
+    /// Kill the command if it still runs DUR after --max-run has signalled it
     /// [default: 10]
     #[arg(long, value_name = "DUR", value_parser = duration::parse, allow_negative_numbers = true)]
     pub(crate) kill_after: Option<Length>,
@@ -130,8 +130,8 @@ pub(crate) struct HowArgs {
     /// Keep the lock until the processes that the command started have ended, too
     #[arg(long)]
     pub(crate) with_children: bool,
-    /// What becomes of the command if the lock is lost, which only an engine for many hosts can
-    /// bring about [default: kill]
+    /// What to do to the command if the lock is lost, which is possible only over an engine for
+    /// many hosts [default: kill]
     #[arg(long, value_name = "WHAT", value_enum)]
     pub(crate) on_lost: Option<OnLostArg>,
 }
@@ -150,12 +150,12 @@ pub(crate) struct AcquireArgs {
     pub(crate) wait: WaitArgs,
     #[command(flatten)]
     pub(crate) whose: WhoseArgs,
-    /// Take it as a lease, for nobody's process: it ends when it was not renewed for so long.
-    /// Prints its handle, the secret with which canal renew and canal release know it, and its token
+    /// Take it as a lease, owned by no process: it ends when it was not renewed for DUR. Prints its
+    /// handle, the secret that canal renew and canal release need, and its token
     #[arg(long, value_name = "DUR", value_parser = duration::parse_ttl, allow_negative_numbers = true, conflicts_with = "pid", help_heading = None)]
     pub(crate) ttl: Option<Duration>,
-    /// What becomes of the process if the lock is lost, which only an engine for many hosts can
-    /// bring about [default: kill]
+    /// What to do to the process if the lock is lost, which is possible only over an engine for
+    /// many hosts [default: kill]
     #[arg(long, value_name = "WHAT", value_enum, conflicts_with = "ttl", help_heading = None)]
     pub(crate) on_lost: Option<OnLostArg>,
     /// Print what was granted, or why not, as JSON
@@ -163,10 +163,10 @@ pub(crate) struct AcquireArgs {
     pub(crate) json: bool,
 }
 
-/// Whose lock.
+/// The owner of the lock.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct WhoseArgs {
-    /// The process to whom the lock belongs; in a script: --pid $$ [default: the parent process]
+    /// The process that owns the lock; in a script: --pid $$ [default: the parent process]
     #[arg(long, value_name = "PID", value_parser = pid, allow_negative_numbers = true, help_heading = None)]
     pub(crate) pid: Option<u32>,
 }
@@ -183,7 +183,7 @@ pub(crate) struct ReleaseArgs {
     /// Everything that the process holds
     #[arg(long)]
     pub(crate) all: bool,
-    /// Break the hold that --token names, whoever has it (of the same user, or as root)
+    /// Break the hold that --token names (a hold of the same user, or as root any hold)
     #[arg(long)]
     pub(crate) force: bool,
     /// The token of the hold to break; canal status -v shows it
@@ -198,7 +198,7 @@ pub(crate) struct ReleaseArgs {
     pub(crate) json: bool,
 }
 
-/// Let a lease live on
+/// Renew a lease
 #[derive(Args, Debug)]
 pub(crate) struct RenewArgs {
     #[command(flatten)]
@@ -208,10 +208,10 @@ pub(crate) struct RenewArgs {
     pub(crate) json: bool,
 }
 
-/// Show who holds what since when, and why others wait
+/// Show holders, waiters, and why they wait
 #[derive(Args, Debug)]
 pub(crate) struct StatusArgs {
-    /// Only this key and those below it
+    /// Only this key and the keys below it
     #[arg(value_name = "KEY", value_parser = plain_key)]
     pub(crate) key: Option<Key>,
     /// Print it as JSON
@@ -220,15 +220,15 @@ pub(crate) struct StatusArgs {
     /// Show it again after each change, until interrupted
     #[arg(long)]
     pub(crate) watch: bool,
-    /// Follow who waits for whom, from this process or session to the end
+    /// Show what this process or session waits for, to the end of the chain
     #[arg(long, value_name = "PID|SESSION", conflicts_with_all = ["key", "watch", "graph"])]
     pub(crate) why: Option<WhyTarget>,
-    /// Print who waits for whom as a graph for Graphviz (DOT)
+    /// Print all waiters and their blockers as a graph for Graphviz (DOT)
     #[arg(long, conflicts_with_all = ["key", "watch"])]
     pub(crate) graph: bool,
 }
 
-/// Store the capacity of a lock; those who follow it see it at once
+/// Store the capacity of a lock; it applies at once to requests that state none
 #[derive(Args, Debug)]
 #[command(
     override_usage = "canal resize KEY --per P [--buckets B]\n       canal resize KEY --slots N\n       canal resize KEY --forget"
@@ -243,10 +243,10 @@ pub(crate) struct ResizeArgs {
     /// How many buckets there are now [default: 1]
     #[arg(long, value_name = "B", value_parser = number, allow_negative_numbers = true)]
     pub(crate) buckets: Option<u64>,
-    /// At most N at once; 0 drains the lock: who follows it waits
+    /// At most N at once; 0 drains the lock: new requests that state no size wait
     #[arg(short = 'j', long, value_name = "N", value_parser = number, allow_negative_numbers = true)]
     pub(crate) slots: Option<u64>,
-    /// Forget what is stored
+    /// Forget the stored capacity
     #[arg(long, conflicts_with_all = ["per", "buckets", "slots"])]
     pub(crate) forget: bool,
     /// Print what was stored as JSON
@@ -257,23 +257,23 @@ pub(crate) struct ResizeArgs {
 /// Run the daemon in the foreground, stop it, or replace it
 #[derive(Args, Debug)]
 pub(crate) struct DaemonArgs {
-    /// Stop the daemon that runs; what is held stays held and is taken up by the next one
+    /// Stop the daemon that runs; holds stay held, and the next daemon takes them over
     #[arg(long, conflicts_with_all = ["replace", "idle_exit", "discard_journal", "engine", "engine_ttl", "host", "no_engine"])]
     pub(crate) stop: bool,
     /// Stop the daemon that runs and take its place
     #[arg(long)]
     pub(crate) replace: bool,
-    /// End after so long with nothing held, waiting or connected [default: the configuration's]
+    /// End after DUR with nothing held, waiting or connected [default: the configuration's]
     #[arg(long, value_name = "DUR", value_parser = duration::parse_some, allow_negative_numbers = true)]
     pub(crate) idle_exit: Option<Length>,
     /// Share one table with other hosts: the engine that keeps it, postgres://… or etcd://…
     /// [default: $CANAL_ENGINE, then the configuration's]
     #[arg(long, value_name = "URL")]
     pub(crate) engine: Option<String>,
-    /// Locks of this host are void so long after the engine heard of it last [default: 60]
+    /// Locks of this host are void DUR after its last renewal at the engine [default: 60]
     #[arg(long, value_name = "DUR", value_parser = duration::parse_some, allow_negative_numbers = true)]
     pub(crate) engine_ttl: Option<Length>,
-    /// The name that people know this host by [default: the machine's]
+    /// The name under which people know this host [default: the machine's]
     #[arg(long, value_name = "NAME")]
     pub(crate) host: Option<String>,
     /// From now on work without the engine that this place used before

@@ -19,12 +19,12 @@ pub(crate) struct LockArgs {
     /// COUNT is how many slots to take. May be given several times: all are taken together
     #[arg(short = 'k', long = "key", value_name = "KEY[=VIEW][:COUNT]")]
     pub(crate) keys: Vec<KeyArg>,
-    /// Share KEY and all keys below it with others that read them; nobody writes them meanwhile.
+    /// Share KEY and all keys below it with other readers, and keep writers out.
     /// May be given several times, also together with --key and --write
     #[arg(long = "read", value_name = "KEY", value_parser = plain_key)]
     pub(crate) reads: Vec<Key>,
-    /// Have KEY and all keys below it alone: wait for all who hold one of them in whatever way,
-    /// and hold new ones back. May be given several times
+    /// Have KEY and all keys below it alone: wait until no other session holds one of them, and
+    /// keep new requests waiting. May be given several times
     #[arg(long = "write", value_name = "KEY", value_parser = plain_key)]
     pub(crate) writes: Vec<Key>,
     /// At most P at once in each bucket
@@ -33,7 +33,7 @@ pub(crate) struct LockArgs {
     /// How many buckets (backends, machines) there are now [default: 1]
     #[arg(long, value_name = "B", value_parser = number, allow_negative_numbers = true)]
     pub(crate) buckets: Option<u64>,
-    /// At most N at once; the lock is re-entrant for its owner [default: what is stored, else 1]
+    /// At most N at once; the lock is re-entrant for its owner [default: the stored capacity, else 1]
     #[arg(short = 'j', long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub(crate) slots: Option<u64>,
     /// Take N slots at once [default: 1]

@@ -4,14 +4,14 @@ use clap::ValueEnum;
 
 use crate::protocol::OnLost;
 
-/// What becomes of the command if the lock is lost.
+/// What to do to the command if the lock is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnLostArg {
-    /// TERM, and KILL before others can have the lock
+    /// TERM, then KILL before another host can get the lock
     Kill,
     /// TERM only
     Term,
-    /// Only say it
+    /// Only print a warning
     Warn,
 }
 

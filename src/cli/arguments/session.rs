@@ -9,8 +9,8 @@ use crate::run::environment;
 #[derive(Args, Clone, Copy, Debug, Default)]
 #[command(next_help_heading = "Which lock")]
 pub(crate) struct SessionArgs {
-    /// Begin a session of its own, also within a command that canal runs: locks of the enclosing
-    /// one are then in its way as anybody else's are
+    /// Begin a new session, also within a command that canal runs: locks of the enclosing session
+    /// then block it like those of any other session
     #[arg(long)]
     pub(crate) new_session: bool,
 }

@@ -10,10 +10,10 @@ use crate::run::OwnCode;
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "How to wait")]
 pub(crate) struct WaitArgs {
-    /// Do not wait: if it is not free at once, end with code 75
+    /// Do not wait: if the lock is not free at once, end with code 75
     #[arg(short = 'n', long, conflicts_with = "wait")]
     pub(crate) no_wait: bool,
-    /// Wait at most so long (10, 0.5, 500ms, 10m, 1h30m, infinity), then end with code 75;
+    /// Wait at most DUR (10, 0.5, 500ms, 10m, 1h30m, infinity), then end with code 75;
     /// 0 does not wait [default: infinity]
     #[arg(short = 'w', long, value_name = "DUR", value_parser = duration::parse, allow_negative_numbers = true)]
     pub(crate) wait: Option<Length>,
