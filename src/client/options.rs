@@ -18,7 +18,7 @@ pub struct Options {
     /// Whether it starts a daemon if none runs.
     pub start: Start,
     /// The program that it starts; without one, the `canal` along PATH. A program that is canal says
-    /// [`OWN`].
+    /// [`OWN`](crate::client::OWN).
     pub program: Option<PathBuf>,
     /// How long the daemon may take to send a message that it owes.
     pub answer: Duration,

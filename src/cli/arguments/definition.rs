@@ -319,7 +319,7 @@ pub(crate) struct ManArgs {
 pub(crate) struct CompleteArgs {
     /// What to list
     #[arg(value_name = "WHAT")]
-    pub(crate) what: What,
+    pub(crate) what: CompletionKind,
     /// What it begins with
     #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true)]
     pub(crate) prefix: String,
@@ -327,7 +327,7 @@ pub(crate) struct CompleteArgs {
 
 /// What can be listed for a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum What {
+pub(crate) enum CompletionKind {
     /// The keys in use or with a stored capacity
     Keys,
 }

@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use crate::cli::arguments::definition::{CompleteArgs, Global, What};
+use crate::cli::arguments::definition::{CompleteArgs, CompletionKind, Global};
 use crate::cli::connect::Target;
 use crate::cli::output::stdout;
 use crate::client::{Client, Start};
@@ -22,7 +22,7 @@ const DEADLINE: Duration = Duration::from_millis(100);
 const NAMES_MAX: u64 = 500;
 
 pub(crate) fn run(args: &CompleteArgs, global: &Global) -> u8 {
-    let What::Keys = args.what;
+    let CompletionKind::Keys = args.what;
     if let (Ok(target), prefix) = (Target::of(global), args.prefix.clone()) {
         let (sender, receiver) = mpsc::channel();
         // A thread because connecting may block; it ends with the process.

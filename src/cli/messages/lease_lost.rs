@@ -16,7 +16,7 @@ use crate::run::OwnCode;
 
 /// What `--json` prints.
 #[derive(Debug, Serialize)]
-struct Told<'a> {
+struct LossReport<'a> {
     lost: &'a str,
     message: &'a str,
     lease: Option<&'a LostLease>,
@@ -33,7 +33,7 @@ pub(crate) fn explain(
     if json {
         let (message, holders) = (failure.message.as_str(), failure.holders.as_slice());
         let lease = failure.lost.as_deref();
-        stdout::print(&stdout::json(&Told { lost: reason, message, lease, holders })?)?;
+        stdout::print(&stdout::json(&LossReport { lost: reason, message, lease, holders })?)?;
     }
     for line in lines(failure, reason, &Now::here()) {
         verbosity.message(&line);

@@ -16,7 +16,7 @@ pub(crate) fn json<T: Serialize>(value: &T) -> Result<String, Failed> {
 
 /// Whether the reader of stdout is still there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reader {
+pub(crate) enum ReaderState {
     /// As far as is known.
     There,
     /// It has closed the pipe.
@@ -24,16 +24,16 @@ pub(crate) enum Reader {
 }
 
 /// Prints a report. A reader that closed the pipe is no failure.
-pub(crate) fn print(text: &str) -> Result<Reader, Failed> {
+pub(crate) fn print(text: &str) -> Result<ReaderState, Failed> {
     match write(text) {
-        Ok(()) => Ok(Reader::There),
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(Reader::Gone),
+        Ok(()) => Ok(ReaderState::There),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(ReaderState::Gone),
         Err(error) => Err(cannot_write(error)),
     }
 }
 
 /// As [`print()`], without the styles in it where stdout or the user (`NO_COLOR`) has none.
-pub(crate) fn print_styled(text: &str) -> Result<Reader, Failed> {
+pub(crate) fn print_styled(text: &str) -> Result<ReaderState, Failed> {
     match anstream::AutoStream::choice(&io::stdout()) {
         anstream::ColorChoice::Never => print(&anstream::adapter::strip_str(text).to_string()),
         _ => print(text),

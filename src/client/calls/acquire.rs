@@ -14,7 +14,7 @@ use crate::sys::pidfd::Pidfd;
 use crate::sys::process::{RunState, run_state};
 
 use super::deadline_page::Received;
-use super::single_reply::Pauses;
+use super::single_reply::Backoff;
 use crate::client::connection::silence::Silence;
 use crate::client::connection::stream::{Connection, ReadStatus, Replies, parameters, reply};
 use crate::client::error::Broken;
@@ -34,9 +34,9 @@ pub(crate) type OnProgress<'a> = &'a mut dyn FnMut(Option<&Progress>) -> Option<
 
 /// When a wait is over, by CLOCK_BOOTTIME; the daemon's clock is the same.
 #[derive(Clone, Copy, Debug)]
-struct Until(Option<u64>);
+struct WaitDeadline(Option<u64>);
 
-impl Until {
+impl WaitDeadline {
     fn after(wait_ms: Option<u64>) -> Self {
         Self(wait_ms.map(|wait_ms| boottime_ms().saturating_add(wait_ms)))
     }
@@ -92,13 +92,13 @@ impl Client {
         owner: Option<&Pidfd>,
         progress: OnProgress<'_>,
     ) -> Result<Acquired, ClientError> {
-        let until = Until::after(request.wait_ms);
+        let until = WaitDeadline::after(request.wait_ms);
         let mut asked = Cow::Borrowed(request);
         let owner_fd = owner.map(|_| 0);
         if request.owner_fd != owner_fd {
             asked.to_mut().owner_fd = owner_fd;
         }
-        let mut pauses = Pauses::new();
+        let mut pauses = Backoff::new();
         loop {
             let mut told = false;
             let on_progress = &mut |word: Option<&Progress>| {
@@ -114,7 +114,7 @@ impl Client {
                 Err(Broken::Disconnected(_)) => {}
             }
             if told {
-                pauses = Pauses::new();
+                pauses = Backoff::new();
             }
             pauses.pause();
             asked.to_mut().wait_ms = until.left_ms(request.wait_ms);
@@ -125,7 +125,7 @@ impl Client {
         &mut self,
         request: &Acquire,
         owner: Option<&Pidfd>,
-        until: Until,
+        until: WaitDeadline,
         progress: OnProgress<'_>,
     ) -> Result<Acquired, Broken> {
         let mut connection = self.take_connection()?;
@@ -142,7 +142,7 @@ impl Client {
 
 /// One wait for a grant on one connection.
 struct Wait {
-    until: Until,
+    until: WaitDeadline,
     silence: Silence,
     /// When `progress` is called next if the daemon says nothing.
     call_at: Option<Instant>,

@@ -3,7 +3,7 @@
 //! Invariant: a hold that the owner got after the release was asked for is never given back, nor
 //! any hold but the one that was named at first.
 
-use super::single_reply::{ATTEMPTS_MAX, Pauses, Repeat};
+use super::single_reply::{ATTEMPTS_MAX, Backoff, Repeat};
 use crate::client::error::{Broken, CallOutcome};
 use crate::client::{Client, ClientError};
 use crate::protocol::{ErrorName, Failure, Release, Released};
@@ -75,7 +75,7 @@ fn give_back(
     if named.key.is_some() {
         named.token = held.released.first().map(|hold| hold.token);
     }
-    let (mut pauses, mut may_be_done) = (Pauses::new(), false);
+    let (mut pauses, mut may_be_done) = (Backoff::new(), false);
     for _ in 0..ATTEMPTS_MAX {
         match client.call_once("Release", &named, owner) {
             Ok(released) if may_be_done => return Ok(Some(both(held, released))),

@@ -26,9 +26,9 @@ pub(crate) enum Repeat {
 /// The pauses between attempts after the daemon went away: a daemon that ends at every call is not
 /// to be started in a tight loop.
 #[derive(Debug)]
-pub(crate) struct Pauses(Duration);
+pub(crate) struct Backoff(Duration);
 
-impl Pauses {
+impl Backoff {
     pub(crate) fn new() -> Self {
         Self(Duration::from_millis(5))
     }
@@ -50,7 +50,7 @@ impl Client {
         owner: Option<&Pidfd>,
         repeat: Repeat,
     ) -> Result<T, ClientError> {
-        let mut pauses = Pauses::new();
+        let mut pauses = Backoff::new();
         for _ in 0..ATTEMPTS_MAX {
             let lost = match self.call_once(method, input, owner) {
                 Ok(output) => return Ok(output),

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::protocol::{Status, StatusQuery};
 
-use super::single_reply::Pauses;
+use super::single_reply::Backoff;
 use crate::client::connection::stream::{Connection, Replies, Reply, parameters, reply};
 use crate::client::error::Broken;
 use crate::client::{Client, ClientError};
@@ -42,7 +42,7 @@ impl Client {
         query: &StatusQuery,
         each: &mut dyn FnMut(Option<Status>) -> Next,
     ) -> Result<(), ClientError> {
-        let mut pauses = Pauses::new();
+        let mut pauses = Backoff::new();
         loop {
             let told = &mut false;
             match self.watch_once(query, each, told) {
@@ -51,7 +51,7 @@ impl Client {
                 Err(Broken::Disconnected(_)) => {}
             }
             if *told {
-                pauses = Pauses::new();
+                pauses = Backoff::new();
             }
             pauses.pause();
         }

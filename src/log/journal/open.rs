@@ -16,7 +16,7 @@ use crate::log::Record;
 use crate::sys::process::Origin;
 
 /// What a file is, by its beginning.
-enum Found {
+enum FileState {
     /// It is not there.
     Missing,
     /// It was allocated and never used.
@@ -52,29 +52,35 @@ pub(super) fn open(dir: &Path, size: u64) -> Result<Opened, OpenError> {
 
 fn open_found(dir: &Path, size: u64) -> Result<Opened, OpenError> {
     match [look(dir, 0)?, look(dir, 1)?] {
-        [Found::Live(a, newer), Found::Live(b, older)] if newer.generation > older.generation => {
+        [FileState::Live(a, newer), FileState::Live(b, older)]
+            if newer.generation > older.generation =>
+        {
             recover(dir, size, (0, a, newer), Some(b))
         }
-        [Found::Live(a, older), Found::Live(b, newer)] if newer.generation > older.generation => {
+        [FileState::Live(a, older), FileState::Live(b, newer)]
+            if newer.generation > older.generation =>
+        {
             recover(dir, size, (1, b, newer), Some(a))
         }
-        [Found::Live(file, header), Found::Live(..)] => {
+        [FileState::Live(file, header), FileState::Live(..)] => {
             Err(damaged(file.path(), 0, "both files have the same generation", Some(&header)))
         }
-        [Found::Live(file, header), other] => {
+        [FileState::Live(file, header), other] => {
             recover(dir, size, (0, file, header), other.into_file())
         }
-        [other, Found::Live(file, header)] => {
+        [other, FileState::Live(file, header)] => {
             recover(dir, size, (1, file, header), other.into_file())
         }
-        [Found::Missing, Found::Missing] => create(dir, size),
+        [FileState::Missing, FileState::Missing] => create(dir, size),
         // A daemon that was killed before it had put the first file into use for the first time:
         // the second one is marked before the first one is ever taken out of use.
-        [Found::Unused(a), Found::Missing] => {
+        [FileState::Unused(a), FileState::Missing] => {
             let b = JournalFile::create(dir, 1, size, &[]);
             Ok(new(dir, size, [a, b.map_err(|error| io(&path(dir, 1), error))?]))
         }
-        [Found::Unused(a) | Found::Retired(a), Found::Unused(b)] => Ok(new(dir, size, [a, b])),
+        [FileState::Unused(a) | FileState::Retired(a), FileState::Unused(b)] => {
+            Ok(new(dir, size, [a, b]))
+        }
         found => Err(not_in_use(dir, &found)),
     }
 }
@@ -90,7 +96,7 @@ fn last_origin(dir: &Path) -> Option<Origin> {
     last.map(|header| header.origin)
 }
 
-impl Found {
+impl FileState {
     fn into_file(self) -> Option<JournalFile> {
         match self {
             Self::Missing => None,
@@ -100,22 +106,22 @@ impl Found {
     }
 }
 
-fn look(dir: &Path, index: usize) -> Result<Found, OpenError> {
+fn look(dir: &Path, index: usize) -> Result<FileState, OpenError> {
     let name = path(dir, index);
     let Some(mut file) = JournalFile::open(dir, index).map_err(|error| io(&name, error))? else {
-        return Ok(Found::Missing);
+        return Ok(FileState::Missing);
     };
     let head = file.head().map_err(|error| io(&name, error))?;
     let mark = head.first_chunk::<{ size_of::<Mark>() }>().copied();
     match mark {
-        _ if head.is_empty() => Ok(Found::Empty(file)),
+        _ if head.is_empty() => Ok(FileState::Empty(file)),
         Some(LIVE) => match Header::decode(&head) {
-            Ok((header, _)) => Ok(Found::Live(file, header)),
+            Ok((header, _)) => Ok(FileState::Live(file, header)),
             Err(error) => Err(header_error(&name, error)),
         },
         Some(RETIRED) => {
             file.found(file.len());
-            Ok(Found::Retired(file))
+            Ok(FileState::Retired(file))
         }
         _ => {
             let all = file.read().map_err(|error| io(&name, error))?;
@@ -123,7 +129,7 @@ fn look(dir: &Path, index: usize) -> Result<Found, OpenError> {
                 return Err(damaged(&name, 0, "it does not begin as a journal does", None));
             }
             file.found(0);
-            Ok(Found::Unused(file))
+            Ok(FileState::Unused(file))
         }
     }
 }
@@ -259,13 +265,13 @@ struct Version {
 }
 
 /// There are files, but none of them is in use.
-fn not_in_use(dir: &Path, found: &[Found; 2]) -> OpenError {
+fn not_in_use(dir: &Path, found: &[FileState; 2]) -> OpenError {
     match found {
-        [Found::Empty(file), _] | [_, Found::Empty(file)] => {
+        [FileState::Empty(file), _] | [_, FileState::Empty(file)] => {
             damaged(file.path(), 0, "it is empty", None)
         }
-        [Found::Missing, _] => damaged(&path(dir, 0), 0, "it is missing", None),
-        [_, Found::Missing] => damaged(&path(dir, 1), 0, "it is missing", None),
+        [FileState::Missing, _] => damaged(&path(dir, 0), 0, "it is missing", None),
+        [_, FileState::Missing] => damaged(&path(dir, 1), 0, "it is missing", None),
         _ => damaged(&path(dir, 0), 0, "neither this file nor the other one is in use", None),
     }
 }

@@ -17,7 +17,7 @@ use crate::cli::messages::root_under_sudo;
 use crate::cli::messages::time::Now;
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
-use crate::cli::output::stdout::Reader;
+use crate::cli::output::stdout::ReaderState;
 use crate::client::Next;
 use crate::protocol::{Status, StatusQuery};
 use crate::run::SUCCESS;
@@ -51,7 +51,7 @@ fn report(args: &StatusArgs, global: &Global, verbosity: Verbosity) -> Result<u8
     let mut client = target.connect()?;
     let report = Report { args, verbose: verbosity == Verbosity::Verbose };
     if args.watch {
-        let mut shown = Ok(Reader::There);
+        let mut shown = Ok(ReaderState::There);
         let mut last = None;
         let mut each = |status: Option<Status>| {
             last = status.or_else(|| last.take());
@@ -59,7 +59,7 @@ fn report(args: &StatusArgs, global: &Global, verbosity: Verbosity) -> Result<u8
             let now = Now::here();
             shown = report.show_again(status, &now);
             match now.good_for().filter(|_| report.ages()) {
-                _ if !matches!(shown, Ok(Reader::There)) => Next::Never,
+                _ if !matches!(shown, Ok(ReaderState::There)) => Next::Never,
                 Some(time) => Next::After(time),
                 None => Next::AtChange,
             }
@@ -120,7 +120,7 @@ impl Report<'_> {
     }
 
     /// On a terminal in place of the last one, else after it.
-    fn show_again(&self, status: &Status, now: &Now) -> Result<Reader, Failed> {
+    fn show_again(&self, status: &Status, now: &Now) -> Result<ReaderState, Failed> {
         // The terminal may have another size by now.
         let screen = Screen::of_stdout();
         let text = self.text(status, screen, now)?;

@@ -52,7 +52,7 @@ struct Story<'a> {
 }
 
 /// What is still to be shown, and its depth.
-enum Next<'a> {
+enum Pending<'a> {
     /// This wait, under the process that was named before, if any.
     Wait(usize, usize, Option<u32>),
     /// A blocker of the wait above.
@@ -77,20 +77,20 @@ impl<'a> Story<'a> {
         let mut text = String::new();
         for root in 0..self.waits.len() {
             // Not by recursion: a chain may be as long as there are sessions.
-            let mut stack = vec![Next::Wait(root, 0, None)];
+            let mut stack = vec![Pending::Wait(root, 0, None)];
             while let Some(next) = stack.pop() {
                 let (depth, line) = match next {
-                    Next::Wait(at, ..) if self.told[at] => continue,
-                    Next::Wait(at, depth, named) => {
+                    Pending::Wait(at, ..) if self.told[at] => continue,
+                    Pending::Wait(at, depth, named) => {
                         self.told[at] = true;
                         self.push_blockers(at, depth, &mut stack);
                         (depth, self.wait(&self.waits[at], named))
                     }
-                    Next::Blocker(blocker, depth) => {
+                    Pending::Blocker(blocker, depth) => {
                         let its = self.push_waits(blocker, depth, &mut stack);
                         (depth, self.blocker(blocker, its))
                     }
-                    Next::More(n, depth) => {
+                    Pending::More(n, depth) => {
                         (depth, format!("and {}", plural(n, "other", "others")))
                     }
                 };
@@ -100,19 +100,19 @@ impl<'a> Story<'a> {
         text
     }
 
-    fn push_blockers(&self, at: usize, depth: usize, stack: &mut Vec<Next<'a>>) {
+    fn push_blockers(&self, at: usize, depth: usize, stack: &mut Vec<Pending<'a>>) {
         let WaitInfo { blockers, blockers_left_out, .. } = &self.waits[at];
         if *blockers_left_out > 0 {
-            stack.push(Next::More(*blockers_left_out, depth + 1));
+            stack.push(Pending::More(*blockers_left_out, depth + 1));
         }
-        stack.extend(blockers.iter().rev().map(|blocker| Next::Blocker(blocker, depth + 1)));
+        stack.extend(blockers.iter().rev().map(|blocker| Pending::Blocker(blocker, depth + 1)));
     }
 
-    fn push_waits(&self, blocker: &BlockerInfo, depth: usize, stack: &mut Vec<Next<'a>>) -> Its {
+    fn push_waits(&self, blocker: &BlockerInfo, depth: usize, stack: &mut Vec<Pending<'a>>) -> Its {
         let Some(of) = self.of.get(blocker.party.session.as_str()) else { return Its::None };
         let before = stack.len();
         let untold = of.iter().rev().filter(|at| !self.told[**at]);
-        stack.extend(untold.map(|at| Next::Wait(*at, depth + 1, Some(blocker.party.pid))));
+        stack.extend(untold.map(|at| Pending::Wait(*at, depth + 1, Some(blocker.party.pid))));
         if stack.len() > before { Its::Follow } else { Its::Told }
     }
 

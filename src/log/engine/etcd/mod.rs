@@ -23,7 +23,7 @@ use std::thread;
 use tokio::sync::mpsc;
 
 use super::{Answer, Call, Engine, OpenError, Source};
-use worker::There;
+use worker::Endpoints;
 
 /// An etcd.
 ///
@@ -46,10 +46,10 @@ impl Etcd {
         let (calls, called) = mpsc::unbounded_channel();
         let (answer, answers) = mpsc::unbounded_channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let there = There::new(&address, source);
+        let endpoints = Endpoints::new(&address, source);
         thread::Builder::new()
             .name("canal-etcd".into())
-            .spawn(move || runtime.block_on(worker::work(there, called, answer)))?;
+            .spawn(move || runtime.block_on(worker::work(endpoints, called, answer)))?;
         Ok(Self { address, calls, answers })
     }
 }

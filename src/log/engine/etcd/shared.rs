@@ -20,10 +20,10 @@ const FULL_PAUSE: Duration = Duration::from_secs(1);
 
 /// What outlives a connection.
 #[derive(Clone, Debug)]
-pub(super) struct Lasting {
+pub(super) struct EngineState {
     pub(super) keys: Keys,
     answers: mpsc::UnboundedSender<Answer>,
-    own: Arc<Mutex<BTreeMap<HostId, Own>>>,
+    own: Arc<Mutex<BTreeMap<HostId, OwnIncarnation>>>,
     /// Since when the leases of incarnations that have not ended are known to be gone.
     lapsed: Arc<Mutex<BTreeMap<HostId, Instant>>>,
     /// The position of the last batch, as far as it is known.
@@ -32,7 +32,7 @@ pub(super) struct Lasting {
     full: Arc<AtomicBool>,
 }
 
-impl Lasting {
+impl EngineState {
     pub(super) fn new(keys: Keys, answers: mpsc::UnboundedSender<Answer>) -> Self {
         Self {
             keys,
@@ -61,7 +61,7 @@ impl Lasting {
 
 /// An incarnation of this daemon.
 #[derive(Clone, Debug)]
-pub(super) struct Own {
+pub(super) struct OwnIncarnation {
     /// The value of its `names` key: with it the nonce, so that an incarnation of the same number
     /// in another history is not taken for this one.
     pub(super) name: Vec<u8>,
@@ -75,28 +75,28 @@ pub(super) struct Own {
 #[derive(Clone, Debug)]
 pub(super) struct Shared {
     pub(super) client: Client,
-    pub(super) lasting: Lasting,
+    pub(super) engine: EngineState,
     /// Whether a lease that is gone was not renewed in time for sure.
     pub(super) exact: bool,
 }
 
 impl Shared {
     pub(super) fn keys(&self) -> &Keys {
-        &self.lasting.keys
+        &self.engine.keys
     }
 
     pub(super) fn say(&self, answer: Answer) {
-        self.lasting.say(answer);
+        self.engine.say(answer);
     }
 
-    pub(super) fn remember(&self, host: HostId, own: Own) {
-        self.lasting.own.lock().unwrap_or_else(PoisonError::into_inner).insert(host, own);
+    pub(super) fn remember(&self, host: HostId, own: OwnIncarnation) {
+        self.engine.own.lock().unwrap_or_else(PoisonError::into_inner).insert(host, own);
     }
 
     /// The incarnation of this daemon with that number; `None` if it has ended.
-    pub(super) async fn own(&self, host: HostId) -> Result<Option<Own>, EtcdError> {
+    pub(super) async fn own(&self, host: HostId) -> Result<Option<OwnIncarnation>, EtcdError> {
         let known =
-            self.lasting.own.lock().unwrap_or_else(PoisonError::into_inner).get(&host).cloned();
+            self.engine.own.lock().unwrap_or_else(PoisonError::into_inner).get(&host).cloned();
         if known.is_some() {
             return Ok(known);
         }
@@ -108,7 +108,7 @@ impl Shared {
         };
         let State { ttl_ms, .. } = decode(state)?;
         let lease = lease.first().map_or(0, |kv| kv.lease);
-        let own = Own { name: name.value.clone(), lease, ttl_ms };
+        let own = OwnIncarnation { name: name.value.clone(), lease, ttl_ms };
         self.remember(host, own.clone());
         Ok(Some(own))
     }
@@ -117,7 +117,7 @@ impl Shared {
     ///
     /// The clock stands still while the machine sleeps, which only makes it longer.
     pub(super) fn lapsed(&self, hosts: &[HostId]) -> Vec<Duration> {
-        let mut lapsed = self.lasting.lapsed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lapsed = self.engine.lapsed.lock().unwrap_or_else(PoisonError::into_inner);
         lapsed.retain(|host, _| hosts.contains(host));
         let now = Instant::now();
         hosts.iter().map(|&host| now - *lapsed.entry(host).or_insert(now)).collect()
@@ -125,19 +125,19 @@ impl Shared {
 
     /// Lets readers know how far the log goes: less far than before if it was made anew.
     pub(super) fn reaches(&self, head: u64) {
-        self.lasting.head.send_if_modified(|known| std::mem::replace(known, head) != head);
+        self.engine.head.send_if_modified(|known| std::mem::replace(known, head) != head);
     }
 
     /// Ends when the log is known to go further than a position.
     pub(super) async fn beyond(&self, position: u64) {
-        let mut head = self.lasting.head.subscribe();
+        let mut head = self.engine.head.subscribe();
         // The sender is in `self`.
         let _ = head.wait_for(|head| *head > position).await;
     }
 
     /// Waits until a full etcd may take something in.
     pub(super) async fn wait_for_room(&self) {
-        self.lasting.has_room(false);
+        self.engine.has_room(false);
         tokio::time::sleep(FULL_PAUSE).await;
     }
 }

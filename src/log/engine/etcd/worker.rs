@@ -12,15 +12,15 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep};
 
 use super::connection::address::{Address, AddressError};
-use super::connection::client::{CLOSES_AT_ONCE, Client, Patience};
+use super::connection::client::{CLOSES_AT_ONCE, CallTimeout, Client};
 use super::connection::error::{EtcdError, LOST};
 use super::connection::witness::Witness;
 use super::layout::Keys;
 use super::log::{append, read, snapshot};
-use super::membership::era::Seen;
+use super::membership::era::Observation;
 use super::membership::register::{Registration, register, withdraw};
 use super::membership::{era, renew};
-use super::shared::{Lasting, Shared};
+use super::shared::{EngineState, Shared};
 use crate::log::engine::{Answer, Append, Call, Outage, Position, Source};
 
 /// Pauses between attempts, once every member has failed: the first, and the longest if none
@@ -34,49 +34,49 @@ const GOOD: Duration = Duration::from_secs(5);
 
 /// Works until the engine is dropped.
 pub(super) async fn work(
-    mut there: There,
+    mut endpoints: Endpoints,
     mut calls: mpsc::UnboundedReceiver<Call>,
     answers: mpsc::UnboundedSender<Answer>,
 ) {
-    let lasting = Lasting::new(Keys::new(&there.prefix), answers);
+    let engine = EngineState::new(Keys::new(&endpoints.prefix), answers);
     let mut roads = Roads::new();
     let mut away = None;
     loop {
-        let found = roads.find(&mut there, &lasting, &mut calls, &mut away).await;
+        let found = roads.find(&mut endpoints, &engine, &mut calls, &mut away).await;
         let Some(Reached { client, exact, seen }) = found else { return };
         if away.take().is_some() {
             if !drop_calls(&mut calls) {
                 return;
             }
-            lasting.say(Answer::Back);
+            engine.say(Answer::Back);
         }
         let began = Instant::now();
-        match serve(Shared { client, lasting: lasting.clone(), exact }, seen, &mut calls).await {
+        match serve(Shared { client, engine: engine.clone(), exact }, seen, &mut calls).await {
             None => return,
-            Some(error) => tell(&lasting, &mut away, error.into()),
+            Some(error) => tell(&engine, &mut away, error.into()),
         }
         roads.failed(began.elapsed() > GOOD);
     }
 }
 
 /// Reports that etcd is away, unless that was reported already.
-fn tell(lasting: &Lasting, said: &mut Option<Outage>, outage: Outage) {
+fn tell(engine: &EngineState, said: &mut Option<Outage>, outage: Outage) {
     tracing::debug!("{}", outage.why);
     if outage.is_news(said.as_ref()) {
-        lasting.say(Answer::Away(outage.clone()));
+        engine.say(Answer::Away(outage.clone()));
         *said = Some(outage);
     }
 }
 
 /// Where etcd is, as far as that is known now.
-pub(super) struct There {
+pub(super) struct Endpoints {
     /// Of all keys. Another one would be another table.
     prefix: String,
     members: usize,
     source: Source,
 }
 
-impl There {
+impl Endpoints {
     pub(super) fn new(address: &Address, source: Source) -> Self {
         let (prefix, members) = (address.prefix.clone(), address.endpoints.len());
         Self { prefix, members, source }
@@ -107,7 +107,7 @@ fn drop_calls(calls: &mut mpsc::UnboundedReceiver<Call>) -> bool {
 
 /// The members, and how well it went with them.
 struct Roads {
-    patience: Patience,
+    patience: CallTimeout,
     witness: Witness,
     next: usize,
     /// How many failed, one after the other.
@@ -143,7 +143,7 @@ impl Roads {
         // Without randomness it is the first.
         let _ = getrandom::fill(&mut byte);
         let next = usize::from(byte[0]);
-        Self { patience: Patience::new(), witness: Witness::default(), next, failures: 0 }
+        Self { patience: CallTimeout::new(), witness: Witness::default(), next, failures: 0 }
     }
 
     fn failed(&mut self, was_good: bool) {
@@ -155,30 +155,30 @@ impl Roads {
     /// the engine was dropped.
     async fn find(
         &mut self,
-        there: &mut There,
-        lasting: &Lasting,
+        endpoints: &mut Endpoints,
+        engine: &EngineState,
         calls: &mut mpsc::UnboundedReceiver<Call>,
         away: &mut Option<Outage>,
     ) -> Option<Reached> {
         let mut round = Round::default();
         loop {
-            let rounds = self.failures / there.members.max(1);
+            let rounds = self.failures / endpoints.members.max(1);
             if rounds > 0 && !pause(length(rounds, away.as_ref()), calls).await {
                 return None;
             }
             // Whatever it says may have been changed, the passwords above all.
-            let address = match there.address() {
+            let address = match endpoints.address() {
                 Ok(address) => address,
                 Err(outage) => {
-                    tell(lasting, away, outage);
-                    self.failures += there.members.max(1);
+                    tell(engine, away, outage);
+                    self.failures += endpoints.members.max(1);
                     continue;
                 }
             };
-            let at = self.next % there.members.max(1);
+            let at = self.next % endpoints.members.max(1);
             let endpoint = address.endpoints.get(at).map_or("", String::as_str);
             let (patience, witness) = (self.patience.clone(), self.witness.clone());
-            match reach(&address, endpoint, (patience, witness), lasting).await {
+            match reach(&address, endpoint, (patience, witness), engine).await {
                 Ok(found) => return Some(found),
                 Err(error) => {
                     self.failed(false);
@@ -186,9 +186,9 @@ impl Roads {
                 }
             }
             // Another member may work where this one does not.
-            if round.0.len() >= there.members {
+            if round.0.len() >= endpoints.members {
                 if let Some(outage) = round.outage() {
-                    tell(lasting, away, outage);
+                    tell(engine, away, outage);
                 }
                 round = Round::default();
             }
@@ -221,18 +221,18 @@ struct Reached {
     client: Client,
     /// See [`exact`].
     exact: bool,
-    seen: Seen,
+    seen: Observation,
 }
 
 /// Connects to a member and sees whether it is of use.
 async fn reach(
     address: &Address,
     endpoint: &str,
-    (patience, witness): (Patience, Witness),
-    lasting: &Lasting,
+    (patience, witness): (CallTimeout, Witness),
+    engine: &EngineState,
 ) -> Result<Reached, EtcdError> {
     let client = Client::connect(address, endpoint, patience, witness).await?;
-    match greet(&client, lasting).await {
+    match greet(&client, engine).await {
         Ok((version, seen)) => Ok(Reached { client, exact: exact(version), seen }),
         Err(EtcdError::Away(why)) => {
             let why =
@@ -243,7 +243,7 @@ async fn reach(
     }
 }
 
-async fn greet(client: &Client, lasting: &Lasting) -> Result<(Version, Seen), EtcdError> {
+async fn greet(client: &Client, engine: &EngineState) -> Result<(Version, Observation), EtcdError> {
     client.log_in().await?;
     let status = client.status().await?;
     let version = version(&status.version);
@@ -258,8 +258,8 @@ async fn greet(client: &Client, lasting: &Lasting) -> Result<(Version, Seen), Et
         let why = "has no leader: too few members can reach each other";
         return Err(EtcdError::Away(why.into()));
     }
-    lasting.has_room(!status.errors.iter().any(|error| error.contains("NOSPACE")));
-    let seen = era::look_after(&status, client, &lasting.keys).await?;
+    engine.has_room(!status.errors.iter().any(|error| error.contains("NOSPACE")));
+    let seen = era::look_after(&status, client, &engine.keys).await?;
     Ok((version, seen))
 }
 
@@ -283,7 +283,7 @@ fn exact(version: Version) -> bool {
 /// Carries out calls until the connection fails, or with `None` until the engine is dropped.
 async fn serve(
     shared: Shared,
-    seen: Seen,
+    seen: Observation,
     calls: &mut mpsc::UnboundedReceiver<Call>,
 ) -> Option<EtcdError> {
     let held = match era::settle(&shared, seen, calls).await {

@@ -4,7 +4,7 @@ use crate::log::engine::Call;
 
 /// What the thread wakes up for.
 #[derive(Debug)]
-pub(super) enum Event {
+pub(super) enum WorkerEvent {
     /// The host asks.
     Call(Call),
     /// The server says that batches were appended, up to this position.

@@ -25,15 +25,15 @@ use tokio::sync::mpsc;
 
 use super::{Answer, Call, Engine, OpenError, Source};
 
-use event::Event;
+use event::WorkerEvent;
 use settings::url::Settings;
 pub use settings::url::UrlError;
-use worker::There;
+use worker::Endpoint;
 
 /// An engine in PostgreSQL, as one host sees it.
 #[derive(Debug)]
 pub struct Postgres {
-    events: mpsc::UnboundedSender<Event>,
+    events: mpsc::UnboundedSender<WorkerEvent>,
     answers: mpsc::UnboundedReceiver<Answer>,
 }
 
@@ -50,13 +50,13 @@ impl Postgres {
         let url = source().map_err(|outage| OpenError::Address(outage.why))?;
         let settings =
             Settings::parse(&url, label).map_err(|error| OpenError::Address(error.to_string()))?;
-        let there = There::new(&settings, source, label);
+        let endpoint = Endpoint::new(&settings, source, label);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (events, to_do) = mpsc::unbounded_channel();
         let (tell, answers) = mpsc::unbounded_channel();
         let wake = events.clone();
         thread::Builder::new().name("canal-postgres".to_owned()).spawn(move || {
-            runtime.block_on(worker::run(there, wake, to_do, tell));
+            runtime.block_on(worker::run(endpoint, wake, to_do, tell));
         })?;
         Ok(Self { events, answers })
     }
@@ -65,7 +65,7 @@ impl Postgres {
 impl Engine for Postgres {
     fn call(&mut self, call: Call) {
         // The thread ends only after it was told to.
-        let _ = self.events.send(Event::Call(call));
+        let _ = self.events.send(WorkerEvent::Call(call));
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Answer> {
@@ -78,6 +78,6 @@ impl Engine for Postgres {
 
 impl Drop for Postgres {
     fn drop(&mut self) {
-        let _ = self.events.send(Event::Quit);
+        let _ = self.events.send(WorkerEvent::Quit);
     }
 }

@@ -12,9 +12,9 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::error::PostgresError;
-use super::event::Event;
+use super::event::WorkerEvent;
 use super::session::connection::{PATIENCE, Session};
-use super::session::era::{Begun, Witness};
+use super::session::era::{EraChange, Witness};
 use super::settings::url::Settings;
 use crate::log::engine::{Answer, Call, Outage, Source};
 
@@ -29,14 +29,14 @@ const STEADY: Duration = Duration::from_secs(10);
 const ATTEMPTS: u32 = 5;
 
 /// Where the server is, as far as that is known now.
-pub(super) struct There {
+pub(super) struct Endpoint {
     /// Database and schema. Another one would be another table.
     table: (Option<String>, String),
     label: String,
     source: Source,
 }
 
-impl There {
+impl Endpoint {
     pub(super) fn new(settings: &Settings, source: Source, label: &str) -> Self {
         Self { table: table(settings), label: label.to_owned(), source }
     }
@@ -56,15 +56,15 @@ fn table(settings: &Settings) -> (Option<String>, String) {
 
 /// Serves until it is told to quit.
 pub(super) async fn run(
-    mut there: There,
-    wake: UnboundedSender<Event>,
-    events: UnboundedReceiver<Event>,
+    mut endpoint: Endpoint,
+    wake: UnboundedSender<WorkerEvent>,
+    events: UnboundedReceiver<WorkerEvent>,
     answers: UnboundedSender<Answer>,
 ) {
     let mut thread = Thread { events, answers, said: None, nonces: BTreeMap::new(), witness: None };
     let mut pause = PAUSE_FIRST;
     for id in 0.. {
-        let opened = match there.settings() {
+        let opened = match endpoint.settings() {
             Ok(settings) => Session::open(id, &settings, &wake).await.map_err(Outage::from),
             Err(outage) => Err(outage),
         };
@@ -88,7 +88,7 @@ pub(super) async fn run(
 }
 
 struct Thread {
-    events: UnboundedReceiver<Event>,
+    events: UnboundedReceiver<WorkerEvent>,
     answers: UnboundedSender<Answer>,
     /// The reason that the host was given for the server's absence.
     said: Option<Outage>,
@@ -126,11 +126,11 @@ impl Thread {
         loop {
             let waiting = if begun.is_none() { held.pop_front() } else { None };
             let next = match waiting {
-                Some(call) => Some(Event::Call(call)),
+                Some(call) => Some(WorkerEvent::Call(call)),
                 None => self.next(session.is_behind()).await,
             };
             match next {
-                Some(Event::Call(Call::NoteEra { before, era, body })) => {
+                Some(WorkerEvent::Call(Call::NoteEra { before, era, body })) => {
                     begun = match begun.take() {
                         Some(it) if it.before == before && it.era == era => {
                             in_time(session.note(&it, &body)).await?;
@@ -141,20 +141,20 @@ impl Thread {
                     };
                     self.tell_era(begun.as_ref());
                 }
-                Some(Event::Call(call)) if begun.is_some() => held.push_back(call),
-                Some(Event::Call(call)) => {
+                Some(WorkerEvent::Call(call)) if begun.is_some() => held.push_back(call),
+                Some(WorkerEvent::Call(call)) => {
                     for answer in done(session, &call).await? {
                         self.answer(answer);
                     }
                 }
-                Some(Event::Notified(head)) => {
-                    if let Some(reader) = &mut session.reader {
-                        reader.learn_head(head);
+                Some(WorkerEvent::Notified(head)) => {
+                    if let Some(cursor) = &mut session.cursor {
+                        cursor.learn_head(head);
                     }
                 }
-                Some(Event::Ended(id)) if id == session.id => return Ok(End::Closed),
-                Some(Event::Ended(_)) | None => {}
-                Some(Event::Quit) => return Ok(End::Quit),
+                Some(WorkerEvent::Ended(id)) if id == session.id => return Ok(End::Closed),
+                Some(WorkerEvent::Ended(_)) | None => {}
+                Some(WorkerEvent::Quit) => return Ok(End::Quit),
             }
             if session.is_behind()
                 && let Some(answer) = in_time(session.page()).await?
@@ -165,19 +165,19 @@ impl Thread {
     }
 
     /// Tells the host of an era that is to be noted.
-    fn tell_era(&self, begun: Option<&Begun>) {
-        if let Some(Begun { before, era, may_lack }) = begun.cloned() {
+    fn tell_era(&self, begun: Option<&EraChange>) {
+        if let Some(EraChange { before, era, may_lack }) = begun.cloned() {
             self.answer(Answer::NewEra { before, era, may_lack });
         }
     }
 
     /// The next event; none if there is none now and there is more to do.
-    async fn next(&mut self, more: bool) -> Option<Event> {
+    async fn next(&mut self, more: bool) -> Option<WorkerEvent> {
         match self.events.try_recv() {
             Ok(event) => Some(event),
-            Err(TryRecvError::Disconnected) => Some(Event::Quit),
+            Err(TryRecvError::Disconnected) => Some(WorkerEvent::Quit),
             Err(TryRecvError::Empty) if more => None,
-            Err(TryRecvError::Empty) => Some(self.events.recv().await.unwrap_or(Event::Quit)),
+            Err(TryRecvError::Empty) => Some(self.events.recv().await.unwrap_or(WorkerEvent::Quit)),
         }
     }
 
@@ -199,7 +199,7 @@ impl Thread {
     fn forget(&mut self) -> bool {
         loop {
             match self.events.try_recv() {
-                Ok(Event::Quit) | Err(TryRecvError::Disconnected) => return false,
+                Ok(WorkerEvent::Quit) | Err(TryRecvError::Disconnected) => return false,
                 Ok(_) => {}
                 Err(TryRecvError::Empty) => return true,
             }
@@ -211,7 +211,7 @@ impl Thread {
         let until = Instant::now() + jittered(pause);
         loop {
             match timeout_at(until, self.events.recv()).await {
-                Ok(Some(Event::Quit) | None) => return false,
+                Ok(Some(WorkerEvent::Quit) | None) => return false,
                 Ok(Some(_)) => {}
                 Err(_) => return true,
             }

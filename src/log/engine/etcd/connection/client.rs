@@ -42,9 +42,9 @@ pub(crate) const CALL_MAX: Duration = Duration::from_secs(7);
 
 /// The bound on one call, which every connection of an engine shares.
 #[derive(Clone, Debug)]
-pub(crate) struct Patience(Arc<AtomicU64>);
+pub(crate) struct CallTimeout(Arc<AtomicU64>);
 
-impl Patience {
+impl CallTimeout {
     pub(crate) fn new() -> Self {
         Self(Arc::new(AtomicU64::new(u64::try_from(CALL_MAX.as_millis()).unwrap_or(u64::MAX))))
     }
@@ -66,15 +66,15 @@ pub(crate) struct Client {
     channel: Channel,
     user: Option<User>,
     token: Arc<Mutex<Option<MetadataValue<Ascii>>>>,
-    patience: Patience,
+    patience: CallTimeout,
     pub(crate) witness: Witness,
 }
 
 /// Connects once.
 #[derive(Debug)]
-struct Once(Option<HttpConnector>);
+struct SingleUseConnector(Option<HttpConnector>);
 
-impl Once {
+impl SingleUseConnector {
     fn within(patience: Duration) -> Self {
         let mut connector = HttpConnector::new();
         connector.enforce_http(false);
@@ -84,7 +84,7 @@ impl Once {
     }
 }
 
-impl Service<Uri> for Once {
+impl Service<Uri> for SingleUseConnector {
     type Response = <HttpConnector as Service<Uri>>::Response;
     type Error = BoxError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
@@ -112,11 +112,11 @@ impl Client {
     pub(crate) async fn connect(
         address: &Address,
         endpoint: &str,
-        patience: Patience,
+        patience: CallTimeout,
         witness: Witness,
     ) -> Result<Self, EtcdError> {
         let target = dial(address, endpoint, patience.get())?;
-        let connecting = target.connect_with_connector(Once::within(patience.get()));
+        let connecting = target.connect_with_connector(SingleUseConnector::within(patience.get()));
         let channel = match timeout(patience.get(), connecting).await {
             Ok(Ok(channel)) => channel,
             Ok(Err(error)) => return Err(refused(&error, endpoint, address.tls.is_some())),

@@ -91,9 +91,11 @@ impl TxnDone {
     }
 
     /// What its ranges found, in order; `more` says that a limit cut one off.
-    pub(crate) fn found<const N: usize>(self) -> [Found; N] {
+    pub(crate) fn found<const N: usize>(self) -> [RangeResult; N] {
         let mut ranged = self.responses.into_iter().filter_map(|outcome| match outcome.response {
-            Some(Response::Range(ranged)) => Some(Found { kvs: ranged.kvs, more: ranged.more }),
+            Some(Response::Range(ranged)) => {
+                Some(RangeResult { kvs: ranged.kvs, more: ranged.more })
+            }
             Some(Response::Put(_) | Response::DeleteRange(_)) | None => None,
         });
         std::array::from_fn(|_| ranged.next().unwrap_or_default())
@@ -102,12 +104,12 @@ impl TxnDone {
 
 /// What a range found.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct RangeResult {
     pub(crate) kvs: Vec<KeyValue>,
     pub(crate) more: bool,
 }
 
-impl Found {
+impl RangeResult {
     pub(crate) fn first(&self) -> Option<&KeyValue> {
         self.kvs.first()
     }

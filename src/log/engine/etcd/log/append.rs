@@ -12,7 +12,7 @@ use crate::log::engine::etcd::connection::transaction::{
     delete, get, is_there, one, put, value_is, version_is,
 };
 use crate::log::engine::etcd::layout::{State, decode, encode, hash, position};
-use crate::log::engine::etcd::shared::{Own, Shared};
+use crate::log::engine::etcd::shared::{OwnIncarnation, Shared};
 use crate::log::engine::{Answer, Append, Ends, Evidence};
 
 /// The largest body that can be appended, in bytes: etcd takes requests of up to 1.5 MiB.
@@ -29,7 +29,7 @@ pub(crate) async fn append(shared: Shared, append: Append) -> Result<(), EtcdErr
             done => break done?,
         }
     };
-    shared.lasting.has_room(true);
+    shared.engine.has_room(true);
     shared.say(answer);
     Ok(())
 }
@@ -59,7 +59,7 @@ async fn append_once(shared: &Shared, append: &Append) -> Result<Answer, EtcdErr
     verdict(append, state.first().filter(|_| lives), batch.first())
 }
 
-fn conditions(shared: &Shared, append: &Append, own: &Own) -> Vec<Compare> {
+fn conditions(shared: &Shared, append: &Append, own: &OwnIncarnation) -> Vec<Compare> {
     let keys = shared.keys();
     let version = i64::try_from(append.sequence).unwrap_or(i64::MAX);
     let mut conditions = vec![
@@ -75,7 +75,11 @@ fn conditions(shared: &Shared, append: &Append, own: &Own) -> Vec<Compare> {
     conditions
 }
 
-fn changes(shared: &Shared, append: &Append, own: &Own) -> Result<Vec<Operation>, EtcdError> {
+fn changes(
+    shared: &Shared,
+    append: &Append,
+    own: &OwnIncarnation,
+) -> Result<Vec<Operation>, EtcdError> {
     let keys = shared.keys();
     let mut changes = vec![
         put(keys.batch(append.host, append.sequence), append.body.clone()),

@@ -27,7 +27,7 @@ impl Cursor {
 
 /// Whether a reader can continue from a cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum CursorState {
     Good,
     Rewritten,
     Compacted,
@@ -41,7 +41,7 @@ pub(crate) fn standing(
     cursor: &Cursor,
     pointer: Option<&Pointer>,
     batch: Option<&KeyValue>,
-) -> Standing {
+) -> CursorState {
     let covered = pointer.map_or(Position(0), |pointer| pointer.position);
     let (same, other) = match (&cursor.read, batch) {
         (Some(read), Some(kv)) => {
@@ -53,13 +53,13 @@ pub(crate) fn standing(
         (None, _) => (covered == cursor.position, false),
     };
     if other {
-        Standing::Rewritten
+        CursorState::Rewritten
     } else if covered > cursor.position {
-        Standing::Compacted
+        CursorState::Compacted
     } else if same {
-        Standing::Good
+        CursorState::Good
     } else {
-        Standing::Rewritten
+        CursorState::Rewritten
     }
 }
 
@@ -83,44 +83,44 @@ mod tests {
         Some(Pointer { position: Position(at), name, pieces: 1, body: String::new() })
     }
 
-    fn stands(cursor: &Cursor, pointer: Option<Pointer>, batch: Option<KeyValue>) -> Standing {
+    fn stands(cursor: &Cursor, pointer: Option<Pointer>, batch: Option<KeyValue>) -> CursorState {
         standing(cursor, pointer.as_ref(), batch.as_ref())
     }
 
     #[test]
     fn who_finds_its_batch_goes_on_unless_a_snapshot_covers_what_comes_next() {
         let cursor = read(5, b"a");
-        assert_eq!(stands(&cursor, None, Some(batch(5, b"a"))), Standing::Good);
-        assert_eq!(stands(&cursor, pointer(4), Some(batch(5, b"a"))), Standing::Good);
-        assert_eq!(stands(&cursor, pointer(5), Some(batch(5, b"a"))), Standing::Good);
-        assert_eq!(stands(&cursor, pointer(6), Some(batch(5, b"a"))), Standing::Compacted);
+        assert_eq!(stands(&cursor, None, Some(batch(5, b"a"))), CursorState::Good);
+        assert_eq!(stands(&cursor, pointer(4), Some(batch(5, b"a"))), CursorState::Good);
+        assert_eq!(stands(&cursor, pointer(5), Some(batch(5, b"a"))), CursorState::Good);
+        assert_eq!(stands(&cursor, pointer(6), Some(batch(5, b"a"))), CursorState::Compacted);
     }
 
     #[test]
     fn another_batch_at_the_place_is_another_history() {
         let cursor = read(5, b"a");
-        assert_eq!(stands(&cursor, None, Some(batch(5, b"b"))), Standing::Rewritten);
-        assert_eq!(stands(&cursor, None, Some(batch(6, b"a"))), Standing::Rewritten);
-        assert_eq!(stands(&cursor, pointer(9), Some(batch(5, b"b"))), Standing::Rewritten);
+        assert_eq!(stands(&cursor, None, Some(batch(5, b"b"))), CursorState::Rewritten);
+        assert_eq!(stands(&cursor, None, Some(batch(6, b"a"))), CursorState::Rewritten);
+        assert_eq!(stands(&cursor, pointer(9), Some(batch(5, b"b"))), CursorState::Rewritten);
     }
 
     #[test]
     fn a_batch_that_is_missing_was_covered_or_never_was() {
         let cursor = read(5, b"a");
-        assert_eq!(stands(&cursor, pointer(6), None), Standing::Compacted);
-        assert_eq!(stands(&cursor, pointer(5), None), Standing::Rewritten);
-        assert_eq!(stands(&cursor, pointer(4), None), Standing::Rewritten);
-        assert_eq!(stands(&cursor, None, None), Standing::Rewritten);
+        assert_eq!(stands(&cursor, pointer(6), None), CursorState::Compacted);
+        assert_eq!(stands(&cursor, pointer(5), None), CursorState::Rewritten);
+        assert_eq!(stands(&cursor, pointer(4), None), CursorState::Rewritten);
+        assert_eq!(stands(&cursor, None, None), CursorState::Rewritten);
     }
 
     #[test]
     fn behind_a_snapshot_and_before_the_first_the_pointer_alone_tells() {
         let start = Cursor::after(None);
-        assert_eq!(stands(&start, None, None), Standing::Good);
-        assert_eq!(stands(&start, pointer(3), None), Standing::Compacted);
+        assert_eq!(stands(&start, None, None), CursorState::Good);
+        assert_eq!(stands(&start, pointer(3), None), CursorState::Compacted);
         let behind = Cursor { position: Position(3), read: None };
-        assert_eq!(stands(&behind, pointer(3), None), Standing::Good);
-        assert_eq!(stands(&behind, pointer(4), None), Standing::Compacted);
-        assert_eq!(stands(&behind, None, None), Standing::Rewritten);
+        assert_eq!(stands(&behind, pointer(3), None), CursorState::Good);
+        assert_eq!(stands(&behind, pointer(4), None), CursorState::Compacted);
+        assert_eq!(stands(&behind, None, None), CursorState::Rewritten);
     }
 }

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::cursor::{Cursor, Standing, standing};
+use super::cursor::{Cursor, CursorState, standing};
 use crate::log::engine::etcd::connection::error::EtcdError;
 use crate::log::engine::etcd::connection::messages::{KeyValue, Range};
-use crate::log::engine::etcd::connection::transaction::{Found, all, one, reads};
+use crate::log::engine::etcd::connection::transaction::{RangeResult, all, one, reads};
 use crate::log::engine::etcd::connection::watch::Watch;
 use crate::log::engine::etcd::layout::{Pointer, decode, hash, position};
 use crate::log::engine::etcd::shared::Shared;
@@ -46,11 +46,11 @@ pub(crate) async fn load(shared: Shared) -> Result<(), EtcdError> {
 
 pub(crate) async fn follow(shared: Shared, after: Option<Read>) -> Result<(), EtcdError> {
     match catch_up(&shared, Cursor::after(after)).await? {
-        Caught::Up { batches, cursor, revision } => {
+        CatchUp::Up { batches, cursor, revision } => {
             shared.say(Answer::Batches(batches));
             go_on(&shared, cursor, revision).await
         }
-        Caught::Stopped(answer) => {
+        CatchUp::Stopped(answer) => {
             shared.say(answer);
             Ok(())
         }
@@ -65,13 +65,13 @@ async fn go_on(shared: &Shared, mut cursor: Cursor, mut revision: i64) -> Result
             Err(other) => return Err(other),
         }
         match catch_up(shared, cursor).await? {
-            Caught::Up { batches, cursor: further, revision: at } => {
+            CatchUp::Up { batches, cursor: further, revision: at } => {
                 (cursor, revision) = (further, at);
                 if !batches.is_empty() {
                     shared.say(Answer::Batches(batches));
                 }
             }
-            Caught::Stopped(answer) => {
+            CatchUp::Stopped(answer) => {
                 shared.say(answer);
                 return Ok(());
             }
@@ -104,12 +104,12 @@ async fn watch(shared: &Shared, cursor: &mut Cursor, revision: i64) -> Result<()
 }
 
 /// What was found when reading on from a cursor.
-enum Caught {
+enum CatchUp {
     Up { batches: Vec<Placed>, cursor: Cursor, revision: i64 },
     Stopped(Answer),
 }
 
-async fn catch_up(shared: &Shared, cursor: Cursor) -> Result<Caught, EtcdError> {
+async fn catch_up(shared: &Shared, cursor: Cursor) -> Result<CatchUp, EtcdError> {
     for _ in 0..TRIES {
         match read_after(shared, cursor).await {
             Err(EtcdError::OtherRevision) => {}
@@ -119,7 +119,7 @@ async fn catch_up(shared: &Shared, cursor: Cursor) -> Result<Caught, EtcdError> 
     Err(EtcdError::Away("etcd compacts faster than it can be read".into()))
 }
 
-async fn read_after(shared: &Shared, cursor: Cursor) -> Result<Caught, EtcdError> {
+async fn read_after(shared: &Shared, cursor: Cursor) -> Result<CatchUp, EtcdError> {
     let keys = shared.keys();
     let batch = cursor.read.map_or_else(|| keys.log(), |read| keys.batch(read.host, read.sequence));
     let ranges = [one(keys.pointer()), one(batch), page(shared, cursor.position)];
@@ -128,14 +128,14 @@ async fn read_after(shared: &Shared, cursor: Cursor) -> Result<Caught, EtcdError
     let [pointer, batch, log] = done.found();
     let pointer: Option<Pointer> = pointer.first().map(decode).transpose()?;
     match standing(&cursor, pointer.as_ref(), batch.first()) {
-        Standing::Good => {}
-        Standing::Rewritten => return Ok(Caught::Stopped(Answer::Rewritten)),
-        Standing::Compacted => return Ok(Caught::Stopped(Answer::Compacted)),
+        CursorState::Good => {}
+        CursorState::Rewritten => return Ok(CatchUp::Stopped(Answer::Rewritten)),
+        CursorState::Compacted => return Ok(CatchUp::Stopped(Answer::Compacted)),
     }
     let kvs = rest(shared, log, cursor.position, revision).await?;
     let batches = placed(shared, kvs, cursor.position);
     let cursor = batches.last().map_or(cursor, Cursor::behind);
-    Ok(Caught::Up { batches, cursor, revision })
+    Ok(CatchUp::Up { batches, cursor, revision })
 }
 
 /// The snapshot and what comes after it, and at which revision that is all.
@@ -178,7 +178,7 @@ fn page(shared: &Shared, after: Position) -> Range {
 /// All batches after a position at a revision, of which the first page is known.
 async fn rest(
     shared: &Shared,
-    mut found: Found,
+    mut found: RangeResult,
     after: Position,
     revision: i64,
 ) -> Result<Vec<KeyValue>, EtcdError> {

@@ -37,28 +37,28 @@ pub(crate) async fn store(shared: Shared, stored: Stored) -> Result<(), EtcdErro
 }
 
 async fn store_once(shared: &Shared, stored: &Stored) -> Result<Position, EtcdError> {
-    let mut there = there(shared).await?;
-    if there.keeps(stored) {
-        return Ok(there.position);
+    let mut existing = existing(shared).await?;
+    if existing.keeps(stored) {
+        return Ok(existing.position);
     }
     let made = put_pieces(shared, stored).await?;
     for _ in 0..TRIES {
-        if move_pointer(shared, &made, there.revision).await? {
+        if move_pointer(shared, &made, existing.revision).await? {
             tidy(shared, &made).await?;
             return Ok(made.position);
         }
-        there = self::there(shared).await?;
-        if there.keeps(stored) {
+        existing = self::existing(shared).await?;
+        if existing.keeps(stored) {
             let pieces = delete_all(shared.keys().pieces(&made.name));
             change(shared, vec![pieces]).await?;
-            return Ok(there.position);
+            return Ok(existing.position);
         }
     }
     Err(EtcdError::Away("too many daemons store snapshots at once".into()))
 }
 
 /// The snapshot that is there, if there is one, and the log.
-struct There {
+struct StoredSnapshot {
     position: Position,
     /// Of the pointer's key.
     revision: i64,
@@ -66,7 +66,7 @@ struct There {
     head: Position,
 }
 
-impl There {
+impl StoredSnapshot {
     /// Whether the present snapshot stays and the new one is not stored: the new one is no newer,
     /// or belongs to a history that this etcd has lost.
     fn keeps(&self, new: &Stored) -> bool {
@@ -74,16 +74,16 @@ impl There {
     }
 }
 
-async fn there(shared: &Shared) -> Result<There, EtcdError> {
+async fn existing(shared: &Shared) -> Result<StoredSnapshot, EtcdError> {
     let keys = shared.keys();
     let ranges = [one(keys.pointer()), one(keys.head())];
     let [pointer, head] = shared.client.txn(reads(ranges)).await?.found();
     let head = position(head.first().map_or(0, |kv| kv.mod_revision));
     let Some(kv) = pointer.first() else {
-        return Ok(There { position: Position(0), revision: 0, head });
+        return Ok(StoredSnapshot { position: Position(0), revision: 0, head });
     };
     let pointer: Pointer = decode(kv)?;
-    Ok(There { position: pointer.position, revision: kv.mod_revision, head })
+    Ok(StoredSnapshot { position: pointer.position, revision: kv.mod_revision, head })
 }
 
 /// Under a name of its own: two hosts may store snapshots of one position, and not the same bytes.

@@ -33,7 +33,7 @@ const TRIES: usize = 10;
 
 /// What an etcd showed.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct Observation {
     cluster: u64,
     /// The lead is one of these or between them.
     lead_least: i64,
@@ -46,15 +46,15 @@ pub(crate) struct Seen {
 
 /// An era that the log does not name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Begun {
+struct EraChange {
     before: Option<Era>,
     era: Era,
     may_lack: bool,
 }
 
-impl Seen {
+impl Observation {
     /// The era that has begun, if the log does not name it; `unique` goes into its sign.
-    fn begun(&self, known: &Known, unique: u128) -> Option<Begun> {
+    fn begun(&self, known: &Known, unique: u128) -> Option<EraChange> {
         let before = self.noted.as_ref().map(|(era, _)| era.clone());
         let has_lost = self.revision < known.revision;
         let is_told = before.as_ref().is_some_and(|era| era.sign.ends_with(LACKS));
@@ -68,7 +68,7 @@ impl Seen {
         let number = before.as_ref().map_or(0, |era| era.number).saturating_add(1);
         let lacks = if may_lack { LACKS } else { "" };
         let sign = format!("{:x}/{}/{unique:x}{lacks}", self.cluster, self.lead_least);
-        Some(Begun { before, era: Era { number, sign }, may_lack })
+        Some(EraChange { before, era: Era { number, sign }, may_lack })
     }
 
     /// Whether this is what an etcd of that era may show.
@@ -81,7 +81,7 @@ impl Seen {
 }
 
 /// Looks at the etcd that is connected to.
-async fn look(client: &Client, keys: &Keys) -> Result<Seen, EtcdError> {
+async fn look(client: &Client, keys: &Keys) -> Result<Observation, EtcdError> {
     look_after(&client.status().await?, client, keys).await
 }
 
@@ -93,7 +93,7 @@ pub(crate) async fn look_after(
     status: &Status,
     client: &Client,
     keys: &Keys,
-) -> Result<Seen, EtcdError> {
+) -> Result<Observation, EtcdError> {
     let mut status = status.clone();
     for _ in 0..TRIES {
         let Some(header) = &status.header else { break };
@@ -112,7 +112,7 @@ pub(crate) async fn look_after(
             let applied = index(status.raft_applied_index);
             let lead_most = index(status.raft_index).max(applied).saturating_sub(first);
             let lead_least = applied.saturating_sub(revision);
-            return Ok(Seen { cluster, lead_least, lead_most, revision, noted });
+            return Ok(Observation { cluster, lead_least, lead_most, revision, noted });
         }
         status = client.status().await?;
     }
@@ -123,7 +123,7 @@ pub(crate) async fn look_after(
 /// if the caller has gone.
 pub(crate) async fn settle(
     shared: &Shared,
-    mut seen: Seen,
+    mut seen: Observation,
     calls: &mut mpsc::UnboundedReceiver<Call>,
 ) -> Result<Option<Vec<Call>>, EtcdError> {
     let (client, keys) = (&shared.client, shared.keys());
@@ -148,12 +148,12 @@ pub(crate) async fn settle(
 /// has gone.
 async fn ask(
     shared: &Shared,
-    begun: &Begun,
+    begun: &EraChange,
     calls: &mut mpsc::UnboundedReceiver<Call>,
     held: &mut Vec<Call>,
 ) -> Option<Vec<u8>> {
     loop {
-        let Begun { before, era, may_lack } = begun.clone();
+        let EraChange { before, era, may_lack } = begun.clone();
         shared.say(Answer::NewEra { before, era, may_lack });
         loop {
             match calls.recv().await? {
@@ -173,8 +173,8 @@ async fn ask(
 /// Notes an era, with a batch in the log, unless another host has: the revision at which it was done.
 async fn note(
     shared: &Shared,
-    seen: &Seen,
-    begun: &Begun,
+    seen: &Observation,
+    begun: &EraChange,
     body: Vec<u8>,
 ) -> Result<Option<i64>, EtcdError> {
     let keys = shared.keys();
@@ -204,9 +204,15 @@ mod tests {
         Era { number, sign: sign.to_owned() }
     }
 
-    fn seen(cluster: u64, lead: (i64, i64), noted: Option<Era>) -> Seen {
+    fn seen(cluster: u64, lead: (i64, i64), noted: Option<Era>) -> Observation {
         let (lead_least, lead_most) = lead;
-        Seen { cluster, lead_least, lead_most, revision: 100, noted: noted.map(|era| (era, 50)) }
+        Observation {
+            cluster,
+            lead_least,
+            lead_most,
+            revision: 100,
+            noted: noted.map(|era| (era, 50)),
+        }
     }
 
     fn known(revision: i64, era: Option<Era>) -> Known {
@@ -248,9 +254,9 @@ mod tests {
         let knows = known(120, Some(before));
         let begun = back.begun(&knows, 0xc).unwrap();
         assert_eq!(begun.era, era(4, "ab/7/c/lacks"));
-        let told = Seen { noted: Some((begun.era, 101)), ..back.clone() };
+        let told = Observation { noted: Some((begun.era, 101)), ..back.clone() };
         assert_eq!(told.begun(&knows, 0xc), None);
-        let untold = Seen { noted: Some((era(4, "ab/7/c"), 101)), ..back };
+        let untold = Observation { noted: Some((era(4, "ab/7/c"), 101)), ..back };
         assert!(untold.begun(&knows, 0xc).is_some());
     }
 

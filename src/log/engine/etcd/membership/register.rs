@@ -10,10 +10,10 @@ use crate::log::engine::etcd::connection::messages::{
     Lease, LeaseGrant, LeaseGranted, Nothing, Txn, TxnDone,
 };
 use crate::log::engine::etcd::connection::transaction::{
-    Found, all, delete, one, put, put_leased, reads, revision_is, value_is, version_is,
+    RangeResult, all, delete, one, put, put_leased, reads, revision_is, value_is, version_is,
 };
 use crate::log::engine::etcd::layout::{Keys, Meta, Name, State, decode, encode};
-use crate::log::engine::etcd::shared::{Own, Shared};
+use crate::log::engine::etcd::shared::{OwnIncarnation, Shared};
 use crate::log::engine::{Answer, FORMAT, Identity};
 
 /// How often others may come first.
@@ -29,7 +29,7 @@ pub(crate) struct Registration {
 }
 
 /// What there is, all at one revision.
-struct Seen {
+struct Registry {
     meta: Option<Meta>,
     /// The last number, and the revision of its key.
     next: (u64, i64),
@@ -84,7 +84,7 @@ async fn revoke(shared: &Shared, id: i64) -> Result<(), EtcdError> {
     }
 }
 
-async fn look(shared: &Shared) -> Result<Seen, EtcdError> {
+async fn look(shared: &Shared) -> Result<Registry, EtcdError> {
     let keys = shared.keys();
     let ranges = [one(keys.meta()), one(keys.next()), all(keys.names()), all(keys.hosts())];
     let [meta, next, names, hosts] = shared.client.txn(reads(ranges)).await?.found();
@@ -106,11 +106,11 @@ async fn look(shared: &Shared) -> Result<Seen, EtcdError> {
     };
     let leases = hosts.kvs.iter().filter_map(lease).collect();
     named.sort_by_key(|(host, _)| *host);
-    Ok(Seen { meta, next, names: named, leases })
+    Ok(Registry { meta, next, names: named, leases })
 }
 
 /// What the log is, if there is one, and if this program can read it.
-pub(crate) fn meta_of(found: &Found) -> Result<Option<Meta>, EtcdError> {
+pub(crate) fn meta_of(found: &RangeResult) -> Result<Option<Meta>, EtcdError> {
     let Some(kv) = found.first() else { return Ok(None) };
     let meta: Meta = decode(kv)?;
     if meta.format == FORMAT {
@@ -132,7 +132,7 @@ pub(crate) fn meta_of(found: &Found) -> Result<Option<Meta>, EtcdError> {
 async fn again(
     shared: &Shared,
     registration: &Registration,
-    seen: &Seen,
+    seen: &Registry,
 ) -> Result<Option<Answer>, EtcdError> {
     let nonce = hex(registration.nonce);
     let Some((host, name)) = seen.names.iter().find(|(_, name)| name.nonce == nonce) else {
@@ -146,7 +146,7 @@ async fn again(
         return Ok(None);
     }
     shared.client.suit(ttl_ms);
-    shared.remember(*host, Own { name: encode(name)?, lease: *lease, ttl_ms });
+    shared.remember(*host, OwnIncarnation { name: encode(name)?, lease: *lease, ttl_ms });
     registered(registration, seen, *host, ttl_ms, seen.meta.as_ref()).map(Some)
 }
 
@@ -154,7 +154,7 @@ async fn again(
 async fn enter(
     shared: &Shared,
     registration: &Registration,
-    seen: &Seen,
+    seen: &Registry,
     lease: &LeaseGranted,
 ) -> Result<Option<Answer>, EtcdError> {
     let keys = shared.keys();
@@ -188,7 +188,7 @@ async fn enter(
         return Ok(None);
     }
     shared.client.suit(ttl_ms);
-    shared.remember(host, Own { name, lease: lease.id, ttl_ms });
+    shared.remember(host, OwnIncarnation { name, lease: lease.id, ttl_ms });
     registered(registration, seen, host, ttl_ms, Some(&meta)).map(Some)
 }
 
@@ -202,7 +202,7 @@ fn no_lease(error: EtcdError) -> EtcdError {
 
 fn registered(
     registration: &Registration,
-    seen: &Seen,
+    seen: &Registry,
     host: HostId,
     ttl_ms: u64,
     meta: Option<&Meta>,

@@ -7,9 +7,9 @@ use std::time::Duration;
 use crate::core::HostId;
 use crate::log::engine::etcd::connection::error::EtcdError;
 use crate::log::engine::etcd::connection::messages::{Lease, LeaseKept};
-use crate::log::engine::etcd::connection::transaction::{Found, all, one, reads};
+use crate::log::engine::etcd::connection::transaction::{RangeResult, all, one, reads};
 use crate::log::engine::etcd::layout::{Keys, State, decode, position};
-use crate::log::engine::etcd::shared::{Own, Shared};
+use crate::log::engine::etcd::shared::{OwnIncarnation, Shared};
 use crate::log::engine::{Alive, Answer, Position, Sign};
 
 /// How often a renewal is made again because the leader changed under it.
@@ -28,7 +28,7 @@ pub(crate) async fn renew(shared: Shared, host: HostId, asked_at: u64) -> Result
 async fn renew_own(
     shared: &Shared,
     host: HostId,
-    own: &Own,
+    own: &OwnIncarnation,
     asked_at: u64,
 ) -> Result<Answer, EtcdError> {
     let keys = shared.keys();
@@ -54,7 +54,7 @@ pub(crate) async fn keep(
     shared: &Shared,
     host: HostId,
     lease: i64,
-) -> Result<(u64, [Found; 4]), EtcdError> {
+) -> Result<(u64, [RangeResult; 4]), EtcdError> {
     let keys = shared.keys();
     for _ in 0..TRIES {
         let kept = keep_alive(shared, lease).await?;
@@ -95,7 +95,11 @@ async fn keep_alive_once(shared: &Shared, id: i64) -> Result<LeaseKept, EtcdErro
 /// successor to (etcd#15247). With these versions, a missing lease counts only after another time
 /// to live, and a tenth for the difference of clocks: by then its owner knows it too, or has given
 /// up.
-fn alive(shared: &Shared, hosts: &Found, states: &Found) -> Result<Vec<Alive>, EtcdError> {
+fn alive(
+    shared: &Shared,
+    hosts: &RangeResult,
+    states: &RangeResult,
+) -> Result<Vec<Alive>, EtcdError> {
     let keys = shared.keys();
     let prefix = keys.hosts();
     let watched: BTreeSet<HostId> =

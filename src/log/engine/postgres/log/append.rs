@@ -31,8 +31,8 @@ impl Session {
                 let mut answers =
                     vec![Answer::Appended { host, sequence, position: Position(position) }];
                 // What comes next in the log is known: there is nothing to ask for.
-                if let Some(reader) = self.reader.as_mut().filter(|it| it.next_is(position)) {
-                    reader.read_to(position);
+                if let Some(cursor) = self.cursor.as_mut().filter(|it| it.next_is(position)) {
+                    cursor.read_to(position);
                     let body = append.body.clone();
                     let position = Position(position);
                     answers.push(Answer::Batches(vec![Placed { position, host, sequence, body }]));

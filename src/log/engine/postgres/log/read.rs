@@ -9,8 +9,8 @@ use tokio_postgres::{IsolationLevel, Row};
 use crate::core::HostId;
 use crate::log::engine::postgres::error::PostgresError;
 use crate::log::engine::postgres::session::connection::Session;
+use crate::log::engine::postgres::session::cursor::Cursor;
 use crate::log::engine::postgres::session::number::{signed, unsigned};
-use crate::log::engine::postgres::session::reader::Reader;
 use crate::log::engine::{Answer, Placed, Position, Read, Stored};
 
 /// How many batches are read at once while one follows.
@@ -19,12 +19,12 @@ const PAGE: i64 = 256;
 impl Session {
     /// Whether there is more to read.
     pub(crate) fn is_behind(&self) -> bool {
-        self.reader.is_some_and(|reader| reader.is_behind())
+        self.cursor.is_some_and(|cursor| cursor.is_behind())
     }
 
     /// Reads everything, as it is at one instant, and follows from there.
     pub(crate) async fn load(&mut self) -> Result<Answer, PostgresError> {
-        self.reader = None;
+        self.cursor = None;
         let schema = &self.schema;
         let at_once = self.client.build_transaction();
         let at_once = at_once.isolation_level(IsolationLevel::RepeatableRead).read_only(true);
@@ -45,17 +45,17 @@ WHERE position > $1 ORDER BY position"#
         let position = unsigned(position);
         let snapshot = if position == 0 { None } else { Some(stored(position, &parts)?) };
         let after = batches.last().map_or(position, |last| last.position.0);
-        self.reader = Some(Reader::at(after));
+        self.cursor = Some(Cursor::at(after));
         Ok(Answer::Loaded { snapshot, batches })
     }
 
     /// Follows from after a batch, if it lies there as it was read.
     pub(crate) async fn follow(&mut self, after: Option<Read>) -> Result<Answer, PostgresError> {
-        self.reader = None;
+        self.cursor = None;
         if let Some(answer) = self.differs(after).await? {
             return Ok(answer);
         }
-        self.reader = Some(Reader::at(after.map_or(0, |read| read.position.0)));
+        self.cursor = Some(Cursor::at(after.map_or(0, |read| read.position.0)));
         let more = self.page().await?;
         Ok(more.unwrap_or(Answer::Batches(Vec::new())))
     }
@@ -81,7 +81,7 @@ FROM "{schema}".head AS head LEFT JOIN "{schema}".log AS l ON l.position = $1"#,
 
     /// Reads on: the next batches, if there are any.
     pub(crate) async fn page(&mut self) -> Result<Option<Answer>, PostgresError> {
-        let Some(reader) = &mut self.reader else { return Ok(None) };
+        let Some(cursor) = &mut self.cursor else { return Ok(None) };
         // One statement sees one instant: what lies before the snapshot may just be going.
         let query = format!(
             r#"SELECT head.snapshot, head.position, l.position, l.host, l.sequence, l.body
@@ -90,18 +90,18 @@ FROM "{schema}".head AS head LEFT JOIN LATERAL (
 ) AS l ON true ORDER BY l.position"#,
             schema = self.schema
         );
-        let after = signed(reader.after);
+        let after = signed(cursor.after);
         let rows = self.client.query_typed(&query, &[(&after, Type::INT8)]).await?;
         let Some(first) = rows.first() else {
             return Err(PostgresError::Away("the tables were emptied".to_owned()));
         };
         if after < first.try_get(0)? {
-            self.reader = None;
+            self.cursor = None;
             return Ok(Some(Answer::Compacted));
         }
         let head = unsigned(first.try_get(1)?);
-        if head < reader.after {
-            self.reader = None;
+        if head < cursor.after {
+            self.cursor = None;
             return Ok(Some(Answer::Rewritten));
         }
         let mut batches = Vec::with_capacity(rows.len());
@@ -110,9 +110,9 @@ FROM "{schema}".head AS head LEFT JOIN LATERAL (
                 batches.push(placed(row, 2)?);
             }
         }
-        reader.after = batches.last().map_or(reader.after, |last| last.position.0);
+        cursor.after = batches.last().map_or(cursor.after, |last| last.position.0);
         // What was announced and is not there was not meant for us.
-        reader.head = head.max(reader.after);
+        cursor.head = head.max(cursor.after);
         self.knows(head);
         Ok(if batches.is_empty() { None } else { Some(Answer::Batches(batches)) })
     }

@@ -21,7 +21,7 @@ impl Session {
         let now = unsigned(self.client.query_typed_one(&query, &[]).await?.try_get(0)?);
         // Only if this session has read that far from this server: a snapshot of a history that the
         // server has lost would replace the present one.
-        let read = self.reader.map_or(0, |reader| reader.after);
+        let read = self.cursor.map_or(0, |cursor| cursor.after);
         let fits = stored.body.len() <= BYTES_MAX;
         if !fits {
             tracing::warn!("a snapshot of {} bytes is too large to be kept", stored.body.len());

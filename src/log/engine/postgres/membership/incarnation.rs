@@ -122,8 +122,8 @@ ORDER BY h.host"#
         self.is_ours(first.try_get::<_, Option<&str>>(2)?.unwrap_or_default())?;
         let head = unsigned(first.try_get(1)?);
         // A notification that was lost is made up for here.
-        if let Some(reader) = &mut self.reader {
-            reader.learn_head(head);
+        if let Some(cursor) = &mut self.cursor {
+            cursor.learn_head(head);
         }
         let Some(ttl_ms) = first.try_get::<_, Option<i64>>(0)? else {
             let why = match first.try_get::<_, Option<i64>>(3)? {

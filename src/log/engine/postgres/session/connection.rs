@@ -14,10 +14,10 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_postgres::{AsyncMessage, Client, Connection, Error, SimpleQueryMessage};
 
-use super::era::{Seen, Witness};
-use super::reader::Reader;
+use super::cursor::Cursor;
+use super::era::{Observation, Witness};
 use crate::log::engine::postgres::error::{DIRECT, PostgresError, Refusal};
-use crate::log::engine::postgres::event::Event;
+use crate::log::engine::postgres::event::WorkerEvent;
 use crate::log::engine::postgres::settings::url::Settings;
 
 /// How long anything that is asked of the server may take. The server itself gives up a little
@@ -58,7 +58,7 @@ pub(crate) struct Session {
     pub(crate) client: Client,
     pub(crate) schema: String,
     /// How far the log was read, if it is read.
-    pub(crate) reader: Option<Reader>,
+    pub(crate) cursor: Option<Cursor>,
     /// The nonces of the incarnations that were registered here: after a fail-over that lost them,
     /// the server could give the same numbers to others.
     pub(crate) nonces: BTreeMap<u64, u128>,
@@ -67,7 +67,7 @@ pub(crate) struct Session {
     /// Whether the server tells us its system identifier.
     pub(crate) tells_system: bool,
     /// What it showed of its era.
-    pub(crate) seen: Seen,
+    pub(crate) seen: Observation,
     /// What this host knows the server to have had, from this session and those before.
     pub(crate) witness: Option<Witness>,
     driver: JoinHandle<Option<Error>>,
@@ -78,7 +78,7 @@ impl Session {
     pub(crate) async fn open(
         id: u64,
         settings: &Settings,
-        wake: &mpsc::UnboundedSender<Event>,
+        wake: &mpsc::UnboundedSender<WorkerEvent>,
     ) -> Result<Self, PostgresError> {
         // An unreachable server may stand in the list before a reachable one.
         let addresses = settings.config.get_hosts().len().max(1);
@@ -91,7 +91,7 @@ impl Session {
     async fn connect(
         id: u64,
         settings: &Settings,
-        wake: &mpsc::UnboundedSender<Event>,
+        wake: &mpsc::UnboundedSender<WorkerEvent>,
     ) -> Result<Self, PostgresError> {
         let proof = random_hex()?;
         let mut config = settings.config.clone();
@@ -108,11 +108,11 @@ impl Session {
             id,
             client,
             schema,
-            reader: None,
+            cursor: None,
             nonces: BTreeMap::new(),
             proof,
             tells_system: false,
-            seen: Seen::default(),
+            seen: Observation::default(),
             witness: None,
             driver,
         };
@@ -219,7 +219,7 @@ fn random_hex() -> Result<String, PostgresError> {
 async fn drive<S, T>(
     mut connection: Connection<S, T>,
     id: u64,
-    wake: mpsc::UnboundedSender<Event>,
+    wake: mpsc::UnboundedSender<WorkerEvent>,
 ) -> Option<Error>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -230,7 +230,7 @@ where
             Some(Ok(AsyncMessage::Notification(said))) => {
                 // Other users of the channel do no harm: this side reads, and finds nothing new.
                 let head = said.payload().parse().unwrap_or(u64::MAX);
-                let _ = wake.send(Event::Notified(head));
+                let _ = wake.send(WorkerEvent::Notified(head));
             }
             Some(Ok(AsyncMessage::Notice(notice))) => {
                 tracing::debug!("the server says: {}", notice.message());
@@ -240,7 +240,7 @@ where
             None => break None,
         }
     };
-    let _ = wake.send(Event::Ended(id));
+    let _ = wake.send(WorkerEvent::Ended(id));
     why
 }
 

@@ -19,7 +19,7 @@ use crate::sys::clock::boottime_ms;
 /// The identifier of the system, where it may be asked for.
 pub(crate) const SYSTEM: &str = "(SELECT system_identifier::text FROM pg_control_system())";
 
-/// The columns that are read for [`Seen::of`].
+/// The columns that are read for [`Observation::of`].
 pub(crate) const SHOWN: &str = "era, era_sign, position, tableoid, {system}, \
     left(pg_walfile_name(pg_current_wal_insert_lsn()), 8), \
     (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint, \
@@ -30,7 +30,7 @@ const LACKS: &str = "/lacks";
 
 /// What the server showed when a session began.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct Observation {
     /// The era that the log names.
     pub(super) noted: Option<Era>,
     place: String,
@@ -69,7 +69,7 @@ pub(crate) struct Witness {
 
 impl Witness {
     /// Of a server whose era is known.
-    pub(crate) fn of(seen: &Seen, before: Option<&Self>) -> Self {
+    pub(crate) fn of(seen: &Observation, before: Option<&Self>) -> Self {
         Self {
             place: seen.place.clone(),
             era: seen.noted.clone(),
@@ -96,12 +96,12 @@ impl Witness {
     }
 
     /// Whether the server has all that it was known to have.
-    fn confirms(&self, seen: &Seen) -> bool {
+    fn confirms(&self, seen: &Observation) -> bool {
         self.place == seen.place && !seen.progress.is_behind(self.progress)
     }
 
     /// Whether the server has lost something since, and no era tells of it.
-    fn denies(&self, seen: &Seen) -> bool {
+    fn denies(&self, seen: &Observation) -> bool {
         let is_told = seen.noted != self.era
             && seen.noted.as_ref().is_some_and(|era| era.sign.ends_with(LACKS));
         self.place == seen.place && seen.progress.is_behind(self.progress) && !is_told
@@ -110,13 +110,13 @@ impl Witness {
 
 /// An era that the log does not name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Begun {
+pub(crate) struct EraChange {
     pub(crate) before: Option<Era>,
     pub(crate) era: Era,
     pub(crate) may_lack: bool,
 }
 
-impl Seen {
+impl Observation {
     /// From the columns of [`SHOWN`], which begin at `column`.
     pub(crate) fn of(row: &Row, column: usize) -> Result<Self, PostgresError> {
         let noted = noted(unsigned(row.try_get(column)?), row.try_get(column + 1)?);
@@ -129,7 +129,7 @@ impl Seen {
     }
 
     /// The era that has begun, if the log does not name it. `now`: milliseconds of CLOCK_BOOTTIME.
-    pub(crate) fn begun(&self, witness: Option<&Witness>, now: u64) -> Option<Begun> {
+    pub(crate) fn begun(&self, witness: Option<&Witness>, now: u64) -> Option<EraChange> {
         let sign = format!("{}/{}", self.place, self.started);
         let before = self.noted.clone();
         let may_lack = match &before {
@@ -149,7 +149,7 @@ impl Seen {
         };
         let number = before.as_ref().map_or(0, |era| era.number).saturating_add(1);
         let sign = if may_lack { sign + LACKS } else { sign };
-        Some(Begun { before, era: Era { number, sign }, may_lack })
+        Some(EraChange { before, era: Era { number, sign }, may_lack })
     }
 }
 
@@ -161,14 +161,14 @@ pub(super) fn noted(number: u64, sign: &str) -> Option<Era> {
 mod tests {
     use super::*;
 
-    fn seen(noted: Option<(u64, &str)>, started: i64, progress: (u64, u64)) -> Seen {
+    fn seen(noted: Option<(u64, &str)>, started: i64, progress: (u64, u64)) -> Observation {
         let noted = noted.map(|(number, sign)| Era { number, sign: sign.to_owned() });
         let (position, lsn) = progress;
         let progress = Progress { position, lsn };
-        Seen { noted, place: "1/2/3".to_owned(), started, table: 3, progress }
+        Observation { noted, place: "1/2/3".to_owned(), started, table: 3, progress }
     }
 
-    fn witness(seen: &Seen) -> Witness {
+    fn witness(seen: &Observation) -> Witness {
         Witness { at: 1000, ttl_ms: 500, ..Witness::of(seen, None) }
     }
 
@@ -178,18 +178,20 @@ mod tests {
         assert_eq!(same.begun(None, 0), None);
         assert_eq!(same.begun(Some(&witness(&same)), 9000), None);
         for lost in [(9, 100), (10, 99)] {
-            let lost =
-                Seen { progress: Progress { position: lost.0, lsn: lost.1 }, ..same.clone() };
+            let lost = Observation {
+                progress: Progress { position: lost.0, lsn: lost.1 },
+                ..same.clone()
+            };
             let begun = lost.begun(Some(&witness(&same)), 1000).unwrap();
             assert_eq!((begun.era.number, begun.may_lack), (5, true));
             assert_eq!(begun.era.sign, "1/2/3/7/lacks");
             // Once one host has noted it, the others need not.
-            let told = Seen { noted: Some(begun.era), ..lost.clone() };
+            let told = Observation { noted: Some(begun.era), ..lost.clone() };
             assert_eq!(told.begun(Some(&witness(&same)), 1000), None);
             assert_eq!(told.begun(None, 1000), None);
             // Unless the one that noted an era did not know.
             let other = Era { number: 5, sign: "1/2/3/7".to_owned() };
-            let untold = Seen { noted: Some(other), ..lost };
+            let untold = Observation { noted: Some(other), ..lost };
             assert!(untold.begun(Some(&witness(&same)), 1000).unwrap().may_lack);
         }
     }
@@ -201,7 +203,7 @@ mod tests {
         assert_eq!((begun.before, begun.may_lack), (None, false));
         assert_eq!(begun.era, Era { number: 1, sign: "1/2/3/7".to_owned() });
         assert!(!first.begun(Some(&witness(&first)), 9000).unwrap().may_lack);
-        let other = Seen { place: "1/2/4".to_owned(), ..first.clone() };
+        let other = Observation { place: "1/2/4".to_owned(), ..first.clone() };
         assert!(first.begun(Some(&witness(&other)), 1000).unwrap().may_lack);
     }
 
@@ -209,20 +211,21 @@ mod tests {
     fn a_restart_is_one_for_a_host_that_just_saw_the_server() {
         let before = witness(&seen(None, 7, (10, 100)));
         let again = seen(Some((1, "1/2/3/7")), 8, (10, 120));
-        let lacks = |seen: &Seen, witness: Option<&Witness>, now| {
+        let lacks = |seen: &Observation, witness: Option<&Witness>, now| {
             seen.begun(witness, now).unwrap().may_lack
         };
         assert!(!lacks(&again, Some(&before), 1500));
         assert!(lacks(&again, Some(&before), 1501), "too long ago");
         assert!(lacks(&again, None, 1000), "a daemon that is started saw nothing");
-        let copy = Seen { progress: Progress { position: 9, lsn: 120 }, ..again.clone() };
+        let copy = Observation { progress: Progress { position: 9, lsn: 120 }, ..again.clone() };
         assert!(lacks(&copy, Some(&before), 1000));
         // Another host may not know that something is missing.
-        let promoted = Seen { place: "1/5/3".to_owned(), ..again.clone() };
-        let there = Witness { place: "1/5/3".to_owned(), ..before.clone() };
+        let promoted = Observation { place: "1/5/3".to_owned(), ..again.clone() };
+        let endpoint = Witness { place: "1/5/3".to_owned(), ..before.clone() };
         assert!(lacks(&promoted, Some(&before), 1000));
-        assert!(lacks(&promoted, Some(&there), 1000));
-        let unnamed = Seen { place: "/2/3".to_owned(), ..seen(Some((1, "/2/3/7")), 8, (10, 120)) };
+        assert!(lacks(&promoted, Some(&endpoint), 1000));
+        let unnamed =
+            Observation { place: "/2/3".to_owned(), ..seen(Some((1, "/2/3/7")), 8, (10, 120)) };
         assert!(lacks(&unnamed, Some(&Witness::of(&unnamed, None)), 0));
     }
 }

@@ -5,14 +5,14 @@
 use std::fmt::Write as _;
 
 use super::connection::{Session, first_row};
-use super::era::{Begun, Witness, noted};
+use super::era::{EraChange, Witness, noted};
 use crate::log::engine::postgres::error::PostgresError;
 use crate::sys::clock::boottime_ms;
 
 impl Session {
     /// The era that has begun, if the log does not name it. If it does, this host is a witness of
     /// it from now on.
-    pub(crate) fn begun(&mut self) -> Option<Begun> {
+    pub(crate) fn begun(&mut self) -> Option<EraChange> {
         let begun = self.seen.begun(self.witness.as_ref(), boottime_ms());
         if begun.is_none() {
             self.witness = Some(Witness::of(&self.seen, self.witness.as_ref()));
@@ -29,7 +29,11 @@ impl Session {
 
     /// Notes an era, with a batch in the log, if the server still has the one before as the last:
     /// whether it was done here. What the server has now is known afterwards.
-    pub(crate) async fn note(&mut self, begun: &Begun, body: &[u8]) -> Result<bool, PostgresError> {
+    pub(crate) async fn note(
+        &mut self,
+        begun: &EraChange,
+        body: &[u8],
+    ) -> Result<bool, PostgresError> {
         let asked = self.noting(begun, body);
         let row = first_row(&self.client.simple_query(&asked).await?);
         let [position, number, sign, _] = row.as_slice() else {
@@ -57,7 +61,7 @@ impl Session {
     }
 
     /// One message and so one transaction, as an append is; see there for the lock.
-    fn noting(&self, begun: &Begun, body: &[u8]) -> String {
+    fn noting(&self, begun: &EraChange, body: &[u8]) -> String {
         let (schema, table) = (&self.schema, self.seen.table);
         let (number, sign) = (begun.era.number, quoted(&begun.era.sign));
         let (before, before_sign) = match &begun.before {

@@ -4,8 +4,8 @@
 //! format.
 
 pub(super) mod connection;
+pub(super) mod cursor;
 pub(super) mod era;
 mod era_change;
 pub(super) mod number;
-pub(super) mod reader;
 pub(super) mod schema;

@@ -8,7 +8,7 @@
 //! and those of others, are never touched.
 
 use super::connection::Session;
-use super::era::{SHOWN, SYSTEM, Seen};
+use super::era::{Observation, SHOWN, SYSTEM};
 use crate::log::engine::FORMAT;
 use crate::log::engine::postgres::error::{PostgresError, Refusal};
 
@@ -53,7 +53,7 @@ CREATE TABLE "{}".snapshot (
 "#;
 
 /// What there is by the name of the schema.
-struct Found {
+struct ExistingTables {
     schema: bool,
     head: bool,
     tables: bool,
@@ -78,7 +78,7 @@ impl Session {
         Ok(())
     }
 
-    async fn find(&self) -> Result<Found, PostgresError> {
+    async fn find(&self) -> Result<ExistingTables, PostgresError> {
         // The catalogue can be read by all; functions such as to_regclass() ask for permissions.
         let query = format!(
             "WITH t AS (SELECT c.relname FROM pg_class c JOIN pg_namespace n \
@@ -90,7 +90,7 @@ impl Session {
             schema = self.schema
         );
         let row = self.client.query_typed_one(&query, &[]).await?;
-        Ok(Found {
+        Ok(ExistingTables {
             schema: row.try_get(0)?,
             head: row.try_get(1)?,
             tables: row.try_get(2)?,
@@ -142,7 +142,7 @@ impl Session {
     }
 
     /// Checks that the tables are canal's, and reads what they and the server show of the era.
-    async fn check_format(&self) -> Result<Seen, PostgresError> {
+    async fn check_format(&self) -> Result<Observation, PostgresError> {
         let schema = &self.schema;
         let shown = SHOWN.replace("{system}", if self.tells_system { SYSTEM } else { "''" });
         let query = format!("SELECT format, {shown} FROM \"{schema}\".head");
@@ -162,7 +162,7 @@ impl Session {
         let [row] = rows.as_slice() else { return Err(foreign(schema)) };
         let format: i32 = row.try_get(0).map_err(|_| foreign(schema))?;
         if i64::from(format) == i64::from(FORMAT) {
-            return Seen::of(row, 1);
+            return Observation::of(row, 1);
         }
         Err(PostgresError::Refused(Refusal::new(
             format!("the log there is of format {format}, this canal knows format {FORMAT}"),

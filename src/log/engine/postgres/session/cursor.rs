@@ -2,14 +2,14 @@
 
 /// How far the log was read.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Reader {
+pub(crate) struct Cursor {
     /// The last batch that was read.
     pub(crate) after: u64,
     /// The last batch that is known to exist.
     pub(crate) head: u64,
 }
 
-impl Reader {
+impl Cursor {
     pub(crate) fn at(after: u64) -> Self {
         Self { after, head: after }
     }
