@@ -69,9 +69,9 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global, verbosity: Verbosity) -> 
     };
     acquired.grant.handle = request.lease.map(|lease| lease.handle);
     if args.json {
-        stdout::tell(&stdout::json(&acquired.grant)?)?;
+        stdout::print_or_fail(&stdout::json(&acquired.grant)?)?;
     } else if let Some(handle) = acquired.grant.handle {
-        stdout::tell(&variables(handle, &acquired.grant))?;
+        stdout::print_or_fail(&variables(handle, &acquired.grant))?;
     }
     let confirmed = client.confirm(&Confirm { tag: request.tag });
     let has_ended = || owner.as_ref().is_some_and(|owner| owner.pidfd.has_ended());

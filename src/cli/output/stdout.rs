@@ -41,7 +41,7 @@ pub(crate) fn print_styled(text: &str) -> Result<ReaderState, Failed> {
 }
 
 /// Prints what the reader must get: without a reader this fails.
-pub(crate) fn tell(text: &str) -> Result<(), Failed> {
+pub(crate) fn print_or_fail(text: &str) -> Result<(), Failed> {
     // Over a closed stdout Rust's runtime opens /dev/null, where every word is lost.
     if !startup::recorded().open[1] {
         return Err(cannot_write(ErrorKind::NotConnected.into()));

@@ -100,9 +100,9 @@ impl Client {
         }
         let mut pauses = Backoff::new();
         loop {
-            let mut told = false;
+            let mut answered = false;
             let on_progress = &mut |word: Option<&Progress>| {
-                told |= word.is_some();
+                answered |= word.is_some();
                 progress(word)
             };
             match self.acquire_once(&asked, owner, until, on_progress) {
@@ -113,7 +113,7 @@ impl Client {
                 }
                 Err(Broken::Disconnected(_)) => {}
             }
-            if told {
+            if answered {
                 pauses = Backoff::new();
             }
             pauses.pause();
@@ -169,7 +169,7 @@ impl Wait {
                 }
                 Err(ReadStatus::Part) => self.silence.end_with_part(Instant::now()),
                 Err(ReadStatus::Nothing(waited)) => {
-                    if self.silence.told() {
+                    if self.silence.answered() {
                         self.call(None, progress);
                     }
                     self.check_silence(connection, waited)?;

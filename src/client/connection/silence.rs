@@ -19,7 +19,7 @@ pub(crate) struct Silence {
     /// How long the daemon may take for a message that it owes.
     answer: Duration,
     /// Whether the daemon said a word about this request.
-    told: bool,
+    answered: bool,
     /// How long the daemon has owed a message. `None` while it owes none because nothing has
     /// changed.
     owed: Option<Duration>,
@@ -31,7 +31,7 @@ impl Silence {
     /// The client has sent its request at `now`, so the daemon owes the first message.
     pub(crate) fn new(answer: Duration, now: Instant) -> Self {
         let owed = Some(Duration::ZERO);
-        Self { answer, told: false, owed, look_at: now }
+        Self { answer, answered: false, owed, look_at: now }
     }
 
     /// How long the client may wait for the next message; `left` is the rest of its `-w`.
@@ -43,19 +43,19 @@ impl Silence {
     }
 
     /// Whether the daemon said a word about this request.
-    pub(crate) fn told(&self) -> bool {
-        self.told
+    pub(crate) fn answered(&self) -> bool {
+        self.answered
     }
 
     /// The daemon sent a message.
     pub(crate) fn end_with_word(&mut self, now: Instant) {
-        self.told = true;
+        self.answered = true;
         self.end_with_part(now);
     }
 
     /// The daemon sent a part of a message.
     pub(crate) fn end_with_part(&mut self, now: Instant) {
-        self.owed = (!self.told).then_some(Duration::ZERO);
+        self.owed = (!self.answered).then_some(Duration::ZERO);
         self.look_at = now + self.look_every();
     }
 
@@ -69,7 +69,7 @@ impl Silence {
         is_stopped: impl FnOnce() -> bool,
     ) -> bool {
         let looks = now >= self.look_at;
-        if !self.told || wait_is_over || (looks && is_stopped()) {
+        if !self.answered || wait_is_over || (looks && is_stopped()) {
             // The wait may have been a long one in which the daemon owed nothing at first.
             let owed = self.owed.map_or(Duration::ZERO, |owed| owed + waited);
             self.owed = Some(owed);
@@ -108,7 +108,7 @@ mod tests {
             Self { silence: Silence::new(ANSWER, now), began: now, now, wakes: 0 }
         }
 
-        fn told() -> Self {
+        fn answered() -> Self {
             let mut waiter = Self::new();
             waiter.silence.end_with_word(waiter.now);
             waiter
@@ -143,14 +143,14 @@ mod tests {
     fn a_silent_daemon_is_an_error_when_it_owes_a_word() {
         assert_eq!(Waiter::new().fails_after(None, false), 5);
         assert_eq!(Waiter::new().fails_after(Some(0), false), 5);
-        assert_eq!(Waiter::told().fails_after(Some(600), false), 605);
-        assert_eq!(Waiter::told().fails_after(None, true), 30);
-        assert_eq!(Waiter::told().fails_after(Some(10), true), 15);
+        assert_eq!(Waiter::answered().fails_after(Some(600), false), 605);
+        assert_eq!(Waiter::answered().fails_after(None, true), 30);
+        assert_eq!(Waiter::answered().fails_after(Some(10), true), 15);
     }
 
     #[test]
     fn a_daemon_that_runs_may_be_silent_and_wakes_nobody() {
-        let mut waiter = Waiter::told();
+        let mut waiter = Waiter::answered();
         while waiter.seconds() < 3600 {
             assert!(!waiter.wait(Some(7200), Duration::ZERO, false));
         }
@@ -164,8 +164,8 @@ mod tests {
         let hour = Duration::from_secs(3600);
         for (mut waiter, wait_s, is_stopped) in [
             (Waiter::new(), None, false),
-            (Waiter::told(), Some(10), false),
-            (Waiter::told(), None, true),
+            (Waiter::answered(), Some(10), false),
+            (Waiter::answered(), None, true),
         ] {
             // Both were stopped meanwhile, and the daemon goes on a moment later.
             for _ in 0..4 {
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_daemon_that_is_continued_owes_nothing() {
-        let mut waiter = Waiter::told();
+        let mut waiter = Waiter::answered();
         for _ in 0..10 {
             for _ in 0..5 {
                 assert!(!waiter.wait(None, Duration::ZERO, true), "{:?}", waiter.silence);

@@ -75,13 +75,13 @@ pub(crate) fn attempt(
     }
     let program = program::find(options.program.as_deref())?;
     let log = place.dir.join("daemon.log");
-    let told = detach::start(&program, &argv(place), &environment(), Some(&log), UP_MS_MAX)
+    let reported = detach::start(&program, &argv(place), &environment(), Some(&log), UP_MS_MAX)
         .map_err(|error| {
             ClientError::Start(format!("cannot start {}: {error}", program.display()))
         })?;
-    let told = told.trim();
-    if !told.is_empty() {
-        return Err(ClientError::Start(told.to_owned()));
+    let reported = reported.trim();
+    if !reported.is_empty() {
+        return Err(ClientError::Start(reported.to_owned()));
     }
     if let Some(connection) = knock(place, options)? {
         return Ok(Attempt::Connected(connection));

@@ -36,12 +36,12 @@ pub(super) struct HoldMonitor {
     token: u64,
     page: Reader,
     /// Whether the daemon that wrote the page has gone.
-    left: bool,
+    writer_gone: bool,
     on_lost: OnLost,
     phase: Phase,
     lost: Option<LostHold>,
     /// The loss that a daemon reported which writes no page for this hold.
-    told: Option<deadline::Lost>,
+    reported: Option<deadline::Lost>,
     /// Runs on CLOCK_BOOTTIME, unlike the timeout of poll(2): after a suspend it has expired.
     timer: TimerFd,
     /// The time for which the timer is set.
@@ -78,13 +78,23 @@ impl HoldMonitor {
         let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
         let timer = TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?;
         let Held { token, page } = held;
-        let (phase, left) = (Phase::Held, false);
-        Ok(Self { token, page, left, on_lost, phase, lost: None, told: None, timer, set_for: None })
+        let (phase, writer_gone) = (Phase::Held, false);
+        Ok(Self {
+            token,
+            page,
+            writer_gone,
+            on_lost,
+            phase,
+            lost: None,
+            reported: None,
+            timer,
+            set_for: None,
+        })
     }
 
     /// Reads the page. `Some` if a new phase begins.
-    pub(super) fn look(&mut self) -> io::Result<Option<Phase>> {
-        self.left = self.left || self.page.is_left();
+    pub(super) fn check(&mut self) -> io::Result<Option<Phase>> {
+        self.writer_gone = self.writer_gone || self.page.is_left();
         let (state, now) = (self.state(), boottime_ms());
         let before = self.phase;
         self.phase = before.next(self.on_lost, &state, now);
@@ -103,7 +113,7 @@ impl HoldMonitor {
 
     fn state(&self) -> State {
         let state = self.page.state();
-        State { lost: state.lost.or(self.told), ..state }
+        State { lost: state.lost.or(self.reported), ..state }
     }
 
     pub(super) fn token(&self) -> u64 {
@@ -111,15 +121,15 @@ impl HoldMonitor {
     }
 
     /// Notes that the present daemon reports the hold lost.
-    pub(super) fn lose(&mut self, why: Why) {
-        self.told = self.told.or(Some(deadline::Lost { why, at: boottime_ms() }));
+    pub(super) fn report_lost(&mut self, why: Why) {
+        self.reported = self.reported.or(Some(deadline::Lost { why, at: boottime_ms() }));
     }
 
     /// Whether the writer of the page has gone while the page says that the hold is held. Then
     /// another daemon may have ended the command.
-    pub(super) fn may_be_ended(&mut self) -> bool {
-        self.left = self.left || self.page.is_left();
-        self.left && self.phase == Phase::Held && self.state().lost.is_none()
+    pub(super) fn command_may_be_ended(&mut self) -> bool {
+        self.writer_gone = self.writer_gone || self.page.is_left();
+        self.writer_gone && self.phase == Phase::Held && self.state().lost.is_none()
     }
 
     pub(super) fn phase(&self) -> Phase {
@@ -132,33 +142,33 @@ impl HoldMonitor {
     }
 
     /// Whether the command is being ended.
-    pub(super) fn ends_it(&self) -> bool {
+    pub(super) fn ends_command(&self) -> bool {
         matches!(self.phase, Phase::Ending | Phase::Killing)
     }
 
     /// Whether the descendants of the command must end as well before the supervisor ends.
-    pub(super) fn ends_all(&self) -> bool {
-        self.ends_it() && self.on_lost == OnLost::Kill
+    pub(super) fn ends_descendants(&self) -> bool {
+        self.ends_command() && self.on_lost == OnLost::Kill
     }
 
     /// How long the hold is still safe, if the page has lost its writer and another page is needed.
-    pub(super) fn is_left_for(&self) -> Option<Duration> {
+    pub(super) fn orphaned_but_safe_for(&self) -> Option<Duration> {
         let state = self.state();
-        let held = self.left && self.phase == Phase::Held && state.lost.is_none();
+        let held = self.writer_gone && self.phase == Phase::Held && state.lost.is_none();
         held.then(|| Duration::from_millis(state.deadline.term_at.saturating_sub(boottime_ms())))
     }
 
     /// Goes on with the page of the daemon that has taken the hold over.
-    pub(super) fn go_on_with(&mut self, page: Reader) {
+    pub(super) fn replace_page(&mut self, page: Reader) {
         if self.phase == Phase::Held && !page.state().is_over(boottime_ms()) {
             self.page = page;
-            self.left = false;
+            self.writer_gone = false;
         }
     }
 
     /// The descriptors to poll: the timer, and the liveness pipe while its end is awaited.
     pub(super) fn polled(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let line = (!self.left).then(|| self.page.line());
+        let line = (!self.writer_gone).then(|| self.page.line());
         std::iter::once(self.timer.as_fd()).chain(line)
     }
 

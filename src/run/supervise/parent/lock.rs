@@ -14,31 +14,31 @@ use crate::sys::child::End;
 impl Parent<'_> {
     /// Reads the deadline page, and asks for another one if the page has lost its writer. Until the
     /// command has started, the child itself checks the page.
-    pub(super) fn look_at_lock(&mut self) -> io::Result<()> {
+    pub(super) fn check_lock(&mut self) -> io::Result<()> {
         let Some(monitor) = self.monitor.as_mut().filter(|_| self.channel.is_none()) else {
             return Ok(());
         };
         let mut fate = self.fate_query.receive();
         // The present daemon has killed the command, or another process did.
         let killed = self.end == Some(End::Killed(libc::SIGKILL));
-        if fate.is_none() && killed && !self.asked_why && monitor.may_be_ended() {
-            self.asked_why = true;
+        if fate.is_none() && killed && !self.asked_fate && monitor.command_may_be_ended() {
+            self.asked_fate = true;
             fate = self.hooks.ask(monitor.token());
         }
         match fate {
-            Some(Fate::Held(page)) => monitor.go_on_with(page),
-            Some(Fate::Lost(why)) => monitor.lose(why),
+            Some(Fate::Held(page)) => monitor.replace_page(page),
+            Some(Fate::Lost(why)) => monitor.report_lost(why),
             None => {}
         }
         let before = monitor.phase();
-        if let Some(phase) = monitor.look()? {
+        if let Some(phase) = monitor.check()? {
             // A command that is killed was reported before, when it was asked to end.
             if let Some(lost) = monitor.lost().filter(|_| before == Phase::Held) {
                 self.hooks.lost(lost);
             }
             match phase {
                 Phase::Ending => {
-                    self.told.clear();
+                    self.signalled.clear();
                     self.send(Signal::SIGTERM);
                     self.send(Signal::SIGCONT);
                 }
@@ -48,7 +48,7 @@ impl Parent<'_> {
         }
         if self.end.is_none()
             && let Some(monitor) = self.monitor.as_ref()
-            && let Some(sure) = monitor.is_left_for()
+            && let Some(sure) = monitor.orphaned_but_safe_for()
         {
             let token = monitor.token();
             self.fate_query.ask(sure, &|| self.hooks.ask(token));
@@ -57,7 +57,7 @@ impl Parent<'_> {
     }
 
     /// Ends the descendants that the command left behind, and everything once it is time to kill.
-    pub(super) fn end_what_is_lost(&mut self, left: &[Pid]) {
+    pub(super) fn end_lost(&mut self, left: &[Pid]) {
         match self.monitor.as_ref().map(HoldMonitor::phase) {
             Some(Phase::Killing) => {
                 self.send(Signal::SIGKILL);
@@ -65,7 +65,7 @@ impl Parent<'_> {
                     std::iter::once(self.command).chain(left.iter().copied()).collect();
                 kill_tree::kill(&tops, |pid| self.hooks.is_daemon(pid));
             }
-            Some(Phase::Ending) => self.tell(left, Signal::SIGTERM),
+            Some(Phase::Ending) => self.signal_descendants(left, Signal::SIGTERM),
             _ => {}
         }
     }

@@ -4,9 +4,9 @@
 //! Invariant: a process number is signalled only while it belongs to a child that was not reaped,
 //! or to the group of such a child.
 
-mod clock;
 mod lock;
 mod signals;
+mod time_limit;
 
 use std::fs::OpenOptions;
 use std::io;
@@ -28,7 +28,7 @@ use super::fate_query::FateQuery;
 use super::forwarded_signals::stop_too;
 use super::hold_monitor::{HoldMonitor, Phase};
 use super::{Ended, Limits, SupervisorHooks};
-use clock::Clock;
+use time_limit::TimeLimit;
 
 /// How often the remaining descendants are checked, besides at each end of one: a process can
 /// become a daemon without a signal.
@@ -60,13 +60,13 @@ pub(super) struct Parent<'a> {
     monitor: Option<HoldMonitor>,
     fate_query: FateQuery,
     /// Whether the daemon was asked if it killed the command.
-    asked_why: bool,
+    asked_fate: bool,
     /// Keeps the hold while descendants live.
     children: Vec<OwnedFd>,
-    clock: Clock,
+    time_limit: TimeLimit,
     end: Option<End>,
     /// Descendants that were signalled already.
-    told: Vec<Pid>,
+    signalled: Vec<Pid>,
 }
 
 impl<'a> Parent<'a> {
@@ -83,7 +83,7 @@ impl<'a> Parent<'a> {
             // The child does the same; the first of the two has the effect.
             let _ = setpgid(command, command);
         }
-        let_go(&[channel.as_fd(), signals.as_fd()]);
+        close_inherited(&[channel.as_fd(), signals.as_fd()]);
         Self {
             command,
             group,
@@ -94,11 +94,11 @@ impl<'a> Parent<'a> {
             descendants,
             monitor: None,
             fate_query: FateQuery::default(),
-            asked_why: false,
+            asked_fate: false,
             children: Vec::new(),
-            clock: Clock::Stands,
+            time_limit: TimeLimit::NotStarted,
             end: None,
-            told: Vec::new(),
+            signalled: Vec::new(),
         }
     }
 
@@ -110,29 +110,29 @@ impl<'a> Parent<'a> {
         }
         loop {
             while self.receive()? {}
-            self.look()?;
+            self.check_command()?;
             if self.end.is_some() {
                 // The child may have reported its lock, and been killed, since.
                 while self.receive()? {}
             }
-            self.look_at_lock()?;
+            self.check_lock()?;
             if let Some(end) = self.end.filter(|_| !self.waits_for_descendants()) {
-                return self.over(end);
+                return self.finish(end);
             }
             let left = self.living()?;
             if let Some(end) = self.end.filter(|_| left.is_empty()) {
-                return self.over(end);
+                return self.finish(end);
             }
-            self.end_what_is_lost(&left);
+            self.end_lost(&left);
             // Without `with_children` the supervisor ignores what the command leaves behind.
             let left = if self.limits.with_children { left } else { Vec::new() };
-            self.keep_time(&left);
+            self.enforce_time_limit(&left);
             self.wait()?;
             self.pass_signals(&left)?;
         }
     }
 
-    fn over(&self, end: End) -> io::Result<Ended> {
+    fn finish(&self, end: End) -> io::Result<Ended> {
         ended(self.command, Reap::Now)?;
         Ok(self.ended(end))
     }
@@ -144,18 +144,22 @@ impl<'a> Parent<'a> {
     }
 
     fn waits_for_descendants(&self) -> bool {
-        self.limits.with_children || self.monitor.as_ref().is_some_and(HoldMonitor::ends_all)
+        self.limits.with_children
+            || self.monitor.as_ref().is_some_and(HoldMonitor::ends_descendants)
     }
 
     fn ended(&self, end: End) -> Ended {
-        if let Some(lost) =
-            self.monitor.as_ref().filter(|monitor| monitor.ends_it()).and_then(HoldMonitor::lost)
+        if let Some(lost) = self
+            .monitor
+            .as_ref()
+            .filter(|monitor| monitor.ends_command())
+            .and_then(HoldMonitor::lost)
         {
             return Ended::LockLost(Box::new(lost.clone()));
         }
-        match (self.clock, end) {
-            (Clock::Over(_), _) => Ended::TimeOver(self.limits.signal),
-            (Clock::Killed, _) => Ended::TimeOver(Signal::SIGKILL),
+        match (self.time_limit, end) {
+            (TimeLimit::Signalled(_), _) => Ended::TimeOver(self.limits.signal),
+            (TimeLimit::Killed, _) => Ended::TimeOver(Signal::SIGKILL),
             (_, End::Exited(code)) => Ended::Exited(code),
             (_, End::Killed(signal)) => Ended::Signaled(signal),
         }
@@ -177,14 +181,14 @@ impl<'a> Parent<'a> {
                 }
                 let deadline =
                     self.limits.max_run.and_then(|most| Instant::now().checked_add(most));
-                self.clock = deadline.map_or(Clock::Stands, Clock::Runs);
+                self.time_limit = deadline.map_or(TimeLimit::NotStarted, TimeLimit::Running);
             }
         }
         Ok(true)
     }
 
     /// Checks whether the command has stopped or ended.
-    fn look(&mut self) -> io::Result<()> {
+    fn check_command(&mut self) -> io::Result<()> {
         if self.end.is_none() {
             if let Some(signal) = stopped(self.command)?
                 && self.group == Group::Callers
@@ -198,8 +202,8 @@ impl<'a> Parent<'a> {
 
     /// Waits for an event, or until something is due.
     fn wait(&self) -> io::Result<()> {
-        let due = match self.clock {
-            Clock::Runs(due) | Clock::Over(Some(due)) => {
+        let due = match self.time_limit {
+            TimeLimit::Running(due) | TimeLimit::Signalled(Some(due)) => {
                 Some(due.saturating_duration_since(Instant::now()))
             }
             _ => None,
@@ -232,7 +236,7 @@ impl<'a> Parent<'a> {
 /// Closes the descriptors that the caller passed on to the command: a process that waits for the
 /// end of a pipe, or for a file lock, must wait for the command only. Standard error stays open for
 /// messages.
-fn let_go(keep: &[BorrowedFd<'_>]) {
+fn close_inherited(keep: &[BorrowedFd<'_>]) {
     fds::close_from_except(3, keep);
     if let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") {
         let _ = dup2_stdin(&null);

@@ -14,12 +14,12 @@ use crate::run::supervise::hold_monitor::Phase;
 
 impl Parent<'_> {
     /// Signals each descendant once.
-    pub(super) fn tell(&mut self, left: &[Pid], signal: Signal) {
+    pub(super) fn signal_descendants(&mut self, left: &[Pid], signal: Signal) {
         for pid in left {
-            if !self.told.contains(pid) {
+            if !self.signalled.contains(pid) {
                 let _ = kill(*pid, signal);
                 let _ = kill(*pid, Signal::SIGCONT);
-                self.told.push(*pid);
+                self.signalled.push(*pid);
             }
         }
     }
@@ -47,7 +47,7 @@ impl Parent<'_> {
             // This process may have been stopped for a long time, perhaps since before the child
             // reported its lock. A command that is about to be killed must not be continued first.
             while self.receive()? {}
-            self.look_at_lock()?;
+            self.check_lock()?;
             if self.monitor.as_ref().is_some_and(|monitor| monitor.phase() == Phase::Killing) {
                 continue;
             }

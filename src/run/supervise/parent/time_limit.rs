@@ -9,38 +9,38 @@ use super::Parent;
 
 /// The state of the time limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Clock {
+pub(super) enum TimeLimit {
     /// The command waits for its lock, or may run for ever.
-    Stands,
+    NotStarted,
     /// The command must end at this time.
-    Runs(Instant),
+    Running(Instant),
     /// The command was signalled, and is killed at this time.
-    Over(Option<Instant>),
+    Signalled(Option<Instant>),
     /// It was killed.
     Killed,
 }
 
 impl Parent<'_> {
-    pub(super) fn keep_time(&mut self, left: &[Pid]) {
+    pub(super) fn enforce_time_limit(&mut self, left: &[Pid]) {
         let now = Instant::now();
-        match self.clock {
-            Clock::Runs(deadline) if now >= deadline => {
+        match self.time_limit {
+            TimeLimit::Running(deadline) if now >= deadline => {
                 let kill_at = self.limits.kill_after.and_then(|grace| now.checked_add(grace));
-                self.clock = Clock::Over(kill_at);
+                self.time_limit = TimeLimit::Signalled(kill_at);
                 self.send(self.limits.signal);
                 self.send(Signal::SIGCONT);
             }
-            Clock::Over(Some(kill_at)) if now >= kill_at => {
-                self.clock = Clock::Killed;
-                self.told.clear();
+            TimeLimit::Signalled(Some(kill_at)) if now >= kill_at => {
+                self.time_limit = TimeLimit::Killed;
+                self.signalled.clear();
                 self.send(Signal::SIGKILL);
             }
             _ => {}
         }
-        match self.clock {
-            Clock::Stands | Clock::Runs(_) => {}
-            Clock::Over(_) => self.tell(left, self.limits.signal),
-            Clock::Killed => self.tell(left, Signal::SIGKILL),
+        match self.time_limit {
+            TimeLimit::NotStarted | TimeLimit::Running(_) => {}
+            TimeLimit::Signalled(_) => self.signal_descendants(left, self.limits.signal),
+            TimeLimit::Killed => self.signal_descendants(left, Signal::SIGKILL),
         }
     }
 }

@@ -1,0 +1,28 @@
+//! Opening the engine that an address names.
+
+#[cfg(feature = "etcd")]
+use crate::log::engine::etcd;
+#[cfg(feature = "postgres")]
+use crate::log::engine::postgres;
+use crate::log::engine::{Engine, OpenError, Source};
+
+/// Begins to connect to the engine with this scheme of addresses (`etcd` of `etcd://…`). `label` is
+/// the name under which people know this host.
+///
+/// # Errors
+/// [`OpenError`].
+pub fn open(scheme: &str, source: Source, label: &str) -> Result<Box<dyn Engine>, OpenError> {
+    // Unused where an engine is left out.
+    let _ = (&source, label);
+    match scheme {
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => Ok(Box::new(postgres::Postgres::open(source, label)?)),
+        #[cfg(feature = "etcd")]
+        "etcd" | "etcds" => Ok(Box::new(etcd::Etcd::open(source)?)),
+        #[cfg(not(feature = "postgres"))]
+        "postgres" | "postgresql" => Err(OpenError::LeftOut("postgres")),
+        #[cfg(not(feature = "etcd"))]
+        "etcd" | "etcds" => Err(OpenError::LeftOut("etcd")),
+        _ => Err(OpenError::Unknown(scheme.to_owned())),
+    }
+}

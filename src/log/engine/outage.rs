@@ -1,0 +1,38 @@
+//! Why an engine cannot be used at the moment.
+
+/// Why the engine is of no use for now. None of it is final: an operator can mend it, and the
+/// engine is tried again by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outage {
+    /// The error, for people.
+    pub why: String,
+    /// What to do about it.
+    pub hint: Option<String>,
+    /// Whether a person has to do something before the engine can be used: a password is wrong, a
+    /// certificate has expired. An engine that is merely silent may come back by itself.
+    pub refused: bool,
+}
+
+impl Outage {
+    /// The engine cannot be reached.
+    pub fn unreachable(why: impl Into<String>) -> Self {
+        Self { why: why.into(), hint: None, refused: false }
+    }
+
+    /// The engine cannot be used as things are.
+    pub fn refused(why: impl Into<String>, hint: Option<String>) -> Self {
+        Self { why: why.into(), hint, refused: true }
+    }
+
+    /// The address names another table than before. A daemon stays with the table that it began
+    /// with.
+    pub(in crate::log::engine) fn moved() -> Self {
+        let hint = "`canal daemon --replace` goes over to the other one".to_owned();
+        Self::refused("the configuration names another table now", Some(hint))
+    }
+
+    /// Whether it differs from what was reported `before`; the wording of silence varies.
+    pub(in crate::log::engine) fn is_news(&self, before: Option<&Self>) -> bool {
+        before.is_none_or(|before| before != self && (before.refused || self.refused))
+    }
+}
