@@ -83,7 +83,7 @@ pub(crate) enum CallOutcome {
 
 impl Broken {
     /// An error at the socket. ECONNRESET means that the daemon's end was closed over bytes that
-    /// nobody read (`unix_release_sock` in the kernel).
+    /// it had not read (`unix_release_sock` in the kernel).
     pub(super) fn from_socket(error: io::Error) -> Self {
         match error.raw_os_error() {
             Some(libc::ECONNRESET) => Self::Disconnected(CallOutcome::Undone),

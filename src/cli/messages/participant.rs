@@ -11,7 +11,7 @@ use crate::protocol::{HolderInfo, LeaseInfo, Mode, PartyInfo};
 /// The most columns of a command within a sentence.
 pub(crate) const COMMAND_COLUMNS: usize = 40;
 
-/// `pid 812 `make test` (alice, for 3m12s)`, the command cut at so many columns; `(alice, db/x for
+/// `pid 812 `make test` (alice, for 3m12s)`, the command cut at that many columns; `(alice, db/x for
 /// 3m12s)` if it holds another key than the one in question, above or below that.
 pub(crate) fn holder(holder: &HolderInfo, command_columns: usize, now: &Now) -> String {
     // The daemon sends the key only if it is not the one in question.

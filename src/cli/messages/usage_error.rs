@@ -15,7 +15,7 @@ use crate::run::SUCCESS;
 /// The most columns of a wrong value in a message.
 const VALUE_COLUMNS: usize = 40;
 
-/// A caller that states 0 slots wants that nobody gets the lock.
+/// For a request with 0 slots, by which the caller probably means to drain the lock.
 const NONE_HINT: &str = "`canal resize KEY --slots 0` lets nobody have the lock until its size is \
                          changed or forgotten";
 

@@ -18,7 +18,7 @@ const STOPPED_AFTER: Duration = Duration::from_secs(30);
 pub(crate) struct Silence {
     /// How long the daemon may take for a message that it owes.
     answer: Duration,
-    /// Whether the daemon said a word about this request.
+    /// Whether the daemon has sent a message about this request.
     answered: bool,
     /// How long the daemon has owed a message. `None` while it owes none because nothing has
     /// changed.
@@ -42,7 +42,7 @@ impl Silence {
         }
     }
 
-    /// Whether the daemon said a word about this request.
+    /// Whether the daemon has sent a message about this request.
     pub(crate) fn answered(&self) -> bool {
         self.answered
     }
@@ -130,7 +130,7 @@ mod tests {
             self.silence.grow(patience, is_over, self.now, || is_stopped)
         }
 
-        /// When waiting without a word is an error, in seconds.
+        /// When waiting without a message is an error, in seconds.
         fn fails_after(&mut self, wait_s: Option<u64>, is_stopped: bool) -> u64 {
             while !self.wait(wait_s, Duration::ZERO, is_stopped) {
                 assert!(self.seconds() < 10_000, "{:?}", self.silence);

@@ -91,7 +91,7 @@ fn ranges(item: &Item) -> u64 {
     let Ask::Counted { count, view } = item.ask else { return 0 };
     let (gaps, digits) = match view {
         // The lowest free slots: below the capacity of the view, and between two ranges lies at
-        // least one slot of somebody else.
+        // least one slot of another holder.
         Some(view @ View::Buckets { .. }) => {
             let capacity = view.capacity();
             (capacity.saturating_sub(count).saturating_add(1), digits(capacity))

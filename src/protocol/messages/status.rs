@@ -115,7 +115,7 @@ pub struct DaemonInfo {
 pub struct KeyInfo<W = Vec<WaiterInfo>> {
     /// The key.
     pub key: String,
-    /// Null if nobody uses it and no view is stored.
+    /// Null if it is not used and no view is stored.
     pub kind: Option<Kind>,
     /// Slots held.
     pub held: u64,

@@ -1,4 +1,4 @@
-//! `canal status --graph`: who waits for whom, for Graphviz.
+//! `canal status --graph`: all waiters and their blockers, for Graphviz.
 
 use std::collections::{BTreeMap, BTreeSet};
 

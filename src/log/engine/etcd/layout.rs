@@ -6,7 +6,7 @@
 //! | `era` | the last [`Era`](crate::log::engine::Era) that the log names | never |
 //! | `next` | the number of the last incarnation | never |
 //! | `head` | nothing: its revision is the position of the last batch | never |
-//! | `names/<incarnation>` | [`Name`]: who it is | with its end |
+//! | `names/<incarnation>` | [`Name`]: its identity | with its end |
 //! | `state/<incarnation>` | [`State`]: its last batch | with its end |
 //! | `hosts/<incarnation>` | nothing: attached to its lease, so that it goes with it | with its end, or if it does not renew |
 //! | `log/<incarnation>/<sequence>` | the body of a batch; of incarnation 0, that which notes an era | when a snapshot covers it |
