@@ -58,56 +58,11 @@ number! {
     UnixMillis
 }
 
-/// 32 hexadecimal digits.
-fn hex(bits: u128) -> [u8; 32] {
-    let mut digits = [0; 32];
-    for (eight, part) in digits.as_chunks_mut().0.iter_mut().zip(bits.to_be_bytes().as_chunks().0) {
-        let halves = spread(u32::from_be_bytes(*part));
-        let letters = (halves + ONES * 6) >> 4 & ONES;
-        let ascii = halves + ONES * u64::from(b'0') + letters * u64::from(b'a' - 10 - b'0');
-        *eight = ascii.to_be_bytes();
-    }
-    digits
-}
-
-/// A 1 in each byte.
-const ONES: u64 = u64::from_ne_bytes([1; 8]);
-
 /// What 32 hexadecimal digits say.
 fn bits(text: &str) -> Option<u128> {
-    let mut digits: [u8; 32] = text.as_bytes().try_into().ok()?;
-    let mut wrong = 0;
-    for digit in &mut digits {
-        let (number, letter) = (digit.wrapping_sub(b'0'), (*digit | 0x20).wrapping_sub(b'a'));
-        let is_letter = letter < 6;
-        wrong |= u8::from((number > 9) & !is_letter);
-        *digit = if is_letter { letter + 10 } else { number };
-    }
-    let mut bytes = [0; 16];
-    for (part, eight) in bytes.as_chunks_mut().0.iter_mut().zip(digits.as_chunks().0) {
-        *part = gather(u64::from_be_bytes(*eight)).to_be_bytes();
-    }
-    (wrong == 0).then_some(u128::from_be_bytes(bytes))
-}
-
-/// The eight halves of bytes, one in each byte.
-fn spread(halves: u32) -> u64 {
-    let all = u64::from(halves);
-    let all = (all | all << 16) & 0x0000_ffff_0000_ffff;
-    let all = (all | all << 8) & 0x00ff_00ff_00ff_00ff;
-    (all | all << 4) & 0x0f0f_0f0f_0f0f_0f0f
-}
-
-/// The other way round, of bytes of which nothing but the lower half counts.
-fn gather(bytes: u64) -> u32 {
-    let all = bytes & 0x0f0f_0f0f_0f0f_0f0f;
-    let all = (all | all >> 4) & 0x00ff_00ff_00ff_00ff;
-    let all = (all | all >> 8) & 0x0000_ffff_0000_ffff;
-    (all | all >> 16) as u32
-}
-
-fn hex_text(digits: &[u8; 32]) -> &str {
-    std::str::from_utf8(digits).unwrap_or_default()
+    // `from_str_radix` alone would take a sign.
+    let is_hex = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_hex.then(|| u128::from_str_radix(text, 16).ok()).flatten()
 }
 
 macro_rules! hex_name {
@@ -118,7 +73,7 @@ macro_rules! hex_name {
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(hex_text(&hex(self.0)))
+                write!(f, "{:032x}", self.0)
             }
         }
 
@@ -138,7 +93,7 @@ macro_rules! hex_name {
 
         impl Serialize for $name {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.serialize_str(hex_text(&hex(self.0)))
+                serializer.collect_str(self)
             }
         }
 
