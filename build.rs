@@ -1,19 +1,27 @@
-//! How the program is linked.
-//!
-//! A program at a fixed address has nothing to relocate when it starts; relocating was a third of the
-//! page faults of a `canal run`. For the static build `.cargo/config.toml` asks for that. For this
-//! machine's own target the flag there would reach build scripts and procedural macros too.
+//! How the program is linked, where it is not static.
 
 use std::env::var;
+use std::process::Command;
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     let is_glibc = var("CARGO_CFG_TARGET_OS").as_deref() == Ok("linux")
         && var("CARGO_CFG_TARGET_ENV").as_deref() == Ok("gnu");
-    // A static program of glibc's relocates itself. Linked as if it need not, it crashes at its start.
     let is_static = var("CARGO_CFG_TARGET_FEATURE")
         .is_ok_and(|features| features.split(',').any(|feature| feature == "crt-static"));
-    if is_glibc && !is_static {
-        println!("cargo::rustc-link-arg-bin=canal=-no-pie");
+    if !is_glibc || is_static {
+        return;
+    }
+    // A program at a fixed address has nothing to relocate when it starts. For the static build
+    // `.cargo/config.toml` asks for that; here the flag would reach procedural macros too.
+    println!("cargo::rustc-link-arg-bin=canal=-no-pie");
+    // Loading gcc's unwinder as a shared library takes a tenth of a start. A compiler that does not
+    // have it as an archive prints the name without a folder.
+    let unwinder = Command::new("cc").arg("-print-file-name=libgcc_eh.a").output();
+    let unwinder = unwinder.map(|found| String::from_utf8_lossy(&found.stdout).trim().to_owned());
+    if let Some(path) = unwinder.ok().filter(|path| path.starts_with('/'))
+        && var("HOST") == var("TARGET")
+    {
+        println!("cargo::rustc-link-arg-bin=canal=-Wl,--whole-archive,{path},--no-whole-archive");
     }
 }
