@@ -165,6 +165,10 @@ pub(crate) const BLOCKERS_LOOKED_AT_MAX: usize = 100_000;
 /// The size at which the log of a daemon that was started on demand is rotated.
 pub(crate) const LOG_BYTES_MAX: u64 = 1024 * 1024;
 
+/// The most calls that are served in a turn: the others have theirs in the next one, after those who
+/// came meanwhile and whose user has fewer of them.
+pub(crate) const CALLS_PER_TURN: usize = 1024;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -185,7 +189,3 @@ mod tests {
         assert!(connections_max(DESCRIPTORS_MIN, 0) >= 16);
     }
 }
-
-/// The most calls that are served in a turn: the others have theirs in the next one, after those who
-/// came meanwhile and whose user has fewer of them.
-pub(crate) const CALLS_PER_TURN: usize = 1024;

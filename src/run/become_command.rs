@@ -5,7 +5,8 @@ use std::path::Path;
 use crate::client::{Acquired, Client};
 use crate::protocol::{Grant, Release, Tag};
 use crate::sys::clock::boottime_ms;
-use crate::sys::{exec, fds, startup};
+use crate::sys::process::exec;
+use crate::sys::{fds, startup};
 
 use super::environment::hold_variable;
 use super::{ChildChannel, Command, LostHold, NotRun, variables};

@@ -6,12 +6,10 @@
 #![expect(unsafe_code, reason = "system calls without a safe wrapper live here and nowhere else")]
 
 pub mod abstract_name;
-pub mod child;
 pub mod clock;
 pub mod deadline;
 pub mod detach;
 pub mod dir;
-pub mod exec;
 pub mod fds;
 pub mod kernel;
 pub mod memory;

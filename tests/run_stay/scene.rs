@@ -10,7 +10,8 @@ use std::time::Duration;
 use canal::protocol::OnLost;
 use canal::run::{ChildChannel, Fate, Limits, LostHold, OwnCode, SupervisorHooks, supervise};
 use canal::sys::deadline::Reader;
-use canal::sys::{exec, fds, startup};
+use canal::sys::process::exec;
+use canal::sys::{fds, startup};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 

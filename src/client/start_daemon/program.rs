@@ -7,8 +7,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::client::ClientError;
-use crate::sys::exec::{Lookup, lookup};
 use crate::sys::process;
+use crate::sys::process::exec::{Lookup, lookup};
 
 /// This program itself, as [`Options::program`](crate::client::Options::program), for a program
 /// that is canal whatever its file is called.

@@ -2,9 +2,8 @@
 
 use std::fmt;
 
+use serde::de::{Error, Visitor};
 use serde::{Deserialize, Serialize};
-
-use super::text::Text;
 
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident) => {
@@ -118,6 +117,21 @@ hex_name! {
     /// The handle itself is a secret and never in the table, which logs, snapshots and other hosts
     /// see. Its 128 random bits cannot be found from this.
     LeaseId, "the name of a lease"
+}
+
+/// Deserializes a value from a string without copying the string.
+pub(in crate::core) struct Text<T, E>(pub(in crate::core) fn(&str) -> Result<T, E>);
+
+impl<T, E: fmt::Display> Visitor<'_> for Text<T, E> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string")
+    }
+
+    fn visit_str<X: Error>(self, text: &str) -> Result<T, X> {
+        (self.0)(text).map_err(X::custom)
+    }
 }
 
 #[cfg(test)]

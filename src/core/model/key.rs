@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::text::Text;
+use super::id::Text;
 
 /// The most bytes a key may have.
 pub const KEY_BYTES_MAX: usize = 1024;

@@ -11,7 +11,6 @@ mod process;
 mod rules;
 mod slots;
 mod snapshot;
-mod text;
 mod usage;
 mod view;
 

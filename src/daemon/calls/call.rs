@@ -232,6 +232,15 @@ fn wrong<T: DeserializeOwned>(parameters: &str, error: &serde_json::Error) -> Se
     }
 }
 
+/// The descriptor that a message names by its index among those that came with it.
+pub(crate) fn nth_fd(fds: Vec<OwnedFd>, index: u32) -> Result<OwnedFd, Failure> {
+    let index = usize::try_from(index).unwrap_or(usize::MAX);
+    fds.into_iter().nth(index).ok_or_else(|| {
+        let message = format!("no descriptor {index} came with the call, though it names one");
+        Failure::new(ErrorName::BadRequest, message)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -323,13 +332,4 @@ mod tests {
             assert!(read_at_once(other.as_bytes()).is_none(), "{other}");
         }
     }
-}
-
-/// The descriptor that a message names by its index among those that came with it.
-pub(crate) fn nth_fd(fds: Vec<OwnedFd>, index: u32) -> Result<OwnedFd, Failure> {
-    let index = usize::try_from(index).unwrap_or(usize::MAX);
-    fds.into_iter().nth(index).ok_or_else(|| {
-        let message = format!("no descriptor {index} came with the call, though it names one");
-        Failure::new(ErrorName::BadRequest, message)
-    })
 }

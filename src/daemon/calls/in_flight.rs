@@ -117,7 +117,7 @@ impl InFlight {
         match what {
             Awaiting::Membership => {}
             Awaiting::MembershipOf(tag) => {
-                self.awaiting_membership.retain(|newcomer| newcomer.request.tag != tag)
+                self.awaiting_membership.retain(|newcomer| newcomer.request.tag != tag);
             }
             Awaiting::Request(ticket) | Awaiting::Change(ticket) => {
                 if let Some(proposed) = self.each.get_mut(&ticket) {

@@ -17,8 +17,8 @@ use crate::core::Tag;
 use crate::daemon::processes::children::fifo_of;
 use crate::daemon::processes::holder::Holder;
 use crate::protocol::HOLD_VARIABLE;
-use crate::sys::child::children_of;
 use crate::sys::pidfd::Pidfd;
+use crate::sys::process::child::children_of;
 use crate::sys::process::{self, OwnProgram};
 
 /// What the processes of a hold are known by.

@@ -235,6 +235,26 @@ fn stated_kind(item: &Item) -> Option<Kind> {
     stated_view(item).map(View::kind)
 }
 
+/// What one is told whose owner has ended.
+pub(crate) fn owner_gone() -> Failure {
+    Failure::new(ErrorName::OwnerGone, OWNER_GONE)
+}
+
+/// What one is told who would have to wait, as too many of its user do.
+pub(crate) fn too_many_wait(most: usize, uid: u32) -> Failure {
+    let message = format!("{most} requests of uid {uid} wait already");
+    tracing::warn!("{message}, more are refused");
+    Failure::new(ErrorName::TooManyWaiters, message)
+        .hint("raise `waiters_per_user` in the configuration")
+}
+
+/// What one is told whose request cannot be recorded.
+pub(crate) fn disk_full(error: &NoRoom) -> Failure {
+    tracing::warn!(%error, "a request is refused");
+    Failure::new(ErrorName::DiskFull, error.to_string())
+        .hint("nothing that is held is lost; make room and try again")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -355,24 +375,4 @@ mod tests {
         assert_eq!(reason(&Reason::Full { held: 1, capacity: 1 }), "1 of 1 slot is held");
         assert_eq!(reason(&Reason::Full { held: 0, capacity: 2 }), "0 of 2 slots are held");
     }
-}
-
-/// What one is told whose owner has ended.
-pub(crate) fn owner_gone() -> Failure {
-    Failure::new(ErrorName::OwnerGone, OWNER_GONE)
-}
-
-/// What one is told who would have to wait, as too many of its user do.
-pub(crate) fn too_many_wait(most: usize, uid: u32) -> Failure {
-    let message = format!("{most} requests of uid {uid} wait already");
-    tracing::warn!("{message}, more are refused");
-    Failure::new(ErrorName::TooManyWaiters, message)
-        .hint("raise `waiters_per_user` in the configuration")
-}
-
-/// What one is told whose request cannot be recorded.
-pub(crate) fn disk_full(error: &NoRoom) -> Failure {
-    tracing::warn!(%error, "a request is refused");
-    Failure::new(ErrorName::DiskFull, error.to_string())
-        .hint("nothing that is held is lost; make room and try again")
 }

@@ -39,6 +39,20 @@ impl Serialize for Text<'_> {
     }
 }
 
+/// The number of an owner's process; 0 if it has none here.
+pub(crate) fn pid_of(owner: &Owner) -> u32 {
+    match owner {
+        Owner::Process(process) => process.pid,
+        Owner::Lease(_) => 0,
+    }
+}
+
+/// A time as RFC 3339, UTC.
+pub(crate) fn time(at: UnixMillis) -> String {
+    let at = i64::try_from(at.0).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_millisecond(at).unwrap_or(jiff::Timestamp::MAX).to_string()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -73,18 +87,4 @@ mod tests {
             assert_eq!(Text::Time(UnixMillis(at)).to_string(), expected);
         }
     }
-}
-
-/// The number of an owner's process; 0 if it has none here.
-pub(crate) fn pid_of(owner: &Owner) -> u32 {
-    match owner {
-        Owner::Process(process) => process.pid,
-        Owner::Lease(_) => 0,
-    }
-}
-
-/// A time as RFC 3339, UTC.
-pub(crate) fn time(at: UnixMillis) -> String {
-    let at = i64::try_from(at.0).unwrap_or(i64::MAX);
-    jiff::Timestamp::from_millisecond(at).unwrap_or(jiff::Timestamp::MAX).to_string()
 }

@@ -29,7 +29,7 @@ impl Server {
         match doing {
             CallState::Waits(request) | CallState::Stores(request) => gone.push(request),
             CallState::Deferred => {
-                self.deferred.retain(|deferred| deferred.conn() != disconnected.id)
+                self.deferred.retain(|deferred| deferred.conn() != disconnected.id);
             }
             CallState::Nothing
             | CallState::InFlight

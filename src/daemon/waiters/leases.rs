@@ -90,19 +90,6 @@ pub(crate) fn name_of(handle: Handle) -> LeaseId {
     LeaseId(half)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_name_is_half_the_hash_of_the_bytes_of_the_handle() {
-        // printf '\0...\xab\xcd' | sha256sum
-        let name = name_of(Handle::new(0)).to_string();
-        assert_eq!(name, "374708fff7719dd5979ec875d56cd228");
-        assert_ne!(name_of(Handle::new(1)).to_string(), name);
-    }
-}
-
 /// The grant of a lease that is not told yet.
 #[derive(Debug)]
 pub(crate) struct UnsyncedLease {
@@ -116,5 +103,18 @@ impl UnsyncedLease {
     /// Whether a connection waits for the grant of this request.
     pub(crate) fn is_of(&self, conn: ConnId, request: RequestId) -> bool {
         self.conn == conn && self.request == request
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_half_the_hash_of_the_bytes_of_the_handle() {
+        // printf '\0...\xab\xcd' | sha256sum
+        let name = name_of(Handle::new(0)).to_string();
+        assert_eq!(name, "374708fff7719dd5979ec875d56cd228");
+        assert_ne!(name_of(Handle::new(1)).to_string(), name);
     }
 }

@@ -7,8 +7,8 @@ use std::io;
 
 use nix::unistd::Pid;
 
-use crate::sys::child::{Reap, children, ended};
 use crate::sys::process::become_subreaper;
+use crate::sys::process::child::{Reap, children, ended};
 
 /// Which children are descendants of the command.
 #[derive(Debug)]

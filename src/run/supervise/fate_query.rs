@@ -13,9 +13,9 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::unistd::Pid;
 
 use super::Fate;
-use crate::sys::child::{Reap, ended, fork};
 use crate::sys::deadline::{Reader, Why};
 use crate::sys::fds;
+use crate::sys::process::child::{Reap, ended, fork};
 
 /// The pauses between two attempts, and before the first: a daemon that is replaced is soon there.
 const PAUSE_MIN: Duration = Duration::from_millis(50);

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-use crate::sys::child::children_of;
 use crate::sys::pidfd::Pidfd;
+use crate::sys::process::child::children_of;
 use crate::sys::process::parent;
 
 /// Kills `tops`, which are children of this process, and all their descendants, from the top down.

@@ -32,7 +32,7 @@ use nix::sys::signal::Signal;
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::{Pid, setpgid};
 
-use crate::sys::child::fork;
+use crate::sys::process::child::fork;
 use crate::sys::signals;
 
 pub use child_channel::ChildChannel;

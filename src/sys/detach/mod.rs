@@ -20,8 +20,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork};
 
-use super::exec::{Prepared, entry};
 use super::{fds, signals};
+use crate::sys::process::exec::{Prepared, entry};
 
 /// Where the new process finds the pipe for its start-up errors.
 pub const REPORT_FD: i32 = 3;

@@ -1,10 +1,12 @@
-//! What /proc tells of a process and of this machine.
+//! Processes: what /proc says of them, making a child, and becoming another program.
 //!
 //! A number names a process only for a moment: what is read by number is for showing, or is
 //! checked against a [`Pidfd`] as [`Identity`] does.
 
 mod ancestry;
 mod belongings;
+pub mod child;
+pub mod exec;
 mod freezer;
 mod identity;
 mod origin;

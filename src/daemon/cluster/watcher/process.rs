@@ -22,9 +22,9 @@ use crate::daemon::processes::holder::{Holder, WatchId};
 use crate::daemon::processes::holder_record::Recorded;
 use crate::daemon::processes::lost_processes::LostProcesses;
 use crate::daemon::processes::owners::find;
-use crate::sys::child::{Reap, ended, fork};
 use crate::sys::deadline::Reader;
 use crate::sys::process::Origin;
+use crate::sys::process::child::{Reap, ended, fork};
 use crate::sys::{clock, fds, signals};
 
 /// How often it is looked, once the daemon has ended, whether another one has taken its place: the

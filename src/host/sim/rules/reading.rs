@@ -35,11 +35,11 @@ fn rule_09_an_author_that_had_read_another_history_counts_for_nobody() {
     read(&batch(1, 1, chain.link(), vec![joining(1)]), &mut chain, Trust::Live).unwrap();
     let before = chain.clone();
     let other = Link { position: Position(1), hash: genesis(2).hash };
-    let stray = batch(2, 1, other, vec![joining(2)]);
-    assert_eq!(read(&stray, &mut chain, Trust::Live), Err(Trouble::Divergent), "or we have");
+    let divergent = batch(2, 1, other, vec![joining(2)]);
+    assert_eq!(read(&divergent, &mut chain, Trust::Live), Err(Trouble::Divergent), "or we have");
     assert_eq!(chain, before);
     let step = Step::Divergent { host: HostId(2) };
-    assert_eq!(read(&stray, &mut chain, Trust::Loaded), Ok(step), "it is the author");
+    assert_eq!(read(&divergent, &mut chain, Trust::Loaded), Ok(step), "it is the author");
     assert_eq!(chain.revision(), before.revision());
     let mut next = batch(2, 2, chain.link(), vec![Change::Policy { bypass_max: 1 }]);
     next.position = Position(3);

@@ -9,7 +9,7 @@ use super::super::Fate;
 use super::Parent;
 use crate::run::supervise::hold_monitor::{HoldMonitor, Phase};
 use crate::run::supervise::kill_tree;
-use crate::sys::child::End;
+use crate::sys::process::child::End;
 
 impl Parent<'_> {
     /// Reads the deadline page, and asks for another one if the page has lost its writer. Until the

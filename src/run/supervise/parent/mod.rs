@@ -19,8 +19,8 @@ use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
 use nix::unistd::{Pid, dup2_stdin, dup2_stdout, setpgid};
 
-use crate::sys::child::{End, Reap, ended, stopped};
 use crate::sys::fds;
+use crate::sys::process::child::{End, Reap, ended, stopped};
 
 use super::child_channel::{Channel, ChildMessage};
 use super::descendants::Descendants;

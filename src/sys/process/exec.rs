@@ -110,7 +110,7 @@ pub fn exec(file: &Path, argv: &[OsString], environment: &[(&str, Option<OsStrin
 }
 
 /// An execve(2) that needs no more memory, so that it can be called in a forked child.
-pub(super) struct Prepared {
+pub(in crate::sys) struct Prepared {
     file: CString,
     argv: Vec<CString>,
     /// `envp` points to these.
@@ -123,7 +123,7 @@ pub(super) struct Prepared {
 
 impl Prepared {
     /// With this environment, one `NAME=VALUE` each, and nothing else.
-    pub(super) fn new(
+    pub(in crate::sys) fn new(
         file: &Path,
         argv: &[OsString],
         environment: Vec<CString>,
@@ -144,7 +144,7 @@ impl Prepared {
     }
 
     /// Becomes it; returns only if that failed. Async-signal-safe.
-    pub(super) fn exec(&self) -> Errno {
+    pub(in crate::sys) fn exec(&self) -> Errno {
         debug_assert_eq!(self.argv.len() + 1, self.argp.len());
         // SAFETY: each vector ends with a null and points to strings that we own.
         unsafe { libc::execve(self.file.as_ptr(), self.argp.as_ptr(), self.envp.as_ptr()) };
@@ -201,7 +201,7 @@ fn name_of(entry: &CStr) -> &[u8] {
 }
 
 /// `NAME=VALUE`, as it stands in an environment.
-pub(super) fn entry(name: &OsStr, value: &OsStr) -> io::Result<CString> {
+pub(in crate::sys) fn entry(name: &OsStr, value: &OsStr) -> io::Result<CString> {
     // With room for the end.
     let mut text = Vec::with_capacity(name.len() + value.len() + 2);
     text.extend_from_slice(name.as_bytes());

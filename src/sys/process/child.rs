@@ -105,7 +105,7 @@ fn children_by_parent(of: Pid) -> io::Result<Vec<Pid>> {
     let mut children = Vec::new();
     for entry in std::fs::read_dir("/proc")?.flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(to_pid) else { continue };
-        if super::process::parent(pid.as_raw().unsigned_abs()) == Some(of) {
+        if super::parent(pid.as_raw().unsigned_abs()) == Some(of) {
             children.push(pid);
         }
     }

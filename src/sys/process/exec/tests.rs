@@ -105,7 +105,7 @@ fn an_empty_element_of_path_is_the_current_folder() {
     }
 }
 
-const BECOMES: &str = "sys::exec::tests::becomes";
+const BECOMES: &str = "sys::process::exec::tests::becomes";
 
 /// Plays `becomes`, which does what `WHAT` says; what the new program wrote to its stdout.
 fn become_what(what: &str, file: &Path) -> Vec<u8> {
@@ -162,7 +162,7 @@ fn the_environment_is_passed_on_byte_for_byte_and_in_order() {
     // The second START is the inner scene's.
     let start = shown.windows(6).position(|window| window == b"START\n").unwrap();
     let expected = b"B\x07=2\0A=1\0NOTHING\0=odd\0\0A=again\0BYTES\xff=\xfe\0\
-        CANAL_TEST_SCENE=sys::exec::tests::becomes\0WHAT=cat\0FILE=/bin/cat\0CANAL_KEY=new\0";
+        CANAL_TEST_SCENE=sys::process::exec::tests::becomes\0WHAT=cat\0FILE=/bin/cat\0CANAL_KEY=new\0";
     let shown = &shown[start + 6..];
     assert_eq!(shown, expected, "{}", shown.escape_ascii());
 }

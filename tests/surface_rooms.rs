@@ -1,0 +1,230 @@
+//! The rooms of the house: no file is part of a large circle of imports, and no folder has more files
+//! than a reader takes in at a glance.
+#![expect(clippy::unwrap_used, reason = "a test says so by failing")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use petgraph::algo::tarjan_scc;
+use petgraph::graphmap::DiGraphMap;
+use syn::visit::{self, Visit};
+use syn::{Attribute, Item, ItemUse, UseTree, Visibility};
+
+/// How many files may import each other in a circle.
+const CIRCLE_MAX: usize = 2;
+
+/// How many files may lie beside each other in a folder.
+const FILES_MAX: usize = 12;
+
+/// The name of a module: the names after `crate`.
+type Module = Vec<String>;
+
+/// A file, as far as it says what it imports.
+#[derive(Default)]
+struct Source {
+    /// The paths that it uses, each from its own module on.
+    uses: BTreeSet<Vec<String>>,
+    /// What it makes known under its own name, and where that comes from.
+    reexports: BTreeMap<String, Vec<String>>,
+}
+
+/// Collects the paths of one file, without those of its tests.
+#[derive(Default)]
+struct Collector(Source);
+
+impl<'ast> Visit<'ast> for Collector {
+    fn visit_item(&mut self, item: &'ast Item) {
+        let attributes = match item {
+            Item::Mod(item) => &item.attrs,
+            Item::Fn(item) => &item.attrs,
+            Item::Impl(item) => &item.attrs,
+            Item::Use(item) => &item.attrs,
+            _ => return visit::visit_item(self, item),
+        };
+        if !is_for_tests(attributes) {
+            visit::visit_item(self, item);
+        }
+    }
+
+    fn visit_item_use(&mut self, item: &'ast ItemUse) {
+        let is_reexport = !matches!(item.vis, Visibility::Inherited);
+        for (path, name) in paths_of(&item.tree) {
+            if is_reexport {
+                self.0.reexports.insert(name, path);
+            } else {
+                self.0.uses.insert(path);
+            }
+        }
+    }
+
+    // `pub(super)` imports nothing.
+    fn visit_visibility(&mut self, _: &'ast Visibility) {}
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        let names = path.segments.iter().map(|segment| segment.ident.to_string());
+        self.0.uses.insert(names.collect());
+        visit::visit_path(self, path);
+    }
+}
+
+fn is_for_tests(attributes: &[Attribute]) -> bool {
+    attributes.iter().any(|attribute| {
+        let words = attribute.meta.require_list().map(|list| list.tokens.to_string());
+        attribute.path().is_ident("cfg") && words.is_ok_and(|words| words == "test")
+    })
+}
+
+/// Each path of a `use`, and the name under which it is known then.
+fn paths_of(tree: &UseTree) -> Vec<(Vec<String>, String)> {
+    match tree {
+        UseTree::Path(path) => {
+            let below = paths_of(&path.tree).into_iter().map(|(mut names, known)| {
+                names.insert(0, path.ident.to_string());
+                (names, known)
+            });
+            below.collect()
+        }
+        UseTree::Name(name) if name.ident == "self" => vec![(Vec::new(), String::new())],
+        UseTree::Name(name) => vec![(vec![name.ident.to_string()], name.ident.to_string())],
+        UseTree::Rename(name) => vec![(vec![name.ident.to_string()], name.rename.to_string())],
+        UseTree::Glob(_) => vec![(Vec::new(), "*".to_owned())],
+        UseTree::Group(group) => group.items.iter().flat_map(paths_of).collect(),
+    }
+}
+
+/// All modules of a folder that have files of their own, but for tests and what only they use.
+fn read(root: &Path) -> BTreeMap<Module, Source> {
+    let mut files = Vec::new();
+    files_below(root, &mut files);
+    let mut modules = BTreeMap::new();
+    for file in files {
+        let module = module_of(file.strip_prefix(root).unwrap());
+        if module.iter().any(|name| name == "tests" || name == "sim") {
+            continue;
+        }
+        let text = fs::read_to_string(&file).unwrap();
+        modules.insert(module, source_of(&text));
+    }
+    modules
+}
+
+fn source_of(text: &str) -> Source {
+    let mut collector = Collector::default();
+    collector.visit_file(&syn::parse_file(text).unwrap());
+    collector.0
+}
+
+fn files_below(dir: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files_below(&path, found);
+        } else if path.extension().is_some_and(|ext| ext == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+fn module_of(file: &Path) -> Module {
+    let mut names: Module =
+        file.with_extension("").iter().map(|name| name.to_str().unwrap().to_owned()).collect();
+    if names.last().is_some_and(|last| last == "mod" || last == "lib") {
+        names.pop();
+    }
+    names
+}
+
+/// The module that a path leads to from another one, through what others make known.
+fn resolve(modules: &BTreeMap<Module, Source>, from: &Module, path: &[String]) -> Option<Module> {
+    let (mut at, mut rest) = start(modules, from, path)?;
+    loop {
+        let Some((name, below)) = rest.split_first() else { return Some(at) };
+        let child: Module = at.iter().chain([name]).cloned().collect();
+        if modules.contains_key(&child) {
+            (at, rest) = (child, below.to_vec());
+            continue;
+        }
+        let Some(origin) = modules[&at].reexports.get(name) else { return Some(at) };
+        let (module, mut names) = start(modules, &at, origin)?;
+        names.extend_from_slice(below);
+        (at, rest) = (module, names);
+    }
+}
+
+/// The module where a path begins, and what is left of it.
+fn start(
+    modules: &BTreeMap<Module, Source>,
+    from: &Module,
+    path: &[String],
+) -> Option<(Module, Vec<String>)> {
+    let (first, rest) = path.split_first()?;
+    let ups = path.iter().take_while(|name| *name == "super").count();
+    match first.as_str() {
+        "crate" => Some((Module::new(), rest.to_vec())),
+        "self" => Some((from.clone(), rest.to_vec())),
+        "super" => Some((from[..from.len().checked_sub(ups)?].to_vec(), path[ups..].to_vec())),
+        // One name alone is a variable, or something of this file.
+        _ if rest.is_empty() => None,
+        _ => {
+            let child: Module = from.iter().chain([first]).cloned().collect();
+            modules.contains_key(&child).then(|| (from.clone(), path.to_vec()))
+        }
+    }
+}
+
+/// The circles of imports with more than so many files.
+fn circles(modules: &BTreeMap<Module, Source>, most: usize) -> Vec<Vec<String>> {
+    let names: Vec<&Module> = modules.keys().collect();
+    let mut graph = DiGraphMap::<usize, ()>::new();
+    for (number, module) in names.iter().enumerate() {
+        graph.add_node(number);
+        for path in &modules[*module].uses {
+            let Some(used) = resolve(modules, module, path) else { continue };
+            if used != **module {
+                let used = names.iter().position(|name| **name == used).unwrap();
+                graph.add_edge(number, used, ());
+            }
+        }
+    }
+    let circles = tarjan_scc(&graph).into_iter().filter(|circle| circle.len() > most);
+    circles.map(|it| it.into_iter().map(|number| names[number].join("/")).collect()).collect()
+}
+
+#[test]
+fn no_circle_of_imports_is_larger_than_two_files() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let circles = circles(&read(&root), CIRCLE_MAX);
+    assert!(circles.is_empty(), "{circles:#?}");
+}
+
+#[test]
+fn circles_are_found_through_groups_paths_and_what_others_make_known() {
+    let files = [
+        ("a", "use crate::{b::{self, X}, d}; #[cfg(test)] mod tests { use crate::e; }"),
+        ("b", "pub use c::X;"),
+        ("b/c", "fn f(d: super::super::d::D) {}"),
+        ("d", "fn f() { crate::a::g(); }"),
+        ("e", "use crate::a::A;"),
+    ];
+    let module = |name: &str| name.split('/').map(str::to_owned).collect::<Module>();
+    let mut modules: BTreeMap<Module, Source> =
+        files.iter().map(|(name, text)| (module(name), source_of(text))).collect();
+    modules.insert(Module::new(), Source::default());
+    let mut found = circles(&modules, 1).concat();
+    found.sort();
+    assert_eq!(found, ["a", "b/c", "d"]);
+    assert_eq!(circles(&modules, 3), Vec::<Vec<String>>::new());
+}
+
+#[test]
+fn no_folder_has_more_than_a_dozen_files_beside_each_other() {
+    let mut files = Vec::new();
+    files_below(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut files);
+    let mut folders: BTreeMap<&Path, usize> = BTreeMap::new();
+    for file in &files {
+        *folders.entry(file.parent().unwrap()).or_default() += 1;
+    }
+    folders.retain(|_, count| *count > FILES_MAX);
+    assert!(folders.is_empty(), "{folders:#?}");
+}
