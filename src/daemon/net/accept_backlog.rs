@@ -26,7 +26,7 @@ impl AcceptBacklog {
 /// sixteenth.
 pub(crate) const QUEUED_CONNECTIONS_MAX: usize = 65_536;
 
-/// What [`Server::accept`] did.
+/// What [`Server::accept`](crate::daemon::server::Server::accept) did.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Accepted {
     /// How many connections it took from the queue.

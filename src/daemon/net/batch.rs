@@ -2,7 +2,7 @@
 //!
 //! Invariant: each death that the kernel reported before a call was read is in the batch of that call,
 //! or in an earlier one. It holds by construction: only [`Batch::take`] can read connections
-//! ([`Reading`]), it takes the deaths after the last read, and calls are served only with a batch.
+//! ([`ReadPermit`]), it takes the deaths after the last read, and calls are served only with a batch.
 
 use std::time::{Duration, Instant};
 
