@@ -1,43 +1,43 @@
-//! Looking again for a moment, before the daemon sleeps: to be woken takes longer than most peers
-//! take to say the next thing.
+//! Spinning for a moment before the daemon sleeps: a wake-up takes longer than most clients take to
+//! send their next call.
 //!
-//! Invariant: who says nothing soon is not waited for: after each moment that was waited in vain,
-//! twice as many chances are passed over.
+//! Invariant: the daemon does not spin for clients that stay silent. Each fruitless spin doubles
+//! how many opportunities to spin are skipped, up to 1,024.
 //!
-//! It is what the kernel does for virtual processors (Documentation/virt/kvm/halt-polling.rst), with
-//! one difference: between two looks others may run on this processor, as the peer may be who
-//! waits for it.
+//! The kernel does the same for virtual processors (Documentation/virt/kvm/halt-polling.rst). The
+//! difference: this loop yields the processor between two looks, because the client may be waiting
+//! for that processor.
 
 use std::thread::{available_parallelism, yield_now};
 use std::time::{Duration, Instant};
 
-/// The longest moment. To go to sleep and be woken takes about as long on a virtual machine.
+/// The longest spin. A sleep and a wake-up take about as long on a virtual machine.
 const MOMENT: Duration = Duration::from_micros(50);
 
-/// At least every so many chances one is taken.
+/// The most opportunities that are skipped between two spins.
 const PASSED_MAX: u32 = 1024;
 
-/// A chance that was passed over though it would have paid counts as so many.
+/// A sleep shorter than `MOMENT` counts as this many skipped opportunities: a spin would have paid.
 const MISSED_WEIGHT: u32 = 16;
 
-/// Whether it is worth looking again for a moment.
+/// Decides whether a spin is worth while.
 #[derive(Debug)]
 pub(crate) struct AdaptiveSpin {
-    /// How many chances are passed over until the next one is taken; `None`: all of them.
+    /// How many opportunities are skipped before the next spin; `None`: all of them.
     left: Option<u32>,
-    /// How many were, before the last one that was taken.
+    /// How many opportunities are skipped after the last spin in all.
     passed: u32,
 }
 
 impl AdaptiveSpin {
     pub(crate) fn new() -> Self {
-        // With a single processor, the peer runs only while the daemon sleeps.
+        // With a single processor, the client runs only while the daemon sleeps.
         let several = available_parallelism().is_ok_and(|count| count.get() > 1);
         Self { left: several.then_some(0), passed: 0 }
     }
 
-    /// Looks until `look` finds something, at most for a moment, or not at all where that was in
-    /// vain of late; whether it found something.
+    /// Calls `look` until it finds something, for a moment at most, or not at all if recent spins
+    /// found nothing. Returns whether it found something.
     pub(crate) fn look(&mut self, mut look: impl FnMut() -> bool) -> bool {
         if self.left != Some(0) {
             self.pass_over(1);
@@ -48,7 +48,8 @@ impl AdaptiveSpin {
             let found = look();
             let elapsed = begun.elapsed();
             if found || elapsed > MOMENT {
-                // Had others the processor for longer, to be woken would have been faster.
+                // If other threads had the processor for longer than that, a wake-up would have
+                // been faster.
                 self.learn(found && elapsed <= 2 * MOMENT);
                 return found;
             }
@@ -56,7 +57,8 @@ impl AdaptiveSpin {
         }
     }
 
-    /// A chance was not taken, or in vain, and something came after so much time.
+    /// Notes that the daemon slept for `time` until something came, after a skipped or a fruitless
+    /// spin.
     pub(crate) fn slept(&mut self, time: Duration) {
         if time < MOMENT {
             self.pass_over(MISSED_WEIGHT);
@@ -81,7 +83,7 @@ mod tests {
         AdaptiveSpin { left: Some(0), passed: 0 }
     }
 
-    /// How many of so many chances are taken, all in vain.
+    /// How many of `chances` opportunities are used for a spin, if no spin finds anything.
     fn taken(spin: &mut AdaptiveSpin, chances: u32, slept: Duration) -> usize {
         let takes_one = |_: &u32| {
             let mut looked = false;

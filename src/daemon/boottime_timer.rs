@@ -1,4 +1,4 @@
-//! A timer that goes on while the machine is suspended.
+//! A timer that runs on while the machine is suspended.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -15,20 +15,21 @@ pub(crate) struct BoottimeTimer {
 }
 
 impl BoottimeTimer {
-    /// One that is not set.
+    /// A timer that is not set.
     pub(crate) fn new() -> io::Result<Self> {
         let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
         let timer = TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?;
         Ok(Self { timer, set_for: None })
     }
 
-    /// Sets it for a time, in milliseconds of CLOCK_BOOTTIME; a time that is over is due at once.
+    /// Sets the timer to a time in milliseconds of CLOCK_BOOTTIME. It goes off at once if that time
+    /// is over. `None` unsets it.
     pub(crate) fn set(&mut self, at: Option<u64>) -> io::Result<()> {
         if self.set_for == at {
             return Ok(());
         }
         match at {
-            // A time of 0 would unset it.
+            // A time of 0 would unset the timer.
             Some(at) => {
                 let at = TimeSpec::from_duration(Duration::from_millis(at.max(1)));
                 self.timer.set(Expiration::OneShot(at), TimerSetTimeFlags::TFD_TIMER_ABSTIME)?;
@@ -39,13 +40,13 @@ impl BoottimeTimer {
         Ok(())
     }
 
-    /// What it is set for.
+    /// What the timer is set to.
     #[cfg(test)]
     pub(crate) fn set_for(&self) -> Option<u64> {
         self.set_for
     }
 
-    /// It went off: it has to be set anew.
+    /// Notes that the timer went off: the next [`Self::set`] arms it again, even for the same time.
     pub(crate) fn went_off(&mut self) {
         self.set_for = None;
     }

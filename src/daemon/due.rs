@@ -1,37 +1,37 @@
-//! What is due at some time.
+//! When the daemon's periodic and delayed work is due.
 
 use std::time::Instant;
 
-/// When things are due that have one time for all.
+/// Deadlines of work that is done for all its subjects at once.
 #[derive(Debug, Default)]
 pub(crate) struct Due {
-    /// Waiters of the daemon before this one are given up.
+    /// Waiters of the previous daemon that have not come back are given up.
     pub(crate) come_back: Option<Instant>,
-    /// Waiters of the daemon before this one are looked at that have not come back.
+    /// Waiters of the previous daemon that have not come back are checked.
     pub(crate) detached: Option<Instant>,
-    /// Stopped waiters are looked at.
+    /// Stopped waiters are checked.
     pub(crate) stopped: Option<Instant>,
-    /// A connection took too long to read its last words.
+    /// A closing connection took too long to read its last reply.
     pub(crate) closing: Option<Instant>,
-    /// Those who wait are told what changed.
+    /// Waiters are sent what changed.
     pub(crate) progress: Option<Instant>,
-    /// Those who watch the status are told what changed.
+    /// Clients that watch the status are sent what changed.
     pub(crate) watch: Option<Instant>,
-    /// Reports are built, or those looked at that were not read.
+    /// Reports are built, or connections that have not read their report are checked.
     pub(crate) reports: Option<Instant>,
-    /// Somebody may watch the status.
+    /// Whether a client may be watching the status.
     pub(crate) watched: bool,
-    /// Our files are looked after.
+    /// The daemon's files are checked.
     pub(crate) home: Option<Instant>,
-    /// Processes of which it could not be told whether they live are looked for again.
+    /// The daemon looks again for processes of which it could not find out whether they live.
     pub(crate) verify: Option<Instant>,
-    /// It is tried again to wait for the last descendant of a hold.
+    /// The daemon tries again to watch for the last descendant of a hold.
     pub(crate) unsure: Option<Instant>,
-    /// The daemon ends, because nobody needs it.
+    /// The daemon ends because nothing uses it.
     pub(crate) idle: Option<Instant>,
 }
 
-/// Whether a time has come; it is then taken away.
+/// Whether a time has come. If so, it is cleared.
 pub(crate) fn is_due(due: &mut Option<Instant>, now: Instant) -> bool {
     due.take_if(|at| *at <= now).is_some()
 }

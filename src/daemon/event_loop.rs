@@ -1,8 +1,8 @@
-//! The daemon's loop: it sleeps until the kernel, the engine or the clock has something for it, and
+//! The daemon's loop: it sleeps until the kernel, the engine or a timer reports something, and then
 //! does a turn.
 //!
-//! There is no async runtime: all that it waits for is in one epoll instance. An engine's client has
-//! one, in a thread of its own, and rings a bell here.
+//! There is no async runtime here: one epoll instance watches everything. The client of an engine
+//! has a runtime, in a thread of its own, and wakes this loop through an eventfd.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -18,7 +18,7 @@ use crate::daemon::limits::FAREWELL_TIME;
 use crate::daemon::net::events::Source;
 use crate::daemon::server::Server;
 
-/// Works until it is told to end, or cannot go on.
+/// Does turns until the daemon is told to end, or cannot go on.
 pub(crate) fn work(server: &mut Server, signals: &Signals) -> anyhow::Result<()> {
     server.conns.await_source(Source::Signals, signals)?;
     let bell = Arc::new(Bell::new()?);
@@ -46,7 +46,8 @@ pub(crate) fn work(server: &mut Server, signals: &Signals) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Gives those who were answered some time to read it, and leaves the other hosts in good order.
+/// Gives clients some time to read their last replies. Leaves the engine if nothing here depends on
+/// the membership, so that the other hosts need not wait for its TTL.
 fn say_farewell(server: &mut Server, context: &mut Context<'_>) -> anyhow::Result<()> {
     server.runtime_dir.close();
     let last_moment = Instant::now() + FAREWELL_TIME;
@@ -63,30 +64,32 @@ fn say_farewell(server: &mut Server, context: &mut Context<'_>) -> anyhow::Resul
     }
 }
 
-/// The signals that concern a daemon.
+/// The signals that the daemon handles.
 #[derive(Debug)]
 pub(crate) struct Signals(SignalFd);
 
 impl Signals {
-    /// From now on they have no effect but to be told here; nor have they on threads that are
-    /// started later.
+    /// Blocks the signals in this thread and in threads started later. From now on they are only
+    /// reported here.
     ///
     /// # Errors
-    /// What signalfd(2) says.
+    /// Those of signalfd(2).
     pub(crate) fn take() -> io::Result<Self> {
-        // A terminal that went away is no reason to end. There is nothing to read anew.
+        // SIGHUP is taken but does not end the daemon: the daemon outlives its terminal. It also
+        // has nothing to reload.
         let set: SigSet = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().collect();
         set.thread_block()?;
         let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
         Ok(Self(SignalFd::with_flags(&set, flags)?))
     }
 
-    /// The name of one that ends the daemon, if such a one came.
+    /// The last received signal that ends the daemon, if any.
     fn ending(&self) -> Option<Signal> {
         let came = std::iter::from_fn(|| self.0.read_signal().ok().flatten());
         let numbers = came.filter_map(|info| i32::try_from(info.ssi_signo).ok());
         let signals = numbers.filter_map(|number| Signal::try_from(number).ok());
-        // All are read, or the next one would not be reported.
+        // All queued signals are read. Otherwise the edge-triggered epoll instance would not report
+        // the next signal.
         signals.filter(|signal| *signal != Signal::SIGHUP).last()
     }
 }
@@ -97,7 +100,7 @@ impl AsFd for Signals {
     }
 }
 
-/// What the engine's thread rings when it has said something.
+/// An eventfd that the engine's thread writes to when it has an answer.
 #[derive(Debug)]
 struct Bell(EventFd);
 
@@ -110,7 +113,7 @@ impl Bell {
 
 impl Wake for Bell {
     fn wake(self: Arc<Self>) {
-        // Never read: each write is reported anew.
+        // It is never read: the edge-triggered epoll instance reports each write anew.
         let _ = self.0.write(1);
     }
 }

@@ -1,8 +1,8 @@
-//! Switches for tests: a daemon that kills itself between two entries of its journal, and one that
-//! forgets to answer.
+//! Switches for tests: a daemon that kills itself between two records of its journal, and a daemon
+//! that forgets to answer.
 
 /// Ends this process, as `kill -9` would, right after a given number of records was written and
-/// before anything of it is told to anyone. Only in debug builds, by `CANAL_FAULT=journal:N`.
+/// before any client learns of them. Only in debug builds, by `CANAL_FAULT=journal:N`.
 #[derive(Debug, Default)]
 pub(crate) struct Fault {
     records_left: Option<usize>,
@@ -21,7 +21,7 @@ impl Fault {
         Self::default()
     }
 
-    /// How many of `records` are to be written before the end; `None` if it does not come yet.
+    /// How many of `records` to write before this process ends; `None` if it does not end yet.
     pub(crate) fn strikes_after(&mut self, records: usize) -> Option<usize> {
         let left = self.records_left.as_mut()?;
         if records < *left {
@@ -31,14 +31,15 @@ impl Fault {
         Some(*left)
     }
 
-    /// Ends this process.
+    /// Ends this process with SIGKILL.
     pub(crate) fn strike() -> ! {
         let _ = nix::sys::signal::kill(nix::unistd::Pid::this(), nix::sys::signal::Signal::SIGKILL);
         std::process::abort()
     }
 }
 
-/// Whether calls of `Graph` are taken and not answered, by `CANAL_FAULT=forget`. Only in debug builds.
+/// Whether calls of `Graph` are taken and not answered, by `CANAL_FAULT=forget`. Only in debug
+/// builds.
 pub(crate) fn forgets_graphs() -> bool {
     cfg!(debug_assertions) && std::env::var_os("CANAL_FAULT").is_some_and(|it| it == "forget")
 }

@@ -1,79 +1,80 @@
-//! How much of everything the daemon takes. What is over a limit is refused by name; what is
-//! within stays undisturbed.
+//! How much of everything the daemon accepts. A client over a limit gets a named error. Clients
+//! within the limits are not affected.
 
 use std::time::Duration;
 
-/// Calls that a peer may send ahead of the answer to an earlier one.
+/// The most calls that a client may send ahead of the answer to an earlier call.
 pub(crate) const CALLS_AHEAD_MAX: usize = 256;
 
-/// The most bytes that wait for a peer to read them before it gets another reply; a peer that lets
-/// more come together is closed.
+/// The most bytes of replies that a client may leave unread. If more are unread when the next reply
+/// is due, the daemon closes the connection.
 pub(crate) const OUTPUT_BYTES_MAX: usize = 1024 * 1024;
 
 /// About the most bytes of a report on the table. What does not fit is left out and counted.
 pub(crate) const REPORT_BYTES_MAX: usize = 24 * 1024 * 1024;
 
-/// How many bytes of reports a user has not read, at which it gets no other one.
+/// A user with this many bytes of unread reports gets no further report.
 pub(crate) const UNREAD_BYTES_PER_USER: usize = OUTPUT_BYTES_MAX;
 
-/// As above, of all users together.
+/// The same limit for all users together.
 pub(crate) const UNREAD_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// How long a connection may read nothing of its report while others wait for the room that it takes.
+/// How long a connection may read nothing of its report while other connections wait for the room
+/// that it takes.
 pub(crate) const UNREAD_TIME: Duration = Duration::from_secs(2);
 
-/// After so much time with reports, the calls of others are served.
+/// After this much time spent on reports in a turn, other calls are served.
 pub(crate) const REPORT_TIME_PER_TURN: Duration = Duration::from_millis(5);
 
-/// The most keys that are named at once to one who completes a command line.
+/// The most keys in one reply to a client that completes a command line.
 pub(crate) const NAMES_MAX: usize = 10_000;
 
-/// The most bytes read from one connection before the others have their turn.
+/// The most bytes read from one connection before the other connections are read.
 pub(crate) const READ_BYTES_PER_TURN: usize = 128 * 1024;
 
-/// The most connections accepted before those that there are have their turn.
+/// The most connections accepted in a turn, so that the open connections are served.
 pub(crate) const ACCEPTS_PER_TURN: usize = 256;
 
-/// How long nobody is accepted where there is no descriptor to refuse a connection with.
+/// How long accepting pauses if no descriptor is left to refuse a connection with.
 pub(crate) const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(250);
 
-/// The most bytes read at once from the FIFO of a hold to find out whether it has writers: no less than
-/// one holds of which the limits are usual.
+/// The most bytes read at once from the FIFO of a hold to find out whether it has writers. A FIFO
+/// with the usual limits holds no more.
 pub(crate) const FIFO_BYTES_AT_ONCE: usize = 64 * 1024;
 
-/// The most bytes thrown away in a turn that were sent by peers who are turned away at once.
+/// The most bytes per turn that are read and thrown away from clients that are refused at once.
 pub(crate) const REFUSED_BYTES_PER_TURN: usize = 256 * 1024;
 
-/// How often it is tried again to wait for the last descendant of a hold.
+/// How often the daemon tries again to watch for the last descendant of a hold.
 pub(crate) const UNSURE_EVERY: Duration = Duration::from_millis(250);
 
-/// How many connections over the limit are kept long enough to be told so.
+/// How many connections over the limit stay open until their client has got the error.
 pub(crate) fn turned_away_max(connections_max: usize) -> usize {
     (connections_max / 32).min(64)
 }
 
-/// How long a connection may take to read its last reply before it is closed all the same.
+/// How long a connection may take to read its last reply. Then it is closed anyway.
 pub(crate) const CLOSING_TIME: Duration = Duration::from_secs(5);
 
 /// The most items of one request.
 pub(crate) const ITEMS_MAX: usize = 64;
 
-/// The most slots of one request, whose numbers are all told and shown.
+/// The most slots of one request: replies and reports list the number of every slot.
 pub(crate) const SLOTS_MAX: u64 = 65_536;
 
-/// The largest size of a lock, and the largest number in a view: numbers up to this are exact in
-/// every language's JSON.
+/// The largest size of a lock, and the largest number in a view. The JSON of every language
+/// represents numbers up to this exactly.
 pub(crate) const NUMBER_MAX: u64 = (1 << 53) - 1;
 
-/// The shortest TTL of a lease. Who renews it starts a process for that, and does so in time also on
-/// a machine that is busy.
+/// The shortest TTL of a lease. A client starts a process for each renewal, and that is in time
+/// even on a busy machine.
 pub(crate) const LEASE_MS_MIN: u64 = 1000;
 
-/// The longest TTL of a lease, 30 days. One that is needed for longer is renewed; one that is
-/// forgotten is not in the way for ever.
+/// The longest TTL of a lease, 30 days. A lease that is needed for longer is renewed. A forgotten
+/// lease does not block others for ever.
 pub(crate) const LEASE_MS_MAX: u64 = 30 * 24 * 60 * 60 * 1000;
 
-/// The most bytes of a command that are kept to show it.
+/// The most bytes of a command that are kept for display.
 pub(crate) const COMMAND_BYTES_MAX: usize = 1024;
 
 /// How many requests of one user may wait, if the configuration does not say.
@@ -82,91 +83,92 @@ pub(crate) const WAITERS_PER_USER: usize = 20_000;
 /// How many leases one user may hold, if the configuration does not say.
 pub(crate) const LEASES_PER_USER: usize = 10_000;
 
-/// How much room the keys may take that one user holds and waits for, if the configuration does not
-/// say.
+/// How many bytes the keys may take that one user holds and waits for, if the configuration does
+/// not say.
 pub(crate) const KEY_BYTES_PER_USER: usize = 32 * 1024 * 1024;
 
-/// Descriptors that are not for connections: the journal, the listener, epoll instances, what is
-/// opened for a moment.
+/// Descriptors that are not for connections: the journal, the listener, epoll instances, and files
+/// that are open for a moment.
 const DESCRIPTORS_OF_OUR_OWN: u64 = 32;
 
-/// With fewer descriptors a daemon could serve hardly any client, not even `canal daemon --stop`.
+/// With fewer descriptors, a daemon could serve hardly any client, not even `canal daemon --stop`.
 pub(crate) const DESCRIPTORS_MIN: u64 = 64;
 
-/// One in so many descriptors is kept for those who wait: a grant takes a second one, until the
-/// client has read it and goes.
+/// One in this many descriptors is reserved for grants: a grant takes a second descriptor until the
+/// client has read it and disconnects.
 ///
-/// The same share of the connections is kept for root and the user whose daemon it is.
+/// The same share of the connections is reserved for root and the user that runs the daemon.
 pub(crate) const KEPT_FOR_GRANTS: usize = 16;
 
-/// A user may have this many times the connections that are still left for all users: three quarters
-/// of all connections if no other user has any.
+/// A user may have this many times the connections that are still left for all users. That is three
+/// quarters of all connections if no other user has any.
 pub(crate) const SHARE_OF_WHAT_IS_LEFT: usize = 3;
 
-/// For how long a connection may be idle when others need its room, if the configuration does not
-/// say.
+/// How long a connection may be idle when a new connection needs its room, if the configuration
+/// does not say.
 pub(crate) const CONNECTION_IDLE: Duration = Duration::from_secs(60);
 
-/// The least time between two looks for connections that are idle.
+/// The least time between two searches for idle connections.
 pub(crate) const IDLE_LOOKED_FOR_EVERY: Duration = Duration::from_secs(1);
 
-/// How many connections fit when there are `descriptors` and owners take so many of them.
+/// How many connections fit into `descriptors` if watched processes and FIFOs take `owners` of
+/// them.
 pub(crate) fn connections_max(descriptors: u64, owners: usize) -> usize {
     let left = descriptors.saturating_sub(DESCRIPTORS_OF_OUR_OWN).saturating_sub(owners as u64);
     usize::try_from(left - left.div_ceil(KEPT_FOR_GRANTS as u64)).unwrap_or(usize::MAX)
 }
 
-/// How long `-n` waits for the end of a holder that is on its way out.
+/// How long a request with `-n` waits for a holder whose process is exiting.
 pub(crate) const EXITING_TIME: Duration = Duration::from_millis(100);
 
-/// How often stopped waiters are looked at.
+/// How often the daemon checks whether stopped waiters run again.
 pub(crate) const STOPPED_EVERY: Duration = Duration::from_millis(250);
 
-/// How often those are looked at who may wait behind a stopped waiter.
+/// How often the daemon looks for stopped waiters that stand before other waiters.
 pub(crate) const AHEAD_EVERY: Duration = Duration::from_secs(1);
 
-/// The most processes that are looked at in one go because somebody waits behind them.
+/// The most processes that are checked in one go because a request waits behind them.
 pub(crate) const AHEAD_LOOKED_AT_MAX: usize = 64;
 
-/// The most waiters of which it is found out in one go whether they are behind another one.
+/// The most waiters that are checked in one go for other waiters ahead of them.
 pub(crate) const WAITERS_LOOKED_AT_MAX: usize = 256;
 
-/// How long waiters of the daemon before this one may take to come back.
+/// How long the waiters of the previous daemon may take to come back.
 pub(crate) const COME_BACK_TIME: Duration = Duration::from_secs(5);
 
-/// The least time between two words of progress to a waiter.
+/// The least time between two progress messages to a waiter.
 pub(crate) const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 
-/// The least time between two reports to one who watches the status.
+/// The least time between two reports to a client that watches the status.
 pub(crate) const WATCH_EVERY: Duration = Duration::from_millis(250);
 
 /// How long the last replies may take when the daemon ends.
 pub(crate) const FAREWELL_TIME: Duration = Duration::from_secs(1);
 
-/// The most holders of a key whose process is looked at when one who may not wait is refused, or
-/// when the status is told.
+/// The most processes whose state is read at once: those of holders when a request that may not
+/// wait is refused or a status is built, and those of detached waiters when the daemon starts.
 pub(crate) const PROCESSES_LOOKED_AT_MAX: usize = 500;
 
-/// The most holds that are looked at to tell who keeps a request.
+/// The most holds that are examined to list the holders that block a request.
 pub(crate) const HOLDERS_LOOKED_AT_MAX: usize = 500;
 
-/// The most keys below a key that are looked at for holds that are in the way of one of it.
+/// The most keys below a key that are searched for holds that block a request for the key.
 pub(crate) const KEYS_LOOKED_AT_MAX: usize = 1000;
 
-/// How far up the ancestors of a process are followed to the one whose frame encloses it.
+/// How many ancestors of a process are searched for the process whose frame encloses it.
 pub(crate) const ANCESTORS_MAX: usize = 256;
 
-/// The most waiting requests that are told with those who keep them.
+/// The most waiting requests that a report lists with their blockers.
 pub(crate) const WAITS_SHOWN_MAX: usize = 1000;
 
-/// The most of those who keep waiting requests that are looked at to tell that.
+/// About the most blockers of waiting requests that are examined for such a report.
 pub(crate) const BLOCKERS_LOOKED_AT_MAX: usize = 100_000;
 
 /// The size at which the log of a daemon that was started on demand is rotated.
 pub(crate) const LOG_BYTES_MAX: u64 = 1024 * 1024;
 
-/// The most calls that are served in a turn: the others have theirs in the next one, after those who
-/// came meanwhile and whose user has fewer of them.
+/// The most calls that are served in a turn. The rest is served in the next turn. There, users take
+/// turns again: a later call of a user with fewer calls may be served first.
 pub(crate) const CALLS_PER_TURN: usize = 1024;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! The daemon's log: one line per thing that an operator may want to know.
+//! The daemon's log: one line for each event that an operator may want to know.
 //!
-//! Invariant: a line that cannot be written at once is lost and counted. It neither ends the daemon nor
-//! keeps it waiting.
+//! Invariant: a line that cannot be written at once is dropped and counted. The log neither ends
+//! nor blocks the daemon.
 
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
@@ -25,32 +25,33 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::daemon::limits::LOG_BYTES_MAX;
 
-/// So much is written at once: a pipe that takes something takes as much without waiting (PIPE_BUF).
+/// How many bytes are written at once: a pipe that is writable takes this many without blocking
+/// (PIPE_BUF).
 const PIECE_BYTES: usize = 4096;
 
-/// How many lines were lost since this daemon began.
+/// How many lines were dropped since this daemon started.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
-/// Begins to log to stderr; in a daemon that was started on demand, to `file`.
+/// Starts to log to stderr; in a daemon that was started on demand, to `file`.
 ///
 /// # Errors
-/// If what `CANAL_LOG` or the configuration says makes no sense.
+/// `CANAL_LOG` or the configuration has an invalid filter.
 pub(crate) fn begin(verbose: u8, config: Option<&str>, file: Option<&Path>) -> anyhow::Result<()> {
     let filter = filter(verbose, config)?;
     let target = match file {
         Some(path) => Target::File(LogFile::open(path)),
         None => Target::Stderr,
     };
-    // The system's journal has a clock of its own.
+    // The system's journal adds a time to each line.
     let timed = std::env::var_os("JOURNAL_STREAM").is_none();
     let log = tracing_subscriber::fmt()
-        // The filter decides.
+        // The filter decides which levels are logged.
         .with_max_level(LevelFilter::TRACE)
         .with_ansi(false)
         .with_target(false)
         .log_internal_errors(false)
         .with_writer(Log(Mutex::new(Lines::new(target, timed))));
-    // A log that is there already stays.
+    // A logger that was set up before stays.
     let _ = if timed {
         log.with_timer(Utc).finish().with(filter).try_init()
     } else {
@@ -59,7 +60,7 @@ pub(crate) fn begin(verbose: u8, config: Option<&str>, file: Option<&Path>) -> a
     Ok(())
 }
 
-/// What the operator should know of lines that were lost, if any were.
+/// A note for the operator if lines were dropped.
 pub(crate) fn note() -> Option<String> {
     let lost = LOST.load(Ordering::Relaxed);
     (lost > 0).then(|| format!("{} of its log could not be written", lines(lost)))
@@ -78,7 +79,7 @@ fn filter(verbose: u8, config: Option<&str>) -> anyhow::Result<Targets> {
         (1, ..) => ("debug", "-v"),
         _ => ("trace", "-vv"),
     };
-    // A bare level is about canal: what it is built of says too much below that.
+    // A bare level applies to canal only: its dependencies log too much below `info`.
     let bare = matches!(text, "debug" | "trace").then(|| format!("info,canal={text}"));
     let text = bare.as_deref().unwrap_or(text);
     Targets::from_str(text).with_context(|| format!("{whose} cannot be used (`{text}`)"))
@@ -93,7 +94,7 @@ impl FormatTime for Utc {
     }
 }
 
-/// Where lines go, one at a time.
+/// The writer of the log. It takes one line at a time.
 #[derive(Debug)]
 struct Log(Mutex<Lines>);
 
@@ -117,14 +118,14 @@ impl Write for &Log {
     }
 }
 
-/// Lines on their way, and how many were lost since the last one that was written.
+/// Where lines are written to, and how many were dropped since the last written line.
 #[derive(Debug)]
 struct Lines {
     target: Target,
-    /// Whether lines have a time.
+    /// Whether lines carry a time.
     timed: bool,
     lost: u64,
-    /// Only a part of the last line was written.
+    /// Whether only a part of the last line was written.
     torn: bool,
 }
 
@@ -172,7 +173,8 @@ impl Lines {
 }
 
 impl Target {
-    /// Writes what can be written without waiting; how many bytes were, if not all.
+    /// Writes what can be written without blocking. If that is not all, the error is the number of
+    /// bytes written.
     fn write(&mut self, text: &[u8]) -> Result<(), usize> {
         match self {
             Self::Stderr => write_now(io::stderr().as_fd(), text),
@@ -207,7 +209,7 @@ fn write_now(fd: BorrowedFd<'_>, text: &[u8]) -> Result<(), usize> {
     Ok(())
 }
 
-/// A log file that does not grow for ever: one of the same size before it is kept.
+/// A log file of limited size. One previous file of the same size is kept.
 #[derive(Debug)]
 struct LogFile {
     path: PathBuf,
@@ -234,12 +236,12 @@ impl LogFile {
         let mut before = self.path.clone().into_os_string();
         before.push(".1");
         if std::fs::rename(&self.path, before).is_err() {
-            // Nothing to rotate, such as a file that somebody removed.
+            // There is nothing to rotate, for example because the file was removed.
             self.bytes = 0;
         }
         self.reopen();
         if let Some(file) = &self.file {
-            // What the runtime itself says goes along.
+            // stderr follows to the new file: the runtime writes its own messages there.
             let _ = nix::unistd::dup2_stderr(file);
         }
     }
@@ -261,7 +263,7 @@ impl LogFile {
 fn append(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.append(true).create(true).mode(0o600);
-    // Nobody reads a FIFO of this name: it must not be waited for.
+    // If the path is a FIFO without a reader, opening it must not block.
     options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
     options.open(path)
 }
@@ -293,7 +295,7 @@ mod tests {
             whole += 1;
         }
         whole -= 1;
-        // Nobody reads, and nobody waits for that.
+        // Nothing reads the pipe, and no write waits for a reader.
         (0..3).for_each(|_| write());
         assert_eq!(lost(), 4);
         let mut piece = vec![0; 256 * 1024];

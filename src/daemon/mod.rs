@@ -1,7 +1,7 @@
 //! The daemon: the only owner of a table.
 //!
-//! Start reading at `server`, which says what a turn does. `event_loop` is the loop around it, `start`
-//! brings the daemon up, and `store::recover` reads what the previous daemon left.
+//! Start reading at `server`, which says what a turn does. `event_loop` runs the turns, `start`
+//! starts the daemon, and `store::recover` reads what the previous daemon left.
 
 mod adaptive_spin;
 mod boottime_timer;
@@ -34,22 +34,22 @@ pub use crate::daemon::cluster::watcher::watch;
 pub use crate::daemon::options::{Options, Unusable};
 pub use crate::daemon::runtime_dir::Replacing;
 
-/// Whether a daemon of a user runs at a place, as far as can be seen from this network namespace.
-/// Nothing is asked of it.
+/// Whether a daemon of a user runs at a place, as far as that can be seen from this network
+/// namespace. The daemon is not contacted.
 #[must_use]
 pub fn runs(place: &Place, uid: u32) -> bool {
     runtime_dir::instance_guard::runs(place, uid)
 }
 
-/// Finds out whether a daemon could work, before the one that it replaces is told to end.
+/// Checks whether a daemon could work, before the daemon that it replaces is told to end.
 ///
 /// # Errors
-/// Why it could not, for people; an [`Unusable`] if something can be done about it.
+/// Why it could not, as text for people; an [`Unusable`] if something can be done about it.
 pub fn check(options: &Options) -> anyhow::Result<()> {
     start::check(options)
 }
 
-/// Begins to replace the daemon of a place, of a user; waits for others who do.
+/// Begins to replace the daemon of a user at a place. Waits while another process replaces it.
 ///
 /// # Errors
 /// The place cannot be used.
@@ -60,7 +60,8 @@ pub fn replace(place: &Place, uid: u32) -> anyhow::Result<Replacing> {
 /// Runs the daemon until it is told to end.
 ///
 /// # Errors
-/// Why it cannot start, for people; an [`Unusable`] if something can be done about it.
+/// Why it cannot start or go on, as text for people; an [`Unusable`] if something can be done about
+/// it.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     start::run(options)
 }

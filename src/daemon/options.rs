@@ -1,4 +1,4 @@
-//! How a daemon is to run, and why it cannot.
+//! How a daemon is to run, and why it cannot start.
 
 use std::borrow::Cow;
 use std::path::PathBuf;
@@ -9,33 +9,36 @@ use crate::protocol::place::Place;
 /// How a daemon is to run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where.
+    /// The place of its socket and files.
     pub place: Place,
-    /// Whether a client started it: then its readiness and start-up errors go to descriptor 3.
+    /// Whether a client started it. If so, it reports readiness and start-up errors to descriptor
+    /// 3.
     pub on_demand: bool,
-    /// Leave out a journal that cannot be used; the processes it names are dealt with first.
+    /// Leave out a journal that cannot be used. The processes that it names are dealt with first.
     pub discard_journal: bool,
-    /// `-v` given so many times.
+    /// How often `-v` was given.
     pub verbose: u8,
-    /// End after so many seconds with nothing held, waiting or connected; `None` takes the
+    /// End after this many seconds with nothing held, waiting or connected; `None` takes the
     /// config's, 0 never.
     pub idle_exit_s: Option<u64>,
     /// The address of the engine; `None` takes that of `CANAL_ENGINE`, then the config's.
     pub engine: Option<String>,
-    /// For how long this host lives without renewing, in milliseconds; `None` takes the config's.
+    /// How long this host's membership lasts without a renewal, in milliseconds; `None` takes the
+    /// config's.
     pub engine_ttl_ms: Option<u64>,
     /// The name that people know this host by; `None` takes the config's, then the host's name.
     pub host: Option<String>,
-    /// Work without an engine, also where one was used before.
+    /// Work without an engine, even if one was used before.
     pub without_engine: bool,
-    /// That it replaces another one, if it does.
+    /// The replacement that this daemon is part of, if it replaces another daemon.
     pub replaces: Option<Replacing>,
-    /// The program, which is canal, that outlives a daemon over an engine, to end in time what that
-    /// one would have ended; without it nothing does.
+    /// The program of the watcher, which is canal. The watcher outlives a daemon over an engine,
+    /// and ends in time the processes that the daemon would have ended. Without it, nothing ends
+    /// them.
     pub watcher: Option<PathBuf>,
 }
 
-/// Why the daemon cannot start, where there is something to do about it.
+/// Why the daemon cannot start, if something can be done about it.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}")]
 pub struct Unusable {

@@ -1,11 +1,12 @@
-//! The daemon at work: one task owns everything, and does everything in turns.
+//! The daemon at work: one thread owns all state, and does all work in turns.
 //!
-//! A turn carries out a [`Batch`], in this order: withdrawals and deaths, releases, requests; records
-//! it; and only then answers. Where many ask at once, some are recorded and answered before the next
-//! ones are served. Nothing is read in the middle of a turn.
+//! A turn carries out a [`Batch`] in this order: closed connections and deaths, releases and
+//! renewals, requests. It records the decisions, and only then sends the replies. If many clients
+//! call at once, some calls are recorded and answered before the next calls are served. No
+//! connection is read in the middle of a turn.
 //!
-//! Invariant: nothing is answered, and no grant is made, that a death reported before the turn
-//! would have changed.
+//! Invariant: a turn applies every death that was reported before it, before it answers a call or
+//! sends a grant.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -39,12 +40,14 @@ use crate::daemon::waiters::waiting::Waiters;
 use crate::protocol::{DaemonInfo, Failure};
 use crate::sys::deadline::Writer;
 
-/// After so many connections were served, they are answered, also when others of the same turn wait.
-/// One more write of the journal costs less than peers that sleep until a long turn is over: they
-/// take a while to wake, and the daemon has nothing to do meanwhile (docs/performance.md).
+/// After this many connections were served, they are answered, even if other connections of the
+/// same turn wait. One more write of the journal costs less than clients that sleep until a long
+/// turn is over: they take a while to wake, and the daemon has nothing to do meanwhile
+/// (docs/performance.md).
 const ANSWERED_AT_ONCE: usize = 12;
 
-/// A turn is not taken apart further than this: with hundreds of peers some are awake anyway.
+/// A turn is split into about this many parts at most: with hundreds of clients, some are awake
+/// anyway.
 const PARTS_MAX: usize = 4;
 
 /// The daemon at work.
@@ -52,9 +55,9 @@ const PARTS_MAX: usize = 4;
 pub(crate) struct Server {
     pub(crate) about: DaemonInfo,
     pub(crate) runtime_dir: RuntimeDir,
-    /// Until when holds are sure; only over an engine.
+    /// The page that says until when holds are safe; only over an engine.
     pub(crate) deadline: Option<Writer>,
-    /// What else is known of the engine.
+    /// What else the daemon knows of the engine.
     pub(crate) engine_status: EngineStatus,
     pub(crate) in_flight: InFlight,
     pub(crate) holder_record: HolderRecord,
@@ -69,37 +72,37 @@ pub(crate) struct Server {
     pub(crate) waiters: Waiters,
     pub(crate) leases: Leases,
     pub(crate) accept_backlog: AcceptBacklog,
-    /// Requests that may not wait, put aside while a holder is on its way out.
+    /// Requests that may not wait, deferred while a holder's process is exiting.
     pub(crate) deferred: Vec<DeferredRequest>,
     pub(crate) look_ahead: LookAhead,
-    /// Grants of leases, not yet durable.
+    /// Grants of leases that are not durable yet.
     pub(crate) untold_leases: Vec<UnsyncedLease>,
-    /// Connections whose call was taken or is done with in this turn.
+    /// Connections whose call was taken or finished in this turn.
     pub(crate) to_answer: Vec<ConnId>,
     pub(crate) reports: Reports,
     pub(crate) due: Due,
     pub(crate) spin: AdaptiveSpin,
-    /// Whether the table changed since it was shown to those who watch and wait.
+    /// Whether the table changed since updates to waiters and watchers were scheduled last.
     pub(crate) changed: bool,
-    /// Whether our files were removed and could not be made again yet.
+    /// Whether the daemon's files were removed and could not be made again yet.
     pub(crate) restore_failed: bool,
-    /// Nothing is taken on any more.
+    /// Whether the daemon is ending. New requests are not accepted then.
     pub(crate) stopping: bool,
 }
 
 impl Server {
-    /// Does what is to be done now.
+    /// Reads what arrived, and carries it out.
     ///
     /// # Errors
-    /// If what was decided cannot be recorded. Then the daemon has to end without a word: the next
-    /// one goes on from what is recorded.
+    /// A decision cannot be recorded. The daemon then has to end without a reply: the next daemon
+    /// goes on from what is recorded.
     pub(crate) fn turn(&mut self) -> anyhow::Result<()> {
         self.stop_in_time();
         let batch = Batch::take(self);
         self.carry_out_batch(batch)
     }
 
-    /// Decides about what came, records it, and answers.
+    /// Decides on a batch, records the decisions, and answers.
     ///
     /// # Errors
     /// As [`Self::turn`].
@@ -132,7 +135,7 @@ impl Server {
         Ok(())
     }
 
-    /// Takes in those who connect.
+    /// Accepts new connections.
     pub(crate) fn accept(&mut self) -> Accepted {
         let mut connections_max = self.connections_max();
         if self.conns.len() >= connections_max {
@@ -148,7 +151,7 @@ impl Server {
         self.limits.connections(self.owners.len() + self.children.len())
     }
 
-    /// Looks again for a moment before the daemon sleeps; whether there is something to do now.
+    /// Spins for a moment before the daemon sleeps. Returns whether there is something to do now.
     pub(crate) fn spins(&mut self) -> bool {
         let Self { spin, conns, .. } = self;
         spin.look(|| conns.wait(Some(Duration::ZERO)))
@@ -163,13 +166,13 @@ impl Server {
         }
     }
 
-    /// Whether the next turn has something to do already.
+    /// Whether there is already something to do for the next turn.
     pub(crate) fn has_work(&self) -> bool {
         self.conns.has_work()
     }
 
-    /// Serves the calls that came: what gives back first. Leases end after the renewals that came in
-    /// time, also where the daemon could not take them in until now.
+    /// Serves the calls that came, releases and renewals first. Leases end after the renewals that
+    /// came in time, even if the daemon could not read them until now.
     fn serve(&mut self, batch: &Batch) -> io::Result<()> {
         let mut leases_over_at = batch.leases_over_at;
         let mut left = CALLS_PER_TURN;
@@ -178,7 +181,8 @@ impl Server {
             let active = self.conns.take_active();
             let active = self.in_turns(active);
             if let Some(now) = leases_over_at.take() {
-                // Every renewal that was read goes before the ends, however many calls there are.
+                // Every renewal that was read is served before a lease ends, however many calls
+                // there are.
                 let mut all = usize::MAX;
                 self.serve_each(batch, &active, &mut all, Self::next_goes_first)?;
                 self.end_leases(now);
@@ -200,8 +204,8 @@ impl Server {
         }
     }
 
-    /// Serves of each connection the calls that are there as long as the next one `may` be served and
-    /// calls are `left` for this turn, and answers some at a time.
+    /// Serves the queued calls of each connection, as long as the next call `may` be served and
+    /// calls are `left` for this turn. Records and answers some connections at a time.
     fn serve_each(
         &mut self,
         batch: &Batch,
@@ -234,7 +238,7 @@ impl Server {
         conn.and_then(|conn| conn.calls.front()).is_some_and(|call| call.asked.goes_first())
     }
 
-    /// The call at work on a connection is answered: the next one can be served.
+    /// Ends the current call of a connection: its next call can be served.
     pub(crate) fn done(&mut self, id: ConnId) {
         if let Some(conn) = self.conns.get(id) {
             conn.doing = CallState::Nothing;
@@ -243,7 +247,7 @@ impl Server {
         self.conns.activate(id);
     }
 
-    /// The call at work on a connection has come to its end; an error is its answer.
+    /// Finishes the current call of a connection. An error is its reply.
     pub(crate) fn finish(&mut self, id: ConnId, outcome: Result<(), Failure>) {
         self.done(id);
         if let Err(failure) = outcome {

@@ -1,4 +1,4 @@
-//! Coming up, working, and going down.
+//! The start of the daemon, its work, and its end.
 
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -44,7 +44,7 @@ use crate::protocol::place::{Place, Rule};
 use crate::sys::process::Origin;
 use crate::sys::{clock, detach, fds, peer, signals};
 
-/// The descriptor over which a daemon that was started on demand says why it cannot come up.
+/// The descriptor to which a daemon that was started on demand writes why it cannot start.
 const READINESS: i32 = 3;
 
 /// Runs the daemon until it is told to end.
@@ -59,7 +59,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
             notify(&[NotifyState::Stopping]);
             worked
         }
-        // Another daemon is up, which is all that the starter wants.
+        // Another daemon runs already, which is all that the client needs.
         Ok(None) => Ok(()),
         Err(error) => {
             readiness.failed(&error);
@@ -68,7 +68,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     }
 }
 
-/// Whether a daemon could work here, as far as can be seen while another one does.
+/// Whether a daemon could work here, as far as that can be checked while another daemon runs.
 pub(crate) fn check(options: &Options) -> anyhow::Result<()> {
     let (place, origin) = (&options.place, Origin::read()?);
     let config = Config::read(&place.stores().config)?;
@@ -89,8 +89,8 @@ pub(crate) fn check(options: &Options) -> anyhow::Result<()> {
 fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
     let place = &options.place;
     umask(Mode::from_bits_truncate(0o077));
-    // A hard limit on the size of files (`ulimit -f`) is an error of the write then, like a full
-    // disk, and not the end of the daemon.
+    // A write beyond a hard limit on the size of files (`ulimit -f`) is then an error, like a full
+    // disk, and does not end the daemon.
     signals::set_ignored(Signal::SIGXFSZ)?;
     let uid = nix::unistd::geteuid().as_raw();
     let claimed = match options.on_demand {
@@ -115,7 +115,7 @@ fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
         holder_record::refuse_holders(&place.dir, &Origin::read()?, options.discard_journal)?;
     }
     engine_mark::check(options, &config, chosen.as_ref())?;
-    // Before the engine's thread is started.
+    // Before the engine's thread starts, so that the signals are blocked there, too.
     let signals = Signals::take().context("signals cannot be received")?;
     let recovered = match &chosen {
         None => recover(place, &config, rules(), options.discard_journal)?,
@@ -144,7 +144,7 @@ fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
     Ok(Some((server, signals)))
 }
 
-/// How many descriptors there may be.
+/// How many descriptors the daemon may have, after raising the limit.
 fn descriptors() -> anyhow::Result<u64> {
     let raised = fds::raise_limit(DESCRIPTORS_MIN);
     let descriptors = raised.context("the limit of open files cannot be read")?;
@@ -235,7 +235,7 @@ pub(crate) fn server(
     Ok(server)
 }
 
-/// How the starter learns whether the daemon is up.
+/// How the client that starts the daemon learns whether it runs.
 struct Readiness(Option<OwnedFd>);
 
 impl Readiness {
@@ -247,7 +247,7 @@ impl Readiness {
         drop(self);
     }
 
-    /// Says why it is not. The starter shows it as its own words.
+    /// Says why the daemon cannot start. The client prints this as its own message.
     fn failed(self, error: &anyhow::Error) {
         if let Some(fd) = self.0 {
             let hint = error.downcast_ref::<Unusable>().map(|unusable| &unusable.hint);
@@ -257,7 +257,7 @@ impl Readiness {
     }
 }
 
-/// The socket that the service manager made, if it did.
+/// The socket that the service manager passed, if it did.
 fn given_socket() -> anyhow::Result<Option<UnixListener>> {
     let mut given = sd_notify::listen_fds().context("the sockets of the service manager")?;
     let Some(first) = given.next() else { return Ok(None) };
@@ -274,13 +274,13 @@ fn notify(state: &[NotifyState<'_>]) {
     }
 }
 
-/// Which rules to decide by; tests may ask for others.
+/// The rules that the table decides by; tests may ask for others.
 fn rules() -> Rules {
     let other = std::env::var_os("CANAL_RULES").is_some_and(|rules| rules == "newest-first");
     if cfg!(debug_assertions) && other { Rules::NewestFirst } else { Rules::Current }
 }
 
-/// What an operator should know of where the daemon runs.
+/// What an operator should know of the environment in which the daemon runs.
 fn notes_about(place: &Place, origin: &Origin) -> Vec<String> {
     let mut notes = Vec::new();
     if origin.pid_namespace != FIRST_PID_NAMESPACE {
@@ -315,7 +315,7 @@ fn is_private_tmp() -> bool {
     })
 }
 
-/// Whether /tmp is another directory than for process 1, as far as we may see that.
+/// Whether /tmp is another directory than for process 1, as far as the daemon may see that.
 fn is_another_tmp() -> bool {
     let identity = |path: &str| std::fs::metadata(path).ok().map(|it| (it.dev(), it.ino()));
     let of_first = identity("/proc/1/root/tmp");

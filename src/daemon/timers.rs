@@ -1,4 +1,4 @@
-//! Doing what is due.
+//! When work is due, and doing what is due.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::duration_text::stated;
 use crate::sys::clock;
 
 impl Server {
-    /// How long there is nothing to do if nothing happens, and the alarm does not go off.
+    /// How long the daemon may sleep if nothing happens and its boottime timer does not go off.
     pub(crate) fn time_to_sleep(&self) -> Option<Duration> {
         let now = Instant::now();
         let due = &self.due;
@@ -39,8 +39,8 @@ impl Server {
         times.into_iter().flatten().min().map(|at| at.saturating_duration_since(now))
     }
 
-    /// Sets the timer for what goes on while the machine is suspended: the ends of waits and leases,
-    /// and what the log of many hosts needs.
+    /// Sets the timer for what goes on while the machine is suspended: the ends of waits and
+    /// leases, and the deadlines of the engine.
     pub(crate) fn set_alarm(&mut self) -> io::Result<()> {
         if self.conns.reported.take(Source::BoottimeTimer) {
             self.timer.went_off();
@@ -77,7 +77,8 @@ impl Server {
         self.look_after_watcher(now);
     }
 
-    /// Notes what is due next, last of all in a turn: nobody may come who would begin another one.
+    /// Schedules what is due next, at the end of a turn: there may be no event that starts another
+    /// turn.
     pub(crate) fn look_ahead(&mut self, now: Instant) {
         if self.due.stopped.is_none() && self.waiters.suspended().next().is_some() {
             self.due.stopped = Some(now + STOPPED_EVERY);
@@ -103,7 +104,7 @@ impl Server {
                 self.finish(id, Err(failure));
             }
             self.waiters.remove(request);
-            // With an engine it may be granted before its withdrawal is in the log.
+            // Over an engine, the request may be granted before its withdrawal is in the log.
             let over_engine = self.ledger.engine().is_some();
             let why = if over_engine { Withdrawal::Cancelled } else { Withdrawal::Timeout };
             self.propose(Change::Withdraw { request, why }, Completion::Nothing);
@@ -121,8 +122,8 @@ impl Server {
         }
     }
 
-    /// Tells a grant that could not be taken back while its process was stopped, as part of it had
-    /// been given back already. Whether there is one.
+    /// Sends a grant that could not be taken back while its process was stopped, because a part of
+    /// it had been released already. Returns whether there is such a grant.
     pub(crate) fn tell_after_all(&mut self, request: RequestId) -> bool {
         let table = &self.ledger.table;
         let in_part = |hold: &&HoldState| hold.items.len() < hold.asked.items.len();

@@ -1,4 +1,4 @@
-//! What a message asks of the daemon.
+//! The calls that clients send, read from messages.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,21 +17,21 @@ use crate::protocol::{
 };
 use crate::sys::clock;
 
-/// A call, read and understood as far as its form goes.
+/// A call whose form has been read.
 #[derive(Debug)]
 pub(crate) struct Call {
-    /// What is asked.
+    /// What the client asks for.
     pub(crate) asked: Asked,
-    /// Whether the caller takes several replies.
+    /// Whether the client takes several replies.
     pub(crate) more: bool,
-    /// Whether the caller wants no reply.
+    /// Whether the client wants no reply.
     pub(crate) oneway: bool,
-    /// The descriptors that came with it.
+    /// The descriptors that came with the call.
     pub(crate) fds: Vec<OwnedFd>,
 }
 
-/// What [`protocol::Call`](crate::protocol::Call) owns, as it stands in a message: its parameters
-/// are read when it is known what they are.
+/// A [`protocol::Call`](crate::protocol::Call) that borrows from its message. The parameters are
+/// read when the method is known.
 #[derive(Deserialize)]
 struct Incoming<'a> {
     #[serde(borrow)]
@@ -44,7 +44,7 @@ struct Incoming<'a> {
     oneway: bool,
 }
 
-/// What is asked.
+/// What a client asks for.
 #[derive(Debug)]
 pub(crate) enum Asked {
     Acquire(Box<Acquire>),
@@ -60,21 +60,21 @@ pub(crate) enum Asked {
     Stop(Stop),
     Why(WhyQuery),
     WouldRelease(Release),
-    /// Nothing that is known here; the error says why.
+    /// A call that the daemon does not know or cannot read; the error says why.
     Wrong(Box<ServiceError>),
-    /// No call at all: the connection ends with these words.
+    /// Not a call at all: the connection is closed after this error.
     Junk(Box<Failure>),
 }
 
 impl Call {
-    /// Stands for what is no call.
+    /// Stands for a message that is not a call.
     pub(crate) fn last_words(failure: Failure) -> Self {
         Self { asked: Asked::Junk(Box::new(failure)), more: false, oneway: false, fds: Vec::new() }
     }
 }
 
 impl Call {
-    /// Of a request that may wait: what it is to be told while the log keeps it.
+    /// For a request that may wait: what its client is told while the shared log delays it.
     pub(crate) fn patience(&self) -> Option<Patience> {
         let Asked::Acquire(acquire) = &self.asked else { return None };
         let until = match acquire.wait_ms {
@@ -87,7 +87,7 @@ impl Call {
 }
 
 impl Asked {
-    /// Whether it cannot be served without the log.
+    /// Whether the call cannot be served without the log.
     pub(crate) fn needs_log(&self) -> bool {
         match self {
             Self::Acquire(_)
@@ -108,13 +108,13 @@ impl Asked {
         }
     }
 
-    /// Whether its answer may be a long one about the whole table.
+    /// Whether the reply may be a long one about the whole table.
     pub(crate) fn is_report(&self) -> bool {
         matches!(self, Self::Status(_) | Self::Why(_) | Self::Graph(_))
     }
 
-    /// Whether it is served before what others ask for: it gives something back, or keeps a lease
-    /// from being over.
+    /// Whether it is served before other calls: it releases something, or keeps a lease from
+    /// ending.
     pub(crate) fn goes_first(&self) -> bool {
         matches!(self, Self::Release(_) | Self::Renew(_))
     }
@@ -123,7 +123,7 @@ impl Asked {
 /// Reads a message.
 ///
 /// # Errors
-/// If it is no call at all; then nothing after it can be trusted.
+/// The message is not a call. Then nothing after it can be trusted.
 pub(crate) fn read(message: &[u8], fds: &mut Vec<OwnedFd>) -> Result<Call, FrameError> {
     let mut call = match serde_json::from_slice(message) {
         Ok(OnePass(call)) => call,
@@ -141,9 +141,9 @@ pub(crate) fn read(message: &[u8], fds: &mut Vec<OwnedFd>) -> Result<Call, Frame
     Ok(call)
 }
 
-/// A request for a lock, or a release, whose method stands before its parameters: they are read as
-/// what they are in the same pass. All else is an error here, also what is wrong with them;
-/// [`read_any`] reads it or says what is wrong.
+/// An `Acquire` or a `Release` whose method stands before its parameters: both are read in a single
+/// pass. Everything else is an error here, even wrong parameters. [`read_any`] then reads the
+/// message or says what is wrong with it.
 struct OnePass(Call);
 
 impl<'a> Deserialize<'a> for OnePass {
@@ -219,7 +219,8 @@ fn typed<T: DeserializeOwned>(parameters: Option<&RawValue>) -> Result<T, Servic
     serde_json::from_str(parameters).map_err(|error| wrong::<T>(parameters, &error))
 }
 
-/// What is wrong with parameters, and with which: read once more, with a look at where that is.
+/// The error for wrong parameters. It names the wrong parameter: a second parser reads the
+/// parameters again and notes the path.
 #[cold]
 fn wrong<T: DeserializeOwned>(parameters: &str, error: &serde_json::Error) -> ServiceError {
     let mut reader = serde_json::Deserializer::from_str(parameters);
@@ -232,7 +233,7 @@ fn wrong<T: DeserializeOwned>(parameters: &str, error: &serde_json::Error) -> Se
     }
 }
 
-/// The descriptor that a message names by its index among those that came with it.
+/// The descriptor that a call names by its index among those that came with the call.
 pub(crate) fn nth_fd(fds: Vec<OwnedFd>, index: u32) -> Result<OwnedFd, Failure> {
     let index = usize::try_from(index).unwrap_or(usize::MAX);
     fds.into_iter().nth(index).ok_or_else(|| {
@@ -285,7 +286,7 @@ mod tests {
         serde_json::from_slice(call).ok().map(|OnePass(call)| call)
     }
 
-    /// What is not read in one pass is read in two.
+    /// A call that cannot be read in one pass is read in two.
     #[test]
     fn a_call_is_read_alike_in_both_ways() {
         let parameters = [

@@ -1,37 +1,37 @@
-//! What follows from a change when it is in the log, by the call that asked for it.
+//! What the daemon does for a call when its change is in the log.
 
 use crate::core::{FrameId, Key, LeaseId, Outcome, Release as Giving, Revision, Table, View};
 use crate::daemon::calls::pending_acquire::PendingAcquire;
 use crate::daemon::net::conn_id::ConnId;
 use crate::sys::peer::Credentials;
 
-/// What is to be done when a change of ours has been applied.
+/// What to do when a change of this host has been applied.
 #[derive(Debug)]
 pub(crate) enum Completion {
-    /// Nothing but what is done for the changes of others too.
+    /// Nothing but what is done for the changes of other hosts, too.
     Nothing,
-    /// Somebody asked.
+    /// A client asked for a lock.
     Ask(PendingAcquire),
-    /// Somebody gives back.
+    /// A client released something.
     Release(PendingRelease),
-    /// Somebody renews a lease.
+    /// A client renewed a lease.
     Renew(Box<PendingRenewal>),
-    /// Somebody stores a view.
+    /// A client stored a view.
     Resize(Box<PendingResize>),
-    /// An asker told its owner of the grant.
+    /// A client confirmed that it told the owner of the grant.
     Confirm {
-        /// Who is to be told that this is certain now.
+        /// The connection that gets the reply.
         id: ConnId,
     },
     /// The process of a frame has ended.
     End {
-        /// Which one.
+        /// The frame of that process.
         frame: FrameId,
     },
 }
 
 impl Completion {
-    /// Whom it is for.
+    /// The connection that waits for it.
     pub(crate) fn conn(&self) -> Option<ConnId> {
         match self {
             Self::Nothing | Self::End { .. } => None,
@@ -49,7 +49,7 @@ impl Completion {
 pub(crate) struct Applied {
     /// Its place in the log.
     pub(crate) revision: Revision,
-    /// What was decided by it.
+    /// What it decided.
     pub(crate) outcomes: Vec<Outcome>,
 }
 
@@ -67,13 +67,14 @@ pub(crate) struct PendingRenewal {
     pub(crate) id: ConnId,
     pub(crate) peer: Credentials,
     pub(crate) lease: LeaseId,
-    /// Whether it is to be given back then: it is renewed only to be found in the log.
+    /// Whether the lease is released afterwards: it is renewed only to find it in the log.
     pub(crate) give_back: bool,
 }
 
 impl PendingRenewal {
-    /// What came of it, by the table of some time after it. A lease that lives lived all the time
-    /// since its renewal was asked for, so that it was renewed; one that does not is lost anyway.
+    /// The outcome of the renewal, found in the table of some later time. A lease that lives now
+    /// has lived ever since its renewal was asked for, so that it was renewed. A lease that does
+    /// not live now is lost anyway.
     pub(crate) fn unseen(&self, table: &Table) -> Vec<Outcome> {
         let frame = table.lease(self.lease).and_then(|frame| table.frame(frame));
         let holding = frame.filter(|frame| table.holds_in(frame.id).next().is_some());
@@ -89,8 +90,8 @@ impl PendingRenewal {
 pub(crate) struct PendingResize {
     pub(crate) id: ConnId,
     pub(crate) key: Key,
-    /// The view that was asked for; `None` forgets the one that was stored by hand.
+    /// The view that was asked for; `None` forgets the view that was stored by hand.
     pub(crate) wanted: Option<View>,
-    /// What the key has then.
+    /// The view that the key has afterwards.
     pub(crate) view: Option<View>,
 }

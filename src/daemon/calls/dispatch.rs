@@ -1,4 +1,4 @@
-//! Serving one call.
+//! Serving a single call.
 
 use crate::core::{Change, Key, Outcome, View};
 use crate::daemon::calls::call::{Asked, Call};
@@ -17,7 +17,8 @@ use crate::protocol::{ErrorName, Failure, Resize, Resized, StatusQuery, Stopping
 use crate::sys::peer::Credentials;
 
 impl Server {
-    /// Serves the next call of a connection. It was read for this batch, or for an earlier one.
+    /// Serves the next call of a connection. The call was read for this batch, or for an earlier
+    /// one.
     pub(crate) fn serve_one(&mut self, batch: &Batch, id: ConnId) {
         let needs_log =
             |conn: &Connection| conn.calls.front().is_some_and(|it| it.asked.needs_log());
@@ -32,13 +33,13 @@ impl Server {
         self.serve_next(batch, id);
     }
 
-    /// Serves the next call of a connection, whatever it is.
+    /// Serves the next call of a connection, even if it asks for a report or needs the log.
     pub(crate) fn serve_next(&mut self, _: &Batch, id: ConnId) {
         let Some(conn) = self.conns.get(id) else { return };
         let Some(call) = conn.calls.pop_front() else { return };
         conn.oneway = call.oneway;
         conn.unanswered = true;
-        // Who calls again has read what was answered before, or does not care.
+        // A client that calls again has read the earlier reply, or does not care about it.
         conn.untold = None;
         let peer = conn.peer;
         self.to_answer.push(id);
@@ -80,7 +81,7 @@ impl Server {
         }
     }
 
-    /// Answers a call for good.
+    /// Sends the final reply to a call.
     #[expect(clippy::unnecessary_wraps, reason = "the last word of methods that may fail")]
     pub(crate) fn tell<T: serde::Serialize>(
         &mut self,
@@ -125,7 +126,7 @@ impl Server {
         Ok(())
     }
 
-    /// Shows the state of the locks that `key` covers, or of all.
+    /// Sends the state of the locks that `key` covers, or of all locks.
     pub(crate) fn show_status(
         &mut self,
         id: ConnId,
@@ -149,14 +150,14 @@ impl Server {
         let (key, wanted) = items::stored_view(resize)?;
         self.may(id, Action::Resize, &key)?;
         self.ledger.admit_view(&key).map_err(|error| disk_full(&error))?;
-        // What is forgotten falls back to what the configuration says.
+        // A key whose stored view is forgotten falls back to the configured view.
         let view = wanted.or_else(|| self.limits.configured(&key));
         let change = Change::Resize { key: key.clone(), view };
         self.propose(change, Completion::Resize(Box::new(PendingResize { id, key, wanted, view })));
         Ok(())
     }
 
-    /// A resize is in the table, or was refused by it.
+    /// A resize was applied to the table, or refused by it.
     pub(crate) fn resized(
         &mut self,
         resizing: PendingResize,

@@ -1,7 +1,7 @@
-//! Changes of ours that are not in the log of many hosts yet, and who waits for that.
+//! Changes of this host that are not in the shared log yet, and the calls that wait for them.
 //!
-//! Invariant: whoever was told that a request came to nothing, or is gone, is never granted it:
-//! such a request is abandoned, and given back as soon as it comes out of the log.
+//! Invariant: if the client left or was told of failure, its request is never granted to it. Such a
+//! request is abandoned, and given back as soon as it comes out of the log.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,19 +12,19 @@ use crate::daemon::calls::pending_acquire::{Patience, PendingAcquire};
 use crate::daemon::net::conn_id::ConnId;
 use crate::host::Ticket;
 
-/// Changes of ours that are not in the log yet.
+/// Changes of this host that are not in the log yet.
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
     each: BTreeMap<Ticket, Proposed>,
-    /// The requests among them.
+    /// The tickets of the requests among these changes.
     tags: BTreeMap<Tag, Ticket>,
-    /// How many of these may wait, of each user.
+    /// How many of these requests may wait, by user.
     users: BTreeMap<u32, usize>,
-    /// Requests that are being withdrawn: nothing more of them is told.
+    /// Requests that are being withdrawn. Their clients are told nothing more.
     pub(crate) leaving: BTreeSet<RequestId>,
-    /// Those whose call is not done because of the log.
+    /// The connections whose call waits for the log.
     pub(crate) pending: BTreeMap<ConnId, LogWait>,
-    /// Requests to propose as soon as we are a member.
+    /// Requests to propose as soon as this host is a member.
     pub(crate) awaiting_membership: Vec<PendingAcquire>,
 }
 
@@ -32,30 +32,30 @@ pub(crate) struct InFlight {
 #[derive(Debug)]
 pub(crate) struct Proposed {
     pub(crate) then: Completion,
-    /// Whether whom it was for is gone, or was told that it came to nothing.
+    /// Whether the client left, or was told of failure.
     pub(crate) abandoned: bool,
 }
 
-/// One whose call is not done because of the log.
+/// A call that waits for the log.
 #[derive(Debug)]
 pub(crate) struct LogWait {
     pub(crate) what: Awaiting,
     /// Since when, in milliseconds of CLOCK_BOOTTIME.
     pub(crate) since: u64,
-    /// What a request that may wait is to be told.
+    /// What the client of a request that may wait is told.
     pub(crate) patience: Option<Patience>,
 }
 
-/// What somebody waits for.
+/// What a call waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Awaiting {
-    /// That its call can be served at all: it is still the first of its calls.
+    /// The membership of this host. The call is still the first in the queue of its connection.
     Membership,
-    /// As above, of a request that was taken on already.
+    /// The membership of this host, for a request that was taken from the queue already.
     MembershipOf(Tag),
-    /// That its request comes out of the log.
+    /// Its request, until that comes out of the log.
     Request(Ticket),
-    /// That something else comes out of the log.
+    /// Another change, until that comes out of the log.
     Change(Ticket),
 }
 
@@ -103,7 +103,7 @@ impl InFlight {
         Some(proposed)
     }
 
-    /// How many requests of a user are on their way and may come to wait.
+    /// How many requests of a user are in flight and may have to wait.
     pub(crate) fn of_user(&self, uid: u32) -> usize {
         self.users.get(&uid).copied().unwrap_or(0)
     }
@@ -112,7 +112,7 @@ impl InFlight {
         self.each.len()
     }
 
-    /// Nobody waits for this any more.
+    /// Notes that no client waits for this any more.
     pub(crate) fn abandon(&mut self, what: Awaiting) {
         match what {
             Awaiting::Membership => {}
@@ -127,7 +127,7 @@ impl InFlight {
         }
     }
 
-    /// Somebody waits for this again.
+    /// Notes that a client waits for this again.
     pub(crate) fn take_back(&mut self, what: Awaiting) {
         if let Awaiting::Request(ticket) = what
             && let Some(proposed) = self.each.get_mut(&ticket)
@@ -136,7 +136,7 @@ impl InFlight {
         }
     }
 
-    /// The request of this tag that is not in the log yet.
+    /// The request with this tag that is not in the log yet.
     pub(crate) fn tagged(&mut self, tag: Tag) -> Option<(Awaiting, &mut PendingAcquire)> {
         if let Some(ticket) = self.tags.get(&tag) {
             let Completion::Ask(newcomer) = &mut self.each.get_mut(ticket)?.then else {
@@ -188,7 +188,7 @@ mod tests {
             in_flight.add(Ticket(ticket as u64), newcomer(ticket as u128, uid, wait));
         }
         assert_eq!([7, 8, 9].map(|uid| in_flight.of_user(uid)), [2, 1, 0]);
-        // Whose asker is gone comes out of the log all the same.
+        // A request whose client left still comes out of the log.
         in_flight.abandon(Awaiting::Request(Ticket(0)));
         assert_eq!(in_flight.of_user(7), 2);
         for ticket in 0..4 {

@@ -1,4 +1,4 @@
-//! Turning what a client asks for into the table's terms.
+//! Translates what a client asks for into the table's terms.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::protocol::{ErrorName, Failure, Mode, Resize, WireItem};
 /// The items of a request.
 ///
 /// # Errors
-/// What is wrong with them, whoever else holds or waits.
+/// What is wrong with them, whatever other clients hold or wait for.
 pub(crate) fn items(wire: &[WireItem]) -> Result<Vec<Item>, Failure> {
     if wire.is_empty() {
         return Err(bad("a request names at least one key"));
@@ -19,7 +19,7 @@ pub(crate) fn items(wire: &[WireItem]) -> Result<Vec<Item>, Failure> {
         let asked = wire.len();
         return Err(bad(format!("a request names at most {ITEMS_MAX} keys, this one {asked}")));
     }
-    // Most requests have one, and it may be kept for hours: there is no room for more.
+    // Most requests have one item, and may be kept for hours: no spare room is allocated.
     let mut items = Vec::with_capacity(wire.len());
     for wire in wire {
         items.push(item(wire)?);
@@ -66,12 +66,12 @@ fn whole(wire: &WireItem, key: &Key, ask: Ask) -> Result<Ask, Failure> {
 /// A key.
 ///
 /// # Errors
-/// Which rule the text breaks.
+/// The rule that the text breaks.
 pub(crate) fn key(text: &str) -> Result<Key, Failure> {
     Key::new(text).map_err(|error| bad(error.to_string()))
 }
 
-/// The same, of a text that came with a call.
+/// The same for a text that came with a call.
 pub(crate) fn shared_key(text: &Arc<str>) -> Result<Key, Failure> {
     Key::shared(Arc::clone(text)).map_err(|error| bad(error.to_string()))
 }
@@ -89,7 +89,7 @@ fn check_count(key: &Key, count: u64, view: Option<View>) -> Result<(), Failure>
             let hint = format!("`canal resize {key} --slots 0` lets nobody have it from now on");
             Err(bad(message).hint(hint))
         }
-        // A view of no buckets is no mistake: the table refuses it as full.
+        // A view of no buckets is no mistake: the table refuses the request as full.
         Some(view) if view.capacity() > 0 && count > view.capacity() => {
             let capacity = view.capacity();
             Err(bad(format!("{count} slots of `{key}` can never fit into {capacity} ({view})")))
@@ -98,7 +98,7 @@ fn check_count(key: &Key, count: u64, view: Option<View>) -> Result<(), Failure>
     }
 }
 
-/// The view that a message states of a key, if it states one.
+/// The view that a message states for a key, if it states one.
 fn view(
     key: &Key,
     per: Option<u64>,
@@ -122,7 +122,7 @@ fn view(
     Ok(Some(view))
 }
 
-/// What a resize shall store: a view, or `None` to forget the stored one.
+/// What a resize is to store: a view, or `None` to forget the stored one.
 ///
 /// # Errors
 /// What is wrong with it.
@@ -140,10 +140,11 @@ pub(crate) fn stored_view(resize: &Resize) -> Result<(Key, Option<View>), Failur
     }
 }
 
-/// A command as it is shown: not too long, and nothing that could move a terminal's cursor.
+/// A command as it is shown: not too long, and without characters that could move a terminal's
+/// cursor.
 pub(crate) fn command(mut text: String) -> Command {
     let is_visible = |byte: u8| matches!(byte, b' '..=b'~');
-    // Nearly all commands are, and bytes are looked at sooner than characters.
+    // Nearly all commands are visible ASCII, and bytes are checked faster than characters.
     let is_clean = text.bytes().all(is_visible) || !text.chars().any(char::is_control);
     if text.len() <= COMMAND_BYTES_MAX && is_clean {
         text.shrink_to_fit();
@@ -184,7 +185,8 @@ mod tests {
 
     #[test]
     fn the_largest_request_is_far_smaller_than_a_batch_of_an_engine() {
-        // Each byte of the keys and of the command is written as two and as six.
+        // JSON writes each byte of these keys as two bytes. `command` replaces control characters
+        // by `?`.
         let key = |n: usize| wire(&format!("{n:02}{}", "\"".repeat(KEY_BYTES_MAX - 2)));
         let large = |n| WireItem { per: Some(NUMBER_MAX), buckets: Some(1), ..key(n) };
         let request = Request {
@@ -280,7 +282,7 @@ mod tests {
         assert!(refused(canal(1, SLOTS_MAX + 1)).contains("at most 65536 slots at once"));
         let two = [canal(1, SLOTS_MAX), WireItem { key: "b".into(), ..canal(1, 1) }];
         assert!(items(&two).unwrap_err().message.contains("not 65537"));
-        // Their product is as large as a view can be, and no larger.
+        // The product of `per` and `buckets` may be as large as a view can be, and no larger.
         assert!(refused(canal(2, 1)).contains("is more than"));
     }
 

@@ -1,4 +1,4 @@
-//! What each connection asked, and what it waits for.
+//! The calls of each connection, and what they wait for.
 //!
 //! Invariant: a call that was taken from its connection is answered once.
 

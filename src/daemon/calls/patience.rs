@@ -1,6 +1,6 @@
-//! Those who wait for the log of many hosts: how long, and what they are told meanwhile.
+//! Calls that wait for the shared log: for how long, and what their clients are told meanwhile.
 //!
-//! Invariant: nobody is left without a word for as long as a client takes for the daemon's death.
+//! Invariant: a client that expects a message gets one before it would take the daemon for dead.
 
 use crate::daemon::calls::in_flight::{Awaiting, LogWait};
 use crate::daemon::net::conn_id::ConnId;
@@ -10,14 +10,15 @@ use crate::daemon::view::messages;
 use crate::protocol::{Failure, Progress};
 use crate::sys::clock;
 
-/// After so long somebody who may wait is told what it waits for.
+/// After this time, the client of a request that may wait is told what the request waits for.
 const FIRST_WORD_MS: u64 = 1_000;
 
-/// After so long whoever may not wait is told that the engine does not answer; clients wait 5 s.
+/// After this time, the client of any other call is told that the engine does not answer; clients
+/// wait 5 s.
 const ANSWER_MS: u64 = 4_000;
 
 impl Server {
-    /// Looks after those who wait for the log.
+    /// Sends what is due to the clients whose calls wait for the log.
     pub(crate) fn look_at_pending(&mut self) {
         if self.in_flight.pending.is_empty() {
             return;
@@ -31,7 +32,7 @@ impl Server {
         }
     }
 
-    /// When one of them is to be looked at, in milliseconds of CLOCK_BOOTTIME.
+    /// When the next of these calls is due, in milliseconds of CLOCK_BOOTTIME.
     pub(crate) fn next_pending(&self) -> Option<u64> {
         self.in_flight.pending.values().map(LogWait::due).min()
     }
@@ -60,8 +61,8 @@ impl Server {
         }
     }
 
-    /// Tells one who waits for the log that nothing comes of it. What was proposed for it is given
-    /// back when it comes out of the log.
+    /// Tells the client of a call that waits for the log that the call failed. A request that was
+    /// proposed is given back when it comes out of the log. Any other change takes effect then.
     pub(crate) fn give_up_waiting(&mut self, id: ConnId, failure: &Failure) {
         let Some(pending) = self.in_flight.pending.remove(&id) else { return };
         self.in_flight.abandon(pending.what);
@@ -83,11 +84,11 @@ impl Server {
         self.done(id);
     }
 
-    /// The peer of one who waits for the log is gone.
+    /// Forgets a call that waits for the log if its client is gone.
     pub(crate) fn disconnect_pending(&mut self, id: ConnId) {
         let Some(pending) = self.in_flight.pending.get(&id) else { return };
         let closing = self.conns.peek(id).is_none_or(|conn| conn.closing);
-        // What gives back is done also for those who do not wait for the answer.
+        // Any other change is completed even if the client does not wait for the answer.
         if !closing && matches!(pending.what, Awaiting::Change(_)) {
             return;
         }
@@ -102,7 +103,7 @@ impl Server {
         }
     }
 
-    /// Puts the first call of a connection off until this host is a member.
+    /// Lets the first call of a connection wait until this host is a member.
     pub(crate) fn put_off(&mut self, id: ConnId) {
         let Some(call) = self.conns.peek(id).and_then(|conn| conn.calls.front()) else { return };
         let patience = call.patience();

@@ -13,17 +13,18 @@ use crate::sys::pidfd::Pidfd;
 pub(crate) struct PendingAcquire {
     pub(crate) conn: ConnId,
     pub(crate) request: Arc<Request>,
-    /// The owner's, if it was opened already.
+    /// The pidfd of the owner, if it was opened already.
     pub(crate) pidfd: Option<Pidfd>,
     pub(crate) more: bool,
-    /// Until when it is put aside rather than refused, once it was.
+    /// Until when the request is deferred rather than refused, once it was deferred.
     pub(crate) deferred_until: Option<Instant>,
-    /// Of its user as many wait as may (so many): it is granted at once or not at all.
+    /// The limit on waiting requests, if as many requests of the user wait: this request is granted
+    /// at once or not at all.
     pub(crate) crowd: Option<usize>,
 }
 
 impl PendingAcquire {
-    /// One who waited already, for the next incarnation of this host.
+    /// A request that waited already, for the next incarnation of this host.
     pub(crate) fn again(
         conn: ConnId,
         request: Arc<Request>,
@@ -33,7 +34,7 @@ impl PendingAcquire {
         Self { conn, request, pidfd, more, deferred_until: None, crowd: None }
     }
 
-    /// What it is to be told while the log of many hosts keeps it, if it may wait.
+    /// What the client is told while the shared log delays the request, if the request may wait.
     pub(crate) fn patience(&self) -> Option<Patience> {
         let Wait::Yes { until } = self.request.wait else { return None };
         let key =
@@ -41,18 +42,18 @@ impl PendingAcquire {
         Some(Patience { until, untold: self.more, key })
     }
 
-    /// Whether this is its request.
+    /// Whether the request is of this owner.
     pub(crate) fn is_of(&self, owner: &OwnerFound) -> bool {
         self.request.owner == owner.owner && self.request.uid == owner.uid
     }
 }
 
-/// A request that may wait.
+/// What is known of a request that may wait, while the shared log delays it.
 #[derive(Clone, Debug)]
 pub(crate) struct Patience {
     /// When its wait is over, in milliseconds of CLOCK_BOOTTIME.
     pub(crate) until: Option<u64>,
-    /// Whether it takes words of progress and was told none yet.
+    /// Whether the client takes progress messages, and got none yet.
     pub(crate) untold: bool,
     /// The first key that it asks for.
     pub(crate) key: Arc<str>,

@@ -1,10 +1,11 @@
 //! Changes on their way into the log, and what follows when they are in it.
 //!
-//! With the embedded journal a change is applied as soon as it is proposed. An engine says later
-//! where it came to lie among those of all hosts; until then it is [under way](crate::daemon::calls::in_flight).
+//! With the embedded journal, a change is applied as soon as it is proposed. An engine reports
+//! later at which place among the changes of all hosts it landed; until then the change is [in
+//! flight](crate::daemon::calls::in_flight).
 //!
-//! Invariant: what follows from a change is told and done only after it was applied at its place
-//! in the log.
+//! Invariant: what follows from a change is reported and done only after the change was applied at
+//! its place in the log.
 
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ use crate::host::Ticket;
 use crate::sys::clock;
 
 impl Server {
-    /// Brings a change into the log. What follows is done when it is applied.
+    /// Brings a change into the log. When it is applied, `then` says what follows.
     pub(crate) fn propose(&mut self, change: Change, then: Completion) {
         if let Log::Engine(_) = self.ledger.log {
             return self.propose_to_engine(change, then);
@@ -31,7 +32,7 @@ impl Server {
         self.follow_up(applied, then, &before);
     }
 
-    /// The holds that may end by it: afterwards they can be shown no more.
+    /// The holds that a release may end. The table no longer has them afterwards.
     pub(crate) fn at_stake(&self, then: &Completion) -> Vec<Arc<HoldState>> {
         match then {
             Completion::Release(back) => self.holds_at_stake(&back.giving),
@@ -39,7 +40,7 @@ impl Server {
         }
     }
 
-    /// Takes note of what was decided.
+    /// Notes every outcome of a change.
     pub(crate) fn take_note(&mut self, applied: &Applied, owner_ended: bool) {
         self.changed |= !applied.outcomes.is_empty();
         for outcome in &applied.outcomes {
@@ -47,7 +48,7 @@ impl Server {
         }
     }
 
-    /// Does what is to be done when a change of ours has been applied.
+    /// Carries out what follows, when a change of this host has been applied.
     pub(crate) fn follow_up(
         &mut self,
         applied: Applied,
@@ -96,16 +97,17 @@ impl Server {
         self.in_flight.add(ticket, then);
     }
 
-    /// The call of a connection is not done because of the log: later ones have to wait.
+    /// Lets the call of a connection wait for the log. Later calls of the connection have to wait,
+    /// too.
     pub(crate) fn wait_for_log(&mut self, id: ConnId, what: Awaiting, patience: Option<Patience>) {
         let Some(conn) = self.conns.get(id) else { return };
         conn.doing = CallState::InFlight;
-        // The peer has been patient since its call began, whatever it waited for first.
+        // The client has waited since its call began, whatever the call waited for first.
         let since = *conn.wordless_since.get_or_insert_with(clock::boottime_ms);
         self.in_flight.pending.insert(id, LogWait { what, since, patience });
     }
 
-    /// A change of ours was applied at its place in the engine's log.
+    /// Handles a change of this host that was applied at its place in the engine's log.
     pub(crate) fn came_back(
         &mut self,
         proposed: Proposed,
@@ -124,7 +126,7 @@ impl Server {
         }
     }
 
-    /// Nobody is there any more who could be told of a request.
+    /// Gives back a request if its client left or was told of failure.
     pub(crate) fn give_back_unwanted(&mut self, newcomer: &PendingAcquire, revision: Revision) {
         let request = RequestId(revision.0);
         self.waiters.remove(request);
@@ -136,7 +138,7 @@ impl Server {
         }
     }
 
-    /// What is to be done about a change that never came into the log.
+    /// Handles a change that never came into the log.
     pub(crate) fn dropped(&mut self, ticket: Ticket) {
         if let Some(Proposed { then, abandoned }) = self.in_flight.take(ticket)
             && !abandoned
@@ -148,7 +150,8 @@ impl Server {
         }
     }
 
-    /// Of a change that cannot be proposed, because all that it could be about is lost.
+    /// Handles a change that cannot be proposed, because everything that it could be about is lost.
+    /// A request is proposed again when this host is a member; any other call fails.
     fn without_membership(&mut self, then: Completion) {
         match then {
             Completion::Ask(newcomer) => self.ask_when_joined(newcomer),

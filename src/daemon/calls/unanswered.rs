@@ -1,8 +1,8 @@
-//! The safety net under all paths that answer a call.
+//! The safety net below all paths that answer a call.
 //!
-//! Invariant: at the end of a turn, each connection whose call was taken is answered or waits for
-//! something that is there. A path that forgot to answer is a fault of this daemon: it is logged, the
-//! caller is told, and whatever the request was granted is given back.
+//! Invariant: at the end of a turn, each connection whose call was taken is answered, or waits for
+//! something that exists. A path that forgot to answer is a fault of this daemon: the daemon logs
+//! it, tells the client, and gives back what the request was granted.
 
 use crate::core::{Change, Withdrawal};
 use crate::daemon::calls::completion::Completion;
@@ -12,11 +12,11 @@ use crate::daemon::server::Server;
 use crate::protocol::{ErrorName, Failure};
 
 impl Server {
-    /// Answers the calls of this turn that nothing would ever answer.
+    /// Answers the calls of this turn that nothing else would ever answer.
     pub(crate) fn answer_the_forgotten(&mut self) {
         let mut looked_at = std::mem::take(&mut self.to_answer);
         looked_at.extend(self.waiters.take_removed());
-        // The next daemon answers them.
+        // While this daemon ends, the calls are left to the next daemon.
         let forgotten = looked_at.iter().filter(|id| !self.stopping && self.is_forgotten(**id));
         let mut forgotten: Vec<ConnId> = forgotten.copied().collect();
         looked_at.clear();
@@ -63,5 +63,5 @@ impl Server {
     }
 }
 
-/// What the log says of such a fault.
+/// The log's message for such a fault.
 const FORGOTTEN: &str = "a call would never have been answered: a fault of this daemon";

@@ -1,16 +1,17 @@
 //! How far connections were accepted since a lease was over.
 
-/// How far the queue of the listener was read since a lease was over.
+/// How far the queue of the listener was accepted since a lease was over.
 #[derive(Debug, Default)]
 pub(crate) struct AcceptBacklog {
-    /// When it began, in milliseconds of CLOCK_BOOTTIME.
+    /// When that began, in milliseconds of CLOCK_BOOTTIME.
     pub(crate) since: Option<u64>,
     pub(crate) accepted: usize,
 }
 
 impl AcceptBacklog {
-    /// By when every renewal that was sent has been read, if that can be told: while peers connect
-    /// faster than they are accepted, those that queued at the beginning are waited for.
+    /// The time up to which every renewal that was sent has been read, if that is known. While
+    /// clients connect faster than they are accepted, only the connections that were queued at the
+    /// beginning are waited for.
     pub(crate) fn caught_up(&mut self, begun: u64, accepted: Accepted) -> Option<u64> {
         let since = *self.since.get_or_insert(begun);
         self.accepted += accepted.count;
@@ -22,8 +23,8 @@ impl AcceptBacklog {
     }
 }
 
-/// No listener queues more connections than this: with the default of `net.core.somaxconn` it is a
-/// sixteenth.
+/// No listener queues more connections than this. The default of `net.core.somaxconn` is a
+/// sixteenth of it.
 pub(crate) const QUEUED_CONNECTIONS_MAX: usize = 65_536;
 
 /// What [`Server::accept`](crate::daemon::server::Server::accept) did.
@@ -31,7 +32,7 @@ pub(crate) const QUEUED_CONNECTIONS_MAX: usize = 65_536;
 pub(crate) struct Accepted {
     /// How many connections it took from the queue.
     pub(crate) count: usize,
-    /// Whether there may be more.
+    /// Whether there may be more in the queue.
     pub(crate) more: bool,
 }
 

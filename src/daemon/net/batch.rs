@@ -1,8 +1,9 @@
-//! What came until one moment: calls, closed connections, and deaths.
+//! What arrived up to one moment: calls, closed connections, and deaths.
 //!
-//! Invariant: each death that the kernel reported before a call was read is in the batch of that call,
-//! or in an earlier one. It holds by construction: only [`Batch::take`] can read connections
-//! ([`ReadPermit`]), it takes the deaths after the last read, and calls are served only with a batch.
+//! Invariant: each death that the kernel reported before a call was read is in the batch of that
+//! call, or in an earlier one. It holds by construction: only [`Batch::take`] can read connections
+//! ([`ReadPermit`]), it takes the deaths after the last read, and calls are served only with a
+//! batch.
 
 use std::time::{Duration, Instant};
 
@@ -13,28 +14,29 @@ use crate::daemon::processes::owners::Ended;
 use crate::daemon::server::Server;
 use crate::sys::clock;
 
-/// What came until one moment.
+/// What arrived up to one moment.
 #[derive(Debug)]
 pub(crate) struct Batch {
-    /// The ends that the kernel reported.
+    /// The ends of owners and of descendants that the kernel reported.
     pub(crate) ended: Ended,
-    /// Connections whose peer is gone, or shall be.
+    /// Connections whose peer is gone, or that the daemon is closing.
     pub(crate) disconnected: Vec<Disconnected>,
-    /// Leases that were over at this time, in milliseconds of CLOCK_BOOTTIME, have ended: every
-    /// renewal that was sent until then has been read. `None` if no lease may end.
+    /// Leases that were over at this time, in milliseconds of CLOCK_BOOTTIME, end: every renewal
+    /// that was sent until then has been read. `None` if no lease may end.
     pub(crate) leases_over_at: Option<u64>,
     _taken: ReadPermit,
 }
 
 impl Batch {
-    /// Reads what was sent, and takes in what the kernel reported by then.
+    /// Reads what clients sent, and then takes the deaths that the kernel reported until then.
     pub(crate) fn take(server: &mut Server) -> Self {
         let reading = ReadPermit::begin();
         let begun = clock::boottime_ms();
         let lease_is_over = server.leases.next_end().is_some_and(|end| end <= begun);
         server.conns.read(&reading);
         if lease_is_over {
-            // The daemon may have been stopped since it was woken: renewals may have come meanwhile.
+            // The daemon may have been stopped since it was woken: renewals may have arrived
+            // meanwhile.
             server.conns.wait(Some(Duration::ZERO));
             server.conns.read(&reading);
         }
@@ -49,7 +51,7 @@ impl Batch {
         let leases_over_at =
             lease_is_over.then(|| server.accept_backlog.caught_up(begun, accepted)).flatten();
         Self {
-            // After the last read.
+            // The deaths are taken after the last read.
             ended: server.owners.take_ended(),
             disconnected: server.conns.take_disconnected(),
             leases_over_at,

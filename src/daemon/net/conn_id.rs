@@ -1,8 +1,8 @@
-//! The name of a connection.
+//! The id of a connection.
 
 use slotmap::new_key_type;
 
 new_key_type! {
-    /// Names a connection. The name of a closed one is never that of another.
+    /// Identifies a connection. The id of a closed connection never becomes that of another.
     pub(crate) struct ConnId;
 }

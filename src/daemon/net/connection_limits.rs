@@ -1,7 +1,7 @@
 //! How many connections each user may have.
 //!
-//! Invariant: root and the user whose daemon it is always get in as long as there is room at all, and
-//! whatever others do, every user gets some of the rest.
+//! Invariant: root and the user that runs the daemon are accepted as long as there is any room.
+//! Whatever other users do, every user gets some of the rest.
 
 use crate::daemon::limits::{KEPT_FOR_GRANTS, SHARE_OF_WHAT_IS_LEFT};
 use crate::protocol::{ErrorName, Failure};
@@ -11,24 +11,24 @@ use crate::protocol::{ErrorName, Failure};
 pub(crate) struct ConnectionLimits {
     /// Of all users.
     pub(crate) all: usize,
-    /// Of each user, if the configuration says that.
+    /// Of each user, if the configuration sets that.
     pub(crate) each: Option<usize>,
-    /// The user whose daemon it is.
+    /// The user that runs the daemon.
     pub(crate) own: u32,
 }
 
-/// Why somebody is not taken in.
+/// Why a connection is turned away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TurnedAway {
     /// There are as many connections as there may be.
     Full,
-    /// Their user has its share already.
+    /// The user has its share already.
     Share { uid: u32, has: usize },
 }
 
 impl ConnectionLimits {
-    /// Why one more connection of a user is turned away, if it is. `there` counts the connections of all
-    /// users, `has` those of this user.
+    /// Why another connection of a user is turned away, if it is. `there` counts the connections of
+    /// all users, `has` those of this user.
     pub(crate) fn turns_away(&self, uid: u32, there: usize, has: usize) -> Option<TurnedAway> {
         if uid == 0 || uid == self.own {
             return (there >= self.all).then_some(TurnedAway::Full);
@@ -38,14 +38,15 @@ impl ConnectionLimits {
         if left == 0 {
             return Some(TurnedAway::Full);
         }
-        // A share of what is left and not of the whole: a few users cannot take it all together.
+        // A share of what is left and not of the whole: a few users together cannot take
+        // everything.
         let most = self.each.unwrap_or(left.saturating_mul(SHARE_OF_WHAT_IS_LEFT));
         (has >= most).then_some(TurnedAway::Share { uid, has })
     }
 }
 
 impl TurnedAway {
-    /// What they are told.
+    /// The error that the client gets.
     pub(crate) fn failure(self) -> Failure {
         let (message, hint) = match self {
             Self::Full => (
@@ -69,7 +70,8 @@ mod tests {
 
     const ROOM: ConnectionLimits = ConnectionLimits { all: 1600, each: None, own: 7 };
 
-    /// Has users connect in turn for as long as anybody gets in; how many each of them has then.
+    /// Lets users connect in turn until all are turned away. Returns how many connections each user
+    /// has.
     fn filled(room: ConnectionLimits, users: &[u32]) -> Vec<usize> {
         let mut has = vec![0; users.len()];
         loop {

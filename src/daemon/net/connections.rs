@@ -1,4 +1,4 @@
-//! All connections, and what is to be done about each in this turn.
+//! All connections, and what to do for each of them in this turn.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -25,31 +25,31 @@ const READ_BYTES: usize = 64 * 1024;
 #[derive(Debug)]
 pub(crate) struct Conns {
     open: SlotMap<ConnId, Box<Connection>>,
-    /// How many there are of each user, also of those of whom there are none any more.
+    /// How many connections each user has. A user that had some before may have 0.
     of_users: BTreeMap<u32, usize>,
-    /// How many of them are only to be told that there are too many.
+    /// How many of them are only told that there are too many.
     turned_away: usize,
-    /// When it was looked last for those that are idle.
+    /// When idle connections were searched for last.
     idle_looked_for: Option<Instant>,
     poller: Poller,
-    /// Those that were accepted in this turn and not heard yet.
+    /// Connections that were accepted in this turn and not read yet.
     newcomers: Vec<ConnId>,
-    /// Those of which more is to be read than the last turn allowed.
+    /// Connections that have more to be read than the last turn allowed.
     unheard: Vec<ConnId>,
-    /// Those with calls that may be served, in the order in which the calls came.
+    /// Connections with calls that may be served, in the order in which the calls came.
     active: Vec<ConnId>,
-    /// An empty list for the next ones.
+    /// An empty list to be used as the next `active`.
     spare: Vec<ConnId>,
-    /// Those with something to write or to close.
+    /// Connections with something to write or to close.
     touched: Vec<ConnId>,
-    /// Those whose peer is gone, or shall be.
+    /// Connections whose peer is gone, or that the daemon is closing.
     disconnected: Vec<Disconnected>,
-    /// Those that wait for their last words to be written, and since when.
+    /// Connections that still write their last reply, and when they are closed at the latest.
     closing: Vec<(Instant, ConnId)>,
-    /// What was reported of other things.
+    /// What was reported of other sources.
     pub(crate) reported: Reported,
     events: Vec<EpollEvent>,
-    /// How many of these were taken from the kernel and not looked at yet.
+    /// How many of these events were taken from the kernel and not handled yet.
     taken: usize,
     buffer: Vec<u8>,
 }
@@ -80,18 +80,18 @@ impl Conns {
         self.open.len()
     }
 
-    /// How many there are that were taken in for good, and how many are only to be told why not.
+    /// How many connections are accepted for good, and how many are only told why they are not.
     pub(crate) fn taken_in(&self) -> (usize, usize) {
         (self.open.len() - self.turned_away, self.turned_away)
     }
 
-    /// How many there are of a user.
+    /// How many connections a user has.
     pub(crate) fn of_user(&self, uid: u32) -> usize {
         self.of_users.get(&uid).copied().unwrap_or(0)
     }
 
-    /// Closes the connections that were idle for so long; it is not looked for them each time.
-    /// Whether some were.
+    /// Closes the connections that were idle for `time`, unless it searched for them just before.
+    /// Returns whether it closed some.
     pub(crate) fn close_idle(&mut self, now: Instant, time: Duration) -> bool {
         let next = self.idle_looked_for.map(|at| at + IDLE_LOOKED_FOR_EVERY);
         if next.is_some_and(|next| now < next) {
@@ -107,8 +107,8 @@ impl Conns {
         !idle.is_empty()
     }
 
-    /// Takes in a new connection. It is watched from the end of the turn on: many are served and
-    /// closed by then.
+    /// Adds a new connection. It is watched from the end of the turn on: many connections are
+    /// served and closed by then.
     pub(crate) fn open(
         &mut self,
         socket: OwnedFd,
@@ -129,7 +129,7 @@ impl Conns {
         self.open.get(id).map(Box::as_ref)
     }
 
-    /// A connection to do something with; what is queued for it is written at the end of the turn.
+    /// A connection to be changed. What is queued for it is written at the end of the turn.
     pub(crate) fn get(&mut self, id: ConnId) -> Option<&mut Connection> {
         let conn = self.open.get_mut(id)?;
         if !conn.touched {
@@ -139,14 +139,15 @@ impl Conns {
         Some(conn)
     }
 
-    /// Whether there is something to do without waiting for anything.
+    /// Whether there is something to do without waiting for the kernel.
     pub(crate) fn has_work(&self) -> bool {
         let to_hear = self.reported.has(Source::Listener) || !self.unheard.is_empty();
         to_hear || !self.disconnected.is_empty() || !self.active.is_empty()
     }
 
-    /// Waits until the kernel reports something, also of what is no connection, or so much time is
-    /// over; for ever without a time. Whether it did. [`Self::read`] looks at what it is.
+    /// Waits until the kernel reports something, also of sources that are not connections, or until
+    /// `time` is over; for ever without a time. Returns whether something was reported.
+    /// [`Self::read`] finds out what.
     pub(crate) fn wait(&mut self, time: Option<Duration>) -> bool {
         if self.taken == 0 {
             self.taken = self.poller.wait(&mut self.events, time);
@@ -154,13 +155,13 @@ impl Conns {
         self.taken > 0
     }
 
-    /// Reads what the ready connections have, of which [`Self::wait`] was told.
+    /// Reads the connections that the kernel reported to [`Self::wait`].
     pub(crate) fn read(&mut self, reading: &ReadPermit) {
         for id in std::mem::take(&mut self.unheard) {
             self.read_one(reading, id, false);
         }
-        // As often as it takes if each connection has one event; peers that never rest would have
-        // more and more.
+        // Enough rounds if each connection has one event. Clients that send without a pause would
+        // cause more and more events.
         let mut rounds_left = self.open.len() / EVENTS_AT_ONCE + 2;
         while self.taken > 0 && rounds_left > 0 {
             rounds_left -= 1;
@@ -175,13 +176,13 @@ impl Conns {
                 }
             }
             if taken == self.events.len() {
-                // There may be more.
+                // The buffer was full: there may be more.
                 self.wait(Some(Duration::ZERO));
             }
         }
     }
 
-    /// Reads what those who were accepted in this turn have sent already.
+    /// Reads what the clients that were accepted in this turn have sent already.
     pub(crate) fn read_newcomers(&mut self, reading: &ReadPermit) {
         for id in std::mem::take(&mut self.newcomers) {
             self.read_one(reading, id, false);
@@ -216,12 +217,12 @@ impl Conns {
         self.get(id);
     }
 
-    /// Notes that a connection may have more to be read than was.
+    /// Notes that there may be more to read from a connection.
     pub(crate) fn hear_again(&mut self, id: ConnId) {
         self.unheard.push(id);
     }
 
-    /// Notes that nothing more is to be expected of a connection.
+    /// Notes that nothing more is expected of a connection.
     pub(crate) fn disconnect(&mut self, id: ConnId, unread: bool) {
         self.disconnected.push(Disconnected { id, unread });
     }
@@ -237,7 +238,7 @@ impl Conns {
         std::mem::replace(&mut self.active, std::mem::take(&mut self.spare))
     }
 
-    /// Takes back a list of [`Self::take_active`] that is done with: the next one needs no new block.
+    /// Takes a list of [`Self::take_active`] back, so that the next one needs no allocation.
     pub(crate) fn reuse(&mut self, mut list: Vec<ConnId>) {
         list.clear();
         self.spare = list;
@@ -251,19 +252,19 @@ impl Conns {
         std::mem::take(&mut self.disconnected)
     }
 
-    /// Has something else reported of, whenever it becomes readable.
+    /// Reports a source from now on, whenever it becomes readable.
     pub(crate) fn await_source(&self, source: Source, fd: impl AsFd) -> io::Result<()> {
         self.poller.add(fd, Of::Source(source).number(), BECOMES_READABLE)
     }
 
-    /// Has the daemon wake up whenever this becomes readable.
+    /// Wakes the daemon from now on, whenever this becomes readable.
     pub(crate) fn wake_for(&self, fd: impl AsFd) -> io::Result<()> {
         self.poller.add(fd, Of::Wakes.number(), BECOMES_READABLE)
     }
 
-    /// Writes what was queued, as far as the peers take it, and closes what is done with.
+    /// Writes what was queued, as far as the clients take it, and closes finished connections.
     pub(crate) fn flush(&mut self) {
-        // By position: the block of the list is of use in the next turn.
+        // By index: the allocation of the list is used again in the next turn.
         for at in 0..self.touched.len() {
             let id = self.touched[at];
             let Some(conn) = self.open.get_mut(id) else { continue };
@@ -296,7 +297,7 @@ impl Conns {
         }
     }
 
-    /// Watches a connection for these events from now on; also those that there are already.
+    /// Watches a connection for these events from now on. Pending events are reported, too.
     fn watch(&mut self, id: ConnId, flags: EpollFlags) -> io::Result<()> {
         let Some(conn) = self.open.get_mut(id) else { return Ok(()) };
         let number = Of::Connection(id).number();
@@ -312,7 +313,7 @@ impl Conns {
         Ok(())
     }
 
-    /// Closes a connection; if something in the table depends on it, that is withdrawn first, in
+    /// Closes a connection. If something in the table depends on it, that is withdrawn first, in
     /// the next turn.
     fn part(&mut self, id: ConnId) {
         let Some(conn) = self.open.get_mut(id) else { return };
@@ -330,8 +331,8 @@ impl Conns {
         }
     }
 
-    /// Closes the connections that took too long to read their last words; returns when the next
-    /// one is due.
+    /// Closes the connections that took too long to read their last reply. Returns when the next of
+    /// them is due.
     pub(crate) fn close_slow(&mut self, now: Instant) -> Option<Instant> {
         while let Some((due, id)) = self.closing.first().copied() {
             if due > now {
@@ -350,7 +351,7 @@ impl Conns {
         self.open.iter().all(|(_, conn)| conn.is_flushed())
     }
 
-    /// The fate of a grant hangs on no connection any more.
+    /// Notes that the grant of this request no longer depends on a connection.
     pub(crate) fn disown(&mut self, request: RequestId) {
         for (_, conn) in &mut self.open {
             conn.provisional.retain(|other| *other != request);
@@ -358,7 +359,7 @@ impl Conns {
         }
     }
 
-    /// The fate of no grant hangs on any connection any more.
+    /// Notes that no grant depends on a connection any more.
     pub(crate) fn disown_all(&mut self) {
         for (_, conn) in &mut self.open {
             conn.provisional.clear();
@@ -366,7 +367,7 @@ impl Conns {
         }
     }
 
-    /// Those that watch the status.
+    /// The connections that watch the status.
     pub(crate) fn watchers(&self) -> Vec<ConnId> {
         let watching = self.open.iter().filter(|(_, conn)| conn.watches());
         watching.map(|(id, _)| id).collect()

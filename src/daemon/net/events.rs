@@ -1,23 +1,23 @@
-//! Of what the kernel reports events, by the numbers that they carry.
+//! The sources of kernel events, and the numbers that their events carry.
 
 use slotmap::{Key, KeyData};
 
 use crate::daemon::net::conn_id::ConnId;
 
-/// Numbers from here on are those of connections: the upper half counts how often a place among them was
-/// used, from 1 on.
+/// Numbers from here on are those of connections. The upper half counts how often the connection's
+/// slot was used, from 1 on.
 const CONNECTIONS: u64 = 1 << 32;
 
-/// What there is one of, and what is to be looked at when it is reported.
+/// A source that exists once. It is handled only when it is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// Somebody wants to be accepted.
+    /// A client wants to connect.
     Listener,
-    /// Something in our directory was removed.
+    /// Something in the daemon's directory was removed.
     RuntimeDir,
     /// A signal came.
     Signals,
-    /// The alarm went off.
+    /// The boottime timer went off.
     BoottimeTimer,
     /// The watcher has ended.
     Watcher,
@@ -26,15 +26,15 @@ pub(crate) enum Source {
 const SOURCES: [Source; 5] =
     [Source::Listener, Source::RuntimeDir, Source::Signals, Source::BoottimeTimer, Source::Watcher];
 
-/// The number of what only wakes the daemon: it is looked at in each turn, reported or not.
+/// The number of sources that only wake the daemon: it looks at them in each turn, reported or not.
 const WAKES: u64 = SOURCES.len() as u64;
 
-/// Of what an event is.
+/// What an event is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Of {
     Connection(ConnId),
     Source(Source),
-    /// A process has ended, or the engine said something.
+    /// A process has ended, or the engine has an answer.
     Wakes,
 }
 
@@ -47,7 +47,7 @@ impl Of {
         }
     }
 
-    /// What has this number; `None` if nothing has.
+    /// What has this number; `None` if nothing has it.
     pub(crate) fn from_number(number: u64) -> Option<Self> {
         match number {
             CONNECTIONS.. => Some(Self::Connection(KeyData::from_ffi(number).into())),
@@ -57,7 +57,7 @@ impl Of {
     }
 }
 
-/// What was reported and not seen to yet.
+/// The sources that were reported and not handled yet.
 #[derive(Debug, Default)]
 pub(crate) struct Reported([bool; SOURCES.len()]);
 
@@ -70,7 +70,7 @@ impl Reported {
         self.0[source as usize]
     }
 
-    /// Whether it was reported; it is not any more.
+    /// Whether a source was reported. Clears the report.
     pub(crate) fn take(&mut self, source: Source) -> bool {
         std::mem::take(&mut self.0[source as usize])
     }

@@ -1,7 +1,8 @@
-//! Taking in connections.
+//! Accepting connections.
 //!
-//! Invariant: running out of descriptors refuses newcomers and ends nobody. If not even one can be
-//! refused, newcomers wait in the queue, and the daemon looks at it again after a moment.
+//! Invariant: when descriptors run out, new clients are refused and no open connection ends. If not
+//! even a refusal is possible, new clients wait in the queue, and the daemon tries again after a
+//! moment.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -25,11 +26,11 @@ use crate::sys::peer;
 #[derive(Debug)]
 pub(crate) struct Listener {
     socket: UnixListener,
-    /// Given up for a moment to accept, and refuse, when there is no other descriptor.
+    /// Closed for a moment to accept and refuse a client when there is no other descriptor.
     spare: Option<File>,
-    /// Whether it was said that there are too many.
+    /// Whether the log says already that there are too many clients.
     said: bool,
-    /// Until when nobody is accepted, because there was no descriptor to refuse anybody with.
+    /// Until when no client is accepted, because there was no descriptor to refuse a client with.
     pauses_until: Option<Instant>,
 }
 
@@ -39,8 +40,8 @@ impl Listener {
         Ok(Self { socket, spare: spare(), said: false, pauses_until: None })
     }
 
-    /// Accepts waiting connections, as many as there may be at once. Where there is no room,
-    /// connections that were `idle` for that long are closed first.
+    /// Accepts queued connections, up to the limit of a turn. If there is no room, it first closes
+    /// connections that were idle for `idle`.
     pub(crate) fn accept(
         &mut self,
         conns: &mut Conns,
@@ -53,7 +54,7 @@ impl Listener {
             match self.socket.accept() {
                 Ok((stream, _)) => self.take_in(stream, conns, room, idle, &mut budget),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    // It becomes readable when the next one comes.
+                    // The listener becomes readable when the next client comes.
                     conns.reported.take(Source::Listener);
                     return Accepted { count, more: false };
                 }
@@ -64,14 +65,14 @@ impl Listener {
                         return Accepted { count, more: false };
                     }
                 }
-                // The peer went away before it was accepted, or a signal came.
+                // The client went away before it was accepted, or a signal came.
                 Err(error) => tracing::debug!(%error, "a connection was lost before it began"),
             }
         }
         Accepted { count: ACCEPTS_PER_TURN, more: true }
     }
 
-    /// Until when nobody is accepted, if there is no descriptor.
+    /// Until when no client is accepted for want of descriptors, if that is so.
     pub(crate) fn pauses_until(&self) -> Option<Instant> {
         self.pauses_until
     }
@@ -108,7 +109,7 @@ impl Listener {
         conns.open(OwnedFd::from(stream), credentials, peer::ticks_now(), turned_away);
     }
 
-    /// Accepts one with the spare descriptor and turns it away; whether that went well.
+    /// Accepts a client with the spare descriptor and turns it away. Returns whether that worked.
     fn refuse_one(&mut self, error: &io::Error, budget: &mut usize) -> bool {
         if !std::mem::replace(&mut self.said, true) {
             tracing::warn!(%error, "out of descriptors, newcomers are turned away");
@@ -142,7 +143,7 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
     )
 }
 
-/// Tells a peer why, as far as it takes that at once, and closes the connection.
+/// Tells a client why, as far as it takes that at once, and closes the connection.
 fn refuse(mut stream: UnixStream, failure: &Failure, budget: &mut usize) {
     let mut bytes = Vec::new();
     let error = Some(failure.name.qualified());
@@ -151,8 +152,8 @@ fn refuse(mut stream: UnixStream, failure: &Failure, budget: &mut usize) {
     if told.is_err() || stream.set_nonblocking(true).is_err() {
         return;
     }
-    // What it sent is read first: closed with something unread, it would get a reset. One that goes on
-    // to send gets that.
+    // What the client sent is read first: closing a socket with unread data sends a reset. A client
+    // that goes on sending gets that reset.
     let mut buffer = [0; 4096];
     while *budget > 0 {
         let read = stream.read(&mut buffer).unwrap_or(0);
@@ -184,7 +185,7 @@ mod tests {
                 let again = ours.try_clone().unwrap();
                 refuse(again, &TurnedAway::Full.failure(), &mut budget);
             }
-            // With nothing left it is not read at all.
+            // With no budget left, nothing is read.
             refuse(ours, &TurnedAway::Full.failure(), &mut budget);
             assert!(writing.join().unwrap() >= REFUSED_BYTES_PER_TURN);
         });

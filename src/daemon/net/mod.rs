@@ -1,4 +1,5 @@
-//! Connections: accepting them, reading calls, writing replies, and what the kernel reports of them.
+//! Connections: accepting them, reading calls, writing replies, and what the kernel reports of
+//! them.
 //!
 //! Invariant: a reply is written whole, or its connection is closed.
 

@@ -1,4 +1,4 @@
-//! What is still to be written to a peer, and the descriptors that go with it.
+//! Output that is still to be written to a client, and the descriptors that go with it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,25 +7,25 @@ use libc::MSG_DONTWAIT;
 
 use crate::sys::fds;
 
-/// So much room is kept for the next reply, which most need not more of.
+/// How many bytes of room are kept for the next reply. Most replies need no more.
 const ROOM_KEPT: usize = 512;
 
-/// Bytes for a peer, and the descriptors that go with them.
+/// Bytes for a client, and the descriptors that go with them.
 ///
-/// Invariant: no position of descriptors is behind the last byte, or before the first unsent one.
+/// Invariant: no position of descriptors is behind the last byte, or before the first unsent byte.
 #[derive(Debug, Default)]
 pub(crate) struct Output {
     bytes: Vec<u8>,
     sent: usize,
-    /// Descriptors and the position of the byte that each goes with, ascending.
+    /// Descriptors and the position of the byte that they go with, ascending.
     fds: Vec<(usize, Vec<OwnedFd>)>,
-    /// What was to be written was dropped: the peer must get nothing more.
+    /// Output was dropped before it was written: the client must get nothing more.
     pub(crate) stuck: bool,
 }
 
 impl Output {
-    /// Has `write` append a message; whether it did. Whatever it appended of one that it could not
-    /// finish is gone again.
+    /// Lets `write` append a message. If `write` returns `false`, what it appended is removed
+    /// again. Returns the same as `write`.
     pub(crate) fn append(&mut self, write: impl FnOnce(&mut Vec<u8>) -> bool) -> bool {
         let at = self.bytes.len();
         let appended = write(&mut self.bytes);
@@ -35,7 +35,7 @@ impl Output {
         appended
     }
 
-    /// The same, with descriptors, which come with its first byte.
+    /// As [`Self::append`], with descriptors, which go with the first byte of the message.
     pub(crate) fn append_with(
         &mut self,
         fds: Vec<OwnedFd>,
@@ -58,26 +58,26 @@ impl Output {
         }
     }
 
-    /// How many bytes were not taken yet.
+    /// How many bytes the client has not taken yet.
     pub(crate) fn unsent(&self) -> usize {
         self.bytes.len().saturating_sub(self.sent)
     }
 
-    /// Drops what was not written: the peer must get nothing more.
+    /// Drops what was not written: the client must get nothing more.
     pub(crate) fn drop_all(&mut self) {
         *self = Self { stuck: true, ..Self::default() };
     }
 
-    /// Gives the room for the next reply back.
+    /// Frees the room that is kept for the next reply.
     pub(crate) fn save_memory(&mut self) {
         self.bytes.shrink_to_fit();
         self.fds.shrink_to_fit();
     }
 
-    /// Writes what the peer takes now.
+    /// Writes what the client takes now.
     ///
     /// # Errors
-    /// The connection is of no more use.
+    /// The connection cannot be used any more.
     pub(crate) fn write(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
         if self.stuck {
             return Err(io::ErrorKind::OutOfMemory.into());
@@ -89,7 +89,7 @@ impl Output {
             let end = self.fds.get(skip).map_or(self.bytes.len(), |(at, _)| *at);
             let Some(piece) = self.bytes.get(self.sent..end).filter(|piece| !piece.is_empty())
             else {
-                // Nobody must be told less than was decided: the connection ends instead.
+                // A client must not be told less than was decided: the connection ends instead.
                 tracing::error!("a descriptor has no byte to go with");
                 return Err(io::ErrorKind::InvalidData.into());
             };

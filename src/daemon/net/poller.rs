@@ -13,7 +13,7 @@ pub(crate) const EVENTS_AT_ONCE: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Poller {
     epoll: Epoll,
-    /// How many descriptors cannot be added or changed from now on.
+    /// How many of the next additions and changes fail.
     #[cfg(test)]
     fails: std::cell::Cell<u32>,
 }
@@ -57,22 +57,21 @@ impl Poller {
         }
     }
 
-    /// Takes a descriptor out. Closing it would not do if somebody else has a copy.
+    /// Removes a descriptor. Closing it would not be enough if another process has a copy.
     pub(crate) fn remove(&self, fd: impl AsFd) {
         if let Err(error) = self.epoll.delete(fd) {
             tracing::warn!(%error, "a descriptor could not be taken out of its epoll instance");
         }
     }
 
-    /// Takes the events that there are, without waiting; a full buffer means that there may be
-    /// more.
+    /// Takes the pending events without waiting. If the buffer is full, there may be more.
     pub(crate) fn take(&self, events: &mut [EpollEvent]) -> usize {
         self.epoll.wait(events, EpollTimeout::ZERO).unwrap_or(0)
     }
 
-    /// The same, but waits for the first of them; for ever without a time.
+    /// As [`Self::take`], but waits for the first event; for ever without a time.
     pub(crate) fn wait(&self, events: &mut [EpollEvent], time: Option<Duration>) -> usize {
-        // Rounded up, or the last part of a millisecond would be spent awake.
+        // Rounded up. Otherwise the daemon would be awake for the last part of a millisecond.
         let milliseconds = time.map(|time| time.as_nanos().div_ceil(1_000_000));
         let timeout = milliseconds.map_or(EpollTimeout::NONE, |milliseconds| {
             EpollTimeout::try_from(milliseconds).unwrap_or(EpollTimeout::MAX)

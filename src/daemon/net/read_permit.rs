@@ -18,7 +18,7 @@ impl ReadPermit {
     }
 }
 
-/// A connection of which nothing more is to be expected.
+/// A connection of which nothing more is expected.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Disconnected {
     pub(crate) id: ConnId,

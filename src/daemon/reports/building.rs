@@ -1,8 +1,8 @@
 //! Reports: replies about the whole table, which may be long.
 //!
-//! Invariant: a report is built only if its connection has read what came before, and there is room for
+//! Invariant: a report is built only if its client has read what came before, and there is room for
 //! it among what its user, and all users together, have not read yet. Until then the call waits in
-//! its connection, and the calls of others are served.
+//! its connection, and other calls are served.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::daemon::reports::report_queue::Unread;
 use crate::daemon::server::Server;
 
 impl Server {
-    /// The next call of a connection asks for a report: it waits for its turn.
+    /// The next call of a connection asks for a report: the connection waits for its turn.
     pub(crate) fn put_off_report(&mut self, id: ConnId) {
         if let Some(conn) = self.conns.get(id) {
             conn.doing = CallState::Report;
@@ -22,7 +22,7 @@ impl Server {
         self.await_report(id);
     }
 
-    /// A connection is to get a report as soon as it may.
+    /// Queues a connection for a report.
     pub(crate) fn await_report(&mut self, id: ConnId) {
         let Some(conn) = self.conns.get(id) else { return };
         if !std::mem::replace(&mut conn.awaits_report, true) {
@@ -57,13 +57,13 @@ impl Server {
             time = begun.elapsed();
         }
         let tired = time >= REPORT_TIME_PER_TURN;
-        // As much time is for the others.
+        // Other calls get as much time as the reports took.
         self.reports.rests_until = tired.then(|| begun + time + time);
         self.due.reports = self.reports.rests_until;
     }
 
-    /// Notes when reports are next looked at, after everything that peers take was written: they may
-    /// have read all that others wait for, and nothing more is heard of that.
+    /// Notes when reports are next looked at, after everything that clients take was written: they
+    /// may have read all that others wait for, and the kernel reports nothing more of that.
     pub(crate) fn look_ahead_at_reports(&mut self, now: Instant) {
         if self.reports.queues.is_empty() || self.due.reports.is_some() {
             return;

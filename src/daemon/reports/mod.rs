@@ -1,6 +1,7 @@
 //! Replies about the whole table: status, why, graph. They may be long.
 //!
-//! Invariant: a report is built only when there is room for it among what was not read yet.
+//! Invariant: a report is built only when there is room for it among what clients have not read
+//! yet.
 
 pub(super) mod building;
 pub(super) mod report_queue;

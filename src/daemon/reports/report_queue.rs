@@ -1,4 +1,4 @@
-//! Which connections wait for a report, and which have not read theirs.
+//! Connections that wait for a report, and connections that have not read theirs.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
@@ -10,23 +10,23 @@ use crate::daemon::net::connections::Conns;
 /// Connections that wait for a report, and connections that have not read theirs.
 #[derive(Debug, Default)]
 pub(crate) struct Reports {
-    /// Those who are to get one: of each user, in the order in which they asked.
+    /// The connections that are to get a report: of each user, in the order of their calls.
     pub(crate) queues: BTreeMap<u32, VecDeque<ConnId>>,
-    /// The user who got the last one.
+    /// The user that got the last report.
     pub(crate) last: u32,
     pub(crate) unread: Vec<Unread>,
-    /// The last ones took long: none is built before.
+    /// The last reports took long: no report is built before this time.
     pub(crate) rests_until: Option<Instant>,
 }
 
-/// A connection that has not read its report whole.
+/// A connection that has not read its whole report.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unread {
     pub(crate) id: ConnId,
     pub(crate) uid: u32,
-    /// How many bytes were left when it was looked at last.
+    /// How many bytes were left at the last look.
     pub(crate) left: usize,
-    /// When it was seen last to have read something.
+    /// When the client was last seen to have read something.
     pub(crate) since: Instant,
 }
 
@@ -38,7 +38,8 @@ impl Reports {
         }
     }
 
-    /// Forgets connections that are closed or have read everything, and notes which ones read on.
+    /// Forgets connections that are closed or have read everything, and notes which clients read
+    /// on.
     pub(crate) fn look(&mut self, conns: &Conns, now: Instant) {
         for queue in self.queues.values_mut() {
             queue.retain(|id| conns.peek(*id).is_some_and(|conn| conn.awaits_report));
@@ -57,15 +58,16 @@ impl Reports {
         self.unread.iter().filter(|unread| of(unread.uid)).map(|unread| unread.left).sum()
     }
 
-    /// Takes out the next one to get a report.
+    /// Takes out the next connection to get a report.
     pub(crate) fn next(&mut self, conns: &Conns, may_all: impl Fn(u32) -> bool) -> Option<ConnId> {
         let (uid, at) = self.find_next(conns, may_all)?;
         self.last = uid;
         self.queues.get_mut(&uid)?.remove(at)
     }
 
-    /// The user and the place in its queue of the next one to get a report: users take turns. `may_all`
-    /// says whether a user is exempt from the limit on what all users together have not read.
+    /// The user of the next connection to get a report, and its place in the user's queue: users
+    /// take turns. `may_all` says whether a user is exempt from the limit on what all users
+    /// together have not read.
     pub(crate) fn find_next(
         &self,
         conns: &Conns,
@@ -83,7 +85,7 @@ impl Reports {
             })
     }
 
-    /// Those who have not read their report while others wait for the room that it takes.
+    /// Connections that have not read their report while others wait for the room that it takes.
     pub(crate) fn in_the_way(&self) -> impl Iterator<Item = &Unread> {
         let is_full = self.unread_bytes(|_| true) >= UNREAD_BYTES_MAX;
         self.unread.iter().filter(move |unread| {
@@ -95,13 +97,13 @@ impl Reports {
         })
     }
 
-    /// Those of them who read nothing for too long.
+    /// The connections in the way that read nothing for too long.
     pub(crate) fn stuck(&self, now: Instant) -> Vec<ConnId> {
         let stuck = self.in_the_way().filter(|unread| unread.since + UNREAD_TIME <= now);
         stuck.map(|unread| unread.id).collect()
     }
 
-    /// When one of them will have read nothing for too long.
+    /// When the next of them will have read nothing for too long.
     pub(crate) fn next_stuck(&self) -> Option<Instant> {
         self.in_the_way().map(|unread| unread.since + UNREAD_TIME).min()
     }
@@ -194,7 +196,7 @@ mod tests {
         assert_eq!(reports.stuck(begun + UNREAD_TIME), [ids[0]]);
         assert_eq!(reports.next_stuck(), Some(begun + UNREAD_TIME));
         assert!(reports.stuck(begun + UNREAD_TIME / 2).is_empty());
-        // Its own next report harms nobody, however long it waits.
+        // Its own next report does not count, however long it waits.
         reports.queues.clear();
         reports.add(ids[0], 7, left);
         assert!(reports.stuck(begun + UNREAD_TIME).is_empty());
@@ -204,7 +206,7 @@ mod tests {
         reports.unread[0].left += 1;
         reports.look(&conns, begun + UNREAD_TIME);
         assert!(reports.stuck(begun + UNREAD_TIME).is_empty());
-        // Nor is one with little unread, as long as all together have not much.
+        // Nor is a connection with little unread, as long as all together have not much.
         reports.unread[0] =
             Unread { left: UNREAD_BYTES_PER_USER - 1, since: begun, ..reports.unread[0] };
         assert!(reports.stuck(begun + UNREAD_TIME).is_empty());

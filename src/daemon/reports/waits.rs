@@ -1,4 +1,4 @@
-//! Who waits for whom.
+//! Which requests wait for which holders and waiters.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -43,7 +43,7 @@ fn asked_frames(table: &Table, query: &WhyQuery) -> Result<Vec<FrameId>, Failure
     match (query.pid, query.session.as_deref()) {
         (Some(pid), None) => {
             let of_pid = table.frames().filter(|frame| pid != 0 && pid_of(&frame.owner) == pid);
-            // What is left of a process of the same number that has ended comes last.
+            // A process with this pid that has ended, but left something, comes last.
             let mut frames: Vec<_> = of_pid.map(|frame| (frame.ended, frame.id)).collect();
             frames.sort_unstable();
             let frames: Vec<_> = frames.into_iter().map(|(_, id)| id).collect();
@@ -61,7 +61,7 @@ fn asked_frames(table: &Table, query: &WhyQuery) -> Result<Vec<FrameId>, Failure
     }
 }
 
-/// How much more may be told.
+/// How much more a report may contain.
 struct Budget {
     waits: usize,
     blockers: usize,
@@ -83,7 +83,7 @@ impl Budget {
 }
 
 impl Shown<'_> {
-    /// All who wait.
+    /// All waiting requests.
     fn graph(&self) -> Waits {
         let mut budget = Budget::new();
         let mut waits = Waits::default();
@@ -99,8 +99,8 @@ impl Shown<'_> {
         waits
     }
 
-    /// Those who wait in these frames and the frames that they enclose, then those who keep them
-    /// as far as they wait themselves, and so on to the end.
+    /// The requests that wait in these frames and the frames that they enclose, then those that
+    /// block them, as far as these wait themselves, and so on to the end.
     fn chain(&self, frames: &[FrameId]) -> Waits {
         let inside = waiters_inside(self.table);
         let within = |frame: FrameId| inside.get(&frame).into_iter().flatten().copied();
@@ -123,7 +123,8 @@ impl Shown<'_> {
             waits.waits.extend(self.wait(waiter, &blockers));
             for blocker in blockers {
                 match blocker.by {
-                    // It goes on when its frame does, and that when those inside it do.
+                    // A hold goes on when its frame does, and the frame when the requests inside it
+                    // do.
                     By::Hold(_, frame) => {
                         next.extend(within(frame).filter(|request| seen.insert(*request)));
                     }

@@ -23,7 +23,7 @@ impl Server {
         fds: Vec<OwnedFd>,
     ) -> Result<(), Failure> {
         if self.stopping || self.conns.peek(id).is_none_or(|conn| conn.heard_end) {
-            // Nobody is there to be told, or the next daemon answers.
+            // The client is gone, or the next daemon answers it.
             return Ok(());
         }
         let mut items = items::items(&acquire.items)?;
@@ -80,7 +80,7 @@ impl Server {
         Ok(())
     }
 
-    /// How many requests of a user may wait, if one that would wait is one too many.
+    /// The limit on waiting requests of a user, if a request that would wait is over it.
     fn crowd(&self, wait: Wait, uid: u32) -> Option<usize> {
         let most = self.limits.waiters_per_user;
         let waiting = || self.waiters.of_user(uid) + self.in_flight.of_user(uid);
@@ -88,7 +88,7 @@ impl Server {
     }
 
     pub(crate) fn ask(&mut self, mut newcomer: PendingAcquire) {
-        // Both may be others since the request was put aside.
+        // The host and the parent may have changed since the request was deferred.
         let (host, table) = (self.ledger.host, &self.ledger.table);
         let lives = |frame: &FrameId| table.frame(*frame).is_some_and(|state| !state.ended);
         let parent = newcomer.request.parent.filter(lives);
@@ -100,12 +100,13 @@ impl Server {
         self.propose(change, Completion::Ask(newcomer));
     }
 
-    /// A request is in the table: goes on as was decided.
+    /// Continues a request that was applied to the table, as the table decided.
     pub(crate) fn asked(&mut self, newcomer: PendingAcquire, applied: Applied) {
         let Applied { revision, outcomes } = applied;
         let request = RequestId(revision.0);
-        // Who was queued may have been granted what it wants by the same entry, because those ahead
-        // wait for it or another one was refused; or refused for the deadlock that it made.
+        // The entry that queues a request may also grant it, because the waiters ahead wait for it
+        // or because another request was refused. The entry may also refuse it, because the request
+        // completes a deadlock.
         let last_word = outcomes.into_iter().rfind(|outcome| outcome.is_word_on(request));
         match last_word {
             Some(Outcome::Granted(granted)) if !self.is_sure() => {
@@ -126,7 +127,7 @@ impl Server {
                 }
                 self.suspend_ahead(|table| table.first_ahead(request));
             }
-            // It is asked again when the recovery is over.
+            // The request is proposed again when the recovery is over.
             Some(Outcome::Refused { why: Refusal::Recovering, .. }) => {
                 self.ask_when_joined(newcomer);
             }
@@ -135,8 +136,9 @@ impl Server {
         }
     }
 
-    /// A grant that must not be told now: too little time would be left to who starts a command by
-    /// it. It is told after the next renewal.
+    /// Defers a grant until this host is sure of it, usually after the next renewal: too little of
+    /// the TTL may be left to start a command safely. A request that may not wait is refused
+    /// instead.
     pub(crate) fn keep_untold(&mut self, newcomer: PendingAcquire, granted: &Granted) {
         let (id, request, more) = (newcomer.conn, granted.request, newcomer.more);
         let table = &self.ledger.table;

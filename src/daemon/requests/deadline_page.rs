@@ -1,7 +1,7 @@
-//! The deadline page: handing it to those who run the commands of holders.
+//! The deadline page: handing it to the clients that run the commands of holders.
 //!
-//! There is one only while the daemon works over an engine and is a member there; who keeps it up
-//! to date does not matter here.
+//! The page exists only while the daemon works over an engine and is a member there. How it is kept
+//! up to date does not matter here.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,9 +13,10 @@ use crate::protocol::{DeadlinePageFound, DeadlinePageQuery, ErrorName, Failure, 
 use crate::sys::deadline::Writer;
 
 impl Server {
-    /// Whether an asker may have nobody beside its command.
+    /// Refuses a client that would leave its command without a supervisor over an engine.
     pub(crate) fn check_wrapper(&self, wrapper: Option<Wrapper>) -> Result<(), Failure> {
-        // There may be no page yet: who asks before this host is a member is granted later.
+        // There may be no page yet: a request that comes before this host is a member is granted
+        // later.
         if wrapper != Some(Wrapper::Exec) || self.ledger.engine().is_none() {
             return Ok(());
         }
@@ -29,7 +30,7 @@ impl Server {
         self.deadline.as_ref().map(|writer| add(writer, fds)).transpose()
     }
 
-    /// Gives the page to the wrapper of a holder.
+    /// Gives the page to the client that runs the command of a holder.
     pub(crate) fn page(&mut self, id: ConnId, query: &DeadlinePageQuery) -> Result<(), Failure> {
         if self.ledger.engine().is_none() {
             let message = "this daemon works over no engine: no lock has a deadline";

@@ -1,8 +1,9 @@
-//! Which frame encloses that of a newcomer.
+//! Finds the frame that encloses the frame of a new request.
 //!
 //! Invariant: a frame that a message names is believed only if the kernel says that the process
-//! which is to own is, or descends from, the process of that frame. Whoever is started by a
-//! stranger to a session (a build server, say) is a stranger to it, whatever its environment says.
+//! that is to own the lock is, or descends from, the process of that frame. A process that was
+//! started by a stranger to a session (a build server, say) is a stranger to the session, too,
+//! whatever its environment says.
 
 use crate::core::{FrameId, Owner, ProcessId};
 use crate::daemon::limits::ANCESTORS_MAX;
@@ -13,14 +14,15 @@ use crate::sys::pidfd::Pidfd;
 use crate::sys::process::{Ancestor, Found, ancestors};
 
 impl Server {
-    /// The frame that encloses the newcomer's: the innermost one between its process and that of
-    /// the frame it names. `None` if it names none or is not believed.
+    /// The frame that encloses the frame of a new request: the innermost frame between its process
+    /// and the process of the named frame. `None` if no frame is named or the named frame is not
+    /// believed, for a lease, and for a process that has a frame already.
     pub(crate) fn enclosing(&self, named: Option<&str>, owner: &OwnerFound) -> Option<FrameId> {
         let name = named?;
-        // A lease outlives whatever it was asked for in.
+        // A lease outlives the frame in which it was asked for.
         let Owner::Process(process) = owner.owner else { return None };
         if self.ledger.table.frame_of(self.ledger.host, &owner.owner).is_some() {
-            // The process has a frame already, and whatever encloses that.
+            // The process has a frame already. What encloses that frame does not change.
             return None;
         }
         let found = parse(name).and_then(|named| self.innermost(named, process, owner.uid));
@@ -34,14 +36,14 @@ impl Server {
         if !self.may_enclose(named, uid) {
             return None;
         }
-        // As long as it is there, what is found by its number is about it.
+        // While this process exists, its pid belongs to it. That is checked after the search.
         let Found::Same(pidfd) = find(process) else { return None };
         let found = self.innermost_above(process.pid, named, uid);
         found.filter(|_| pidfd.pid() == Some(process.pid))
     }
 
-    /// A number is that of a frame's process if that process lives now: it had the number before, and
-    /// keeps it.
+    /// The innermost frame from the process `pid` up to the frame `named`. A pid is that of a
+    /// frame's process if that process lives now: it had the pid before, and keeps it.
     fn innermost_above(&self, pid: u32, named: FrameId, uid: u32) -> Option<FrameId> {
         let table = &self.ledger.table;
         let session = table.session(named);
@@ -59,7 +61,7 @@ impl Server {
         None
     }
 
-    /// Whether a frame is one whose process certainly lives, and of this user.
+    /// Whether the process of a frame certainly lives, and the frame is of this user.
     fn may_enclose(&self, frame: FrameId, uid: u32) -> bool {
         let state = self.ledger.table.frame(frame);
         state.is_some_and(|state| !state.ended && state.uid == uid)
@@ -67,7 +69,7 @@ impl Server {
     }
 }
 
-/// A frame as grants name it: `f42`.
+/// Reads the name of a frame as grants state it: `f42`.
 fn parse(name: &str) -> Option<FrameId> {
     let digits = name.strip_prefix('f')?;
     let plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());

@@ -1,4 +1,4 @@
-//! Which process or lease is to own what a call asks for.
+//! Which process is to own what a call asks for.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -15,7 +15,7 @@ use crate::protocol::{ErrorName, Failure};
 use crate::sys::pidfd::Pidfd;
 
 impl Server {
-    /// Who shall own: the peer, or whom a descriptor names.
+    /// The owner: the peer, or the process that a descriptor names.
     pub(crate) fn owner(
         &mut self,
         id: ConnId,
@@ -37,7 +37,7 @@ impl Server {
         Ok(found)
     }
 
-    /// The process at the other end of a connection, if it can be named.
+    /// The process at the other end of a connection, if it can be identified.
     pub(crate) fn asker(&mut self, id: ConnId) -> Option<ProcessId> {
         let (process, _) = peer_process(self.conns.get(id)?).ok()?;
         Some(process)

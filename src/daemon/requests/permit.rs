@@ -25,7 +25,7 @@ impl Server {
                 self.may(id, Action::Priority, &item.key)?;
             }
             match item.ask {
-                // It takes what lies below as well.
+                // A read or a write of a key as a whole also takes what lies below it.
                 Ask::Read | Ask::Write => {
                     for below in self.permissions.held_apart(&item.key) {
                         let what =

@@ -1,12 +1,12 @@
-//! How much one user's requests may take of the table.
+//! How much of the table the requests of a user may take.
 
 use crate::core::{Item, room_of};
 use crate::daemon::server::Server;
 use crate::protocol::{ErrorName, Failure};
 
 impl Server {
-    /// Whether a user may ask for so much more. That is decided before the request is recorded: over an
-    /// engine, those that are still under way are not counted.
+    /// Whether a user may ask for this much more. That is decided before the request is recorded:
+    /// over an engine, requests that are still in flight are not counted.
     pub(crate) fn check_quota(
         &self,
         uid: u32,

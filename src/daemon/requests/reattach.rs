@@ -1,7 +1,7 @@
-//! Asking once more for what was asked: after a lost connection, or of the daemon that took the
-//! place of the one that was asked first.
+//! Asking again for a request: after a lost connection, or after another daemon has replaced the
+//! daemon that was asked first.
 //!
-//! Invariant: one request is told on one connection, the last one that asked for it.
+//! Invariant: a request is answered on one connection, the last one that asked for it.
 
 use crate::core::{Change, RequestId, Tag, Wait};
 use crate::daemon::calls::completion::Completion;
@@ -13,8 +13,8 @@ use crate::daemon::waiters::regrant::granted;
 use crate::protocol::{ErrorName, Failure};
 
 impl Server {
-    /// Goes on with a request that is on its way into the log, or waits for that; its asker lost its
-    /// connection.
+    /// Goes on with a request that is on its way into the log, or waits for the membership of this
+    /// host; its client lost its connection. Returns whether there is such a request.
     pub(crate) fn is_underway(
         &mut self,
         id: ConnId,
@@ -40,7 +40,7 @@ impl Server {
         Ok(true)
     }
 
-    /// Tells a grant to one who asks for it once more, as soon as that is sure.
+    /// Sends a grant to a client that asks for it again, as soon as this host is sure of it.
     fn tell_later(&mut self, id: ConnId, request: RequestId, more: bool) -> Result<(), Failure> {
         let table = &self.ledger.table;
         let hold = table.hold_of(request).filter(|hold| hold.asked.wait != Wait::No);
@@ -51,8 +51,8 @@ impl Server {
         Ok(())
     }
 
-    /// Goes on with a request that is known: its asker lost its connection, or this is another
-    /// daemon than the one it asked first.
+    /// Goes on with a known request: its client lost its connection, or asked an earlier daemon
+    /// first.
     pub(crate) fn attach_again(
         &mut self,
         id: ConnId,
@@ -72,7 +72,7 @@ impl Server {
             let message = "the tag names a request of another process or lease";
             return Err(Failure::new(ErrorName::BadRequest, message));
         };
-        // One that was granted something and is still to be told waits, too.
+        // A request whose grant is still to be sent waits, too.
         if waiter.is_none() && self.waiters.get(request).is_none() {
             let told = |token| self.may_be_told(token) || self.holder_record.has(token);
             let hold = table.hold_of(request);

@@ -1,6 +1,6 @@
-//! Refusing requests, or putting them aside while a holder is on its way out.
+//! Refusing requests, or deferring them while a holder's process is exiting.
 //!
-//! Invariant: a request that was put aside is asked again, and answered, when its time is over.
+//! Invariant: a deferred request is asked again, and answered, when its time is over.
 
 use std::time::Instant;
 
@@ -66,13 +66,14 @@ impl Server {
         };
         let mut failure = messages::refusal(why, request, Some(&use_of));
         if failure.name == ErrorName::Refused {
-            // Slots that its own session has are taken, too.
+            // The session of the request itself may hold some of the slots: its holds are listed,
+            // too.
             failure.holders = shown.holders(request, at, true);
         }
         failure
     }
 
-    /// What a waiter is told whose time is over.
+    /// The error for a waiter whose time is over.
     pub(crate) fn timeout_failure(&self, request: RequestId, viewer: u32) -> Failure {
         let shown = self.shown(viewer);
         let Some(why) = shown.why(request) else {
@@ -89,8 +90,8 @@ impl Server {
         failure
     }
 
-    /// Whether the process of a holder is on its way out: it ended its output, or closed its
-    /// connection, and its end is about to be reported.
+    /// Whether the process of a holder is exiting. It may have closed its output or its connection
+    /// already, and its end is about to be reported.
     fn somebody_is_leaving(&self, request: &Request, item: usize) -> bool {
         let table = &self.ledger.table;
         let in_the_way = table.blocking_holds(request, item, true, PROCESSES_LOOKED_AT_MAX);
@@ -101,7 +102,7 @@ impl Server {
             .any(|hold| run_state(pid_of(&hold.asked.owner)) == RunState::Exiting)
     }
 
-    /// Tries again what was put aside: after somebody ended, and when its time is over.
+    /// Asks deferred requests again: all of them after a death, otherwise those whose time is over.
     pub(crate) fn retry_deferred(&mut self, deaths: bool) {
         if self.deferred.is_empty() {
             return;

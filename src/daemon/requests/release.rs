@@ -1,4 +1,4 @@
-//! Giving back, and confirming that an owner was told.
+//! Releasing, and confirming that an owner was told.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -117,7 +117,8 @@ impl Server {
         self.give_back(id, peer, Giving::All { frame });
     }
 
-    /// A release is in the table: says what was given back. `before` are the holds of before.
+    /// A release was applied to the table: says what was given back. `before` are the holds before
+    /// it.
     pub(crate) fn given_back(
         &mut self,
         back: PendingRelease,
@@ -152,7 +153,7 @@ impl Server {
         frame.ok_or_else(|| Failure::new(ErrorName::NotHeld, nothing(pid_of(&owner))))
     }
 
-    /// The holds that a release may end: afterwards they can be shown no more.
+    /// The holds that a release may end. The table no longer has them afterwards.
     pub(crate) fn holds_at_stake(&self, giving: &Giving) -> Vec<Arc<HoldState>> {
         let table = &self.ledger.table;
         let tokens = match giving {
@@ -213,13 +214,13 @@ impl Server {
     }
 }
 
-/// What was given back. The session of a hold is still known where its frame is gone with it.
+/// What was given back. The session of a hold is still known, even if its frame is gone with it.
 fn told_released<'h>(
     shown: &Shown<'h>,
     before: &'h [Arc<HoldState>],
     outcomes: &'h [Outcome],
 ) -> Vec<ReleasedHold<Text<'h>>> {
-    // Mostly it is one, which is large enough.
+    // Mostly a single hold is given back. Its description is large, so no spare room is allocated.
     let mut released = Vec::with_capacity(1);
     released.extend(outcomes.iter().filter_map(|outcome| {
         let Outcome::Released { token, keys, .. } = outcome else { return None };
@@ -238,7 +239,7 @@ fn of_handle(release: &Release) -> Option<Handle> {
     release.handle.filter(|_| !others)
 }
 
-/// What would be given back of a hold.
+/// What a release would give back of a hold.
 fn told_held<'h>(
     shown: &Shown<'h>,
     hold: &'h HoldState,

@@ -1,4 +1,4 @@
-//! Leases: asking for them, renewing them, and what to say of one that is lost.
+//! Leases: asking for them, renewing them, and what to say of a lost lease.
 
 use crate::core::{Change, FrameId, LeaseEnd, LeaseId, Outcome, Owner, PastLease};
 use crate::daemon::calls::completion::{Applied, Completion, PendingRenewal};
@@ -33,7 +33,7 @@ impl Server {
             let (least, ttl) = (stated_ms(LEASE_MS_MIN), stated_ms(lease.ttl_ms));
             return bad(&format!("a lease lives for at least {least}, not {ttl}"));
         }
-        // One that was asked for of an earlier version keeps the TTL that it was given.
+        // A lease that was asked for under an earlier version keeps the TTL that it was given.
         if lease.ttl_ms > LEASE_MS_MAX && self.ledger.table.tagged(acquire.tag).is_none() {
             let (ttl, days) = (lease.ttl_ms, LEASE_MS_MAX / 86_400_000);
             return bad(&format!(
@@ -91,13 +91,13 @@ impl Server {
     }
 
     /// Whether a lease that the table does not have, or has without a lock, may have been granted
-    /// by now: through another host, whose entries this one has not read yet. Then the log has to
-    /// say. One that has ended stays so.
+    /// by now: another host may have granted it, and this host has not read the entry yet. Then the
+    /// log has to decide. A lease that has ended stays ended.
     fn may_be_behind(&self, lease: LeaseId) -> bool {
         self.ledger.engine().is_some() && self.ledger.table.past_lease(lease).is_none()
     }
 
-    /// A renewal is in the table, or was void.
+    /// A renewal was applied to the table, or was void.
     pub(crate) fn renewed(
         &mut self,
         renewing: PendingRenewal,
@@ -120,7 +120,7 @@ impl Server {
         }
     }
 
-    /// The frame of the lease of a handle, which holds something.
+    /// The frame of the lease of a handle, if the lease holds something.
     pub(crate) fn frame_of_lease(
         &self,
         peer: Credentials,
@@ -129,7 +129,7 @@ impl Server {
         self.live_lease(peer, name_of(handle))
     }
 
-    /// The frame of a lease that holds something.
+    /// The frame of a lease, if it holds something.
     fn live_lease(&self, peer: Credentials, lease: LeaseId) -> Result<FrameId, Failure> {
         let table = &self.ledger.table;
         let Some(frame) = table.lease(lease) else { return Err(self.lease_lost(peer, lease)) };
@@ -151,7 +151,7 @@ impl Server {
         })
     }
 
-    /// What one is told whose lease is no more.
+    /// The error for a lease that has ended.
     fn lease_lost(&self, peer: Credentials, lease: LeaseId) -> Failure {
         let Some(past) = self.ledger.table.past_lease(lease) else {
             let message = "no lease has this handle: it ended long ago, or there was none";
@@ -173,7 +173,7 @@ impl Server {
         failure
     }
 
-    /// Who has been granted the first key of a lost lease since.
+    /// The holders that have been granted the first key of a lost lease since.
     fn now_in_the_way(&self, peer: Credentials, past: &PastLease) -> Vec<HolderInfo> {
         let shown = self.shown(peer.uid);
         shown.holders_since(&past.key, past.token)
@@ -203,7 +203,7 @@ fn reason(why: LeaseEnd) -> &'static str {
     }
 }
 
-/// What was lost and why; when is told beside it.
+/// What was lost and why. The time of the loss is in another field.
 fn lost_words(past: &PastLease) -> String {
     let keys = match past.more_keys {
         0 => format!("`{}`", past.key),

@@ -1,7 +1,7 @@
-//! Random peers against the daemon's turns: whatever they send, in whichever pieces, with whichever
-//! descriptors, the daemon goes on, and all that it says is whole.
+//! Random clients against the daemon's turns: whatever they send, in whichever pieces, with
+//! whichever descriptors, the daemon goes on, and all its replies are complete.
 //!
-//! `CANAL_FUZZ_CASES=100000` for a campaign, `CANAL_FUZZ_SEED=…` for one case again.
+//! `CANAL_FUZZ_CASES=100000` runs a campaign, `CANAL_FUZZ_SEED=…` runs one case again.
 
 use std::collections::BTreeMap;
 use std::net::Shutdown;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::daemon::tests::{Holder, Peer, World, granted, hex, try_mutex};
 
-/// How many cases there are in a usual run.
+/// How many cases a usual run has.
 const CASES: u64 = 25;
 
 /// How many steps a case has.
@@ -41,10 +41,10 @@ fn no_peer_can_end_the_daemon() {
     }
 }
 
-/// How often which replies were seen: by the names of their fields, or of the error.
+/// How often each kind of reply was seen, by the names of its fields or of its error.
 type Seen = BTreeMap<String, usize>;
 
-/// Says the seed of a case that failed.
+/// Prints the seed of a case that failed.
 struct Said(u64);
 
 impl Drop for Said {
@@ -58,7 +58,7 @@ impl Drop for Said {
 fn case(mut rng: Rng, holders: &[Holder], seen: &mut Seen) {
     let mut world = World::new();
     let mut peers: Vec<Peer> = Vec::new();
-    // Some that are no longer there, as owners.
+    // Owners that may end during the case.
     let mut mortals: Vec<Holder> = vec![Holder::start()];
     for _ in 0..STEPS {
         while peers.len() < PEERS {
@@ -90,7 +90,7 @@ fn case(mut rng: Rng, holders: &[Holder], seen: &mut Seen) {
     granted(&world.call(&mut last, "Acquire", &try_mutex(u128::MAX, "untouched")));
 }
 
-/// All that has come are replies.
+/// Checks that everything that came is a reply.
 fn check(peer: &mut Peer, seen: &mut Seen) {
     while let Some(reply) = peer.reply() {
         let fields = reply["parameters"].as_object().unwrap_or_else(|| panic!("{reply}"));

@@ -1,4 +1,4 @@
-//! The daemon without a process of its own: its turns are done when a test says so.
+//! The daemon without a process of its own: a test says when it does its turns.
 
 pub(super) mod fuzz;
 pub(super) mod recovering;
@@ -22,7 +22,7 @@ use crate::protocol::place::Place;
 use crate::sys::fds;
 use crate::sys::pidfd::Pidfd;
 
-/// More turns than anything takes.
+/// More turns than any test takes.
 const TURNS_MAX: usize = 10_000;
 
 /// A daemon in a folder of its own.
@@ -65,7 +65,7 @@ impl World {
         panic!("there is always something to do");
     }
 
-    /// Calls, and takes the reply.
+    /// Sends a call, and takes the reply.
     #[track_caller]
     fn call(&mut self, peer: &mut Peer, method: &str, parameters: &Value) -> Value {
         peer.send(&call(method, parameters), &[]);
@@ -73,7 +73,7 @@ impl World {
         peer.reply().expect("a reply")
     }
 
-    /// Takes a lease that is named by its tag.
+    /// Takes a lease whose handle is the tag.
     #[track_caller]
     fn lease(&mut self, tag: u128, key: &str) {
         let mut peer = self.connect();
@@ -83,7 +83,7 @@ impl World {
         self.call(&mut peer, "Confirm", &json!({ "tag": hex(tag) }));
     }
 
-    /// Has another process hold a key.
+    /// Lets another process hold a key.
     #[track_caller]
     fn hold(&mut self, tag: u128, key: &str) -> Holder {
         let holder = Holder::start();
@@ -115,7 +115,7 @@ impl Peer {
         }
     }
 
-    /// The next reply that has come whole, if any.
+    /// The next complete reply, if any.
     #[track_caller]
     fn reply(&mut self) -> Option<Value> {
         self.read();
@@ -151,7 +151,7 @@ impl Holder {
         Pidfd::open(self.0.id()).unwrap()
     }
 
-    /// Ends it, as its parent sees it: it has been waited for.
+    /// Ends the process, and waits for it as its parent.
     fn end(mut self) {
         drop(self.0.stdin.take());
         self.0.wait().unwrap();
@@ -181,7 +181,7 @@ fn mutex(tag: u128, key: &str) -> Value {
     json!({ "tag": hex(tag), "items": [{ "key": key, "slots": 1 }], "command": "test" })
 }
 
-/// The same, not waiting.
+/// The same, but it does not wait.
 fn try_mutex(tag: u128, key: &str) -> Value {
     let mut parameters = mutex(tag, key);
     parameters["wait_ms"] = 0.into();

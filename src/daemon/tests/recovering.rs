@@ -1,4 +1,4 @@
-//! A daemon over an engine of which another era begins.
+//! A daemon over an engine that begins another era.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::os::unix::fs::DirBuilderExt;
@@ -25,7 +25,7 @@ use crate::protocol::place::Place;
 use crate::sys::clock;
 use crate::sys::process::Origin;
 
-/// An engine in memory that this host and a test talk to.
+/// An engine in memory that this host and a test share.
 #[derive(Clone, Debug)]
 struct Fake {
     server: Arc<Mutex<Server>>,
@@ -54,7 +54,7 @@ impl Fake {
         Self { server: Arc::new(Mutex::new(server)), answers: Arc::default() }
     }
 
-    /// Another life begins, in which something may be missing.
+    /// Begins another life of the engine, in which something may be missing.
     fn live_anew(&self, life: u64) {
         self.server.lock().unwrap().live_anew(life, true);
         let away = Answer::Away(Outage::unreachable("another life"));
@@ -103,7 +103,7 @@ impl World {
         world
     }
 
-    /// Turns until the engine and this host have nothing more to say to each other.
+    /// Does enough turns for this host and the engine to finish what they have to say.
     fn turns(&mut self) {
         for _ in 0..20 {
             self.server.turn().unwrap();
@@ -151,7 +151,7 @@ fn requests_wait_for_the_end_of_a_recovery_and_are_granted_then() {
     assert!(waits.reply().is_none() && no_wait.reply().is_none(), "neither is refused as busy");
     let words = world.server.not_a_member().message;
     assert!(words.contains("no lock is granted until"), "{words}");
-    // Another host has waited for long enough.
+    // Another host says that the TTL has passed.
     let mut other = Direct::joined(9, &mut engine.server.lock().unwrap(), clock::boottime_ms());
     let from = other.table.recovery().unwrap().ttl_from.unwrap();
     other.propose(Change::TtlPassed { from });

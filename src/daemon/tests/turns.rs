@@ -1,4 +1,4 @@
-//! What is decided in which turn.
+//! Which turn decides what.
 
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -22,7 +22,7 @@ fn what_is_sent_in_a_turn_is_decided_in_the_next_one_with_the_deaths_before_it()
     world.lease(2, "b");
     world.server.leases.all_over();
     let batch = Batch::take(&mut world.server);
-    // A shell that has waited for the holder asks for its lock, while the turn goes on.
+    // A shell that has waited for the holder asks for its lock while the turn goes on.
     holder.end();
     let mut peer = world.connect();
     peer.send(&call("Acquire", &try_mutex(3, "a")), &[]);
@@ -33,8 +33,8 @@ fn what_is_sent_in_a_turn_is_decided_in_the_next_one_with_the_deaths_before_it()
     granted(&peer.reply().unwrap());
 }
 
-/// A hold whose owner ends, as soon as it is told to, while a descendant lives: the descriptor that the
-/// asker got.
+/// A hold whose owner ends when it is told to, while a descendant lives. The descriptor that the
+/// asking client got stands for the descendant.
 fn with_descendant(world: &mut World, key: &str) -> (Holder, Peer, Token) {
     let owner = Holder::start();
     let mut asker = world.connect();
@@ -63,7 +63,7 @@ fn a_hold_whose_last_descendant_is_gone_is_over_for_who_asks_then() {
     let (owner, asker, token) = with_descendant(&mut world, "a");
     owner.end();
     world.turn();
-    // Somebody connects, and before the daemon looks who it is the descendant ends.
+    // Another client connects. The descendant ends before the daemon looks who connected.
     let _other = world.connect();
     assert!(world.server.conns.wait(Some(Duration::ZERO)));
     end_descendant(&world, asker, token);
@@ -128,7 +128,8 @@ fn peers_that_send_on_and_on_leave_others_their_turn() {
         let mut bystander = world.connect();
         let mut ask = || {
             bystander.send(&call("Renew", &json!({ "handle": hex(1) })), &[]);
-            // It may be the first of all that is read in a turn, or come after that.
+            // The call may be read in the first turn, or come too late for it and be read in the
+            // second.
             (0..2).any(|_| {
                 world.server.conns.wait(Some(Duration::ZERO));
                 world.server.turn().unwrap();
@@ -141,8 +142,8 @@ fn peers_that_send_on_and_on_leave_others_their_turn() {
     });
 }
 
-/// A daemon that was stopped cannot tell when a renewal was sent that it finds. As long as it has
-/// not ended the lease, nobody else had the lock: then the renewal counts.
+/// A daemon that was stopped cannot tell when the renewals that it finds were sent. As long as it
+/// has not ended the lease, no other client had the lock: then the renewal counts.
 #[test]
 fn a_renewal_that_is_there_before_the_lease_was_ended_counts_also_after_its_ttl() {
     let mut world = World::new();
@@ -150,7 +151,7 @@ fn a_renewal_that_is_there_before_the_lease_was_ended_counts_also_after_its_ttl(
     let mut waiter = world.connect();
     waiter.send(&call("Acquire", &mutex(2, "a")), &[]);
     world.turn();
-    // From here to the next turn the daemon may have been stopped for any time.
+    // From here to the next turn, the daemon may have been stopped for any time.
     let mut client = world.connect();
     client.send(&call("Renew", &json!({ "handle": hex(1) })), &[]);
     world.server.leases.all_over();
@@ -191,7 +192,7 @@ fn a_renewal_that_came_since_the_daemon_was_woken_is_read_before_its_lease_ends(
     assert_eq!(client.reply().unwrap()["parameters"]["lease"]["renewals"], 1);
 }
 
-/// Does what follows once from what happened.
+/// Does the work that follows once from what happened.
 fn let_pass(world: &mut World) {
     let due = &mut world.server.due;
     for due in [&mut due.progress, &mut due.home] {
@@ -211,7 +212,7 @@ fn a_daemon_where_nothing_happens_sleeps_until_something_ends() {
     asked["wait_ms"] = 60_000.into();
     waiter.send(&call("Acquire", &asked), &[]);
     world.turn();
-    // What just changed is told once, and the files are looked after once.
+    // The last change is reported once, and the files are checked once.
     assert!(world.server.due.progress.is_some());
     let_pass(&mut world);
     assert_eq!(world.server.time_to_sleep(), None);
@@ -251,7 +252,7 @@ fn who_waits_for_a_grant_that_must_not_be_told_yet_is_told_why() {
     world.turn();
     peer.reply().unwrap();
     let id = world.server.conns.watchers()[0];
-    // As over an engine that answers no renewal.
+    // As over an engine that does not answer renewals.
     let table = &world.server.ledger.table;
     let hold = table.holds().next().unwrap();
     let (newcomer, granted) =

@@ -1,7 +1,8 @@
-//! The waiters of the daemon before this one that have not come back.
+//! The waiters of the previous daemon that have not come back.
 //!
-//! Invariant: a waiter keeps its place as long as its owner or the process that asked is stopped or
-//! frozen, and after that for as long as any other waiter has to come back. While it is stopped it bars nobody.
+//! Invariant: a waiter keeps its place while its owner or the process that asked is stopped or
+//! frozen, and after that for as long as any other waiter has to come back. While it is stopped, it
+//! bars no other waiter.
 
 use std::time::Instant;
 
@@ -14,7 +15,7 @@ use crate::daemon::processes::owners::find;
 use crate::daemon::server::Server;
 use crate::sys::process::{Found, RunState, run_state};
 
-/// How a process is.
+/// The state of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Life {
     Runs,
@@ -22,30 +23,30 @@ enum Life {
     Gone,
 }
 
-/// What is to be expected of a waiter.
+/// Whether a waiter can come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Return {
-    /// Its asker and its owner run, as far as they are known.
+    /// Its asker and its owner run, as far as the daemon knows them.
     Possible,
     /// Its asker or its owner is stopped.
     Later,
     /// Its asker has ended.
     Never,
-    /// Its owner has ended, and with it the whole frame.
+    /// Its owner has ended, and the whole frame with it.
     OwnerEnded,
 }
 
 impl Server {
-    /// Gives the waiters of the daemon before this one some time to come back.
+    /// Gives the waiters of the previous daemon some time to come back.
     pub(crate) fn await_detached(&mut self) {
         let now = Instant::now();
         self.due.come_back = Some(now + COME_BACK_TIME);
-        // All others are looked at soon: most are back by then.
+        // All others are checked soon: most are back by then.
         self.suspend_stopped(PROCESSES_LOOKED_AT_MAX);
         self.due.detached = Some(now + STOPPED_EVERY);
     }
 
-    /// Looks at those that have not come back.
+    /// Checks the waiters that have not come back.
     pub(crate) fn look_at_detached(&mut self, now: Instant) {
         self.suspend_stopped(usize::MAX);
         for (request, back_until) in self.waiters.take_absent() {
@@ -55,14 +56,15 @@ impl Server {
         self.due.detached = goes_on.then_some(now + STOPPED_EVERY);
     }
 
-    /// Withdraws what the daemon before this one had taken on and nobody asked for again.
+    /// Withdraws the requests and provisional grants of the previous daemon that no client came
+    /// back for.
     pub(crate) fn give_up_the_lost(&mut self) {
         self.suspend_stopped(usize::MAX);
         let waiting = self.ledger.table.waiters().filter(|waiter| self.is_detached(waiter));
         let waiting: Vec<RequestId> = waiting.map(|waiter| waiter.id).collect();
         let unclaimed = self.waiters.take_unclaimed();
         let mut lost: Vec<RequestId> = waiting.into_iter().chain(unclaimed).collect();
-        // Over an engine the log may still say so of those who are back.
+        // Over an engine, the log may still call waiters detached that are back.
         let is_back = |id: &RequestId| self.waiters.get(*id).is_some_and(|it| it.conn.is_some());
         lost.retain(|request| !is_back(request));
         if !lost.is_empty() {
@@ -78,7 +80,7 @@ impl Server {
         self.propose(Change::Withdraw { request, why }, Completion::Nothing);
     }
 
-    /// Suspends the detached waiters whose process is stopped. Looks at `at_most` processes.
+    /// Suspends the detached waiters whose process is stopped. Checks `at_most` waiters.
     fn suspend_stopped(&mut self, at_most: usize) {
         let waiters = self.ledger.table.waiters().filter(|waiter| self.is_detached(waiter));
         let stopped: Vec<RequestId> = waiters
@@ -89,8 +91,8 @@ impl Server {
         for request in stopped {
             tracing::info!(request = request.0, "a waiter is stopped and cannot come back yet");
             self.waiters.set_absent(request, None);
-            // Only one that takes part can be suspended. What it may be granted in between is taken
-            // back before anybody is told.
+            // Only a waiter that takes part can be suspended. A grant in between is taken back
+            // before a client is told.
             self.propose(Change::Resume { request }, Completion::Nothing);
             self.propose(Change::Suspend { request }, Completion::Nothing);
         }
@@ -99,7 +101,8 @@ impl Server {
     fn look_at_away(&mut self, now: Instant, request: RequestId, back_until: Option<Instant>) {
         let is_back = self.waiters.get(request).is_none_or(|waiter| waiter.conn.is_some());
         let Some(waiter) = self.ledger.table.waiter(request).filter(|_| !is_back) else { return };
-        // Over an engine it can have been granted for a moment, and was seen to be stopped then.
+        // Over an engine, the request may have been granted for a moment, and suspended then
+        // because it was found stopped.
         self.waiters.resume(request);
         match return_of(&waiter.request) {
             Return::Later => self.waiters.set_absent(request, None),
@@ -112,7 +115,7 @@ impl Server {
         }
     }
 
-    /// Whether it is one of ours that has not come back, and is not known to be stopped.
+    /// Whether it is a waiter of this host that has not come back, and is not known to be stopped.
     fn is_detached(&self, waiter: &WaiterState) -> bool {
         waiter.status == WaiterStatus::Detached
             && waiter.request.host == self.ledger.host
@@ -121,7 +124,7 @@ impl Server {
 }
 
 /// Whether a waiter can come back. Entries of an earlier version do not name the asker: the owner
-/// stands for it, and nothing is known of a lease.
+/// stands for it, and of a lease nothing is known.
 fn return_of(asked: &Request) -> Return {
     let owner = match asked.owner {
         Owner::Process(process) => Some(life_of(process)),

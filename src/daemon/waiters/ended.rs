@@ -1,7 +1,7 @@
-//! The ends of peers, of owners, and of the descendants for which something is kept.
+//! The ends of connections, of owners, and of the descendants that holds are kept for.
 //!
-//! Invariant: the end of a connection withdraws what was not told; only the end of a process, and
-//! of all that it left, frees what was.
+//! Invariant: the end of a connection withdraws what its client was not told. What the client was
+//! told stays held until the owner has ended, and the descendants that the hold is kept for.
 
 use crate::core::{Change, FrameId, Release, RequestId, Token, Withdrawal};
 use crate::daemon::calls::completion::Completion;
@@ -11,7 +11,8 @@ use crate::daemon::processes::proof::Proof;
 use crate::daemon::server::Server;
 
 impl Server {
-    /// A peer is gone: what it waits for is withdrawn, what it was not told is taken back.
+    /// Handles a client that is gone: withdraws what it waits for, and takes back what it was not
+    /// told.
     pub(crate) fn disconnect(&mut self, disconnected: Disconnected) {
         self.disconnect_pending(disconnected.id);
         let Some(conn) = self.conns.get(disconnected.id) else { return };
@@ -37,7 +38,7 @@ impl Server {
             | CallState::Watches(_) => {}
         }
         for request in gone {
-            // Nobody is left to be told.
+            // No client is left to be told.
             if let Some(waiter) = self.waiters.get_mut(request) {
                 waiter.conn = None;
             }
@@ -47,7 +48,7 @@ impl Server {
         self.conns.activate(disconnected.id);
     }
 
-    /// The process of a frame has ended.
+    /// Handles the end of a frame's process.
     pub(crate) fn end(&mut self, frame: FrameId) {
         let Some(state) = self.ledger.table.frame(frame) else { return };
         tracing::debug!(
@@ -59,7 +60,8 @@ impl Server {
         self.propose(Change::End { frame }, Completion::End { frame });
     }
 
-    /// The end of a frame's process is in the table: what is left is kept for its descendants.
+    /// Handles the end of a frame's process, applied to the table: what is left is kept for its
+    /// descendants.
     pub(crate) fn ended(&mut self, frame: FrameId) {
         let orphaned: Vec<Token> =
             self.ledger.table.holds_in(frame).map(|hold| hold.token).collect();
@@ -68,7 +70,8 @@ impl Server {
         }
     }
 
-    /// Ends a hold that is kept for descendants, if none is left; else waits for that.
+    /// Ends a hold that is kept for descendants if no descendant is left. Otherwise waits for the
+    /// last descendant.
     pub(crate) fn end_without_writers(&mut self, token: Token) {
         let Some(tag) = self.ledger.table.hold(token).map(|hold| hold.asked.tag) else { return };
         if !self.children.await_end(token, tag, &mut self.owners) {
@@ -77,25 +80,27 @@ impl Server {
         }
     }
 
-    /// The last writer of the FIFO of a hold is gone, unless another one has come.
+    /// Handles the loss of the last writer of a hold's FIFO, unless another writer has come since.
     pub(crate) fn end_of_writers(&mut self, token: Token) {
         if self.ledger.table.hold(token).is_some_and(|hold| hold.orphaned) {
             self.end_without_writers(token);
         }
     }
 
-    /// Tries again what could not be told, or not be waited for.
+    /// Checks again the holds for which the daemon could not find out, or could not be told,
+    /// whether descendants live.
     pub(crate) fn look_at_unsure(&mut self) {
         for token in self.children.unsure().clone() {
             self.end_of_writers(token);
         }
     }
 
-    /// Nothing is left of a hold.
+    /// Handles a hold that has ended in the table.
     pub(crate) fn hold_ended(&mut self, token: Token) {
         self.children.remove(token, &mut self.owners);
-        // Until this host is a member, what is read may be another history, in which the token is
-        // that of another process. Who lost it with an earlier incarnation gave nothing back.
+        // Until this host is a member, the log that it reads may be another history, in which the
+        // token is that of another process. A process that lost the token with an earlier
+        // incarnation gave nothing back.
         if self.ledger.is_member()
             && !self.terminator.is_lost(token)
             && let Some(proof) = Proof::of_release(&self.ledger.table, token)

@@ -1,4 +1,4 @@
-//! Telling grants, and looking at those who waited before they are told.
+//! Sending grants. The process of a waiter is checked before its grant is sent.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -16,21 +16,21 @@ use crate::daemon::view::text::pid_of;
 use crate::protocol::{ErrorName, Failure};
 use crate::sys::pidfd::Pidfd;
 
-/// What was found when one who waited was looked at.
+/// What the check of a granted waiter found.
 enum Found {
-    /// It can be told.
+    /// Its grant can be sent.
     Running,
-    /// It is stopped or frozen: it keeps its place and others go first.
+    /// Its process is stopped or frozen: it keeps its place and others go first.
     Stopped(u32),
-    /// It is gone.
+    /// Its process is gone.
     Gone,
-    /// It cannot be watched, so that it cannot have the lock.
+    /// Its process cannot be watched, so that it cannot have the lock.
     Unwatched(Failure),
 }
 
 impl Server {
-    /// Looks at all who waited and were granted something, and tells them; goes on until nothing
-    /// that was found grants anything to anyone else.
+    /// Checks all waiters that were granted something, and sends their grants. Goes on until
+    /// nothing that the checks found leads to another grant.
     pub(crate) fn settle(&mut self) {
         loop {
             self.settle_granted();
@@ -41,7 +41,7 @@ impl Server {
     }
 
     fn settle_granted(&mut self) {
-        // What is granted while this host cannot renew is told when it can again, or never.
+        // A grant made while this host cannot renew is sent when it can again, or never.
         if !self.waiters.has_grants() || !self.is_sure() {
             return;
         }
@@ -89,7 +89,7 @@ impl Server {
         }
     }
 
-    /// A withdrawal or a death that was taken in after a grant has taken it back.
+    /// Forgets a grant that a later withdrawal or death has taken back.
     fn forget_taken_back(&mut self, request: RequestId) {
         let table = &self.ledger.table;
         if table.waiter(request).is_some() || table.hold_of(request).is_some() {
@@ -144,14 +144,14 @@ impl Server {
         self.owners.watch(frame, process, pidfd).map_err(|error| cannot_watch(&error))
     }
 
-    /// Takes a grant back that cannot be told as it must be.
+    /// Takes back a grant that cannot be sent as it must be.
     pub(crate) fn take_back(&mut self, id: ConnId, request: RequestId, failure: &Failure) {
         let why = Withdrawal::Cancelled;
         self.propose(Change::Withdraw { request, why }, Completion::Nothing);
         self.fail(id, failure);
     }
 
-    /// Tells a grant.
+    /// Sends a grant.
     pub(crate) fn tell_grant(&mut self, id: ConnId, granted: &Granted) {
         let Some(hold) = self.ledger.table.hold(granted.token) else {
             return self.fail(id, &owner_gone());
@@ -166,7 +166,7 @@ impl Server {
         self.send_grant_or_take_back(id, granted.request, Some(granted));
     }
 
-    /// Tells a grant to one who asks for it once more.
+    /// Sends a grant to a client that asks for it again.
     pub(crate) fn tell_again(
         &mut self,
         id: ConnId,
@@ -175,7 +175,7 @@ impl Server {
         pidfd: Option<Pidfd>,
     ) -> Result<(), Failure> {
         self.watch_owner(id, frame, pidfd)?;
-        // From now on the fate of the grant hangs on this connection alone.
+        // From now on the grant depends on this connection alone.
         self.conns.disown(request);
         self.send_grant_or_take_back(id, request, None);
         Ok(())
@@ -192,7 +192,7 @@ impl Server {
         }
     }
 
-    /// Records whose processes are to be stopped if this host loses what it holds.
+    /// Records the process to be ended if this host loses what that process holds.
     fn record_owner(&mut self, request: RequestId) -> io::Result<()> {
         let Some(shared) = self.ledger.engine() else { return Ok(()) };
         let hold = self.ledger.table.hold_of(request);
@@ -202,10 +202,10 @@ impl Server {
         self.holder_record.tell(token, told)
     }
 
-    /// Tells a grant as it was decided, or what is held by it now.
+    /// Sends a grant as it was decided, or what is held by it now.
     ///
     /// # Errors
-    /// Why it cannot be told. Then it must not be held either.
+    /// Why it cannot be sent. Then it must not be held either.
     fn send_grant(
         &mut self,
         id: ConnId,
@@ -234,7 +234,8 @@ impl Server {
                 }
             }
         }
-        // The owner of a provisional one is another process, which nobody runs.
+        // The owner of a provisional grant is another process, whose command no client runs: no
+        // page is needed.
         let page = if provisional { Ok(None) } else { self.add_page(&mut fds) };
         let page = match page {
             Ok(page) => page,

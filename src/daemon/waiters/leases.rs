@@ -1,7 +1,7 @@
 //! When leases end that are not renewed.
 //!
-//! Invariant: there is one deadline for each lease that holds something, never earlier than its TTL
-//! after the grant, its last renewal, or the start of this daemon.
+//! Invariant: each lease of this host that holds something has one deadline, never earlier than its
+//! TTL after the grant, its last renewal, or the start of this daemon.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::daemon::net::conn_id::ConnId;
 use crate::protocol::Handle;
 use crate::sys::clock;
 
-/// When leases end, in milliseconds of CLOCK_BOOTTIME: suspend counts.
+/// When leases end, in milliseconds of CLOCK_BOOTTIME: time in suspend counts.
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
     of: BTreeMap<FrameId, u64>,
@@ -20,16 +20,16 @@ pub(crate) struct Leases {
 }
 
 impl Leases {
-    /// Every lease of a table that holds something, with a full TTL from now: nobody could renew
-    /// them while no daemon ran.
+    /// Every lease of a table that holds something, with a full TTL from now: no client could renew
+    /// a lease while no daemon ran.
     pub(crate) fn of_table(table: &Table, here: HostId) -> Self {
         let mut leases = Self::default();
         table.frames().for_each(|frame| leases.begin(table, here, frame.id));
         leases
     }
 
-    /// Keeps those that are there in a table that replaces another one, and begins those that are
-    /// new.
+    /// Follows a table that replaces another one. Keeps the deadlines of leases that are in it, and
+    /// begins those of new leases.
     pub(crate) fn follow(&mut self, table: &Table, here: HostId) {
         let gone: Vec<FrameId> =
             self.of.keys().copied().filter(|id| table.frame(*id).is_none()).collect();
@@ -41,8 +41,8 @@ impl Leases {
         }
     }
 
-    /// The TTL of a lease begins to run, now. Not if it is none, or holds nothing, or if the daemon
-    /// of another host than `here` looks after it.
+    /// The TTL of a lease begins to run now. A frame gets no deadline if it is no lease, if it
+    /// holds nothing, or if the daemon of another host than `here` looks after it.
     pub(crate) fn begin(&mut self, table: &Table, here: HostId, frame: FrameId) {
         let Some(state) = table.frame(frame) else { return };
         let Some(lease) = state.lease else { return };
@@ -60,7 +60,7 @@ impl Leases {
         }
     }
 
-    /// As if every TTL were over.
+    /// Lets every TTL run out.
     #[cfg(test)]
     pub(crate) fn all_over(&mut self) {
         self.of.values_mut().for_each(|end| *end = 0);
@@ -72,7 +72,7 @@ impl Leases {
         self.of.get(&frame).map(|end| end.saturating_sub(clock::boottime_ms()))
     }
 
-    /// When the next one ends.
+    /// When the next lease ends.
     pub(crate) fn next_end(&self) -> Option<u64> {
         self.ends.first().map(|(end, _)| *end)
     }
@@ -83,19 +83,19 @@ impl Leases {
     }
 }
 
-/// The name of the lease of a handle: what the table, the journal and other hosts know of it.
+/// The name of the lease of a handle: the table, the journal and other hosts know only the name.
 pub(crate) fn name_of(handle: Handle) -> LeaseId {
     let hash = Sha256::digest(handle.bits().to_be_bytes());
     let half = hash.iter().take(16).fold(0, |bits, byte| bits << 8 | u128::from(*byte));
     LeaseId(half)
 }
 
-/// The grant of a lease that is not told yet.
+/// The grant of a lease that is not sent yet.
 #[derive(Debug)]
 pub(crate) struct UnsyncedLease {
     pub(crate) conn: ConnId,
     pub(crate) request: RequestId,
-    /// As it was decided; `None` tells what is held by it now.
+    /// The grant as it was decided; `None` sends what is held by it now.
     pub(crate) granted: Option<Granted>,
 }
 

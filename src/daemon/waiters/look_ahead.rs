@@ -1,18 +1,18 @@
-//! The look at waiters that stand before others: one whose process is stopped bars nobody.
+//! The check of waiters that stand before others: a waiter whose process is stopped bars no other.
 
 use std::time::Instant;
 
 use crate::core::RequestId;
 use crate::sys::process::{RunState, run_state};
 
-/// The look at those who wait behind others, which goes on over several turns where many wait.
+/// The check of waiters that stand behind others. If many wait, it goes on over several turns.
 #[derive(Debug, Default)]
 pub(crate) struct LookAhead {
     /// When it goes on.
     pub(crate) due: Option<Instant>,
-    /// The last waiter that was looked at.
+    /// The last waiter that was checked.
     pub(crate) last: Option<RequestId>,
-    /// Whether somebody was found behind a waiter since the look began with the first one.
+    /// Whether a waiter was found behind another since the check began with the first waiter.
     pub(crate) behind: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Requests that wait, and grants until they are told.
+//! Requests that wait, and grants until they are sent.
 //!
 //! Invariant: a waiter keeps its place until it is granted, withdrawn or gone.
 

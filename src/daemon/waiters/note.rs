@@ -1,6 +1,6 @@
-//! Taking note of what the table decided.
+//! Notes what the table decided.
 //!
-//! Invariant: whoever waits for a decision is told it, and nobody is told one that is about the
+//! Invariant: a client that waits for a decision is told it. No client is told a decision on the
 //! request of another host.
 
 use crate::core::{Granted, HoldState, Outcome, Refusal, RequestId};
@@ -8,13 +8,13 @@ use crate::daemon::server::Server;
 use crate::daemon::view::messages::{self, owner_gone};
 use crate::protocol::{ErrorName, Failure};
 
-/// What one is told whose request was withdrawn by somebody else.
+/// The error for a client whose request was withdrawn by something else.
 fn given_up() -> Failure {
     Failure::new(ErrorName::Fault, "the daemon gave the request up").hint("ask again")
 }
 
 impl Server {
-    /// Takes note of what was decided; the rest is for the one who asked for it.
+    /// Notes an outcome. What else follows from it is up to the call that proposed the change.
     pub(crate) fn note(&mut self, outcome: &Outcome, owner_ended: bool) {
         match outcome {
             Outcome::Queued { request, .. } => {
@@ -26,7 +26,8 @@ impl Server {
             }
             Outcome::Granted(granted) if self.is_ours(granted) => {
                 self.leases.begin(&self.ledger.table, self.ledger.host, granted.frame);
-                // Without an engine, who did not wait asked just now, and is told at once.
+                // Without an engine, a request that did not wait was asked just now: its own call
+                // sends the grant.
                 let waited = self.waiters.get(granted.request).is_some();
                 if waited || self.ledger.engine().is_some() {
                     self.waiters.queue_grant(granted.clone());
@@ -70,7 +71,7 @@ impl Server {
         }
     }
 
-    /// A request that waited is refused after all.
+    /// Refuses a request that waited.
     fn refuse_waiter(&mut self, id: RequestId, why: &Refusal) {
         let Some(waiter) = self.waiters.ended(id) else { return };
         if let Some(conn) = waiter.conn {
@@ -86,7 +87,7 @@ impl Server {
         }
     }
 
-    /// Whether a grant is to one of ours.
+    /// Whether a grant is to a request of this host.
     fn is_ours(&self, granted: &Granted) -> bool {
         let host = self.ledger.host;
         let of = |hold: &HoldState| hold.asked.host == host;

@@ -1,6 +1,6 @@
-//! Telling those who wait and those who watch what changed.
+//! Telling waiters and clients that watch the status what changed.
 //!
-//! Words of progress are few on purpose: with ten thousand waiters on one key, each grant changes
+//! Progress messages are rare on purpose: with ten thousand waiters on one key, each grant changes
 //! ten thousand positions.
 
 use std::collections::BTreeMap;
@@ -16,26 +16,26 @@ use crate::daemon::view::Held;
 use crate::daemon::waiters::waiting::LastProgress;
 use crate::protocol::{HolderInfo, Progress};
 
-/// Up to how many waiters of a key a newcomer's position is looked up; behind more it is the
-/// number of those who wait.
+/// The position of a new waiter is looked up if its key has up to this many waiters. With more, the
+/// number of waiters is sent instead.
 const LOOKED_UP_MAX: usize = 256;
 
-/// For each waiter, progress is told at most so often: a thousand waiters cost no more per second
-/// than one.
+/// The least interval of progress, for each waiter: ten thousand waiters cost no more per second
+/// than a thousand.
 const PROGRESS_EVERY_PER_WAITER: Duration = Duration::from_millis(1);
 
-/// What is the same for all whom one key keeps waiting in the same way.
+/// What is the same for all waiters that a key keeps waiting in the same mode.
 #[derive(Debug, Default)]
 struct Scene {
-    /// The place of each in the queue, if it was looked up.
+    /// The position of each waiter in the queue, if it was looked up.
     positions: BTreeMap<RequestId, usize>,
     waiting: usize,
-    /// Who holds it and is in the way, as each user may see it.
+    /// The holders that block them, as each user may see these.
     holders: BTreeMap<(u32, Held), Vec<HolderInfo>>,
 }
 
 impl Server {
-    /// Queues what is to be told.
+    /// Queues what clients are to be told.
     pub(crate) fn inform(&mut self, now: Instant) {
         let newcomers = self.waiters.take_newcomers();
         let mut scenes = BTreeMap::new();
@@ -74,7 +74,7 @@ impl Server {
         }
     }
 
-    /// Tells a waiter where it stands, unless it knows.
+    /// Sends a waiter its position and why it waits, unless it was sent the same before.
     fn tell_progress(
         &mut self,
         request: RequestId,
@@ -88,7 +88,7 @@ impl Server {
             return;
         };
         let viewer = conn.peer.uid;
-        // Who has not read the last word gets no other one.
+        // A client that has not read the last message gets no further one.
         if !conn.is_flushed() {
             return;
         }
@@ -120,8 +120,8 @@ impl Server {
         }
     }
 
-    /// Tells a waiter why it waits on though it was granted what it asked for: the grant is told
-    /// only when this host is sure of it.
+    /// Tells a waiter why it still waits though its request was granted: the grant is sent only
+    /// when this host is sure of it.
     fn tell_kept_grant(&mut self, request: RequestId, id: ConnId) {
         let reason = self.not_a_member().message;
         let Some(waiter) = self.waiters.get_mut(request) else { return };
@@ -153,7 +153,7 @@ impl Server {
             if conn.is_flushed() {
                 self.await_report(id);
             } else {
-                // It still reads the last report; it gets the next one when it is done.
+                // The client still reads the last report. It gets the next one when it is done.
                 self.due.watch = Some(Instant::now() + WATCH_EVERY);
             }
         }

@@ -1,7 +1,8 @@
-//! Waiters whose process is stopped or frozen: they keep their place, and are in nobody's way.
+//! Waiters whose process is stopped or frozen: they keep their place, and bar no other waiter.
 //!
-//! The kernel reports no stop of a process that is not our child. So those ahead are looked at when
-//! somebody is about to be refused or to wait because of them, and now and then afterwards.
+//! The kernel reports no stop of a process that is not a child of the daemon. So the waiters ahead
+//! are checked when a request is about to be refused or to wait because of them, and now and then
+//! afterwards.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -15,15 +16,15 @@ use crate::daemon::view::text::pid_of;
 use crate::daemon::waiters::look_ahead::is_stopped;
 
 impl Server {
-    /// Sets waiters aside as long as the `first` of those who are in the way is stopped. Whether
-    /// there was one, so that it is worth while to decide again.
+    /// Suspends waiters as long as the `first` of those in the way is stopped. Returns whether
+    /// there was such a waiter, so that it is worth while to decide again.
     pub(crate) fn suspend_ahead(&mut self, first: impl Fn(&Table) -> Option<RequestId>) -> bool {
         let mut found = false;
         for _ in 0..AHEAD_LOOKED_AT_MAX {
             let Some(ahead) = first(&self.ledger.table) else { return found };
             if self.waiters.is_suspended(ahead) {
-                // Over an engine, what was proposed for it comes out of the log before what is
-                // proposed now.
+                // Over an engine, the suspension that was proposed comes out of the log before what
+                // is proposed now.
                 return true;
             }
             let Some(pid) = self.stopped_process(ahead) else { return found };
@@ -33,7 +34,7 @@ impl Server {
         found
     }
 
-    /// Sets a waiter aside until its process runs again; a grant that was not told is taken back.
+    /// Suspends a waiter until its process runs again. A grant that was not sent is taken back.
     pub(crate) fn suspend(&mut self, request: RequestId, pid: u32) {
         self.waiters.suspend(request, pid);
         self.propose(Change::Suspend { request }, Completion::Nothing);
@@ -45,18 +46,20 @@ impl Server {
         self.stopped_party(&waiter.asked.request, waiter.conn)
     }
 
-    /// The owner of a request, or its asker, if that is stopped. A provisional grant takes both: the
-    /// asker confirms it.
+    /// The pid of the owner of a request, or of its asker, if that process is stopped. A
+    /// provisional grant takes both: the asker confirms it.
     pub(crate) fn stopped_party(&self, asked: &Request, conn: Option<ConnId>) -> Option<u32> {
         let asker = conn.filter(|_| asked.provisional).and_then(|id| self.conns.peek(id));
         let parties = [pid_of(&asked.owner), asker.map_or(0, |conn| conn.peer.pid)];
         parties.into_iter().find(|pid| *pid != 0 && is_stopped(*pid))
     }
 
-    /// Looks at some of those who wait behind others, and sets those others aside that are stopped.
+    /// Checks some of the waiters that stand behind others, and suspends those others that are
+    /// stopped.
     pub(crate) fn look_ahead_of_waiters(&mut self, now: Instant) {
         let after = self.look_ahead.last.map_or(0, |last| last.0 + 1);
-        // Also those of other hosts: only we can look at ours.
+        // Waiters of other hosts are among them: only this host can check its own waiters ahead of
+        // them.
         let waiting = self.ledger.table.waiters_from(RequestId(after));
         let some: Vec<RequestId> = waiting.take(WAITERS_LOOKED_AT_MAX).collect();
         let mut looked_at = BTreeSet::new();
@@ -76,7 +79,7 @@ impl Server {
             if self.waiters.is_suspended(ahead) || looked_at.len() >= AHEAD_LOOKED_AT_MAX {
                 return;
             }
-            // One that was looked at and is still ahead runs.
+            // A waiter that was checked and is still ahead runs.
             if !looked_at.insert(ahead) {
                 return;
             }
@@ -85,7 +88,7 @@ impl Server {
         }
     }
 
-    /// Notes that somebody may have come to wait behind somebody else.
+    /// Schedules a check, if a waiter may have come to stand behind another.
     pub(crate) fn schedule_look_ahead(&mut self, now: Instant) {
         if self.ledger.table.waiting() > 1
             && self.waiters.len() > 0

@@ -1,7 +1,7 @@
-//! Telling the grants of leases, once they survive a reboot.
+//! Sending the grants of leases once they survive a reboot.
 //!
-//! Invariant: the grant of a lease is told after it is durable, in the turn that made it. All leases
-//! of a turn become durable together.
+//! Invariant: the grant of a lease is sent after it is durable. All leases that await this become
+//! durable together.
 
 use crate::core::{Granted, RequestId};
 use crate::daemon::net::conn_id::ConnId;
@@ -11,7 +11,7 @@ use crate::daemon::waiters::leases::UnsyncedLease;
 use crate::protocol::{ErrorName, Failure};
 
 impl Server {
-    /// Tells the grant of a lease when it is durable. Until then the connection waits.
+    /// Sends the grant of a lease when it is durable. Until then the connection waits.
     pub(crate) fn tell_when_durable(
         &mut self,
         conn: ConnId,
@@ -24,8 +24,8 @@ impl Server {
         self.untold_leases.push(UnsyncedLease { conn, request, granted: granted.cloned() });
     }
 
-    /// Makes the leases durable that were granted, and tells them; whether there were any. What
-    /// cannot be made durable is taken back.
+    /// Makes the granted leases durable, and sends their grants. Returns whether there were any. A
+    /// lease that cannot be made durable is taken back.
     pub(crate) fn tell_durable_leases(&mut self) -> bool {
         if self.untold_leases.is_empty() {
             return false;

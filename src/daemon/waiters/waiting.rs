@@ -1,7 +1,7 @@
-//! The requests that wait, and the grants that are still to be told.
+//! The requests that wait, and the grants that are still to be sent.
 //!
-//! Invariant: there is one entry for each request of this host that waits, or was granted what it
-//! asked for and is still to be told; and no other.
+//! Invariant: each request of this host that waits, or whose grant is still to be sent, has one
+//! entry; no other request has one.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -14,43 +14,44 @@ use crate::core::{
 };
 use crate::daemon::net::conn_id::ConnId;
 
-/// The requests that wait, and what is known of them beyond the table.
+/// The requests that wait, and what the daemon knows of them beyond the table.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
     requests: BTreeMap<RequestId, Box<Waiter>>,
     /// The ends of the waits, in milliseconds of CLOCK_BOOTTIME.
     ends: BTreeSet<(u64, RequestId)>,
-    /// How many wait of each user.
+    /// How many requests of each user wait.
     users: BTreeMap<u32, usize>,
-    /// Who was to be told of requests that were removed since this was asked last.
+    /// The connections of requests that were removed since this was taken last.
     removed: Vec<ConnId>,
-    /// Grants to requests that waited, in the order in which they are to be told.
+    /// Grants to requests that waited, in the order in which they are to be sent.
     to_tell: VecDeque<Granted>,
-    /// Waiters whose process is stopped, and the process.
+    /// The suspended waiters, each with its stopped process.
     suspended: BTreeMap<RequestId, u32>,
     /// Waiters of the previous daemon that were found stopped before they came back. For those that
-    /// run again: when they have to be back.
+    /// run again: the time by which they have to be back.
     absent: BTreeMap<RequestId, Option<Instant>>,
-    /// Provisional grants of the previous daemon that nobody has confirmed yet.
+    /// Provisional grants of the previous daemon that no client has confirmed yet.
     unclaimed: BTreeSet<RequestId>,
-    /// Requests that began to wait in this turn and take words of progress.
+    /// Requests that began to wait in this turn and whose client takes progress messages.
     newcomers: Vec<RequestId>,
 }
 
 /// A request that waits.
 #[derive(Clone, Debug)]
 pub(crate) struct Waiter {
-    /// What it asked for: the table forgets it with the request.
+    /// What it asked for: the table forgets that with the request.
     pub(crate) asked: Asked,
-    /// Who is to be told; nobody as long as it has not come back after a restart.
+    /// The connection to be answered; `None` as long as the client has not come back after a
+    /// restart.
     pub(crate) conn: Option<ConnId>,
-    /// Whether it takes words of progress.
+    /// Whether the client takes progress messages.
     pub(crate) more: bool,
-    /// What it was told last.
+    /// The progress that was sent last.
     pub(crate) told: Option<LastProgress>,
 }
 
-/// What is known of a request beyond its end.
+/// What the daemon knows of a request beyond its end.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
     pub(crate) request: Arc<Request>,
@@ -58,8 +59,8 @@ pub(crate) struct Asked {
     pub(crate) since: UnixMillis,
 }
 
-/// What a waiter was told: its place, and a hash of why it waits. Ten thousand such words are
-/// kept only to tell nobody the same twice.
+/// The progress that a waiter was sent last: a hash of its position and of why it waits. Ten
+/// thousand of them are kept only so that no client is sent the same twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LastProgress(u64);
 
@@ -82,14 +83,14 @@ impl Asked {
 }
 
 impl Waiters {
-    /// The waiters of a host by its table; nobody is attached to them yet.
+    /// The waiters of a host by its table, without connections yet.
     pub(crate) fn of_table(table: &Table, host: HostId) -> Self {
         let mut waiters = Self::default();
         waiters.follow_table(table, host);
         waiters
     }
 
-    /// Takes the waiters of a host from its table, in the place of those that were known.
+    /// Takes the waiters of a host from its table. They replace those that were known.
     pub(crate) fn follow_table(&mut self, table: &Table, host: HostId) {
         (self.requests, self.ends, self.users) = Default::default();
         let own = table.waiters().filter(|waiter| waiter.request.host == host);
@@ -101,7 +102,7 @@ impl Waiters {
         self.insert(state.id, Asked { request, session, since: state.since });
     }
 
-    /// One that was granted what it asked for and cannot be told yet.
+    /// Adds a request that was granted and whose grant cannot be sent yet.
     pub(crate) fn add_granted(&mut self, hold: &HoldState, session: FrameId, conn: ConnId) {
         let request = hold.asked.clone();
         self.insert(hold.request, Asked { request, session, since: hold.asked_at });
@@ -133,7 +134,7 @@ impl Waiters {
         Some(*waiter)
     }
 
-    /// Who was to be told of the requests that were removed since the last call.
+    /// The connections of the requests that were removed since the last call.
     pub(crate) fn take_removed(&mut self) -> std::vec::Drain<'_, ConnId> {
         self.removed.drain(..)
     }
@@ -154,7 +155,8 @@ impl Waiters {
         self.requests.len()
     }
 
-    /// Attaches a request to the connection on which it waits. With `more` it takes words of progress.
+    /// Attaches a request to the connection on which it waits. With `more`, the client takes
+    /// progress messages.
     pub(crate) fn attach(&mut self, request: RequestId, conn: ConnId, more: bool) {
         if let Some(waiter) = self.get_mut(request) {
             waiter.conn = Some(conn);
@@ -166,12 +168,13 @@ impl Waiters {
         }
     }
 
-    /// The requests that began to wait since the last call and take words of progress.
+    /// The requests that began to wait since the last call and whose client takes progress
+    /// messages.
     pub(crate) fn take_newcomers(&mut self) -> Vec<RequestId> {
         std::mem::take(&mut self.newcomers)
     }
 
-    /// Queues a grant to be told.
+    /// Queues a grant to be sent.
     pub(crate) fn queue_grant(&mut self, granted: Granted) {
         self.to_tell.push_back(granted);
     }
@@ -183,33 +186,33 @@ impl Waiters {
         }
     }
 
-    /// The next grant to be told.
+    /// The next grant to be sent.
     pub(crate) fn next_grant(&mut self) -> Option<Granted> {
         self.to_tell.pop_front()
     }
 
-    /// Whether a grant is still to be told.
+    /// Whether a grant is still to be sent.
     pub(crate) fn has_grants(&self) -> bool {
         !self.to_tell.is_empty()
     }
 
-    /// A grant to a request is told in another way, or not at all.
+    /// Forgets the grant of a request: it is sent in another way, or not at all.
     pub(crate) fn drop_grant(&mut self, request: RequestId) {
         self.to_tell.retain(|granted| granted.request != request);
     }
 
-    /// A grant was taken back before it was told.
+    /// Forgets a grant that was taken back before it was sent.
     pub(crate) fn requeued(&mut self, token: Token) {
         self.to_tell.retain(|granted| granted.token != token);
     }
 
-    /// A request has come to its end in the table.
+    /// Removes a request that has ended in the table.
     pub(crate) fn ended(&mut self, request: RequestId) -> Option<Waiter> {
         self.suspended.remove(&request);
         self.remove(request)
     }
 
-    /// A waiter was found stopped, by this process.
+    /// Notes that a waiter was found stopped, with this process.
     pub(crate) fn suspend(&mut self, request: RequestId, pid: u32) {
         self.suspended.insert(request, pid);
     }
@@ -227,7 +230,7 @@ impl Waiters {
         self.suspended.iter().map(|(request, pid)| (*request, *pid))
     }
 
-    /// Forgets the suspension of requests that wait no more.
+    /// Forgets the suspension of requests that no longer wait.
     pub(crate) fn retain_suspended(&mut self, waits: impl Fn(RequestId) -> bool) {
         self.suspended.retain(|request, _| waits(*request));
     }
@@ -237,12 +240,12 @@ impl Waiters {
         self.unclaimed = requests.collect();
     }
 
-    /// A provisional grant is confirmed, or told anew.
+    /// Notes that a provisional grant was confirmed, or sent again.
     pub(crate) fn claimed(&mut self, request: RequestId) {
         self.unclaimed.remove(&request);
     }
 
-    /// The provisional grants that nobody confirmed in time.
+    /// The provisional grants that no client confirmed in time.
     pub(crate) fn take_unclaimed(&mut self) -> BTreeSet<RequestId> {
         std::mem::take(&mut self.unclaimed)
     }
@@ -252,7 +255,7 @@ impl Waiters {
         !self.requests.is_empty() || !self.unclaimed.is_empty()
     }
 
-    /// A waiter of the previous daemon is stopped, or has to be back by a time.
+    /// Notes that a waiter of the previous daemon is stopped, or by when it has to be back.
     pub(crate) fn set_absent(&mut self, request: RequestId, back_until: Option<Instant>) {
         self.absent.insert(request, back_until);
     }
@@ -265,7 +268,7 @@ impl Waiters {
         !self.absent.is_empty()
     }
 
-    /// The absent waiters, to be looked at: [`Self::set_absent`] puts back those that stay absent.
+    /// The absent waiters, to be checked: [`Self::set_absent`] puts back those that stay absent.
     pub(crate) fn take_absent(&mut self) -> BTreeMap<RequestId, Option<Instant>> {
         std::mem::take(&mut self.absent)
     }

@@ -1,7 +1,8 @@
-//! One client's connection: what came and was not served yet, what was not taken yet.
+//! A client's connection: calls that were not served yet, and output that the client has not taken
+//! yet.
 //!
-//! Invariant: a reply is written whole or the connection is closed; nothing is ever put between the
-//! parts of one.
+//! Invariant: a reply is written whole, or the connection is closed. Nothing is ever written
+//! between the parts of a reply.
 
 pub(super) mod read;
 pub(super) mod reply;
@@ -23,69 +24,70 @@ use crate::sys::peer::Credentials;
 
 pub(crate) use crate::daemon::net::connection::read::ReadStatus;
 
-/// What a connection's first call in the queue waits behind.
+/// What the next call in the queue of a connection waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CallState {
     /// Nothing: the next call can be served.
     Nothing,
-    /// This request waits.
+    /// This request, which waits.
     Waits(RequestId),
-    /// The log of many hosts: see [`crate::daemon::calls::in_flight`].
+    /// The shared log: see [`crate::daemon::calls::in_flight`].
     InFlight,
-    /// A request that may not wait was put aside until a holder that is exiting has ended.
+    /// A request that may not wait, deferred until a holder whose process is exiting has ended.
     Deferred,
-    /// The lease of this request is granted and not durable yet.
+    /// The lease of this request, which is granted and not durable yet.
     Stores(RequestId),
     /// Its turn to get a report: see [`crate::daemon::reports::building`].
     Report,
-    /// It watches the status, of this key or of all.
+    /// The connection watches the status of this key, or of all keys.
     Watches(Option<Key>),
 }
 
-/// One client's connection.
+/// A client's connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
     socket: OwnedFd,
     pub(crate) peer: Credentials,
     /// When it was accepted, in clock ticks since boot.
     pub(crate) accepted_ticks: u64,
-    /// Who the peer is beyond the reuse of its number, once that was asked.
+    /// The process of the peer, identified beyond the reuse of its pid; set when it is first
+    /// needed.
     pub(crate) process: Option<ProcessId>,
     decoder: Decoder,
     fds: Vec<OwnedFd>,
     pub(crate) calls: VecDeque<Call>,
     pub(crate) doing: CallState,
-    /// A grant that was answered and not followed by another call: the peer may not have read it.
+    /// A grant that was sent and not followed by another call: the client may not have read it.
     pub(crate) untold: Option<RequestId>,
     /// Provisional grants that wait for a confirmation.
     pub(crate) provisional: Vec<RequestId>,
     output: Output,
-    /// Nothing more is served; closed as soon as the output is written.
+    /// Nothing more is served. The connection is closed as soon as the output is written.
     pub(crate) closing: bool,
-    /// Something came that is no call: what comes after it is thrown away.
+    /// Something came that is not a call: what comes after it is thrown away.
     broke_off: bool,
-    /// The peer said all that it had to say. What it sent before is still served.
+    /// The client sends nothing more. What it sent before is still served.
     pub(crate) heard_end: bool,
-    /// The caller of the call at work wants no reply.
+    /// The client wants no reply to the current call.
     pub(crate) oneway: bool,
-    /// The call at work was taken and not answered for good yet.
+    /// The current call was taken and has no final answer yet.
     pub(crate) unanswered: bool,
-    /// It came when there were too many: its first call is answered with that.
+    /// Set if there were too many connections: the first call is answered with that error.
     pub(crate) turned_away: Option<TurnedAway>,
-    /// When something came from it last.
+    /// When something last came from the client.
     pub(crate) heard_at: Instant,
-    /// It is among those that are to get a report.
+    /// Whether the connection is queued for a report.
     pub(crate) awaits_report: bool,
-    /// It is in the list of those to be flushed.
+    /// Whether the connection is in the list of those to be flushed.
     pub(crate) touched: bool,
-    /// The events that it is watched for; none before the end of its first turn.
+    /// The events that the connection is watched for; none before the end of its first turn.
     pub(crate) watched_for: EpollFlags,
-    /// Its peer becomes the command when it is granted what it asks for: nothing follows, and its
-    /// end, which is all that matters then, is seen without a connection.
+    /// The process of the client becomes the command when its request is granted. It then makes no
+    /// more calls, and its end, which is all that matters then, is reported without a connection.
     pub(crate) closes_on_grant: bool,
-    /// It is closed soon, whether the peer reads or not.
+    /// The connection is closed soon, whether the client reads or not.
     pub(crate) counts_down: bool,
-    /// Since when the peer has waited for a word because of the log of many hosts, in milliseconds of
+    /// Since when the client has waited for a message because of the shared log, in milliseconds of
     /// CLOCK_BOOTTIME.
     pub(crate) wordless_since: Option<u64>,
 }
@@ -120,7 +122,7 @@ impl Connection {
         }
     }
 
-    /// Says why, and closes the connection once that is written.
+    /// Sends an error, and closes the connection once that is written.
     pub(crate) fn give_up(&mut self, failure: &Failure) {
         self.oneway = false;
         self.fail(failure);
@@ -134,14 +136,14 @@ impl Connection {
         self.doing == CallState::Nothing && !self.calls.is_empty() && !self.closing
     }
 
-    /// Whether it neither asks nor waits for anything, and nothing came from it for so long.
+    /// Whether it neither calls nor waits for anything, and nothing came from it for `time`.
     pub(crate) fn is_idle(&self, now: Instant, time: Duration) -> bool {
         let idle = self.doing == CallState::Nothing && self.holds_nothing();
         let silent = now.saturating_duration_since(self.heard_at) >= time;
         idle && silent && self.calls.is_empty() && self.is_flushed()
     }
 
-    /// Gives back memory that is of no use while a request waits.
+    /// Frees memory that is not needed while a request waits.
     pub(crate) fn save_memory(&mut self) {
         self.calls.shrink_to_fit();
         self.fds.shrink_to_fit();

@@ -1,4 +1,4 @@
-//! Reading a connection: what comes, as calls.
+//! Reading a connection, and decoding the calls that come.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -14,24 +14,24 @@ use crate::protocol::frame::FrameError;
 use crate::protocol::{ErrorName, Failure};
 use crate::sys;
 
-/// What reading brought.
+/// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadStatus {
-    /// All that is there for now.
+    /// Everything that is there for now was read.
     All,
     /// There may be more; it has to wait for the next turn.
     NotAll,
-    /// There may be more; it has to wait until a call that came before is served.
+    /// There may be more; it has to wait until an earlier call is served.
     Full,
-    /// The peer closed the connection, or its writing half, which counts as much.
+    /// The client closed the connection, or its writing half, which counts the same.
     Closed,
-    /// The peer closed the connection and had not read all that was sent.
+    /// The client closed the connection and had not read everything that was sent.
     ClosedUnread,
 }
 
 impl Connection {
-    /// Reads what is there and queues the calls in it. `hung_up`: the kernel reported the end of
-    /// the peer, so that a short read does not mean that nothing follows.
+    /// Reads what is there and queues the calls in it. `hung_up`: the kernel reported that the
+    /// client closed its end, so that a short read does not mean that nothing follows.
     pub(crate) fn read(&mut self, _: &ReadPermit, buffer: &mut [u8], hung_up: bool) -> ReadStatus {
         let mut budget = READ_BYTES_PER_TURN;
         loop {
@@ -61,7 +61,7 @@ impl Connection {
                 continue;
             }
             self.decoder.feed(&buffer[..n]);
-            // A read ends at a message with descriptors, full or not.
+            // A read ends at a message with descriptors, even if the buffer is not full.
             if n < buffer.len() && !hung_up && self.fds.len() == fds_before {
                 return if self.understand() { ReadStatus::All } else { self.not_all() };
             }
@@ -72,12 +72,12 @@ impl Connection {
         if self.doing == CallState::Report { ReadStatus::Full } else { ReadStatus::NotAll }
     }
 
-    /// Queues the calls that are there whole; false if there are more than may be queued now.
+    /// Queues the calls that are complete; false if there are more than may be queued now.
     fn understand(&mut self) -> bool {
         while !self.is_deaf() {
             let full = self.calls.len() >= CALLS_AHEAD_MAX;
             if full && matches!(self.doing, CallState::Nothing | CallState::Report) {
-                // Those that are queued are about to be served.
+                // The queued calls are about to be served.
                 return !self.decoder.has_message();
             }
             let call = match self.decoder.next_message() {
@@ -103,7 +103,7 @@ impl Connection {
         true
     }
 
-    /// Nothing that comes after this can be understood. What came before is still answered.
+    /// Nothing that comes after this can be decoded. What came before is still answered.
     fn break_off(&mut self, error: &FrameError) {
         let name = match error {
             FrameError::TooLarge(_) => ErrorName::TooMuch,
@@ -113,7 +113,7 @@ impl Connection {
         self.broke_off = true;
     }
 
-    /// Whether what is read is thrown away; it is read only to see the end of the connection.
+    /// Whether incoming data is thrown away. It is read only to see the end of the connection.
     fn is_deaf(&self) -> bool {
         self.closing || self.broke_off
     }

@@ -1,4 +1,4 @@
-//! Writing a connection: replies and errors, as far as the peer takes them.
+//! Writing a connection: replies and errors, as far as the client takes them.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,7 +16,7 @@ impl Connection {
         self.put(&Reply { parameters, continues, error: None });
     }
 
-    /// Queues a reply that descriptors come with.
+    /// Queues a reply with descriptors.
     pub(crate) fn reply_with<T: Serialize>(&mut self, parameters: &T, fds: Vec<OwnedFd>) {
         let reply = Reply { parameters, continues: false, error: None };
         self.unanswered = false;
@@ -37,8 +37,8 @@ impl Connection {
         self.put(&Reply { parameters, continues: false, error });
     }
 
-    /// A reply as it is sent, for one that is made of what the daemon has and not of a copy of it.
-    /// Nothing if it has no JSON form.
+    /// A reply as it is sent. Its parameters may borrow from the daemon's state, so that no copy is
+    /// made. `None` if it has no JSON form.
     pub(crate) fn written<T: Serialize>(parameters: &T, continues: bool) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
         append(&Reply { parameters, continues, error: None }, &mut bytes).then_some(bytes)
@@ -67,20 +67,20 @@ impl Connection {
     fn takes_words(&mut self) -> bool {
         self.wordless_since = None;
         if self.output.unsent() > OUTPUT_BYTES_MAX {
-            // The peer does not read. What it did not take is dropped with it.
+            // The client does not read. What it did not take is dropped.
             self.discard_output();
             return false;
         }
         !(self.output.stuck || self.closing || self.oneway)
     }
 
-    /// Drops what was not written: the peer must not learn of it. The connection is closed.
+    /// Drops what was not written: the client must not learn of it. The connection is closed.
     pub(crate) fn discard_output(&mut self) {
         self.output.drop_all();
         self.closing = true;
     }
 
-    /// How many bytes were not taken yet.
+    /// How many bytes the client has not taken yet.
     pub(crate) fn unsent(&self) -> usize {
         self.output.unsent()
     }
@@ -90,14 +90,14 @@ impl Connection {
         self.output.unsent() == 0
     }
 
-    /// Writes what the peer takes now.
+    /// Writes what the client takes now.
     ///
     /// # Errors
-    /// The connection is of no more use.
+    /// The connection cannot be used any more.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         let written = self.output.write(self.socket.as_fd());
         if matches!(self.doing, CallState::Waits(_)) {
-            // The next reply may be hours away, and thousands wait.
+            // The next reply may be hours away, and thousands of clients wait.
             self.output.save_memory();
         }
         written
