@@ -1,4 +1,4 @@
-//! Lists and objects, as they are written.
+//! Writes lists and objects piece by piece.
 
 use serde::Serialize;
 use serde::ser::{SerializeSeq, SerializeStruct, SerializeStructVariant};
@@ -6,12 +6,12 @@ use serde::ser::{SerializeSeq, SerializeStruct, SerializeStructVariant};
 use super::text::put_name;
 use super::writer::{Unwritten, Writer};
 
-/// A list or an object that was begun.
+/// A list or an object that has been started.
 pub(super) struct Compound<'a> {
     out: &'a mut Vec<u8>,
-    /// What stands before the next member: the opening bracket or a comma.
+    /// The byte before the next member: the opening bracket or a comma.
     before: u8,
-    /// What closes it.
+    /// The closing bytes.
     end: &'static [u8],
 }
 

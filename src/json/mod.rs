@@ -1,7 +1,7 @@
-//! Writing JSON on the hot paths: what serde_json does, in fewer instructions.
+//! Writes JSON on the hot paths, in fewer instructions than serde_json.
 //!
-//! Invariant: the output is byte-identical to serde_json's. What this does not write itself, it leaves
-//! to serde_json.
+//! Invariant: the output is byte-identical to serde_json's output. Values that this module does not
+//! write are left to serde_json.
 
 mod compound;
 #[cfg(test)]
@@ -14,7 +14,7 @@ pub use text::is_plain;
 
 use self::writer::Writer;
 
-/// Appends a value to `out`, which stays as it was on an error.
+/// Appends a value to `out`. On an error `out` stays unchanged.
 ///
 /// # Errors
 /// The value has no JSON form.

@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use super::{append, is_plain};
 
-/// Of everything that a message or a record has, something.
+/// Contains every form that a message or a record can have.
 #[derive(Debug, Serialize)]
 struct Whole {
     text: String,
@@ -36,7 +36,7 @@ enum Part {
 struct Number(u64);
 
 fn text() -> impl Strategy<Value = String> {
-    // Much that is to be escaped, at any place of a word.
+    // Many characters that must be escaped, at any position in a word.
     prop_oneof![".*", "[ -~]{0,40}", "[\u{0}-\u{7f}]{0,24}", "[a-z/]{0,20}[\"\\\\\n]?[a-zé]{0,9}"]
 }
 

@@ -1,4 +1,4 @@
-//! Texts, names and numbers as JSON.
+//! Writes texts, names and numbers as JSON.
 
 /// Appends `begin`, a name in which nothing has to be escaped, and a colon.
 pub(super) fn put_name(begin: u8, name: &str, out: &mut Vec<u8>) {
@@ -7,7 +7,7 @@ pub(super) fn put_name(begin: u8, name: &str, out: &mut Vec<u8>) {
     out.push(b':');
 }
 
-/// Appends a text that the compiler knows, and in which nothing has to be escaped.
+/// Appends a text known at compile time or checked before, in which nothing has to be escaped.
 pub(super) fn put_known(text: &str, out: &mut Vec<u8>) {
     out.push(b'"');
     out.extend_from_slice(text.as_bytes());
@@ -22,7 +22,7 @@ pub(super) fn put_number(number: impl itoa::Integer, out: &mut Vec<u8>) {
 /// Whether nothing in a text has to be escaped.
 #[must_use]
 pub fn is_plain(text: &str) -> bool {
-    // Without an early end the compiler looks at many bytes at once.
+    // Without an early exit the compiler can check many bytes at once.
     let special = |byte: u8| byte < 0x20 || byte == b'"' || byte == b'\\';
     !text.bytes().fold(false, |found, byte| found | special(byte))
 }

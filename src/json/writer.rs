@@ -13,7 +13,7 @@ pub(super) struct Writer<'a> {
     pub(super) out: &'a mut Vec<u8>,
 }
 
-/// The value is one for serde_json: it is rare, or has no JSON form.
+/// The value is left to serde_json, because it is rare or has no JSON form.
 #[derive(Debug)]
 pub(super) struct Unwritten;
 
@@ -42,7 +42,7 @@ macro_rules! numbers {
     };
 }
 
-/// Forms that no message of a hot path has.
+/// Forms that no message on a hot path has.
 macro_rules! left_out {
     ($($method:ident($($kind:ty),*) -> $made:ty),* $(,)?) => {
         $(
@@ -138,7 +138,8 @@ impl<'a> Serializer for Writer<'a> {
         Ok(Compound::list(self.out, b"]"))
     }
     fn serialize_struct(self, name: &'static str, _: usize) -> Result<Compound<'a>, Unwritten> {
-        // serde_json's own types, such as `RawValue`, are more than they seem to be.
+        // Types of serde_json itself, such as `RawValue`, have a special meaning, so serde_json
+        // writes them.
         if name.starts_with("$serde_json") {
             return Err(Unwritten);
         }

@@ -1,7 +1,7 @@
-//! Whose an abstract Unix socket is, without a connection to it.
+//! Finds out which user owns an abstract Unix socket, without a connection to it.
 //!
-//! Anybody may connect to an abstract socket, so that one that listens can be flooded. One that is
-//! only bound cannot, and the kernel tells its user all the same.
+//! Any process may connect to an abstract socket, so a listening one can be flooded. A socket that
+//! is only bound cannot be flooded, and the kernel reports its user all the same.
 
 use std::fs;
 use std::io;
@@ -12,21 +12,22 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, UnixAddr, bind, recv, send, socket,
 };
 
-/// Takes a name for as long as the socket is open; nobody can connect to it.
+/// Takes a name for as long as the socket is open. No process can connect to it.
 ///
 /// # Errors
-/// `AddrInUse` if somebody has the name; else what the kernel said.
+/// `AddrInUse` if a process has the name. Otherwise the kernel's error.
 pub fn take(name: &str) -> io::Result<OwnedFd> {
     let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     bind(fd.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes())?)?;
     Ok(fd)
 }
 
-/// The user that has a name in this network namespace, as seen from our user namespace; `None` if
-/// nobody has it.
+/// The user that has a name in this network namespace, as seen from our user namespace. `None` if
+/// no process has the name.
 ///
 /// # Errors
-/// The kernel tells neither by `sock_diag` (which a kernel can be built without) nor in /proc.
+/// The kernel reports it neither through `sock_diag` (which a kernel can be built without) nor in
+/// /proc.
 pub fn user_of(name: &str) -> io::Result<Option<u32>> {
     by_sock_diag(name).or_else(|_| by_proc(name))
 }
@@ -52,7 +53,7 @@ const HEADER_BYTES: usize = 16;
 /// The size of `struct unix_diag_msg`.
 const MESSAGE_BYTES: usize = 16;
 
-/// The kernel sends no more at once.
+/// The maximum that the kernel sends at once.
 const ANSWER_BYTES: usize = 64 * 1024;
 
 /// Asks the kernel for all Unix sockets.
@@ -89,7 +90,7 @@ fn question() -> Vec<u8> {
     bytes
 }
 
-/// What a part of the kernel's answer says.
+/// The result of searching one part of the kernel's answer.
 enum Looked {
     Found(u32),
     NotYet,
@@ -131,8 +132,8 @@ fn user_in(attributes: Option<&[u8]>, name: &[u8]) -> Option<u32> {
     uid.filter(|_| is_it)
 }
 
-/// The first `length` bytes; `None` if that is less than the length field itself, or more than there
-/// are.
+/// The first `length` bytes. `None` if `length` is less than the length field itself, or more than
+/// there are bytes.
 fn first_of(bytes: &[u8], length: Option<u32>) -> Option<&[u8]> {
     let length = usize::try_from(length?).ok().filter(|length| *length >= 4)?;
     bytes.get(..length)
@@ -146,7 +147,7 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// Looks for the socket's number in /proc/net/unix, and for a process that has it open.
+/// Looks for the socket's inode in /proc/net/unix, and for a process that has the socket open.
 fn by_proc(name: &str) -> io::Result<Option<u32>> {
     let known = fs::read("/proc/net/unix")?;
     let Some(inode) = known.split(|byte| *byte == b'\n').find_map(|line| inode_in(line, name))
@@ -164,8 +165,8 @@ fn by_proc(name: &str) -> io::Result<Option<u32>> {
     Err(io::Error::new(io::ErrorKind::NotFound, "no process is seen that has the abstract name"))
 }
 
-/// The number of a socket if a line of /proc/net/unix is about it: `Num: RefCount Protocol Flags Type
-/// St Inode Path`, with `@` for the NUL of an abstract name.
+/// The inode of a socket, if this line of /proc/net/unix describes it: `Num: RefCount Protocol
+/// Flags Type St Inode Path`, with `@` for the NUL of an abstract name.
 fn inode_in<'a>(line: &'a [u8], name: &str) -> Option<&'a str> {
     let line = std::str::from_utf8(line).ok()?;
     let mut words = line.split_whitespace().skip(6);
@@ -191,7 +192,7 @@ mod tests {
         format!("canal-test-{what}-{}", std::process::id())
     }
 
-    /// Both ways of looking say this.
+    /// Asserts that both ways of looking return this.
     #[track_caller]
     fn assert_user(name: &str, user: Option<u32>) {
         assert_eq!(by_sock_diag(name).unwrap(), user);
@@ -208,7 +209,7 @@ mod tests {
         assert_user(&name[..name.len() - 1], None);
         assert_eq!(take(&name).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         drop(taken);
-        // A test beside this one that starts a program has a copy of the socket until its exec.
+        // A parallel test that starts a program has a copy of the socket until its exec.
         rerun::wait_until("the name is free", || user_of(&name).unwrap().is_none());
     }
 

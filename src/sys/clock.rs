@@ -1,23 +1,24 @@
 //! Clocks.
 //!
-//! Both are read without a system call (vdso); neither is ever compared with another machine's.
+//! Both are read without a system call (vdso). Neither is ever compared with the clock of another
+//! machine.
 
 use nix::time::{ClockId, clock_gettime};
 
-/// Milliseconds of CLOCK_BOOTTIME: monotonic, and suspend counts.
+/// Milliseconds of CLOCK_BOOTTIME. The clock is monotonic and includes suspend.
 #[must_use]
 pub fn boottime_ms() -> u64 {
     boottime_ns() / 1_000_000
 }
 
-/// Milliseconds since 1970-01-01 UTC by the system's clock; to show, never to decide.
+/// Milliseconds since 1970-01-01 UTC by the system's clock. For display, never for decisions.
 #[must_use]
 pub fn unix_ms() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// Nanoseconds of CLOCK_BOOTTIME (Linux 2.6.39, which every kernel we run on has).
+/// Nanoseconds of CLOCK_BOOTTIME (Linux 2.6.39, which every supported kernel has).
 pub(super) fn boottime_ns() -> u64 {
     clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(0, |time| {
         let seconds = u64::try_from(time.tv_sec()).unwrap_or(0);
@@ -37,7 +38,7 @@ mod tests {
         let after = boottime_ms();
         let seconds: f64 = uptime.split(' ').next().unwrap().parse().unwrap();
         let uptime_ms = (seconds * 1000.0).round() as u64;
-        // /proc/uptime has hundredths, cut off.
+        // /proc/uptime is cut to hundredths of a second.
         assert!(before <= uptime_ms + 10 && uptime_ms <= after, "{before} {uptime_ms} {after}");
     }
 

@@ -1,6 +1,6 @@
-//! Directories that must be ours.
+//! Private directories.
 //!
-//! What is checked is the opened directory, not a path that somebody could exchange in between.
+//! The opened directory is checked, not a path that another process could exchange in between.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -18,31 +18,32 @@ pub enum DirError {
     /// It is a symbolic link.
     #[error("{0} is a symbolic link")]
     Symlink(PathBuf),
-    /// It is no directory.
+    /// It is not a directory.
     #[error("{0} is not a directory")]
     NotADirectory(PathBuf),
-    /// Somebody else's: path and owner.
+    /// It belongs to another user: path and owner.
     #[error("{0} belongs to uid {1}, not to uid {2}")]
     Foreign(PathBuf, u32, u32),
-    /// Others may write in it: path and mode.
+    /// Other users may write in it: path and mode.
     #[error("{0} can be written by others (mode {1:04o}, expected 0700)")]
     Open(PathBuf, u32),
-    /// It is not there.
+    /// It does not exist.
     #[error("{0} does not exist")]
     Missing(PathBuf),
-    /// Anything else.
+    /// Any other error.
     #[error("{0}: {1}")]
     Io(PathBuf, io::Error),
 }
 
-/// The bits of a mode that let others write.
+/// The mode bits that let other users write.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// Opens a directory without following a link at its end, and checks that it is `uid`'s and that
-/// nobody else can write in it. With `create`, makes it (0700) if it is not there.
+/// Opens a directory without following a link at its end. Checks that the directory belongs to
+/// `uid` and that no other user can write in it. With `create`, creates it (0700) if it does not
+/// exist.
 ///
-/// Links in the directories above it are followed: who may write there can exchange everything
-/// below it anyway. Others may read it if its owner wants it so (`/run/canal`).
+/// Links in the directories above it are followed: a user that may write there can exchange
+/// everything below it anyway. Other users may read it if its owner wants that (`/run/canal`).
 pub fn open_private(path: &Path, uid: u32, create: bool) -> Result<OwnedFd, DirError> {
     // With a slash or a dot at its end a link would be followed.
     let path = &path.components().collect::<PathBuf>();
@@ -67,8 +68,8 @@ pub fn open_private(path: &Path, uid: u32, create: bool) -> Result<OwnedFd, DirE
     Ok(dir)
 }
 
-/// Whether [`open_private`] would find nothing wrong; asked with one call to the kernel, for who
-/// goes on by the path anyway.
+/// Whether [`open_private`] would find nothing wrong. Takes one system call, for callers that use
+/// the path afterwards anyway.
 #[must_use]
 pub fn is_private(path: &Path, uid: u32) -> bool {
     // With a slash or a dot at its end a link would be followed.
@@ -81,11 +82,11 @@ pub fn is_private(path: &Path, uid: u32) -> bool {
         })
 }
 
-/// Calls with a path as C has it. (nix has a kilobyte of the stack ready for each, which is more than a
-/// short program uses otherwise.)
+/// Calls a function with a path as a C string. (nix reserves a kilobyte of stack for each path,
+/// which is more than a short program uses otherwise.)
 ///
 /// # Errors
-/// EINVAL if there is a NUL in it; those of the call.
+/// EINVAL if the path contains a NUL, and the errors of the call.
 pub fn with_c_str<T>(
     path: &Path,
     call: impl FnOnce(&CStr) -> Result<T, Errno>,
@@ -100,12 +101,12 @@ fn check_owner(path: &Path, stat: &FileStat, uid: u32) -> Result<(), DirError> {
     Err(DirError::Foreign(path.to_owned(), stat.st_uid, uid))
 }
 
-/// Says why a directory could not be opened, in the terms of who is to put it right.
+/// Explains why a directory could not be opened, so that the user knows what to change.
 fn not_opened(path: &Path, uid: u32, error: Errno) -> DirError {
     let owned = path.to_owned();
     match (error, lstat(path)) {
         (Errno::ENOENT, _) => DirError::Missing(owned),
-        // O_DIRECTORY | O_NOFOLLOW on a link says ENOTDIR, or ELOOP where it is checked first.
+        // O_DIRECTORY | O_NOFOLLOW on a link returns ENOTDIR, or ELOOP where that is checked first.
         (Errno::ELOOP | Errno::ENOTDIR, Ok(stat)) => {
             match SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits()) {
                 SFlag::S_IFLNK => DirError::Symlink(owned),
@@ -113,7 +114,7 @@ fn not_opened(path: &Path, uid: u32, error: Errno) -> DirError {
                 _ => DirError::NotADirectory(owned),
             }
         }
-        // Somebody else's 0700: say whose it is, not that we may not.
+        // Another user's directory with mode 0700: name its owner instead of reporting EACCES.
         (Errno::EACCES, Ok(stat)) => match check_owner(path, &stat, uid) {
             Err(foreign) => foreign,
             Ok(()) => DirError::Io(owned, error.into()),

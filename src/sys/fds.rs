@@ -1,6 +1,6 @@
-//! Descriptors: sending them along, and what is open.
+//! Descriptors: sends them, receives them, and finds out which are open.
 //!
-//! Every descriptor that is made here is close-on-exec, but for [`inherit`]'s.
+//! Every descriptor that is created here is close-on-exec, except for the result of [`inherit`].
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -14,16 +14,16 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 
 use super::kernel::{Feature, allows};
 
-/// The most descriptors that come with one message.
+/// The maximum number of descriptors in one message.
 pub const FDS_MAX: usize = 4;
 
-/// Sends bytes, and with the first of them descriptors (SCM_RIGHTS, may be none). Returns how many
-/// bytes went; the descriptors went if that is not 0. Never raises SIGPIPE. `flags` may hold
-/// `MSG_DONTWAIT`.
+/// Sends bytes, and descriptors with the first byte (SCM_RIGHTS; there may be none). Returns how
+/// many bytes were sent. If this is not 0, the descriptors were sent, too. Never raises SIGPIPE.
+/// `flags` may contain `MSG_DONTWAIT`.
 ///
 /// # Errors
-/// `InvalidInput` if there are descriptors but no bytes, or more than [`FDS_MAX`]; EPIPE, EAGAIN,
-/// EINTR and the like as send(2) says.
+/// `InvalidInput` if there are descriptors but no bytes, or more than [`FDS_MAX`] descriptors.
+/// EPIPE, EAGAIN, EINTR and the like as in send(2).
 pub fn send(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
@@ -35,7 +35,7 @@ pub fn send(
     }
     let flags = MsgFlags::from_bits_retain(flags) | MsgFlags::MSG_NOSIGNAL;
     if fds.is_empty() {
-        // The kernel has less to read for it than for sendmsg(2).
+        // The kernel has less to read than for sendmsg(2).
         return Ok(nix::sys::socket::send(socket.as_raw_fd(), bytes, flags)?);
     }
     let raw: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
@@ -44,10 +44,10 @@ pub fn send(
 }
 
 /// Receives bytes into `buffer`, and the descriptors that came with them (close-on-exec) into
-/// `fds`; more than [`FDS_MAX`] are closed. 0 is the end.
+/// `fds`. Descriptors beyond [`FDS_MAX`] are closed. 0 is the end.
 ///
 /// # Errors
-/// EAGAIN, EINTR, ECONNRESET and the like as recvmsg(2) says; nothing was received then.
+/// EAGAIN, EINTR, ECONNRESET and the like as in recvmsg(2). Nothing was received then.
 pub fn receive(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
@@ -67,14 +67,14 @@ pub fn receive(
 }
 
 /// Closes every descriptor from `first` on. For a process that is about to become something else:
-/// whoever still has one of them as an [`OwnedFd`] must not use or drop it.
+/// code that still has one of them as an [`OwnedFd`] must not use or drop it.
 pub fn close_from(first: u32) {
     if !(allows(Feature::CloseRange) && close_range_from(first)) {
         close_up_to(first, highest_open());
     }
 }
 
-/// Closes every descriptor from `first` on but those to keep; as [`close_from`].
+/// Closes every descriptor from `first` on except for `keep`, like [`close_from`].
 pub fn close_from_except(first: u32, keep: &[BorrowedFd<'_>]) {
     let mut keep: Vec<u32> =
         keep.iter().filter_map(|fd| u32::try_from(fd.as_raw_fd()).ok()).collect();
@@ -89,9 +89,9 @@ pub fn close_from_except(first: u32, keep: &[BorrowedFd<'_>]) {
     close_from(next);
 }
 
-/// `close_range` (Linux 5.9); whether the kernel has it and lets us use it.
+/// `close_range` (Linux 5.9). Returns whether the kernel has it and allows it.
 pub(super) fn close_range_from(first: u32) -> bool {
-    // SAFETY: it takes three integers; what closing means is said at `close_from`.
+    // SAFETY: the call takes three integers. The effect of closing is documented at `close_from`.
     unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) == 0 }
 }
 
@@ -99,38 +99,39 @@ pub(super) fn close_range_from(first: u32) -> bool {
 pub(super) fn close_up_to(first: u32, last: u32) {
     for fd in first..=last {
         if let Ok(fd) = RawFd::try_from(fd) {
-            // SAFETY: it takes an integer; what closing means is said at `close_from`.
+            // SAFETY: the call takes an integer. The effect of closing is documented at
+            // `close_from`.
             unsafe { libc::close(fd) };
         }
     }
 }
 
-/// The highest open descriptor as /proc tells, else the highest that there could be.
+/// The highest open descriptor according to /proc, else the highest possible descriptor.
 pub(super) fn highest_open() -> u32 {
     let listed = std::fs::read_dir("/proc/self/fd").ok().and_then(|entries| {
         entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).max()
     });
     listed.unwrap_or_else(|| {
         let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
-        // A limit can be unlimited; 2^20 is the most that the kernel allows by default.
+        // A limit can be unlimited. 2^20 is the kernel's default maximum.
         u32::try_from(limit.min(1 << 20)).unwrap_or(1024)
     })
 }
 
-/// Takes over a descriptor that this process was started with under an agreed number, and makes
-/// it close-on-exec. To be called once for a number, before anything else may have got it.
+/// Takes over a descriptor that this process was started with under an agreed number, and makes it
+/// close-on-exec. Call this once for a number, before anything else can have got that number.
 ///
 /// # Errors
-/// EBADF if there is none.
+/// EBADF if the descriptor is not open.
 pub fn adopt(number: RawFd) -> io::Result<OwnedFd> {
-    // SAFETY: only looked at by fcntl, which fails if it is not open.
+    // SAFETY: only fcntl uses it, and fcntl fails if it is not open.
     set_cloexec(unsafe { BorrowedFd::borrow_raw(number) })?;
-    // SAFETY: it is open, and by the agreement nobody else in this process knows it.
+    // SAFETY: it is open, and by the agreement no other code in this process knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// Raises the soft limit of open descriptors to the hard one, and both to `at_least` where that is
-/// allowed; returns the limit in force.
+/// Raises the soft limit of open descriptors to the hard limit, and both to `at_least` if that is
+/// allowed. Returns the limit in force.
 pub fn raise_limit(at_least: u64) -> io::Result<u64> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     if hard < at_least && setrlimit(Resource::RLIMIT_NOFILE, at_least, at_least).is_ok() {
@@ -142,31 +143,32 @@ pub fn raise_limit(at_least: u64) -> io::Result<u64> {
     Ok(hard)
 }
 
-/// A pipe, both ends close-on-exec: the end to read from, then the end to write to.
+/// A pipe with both ends close-on-exec: the read end, then the write end.
 pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(nix::unistd::pipe2(OFlag::O_CLOEXEC)?)
 }
 
-/// Makes that a descriptor is not passed on to the next program.
+/// Makes a descriptor close-on-exec.
 pub fn set_cloexec(fd: BorrowedFd<'_>) -> io::Result<()> {
     fcntl(fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
     Ok(())
 }
 
-/// Makes that a descriptor is passed on to the next program.
+/// Lets the next program inherit a descriptor.
 pub fn clear_cloexec(fd: BorrowedFd<'_>) -> io::Result<()> {
     fcntl(fd, FcntlArg::F_SETFD(FdFlag::empty()))?;
     Ok(())
 }
 
-/// Moves a descriptor to the lowest free number that is `at_least` so high, where it is passed on
-/// to the next program and in nobody's way; to a lower one if the limit of open descriptors is
-/// below that, but never to 0, 1 or 2. It stays open as long as the process lives.
+/// Moves a descriptor to the lowest free number from `at_least` on, where it is passed on to the
+/// next program and does not collide with other descriptors. If the limit of open descriptors is
+/// below `at_least`, the number is lower, but never 0, 1 or 2. The descriptor stays open as long as
+/// the process lives.
 pub fn inherit(fd: OwnedFd, at_least: i32) -> io::Result<RawFd> {
     let mut at_least = at_least.max(3);
     loop {
         match fcntl(&fd, FcntlArg::F_DUPFD(at_least)) {
-            // EINVAL: at or above the limit; EMFILE: nothing is free from there to the limit.
+            // EINVAL: at or above the limit. EMFILE: no number is free from there to the limit.
             Err(Errno::EINVAL | Errno::EMFILE) if at_least > 3 => at_least = (at_least / 2).max(3),
             result => return Ok(result?),
         }

@@ -1,11 +1,11 @@
-//! Which newer system calls to use.
+//! Selects the newer system calls that may be used.
 //!
-//! What is not allowed here is never tried, so that a test on a new kernel runs the code for an
-//! old one.
+//! A call that is not allowed here is never tried, so that a test on a new kernel runs the code for
+//! an old kernel.
 
 use std::sync::OnceLock;
 
-/// A facility that an older kernel lacks.
+/// A facility that older kernels lack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feature {
     /// `SO_PEERPIDFD`, Linux 6.5.
@@ -19,7 +19,7 @@ pub enum Feature {
 }
 
 impl Feature {
-    /// The kernel that brought it.
+    /// The first kernel version that has it.
     const fn since(self) -> (u32, u32) {
         match self {
             Self::PeerPidfd => (6, 5),
@@ -30,9 +30,9 @@ impl Feature {
     }
 }
 
-/// Whether a facility may be used: false where `CANAL_KERNEL=MAJOR.MINOR` in the environment (a
-/// switch for tests) names a kernel older than the one that brought it. A true says nothing about
-/// the running kernel: callers still fall back on ENOSYS, EINVAL and ENOPROTOOPT.
+/// Whether a facility may be used. False if `CANAL_KERNEL=MAJOR.MINOR` in the environment (a switch
+/// for tests) names a kernel older than the first one that has it. True says nothing about the
+/// running kernel: callers still fall back on ENOSYS, EINVAL and ENOPROTOOPT.
 #[must_use]
 pub fn allows(feature: Feature) -> bool {
     static PRETENDED: OnceLock<Option<(u32, u32)>> = OnceLock::new();

@@ -1,22 +1,24 @@
-//! Large blocks of memory, taken from the kernel one by one and given back as they are freed.
+//! Allocates large blocks directly from the kernel, and returns each to the kernel when it is
+//! freed.
 //!
-//! dlmalloc takes new memory from below what it has, as the kernel hands out addresses downwards,
-//! and gives back only from above: what a report of ten thousand waiters took once would stay for
-//! good, twice over, as a buffer that grows never finds room beside itself.
+//! dlmalloc adds new memory below its existing memory, because the kernel hands out addresses
+//! downwards, and returns memory only from the top. The memory of one report of ten thousand
+//! waiters would stay allocated forever, and twice over, because a growing buffer never finds room
+//! next to itself.
 //!
-//! Invariant: whether a block is large depends on its layout alone, so that each is freed where it
-//! came from.
+//! Invariant: whether a block is large depends on its layout alone, so that each block is freed
+//! where it was allocated.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr;
 
-/// From so many bytes on a block is large: much more than a short program asks for.
+/// From this size on a block is large, in bytes. A short program allocates far less.
 const LARGE: usize = 128 * 1024;
 
-/// The kernel's blocks begin at multiples of this at least.
+/// The kernel's blocks are aligned at least to this.
 const ALIGNED: usize = 4096;
 
-/// An allocator that leaves small blocks to another one.
+/// Allocates large blocks itself and leaves small blocks to another allocator.
 #[derive(Debug)]
 pub struct LargeApart<A>(pub A);
 
@@ -24,19 +26,19 @@ fn is_large(layout: Layout) -> bool {
     layout.size() >= LARGE && layout.align() <= ALIGNED
 }
 
-/// Zeroed pages; null if there are none.
+/// Maps zeroed pages. Null if there are none.
 fn map(size: usize) -> *mut u8 {
     let (prot, flags) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that is there.
+    // SAFETY: a new mapping at an address that the kernel chooses touches nothing that is mapped.
     let at = unsafe { libc::mmap(ptr::null_mut(), size, prot, flags, -1, 0) };
     if at == libc::MAP_FAILED { ptr::null_mut() } else { at.cast() }
 }
 
-/// Gives a block another place and size.
+/// Moves a block to another place and size.
 ///
 /// # Safety
-/// As of [`GlobalAlloc::realloc`].
+/// As for [`GlobalAlloc::realloc`].
 unsafe fn moved<A: GlobalAlloc>(
     allocator: &A,
     block: *mut u8,
@@ -45,11 +47,11 @@ unsafe fn moved<A: GlobalAlloc>(
 ) -> *mut u8 {
     // SAFETY: the caller promises that the new size, rounded up, does not overflow.
     let wanted = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
-    // SAFETY: a layout of the caller's; its size is not 0.
+    // SAFETY: the layout comes from the caller. Its size is not 0.
     let moved = unsafe { allocator.alloc(wanted) };
     if !moved.is_null() {
-        // SAFETY: both blocks are as long as the shorter one, and apart; the old one is of this
-        // layout and used no more.
+        // SAFETY: both blocks are at least as long as the shorter size, and do not overlap. The old
+        // block has this layout and is not used any more.
         unsafe {
             ptr::copy_nonoverlapping(block, moved, layout.size().min(size));
             allocator.dealloc(block, layout);
@@ -58,8 +60,8 @@ unsafe fn moved<A: GlobalAlloc>(
     moved
 }
 
-// SAFETY: large blocks are mappings of their own, of at least the size asked for; small ones are
-// the other allocator's, which keeps the contract. None of it allocates or panics.
+// SAFETY: large blocks are mappings of their own, of at least the requested size. Small blocks
+// belong to the other allocator, which keeps the contract. This code never allocates or panics.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for LargeApart<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if is_large(layout) {
@@ -83,7 +85,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for LargeApart<A> {
             let _ = unsafe { libc::munmap(block.cast(), layout.size()) };
             return;
         }
-        // SAFETY: the caller's promise; a block of this layout came from there.
+        // SAFETY: the caller's promise. The other allocator allocated every block of this layout.
         unsafe { self.0.dealloc(block, layout) }
     }
 
@@ -92,15 +94,17 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for LargeApart<A> {
         let wanted = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
         match (is_large(layout), is_large(wanted)) {
             (true, true) => {
-                // SAFETY: it was mapped with this size; whoever gave it uses the result only.
+                // SAFETY: it was mapped with this size, and the caller uses only the result
+                // afterwards.
                 let at = unsafe {
                     libc::mremap(block.cast(), layout.size(), size, libc::MREMAP_MAYMOVE)
                 };
                 if at == libc::MAP_FAILED { ptr::null_mut() } else { at.cast() }
             }
-            // SAFETY: the caller's promise; a block of this layout came from there.
+            // SAFETY: the caller's promise. The other allocator allocated every block of this
+            // layout.
             (false, false) => unsafe { self.0.realloc(block, layout, size) },
-            // SAFETY: the caller's promise; the block is ours.
+            // SAFETY: the caller's promise. This allocator allocated the block.
             _ => unsafe { moved(self, block, layout, size) },
         }
     }
@@ -117,7 +121,7 @@ mod tests {
         let allocator = LargeApart(System);
         let layout = |size| Layout::from_size_align(size, 16).unwrap();
         let sizes = [64, LARGE - 1, LARGE, 3 * LARGE + 5, 64 * LARGE, 2 * LARGE, LARGE - 1, 64];
-        // SAFETY: each block is used within its size, with the layout that it has, and freed once.
+        // SAFETY: each block is used within its size, with its own layout, and freed once.
         unsafe {
             let mut block = allocator.alloc_zeroed(layout(64));
             (0..64).for_each(|at: u8| block.add(at.into()).write(at));

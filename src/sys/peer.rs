@@ -1,6 +1,6 @@
-//! Who is at the other end of a Unix socket, as the kernel tells.
+//! Identifies the process at the other end of a Unix socket, as the kernel reports it.
 //!
-//! Nothing here comes from a message: a peer cannot choose what is found.
+//! Nothing here comes from a message: a peer cannot choose the result.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -18,7 +18,7 @@ use super::process;
 /// Credentials at the time of connect(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credentials {
-    /// The process's number; 0 if it has none in our pid namespace.
+    /// The pid of the process. 0 if it has none in our pid namespace.
     pub pid: u32,
     /// Its effective user, as seen from our user namespace.
     pub uid: u32,
@@ -34,17 +34,17 @@ pub fn credentials(socket: BorrowedFd<'_>) -> io::Result<Credentials> {
 }
 
 /// The peer's supplementary groups at the time of connect(2), as seen from our user namespace:
-/// `SO_PEERGROUPS` (Linux 4.13). Its effective group need not be among them.
+/// `SO_PEERGROUPS` (Linux 4.13). They need not include its effective group.
 ///
 /// # Errors
-/// What the kernel said, such as ENODATA for a socket that has no peer's process.
+/// The kernel's error, such as ENODATA for a socket without a peer process.
 pub fn groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     let mut groups: Vec<libc::gid_t> = vec![0; GROUPS_USUAL];
     loop {
         let room = size_of_val(groups.as_slice());
         let mut bytes = libc::socklen_t::try_from(room).map_err(io::Error::other)?;
-        // SAFETY: the kernel writes at most `bytes` bytes of integers into the vector, which has so
-        // many, and to `bytes` how many they are; both live over the call.
+        // SAFETY: the kernel writes at most `bytes` bytes of integers into the vector, which has
+        // that many, and stores their number in `bytes`. Both live over the call.
         let told = unsafe {
             libc::getsockopt(
                 socket.as_raw_fd(),
@@ -60,7 +60,7 @@ pub fn groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
             return Ok(groups);
         }
         let error = io::Error::last_os_error();
-        // Then it says how many there are.
+        // With ERANGE the kernel has stored the required size.
         if error.raw_os_error() != Some(libc::ERANGE) || there <= groups.len() {
             return Err(error);
         }
@@ -68,17 +68,18 @@ pub fn groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     }
 }
 
-/// Few users are in more groups; those who are cost one more call.
+/// Few users are in more groups than this. For them one more call is made.
 const GROUPS_USUAL: usize = 32;
 
-/// The process at the other end: `SO_PEERPIDFD` (Linux 6.5; works after its death too), else
-/// `SO_PEERCRED` and pidfd_open with a check that the number was not reused: `accepted_ticks` is
-/// the time (clock ticks since boot) at which the connection was accepted; a process that started
-/// later is another one. `None` means it is gone.
+/// The process at the other end. Uses `SO_PEERPIDFD` (Linux 6.5; it works after the process has
+/// died, too). Older kernels use `SO_PEERCRED` and pidfd_open, with a check that the pid was not
+/// reused: `accepted_ticks` is the time (clock ticks since boot) at which the connection was
+/// accepted, and a process that started later is another process. `None` means that the peer is
+/// gone.
 ///
 /// # Errors
-/// `Unsupported` if the kernel is older than 6.5 and the peer has no number in our pid namespace;
-/// else what the kernel said, such as EMFILE.
+/// `Unsupported` if the kernel is older than 6.5 and the peer has no pid in our pid namespace.
+/// Otherwise the kernel's error, such as EMFILE.
 pub fn pidfd(socket: BorrowedFd<'_>, accepted_ticks: u64) -> io::Result<Option<Pidfd>> {
     if allows(Feature::PeerPidfd) {
         match by_peer_pidfd(socket) {
@@ -90,14 +91,14 @@ pub fn pidfd(socket: BorrowedFd<'_>, accepted_ticks: u64) -> io::Result<Option<P
     by_number(credentials(socket)?.pid, accepted_ticks)
 }
 
-/// Whether this kernel has `SO_PEERPIDFD` (Linux 6.5), tried on a pair of sockets.
+/// Whether this kernel has `SO_PEERPIDFD` (Linux 6.5). Tries it on a pair of sockets.
 #[must_use]
 pub fn has_peer_pidfd() -> bool {
     let tried = || by_peer_pidfd(UnixStream::pair().ok()?.0.as_fd()).ok();
     allows(Feature::PeerPidfd) && tried().is_some()
 }
 
-/// Now, in clock ticks since boot, the unit of a process's start time.
+/// The current time in clock ticks since boot, the unit of a process's start time.
 #[must_use]
 pub fn ticks_now() -> u64 {
     let hertz = sysconf(SysconfVar::CLK_TCK).ok().flatten();
@@ -109,8 +110,8 @@ pub fn ticks_now() -> u64 {
 fn by_peer_pidfd(socket: BorrowedFd<'_>) -> Result<Option<OwnedFd>, Errno> {
     match getsockopt(&socket, sockopt::PeerPidfd) {
         Ok(fd) => Ok(Some(fd)),
-        // Linux before 6.16 says EINVAL for a reaped peer (ESRCH was tried and reverted); ENODATA
-        // is a socket that has no peer's process.
+        // Linux before 6.16 returns EINVAL for a reaped peer (ESRCH was tried and reverted).
+        // ENODATA means a socket without a peer process.
         Err(Errno::EINVAL | Errno::ESRCH | Errno::ENODATA) => Ok(None),
         Err(error) => Err(error),
     }
@@ -129,8 +130,8 @@ fn by_number(pid: u32, accepted_ticks: u64) -> io::Result<Option<Pidfd>> {
         Err(error) => return Err(error),
     };
     let Some(started) = process::started(pid) else { return Ok(None) };
-    // As long as the process of the pidfd is not reaped, its number is not given away: what was
-    // just read is about this process.
+    // The pid is not reused before the process of the pidfd is reaped. So the start time that was
+    // just read belongs to this process.
     if started > accepted_ticks || pidfd.pid() != Some(pid) {
         return Ok(None);
     }

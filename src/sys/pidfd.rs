@@ -1,7 +1,7 @@
 //! Process descriptors.
 //!
-//! A [`Pidfd`] is always that of a whole process, never of a single thread, and never of another
-//! process than the one it was opened for.
+//! A [`Pidfd`] always refers to a whole process, never to a single thread, and never to another
+//! process than the one for which it was opened.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -22,26 +22,26 @@ const PID_FS_MAGIC: FsType = FsType(0x5049_4446);
 /// `PIDFD_THREAD` of linux/pidfd.h, a file status flag of a pidfd (Linux 6.9).
 const PIDFD_THREAD: i32 = libc::O_EXCL;
 
-/// The number of the device that pidfs is, once it was found.
+/// The device number of pidfs, once it was found.
 static PIDFS_DEVICE: AtomicU64 = AtomicU64::new(0);
 
-/// A descriptor that names one process for good (Linux 5.3).
+/// A descriptor that refers to the same process for its whole life (Linux 5.3).
 #[derive(Debug)]
 pub struct Pidfd(OwnedFd);
 
 impl Pidfd {
-    /// Opens the process that has this number now. [`is_gone`] tells whether an error means that
-    /// there is no such process.
+    /// Opens the process that has this pid now. [`is_gone`] tells whether an error means that there
+    /// is no such process.
     pub fn open(pid: u32) -> io::Result<Self> {
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::ESRCH)?;
         Ok(Self(pidfd_open(pid, PidfdFlags::empty())?))
     }
 
-    /// Takes over a descriptor that somebody sent.
+    /// Takes over a descriptor that a client sent.
     ///
     /// # Errors
-    /// `InvalidInput` if it is no pidfd, or one of a single thread (Linux 6.9), whose end says
-    /// nothing about the process.
+    /// `InvalidInput` if it is not a pidfd, or if it is the pidfd of a single thread (Linux 6.9),
+    /// whose end says nothing about the process.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
         if !is_pidfd(fd.as_fd()) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a pidfd"));
@@ -53,7 +53,7 @@ impl Pidfd {
         Ok(Self(fd))
     }
 
-    /// Takes over what the kernel itself handed out as the pidfd of a process.
+    /// Takes over a descriptor that the kernel itself returned as the pidfd of a process.
     pub(super) fn from_kernel(fd: OwnedFd) -> Self {
         Self(fd)
     }
@@ -66,14 +66,15 @@ impl Pidfd {
         Ok(Self(self.0.try_clone()?))
     }
 
-    /// Whether the whole process has ended (zombies have). Never blocks. An end counts only if a
-    /// second poll confirms it: a raw poll can lie while a non-leader thread executes.
+    /// Whether the whole process has ended (a zombie has ended). Never blocks. An end counts only
+    /// if a second poll confirms it: one poll can be wrong while a thread other than the leader
+    /// executes a program.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.is_readable(PollTimeout::ZERO) && self.is_readable(PollTimeout::ZERO)
     }
 
-    /// Waits until the process has ended, at most `timeout_ms`; whether it has.
+    /// Waits until the process has ended, for `timeout_ms` at most. Returns whether it has ended.
     pub fn wait_end(&self, timeout_ms: u16) -> bool {
         let deadline = Instant::now() + Duration::from_millis(timeout_ms.into());
         loop {
@@ -92,13 +93,13 @@ impl Pidfd {
     /// Sends a signal (`pidfd_send_signal`, Linux 5.1).
     ///
     /// # Errors
-    /// [`is_gone`] if the process was reaped; EPERM if it is not ours to signal.
+    /// [`is_gone`] if the process was reaped. EPERM if this process may not signal it.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
         let signal = rustix::process::Signal::from_named_raw(signal as i32).ok_or(Errno::EINVAL)?;
         Ok(pidfd_send_signal(&self.0, signal)?)
     }
 
-    /// The process's number in our pid namespace: 0 if it has none here, `None` if it was reaped.
+    /// The pid in our pid namespace. 0 if the process has none here, `None` if it was reaped.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         if allows(Feature::PidfdInfo) {
@@ -113,14 +114,14 @@ impl Pidfd {
         self.pid_by_fdinfo()
     }
 
-    /// The inode that names the process within this boot; 0 where the kernel has no pidfs.
+    /// The inode that identifies the process within this boot. 0 if the kernel has no pidfs.
     #[must_use]
     pub fn inode(&self) -> u64 {
         if !allows(Feature::Pidfs) {
             return 0;
         }
         let Ok(stat) = nix::sys::stat::fstat(&self.0) else { return 0 };
-        // There is one pidfs, so that its device need be found only once.
+        // There is one pidfs, so its device has to be found only once.
         let known = PIDFS_DEVICE.load(Ordering::Relaxed);
         if known != stat.st_dev {
             if !is_on_pidfs(self.as_fd()) {
@@ -131,7 +132,7 @@ impl Pidfd {
         stat.st_ino
     }
 
-    /// The real user (`PIDFD_GET_INFO`), if the kernel tells it.
+    /// The real user (`PIDFD_GET_INFO`), if the kernel reports it.
     pub(super) fn real_uid(&self) -> Option<u32> {
         if !allows(Feature::PidfdInfo) {
             return None;
@@ -147,19 +148,19 @@ impl Pidfd {
             && fds[0].revents().is_some_and(|events| events.contains(PollFlags::POLLIN))
     }
 
-    /// `PIDFD_GET_INFO` (Linux 6.13): ESRCH for a reaped process, EREMOTE for one outside our pid
-    /// namespace, ENOTTY or EINVAL on older kernels.
+    /// `PIDFD_GET_INFO` (Linux 6.13). Returns ESRCH for a reaped process, EREMOTE for a process
+    /// outside our pid namespace, and ENOTTY or EINVAL on older kernels.
     fn info(&self) -> Result<libc::pidfd_info, Errno> {
         // SAFETY: the structure is all integers, for which zeros are a value.
         let mut info: libc::pidfd_info = unsafe { std::mem::zeroed() };
         info.mask = (libc::PIDFD_INFO_PID | libc::PIDFD_INFO_CREDS).into();
-        // SAFETY: the request's number says how large the structure is; it lives over the call.
+        // SAFETY: the request number contains the size of the structure, which lives over the call.
         let got = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::PIDFD_GET_INFO, &raw mut info) };
         Errno::result(got)?;
         Ok(info)
     }
 
-    /// `Pid:` of fdinfo (Linux 5.3): -1 after the reap.
+    /// `Pid:` of fdinfo (Linux 5.3). It is -1 after the reap.
     fn pid_by_fdinfo(&self) -> Option<u32> {
         let path = format!("/proc/self/fdinfo/{}", self.0.as_raw_fd());
         let text = std::fs::read_to_string(path).ok()?;
@@ -174,8 +175,8 @@ impl AsFd for Pidfd {
     }
 }
 
-/// Whether an error of [`Pidfd::open`] or [`Pidfd::signal`] says that the process is gone: ESRCH,
-/// EINVAL of a dying one or of a thread, ENOENT of a thread (Linux 6.16).
+/// Whether an error of [`Pidfd::open`] or [`Pidfd::signal`] means that the process is gone: ESRCH,
+/// EINVAL for a dying process or for a thread, ENOENT for a thread (Linux 6.16).
 #[must_use]
 pub fn is_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ESRCH | libc::EINVAL | libc::ENOENT))
@@ -185,7 +186,7 @@ fn is_pidfd(fd: BorrowedFd<'_>) -> bool {
     if is_on_pidfs(fd) {
         return true;
     }
-    // No path can look like this: a link to a file in /proc/self/fd begins with a slash.
+    // No file can have this link: a link to a file in /proc/self/fd begins with a slash.
     let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
     link.is_ok_and(|link| link.as_os_str() == "anon_inode:[pidfd]")
 }

@@ -1,18 +1,18 @@
-//! For tests: this test program once more, as a process of its own, so that a test can start it in
-//! odd circumstances or let it become something else.
+//! For tests: runs this test program again as a process of its own, so that a test can start it in
+//! odd circumstances or let it execute something else.
 //!
-//! What runs there is a test marked `#[ignore]`, a *scene*. It does nothing if it was not started
-//! from here (`cargo test -- --ignored` must not end in it).
+//! The new process runs a test marked `#[ignore]`, a *scene*. A scene does nothing if it was not
+//! started from here (so that `cargo test -- --ignored` does not run it).
 
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-/// Names the scene that is to play.
+/// Names the scene to play.
 const SCENE: &str = "CANAL_TEST_SCENE";
 
-/// Runs the scene (`sys::fds::tests::scene`, say) after the shell has done `before`
-/// (`ulimit -n 64;`).
+/// Runs the scene (for example `sys::fds::tests::scene`) after the shell has executed `before` (for
+/// example `ulimit -n 64;`).
 pub(crate) fn command(scene: &str, before: &str) -> Command {
     let mut command = Command::new("/bin/sh");
     let program = std::env::current_exe().unwrap();
@@ -23,7 +23,7 @@ pub(crate) fn command(scene: &str, before: &str) -> Command {
     command
 }
 
-/// [`command`], waited for; it must succeed.
+/// Runs [`command`] and waits for it. It must succeed.
 pub(crate) fn run(scene: &str, before: &str) -> Output {
     let output = command(scene, before).output().unwrap();
     assert!(output.status.success(), "{scene}: {output:?}");
@@ -40,7 +40,7 @@ pub(crate) const BOUND: Duration = Duration::from_millis(BOUND_MS as u64);
 /// The same in milliseconds.
 pub(crate) const BOUND_MS: u16 = 60_000;
 
-/// Waits until something is so, for [`BOUND`] at most.
+/// Waits until a condition is true, for [`BOUND`] at most.
 pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + BOUND;
     while !is_so() {
@@ -49,7 +49,7 @@ pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Reads a file that somebody else writes, once it has `lines` whole lines.
+/// Reads a file that another process writes, once it has `lines` whole lines.
 pub(crate) fn wait_for_lines(path: &Path, lines: usize) -> String {
     let mut text = String::new();
     wait_until("the file is written", || {

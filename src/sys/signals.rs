@@ -1,4 +1,4 @@
-//! What signals do to this process.
+//! Signals of this process.
 
 use std::io;
 
@@ -19,16 +19,17 @@ pub fn set_ignored(signal: Signal) -> io::Result<bool> {
 #[derive(Debug)]
 pub struct Blocked(u64);
 
-/// Blocks those signals too. Returns which were blocked before, for [`Blocked::restore`].
+/// Blocks these signals in addition. Returns the signals that were blocked before, for
+/// [`Blocked::restore`].
 ///
-/// By the kernel's own call: the C libraries keep some signals for themselves and leave them out of
-/// whatever set they take or give, so that what is put back by them would not be what was.
+/// Uses the system call: the C libraries reserve some signals and leave them out of every set that
+/// they take or return, so they would not restore the same set.
 pub fn block(signals: &SigSet) -> Blocked {
     let set = signals.iter().fold(0, |set, signal| set | 1 << (signal as i32 - 1));
     Blocked(change_mask(libc::SIG_BLOCK, set))
 }
 
-/// Blocks all signals; as [`block`].
+/// Blocks all signals, like [`block`].
 pub fn block_all() -> Blocked {
     Blocked(change_mask(libc::SIG_BLOCK, u64::MAX))
 }
@@ -40,11 +41,12 @@ impl Blocked {
     }
 }
 
-/// Changes which signals of this thread are blocked; returns which were. Async-signal-safe.
+/// Changes which signals this thread blocks. Returns the signals that were blocked before.
+/// Async-signal-safe.
 fn change_mask(how: libc::c_int, set: u64) -> u64 {
     let mut before: u64 = 0;
     // SAFETY: the kernel reads and writes 8 bytes each, as the last argument says. No handler of
-    // ours depends on what is blocked. It fails for none of the arguments that are given here.
+    // ours depends on the blocked signals. The call cannot fail with these arguments.
     unsafe {
         libc::syscall(
             libc::SYS_rt_sigprocmask,
@@ -57,14 +59,15 @@ fn change_mask(how: libc::c_int, set: u64) -> u64 {
     before
 }
 
-/// Ends this process by a signal, also a real-time one: default effect, unblocked, sent to itself,
-/// and without a core dump, which whoever it is passed on from has made. Returns only if the
-/// signal does not end it (the first process of a pid namespace).
+/// Ends this process by a signal, which may be a real-time signal: sets the default effect,
+/// unblocks the signal and sends it to this process. There is no core dump, because the command
+/// whose signal is passed on has already made its own. Returns only if the signal does not end this
+/// process (the first process of a pid namespace).
 pub fn die_by(signal: i32) {
-    // Where core dumps go into a pipe, the limit is not looked at, but this is.
+    // If core dumps go into a pipe, the kernel ignores the limit, but not this flag.
     let _ = nix::sys::prctl::set_dumpable(false);
     let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
-    // SAFETY: the default effect is no function; the set is a local one, made empty before it is
+    // SAFETY: the default effect is not a function. The set is local, and is emptied before it is
     // used.
     unsafe {
         libc::signal(signal, libc::SIG_DFL);
@@ -78,8 +81,8 @@ pub fn die_by(signal: i32) {
 
 fn set(signal: Signal, handler: SigHandler) -> io::Result<bool> {
     let action = SigAction::new(handler, SaFlags::empty(), SigSet::empty());
-    // SAFETY: no handler is installed that could run at a bad moment, only the kernel's own
-    // effects are chosen.
+    // SAFETY: no handler is installed that could run at a bad moment. Only effects of the kernel
+    // itself are chosen.
     let before = unsafe { sigaction(signal, &action) }?;
     Ok(matches!(before.handler(), SigHandler::SigIgn))
 }

@@ -1,8 +1,9 @@
-//! What this process was started with.
+//! The circumstances in which this process was started.
 //!
 //! A command started by `canal run` must find SIGPIPE and descriptors 0, 1 and 2 as the caller set
-//! them. Rust's runtime ignores SIGPIPE and opens /dev/null over descriptors that are closed, and does
-//! not say what it found. So a function that the loader calls before `main` takes a look first.
+//! them. Rust's runtime ignores SIGPIPE and opens /dev/null over descriptors that are closed, and
+//! does not report what it found. So the loader calls a function here before `main`, which records
+//! this first.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -15,31 +16,31 @@ pub struct Startup {
     pub open: [bool; 3],
 }
 
-/// Bits 0 to 2: the descriptor was closed; bit 3: SIGPIPE was ignored.
+/// Bits 0 to 2: the descriptor was closed. Bit 3: SIGPIPE was ignored.
 static FOUND: AtomicU8 = AtomicU8::new(0);
 const SIGPIPE_IGNORED: u8 = 1 << 3;
 
-// Miri knows no signals.
+// Miri does not support signals.
 #[cfg(not(miri))]
 #[used]
-// SAFETY: the section is a table of functions that the loader calls before `main`. This one takes and
-// returns nothing, and uses nothing of Rust's library that needs its runtime.
+// SAFETY: the section is a table of functions that the loader calls before `main`. This function
+// takes and returns nothing, and uses nothing of Rust's library that needs its runtime.
 #[unsafe(link_section = ".init_array")]
 static BEFORE_MAIN: extern "C" fn() = record;
 
-/// Changes nothing.
+/// Records the state and changes nothing.
 #[cfg_attr(miri, expect(dead_code, reason = "see above"))]
 extern "C" fn record() {
     let mut found = 0;
     for fd in 0..3 {
-        // SAFETY: F_GETFD only asks.
+        // SAFETY: F_GETFD changes nothing.
         if unsafe { libc::fcntl(fd, libc::F_GETFD) } == -1 {
             found |= 1 << fd;
         }
     }
     // SAFETY: the structure is integers and addresses, for which zeros are a value.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: with no new action it only writes the old one, which lives over the call.
+    // SAFETY: without a new action the call only writes the old action, which lives over the call.
     unsafe { libc::sigaction(libc::SIGPIPE, std::ptr::null(), &raw mut action) };
     if action.sa_sigaction == libc::SIG_IGN {
         found |= SIGPIPE_IGNORED;
@@ -57,19 +58,19 @@ pub fn recorded() -> Startup {
     }
 }
 
-/// Puts SIGPIPE and descriptors 0 to 2 back as they were found; for just before exec, or in a forked
-/// child (it is async-signal-safe). A descriptor that was closed is closed again if /dev/null is
-/// still what is there.
+/// Restores SIGPIPE and descriptors 0 to 2 as they were found. Call this just before exec, or in a
+/// forked child (it is async-signal-safe). A descriptor that was closed is closed again if it still
+/// is /dev/null.
 pub fn restore() {
     let startup = recorded();
     if !startup.sigpipe_ignored {
-        // SAFETY: the disposition is no function.
+        // SAFETY: the disposition is not a function.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     }
     for (fd, open) in (0..).zip(startup.open) {
         if !open && is_null_device(fd) {
-            // SAFETY: whoever uses the standard descriptors copes with closed ones: they were
-            // closed when this process began.
+            // SAFETY: code that uses the standard descriptors can handle closed descriptors: they
+            // were closed when this process began.
             unsafe { libc::close(fd) };
         }
     }
@@ -78,7 +79,7 @@ pub fn restore() {
 fn is_null_device(fd: libc::c_int) -> bool {
     // SAFETY: the structure is all integers, for which zeros are a value.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: it writes the structure, which lives over the call.
+    // SAFETY: the call writes the structure, which lives over the call.
     let told = unsafe { libc::fstat(fd, &raw mut stat) } == 0;
     told && stat.st_mode & libc::S_IFMT == libc::S_IFCHR && stat.st_rdev == libc::makedev(1, 3)
 }
@@ -101,12 +102,13 @@ mod tests {
         let mut told = String::new();
         let mut tell = |what: &str| {
             let open = [0, 1, 2].map(|fd| {
-                // SAFETY: F_GETFD only asks.
+                // SAFETY: F_GETFD changes nothing.
                 unsafe { libc::fcntl(fd, libc::F_GETFD) != -1 }
             });
             // SAFETY: the structure is integers and addresses, for which zeros are a value.
             let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-            // SAFETY: with no new action it only writes the old one, which lives over the call.
+            // SAFETY: without a new action the call only writes the old action, which lives over
+            // the call.
             unsafe { libc::sigaction(libc::SIGPIPE, std::ptr::null(), &raw mut action) };
             let ignored = action.sa_sigaction == libc::SIG_IGN;
             writeln!(told, "{what}: sigpipe ignored {ignored}, open {open:?}").unwrap();
@@ -116,11 +118,11 @@ mod tests {
         tell("restored");
         writeln!(told, "{:?}", recorded()).unwrap();
         std::fs::write(std::env::var_os("TO").unwrap(), told).unwrap();
-        // Not through libtest's end, which may need what is closed now.
+        // Skips libtest's end, which may need the descriptors that are closed now.
         std::process::exit(0);
     }
 
-    /// What the scene tells, started by a shell that did `before`.
+    /// The output of the scene, started by a shell that executed `before`.
     fn told(before: &str) -> String {
         let folder = tempfile::tempdir().unwrap();
         let to = folder.path().join("told");

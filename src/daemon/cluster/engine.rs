@@ -1,7 +1,8 @@
-//! Which engine keeps the log, if one does: what command line, environment and configuration say.
+//! Selects the engine that keeps the shared log, if any, from the command line, the environment and
+//! the configuration.
 //!
-//! Invariant: no text that is made here shows a password, but for the address itself, which goes
-//! to the engine only.
+//! Invariant: no message made here contains a password. Only the address itself may contain a
+//! password, and the daemon passes the address to the engine only.
 
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
@@ -19,19 +20,20 @@ use crate::protocol::place::Place;
 use crate::sys::clock;
 use crate::sys::process::Origin;
 
-/// The longest name of a host.
+/// The maximum length of a host name, in bytes.
 const LABEL_BYTES_MAX: usize = 255;
 
-/// The engine that is to be used.
+/// The engine that the daemon uses.
 pub(crate) struct Chosen {
-    /// Where it is; may hold a password.
+    /// The address of the engine. It may contain a password.
     url: String,
-    /// What people know it by.
+    /// The name of the engine in messages. It contains no password.
     pub(crate) name: String,
-    /// What people know this host by.
+    /// The name of this host in messages.
     pub(crate) label: String,
     pub(crate) settings: Settings,
-    /// Whether the configuration names it, and not a command line or environment.
+    /// Whether the address comes from the configuration, not from the command line or the
+    /// environment.
     pub(crate) configured: bool,
 }
 
@@ -42,12 +44,12 @@ impl fmt::Debug for Chosen {
 }
 
 impl Chosen {
-    /// The engine that is to be used, if one is: the command line comes before `CANAL_ENGINE`,
-    /// which comes before the configuration. A daemon that a client started looks at the
-    /// configuration alone, or else two clients could mean two tables.
+    /// Selects the engine, if one is named. The command line comes before `CANAL_ENGINE`, and
+    /// `CANAL_ENGINE` before the configuration. A daemon that a client started reads the
+    /// configuration only. Otherwise two clients with different environments could use two tables.
     ///
     /// # Errors
-    /// What is wrong with it, and what to do about it.
+    /// What is wrong with the settings, and how to repair them.
     pub(crate) fn of(options: &Options, config: &Config) -> anyhow::Result<Option<Self>> {
         let configured = &config.engine;
         if options.without_engine {
@@ -98,10 +100,11 @@ impl Chosen {
         Ok(Some(Self { name: name_of(&url), url, label, settings, configured }))
     }
 
-    /// Begins to connect.
+    /// Starts to connect.
     ///
     /// # Errors
-    /// The address is none, or the system has nothing left.
+    /// The address is invalid, its engine is unknown or not built in, or the engine's thread cannot
+    /// be started.
     pub(crate) fn open(&self, options: &Options) -> anyhow::Result<Box<dyn Engine>> {
         let scheme = self.url.split_once("://").map_or("", |(scheme, _)| scheme);
         let wrong = |error: &dyn fmt::Display| {
@@ -118,11 +121,11 @@ impl Chosen {
         })
     }
 
-    /// Whether the engine lets us in and answers, and no other host has our label: an incarnation
-    /// is taken and given back.
+    /// Checks that the engine admits this host and answers, and that no other host uses our label.
+    /// The check registers an incarnation and withdraws it again.
     ///
     /// # Errors
-    /// Why it does not, or who has the label.
+    /// Why the engine does not admit this host, or which host has the label.
     pub(crate) fn probe(&self, options: &Options, origin: &Origin) -> anyhow::Result<()> {
         let mut engine = self.open(options)?;
         let identity = self.identity(&options.place, origin);
@@ -137,7 +140,7 @@ impl Chosen {
         let answer = self.answer(&mut *engine)?;
         let Answer::Registered { host, others, .. } = answer else { return Ok(()) };
         engine.call(Call::Withdraw { host });
-        // If that is not done, the incarnation ends after its TTL, and never had the label.
+        // If the withdrawal fails, the incarnation ends after its TTL. It never had the label.
         let _ = self.answer(&mut *engine);
         match holder_of_label(&identity, &others) {
             None => Ok(()),
@@ -154,7 +157,7 @@ impl Chosen {
         }
     }
 
-    /// The next answer of an engine to a daemon that does not run yet.
+    /// Waits for the engine's next answer. The caller is a daemon that does not run yet.
     fn answer(&self, engine: &mut dyn Engine) -> anyhow::Result<Answer> {
         let until = Instant::now() + PROBE_MAX;
         loop {
@@ -172,15 +175,16 @@ impl Chosen {
         }
     }
 
-    /// What command line, environment and configuration say before each attempt to connect. If
-    /// they cannot be read the last address is tried: a mistake in a file that is being edited must
-    /// not keep this host from its engine.
+    /// Returns the function that reads the address again before each attempt to connect, from the
+    /// command line, the environment and the configuration. If they cannot be read, it returns the
+    /// last address: a mistake in a file that the user is editing must not cut this host off from
+    /// its engine.
     fn source(&self, options: Options) -> Source {
         let mut last = Some(self.url.clone());
         let mut complaint = String::new();
         let mut first = true;
         Box::new(move || {
-            // It was read just now.
+            // The first address was read just now.
             let said = if std::mem::take(&mut first) { Ok(last.clone()) } else { again(&options) };
             match said {
                 Ok(Some(url)) => {
@@ -194,7 +198,7 @@ impl Chosen {
         })
     }
 
-    /// Who a daemon at this place is.
+    /// The identity under which a daemon at this place registers.
     pub(crate) fn identity(&self, place: &Place, origin: &Origin) -> Identity {
         let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
         Identity {
@@ -208,7 +212,8 @@ impl Chosen {
     }
 }
 
-/// Another host that has our label. If an incarnation of this very place has it, others wait for it.
+/// Returns another host that has our label. Returns `None` if an incarnation of this place has the
+/// label, because the other hosts wait for that incarnation.
 fn holder_of_label<'a>(us: &Identity, others: &'a [(HostId, Identity)]) -> Option<&'a Identity> {
     let is_ours =
         |who: &Identity| (&who.machine, who.uid, &who.dir) == (&us.machine, us.uid, &us.dir);
@@ -222,7 +227,7 @@ fn again(options: &Options) -> anyhow::Result<Option<String>> {
     stated(options, &Config::read(&options.place.stores().config)?)
 }
 
-/// Says once what is wrong.
+/// Logs a problem once: the same text is not logged twice in a row.
 fn complain(before: &mut String, what: String) {
     if *before != what {
         tracing::warn!("the engine's address stays what it was: {what}");
@@ -230,13 +235,13 @@ fn complain(before: &mut String, what: String) {
     }
 }
 
-/// The address in the environment, which a daemon that a client started does not look at.
+/// The address in `CANAL_ENGINE`. A daemon that a client started ignores it.
 fn variable(options: &Options) -> Option<String> {
     let variable = std::env::var("CANAL_ENGINE").ok().filter(|text| !text.is_empty());
     variable.filter(|_| !options.on_demand)
 }
 
-/// The address that is stated, if one is.
+/// The address that is configured, if any.
 fn stated(options: &Options, config: &Config) -> anyhow::Result<Option<String>> {
     let configured = &config.engine;
     match (&options.engine, variable(options), &configured.url, &configured.url_file) {
@@ -251,7 +256,7 @@ fn stated(options: &Options, config: &Config) -> anyhow::Result<Option<String>> 
     }
 }
 
-/// How long an engine may take to answer a daemon that is about to replace another one.
+/// How long a daemon that is about to replace another daemon waits for the engine's answer.
 const PROBE_MAX: Duration = Duration::from_secs(20);
 const PROBE_PAUSE: Duration = Duration::from_millis(5);
 
@@ -259,7 +264,7 @@ const LEFT_OUT_HINT: &str = "a canal that is built with the default features has
                              one was built with --no-default-features";
 const ADDRESS_HINT: &str = "postgres://USER@HOST/DATABASE or etcd://HOST:2379/PREFIX";
 
-/// After how many batches a snapshot is made, if tests ask for another number; all hosts need the same.
+/// The number of batches between two snapshots, if a test sets it. All hosts need the same number.
 fn snapshot_batches() -> Option<u64> {
     let asked = std::env::var("CANAL_SNAPSHOT_BATCHES").ok().filter(|_| cfg!(debug_assertions));
     asked?.parse().ok()
@@ -269,7 +274,8 @@ fn unusable(what: &str, hint: &'static str) -> anyhow::Error {
     Unusable { what: what.to_owned(), hint: hint.into() }.into()
 }
 
-/// Daemons that clients start would use it: two tables in turn.
+/// Refuses `--no-engine` while the configuration names an engine. Daemons that clients start would
+/// use that engine, so that two tables would be used in turn.
 fn refuse_configured(config: &Config) -> anyhow::Result<()> {
     if config.engine == Configured::default() {
         return Ok(());
@@ -281,8 +287,7 @@ fn refuse_configured(config: &Config) -> anyhow::Result<()> {
 
 const FILE_HINT: &str = "let nobody else read it: chmod 600";
 
-/// Reads the address from a file of its own; a relative path is taken from the configuration's
-/// directory.
+/// Reads the address from a separate file. A relative path starts at the configuration's directory.
 fn read_url(file: &Path, config: Option<&Path>) -> anyhow::Result<String> {
     let file = config.and_then(Path::parent).map_or_else(|| file.to_owned(), |dir| dir.join(file));
     let named = |error| anyhow::anyhow!("{}: {error}", file.display());
@@ -295,7 +300,7 @@ fn read_url(file: &Path, config: Option<&Path>) -> anyhow::Result<String> {
     Ok(url.to_owned())
 }
 
-/// Refuses a file with a password that everybody may read.
+/// Refuses a file that contains a password and that all users may read.
 fn check_readers(url: &str, file: Option<&Path>) -> anyhow::Result<()> {
     let mode = file.and_then(|file| std::fs::metadata(file).ok()).map_or(0, |found| found.mode());
     if let Some(file) = file.filter(|_| has_password(url) && mode & 0o004 != 0) {
@@ -305,10 +310,10 @@ fn check_readers(url: &str, file: Option<&Path>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What stands before the host, without the `@`.
+/// The part of the address before the host, without the `@`.
 fn user_info(url: &str) -> Option<&str> {
     let rest = url.split_once("://")?.1;
-    // A password may hold what ends an authority elsewhere.
+    // A password may contain characters that elsewhere end the authority, so the last `@` counts.
     rest.rsplit_once('@').map(|(user, _)| user)
 }
 
@@ -316,10 +321,10 @@ fn has_password(url: &str) -> bool {
     user_info(url).is_some_and(|user| user.contains(':')) || url.contains("password=")
 }
 
-/// An address for people: without user, password and parameters.
+/// The address for messages: without user, password and parameters.
 fn name_of(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else {
-        // Whatever it is, it may hold a secret.
+        // The text is not an address, but it may contain a secret.
         return "the engine".to_owned();
     };
     let rest = rest.rsplit_once('@').map_or(rest, |(_, host)| host);

@@ -1,7 +1,7 @@
-//! The log of many hosts, as the ledger of one of them sees it.
+//! The engine's log as the ledger of one host sees it.
 //!
-//! Invariant: what is told here is told in the order in which the member says it, one thing at a
-//! time, so that each is carried out on the table that the one before it left.
+//! Invariant: events are returned one at a time, in the order in which the member produces them, so
+//! that the daemon carries out each event on the table that the previous event left.
 
 use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
@@ -11,28 +11,28 @@ use crate::host::{Deadlines, Event, Health, Known, Mark, Member, Memory, Now, Ti
 use crate::log::engine::{Answer, Engine};
 use crate::sys::clock;
 
-/// The log of many hosts: our part in it, and the engine that keeps it.
+/// This host's member state machine, and the engine that keeps the log.
 #[derive(Debug)]
 pub(crate) struct EngineDriver {
     member: Member,
     engine: Box<dyn Engine>,
-    /// What the engine said and was not taken in yet.
+    /// The engine's answers that the member has not processed yet.
     answers: VecDeque<Answer>,
 }
 
-/// The time, as members are told it.
+/// The current time in the form that the member expects.
 fn now() -> Now {
     Now { boot_ms: clock::boottime_ms(), unix: UnixMillis(clock::unix_ms()) }
 }
 
 impl EngineDriver {
-    /// Begins to take part.
+    /// Starts the member.
     pub(crate) fn new(mut member: Member, engine: Box<dyn Engine>) -> Self {
         member.start(now());
         Self { member, engine, answers: VecDeque::new() }
     }
 
-    /// Ready when there is something to take in.
+    /// Returns `Ready` when there are answers to process.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         while let Poll::Ready(answer) = self.engine.poll(context) {
             self.answers.push_back(answer);
@@ -40,14 +40,14 @@ impl EngineDriver {
         if self.answers.is_empty() { Poll::Pending } else { Poll::Ready(()) }
     }
 
-    /// Takes in that time has passed and what the engine has said meanwhile.
+    /// Gives the member the current time, and collects the engine's answers.
     pub(crate) fn begin_turn(&mut self) {
-        // Whoever sleeps asks again, and says whom to wake.
+        // The event loop polls again with its own waker before it sleeps.
         let _ = self.poll(&mut Context::from_waker(Waker::noop()));
         self.member.tick(now());
     }
 
-    /// The next thing to carry out.
+    /// The next event to carry out.
     pub(crate) fn next_event(&mut self) -> Option<Event> {
         loop {
             if let Some(event) = self.member.next_event() {
@@ -58,7 +58,7 @@ impl EngineDriver {
         }
     }
 
-    /// Asks the engine what is to be asked.
+    /// Passes the member's calls to the engine.
     pub(crate) fn end_turn(&mut self) {
         for call in self.member.take_calls() {
             self.engine.call(call);
@@ -69,12 +69,12 @@ impl EngineDriver {
         self.member.propose(change, now().unix)
     }
 
-    /// Ends our membership in good order; whether that is on its way.
+    /// Ends our membership in an orderly way. Returns whether the withdrawal is under way.
     pub(crate) fn leave(&mut self) -> bool {
         self.member.leave(now())
     }
 
-    /// Whatever an earlier incarnation left is dead.
+    /// Reports that all processes of earlier incarnations are dead.
     pub(crate) fn cleared(&mut self) {
         self.member.cleared(now());
     }
@@ -83,32 +83,32 @@ impl EngineDriver {
         self.member.store(snapshot);
     }
 
-    /// How far the log was read.
+    /// The position up to which this host has read the log.
     pub(crate) fn mark(&self) -> Option<Mark> {
         self.member.mark()
     }
 
-    /// Whether what had been read at a mark is part of what is read now.
+    /// Whether the history up to a mark is part of the history that this host reads now.
     pub(crate) fn knows(&self, mark: Option<Mark>) -> Known {
         mark.map_or(Known::TooOld, |mark| self.member.knows(mark))
     }
 
-    /// Takes up what is known of an earlier daemon.
+    /// Gives the member what earlier daemons of this place recorded.
     pub(crate) fn remember(&mut self, memory: Memory) {
         self.member.remember(memory);
     }
 
-    /// Which history the log has, once that is known.
+    /// Identifies the history of the log, once it is known.
     pub(crate) fn epoch(&self) -> Option<u128> {
         self.member.memory().epoch
     }
 
-    /// A client here is told this token.
+    /// Notes that a client here is told this token.
     pub(crate) fn tell(&mut self, token: Token) {
         self.member.tell(token);
     }
 
-    /// The table may have begun or ended a recovery.
+    /// Reports that the table may have started or ended a recovery.
     pub(crate) fn recovers(&mut self, table: &Table) {
         self.member.recovers(table.recovery(), table.longest_ttl_ms());
     }
@@ -118,7 +118,8 @@ impl EngineDriver {
         self.member.recovered_at()
     }
 
-    /// Whether everything was read that the log had when the engine could be reached again.
+    /// Whether this host has read all entries that the log had when the engine became reachable
+    /// again.
     pub(crate) fn is_current(&self) -> bool {
         self.member.is_current()
     }
@@ -131,7 +132,7 @@ impl EngineDriver {
         self.member.health()
     }
 
-    /// When there is something to do at the latest, in milliseconds of CLOCK_BOOTTIME.
+    /// The latest time at which the member needs a turn, in milliseconds of CLOCK_BOOTTIME.
     pub(crate) fn next_due(&self) -> Option<u64> {
         self.member.next_due()
     }

@@ -1,7 +1,8 @@
-//! The note that this place shares its locks with other hosts: a file in the state directory.
+//! The mark that this place shares its locks with other hosts: a file in the state directory.
 //!
-//! Invariant: a place that was a member of an engine's table works without that engine only after an
-//! operator said so. Else the same lock would be granted here and on another host, without a word.
+//! Invariant: a place that was a member of an engine's table runs without that engine only after an
+//! operator has allowed it. Otherwise this host and another host could silently grant the same
+//! lock.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -16,35 +17,36 @@ use crate::daemon::config::Config;
 use crate::daemon::options::{Options, Unusable};
 use crate::protocol::place::{Place, Rule};
 
-/// The name of the file.
+/// The file's name.
 const NAME: &str = "engine";
-/// The name of the file before this host is a member.
+/// The file's name before this host becomes a member.
 const PREPARED: &str = "engine.new";
 
-/// What the file says.
+/// The content of the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Noted {
     /// The engine's address, without user, password and parameters.
     engine: String,
-    /// Whether the configuration named it: then the next daemon that a client starts takes the engine
-    /// that the configuration names by then.
+    /// Whether the address came from the configuration. If so, a daemon that a client starts later
+    /// accepts the engine that the configuration then names.
     configured: bool,
 }
 
-/// The file, ready to be put in its place.
+/// The file, written and ready to be renamed.
 #[derive(Debug)]
 pub(crate) struct EngineMark {
     dir: PathBuf,
-    /// Whether the file still has its first name.
+    /// Whether the file still has the name `PREPARED`.
     prepared: bool,
 }
 
 impl EngineMark {
-    /// Writes the file under another name, so that nothing but a rename is left to do when this host
+    /// Writes the file under another name, so that only a rename is left to do when this host
     /// becomes a member.
     ///
     /// # Errors
-    /// Neither the state directory nor, for a user's own daemon, the socket's can be written.
+    /// The state directory cannot be written, and for a user's own daemon the socket's directory
+    /// cannot be written either.
     pub(crate) fn prepare(place: &Place, chosen: &Chosen) -> anyhow::Result<Self> {
         let noted = Noted { engine: chosen.name.clone(), configured: chosen.configured };
         let [state_dir, beside] = directories(place);
@@ -59,10 +61,10 @@ impl EngineMark {
         prepare_in(&beside, &noted).or_else(|_| failed(unusable))
     }
 
-    /// This host is a member.
+    /// Puts the file in place, because this host is now a member.
     ///
     /// # Errors
-    /// The file cannot be put in its place.
+    /// The file cannot be renamed.
     pub(crate) fn set(&mut self) -> io::Result<()> {
         if self.prepared {
             fs::rename(self.dir.join(PREPARED), self.dir.join(NAME))?;
@@ -73,11 +75,12 @@ impl EngineMark {
     }
 }
 
-/// Refuses to work without the engine, or with another one, that this place worked with before.
-/// `--no-engine` is the operator's word that it may.
+/// Refuses to run without the engine that this place used before. A daemon that a client started is
+/// also refused if it would use another engine and the earlier one did not come from the
+/// configuration. With `--no-engine` the operator allows the change, and the mark is removed.
 ///
 /// # Errors
-/// An [`Unusable`]; or a file that cannot be read or removed.
+/// An [`Unusable`], or the file cannot be read or removed.
 pub(crate) fn check(
     options: &Options,
     config: &Config,
@@ -129,13 +132,14 @@ fn another(noted: &Noted, chosen: &Chosen, place: &Place, config: &Config) -> an
     Unusable { what, hint: hint.into() }.into()
 }
 
-/// The configuration that is read, or the one to write.
+/// The configuration file that was read, or else the file in which the user should name the engine.
 fn configuration(place: &Place, config: &Config) -> PathBuf {
     let last = || place.stores().config.last().cloned();
     config.path.clone().or_else(last).unwrap_or_default()
 }
 
-/// Where the file may lie: the state directory, and the socket's where that one cannot be used.
+/// The directories in which the file may be: the state directory, and the socket's directory if the
+/// state directory cannot be used.
 fn directories(place: &Place) -> [PathBuf; 2] {
     [place.stores().state_dir.clone(), place.dir.clone()]
 }
@@ -218,7 +222,7 @@ mod tests {
         assert!(hint.contains("canal.toml") && hint.contains("--no-engine"), "{hint}");
         assert_eq!(refused(&plain, Some(&with)), None);
         assert_eq!(refused(&plain, Some(&chosen(&plain, "etcd://two/x", true))), None);
-        // The next member notes its own.
+        // The next member writes its own mark.
         EngineMark::prepare(&place, &with).unwrap().set().unwrap();
         assert_eq!(refused(&options(&place, true), None), None);
         assert_eq!(refused(&plain, None), None, "it was given up");

@@ -1,4 +1,4 @@
-//! What is known of the engine besides its log.
+//! What the daemon knows about the engine besides its log.
 
 use crate::core::UnixMillis;
 use crate::daemon::cluster::engine::Chosen;
@@ -10,19 +10,19 @@ use crate::host::Deadlines;
 use crate::log::engine::Outage;
 use crate::sys::clock;
 
-/// Why the engine is of no use or this host can take no part, and since when.
+/// Why the engine cannot be used or this host cannot take part, and since when.
 #[derive(Clone, Debug)]
 pub(crate) struct OngoingOutage {
     pub(crate) why: String,
     pub(crate) hint: Option<String>,
-    /// Whether somebody has to do something about it.
+    /// Whether a person has to act before this can end.
     pub(crate) refused: bool,
     pub(crate) since: UnixMillis,
 }
 
 impl OngoingOutage {
-    /// Since the trouble before it, if there was one: what is wrong first may hide what is wrong
-    /// next.
+    /// If an outage is already going on, keeps its start time: the first problem may hide the next
+    /// problem.
     pub(crate) fn new(outage: Outage, before: Option<&Self>) -> Self {
         let since = before.map_or_else(|| UnixMillis(clock::unix_ms()), |before| before.since);
         let Outage { why, hint, refused } = outage;
@@ -30,35 +30,35 @@ impl OngoingOutage {
     }
 }
 
-/// What is known of the engine besides its log.
+/// What the daemon knows about the engine besides its log.
 #[derive(Debug, Default)]
 pub(crate) struct EngineStatus {
-    /// What people know the engine by: never a password.
+    /// The name of the engine in messages. It contains no password.
     pub(crate) name: String,
-    /// What people know this host by.
+    /// The name of this host in messages.
     pub(crate) label: String,
-    /// The time to live that was asked for, in milliseconds.
+    /// The configured time to live, in milliseconds.
     pub(crate) ttl_ms: u64,
-    /// What the configuration says of how often a waiter may be overtaken.
+    /// How often a waiter may be overtaken, from the configuration.
     pub(crate) bypass_max: Option<u32>,
-    /// Whether to stay, and say so, if it refuses this host: of no use in the foreground before
-    /// anything was held, where somebody looks.
+    /// Whether the daemon keeps running if the engine refuses this host. If not, the daemon ends
+    /// with an error: it runs in the foreground, a person sees the error, and nothing was held yet.
     pub(crate) lives_on: bool,
-    /// Whether this host was a member under this daemon.
+    /// Whether this host was a member while this daemon ran.
     pub(crate) let_in: bool,
-    /// Which tokens were told here.
+    /// Which tokens were told to clients of this host.
     pub(crate) tokens: Option<ToldTokens>,
-    /// Why the engine is of no use now.
+    /// Why the engine cannot be used now.
     pub(crate) away: Option<OngoingOutage>,
-    /// Why this host can take no part now, though the engine answers.
+    /// Why this host cannot take part now although the engine answers.
     pub(crate) unable: Option<OngoingOutage>,
-    /// What the deadline page says.
+    /// The deadlines on the deadline page.
     pub(crate) published: Deadlines,
-    /// The note for later daemons that this place works over an engine.
+    /// The mark for later daemons that this place uses an engine.
     pub(crate) mark: Option<EngineMark>,
-    /// When this daemon began, in milliseconds of CLOCK_BOOTTIME.
+    /// When this daemon started, in milliseconds of CLOCK_BOOTTIME.
     pub(crate) began_ms: u64,
-    /// What outlives this daemon.
+    /// The watcher process, which outlives this daemon.
     pub(crate) watcher: Watcher,
 }
 
@@ -75,7 +75,7 @@ impl EngineStatus {
         }
     }
 
-    /// What somebody has to do something about, if that is why this host takes no part.
+    /// Why this host takes no part, if a person has to act before that can end.
     pub(crate) fn refusal(&self) -> Option<&OngoingOutage> {
         self.away.as_ref().or(self.unable.as_ref()).filter(|away| away.refused)
     }

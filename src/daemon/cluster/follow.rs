@@ -1,7 +1,7 @@
-//! Following the log of many hosts: what the member says, carried out.
+//! Follows the log that many hosts share: carries out the events of the member.
 //!
-//! Invariant: each thing is carried out on the table that the one before it left, and whatever
-//! concerns the requests of other hosts only is told to nobody.
+//! Invariant: each event is carried out on the table that the previous event left. Clients hear
+//! nothing of changes that concern only the requests of other hosts.
 
 use std::task::Context as TaskContext;
 
@@ -22,10 +22,10 @@ use crate::log::engine::Outage;
 use crate::protocol::{ErrorName, Failure};
 
 impl Server {
-    /// Carries out what has come from the engine.
+    /// Carries out the events that came from the engine.
     ///
     /// # Errors
-    /// If the table cannot be what the log says. Then the daemon has to end.
+    /// The table cannot be what the log says. Then the daemon has to end.
     pub(crate) fn follow_engine(&mut self) -> anyhow::Result<()> {
         let Some(shared) = self.ledger.engine_mut() else { return Ok(()) };
         shared.begin_turn();
@@ -36,12 +36,12 @@ impl Server {
         Ok(())
     }
 
-    /// Whether the engine has said something; if not, `context` is told when it does.
+    /// Whether the engine has answered. If not, `context` is woken when it answers.
     pub(crate) fn hears_engine(&mut self, context: &mut TaskContext<'_>) -> bool {
         self.ledger.engine_mut().is_some_and(|shared| shared.poll(context).is_ready())
     }
 
-    /// Asks the engine what is to be asked after this turn.
+    /// Passes the calls of this turn to the engine.
     pub(crate) fn ask_engine(&mut self) {
         if let Some(shared) = self.ledger.engine_mut() {
             shared.end_turn();
@@ -56,8 +56,8 @@ impl Server {
                 let before = proposed.as_ref().map_or_else(Vec::new, |it| self.at_stake(&it.then));
                 let recovered = self.ledger.table.recovery().is_some();
                 let applied = self.ledger.apply_shared(revision, &entry);
-                // What ended with an incarnation of ours was not given back: whoever had it may
-                // still run, and is looked for in our own record before we join.
+                // Processes whose holds ended with an incarnation of ours did not release them and
+                // may still run. The daemon looks for them in its own record before it joins.
                 let ours_is_gone = matches!(entry.change, Change::HostGone { .. });
                 if self.ledger.is_member() || !ours_is_gone {
                     self.take_note(&applied, matches!(entry.change, Change::End { .. }));
@@ -118,7 +118,8 @@ impl Server {
         Ok(())
     }
 
-    /// In the foreground, before anything was held, somebody sees what is wrong and starts it anew.
+    /// Ends a daemon that runs in the foreground, if the record of holders is empty: a person sees
+    /// the error and can start the daemon again.
     fn end_if_seen(&self, Outage { why, hint, .. }: &Outage) -> anyhow::Result<()> {
         if self.engine_status.lives_on || !self.holder_record.is_empty() {
             return Ok(());
@@ -130,11 +131,11 @@ impl Server {
         })
     }
 
-    /// That we are gone is an entry, too: what we have is found out before it is applied, for
-    /// afterwards the table knows nothing of it.
+    /// Handles the entry that declares our incarnation gone. Our holds are looked up before the
+    /// entry is applied, because afterwards the table no longer contains them.
     fn heed_our_end(&mut self, change: &Change) {
         let (host, by) = match change {
-            // We left.
+            // This host left by itself.
             Change::HostGone { host, by } if host == by => return,
             Change::HostGone { host, by } => (*host, *by),
             Change::HostAdopt { old, new } => (*old, *new),
@@ -163,7 +164,8 @@ impl Server {
         Ok(())
     }
 
-    /// Finds out in the table what was decided on the way to it.
+    /// Looks up in a table that was replaced as a whole what the skipped entries decided for this
+    /// host.
     fn catch_up(&mut self) {
         let requests: Vec<RequestId> = self.waiters.iter().map(|(request, _)| request).collect();
         for request in requests {
@@ -192,7 +194,7 @@ impl Server {
         self.leases.follow(&self.ledger.table, self.ledger.host);
     }
 
-    /// A change of ours is in a table that was taken over as a whole.
+    /// One of our changes is part of a table that was replaced as a whole.
     fn absorbed(&mut self, ticket: Ticket, revision: Revision) {
         let Some(proposed) = self.in_flight.take(ticket) else { return };
         let outcomes = match &proposed.then {
@@ -210,7 +212,8 @@ impl Server {
             let done = match proposed.then {
                 Completion::Confirm { id } => self.confirmed(id),
                 Completion::Renew(renewing) => self.renewed(*renewing, &applied),
-                // The same table comes of it whether it was done or found nothing to do.
+                // The table is the same whether the change had an effect or found nothing to do, so
+                // the result is unknown.
                 _ => Err(done_unseen()),
             };
             if let Err(failure) = done {
@@ -239,7 +242,7 @@ impl Server {
         }
     }
 
-    /// What one is told whose call cannot be served because this host is no member.
+    /// The failure for a client whose call cannot be served because this host is not a member.
     pub(crate) fn not_a_member(&self) -> Failure {
         if let Some(OngoingOutage { why, hint, since, .. }) = self.engine_status.refusal() {
             let message = format!("the daemon cannot use its engine since {}: {why}", time(*since));
@@ -272,8 +275,8 @@ impl Server {
         Failure::new(ErrorName::EngineAway, message).hint("`canal status -v` shows how far it is")
     }
 
-    /// Fails what waits for a log that only comes when somebody has done something about it. Once
-    /// this host has been let in, a request that may wait does so.
+    /// Fails the calls that wait for the log while the engine refuses this host and a person has to
+    /// act. Once this host has been a member, requests that may wait keep waiting.
     pub(crate) fn fail_pending(&mut self) {
         if self.engine_status.let_in || self.engine_status.refusal().is_none() {
             return;
@@ -286,13 +289,13 @@ impl Server {
     }
 }
 
-/// What one is told whose request ended while its end was not seen.
+/// The failure for a client whose request ended while this host could not follow the log.
 fn ended_unseen() -> Failure {
     let message = "the request ended while the engine's log could not be followed";
     Failure::new(ErrorName::EngineAway, message).hint("ask again")
 }
 
-/// What one is told whose change is in the log, where it was not seen what came of it.
+/// The failure for a client whose change is in the log, but whose result this host did not see.
 fn done_unseen() -> Failure {
     let message = "it reached the engine, but what came of it could not be followed";
     Failure::new(ErrorName::EngineAway, message).hint("`canal status` shows how things are now")

@@ -1,4 +1,4 @@
-//! How this host stands to its engine, for people.
+//! The state of this host's membership, for `canal status`.
 
 use crate::core::UnixMillis;
 use crate::daemon::cluster::engine_status::OngoingOutage;
@@ -10,7 +10,7 @@ use crate::protocol::{EngineInfo, HostInfo, Status};
 use crate::sys::clock;
 
 impl Server {
-    /// A status. So many keys are left out.
+    /// Builds a status. `left_out` is the number of keys that `keys` does not contain.
     pub(crate) fn status_of<K>(&self, keys: K, left_out: u64) -> Status<K> {
         let health = self.ledger.engine().map(|shared| shared.health());
         let mut daemon = self.about.clone();
@@ -52,7 +52,7 @@ impl Server {
         }
     }
 
-    /// What is waited for before this host joins.
+    /// What this host waits for before it joins.
     fn what_for(&self, standing: &Standing) -> Option<String> {
         let what = match standing {
             Standing::Registering => "asks for a membership".to_owned(),
@@ -88,7 +88,8 @@ impl Server {
     }
 }
 
-/// A time of CLOCK_BOOTTIME in milliseconds, by the clock of the machine as it is now.
+/// Converts milliseconds of CLOCK_BOOTTIME to a wall clock time, by the machine's clock as it is
+/// now.
 fn at(boot_ms: u64) -> String {
     let (now, boot_now) = (clock::unix_ms(), clock::boottime_ms());
     time(UnixMillis(now.saturating_add(boot_ms).saturating_sub(boot_now)))

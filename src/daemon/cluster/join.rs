@@ -1,7 +1,7 @@
-//! Becoming a member of many hosts, and being one no more.
+//! Joins the table that many hosts share, and leaves it.
 //!
-//! Invariant: whatever was taken over from an earlier incarnation is proven before anything new is
-//! asked for.
+//! Invariant: everything taken over from an earlier incarnation is verified before this host asks
+//! for anything new.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -37,10 +37,10 @@ use crate::sys::process::{Found, Origin};
 const TWO_TABLES_HINT: &str = "let them end under a daemon without the engine first, or leave \
                                that journal out with `canal daemon --discard-journal`";
 
-/// Begins to take part in the table that an engine keeps.
+/// Starts to take part in the table that an engine keeps.
 ///
 /// # Errors
-/// Why that cannot be; an [`Unusable`] if something can be done about it.
+/// Why this is impossible. The error is an [`Unusable`] if the user can do something about it.
 pub(crate) fn begin(options: &Options, chosen: &Chosen) -> anyhow::Result<Recovered> {
     let place = &options.place;
     let origin = Origin::read()?;
@@ -65,10 +65,10 @@ pub(crate) fn begin(options: &Options, chosen: &Chosen) -> anyhow::Result<Recove
     })
 }
 
-/// Makes sure that no process lives here that holds something by a journal.
+/// Refuses to start while a live process here holds a lock by a journal.
 ///
 /// # Errors
-/// Some do.
+/// Such processes live.
 pub(crate) fn refuse_living(place: &Place, origin: &Origin) -> anyhow::Result<()> {
     let left = previous_journal::living(place, origin);
     if left == 0 {
@@ -84,7 +84,7 @@ pub(crate) fn refuse_living(place: &Place, origin: &Origin) -> anyhow::Result<()
 }
 
 impl Server {
-    /// This host is a member under this number.
+    /// Handles that this host has become a member under this id.
     pub(crate) fn joined(&mut self, host: HostId, adopted: Option<HostId>) {
         tracing::info!(host = host.0, adopted = adopted.map(|host| host.0), "joined");
         self.ledger.host = host;
@@ -97,7 +97,7 @@ impl Server {
         match Writer::create(host.0, engine, label, deadline) {
             Ok(writer) => self.deadline = Some(writer),
             Err(error) => {
-                // Nobody who runs a command could end it in time.
+                // Without a page `canal run` could not end its command in time.
                 tracing::error!(%error, "no deadline page can be made, the daemon ends");
                 self.stopping = true;
                 return;
@@ -122,7 +122,7 @@ impl Server {
         }
     }
 
-    /// Asks for what could not be asked for until now.
+    /// Asks for the requests that had to wait until now.
     pub(crate) fn ask_for_homeless(&mut self) {
         for newcomer in std::mem::take(&mut self.in_flight.awaiting_membership) {
             self.in_flight.pending.remove(&newcomer.conn);
@@ -136,8 +136,8 @@ impl Server {
         pending.filter(|(_, it)| it.what == Awaiting::Membership).map(|(id, _)| *id).collect()
     }
 
-    /// Takes over what the table says of this host: that of an incarnation which was adopted, and
-    /// leases of hosts that are gone.
+    /// Takes over this host's part of the table: what an adopted incarnation had, and leases of
+    /// hosts that are gone.
     fn take_over(&mut self) {
         let (table, host) = (&self.ledger.table, self.ledger.host);
         self.waiters.follow_table(table, host);
@@ -178,8 +178,8 @@ impl Server {
         }
     }
 
-    /// Stops those who were told of a grant that the log does not know: its history was rewritten.
-    /// Until they are dead, nothing is asked for and no grant is told.
+    /// Kills the processes that were told of a grant that the log does not know, because its
+    /// history was rewritten. Until they are dead, this host asks for nothing and tells no grant.
     fn stop_those_unknown(&mut self) {
         let Some(shared) = self.ledger.engine() else { return };
         let claim = |token, told: &Holder| {
@@ -206,7 +206,7 @@ impl Server {
     fn prove(&mut self, frame: FrameId, process: ProcessId, encloses: bool) {
         match find(process) {
             Found::Same(pidfd) if !pidfd.has_ended() => {
-                // Who only waits is known by its connection when it comes back.
+                // A process that only waits is recognized by its connection when it reconnects.
                 let holds = self.ledger.table.holds_in(frame).next().is_some();
                 if (encloses || holds)
                     && let Err(error) = self.owners.watch(frame, None, pidfd)
@@ -223,11 +223,11 @@ impl Server {
         }
     }
 
-    /// Proposes what the configuration says of keys and policy of which nobody has said anything:
-    /// what is stored belongs to all hosts, and their configurations may differ.
+    /// Proposes the configuration's views and policy where the table has no other setting. Stored
+    /// settings belong to all hosts, and the hosts' configurations may differ.
     fn follow_configuration(&mut self) {
         let table = &self.ledger.table;
-        // A log that was made anew: its tokens are greater than those of any journal before it.
+        // The log is new: its tokens must be greater than those of any earlier journal.
         if table.next_token() == Table::new(Rules::Current).next_token() {
             let floor = Change::Floor { token: token_by_clock() };
             self.propose(floor, Completion::Nothing);
@@ -248,11 +248,12 @@ impl Server {
         }
     }
 
-    /// This host is no member any more: what its processes had is void. Who waits is asked for
-    /// again by the next incarnation, behind those who asked meanwhile.
+    /// Handles that this host is no longer a member. The holds of its processes are void. The next
+    /// incarnation asks again for the waiting requests, behind requests that other hosts have made
+    /// meanwhile.
     pub(crate) fn lose_membership(&mut self) {
         self.ledger.host = NO_HOST;
-        // With all that is known of them: grants that are still to be told, too.
+        // This drops all that is known of the waiters, including grants that are still to be told.
         let waiters = std::mem::take(&mut self.waiters);
         self.to_answer.extend(waiters.iter().filter_map(|(_, waiter)| waiter.conn));
         let again: Vec<PendingAcquire> = waiters
@@ -271,8 +272,8 @@ impl Server {
         }
     }
 
-    /// Ends the membership of a host that nothing here depends on, as the daemon ends: the others
-    /// need not wait until its TTL is over. Whether that is on its way.
+    /// Ends the membership when the daemon ends, if nothing here depends on it. The other hosts
+    /// then need not wait until its TTL is over. Returns whether the withdrawal is under way.
     pub(crate) fn leave_unused(&mut self) -> bool {
         let (table, host) = (&self.ledger.table, self.ledger.host);
         let used = table.frames_of_host(host).next().is_some() || !self.holder_record.is_empty();

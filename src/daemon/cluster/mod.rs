@@ -1,6 +1,7 @@
-//! What only an engine needs: this host as a member of a table that many hosts share.
+//! What only a daemon with an engine needs: this host is a member of a table that many hosts share.
 //!
-//! Invariant: no command outlives the time at which another host may be granted what it holds.
+//! Invariant: no command outlives the time at which another host may be granted what the command
+//! holds.
 
 pub(super) mod engine;
 pub(super) mod engine_driver;

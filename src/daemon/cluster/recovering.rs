@@ -1,7 +1,8 @@
-//! The recovery of a table of many hosts, as one of their daemons sees it: while it lasts, requests
-//! wait here and no grant is told.
+//! The recovery of a table that many hosts share, as one of their daemons sees it. While it lasts,
+//! requests wait here and the daemon tells no grant.
 //!
-//! Invariant: a request that was refused because of a recovery is asked again when that is over.
+//! Invariant: the daemon asks again for each request that was refused because of a recovery, once
+//! the recovery is over.
 
 use anyhow::Context;
 
@@ -17,10 +18,10 @@ use crate::protocol::place::Place;
 use crate::sys::clock;
 
 impl Server {
-    /// Takes up which tokens earlier daemons of this place told.
+    /// Loads which tokens earlier daemons of this place told.
     ///
     /// # Errors
-    /// The file that says so cannot be read.
+    /// The file of told tokens cannot be read.
     pub(crate) fn remember_tokens(&mut self, place: &Place) -> anyhow::Result<()> {
         let tokens = ToldTokens::open(place, &self.engine_status.name)
             .context(place.dir.display().to_string())?;
@@ -28,7 +29,8 @@ impl Server {
         let marks = self.holder_record.iter().filter_map(|(_, told)| told.mark);
         let later = |one: Mark, other: Mark| if other.is_after(one) { other } else { one };
         let mark = marks.reduce(later);
-        // Of another engine's tokens nothing follows for this log, but that none may be repeated.
+        // Tokens of another engine say nothing about this log, but they must not be given out
+        // again.
         let recorded = self.holder_record.largest();
         let told = if memory.epoch.is_some() { memory.told.max(recorded) } else { Token(0) };
         let bound = memory.bound.max(recorded);
@@ -39,7 +41,8 @@ impl Server {
         Ok(())
     }
 
-    /// Makes sure that a token that is about to be told is remembered, also after a reboot.
+    /// Records a token before a client is told of it, so that a later daemon knows it even after a
+    /// reboot.
     pub(crate) fn record_token(&mut self, token: Token) -> std::io::Result<()> {
         let Some(shared) = self.ledger.engine_mut() else { return Ok(()) };
         let EngineStatus { tokens, .. } = &mut self.engine_status;
@@ -50,21 +53,22 @@ impl Server {
         Ok(())
     }
 
-    /// No more tokens are told by this daemon.
+    /// Notes that this daemon tells no more tokens.
     pub(crate) fn forget_no_token(&mut self) {
         if let Some(Err(error)) = self.engine_status.tokens.as_mut().map(ToldTokens::close) {
             tracing::warn!(%error, "the next daemon does not know exactly which tokens were told");
         }
     }
 
-    /// An entry was applied, or the table replaced: says what became of its recovery.
+    /// Reports a change of the recovery, after an entry was applied or the table was replaced.
+    /// `before` says whether a recovery was under way before that.
     pub(crate) fn follow_recovery(&mut self, before: bool) {
         let table = &self.ledger.table;
         let now = table.recovery().is_some();
         if let crate::daemon::store::ledger::Log::Engine(shared) = &mut self.ledger.log {
             shared.recovers(table);
         }
-        // Before it joins, a host reads of recoveries that are over long since.
+        // Before it joins, a host reads old entries, whose recoveries ended long ago.
         if now == before || !self.ledger.is_member() {
             return;
         }
@@ -77,7 +81,7 @@ impl Server {
         }
     }
 
-    /// That the table recovers, and what it waits for, if it does.
+    /// A message that the table recovers and what it waits for, if a recovery is under way.
     pub(crate) fn recovery_words(&self) -> Option<String> {
         let RecoveryInfo { hosts, left_ms, .. } = self.recovery_shown()?;
         let hosts = match hosts.len() {
@@ -91,7 +95,7 @@ impl Server {
         Some(format!("the engine may have lost entries: no lock is granted until {until}"))
     }
 
-    /// The recovery for people.
+    /// The recovery, for `canal status`.
     pub(crate) fn recovery_shown(&self) -> Option<RecoveryInfo> {
         let table = &self.ledger.table;
         let recovery = table.recovery()?;
@@ -105,13 +109,13 @@ impl Server {
         })
     }
 
-    /// Whether a grant that was not told yet may be told.
+    /// Whether a grant that no client was told yet may be told.
     pub(crate) fn may_be_told(&self, token: Token) -> bool {
         self.ledger.table.may_be_told(token)
     }
 
-    /// Takes a grant back that was not told before history was lost, and asks for it again, at the
-    /// place in the queue that it had.
+    /// Takes back a grant that no client was told before history was lost, and asks for it again at
+    /// the same place in the queue.
     pub(crate) fn ask_anew(&mut self, request: RequestId) {
         self.propose(Change::Suspend { request }, Completion::Nothing);
         self.propose(Change::Resume { request }, Completion::Nothing);

@@ -1,10 +1,11 @@
-//! Stopping commands in time: before what they hold can be granted to others.
+//! Ends commands in time, before other hosts can be granted what the commands hold.
 //!
-//! Whoever runs a command has the same numbers, on the deadline page, and ends it with all that it
-//! started. This is the first line, and the only one for processes that nobody runs.
+//! The supervisor (`canal run`) reads the same deadlines on the deadline page, and ends its command
+//! with all that the command started. The daemon's signals are the first line of defence, and the
+//! only line for a process without a supervisor.
 //!
-//! Invariant: this host asks for no grant as long as a process lives that was to be killed for what
-//! an earlier incarnation of it has lost.
+//! Invariant: this host asks for no grant while a process lives that has to be killed because an
+//! earlier incarnation lost its hold.
 
 use crate::core::{HostId, OnLost, Owner, ProcessId, Token};
 use crate::daemon::processes::descendants::{self, Trace};
@@ -20,8 +21,8 @@ use crate::sys::pidfd::{Pidfd, is_gone};
 use crate::sys::process::Found;
 
 impl Server {
-    /// Stops the commands whose time is over. Before anything else in a turn: this process may have
-    /// been stopped itself for any time.
+    /// Signals the commands whose deadline has passed. This is the first step of a turn, because
+    /// the daemon itself may have been stopped for any length of time.
     pub(crate) fn stop_in_time(&mut self) {
         let Some(shared) = self.ledger.engine() else { return };
         let (deadlines, now) = (shared.deadlines(), clock::boottime_ms());
@@ -39,7 +40,7 @@ impl Server {
         self.end_doomed(now);
     }
 
-    /// When there is something to stop, in milliseconds of CLOCK_BOOTTIME.
+    /// When the next command must be signalled, in milliseconds of CLOCK_BOOTTIME.
     pub(crate) fn next_stop(&self, now: u64) -> Option<u64> {
         let shared = self.ledger.engine()?;
         let deadlines = shared.deadlines();
@@ -51,8 +52,9 @@ impl Server {
         times.chain(self.terminator.next_due(now)).min()
     }
 
-    /// Until when a daemon before this one may have renewed what stands in the record, if this one has
-    /// not taken it over. A watcher knows the deadline better, but it may have been killed, too.
+    /// The latest time until which the previous daemon may have renewed the holds in the record, if
+    /// this daemon has not taken them over. A watcher knows the deadline more exactly, but the
+    /// watcher may have been killed, too.
     fn unclaimed_until(&self) -> Option<u64> {
         let is_unclaimed = !self.engine_status.let_in && !self.holder_record.is_empty();
         is_unclaimed.then(|| self.engine_status.began_ms.saturating_add(self.engine_status.ttl_ms))
@@ -85,8 +87,8 @@ impl Server {
         }
     }
 
-    /// Kills what runs under the holds whose processes are about to be killed. What is started
-    /// meanwhile is killed when this host has given them up.
+    /// Kills the processes that run under the holds whose owners are about to be killed. Processes
+    /// that are started meanwhile are killed when this host has given up the holds.
     fn kill_descendants(&self) {
         let is_due = |token, told: &Holder| {
             let done = self.terminator.signalled.get(&told.process) >= Some(&Stage::Killed);
@@ -98,7 +100,7 @@ impl Server {
         descendants::kill(&traces.iter().collect::<Vec<_>>());
     }
 
-    /// Signals the process of a token, by the descriptor that there is already if there is one.
+    /// Signals the process of a token, through the pidfd that is already open, if any.
     fn signal(&self, token: Token, process: ProcessId, stage: Stage) -> std::io::Result<()> {
         let found;
         let pidfd = match self.watched(token, process) {
@@ -123,14 +125,14 @@ impl Server {
         }
     }
 
-    /// The descriptor of the process of a token, as far as the table says that it is its owner.
+    /// The pidfd of the process of a token, if the table says that this process is the owner.
     fn watched(&self, token: Token, process: ProcessId) -> Option<&Pidfd> {
         let hold = self.ledger.table.hold(token)?;
         let is_it = hold.asked.owner == Owner::Process(process);
         self.owners.of(hold.frame).filter(|_| is_it)
     }
 
-    /// Our incarnation is lost, and with it all that its processes hold.
+    /// Handles that our incarnation is lost, and with it all holds of its processes.
     pub(crate) fn lost(&mut self, host: HostId, why: &LostWhy) {
         if host == NO_HOST || host != self.ledger.host {
             return;
@@ -138,7 +140,7 @@ impl Server {
         tracing::error!(host = host.0, "everything that was held here is lost: {why}");
         let now = clock::boottime_ms();
         let deadlines = self.ledger.engine().map(|shared| shared.deadlines()).unwrap_or_default();
-        // As long as nobody can have declared us gone, nobody else has what is held here.
+        // While no other host can have declared us gone, no other host has our holds.
         let kill_at = match why {
             LostWhy::NotRenewed { .. } => deadlines.kill_at,
             _ => now,
@@ -150,10 +152,11 @@ impl Server {
         self.changed = true;
     }
 
-    /// Every command must be dead that this host had locks for before it joins.
+    /// Starts to kill all commands that this host had locks for. They must be dead before it joins.
     pub(crate) fn clear(&mut self) {
         let now = clock::boottime_ms();
-        // Those who are doomed already have their time; whom a daemon before us left has had it.
+        // Processes that are already scheduled keep their time. Processes that an earlier daemon
+        // left have had their time.
         self.doom_all(now, Why::Gone);
         self.terminator.awaited = true;
         self.end_doomed(now);
@@ -166,10 +169,10 @@ impl Server {
         }
     }
 
-    /// Ends a process that holds something no more and was not told. It is killed at `kill_at`, in
+    /// Schedules the kill of a process that has lost its hold. It is killed at `kill_at`, in
     /// milliseconds of CLOCK_BOOTTIME.
     pub(crate) fn schedule_kill(&mut self, token: Token, told: Holder, kill_at: u64) {
-        // Where no descriptor is left for a second one, the process is looked for later.
+        // If no descriptor is left for a copy, the process is looked up later.
         let pidfd = self.watched(token, told.process).and_then(|pidfd| pidfd.try_clone().ok());
         let done = self.terminator.signalled.get(&told.process).copied();
         let trace = self.holder_record.trace_of(&told);
@@ -199,7 +202,7 @@ impl Server {
         }
     }
 
-    /// Publishes until when holds are sure.
+    /// Publishes the time until which the holds are safe.
     pub(crate) fn keep_deadline(&mut self) {
         let Some((shared, writer)) = self.ledger.engine().zip(self.deadline.as_ref()) else {
             return;
@@ -222,7 +225,7 @@ impl Server {
     }
 
     /// Whether a grant may be told now: the client has time left to start a command, no process of
-    /// this host still runs that lost its lock, and no history may have been lost after the grant.
+    /// this host that lost its lock still runs, and no history can have been lost since the grant.
     pub(crate) fn is_sure(&self) -> bool {
         let Some(shared) = self.ledger.engine() else { return true };
         let in_time = clock::boottime_ms() < shared.deadlines().term_at;
@@ -231,7 +234,7 @@ impl Server {
     }
 }
 
-/// The reason as those who run commands are told it.
+/// The reason that supervisors read on the deadline page.
 fn reason(why: &LostWhy) -> Why {
     match why {
         LostWhy::NotRenewed { .. } => Why::Away,

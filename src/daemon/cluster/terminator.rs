@@ -1,4 +1,4 @@
-//! The commands of this host that are being ended, because what they hold is lost or about to be.
+//! The commands of this host that are being ended because their holds are lost or about to be lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,35 +6,35 @@ use crate::core::{ProcessId, Token};
 use crate::daemon::processes::lost_processes::{LOOK_EVERY_MS, LostProcesses, Stage};
 use crate::sys::deadline::{Why, Writer};
 
-/// Commands that are being stopped.
+/// Commands that are being ended.
 #[derive(Debug, Default)]
 pub(crate) struct Terminator {
-    /// Who was signalled, as this host cannot renew.
+    /// The processes that were signalled because this host cannot renew, with the last signal.
     pub(crate) signalled: BTreeMap<ProcessId, Stage>,
-    /// Who could not be signalled for that, and was complained of.
+    /// The processes for which that signal failed. The failure was logged.
     pub(crate) unsignalled: BTreeSet<ProcessId>,
-    /// Those whose holds are lost, until they need not be ended any more.
+    /// The processes whose holds are lost, until they need not be ended any more.
     pub(crate) lost_processes: LostProcesses,
-    /// Whether the member waits until none is left.
+    /// Whether the member waits until none of these processes is left.
     pub(crate) awaited: bool,
-    /// What those read who run the commands of a lost incarnation, and what to write there, and when
-    /// (in milliseconds of CLOCK_BOOTTIME).
+    /// The deadline page of a lost incarnation, the reason to write there for its supervisors, and
+    /// when to write it, in milliseconds of CLOCK_BOOTTIME.
     pub(crate) page: Option<(Writer, Why, u64)>,
-    /// Why holds were lost, for those who cannot read it on a page: it went with the daemon that
-    /// wrote it.
+    /// Why holds were lost, for clients that can no longer read the reason on a page: the page
+    /// ended with the daemon that wrote it.
     pub(crate) lost: BTreeMap<Token, Why>,
 }
 
-/// So many losses are remembered.
+/// How many lost holds are remembered.
 pub(crate) const LOST_MAX: usize = 4096;
 
 impl Terminator {
-    /// Why this hold was lost, if its process was ended for that.
+    /// Why this hold was lost, if its process was ended for that reason.
     pub(crate) fn why_lost(&self, token: Token) -> Option<Why> {
         self.lost.get(&token).copied()
     }
 
-    /// Notes why a hold was lost. The first reason counts.
+    /// Records why a hold was lost. The first reason is kept.
     pub(crate) fn note_lost(&mut self, token: Token, why: Why) {
         self.lost.entry(token).or_insert(why);
         if self.lost.len() > LOST_MAX {
@@ -42,12 +42,12 @@ impl Terminator {
         }
     }
 
-    /// Forgets what was lost under a token that is told anew.
+    /// Forgets the loss of a token, because the token is told anew.
     pub(crate) fn forget_lost(&mut self, token: Token) {
         self.lost.remove(&token);
     }
 
-    /// When there is something to do, in milliseconds of CLOCK_BOOTTIME.
+    /// When the terminator needs a turn, in milliseconds of CLOCK_BOOTTIME.
     pub(crate) fn next_due(&self, now: u64) -> Option<u64> {
         let soon = self.page.is_some() || !self.unsignalled.is_empty();
         self.lost_processes
@@ -57,12 +57,13 @@ impl Terminator {
             .min()
     }
 
-    /// Whether a process that lost what it holds may still run, so that nothing may be asked for.
+    /// Whether a process that lost its hold may still run, so that this host must not ask for
+    /// anything.
     pub(crate) fn are_awaited(&self) -> bool {
         self.lost_processes.are_awaited()
     }
 
-    /// What this host waits for before it asks for anything, for people.
+    /// A message about the processes that must end before this host asks for anything.
     pub(crate) fn awaited_words(&self) -> Option<String> {
         let pids: Vec<String> = self.lost_processes.awaited().iter().map(u32::to_string).collect();
         let words =
@@ -70,7 +71,7 @@ impl Terminator {
         (!pids.is_empty()).then(words)
     }
 
-    /// Whether what was told under a token is lost.
+    /// Whether the hold of this token is lost and its process still has to be ended.
     pub(crate) fn is_lost(&self, token: Token) -> bool {
         self.lost_processes.has(token)
     }

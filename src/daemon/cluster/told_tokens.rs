@@ -1,10 +1,10 @@
-//! Which tokens clients here were told over an engine: a file in the state directory, so that it
-//! survives a reboot.
+//! Records which tokens clients of this host were told over an engine: a file in the state
+//! directory, so that it survives a reboot.
 //!
-//! After the engine lost history this host says in the log how far its tokens went, so that none is
-//! given out again.
+//! After the engine has lost history, this host writes into the log how far its tokens went, so
+//! that no token is given out twice.
 //!
-//! Invariant: a token is told only after a bound above it is on the disk. Bounds are reserved in
+//! Invariant: a token is told only after a bound above it is on disk. Bounds are reserved in
 //! blocks, so that this costs one sync per block.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -18,27 +18,27 @@ use crate::core::Token;
 use crate::host::Memory;
 use crate::protocol::place::{Place, Rule};
 
-/// The name of the file.
+/// The file's name.
 const NAME: &str = "tokens";
-/// Its name while it is written.
+/// The file's name while it is being written.
 const WRITTEN: &str = "tokens.new";
-/// So many tokens are reserved at a time.
+/// How many tokens are reserved at a time.
 const RESERVED: u64 = 1_000;
 
-/// What the file says.
+/// The content of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Noted {
     /// The engine's address, without user, password and parameters.
     engine: String,
-    /// Which history its log had, in hexadecimal.
+    /// The history of the engine's log, in hexadecimal.
     epoch: Option<String>,
-    /// The largest token that was told when this was written.
+    /// The largest token told when this was written.
     told: Token,
     /// Only smaller tokens may have been told.
     told_below: Token,
 }
 
-/// The file.
+/// The file, and the largest token told so far.
 #[derive(Debug)]
 pub(crate) struct ToldTokens {
     dir: PathBuf,
@@ -47,11 +47,11 @@ pub(crate) struct ToldTokens {
 }
 
 impl ToldTokens {
-    /// Reads the file, for this engine. What was told over another engine only bounds what is told
-    /// over this one: its tokens show nothing of this log.
+    /// Reads the file for this engine. If the file is for another engine, its tokens only give the
+    /// lower bound for new tokens: they say nothing about this log.
     ///
     /// # Errors
-    /// The file cannot be read, or says nothing.
+    /// The file cannot be read, or its content is invalid.
     pub(crate) fn open(place: &Place, engine: &str) -> io::Result<Self> {
         let mut dirs = vec![place.stores().state_dir.clone()];
         if place.rule == Rule::PerUser {
@@ -73,7 +73,7 @@ impl ToldTokens {
         Ok(Self { dir, told: found.told, noted: found })
     }
 
-    /// What a member is to remember of it.
+    /// What the member needs to know of the tokens told before.
     pub(crate) fn memory(&self) -> Memory {
         let epoch = self.noted.epoch.as_deref();
         Memory {
@@ -85,10 +85,10 @@ impl ToldTokens {
         }
     }
 
-    /// A token is about to be told, in a log of this history.
+    /// Records a token that a client is about to be told. `epoch` is the history of the log.
     ///
     /// # Errors
-    /// That is not recorded, so that it must not be told.
+    /// The token is not recorded, so it must not be told.
     pub(crate) fn tell(&mut self, token: Token, epoch: Option<u128>) -> io::Result<()> {
         let epoch = epoch.map(|epoch| format!("{epoch:032x}"));
         let told = self.told.max(token);
@@ -105,10 +105,10 @@ impl ToldTokens {
         Ok(())
     }
 
-    /// Nothing more is told by this daemon.
+    /// Records the exact bound, because this daemon tells no more tokens.
     ///
     /// # Errors
-    /// It cannot be written; what was reserved stays so.
+    /// The file cannot be written. The reserved block stays reserved.
     pub(crate) fn close(&mut self) -> io::Result<()> {
         let told_below = Token(self.told.0.saturating_add(1));
         if self.told == Token(0) || told_below >= self.noted.told_below {
@@ -147,7 +147,7 @@ fn read(path: &Path) -> io::Result<Option<Noted>> {
     }
 }
 
-/// Whether files can be made in a directory, which is made if it is missing.
+/// Whether files can be created in a directory. Creates the directory if it is missing.
 fn is_writable(dir: &Path) -> bool {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
     made.is_ok() && nix::unistd::access(dir, nix::unistd::AccessFlags::W_OK).is_ok()

@@ -1,4 +1,4 @@
-//! `engine` in the configuration.
+//! The `engine` key and the `[engine]` table of the configuration.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use toml::Spanned;
 
 use crate::daemon::config::length::duration;
 
-/// What a configuration says of the engine.
+/// The engine settings of a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Configured {
     pub(crate) url: Option<String>,
@@ -61,10 +61,10 @@ impl<'de> Deserialize<'de> for Section {
 }
 
 impl Section {
-    /// What it says, with durations understood.
+    /// Converts the section, and parses its durations.
     ///
     /// # Errors
-    /// Where it is wrong, and what.
+    /// Where the section is wrong, and what is wrong.
     pub(crate) fn configured(self) -> Result<Configured, (usize, String)> {
         let Details { url, url_file, host, ttl, renewal, grace, margin } = self.0;
         if let (Some(_), Some(file)) = (&url, &url_file) {

@@ -1,8 +1,8 @@
-//! Lengths of time in the configuration.
+//! Durations in the configuration.
 
 use std::time::Duration;
 
-/// A duration as configurations state them.
+/// Parses a duration of the configuration.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let parsed: Result<jiff::SignedDuration, _> = text.parse();
     let parsed = parsed.ok().and_then(|duration| Duration::try_from(duration).ok());

@@ -1,7 +1,7 @@
 //! The configuration: stored views, limits, policy.
 //!
-//! What the table decides by (views, policy) becomes entries of the log when the daemon starts;
-//! nothing reads the file afterwards.
+//! When the daemon starts, the settings that the table decides by (views, policy) become entries of
+//! the log. Nothing reads them from the file afterwards.
 
 pub(super) mod engine_section;
 pub(super) mod length;
@@ -25,12 +25,11 @@ use crate::daemon::limits::{
     connections_max,
 };
 
-/// What a configuration says.
+/// The content of a configuration.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Config {
-    /// The file it stands in.
+    /// The file that was read.
     pub(crate) path: Option<PathBuf>,
-    /// Views of keys.
     pub(crate) views: BTreeMap<Key, View>,
     connections: Option<usize>,
     connections_per_user: Option<usize>,
@@ -43,44 +42,44 @@ pub(crate) struct Config {
     idle_exit: Option<Duration>,
     permissions: Vec<Permission>,
     pub(crate) engine: Configured,
-    /// What is logged, as `CANAL_LOG` says it.
+    /// The log filter, in the syntax of `CANAL_LOG`.
     pub(crate) log: Option<String>,
 }
 
 /// Why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{path}: {error}")]
     Io { path: PathBuf, error: io::Error },
-    /// Something in it is wrong.
+    /// The file contains an error.
     #[error("{path}, line {line}: {what}")]
     Wrong { path: PathBuf, line: usize, what: String },
 }
 
-/// What the daemon decides by itself, never the table.
+/// The limits that the daemon applies itself. The table does not know them.
 #[derive(Clone, Debug)]
 pub(crate) struct Limits {
     connections: Option<usize>,
-    /// How many connections of one user there may be.
+    /// The maximum number of connections of one user.
     pub(crate) connections_per_user: Option<usize>,
-    /// For how long a connection may be idle when others need its room.
+    /// How long a connection may be idle when other clients need its place.
     pub(crate) connection_idle: Duration,
-    /// How many descriptors may be open.
+    /// The maximum number of open descriptors.
     descriptors: u64,
-    /// How many requests of one user may wait.
+    /// The maximum number of waiting requests of one user.
     pub(crate) waiters_per_user: usize,
-    /// How many leases one user may hold.
+    /// The maximum number of leases that one user holds.
     pub(crate) leases_per_user: usize,
-    /// How much room the keys may take that one user holds and waits for.
+    /// The maximum number of bytes of the keys that one user holds and waits for.
     pub(crate) key_bytes_per_user: usize,
-    /// After which time without work the daemon ends.
+    /// After this time without work the daemon ends. `None` means never.
     pub(crate) idle_exit: Option<Duration>,
     views: BTreeMap<Key, View>,
 }
 
 impl Limits {
-    /// How many connections there may be while owners take so many descriptors.
+    /// The maximum number of connections while `owners` descriptors belong to owners.
     pub(crate) fn connections(&self, owners: usize) -> usize {
         let fit = connections_max(self.descriptors, owners);
         self.connections.map_or(fit, |connections| connections.min(fit))
@@ -141,10 +140,10 @@ struct DaemonSection {
 }
 
 impl Config {
-    /// Reads the first of the files that exists; without one, the configuration is empty.
+    /// Reads the first of the files that exists. Without a file, the configuration is empty.
     ///
     /// # Errors
-    /// Names file and line, and for a word that is not known the nearest one that is.
+    /// The error names file and line. For an unknown word it suggests the nearest known word.
     pub(crate) fn read(paths: &[PathBuf]) -> Result<Self, ConfigError> {
         for path in paths {
             match std::fs::read_to_string(path) {
@@ -198,8 +197,8 @@ impl Config {
         })
     }
 
-    /// The limits in force where so many descriptors may be open. `idle_exit_s` is what the
-    /// command line says: 0 means never.
+    /// The limits in force where `descriptors` descriptors may be open. `idle_exit_s` comes from
+    /// the command line. 0 means never.
     pub(crate) fn limits(&self, descriptors: u64, idle_exit_s: Option<u64>) -> Limits {
         let idle_exit = idle_exit_s.map(Duration::from_secs).or(self.idle_exit);
         Limits {
@@ -217,7 +216,7 @@ impl Config {
 }
 
 impl Config {
-    /// Who may do what. `paths` is where the configuration was looked for.
+    /// The permissions of the configuration. `paths` is where the configuration was looked for.
     pub(crate) fn permissions(&self, paths: &[PathBuf]) -> Permissions {
         let file = self.path.as_ref().or(paths.first());
         Permissions { entries: self.permissions.clone(), file: file.cloned().unwrap_or_default() }
@@ -239,15 +238,17 @@ impl KeySection {
     }
 }
 
-/// A path below something that is no directory, or that we may not see, is not there for us.
+/// Whether the file does not exist, or a directory in its path is a file of another type. A path
+/// that the daemon must not read is an error.
 fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// To "unknown field `x`, expected one of `a`, `b`" adds which of them was probably meant.
+/// Replaces the list in "unknown field `x`, expected `a` or `b`" with the name that was probably
+/// meant.
 fn with_suggestion(message: &str) -> String {
     let first = message.lines().next().unwrap_or(message);
-    // What serde calls a variant is a word in a list for who writes the file.
+    // Serde's "variant" is a word in a list for the author of the file.
     let first = first.replacen("unknown variant", "unknown word", 1);
     if let Some((value, type_of)) = first.split_once(", expected ")
         && let Some(range) = number_range(type_of)
@@ -258,7 +259,8 @@ fn with_suggestion(message: &str) -> String {
     let mut names = first.split('`').skip(1).step_by(2);
     let (Some(kind), Some(unknown)) = (kind, names.next()) else { return first };
     let near = names.filter(|name| strsim::jaro_winkler(unknown, name) > 0.7);
-    // A short word is like the beginning of every long one: of those, the one with fewest changes.
+    // By this similarity a short word resembles every long word that begins like it, so the name
+    // with the fewest changes is chosen.
     let nearest = near.min_by_key(|name| strsim::osa_distance(unknown, name));
     match nearest {
         Some(name) => format!("{kind} `{unknown}`; did you mean `{name}`?"),
@@ -266,7 +268,7 @@ fn with_suggestion(message: &str) -> String {
     }
 }
 
-/// What Rust calls a type of numbers, in words.
+/// Describes a Rust number type in plain words.
 fn number_range(type_of: &str) -> Option<&'static str> {
     match type_of {
         "u8" | "u32" | "u64" | "usize" => Some("a whole number that is not negative"),

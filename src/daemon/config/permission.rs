@@ -1,7 +1,7 @@
-//! Who may do what at a daemon that users share: `[[permission]]` of the configuration.
+//! Permissions at a daemon that several users share: `[[permission]]` of the configuration.
 //!
-//! Invariant: root and the user whose daemon it is may everything; what is asked of anybody else is
-//! decided by the kernel's word on who the peer is, and by the configuration, never by a message.
+//! Invariant: root and the user that runs the daemon may do everything. For all other users, the
+//! kernel's peer credentials and the configuration decide, never a message.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use toml::Spanned;
 use crate::core::Key;
 use crate::daemon::processes::owner_identity::NOBODY;
 
-/// What one may be permitted to do.
+/// An action that can be permitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Action {
@@ -20,22 +20,23 @@ pub(crate) enum Action {
     Hold,
     /// Store a view.
     Resize,
-    /// Release what another user holds.
+    /// Release a hold of another user.
     Force,
     /// Ask with a priority above 0.
     Priority,
 }
 
-/// An entry of the configuration: who may do what below a key.
+/// An entry of the configuration: the groups that may do certain actions to a key and the keys
+/// below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Permission {
-    /// This key and those below it; `None` means all.
+    /// This key and the keys below it. `None` means all keys.
     keys: Option<Key>,
     groups: Vec<Group>,
     may: Vec<Action>,
 }
 
-/// A group of users, and how the configuration calls it.
+/// A group of users, and its name in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
     gid: u32,
@@ -46,20 +47,21 @@ pub(crate) struct Group {
 #[derive(Clone, Debug)]
 pub(crate) struct Permissions {
     pub(crate) entries: Vec<Permission>,
-    /// Where they stand, or would stand.
+    /// The file that contains the entries, or the file in which the user would write them.
     pub(crate) file: PathBuf,
 }
 
-/// Who may do something, besides root and the user whose daemon it is.
+/// The users that may do something, besides root and the user that runs the daemon.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Who<'a> {
     Everybody,
-    /// The members of these groups; of none, if there are none.
+    /// The members of these groups. If the list is empty, no other user.
     Members(Vec<&'a Group>),
 }
 
 impl Permissions {
-    /// Who may do this to a key: what the entries with the longest key say that concern both.
+    /// The users that may do this to a key. Among the entries that cover the key and contain the
+    /// action, the entries with the longest key decide.
     pub(crate) fn who(&self, action: Action, key: &Key) -> Who<'_> {
         let concerned = || {
             let entries = self.entries.iter().filter(|entry| entry.may.contains(&action));
@@ -75,7 +77,7 @@ impl Permissions {
         Who::Members(deciding.flat_map(|entry| &entry.groups).collect())
     }
 
-    /// The keys below this one that have entries of their own on who may hold them.
+    /// The keys below this key that have entries of their own for `Action::Hold`.
     pub(crate) fn held_apart<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = &'a Key> {
         let entries = self.entries.iter().filter(|entry| entry.may.contains(&Action::Hold));
         let keys = entries.filter_map(|entry| entry.keys.as_ref());
@@ -84,7 +86,7 @@ impl Permissions {
 }
 
 impl Permission {
-    /// Of entries that cover one key, equal lengths mean equal keys.
+    /// Among entries that cover one key, equal lengths mean equal keys.
     fn length(&self) -> usize {
         self.keys.as_ref().map_or(0, |key| key.as_str().len())
     }
@@ -102,7 +104,7 @@ impl Who<'_> {
         }
     }
 
-    /// `only the groups ops and 1001`; for those who are not included.
+    /// `only the groups ops and 1001`, for a message to users that are not included.
     pub(crate) fn only(&self, owner: u32) -> String {
         let of = if let Self::Members(of) = self { of.as_slice() } else { &[] };
         let called = |groups: &[&Group]| {
@@ -119,7 +121,7 @@ impl Who<'_> {
     }
 }
 
-/// An entry as it stands in the file.
+/// An entry as it is written in the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Section {
@@ -136,10 +138,10 @@ enum GroupNamed {
 }
 
 impl Section {
-    /// The entry that is meant; names of groups are looked up.
+    /// Converts the entry. Group names are looked up.
     ///
     /// # Errors
-    /// What is wrong with it, and where in the file.
+    /// What is wrong with the entry, and where in the file.
     pub(crate) fn permission(&self) -> Result<Permission, (usize, String)> {
         let key = |name: &Spanned<String>| {
             Key::new(name.get_ref())
@@ -169,7 +171,7 @@ fn find(named: &GroupNamed) -> Result<Group, String> {
             Err(error) => return Err(format!("the group `{name}` cannot be looked up: {error}")),
         },
     };
-    // As with users.
+    // The same rule holds for users.
     if found.gid == NOBODY {
         return Err(format!("group {NOBODY} stands for many groups and can be permitted nothing"));
     }
@@ -244,7 +246,7 @@ mod tests {
                 (1..=4).filter(|gid| may(&permissions, &[*gid], Hold, to)).collect();
             assert_eq!(allowed, [group], "{to}");
         }
-        // Longer entries that do not have the action leave it to the shorter ones.
+        // A longer entry without the action leaves the decision to the shorter entries.
         assert!(may(&permissions, &[1], Resize, "a/b/c"));
         assert!(may(&permissions, &[4], Priority, "a/b/c/d"));
         assert!(!may(&permissions, &[4], Priority, "a/b"));

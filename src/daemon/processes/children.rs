@@ -1,7 +1,7 @@
-//! Holds that last while descendants live: each has a named FIFO whose write end the descendants
-//! inherit.
+//! Holds that last while descendants live. Each such hold has a named FIFO whose write end the
+//! descendants inherit.
 //!
-//! Invariant: a FIFO's file lives as long as its hold, so that a daemon that starts anew finds it.
+//! Invariant: a FIFO's file exists as long as its hold, so that a daemon that restarts finds it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -25,8 +25,8 @@ use crate::daemon::processes::owners::{Owners, WatchId};
 pub(crate) struct Children {
     dir: PathBuf,
     fifos: BTreeMap<Token, Fifo>,
-    /// Those of which it could not be told whether they have writers, or whose last writer cannot be
-    /// waited for: to be tried again.
+    /// The holds whose FIFO may or may not have writers, or whose last writer cannot be watched
+    /// yet. The daemon tries these again.
     unsure: BTreeSet<Token>,
 }
 
@@ -34,16 +34,16 @@ pub(crate) struct Children {
 struct Fifo {
     path: PathBuf,
     read_end: OwnedFd,
-    /// By which the end of its last writer is waited for, if it is.
+    /// The id under which the end of the last writer is watched, if it is watched.
     awaited: Option<WatchId>,
 }
 
-/// Whether somebody has a write end of a FIFO.
+/// Whether a process has a write end of a FIFO open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Writers {
     None,
     Some,
-    /// It cannot be told now.
+    /// This cannot be determined now.
     Unsure,
 }
 
@@ -54,7 +54,7 @@ fn path_in(dir: &Path, tag: Tag) -> PathBuf {
     dir.join(tag.to_string())
 }
 
-/// The FIFO of a hold, without opening an end of it; `None` if there is none.
+/// Opens the FIFO of a hold without opening either end of it. `None` if there is no FIFO.
 pub(crate) fn fifo_of(dir: &Path, tag: Tag) -> Option<File> {
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW);
@@ -67,15 +67,15 @@ impl Children {
         Self { dir: dir.join(NAME), fifos: BTreeMap::new(), unsure: BTreeSet::new() }
     }
 
-    /// Makes the FIFO of a hold, or takes the one that is there, and returns a write end for the
-    /// owner to pass on.
+    /// Creates the FIFO of a hold, or uses the existing FIFO. Returns a write end for the owner to
+    /// pass on.
     pub(crate) fn make(&mut self, token: Token, tag: Tag) -> io::Result<OwnedFd> {
         let path = self.open(token, tag)?;
         let flags = OFlag::O_WRONLY | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
         Ok(open(&path, flags, Mode::empty())?)
     }
 
-    /// Makes or takes the FIFO of a hold and keeps its read end open.
+    /// Creates the FIFO of a hold, or uses the existing FIFO, and keeps its read end open.
     pub(crate) fn open(&mut self, token: Token, tag: Tag) -> io::Result<PathBuf> {
         if let Some(fifo) = self.fifos.get(&token) {
             return Ok(fifo.path.clone());
@@ -99,7 +99,7 @@ impl Children {
         self.fifos.len()
     }
 
-    /// Whether somebody has a write end of the hold's FIFO.
+    /// Whether a process has, or may have, a write end of the hold's FIFO open.
     pub(crate) fn has_writers(&self, token: Token) -> bool {
         self.look(token) != Writers::None
     }
@@ -113,9 +113,10 @@ impl Children {
         {
             return Writers::None;
         }
-        // After a FIFO was opened anew poll(2) does not report that all writers are gone; only
-        // read(2) tells: 0 if there are none, EAGAIN if there are. What was written into it has to be
-        // read first, and somebody may write on and on.
+        // After a FIFO was opened anew, poll(2) does not report that all writers are gone. Only
+        // read(2) tells: it returns 0 if there are no writers, and EAGAIN if there are writers.
+        // Written data has to be read first, and a process may keep writing, so the amount is
+        // limited.
         let mut buffer = [0; 4096];
         for _ in 0..FIFO_BYTES_AT_ONCE / buffer.len() {
             match nix::unistd::read(&fifo.read_end, &mut buffer) {
@@ -128,7 +129,8 @@ impl Children {
         Writers::Unsure
     }
 
-    /// Waits for the last writer of a hold's FIFO; whether there is one, as far as can be told.
+    /// Starts to watch the last writer of a hold's FIFO. Returns whether there is, or may be, a
+    /// writer.
     pub(crate) fn await_end(&mut self, token: Token, tag: Tag, owners: &mut Owners) -> bool {
         let is_new = self.unsure.insert(token);
         match self.try_await_end(token, tag, owners) {
@@ -158,21 +160,21 @@ impl Children {
         {
             fifo.awaited = Some(owners.await_writers(token, &fifo.read_end)?);
         }
-        // An end that comes after this is reported.
+        // The kernel reports an end that comes after this check.
         Ok(self.look(token))
     }
 
-    /// Those whose end may have been missed: to be tried again.
+    /// The holds whose end may have been missed. The daemon tries these again.
     pub(crate) fn unsure(&self) -> &BTreeSet<Token> {
         &self.unsure
     }
 
-    /// Forgets a FIFO that nobody waits for yet; [`Self::sweep`] removes its file.
+    /// Forgets a FIFO that is not watched yet. [`Self::sweep`] removes its file.
     pub(crate) fn forget(&mut self, token: Token) {
         self.fifos.remove(&token);
     }
 
-    /// The hold ended: removes its FIFO.
+    /// Removes the FIFO of a hold that has ended.
     pub(crate) fn remove(&mut self, token: Token, owners: &mut Owners) {
         self.unsure.remove(&token);
         let Some(fifo) = self.fifos.remove(&token) else { return };
@@ -186,13 +188,13 @@ impl Children {
         }
     }
 
-    /// All holds ended: removes their FIFOs.
+    /// Removes the FIFOs of all holds, which have all ended.
     pub(crate) fn remove_all(&mut self, owners: &mut Owners) {
         let tokens: Vec<Token> = self.fifos.keys().copied().collect();
         tokens.into_iter().for_each(|token| self.remove(token, owners));
     }
 
-    /// Removes what earlier daemons left of holds that have ended.
+    /// Removes FIFOs that earlier daemons left for holds that have ended.
     pub(crate) fn sweep(&self) {
         let Ok(entries) = std::fs::read_dir(&self.dir) else { return };
         for path in entries.flatten().map(|entry| entry.path()) {

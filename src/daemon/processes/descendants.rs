@@ -1,10 +1,12 @@
-//! What runs under a hold besides its owner: to be ended when the hold is lost.
+//! The processes that run under a hold besides its owner. They are killed when the hold is lost.
 //!
-//! `canal run` ends all that its command started. Where it was killed itself, the daemon finds them
-//! by what they inherited: `CANAL_HOLD` in the environment, and the write end of the hold's FIFO.
-//! What sheds both is not found.
+//! `canal run` ends everything that its command started. If `canal run` itself was killed, the
+//! daemon finds the processes by what they inherited: `CANAL_HOLD` in the environment, and the
+//! write end of the hold's FIFO. A process that has dropped both is found only if a process that
+//! was found is its parent.
 //!
-//! Invariant: a process is signalled only if it had one of these after its descriptor was opened.
+//! Invariant: a process is signalled only if it had one of these marks after its pidfd was opened,
+//! or was then the child of a process that is signalled.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -21,16 +23,16 @@ use crate::sys::pidfd::Pidfd;
 use crate::sys::process::child::children_of;
 use crate::sys::process::{self, OwnProgram};
 
-/// What the processes of a hold are known by.
+/// The marks by which the processes of a hold are recognized.
 #[derive(Debug)]
 pub(crate) struct Trace {
     tag: Tag,
-    /// As long as it is open, no other file is mistaken for it.
+    /// While this is open, no other file can have its inode number and be mistaken for it.
     fifo: Option<File>,
 }
 
 impl Trace {
-    /// That of a hold of the daemon that has its files in `dir`.
+    /// The trace of a hold. `dir` is the directory of the daemon's files.
     pub(crate) fn of(told: &Holder, dir: &Path) -> Option<Self> {
         let tag = told.tag?;
         Some(Self { tag, fifo: fifo_of(dir, tag) })
@@ -41,9 +43,9 @@ impl Trace {
     }
 }
 
-/// Kills what runs under these holds, but for canal's own processes, and gives those of which
-/// something was found that had not ended. To be done again until nothing is found: what is started
-/// at the same time may be missed.
+/// Kills the processes that run under these holds, except canal's own processes. Returns the tags
+/// of the holds for which a process was found that had not ended. The caller repeats this until
+/// nothing is found, because a process that is started at the same time may be missed.
 pub(crate) fn kill(traces: &[&Trace]) -> BTreeSet<Tag> {
     let mut left = BTreeSet::new();
     if traces.is_empty() {
@@ -56,11 +58,12 @@ pub(crate) fn kill(traces: &[&Trace]) -> BTreeSet<Tag> {
             return left;
         }
     };
-    // A `canal run` ends by itself, and says why.
+    // A `canal run` ends by itself, and reports why.
     let own = OwnProgram::find();
     let mut found: Vec<(u32, Pidfd)> = Vec::new();
     for pid in pids.into_iter().filter(|pid| *pid != std::process::id()) {
-        // Most are not meant; those that are, are looked at again once they cannot be mistaken.
+        // Most processes have no mark. A process with a mark is checked again once its pidfd is
+        // open, because only then can its pid not be reused unnoticed.
         if tags_of(pid, traces).is_empty() || own.is_of(pid) {
             continue;
         }
@@ -73,7 +76,7 @@ pub(crate) fn kill(traces: &[&Trace]) -> BTreeSet<Tag> {
     }
     add_below(&mut found, &own);
     for (pid, pidfd) in found {
-        // It may refuse: another user's since it began.
+        // The kernel may refuse the signal: the process may have changed its user since it began.
         if pidfd.signal(Signal::SIGKILL).is_ok() {
             tracing::warn!(pid, "the lock under which it was started is lost: {}", Signal::SIGKILL);
         }
@@ -81,7 +84,7 @@ pub(crate) fn kill(traces: &[&Trace]) -> BTreeSet<Tag> {
     left
 }
 
-/// Adds what these have started and what has shed all that it was known by.
+/// Adds the descendants of these processes that have dropped all marks.
 fn add_below(found: &mut Vec<(u32, Pidfd)>, own: &OwnProgram) {
     let mut seen: BTreeSet<u32> = found.iter().map(|(pid, _)| *pid).collect();
     let mut at = 0;
@@ -104,7 +107,7 @@ fn add_below(found: &mut Vec<(u32, Pidfd)>, own: &OwnProgram) {
     }
 }
 
-/// The holds that a process runs under, of these.
+/// Which of these holds the process runs under.
 fn tags_of(pid: u32, traces: &[&Trace]) -> BTreeSet<Tag> {
     let variable = process::variable(pid, HOLD_VARIABLE).unwrap_or_default();
     let named = variable.to_str().unwrap_or_default().split(' ').filter_map(|it| it.parse().ok());

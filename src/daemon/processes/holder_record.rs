@@ -1,10 +1,10 @@
-//! The processes that were told that they hold something, as a record of this host.
+//! A file on this host that records the processes that were told of a grant.
 //!
-//! The table of many hosts names them too, but it cannot be read while the engine is away, and what
-//! a host had that was declared gone is no longer in it. Whoever takes this daemon's place must
-//! find them all the same: before it joins anew, they must be dead.
+//! The table in the engine names them too, but this host cannot read it while the engine is away,
+//! and the table drops the holds of a host that was declared gone. The next daemon must find these
+//! processes all the same: before it joins, they must be dead.
 //!
-//! Invariant: a process is in the file before it is told of its grant, and until there is a
+//! Invariant: a process is in the file from before it is told of its grant until there is a
 //! [`Proof`] that it need not be ended any more.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,10 +25,10 @@ use crate::daemon::processes::owners::find;
 use crate::daemon::processes::proof::Proof;
 use crate::sys::process::{Found, Origin};
 
-/// The name of the file.
+/// The file's name.
 const NAME: &str = "owners";
 
-/// So many lines that say nothing any more are let stand.
+/// How many outdated lines the file may contain before it is rewritten.
 const STALE_LINES_MAX: usize = 4096;
 
 const HOLDERS_HINT: &str = "let them end under a daemon with that engine, or end them";
@@ -37,28 +37,28 @@ const HOLDERS_HINT: &str = "let them end under a daemon with that engine, or end
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Line {
-    /// The first one: what makes the processes comparable.
+    /// The first line: the boot and the namespaces in which the pids are valid.
     Origin(Origin),
     Told(Token, Holder),
     Ended(Token),
-    /// The largest token that was told, of those that the file names no more.
+    /// The largest token that was told and whose line is no longer in the file.
     Largest(Token),
-    /// The watcher that answers for these processes if the daemon is killed.
+    /// The watcher that is responsible for these processes if the daemon is killed.
     Watcher(WatchId),
 }
 
-/// What a file says.
+/// The content of a file.
 #[derive(Debug, Default)]
 pub(crate) struct Recorded {
     by: Option<Origin>,
     each: BTreeMap<Token, Holder>,
-    /// Which watcher answers for them, if one does.
+    /// The watcher that is responsible for the processes, if any.
     watcher: Option<WatchId>,
 }
 
 impl Recorded {
-    /// Those that a watcher answers for, as the file in `dir` says now; `None` if it answers for
-    /// none of them any more: a later daemon has taken them over.
+    /// The processes that a watcher is responsible for, as the file in `dir` says now. `None` if a
+    /// later daemon has taken them over.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -73,25 +73,26 @@ impl Recorded {
     }
 }
 
-/// The processes that were told that they hold something.
+/// The processes that were told of a grant, and the file that records them.
 #[derive(Debug)]
 pub(crate) struct HolderRecord {
     path: PathBuf,
     origin: Origin,
-    /// `None` where nothing is to be recorded, or could not be.
+    /// `None` if nothing is to be recorded, or if the file could not be created.
     file: Option<File>,
     each: BTreeMap<Token, Holder>,
     watcher: Option<WatchId>,
     /// The largest token that was ever told here, as far as the file goes back.
     largest: Token,
-    /// How many lines say nothing any more.
+    /// The number of outdated lines in the file.
     stale: usize,
-    /// Whether the last line may be incomplete: what is appended to it could not be read.
+    /// Whether the last line may be incomplete. A line appended to it could not be read.
     torn: bool,
 }
 
 impl HolderRecord {
-    /// None, with no file: the embedded journal says it all.
+    /// An empty record without a file, for a daemon with the embedded journal: the journal has all
+    /// of this.
     pub(crate) fn unused() -> Self {
         let origin = Origin { boot_id: String::new(), pid_namespace: 0, time_namespace: 0 };
         Self {
@@ -106,11 +107,11 @@ impl HolderRecord {
         }
     }
 
-    /// Takes up the file in `dir`. Processes of another boot are gone. `discard` leaves those of
-    /// another namespace out, of which that cannot be told.
+    /// Opens the file in `dir`. Processes of another boot are gone. `discard` leaves out processes
+    /// of another namespace, of which the daemon cannot tell whether they are gone.
     ///
     /// # Errors
-    /// It cannot be read or written; or it names such processes.
+    /// The file cannot be read or written, or it names such processes and `discard` is not set.
     pub(crate) fn open(dir: &Path, origin: Origin, discard: bool) -> anyhow::Result<Self> {
         let path = dir.join(NAME);
         let largest = match std::fs::read(&path) {
@@ -124,11 +125,11 @@ impl HolderRecord {
         Ok(holder_record)
     }
 
-    /// Notes one who is about to be told.
+    /// Records a process that is about to be told of a grant.
     ///
     /// # Errors
-    /// It is not recorded, so that it must not be told. `AlreadyExists` if another process was told
-    /// this token, in a history that is gone, and must be ended first.
+    /// The process is not recorded, so it must not be told. `AlreadyExists` if another process was
+    /// told this token in a history that is gone: that process must be ended first.
     pub(crate) fn tell(&mut self, token: Token, told: Holder) -> io::Result<()> {
         match self.each.get(&token) {
             Some(other) if *other == told => return Ok(()),
@@ -144,7 +145,7 @@ impl HolderRecord {
         Ok(())
     }
 
-    /// Notes that the process of this token need not be ended any more.
+    /// Records that the process of this token need not be ended any more.
     pub(crate) fn end(&mut self, token: Token, _: Proof) {
         if self.each.remove(&token).is_none() {
             return;
@@ -160,16 +161,17 @@ impl HolderRecord {
         }
     }
 
-    /// Notes who answers for these processes from now on if the daemon is killed.
+    /// Records which watcher is responsible for these processes from now on if the daemon is
+    /// killed.
     ///
     /// # Errors
-    /// It is not recorded: the watcher of the daemon before this one goes on to answer for them.
+    /// It is not recorded. Then the watcher of the previous daemon stays responsible.
     pub(crate) fn hand_over_to(&mut self, watcher: WatchId) -> io::Result<()> {
         self.watcher = Some(watcher);
         self.append(&Line::Watcher(watcher))
     }
 
-    /// What the processes of a hold are known by, besides its owner.
+    /// The marks by which the processes of a hold are recognized, besides its owner.
     pub(crate) fn trace_of(&self, told: &Holder) -> Option<Trace> {
         Trace::of(told, self.path.parent()?)
     }
@@ -179,7 +181,7 @@ impl HolderRecord {
         self.largest
     }
 
-    /// Those of all holds.
+    /// All recorded processes, with their tokens.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Token, Holder)> {
         self.each.iter().map(|(token, told)| (*token, *told))
     }
@@ -193,12 +195,12 @@ impl HolderRecord {
         self.each.is_empty()
     }
 
-    /// The tokens of all holds.
+    /// The tokens of all recorded processes.
     pub(crate) fn tokens(&self) -> Vec<Token> {
         self.each.keys().copied().collect()
     }
 
-    /// Makes the file again if somebody removed it.
+    /// Creates the file again if it was removed.
     pub(crate) fn restore(&mut self) -> io::Result<()> {
         if self.file.is_some() && !self.path.exists() { self.write_anew() } else { Ok(()) }
     }
@@ -210,7 +212,8 @@ impl HolderRecord {
         let Some(file) = &mut self.file else { return Err(io::ErrorKind::NotFound.into()) };
         let mut bytes = serde_json::to_vec(line)?;
         bytes.push(b'\n');
-        // A daemon that is killed leaves it in the kernel; with the machine the processes end, too.
+        // Without a sync: if the daemon is killed, the kernel still has the line. If the machine
+        // goes down, the processes end with it.
         let written = file.write_all(&bytes);
         self.torn = written.is_err();
         written
@@ -241,12 +244,12 @@ impl HolderRecord {
     }
 }
 
-/// Makes sure that no process lives that holds something by an engine: the journal knows nothing of
-/// it, and would give the same out once more. `discard` leaves those of another namespace out, of
-/// which that cannot be told.
+/// Refuses to start while a process lives, or may live, that holds something by an engine: the
+/// journal knows nothing of such holds, and would grant the same again. `discard` leaves out
+/// processes of another namespace, of which the daemon cannot tell whether they are gone.
 ///
 /// # Errors
-/// Some do; or the file cannot be read.
+/// Such processes exist, or the file cannot be read.
 pub(crate) fn refuse_holders(dir: &Path, origin: &Origin, discard: bool) -> anyhow::Result<()> {
     let told = recorded(&dir.join(NAME), origin, discard)?.each;
     let told = told.into_values().map(|told| told.process);
@@ -266,7 +269,8 @@ pub(crate) fn refuse_holders(dir: &Path, origin: &Origin, discard: bool) -> anyh
     Err(Unusable { what, hint: HOLDERS_HINT.into() }.into())
 }
 
-/// The processes in a file that can be looked after from here.
+/// The content of a file, if its processes belong to this boot and this namespace. Empty if they
+/// are gone.
 fn recorded(path: &Path, origin: &Origin, discard: bool) -> anyhow::Result<Recorded> {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
@@ -291,7 +295,7 @@ fn recorded(path: &Path, origin: &Origin, discard: bool) -> anyhow::Result<Recor
 fn read(bytes: &[u8]) -> Recorded {
     let Recorded { mut by, mut each, mut watcher } = Recorded::default();
     for line in bytes.split(|byte| *byte == b'\n') {
-        // The last one may be torn; whom it names was not told.
+        // The last line may be torn. Its process was not told.
         match serde_json::from_slice(line) {
             Ok(Line::Origin(origin)) => by = Some(origin),
             Ok(Line::Told(token, told)) => {
@@ -307,7 +311,7 @@ fn read(bytes: &[u8]) -> Recorded {
     Recorded { by, each, watcher }
 }
 
-/// The largest token that a file names, whatever became of it.
+/// The largest token in a file, whether its hold ended or not.
 fn largest(bytes: &[u8]) -> Token {
     let tokens =
         bytes.split(|byte| *byte == b'\n').filter_map(|line| match serde_json::from_slice(line) {
@@ -374,7 +378,7 @@ mod tests {
     fn what_follows_a_line_that_could_not_be_written_is_read() {
         let dir = tempfile::tempdir().unwrap();
         let mut holder_record = HolderRecord::open(dir.path(), origin("a"), false).unwrap();
-        // As on a disk that is full in the middle of a line.
+        // Like on a disk that becomes full in the middle of a line.
         holder_record.file.as_mut().unwrap().write_all(b"{\"told\":[1,{").unwrap();
         holder_record.torn = true;
         holder_record.tell(Token(2), told(12)).unwrap();
@@ -398,7 +402,7 @@ mod tests {
         holder_record.tell(Token(2), told(12)).unwrap();
         assert_eq!(its(1, "a"), Some(vec![Token(1), Token(2)]));
         assert_eq!(its(1, "b"), None, "another boot");
-        // A daemon that starts anew, and is no member yet, takes nothing over.
+        // A daemon that restarts and is not a member yet takes nothing over.
         let mut holder_record = HolderRecord::open(dir.path(), origin("a"), false).unwrap();
         holder_record.end(Token(1), proof());
         assert_eq!(its(1, "a"), Some(vec![Token(2)]));

@@ -1,8 +1,8 @@
-//! Processes that lost what they hold, until they need not be ended any more.
+//! Processes that have lost their holds, until they need not be ended any more.
 //!
-//! Invariant: a process leaves this list only with a [`Proof`], and one that is to be killed only when
-//! nothing is found any more that runs under its hold. A signal counts as sent only if the kernel
-//! took it.
+//! Invariant: a process leaves this list only with a [`Proof`]. A process that is to be killed
+//! leaves only when no process that runs under its hold is found any more. A signal counts as sent
+//! only if the kernel accepted it.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -16,21 +16,21 @@ use crate::daemon::processes::proof::Proof;
 use crate::sys::pidfd::{Pidfd, is_gone};
 use crate::sys::process::Found;
 
-/// How often the processes are looked at.
+/// How often the processes are checked.
 pub(crate) const LOOK_EVERY_MS: u64 = 10;
 
-/// So long after the KILL this host does not wait for an end any more: the kernel lets the process
-/// execute nothing of its program again.
+/// This long after the KILL, the host stops waiting for the end: the kernel no longer lets the
+/// process execute its program.
 const UNKILLABLE_MS: u64 = 5_000;
 
-/// How often those are looked at that should have ended long ago.
+/// How often processes are checked that should have ended long ago.
 const LATE_EVERY_MS: u64 = 1_000;
 
-/// This many looks in a row must find nothing that runs under a hold: what is started
-/// during one look is found in the next.
+/// How many checks in a row must find no process that runs under a hold: a process that is started
+/// during one check is found in the next.
 const CLEAN_LOOKS: u8 = 2;
 
-/// What was done to end a process.
+/// The last signal to a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stage {
     /// TERM.
@@ -47,7 +47,7 @@ impl Stage {
         }
     }
 
-    /// What may be done to a command: its asker said what becomes of it.
+    /// The signal that the command's `--on-lost` setting allows at this stage.
     pub(crate) fn allowed(self, on_lost: OnLost) -> Option<Self> {
         match on_lost {
             OnLost::Kill => Some(self),
@@ -57,37 +57,39 @@ impl Stage {
     }
 }
 
-/// Those who lost what they hold.
+/// The processes that have lost their holds.
 #[derive(Debug, Default)]
 pub(crate) struct LostProcesses(Vec<Lost>);
 
-/// One who lost what it holds.
+/// A process that has lost its hold.
 #[derive(Debug)]
 struct Lost {
     token: Token,
     told: Holder,
-    /// `None` until it can be had: there may be no descriptors left.
+    /// `None` until it can be opened: there may be no descriptors left.
     pidfd: Option<Pidfd>,
-    /// What is killed with it.
+    /// Recognizes the processes that are killed along with it.
     trace: Option<Trace>,
-    /// That the process itself need not be ended any more.
+    /// Proves that the process itself need not be ended any more.
     over: Option<Proof>,
-    /// In how many looks nothing was found since that runs under its hold.
+    /// How many checks in a row found no process that runs under its hold.
     clean: u8,
-    /// When it is killed, in milliseconds of CLOCK_BOOTTIME; before that it is asked to end.
+    /// When it is killed, in milliseconds of CLOCK_BOOTTIME. Before that it gets TERM.
     kill_at: u64,
     done: Option<Stage>,
-    /// When the kernel took the KILL.
+    /// When the kernel accepted the KILL.
     killed_at: Option<u64>,
-    /// Whether it was said that it cannot be found or signalled.
+    /// Whether an error was logged that it cannot be found or signalled.
     complained: bool,
-    /// Whether it was said that it does not end.
+    /// Whether an error was logged that it does not end.
     is_late: bool,
 }
 
 impl LostProcesses {
-    /// Ends a process from now on, and at `kill_at`, when the KILL is due, what runs under its hold;
-    /// `done` was done already. The first time that is said of a token counts.
+    /// Schedules the end of a process, as far as its `on_lost` setting allows: TERM from now on,
+    /// KILL at `kill_at`. At `kill_at` the processes that run under its hold are killed, too.
+    /// `done` is the last signal that was sent already. A second call for the same token changes
+    /// nothing.
     pub(crate) fn add(
         &mut self,
         (token, told): (Token, Holder),
@@ -118,26 +120,27 @@ impl LostProcesses {
         self.0.iter().any(|lost| lost.token == token)
     }
 
-    /// Whether this host must ask for nothing, as one of them may go on in its program.
+    /// Whether this host must ask for nothing, because one of these processes may still run its
+    /// program.
     pub(crate) fn are_awaited(&self) -> bool {
         self.0.iter().any(Lost::is_awaited)
     }
 
-    /// The processes that are waited for.
+    /// The pids of the processes that this host waits for.
     pub(crate) fn awaited(&self) -> BTreeSet<u32> {
         let awaited = self.0.iter().filter(|lost| lost.is_awaited());
         awaited.map(|lost| lost.told.process.pid).collect()
     }
 
-    /// When they are to be looked at, in milliseconds of CLOCK_BOOTTIME.
+    /// When the processes are to be checked next, in milliseconds of CLOCK_BOOTTIME.
     pub(crate) fn next_look(&self, now: u64) -> Option<u64> {
         let late = |lost: &Lost| now > lost.kill_at.saturating_add(UNKILLABLE_MS);
         let every = if self.0.iter().all(late) { LATE_EVERY_MS } else { LOOK_EVERY_MS };
         (!self.0.is_empty()).then_some(now.saturating_add(every))
     }
 
-    /// Does what is due now, and gives those back that need not be ended any more. `find` looks for
-    /// a process.
+    /// Sends the signals that are due now. Returns the processes that need not be ended any more.
+    /// `find` looks for a process.
     pub(crate) fn look(
         &mut self,
         now: u64,
@@ -166,14 +169,15 @@ impl Lost {
         self.told.on_lost == OnLost::Kill && !self.is_late
     }
 
-    /// What runs under its hold is to be killed now: once before its owner is, by which some of it is
-    /// found, and when its owner has ended.
+    /// The trace, if the processes that run under this hold are to be killed now. This happens
+    /// before the owner is killed, because some of them are found through the owner, and again
+    /// after the owner has ended.
     fn trace_due(&self, now: u64) -> Option<&Trace> {
         let is_due = self.over.is_some() || self.done < Some(Stage::Killed);
         self.trace.as_ref().filter(|_| is_due && now >= self.kill_at)
     }
 
-    /// Takes in of which holds something was found that runs under them.
+    /// Notes whether a process was found that runs under this hold.
     fn note_left(&mut self, left: &BTreeSet<Tag>, now: u64) {
         let Some(trace) = &self.trace else { return };
         if now < self.kill_at || self.over.is_none() {
@@ -222,7 +226,7 @@ impl Lost {
                 self.done = Some(stage);
                 self.killed_at = (stage == Stage::Killed).then_some(now);
             }
-            // Its end is found out at the next look.
+            // The next check finds its end.
             Err(error) if is_gone(&error) => {}
             Err(error) => self.complain("it cannot be signalled", &error),
         }
@@ -334,7 +338,7 @@ mod tests {
     fn who_was_killed_and_does_not_end_stays_listed_and_is_not_waited_for() {
         let (child, told) = sleeper();
         let mut lost_processes = LostProcesses::default();
-        // As if the KILL had been taken, for there is no process here that the kernel holds fast.
+        // The test pretends that the KILL was accepted, because no process here survives a KILL.
         lost_processes.add((TOKEN, told), (None, None), Some(Stage::Killed), 1_000);
         assert!(lost_processes.look(1_000 + UNKILLABLE_MS, find).is_empty());
         assert!(lost_processes.are_awaited());

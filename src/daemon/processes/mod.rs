@@ -1,6 +1,7 @@
-//! The processes that own holds, and the descendants that holds are kept for.
+//! The processes that own holds, and the descendants that keep holds alive.
 //!
-//! Invariant: a process is named by its pidfd, or by its pid together with what tells it from the next process of that pid.
+//! Invariant: a process is identified by its pidfd, or by its pid together with what distinguishes
+//! it from the next process with that pid.
 
 pub(super) mod children;
 pub(super) mod descendants;

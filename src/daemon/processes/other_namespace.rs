@@ -1,10 +1,10 @@
 //! Processes of another pid or time namespace of this boot.
 //!
-//! They cannot be looked after from here. From the first pid namespace, which sees the processes of
-//! all others, it can at least be told that none of them is left: a container was removed with all
-//! that ran in it.
+//! The daemon cannot watch them. But from the first pid namespace, which sees the processes of all
+//! others, it can at least find out that none of them is left: a container was removed with
+//! everything that ran in it.
 //!
-//! Invariant: a process counts as gone only if it would have been seen.
+//! Invariant: a process counts as gone only if the daemon would have seen it.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -22,19 +22,19 @@ pub(crate) const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 /// What became of processes of another namespace.
 #[derive(Debug, PartialEq, Eq)]
 enum Fate {
-    /// None is left.
+    /// No process is left.
     Gone,
-    /// These are left, by their numbers here.
+    /// These processes are left, with their pids in this namespace.
     Live(BTreeSet<u32>),
-    /// They may be where they are not seen from here.
+    /// They may be where the daemon cannot see them.
     Unknown,
 }
 
-/// Makes sure that no process of another namespace holds anything by a journal's table. `origin` is
-/// that of this process.
+/// Refuses to start while a process of another namespace holds anything by a journal's table, or
+/// may hold anything. `origin` is that of this process.
 ///
 /// # Errors
-/// Some do, or that cannot be told; and what to do about it.
+/// Such processes exist or may exist. The error says what to do about it.
 pub(crate) fn refuse_holders(table: &Table, dir: &Path, origin: &Origin) -> anyhow::Result<()> {
     let processes: BTreeSet<ProcessId> = table
         .holds()
@@ -50,7 +50,7 @@ pub(crate) fn refuse_holders(table: &Table, dir: &Path, origin: &Origin) -> anyh
     refuse(&fate, processes.len(), &format!("the journal in {}", dir.display()))
 }
 
-/// The same of a record of owners, over an engine.
+/// The same check for a record of holders, which a daemon with an engine keeps.
 pub(crate) fn refuse_recorded(
     each: impl Iterator<Item = (Token, Holder)>,
     path: &Path,
@@ -60,7 +60,7 @@ pub(crate) fn refuse_recorded(
     refuse(&fate(&processes, origin), processes.len(), &path.display().to_string())
 }
 
-/// Whether descendants of a holder still have its FIFO open. It has no namespace.
+/// Whether descendants of a holder still have, or may have, its FIFO open. A FIFO has no namespace.
 fn has_writers(table: &Table, dir: &Path) -> bool {
     let mut children = Children::new(dir);
     let mut holds = table.holds().filter(|hold| hold.asked.children);
@@ -73,7 +73,7 @@ fn fate(processes: &BTreeSet<ProcessId>, origin: &Origin) -> Fate {
     if processes.is_empty() {
         return Fate::Gone;
     }
-    // Of two processes without one, nothing tells which is which.
+    // Two processes without an inode number cannot be told apart.
     let inodes: BTreeSet<u64> =
         processes.iter().map(|process| process.inode).filter(|inode| *inode != 0).collect();
     let Ok(numbers) = all() else { return Fate::Unknown };
@@ -135,7 +135,8 @@ mod tests {
         Origin { boot_id: "b".to_owned(), pid_namespace, time_namespace: 0 }
     }
 
-    /// A process that ends when it is told, as another namespace would know it.
+    /// A process that ends when its input is closed, and its identity as another namespace would
+    /// know it.
     fn process() -> (Child, ProcessId) {
         let child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let process = process_of(&Pidfd::open(child.id()).unwrap()).unwrap();
@@ -146,7 +147,7 @@ mod tests {
     fn who_lives_is_found_under_its_number_here_and_who_ended_is_gone() {
         let (mut child, process) = process();
         if process.inode == 0 {
-            return; // Without pidfs nothing tells it from others.
+            return; // Without pidfs nothing distinguishes it from others.
         }
         let processes = BTreeSet::from([process]);
         let first = origin(FIRST_PID_NAMESPACE);

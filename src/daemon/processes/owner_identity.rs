@@ -1,4 +1,4 @@
-//! Who asks, and who shall own: what the kernel says of them.
+//! Identifies the client and the future owner by what the kernel says about them.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -11,20 +11,20 @@ use crate::sys::peer;
 use crate::sys::pidfd::Pidfd;
 use crate::sys::process::uid_of;
 
-/// The user id that stands for all that have none in a user namespace.
+/// The user id that the kernel shows for every user without an id in a user namespace.
 pub(crate) const NOBODY: u32 = 65534;
 
-/// Who shall own.
+/// The owner of a future hold.
 #[derive(Debug)]
 pub(crate) struct OwnerFound {
     pub(crate) owner: Owner,
-    /// Whose process it is, or who asked for the lease.
+    /// The user of the process, or the user that asked for the lease.
     pub(crate) uid: u32,
-    /// The process's, if it was opened.
+    /// The pidfd of the process, if it was opened.
     pub(crate) pidfd: Option<Pidfd>,
 }
 
-/// The process at the other end of a connection.
+/// The pidfd of the process at the other end of a connection.
 pub(crate) fn peer_pidfd(socket: BorrowedFd<'_>, accepted_ticks: u64) -> Result<Pidfd, Failure> {
     match peer::pidfd(socket, accepted_ticks) {
         Ok(Some(pidfd)) => Ok(pidfd),
@@ -33,7 +33,7 @@ pub(crate) fn peer_pidfd(socket: BorrowedFd<'_>, accepted_ticks: u64) -> Result<
     }
 }
 
-/// What one is told whose process cannot be watched.
+/// The failure for a client whose owner process cannot be watched.
 pub(crate) fn cannot_watch(error: &io::Error) -> Failure {
     let message = format!("the daemon cannot watch the process that shall own the lock: {error}");
     match error.kind() {
@@ -46,7 +46,7 @@ pub(crate) fn identified(pidfd: &Pidfd) -> Result<ProcessId, Failure> {
     process_of(pidfd).ok_or_else(owner_gone)
 }
 
-/// The process that somebody named by its pidfd.
+/// The process that a client named by its pidfd.
 pub(crate) fn other_owner(peer: peer::Credentials, fd: OwnedFd) -> Result<OwnerFound, Failure> {
     let pidfd = Pidfd::from_fd(fd).map_err(|error| {
         let message = format!("the descriptor of the owner is not a pidfd: {error}");

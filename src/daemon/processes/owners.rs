@@ -1,8 +1,9 @@
-//! The processes that own frames, and the descendants that holds are kept for: their ends are
-//! reported by one epoll instance, through pidfds and FIFOs.
+//! Watches the processes that own frames, and the descendants that keep holds alive. One epoll
+//! instance reports their ends, through pidfds and FIFOs.
 //!
 //! Invariant: a frame whose owner is watched is ended in the turn in which the kernel reports the
-//! end, before anything is granted in that turn. So is a hold whose last descendant is gone.
+//! end, before anything is granted in that turn. The same is true of a hold whose last descendant
+//! has ended.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -16,16 +17,16 @@ use crate::daemon::net::poller::Poller;
 use crate::sys::pidfd::Pidfd;
 use crate::sys::process::{Found, Identity, identity};
 
-/// Of so many processes that own nothing any more the pidfd is kept for a while: who gives back
-/// often asks again.
+/// For how many processes that own nothing any more the pidfd is kept for a while: a client that
+/// releases a lock often acquires again soon.
 const RESTING_MAX: usize = 128;
 
 new_key_type! {
-    /// Names what is watched. The name of what is not any more is never another's.
+    /// Identifies a watched process or FIFO. An id is never reused.
     pub(crate) struct WatchId;
 }
 
-/// How many ends are taken from the kernel at once.
+/// How many events are taken from the kernel at once.
 const ENDS_AT_ONCE: usize = 64;
 
 /// The ends that the kernel reported.
@@ -41,16 +42,17 @@ pub(crate) struct Ended {
 #[derive(Debug)]
 pub(crate) struct Owners {
     poller: Poller,
-    /// By the number that their events carry.
+    /// The key is the number in the epoll events.
     watched: SlotMap<WatchId, Watched>,
     frames: BTreeMap<FrameId, WatchId>,
-    /// Those that own nothing, the longest ago first.
+    /// The processes that own nothing. The process that rests longest comes first.
     resting: VecDeque<WatchId>,
-    /// Frames of which it could not be told, after a restart, whether their process still lives.
+    /// Frames for which the daemon could not find out after a restart whether their process still
+    /// lives.
     pub(crate) unverified: BTreeSet<FrameId>,
 }
 
-/// Whose end is reported.
+/// What an epoll event reports the end of.
 #[derive(Debug)]
 enum Watched {
     Process(Process),
@@ -58,13 +60,13 @@ enum Watched {
     Writers(Token),
 }
 
-/// A process whose end is reported.
+/// A watched process.
 #[derive(Debug)]
 struct Process {
     pidfd: Pidfd,
-    /// Who it is, where that is known.
+    /// The identity of the process, if it is known.
     process: Option<ProcessId>,
-    /// What it owns; `None` while it rests.
+    /// The frame that it owns. `None` while it rests.
     frame: Option<FrameId>,
 }
 
@@ -79,7 +81,7 @@ impl Owners {
         })
     }
 
-    /// Watches the owner of a frame from now on; a frame that is watched already stays as it is.
+    /// Watches the owner of a frame from now on. A frame that is watched already stays unchanged.
     pub(crate) fn watch(
         &mut self,
         frame: FrameId,
@@ -103,13 +105,13 @@ impl Owners {
         Ok(())
     }
 
-    /// Watches the owner of a frame without asking the kernel, if it owned another one a moment
-    /// ago; whether it did.
+    /// Watches the owner of a frame without a system call, if the owner's pidfd rests since it
+    /// owned another frame. Returns whether this was so.
     pub(crate) fn watch_again(&mut self, frame: FrameId, process: ProcessId) -> bool {
         let is_it = |id: &WatchId| {
             self.process(*id).is_some_and(|watched| watched.process == Some(process))
         };
-        // Who gave back last is the likeliest to ask.
+        // The process that released last is the likeliest to ask again.
         let Some(at) = self.resting.iter().rposition(is_it) else { return false };
         let Some(id) = self.resting.remove(at) else { return false };
         let Some(watched) = self.process_mut(id) else { return false };
@@ -118,7 +120,7 @@ impl Owners {
         true
     }
 
-    /// A frame is no more; its process may well own another one soon.
+    /// Handles the end of a frame. Its process may soon own another frame, so it rests.
     pub(crate) fn rest(&mut self, frame: FrameId) {
         self.unverified.remove(&frame);
         let Some(id) = self.frames.remove(&frame) else { return };
@@ -133,7 +135,7 @@ impl Owners {
         }
     }
 
-    /// Watches the owner of a frame no more.
+    /// Stops watching the owner of a frame.
     pub(crate) fn forget(&mut self, frame: FrameId) {
         self.unverified.remove(&frame);
         if let Some(id) = self.frames.remove(&frame) {
@@ -141,7 +143,7 @@ impl Owners {
         }
     }
 
-    /// Watches only those that own something: descriptors are scarce.
+    /// Stops watching the resting processes, because descriptors are scarce.
     pub(crate) fn forget_resting(&mut self) {
         for id in std::mem::take(&mut self.resting) {
             self.drop_watched(id);
@@ -177,13 +179,13 @@ impl Owners {
         self.frames.keys().chain(&self.unverified).copied().collect()
     }
 
-    /// Watches nobody any more.
+    /// Stops watching all processes.
     pub(crate) fn forget_all(&mut self) {
         self.frames().into_iter().for_each(|frame| self.forget(frame));
         self.forget_resting();
     }
 
-    /// Waits for the last writer of the FIFO of a hold. What is written into it is not reported.
+    /// Watches the last writer of the FIFO of a hold. Data written into the FIFO is not reported.
     pub(crate) fn await_writers(
         &mut self,
         token: Token,
@@ -199,7 +201,7 @@ impl Owners {
         }
     }
 
-    /// Waits no more for the last writer of a FIFO.
+    /// Stops watching the last writer of a FIFO.
     pub(crate) fn forget_writers(&mut self, id: WatchId, read_end: impl AsFd) {
         if self.watched.remove(id).is_some() {
             self.poller.remove(read_end);
@@ -212,16 +214,17 @@ impl Owners {
         self.poller.fail(count);
     }
 
-    /// How many descriptors of processes there are.
+    /// The number of open pidfds.
     pub(crate) fn len(&self) -> usize {
         self.frames.len() + self.resting.len()
     }
 
-    /// Forgets the owners that have ended, and returns what the kernel reported. Never waits.
+    /// Returns the ends that the kernel reported, and forgets the owners that have ended. Never
+    /// blocks.
     pub(crate) fn take_ended(&mut self) -> Ended {
         let mut ended = Ended::default();
         let mut events = [EpollEvent::empty(); ENDS_AT_ONCE];
-        // The kernel reports in turns. After this many looks it has reported each process that has
+        // The kernel reports in turns. After this many checks it has reported each process that has
         // ended, even if it also reported some that have not.
         let mut looks_left = self.watched.len() / ENDS_AT_ONCE + 1;
         loop {
@@ -266,7 +269,8 @@ impl AsFd for Owners {
     }
 }
 
-/// Who the process of a pidfd is; `None` if it was reaped, or if nothing tells it from others.
+/// The identity of the process of a pidfd. `None` if the process was reaped, or if nothing
+/// distinguishes it from others.
 pub(crate) fn process_of(pidfd: &Pidfd) -> Option<ProcessId> {
     let Identity { pid, started, inode } = identity(pidfd)?;
     (started != 0 || inode != 0).then_some(ProcessId { pid, started, inode })
@@ -284,7 +288,7 @@ mod tests {
 
     use super::*;
 
-    /// A process that ends when it is told, and who it is.
+    /// A process that ends when its input is closed, and its identity.
     fn process() -> (Child, ProcessId) {
         let child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let id = process_of(&Pidfd::open(child.id()).unwrap()).unwrap();

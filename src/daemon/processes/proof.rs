@@ -1,7 +1,7 @@
-//! Why a process may be taken from the record of this host.
+//! Why a process may be removed from the record of this host.
 //!
-//! Invariant: there is a [`Proof`] only of a process that was seen dead, that the log says holds
-//! nothing, or that by its asker's word may outlive its lock.
+//! Invariant: there is a [`Proof`] only for a process that was seen dead, that holds nothing
+//! according to the log, or that may outlive its lock because its client chose so.
 
 use crate::core::{OnLost, Owner, Table, Token};
 use crate::daemon::processes::holder::Holder;
@@ -9,7 +9,7 @@ use crate::host::Known;
 use crate::sys::pidfd::Pidfd;
 use crate::sys::process::Found;
 
-/// That a process need not be ended any more.
+/// Proves that a process need not be ended any more.
 #[derive(Debug)]
 pub(crate) struct Proof(());
 
@@ -19,18 +19,19 @@ impl Proof {
         pidfd.has_ended().then_some(Self(()))
     }
 
-    /// The process was looked for, and is certainly gone. That it cannot be told is no proof.
+    /// The process was looked for and is certainly gone. An unknown state is no proof.
     pub(crate) fn of_absence(found: &Found) -> Option<Self> {
         matches!(found, Found::Gone).then_some(Self(()))
     }
 
-    /// The log had the grant, and has it no more. `table` is what this host follows as a member, in
-    /// the history by which it told the grant.
+    /// The log had the grant, and no longer has it. `table` is the table that this host follows as
+    /// a member, in the history in which it told the grant.
     pub(crate) fn of_release(table: &Table, token: Token) -> Option<Self> {
         table.hold(token).is_none().then_some(Self(()))
     }
 
-    /// The asker chose that its command is not killed (`--on-lost`), and what it chose was done.
+    /// The client chose that its command is not killed (`--on-lost`), and the chosen step was
+    /// taken.
     pub(crate) fn of_choice(on_lost: OnLost, was_asked_to_end: bool) -> Option<Self> {
         let is_over = match on_lost {
             OnLost::Warn => true,
@@ -41,23 +42,26 @@ impl Proof {
     }
 }
 
-/// What the log that this host follows now says of a process in its record.
+/// What the log that this host follows now says about a process in its record.
 #[derive(Debug)]
 pub(crate) enum Claim {
     /// It holds what it was told.
     Holds,
-    /// It gave that back, or it was taken from it by force.
+    /// It released the hold, or an operator took the hold away.
     Over(Proof),
-    /// The log does not know of it: its history was rewritten, or that cannot be told.
+    /// The log does not know of it, because its history was rewritten, or this cannot be
+    /// determined.
     Unknown,
 }
 
 impl Claim {
-    /// `known` says whether the history in which the grant was told is part of that of `table`.
+    /// `known` says whether the history in which the grant was told is part of the history of
+    /// `table`.
     pub(crate) fn of(table: &Table, known: Known, token: Token, told: &Holder) -> Self {
         match table.hold(token) {
             Some(hold) if hold.asked.owner == Owner::Process(told.process) => Self::Holds,
-            // Tokens are given out in order in each history, but not the same ones.
+            // Each history gives out tokens in order, but two histories can give the same token to
+            // different grants.
             None if known == Known::Same => {
                 Proof::of_release(table, token).map_or(Self::Unknown, Self::Over)
             }
@@ -71,7 +75,7 @@ mod tests {
     use super::*;
     use crate::core::{Change, ENTRY_VERSION, Entry, ProcessId, Revision, Rules, UnixMillis};
 
-    /// A table in which nothing is held and the next token is this one.
+    /// A table in which nothing is held and the next token is `next`.
     fn table(next: Token) -> Table {
         let mut table = Table::new(Rules::Current);
         let change = Change::Floor { token: next };

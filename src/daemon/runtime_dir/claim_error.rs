@@ -1,28 +1,28 @@
-//! Why a daemon cannot have its place.
+//! Why a daemon cannot claim its place.
 
 use std::io;
 use std::path::PathBuf;
 
-/// What a claim may fail with.
+/// The errors of a claim.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClaimError {
     /// Another daemon has the place.
     #[error("a daemon runs already at {socket}{}", .pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default())]
     Running {
-        /// Where.
+        /// Its socket.
         socket: PathBuf,
-        /// Which, if that is known.
+        /// Its pid, if known.
         pid: Option<u32>,
     },
-    /// The place cannot be used.
+    /// The directory cannot be used.
     #[error("{0}")]
     Dir(#[from] crate::sys::dir::DirError),
-    /// The system said no.
+    /// A system call failed.
     #[error("{path}: {error}")]
     Io {
-        /// To which file.
+        /// The file that was accessed.
         path: PathBuf,
-        /// What.
+        /// The error of the call.
         error: io::Error,
     },
 }

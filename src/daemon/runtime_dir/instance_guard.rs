@@ -1,7 +1,9 @@
-//! An abstract socket that keeps a second daemon out, even when all files of the first are gone.
+//! An abstract socket that keeps a second daemon out, even when all files of the first daemon are
+//! gone.
 //!
-//! Invariant: it is bound and never listens. Anybody can connect to an abstract socket that listens:
-//! the line of those who want to be accepted would be theirs to fill, and ours to empty.
+//! Invariant: the socket is bound and never listens. Any process can connect to an abstract socket
+//! that listens: other users could fill its queue of connections, and the daemon would have to
+//! empty it.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,14 +19,14 @@ use crate::sys::abstract_name;
 #[derive(Debug)]
 pub(crate) struct InstanceGuard {
     pub(crate) name: String,
-    /// `None` if somebody else has the name.
+    /// `None` if another user has the name.
     pub(crate) socket: Option<OwnedFd>,
 }
 
 impl InstanceGuard {
-    /// By user and place. The directory itself may be removed and made again, so that the one
-    /// above it and the name stand for it; by number, because another mount namespace may have
-    /// another one under the same path.
+    /// The name for a user and a place. The directory itself may be removed and created again, so
+    /// the name contains its parent and its file name. The parent is given by device and inode
+    /// number, because another mount namespace may have another directory under the same path.
     pub(crate) fn name(place: &Place) -> io::Result<String> {
         Self::name_for(place, nix::unistd::geteuid().as_raw())
     }
@@ -53,7 +55,7 @@ impl InstanceGuard {
                     return Err(ClaimError::Running { socket: place.socket.clone(), pid: None });
                 }
                 Ok(Some(_)) => break,
-                // It was given back just now.
+                // The other process has just given the name back.
                 Ok(None) => std::thread::sleep(LOOK_AGAIN_AFTER),
                 Err(error) => {
                     tracing::warn!(%error, name, "it is not known whose this abstract socket is");
@@ -61,23 +63,23 @@ impl InstanceGuard {
                 }
             }
         }
-        // Abstract names have no owner: anybody may have taken it to keep us out.
+        // Abstract names have no owner: any user may have taken this name to keep the daemon out.
         Ok(Self { name, socket: None })
     }
 }
 
-/// Whether a daemon of this user runs at a place. What is looked at is in no directory: nobody can
-/// lead who looks elsewhere.
+/// Whether a daemon of this user runs at a place. The name is in no directory, so no user can
+/// redirect the check to another place.
 pub(crate) fn runs(place: &Place, uid: u32) -> bool {
     let name = InstanceGuard::name_for(place, uid).ok();
     let user = name.and_then(|name| abstract_name::user_of(&name).ok().flatten());
     user == Some(uid)
 }
 
-/// How often it is looked whose the name is.
+/// How often the owner of the name is checked.
 const LOOKS: u32 = 10;
 
-/// How long between two looks.
+/// The time between two checks.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(5);
 
 #[cfg(test)]
@@ -99,7 +101,7 @@ mod tests {
         assert!(runs(&place, own));
         assert!(!runs(&place, own + 1));
         drop(guard);
-        // A test beside this one that starts a program has a copy of the socket until its exec.
+        // A parallel test that starts a program has a copy of the socket until its exec.
         rerun::wait_until("its name is free", || !runs(&place, own));
     }
 }

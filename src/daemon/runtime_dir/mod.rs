@@ -1,7 +1,7 @@
-//! The daemon's files: that there is one daemon for them, and that they stay there.
+//! The daemon's files. Makes sure that one daemon owns them, and that they stay in place.
 //!
-//! Invariant: as long as this daemon runs, no other one gets past [`Claim::new`] for the same
-//! place, whatever somebody does to the files.
+//! Invariant: while this daemon runs, no other daemon gets past [`Claim::new`] for the same place,
+//! whatever happens to the files.
 
 pub(super) mod claim_error;
 pub(super) mod instance_guard;
@@ -26,12 +26,12 @@ use crate::daemon::runtime_dir::instance_guard::InstanceGuard;
 use crate::protocol::place::{Place, Rule};
 use crate::sys::dir::open_private;
 
-/// A place that is ours, and not yet open to clients.
+/// A place that this daemon has claimed, but not opened to clients yet.
 #[derive(Debug)]
 pub(crate) struct Claim {
     place: Place,
     uid: u32,
-    /// The directory, with a shared lock on it that keeps those away who clean up.
+    /// The directory, with a shared lock on it that tells clean-up programs to leave it alone.
     dir: File,
     /// The instance lock.
     lock: File,
@@ -43,7 +43,7 @@ pub(crate) struct Claim {
 pub(crate) struct RuntimeDir {
     claim: Claim,
     pub(crate) listener: Listener,
-    /// The socket's file as we made it; `None` if the service manager made it.
+    /// The identity of the socket's file. `None` if the service manager created it.
     socket: Option<FileId>,
     watch: Option<Inotify>,
 }
@@ -54,13 +54,13 @@ struct FileId {
     inode: u64,
 }
 
-/// That the daemon of a place is being replaced: no daemon that a client starts takes the place
-/// meanwhile.
+/// Marks that the daemon of a place is being replaced. Meanwhile no daemon that a client starts
+/// takes the place.
 #[derive(Clone, Debug)]
 pub struct Replacing(Arc<File>);
 
 impl Replacing {
-    /// Waits until nobody else replaces it.
+    /// Waits until no other process replaces the daemon.
     pub(crate) fn begin(place: &Place, uid: u32) -> Result<Self, ClaimError> {
         open_private(&place.dir, uid, true)?;
         let failed = |error| ClaimError::Io { path: replace_path(place), error };
@@ -69,32 +69,33 @@ impl Replacing {
         Ok(Self(Arc::new(file)))
     }
 
-    /// Whether somebody replaces it.
+    /// Whether a process replaces the daemon.
     fn is_under_way(place: &Place) -> bool {
         let Ok(file) = File::open(replace_path(place)) else { return false };
         let held = fs2::lock_contended_error().kind();
         fs2::FileExt::try_lock_shared(&file).is_err_and(|error| error.kind() == held)
     }
 
-    /// Whether no daemon has the place any more. None that a client starts takes it then.
+    /// Whether no daemon has the place any more. A daemon that a client starts does not take it
+    /// then.
     #[must_use]
     pub fn is_free(&self, place: &Place) -> bool {
         take_lock(place).is_ok()
     }
 
-    /// Lets go: the place is ours, or cannot be.
+    /// Releases the mark, after this process has claimed the place or has failed to.
     pub(crate) fn end(&self) {
         let _ = fs2::FileExt::unlock(&*self.0);
     }
 }
 
 impl Claim {
-    /// Makes the place ours, for a client that found no daemon there: not while one is replaced.
+    /// Claims the place for a daemon that a client started, unless a daemon is being replaced.
     pub(crate) fn on_demand(place: &Place, uid: u32) -> Result<Self, ClaimError> {
         Self::take(place, uid, true)
     }
 
-    /// Makes the place ours.
+    /// Claims the place.
     pub(crate) fn new(place: &Place, uid: u32) -> Result<Self, ClaimError> {
         Self::take(place, uid, false)
     }
@@ -105,7 +106,8 @@ impl Claim {
         // Several daemons may share the lock on the directory: it means "in use".
         fs2::FileExt::try_lock_shared(&dir).map_err(dir_io)?;
         let lock = take_lock(place)?;
-        // Who replaces a daemon begins before that one lets go of this lock.
+        // A replacement begins before the old daemon releases this lock, so this check cannot miss
+        // it.
         if gives_way && Replacing::is_under_way(place) {
             return Err(ClaimError::Running { socket: place.socket.clone(), pid: None });
         }
@@ -122,7 +124,8 @@ impl Claim {
         writeln!(self.lock, "{}", std::process::id())
     }
 
-    /// Opens the place to clients: by a socket that we make, or by one that was handed to us.
+    /// Opens the place to clients, through a new socket or through a socket from the service
+    /// manager.
     pub(crate) fn open(self, given: Option<UnixListener>) -> Result<RuntimeDir, ClaimError> {
         let failed = |error| ClaimError::Io { path: self.place.socket.clone(), error };
         let (listener, socket) = match given {
@@ -140,8 +143,8 @@ impl Claim {
         Ok(RuntimeDir { claim: self, listener, socket, watch: watch.ok() })
     }
 
-    /// Binds our socket. Where no file can be made any more (a disk can run out of inodes, too), the
-    /// one that a dead daemon left makes room for it.
+    /// Binds our socket. If no file can be created any more (a disk can run out of inodes, too),
+    /// the socket of a dead daemon is removed to make room.
     fn bind(&self) -> io::Result<(UnixListener, FileId)> {
         match self.bind_beside() {
             Err(error) if is_full(&error) && self.remove_dead_socket().is_ok() => {
@@ -151,8 +154,8 @@ impl Claim {
         }
     }
 
-    /// Removes the socket that a daemon before us left. We have the instance lock, so that it is
-    /// nobody's.
+    /// Removes the socket that an earlier daemon left. We have the instance lock, so no daemon uses
+    /// that socket.
     fn remove_dead_socket(&self) -> io::Result<()> {
         let path = &self.place.socket;
         if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
@@ -161,8 +164,8 @@ impl Claim {
         std::fs::remove_file(path)
     }
 
-    /// Makes the socket under another name and moves it to its place, so that nobody ever finds
-    /// one that is not listened to. What a daemon before us left there is replaced.
+    /// Creates the socket under another name and renames it, so that clients never find a socket
+    /// that does not listen. The rename replaces the socket of an earlier daemon.
     fn bind_beside(&self) -> io::Result<(UnixListener, FileId)> {
         let made = self.place.dir.join(".canal.sock.new");
         match std::fs::remove_file(&made) {
@@ -170,13 +173,14 @@ impl Claim {
             _ => {}
         }
         let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
-        // By way of the open directory: the name may be longer than the one that was checked.
+        // Uses the path of the open directory, because this name may be longer than the socket's
+        // name, whose length was checked.
         let name = format!("/proc/self/fd/{}/.canal.sock.new", self.dir.as_raw_fd());
         bind(fd.as_raw_fd(), &UnixAddr::new(name.as_str())?)?;
         let mode = if self.place.rule == Rule::Shared { 0o666 } else { 0o600 };
         std::fs::set_permissions(&made, std::fs::Permissions::from_mode(mode))?;
-        // As many may wait to be accepted as the kernel allows (net.core.somaxconn). The constant of
-        // musl is 128, that of glibc 4096.
+        // The queue of connections is as long as the kernel allows (net.core.somaxconn). The
+        // constant of musl is 128, the constant of glibc is 4096.
         listen(&fd, Backlog::MAXALLOWABLE)?;
         let id = FileId::of(&made)?;
         std::fs::rename(&made, &self.place.socket)?;
@@ -185,7 +189,7 @@ impl Claim {
 }
 
 impl RuntimeDir {
-    /// What tells that something in our directory was removed.
+    /// Becomes readable when something in our directory was removed.
     pub(crate) fn watch(&self) -> Option<impl AsFd> {
         self.watch.as_ref()
     }
@@ -197,10 +201,10 @@ impl RuntimeDir {
         socket.is_none().then(note)
     }
 
-    /// Whether something of ours is gone, the journal apart.
+    /// Whether something of ours is gone, except for the journal.
     pub(crate) fn is_damaged(&self) -> bool {
         if let Some(watch) = &self.watch {
-            // Only that something happened counts.
+            // Which events occurred does not matter.
             while watch.read_events().is_ok_and(|events| !events.is_empty()) {}
         }
         let Claim { place, lock, .. } = &self.claim;
@@ -208,7 +212,8 @@ impl RuntimeDir {
         socket || FileId::of_file(lock).ok() != FileId::of(&lock_path(place)).ok()
     }
 
-    /// Makes what is gone again, but for the socket: nobody may come before the journal is there.
+    /// Restores what is gone, except for the socket: clients must not connect before the journal
+    /// exists.
     pub(crate) fn restore(&mut self) -> Result<(), ClaimError> {
         let Claim { place, uid, .. } = &self.claim;
         let (place, uid) = (place.clone(), *uid);
@@ -245,7 +250,7 @@ impl RuntimeDir {
         Ok(())
     }
 
-    /// Takes our socket away, so that nobody knocks in vain.
+    /// Removes our socket, so that clients do not try to connect to it.
     pub(crate) fn close(&self) {
         let path = &self.claim.place.socket;
         if self.socket.is_some_and(|ours| FileId::of(path).ok() == Some(ours)) {
@@ -254,7 +259,7 @@ impl RuntimeDir {
     }
 }
 
-/// Whether there is no room for a file more, on the disk or for this user.
+/// Whether there is no room for another file, on the disk or in the user's quota.
 fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
@@ -293,7 +298,7 @@ fn take_lock(place: &Place) -> Result<File, ClaimError> {
             let pid = text.trim().parse().ok();
             return Err(ClaimError::Running { socket: place.socket.clone(), pid });
         }
-        // Somebody may have removed the file between the opening and the locking.
+        // Another process may have removed the file between the open and the lock.
         if FileId::of(&path).ok() == FileId::of_file(&lock).ok() {
             return Ok(lock);
         }

@@ -1,4 +1,4 @@
-//! Looking after our files: what somebody removed is made again from memory.
+//! Watches the daemon's files. Removed files are written again from memory.
 
 use std::time::{Duration, Instant};
 
@@ -9,16 +9,16 @@ use crate::daemon::processes::owners::find;
 use crate::daemon::server::Server;
 use crate::sys::process::Found;
 
-/// How often files that cannot be watched are looked at.
+/// How often files are checked if they cannot be watched.
 const LOOKS_EVERY: Duration = Duration::from_secs(1);
 
-/// How long after a removal files are looked after: `rm -r` shall find nothing new.
+/// How long after a removal files are restored: a running `rm -r` must find nothing new.
 const CALM: Duration = Duration::from_millis(20);
 
-/// How soon it is tried again what failed.
+/// The wait before a failed attempt is repeated.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
 
-/// How often it is tried to find a process of which it could not be told whether it lives.
+/// How often the daemon looks again for a process that may or may not live.
 const VERIFIED_EVERY: Duration = Duration::from_secs(10);
 
 impl Server {
@@ -54,16 +54,16 @@ impl Server {
         }
         tracing::warn!("somebody removed files of this daemon, they are made again");
         self.runtime_dir.restore()?;
-        // A table that was not recorded is recorded as a whole by this.
+        // This also records the whole table if an earlier attempt to record it failed.
         self.ledger.recreate()?;
         self.holder_record.restore()?;
         self.runtime_dir.reopen()?;
-        // It is known already unless it had to be made anew.
+        // The listener is registered already unless it was created again.
         let _ = self.conns.await_source(Source::Listener, &self.runtime_dir.listener);
         Ok(())
     }
 
-    /// Looks again for the processes of which it could not be told whether they live.
+    /// Looks again for the processes that may or may not live.
     fn verify_again(&mut self) {
         for frame in self.owners.unverified.clone() {
             let Some(state) = self.ledger.table.frame(frame) else {
@@ -83,7 +83,7 @@ impl Server {
         }
     }
 
-    /// Waits for the ends of the holds that are kept for descendants only.
+    /// Watches the holds that last only while descendants live.
     pub(crate) fn await_orphans(&mut self) {
         let here = self.ledger.host;
         let own = self.ledger.table.holds().filter(|hold| hold.asked.host == here);

@@ -1,6 +1,6 @@
-//! The embedded journal, and what must survive a reboot, kept in step with the table.
+//! The embedded journal and the data that must survive a reboot, kept in step with the table.
 //!
-//! Invariant: what [`JournalStore::commit`] did not return from is not told to anyone.
+//! Invariant: nothing is told of a change before [`JournalStore::commit`] has returned.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,14 +16,14 @@ use crate::log::journal::{self, Batch, Journal, NoRoom};
 use crate::log::state::{Durable, StateFile};
 use crate::sys::process::Origin;
 
-/// How many tokens are reserved at once. A restart after a crash of the machine skips what is left
-/// of them.
+/// How many tokens are reserved at once. A restart after a crash of the machine skips the rest of
+/// them.
 const TOKENS_RESERVED_AT_ONCE: u64 = 1 << 16;
 
-/// With so few reserved tokens left, newcomers wait for new ones to be reserved.
+/// With fewer reserved tokens left, new requests wait until more tokens are reserved.
 const TOKENS_LEFT_MIN: u64 = 1 << 10;
 
-/// The embedded journal, and what must survive a reboot.
+/// The embedded journal, and the data that must survive a reboot.
 #[derive(Debug)]
 pub(crate) struct JournalStore {
     pub(crate) journal: Journal,
@@ -33,12 +33,12 @@ pub(crate) struct JournalStore {
     pub(crate) rules: Rules,
     pub(crate) dir: PathBuf,
     pub(crate) fault: Fault,
-    /// What was applied and is not in the journal yet.
+    /// Applied changes that are not in the journal yet.
     pub(crate) turn: Batch,
     pub(crate) leases: LeaseStore,
-    /// Whether the leases that count are still in the state file, as an earlier version left it.
+    /// Whether the valid leases are still in the state file, where an earlier version wrote them.
     pub(crate) leases_in_state: bool,
-    /// The room that the journal needs for the ends of all that is held or waits.
+    /// The room that the journal needs for the ends of all holds and waiting requests.
     pub(crate) rooms: Rooms,
 }
 
@@ -113,7 +113,7 @@ impl JournalStore {
         }
     }
 
-    /// Makes sure that a newcomer and all that it may lead to can be recorded.
+    /// Makes sure that a new request and everything that follows from it can be recorded.
     pub(crate) fn admit(&mut self, table: &Table, request: &Request) -> Result<(), NoRoom> {
         self.reserve_tokens(table, TOKENS_LEFT_MIN + table.waiting() as u64)
             .map_err(|error| NoRoom { dir: self.dir.clone(), error })?;
@@ -122,7 +122,8 @@ impl JournalStore {
 
     /// Makes sure that a view of a key can be recorded.
     pub(crate) fn admit_view(&mut self, table: &Table, key: &Key) -> Result<(), NoRoom> {
-        // In the entry and in the snapshot, with every character escaped.
+        // The key appears in the entry and in the snapshot, in the worst case with every character
+        // escaped.
         self.admit_bytes(table, 1024 + 4 * key.as_str().len() as u64)
     }
 
@@ -133,14 +134,15 @@ impl JournalStore {
 
     fn admit_bytes(&mut self, table: &Table, bytes: u64) -> Result<(), NoRoom> {
         let Err(first) = self.journal.admit(bytes, self.rooms.sum) else { return Ok(()) };
-        // A smaller file may still fit; what is not in the journal yet must not be lost by it.
+        // A compacted file may still fit. What is not in the journal yet is committed first, so
+        // that compaction does not lose it.
         if self.commit(table).is_err() || self.compact(table).is_err() {
             return Err(first);
         }
         self.journal.admit(bytes, self.rooms.sum)
     }
 
-    /// Makes sure that at least `ahead` tokens can be given out without a word to the disk.
+    /// Makes sure that at least `ahead` tokens can be given out without a write to the disk.
     fn reserve_tokens(&mut self, table: &Table, ahead: u64) -> io::Result<()> {
         let next = table.next_token().0;
         if next.saturating_add(ahead) <= self.durable.reserved_token.0 {
@@ -160,14 +162,15 @@ impl JournalStore {
         Ok(())
     }
 
-    /// Records all that was applied since the last time, in one write.
+    /// Records everything that was applied since the last commit, in one write.
     ///
     /// # Errors
-    /// Then nothing of that may be told: the daemon has to end.
+    /// Nothing of it may be told then: the daemon has to end.
     pub(crate) fn commit(&mut self, table: &Table) -> io::Result<()> {
         self.record(table)?;
-        // That one is gone need not be durable before it is told: at worst it comes back after a
-        // crash of the machine, together with those that were granted nothing since.
+        // The end of a lease may be told before it is durable. At worst the lease comes back after
+        // a crash of the machine, if no lease was granted since: the append that makes a grant
+        // durable contains all earlier ends.
         if self.waits_for_disk()
             && let Err(error) = self.keep_leases(table)
         {
@@ -188,17 +191,17 @@ impl JournalStore {
         }
         if let Err(error) = self.journal.append(&self.turn) {
             tracing::warn!(%error, "the journal cannot be appended to, it is begun anew");
-            // Another file may do, and its snapshot holds what could not be appended.
+            // Another file may work, and its snapshot contains what could not be appended.
             self.compact(table).map_err(|_| error)?;
         }
         self.turn.clear();
         Ok(())
     }
 
-    /// Makes sure that the leases survive a reboot that hold something now, and no others.
+    /// Makes the leases that hold something now durable, and no others.
     ///
     /// # Errors
-    /// Names the file that cannot be written. No lease that was granted since is to be told then.
+    /// Names the file that cannot be written. No lease that was granted since may be told then.
     pub(crate) fn keep_leases(&mut self, table: &Table) -> io::Result<()> {
         if self.leases_in_state {
             return self.store(table, self.durable.clone());
@@ -211,7 +214,7 @@ impl JournalStore {
         self.leases.waits_for_disk()
     }
 
-    /// Compacts the journal if that is worth it; called when nothing waits to be recorded.
+    /// Compacts the journal if that is worth it. Called when nothing waits to be recorded.
     pub(crate) fn tidy(&mut self, table: &Table) {
         if !self.journal.wants_compaction() {
             return;
@@ -222,24 +225,24 @@ impl JournalStore {
         }
     }
 
-    /// Goes on in a journal that begins with the table as it is.
+    /// Continues in a journal that begins with a snapshot of the table.
     pub(crate) fn compact(&mut self, table: &Table) -> io::Result<()> {
         let snapshot = table.snapshot();
         self.journal.compact(&snapshot, &self.origin, self.rules.version(), self.rooms.sum)
     }
 
-    /// Makes the journal's files anew, if they are no longer there.
+    /// Creates the journal's files again if they are missing.
     pub(crate) fn recreate(&mut self, table: &Table) -> io::Result<()> {
         let snapshot = table.snapshot();
         let rules = self.rules.version();
         self.journal.recreate(&self.dir, &snapshot, &self.origin, rules, self.rooms.sum)?;
         self.turn.clear();
-        // They may lie in the same directory.
+        // These files may be in the same directory.
         self.leases.write_anew(table)?;
         self.store(table, self.durable.clone())
     }
 
-    /// Keeps the view of a key (`None` forgets it) over reboots.
+    /// Stores the view of a key, so that it survives reboots. `None` removes it.
     pub(crate) fn store_view(
         &mut self,
         table: &Table,

@@ -1,6 +1,6 @@
-//! The leases as they survive a reboot, of which nothing else is left of a table.
+//! The leases, which survive a reboot. Nothing else of a table does.
 //!
-//! Invariant: a lease that was told to anybody is durable until it ends.
+//! Invariant: a lease that was told to a client is durable until it ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -11,25 +11,25 @@ use crate::core::{Key, Revision, Rules, Snapshot, StoredView, Table, Token};
 use crate::log::leases::{Changes, HeldLease, LeaseLog};
 use crate::log::state::Leases;
 
-/// The leases of a table, and what of them is not durable yet.
+/// The leases of a table, and which of their changes are not durable yet.
 #[derive(Debug)]
 pub(crate) struct LeaseStore {
     log: LeaseLog,
-    /// Those that hold something.
+    /// The leases that hold something.
     tokens: BTreeSet<Token>,
-    /// Those of them that are not in the file.
+    /// The leases that hold something and are not in the file.
     granted: BTreeSet<Token>,
-    /// Those in the file that hold nothing any more.
+    /// The leases in the file that no longer hold anything.
     ended: BTreeSet<Token>,
-    /// If the last end could not be made durable: it is not tried again before.
+    /// Set after a write failed: ends of leases are not written again before this time.
     again_at: Option<Instant>,
 }
 
-/// How soon it is tried again to make the ends of leases durable.
+/// How soon the daemon tries again to make the ends of leases durable.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 impl LeaseStore {
-    /// Those of a table, of which the file has those with the tokens `stored`.
+    /// The leases of a table. The file contains the leases with the tokens `stored`.
     pub(crate) fn new(log: LeaseLog, table: &Table, stored: &BTreeSet<Token>) -> Self {
         let tokens = lease_tokens(table);
         let granted = tokens.difference(stored).copied().collect();
@@ -37,13 +37,13 @@ impl LeaseStore {
         Self { log, tokens, granted, ended, again_at: None }
     }
 
-    /// Takes note of a lease that was granted what it asked for.
+    /// Notes that a lease was granted.
     pub(crate) fn begin(&mut self, token: Token) {
         self.tokens.insert(token);
         self.granted.insert(token);
     }
 
-    /// Takes note that a hold is over, if it was a lease's.
+    /// Notes that a hold has ended. Does nothing unless a lease had it.
     pub(crate) fn end(&mut self, token: Token) {
         if self.tokens.remove(&token) && !self.granted.remove(&token) {
             self.ended.insert(token);
@@ -55,16 +55,16 @@ impl LeaseStore {
         self.granted.contains(&token)
     }
 
-    /// Whether a grant, or an end that is not put off, waits for the disk.
+    /// Whether a grant waits for the disk, or an end whose retry is due.
     pub(crate) fn waits_for_disk(&self) -> bool {
         let put_off = self.again_at.is_some_and(|at| at > Instant::now());
         !self.granted.is_empty() || !self.ended.is_empty() && !put_off
     }
 
-    /// Makes all that changed durable, in one append.
+    /// Makes all changes durable, in one append.
     ///
     /// # Errors
-    /// Names the file. What was granted is not to be told then.
+    /// Names the file. New grants must not be told then.
     pub(crate) fn store(&mut self, table: &Table) -> io::Result<()> {
         if self.granted.is_empty() && self.ended.is_empty() {
             return Ok(());
@@ -77,7 +77,7 @@ impl LeaseStore {
         self.note(stored)
     }
 
-    /// Makes the file anew with all leases.
+    /// Writes the file anew with all leases.
     ///
     /// # Errors
     /// Names the file.
@@ -100,12 +100,12 @@ impl LeaseStore {
     }
 }
 
-/// What is to be kept of the lease that has this token.
+/// The stored form of the lease that has this token.
 fn keep(table: &Table, token: Token) -> Option<HeldLease> {
     let mut hold = table.hold(token)?.clone();
     let frame = table.frame(hold.frame)?.clone();
-    // After a reboot nobody is left who could confirm it. Whether it was told cannot be known
-    // then, so that it stays for its TTL.
+    // After a reboot no client is left that could confirm the lease, and the daemon cannot know
+    // whether the client was told. So the lease is kept for its TTL.
     hold.provisional = false;
     Arc::make_mut(&mut hold.asked).provisional = false;
     let keys: BTreeSet<&Key> =
@@ -118,7 +118,8 @@ fn keep(table: &Table, token: Token) -> Option<HeldLease> {
     Some(HeldLease { frame, hold, in_use })
 }
 
-/// The leases of the file as parts of a table. Of the views of a key the latest counts.
+/// The leases of the file as parts of a table. If they have several views of a key, the latest
+/// wins.
 pub(crate) fn parts_of(held: BTreeMap<Token, HeldLease>) -> Leases {
     let mut leases = Leases::default();
     let mut in_use = BTreeMap::new();
@@ -132,14 +133,14 @@ pub(crate) fn parts_of(held: BTreeMap<Token, HeldLease>) -> Leases {
     leases
 }
 
-/// A table of nothing but leases: all that is left after a reboot, or without a journal.
+/// Builds a table of leases only: the state after a reboot, or without a journal.
 pub(crate) fn table_of(leases: &Leases, rules: Rules) -> anyhow::Result<Table> {
     let ids = leases.frames.iter().map(|frame| frame.id.0);
     let ids = ids.chain(leases.holds.iter().map(|hold| hold.request.0));
     let next_token = leases.holds.iter().map(|hold| Token(hold.token.0 + 1)).max();
     let fresh = Table::new(rules);
     let snapshot = Snapshot {
-        // Nothing that is asked from now on has a name of theirs.
+        // New ids are greater than all ids of these leases.
         revision: Revision(ids.max().unwrap_or(0)),
         next_token: next_token.unwrap_or(fresh.next_token()),
         frames: leases.frames.clone(),
@@ -219,7 +220,7 @@ mod tests {
         Owner::Lease(LeaseId(name))
     }
 
-    /// Ends a daemon as a reboot does: what it wrote is of an earlier start of the machine.
+    /// Ends a daemon as a reboot does: its records belong to an earlier boot.
     fn reboot(mut recovered: Recovered) {
         recovered.ledger.commit().unwrap();
         recovered.ledger.kept().unwrap().1.origin.boot_id = "of-an-earlier-start".to_owned();
@@ -253,13 +254,13 @@ mod tests {
             60_000
         );
         assert_eq!(table.report(&Key::new("gpu").unwrap()).view, Some(View::Slots { slots: 3 }));
-        // The slot that was the process's is free, the others are not.
+        // The slot of the process is free, the other slots are not.
         let next = ask(&mut second, 4, lease(4), vec![slot("gpu", 3)]);
         assert!(next > two);
         let slots = &second.ledger.table.hold(next).unwrap().items[0].slots;
         assert_eq!(slots.iter().collect::<Vec<_>>(), [0]);
         assert!(second.ledger.table.hold(next).unwrap().request.0 > before.revision.0 - 1);
-        // And once more, with what came since.
+        // A second reboot, with the lease that was added.
         reboot(second);
         let third = recovered(dir.path());
         assert_eq!(lease_tokens(&third.ledger.table), BTreeSet::from([one, two, next]));
@@ -284,7 +285,7 @@ mod tests {
         let kept = ask(&mut first, 1, lease(1), vec![slot("a", 1)]);
         let untold = ask(&mut first, 2, lease(2), vec![slot("b", 1)]);
         first.ledger.keep_leases().unwrap();
-        // The daemon dies before the second one is in the journal.
+        // The daemon dies before the second lease is in the journal.
         let turn = &mut first.ledger.kept().unwrap().1.turn;
         turn.truncate(turn.len() - 1);
         first.ledger.commit().unwrap();
@@ -292,7 +293,7 @@ mod tests {
         let mut second = recovered(dir.path());
         assert!(second.ledger.table.hold(kept).is_some());
         assert!(second.ledger.table.hold(untold).is_none());
-        // And the file of the leases follows.
+        // The file of the leases then follows the journal.
         second.ledger.commit().unwrap();
         assert_eq!(stored(dir.path()), [kept]);
     }
@@ -311,7 +312,7 @@ mod tests {
         let earlier = include_bytes!("../../../tests/data/state_version_1.json");
         let tokens = [1_882_524_359_071_891, 1_882_524_359_071_892].map(Token);
         std::fs::write(state.join("state.json"), earlier).unwrap();
-        // Of an even earlier time: what counted then does not count now.
+        // A file from an even earlier time. Its leases are no longer valid.
         let mut stale = LeaseLog::open(&state).unwrap().log;
         let mut other = recovered(tempfile::tempdir().unwrap().path());
         let token = ask(&mut other, 7, lease(7), vec![slot("stale", 1)]);
@@ -320,7 +321,7 @@ mod tests {
         let first = recovered(dir.path());
         assert_eq!(lease_tokens(&first.ledger.table), BTreeSet::from(tokens));
         let long = first.ledger.table.hold(tokens[0]).unwrap();
-        // As long a TTL is granted to nobody any more.
+        // Such a long TTL is no longer granted.
         assert_eq!(long.asked.ttl_ms, Some(3_600_000_000_000));
         assert_eq!(stored(dir.path()), tokens);
         let now = std::fs::read_to_string(state.join("state.json")).unwrap();
@@ -352,7 +353,7 @@ mod tests {
         assert!(said.starts_with(&begin), "{said}");
         let hint = &error.downcast_ref::<crate::daemon::Unusable>().unwrap().hint;
         assert!(hint.contains(&format!("mv {0} {0}.damaged", path.display())), "{hint}");
-        // What did not fall to the disk is taken up once it is whole again.
+        // The leases are recovered once the damage is repaired.
         bytes[middle] ^= 1;
         std::fs::write(&path, &bytes).unwrap();
         assert_eq!(lease_tokens(&recovered(dir.path()).ledger.table), all);
@@ -396,7 +397,7 @@ mod tests {
         first.ledger.keep_leases().unwrap();
         assert!(!is_untold(&first, two) && !is_untold(&first, three));
         assert_eq!(stored(dir.path()), [one, two, three]);
-        // One that was taken back untold never comes into the file.
+        // A lease that was taken back before the client was told never comes into the file.
         let four = ask(&mut first, 4, lease(4), vec![slot("a", 9)]);
         let request = first.ledger.table.hold(four).unwrap().request;
         let why = crate::core::Withdrawal::Cancelled;

@@ -1,7 +1,7 @@
 //! The table and its log, kept in step.
 //!
-//! Invariant: nothing is told of an entry before [`Ledger::commit`] returned, or before it came out
-//! of the engine.
+//! Invariant: nothing is told of an entry before [`Ledger::commit`] has returned, or before the
+//! engine has returned the entry.
 
 use std::io;
 
@@ -18,28 +18,29 @@ use crate::sys::clock;
 #[derive(Debug)]
 pub(crate) struct Ledger {
     pub(crate) table: Table,
-    /// Who we are among those whose entries are in the log; over an engine [`NO_HOST`] while we are
-    /// no member.
+    /// The id of this host in the log. With an engine it is [`NO_HOST`] while this host is not a
+    /// member.
     pub(crate) host: HostId,
     pub(crate) log: Log,
-    /// The time of all that is applied before the next [`Self::commit`], once it was looked up.
+    /// The time of all changes that are applied before the next [`Self::commit`], once the clock
+    /// was read.
     pub(crate) now: Option<UnixMillis>,
 }
 
-/// The only host of an embedded journal; no host of an engine.
+/// The only host of an embedded journal. No host of an engine has this id.
 pub(crate) const NO_HOST: HostId = HostId(0);
 
 /// What keeps the entries.
 #[derive(Debug)]
 pub(crate) enum Log {
-    /// The embedded journal: what is proposed is applied at once.
+    /// The embedded journal: a proposed change is applied at once.
     Journal(Box<JournalStore>),
-    /// An engine: what it says is applied.
+    /// An engine: the entries that it returns are applied.
     Engine(Box<EngineDriver>),
 }
 
 impl Ledger {
-    /// The engine, if one keeps the log.
+    /// The engine, if an engine keeps the log.
     pub(crate) fn engine(&self) -> Option<&EngineDriver> {
         match &self.log {
             Log::Journal(_) => None,
@@ -61,7 +62,8 @@ impl Ledger {
         }
     }
 
-    /// Whether what is proposed now is proposed by somebody.
+    /// Whether this host can propose changes: always with a journal, and as a member with an
+    /// engine.
     pub(crate) fn is_member(&self) -> bool {
         self.engine().is_none() || self.host != NO_HOST
     }
@@ -72,7 +74,7 @@ impl Ledger {
         let revision = Revision(self.table.revision().0 + 1);
         let at = *self.now.get_or_insert_with(|| UnixMillis(clock::unix_ms()));
         let entry = Entry { version: ENTRY_VERSION, at, change };
-        // A release is one, and what is left of its frame another.
+        // A release is one outcome, and the end of its frame is another.
         let mut outcomes = Vec::with_capacity(2);
         self.table.apply(revision, &entry, &mut outcomes);
         if let Some((table, kept)) = self.kept() {
@@ -81,14 +83,14 @@ impl Ledger {
         Applied { revision, outcomes }
     }
 
-    /// Applies an entry that came out of the engine.
+    /// Applies an entry that the engine returned.
     pub(crate) fn apply_shared(&mut self, revision: Revision, entry: &Entry) -> Applied {
         let mut outcomes = Vec::new();
         self.table.apply(revision, entry, &mut outcomes);
         Applied { revision, outcomes }
     }
 
-    /// Makes sure that a newcomer and all that it may lead to can be recorded.
+    /// Makes sure that a new request and everything that follows from it can be recorded.
     pub(crate) fn admit(&mut self, request: &Request) -> Result<(), NoRoom> {
         self.kept().map_or(Ok(()), |(table, kept)| kept.admit(table, request))
     }
@@ -103,26 +105,27 @@ impl Ledger {
         self.kept().map_or(Ok(()), |(table, kept)| kept.admit_renewal(table))
     }
 
-    /// Records all that was applied since the last time, in one write.
+    /// Records everything that was applied since the last commit, in one write.
     ///
     /// # Errors
-    /// Then nothing of this turn may be told: the daemon has to end.
+    /// Nothing of this turn may be told then: the daemon has to end.
     pub(crate) fn commit(&mut self) -> io::Result<()> {
         self.now = None;
         self.kept().map_or(Ok(()), |(table, kept)| kept.commit(table))
     }
 
-    /// Whether the next [`Self::commit`] waits for the disk, so that more should go with it.
+    /// Whether the next [`Self::commit`] waits for the disk, so that it should contain more
+    /// changes.
     pub(crate) fn waits_for_disk(&self) -> bool {
         matches!(&self.log, Log::Journal(kept) if kept.waits_for_disk())
     }
 
-    /// Whether this is the token of a lease that would not survive a reboot yet.
+    /// Whether this is the token of a lease that is not durable yet.
     pub(crate) fn is_untold_lease(&self, token: Token) -> bool {
         matches!(&self.log, Log::Journal(kept) if kept.leases.is_untold(token))
     }
 
-    /// Makes sure that the leases survive a reboot that hold something now, and no others.
+    /// Makes the leases that hold something now durable, and no others.
     ///
     /// # Errors
     /// Names the file that cannot be written.
@@ -130,29 +133,29 @@ impl Ledger {
         self.kept().map_or(Ok(()), |(table, kept)| kept.keep_leases(table))
     }
 
-    /// Compacts the journal if that is worth it; called when nothing waits to be recorded.
+    /// Compacts the journal if that is worth it. Called when nothing waits to be recorded.
     pub(crate) fn tidy(&mut self) {
         if let Some((table, kept)) = self.kept() {
             kept.tidy(table);
         }
     }
 
-    /// Goes on in a journal that begins with the table as it is.
+    /// Continues in a journal that begins with a snapshot of the table.
     pub(crate) fn compact(&mut self) -> io::Result<()> {
         self.kept().map_or(Ok(()), |(table, kept)| kept.compact(table))
     }
 
-    /// Whether files of the log were removed.
+    /// Whether files of the journal were removed.
     pub(crate) fn vanished(&self) -> bool {
         matches!(&self.log, Log::Journal(kept) if kept.journal.vanished())
     }
 
-    /// Makes the journal's files anew, if they are no longer there.
+    /// Creates the journal's files again if they are missing.
     pub(crate) fn recreate(&mut self) -> io::Result<()> {
         self.kept().map_or(Ok(()), |(table, kept)| kept.recreate(table))
     }
 
-    /// Keeps the view of a key (`None` forgets it) over reboots.
+    /// Stores the view of a key, so that it survives reboots. `None` removes it.
     pub(crate) fn store_view(&mut self, key: &Key, view: Option<View>) -> io::Result<()> {
         self.kept().map_or(Ok(()), |(table, kept)| kept.store_view(table, key, view))
     }

@@ -1,6 +1,6 @@
-//! The table, its journal, and what survives a reboot.
+//! The table, its journal, and the data that survives a reboot.
 //!
-//! Invariant: what is told was recorded before.
+//! Invariant: a change is recorded before a client is told of it.
 
 pub(super) mod journal_store;
 pub(super) mod lease_store;

@@ -1,6 +1,6 @@
-//! The journal that the daemon before this one left.
+//! The journal that an earlier daemon left.
 //!
-//! Invariant: a journal that cannot be explained is never taken for an empty one.
+//! Invariant: a journal that cannot be read is never treated as an empty journal.
 
 use std::path::Path;
 
@@ -16,23 +16,24 @@ use crate::sys::process::{Found, Origin};
 const DISCARD_HINT: &str = "`canal daemon --discard-journal` leaves it out and names the processes \
                             that lose their locks by that";
 
-/// What the journal held.
+/// What an earlier daemon left in its journal.
 pub(crate) struct PreviousJournal {
     pub(crate) journal: Journal,
     pub(crate) table: Table,
-    /// Greater than every token that the journal knows of.
+    /// Greater than every token in the journal.
     pub(crate) next_token: Token,
-    /// Whether the table is that of the journal.
+    /// Whether the daemon continues with the journal's table.
     pub(crate) goes_on: bool,
-    /// Whether the journal has to begin anew before records are appended.
+    /// Whether the journal has to be written anew before records are appended.
     pub(crate) begins_anew: bool,
 }
 
 impl PreviousJournal {
-    /// Understands the journal of the daemon in `dir`.
+    /// Reads the journal of the daemon in `dir`.
     ///
     /// # Errors
-    /// Processes of another namespace may hold something by it, or it is not what its rules decide.
+    /// Processes of another namespace may hold something by it, or it contains other outcomes than
+    /// its rules decide.
     pub(crate) fn read(
         opened: Opened,
         dir: &Path,
@@ -65,7 +66,7 @@ impl PreviousJournal {
         let same_rules = version == rules.version();
         let table = replay(&snapshot, &records, rules, same_rules)?;
         if written_by != *origin {
-            // Leases are nobody's processes: the state file has them.
+            // Leases belong to no process. The lease file contains them.
             other_namespace::refuse_holders(&table, dir, origin)?;
             tracing::info!(
                 "the journal is of another pid or time namespace, where nobody holds anything"
@@ -91,7 +92,7 @@ impl PreviousJournal {
     }
 }
 
-/// The table that a snapshot and what came after it make.
+/// Rebuilds the table from a snapshot and the records that follow it.
 fn replay(
     snapshot: &Snapshot,
     records: &[Record],
@@ -117,7 +118,7 @@ fn replay(
     Ok(table)
 }
 
-/// The token after the last one that was given out.
+/// The token after the last token that was given out.
 fn last_token(snapshot: &Snapshot, records: &[Record]) -> Token {
     let outcomes = records.iter().flat_map(|record| &record.outcomes);
     let granted = outcomes.filter_map(|outcome| match outcome {
@@ -131,10 +132,10 @@ fn last_token(snapshot: &Snapshot, records: &[Record]) -> Token {
     granted.chain(floors).chain([snapshot.next_token]).max().unwrap_or_default()
 }
 
-/// Opens the journal, or leaves it out where that is void anyway or was asked for.
+/// Opens the journal. Leaves it out if it is void anyway, or if `discard` is set.
 ///
 /// # Errors
-/// If it cannot be used and nobody said to leave it out.
+/// The journal cannot be used, and `discard` is not set.
 pub(crate) fn open(place: &Place, origin: &Origin, discard: bool) -> anyhow::Result<Opened> {
     if discard {
         name_the_losers(place, origin);
@@ -145,8 +146,8 @@ pub(crate) fn open(place: &Place, origin: &Origin, discard: bool) -> anyhow::Res
         Err(error) => error,
     };
     match &error {
-        // What was written before the machine was started anew is void anyway; and it was not
-        // synced, so that a power cut may have left anything of it.
+        // Records from before the last boot are void anyway. They were not synced, so a power cut
+        // may have left any part of them.
         OpenError::Damaged { origin: Some(by), .. } if by.boot_id != origin.boot_id => {
             tracing::warn!(%error, "left out: it is of an earlier start of the machine");
             discarded(place)
@@ -165,7 +166,7 @@ fn discarded(place: &Place) -> anyhow::Result<Opened> {
     Ok(Journal::open(&place.dir)?)
 }
 
-/// The table of a journal, as far as it can be read; `None` if there is none of this origin.
+/// The table of a journal, as far as it can be read. `None` if there is no journal of this origin.
 fn salvaged(place: &Place, origin: &Origin) -> Option<Table> {
     let salvaged = salvage(&place.dir).filter(|salvaged| salvaged.origin == *origin)?;
     let mut table = Table::restore(&salvaged.snapshot, Rules::default()).ok()?;
@@ -177,7 +178,9 @@ fn salvaged(place: &Place, origin: &Origin) -> Option<Table> {
     Some(table)
 }
 
-/// How many processes that live hold something by a journal. Nothing is changed.
+/// How many frames hold something by a journal, except for frames whose process is certainly gone.
+/// Frames of leases count, and so do frames that have ended and whose descendants keep a hold.
+/// Changes nothing.
 pub(crate) fn living(place: &Place, origin: &Origin) -> usize {
     let Some(table) = salvaged(place, origin) else { return 0 };
     let holding = table.frames().filter(|frame| table.holds_in(frame.id).next().is_some());
@@ -188,7 +191,7 @@ pub(crate) fn living(place: &Place, origin: &Origin) -> usize {
     holding.filter(|frame| frame.ended || lives(&frame.owner)).count()
 }
 
-/// Says which live processes lose their locks when the journal is left out.
+/// Logs which processes lose their locks and may still run when the journal is left out.
 fn name_the_losers(place: &Place, origin: &Origin) {
     let Some(table) = salvaged(place, origin) else { return };
     for hold in table.holds() {

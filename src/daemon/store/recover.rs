@@ -1,6 +1,6 @@
-//! Taking up what the daemon before this one left.
+//! Recovers what the previous daemon left.
 //!
-//! Invariant: nothing that was visible is decided again. A hold ends only if its process is
+//! Invariant: no decision that was visible is made again. A hold ends only if its process is
 //! certainly gone.
 
 use std::collections::BTreeSet;
@@ -29,24 +29,25 @@ use crate::sys::clock;
 use crate::sys::pidfd::Pidfd;
 use crate::sys::process::{Found, Origin};
 
-/// What was taken up.
+/// The recovered state.
 #[derive(Debug)]
 pub(crate) struct Recovered {
     pub(crate) ledger: Ledger,
     pub(crate) origin: Origin,
     pub(crate) children: Children,
-    /// The owners that hold something, or whose frame encloses another, and were found again.
+    /// The owners that were found again, if they hold something or their frame encloses another
+    /// frame.
     pub(crate) found: Vec<(FrameId, Pidfd)>,
-    /// Frames of which it cannot be told whether their process lives.
+    /// Frames whose process may or may not live.
     pub(crate) unverified: BTreeSet<FrameId>,
     /// What the operator should know.
     pub(crate) notes: Vec<String>,
 }
 
-/// Takes up what the journal and the state file say.
+/// Recovers the state from the journal, the state file and the lease file.
 ///
 /// # Errors
-/// If that cannot be done without a loss; says what would help.
+/// This is not possible without a loss. The error says what would help.
 pub(crate) fn recover(
     place: &Place,
     config: &Config,
@@ -58,7 +59,7 @@ pub(crate) fn recover(
     let opened = open_state(place, &mut notes)?;
     let (state, durable) = (opened.state, opened.durable);
     let (lease_log, leases) = open_leases(state.dir())?;
-    // Those in the state file count as long as it has any: they are moved once.
+    // The leases in the state file are valid as long as it contains any: they are moved once.
     let leases_in_state = opened.leases.is_some();
     let leases = opened.leases.unwrap_or(leases);
     let opened = previous_journal::open(place, &origin, discard)?;
@@ -118,18 +119,18 @@ fn journal_of(place: &Place) -> String {
     format!("the journal in {}", place.dir.display())
 }
 
-/// The next token where what was given out before is not known for certain.
+/// The next token if the tokens given out before are not known for certain.
 fn floor(durable: Option<&Durable>, next_token: Token) -> Token {
     let reserved = durable.map_or(Token(0), |durable| durable.reserved_token);
     reserved.max(next_token).max(token_by_clock())
 }
 
-/// More than were ever given out before.
+/// A token greater than all tokens that were ever given out before, by the wall clock.
 pub(crate) fn token_by_clock() -> Token {
     Token::by_clock(UnixMillis(clock::unix_ms()))
 }
 
-/// The views that a lost state file must have had.
+/// The views that a lost state file must have contained.
 fn views_but_configured(table: &Table, config: &Config) -> Vec<StoredView> {
     let stored = stored_views(table);
     stored
@@ -169,7 +170,8 @@ fn open_leases(dir: &Path) -> anyhow::Result<(LeaseLog, Leases)> {
     Ok((opened.log, parts_of(opened.leases.unwrap_or_default())))
 }
 
-/// Opens the state file; where the usual place cannot be used, beside the socket.
+/// Opens the state file. If the usual directory cannot be used, a user's own daemon keeps it beside
+/// the socket.
 fn open_state(place: &Place, notes: &mut Vec<String>) -> anyhow::Result<state::Opened> {
     let error = match StateFile::open(&place.stores().state_dir) {
         Ok(opened) => return Ok(opened),
@@ -222,7 +224,7 @@ impl Recovered {
     fn look_for(&mut self, frame: FrameId, process: ProcessId, encloses: bool) {
         match find(process) {
             Found::Same(pidfd) if !pidfd.has_ended() => {
-                // Who only waits is known by its connection when it comes back.
+                // A process that only waits is recognized by its connection when it reconnects.
                 if encloses || self.ledger.table.holds_in(frame).next().is_some() {
                     self.found.push((frame, pidfd));
                 }
@@ -238,7 +240,8 @@ impl Recovered {
         }
     }
 
-    /// Opens the FIFOs of the holds that are kept for descendants, and ends those without any.
+    /// Opens the FIFOs of the holds that are kept for descendants, and ends the holds without any
+    /// descendants left.
     fn take_up_children(&mut self) {
         let holds = self.ledger.table.holds().filter(|hold| hold.asked.children);
         let holds: Vec<_> = holds.map(|hold| (hold.token, hold.asked.tag, hold.orphaned)).collect();
@@ -256,8 +259,8 @@ impl Recovered {
         self.children.sweep();
     }
 
-    /// Brings stored views and policy to what state file and configuration say. A view that
-    /// somebody stored by hand goes before the configuration's.
+    /// Changes stored views and policy to those of the state file and the configuration. A view
+    /// that a user stored by hand overrides the configuration.
     fn follow(&mut self, config: &Config) {
         let ledger = &mut self.ledger;
         let mut wanted = config.views.clone();
@@ -331,7 +334,7 @@ mod tests {
         let second = recovered(&place, "[keys.b]\nslots = 3\n[keys.c]\nper = 2\nbuckets = 2\n");
         assert_eq!(views(&second), ["b=7", "c=2x2"], "a is gone, b was set by hand");
         drop(second);
-        // As after a start of the machine with a /tmp that was emptied.
+        // Like after a boot that emptied /tmp.
         std::fs::remove_file(dir.path().join("journal.0")).unwrap();
         std::fs::remove_file(dir.path().join("journal.1")).unwrap();
         assert_eq!(views(&recovered(&place, "")), ["b=7"]);

@@ -1,17 +1,17 @@
-//! Which holds are in the way of what is asked of a key.
+//! Which holds block a request for a key.
 
 use crate::core::{FrameId, HeldItem, HoldState, Key, Mode, Table};
 use crate::daemon::limits::KEYS_LOOKED_AT_MAX;
 
-/// A hold that is in the way, and with which of its items.
+/// A hold that blocks a request, and the item of it that does.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BlockingHold<'a> {
     pub(crate) hold: &'a HoldState,
     pub(crate) item: &'a HeldItem,
 }
 
-/// Whether two items keep each other out: by slots of one key, or because one is a write and the
-/// key of one covers the other's.
+/// Whether two items exclude each other: both are slots of the same key, or one of them is a write
+/// and one key covers the other.
 pub(crate) fn conflict(one: (&Key, Mode), other: (&Key, Mode)) -> bool {
     let (key, mode) = one;
     let (other, other_mode) = other;
@@ -21,11 +21,11 @@ pub(crate) fn conflict(one: (&Key, Mode), other: (&Key, Mode)) -> bool {
     mode == Mode::Counted && other_mode == Mode::Counted && key == other
 }
 
-/// The holds of a key that an item conflicts with, whether it fits beside them or not; those of the
-/// key itself first, then those of keys above it, then those below it.
+/// The holds that conflict with an item, whether the item fits beside them or not. Holds of the key
+/// itself come first, then holds of the keys above it, then holds of the keys below it.
 ///
-/// Of each key no more than `each` are looked for, and below the key not more than
-/// [`KEYS_LOOKED_AT_MAX`] keys.
+/// At most `each` holds are returned for each key, and at most [`KEYS_LOOKED_AT_MAX`] keys below
+/// the key are examined.
 pub(crate) fn blocking_holds<'a>(
     table: &'a Table,
     key: &'a Key,
@@ -46,13 +46,13 @@ pub(crate) fn blocking_holds<'a>(
     })
 }
 
-/// The keys that cover a key, but for itself; the nearest first.
+/// The keys that cover a key, without the key itself. The nearest key comes first.
 fn above(key: &Key) -> impl Iterator<Item = Key> {
     let ends = key.as_str().rmatch_indices('/').map(|(at, _)| at);
     ends.filter_map(|end| Key::new(key.as_str().get(..end)?).ok())
 }
 
-/// A frame and those that enclose it, as far as they hold anything.
+/// A frame and the frames that enclose it, without frames that hold nothing.
 pub(crate) fn lineage(table: &Table, frame: FrameId) -> Vec<FrameId> {
     let state = |frame| table.frame(frame);
     let around = std::iter::successors(state(frame), |inner| state(inner.parent?));

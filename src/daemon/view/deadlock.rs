@@ -1,4 +1,4 @@
-//! A deadlock as the one is told who was chosen to end it.
+//! Describes a deadlock to the client that was chosen to end it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,12 +15,13 @@ use crate::protocol::{BlockerInfo, CycleStepInfo, Failure, PartyInfo};
 
 impl Server {
     /// The failure of a request that was chosen to end a deadlock, as a user may see it. `refused`
-    /// is what was asked: the table knows nothing of it any more.
+    /// is the refused request: the table no longer contains it.
     pub(crate) fn deadlock(&self, viewer: u32, cycle: &[CycleStep], refused: &Asked) -> Failure {
         let Some((first, last)) = cycle.first().zip(cycle.last()) else {
             return messages::late_refusal(&Refusal::Duplicate, None);
         };
-        // Of the first's frame nothing may be left, but that of its session that is waited for is.
+        // The first request's frame may no longer exist. The last step waits for a frame of the
+        // same session, and that frame exists.
         let session = self.ledger.table.session(last.by.frame());
         let teller = Teller { server: self, viewer, refused, request: first.request, session };
         let steps: Box<[_]> = cycle.iter().map(|step| teller.step(step)).collect();
@@ -32,7 +33,7 @@ impl Server {
     }
 }
 
-/// What is told of a cycle.
+/// Builds the description of a cycle.
 struct Teller<'a> {
     server: &'a Server,
     viewer: u32,
@@ -57,7 +58,7 @@ impl Teller<'_> {
         }
     }
 
-    /// What was asked, whatever became of it in this turn.
+    /// The request, whether it still waits, was granted or was refused in this turn.
     fn asked(&self, request: RequestId) -> Option<Asked> {
         if request == self.request {
             return Some(Asked { session: self.session, ..self.refused.clone() });
@@ -128,8 +129,8 @@ impl Teller<'_> {
     }
 }
 
-/// Which of the items that somebody else waits for competes with what is asked of a key; that of
-/// the key itself first.
+/// The item of another waiter that competes with a request for a key. An item of the key itself
+/// comes first.
 pub(crate) fn wanted_item<'a>(items: &'a [Item], key: &Key, mode: Mode) -> Option<&'a Item> {
     let competing = || items.iter().filter(|it| conflict((key, mode), (&it.key, it.ask.mode())));
     let of_the_key = || items.iter().find(|other| other.key == *key);

@@ -8,11 +8,11 @@ use crate::daemon::view::text::{Text, pid_of};
 use crate::protocol::{Grant, GrantedKey, OwnerInfo, SlotInfo};
 
 impl<'a> Shown<'a> {
-    /// What a request was granted, as it was decided just now.
+    /// A grant as it was decided just now.
     pub(crate) fn grant(&self, granted: &Granted) -> Option<Grant<Text<'a>>> {
         let hold = self.table.hold(granted.token)?;
         if hold.items.len() < hold.asked.items.len() {
-            // Part of it was given back before it was told.
+            // Part of the hold was released before the client was told.
             return Some(self.held(hold));
         }
         let items = hold.asked.items.iter().zip(&granted.items);
@@ -20,8 +20,8 @@ impl<'a> Shown<'a> {
         Some(self.grant_of(hold, keys))
     }
 
-    /// What a request holds, for one who asks again. `acquired` is what is held now: what was held
-    /// after the grant is known no more.
+    /// What a request holds, for a client that asks again. `acquired` is the number held now: the
+    /// number right after the grant is no longer known.
     pub(crate) fn held(&self, hold: &'a HoldState) -> Grant<Text<'a>> {
         let keys = hold.items.iter().map(|item| self.held_key(item)).collect();
         self.grant_of(hold, keys)

@@ -1,4 +1,4 @@
-//! Who holds a key.
+//! The holders of a key.
 
 use std::collections::BTreeSet;
 
@@ -11,17 +11,17 @@ use crate::protocol::{HOLDERS_SHOWN_MAX, HolderInfo, LeaseInfo};
 use crate::sys::clock;
 use crate::sys::process::{RunState, run_state};
 
-/// Whether the process of a holder is looked at.
+/// Whether the state of a holder's process is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Looks {
-    /// It is, in /proc.
+    /// The state is looked up in /proc.
     Closely,
-    /// It is not.
+    /// The state is not looked up.
     Briefly,
 }
 
 impl<'a> Shown<'a> {
-    /// A holder; its slots are those of `key`.
+    /// A holder, with its slots of `key`.
     pub(crate) fn holder(&self, hold: &HoldState, key: Option<&Key>, looks: Looks) -> HolderInfo {
         let state = match looks {
             Looks::Closely if hold.asked.ttl_ms.is_some() => None,
@@ -32,7 +32,7 @@ impl<'a> Shown<'a> {
         HolderInfo { state, ..holder }
     }
 
-    /// A holder as it is told to the one who gives back, without a look at its process.
+    /// A holder without the state of its process, for a client that releases.
     pub(crate) fn holder_briefly<'h>(
         &self,
         hold: &'h HoldState,
@@ -59,7 +59,7 @@ impl<'a> Shown<'a> {
         }
     }
 
-    /// How long the lease lives that has a hold, if one has it.
+    /// The remaining life of the lease that has a hold, if a lease has it.
     pub(crate) fn lease(&self, hold: &HoldState) -> Option<LeaseInfo> {
         let ttl_ms = hold.asked.ttl_ms?;
         let left_ms = self.leases.left_ms(hold.frame);
@@ -87,8 +87,9 @@ impl<'a> Shown<'a> {
         }
     }
 
-    /// Those who keep an item of a request, the longest first, a few of them, each once. None where
-    /// it only has to let others go first. `own` says whether slots of its own session are among them.
+    /// A few of the holders that block an item of a request. The longest holder comes first, and
+    /// each frame appears once. The list is empty if the item only has to let other waiters go
+    /// first. `own` says whether to include slots of the request's own session.
     pub(crate) fn holders(&self, asked: &Request, item: usize, own: bool) -> Vec<HolderInfo> {
         let Some(Item { key, ask }) = asked.items.get(item) else { return Vec::new() };
         let mut tokens = self.table.blocking_holds(asked, item, own, HOLDERS_LOOKED_AT_MAX);
@@ -103,7 +104,7 @@ impl<'a> Shown<'a> {
         shown.collect()
     }
 
-    /// Those who have been granted a key, or one above or below it, after a token.
+    /// The holders that were granted a key, or a key above or below it, after a token.
     pub(crate) fn holders_since(&self, key: &Key, token: Token) -> Vec<HolderInfo> {
         let found = blocking_holds(self.table, key, Mode::Write, HOLDERS_SHOWN_MAX);
         let mut found: Vec<_> = found.filter(|it| it.hold.token > token).collect();
@@ -114,7 +115,7 @@ impl<'a> Shown<'a> {
         shown.map(|obstacle| self.holder_of(obstacle.hold, &obstacle.item.key, key)).collect()
     }
 
-    /// A holder of one of its keys, as a client that asks for `key` is told.
+    /// A holder of one of its keys, for a client that asks for `key`.
     fn holder_of(&self, hold: &HoldState, held: &Key, key: &Key) -> HolderInfo {
         let holder = self.holder(hold, Some(held), Looks::Closely);
         HolderInfo { key: (held != key).then(|| held.to_string()), ..holder }

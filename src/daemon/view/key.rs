@@ -1,4 +1,4 @@
-//! The keys of a status, each with who holds it and who waits for it.
+//! The keys of a status, each with its holders and waiters.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -14,13 +14,13 @@ use crate::daemon::view::{Shown, messages};
 use crate::protocol::{KeyInfo, LeaseInfo, WaiterInfo};
 
 impl<'a> Shown<'a> {
-    /// The keys that `within` covers, or all. Processes are looked at until there are too many.
-    /// They are looked up when they are written. The second is how many keys are left out because
-    /// there are too many.
+    /// The keys that `within` covers, or all keys, and how many keys are left out because there are
+    /// too many. The state of processes is looked up for a limited number of holders. The lookups
+    /// happen while the reply is written.
     pub(crate) fn keys(self, within: Option<&Key>) -> (impl Serialize + use<'a>, u64) {
         let within = within.cloned();
         let mut rows_left = REPORT_BYTES_MAX;
-        // Half of the room is for those who hold and wait, if there are as many.
+        // Half of the room is for holders and waiters, if there are enough of them.
         let mut keys_left = REPORT_BYTES_MAX / 2;
         let keys = self.table.keys(within.as_ref()).map(|key| KEY_BYTES + key.as_str().len());
         let (shown, left_out) = fitting(keys, &mut keys_left);
@@ -34,7 +34,7 @@ impl<'a> Shown<'a> {
         (each, left_out)
     }
 
-    /// The keys that begin with `prefix`, at most `max`, with nothing but their names.
+    /// The names of at most `max` keys that begin with `prefix`.
     pub(crate) fn names(&self, prefix: &str, max: usize) -> Vec<KeyInfo> {
         let keys = self.table.keys(None).filter(|key| key.as_str().starts_with(prefix));
         keys.take(max).map(name_only).collect()
@@ -112,8 +112,8 @@ impl<'a> Shown<'a> {
     }
 }
 
-/// Why requests of several keys wait: it is found out once for all keys, each of which is looked at for
-/// that.
+/// Caches why requests of several keys wait. The table examines each key of such a request, so this
+/// is done once for all its keys.
 #[derive(Default)]
 struct Whys(RefCell<BTreeMap<RequestId, Option<Why>>>);
 
@@ -127,11 +127,12 @@ impl Whys {
     }
 }
 
-/// About how many bytes a key takes beside its name, and one who holds or waits beside its command.
+/// The approximate size of a key without its name, and of a holder or waiter without its command,
+/// in bytes.
 const KEY_BYTES: usize = 200;
 const ROW_BYTES: usize = 400;
 
-/// How many of these, from the first one on, fit into the room that is left, and how many do not.
+/// How many of these items, from the first on, fit into the remaining room, and how many do not.
 fn fitting(bytes: impl Iterator<Item = usize>, left: &mut usize) -> (usize, u64) {
     let (mut fit, mut unfit) = (0, 0);
     for bytes in bytes {
@@ -145,7 +146,7 @@ fn fitting(bytes: impl Iterator<Item = usize>, left: &mut usize) -> (usize, u64)
     (fit, unfit)
 }
 
-/// How many bytes the numbers of the slots take that a hold has of a key.
+/// The bytes that the slot numbers of a hold of a key take.
 fn slot_bytes(hold: &HoldState, key: &Key) -> usize {
     const EACH: usize = 6;
     let of_key = hold.items.iter().filter(|item| item.key == *key);
@@ -153,8 +154,8 @@ fn slot_bytes(hold: &HoldState, key: &Key) -> usize {
     usize::try_from(slots).unwrap_or(usize::MAX).saturating_mul(EACH)
 }
 
-/// What is made one by one while it is written: a report of ten thousand waiters is never in memory
-/// as a whole, of which an allocator may keep the room.
+/// A sequence whose items are made one by one while it is written. A report of ten thousand waiters
+/// is never in memory as a whole, because an allocator may keep such memory.
 struct Each<F>(F);
 
 impl<F: Fn() -> I, I: Iterator<Item: Serialize>> Serialize for Each<F> {
@@ -163,7 +164,7 @@ impl<F: Fn() -> I, I: Iterator<Item: Serialize>> Serialize for Each<F> {
     }
 }
 
-/// A lease that still waits.
+/// The lease of a request that still waits.
 fn not_yet(ttl_ms: u64) -> LeaseInfo {
     LeaseInfo { ttl_ms, left_ms: None, expires: None, renewals: 0 }
 }

@@ -1,4 +1,4 @@
-//! What people are told: why a request was refused, and why it waits.
+//! Messages for users: why a request was refused, and why it waits.
 
 use crate::core::{Ask, Item, Key, Kind, Mode, Owner, Reason, Refusal, Request, View};
 use crate::log::journal::NoRoom;
@@ -7,15 +7,15 @@ use crate::protocol::{ErrorName, Failure, OWNER_GONE};
 /// How full the lock is that a request did not get.
 #[derive(Debug)]
 pub(crate) struct Use {
-    /// Slots held by everyone.
+    /// Slots held by all holders.
     pub(crate) held: u64,
-    /// The view of those who state none.
+    /// The view for requests that state none.
     pub(crate) view: Option<View>,
-    /// What is in the way other than slots, in one clause.
+    /// What blocks the request other than slots, in one clause.
     pub(crate) conflict: Option<String>,
 }
 
-/// The failure that a refusal of the table becomes. Holders and the cycle are added by the caller.
+/// The failure for a refusal of the table. The caller adds holders and the cycle.
 pub(crate) fn refusal(why: &Refusal, request: &Request, use_of: Option<&Use>) -> Failure {
     let item = item_of(why).and_then(|index| request.items.get(index));
     let Some(item) = item else {
@@ -49,7 +49,8 @@ pub(crate) fn refusal(why: &Refusal, request: &Request, use_of: Option<&Use>) ->
     }
 }
 
-/// The failure of a request that is refused after it waited. `key` is that of the item at fault.
+/// The failure for a request that is refused after it waited. `key` is the key of the item at
+/// fault.
 pub(crate) fn late_refusal(why: &Refusal, key: Option<&Key>) -> Failure {
     match (why, key) {
         (Refusal::Deadlock { cycle }, Some(key)) => deadlock(key, cycle.len(), cycle.len()),
@@ -66,8 +67,8 @@ fn own_deadlock(key: &Key) -> Failure {
     )
 }
 
-/// The failure of a request that was refused to end a deadlock. The message counts the sessions, or the
-/// processes if all are of one session.
+/// The failure for a request that was refused to end a deadlock. The message counts the sessions,
+/// or the processes if all are of one session.
 pub(crate) fn deadlock(key: &Key, sessions: usize, processes: usize) -> Failure {
     let among = match sessions {
         1 => format!("{processes} processes of one session"),
@@ -91,12 +92,13 @@ pub(crate) fn item_of(why: &Refusal) -> Option<usize> {
     }
 }
 
-/// The failure of a request whose time is over.
+/// The failure for a request whose wait has timed out.
 pub(crate) fn timeout(key: &Key, reason: &str) -> Failure {
     timeout_of(key.as_str(), reason)
 }
 
-/// The failure of a request whose time is over, where `reason` kept it from everything.
+/// The failure for a request of one or several keys whose wait has timed out. `reason` is the cause
+/// of the wait.
 pub(crate) fn timeout_of(key: &str, reason: &str) -> Failure {
     refused("timeout", format!("the wait for `{key}` is over: {reason}"))
 }
@@ -123,7 +125,7 @@ fn full(item: &Item, use_of: Option<&Use>) -> String {
     }
 }
 
-/// A hold that is in the way, and how many there are, in one clause.
+/// A hold that blocks a request, and how many more there are, in one clause.
 pub(crate) fn conflict(
     asked: &Key,
     held: (&Key, Mode),
@@ -235,12 +237,12 @@ fn stated_kind(item: &Item) -> Option<Kind> {
     stated_view(item).map(View::kind)
 }
 
-/// What one is told whose owner has ended.
+/// The failure for a client whose owner process has ended.
 pub(crate) fn owner_gone() -> Failure {
     Failure::new(ErrorName::OwnerGone, OWNER_GONE)
 }
 
-/// What one is told who would have to wait, as too many of its user do.
+/// The failure for a client that would have to wait while too many requests of its user wait.
 pub(crate) fn too_many_wait(most: usize, uid: u32) -> Failure {
     let message = format!("{most} requests of uid {uid} wait already");
     tracing::warn!("{message}, more are refused");
@@ -248,7 +250,7 @@ pub(crate) fn too_many_wait(most: usize, uid: u32) -> Failure {
         .hint("raise `waiters_per_user` in the configuration")
 }
 
-/// What one is told whose request cannot be recorded.
+/// The failure for a client whose request cannot be recorded.
 pub(crate) fn disk_full(error: &NoRoom) -> Failure {
     tracing::warn!(%error, "a request is refused");
     Failure::new(ErrorName::DiskFull, error.to_string())

@@ -1,6 +1,6 @@
 //! The table as clients see it.
 //!
-//! Invariant: the command of a process is shown to its user and to root only.
+//! Invariant: the command of a process is shown only to its user and to root.
 
 pub(super) mod conflict;
 pub(super) mod deadlock;
@@ -26,11 +26,11 @@ pub(crate) struct Shown<'a> {
     pub(crate) table: &'a Table,
     /// When leases end.
     pub(crate) leases: &'a Leases,
-    /// Frames of which it is not known whether their process still lives.
+    /// Frames whose process may or may not live.
     pub(crate) unverified: &'a BTreeSet<FrameId>,
-    /// The user who looks.
+    /// The user that gets the reply.
     pub(crate) viewer: u32,
-    /// The host whose processes can be looked at.
+    /// The host whose processes can be looked up.
     pub(crate) here: HostId,
 }
 
@@ -51,7 +51,7 @@ impl<'a> Shown<'a> {
         format!("s{}", self.table.session(frame))
     }
 
-    /// The name of the host that a frame is on, where there are several.
+    /// The name of the host that a frame is on, if several hosts share the table.
     pub(crate) fn label_of(&self, frame: FrameId) -> Option<String> {
         self.label(frame).map(str::to_owned)
     }
@@ -61,7 +61,7 @@ impl<'a> Shown<'a> {
         self.table.host(host).map(|host| host.label.as_str())
     }
 
-    /// As [`Self::label_of`], of hosts other than this one.
+    /// As [`Self::label_of`], but only for hosts other than this one.
     fn elsewhere(&self, hold: &HoldState) -> Option<String> {
         self.label_of(hold.frame).filter(|_| hold.asked.host != self.here)
     }
@@ -70,7 +70,7 @@ impl<'a> Shown<'a> {
         self.sees(uid).then(|| command.to_owned())
     }
 
-    /// Whether the commands of a user are the viewer's to see.
+    /// Whether the viewer may see the commands of a user.
     fn sees(&self, uid: u32) -> bool {
         self.viewer == uid || self.viewer == 0
     }

@@ -1,4 +1,4 @@
-//! Texts of replies, made as they are written.
+//! Texts of replies, formatted while they are written.
 
 use std::fmt;
 
@@ -9,13 +9,12 @@ use crate::core::{FrameId, Owner, UnixMillis};
 /// A text of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Text<'a> {
-    /// As it stands somewhere.
+    /// An existing text.
     Itself(&'a str),
     /// The name of the session with this outermost frame.
     Session(FrameId),
     /// The name of a frame.
     Frame(FrameId),
-    /// A time.
     Time(UnixMillis),
 }
 
@@ -39,7 +38,7 @@ impl Serialize for Text<'_> {
     }
 }
 
-/// The number of an owner's process; 0 if it has none here.
+/// The pid of an owner's process. 0 for a lease.
 pub(crate) fn pid_of(owner: &Owner) -> u32 {
     match owner {
         Owner::Process(process) => process.pid,

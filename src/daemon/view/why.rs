@@ -5,30 +5,30 @@ use crate::daemon::view::conflict::{conflict, lineage};
 use crate::daemon::view::{Shown, messages};
 use crate::protocol::{HolderInfo, Progress};
 
-/// What keeps a waiter waiting, for people.
+/// What keeps a waiter waiting, for users.
 #[derive(Debug)]
 pub(crate) struct WhyShown {
-    /// The key that does.
+    /// The key that the waiter waits for.
     pub(crate) key: Key,
-    /// In which way it wants the key.
+    /// The mode in which the waiter wants the key.
     pub(crate) mode: Mode,
-    /// Why, in one clause.
+    /// Why it waits, in one clause.
     pub(crate) clause: String,
-    /// Its number among what is asked for.
+    /// The index of the item among the items of the request.
     pub(crate) item: usize,
-    /// In which way it is kept from it by what others hold; not at all if it only has to let others
-    /// go first.
+    /// How holds of others block the item. `None` if the request only has to let others go first.
     pub(crate) held: Option<Held>,
-    /// Whether it is in a session that holds something, which is not in its way.
+    /// Whether the waiter's frame or an enclosing frame holds something. Such holds do not block
+    /// it.
     pub(crate) nests: bool,
 }
 
-/// In which way what others hold keeps a request.
+/// How holds of others block a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Held {
     /// Its slots are taken.
     Full,
-    /// It is held in a way that conflicts.
+    /// It is held in a conflicting mode.
     Conflicting,
 }
 
@@ -73,7 +73,7 @@ impl Shown<'_> {
         }
     }
 
-    /// What is in the way of an item other than by its slots, in one clause.
+    /// What blocks an item other than taken slots, in one clause.
     pub(crate) fn conflict(&self, asked: &Request, item: usize) -> Option<String> {
         let Item { key, ask } = asked.items.get(item)?;
         let mode = ask.mode();
@@ -90,7 +90,8 @@ impl Shown<'_> {
         Some(messages::conflict(key, held, owner, host.as_deref(), found.len() as u64))
     }
 
-    /// A word to a waiter. `position` is its place among the `waiting` of the key that keeps it.
+    /// A progress report to a waiter. `position` is its place among the `waiting` requests for the
+    /// key that it waits for.
     pub(crate) fn progress(
         &self,
         key: &Key,
@@ -109,7 +110,7 @@ impl Shown<'_> {
     }
 }
 
-/// Which of a hold's items is in the way of what is asked of a key; that of the key itself first.
+/// The item of a hold that blocks a request for a key. An item of the key itself comes first.
 pub(crate) fn held_item<'a>(items: &'a [HeldItem], key: &Key, mode: Mode) -> Option<&'a HeldItem> {
     let in_the_way = || items.iter().filter(|it| conflict((key, mode), (&it.key, it.mode)));
     in_the_way().find(|item| item.key == *key).or_else(|| in_the_way().next())

@@ -1,4 +1,4 @@
-//! How a page lies in memory.
+//! The layout of a page in memory.
 
 use std::num::NonZeroUsize;
 use std::os::fd::BorrowedFd;
@@ -11,20 +11,20 @@ use nix::sys::stat::stat;
 
 use super::{Deadline, Lost, State, Why};
 
-/// `canalTTL`, and another number on a machine with the other order of bytes.
+/// `canalTTL`. A machine with the other byte order reads a different number.
 pub(super) const MAGIC: u64 = u64::from_be_bytes(*b"canalTTL");
 
-/// The version of the layout. Fields are only ever added; what an older reader would get wrong is
-/// another version.
+/// The version of the layout. New fields are only appended. A change that an older reader would
+/// misread gets a new version.
 pub(super) const VERSION: u64 = 1;
 
-/// The size of the file: one page of the machines with the smallest.
+/// The size of the file: one page on the machines with the smallest pages.
 pub(super) const BYTES: usize = 4096;
 
-/// The most bytes of a name; longer ones are cut.
+/// The maximum length of a name, in bytes. Longer names are cut.
 pub(super) const NAME_BYTES: usize = 256;
 
-/// The page. Whatever changes after it was made is one word.
+/// The page. Each field that changes after its creation is one word.
 #[repr(C)]
 pub(super) struct Layout {
     pub(super) magic: AtomicU64,
@@ -45,10 +45,11 @@ const _: () = assert!(size_of::<Layout>() <= BYTES);
 
 impl Layout {
     pub(super) fn state(&self) -> State {
-        // Relaxed loads only: others are not allowed on memory that cannot be written.
+        // Only relaxed loads: other loads are not allowed on read-only memory.
         let lost = self.lost.load(Ordering::Relaxed);
         let term_at = self.term_at.load(Ordering::Relaxed);
-        // Pairs with the one in `publish`: a `kill_at` is not older than the `term_at` above.
+        // Pairs with the fence in `publish`: the `kill_at` below is not older than the `term_at`
+        // above.
         fence(Ordering::Acquire);
         let kill_at = self.kill_at.load(Ordering::Relaxed);
         let reached_at = self.reached_at.load(Ordering::Relaxed);
@@ -56,8 +57,8 @@ impl Layout {
         State { deadline: Deadline { reached_at, term_at, kill_at }, lost }
     }
 
-    /// A writer that is killed midway leaves an earlier `term_at` with a later `kill_at`, both of
-    /// which were true.
+    /// A writer that is killed midway leaves the earlier `term_at` with the later `kill_at`. Both
+    /// were valid deadlines.
     pub(super) fn publish(&self, deadline: Deadline) {
         self.reached_at.store(deadline.reached_at, Ordering::Relaxed);
         self.kill_at.store(deadline.kill_at, Ordering::Relaxed);
@@ -65,14 +66,14 @@ impl Layout {
         self.term_at.store(deadline.term_at, Ordering::Relaxed);
     }
 
-    /// The first one counts.
+    /// Only the first loss is recorded.
     pub(super) fn lose(&self, lost: Lost) {
         let word = lost.at << 8 | u64::from(lost.why as u8);
         let _ = self.lost.compare_exchange(0, word, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
 
-/// The inode of this process's time namespace; 0 where the kernel has none (before Linux 5.6).
+/// The inode of this process's time namespace. 0 if the kernel has none (before Linux 5.6).
 pub(super) fn time_namespace() -> u64 {
     stat("/proc/self/ns/time").map_or(0, |stat| stat.st_ino)
 }
@@ -93,7 +94,7 @@ pub(super) fn read_name(from: &[AtomicU8; NAME_BYTES]) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// A page in this process's memory; gone from there when it is dropped.
+/// A page that is mapped into this process. Dropping it unmaps the page.
 pub(super) struct Mapping(NonNull<Layout>);
 
 // SAFETY: the memory is only ever accessed through atomics.
@@ -102,26 +103,26 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps a page shared. The file must have [`BYTES`] and be sealed against shrinking, so that
-    /// no access can miss it.
+    /// Maps a page shared. The file must have [`BYTES`] and be sealed against shrinking, so that no
+    /// access can be beyond its end.
     pub(super) fn new(file: BorrowedFd<'_>, access: ProtFlags) -> io::Result<Self> {
         let length = NonZeroUsize::MIN.saturating_add(BYTES - 1);
-        // SAFETY: the kernel chooses an address where nothing else is.
+        // SAFETY: the kernel chooses an address where nothing else is mapped.
         let address = unsafe { mmap(None, length, access, MapFlags::MAP_SHARED, file, 0) }?;
         Ok(Self(address.cast()))
     }
 
     pub(super) fn page(&self) -> &Layout {
         // SAFETY: the mapping is aligned to a page, is as large as the file, and lives as long as
-        // this; the file cannot shrink; any bytes are a valid `Layout`, and others change it only
-        // by atomics or by system calls of the kernel's.
+        // `self`. The file cannot shrink. Any bytes are a valid `Layout`, and other processes
+        // change it only by atomics or by system calls.
         unsafe { self.0.as_ref() }
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: it was mapped in `new` with this length, and no reference outlives this.
+        // SAFETY: `new` mapped it with this length, and no reference outlives `self`.
         let _ = unsafe { munmap(self.0.cast(), BYTES) };
     }
 }

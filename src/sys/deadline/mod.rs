@@ -1,15 +1,15 @@
-//! The deadline page: until when the holds of a host are sure, in memory that the daemon shares
-//! with those who run its holders' commands.
+//! The deadline page: memory that the daemon shares with supervisors. It contains the time until
+//! which the holds of a host are safe.
 //!
-//! A daemon that works over an engine makes one page for each incarnation ([`Writer`]) and moves
-//! the deadline on at each renewal. Whoever runs a command under a hold gets the page's
-//! descriptors with the grant ([`Reader`]) and acts on the same numbers as the daemon, also when
-//! the daemon is stopped or gone: then the page just does not move.
+//! A daemon with an engine creates one page for each incarnation ([`Writer`]) and moves the
+//! deadline at each renewal. A supervisor of a command gets the page's descriptors with the grant
+//! ([`Reader`]) and acts on the same numbers as the daemon. It does so even when the daemon is
+//! stopped or gone: then the page stays as it is.
 //!
 //! All times are milliseconds of CLOCK_BOOTTIME, which is the same for all processes of a machine
 //! (of a time namespace).
 //!
-//! Invariant: once a page says that the incarnation is lost, it says so for ever.
+//! Invariant: once a page says that the incarnation is lost, it says so forever.
 
 mod layout;
 mod reader;
@@ -18,24 +18,24 @@ mod writer;
 pub use reader::Reader;
 pub use writer::Writer;
 
-/// Until when holds are sure.
+/// Until when holds are safe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Deadline {
-    /// When the engine was last known to be reached: before the last renewal that it answered was
+    /// When the engine was last known to be reachable: just before the last answered renewal was
     /// sent.
     pub reached_at: u64,
-    /// Commands are asked to end (TERM) from then on, and none is started.
+    /// From this time on, commands are asked to end (TERM), and no command is started.
     pub term_at: u64,
-    /// Commands are killed from then on.
+    /// From this time on, commands are killed.
     pub kill_at: u64,
 }
 
-/// That an incarnation has lost its holds.
+/// An incarnation has lost its holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lost {
-    /// Why.
+    /// The reason.
     pub why: Why,
-    /// Since when the daemon knows.
+    /// When the daemon noticed the loss.
     pub at: u64,
 }
 
@@ -45,18 +45,19 @@ pub struct Lost {
 pub enum Why {
     /// The engine could not be reached for too long.
     Away = 1,
-    /// Another host declared it gone.
+    /// Another host declared the incarnation gone.
     Gone = 2,
-    /// The engine's history is not the one that was read (a fail-over, a restored backup).
+    /// The engine's history differs from the history that was read (a fail-over, a restored
+    /// backup).
     Rewritten = 3,
-    /// Somebody else writes in its name.
+    /// Another process writes in the name of the incarnation.
     Taken = 4,
-    /// Anything else, such as a reason of a later version.
+    /// Any other reason, such as a reason of a later version.
     Other = 5,
 }
 
 impl Why {
-    /// The reason in one word, as it is sent.
+    /// The word for the reason in messages.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -68,7 +69,7 @@ impl Why {
         }
     }
 
-    /// What a word means.
+    /// The reason for a word.
     #[must_use]
     pub fn of_word(word: &str) -> Self {
         let all = [Self::Away, Self::Gone, Self::Rewritten, Self::Taken];
@@ -86,17 +87,17 @@ impl Why {
     }
 }
 
-/// What a page says at one moment.
+/// The content of a page at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
-    /// Until when the holds are sure.
+    /// Until when the holds are safe.
     pub deadline: Deadline,
-    /// That they are lost, and why.
+    /// Set once the holds are lost.
     pub lost: Option<Lost>,
 }
 
 impl State {
-    /// Whether a command may not be started any more at `now`.
+    /// Whether no command may be started any more at `now`.
     #[must_use]
     pub fn is_over(&self, now: u64) -> bool {
         self.lost.is_some() || now >= self.deadline.term_at

@@ -1,4 +1,4 @@
-//! The side of those who run commands.
+//! The side of the supervisor that runs a command.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,7 +12,7 @@ use nix::sys::stat::fstat;
 use super::State;
 use super::layout::{BYTES, MAGIC, Mapping, VERSION, read_name, time_namespace};
 
-/// The page of an incarnation, to read.
+/// The page of an incarnation, for reading.
 #[derive(Debug)]
 pub struct Reader {
     mapping: Mapping,
@@ -24,12 +24,12 @@ impl Reader {
     /// Takes over the two descriptors that came with a grant.
     ///
     /// # Errors
-    /// `InvalidData` if it is no such page, could be cut off under its reader, or is of another
-    /// time namespace.
+    /// `InvalidData` if the file is not a deadline page, could shrink under its reader, or belongs
+    /// to another time namespace.
     pub fn open(page: OwnedFd, line: OwnedFd) -> io::Result<Self> {
         let wrong = |text| io::Error::new(io::ErrorKind::InvalidData, text);
         let sealed = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW;
-        // Of anything but a memfd the seals cannot be asked (EINVAL).
+        // Only a memfd has seals. Other files return EINVAL.
         let seals = fcntl(&page, FcntlArg::F_GET_SEALS).map(SealFlag::from_bits_retain);
         if !seals.is_ok_and(|seals| seals.contains(sealed)) {
             return Err(wrong("the deadline page is not sealed"));
@@ -53,44 +53,44 @@ impl Reader {
         Ok(Self { mapping, page, line })
     }
 
-    /// What it says now.
+    /// The current content.
     #[must_use]
     pub fn state(&self) -> State {
         self.mapping.page().state()
     }
 
-    /// The incarnation.
+    /// The id of the incarnation.
     #[must_use]
     pub fn host(&self) -> u64 {
         self.mapping.page().host.load(Ordering::Relaxed)
     }
 
-    /// What people know the engine by.
+    /// The name of the engine in messages.
     #[must_use]
     pub fn engine(&self) -> String {
         read_name(&self.mapping.page().engine)
     }
 
-    /// What people know the host by.
+    /// The name of the host in messages.
     #[must_use]
     pub fn label(&self) -> String {
         read_name(&self.mapping.page().label)
     }
 
-    /// Whether nobody will write any more: the incarnation is lost, or its daemon has ended.
+    /// Whether the page no longer changes: the incarnation is lost, or its daemon has ended.
     #[must_use]
     pub fn is_left(&self) -> bool {
         let mut polled = [PollFd::new(self.line.as_fd(), PollFlags::POLLIN)];
         poll(&mut polled, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
     }
 
-    /// The line, to poll for its end.
+    /// The liveness line, to poll for its end.
     #[must_use]
     pub fn line(&self) -> BorrowedFd<'_> {
         self.line.as_fd()
     }
 
-    /// The descriptors, to hand them on: the page, then the line.
+    /// The descriptors, to pass on: the page, then the line.
     #[must_use]
     pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
         [self.page.as_fd(), self.line.as_fd()]

@@ -81,7 +81,7 @@ fn names_are_cut_between_letters() {
     assert_eq!(self::reader(&odd).engine(), format!("x{}", "ä".repeat(127)));
 }
 
-/// Opens the same file anew, for reading and writing if that is allowed.
+/// Opens the same file again, for reading and writing if that is allowed.
 fn again(fd: &impl AsFd) -> std::io::Result<std::fs::File> {
     let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
     std::fs::OpenOptions::new().read(true).write(true).open(path)
@@ -92,7 +92,7 @@ fn whoever_has_the_descriptor_can_neither_write_nor_resize_it() {
     let writer = write(1000);
     let page = writer.page();
     assert_eq!(nix::unistd::write(page, b"x"), Err(Errno::EBADF), "it is open to read only");
-    // Nor through a descriptor that it makes itself.
+    // A descriptor that the reader opens itself cannot write either.
     let mut mine = again(&page).unwrap();
     assert_eq!(mine.write(b"x").unwrap_err().raw_os_error(), Some(libc::EPERM));
     for length in [0, 1, 8192] {
@@ -100,7 +100,7 @@ fn whoever_has_the_descriptor_can_neither_write_nor_resize_it() {
     }
     let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
     let length = std::num::NonZeroUsize::new(4096).unwrap();
-    // SAFETY: the kernel chooses an address where nothing else is.
+    // SAFETY: the kernel chooses an address where nothing else is mapped.
     let mapped = unsafe { mmap(None, length, access, MapFlags::MAP_SHARED, &mine, 0) };
     assert_eq!(mapped.unwrap_err(), Errno::EPERM);
     assert_eq!(reader(&writer).state().deadline, deadline(1000));
@@ -118,7 +118,7 @@ fn what_is_no_page_is_refused() {
     let memory = |length: i64, seals: libc::c_int| {
         let file = memfd_create("x", flags).unwrap();
         ftruncate(&file, length).unwrap();
-        // SAFETY: it takes three integers.
+        // SAFETY: the call takes three integers.
         let sealed = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) };
         assert_eq!(sealed, 0);
         file
@@ -135,12 +135,12 @@ fn what_is_no_page_is_refused() {
     bytes[..8].copy_from_slice(&u64::from_be_bytes(*b"canalTTL").to_ne_bytes());
     bytes[8..16].copy_from_slice(&2_u64.to_ne_bytes());
     std::fs::File::from(newer.try_clone().unwrap()).write_all(&bytes).unwrap();
-    // SAFETY: it takes three integers.
+    // SAFETY: the call takes three integers.
     assert_eq!(unsafe { libc::fcntl(newer.as_raw_fd(), libc::F_ADD_SEALS, both) }, 0);
     assert_eq!(refused(newer), "the deadline page is of another version");
 }
 
-/// The other end of a writer in a process of its own, which publishes a deadline for every line.
+/// A writer in a process of its own, which publishes a deadline for every line that it reads.
 #[test]
 #[ignore = "a scene of the tests below"]
 fn publishes_what_it_is_told() {

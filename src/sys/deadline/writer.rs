@@ -14,12 +14,12 @@ use super::layout::{BYTES, MAGIC, Mapping, VERSION, time_namespace, write_name};
 use super::{Deadline, Lost, State, Why};
 use crate::sys::{clock, fds};
 
-/// The page of one incarnation, to write. When it is dropped, those who watch it are told that its
-/// writer is gone, and what it says stays.
+/// The page of one incarnation, for writing. When it is dropped, its readers see that the writer is
+/// gone. The content of the page stays.
 #[derive(Debug)]
 pub struct Writer {
     mapping: Mapping,
-    /// Can only be read.
+    /// A read-only descriptor.
     page: OwnedFd,
     /// Reaches its end when `line_kept` is closed: by us, or by the kernel when this process ends.
     line: OwnedFd,
@@ -27,8 +27,8 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Makes a page (memfd_create, Linux 3.17; F_SEAL_FUTURE_WRITE, Linux 5.1). `host` is the
-    /// incarnation, `engine` and `label` are what people know the engine and this host by.
+    /// Creates a page (memfd_create, Linux 3.17; F_SEAL_FUTURE_WRITE, Linux 5.1). `host` is the
+    /// incarnation. `engine` and `label` are the names of the engine and of this host in messages.
     ///
     /// # Errors
     /// No descriptors or memory are left.
@@ -37,7 +37,7 @@ impl Writer {
         let file = memfd_create("canal-deadline", flags)?;
         ftruncate(&file, i64::try_from(BYTES).unwrap_or(i64::MAX))?;
         let mapping = Mapping::new(file.as_fd(), ProtFlags::PROT_READ | ProtFlags::PROT_WRITE)?;
-        // What is mapped already can be written on; nobody else can ever write it.
+        // This mapping stays writable. No other process can ever write the page.
         let seals = SealFlag::F_SEAL_SHRINK
             | SealFlag::F_SEAL_GROW
             | SealFlag::F_SEAL_FUTURE_WRITE
@@ -55,19 +55,19 @@ impl Writer {
         Ok(Self { mapping, page: read_only(file)?, line, line_kept: Some(line_kept) })
     }
 
-    /// Moves the deadline. After [`Self::lost`] that changes nothing for anybody.
+    /// Moves the deadline. After [`Self::lost`] readers ignore it.
     pub fn publish(&self, deadline: Deadline) {
         self.mapping.page().publish(deadline);
     }
 
-    /// Says that the holds of the incarnation are lost, to all who watch it and at once. To be
-    /// called before anything is done about them, so that who is ended by it finds out why.
+    /// Tells all readers at once that the holds of the incarnation are lost. The daemon calls this
+    /// before it acts on the loss, so that a command that is ended for it can find out why.
     pub fn lost(&mut self, why: Why) {
         self.mapping.page().lose(Lost { why, at: clock::boottime_ms() });
         self.line_kept = None;
     }
 
-    /// What it says.
+    /// The current content.
     #[must_use]
     pub fn state(&self) -> State {
         self.mapping.page().state()
@@ -86,13 +86,13 @@ impl Writer {
     }
 }
 
-/// The same file, opened to read: the seals forbid others to write already, and this keeps it so
-/// for a descriptor that they get.
+/// Opens the same file for reading. The seals already forbid other processes to write. A read-only
+/// descriptor forbids it as well.
 fn read_only(file: OwnedFd) -> io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     match open(path.as_str(), OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()) {
         Ok(page) => Ok(page),
-        // Without /proc the seals must do.
+        // Without /proc the seals alone must do.
         Err(_) => Ok(file),
     }
 }

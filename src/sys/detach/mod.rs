@@ -1,7 +1,7 @@
-//! Starting a daemon that has nothing to do with the process that started it.
+//! Starts a daemon that is independent of the process that starts it.
 //!
-//! Between fork and exec nothing is called that is not async-signal-safe: everything that takes
-//! memory is prepared before.
+//! Between fork and exec only async-signal-safe functions are called. Everything that needs memory
+//! is prepared before.
 
 mod notes;
 mod reset;
@@ -23,25 +23,29 @@ use nix::unistd::{ForkResult, fork};
 use super::{fds, signals};
 use crate::sys::process::exec::{Prepared, entry};
 
-/// Where the new process finds the pipe for its start-up errors.
+/// The descriptor on which the new process reports start-up errors.
 pub const REPORT_FD: i32 = 3;
 
-/// The most that is read of a start-up error.
+/// How many bytes of a start-up error are read at most.
 const REPORT_MAX: u64 = 64 * 1024;
 
-/// Starts `program` with `argv` so that nothing of the caller's job clings to it: forked twice
-/// (the caller gets no unknown child), in a session of its own, folder `/`, umask 077, environment
-/// of only `environment`, no descriptor but /dev/null as 0 and 1 and `log` (else /dev/null) as 2,
-/// signals at their defaults and unblocked, limits, nice value, affinity and the like reset as far
-/// as allowed; [`notes()`] tells it what was not.
+/// Starts `program` with `argv`, detached from the caller's job:
 ///
-/// Descriptor 3 of the new process is the write end of a pipe: what it writes there until it
-/// closes it is returned, so that a daemon that cannot start can say why. An empty answer means it
-/// is up (or was killed before it could say a word). Waits for that at most `timeout_ms`, then
-/// returns `TimedOut`; the process goes on then.
+/// - It is forked twice, so that the caller gets no unknown child.
+/// - It has a session of its own, folder `/`, umask 077, and the environment `environment` only.
+/// - Descriptors 0 and 1 are /dev/null, 2 is `log` (else /dev/null). All others but 3 are
+///   closed.
+/// - Signals are at their defaults and unblocked.
+/// - Limits, nice value, affinity and the like are reset as far as allowed. [`notes()`] tells the
+///   new process what was not reset.
+///
+/// Descriptor 3 of the new process is the write end of a pipe. What the process writes there until
+/// it closes the pipe is returned, so that a daemon that cannot start can say why. An empty answer
+/// means that the daemon is up (or was killed before it could write). The wait for this takes at
+/// most `timeout_ms`. Then the result is `TimedOut`, and the process goes on.
 ///
 /// # Errors
-/// If the process could not be made, or the program not be executed.
+/// The process could not be created, or the program could not be executed.
 pub fn start(
     program: &Path,
     argv: &[OsString],
@@ -53,7 +57,7 @@ pub fn start(
     let plan = Plan::new(program, argv, environment, log)?;
     let (reader, writer) = fds::pipe()?;
     fork_twice(&plan, &writer)?;
-    // Ours must go, or the end of what is written would never come.
+    // Our write end must be closed, or the reader would never see the end.
     drop(writer);
     let report = read_report(reader, deadline)?;
     match Failure::decode(&report) {
@@ -62,7 +66,7 @@ pub fn start(
     }
 }
 
-/// All that the child needs, made before the fork.
+/// Everything that the child needs, prepared before the fork.
 struct Plan {
     program: Prepared,
     log: Option<CString>,
@@ -78,7 +82,7 @@ impl Plan {
     ) -> io::Result<Self> {
         let set = environment.iter().map(|(name, value)| entry(name, value));
         let set = set.collect::<io::Result<Vec<_>>>()?;
-        // The folder will be another.
+        // The child changes the folder, so relative paths are made absolute.
         let program = std::path::absolute(program)?;
         let log = log.map(std::path::absolute).transpose()?;
         let log = log.map(|log| CString::new(log.as_os_str().as_bytes())).transpose()?;
@@ -87,8 +91,8 @@ impl Plan {
     }
 }
 
-/// What failed in the child, as it is written into the pipe: a NUL, which no text begins with, the
-/// step, and the error's number.
+/// A failure in the child, as it is written into the pipe: a NUL (no text begins with it), the
+/// step, and the error number.
 struct Failure {
     step: u8,
     errno: i32,
@@ -123,7 +127,7 @@ impl Failure {
 fn fork_twice(plan: &Plan, writer: &OwnedFd) -> io::Result<()> {
     // No handler of ours may run in the children.
     let blocked = signals::block_all();
-    // SAFETY: the child calls nothing but what is async-signal-safe, and never returns.
+    // SAFETY: the child calls only async-signal-safe functions, and never returns.
     let forked = unsafe { fork() };
     if matches!(forked, Ok(ForkResult::Child)) {
         first_child(plan, writer.as_fd());
@@ -133,7 +137,7 @@ fn fork_twice(plan: &Plan, writer: &OwnedFd) -> io::Result<()> {
     loop {
         match waitpid(child, None) {
             Err(Errno::EINTR) => {}
-            // ECHILD: SIGCHLD is ignored, or somebody waits for all children.
+            // ECHILD: SIGCHLD is ignored, or another thread waits for all children.
             Ok(_) | Err(Errno::ECHILD) => return Ok(()),
             Err(error) => return Err(error.into()),
         }
@@ -141,7 +145,7 @@ fn fork_twice(plan: &Plan, writer: &OwnedFd) -> io::Result<()> {
 }
 
 fn first_child(plan: &Plan, writer: BorrowedFd<'_>) -> ! {
-    // It cannot fail: a new process leads no group.
+    // This cannot fail: a new process leads no process group.
     let _ = nix::unistd::setsid();
     // SAFETY: as for the first fork.
     match unsafe { fork() } {
@@ -151,7 +155,8 @@ fn first_child(plan: &Plan, writer: BorrowedFd<'_>) -> ! {
     }
 }
 
-/// Not the leader of its session, so that no terminal can become its own by being opened.
+/// This process is not the leader of its session, so opening a terminal cannot make it the
+/// controlling terminal.
 fn second_child(plan: &Plan, writer: BorrowedFd<'_>) -> ! {
     reset::creation_mask_and_folder();
     if let Err(error) = arrange_descriptors(plan, writer.as_raw_fd()) {
@@ -167,8 +172,8 @@ fn second_child(plan: &Plan, writer: BorrowedFd<'_>) -> ! {
 
 /// Makes the pipe [`REPORT_FD`], opens 0, 1 and 2 anew, and closes all others.
 fn arrange_descriptors(plan: &Plan, writer: i32) -> Result<(), Errno> {
-    // SAFETY: the descriptors are this child's alone, and nothing of Rust's is used after; the
-    // names are strings with their ends.
+    // SAFETY: the descriptors belong to this child alone, and no Rust object is used afterwards.
+    // The names are NUL-terminated strings.
     unsafe {
         if writer == REPORT_FD {
             libc::fcntl(REPORT_FD, libc::F_SETFD, 0);
@@ -176,7 +181,7 @@ fn arrange_descriptors(plan: &Plan, writer: i32) -> Result<(), Errno> {
             libc::dup2(writer, REPORT_FD);
         }
         let null = Errno::result(libc::open(c"/dev/null".as_ptr(), libc::O_RDWR))?;
-        // First these two, so that the log cannot land on them.
+        // First these two, so that the log cannot get their numbers.
         libc::dup2(null, 0);
         libc::dup2(null, 1);
         let log = plan.log.as_ref().map_or(-1, |log| {
@@ -197,14 +202,14 @@ fn arrange_descriptors(plan: &Plan, writer: i32) -> Result<(), Errno> {
 
 fn fail(fd: i32, step: u8, error: Errno) -> ! {
     let report = Failure { step, errno: error as i32 }.encode();
-    // SAFETY: it reads as many bytes as the buffer has. The other end may be gone; nothing can be
-    // done about that.
+    // SAFETY: write reads as many bytes as the buffer has. If the other end is gone, nothing can be
+    // done.
     unsafe { libc::write(fd, report.as_ptr().cast(), report.len()) };
     exit(127)
 }
 
 fn exit(status: i32) -> ! {
-    // SAFETY: no handler of the parent's (atexit) may run in its child.
+    // SAFETY: _exit runs no handlers. The parent's atexit handlers must not run in its child.
     unsafe { libc::_exit(status) }
 }
 
@@ -226,14 +231,15 @@ fn read_report(reader: OwnedFd, deadline: Instant) -> io::Result<Vec<u8>> {
     Ok(report)
 }
 
-/// Whether there is something to read, or the end, before the deadline.
+/// Waits until data or the end can be read. Returns false at the deadline.
 fn wait_readable(fd: BorrowedFd<'_>, deadline: Instant) -> io::Result<bool> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
         match poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], timeout) {
             Ok(0) if left.is_zero() => return Ok(false),
-            // Cut to milliseconds, or to the longest that poll can wait: not yet over.
+            // The timeout was cut to milliseconds, or to the longest that poll can wait, so it is
+            // not over yet.
             Ok(0) | Err(Errno::EINTR) => {}
             Ok(_) => return Ok(true),
             Err(error) => return Err(error.into()),

@@ -1,17 +1,17 @@
-//! What of the circumstances could not be put back, as the process itself finds it.
+//! Which inherited circumstances could not be reset, as the process itself finds them.
 
 use std::fs;
 
 use nix::sys::resource::{Resource, getrlimit};
 
-/// Fewer descriptors than this are worth a word.
+/// A lower limit of descriptors is reported.
 const DESCRIPTORS_FEW: u64 = 1024;
 
-/// A smaller stack than this is worth a word.
+/// A smaller stack is reported.
 const STACK_BYTES_FEW: u64 = 1024 * 1024;
 
-/// What this process inherited that may harm a daemon, in words, one note each: "nice value 5",
-/// "address space limited to 1048576 bytes". Empty if there is nothing to say.
+/// The inherited circumstances that may harm a daemon, one note each: "nice value 5", "address
+/// space limited to 1048576 bytes". Empty if there are none.
 #[must_use]
 pub fn notes() -> Vec<String> {
     let mut notes = Vec::new();
@@ -25,13 +25,13 @@ pub fn notes() -> Vec<String> {
 }
 
 fn nice() -> Option<String> {
-    // SAFETY: it takes integers and touches no memory of ours.
+    // SAFETY: the call takes integers and does not touch our memory.
     let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
     (nice > 0).then(|| format!("nice value {nice}"))
 }
 
 fn policy() -> Option<String> {
-    // SAFETY: it takes an integer and touches no memory of ours.
+    // SAFETY: the call takes an integer and does not touch our memory.
     match unsafe { libc::sched_getscheduler(0) } & !libc::SCHED_RESET_ON_FORK {
         libc::SCHED_BATCH => Some("scheduling policy batch".to_owned()),
         libc::SCHED_IDLE => Some("scheduling policy idle".to_owned()),
@@ -43,7 +43,7 @@ fn io_priority() -> Option<String> {
     const WHO_PROCESS: libc::c_int = 1;
     const CLASS_SHIFT: libc::c_long = 13;
     const CLASS_IDLE: libc::c_long = 3;
-    // SAFETY: it takes integers and touches no memory of ours.
+    // SAFETY: the call takes integers and does not touch our memory.
     let priority = unsafe { libc::syscall(libc::SYS_ioprio_get, WHO_PROCESS, 0) };
     (priority >= 0 && priority >> CLASS_SHIFT == CLASS_IDLE).then(|| "i/o priority idle".to_owned())
 }
@@ -80,7 +80,7 @@ fn oom_score() -> Option<String> {
     (score > 0).then(|| format!("oom_score_adj {score}: killed early when memory is short"))
 }
 
-/// A cgroup cannot be left; whoever kills or limits it, does so to us.
+/// A process cannot leave its cgroup: if the cgroup is killed or limited, so is this process.
 fn cgroup() -> Option<String> {
     let text = fs::read_to_string("/proc/self/cgroup").ok()?;
     let path = text.lines().find_map(|line| line.strip_prefix("0::"))?;

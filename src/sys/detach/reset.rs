@@ -1,5 +1,5 @@
-//! Putting back what a process inherits, in a forked child: all of it async-signal-safe, and best
-//! effort, for a daemon with a low limit is better than none.
+//! Resets what a process inherits, in a forked child. All functions are async-signal-safe and do
+//! their best: a daemon with a low limit is better than no daemon.
 
 use std::mem::zeroed;
 
@@ -7,7 +7,7 @@ use std::mem::zeroed;
 const IOPRIO_WHO_PROCESS: libc::c_int = 1;
 /// The default of the kernel, in nanoseconds.
 const TIMER_SLACK_NS: libc::c_ulong = 50_000;
-/// The usual limit of the stack; a larger one changes how memory is laid out.
+/// The usual limit of the stack. A larger limit changes the memory layout.
 const STACK_BYTES: libc::rlim_t = 8 * 1024 * 1024;
 /// The number of kinds of limits, `RLIM_NLIMITS`.
 const LIMITS: u32 = 16;
@@ -15,18 +15,19 @@ const LIMITS: u32 = 16;
 const SIGNALS: libc::c_int = 64;
 
 pub(super) fn creation_mask_and_folder() {
-    // SAFETY: the one takes an integer, the other a string with its end.
+    // SAFETY: umask takes an integer, chdir a NUL-terminated string.
     unsafe {
         libc::umask(0o077);
         libc::chdir(c"/".as_ptr());
     }
 }
 
-/// Policy, nice value, i/o priority, processors, timer slack.
+/// Resets scheduling policy, nice value, i/o priority, processors and timer slack.
 pub(super) fn scheduling() {
-    // The kernel reads as much as it has processors for, and takes those that it has.
+    // The kernel reads as many bits as it supports processors, and uses the processors that exist.
     let all = [0xff_u8; 1024];
-    // SAFETY: each reads the integers or the buffer it is given, which live over the call.
+    // SAFETY: each call reads the integers or the buffer that it is given, which live over the
+    // call.
     unsafe {
         let normal: libc::sched_param = zeroed();
         libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const normal);
@@ -37,10 +38,10 @@ pub(super) fn scheduling() {
     }
 }
 
-/// Raises every limit as far as allowed, but for the stack's.
+/// Raises every limit as far as allowed, except for the stack's limit.
 pub(super) fn limits() {
     for kind in 0..LIMITS {
-        // SAFETY: the structure is two integers; getrlimit writes it, setrlimit reads it.
+        // SAFETY: the structure is two integers. getrlimit writes it, setrlimit reads it.
         unsafe {
             let mut limit: libc::rlimit = zeroed();
             if libc::getrlimit(kind as _, &raw mut limit) != 0 {
@@ -50,8 +51,8 @@ pub(super) fn limits() {
                 libc::RLIMIT_STACK => limit.rlim_cur.max(STACK_BYTES.min(limit.rlim_max)),
                 _ => limit.rlim_max,
             };
-            // What root may raise over the hard limit; a limit of descriptors or of processes has
-            // its reasons.
+            // Root may raise these above the hard limit. Limits of descriptors or of processes have
+            // their reasons and stay.
             let hurts = matches!(
                 kind as _,
                 libc::RLIMIT_AS
@@ -71,9 +72,11 @@ pub(super) fn limits() {
     }
 }
 
-/// How likely the kernel is to kill it for want of memory, and where it takes memory from.
+/// Resets how likely the kernel kills this process when memory is short, where it allocates memory,
+/// and the execution domain.
 pub(super) fn memory() {
-    // SAFETY: strings with their ends, a buffer with its length, and null where null is allowed.
+    // SAFETY: the strings are NUL-terminated, the buffer has its length, and null is allowed where
+    // it is passed.
     unsafe {
         let fd = libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY);
         if fd >= 0 {
@@ -86,10 +89,10 @@ pub(super) fn memory() {
     }
 }
 
-/// Every signal at its default, none blocked.
+/// Sets every signal to its default, and unblocks all.
 pub(super) fn signals() {
-    // Not by the C library: it refuses the two that it keeps for itself, which can be inherited
-    // ignored like any other. All zeros mean the default, whatever the order of the fields.
+    // Uses the system call: the C library refuses its two reserved signals, which can be inherited
+    // as ignored like any other. All zeros mean the default, whatever the order of the fields.
     let default = [0_u64; 8];
     let none = 0_u64;
     for signal in 1..=SIGNALS {
@@ -104,7 +107,7 @@ pub(super) fn signals() {
             );
         }
     }
-    // SAFETY: the kernel reads as many bytes as it is told the set has.
+    // SAFETY: the kernel reads as many bytes of the set as the last argument says.
     unsafe {
         libc::syscall(
             libc::SYS_rt_sigprocmask,

@@ -65,7 +65,8 @@ fn a_program_that_is_not_there_is_an_error_that_names_it() {
 #[test]
 fn the_starter_keeps_no_child() {
     let pid = run("echo $$ >&3").unwrap().trim().parse::<i32>().unwrap();
-    // Neither the process, nor the one between, which would be the session's number.
+    // The caller has neither the process as a child, nor the process in between, whose pid is the
+    // session's id.
     let waited = waitpid(nix::unistd::Pid::from_raw(pid), None);
     assert_eq!(waited, Err(Errno::ECHILD));
     let session = run("cut -d' ' -f6 /proc/$$/stat >&3").unwrap();
@@ -92,7 +93,7 @@ fn a_log_that_cannot_be_opened_is_no_reason_not_to_start() {
     let log = folder.path().join("no/such/folder");
     let report = start(Path::new(SHELL), &shell(script), &[], Some(&log), 10_000).unwrap();
     assert_eq!(report, "/dev/null\n");
-    // Nor is a link followed to a file that is not ours to write.
+    // A symbolic link is not followed either.
     let link = folder.path().join("link");
     std::os::unix::fs::symlink(folder.path().join("target"), &link).unwrap();
     let report = start(Path::new(SHELL), &shell(script), &[], Some(&link), 10_000).unwrap();
@@ -100,7 +101,7 @@ fn a_log_that_cannot_be_opened_is_no_reason_not_to_start() {
     assert!(!folder.path().join("target").exists());
 }
 
-/// What a started shell tells of itself, name by name.
+/// Makes a shell report its circumstances, name by name.
 const ASK: &str = r#"
     exec >&3
     echo "folder $(pwd)"
@@ -172,7 +173,8 @@ fn assert_nothing_clings(found: &HashMap<String, String>) {
         assert_eq!(of(name), target, "{name}: {found:?}");
     }
     let open: Vec<_> = found.keys().filter(|name| name.starts_with("fd")).collect();
-    // The shell itself may keep a copy of its 1 at 10 or above; ours would be at 40.
+    // The shell itself may keep a copy of its descriptor 1 at 10 or above. An inherited copy would
+    // be at 40.
     assert!(!found.contains_key("fd40"), "{open:?}");
     assert_eq!(of("SigBlk"), "0000000000000000");
     assert_eq!(of("SigIgn"), "0000000000000000");
@@ -204,7 +206,7 @@ fn nor_if_the_starter_had_no_standard_descriptors() {
     assert_nothing_clings(&circumstances("exec <&-;", None));
 }
 
-/// Whether we have the capability of this number (capability.h).
+/// Whether this process has the capability of this number (capability.h).
 fn capable(number: u32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let set = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();

@@ -22,7 +22,7 @@ fn descriptors_come_with_their_bytes_and_are_not_passed_on() {
     assert_eq!(send(here.as_fd(), b"and more", &[], 0).unwrap(), 8);
     drop(writer);
     let (mut buffer, mut fds) = ([0; 64], Vec::new());
-    // The kernel does not join what came with descriptors to what follows.
+    // The kernel does not merge bytes that came with descriptors with the bytes that follow.
     let received = receive(there.as_fd(), &mut buffer, &mut fds, 0).unwrap();
     assert_eq!(&buffer[..received], b"word");
     assert_eq!(fds.len(), 1);
@@ -112,7 +112,7 @@ fn an_inherited_descriptor_is_high_and_passed_on() {
     assert!(is_cloexec(reader.as_fd()) && is_cloexec(writer.as_fd()));
     let number = inherit(writer, 700).unwrap();
     assert!(number >= 700, "{number}");
-    // SAFETY: `inherit` has just made it and left it to us.
+    // SAFETY: `inherit` has just created it and left it to us.
     let inherited = unsafe { OwnedFd::from_raw_fd(number) };
     assert!(!is_cloexec(inherited.as_fd()));
     set_cloexec(inherited.as_fd()).unwrap();
@@ -128,7 +128,7 @@ fn an_inherited_descriptor_fits_under_a_low_limit() {
     let (_reader, writer) = pipe().unwrap();
     let number = inherit(writer, i32::MAX).unwrap();
     assert!(number >= 3, "{number}");
-    // SAFETY: `inherit` has just made it and left it to us.
+    // SAFETY: `inherit` has just created it and left it to us.
     drop(unsafe { OwnedFd::from_raw_fd(number) });
 }
 
@@ -150,10 +150,10 @@ fn closes_all() {
     close_from_except(first, &[kept[1].as_fd(), kept[0].as_fd(), low.as_fd()]);
     assert!(kept.iter().all(|file| fcntl(file, FcntlArg::F_GETFD).is_ok()));
     assert!(highest_open() < 10, "{}", highest_open());
-    // They are closed below.
+    // `close_from` closes them below.
     std::mem::forget(kept);
     close_from(first);
-    // Reading the folder takes one itself.
+    // Reading the folder takes a descriptor itself.
     assert!(highest_open() <= first, "{}", highest_open());
     assert!(fcntl(&low, FcntlArg::F_GETFD).is_ok());
     println!("CLOSED");

@@ -16,17 +16,17 @@ const SCENE: &str = "sys::peer::tests::connects";
 fn connects() {
     if rerun::plays(SCENE) {
         let mut stream = UnixStream::connect(std::env::var_os("SOCKET").unwrap()).unwrap();
-        // Until the other end says so.
+        // Waits until the other end closes the connection.
         assert_eq!(stream.read(&mut [0]).unwrap(), 0);
     }
 }
 
-/// A connection from another process, when it was accepted, and the process.
+/// A connection from another process, the time at which it was accepted, and the process.
 fn connection() -> (UnixStream, u64, Child) {
     connection_of(None)
 }
 
-/// The same, of a process in these supplementary groups.
+/// The same, with a process in these supplementary groups.
 fn connection_of(groups: Option<Vec<Gid>>) -> (UnixStream, u64, Child) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
@@ -63,7 +63,7 @@ fn the_peer_is_who_connected() {
 #[test]
 fn the_groups_are_those_of_who_connected_however_many() {
     let sets = if geteuid().is_root() {
-        // Those that are asked for at once, one more, and many more.
+        // As many groups as fit into the first call, one more, and many more.
         [0, 1, GROUPS_USUAL, GROUPS_USUAL + 1, 3000].map(|count| {
             let numbers = 70_000..70_000 + u32::try_from(count).unwrap();
             Some(numbers.map(Gid::from_raw).collect::<Vec<_>>())
@@ -81,7 +81,7 @@ fn the_groups_are_those_of_who_connected_however_many() {
         assert_eq!(found, expected);
         stream.shutdown(std::net::Shutdown::Both).unwrap();
         child.wait().unwrap();
-        // They are kept with the socket, not with the process.
+        // The groups are stored with the socket, not with the process.
         assert_eq!(groups(stream.as_fd()).unwrap().len(), expected.len());
     }
 }
@@ -91,7 +91,7 @@ fn a_peer_that_was_reaped_is_gone_or_has_ended() {
     let (stream, accepted, mut child) = connection();
     stream.shutdown(std::net::Shutdown::Both).unwrap();
     child.wait().unwrap();
-    // Linux 6.16 still gives its pidfd.
+    // Linux 6.16 still returns its pidfd.
     let peer = pidfd(stream.as_fd(), accepted).unwrap();
     assert!(peer.is_none_or(|peer| peer.has_ended() && peer.pid().is_none()));
     let number = credentials(stream.as_fd()).unwrap().pid;
@@ -146,7 +146,7 @@ fn asks_an_old_kernel() {
         let (one, _other) = UnixStream::pair().unwrap();
         let found = |ticks| pidfd(one.as_fd(), ticks).unwrap();
         assert_eq!(found(ticks_now()).unwrap().pid(), Some(std::process::id()));
-        // The time tells only in the way by number.
+        // The time matters only in the lookup by pid.
         assert!(found(0).is_none());
         println!("ASKED");
     }

@@ -52,7 +52,7 @@ fn numbers_that_no_process_has_are_gone() {
     let mut child = sleeper();
     child.kill().unwrap();
     child.wait().unwrap();
-    // 2^22 is the kernel's greatest.
+    // 2^22 is the kernel's maximum.
     for pid in [0, child.id(), (1 << 22) + 1, u32::MAX] {
         let error = Pidfd::open(pid).unwrap_err();
         assert!(is_gone(&error), "{pid}: {error}");
@@ -62,7 +62,7 @@ fn numbers_that_no_process_has_are_gone() {
 #[test]
 fn a_thread_is_no_process() {
     let thread = std::thread::spawn(|| {
-        // Not the first thread of the tests' process.
+        // This is not the first thread of the test process.
         let error = Pidfd::open(nix::unistd::gettid().as_raw().unsigned_abs()).unwrap_err();
         assert!(is_gone(&error), "{error}");
     });
@@ -87,13 +87,13 @@ fn only_the_pidfd_of_a_process_is_taken_over() {
 #[test]
 fn the_pidfd_of_a_thread_is_refused() {
     let tid = nix::unistd::gettid().as_raw();
-    // SAFETY: pidfd_open takes two integers and touches no memory of ours.
+    // SAFETY: pidfd_open takes two integers and does not touch our memory.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, tid, PIDFD_THREAD) };
     let Ok(fd @ 0..) = i32::try_from(fd) else {
         assert_eq!(Errno::last(), Errno::EINVAL, "a kernel before 6.9, which has none to refuse");
         return;
     };
-    // SAFETY: the kernel has just made it.
+    // SAFETY: the kernel has just created it.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     let error = Pidfd::from_fd(fd).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
@@ -145,10 +145,10 @@ fn an_old_kernel_tells_by_fdinfo() {
     assert!(String::from_utf8_lossy(&output.stdout).contains("ASKED"), "{output:?}");
 }
 
-/// What runs on the first thread before main; libtest gives its tests other threads.
+/// Runs on the first thread before main, because libtest runs its tests on other threads.
 #[used]
-// SAFETY: the section is a table of functions that take nothing we read and return nothing, which the
-// loader calls before main; this is one.
+// SAFETY: the section is a table of functions that the loader calls before main. We read none of
+// their arguments, and they return nothing. This is one of them.
 #[unsafe(link_section = ".init_array")]
 static SCENES: extern "C" fn() = play_on_the_first_thread;
 
@@ -166,7 +166,7 @@ extern "C" fn play_on_the_first_thread() {
         }
         _ => return,
     }
-    // SAFETY: exit(2) ends this thread only, and nothing on its stack is used by the other.
+    // SAFETY: exit(2) ends this thread only, and the other thread uses nothing on its stack.
     unsafe { libc::syscall(libc::SYS_exit, 0) };
 }
 
@@ -174,7 +174,7 @@ fn execute_again() {
     use std::os::unix::process::CommandExt;
     let left: u32 = std::env::var("LEFT").unwrap().parse().unwrap();
     if left == 0 {
-        // SAFETY: it ends the process at once.
+        // SAFETY: the call ends the process at once.
         unsafe { libc::_exit(DONE) };
     }
     let mut again = Command::new(std::env::current_exe().unwrap());
@@ -206,14 +206,14 @@ fn a_process_whose_first_thread_ended_has_not_ended() {
 
 #[test]
 fn a_process_that_executes_from_another_thread_never_seems_to_have_ended() {
-    // A raw poll sees an end here now and then; how often depends on the kernel.
+    // A single poll sometimes reports an end here. How often depends on the kernel.
     let mut child = first(EXECUTES).env("LEFT", "200").spawn().unwrap();
     let pidfd = Pidfd::open(child.id()).unwrap();
     let mut polls = 0_u64;
     while !pidfd.has_ended() {
         polls += 1;
     }
-    // Had it not, a child that lives would have no status yet.
+    // A child that still lives would have no status yet.
     let status = child.try_wait().unwrap().expect("it has ended");
     assert_eq!(status.code(), Some(DONE), "after {polls} polls");
 }

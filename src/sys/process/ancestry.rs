@@ -1,23 +1,23 @@
-//! From a process to those it descends from.
+//! Finds the ancestors of a process.
 
 use super::stat::Stat;
 
 /// An ancestor of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ancestor {
-    /// Its number.
+    /// Its pid.
     pub pid: u32,
     /// When it started, in clock ticks since boot.
     pub started: u64,
 }
 
-/// The ancestors of the process that has this number now, its parent first, as far as they are seen
-/// from here. A process whose parent has ended has a new one (init or a subreaper). Whose number it
-/// is the caller knows by a pidfd, before and after.
+/// The ancestors of the process that has this pid now, its parent first, as far as they are visible
+/// from here. A process whose parent has ended has a new parent (init or a subreaper). The caller
+/// checks with a pidfd, before and after, that the pid belongs to the process it means.
 ///
-/// Numbers that are reused meanwhile mislead nobody: a child that still has the same parent after
-/// that was looked at had it all the while, because the kernel gives it another one the moment the
-/// old one ends.
+/// Pids that are reused meanwhile do no harm. A child that still has the same parent after the
+/// parent was read had this parent all the time, because the kernel gives a child a new parent the
+/// moment the old parent ends.
 pub fn ancestors(pid: u32) -> impl Iterator<Item = Ancestor> {
     let first = Stat::read(pid).map(|stat| Ancestor { pid, started: stat.started });
     std::iter::successors(first.and_then(parent_of), |child| parent_of(*child))

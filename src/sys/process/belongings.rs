@@ -1,6 +1,6 @@
-//! What another process has: its environment, its open files, its program.
+//! Reads the environment, the open files and the program of another process.
 //!
-//! Of a process of another user the kernel shows none of this to a process that is not root's.
+//! For a process of another user the kernel shows none of this, except to root.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -10,8 +10,8 @@ use std::path::PathBuf;
 
 use nix::sys::stat::{fstat, stat};
 
-/// The value of a variable in the environment that a process was started with; `None` if it has
-/// none, or is not shown.
+/// The value of a variable in the environment that a process was started with. `None` if the
+/// variable is not set, or if the environment is not visible.
 #[must_use]
 pub fn variable(pid: u32, name: &str) -> Option<OsString> {
     let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
@@ -20,8 +20,8 @@ pub fn variable(pid: u32, name: &str) -> Option<OsString> {
     value.map(|value| OsString::from_vec(value.to_vec()))
 }
 
-/// Whether a process has one of these files open, as far as it is shown. Gives the positions of
-/// those that it has.
+/// Which of these files a process has open, as far as this is visible. Returns their positions in
+/// `files`.
 #[must_use]
 pub fn has_open(pid: u32, files: &[&File]) -> Vec<usize> {
     let ids = files.iter().map(|file| fstat(file.as_fd()).ok().map(|it| (it.st_dev, it.st_ino)));
@@ -39,7 +39,7 @@ pub fn has_open(pid: u32, files: &[&File]) -> Vec<usize> {
     found
 }
 
-/// The program of this process, to compare others with.
+/// The program of this process, for comparison with other processes.
 #[derive(Debug)]
 pub struct OwnProgram {
     file: Option<(u64, u64)>,
@@ -47,14 +47,15 @@ pub struct OwnProgram {
 }
 
 impl OwnProgram {
-    /// Looks it up.
+    /// Looks up the program of this process.
     #[must_use]
     pub fn find() -> Self {
         let own = "/proc/self/exe";
         Self { file: file_of(own), path: path_of(own) }
     }
 
-    /// Whether a process runs it, or what was or is its file after an upgrade.
+    /// Whether a process runs this program. A program that was replaced by an upgrade counts, and
+    /// so does its replacement.
     #[must_use]
     pub fn is_of(&self, pid: u32) -> bool {
         let link = format!("/proc/{pid}/exe");
@@ -67,7 +68,8 @@ fn file_of(link: &str) -> Option<(u64, u64)> {
     stat(link).ok().map(|it| (it.st_dev, it.st_ino))
 }
 
-/// Without what the kernel adds where the file was replaced by a newer one.
+/// The path of the program, without the suffix that the kernel adds if a newer file has replaced
+/// it.
 fn path_of(link: &str) -> Option<PathBuf> {
     let path = fs::read_link(link).ok()?.into_os_string().into_vec();
     let path = path.strip_suffix(b" (deleted)").unwrap_or(&path).to_vec();

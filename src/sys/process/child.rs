@@ -1,21 +1,21 @@
-//! Children: making one without exec, and what becomes of it.
+//! Children: forks without exec, and finds out how children end.
 
 use std::io;
 
 use nix::unistd::{ForkResult, Pid};
 use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, waitid};
 
-/// Forks. `Some` is the child's number in the parent, `None` is the child.
+/// Forks. Returns `Some` with the child's pid in the parent, and `None` in the child.
 ///
-/// The child of a process with several threads may only do what is safe in a signal handler; so
-/// this refuses (`Unsupported`) where /proc tells that there are several.
+/// The child of a process with several threads may only do what is safe in a signal handler. So
+/// this is refused (`Unsupported`) if /proc shows several threads.
 pub fn fork() -> io::Result<Option<Pid>> {
     if std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() > 1) {
         let text = "cannot fork: this process has several threads";
         return Err(io::Error::new(io::ErrorKind::Unsupported, text));
     }
-    // SAFETY: with a single thread, the child is a full copy: no lock of another thread can be
-    // held in it for ever.
+    // SAFETY: with a single thread, the child is a full copy: no lock of another thread can stay
+    // locked in it forever.
     match unsafe { nix::unistd::fork() }? {
         ForkResult::Parent { child } => Ok(Some(child)),
         ForkResult::Child => Ok(None),
@@ -27,21 +27,20 @@ pub fn fork() -> io::Result<Option<Pid>> {
 pub enum End {
     /// With this exit code.
     Exited(u8),
-    /// By this signal (also a real-time one, which nix has no name for).
+    /// By this signal (also a real-time signal, for which nix has no name).
     Killed(i32),
 }
 
-/// What is to happen to the number of a child that has ended.
+/// What happens to the pid of a child that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reap {
-    /// It is given back: another process may get it.
+    /// The pid is released: another process may get it.
     Now,
-    /// It stays taken, so that it and its process group can still be named without a doubt.
+    /// The pid stays reserved, so that the child and its process group can still be named safely.
     Later,
 }
 
-/// The end of a child, `None` if it lives. Never blocks. `ECHILD` means that there is no such
-/// child.
+/// How a child ended. `None` if it lives. Never blocks. `ECHILD` means that there is no such child.
 pub fn ended(child: Pid, reap: Reap) -> io::Result<Option<End>> {
     let keep = if reap == Reap::Later { WaitIdOptions::NOWAIT } else { WaitIdOptions::empty() };
     Ok(wait(child, WaitIdOptions::EXITED | keep)?.and_then(|status| {
@@ -50,7 +49,8 @@ pub fn ended(child: Pid, reap: Reap) -> io::Result<Option<End>> {
     }))
 }
 
-/// The signal that stopped a child, told once for each time; `None` if nothing did since.
+/// The signal that stopped a child, reported once for each stop. `None` if nothing has stopped it
+/// since.
 pub fn stopped(child: Pid) -> io::Result<Option<i32>> {
     match wait(child, WaitIdOptions::STOPPED) {
         // The kernel finds no child that could still stop: it has ended.
@@ -59,7 +59,7 @@ pub fn stopped(child: Pid) -> io::Result<Option<i32>> {
     }
 }
 
-/// What waitid(2) tells, if something happened.
+/// The result of waitid(2), if something happened.
 fn wait(child: Pid, options: WaitIdOptions) -> io::Result<Option<WaitIdStatus>> {
     let child =
         rustix::process::Pid::from_raw(child.as_raw()).ok_or(io::ErrorKind::InvalidInput)?;
@@ -67,11 +67,12 @@ fn wait(child: Pid, options: WaitIdOptions) -> io::Result<Option<WaitIdStatus>> 
     Ok(rustix::io::retry_on_intr(ask)?)
 }
 
-/// The children of this process, which has one thread: those that were adopted and those that have
-/// ended and were not reaped included. None is missed as long as only the caller reaps.
+/// The children of this process, which has one thread. Adopted children are included, and children
+/// that have ended and were not reaped. No child is missed as long as only the caller reaps.
 ///
-/// `/proc/self/task/TID/children` (Linux 3.5, CONFIG_PROC_CHILDREN) skips some only if others are
-/// taken out of the list at the same time; without it, every process is asked for its parent.
+/// `/proc/self/task/TID/children` (Linux 3.5, CONFIG_PROC_CHILDREN) skips children only if others
+/// are removed from the list at the same time. Without this file, the parent of every process is
+/// read.
 pub fn children() -> io::Result<Vec<Pid>> {
     let path = format!("/proc/self/task/{}/children", nix::unistd::gettid());
     match std::fs::read_to_string(path) {
@@ -81,8 +82,8 @@ pub fn children() -> io::Result<Vec<Pid>> {
     }
 }
 
-/// The children of a process, of all its threads, as far as can be seen: some may be missed that
-/// come, go or are adopted at the same time.
+/// The children of all threads of a process, as far as they are visible. Children that appear, end
+/// or are adopted at the same time may be missed.
 #[must_use]
 pub fn children_of(pid: Pid) -> Vec<Pid> {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
@@ -166,7 +167,7 @@ mod tests {
         found.sort_unstable();
         by_parent.sort_unstable();
         assert_eq!(found, by_parent);
-        // Also those that a thread other than the first one made: this one.
+        // Children of a thread other than the first are included: this thread made the shell.
         assert!(children_of(Pid::this()).contains(&shell_pid));
         for sleep in found {
             kill(sleep, Signal::SIGKILL).unwrap();

@@ -1,7 +1,7 @@
-//! Becoming another program.
+//! Executes another program in this process.
 //!
-//! Nothing is changed on the way but what the caller names: arguments and environment are bytes,
-//! not text.
+//! Nothing changes on the way except for what the caller names: arguments and environment are
+//! bytes, not text.
 
 use std::ffi::{CStr, CString, OsStr, OsString};
 use std::io;
@@ -12,18 +12,18 @@ use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::unistd::{AccessFlags, access, faccessat, getegid, geteuid, getgid, getuid};
 
-/// Where to look if PATH is not set, as confstr(_CS_PATH) of glibc says.
+/// The search path if PATH is not set, as confstr(_CS_PATH) of glibc returns it.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
-/// What runs a file without a format that the kernel knows (`_PATH_BSHELL`).
+/// Runs a file whose format the kernel does not know (`_PATH_BSHELL`).
 const SHELL: &CStr = c"/bin/sh";
 
-/// Where a command was found, or why not.
+/// The result of the search for a command.
 #[derive(Debug)]
 pub enum Lookup {
     /// An executable file.
     Found(PathBuf),
-    /// A file is there, but it cannot be executed (exit code 126).
+    /// A file exists, but it cannot be executed (exit code 126).
     NotExecutable(PathBuf, io::Error),
     /// No such file (exit code 127).
     NotFound,
@@ -63,17 +63,16 @@ fn lookup_along(command: &OsStr, path: Option<&OsStr>) -> Lookup {
     denied.map_or(Lookup::NotFound, |file| Lookup::NotExecutable(file, Errno::EACCES.into()))
 }
 
-/// The path of a file that may be the one, with a NUL at its end; made anew for each folder in the same
-/// memory.
+/// The path of a file to check, NUL-terminated. The memory is reused for each folder.
 struct Candidate(Vec<u8>);
 
 impl Candidate {
-    /// Whether the file of this name in this folder may be executed by us as we are now (our effective
-    /// ids), with execve(2)'s error.
+    /// Whether the file of this name in this folder may be executed with our effective ids. Returns
+    /// the error of execve(2).
     fn check(&mut self, folder: &[u8], name: &[u8]) -> Result<(), Errno> {
         self.0.clear();
         self.0.extend_from_slice(folder);
-        // No folder is the current directory: the name stays as it is.
+        // An empty folder is the current directory: the name stays as it is.
         if folder.last().is_some_and(|&last| last != b'/') {
             self.0.push(b'/');
         }
@@ -84,8 +83,9 @@ impl Candidate {
         if stat.st_mode & libc::S_IFMT != libc::S_IFREG {
             return Err(Errno::EACCES);
         }
-        // Where it makes no difference, the call is the one that every kernel and container has:
-        // with the flag it is faccessat2 (Linux 5.8), which older containers refuse with EPERM.
+        // If effective and real ids are the same, uses the call that every kernel and container
+        // has. With the flag the call is faccessat2 (Linux 5.8), which older containers refuse with
+        // EPERM.
         if geteuid() == getuid() && getegid() == getgid() {
             return access(file, AccessFlags::X_OK);
         }
@@ -98,10 +98,10 @@ impl Candidate {
     }
 }
 
-/// Becomes `file` with `argv` (`argv[0]` included, any bytes) and our environment, in which each of
-/// `environment` is set, or with `None` unset; everything else of it is passed on byte for byte
-/// and in order. A file without a format the kernel knows (ENOEXEC) is run by `/bin/sh`, as
-/// execvp(3) of glibc does. Returns only if it failed.
+/// Executes `file` with `argv` (`argv[0]` included, any bytes) and our environment. Each of
+/// `environment` is set in it, or unset with `None`. Everything else in it is passed on byte for
+/// byte and in order. `/bin/sh` runs a file whose format the kernel does not know (ENOEXEC), as in
+/// execvp(3) of glibc. Returns only if it failed.
 pub fn exec(file: &Path, argv: &[OsString], environment: &[(&str, Option<OsString>)]) -> io::Error {
     match prepare(file, argv, environment) {
         Ok(prepared) => prepared.exec().into(),
@@ -122,7 +122,7 @@ pub(in crate::sys) struct Prepared {
 }
 
 impl Prepared {
-    /// With this environment, one `NAME=VALUE` each, and nothing else.
+    /// Prepares the call with this environment, one `NAME=VALUE` each, and nothing else.
     pub(in crate::sys) fn new(
         file: &Path,
         argv: &[OsString],
@@ -135,7 +135,7 @@ impl Prepared {
             .collect::<Result<Vec<_>, _>>()?;
         let end = || std::iter::once(std::ptr::null());
         let argp: Vec<_> = argv.iter().map(|argument| argument.as_ptr()).chain(end()).collect();
-        // As maybe_script_execute of glibc: argv[0] gives way to the shell and the file.
+        // Like maybe_script_execute of glibc: the shell and the file replace argv[0].
         let rest = argv.iter().skip(1).map(|argument| argument.as_ptr());
         let script_argp = [SHELL.as_ptr(), file.as_ptr()].into_iter().chain(rest).chain(end());
         let script_argp = script_argp.collect();
@@ -143,7 +143,7 @@ impl Prepared {
         Ok(Self { file, argv, _environment: environment, envp, argp, script_argp })
     }
 
-    /// Becomes it; returns only if that failed. Async-signal-safe.
+    /// Executes the program. Returns only if that failed. Async-signal-safe.
     pub(in crate::sys) fn exec(&self) -> Errno {
         debug_assert_eq!(self.argv.len() + 1, self.argp.len());
         // SAFETY: each vector ends with a null and points to strings that we own.
@@ -178,13 +178,13 @@ unsafe extern "C" {
     static environ: *const *const libc::c_char;
 }
 
-/// A copy of every entry of our environment, byte for byte and in order. `std::env::vars_os` leaves
-/// out entries without `=`, which a command may be given too.
+/// A copy of every entry of our environment, byte for byte and in order. `std::env::vars_os` omits
+/// entries without `=`, which a command may be given, too.
 fn own_environment() -> Vec<CString> {
     let mut entries = Vec::new();
     // SAFETY: `environ` is null, or a list of strings that ends with a null. Nothing changes it
-    // meanwhile: who calls `std::env::set_var`, which is unsafe, promises that no other thread reads
-    // the environment.
+    // meanwhile: a caller of `std::env::set_var`, which is unsafe, promises that no other thread
+    // reads the environment.
     unsafe {
         let mut next = environ;
         while !next.is_null() && !(*next).is_null() {
@@ -200,9 +200,9 @@ fn name_of(entry: &CStr) -> &[u8] {
     entry.to_bytes().split(|&byte| byte == b'=').next().unwrap_or_default()
 }
 
-/// `NAME=VALUE`, as it stands in an environment.
+/// `NAME=VALUE`, as in an environment.
 pub(in crate::sys) fn entry(name: &OsStr, value: &OsStr) -> io::Result<CString> {
-    // With room for the end.
+    // With room for the NUL.
     let mut text = Vec::with_capacity(name.len() + value.len() + 2);
     text.extend_from_slice(name.as_bytes());
     text.push(b'=');

@@ -3,8 +3,8 @@
 use std::fs;
 
 /// Whether the process's cgroup is frozen: `frozen 1` in `cgroup.events` (cgroup v2, Linux 5.2), or
-/// `FROZEN` in `freezer.state` (v1). Where the cgroups are not mounted in the usual places, or the
-/// process's is outside our cgroup namespace, it is not.
+/// `FROZEN` in `freezer.state` (v1). False if the cgroups are not mounted in the usual places, or
+/// if the process's cgroup is outside our cgroup namespace.
 pub(super) fn is_frozen(pid: u32) -> bool {
     let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     cgroups.lines().any(|line| candidates(line).iter().any(|(path, mark)| has_line(path, mark)))
@@ -14,19 +14,19 @@ fn has_line(path: &str, mark: &str) -> bool {
     fs::read_to_string(path).is_ok_and(|text| text.lines().any(|line| line == mark))
 }
 
-/// The files that tell of one line of `/proc/PID/cgroup` (`ID:CONTROLLERS:PATH`), with the line
-/// that they have when it is frozen.
+/// The files that show the state for one line of `/proc/PID/cgroup` (`ID:CONTROLLERS:PATH`), each
+/// with the line that it contains when the cgroup is frozen.
 fn candidates(line: &str) -> Vec<(String, &'static str)> {
     let mut parts = line.splitn(3, ':').skip(1);
     let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else {
         return Vec::new();
     };
-    // Outside our cgroup namespace: the path would lead to somebody else's files.
+    // Outside our cgroup namespace: the path would lead to the files of another cgroup.
     if path.split('/').any(|part| part == "..") {
         return Vec::new();
     }
     if controllers.is_empty() {
-        // Alone, or beside the controllers of v1.
+        // Version 2, mounted alone or beside the controllers of v1.
         let files = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
         return files.map(|mount| (format!("{mount}{path}/cgroup.events"), "frozen 1")).into();
     }

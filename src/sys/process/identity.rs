@@ -1,27 +1,27 @@
-//! Who a process is, beyond its number.
+//! The identity of a process, which its pid alone does not give.
 
 use std::io;
 
 use super::started;
 use crate::sys::pidfd::{Pidfd, is_gone};
 
-/// A process, beyond the reuse of its number, within one boot and one pid namespace.
+/// Identifies a process even if its pid is reused, within one boot and one pid namespace.
 ///
-/// Two that have an inode are the same if they have the same one, whether or not it was looked up when
-/// they started: the rule of the table's processes, too.
+/// Two identities with an inode are the same if the inodes are equal, whether or not the start
+/// times were looked up. The table compares processes by the same rule.
 #[derive(Clone, Copy, Debug)]
 pub struct Identity {
-    /// Its number; 0 if it has none in our pid namespace.
+    /// Its pid. 0 if it has none in our pid namespace.
     pub pid: u32,
-    /// When it started, in clock ticks since boot; 0 if it has no number here, or if the inode
-    /// says it all.
+    /// When it started, in clock ticks since boot. 0 if it has no pid here, or if the inode is
+    /// enough.
     pub started: u64,
-    /// The inode of its pidfd; 0 where the kernel has no pidfs (before Linux 6.9).
+    /// The inode of its pidfd. 0 if the kernel has no pidfs (before Linux 6.9).
     pub inode: u64,
 }
 
 impl Identity {
-    /// What tells it from others.
+    /// The values that distinguish it from others.
     fn telling(&self) -> (u32, u64, u64) {
         (self.pid, self.inode, if self.inode == 0 { self.started } else { 0 })
     }
@@ -35,26 +35,26 @@ impl PartialEq for Identity {
 
 impl Eq for Identity {}
 
-/// Whether pidfs never uses an inode again as long as the machine is up: they have 64 bits then.
+/// Whether pidfs never reuses an inode while the machine is up: only 64-bit inodes are unique.
 const INODES_ARE_UNIQUE: bool = cfg!(target_pointer_width = "64");
 
-/// Who the process of a pidfd is (a zombie is still somebody); `None` if it was reaped.
+/// The identity of the process of a pidfd (a zombie still has one). `None` if it was reaped.
 #[must_use]
 pub fn identity(pidfd: &Pidfd) -> Option<Identity> {
     let inode = pidfd.inode();
     let pid = pidfd.pid()?;
-    // What /proc tells costs several times as much as all the rest, at each request.
+    // Reading /proc costs several times as much as everything else here, at each request.
     if pid == 0 || (inode != 0 && INODES_ARE_UNIQUE) {
         return Some(Identity { pid, started: 0, inode });
     }
     Some(Identity { pid, started: start_of(pidfd, pid)?, inode })
 }
 
-/// When the process of a pidfd, whose number this is, started; 0 if that cannot be seen, `None` if it
-/// was reaped.
+/// When the process of a pidfd started. `pid` is its pid. 0 if that is not visible, `None` if the
+/// process was reaped.
 fn start_of(pidfd: &Pidfd, pid: u32) -> Option<u64> {
-    // Readable or not is told apart only after the check: a number that was given away in between
-    // must not look like a process that cannot be seen.
+    // Whether the start time was readable matters only after the check: a pid that was reused in
+    // between must not look like a process that is not visible.
     let started = started(pid);
     (pidfd.pid() == Some(pid)).then_some(started.unwrap_or(0))
 }
@@ -62,11 +62,11 @@ fn start_of(pidfd: &Pidfd, pid: u32) -> Option<u64> {
 /// What became of a process that was known before.
 #[derive(Debug)]
 pub enum Found {
-    /// It is there: a pidfd of it (it may have ended).
+    /// It exists. Contains its pidfd (it may have ended).
     Same(Pidfd),
-    /// It is gone, or its number is another's.
+    /// It is gone, or another process has its pid.
     Gone,
-    /// That cannot be told, and why: it has no number here, or nothing to compare.
+    /// This is unknown, with the reason: it has no pid here, or there is nothing to compare.
     Unknown(io::Error),
 }
 
@@ -85,10 +85,10 @@ impl Identity {
         };
         let inode = pidfd.inode();
         if self.inode != 0 && inode != 0 {
-            // A restart looks for all holders at once, and needs nothing of /proc for them.
+            // A restart looks for all holders at once. With inodes this needs nothing from /proc.
             return if self.inode == inode { Found::Same(pidfd) } else { Found::Gone };
         }
-        // The inode would be the better witness: start times are only as fine as a clock tick.
+        // An inode would be better evidence: start times are only as fine as a clock tick.
         let both = |one: u64, other: u64| (one != 0 && other != 0).then_some(one == other);
         let Some(started) = start_of(&pidfd, self.pid) else { return Found::Gone };
         match both(self.started, started) {

@@ -1,7 +1,7 @@
-//! Processes: what /proc says of them, making a child, and becoming another program.
+//! Processes: reads /proc, forks children, and executes programs.
 //!
-//! A number names a process only for a moment: what is read by number is for showing, or is
-//! checked against a [`Pidfd`] as [`Identity`] does.
+//! A pid names a process only for a moment. What is read by pid is for display, or is checked
+//! against a [`Pidfd`] as [`Identity`] does.
 
 mod ancestry;
 mod belongings;
@@ -23,7 +23,7 @@ use std::os::unix::ffi::OsStringExt;
 use super::pidfd::Pidfd;
 use stat::Stat;
 
-/// The most bytes of a command line that are read.
+/// How many bytes of a command line are read at most.
 pub const COMMAND_LINE_MAX: usize = 4096;
 
 /// What a process is doing.
@@ -35,21 +35,21 @@ pub enum RunState {
     Stopped,
     /// Its cgroup is frozen.
     Frozen,
-    /// It is on its way out (PF_EXITING), or a zombie.
+    /// It is exiting (PF_EXITING), or a zombie.
     Exiting,
-    /// There is no such process (or /proc is mounted so that we do not see it): only a pidfd can
-    /// tell an end.
+    /// There is no such process (or /proc is mounted so that it is hidden). Only a pidfd can tell
+    /// an end.
     Gone,
 }
 
-/// The state of a process by its number. Of a process whose first thread ended before the others,
-/// it is the state of those others.
+/// The state of the process with this pid. If the first thread of a process ended before the
+/// others, this is the state of the others.
 #[must_use]
 pub fn run_state(pid: u32) -> RunState {
     let Some(stat) = Stat::read(pid) else { return RunState::Gone };
     match stat.run_state() {
         RunState::Exiting if stat.threads > 1 => stat::state_of_threads(pid),
-        // A frozen process sleeps, as far as stat tells.
+        // In stat, a frozen process sleeps.
         RunState::Running if stat.state != 'R' && freezer::is_frozen(pid) => RunState::Frozen,
         state => state,
     }
@@ -61,11 +61,11 @@ pub fn started(pid: u32) -> Option<u64> {
     Stat::read(pid).map(|stat| stat.started)
 }
 
-/// The numbers of all processes of our pid namespace and of those below it. One that lives all the
-/// while is among them.
+/// The pids of all processes of our pid namespace and of those below it. A process that lives
+/// during the whole call is included.
 ///
 /// # Errors
-/// /proc is of another namespace, or hides processes of other users.
+/// /proc belongs to another namespace, or hides processes of other users.
 pub fn all() -> std::io::Result<Vec<u32>> {
     if std::fs::metadata("/proc/1").is_err() {
         let text = "/proc does not show all processes";
@@ -74,10 +74,10 @@ pub fn all() -> std::io::Result<Vec<u32>> {
     visible()
 }
 
-/// As [`all`], without the processes of other users where /proc hides those.
+/// Like [`all`], without the processes of other users if /proc hides those.
 ///
 /// # Errors
-/// /proc is of another namespace.
+/// /proc belongs to another namespace.
 pub fn visible() -> std::io::Result<Vec<u32>> {
     let own = std::fs::read_link("/proc/self")?;
     let number = |name: &OsStr| name.to_str().and_then(|name| name.parse::<u32>().ok());
@@ -92,7 +92,7 @@ pub fn visible() -> std::io::Result<Vec<u32>> {
     Ok(all)
 }
 
-/// The parent's number (field 4 of `/proc/PID/stat`); 0 if it is in another pid namespace.
+/// The parent's pid (field 4 of `/proc/PID/stat`). 0 if it is in another pid namespace.
 #[must_use]
 pub fn parent(pid: u32) -> Option<u32> {
     Stat::read(pid).map(|stat| stat.parent)
@@ -104,15 +104,15 @@ pub fn state_letter(pid: u32) -> Option<char> {
     Stat::read(pid).map(|stat| stat.state)
 }
 
-/// The short name (15 bytes at most), control characters shown as `?`.
+/// The short name (15 bytes at most). Control characters are replaced by `?`.
 #[must_use]
 pub fn name(pid: u32) -> Option<String> {
     let name = std::fs::read(format!("/proc/{pid}/comm")).ok()?;
     Some(printable(name.strip_suffix(b"\n").unwrap_or(&name)))
 }
 
-/// The command line, its arguments joined by blanks (control characters shown as `?`), or the
-/// short name in brackets where there is none. At most [`COMMAND_LINE_MAX`] bytes are read.
+/// The command line, its arguments joined by blanks (control characters are replaced by `?`). If
+/// there is none, the short name in brackets. At most [`COMMAND_LINE_MAX`] bytes are read.
 #[must_use]
 pub fn command_line(pid: u32) -> Option<String> {
     use std::io::Read;
@@ -132,8 +132,8 @@ pub fn command_line(pid: u32) -> Option<String> {
     Some(printable(&line))
 }
 
-/// The first words of the command line, byte for byte, as far as they lie within its first
-/// [`COMMAND_LINE_MAX`] bytes; none if there is no such process, or if it is a zombie.
+/// The first words of the command line, byte for byte, as far as they are within its first
+/// [`COMMAND_LINE_MAX`] bytes. Empty if there is no such process, or if it is a zombie.
 #[must_use]
 pub fn first_words(pid: u32, count: usize) -> Vec<OsString> {
     use std::io::Read;
@@ -147,18 +147,18 @@ pub fn first_words(pid: u32, count: usize) -> Vec<OsString> {
     words.take(count).map(|word| OsString::from_vec(word.to_vec())).collect()
 }
 
-/// The real user of the process that a pidfd names; `None` if it was reaped or is not seen from
+/// The real user of the process of a pidfd. `None` if the process was reaped or is not visible from
 /// here.
 #[must_use]
 pub fn uid_of(pidfd: &Pidfd) -> Option<u32> {
     pidfd.real_uid().or_else(|| uid_by_status(pidfd))
 }
 
-/// By /proc, for kernels without `PIDFD_GET_INFO`.
+/// Reads /proc, for kernels without `PIDFD_GET_INFO`.
 fn uid_by_status(pidfd: &Pidfd) -> Option<u32> {
     let pid = pidfd.pid().filter(|&pid| pid != 0)?;
     let status = std::fs::read(format!("/proc/{pid}/status")).ok()?;
-    // Not yet reaped, so the number was this process's all the while.
+    // The process is not reaped yet, so the pid belonged to it all the time.
     if pidfd.pid() != Some(pid) {
         return None;
     }
@@ -167,13 +167,14 @@ fn uid_by_status(pidfd: &Pidfd) -> Option<u32> {
     uids.split_whitespace().next()?.parse().ok()
 }
 
-/// Makes this process the one that its descendants' orphans become children of
-/// (PR_SET_CHILD_SUBREAPER, Linux 3.4). Kept over exec, not inherited by children.
+/// Makes orphaned descendants of this process its children (PR_SET_CHILD_SUBREAPER, Linux 3.4). The
+/// setting survives exec, and children do not inherit it.
 pub fn become_subreaper() -> std::io::Result<()> {
     Ok(nix::sys::prctl::set_child_subreaper(true)?)
 }
 
-/// Text that cannot move a terminal's cursor, nor the order of what is written around it.
+/// Replaces characters that could move a terminal's cursor or change the order of the text around
+/// them.
 fn printable(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     text.chars().map(|c| if disturbs(c) { '?' } else { c }).collect()

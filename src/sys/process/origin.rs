@@ -1,30 +1,30 @@
-//! What makes process numbers comparable.
+//! What makes pids comparable.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 
-/// What makes process numbers comparable: the boot and the namespaces they were read in.
+/// What makes pids comparable: the boot and the namespaces in which they were read.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Origin {
     /// `/proc/sys/kernel/random/boot_id`.
     pub boot_id: String,
     /// The inode of the pid namespace.
     pub pid_namespace: u64,
-    /// The inode of the time namespace (start times and CLOCK_BOOTTIME depend on it); 0 if none.
+    /// The inode of the time namespace (start times and CLOCK_BOOTTIME depend on it). 0 if none.
     pub time_namespace: u64,
 }
 
 impl Origin {
-    /// Reads that of this process.
+    /// Reads the origin of this process.
     ///
     /// # Errors
-    /// If /proc is not mounted; the message names the file.
+    /// /proc is not mounted. The message names the file.
     pub fn read() -> io::Result<Self> {
         let boot_id = named("/proc/sys/kernel/random/boot_id", |path| fs::read_to_string(path))?;
         let inode = |path: &str| fs::metadata(path).map(|file| file.ino());
         let pid_namespace = named("/proc/self/ns/pid", inode)?;
-        // Linux 5.6, and only where it was configured.
+        // Linux 5.6, and only if it was configured.
         let time_namespace = match inode("/proc/self/ns/time") {
             Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
             other => named("/proc/self/ns/time", |_| other)?,

@@ -5,22 +5,22 @@ use std::io::Read;
 
 use super::RunState;
 
-/// Enough for 52 fields with as many digits as there can be, and the longest name.
+/// Enough for 52 fields with the maximum number of digits, and the longest name.
 const ROOM: usize = 1536;
 
 /// `PF_EXITING` of linux/sched.h: the thread is in do_exit.
 const PF_EXITING: u64 = 0x4;
 
-/// The fields we use; their numbers are those of proc_pid_stat(5).
+/// The fields that are used. Their numbers are those of proc_pid_stat(5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stat {
-    /// 3: the state's letter.
+    /// 3: the state letter.
     pub(super) state: char,
-    /// 4: the parent's number.
+    /// 4: the parent's pid.
     pub(super) parent: u32,
     /// 9: the flags of the thread (of the first thread, in a process's stat).
     pub(super) flags: u64,
-    /// 20: how many threads live; a first thread that ended before the others counts.
+    /// 20: the number of live threads. A first thread that ended before the others counts.
     pub(super) threads: u64,
     /// 22: when it started, in clock ticks since boot.
     pub(super) started: u64,
@@ -29,7 +29,7 @@ pub(super) struct Stat {
 impl Stat {
     pub(super) fn read(pid: u32) -> Option<Self> {
         let mut file = File::open(format!("/proc/{pid}/stat")).ok()?;
-        // The kernel gives all of it at once to who has room for it, and a read is what costs.
+        // With enough room, the kernel returns all of it in one read. Each read is expensive.
         let mut room = [0; ROOM];
         let size = file.read(&mut room).ok()?;
         if size < room.len() {
@@ -41,7 +41,7 @@ impl Stat {
     }
 
     fn parse(line: &[u8]) -> Option<Self> {
-        // The name in brackets can hold anything, brackets, blanks and newlines too.
+        // The name in brackets can contain anything, including brackets, blanks and newlines.
         let end = line.iter().rposition(|&byte| byte == b')')?;
         let rest = std::str::from_utf8(line.get(end + 1..)?).ok()?;
         let mut fields = rest.split_ascii_whitespace();
@@ -64,8 +64,8 @@ impl Stat {
     }
 }
 
-/// The state of a process whose first thread is exiting: that of the first thread that is not,
-/// nor was told to.
+/// The state of a process whose first thread is exiting: the state of the first thread that is not
+/// exiting and has no pending SIGKILL.
 pub(super) fn state_of_threads(pid: u32) -> RunState {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
         return RunState::Gone;
@@ -85,7 +85,7 @@ pub(super) fn state_of_threads(pid: u32) -> RunState {
     RunState::Exiting
 }
 
-/// Whether a thread was sent SIGKILL, as exit_group(2) does to all others.
+/// Whether a thread was sent SIGKILL, as exit_group(2) does to all other threads.
 fn is_killed(status: &str) -> bool {
     let pending = status.lines().find_map(|line| line.strip_prefix("SigPnd:"));
     let pending = pending.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());

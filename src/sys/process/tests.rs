@@ -80,7 +80,7 @@ fn a_command_line_is_shown_on_one_line() {
         .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    // It has executed when it says a word.
+    // The shell has been executed once it writes.
     std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0]).unwrap();
     assert_eq!(command_line(child.id()).unwrap(), "/bin/sh -c echo; read x ?[2J?  ä?b");
     ended(child);
@@ -154,7 +154,7 @@ fn another_process_with_the_number_is_not_taken_for_it() {
     let known = identity(&Pidfd::open(std::process::id()).unwrap()).unwrap();
     let inode = Identity { inode: known.inode + 1, ..known };
     let start = started(known.pid).unwrap();
-    // Written on a kernel without pidfs: the start time is all there is.
+    // Like a record of a kernel without pidfs: only the start time is there.
     let by_start = Identity { started: start, inode: 0, ..known };
     let started = Identity { started: start - 1, ..by_start };
     if known.inode != 0 {
@@ -194,7 +194,7 @@ const ADOPTS: &str = "sys::process::tests::adopts_orphans";
 fn adopts_orphans() {
     if rerun::plays(ADOPTS) {
         become_subreaper().unwrap();
-        // The inner shell is an orphan when the outer one ends.
+        // The inner shell becomes an orphan when the outer shell ends.
         let mut command = Command::new("/bin/sh");
         command.args(["-c", "sleep 60 & echo $!"]).stdout(std::process::Stdio::piped());
         let mut child = command.spawn().unwrap();
@@ -215,7 +215,7 @@ fn a_subreaper_adopts_orphans() {
     assert!(String::from_utf8_lossy(&output.stdout).contains("ADOPTED"), "{output:?}");
 }
 
-/// A cgroup of our own, where we may make one.
+/// A cgroup for this test, if we may create one.
 struct Cgroup(std::path::PathBuf);
 
 impl Cgroup {
@@ -231,7 +231,7 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // A reaped process can be in it for a moment more.
+        // A reaped process can stay in it for a moment.
         wait_until("the cgroup is empty", || std::fs::remove_dir(&self.0).is_ok());
     }
 }

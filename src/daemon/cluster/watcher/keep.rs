@@ -1,4 +1,4 @@
-//! Keeps one watcher at work as long as this host is a member.
+//! Keeps one watcher process running while this host is a member.
 
 use std::time::Instant;
 
@@ -20,7 +20,8 @@ impl Server {
         }
         self.engine_status.watcher.duty = WatchId(u64::from_ne_bytes(id));
         self.keep_watcher();
-        // Not before: that of the daemon before this one ends as soon as it reads this.
+        // The watcher must run before this line: the watcher of the previous daemon ends as soon as
+        // it reads the new id.
         if let Err(error) = self.holder_record.hand_over_to(self.engine_status.watcher.duty) {
             tracing::error!(%error, "the watcher cannot be recorded");
         }
@@ -43,7 +44,7 @@ impl Server {
         }
     }
 
-    /// Starts another watcher in the place of one that has ended.
+    /// Starts another watcher in place of one that has ended.
     pub(crate) fn look_after_watcher(&mut self, now: Instant) {
         if self.conns.reported.take(Source::Watcher)
             && let Some(running) = self.engine_status.watcher.running.take()

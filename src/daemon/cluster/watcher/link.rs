@@ -1,4 +1,4 @@
-//! The daemon's side: one watcher as long as the daemon is a member.
+//! The daemon's side of the watcher: one watcher process while the daemon is a member.
 
 use std::ffi::OsString;
 use std::io;
@@ -17,21 +17,21 @@ use crate::protocol::place::Rule;
 use crate::sys::deadline::Writer;
 use crate::sys::fds;
 
-/// How long after one was started the next one is, if that ends.
+/// The minimum time between two starts of a watcher.
 pub(super) const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// The watcher of a daemon.
 #[derive(Debug, Default)]
 pub(crate) struct Watcher {
-    /// How it is started; `None` where there is none.
+    /// How the watcher is started. `None` if this daemon has no watcher.
     pub(super) program: Option<Program>,
-    /// What it answers for at present.
+    /// Which holds the watcher is responsible for at present.
     pub(super) duty: WatchId,
     pub(super) running: Option<Running>,
-    /// Those that were killed, until they are reaped.
+    /// Watchers that were killed, until they are reaped.
     ended: Vec<Child>,
     pub(super) started: Option<Instant>,
-    /// When another one is to be started.
+    /// When another watcher is to be started.
     pub(super) due: Option<Instant>,
 }
 
@@ -48,12 +48,13 @@ pub(super) struct Running {
 }
 
 impl Watcher {
-    /// The one of a daemon with these options.
+    /// The watcher for a daemon with these options.
     pub(crate) fn of(options: &Options) -> Self {
         let Options { place, on_demand, verbose, .. } = options;
         let program = options.watcher.as_ref().map(|file| {
             let mut arguments: Vec<OsString> = vec!["daemon".into()];
-            // First, so that it is known for a process that serves other clients as well.
+            // This option is the first argument, so that a process that serves other clients as
+            // well can be recognized by it.
             arguments.extend(on_demand.then(|| "--on-demand".into()));
             arguments.push("--watcher".into());
             if place.rule == Rule::Given {
@@ -65,14 +66,14 @@ impl Watcher {
         Self { program, ..Self::default() }
     }
 
-    /// Says that the daemon ends because it was told to.
+    /// Tells the watcher that the daemon ends because it was told to.
     pub(crate) fn say_farewell(&self) {
         if let Some(running) = &self.running {
             let _ = fds::send(running.channel.as_fd(), &[TOLD_TO_END], &[], libc::MSG_DONTWAIT);
         }
     }
 
-    /// Has a watcher answer for the holds of this page, starting one if none runs.
+    /// Makes a watcher responsible for the holds of this page. Starts a watcher if none runs.
     pub(super) fn answer_for(&mut self, page: &Writer) -> io::Result<()> {
         let Some(program) = &self.program else { return Ok(()) };
         let running = match self.running.take() {
@@ -94,7 +95,7 @@ impl Watcher {
         sent.map(drop)
     }
 
-    /// Gives up one that has ended, or does not listen.
+    /// Kills a watcher that has ended or does not read its channel.
     pub(super) fn dismiss(&mut self, Running { mut child, channel }: Running) {
         drop(channel);
         let _ = child.kill();
@@ -106,7 +107,7 @@ impl Watcher {
         self.ended.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
     }
 
-    /// When another one is to be started.
+    /// When another watcher is to be started.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.due
     }

@@ -1,4 +1,4 @@
-//! The watcher itself.
+//! The watcher process itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -27,23 +27,24 @@ use crate::sys::process::Origin;
 use crate::sys::process::child::{Reap, ended, fork};
 use crate::sys::{clock, fds, signals};
 
-/// How often it is looked, once the daemon has ended, whether another one has taken its place: the
-/// more often, the less time is left until the deadline.
+/// After the daemon has ended, how often the watcher checks whether another daemon has taken its
+/// place. The interval shrinks as the deadline comes closer.
 const LOOK_MIN: Duration = Duration::from_millis(250);
 const LOOK_MAX: Duration = Duration::from_secs(5);
 
-/// What ended a daemon that was a member for less than this may end the next one, too.
+/// If the daemon was a member for less than this, the cause of its end may end the next daemon,
+/// too.
 const LIVED_MIN: Duration = Duration::from_secs(10);
 
-/// How long it waits, at most, before it starts the next daemon after such a one.
+/// The maximum wait before the watcher starts the next daemon after such a short life.
 const YOUNG_PAUSE: Duration = Duration::from_secs(5);
 
-/// How long it waits after it started a daemon until it starts one again; doubled each time.
+/// The wait after a start until the watcher starts a daemon again. It doubles each time.
 const START_PAUSE: Duration = Duration::from_secs(1);
 
 const STARTED_BY: &str = "only a daemon can start a watcher";
 
-/// What a watcher answers for.
+/// The holds that a watcher is responsible for.
 struct Duty {
     id: WatchId,
     page: Reader,
@@ -51,25 +52,25 @@ struct Duty {
 }
 
 impl Duty {
-    /// How long commands may go on without a daemon.
+    /// How long commands may still run without a daemon.
     fn left(&self) -> Duration {
         let term_at = self.page.state().deadline.term_at;
         Duration::from_millis(term_at.saturating_sub(clock::boottime_ms()))
     }
 }
 
-/// Sleeps until the daemon of these options has ended, and then answers for the processes that it had
-/// told of a grant. `start` starts a daemon unless one runs.
+/// Sleeps until the daemon with these options has ended. Then takes responsibility for the
+/// processes that the daemon had told of a grant. `start` starts a daemon unless one runs.
 ///
 /// # Errors
-/// It was not started by a daemon, or the system has nothing left.
+/// The caller is not a child of a daemon, or the system has no resources left.
 pub fn watch(options: &Options, start: &dyn Fn()) -> anyhow::Result<()> {
     let channel = stand_alone().context(STARTED_BY)?;
     let log_file = options.on_demand.then(|| options.place.dir.join("daemon.log"));
     logging::begin(options.verbose, None, log_file.as_deref())?;
     let (duty, told_to_end) = until_the_daemon_ends(&channel).context(STARTED_BY)?;
     let Some(duty) = duty else { return Ok(()) };
-    // A daemon in the foreground has a service manager or a person that starts the next one.
+    // A daemon in the foreground is started again by a service manager or a person.
     let is_to_start = options.on_demand && !told_to_end;
     let starter = is_to_start.then(|| Starter::new(start, &duty));
     let alone = Alone {
@@ -84,23 +85,24 @@ pub fn watch(options: &Options, start: &dyn Fn()) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Lets go of all that came from the daemon, but for the channel to it and standard error.
+/// Gives up everything inherited from the daemon, except for the channel to it and standard error.
 fn stand_alone() -> io::Result<OwnedFd> {
     let channel = fds::adopt(CHANNEL)?;
     fds::close_from(3);
-    // What ends the job of a daemon in the foreground does not end this.
+    // A signal to the job of a daemon in the foreground must not end the watcher.
     setsid()?;
     std::env::set_current_dir("/")?;
     SigSet::empty().thread_set_mask()?;
     signals::set_default(Signal::SIGCHLD)?;
     signals::set_ignored(Signal::SIGHUP)?;
     signals::set_ignored(Signal::SIGINT)?;
-    // The file by which it was started has another name.
+    // The kernel took the process name from the file that was executed, which has another name.
     let _ = prctl::set_name(c"canal");
     Ok(channel)
 }
 
-/// What the daemon had it answer for in the end, and whether the daemon was told to end.
+/// Waits until the daemon ends. Returns the last duty that the daemon assigned, and whether the
+/// daemon was told to end.
 fn until_the_daemon_ends(channel: &OwnedFd) -> io::Result<(Option<Duty>, bool)> {
     let (mut duty, mut told_to_end) = (None, false);
     loop {
@@ -118,7 +120,7 @@ fn until_the_daemon_ends(channel: &OwnedFd) -> io::Result<(Option<Duty>, bool)> 
             }
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // It ended with something unread.
+            // The daemon ended before it read everything.
             Err(error) if error.raw_os_error() == Some(Errno::ECONNRESET as i32) => {
                 return Ok((duty, told_to_end));
             }
@@ -132,10 +134,10 @@ struct Alone<'a> {
     options: &'a Options,
     origin: Origin,
     duty: Duty,
-    /// The processes that it answers for.
+    /// The processes that the watcher is responsible for.
     recorded: BTreeMap<Token, Holder>,
     lost_processes: LostProcesses,
-    /// Those that need not be ended any more.
+    /// The tokens whose processes need not be ended any more.
     over: BTreeSet<Token>,
 }
 
@@ -158,14 +160,14 @@ impl Alone<'_> {
 
     fn read_record(&mut self) {
         match Recorded::for_watcher(&self.options.place.dir, &self.origin, self.duty.id) {
-            // Another daemon that has taken them over answers for them.
+            // If another daemon has taken the processes over, that daemon is responsible for them.
             Ok(recorded) => self.recorded = recorded.unwrap_or_default(),
-            // A service manager may have removed it, with the folder of its service.
+            // A service manager may have removed the file together with the folder of its service.
             Err(error) => tracing::debug!(%error, "the record of owners cannot be read"),
         }
     }
 
-    /// Does what is due; whether nothing is left to do.
+    /// Ends the processes that are due. Returns whether nothing is left to do.
     fn end_those_due(&mut self) -> bool {
         let (now, state) = (clock::boottime_ms(), self.duty.page.state());
         if state.is_over(now) {
@@ -181,22 +183,23 @@ impl Alone<'_> {
         self.recorded.keys().all(|token| self.over.contains(token))
     }
 
-    /// Sleeps until there may be something to do; `start` is when a daemon is to be started.
+    /// Sleeps until there may be something to do. `start` is when a daemon is to be started.
     fn sleep(&self, start: Option<Instant>) {
         let (now, left) = (clock::boottime_ms(), self.duty.left());
         let look = self.lost_processes.next_look(now);
         let look = look.map(|at| Duration::from_millis(at.saturating_sub(now)));
         let start = start.map(|at| at.saturating_duration_since(Instant::now()));
-        // What is past is seen to already.
+        // Times in the past have been handled already.
         let ahead = [Some(left), start].into_iter().flatten().filter(|left| !left.is_zero());
         let usual = (left / 64).clamp(LOOK_MIN, LOOK_MAX);
         let time = TimeSpec::from(ahead.chain(look).fold(usual, Duration::min));
-        // Unlike other sleeps this one is over after a suspend. A signal may end it.
+        // Unlike other sleeps, a sleep on CLOCK_BOOTTIME also counts the time of a suspend. A
+        // signal may end it early.
         let _ = clock_nanosleep(ClockId::CLOCK_BOOTTIME, ClockNanosleepFlags::empty(), &time);
     }
 }
 
-/// Starts daemons, each by a process of its own: that may take its time.
+/// Starts daemons. Each start runs in a process of its own, because it may take long.
 struct Starter<'a> {
     start: &'a dyn Fn(),
     next: Instant,

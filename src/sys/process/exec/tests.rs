@@ -9,7 +9,7 @@ fn put(file: &Path, mode: u32, text: &str) {
     fs::set_permissions(file, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// `one` has `x` that cannot be executed; `two` has `x` that can, and the folder `y`.
+/// `one` contains `x`, which cannot be executed. `two` contains `x`, which can, and the folder `y`.
 fn folders() -> (tempfile::TempDir, OsString) {
     let top = tempfile::tempdir().unwrap();
     let (one, two) = (top.path().join("one"), top.path().join("two"));
@@ -97,7 +97,7 @@ fn without_path_the_usual_folders_are_looked_in() {
 
 #[test]
 fn an_empty_element_of_path_is_the_current_folder() {
-    // Tests run in the folder of Cargo.toml, which has no executable file; so be content with a
+    // Tests run in the folder of Cargo.toml, which has no executable file. So the test expects a
     // file that is found and refused.
     for path in ["", ":/nowhere", "/nowhere:", "/nowhere::/nowhere"] {
         let lookup = lookup_along(OsStr::new("Cargo.toml"), Some(OsStr::new(path)));
@@ -107,7 +107,7 @@ fn an_empty_element_of_path_is_the_current_folder() {
 
 const BECOMES: &str = "sys::process::exec::tests::becomes";
 
-/// Plays `becomes`, which does what `WHAT` says; what the new program wrote to its stdout.
+/// Plays `becomes`, which does what `WHAT` says. Returns what the new program wrote to its stdout.
 fn become_what(what: &str, file: &Path) -> Vec<u8> {
     let mut command = rerun::command(BECOMES, "");
     let output = command.env("WHAT", what).env("FILE", file).output().unwrap();
@@ -128,7 +128,8 @@ fn becomes() {
     let odd = ["B\u{7}=2", "A=1", "NOTHING", "=odd", "CANAL_KEY=old", "", "A=again"];
     println!("START");
     let error = match std::env::var("WHAT").unwrap().as_str() {
-        // First this scene again in an odd environment, then cat, which shows what is left of it.
+        // First runs this scene again in an odd environment, then cat, which shows what is left of
+        // it.
         "environment" => {
             let program = std::env::current_exe().unwrap();
             let mut set: Vec<_> = odd.iter().map(|entry| CString::new(*entry).unwrap()).collect();
@@ -159,7 +160,7 @@ fn becomes() {
 #[test]
 fn the_environment_is_passed_on_byte_for_byte_and_in_order() {
     let shown = become_what("environment", Path::new(""));
-    // The second START is the inner scene's.
+    // The second START belongs to the inner scene.
     let start = shown.windows(6).position(|window| window == b"START\n").unwrap();
     let expected = b"B\x07=2\0A=1\0NOTHING\0=odd\0\0A=again\0BYTES\xff=\xfe\0\
         CANAL_TEST_SCENE=sys::process::exec::tests::becomes\0WHAT=cat\0FILE=/bin/cat\0CANAL_KEY=new\0";
