@@ -13,9 +13,9 @@ mod commands;
 mod connect;
 mod failed;
 mod man;
-mod messages;
 mod output;
 mod owner;
+mod wording;
 
 use std::ffi::OsString;
 
@@ -25,8 +25,8 @@ use arguments::definition::{Cli, Verb};
 use arguments::fast_path;
 use commands::{acquire, complete, completions, daemon, release, renew, resize, run, status};
 use failed::Failed;
-use messages::usage_error;
 use output::stderr::Verbosity;
+use wording::usage_error;
 
 /// Runs the command line of this process, the name of the program first, and returns its exit code;
 /// `canal run` does not return if it became its command.

@@ -9,9 +9,9 @@ mod admission;
 mod deadlock;
 mod index;
 mod model;
-mod report;
 mod state;
 mod transition;
+mod why;
 
 pub use model::{
     Ask, By, Change, Command, CycleStep, Diverged, ENTRY_VERSION, Entry, FrameId, FrameState,
@@ -21,8 +21,8 @@ pub use model::{
     SlotRange, Slots, Snapshot, StoredView, Tag, Token, UnixMillis, Usage, View, Wait, WaiterState,
     WaiterStatus, Withdrawal, key_room, room_of,
 };
-pub use report::{Blocker, KeyReport, Reason, Why};
 pub use state::{BYPASS_MAX_DEFAULT, Table};
+pub use why::{Blocker, KeyReport, Reason, Why};
 
 #[cfg(test)]
 mod tests;

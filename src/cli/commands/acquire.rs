@@ -15,10 +15,10 @@ use crate::cli::arguments::duration::{millis, stated};
 use crate::cli::connect;
 use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
-use crate::cli::messages::refusal;
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
 use crate::cli::owner::Owner;
+use crate::cli::wording::refusal;
 use crate::client::{self, ClientError};
 use crate::protocol::{
     Confirm, CycleStepInfo, ErrorName, Failure, Grant, Handle, HolderInfo, LeaseAsked, OWNER_GONE,

@@ -3,11 +3,11 @@
 use crate::cli::arguments::definition::{Global, RenewArgs};
 use crate::cli::connect;
 use crate::cli::failed::Failed;
-use crate::cli::messages::lease_lost;
-use crate::cli::messages::time::Now;
-use crate::cli::messages::usage_error::wrong;
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
+use crate::cli::wording::lease_lost;
+use crate::cli::wording::time::Now;
+use crate::cli::wording::usage_error::wrong;
 use crate::client::ClientError;
 use crate::protocol::{ErrorName, Renew, Renewed};
 use crate::run::SUCCESS;

@@ -4,9 +4,9 @@ use crate::cli::arguments::definition::{Global, ResizeArgs};
 use crate::cli::arguments::lock::{stated_view, wire_view};
 use crate::cli::connect;
 use crate::cli::failed::Failed;
-use crate::cli::messages::usage_error::wrong;
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
+use crate::cli::wording::usage_error::wrong;
 use crate::protocol::{Resize, Resized};
 use crate::run::SUCCESS;
 

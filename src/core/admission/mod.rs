@@ -3,5 +3,6 @@
 //! Invariant: nothing here changes the table.
 
 pub(in crate::core) mod admit;
-mod bypass;
-mod predecessors;
+mod overtaking;
+mod own_blockers;
+mod reentry;

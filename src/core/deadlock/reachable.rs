@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-use crate::core::index::queue::{self, Rank};
+use crate::core::index::grant_order::{self, Rank};
 use crate::core::{FrameId, Key, Mode, RequestId, Snapshot, StoredView, Table, Token, WaiterState};
 
 /// The sessions and keys that some requests can wait for.
@@ -74,7 +74,9 @@ impl Table {
                     let from =
                         visited.waiters.replace(rank).map_or(Bound::Unbounded, Bound::Included);
                     let ahead = self.tree.in_the_way(key, mode, from, Bound::Excluded(rank));
-                    next.extend(ahead.map(|rank| queue::request_at(self.rules, rank.arrival)));
+                    next.extend(
+                        ahead.map(|rank| grant_order::request_at(self.rules, rank.arrival)),
+                    );
                 }
             }
             for root in sessions {

@@ -9,9 +9,9 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
+use super::grant_order::Rank;
 use super::lock::Lock;
 use super::node::{Node, Sums};
-use super::queue::Rank;
 use crate::core::{Key, Mode, RequestId, Token};
 
 /// The nodes of all keys in use and of their ancestors.

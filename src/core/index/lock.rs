@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::queue::{Class, Queue};
+use super::grant_order::{Class, Queue};
 use super::slot_pool::SlotPool;
 use crate::core::{Ask, Kind, Token, View};
 

@@ -4,8 +4,8 @@
 //! and the stored views. It exists so that a decision does not look at all of them.
 
 pub(in crate::core) mod arrival_queue;
+pub(in crate::core) mod grant_order;
 pub(in crate::core) mod key_tree;
 pub(in crate::core) mod lock;
 pub(in crate::core) mod node;
-pub(in crate::core) mod queue;
 pub(in crate::core) mod slot_pool;

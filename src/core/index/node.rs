@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::grant_order::Rank;
 use super::lock::Lock;
-use super::queue::Rank;
 use crate::core::{Mode, RequestId, Token};
 
 /// One key of the tree.

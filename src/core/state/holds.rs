@@ -8,8 +8,8 @@ use std::sync::Arc;
 use super::frames::with_parent;
 use super::table::Frame;
 use crate::core::index::arrival_queue::Arrival;
+use crate::core::index::grant_order::{self, Rank};
 use crate::core::index::lock::Lock;
-use crate::core::index::queue::{self, Rank};
 use crate::core::model::InvalidOutcome;
 use crate::core::{
     Entry, FrameId, Granted, HeldItem, HoldState, Key, Mode, RequestId, Slots, Table, Token,
@@ -129,7 +129,7 @@ impl Table {
         if self.rules != crate::core::Rules::Current || self.waiters.is_empty() {
             return;
         }
-        let arrival = queue::arrival(self.rules, request);
+        let arrival = grant_order::arrival(self.rules, request);
         let mut overtaken = BTreeSet::new();
         for item in items.iter().filter(|item| !item.shared) {
             if item.mode == Mode::Counted
@@ -140,7 +140,7 @@ impl Table {
             overtaken.extend(self.overtaken_around(&item.key, item.mode, priority, arrival));
         }
         for rank in overtaken {
-            let id = queue::request_at(self.rules, rank.arrival);
+            let id = grant_order::request_at(self.rules, rank.arrival);
             let Some(waiter) = self.waiters.get_mut(&id) else { continue };
             waiter.passed += 1;
             if waiter.passed >= self.bypass_max {

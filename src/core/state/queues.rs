@@ -1,14 +1,14 @@
 //! The queues of the keys: where each waiter stands in them.
 
+use crate::core::index::grant_order::{self, Class, Rank};
 use crate::core::index::key_tree::KeyTree;
 use crate::core::index::lock::Lock;
-use crate::core::index::queue::{self, Class, Rank};
 use crate::core::{Ask, Key, Request, RequestId, Table, WaiterState, WaiterStatus};
 
 impl Table {
     /// The rank of a waiter.
     pub(in crate::core) fn rank(&self, waiter: &WaiterState) -> Rank {
-        let arrival = queue::arrival(self.rules, waiter.id);
+        let arrival = grant_order::arrival(self.rules, waiter.id);
         if waiter.barrier {
             Rank::barrier(arrival)
         } else {

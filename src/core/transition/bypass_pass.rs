@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::worklist::Transition;
 use crate::core::admission::admit::Admission;
 use crate::core::deadlock::reachable::Edges;
-use crate::core::index::queue::Rank;
+use crate::core::index::grant_order::Rank;
 use crate::core::{Key, RequestId, Table, WaiterStatus};
 
 impl Table {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::worklist::Transition;
 use crate::core::admission::admit::Admission;
+use crate::core::index::grant_order::{self, Rank};
 use crate::core::index::lock::Lock;
-use crate::core::index::queue::{self, Rank};
 use crate::core::{
     FrameId, Granted, GrantedItem, Key, Mode, Outcome, Refusal, Request, RequestId, Table,
     WaiterState, WaiterStatus,
@@ -83,7 +83,7 @@ impl Table {
         }
         below.sort_unstable();
         for rank in below {
-            self.try_waiter(transition, queue::request_at(self.rules, rank.arrival));
+            self.try_waiter(transition, grant_order::request_at(self.rules, rank.arrival));
         }
     }
 
@@ -105,7 +105,7 @@ impl Table {
         let firsts = lock.queue.firsts().filter(|(class, _)| lock.fits(*class));
         let (class, rank) = firsts.min_by_key(|(_, rank)| *rank)?;
         let behind = lock.is_preceded(lock.capacity(class), rank);
-        (!behind).then(|| queue::request_at(self.rules, rank.arrival))
+        (!behind).then(|| grant_order::request_at(self.rules, rank.arrival))
     }
 
     /// Serves the writers of one key. The first writer precedes all behind it.
@@ -113,7 +113,7 @@ impl Table {
         loop {
             let first = self.tree.waiting_here(key, Mode::Write).next();
             let Some(first) = first else { return };
-            if !self.try_waiter(transition, queue::request_at(self.rules, first.arrival)) {
+            if !self.try_waiter(transition, grant_order::request_at(self.rules, first.arrival)) {
                 return;
             }
         }
@@ -129,7 +129,7 @@ impl Table {
         let readers: Vec<Rank> =
             waiting.take_while(|rank| !self.tree.is_preceded(key, Mode::Read, *rank)).collect();
         for rank in readers {
-            let request = queue::request_at(self.rules, rank.arrival);
+            let request = grant_order::request_at(self.rules, rank.arrival);
             let items = self.waiters.get(&request).map(|waiter| &waiter.request.items);
             let reads = items.is_some_and(|items| {
                 items.iter().any(|item| item.key == *key && item.ask.mode() == Mode::Read)
@@ -252,7 +252,7 @@ impl Table {
         let overtaken =
             |table: &Self| table.tree.lock(key).and_then(|lock| lock.queue.first_exhausted(max));
         while let Some(arrival) = overtaken(self) {
-            let request = queue::request_at(self.rules, arrival);
+            let request = grant_order::request_at(self.rules, arrival);
             self.commit(transition, Outcome::Barrier { request });
         }
     }

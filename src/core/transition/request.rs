@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use super::worklist::Transition;
 use crate::core::admission::admit::Admission;
+use crate::core::index::grant_order::{self, Rank};
 use crate::core::index::lock::Lock;
-use crate::core::index::queue::{self, Rank};
 use crate::core::{
     Ask, FrameId, Granted, Key, Outcome, Refusal, Request, RequestId, Table, View, Wait,
 };
@@ -21,7 +21,7 @@ impl Table {
         }
         let frame = self.frame_of(asked.host, &asked.owner).unwrap_or(FrameId(self.revision.0));
         let lineage = self.lineage(frame, self.live_parent(asked));
-        let rank = Rank::ordinary(asked.priority, queue::arrival(self.rules, request));
+        let rank = Rank::ordinary(asked.priority, grant_order::arrival(self.rules, request));
         let admission = match self.admission(asked, &lineage, rank) {
             Admission::Behind(item) => self
                 .admission_by_bypass(asked, &lineage, frame, rank)

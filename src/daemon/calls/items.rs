@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::core::{Ask, Command, Item, Key, View};
 use crate::daemon::limits::{COMMAND_BYTES_MAX, ITEMS_MAX, NUMBER_MAX, SLOTS_MAX};
-use crate::daemon::view::messages;
+use crate::daemon::view::wording;
 use crate::protocol::{ErrorName, Failure, Mode, Resize, WireItem};
 
 /// The items of a request.
@@ -29,7 +29,7 @@ pub(crate) fn items(wire: &[WireItem]) -> Result<Vec<Item>, Failure> {
     if let Some((_, item)) = twice {
         return Err(bad(format!("key `{}` stands twice in one request", item.key)));
     }
-    let slots = items.iter().map(messages::count).fold(0, u64::saturating_add);
+    let slots = items.iter().map(wording::count).fold(0, u64::saturating_add);
     if slots > SLOTS_MAX {
         return Err(bad(format!("a request takes at most {SLOTS_MAX} slots at once, not {slots}")));
     }

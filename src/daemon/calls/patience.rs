@@ -6,7 +6,7 @@ use crate::daemon::calls::in_flight::{Awaiting, LogWait};
 use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::net::connection::CallState;
 use crate::daemon::server::Server;
-use crate::daemon::view::messages;
+use crate::daemon::view::wording;
 use crate::protocol::{Failure, Progress};
 use crate::sys::clock;
 
@@ -44,7 +44,7 @@ impl Server {
             return self.give_up_waiting(id, &why);
         };
         if patience.until.is_some_and(|until| until <= now) {
-            let failure = messages::timeout_of(&patience.key, &why.message);
+            let failure = wording::timeout_of(&patience.key, &why.message);
             return self.give_up_waiting(id, &failure);
         }
         if std::mem::take(&mut patience.untold) {

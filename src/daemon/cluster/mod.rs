@@ -3,6 +3,7 @@
 //! Invariant: no command outlives the time at which another host may be granted what the command
 //! holds.
 
+pub(super) mod end_commands;
 pub(super) mod engine;
 pub(super) mod engine_driver;
 pub(super) mod engine_mark;
@@ -11,7 +12,6 @@ pub(super) mod follow;
 pub(super) mod health;
 pub(super) mod join;
 pub(super) mod recovering;
-pub(super) mod terminate;
 pub(super) mod terminator;
 pub(super) mod told_tokens;
 pub(super) mod watcher;

@@ -3,9 +3,8 @@
 //! When the daemon starts, the settings that the table decides by (views, policy) become entries of
 //! the log. Nothing reads them from the file afterwards.
 
+pub(super) mod duration;
 pub(super) mod engine_section;
-pub(super) mod length;
-pub(super) mod permission;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,13 +16,13 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::core::{Key, View};
+use crate::daemon::config::duration::duration;
 use crate::daemon::config::engine_section::Configured;
-use crate::daemon::config::length::duration;
-use crate::daemon::config::permission::{Permission, Permissions};
 use crate::daemon::limits::{
     CONNECTION_IDLE, KEY_BYTES_PER_USER, LEASES_PER_USER, NUMBER_MAX, WAITERS_PER_USER,
     connections_max,
 };
+use crate::daemon::permissions::{self, Permission, Permissions};
 
 /// The content of a configuration.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -103,7 +102,7 @@ struct File {
     limits: LimitsSection,
     policy: PolicySection,
     daemon: DaemonSection,
-    permission: Vec<permission::Section>,
+    permission: Vec<permissions::Section>,
     engine: Option<engine_section::Section>,
 }
 
@@ -172,7 +171,7 @@ impl Config {
             views.insert(key, view.map_err(|what| wrong(section.span().start, what))?);
         }
         let engine = file.engine.unwrap_or_default().configured();
-        let permissions = file.permission.iter().map(permission::Section::permission);
+        let permissions = file.permission.iter().map(permissions::Section::permission);
         let permissions = permissions.collect::<Result<_, _>>();
         let time = |text: Option<&Spanned<String>>| {
             let read = |text: &Spanned<String>| {

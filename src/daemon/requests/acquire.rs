@@ -10,7 +10,7 @@ use crate::daemon::calls::pending_acquire::PendingAcquire;
 use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::net::connection::CallState;
 use crate::daemon::server::Server;
-use crate::daemon::view::messages::disk_full;
+use crate::daemon::view::wording::disk_full;
 use crate::protocol::{Acquire, Failure, Wrapper};
 use crate::sys::clock;
 

@@ -4,7 +4,7 @@ pub(super) mod acquire;
 pub(super) mod deadline_page;
 pub(super) mod enclosing;
 pub(super) mod owner;
-pub(super) mod permit;
+
 pub(super) mod quota;
 pub(super) mod reattach;
 pub(super) mod refuse;

@@ -10,7 +10,7 @@ use crate::daemon::processes::owner_identity::{
     NOBODY, OwnerFound, identified, other_owner, peer_pidfd,
 };
 use crate::daemon::server::Server;
-use crate::daemon::view::messages::owner_gone;
+use crate::daemon::view::wording::owner_gone;
 use crate::protocol::{ErrorName, Failure};
 use crate::sys::pidfd::Pidfd;
 

@@ -11,8 +11,8 @@ use crate::daemon::limits::{EXITING_TIME, PROCESSES_LOOKED_AT_MAX};
 use crate::daemon::net::connection::CallState;
 use crate::daemon::processes::owner_identity::NOBODY;
 use crate::daemon::server::Server;
-use crate::daemon::view::messages::{self, Use, too_many_wait};
 use crate::daemon::view::text::pid_of;
+use crate::daemon::view::wording::{self, Use, too_many_wait};
 use crate::daemon::waiters::waiting::Asked;
 use crate::protocol::{ErrorName, Failure};
 use crate::sys::clock;
@@ -53,18 +53,18 @@ impl Server {
             let asked = Asked { request: request.clone(), session, since };
             return self.deadlock(viewer, cycle, &asked);
         }
-        let Some(item) = messages::item_of(why).and_then(|at| request.items.get(at)) else {
-            return messages::refusal(why, request, None);
+        let Some(item) = wording::item_of(why).and_then(|at| request.items.get(at)) else {
+            return wording::refusal(why, request, None);
         };
         let shown = self.shown(viewer);
-        let at = messages::item_of(why).unwrap_or(0);
+        let at = wording::item_of(why).unwrap_or(0);
         let table = &self.ledger.table;
         let use_of = Use {
             held: table.held_of(&item.key),
             view: table.own_view(&item.key),
             conflict: shown.conflict(request, at),
         };
-        let mut failure = messages::refusal(why, request, Some(&use_of));
+        let mut failure = wording::refusal(why, request, Some(&use_of));
         if failure.name == ErrorName::Refused {
             // The session of the request itself may hold some of the slots: its holds are listed,
             // too.
@@ -81,7 +81,7 @@ impl Server {
             failure.reason = Some("timeout".into());
             return failure;
         };
-        let mut failure = messages::timeout(&why.key, &why.clause);
+        let mut failure = wording::timeout(&why.key, &why.clause);
         if why.held.is_some()
             && let Some(waiter) = self.ledger.table.waiter(request)
         {

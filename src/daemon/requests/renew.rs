@@ -6,8 +6,8 @@ use crate::daemon::limits::{LEASE_MS_MAX, LEASE_MS_MIN};
 use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::processes::owner_identity::{NOBODY, OwnerFound};
 use crate::daemon::server::Server;
-use crate::daemon::view::messages::owner_gone;
 use crate::daemon::view::text::time;
+use crate::daemon::view::wording::owner_gone;
 use crate::daemon::waiters::leases::name_of;
 use crate::duration_text::stated_ms;
 use crate::protocol::{
@@ -62,7 +62,7 @@ impl Server {
         }
         self.ledger
             .admit_renewal()
-            .map_err(|error| crate::daemon::view::messages::disk_full(&error))?;
+            .map_err(|error| crate::daemon::view::wording::disk_full(&error))?;
         self.propose_renewal(PendingRenewal { id, peer, lease, give_back: false });
         Ok(())
     }

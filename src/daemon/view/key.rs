@@ -10,7 +10,7 @@ use crate::core::{HoldState, Key, Mode, Request, RequestId, Table, View, WaiterS
 use crate::daemon::limits::{PROCESSES_LOOKED_AT_MAX, REPORT_BYTES_MAX};
 use crate::daemon::view::holder::Looks;
 use crate::daemon::view::text::{pid_of, time};
-use crate::daemon::view::{Shown, messages};
+use crate::daemon::view::{Shown, wording};
 use crate::protocol::{KeyInfo, LeaseInfo, WaiterInfo};
 
 impl<'a> Shown<'a> {
@@ -101,9 +101,9 @@ impl<'a> Shown<'a> {
             since: time(waiter.since),
             position,
             priority: request.priority,
-            count: messages::count(item),
+            count: wording::count(item),
             mode: item.ask.mode(),
-            view: messages::stated_view(item).map(|view| view.to_string()),
+            view: wording::stated_view(item).map(|view| view.to_string()),
             session: self.session(waiter.frame),
             host: self.label_of(waiter.frame),
             reason,

@@ -7,9 +7,9 @@ pub(super) mod deadlock;
 pub(super) mod grant;
 pub(super) mod holder;
 pub(super) mod key;
-pub(super) mod messages;
 pub(super) mod text;
 pub(super) mod why;
+pub(super) mod wording;
 
 use std::collections::BTreeSet;
 

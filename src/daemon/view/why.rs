@@ -2,7 +2,7 @@
 
 use crate::core::{HeldItem, Item, Key, Mode, Reason, Request, RequestId, Why};
 use crate::daemon::view::conflict::{conflict, lineage};
-use crate::daemon::view::{Shown, messages};
+use crate::daemon::view::{Shown, wording};
 use crate::protocol::{HolderInfo, Progress};
 
 /// What keeps a waiter waiting, for users.
@@ -60,16 +60,16 @@ impl Shown<'_> {
 
     pub(crate) fn clause(&self, why: &Why, mode: Mode) -> String {
         let Reason::Conflict { hold, holds } = why.reason else {
-            return messages::reason(&why.reason);
+            return wording::reason(&why.reason);
         };
         let hold = self.table.hold(hold);
         let held = hold.and_then(|hold| held_item(&hold.items, &why.key, mode));
         match (hold, held) {
             (Some(hold), Some(held)) => {
                 let (held, owner) = ((&held.key, held.mode), &hold.asked.owner);
-                messages::conflict(&why.key, held, owner, self.elsewhere(hold).as_deref(), holds)
+                wording::conflict(&why.key, held, owner, self.elsewhere(hold).as_deref(), holds)
             }
-            _ => messages::reason(&why.reason),
+            _ => wording::reason(&why.reason),
         }
     }
 
@@ -87,7 +87,7 @@ impl Shown<'_> {
         let (hold, item) = found.first()?;
         let (held, owner) = ((&item.key, item.mode), &hold.asked.owner);
         let host = self.elsewhere(hold);
-        Some(messages::conflict(key, held, owner, host.as_deref(), found.len() as u64))
+        Some(wording::conflict(key, held, owner, host.as_deref(), found.len() as u64))
     }
 
     /// A progress report to a waiter. `position` is its place among the `waiting` requests for the

@@ -11,8 +11,8 @@ use crate::daemon::processes::holder::Holder;
 use crate::daemon::processes::owner_identity::{cannot_watch, peer_pidfd};
 use crate::daemon::server::Server;
 use crate::daemon::view::Shown;
-use crate::daemon::view::messages::owner_gone;
 use crate::daemon::view::text::pid_of;
+use crate::daemon::view::wording::owner_gone;
 use crate::protocol::{ErrorName, Failure};
 use crate::sys::pidfd::Pidfd;
 

@@ -5,7 +5,7 @@
 
 use crate::core::{Granted, HoldState, Outcome, Refusal, RequestId};
 use crate::daemon::server::Server;
-use crate::daemon::view::messages::{self, owner_gone};
+use crate::daemon::view::wording::{self, owner_gone};
 use crate::protocol::{ErrorName, Failure};
 
 /// The error for a client whose request was withdrawn by something else.
@@ -80,8 +80,8 @@ impl Server {
                     self.conns.peek(conn).map_or(waiter.asked.request.uid, |conn| conn.peer.uid);
                 self.deadlock(viewer, cycle, &waiter.asked)
             } else {
-                let item = messages::item_of(why).and_then(|at| waiter.asked.request.items.get(at));
-                messages::late_refusal(why, item.map(|item| &item.key))
+                let item = wording::item_of(why).and_then(|at| waiter.asked.request.items.get(at));
+                wording::late_refusal(why, item.map(|item| &item.key))
             };
             self.finish(conn, Err(failure));
         }

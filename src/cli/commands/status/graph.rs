@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::cli::arguments::definition::Global;
 use crate::cli::connect;
 use crate::cli::failed::Failed;
-use crate::cli::messages::participant::{COMMAND_COLUMNS, named, plural};
 use crate::cli::output::sanitize::{command_line, cut, sanitize};
 use crate::cli::output::stdout;
+use crate::cli::wording::participant::{COMMAND_COLUMNS, named, plural};
 use crate::protocol::{BlockerInfo, GraphQuery, Mode, PartyInfo, WaitInfo, Waits};
 use crate::run::SUCCESS;
 
@@ -98,7 +98,7 @@ fn quoted(text: &str) -> String {
 mod tests {
     use super::super::why::tests::{blocker, wait};
     use super::*;
-    use crate::cli::messages::participant::tests::someone;
+    use crate::cli::wording::participant::tests::someone;
 
     #[test]
     fn nobody_waiting_is_an_empty_graph() {

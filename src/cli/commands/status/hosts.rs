@@ -7,9 +7,9 @@ use anstyle::Style;
 use super::page::Page;
 use super::view::{NOTE, Scope, WARNING};
 use crate::cli::arguments::duration::stated;
-use crate::cli::messages::participant::plural;
-use crate::cli::messages::time::Now;
 use crate::cli::output::sanitize::sanitize;
+use crate::cli::wording::participant::plural;
+use crate::cli::wording::time::Now;
 use crate::protocol::{EngineInfo, HostInfo, RecoveryInfo};
 
 /// How many hosts an overview names.
@@ -145,7 +145,7 @@ fn about(host: &HostInfo, now: &Now) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::messages::time::tests::at;
+    use crate::cli::wording::time::tests::at;
 
     fn engine_in(state: &str) -> EngineInfo {
         EngineInfo {

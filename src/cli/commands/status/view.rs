@@ -7,10 +7,10 @@ use anstyle::{AnsiColor, Style};
 use super::hosts;
 use super::page::Page;
 use crate::cli::arguments::duration::stated;
-use crate::cli::messages::participant::{left, plural, slots};
-use crate::cli::messages::time::Now;
-use crate::cli::messages::user_name;
 use crate::cli::output::sanitize::{command_line, sanitize};
+use crate::cli::wording::participant::{left, plural, slots};
+use crate::cli::wording::time::Now;
+use crate::cli::wording::user_name;
 use crate::core::Kind;
 use crate::protocol::{DaemonInfo, HolderInfo, KeyInfo, LeaseInfo, Mode, Status, WaiterInfo};
 

@@ -9,10 +9,10 @@ use crate::cli::arguments::definition::Global;
 use crate::cli::arguments::why_target::WhyTarget;
 use crate::cli::connect;
 use crate::cli::failed::Failed;
-use crate::cli::messages::participant::{held, party, plural, wanted};
-use crate::cli::messages::time::Now;
 use crate::cli::output::sanitize::sanitize;
 use crate::cli::output::stdout;
+use crate::cli::wording::participant::{held, party, plural, wanted};
+use crate::cli::wording::time::Now;
 use crate::protocol::{BlockerInfo, WaitInfo, Waits};
 use crate::run::SUCCESS;
 
@@ -145,8 +145,8 @@ impl<'a> Story<'a> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::cli::messages::participant::tests::someone;
-    use crate::cli::messages::time::tests::at;
+    use crate::cli::wording::participant::tests::someone;
+    use crate::cli::wording::time::tests::at;
     use crate::protocol::{Mode, PartyInfo};
 
     const SINCE: &str = "2026-11-20T14:02:11Z";

@@ -37,7 +37,7 @@ pub(crate) enum CallState {
     Deferred,
     /// The lease of this request, which is granted and not durable yet.
     Stores(RequestId),
-    /// Its turn to get a report: see [`crate::daemon::reports::building`].
+    /// Its turn to get a report: see [`crate::daemon::queries::serve`].
     Report,
     /// The connection watches the status of this key, or of all keys.
     Watches(Option<Key>),

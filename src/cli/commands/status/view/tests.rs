@@ -1,7 +1,7 @@
 use super::*;
-use crate::cli::messages::participant::tests::somebody;
-use crate::cli::messages::time::tests::at;
 use crate::cli::output::sanitize::width;
+use crate::cli::wording::participant::tests::somebody;
+use crate::cli::wording::time::tests::at;
 use crate::protocol::EngineInfo;
 
 const SINCE: &str = "2026-11-20T14:02:11Z";

@@ -10,7 +10,7 @@ use crate::daemon::limits::{CALLS_AHEAD_MAX, REPORT_TIME_PER_TURN};
 use crate::daemon::net::batch::Batch;
 use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::net::connection::CallState;
-use crate::daemon::reports::report_queue::Unread;
+use crate::daemon::queries::reply_queue::Unread;
 use crate::daemon::server::Server;
 
 impl Server {

@@ -3,6 +3,6 @@
 //! Invariant: a report is built only when there is room for it among what clients have not read
 //! yet.
 
-pub(super) mod building;
-pub(super) mod report_queue;
+pub(super) mod reply_queue;
+pub(super) mod serve;
 pub(super) mod waits;

@@ -80,8 +80,8 @@ fn sentence(lost: &LostLease, reason: &str, now: &Now) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::messages::participant::tests::somebody;
-    use crate::cli::messages::time::tests::at;
+    use crate::cli::wording::participant::tests::somebody;
+    use crate::cli::wording::time::tests::at;
     use crate::protocol::ErrorName;
 
     #[test]

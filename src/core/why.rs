@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
+use crate::core::index::grant_order::{self, Rank};
 use crate::core::index::key_tree::conflict;
 use crate::core::index::node::Node;
-use crate::core::index::queue::{self, Rank};
 use crate::core::{
     Ask, By, FrameId, HeldItem, Item, Key, Kind, Mode, Request, RequestId, Table, Token, View,
     WaiterState, WaiterStatus,
@@ -178,7 +178,7 @@ impl Table {
         let mut all: Vec<Rank> =
             reads.chain(self.tree.waiting_here(key, Mode::Write)).chain(inactive).collect();
         all.sort_unstable();
-        all.into_iter().map(|rank| queue::request_at(self.rules, rank.arrival)).collect()
+        all.into_iter().map(|rank| grant_order::request_at(self.rules, rank.arrival)).collect()
     }
 
     /// A waiter's position in the queue of an item's key: 1 is served next. Linear in the length of

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use super::admit::Admission;
 use crate::core::deadlock::reachable::Edges;
-use crate::core::index::queue::{self, Rank};
+use crate::core::index::grant_order::{self, Rank};
 use crate::core::{FrameId, Key, Request, RequestId, Table};
 
 impl Table {
@@ -16,7 +16,7 @@ impl Table {
     pub(in crate::core) fn waiting_near(&self, key: &Key) -> impl Iterator<Item = RequestId> {
         let near: BTreeSet<Rank> = self.tree.waiting_around(key).collect();
         let rules = self.rules;
-        near.into_iter().map(move |rank| queue::request_at(rules, rank.arrival))
+        near.into_iter().map(move |rank| grant_order::request_at(rules, rank.arrival))
     }
 
     /// Admits a request that fits but has predecessors, if every predecessor waits for the

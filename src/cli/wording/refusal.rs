@@ -47,8 +47,8 @@ fn lines(failure: &Failure, now: &Now) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::messages::participant::tests::{somebody, someone};
-    use crate::cli::messages::time::tests::at;
+    use crate::cli::wording::participant::tests::{somebody, someone};
+    use crate::cli::wording::time::tests::at;
     use crate::protocol::{BlockerInfo, CycleStepInfo, ErrorName, Mode, PartyInfo};
 
     fn refusal(reason: &str) -> Failure {

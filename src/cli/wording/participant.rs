@@ -114,7 +114,7 @@ pub(crate) fn slots(slots: &[u64]) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::cli::messages::time::tests::at;
+    use crate::cli::wording::time::tests::at;
 
     /// A holder for tests.
     pub(crate) fn somebody(pid: u32, command: Option<&str>, since: &str) -> HolderInfo {

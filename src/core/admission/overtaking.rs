@@ -1,12 +1,12 @@
 //! Which waiters precede a request. The bypass of blockers that wait for the request's own session
-//! ([`super::bypass`]) is not considered here.
+//! ([`super::own_blockers`]) is not considered here.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
 use super::admit::Admission;
+use crate::core::index::grant_order::{self, Class, Rank, Tier};
 use crate::core::index::lock::Lock;
-use crate::core::index::queue::{self, Class, Rank, Tier};
 use crate::core::{Ask, FrameId, Item, Request, RequestId, Rules, Table, View};
 
 impl Table {
@@ -50,7 +50,7 @@ impl Table {
             self.tree.last_before(key, mode, rank)
         };
         let last = slots.max(competing)?;
-        Some(queue::request_at(self.rules, last.arrival))
+        Some(grant_order::request_at(self.rules, last.arrival))
     }
 
     /// The waiters that arrived with `id` or later, oldest first.
@@ -78,7 +78,7 @@ impl Table {
         self.first_predecessor(
             asked,
             &lineage,
-            Rank::ordinary(asked.priority, queue::arrival(self.rules, next)),
+            Rank::ordinary(asked.priority, grant_order::arrival(self.rules, next)),
         )
     }
 
@@ -107,7 +107,7 @@ impl Table {
             self.tree.first_before(key, mode, rank)
         };
         let first = slots.into_iter().chain(competing).min()?;
-        Some(queue::request_at(self.rules, first.arrival))
+        Some(grant_order::request_at(self.rules, first.arrival))
     }
 
     /// The waiters that precede one item of a request.
@@ -133,7 +133,7 @@ impl Table {
         if !self.lineage_covers(key, mode, lineage) {
             ahead.extend(self.tree.waiting(key, mode, Bound::Unbounded, Bound::Excluded(rank)));
         }
-        ahead.into_iter().map(|rank| queue::request_at(self.rules, rank.arrival)).collect()
+        ahead.into_iter().map(|rank| grant_order::request_at(self.rules, rank.arrival)).collect()
     }
 }
 
@@ -157,7 +157,7 @@ impl Lock {
     /// All waiters that precede it.
     fn ahead(&self, capacity: u64, rank: Rank, rules: Rules) -> Vec<Rank> {
         let barriers =
-            self.queue.barriers().map(|(id, _)| Rank::barrier(queue::arrival(rules, id)));
+            self.queue.barriers().map(|(id, _)| Rank::barrier(grant_order::arrival(rules, id)));
         let mut ahead: Vec<Rank> = barriers.filter(|other| *other < rank).collect();
         if rank.tier == Tier::Ordinary {
             let others = self.queue.ranks().into_iter().filter(|(other, _)| *other < rank);
@@ -170,7 +170,7 @@ impl Lock {
     /// The first waiter that precedes it.
     fn first_ahead(&self, capacity: u64, rank: Rank, rules: Rules) -> Option<Rank> {
         let barrier = self.queue.barriers().next();
-        let barrier = barrier.map(|(id, _)| Rank::barrier(queue::arrival(rules, id)));
+        let barrier = barrier.map(|(id, _)| Rank::barrier(grant_order::arrival(rules, id)));
         let others = self.queue.firsts().filter(|(class, _)| self.holds_back(*class, capacity));
         let others = others.map(|(_, first)| first).filter(|_| rank.tier == Tier::Ordinary);
         barrier.into_iter().chain(others).filter(|first| *first < rank).min()
@@ -179,7 +179,7 @@ impl Lock {
     /// The last waiter that precedes it.
     fn last_ahead(&self, capacity: u64, rank: Rank, rules: Rules) -> Option<Rank> {
         let barriers =
-            self.queue.barriers().map(|(id, _)| Rank::barrier(queue::arrival(rules, id)));
+            self.queue.barriers().map(|(id, _)| Rank::barrier(grant_order::arrival(rules, id)));
         let barrier = barriers.filter(|other| *other < rank).max();
         if rank.tier == Tier::Barrier {
             return barrier;

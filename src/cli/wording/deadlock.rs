@@ -56,7 +56,7 @@ fn obstacle(step: &CycleStepInfo) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::messages::participant::tests::someone;
+    use crate::cli::wording::participant::tests::someone;
     use crate::protocol::{Mode, PartyInfo};
 
     fn step(waiter: PartyInfo, key: &str, holder: PartyInfo, of: &str) -> CycleStepInfo {

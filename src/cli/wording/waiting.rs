@@ -218,8 +218,8 @@ fn new_line() -> ProgressBar {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::messages::participant::tests::somebody;
-    use crate::cli::messages::time::tests::at;
+    use crate::cli::wording::participant::tests::somebody;
+    use crate::cli::wording::time::tests::at;
 
     fn progress(holders: usize) -> Progress {
         let since = "2026-11-20T14:02:11Z";
