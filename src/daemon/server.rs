@@ -197,6 +197,8 @@ impl Server {
                 |server: &Self, id| server.conns.peek(id).is_some_and(Connection::is_ready);
             self.serve_each(batch, &active, &mut left, is_ready)?;
             if left == 0 {
+                // The next turn comes only if a connection has more calls.
+                self.settle();
                 self.leave_for_next_turn(&active);
                 return Ok(());
             }

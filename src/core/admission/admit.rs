@@ -5,9 +5,7 @@ use crate::core::index::lock::Lock;
 use crate::core::index::node::Node;
 use crate::core::index::slot_pool::SlotPool;
 use crate::core::state::table::Share;
-use crate::core::{
-    Ask, FrameId, GrantedItem, HeldItem, Key, Kind, Mode, Request, Slots, Table, View,
-};
+use crate::core::{Ask, FrameId, GrantedItem, Key, Mode, Request, Slots, Table, View};
 
 /// Whether a request can be granted now. The number is the index of the item that prevents it.
 #[derive(Clone, Debug)]

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::core::Token;
 use crate::daemon::calls::pending_acquire::PendingAcquire;
+use crate::daemon::limits::CALLS_PER_TURN;
 use crate::daemon::net::batch::Batch;
 use crate::daemon::tests::{Holder, Peer, World, call, granted, hex, mutex, try_mutex};
 use crate::daemon::waiters::regrant::granted as granted_later;
@@ -144,6 +145,31 @@ fn peers_that_send_on_and_on_leave_others_their_turn() {
 
 /// A daemon that was stopped cannot tell when the renewals that it finds were sent. As long as it
 /// has not ended the lease, no other client had the lock: then the renewal counts.
+
+#[test]
+fn a_turn_with_as_many_calls_as_it_may_serve_tells_what_the_last_one_was_granted() {
+    let mut world = World::new();
+    let of_each = CALLS_PER_TURN / 8;
+    let info = json!({ "method": "org.varlink.service.GetInfo" }).to_string() + "\0";
+    let mut peers: Vec<Peer> = (0..8).map(|_| world.connect()).collect();
+    world.turn();
+    for (n, peer) in peers.iter_mut().enumerate() {
+        let tag = n as u128 + 1;
+        let mut parameters = mutex(tag, &format!("key-{n}"));
+        parameters["lease"] = json!({ "handle": hex(tag), "ttl_ms": 600_000 });
+        let mut calls = info.as_bytes().repeat(of_each - 1);
+        calls.extend(call("Acquire", &parameters));
+        assert!(peer.send(&calls, &[]));
+    }
+    assert!(world.server.conns.wait(Some(Duration::ZERO)));
+    world.server.turn().unwrap();
+    for peer in &mut peers {
+        let replies: Vec<Value> = std::iter::from_fn(|| peer.reply()).collect();
+        assert_eq!(replies.len(), of_each, "each call is answered");
+        granted(replies.last().unwrap());
+    }
+}
+
 #[test]
 fn a_renewal_that_is_there_before_the_lease_was_ended_counts_also_after_its_ttl() {
     let mut world = World::new();
