@@ -9,7 +9,7 @@
 
 pub mod frame;
 mod interface;
-pub mod limits;
+pub mod message_size;
 mod messages;
 pub mod place;
 pub mod service;

@@ -5,7 +5,7 @@
 //! does not report what it found. So the loader calls a function here before `main`, which records
 //! this first.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// What was found at the very start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +19,10 @@ pub struct Startup {
 /// Bits 0 to 2: the descriptor was closed. Bit 3: SIGPIPE was ignored.
 static FOUND: AtomicU8 = AtomicU8::new(0);
 const SIGPIPE_IGNORED: u8 = 1 << 3;
+
+/// The C library's own signals (32 to 34) that were blocked, as bits of the kernel's mask.
+static BLOCKED: AtomicU64 = AtomicU64::new(0);
+const OF_C_LIBRARY: u64 = 0b111 << 31;
 
 // Miri does not support signals.
 #[cfg(not(miri))]
@@ -46,6 +50,19 @@ extern "C" fn record() {
         found |= SIGPIPE_IGNORED;
     }
     FOUND.store(found, Ordering::Relaxed);
+    let mut blocked = 0;
+    change_mask(None, Some(&mut blocked));
+    BLOCKED.store(blocked & OF_C_LIBRARY, Ordering::Relaxed);
+}
+
+/// Blocks more signals, and gives the mask from before. Calls the kernel itself: the functions of the C
+/// library leave out its own signals.
+fn change_mask(more: Option<&u64>, before: Option<&mut u64>) {
+    let more = more.map_or(std::ptr::null(), |mask| &raw const *mask);
+    let before = before.map_or(std::ptr::null_mut(), |mask| &raw mut *mask);
+    let bytes = size_of::<u64>();
+    // SAFETY: both are addresses of so many bytes, or null, and live over the call.
+    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, more, before, bytes) };
 }
 
 /// What this process was started with.
@@ -58,7 +75,7 @@ pub fn recorded() -> Startup {
     }
 }
 
-/// Restores SIGPIPE and descriptors 0 to 2 as they were found. Call this just before exec, or in a
+/// Restores SIGPIPE, blocked signals and descriptors 0 to 2 as they were found. Call this just before exec, or in a
 /// forked child (it is async-signal-safe). A descriptor that was closed is closed again if it still
 /// is /dev/null.
 pub fn restore() {
@@ -67,6 +84,7 @@ pub fn restore() {
         // SAFETY: the disposition is not a function.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     }
+    change_mask(Some(&BLOCKED.load(Ordering::Relaxed)), None);
     for (fd, open) in (0..).zip(startup.open) {
         if !open && is_null_device(fd) {
             // SAFETY: code that uses the standard descriptors can handle closed descriptors: they

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use canal::protocol::frame::{self, Decoder};
-use canal::protocol::limits::MESSAGE_BYTES_MAX;
+use canal::protocol::message_size::MESSAGE_BYTES_MAX;
 use canal::sys::clock::boottime_ms;
 use canal::sys::deadline::{Deadline, Writer};
 use canal::sys::fds;

@@ -13,7 +13,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::protocol::frame::{self, Decoder};
-use crate::protocol::limits::REPLY_BYTES_MAX;
+use crate::protocol::message_size::REPLY_BYTES_MAX;
 use crate::protocol::{ErrorName, Failure, INTERFACE};
 use crate::sys::pidfd::Pidfd;
 use crate::sys::{fds, peer};

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use crate::client::{Options, Start};
 use crate::protocol::frame::{self, Decoder};
-use crate::protocol::limits::MESSAGE_BYTES_MAX;
+use crate::protocol::message_size::MESSAGE_BYTES_MAX;
 use crate::protocol::place::{Place, Rule};
 use crate::sys::fds;
 use crate::sys::rerun::BOUND;

@@ -5,4 +5,5 @@
 
 pub(super) mod reply_queue;
 pub(super) mod serve;
+pub(super) mod status;
 pub(super) mod waits;

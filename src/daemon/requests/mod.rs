@@ -10,3 +10,5 @@ pub(super) mod reattach;
 pub(super) mod refuse;
 pub(super) mod release;
 pub(super) mod renew;
+pub(super) mod resize;
+pub(super) mod stop;

@@ -19,7 +19,7 @@ use crate::daemon::net::connection_limits::TurnedAway;
 use crate::daemon::net::output::Output;
 use crate::protocol::Failure;
 use crate::protocol::frame::Decoder;
-use crate::protocol::limits::MESSAGE_BYTES_MAX;
+use crate::protocol::message_size::MESSAGE_BYTES_MAX;
 use crate::sys::peer::Credentials;
 
 pub(crate) use crate::daemon::net::connection::read::ReadStatus;
