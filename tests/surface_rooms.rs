@@ -173,7 +173,7 @@ fn start(
     }
 }
 
-/// The circles of imports with more than so many files.
+/// The circles of imports with more than `most` files.
 fn circles(modules: &BTreeMap<Module, Source>, most: usize) -> Vec<Vec<String>> {
     let names: Vec<&Module> = modules.keys().collect();
     let mut graph = DiGraphMap::<usize, ()>::new();

@@ -163,7 +163,7 @@ fn any_parent(file: &Path) -> Result<(PathBuf, Option<PathBuf>), String> {
 }
 
 /// The home of this process's user. In a user namespace, the home is the one whose owner this
-/// process is: a user who is root only inside may not use the home of the machine's root.
+/// process is: a user that is root only inside may not use the home of the machine's root.
 fn own_home() -> Option<PathBuf> {
     let uid = geteuid();
     let outside = Uid::from_raw(uid_of_machine(uid.as_raw()));

@@ -61,7 +61,7 @@ fn change_mask(more: Option<&u64>, before: Option<&mut u64>) {
     let more = more.map_or(std::ptr::null(), |mask| &raw const *mask);
     let before = before.map_or(std::ptr::null_mut(), |mask| &raw mut *mask);
     let bytes = size_of::<u64>();
-    // SAFETY: both are addresses of so many bytes, or null, and live over the call.
+    // SAFETY: both are null, or addresses of that many bytes that live over the call.
     unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, more, before, bytes) };
 }
 

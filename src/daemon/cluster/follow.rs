@@ -58,8 +58,8 @@ impl Server {
                 let applied = self.ledger.apply_shared(revision, &entry);
                 // Processes whose holds ended with an incarnation of ours did not release them and
                 // may still run. The daemon looks for them in its own record before it joins.
-                let ours_is_gone = matches!(entry.change, Change::HostGone { .. });
-                if self.ledger.is_member() || !ours_is_gone {
+                let host_is_gone = matches!(entry.change, Change::HostGone { .. });
+                if self.ledger.is_member() || !host_is_gone {
                     self.take_note(&applied, matches!(entry.change, Change::End { .. }));
                 }
                 if let Change::Withdraw { request, .. } = &entry.change {
@@ -69,6 +69,10 @@ impl Server {
                     self.came_back(proposed, applied, &before);
                 }
                 self.follow_recovery(recovered);
+                if host_is_gone && self.ledger.is_member() {
+                    // Requests may have waited for the end of an earlier incarnation.
+                    self.ask_for_homeless();
+                }
             }
             Event::Restore { snapshot, revision } => self.replace_table(snapshot, revision)?,
             Event::Absorbed { ticket, revision } => self.absorbed(ticket, revision),
@@ -161,6 +165,9 @@ impl Server {
             self.catch_up();
         }
         self.follow_recovery(recovered);
+        if self.ledger.is_member() {
+            self.ask_for_homeless();
+        }
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use crate::core::{Change, FrameId, Granted, Outcome, Refusal, Request, RequestId, Wait};
+use crate::core::{Change, FrameId, Granted, Outcome, Owner, Refusal, Request, RequestId, Wait};
 use crate::daemon::calls::completion::{Applied, Completion};
 use crate::daemon::calls::items;
 use crate::daemon::calls::pending_acquire::PendingAcquire;
@@ -38,7 +38,11 @@ impl Server {
             None => self.owner(id, acquire.owner_fd, fds)?,
         };
         let known = self.ledger.table.tagged(acquire.tag);
-        if let Some(request) = known.filter(|request| !self.in_flight.leaving.contains(request)) {
+        let goes_on = |request: &RequestId| {
+            !self.in_flight.leaving.contains(request)
+                && !self.is_of_lost_incarnation(*request, owner.uid, &owner.owner)
+        };
+        if let Some(request) = known.filter(goes_on) {
             return self.attach_again(id, request, owner, more);
         }
         if self.is_underway(id, acquire.tag, &owner, more)? {
@@ -78,6 +82,17 @@ impl Server {
         let request = Arc::new(request);
         self.ask(PendingAcquire { conn: id, request, pidfd, more, deferred_until: None, crowd });
         Ok(())
+    }
+
+    /// Whether a request is of this owner and of an incarnation of this host that was lost, and is
+    /// not gone from the log yet.
+    fn is_of_lost_incarnation(&self, request: RequestId, uid: u32, owner: &Owner) -> bool {
+        let table = &self.ledger.table;
+        let waiter = table.waiter(request).map(|waiter| waiter.frame);
+        let frame = waiter.or_else(|| table.hold_of(request).map(|hold| hold.frame));
+        frame.and_then(|frame| table.frame(frame)).is_some_and(|frame| {
+            frame.host != self.ledger.host && frame.uid == uid && frame.owner == *owner
+        })
     }
 
     /// The limit on waiting requests of a user, if a request that would wait is over it.
@@ -129,6 +144,15 @@ impl Server {
             }
             // The request is proposed again when the recovery is over.
             Some(Outcome::Refused { why: Refusal::Recovering, .. }) => {
+                self.ask_when_joined(newcomer);
+            }
+            // The daemon asks again when that incarnation is gone.
+            Some(Outcome::Refused { why: Refusal::Duplicate, .. })
+                if self.ledger.table.tagged(newcomer.request.tag).is_some_and(|known| {
+                    let Request { uid, owner, .. } = &*newcomer.request;
+                    self.is_of_lost_incarnation(known, *uid, owner)
+                }) =>
+            {
                 self.ask_when_joined(newcomer);
             }
             Some(Outcome::Refused { why, .. }) => self.refuse(newcomer, &why),

@@ -7,12 +7,15 @@ use std::task::{Context, Poll};
 
 use serde_json::{Value, json};
 
-use crate::core::{Change, Rules, Table};
+use crate::core::{
+    Ask, Change, Command, HostId, Item, Key, Owner, Request, Rules, Table, Tag, View, Wait,
+};
 use crate::daemon::cluster::engine_driver::EngineDriver;
 use crate::daemon::cluster::engine_status::EngineStatus;
 use crate::daemon::config::Config;
 use crate::daemon::processes::children::Children;
 use crate::daemon::processes::holder_record::HolderRecord;
+use crate::daemon::processes::owners::process_of;
 use crate::daemon::runtime_dir::Claim;
 use crate::daemon::store::ledger::{Ledger, Log, NO_HOST};
 use crate::daemon::store::recover::Recovered;
@@ -23,6 +26,7 @@ use crate::host::{Member, Settings};
 use crate::log::engine::{Answer, Call, Engine, Identity, Outage};
 use crate::protocol::place::Place;
 use crate::sys::clock;
+use crate::sys::pidfd::Pidfd;
 use crate::sys::process::Origin;
 
 /// An engine in memory that this host and a test share.
@@ -180,4 +184,44 @@ fn a_log_that_was_made_anew_is_noticed_by_the_next_daemon() {
     anew.server.lock().unwrap().epoch = 8;
     let world = World::over(&anew, kept);
     assert!(world.server.ledger.table.recovery().is_some());
+}
+
+/// The request of a mutex that waits, of this process.
+fn request(host: HostId, tag: u128, key: &str) -> Request {
+    let own = process_of(&Pidfd::open(std::process::id()).unwrap()).unwrap();
+    let ask = Ask::Counted { count: 1, view: Some(View::Slots { slots: 1 }) };
+    Request {
+        tag: Tag(tag),
+        host,
+        owner: Owner::Process(own),
+        parent: None,
+        uid: nix::unistd::geteuid().as_raw(),
+        command: Command::default(),
+        items: vec![Item { key: Key::new(key).unwrap(), ask }],
+        wait: Wait::Yes { until: None },
+        priority: 0,
+        provisional: false,
+        children: false,
+        ttl_ms: None,
+        on_lost: Default::default(),
+        asker: None,
+    }
+}
+
+#[test]
+fn what_an_incarnation_had_asked_for_is_asked_for_again_when_that_one_is_gone() {
+    let engine = Fake::new();
+    let mut world = World::over(&engine, folder());
+    let now = clock::boottime_ms();
+    let mut earlier = Direct::joined(9, &mut engine.server.lock().unwrap(), now);
+    earlier.propose(Change::Request(Arc::new(request(earlier.id(), 5, "a"))));
+    earlier.settle(&mut engine.server.lock().unwrap(), now);
+    world.turns();
+    let mut peer = world.ask(&mutex(5, "a"));
+    assert_eq!(peer.reply(), None, "the log has the request of the earlier incarnation");
+    let host = earlier.id();
+    earlier.propose(Change::HostGone { host, by: host });
+    earlier.settle(&mut engine.server.lock().unwrap(), now);
+    world.turns();
+    granted(&peer.reply().expect("it is granted"));
 }

@@ -79,7 +79,7 @@ impl Direct {
         host
     }
 
-    pub(super) fn id(&self) -> HostId {
+    pub(crate) fn id(&self) -> HostId {
         self.member.host().unwrap()
     }
 
