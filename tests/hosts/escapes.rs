@@ -8,7 +8,7 @@ use crate::commands::{finish, never_both, next, start_for_now};
 use crate::over_each_engine;
 use crate::process::{Proc, alive, signal, wait_until};
 use crate::record::Events;
-use crate::scene::{Host, Log, hosts, mortal_and_patient_host, recorded, until_idle};
+use crate::scene::{Host, Log, hosts, mortal_and_patient_hosts, recorded, until_idle};
 
 over_each_engine!(
     rule_07_what_a_killed_daemon_had_acquired_for_ends_in_time,
@@ -48,7 +48,7 @@ fn kill_only_the_daemon(host: &Host) -> i32 {
 }
 
 fn rule_07_what_a_killed_daemon_had_acquired_for_ends_in_time(log: &Log) {
-    let [a, b] = mortal_and_patient_host(log);
+    let [a, b] = mortal_and_patient_hosts(log);
     let owner = owner(&a, "a");
     b.world.until_held("x", 1);
     a.proxy.cut();
@@ -62,7 +62,7 @@ fn rule_07_what_a_killed_daemon_had_acquired_for_ends_in_time(log: &Log) {
 }
 
 fn rule_07_what_was_acquired_for_ends_in_time_where_no_daemon_can_be_started(log: &Log) {
-    let [a, b] = mortal_and_patient_host(log);
+    let [a, b] = mortal_and_patient_hosts(log);
     let owner = owner(&a, "a");
     b.world.until_held("x", 1);
     let daemon = a.world.daemon_pid();
@@ -76,7 +76,7 @@ fn rule_07_what_was_acquired_for_ends_in_time_where_no_daemon_can_be_started(log
 }
 
 fn rule_07_what_a_killed_daemon_in_the_foreground_had_acquired_for_ends_in_time(log: &Log) {
-    let [a, b] = mortal_and_patient_host(log);
+    let [a, b] = mortal_and_patient_hosts(log);
     a.world.canal(["daemon", "--stop"]).end().code(0);
     let daemon = a.world.daemon(|daemon| daemon);
     a.until("member");
@@ -91,7 +91,7 @@ fn rule_07_what_a_killed_daemon_in_the_foreground_had_acquired_for_ends_in_time(
 }
 
 fn rule_07_what_a_daemon_that_was_told_to_end_had_acquired_for_ends_in_time(log: &Log) {
-    let [a, b] = mortal_and_patient_host(log);
+    let [a, b] = mortal_and_patient_hosts(log);
     let owner = owner(&a, "a");
     b.world.until_held("x", 1);
     a.world.canal(["daemon", "--stop"]).end().code(0);
@@ -127,7 +127,7 @@ fn nothing_is_left(host: &Host) {
 const FOR_EVER: &str = "while :; do sleep 0.02; done";
 
 fn rule_07_descendants_end_in_time_whose_canal_run_was_killed(log: &Log) {
-    let [a, b] = mortal_and_patient_host(log);
+    let [a, b] = mortal_and_patient_hosts(log);
     leave_behind(&a, &[], "", FOR_EVER);
     b.world.until_held("x", 1);
     a.proxy.cut();
@@ -138,7 +138,7 @@ fn rule_07_descendants_end_in_time_whose_canal_run_was_killed(log: &Log) {
 }
 
 fn rule_07_descendants_of_a_command_that_has_ended_end_in_time(log: &Log) {
-    let [a, b] = mortal_and_patient_host(log);
+    let [a, b] = mortal_and_patient_hosts(log);
     // It is known by what it inherited to keep the lock, whatever its environment.
     leave_behind(&a, &["--with-children"], "env -i PATH=\"$PATH\"", "exit 0");
     wait_until("only the descendant keeps it", || {
@@ -154,7 +154,7 @@ fn rule_07_descendants_of_a_command_that_has_ended_end_in_time(log: &Log) {
 }
 
 fn rule_07_descendants_end_in_time_whose_canal_run_and_daemon_were_killed(log: &Log) {
-    let [a, b] = mortal_and_patient_host(log);
+    let [a, b] = mortal_and_patient_hosts(log);
     leave_behind(&a, &["--with-children"], "", "exit 0");
     b.world.until_held("x", 1);
     a.proxy.cut();
@@ -166,7 +166,7 @@ fn rule_07_descendants_end_in_time_whose_canal_run_and_daemon_were_killed(log: &
 }
 
 fn what_a_daemon_and_its_watcher_left_ends_by_a_daemon_that_cannot_reach_the_engine(log: &Log) {
-    let [a, b] = mortal_and_patient_host(log);
+    let [a, b] = mortal_and_patient_hosts(log);
     let owner = owner(&a, "a");
     b.world.until_held("x", 1);
     a.proxy.cut();

@@ -6,7 +6,9 @@ use crate::etcd_server::cluster::{leader, until_another_leads};
 use crate::etcd_server::{Etcd, installed, start_etcd_cluster, until};
 use crate::process::{Proc, wait_until};
 use crate::record::Events;
-use crate::scene::{Host, Log, hosts, mortal_hosts, recorded, until_idle};
+use crate::scene::{
+    Host, Log, hosts, mortal_and_patient_hosts, mortal_hosts, recorded, until_idle,
+};
 
 /// Three members, if etcd is installed.
 fn cluster() -> Option<Vec<Etcd>> {
@@ -107,7 +109,7 @@ fn never_two_at_once_while_leaders_come_and_go() {
 fn without_a_majority_commands_end_in_time_and_those_who_wait_go_on_waiting() {
     let Some(mut members) = cluster() else { return };
     let log = Log::in_cluster(&members);
-    let [a, b] = mortal_hosts(&log);
+    let [a, b] = mortal_and_patient_hosts(&log);
     let holder = start(&a, "1");
     let other = queue(&b, &[&a, &b], "2", 1);
     members[0].kill();

@@ -6,7 +6,7 @@ use crate::commands::{finish, lost, never_both, next, queue, start_for_now};
 use crate::over_each_engine;
 use crate::process::{in_time, wait_until};
 use crate::record::Events;
-use crate::scene::{Host, Log, hosts, hosts_timed, mortal_hosts, recorded, until_idle};
+use crate::scene::{Host, Log, hosts, hosts_timed, mortal_and_patient_hosts, recorded, until_idle};
 
 over_each_engine!(
     a_killed_daemon_takes_its_holds_and_waiters_up_again,
@@ -79,7 +79,7 @@ fn what_ended_while_no_daemon_ran_is_free(log: &Log) {
 }
 
 fn a_daemon_that_does_not_come_back_frees_its_locks_and_kills_its_commands(log: &Log) {
-    let [a, b] = mortal_hosts(log);
+    let [a, b] = mortal_and_patient_hosts(log);
     let body = recorded("while :; do sleep 0.02; done");
     // It would start a daemon that takes its host's place.
     let args = ["run", "--no-start", "-k", "x", "--", "sh", "-c", &body, "sh", "a"];
@@ -153,7 +153,7 @@ fn locks_of_an_engine_are_not_left_beside_those_of_a_journal(log: &Log) {
 }
 
 fn rule_08_what_a_host_left_that_was_declared_gone_is_dead_before_it_joins_anew(log: &Log) {
-    let [a, b] = mortal_hosts(log);
+    let [a, b] = mortal_and_patient_hosts(log);
     let script = "canal acquire -q --pid $$ -k x || exit; echo told; while :; do sleep 0.05; done";
     let mut owner = a.world.sh(script).spawn();
     wait_until("it is told", || owner.stdout().contains("told"));

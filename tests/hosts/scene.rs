@@ -176,15 +176,27 @@ pub(crate) fn hosts<const N: usize>(log: &Log) -> [Host; N] {
     hosts_timed(log, PATIENT)
 }
 
-/// The same with a TTL that a test waits for.
+/// The same, each with a TTL that a test waits for. On a busy machine any of them may lose what it
+/// holds.
 pub(crate) fn mortal_hosts<const N: usize>(log: &Log) -> [Host; N] {
     hosts_timed(log, SHORT)
 }
 
-/// As above, with these times in their configuration.
+/// The first host has a TTL that a test waits for. No delay makes the others lose what they hold.
+pub(crate) fn mortal_and_patient_hosts<const N: usize>(log: &Log) -> [Host; N] {
+    let mut times = [PATIENT; N];
+    times[0] = SHORT;
+    hosts_with(log, times)
+}
+
+/// Hosts that are members, with these times in the configuration of each.
 pub(crate) fn hosts_timed<const N: usize>(log: &Log, times: &str) -> [Host; N] {
+    hosts_with(log, [times; N])
+}
+
+fn hosts_with<const N: usize>(log: &Log, times: [&str; N]) -> [Host; N] {
     let mut hosts: Vec<Host> = Vec::new();
-    for label in ["a", "b", "c", "d"].into_iter().take(N) {
+    for (label, times) in ["a", "b", "c", "d"].into_iter().zip(times) {
         let first = hosts.first().map(|host| &host.world);
         hosts.push(Host::new(log, label, times, first));
     }
@@ -195,19 +207,6 @@ pub(crate) fn hosts_timed<const N: usize>(log: &Log, times: &str) -> [Host; N] {
         });
     }
     hosts.try_into().ok().unwrap()
-}
-
-/// Two hosts, of which no delay makes the second one lose what it holds.
-pub(crate) fn mortal_and_patient_host(log: &Log) -> [Host; 2] {
-    let a = Host::new(log, "a", SHORT, None);
-    let b = Host::new(log, "b", PATIENT, Some(&a.world));
-    [&a, &b].into_iter().for_each(Host::join);
-    for host in [&a, &b] {
-        wait_until("they know each other", || {
-            host.world.look().is_some_and(|status| status.hosts.len() == 2)
-        });
-    }
-    [a, b]
 }
 
 /// A shell command that records its start, and its end however it is ended, but for SIGKILL; `$1` is

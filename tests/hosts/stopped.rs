@@ -7,7 +7,7 @@ use crate::commands::{finish, lost, never_both, next, queue, start, start_for_no
 use crate::over_each_engine;
 use crate::process::{in_time, wait_until};
 use crate::record::Events;
-use crate::scene::{Host, Log, hosts, hosts_timed, mortal_hosts, recorded, until_idle};
+use crate::scene::{Host, Log, hosts, hosts_timed, mortal_and_patient_hosts, recorded, until_idle};
 
 over_each_engine!(
     rule_07_a_stopped_daemon_does_not_keep_a_command_alive_that_lost_its_lock,
@@ -24,7 +24,7 @@ over_each_engine!(
 );
 
 fn rule_07_a_stopped_daemon_does_not_keep_a_command_alive_that_lost_its_lock(log: &Log) {
-    let [a, b] = mortal_hosts(log);
+    let [a, b] = mortal_and_patient_hosts(log);
     let holder = start(&a, "a");
     b.world.until_held("x", 1);
     let frozen = a.freeze();
@@ -39,7 +39,7 @@ fn rule_07_a_stopped_daemon_does_not_keep_a_command_alive_that_lost_its_lock(log
 }
 
 fn rule_07_what_a_stopped_daemon_had_acquired_for_is_killed_when_it_wakes_up(log: &Log) {
-    let [a, b] = mortal_hosts(log);
+    let [a, b] = mortal_and_patient_hosts(log);
     let script = "canal acquire -q --pid $$ -k x || exit; echo told; while :; do sleep 0.05; done";
     let owner = a.world.sh(script).spawn();
     wait_until("it is confirmed", || owner.stdout().contains("told"));
@@ -86,7 +86,7 @@ fn a_host_that_is_cut_off_shows_what_it_knew(log: &Log) {
 }
 
 fn rule_07_a_host_that_is_cut_off_ends_its_commands_in_time(log: &Log) {
-    let [a, b] = mortal_hosts(log);
+    let [a, b] = mortal_and_patient_hosts(log);
     let holder = start(&a, "a");
     b.world.until_held("x", 1);
     a.proxy.cut();
@@ -101,7 +101,7 @@ fn rule_07_a_host_that_is_cut_off_ends_its_commands_in_time(log: &Log) {
 }
 
 fn rule_07_a_network_that_falls_silent_ends_commands_in_time(log: &Log) {
-    let [a, b] = mortal_hosts(log);
+    let [a, b] = mortal_and_patient_hosts(log);
     let holder = start(&a, "a");
     b.world.until_held("x", 1);
     a.proxy.fall_silent();
@@ -116,7 +116,7 @@ fn rule_07_a_network_that_falls_silent_ends_commands_in_time(log: &Log) {
 }
 
 fn rule_07_a_command_that_ignores_term_is_killed(log: &Log) {
-    let [a, b] = mortal_hosts(log);
+    let [a, b] = mortal_and_patient_hosts(log);
     let body = "trap '' TERM; while :; do sleep 0.02; echo >alive; done";
     let holder = a.world.canal(["run", "-k", "x", "--", "sh", "-c", body]).spawn();
     b.world.until_held("x", 1);
@@ -131,7 +131,7 @@ fn rule_07_a_command_that_ignores_term_is_killed(log: &Log) {
 }
 
 fn rule_07_what_was_asked_for_with_another_fate_has_that(log: &Log) {
-    let [a, b] = mortal_hosts(log);
+    let [a, b] = mortal_and_patient_hosts(log);
     let script = |fate: &str, then: &str| {
         format!(
             "{then}; canal acquire -q --pid $$ --on-lost {fate} -k {fate} || exit; echo told; \
@@ -271,7 +271,7 @@ fn a_cut_that_is_mended_in_time_costs_nothing(log: &Log) {
 }
 
 fn who_waits_on_a_host_that_was_lost_is_asked_for_again(log: &Log) {
-    let [a, b] = mortal_hosts(log);
+    let [a, b] = mortal_and_patient_hosts(log);
     let holder = b.world.holder(&["-k", "x"]);
     a.world.until_held("x", 1);
     let waiter = a.world.waiter("x", &[], &["echo", "on"]);
@@ -286,7 +286,7 @@ fn who_waits_on_a_host_that_was_lost_is_asked_for_again(log: &Log) {
 }
 
 fn who_waits_on_a_host_that_stood_still_and_was_declared_gone_is_asked_for_again(log: &Log) {
-    let [a, b] = mortal_hosts(log);
+    let [a, b] = mortal_and_patient_hosts(log);
     let holder = b.world.holder(&["-k", "x"]);
     a.world.until_held("x", 1);
     let waiter = a.world.waiter("x", &[], &["echo", "on"]);
