@@ -4,7 +4,7 @@ use assert_cmd::Command;
 use assert_cmd::cargo::cargo_bin_cmd;
 use tempfile::TempDir;
 
-#[path = "bound/mod.rs"]
+#[path = "fixtures/bound.rs"]
 mod bound;
 use bound::BOUND;
 

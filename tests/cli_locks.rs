@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
-#[path = "bound/mod.rs"]
+#[path = "fixtures/bound.rs"]
 mod bound;
 use bound::BOUND;
 

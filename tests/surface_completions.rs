@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
-#[path = "bound/mod.rs"]
+#[path = "fixtures/bound.rs"]
 mod bound;
 use bound::BOUND;
 

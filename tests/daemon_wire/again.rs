@@ -4,8 +4,8 @@
 use canal::protocol::Status;
 use serde_json::{Value, json};
 
-use crate::daemon::{Daemon, wait_until};
-use crate::peer::{Idler, mutex, mutex_for};
+use crate::wire::daemon::{Daemon, wait_until};
+use crate::wire::peer::{Idler, mutex, mutex_for};
 
 #[test]
 fn the_same_tag_gets_the_same_grant() {

@@ -9,8 +9,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::daemon::{Daemon, wait_until};
-use crate::peer::{Idler, Peer, call};
+use crate::wire::daemon::{Daemon, wait_until};
+use crate::wire::peer::{Idler, Peer, call};
 
 /// How many processes own in each group, the first of them nothing.
 const OWNERS: usize = 5;

@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
-use crate::daemon::Daemon;
-use crate::peer::{Idler, call, mutex, mutex_for, try_mutex};
+use crate::wire::daemon::Daemon;
+use crate::wire::peer::{Idler, call, mutex, mutex_for, try_mutex};
 
 #[test]
 fn hanging_up_while_a_call_is_pending_withdraws_it() {

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::daemon::Daemon;
-use crate::peer::{Idler, Peer};
 use crate::read_write::{ask, give, request, write};
+use crate::wire::daemon::Daemon;
+use crate::wire::peer::{Idler, Peer};
 
 /// The refusal of a deadlock of so many.
 #[track_caller]

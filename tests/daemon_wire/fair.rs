@@ -16,8 +16,8 @@ use canal::sys::process::{RunState, run_state};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::daemon::{Daemon, wait_until};
-use crate::peer::{Peer, call, mutex};
+use crate::wire::daemon::{Daemon, wait_until};
+use crate::wire::peer::{Peer, call, mutex};
 
 /// Calls of a connection that are served before those of the next one; as the daemon has it.
 const CALLS_AHEAD_MAX: usize = 256;

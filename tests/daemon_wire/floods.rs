@@ -7,8 +7,8 @@ use std::thread;
 
 use serde_json::json;
 
-use crate::daemon::{Daemon, peak, wait_until};
-use crate::peer::{Peer, call, mutex};
+use crate::wire::daemon::{Daemon, peak, wait_until};
+use crate::wire::peer::{Peer, call, mutex};
 
 fn geteuid() -> u32 {
     nix::unistd::geteuid().as_raw()

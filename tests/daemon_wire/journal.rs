@@ -13,8 +13,8 @@ use canal::log::journal::{Batch, Journal};
 use canal::sys::process::Origin;
 use serde_json::json;
 
-use crate::daemon::Daemon;
-use crate::peer::{Idler, mutex};
+use crate::wire::daemon::Daemon;
+use crate::wire::peer::{Idler, mutex};
 
 fn request(process: ProcessId, key: &str) -> Change {
     let view = Some(View::Slots { slots: 1 });

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::daemon::{BOUND, Daemon, peak, wait_until};
-use crate::peer::{Idler, Peer, call, mutex, mutex_for};
+use crate::wire::daemon::{BOUND, Daemon, peak, wait_until};
+use crate::wire::peer::{Idler, Peer, call, mutex, mutex_for};
 
 /// Calls that may be sent ahead of the answer to an earlier one; as the daemon has it.
 const CALLS_AHEAD_MAX: usize = 256;

@@ -4,12 +4,13 @@
 #![expect(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 #![expect(clippy::print_stderr, reason = "a test that fails shows what the daemon said")]
 
+#[path = "../fixtures/wire/mod.rs"]
+mod wire;
+
 mod again;
 mod answered;
 mod cancel;
-mod daemon;
 mod deadlock;
-mod described;
 mod fair;
 mod floods;
 mod journal;
@@ -17,7 +18,6 @@ mod leases;
 mod limits;
 mod nested;
 mod order;
-mod peer;
 mod progress;
 mod read_write;
 mod service;

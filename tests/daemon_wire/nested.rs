@@ -7,8 +7,8 @@ use canal::sys::pidfd::Pidfd;
 use canal::sys::process::parent;
 use serde_json::{Value, json};
 
-use crate::daemon::{Daemon, wait_until};
-use crate::peer::{Idler, mutex, mutex_for, try_mutex};
+use crate::wire::daemon::{Daemon, wait_until};
+use crate::wire::peer::{Idler, mutex, mutex_for, try_mutex};
 
 /// A shell with a child, or several; all end when this is dropped.
 struct Family {

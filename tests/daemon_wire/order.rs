@@ -6,8 +6,8 @@ use canal::sys::process::{RunState, run_state};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::daemon::{Daemon, wait_until};
-use crate::peer::{Idler, Peer, call, mutex, mutex_for, try_mutex};
+use crate::wire::daemon::{Daemon, wait_until};
+use crate::wire::peer::{Idler, Peer, call, mutex, mutex_for, try_mutex};
 
 #[test]
 fn replies_come_in_the_order_of_the_calls_also_behind_one_that_waits() {

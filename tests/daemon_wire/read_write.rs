@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::daemon::Daemon;
-use crate::peer::{Idler, Peer, mutex_for};
+use crate::wire::daemon::Daemon;
+use crate::wire::peer::{Idler, Peer, mutex_for};
 
 /// The parameters of an `Acquire` for the process whose pidfd comes with it.
 pub(crate) fn request(tag: u128, items: Value) -> Value {

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::daemon::Daemon;
-use crate::peer::{Idler, mutex, mutex_for, try_mutex};
+use crate::wire::daemon::Daemon;
+use crate::wire::peer::{Idler, mutex, mutex_for, try_mutex};
 
 #[test]
 fn it_says_who_it_is_and_describes_its_interfaces() {

@@ -6,8 +6,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::daemon::{Daemon, wait_until};
-use crate::peer::{Idler, Peer};
+use crate::wire::daemon::{Daemon, wait_until};
+use crate::wire::peer::{Idler, Peer};
 
 /// Two of three slots are held, and somebody waits for all three.
 struct Scene {

@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-use crate::daemon::{Daemon, wait_until};
-use crate::peer::{Idler, mutex, mutex_for};
+use crate::wire::daemon::{Daemon, wait_until};
+use crate::wire::peer::{Idler, mutex, mutex_for};
 
 #[test]
 fn a_hang_up_is_nothing_to_it_and_a_termination_leaves_what_is_held() {
@@ -86,7 +86,7 @@ fn it_takes_the_socket_of_a_service_manager_and_says_when_it_is_ready() {
     command.args(["-c", script]).arg(canal.get_program()).args(canal.get_args());
     command.env("NOTIFY_SOCKET", &notify).stdin(Stdio::from(OwnedFd::from(listener)));
     daemon.adopt(command.spawn().unwrap());
-    manager.set_read_timeout(Some(crate::daemon::BOUND)).unwrap();
+    manager.set_read_timeout(Some(crate::wire::daemon::BOUND)).unwrap();
     let heard = || {
         let mut message = [0; 64];
         let n = manager.recv(&mut message).unwrap();

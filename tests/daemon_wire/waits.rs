@@ -3,9 +3,9 @@
 use canal::protocol::Waits;
 use serde_json::{Value, json};
 
-use crate::daemon::Daemon;
-use crate::peer::{Idler, Peer, mutex_for};
 use crate::read_write::{ask, give, request, write};
+use crate::wire::daemon::Daemon;
+use crate::wire::peer::{Idler, Peer, mutex_for};
 
 /// Has another process wait for a key.
 #[track_caller]

@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 use super::Log;
 
 #[allow(clippy::duplicate_mod, reason = "other folders that a test binary includes have it too")]
-#[path = "../bound/mod.rs"]
+#[path = "../fixtures/bound.rs"]
 mod bound;
 pub(crate) use bound::BOUND;
 

@@ -5,7 +5,7 @@
 #[path = "../engine_contract/mod.rs"]
 mod engine_contract;
 #[expect(dead_code, reason = "the tests of hosts use the rest")]
-#[path = "../etcd_server/mod.rs"]
+#[path = "../fixtures/etcd_server/mod.rs"]
 mod etcd_server;
 
 mod auth;

@@ -4,7 +4,7 @@
 
 #[path = "../engine_contract/mod.rs"]
 mod engine_contract;
-#[path = "../postgres_server/mod.rs"]
+#[path = "../fixtures/postgres_server.rs"]
 mod postgres_server;
 
 mod contract;

@@ -6,10 +6,10 @@ use serde_json::json;
 
 use crate::etcd_server::proxy::Proxy;
 use crate::over_each_engine;
-use crate::peer::Peer;
-use crate::process::wait_until;
-use crate::scene::{Log, hosts, until_idle};
+use crate::shared_table::{Log, hosts, until_idle};
 use crate::world::World;
+use crate::world::peer::Peer;
+use crate::world::process::wait_until;
 
 over_each_engine!(
     a_daemon_comes_up_without_its_engine_and_joins_later,

@@ -7,11 +7,11 @@
 
 use std::time::{Duration, Instant};
 
-use crate::figures::{say, spread};
 use crate::over_each_engine;
-use crate::process::{BOUND, Proc};
-use crate::record::Events;
-use crate::scene::{Host, Log, hosts, mortal_hosts, recorded, until_idle};
+use crate::shared_table::figures::{say, spread};
+use crate::shared_table::{Host, Log, hosts, mortal_hosts, recorded, until_idle};
+use crate::world::process::{BOUND, Proc};
+use crate::world::record::Events;
 
 over_each_engine!(never_over_capacity_whatever_becomes_of_daemons);
 

@@ -18,10 +18,10 @@ use nix::unistd::Pid;
 
 use crate::etcd_server::cluster::leader;
 use crate::etcd_server::{Etcd, installed, start_etcd, start_etcd_cluster};
-use crate::figures::say;
 use crate::postgres_server::{self, start_postgres};
-use crate::process::{Cmd, Proc, alive, children, wait_until};
-use crate::scene::{Host, Log, mortal_hosts, until_idle};
+use crate::shared_table::figures::say;
+use crate::shared_table::{Host, Log, mortal_hosts, until_idle};
+use crate::world::process::{Cmd, Proc, alive, children, wait_until};
 
 /// So many clients of each host at once: few in a short campaign, which runs beside other tests.
 fn clients_max() -> usize {

@@ -2,14 +2,14 @@
 
 use serde_json::json;
 
-use crate::commands::{finish, lost, never_both, queue, start, start_for_now};
 use crate::etcd_server::{self, Etcd};
-use crate::peer::Peer;
 use crate::postgres_server;
-use crate::process::Proc;
-use crate::scene::{
+use crate::shared_table::commands::{finish, lost, never_both, queue, start, start_for_now};
+use crate::shared_table::{
     Host, Log, PATIENT, SNAPSHOT_BATCHES, hosts, mortal_and_patient_hosts, until_idle,
 };
+use crate::world::peer::Peer;
+use crate::world::process::Proc;
 
 fn etcd() -> Option<(Etcd, Log)> {
     let server = etcd_server::installed().then(etcd_server::start_etcd)?;

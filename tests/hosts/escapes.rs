@@ -4,11 +4,11 @@ use std::fs;
 
 use nix::sys::signal::Signal;
 
-use crate::commands::{finish, never_both, next, start_for_now};
 use crate::over_each_engine;
-use crate::process::{Proc, alive, signal, wait_until};
-use crate::record::Events;
-use crate::scene::{Host, Log, hosts, mortal_and_patient_hosts, recorded, until_idle};
+use crate::shared_table::commands::{finish, never_both, next, start_for_now};
+use crate::shared_table::{Host, Log, hosts, mortal_and_patient_hosts, recorded, until_idle};
+use crate::world::process::{Proc, alive, signal, wait_until};
+use crate::world::record::Events;
 
 over_each_engine!(
     rule_07_what_a_killed_daemon_had_acquired_for_ends_in_time,

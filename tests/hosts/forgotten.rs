@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use crate::etcd_server::{self, Etcd};
 use crate::postgres_server::{self, Server};
-use crate::process::{Proc, wait_until};
-use crate::scene::{Host, Log, SHORT, hosts_timed};
+use crate::shared_table::{Host, Log, SHORT, hosts_timed};
+use crate::world::process::{Proc, wait_until};
 
 /// An engine that forgets.
 trait Forgets {
@@ -144,7 +144,7 @@ fn witnessed(body: &str) -> String {
     )
 }
 
-fn run<'a>(host: &'a Host, key: &'a str, body: &str) -> crate::process::Cmd<'a> {
+fn run<'a>(host: &'a Host, key: &'a str, body: &str) -> crate::world::process::Cmd<'a> {
     host.world.canal(["run", "-k", key, "--", "sh", "-c", &witnessed(body), "sh", key])
 }
 

@@ -1,14 +1,16 @@
 //! Three members of etcd that lose their leader, or their majority, under running and waiting
 //! commands.
 
-use crate::commands::{finish, lost, never_both, next, queue, start, start_for_now, witnessed};
 use crate::etcd_server::cluster::{leader, until_another_leads};
 use crate::etcd_server::{Etcd, installed, start_etcd_cluster, until};
-use crate::process::{Proc, wait_until};
-use crate::record::Events;
-use crate::scene::{
+use crate::shared_table::commands::{
+    finish, lost, never_both, next, queue, start, start_for_now, witnessed,
+};
+use crate::shared_table::{
     Host, Log, hosts, mortal_and_patient_hosts, mortal_hosts, recorded, until_idle,
 };
+use crate::world::process::{Proc, wait_until};
+use crate::world::record::Events;
 
 /// Three members, if etcd is installed.
 fn cluster() -> Option<Vec<Etcd>> {

@@ -6,44 +6,31 @@
 #![expect(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 #![expect(clippy::print_stderr, reason = "what is skipped is said")]
 
+#[path = "../whole/backend.rs"]
+mod backend;
 #[expect(dead_code, reason = "its other tests use the rest")]
-#[path = "../etcd_server/mod.rs"]
+#[path = "../fixtures/etcd_server/mod.rs"]
 mod etcd_server;
-#[path = "../whole/over.rs"]
-mod over;
-#[expect(dead_code, reason = "the whole program's tests use the rest")]
-#[path = "../whole/peer.rs"]
-mod peer;
 #[expect(dead_code, reason = "its other tests use the rest")]
-#[path = "../postgres_server/mod.rs"]
+#[path = "../fixtures/postgres_server.rs"]
 mod postgres_server;
+#[path = "../fixtures/shared_table/mod.rs"]
+mod shared_table;
 #[expect(dead_code, reason = "the whole program's tests use the rest")]
-#[path = "../whole/process.rs"]
-mod process;
-#[expect(dead_code, reason = "the whole program's tests use the rest")]
-#[path = "../whole/record.rs"]
-mod record;
-#[expect(dead_code, reason = "the whole program's tests use the rest")]
-#[path = "../whole/spread.rs"]
-mod spread;
-#[expect(dead_code, reason = "the whole program's tests use the rest")]
-#[path = "../whole/world/mod.rs"]
+#[path = "../fixtures/world/mod.rs"]
 mod world;
 
 mod away;
 mod campaign;
 mod campaign_faults;
-mod commands;
 mod compacted;
 mod escapes;
-mod figures;
 mod forgotten;
 mod leader;
 mod mended;
 mod outage;
 mod restart;
 mod restored;
-mod scene;
 mod starting;
 mod stopped;
 mod together;
@@ -55,7 +42,7 @@ macro_rules! over_each_engine {
         mod etcd {
             $(#[test]
             fn $name() {
-                if let Some(engine) = crate::scene::etcd() {
+                if let Some(engine) = crate::shared_table::etcd() {
                     super::$name(&engine);
                 }
             })*
@@ -63,7 +50,7 @@ macro_rules! over_each_engine {
         mod postgres {
             $(#[test]
             fn $name() {
-                if let Some(engine) = crate::scene::postgres() {
+                if let Some(engine) = crate::shared_table::postgres() {
                     super::$name(&engine);
                 }
             })*

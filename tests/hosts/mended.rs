@@ -3,14 +3,14 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
-use crate::commands::{finish, lost, start, start_for_now};
 use crate::etcd_server::certificates::Certificates;
 use crate::etcd_server::{Etcd, installed, start_etcd, start_etcd_cluster_tls, start_etcd_with};
 use crate::postgres_server;
-use crate::process::wait_until;
-use crate::record::Events;
-use crate::scene::{Host, Log, SHORT, hosts, recorded};
+use crate::shared_table::commands::{finish, lost, start, start_for_now};
+use crate::shared_table::{Host, Log, SHORT, hosts, recorded};
 use crate::world::World;
+use crate::world::process::wait_until;
+use crate::world::record::Events;
 
 /// Puts an address with a password into the file that the configuration names.
 fn put(world: &World, url: &str) {
@@ -106,7 +106,7 @@ fn a_wrong_password_at_the_first_start_is_told_at_once_and_can_be_put_right() {
 
 #[test]
 fn a_name_that_another_host_has_is_waited_for_and_its_owner_is_not_kept_out() {
-    let Some(log) = crate::scene::etcd() else { return };
+    let Some(log) = crate::shared_table::etcd() else { return };
     let a = Host::new(&log, "a", "ttl = \"20s\"", None);
     a.join();
     let holder = start_for_now(&a, "1");
@@ -117,7 +117,7 @@ fn a_name_that_another_host_has_is_waited_for_and_its_owner_is_not_kept_out() {
     assert!(behind.stderr.contains("another host has the name `a`"), "{behind:?}");
     // The owner's daemon is killed, and taken over from at once.
     let pid = a.world.daemon_pid();
-    crate::process::signal(pid, nix::sys::signal::Signal::SIGKILL);
+    crate::world::process::signal(pid, nix::sys::signal::Signal::SIGKILL);
     a.join();
     assert_ne!(a.world.daemon_pid(), pid);
     finish(&a, "1");
@@ -147,7 +147,7 @@ fn a_command_that_a_new_daemon_ends_says_why_and_is_122() {
 
 #[test]
 fn a_daemon_is_only_replaced_by_one_whose_name_is_free() {
-    let Some(log) = crate::scene::etcd() else { return };
+    let Some(log) = crate::shared_table::etcd() else { return };
     let [a, b] = hosts(&log);
     let (pid, other) = (a.world.daemon_pid(), b.world.daemon_pid());
     let refused = a.world.canal(["daemon", "--replace", "--host", "b"]).end().code(125);
@@ -163,7 +163,7 @@ fn a_daemon_is_only_replaced_by_one_whose_name_is_free() {
 
 #[test]
 fn a_daemon_is_only_replaced_by_one_that_can_work() {
-    let Some(log) = crate::scene::postgres() else { return };
+    let Some(log) = crate::shared_table::postgres() else { return };
     let a = Host::new(&log, "a", "ttl = \"20s\"", None);
     a.join();
     let (holder, pid) = (start_for_now(&a, "1"), a.world.daemon_pid());

@@ -1,8 +1,8 @@
 //! Engines that end and start anew under running and waiting commands.
 
-use crate::commands::{finish, lost, never_both, next, queue, start, start_for_now};
-use crate::record::Events;
-use crate::scene::{Log, hosts, mortal_hosts, until_idle};
+use crate::shared_table::commands::{finish, lost, never_both, next, queue, start, start_for_now};
+use crate::shared_table::{Log, hosts, mortal_hosts, until_idle};
+use crate::world::record::Events;
 use crate::{etcd_server, postgres_server};
 
 /// One runs, others wait or come meanwhile: everything goes on.
@@ -44,7 +44,7 @@ fn longer_than_the_ttl(log: &Log, mut engine: impl FnMut(bool)) {
     assert_eq!((events.started(), events.ended()), (vec!["1"], 1));
     for host in [&a, &b] {
         let said = || std::fs::read_to_string(host.world.runtime().join("daemon.log")).unwrap();
-        crate::process::wait_until("it gives up", || {
+        crate::world::process::wait_until("it gives up", || {
             said().contains("everything that was held here is lost")
         });
     }

@@ -2,11 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use crate::commands::{finish, lost, never_both, next, queue, start_for_now};
 use crate::over_each_engine;
-use crate::process::{in_time, wait_until};
-use crate::record::Events;
-use crate::scene::{Host, Log, hosts, hosts_timed, mortal_and_patient_hosts, recorded, until_idle};
+use crate::shared_table::commands::{finish, lost, never_both, next, queue, start_for_now};
+use crate::shared_table::{
+    Host, Log, hosts, hosts_timed, mortal_and_patient_hosts, recorded, until_idle,
+};
+use crate::world::process::{in_time, wait_until};
+use crate::world::record::Events;
 
 over_each_engine!(
     a_killed_daemon_takes_its_holds_and_waiters_up_again,
@@ -71,7 +73,7 @@ fn what_ended_while_no_daemon_ran_is_free(log: &Log) {
     b.world.until_held("x", 1);
     a.world.kill_daemon_quietly();
     let pid = b.world.key("x").holders[0].pid;
-    crate::process::signal(pid.cast_signed(), nix::sys::signal::Signal::SIGKILL);
+    crate::world::process::signal(pid.cast_signed(), nix::sys::signal::Signal::SIGKILL);
     holder.kill();
     a.join();
     b.world.until_held("x", 0);

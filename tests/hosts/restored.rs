@@ -7,8 +7,8 @@ use std::process::Command;
 
 use crate::etcd_server::{self, Etcd};
 use crate::postgres_server;
-use crate::process::wait_until;
-use crate::scene::{Host, Log, hosts_timed};
+use crate::shared_table::{Host, Log, hosts_timed};
+use crate::world::process::wait_until;
 
 /// An engine that can be put back to an earlier state.
 enum Engine {

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use crate::process::wait_until;
 use crate::world::World;
+use crate::world::process::wait_until;
 
 fn refused(world: &World, config: &str) -> String {
     use std::os::unix::fs::PermissionsExt as _;

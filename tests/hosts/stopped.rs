@@ -3,11 +3,13 @@
 
 use std::time::{Duration, Instant};
 
-use crate::commands::{finish, lost, never_both, next, queue, start, start_for_now};
 use crate::over_each_engine;
-use crate::process::{in_time, wait_until};
-use crate::record::Events;
-use crate::scene::{Host, Log, hosts, hosts_timed, mortal_and_patient_hosts, recorded, until_idle};
+use crate::shared_table::commands::{finish, lost, never_both, next, queue, start, start_for_now};
+use crate::shared_table::{
+    Host, Log, hosts, hosts_timed, mortal_and_patient_hosts, recorded, until_idle,
+};
+use crate::world::process::{in_time, wait_until};
+use crate::world::record::Events;
 
 over_each_engine!(
     rule_07_a_stopped_daemon_does_not_keep_a_command_alive_that_lost_its_lock,
@@ -181,7 +183,9 @@ fn is_before_kill(since: Instant, ttl: Duration) -> bool {
 
 #[test]
 fn rule_04_a_grant_that_etcd_pushes_to_a_daemon_that_is_not_sure_any_more_is_not_told() {
-    in_time(FIRST, |ttl| crate::scene::etcd().map_or(Some(()), |log| pushed_too_late(&log, ttl)));
+    in_time(FIRST, |ttl| {
+        crate::shared_table::etcd().map_or(Some(()), |log| pushed_too_late(&log, ttl))
+    });
 }
 
 fn pushed_too_late(log: &Log, ttl: Duration) -> Option<()> {
@@ -223,7 +227,9 @@ fn pushed_too_late(log: &Log, ttl: Duration) -> Option<()> {
 /// cannot renew.
 #[test]
 fn rule_04_a_grant_that_is_read_from_postgres_when_no_renewal_succeeds_is_not_told() {
-    in_time(FIRST, |ttl| crate::scene::postgres().map_or(Some(()), |log| read_too_late(&log, ttl)));
+    in_time(FIRST, |ttl| {
+        crate::shared_table::postgres().map_or(Some(()), |log| read_too_late(&log, ttl))
+    });
 }
 
 fn read_too_late(log: &Log, ttl: Duration) -> Option<()> {

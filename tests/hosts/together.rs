@@ -3,9 +3,9 @@
 use serde_json::Value;
 
 use crate::over_each_engine;
-use crate::process::{Proc, wait_until};
-use crate::record::Events;
-use crate::scene::{Log, hosts, recorded, until_idle};
+use crate::shared_table::{Log, hosts, recorded, until_idle};
+use crate::world::process::{Proc, wait_until};
+use crate::world::record::Events;
 
 over_each_engine!(
     a_lock_is_held_on_one_host_only,
@@ -174,7 +174,7 @@ fn a_killed_holder_frees_its_lock_for_other_hosts(log: &Log) {
     b.world.until_held("x", 1);
     let waiter = b.world.waiter("x", &[], &["echo", "on"]);
     let pid = a.world.key("x").holders[0].pid;
-    crate::process::signal(pid.cast_signed(), nix::sys::signal::Signal::SIGKILL);
+    crate::world::process::signal(pid.cast_signed(), nix::sys::signal::Signal::SIGKILL);
     assert_eq!(waiter.end().code(0).stdout, "on\n");
     drop(holder);
     until_idle(&[a, b]);
@@ -218,7 +218,7 @@ fn a_lease_that_was_told_is_known_through_a_host_that_is_behind(log: &Log) {
         let handle = lease["handle"].as_str().unwrap();
         let asked = b.world.canal([command, "--handle", handle]).spawn();
         // It is asked before the other host can have read of the lease.
-        wait_until("it is asked", || crate::process::state(asked.pid()) == Some('S'));
+        wait_until("it is asked", || crate::world::process::state(asked.pid()) == Some('S'));
         b.proxy.mend();
         asked.end().code(0);
         if command == "renew" {

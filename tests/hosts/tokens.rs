@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::figures::say;
 use crate::over_each_engine;
-use crate::process::{BOUND, Cmd, Proc, children};
-use crate::scene::{Host, Log, hosts, hosts_timed, until_idle};
+use crate::shared_table::figures::say;
+use crate::shared_table::{Host, Log, hosts, hosts_timed, until_idle};
+use crate::world::process::{BOUND, Cmd, Proc, children};
 
 over_each_engine!(tokens_grow_with_every_grant_of_any_kind_on_any_host_whoever_is_killed);
 

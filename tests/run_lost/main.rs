@@ -10,7 +10,7 @@ mod fake;
 mod page;
 mod words;
 
-#[path = "../bound/mod.rs"]
+#[path = "../fixtures/bound.rs"]
 mod bound;
 
 use std::time::{Duration, Instant};

@@ -16,7 +16,7 @@ mod signals;
 mod status;
 mod terminal;
 
-#[path = "../bound/mod.rs"]
+#[path = "../fixtures/bound.rs"]
 mod bound;
 
 use std::panic::catch_unwind;

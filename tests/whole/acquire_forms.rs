@@ -10,9 +10,9 @@ use canal::sys::pidfd::Pidfd;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::peer::Peer;
-use crate::process::{Proc, installed_or_skip, root_or_skip, wait_until};
 use crate::world::World;
+use crate::world::peer::Peer;
+use crate::world::process::{Proc, installed_or_skip, root_or_skip, wait_until};
 
 /// Runs a script that acquires `x`, writes the answer to the file `answer` and then reads its
 /// standard input. Checks that the answer names the script as the owner, and that the lock is the

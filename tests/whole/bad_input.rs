@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Stdio;
 
-use crate::process::wait_until;
+use crate::world::process::wait_until;
 use crate::world::{World, journal_only};
 
 /// Everything that canal says of an error: `canal: ...` and perhaps one `hint: ...`.
@@ -103,7 +103,7 @@ fn wrong_requests_say_what_is_wrong() {
     let name = fs::read_to_string("/proc/self/comm").unwrap();
     let pid = std::process::id().to_string();
     let report = report.replace(&format!("({})", name.trim()), "(<name>)").replace(&pid, "<pid>");
-    crate::snapshot::matches("errors.txt", &report);
+    crate::expected_text::matches("errors.txt", &report);
 
     let key = world.key("busy");
     assert_eq!((key.held, key.waiting), (1, 0), "nobody else noticed");
@@ -233,11 +233,11 @@ fn junk_in_the_middle_of_a_pipeline_of_commands_disturbs_nobody() {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "x"]);
     let waiter = world.waiter("x", &[], &["echo", "on"]);
-    let mut peer = crate::peer::Peer::connect(&world);
+    let mut peer = crate::world::peer::Peer::connect(&world);
     let _ = peer.raw(&[b'x'; 1 << 20]);
     world.canal(["run", "-n", "-k", "y", "--", "true"]).end().code(0);
     drop(peer);
-    let mut half = crate::peer::Peer::connect(&world);
+    let mut half = crate::world::peer::Peer::connect(&world);
     half.raw(b"{\"method\":\"io.canal.Lo").unwrap();
     world.canal(["run", "-n", "-k", "y", "--", "true"]).end().code(0);
     holder.finish();

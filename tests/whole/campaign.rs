@@ -12,12 +12,12 @@ use std::time::{Duration, Instant, SystemTime};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::over;
-use crate::process::{BOUND, Proc, alive, installed_or_skip, wait_until};
+use crate::backend;
 use crate::world::World;
+use crate::world::process::{BOUND, Proc, alive, installed_or_skip, wait_until};
 
 /// For how long things are killed, in seconds; `CAMPAIGN=600` takes longer.
-const CAMPAIGN_S: u64 = if over::ENGINE { 5 } else { 10 };
+const CAMPAIGN_S: u64 = if backend::IS_ENGINE { 5 } else { 10 };
 
 /// A command that holds for a while, and says so if its slot is in somebody else's hand. One
 /// process: nothing of it is left when it is killed.
@@ -87,7 +87,7 @@ pub(crate) fn victims(loops: &[Proc]) -> Vec<i32> {
     let mut found = Vec::new();
     let mut next: Vec<i32> = loops.iter().map(Proc::pid).collect();
     while let Some(pid) = next.pop() {
-        let below = crate::process::children(pid);
+        let below = crate::world::process::children(pid);
         found.extend(&below);
         next.extend(below);
     }

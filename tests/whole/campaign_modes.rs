@@ -13,14 +13,14 @@ use std::time::{Duration, Instant, SystemTime};
 use canal::protocol::{Mode, Status};
 use nix::sys::signal::Signal;
 
+use crate::backend;
 use crate::campaign::{Dice, go_on, send, victims};
-use crate::over;
-use crate::process::{BOUND, Cmd, Proc, alive, installed_or_skip, wait_until};
 use crate::script::until_nothing;
 use crate::world::World;
+use crate::world::process::{BOUND, Cmd, Proc, alive, installed_or_skip, wait_until};
 
 /// For how long things are killed, in seconds; `CAMPAIGN=600` takes longer.
-const CAMPAIGN_S: u64 = if over::ENGINE { 5 } else { 10 };
+const CAMPAIGN_S: u64 = if backend::IS_ENGINE { 5 } else { 10 };
 
 /// `perl witness r:KEY w:KEY c:KEY`: holds for a while. One process: nothing of it is left when it
 /// is killed.

@@ -4,9 +4,9 @@ use std::fs;
 
 use nix::sys::signal::Signal;
 
-use crate::over;
-use crate::process::{Proc, alive, children, signal, wait_until};
+use crate::backend;
 use crate::world::World;
+use crate::world::process::{Proc, alive, children, signal, wait_until};
 
 /// The number that a command wrote to the file `pid`.
 fn left_behind(world: &World) -> i32 {
@@ -87,7 +87,7 @@ fn with_children_what_ended_while_no_daemon_ran_is_noticed() {
     signal(left, Signal::SIGKILL);
     wait_until("it is dead", || !alive(left));
     world.daemons_return();
-    if over::ENGINE {
+    if backend::IS_ENGINE {
         // Until the other host knows, too.
         world.until_held("x", 0);
     }

@@ -5,12 +5,12 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
-use crate::over;
-use crate::process::{Ended, Proc};
-use crate::record::Events;
+use crate::backend;
 use crate::script::{Script, holds, is_free, say, until_holds, until_nothing};
 use crate::terminal::Terminal;
 use crate::world::World;
+use crate::world::process::{Ended, Proc};
+use crate::world::record::Events;
 
 /// The lines in which a deadlock is told.
 fn told(stderr: &str) -> Vec<&str> {
@@ -57,7 +57,7 @@ fn the_ring_is_on_the_victims_terminal_and_its_retry_succeeds() {
             i=$((i + 1)); [ $code = 75 ] && [ $i -lt 3 ] || exit 9
         done; echo done $i";
     let mut younger = Terminal::start(&world, &["sh", "-c", again, inner]);
-    crate::process::wait_until("the younger one holds", || !is_free(&world, "--read b"));
+    crate::world::process::wait_until("the younger one holds", || !is_free(&world, "--read b"));
     elder.go_and_wait(&world);
     younger.keys("go\n");
     younger.until("a deadlock of 2 sessions");
@@ -163,7 +163,7 @@ fn commands_that_become_each_other_are_found_in_a_ring_too() {
     say(&mut younger, "go");
     let victim = younger.end().code(75);
     let lines = told(&victim.stderr);
-    if over::ENGINE {
+    if backend::IS_ENGINE {
         // There the second one stays as a parent, within the first.
         assert_eq!(lines.len(), 5, "{victim:?}");
         assert!(lines[2].contains(&pids[0]) && lines[4].contains(&pids[1]), "{victim:?}");

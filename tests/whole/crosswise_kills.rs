@@ -4,12 +4,12 @@ use std::process::Stdio;
 
 use nix::sys::signal::Signal;
 
-use crate::process::{alive, signal, wait_until};
-use crate::record::Events;
 use crate::script::{
     Script, graph, holder, is_free, say, stop, until_holds, until_nothing, waiter,
 };
 use crate::world::World;
+use crate::world::process::{alive, signal, wait_until};
+use crate::world::record::Events;
 
 #[test]
 fn a_waiter_killed_before_the_ring_closes_is_no_phantom_in_it() {
@@ -22,7 +22,7 @@ fn a_waiter_killed_before_the_ring_closes_is_no_phantom_in_it() {
     let mut younger = Script::start(&world, "younger", "--write b", "--write a");
     say(&mut elder, "go");
     world.until_waiting("b", 1);
-    signal(crate::process::commands(elder.pid())[0], Signal::SIGKILL);
+    signal(crate::world::process::commands(elder.pid())[0], Signal::SIGKILL);
     // Not waited for: a death that the kernel knows of is taken in before anything is decided.
     wait_until("its script knows", || elder.stdout().contains("ended 137"));
     younger.go_and_wait(&world);

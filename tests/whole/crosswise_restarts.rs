@@ -5,9 +5,9 @@ use std::process::Stdio;
 
 use nix::sys::signal::Signal;
 
-use crate::process::{Proc, alive, signal, wait_until};
-use crate::record::{Events, recorded};
 use crate::script::{Script, graph, holder, is_free, say, stop, until_holds, until_nothing};
+use crate::world::process::{Proc, alive, signal, wait_until};
+use crate::world::record::{Events, recorded};
 use crate::world::{World, journal_only};
 
 /// The daemon is killed and another one answers, which has all who wait again.
@@ -188,7 +188,7 @@ fn a_waiter_killed_while_no_daemon_runs_is_no_phantom_in_a_ring() {
     let mut younger = Script::start(&world, "younger", "--write b", "--write a");
     say(&mut elder, "go");
     world.until_waiting("b", 1);
-    let inner = crate::process::commands(elder.pid())[0];
+    let inner = crate::world::process::commands(elder.pid())[0];
     // Stopped first: it must not start a daemon.
     stop(inner);
     world.kill_daemon_quietly();

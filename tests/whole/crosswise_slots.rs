@@ -1,9 +1,9 @@
 //! Rings through locks of several slots: nobody is refused while somebody can still finish.
 
-use crate::process::wait_until;
-use crate::record::Events;
 use crate::script::{Script, graph, holder, holds, until_nothing};
 use crate::world::World;
+use crate::world::process::wait_until;
+use crate::world::record::Events;
 
 /// One holds `a` and wants a slot of two; one holds a slot and wants `a`.
 fn two_in_need(world: &World) -> [Script; 2] {

@@ -7,13 +7,13 @@ use canal::sys::pidfd::Pidfd;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::{Value, json};
 
-use crate::over;
-use crate::peer::Peer;
-use crate::process::{Proc, wait_until};
+use crate::backend;
 use crate::world::World;
+use crate::world::peer::Peer;
+use crate::world::process::{Proc, wait_until};
 
 /// How many wait.
-const WAITERS: usize = if over::ENGINE { 500 } else { 2_000 };
+const WAITERS: usize = if backend::IS_ENGINE { 500 } else { 2_000 };
 
 /// Owners of the waiting requests: processes that do nothing.
 struct Owners(Vec<Child>);
@@ -60,7 +60,7 @@ fn very_many_waiters_are_held_shown_and_drained_in_order() {
     let queue = shown["keys"][0]["waiters"].as_array().unwrap();
     assert_eq!(queue.len(), waiters);
     let pids: Vec<u64> = queue.iter().map(|w| w["pid"].as_u64().unwrap()).collect();
-    if over::ENGINE {
+    if backend::IS_ENGINE {
         // Who asks another host at the same time may come first.
         let place = |n: usize| pids.iter().position(|pid| *pid == u64::from(owners.0[n].id()));
         peers.sort_by_key(|(n, _)| place(*n));
@@ -123,7 +123,7 @@ fn more_clients_than_descriptors_are_refused_and_nobody_else_is_disturbed() {
             assert!(ended.stderr.starts_with("canal: "), "{ended:?}");
             // Over an engine who asks takes a descriptor more until its request is in the log.
             let why = ["as many connections as it can", "Too many open files"];
-            let why = &why[..if over::ENGINE { 2 } else { 1 }];
+            let why = &why[..if backend::IS_ENGINE { 2 } else { 1 }];
             assert!(why.iter().any(|why| ended.stderr.contains(why)), "{ended:?}");
             refused += 1;
         } else {

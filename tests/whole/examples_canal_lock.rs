@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::process::{BOUND, Proc};
 use crate::world::World;
+use crate::world::process::{BOUND, Proc};
 
 /// The clients of a vector, each a process that does nothing.
 pub(crate) struct Clients<'w> {

@@ -10,8 +10,8 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::process::{Proc, wait_until};
 use crate::world::World;
+use crate::world::process::{Proc, wait_until};
 
 type Difference = (&'static str, usize, &'static str, &'static [&'static str], &'static str);
 

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::leases::Lease;
-use crate::process::{Ended, Proc};
 use crate::world::World;
+use crate::world::process::{Ended, Proc};
 
 /// Where canal's answer is another one, on purpose: case, step.
 const DEVIATIONS: &[(&str, usize)] = &[

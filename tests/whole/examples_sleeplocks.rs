@@ -10,9 +10,9 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
-use crate::process::{Proc, wait_until};
-use crate::record::{Events, recorded};
 use crate::world::World;
+use crate::world::process::{Proc, wait_until};
+use crate::world::record::{Events, recorded};
 
 const KEY: &str = "lock";
 
@@ -333,7 +333,7 @@ fn unknown_request_kills_nothing() {
     replay.slots = "1".to_owned();
     assert_eq!(replay.acquire("A", false), "ok");
     let daemon = replay.world.daemon_pid();
-    let mut peer = crate::peer::Peer::connect(&replay.world);
+    let mut peer = crate::world::peer::Peer::connect(&replay.world);
     let reply = peer.call("Frobnicate", &Value::Null).unwrap();
     assert_eq!(reply["error"], "org.varlink.service.MethodNotFound");
     assert_eq!(replay.world.daemon_pid(), daemon);

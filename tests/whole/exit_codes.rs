@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::process::{BOUND, Ended, in_time, wait_until};
 use crate::world::World;
+use crate::world::process::{BOUND, Ended, in_time, wait_until};
 
 fn run(world: &World, options: &[&str], command: &[&str]) -> Ended {
     let mut args = vec!["run", "-k", "x"];

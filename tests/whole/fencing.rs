@@ -6,9 +6,9 @@ use std::path::Path;
 use std::process::Stdio;
 
 use crate::leases::Lease;
-use crate::postgres::Postgres;
-use crate::process::{Ended, wait_until};
+use crate::own_postgres::Postgres;
 use crate::world::World;
+use crate::world::process::{Ended, wait_until};
 
 /// The blocks of code in the page that begin with this.
 fn block(language: &str, begins: &str) -> String {

@@ -2,10 +2,10 @@
 
 use std::process::Stdio;
 
-use crate::process::wait_until;
-use crate::record::Events;
 use crate::script::{Script, holder, until_nothing, waiter};
 use crate::world::World;
+use crate::world::process::wait_until;
+use crate::world::record::Events;
 
 /// A script holds `outer`, somebody else waits for `wanted` because of that, and the script asks
 /// for `inner`: it is granted at once, and nobody is refused.

@@ -4,10 +4,10 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 use std::process::Stdio;
 
-use crate::over;
-use crate::process::Cmd;
+use crate::backend;
 use crate::transparency::WAYS;
 use crate::world::World;
+use crate::world::process::Cmd;
 
 #[test]
 fn arguments_are_passed_on_as_bytes() {
@@ -95,7 +95,7 @@ fn of_its_own_variables_canal_sets_or_unsets_every_one() {
     // Over an engine there is one more, by which the daemon finds what is left of a command.
     let set = |shown: &str| -> Vec<String> {
         let (hold, names) = names(shown).into_iter().partition::<Vec<_>, _>(|name| name == "HOLD");
-        assert_eq!(hold.len(), usize::from(over::ENGINE), "{shown}");
+        assert_eq!(hold.len(), usize::from(backend::IS_ENGINE), "{shown}");
         names
     };
     assert_eq!(set(&one), ["BUCKET", "FRAME", "KEY", "SESSION", "SLOT", "SLOTS", "TOKEN"]);

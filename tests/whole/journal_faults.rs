@@ -2,9 +2,9 @@
 
 use std::process::Stdio;
 
-use crate::process::{Ended, alive, wait_until};
-use crate::record::{Events, recorded};
 use crate::world::World;
+use crate::world::process::{Ended, alive, wait_until};
+use crate::world::record::{Events, recorded};
 
 /// Records of the longest life in [`scenario`], with some room.
 const RECORDS_MAX: u32 = 48;

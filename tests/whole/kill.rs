@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::peer::Peer;
-use crate::process::{Proc, alive, children, in_time, signal, wait_until};
-use crate::record::{Events, recorded};
 use crate::world::World;
+use crate::world::peer::Peer;
+use crate::world::process::{Proc, alive, children, in_time, signal, wait_until};
+use crate::world::record::{Events, recorded};
 
 #[test]
 fn a_killed_command_frees_its_lock_and_the_next_goes_on() {

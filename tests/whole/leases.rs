@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::namespace::privately;
-use crate::process::{Ended, Proc, in_time, signal, wait_until};
+use crate::world::process::{Ended, Proc, in_time, signal, wait_until};
 use crate::world::{World, journal_only};
 
 /// A lease that was taken.

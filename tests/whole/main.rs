@@ -6,7 +6,19 @@
 #![expect(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 #![expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 
+#[path = "../fixtures/expected_text.rs"]
+mod expected_text;
+#[path = "../fixtures/namespace.rs"]
+mod namespace;
+#[path = "../fixtures/own_postgres.rs"]
+mod own_postgres;
+#[path = "../fixtures/script.rs"]
+mod script;
+#[path = "../fixtures/world/mod.rs"]
+mod world;
+
 mod acquire_forms;
+mod backend;
 mod bad_input;
 mod campaign;
 mod campaign_modes;
@@ -28,29 +40,19 @@ mod handed_on;
 mod journal_faults;
 mod kill;
 mod leases;
-mod namespace;
 mod nested;
 mod older_kernel;
 mod on_demand;
 mod order;
-mod over;
-mod peer;
 mod permissions;
 mod places;
-mod postgres;
-mod process;
-mod record;
 mod resize;
 mod rules;
-mod script;
 mod shown_waits;
-mod snapshot;
-mod spread;
 mod status;
 mod steps;
 mod stopped;
 mod streams;
 mod terminal;
 mod transparency;
-mod world;
 mod writers;

@@ -2,11 +2,11 @@
 
 use std::process::Stdio;
 
-use crate::over;
-use crate::process::{installed_or_skip, wait_until};
-use crate::record::{Events, recorded};
+use crate::backend;
 use crate::script::{Script, holds, is_free, say, until_holds, until_nothing};
 use crate::world::World;
+use crate::world::process::{installed_or_skip, wait_until};
+use crate::world::record::{Events, recorded};
 
 /// Eight children at once, each under `canal run LOCK`; they record what they do.
 fn eight_children(lock: &str) -> String {
@@ -145,7 +145,7 @@ fn a_nested_lock_ends_with_its_command_and_the_outer_one_stays() {
     assert_eq!(a.session, b.session, "one session");
     assert_ne!(a.pid, b.pid);
     assert!(!is_free(&world, "--read b") && !is_free(&world, "-k c"));
-    crate::process::signal(b.pid.cast_signed(), nix::sys::signal::Signal::SIGTERM);
+    crate::world::process::signal(b.pid.cast_signed(), nix::sys::signal::Signal::SIGTERM);
     wait_until("the inner one has ended", || outer.stdout().contains("inner ended 143"));
     assert!(is_free(&world, "--write b -k c"));
     assert!(!is_free(&world, "--read a"));
@@ -164,7 +164,7 @@ fn an_inner_command_that_is_left_behind_keeps_its_lock_and_only_that() {
     script.proc.signal(nix::sys::signal::Signal::SIGKILL);
     wait_until("the outer lock is free", || is_free(&world, "--write a"));
     assert!(!is_free(&world, "--read b"), "its command runs");
-    crate::process::signal(inner, nix::sys::signal::Signal::SIGKILL);
+    crate::world::process::signal(inner, nix::sys::signal::Signal::SIGKILL);
     until_nothing(&world);
 }
 
@@ -199,7 +199,7 @@ fn a_new_session_is_begun_on_purpose_and_outlives_the_command() {
 }
 
 /// What `canal run` tells the command of its session and frame.
-fn told(world: &World, key: &str) -> (crate::process::Proc, [String; 2]) {
+fn told(world: &World, key: &str) -> (crate::world::process::Proc, [String; 2]) {
     let body = "echo $CANAL_SESSION $CANAL_FRAME; exec cat";
     let args = ["run", "-k", key, "--", "sh", "-c", body];
     let outer = world.canal(args).stdin(Stdio::piped()).spawn();
@@ -245,7 +245,7 @@ fn a_server_that_was_started_within_a_session_lets_no_stranger_in() {
     let outer = world.canal(args).stdin(Stdio::piped()).spawn();
     until_holds(&world, outer.pid(), "build");
     wait_until("the server is nobody's child", || {
-        outer.stdout().ends_with('\n') && crate::process::children(outer.pid()).is_empty()
+        outer.stdout().ends_with('\n') && crate::world::process::children(outer.pid()).is_empty()
     });
     let ask = |job: &str| {
         let before = world.read("done").lines().count();
@@ -269,7 +269,7 @@ fn a_process_stays_in_its_session_and_says_so_and_another_one_is_told_what_is_in
     let inner = ["run", "--new-session", "-n", "--write", "x", "--", "true"];
     let outer = ["run", "--write", "x", "--", "canal"];
     // Over an engine canal stays beside its command, which is another process then.
-    let (code, said) = if over::ENGINE { (75, false) } else { (0, true) };
+    let (code, said) = if backend::IS_ENGINE { (75, false) } else { (0, true) };
     let ended = world.canal(outer.into_iter().chain(inner)).end().code(code);
     assert_eq!(ended.stderr.contains("--new-session changes nothing"), said, "{ended:?}");
     let script = "canal run --new-session -w 0.1 --write x -- true; test $? = 75";

@@ -3,9 +3,9 @@
 use nix::sys::signal::Signal;
 
 use crate::kill::the_daemon_is_killed;
-use crate::process::Proc;
-use crate::record::{Events, recorded};
 use crate::world::World;
+use crate::world::process::Proc;
+use crate::world::record::{Events, recorded};
 
 #[test]
 fn a_killed_daemon_loses_no_hold_and_no_waiter() {

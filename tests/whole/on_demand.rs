@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-use crate::over;
-use crate::process::{BOUND, Proc, alive, in_time, installed_or_skip, signal, wait_until};
-use crate::record::{Events, recorded};
+use crate::backend;
+use crate::world::process::{BOUND, Proc, alive, in_time, installed_or_skip, signal, wait_until};
+use crate::world::record::{Events, recorded};
 use crate::world::{World, canal, journal_only};
 
 fn link(pid: i32, name: &str) -> String {
@@ -126,7 +126,7 @@ fn the_daemon_survives_what_ends_the_job_that_started_it() {
     let daemon = world.look().unwrap().daemon.pid.cast_signed();
     let command = world.key("x").holders[0].pid.cast_signed();
     killpg(Pid::from_raw(job.pid()), Signal::SIGKILL).unwrap();
-    if over::ENGINE {
+    if backend::IS_ENGINE {
         // Under a parent that stays it is in a group of its own.
         signal(command, Signal::SIGKILL);
     }
@@ -269,7 +269,7 @@ fn where_too_few_files_may_be_open_a_daemon_does_not_start_and_says_so() {
         return;
     }
     let what = "a hard limit that cannot be raised";
-    if !crate::process::root_or_skip(what) || !installed_or_skip("setpriv", what) {
+    if !crate::world::process::root_or_skip(what) || !installed_or_skip("setpriv", what) {
         return;
     }
     let world = World::new();

@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use nix::sys::signal::Signal;
 
-use crate::process::{Proc, wait_until};
-use crate::record::{Events, recorded};
 use crate::world::World;
+use crate::world::process::{Proc, wait_until};
+use crate::world::record::{Events, recorded};
 
 #[test]
 fn five_hundred_runs_in_a_row_never_conflict() {

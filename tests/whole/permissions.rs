@@ -1,8 +1,8 @@
 //! Who may do what at a daemon that users share.
 
 use crate::namespace::privately;
-use crate::process::Ended;
 use crate::world::World;
+use crate::world::process::Ended;
 
 /// A shared daemon whose configuration is `$CONFIG`; `ops`, `web` and `none` run a command as a
 /// user of the group ops (by its primary group), of web (by another one), and of neither.

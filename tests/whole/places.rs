@@ -6,8 +6,8 @@ use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, chown, symlink}
 use serde_json::Value;
 
 use crate::namespace::privately;
-use crate::process::{installed_or_skip, root_or_skip, wait_until};
 use crate::world::World;
+use crate::world::process::{installed_or_skip, root_or_skip, wait_until};
 
 /// The JSON values in a text, one after the other.
 fn values(text: &str) -> Vec<Value> {
@@ -257,7 +257,7 @@ fn whom_a_user_namespace_makes_root_meets_the_daemon_of_its_user() {
     "#;
     let Some(ended) = privately(&world, script) else { return };
     if ended.code == Some(77) {
-        return crate::process::skipped("user namespaces are not permitted here");
+        return crate::world::process::skipped("user namespaces are not permitted here");
     }
     let said = "outside: 75\ninside: 75\nroot: 0\n/tmp/canal-0\n/tmp/canal-1\n";
     assert_eq!(ended.stdout, said, "{}", ended.stderr);

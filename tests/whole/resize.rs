@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use crate::process::Proc;
 use crate::world::World;
+use crate::world::process::Proc;
 
 fn resize(world: &World, args: &[&str]) {
     let mut all = vec!["resize"];

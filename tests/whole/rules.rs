@@ -1,8 +1,8 @@
 //! A newer daemon takes over a journal that was written under older rules, and decides nothing
 //! again.
 
-use crate::process::wait_until;
-use crate::record::{Events, recorded};
+use crate::world::process::wait_until;
+use crate::world::record::{Events, recorded};
 use crate::world::{World, journal_only};
 
 #[test]

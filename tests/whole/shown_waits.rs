@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::over;
-use crate::process::{Proc, wait_until};
+use crate::backend;
 use crate::script::{Script, holder, until_nothing, waiter};
 use crate::world::World;
+use crate::world::process::{Proc, wait_until};
 
 /// What `canal ARGS` prints into a pipe.
 fn piped(world: &World, args: &str) -> String {
@@ -150,7 +150,7 @@ fn why_a_process_waits_is_followed_to_the_end_of_the_chain() {
 /// Without times, and without the names of other hosts in the reasons: over an engine these depend
 /// on which host is asked.
 fn of_any_host(mut told: Value) -> Value {
-    if !over::ENGINE {
+    if !backend::IS_ENGINE {
         return told;
     }
     for wait in told["waits"].as_array_mut().unwrap() {

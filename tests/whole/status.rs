@@ -7,10 +7,10 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::over;
-use crate::process::{Proc, sleeps, wait_until};
+use crate::backend;
 use crate::terminal::Terminal;
 use crate::world::World;
+use crate::world::process::{Proc, sleeps, wait_until};
 
 /// What `canal status ARGS` prints into a pipe.
 fn piped(world: &World, args: &[&str]) -> String {
@@ -21,7 +21,7 @@ fn piped(world: &World, args: &[&str]) -> String {
 
 /// Without the first lines, which over an engine name it and its hosts.
 fn of_locks(text: String) -> String {
-    if !over::ENGINE {
+    if !backend::IS_ENGINE {
         return text;
     }
     let (first, rest) = text.split_once('\n').unwrap();
@@ -106,7 +106,7 @@ fn the_json_has_the_documented_fields() {
     assert_eq!(first["slots"], serde_json::json!([0, 1, 2]));
     assert!(first["token"].is_u64() && first["session"].is_string());
     let host = &first["host"];
-    assert!(if over::ENGINE { host == "a" || host == "b" } else { host.is_null() }, "{host}");
+    assert!(if backend::IS_ENGINE { host == "a" || host == "b" } else { host.is_null() }, "{host}");
     let since = first["since"].as_str().unwrap();
     assert!(since.ends_with('Z') && since.len() >= 20 && since.as_bytes()[10] == b'T', "{since}");
     let next = &key["waiters"][0];

@@ -2,9 +2,9 @@
 
 use std::process::Stdio;
 
-use crate::process::{Proc, wait_until};
 use crate::script::{graph, holder, holds, is_free, say, until_holds, until_nothing};
 use crate::world::World;
+use crate::world::process::{Proc, wait_until};
 
 /// A shell that evaluates the lines it gets, and tells how each ended.
 fn shell(world: &World) -> Proc {

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
+use crate::backend;
 use crate::leases::Lease;
-use crate::over;
-use crate::process::{BOUND, alive, signal, sleeps, state, wait_until};
-use crate::record::{Events, recorded};
+use crate::world::process::{BOUND, alive, signal, sleeps, state, wait_until};
+use crate::world::record::{Events, recorded};
 use crate::world::{World, journal_only};
 
 #[test]
@@ -243,7 +243,7 @@ fn removing_the_folder_under_a_daemon_makes_no_second_table() {
     let key = world.key("x");
     assert_eq!((key.held, key.waiting), (1, 1));
     // And what was made anew serves a restart; over an engine, which the folder's configuration names.
-    if over::ENGINE {
+    if backend::IS_ENGINE {
         world.configure("");
     }
     world.kill_daemon();

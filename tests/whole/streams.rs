@@ -20,7 +20,7 @@ fn standard_input_and_a_pipeline_work() {
 #[test]
 fn a_pipe_that_closes_ends_the_command_as_it_does_without_canal() {
     let world = World::with_daemon();
-    if !crate::process::installed_or_skip("bash", "PIPESTATUS") {
+    if !crate::world::process::installed_or_skip("bash", "PIPESTATUS") {
         return;
     }
     let run = |canal: &str, before: &str| {

@@ -10,9 +10,9 @@ use nix::fcntl::OFlag;
 use nix::pty::{grantpt, posix_openpt, ptsname_r, unlockpt};
 use nix::sys::signal::Signal;
 
-use crate::process::{Cmd, Ended, Proc, installed_or_skip, state, wait_until};
-use crate::record::{Events, recorded};
 use crate::world::World;
+use crate::world::process::{Cmd, Ended, Proc, installed_or_skip, state, wait_until};
+use crate::world::record::{Events, recorded};
 
 /// A pseudo-terminal of 80 columns with a session on it.
 pub(crate) struct Terminal {
@@ -77,7 +77,7 @@ impl Terminal {
                 self.seen.drain(..at + text.len());
                 return before;
             }
-            let late = begun.elapsed() > crate::process::BOUND;
+            let late = begun.elapsed() > crate::world::process::BOUND;
             assert!(!late, "{text:?} is not shown, but: {:?}", self.seen);
             std::thread::sleep(std::time::Duration::from_millis(4));
         }

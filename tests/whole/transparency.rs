@@ -6,7 +6,7 @@
 
 use std::process::Stdio;
 
-use crate::over;
+use crate::backend;
 use crate::world::World;
 
 /// The ways to run a command with canal: as the command itself, and as its parent.
@@ -116,7 +116,7 @@ fn same(world: &World, before: &str, probe: &[&str]) {
     let plain = run(probe.to_vec());
     assert!(!plain.is_empty());
     for way in WAYS {
-        let stays = over::ENGINE || way.contains(&"--max-run");
+        let stays = backend::IS_ENGINE || way.contains(&"--max-run");
         let canal = run(through(way, probe));
         // Without a terminal, the command of a limited run has a group of its own.
         let group = |text: String| if stays { without_group(&text) } else { text };
@@ -174,7 +174,7 @@ fn limits_umask_niceness_and_the_like_are_the_callers() {
     ] {
         let tool = before.split_whitespace().nth(1).unwrap_or_default();
         let tool = if before.starts_with("exec ") { tool } else { "sh" };
-        if crate::process::installed_or_skip(tool, before) {
+        if crate::world::process::installed_or_skip(tool, before) {
             same(&world, before, &CAT);
         }
     }

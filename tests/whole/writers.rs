@@ -3,10 +3,10 @@
 use std::fs;
 use std::process::Stdio;
 
-use crate::process::{Proc, wait_until};
-use crate::record::{Events, recorded};
 use crate::script::{holder, is_free, until_nothing, waiter, words};
 use crate::world::World;
+use crate::world::process::{Proc, wait_until};
+use crate::world::record::{Events, recorded};
 
 /// Starts twenty jobs under `LOCK`; each records itself and ends with its standard input.
 fn twenty(world: &World, lock: &str, name: &str) -> Vec<Proc> {

@@ -1,5 +1,15 @@
 // The modules of `tests/whole`, as the test binaries of engines include them; `list.rs` says which are
 // left out, and why.
+#[path = "../fixtures/expected_text.rs"]
+mod expected_text;
+#[path = "../fixtures/namespace.rs"]
+mod namespace;
+#[path = "../fixtures/own_postgres.rs"]
+mod own_postgres;
+#[path = "../fixtures/script.rs"]
+mod script;
+#[path = "../fixtures/world/mod.rs"]
+mod world;
 #[path = "../whole_engines/list.rs"]
 mod list;
 #[path = "../whole/acquire_forms.rs"]
@@ -42,8 +52,6 @@ mod handed_on;
 mod kill;
 #[path = "../whole/leases.rs"]
 mod leases;
-#[path = "../whole/namespace.rs"]
-mod namespace;
 #[path = "../whole/nested.rs"]
 mod nested;
 #[path = "../whole/older_kernel.rs"]
@@ -52,26 +60,12 @@ mod older_kernel;
 mod on_demand;
 #[path = "../whole/order.rs"]
 mod order;
-#[path = "../whole/peer.rs"]
-mod peer;
-#[path = "../whole/postgres.rs"]
-mod postgres;
-#[path = "../whole/process.rs"]
-mod process;
-#[path = "../whole/record.rs"]
-mod record;
 #[path = "../whole/resize.rs"]
 mod resize;
 #[path = "../whole/rules.rs"]
 mod rules;
-#[path = "../whole/script.rs"]
-mod script;
 #[path = "../whole/shown_waits.rs"]
 mod shown_waits;
-#[path = "../whole/snapshot.rs"]
-mod snapshot;
-#[path = "../whole/spread.rs"]
-mod spread;
 #[path = "../whole/status.rs"]
 mod status;
 #[path = "../whole/steps.rs"]
@@ -84,7 +78,5 @@ mod streams;
 mod terminal;
 #[path = "../whole/transparency.rs"]
 mod transparency;
-#[path = "../whole/world/mod.rs"]
-mod world;
 #[path = "../whole/writers.rs"]
 mod writers;

@@ -2,9 +2,9 @@
 #![expect(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 #![expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 
+mod backend;
 #[expect(dead_code, reason = "its other tests use the rest")]
-#[path = "../etcd_server/mod.rs"]
+#[path = "../fixtures/etcd_server/mod.rs"]
 mod etcd_server;
-mod over;
 
 include!("../whole_engines/modules.rs");

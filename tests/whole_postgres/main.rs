@@ -2,9 +2,9 @@
 #![expect(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 #![expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 
-mod over;
+mod backend;
 #[expect(dead_code, reason = "its other tests use the rest")]
-#[path = "../postgres_server/mod.rs"]
+#[path = "../fixtures/postgres_server.rs"]
 mod postgres_server;
 
 include!("../whole_engines/modules.rs");

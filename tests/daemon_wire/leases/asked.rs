@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{LONG_MS, SHORT_MS, by_handle, handle, lease, lost, take};
-use crate::daemon::Daemon;
-use crate::peer::{Idler, mutex_for};
+use crate::wire::daemon::Daemon;
+use crate::wire::peer::{Idler, mutex_for};
 
 #[test]
 fn a_lease_that_was_not_confirmed_goes_back_with_its_asker() {

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::{LONG_MS, SHORT_MS, by_handle, handle, lease, lost, take};
-use crate::daemon::Daemon;
-use crate::peer::mutex;
+use crate::wire::daemon::Daemon;
+use crate::wire::peer::mutex;
 
 #[test]
 fn a_lease_outlives_its_asker_and_is_renewed_and_released_by_its_handle() {

@@ -4,8 +4,8 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use super::{LONG_MS, SHORT_MS, by_handle, handle, lease, lost, take};
-use crate::daemon::{Daemon, wait_until};
-use crate::peer::{mutex, try_mutex};
+use crate::wire::daemon::{Daemon, wait_until};
+use crate::wire::peer::{mutex, try_mutex};
 
 #[test]
 fn a_killed_daemon_loses_no_lease_and_gives_each_its_whole_ttl() {

@@ -6,8 +6,8 @@ mod kept;
 
 use serde_json::{Value, json};
 
-use crate::daemon::Daemon;
-use crate::peer::{Peer, mutex};
+use crate::wire::daemon::Daemon;
+use crate::wire::peer::{Peer, mutex};
 
 /// Longer than any test takes.
 const LONG_MS: u64 = 600_000;

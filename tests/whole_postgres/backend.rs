@@ -4,17 +4,19 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::postgres_server;
-use crate::spread::Log;
+use crate::world::spread::Log;
 
 /// Whether the table is an engine's, and the clients of a world are spread over two hosts.
-pub(crate) const ENGINE: bool = true;
+pub(crate) const IS_ENGINE: bool = true;
 
 /// A log of a world's own. Where no PostgreSQL is installed, says so and ends the tests.
 pub(crate) fn log() -> Option<Log> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     static DATABASE: LazyLock<String> = LazyLock::new(|| {
         let Some(server) = postgres_server::shared() else {
-            crate::process::skipped("PostgreSQL is not installed: the whole program over it");
+            crate::world::process::skipped(
+                "PostgreSQL is not installed: the whole program over it",
+            );
             std::process::exit(0);
         };
         server.new_url()

@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::etcd_server::{self, Etcd};
-use crate::spread::Log;
+use crate::world::spread::Log;
 
 /// Whether the table is an engine's, and the clients of a world are spread over two hosts.
-pub(crate) const ENGINE: bool = true;
+pub(crate) const IS_ENGINE: bool = true;
 
 static SERVER: Mutex<Weak<Etcd>> = Mutex::new(Weak::new());
 static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -16,7 +16,7 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 /// whoever needs it, and ended with the last one.
 pub(crate) fn log() -> Option<Log> {
     if !etcd_server::installed() {
-        crate::process::skipped("etcd is not installed: the whole program over it");
+        crate::world::process::skipped("etcd is not installed: the whole program over it");
         std::process::exit(0);
     }
     let mut shared = SERVER.lock().unwrap_or_else(PoisonError::into_inner);
