@@ -1,4 +1,4 @@
-//! What of `tests/whole` runs over an engine, what does not, and why.
+//! Which tests of `tests/whole` run over an engine, which do not, and why.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -6,21 +6,28 @@ use std::path::{Path, PathBuf};
 
 use crate::expected_text::matches;
 
-/// Modules that say nothing about an engine.
+/// Folders whose tests do not depend on an engine.
 const LEFT_OUT: &[(&str, &str)] = &[
-    ("disk", "a full disk under the journal, or one without inodes"),
-    ("journal_faults", "a daemon that dies between two records of its journal"),
-    ("permissions", "at a daemon in a mount namespace of its own, which has no engine"),
-    ("places", "where the daemon of one machine is found, in a mount namespace of its own"),
+    ("journal", "faults of the disk and of the journal of one daemon"),
+    ("users", "the daemon runs in a mount namespace of its own, which has no engine"),
 ];
 
-fn folder(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name)
+fn whole() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/whole")
 }
 
-/// The tests of a module, each with why it is left out, if it is.
-fn tests_of(module: &str) -> Vec<(String, Option<String>)> {
-    let text = fs::read_to_string(folder("whole").join(format!("{module}.rs"))).unwrap();
+/// The names in a folder, sorted.
+fn names_in(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// The tests of a module, each with the reason why it does not run over an engine, if it does not.
+fn tests_of(file: &Path) -> Vec<(String, Option<String>)> {
+    let text = fs::read_to_string(file).unwrap();
     let tests = text.split("#[test]\n").skip(1).map(|test| {
         let (name, body) = test.trim_start().strip_prefix("fn ").unwrap().split_once('(').unwrap();
         let why =
@@ -32,33 +39,38 @@ fn tests_of(module: &str) -> Vec<(String, Option<String>)> {
 
 #[test]
 fn what_does_not_run_over_an_engine_is_listed_with_its_reason() {
-    let list = fs::read_to_string(folder("whole_engines").join("modules.rs")).unwrap();
+    let list = fs::read_to_string(whole().join("modules.rs")).unwrap();
     let (mut left_out, mut run, mut not_run) = (String::new(), 0, 0);
-    let mut modules: Vec<String> = fs::read_dir(folder("whole"))
-        .unwrap()
-        .filter_map(|entry| {
-            entry.unwrap().file_name().to_str()?.strip_suffix(".rs").map(str::to_owned)
-        })
-        .filter(|module| !matches!(&**module, "main" | "backend"))
-        .collect();
-    modules.sort();
-    for module in &modules {
-        let tests = tests_of(module);
-        let why = LEFT_OUT.iter().find(|(name, _)| name == module).map(|(_, why)| why);
-        let included = list.contains(&format!("\nmod {module};\n"));
-        assert_ne!(included, why.is_some(), "{module} is neither run nor left out, or both");
-        if let Some(why) = why {
-            writeln!(left_out, "{module}: {} tests: {why}", tests.len()).unwrap();
-            not_run += tests.len();
+    for folder in names_in(&whole()) {
+        let dir = whole().join(&folder);
+        if !dir.is_dir() {
+            assert!(matches!(&*folder, "main.rs" | "backend.rs" | "modules.rs"), "{folder}");
             continue;
         }
-        for (test, why) in tests {
-            match why {
-                Some(why) => {
-                    writeln!(left_out, "{module}::{test}: {why}").unwrap();
-                    not_run += 1;
+        let why = LEFT_OUT.iter().find(|(name, _)| *name == folder).map(|(_, why)| why);
+        let included = list.contains(&format!("\nmod {folder};\n"));
+        assert_ne!(included, why.is_some(), "{folder} is neither run nor left out, or both");
+        let declared = fs::read_to_string(dir.join("mod.rs")).unwrap();
+        for file in names_in(&dir) {
+            let module = file.strip_suffix(".rs").unwrap();
+            if module == "mod" {
+                continue;
+            }
+            assert!(declared.contains(&format!("mod {module};\n")), "{folder}/{file} is not run");
+            let tests = tests_of(&dir.join(&file));
+            if let Some(why) = why {
+                writeln!(left_out, "{folder}::{module}: {} tests: {why}", tests.len()).unwrap();
+                not_run += tests.len();
+                continue;
+            }
+            for (test, why) in tests {
+                match why {
+                    Some(why) => {
+                        writeln!(left_out, "{folder}::{module}::{test}: {why}").unwrap();
+                        not_run += 1;
+                    }
+                    None => run += 1,
                 }
-                None => run += 1,
             }
         }
     }

@@ -7,4 +7,7 @@ mod backend;
 #[path = "../fixtures/etcd_server/mod.rs"]
 mod etcd_server;
 
-include!("../whole_engines/modules.rs");
+#[path = "../whole_engines/list.rs"]
+mod list;
+
+include!("../whole/modules.rs");

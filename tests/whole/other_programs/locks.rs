@@ -15,7 +15,7 @@ use crate::world::process::{Proc, wait_until};
 
 type Difference = (&'static str, usize, &'static str, &'static [&'static str], &'static str);
 
-const DIFFERENT: &[Difference] = &include!("../data/locks_different.in");
+const DIFFERENT: &[Difference] = &include!("../../data/locks_different.in");
 
 /// A transaction without locks is Erlang's.
 const SKIPPED: &str = "e_begin_transaction_empty";

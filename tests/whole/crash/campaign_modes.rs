@@ -14,7 +14,7 @@ use canal::protocol::{Mode, Status};
 use nix::sys::signal::Signal;
 
 use crate::backend;
-use crate::campaign::{Dice, go_on, send, victims};
+use crate::crash::campaign::{Dice, go_on, send, victims};
 use crate::script::until_nothing;
 use crate::world::World;
 use crate::world::process::{BOUND, Cmd, Proc, alive, installed_or_skip, wait_until};

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::process::Stdio;
 
 use crate::backend;
-use crate::transparency::WAYS;
+use crate::run::transparency::WAYS;
 use crate::world::World;
 use crate::world::process::Cmd;
 

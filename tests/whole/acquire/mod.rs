@@ -1,0 +1,5 @@
+//! Locks that a script takes and gives back itself, and leases.
+
+mod acquire_forms;
+mod fencing;
+pub(crate) mod leases;

@@ -1,0 +1,6 @@
+//! How a daemon starts, what it takes over, and what it refuses.
+
+mod bad_input;
+mod older_kernel;
+mod on_demand;
+mod rules;

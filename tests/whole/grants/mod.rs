@@ -1,0 +1,9 @@
+//! Which request is granted, and when.
+
+mod crowd;
+mod nested;
+mod order;
+mod overtaking;
+mod resize;
+mod stopped;
+mod writers;

@@ -1,0 +1,29 @@
+// The modules that the test binaries of engines include too. `whole_engines/list.rs` says which others
+// they leave out, and why.
+#[path = "../fixtures/expected_text.rs"]
+mod expected_text;
+#[path = "../fixtures/namespace.rs"]
+mod namespace;
+#[path = "../fixtures/own_postgres.rs"]
+mod own_postgres;
+#[path = "../fixtures/script.rs"]
+mod script;
+#[path = "../fixtures/world/mod.rs"]
+mod world;
+
+#[path = "../whole/acquire/mod.rs"]
+mod acquire;
+#[path = "../whole/crash/mod.rs"]
+mod crash;
+#[path = "../whole/daemon/mod.rs"]
+mod daemon;
+#[path = "../whole/deadlock/mod.rs"]
+mod deadlock;
+#[path = "../whole/grants/mod.rs"]
+mod grants;
+#[path = "../whole/other_programs/mod.rs"]
+mod other_programs;
+#[path = "../whole/run/mod.rs"]
+mod run;
+#[path = "../whole/status/mod.rs"]
+mod status;

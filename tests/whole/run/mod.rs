@@ -1,0 +1,8 @@
+//! What `canal run` does to its command, and what it leaves as the caller set it.
+
+mod children;
+mod environment;
+mod exit_codes;
+mod streams;
+pub(crate) mod terminal;
+mod transparency;

@@ -1,0 +1,4 @@
+//! What `canal status` shows.
+
+mod locks;
+mod waits;

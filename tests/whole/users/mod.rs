@@ -1,0 +1,4 @@
+//! Where a daemon is found, and what other users may do there. These tests do not run over an engine.
+
+mod permissions;
+mod places;
