@@ -7,20 +7,8 @@
 #[path = "../fixtures/wire/mod.rs"]
 mod wire;
 
-mod again;
-mod answered;
-mod cancel;
-mod deadlock;
-mod fair;
-mod floods;
-mod journal;
+mod calls;
 mod leases;
+mod lifecycle;
 mod limits;
-mod nested;
-mod order;
-mod progress;
-mod read_write;
-mod service;
-mod stopped;
-mod upkeep;
-mod waits;
+mod locks;

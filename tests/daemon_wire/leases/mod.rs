@@ -1,8 +1,8 @@
 //! Leases over the wire: renewed and given back by their handle, ended when they are not.
 
-mod asked;
+mod acquire;
 mod handles;
-mod kept;
+mod restart;
 
 use serde_json::{Value, json};
 

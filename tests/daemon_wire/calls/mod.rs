@@ -1,0 +1,8 @@
+//! Calls and their replies: order, cancellation, calls sent again, progress, and the interface description.
+
+mod answered;
+mod cancel;
+mod order;
+mod progress;
+mod reattach;
+mod service;
