@@ -20,21 +20,10 @@ mod shared_table;
 #[path = "../fixtures/world/mod.rs"]
 mod world;
 
-mod away;
-mod campaign;
-mod campaign_faults;
-mod compacted;
-mod escapes;
-mod forgotten;
-mod leader;
-mod mended;
-mod outage;
-mod restart;
-mod restored;
-mod starting;
-mod stopped;
-mod together;
-mod tokens;
+mod campaigns;
+mod daemons;
+mod engine;
+mod table;
 
 /// One test of each function over each engine.
 macro_rules! over_each_engine {

@@ -1,0 +1,4 @@
+//! Random faults on several hosts, for seconds or for hours.
+
+mod campaign;
+mod campaign_faults;

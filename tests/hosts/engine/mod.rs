@@ -1,0 +1,8 @@
+//! The engine ends, loses its leader, is compacted, or forgets what it acknowledged.
+
+mod compacted;
+mod leader;
+mod lost_entries;
+mod outage;
+mod restored;
+mod unavailable;

@@ -1,0 +1,4 @@
+//! What several hosts share: locks, order and tokens.
+
+mod shared_locks;
+mod tokens;
