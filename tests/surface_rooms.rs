@@ -220,7 +220,9 @@ fn circles_are_found_through_groups_paths_and_what_others_make_known() {
 #[test]
 fn no_folder_has_more_than_a_dozen_files_beside_each_other() {
     let mut files = Vec::new();
-    files_below(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut files);
+    for tree in ["src", "tests"] {
+        files_below(&Path::new(env!("CARGO_MANIFEST_DIR")).join(tree), &mut files);
+    }
     let mut folders: BTreeMap<&Path, usize> = BTreeMap::new();
     for file in &files {
         *folders.entry(file.parent().unwrap()).or_default() += 1;
