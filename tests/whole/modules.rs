@@ -2,12 +2,16 @@
 // they leave out, and why.
 #[path = "../fixtures/expected_text.rs"]
 mod expected_text;
+#[path = "../fixtures/lease.rs"]
+mod lease;
 #[path = "../fixtures/namespace.rs"]
 mod namespace;
 #[path = "../fixtures/own_postgres.rs"]
 mod own_postgres;
 #[path = "../fixtures/script.rs"]
 mod script;
+#[path = "../fixtures/terminal.rs"]
+mod terminal;
 #[path = "../fixtures/world/mod.rs"]
 mod world;
 

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Stdio;
 
-use crate::acquire::leases::Lease;
+use crate::lease::Lease;
 use crate::own_postgres::Postgres;
 use crate::world::World;
 use crate::world::process::{Ended, wait_until};

@@ -6,61 +6,13 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
+use crate::lease::Lease;
 use crate::namespace::privately;
-use crate::world::process::{Ended, Proc, in_time, signal, wait_until};
+use crate::world::process::{Ended, in_time, signal, wait_until};
 use crate::world::{World, journal_only};
-
-/// A lease that was taken.
-#[derive(Clone, Debug)]
-pub(crate) struct Lease {
-    pub(crate) handle: String,
-    pub(crate) token: u64,
-}
 
 fn millis(ttl: Duration) -> String {
     format!("{}ms", ttl.as_millis())
-}
-
-impl Lease {
-    /// Takes a lease at once.
-    #[track_caller]
-    pub(crate) fn take(world: &World, ttl: &str, lock: &[&str]) -> Self {
-        let ended = Self::ask(world, ttl, lock).end().code(0);
-        Self::of(&ended)
-    }
-
-    /// Asks for a lease.
-    pub(crate) fn ask(world: &World, ttl: &str, lock: &[&str]) -> Proc {
-        let args = [&["acquire", "--json", "--ttl", ttl][..], lock].concat();
-        world.canal(args).spawn()
-    }
-
-    /// The lease that `canal acquire --json` told.
-    #[track_caller]
-    pub(crate) fn of(ended: &Ended) -> Self {
-        let grant = ended.json();
-        let handle = grant["handle"].as_str().unwrap_or_else(|| panic!("{ended:?}")).to_owned();
-        Self { handle, token: grant["token"].as_u64().unwrap() }
-    }
-
-    pub(crate) fn renew(&self, world: &World) -> Ended {
-        world.canal(["renew", "--json"]).env("CANAL_HANDLE", &self.handle).end()
-    }
-
-    pub(crate) fn release(&self, world: &World) -> Ended {
-        world.canal(["release", "--json"]).env("CANAL_HANDLE", &self.handle).end()
-    }
-
-    /// Whether it holds something, by the daemon's words.
-    pub(crate) fn holds(&self, world: &World) -> bool {
-        let keys = world.status().keys;
-        keys.iter().flat_map(|key| &key.holders).any(|holder| holder.token == self.token)
-    }
-
-    #[track_caller]
-    pub(crate) fn until_lost(&self, world: &World) {
-        wait_until("the lease is lost", || !self.holds(world));
-    }
 }
 
 /// It ended because the lease was lost in this way; what was told as JSON.

@@ -2,4 +2,4 @@
 
 mod acquire_forms;
 mod fencing;
-pub(crate) mod leases;
+mod leases;

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::backend;
 use crate::script::{Script, holds, is_free, say, until_holds, until_nothing};
-use crate::run::terminal::Terminal;
+use crate::terminal::Terminal;
 use crate::world::World;
 use crate::world::process::{Ended, Proc};
 use crate::world::record::Events;

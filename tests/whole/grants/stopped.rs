@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use crate::backend;
-use crate::acquire::leases::Lease;
+use crate::lease::Lease;
 use crate::world::process::{BOUND, alive, signal, sleeps, state, wait_until};
 use crate::world::record::{Events, recorded};
 use crate::world::{World, journal_only};

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::acquire::leases::Lease;
+use crate::lease::Lease;
 use crate::world::World;
 use crate::world::process::{Ended, Proc};
 

@@ -4,5 +4,5 @@ mod children;
 mod environment;
 mod exit_codes;
 mod streams;
-pub(crate) mod terminal;
+mod terminal;
 mod transparency;

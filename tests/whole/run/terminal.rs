@@ -1,99 +1,11 @@
 //! Job control and the waiting line, on a pseudo-terminal.
 
-use std::fs::{File, OpenOptions};
-use std::io::{Read as _, Write as _};
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::process::{Command, Stdio};
-
-use nix::fcntl::OFlag;
-use nix::pty::{grantpt, posix_openpt, ptsname_r, unlockpt};
 use nix::sys::signal::Signal;
 
+use crate::terminal::Terminal;
 use crate::world::World;
-use crate::world::process::{Cmd, Ended, Proc, installed_or_skip, state, wait_until};
+use crate::world::process::{installed_or_skip, state, wait_until};
 use crate::world::record::{Events, recorded};
-
-/// A pseudo-terminal of 80 columns with a session on it.
-pub(crate) struct Terminal {
-    master: File,
-    /// Bytes that are no whole character yet.
-    cut: Vec<u8>,
-    seen: String,
-    /// The leader of the session.
-    pub(crate) session: Proc,
-}
-
-impl Terminal {
-    /// Starts a command in a session of its own, on a terminal of its own.
-    pub(crate) fn start(world: &World, command: &[&str]) -> Self {
-        let args = ["-c"].iter().chain(command);
-        Self::start_cmd(world.program("setsid", args).env("TERM", "xterm").env("PS1", "$ "))
-    }
-
-    fn start_cmd(cmd: Cmd<'_>) -> Self {
-        // Not openpty(3): its descriptors would reach what other tests start meanwhile.
-        let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
-        let master = posix_openpt(flags).unwrap();
-        grantpt(&master).unwrap();
-        unlockpt(&master).unwrap();
-        let mut open = OpenOptions::new();
-        let open = open.read(true).write(true).custom_flags(libc::O_NOCTTY);
-        let slave = open.open(ptsname_r(&master).unwrap()).unwrap();
-        let side = || Stdio::from(slave.try_clone().unwrap());
-        let size = Command::new("stty").args(["rows", "24", "cols", "80"]).stdin(side()).status();
-        assert!(size.unwrap().success());
-        let session = cmd.stdin(side()).stdout(side()).stderr(side()).spawn();
-        Self { master: OwnedFd::from(master).into(), cut: Vec::new(), seen: String::new(), session }
-    }
-
-    pub(crate) fn keys(&mut self, keys: &str) {
-        self.master.write_all(keys.as_bytes()).unwrap();
-    }
-
-    /// What was shown so far.
-    pub(crate) fn seen(&mut self) -> &str {
-        let mut piece = [0; 4096];
-        while let Ok(n @ 1..) = self.master.read(&mut piece) {
-            self.cut.extend_from_slice(&piece[..n]);
-            let whole = match std::str::from_utf8(&self.cut) {
-                Ok(_) => self.cut.len(),
-                Err(e) if e.error_len().is_none() => e.valid_up_to(),
-                Err(e) => panic!("{e}: {:?}", self.cut),
-            };
-            let text: Vec<u8> = self.cut.drain(..whole).collect();
-            self.seen += str::from_utf8(&text).unwrap();
-        }
-        &self.seen
-    }
-
-    /// Waits until `text` is shown, and forgets everything up to its end.
-    #[track_caller]
-    pub(crate) fn until(&mut self, text: &str) -> String {
-        let begun = std::time::Instant::now();
-        loop {
-            if let Some(at) = self.seen().find(text) {
-                let before = self.seen[..at + text.len()].to_owned();
-                self.seen.drain(..at + text.len());
-                return before;
-            }
-            let late = begun.elapsed() > crate::world::process::BOUND;
-            assert!(!late, "{text:?} is not shown, but: {:?}", self.seen);
-            std::thread::sleep(std::time::Duration::from_millis(4));
-        }
-    }
-
-    /// Waits for the end of the session's leader, reading on.
-    #[track_caller]
-    pub(crate) fn end(mut self) -> (Ended, String) {
-        wait_until("the session ends", || {
-            self.seen();
-            self.session.has_ended()
-        });
-        self.seen();
-        (self.session.end(), self.seen)
-    }
-}
 
 const CTRL_C: &str = "\x03";
 const CTRL_Z: &str = "\x1a";

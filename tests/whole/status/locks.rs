@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::backend;
-use crate::run::terminal::Terminal;
+use crate::terminal::Terminal;
 use crate::world::World;
 use crate::world::process::{Proc, sleeps, wait_until};
 
