@@ -204,7 +204,7 @@ fn answer(stream: BorrowedFd<'_>, call: &Value, shared: &mut Shared) {
     shared.calls.push((method.to_owned(), call["parameters"].clone()));
     match method {
         "Acquire" if shared.sure.is_some() && call["parameters"]["wrapper"] == "exec" => {
-            let parameters = json!({ "message": "stay" });
+            let parameters = json!({ "message": "needs a supervisor" });
             send(
                 stream,
                 &json!({ "error": "io.canal.Lock.SupervisorRequired", "parameters": parameters }),

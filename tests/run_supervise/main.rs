@@ -1,6 +1,6 @@
 //! `canal::run::supervise` with real processes, and without a daemon: the child grants itself its lock.
 //!
-//! This program is both the tests and what they test: started with `stay` as its first argument it
+//! This program is both the tests and what they test: started with `--scene` as its first argument it
 //! is the parent (a *scene*), else it runs the tests, each of which starts scenes.
 #![expect(
     clippy::print_stdout,
@@ -79,7 +79,7 @@ fn main() -> ExitCode {
 }
 
 fn play_or_test(arguments: Vec<String>) -> u8 {
-    if arguments.first().is_some_and(|first| first == "stay") {
+    if arguments.first().is_some_and(|first| first == "--scene") {
         return scene::play(&arguments[1..]);
     }
     // Started by nohup or in the background of a script, the scenes would ignore them too.

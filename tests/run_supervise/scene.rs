@@ -120,7 +120,7 @@ pub(crate) fn scene(options: &[&str], script: &str) -> Command {
 
 /// The words that start a scene.
 pub(crate) fn words(options: &[&str], script: &str) -> Vec<OsString> {
-    let mut words = vec![std::env::current_exe().unwrap().into_os_string(), "stay".into()];
+    let mut words = vec![std::env::current_exe().unwrap().into_os_string(), "--scene".into()];
     words.extend(options.iter().map(OsString::from));
     words.push(script.into());
     words
