@@ -8,7 +8,7 @@ use tempfile::TempDir;
 mod bound;
 use bound::BOUND;
 
-/// A place of its own; its daemon is stopped at the end.
+/// A socket in a folder of its own. Dropping it stops the daemon.
 struct Place(TempDir);
 
 impl Place {

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 mod bound;
 use bound::BOUND;
 
-/// A place of its own; its daemon is stopped at the end.
+/// A socket in a folder of its own. Dropping it stops the daemon.
 struct Place(TempDir);
 
 impl Place {
@@ -22,7 +22,7 @@ impl Place {
     fn sh(&self, script: &str) -> Command {
         let canal = assert_cmd::cargo::cargo_bin!("canal");
         let mut sh = Command::new("timeout");
-        // canal by its name, and none of a canal around the test.
+        // Scripts find canal by its name, and inherit no variable of a canal around the test.
         let path =
             format!("{}:{}", canal.parent().unwrap().display(), std::env::var("PATH").unwrap());
         sh.arg(BOUND.as_secs().to_string()).args(["sh", "-c", script]).env("PATH", path);
@@ -50,7 +50,7 @@ impl Place {
         serde_json::from_str(&self.prints(script)).unwrap()
     }
 
-    /// Waits until so many wait for the key.
+    /// Waits until this number of requests wait for the key.
     fn until_waiting(&self, key: &str, many: u64) {
         until(|| {
             let status = self.json(&format!("canal status {key} --json"));
@@ -90,7 +90,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A job that says that it runs by a file, and goes on until another file is there.
+/// A job that creates a file when it runs, and goes on until another file is there.
 fn job(lock: &str, runs: &str, end: &str) -> String {
     format!("exec canal run {lock} -c 'touch {runs}; until [ -e {end} ]; do sleep 0.01; done'")
 }
@@ -159,7 +159,7 @@ fn why_follows_the_chain_and_the_graph_has_its_edges() {
     }
 }
 
-/// Holds `mine` and then wants `other`, once both scripts have what is theirs.
+/// Holds `mine` and then wants `other`, once both scripts hold their first lock.
 fn crosswise(mine: &str, other: &str) -> String {
     format!(
         "exec canal run --write {mine} -c 'touch has-{mine}

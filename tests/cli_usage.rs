@@ -1,4 +1,4 @@
-//! What the command line takes and refuses, before any daemon is asked.
+//! What the command line takes and refuses, before it calls a daemon.
 
 use assert_cmd::cargo::cargo_bin_cmd;
 use assert_cmd::{Command, assert::Assert};
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 mod bound;
 use bound::BOUND;
 
-/// canal, far from every daemon: each that would be needed is missing and none is started.
+/// canal with a socket where no daemon runs and none is started.
 fn canal(dir: &TempDir, args: &[&str]) -> Assert {
     let mut canal: Command = cargo_bin_cmd!("canal");
     canal.env_remove("CANAL_SOCKET").env_remove("CANAL_LOG");
@@ -154,7 +154,7 @@ fn help_and_version_are_no_failures() {
 #[test]
 fn help_of_the_command_is_the_commands() {
     let dir = TempDir::new().unwrap();
-    // Past the first operand --help is not canal's: it gets as far as to ask for a daemon.
+    // After the first operand `--help` is the command's, so canal goes on to look for a daemon.
     canal(&dir, &["run", "-k", "x", "true", "--help"]).code(125).stdout("");
 }
 
@@ -163,7 +163,7 @@ fn completing_is_quick_and_silent_without_a_daemon() {
     let dir = TempDir::new().unwrap();
     canal(&dir, &["complete", "keys", "--", "x"]).code(0).stdout("").stderr("");
     canal(&dir, &["complete", "keys"]).code(0).stdout("").stderr("");
-    // A place that cannot be: too long for a socket.
+    // An impossible place: too long for a socket.
     let mut canal: Command = cargo_bin_cmd!("canal");
     canal.env("CANAL_SOCKET", "/x".repeat(100)).args(["complete", "keys"]);
     canal.assert().code(0).stdout("").stderr("");
@@ -203,7 +203,7 @@ fn a_stdout_that_is_full_or_gone_is_noticed() {
     assert_eq!(full.status.code(), Some(125));
     let said = String::from_utf8_lossy(&full.stderr).into_owned();
     assert_eq!(said, "canal: cannot write to stdout: No space left on device\n");
-    // A reader that has seen enough is none of canal's business.
+    // A reader that closes the pipe early is no error.
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let mut canal = std::process::Command::new(canal);

@@ -1,12 +1,12 @@
-//! Over what the worlds of this test binary keep their table: here, the journal of one machine.
-//! `tests/whole_postgres` and `tests/whole_etcd` have an engine in its place.
+//! Where the worlds of this test program keep their table: here, in the journal of one machine.
+//! `tests/whole_postgres` and `tests/whole_etcd` have modules of this name for their engines.
 
 use crate::world::spread::Log;
 
-/// Whether the table is an engine's, and the clients of a world are spread over two hosts.
+/// Whether an engine keeps the table, and the clients of a world are spread over two hosts.
 pub(crate) const IS_ENGINE: bool = false;
 
-/// A log of a world's own.
+/// A log for one world; `None` without an engine.
 pub(crate) fn log() -> Option<Log> {
     None
 }

@@ -1,8 +1,8 @@
 //! The whole program, with real processes: what canal promises, seen from outside.
 //!
 //! Every test has a [`world::World`] of its own: a folder, a socket, and everything it starts. No
-//! test sleeps to hope; it waits for a condition with a bound. What needs root, a namespace or an
-//! installed program says so on stderr when it is skipped.
+//! test sleeps to hope; it waits for a condition with a bound. A test that needs root, a namespace
+//! or a program says on stderr that it is skipped if it cannot have it.
 #![expect(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 #![expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 

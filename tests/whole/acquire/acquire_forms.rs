@@ -1,5 +1,5 @@
-//! `canal acquire` in each form that people write in a shell: the lock belongs to whom the answer
-//! said, or to nobody.
+//! `canal acquire` in each form that scripts use: the lock belongs to the process that the answer
+//! names, or to none.
 
 use std::fs::{self, OpenOptions};
 use std::io::{Read as _, Write as _};
@@ -15,8 +15,8 @@ use crate::world::peer::Peer;
 use crate::world::process::{Proc, installed_or_skip, root_or_skip, wait_until};
 
 /// Runs a script that acquires `x`, writes the answer to the file `answer` and then reads its
-/// standard input. Checks that the answer names the script as the owner, and that the lock is the
-/// script's until it ends.
+/// standard input. Checks that the answer names the script as the owner, and that the script holds
+/// the lock until it ends.
 fn held_by_the_script(shell: &str, acquire: &str) {
     if !installed_or_skip(shell, acquire) {
         return;
@@ -91,7 +91,8 @@ fn without_a_pid_it_belongs_to_whom_the_answer_says_or_to_nobody() {
         if owner == script.pid() {
             assert_eq!(world.key(&key).holders[0].pid.cast_signed(), owner, "{acquire}");
         } else {
-            // It named a process that ended with the statement: then nobody has it.
+            // The answer named a process that ended with the statement, so no process holds the
+            // lock.
             world.until_held(&key, 0);
         }
         script.finish();
@@ -128,7 +129,7 @@ fn an_acquire_killed_before_it_could_tell_leaves_nothing() {
     let pid = owner.pid_text();
     let acquire = world.canal(["acquire", "--json", "-k", "x", "--pid", &pid]);
     let acquire = acquire.stdout(write).spawn();
-    // It has the grant and cannot print it.
+    // It was granted the lock and cannot print the answer.
     world.until_held("x", 1);
     let waiter = world.waiter("x", &[], &["echo", "on"]);
     acquire.kill();
@@ -147,7 +148,7 @@ fn an_acquire_that_is_held_up_while_it_tells_goes_on_over_a_restart() {
     world.until_held("x", 1);
     let token = world.key("x").holders[0].token;
     world.kill_daemon();
-    // Somebody reads on.
+    // The test empties the pipe.
     let mut said = String::new();
     wait_until("the answer arrives", || {
         let mut piece = [0; 4096];
@@ -162,7 +163,7 @@ fn an_acquire_that_is_held_up_while_it_tells_goes_on_over_a_restart() {
     assert_eq!(key.holders[0].pid.cast_signed(), owner.pid());
 }
 
-/// A pipe that takes no more; its end for reading does not block.
+/// A pipe that takes no more bytes; its reading end does not block.
 fn full_pipe() -> (fs::File, fs::File) {
     let (read, write) = std::io::pipe().unwrap();
     let reopen = |fd: &dyn std::os::fd::AsRawFd, options: &mut OpenOptions| {

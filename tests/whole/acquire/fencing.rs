@@ -10,7 +10,7 @@ use crate::own_postgres::Postgres;
 use crate::world::World;
 use crate::world::process::{Ended, wait_until};
 
-/// The blocks of code in the page that begin with this.
+/// The code blocks of the page that begin with `first`.
 fn block(language: &str, begins: &str) -> String {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/fencing.md");
     let page = fs::read_to_string(page).unwrap();
@@ -20,7 +20,7 @@ fn block(language: &str, begins: &str) -> String {
     found.unwrap_or_else(|| panic!("no {language} that begins with {begins:?}")).to_owned()
 }
 
-/// The program of the page, in `work`.
+/// Writes the program of the page into `work`.
 fn fenced(world: &World) {
     let path = world.path("work/fenced");
     fs::write(&path, block("sh", "#!/bin/sh\n# fenced ")).unwrap();
@@ -33,7 +33,7 @@ fn write(world: &World, token: u64, word: &str) -> Ended {
     world.program("./fenced", [".", &token.to_string(), "sh", "-c", &write]).end()
 }
 
-/// A lease that was lost without its owner's notice, and the one of who came after it.
+/// A lease that was lost without its owner's notice, and the lease of its successor.
 fn lost_and_next(world: &World) -> (Lease, Lease) {
     let lost = Lease::take(world, "1s", &["-k", "site"]);
     let next = Lease::ask(world, "10m", &["-k", "site"]);
@@ -47,7 +47,7 @@ fn in_shell_a_holder_that_lost_its_lease_changes_nothing_more() {
     let world = World::with_daemon();
     fenced(&world);
     let (lost, next) = lost_and_next(&world);
-    // As long as nobody came later it may.
+    // The lost lease may write as long as no later one has.
     write(&world, lost.token, "one").code(0);
     write(&world, next.token, "two").code(0);
     write(&world, next.token, "three").code(0);
@@ -71,7 +71,7 @@ fn in_shell_who_comes_later_waits_for_a_change_that_is_being_made() {
     wait_until("it changes the resource", || world.read("site") == "begins\n");
     let later = [".", &next.token.to_string(), "sh", "-c", "echo later >>site"];
     let later = world.program("./fenced", later).spawn();
-    // A program between the two cannot have the fence.
+    // No other program gets the fence between the check and the change.
     let mut later = later;
     wait_until("it waits for the fence", || {
         let held = world.program("flock", ["-n", ".fence.lock", "true"]).end();
@@ -116,7 +116,7 @@ fn in_sql_a_holder_that_lost_its_lease_changes_nothing_more() {
     assert_ne!(refused.code, Some(0), "{refused:?}");
     assert!(refused.stderr.contains(&format!("token {} is stale", lost.token)), "{refused:?}");
     assert_eq!(balance(), "70\n");
-    // What has no row is refused, and not let pass.
+    // A resource without a row is refused.
     let unknown = server.sql("SELECT fence('nothing', 1)");
     assert!(unknown.stderr.contains("is stale"), "{unknown:?}");
 }

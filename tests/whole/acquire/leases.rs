@@ -1,4 +1,4 @@
-//! Leases as scripts use them: taken, kept, lost, given back.
+//! Leases as scripts use them: taken, renewed, lost, released.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -15,7 +15,8 @@ fn millis(ttl: Duration) -> String {
     format!("{}ms", ttl.as_millis())
 }
 
-/// It ended because the lease was lost in this way; what was told as JSON.
+/// Checks that a command ended because its lease was lost as `how` says; returns the JSON that it
+/// printed.
 #[track_caller]
 fn lost(ended: Ended, how: &str) -> Value {
     let told = ended.code(122).json();
@@ -122,7 +123,7 @@ fn a_lease_outlives_the_session_it_was_asked_for_in() {
     assert_eq!(world.held("x"), 1);
     let renew = world.canal(["renew"]).env("CANAL_HANDLE", handle.as_str().unwrap());
     renew.end().code(0);
-    // It belongs to a session of its own: what the outer one holds was in its way.
+    // The lease has a session of its own: a lock of the outer session would block it.
     let inside: Value = serde_json::from_str(&world.read("inside")).unwrap();
     let session = |at: usize| inside["keys"][at]["holders"][0]["session"].clone();
     assert_ne!(session(0), session(1));
@@ -136,7 +137,7 @@ fn a_lease_whose_answer_nobody_could_read_goes_back() {
         world.sh(&script).end().code(125);
         world.until_held("x", 0);
     }
-    // And one whose asker was killed while it waited.
+    // The same for a client that is killed while it waits.
     let holder = world.holder(&["-k", "x"]);
     let asker = Lease::ask(&world, "10m", &["-k", "x"]);
     world.until_waiting("x", 1);
@@ -166,7 +167,7 @@ fn leases_survive_kills_of_the_daemon_with_their_token_and_a_whole_ttl() {
         let world = World::with_daemon();
         let lease = Lease::take(&world, &millis(ttl), &["-k", "x"]);
         let mut larger = lease.token;
-        // Longer than its TTL in all, but never between two daemons.
+        // Longer than the TTL in all, but never between two daemons.
         let begun = Instant::now();
         while begun.elapsed() < ttl * 5 / 3 {
             let killed = Instant::now();
@@ -197,14 +198,15 @@ fn leases_survive_kills_of_the_daemon_with_their_token_and_a_whole_ttl() {
 
 #[test]
 fn a_daemon_that_is_stopped_for_longer_than_a_ttl_ends_the_lease_when_it_goes_on() {
-    // A renewal through one that is stopped comes too late for another host's.
+    // Two hosts would expire the lease: a renewal through the stopped daemon would come too late
+    // for the other one.
     let world = World::with_daemon().on_one_host();
     let lease = Lease::take(&world, "3s", &["-k", "x"]);
     let waiter = world.waiter("x", &[], &["true"]);
     let daemon = world.look().unwrap().daemon.pid.cast_signed();
     let kept = Lease::take(&world, "3s", &["-k", "kept"]);
     signal(daemon, Signal::SIGSTOP);
-    // It asks in time, and waits for the daemon to go on.
+    // The renewal is sent in time, and waits until the daemon goes on.
     let renewal = world.canal(["renew", "--json"]).env("CANAL_HANDLE", &kept.handle).spawn();
     let begun = Instant::now();
     wait_until("the TTL is over", || begun.elapsed() > Duration::from_millis(3100));
@@ -279,7 +281,7 @@ fn a_damaged_state_file_stops_the_next_daemon_and_loses_no_lease() {
         assert_eq!(std::fs::read(&path).unwrap(), damaged);
     }
     std::fs::write(&path, whole).unwrap();
-    // So is the file of the leases, with the way out.
+    // The message names the file of the leases, and what to do about it.
     let leases = world.runtime().join("leases.log");
     let mut bytes = std::fs::read(&leases).unwrap();
     let middle = bytes.len() / 2;
@@ -290,7 +292,7 @@ fn a_damaged_state_file_stops_the_next_daemon_and_loses_no_lease() {
     assert_eq!(std::fs::read(&leases).unwrap(), bytes);
     let way_out = ended.stderr.split('`').nth(1).unwrap();
     world.sh(way_out).end().code(0);
-    // This boot's leases are in the journal, and are durable again at once.
+    // The leases of this boot are in the journal, and the daemon stores them again at once.
     lease.renew(&world).code(0);
     let stored = String::from_utf8_lossy(&std::fs::read(&leases).unwrap()).into_owned();
     assert!(stored.contains("\"key\":\"x\""), "{stored}");
@@ -298,7 +300,7 @@ fn a_damaged_state_file_stops_the_next_daemon_and_loses_no_lease() {
 
 #[test]
 fn status_shows_what_a_lease_is_and_who_waits_for_it() {
-    // How long it has left only its own host knows.
+    // Only its own host knows how much of its TTL is left.
     let world = World::with_daemon().on_one_host();
     let script = world.sh("canal acquire --ttl 10m -k x >/dev/null; read line");
     let script = script.stdin(Stdio::piped()).spawn();

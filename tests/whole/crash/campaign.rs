@@ -1,10 +1,10 @@
-//! A campaign of random kills: clients run and acquire in loops, and random ones of them and the
-//! daemon are killed. From outside it is watched that no slot is ever in two hands, and that in the
-//! end nothing is held or stuck.
+//! A campaign of random kills. Clients run and acquire in loops, while the test kills clients,
+//! commands and daemons at random. It checks that no slot ever has two holders, and that in the end
+//! no lock is held and no client is stuck.
 //!
 //! The witness is the kernel: each command takes a flock(2) on a file named by its key and slot
-//! number, without waiting, and reports if somebody else has it. The kernel drops such a lock
-//! before it tells anybody of a process's death.
+//! number, without waiting, and records an overlap if another process has it. The kernel drops such
+//! a lock before it reports a process's death.
 
 use std::fs;
 use std::time::{Duration, Instant, SystemTime};
@@ -16,11 +16,11 @@ use crate::backend;
 use crate::world::World;
 use crate::world::process::{BOUND, Proc, alive, installed_or_skip, wait_until};
 
-/// For how long things are killed, in seconds; `CAMPAIGN=600` takes longer.
+/// The length of the campaign in seconds; `CAMPAIGN=600` sets another one.
 const CAMPAIGN_S: u64 = if backend::IS_ENGINE { 5 } else { 10 };
 
-/// A command that holds for a while, and says so if its slot is in somebody else's hand. One
-/// process: nothing of it is left when it is killed.
+/// A command that holds its lock for a while, and records an overlap if another process has its
+/// slot. It is one process, so nothing of it is left when it is killed.
 const WITNESS: &str = r#"exec perl -e "
     use Fcntl q(:flock);
     my (\$key, \$slot) = @ENV{qw(CANAL_KEY CANAL_SLOT)};
@@ -31,7 +31,7 @@ const WITNESS: &str = r#"exec perl -e "
     select undef, undef, undef, 0.15;
 ""#;
 
-/// Clients, each a shell loop that starts anew when what it runs is killed.
+/// The clients: each is a shell loop that restarts what it runs when that is killed.
 fn clients(world: &World) -> Vec<Proc> {
     let acquire = "answer=$(canal acquire -q --json -w 60 -k a=2 --pid $$) || exit
         CANAL_KEY=a CANAL_SLOT=$(echo \"$answer\" | sed 's/.*\"slot\":\\([0-9]*\\).*/\\1/') CANAL_TOKEN=0
@@ -58,7 +58,7 @@ fn clients(world: &World) -> Vec<Proc> {
     scripts.iter().chain(&scripts).map(looped).collect()
 }
 
-/// A small generator; its seed is printed when the campaign fails.
+/// A small random number generator. The test prints its seed.
 pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {
@@ -75,14 +75,14 @@ pub(crate) fn send(pid: i32, which: Signal) {
     let _ = kill(Pid::from_raw(pid), which);
 }
 
-/// Lets those go on whose time is over.
+/// Continues the stopped processes whose time is over.
 pub(crate) fn go_on(stopped: &mut Vec<(Instant, i32)>, now: Instant) {
     for (_, pid) in stopped.extract_if(.., |(until, _)| *until <= now) {
         send(pid, Signal::SIGCONT);
     }
 }
 
-/// The processes below the loops.
+/// All descendants of the loops.
 pub(crate) fn victims(loops: &[Proc]) -> Vec<i32> {
     let mut found = Vec::new();
     let mut next: Vec<i32> = loops.iter().map(Proc::pid).collect();
@@ -120,7 +120,7 @@ fn a_campaign_in(world: &World) {
     let begun = Instant::now();
     let (mut kills, mut daemons) = (0, 0);
     let mut stopped: Vec<(Instant, i32)> = Vec::new();
-    // On a busy machine, until enough was done.
+    // On a busy machine the campaign goes on until enough has happened.
     let runs = || world.read("tokens").lines().count();
     let enough = |kills, daemons| kills > 50 && daemons > 3 && runs() > 60;
     while begun.elapsed() < campaign || begun.elapsed() < BOUND && !enough(kills, daemons) {

@@ -1,11 +1,11 @@
-//! A campaign of random kills among readers, writers, counted jobs and scripts that nest. From
-//! outside it is watched that no writer ever meets anybody on its key, above it or below it, and
-//! that in the end nothing is held or stuck, deadlocks included.
+//! A campaign of random kills among readers, writers, counted jobs and nested scripts. It checks
+//! that no writer ever runs beside another session on its key, above it or below it, and that in
+//! the end no lock is held and no client is stuck, also not in a deadlock.
 //!
 //! The witness is the kernel: a key stands for the leaves of the tree below it. Each command takes
-//! a flock(2) on every leaf of each of its keys, shared or exclusive, without waiting, and reports
-//! if somebody else is there. Two keys have a leaf in common if and only if one is the other or
-//! lies above it. The kernel drops such a lock before it tells anybody of a process's death.
+//! a flock(2) on every leaf of each of its keys, shared or exclusive, without waiting, and records
+//! an overlap if that fails. Two keys have a leaf in common if and only if one is the other or lies
+//! above it. The kernel drops such a lock before it reports a process's death.
 
 use std::fs;
 use std::time::{Duration, Instant, SystemTime};
@@ -19,11 +19,11 @@ use crate::script::until_nothing;
 use crate::world::World;
 use crate::world::process::{BOUND, Cmd, Proc, alive, installed_or_skip, wait_until};
 
-/// For how long things are killed, in seconds; `CAMPAIGN=600` takes longer.
+/// The length of the campaign in seconds; `CAMPAIGN=600` sets another one.
 const CAMPAIGN_S: u64 = if backend::IS_ENGINE { 5 } else { 10 };
 
-/// `perl witness r:KEY w:KEY c:KEY`: holds for a while. One process: nothing of it is left when it
-/// is killed.
+/// `perl witness r:KEY w:KEY c:KEY` holds its locks for a while. It is one process, so nothing of
+/// it is left when it is killed.
 const WITNESS: &str = r#"
     use Fcntl qw(:flock);
     sub note { open my $f, '>>', shift; syswrite $f, shift; }
@@ -50,13 +50,14 @@ const WITNESS: &str = r#"
     select undef, undef, undef, 0.01 + rand 0.08;
 "#;
 
-/// So many of the clients hold nothing while they wait, and do wait. The others can be refused to
-/// break a deadlock, again and again: who is in several rings at once is the one whose refusal
-/// helps, however old it is.
+/// The first clients hold nothing while they wait, so no deadlock refuses them. The others can be
+/// refused again and again: a session in several cycles at once is the one whose refusal resolves
+/// them, however old it is.
 const ALWAYS_SERVED: usize = 8;
 
-/// What the clients do, again and again. What an outer command holds is witnessed by who asks for
-/// it beside; within it only if it is the same process, as the outer one may be killed alone.
+/// The commands of the clients, each run in a loop. An outer lock has a witness beside it, in other
+/// clients. Within it there is a witness only if both locks belong to one process, because the
+/// outer process may be killed alone.
 const CLIENTS: [&str; 17] = [
     "exec canal run --read t -- perl witness r:t",
     "exec canal run --read t/a/1 -- perl witness r:t/a/1",
@@ -68,17 +69,17 @@ const CLIENTS: [&str; 17] = [
     "exec canal run --max-run 100 --write t/a -- perl witness w:t/a",
     "exec canal run -q -n --write t/b -- perl witness w:t/b",
     "exec canal run --write t -w 2 -- perl witness w:t",
-    // Nested, crosswise.
+    // Nested, in opposite orders.
     "canal run --write t/a -- sh -c 'canal run --write t/b -- perl witness w:t/b; exit $?'",
     "canal run --write t/b -- sh -c 'canal run --write t/a -- perl witness w:t/a; exit $?'",
     "canal run -k t/b=1x3 -- sh -c 'canal run --read t/a -- perl witness r:t/a; exit $?'",
-    // Each becomes the next, crosswise.
+    // Each command becomes the next, in opposite orders.
     "exec canal run --write t/a/2 -- canal run --write t/b -- perl witness w:t/a/2 w:t/b",
     // Upgrades.
     "canal run --read t/a -- sh -c 'canal run --write t/a -- perl witness w:t/a; exit $?'",
     "canal acquire -q -w 60 --pid $$ --read t/b && canal acquire -w 60 --pid $$ --write t/b &&
         exec perl witness w:t/b",
-    // One after the other.
+    // Two locks of one process, one after the other.
     "canal acquire -q -w 60 --pid $$ --read t/b && canal acquire -w 60 --pid $$ --write t/a/2 &&
         canal release -q --pid $$ t/b && exec perl witness w:t/a/2",
 ];
@@ -94,7 +95,7 @@ fn clients(world: &World) -> Vec<Proc> {
     spawned.map(Cmd::spawn).collect()
 }
 
-/// Left in peace, each of them gets its turn, or is told that it cannot.
+/// Once the kills have stopped, each client gets its turn, or is told that it cannot.
 fn each_gets_its_turn(world: &World) {
     let before = world.read("ends").lines().count();
     for (number, client) in CLIENTS.iter().enumerate() {
@@ -103,13 +104,13 @@ fn each_gets_its_turn(world: &World) {
         wait_until(&format!("`{client}` has its turn"), || {
             let ends = world.read("ends");
             let mut mine = ends.lines().skip(before).filter_map(|end| end.strip_prefix(&mine));
-            // The first one may have begun before.
+            // The first end may be of a command that began before.
             mine.next().is_some() && mine.any(|code| good.contains(&code))
         });
     }
 }
 
-/// By the daemon's own words: no writer has company of another session.
+/// Checks in the daemon's report that no writer runs beside another session.
 #[track_caller]
 fn no_writer_has_company(status: &Status) {
     let covers = |a: &str, b: &str| b.strip_prefix(a).is_some_and(|rest| rest.starts_with('/'));
@@ -126,7 +127,7 @@ fn no_writer_has_company(status: &Status) {
     }
 }
 
-/// What was done to them.
+/// How many processes and daemons the test has killed.
 #[derive(Debug, Default)]
 struct Done {
     kills: u32,
@@ -139,7 +140,7 @@ impl Done {
     }
 }
 
-/// Whether enough ran, and met.
+/// Whether enough commands ran, and some were in a deadlock.
 fn ran(world: &World) -> bool {
     world.read("runs").lines().count() > 50 && world.read("errors").contains("a deadlock of ")
 }
@@ -148,7 +149,7 @@ fn harm(world: &World, loops: &[Proc], dice: &mut Dice, campaign: Duration) -> D
     let mut done = Done::default();
     let mut stopped: Vec<(Instant, i32)> = Vec::new();
     let begun = Instant::now();
-    // On a busy machine, until enough was done.
+    // On a busy machine the campaign goes on until enough has happened.
     while begun.elapsed() < campaign || begun.elapsed() < BOUND && !(done.enough() && ran(world)) {
         let until = Instant::now() + Duration::from_millis(5 + dice.throw(80) as u64);
         wait_until("the next kill is due", || Instant::now() >= until);

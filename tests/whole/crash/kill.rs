@@ -1,5 +1,5 @@
-//! kill -9 of anything: nothing over capacity, nothing held by the dead, waiters go on by
-//! themselves.
+//! kill -9 of any process: no lock is held beyond its capacity or by a dead process, and waiters go
+//! on by themselves.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -52,7 +52,8 @@ fn a_holder_and_the_waiters_behind_it_killed_at_once_leave_nothing() {
     });
 }
 
-/// A holder, four waiters, a free slot elsewhere; the daemon is killed; then all must go on.
+/// Starts a holder with four waiters and a holder of another lock, then kills the daemon. All of
+/// them must go on.
 pub(crate) fn the_daemon_is_killed(world: &World, times: u32) {
     let holder = world.holder(&["-k", "x"]);
     let token = world.key("x").holders[0].token;
@@ -118,7 +119,7 @@ fn waiters_start_a_new_daemon_by_themselves() {
     let holder = world.holder(&["-k", "x"]);
     let waiter = world.waiter("x", &[], &["echo", "on"]);
     let pid = world.kill_daemon_quietly();
-    // From here on nobody but the waiter asks: the socket is only looked at.
+    // From here on only the waiter calls the daemon; the test only looks at the socket.
     wait_until("another daemon has the waiter again", || {
         world.look().is_some_and(|s| {
             i32::try_from(s.daemon.pid) != Ok(pid) && s.keys.iter().any(|k| k.waiting == 1)
@@ -161,7 +162,7 @@ fn a_daemon_killed_with_full_sockets_loses_nothing() {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "x"]);
     let waiter = world.waiter("x", &[], &["echo", "on"]);
-    // Peers that ask on and on and never read.
+    // Peers that keep calling and never read.
     let mut mute: Vec<Peer> = (0..3).map(|_| Peer::connect(&world)).collect();
     for peer in &mut mute {
         for _ in 0..200 {

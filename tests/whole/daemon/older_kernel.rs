@@ -1,4 +1,4 @@
-//! What must not differ where the kernel is old: without SO_PEERPIDFD and without pidfs.
+//! What must be the same on an old kernel, without SO_PEERPIDFD and without pidfs.
 
 use nix::sys::signal::Signal;
 

@@ -1,4 +1,4 @@
-//! The daemon that a client starts has nothing to do with the job that started it.
+//! A daemon that a client starts is independent of the job that started it.
 
 use std::fs;
 use std::io::{ErrorKind, Read as _};
@@ -46,7 +46,7 @@ fn a_hundred_runs_at_once_without_a_daemon_start_one_daemon_and_all_run() {
     world.until_idle();
 }
 
-/// The daemons of a world, by their arguments.
+/// The daemons of a world, found by their arguments.
 fn daemons(world: &World) -> Vec<i32> {
     let socket = world.socket();
     let socket = socket.as_os_str().as_encoded_bytes();
@@ -54,7 +54,7 @@ fn daemons(world: &World) -> Vec<i32> {
         let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let mut args = line.split(|byte| *byte == 0);
         let mut has = |what: &[u8]| args.any(|arg| arg == what);
-        // Over an engine each has a watcher.
+        // Over an engine each daemon has a watcher.
         let watches = line.split(|byte| *byte == 0).any(|arg| arg == b"--watcher");
         has(b"daemon") && has(socket) && !watches && alive(*pid)
     };
@@ -91,7 +91,8 @@ fn the_daemon_inherits_no_descriptor() {
     let more = "exec 5<>/dev/null 6>&1 77>&2; canal run -k x -- true";
     let job = world.program("bash", ["-c", more]).stdout(write.try_clone().unwrap()).stderr(write);
     job.end().code(0);
-    // The job's pipe closes though the daemon lives on. (The command itself is dropped by now.)
+    // The job's pipe closes although the daemon lives on. (The command itself has been dropped by
+    // now.)
     let mut said = String::new();
     read.read_to_string(&mut said).unwrap();
     assert_eq!(said, "");
@@ -127,7 +128,7 @@ fn the_daemon_survives_what_ends_the_job_that_started_it() {
     let command = world.key("x").holders[0].pid.cast_signed();
     killpg(Pid::from_raw(job.pid()), Signal::SIGKILL).unwrap();
     if backend::IS_ENGINE {
-        // Under a parent that stays it is in a group of its own.
+        // Under a parent that stays, the command is in a group of its own.
         signal(command, Signal::SIGKILL);
     }
     job.end();
@@ -148,7 +149,7 @@ fn the_daemon_is_started_with_signals_and_niceness_of_its_own() {
         u64::from_str_radix(line[name.len()..].trim(), 16).unwrap()
     };
     let bit = |which: Signal| 1_u64 << (which as u32 - 1);
-    // It reads those that concern it, and neither blocks nor ignores what the job did.
+    // The daemon reads these signals itself, and neither blocks nor ignores what the job did.
     let read = bit(Signal::SIGTERM) | bit(Signal::SIGINT) | bit(Signal::SIGHUP);
     assert_eq!(mask("SigBlk:") & !read, 0);
     assert_eq!(mask("SigIgn:") & read, 0);
@@ -185,7 +186,7 @@ fn a_daemon_that_nobody_needs_ends_if_it_was_told_so() {
         assert!(!daemon.has_ended(), "somebody holds a lock");
         holder.finish();
         daemon.end().code(0);
-        // The next client starts another one.
+        // The next client starts another daemon.
         world.canal(["run", "-n", "-k", "x", "--", "true"]).end().code(0);
         Some(())
     });
@@ -256,7 +257,7 @@ fn a_program_of_another_name_that_is_canal_starts_itself_as_the_daemon() {
     if fs::hard_link(canal(), &other).is_err() {
         fs::copy(canal(), &other).unwrap();
     }
-    // Along this PATH there is no canal.
+    // This PATH has no canal.
     let script = "PATH=/usr/bin:/bin exec ./lock-it run -k x -- echo ran";
     let ended = world.sh(script).end().code(0);
     assert_eq!((ended.stdout.as_str(), ended.stderr.as_str()), ("ran\n", ""), "{ended:?}");
@@ -273,7 +274,7 @@ fn where_too_few_files_may_be_open_a_daemon_does_not_start_and_says_so() {
         return;
     }
     let world = World::new();
-    // Without the right to raise it again.
+    // Without the right to raise the limit again.
     let script = "ulimit -n 33; exec setpriv --bounding-set=-sys_resource --inh-caps=-sys_resource \
                   canal run -k x -- true";
     let said = world.sh(script).end().code(125).stderr;

@@ -1,5 +1,5 @@
-//! A newer daemon takes over a journal that was written under older rules, and decides nothing
-//! again.
+//! A newer daemon takes over a journal that was written under older rules, and changes no decision
+//! in it.
 
 use crate::world::process::wait_until;
 use crate::world::record::{Events, recorded};
@@ -13,7 +13,7 @@ fn a_daemon_with_other_rules_takes_over_what_was_decided() {
     let world = World::new();
     let first = world.daemon(|cmd| cmd);
     let holder = world.holder(&["-k", "x"]);
-    // Whoever starts the next daemon starts one with other rules: the newest waiter goes first.
+    // The next daemon, whichever client starts it, has other rules: the newest waiter goes first.
     let waiter = |name: &str| {
         let body = recorded("cat go >/dev/null");
         let args = ["run", "-k", "x", "--", "sh", "-c", &body, "sh", name];
@@ -24,7 +24,7 @@ fn a_daemon_with_other_rules_takes_over_what_was_decided() {
     };
     world.program("mkfifo", ["go"]).end().code(0);
     let (a, b) = (waiter("a"), waiter("b"));
-    // Decided under the current rules: `a` goes first.
+    // The current rules decide this: `a` goes first.
     holder.finish();
     wait_until("the first waiter runs", || Events::of(&world).started() == ["a"]);
     let before = world.key("x");

@@ -1,4 +1,5 @@
-//! Anything killed or stopped in the middle of rings: no phantom, and nothing lost.
+//! Processes killed or stopped in the middle of cycles: no deadlock is reported with a dead
+//! process, and no waiter is lost.
 
 use std::process::Stdio;
 
@@ -23,7 +24,8 @@ fn a_waiter_killed_before_the_ring_closes_is_no_phantom_in_it() {
     say(&mut elder, "go");
     world.until_waiting("b", 1);
     signal(crate::world::process::commands(elder.pid())[0], Signal::SIGKILL);
-    // Not waited for: a death that the kernel knows of is taken in before anything is decided.
+    // The test does not wait until the daemon has seen the death: the daemon reads deaths that the
+    // kernel reports before it decides.
     wait_until("its script knows", || elder.stdout().contains("ended 137"));
     younger.go_and_wait(&world);
     assert_eq!(graph(&world).waits.len(), 1);
@@ -43,7 +45,7 @@ fn a_holder_killed_before_the_ring_closes_is_no_phantom_in_it() {
     wait_until("the elder is dead", || !alive(elder.proc.pid()));
     younger.go();
     younger.succeeds();
-    // What it had started waits on, and gets its turn.
+    // The inner command that it had started waits on, and gets its turn.
     wait_until("the inner command has ended", || !alive(inner));
     assert_eq!(Events::of(&world).started(), ["younger", "elder"]);
     until_nothing(&world);
@@ -84,7 +86,7 @@ fn the_holder_of_a_write_that_is_killed_frees_it() {
         assert_eq!(one.end().code(0).stdout, "on\n");
     }
     until_nothing(&world);
-    // The next one need not wait: its death was known before.
+    // The next one need not wait: the daemon knew of the death before.
     let writer = holder(&world, "--write db");
     writer.kill();
     world.canal(["run", "-n", "--write", "db/x/y", "--", "true"]).end().code(0);
@@ -130,7 +132,8 @@ fn a_ring_around_a_stopped_waiter_that_was_passed_is_found_at_the_latest_when_it
     let inner = elder.inner_pid();
     stop(inner);
     first.finish().code(0);
-    // It could be granted, but is stopped: another one passes it, and asks for what its script has.
+    // It could be granted, but is stopped: another session passes it, and asks for the lock of its
+    // script.
     let mut younger = Script::start(&world, "younger", "--write b", "--write a");
     younger.go();
     wait_until("the younger one asks", || world.key("a").waiting == 1 || younger.proc.has_ended());

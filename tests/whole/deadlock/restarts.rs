@@ -1,5 +1,5 @@
-//! The daemon killed in the middle of rings and nested runs: nothing is lost, and what was true of
-//! sessions before a restart is true after it.
+//! The daemon is killed in the middle of deadlocks and nested runs: nothing is lost, and sessions
+//! are the same after a restart.
 
 use std::process::Stdio;
 
@@ -10,7 +10,7 @@ use crate::world::process::{Proc, alive, signal, wait_until};
 use crate::world::record::{Events, recorded};
 use crate::world::{World, journal_only};
 
-/// The daemon is killed and another one answers, which has all who wait again.
+/// Kills the daemon and waits until the next one has all waiters again.
 #[track_caller]
 fn restart(world: &World) {
     let waiting =
@@ -68,7 +68,7 @@ fn a_child_is_exempt_from_what_encloses_it_after_a_restart_too() {
     let world = World::with_daemon();
     let inner = "-n --write db/x -k build";
     let mut one = Script::start(&world, "one", "--write db -k build", inner);
-    // A grandchild: its enclosing frame waits for another lock at the restart.
+    // A grandchild, whose enclosing frame waits for another lock at the restart.
     let blocked = holder(&world, "-k gate");
     let nested = "sh -c 'canal run -n --read deep/er -- echo exempt; exit $?'";
     let mut two = Script::doing(&world, "--write deep", "-k gate", nested);
@@ -127,7 +127,7 @@ fn a_ring_that_would_close_while_no_daemon_runs_is_found() {
     let world = World::with_daemon();
     let mut elder = Script::start(&world, "elder", "--write a", "--write b");
     let mut younger = Script::start(&world, "younger", "--write b", "--write a");
-    // Both ask at once, of a daemon that one of them has to start first.
+    // Both ask at once, and one of them has to start the daemon first.
     world.kill_daemon_quietly();
     elder.go();
     younger.go();
@@ -152,8 +152,8 @@ fn a_daemon_killed_as_a_ring_closes_still_refuses_exactly_one() {
     }
 }
 
-/// Killed right after each record of its life: the journal holds what nobody was told, the refusal
-/// among it.
+/// Kills the daemon right after each record: then the journal holds what no client was told, the
+/// refusal included.
 #[test]
 fn a_daemon_killed_after_any_record_of_a_ring_still_refuses_exactly_one() {
     if journal_only("the switch for faults counts records of the journal") {

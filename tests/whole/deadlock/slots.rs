@@ -1,11 +1,12 @@
-//! Rings through locks of several slots: nobody is refused while somebody can still finish.
+//! Deadlocks through locks of several slots: no request is refused while some session can still
+//! finish.
 
 use crate::script::{Script, graph, holder, holds, until_nothing};
 use crate::world::World;
 use crate::world::process::wait_until;
 use crate::world::record::Events;
 
-/// One holds `a` and wants a slot of two; one holds a slot and wants `a`.
+/// The elder holds `a` and wants one of two slots; the younger holds a slot and wants `a`.
 fn two_in_need(world: &World) -> [Script; 2] {
     let elder = Script::start(world, "elder", "--write a", "-k pool=2");
     let younger = Script::start(world, "younger", "-k pool=2", "--write a");
@@ -19,7 +20,7 @@ fn nobody_is_refused_while_a_third_holder_of_a_slot_can_finish() {
     let third = holder(&world, "-k pool=2");
     elder.go_and_wait(&world);
     younger.go_and_wait(&world);
-    // Both wait, and whoever asks after them finds that decided.
+    // Both wait, and the next call finds this decided.
     assert_eq!(graph(&world).waits.len(), 2);
     for script in [&mut elder, &mut younger] {
         assert!(!script.proc.has_ended());
@@ -50,13 +51,14 @@ fn when_the_third_holder_joins_the_ring_it_is_refused_and_its_slot_frees_the_oth
 #[test]
 fn the_end_of_the_last_who_could_finish_changes_nothing_if_its_slot_does_not_help() {
     let world = World::with_daemon();
-    // All three slots in three hands; the elder wants two at once.
+    // Three sessions hold the three slots; the elder wants two at once.
     let mut elder = Script::start(&world, "elder", "--write a", "-k pool=3:2");
     let mut younger = Script::start(&world, "younger", "-k pool=3:2", "--write a");
     let third = holder(&world, "-k pool=3");
     elder.go_and_wait(&world);
     younger.go();
-    // One slot will be free when the third has ended, and two are wanted: a deadlock at once.
+    // The third will free one slot at its end, and the elder wants two. So this is a deadlock at
+    // once.
     younger.refused();
     elder.succeeds();
     assert!(holds(&world, third.pid(), "pool"));
@@ -73,7 +75,7 @@ fn a_resize_that_takes_the_slot_away_closes_the_ring() {
     let other = holder(&world, "-k pool");
     elder.go();
     younger.go();
-    // Two of three slots are the younger's: what the other gives back is one.
+    // The younger holds two of three slots, so the other one can free only one.
     younger.refused();
     elder.succeeds();
     other.finish().code(0);

@@ -6,13 +6,13 @@ use crate::script::{graph, holder, holds, is_free, say, until_holds, until_nothi
 use crate::world::World;
 use crate::world::process::{Proc, wait_until};
 
-/// A shell that evaluates the lines it gets, and tells how each ended.
+/// A shell that evaluates the lines it gets, and prints how each ended.
 fn shell(world: &World) -> Proc {
     let body = "while read -r line; do eval \"$line\"; echo \"$? $line\"; done";
     world.sh(body).stdin(Stdio::piped()).spawn()
 }
 
-/// Has a shell evaluate a line, and waits until it has; gives its exit code.
+/// Has a shell evaluate a line, and waits for its end; returns its exit code.
 #[track_caller]
 fn eval(shell: &mut Proc, line: &str) -> i32 {
     let before = shell.stdout().lines().count();
@@ -83,7 +83,7 @@ fn what_was_given_back_before_closes_no_ring() {
     assert_eq!(eval(&mut two, "canal acquire --pid $$ --write a"), 0);
     say(&mut two, "canal acquire --pid $$ --write b");
     world.until_waiting("b", 1);
-    // The first one holds nothing that the second one waits for but `b`, which it gives back.
+    // Of what the second waits for, the first holds only `b`, which it gives back.
     assert_eq!(graph(&world).waits.len(), 1);
     assert_eq!(eval(&mut one, "canal release --pid $$ b"), 0);
     until_holds(&world, two.pid(), "b");

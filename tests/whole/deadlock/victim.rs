@@ -1,5 +1,5 @@
-//! Scripts whose locks close a ring: one of them is refused, at once, and is told the ring; the
-//! others go on, and on retry it succeeds.
+//! Scripts whose locks close a cycle: one request is refused at once and its client is told the
+//! cycle; the others go on, and a retry succeeds.
 
 use std::process::Stdio;
 
@@ -12,7 +12,7 @@ use crate::world::World;
 use crate::world::process::{Ended, Proc};
 use crate::world::record::Events;
 
-/// The lines in which a deadlock is told.
+/// The lines of a message about a deadlock.
 fn told(stderr: &str) -> Vec<&str> {
     let from = stderr.lines().skip_while(|line| !line.contains("a deadlock of "));
     from.take_while(|line| line.starts_with("canal: ")).collect()
@@ -144,8 +144,8 @@ fn a_reader_that_asks_to_write_waits_for_the_other_readers_only() {
     assert_eq!(Events::of(&world).started(), ["upgrading", "stranger"]);
 }
 
-/// `canal run --write a -- canal run --write b`: each becomes the next, over the journal in one
-/// process.
+/// `canal run --write a -- canal run --write b`: each becomes the next one. With the journal this
+/// is one process.
 #[test]
 fn commands_that_become_each_other_are_found_in_a_ring_too() {
     let world = World::with_daemon();
@@ -164,7 +164,7 @@ fn commands_that_become_each_other_are_found_in_a_ring_too() {
     let victim = younger.end().code(75);
     let lines = told(&victim.stderr);
     if backend::IS_ENGINE {
-        // There the second one stays as a parent, within the first.
+        // Over an engine the second one stays as a parent, within the first.
         assert_eq!(lines.len(), 5, "{victim:?}");
         assert!(lines[2].contains(&pids[0]) && lines[4].contains(&pids[1]), "{victim:?}");
     } else {
@@ -190,7 +190,7 @@ fn a_conflict_code_never_takes_the_place_of_75_for_a_deadlock() {
     }
 }
 
-/// What `canal acquire --json` prints of a deadlock, and how it ends.
+/// What `canal acquire --json` prints about a deadlock, and its exit code.
 #[test]
 fn json_tells_the_ring_step_by_step() {
     let world = World::with_daemon();

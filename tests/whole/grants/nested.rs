@@ -1,4 +1,4 @@
-//! Commands within commands: what `canal run` starts belongs to its session, and only that.
+//! Nested commands: what `canal run` starts belongs to its session, and nothing else does.
 
 use std::process::Stdio;
 
@@ -8,7 +8,7 @@ use crate::world::World;
 use crate::world::process::{installed_or_skip, wait_until};
 use crate::world::record::{Events, recorded};
 
-/// Eight children at once, each under `canal run LOCK`; they record what they do.
+/// Runs eight children at once, each under `canal run LOCK`; each records its start and end.
 fn eight_children(lock: &str) -> String {
     let child = recorded("sleep 0.02");
     format!(
@@ -94,7 +94,7 @@ fn what_an_enclosing_command_holds_is_granted_at_once() {
         assert_eq!((&*ended.stdout, &*ended.stderr), ("in\n", ""), "{chain}");
         until_nothing(&world);
     }
-    // The buckets kind is not re-entrant: each request counts.
+    // Locks of the buckets kind are not re-entrant: each request counts.
     world
         .canal(["run", "-k", "c=1x2", "--", "canal", "run", "-n", "-k", "c=1x2", "true"])
         .end()
@@ -198,7 +198,7 @@ fn a_new_session_is_begun_on_purpose_and_outlives_the_command() {
     until_nothing(&world);
 }
 
-/// What `canal run` tells the command of its session and frame.
+/// The session and frame that `canal run` tells its command.
 fn told(world: &World, key: &str) -> (crate::world::process::Proc, [String; 2]) {
     let body = "echo $CANAL_SESSION $CANAL_FRAME; exec cat";
     let args = ["run", "-k", key, "--", "sh", "-c", body];
@@ -226,7 +226,7 @@ fn a_stranger_with_a_copied_environment_is_not_believed() {
     assert!(new.stderr.contains(&words), "{new:?}");
     let quiet = stranger(&["run", "-k", "other", "--", "true"]).code(0);
     assert_eq!(quiet.stderr, "", "only -v says so");
-    // What it asks for somebody else is in that one's session.
+    // A request for another process belongs to the session of that process.
     let acquired = stranger(&["acquire", "--json", "--pid", &outer.pid_text(), "-k", "third"]);
     assert_eq!(acquired.code(0).json()["session"], *session, "the owner is the session's");
     outer.finish().code(0);
@@ -237,7 +237,8 @@ fn a_stranger_with_a_copied_environment_is_not_believed() {
 fn a_server_that_was_started_within_a_session_lets_no_stranger_in() {
     let world = World::with_daemon();
     world.program("mkfifo", ["jobs"]).end().code(0);
-    // A daemon as a build tool starts one: it is nobody's child, and keeps its environment.
+    // A daemon as a build tool starts one: it has no parent of the session left, and keeps its
+    // environment.
     let server = "while read job; do sh -c \"$job\"; echo \"$? $job\" >>done; done <jobs";
     let body =
         format!("(setsid sh -c '{server}' >/dev/null 2>&1 &); echo $CANAL_SESSION; exec cat");
@@ -268,7 +269,7 @@ fn a_process_stays_in_its_session_and_says_so_and_another_one_is_told_what_is_in
     let world = World::with_daemon();
     let inner = ["run", "--new-session", "-n", "--write", "x", "--", "true"];
     let outer = ["run", "--write", "x", "--", "canal"];
-    // Over an engine canal stays beside its command, which is another process then.
+    // Over an engine canal stays beside its command, which is then another process.
     let (code, said) = if backend::IS_ENGINE { (75, false) } else { (0, true) };
     let ended = world.canal(outer.into_iter().chain(inner)).end().code(code);
     assert_eq!(ended.stderr.contains("--new-session changes nothing"), said, "{ended:?}");

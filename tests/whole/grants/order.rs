@@ -1,4 +1,4 @@
-//! Who is let in, and in which order.
+//! The order in which waiters are granted their locks.
 
 use std::fs;
 use std::process::Stdio;
@@ -58,7 +58,7 @@ fn fifty_waiters_on_one_slot_run_in_the_order_of_their_arrival() {
 #[test]
 fn three_slots_are_never_held_by_more_than_three_commands() {
     let world = World::with_daemon();
-    // The first three run until all of them do.
+    // The first three commands run until all three have started.
     let body = recorded("while ! [ -e go ]; do sleep 0.02; done");
     let spawn = |i: usize| {
         let name = i.to_string();

@@ -1,4 +1,5 @@
-//! Waiting alone makes no deadlock on a free lock: who keeps a waiter passes it.
+//! A free lock has no deadlock from waiting alone: a session passes the waiters that it blocks
+//! itself.
 
 use std::process::Stdio;
 
@@ -7,8 +8,8 @@ use crate::world::World;
 use crate::world::process::wait_until;
 use crate::world::record::Events;
 
-/// A script holds `outer`, somebody else waits for `wanted` because of that, and the script asks
-/// for `inner`: it is granted at once, and nobody is refused.
+/// A script holds `outer`, another session waits for `wanted` because of that, and the script asks
+/// for `inner`. The script is granted it at once, and no request is refused.
 #[track_caller]
 fn passes(outer: &str, wanted: &str, inner: &str) {
     for restarted in [false, true] {
@@ -59,7 +60,7 @@ fn the_holders_of_what_holders_wait_for_pass_too() {
     let mut second = Script::start(&world, "second", "-k d/x", "--write a");
     second.go_and_wait(&world);
     let migration = waiter(&world, "--write d", &["sh", "-c", "echo '+ migration' >>events"]);
-    // The migration waits for the second, and the second for the first.
+    // The migration waits for the second session, and the second for the first.
     first.go();
     first.succeeds();
     second.succeeds();

@@ -1,4 +1,4 @@
-//! Stored views: by `canal resize` and by the configuration.
+//! Stored sizes, set by `canal resize` and by the configuration.
 
 use std::fs;
 
@@ -111,7 +111,8 @@ fn views_come_from_the_configuration() {
     assert_eq!(shown("db/main").as_deref(), Some("3x2"));
     let holders = [world.holder(&["-k", "gpu"]), world.holder(&["-k", "gpu"])];
     world.canal(["run", "-n", "-k", "gpu", "--", "true"]).end().code(75);
-    // What was set at run time wins over the configuration, also after a restart.
+    // A size that was set at run time takes precedence over the configuration, also after a
+    // restart.
     resize(&world, &["gpu", "--slots", "3"]);
     world.kill_daemon();
     world.status();

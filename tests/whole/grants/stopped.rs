@@ -1,4 +1,5 @@
-//! What is stopped, what sleeps, and what is pulled from under the daemon's feet.
+//! Waiters, holders and daemons that are stopped, waiters that sleep, and files that are removed
+//! under a daemon.
 
 use std::fs;
 use std::thread;
@@ -93,7 +94,8 @@ fn a_stopped_waiter_keeps_its_place_over_the_end_of_a_daemon() {
     let killed = world.waiter("x", &[], &["true"]);
     first.stop();
     killed.stop();
-    // One that does not come back, though its owner lives: it shows when that is given up.
+    // Its asker does not come back, though its owner lives. Its end shows that the daemon gave it
+    // up.
     let owner = world.program("sleep", ["60"]).spawn();
     let lost = world.canal(["acquire", "-k", "x", "--pid", &owner.pid_text()]).spawn();
     world.until_waiting("x", 4);
@@ -102,7 +104,7 @@ fn a_stopped_waiter_keeps_its_place_over_the_end_of_a_daemon() {
     lost.kill();
     world.status();
     free.finish();
-    // It bars nobody, from the beginning.
+    // From the beginning it blocks no other request.
     world.canal(["run", "-n", "-k", "free", "--", "true"]).end().code(0);
     world.until_waiting("x", 3);
     let reasons = world.key("x").waiters.into_iter().map(|waiter| waiter.reason);
@@ -132,7 +134,7 @@ fn a_waiter_whose_asker_is_not_its_owner_keeps_its_place_over_the_end_of_a_daemo
     world.until_waiting("x", 2);
     let killed = Lease::ask(&world, "10m", &["-k", "x"]);
     world.until_waiting("x", 3);
-    // When the daemon gives this one up, the 5 s of all that run are over.
+    // When the daemon gives this request up, the 5 s of all running askers are over.
     let lost = world.canal(["acquire", "-k", "x", "--pid", &pid]).spawn();
     world.until_waiting("x", 4);
     for asker in [&lease, &for_owner, &killed, &lost] {
@@ -147,7 +149,7 @@ fn a_waiter_whose_asker_is_not_its_owner_keeps_its_place_over_the_end_of_a_daemo
     });
     killed.kill();
     world.until_waiting("x", 2);
-    // They are in nobody's way.
+    // They block no other request.
     holder.finish();
     world.canal(["run", "-w", "120", "-k", "x", "--", "true"]).end().code(0);
     lease.signal(Signal::SIGCONT);
@@ -212,7 +214,8 @@ fn a_waiter_sleeps_until_something_is_due() {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "x"]);
     let waiter = world.waiter("x", &["-q", "-w", "3600"], &["true"]);
-    // The daemon's first words wake it, and every 25 s a look whether the daemon is stopped.
+    // Two things wake the waiter: the first messages of the daemon, and a look every 25 s whether
+    // the daemon is stopped.
     wait_until("it sleeps for seconds on end", || {
         let before = sleeps(waiter.pid());
         thread::sleep(Duration::from_secs(3));
@@ -228,9 +231,9 @@ fn removing_the_folder_under_a_daemon_makes_no_second_table() {
     let daemon = world.daemon_pid();
     let holder = world.holder(&["-k", "x"]);
     let waiter = world.waiter("x", &[], &["echo", "on"]);
-    // The daemon may be quick and make things anew while they are removed.
+    // The daemon may recreate files while they are removed.
     wait_until("the folder was removed", || fs::remove_dir_all(world.runtime()).is_ok());
-    // At no time is the lock given to a second one: not while nothing is there, nor later.
+    // The lock has no second holder at any time: neither while the folder is gone, nor later.
     let begun = Instant::now();
     let mut answers = 0;
     while begun.elapsed() < BOUND && answers < 5 {
@@ -242,7 +245,8 @@ fn removing_the_folder_under_a_daemon_makes_no_second_table() {
     assert_eq!(world.daemon_pid(), daemon);
     let key = world.key("x");
     assert_eq!((key.held, key.waiting), (1, 1));
-    // And what was made anew serves a restart; over an engine, which the folder's configuration names.
+    // A restart works with the files that the daemon recreated. Over an engine the folder needs its
+    // configuration, which names the engine.
     if backend::IS_ENGINE {
         world.configure("");
     }

@@ -1,4 +1,5 @@
-//! Writers among many: they wait for those who run, hold back those who come, and get their turn.
+//! Writers among many readers and jobs: a writer waits for those that run, holds back those that
+//! come later, and gets its turn.
 
 use std::fs;
 use std::process::Stdio;
@@ -8,7 +9,8 @@ use crate::world::World;
 use crate::world::process::{Proc, wait_until};
 use crate::world::record::{Events, recorded};
 
-/// Starts twenty jobs under `LOCK`; each records itself and ends with its standard input.
+/// Starts twenty jobs under `LOCK`; each records its start and end, and ends with its standard
+/// input.
 fn twenty(world: &World, lock: &str, name: &str) -> Vec<Proc> {
     let body = recorded("cat");
     let job = |n: usize| {
@@ -26,7 +28,8 @@ fn all_finish(jobs: Vec<Proc>) {
     }
 }
 
-/// Twenty run, a migration of `db` comes, twenty more arrive: it runs alone, between them.
+/// Twenty jobs run, a migration of `db` comes, twenty more jobs come: the migration runs alone,
+/// between them.
 fn a_migration_runs_alone(world: &World, early: &str, late: &str, restarted: bool) {
     let first = twenty(world, early, "early");
     wait_until("twenty run", || Events::of(world).started().len() == 20);
@@ -35,7 +38,8 @@ fn a_migration_runs_alone(world: &World, early: &str, late: &str, restarted: boo
     let more = twenty(world, late, "late");
     let waiting = || world.look().map_or(0, |s| s.keys.iter().map(|key| key.waiting).sum::<u64>());
     wait_until("all who come wait", || waiting() == 21);
-    // There are slots enough, and no more readers than there were: they wait for the migration.
+    // There are slots enough, and no more readers than before: they wait only because of the
+    // migration.
     assert!(!is_free(world, late));
     assert!(is_free(world, "-k other=64 --read d --write dbx"), "nobody else is held back");
     if restarted {
@@ -81,7 +85,7 @@ fn a_job_below_one_key_leaves_a_write_of_its_neighbour_alone() {
 #[test]
 fn a_writer_among_readers_that_keep_arriving_gets_its_turn() {
     let world = World::with_daemon();
-    // Six loops that overlap: with locks that readers can always share, the writer would starve.
+    // The reads of six loops overlap. If readers could always share, the writer would starve.
     fs::write(world.path("work/on"), "").unwrap();
     let body = recorded("sleep 0.1");
     let script = format!(
@@ -103,7 +107,8 @@ fn a_writer_among_readers_that_keep_arriving_gets_its_turn() {
         let events = Events::of(&world);
         let later = events.started().split_off(asked.started().len());
         let before = later.iter().position(|name| *name == "writer");
-        // A reader of each loop may have been let in before, and not yet have said so.
+        // One reader of each loop may have been granted its lock before, and not yet have recorded
+        // it.
         assert!(
             writers(&asked) == turn || before.is_some_and(|n| n <= 6),
             "{before:?} of {later:?}"

@@ -1,4 +1,4 @@
-//! A full disk under the journal, and one without inodes.
+//! A file system under the journal that has no space or no inodes left.
 
 use crate::namespace::privately;
 use crate::world::World;
@@ -6,7 +6,8 @@ use crate::world::World;
 #[test]
 fn a_full_disk_refuses_newcomers_and_loses_nothing() {
     let world = World::new();
-    // Requests of many long keys fill what was allocated ahead; the rest of the disk is full.
+    // Requests of many long keys fill the allocated part of the journal; the rest of the disk is
+    // full.
     let script = r#"
         mkdir /tmp/disk && mount -t tmpfs -o size=8m,mode=700 tmpfs /tmp/disk
         export CANAL_SOCKET=/tmp/disk/canal.sock

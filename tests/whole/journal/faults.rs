@@ -1,4 +1,4 @@
-//! The daemon is killed right after each record of its journal, before anything is answered.
+//! Kills the daemon right after each record of its journal, before it answers.
 
 use std::process::Stdio;
 
@@ -6,11 +6,11 @@ use crate::world::World;
 use crate::world::process::{Ended, alive, wait_until};
 use crate::world::record::{Events, recorded};
 
-/// Records of the longest life in [`scenario`], with some room.
+/// The number of records that [`scenario`] writes at most, with some room.
 const RECORDS_MAX: u32 = 48;
 
 /// Requests, waits, a time-out, a refusal, a provisional grant, releases and deaths on two locks,
-/// one of three slots. Answers whether the first daemon was killed on the way.
+/// one of them with three slots. Returns whether the first daemon was killed on the way.
 fn scenario(world: &World, fault: u32) -> bool {
     let daemon = world.daemon(|cmd| cmd.env("CANAL_FAULT", format!("journal:{fault}")));
     let first = daemon.pid();
@@ -70,7 +70,8 @@ fn scenario(world: &World, fault: u32) -> bool {
     killed
 }
 
-/// Every fourth record, beginning with `first`; in four tests, so that they run side by side.
+/// Tries every fourth record, beginning with `first`. Four tests share the work, so that they run
+/// side by side.
 fn every_fourth_record(first: u32) {
     let mut fault = first;
     loop {
@@ -104,8 +105,9 @@ fn a_daemon_killed_between_any_two_records_loses_nothing_4() {
     every_fourth_record(4);
 }
 
-/// Takes `x` three times for one process; releases it once, with a daemon that is killed after so
-/// many records. Answers whether it was killed before the release, and by its end.
+/// Takes `x` three times for one process and releases it once, with a daemon that is killed after
+/// `records` records. Returns whether the daemon was killed before the release, and whether by the
+/// end.
 fn release_once(fault: u32) -> (bool, bool) {
     let world = World::new();
     let daemon = world.daemon(|cmd| cmd.env("CANAL_FAULT", format!("journal:{fault}")));
@@ -134,7 +136,7 @@ fn release_once(fault: u32) -> (bool, bool) {
 
 #[test]
 fn a_release_over_the_end_of_a_daemon_gives_back_once_and_says_so() {
-    // The floor of the tokens, three times a request and its confirmation, and the release.
+    // The floor of the tokens, a request and its confirmation three times, and the release.
     let killed: Vec<_> = (5..12).map(release_once).collect();
     assert!(killed.contains(&(false, true)), "no release was interrupted: {killed:?}");
 }

@@ -1,10 +1,10 @@
 //! What canal_lock does, replayed through the command line: `canal acquire --json` for one living
 //! process per client.
 //!
-//! The numbers that the original's counters show are not replayed, and neither is its manager:
-//! `start` says nothing that canal needs. One vector deviates: `p_stopped` and
-//! `p_release_unknown_key` ask a manager that is not there; canal has a daemon that starts by
-//! itself, and releasing what one does not hold is an error that changes nothing.
+//! The test does not replay the numbers in the original's counters, nor its manager: `start` says
+//! nothing that canal needs. One vector deviates: `p_stopped` and `p_release_unknown_key` ask a
+//! manager that does not run. A daemon of canal starts by itself, and releasing a lock that the
+//! client does not hold is an error that changes nothing.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -67,7 +67,7 @@ impl<'w> Clients<'w> {
         match ended.code {
             Some(0) => serde_json::json!({ "acquired": ended.json()["keys"][0]["acquired"] }),
             Some(75) => match ended.json()["refused"].as_str() {
-                // One that would have to wait for its own session only is refused at once.
+                // A request that waits only for its own session is refused at once.
                 Some("full" | "deadlock") => "full".into(),
                 Some("timeout") => "timeout".into(),
                 other => panic!("{other:?}: {ended:?}"),
@@ -97,7 +97,8 @@ impl<'w> Clients<'w> {
             "acquire_retry" => {
                 let wait = Duration::from_millis(step["timeout_ms"].as_u64().unwrap());
                 let got = self.acquire(client, key, view.0, view.1, wait);
-                // What only its own session could let in is not waited for, but refused at once.
+                // A request that only its own session could let in does not wait, and is refused at
+                // once.
                 if got == "full" { "timeout".into() } else { got }
             }
             "release" => self.release(client, key),
@@ -141,7 +142,7 @@ fn every_vector_replays() {
 
 #[test]
 fn a_stopped_daemon_is_started_again() {
-    // Deviates from `p_stopped`, where nobody answers any more.
+    // Deviates from `p_stopped`, where no process answers any more.
     let world = World::with_daemon();
     world.canal(["daemon", "--stop"]).end().code(0);
     let mut clients = Clients::new(&world);
@@ -151,7 +152,7 @@ fn a_stopped_daemon_is_started_again() {
 }
 
 /// Replays a story of our own: `A acquires PERxBUCKETS: NUMBER` (or `full`), `A releases: ok` (or
-/// `not held`), `A dies`. Answers the clients: while they live, they hold.
+/// `not held`), `A dies`. Returns the clients, which hold while they live.
 fn replay<'w>(world: &'w World, story: &[&str]) -> Clients<'w> {
     let mut clients = Clients::new(world);
     for line in story {
@@ -300,7 +301,7 @@ fn p_manager_killed_by_death_and_p_death_with_larger_start_free_what_the_dead_he
 
 #[test]
 fn p_release_smaller_and_p_release_larger_maxper_give_back_one_slot() {
-    // A release states no view: there is none that could be wrong.
+    // A release states no size, so there is none that could be wrong.
     let world = World::with_daemon();
     let _clients = replay(
         &world,

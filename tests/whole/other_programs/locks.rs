@@ -1,9 +1,9 @@
 //! What `locks` does, replayed through the command line, as far as it concerns one node: an agent is a
 //! process, for which `canal acquire` asks, and its transaction ends with it.
 //!
-//! Where the original has the youngest of a ring surrender or abort, canal refuses that one's request;
-//! here it then ends, as a script does that cannot go on. What else differs is listed beside the
-//! vectors, with the rule.
+//! In a deadlock the original makes the youngest transaction surrender or abort. canal refuses the
+//! youngest one's request, and the agent then ends, as a script does that cannot go on. Other
+//! differences are listed beside the vectors, with the rule.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,7 +17,7 @@ type Difference = (&'static str, usize, &'static str, &'static [&'static str], &
 
 const DIFFERENT: &[Difference] = &include!("../../data/locks_different.in");
 
-/// A transaction without locks is Erlang's.
+/// Only Erlang has transactions without locks.
 const SKIPPED: &str = "e_begin_transaction_empty";
 
 /// What one step makes visible.
@@ -26,7 +26,7 @@ struct Seen {
     result: String,
     /// Other agents whose waiting ended with a grant.
     completed: BTreeSet<String>,
-    /// Agents that a deadlock ended.
+    /// Agents that ended because of a deadlock.
     victims: BTreeSet<String>,
 }
 
@@ -42,7 +42,7 @@ struct Agents {
     procs: BTreeMap<String, Proc>,
     asked: BTreeMap<String, Vec<Asked>>,
     gone: BTreeSet<String>,
-    /// Calls that wait: for one request, or for all that the agent has.
+    /// Calls that wait: for one request, or for all requests of the agent.
     calls: BTreeMap<String, Option<usize>>,
     world: World,
 }
@@ -76,7 +76,7 @@ impl Agents {
         }
     }
 
-    /// Asks for locks; they are had, refused or waited for when it is back.
+    /// Asks for locks. When this returns, they are granted, refused or waited for.
     fn ask(&mut self, agent: &str, objects: &[&Value]) -> usize {
         let pid = self.procs[agent].pid_text();
         let mut args = vec!["acquire".to_owned(), "--pid".to_owned(), pid];
@@ -95,7 +95,7 @@ impl Agents {
         all.len() - 1
     }
 
-    /// The end of an agent. What it leaves is somebody else's when this is back.
+    /// Ends an agent. When this returns, its locks have gone to others.
     fn die(&mut self, agent: &str) {
         self.calls.remove(agent);
         self.asked.remove(agent);
@@ -112,7 +112,7 @@ impl Agents {
         });
     }
 
-    /// Takes in what was answered; an agent that was refused, if there is one.
+    /// Reads the answers; returns an agent that was refused, if there is one.
     fn take_answers(&mut self) -> Option<String> {
         let mut victim = None;
         let agents: Vec<String> = self.asked.keys().cloned().collect();
@@ -168,7 +168,7 @@ impl Agents {
             }
             "change_flag" => "ok",
             "lock" => {
-                // Whether it was granted is known when the answers are taken in.
+                // The answers, read below, say whether it was granted.
                 let at = self.ask(agent, &[step]);
                 self.calls.insert(agent.to_owned(), Some(at));
                 "blocked"

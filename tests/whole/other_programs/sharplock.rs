@@ -1,9 +1,10 @@
 //! What SharpLock does, replayed through the command line: each acquire is a lease of its own, and a
 //! second of the original is a tenth of one here.
 //!
-//! A lock of the original is stale `lockTime * (multiplier + 1)` after its last refresh; that is the
-//! TTL here. Deviations, as `docs/differences.md` names them: releasing what one does not hold is an
-//! error (there `true`), and a lease that was lost stays lost (there a late refresh revives it).
+//! A lock of the original is stale `lockTime * (multiplier + 1)` after its last refresh; that is
+//! the TTL here. Deviations, as `docs/differences.md` names them: releasing a lock that the client
+//! does not hold is an error (there `true`), and a lost lease stays lost (there a late refresh
+//! revives it).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,12 +16,12 @@ use crate::lease::Lease;
 use crate::world::World;
 use crate::world::process::{Ended, Proc};
 
-/// Where canal's answer is another one, on purpose: case, step.
+/// Steps in which canal answers something else on purpose: case, step.
 const DEVIATIONS: &[(&str, usize)] = &[
-    // Who holds nothing releases, and is told so.
+    // A client that holds nothing releases, and gets an error.
     ("release without acquire", 0),
     ("stolen lock: refresh", 4),
-    // It was lost after 15 seconds, and stays so; then it is free.
+    // The lease was lost after 15 seconds and stays lost; then the lock is free.
     ("late refresh revives an expired but not stolen lock", 1),
     ("late refresh revives an expired but not stolen lock", 2),
 ];
@@ -35,10 +36,10 @@ struct Replay {
     world: World,
     tenths: u32,
     ttl: Duration,
-    /// The last lease of each client, and when it was last asked for or to be refreshed: its time
-    /// does not begin before that.
+    /// The last lease of each client, and when the client last asked for it or for a refresh. Its
+    /// time does not begin before that.
     leases: BTreeMap<String, (Lease, Instant)>,
-    /// Clients who know that their lease is lost, or gave it back.
+    /// Clients that know that their lease is lost, or gave it back.
     without: BTreeSet<String>,
 }
 
@@ -57,7 +58,7 @@ impl Replay {
         Lease::ask(&self.world, &ttl, &["-k", key, "-w", &wait])
     }
 
-    /// What became of an acquire that was asked at `asked`.
+    /// The result of an acquire that was sent at `asked`.
     fn got(&mut self, client: &str, asked: Instant, ended: &Ended) -> bool {
         match ended.code {
             Some(0) => {
@@ -71,15 +72,15 @@ impl Replay {
         }
     }
 
-    /// `object`, or null if the wait was in vain.
+    /// `object`, or null if the wait ended without a grant.
     fn acquire(&mut self, client: &str, op: &str, named: &str) -> Value {
         let key = match op {
             "acquire list element 0" => "document/list/0",
             "acquire list element 1" => "document/list/1",
             _ => "document",
         };
-        // The original's default is the time after which any lock is stale; here with some room,
-        // as what it waits for begins to be stale when the test says so.
+        // The original's default is the time after which any lock is stale. It is longer here,
+        // because the lock that it waits for becomes stale only when the test says so.
         let default = named.contains("default timeout");
         let stated = op.split_once("timeout ").map(|(_, rest)| {
             let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
@@ -98,7 +99,7 @@ impl Replay {
         json!("object")
     }
 
-    /// The code with which a command about a client's lease ends; 125 without a lease.
+    /// The exit code of a command about a client's lease; 125 without a lease.
     fn about(&self, client: &str, verb: &str) -> i32 {
         let handle = self.leases.get(client).map(|(lease, _)| lease.handle.clone());
         let ended = self.world.canal([verb]).env("CANAL_HANDLE", handle.unwrap_or_default()).end();
@@ -152,7 +153,7 @@ impl Replay {
     }
 }
 
-/// What the original answered, as [`Replay::step`] would say it.
+/// The original's answer, as [`Replay::step`] would print it.
 fn recorded(step: &Value) -> Value {
     match &step["result"] {
         Value::String(text) => match text.as_str() {
@@ -176,10 +177,10 @@ fn recorded(step: &Value) -> Value {
     }
 }
 
-/// A step that begins later than this after its time is late: what it finds may be right and differ.
+/// A step that begins later than this after its time is late: its result may be right and differ.
 const LATE: Duration = Duration::from_millis(50);
 
-/// How often a case is played anew, ever more slowly, because the machine was too slow for its times.
+/// How often a case is replayed, each time more slowly, if the machine was too slow for its times.
 const PLAYED_MAX: usize = 16;
 
 fn replay(case: &Value) {
@@ -197,7 +198,7 @@ fn play(case: &Value, tenths: u32) -> Result<(), String> {
     let begun = Instant::now();
     let mut late = false;
     for (at, step) in case["steps"].as_array().unwrap().iter().enumerate() {
-        // Not before its time; what has to be over by then is waited for, not timed.
+        // Not before its time. If something must be over by then, the step waits for it.
         let time = scaled(step["t_s"].as_f64().unwrap(), tenths);
         while begun.elapsed() < time {
             std::thread::sleep(Duration::from_millis(5));
@@ -215,7 +216,7 @@ fn play(case: &Value, tenths: u32) -> Result<(), String> {
     Ok(())
 }
 
-/// A hundred at once: one has it, at any time.
+/// A hundred clients at once: at any time one of them has the lock.
 fn race(case: &Value) {
     let mut replay = Replay::new(case, 1);
     let count = usize::try_from(case["clients"].as_u64().unwrap()).unwrap();
@@ -232,7 +233,7 @@ fn race(case: &Value) {
         clients.iter().filter(|client| what(replay, client)).count()
     };
     assert_eq!(true_for(&mut replay, Replay::refresh), 1);
-    // There a hundred times true: to release without a lock is no error there.
+    // There a hundred times true: in the original a release without a lock is no error.
     assert_eq!(true_for(&mut replay, Replay::release), 1);
     assert_eq!(winners(&replay), 0);
     replay.world.until_idle();
@@ -243,7 +244,7 @@ fn what_sharplock_does_replays() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/sharplock.json");
     let data: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
     let cases = data["vectors"].as_array().unwrap();
-    // The original has its cases for each kind of document; here these are one.
+    // The original has cases for each kind of document; here these are one.
     let (mut seen, mut races, mut replayed) = (BTreeSet::new(), 0, 0);
     for case in cases {
         if !seen.insert(case["steps"].to_string()) {
@@ -264,7 +265,7 @@ fn what_sharplock_does_replays() {
     }
 }
 
-/// What `flaws` lists of the original, and the right answer.
+/// What `flaws` lists about the original, and the right answer.
 #[test]
 fn what_sharplock_gets_wrong_is_right_here() {
     let world = World::with_daemon();
@@ -275,17 +276,17 @@ fn what_sharplock_gets_wrong_is_right_here() {
     // A wait of 0 tries once.
     let first = take("a", "0").unwrap();
     assert!(take("a", "0").is_none());
-    // The holder's TTL says what is stale, whatever the one who waits says of its own.
+    // The holder's TTL says when the lock is stale, not the TTL of a waiter.
     let short = Lease::ask(&world, "1s", &["-k", "a", "-w", "1.5"]).end().code(75);
     assert_eq!(short.json()["refused"], "timeout");
-    // Who asks again in vain can still give back what it has.
+    // A client whose second request is refused can still give back what it holds.
     first.release(&world).code(0);
     // Two refreshes at once are two refreshes.
     let lease = take("a", "0").unwrap();
     let renewals: Vec<Proc> =
         (0..8).map(|_| world.canal(["renew"]).env("CANAL_HANDLE", &lease.handle).spawn()).collect();
     renewals.into_iter().for_each(|one| drop(one.end().code(0)));
-    // Of a lock that somebody else has by now, the release is an error and changes nothing.
+    // If another client holds the lock by now, the release is an error and changes nothing.
     world.canal(["release", "--force", "--token", &lease.token.to_string()]).end().code(0);
     let next = take("a", "0").unwrap();
     lease.release(&world).code(122);

@@ -1,8 +1,8 @@
 //! What sleeplocks does, replayed through the command line.
 //!
 //! Deviations, as `tests/data` names them: a re-entrant acquire of a slots key is granted at once,
-//! also when full (sleeplocks answers `unavailable` or blocks itself); releasing what one does not
-//! hold is an error that changes nothing (sleeplocks answers ok).
+//! also when the lock is full (sleeplocks answers `unavailable` or blocks itself); releasing a lock
+//! that the client does not hold is an error that changes nothing (sleeplocks answers ok).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +18,7 @@ const KEY: &str = "lock";
 
 /// A lock and its clients, each a process that does nothing.
 struct Replay {
-    // The processes before the world: they end first.
+    // Dropped before the world: the processes end first.
     clients: BTreeMap<String, Proc>,
     pending: BTreeMap<String, Proc>,
     slots: String,
@@ -36,7 +36,7 @@ impl Replay {
         self.clients.entry(client.to_owned()).or_insert_with(start).pid_text()
     }
 
-    /// `ok`, `unavailable`, or `blocked`: then it goes on waiting.
+    /// `ok`, `unavailable`, or `blocked`: the last one goes on waiting.
     fn acquire(&mut self, client: &str, no_wait: bool) -> Value {
         let pid = self.pid(client);
         let mut args = vec!["acquire", "-q", "--pid", &pid, "-k", KEY, "--slots", &self.slots];
@@ -89,7 +89,7 @@ impl Replay {
                 let ended = self.world.canal(["run", "-n", "-k", &view, "-c", "exit 3"]).end();
                 ended.code.into()
             }
-            // Held by the client itself until it is killed.
+            // The client itself holds it, until it is killed.
             "execute(sleep 5000 ms)" => {
                 let view = format!("{KEY}={}", self.slots);
                 let run = self.world.canal(["run", "-k", &view, "--", "sleep", "600"]).spawn();
@@ -124,7 +124,7 @@ impl Replay {
         });
     }
 
-    /// The pending calls that this step completes, by the vector.
+    /// The pending calls that this step completes, as the vector says.
     fn completes(&mut self, step: &Value) {
         for (client, result) in step["also_completed"].as_object().into_iter().flatten() {
             assert_eq!(result, "ok");
@@ -153,15 +153,15 @@ fn every_vector_replays() {
         let mut steps = vector["steps"].as_array().unwrap().clone();
         let mut expected: Vec<Value> = steps.iter().map(|step| step["result"].clone()).collect();
         match name {
-            // Deviates: A's attempt at what A holds is granted at once, and each of the two is
-            // given back.
+            // Deviates: A's attempt at a lock that A holds is granted at once, and A gives back
+            // each of the two.
             "readme_erlang" => {
                 expected[4] = "ok".into();
                 steps.insert(5, steps[5].clone());
                 steps[5]["holders"] = serde_json::json!(["A"]);
                 expected.insert(5, "ok".into());
             }
-            // Deviates: releasing what one does not hold is an error.
+            // Deviates: releasing a lock that the client does not hold is an error.
             "release_when_free" => expected[1] = "not held".into(),
             _ => {}
         }
@@ -318,7 +318,7 @@ fn slots_negative_and_slots_float_are_errors() {
 fn creator_dies_and_the_lock_of_the_others_lives_on() {
     let mut replay = Replay::new();
     replay.slots = "2".to_owned();
-    // A is the first to use the lock, and started the daemon's world, so to speak.
+    // A is the first client of the lock; its request started the daemon.
     assert_eq!(replay.acquire("A", false), "ok");
     assert_eq!(replay.acquire("B", false), "ok");
     replay.clients.remove("A").unwrap().kill();

@@ -1,4 +1,4 @@
-//! What a command leaves behind when it ends.
+//! Processes that a command leaves behind when it ends.
 
 use std::fs;
 
@@ -8,13 +8,13 @@ use crate::backend;
 use crate::world::World;
 use crate::world::process::{Proc, alive, children, signal, wait_until};
 
-/// The number that a command wrote to the file `pid`.
+/// The pid that a command wrote to the file `pid`.
 fn left_behind(world: &World) -> i32 {
     wait_until("the background process wrote its number", || world.read("pid").ends_with('\n'));
     world.read("pid").trim().parse().unwrap()
 }
 
-/// Runs [`LEAVE`] with children, and waits until its command has ended.
+/// Runs [`LEAVE`] with `--with-children`, and waits until its command has ended.
 #[track_caller]
 fn leave_with_children(world: &World) -> (Proc, i32) {
     let run = world.canal(["run", "--with-children", "-k", "x", "-c", LEAVE]).spawn();
@@ -25,8 +25,8 @@ fn leave_with_children(world: &World) -> (Proc, i32) {
     (run, left)
 }
 
-/// Leaves a process behind, in the background, in a session of its own, with no descriptor of the
-/// command's but those that it does not know of.
+/// Leaves a process behind: in the background, in a session of its own, with no descriptor of the
+/// command except those that the command does not know of.
 const LEAVE: &str = "setsid sh -c 'echo $$ >pid; exec sleep 600' </dev/null >/dev/null 2>&1 & while ! [ -s pid ]; do :; done";
 
 #[test]
@@ -47,7 +47,8 @@ fn with_children_a_process_left_in_the_background_keeps_the_lock() {
     let waiter = world.waiter("x", &[], &["echo", "on"]);
     signal(left, Signal::SIGKILL);
     assert_eq!(waiter.end().code(0).stdout, "on\n");
-    // Over an engine it stayed with what was left: the lock could have been lost.
+    // Over an engine `canal run` stayed with the process left behind, because the lock could have
+    // been lost.
     run.end().code(0);
     world.until_idle();
 }
@@ -88,7 +89,7 @@ fn with_children_what_ended_while_no_daemon_ran_is_noticed() {
     wait_until("it is dead", || !alive(left));
     world.daemons_return();
     if backend::IS_ENGINE {
-        // Until the other host knows, too.
+        // Waits until the other host knows it, too.
         world.until_held("x", 0);
     }
     world.canal(["run", "-n", "-k", "x", "--", "true"]).end().code(0);
@@ -118,7 +119,7 @@ fn a_command_under_with_children_that_is_killed_with_its_children_frees_the_lock
     wait_until("both run", || children(run.pid()).len() == 2);
     run.signal(Signal::SIGKILL);
     wait_until("it is dead", || !alive(run.pid()));
-    // The two `cat`s live on until their input ends.
+    // The two `cat`s live until their input ends.
     assert_eq!(world.held("x"), 1);
     drop(run);
     world.until_held("x", 0);

@@ -1,4 +1,4 @@
-//! What the command is handed: arguments, environment, and canal's own variables.
+//! The arguments, the environment and canal's own variables, as the command gets them.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
@@ -42,8 +42,8 @@ fn output_bytes(mut cmd: Cmd<'_>) -> Vec<u8> {
 fn the_environment_is_passed_on_byte_for_byte_and_in_order() {
     let world = World::with_daemon();
     let run = |way: &[&str]| {
-        // A name twice, a name without a value, and one that is no text; as `env` cannot pass a
-        // name twice, the order and the bytes are what is compared.
+        // A name twice, a name without a value, and one that is not text. `env` cannot pass a name
+        // twice, so the test compares the order and the bytes.
         let mut args = vec!["-i", "Z=1", "A=", "PATH_LIKE=/a:/b", "M=\n", "canal"];
         let socket = format!("CANAL_SOCKET={}", world.socket().display());
         args.insert(1, &socket);
@@ -92,7 +92,7 @@ fn of_its_own_variables_canal_sets_or_unsets_every_one() {
     assert!(one.contains("CANAL_KEY=gpu\n") && one.contains("CANAL_SLOTS=0\n"), "{one}");
     assert!(one.contains("CANAL_SLOT=0\n") && one.contains("CANAL_BUCKET=0\n"), "{one}");
     assert!(!one.contains("stale"), "{one}");
-    // Over an engine there is one more, by which the daemon finds what is left of a command.
+    // Over an engine there is one more, by which the daemon finds what a command left behind.
     let set = |shown: &str| -> Vec<String> {
         let (hold, names) = names(shown).into_iter().partition::<Vec<_>, _>(|name| name == "HOLD");
         assert_eq!(hold.len(), usize::from(backend::IS_ENGINE), "{shown}");

@@ -44,7 +44,7 @@ fn death_by_a_signal_is_passed_on_as_that_death() {
 fn a_command_that_is_not_there_is_127_before_any_queueing() {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "x"]);
-    // A folder of PATH that may not be looked into would make it 126, as it does for execvp(3).
+    // A folder of PATH without permission to search would make it 126, as for execvp(3).
     let nowhere = world.canal(["run", "-k", "x", "--", "no-such-command-anywhere"]);
     let ended = nowhere.env("PATH", "/usr/bin:/bin").end().code(127);
     assert!(ended.stderr.starts_with("canal: "), "{ended:?}");

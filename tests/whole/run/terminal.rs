@@ -52,7 +52,7 @@ fn a_command_that_catches_ctrl_c_gets_it_once_and_decides_itself() {
         let mut terminal = Terminal::start(&world, &command);
         terminal.until("up\r\n");
         terminal.keys(CTRL_C);
-        // The line goes to the command only after the signal was dealt with by the terminal.
+        // The terminal must have handled the signal before the line goes to the command.
         terminal.until("^C");
         terminal.keys("line\n");
         let (ended, seen) = terminal.end();
@@ -151,7 +151,7 @@ fn a_command_in_the_background_is_not_stopped_by_canal() {
         shell.until("$ ");
         shell.keys("stty tostop\n");
         shell.until("$ ");
-        // With `tostop`, a background process that writes to the terminal is stopped.
+        // With `tostop`, the kernel stops a background process that writes to the terminal.
         shell.keys(&format!("{} sleep 600 &\n", canal(way)));
         world.until_held("x", 1);
         let pid = world.key("x").holders[0].pid.cast_signed();

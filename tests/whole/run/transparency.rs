@@ -1,8 +1,8 @@
-//! Nothing differs in the command from how the caller set it.
+//! The command runs exactly as its caller set it up.
 //!
-//! Each probe runs twice, with and without `canal run` before it, and prints what the kernel says
-//! of it. The caller is the same, so is the parent; what differs by nature (its number, its times,
-//! its memory) is left out.
+//! Each probe runs twice, with and without `canal run` before it, and prints what the kernel
+//! reports about it. Both have the same caller and the same parent. The test leaves out what
+//! differs by nature: pids, times, memory.
 
 use std::process::Stdio;
 
@@ -16,7 +16,7 @@ pub(crate) const WAYS: [&[&str]; 3] = [
     &["run", "-k", "x", "--max-run", "600", "--"],
 ];
 
-/// Lines of `/proc/self/status` that tell of the caller's doing.
+/// Lines of `/proc/self/status` that depend on the caller.
 const STATUS: [&str; 26] = [
     "Umask",
     "TracerPid",
@@ -50,7 +50,7 @@ const STATUS: [&str; 26] = [
 /// foreground group, priority, niceness, threads, exit signal, real-time priority, policy.
 const STAT: [usize; 11] = [4, 5, 6, 7, 8, 18, 19, 20, 38, 40, 41];
 
-/// Prints everything that /proc tells; `cat` looks at itself.
+/// Prints everything that /proc reports; `cat` looks at itself.
 const CAT: [&str; 11] = [
     "cat",
     "/proc/self/status",
@@ -65,7 +65,7 @@ const CAT: [&str; 11] = [
     "/proc/thread-self/comm",
 ];
 
-/// What is left of [`CAT`]'s output: what must not differ.
+/// The part of [`CAT`]'s output that must not differ.
 fn facts(output: &str, parent: bool) -> String {
     let mut kept = String::new();
     for line in output.lines() {
@@ -73,8 +73,8 @@ fn facts(output: &str, parent: bool) -> String {
         let fields: Vec<&str> =
             line.rsplit_once(") ").map_or(Vec::new(), |r| r.1.split(' ').collect());
         if fields.len() > 40 {
-            // A parent that stays is the command's parent, and the command then is in no group
-            // that it could not be in without canal.
+            // If canal stays, it is the command's parent, and the command is in no group that it
+            // could not be in without canal.
             let skip = |field: &usize| parent && *field == 4;
             let of = |field: &usize| format!("{field}={}", fields[field - 3]);
             let picked: Vec<String> = STAT.iter().filter(|f| !skip(f)).map(of).collect();
@@ -103,7 +103,7 @@ pub(crate) fn through<'a>(way: &[&'a str], command: &[&'a str]) -> Vec<&'a str> 
     all
 }
 
-/// Runs the command of `before` (a shell prefix that ends in `exec`) with and without canal and
+/// Runs `probe` after `before` (a shell prefix that ends in `exec`), with and without canal, and
 /// compares what `facts` keeps.
 fn same(world: &World, before: &str, probe: &[&str]) {
     let run = |command: Vec<&str>| {
@@ -209,7 +209,7 @@ fn closed_descriptors_stay_closed_and_open_ones_stay_open() {
         let run = |way: &[&str]| {
             let canal =
                 if way.is_empty() { String::new() } else { format!("canal {} ", way.join(" ")) };
-            // Standard output and error are what the shell was given: not those of the harness.
+            // Standard output and error are what the shell was given, not those of the harness.
             let script = format!("exec {canal}sh -c '{probe}' \"$1\" {redirection}");
             let mut cmd = world.program("sh", ["-c", &script, "sh", "listing"]);
             cmd.command.stdout(Stdio::null()).stderr(Stdio::null());
@@ -221,7 +221,7 @@ fn closed_descriptors_stay_closed_and_open_ones_stay_open() {
         for way in WAYS {
             let mut canal = run(way);
             if way.contains(&"--with-children") {
-                // The one descriptor that is meant to be inherited.
+                // The one descriptor that the command is meant to inherit.
                 let fifo = canal.iter().position(|fd| fd.contains("/children/"));
                 assert!(
                     canal.remove(fifo.expect("a FIFO is inherited")).starts_with(char::is_numeric)

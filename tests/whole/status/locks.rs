@@ -1,4 +1,4 @@
-//! `canal status`: who has it since when, and why mine waits.
+//! `canal status`: who holds a lock since when, and why a request waits.
 
 use std::process::Stdio;
 use std::thread;
@@ -19,7 +19,7 @@ fn piped(world: &World, args: &[&str]) -> String {
     of_locks(world.sh("canal \"$@\" | cat").arg("sh").args(&all).end().code(0).stdout)
 }
 
-/// Without the first lines, which over an engine name it and its hosts.
+/// Drops the first lines, which over an engine name it and its hosts.
 fn of_locks(text: String) -> String {
     if !backend::IS_ENGINE {
         return text;
@@ -175,7 +175,7 @@ fn watching_shows_every_change_until_the_reader_is_gone() {
     holder.finish();
     assert!(!watch.has_ended());
     watch.kill();
-    // A reader that goes away ends it without a complaint.
+    // When its reader goes away, canal ends without a message.
     let script = "canal status --watch | head -1 >first; echo ${PIPESTATUS[0]}";
     let ended = world.program("bash", ["-c", script]).spawn();
     wait_until("the first line is read", || !world.read("first").is_empty());
@@ -199,7 +199,7 @@ fn a_watcher_wakes_only_for_what_grows_old_on_a_terminal() {
     watch.kill();
 
     let mut terminal = Terminal::start(&world, &["canal", "status", "--watch", "x"]);
-    // The line says for how long it is held.
+    // The line says for how long the lock has been held.
     terminal.until(&holder.pid_text());
     terminal.until("1s");
     terminal.until("3s");

@@ -1,4 +1,4 @@
-//! Seeing it: the tree of keys, who keeps whom, and the graph of it.
+//! The tree of keys, what a request waits for, and the wait-for graph.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ fn json(world: &World, args: &str) -> Value {
     world.canal(args.split(' ')).end().code(0).json()
 }
 
-/// The line of a process.
+/// The line about a process.
 #[track_caller]
 fn line<'a>(text: &'a str, pid: &str) -> &'a str {
     let has = |line: &&str| line.split_whitespace().any(|word| word == pid);
@@ -75,7 +75,7 @@ fn the_tree_below_a_key_is_shown_with_modes_and_waiters() {
     until_nothing(&world);
 }
 
-/// Four in a chain, each waiting for the one before: a, then b, then c.
+/// Four sessions in a chain; each waits for the one before it: for a, then b, then c.
 fn chain(world: &World) -> (Proc, Vec<Script>) {
     let end = holder(world, "--write a");
     let mut scripts = vec![
@@ -109,7 +109,7 @@ fn why_a_process_waits_is_followed_to_the_end_of_the_chain() {
         let told = text.lines().filter(|line| of(line) && line.contains(words)).count();
         assert_eq!(told, 1, "{pid} {words}: {text}");
     }
-    // From the middle, what lies before is not told.
+    // From the middle, the part of the chain before it is not shown.
     let middle = piped(&world, &format!("status --why {}", inner[1]));
     assert!(!middle.contains(&inner[2]) && middle.contains(&end.pid_text()), "{middle}");
     let nothing = piped(&world, &format!("status --why {}", end.pid()));
@@ -134,7 +134,7 @@ fn why_a_process_waits_is_followed_to_the_end_of_the_chain() {
     }
     let last = &waits[2]["blockers"][0]["party"];
     assert_eq!(last["pid"], end.pid());
-    // A session tells the same.
+    // A session name gives the same report as the pid.
     let session = waits[0]["waiter"]["session"].as_str().unwrap();
     let again = json(&world, &format!("status --json --why {session}"));
     assert_eq!(of_any_host(again), of_any_host(told));
@@ -147,8 +147,8 @@ fn why_a_process_waits_is_followed_to_the_end_of_the_chain() {
     assert!(gone.stderr.starts_with("canal: "), "{gone:?}");
 }
 
-/// Without times, and without the names of other hosts in the reasons: over an engine these depend
-/// on which host is asked.
+/// Drops times, and the names of other hosts in the reasons: over an engine these depend on which
+/// host answers.
 fn of_any_host(mut told: Value) -> Value {
     if !backend::IS_ENGINE {
         return told;
@@ -161,7 +161,7 @@ fn of_any_host(mut told: Value) -> Value {
     told
 }
 
-/// The nodes and edges of a graph in DOT, as far as it is written plainly.
+/// The nodes and edges of a graph in DOT, in the plain form that canal writes.
 fn parsed(dot: &str) -> (BTreeSet<String>, Vec<(String, String, String)>) {
     let body = dot.strip_prefix("digraph canal {\n").and_then(|d| d.strip_suffix("}\n"));
     let (mut nodes, mut edges) = (BTreeSet::new(), Vec::new());
@@ -191,7 +191,7 @@ fn the_graph_is_dot_with_a_node_for_each_session_and_an_edge_for_each_wait() {
     let world = World::with_daemon();
     assert_eq!(parsed(&piped(&world, "status --graph")), (BTreeSet::new(), Vec::new()));
     let (end, scripts) = chain(&world);
-    // Who waits behind a waiter waits for that one, too.
+    // A waiter also waits for the waiters ahead of it.
     let queued = waiter(&world, "-k c", &["sh", "-c", "echo \"a\\n\" && : '<b>'"]);
     let dot = piped(&world, "status --graph");
     let (nodes, edges) = parsed(&dot);

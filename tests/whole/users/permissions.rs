@@ -1,4 +1,4 @@
-//! Who may do what at a daemon that users share.
+//! What each user may do at a shared daemon.
 
 use crate::namespace::privately;
 use crate::world::World;
@@ -21,7 +21,7 @@ const SHARED: &str = r#"
     try() { echo "== $*"; "$@" 2>&1; echo "code $?"; }
 "#;
 
-/// What each `try` said, after its code.
+/// What each `try` printed, after its exit code.
 fn tried(ended: &Ended) -> Vec<(&str, &str, &str)> {
     let parts = ended.stdout.split("== ").skip(1);
     let tried = parts.map(|part| {

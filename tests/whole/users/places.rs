@@ -1,4 +1,4 @@
-//! Where the daemon is found, and what is refused there.
+//! Where a client finds the daemon, and which places it refuses.
 
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, chown, symlink};
@@ -211,7 +211,8 @@ fn a_relative_socket_is_relative_to_the_folder_of_the_caller() {
     assert_eq!(told, Some(u64::from(world.status().daemon.pid)));
 }
 
-/// Only from the first pid namespace can it be told that all processes of another one are gone.
+/// Only in the first pid namespace can the daemon see that all processes of another namespace are
+/// gone.
 fn is_first() -> bool {
     let link = fs::read_link("/proc/self/ns/pid").unwrap();
     link.as_os_str() == "pid:[4026531836]"
@@ -224,7 +225,8 @@ fn what_a_pid_namespace_held_is_free_when_it_is_gone_with_all_its_processes() {
         return;
     }
     let world = World::new();
-    // The daemon there is killed, so that the next one is started here, beside a holder that lives.
+    // Kills the daemon in the namespace, so that the next one starts here, beside a holder that
+    // lives.
     let script = format!(
         "canal run -k x -- sleep 1000 & until canal status x | grep -q sleep; do sleep 0.02; done; \
          kill -9 \"$(cat {})\"; echo held; wait",
