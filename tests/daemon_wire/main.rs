@@ -1,4 +1,4 @@
-//! The daemon as a bare peer sees it: frames over a socket, nothing of the client library.
+//! The daemon as a bare peer sees it: frames over a socket, without the client library.
 //!
 //! No test sleeps to hope; each waits for a condition with a bound.
 #![expect(clippy::unwrap_used, reason = "the helpers of tests are tests too")]

@@ -1,8 +1,8 @@
 //! The whole program on several hosts that share one table, over real engines.
 //!
-//! Each host is a [`world::World`] of its own, with a daemon of its own that its clients start;
-//! between each daemon and the engine lies a proxy that can be cut. What is not installed is said
-//! when it is skipped.
+//! Each host is a [`world::World`] with a daemon of its own, which its clients start. Between each
+//! daemon and the engine is a proxy that a test can cut. A test that needs a program which is not
+//! installed says that it is skipped.
 #![expect(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 #![expect(clippy::print_stderr, reason = "what is skipped is said")]
 
@@ -25,7 +25,7 @@ mod daemons;
 mod engine;
 mod table;
 
-/// One test of each function over each engine.
+/// Makes a test of each function over each engine.
 macro_rules! over_each_engine {
     ($($name:ident),* $(,)?) => {
         mod etcd {

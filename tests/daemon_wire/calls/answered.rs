@@ -1,5 +1,5 @@
-//! Every call is answered, whatever one entry of the log decides about its request: that it waits and
-//! then has what it wants, or is refused for the deadlock that it made.
+//! Every call is answered, whatever one log entry decides about its request: the request may be
+//! queued and granted at once, or refused for a deadlock that it closed.
 
 use std::time::SystemTime;
 
@@ -12,14 +12,14 @@ use serde_json::{Value, json};
 use crate::wire::daemon::{Daemon, wait_until};
 use crate::wire::peer::{Idler, Peer, call};
 
-/// How many processes own in each group, the first of them nothing.
+/// How many processes each group has; the first of them owns nothing.
 const OWNERS: usize = 5;
 
-/// So many groups, which have nothing to do with each other, ask at once: then the machine is not kept
-/// waiting for answers.
+/// This number of independent groups ask at the same time, so that the machine does not wait for
+/// one reply after the other.
 const GROUPS: usize = 10;
 
-/// A request of one of a few processes.
+/// A request of one of the processes.
 #[derive(Clone, Debug)]
 struct Wish {
     owner: usize,
@@ -53,8 +53,8 @@ fn wish(owner: usize, priority: i32, items: &[Value]) -> Wish {
     Wish { owner, items: items.into(), priority, wait_ms: None }
 }
 
-/// Requests of which the last one makes one entry queue it, then find that the waiter ahead of it
-/// waits for its own session, and grant it.
+/// Requests whose last one makes one log entry queue it, then find that the waiter ahead waits for
+/// its own session, and grant it.
 fn granted_as_soon_as_queued() -> [Wish; 6] {
     [
         wish(1, 0, &[read("a")]),
@@ -66,12 +66,12 @@ fn granted_as_soon_as_queued() -> [Wish; 6] {
     ]
 }
 
-/// A daemon and the processes that are to own.
+/// A daemon and the processes that own its locks.
 struct Scene {
     daemon: Daemon,
     owners: Vec<(Idler, Pidfd)>,
     control: Peer,
-    /// Connections whose calls are all answered.
+    /// Connections without an open call.
     spare: Vec<Peer>,
     tags: u128,
 }
@@ -104,7 +104,7 @@ impl Scene {
         peer.send_more_with("Acquire", parameters, &self.owners[wish.owner].1);
     }
 
-    /// Asks, on a connection of its own.
+    /// Sends a request on a connection of its own.
     #[track_caller]
     fn ask(&mut self, wish: &Wish) -> Asked {
         self.tags += 1;
@@ -114,7 +114,8 @@ impl Scene {
         Asked { tag, peer, owner: wish.owner, answer: None }
     }
 
-    /// Asks in this order; each hears at once what it waits for, or what became of it.
+    /// Sends the requests in this order. Each client reads at once what its request waits for, or
+    /// what became of it.
     #[track_caller]
     fn ask_all(&mut self, wishes: &[Wish]) -> Vec<Asked> {
         let mut asked: Vec<Asked> = wishes.iter().map(|wish| self.ask(wish)).collect();
@@ -122,13 +123,13 @@ impl Scene {
         asked
     }
 
-    /// Whether anything is held or waited for.
+    /// Whether any key is held or waited for.
     fn is_used(&mut self) -> bool {
         let status = self.control.call("Status", json!({}));
         status["keys"].as_array().is_some_and(|keys| !keys.is_empty())
     }
 
-    /// Gives back whatever is granted until nobody waits: all are answered by then.
+    /// Releases every grant until no request waits: by then all calls are answered.
     #[track_caller]
     fn let_all_go(&mut self, mut asked: Vec<Asked>) {
         while !asked.is_empty() {
@@ -162,7 +163,7 @@ impl Scene {
 }
 
 impl Asked {
-    /// Takes the next reply; not one may be missing.
+    /// Reads the next reply; none may be missing.
     #[track_caller]
     fn hear(&mut self) {
         let reply = self.peer.reply().expect("a reply");
@@ -186,7 +187,7 @@ impl Asked {
     }
 }
 
-/// A small generator.
+/// A small random number generator.
 struct Dice(u64);
 
 impl Dice {
@@ -204,7 +205,7 @@ impl Dice {
         }
     }
 
-    /// Requests of one group, most of the time those that began it all.
+    /// Requests of one group, most of the time those of the original fault.
     fn wishes_of(&mut self, group: usize) -> Vec<Wish> {
         let mut wishes = granted_as_soon_as_queued().to_vec();
         if self.below(10) == 0 {
@@ -220,7 +221,7 @@ impl Dice {
         wishes
     }
 
-    /// Anything that the owners of the scene may ask of its keys.
+    /// Any request that the owners of the scene may make for its keys.
     fn wish(&mut self) -> Wish {
         let keys = [["a", "s"], ["s", "a"], ["a", "anything"], ["a/b", "s"], ["anything", "a/b"]];
         let keys = keys[self.below(keys.len())];
@@ -258,7 +259,7 @@ fn the_lock_stays_with_the_last_connection_that_asked_for_it() {
     again.hear();
     let token = again.answer.flatten().expect("it is held");
     drop(first.peer);
-    // The end of the first connection is seen before this call.
+    // The daemon sees the end of the first connection before this call.
     scene.control.call("Confirm", json!({ "tag": again.tag }));
     let status = scene.control.call("Status", json!({ "key": "a" }));
     let holders = status["keys"][0]["holders"].as_array().unwrap().clone();
@@ -279,7 +280,7 @@ fn a_grant_of_which_part_was_given_back_before_it_was_told_is_told() {
     let stop = |signal| kill(Pid::from_raw(owner.pid().cast_signed()), signal).unwrap();
     stop(Signal::SIGSTOP);
     wait_until("it is stopped", || run_state(owner.pid()) == RunState::Stopped);
-    // The first release grants, the second one gives part of it back in the same turn.
+    // The first release grants; the second one gives part of that grant back in the same turn.
     let mut bytes = call("Release", json!({ "token": held }), json!({}));
     bytes.extend(call("Release", json!({ "key": "a", "owner_fd": 0 }), json!({})));
     let mut control = scene.daemon.connect();

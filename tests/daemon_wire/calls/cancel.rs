@@ -1,4 +1,4 @@
-//! A closed connection is a cancelled request; what was not told is taken back.
+//! Closing a connection cancels its requests; a grant that the client has not read is released.
 
 use serde_json::json;
 
@@ -60,7 +60,8 @@ fn a_grant_that_was_not_read_is_taken_back() {
     waiter.send("Acquire", mutex(2, "a"));
     daemon.until_use("a", 1, 1);
     drop(holder);
-    // The grant lies in the waiter's socket. It closes without a look; its process lives on.
+    // The grant is in the waiter's receive buffer. The waiter closes without reading it, and its
+    // process lives on.
     daemon.until_use("a", 1, 0);
     drop(waiter);
     daemon.until_use("a", 0, 0);
@@ -90,7 +91,7 @@ fn who_becomes_the_command_is_told_the_grant_and_nothing_more() {
     peer.call("Acquire", becoming(1, "a"));
     assert_eq!(peer.reply(), None, "its connection is closed");
     drop(peer);
-    // One who did not read it has it all the same, until its process ends.
+    // A client that does not read the grant holds the lock nevertheless, until its process ends.
     let mut peer = daemon.connect();
     peer.send("Acquire", becoming(2, "b"));
     daemon.until_use("b", 1, 0);
@@ -98,9 +99,10 @@ fn who_becomes_the_command_is_told_the_grant_and_nothing_more() {
     let mut other = daemon.connect();
     other.call("Acquire", try_mutex(3, "c"));
     assert_eq!((daemon.use_of("a"), daemon.use_of("b")), ((1, 0), (1, 0)));
-    // Who asks again under the same tag, as after a lost connection, is told again.
+    // A client that asks again under the same tag, as after a lost connection, gets the grant
+    // again.
     daemon.connect().call("Acquire", becoming(2, "b"));
-    // One who waits, too.
+    // The same for a client that had to wait.
     let holder = daemon.hold(4, "d");
     let mut waiter = daemon.connect();
     waiter.send("Acquire", becoming(5, "d"));
@@ -109,7 +111,8 @@ fn who_becomes_the_command_is_told_the_grant_and_nothing_more() {
     waiter.returned("Acquire");
     assert_eq!(waiter.reply(), None);
     assert_eq!(daemon.use_of("d"), (1, 0));
-    // What was sent along is served, whatever was said.
+    // The daemon serves calls that were sent along with the first, although it closes the
+    // connection.
     let mut bytes = call("Acquire", becoming(6, "e"), json!({}));
     bytes.extend(call("Release", json!({ "key": "e" }), json!({})));
     let mut peer = daemon.connect();
@@ -141,7 +144,7 @@ fn a_provisional_grant_is_taken_back_unless_it_is_confirmed() {
     let mut other = daemon.connect();
     other.send("Acquire", try_mutex(3, "a"));
     assert_eq!(other.error().1["holders"][0]["pid"], idler.pid());
-    // It belongs to the process, and ends with it.
+    // The lock belongs to the process, and ends with it.
     idler.kill();
     other.send("Acquire", try_mutex(4, "a"));
     other.returned("Acquire");
@@ -159,7 +162,7 @@ fn an_owner_that_ends_before_the_grant_gets_none() {
     idler.kill();
     assert_eq!(asker.error().0, "OwnerGone");
     daemon.until_use("a", 1, 0);
-    // The connection is of use still, the process is not.
+    // The connection still works, although the process is gone.
     asker.send_with("Acquire", mutex_for(3, "b"), &pidfd);
     assert_eq!(asker.error().0, "OwnerGone");
     asker.call("Status", json!({}));

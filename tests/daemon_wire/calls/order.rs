@@ -1,4 +1,4 @@
-//! Replies come in the order of the calls, and waiters in the order in which they came.
+//! Replies come in the order of the calls, and waiters are granted in the order in which they came.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ fn replies_come_in_the_order_of_the_calls_also_behind_one_that_waits() {
     assert!(peer.is_silent(), "what follows a call that waits is not answered before it");
     drop(holder);
     let token = peer.returned("Acquire")["token"].clone();
-    // The release was sent before the grant was there, by the same process.
+    // The same process sent the release before it had the grant.
     assert_eq!(peer.returned("Release")["released"][0]["token"], token);
     peer.returned("org.varlink.service.GetInfo");
 }
@@ -52,7 +52,8 @@ fn a_pipeline_of_acquire_and_release_is_served_as_sent() {
 fn of_many_at_once_some_are_recorded_and_answered_before_the_others_are_served() {
     const MANY: u64 = 30;
     let mut daemon = Daemon::folder();
-    // It ends after so many records, before anything is told that is written with the last of them.
+    // The daemon ends after this many records, before it tells anything that was written with the
+    // last of them.
     daemon.run(|command| {
         command.env("CANAL_FAULT", "journal:20");
     });
@@ -121,8 +122,8 @@ fn who_may_not_wait_is_not_refused_at_once_because_of_a_holder_on_its_way_out() 
     daemon.run(|command| {
         command.env("CANAL_LOG", "debug");
     });
-    // To free much memory takes the kernel a while, in which the process is neither alive nor
-    // dead. A machine that is quicker than this test proves nothing, so it is tried a few times.
+    // While the kernel frees much memory, the process is neither alive nor dead. A machine that is
+    // quicker than this test proves nothing, so the test tries a few times.
     for tag in 0..10 {
         let mut holder = Idler::large(128 << 20);
         let mut asker = daemon.connect();
@@ -146,5 +147,5 @@ fn who_may_not_wait_is_not_refused_at_once_because_of_a_holder_on_its_way_out() 
     eprintln!("SKIPPED (this machine is too quick, or too slow): a holder on its way out");
 }
 
-/// How long a holder on its way out is waited for.
+/// How long the daemon waits for a holder that is about to end.
 const EXITING_TIME: Duration = Duration::from_millis(100);

@@ -1,11 +1,11 @@
-//! What those who wait and those who watch are told.
+//! What the daemon reports to clients that wait and clients that watch.
 
 use serde_json::{Value, json};
 
 use crate::wire::daemon::Daemon;
 use crate::wire::peer::{Idler, mutex, mutex_for, try_mutex};
 
-/// Whether nobody is named who holds.
+/// Whether the report names no holder.
 fn no_holders(told: &Value) -> bool {
     told.get("holders").and_then(Value::as_array).is_none_or(Vec::is_empty)
 }

@@ -1,5 +1,5 @@
-//! Asking again under the same tag goes on with the same request: with the same daemon, and with
-//! the one that comes after it.
+//! A client that asks again under the same tag continues its request, with the same daemon and with
+//! the next one.
 
 use canal::protocol::Status;
 use serde_json::{Value, json};
@@ -77,7 +77,7 @@ fn holds_and_waiters_outlive_a_killed_daemon() {
     daemon.run(|_| {});
     let key = daemon.key("a").unwrap();
     assert_eq!((key.held, key.waiting, key.holders[0].token), (1, 2, token));
-    // The second comes back first; its place is behind the first all the same.
+    // The second comes back first, but its place is still behind the first.
     let mut second = daemon.connect();
     second.send_with("Acquire", mutex_for(3, "a"), &idler.pidfd());
     let mut first = daemon.connect();
@@ -141,7 +141,7 @@ fn a_wait_ends_at_its_time_also_under_the_next_daemon() {
     assert!((0..7).any(|doubled| waits_on(3000 << doubled)), "too slow, whatever the wait");
 }
 
-/// Whether there was another daemon within a wait, which then ended at its time.
+/// Whether there was another daemon within the wait, which then ended at its time.
 fn waits_on(wait_ms: u64) -> bool {
     let mut daemon = Daemon::start();
     let _holder = daemon.hold(1, "a");
@@ -155,7 +155,7 @@ fn waits_on(wait_ms: u64) -> bool {
     daemon.kill();
     daemon.run(|_| {});
     let mut waiter = daemon.connect();
-    // What the next daemon is told counts for nothing: the request is known.
+    // The daemon knows the request, so the new parameters do not count.
     parameters["wait_ms"] = 600_000.into();
     waiter.send("Acquire", parameters);
     if is_over() {
@@ -201,7 +201,7 @@ fn a_waiter_that_was_stopped_has_as_long_to_come_back_once_it_runs() {
     let mut asker = daemon.connect();
     asker.send_with("Acquire", mutex_for(2, "a"), &idler.pidfd());
     wait_until("it waits again", || reason(&daemon) == "1 of 1 slot is held");
-    // And the next time it does not.
+    // The next time it does not come back.
     stops(nix::sys::signal::Signal::SIGSTOP);
     daemon.kill();
     daemon.run(|_| {});

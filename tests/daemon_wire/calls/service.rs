@@ -1,4 +1,4 @@
-//! What every varlink service answers, and that the description is true.
+//! The methods that every varlink service has, and the truth of the interface description.
 
 use serde_json::{Value, json};
 
@@ -47,7 +47,7 @@ fn what_it_does_not_know_is_an_error_and_the_connection_goes_on() {
     peer.call("Status", json!({ "a_parameter_of_a_later_version": 1 }));
 }
 
-/// The replies themselves are checked against the description by the peer.
+/// The peer checks each reply against the description.
 #[test]
 fn every_method_and_many_errors_are_as_described() {
     let daemon = Daemon::start();

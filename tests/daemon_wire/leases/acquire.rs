@@ -1,4 +1,4 @@
-//! Asking for a lease: again, in vain, behind others.
+//! Asking for a lease: twice, without success, behind other waiters.
 
 use serde_json::{Value, json};
 
@@ -30,7 +30,7 @@ fn a_lease_waits_like_anybody_and_is_withdrawn_with_its_asker() {
     let shown = daemon.key("a").unwrap();
     assert_eq!((shown.waiters[0].pid, shown.waiters[0].command.as_deref()), (0, Some("peer 2")));
     assert_eq!(shown.waiters[0].lease.as_ref().unwrap().left_ms, None);
-    // It waits, and is nothing yet that could be renewed.
+    // It waits, and cannot be renewed yet.
     let mut other = daemon.connect();
     for method in ["Renew", "Release"] {
         other.send(method, by_handle(2));
@@ -62,7 +62,7 @@ fn what_makes_no_sense_as_a_lease_is_refused() {
         peer.send("Acquire", parameters);
         assert_eq!(peer.error().0, "BadRequest");
     }
-    // It lives by being renewed, not by its first words.
+    // A lease lives by its renewals, so its first TTL is bounded.
     let most = 30 * 24 * 3600 * 1000;
     peer.send("Acquire", lease(1, "a", most + 1));
     let (name, parameters) = peer.error();

@@ -1,4 +1,4 @@
-//! What the handle of a lease is good for, and that nobody else learns it.
+//! What a client can do with the handle of a lease, and that no other client learns it.
 
 use std::time::{Duration, Instant};
 
@@ -75,7 +75,7 @@ fn lives_on(ttl_ms: u64) -> bool {
         assert_eq!(reply["parameters"]["lease"]["renewals"], renewals, "{reply}");
         std::thread::sleep(ttl / 100);
     }
-    // And ends as soon as it is not.
+    // It ends when the renewals stop.
     daemon.until_use("a", 0, 0);
     true
 }
@@ -87,7 +87,7 @@ fn an_unknown_handle_is_nobodys_lease_and_changes_nothing() {
     let mut peer = daemon.connect();
     for method in ["Renew", "Release"] {
         assert!(lost(&mut peer, method, 2, "unknown").get("lost").is_none());
-        // What looks like the name under which the table knows it is no handle either.
+        // The name under which the table knows the lease looks like a handle, but is none.
         let name = json!({ "handle": "a".repeat(32) });
         peer.send(method, name);
         assert_eq!(peer.error().0, "LeaseLost");
@@ -133,7 +133,7 @@ fn no_file_and_no_answer_of_the_daemon_has_the_handle() {
     seen.extend(daemon.said().into_bytes());
     for name in ["journal.0", "journal.1", "state.json"] {
         let bytes = std::fs::read(daemon.path(name)).unwrap();
-        // The tag is the same number here, and no secret.
+        // The tag is the same number here, and not secret.
         seen.extend(bytes);
     }
     let tag = format!("\"tag\":\"{}\"", handle(secret)).into_bytes();

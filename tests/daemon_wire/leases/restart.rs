@@ -1,4 +1,4 @@
-//! Leases over the end of a daemon, and its sleep.
+//! Leases across restarts of the daemon, and while it is stopped.
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ fn a_killed_daemon_loses_no_lease_and_gives_each_its_whole_ttl() {
     let killed = std::time::Instant::now();
     daemon.kill();
     daemon.run(|_| {});
-    // The whole TTL is left, but for what it took to start.
+    // The whole TTL is left, except for the time of the restart.
     let now = left(&daemon, "b").left_ms.unwrap();
     let took = u64::try_from(killed.elapsed().as_millis()).unwrap() + 1;
     assert!(now + took >= LONG_MS, "{now} ms are left, {took} ms after the kill");
@@ -29,7 +29,7 @@ fn a_killed_daemon_loses_no_lease_and_gives_each_its_whole_ttl() {
     assert_eq!((&renewed["token"], &renewed["lease"]["renewals"]), (&grant["token"], &json!(2)));
     peer.send("Acquire", try_mutex(9, "a"));
     assert_eq!(peer.error().0, "Refused");
-    // How one ended is known to the next daemon, too.
+    // The next daemon also knows how a lease ended.
     peer.call("Release", by_handle(1));
     drop(peer);
     take(&daemon, 3, "c", 2 * SHORT_MS);
@@ -68,7 +68,7 @@ fn a_daemon_that_was_stopped_for_longer_takes_in_the_renewals_that_came_meanwhil
     waiter.send("Acquire", mutex(3, "forgotten"));
     daemon.until_use("forgotten", 1, 1);
     daemon.signal(Signal::SIGSTOP);
-    // On a connection that it has not taken in yet.
+    // On a connection that the daemon has not accepted yet.
     let mut newcomer = daemon.connect();
     newcomer.send("Renew", by_handle(1));
     let begun = std::time::Instant::now();
@@ -95,7 +95,7 @@ fn leases_come_back_without_the_journal_with_token_slots_and_a_whole_ttl() {
         grants.push(asker.call("Acquire", item(tag, json!({ "key": "gpu", "slots": 4 }))));
         asker.call("Confirm", json!({ "tag": handle(tag) }));
     }
-    // The one in the middle goes, so that the slots are not just the first ones.
+    // Releases the middle one, so that the slots are not just the first ones.
     asker.call("Release", by_handle(2));
     let idler = daemon.hold(9, "a-process");
     let before = daemon.key("gpu").unwrap();
@@ -117,7 +117,7 @@ fn leases_come_back_without_the_journal_with_token_slots_and_a_whole_ttl() {
     assert!(after.holders.iter().all(|it| it.lease.as_ref().unwrap().left_ms > Some(LONG_MS / 2)));
     let mut peer = daemon.connect();
     assert_eq!(peer.call("Renew", by_handle(3))["token"], grants[2]["token"]);
-    // What is granted from now on has larger tokens, and the slot between.
+    // New grants have larger tokens, and get the free slot between.
     let newcomer = peer.call(
         "Acquire",
         json!({
@@ -128,7 +128,7 @@ fn leases_come_back_without_the_journal_with_token_slots_and_a_whole_ttl() {
     assert!(newcomer["token"].as_u64() > grants[2]["token"].as_u64());
     peer.call("Release", by_handle(1));
     peer.call("Release", by_handle(3));
-    // What was given back does not come back, either.
+    // A released lease does not come back.
     daemon.kill();
     for name in ["journal.0", "journal.1"] {
         std::fs::remove_file(daemon.path(name)).unwrap();
@@ -144,7 +144,7 @@ fn a_lease_is_durable_before_it_is_told_and_not_told_if_it_cannot_be() {
     let (leases, elsewhere) = (daemon.path("leases.log"), daemon.path("elsewhere"));
     let stored = || String::from_utf8_lossy(&std::fs::read(&leases).unwrap()).into_owned();
     assert!(stored().contains("\"key\":\"a\""));
-    // A directory in its place: it cannot be made again.
+    // A directory takes the file's place, so the daemon cannot write it again.
     std::fs::rename(&leases, &elsewhere).unwrap();
     std::fs::create_dir(&leases).unwrap();
     let mut peer = daemon.connect();
@@ -153,7 +153,7 @@ fn a_lease_is_durable_before_it_is_told_and_not_told_if_it_cannot_be() {
     assert_eq!(name, "DiskFull");
     assert!(parameters["message"].as_str().unwrap().contains("leases.log"), "{parameters}");
     assert!(daemon.key("b").is_none());
-    // Processes need no such file.
+    // Holds of processes do not need that file.
     peer.call("Acquire", mutex(3, "c"));
     std::fs::remove_dir(&leases).unwrap();
     take(&daemon, 4, "b", LONG_MS);
@@ -177,7 +177,7 @@ fn leases_that_are_asked_for_at_once_are_made_durable_in_one_append() {
     daemon.signal(Signal::SIGSTOP);
     for (n, asker) in askers.iter_mut().enumerate() {
         asker.send("Acquire", lease(10 + n as u128, &format!("k{n}"), LONG_MS));
-        // What comes after it is answered after it.
+        // The reply to a later call comes after it.
         asker.send("Status", json!({ "key": format!("k{n}") }));
     }
     daemon.signal(Signal::SIGCONT);

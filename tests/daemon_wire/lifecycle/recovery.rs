@@ -1,4 +1,5 @@
-//! What a daemon makes of journals that are not quite its own.
+//! What a daemon does with a journal from another boot or namespace, with reused pids, or with
+//! damage.
 
 use std::fs;
 use std::os::unix::fs::FileExt as _;
@@ -55,7 +56,7 @@ fn process(pid: u32) -> ProcessId {
     ProcessId { pid, started: 1, inode: 0 }
 }
 
-/// Runs a daemon that cannot start; what it says.
+/// Runs a daemon that cannot start; returns its output.
 fn said(daemon: &Daemon, args: &[&str]) -> String {
     let output = daemon.command().args(args).stderr(Stdio::piped()).output().unwrap();
     assert_eq!(output.status.code(), Some(125));

@@ -27,11 +27,12 @@ fn a_hang_up_is_nothing_to_it_and_a_termination_leaves_what_is_held() {
 
 #[test]
 fn it_ends_when_idle_for_long_and_not_while_something_is_held() {
-    // With a longer time if the machine is too slow to be at it before that is over.
+    // With a longer time if the machine is too slow to hold something before it is over.
     assert!((0..7).any(|doubled| ends_when_idle(1 << doubled)), "too slow, whatever the time");
 }
 
-/// Whether somebody held something before it was idle for so long; it then ended after that.
+/// Whether a process held something before the idle time was over; the daemon then ended after that
+/// hold.
 fn ends_when_idle(seconds: u64) -> bool {
     let mut daemon = Daemon::folder();
     let begun = std::time::Instant::now();
@@ -47,7 +48,7 @@ fn ends_when_idle(seconds: u64) -> bool {
     }
     asker.call("Confirm", json!({ "tag": format!("{:032x}", 1) }));
     drop(asker);
-    // Twice the time, seen by a wait that is over.
+    // Twice the idle time has passed when a wait of that length has ended.
     let mut waiter = daemon.connect();
     let mut parameters = mutex(2, "a");
     parameters["wait_ms"] = (2000 * seconds).into();
@@ -111,7 +112,7 @@ fn what_is_removed_under_it_is_made_again() {
         });
         assert_eq!(daemon.use_of("a"), (1, 0));
     }
-    // A second one is kept out by the new lock as it was by the old one.
+    // The new lock keeps a second daemon out, as the old one did.
     let second = daemon.command().output().unwrap();
     assert_eq!(second.status.code(), Some(125));
     daemon.kill();
@@ -145,7 +146,7 @@ fn an_older_kernel_will_do() {
 fn the_log_of_a_daemon_started_on_demand_does_not_grow_for_ever() {
     let mut daemon = Daemon::folder();
     let (log, before) = (daemon.path("daemon.log"), daemon.path("daemon.log.1"));
-    // That of the daemon before it.
+    // The log of the daemon before it.
     fs::write(&log, b"x".repeat(1_000_000)).unwrap();
     daemon.run(|command| {
         command.arg("--on-demand").env("CANAL_LOG", "debug");
@@ -181,7 +182,7 @@ fn a_log_that_cannot_be_written_loses_lines_and_not_the_daemon() {
         "{notes:?}"
     );
     daemon.kill();
-    // Nor does one that nobody reads.
+    // A log that no process reads does not end the daemon either.
     let (read_end, write_end) = std::io::pipe().unwrap();
     daemon.run(|command| {
         command.arg("-vv").stderr(write_end);

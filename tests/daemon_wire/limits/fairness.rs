@@ -1,6 +1,6 @@
-//! Users take turns: however much a user asks, the calls of others are served among its own.
+//! Users take turns: however much one user asks, the daemon serves the calls of others among them.
 //!
-//! Other users are processes of this program that run one ignored test, as the user in question.
+//! Other users are processes of this program that run one ignored test under their uid.
 #![expect(clippy::print_stdout, reason = "other users tell the test by their output")]
 
 use std::fs::{Permissions, set_permissions};
@@ -19,17 +19,19 @@ use serde_json::{Value, json};
 use crate::wire::daemon::{Daemon, wait_until};
 use crate::wire::peer::{Peer, call, mutex};
 
-/// Calls of a connection that are served before those of the next one; as the daemon has it.
+/// How many calls of a connection the daemon serves before those of the next one; the same number
+/// as in the daemon.
 const CALLS_AHEAD_MAX: usize = 256;
 
-/// Connections of the user who floods.
+/// How many connections the flooding user has.
 const FLOODING: usize = 40;
 
-/// A user who floods, and one whose number is larger: the order of users is that of their numbers.
+/// The flooding user, and a user with a larger uid: the daemon serves users in the order of their
+/// uids.
 const FLOODER: u32 = 12345;
 const BYSTANDER: u32 = 54321;
 
-/// What another user does.
+/// The variable that says what the other user does.
 const ROLE: &str = "TEST_FAIR_ROLE";
 
 /// A process of another user.
@@ -51,11 +53,11 @@ impl Other {
         Self { child, stdin, stdout }
     }
 
-    /// Waits until it says `what`, and what comes after that on the line.
+    /// Waits until the process prints `what`, and returns the rest of that line.
     #[track_caller]
     fn until(&mut self, what: &str) -> String {
         for line in self.stdout.by_ref().lines() {
-            // The first line begins with words of the test harness.
+            // The first line begins with the output of the test harness.
             if let Some((_, rest)) = line.unwrap().split_once(what) {
                 return rest.trim().to_owned();
             }
@@ -75,7 +77,7 @@ impl Drop for Other {
     }
 }
 
-/// A daemon that other users reach; `None` if this user cannot become another one.
+/// A daemon that other users can reach; `None` if this user cannot become another one.
 fn shared() -> Option<Daemon> {
     if !nix::unistd::geteuid().is_root() {
         eprintln!("skipped: only root can ask as other users");
@@ -95,8 +97,8 @@ fn token(granted: &Value) -> u64 {
     granted["token"].as_u64().unwrap()
 }
 
-/// The daemon is stopped while all ask, so that it finds all calls at once. Tokens say in which order
-/// it granted them.
+/// The daemon is stopped while all users call, so that it finds all calls at once. The tokens show
+/// in which order it granted them.
 #[test]
 fn calls_of_others_are_served_after_one_connection_each_of_a_user_who_floods() {
     const OTHERS: usize = 10;
@@ -129,7 +131,7 @@ fn calls_of_others_are_served_after_one_connection_each_of_a_user_who_floods() {
     }
     let before = bystander - first;
     assert!(before <= CALLS_AHEAD_MAX as u64 + 3, "{before} grants before the bystander's");
-    // There really was that much to serve.
+    // The daemon really had that many calls to serve.
     let mut tag = 1_000;
     wait_until("the flood was served", || {
         tag += 1;
@@ -157,7 +159,7 @@ fn a_user_who_floods_keeps_no_other_user_from_being_answered() {
     assert_ne!(before, after);
 }
 
-/// What another user does; no test.
+/// The part of the other user. This is not a test by itself.
 #[test]
 #[ignore = "the part of another user in the tests above, which start it"]
 fn as_another_user() {
@@ -176,7 +178,7 @@ fn wait_for_a_line() {
     let _ = std::io::stdin().read_line(&mut String::new());
 }
 
-/// Connects, and later sends `calls` on each connection ahead of the answers.
+/// Connects, and later sends `calls` on each connection without waiting for replies.
 fn queue(socket: &Path, connections: usize, calls: usize) {
     let mut peers: Vec<Peer> = (0..connections).map(|_| Peer::connect(socket).unwrap()).collect();
     for peer in &mut peers {
@@ -189,7 +191,7 @@ fn queue(socket: &Path, connections: usize, calls: usize) {
         let tag = |at: usize| u128::from(uid.as_raw()) << 64 | (n << 32 | at) as u128;
         let acquire = |at| call("Acquire", mutex(tag(at), &format!("{uid}/{n}")), json!({}));
         let bytes: Vec<u8> = (0..calls).flat_map(acquire).collect();
-        // It takes no more than a socket holds.
+        // The daemon accepts no more than a socket holds.
         assert!(peer.stuff(&bytes) >= bytes.len().min(CALLS_AHEAD_MAX * bytes.len() / calls));
     }
     println!("queued");
@@ -233,7 +235,7 @@ fn flood(socket: &Path) {
     });
 }
 
-/// Calls again and again, each time after the answer.
+/// Calls again and again, each time after the reply.
 fn ask(socket: &Path) {
     let mut peer = Peer::connect(socket).unwrap();
     for tag in 0..50 {

@@ -1,4 +1,5 @@
-//! A flood by one user delays nobody else for long, and takes a bounded amount of memory.
+//! A flood by one user delays other users only for a bounded time, and takes a bounded amount of
+//! memory.
 
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixStream};
@@ -104,7 +105,7 @@ fn reports_that_nobody_reads_take_little_memory_and_delay_nobody() {
         other.call("Acquire", mutex(tag, "free"));
         other.call("Release", json!({ "key": "free" }));
     }
-    // A peer that reads nothing makes room for the next one, which gets its turn.
+    // A peer that reads nothing is disconnected, so that the next one gets its turn.
     wait_until("some of them are closed", || deaf.iter().filter(|it| it.was_closed()).count() > 1);
     other.call("Acquire", mutex(2000, "free"));
     let more = peak(&daemon) - before;
@@ -166,7 +167,7 @@ fn more_leases_than_a_user_may_hold_are_refused_by_name_and_recorded_nowhere() {
     let hint = "release some first, or raise `leases_per_user` in the configuration";
     assert_eq!(parameters["hint"], hint);
     assert_eq!(daemon.status().keys.len(), 2);
-    // What is no lease goes on, and a lease that is given back makes room.
+    // Calls that are not about leases still work, and releasing a lease makes room for another.
     peer.call("Acquire", mutex(4, "a"));
     peer.call("Release", json!({ "handle": format!("{:032x}", 1) }));
     peer.call("Acquire", lease(5));
@@ -176,7 +177,7 @@ fn more_leases_than_a_user_may_hold_are_refused_by_name_and_recorded_nowhere() {
 fn keys_that_take_more_than_a_user_may_have_are_refused_by_name() {
     let daemon = Daemon::configured("[limits]\nkey_bytes_per_user = 200\n");
     let mut peer = daemon.connect();
-    // Each takes 64 + 36 bytes.
+    // Each key takes 64 + 36 bytes.
     let key = |tag: u128| mutex(tag, &format!("{tag:036}"));
     peer.call("Acquire", key(1));
     let _idler = daemon.hold(9, "x");

@@ -1,4 +1,5 @@
-//! What is too much is refused by name, and everybody else goes on undisturbed.
+//! What exceeds a limit is refused with an error that names the limit, and disturbs no other
+//! client.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
@@ -9,10 +10,11 @@ use serde_json::json;
 use crate::wire::daemon::{BOUND, Daemon, peak, wait_until};
 use crate::wire::peer::{Idler, Peer, call, mutex, mutex_for};
 
-/// Calls that may be sent ahead of the answer to an earlier one; as the daemon has it.
+/// How many calls a client may send before the reply to an earlier one; the same number as in the
+/// daemon.
 const CALLS_AHEAD_MAX: usize = 256;
 
-/// The most bytes of a call; as the daemon has it.
+/// The most bytes of a call; the same number as in the daemon.
 const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 
 #[test]
@@ -146,7 +148,7 @@ fn a_peer_that_does_not_read_gets_no_more_until_it_does_and_delays_nobody() {
     let first = deaf.reply().unwrap().to_string().len();
     let more = peak(&daemon) - before;
     assert!(more < 20 * first, "{more} bytes more for 100 replies of {first} bytes");
-    // What it reads at last are whole replies to all that it sent.
+    // When the peer reads at last, it gets whole replies to everything that it sent.
     for _ in 1..sent / one.len() {
         assert!(deaf.reply().is_some_and(|reply| reply.get("error").is_none()));
     }
@@ -157,7 +159,7 @@ fn a_peer_that_does_not_read_gets_no_more_until_it_does_and_delays_nobody() {
 fn too_many_connections_are_turned_away_and_those_that_are_there_go_on() {
     let daemon = Daemon::configured("[limits]\nconnections = 3\n");
     let mut peers = Vec::new();
-    // Those who looked whether it answers may still be on their way out.
+    // The daemon may not yet have closed the connections that tested whether it answers.
     wait_until("three are there", || {
         let mut peer = daemon.connect();
         let reply = peer.ask("Status", json!({}));
@@ -167,7 +169,7 @@ fn too_many_connections_are_turned_away_and_those_that_are_there_go_on() {
         peers.len() == 3
     });
     let mut late = daemon.connect();
-    // It may be turned away before it says a word.
+    // The daemon may close the connection before the peer sends anything.
     late.stuff(&call("Status", json!({}), json!({})));
     let (name, parameters) = late.error();
     assert_eq!(name, "TooManyConnections");
@@ -192,7 +194,7 @@ fn too_many_waiting_requests_of_a_user_are_refused() {
     let mut late = daemon.connect();
     late.send("Acquire", mutex(5, "a"));
     assert_eq!(late.error().0, "TooManyWaiters");
-    // A place that becomes free can be had.
+    // A place that becomes free can be taken.
     drop(waiters.pop());
     daemon.until_use("a", 1, 1);
     late.send("Acquire", mutex(6, "a"));
@@ -203,13 +205,14 @@ fn too_many_waiting_requests_of_a_user_are_refused() {
 fn running_out_of_descriptors_refuses_newcomers_and_ends_nobody() {
     let mut daemon = Daemon::folder();
     daemon.adopt(under(&daemon, "ulimit -n 80").spawn().unwrap());
-    // Each takes three: the connection, the owner's pidfd as it was sent, and one per frame.
+    // Each waiter takes three: the connection, the owner's pidfd that came with the call, and one
+    // for its frame.
     let idlers: Vec<Idler> = (0..60).map(|_| Idler::start()).collect();
     let mut peers = Vec::new();
     let mut refused = 0;
     for (tag, idler) in (0..).zip(&idlers) {
         let Some(mut peer) = daemon.try_connect() else { break };
-        // Who is turned away at the door may find it closed; why stands in its socket.
+        // A refused peer may find the connection closed; the reason is in its receive buffer.
         let call = mutex_for(tag, &format!("key/{tag}"));
         let _ = peer.try_send_with("Acquire", call, &idler.pidfd());
         match peer.reply() {
@@ -260,7 +263,7 @@ fn without_a_descriptor_to_refuse_anybody_with_the_daemon_sleeps_and_serves_thos
     newcomer.returned("Status");
 }
 
-/// For how many hundredths of a second the daemon ran, and how often it went to sleep.
+/// The CPU time of the daemon in hundredths of a second, and how often it went to sleep.
 fn activity(daemon: &Daemon) -> (u64, u64) {
     let read = |name| std::fs::read_to_string(format!("/proc/{}/{name}", daemon.pid())).unwrap();
     let stat = read("stat");
@@ -295,7 +298,7 @@ fn a_limit_on_the_size_of_files_is_an_error_and_no_end() {
     peer.call("Release", json!({ "all": true }));
 }
 
-/// `canal daemon` in the folder of one, after the shell has set a limit.
+/// `canal daemon` in the folder of `daemon`, started by a shell that has set a limit.
 fn under(daemon: &Daemon, limit: &str) -> Command {
     let canal = daemon.command();
     let mut command = Command::new("sh");
@@ -304,7 +307,7 @@ fn under(daemon: &Daemon, limit: &str) -> Command {
     command
 }
 
-/// Calls with random changes: bytes changed, cut out, put in twice, cut off.
+/// Calls with random changes: bytes changed, cut out, duplicated, cut off.
 #[test]
 fn changed_calls_end_no_daemon_and_leave_nothing() {
     let daemon = Daemon::start();
@@ -353,9 +356,9 @@ fn changed_calls_end_no_daemon_and_leave_nothing() {
             while peer.reply().is_some() {}
         }
     }
-    // Before that a release could be served before an earlier call: releases go first in a turn.
+    // Until then a later release could overtake an earlier call: releases go first in a turn.
     wait_until("every connection is closed", || descriptors() <= before + 1);
-    // What a call asked for that was no longer broken is this process's own.
+    // Some changed calls were still valid, and this process owns what they acquired.
     let _ = daemon.connect().ask("Release", json!({ "all": true }));
     wait_until("nothing is left", || {
         daemon.status().keys.iter().all(|key| key.held + key.waiting == 0)

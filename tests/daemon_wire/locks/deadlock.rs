@@ -1,4 +1,4 @@
-//! A deadlock is found at once, and told with all who are in it.
+//! A deadlock is found at once, and reported with every session in it.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use crate::locks::read_write::{ask, give, request, write};
 use crate::wire::daemon::Daemon;
 use crate::wire::peer::{Idler, Peer};
 
-/// The refusal of a deadlock of so many.
+/// The refusal for a deadlock of this many sessions.
 #[track_caller]
 fn deadlock(peer: &mut Peer, message: &str) -> Value {
     let (name, failure) = peer.error();
@@ -56,7 +56,7 @@ fn the_youngest_is_refused_also_if_it_waits_already() {
     for (tag, (session, key)) in (1..).zip(sessions.iter().zip(keys)) {
         give(&daemon, session, tag, write(key));
     }
-    // The youngest waits first, and the oldest closes the ring.
+    // The youngest waits first, and the oldest closes the cycle.
     let mut youngest = ask(&daemon, &sessions[2], request(4, write("a")));
     daemon.until_use("a", 0, 1);
     let mut second = ask(&daemon, &sessions[1], request(5, write("c")));
@@ -78,7 +78,7 @@ fn the_youngest_is_refused_also_if_it_waits_already() {
 #[test]
 fn a_nested_victim_is_of_its_session() {
     let daemon = Daemon::start();
-    // The outer frame is this process, the inner one holds nothing.
+    // The outer frame is this process; the inner one holds nothing.
     let other = Idler::start();
     give(&daemon, &other, 1, write("b"));
     let mut parameters = request(2, write("a"));

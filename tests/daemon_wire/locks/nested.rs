@@ -1,4 +1,4 @@
-//! A frame that a message names encloses the asker's only if the kernel says so.
+//! A frame that a message names encloses its sender only if the kernel confirms it.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::wire::daemon::{Daemon, wait_until};
 use crate::wire::peer::{Idler, mutex, mutex_for, try_mutex};
 
-/// A shell with a child, or several; all end when this is dropped.
+/// A shell with a child, or several. Dropping it ends all of them.
 struct Family {
     shell: Child,
     child: u32,
@@ -52,7 +52,7 @@ impl Drop for Family {
     }
 }
 
-/// Asks on behalf of a process under a frame, and confirms what is granted.
+/// Asks for a process under a frame, and confirms the grant.
 #[track_caller]
 fn granted_to(daemon: &Daemon, pid: u32, frame: &Value, tag: u128, key: &str) -> Value {
     let mut peer = daemon.connect();
@@ -120,8 +120,8 @@ fn the_innermost_frame_on_the_way_up_encloses() {
     let outer = daemon.connect().call("Acquire", mutex(1, "a"));
     let family = Family::start();
     let shell = granted_to(&daemon, family.shell.id(), &outer["frame"], 2, "b");
-    // It names the outermost, and is inside the shell's all the same: what the shell holds is not
-    // in its way.
+    // It names the outermost frame, but is inside the shell's frame all the same: what the shell
+    // holds does not block it.
     let child = granted_to(&daemon, family.child, &outer["frame"], 3, "b");
     assert_eq!([&shell["session"], &child["session"]], [&outer["session"]; 2]);
     assert_eq!(daemon.use_of("b"), (1, 0));
@@ -140,7 +140,7 @@ fn whom_a_frame_has_left_behind_is_no_longer_inside_it() {
     daemon.until_use("c", 0, 0);
     let left = granted_to(&daemon, other.child, &gone["frame"], 4, "d");
     assert_ne!(left["session"], gone["session"]);
-    // Nor can the first one's child draw in what is not its own.
+    // Nor does the child of the first shell keep anything that is not its own.
     family.kill_shell();
     daemon.until_use("a", 0, 0);
     assert_eq!(daemon.key("b").unwrap().holders[0].session, inner["session"]);

@@ -1,11 +1,11 @@
-//! Keys that are read and written.
+//! Locks for reading and writing on a tree of keys.
 
 use serde_json::{Value, json};
 
 use crate::wire::daemon::Daemon;
 use crate::wire::peer::{Idler, Peer, mutex_for};
 
-/// The parameters of an `Acquire` for the process whose pidfd comes with it.
+/// The parameters of an `Acquire` for the process whose pidfd comes with the call.
 pub(crate) fn request(tag: u128, items: Value) -> Value {
     let mut parameters = mutex_for(tag, "");
     parameters["items"] = items;
@@ -20,7 +20,7 @@ pub(crate) fn write(key: &str) -> Value {
     json!([{ "key": key, "mode": "write" }])
 }
 
-/// Has a process ask.
+/// Sends a request for a process.
 #[track_caller]
 pub(crate) fn ask(daemon: &Daemon, owner: &Idler, parameters: Value) -> Peer {
     let mut peer = daemon.connect();
@@ -28,7 +28,7 @@ pub(crate) fn ask(daemon: &Daemon, owner: &Idler, parameters: Value) -> Peer {
     peer
 }
 
-/// Has a process hold something, besides what it holds.
+/// Has a process hold items in addition to what it holds.
 #[track_caller]
 pub(crate) fn give(daemon: &Daemon, owner: &Idler, tag: u128, items: Value) -> Value {
     let mut peer = ask(daemon, owner, request(tag, items));
@@ -37,7 +37,7 @@ pub(crate) fn give(daemon: &Daemon, owner: &Idler, tag: u128, items: Value) -> V
     grant
 }
 
-/// What is said to one who may not wait.
+/// The refusal of a client that may not wait.
 #[track_caller]
 fn refusal(daemon: &Daemon, tag: u128, items: Value) -> Value {
     let mut parameters = request(tag, items);
@@ -150,7 +150,7 @@ fn reads_and_writes_outlive_a_killed_daemon() {
         ),
     );
     daemon.until_use("a", 0, 1);
-    // Asking again gets what was granted.
+    // Asking again gets the same grant.
     let again = give(&daemon, &writer, 2, write("b/x"));
     assert_eq!(again, grant);
     drop(reader);

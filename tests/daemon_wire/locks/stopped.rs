@@ -1,5 +1,5 @@
-//! A waiter whose process is stopped keeps its place and is in nobody's way, also where it does not
-//! fit anyway.
+//! A waiter whose process is stopped keeps its place and blocks no other request, also where it
+//! would not fit anyway.
 
 use canal::sys::process::{RunState, run_state};
 use nix::sys::signal::{Signal, kill};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::wire::daemon::{Daemon, wait_until};
 use crate::wire::peer::{Idler, Peer};
 
-/// Two of three slots are held, and somebody waits for all three.
+/// Two of three slots are held, and a waiter wants all three.
 struct Scene {
     daemon: Daemon,
     holder: Idler,
@@ -46,7 +46,7 @@ impl Scene {
         kill(Pid::from_raw(self.large.pid().cast_signed()), Signal::SIGCONT).unwrap();
     }
 
-    /// Somebody asks for one slot.
+    /// Another process asks for one slot.
     fn ask(&self, tag: u128, wait_ms: Option<u64>) -> (Idler, Peer) {
         let (idler, mut peer) = (Idler::start(), self.daemon.connect());
         let mut parameters = slots(tag, 1);

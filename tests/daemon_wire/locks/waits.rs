@@ -1,4 +1,4 @@
-//! Who waits for whom.
+//! The wait-for graph: which session waits for which.
 
 use canal::protocol::Waits;
 use serde_json::{Value, json};
@@ -89,7 +89,7 @@ fn what_waits_inside_a_frame_keeps_those_who_wait_for_the_frame() {
     let told = waits(&daemon, "Why", json!({ "pid": first.pid() }));
     let pids: Vec<_> = told.waits.iter().map(|wait| wait.waiter.pid).collect();
     assert_eq!(pids, [first.pid(), inner.pid()]);
-    // Of the outer one it is the inner one that waits.
+    // Asked about the outer process, the daemon reports the wait of the inner one.
     let told = waits(&daemon, "Why", json!({ "pid": std::process::id() }));
     assert_eq!(told.waits[0].waiter.pid, inner.pid());
 }

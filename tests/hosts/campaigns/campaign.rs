@@ -1,9 +1,9 @@
-//! Three hosts, many clients, few slots, and daemons that are killed, stopped and cut off: never
-//! over capacity by what the commands themselves record, and nothing stuck afterwards.
+//! Three hosts, many clients, few slots, and daemons that are killed, stopped and cut off. The
+//! records of the commands show that they never exceed the capacity; nothing is stuck afterwards.
 //!
-//! `CANAL_HOSTS_SECONDS` says how long it goes on; a few seconds by default. It says how many
-//! commands ran, and how long it took from the end of one to the start of the next. With
-//! `CANAL_HOSTS_CALM=1` nothing is done to daemons.
+//! `CANAL_HOSTS_SECONDS` sets the length; the default is a few seconds. The campaign prints how
+//! many commands ran, and the time from the end of one to the start of the next. With
+//! `CANAL_HOSTS_CALM=1` it does nothing to daemons.
 
 use std::time::{Duration, Instant};
 
@@ -15,13 +15,13 @@ use crate::world::record::Events;
 
 over_each_engine!(never_over_capacity_whatever_becomes_of_daemons);
 
-/// So many commands may run at once.
+/// This many commands may run at once.
 const ROOM: usize = 3;
 
-/// So many commands run at least.
+/// This many commands run at least.
 const ENOUGH: usize = 20;
 
-/// So many clients of each host at once.
+/// The number of clients of each host at the same time.
 fn clients() -> usize {
     if is_long() { 20 } else { 8 }
 }
@@ -35,7 +35,7 @@ fn seconds() -> u64 {
 }
 
 fn never_over_capacity_whatever_becomes_of_daemons(log: &Log) {
-    // In a short one nobody is to lose anything, in a long one hosts are away for too long.
+    // In a short campaign no host is to lose anything; in a long one hosts are away for too long.
     let hosts: [Host; 3] = if is_long() { mortal_hosts(log) } else { hosts(log) };
     let body = timed("sleep 0.0$((RANDOM % 5))");
     let calm = std::env::var_os("CANAL_HOSTS_CALM").is_some();
@@ -44,7 +44,7 @@ fn never_over_capacity_whatever_becomes_of_daemons(log: &Log) {
     let mut running: Vec<Vec<Proc>> = vec![Vec::new(), Vec::new(), Vec::new()];
     let (mut started, mut disturbed, mut lost) = (0, 0, 0);
     let mut last_disturbance = Instant::now();
-    // However slow the machine is, some have to have run.
+    // However slow the machine is, some commands must have run.
     let enough = || Events::of(&hosts[0].world).started().len() > ENOUGH;
     while Instant::now() < until || !enough() && begun.elapsed() < BOUND {
         for (host, running) in hosts.iter().zip(&mut running) {
@@ -73,11 +73,11 @@ fn never_over_capacity_whatever_becomes_of_daemons(log: &Log) {
     until_idle(&hosts);
 }
 
-/// Whether it lost its lock; else it ran to its end.
+/// Whether a client lost its lock; otherwise its command ran to its end.
 fn is_lost(client: Proc) -> Option<()> {
     let ended = client.end();
-    // A daemon that was stopped as it was about to tell of a grant kills whom it told too late, who
-    // may not even have said so to its parent.
+    // A daemon that was stopped just before it told a client of a grant kills that client, which it
+    // told too late. The client may not even have reported that to its parent.
     if is_long() && ended.signal == Some(9) {
         return Some(());
     }
@@ -87,7 +87,7 @@ fn is_lost(client: Proc) -> Option<()> {
     lost.then_some(())
 }
 
-/// A command that also records when.
+/// A command that also records the times.
 fn timed(body: &str) -> String {
     recorded(body).replace("$1", "$1 $EPOCHREALTIME")
 }
@@ -106,8 +106,8 @@ fn tell(log: &Log, events: &Events, host: &Host, lasted: Duration, disturbed: us
     ));
 }
 
-/// How long it took from each end to the start that came of it. As there are always some who wait,
-/// each end but the last makes room for one start.
+/// The times from each end to the start that it made room for. Some commands always wait, so each
+/// end but the last makes room for one start.
 fn hand_overs(text: &str) -> Vec<Duration> {
     let at = |line: &str| {
         let seconds: f64 = line.rsplit(' ').next().unwrap().parse().unwrap();
@@ -118,7 +118,7 @@ fn hand_overs(text: &str) -> Vec<Duration> {
 }
 
 fn disturb(host: &Host, number: usize) {
-    // Longer than its TTL: the host loses what it holds.
+    // Longer than its TTL, so the host loses what it holds.
     let lose = Duration::from_millis(4_500);
     match number % 11 {
         5 if is_long() => {

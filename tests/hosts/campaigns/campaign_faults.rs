@@ -1,13 +1,13 @@
 //! Three hosts, their clients, and every fault that a test can cause: networks that are cut, slow
-//! or silent in one direction, engines that are killed, frozen, compacted or without a majority,
-//! daemons, wrappers and commands that are killed or frozen, hosts that lose power.
+//! or silent in one direction; engines that are killed, frozen, compacted or without a majority;
+//! daemons, wrappers and commands that are killed or frozen; hosts that lose power.
 //!
 //! The witness of exclusion is the kernel: each command takes an flock(2) of the lock that it was
-//! granted, without waiting, and keeps it for as long as it lives. A command that cannot take it
-//! runs beside another one. A lock of which there are three has three such files.
+//! granted, without waiting, and keeps it as long as it lives. A command that cannot take it runs
+//! beside another one. A lock with three slots has three such files.
 //!
-//! `CANAL_HOSTS_SECONDS` says how long it goes on; without it there are a few faults.
-//! `CANAL_FAULTS_SEED` repeats the choice of faults, not their timing.
+//! `CANAL_HOSTS_SECONDS` sets the length; without it there are a few faults. `CANAL_FAULTS_SEED`
+//! repeats the choice of faults, not their timing.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -23,18 +23,19 @@ use crate::shared_table::figures::say;
 use crate::shared_table::{Host, Log, mortal_hosts, until_idle};
 use crate::world::process::{Cmd, Proc, alive, children, wait_until};
 
-/// So many clients of each host at once: few in a short campaign, which runs beside other tests.
+/// The number of clients of each host at the same time: few in a short campaign, which runs beside
+/// other tests.
 fn clients_max() -> usize {
     if seconds().is_some() { 10 } else { 2 }
 }
 
-/// Longer than the TTL of the hosts, so that what a host holds is lost, and shorter than a client
-/// waits for a daemon that is stopped.
+/// Longer than the TTL of the hosts, so that a host loses what it holds, and shorter than the time
+/// for which a client waits for a stopped daemon.
 const LONG: Duration = Duration::from_millis(4_600);
 
-/// Takes the witness of a lock: `held NAME HOW FILES`; `HOW` is -s or -x. A shell that is killed while
-/// flock(1) runs for it leaves the file locked for a moment. So a holder counts only if it wrote its
-/// number into the file and lives.
+/// Takes the witness of a lock: `held NAME HOW FILES`; `HOW` is -s or -x. A shell that is killed
+/// while flock(1) runs for it leaves the file locked for a moment. So a holder counts only if it
+/// has written its pid into the file and lives.
 const HELD: &str = r#"
 has() {
     tail -n 10 $1 | while read -r pid token; do
@@ -60,14 +61,14 @@ held() {
 }
 "#;
 
-/// The engine, and what can be done to it.
+/// The engine, and the faults that can be caused in it.
 enum Engine {
     Postgres(postgres_server::Server),
     /// One member, or three.
     Etcd(Vec<Etcd>),
 }
 
-/// What can go wrong; `usize` is the host.
+/// A fault; `usize` is the number of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Fault {
     Reset(usize),
@@ -116,7 +117,7 @@ impl Fault {
             let fits = match fault {
                 Self::Reset(_) | Self::Cut(_) | Self::Silent(_) => behind_proxy,
                 Self::Unheard(_) | Self::Deaf(_) | Self::Slow(_) => behind_proxy,
-                // Servers that the test itself has to start again make a short one a long one.
+                // The test itself has to restart these servers, which makes a short campaign long.
                 Self::EngineKilled => seconds().is_some(),
                 Self::MajorityKilled => !behind_proxy && seconds().is_some(),
                 Self::Compacted => matches!(engine, Engine::Etcd(_)),
@@ -128,8 +129,8 @@ impl Fault {
         }
     }
 
-    /// Whether both at once leave nothing on a host that could end a command in time, which the
-    /// manual names as what escapes; or are the same thing twice.
+    /// Whether both faults at once leave no process on a host that could end a command in time,
+    /// which the manual names as a limit; or whether both are the same fault.
     fn excludes(self, other: Self) -> bool {
         let place = |fault: Self| match fault {
             Self::Reset(n) | Self::Cut(n) | Self::Silent(n) => (n, 0),
@@ -152,7 +153,7 @@ struct Scene<'a> {
 }
 
 impl Scene<'_> {
-    /// Causes a fault; what undoes it.
+    /// Causes a fault; returns what undoes it.
     fn cause(
         &self,
         fault: Fault,
@@ -222,7 +223,7 @@ impl Scene<'_> {
         Some(status.daemon.pid.cast_signed())
     }
 
-    /// Everything that runs on a host ends at once.
+    /// Kills every process of a host at once.
     fn power_off(&self, host: usize, clients: &[Proc]) {
         let pids: Vec<i32> = clients.iter().map(|it| it.child.id().cast_signed()).collect();
         let commands: Vec<i32> = pids.iter().flat_map(|pid| children(*pid)).collect();
@@ -240,7 +241,7 @@ impl Engine {
         }
     }
 
-    /// Kills the server, or the leader of three; its number.
+    /// Kills the server, or the leader of three; returns its number.
     fn kill_one(&mut self) -> usize {
         match self {
             Self::Postgres(server) => {
@@ -291,7 +292,7 @@ fn frozen(pid: Option<i32>) -> Mend {
     Box::new(move |_, _| send(pid, Signal::SIGCONT))
 }
 
-/// One of them; the next choice does not depend on how many there are.
+/// One of `pids`. The next random choice does not depend on their number.
 fn any_of(pids: &[i32], random: &mut Rng) -> Option<i32> {
     let at = random.usize(..1 << 20);
     pids.get(at.checked_rem(pids.len())?).copied()
@@ -332,7 +333,7 @@ fn client<'a>(host: &'a Host, random: &mut Rng) -> Cmd<'a> {
     }
 }
 
-/// What became of clients, and of tokens.
+/// What became of the clients, and the tokens.
 #[derive(Default)]
 struct Figures {
     ends: BTreeMap<String, usize>,
@@ -347,7 +348,7 @@ impl Figures {
         let end = match (ended.code, ended.signal) {
             (Some(0), _) => "ran".to_owned(),
             (Some(122), _) => "lost its lock".to_owned(),
-            // What this test killed, or what was killed at its host's deadline.
+            // The test killed it, or it was killed at its host's deadline.
             (Some(137), _) | (_, Some(9)) => "killed".to_owned(),
             (Some(143), _) | (_, Some(15)) => "asked to end".to_owned(),
             // On a slow machine a daemon stays frozen for longer.
@@ -463,7 +464,7 @@ fn work(
 #[track_caller]
 fn in_order(host: &Host, name: &str) -> usize {
     let text = host.world.read(&format!("tokens.{name}"));
-    // A command that was killed may have written a part of a line.
+    // A command that was killed may have written part of a line.
     let tokens: Vec<u64> = text.lines().filter_map(|line| line.parse().ok()).collect();
     for (before, token) in tokens.iter().zip(tokens.iter().skip(1)) {
         assert!(before < token, "{name}: token {token} after {before}");

@@ -1,5 +1,5 @@
-//! Hosts that stand still or are cut off for longer than their TTL: what they held is over before
-//! anybody else gets it.
+//! Hosts that are stopped or cut off for longer than their TTL: their locks are free only after
+//! their commands have ended.
 
 use std::time::{Duration, Instant};
 
@@ -69,7 +69,7 @@ fn who_may_not_wait_is_told_of_a_silent_engine_and_not_of_the_daemon(log: &Log) 
 }
 
 fn a_host_that_is_cut_off_shows_what_it_knew(log: &Log) {
-    // Long enough to look before it is over.
+    // Long enough to look at the status before it is over.
     let [a] = hosts_timed(log, "ttl = \"20s\"\nrenewal = \"500ms\"");
     let holder = start(&a, "a");
     a.proxy.cut();
@@ -124,7 +124,7 @@ fn rule_07_a_command_that_ignores_term_is_killed(log: &Log) {
     b.world.until_held("x", 1);
     wait_until("it runs", || a.world.path("work").join("alive").exists());
     a.proxy.cut();
-    // The one after it finds that nobody writes any more.
+    // The next holder finds that the killed command no longer writes.
     let check = "rm -f alive; sleep 0.3; test ! -e alive";
     b.world.canal(["run", "-k", "x", "--", "sh", "-c", check]).end().code(0);
     lost(holder, " was last reached ");
@@ -161,17 +161,17 @@ fn rule_07_what_was_asked_for_with_another_fate_has_that(log: &Log) {
     until_idle(&[a, b]);
 }
 
-/// TERM is due after a half of the TTL, KILL shortly before it is over.
+/// TERM is due after half of the TTL, KILL shortly before its end.
 fn times(ttl: Duration) -> String {
     let (grace, margin) = (ttl * 5 / 12, ttl / 12);
     let times = [("ttl", ttl), ("renewal", ttl / 12), ("grace", grace), ("margin", margin)];
     times.map(|(name, time)| format!("{name} = \"{}ms\"\n", time.as_millis())).concat()
 }
 
-/// The TTL to begin with where something has to be done between TERM and the end of the TTL.
+/// The first TTL to try, where the test must do something between TERM and the end of the TTL.
 const FIRST: Duration = Duration::from_secs(6);
 
-/// Waits until TERM is due for a host that has not renewed for a while.
+/// Waits until TERM is due for a host that last renewed at `since`.
 fn until_term(since: Instant, ttl: Duration) {
     wait_until("TERM would be due", || since.elapsed() > ttl / 2 + ttl / 30);
 }
@@ -203,7 +203,7 @@ fn pushed_too_late(log: &Log, ttl: Duration) -> Option<()> {
     let has_it = || b.world.key("x").holders.iter().any(|holder| holder.pid == waiting);
     wait_until("it has it, by the log", || has_it() || !is_before_kill(since, ttl));
     until_term(since, ttl);
-    // etcd has pushed the entry to the daemon already; its renewals are lost.
+    // etcd has pushed the entry to the daemon already; the daemon's renewals are lost.
     a.proxy.fall_silent();
     Host::go_on(frozen);
     if !is_before_kill(since, ttl) {
@@ -216,15 +216,15 @@ fn pushed_too_late(log: &Log, ttl: Duration) -> Option<()> {
     });
     other.end().code(0);
     a.proxy.mend();
-    // It is asked for again, and not failed by whoever was to start it.
+    // The request is made again; its client gets no error.
     ours.end().code(0);
     never_both(&a, &["b", "a"]);
     until_idle(&[a, b]);
     Some(())
 }
 
-/// A frozen daemon of PostgreSQL's renews before it reads when it wakes up. So it reads here, and
-/// cannot renew.
+/// A daemon over PostgreSQL that was frozen renews before it reads. So here it reads, and cannot
+/// renew.
 #[test]
 fn rule_04_a_grant_that_is_read_from_postgres_when_no_renewal_succeeds_is_not_told() {
     in_time(FIRST, |ttl| {

@@ -1,4 +1,4 @@
-//! What an operator can mend ends no host for good, and nothing before its deadline.
+//! Faults that an operator can repair end no host for good, and no command before its deadline.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -12,7 +12,7 @@ use crate::world::World;
 use crate::world::process::wait_until;
 use crate::world::record::Events;
 
-/// Puts an address with a password into the file that the configuration names.
+/// Writes an address with a password into the file that the configuration names.
 fn put(world: &World, url: &str) {
     let file = world.runtime().join("address");
     fs::write(&file, url).unwrap();
@@ -66,7 +66,7 @@ fn a_password_that_is_changed_ends_no_command_and_is_read_again() {
     ] {
         server.ctl_ok(args);
     }
-    // A request meets it before the next renewal does.
+    // A request meets the fault before the next renewal does.
     let refused = a.world.canal(["run", "-n", "-k", "y", "--", "echo", "ran"]).end().code(125);
     assert!(refused.stderr.contains("does not accept the user or the password"), "{refused:?}");
     a.until("unable");
@@ -115,7 +115,7 @@ fn a_name_that_another_host_has_is_waited_for_and_its_owner_is_not_kept_out() {
     assert!(in_front.stderr.contains("another host has the name `a`"), "{in_front:?}");
     let behind = twin.world.canal(["run", "-k", "y", "--", "echo", "ran"]).end().code(125);
     assert!(behind.stderr.contains("another host has the name `a`"), "{behind:?}");
-    // The owner's daemon is killed, and taken over from at once.
+    // The owner's daemon is killed, and the next one takes over at once.
     let pid = a.world.daemon_pid();
     crate::world::process::signal(pid, nix::sys::signal::Signal::SIGKILL);
     a.join();
@@ -234,7 +234,7 @@ fn a_member_with_a_wrong_certificate_ends_nothing_while_the_others_are_away() {
     let files = [&trusted, &trusted, &strange].map(|it| it.sign("127.0.0.1"));
     let mut members = start_etcd_cluster_tls(&files);
     let log = Log::in_cluster_tls(&members, &trusted.file("ca.pem"));
-    // One whose commands live for as long as the test, and one that reaches their deadline.
+    // On one host commands live as long as the test; on the other they reach their deadline.
     let a = Host::new(&log, "a", "ttl = \"10m\"\nrenewal = \"500ms\"", None);
     let b = Host::new(&log, "b", SHORT, Some(&a.world));
     a.join();
@@ -248,10 +248,10 @@ fn a_member_with_a_wrong_certificate_ends_nothing_while_the_others_are_away() {
     wait_until("the engine is out of reach", || a.state() != "member");
     let refused = a.world.canal(["run", "-n", "-k", "z", "--", "true"]).end().code(125);
     assert!(refused.stderr.contains("the engine") || refused.stderr.contains("its engine"));
-    // Its end comes with its deadline, not with the answer of the member that is not trusted.
+    // The command ends at its deadline, not at the answer of the untrusted member.
     lost(mortal, " was last reached ");
     assert_eq!(Events::of(&a.world).ended(), 1, "the other one has its lock until its deadline");
-    // With the bad one, which its peers trust, one of them is a majority.
+    // With the untrusted member, which its peers trust, one trusted member is a majority.
     good[0].start();
     a.until("member");
     b.until("member");

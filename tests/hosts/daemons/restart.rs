@@ -1,4 +1,4 @@
-//! Daemons that are killed or stopped and come back, or do not.
+//! Daemons that are killed or stopped, and come back or do not.
 
 use std::time::{Duration, Instant};
 
@@ -40,7 +40,7 @@ fn a_killed_daemon_takes_its_holds_and_waiters_up_again(log: &Log) {
     for waiter in waiters {
         waiter.end().code(0);
     }
-    // The queue is the one it was.
+    // The queue has the same order as before.
     never_both(&a, &["1", "2", "3", "4"]);
     until_idle(&[a, b]);
 }
@@ -59,7 +59,7 @@ fn goes_on(log: &Log, ttl: Duration) -> Option<()> {
     if began.elapsed() > ttl / 3 {
         return None;
     }
-    // Whatever the page of the first daemon said, it is long over then.
+    // The deadline that the first daemon published is long over by then.
     wait_until("the TTL is over twice", || began.elapsed() > ttl * 2);
     assert_eq!(b.world.held("x"), 1);
     holder.finish().code(0);
@@ -83,7 +83,7 @@ fn what_ended_while_no_daemon_ran_is_free(log: &Log) {
 fn a_daemon_that_does_not_come_back_frees_its_locks_and_kills_its_commands(log: &Log) {
     let [a, b] = mortal_and_patient_hosts(log);
     let body = recorded("while :; do sleep 0.02; done");
-    // It would start a daemon that takes its host's place.
+    // Without `--no-start` it would start a daemon that takes its host's place.
     let args = ["run", "--no-start", "-k", "x", "--", "sh", "-c", &body, "sh", "a"];
     let holder = a.world.canal(args).spawn();
     b.world.until_held("x", 1);

@@ -1,4 +1,4 @@
-//! What a daemon says that cannot start with the engine it was given.
+//! The messages of a daemon that cannot start with its engine.
 
 use std::fs;
 
@@ -78,7 +78,7 @@ fn a_place_that_worked_over_an_engine_does_not_work_without_it_until_it_is_told_
         assert!(ended.stderr.contains("but no engine is named now\nhint: name it"), "{ended:?}");
         assert!(ended.stdout.is_empty(), "{ended:?}");
     }
-    // With the engine it goes on, in the configuration too.
+    // With its engine the daemon goes on, also with the engine in the configuration.
     world.daemon(|daemon| daemon.args(["--engine", &url, "--host", "a"])).kill();
     let config = world.runtime().join("canal.toml");
     fs::write(&config, format!("[engine]\nurl = \"{url}\"\nhost = \"a\"\n")).unwrap();

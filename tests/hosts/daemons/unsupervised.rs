@@ -1,4 +1,5 @@
-//! What no `canal run` looks after: it ends in time, too, also when its daemon was killed.
+//! Processes without a `canal run` beside them: they are ended in time, too, also when their daemon
+//! was killed.
 
 use std::fs;
 
@@ -24,7 +25,7 @@ over_each_engine!(
     a_daemon_that_ends_with_nothing_held_takes_its_watcher_along,
 );
 
-/// A process that has `x` and was not started by canal.
+/// A process that holds `x` and was not started by canal.
 fn owner(host: &Host, name: &str) -> Proc {
     let body = recorded("while :; do sleep 0.02; done");
     let script = format!("set -- {name}; canal acquire -q --pid $$ -k x || exit; {body}");
@@ -33,7 +34,7 @@ fn owner(host: &Host, name: &str) -> Proc {
     owner
 }
 
-/// It was asked to end, and killed if the machine was too slow for it to do so.
+/// Checks that it was asked to end, or was killed because the machine was too slow.
 #[track_caller]
 fn ended_in_time(owner: Proc) {
     let ended = owner.end();
@@ -102,10 +103,10 @@ fn rule_07_what_a_daemon_that_was_told_to_end_had_acquired_for_ends_in_time(log:
     wait_until("its watcher has ended", || a.world.watchers().is_empty());
 }
 
-/// What a command starts that leaves it, and holds the file `hand` as long as it lives.
+/// What a command starts and leaves behind; it holds the file `hand` as long as it lives.
 const DAEMON: &str = "exec 9>>hand; flock 9; echo >daemonised; while :; do sleep 0.05 9>&-; done";
 
-/// Starts `canal run` with a command that starts that, and kills `canal run` alone.
+/// Starts `canal run` with a command that starts [`DAEMON`], and kills only `canal run`.
 #[track_caller]
 fn leave_behind(host: &Host, options: &[&str], how: &str, then: &str) {
     let body = format!("(setsid {how} sh -c '{DAEMON}' </dev/null >/dev/null 2>&1 &); {then}");
@@ -118,7 +119,7 @@ fn leave_behind(host: &Host, options: &[&str], how: &str, then: &str) {
     assert_eq!(run.end().signal, Some(9));
 }
 
-/// Nothing is left of it once the other host has the lock.
+/// Checks that nothing is left of it once the other host has the lock.
 #[track_caller]
 fn nothing_is_left(host: &Host) {
     host.world.canal(["run", "-k", "x", "--", "flock", "-n", "hand", "true"]).end().code(0);
@@ -139,7 +140,7 @@ fn rule_07_descendants_end_in_time_whose_canal_run_was_killed(log: &Log) {
 
 fn rule_07_descendants_of_a_command_that_has_ended_end_in_time(log: &Log) {
     let [a, b] = mortal_and_patient_hosts(log);
-    // It is known by what it inherited to keep the lock, whatever its environment.
+    // The daemon knows it by what it inherited to keep the lock, whatever its environment.
     leave_behind(&a, &["--with-children"], "env -i PATH=\"$PATH\"", "exit 0");
     wait_until("only the descendant keeps it", || {
         let holders = a.world.key("x").holders;

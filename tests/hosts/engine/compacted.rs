@@ -1,4 +1,4 @@
-//! etcd is compacted, and the log cut off behind a snapshot, past what a host has seen.
+//! etcd is compacted, and the log is cut off behind a snapshot, beyond what a host has seen.
 
 use serde_json::json;
 
@@ -17,7 +17,7 @@ fn etcd() -> Option<(Etcd, Log)> {
     Some((server, log))
 }
 
-/// Changes that a host is to miss, then nothing of what etcd had before is left in it.
+/// Makes changes that a host is to miss, then removes from etcd everything that it had before.
 fn compact(server: &Etcd, host: &Host) {
     for n in 0..5 {
         let key = format!("other/{n}");
@@ -33,7 +33,7 @@ fn all_end(others: impl IntoIterator<Item = Proc>) {
     }
 }
 
-/// How a host is parted from etcd.
+/// A way to separate a host from etcd.
 struct Parting {
     how: &'static str,
     away: fn(&Host),
@@ -67,7 +67,7 @@ fn etcd_is_compacted_while_commands_run_and_wait_on_several_hosts() {
         others.push(queue(host, &all, name, others.len() as u64 + 1));
         compact(&server, &b);
     }
-    // Daemons that read all anew: of a holder, and of one that waits.
+    // Daemons that read everything anew: that of a holder, and that of a waiter.
     for host in [&a, &c] {
         host.world.kill_daemon();
         compact(&server, &b);
@@ -124,7 +124,8 @@ fn etcd_is_compacted_while_a_host_is_away_for_longer_than_its_ttl() {
         away(&a);
         compact(&server, &b);
         lost(holder, " was last reached ");
-        // What waits here goes with the host, and is not granted what it cannot be told of.
+        // The waiter of this host goes with the host: it is not granted a lock that it could not be
+        // told of.
         all_end(others);
         compact(&server, &c);
         back(&a);
@@ -137,10 +138,11 @@ fn etcd_is_compacted_while_a_host_is_away_for_longer_than_its_ttl() {
     }
 }
 
-/// So many are there when a snapshot could be stored: a quarter more than after which it is made.
+/// With this many batches a snapshot could be stored: a quarter more than the number after which
+/// hosts make it.
 const BATCHES: usize = SNAPSHOT_BATCHES + SNAPSHOT_BATCHES / 4 + 100;
 
-/// A lease of a host's, which makes a batch whenever it is renewed.
+/// A lease of a host. Each renewal makes a batch.
 struct Lease {
     peer: Peer,
     handle: String,
@@ -160,7 +162,7 @@ impl Lease {
     }
 }
 
-/// Two hosts make so many batches that the log can be cut off; more if it is not yet `enough`.
+/// Two hosts make so many batches that the log can be cut off; more until it is `enough`.
 fn much_happens(hosts: [&Host; 2], enough: impl Fn() -> bool + Sync) {
     let mut leases = hosts.map(|host| Lease::of(host, &format!("lease/{}", host.label())));
     std::thread::scope(|scope| {
@@ -210,7 +212,7 @@ fn away_for_longer_than_the_ttl(log: &Log, is_cut_off: impl Fn() -> bool + Sync)
     b.proxy.mend();
     b.until("member");
     b.world.until_waiting("x", 1);
-    // A host that was never there before, and daemons that start anew.
+    // A host that was never there before, and restarted daemons.
     let d = Host::new(log, "d", PATIENT, Some(&a.world));
     d.join();
     for host in [&a, &b] {
@@ -218,8 +220,8 @@ fn away_for_longer_than_the_ttl(log: &Log, is_cut_off: impl Fn() -> bool + Sync)
         host.join();
     }
     d.world.until_held("x", 1);
-    // On a busy machine, the membership of `b` ends before its next daemon has taken it over.
-    // Then the waiter is asked for again.
+    // On a busy machine the membership of `b` may end before its next daemon takes it over. Then
+    // the waiter is requested again.
     d.world.until_waiting("x", 1);
     finish(&a, "4");
     holder.end().code(0);
@@ -245,7 +247,7 @@ fn the_log_in_etcd_is_cut_off_and_compacted_when_a_host_is_back_after_its_ttl() 
     let Some((server, log)) = etcd() else { return };
     let pointer = format!("/{}/snapshot/pointer", log.name());
     let is_cut_off = || {
-        // The other one may just have done so.
+        // The other host may just have compacted it.
         server.ctl(&["compact", &server.revision().to_string()]);
         !server.ctl_ok(&["get", &pointer]).is_empty()
     };

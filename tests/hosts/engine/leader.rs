@@ -1,5 +1,4 @@
-//! Three members of etcd that lose their leader, or their majority, under running and waiting
-//! commands.
+//! An etcd of three members loses its leader, or its majority, while commands run and wait.
 
 use crate::etcd_server::cluster::{leader, until_another_leads};
 use crate::etcd_server::{Etcd, installed, start_etcd_cluster, until};
@@ -17,8 +16,8 @@ fn cluster() -> Option<Vec<Etcd>> {
     installed().then(|| start_etcd_cluster(3))
 }
 
-/// One command runs, others wait on three hosts; the leader falls, and rises when the first of them
-/// has had its turn.
+/// One command runs, others wait on three hosts. The leader falls, and comes back when the first
+/// waiter has had its turn.
 fn nobody_minds(members: &mut [Etcd], fall: fn(&mut Etcd), rise: fn(&mut Etcd)) {
     let log = Log::in_cluster(&*members);
     let [a, b, c] = hosts(&log);
@@ -28,7 +27,7 @@ fn nobody_minds(members: &mut [Etcd], fall: fn(&mut Etcd), rise: fn(&mut Etcd)) 
         vec![queue(&b, &all, "2", 1), queue(&c, &all, "3", 2), queue(&a, &all, "4", 3)];
     let leader = leader(members);
     fall(&mut members[leader]);
-    // While there is none, and when there is another one.
+    // While there is no leader, and when there is another one.
     others.push(next(&b, "5"));
     until_another_leads(members, leader);
     all.iter().for_each(|host| host.world.until_waiting("x", 4));
@@ -49,14 +48,14 @@ fn nobody_minds(members: &mut [Etcd], fall: fn(&mut Etcd), rise: fn(&mut Etcd)) 
 fn commands_go_on_and_have_their_turns_when_the_leader_is_killed() {
     let Some(mut members) = cluster() else { return };
     nobody_minds(&mut members, Etcd::kill, Etcd::start);
-    // The one after it, by daemons that have lost a member before.
+    // The next leader, with daemons that have lost a member before.
     nobody_minds(&mut members, Etcd::kill, Etcd::start);
 }
 
 #[test]
 fn commands_go_on_and_have_their_turns_when_the_leader_stands_still() {
     let Some(mut members) = cluster() else { return };
-    // It believes that it leads when it wakes up.
+    // When it wakes up, it believes that it still leads.
     nobody_minds(&mut members, |leader| leader.pause(), |leader| leader.resume());
 }
 
@@ -64,7 +63,7 @@ fn commands_go_on_and_have_their_turns_when_the_leader_stands_still() {
 fn never_two_at_once_while_leaders_come_and_go() {
     let Some(mut members) = cluster() else { return };
     let log = Log::in_cluster(&members);
-    // A few elections.
+    // Long enough for a few elections.
     let hosts: [Host; 3] = mortal_hosts(&log);
     let body = witnessed(&recorded("sleep 0.02"));
     let stop = hosts[0].world.path("work").join("stop");
@@ -100,8 +99,8 @@ fn never_two_at_once_while_leaders_come_and_go() {
         client.end().code(0);
     }
     let codes = hosts[0].world.read("codes");
-    // An election can take too long for some, and an etcd before 3.4.31 or 3.5.13 ends leases of
-    // those who renewed when a leader stands still.
+    // An election can take too long for some hosts. An etcd before 3.4.31 or 3.5.13 also ends
+    // leases of hosts that renewed, when its leader is stopped.
     assert!(codes.lines().all(|code| code == "122"), "{codes}");
     assert_eq!(hosts[0].world.read("overlaps"), "", "{}", hosts[0].world.read("events"));
     until_idle(&hosts);
@@ -128,13 +127,13 @@ fn without_a_majority_commands_end_in_time_and_those_who_wait_go_on_waiting() {
     until_idle(&[a, b]);
 }
 
-/// Whichever member a daemon begins with.
+/// Whichever member a daemon tries first.
 #[test]
 fn a_daemon_starts_though_the_member_that_it_is_told_first_is_dead_or_stands_still() {
     let Some(mut members) = cluster() else { return };
     members[0].kill();
     let dead = &members[0];
-    // Nearly always it begins with the one that is named so often.
+    // A daemon nearly always begins with the member that is named so often.
     let log = Log::in_cluster([dead, dead, dead, dead, dead, &members[1], &members[2]]);
     let [a, b] = hosts(&log);
     for _ in 0..3 {
@@ -143,7 +142,7 @@ fn a_daemon_starts_though_the_member_that_it_is_told_first_is_dead_or_stands_sti
     }
     let holder = start_for_now(&a, "1");
     let other = queue(&b, &[&a, &b], "2", 1);
-    // Its holds and waiters are adopted by one that starts so.
+    // A daemon that starts this way adopts the holds and waiters of its predecessor.
     a.world.kill_daemon();
     a.join();
     members[0].start();

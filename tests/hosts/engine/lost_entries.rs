@@ -1,5 +1,6 @@
-//! Engines that forget what they acknowledged: a base backup is restored, a standby that lags is
-//! promoted, a snapshot of etcd is restored. What was granted in the lost part still runs.
+//! Engines that lose entries which they acknowledged: a base backup is restored, a standby that
+//! lags is promoted, a snapshot of etcd is restored. Commands that were granted locks in the lost
+//! part still run.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,16 +10,16 @@ use crate::postgres_server::{self, Server};
 use crate::shared_table::{Host, Log, SHORT, hosts_timed};
 use crate::world::process::{Proc, wait_until};
 
-/// An engine that forgets.
+/// An engine that loses entries.
 trait Forgets {
-    /// What is acknowledged from now on will be forgotten.
+    /// From now on the engine loses what it acknowledges.
     fn mark(&mut self);
 
-    /// Comes back as it was then.
+    /// Comes back in the state of [`Self::mark`].
     fn forget(&mut self);
 }
 
-/// A server of PostgreSQL whose base backup is restored.
+/// A PostgreSQL server whose base backup is restored.
 struct Backup(Server);
 
 impl Forgets for Backup {
@@ -31,7 +32,7 @@ impl Forgets for Backup {
     }
 }
 
-/// One whose standby takes over its address, without having got everything.
+/// A server whose standby takes over its address without having received everything.
 struct Lagging {
     primary: Server,
     standby: Option<Server>,
@@ -70,14 +71,14 @@ impl Forgets for Snapshot {
     }
 }
 
-/// What happens to the hosts whose locks are forgotten, before they are.
+/// What happens to the hosts of the lost locks before the engine loses them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meanwhile {
     /// Nothing.
     Up,
-    /// They reach the engine no more until others were granted their locks.
+    /// They cannot reach the engine until other hosts were granted their locks.
     Cut,
-    /// Their daemons are stopped, and started once others were granted their locks.
+    /// Their daemons are stopped, and started once other hosts were granted their locks.
     Stopped,
     /// Their daemons are killed, and started right after the engine.
     Restarted,
@@ -135,8 +136,9 @@ fn when_a_snapshot_of_etcd_is_restored(meanwhile: Meanwhile) {
     no_overlap_and_no_token_twice(&log, Snapshot { etcd, file }, meanwhile);
 }
 
-/// A shell command that records its token. The kernel is the witness of overlaps: the file `KEY.held`
-/// is locked until the command and all its children have ended, however they end. `$1` is the key.
+/// A shell command that records its token. The kernel is the witness of overlaps: the file
+/// `KEY.held` is locked until the command and all its children have ended, however they end. `$1`
+/// is the key.
 fn witnessed(body: &str) -> String {
     format!(
         "exec 9>>\"$1.held\"; flock -n 9 || echo \"$1\" >>overlaps; \
@@ -148,7 +150,7 @@ fn run<'a>(host: &'a Host, key: &'a str, body: &str) -> crate::world::process::C
     host.world.canal(["run", "-k", key, "--", "sh", "-c", &witnessed(body), "sh", key])
 }
 
-/// Starts a command that runs on, when all before it have started.
+/// Starts a command that keeps running, after all earlier ones have started.
 fn start(host: &Host, key: &str) -> Proc {
     let before = tokens(host).len();
     let holder = run(host, key, "while :; do sleep 0.02; done").spawn();
@@ -162,8 +164,8 @@ fn tokens(host: &Host) -> Vec<u64> {
     text.lines().map(|line| line.parse().unwrap()).collect()
 }
 
-/// One host is known to what comes back, another one is not; a third one has seen nothing of what is
-/// lost, and asks for the locks of both.
+/// The restored engine knows one host and not the other. A third host has seen nothing of the lost
+/// part, and asks for the locks of both.
 fn no_overlap_and_no_token_twice(log: &Log, mut engine: impl Forgets, meanwhile: Meanwhile) {
     let [known, other] = hosts_timed(log, SHORT);
     run(&known, "before", ":").end().code(0);

@@ -1,11 +1,11 @@
-//! Engines that end and start anew under running and waiting commands.
+//! Engines that stop and restart while commands run and wait.
 
 use crate::shared_table::commands::{finish, lost, never_both, next, queue, start, start_for_now};
 use crate::shared_table::{Log, hosts, mortal_hosts, until_idle};
 use crate::world::record::Events;
 use crate::{etcd_server, postgres_server};
 
-/// One runs, others wait or come meanwhile: everything goes on.
+/// One command runs, others wait or come meanwhile: all of them go on.
 fn shorter_than_commands_may_go_on_without_it(log: &Log, mut engine: impl FnMut(bool)) {
     let [a, b] = hosts(log);
     let holder = start_for_now(&a, "1");
@@ -33,7 +33,7 @@ fn shorter_than_commands_may_go_on_without_it(log: &Log, mut engine: impl FnMut(
     until_idle(&[a, b]);
 }
 
-/// What runs is ended in time and says why; who waits is asked for again.
+/// The running command is ended in time and says why; the waiting one is requested again.
 fn longer_than_the_ttl(log: &Log, mut engine: impl FnMut(bool)) {
     let [a, b] = mortal_hosts(log);
     let holder = start(&a, "1");

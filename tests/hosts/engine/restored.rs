@@ -1,5 +1,5 @@
-//! An engine that is restored from a backup knows nothing of what was granted since: who was told of
-//! such a grant must not run on beside the next holder.
+//! An engine that is restored from a backup knows nothing of later grants: a command that was told
+//! of such a grant must not run beside the next holder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ impl Engine {
         }
     }
 
-    /// Does something with the files of the engine, which does not run meanwhile.
+    /// Does something with the files of the engine while it is stopped.
     fn offline(&mut self, work: impl FnOnce(&Path)) {
         match self {
             Self::Etcd(server) => server.stop(),
@@ -70,7 +70,7 @@ fn what_a_restored_postgresql_does_not_know_is_dead_before_its_host_asks_again()
     }
 }
 
-/// Nothing is granted after lost history before the TTL and a tenth are over; and it is long enough to
+/// After lost history, no host grants anything before 1.1 TTL are over. The TTL is long enough to
 /// put the engine back within it.
 const TIMES: &str = "ttl = \"30s\"\nrenewal = \"500ms\"";
 
@@ -93,7 +93,7 @@ fn survivors_are_killed(engine: &mut Engine, log: &Log) {
     let others: Vec<_> =
         (0..3).map(|n| b.world.canal(["run", "-k", &format!("b{n}"), "--", "true"])).collect();
     a.world.status();
-    // Whatever is granted on that host is granted after their end.
+    // Everything granted on that host is granted after their end.
     let look =
         pids.map(|pid| format!("! grep -qs '^State:.[^ZX]' /proc/{pid}/status")).join(" && ");
     let look = format!("{look} && test \"$CANAL_TOKEN\" -gt {told}");

@@ -1,4 +1,4 @@
-//! An engine that is not there when a daemon starts, or not what it should be.
+//! An engine that cannot be reached when a daemon starts, or is not what it should be.
 
 use std::fs;
 
@@ -97,7 +97,7 @@ fn requests_of_megabytes_that_were_asked_while_it_was_away_are_granted_when_it_i
     let [a] = hosts(log);
     let incarnation = || a.world.look().and_then(|status| status.engine).unwrap().id;
     let before = incarnation();
-    // The daemon proposes what is asked as long as it has not noticed that nothing is passed on.
+    // The daemon proposes requests until it notices that the network forwards nothing.
     a.proxy.fall_silent();
     let mut peers: Vec<Peer> = (0..60)
         .map(|n| {

@@ -1,4 +1,4 @@
-//! What several hosts share: one lock is one lock, and one order is one order.
+//! What several hosts share: the locks, and the order of waiters.
 
 use serde_json::Value;
 
@@ -182,7 +182,7 @@ fn a_killed_holder_frees_its_lock_for_other_hosts(log: &Log) {
 
 fn a_token_is_greater_than_all_before_it_on_any_host(log: &Log) {
     let [a, b] = hosts(log);
-    // A new log begins above whatever journals gave out before.
+    // A new log begins above every token that a journal has given out.
     let mut last = 1_700_000_000 << 20;
     for round in 0..12 {
         let host = if round % 2 == 0 { &a } else { &b };
@@ -217,7 +217,7 @@ fn a_lease_that_was_told_is_known_through_a_host_that_is_behind(log: &Log) {
         let lease = a.world.canal(lease).end().code(0).json();
         let handle = lease["handle"].as_str().unwrap();
         let asked = b.world.canal([command, "--handle", handle]).spawn();
-        // It is asked before the other host can have read of the lease.
+        // It asks before the other host can have read of the lease.
         wait_until("it is asked", || crate::world::process::state(asked.pid()) == Some('S'));
         b.proxy.mend();
         asked.end().code(0);

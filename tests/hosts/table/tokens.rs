@@ -1,8 +1,8 @@
-//! Fencing tokens over hosts: that of each grant is greater than those of all grants before it,
-//! whoever is killed in between.
+//! Fencing tokens across hosts: the token of each grant is greater than those of all grants before
+//! it, whichever processes are killed in between.
 //!
-//! Every command holds `order`, of which there is one, when it records its token; so the order of
-//! the records is that of the grants. `CANAL_GRANTS` says how many there are to be.
+//! Every command holds the mutex `order` when it records its token, so the order of the records is
+//! that of the grants. `CANAL_GRANTS` sets the number of grants.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use crate::world::process::{BOUND, Cmd, Proc, children};
 
 over_each_engine!(tokens_grow_with_every_grant_of_any_kind_on_any_host_whoever_is_killed);
 
-/// So many clients of each host at once.
+/// The number of clients of each host at the same time.
 const CLIENTS: usize = 5;
 
 const RECORD: &str = "echo $CANAL_TOKEN >>tokens";
@@ -25,13 +25,13 @@ const ACQUIRED: &str = r#"
 answer=$(canal acquire -q --pid $$ -k order --json) || exit
 token=${answer##*'"token":'}; echo ${token%%,*} >>tokens"#;
 
-/// A daemon that is killed before it answers leaves it open what became of a release (125).
+/// If the daemon is killed before it answers, the result of a release is unknown (125).
 const LEASED: &str = r#"
 answer=$(canal acquire -q -k order --ttl 5m) || exit
 eval "$answer"; echo $CANAL_TOKEN >>tokens
 while canal release -q --handle $CANAL_HANDLE; [ $? = 125 ]; do :; done"#;
 
-/// After so many grants a client is killed, and a daemon.
+/// After this many grants a client is killed, and a daemon.
 const CLIENT_KILLS: usize = 6;
 const DAEMON_KILLS: usize = 60;
 
@@ -39,10 +39,10 @@ fn wanted() -> usize {
     std::env::var("CANAL_GRANTS").ok().and_then(|it| it.parse().ok()).unwrap_or(600)
 }
 
-/// The kinds of clients; most are of the plain one.
+/// The number of kinds of clients; most kinds are the plain one.
 const KINDS: usize = 16;
 
-/// A lease outlives whoever asked for it; the others can be killed.
+/// A lease outlives its client; the other kinds can be killed.
 const LEASE: usize = 8;
 
 fn client(host: &Host, kind: usize) -> Cmd<'_> {
@@ -74,7 +74,7 @@ impl Client {
         Self { proc: client(host, kind).spawn(), kind, killed: false }
     }
 
-    /// Kills it, or what it runs.
+    /// Kills the client, or what it runs.
     fn kill(&mut self) -> bool {
         if self.kind == LEASE || self.proc.has_ended() {
             return false;
@@ -143,7 +143,7 @@ fn tokens_grow_with_every_grant_of_any_kind_on_any_host_whoever_is_killed(log: &
     until_idle(&hosts);
 }
 
-/// The log falls back to what it was, with hosts that run on, are stopped meanwhile, or killed.
+/// The log falls back to an earlier state, while hosts run on, are stopped, or are killed.
 #[test]
 fn tokens_grow_in_a_history_that_was_rewritten() {
     let Some(server) = crate::postgres_server::start_postgres() else { return };
