@@ -1,7 +1,7 @@
 //! Where the worlds of this test program keep their table: here, in the journal of one machine.
 //! `tests/whole_postgres` and `tests/whole_etcd` have modules of this name for their engines.
 
-use crate::world::spread::Log;
+use crate::world::hosts::Log;
 
 /// Whether an engine keeps the table, and the clients of a world are spread over two hosts.
 pub(crate) const IS_ENGINE: bool = false;

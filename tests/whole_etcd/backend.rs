@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::etcd_server::{self, Etcd};
-use crate::world::spread::Log;
+use crate::world::hosts::Log;
 
 /// Whether the table is an engine's, and the clients of a world are spread over two hosts.
 pub(crate) const IS_ENGINE: bool = true;

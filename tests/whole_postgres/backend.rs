@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::postgres_server;
-use crate::world::spread::Log;
+use crate::world::hosts::Log;
 
 /// Whether the table is an engine's, and the clients of a world are spread over two hosts.
 pub(crate) const IS_ENGINE: bool = true;

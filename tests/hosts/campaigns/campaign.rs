@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 use crate::over_each_engine;
-use crate::shared_table::figures::{say, spread};
+use crate::shared_table::figures::{quantiles, say};
 use crate::shared_table::{Host, Log, hosts, mortal_hosts, recorded, until_idle};
 use crate::world::process::{BOUND, Proc};
 use crate::world::record::Events;
@@ -102,7 +102,7 @@ fn tell(log: &Log, events: &Events, host: &Host, lasted: Duration, disturbed: us
         log.engine(),
         lasted.as_secs_f64(),
         count as f64 / lasted.as_secs_f64(),
-        spread(&mut handed),
+        quantiles(&mut handed),
     ));
 }
 

@@ -130,7 +130,7 @@ fn a_campaign_in(world: &World) {
         go_on(&mut stopped, Instant::now());
         let victims = victims(&loops);
         let one = |dice: &mut Dice| victims.get(dice.throw(victims.len().max(1))).copied();
-        match (dice.throw(20), one(&mut dice), world.spread.glance()) {
+        match (dice.throw(20), one(&mut dice), world.hosts.glance()) {
             (0, _, Some(_)) => {
                 let pids = world.daemon_pids();
                 let one = pids.get(dice.throw(pids.len().max(1)));
@@ -148,7 +148,7 @@ fn a_campaign_in(world: &World) {
             }
             _ => {}
         }
-        if let Some(status) = world.spread.glance() {
+        if let Some(status) = world.hosts.glance() {
             for key in &status.keys {
                 let capacity = if matches!(&*key.key, "c" | "d") { 1 } else { 2 };
                 assert!(key.held <= capacity, "{key:?}");

@@ -156,7 +156,7 @@ fn harm(world: &World, loops: &[Proc], dice: &mut Dice, campaign: Duration) -> D
         go_on(&mut stopped, Instant::now());
         let victims = victims(loops);
         let victim = victims.get(dice.throw(victims.len().max(1))).copied();
-        let seen = world.spread.glance();
+        let seen = world.hosts.glance();
         if let Some(status) = &seen {
             no_writer_has_company(status);
         }
