@@ -56,7 +56,7 @@ fn keys_are_completed_by_prefix() {
 }
 
 #[test]
-fn verbose_says_what_was_acquired_and_quiet_nothing() {
+fn verbose_prints_the_acquired_slots_and_quiet_prints_nothing() {
     let place = Place::new();
     let said = |args: &[&str]| {
         let assert = place.canal(args).assert().success();
@@ -75,7 +75,7 @@ fn verbose_says_what_was_acquired_and_quiet_nothing() {
 }
 
 #[test]
-fn a_resize_reports_what_was_and_is() {
+fn a_resize_reports_the_old_and_the_new_size() {
     let place = Place::new();
     let resized = place.prints(&["resize", "db", "--per", "3", "--buckets", "2"]);
     assert_eq!(resized, "db: was not stored, is 3x2; 0 held, 0 waiting\n");
@@ -89,7 +89,7 @@ fn a_resize_reports_what_was_and_is() {
 }
 
 #[test]
-fn a_daemon_that_is_not_there_is_stopped_already() {
+fn stopping_a_daemon_that_does_not_run_succeeds() {
     let place = Place::new();
     let stop = place.canal(&["daemon", "--stop"]).assert().success();
     let said = String::from_utf8_lossy(&stop.get_output().stderr).into_owned();

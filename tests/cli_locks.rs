@@ -120,7 +120,7 @@ fn status_of_a_key_shows_the_modes_below_it() {
 }
 
 #[test]
-fn why_follows_the_chain_and_the_graph_has_its_edges() {
+fn status_why_follows_the_chain_and_the_graph_has_its_edges() {
     let place = Place::new();
     let first = place.start(&job("--write a", "first", "end"));
     place.until_there("first");
@@ -169,7 +169,7 @@ fn crosswise(mine: &str, other: &str) -> String {
 }
 
 #[test]
-fn a_deadlock_is_told_once_around_and_never_ends_with_the_conflict_code() {
+fn a_deadlock_message_shows_the_whole_cycle_and_the_code_is_never_the_conflict_code() {
     let place = Place::new();
     let scripts = [place.start(&crosswise("a", "b")), place.start(&crosswise("b", "a"))];
     let ends = scripts.map(|child| child.wait_with_output().unwrap());
@@ -226,7 +226,7 @@ fn acquire_prints_the_cycle_as_json() {
 }
 
 #[test]
-fn a_nested_run_is_of_the_session_unless_it_says_otherwise_or_is_not_believed() {
+fn a_nested_run_joins_the_session_unless_an_option_or_the_kernel_says_otherwise() {
     let place = Place::new();
     let nested = |options: &str| {
         place.output(&format!(
@@ -249,7 +249,7 @@ fn a_nested_run_is_of_the_session_unless_it_says_otherwise_or_is_not_believed() 
 }
 
 #[test]
-fn what_is_taken_is_told_in_the_order_of_the_options_kinds() {
+fn acquired_locks_are_printed_by_kind_of_option() {
     let place = Place::new();
     let told = place.prints(
         "canal run --write w --read r -k q=3:2 -c 'echo \"$CANAL_KEY|$CANAL_SLOTS|${CANAL_SLOT-}\"'",
@@ -260,7 +260,7 @@ fn what_is_taken_is_told_in_the_order_of_the_options_kinds() {
 }
 
 #[test]
-fn an_upgrade_reads_again_when_it_gives_the_write_back() {
+fn releasing_an_upgrade_leaves_the_read_lock() {
     let place = Place::new();
     let modes = "canal status conf --json | tr ',{' '\\n\\n' | grep '\"mode\"' | sort -u";
     let told = place.prints(&format!(
@@ -273,7 +273,7 @@ fn an_upgrade_reads_again_when_it_gives_the_write_back() {
 }
 
 #[test]
-fn a_script_in_the_way_of_its_own_command_is_named_at_once() {
+fn a_script_that_blocks_its_own_command_is_named_at_once() {
     let place = Place::new();
     let output = place.output(
         "canal acquire --pid $$ --write a || exit 1

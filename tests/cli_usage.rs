@@ -101,7 +101,7 @@ fn long_and_odd_keys_are_refused_with_their_fault() {
 }
 
 #[test]
-fn a_command_that_cannot_run_is_told_before_anything_is_asked() {
+fn a_command_that_cannot_run_is_an_error_before_a_daemon_is_called() {
     let dir = TempDir::new().unwrap();
     let missing = canal(&dir, &["run", "-k", "x", "no-such-command"]).code(127);
     assert_eq!(stderr(&missing), "canal: no-such-command: command not found\n");
@@ -111,7 +111,7 @@ fn a_command_that_cannot_run_is_told_before_anything_is_asked() {
 }
 
 #[test]
-fn without_a_daemon_and_leave_to_start_one_canal_fails_and_says_so() {
+fn without_a_daemon_and_with_no_start_canal_fails_with_a_hint() {
     let dir = TempDir::new().unwrap();
     let socket = dir.path().join("s");
     for args in [
@@ -152,7 +152,7 @@ fn help_and_version_are_no_failures() {
 }
 
 #[test]
-fn help_of_the_command_is_the_commands() {
+fn help_after_the_command_belongs_to_the_command() {
     let dir = TempDir::new().unwrap();
     // After the first operand `--help` is the command's, so canal goes on to look for a daemon.
     canal(&dir, &["run", "-k", "x", "true", "--help"]).code(125).stdout("");
@@ -192,7 +192,7 @@ fn completions_are_the_files_of_the_sources() {
 }
 
 #[test]
-fn a_stdout_that_is_full_or_gone_is_noticed() {
+fn a_full_stdout_is_an_error_and_a_closed_pipe_is_none() {
     let dir = TempDir::new().unwrap();
     let canal = assert_cmd::cargo::cargo_bin!("canal");
     let run = |script: &str| {

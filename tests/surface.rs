@@ -72,7 +72,7 @@ fn named_by_fish(script: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn bash_and_zsh_know_every_option_and_invent_none() {
+fn bash_and_zsh_complete_exactly_the_options_that_exist() {
     let known = options();
     // What the scripts say to bash, zsh and the programs they call.
     let foreign: &[(&str, &[&str])] = &[
@@ -90,7 +90,7 @@ fn bash_and_zsh_know_every_option_and_invent_none() {
 }
 
 #[test]
-fn fish_knows_every_option_and_invents_none() {
+fn fish_completes_exactly_the_options_that_exist() {
     assert_eq!(named_by_fish(&script("canal.fish")), options());
 }
 
@@ -201,7 +201,7 @@ fn names_at_the_start(rest: &str) -> Vec<String> {
 }
 
 #[test]
-fn layers_use_those_that_the_table_in_contributing_says_and_no_others() {
+fn layers_use_exactly_the_layers_that_the_table_in_contributing_names() {
     let layers = layers();
     let folders = fs::read_dir(root().join("src")).unwrap().map(|entry| entry.unwrap().path());
     let folders = folders.filter(|path| path.is_dir());
@@ -234,7 +234,7 @@ fn uses_in_groups_and_in_code_are_found() {
 }
 
 #[test]
-fn sources_are_short_and_say_what_they_are_for() {
+fn sources_are_short_and_have_module_docs() {
     let mut files = Vec::new();
     sources(&root().join("src"), &mut files);
     for file in files {

@@ -164,7 +164,7 @@ fn passes_the_socket_on(shell: &Shell) {
 }
 
 #[test]
-fn bash_completes_and_hands_over() {
+fn bash_completes_options_keys_and_the_command() {
     let needs = Some("/usr/share/bash-completion/bash_completion");
     let Some(shell) = Shell::new("bash", needs) else { return };
     passes_the_socket_on(&shell);
@@ -173,7 +173,7 @@ fn bash_completes_and_hands_over() {
 }
 
 #[test]
-fn zsh_completes_and_hands_over() {
+fn zsh_completes_options_keys_and_the_command() {
     let Some(shell) = Shell::new("zsh", None) else { return };
     passes_the_socket_on(&shell);
     completes(&shell);
@@ -181,7 +181,7 @@ fn zsh_completes_and_hands_over() {
 }
 
 #[test]
-fn fish_completes_and_hands_over() {
+fn fish_completes_options_keys_and_the_command() {
     let Some(shell) = Shell::new("fish", None) else { return };
     passes_the_socket_on(&shell);
     completes(&shell);

@@ -199,7 +199,7 @@ fn no_circle_of_imports_is_larger_than_two_files() {
 }
 
 #[test]
-fn circles_are_found_through_groups_paths_and_what_others_make_known() {
+fn circles_are_found_through_groups_paths_and_reexports() {
     let files = [
         ("a", "use crate::{b::{self, X}, d}; #[cfg(test)] mod tests { use crate::e; }"),
         ("b", "pub use c::X;"),

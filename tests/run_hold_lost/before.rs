@@ -17,7 +17,7 @@ fn without_an_engine_canal_becomes_the_command_after_one_call() {
 }
 
 #[test]
-fn over_an_engine_it_is_asked_again_by_one_that_has_a_parent_under_the_same_tag() {
+fn over_an_engine_a_supervised_child_asks_again_under_the_same_tag() {
     let fake = Fake::sure(LONG, LONG);
     let running = fake.spawn(&[], "echo $$ >>pids; echo $PPID >>pids; exit 4");
     let canal = running.pid().to_string();
@@ -34,7 +34,7 @@ fn over_an_engine_it_is_asked_again_by_one_that_has_a_parent_under_the_same_tag(
 }
 
 #[test]
-fn the_way_in_which_the_command_ends_is_passed_on() {
+fn the_exit_status_of_the_command_is_passed_on() {
     use std::os::unix::process::ExitStatusExt;
     let fake = Fake::sure(LONG, LONG);
     for code in [0, 1, 75, 122, 255] {
@@ -64,7 +64,7 @@ fn a_command_whose_deadline_has_passed_is_not_started() {
 }
 
 #[test]
-fn of_one_that_cannot_be_executed_that_is_said_and_nothing_of_a_loss() {
+fn a_command_that_cannot_be_executed_is_reported_as_that_and_not_as_a_loss() {
     let fake = Fake::sure(LONG, LONG);
     std::fs::write(fake.path("no-program"), "#!/nonexistent/interpreter\n").unwrap();
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);

@@ -13,7 +13,7 @@ use crate::wait_until;
 const STUBBORN: &str = r#"trap "" TERM; echo $$ >>pids; while :; do sleep 0.02; done"#;
 
 #[test]
-fn the_command_is_asked_to_end_at_the_term() {
+fn the_command_gets_sigterm_at_the_first_deadline() {
     let fake = Fake::sure(LONG, LONG);
     let script =
         "trap 'echo term >>log; exit 0' TERM; echo begun >>log; while :; do sleep 0.01; done";
@@ -25,7 +25,7 @@ fn the_command_is_asked_to_end_at_the_term() {
 }
 
 #[test]
-fn it_is_killed_with_all_that_it_started_and_not_left_before() {
+fn the_command_is_killed_with_its_descendants_and_not_abandoned_before() {
     let fake = Fake::sure(LONG, LONG);
     let script = format!(
         "(setsid sh -c '{STUBBORN}' &); (setsid sh -c 'setsid sh -c \"exec sh -c \\\"\\$0\\\"\" \\
@@ -42,7 +42,7 @@ fn it_is_killed_with_all_that_it_started_and_not_left_before() {
 }
 
 #[test]
-fn what_the_command_leaves_behind_when_it_is_asked_to_end_is_killed_as_well() {
+fn processes_left_behind_after_sigterm_are_killed_too() {
     let fake = Fake::sure(LONG, LONG);
     let script = format!(
         "(setsid sh -c '{STUBBORN}' &); trap 'echo term >>log; exit 0' TERM; \
@@ -57,7 +57,7 @@ fn what_the_command_leaves_behind_when_it_is_asked_to_end_is_killed_as_well() {
 }
 
 #[test]
-fn what_a_command_that_ended_by_itself_left_behind_is_nobodys_business() {
+fn processes_left_behind_by_a_command_that_ended_by_itself_live_on() {
     let fake = Fake::sure(LONG, LONG);
     let script = format!(
         "(setsid sh -c '{STUBBORN}' >/dev/null 2>&1 &); \
@@ -87,7 +87,7 @@ fn a_daemon_that_the_command_started_on_demand_is_spared() {
 }
 
 #[test]
-fn one_that_only_calls_itself_a_daemon_is_killed_with_the_rest() {
+fn a_process_that_only_calls_itself_a_daemon_is_killed_too() {
     let fake = Fake::sure(LONG, LONG);
     symlink("/bin/sh", fake.path("canal")).unwrap();
     std::fs::write(fake.path("daemon"), "echo $$ >>pids; while :; do sleep 0.05; done").unwrap();
@@ -100,7 +100,7 @@ fn one_that_only_calls_itself_a_daemon_is_killed_with_the_rest() {
 }
 
 #[test]
-fn both_stopped_past_the_deadline_end_before_any_more_work() {
+fn wrapper_and_command_stopped_past_the_deadline_do_no_more_work() {
     let fake = Fake::sure(LONG, LONG);
     let script = "trap 'echo term >>log' TERM; trap 'echo cont >>log' CONT; echo $$ >>pids; \
                   while :; do echo work >>log; sleep 0.01; done";
@@ -122,7 +122,7 @@ fn both_stopped_past_the_deadline_end_before_any_more_work() {
 }
 
 #[test]
-fn a_command_that_is_lost_is_ended_at_once_however_sure_it_was() {
+fn a_lost_hold_ends_its_command_at_once_whatever_its_deadline() {
     let fake = Fake::sure(LONG, LONG);
     let script = format!("(setsid sh -c '{STUBBORN}' &); {STUBBORN}");
     let running = fake.spawn(&[], &script);
@@ -152,7 +152,7 @@ fn on_lost_term_asks_and_does_not_kill() {
 }
 
 #[test]
-fn on_lost_warn_says_it_and_passes_the_status_on() {
+fn on_lost_warn_prints_the_loss_and_passes_the_status_on() {
     let fake = Fake::sure(LONG, LONG);
     let script = "trap 'echo term >>log' TERM; echo $$ >>pids; \
                   while ! [ -e gate ]; do sleep 0.01; done; exit 7";
@@ -170,7 +170,7 @@ fn on_lost_warn_says_it_and_passes_the_status_on() {
 }
 
 #[test]
-fn the_bound_on_the_run_goes_on_beside_it() {
+fn max_run_still_applies() {
     let fake = Fake::sure(LONG, LONG);
     let output = fake.output(&["--max-run", "0.3"], "while :; do sleep 0.01; done");
     assert_eq!(output.status.code(), Some(124), "{output:?}");

@@ -10,7 +10,7 @@ use crate::wait_until;
 const UNTIL_GATE: &str = "echo $$ >>pids; while ! [ -e gate ]; do sleep 0.01; done; exit 5";
 
 #[test]
-fn a_command_whose_page_moves_on_is_not_touched() {
+fn a_command_whose_deadline_is_extended_goes_on() {
     let fake = Fake::sure(LONG, LONG);
     let mut running = fake.spawn(&[], UNTIL_GATE);
     fake.line("pids");
@@ -41,7 +41,7 @@ fn the_death_of_the_daemon_changes_nothing_about_the_deadline() {
 }
 
 #[test]
-fn the_page_of_the_next_daemon_takes_the_place_of_one_that_nobody_writes() {
+fn the_deadline_page_of_the_next_daemon_replaces_an_abandoned_one() {
     let fake = Fake::sure(LONG, LONG);
     let running = fake.spawn(&[], UNTIL_GATE);
     fake.line("pids");
@@ -66,7 +66,7 @@ fn the_page_of_the_next_daemon_takes_the_place_of_one_that_nobody_writes() {
 }
 
 #[test]
-fn a_command_that_the_next_daemon_ended_is_122_and_takes_all_that_it_started_along() {
+fn a_command_that_the_next_daemon_killed_exits_with_122_with_all_its_descendants() {
     let fake = Fake::sure(LONG, LONG);
     let script = format!("setsid sleep 1000 & echo $! >>child; {UNTIL_GATE}");
     let running = fake.spawn(&[], &script);
@@ -85,7 +85,7 @@ fn a_command_that_the_next_daemon_ended_is_122_and_takes_all_that_it_started_alo
 }
 
 #[test]
-fn a_command_that_somebody_else_killed_while_no_daemon_ran_ends_by_that_signal() {
+fn a_command_killed_by_another_process_while_no_daemon_ran_ends_by_that_signal() {
     let fake = Fake::sure(LONG, LONG);
     let running = fake.spawn(&[], UNTIL_GATE);
     let command = fake.line("pids");

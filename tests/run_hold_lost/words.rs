@@ -7,7 +7,7 @@ use crate::fake::{Fake, LONG};
 const LOOP: &str = "echo $$ >>pids; while :; do sleep 0.01; done";
 
 #[test]
-fn what_was_lost_when_and_why_is_said_once() {
+fn the_message_says_once_what_was_lost_when_and_why() {
     let fake = Fake::sure(LONG, LONG);
     let running = fake.spawn(&[], &format!("trap '' TERM; {LOOP}"));
     fake.line("pids");
@@ -22,7 +22,7 @@ fn what_was_lost_when_and_why_is_said_once() {
 }
 
 #[test]
-fn who_lost_it_is_said_if_the_daemon_knows_more() {
+fn the_message_has_the_reason_that_the_daemon_knows() {
     for (why, words) in [
         (Why::Gone, "this host (alpha) was declared gone, etcd was last reached"),
         (Why::Rewritten, "etcd has another history than before"),
@@ -39,7 +39,7 @@ fn who_lost_it_is_said_if_the_daemon_knows_more() {
 }
 
 #[test]
-fn quiet_says_nothing() {
+fn quiet_prints_nothing() {
     let fake = Fake::sure(200, 300);
     assert_eq!(fake.spawn(&["-q"], LOOP).end(), (Some(122), String::new()));
     let fake = Fake::sure(0, 0);

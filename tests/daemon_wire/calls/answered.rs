@@ -240,7 +240,7 @@ impl Dice {
 }
 
 #[test]
-fn one_who_is_granted_what_it_wants_as_soon_as_it_is_queued_is_told() {
+fn a_request_that_one_entry_queues_and_grants_is_answered() {
     let mut scene = Scene::new();
     let asked = scene.ask_all(&granted_as_soon_as_queued());
     let held: Vec<bool> = asked.iter().map(|it| matches!(it.answer, Some(Some(_)))).collect();
@@ -269,7 +269,7 @@ fn the_lock_stays_with_the_last_connection_that_asked_for_it() {
 }
 
 #[test]
-fn a_grant_of_which_part_was_given_back_before_it_was_told_is_told() {
+fn a_grant_is_sent_although_part_of_it_was_released_before() {
     let scene = Scene::new();
     let (owner, pidfd) = &scene.owners[1];
     let holder = scene.daemon.hold(100, "a");
@@ -295,7 +295,7 @@ fn a_grant_of_which_part_was_given_back_before_it_was_told_is_told() {
 }
 
 #[test]
-fn a_call_that_a_fault_of_the_daemon_leaves_unanswered_is_answered_with_that() {
+fn a_call_that_the_daemon_forgets_is_answered_with_a_fault() {
     let mut daemon = Daemon::folder();
     daemon.forgets = true;
     daemon.run(|command| {
@@ -310,7 +310,7 @@ fn a_call_that_a_fault_of_the_daemon_leaves_unanswered_is_answered_with_that() {
 }
 
 #[test]
-fn every_call_is_answered_in_whatever_order_they_come() {
+fn every_call_is_answered_in_every_order_of_calls() {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
     let seed = std::env::var("SEED").map_or(now.as_nanos() as u64, |it| it.parse().unwrap()) | 1;
     eprintln!("SEED={seed}");

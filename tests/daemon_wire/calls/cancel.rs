@@ -6,7 +6,7 @@ use crate::wire::daemon::Daemon;
 use crate::wire::peer::{Idler, call, mutex, mutex_for, try_mutex};
 
 #[test]
-fn hanging_up_while_a_call_is_pending_withdraws_it() {
+fn closing_the_connection_withdraws_a_pending_request() {
     let daemon = Daemon::start();
     let holder = daemon.hold(1, "a");
     let mut closed = daemon.connect();
@@ -26,7 +26,7 @@ fn hanging_up_while_a_call_is_pending_withdraws_it() {
 }
 
 #[test]
-fn calls_sent_before_hanging_up_are_answered_but_nothing_is_taken() {
+fn calls_sent_before_the_connection_closes_are_answered_and_acquire_nothing() {
     let daemon = Daemon::start();
     let mut peer = daemon.connect();
     let mut bytes = call("Resize", json!({ "key": "gpu", "slots": 2 }), json!({}));
@@ -53,7 +53,7 @@ fn calls_sent_before_hanging_up_are_answered_but_nothing_is_taken() {
 }
 
 #[test]
-fn a_grant_that_was_not_read_is_taken_back() {
+fn a_grant_that_the_client_did_not_read_is_released() {
     let daemon = Daemon::start();
     let holder = daemon.hold(1, "a");
     let mut waiter = daemon.connect();
@@ -68,7 +68,7 @@ fn a_grant_that_was_not_read_is_taken_back() {
 }
 
 #[test]
-fn a_grant_that_was_read_lasts_longer_than_its_connection() {
+fn a_grant_that_the_client_read_outlives_its_connection() {
     let daemon = Daemon::start();
     let mut holder = daemon.connect();
     holder.call("Acquire", mutex(1, "a"));
@@ -80,7 +80,7 @@ fn a_grant_that_was_read_lasts_longer_than_its_connection() {
 }
 
 #[test]
-fn who_becomes_the_command_is_told_the_grant_and_nothing_more() {
+fn a_client_that_becomes_its_command_gets_the_grant_and_then_a_closed_connection() {
     let daemon = Daemon::start();
     let becoming = |tag, key: &str| {
         let mut parameters = mutex(tag, key);
@@ -124,7 +124,7 @@ fn who_becomes_the_command_is_told_the_grant_and_nothing_more() {
 }
 
 #[test]
-fn a_provisional_grant_is_taken_back_unless_it_is_confirmed() {
+fn a_provisional_grant_is_released_unless_the_client_confirms_it() {
     let daemon = Daemon::start();
     let mut idler = Idler::start();
     let mut asker = daemon.connect();
@@ -169,7 +169,7 @@ fn an_owner_that_ends_before_the_grant_gets_none() {
 }
 
 #[test]
-fn a_wait_that_is_over_is_refused_with_the_holders() {
+fn a_wait_that_times_out_is_refused_with_the_holders() {
     let daemon = Daemon::start();
     let _holder = daemon.hold(1, "a");
     let mut waiter = daemon.connect();
@@ -197,7 +197,7 @@ fn a_pidfd_of_nothing_that_can_own_is_refused() {
 }
 
 #[test]
-fn junk_after_a_provisional_grant_takes_it_back() {
+fn junk_after_a_provisional_grant_releases_it() {
     let daemon = Daemon::start();
     let idler = Idler::start();
     let mut asker = daemon.connect();

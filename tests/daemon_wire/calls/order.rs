@@ -10,7 +10,7 @@ use crate::wire::daemon::{Daemon, wait_until};
 use crate::wire::peer::{Idler, Peer, call, mutex, mutex_for, try_mutex};
 
 #[test]
-fn replies_come_in_the_order_of_the_calls_also_behind_one_that_waits() {
+fn replies_come_in_the_order_of_the_calls_also_behind_a_call_that_waits() {
     let daemon = Daemon::start();
     let holder = daemon.hold(1, "a");
     let mut peer = daemon.connect();
@@ -95,7 +95,7 @@ fn a_call_that_wants_no_reply_gets_none() {
 }
 
 #[test]
-fn waiters_are_served_in_the_order_in_which_they_came() {
+fn waiters_are_granted_in_the_order_in_which_they_came() {
     let daemon = Daemon::start();
     let holder = daemon.hold(1, "a");
     let mut waiters = Vec::new();
@@ -117,7 +117,7 @@ fn waiters_are_served_in_the_order_in_which_they_came() {
 }
 
 #[test]
-fn who_may_not_wait_is_not_refused_at_once_because_of_a_holder_on_its_way_out() {
+fn a_try_acquire_is_not_refused_at_once_for_a_holder_that_is_about_to_end() {
     let mut daemon = Daemon::folder();
     daemon.run(|command| {
         command.env("CANAL_LOG", "debug");

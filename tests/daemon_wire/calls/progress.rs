@@ -11,7 +11,7 @@ fn no_holders(told: &Value) -> bool {
 }
 
 #[test]
-fn a_waiter_is_told_at_once_and_when_its_position_changes() {
+fn a_waiter_gets_its_position_at_once_and_after_each_change() {
     let daemon = Daemon::start();
     let holder = daemon.hold(1, "a");
     let idler = Idler::start();
@@ -33,7 +33,7 @@ fn a_waiter_is_told_at_once_and_when_its_position_changes() {
 }
 
 #[test]
-fn a_waiter_behind_another_one_is_told_so() {
+fn a_waiter_behind_another_waiter_is_told_the_reason() {
     let daemon = Daemon::start();
     let _two = daemon.connect().call("Resize", json!({ "key": "a", "slots": 2 }));
     let _holder = daemon.hold_with(1, json!([{ "key": "a" }]));
@@ -75,7 +75,7 @@ fn without_more_there_is_nothing_but_the_grant() {
 }
 
 #[test]
-fn who_watches_is_told_of_changes() {
+fn a_watcher_gets_every_change() {
     let daemon = Daemon::start();
     let mut watcher = daemon.connect();
     watcher.send_more("Status", json!({}));
@@ -89,7 +89,7 @@ fn who_watches_is_told_of_changes() {
 }
 
 #[test]
-fn who_holds_several_times_is_named_once_and_also_to_itself() {
+fn a_process_with_several_holds_is_named_once_and_also_to_itself() {
     let daemon = Daemon::start();
     let mut holder = daemon.connect();
     for tag in 1..=3 {

@@ -44,7 +44,7 @@ fn a_waiter_that_asks_on_another_connection_keeps_its_place() {
 }
 
 #[test]
-fn a_grant_asked_for_again_does_not_hang_on_the_first_connection() {
+fn a_grant_requested_again_survives_the_end_of_the_first_connection() {
     let daemon = Daemon::start();
     let idler = Idler::start();
     let mut first = daemon.connect();
@@ -91,7 +91,7 @@ fn holds_and_waiters_outlive_a_killed_daemon() {
 }
 
 #[test]
-fn a_waiter_that_does_not_come_back_bars_nobody_for_long() {
+fn a_waiter_that_does_not_come_back_blocks_the_queue_only_briefly() {
     let mut daemon = Daemon::start();
     let holder = daemon.hold(1, "a");
     let mut lost = daemon.connect();
@@ -114,7 +114,7 @@ fn a_waiter_that_does_not_come_back_bars_nobody_for_long() {
 }
 
 #[test]
-fn a_provisional_grant_over_a_restart_is_kept_for_its_asker_for_a_while() {
+fn a_provisional_grant_is_kept_for_a_while_after_a_restart() {
     let mut daemon = Daemon::start();
     let (comes_back, stays_away) = (Idler::start(), Idler::start());
     let mut asker = daemon.connect();
@@ -167,7 +167,7 @@ fn waits_on(wait_ms: u64) -> bool {
 }
 
 #[test]
-fn a_stop_is_answered_and_loses_nothing() {
+fn stopping_the_daemon_is_answered_and_loses_nothing() {
     let mut daemon = Daemon::start();
     let _holder = daemon.hold(1, "a");
     let mut waiter = daemon.connect();
@@ -183,7 +183,7 @@ fn a_stop_is_answered_and_loses_nothing() {
 }
 
 #[test]
-fn a_waiter_that_was_stopped_has_as_long_to_come_back_once_it_runs() {
+fn a_stopped_waiter_has_its_full_time_to_come_back_once_it_runs() {
     let mut daemon = Daemon::start();
     let _holder = daemon.hold(1, "a");
     let idler = Idler::start();

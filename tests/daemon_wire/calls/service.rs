@@ -6,7 +6,7 @@ use crate::wire::daemon::Daemon;
 use crate::wire::peer::{Idler, mutex, mutex_for, try_mutex};
 
 #[test]
-fn it_says_who_it_is_and_describes_its_interfaces() {
+fn the_daemon_names_itself_and_describes_its_interfaces() {
     let daemon = Daemon::start();
     let mut peer = daemon.connect();
     let info = peer.call("org.varlink.service.GetInfo", Value::Null);
@@ -26,7 +26,7 @@ fn it_says_who_it_is_and_describes_its_interfaces() {
 }
 
 #[test]
-fn what_it_does_not_know_is_an_error_and_the_connection_goes_on() {
+fn an_unknown_method_is_an_error_and_the_connection_goes_on() {
     let daemon = Daemon::start();
     let mut peer = daemon.connect();
     peer.send("Frobnicate", json!({}));

@@ -7,7 +7,7 @@ use crate::wire::daemon::Daemon;
 use crate::wire::peer::{Idler, mutex_for};
 
 #[test]
-fn a_lease_that_was_not_confirmed_goes_back_with_its_asker() {
+fn a_lease_that_was_not_confirmed_ends_with_its_connection() {
     let daemon = Daemon::start();
     let mut asker = daemon.connect();
     asker.call("Acquire", lease(1, "a", LONG_MS));
@@ -18,7 +18,7 @@ fn a_lease_that_was_not_confirmed_goes_back_with_its_asker() {
 }
 
 #[test]
-fn a_lease_waits_like_anybody_and_is_withdrawn_with_its_asker() {
+fn a_lease_waits_in_the_queue_and_is_withdrawn_with_its_connection() {
     let daemon = Daemon::start();
     let mut holder = daemon.hold(1, "a");
     let mut first = daemon.connect();
@@ -50,7 +50,7 @@ fn a_lease_waits_like_anybody_and_is_withdrawn_with_its_asker() {
 }
 
 #[test]
-fn what_makes_no_sense_as_a_lease_is_refused() {
+fn a_lease_with_impossible_parameters_is_refused() {
     let daemon = Daemon::start();
     let mut peer = daemon.connect();
     let with = |name: &str, value: Value| {

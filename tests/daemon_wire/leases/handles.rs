@@ -9,7 +9,7 @@ use crate::wire::daemon::Daemon;
 use crate::wire::peer::mutex;
 
 #[test]
-fn a_lease_outlives_its_asker_and_is_renewed_and_released_by_its_handle() {
+fn a_lease_outlives_its_connection_and_is_renewed_and_released_by_its_handle() {
     let daemon = Daemon::start();
     let grant = take(&daemon, 1, "a", LONG_MS);
     assert_eq!(grant["owner"], json!({ "pid": 0, "command": "peer 1" }));
@@ -36,7 +36,7 @@ fn a_lease_outlives_its_asker_and_is_renewed_and_released_by_its_handle() {
 }
 
 #[test]
-fn a_lease_that_is_not_renewed_ends_and_the_next_in_the_queue_has_its_lock() {
+fn a_lease_that_is_not_renewed_ends_and_the_next_waiter_is_granted() {
     let daemon = Daemon::start();
     let first = take(&daemon, 1, "a", SHORT_MS);
     let mut waiter = daemon.connect();
@@ -81,7 +81,7 @@ fn lives_on(ttl_ms: u64) -> bool {
 }
 
 #[test]
-fn an_unknown_handle_is_nobodys_lease_and_changes_nothing() {
+fn an_unknown_handle_is_an_error_and_changes_nothing() {
     let daemon = Daemon::start();
     take(&daemon, 1, "a", LONG_MS);
     let mut peer = daemon.connect();
@@ -98,7 +98,7 @@ fn an_unknown_handle_is_nobodys_lease_and_changes_nothing() {
 }
 
 #[test]
-fn a_lease_is_not_its_askers_to_give_back_but_by_force_or_handle() {
+fn a_lease_is_released_only_by_handle_or_by_force() {
     let daemon = Daemon::start();
     let mut asker = daemon.connect();
     let grant = asker.call("Acquire", lease(1, "a", LONG_MS));
@@ -112,7 +112,7 @@ fn a_lease_is_not_its_askers_to_give_back_but_by_force_or_handle() {
 }
 
 #[test]
-fn no_file_and_no_answer_of_the_daemon_has_the_handle() {
+fn no_file_and_no_reply_of_the_daemon_contains_the_handle() {
     let mut daemon = Daemon::folder();
     daemon.run(|command| {
         command.arg("-vv");

@@ -58,7 +58,7 @@ fn a_lease_that_waited_over_a_restart_goes_on_waiting() {
 }
 
 #[test]
-fn a_daemon_that_was_stopped_for_longer_takes_in_the_renewals_that_came_meanwhile() {
+fn a_stopped_daemon_reads_pending_renewals_before_it_expires_leases() {
     let daemon = Daemon::start();
     take(&daemon, 1, "renewed", SHORT_MS);
     take(&daemon, 2, "forgotten", SHORT_MS);
@@ -138,7 +138,7 @@ fn leases_come_back_without_the_journal_with_token_slots_and_a_whole_ttl() {
 }
 
 #[test]
-fn a_lease_is_durable_before_it_is_told_and_not_told_if_it_cannot_be() {
+fn a_lease_is_granted_only_after_it_is_durable() {
     let daemon = Daemon::start();
     take(&daemon, 1, "a", LONG_MS);
     let (leases, elsewhere) = (daemon.path("leases.log"), daemon.path("elsewhere"));
@@ -162,7 +162,7 @@ fn a_lease_is_durable_before_it_is_told_and_not_told_if_it_cannot_be() {
 }
 
 #[test]
-fn leases_that_are_asked_for_at_once_are_made_durable_in_one_append() {
+fn leases_requested_at_once_are_made_durable_in_one_append() {
     let daemon = Daemon::start();
     take(&daemon, 1, "a", LONG_MS);
     let appends = || {

@@ -64,7 +64,7 @@ fn said(daemon: &Daemon, args: &[&str]) -> String {
 }
 
 #[test]
-fn what_was_held_before_the_machine_was_started_anew_is_void() {
+fn holds_from_before_a_reboot_are_void() {
     let mut daemon = Daemon::folder();
     let origin = Origin { boot_id: "another boot".into(), ..Origin::read().unwrap() };
     write_journal(&daemon, &origin, process(1));
@@ -75,7 +75,7 @@ fn what_was_held_before_the_machine_was_started_anew_is_void() {
 }
 
 #[test]
-fn a_number_that_is_another_process_now_holds_nothing() {
+fn a_reused_pid_holds_nothing() {
     let mut daemon = Daemon::folder();
     let idler = Idler::start();
     write_journal(&daemon, &Origin::read().unwrap(), process(idler.pid()));
@@ -84,7 +84,7 @@ fn a_number_that_is_another_process_now_holds_nothing() {
 }
 
 #[test]
-fn live_processes_of_another_namespace_are_not_taken_for_dead() {
+fn live_processes_of_another_pid_namespace_keep_their_locks() {
     let daemon = Daemon::folder();
     let origin = Origin { pid_namespace: 7, ..Origin::read().unwrap() };
     write_journal(&daemon, &origin, process(1));
@@ -95,7 +95,7 @@ fn live_processes_of_another_namespace_are_not_taken_for_dead() {
 }
 
 #[test]
-fn a_process_of_which_nothing_can_be_told_keeps_its_lock_until_it_is_forced() {
+fn a_process_in_an_unknown_state_keeps_its_lock_until_it_is_forced() {
     let mut daemon = Daemon::folder();
     write_journal(&daemon, &Origin::read().unwrap(), process(0));
     daemon.run(|_| {});
@@ -106,7 +106,7 @@ fn a_process_of_which_nothing_can_be_told_keeps_its_lock_until_it_is_forced() {
 }
 
 #[test]
-fn a_damaged_journal_is_refused_and_can_be_left_out_with_a_word_about_each_loser() {
+fn a_damaged_journal_is_refused_and_can_be_skipped_with_a_line_for_each_lost_hold() {
     let mut daemon = Daemon::start();
     let first = daemon.hold(1, "a");
     let token = daemon.key("a").unwrap().holders[0].token;

@@ -12,7 +12,7 @@ use crate::wire::daemon::{Daemon, wait_until};
 use crate::wire::peer::{Idler, mutex, mutex_for};
 
 #[test]
-fn a_hang_up_is_nothing_to_it_and_a_termination_leaves_what_is_held() {
+fn sighup_is_ignored_and_sigterm_keeps_the_holds() {
     let mut daemon = Daemon::start();
     let _holder = daemon.hold(1, "a");
     daemon.signal(Signal::SIGHUP);
@@ -26,7 +26,7 @@ fn a_hang_up_is_nothing_to_it_and_a_termination_leaves_what_is_held() {
 }
 
 #[test]
-fn it_ends_when_idle_for_long_and_not_while_something_is_held() {
+fn the_daemon_ends_when_idle_and_not_while_a_lock_is_held() {
     // With a longer time if the machine is too slow to hold something before it is over.
     assert!((0..7).any(|doubled| ends_when_idle(1 << doubled)), "too slow, whatever the time");
 }
@@ -62,7 +62,7 @@ fn ends_when_idle(seconds: u64) -> bool {
 }
 
 #[test]
-fn a_second_daemon_says_which_the_first_is_and_changes_nothing() {
+fn a_second_daemon_names_the_first_and_changes_nothing() {
     let daemon = Daemon::start();
     let _holder = daemon.hold(1, "a");
     let second = daemon.command().stderr(Stdio::piped()).output().unwrap();
@@ -76,7 +76,7 @@ fn a_second_daemon_says_which_the_first_is_and_changes_nothing() {
 }
 
 #[test]
-fn it_takes_the_socket_of_a_service_manager_and_says_when_it_is_ready() {
+fn the_daemon_takes_the_socket_of_a_service_manager_and_notifies_readiness() {
     let mut daemon = Daemon::folder();
     let listener = UnixListener::bind(daemon.socket()).unwrap();
     let notify = daemon.path("notify");
@@ -102,7 +102,7 @@ fn it_takes_the_socket_of_a_service_manager_and_says_when_it_is_ready() {
 }
 
 #[test]
-fn what_is_removed_under_it_is_made_again() {
+fn files_removed_under_the_daemon_are_recreated() {
     let mut daemon = Daemon::start();
     let _holder = daemon.hold(1, "a");
     for _ in 0..3 {
@@ -121,7 +121,7 @@ fn what_is_removed_under_it_is_made_again() {
 }
 
 #[test]
-fn an_older_kernel_will_do() {
+fn the_daemon_works_on_an_older_kernel() {
     let mut daemon = Daemon::folder();
     let old = |command: &mut Command| {
         command.env("CANAL_KERNEL", "5.10");
@@ -143,7 +143,7 @@ fn an_older_kernel_will_do() {
 }
 
 #[test]
-fn the_log_of_a_daemon_started_on_demand_does_not_grow_for_ever() {
+fn the_log_of_a_daemon_started_on_demand_is_bounded() {
     let mut daemon = Daemon::folder();
     let (log, before) = (daemon.path("daemon.log"), daemon.path("daemon.log.1"));
     // The log of the daemon before it.
@@ -169,7 +169,7 @@ fn the_log_of_a_daemon_started_on_demand_does_not_grow_for_ever() {
 }
 
 #[test]
-fn a_log_that_cannot_be_written_loses_lines_and_not_the_daemon() {
+fn a_log_that_cannot_be_written_does_not_end_the_daemon() {
     let mut daemon = Daemon::folder();
     let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     daemon.run(|command| {

@@ -100,7 +100,7 @@ fn token(granted: &Value) -> u64 {
 /// The daemon is stopped while all users call, so that it finds all calls at once. The tokens show
 /// in which order it granted them.
 #[test]
-fn calls_of_others_are_served_after_one_connection_each_of_a_user_who_floods() {
+fn calls_of_other_users_wait_for_at_most_one_connection_of_a_flooding_user() {
     const OTHERS: usize = 10;
     let Some(daemon) = shared() else { return };
     let mut flooder = Other::start(&daemon, FLOODER, "queue");
@@ -141,7 +141,7 @@ fn calls_of_others_are_served_after_one_connection_each_of_a_user_who_floods() {
 }
 
 #[test]
-fn a_user_who_floods_keeps_no_other_user_from_being_answered() {
+fn a_flooding_user_does_not_keep_other_users_from_being_answered() {
     let Some(daemon) = shared() else { return };
     let mut flooder = Other::start(&daemon, FLOODER, "flood");
     flooder.until("flooding");

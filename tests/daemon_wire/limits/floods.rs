@@ -53,7 +53,7 @@ fn guard_of(daemon: &Daemon) -> String {
 }
 
 #[test]
-fn who_connects_to_the_abstract_socket_without_end_delays_nobody() {
+fn a_flood_of_connections_to_the_abstract_socket_delays_no_client() {
     let daemon = Daemon::start();
     let address = SocketAddr::from_abstract_name(guard_of(&daemon)).unwrap();
     let connect = || drop(UnixStream::connect_addr(&address));
@@ -75,7 +75,7 @@ fn long_lease(tag: usize) -> serde_json::Value {
 }
 
 #[test]
-fn reports_that_nobody_reads_take_little_memory_and_delay_nobody() {
+fn unread_reports_take_little_memory_and_delay_no_client() {
     const WAITERS: usize = 30;
     let daemon = Daemon::start();
     let _holder = daemon.hold(1, "hot");
@@ -114,7 +114,7 @@ fn reports_that_nobody_reads_take_little_memory_and_delay_nobody() {
 }
 
 #[test]
-fn calls_for_reports_may_be_any_number_if_they_are_read() {
+fn any_number_of_reports_can_be_asked_for_if_the_client_reads_them() {
     const CALLS: usize = 1000;
     let daemon = Daemon::start();
     let mut peer = daemon.connect();
@@ -129,7 +129,7 @@ fn calls_for_reports_may_be_any_number_if_they_are_read() {
 }
 
 #[test]
-fn a_report_that_was_asked_for_with_something_else_comes_after_its_answer() {
+fn a_report_comes_after_the_reply_to_an_earlier_call() {
     let daemon = Daemon::start();
     let mut peer = daemon.connect();
     let mut bytes = call("Acquire", mutex(1, "a"), json!({}));

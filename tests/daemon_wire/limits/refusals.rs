@@ -18,7 +18,7 @@ const CALLS_AHEAD_MAX: usize = 256;
 const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 
 #[test]
-fn a_megabyte_of_junk_is_too_much_and_disturbs_nobody() {
+fn a_megabyte_of_junk_is_refused_and_disturbs_no_client() {
     let daemon = Daemon::start();
     let mut other = daemon.connect();
     let mut peer = daemon.connect();
@@ -44,7 +44,7 @@ fn the_largest_message_passes_and_one_byte_more_does_not() {
 }
 
 #[test]
-fn what_is_no_call_is_malformed_after_what_came_before_it_was_answered() {
+fn malformed_input_is_refused_after_the_replies_to_earlier_calls() {
     let daemon = Daemon::start();
     for junk in [&b"{}\0"[..], b"\0", b"[1]\0", b"{\"method\":\0", b"\xff\xfe\0"] {
         let mut peer = daemon.connect();
@@ -59,7 +59,7 @@ fn what_is_no_call_is_malformed_after_what_came_before_it_was_answered() {
 }
 
 #[test]
-fn half_a_message_and_a_close_leave_nothing() {
+fn an_incomplete_message_has_no_effect() {
     let daemon = Daemon::start();
     let whole = call("Acquire", mutex(1, "a"), json!({}));
     let mut peer = daemon.connect();
@@ -128,7 +128,7 @@ fn calls_that_wait_for_nothing_may_be_any_number() {
 }
 
 #[test]
-fn a_peer_that_does_not_read_gets_no_more_until_it_does_and_delays_nobody() {
+fn a_peer_that_does_not_read_gets_no_more_and_delays_no_client() {
     let daemon = Daemon::start();
     let mut holders: Vec<Peer> = Vec::new();
     for n in 0..100 {
@@ -156,7 +156,7 @@ fn a_peer_that_does_not_read_gets_no_more_until_it_does_and_delays_nobody() {
 }
 
 #[test]
-fn too_many_connections_are_turned_away_and_those_that_are_there_go_on() {
+fn connections_over_the_limit_are_refused_and_the_others_go_on() {
     let daemon = Daemon::configured("[limits]\nconnections = 3\n");
     let mut peers = Vec::new();
     // The daemon may not yet have closed the connections that tested whether it answers.
@@ -202,7 +202,7 @@ fn too_many_waiting_requests_of_a_user_are_refused() {
 }
 
 #[test]
-fn running_out_of_descriptors_refuses_newcomers_and_ends_nobody() {
+fn running_out_of_descriptors_refuses_new_clients_and_ends_none() {
     let mut daemon = Daemon::folder();
     daemon.adopt(under(&daemon, "ulimit -n 80").spawn().unwrap());
     // Each waiter takes three: the connection, the owner's pidfd that came with the call, and one
@@ -236,7 +236,7 @@ fn running_out_of_descriptors_refuses_newcomers_and_ends_nobody() {
 }
 
 #[test]
-fn without_a_descriptor_to_refuse_anybody_with_the_daemon_sleeps_and_serves_those_it_has() {
+fn without_a_free_descriptor_the_daemon_sleeps_and_serves_its_clients() {
     let daemon = Daemon::start();
     let mut peer = daemon.connect();
     peer.call("Acquire", mutex(1, "a"));
@@ -274,7 +274,7 @@ fn activity(daemon: &Daemon) -> (u64, u64) {
 }
 
 #[test]
-fn a_limit_on_the_size_of_files_is_an_error_and_no_end() {
+fn a_limit_on_the_size_of_files_is_an_error_and_does_not_end_the_daemon() {
     let mut daemon = Daemon::folder();
     let ended = under(&daemon, "ulimit -f 1").output().unwrap();
     assert_eq!(ended.status.code(), Some(125), "{ended:?}");
@@ -309,7 +309,7 @@ fn under(daemon: &Daemon, limit: &str) -> Command {
 
 /// Calls with random changes: bytes changed, cut out, duplicated, cut off.
 #[test]
-fn changed_calls_end_no_daemon_and_leave_nothing() {
+fn randomly_changed_calls_neither_end_the_daemon_nor_leave_holds() {
     let daemon = Daemon::start();
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let seed = std::env::var("SEED").map_or(now.as_nanos() as u64, |it| it.parse().unwrap()) | 1;

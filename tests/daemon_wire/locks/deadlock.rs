@@ -27,7 +27,7 @@ fn check_step(step: &Value, waiter: &Idler, waits_for: &str, blocker: &Idler) {
 }
 
 #[test]
-fn who_closes_the_ring_is_told_the_whole_of_it() {
+fn the_request_that_closes_a_cycle_is_refused_with_the_whole_cycle() {
     let daemon = Daemon::start();
     let (old, young) = (Idler::start(), Idler::start());
     give(&daemon, &old, 1, write("a"));
@@ -49,7 +49,7 @@ fn who_closes_the_ring_is_told_the_whole_of_it() {
 }
 
 #[test]
-fn the_youngest_is_refused_also_if_it_waits_already() {
+fn the_youngest_is_refused_even_if_it_already_waits() {
     let daemon = Daemon::start();
     let sessions: Vec<Idler> = (0..3).map(|_| Idler::start()).collect();
     let keys = ["a", "b", "c"];
@@ -76,7 +76,7 @@ fn the_youngest_is_refused_also_if_it_waits_already() {
 }
 
 #[test]
-fn a_nested_victim_is_of_its_session() {
+fn a_refused_nested_request_belongs_to_its_session() {
     let daemon = Daemon::start();
     // The outer frame is this process; the inner one holds nothing.
     let other = Idler::start();

@@ -66,7 +66,7 @@ fn granted_to(daemon: &Daemon, pid: u32, frame: &Value, tag: u128, key: &str) ->
 }
 
 #[test]
-fn a_descendant_of_the_frame_it_names_is_nested_in_its_session() {
+fn a_descendant_of_the_named_frame_is_nested_in_its_session() {
     let daemon = Daemon::start();
     let outer = daemon.connect().call("Acquire", mutex(1, "a"));
     let idler = Idler::start();
@@ -79,7 +79,7 @@ fn a_descendant_of_the_frame_it_names_is_nested_in_its_session() {
 }
 
 #[test]
-fn who_names_no_frame_is_in_a_session_of_its_own() {
+fn a_request_without_a_frame_begins_a_session() {
     let daemon = Daemon::start();
     let outer = daemon.connect().call("Acquire", mutex(1, "a"));
     let idler = Idler::start();
@@ -88,7 +88,7 @@ fn who_names_no_frame_is_in_a_session_of_its_own() {
 }
 
 #[test]
-fn a_stranger_to_the_frame_it_names_is_not_believed() {
+fn a_process_outside_the_frame_that_it_names_begins_a_session() {
     let daemon = Daemon::start();
     let (one, other) = (Idler::start(), Idler::start());
     let first = granted_to(&daemon, one.pid(), &Value::Null, 1, "a");
@@ -102,7 +102,7 @@ fn a_stranger_to_the_frame_it_names_is_not_believed() {
 }
 
 #[test]
-fn a_name_that_names_no_frame_is_not_believed() {
+fn a_request_that_names_an_unknown_frame_begins_a_session() {
     let daemon = Daemon::start();
     let outer = daemon.connect().call("Acquire", mutex(1, "a"));
     let mut tag = 1;
@@ -115,7 +115,7 @@ fn a_name_that_names_no_frame_is_not_believed() {
 }
 
 #[test]
-fn the_innermost_frame_on_the_way_up_encloses() {
+fn the_innermost_frame_among_the_ancestors_encloses() {
     let daemon = Daemon::start();
     let outer = daemon.connect().call("Acquire", mutex(1, "a"));
     let family = Family::start();
@@ -128,7 +128,7 @@ fn the_innermost_frame_on_the_way_up_encloses() {
 }
 
 #[test]
-fn whom_a_frame_has_left_behind_is_no_longer_inside_it() {
+fn a_process_that_outlives_its_frame_is_no_longer_inside_it() {
     let daemon = Daemon::start();
     let mut family = Family::start();
     let shell = granted_to(&daemon, family.shell.id(), &Value::Null, 1, "a");
@@ -168,7 +168,7 @@ fn a_frame_that_holds_nothing_itself_still_encloses_after_a_restart() {
 }
 
 #[test]
-fn two_processes_of_one_session_that_wait_for_each_other_are_told_so() {
+fn two_processes_of_one_session_that_block_each_other_are_told_so() {
     let daemon = Daemon::start();
     let family = Family::of(2);
     let outer = granted_to(&daemon, family.shell.id(), &Value::Null, 1, "outer")["frame"].clone();

@@ -72,7 +72,7 @@ fn readers_share_and_a_writer_waits_for_them() {
 }
 
 #[test]
-fn who_is_in_the_way_above_and_below_is_named_with_its_key() {
+fn blockers_above_and_below_a_key_are_named_with_their_keys() {
     let daemon = Daemon::start();
     let (job, writer) = (Idler::start(), Idler::start());
     give(&daemon, &job, 1, json!([{ "key": "db/x", "slots": 2 }]));
@@ -109,7 +109,7 @@ fn who_is_in_the_way_above_and_below_is_named_with_its_key() {
 }
 
 #[test]
-fn the_status_of_a_key_is_that_of_the_tree_below_it() {
+fn the_status_of_a_key_covers_the_tree_below_it() {
     let daemon = Daemon::start();
     let idler = Idler::start();
     let items = ["db", "db/x/1", "db-x", "db0"].map(|key| json!({ "key": key, "mode": "read" }));

@@ -59,7 +59,7 @@ impl Scene {
 }
 
 #[test]
-fn who_may_not_wait_is_granted_what_only_a_stopped_waiter_is_ahead_of() {
+fn a_try_acquire_passes_a_stopped_waiter() {
     let scene = Scene::new();
     assert_eq!(scene.ask(3, Some(0)).1.error().0, "Refused", "it runs, and is ahead");
     scene.stop();
@@ -69,7 +69,7 @@ fn who_may_not_wait_is_granted_what_only_a_stopped_waiter_is_ahead_of() {
 }
 
 #[test]
-fn who_comes_to_wait_behind_a_stopped_waiter_is_granted_at_once() {
+fn a_request_behind_only_a_stopped_waiter_is_granted_at_once() {
     let scene = Scene::new();
     scene.stop();
     let (_idler, mut peer) = scene.ask(3, None);
@@ -77,7 +77,7 @@ fn who_comes_to_wait_behind_a_stopped_waiter_is_granted_at_once() {
 }
 
 #[test]
-fn who_waits_behind_a_waiter_that_is_stopped_later_is_let_past() {
+fn a_waiter_passes_a_waiter_that_is_stopped_later() {
     let scene = Scene::new();
     let (_idler, mut peer) = scene.ask(3, None);
     scene.daemon.until_use("a", 2, 2);
@@ -87,7 +87,7 @@ fn who_waits_behind_a_waiter_that_is_stopped_later_is_let_past() {
 }
 
 #[test]
-fn a_waiter_that_was_stopped_is_ahead_again_when_it_runs() {
+fn a_stopped_waiter_is_ahead_again_when_it_runs() {
     let mut scene = Scene::new();
     scene.stop();
     let (idler, mut peer) = scene.ask(3, Some(0));

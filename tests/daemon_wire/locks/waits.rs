@@ -24,7 +24,7 @@ fn waits(daemon: &Daemon, method: &str, parameters: Value) -> Waits {
 }
 
 #[test]
-fn who_waits_is_told_with_key_and_reason() {
+fn each_wait_is_reported_with_key_and_reason() {
     let daemon = Daemon::start();
     let holder = daemon.hold(1, "a");
     let (first, _first) = wait_for(&daemon, 2, "a");
@@ -43,7 +43,7 @@ fn who_waits_is_told_with_key_and_reason() {
 }
 
 #[test]
-fn the_chain_goes_on_over_those_who_wait_themselves_to_its_end() {
+fn a_chain_of_waits_is_followed_to_its_end() {
     let daemon = Daemon::start();
     let (last, middle, first) = (Idler::start(), Idler::start(), Idler::start());
     let (stranger, apart) = (Idler::start(), Idler::start());
@@ -71,7 +71,7 @@ fn the_chain_goes_on_over_those_who_wait_themselves_to_its_end() {
 }
 
 #[test]
-fn what_waits_inside_a_frame_keeps_those_who_wait_for_the_frame() {
+fn a_wait_inside_a_frame_blocks_the_waiters_for_that_frame() {
     let daemon = Daemon::start();
     let (far, first) = (Idler::start(), Idler::start());
     give(&daemon, &far, 1, write("b"));
@@ -95,7 +95,7 @@ fn what_waits_inside_a_frame_keeps_those_who_wait_for_the_frame() {
 }
 
 #[test]
-fn long_lists_are_cut_and_say_so() {
+fn long_lists_of_blockers_are_cut_and_count_the_rest() {
     let daemon = Daemon::start();
     let readers: Vec<Idler> = (0..25).map(|_| Idler::start()).collect();
     for (tag, reader) in (1..).zip(&readers) {
@@ -110,7 +110,7 @@ fn long_lists_are_cut_and_say_so() {
 }
 
 #[test]
-fn of_whom_nothing_is_known_is_an_error_that_says_so() {
+fn an_unknown_process_is_an_error() {
     let daemon = Daemon::start();
     let idler = Idler::start();
     let mut peer = daemon.connect();

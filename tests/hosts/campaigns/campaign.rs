@@ -13,7 +13,7 @@ use crate::shared_table::{Host, Log, hosts, mortal_hosts, recorded, until_idle};
 use crate::world::process::{BOUND, Proc};
 use crate::world::record::Events;
 
-over_each_engine!(never_over_capacity_whatever_becomes_of_daemons);
+over_each_engine!(capacity_is_never_exceeded_while_daemons_fail);
 
 /// This many commands may run at once.
 const ROOM: usize = 3;
@@ -34,7 +34,7 @@ fn seconds() -> u64 {
     std::env::var("CANAL_HOSTS_SECONDS").ok().and_then(|it| it.parse().ok()).unwrap_or(8)
 }
 
-fn never_over_capacity_whatever_becomes_of_daemons(log: &Log) {
+fn capacity_is_never_exceeded_while_daemons_fail(log: &Log) {
     // In a short campaign no host is to lose anything; in a long one hosts are away for too long.
     let hosts: [Host; 3] = if is_long() { mortal_hosts(log) } else { hosts(log) };
     let body = timed("sleep 0.0$((RANDOM % 5))");

@@ -473,20 +473,20 @@ fn in_order(host: &Host, name: &str) -> usize {
 }
 
 #[test]
-fn nothing_overlaps_whatever_fails_over_postgres() {
+fn no_two_holders_overlap_under_any_fault_over_postgres() {
     let Some(server) = start_postgres() else { return };
     campaign("PostgreSQL", Engine::Postgres(server));
 }
 
 #[test]
-fn nothing_overlaps_whatever_fails_over_etcd() {
+fn no_two_holders_overlap_under_any_fault_over_etcd() {
     if installed() {
         campaign("etcd", Engine::Etcd(vec![start_etcd()]));
     }
 }
 
 #[test]
-fn nothing_overlaps_whatever_fails_over_three_members_of_etcd() {
+fn no_two_holders_overlap_under_any_fault_over_three_members_of_etcd() {
     if installed() {
         campaign("three members of etcd", Engine::Etcd(start_etcd_cluster(3)));
     }

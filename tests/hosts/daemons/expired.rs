@@ -12,20 +12,20 @@ use crate::world::process::{in_time, wait_until};
 use crate::world::record::Events;
 
 over_each_engine!(
-    rule_07_a_stopped_daemon_does_not_keep_a_command_alive_that_lost_its_lock,
-    rule_07_what_a_stopped_daemon_had_acquired_for_is_killed_when_it_wakes_up,
+    rule_07_a_command_ends_in_time_although_its_daemon_is_stopped,
+    rule_07_a_stopped_daemon_kills_the_owners_of_lost_locks_when_it_wakes_up,
     rule_07_a_host_that_is_cut_off_ends_its_commands_in_time,
     rule_07_a_network_that_falls_silent_ends_commands_in_time,
     rule_07_a_command_that_ignores_term_is_killed,
-    who_may_not_wait_is_told_of_a_silent_engine_and_not_of_the_daemon,
-    a_host_that_is_cut_off_shows_what_it_knew,
-    rule_07_what_was_asked_for_with_another_fate_has_that,
-    a_cut_that_is_mended_in_time_costs_nothing,
-    who_waits_on_a_host_that_was_lost_is_asked_for_again,
-    who_waits_on_a_host_that_stood_still_and_was_declared_gone_is_asked_for_again,
+    a_try_acquire_reports_the_silent_engine_and_not_the_daemon,
+    a_host_that_is_cut_off_shows_its_last_table,
+    rule_07_on_lost_of_a_request_is_obeyed,
+    a_short_cut_loses_no_lock,
+    a_waiter_of_an_expired_host_is_requested_again,
+    a_waiter_of_a_frozen_host_that_was_declared_gone_is_requested_again,
 );
 
-fn rule_07_a_stopped_daemon_does_not_keep_a_command_alive_that_lost_its_lock(log: &Log) {
+fn rule_07_a_command_ends_in_time_although_its_daemon_is_stopped(log: &Log) {
     let [a, b] = mortal_and_patient_hosts(log);
     let holder = start(&a, "a");
     b.world.until_held("x", 1);
@@ -40,7 +40,7 @@ fn rule_07_a_stopped_daemon_does_not_keep_a_command_alive_that_lost_its_lock(log
     until_idle(&[a, b]);
 }
 
-fn rule_07_what_a_stopped_daemon_had_acquired_for_is_killed_when_it_wakes_up(log: &Log) {
+fn rule_07_a_stopped_daemon_kills_the_owners_of_lost_locks_when_it_wakes_up(log: &Log) {
     let [a, b] = mortal_and_patient_hosts(log);
     let script = "canal acquire -q --pid $$ -k x || exit; echo told; while :; do sleep 0.05; done";
     let owner = a.world.sh(script).spawn();
@@ -55,7 +55,7 @@ fn rule_07_what_a_stopped_daemon_had_acquired_for_is_killed_when_it_wakes_up(log
     until_idle(&[a, b]);
 }
 
-fn who_may_not_wait_is_told_of_a_silent_engine_and_not_of_the_daemon(log: &Log) {
+fn a_try_acquire_reports_the_silent_engine_and_not_the_daemon(log: &Log) {
     let [a] = hosts(log);
     a.proxy.fall_silent();
     // The host loses its membership while this waits for the log.
@@ -68,7 +68,7 @@ fn who_may_not_wait_is_told_of_a_silent_engine_and_not_of_the_daemon(log: &Log) 
     until_idle(&[a]);
 }
 
-fn a_host_that_is_cut_off_shows_what_it_knew(log: &Log) {
+fn a_host_that_is_cut_off_shows_its_last_table(log: &Log) {
     // Long enough to look at the status before it is over.
     let [a] = hosts_timed(log, "ttl = \"20s\"\nrenewal = \"500ms\"");
     let holder = start(&a, "a");
@@ -132,7 +132,7 @@ fn rule_07_a_command_that_ignores_term_is_killed(log: &Log) {
     a.until("member");
 }
 
-fn rule_07_what_was_asked_for_with_another_fate_has_that(log: &Log) {
+fn rule_07_on_lost_of_a_request_is_obeyed(log: &Log) {
     let [a, b] = mortal_and_patient_hosts(log);
     let script = |fate: &str, then: &str| {
         format!(
@@ -182,7 +182,7 @@ fn is_before_kill(since: Instant, ttl: Duration) -> bool {
 }
 
 #[test]
-fn rule_04_a_grant_that_etcd_pushes_to_a_daemon_that_is_not_sure_any_more_is_not_told() {
+fn rule_04_a_grant_that_etcd_pushes_after_the_deadline_is_not_told() {
     in_time(FIRST, |ttl| {
         crate::shared_table::etcd().map_or(Some(()), |log| pushed_too_late(&log, ttl))
     });
@@ -263,7 +263,7 @@ fn read_too_late(log: &Log, ttl: Duration) -> Option<()> {
     Some(())
 }
 
-fn a_cut_that_is_mended_in_time_costs_nothing(log: &Log) {
+fn a_short_cut_loses_no_lock(log: &Log) {
     let [a, b] = hosts(log);
     let holder = a.world.holder(&["-k", "x"]);
     b.world.until_held("x", 1);
@@ -276,7 +276,7 @@ fn a_cut_that_is_mended_in_time_costs_nothing(log: &Log) {
     until_idle(&[a, b]);
 }
 
-fn who_waits_on_a_host_that_was_lost_is_asked_for_again(log: &Log) {
+fn a_waiter_of_an_expired_host_is_requested_again(log: &Log) {
     let [a, b] = mortal_and_patient_hosts(log);
     let holder = b.world.holder(&["-k", "x"]);
     a.world.until_held("x", 1);
@@ -291,7 +291,7 @@ fn who_waits_on_a_host_that_was_lost_is_asked_for_again(log: &Log) {
     until_idle(&[a, b]);
 }
 
-fn who_waits_on_a_host_that_stood_still_and_was_declared_gone_is_asked_for_again(log: &Log) {
+fn a_waiter_of_a_frozen_host_that_was_declared_gone_is_requested_again(log: &Log) {
     let [a, b] = mortal_and_patient_hosts(log);
     let holder = b.world.holder(&["-k", "x"]);
     a.world.until_held("x", 1);

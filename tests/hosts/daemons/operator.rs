@@ -82,7 +82,7 @@ fn a_password_that_is_changed_ends_no_command_and_is_read_again() {
 }
 
 #[test]
-fn a_wrong_password_at_the_first_start_is_told_at_once_and_can_be_put_right() {
+fn a_wrong_password_at_the_first_start_is_reported_at_once_and_can_be_corrected() {
     let Some(server) = postgres_server::start_postgres() else { return };
     server.make_database("locks");
     server.sql("ALTER ROLE locks PASSWORD 'right'");
@@ -105,7 +105,7 @@ fn a_wrong_password_at_the_first_start_is_told_at_once_and_can_be_put_right() {
 }
 
 #[test]
-fn a_name_that_another_host_has_is_waited_for_and_its_owner_is_not_kept_out() {
+fn a_host_waits_for_a_taken_name_and_does_not_keep_its_owner_out() {
     let Some(log) = crate::shared_table::etcd() else { return };
     let a = Host::new(&log, "a", "ttl = \"20s\"", None);
     a.join();
@@ -127,7 +127,7 @@ fn a_name_that_another_host_has_is_waited_for_and_its_owner_is_not_kept_out() {
 }
 
 #[test]
-fn a_command_that_a_new_daemon_ends_says_why_and_is_122() {
+fn a_command_that_the_next_daemon_ends_exits_with_122_and_the_reason() {
     if !installed() {
         return;
     }
@@ -146,7 +146,7 @@ fn a_command_that_a_new_daemon_ends_says_why_and_is_122() {
 }
 
 #[test]
-fn a_daemon_is_only_replaced_by_one_whose_name_is_free() {
+fn a_daemon_is_not_replaced_by_a_daemon_with_a_taken_name() {
     let Some(log) = crate::shared_table::etcd() else { return };
     let [a, b] = hosts(&log);
     let (pid, other) = (a.world.daemon_pid(), b.world.daemon_pid());
@@ -162,7 +162,7 @@ fn a_daemon_is_only_replaced_by_one_whose_name_is_free() {
 }
 
 #[test]
-fn a_daemon_is_only_replaced_by_one_that_can_work() {
+fn a_daemon_is_not_replaced_by_a_daemon_that_cannot_work() {
     let Some(log) = crate::shared_table::postgres() else { return };
     let a = Host::new(&log, "a", "ttl = \"20s\"", None);
     a.join();
@@ -202,7 +202,7 @@ fn a_daemon_is_only_replaced_by_one_that_can_work() {
 }
 
 #[test]
-fn a_host_that_joins_a_full_etcd_is_let_in_once_there_is_room() {
+fn a_host_joins_a_full_etcd_once_there_is_room() {
     if !installed() {
         return;
     }

@@ -11,18 +11,18 @@ use crate::world::process::{in_time, wait_until};
 use crate::world::record::Events;
 
 over_each_engine!(
-    a_killed_daemon_takes_its_holds_and_waiters_up_again,
-    a_command_goes_on_past_its_deadline_under_the_next_daemon,
-    what_ended_while_no_daemon_ran_is_free,
-    a_daemon_that_does_not_come_back_frees_its_locks_and_kills_its_commands,
-    a_stopped_daemon_leaves_its_table_as_it_is,
-    a_daemon_that_is_stopped_with_nothing_held_or_waiting_takes_its_host_along,
+    the_next_daemon_adopts_the_holds_and_waiters_of_a_killed_daemon,
+    the_next_daemon_extends_the_deadline_of_a_command,
+    the_next_daemon_frees_locks_whose_owner_ended_meanwhile,
+    without_a_next_daemon_commands_are_killed_and_their_locks_are_freed,
+    stopping_a_daemon_keeps_its_holds,
+    stopping_an_idle_daemon_ends_its_membership,
     locks_of_an_engine_are_not_left_beside_those_of_a_journal,
-    rule_08_what_a_host_left_that_was_declared_gone_is_dead_before_it_joins_anew,
+    rule_08_an_expired_host_kills_its_owners_before_it_joins_again,
     rule_10_a_grant_to_a_waiter_that_died_meanwhile_is_given_back,
 );
 
-fn a_killed_daemon_takes_its_holds_and_waiters_up_again(log: &Log) {
+fn the_next_daemon_adopts_the_holds_and_waiters_of_a_killed_daemon(log: &Log) {
     let [a, b] = hosts(log);
     let holder = start_for_now(&a, "1");
     b.world.until_held("x", 1);
@@ -45,7 +45,7 @@ fn a_killed_daemon_takes_its_holds_and_waiters_up_again(log: &Log) {
     until_idle(&[a, b]);
 }
 
-fn a_command_goes_on_past_its_deadline_under_the_next_daemon(log: &Log) {
+fn the_next_daemon_extends_the_deadline_of_a_command(log: &Log) {
     in_time(Duration::from_secs(3), |ttl| goes_on(log, ttl));
 }
 
@@ -67,7 +67,7 @@ fn goes_on(log: &Log, ttl: Duration) -> Option<()> {
     Some(())
 }
 
-fn what_ended_while_no_daemon_ran_is_free(log: &Log) {
+fn the_next_daemon_frees_locks_whose_owner_ended_meanwhile(log: &Log) {
     let [a, b] = hosts(log);
     let holder = a.world.holder(&["-k", "x"]);
     b.world.until_held("x", 1);
@@ -80,7 +80,7 @@ fn what_ended_while_no_daemon_ran_is_free(log: &Log) {
     until_idle(&[a, b]);
 }
 
-fn a_daemon_that_does_not_come_back_frees_its_locks_and_kills_its_commands(log: &Log) {
+fn without_a_next_daemon_commands_are_killed_and_their_locks_are_freed(log: &Log) {
     let [a, b] = mortal_and_patient_hosts(log);
     let body = recorded("while :; do sleep 0.02; done");
     // Without `--no-start` it would start a daemon that takes its host's place.
@@ -94,7 +94,7 @@ fn a_daemon_that_does_not_come_back_frees_its_locks_and_kills_its_commands(log: 
     lost(holder, " was last reached ");
 }
 
-fn a_stopped_daemon_leaves_its_table_as_it_is(log: &Log) {
+fn stopping_a_daemon_keeps_its_holds(log: &Log) {
     let [a, b] = hosts(log);
     let holder = a.world.holder(&["-k", "x"]);
     a.world.canal(["daemon", "--stop"]).end().code(0);
@@ -105,7 +105,7 @@ fn a_stopped_daemon_leaves_its_table_as_it_is(log: &Log) {
     until_idle(&[a, b]);
 }
 
-fn a_daemon_that_is_stopped_with_nothing_held_or_waiting_takes_its_host_along(log: &Log) {
+fn stopping_an_idle_daemon_ends_its_membership(log: &Log) {
     let [a, b] = hosts(log);
     let hosts = || b.world.look().map_or(0, |status| status.hosts.len());
     a.world.canal(["run", "-k", "x", "--", "true"]).end().code(0);
@@ -154,7 +154,7 @@ fn locks_of_an_engine_are_not_left_beside_those_of_a_journal(log: &Log) {
     a.world.canal(["run", "-n", "-k", "x", "--", "true"]).end().code(0);
 }
 
-fn rule_08_what_a_host_left_that_was_declared_gone_is_dead_before_it_joins_anew(log: &Log) {
+fn rule_08_an_expired_host_kills_its_owners_before_it_joins_again(log: &Log) {
     let [a, b] = mortal_and_patient_hosts(log);
     let script = "canal acquire -q --pid $$ -k x || exit; echo told; while :; do sleep 0.05; done";
     let mut owner = a.world.sh(script).spawn();

@@ -16,7 +16,7 @@ fn refused(world: &World, config: &str) -> String {
 }
 
 #[test]
-fn what_is_wrong_with_an_engine_is_said_before_anything_starts() {
+fn an_unusable_engine_is_reported_before_a_daemon_starts() {
     let world = World::new();
     let said = refused(&world, "engine = \"redis://one\"\n");
     assert!(said.contains("names no engine") && said.contains("hint: postgres://"), "{said}");
@@ -33,7 +33,7 @@ fn what_is_wrong_with_an_engine_is_said_before_anything_starts() {
 }
 
 #[test]
-fn locks_of_a_journal_are_not_left_beside_those_of_an_engine() {
+fn a_daemon_with_holds_in_its_journal_does_not_start_over_an_engine() {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "x"]);
     world.canal(["daemon", "--stop"]).end().code(0);
@@ -44,7 +44,7 @@ fn locks_of_a_journal_are_not_left_beside_those_of_an_engine() {
 }
 
 #[test]
-fn an_engine_that_can_never_be_used_ends_a_daemon_in_the_foreground_and_is_told_by_one_behind() {
+fn an_impossible_engine_ends_a_daemon_in_the_foreground_and_is_reported_by_one_in_the_background() {
     let Some(server) = crate::postgres_server::shared() else { return };
     let world = World::new();
     let url = format!("postgres://nobody@127.0.0.1:{}/nothing", server.port);
@@ -62,7 +62,7 @@ fn an_engine_that_can_never_be_used_ends_a_daemon_in_the_foreground_and_is_told_
 }
 
 #[test]
-fn a_place_that_worked_over_an_engine_does_not_work_without_it_until_it_is_told_to() {
+fn a_place_that_had_an_engine_works_without_it_only_with_no_engine() {
     let Some(server) = crate::postgres_server::shared() else { return };
     let world = World::new();
     let url = server.new_url();

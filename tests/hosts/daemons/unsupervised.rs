@@ -12,17 +12,17 @@ use crate::world::process::{Proc, alive, signal, wait_until};
 use crate::world::record::Events;
 
 over_each_engine!(
-    rule_07_what_a_killed_daemon_had_acquired_for_ends_in_time,
-    rule_07_what_was_acquired_for_ends_in_time_where_no_daemon_can_be_started,
-    rule_07_what_a_killed_daemon_in_the_foreground_had_acquired_for_ends_in_time,
-    rule_07_what_a_daemon_that_was_told_to_end_had_acquired_for_ends_in_time,
-    rule_07_descendants_end_in_time_whose_canal_run_was_killed,
+    rule_07_owners_end_in_time_after_their_daemon_is_killed,
+    rule_07_owners_end_in_time_when_no_next_daemon_can_start,
+    rule_07_owners_end_in_time_after_their_daemon_in_the_foreground_is_killed,
+    rule_07_owners_end_in_time_after_their_daemon_is_stopped,
+    rule_07_descendants_end_in_time_after_canal_run_is_killed,
     rule_07_descendants_of_a_command_that_has_ended_end_in_time,
-    rule_07_descendants_end_in_time_whose_canal_run_and_daemon_were_killed,
-    what_a_daemon_and_its_watcher_left_ends_by_a_daemon_that_cannot_reach_the_engine,
-    a_daemon_that_is_killed_while_it_is_needed_is_started_again,
+    rule_07_descendants_end_in_time_after_canal_run_and_the_daemon_are_killed,
+    a_next_daemon_that_cannot_reach_the_engine_kills_the_owners_of_lost_locks,
+    the_watcher_restarts_a_daemon_that_is_killed_while_locks_are_held,
     a_daemon_whose_watcher_is_killed_starts_another_one,
-    a_daemon_that_ends_with_nothing_held_takes_its_watcher_along,
+    the_watcher_ends_with_a_daemon_that_holds_nothing,
 );
 
 /// A process that holds `x` and was not started by canal.
@@ -48,7 +48,7 @@ fn kill_only_the_daemon(host: &Host) -> i32 {
     pid
 }
 
-fn rule_07_what_a_killed_daemon_had_acquired_for_ends_in_time(log: &Log) {
+fn rule_07_owners_end_in_time_after_their_daemon_is_killed(log: &Log) {
     let [a, b] = mortal_and_patient_hosts(log);
     let owner = owner(&a, "a");
     b.world.until_held("x", 1);
@@ -62,7 +62,7 @@ fn rule_07_what_a_killed_daemon_had_acquired_for_ends_in_time(log: &Log) {
     until_idle(&[a, b]);
 }
 
-fn rule_07_what_was_acquired_for_ends_in_time_where_no_daemon_can_be_started(log: &Log) {
+fn rule_07_owners_end_in_time_when_no_next_daemon_can_start(log: &Log) {
     let [a, b] = mortal_and_patient_hosts(log);
     let owner = owner(&a, "a");
     b.world.until_held("x", 1);
@@ -76,7 +76,7 @@ fn rule_07_what_was_acquired_for_ends_in_time_where_no_daemon_can_be_started(log
     assert!(a.world.look().is_none(), "there is no daemon");
 }
 
-fn rule_07_what_a_killed_daemon_in_the_foreground_had_acquired_for_ends_in_time(log: &Log) {
+fn rule_07_owners_end_in_time_after_their_daemon_in_the_foreground_is_killed(log: &Log) {
     let [a, b] = mortal_and_patient_hosts(log);
     a.world.canal(["daemon", "--stop"]).end().code(0);
     let daemon = a.world.daemon(|daemon| daemon);
@@ -91,7 +91,7 @@ fn rule_07_what_a_killed_daemon_in_the_foreground_had_acquired_for_ends_in_time(
     assert!(a.world.look().is_none(), "a service manager starts the next one");
 }
 
-fn rule_07_what_a_daemon_that_was_told_to_end_had_acquired_for_ends_in_time(log: &Log) {
+fn rule_07_owners_end_in_time_after_their_daemon_is_stopped(log: &Log) {
     let [a, b] = mortal_and_patient_hosts(log);
     let owner = owner(&a, "a");
     b.world.until_held("x", 1);
@@ -127,7 +127,7 @@ fn nothing_is_left(host: &Host) {
 
 const FOR_EVER: &str = "while :; do sleep 0.02; done";
 
-fn rule_07_descendants_end_in_time_whose_canal_run_was_killed(log: &Log) {
+fn rule_07_descendants_end_in_time_after_canal_run_is_killed(log: &Log) {
     let [a, b] = mortal_and_patient_hosts(log);
     leave_behind(&a, &[], "", FOR_EVER);
     b.world.until_held("x", 1);
@@ -154,7 +154,7 @@ fn rule_07_descendants_of_a_command_that_has_ended_end_in_time(log: &Log) {
     until_idle(&[a, b]);
 }
 
-fn rule_07_descendants_end_in_time_whose_canal_run_and_daemon_were_killed(log: &Log) {
+fn rule_07_descendants_end_in_time_after_canal_run_and_the_daemon_are_killed(log: &Log) {
     let [a, b] = mortal_and_patient_hosts(log);
     leave_behind(&a, &["--with-children"], "", "exit 0");
     b.world.until_held("x", 1);
@@ -166,7 +166,7 @@ fn rule_07_descendants_end_in_time_whose_canal_run_and_daemon_were_killed(log: &
     until_idle(&[a, b]);
 }
 
-fn what_a_daemon_and_its_watcher_left_ends_by_a_daemon_that_cannot_reach_the_engine(log: &Log) {
+fn a_next_daemon_that_cannot_reach_the_engine_kills_the_owners_of_lost_locks(log: &Log) {
     let [a, b] = mortal_and_patient_hosts(log);
     let owner = owner(&a, "a");
     b.world.until_held("x", 1);
@@ -179,7 +179,7 @@ fn what_a_daemon_and_its_watcher_left_ends_by_a_daemon_that_cannot_reach_the_eng
     until_idle(&[a, b]);
 }
 
-fn a_daemon_that_is_killed_while_it_is_needed_is_started_again(log: &Log) {
+fn the_watcher_restarts_a_daemon_that_is_killed_while_locks_are_held(log: &Log) {
     let [a, b] = hosts(log);
     let owner = owner(&a, "a");
     b.world.until_held("x", 1);
@@ -208,7 +208,7 @@ fn a_daemon_whose_watcher_is_killed_starts_another_one(log: &Log) {
     until_idle(&[a]);
 }
 
-fn a_daemon_that_ends_with_nothing_held_takes_its_watcher_along(log: &Log) {
+fn the_watcher_ends_with_a_daemon_that_holds_nothing(log: &Log) {
     let [a] = hosts(log);
     wait_until("it has a watcher", || a.world.watchers().len() == 1);
     a.world.canal(["daemon", "--stop"]).end().code(0);

@@ -231,19 +231,19 @@ fn away_for_longer_than_the_ttl(log: &Log, is_cut_off: impl Fn() -> bool + Sync)
 }
 
 #[test]
-fn more_is_in_etcd_than_in_a_snapshot_when_a_host_is_back_before_its_ttl_is_over() {
+fn a_host_back_within_its_ttl_reads_the_snapshot_and_the_later_log_of_etcd() {
     let Some((_server, log)) = etcd() else { return };
     away_for_less_than_the_ttl(&log);
 }
 
 #[test]
-fn more_is_in_postgres_than_in_a_snapshot_when_a_host_is_back_before_its_ttl_is_over() {
+fn a_host_back_within_its_ttl_reads_the_snapshot_and_the_later_log_of_postgres() {
     let Some(server) = postgres_server::start_postgres() else { return };
     away_for_less_than_the_ttl(&Log::in_postgres(&server));
 }
 
 #[test]
-fn the_log_in_etcd_is_cut_off_and_compacted_when_a_host_is_back_after_its_ttl() {
+fn a_host_back_after_its_ttl_finds_the_log_in_etcd_cut_off_and_compacted() {
     let Some((server, log)) = etcd() else { return };
     let pointer = format!("/{}/snapshot/pointer", log.name());
     let is_cut_off = || {
@@ -255,7 +255,7 @@ fn the_log_in_etcd_is_cut_off_and_compacted_when_a_host_is_back_after_its_ttl() 
 }
 
 #[test]
-fn the_log_in_postgres_is_cut_off_when_a_host_is_back_after_its_ttl() {
+fn a_host_back_after_its_ttl_finds_the_log_in_postgres_cut_off() {
     let Some(server) = postgres_server::start_postgres() else { return };
     let log = Log::in_postgres(&server);
     let is_cut_off = || server.sql_in(log.name(), "SELECT snapshot FROM canal.head") != "0";

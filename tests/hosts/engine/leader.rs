@@ -45,7 +45,7 @@ fn nobody_minds(members: &mut [Etcd], fall: fn(&mut Etcd), rise: fn(&mut Etcd)) 
 }
 
 #[test]
-fn commands_go_on_and_have_their_turns_when_the_leader_is_killed() {
+fn commands_run_and_wait_on_when_the_leader_is_killed() {
     let Some(mut members) = cluster() else { return };
     nobody_minds(&mut members, Etcd::kill, Etcd::start);
     // The next leader, with daemons that have lost a member before.
@@ -53,14 +53,14 @@ fn commands_go_on_and_have_their_turns_when_the_leader_is_killed() {
 }
 
 #[test]
-fn commands_go_on_and_have_their_turns_when_the_leader_stands_still() {
+fn commands_run_and_wait_on_when_the_leader_is_frozen() {
     let Some(mut members) = cluster() else { return };
     // When it wakes up, it believes that it still leads.
     nobody_minds(&mut members, |leader| leader.pause(), |leader| leader.resume());
 }
 
 #[test]
-fn never_two_at_once_while_leaders_come_and_go() {
+fn no_two_holders_overlap_while_leaders_change() {
     let Some(mut members) = cluster() else { return };
     let log = Log::in_cluster(&members);
     // Long enough for a few elections.
@@ -107,7 +107,7 @@ fn never_two_at_once_while_leaders_come_and_go() {
 }
 
 #[test]
-fn without_a_majority_commands_end_in_time_and_those_who_wait_go_on_waiting() {
+fn without_a_majority_commands_end_in_time_and_waiters_keep_waiting() {
     let Some(mut members) = cluster() else { return };
     let log = Log::in_cluster(&members);
     let [a, b] = mortal_and_patient_hosts(&log);
@@ -129,7 +129,7 @@ fn without_a_majority_commands_end_in_time_and_those_who_wait_go_on_waiting() {
 
 /// Whichever member a daemon tries first.
 #[test]
-fn a_daemon_starts_though_the_member_that_it_is_told_first_is_dead_or_stands_still() {
+fn a_daemon_starts_although_the_first_member_is_dead_or_frozen() {
     let Some(mut members) = cluster() else { return };
     members[0].kill();
     let dead = &members[0];

@@ -108,10 +108,10 @@ macro_rules! whatever_happens_meanwhile {
 }
 
 whatever_happens_meanwhile!(
-    a_forgotten_lock_is_not_granted_beside_a_holder_that_is_up: Up,
-    a_forgotten_lock_is_not_granted_beside_a_holder_that_is_cut_off: Cut,
-    a_forgotten_lock_is_not_granted_beside_a_holder_without_a_daemon: Stopped,
-    a_forgotten_lock_is_not_granted_beside_a_holder_with_a_new_daemon: Restarted,
+    a_lost_entry_gives_no_lock_to_two_holders_while_the_first_host_is_up: Up,
+    a_lost_entry_gives_no_lock_to_two_holders_while_the_first_host_is_cut_off: Cut,
+    a_lost_entry_gives_no_lock_to_two_holders_while_the_first_host_has_no_daemon: Stopped,
+    a_lost_entry_gives_no_lock_to_two_holders_while_the_first_host_has_a_new_daemon: Restarted,
 );
 
 fn when_a_base_backup_is_restored(meanwhile: Meanwhile) {

@@ -54,7 +54,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 #[test]
-fn what_a_restored_etcd_does_not_know_is_dead_before_its_host_asks_again() {
+fn holders_that_a_restored_etcd_does_not_know_are_dead_before_their_host_asks_again() {
     if etcd_server::installed() {
         let server = etcd_server::start_etcd();
         let log = Log::in_etcd(&server.endpoint(), None);
@@ -63,7 +63,7 @@ fn what_a_restored_etcd_does_not_know_is_dead_before_its_host_asks_again() {
 }
 
 #[test]
-fn what_a_restored_postgresql_does_not_know_is_dead_before_its_host_asks_again() {
+fn holders_that_a_restored_postgresql_does_not_know_are_dead_before_their_host_asks_again() {
     if let Some(server) = postgres_server::start_postgres() {
         let log = Log::in_postgres(&server);
         survivors_are_killed(&mut Engine::Postgres(server), &log);

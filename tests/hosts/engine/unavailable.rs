@@ -12,13 +12,13 @@ use crate::world::peer::Peer;
 use crate::world::process::wait_until;
 
 over_each_engine!(
-    a_daemon_comes_up_without_its_engine_and_joins_later,
-    a_name_that_another_host_has_is_waited_for,
-    a_release_while_the_engine_is_away_is_done_when_it_is_back,
-    requests_of_megabytes_that_were_asked_while_it_was_away_are_granted_when_it_is_back,
+    a_daemon_starts_without_its_engine_and_joins_later,
+    a_host_waits_for_a_name_that_another_host_has,
+    a_release_without_the_engine_is_done_when_the_engine_is_back,
+    megabytes_of_requests_without_the_engine_are_granted_when_it_is_back,
 );
 
-fn a_daemon_comes_up_without_its_engine_and_joins_later(log: &Log) {
+fn a_daemon_starts_without_its_engine_and_joins_later(log: &Log) {
     let [a] = hosts(log);
     a.world.canal(["daemon", "--stop"]).end().code(0);
     a.proxy.cut();
@@ -33,7 +33,7 @@ fn a_daemon_comes_up_without_its_engine_and_joins_later(log: &Log) {
     until_idle(&[a]);
 }
 
-fn a_name_that_another_host_has_is_waited_for(log: &Log) {
+fn a_host_waits_for_a_name_that_another_host_has(log: &Log) {
     let [a] = hosts(log);
     let config = fs::read_to_string(a.world.runtime().join("canal.toml")).unwrap();
     let twin = World::new();
@@ -50,7 +50,7 @@ fn a_name_that_another_host_has_is_waited_for(log: &Log) {
     a.world.canal(["run", "-n", "-k", "x", "--", "true"]).end().code(0);
 }
 
-fn a_release_while_the_engine_is_away_is_done_when_it_is_back(log: &Log) {
+fn a_release_without_the_engine_is_done_when_the_engine_is_back(log: &Log) {
     let [a, b] = hosts(log);
     let mut owner = a
         .world
@@ -72,7 +72,7 @@ fn a_release_while_the_engine_is_away_is_done_when_it_is_back(log: &Log) {
 }
 
 #[test]
-fn an_engine_that_never_was_is_told_by_status() {
+fn status_reports_an_engine_that_was_never_reached() {
     let world = World::new();
     let nobody = Proxy::to(9);
     nobody.cut();
@@ -93,7 +93,7 @@ fn an_engine_that_never_was_is_told_by_status() {
     assert!(!log.contains("s3cret"), "{log}");
 }
 
-fn requests_of_megabytes_that_were_asked_while_it_was_away_are_granted_when_it_is_back(log: &Log) {
+fn megabytes_of_requests_without_the_engine_are_granted_when_it_is_back(log: &Log) {
     let [a] = hosts(log);
     let incarnation = || a.world.look().and_then(|status| status.engine).unwrap().id;
     let before = incarnation();

@@ -10,16 +10,16 @@ use crate::world::record::Events;
 over_each_engine!(
     a_lock_is_held_on_one_host_only,
     waiters_are_served_in_order_over_all_hosts,
-    a_wait_that_is_over_is_75_and_leaves_nothing,
+    a_wait_that_times_out_is_75_and_leaves_no_waiter,
     a_lock_is_acquired_for_a_process_and_released_from_it,
     writers_keep_readers_out_on_every_host,
     a_deadlock_over_hosts_is_refused_with_the_cycle,
-    a_resize_reaches_those_who_wait_on_other_hosts,
+    a_resize_reaches_waiters_on_other_hosts,
     status_names_hosts_and_engine,
     a_killed_holder_frees_its_lock_for_other_hosts,
     a_token_is_greater_than_all_before_it_on_any_host,
     a_lease_is_renewed_through_any_host,
-    a_lease_that_was_told_is_known_through_a_host_that_is_behind,
+    a_host_that_is_behind_knows_a_lease_that_was_granted_elsewhere,
     force_breaks_a_hold_of_another_host,
 );
 
@@ -66,7 +66,7 @@ fn waiters_are_served_in_order_over_all_hosts(log: &Log) {
     until_idle(&[a, b]);
 }
 
-fn a_wait_that_is_over_is_75_and_leaves_nothing(log: &Log) {
+fn a_wait_that_times_out_is_75_and_leaves_no_waiter(log: &Log) {
     let [a, b] = hosts(log);
     let holder = a.world.holder(&["-k", "x"]);
     b.world.until_held("x", 1);
@@ -130,7 +130,7 @@ fn a_deadlock_over_hosts_is_refused_with_the_cycle(log: &Log) {
     until_idle(&[a, b]);
 }
 
-fn a_resize_reaches_those_who_wait_on_other_hosts(log: &Log) {
+fn a_resize_reaches_waiters_on_other_hosts(log: &Log) {
     let [a, b] = hosts(log);
     a.world.canal(["resize", "x", "--slots", "1"]).end().code(0);
     wait_until("the other host knows", || b.world.key("x").capacity == Some(1));
@@ -209,7 +209,7 @@ fn a_lease_is_renewed_through_any_host(log: &Log) {
     until_idle(&[a, b]);
 }
 
-fn a_lease_that_was_told_is_known_through_a_host_that_is_behind(log: &Log) {
+fn a_host_that_is_behind_knows_a_lease_that_was_granted_elsewhere(log: &Log) {
     let [a, b] = hosts(log);
     for command in ["renew", "release"] {
         b.proxy.cut();

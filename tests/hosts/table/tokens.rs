@@ -14,7 +14,7 @@ use crate::shared_table::figures::say;
 use crate::shared_table::{Host, Log, hosts, hosts_timed, until_idle};
 use crate::world::process::{BOUND, Cmd, Proc, children};
 
-over_each_engine!(tokens_grow_with_every_grant_of_any_kind_on_any_host_whoever_is_killed);
+over_each_engine!(tokens_grow_with_every_grant_of_any_kind_on_any_host_while_processes_are_killed);
 
 /// The number of clients of each host at the same time.
 const CLIENTS: usize = 5;
@@ -93,7 +93,7 @@ impl Client {
     }
 }
 
-fn tokens_grow_with_every_grant_of_any_kind_on_any_host_whoever_is_killed(log: &Log) {
+fn tokens_grow_with_every_grant_of_any_kind_on_any_host_while_processes_are_killed(log: &Log) {
     let hosts: [Host; 3] = hosts(log);
     let tokens = || -> Vec<u64> {
         let text = hosts[0].world.read("tokens");
@@ -145,7 +145,7 @@ fn tokens_grow_with_every_grant_of_any_kind_on_any_host_whoever_is_killed(log: &
 
 /// The log falls back to an earlier state, while hosts run on, are stopped, or are killed.
 #[test]
-fn tokens_grow_in_a_history_that_was_rewritten() {
+fn tokens_grow_after_the_log_is_rewritten() {
     let Some(server) = crate::postgres_server::start_postgres() else { return };
     let tables = ["head", "hosts", "log", "snapshot"];
     for meanwhile in ["run on", "stopped", "killed"] {

@@ -68,7 +68,7 @@ fn under_sudo_the_script_owns_it() {
 }
 
 #[test]
-fn without_a_pid_it_belongs_to_whom_the_answer_says_or_to_nobody() {
+fn without_a_pid_the_lock_belongs_to_the_process_in_the_answer_or_to_none() {
     let world = World::with_daemon();
     for (n, acquire) in [
         "canal acquire -q --json -k K >answer",
@@ -101,7 +101,7 @@ fn without_a_pid_it_belongs_to_whom_the_answer_says_or_to_nobody() {
 }
 
 #[test]
-fn without_a_pid_canal_says_whose_lock_it_is() {
+fn without_a_pid_canal_prints_the_owner() {
     let world = World::with_daemon();
     let ended = world.sh("canal acquire -k x; echo $$").end().code(0);
     assert!(ended.stderr.starts_with("canal: "), "{ended:?}");
@@ -110,7 +110,7 @@ fn without_a_pid_canal_says_whose_lock_it_is() {
 }
 
 #[test]
-fn a_refusal_is_said_in_json_too() {
+fn a_refusal_is_printed_as_json() {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "x"]);
     let ended = world.sh("canal acquire --json -n -k x --pid $$").end().code(75);
@@ -122,7 +122,7 @@ fn a_refusal_is_said_in_json_too() {
 }
 
 #[test]
-fn an_acquire_killed_before_it_could_tell_leaves_nothing() {
+fn an_acquire_killed_before_it_printed_the_grant_holds_nothing() {
     let world = World::with_daemon();
     let owner = world.program("sleep", ["600"]).spawn();
     let (read, write) = full_pipe();
@@ -138,7 +138,7 @@ fn an_acquire_killed_before_it_could_tell_leaves_nothing() {
 }
 
 #[test]
-fn an_acquire_that_is_held_up_while_it_tells_goes_on_over_a_restart() {
+fn an_acquire_blocked_on_its_output_survives_a_restart() {
     let world = World::with_daemon();
     let owner = world.program("sleep", ["600"]).spawn();
     let (mut read, write) = full_pipe();
@@ -179,7 +179,7 @@ fn full_pipe() -> (fs::File, fs::File) {
 }
 
 #[test]
-fn an_answer_that_cannot_be_told_takes_nothing() {
+fn an_answer_that_cannot_be_printed_acquires_nothing() {
     let world = World::with_daemon();
     let owner = world.program("sleep", ["600"]).spawn();
     for redirection in [">/dev/full", ">&-"] {
@@ -191,7 +191,7 @@ fn an_answer_that_cannot_be_told_takes_nothing() {
 }
 
 #[test]
-fn a_grant_that_is_not_confirmed_is_taken_back_with_the_connection() {
+fn a_grant_that_is_not_confirmed_is_released_with_the_connection() {
     let world = World::with_daemon();
     let owner = world.program("sleep", ["600"]).spawn();
     let pidfd = Pidfd::open(owner.child.id()).unwrap();
@@ -217,7 +217,7 @@ fn a_grant_that_is_not_confirmed_is_taken_back_with_the_connection() {
 }
 
 #[test]
-fn an_owner_that_dies_while_it_is_waited_for_leaves_the_queue() {
+fn a_waiter_whose_owner_dies_leaves_the_queue() {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "x"]);
     let owner = world.program("sleep", ["600"]).spawn();
@@ -233,7 +233,7 @@ fn an_owner_that_dies_while_it_is_waited_for_leaves_the_queue() {
 }
 
 #[test]
-fn a_killed_acquire_that_waits_leaves_the_queue() {
+fn a_killed_waiting_acquire_leaves_the_queue() {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "x"]);
     let owner = world.program("sleep", ["600"]).spawn();
@@ -247,7 +247,7 @@ fn a_killed_acquire_that_waits_leaves_the_queue() {
 }
 
 #[test]
-fn a_lock_is_given_back_by_release() {
+fn release_releases_a_lock() {
     let world = World::with_daemon();
     let script = "canal acquire -q --pid $$ -k x && canal acquire -q --pid $$ -k y=2x1 &&
         canal acquire -q --pid $$ -k y=2x1 && canal release --pid $$ x &&
@@ -263,7 +263,7 @@ fn a_lock_is_given_back_by_release() {
 }
 
 #[test]
-fn a_release_by_force_needs_the_token_and_shows_what_it_breaks() {
+fn a_release_by_force_needs_the_token_and_prints_the_broken_hold() {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "x"]);
     let token = world.key("x").holders[0].token.to_string();
@@ -276,7 +276,7 @@ fn a_release_by_force_needs_the_token_and_shows_what_it_breaks() {
 }
 
 #[test]
-fn a_script_that_is_killed_frees_what_it_acquired() {
+fn a_killed_script_frees_its_locks() {
     let world = World::with_daemon();
     let script = world.sh("canal acquire -q --pid $$ -k x; read line").stdin(Stdio::piped());
     let script: Proc = script.spawn();

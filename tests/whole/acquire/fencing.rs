@@ -43,7 +43,7 @@ fn lost_and_next(world: &World) -> (Lease, Lease) {
 }
 
 #[test]
-fn in_shell_a_holder_that_lost_its_lease_changes_nothing_more() {
+fn in_shell_a_lost_lease_cannot_change_the_resource() {
     let world = World::with_daemon();
     fenced(&world);
     let (lost, next) = lost_and_next(&world);
@@ -61,7 +61,7 @@ fn in_shell_a_holder_that_lost_its_lease_changes_nothing_more() {
 }
 
 #[test]
-fn in_shell_who_comes_later_waits_for_a_change_that_is_being_made() {
+fn in_shell_a_later_holder_waits_for_a_change_in_progress() {
     let world = World::with_daemon();
     fenced(&world);
     let (lost, next) = lost_and_next(&world);
@@ -85,7 +85,7 @@ fn in_shell_who_comes_later_waits_for_a_change_that_is_being_made() {
 }
 
 #[test]
-fn the_command_of_a_run_has_its_token_and_each_is_larger() {
+fn each_command_of_a_run_has_a_larger_token() {
     let world = World::with_daemon();
     fenced(&world);
     for n in 0..5 {
@@ -99,7 +99,7 @@ fn the_command_of_a_run_has_its_token_and_each_is_larger() {
 }
 
 #[test]
-fn in_sql_a_holder_that_lost_its_lease_changes_nothing_more() {
+fn in_sql_a_lost_lease_cannot_change_the_resource() {
     let world = World::with_daemon();
     let Some(server) = Postgres::start(&world, "the SQL of docs/fencing.md") else { return };
     server.sql("CREATE TABLE accounts (name text PRIMARY KEY, balance bigint)").code(0);
@@ -122,7 +122,7 @@ fn in_sql_a_holder_that_lost_its_lease_changes_nothing_more() {
 }
 
 #[test]
-fn in_sql_two_at_once_do_not_slip_past_each_other() {
+fn in_sql_a_concurrent_older_token_waits_and_is_refused() {
     let world = World::with_daemon();
     let Some(server) = Postgres::start(&world, "the SQL of docs/fencing.md") else { return };
     server.sql(&block("sql", "CREATE TABLE fences")).code(0);

@@ -25,7 +25,7 @@ fn lost(ended: Ended, how: &str) -> Value {
 }
 
 #[test]
-fn what_is_printed_can_be_exported_and_names_the_lease_to_later_commands() {
+fn the_printed_variables_name_the_lease_to_later_commands() {
     let world = World::with_daemon();
     let script = r#"
         lease=$(canal acquire --ttl 10m -k x=3) || exit
@@ -47,7 +47,7 @@ fn what_is_printed_can_be_exported_and_names_the_lease_to_later_commands() {
 }
 
 #[test]
-fn a_lease_that_is_not_renewed_goes_to_the_next_waiter_and_its_owner_is_told() {
+fn a_lease_that_is_not_renewed_goes_to_the_next_waiter_and_its_renewal_says_so() {
     let world = World::with_daemon();
     let lease = Lease::take(&world, "1s", &["-k", "x"]);
     world.program("mkfifo", ["go"]).end().code(0);
@@ -70,7 +70,7 @@ fn a_lease_that_is_not_renewed_goes_to_the_next_waiter_and_its_owner_is_told() {
 }
 
 #[test]
-fn a_lease_that_is_renewed_stays_for_as_long_as_that() {
+fn a_lease_lives_as_long_as_it_is_renewed() {
     in_time(Duration::from_secs(2), |ttl| {
         let world = World::with_daemon();
         let (begun, mut before) = (Instant::now(), Instant::now());
@@ -93,7 +93,7 @@ fn a_lease_that_is_renewed_stays_for_as_long_as_that() {
 }
 
 #[test]
-fn a_lease_is_taken_as_any_lock_is() {
+fn a_lease_waits_and_is_refused_as_any_lock() {
     let world = World::with_daemon();
     let one = Lease::take(&world, "10m", &["-k", "a", "--per", "2", "--buckets", "1"]);
     let two = Lease::take(&world, "10m", &["-k", "a=2x1", "--write", "w", "-n"]);
@@ -114,7 +114,7 @@ fn a_lease_is_taken_as_any_lock_is() {
 }
 
 #[test]
-fn a_lease_outlives_the_session_it_was_asked_for_in() {
+fn a_lease_outlives_the_session_that_requested_it() {
     let world = World::with_daemon();
     let inner = "canal acquire --json --ttl 10m -k x >lease; canal status --json >inside";
     world.canal(["run", "-k", "outer", "--", "sh", "-c", inner]).end().code(0);
@@ -130,7 +130,7 @@ fn a_lease_outlives_the_session_it_was_asked_for_in() {
 }
 
 #[test]
-fn a_lease_whose_answer_nobody_could_read_goes_back() {
+fn a_lease_whose_answer_was_not_delivered_is_released() {
     let world = World::with_daemon();
     for output in [">&-", ">/dev/full"] {
         let script = format!("canal acquire -q --ttl 10m -k x {output}");
@@ -148,7 +148,7 @@ fn a_lease_whose_answer_nobody_could_read_goes_back() {
 }
 
 #[test]
-fn an_asker_that_is_stopped_while_it_waits_holds_up_nobody() {
+fn a_stopped_client_that_waits_for_a_lease_blocks_no_other() {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "x"]);
     let asker = Lease::ask(&world, "10m", &["-k", "x"]);
@@ -217,7 +217,7 @@ fn a_daemon_that_is_stopped_for_longer_than_a_ttl_ends_the_lease_when_it_goes_on
 }
 
 #[test]
-fn a_lease_can_be_broken_by_its_token_and_its_owner_is_told() {
+fn a_lease_broken_by_its_token_is_reported_to_its_owner() {
     let world = World::with_daemon();
     let lease = Lease::take(&world, "10m", &["-k", "x"]);
     let token = lease.token.to_string();
@@ -227,7 +227,7 @@ fn a_lease_can_be_broken_by_its_token_and_its_owner_is_told() {
 }
 
 #[test]
-fn a_process_does_not_give_back_a_lease_without_its_handle() {
+fn a_process_cannot_release_a_lease_without_its_handle() {
     let world = World::with_daemon();
     let lease = Lease::take(&world, "10m", &["-k", "x"]);
     let script = "canal release x --pid $$; canal release --all --pid $$; canal release x; :";
@@ -241,7 +241,7 @@ fn a_process_does_not_give_back_a_lease_without_its_handle() {
 }
 
 #[test]
-fn whoever_knows_the_handle_may_renew_and_release_as_whichever_user() {
+fn any_user_with_the_handle_may_renew_and_release() {
     if journal_only("at a daemon in a mount namespace of its own, which has no engine") {
         return;
     }
@@ -299,7 +299,7 @@ fn a_damaged_state_file_stops_the_next_daemon_and_loses_no_lease() {
 }
 
 #[test]
-fn status_shows_what_a_lease_is_and_who_waits_for_it() {
+fn status_shows_leases_and_their_waiters() {
     // Only its own host knows how much of its TTL is left.
     let world = World::with_daemon().on_one_host();
     let script = world.sh("canal acquire --ttl 10m -k x >/dev/null; read line");

@@ -95,12 +95,12 @@ pub(crate) fn victims(loops: &[Proc]) -> Vec<i32> {
 }
 
 #[test]
-fn random_kills_never_put_a_slot_in_two_hands_and_leave_nothing_behind() {
+fn random_kills_give_no_slot_to_two_holders_and_leave_no_hold() {
     a_campaign_in(&World::new());
 }
 
 #[test]
-fn random_kills_do_no_harm_on_an_older_kernel_either() {
+fn random_kills_give_no_slot_to_two_holders_on_an_older_kernel() {
     a_campaign_in(&World::of_linux_5_10());
 }
 

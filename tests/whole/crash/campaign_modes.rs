@@ -185,7 +185,7 @@ fn harm(world: &World, loops: &[Proc], dice: &mut Dice, campaign: Duration) -> D
 }
 
 #[test]
-fn random_kills_never_let_a_writer_meet_anybody_and_leave_nothing_behind() {
+fn random_kills_let_no_writer_run_beside_another_and_leave_no_hold() {
     if !installed_or_skip("perl", "the campaign of kills among readers and writers") {
         return;
     }

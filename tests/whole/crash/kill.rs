@@ -13,7 +13,7 @@ use crate::world::process::{Proc, alive, children, in_time, signal, wait_until};
 use crate::world::record::{Events, recorded};
 
 #[test]
-fn a_killed_command_frees_its_lock_and_the_next_goes_on() {
+fn a_killed_command_frees_its_lock_for_the_next_waiter() {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "x"]);
     let waiter = world.waiter("x", &[], &["echo", "on"]);
@@ -37,7 +37,7 @@ fn a_killed_waiter_is_never_granted() {
 }
 
 #[test]
-fn a_holder_and_the_waiters_behind_it_killed_at_once_leave_nothing() {
+fn a_holder_and_waiters_killed_at_once_leave_no_hold() {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "x"]);
     let waiters: Vec<Proc> = (0..10).map(|_| world.waiter("x", &[], &["sleep", "60"])).collect();
@@ -96,7 +96,7 @@ fn a_daemon_killed_three_times_in_a_row_loses_no_hold_and_no_waiter() {
 }
 
 #[test]
-fn a_wait_keeps_its_time_over_a_restart() {
+fn a_wait_keeps_its_time_limit_over_a_restart() {
     in_time(Duration::from_secs(2), |wait| {
         let world = World::with_daemon();
         let holder = world.holder(&["-k", "x"]);
@@ -114,7 +114,7 @@ fn a_wait_keeps_its_time_over_a_restart() {
 }
 
 #[test]
-fn waiters_start_a_new_daemon_by_themselves() {
+fn waiters_start_the_next_daemon() {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "x"]);
     let waiter = world.waiter("x", &[], &["echo", "on"]);
@@ -131,7 +131,7 @@ fn waiters_start_a_new_daemon_by_themselves() {
 }
 
 #[test]
-fn what_died_while_no_daemon_ran_is_not_held_afterwards() {
+fn a_holder_that_died_while_no_daemon_ran_holds_nothing_afterwards() {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "x"]);
     let living = world.holder(&["-k", "y"]);
@@ -144,7 +144,7 @@ fn what_died_while_no_daemon_ran_is_not_held_afterwards() {
 }
 
 #[test]
-fn a_waiter_that_died_while_no_daemon_ran_holds_up_nobody_for_long() {
+fn a_waiter_that_died_while_no_daemon_ran_blocks_the_queue_only_briefly() {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "x"]);
     let dead = world.waiter("x", &[], &["true"]);

@@ -18,7 +18,7 @@ fn words(world: &World, args: &[&str]) -> String {
 }
 
 #[test]
-fn wrong_requests_say_what_is_wrong() {
+fn wrong_requests_get_clear_errors() {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "busy=3"]);
     let long = "k".repeat(2048);
@@ -112,7 +112,7 @@ fn wrong_requests_say_what_is_wrong() {
 }
 
 #[test]
-fn releasing_what_one_does_not_hold_changes_nothing() {
+fn releasing_a_lock_that_is_not_held_changes_nothing() {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "x"]);
     // The process of the tests is the parent of this `canal release`.
@@ -127,7 +127,7 @@ fn releasing_what_one_does_not_hold_changes_nothing() {
 }
 
 #[test]
-fn a_canal_of_no_buckets_admits_none() {
+fn a_lock_with_zero_buckets_admits_no_holder() {
     let world = World::with_daemon();
     let ended = world.canal(["run", "-k", "x", "--per", "2", "--buckets", "0", "--", "true"]).end();
     assert_eq!(ended.code, Some(75), "it is refused at once, though it may wait: {ended:?}");
@@ -160,7 +160,7 @@ fn a_broken_configuration_is_named_with_file_and_line() {
 }
 
 #[test]
-fn a_garbage_journal_is_refused_with_file_offset_and_the_way_out() {
+fn a_garbage_journal_is_refused_with_file_offset_and_a_hint() {
     if journal_only("there is no journal") {
         return;
     }
@@ -229,7 +229,7 @@ fn a_torn_record_at_the_end_of_the_journal_is_cut_off() {
 }
 
 #[test]
-fn junk_in_the_middle_of_a_pipeline_of_commands_disturbs_nobody() {
+fn junk_on_one_connection_disturbs_no_other_client() {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "x"]);
     let waiter = world.waiter("x", &[], &["echo", "on"]);
@@ -245,7 +245,7 @@ fn junk_in_the_middle_of_a_pipeline_of_commands_disturbs_nobody() {
 }
 
 #[test]
-fn a_standard_error_that_is_closed_or_full_is_no_failure() {
+fn a_closed_or_full_standard_error_is_no_failure() {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "x"]);
     for redirection in ["2>&-", "2>/dev/full"] {

@@ -41,7 +41,7 @@ fn a_hundred_runs_at_once_stay_within_capacity() {
 }
 
 #[test]
-fn the_dead_hold_nothing_and_are_granted_nothing() {
+fn dead_processes_hold_nothing_and_are_granted_nothing() {
     let world = World::of_linux_5_10();
     let holder = world.holder(&["-k", "x"]);
     let dead = world.waiter("x", &[], &["true"]);
@@ -54,7 +54,7 @@ fn the_dead_hold_nothing_and_are_granted_nothing() {
 }
 
 #[test]
-fn an_acquired_lock_is_the_owners_over_a_restart() {
+fn an_acquired_lock_keeps_its_owner_over_a_restart() {
     let world = World::of_linux_5_10();
     let owner = world.program("sleep", ["600"]).spawn();
     world.canal(["acquire", "-k", "x", "--pid", &owner.pid_text()]).end().code(0);
@@ -66,7 +66,7 @@ fn an_acquired_lock_is_the_owners_over_a_restart() {
 }
 
 #[test]
-fn the_status_says_which_fallbacks_are_in_use() {
+fn the_status_names_the_fallbacks_in_use() {
     let world = World::of_linux_5_10();
     let notes = world.status().daemon.notes;
     assert!(!notes.is_empty());

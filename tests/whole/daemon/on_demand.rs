@@ -64,7 +64,7 @@ fn daemons(world: &World) -> Vec<i32> {
 }
 
 #[test]
-fn the_daemon_is_in_a_session_of_its_own_at_the_root_with_a_clean_environment() {
+fn the_daemon_has_its_own_session_the_root_folder_and_a_clean_environment() {
     let world = World::new();
     let mut job = world.canal(["run", "-k", "x", "--", "true"]).env("BUILD_COOKIE", "keep-me");
     job.command.process_group(0);
@@ -117,7 +117,7 @@ fn the_daemon_inherits_no_descriptor() {
 }
 
 #[test]
-fn the_daemon_survives_what_ends_the_job_that_started_it() {
+fn the_daemon_survives_the_kill_of_the_job_that_started_it() {
     let world = World::new();
     let script = "canal run -k x -- sleep 600 & canal run -k y -- true; wait";
     let mut job = world.sh(script);
@@ -138,7 +138,7 @@ fn the_daemon_survives_what_ends_the_job_that_started_it() {
 }
 
 #[test]
-fn the_daemon_is_started_with_signals_and_niceness_of_its_own() {
+fn the_daemon_inherits_neither_signals_nor_niceness() {
     let world = World::new().on_one_host();
     let ignoring = "trap '' TERM HUP PIPE INT; exec canal run -k x -- true";
     world.program("nice", ["-n", "5", "sh", "-c", ignoring]).end().code(0);
@@ -161,7 +161,7 @@ fn the_daemon_is_started_with_signals_and_niceness_of_its_own() {
 }
 
 #[test]
-fn without_leave_to_start_a_daemon_none_is_started() {
+fn with_no_start_no_daemon_is_started() {
     let world = World::new();
     for args in [&["status", "--no-start"][..], &["run", "--no-start", "-k", "x", "--", "true"]] {
         let ended = world.canal(args).end().code(125);
@@ -171,7 +171,7 @@ fn without_leave_to_start_a_daemon_none_is_started() {
 }
 
 #[test]
-fn a_daemon_that_nobody_needs_ends_if_it_was_told_so() {
+fn an_idle_daemon_ends_with_idle_exit() {
     in_time(Duration::from_millis(500), |idle| {
         let world = World::new();
         let begun = Instant::now();
@@ -193,7 +193,7 @@ fn a_daemon_that_nobody_needs_ends_if_it_was_told_so() {
 }
 
 #[test]
-fn a_service_manager_hands_over_the_socket_and_is_told_when_it_is_ready() {
+fn a_service_manager_passes_the_socket_and_gets_the_readiness_notification() {
     if !installed_or_skip("perl", "socket activation") {
         return;
     }
@@ -225,7 +225,7 @@ fn a_service_manager_hands_over_the_socket_and_is_told_when_it_is_ready() {
 }
 
 #[test]
-fn a_second_daemon_says_who_the_first_is() {
+fn a_second_daemon_names_the_first() {
     let world = World::with_daemon().on_one_host();
     let first = world.daemon_pid();
     let second = world.canal(["daemon"]).end().code(125);
@@ -234,7 +234,7 @@ fn a_second_daemon_says_who_the_first_is() {
 }
 
 #[test]
-fn a_daemon_can_be_replaced_under_its_holders_and_waiters() {
+fn a_daemon_is_replaced_without_losing_holders_and_waiters() {
     let world = World::with_daemon().on_one_host();
     let holder = world.holder(&["-k", "x"]);
     let waiter = world.waiter("x", &[], &["echo", "on"]);
@@ -251,7 +251,7 @@ fn a_daemon_can_be_replaced_under_its_holders_and_waiters() {
 }
 
 #[test]
-fn a_program_of_another_name_that_is_canal_starts_itself_as_the_daemon() {
+fn a_renamed_canal_starts_itself_as_the_daemon() {
     let world = World::new();
     let other = world.path("work").join("lock-it");
     if fs::hard_link(canal(), &other).is_err() {
@@ -265,7 +265,7 @@ fn a_program_of_another_name_that_is_canal_starts_itself_as_the_daemon() {
 }
 
 #[test]
-fn where_too_few_files_may_be_open_a_daemon_does_not_start_and_says_so() {
+fn with_too_few_descriptors_a_daemon_does_not_start_and_gives_the_reason() {
     if journal_only("the notes shown can be those of the daemon of the other host") {
         return;
     }

@@ -6,7 +6,7 @@ use crate::world::record::{Events, recorded};
 use crate::world::{World, journal_only};
 
 #[test]
-fn a_daemon_with_other_rules_takes_over_what_was_decided() {
+fn a_daemon_with_newer_rules_keeps_earlier_decisions() {
     if journal_only("hosts with other rules than the log's refuse to join it") {
         return;
     }

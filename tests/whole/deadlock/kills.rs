@@ -13,7 +13,7 @@ use crate::world::process::{alive, signal, wait_until};
 use crate::world::record::Events;
 
 #[test]
-fn a_waiter_killed_before_the_ring_closes_is_no_phantom_in_it() {
+fn a_waiter_killed_before_the_cycle_closes_causes_no_deadlock() {
     let world = World::with_daemon();
     // Its script goes on after the inner command was killed.
     let body = "read go; canal run --write b -- true; echo ended $?; read go";
@@ -35,7 +35,7 @@ fn a_waiter_killed_before_the_ring_closes_is_no_phantom_in_it() {
 }
 
 #[test]
-fn a_holder_killed_before_the_ring_closes_is_no_phantom_in_it() {
+fn a_holder_killed_before_the_cycle_closes_causes_no_deadlock() {
     let world = World::with_daemon();
     let mut elder = Script::start(&world, "elder", "--write a", "--write b");
     let mut younger = Script::start(&world, "younger", "--write b", "--write a");
@@ -52,7 +52,7 @@ fn a_holder_killed_before_the_ring_closes_is_no_phantom_in_it() {
 }
 
 #[test]
-fn one_of_three_killed_opens_the_ring_before_it_is_closed() {
+fn killing_any_of_three_before_the_cycle_closes_avoids_the_deadlock() {
     for which in 0..3 {
         let world = World::with_daemon();
         let mut ring: Vec<Script> = [("a", "b"), ("b", "c"), ("c", "a")]
@@ -76,7 +76,7 @@ fn one_of_three_killed_opens_the_ring_before_it_is_closed() {
 }
 
 #[test]
-fn the_holder_of_a_write_that_is_killed_frees_it() {
+fn a_killed_writer_frees_its_lock() {
     let world = World::with_daemon();
     let writer = holder(&world, "--write db");
     let waiting = ["--read db/x", "-k db/y=2", "--write db/z"]
@@ -93,7 +93,7 @@ fn the_holder_of_a_write_that_is_killed_frees_it() {
 }
 
 #[test]
-fn a_hold_that_only_children_keep_is_part_of_a_ring() {
+fn a_hold_kept_by_children_takes_part_in_a_deadlock() {
     let world = World::with_daemon();
     let mut elder = Script::start(&world, "elder", "--write a --with-children", "--write b");
     let mut younger = Script::start(&world, "younger", "--write b", "--write a");
@@ -109,7 +109,7 @@ fn a_hold_that_only_children_keep_is_part_of_a_ring() {
 }
 
 #[test]
-fn a_stopped_waiter_is_part_of_a_ring() {
+fn a_stopped_waiter_takes_part_in_a_deadlock() {
     let world = World::with_daemon();
     let mut elder = Script::start(&world, "elder", "--write a", "--write b");
     let mut younger = Script::start(&world, "younger", "--write b", "--write a");
@@ -124,7 +124,7 @@ fn a_stopped_waiter_is_part_of_a_ring() {
 }
 
 #[test]
-fn a_ring_around_a_stopped_waiter_that_was_passed_is_found_at_the_latest_when_it_goes_on() {
+fn a_deadlock_with_a_stopped_waiter_that_was_passed_is_found_when_it_continues() {
     let world = World::with_daemon();
     let mut elder = Script::start(&world, "elder", "--write a", "--write b");
     let first = holder(&world, "--write b");

@@ -64,7 +64,7 @@ fn nested_runs_that_wait_lose_nothing_by_a_killed_daemon() {
 }
 
 #[test]
-fn a_child_is_exempt_from_what_encloses_it_after_a_restart_too() {
+fn after_a_restart_a_child_still_passes_the_holds_that_enclose_it() {
     let world = World::with_daemon();
     let inner = "-n --write db/x -k build";
     let mut one = Script::start(&world, "one", "--write db -k build", inner);
@@ -83,7 +83,7 @@ fn a_child_is_exempt_from_what_encloses_it_after_a_restart_too() {
 }
 
 #[test]
-fn siblings_exclude_each_other_and_strangers_are_strangers_after_a_restart() {
+fn after_a_restart_siblings_and_other_sessions_still_exclude_each_other() {
     let world = World::with_daemon();
     let child = recorded("sleep 0.02");
     let body = format!(
@@ -102,7 +102,7 @@ fn siblings_exclude_each_other_and_strangers_are_strangers_after_a_restart() {
 }
 
 #[test]
-fn a_ring_that_closes_after_a_restart_is_found() {
+fn a_cycle_that_closes_after_a_restart_is_found() {
     for closed_by_the_younger in [true, false] {
         let world = World::with_daemon();
         let mut elder = Script::start(&world, "elder", "--write a", "-k b=1");
@@ -123,7 +123,7 @@ fn a_ring_that_closes_after_a_restart_is_found() {
 }
 
 #[test]
-fn a_ring_that_would_close_while_no_daemon_runs_is_found() {
+fn a_cycle_that_would_close_while_no_daemon_runs_is_found() {
     let world = World::with_daemon();
     let mut elder = Script::start(&world, "elder", "--write a", "--write b");
     let mut younger = Script::start(&world, "younger", "--write b", "--write a");
@@ -137,7 +137,7 @@ fn a_ring_that_would_close_while_no_daemon_runs_is_found() {
 }
 
 #[test]
-fn a_daemon_killed_as_a_ring_closes_still_refuses_exactly_one() {
+fn a_daemon_killed_as_a_cycle_closes_refuses_exactly_one_request() {
     for _ in 0..5 {
         let world = World::with_daemon();
         let mut elder = Script::start(&world, "elder", "--write a", "--write b");
@@ -155,7 +155,7 @@ fn a_daemon_killed_as_a_ring_closes_still_refuses_exactly_one() {
 /// Kills the daemon right after each record: then the journal holds what no client was told, the
 /// refusal included.
 #[test]
-fn a_daemon_killed_after_any_record_of_a_ring_still_refuses_exactly_one() {
+fn a_daemon_killed_after_any_record_of_a_deadlock_refuses_exactly_one_request() {
     if journal_only("the switch for faults counts records of the journal") {
         return;
     }
@@ -179,7 +179,7 @@ fn a_daemon_killed_after_any_record_of_a_ring_still_refuses_exactly_one() {
 }
 
 #[test]
-fn a_waiter_killed_while_no_daemon_runs_is_no_phantom_in_a_ring() {
+fn a_waiter_killed_while_no_daemon_runs_causes_no_deadlock() {
     let world = World::with_daemon();
     let body = "read go; canal run --write b -- true; echo ended $?; read go";
     let args = ["run", "--write", "a", "--", "sh", "-c", body];
@@ -206,7 +206,7 @@ fn a_waiter_killed_while_no_daemon_runs_is_no_phantom_in_a_ring() {
 }
 
 #[test]
-fn a_victim_that_is_not_back_after_a_restart_is_refused_when_it_is() {
+fn a_waiter_that_comes_back_last_after_a_restart_is_refused_for_the_deadlock() {
     let world = World::with_daemon();
     let mut elder = Script::start(&world, "elder", "--write a", "--write b");
     let mut younger = Script::start(&world, "younger", "--write b", "--write a");

@@ -14,7 +14,7 @@ fn two_in_need(world: &World) -> [Script; 2] {
 }
 
 #[test]
-fn nobody_is_refused_while_a_third_holder_of_a_slot_can_finish() {
+fn no_request_is_refused_while_a_third_holder_of_a_slot_can_finish() {
     let world = World::with_daemon();
     let [mut elder, mut younger] = two_in_need(&world);
     let third = holder(&world, "-k pool=2");
@@ -33,7 +33,7 @@ fn nobody_is_refused_while_a_third_holder_of_a_slot_can_finish() {
 }
 
 #[test]
-fn when_the_third_holder_joins_the_ring_it_is_refused_and_its_slot_frees_the_others() {
+fn a_third_holder_that_closes_the_cycle_is_refused_and_its_slot_frees_the_others() {
     let world = World::with_daemon();
     let [mut elder, mut younger] = two_in_need(&world);
     let mut third = Script::start(&world, "third", "-k pool=2", "--write a");
@@ -49,7 +49,7 @@ fn when_the_third_holder_joins_the_ring_it_is_refused_and_its_slot_frees_the_oth
 }
 
 #[test]
-fn the_end_of_the_last_who_could_finish_changes_nothing_if_its_slot_does_not_help() {
+fn a_deadlock_is_found_although_a_third_holder_can_finish_if_its_slot_is_not_enough() {
     let world = World::with_daemon();
     // Three sessions hold the three slots; the elder wants two at once.
     let mut elder = Script::start(&world, "elder", "--write a", "-k pool=3:2");
@@ -67,7 +67,7 @@ fn the_end_of_the_last_who_could_finish_changes_nothing_if_its_slot_does_not_hel
 }
 
 #[test]
-fn a_resize_that_takes_the_slot_away_closes_the_ring() {
+fn a_resize_that_removes_the_free_slot_closes_the_cycle() {
     let world = World::with_daemon();
     world.canal(["resize", "pool", "--per", "1", "--buckets", "3"]).end().code(0);
     let mut elder = Script::start(&world, "elder", "--write a", "-k pool:2");

@@ -24,7 +24,7 @@ fn eval(shell: &mut Proc, line: &str) -> i32 {
 }
 
 #[test]
-fn scripts_that_acquire_crosswise_are_a_deadlock_and_giving_back_ends_it() {
+fn scripts_that_acquire_in_opposite_orders_deadlock_and_a_release_ends_it() {
     let world = World::with_daemon();
     let (mut elder, mut younger) = (shell(&world), shell(&world));
     assert_eq!(eval(&mut elder, "canal acquire --pid $$ --write a"), 0);
@@ -57,7 +57,7 @@ fn scripts_that_acquire_crosswise_are_a_deadlock_and_giving_back_ends_it() {
 }
 
 #[test]
-fn the_elder_that_closes_the_ring_is_not_its_victim() {
+fn an_elder_request_that_closes_the_cycle_is_not_refused() {
     let world = World::with_daemon();
     let (mut elder, mut younger) = (shell(&world), shell(&world));
     assert_eq!(eval(&mut elder, "canal acquire --pid $$ --write a"), 0);
@@ -73,7 +73,7 @@ fn the_elder_that_closes_the_ring_is_not_its_victim() {
 }
 
 #[test]
-fn what_was_given_back_before_closes_no_ring() {
+fn a_released_lock_closes_no_cycle() {
     let world = World::with_daemon();
     let (mut one, mut two) = (shell(&world), shell(&world));
     assert_eq!(eval(&mut one, "canal acquire --pid $$ --write a"), 0);
@@ -94,7 +94,7 @@ fn what_was_given_back_before_closes_no_ring() {
 }
 
 #[test]
-fn a_cancelled_request_closes_no_ring() {
+fn a_cancelled_request_closes_no_cycle() {
     let world = World::with_daemon();
     let (mut one, mut two) = (shell(&world), shell(&world));
     assert_eq!(eval(&mut one, "canal acquire --pid $$ --write a"), 0);
@@ -113,7 +113,7 @@ fn a_cancelled_request_closes_no_ring() {
 }
 
 #[test]
-fn a_wait_that_has_an_end_is_part_of_a_ring_until_then() {
+fn a_wait_with_a_time_limit_takes_part_in_a_deadlock() {
     let world = World::with_daemon();
     let (mut one, mut two) = (shell(&world), shell(&world));
     assert_eq!(eval(&mut one, "canal acquire --pid $$ --write a"), 0);
@@ -130,7 +130,7 @@ fn a_wait_that_has_an_end_is_part_of_a_ring_until_then() {
 }
 
 #[test]
-fn an_upgrade_is_given_back_step_by_step() {
+fn an_upgrade_is_released_step_by_step() {
     let world = World::with_daemon();
     let mut one = shell(&world);
     assert_eq!(eval(&mut one, "canal acquire --pid $$ --read conf"), 0);
@@ -153,7 +153,7 @@ fn an_upgrade_is_given_back_step_by_step() {
 }
 
 #[test]
-fn two_requests_of_one_script_at_once_are_both_part_of_rings() {
+fn two_requests_of_one_script_at_once_both_take_part_in_deadlocks() {
     let world = World::with_daemon();
     let third = holder(&world, "--write c");
     let (mut elder, mut younger) = (shell(&world), shell(&world));
@@ -172,7 +172,7 @@ fn two_requests_of_one_script_at_once_are_both_part_of_rings() {
 }
 
 #[test]
-fn a_command_gives_back_its_own_lock_before_it_ends_and_its_children_cannot() {
+fn a_command_can_release_its_lock_before_it_ends_and_its_children_cannot() {
     let world = World::with_daemon();
     let body = "sh -c 'canal release -q --pid $$ a; exit $?'; echo child $?
         read go; canal release --pid $$ a; echo self $?; read go";
@@ -188,7 +188,7 @@ fn a_command_gives_back_its_own_lock_before_it_ends_and_its_children_cannot() {
 }
 
 #[test]
-fn who_would_not_wait_for_ever_is_told_of_the_deadlock_at_once_all_the_same() {
+fn a_request_with_a_time_limit_is_refused_for_a_deadlock_at_once() {
     let world = World::with_daemon();
     let (mut elder, mut younger) = (shell(&world), shell(&world));
     assert_eq!(eval(&mut elder, "canal acquire --pid $$ --write a"), 0);

@@ -19,7 +19,7 @@ fn told(stderr: &str) -> Vec<&str> {
 }
 
 #[test]
-fn of_two_scripts_that_nest_crosswise_the_younger_is_refused_whoever_closes_the_ring() {
+fn of_two_scripts_the_younger_is_refused_whichever_closes_the_cycle() {
     for closed_by_the_younger in [true, false] {
         let world = World::with_daemon();
         let mut elder = Script::start(&world, "elder", "--write a", "--write b");
@@ -49,7 +49,7 @@ fn of_two_scripts_that_nest_crosswise_the_younger_is_refused_whoever_closes_the_
 }
 
 #[test]
-fn the_ring_is_on_the_victims_terminal_and_its_retry_succeeds() {
+fn the_refused_terminal_shows_the_cycle_and_a_retry_succeeds() {
     let world = World::with_daemon();
     let mut elder = Script::start(&world, "elder", "--write a", "--write b");
     let inner = "read go; canal run --write a -- sh -c 'echo got both'; exit $?";
@@ -83,7 +83,7 @@ fn the_ring_is_on_the_victims_terminal_and_its_retry_succeeds() {
 const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
 
 #[test]
-fn of_three_scripts_in_a_ring_exactly_the_youngest_is_refused_in_every_order() {
+fn of_three_scripts_only_the_youngest_is_refused_in_every_order() {
     for order in ORDERS {
         let world = World::with_daemon();
         let mut ring = [("one", "a", "b"), ("two", "b", "c"), ("three", "c", "a")].map(
@@ -147,7 +147,7 @@ fn a_reader_that_asks_to_write_waits_for_the_other_readers_only() {
 /// `canal run --write a -- canal run --write b`: each becomes the next one. With the journal this
 /// is one process.
 #[test]
-fn commands_that_become_each_other_are_found_in_a_ring_too() {
+fn commands_that_become_each_other_take_part_in_a_deadlock() {
     let world = World::with_daemon();
     let chain = |first: &str, second: &str| -> Proc {
         let body = format!("read go; exec canal run --write {second} -- echo both");
@@ -177,7 +177,7 @@ fn commands_that_become_each_other_are_found_in_a_ring_too() {
 }
 
 #[test]
-fn a_conflict_code_never_takes_the_place_of_75_for_a_deadlock() {
+fn a_conflict_code_never_replaces_75_for_a_deadlock() {
     for code in ["0", "3"] {
         let world = World::with_daemon();
         let mut elder = Script::start(&world, "elder", "--write a", "--write b");
@@ -192,7 +192,7 @@ fn a_conflict_code_never_takes_the_place_of_75_for_a_deadlock() {
 
 /// What `canal acquire --json` prints about a deadlock, and its exit code.
 #[test]
-fn json_tells_the_ring_step_by_step() {
+fn json_lists_the_cycle_step_by_step() {
     let world = World::with_daemon();
     let mut elder = Script::start(&world, "elder", "--write a", "--write b");
     let body = "read go; canal acquire --pid $$ -E 3 --json --write a; exit $?";

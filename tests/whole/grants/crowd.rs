@@ -30,7 +30,7 @@ impl Drop for Owners {
 }
 
 #[test]
-fn very_many_waiters_are_held_shown_and_drained_in_order() {
+fn thousands_of_waiters_are_shown_and_granted_in_order() {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
     // A waiter takes a connection and a pidfd, both here and in the daemon.
@@ -104,7 +104,7 @@ fn very_many_waiters_are_held_shown_and_drained_in_order() {
 }
 
 #[test]
-fn more_clients_than_descriptors_are_refused_and_nobody_else_is_disturbed() {
+fn clients_beyond_the_descriptors_are_refused_and_the_others_go_on() {
     let world = World::new();
     let few = world.sh("ulimit -n 100; exec canal daemon").spawn();
     wait_until("the daemon answers", || world.look().is_some());
@@ -141,7 +141,7 @@ fn more_clients_than_descriptors_are_refused_and_nobody_else_is_disturbed() {
 }
 
 #[test]
-fn a_limit_of_waiters_is_an_error_that_names_it() {
+fn the_limit_of_waiters_is_an_error_that_names_the_limit() {
     // Each daemon has a limit of its own.
     let world = World::new().on_one_host();
     let config = "[limits]\nwaiters_per_user = 3\n";

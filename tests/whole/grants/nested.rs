@@ -19,7 +19,7 @@ fn eight_children(lock: &str) -> String {
 }
 
 #[test]
-fn parallel_children_exclude_each_other_and_never_wait_for_what_encloses_them() {
+fn parallel_children_exclude_each_other_and_never_wait_for_enclosing_commands() {
     for (outer, inner, most) in [
         ("-k build", "--slots 1 -k link", 1),
         ("--write build", "--slots 1 -k build/link", 1),
@@ -42,7 +42,7 @@ fn parallel_children_exclude_each_other_and_never_wait_for_what_encloses_them() 
 }
 
 #[test]
-fn of_a_parallel_make_one_recipe_links_at_a_time() {
+fn in_a_parallel_make_one_recipe_links_at_a_time() {
     if !installed_or_skip("make", "recipes of a parallel make") {
         return;
     }
@@ -73,7 +73,7 @@ fn children_that_read_what_their_parent_writes_run_at_the_same_time() {
 }
 
 #[test]
-fn what_an_enclosing_command_holds_is_granted_at_once() {
+fn a_lock_of_an_enclosing_command_is_granted_at_once() {
     let world = World::with_daemon();
     for chain in [
         "canal run -k build -- canal run -k build -- echo in",
@@ -106,7 +106,7 @@ fn what_an_enclosing_command_holds_is_granted_at_once() {
 
 /// `canal acquire` cannot change the environment of its script.
 #[test]
-fn what_a_script_acquired_is_in_the_way_of_what_it_runs_unless_it_runs_under_canal() {
+fn locks_that_a_script_acquired_block_its_commands_unless_it_runs_under_canal() {
     let world = World::with_daemon();
     let script = "canal acquire --pid $$ --write db; canal run -n -q --read db/x -- true; exit $?";
     world.sh(script).end().code(75);
@@ -115,7 +115,7 @@ fn what_a_script_acquired_is_in_the_way_of_what_it_runs_unless_it_runs_under_can
 }
 
 #[test]
-fn an_older_kernel_knows_who_is_nested_and_who_is_a_stranger() {
+fn an_older_kernel_tells_nested_commands_from_other_sessions() {
     let world = World::of_linux_5_10();
     world.status();
     let (outer, [session, frame]) = told(&world, "build");
@@ -133,7 +133,7 @@ fn an_older_kernel_knows_who_is_nested_and_who_is_a_stranger() {
 }
 
 #[test]
-fn a_nested_lock_ends_with_its_command_and_the_outer_one_stays() {
+fn a_nested_lock_ends_with_its_command_and_the_outer_lock_stays() {
     let world = World::with_daemon();
     let body = "read go; canal run --write b -k c -- cat; echo inner ended $?; read go";
     let args = ["run", "--write", "a", "--", "sh", "-c", body];
@@ -155,7 +155,7 @@ fn a_nested_lock_ends_with_its_command_and_the_outer_one_stays() {
 }
 
 #[test]
-fn an_inner_command_that_is_left_behind_keeps_its_lock_and_only_that() {
+fn an_inner_command_that_is_left_behind_keeps_only_its_own_lock() {
     let world = World::with_daemon();
     let mut script = Script::doing(&world, "--write a", "--write b", "cat");
     script.go();
@@ -169,7 +169,7 @@ fn an_inner_command_that_is_left_behind_keeps_its_lock_and_only_that() {
 }
 
 #[test]
-fn a_new_session_is_kept_out_by_what_encloses_it() {
+fn a_new_session_is_blocked_by_the_command_that_encloses_it() {
     let world = World::with_daemon();
     for (outer, inner) in
         [("-k build", "-k build"), ("--write db", "--read db/x"), ("-k db/x", "--write db")]
@@ -211,7 +211,7 @@ fn told(world: &World, key: &str) -> (crate::world::process::Proc, [String; 2]) 
 }
 
 #[test]
-fn a_stranger_with_a_copied_environment_is_not_believed() {
+fn a_copied_environment_does_not_join_a_session() {
     let world = World::with_daemon();
     let (outer, [session, frame]) = told(&world, "build");
     let stranger = |args: &[&str]| {
@@ -234,7 +234,7 @@ fn a_stranger_with_a_copied_environment_is_not_believed() {
 }
 
 #[test]
-fn a_server_that_was_started_within_a_session_lets_no_stranger_in() {
+fn a_server_started_within_a_session_does_not_join_later_clients_to_it() {
     let world = World::with_daemon();
     world.program("mkfifo", ["jobs"]).end().code(0);
     // A daemon as a build tool starts one: it has no parent of the session left, and keeps its
@@ -265,7 +265,7 @@ fn a_server_that_was_started_within_a_session_lets_no_stranger_in() {
 }
 
 #[test]
-fn a_process_stays_in_its_session_and_says_so_and_another_one_is_told_what_is_in_its_way() {
+fn a_process_stays_in_its_session_and_another_session_is_told_its_blockers() {
     let world = World::with_daemon();
     let inner = ["run", "--new-session", "-n", "--write", "x", "--", "true"];
     let outer = ["run", "--write", "x", "--", "canal"];

@@ -80,7 +80,7 @@ fn three_slots_are_never_held_by_more_than_three_commands() {
 }
 
 #[test]
-fn slots_are_never_in_two_hands_and_the_lowest_free_one_is_taken() {
+fn no_slot_has_two_holders_and_the_lowest_free_slot_is_taken() {
     let world = World::with_daemon();
     let print = "echo \"$CANAL_SLOT $CANAL_BUCKET $CANAL_SLOTS $CANAL_KEY\"; cat";
     let hold = || {
@@ -140,7 +140,7 @@ fn a_higher_priority_goes_first() {
 }
 
 #[test]
-fn a_larger_view_passes_a_waiter_that_does_not_fit_its_own() {
+fn a_request_with_a_larger_size_passes_a_waiter_that_does_not_fit() {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "x=1x1"]);
     let small = world.waiter("x", &["--per", "1", "--buckets", "1"], &["true"]);
@@ -162,7 +162,7 @@ fn no_wait_does_not_overtake_a_waiter() {
 }
 
 #[test]
-fn a_wait_that_is_over_leaves_no_trace() {
+fn a_wait_that_timed_out_leaves_no_waiter() {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "x"]);
     let begun = Instant::now();

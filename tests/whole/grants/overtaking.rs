@@ -31,30 +31,30 @@ fn passes(outer: &str, wanted: &str, inner: &str) {
 }
 
 #[test]
-fn a_holder_takes_what_its_waiter_wants_as_well() {
+fn a_holder_passes_its_own_waiter() {
     passes("--write a", "--write a --write b", "--write b");
     passes("-k a", "-k a -k b", "-k b");
 }
 
 #[test]
-fn a_holder_of_a_slot_takes_the_second_one_before_who_wants_both() {
+fn a_holder_of_a_slot_gets_the_second_before_a_waiter_for_both() {
     passes("-k pool=1x2", "-k pool=1x2:2", "-k pool=1x2");
 }
 
 #[test]
-fn a_reader_reads_on_below_while_a_writer_waits_for_it() {
+fn a_reader_is_granted_reads_below_while_a_writer_waits_for_it() {
     passes("--read a", "--write a", "--read a/1");
 }
 
 #[test]
-fn a_job_goes_on_to_the_next_key_while_a_migration_waits_for_it() {
+fn a_job_gets_its_next_key_while_a_migration_waits_for_it() {
     passes("-k d/x", "--write d", "-k d/y");
     passes("-k d/x=4", "--write d", "-k d/y=1x2");
     passes("--read d/x", "--write d", "--write d/y");
 }
 
 #[test]
-fn the_holders_of_what_holders_wait_for_pass_too() {
+fn holders_further_along_a_chain_of_waits_pass_too() {
     let world = World::with_daemon();
     let mut first = Script::start(&world, "first", "--write a", "--read d/y");
     let mut second = Script::start(&world, "second", "-k d/x", "--write a");
@@ -70,7 +70,7 @@ fn the_holders_of_what_holders_wait_for_pass_too() {
 }
 
 #[test]
-fn who_keeps_nobody_waits_its_turn() {
+fn a_session_that_blocks_no_waiter_waits_its_turn() {
     let world = World::with_daemon();
     let job = holder(&world, "-k d/x");
     let migration = waiter(&world, "--write d", &["sh", "-c", "echo '+ migration' >>events"]);
@@ -86,7 +86,7 @@ fn who_keeps_nobody_waits_its_turn() {
 }
 
 #[test]
-fn parallel_children_pass_who_waits_for_their_parent() {
+fn parallel_children_pass_the_waiters_for_their_parent() {
     let world = World::with_daemon();
     let body = "read go; for key in x y z; do canal run -k d/$key -- echo $key & done; wait";
     let args = ["run", "--read", "d", "--", "sh", "-c", body];

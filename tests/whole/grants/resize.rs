@@ -12,7 +12,7 @@ fn resize(world: &World, args: &[&str]) {
 }
 
 #[test]
-fn a_resize_reaches_those_who_wait() {
+fn a_resize_grants_waiters() {
     let world = World::with_daemon();
     resize(&world, &["x", "--slots", "1"]);
     let holder = world.holder(&["-k", "x"]);
@@ -23,7 +23,7 @@ fn a_resize_reaches_those_who_wait() {
 }
 
 #[test]
-fn a_canal_resized_while_held_reaches_those_who_wait() {
+fn resizing_a_held_lock_of_buckets_grants_waiters() {
     let world = World::with_daemon();
     resize(&world, &["db", "--per", "2", "--buckets", "1"]);
     let holders = [world.holder(&["-k", "db"]), world.holder(&["-k", "db"])];
@@ -40,7 +40,7 @@ fn a_canal_resized_while_held_reaches_those_who_wait() {
 }
 
 #[test]
-fn a_drained_lock_parks_its_waiters_and_says_so() {
+fn a_lock_resized_to_zero_keeps_its_waiters_and_shows_that() {
     let world = World::with_daemon();
     resize(&world, &["x", "--slots", "0"]);
     let parked: Proc = world.waiter("x", &[], &["echo", "on"]);
@@ -89,7 +89,7 @@ fn a_stored_view_survives_the_loss_of_the_journal() {
 }
 
 #[test]
-fn a_number_that_is_not_the_locks_own_is_an_error_that_names_both() {
+fn a_size_that_differs_from_the_size_in_use_is_an_error_with_both_numbers() {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "x=3"]);
     let ended = world.canal(["run", "-n", "-k", "x=5", "--", "true"]).end().code(125);

@@ -14,7 +14,7 @@ use crate::world::record::{Events, recorded};
 use crate::world::{World, journal_only};
 
 #[test]
-fn a_stopped_waiter_blocks_nobody_and_goes_on_when_it_runs_again() {
+fn a_stopped_waiter_blocks_no_other_and_goes_on_when_it_runs_again() {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "x"]);
     let body = recorded(":");
@@ -34,7 +34,7 @@ fn a_stopped_waiter_blocks_nobody_and_goes_on_when_it_runs_again() {
 }
 
 #[test]
-fn a_stopped_waiter_that_does_not_fit_blocks_nobody_either() {
+fn a_stopped_waiter_that_does_not_fit_blocks_no_other() {
     let world = World::with_daemon();
     world.canal(["resize", "x", "--slots", "3"]).end().code(0);
     let holder = world.holder(&["-k", "x", "--count", "2"]);
@@ -47,7 +47,7 @@ fn a_stopped_waiter_that_does_not_fit_blocks_nobody_either() {
 }
 
 #[test]
-fn a_stopped_waiter_for_another_process_blocks_nobody() {
+fn a_stopped_waiter_for_another_process_blocks_no_other() {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "x"]);
     let owner = world.program("sleep", ["600"]).spawn();
@@ -123,7 +123,7 @@ fn a_stopped_waiter_keeps_its_place_over_the_end_of_a_daemon() {
 }
 
 #[test]
-fn a_waiter_whose_asker_is_not_its_owner_keeps_its_place_over_the_end_of_a_daemon() {
+fn a_waiter_for_another_process_keeps_its_place_over_the_end_of_a_daemon() {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "x"]);
     let owner = world.program("sleep", ["600"]).spawn();

@@ -70,7 +70,7 @@ fn a_migration_runs_alone_among_readers_and_jobs_over_a_restart() {
 }
 
 #[test]
-fn a_job_below_one_key_leaves_a_write_of_its_neighbour_alone() {
+fn a_job_below_one_key_does_not_block_a_write_of_its_neighbour() {
     let world = World::with_daemon();
     let job = holder(&world, "-k db/x=4");
     assert!(is_free(&world, "--write db/y"));
@@ -164,7 +164,7 @@ fn readers_of_higher_priority_pass_a_writer_no_more_than_64_times() {
 }
 
 #[test]
-fn a_writer_that_gives_up_lets_those_behind_it_go() {
+fn a_writer_that_gives_up_unblocks_the_waiters_behind_it() {
     let world = World::with_daemon();
     let first = holder(&world, "--read r");
     let writer = waiter(&world, "--write r", &["true"]);

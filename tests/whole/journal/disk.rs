@@ -4,7 +4,7 @@ use crate::namespace::privately;
 use crate::world::World;
 
 #[test]
-fn a_full_disk_refuses_newcomers_and_loses_nothing() {
+fn a_full_disk_refuses_new_requests_and_loses_no_hold() {
     let world = World::new();
     // Requests of many long keys fill the allocated part of the journal; the rest of the disk is
     // full.
@@ -50,7 +50,7 @@ fn a_full_disk_refuses_newcomers_and_loses_nothing() {
 }
 
 #[test]
-fn without_a_free_inode_the_next_daemon_starts_and_a_first_one_names_the_file() {
+fn without_a_free_inode_a_next_daemon_starts_and_a_first_daemon_names_the_file() {
     let world = World::new();
     let script = r#"
         mkdir /tmp/disk && mount -t tmpfs -o size=8m,nr_inodes=20,mode=700 tmpfs /tmp/disk

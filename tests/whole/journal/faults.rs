@@ -135,7 +135,7 @@ fn release_once(fault: u32) -> (bool, bool) {
 }
 
 #[test]
-fn a_release_over_the_end_of_a_daemon_gives_back_once_and_says_so() {
+fn a_release_across_the_end_of_a_daemon_releases_once() {
     // The floor of the tokens, a request and its confirmation three times, and the release.
     let killed: Vec<_> = (5..12).map(release_once).collect();
     assert!(killed.contains(&(false, true)), "no release was interrupted: {killed:?}");

@@ -240,7 +240,7 @@ fn race(case: &Value) {
 }
 
 #[test]
-fn what_sharplock_does_replays() {
+fn every_case_of_sharplock_replays() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/sharplock.json");
     let data: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
     let cases = data["vectors"].as_array().unwrap();
@@ -267,7 +267,7 @@ fn what_sharplock_does_replays() {
 
 /// What `flaws` lists about the original, and the right answer.
 #[test]
-fn what_sharplock_gets_wrong_is_right_here() {
+fn every_flaw_of_sharplock_is_right_here() {
     let world = World::with_daemon();
     let take = |key: &str, wait: &str| {
         let ended = Lease::ask(&world, "10m", &["-k", key, "-w", wait]).end();

@@ -81,7 +81,7 @@ fn with_children_the_lock_is_kept_over_a_restart_of_the_daemon() {
 }
 
 #[test]
-fn with_children_what_ended_while_no_daemon_ran_is_noticed() {
+fn with_children_the_next_daemon_notices_children_that_ended_meanwhile() {
     let world = World::with_daemon();
     let (run, left) = leave_with_children(&world);
     world.kill_daemon_quietly();
@@ -97,7 +97,7 @@ fn with_children_what_ended_while_no_daemon_ran_is_noticed() {
 }
 
 #[test]
-fn with_children_and_a_limit_the_parent_waits_for_what_was_left_behind() {
+fn with_children_and_max_run_the_parent_waits_for_processes_left_behind() {
     let world = World::with_daemon();
     let args = ["run", "--with-children", "--max-run", "60", "-k", "x", "-c", LEAVE];
     let mut run = world.canal(args).spawn();
@@ -112,7 +112,7 @@ fn with_children_and_a_limit_the_parent_waits_for_what_was_left_behind() {
 }
 
 #[test]
-fn a_command_under_with_children_that_is_killed_with_its_children_frees_the_lock() {
+fn with_children_a_command_killed_with_its_children_frees_the_lock() {
     let world = World::with_daemon();
     let run = world.canal(["run", "--with-children", "-k", "x", "-c", "cat | cat"]);
     let run = run.stdin(std::process::Stdio::piped()).spawn();

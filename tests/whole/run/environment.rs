@@ -68,7 +68,7 @@ fn the_environment_is_passed_on_byte_for_byte_and_in_order() {
 }
 
 #[test]
-fn of_its_own_variables_canal_sets_or_unsets_every_one() {
+fn canal_sets_or_unsets_each_of_its_variables() {
     let world = World::with_daemon();
     let own = "env | grep ^CANAL_ | grep -v ^CANAL_SOCKET= | sort";
     let stale = ["KEY", "TOKEN", "SLOTS", "SLOT", "BUCKET", "SESSION", "FRAME"]

@@ -41,7 +41,7 @@ fn death_by_a_signal_is_passed_on_as_that_death() {
 }
 
 #[test]
-fn a_command_that_is_not_there_is_127_before_any_queueing() {
+fn a_missing_command_is_127_before_any_queueing() {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "x"]);
     // A folder of PATH without permission to search would make it 126, as for execvp(3).
@@ -63,7 +63,7 @@ fn a_command_that_cannot_be_executed_is_126() {
 }
 
 #[test]
-fn a_command_that_vanishes_while_it_waits_is_127_and_the_lock_is_given_back() {
+fn a_command_that_vanishes_during_the_wait_is_127_and_the_lock_is_released() {
     let world = World::with_daemon();
     let script = world.path("work/script");
     fs::write(&script, "#!/bin/sh\n").unwrap();
@@ -105,7 +105,7 @@ fn a_string_runs_in_a_shell() {
 }
 
 #[test]
-fn busy_is_75_and_says_who_holds_it() {
+fn busy_is_75_and_names_the_holder() {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "x"]);
     for options in [["-n", "-q"], ["-w0", "-q"], ["-w0.1", "-q"]] {
@@ -137,7 +137,7 @@ fn the_code_for_a_conflict_can_be_chosen() {
 }
 
 #[test]
-fn a_deadlock_with_oneself_is_75_whatever_is_chosen_for_a_conflict() {
+fn a_deadlock_with_its_own_session_is_75_despite_a_conflict_code() {
     let world = World::with_daemon();
     let script =
         "canal acquire -q -k x=1x1 --pid $$ || exit 1; canal acquire -E 9 -k x=1x1 --pid $$";

@@ -36,7 +36,7 @@ fn a_pipe_that_closes_ends_the_command_as_it_does_without_canal() {
 }
 
 #[test]
-fn a_closed_standard_output_is_the_commands_own_affair() {
+fn a_closed_standard_output_reaches_the_command_as_it_is() {
     let world = World::with_daemon();
     let run = |canal: &str, redirection: &str| {
         let script = format!("{canal} sh -c 'echo x' {redirection}; echo \"code $?\"");

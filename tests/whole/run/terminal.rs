@@ -41,7 +41,7 @@ fn ctrl_c_and_ctrl_backslash_end_the_command_and_free_the_lock() {
 }
 
 #[test]
-fn a_command_that_catches_ctrl_c_gets_it_once_and_decides_itself() {
+fn a_command_that_catches_ctrl_c_gets_it_once_and_may_go_on() {
     let world = World::with_daemon();
     let body =
         "trap 'n=$((n + 1))' INT; n=0; echo up; read line; echo \"interrupted $n: $line\"; exit 3";
@@ -165,7 +165,7 @@ fn a_command_in_the_background_is_not_stopped_by_canal() {
 }
 
 #[test]
-fn the_terminal_is_the_commands() {
+fn the_command_has_the_terminal() {
     let world = World::with_daemon();
     let probe = "tty; stty size; [ -t 0 ] && [ -t 1 ] && [ -t 2 ] && echo terminal";
     let run = |command: &[&str]| Terminal::start(&world, command).end().1;
@@ -181,7 +181,7 @@ fn the_terminal_is_the_commands() {
 }
 
 #[test]
-fn a_terminal_is_told_at_once_what_is_waited_for() {
+fn a_terminal_shows_at_once_what_the_run_waits_for() {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "db/main"]);
     let mut terminal =

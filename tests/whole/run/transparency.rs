@@ -135,7 +135,7 @@ fn without_group(text: &str) -> String {
 }
 
 #[test]
-fn the_kernel_tells_the_same_of_a_command() {
+fn the_kernel_reports_the_same_about_a_command() {
     let world = World::with_daemon();
     same(&world, "exec \"$@\"", &CAT);
 }
@@ -242,7 +242,7 @@ fn targets(listing: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_command_has_no_child_that_it_does_not_know() {
+fn the_command_has_no_unknown_child() {
     // No daemon runs: the first `canal run` starts it.
     let probe = "read children </proc/$$/task/$$/children; echo \"[$children]\"";
     for way in WAYS {
@@ -253,7 +253,7 @@ fn the_command_has_no_child_that_it_does_not_know() {
 }
 
 #[test]
-fn the_process_is_the_one_that_was_started() {
+fn the_command_runs_in_the_process_that_was_started() {
     let world = World::with_daemon();
     let run = world.canal(["run", "-k", "x", "--", "sh", "-c", "echo $$; exec cat"]);
     let run = run.stdin(Stdio::piped()).spawn();

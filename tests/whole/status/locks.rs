@@ -46,7 +46,7 @@ fn fits_80_columns(text: &str) {
 }
 
 #[test]
-fn without_locks_it_says_so() {
+fn without_locks_status_prints_that() {
     let world = World::with_daemon();
     assert_eq!(piped(&world, &[]), "no locks are held and nobody waits\n");
     assert_eq!(shown(&world), "no locks are held and nobody waits\r\n");
@@ -54,7 +54,7 @@ fn without_locks_it_says_so() {
 }
 
 #[test]
-fn it_tells_who_has_it_since_when_and_why_mine_waits() {
+fn status_shows_holders_times_and_reasons_of_waits() {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "db/main"]);
     let first = world.waiter("db/main", &[], &["echo", "first"]);
@@ -185,7 +185,7 @@ fn watching_shows_every_change_until_the_reader_is_gone() {
 }
 
 #[test]
-fn a_watcher_wakes_only_for_what_grows_old_on_a_terminal() {
+fn a_watcher_wakes_only_for_times_shown_on_a_terminal() {
     let world = World::with_daemon().on_one_host();
     let wakes_within_3_s = |pid: i32| {
         let before = sleeps(pid);
@@ -215,7 +215,7 @@ fn a_watcher_wakes_only_for_what_grows_old_on_a_terminal() {
 }
 
 #[test]
-fn a_closed_standard_output_is_no_panic() {
+fn a_closed_standard_output_does_not_panic() {
     let world = World::with_daemon();
     for redirection in [">&-", ">/dev/full", "| true"] {
         for command in ["status", "status --json", "--help", "help run"] {

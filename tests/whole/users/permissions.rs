@@ -37,7 +37,7 @@ fn at_a_shared_daemon(world: &World, config: &str, script: &str) -> Option<Ended
 }
 
 #[test]
-fn the_entry_with_the_longest_key_decides_who_holds() {
+fn the_entry_with_the_longest_key_decides_about_holds() {
     let world = World::new();
     let config = r#"
 [[permission]]
@@ -79,7 +79,7 @@ may = ["hold"]
 }
 
 #[test]
-fn who_resizes_forces_and_goes_first_is_permitted_by_group_only() {
+fn resize_force_and_priority_are_permitted_by_group_only() {
     let world = World::new();
     let config = r#"
 [[permission]]
@@ -128,7 +128,7 @@ may = ["force"]
 }
 
 #[test]
-fn without_entries_strangers_hold_and_do_nothing_else() {
+fn without_entries_other_users_may_only_hold() {
     let world = World::new();
     let script = "
         try ops canal run -n -k x -- true
@@ -149,7 +149,7 @@ fn without_entries_strangers_hold_and_do_nothing_else() {
 }
 
 #[test]
-fn a_user_with_as_many_connections_as_it_may_have_shuts_out_nobody_else() {
+fn a_user_at_its_limit_of_connections_shuts_out_no_other_user() {
     let world = World::new();
     let config = "[limits]\nconnections_per_user = 2\n";
     let script = r#"

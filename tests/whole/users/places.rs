@@ -45,7 +45,7 @@ fn a_shared_place_without_a_daemon_is_an_error_and_no_other_place_is_taken() {
 }
 
 #[test]
-fn users_of_a_shared_daemon_cannot_touch_each_others_holds() {
+fn users_of_a_shared_daemon_cannot_release_each_others_holds() {
     let world = World::new();
     let script = r#"
         mkdir -m 755 /run/canal
@@ -89,7 +89,7 @@ fn users_of_a_shared_daemon_cannot_touch_each_others_holds() {
 }
 
 #[test]
-fn a_stranger_gets_a_clear_error_at_a_users_own_daemon() {
+fn another_user_gets_a_clear_error_at_a_private_daemon() {
     let world = World::new();
     let script = r#"
         canal run -k x -- sleep 600 &
@@ -105,7 +105,7 @@ fn a_stranger_gets_a_clear_error_at_a_users_own_daemon() {
 }
 
 #[test]
-fn root_under_sudo_is_told_of_the_daemon_of_who_called_it() {
+fn root_under_sudo_is_pointed_to_the_daemon_of_the_calling_user() {
     let world = World::new();
     let script = r#"
         setpriv --reuid 12345 --regid 12345 --clear-groups canal run -k x -- sleep 600 &
@@ -128,7 +128,7 @@ fn root_under_sudo_is_told_of_the_daemon_of_who_called_it() {
 }
 
 #[test]
-fn a_daemon_whose_tmp_is_not_that_of_everybody_says_so() {
+fn a_daemon_with_a_private_tmp_reports_that() {
     let world = World::new();
     let script = r#"
         canal status -v
@@ -143,7 +143,7 @@ fn a_daemon_whose_tmp_is_not_that_of_everybody_says_so() {
 }
 
 #[test]
-fn a_place_that_somebody_else_made_first_is_refused() {
+fn a_place_that_another_user_created_is_refused() {
     let world = World::new();
     let script = "
         mkdir -m 700 /tmp/canal-0; chown 12345 /tmp/canal-0; canal run -k x -- true; echo code $?
@@ -163,7 +163,7 @@ fn a_place_that_somebody_else_made_first_is_refused() {
 }
 
 #[test]
-fn a_given_folder_that_is_not_ours_is_refused() {
+fn a_given_folder_of_another_user_is_refused() {
     let world = World::new();
     let socket = |folder: &str| world.path(folder).join("canal.sock").display().to_string();
     let refused = |folder: &str, why: &str| {
@@ -219,7 +219,7 @@ fn is_first() -> bool {
 }
 
 #[test]
-fn what_a_pid_namespace_held_is_free_when_it_is_gone_with_all_its_processes() {
+fn the_holds_of_a_pid_namespace_end_with_it() {
     let what = "a daemon in a pid namespace of its own";
     if !root_or_skip(what) || !installed_or_skip("unshare", what) || !is_first() {
         return;
@@ -245,7 +245,7 @@ fn what_a_pid_namespace_held_is_free_when_it_is_gone_with_all_its_processes() {
 }
 
 #[test]
-fn whom_a_user_namespace_makes_root_meets_the_daemon_of_its_user() {
+fn root_of_a_user_namespace_meets_the_daemon_of_its_user() {
     let world = World::new();
     let script = r#"
         as() { setpriv --reuid=1 --regid=1 --clear-groups "$@"; }
