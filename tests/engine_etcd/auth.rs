@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use crate::conditions::{append_at_last, back, joined, nothing_comes, peer, read_on, unable};
 use crate::engine_contract::peer::Peer;
 use crate::etcd_server::{Etcd, installed, start_etcd_with};
-use crate::said::{append_at_last, back, joined, nothing_comes, peer, read_on, unable};
 
 /// The life of a token that is not used, in seconds.
 const TOKEN_S: u64 = 1;

@@ -1,9 +1,9 @@
 //! Clusters that lose members.
 
+use crate::conditions::{append_at_last, away, back, joined, read_at_last, read_on};
 use crate::engine_contract::peer::Peer;
 use crate::etcd_server::cluster::{endpoints, leader, until_another_leads};
 use crate::etcd_server::{Etcd, installed, start_etcd_cluster, until};
-use crate::said::{append_at_last, away, back, joined, read_at_last, read_on};
 
 fn all(members: &[Etcd]) -> String {
     format!("etcd://{}", endpoints(members))
@@ -75,7 +75,7 @@ fn a_stopped_member_is_left_for_another_one() {
     let address = all(&members);
     let mut peers: Vec<Peer> = (0..3).map(|n| joined(&address, &format!("host{n}"))).collect();
     for peer in &mut peers {
-        crate::said::register_for(peer, 5000);
+        crate::conditions::register_for(peer, 5000);
     }
     for member in &members {
         member.pause();

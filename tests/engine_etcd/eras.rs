@@ -5,11 +5,11 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use crate::conditions::{append_at_last, away, back, joined, read_on};
 use crate::engine_contract::peer::{Appending, NewEra, Peer};
 use crate::etcd_server::cluster::{endpoints, leader, until_another_leads};
 use crate::etcd_server::{Etcd, installed, proxy::Proxy, start_etcd, start_etcd_cluster};
 use crate::prefix;
-use crate::said::{append_at_last, away, back, joined, read_on};
 
 fn at(server: &Etcd) -> String {
     format!("etcd://{}", server.endpoint())
@@ -176,7 +176,7 @@ fn nothing_is_appended_over_a_connection_that_was_made_anew_in_silence() {
     let Some(log) = prefix() else { return };
     let proxy = Proxy::to(log.server.port());
     let address = format!("etcd://{}/test{}", proxy.endpoint(), log.number);
-    let mut one = crate::said::peer(&address, "one");
+    let mut one = crate::conditions::peer(&address, "one");
     one.register();
     let accepted = proxy.accepted();
     // Nothing is read, so nobody notices.

@@ -2,10 +2,10 @@
 
 use canal::log::engine::Call;
 
+use crate::conditions::{append_at_last, away, back, joined, read_at_last, read_on};
 use crate::engine_contract::peer::{Appending, Follow, Peer, said};
 use crate::etcd_server::{Etcd, installed, proxy::Proxy, start_etcd};
 use crate::prefix;
-use crate::said::{append_at_last, away, back, joined, read_at_last, read_on};
 
 fn at(server: &Etcd) -> String {
     format!("etcd://{}", server.endpoint())
@@ -164,7 +164,7 @@ fn a_restored_backup_is_another_history_for_who_has_read_further() {
     late.ask(10, b"mine", None);
     assert_eq!(late.appended(10), Appending::Fenced);
     late.call(Call::Load);
-    assert!(crate::said::fenced_renewal(&mut late).contains("gone"));
+    assert!(crate::conditions::fenced_renewal(&mut late).contains("gone"));
 }
 
 #[test]

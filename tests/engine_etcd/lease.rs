@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use canal::log::engine::{Alive, Evidence, Sign};
 
+use crate::conditions::{fenced_renewal, register_for};
 use crate::engine_contract::peer::{Appending, Peer};
 use crate::etcd_server::until;
-use crate::said::{fenced_renewal, register_for};
 use crate::{Prefix, prefix};
 
 fn sign(of: &Peer, seen_by: &mut Peer) -> Option<Sign> {

@@ -9,14 +9,14 @@ mod engine_contract;
 mod etcd_server;
 
 mod auth;
-mod away;
 mod cluster;
+mod conditions;
+mod connection;
 mod eras;
-mod full;
 mod history;
 mod lease;
-mod refused;
-mod said;
+mod quota;
+mod refusals;
 mod tls;
 
 use std::sync::atomic::{AtomicU32, Ordering};

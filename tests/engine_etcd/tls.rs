@@ -5,9 +5,9 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::thread;
 
+use crate::conditions::{away, back, joined, peer, unable};
 use crate::etcd_server::certificates::Certificates;
 use crate::etcd_server::{Etcd, installed, start_etcd, start_etcd_tls};
-use crate::said::{away, back, joined, peer, unable};
 
 fn at(server: &Etcd, query: &str) -> String {
     format!("etcds://{}/x?{query}", server.endpoint())

@@ -1,7 +1,7 @@
 //! Eras of real servers: restarted, promoted, restored.
 
 use crate::engine_contract::peer::{Appending, NewEra, Peer};
-use crate::hears::Hears as _;
+use crate::events::EngineEvents as _;
 use crate::postgres_server::{shared, start_postgres};
 use crate::{joined, opened};
 

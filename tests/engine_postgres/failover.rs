@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::engine_contract::peer::{Appending, Follow};
-use crate::hears::Hears as _;
+use crate::events::EngineEvents as _;
 use crate::postgres_server::start_postgres;
 use crate::{joined, opened};
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use crate::hears::Hears as _;
+use crate::events::EngineEvents as _;
 use crate::postgres_server::{Server, shared, start_postgres};
 use crate::{joined, opened, unable};
 

@@ -7,13 +7,13 @@ mod engine_contract;
 #[path = "../fixtures/postgres_server.rs"]
 mod postgres_server;
 
+mod connection;
 mod contract;
 mod eras;
+mod events;
 mod evidence;
 mod failover;
-mod hears;
 mod login;
-mod lost;
 mod pooler;
 mod schema;
 mod session;
@@ -22,7 +22,7 @@ mod tls;
 use canal::log::engine::fixed;
 use canal::log::engine::postgres::Postgres;
 use engine_contract::peer::Peer;
-use hears::Hears as _;
+use events::EngineEvents as _;
 
 /// A host that has not asked for anything.
 fn opened(url: &str, label: &str) -> Peer {

@@ -1,6 +1,6 @@
 //! The tables: made once, refused if they are not ours.
 
-use crate::hears::Hears as _;
+use crate::events::EngineEvents as _;
 use crate::postgres_server::shared;
 use crate::{joined, opened, unable};
 

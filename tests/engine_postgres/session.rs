@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::engine_contract::peer::Peer;
-use crate::hears::Hears as _;
+use crate::events::EngineEvents as _;
 use crate::joined;
 use crate::postgres_server::{Server, shared, start_postgres};
 

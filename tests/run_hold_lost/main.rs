@@ -4,11 +4,11 @@
 //! does nothing about it, so that what is seen is the wrapper's doing alone.
 #![expect(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 
-mod before;
-mod end;
-mod fake;
-mod page;
-mod words;
+mod deadline_page;
+mod ending;
+mod fake_daemon;
+mod messages;
+mod starting;
 
 #[path = "../fixtures/bound.rs"]
 mod bound;

@@ -9,8 +9,8 @@
     reason = "these are tests, though no test harness tells that to clippy"
 )]
 
-mod clock;
 mod descendants;
+mod max_run;
 mod scene;
 mod signals;
 mod status;
@@ -45,7 +45,7 @@ tests! {
         an_ignored_end_of_children_hides_no_status,
         the_command_finds_its_signals_as_the_caller_set_them,
         what_the_command_closes_is_closed;
-    clock:
+    max_run:
         a_command_that_ends_in_time_is_not_touched,
         a_command_that_runs_too_long_is_ended,
         a_command_that_ends_well_after_its_time_ran_too_long_all_the_same,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use canal::log::engine::{Answer, Append, Call};
 
 use crate::engine_contract::peer::{Appending, Follow, Peer};
-use crate::hears::Hears as _;
+use crate::events::EngineEvents as _;
 use crate::postgres_server::{Server, shared, start_postgres};
 use crate::{joined, opened};
 

@@ -3,7 +3,7 @@
 use canal::sys::clock::boottime_ms;
 use nix::sys::signal::Signal;
 
-use crate::fake::{Fake, LONG, deadline, lives, signal, writer};
+use crate::fake_daemon::{Fake, LONG, deadline, lives, signal, writer};
 use crate::wait_until;
 
 /// Goes on until the test says so.

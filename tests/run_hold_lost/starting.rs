@@ -1,6 +1,6 @@
 //! Before the command begins: which way it is run, and a lock that is lost by then.
 
-use crate::fake::{Fake, LONG};
+use crate::fake_daemon::{Fake, LONG};
 
 #[test]
 fn without_an_engine_canal_becomes_the_command_after_one_call() {

@@ -6,7 +6,7 @@ use canal::sys::clock::boottime_ms;
 use canal::sys::deadline::Why;
 use nix::sys::signal::Signal;
 
-use crate::fake::{Fake, LONG, Running, deadline, lives, signal};
+use crate::fake_daemon::{Fake, LONG, Running, deadline, lives, signal};
 use crate::wait_until;
 
 /// Says its number in `pids` and cannot be ended but by KILL.

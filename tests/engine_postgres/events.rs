@@ -5,7 +5,7 @@ use canal::log::engine::Answer;
 use crate::engine_contract::peer::Peer;
 
 /// What a host hears of the server, beside answers.
-pub(crate) trait Hears {
+pub(crate) trait EngineEvents {
     /// Waits until the engine is away, and gives the words for it.
     fn away(&mut self) -> String;
 
@@ -19,7 +19,7 @@ pub(crate) trait Hears {
     fn kept(&self) -> impl Iterator<Item = &Answer>;
 }
 
-impl Hears for Peer {
+impl EngineEvents for Peer {
     fn away(&mut self) -> String {
         self.until("Away", |answer| match answer {
             Answer::Away(outage) => Some(outage.why.clone()),

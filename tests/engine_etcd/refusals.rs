@@ -1,9 +1,9 @@
 //! What cannot be used, and how that is said.
 
+use crate::conditions::{back, peer, unable};
 use crate::engine_contract::Log;
 use crate::engine_contract::peer::Peer;
 use crate::prefix;
-use crate::said::{back, peer, unable};
 
 #[test]
 fn a_log_of_another_format_is_refused_and_left_alone() {

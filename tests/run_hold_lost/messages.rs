@@ -2,7 +2,7 @@
 
 use canal::sys::deadline::Why;
 
-use crate::fake::{Fake, LONG};
+use crate::fake_daemon::{Fake, LONG};
 
 const LOOP: &str = "echo $$ >>pids; while :; do sleep 0.01; done";
 

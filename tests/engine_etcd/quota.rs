@@ -2,9 +2,9 @@
 
 use canal::log::engine::{Answer, Call};
 
+use crate::conditions::{back, joined, nothing_comes, peer, unable};
 use crate::engine_contract::peer::Peer;
 use crate::etcd_server::{Etcd, installed, start_etcd_with};
-use crate::said::{back, joined, nothing_comes, peer, unable};
 
 fn fill(server: &Etcd) {
     let value = "x".repeat(100_000);

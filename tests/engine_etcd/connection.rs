@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use canal::log::engine::{Answer, Call};
 
+use crate::conditions::{away, back, joined, nothing_comes, peer, read_on, register_for};
 use crate::engine_contract::peer::{Appending, BOUND, Follow, Peer};
 use crate::etcd_server::{free_port, proxy::Proxy};
-use crate::said::{away, back, joined, nothing_comes, peer, read_on, register_for};
 use crate::{Prefix, prefix};
 
 fn through(proxy: &Proxy, log: &Prefix) -> String {
@@ -58,7 +58,7 @@ fn nothing_is_missed_or_told_twice_over_many_cuts() {
             }
             one.read(COUNT);
         });
-        crate::said::read_at_last(&mut two, COUNT);
+        crate::conditions::read_at_last(&mut two, COUNT);
     });
     assert_eq!(two.log, one.log);
     assert!(proxy.accepted() > 1);
@@ -75,7 +75,7 @@ fn a_lost_answer_to_an_append_does_no_harm() {
         std::thread::sleep(Duration::from_micros(150 * (n % 15)));
         proxy.cut_once();
         two.sequence = n;
-        crate::said::append_at_last(&mut two, &n.to_be_bytes());
+        crate::conditions::append_at_last(&mut two, &n.to_be_bytes());
     }
     let mut all = Peer::joined(&log, "all");
     all.load();
