@@ -1,5 +1,5 @@
-//! What a user sees of the program beside the program itself: man pages and completion scripts
-//! match the definition of the command line, and the sources keep the house rules.
+//! What a user sees besides the program: man pages and completion scripts match the definition of
+//! the command line, and the sources keep the house rules.
 #![expect(clippy::unwrap_used, reason = "a test says so by failing")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +13,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Every option that is shown, as it is typed, of every command.
+/// Every visible option of every command, as a user types it.
 fn options() -> BTreeSet<String> {
     let canal = canal::cli::definition();
     let verbs = canal.get_subcommands().filter(|verb| !verb.is_hide_set());
@@ -74,7 +74,8 @@ fn named_by_fish(script: &str) -> BTreeSet<String> {
 #[test]
 fn bash_and_zsh_complete_exactly_the_options_that_exist() {
     let known = options();
-    // What the scripts say to bash, zsh and the programs they call.
+    // Options in the scripts that are not canal's, but those of bash, zsh and the programs they
+    // call.
     let foreign: &[(&str, &[&str])] = &[
         ("canal.bash", &["-r", "-s", "-W", "-t", "-d", "-F", "-n"]),
         ("_canal", &["-A", "-C", "-S", "-a", "-e", "-i", "-s", "-t"]),
@@ -105,7 +106,7 @@ fn each_script_knows_every_command() {
     }
 }
 
-/// `UPDATE=1 cargo test --test surface` writes the pages anew.
+/// `UPDATE=1 cargo test --test surface` writes the pages again.
 #[test]
 fn the_man_pages_are_those_that_the_program_writes() {
     let dir = root().join("man");
@@ -150,7 +151,7 @@ fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Which folders each one may use, by the table in CONTRIBUTING.md.
+/// The folders that each folder may use, by the table in CONTRIBUTING.md.
 fn layers() -> BTreeMap<String, BTreeSet<String>> {
     let text = fs::read_to_string(root().join("CONTRIBUTING.md")).unwrap();
     let rows = text.lines().filter_map(|line| line.strip_prefix("| `src/"));
@@ -163,7 +164,7 @@ fn layers() -> BTreeMap<String, BTreeSet<String>> {
         let uses = uses.filter(|used| *used != "nothing").map(str::to_owned).collect();
         Some((folder.trim_end_matches('`').to_owned(), uses))
     });
-    // The table below it is of files.
+    // A later table is about files.
     layers.filter(|(folder, _): &(String, _)| !folder.contains(['/', '`'])).collect()
 }
 
@@ -174,7 +175,7 @@ fn used_of_the_root(text: &str) -> BTreeSet<String> {
     code.split("crate::").skip(1).flat_map(names_at_the_start).collect()
 }
 
-/// Of `a::b` it is `a`, of `{a::{b, c}, d}` they are `a` and `d`.
+/// For `a::b` the name `a`; for `{a::{b, c}, d}` the names `a` and `d`.
 fn names_at_the_start(rest: &str) -> Vec<String> {
     let name = |text: &str| {
         let text = text.trim_start();

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 mod bound;
 use bound::BOUND;
 
-/// Stands for canal: knows four keys.
+/// A stub of canal that knows four keys.
 const STUB: &str = "#!/bin/sh
 echo \"$@\" >> \"$0.calls\"
 for prefix; do :; done
@@ -21,14 +21,14 @@ for key in db deploy/web 'my key' web; do
 done
 ";
 
-/// A folder with a stub of canal that stands first in PATH.
+/// A folder with a stub of canal that comes first in PATH.
 struct Shell {
     name: &'static str,
     dir: TempDir,
 }
 
 impl Shell {
-    /// `None`, said on stderr, if the shell (or what it needs) is not installed.
+    /// `None` if the shell (or what it needs) is not installed; says so on stderr.
     fn new(name: &'static str, needs: Option<&str>) -> Option<Self> {
         let there = Command::new(name).arg("-c").arg("exit 0").output().is_ok();
         if !there || needs.is_some_and(|file| !Path::new(file).exists()) {
@@ -42,7 +42,7 @@ impl Shell {
         Some(Self { name, dir })
     }
 
-    /// A command under `timeout`, so that a shell that hangs is a failure and no hang.
+    /// A command under `timeout`, so that a shell that hangs makes the test fail.
     fn command(&self, script: &str) -> Command {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let path = std::env::var("PATH").unwrap();
@@ -72,7 +72,7 @@ impl Shell {
     }
 }
 
-/// As readline splits a line: at blanks, and `=` and `:` are words of their own.
+/// Splits a line as readline does: at blanks, with `=` and `:` as words of their own.
 fn split(line: &str) -> Vec<String> {
     let spaced = line.replace('=', " = ").replace(':', " : ");
     let mut words: Vec<String> = spaced.split_whitespace().map(str::to_owned).collect();

@@ -1,5 +1,5 @@
-//! The rooms of the house: no file is part of a large circle of imports, and no folder has more files
-//! than a reader takes in at a glance.
+//! The layout of the sources: no file is part of a large circle of imports, and no folder has more
+//! files than a reader can take in at a glance.
 #![expect(clippy::unwrap_used, reason = "a test says so by failing")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,21 +11,21 @@ use petgraph::graphmap::DiGraphMap;
 use syn::visit::{self, Visit};
 use syn::{Attribute, Item, ItemUse, UseTree, Visibility};
 
-/// How many files may import each other in a circle.
+/// The most files that may import each other in a circle.
 const CIRCLE_MAX: usize = 2;
 
-/// How many files may lie beside each other in a folder.
+/// The most files that may lie beside each other in a folder.
 const FILES_MAX: usize = 12;
 
 /// The name of a module: the names after `crate`.
 type Module = Vec<String>;
 
-/// A file, as far as it says what it imports.
+/// The imports and exports of a file.
 #[derive(Default)]
 struct Source {
-    /// The paths that it uses, each from its own module on.
+    /// The paths that the file uses, each beginning at its own module.
     uses: BTreeSet<Vec<String>>,
-    /// What it makes known under its own name, and where that comes from.
+    /// The names that it re-exports, and where they come from.
     reexports: BTreeMap<String, Vec<String>>,
 }
 
@@ -75,7 +75,7 @@ fn is_for_tests(attributes: &[Attribute]) -> bool {
     })
 }
 
-/// Each path of a `use`, and the name under which it is known then.
+/// Each path of a `use`, and the name that it gets there.
 fn paths_of(tree: &UseTree) -> Vec<(Vec<String>, String)> {
     match tree {
         UseTree::Path(path) => {
@@ -93,7 +93,7 @@ fn paths_of(tree: &UseTree) -> Vec<(Vec<String>, String)> {
     }
 }
 
-/// All modules of a folder that have files of their own, but for tests and what only they use.
+/// All modules of a folder that have files of their own, except tests and the simulator.
 fn read(root: &Path) -> BTreeMap<Module, Source> {
     let mut files = Vec::new();
     files_below(root, &mut files);
@@ -135,7 +135,7 @@ fn module_of(file: &Path) -> Module {
     names
 }
 
-/// The module that a path leads to from another one, through what others make known.
+/// The module to which a path leads from another one, through re-exports.
 fn resolve(modules: &BTreeMap<Module, Source>, from: &Module, path: &[String]) -> Option<Module> {
     let (mut at, mut rest) = start(modules, from, path)?;
     loop {
@@ -152,7 +152,7 @@ fn resolve(modules: &BTreeMap<Module, Source>, from: &Module, path: &[String]) -
     }
 }
 
-/// The module where a path begins, and what is left of it.
+/// The module where a path begins, and the rest of the path.
 fn start(
     modules: &BTreeMap<Module, Source>,
     from: &Module,
@@ -164,7 +164,7 @@ fn start(
         "crate" => Some((Module::new(), rest.to_vec())),
         "self" => Some((from.clone(), rest.to_vec())),
         "super" => Some((from[..from.len().checked_sub(ups)?].to_vec(), path[ups..].to_vec())),
-        // One name alone is a variable, or something of this file.
+        // A single name is a variable, or something of this file.
         _ if rest.is_empty() => None,
         _ => {
             let child: Module = from.iter().chain([first]).cloned().collect();

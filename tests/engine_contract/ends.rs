@@ -30,7 +30,7 @@ pub(crate) fn an_incarnation_ends_once_only(log: &impl Log) {
     let Appending::At(end) = one.end(gone.host, Evidence::Own) else { panic!() };
     assert_eq!(two.end(gone.host, Evidence::Own), Appending::Overtaken);
     assert_eq!(two.end(HostId(two.host.0 + 1000), Evidence::Own), Appending::Overtaken);
-    // The number is not used up by what was not appended.
+    // A batch that was not appended does not use up its number.
     let next = two.append(b"b");
     two.read_to(next);
     assert_eq!(two.log.len(), 3);

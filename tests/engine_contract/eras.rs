@@ -1,4 +1,4 @@
-//! Eras: another one is noted in the log, once, before anything else is done.
+//! Eras: a new era is noted in the log, once, before anything else is done.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use canal::log::engine::{Answer, Call, Era};
 use super::Log;
 use super::peer::{Follow, Peer, TTL_MS};
 
-/// How long a test looks for what must not come.
+/// How long a test waits to see that nothing comes.
 const WHILE: Duration = Duration::from_millis(300);
 
 /// A host that notes no era by itself.
@@ -29,7 +29,7 @@ pub(crate) fn nothing_is_done_before_the_first_era_is_noted(log: &impl Log) {
     one.call(Call::Renew { host: HostId(1), asked_at: 1 });
     let answer = one.poll(WHILE);
     assert!(answer.is_none(), "{answer:?}");
-    // What was called is done, in the order of calling where one follows from the other.
+    // The pending calls are done now; a call that follows from another one comes after it.
     one.note_era();
     one.until("Registered", |answer| matches!(answer, Answer::Registered { .. }).then_some(()));
     one.until("Loaded", |answer| matches!(answer, Answer::Loaded { .. }).then_some(()));
@@ -69,7 +69,7 @@ pub(crate) fn an_era_that_is_noted_again_is_there_once(log: &impl Log) {
     one.load();
     one.note_era();
     one.append(b"a");
-    // Told before it was noted.
+    // The engine reported the era before it was noted.
     two.note_era();
     two.register();
     two.note_era();
@@ -86,7 +86,7 @@ pub(crate) fn an_era_that_was_not_told_is_not_noted(log: &impl Log) {
     for (before, era) in [(None, other), (None, later.clone()), (Some(era), later)] {
         one.call(Call::NoteEra { before, era, body: b"wrong".to_vec() });
     }
-    // It is told again each time: the right one may have been lost.
+    // The engine reports the era again each time, because the right one may have been lost.
     one.told_eras(4);
     one.note_era();
     one.register();

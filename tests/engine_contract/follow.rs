@@ -1,4 +1,4 @@
-//! Reading on, and what was read being no more.
+//! Following the log, and history that was rewritten.
 
 use canal::log::engine::{Hash, Position, Read};
 
@@ -28,7 +28,7 @@ pub(crate) fn following_goes_on_after_what_was_read(log: &impl Log) {
     let next = one.append(b"next");
     two.read_to(next);
     assert_eq!(two.log.len(), 4);
-    // Nothing new is an answer too.
+    // With no new batch there is an answer, too.
     let mut three = Peer::new(log, "three");
     assert_eq!(three.follow(Some(two.last())), Follow::Batches);
     assert_eq!(three.log, []);

@@ -1,4 +1,4 @@
-//! Incarnations: who joins, and who lives.
+//! Incarnations: registering, and which hosts live.
 
 use canal::log::engine::{Answer, Call, Position};
 

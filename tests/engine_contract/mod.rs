@@ -1,7 +1,7 @@
-//! What every engine must do, whatever it is built upon: the tests of `trait Engine`.
+//! What every engine must do: the tests of `trait Engine`.
 //!
-//! A test binary of an engine includes this folder by path and says, with `contract!`, how it comes
-//! by a log of its own:
+//! The test program of an engine includes this folder by path and names, with `contract!`, the
+//! function that gives it a log:
 //!
 //! ```ignore
 //! #[path = "../engine_contract/mod.rs"]
@@ -21,13 +21,14 @@ pub(crate) mod snapshot;
 
 use canal::log::engine::Engine;
 
-/// A log that nobody else uses, empty at first.
+/// A log that no other test uses, empty at first.
 pub(crate) trait Log {
     /// An engine that opens it for the host `label`.
     fn engine(&self, label: &str) -> Box<dyn Engine + Send>;
 }
 
-/// Makes a test of each claim, against a log that `$log()` gives; none, if it gives none.
+/// Makes a test of each claim, with the log that `$log()` returns; without a log the test is
+/// skipped.
 macro_rules! contract {
     ($log:path) => {
         contract! { @ $log;

@@ -37,17 +37,17 @@ pub(crate) struct Peer {
     engine: Box<dyn Engine + Send>,
     label: String,
     nonce: u128,
-    /// Answers that were looked past.
+    /// Answers that came while the test waited for another one.
     pub(crate) kept: VecDeque<Answer>,
-    /// All batches of hosts that were read, in the order in which they came.
+    /// All batches of hosts that it has read, in the order in which they came.
     pub(crate) log: Vec<Placed>,
-    /// All batches that note eras, likewise.
+    /// All batches with eras, likewise.
     pub(crate) noted: Vec<Placed>,
-    /// The eras that were told.
+    /// The eras that the engine reported.
     pub(crate) eras: Vec<NewEra>,
-    /// Whether it notes an era as soon as it is told of it.
+    /// Whether the host notes an era as soon as the engine reports it.
     pub(crate) notes: bool,
-    /// Whether an answer to `Follow` is to come.
+    /// Whether an answer to `Follow` is outstanding.
     follows: bool,
     /// The incarnation, once registered.
     pub(crate) host: HostId,
@@ -106,7 +106,7 @@ impl Peer {
         }
     }
 
-    /// Notes eras, and keeps their batches apart from those of hosts.
+    /// Records eras, and keeps their batches apart from those of hosts.
     fn without_eras(&mut self, answer: Answer) -> Option<Answer> {
         match answer {
             Answer::NewEra { before, era, may_lack } => {
@@ -136,14 +136,14 @@ impl Peer {
         }
     }
 
-    /// Notes the era that was told last.
+    /// Notes the era that the engine reported last.
     pub(crate) fn note_era(&mut self) {
         let NewEra { before, era, .. } = self.eras.last().unwrap().clone();
         let body = format!("era {} by {}", era.number, self.label).into_bytes();
         self.call(Call::NoteEra { before, era, body });
     }
 
-    /// Waits until `count` eras were told.
+    /// Waits until the engine has reported `count` eras.
     pub(crate) fn told_eras(&mut self, count: usize) {
         let until = Instant::now() + BOUND;
         while self.eras.len() < count {
@@ -154,8 +154,8 @@ impl Peer {
         }
     }
 
-    /// Waits for the answer that `want` takes. Batches that come meanwhile are read, other
-    /// answers are kept for later.
+    /// Waits for an answer that `want` accepts. Reads batches that come meanwhile, and keeps other
+    /// answers for later.
     pub(crate) fn until<T>(&mut self, what: &str, want: impl Fn(&Answer) -> Option<T>) -> T {
         let kept = self.kept.iter().position(|answer| want(answer).is_some());
         if let Some(found) = kept.and_then(|at| self.kept.remove(at)).and_then(|a| want(&a)) {
@@ -190,8 +190,8 @@ impl Peer {
         }
     }
 
-    /// Registers with the peer's nonce and gives what is told: the incarnation, the epoch and the
-    /// others of the same label.
+    /// Registers with the peer's nonce; returns the incarnation, the epoch and the other hosts of
+    /// the same label.
     pub(crate) fn register(&mut self) -> (HostId, u128, Vec<(HostId, Identity)>) {
         let (identity, nonce) = (self.identity(), self.nonce);
         self.call(Call::Register { identity, nonce, ttl_ms: TTL_MS, asked_at: 17 });
@@ -214,7 +214,7 @@ impl Peer {
         self.register().0
     }
 
-    /// Loads; `log` is then what is in the log after the snapshot.
+    /// Loads the snapshot; `log` then has the batches after it.
     pub(crate) fn load(&mut self) -> Option<Stored> {
         self.log.clear();
         self.call(Call::Load);
@@ -222,7 +222,7 @@ impl Peer {
             Answer::Loaded { snapshot, batches } => Some((snapshot.clone(), batches.clone())),
             _ => None,
         });
-        // What came before belongs to an earlier reading.
+        // Earlier batches belong to an earlier reading.
         self.log = batches;
         snapshot
     }
@@ -283,7 +283,7 @@ impl Peer {
         answer
     }
 
-    /// Renews: the head and who lives, or `None` if fenced.
+    /// Renews; returns the head and the living hosts, or `None` if fenced.
     pub(crate) fn renew(&mut self) -> Option<(Position, Vec<Alive>)> {
         self.call(Call::Renew { host: self.host, asked_at: 23 });
         let me = self.host;
@@ -297,7 +297,7 @@ impl Peer {
         })
     }
 
-    /// Stores a snapshot: the position of the one that is stored now.
+    /// Stores a snapshot; returns the position of the stored one.
     pub(crate) fn store(&mut self, position: Position, body: &[u8]) -> Position {
         self.call(Call::Store(Stored { position, body: body.to_vec() }));
         self.until("Stored", |answer| match answer {
@@ -320,7 +320,7 @@ impl Peer {
         }
     }
 
-    /// Waits until more was read, or it turns out that one must load (true).
+    /// Waits until it has read more; true if it must load a snapshot first.
     pub(crate) fn more(&mut self) -> bool {
         self.until("Batches or Compacted", |answer| match answer {
             Answer::Batches(_) => Some(false),
@@ -329,18 +329,18 @@ impl Peer {
         })
     }
 
-    /// What can be said of the last batch that was read.
+    /// Position, number and hash of the last batch that it read.
     pub(crate) fn last(&self) -> Read {
         said(self.log.last().unwrap())
     }
 
-    /// Fails unless what was read is in order.
+    /// Fails unless the batches that it read are in order.
     pub(crate) fn in_order(&self) {
         assert!(self.log.is_sorted_by(|a, b| a.position < b.position), "{:?}", self.log);
     }
 }
 
-/// An era that was told.
+/// An era that the engine reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NewEra {
     pub(crate) before: Option<Era>,
@@ -348,7 +348,7 @@ pub(crate) struct NewEra {
     pub(crate) may_lack: bool,
 }
 
-/// Batches that note eras, and the others.
+/// Batches with eras, and the other batches.
 fn apart(batches: Vec<Placed>) -> (Vec<Placed>, Vec<Placed>) {
     batches.into_iter().partition(|placed| placed.host == HostId(0))
 }
@@ -369,7 +369,7 @@ pub(crate) enum Appending {
     Fenced,
 }
 
-/// What can be said of a batch.
+/// Position, number and hash of a batch.
 pub(crate) fn said(placed: &Placed) -> Read {
     Read {
         position: placed.position,

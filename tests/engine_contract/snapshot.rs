@@ -44,7 +44,7 @@ pub(crate) fn an_older_snapshot_changes_nothing(log: &impl Log) {
     assert_eq!(late.log, one.log[4..]);
 }
 
-/// As a host would that has not yet noticed that the engine was put back to an older state.
+/// As a host does that has not yet noticed that the engine was put back to an older state.
 pub(crate) fn a_snapshot_of_what_the_log_does_not_have_changes_nothing(log: &impl Log) {
     let mut one = Peer::joined(log, "one");
     let mut two = Peer::joined(log, "two");
@@ -61,7 +61,7 @@ pub(crate) fn a_snapshot_of_what_the_log_does_not_have_changes_nothing(log: &imp
     let mut late = Peer::new(log, "late");
     assert_eq!(late.load().unwrap().body, b"table");
     assert_eq!(late.log, one.log[1..]);
-    // The last batch can be in it.
+    // The snapshot may include the last batch.
     assert_eq!(one.store(head, b"all"), head);
     assert_eq!(late.load().unwrap().body, b"all");
     assert_eq!(late.log, []);
@@ -102,7 +102,7 @@ pub(crate) fn a_large_snapshot_comes_back_unchanged(log: &impl Log) {
     assert_eq!(one.store(position, &body), position);
     let mut two = Peer::new(log, "two");
     assert!(two.load().unwrap().body == body);
-    // One that takes its place leaves nothing of it.
+    // A later, smaller snapshot leaves nothing of it.
     let position = one.append(b"b");
     one.read_to(position);
     assert_eq!(one.store(position, &body[..1_500_000]), position);
@@ -123,7 +123,7 @@ pub(crate) fn a_follower_never_misses_a_batch_while_others_compact(log: &impl Lo
                 }
             }
         });
-        // What a reader has seen: the number of the last batch, by snapshot or by itself.
+        // The number of the last batch that the reader has seen, in a snapshot or by itself.
         let mut seen = 0;
         while seen < COUNT {
             let compacted = two.more();

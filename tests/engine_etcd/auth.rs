@@ -6,7 +6,7 @@ use crate::conditions::{append_at_last, back, joined, nothing_comes, peer, read_
 use crate::engine_contract::peer::Peer;
 use crate::etcd_server::{Etcd, installed, start_etcd_with};
 
-/// The life of a token that is not used, in seconds.
+/// The life of an unused token, in seconds.
 const TOKEN_S: u64 = 1;
 
 fn guarded() -> Etcd {
@@ -54,7 +54,7 @@ fn a_token_that_expired_is_renewed_without_a_word() {
     let mut one = joined(&address, "one");
     let begun = Instant::now();
     for n in 0..3 {
-        // A token's end cannot be seen but by using it, which makes it last: only time tells.
+        // Using a token prolongs it, so a test cannot look whether it has expired: it has to wait.
         std::thread::sleep(Duration::from_millis(1000 * TOKEN_S + 1500));
         if n == 0 {
             one.append(b"a");
@@ -65,7 +65,7 @@ fn a_token_that_expired_is_renewed_without_a_word() {
         }
     }
     assert!(begun.elapsed() > Duration::from_secs(3 * TOKEN_S));
-    // Any change of the users makes all tokens old.
+    // Any change of the users invalidates all tokens.
     server.ctl_ok(&["user", "add", "another:a"]);
     let last = append_at_last(&mut one, b"b");
     one.read_to(last);

@@ -1,4 +1,4 @@
-//! What the tests of this folder wait for.
+//! Hosts for the tests of etcd, and the conditions that these wait for.
 
 use std::time::{Duration, Instant};
 
@@ -7,18 +7,18 @@ use canal::log::engine::{Answer, Call, Position};
 use crate::engine_contract::peer::{BOUND, Peer, said};
 use crate::open;
 
-/// How long a test looks for what must not come.
+/// How long a test waits to see that nothing comes.
 pub(crate) const WHILE: Duration = Duration::from_millis(400);
 
-/// How often one renews that reads.
+/// How often a reading host renews.
 const RENEWAL: Duration = Duration::from_secs(1);
 
-/// A host by an address.
+/// A host for an address.
 pub(crate) fn peer(address: &str, label: &str) -> Peer {
     Peer::with(open(address), label)
 }
 
-/// A host by an address that is registered and reads.
+/// A host for an address that is registered and reads.
 pub(crate) fn joined(address: &str, label: &str) -> Peer {
     let mut peer = peer(address, label);
     peer.register();
@@ -26,7 +26,7 @@ pub(crate) fn joined(address: &str, label: &str) -> Peer {
     peer
 }
 
-/// Registers for a time to live; gives what was granted.
+/// Registers with a time to live; returns the granted one.
 pub(crate) fn register_for(peer: &mut Peer, ttl_ms: u64) -> u64 {
     let (identity, nonce) = (peer.identity(), crate::engine_contract::peer::nonce());
     peer.call(Call::Register { identity, nonce, ttl_ms, asked_at: 1 });
@@ -58,7 +58,7 @@ pub(crate) fn unable(peer: &mut Peer) -> (String, String) {
     })
 }
 
-/// Why a renewal was refused.
+/// The reason why a renewal was refused.
 pub(crate) fn fenced_renewal(peer: &mut Peer) -> String {
     peer.call(Call::Renew { host: peer.host, asked_at: 2 });
     peer.until("Fenced", |answer| match answer {
@@ -75,13 +75,13 @@ pub(crate) fn nothing_comes(peer: &mut Peer) {
     }
 }
 
-/// Reads on from where it was.
+/// Follows the log from its last batch on.
 pub(crate) fn read_on(peer: &mut Peer) {
     let after = peer.log.last().map(said);
     peer.call(Call::Follow { after });
 }
 
-/// Appends the next batch, over however many connections it takes.
+/// Appends the next batch, over any number of connections.
 pub(crate) fn append_at_last(peer: &mut Peer, body: &[u8]) -> Position {
     peer.sequence += 1;
     let sequence = peer.sequence;
@@ -102,8 +102,8 @@ pub(crate) fn append_at_last(peer: &mut Peer, body: &[u8]) -> Position {
     }
 }
 
-/// Reads until `count` batches were read, over any number of connections. As a host does, it
-/// renews again and again: what a watch did not tell is found out by that.
+/// Reads until it has `count` batches, over any number of connections. It renews again and again,
+/// as a host does: a renewal shows what a watch has missed.
 pub(crate) fn read_at_last(peer: &mut Peer, count: usize) {
     let mut latest = Instant::now();
     while peer.log.len() < count {

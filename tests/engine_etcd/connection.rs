@@ -1,4 +1,4 @@
-//! Connections that break, or fall silent.
+//! Connections that break or fall silent.
 
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ fn a_cut_is_told_once_and_what_was_missed_is_read_after_it() {
     nothing_comes(&mut two);
     proxy.mend();
     back(&mut two);
-    // What was called while away is forgotten.
+    // The engine forgets calls that were made while it was away.
     nothing_comes(&mut two);
     assert_eq!(two.follow(Some(two.last())), Follow::Batches);
     two.read(6);
@@ -71,7 +71,7 @@ fn a_lost_answer_to_an_append_does_no_harm() {
     let mut two = joined(&through(&proxy, &log), "two");
     for n in 0_u64..30 {
         two.ask(n + 1, &n.to_be_bytes(), None);
-        // Now before, now after etcd has carried it out.
+        // Sometimes before, sometimes after etcd has carried out the append.
         std::thread::sleep(Duration::from_micros(150 * (n % 15)));
         proxy.cut_once();
         two.sequence = n;
@@ -116,7 +116,7 @@ fn a_dead_member_is_passed_over_without_a_word() {
     let Some(log) = prefix() else { return };
     let dead: Vec<_> = (0..3).map(|_| format!("127.0.0.1:{}", free_port())).collect();
     let (dead, live) = (dead.join(","), log.server.endpoint());
-    // Whichever of them it begins with.
+    // Whichever member it tries first.
     for _ in 0..8 {
         let mut one = peer(&format!("etcd://{dead},{live}/test{}", log.number), "one");
         one.call(Call::Load);
@@ -149,7 +149,7 @@ fn the_next_member_takes_over() {
     }
 }
 
-/// Whatever kept etcd from telling what was appended: a host that renews sees how far the log goes.
+/// Whatever kept etcd from reporting an append: a host that renews sees how far the log goes.
 #[test]
 fn a_watch_that_fell_silent_is_made_anew_when_a_renewal_sees_more() {
     let Some(log) = prefix() else { return };

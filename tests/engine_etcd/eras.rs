@@ -15,13 +15,13 @@ fn at(server: &Etcd) -> String {
     format!("etcd://{}", server.endpoint())
 }
 
-/// What a host was told last.
+/// The era that the engine reported last.
 fn last(peer: &Peer) -> &NewEra {
     peer.eras.last().unwrap()
 }
 
-/// Waits until a host that was up is told of an era: its number, and whether something may be
-/// missing.
+/// Waits until the engine reports an era to a host that was up; returns its number, and whether
+/// entries may be missing.
 fn told(peer: &mut Peer) -> (u64, bool) {
     let before = peer.eras.len();
     back(peer);
@@ -29,7 +29,7 @@ fn told(peer: &mut Peer) -> (u64, bool) {
     (last(peer).era.number, last(peer).may_lack)
 }
 
-/// The eras that the log names.
+/// The eras in the log.
 fn noted(peer: &mut Peer) -> Vec<u64> {
     peer.load();
     peer.noted.iter().map(|placed| placed.sequence).collect()
@@ -51,7 +51,7 @@ fn a_restart_begins_no_era() {
         }
         server.start();
         back(&mut one);
-        // Who waits for nothing notices nothing.
+        // A host notices the change only if it follows the log.
         read_on(&mut one);
         let mut new = joined(&at(&server), "new");
         append_at_last(&mut new, b"b");
@@ -75,7 +75,7 @@ fn another_leader_begins_no_era() {
         until_another_leads(&members, leads);
         append_at_last(&mut one, b"b");
         members[leads].start();
-        // By way of each member, also the one that may be behind.
+        // Through each member, also one that may be behind.
         for member in &members {
             let mut new = joined(&at(member), "new");
             append_at_last(&mut new, b"c");
@@ -96,7 +96,7 @@ fn after_a_restored_snapshot_something_may_be_missing() {
     let saved = server.data().with_extension("saved");
     server.save(&saved);
     let mut two = joined(&at(&server), "two");
-    // Twice from the same one.
+    // Twice from the same snapshot.
     for lost in [&b"first"[..], b"second"] {
         one.append(lost);
         server.restore(&saved);
@@ -106,17 +106,17 @@ fn after_a_restored_snapshot_something_may_be_missing() {
         two.load();
         assert_eq!(noted(&mut one), [1, 2]);
         assert_eq!(one.log.len(), 1);
-        // The batch that is lost is to be made again.
+        // The host makes the lost batch again.
         one.sequence -= 1;
     }
     assert!(two.eras.iter().all(|told| told.may_lack), "{:?}", two.eras);
     drop((one, two));
-    // For a daemon that saw nothing of it, too.
+    // The same for a daemon that has seen nothing of it.
     server.restore(&saved);
     let mut new = joined(&at(&server), "new");
     assert_eq!((last(&new).era.number, last(&new).may_lack), (2, true));
     assert_eq!(noted(&mut new), [1, 2]);
-    // From then on a restart is a restart.
+    // From then on a restart begins no era.
     server.kill();
     server.start();
     back(&mut new);
@@ -170,7 +170,7 @@ fn a_wiped_etcd_lacks_what_a_host_had_seen() {
     assert_eq!((last(&new).era.number, last(&new).may_lack), (1, false));
 }
 
-/// What is behind a new connection may be another etcd.
+/// A new connection may lead to another etcd.
 #[test]
 fn nothing_is_appended_over_a_connection_that_was_made_anew_in_silence() {
     let Some(log) = prefix() else { return };
@@ -179,7 +179,7 @@ fn nothing_is_appended_over_a_connection_that_was_made_anew_in_silence() {
     let mut one = crate::conditions::peer(&address, "one");
     one.register();
     let accepted = proxy.accepted();
-    // Nothing is read, so nobody notices.
+    // The host reads nothing, so it does not notice.
     proxy.cut_once();
     std::thread::sleep(Duration::from_millis(100));
     one.ask(1, b"a", None);

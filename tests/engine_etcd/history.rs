@@ -1,4 +1,4 @@
-//! Servers that come back: with all they had, without their history, or with another one.
+//! Servers that come back: with everything, without their history, or with another history.
 
 use canal::log::engine::Call;
 
@@ -61,7 +61,7 @@ fn etcd_may_compact_its_own_history_at_any_time() {
     back(&mut two);
     assert_eq!(two.follow(Some(two.last())), Follow::Batches);
     two.read(11);
-    // Also under a watch, and under a reader who begins.
+    // The same under a watch, and for a new reader.
     for n in 0_u8..10 {
         let last = one.append(&[n]);
         compact();
@@ -133,7 +133,7 @@ fn a_restored_backup_is_another_history_for_who_has_read_further() {
     server.start();
     back(&mut one);
     back(&mut two);
-    // Who waits for nothing notices nothing.
+    // A host notices the change only if it follows the log.
     read_on(&mut one);
     read_on(&mut two);
     let mut late = joined(&at(&server), "late");
@@ -146,9 +146,9 @@ fn a_restored_backup_is_another_history_for_who_has_read_further() {
     server.start();
     back(&mut one);
     back(&mut two);
-    // Who has read no further goes on.
+    // A host that has read no further goes on.
     assert_eq!(two.follow(Some(said(&one.log[0]))), Follow::Batches);
-    // Another one now has the number that the late one had, and appends.
+    // Another host now has the incarnation of the late one, and appends.
     let mut other = joined(&at(&server), "other");
     assert_eq!(other.host, late.host);
     for n in 0_u8..9 {
@@ -156,10 +156,10 @@ fn a_restored_backup_is_another_history_for_who_has_read_further() {
     }
     assert_eq!(one.follow(Some(one.last())), Follow::Rewritten);
     assert!(one.last().position == lost);
-    // And what one has appended is not there.
+    // The batch that `one` appended is not there.
     one.ask(3, b"next", None);
     assert_eq!(one.appended(3), Appending::Fenced);
-    // The late one is not taken for the other.
+    // The late host is not taken for the other one.
     back(&mut late);
     late.ask(10, b"mine", None);
     assert_eq!(late.appended(10), Appending::Fenced);

@@ -1,4 +1,4 @@
-//! Leases: who lives, and who does not.
+//! Leases of hosts: how the others see which hosts live.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -18,11 +18,11 @@ fn sign(of: &Peer, seen_by: &mut Peer) -> Option<Sign> {
 #[test]
 fn who_does_not_renew_lapses_and_only_then_can_be_ended_for_it() {
     let Some(log) = prefix() else { return };
-    // With a longer one if the machine is too slow to look within it.
+    // With a longer TTL if the machine is too slow to look within it.
     assert!((0..7).any(|doubled| lapses(&log, 1000 << doubled)), "too slow, whatever the time");
 }
 
-/// Whether it could be seen that its time was not yet over.
+/// Whether the test could look before the TTL was over.
 fn lapses(log: &Prefix, ttl_ms: u64) -> bool {
     let (mut old, mut new) = (Peer::new(log, "old"), Peer::joined(log, "new"));
     let before = Instant::now();
@@ -34,7 +34,7 @@ fn lapses(log: &Prefix, ttl_ms: u64) -> bool {
     }
     assert_eq!((sign_before, ended), (Some(Sign::Watched), Appending::Overtaken));
     until("the lease has run out", || sign(&old, &mut new) == Some(Sign::Lapsed));
-    // It has not ended: what it gives back is still given back.
+    // The incarnation has not ended: it can still append.
     old.append(b"b");
     assert!(matches!(new.end(old.host, Evidence::Lapsed), Appending::At(_)));
     assert_eq!(sign(&old, &mut new), None);
@@ -51,7 +51,7 @@ fn a_renewal_after_the_lease_was_lost_is_fenced_and_says_why() {
     register_for(&mut one, 1000);
     until("the lease has run out", || sign(&one, &mut two) == Some(Sign::Lapsed));
     assert!(fenced_renewal(&mut one).contains("lease"));
-    // Whoever sees it so cannot come back to life.
+    // A host that sees this cannot come back to life.
     assert!(fenced_renewal(&mut one).contains("lease"));
 }
 
@@ -65,7 +65,7 @@ fn a_key_that_somebody_deleted_is_a_lease_that_was_lost() {
     assert!(fenced_renewal(&mut one).contains("lease"));
 }
 
-/// The etcd of the tests may be one that revokes leases though they are renewed (etcd#15247).
+/// The etcd of the tests may have the fault of revoking leases that are renewed (etcd#15247).
 #[test]
 fn a_lease_that_vanished_is_no_sign_before_its_time_is_over_where_etcd_revokes_too_early() {
     let Some(log) = prefix() else { return };
@@ -87,11 +87,11 @@ fn a_lease_that_vanished_is_no_sign_before_its_time_is_over_where_etcd_revokes_t
 #[test]
 fn who_renews_is_watched_beyond_its_time_to_live() {
     let Some(log) = prefix() else { return };
-    // With a longer one if the machine is too slow to renew within it.
+    // With a longer TTL if the machine is too slow to renew within it.
     assert!((0..7).any(|doubled| is_watched(&log, 1000 << doubled)), "too slow, whatever the time");
 }
 
-/// Whether renewals came in time, and it was watched all the while.
+/// Whether renewals came in time and the host was watched all the while.
 fn is_watched(log: &Prefix, ttl_ms: u64) -> bool {
     let (mut one, mut two) = (Peer::new(log, "one"), Peer::joined(log, "two"));
     let ttl = Duration::from_millis(register_for(&mut one, ttl_ms));

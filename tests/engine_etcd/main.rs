@@ -43,7 +43,7 @@ impl Log for Prefix {
     }
 }
 
-/// Started by whoever needs it, ended with the last one.
+/// The first test starts the server, and the last one ends it.
 static SERVER: Mutex<Weak<etcd_server::Etcd>> = Mutex::new(Weak::new());
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 

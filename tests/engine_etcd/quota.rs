@@ -1,4 +1,4 @@
-//! An etcd whose quota is used up.
+//! An etcd that has used up its quota.
 
 use canal::log::engine::{Answer, Call};
 
@@ -37,7 +37,7 @@ fn a_full_etcd_still_keeps_who_lives_and_takes_the_batch_once_there_is_room() {
     one.append(b"a");
     one.read(1);
     fill(&server);
-    // As often as it is asked, there is one on its way.
+    // The engine keeps one append on its way, however often it is asked.
     for _ in 0..5 {
         one.ask(2, b"b", None);
     }

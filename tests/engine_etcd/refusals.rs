@@ -1,4 +1,4 @@
-//! What cannot be used, and how that is said.
+//! What the engine refuses, and its messages.
 
 use crate::conditions::{back, peer, unable};
 use crate::engine_contract::Log;

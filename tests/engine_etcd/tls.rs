@@ -101,7 +101,7 @@ fn tls_and_no_tls_are_told_apart() {
 
 #[test]
 fn who_resets_the_connection_may_speak_tls_or_none() {
-    // Whoever closes with something left to read resets the connection, as a server of TLS may.
+    // A server that closes a connection with unread data resets it, as a TLS server may.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
     thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! A connection that breaks, and a server that goes and comes.
+//! A connection that breaks, and a server that stops and starts.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn cut(server: &Server, url: &str, label: &str) {
     assert_eq!(server.sql(&cut), "1");
 }
 
-/// Follows on after a loss.
+/// Follows the log again after a loss.
 fn go_on(peer: &mut Peer) {
     let after = peer.log.last().map(|_| peer.last());
     assert_eq!(peer.follow(after), Follow::Batches);
@@ -72,7 +72,7 @@ fn what_is_asked_over_and_over_while_connections_break_is_done_once() {
     assert!(two.log.iter().map(|placed| placed.sequence).eq(1..=COUNT));
 }
 
-/// Appends until it is known to be done.
+/// Appends until the append is known to be done.
 fn persist(peer: &mut Peer, sequence: u64) {
     let append =
         Append { host: peer.host, sequence, body: sequence.to_be_bytes().to_vec(), ends: None };
@@ -105,7 +105,7 @@ fn a_server_that_restarts_has_kept_everything() {
             server.halt();
         }
         one.away();
-        // Forgotten, as nobody is there.
+        // Forgotten, because the server is away.
         one.ask(77, b"x", None);
         server.start();
         one.back();

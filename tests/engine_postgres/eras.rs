@@ -5,13 +5,13 @@ use crate::events::EngineEvents as _;
 use crate::postgres_server::{shared, start_postgres};
 use crate::{joined, opened};
 
-/// What a host was told last.
+/// The era that the engine reported last.
 fn last(peer: &Peer) -> &NewEra {
     peer.eras.last().unwrap()
 }
 
-/// Waits until a host that was up is back, and gives the number of the era that it was told of, and
-/// whether something may be missing.
+/// Waits until a host that was up is back; returns the number of the reported era, and whether
+/// entries may be missing.
 fn told(peer: &mut Peer) -> (u64, bool) {
     let before = peer.eras.len();
     peer.back();
@@ -19,7 +19,7 @@ fn told(peer: &mut Peer) -> (u64, bool) {
     (last(peer).era.number, last(peer).may_lack)
 }
 
-/// The eras that the log names.
+/// The eras in the log.
 fn noted(peer: &mut Peer) -> Vec<u64> {
     peer.load();
     peer.noted.iter().map(|placed| placed.sequence).collect()
@@ -42,7 +42,7 @@ fn a_restart_and_a_crash_begin_an_era_in_which_nothing_is_missing() {
         assert_eq!(told(&mut one), (number, false), "{:?}", one.eras);
         assert_eq!(last(&one).before.as_ref().unwrap().number, number - 1);
         one.append(b"b");
-        // The other one finds it noted, or has noted it.
+        // The other host finds the era noted, or has noted it.
         two.back();
         assert!(two.renew().is_some());
     }
@@ -69,8 +69,8 @@ fn a_broken_connection_begins_none() {
     assert_eq!(one.eras.len(), 1);
 }
 
-/// A copy that is started looks like a server that was restarted, and only who saw how far it had
-/// come knows better.
+/// A started copy looks like a restarted server. Only a host that saw how far the server had come
+/// can tell them apart.
 #[test]
 fn a_daemon_that_did_not_see_the_server_before_takes_nothing_for_a_restart() {
     let Some(mut server) = start_postgres() else { return };
@@ -103,13 +103,13 @@ fn after_a_restored_base_backup_something_may_be_missing() {
         assert!(told(&mut one).1, "{:?}", one.eras);
         two.back();
         two.load();
-        // The second host did not see what is lost. Where it is back first, it notes a restart, and
-        // the first one notes after it that something is missing.
+        // The second host did not see the lost part. If it is back first, it notes a restart, and
+        // the first host then notes that entries are missing.
         assert!(matches!(noted(&mut one)[..], [1, 2] | [1, 2, 3]));
         let sign = server.sql_in(database, "SELECT era_sign FROM canal.head");
         assert!(sign.ends_with("/lacks"), "{sign}");
         assert_eq!(one.log.len(), 1);
-        // The batch that is lost is to be made again.
+        // The host makes the lost batch again.
         one.sequence -= 1;
     }
     drop((one, two));

@@ -1,21 +1,21 @@
-//! A host and its engine's comings and goings.
+//! A host, and what its engine reports besides answers.
 
 use canal::log::engine::Answer;
 
 use crate::engine_contract::peer::Peer;
 
-/// What a host hears of the server, beside answers.
+/// What a host learns about the server.
 pub(crate) trait EngineEvents {
-    /// Waits until the engine is away, and gives the words for it.
+    /// Waits until the engine is away; returns the reason.
     fn away(&mut self) -> String;
 
     /// Waits until the engine is back.
     fn back(&mut self);
 
-    /// Waits until the engine says that it cannot be used: why, and what to do.
+    /// Waits until the engine reports that it cannot be used; returns the reason and the hint.
     fn unable(&mut self) -> (String, String);
 
-    /// Answers that nobody waited for.
+    /// The answers that the host has not waited for.
     fn kept(&self) -> impl Iterator<Item = &Answer>;
 }
 

@@ -1,4 +1,4 @@
-//! What ends an incarnation here: renewals that have stopped.
+//! The evidence that ends an incarnation here: its renewals have stopped.
 
 use canal::core::HostId;
 use canal::log::engine::{Evidence, Sign};

@@ -1,5 +1,5 @@
-//! History that is rewritten: an older copy that is restored, and a standby that takes over without
-//! having everything.
+//! History that is rewritten: an older copy is restored, or a standby takes over without having
+//! received everything.
 
 use std::fs;
 use std::path::Path;
@@ -45,10 +45,10 @@ fn an_older_copy_that_is_restored_is_noticed() {
     assert_eq!(one.follow(Some(before)), Follow::Batches, "that much is as it was");
     one.ask(3, b"c", None);
     assert_eq!(one.appended(3), Appending::Fenced, "batch 2 is lost");
-    // A snapshot of what was lost must not take the place of what there is.
+    // A snapshot of the lost part must not replace the present log.
     assert_eq!(one.store(after.position, b"of another history").0, 0);
-    // The number of an incarnation that was lost is given out again; its first owner is not
-    // taken for the second.
+    // The engine gives out the number of a lost incarnation again; its first owner is not taken for
+    // the second.
     lost.back();
     let mut new = joined(&url, "new");
     assert_eq!(new.host, lost.host);
@@ -100,7 +100,7 @@ fn a_standby_is_not_written_to_until_it_takes_over() {
     let position = one.append(b"a");
     one.read_to(position);
     standby.has_replayed(&primary);
-    // What the standby does not get before it takes over is lost.
+    // Whatever the standby does not receive before it takes over is lost.
     standby.halt();
     let first = one.last();
     let position = one.append(b"b");

@@ -1,4 +1,4 @@
-//! Whom the server lets in, and what people are told if it does not.
+//! Which clients the server admits, and the messages for those that it refuses.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -7,7 +7,8 @@ use crate::events::EngineEvents as _;
 use crate::postgres_server::{Server, shared, start_postgres};
 use crate::{joined, opened, unable};
 
-/// A server that asks for passwords, with a user and database `locks` whose password is `pass word`.
+/// A server that asks for passwords, with a user and database `locks` whose password is `pass
+/// word`.
 fn with_passwords() -> Option<Server> {
     let server = start_postgres()?;
     server.make_database("locks");
@@ -45,7 +46,7 @@ fn a_password_that_is_changed_while_one_is_in_may_be_changed_back() {
     server.sql("ALTER ROLE locks PASSWORD 'another'");
     server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'locks'");
     one.away();
-    // At least one attempt fails for the password.
+    // At least one attempt fails because of the password.
     crate::postgres_server::until("a refusal", || server.log().contains("authentication failed"));
     server.sql("ALTER ROLE locks PASSWORD 'pass word'");
     one.back();

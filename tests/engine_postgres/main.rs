@@ -24,7 +24,7 @@ use canal::log::engine::postgres::Postgres;
 use engine_contract::peer::Peer;
 use events::EngineEvents as _;
 
-/// A host that has not asked for anything.
+/// A host that has not called anything yet.
 fn opened(url: &str, label: &str) -> Peer {
     Peer::with(Box::new(Postgres::open(fixed(url), label).unwrap()), label)
 }
@@ -37,12 +37,12 @@ fn joined(url: &str, label: &str) -> Peer {
     peer
 }
 
-/// Why a host cannot use that address, and what it is told to do.
+/// The reason why a host cannot use that address, and the hint.
 fn unable(url: &str) -> (String, String) {
     opened(url, "web").unable()
 }
 
-/// Whether `program` is there; says so if not, and fails where all must be there.
+/// Whether `program` is installed. If not, says so on stderr, and fails in CI.
 fn is_installed(program: &str, package: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let dirs = std::env::split_paths(&path).chain(["/usr/sbin".into()]);

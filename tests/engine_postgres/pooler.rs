@@ -1,4 +1,4 @@
-//! A pooler in between is noticed, however it is set up.
+//! A connection pooler in between is noticed, however it is set up.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use crate::postgres_server::{Server, as_server_user, free_port, shared, until};
 use crate::{is_installed, unable};
 
-/// A PgBouncer before the server, ended when dropped.
+/// A PgBouncer in front of the server. Dropping it ends it.
 struct Pooler {
     child: Child,
     port: u16,

@@ -1,4 +1,4 @@
-//! The tables: made once, refused if they are not ours.
+//! The tables: created once, and refused if they belong to something else.
 
 use crate::events::EngineEvents as _;
 use crate::postgres_server::shared;
@@ -54,7 +54,7 @@ fn who_may_not_make_a_schema_is_told_what_to_grant() {
     assert_eq!(why, "permission denied for schema canal");
     assert_eq!(hint, "GRANT USAGE, CREATE ON SCHEMA \"canal\" TO \"poor Bob\"");
 
-    // What the hint says is enough.
+    // Doing what the hint says is enough.
     server.sql_in("rich", &hint);
     joined(&url, "one");
 

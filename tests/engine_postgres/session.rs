@@ -1,4 +1,4 @@
-//! What a session is set to, and what it costs.
+//! The settings of a session, and its cost.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn the_host_is_named_to_the_server() {
     let Some(server) = shared() else { return };
     let url = server.new_url();
     let _one = joined(&url, "büro 1");
-    // The server shows what is not ASCII in its own way.
+    // The server shows other characters than ASCII in its own way.
     let name = activity(server, &url, "application_name");
     assert!(name.starts_with("canal b") && name.ends_with("ro 1"), "{name}");
 }
@@ -64,6 +64,6 @@ fn defaults_that_would_break_the_order_are_overruled() {
         }
     });
     assert!(peers.iter().all(|peer| peer.log == peers[0].log && peer.kept().count() == 0));
-    // Longer than the idle session was to live.
+    // Longer than the life of an idle session.
     assert!(peers[0].poll(Duration::from_millis(1200)).is_none());
 }

@@ -1,4 +1,4 @@
-//! TLS, with what `sslmode` promises.
+//! TLS, with what each `sslmode` promises.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

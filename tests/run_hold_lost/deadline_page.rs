@@ -1,4 +1,4 @@
-//! The page: moved on, left, and replaced.
+//! The deadline page: extended, abandoned, and replaced.
 
 use canal::sys::clock::boottime_ms;
 use nix::sys::signal::Signal;
@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 use crate::fake_daemon::{Fake, LONG, deadline, lives, signal, writer};
 use crate::wait_until;
 
-/// Goes on until the test says so.
+/// A script that runs until the test creates the file `gate`.
 const UNTIL_GATE: &str = "echo $$ >>pids; while ! [ -e gate ]; do sleep 0.01; done; exit 5";
 
 #[test]
@@ -32,7 +32,7 @@ fn the_death_of_the_daemon_changes_nothing_about_the_deadline() {
     let command = fake.line("pids");
     let term_at = fake.hasten(&running, 800, 1000).term_at;
     fake.die();
-    // It is not ended before.
+    // The command is not ended before.
     assert!(running.is_running() || boottime_ms() >= term_at);
     let (code, said) = running.end();
     assert!(boottime_ms() >= term_at);
@@ -47,7 +47,7 @@ fn the_deadline_page_of_the_next_daemon_replaces_an_abandoned_one() {
     fake.line("pids");
     let first = fake.hasten(&running, 3000, 3200);
     let tag = fake.shared().calls[0].1["tag"].clone();
-    // The next daemon is there, and does not know of it yet.
+    // The next daemon runs, and does not know of the command yet.
     fake.shared().writer = None;
     let asked = |fake: &Fake| {
         let shared = fake.shared();

@@ -1,4 +1,4 @@
-//! How the command is ended.
+//! How the wrapper ends the command.
 
 use std::os::unix::fs::symlink;
 
@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use crate::fake_daemon::{Fake, LONG, Running, deadline, lives, signal};
 use crate::wait_until;
 
-/// Says its number in `pids` and cannot be ended but by KILL.
+/// A script that writes its pid to `pids` and that only SIGKILL can end.
 const STUBBORN: &str = r#"trap "" TERM; echo $$ >>pids; while :; do sleep 0.02; done"#;
 
 #[test]

@@ -1,4 +1,4 @@
-//! A daemon that grants everything, and `canal run` under it.
+//! A fake daemon that grants every request, and `canal run` under it.
 
 use std::fs;
 use std::io::Read as _;
@@ -23,23 +23,23 @@ use crate::wait_until;
 /// A long time, in milliseconds.
 pub(crate) const LONG: u64 = 600_000;
 
-/// A daemon at work, in threads of the test.
+/// A daemon that runs in threads of the test.
 pub(crate) struct Fake {
     dir: tempfile::TempDir,
     shared: Arc<Mutex<Shared>>,
 }
 
-/// What it does and what it was asked.
+/// What the daemon does, and the calls that it got.
 pub(crate) struct Shared {
-    /// How long after a grant TERM and KILL are due; `None` works over no engine.
+    /// How long after a grant TERM and KILL are due; `None` if there is no engine.
     sure: Option<(u64, u64)>,
-    /// The page of the last grant, or the one that is given to who asks again.
+    /// The page of the last grant, or the page for a client that asks again.
     pub(crate) writer: Option<Writer>,
-    /// Why the next daemon says that the lock is lost, if it does.
+    /// The reason for the loss that the next daemon reports, if it does.
     pub(crate) lost: Option<&'static str>,
     /// The calls so far: method and parameters.
     pub(crate) calls: Vec<(String, Value)>,
-    /// Whether it does not answer any more.
+    /// Whether the daemon no longer answers.
     gone: bool,
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn writer(term_in: u64, kill_in: u64) -> Writer {
 }
 
 impl Fake {
-    /// Grants are sure for so many milliseconds.
+    /// Grants have deadlines after these numbers of milliseconds.
     pub(crate) fn sure(term_in: u64, kill_in: u64) -> Self {
         Self::start(Some((term_in, kill_in)))
     }
@@ -83,7 +83,7 @@ impl Fake {
         self.shared.lock().unwrap()
     }
 
-    /// What a file in its folder says; nothing if there is none.
+    /// The text of a file in its folder; empty if there is none.
     pub(crate) fn read(&self, name: &str) -> String {
         fs::read_to_string(self.path(name)).unwrap_or_default()
     }
@@ -99,12 +99,12 @@ impl Fake {
         self.read(name).lines().next().unwrap_or_default().to_owned()
     }
 
-    /// Sets the deadline to so many milliseconds from now, although it was later before, and has
-    /// the wrapper look at it: so a test need not be in time with what comes before.
+    /// Sets the deadline to these milliseconds from now, although it was later before, and wakes
+    /// the wrapper. So a test does not depend on the time of its earlier steps.
     pub(crate) fn hasten(&self, running: &Running, term_in: u64, kill_in: u64) -> Deadline {
         let deadline = deadline(term_in, kill_in);
         self.shared().writer.as_ref().unwrap().publish(deadline);
-        // Any signal wakes it; this one is passed on and ignored.
+        // Any signal wakes the wrapper; it passes this one on, and the command ignores it.
         running.signal(Signal::SIGWINCH);
         deadline
     }
@@ -141,7 +141,7 @@ impl Fake {
     }
 }
 
-/// A `canal run` beside the test; `setsid` becomes it.
+/// A `canal run` that runs while the test goes on; `setsid` becomes it.
 pub(crate) struct Running(pub(crate) Child);
 
 impl Running {
@@ -153,14 +153,14 @@ impl Running {
         self.0.id()
     }
 
-    /// Waits for its end; its exit code and what it said.
+    /// Waits for its end; returns its exit code and its stderr.
     pub(crate) fn end(mut self) -> (Option<i32>, String) {
         let mut said = String::new();
         self.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
         (self.0.wait().unwrap().code(), said)
     }
 
-    /// Waits for its end alone: others may have its stderr.
+    /// Waits only for its end: other processes may have its stderr.
     pub(crate) fn code(mut self) -> Option<i32> {
         self.0.wait().unwrap().code()
     }
@@ -170,7 +170,7 @@ impl Running {
     }
 }
 
-/// Whether a process is there and no zombie.
+/// Whether a process exists and is not a zombie.
 pub(crate) fn lives(pid: &str) -> bool {
     fs::read_to_string(format!("/proc/{pid}/stat"))
         .is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|rest| !rest.starts_with(" Z")))
@@ -246,6 +246,6 @@ fn send(stream: BorrowedFd<'_>, reply: &Value, page: Option<&Writer>) {
     frame::append(reply, &mut bytes).unwrap();
     let descriptors: Vec<_> =
         page.iter().flat_map(|writer| [writer.page(), writer.line()]).collect();
-    // Who asked may have gone.
+    // The client may have gone.
     let _ = fds::send(stream, &bytes, &descriptors, 0);
 }

@@ -1,7 +1,7 @@
-//! `canal run` under a daemon that works over an engine: a lock that is lost while its command runs.
+//! `canal run` under a daemon over an engine: a hold that is lost while its command runs.
 //!
-//! The daemon is a fake one in the test: it grants whatever it is asked for, with a deadline page, and
-//! does nothing about it, so that what is seen is the wrapper's doing alone.
+//! The daemon is a fake in the test: it grants every request, with a deadline page, and ends no
+//! command. So a test sees only what the wrapper does.
 #![expect(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 
 mod deadline_page;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use bound::BOUND;
 
-/// Waits until something is so, for [`BOUND`] at most.
+/// Waits until `is_so`, for [`BOUND`] at most.
 #[track_caller]
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + BOUND;

@@ -1,4 +1,4 @@
-//! What is said of a loss.
+//! The message about a lost hold.
 
 use canal::sys::deadline::Why;
 

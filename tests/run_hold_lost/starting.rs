@@ -1,4 +1,4 @@
-//! Before the command begins: which way it is run, and a lock that is lost by then.
+//! Before the command begins: how it is started, and a hold that is lost by then.
 
 use crate::fake_daemon::{Fake, LONG};
 
@@ -44,7 +44,7 @@ fn the_exit_status_of_the_command_is_passed_on() {
         let output = fake.output(&[], &format!("kill -{signal} $$"));
         assert_eq!(output.status.signal(), Some(signal), "{output:?}");
     }
-    // Orphans that end are reaped, and nobody takes them for the command.
+    // The parent reaps orphans that end, and does not take them for the command.
     let script =
         "for n in 1 2 3 4 5; do (sh -c 'sleep 0.0$0; exit 9' $n &); done; sleep 0.2; exit 6";
     assert_eq!(fake.output(&[], script).status.code(), Some(6));

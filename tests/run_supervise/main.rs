@@ -1,7 +1,7 @@
 //! `canal::run::supervise` with real processes, and without a daemon: the child grants itself its lock.
 //!
-//! This program is both the tests and what they test: started with `--scene` as its first argument it
-//! is the parent (a *scene*), else it runs the tests, each of which starts scenes.
+//! This program is both the tests and what they test: started with `--scene` as its first argument
+//! it is the supervisor (a *scene*); otherwise it runs the tests, each of which starts scenes.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -82,7 +82,8 @@ fn play_or_test(arguments: Vec<String>) -> u8 {
     if arguments.first().is_some_and(|first| first == "--scene") {
         return scene::play(&arguments[1..]);
     }
-    // Started by nohup or in the background of a script, the scenes would ignore them too.
+    // Otherwise the scenes would ignore them too, if nohup or a script in the background started
+    // the tests.
     for signal in [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGHUP] {
         canal::sys::signals::set_default(signal).unwrap();
     }
@@ -107,7 +108,7 @@ fn play_or_test(arguments: Vec<String>) -> u8 {
     u8::from(failed > 0)
 }
 
-/// Waits until something is so, for [`BOUND`] at most.
+/// Waits until `is_so`, for [`BOUND`] at most.
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + BOUND;
     while !is_so() {

@@ -35,11 +35,11 @@ pub(crate) fn a_command_that_does_not_listen_is_killed_after_the_grace() {
 }
 
 pub(crate) fn the_wait_for_the_lock_is_not_its_time() {
-    // With a longer time if the machine is too slow to run it within that.
+    // With a longer time if the machine is too slow to run the command within it.
     assert!((0..7).any(|doubled| waits_then_runs(500 << doubled)), "too slow, whatever the time");
 }
 
-/// Whether a command ran within its time, though it had waited for longer.
+/// Whether a command ran within its time, although it had waited for longer.
 fn waits_then_runs(max_ms: u64) -> bool {
     let dir = tempfile::TempDir::new().unwrap();
     let free = dir.path().join("free");
@@ -48,7 +48,7 @@ fn waits_then_runs(max_ms: u64) -> bool {
         let (free, max_run) = (free.clone(), max_ms.to_string());
         move || code(&["--max-run", &max_run, "--when", free.to_str().unwrap()], "exit 6")
     });
-    // The lock becomes free only when the time would long be over.
+    // The lock becomes free only when the time would be long over.
     wait_until("its time passed", || began.elapsed() > Duration::from_millis(max_ms + 100));
     let ran = Instant::now();
     std::fs::write(&free, "").unwrap();

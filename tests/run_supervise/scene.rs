@@ -1,4 +1,4 @@
-//! A parent as a process of its own, and how tests start one.
+//! The supervisor as a process of its own, and how tests start it.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -17,10 +17,10 @@ use nix::unistd::Pid;
 
 use crate::wait_until;
 
-/// The program whose daemons are spared.
+/// The program whose daemons the supervisor spares.
 pub(crate) const CANAL: &str = env!("CARGO_BIN_EXE_canal");
 
-/// Nobody hears what is lost, and there is no other daemon.
+/// Supervision without a daemon: losses are only printed.
 struct Nobody;
 
 impl SupervisorHooks for Nobody {
@@ -37,8 +37,8 @@ impl SupervisorHooks for Nobody {
     }
 }
 
-/// Plays `[--max-run MS] [--kill-after MS] [--with-children] [--refused CODE] [--when FILE]
-/// [--page FD:FD] SCRIPT`.
+/// Runs the supervisor as `[--max-run MS] [--kill-after MS] [--with-children] [--refused CODE]
+/// [--when FILE] [--page FD:FD] SCRIPT` says.
 pub(crate) fn play(arguments: &[String]) -> u8 {
     let mut limits = Limits {
         max_run: None,
@@ -86,7 +86,7 @@ fn milliseconds(text: &str) -> Duration {
     Duration::from_millis(text.parse().unwrap_or(0))
 }
 
-/// The page and the line that this program was started with.
+/// The deadline page and the liveness line that this program was started with.
 fn adopt((page, line): (&str, &str)) -> Reader {
     let adopt = |number: &str| fds::adopt(number.parse().unwrap()).unwrap();
     Reader::open(adopt(page), adopt(line)).unwrap()
@@ -111,14 +111,14 @@ fn become_shell(
 
 /// This program as a scene without a controlling terminal.
 pub(crate) fn scene(options: &[&str], script: &str) -> Command {
-    // In a session of its own, or it has that of whoever runs the tests.
+    // In a session of its own; otherwise it would have the terminal of the tests.
     let mut command = Command::new("setsid");
     command.arg("--wait").args(words(options, script));
     command.stdin(Stdio::null());
     command
 }
 
-/// The words that start a scene.
+/// The arguments that start a scene.
 pub(crate) fn words(options: &[&str], script: &str) -> Vec<OsString> {
     let mut words = vec![std::env::current_exe().unwrap().into_os_string(), "--scene".into()];
     words.extend(options.iter().map(OsString::from));
@@ -144,13 +144,13 @@ fn print_words(stderr: &[u8]) {
     }
 }
 
-/// A scene that goes on beside the test.
+/// A scene that runs while the test goes on.
 pub(crate) struct Running {
     pub(crate) child: Child,
 }
 
 impl Running {
-    /// Starts it and waits until its command has written a line to its output, which is returned.
+    /// Starts a scene and waits until its command has written a line, which is returned.
     pub(crate) fn start(options: &[&str], script: &str) -> (Self, String) {
         let mut child = scene(options, script).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
@@ -171,13 +171,13 @@ impl Running {
         kill(self.parent(), signal).unwrap();
     }
 
-    /// What it still writes, and its status.
+    /// The rest of its output, and its status.
     pub(crate) fn finish(self) -> Output {
         self.child.wait_with_output().unwrap()
     }
 }
 
-/// Whether a process is there and no zombie.
+/// Whether a process exists and is not a zombie.
 pub(crate) fn lives(pid: &str) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|rest| !rest.starts_with(" Z")))

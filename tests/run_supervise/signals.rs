@@ -34,7 +34,7 @@ pub(crate) fn a_signal_to_the_parent_reaches_the_command() {
 pub(crate) fn a_waiting_child_dies_by_the_signal_too() {
     let mut child = scene(&["--when", "/nonexistent"], "echo ran").spawn().unwrap();
     let parent = Pid::from_raw(child.id().cast_signed());
-    // It has its child, and so has its signals in hand.
+    // It has its child, so it handles its signals.
     let children = format!("/proc/{parent}/task/{parent}/children");
     wait_until("there is a child", || {
         std::fs::read_to_string(&children).is_ok_and(|children| !children.is_empty())

@@ -1,4 +1,4 @@
-//! How the command ended is how the parent ends.
+//! The supervisor ends as its command ended.
 
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
@@ -28,7 +28,7 @@ pub(crate) fn a_child_that_never_runs_its_command_passes_its_own_code() {
     assert!(output.stdout.is_empty());
 }
 
-/// A shell that does `before` and then becomes what it is given.
+/// A shell that runs `before` and then becomes the given command.
 fn after(before: &str, rest: &[std::ffi::OsString]) -> Command {
     let mut command = Command::new("setsid");
     command.args(["--wait", "sh", "-c", &format!("{before} exec \"$@\""), "sh"]).args(rest);
@@ -42,7 +42,7 @@ pub(crate) fn an_ignored_end_of_children_hides_no_status() {
 }
 
 pub(crate) fn the_command_finds_its_signals_as_the_caller_set_them() {
-    // What a shell sets for itself is the same on both sides.
+    // What a shell sets for itself is the same in both outputs.
     let look = "grep -E '^Sig(Blk|Ign|Cgt)|^ShdPnd' /proc/self/status";
     for before in ["", "trap '' PIPE;", "trap '' CHLD HUP;", "trap '' INT TSTP TTOU;"] {
         let plain = ["sh", "-c", look].map(std::ffi::OsString::from);
@@ -60,7 +60,7 @@ pub(crate) fn what_the_command_closes_is_closed() {
         format!("exec >&-; while ! [ -e {} ]; do sleep 0.01; done; exit 5", gate.display());
     let mut child = scene(&[], &script).stdout(Stdio::piped()).spawn().unwrap();
     let mut text = String::new();
-    // It ends although the command and its parent go on.
+    // The pipe ends although the command and its parent go on.
     child.stdout.as_mut().unwrap().read_to_string(&mut text).unwrap();
     assert!(child.try_wait().unwrap().is_none());
     std::fs::write(&gate, "").unwrap();

@@ -89,7 +89,7 @@ pub(crate) fn ctrl_c_reaches_the_command_once() {
     terminal.value("ready");
     terminal.type_in("\x03");
     terminal.wait_for("int 1");
-    // What was passed on before this is there before this.
+    // Signals that the supervisor passed on earlier arrive before this one.
     kill(Pid::from_raw(terminal.leader.id().cast_signed()), Signal::SIGTERM).unwrap();
     assert_eq!(terminal.value("total"), "1");
     assert_eq!(terminal.leader.wait().unwrap().code(), Some(3));
@@ -142,8 +142,8 @@ pub(crate) fn one_that_was_stopped_past_its_deadline_does_no_more_work() {
     fds::clear_cloexec(page.as_fd()).unwrap();
     fds::clear_cloexec(line.as_fd()).unwrap();
     let descriptors = format!("{}:{}", page.as_raw_fd(), line.as_raw_fd());
-    // Not before both are stopped, and only the parent is continued: of a group that is continued
-    // as a whole nobody can say who runs first.
+    // Waits until both are stopped, and continues only the parent: if the whole group were
+    // continued, the order of the two would be unknown.
     let script = "\"$@\"; echo stopped=$?; parent=$(jobs -p); echo parent=$parent; read -r _; \
                   kill -CONT $parent; \
                   while kill -0 $parent 2>/dev/null; do sleep 0.01; done; echo ended=1";

@@ -1,4 +1,4 @@
-//! The tests of `tests/whole` with two daemons over one etcd, the clients of each spread over both.
+//! The tests of `tests/whole` with two daemons over one etcd; the clients of each world use both.
 #![expect(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 #![expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 
