@@ -17,7 +17,7 @@ pub(crate) fn appended_batches_come_back_in_order(log: &impl Log) {
     }
 }
 
-pub(crate) fn concurrent_appends_are_seen_alike_by_all(log: &impl Log) {
+pub(crate) fn all_hosts_see_concurrent_appends_in_the_same_order(log: &impl Log) {
     const HOSTS: usize = 6;
     const EACH: u64 = 40;
     let mut peers: Vec<_> = (0..HOSTS).map(|n| Peer::joined(log, &format!("host{n}"))).collect();
@@ -42,7 +42,7 @@ pub(crate) fn concurrent_appends_are_seen_alike_by_all(log: &impl Log) {
     assert_eq!(late.log, peers[0].log);
 }
 
-pub(crate) fn the_same_batch_again_is_success_and_lies_there_once(log: &impl Log) {
+pub(crate) fn the_same_batch_again_is_success_and_is_in_the_log_once(log: &impl Log) {
     let mut one = Peer::joined(log, "one");
     let first = one.append(b"a");
     for _ in 0..3 {
@@ -72,7 +72,7 @@ pub(crate) fn another_body_under_the_same_number_is_fenced(log: &impl Log) {
     assert_eq!(bodies, [b"a", b"c"]);
 }
 
-pub(crate) fn a_number_too_far_is_fenced(log: &impl Log) {
+pub(crate) fn a_batch_number_with_a_gap_is_fenced(log: &impl Log) {
     let mut one = Peer::joined(log, "one");
     one.append(b"a");
     one.ask(3, b"c", None);
@@ -82,7 +82,7 @@ pub(crate) fn a_number_too_far_is_fenced(log: &impl Log) {
     assert_eq!(all.log.len(), 1);
 }
 
-pub(crate) fn an_incarnation_that_never_was_is_fenced(log: &impl Log) {
+pub(crate) fn an_unknown_incarnation_is_fenced(log: &impl Log) {
     let mut one = Peer::joined(log, "one");
     one.host = HostId(one.host.0 + 1000);
     one.ask(1, b"a", None);

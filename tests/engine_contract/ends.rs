@@ -59,7 +59,7 @@ pub(crate) fn a_host_can_end_itself(log: &impl Log) {
     assert_eq!(one.appended(3), Appending::Fenced);
 }
 
-pub(crate) fn two_who_end_each_other_cannot_both_succeed(log: &impl Log) {
+pub(crate) fn two_hosts_that_end_each_other_cannot_both_succeed(log: &impl Log) {
     for round in 0..8 {
         let mut one = Peer::joined(log, &format!("one{round}"));
         let mut two = Peer::joined(log, &format!("two{round}"));

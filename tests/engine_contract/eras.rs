@@ -59,7 +59,7 @@ pub(crate) fn one_of_many_hosts_notes_an_era_and_all_read_it_in_one_place(log: &
     }
 }
 
-pub(crate) fn an_era_that_is_noted_again_is_there_once(log: &impl Log) {
+pub(crate) fn an_era_that_is_noted_twice_is_in_the_log_once(log: &impl Log) {
     let mut one = hesitant(log, "one");
     let mut two = hesitant(log, "two");
     for _ in 0..3 {
@@ -78,7 +78,7 @@ pub(crate) fn an_era_that_is_noted_again_is_there_once(log: &impl Log) {
     assert_eq!((one.eras.len(), two.eras.len()), (1, 1));
 }
 
-pub(crate) fn an_era_that_was_not_told_is_not_noted(log: &impl Log) {
+pub(crate) fn an_era_that_the_engine_did_not_report_is_not_noted(log: &impl Log) {
     let mut one = hesitant(log, "one");
     let era = one.eras[0].era.clone();
     let other = Era { number: era.number, sign: "another server".to_owned() };
@@ -95,7 +95,7 @@ pub(crate) fn an_era_that_was_not_told_is_not_noted(log: &impl Log) {
     assert_eq!(one.noted[0].body, b"era 1 by one");
 }
 
-pub(crate) fn a_host_that_comes_later_is_told_of_no_era(log: &impl Log) {
+pub(crate) fn a_host_that_comes_later_gets_no_report_of_the_era(log: &impl Log) {
     let mut one = Peer::joined(log, "one");
     let mut two = Peer::joined(log, "two");
     let last = one.append(b"a");
@@ -104,7 +104,7 @@ pub(crate) fn a_host_that_comes_later_is_told_of_no_era(log: &impl Log) {
     assert_eq!(one.noted, two.noted);
 }
 
-pub(crate) fn an_era_is_read_by_whoever_follows_and_covered_by_snapshots(log: &impl Log) {
+pub(crate) fn followers_read_eras_and_snapshots_cover_them(log: &impl Log) {
     let mut one = Peer::joined(log, "one");
     let mut two = Peer::new(log, "two");
     assert_eq!(two.follow(None), Follow::Batches);

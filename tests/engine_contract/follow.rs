@@ -5,7 +5,7 @@ use canal::log::engine::{Hash, Position, Read};
 use super::Log;
 use super::peer::{Follow, Peer, said};
 
-pub(crate) fn a_batch_of_another_host_comes_without_asking(log: &impl Log) {
+pub(crate) fn batches_of_other_hosts_are_pushed(log: &impl Log) {
     let mut one = Peer::joined(log, "one");
     let mut two = Peer::joined(log, "two");
     for n in 0_u8..10 {
@@ -15,7 +15,7 @@ pub(crate) fn a_batch_of_another_host_comes_without_asking(log: &impl Log) {
     assert_eq!(two.log.len(), 10);
 }
 
-pub(crate) fn following_goes_on_after_what_was_read(log: &impl Log) {
+pub(crate) fn following_continues_after_the_last_read_batch(log: &impl Log) {
     let mut one = Peer::joined(log, "one");
     for n in 0_u8..5 {
         one.append(&[n]);
@@ -73,7 +73,7 @@ pub(crate) fn a_long_log_is_read_without_a_gap_while_it_grows(log: &impl Log) {
     assert!(numbers.eq(1..=(BEFORE + WHILE) as u64));
 }
 
-pub(crate) fn a_batch_that_was_read_differently_is_rewritten(log: &impl Log) {
+pub(crate) fn following_from_a_batch_that_differs_reports_a_rewritten_log(log: &impl Log) {
     let mut one = Peer::joined(log, "one");
     let mut two = Peer::joined(log, "two");
     one.append(b"a");
@@ -95,7 +95,7 @@ pub(crate) fn a_batch_that_was_read_differently_is_rewritten(log: &impl Log) {
     assert_eq!(two.log, one.log[1..]);
 }
 
-pub(crate) fn a_position_beyond_the_log_is_rewritten(log: &impl Log) {
+pub(crate) fn following_from_beyond_the_log_reports_a_rewritten_log(log: &impl Log) {
     let mut one = Peer::joined(log, "one");
     one.append(b"a");
     one.read(1);

@@ -24,7 +24,7 @@ pub(crate) fn registering_again_with_the_same_nonce_takes_no_second_incarnation(
     assert_eq!(two.renew().unwrap().1.len(), 2);
 }
 
-pub(crate) fn others_of_the_same_label_are_told_with_who_they_are(log: &impl Log) {
+pub(crate) fn hosts_of_the_same_label_are_reported_with_their_identity(log: &impl Log) {
     let mut old = Peer::new(log, "web");
     let mut far = Peer::new(log, "db");
     assert_eq!(old.register().2, []);
@@ -33,7 +33,7 @@ pub(crate) fn others_of_the_same_label_are_told_with_who_they_are(log: &impl Log
     assert_eq!(new.register().2, [(old.host, old.identity())]);
 }
 
-pub(crate) fn one_that_is_taken_back_before_it_appended_is_gone_at_once(log: &impl Log) {
+pub(crate) fn an_incarnation_withdrawn_before_its_first_append_is_gone_at_once(log: &impl Log) {
     let withdraw = |peer: &mut Peer| {
         let host = peer.host;
         peer.call(Call::Withdraw { host });
@@ -62,7 +62,7 @@ pub(crate) fn all_hosts_see_the_same_epoch(log: &impl Log) {
     assert_ne!(one, 0);
 }
 
-pub(crate) fn renewals_tell_the_head_and_who_lives(log: &impl Log) {
+pub(crate) fn renewals_report_the_head_and_the_living_hosts(log: &impl Log) {
     let mut one = Peer::joined(log, "one");
     let mut two = Peer::joined(log, "two");
     let era = one.noted.last().map_or(Position(0), |placed| placed.position);

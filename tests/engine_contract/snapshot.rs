@@ -11,7 +11,7 @@ pub(crate) fn an_empty_log_has_no_snapshot(log: &impl Log) {
     assert_eq!(one.log, []);
 }
 
-pub(crate) fn a_snapshot_stands_for_what_it_replaces(log: &impl Log) {
+pub(crate) fn a_snapshot_replaces_the_batches_that_it_covers(log: &impl Log) {
     let mut one = Peer::joined(log, "one");
     for n in 0_u8..5 {
         one.append(&[n]);
@@ -45,7 +45,7 @@ pub(crate) fn an_older_snapshot_changes_nothing(log: &impl Log) {
 }
 
 /// As a host does that has not yet noticed that the engine was put back to an older state.
-pub(crate) fn a_snapshot_of_what_the_log_does_not_have_changes_nothing(log: &impl Log) {
+pub(crate) fn a_snapshot_from_beyond_the_log_changes_nothing(log: &impl Log) {
     let mut one = Peer::joined(log, "one");
     let mut two = Peer::joined(log, "two");
     for n in 0_u8..3 {
@@ -67,7 +67,7 @@ pub(crate) fn a_snapshot_of_what_the_log_does_not_have_changes_nothing(log: &imp
     assert_eq!(late.log, []);
 }
 
-pub(crate) fn what_lies_before_a_snapshot_is_compacted(log: &impl Log) {
+pub(crate) fn batches_before_a_snapshot_are_compacted(log: &impl Log) {
     let mut one = Peer::joined(log, "one");
     for n in 0_u8..5 {
         one.append(&[n]);

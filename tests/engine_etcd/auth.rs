@@ -45,7 +45,7 @@ fn a_user_with_the_role_for_the_prefix_can_do_all_that_is_needed() {
 }
 
 #[test]
-fn a_token_that_expired_is_renewed_without_a_word() {
+fn an_expired_token_is_renewed_silently() {
     if !installed() {
         return;
     }
@@ -73,7 +73,7 @@ fn a_token_that_expired_is_renewed_without_a_word() {
 }
 
 #[test]
-fn who_may_not_is_told_why() {
+fn a_user_without_permission_gets_the_reason() {
     if !installed() {
         return;
     }
@@ -94,7 +94,7 @@ fn who_may_not_is_told_why() {
 }
 
 #[test]
-fn a_password_that_is_changed_is_read_again_and_nothing_else_need_be_done() {
+fn a_changed_password_is_read_again_without_a_restart() {
     if !installed() {
         return;
     }
@@ -127,7 +127,7 @@ fn a_password_that_is_changed_is_read_again_and_nothing_else_need_be_done() {
 }
 
 #[test]
-fn a_password_where_none_is_asked_for_does_no_harm() {
+fn a_needless_password_does_no_harm() {
     let Some(log) = crate::prefix() else { return };
     let address = format!("etcd://ci:x@{}/test{}", log.server.endpoint(), log.number);
     joined(&address, "one").append(b"a");

@@ -48,7 +48,7 @@ fn all_see_the_same_log_while_the_leader_crashes_and_comes_back() {
 
 /// A member without a majority would keep a watch open and silent for ever.
 #[test]
-fn a_watch_at_a_member_that_lost_its_leader_is_noticed_though_nothing_is_called() {
+fn a_watch_at_a_member_without_a_leader_is_noticed_without_a_call() {
     if !installed() {
         return;
     }
@@ -67,7 +67,7 @@ fn a_watch_at_a_member_that_lost_its_leader_is_noticed_though_nothing_is_called(
 }
 
 #[test]
-fn a_stopped_member_is_left_for_another_one() {
+fn a_host_leaves_a_stopped_member_for_another() {
     if !installed() {
         return;
     }

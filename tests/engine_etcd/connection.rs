@@ -14,7 +14,7 @@ fn through(proxy: &Proxy, log: &Prefix) -> String {
 }
 
 #[test]
-fn a_cut_is_told_once_and_what_was_missed_is_read_after_it() {
+fn a_cut_is_reported_once_and_missed_batches_are_read_after_it() {
     let Some(log) = prefix() else { return };
     let proxy = Proxy::to(log.server.port());
     let mut one = Peer::joined(&log, "one");
@@ -42,7 +42,7 @@ fn a_cut_is_told_once_and_what_was_missed_is_read_after_it() {
 }
 
 #[test]
-fn nothing_is_missed_or_told_twice_over_many_cuts() {
+fn no_batch_is_missed_or_doubled_over_many_cuts() {
     const COUNT: usize = 300;
     let Some(log) = prefix() else { return };
     let proxy = Proxy::to(log.server.port());
@@ -84,7 +84,7 @@ fn a_lost_answer_to_an_append_does_no_harm() {
 }
 
 #[test]
-fn a_connection_that_fell_silent_is_noticed_well_within_the_time_to_live() {
+fn a_silent_connection_is_noticed_well_within_the_ttl() {
     let Some(log) = prefix() else { return };
     let proxy = Proxy::to(log.server.port());
     let mut one = peer(&through(&proxy, &log), "one");
@@ -100,7 +100,7 @@ fn a_connection_that_fell_silent_is_noticed_well_within_the_time_to_live() {
 }
 
 #[test]
-fn an_engine_that_nobody_answers_says_so_once() {
+fn an_unreachable_engine_is_reported_once() {
     if !crate::etcd_server::installed() {
         return;
     }
@@ -112,7 +112,7 @@ fn an_engine_that_nobody_answers_says_so_once() {
 }
 
 #[test]
-fn a_dead_member_is_passed_over_without_a_word() {
+fn a_dead_member_is_skipped_silently() {
     let Some(log) = prefix() else { return };
     let dead: Vec<_> = (0..3).map(|_| format!("127.0.0.1:{}", free_port())).collect();
     let (dead, live) = (dead.join(","), log.server.endpoint());
@@ -151,7 +151,7 @@ fn the_next_member_takes_over() {
 
 /// Whatever kept etcd from reporting an append: a host that renews sees how far the log goes.
 #[test]
-fn a_watch_that_fell_silent_is_made_anew_when_a_renewal_sees_more() {
+fn a_silent_watch_is_restarted_when_a_renewal_sees_more() {
     let Some(log) = prefix() else { return };
     let proxy = Proxy::to_http2(log.server.port());
     let mut one = Peer::joined(&log, "one");

@@ -127,7 +127,7 @@ fn after_a_restored_snapshot_something_may_be_missing() {
 }
 
 #[test]
-fn a_folder_that_was_put_back_is_noticed_by_a_host_that_was_there() {
+fn a_restored_data_folder_is_noticed_by_a_host_that_saw_more() {
     if !installed() {
         return;
     }
@@ -150,7 +150,7 @@ fn a_folder_that_was_put_back_is_noticed_by_a_host_that_was_there() {
 }
 
 #[test]
-fn a_wiped_etcd_lacks_what_a_host_had_seen() {
+fn a_wiped_etcd_lacks_entries_that_a_host_had_seen() {
     if !installed() {
         return;
     }
@@ -172,7 +172,7 @@ fn a_wiped_etcd_lacks_what_a_host_had_seen() {
 
 /// A new connection may lead to another etcd.
 #[test]
-fn nothing_is_appended_over_a_connection_that_was_made_anew_in_silence() {
+fn no_append_goes_over_a_connection_that_was_silently_replaced() {
     let Some(log) = prefix() else { return };
     let proxy = Proxy::to(log.server.port());
     let address = format!("etcd://{}/test{}", proxy.endpoint(), log.number);

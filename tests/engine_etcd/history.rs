@@ -74,7 +74,7 @@ fn etcd_may_compact_its_own_history_at_any_time() {
 }
 
 #[test]
-fn who_was_away_while_a_snapshot_was_stored_loads_it() {
+fn a_host_that_was_away_during_a_snapshot_loads_it() {
     let Some(log) = prefix() else { return };
     let proxy = Proxy::to(log.server.port());
     let mut one = Peer::joined(&log, "one");
@@ -118,7 +118,7 @@ fn a_snapshot_deletes_what_it_covers_except_its_last_batch() {
 
 /// Rule 9: history can be rewritten.
 #[test]
-fn a_restored_backup_is_another_history_for_who_has_read_further() {
+fn a_restored_backup_is_another_history_for_a_host_that_has_read_further() {
     if !installed() {
         return;
     }
@@ -168,7 +168,7 @@ fn a_restored_backup_is_another_history_for_who_has_read_further() {
 }
 
 #[test]
-fn a_log_that_was_made_anew_is_another_history() {
+fn a_recreated_log_is_another_history() {
     if !installed() {
         return;
     }

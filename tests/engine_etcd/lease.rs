@@ -16,7 +16,7 @@ fn sign(of: &Peer, seen_by: &mut Peer) -> Option<Sign> {
 }
 
 #[test]
-fn who_does_not_renew_lapses_and_only_then_can_be_ended_for_it() {
+fn a_host_that_does_not_renew_lapses_and_can_be_ended_only_then() {
     let Some(log) = prefix() else { return };
     // With a longer TTL if the machine is too slow to look within it.
     assert!((0..7).any(|doubled| lapses(&log, 1000 << doubled)), "too slow, whatever the time");
@@ -45,7 +45,7 @@ fn lapses(log: &Prefix, ttl_ms: u64) -> bool {
 }
 
 #[test]
-fn a_renewal_after_the_lease_was_lost_is_fenced_and_says_why() {
+fn a_renewal_after_the_lease_was_lost_is_fenced_with_the_reason() {
     let Some(log) = prefix() else { return };
     let (mut one, mut two) = (Peer::new(&log, "one"), Peer::joined(&log, "two"));
     register_for(&mut one, 1000);
@@ -56,7 +56,7 @@ fn a_renewal_after_the_lease_was_lost_is_fenced_and_says_why() {
 }
 
 #[test]
-fn a_key_that_somebody_deleted_is_a_lease_that_was_lost() {
+fn a_deleted_key_is_a_lost_lease() {
     let Some(log) = prefix() else { return };
     let mut one = Peer::joined(&log, "one");
     assert!(one.renew().is_some());
@@ -67,7 +67,7 @@ fn a_key_that_somebody_deleted_is_a_lease_that_was_lost() {
 
 /// The etcd of the tests may have the fault of revoking leases that are renewed (etcd#15247).
 #[test]
-fn a_lease_that_vanished_is_no_sign_before_its_time_is_over_where_etcd_revokes_too_early() {
+fn a_vanished_lease_counts_only_after_its_ttl_where_etcd_revokes_too_early() {
     let Some(log) = prefix() else { return };
     let version = log.server.version();
     let numbers: Vec<u32> = version.split('.').map(|part| part.parse().unwrap()).collect();
@@ -85,7 +85,7 @@ fn a_lease_that_vanished_is_no_sign_before_its_time_is_over_where_etcd_revokes_t
 }
 
 #[test]
-fn who_renews_is_watched_beyond_its_time_to_live() {
+fn a_host_that_renews_is_watched_beyond_its_ttl() {
     let Some(log) = prefix() else { return };
     // With a longer TTL if the machine is too slow to renew within it.
     assert!((0..7).any(|doubled| is_watched(&log, 1000 << doubled)), "too slow, whatever the time");
@@ -110,7 +110,7 @@ fn is_watched(log: &Prefix, ttl_ms: u64) -> bool {
 }
 
 #[test]
-fn the_time_to_live_is_what_etcd_grants() {
+fn the_ttl_is_the_one_that_etcd_grants() {
     let Some(log) = prefix() else { return };
     let mut one = Peer::new(&log, "one");
     assert!(register_for(&mut one, 1) >= 1000);
@@ -118,7 +118,7 @@ fn the_time_to_live_is_what_etcd_grants() {
 }
 
 #[test]
-fn silence_is_no_evidence_where_etcd_watches() {
+fn silence_ends_no_host_that_etcd_watches() {
     let Some(log) = prefix() else { return };
     let (one, mut two) = (Peer::joined(&log, "one"), Peer::joined(&log, "two"));
     let silent = Evidence::Silent { renewals: 0 };

@@ -24,7 +24,7 @@ fn ask_to_register(peer: &mut Peer) {
 }
 
 #[test]
-fn a_full_etcd_still_keeps_who_lives_and_takes_the_batch_once_there_is_room() {
+fn a_full_etcd_still_renews_and_takes_the_batch_once_there_is_room() {
     if !installed() {
         return;
     }
@@ -52,7 +52,7 @@ fn a_full_etcd_still_keeps_who_lives_and_takes_the_batch_once_there_is_room() {
 }
 
 #[test]
-fn who_was_refused_by_a_full_etcd_is_let_in_once_there_is_room() {
+fn a_host_refused_by_a_full_etcd_registers_once_there_is_room() {
     if !installed() {
         return;
     }
@@ -81,7 +81,7 @@ fn who_was_refused_by_a_full_etcd_is_let_in_once_there_is_room() {
 }
 
 #[test]
-fn who_starts_on_a_full_etcd_is_told_how_to_make_room() {
+fn a_host_on_a_full_etcd_is_told_how_to_make_room() {
     if !installed() {
         return;
     }

@@ -18,7 +18,7 @@ fn query(authority: &Path) -> String {
 }
 
 #[test]
-fn a_server_whose_authority_is_trusted_is_spoken_to() {
+fn a_server_with_a_trusted_authority_is_accepted() {
     if !installed() {
         return;
     }
@@ -33,7 +33,7 @@ fn a_server_whose_authority_is_trusted_is_spoken_to() {
 }
 
 #[test]
-fn a_server_that_asks_for_a_certificate_is_shown_it() {
+fn a_server_that_asks_for_a_certificate_gets_it() {
     if !installed() {
         return;
     }
@@ -49,7 +49,7 @@ fn a_server_that_asks_for_a_certificate_is_shown_it() {
 }
 
 #[test]
-fn a_server_that_is_not_the_one_that_is_meant_is_refused() {
+fn a_server_with_another_name_is_refused() {
     if !installed() {
         return;
     }
@@ -68,7 +68,7 @@ fn a_server_that_is_not_the_one_that_is_meant_is_refused() {
 }
 
 #[test]
-fn an_authority_that_is_put_right_is_read_again() {
+fn a_corrected_authority_is_read_again() {
     if !installed() {
         return;
     }
@@ -85,7 +85,7 @@ fn an_authority_that_is_put_right_is_read_again() {
 }
 
 #[test]
-fn tls_and_no_tls_are_told_apart() {
+fn tls_and_no_tls_are_distinguished() {
     if !installed() {
         return;
     }
@@ -100,7 +100,7 @@ fn tls_and_no_tls_are_told_apart() {
 }
 
 #[test]
-fn who_resets_the_connection_may_speak_tls_or_none() {
+fn a_server_that_resets_the_connection_may_or_may_not_use_tls() {
     // A server that closes a connection with unread data resets it, as a TLS server may.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();

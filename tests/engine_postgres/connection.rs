@@ -26,7 +26,7 @@ fn go_on(peer: &mut Peer) {
 }
 
 #[test]
-fn a_broken_connection_is_told_once_and_mended() {
+fn a_broken_connection_is_reported_once_and_replaced() {
     let Some(server) = shared() else { return };
     let url = server.new_url();
     let (mut one, mut two) = (joined(&url, "one"), joined(&url, "two"));
@@ -46,7 +46,7 @@ fn a_broken_connection_is_told_once_and_mended() {
 }
 
 #[test]
-fn what_is_asked_over_and_over_while_connections_break_is_done_once() {
+fn an_append_repeated_over_broken_connections_is_done_once() {
     const COUNT: u64 = 60;
     let Some(server) = shared() else { return };
     let url = server.new_url();
@@ -120,7 +120,7 @@ fn a_server_that_restarts_has_kept_everything() {
 }
 
 #[test]
-fn a_server_that_is_not_there_yet_is_waited_for() {
+fn a_host_waits_for_a_server_that_does_not_run_yet() {
     let Some(mut server) = start_postgres() else { return };
     let url = server.new_url();
     server.halt();
@@ -146,7 +146,7 @@ fn an_append_that_was_done_before_the_loss_is_success_afterwards() {
 }
 
 #[test]
-fn a_lost_notification_is_made_up_for_by_the_next_renewal() {
+fn the_next_renewal_makes_up_for_a_lost_notification() {
     let Some(server) = shared() else { return };
     let url = server.new_url();
     let database = url.rsplit('/').next().unwrap();
@@ -166,7 +166,7 @@ fn a_lost_notification_is_made_up_for_by_the_next_renewal() {
 }
 
 #[test]
-fn others_on_the_same_channel_do_no_harm() {
+fn other_notifications_on_the_same_channel_do_no_harm() {
     let Some(server) = shared() else { return };
     let url = server.new_url();
     let database = url.rsplit('/').next().unwrap();

@@ -52,7 +52,7 @@ fn a_restart_and_a_crash_begin_an_era_in_which_nothing_is_missing() {
 }
 
 #[test]
-fn a_broken_connection_begins_none() {
+fn a_broken_connection_begins_no_era() {
     let Some(server) = shared() else { return };
     let url = server.new_url();
     let database = url.rsplit('/').next().unwrap();
@@ -72,7 +72,7 @@ fn a_broken_connection_begins_none() {
 /// A started copy looks like a restarted server. Only a host that saw how far the server had come
 /// can tell them apart.
 #[test]
-fn a_daemon_that_did_not_see_the_server_before_takes_nothing_for_a_restart() {
+fn a_daemon_that_is_new_to_the_server_assumes_missing_entries() {
     let Some(mut server) = start_postgres() else { return };
     let url = server.new_url();
     joined(&url, "one").append(b"a");
@@ -143,7 +143,7 @@ fn after_a_standby_was_promoted_something_may_be_missing() {
 }
 
 #[test]
-fn a_dump_that_is_loaded_is_not_written_to_before_its_era_is_noted() {
+fn a_loaded_dump_gets_no_append_before_its_era_is_noted() {
     let Some(server) = shared() else { return };
     let url = server.new_url();
     let database = url.rsplit('/').next().unwrap();
@@ -164,7 +164,7 @@ fn a_dump_that_is_loaded_is_not_written_to_before_its_era_is_noted() {
 }
 
 #[test]
-fn tables_that_were_made_anew_lack_what_a_host_had_seen() {
+fn recreated_tables_lack_entries_that_a_host_had_seen() {
     let Some(server) = shared() else { return };
     let url = server.new_url();
     let database = url.rsplit('/').next().unwrap();
@@ -178,7 +178,7 @@ fn tables_that_were_made_anew_lack_what_a_host_had_seen() {
 }
 
 #[test]
-fn a_user_who_may_not_ask_which_server_it_is_takes_nothing_for_a_restart() {
+fn a_user_that_may_not_identify_the_server_assumes_missing_entries() {
     let Some(mut server) = start_postgres() else { return };
     let url = server.new_url();
     let database = url.rsplit('/').next().unwrap();

@@ -28,7 +28,7 @@ fn each_renewal_is_counted_and_seen_by_others() {
 }
 
 #[test]
-fn silence_since_the_renewal_that_was_seen_ends() {
+fn silence_since_the_last_seen_renewal_ends_an_incarnation() {
     let Some(server) = shared() else { return };
     let url = server.new_url();
     let (mut gone, mut one) = (joined(&url, "gone"), joined(&url, "one"));
@@ -40,7 +40,7 @@ fn silence_since_the_renewal_that_was_seen_ends() {
 }
 
 #[test]
-fn a_renewal_after_the_one_that_was_seen_overtakes_the_end() {
+fn a_renewal_after_the_last_seen_one_prevents_the_end() {
     let Some(server) = shared() else { return };
     let url = server.new_url();
     let (mut alive, mut one) = (joined(&url, "alive"), joined(&url, "one"));

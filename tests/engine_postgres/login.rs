@@ -18,7 +18,7 @@ fn with_passwords() -> Option<Server> {
 }
 
 #[test]
-fn passwords_are_asked_for_and_taken_from_url_or_file() {
+fn passwords_come_from_the_url_or_a_file() {
     let Some(server) = with_passwords() else { return };
     let address = format!("127.0.0.1:{}/locks", server.port);
     joined(&format!("postgres://locks:pass%20word@{address}"), "one");
@@ -39,7 +39,7 @@ fn passwords_are_asked_for_and_taken_from_url_or_file() {
 }
 
 #[test]
-fn a_password_that_is_changed_while_one_is_in_may_be_changed_back() {
+fn a_password_changed_during_a_session_can_be_changed_back() {
     let Some(server) = with_passwords() else { return };
     let mut one =
         joined(&format!("postgres://locks:pass%20word@127.0.0.1:{}/locks", server.port), "one");
@@ -54,7 +54,7 @@ fn a_password_that_is_changed_while_one_is_in_may_be_changed_back() {
 }
 
 #[test]
-fn a_password_file_that_is_put_right_is_read_again() {
+fn a_corrected_password_file_is_read_again() {
     let Some(server) = with_passwords() else { return };
     let file = server.dir().join("pass");
     fs::write(&file, "*:*:*:*:wrong\n").unwrap();
@@ -69,7 +69,7 @@ fn a_password_file_that_is_put_right_is_read_again() {
 }
 
 #[test]
-fn a_database_that_is_not_there_is_named() {
+fn a_missing_database_is_named() {
     let Some(server) = shared() else { return };
     let url = server.url("nowhere").replacen("nowhere", crate::postgres_server::ADMIN, 1);
     let (why, hint) = unable(&url);
@@ -78,7 +78,7 @@ fn a_database_that_is_not_there_is_named() {
 }
 
 #[test]
-fn a_user_whom_pg_hba_does_not_let_in_is_told_where_to_look() {
+fn a_user_refused_by_pg_hba_is_pointed_to_that_file() {
     let Some(server) = start_postgres() else { return };
     server.make_database("locks");
     server.hba("local all all trust\n");
@@ -88,14 +88,14 @@ fn a_user_whom_pg_hba_does_not_let_in_is_told_where_to_look() {
 }
 
 #[test]
-fn a_connection_is_refused_without_a_password_in_the_words() {
+fn the_message_about_a_refused_connection_contains_no_password() {
     let mut one = opened("postgres://locks:secret@127.0.0.1:1/locks", "one");
     let why = one.away();
     assert!(why.contains("refused") && !why.contains("secret"), "{why}");
 }
 
 #[test]
-fn a_socket_of_this_machine_will_do() {
+fn a_unix_socket_is_accepted() {
     let Some(server) = shared() else { return };
     let url = server.new_url();
     let database = url.rsplit('/').next().unwrap();
@@ -105,7 +105,7 @@ fn a_socket_of_this_machine_will_do() {
 }
 
 #[test]
-fn a_role_that_is_not_there_is_to_be_created() {
+fn a_missing_role_gets_the_hint_to_create_it() {
     let Some(server) = shared() else { return };
     let url =
         format!("postgres://nobody@127.0.0.1:{}/{}", server.port, crate::postgres_server::ADMIN);

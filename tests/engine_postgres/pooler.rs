@@ -45,7 +45,7 @@ impl Drop for Pooler {
 }
 
 #[test]
-fn a_pooler_is_refused_with_what_to_do_instead() {
+fn a_connection_pooler_is_refused_with_a_hint() {
     if !is_installed("pgbouncer", "pgbouncer") {
         return;
     }

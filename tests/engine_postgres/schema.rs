@@ -5,7 +5,7 @@ use crate::postgres_server::shared;
 use crate::{joined, opened, unable};
 
 #[test]
-fn hosts_that_come_all_at_once_find_one_log() {
+fn hosts_that_start_at_once_share_one_log() {
     let Some(server) = shared() else { return };
     let url = server.new_url();
     let mut epochs: Vec<u128> = std::thread::scope(|scope| {
@@ -40,7 +40,7 @@ fn schemas_are_logs_of_their_own() {
 }
 
 #[test]
-fn who_may_not_make_a_schema_is_told_what_to_grant() {
+fn a_user_that_may_not_create_a_schema_gets_the_grant_to_run() {
     let Some(server) = shared() else { return };
     server.sql("CREATE ROLE \"poor Bob\" LOGIN");
     server.sql("CREATE DATABASE rich");
@@ -66,7 +66,7 @@ fn who_may_not_make_a_schema_is_told_what_to_grant() {
 }
 
 #[test]
-fn tables_of_others_are_left_alone() {
+fn foreign_tables_are_refused_and_left_alone() {
     let Some(server) = shared() else { return };
     for tables in ["CREATE TABLE canal.log (x int)", "CREATE TABLE canal.head (x int)"] {
         let url = server.new_url();
@@ -92,7 +92,7 @@ fn a_log_of_another_format_is_refused() {
 }
 
 #[test]
-fn what_was_wrong_and_is_mended_can_be_used() {
+fn a_corrected_schema_can_be_used() {
     let Some(server) = shared() else { return };
     let url = server.new_url();
     let database = url.rsplit('/').next().unwrap();

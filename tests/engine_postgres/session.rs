@@ -23,7 +23,7 @@ fn the_host_is_named_to_the_server() {
 }
 
 #[test]
-fn waiting_costs_the_server_nothing() {
+fn a_waiting_host_sends_no_query() {
     let Some(server) = shared() else { return };
     let url = server.new_url();
     let mut one = joined(&url, "one");
@@ -36,7 +36,7 @@ fn waiting_costs_the_server_nothing() {
 }
 
 #[test]
-fn defaults_that_would_break_the_order_are_overruled() {
+fn dangerous_server_defaults_are_overridden() {
     let Some(server) = start_postgres() else { return };
     let url = server.new_url();
     let database = url.rsplit('/').next().unwrap();

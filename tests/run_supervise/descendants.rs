@@ -8,7 +8,7 @@ use crate::bound::BOUND;
 use crate::scene::{CANAL, Running, code, lives, words};
 use crate::wait_until;
 
-pub(crate) fn without_with_children_they_are_not_waited_for() {
+pub(crate) fn without_with_children_the_supervisor_does_not_wait_for_them() {
     let script = "(setsid sleep 60 >/dev/null 2>&1 & echo $!)";
     let (running, sleep) = Running::start(&[], script);
     assert_eq!(running.finish().status.code(), Some(0));
@@ -16,7 +16,7 @@ pub(crate) fn without_with_children_they_are_not_waited_for() {
     end(&sleep);
 }
 
-pub(crate) fn they_are_waited_for_and_the_commands_code_counts() {
+pub(crate) fn with_children_the_supervisor_waits_and_passes_on_the_commands_code() {
     let script = "(setsid sleep 60 >/dev/null 2>&1 & echo $!); exit 4";
     let (mut running, sleep) = Running::start(&["--with-children"], script);
     // The command has ended, and its parent has taken its child over.
@@ -26,7 +26,7 @@ pub(crate) fn they_are_waited_for_and_the_commands_code_counts() {
     assert_eq!(running.finish().status.code(), Some(4));
 }
 
-pub(crate) fn one_that_keeps_the_hold_is_told_from_one_that_was_there_before() {
+pub(crate) fn a_child_that_keeps_the_hold_is_distinguished_from_an_earlier_child() {
     let before = Instant::now();
     let script = "sleep 60 >/dev/null 2>&1 & echo $!; exec \"$@\"";
     let output = Command::new("setsid")
@@ -42,7 +42,7 @@ pub(crate) fn one_that_keeps_the_hold_is_told_from_one_that_was_there_before() {
     end(sleep.trim());
 }
 
-pub(crate) fn they_are_held_to_the_time_as_well() {
+pub(crate) fn max_run_applies_to_descendants() {
     let before = Instant::now();
     let script = "(setsid sh -c 'trap \"\" TERM; while :; do sleep 0.05; done' >/dev/null 2>&1 &)";
     let options = ["--with-children", "--max-run", "300", "--kill-after", "200"];
@@ -51,7 +51,7 @@ pub(crate) fn they_are_held_to_the_time_as_well() {
     assert!(before.elapsed() < BOUND);
 }
 
-pub(crate) fn a_daemon_that_the_command_started_on_demand_is_not_waited_for() {
+pub(crate) fn the_supervisor_does_not_wait_for_a_daemon_started_on_demand() {
     let dir = tempfile::TempDir::new().unwrap();
     let dir = dir.path().display();
     let script = format!("{CANAL} --socket {dir}/canal.sock status >&2; cat {dir}/lock");
@@ -61,7 +61,7 @@ pub(crate) fn a_daemon_that_the_command_started_on_demand_is_not_waited_for() {
     end(&daemon);
 }
 
-pub(crate) fn one_that_only_calls_itself_a_daemon_is_held_to_the_time_as_well() {
+pub(crate) fn max_run_applies_to_a_process_that_only_calls_itself_a_daemon() {
     let dir = tempfile::TempDir::new().unwrap();
     symlink("/bin/sh", dir.path().join("canal")).unwrap();
     let body = "trap '' TERM; exec >&-; while :; do sleep 0.05; done";

@@ -42,35 +42,35 @@ tests! {
         the_exit_code_is_passed_on,
         a_death_by_signal_is_passed_on_as_that_death,
         a_child_that_never_runs_its_command_passes_its_own_code,
-        an_ignored_end_of_children_hides_no_status,
-        the_command_finds_its_signals_as_the_caller_set_them,
-        what_the_command_closes_is_closed;
+        an_ignored_sigchld_hides_no_status,
+        the_command_gets_its_signals_as_the_caller_set_them,
+        descriptors_that_the_command_closes_are_closed;
     max_run:
-        a_command_that_ends_in_time_is_not_touched,
+        a_command_that_ends_in_time_is_not_signalled,
         a_command_that_runs_too_long_is_ended,
-        a_command_that_ends_well_after_its_time_ran_too_long_all_the_same,
-        a_command_that_does_not_listen_is_killed_after_the_grace,
-        the_wait_for_the_lock_is_not_its_time,
+        a_command_that_ends_with_0_after_its_time_is_124,
+        a_command_that_ignores_sigterm_is_killed_after_the_grace,
+        the_wait_for_the_lock_does_not_count,
         a_stopped_command_is_ended_too,
-        what_it_started_in_its_group_is_ended_with_it;
+        processes_in_its_group_are_ended_with_it;
     signals:
         a_signal_to_the_parent_reaches_the_command,
         a_waiting_child_dies_by_the_signal_too,
         without_a_terminal_the_command_leads_a_group,
         a_command_outlives_its_killed_parent;
     descendants:
-        without_with_children_they_are_not_waited_for,
-        they_are_waited_for_and_the_commands_code_counts,
-        one_that_keeps_the_hold_is_told_from_one_that_was_there_before,
-        they_are_held_to_the_time_as_well,
-        a_daemon_that_the_command_started_on_demand_is_not_waited_for,
-        one_that_only_calls_itself_a_daemon_is_held_to_the_time_as_well;
+        without_with_children_the_supervisor_does_not_wait_for_them,
+        with_children_the_supervisor_waits_and_passes_on_the_commands_code,
+        a_child_that_keeps_the_hold_is_distinguished_from_an_earlier_child,
+        max_run_applies_to_descendants,
+        the_supervisor_does_not_wait_for_a_daemon_started_on_demand,
+        max_run_applies_to_a_process_that_only_calls_itself_a_daemon;
     terminal:
         ctrl_c_reaches_the_command_once,
         a_death_by_ctrl_c_is_passed_on,
-        the_command_stays_in_the_callers_group_and_a_signal_reaches_only_it,
+        the_command_stays_in_the_callers_group_and_only_it_gets_a_signal,
         ctrl_z_stops_the_parent_too_and_fg_continues_both,
-        one_that_was_stopped_past_its_deadline_does_no_more_work,
+        a_command_stopped_past_its_deadline_does_no_more_work,
         continuing_the_parent_alone_continues_the_command;
 }
 

@@ -7,7 +7,7 @@ use crate::bound::BOUND;
 use crate::scene::{Running, code, lives, output};
 use crate::wait_until;
 
-pub(crate) fn a_command_that_ends_in_time_is_not_touched() {
+pub(crate) fn a_command_that_ends_in_time_is_not_signalled() {
     assert_eq!(code(&["--max-run", "60000"], "exit 3"), Some(3));
     let output = output(&["--max-run", "60000"], "kill -TERM $$");
     assert_eq!(output.status.signal(), Some(libc::SIGTERM));
@@ -20,21 +20,21 @@ pub(crate) fn a_command_that_runs_too_long_is_ended() {
     assert!(before.elapsed() < BOUND);
 }
 
-pub(crate) fn a_command_that_ends_well_after_its_time_ran_too_long_all_the_same() {
+pub(crate) fn a_command_that_ends_with_0_after_its_time_is_124() {
     let script = "trap 'echo clean; exit 0' TERM; while :; do sleep 0.01; done";
     let output = output(&["--max-run", "200", "--kill-after", "60000"], script);
     assert_eq!(output.status.code(), Some(124));
     assert_eq!(output.stdout, b"clean\n");
 }
 
-pub(crate) fn a_command_that_does_not_listen_is_killed_after_the_grace() {
+pub(crate) fn a_command_that_ignores_sigterm_is_killed_after_the_grace() {
     let before = Instant::now();
     let script = "trap '' TERM; while :; do sleep 0.01; done";
     assert_eq!(code(&["--max-run", "100", "--kill-after", "200"], script), Some(124));
     assert!(before.elapsed() >= Duration::from_millis(300));
 }
 
-pub(crate) fn the_wait_for_the_lock_is_not_its_time() {
+pub(crate) fn the_wait_for_the_lock_does_not_count() {
     // With a longer time if the machine is too slow to run the command within it.
     assert!((0..7).any(|doubled| waits_then_runs(500 << doubled)), "too slow, whatever the time");
 }
@@ -64,7 +64,7 @@ pub(crate) fn a_stopped_command_is_ended_too() {
     assert!(before.elapsed() < BOUND);
 }
 
-pub(crate) fn what_it_started_in_its_group_is_ended_with_it() {
+pub(crate) fn processes_in_its_group_are_ended_with_it() {
     let script = "sleep 60 & echo $!; wait";
     let (running, sleep) = Running::start(&["--max-run", "300"], script);
     assert_eq!(running.finish().status.code(), Some(124));

@@ -36,12 +36,12 @@ fn after(before: &str, rest: &[std::ffi::OsString]) -> Command {
     command
 }
 
-pub(crate) fn an_ignored_end_of_children_hides_no_status() {
+pub(crate) fn an_ignored_sigchld_hides_no_status() {
     let mut command = after("trap '' CHLD;", &words(&[], "exit 3"));
     assert_eq!(command.status().unwrap().code(), Some(3));
 }
 
-pub(crate) fn the_command_finds_its_signals_as_the_caller_set_them() {
+pub(crate) fn the_command_gets_its_signals_as_the_caller_set_them() {
     // What a shell sets for itself is the same in both outputs.
     let look = "grep -E '^Sig(Blk|Ign|Cgt)|^ShdPnd' /proc/self/status";
     for before in ["", "trap '' PIPE;", "trap '' CHLD HUP;", "trap '' INT TSTP TTOU;"] {
@@ -53,7 +53,7 @@ pub(crate) fn the_command_finds_its_signals_as_the_caller_set_them() {
     }
 }
 
-pub(crate) fn what_the_command_closes_is_closed() {
+pub(crate) fn descriptors_that_the_command_closes_are_closed() {
     let dir = tempfile::TempDir::new().unwrap();
     let gate = dir.path().join("gate");
     let script =

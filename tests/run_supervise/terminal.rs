@@ -102,7 +102,7 @@ pub(crate) fn a_death_by_ctrl_c_is_passed_on() {
     assert_eq!(terminal.leader.wait().unwrap().signal(), Some(libc::SIGINT));
 }
 
-pub(crate) fn the_command_stays_in_the_callers_group_and_a_signal_reaches_only_it() {
+pub(crate) fn the_command_stays_in_the_callers_group_and_only_it_gets_a_signal() {
     let command = "sleep 60 & echo sleep=$!; read -r _ _ _ _ group _ </proc/$$/stat; \
                    echo group=$group; echo parent=$PPID; exec sleep 60";
     let mut terminal = Terminal::shell("\"$@\"; echo ended=$?", &["--max-run", "60000"], command);
@@ -132,7 +132,7 @@ pub(crate) fn ctrl_z_stops_the_parent_too_and_fg_continues_both() {
     assert!(terminal.leader.wait().unwrap().success());
 }
 
-pub(crate) fn one_that_was_stopped_past_its_deadline_does_no_more_work() {
+pub(crate) fn a_command_stopped_past_its_deadline_does_no_more_work() {
     let deadline =
         |from: u64| Deadline { reached_at: from, term_at: from + 1000, kill_at: from + 1200 };
     let began = boottime_ms();
