@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use canal::log::engine::{Answer, Call, Position};
+use canal::log::engine::{Alive, Answer, Call, Position};
 
 use crate::engine_contract::peer::{BOUND, Peer, said};
 use crate::open;
@@ -63,6 +63,19 @@ pub(crate) fn fenced_renewal(peer: &mut Peer) -> String {
     peer.call(Call::Renew { host: peer.host, asked_at: 2 });
     peer.until("Fenced", |answer| match answer {
         Answer::Fenced { why, .. } => Some(why.clone()),
+        _ => None,
+    })
+}
+
+/// Renews; returns the living hosts, `Some(None)` if fenced, or `None` if etcd did not answer soon
+/// enough.
+pub(crate) fn renew_unless_away(peer: &mut Peer) -> Option<Option<Vec<Alive>>> {
+    let me = peer.host;
+    peer.call(Call::Renew { host: me, asked_at: 3 });
+    peer.until("answer to Renew", |answer| match answer {
+        Answer::Renewed { hosts, .. } => Some(Some(Some(hosts.clone()))),
+        Answer::Fenced { host, .. } if *host == me => Some(Some(None)),
+        Answer::Away(_) => Some(None),
         _ => None,
     })
 }
