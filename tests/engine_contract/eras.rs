@@ -15,7 +15,7 @@ const WHILE: Duration = Duration::from_millis(300);
 fn hesitant(log: &impl Log, label: &str) -> Peer {
     let mut peer = Peer::new(log, label);
     peer.notes = false;
-    peer.told_eras(1);
+    peer.until_eras(1);
     peer
 }
 
@@ -87,7 +87,7 @@ pub(crate) fn an_era_that_the_engine_did_not_report_is_not_noted(log: &impl Log)
         one.call(Call::NoteEra { before, era, body: b"wrong".to_vec() });
     }
     // The engine reports the era again each time, because the right one may have been lost.
-    one.told_eras(4);
+    one.until_eras(4);
     one.note_era();
     one.register();
     one.load();

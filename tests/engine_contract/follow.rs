@@ -3,7 +3,7 @@
 use canal::log::engine::{Hash, Position, Read};
 
 use super::Log;
-use super::peer::{Follow, Peer, said};
+use super::peer::{Follow, Peer, read_of};
 
 pub(crate) fn batches_of_other_hosts_are_pushed(log: &impl Log) {
     let mut one = Peer::joined(log, "one");
@@ -22,7 +22,7 @@ pub(crate) fn following_continues_after_the_last_read_batch(log: &impl Log) {
     }
     one.read(5);
     let mut two = Peer::new(log, "two");
-    assert_eq!(two.follow(Some(said(&one.log[1]))), Follow::Batches);
+    assert_eq!(two.follow(Some(read_of(&one.log[1]))), Follow::Batches);
     two.read(3);
     assert_eq!(two.log, one.log[2..]);
     let next = one.append(b"next");
@@ -80,7 +80,7 @@ pub(crate) fn following_from_a_batch_that_differs_reports_a_rewritten_log(log: &
     one.append(b"b");
     one.read(2);
     two.read(2);
-    let read = said(&one.log[0]);
+    let read = read_of(&one.log[0]);
     let others = [
         Read { body: Hash([7; 32]), ..read },
         Read { host: two.host, ..read },

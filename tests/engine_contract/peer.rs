@@ -144,7 +144,7 @@ impl Peer {
     }
 
     /// Waits until the engine has reported `count` eras.
-    pub(crate) fn told_eras(&mut self, count: usize) {
+    pub(crate) fn until_eras(&mut self, count: usize) {
         let until = Instant::now() + BOUND;
         while self.eras.len() < count {
             if let Some(answer) = self.poll(Duration::from_millis(10)) {
@@ -331,7 +331,7 @@ impl Peer {
 
     /// Position, number and hash of the last batch that it read.
     pub(crate) fn last(&self) -> Read {
-        said(self.log.last().unwrap())
+        read_of(self.log.last().unwrap())
     }
 
     /// Fails unless the batches that it read are in order.
@@ -370,7 +370,7 @@ pub(crate) enum Appending {
 }
 
 /// Position, number and hash of a batch.
-pub(crate) fn said(placed: &Placed) -> Read {
+pub(crate) fn read_of(placed: &Placed) -> Read {
     Read {
         position: placed.position,
         host: placed.host,

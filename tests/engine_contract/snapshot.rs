@@ -3,7 +3,7 @@
 use canal::log::engine::Position;
 
 use super::Log;
-use super::peer::{Follow, Peer, said};
+use super::peer::{Follow, Peer, read_of};
 
 pub(crate) fn an_empty_log_has_no_snapshot(log: &impl Log) {
     let mut one = Peer::new(log, "one");
@@ -76,7 +76,7 @@ pub(crate) fn batches_before_a_snapshot_are_compacted(log: &impl Log) {
     one.store(one.log[2].position, b"table");
     let mut two = Peer::new(log, "two");
     assert_eq!(two.follow(None), Follow::Compacted);
-    assert_eq!(two.follow(Some(said(&one.log[1]))), Follow::Compacted);
+    assert_eq!(two.follow(Some(read_of(&one.log[1]))), Follow::Compacted);
     assert!(two.load().is_some());
     assert_eq!(two.log, one.log[3..]);
 }
@@ -89,7 +89,7 @@ pub(crate) fn following_goes_on_from_the_last_batch_of_a_snapshot(log: &impl Log
     one.read(5);
     one.store(one.log[2].position, b"table");
     let mut two = Peer::new(log, "two");
-    assert_eq!(two.follow(Some(said(&one.log[2]))), Follow::Batches);
+    assert_eq!(two.follow(Some(read_of(&one.log[2]))), Follow::Batches);
     two.read(2);
     assert_eq!(two.log, one.log[3..]);
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use canal::log::engine::{Alive, Answer, Call, Position};
 
-use crate::engine_contract::peer::{BOUND, Peer, said};
+use crate::engine_contract::peer::{BOUND, Peer, read_of};
 use crate::open;
 
 /// How long a test waits to see that nothing comes.
@@ -90,7 +90,7 @@ pub(crate) fn nothing_comes(peer: &mut Peer) {
 
 /// Follows the log from its last batch on.
 pub(crate) fn read_on(peer: &mut Peer) {
-    let after = peer.log.last().map(said);
+    let after = peer.log.last().map(read_of);
     peer.call(Call::Follow { after });
 }
 

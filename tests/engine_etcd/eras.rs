@@ -22,10 +22,10 @@ fn last(peer: &Peer) -> &NewEra {
 
 /// Waits until the engine reports an era to a host that was up; returns its number, and whether
 /// entries may be missing.
-fn told(peer: &mut Peer) -> (u64, bool) {
+fn reported_era(peer: &mut Peer) -> (u64, bool) {
     let before = peer.eras.len();
     back(peer);
-    peer.told_eras(before + 1);
+    peer.until_eras(before + 1);
     (last(peer).era.number, last(peer).may_lack)
 }
 
@@ -101,7 +101,7 @@ fn after_a_restored_snapshot_something_may_be_missing() {
         one.append(lost);
         server.restore(&saved);
         away(&mut one);
-        assert_eq!(told(&mut one), (2, true), "{:?}", one.eras);
+        assert_eq!(reported_era(&mut one), (2, true), "{:?}", one.eras);
         back(&mut two);
         two.load();
         assert_eq!(noted(&mut one), [1, 2]);
@@ -145,7 +145,7 @@ fn a_restored_data_folder_is_noticed_by_a_host_that_saw_more() {
     fs::remove_dir_all(server.data()).unwrap();
     copy(&kept, &server.data());
     server.start();
-    assert_eq!(told(&mut one), (2, true), "{:?}", one.eras);
+    assert_eq!(reported_era(&mut one), (2, true), "{:?}", one.eras);
     assert_eq!(noted(&mut one), [1, 2]);
 }
 
@@ -163,7 +163,7 @@ fn a_wiped_etcd_lacks_entries_that_a_host_had_seen() {
         server.start();
     };
     wipe();
-    assert_eq!(told(&mut one), (1, true), "{:?}", one.eras);
+    assert_eq!(reported_era(&mut one), (1, true), "{:?}", one.eras);
     assert_eq!(last(&one).before, None);
     wipe();
     let new = joined(&at(&server), "new");

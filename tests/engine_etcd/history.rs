@@ -3,7 +3,7 @@
 use canal::log::engine::Call;
 
 use crate::conditions::{append_at_last, away, back, joined, read_at_last, read_on};
-use crate::engine_contract::peer::{Appending, Follow, Peer, said};
+use crate::engine_contract::peer::{Appending, Follow, Peer, read_of};
 use crate::etcd_server::{Etcd, installed, proxy::Proxy, start_etcd};
 use crate::prefix;
 
@@ -147,7 +147,7 @@ fn a_restored_backup_is_another_history_for_a_host_that_has_read_further() {
     back(&mut one);
     back(&mut two);
     // A host that has read no further goes on.
-    assert_eq!(two.follow(Some(said(&one.log[0]))), Follow::Batches);
+    assert_eq!(two.follow(Some(read_of(&one.log[0]))), Follow::Batches);
     // Another host now has the incarnation of the late one, and appends.
     let mut other = joined(&at(&server), "other");
     assert_eq!(other.host, late.host);

@@ -12,10 +12,10 @@ fn last(peer: &Peer) -> &NewEra {
 
 /// Waits until a host that was up is back; returns the number of the reported era, and whether
 /// entries may be missing.
-fn told(peer: &mut Peer) -> (u64, bool) {
+fn reported_era(peer: &mut Peer) -> (u64, bool) {
     let before = peer.eras.len();
     peer.back();
-    peer.told_eras(before + 1);
+    peer.until_eras(before + 1);
     (last(peer).era.number, last(peer).may_lack)
 }
 
@@ -39,7 +39,7 @@ fn a_restart_and_a_crash_begin_an_era_in_which_nothing_is_missing() {
         }
         one.away();
         server.start();
-        assert_eq!(told(&mut one), (number, false), "{:?}", one.eras);
+        assert_eq!(reported_era(&mut one), (number, false), "{:?}", one.eras);
         assert_eq!(last(&one).before.as_ref().unwrap().number, number - 1);
         one.append(b"b");
         // The other host finds the era noted, or has noted it.
@@ -100,7 +100,7 @@ fn after_a_restored_base_backup_something_may_be_missing() {
         one.read(2);
         server.restore();
         one.away();
-        assert!(told(&mut one).1, "{:?}", one.eras);
+        assert!(reported_era(&mut one).1, "{:?}", one.eras);
         two.back();
         two.load();
         // The second host did not see the lost part. If it is back first, it notes a restart, and
@@ -135,7 +135,7 @@ fn after_a_standby_was_promoted_something_may_be_missing() {
     primary.halt();
     one.away();
     standby.sql("SELECT pg_promote()");
-    assert_eq!(told(&mut one), (2, true), "{:?}", one.eras);
+    assert_eq!(reported_era(&mut one), (2, true), "{:?}", one.eras);
     one.append(b"b");
     let two = joined(&both, "two");
     assert_eq!(two.eras, []);
@@ -156,7 +156,7 @@ fn a_loaded_dump_gets_no_append_before_its_era_is_noted() {
     one.ask(2, b"again", None);
     let why = one.away();
     assert_eq!(why, "the tables were replaced by others");
-    assert_eq!(told(&mut one), (2, true), "{:?}", one.eras);
+    assert_eq!(reported_era(&mut one), (2, true), "{:?}", one.eras);
     one.ask(2, b"again", None);
     assert!(matches!(one.appended(2), Appending::At(_)));
     assert_eq!(noted(&mut one), [1, 2]);
@@ -173,7 +173,7 @@ fn recreated_tables_lack_entries_that_a_host_had_seen() {
     server.sql_in(database, "DROP SCHEMA canal CASCADE");
     one.ask(2, b"b", None);
     one.away();
-    assert_eq!(told(&mut one), (1, true), "{:?}", one.eras);
+    assert_eq!(reported_era(&mut one), (1, true), "{:?}", one.eras);
     assert_eq!(last(&one).before, None);
 }
 
@@ -188,7 +188,7 @@ fn a_user_that_may_not_identify_the_server_assumes_missing_entries() {
     server.halt();
     one.away();
     server.start();
-    assert_eq!(told(&mut one), (2, true), "{:?}", one.eras);
+    assert_eq!(reported_era(&mut one), (2, true), "{:?}", one.eras);
     let mut again = opened(&url, "two");
     again.register();
     assert_eq!(again.eras, []);

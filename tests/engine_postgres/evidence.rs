@@ -48,7 +48,11 @@ fn a_renewal_after_the_last_seen_one_prevents_the_end() {
     alive.renew().unwrap();
     assert_eq!(one.end(alive.host, Evidence::Silent { renewals }), Appending::Overtaken);
     assert!(alive.renew().is_some());
-    assert_eq!(one.end(alive.host, Evidence::Lapsed), Appending::Overtaken, "nobody watches here");
+    assert_eq!(
+        one.end(alive.host, Evidence::Lapsed),
+        Appending::Overtaken,
+        "PostgreSQL watches no host"
+    );
 }
 
 #[test]

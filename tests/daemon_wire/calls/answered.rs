@@ -119,7 +119,7 @@ impl Scene {
     #[track_caller]
     fn ask_all(&mut self, wishes: &[Wish]) -> Vec<Asked> {
         let mut asked: Vec<Asked> = wishes.iter().map(|wish| self.ask(wish)).collect();
-        asked.iter_mut().for_each(Asked::hear);
+        asked.iter_mut().for_each(Asked::read_reply);
         asked
     }
 
@@ -133,8 +133,8 @@ impl Scene {
     #[track_caller]
     fn let_all_go(&mut self, mut asked: Vec<Asked>) {
         while !asked.is_empty() {
-            wait_until("one of those who wait is answered, as nobody holds anything", || {
-                asked.iter_mut().for_each(Asked::hear_what_is_there);
+            wait_until("a waiter is answered, because no lock is held", || {
+                asked.iter_mut().for_each(Asked::read_pending_replies);
                 asked.iter().any(|it| it.answer.is_some())
             });
             let (answered, left) = asked.into_iter().partition(|it| it.answer.is_some());
@@ -165,7 +165,7 @@ impl Scene {
 impl Asked {
     /// Reads the next reply; none may be missing.
     #[track_caller]
-    fn hear(&mut self) {
+    fn read_reply(&mut self) {
         let reply = self.peer.reply().expect("a reply");
         if reply.get("continues").is_some() {
             return;
@@ -180,17 +180,17 @@ impl Asked {
         });
     }
 
-    fn hear_what_is_there(&mut self) {
+    fn read_pending_replies(&mut self) {
         while self.answer.is_none() && !self.peer.is_silent() {
-            self.hear();
+            self.read_reply();
         }
     }
 }
 
 /// A small random number generator.
-struct Dice(u64);
+struct Random(u64);
 
-impl Dice {
+impl Random {
     fn below(&mut self, limit: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -256,7 +256,7 @@ fn the_lock_stays_with_the_last_connection_that_asked_for_it() {
     let first = asked.pop().unwrap();
     let mut again = Asked { peer: scene.daemon.connect(), answer: None, ..first };
     scene.send(&mut again.peer, &again.tag, &wishes[5]);
-    again.hear();
+    again.read_reply();
     let token = again.answer.flatten().expect("it is held");
     drop(first.peer);
     // The daemon sees the end of the first connection before this call.
@@ -314,12 +314,12 @@ fn every_call_is_answered_in_every_order_of_calls() {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
     let seed = std::env::var("SEED").map_or(now.as_nanos() as u64, |it| it.parse().unwrap()) | 1;
     eprintln!("SEED={seed}");
-    let mut dice = Dice(seed);
+    let mut random = Random(seed);
     let mut scene = Scene::of(GROUPS);
     for _ in 0..1_000 / GROUPS {
         let groups = 0..GROUPS;
-        let mut wishes: Vec<Wish> = groups.flat_map(|group| dice.wishes_of(group)).collect();
-        dice.shuffle(&mut wishes);
+        let mut wishes: Vec<Wish> = groups.flat_map(|group| random.wishes_of(group)).collect();
+        random.shuffle(&mut wishes);
         let asked = scene.ask_all(&wishes);
         scene.let_all_go(asked);
     }

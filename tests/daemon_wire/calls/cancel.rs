@@ -44,7 +44,7 @@ fn calls_sent_before_the_connection_closes_are_answered_and_acquire_nothing() {
     peer.hang_up();
     peer.progress();
     peer.returned("Status");
-    assert_eq!(peer.reply(), None, "who hung up watches nothing");
+    assert_eq!(peer.reply(), None, "a closed connection watches nothing");
 
     let mut peer = daemon.connect();
     peer.send("Acquire", mutex(1, "a"));

@@ -69,7 +69,7 @@ fn of_many_at_once_some_are_recorded_and_answered_before_the_others_are_served()
     daemon.signal(Signal::SIGCONT);
     daemon.end();
     let told: Vec<_> = peers.iter_mut().filter_map(Peer::reply).collect();
-    assert!(!told.is_empty(), "nobody was answered before the last one was served");
+    assert!(!told.is_empty(), "no reply came before the last call was served");
     daemon.run(|_| {});
     let held: Vec<Value> = (1..=MANY)
         .map(|n| format!("many/{n}"))
@@ -138,7 +138,7 @@ fn a_try_acquire_is_not_refused_at_once_for_a_holder_that_is_about_to_end() {
         let reply = peer.ask("Acquire", try_mutex(tag * 2 + 1, "a")).expect("a reply");
         let granted = reply.get("error").is_none();
         assert!(granted || begun.elapsed() >= EXITING_TIME, "{reply}");
-        if granted && daemon.said().contains("a holder that is on its way out") {
+        if granted && daemon.log().contains("a holder that is on its way out") {
             return;
         }
         daemon.connect().send("Release", json!({ "all": true }));

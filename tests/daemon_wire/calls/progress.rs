@@ -49,7 +49,7 @@ fn a_waiter_behind_another_waiter_is_told_the_reason() {
     small.send_more("Acquire", parameters);
     let told = small.progress();
     assert_eq!(told["reason"], "behind an earlier waiter");
-    assert!(no_holders(&told), "nobody who holds is in its way: {told}");
+    assert!(no_holders(&told), "no holder blocks it: {told}");
     let mut parameters = try_mutex(4, "a");
     parameters["items"] = json!([{ "key": "a" }]);
     let asker = Idler::start();

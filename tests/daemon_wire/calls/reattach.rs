@@ -176,7 +176,7 @@ fn stopping_the_daemon_is_answered_and_loses_nothing() {
     let stopping = daemon.connect().call("Stop", Value::Null);
     assert_eq!(stopping["pid"], daemon.pid());
     assert_eq!(daemon.end(), Some(0));
-    assert_eq!(waiter.reply(), None, "who waits asks the next daemon");
+    assert_eq!(waiter.reply(), None, "a waiter asks the next daemon");
     assert!(!daemon.socket().exists());
     daemon.run(|_| {});
     wait_until("all is as before", || daemon.use_of("a") == (1, 1));

@@ -130,7 +130,7 @@ fn no_file_and_no_reply_of_the_daemon_contains_the_handle() {
     peer.call("Release", by_handle(secret));
     daemon.kill();
     let mut seen = answers.into_bytes();
-    seen.extend(daemon.said().into_bytes());
+    seen.extend(daemon.log().into_bytes());
     for name in ["journal.0", "journal.1", "state.json"] {
         let bytes = std::fs::read(daemon.path(name)).unwrap();
         // The tag is the same number here, and not secret.

@@ -57,7 +57,7 @@ fn process(pid: u32) -> ProcessId {
 }
 
 /// Runs a daemon that cannot start; returns its output.
-fn said(daemon: &Daemon, args: &[&str]) -> String {
+fn output_of(daemon: &Daemon, args: &[&str]) -> String {
     let output = daemon.command().args(args).stderr(Stdio::piped()).output().unwrap();
     assert_eq!(output.status.code(), Some(125));
     String::from_utf8(output.stderr).unwrap()
@@ -88,7 +88,7 @@ fn live_processes_of_another_pid_namespace_keep_their_locks() {
     let daemon = Daemon::folder();
     let origin = Origin { pid_namespace: 7, ..Origin::read().unwrap() };
     write_journal(&daemon, &origin, process(1));
-    let said = said(&daemon, &[]);
+    let said = output_of(&daemon, &[]);
     assert!(said.contains("names 1 process of another pid or time namespace"), "{said}");
     let hint = said.lines().nth(1).unwrap();
     assert!(hint.starts_with("hint: ") && hint.contains("--discard-journal"), "{said}");
@@ -118,14 +118,14 @@ fn a_damaged_journal_is_refused_and_can_be_skipped_with_a_line_for_each_lost_hol
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     file.write_all_at(b"#", end - 10).unwrap();
 
-    let refusal = said(&daemon, &[]);
+    let refusal = output_of(&daemon, &[]);
     assert!(refusal.contains(&format!("{} is damaged at byte ", path.display())), "{refusal}");
     assert!(refusal.contains("--discard-journal"), "{refusal}");
 
     daemon.run(|command| {
         command.arg("--discard-journal");
     });
-    let told = daemon.said();
+    let told = daemon.log();
     let loser = told.lines().find(|line| line.contains(&format!("pid={}", first.pid())));
     assert!(loser.is_some_and(|line| line.contains("loses its lock")), "{told}");
     assert_eq!(daemon.use_of("a"), (0, 0));

@@ -192,7 +192,9 @@ fn queue(socket: &Path, connections: usize, calls: usize) {
         let acquire = |at| call("Acquire", mutex(tag(at), &format!("{uid}/{n}")), json!({}));
         let bytes: Vec<u8> = (0..calls).flat_map(acquire).collect();
         // The daemon accepts no more than a socket holds.
-        assert!(peer.stuff(&bytes) >= bytes.len().min(CALLS_AHEAD_MAX * bytes.len() / calls));
+        assert!(
+            peer.send_until_full(&bytes) >= bytes.len().min(CALLS_AHEAD_MAX * bytes.len() / calls)
+        );
     }
     println!("queued");
     println!("token {}", token(&peers[0].returned("Acquire")));

@@ -22,7 +22,7 @@ fn a_megabyte_of_junk_is_refused_and_disturbs_no_client() {
     let daemon = Daemon::start();
     let mut other = daemon.connect();
     let mut peer = daemon.connect();
-    peer.stuff(&vec![b'x'; 1024 * 1024]);
+    peer.send_until_full(&vec![b'x'; 1024 * 1024]);
     assert_eq!(peer.error().0, "TooMuch");
     assert_eq!(peer.reply(), None);
     other.call("Acquire", mutex(1, "a"));
@@ -141,7 +141,7 @@ fn a_peer_that_does_not_read_gets_no_more_and_delays_no_client() {
     let calls = one.repeat(100);
     let before = peak(&daemon);
     let begun = Instant::now();
-    let sent = deaf.stuff(&calls);
+    let sent = deaf.send_until_full(&calls);
     let mut other = daemon.connect();
     other.call("Acquire", mutex(200, "other"));
     assert!(begun.elapsed() < BOUND);
@@ -152,7 +152,7 @@ fn a_peer_that_does_not_read_gets_no_more_and_delays_no_client() {
     for _ in 1..sent / one.len() {
         assert!(deaf.reply().is_some_and(|reply| reply.get("error").is_none()));
     }
-    assert_eq!(daemon.status().keys.len(), 101, "and nobody lost anything");
+    assert_eq!(daemon.status().keys.len(), 101, "no client lost anything");
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn connections_over_the_limit_are_refused_and_the_others_go_on() {
     });
     let mut late = daemon.connect();
     // The daemon may close the connection before the peer sends anything.
-    late.stuff(&call("Status", json!({}), json!({})));
+    late.send_until_full(&call("Status", json!({}), json!({})));
     let (name, parameters) = late.error();
     assert_eq!(name, "TooManyConnections");
     assert!(parameters["hint"].as_str().unwrap().contains("`connections`"), "{parameters}");

@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 use crate::over_each_engine;
-use crate::shared_table::figures::{quantiles, say};
+use crate::shared_table::figures::{print_line, quantiles};
 use crate::shared_table::{Host, Log, hosts, mortal_hosts, recorded, until_idle};
 use crate::world::process::{BOUND, Proc};
 use crate::world::record::Events;
@@ -95,7 +95,7 @@ fn timed(body: &str) -> String {
 fn tell(log: &Log, events: &Events, host: &Host, lasted: Duration, disturbed: usize) {
     let mut handed = hand_overs(&host.world.read("events"));
     let count = events.started().len();
-    say(&format!(
+    print_line(&format!(
         "3 hosts x {} clients over {}: {count} commands in {:.0} s, {:.0} per second; from one's end \
          to the next one's start {}; {disturbed} daemons were killed, stopped or cut off",
         clients(),

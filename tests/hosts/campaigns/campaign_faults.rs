@@ -19,7 +19,7 @@ use nix::unistd::Pid;
 use crate::etcd_server::cluster::leader;
 use crate::etcd_server::{Etcd, installed, start_etcd, start_etcd_cluster};
 use crate::postgres_server::{self, start_postgres};
-use crate::shared_table::figures::say;
+use crate::shared_table::figures::print_line;
 use crate::shared_table::{Host, Log, mortal_hosts, until_idle};
 use crate::world::process::{Cmd, Proc, alive, children, wait_until};
 
@@ -362,7 +362,7 @@ impl Figures {
         self.back.sort_unstable();
         let ends: Vec<String> = self.ends.iter().map(|(end, n)| format!("{n} {end}")).collect();
         let faults: Vec<String> = self.faults.iter().map(|(it, n)| format!("{n} {it}")).collect();
-        say(&format!(
+        print_line(&format!(
             "faults over {engine}: {:.0} s; clients: {}; {tokens} tokens in order; faults: {}; a host \
              was granted something again within {:?} (median {:?}) of the mending",
             lasted.as_secs_f64(),
@@ -381,7 +381,7 @@ fn seconds() -> Option<u64> {
 fn campaign(name: &str, mut engine: Engine) {
     let given = std::env::var("CANAL_FAULTS_SEED").ok().and_then(|it| it.parse().ok());
     let seed = given.unwrap_or_else(|| fastrand::u64(..));
-    say(&format!("faults over {name}: CANAL_FAULTS_SEED={seed}"));
+    print_line(&format!("faults over {name}: CANAL_FAULTS_SEED={seed}"));
     let mut random = Rng::with_seed(seed);
     let mut any_client = Rng::with_seed(seed);
     let log = engine.log();
@@ -408,7 +408,7 @@ fn campaign(name: &str, mut engine: Engine) {
             let name = name.split('(').next().unwrap().to_owned();
             *figures.faults.entry(name).or_default() += 1;
             if seconds().is_some() {
-                say(&format!("{:.1} s: {fault:?}", begun.elapsed().as_secs_f64()));
+                print_line(&format!("{:.1} s: {fault:?}", begun.elapsed().as_secs_f64()));
             }
             mends.push(scene.cause(fault, &mut engine, &clients, &mut random));
         }

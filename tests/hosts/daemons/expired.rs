@@ -143,7 +143,7 @@ fn rule_07_on_lost_of_a_request_is_obeyed(log: &Log) {
     let mut warned = a.world.sh(&script("warn", ":")).spawn();
     let mut asked = a.world.sh(&script("term", "trap 'echo asked' TERM")).spawn();
     for owner in [&warned, &asked] {
-        wait_until("it is told", || owner.stdout().contains("told"));
+        wait_until("it has printed the grant", || owner.stdout().contains("told"));
     }
     b.world.until_held("warn", 1);
     b.world.until_held("term", 1);
@@ -153,7 +153,7 @@ fn rule_07_on_lost_of_a_request_is_obeyed(log: &Log) {
     a.proxy.mend();
     a.until("member");
     wait_until("one was asked to end", || asked.stdout().contains("asked"));
-    assert!(!warned.has_ended() && !asked.has_ended(), "nobody was killed");
+    assert!(!warned.has_ended() && !asked.has_ended(), "no owner was killed");
     assert!(!warned.stdout().contains("asked"));
     for owner in [warned, asked] {
         owner.kill();
@@ -201,7 +201,7 @@ fn pushed_too_late(log: &Log, ttl: Duration) -> Option<()> {
     let since = Instant::now();
     holder.finish().code(0);
     let has_it = || b.world.key("x").holders.iter().any(|holder| holder.pid == waiting);
-    wait_until("it has it, by the log", || has_it() || !is_before_kill(since, ttl));
+    wait_until("the log grants it the lock", || has_it() || !is_before_kill(since, ttl));
     until_term(since, ttl);
     // etcd has pushed the entry to the daemon already; the daemon's renewals are lost.
     a.proxy.fall_silent();
@@ -209,9 +209,9 @@ fn pushed_too_late(log: &Log, ttl: Duration) -> Option<()> {
     if !is_before_kill(since, ttl) {
         return None;
     }
-    wait_until("it is the other's turn", || {
+    wait_until("the other command runs", || {
         let events = Events::of(&b.world);
-        assert!(!events.started().contains(&"a"), "told of what was not sure: {events:?}");
+        assert!(!events.started().contains(&"a"), "a late grant was told: {events:?}");
         events.started() == ["b"]
     });
     other.end().code(0);
@@ -244,15 +244,15 @@ fn read_too_late(log: &Log, ttl: Duration) -> Option<()> {
     finish(&b, "1");
     holder.end().code(0);
     let has_it = |host: &Host| host.world.key("x").holders.iter().any(|it| it.pid == waiting);
-    wait_until("it has it, by the log", || has_it(&b) || !is_before_kill(since, ttl));
+    wait_until("the log grants it the lock", || has_it(&b) || !is_before_kill(since, ttl));
     a.proxy.cut_once();
     wait_until("its daemon has read so", || has_it(&a) || !is_before_kill(since, ttl));
     if !is_before_kill(since, ttl) {
         return None;
     }
-    wait_until("it is the other's turn", || {
+    wait_until("the other command runs", || {
         let events = Events::of(&b.world);
-        assert!(!events.started().contains(&"a"), "told of what was not sure: {events:?}");
+        assert!(!events.started().contains(&"a"), "a late grant was told: {events:?}");
         events.started().contains(&"b")
     });
     other.end().code(0);

@@ -42,7 +42,7 @@ fn guarded() -> Etcd {
     server
 }
 
-fn said(world: &World) -> String {
+fn daemon_log(world: &World) -> String {
     fs::read_to_string(world.runtime().join("daemon.log")).unwrap_or_default()
 }
 
@@ -75,7 +75,7 @@ fn a_password_that_is_changed_ends_no_command_and_is_read_again() {
     assert_eq!(Events::of(&a.world).ended(), 0, "its lock is held until the deadline");
     put(&a.world, &address("new"));
     a.until("member");
-    assert_eq!(said(&a.world).matches("the engine cannot be used").count(), 1);
+    assert_eq!(daemon_log(&a.world).matches("the engine cannot be used").count(), 1);
     finish(&a, "1");
     holder.end().code(0);
     a.world.canal(["run", "-k", "x", "--", "true"]).end().code(0);
@@ -189,7 +189,7 @@ fn a_daemon_is_not_replaced_by_a_daemon_that_cannot_work() {
     assert!(refused.stderr.contains("the daemon that runs is left as it is"), "{refused:?}");
     assert_eq!(a.world.daemon_pid(), pid);
     b.until("member");
-    wait_until("the others know of the two alone", || {
+    wait_until("the others show two hosts", || {
         b.world.look().is_some_and(|status| status.hosts.len() == 2)
     });
     let _new = a.world.canal(["daemon", "--replace"]).spawn();

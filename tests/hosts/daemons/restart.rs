@@ -158,11 +158,11 @@ fn rule_08_an_expired_host_kills_its_owners_before_it_joins_again(log: &Log) {
     let [a, b] = mortal_and_patient_hosts(log);
     let script = "canal acquire -q --pid $$ -k x || exit; echo told; while :; do sleep 0.05; done";
     let mut owner = a.world.sh(script).spawn();
-    wait_until("it is told", || owner.stdout().contains("told"));
+    wait_until("it has printed the grant", || owner.stdout().contains("told"));
     b.world.until_held("x", 1);
     a.world.kill_daemon_quietly();
     b.world.until_held("x", 0);
-    assert!(!owner.has_ended(), "nobody was there to end it");
+    assert!(!owner.has_ended(), "no daemon ran that could end it");
     a.world.status();
     wait_until("the host is a member", || {
         let joined = a.state() == "member";
@@ -192,7 +192,7 @@ fn rule_10_a_grant_to_a_waiter_that_died_meanwhile_is_given_back(log: &Log) {
         );
     }
     holder.finish().code(0);
-    wait_until("the dead one has it, by the log", || {
+    wait_until("the log grants the dead waiter the lock", || {
         b.world.key("x").holders.iter().any(|holder| holder.pid == waiting)
     });
     Host::go_on(frozen);

@@ -99,7 +99,7 @@ fn rule_07_owners_end_in_time_after_their_daemon_is_stopped(log: &Log) {
     next(&b, "b").end().code(0);
     never_both(&a, &["a", "b"]);
     ended_in_time(owner);
-    assert!(a.world.look().is_none(), "nobody asked for a daemon");
+    assert!(a.world.look().is_none(), "no client needs a daemon");
     wait_until("its watcher has ended", || a.world.watchers().is_empty());
 }
 

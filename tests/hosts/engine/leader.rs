@@ -18,7 +18,11 @@ fn cluster() -> Option<Vec<Etcd>> {
 
 /// One command runs, others wait on three hosts. The leader falls, and comes back when the first
 /// waiter has had its turn.
-fn nobody_minds(members: &mut [Etcd], fall: fn(&mut Etcd), rise: fn(&mut Etcd)) {
+fn commands_go_on_without_the_leader(
+    members: &mut [Etcd],
+    fall: fn(&mut Etcd),
+    rise: fn(&mut Etcd),
+) {
     let log = Log::in_cluster(&*members);
     let [a, b, c] = hosts(&log);
     let holder = start_for_now(&a, "1");
@@ -35,7 +39,7 @@ fn nobody_minds(members: &mut [Etcd], fall: fn(&mut Etcd), rise: fn(&mut Etcd)) 
     assert_eq!(Events::of(&a.world).started(), ["1"]);
     finish(&a, "1");
     holder.end().code(0);
-    wait_until("it is the turn of the next", || Events::of(&a.world).started().len() > 1);
+    wait_until("the next command runs", || Events::of(&a.world).started().len() > 1);
     rise(&mut members[leader]);
     for other in others {
         other.end().code(0);
@@ -47,16 +51,20 @@ fn nobody_minds(members: &mut [Etcd], fall: fn(&mut Etcd), rise: fn(&mut Etcd)) 
 #[test]
 fn commands_run_and_wait_on_when_the_leader_is_killed() {
     let Some(mut members) = cluster() else { return };
-    nobody_minds(&mut members, Etcd::kill, Etcd::start);
+    commands_go_on_without_the_leader(&mut members, Etcd::kill, Etcd::start);
     // The next leader, with daemons that have lost a member before.
-    nobody_minds(&mut members, Etcd::kill, Etcd::start);
+    commands_go_on_without_the_leader(&mut members, Etcd::kill, Etcd::start);
 }
 
 #[test]
 fn commands_run_and_wait_on_when_the_leader_is_frozen() {
     let Some(mut members) = cluster() else { return };
     // When it wakes up, it believes that it still leads.
-    nobody_minds(&mut members, |leader| leader.pause(), |leader| leader.resume());
+    commands_go_on_without_the_leader(
+        &mut members,
+        |leader| leader.pause(),
+        |leader| leader.resume(),
+    );
 }
 
 #[test]

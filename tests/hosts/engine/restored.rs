@@ -81,7 +81,7 @@ fn survivors_are_killed(engine: &mut Engine, log: &Log) {
     let command = a.world.holder(&["--no-start", "-k", "x"]);
     let script = "canal acquire -q --pid $$ -k p || exit; echo told; while :; do sleep 0.05; done";
     let owner = a.world.sh(script).spawn();
-    wait_until("it is told", || owner.stdout().contains("told"));
+    wait_until("it has printed the grant", || owner.stdout().contains("told"));
     let holder = |key| a.world.key(key).holders.remove(0);
     let pids = ["x", "p"].map(|key| holder(key).pid);
     let told = ["x", "p"].map(|key| holder(key).token).into_iter().max().unwrap();
@@ -110,7 +110,7 @@ fn survivors_are_killed(engine: &mut Engine, log: &Log) {
 
 fn until_empty(host: &Host) {
     let owners = host.world.runtime().join("owners");
-    wait_until("nobody is recorded", || {
+    wait_until("no owner is recorded", || {
         let text = fs::read_to_string(&owners).unwrap();
         text.matches("\"told\"").count() == text.matches("\"ended\"").count()
     });

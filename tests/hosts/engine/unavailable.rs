@@ -58,7 +58,7 @@ fn a_release_without_the_engine_is_done_when_the_engine_is_back(log: &Log) {
         .stdin(std::process::Stdio::piped())
         .spawn();
     b.world.until_held("x", 1);
-    wait_until("it is told", || owner.stdout().contains("told"));
+    wait_until("it has printed the grant", || owner.stdout().contains("told"));
     a.proxy.cut();
     a.until("away");
     let pid = owner.pid_text();

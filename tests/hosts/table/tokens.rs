@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::over_each_engine;
-use crate::shared_table::figures::say;
+use crate::shared_table::figures::print_line;
 use crate::shared_table::{Host, Log, hosts, hosts_timed, until_idle};
 use crate::world::process::{BOUND, Cmd, Proc, children};
 
@@ -131,7 +131,7 @@ fn tokens_grow_with_every_grant_of_any_kind_on_any_host_while_processes_are_kill
     let lasted = begun.elapsed().as_secs_f64();
     clients.into_iter().flatten().for_each(Client::end);
     let tokens = tokens();
-    say(&format!(
+    print_line(&format!(
         "{} tokens over {} on 3 hosts in {lasted:.0} s; {killed} of {started} clients and {daemons} \
          daemons were killed",
         tokens.len(),

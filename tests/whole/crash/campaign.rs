@@ -59,14 +59,14 @@ fn clients(world: &World) -> Vec<Proc> {
 }
 
 /// A small random number generator. The test prints its seed.
-pub(crate) struct Dice(pub(crate) u64);
+pub(crate) struct Random(pub(crate) u64);
 
-impl Dice {
-    pub(crate) fn throw(&mut self, sides: usize) -> usize {
+impl Random {
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        usize::try_from(self.0 % sides as u64).unwrap()
+        usize::try_from(self.0 % limit as u64).unwrap()
     }
 }
 
@@ -83,7 +83,7 @@ pub(crate) fn go_on(stopped: &mut Vec<(Instant, i32)>, now: Instant) {
 }
 
 /// All descendants of the loops.
-pub(crate) fn victims(loops: &[Proc]) -> Vec<i32> {
+pub(crate) fn descendants(loops: &[Proc]) -> Vec<i32> {
     let mut found = Vec::new();
     let mut next: Vec<i32> = loops.iter().map(Proc::pid).collect();
     while let Some(pid) = next.pop() {
@@ -114,7 +114,7 @@ fn a_campaign_in(world: &World) {
     eprintln!("SEED={seed}");
     let length = std::env::var("CAMPAIGN").map_or(CAMPAIGN_S, |length| length.parse().unwrap());
     let campaign = Duration::from_secs(length);
-    let mut dice = Dice(seed);
+    let mut random = Random(seed);
     world.status();
     let loops = clients(world);
     let begun = Instant::now();
@@ -124,26 +124,26 @@ fn a_campaign_in(world: &World) {
     let runs = || world.read("tokens").lines().count();
     let enough = |kills, daemons| kills > 50 && daemons > 3 && runs() > 60;
     while begun.elapsed() < campaign || begun.elapsed() < BOUND && !enough(kills, daemons) {
-        let pause = Duration::from_millis(5 + dice.throw(60) as u64);
+        let pause = Duration::from_millis(5 + random.below(60) as u64);
         let until = Instant::now() + pause;
         wait_until("the next kill is due", || Instant::now() >= until);
         go_on(&mut stopped, Instant::now());
-        let victims = victims(&loops);
-        let one = |dice: &mut Dice| victims.get(dice.throw(victims.len().max(1))).copied();
-        match (dice.throw(20), one(&mut dice), world.hosts.glance()) {
+        let descendants = descendants(&loops);
+        let one = |random: &mut Random| descendants.get(random.below(descendants.len().max(1))).copied();
+        match (random.below(20), one(&mut random), world.hosts.glance()) {
             (0, _, Some(_)) => {
                 let pids = world.daemon_pids();
-                let one = pids.get(dice.throw(pids.len().max(1)));
+                let one = pids.get(random.below(pids.len().max(1)));
                 one.into_iter().for_each(|pid| send(*pid, Signal::SIGKILL));
                 daemons += 1;
             }
-            (1..5, Some(victim), _) => {
-                send(victim, Signal::SIGSTOP);
-                let pause = Duration::from_millis(dice.throw(500) as u64);
-                stopped.push((Instant::now() + pause, victim));
+            (1..5, Some(process), _) => {
+                send(process, Signal::SIGSTOP);
+                let pause = Duration::from_millis(random.below(500) as u64);
+                stopped.push((Instant::now() + pause, process));
             }
-            (_, Some(victim), _) => {
-                send(victim, Signal::SIGKILL);
+            (_, Some(process), _) => {
+                send(process, Signal::SIGKILL);
                 kills += 1;
             }
             _ => {}

@@ -14,7 +14,7 @@ use canal::protocol::{Mode, Status};
 use nix::sys::signal::Signal;
 
 use crate::backend;
-use crate::crash::campaign::{Dice, go_on, send, victims};
+use crate::crash::campaign::{Random, go_on, send, descendants};
 use crate::script::until_nothing;
 use crate::world::World;
 use crate::world::process::{BOUND, Cmd, Proc, alive, installed_or_skip, wait_until};
@@ -145,35 +145,35 @@ fn ran(world: &World) -> bool {
     world.read("runs").lines().count() > 50 && world.read("errors").contains("a deadlock of ")
 }
 
-fn harm(world: &World, loops: &[Proc], dice: &mut Dice, campaign: Duration) -> Done {
+fn kill_at_random(world: &World, loops: &[Proc], random: &mut Random, campaign: Duration) -> Done {
     let mut done = Done::default();
     let mut stopped: Vec<(Instant, i32)> = Vec::new();
     let begun = Instant::now();
     // On a busy machine the campaign goes on until enough has happened.
     while begun.elapsed() < campaign || begun.elapsed() < BOUND && !(done.enough() && ran(world)) {
-        let until = Instant::now() + Duration::from_millis(5 + dice.throw(80) as u64);
+        let until = Instant::now() + Duration::from_millis(5 + random.below(80) as u64);
         wait_until("the next kill is due", || Instant::now() >= until);
         go_on(&mut stopped, Instant::now());
-        let victims = victims(loops);
-        let victim = victims.get(dice.throw(victims.len().max(1))).copied();
+        let descendants = descendants(loops);
+        let process = descendants.get(random.below(descendants.len().max(1))).copied();
         let seen = world.hosts.glance();
         if let Some(status) = &seen {
             no_writer_has_company(status);
         }
-        match (dice.throw(20), victim, seen) {
+        match (random.below(20), process, seen) {
             (0, _, Some(_)) => {
                 let pids = world.daemon_pids();
-                let one = pids.get(dice.throw(pids.len().max(1)));
+                let one = pids.get(random.below(pids.len().max(1)));
                 one.into_iter().for_each(|pid| send(*pid, Signal::SIGKILL));
                 done.daemons += 1;
             }
-            (1..5, Some(victim), _) => {
-                send(victim, Signal::SIGSTOP);
-                let pause = Duration::from_millis(dice.throw(300) as u64);
-                stopped.push((Instant::now() + pause, victim));
+            (1..5, Some(process), _) => {
+                send(process, Signal::SIGSTOP);
+                let pause = Duration::from_millis(random.below(300) as u64);
+                stopped.push((Instant::now() + pause, process));
             }
-            (5..14, Some(victim), _) => {
-                send(victim, Signal::SIGKILL);
+            (5..14, Some(process), _) => {
+                send(process, Signal::SIGKILL);
                 done.kills += 1;
             }
             _ => {}
@@ -195,7 +195,7 @@ fn random_kills_let_no_writer_run_beside_another_and_leave_no_hold() {
     let length = std::env::var("CAMPAIGN").map_or(CAMPAIGN_S, |length| length.parse().unwrap());
     let world = World::with_daemon();
     let loops = clients(&world);
-    let done = harm(&world, &loops, &mut Dice(seed | 1), Duration::from_secs(length));
+    let done = kill_at_random(&world, &loops, &mut Random(seed | 1), Duration::from_secs(length));
     each_gets_its_turn(&world);
     fs::remove_file(world.path("work/stop")).unwrap();
     for one in loops {

@@ -106,7 +106,7 @@ fn wrong_requests_get_clear_errors() {
     crate::expected_text::matches("errors.txt", &report);
 
     let key = world.key("busy");
-    assert_eq!((key.held, key.waiting), (1, 0), "nobody else noticed");
+    assert_eq!((key.held, key.waiting), (1, 0), "the other clients are undisturbed");
     assert_eq!(world.status().keys.len(), 1, "and nothing was taken");
     holder.finish().code(0);
 }

@@ -71,7 +71,7 @@ fn the_daemon_has_its_own_session_the_root_folder_and_a_clean_environment() {
     job.end().code(0);
     let daemon = world.daemon_pid();
     let me = std::process::id().cast_signed();
-    assert_ne!(stat(daemon, 4), i64::from(me), "its parent is not the one who started it");
+    assert_ne!(stat(daemon, 4), i64::from(me), "its parent is not the process that started it");
     assert_ne!(stat(daemon, 6), stat(me, 6), "it has a session of its own");
     assert_eq!(stat(daemon, 7), 0, "it has no terminal");
     assert_eq!(link(daemon, "cwd"), "/");
@@ -183,7 +183,7 @@ fn an_idle_daemon_ends_with_idle_exit() {
         }
         let begun = Instant::now();
         wait_until("more than the idle time is over", || begun.elapsed() > idle * 9 / 5);
-        assert!(!daemon.has_ended(), "somebody holds a lock");
+        assert!(!daemon.has_ended(), "a lock is held");
         holder.finish();
         daemon.end().code(0);
         // The next client starts another daemon.

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use nix::sys::signal::Signal;
 
 use crate::script::{
-    Script, graph, holder, is_free, say, stop, until_holds, until_nothing, waiter,
+    Script, graph, holder, is_free, send_line, stop, until_holds, until_nothing, waiter,
 };
 use crate::world::World;
 use crate::world::process::{alive, signal, wait_until};
@@ -21,7 +21,7 @@ fn a_waiter_killed_before_the_cycle_closes_causes_no_deadlock() {
     let mut elder = world.canal(args).stdin(Stdio::piped()).spawn();
     until_holds(&world, elder.pid(), "a");
     let mut younger = Script::start(&world, "younger", "--write b", "--write a");
-    say(&mut elder, "go");
+    send_line(&mut elder, "go");
     world.until_waiting("b", 1);
     signal(crate::world::process::commands(elder.pid())[0], Signal::SIGKILL);
     // The test does not wait until the daemon has seen the death: the daemon reads deaths that the

@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use nix::sys::signal::Signal;
 
-use crate::script::{Script, graph, holder, is_free, say, stop, until_holds, until_nothing};
+use crate::script::{Script, graph, holder, is_free, send_line, stop, until_holds, until_nothing};
 use crate::world::process::{Proc, alive, signal, wait_until};
 use crate::world::record::{Events, recorded};
 use crate::world::{World, journal_only};
@@ -18,7 +18,7 @@ fn restart(world: &World) {
     let before = waiting(world);
     let pid = world.kill_daemon();
     assert_ne!(world.daemon_pid(), pid, "a new daemon answers");
-    wait_until("those who wait are back", || {
+    wait_until("all waiters are back", || {
         waiting(world) == before && graph(world).waits.len() as u64 == before.unwrap()
     });
 }
@@ -94,7 +94,7 @@ fn after_a_restart_siblings_and_other_sessions_still_exclude_each_other() {
     until_holds(&world, outer.pid(), "db");
     restart(&world);
     assert!(!is_free(&world, "--read db/x"));
-    say(&mut outer, "go");
+    send_line(&mut outer, "go");
     outer.end().code(0);
     let events = Events::of(&world);
     assert_eq!((events.ended(), events.most_at_once()), (4, 1));
@@ -186,7 +186,7 @@ fn a_waiter_killed_while_no_daemon_runs_causes_no_deadlock() {
     let mut elder = world.canal(args).stdin(Stdio::piped()).spawn();
     until_holds(&world, elder.pid(), "a");
     let mut younger = Script::start(&world, "younger", "--write b", "--write a");
-    say(&mut elder, "go");
+    send_line(&mut elder, "go");
     world.until_waiting("b", 1);
     let inner = crate::world::process::commands(elder.pid())[0];
     // Stopped first: it must not start a daemon.

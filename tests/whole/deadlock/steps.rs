@@ -2,7 +2,7 @@
 
 use std::process::Stdio;
 
-use crate::script::{graph, holder, holds, is_free, say, until_holds, until_nothing};
+use crate::script::{graph, holder, holds, is_free, send_line, until_holds, until_nothing};
 use crate::world::World;
 use crate::world::process::{Proc, wait_until};
 
@@ -16,7 +16,7 @@ fn shell(world: &World) -> Proc {
 #[track_caller]
 fn eval(shell: &mut Proc, line: &str) -> i32 {
     let before = shell.stdout().lines().count();
-    say(shell, line);
+    send_line(shell, line);
     wait_until(line, || shell.stdout().lines().count() > before);
     let told = shell.stdout();
     let (code, _) = told.lines().last().unwrap().split_once(' ').unwrap();
@@ -29,7 +29,7 @@ fn scripts_that_acquire_in_opposite_orders_deadlock_and_a_release_ends_it() {
     let (mut elder, mut younger) = (shell(&world), shell(&world));
     assert_eq!(eval(&mut elder, "canal acquire --pid $$ --write a"), 0);
     assert_eq!(eval(&mut younger, "canal acquire --pid $$ --write b"), 0);
-    say(&mut elder, "canal acquire --pid $$ --write b");
+    send_line(&mut elder, "canal acquire --pid $$ --write b");
     world.until_waiting("b", 1);
     assert_eq!(eval(&mut younger, "canal acquire --pid $$ --write a"), 75);
     let told = younger.stderr();
@@ -47,7 +47,7 @@ fn scripts_that_acquire_in_opposite_orders_deadlock_and_a_release_ends_it() {
     assert_eq!(world.key("b").waiting, 1, "the other one waits on");
     assert_eq!(eval(&mut younger, "canal release --pid $$ b"), 0);
     until_holds(&world, elder.pid(), "b");
-    wait_until("the elder was told", || elder.stdout().lines().count() == 2);
+    wait_until("the elder's command has ended", || elder.stdout().lines().count() == 2);
     assert_eq!(elder.stdout().lines().last(), Some("0 canal acquire --pid $$ --write b"));
     assert_eq!(eval(&mut elder, "canal release --pid $$ --all"), 0);
     assert_eq!(eval(&mut younger, "canal acquire --pid $$ --write b --write a"), 0);
@@ -62,7 +62,7 @@ fn an_elder_request_that_closes_the_cycle_is_not_refused() {
     let (mut elder, mut younger) = (shell(&world), shell(&world));
     assert_eq!(eval(&mut elder, "canal acquire --pid $$ --write a"), 0);
     assert_eq!(eval(&mut younger, "canal acquire --pid $$ -k b"), 0);
-    say(&mut younger, "canal acquire --pid $$ --read a; exit");
+    send_line(&mut younger, "canal acquire --pid $$ --read a; exit");
     world.until_waiting("a", 1);
     assert_eq!(eval(&mut elder, "canal acquire --pid $$ -k b"), 0);
     let victim = younger.end().code(75);
@@ -81,7 +81,7 @@ fn a_released_lock_closes_no_cycle() {
     assert_eq!(eval(&mut one, "canal release --pid $$ a"), 0);
     assert!(holds(&world, one.pid(), "b") && !holds(&world, one.pid(), "a"));
     assert_eq!(eval(&mut two, "canal acquire --pid $$ --write a"), 0);
-    say(&mut two, "canal acquire --pid $$ --write b");
+    send_line(&mut two, "canal acquire --pid $$ --write b");
     world.until_waiting("b", 1);
     // Of what the second waits for, the first holds only `b`, which it gives back.
     assert_eq!(graph(&world).waits.len(), 1);
@@ -99,11 +99,11 @@ fn a_cancelled_request_closes_no_cycle() {
     let (mut one, mut two) = (shell(&world), shell(&world));
     assert_eq!(eval(&mut one, "canal acquire --pid $$ --write a"), 0);
     assert_eq!(eval(&mut two, "canal acquire --pid $$ --write b"), 0);
-    say(&mut one, "canal acquire --pid $$ --write b & asking=$!");
+    send_line(&mut one, "canal acquire --pid $$ --write b & asking=$!");
     world.until_waiting("b", 1);
     assert_eq!(eval(&mut one, "kill -9 $asking; wait $asking; true"), 0);
     world.until_waiting("b", 0);
-    say(&mut two, "canal acquire --pid $$ --write a");
+    send_line(&mut two, "canal acquire --pid $$ --write a");
     world.until_waiting("a", 1);
     one.finish().code(0);
     until_holds(&world, two.pid(), "a");
@@ -119,7 +119,7 @@ fn a_wait_with_a_time_limit_takes_part_in_a_deadlock() {
     assert_eq!(eval(&mut one, "canal acquire --pid $$ --write a"), 0);
     assert_eq!(eval(&mut two, "canal acquire --pid $$ --write b"), 0);
     assert_eq!(eval(&mut one, "canal acquire -q --pid $$ --write b -w 0.05"), 75);
-    say(&mut two, "canal acquire --pid $$ --write a");
+    send_line(&mut two, "canal acquire --pid $$ --write a");
     world.until_waiting("a", 1);
     assert_eq!(two.stderr(), "");
     assert_eq!(eval(&mut one, "canal acquire -q --pid $$ -n --write b"), 75);
@@ -136,7 +136,7 @@ fn an_upgrade_is_released_step_by_step() {
     assert_eq!(eval(&mut one, "canal acquire --pid $$ --read conf"), 0);
     assert!(is_free(&world, "--read conf") && !is_free(&world, "--write conf"));
     let reader = holder(&world, "--read conf");
-    say(&mut one, "canal acquire --pid $$ --write conf");
+    send_line(&mut one, "canal acquire --pid $$ --write conf");
     world.until_waiting("conf", 1);
     reader.finish().code(0);
     wait_until("it writes", || one.stdout().lines().count() == 2);
@@ -159,7 +159,7 @@ fn two_requests_of_one_script_at_once_both_take_part_in_deadlocks() {
     let (mut elder, mut younger) = (shell(&world), shell(&world));
     assert_eq!(eval(&mut elder, "canal acquire --pid $$ --write a"), 0);
     assert_eq!(eval(&mut younger, "canal acquire --pid $$ --write b"), 0);
-    say(&mut elder, "canal acquire --pid $$ --write b & canal acquire --pid $$ --write c; wait");
+    send_line(&mut elder, "canal acquire --pid $$ --write b & canal acquire --pid $$ --write c; wait");
     world.until_waiting("b", 1);
     world.until_waiting("c", 1);
     assert_eq!(eval(&mut younger, "canal acquire --pid $$ --write a"), 75);
@@ -180,7 +180,7 @@ fn a_command_can_release_its_lock_before_it_ends_and_its_children_cannot() {
     let mut command = world.canal(args).stdin(Stdio::piped()).spawn();
     wait_until("the child tried", || command.stdout() == "child 125\n");
     assert!(!is_free(&world, "--read a"));
-    say(&mut command, "go");
+    send_line(&mut command, "go");
     wait_until("it was given back", || command.stdout().ends_with("self 0\n"));
     assert!(is_free(&world, "--write a"));
     command.finish();
@@ -193,7 +193,7 @@ fn a_request_with_a_time_limit_is_refused_for_a_deadlock_at_once() {
     let (mut elder, mut younger) = (shell(&world), shell(&world));
     assert_eq!(eval(&mut elder, "canal acquire --pid $$ --write a"), 0);
     assert_eq!(eval(&mut younger, "canal acquire --pid $$ --write b"), 0);
-    say(&mut elder, "canal acquire --pid $$ --write b -w 1h");
+    send_line(&mut elder, "canal acquire --pid $$ --write b -w 1h");
     world.until_waiting("b", 1);
     assert_eq!(eval(&mut younger, "canal acquire --pid $$ --write a -w 1h -E 4"), 75);
     assert!(younger.stderr().contains("a deadlock of 2 sessions"), "{}", younger.stderr());

@@ -6,14 +6,14 @@ use std::process::Stdio;
 use serde_json::Value;
 
 use crate::backend;
-use crate::script::{Script, holds, is_free, say, until_holds, until_nothing};
+use crate::script::{Script, holds, is_free, send_line, until_holds, until_nothing};
 use crate::terminal::Terminal;
 use crate::world::World;
 use crate::world::process::{Ended, Proc};
 use crate::world::record::Events;
 
 /// The lines of a message about a deadlock.
-fn told(stderr: &str) -> Vec<&str> {
+fn deadlock_lines(stderr: &str) -> Vec<&str> {
     let from = stderr.lines().skip_while(|line| !line.contains("a deadlock of "));
     from.take_while(|line| line.starts_with("canal: ")).collect()
 }
@@ -36,7 +36,7 @@ fn of_two_scripts_the_younger_is_refused_whichever_closes_the_cycle() {
         elder.succeeds();
         assert_eq!(Events::of(&world).started(), ["elder"]);
 
-        let lines = told(&victim.stderr);
+        let lines = deadlock_lines(&victim.stderr);
         assert_eq!(lines.len(), 5, "{victim:?}");
         assert!(lines[0].contains("a deadlock of 2 sessions"), "{victim:?}");
         assert!(lines[1].contains("waits to write `a`, held for writing by"), "{victim:?}");
@@ -102,7 +102,7 @@ fn of_three_scripts_only_the_youngest_is_refused_in_every_order() {
         one.succeeds();
         two.succeeds();
         assert_eq!(Events::of(&world).started(), ["two", "one"], "{order:?}");
-        let text = told(&victim.stderr).join("\n");
+        let text = deadlock_lines(&victim.stderr).join("\n");
         assert!(text.contains("a deadlock of 3 sessions"), "{order:?}: {victim:?}");
         for (key, pid) in ["b", "c", "a"].iter().zip(&pids) {
             assert!(text.contains(&format!("waits to write `{key}`")), "{order:?}: {victim:?}");
@@ -120,7 +120,7 @@ fn readers_that_both_ask_to_write_are_a_deadlock_and_the_retry_succeeds() {
     elder.go_and_wait(&world);
     younger.go();
     let victim = younger.refused();
-    assert!(told(&victim.stderr)[1].contains("held for reading by"), "{victim:?}");
+    assert!(deadlock_lines(&victim.stderr)[1].contains("held for reading by"), "{victim:?}");
     elder.succeeds();
     let mut again = Script::start(&world, "again", "--read a", "--write a");
     again.go();
@@ -157,12 +157,12 @@ fn commands_that_become_each_other_take_part_in_a_deadlock() {
         one
     };
     let (mut elder, mut younger) = (chain("a", "b"), chain("b", "a"));
-    say(&mut elder, "go");
+    send_line(&mut elder, "go");
     world.until_waiting("b", 1);
     let pids = [elder.pid_text(), younger.pid_text()];
-    say(&mut younger, "go");
+    send_line(&mut younger, "go");
     let victim = younger.end().code(75);
-    let lines = told(&victim.stderr);
+    let lines = deadlock_lines(&victim.stderr);
     if backend::IS_ENGINE {
         // Over an engine the second one stays as a parent, within the first.
         assert_eq!(lines.len(), 5, "{victim:?}");
@@ -185,7 +185,7 @@ fn a_conflict_code_never_replaces_75_for_a_deadlock() {
         let mut younger = Script::start(&world, "younger", "--write b", &inner);
         elder.go_and_wait(&world);
         younger.go();
-        assert!(!told(&younger.refused().stderr).is_empty());
+        assert!(!deadlock_lines(&younger.refused().stderr).is_empty());
         elder.succeeds();
     }
 }
@@ -201,7 +201,7 @@ fn json_lists_the_cycle_step_by_step() {
     until_holds(&world, younger.pid(), "b");
     elder.go_and_wait(&world);
     let pids = [younger.pid(), elder.inner_pid(), elder.proc.pid()];
-    say(&mut younger, "go");
+    send_line(&mut younger, "go");
     let victim: Ended = younger.end().code(75);
     elder.succeeds();
     let json = victim.json();

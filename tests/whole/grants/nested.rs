@@ -3,7 +3,7 @@
 use std::process::Stdio;
 
 use crate::backend;
-use crate::script::{Script, holds, is_free, say, until_holds, until_nothing};
+use crate::script::{Script, holds, is_free, send_line, until_holds, until_nothing};
 use crate::world::World;
 use crate::world::process::{installed_or_skip, wait_until};
 use crate::world::record::{Events, recorded};
@@ -118,7 +118,7 @@ fn locks_that_a_script_acquired_block_its_commands_unless_it_runs_under_canal() 
 fn an_older_kernel_tells_nested_commands_from_other_sessions() {
     let world = World::of_linux_5_10();
     world.status();
-    let (outer, [session, frame]) = told(&world, "build");
+    let (outer, [session, frame]) = holder_with_frame(&world, "build");
     let cmd = world.canal(["run", "-n", "-k", "build", "--", "true"]);
     cmd.env("CANAL_SESSION", session).env("CANAL_FRAME", frame).end().code(75);
     outer.finish().code(0);
@@ -139,7 +139,7 @@ fn a_nested_lock_ends_with_its_command_and_the_outer_lock_stays() {
     let args = ["run", "--write", "a", "--", "sh", "-c", body];
     let mut outer = world.canal(args).stdin(Stdio::piped()).spawn();
     until_holds(&world, outer.pid(), "a");
-    say(&mut outer, "go");
+    send_line(&mut outer, "go");
     wait_until("the inner one holds", || world.key("b").holders.len() == 1);
     let (a, b) = (world.key("a").holders[0].clone(), world.key("b").holders[0].clone());
     assert_eq!(a.session, b.session, "one session");
@@ -199,11 +199,11 @@ fn a_new_session_is_begun_on_purpose_and_outlives_the_command() {
 }
 
 /// The session and frame that `canal run` tells its command.
-fn told(world: &World, key: &str) -> (crate::world::process::Proc, [String; 2]) {
+fn holder_with_frame(world: &World, key: &str) -> (crate::world::process::Proc, [String; 2]) {
     let body = "echo $CANAL_SESSION $CANAL_FRAME; exec cat";
     let args = ["run", "-k", key, "--", "sh", "-c", body];
     let outer = world.canal(args).stdin(Stdio::piped()).spawn();
-    wait_until("its session is told", || outer.stdout().ends_with('\n'));
+    wait_until("its session is printed", || outer.stdout().ends_with('\n'));
     let words = outer.stdout();
     let mut words = words.split_whitespace().map(str::to_owned);
     let told = [words.next().unwrap(), words.next().unwrap()];
@@ -213,7 +213,7 @@ fn told(world: &World, key: &str) -> (crate::world::process::Proc, [String; 2]) 
 #[test]
 fn a_copied_environment_does_not_join_a_session() {
     let world = World::with_daemon();
-    let (outer, [session, frame]) = told(&world, "build");
+    let (outer, [session, frame]) = holder_with_frame(&world, "build");
     let stranger = |args: &[&str]| {
         let cmd = world.canal(args).env("CANAL_SESSION", &session).env("CANAL_FRAME", &frame);
         cmd.end()
@@ -245,7 +245,7 @@ fn a_server_started_within_a_session_does_not_join_later_clients_to_it() {
     let args = ["run", "-k", "build", "--", "sh", "-c", &body];
     let outer = world.canal(args).stdin(Stdio::piped()).spawn();
     until_holds(&world, outer.pid(), "build");
-    wait_until("the server is nobody's child", || {
+    wait_until("the server has no parent in the session", || {
         outer.stdout().ends_with('\n') && crate::world::process::children(outer.pid()).is_empty()
     });
     let ask = |job: &str| {

@@ -93,7 +93,7 @@ fn parallel_children_pass_the_waiters_for_their_parent() {
     let mut outer = world.canal(args).stdin(Stdio::piped()).spawn();
     crate::script::until_holds(&world, outer.pid(), "d");
     let migration = waiter(&world, "--write d", &["echo", "alone"]);
-    crate::script::say(&mut outer, "go");
+    crate::script::send_line(&mut outer, "go");
     wait_until("all children ran", || outer.stdout().lines().count() == 3);
     outer.end().code(0);
     assert_eq!(migration.end().code(0).stdout, "alone\n");

@@ -31,7 +31,7 @@ fn resizing_a_held_lock_of_buckets_grants_waiters() {
     resize(&world, &["db", "--per", "2", "--buckets", "2"]);
     assert_eq!(waiter.end().code(0).stdout, "2 1\n");
     resize(&world, &["db", "--per", "1", "--buckets", "1"]);
-    assert_eq!(world.held("db"), 2, "those who run are never touched");
+    assert_eq!(world.held("db"), 2, "running commands keep their slots");
     world.canal(["run", "-n", "-k", "db", "--", "true"]).end().code(75);
     for holder in holders {
         holder.finish();

@@ -37,15 +37,15 @@ fn a_migration_runs_alone(world: &World, early: &str, late: &str, restarted: boo
     let migration = waiter(world, "--write db", &["sh", "-c", &body, "sh", "migration"]);
     let more = twenty(world, late, "late");
     let waiting = || world.look().map_or(0, |s| s.keys.iter().map(|key| key.waiting).sum::<u64>());
-    wait_until("all who come wait", || waiting() == 21);
+    wait_until("all new jobs wait", || waiting() == 21);
     // There are slots enough, and no more readers than before: they wait only because of the
     // migration.
     assert!(!is_free(world, late));
-    assert!(is_free(world, "-k other=64 --read d --write dbx"), "nobody else is held back");
+    assert!(is_free(world, "-k other=64 --read d --write dbx"), "other keys are free");
     if restarted {
         world.kill_daemon();
         world.status();
-        wait_until("all who wait are back", || waiting() == 21);
+        wait_until("all waiters are back", || waiting() == 21);
     }
     all_finish(first);
     wait_until("the migration runs", || Events::of(world).started().contains(&"migration"));
@@ -78,7 +78,7 @@ fn a_job_below_one_key_does_not_block_a_write_of_its_neighbour() {
     assert!(is_free(&world, "--read db"), "a counted job is a reader");
     assert!(!is_free(&world, "--write db") && !is_free(&world, "--write db/x/1"));
     let keys: Vec<String> = world.look().unwrap().keys.into_iter().map(|key| key.key).collect();
-    assert_eq!(keys, ["db/x"], "nothing is made for keys that nobody uses");
+    assert_eq!(keys, ["db/x"], "nothing is created for unused keys");
     job.finish().code(0);
 }
 
