@@ -1,6 +1,7 @@
 //! How a daemon starts, what it takes over, and what it refuses.
 
 mod bad_input;
+mod disturbed;
 mod older_kernel;
 mod on_demand;
 mod rules;

@@ -1,15 +1,12 @@
-//! Waiters, holders and daemons that are stopped, waiters that sleep, and files that are removed
-//! under a daemon.
+//! Waiters and holders that are stopped, and waiters that sleep.
 
-use std::fs;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::backend;
 use crate::lease::Lease;
-use crate::world::process::{BOUND, alive, signal, sleeps, state, wait_until};
+use crate::world::process::{sleeps, state, wait_until};
 use crate::world::record::{Events, recorded};
 use crate::world::{World, journal_only};
 
@@ -179,37 +176,6 @@ fn a_stopped_holder_keeps_its_lock_and_is_shown_as_stopped() {
 }
 
 #[test]
-fn a_stopped_daemon_is_an_error_within_seconds() {
-    let world = World::with_daemon().on_one_host();
-    let daemon = world.daemon_pid();
-    signal(daemon, Signal::SIGSTOP);
-    wait_until("it is stopped", || state(daemon) == Some('T'));
-    let begun = Instant::now();
-    let commands = [
-        &["run", "-k", "x", "--", "true"][..],
-        &["run", "-n", "-k", "x", "--", "true"],
-        &["run", "-w", "1", "-k", "x", "--", "true"],
-        &["run", "-k", "x", "--max-run", "60", "--", "true"],
-        &["acquire", "-k", "x"],
-        &["status"],
-        &["release", "--all"],
-        &["resize", "x", "--slots", "2"],
-    ];
-    let asked: Vec<_> = commands.iter().map(|args| world.canal(*args).spawn()).collect();
-    for (one, args) in asked.into_iter().zip(commands) {
-        let ended = one.end().code(125);
-        assert!(ended.stderr.contains("does not answer"), "{args:?}: {ended:?}");
-        assert!(ended.stderr.contains(&format!("pid {daemon}")), "{args:?}: {ended:?}");
-    }
-    let took = begun.elapsed();
-    assert!(took < BOUND, "{took:?}");
-    signal(daemon, Signal::SIGCONT);
-    world.canal(["run", "-w", "120", "-k", "x", "--", "true"]).end().code(0);
-    assert_eq!(world.daemon_pid(), daemon);
-    world.until_idle();
-}
-
-#[test]
 fn a_waiter_sleeps_until_something_is_due() {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "x"]);
@@ -223,53 +189,4 @@ fn a_waiter_sleeps_until_something_is_due() {
     });
     holder.finish();
     waiter.end().code(0);
-}
-
-#[test]
-fn removing_the_folder_under_a_daemon_makes_no_second_table() {
-    let world = World::with_daemon();
-    let daemon = world.daemon_pid();
-    let holder = world.holder(&["-k", "x"]);
-    let waiter = world.waiter("x", &[], &["echo", "on"]);
-    // The daemon may recreate files while they are removed.
-    wait_until("the folder was removed", || fs::remove_dir_all(world.runtime()).is_ok());
-    // The lock has no second holder at any time: neither while the folder is gone, nor later.
-    let begun = Instant::now();
-    let mut answers = 0;
-    while begun.elapsed() < BOUND && answers < 5 {
-        let ended = world.canal(["run", "-n", "-k", "x", "--", "true"]).end();
-        assert!(matches!(ended.code, Some(75 | 125)), "{ended:?}");
-        answers += i32::from(ended.code == Some(75));
-    }
-    assert_eq!(answers, 5, "the daemon is not reached again");
-    assert_eq!(world.daemon_pid(), daemon);
-    let key = world.key("x");
-    assert_eq!((key.held, key.waiting), (1, 1));
-    // A restart works with the files that the daemon recreated. Over an engine the folder needs its
-    // configuration, which names the engine.
-    if backend::IS_ENGINE {
-        world.configure("");
-    }
-    world.kill_daemon();
-    world.status();
-    assert_eq!(world.held("x"), 1);
-    holder.finish();
-    assert_eq!(waiter.end().code(0).stdout, "on\n");
-    assert!(!alive(daemon));
-}
-
-#[test]
-fn removing_single_files_under_a_daemon_loses_nothing() {
-    for name in ["canal.sock", "lock", "journal.0", "journal.1"] {
-        let world = World::with_daemon();
-        let holder = world.holder(&["-k", "x"]);
-        let _ = fs::remove_file(world.runtime().join(name));
-        wait_until("the daemon is reached", || {
-            let ended = world.canal(["run", "-n", "-k", "x", "--", "true"]).end();
-            assert!(matches!(ended.code, Some(75 | 125)), "{name}: {ended:?}");
-            ended.code == Some(75)
-        });
-        holder.finish();
-        world.until_idle();
-    }
 }
