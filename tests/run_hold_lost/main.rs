@@ -6,6 +6,7 @@
 
 mod deadline_page;
 mod ending;
+#[path = "../fixtures/fake_daemon.rs"]
 mod fake_daemon;
 mod messages;
 mod starting;
