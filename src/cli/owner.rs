@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_parent_is_the_owner_unless_one_is_named() {
+    fn the_parent_is_the_owner_unless_another_is_named() {
         let owner = Owner::find(None).unwrap();
         assert!(owner.by_default);
         assert_eq!(owner.pid, parent_id());
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn canal_cannot_own_what_it_takes_for_others() {
+    fn canal_cannot_own_a_lock_that_it_acquires_for_others() {
         let failed = Owner::find(Some(std::process::id())).unwrap_err();
         assert!(failed.message.contains("canal itself"));
         assert_eq!(failed.hint.as_deref(), Some(HINT));

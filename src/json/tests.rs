@@ -119,7 +119,7 @@ fn each_character_is_escaped_or_not_at_each_place_of_a_word() {
 }
 
 #[test]
-fn what_is_not_written_here_is_left_to_serde_json() {
+fn other_values_are_left_to_serde_json() {
     let raw = RawValue::from_string(r#"{"as" : 1}"#.to_owned()).unwrap();
     assert_eq!(appended(&raw), br#"{"as" : 1}"#);
     assert_eq!(appended(&vec![1.5, -0.0]), b"[1.5,-0.0]");
@@ -129,7 +129,7 @@ fn what_is_not_written_here_is_left_to_serde_json() {
 }
 
 #[test]
-fn what_has_no_form_leaves_nothing() {
+fn a_value_without_a_json_form_writes_nothing() {
     let mut out = b"before".to_vec();
     let no_name = [BTreeMap::from([(vec![1], 2)])];
     append(&no_name, &mut out).unwrap_err();

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_killed_writers_left_is_removed_and_nothing_else() {
+    fn only_files_of_killed_writers_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         for name in ["state.json", "state.json.new-4711", "state.json.new-0a", "state.json.newer"] {
             fs::write(dir.path().join(name), "half").unwrap();

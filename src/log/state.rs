@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_stored_is_found() {
+    fn stored_values_are_found() {
         let dir = tempfile::tempdir().unwrap();
         let Opened { state, durable: found, .. } = StateFile::open(dir.path()).unwrap();
         assert_eq!(found, None);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_is_named_with_what_is_wrong() {
+    fn a_damaged_file_is_named_with_the_fault() {
         assert_eq!(error(""), "it is damaged: EOF while parsing a value at line 1 column 0");
         assert!(error("{\"version\":1,").starts_with("it is damaged: EOF"));
         assert!(error("{}").contains("missing field `version`"));
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_process_left_is_removed() {
+    fn files_of_a_killed_process_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let state = StateFile::open(dir.path()).unwrap().state;
         state.store(&durable(1)).unwrap();

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_one_by_one_give_the_messages() {
+    fn byte_by_byte_input_gives_the_same_messages() {
         let mut decoder = Decoder::new(16);
         let mut messages = Vec::new();
         for byte in b"{\"a\":1}\0{\"b\":2}\0" {
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_before_a_message_too_large_is_yielded_and_nothing_after_it() {
+    fn messages_before_one_that_is_too_large_are_yielded_and_none_after_it() {
         let mut decoder = Decoder::new(4);
         decoder.feed(b"{}\0xxxxx\0{}\0");
         assert_eq!(decoder.next_message().unwrap(), Some(&b"{}"[..]));

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_method_of_a_known_interface_is_told_from_an_unknown_interface() {
+    fn an_unknown_method_is_distinguished_from_an_unknown_interface() {
         assert_eq!(
             ServiceError::unknown("io.canal.Lock.Nope"),
             ServiceError::MethodNotFound { method: "io.canal.Lock.Nope".to_owned() }

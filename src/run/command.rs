@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_whose_interpreter_is_missing_is_127_and_says_so() {
+    fn a_file_with_a_missing_interpreter_is_127_with_the_reason() {
         let command = Command { file: "/dev/null".into(), argv: vec!["x".into()] };
         let error = io::Error::from_raw_os_error(libc::ENOENT);
         let not_run = NotRun::after_exec(&command, error);

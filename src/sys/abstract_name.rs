@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_can_connect_to_a_name_that_was_taken() {
+    fn no_process_can_connect_to_a_taken_name() {
         let name = name("alone");
         let _taken = take(&name).unwrap();
         let address = SocketAddr::from_abstract_name(&name).unwrap();

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_old_kernel_lacks_what_came_later() {
+    fn an_old_kernel_lacks_later_features() {
         let old = parse_version("5.10");
         assert_eq!(old, Some((5, 10)));
         assert!(has(old, Feature::CloseRange));

@@ -95,7 +95,7 @@ mod tests {
     use crate::sys::rerun;
 
     #[test]
-    fn what_was_before_is_returned() {
+    fn the_earlier_disposition_is_returned() {
         // A signal that nothing else in this test process uses.
         let signal = Signal::SIGURG;
         assert!(!set_ignored(signal).unwrap());

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_duration_says_what_one_looks_like() {
+    fn an_invalid_duration_is_an_error_with_an_example() {
         for text in ["", "x", "10x", "inf", "nan", "1e3", "PT5M", "1mo", "1y", ".", "1..2"] {
             assert!(parse(text).unwrap_err().contains("one looks like 10, 0.5"), "{text}");
         }

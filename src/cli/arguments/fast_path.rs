@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_the_ordinary_is_left_to_clap() {
+    fn unusual_arguments_are_left_to_clap() {
         for line in [
             "-k x",
             "-k",
@@ -316,7 +316,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(8 * ProptestConfig::default().cases))]
         #[test]
-        fn whatever_is_read_here_clap_reads_in_the_same_way(line in line()) {
+        fn the_fast_path_and_clap_read_the_same(line in line()) {
             let words = [OsString::from("canal"), "run".into()].into_iter().chain(line);
             let words: Vec<OsString> = words.collect();
             if let Some((global, run)) = read(words.iter().map(OsString::as_os_str)) {

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_handle_is_not_repeated() {
+    fn an_invalid_handle_is_not_repeated_in_the_error() {
         let args = HandleArgs { handle: Some("0123secret".to_owned()) };
         let failed = args.read().unwrap_err();
         assert_eq!(failed.message, "--handle: a handle is 32 hexadecimal digits");

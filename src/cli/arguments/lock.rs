@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_says_why() {
+    fn an_invalid_key_is_an_error_with_the_reason() {
         for (text, why) in [
             ("", "a key cannot be empty"),
             ("=3", "a key cannot be empty"),
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_itself_is_refused() {
+    fn contradictory_locks_are_refused() {
         let error = |args: LockArgs| args.items().unwrap_err();
         assert_eq!(error(args(&[])).message, "which lock? give --key KEY");
         assert!(error(LockArgs { per: Some(1), ..args(&["a", "b"]) }).hint.is_some());

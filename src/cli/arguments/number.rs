@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_number_says_why() {
+    fn an_invalid_number_is_an_error_with_the_reason() {
         let error = |text| number(text).unwrap_err();
         assert_eq!(number("0"), Ok(0));
         assert_eq!(number("18446744073709551615"), Ok(u64::MAX));

@@ -73,7 +73,7 @@ mod tests {
     use crate::protocol::{OnLost, OwnerInfo};
 
     #[test]
-    fn a_session_that_is_not_the_one_named_is_told() {
+    fn another_session_than_the_named_one_is_reported() {
         let mut request = Acquire {
             tag: tag().unwrap(),
             items: Vec::new(),

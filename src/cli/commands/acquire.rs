@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_owner_that_ends_around_the_grant_is_told_in_one_way() {
+    fn an_owner_that_ends_around_the_grant_gets_one_message() {
         let taken_back =
             || ClientError::Failure(Failure::new(ErrorName::UnknownTag, "taken back before"));
         assert_eq!(unconfirmed(taken_back(), || true).message, OWNER_GONE);

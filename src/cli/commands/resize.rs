@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn the_report_says_what_was_and_what_is() {
+    fn the_report_has_the_old_and_the_new_size() {
         let mut resized = Resized {
             key: "db".to_owned(),
             before: Some("3x2".to_owned()),

@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_of_two_is_told_once_around() {
+    fn a_cycle_of_two_is_described_once_around() {
         let (one, two) = (someone(812, "./one.sh", "s3"), someone(900, "./two.sh", "s4"));
         let cycle = [step(one.clone(), "b", two.clone(), "b"), step(two, "a", one, "a")];
         assert_eq!(
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn two_scripts_that_nest_are_told_with_what_runs_in_them() {
+    fn two_nested_scripts_are_described_with_their_commands() {
         let (one, inner) = (someone(10, "one", "s3"), someone(11, "inner one", "s3"));
         let (two, other) = (someone(20, "two", "s4"), someone(21, "inner two", "s4"));
         assert_eq!(

@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_said_what_was_lost_when_why_and_what_follows() {
+    fn the_message_has_what_was_lost_when_why_and_what_follows() {
         let sentence = |why, then| sentence(&lost(why, then), &["db", "a b"], "14:02:11");
         assert_eq!(
             sentence(Why::Away, Some(OnLost::Kill)),

@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadlock_is_told_after_its_message() {
+    fn a_deadlock_is_described_after_its_message() {
         let (one, two) = (someone(812, "./one.sh", "s3"), someone(900, "./two.sh", "s4"));
         let step = |waiter: &PartyInfo, key: &str, blocker: &PartyInfo| CycleStepInfo {
             waiter: waiter.clone(),
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_who_has_it_since_when() {
+    fn a_refusal_names_the_holder_and_since_when() {
         assert_eq!(
             lines(&refusal("full"), &at("2026-11-20T14:05:23Z")),
             ["db is full", "held by pid 812 `make test` (root, for 3m12s)"]

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn quiet_is_understood_before_what_is_wrong() {
+    fn quiet_counts_even_before_the_wrong_argument() {
         let asks = |line: &str| quiet(line.split(' ').map(OsStr::new));
         for line in [
             "canal -q run --bogus",

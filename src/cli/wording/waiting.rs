@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sentence_says_place_reason_and_holder() {
+    fn the_sentence_has_place_reason_and_holder() {
         let now = at("2026-11-20T14:05:23Z");
         let start = "waiting for db: 2nd of 4, 2 of 2 slots are held";
         let who = "pid 812 `make test` (root, for 3m12s)";
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_is_told_after_ten_seconds_and_then_ever_more_rarely() {
+    fn a_log_gets_a_line_after_ten_seconds_and_then_ever_more_rarely() {
         let mut waiting = Waiting::new(Verbosity::Normal, &[]);
         waiting.last = Some(progress(1));
         for (passed, next) in [(9, 10), (10, 20), (19, 20), (20, 40), (41, 80), (400, 640)] {

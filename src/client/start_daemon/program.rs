@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_is_known_by_its_program_and_not_by_what_it_is_called() {
+    fn a_daemon_is_recognized_by_its_program_and_not_by_its_name() {
         let dir = tempfile::tempdir().unwrap();
         let mut child = called(&["canal", "daemon", "--on-demand"], dir.path());
         let is = |program: &str| is_on_demand_daemon(child.id(), Some(Path::new(program)));
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_somebody_started_for_itself_is_no_daemon_of_others() {
+    fn a_daemon_started_by_hand_is_no_daemon_on_demand() {
         let dir = tempfile::tempdir().unwrap();
         let mut child = called(&["canal", "daemon", "-v"], dir.path());
         assert!(!is_on_demand_daemon(child.id(), Some(Path::new("/bin/sh"))));
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn this_program_is_found_whatever_it_is_called() {
+    fn this_program_is_found_under_any_name() {
         let found = find(Some(Path::new(OWN))).unwrap();
         assert_eq!(found, std::env::current_exe().unwrap());
         let said = Path::new("/some/canal-of-tests");

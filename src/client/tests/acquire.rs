@@ -32,7 +32,7 @@ fn expect(peer: &mut Peer, tag: &str) -> serde_json::Value {
 }
 
 #[test]
-fn progress_is_told_in_order_and_then_the_grant() {
+fn progress_comes_in_order_and_then_the_grant() {
     let scratch = Scratch::new();
     let request = request(None);
     let tag = request.tag.to_string();
@@ -79,7 +79,7 @@ fn a_wait_goes_on_under_its_tag_with_the_next_daemon_for_the_time_that_is_left()
 }
 
 #[test]
-fn one_that_does_not_wait_still_does_not_with_the_next_daemon() {
+fn a_try_acquire_does_not_wait_with_the_next_daemon_either() {
     let scratch = Scratch::new();
     let request = request(Some(0));
     let tag = request.tag.to_string();
@@ -197,7 +197,7 @@ fn a_grant_that_names_a_descriptor_which_did_not_come_is_a_protocol_error() {
 }
 
 #[test]
-fn a_daemon_that_never_says_a_word_to_a_waiter_is_silent() {
+fn a_daemon_that_never_answers_a_waiter_is_silent() {
     let scratch = Scratch::new();
     let _listener = scratch.listen();
     let mut client = Client::connect(&scratch.place, impatient()).unwrap();
@@ -229,7 +229,7 @@ fn a_daemon_that_lets_the_wait_run_over_is_silent() {
 }
 
 #[test]
-fn a_waiter_with_patience_is_called_when_it_wants_while_nothing_is_said() {
+fn a_waiter_with_patience_is_called_at_its_times_during_silence() {
     let scratch = Scratch::new();
     let (go_on, told) = mpsc::channel();
     let daemon = scratch.daemon(move |listener| {

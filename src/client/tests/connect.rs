@@ -13,7 +13,7 @@ use super::*;
 use crate::client::Options;
 
 #[test]
-fn without_a_daemon_one_that_starts_none_says_so_at_once() {
+fn without_a_daemon_and_with_no_start_a_client_fails_at_once() {
     let mut scratch = Scratch::new();
     let before = Instant::now();
     let error = Client::connect(&scratch.place, Start::Never).unwrap_err();
@@ -70,7 +70,7 @@ fn a_directory_that_is_a_link_is_refused() {
 }
 
 #[test]
-fn a_daemon_that_accepts_nobody_is_silent_and_named_by_its_lock() {
+fn a_daemon_that_accepts_no_connection_is_silent_and_named_by_its_lock() {
     let scratch = Scratch::new();
     let flags = SockFlag::SOCK_CLOEXEC;
     let listener = socket(AddressFamily::Unix, SockType::Stream, flags, None).unwrap();

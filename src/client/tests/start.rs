@@ -20,7 +20,7 @@ fn starting(scratch: &Scratch, script: &str) -> Options {
 }
 
 #[test]
-fn what_a_daemon_says_that_cannot_start_is_the_error() {
+fn the_message_of_a_daemon_that_cannot_start_is_the_error() {
     let scratch = Scratch::new();
     let options = starting(&scratch, "echo no such luck >&3; exit 1");
     let error = Client::connect(&scratch.place, options).unwrap_err();
@@ -115,7 +115,7 @@ fn a_starter_that_dies_leaves_the_start_to_the_next() {
 }
 
 #[test]
-fn a_starter_that_is_stopped_keeps_nobody_from_starting() {
+fn a_stopped_starter_does_not_keep_others_from_starting() {
     let scratch = Scratch::new();
     let starts = scratch.dir.path().join("starts");
     let script = format!(

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_grant_overtakes_those_who_came_before_it() {
+    fn a_grant_overtakes_earlier_waiters() {
         let mut queue = ArrivalQueue::default();
         for arrival in [1, 2, 5] {
             queue.insert(arrival, 0);

@@ -362,7 +362,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_becomes_of_a_command_is_kill_unless_it_is_said() {
+    fn on_lost_is_kill_by_default() {
         // As a journal has it that was written before this was asked.
         let old = r#"{"tag":"0000000000000000000000000000000a","owner":{"process":{"pid":1,"started":2}},
             "uid":0,"command":"x","items":[],"wait":"no"}"#;

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_that_are_no_keys_say_why() {
+    fn invalid_keys_are_errors_with_the_reason() {
         let error = |text: &str| Key::new(text).unwrap_err().to_string();
         assert_eq!(error(""), "a key cannot be empty");
         assert_eq!(error("/a/b"), "a key does not begin with `/`; use `a/b`");
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_simple_key_is_judged_as_one_with_an_umlaut_is() {
+    fn simple_keys_and_keys_with_an_umlaut_have_the_same_rules() {
         let same = |text: &str| match (Key::new(text), Key::new(&format!("{text}ä"))) {
             (Ok(one), Ok(other)) => assert_eq!(other.as_str(), format!("{}ä", one.as_str())),
             (Err(KeyError::Empty), Ok(_)) => {}

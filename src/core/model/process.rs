@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_start_tells_processes_apart_only_where_there_is_no_inode() {
+    fn start_times_distinguish_processes_only_without_an_inode() {
         let process = |pid, started, inode| ProcessId { pid, started, inode };
         assert_eq!(process(1, 5, 9), process(1, 0, 9), "of a daemon that looked, and of one not");
         assert_ne!(process(1, 5, 9), process(1, 5, 8));

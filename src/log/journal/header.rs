@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_encoded_is_read() {
+    fn an_encoded_header_is_read() {
         let mut bytes = header().encode().unwrap();
         let length = bytes.len();
         bytes.resize(HEAD_MAX, 0);

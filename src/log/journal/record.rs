@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_encoded_is_read() {
+    fn an_encoded_record_is_read() {
         let (file, first, second) = two();
         let Framed::Whole { payload, next } = read(&file, 0) else { panic!("not whole") };
         assert_eq!((payload, next), (&b"\"the first\""[..], first));

@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_before_the_damage_is_read() {
+    fn records_before_the_damage_are_read() {
         let dir = tempfile::tempdir().unwrap();
         let origin = Origin { boot_id: "b".into(), pid_namespace: 1, time_namespace: 1 };
         let mut journal = Journal::open(dir.path()).unwrap().journal;

@@ -127,7 +127,7 @@ fn grown() -> (TempDir, Vec<(usize, Vec<u64>)>) {
 }
 
 #[test]
-fn what_was_stored_is_found() {
+fn stored_leases_are_found() {
     let (dir, states) = grown();
     assert_eq!(whole(dir.path()), states.last().unwrap().1);
     let mode = std::os::unix::fs::PermissionsExt::mode(
@@ -137,7 +137,7 @@ fn what_was_stored_is_found() {
 }
 
 #[test]
-fn a_file_cut_at_any_byte_says_what_was_stored_until_then() {
+fn a_file_cut_at_any_byte_has_the_leases_stored_until_then() {
     let (dir, states) = grown();
     let bytes = fs::read(file(dir.path())).unwrap();
     let begin = states[0].0;
@@ -216,7 +216,7 @@ fn one_more_lease_costs_as_much_with_ten_thousand_as_with_none() {
 }
 
 #[test]
-fn it_is_written_anew_when_most_of_it_is_of_leases_that_ended() {
+fn the_file_is_rewritten_when_most_of_its_leases_have_ended() {
     let (dir, mut log) = begun(&[1]);
     let (mut anew, mut written) = (0, 0);
     for token in 2..3000 {
@@ -277,7 +277,7 @@ fn a_store_that_is_stopped_anywhere_loses_nothing_that_was_stored_before() {
 }
 
 #[test]
-fn a_file_that_somebody_else_replaced_or_removed_is_made_again() {
+fn a_file_replaced_or_removed_by_another_process_is_recreated() {
     let (dir, mut log) = begun(&[1]);
     fs::remove_file(file(dir.path())).unwrap();
     log.store(changes(&[], &[2]), || leases(&[1, 2])).unwrap();
@@ -367,7 +367,7 @@ fn full_disk() {
 const DIR: &str = "CANAL_TEST_LEASES";
 
 #[test]
-fn what_was_stored_when_the_writer_was_killed_is_found() {
+fn leases_stored_before_the_writer_was_killed_are_found() {
     let dir = tempfile::tempdir().unwrap();
     let mut last = 0;
     for round in 0..4 {

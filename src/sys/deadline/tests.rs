@@ -26,7 +26,7 @@ fn write(at: u64) -> Writer {
 }
 
 #[test]
-fn a_reader_sees_what_was_published_last() {
+fn a_reader_sees_the_last_published_deadline() {
     let writer = write(1000);
     let reader = reader(&writer);
     assert_eq!(reader.state(), State { deadline: deadline(1000), lost: None });
@@ -49,7 +49,7 @@ fn it_is_over_from_the_term_on_or_once_it_is_lost() {
 }
 
 #[test]
-fn what_is_lost_stays_lost_for_the_first_reason() {
+fn a_lost_hold_keeps_its_first_reason() {
     let mut writer = write(1000);
     let reader = reader(&writer);
     let before = clock::boottime_ms();
@@ -63,7 +63,7 @@ fn what_is_lost_stays_lost_for_the_first_reason() {
 }
 
 #[test]
-fn each_reason_is_read_as_it_was_written_and_an_unknown_one_is_other() {
+fn each_reason_is_read_as_written_and_an_unknown_reason_is_other() {
     for why in [Why::Away, Why::Gone, Why::Rewritten, Why::Taken, Why::Other] {
         assert_eq!(Why::from_number(why as u64), why);
     }
@@ -88,7 +88,7 @@ fn again(fd: &impl AsFd) -> std::io::Result<std::fs::File> {
 }
 
 #[test]
-fn whoever_has_the_descriptor_can_neither_write_nor_resize_it() {
+fn the_descriptor_of_a_reader_can_neither_write_nor_resize_the_page() {
     let writer = write(1000);
     let page = writer.page();
     assert_eq!(nix::unistd::write(page, b"x"), Err(Errno::EBADF), "it is open to read only");
@@ -107,7 +107,7 @@ fn whoever_has_the_descriptor_can_neither_write_nor_resize_it() {
 }
 
 #[test]
-fn what_is_no_page_is_refused() {
+fn a_descriptor_of_something_else_is_refused() {
     let line = || fds::pipe().unwrap().0;
     let refused = |page: OwnedFd| {
         let error = Reader::open(page, line()).unwrap_err();

@@ -63,7 +63,7 @@ fn a_file_is_no_directory() {
 }
 
 #[test]
-fn one_that_others_can_write_in_is_refused() {
+fn a_directory_that_others_can_write_to_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("open");
     fs::create_dir(&path).unwrap();
@@ -81,7 +81,7 @@ fn one_that_others_can_write_in_is_refused() {
 }
 
 #[test]
-fn somebody_elses_is_refused_with_its_owner() {
+fn a_directory_of_another_user_is_refused_with_its_owner() {
     let folder = tempfile::tempdir().unwrap();
     let other = own() + 1;
     let error = open_private(folder.path(), other, true).unwrap_err();
@@ -92,7 +92,7 @@ fn somebody_elses_is_refused_with_its_owner() {
 }
 
 #[test]
-fn somebody_elses_that_cannot_be_opened_is_told_as_such() {
+fn a_directory_of_another_user_that_cannot_be_opened_is_reported_as_that() {
     let folder = tempfile::tempdir().unwrap();
     let error = not_opened(folder.path(), own() + 1, Errno::EACCES);
     assert!(matches!(error, DirError::Foreign(_, owner, _) if owner == own()), "{error}");

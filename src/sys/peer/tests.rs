@@ -42,7 +42,7 @@ fn connection_of(groups: Option<Vec<Gid>>) -> (UnixStream, u64, Child) {
 }
 
 #[test]
-fn the_peer_is_who_connected() {
+fn the_peer_is_the_process_that_connected() {
     let (stream, accepted, mut child) = connection();
     let found = credentials(stream.as_fd()).unwrap();
     let ids = (geteuid().as_raw(), getegid().as_raw());
@@ -61,7 +61,7 @@ fn the_peer_is_who_connected() {
 }
 
 #[test]
-fn the_groups_are_those_of_who_connected_however_many() {
+fn the_groups_are_those_of_the_connecting_process_however_many() {
     let sets = if geteuid().is_root() {
         // As many groups as fit into the first call, one more, and many more.
         [0, 1, GROUPS_USUAL, GROUPS_USUAL + 1, 3000].map(|count| {
@@ -114,7 +114,7 @@ fn a_zombie_peer_has_ended() {
 }
 
 #[test]
-fn a_process_that_started_after_the_connection_is_another_one() {
+fn a_process_that_started_after_the_connection_is_another_process() {
     let own = std::process::id();
     let started = process::started(own).unwrap();
     assert!(by_number(own, started - 1).unwrap().is_none());

@@ -101,7 +101,7 @@ mod tests {
     use crate::cli::wording::participant::tests::someone;
 
     #[test]
-    fn nobody_waiting_is_an_empty_graph() {
+    fn without_waiters_the_graph_is_empty() {
         assert_eq!(
             dot(&Waits::default()),
             "digraph canal {\n  rankdir=LR;\n  node [shape=box];\n}\n"

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recovery_says_what_it_waits_for() {
+    fn a_recovery_shows_what_it_waits_for() {
         let now = at("2026-11-20T14:05:23Z");
         let words = |hosts: &[&str], left_ms| {
             let hosts = hosts.iter().map(|host| (*host).to_owned()).collect();
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_is_told_with_how_this_host_stands_to_it() {
+    fn an_engine_is_shown_with_the_state_of_this_host() {
         let now = at("2026-11-20T14:05:23Z");
         let host = |id, here: bool| HostInfo {
             host: "alpha".to_owned(),
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_that_is_silent_is_told_before_it_is_known_to_be_away() {
+    fn a_silent_engine_is_shown_before_it_is_known_to_be_away() {
         let standing = |renewed: &str, now: &str| {
             let renewed = Some(renewed.to_owned());
             standing(&EngineInfo { renewed, ..engine_in("member") }, &[], &at(now)).0

@@ -173,7 +173,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn who_waits_for_nothing_is_a_sentence() {
+    fn a_process_that_waits_for_nothing_gets_a_sentence() {
         assert_eq!(told(vec![]), "pid 9 waits for nothing\n");
     }
 
@@ -206,7 +206,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_counted() {
+    fn omitted_waits_are_counted() {
         let key = ("k", Mode::Write);
         let holder = blocker(someone(10, "x", "s10"), key, true);
         let mut wait = wait(someone(9, "x", "s9"), key, vec![holder]);
@@ -217,7 +217,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_long_chain_is_told_without_running_away() {
+    fn a_long_chain_is_shown_without_endless_indentation() {
         let one = |n: u32| someone(n, "x", &format!("s{n}"));
         let key = ("k", Mode::Write);
         let chain: Vec<_> =

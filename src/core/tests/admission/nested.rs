@@ -5,7 +5,7 @@ use crate::core::tests::world::{World, by, grants, victims};
 use crate::core::*;
 
 #[test]
-fn siblings_exclude_each_other_and_a_child_is_exempt_from_what_encloses_it() {
+fn siblings_exclude_each_other_and_a_child_passes_the_holds_that_enclose_it() {
     let mut world = World::new();
     let make = world.take(by(1).write("build")).frame;
     let link = world.take(by(2).under(make).slots("link", 1)).frame;
@@ -28,7 +28,7 @@ fn siblings_exclude_each_other_and_a_child_is_exempt_from_what_encloses_it() {
 }
 
 #[test]
-fn siblings_can_be_a_deadlock_of_one_session() {
+fn siblings_of_one_session_can_deadlock() {
     let mut world = World::new();
     let make = world.take(by(1).write("build")).frame;
     world.take(by(2).under(make).write("x"));
@@ -40,7 +40,7 @@ fn siblings_can_be_a_deadlock_of_one_session() {
 }
 
 #[test]
-fn one_who_was_killed_is_no_part_of_a_ring() {
+fn a_killed_process_takes_part_in_no_deadlock() {
     for kill in 1..=3 {
         let mut world = World::new();
         for (pid, name) in [(1, "a"), (2, "b"), (3, "c")] {
@@ -55,7 +55,7 @@ fn one_who_was_killed_is_no_part_of_a_ring() {
 }
 
 #[test]
-fn what_was_released_or_cancelled_is_no_part_of_a_ring() {
+fn a_released_or_cancelled_request_takes_part_in_no_deadlock() {
     let mut world = World::new();
     world.take(by(1).write("a"));
     world.take(by(1).write("a2"));
@@ -93,7 +93,7 @@ fn a_frame_ends_only_after_the_requests_inside_it_are_answered() {
 }
 
 #[test]
-fn a_running_child_is_no_deadlock_with_what_waits_for_its_parent() {
+fn a_running_child_does_not_deadlock_with_waiters_for_its_parent() {
     let mut world = World::new();
     let outer = world.take(by(1).write("a")).frame;
     world.take(by(2).write("b"));
@@ -153,7 +153,7 @@ fn a_parent_that_has_ended_when_its_request_comes_is_none() {
 }
 
 #[test]
-fn a_request_of_a_frame_that_is_open_is_inside_whatever_that_is_inside() {
+fn a_request_within_an_open_frame_is_inside_all_its_enclosing_frames() {
     let mut world = World::new();
     let outer = world.take(by(1).write("a")).frame;
     let inner = world.take(by(2).under(outer).write("b")).frame;

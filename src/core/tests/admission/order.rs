@@ -46,7 +46,7 @@ fn higher_priority_goes_first_and_arrival_decides_among_equals() {
 }
 
 #[test]
-fn no_wait_does_not_overtake_those_who_wait() {
+fn a_try_acquire_does_not_overtake_waiters() {
     let mut world = World::new();
     world.take(by(1).item("k", 2, two(3)));
     let waits = world.wait(by(2).item("k", 2, two(3)));
@@ -82,7 +82,7 @@ fn a_waiter_is_overtaken_so_often_and_not_more() {
 }
 
 #[test]
-fn priority_starves_nobody() {
+fn priority_starves_no_waiter() {
     let mut world = World::new();
     world.apply(Change::Policy { bypass_max: 5 });
     world.take(by(1).slots("k", 1));
@@ -112,7 +112,7 @@ fn all_items_are_taken_at_once_and_nothing_while_waiting() {
 }
 
 #[test]
-fn whoever_waits_for_a_session_does_not_bar_it() {
+fn a_waiter_for_a_session_does_not_block_that_session() {
     // S holds a, X waits for {a, b}, S asks b.
     let mut world = World::new();
     world.take(by(1).slots("a", 1));
@@ -156,7 +156,7 @@ fn a_barrier_does_not_bar_its_own_blocker() {
 }
 
 #[test]
-fn a_stopped_waiter_keeps_its_place_and_bars_nobody() {
+fn a_stopped_waiter_keeps_its_place_and_blocks_no_other() {
     let mut world = World::new();
     world.take(by(1).slots("k", 1));
     let stopped = world.wait(by(2).slots("k", 1));

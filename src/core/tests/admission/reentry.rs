@@ -43,7 +43,7 @@ fn a_slot_stays_taken_until_its_last_sharer_lets_go() {
 }
 
 #[test]
-fn an_inner_frame_shares_what_an_enclosing_one_holds_and_a_sibling_does_not() {
+fn an_inner_frame_shares_the_holds_of_its_enclosing_frame_and_a_sibling_does_not() {
     let mut world = World::new();
     let outer = world.take(by(1).slots("lock", 1));
     assert!(world.take(by(2).under(outer.frame).slots("lock", 1)).items[0].shared);
@@ -75,7 +75,7 @@ fn waiting_for_oneself_is_refused_as_soon_as_it_is_certain() {
 }
 
 #[test]
-fn a_second_request_of_one_frame_shares_what_the_first_is_granted() {
+fn a_second_request_of_a_frame_shares_the_grant_of_the_first() {
     let mut world = World::new();
     world.take(by(1).slots("lock", 1));
     let first = world.wait(by(2).slots("lock", 1));
@@ -101,7 +101,7 @@ fn a_hold_for_descendants_outlives_its_process() {
 }
 
 #[test]
-fn a_provisional_grant_is_taken_back_and_a_confirmed_one_stays() {
+fn a_provisional_grant_is_released_and_a_confirmed_one_stays() {
     let mut world = World::new();
     let mut wish = by(1).slots("lock", 1);
     wish.provisional = true;

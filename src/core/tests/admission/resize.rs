@@ -85,7 +85,7 @@ fn followers_follow_a_stored_view_live() {
 }
 
 #[test]
-fn a_drained_key_parks_its_waiters_and_bars_nobody() {
+fn a_key_resized_to_zero_keeps_its_waiters() {
     let mut world = World::new();
     world.resize("k", slots(1));
     world.take(by(1).bare("k"));
@@ -124,7 +124,7 @@ fn more_than_a_stated_view_is_refused_at_once() {
 }
 
 #[test]
-fn a_stored_number_of_slots_binds_those_who_state_another() {
+fn a_stored_number_of_slots_is_binding_for_other_stated_numbers() {
     let mut world = World::new();
     world.resize("k", slots(0));
     assert_eq!(world.refused(by(1).slots("k", 3)), Refusal::Slots { item: 0, lock: 0 });

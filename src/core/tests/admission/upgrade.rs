@@ -43,7 +43,7 @@ fn an_upgrade_goes_before_writers_that_wait() {
 }
 
 #[test]
-fn a_lone_reader_is_upgraded_at_once_whoever_waits() {
+fn a_lone_reader_is_upgraded_at_once_despite_waiters() {
     let mut world = World::new();
     world.take(by(1).read("x"));
     let writer = world.wait(by(2).write("x"));

@@ -5,7 +5,7 @@ use crate::core::tests::world::{Wish, World, apply_unchecked, by, granted, victi
 use crate::core::*;
 
 #[test]
-fn a_deadlock_is_found_when_what_would_have_ended_it_is_withdrawn() {
+fn a_deadlock_is_found_when_the_request_that_avoided_it_is_withdrawn() {
     // The inner request is sure to be refused once the outer frame has a slot of its own, so it
     // keeps nobody for ever; when that frame's process ends, it does.
     let mut world = World::new();
@@ -56,7 +56,7 @@ fn a_detached_request_that_can_only_wait_for_itself_is_refused() {
 }
 
 #[test]
-fn those_who_are_about_to_pass_each_other_wait_for_nobody_else() {
+fn sessions_about_to_pass_each_other_wait_for_no_other() {
     // The second writer waits for the first one's session, which goes before it as soon as the
     // reader has ended. A stranger does not.
     let mut world = World::new();
@@ -73,7 +73,7 @@ fn those_who_are_about_to_pass_each_other_wait_for_nobody_else() {
 }
 
 #[test]
-fn who_only_waits_behind_a_ring_is_no_reason_to_refuse_a_member() {
+fn a_waiter_behind_a_cycle_is_no_reason_to_refuse_a_member() {
     // Refusing the inner request would help a bystander and leave the ring.
     let mut world = World::new();
     let four = Some(View::Buckets { per: 2, buckets: 2 });
@@ -135,7 +135,7 @@ fn refused_of_two_rings(wish_of_1: Wish) -> Vec<usize> {
 
 /// docs/decisions.md, "A second victim".
 #[test]
-fn a_ring_that_waits_for_another_one_is_broken_first_where_its_members_are_reached() {
+fn a_cycle_that_waits_for_another_is_broken_first_where_its_members_are_reached() {
     assert_eq!(refused_of_two_rings(by(1).write("y")), [2]);
     assert_eq!(refused_of_two_rings(by(1).slots("t", 2).write("y")), [5, 2]);
 }

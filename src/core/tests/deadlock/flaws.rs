@@ -8,9 +8,9 @@ use crate::core::*;
 
 /// Flaws of the original that concern one node, each with the test of what is right.
 const FLAWS: [(&str, fn()); 13] = [
-    ("q_same_lock_twice", what_one_holds_is_granted_again_at_once),
-    ("q_same_lock_twice_read", what_one_holds_is_granted_again_at_once),
-    ("q_same_lock_twice_then_new", what_one_holds_is_granted_again_at_once),
+    ("q_same_lock_twice", a_held_lock_is_granted_again_at_once),
+    ("q_same_lock_twice_read", a_held_lock_is_granted_again_at_once),
+    ("q_same_lock_twice_then_new", a_held_lock_is_granted_again_at_once),
     ("h_depth5_parent_blocks_child", keys_exclude_at_every_depth),
     ("h_depth5_child_blocks_parent", keys_exclude_at_every_depth),
     ("h_underscore_atom_in_oid", no_component_matches_another),
@@ -18,8 +18,8 @@ const FLAWS: [(&str, fn()); 13] = [
     ("u_upgrade_abort_flag", of_two_upgraders_the_youngest_is_refused),
     ("u_three_readers_two_upgrade", an_upgrade_is_not_lost_when_another_is_refused),
     ("u_write_then_read_keeps_write", a_read_after_a_write_keeps_the_write),
-    ("d4_ring_youngest_middle", every_recorded_ring_resolves),
-    ("d2_waiter_behind", who_waits_behind_the_victims_waiter_holds_alone),
+    ("d4_ring_youngest_middle", every_recorded_deadlock_resolves),
+    ("d2_waiter_behind", a_waiter_behind_the_refused_request_finally_holds_alone),
     ("e_await_without_requests", a_request_for_nothing_is_refused_at_once),
 ];
 
@@ -44,7 +44,7 @@ fn every_flaw_has_a_test_or_a_reason_why_not() {
 }
 
 #[test]
-fn what_one_holds_is_granted_again_at_once() {
+fn a_held_lock_is_granted_again_at_once() {
     let ask = |world: &mut World, wish: Wish| world.take(wish).items.len();
     for others_wait in [false, true] {
         let mut world = World::new();
@@ -137,7 +137,7 @@ fn a_read_after_a_write_keeps_the_write() {
 }
 
 #[test]
-fn every_recorded_ring_resolves() {
+fn every_recorded_deadlock_resolves() {
     let file = file();
     for ring in file["rings"].as_array().unwrap() {
         let waits_for: Vec<u32> = ring["waits_for_ring"]
@@ -171,7 +171,7 @@ fn every_recorded_ring_resolves() {
 }
 
 #[test]
-fn who_waits_behind_the_victims_waiter_holds_alone() {
+fn a_waiter_behind_the_refused_request_finally_holds_alone() {
     let mut world = World::new();
     world.take(by(1).write("a"));
     world.take(by(2).write("b"));

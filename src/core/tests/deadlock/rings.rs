@@ -175,7 +175,7 @@ fn table() -> Table {
 }
 
 #[test]
-fn small_rings_of_every_kind_resolve_step_by_step() {
+fn small_cycles_of_every_kind_resolve_step_by_step() {
     for kind in KINDS {
         assert_eq!(every_ring(2, 1, World::new, &[kind]), 2);
         assert_eq!(every_ring(3, 1, World::new, &[kind]), 12);
@@ -183,22 +183,22 @@ fn small_rings_of_every_kind_resolve_step_by_step() {
 }
 
 #[test]
-fn every_ring_of_4_resolves_in_every_order_of_asking() {
+fn every_cycle_of_4_resolves_in_every_order_of_requests() {
     assert_eq!(every_ring(4, 1, table, &KINDS), 6 * 24);
     assert_eq!(every_ring(4, 1, World::new, &[RingKind::WriteWrite]), 6 * 24);
 }
 
 #[test]
-fn every_ring_of_5_resolves_in_every_order_of_asking() {
+fn every_cycle_of_5_resolves_in_every_order_of_requests() {
     assert_eq!(every_ring(5, 1, table, &[RingKind::WriteWrite]), 24 * 120);
 }
 
 #[test]
-fn every_ring_of_6_resolves() {
+fn every_cycle_of_6_resolves() {
     assert_eq!(every_ring(6, 90, table, &KINDS), 120 * 8);
 }
 
 #[test]
-fn every_ring_of_7_resolves() {
+fn every_cycle_of_7_resolves() {
     assert_eq!(every_ring(7, 5040, table, &KINDS), 720);
 }

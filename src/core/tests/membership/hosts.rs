@@ -19,7 +19,7 @@ fn join(world: &mut World, host: HostId) {
 }
 
 #[test]
-fn rule_06_the_entry_frees_what_a_gone_host_held_kept_for_descendants_too() {
+fn rule_06_the_entry_frees_the_holds_of_a_gone_host_also_those_kept_for_descendants() {
     let mut world = World::new();
     join(&mut world, HERE);
     let mut kept = by(1).slots("a", 1);
@@ -51,7 +51,7 @@ fn rule_06_waiters_of_other_hosts_are_granted_by_the_entry_itself() {
 }
 
 #[test]
-fn rule_06_leases_of_a_gone_host_move_to_who_said_so() {
+fn rule_06_leases_of_a_gone_host_move_to_the_host_that_ended_it() {
     let mut world = World::new();
     let frame = world.take(lease(1).slots("a", 1)).frame;
     let waiting = world.wait(lease(2).slots("a", 1));
@@ -67,7 +67,7 @@ fn rule_06_leases_of_a_gone_host_move_to_who_said_so() {
 }
 
 #[test]
-fn rule_11_a_lease_follows_whoever_renews_it_and_an_expiry_that_is_late_is_void() {
+fn rule_11_a_lease_follows_the_renewing_host_and_a_late_expiry_is_void() {
     let mut world = World::new();
     let frame = world.take(lease(1).slots("a", 1)).frame;
     world.apply(Change::Renew { lease: LeaseId(1), host: NEXT });
@@ -106,7 +106,7 @@ fn rule_08_adopted_sessions_keep_everything_and_their_waiters_are_detached() {
 }
 
 #[test]
-fn rule_08_who_has_sessions_of_its_own_adopts_nothing() {
+fn rule_08_a_host_with_sessions_of_its_own_adopts_nothing() {
     let mut world = World::new();
     world.take(by(1).slots("a", 1));
     let other = world.take(by(1).on(NEXT).slots("b", 1));

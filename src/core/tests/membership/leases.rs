@@ -50,7 +50,7 @@ fn an_expiry_that_a_renewal_came_before_is_void() {
 }
 
 #[test]
-fn only_what_holds_can_be_renewed_or_expire() {
+fn only_a_held_lease_can_be_renewed_or_expire() {
     let mut world = World::new();
     assert_eq!(renew(&mut world, 1), [Outcome::LeaseGone], "nobody asked for it");
     let holder = world.take(by(9).slots("a", 1));
@@ -159,7 +159,7 @@ fn leases_and_the_memory_of_them_survive_a_snapshot() {
 }
 
 #[test]
-fn what_is_no_lease_has_no_ttl_and_the_other_way_round() {
+fn exactly_leases_have_a_ttl() {
     let mut world = World::new();
     let request = |ttl_ms, owner| {
         let Change::Request(request) = by(1).slots("a", 1).change(Tag(99)) else { unreachable!() };

@@ -143,7 +143,7 @@ fn a_token_that_the_log_never_gave_out_shows_that_entries_were_lost() {
 }
 
 #[test]
-fn a_token_that_may_have_been_told_raises_the_next_one_and_shows_nothing() {
+fn a_token_that_may_have_been_told_raises_the_next_token_and_shows_nothing() {
     let (mut world, ..) = world();
     let (told, bound) = (Token(1), Token(1_000));
     world.apply(Change::Present {
@@ -172,7 +172,7 @@ fn within_a_recovery_tokens_are_held_against_what_the_log_gave_out_before_it() {
 }
 
 #[test]
-fn a_host_that_had_read_what_is_missing_begins_a_recovery() {
+fn a_host_that_had_read_the_missing_entries_begins_a_recovery() {
     let (mut world, ..) = world();
     join(&mut world, NEW);
     let (told, bound) = (Token(0), Token(0));
@@ -242,7 +242,7 @@ fn a_snapshot_has_the_recovery_and_an_older_one_has_none() {
 }
 
 #[test]
-fn a_grant_that_was_not_told_before_history_was_lost_is_granted_anew() {
+fn a_grant_that_was_not_told_before_history_was_lost_is_granted_again() {
     let (mut world, held, waits) = world();
     assert!(world.table.may_be_told(held.token));
     let from = era(&mut world, false);

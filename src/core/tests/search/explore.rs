@@ -285,7 +285,7 @@ fn three_sessions_that_read_write_and_upgrade_one_key_to_the_end() {
 }
 
 #[test]
-fn a_nested_run_and_a_stranger_at_one_key() {
+fn a_nested_run_and_another_session_at_one_key() {
     let scope = Scope { keys: &["a"], asks: &[READ, WRITE], nested: true, ..ALL };
     let seen = explore("nested", Scope { depth: Some(6), ..scope });
     assert!(seen.states > 4_000 && seen.deadlocks > 150, "{seen:?}");

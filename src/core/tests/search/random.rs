@@ -195,7 +195,7 @@ proptest! {
     }
 
     #[test]
-    fn everything_ends_when_everybody_has_ended(ops in prop::collection::vec(op(true), 1..60)) {
+    fn no_hold_is_left_when_all_processes_have_ended(ops in prop::collection::vec(op(true), 1..60)) {
         let mut world = World::new();
         for op in ops {
             run(&mut world, op);

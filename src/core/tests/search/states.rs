@@ -39,7 +39,7 @@ fn waiting_closes_no_ring(
 }
 
 #[test]
-fn who_waits_for_two_does_not_keep_the_second_from_the_holder_of_the_first() {
+fn a_waiter_for_two_locks_does_not_keep_the_second_from_the_holder_of_the_first() {
     waiting_closes_no_ring(
         |w| w.slots("a", 1),
         |w| w.slots("a", 1).slots("b", 1),
@@ -61,7 +61,7 @@ fn who_waits_for_two_does_not_keep_the_second_from_the_holder_of_the_first() {
 }
 
 #[test]
-fn who_waits_for_all_slots_does_not_keep_the_last_from_the_holder_of_the_others() {
+fn a_waiter_for_all_slots_does_not_keep_the_last_from_the_holder_of_the_others() {
     waiting_closes_no_ring(
         |w| w.canal("k", 2, 1),
         |w| w.item("k", 2, Some(View::Buckets { per: 2, buckets: 1 })),

@@ -384,7 +384,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_member_that_refuses_does_not_speak_for_those_that_are_silent() {
+    fn a_member_that_refuses_does_not_decide_for_silent_members() {
         let refused = EtcdError::refused("wrong CA", "another one");
         let silent = |why: &str| EtcdError::Away(why.into());
         let mut round = Round::default();
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn leases_are_exact_from_the_versions_on_that_have_the_mended_lessor() {
+    fn leases_are_exact_since_the_versions_with_the_corrected_lessor() {
         for (text, is) in [
             ("3.4.23", false),
             ("3.4.31", true),

@@ -239,7 +239,7 @@ fn many_compactions_alternate_and_stay_small() {
 }
 
 #[test]
-fn what_a_large_table_took_is_given_back() {
+fn the_space_of_a_large_table_is_given_back() {
     let (dir, mut journal) = begun();
     let size = |index| fs::metadata(file::path(dir.path(), index)).unwrap().len();
     let large = 40 * file::CHUNK;

@@ -129,7 +129,7 @@ fn a_byte_behind_the_last_record_loses_nothing() {
 }
 
 #[test]
-fn no_change_of_a_byte_brings_back_what_was_before_a_compaction() {
+fn no_changed_byte_brings_back_records_from_before_a_compaction() {
     // As a kill between the two marks leaves it: both files are in use, one of them is older.
     let (dir, mut journal) = begun();
     journal.append_all(&records(1..3)).unwrap();
@@ -264,7 +264,7 @@ fn junk_is_damage_and_stays_as_it_is() {
 }
 
 #[test]
-fn damage_tells_who_wrote_last_as_far_as_that_can_be_read() {
+fn damage_is_reported_with_the_last_writer_if_readable() {
     let (dir, mut journal) = begun();
     let zero = |dir: &Path, index: usize, from: usize, to: usize| {
         let path = file::path(dir, index);

@@ -10,7 +10,7 @@ use crate::sys::rerun;
 const DIR: &str = "CANAL_TEST_JOURNAL";
 
 #[test]
-fn what_was_appended_when_the_writer_was_killed_is_found() {
+fn records_appended_before_the_writer_was_killed_are_found() {
     let dir = tempfile::tempdir().unwrap();
     let mut last = 0;
     for round in 0..8 {

@@ -111,7 +111,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
     #[test]
-    fn what_is_written_of_requests_fits_the_room_they_got(
+    fn records_of_requests_fit_the_room_reserved_for_them(
         steps in prop::collection::vec(step(), 1..80)
     ) {
         let mut table = Table::new(Rules::Current);

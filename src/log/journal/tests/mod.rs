@@ -178,7 +178,7 @@ fn a_new_journal_takes_no_record_before_its_first_snapshot() {
 }
 
 #[test]
-fn what_was_appended_is_found() {
+fn appended_records_are_found() {
     let (dir, mut journal) = begun();
     journal.append_all(&records(1..4)).unwrap();
     journal.append_all(&[]).unwrap();
@@ -253,7 +253,7 @@ fn a_link_or_a_directory_in_its_place_is_refused() {
 }
 
 #[test]
-fn files_that_vanished_are_noticed_and_made_anew() {
+fn vanished_files_are_noticed_and_recreated() {
     let parent = tempfile::tempdir().unwrap();
     let dir = parent.path().join("run");
     fs::create_dir(&dir).unwrap();

@@ -43,7 +43,7 @@ fn the_first_executable_file_along_path_is_found() {
 }
 
 #[test]
-fn a_file_that_cannot_be_executed_is_told_if_no_other_is_found() {
+fn a_file_that_cannot_be_executed_is_reported_if_no_other_is_found() {
     let (top, _) = folders();
     let one = top.path().join("one");
     let path = [one.as_os_str(), OsStr::new(":/nowhere")].into_iter().collect::<OsString>();
@@ -60,7 +60,7 @@ fn a_folder_is_not_executable() {
 }
 
 #[test]
-fn what_is_nowhere_is_not_found() {
+fn a_missing_program_is_not_found() {
     let (top, path) = folders();
     for name in ["z", "", "./not/there", "/not/there"] {
         let lookup = lookup_along(OsStr::new(name), Some(&path));
@@ -81,7 +81,7 @@ fn a_name_with_a_slash_is_taken_as_it_is() {
 }
 
 #[test]
-fn a_circle_of_links_is_told_as_such() {
+fn a_loop_of_symbolic_links_is_reported_as_that() {
     let (top, path) = folders();
     let circle = top.path().join("one/circle");
     symlink(&circle, &circle).unwrap();
@@ -179,7 +179,7 @@ fn a_script_without_a_first_line_that_names_its_shell_is_run_by_sh() {
 }
 
 #[test]
-fn what_cannot_be_executed_says_why() {
+fn a_file_that_cannot_be_executed_is_an_error_with_the_reason() {
     let folder = tempfile::tempdir().unwrap();
     let starts_with = |file: &Path, errno: i32| {
         let shown = become_what("", file);

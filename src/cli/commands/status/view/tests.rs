@@ -62,7 +62,7 @@ fn text(status: &Status, scope: Scope<'_>, verbose: bool, columns: Option<usize>
 }
 
 #[test]
-fn nothing_is_said_in_a_sentence() {
+fn an_empty_report_is_a_sentence() {
     let empty = status(vec![]);
     assert_eq!(
         text(&empty, Scope::Everything, false, None),
@@ -174,7 +174,7 @@ db/x  buckets 3x2, 1 of 6 held
 }
 
 #[test]
-fn a_host_that_is_cut_off_says_so_first_and_shows_what_it_knew() {
+fn a_host_that_is_cut_off_shows_that_first_and_then_its_last_table() {
     let engine = EngineInfo {
         name: "etcd://one".to_owned(),
         state: "away".to_owned(),
@@ -209,7 +209,7 @@ fn a_host_that_is_cut_off_says_so_first_and_shows_what_it_knew() {
 }
 
 #[test]
-fn what_the_daemon_left_out_is_counted() {
+fn rows_omitted_by_the_daemon_are_counted() {
     let mut crowded = key("a", Vec::new(), Vec::new());
     crowded.left_out = 3;
     let mut status = status(vec![crowded]);

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_can_be_said_is_understood() {
+    fn every_part_of_an_address_is_parsed() {
         let address = parse(
             "etcds://ci:p%40ss%3A@10.0.0.1:2379,[::1]:7,db/teams/build/?cacert=/ca.pem&cert=/c&key=/k%20ey",
         )
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_addresses_get_the_error_that_says_what_is_wrong() {
+    fn bad_addresses_get_an_error_with_the_reason() {
         use AddressError as E;
         let cases = [
             ("http://h", E::Scheme),

@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_words_of_etcd_are_told_apart() {
+    fn the_error_messages_of_etcd_are_distinguished() {
         let error = |code, said: &str| EtcdError::from(Status::new(code, said));
         let compacted = "etcdserver: mvcc: required revision has been compacted";
         assert_eq!(error(Code::OutOfRange, compacted), EtcdError::OtherRevision);

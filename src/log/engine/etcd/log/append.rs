@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_could_have_been_appended_is_overtaken() {
+    fn only_a_batch_that_could_have_been_appended_is_overtaken() {
         let next = verdict(&ask(3), Some(&state(2, b"before")), None).unwrap();
         assert!(matches!(next, Answer::Overtaken { sequence: 3, .. }));
         let gap = verdict(&ask(3), Some(&state(1, b"before")), None).unwrap();

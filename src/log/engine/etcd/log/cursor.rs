@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_its_batch_goes_on_unless_a_snapshot_covers_what_comes_next() {
+    fn a_reader_that_finds_its_batch_goes_on_unless_a_snapshot_covers_the_next() {
         let cursor = read(5, b"a");
         assert_eq!(stands(&cursor, None, Some(batch(5, b"a"))), CursorState::Good);
         assert_eq!(stands(&cursor, pointer(4), Some(batch(5, b"a"))), CursorState::Good);
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn behind_a_snapshot_and_before_the_first_the_pointer_alone_tells() {
+    fn behind_a_snapshot_and_before_the_first_batch_the_pointer_decides() {
         let start = Cursor::after(None);
         assert_eq!(stands(&start, None, None), CursorState::Good);
         assert_eq!(stands(&start, pointer(3), None), CursorState::Compacted);

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sign_that_nobody_understands_is_another_era() {
+    fn an_unknown_sign_is_another_era() {
         for sign in ["", "ab", "xy/7", "ab/", "ab/seven"] {
             assert!(!seen(0xab, (7, 9), None).is_in(sign), "{sign}");
         }

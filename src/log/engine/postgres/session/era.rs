@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_era_lacks_nothing_unless_somebody_knows_more() {
+    fn the_first_era_lacks_nothing_unless_a_host_knows_more() {
         let first = seen(None, 7, (0, 100));
         let begun = first.begun(None, 0).unwrap();
         assert_eq!((begun.before, begun.may_lack), (None, false));

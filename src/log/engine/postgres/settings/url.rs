@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_libpq_would_understand() {
+    fn the_settings_are_those_that_libpq_would_read() {
         let settings =
             parse("postgresql://me:a%40b@db.example:6000/locks?connect_timeout=3&canal_schema=x_1")
                 .unwrap();
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_an_error() {
+    fn an_unknown_setting_is_an_error() {
         assert!(wrong("postgres://h/db?sslcrl=x").contains("sslcrl"));
         assert!(wrong("postgres://h/db?sslmode=allow").contains("sslmode"));
         assert!(wrong("postgres://h/db?x").contains("`x`"));
