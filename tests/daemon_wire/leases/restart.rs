@@ -1,5 +1,6 @@
 //! Leases across restarts of the daemon, and while it is stopped.
 
+use canal::sys::process::{RunState, run_state};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -68,6 +69,7 @@ fn a_stopped_daemon_reads_pending_renewals_before_it_expires_leases() {
     waiter.send("Acquire", mutex(3, "forgotten"));
     daemon.until_use("forgotten", 1, 1);
     daemon.signal(Signal::SIGSTOP);
+    wait_until("it is stopped", || run_state(daemon.pid()) == RunState::Stopped);
     // On a connection that the daemon has not accepted yet.
     let mut newcomer = daemon.connect();
     newcomer.send("Renew", by_handle(1));
@@ -175,6 +177,7 @@ fn leases_requested_at_once_are_made_durable_in_one_append() {
         asker.call("Status", json!({ "key": "a" }));
     }
     daemon.signal(Signal::SIGSTOP);
+    wait_until("it is stopped", || run_state(daemon.pid()) == RunState::Stopped);
     for (n, asker) in askers.iter_mut().enumerate() {
         asker.send("Acquire", lease(10 + n as u128, &format!("k{n}"), LONG_MS));
         // The reply to a later call comes after it.
