@@ -22,4 +22,6 @@ pub mod json;
 pub mod log;
 pub mod protocol;
 pub mod run;
+#[cfg(test)]
+mod sim;
 pub mod sys;

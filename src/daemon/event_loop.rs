@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::task::{Context, Wake, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::{SigSet, Signal};
@@ -17,6 +17,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use crate::daemon::limits::FAREWELL_TIME;
 use crate::daemon::net::events::Source;
 use crate::daemon::server::Server;
+use crate::sys::clock;
 
 /// Does turns until the daemon is told to end, or cannot go on.
 pub(crate) fn work(server: &mut Server, signals: &Signals) -> anyhow::Result<()> {
@@ -50,9 +51,9 @@ pub(crate) fn work(server: &mut Server, signals: &Signals) -> anyhow::Result<()>
 /// the membership, so that the other hosts need not wait for its TTL.
 fn say_farewell(server: &mut Server, context: &mut Context<'_>) -> anyhow::Result<()> {
     server.runtime_dir.close();
-    let last_moment = Instant::now() + FAREWELL_TIME;
+    let last_moment = clock::now() + FAREWELL_TIME;
     loop {
-        let left = last_moment.saturating_duration_since(Instant::now());
+        let left = last_moment.saturating_duration_since(clock::now());
         let is_done = server.conns.is_flushed() && server.in_flight.len() == 0;
         if left.is_zero() || is_done && !server.leave_unused() {
             return Ok(());

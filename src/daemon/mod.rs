@@ -21,6 +21,17 @@ mod queries;
 mod requests;
 mod runtime_dir;
 mod server;
+#[cfg(test)]
+pub(crate) mod simulated {
+    //! What the simulator needs of the daemon.
+
+    pub(crate) use super::config::Config;
+    pub(crate) use super::net::events::Source;
+    pub(crate) use super::options::Options;
+    pub(crate) use super::runtime_dir::Claim;
+    pub(crate) use super::server::Server;
+    pub(crate) use super::start::open;
+}
 mod start;
 mod store;
 #[cfg(test)]

@@ -9,7 +9,7 @@
 //! sends a grant.
 
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::daemon::adaptive_spin::AdaptiveSpin;
 use crate::daemon::boottime_timer::BoottimeTimer;
@@ -38,6 +38,7 @@ use crate::daemon::waiters::leases::{Leases, UnsyncedLease};
 use crate::daemon::waiters::look_ahead::LookAhead;
 use crate::daemon::waiters::waiting::Waiters;
 use crate::protocol::{DaemonInfo, Failure};
+use crate::sys::clock;
 use crate::sys::deadline::Writer;
 
 /// After this many connections were served, they are answered, even if other connections of the
@@ -119,7 +120,7 @@ impl Server {
         }
         self.follow_engine()?;
         self.settle();
-        let now = Instant::now();
+        let now = clock::now();
         self.on_time(now);
         self.retry_deferred(deaths);
         self.serve(&batch)?;
@@ -160,9 +161,9 @@ impl Server {
     /// Sleeps until there is something to do.
     pub(crate) fn sleep(&mut self) {
         let time = self.time_to_sleep();
-        let begun = Instant::now();
+        let begun = clock::now();
         if self.conns.wait(time) {
-            self.spin.slept(begun.elapsed());
+            self.spin.slept(clock::now().saturating_duration_since(begun));
         }
     }
 

@@ -110,22 +110,45 @@ fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
     logging::begin(options.verbose, config.log.as_deref(), log_file.as_deref())?;
     let descriptors = descriptors()?;
     let given = given_socket()?;
-    let chosen = Chosen::of(options, &config)?;
+    // Before the engine's thread starts, so that the signals are blocked there, too.
+    let signals = Signals::take().context("signals cannot be received")?;
+    let server = open(options, &config, claim, given, descriptors)?;
+    tracing::info!(
+        socket = %place.socket.display(),
+        config = config.path.as_deref().map_or("none".into(), |path| path.to_string_lossy()).as_ref(),
+        connections = server.limits.connections(0),
+        "listening"
+    );
+    Ok(Some((server, signals)))
+}
+
+/// Takes up what the previous daemon left, and opens the place to clients.
+///
+/// # Errors
+/// Why the daemon cannot work; an [`Unusable`] if something can be done about it.
+pub(crate) fn open(
+    options: &Options,
+    config: &Config,
+    claim: Claim,
+    given: Option<UnixListener>,
+    descriptors: u64,
+) -> anyhow::Result<Server> {
+    let place = &options.place;
+    let uid = nix::unistd::geteuid().as_raw();
+    let chosen = Chosen::of(options, config)?;
     if chosen.is_none() {
         holder_record::refuse_holders(&place.dir, &Origin::read()?, options.discard_journal)?;
     }
-    engine_mark::check(options, &config, chosen.as_ref())?;
-    // Before the engine's thread starts, so that the signals are blocked there, too.
-    let signals = Signals::take().context("signals cannot be received")?;
+    engine_mark::check(options, config, chosen.as_ref())?;
     let recovered = match &chosen {
-        None => recover(place, &config, rules(), options.discard_journal)?,
+        None => recover(place, config, rules(), options.discard_journal)?,
         Some(chosen) => begin(options, chosen)?,
     };
     let limits = config.limits(descriptors, options.idle_exit_s);
     let permissions = config.permissions(&place.stores().config);
     let mut server = server(place, uid, claim.open(given)?, (limits, permissions), recovered)?;
     if let Some(chosen) = &chosen {
-        server.engine_status = EngineStatus::new(chosen, &config, options.on_demand);
+        server.engine_status = EngineStatus::new(chosen, config, options.on_demand);
         server.engine_status.watcher = Watcher::of(options);
         let mark = EngineMark::prepare(place, chosen);
         server.engine_status.mark = Some(mark.context("the engine cannot be noted")?);
@@ -135,13 +158,7 @@ fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
         server.remember_tokens(place).context("the tokens that were told here are not known")?;
         tracing::info!(engine = chosen.name, host = chosen.label, "joining");
     }
-    tracing::info!(
-        socket = %place.socket.display(),
-        config = config.path.as_deref().map_or("none".into(), |path| path.to_string_lossy()).as_ref(),
-        connections = server.limits.connections(0),
-        "listening"
-    );
-    Ok(Some((server, signals)))
+    Ok(server)
 }
 
 /// How many descriptors the daemon may have, after raising the limit.
@@ -232,6 +249,9 @@ pub(crate) fn server(
         server.await_detached();
     }
     server.await_orphans();
+    // The first turn may be far away, and leases that were taken up end before it.
+    server.look_ahead(clock::now());
+    server.set_alarm()?;
     Ok(server)
 }
 

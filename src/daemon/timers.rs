@@ -17,7 +17,7 @@ use crate::sys::clock;
 impl Server {
     /// How long the daemon may sleep if nothing happens and its boottime timer does not go off.
     pub(crate) fn time_to_sleep(&self) -> Option<Duration> {
-        let now = Instant::now();
+        let now = clock::now();
         let due = &self.due;
         let times = [
             due.come_back,

@@ -21,3 +21,5 @@ pub mod startup;
 
 #[cfg(test)]
 pub(crate) mod rerun;
+#[cfg(test)]
+pub(crate) mod simulated;

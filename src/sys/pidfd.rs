@@ -15,6 +15,8 @@ use nix::sys::statfs::{FsType, fstatfs};
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 
 use super::kernel::{Feature, allows};
+#[cfg(test)]
+use super::simulated::Descriptor;
 
 /// `PID_FS_MAGIC` of linux/magic.h: the file system of pidfds since Linux 6.9.
 const PID_FS_MAGIC: FsType = FsType(0x5049_4446);
@@ -33,6 +35,10 @@ impl Pidfd {
     /// Opens the process that has this pid now. [`is_gone`] tells whether an error means that there
     /// is no such process.
     pub fn open(pid: u32) -> io::Result<Self> {
+        #[cfg(test)]
+        if let Some(kernel) = super::simulated::current() {
+            return kernel.open(pid).map(Self);
+        }
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::ESRCH)?;
         Ok(Self(pidfd_open(pid, PidfdFlags::empty())?))
     }
@@ -43,6 +49,10 @@ impl Pidfd {
     /// `InvalidInput` if it is not a pidfd, or if it is the pidfd of a single thread (Linux 6.9),
     /// whose end says nothing about the process.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
+        #[cfg(test)]
+        if super::simulated::current().is_some() {
+            return Ok(Self(fd));
+        }
         if !is_pidfd(fd.as_fd()) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a pidfd"));
         }
@@ -95,6 +105,10 @@ impl Pidfd {
     /// # Errors
     /// [`is_gone`] if the process was reaped. EPERM if this process may not signal it.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
+        #[cfg(test)]
+        if let Some(kernel) = super::simulated::current() {
+            return kernel.signal(Descriptor::of(&self.0), signal);
+        }
         let signal = rustix::process::Signal::from_named_raw(signal as i32).ok_or(Errno::EINVAL)?;
         Ok(pidfd_send_signal(&self.0, signal)?)
     }
@@ -102,6 +116,10 @@ impl Pidfd {
     /// The pid in our pid namespace. 0 if the process has none here, `None` if it was reaped.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
+        #[cfg(test)]
+        if let Some(kernel) = super::simulated::current() {
+            return kernel.pid(Descriptor::of(&self.0));
+        }
         if allows(Feature::PidfdInfo) {
             match self.info() {
                 Ok(info) => return Some(info.pid),
@@ -117,6 +135,10 @@ impl Pidfd {
     /// The inode that identifies the process within this boot. 0 if the kernel has no pidfs.
     #[must_use]
     pub fn inode(&self) -> u64 {
+        #[cfg(test)]
+        if let Some(kernel) = super::simulated::current() {
+            return kernel.inode(Descriptor::of(&self.0));
+        }
         if !allows(Feature::Pidfs) {
             return 0;
         }
@@ -134,6 +156,10 @@ impl Pidfd {
 
     /// The real user (`PIDFD_GET_INFO`), if the kernel reports it.
     pub(super) fn real_uid(&self) -> Option<u32> {
+        #[cfg(test)]
+        if let Some(kernel) = super::simulated::current() {
+            return kernel.uid(Descriptor::of(&self.0));
+        }
         if !allows(Feature::PidfdInfo) {
             return None;
         }

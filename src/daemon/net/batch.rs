@@ -5,7 +5,7 @@
 //! ([`ReadPermit`]), it takes the deaths after the last read, and calls are served only with a
 //! batch.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::daemon::net::accept_backlog::Accepted;
 use crate::daemon::net::events::Source;
@@ -41,7 +41,7 @@ impl Batch {
             server.conns.read(&reading);
         }
         let mut accepted = Accepted::default();
-        if server.runtime_dir.listener.pauses_until().is_some_and(|until| until <= Instant::now()) {
+        if server.runtime_dir.listener.pauses_until().is_some_and(|until| until <= clock::now()) {
             server.conns.reported.note(Source::Listener);
         }
         if lease_is_over || server.conns.reported.has(Source::Listener) {

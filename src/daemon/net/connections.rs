@@ -16,6 +16,7 @@ use crate::daemon::net::connection_limits::TurnedAway;
 use crate::daemon::net::events::{Of, Reported, Source};
 use crate::daemon::net::poller::{EVENTS_AT_ONCE, Poller};
 use crate::daemon::net::read_permit::{Disconnected, ReadPermit};
+use crate::sys::clock;
 use crate::sys::peer::Credentials;
 
 /// How many bytes are read at once.
@@ -203,7 +204,7 @@ impl Conns {
         if conn.heard_end {
             return;
         }
-        conn.heard_at = Instant::now();
+        conn.heard_at = clock::now();
         let heard = conn.read(reading, &mut self.buffer, hung_up);
         match heard {
             ReadStatus::All | ReadStatus::Full => {}
@@ -288,7 +289,7 @@ impl Conns {
         }
         if closes && !conn.counts_down {
             conn.counts_down = true;
-            self.closing.push((Instant::now() + CLOSING_TIME, id));
+            self.closing.push((clock::now() + CLOSING_TIME, id));
         }
         let flags = if flushed { READS } else { READS | EpollFlags::EPOLLOUT };
         if let Err(error) = self.watch(id, flags) {

@@ -20,6 +20,7 @@ use crate::daemon::net::connection_limits::{ConnectionLimits, TurnedAway};
 use crate::daemon::net::connections::Conns;
 use crate::daemon::net::events::Source;
 use crate::protocol::{Failure, Reply, frame};
+use crate::sys::clock;
 use crate::sys::peer;
 
 /// The socket that clients connect to.
@@ -61,7 +62,7 @@ impl Listener {
                 Err(error) if is_out_of_descriptors(&error) => {
                     if !self.refuse_one(&error, &mut budget) {
                         conns.reported.take(Source::Listener);
-                        self.pauses_until = Some(Instant::now() + ACCEPT_AGAIN_AFTER);
+                        self.pauses_until = Some(clock::now() + ACCEPT_AGAIN_AFTER);
                         return Accepted { count, more: false };
                     }
                 }
@@ -92,7 +93,7 @@ impl Listener {
         let uid = credentials.uid;
         let judged = |conns: &Conns| room.turns_away(uid, conns.taken_in().0, conns.of_user(uid));
         let mut turned_away = judged(conns);
-        if turned_away.is_some() && conns.close_idle(Instant::now(), idle) {
+        if turned_away.is_some() && conns.close_idle(clock::now(), idle) {
             turned_away = judged(conns);
         }
         let Some(why) = turned_away else {

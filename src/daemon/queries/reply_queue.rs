@@ -6,6 +6,7 @@ use std::time::Instant;
 use crate::daemon::limits::{UNREAD_BYTES_MAX, UNREAD_BYTES_PER_USER, UNREAD_TIME};
 use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::net::connections::Conns;
+use crate::sys::clock;
 
 /// Connections that wait for a report, and connections that have not read theirs.
 #[derive(Debug, Default)]
@@ -34,7 +35,7 @@ impl Reports {
     pub(crate) fn add(&mut self, id: ConnId, uid: u32, unsent: usize) {
         self.queues.entry(uid).or_default().push_back(id);
         if unsent > 0 && self.unread.iter().all(|unread| unread.id != id) {
-            self.unread.push(Unread { id, uid, left: unsent, since: Instant::now() });
+            self.unread.push(Unread { id, uid, left: unsent, since: clock::now() });
         }
     }
 

@@ -12,6 +12,7 @@ use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::net::connection::CallState;
 use crate::daemon::queries::reply_queue::Unread;
 use crate::daemon::server::Server;
+use crate::sys::clock;
 
 impl Server {
     /// The next call of a connection asks for a report: the connection waits for its turn.
@@ -36,7 +37,7 @@ impl Server {
             self.due.reports = None;
             return;
         }
-        let begun = Instant::now();
+        let begun = clock::now();
         if let Some(until) = self.reports.rests_until.filter(|until| begun < *until) {
             self.due.reports = Some(until);
             return;
@@ -54,7 +55,7 @@ impl Server {
             && let Some(id) = self.reports.next(&self.conns, &may_all)
         {
             self.report_to(batch, id);
-            time = begun.elapsed();
+            time = clock::now().saturating_duration_since(begun);
         }
         let tired = time >= REPORT_TIME_PER_TURN;
         // Other calls get as much time as the reports took.
@@ -101,7 +102,7 @@ impl Server {
         }
         let left = self.conns.peek(id).map_or(0, |conn| conn.unsent());
         if left > 0 {
-            self.reports.unread.push(Unread { id, uid, left, since: Instant::now() });
+            self.reports.unread.push(Unread { id, uid, left, since: clock::now() });
         }
     }
 }

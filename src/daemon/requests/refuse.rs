@@ -2,8 +2,6 @@
 //!
 //! Invariant: a deferred request is asked again, and answered, when its time is over.
 
-use std::time::Instant;
-
 use crate::core::{FrameId, Refusal, Request, RequestId, UnixMillis};
 use crate::daemon::calls::deferred::DeferredRequest;
 use crate::daemon::calls::pending_acquire::PendingAcquire;
@@ -24,7 +22,7 @@ impl Server {
         if is_barred && self.suspend_ahead(|table| table.first_ahead_of(&newcomer.request)) {
             return self.ask(newcomer);
         }
-        let now = Instant::now();
+        let now = clock::now();
         let until = newcomer.deferred_until.unwrap_or(now + EXITING_TIME);
         if let Refusal::Full { item } = why
             && until > now
@@ -107,7 +105,7 @@ impl Server {
         if self.deferred.is_empty() {
             return;
         }
-        let now = Instant::now();
+        let now = clock::now();
         for deferred in std::mem::take(&mut self.deferred) {
             if deaths || deferred.until <= now {
                 self.ask(deferred.newcomer);

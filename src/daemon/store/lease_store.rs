@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use crate::core::{Key, Revision, Rules, Snapshot, StoredView, Table, Token};
 use crate::log::leases::{Changes, HeldLease, LeaseLog};
 use crate::log::state::Leases;
+use crate::sys::clock;
 
 /// The leases of a table, and which of their changes are not durable yet.
 #[derive(Debug)]
@@ -57,7 +58,7 @@ impl LeaseStore {
 
     /// Whether a grant waits for the disk, or an end whose retry is due.
     pub(crate) fn waits_for_disk(&self) -> bool {
-        let put_off = self.again_at.is_some_and(|at| at > Instant::now());
+        let put_off = self.again_at.is_some_and(|at| at > clock::now());
         !self.granted.is_empty() || !self.ended.is_empty() && !put_off
     }
 
@@ -94,7 +95,7 @@ impl LeaseStore {
                 self.ended.clear();
                 self.again_at = None;
             }
-            Err(_) => self.again_at = Some(Instant::now() + AGAIN_AFTER),
+            Err(_) => self.again_at = Some(clock::now() + AGAIN_AFTER),
         }
         stored
     }

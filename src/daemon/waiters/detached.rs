@@ -13,6 +13,7 @@ use crate::daemon::calls::completion::Completion;
 use crate::daemon::limits::{COME_BACK_TIME, PROCESSES_LOOKED_AT_MAX, STOPPED_EVERY};
 use crate::daemon::processes::owners::find;
 use crate::daemon::server::Server;
+use crate::sys::clock;
 use crate::sys::process::{Found, RunState, run_state};
 
 /// The state of a process.
@@ -39,7 +40,7 @@ enum Return {
 impl Server {
     /// Gives the waiters of the previous daemon some time to come back.
     pub(crate) fn await_detached(&mut self) {
-        let now = Instant::now();
+        let now = clock::now();
         self.due.come_back = Some(now + COME_BACK_TIME);
         // All others are checked soon: most are back by then.
         self.suspend_stopped(PROCESSES_LOOKED_AT_MAX);

@@ -15,6 +15,7 @@ use crate::daemon::server::Server;
 use crate::daemon::view::Held;
 use crate::daemon::waiters::waiting::LastProgress;
 use crate::protocol::{HolderInfo, Progress};
+use crate::sys::clock;
 
 /// The position of a new waiter is looked up if its key has up to this many waiters. With more, the
 /// number of waiters is sent instead.
@@ -154,7 +155,7 @@ impl Server {
                 self.await_report(id);
             } else {
                 // The client still reads the last report. It gets the next one when it is done.
-                self.due.watch = Some(Instant::now() + WATCH_EVERY);
+                self.due.watch = Some(clock::now() + WATCH_EVERY);
             }
         }
     }

@@ -14,6 +14,10 @@ use nix::sys::stat::{fstat, stat};
 /// variable is not set, or if the environment is not visible.
 #[must_use]
 pub fn variable(pid: u32, name: &str) -> Option<OsString> {
+    #[cfg(test)]
+    if let Some(kernel) = crate::sys::simulated::current() {
+        return kernel.variable(pid, name);
+    }
     let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
     let mut entries = environment.split(|byte| *byte == 0);
     let value = entries.find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="));
@@ -24,6 +28,10 @@ pub fn variable(pid: u32, name: &str) -> Option<OsString> {
 /// `files`.
 #[must_use]
 pub fn has_open(pid: u32, files: &[&File]) -> Vec<usize> {
+    #[cfg(test)]
+    if let Some(kernel) = crate::sys::simulated::current() {
+        return kernel.has_open(pid, files);
+    }
     let ids = files.iter().map(|file| fstat(file.as_fd()).ok().map(|it| (it.st_dev, it.st_ino)));
     let ids: Vec<_> = ids.collect();
     if ids.is_empty() {
@@ -58,6 +66,10 @@ impl OwnProgram {
     /// so does its replacement.
     #[must_use]
     pub fn is_of(&self, pid: u32) -> bool {
+        #[cfg(test)]
+        if let Some(kernel) = crate::sys::simulated::current() {
+            return kernel.is_canal(pid);
+        }
         let link = format!("/proc/{pid}/exe");
         let is = |ours: Option<(u64, u64)>| ours.is_some() && file_of(&link) == ours;
         is(self.file) || self.path.is_some() && path_of(&link) == self.path

@@ -86,6 +86,11 @@ pub fn children() -> io::Result<Vec<Pid>> {
 /// or are adopted at the same time may be missed.
 #[must_use]
 pub fn children_of(pid: Pid) -> Vec<Pid> {
+    #[cfg(test)]
+    if let Some(kernel) = crate::sys::simulated::current() {
+        let children = kernel.children(pid.as_raw().unsigned_abs()).into_iter();
+        return children.map(|pid| Pid::from_raw(pid.cast_signed())).collect();
+    }
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     let mut children = Vec::new();
     for thread in threads.flatten() {

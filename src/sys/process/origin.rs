@@ -21,6 +21,10 @@ impl Origin {
     /// # Errors
     /// /proc is not mounted. The message names the file.
     pub fn read() -> io::Result<Self> {
+        #[cfg(test)]
+        if let Some(kernel) = crate::sys::simulated::current() {
+            return Ok(kernel.origin());
+        }
         let boot_id = named("/proc/sys/kernel/random/boot_id", |path| fs::read_to_string(path))?;
         let inode = |path: &str| fs::metadata(path).map(|file| file.ino());
         let pid_namespace = named("/proc/self/ns/pid", inode)?;

@@ -7,6 +7,7 @@ use crate::daemon::due::is_due;
 use crate::daemon::net::events::Source;
 use crate::daemon::processes::holder::WatchId;
 use crate::daemon::server::Server;
+use crate::sys::clock;
 
 impl Server {
     /// Hands the holds of a new membership over to a watcher.
@@ -40,7 +41,7 @@ impl Server {
             if let Some(running) = self.engine_status.watcher.running.take() {
                 self.engine_status.watcher.dismiss(running);
             }
-            self.engine_status.watcher.due = Some(Instant::now() + AGAIN_AFTER);
+            self.engine_status.watcher.due = Some(clock::now() + AGAIN_AFTER);
         }
     }
 

@@ -14,6 +14,7 @@ use crate::daemon::cluster::watcher::{PAGE, TOLD_TO_END};
 use crate::daemon::options::Options;
 use crate::daemon::processes::holder::WatchId;
 use crate::protocol::place::Rule;
+use crate::sys::clock;
 use crate::sys::deadline::Writer;
 use crate::sys::fds;
 
@@ -79,7 +80,7 @@ impl Watcher {
         let running = match self.running.take() {
             Some(running) => running,
             None => {
-                self.started = Some(Instant::now());
+                self.started = Some(clock::now());
                 program.start()?
             }
         };

@@ -20,6 +20,7 @@ use crate::daemon::net::output::Output;
 use crate::protocol::Failure;
 use crate::protocol::frame::Decoder;
 use crate::protocol::message_size::MESSAGE_BYTES_MAX;
+use crate::sys::clock;
 use crate::sys::peer::Credentials;
 
 pub(crate) use crate::daemon::net::connection::read::ReadStatus;
@@ -112,7 +113,7 @@ impl Connection {
             oneway: false,
             unanswered: false,
             turned_away: None,
-            heard_at: Instant::now(),
+            heard_at: clock::now(),
             awaits_report: false,
             touched: false,
             watched_for: EpollFlags::empty(),

@@ -1,0 +1,158 @@
+//! What commands were told that they hold, and what must be true of it.
+
+use std::collections::BTreeSet;
+
+use super::machine::Machine;
+use super::plan::{KEYS, Lock, Want};
+use crate::core::{Key, Mode};
+
+/// Until when something is held.
+#[derive(Clone, Debug)]
+pub(super) enum Until {
+    /// Until all processes with these serials have ended.
+    Processes(Vec<u64>),
+    /// Until this time, in milliseconds of true time.
+    Time(u64),
+}
+
+/// What a command was told that it holds.
+#[derive(Clone, Debug)]
+pub(super) struct Claim {
+    pub(super) host: usize,
+    pub(super) wants: Vec<Want>,
+    /// The slots of each of these.
+    pub(super) slots: Vec<Vec<u64>>,
+    pub(super) token: u64,
+    pub(super) session: String,
+    pub(super) frame: String,
+    /// The frames that enclose it, if the daemon believed its environment.
+    pub(super) enclosing: Vec<String>,
+    pub(super) until: Until,
+}
+
+/// Names a claim.
+pub(super) type ClaimId = usize;
+
+/// All claims of a run.
+#[derive(Debug, Default)]
+pub(super) struct Claims {
+    all: Vec<Claim>,
+    live: Vec<ClaimId>,
+}
+
+impl Claims {
+    /// Notes that a command was told of a grant.
+    ///
+    /// # Errors
+    /// A command was told of a larger token of what excludes this.
+    pub(super) fn add(&mut self, claim: Claim) -> Result<ClaimId, String> {
+        for earlier in &self.all {
+            let same = earlier.token == claim.token;
+            if same || earlier.token > claim.token && excludes(earlier, &claim) {
+                return Err(format!("{claim:?} was told after {earlier:?}"));
+            }
+        }
+        self.live.push(self.all.len());
+        self.all.push(claim);
+        Ok(self.all.len() - 1)
+    }
+
+    /// A claim that may be changed.
+    pub(super) fn get(&mut self, id: ClaimId) -> &mut Claim {
+        &mut self.all[id]
+    }
+
+    /// Ends a claim.
+    pub(super) fn end(&mut self, id: ClaimId) {
+        self.live.retain(|live| *live != id);
+    }
+
+    /// Forgets the claims that have ended by themselves.
+    pub(super) fn follow(&mut self, now_ms: u64, machines: &[&Machine]) {
+        let Self { all, live } = self;
+        live.retain(|id| {
+            let claim = &all[*id];
+            match &claim.until {
+                Until::Processes(serials) => {
+                    serials.iter().any(|serial| machines[claim.host].lives(*serial))
+                }
+                Until::Time(until) => *until > now_ms,
+            }
+        });
+    }
+
+    /// How many grants were told.
+    pub(super) fn told(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.live.is_empty()
+    }
+
+    /// Checks that everything that is held at the same time fits.
+    ///
+    /// # Errors
+    /// What does not.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let live: Vec<&Claim> = self.live.iter().map(|id| &self.all[*id]).collect();
+        for (at, one) in live.iter().enumerate() {
+            if let Some(other) = live[at + 1..].iter().find(|other| overlaps(one, other)) {
+                return Err(format!("both are held: {one:?} and {other:?}"));
+            }
+        }
+        for (key, lock) in KEYS.into_iter().filter(|(_, lock)| *lock != Lock::ReadWrite) {
+            let slots: BTreeSet<u64> = live.iter().flat_map(|claim| claim.slots_of(key)).collect();
+            if slots.len() as u64 > lock.capacity() {
+                return Err(format!("more slots of `{key}` are held than there are: {live:?}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Claim {
+    fn slots_of(&self, key: &str) -> impl Iterator<Item = u64> {
+        let items = self.wants.iter().zip(&self.slots).filter(move |(want, _)| want.key == key);
+        items.flat_map(|(_, slots)| slots.iter().copied())
+    }
+
+    /// Whether one of two claims is under the other.
+    fn is_related(&self, other: &Self) -> bool {
+        let under = |one: &Self, other: &Self| one.enclosing.contains(&other.frame);
+        let same_session = self.host == other.host && self.session == other.session;
+        same_session && (under(self, other) || under(other, self))
+    }
+}
+
+/// Whether two claims have the same slot, or the same lock and one of them for writing. Only what
+/// is under another claim may share with it: what it reads and writes, and slots of a lock that has
+/// no buckets.
+fn overlaps(one: &Claim, other: &Claim) -> bool {
+    let related = one.is_related(other);
+    let same_slot = |(key, lock): (&str, Lock)| {
+        let shares = related && matches!(lock, Lock::Slots(_));
+        let others: BTreeSet<u64> = other.slots_of(key).collect();
+        !shares && one.slots_of(key).any(|slot| others.contains(&slot))
+    };
+    !related && exclude_each_other(one, other) || KEYS.into_iter().any(same_slot)
+}
+
+/// Whether one claim must have ended before the other one begins.
+fn excludes(one: &Claim, other: &Claim) -> bool {
+    let is_mutex = |want: &Want| {
+        let is_same = |other: &Want| other.key == want.key;
+        want.lock == Lock::Slots(1) && other.wants.iter().any(is_same)
+    };
+    !one.is_related(other) && (one.wants.iter().any(is_mutex) || exclude_each_other(one, other))
+}
+
+fn exclude_each_other(one: &Claim, other: &Claim) -> bool {
+    one.wants.iter().any(|one| other.wants.iter().any(|other| write_and_other(one, other)))
+}
+
+fn write_and_other(one: &Want, other: &Want) -> bool {
+    let key = |want: &Want| Key::new(want.key).unwrap();
+    let covers = key(one).covers(&key(other)) || key(other).covers(&key(one));
+    covers && (one.mode == Some(Mode::Write) || other.mode == Some(Mode::Write))
+}

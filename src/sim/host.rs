@@ -1,0 +1,192 @@
+//! A machine with its daemon: the daemon's own code, with a simulated kernel under it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::DirBuilderExt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::Path;
+use std::rc::Rc;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use super::machine::{Killed, Machine};
+use super::program::Program;
+use crate::daemon::simulated::{Claim, Config, Options, Server, Source, open};
+use crate::protocol::place::Place;
+use crate::sys::simulated::on;
+
+/// The most turns in one step. A daemon that always has something to do is a fault.
+const TURNS_MAX: usize = 500;
+
+/// How many descriptors a daemon may have.
+const DESCRIPTORS: u64 = 1024;
+
+/// A machine with its daemon and programs.
+#[derive(Debug)]
+pub(super) struct Host {
+    pub(super) machine: Rc<Machine>,
+    pub(super) place: Place,
+    pub(super) daemon: Option<Box<Server>>,
+    /// Since when the daemon runs and is not stopped.
+    pub(super) daemon_since: Option<u64>,
+    /// No daemon starts before this time.
+    pub(super) back_at: u64,
+    /// The daemon is stopped until then.
+    pub(super) stopped_until: u64,
+    pub(super) programs: BTreeMap<u32, Program>,
+    /// Processes that are stopped, and until when.
+    pub(super) stopped: BTreeMap<u32, u64>,
+    /// How many daemons were started.
+    pub(super) daemons: u64,
+}
+
+/// How turns of a daemon ended.
+enum Turns {
+    /// It has nothing more to do.
+    Idle,
+    /// It ended because a client or a signal told it to.
+    Stopped,
+}
+
+impl Host {
+    pub(super) fn new(machine: Machine, folder: &Path, name: &str) -> Self {
+        let dir = folder.join(name);
+        fs::DirBuilder::new().mode(0o700).create(&dir).unwrap();
+        let uid = nix::unistd::geteuid().as_raw();
+        let place = Place::find(Some(&dir.join("canal.sock")), uid).unwrap();
+        Self {
+            machine: Rc::new(machine),
+            place,
+            daemon: None,
+            daemon_since: None,
+            back_at: 0,
+            stopped_until: 0,
+            programs: BTreeMap::new(),
+            stopped: BTreeMap::new(),
+            daemons: 0,
+        }
+    }
+
+    /// Lets the daemon run until it has nothing to do; starts one if none runs.
+    ///
+    /// # Errors
+    /// It did what no daemon may do.
+    pub(super) fn run_daemon(&mut self, now_ms: u64) -> Result<(), String> {
+        if now_ms < self.stopped_until {
+            self.daemon_since = None;
+            return Ok(());
+        }
+        if self.daemon.is_none() && now_ms < self.back_at {
+            return Ok(());
+        }
+        let machine = self.machine.clone();
+        let mut daemon = self.daemon.take();
+        let starts = daemon.is_none();
+        let work = || -> anyhow::Result<_> {
+            let mut server = match daemon.take() {
+                Some(server) => server,
+                None => Box::new(start(&self.place)?),
+            };
+            let turns = turns(&mut server)?;
+            Ok((server, turns))
+        };
+        let done = on(machine.clone(), || catch_unwind(AssertUnwindSafe(work)));
+        match done {
+            Ok(Ok((server, Turns::Idle))) => {
+                self.daemons += u64::from(starts);
+                self.daemon = Some(server);
+                self.daemon_since = Some(self.daemon_since.unwrap_or(now_ms));
+                Ok(())
+            }
+            Ok(Ok((_, Turns::Stopped))) => {
+                self.is_gone();
+                Ok(())
+            }
+            Ok(Err(error)) => Err(format!("the daemon cannot go on: {error:#}")),
+            Err(panic) if panic.is::<Killed>() => {
+                self.is_gone();
+                Ok(())
+            }
+            Err(panic) => resume_unwind(panic),
+        }
+    }
+
+    /// Kills the daemon between two turns.
+    pub(super) fn kill_daemon(&mut self) {
+        let machine = self.machine.clone();
+        on(machine, || self.daemon = None);
+        self.is_gone();
+    }
+
+    fn is_gone(&mut self) {
+        self.daemon_since = None;
+        self.machine.kill_daemon_after(None);
+    }
+
+    /// The power fails. What lies in memory is gone, and so are all processes.
+    pub(super) fn reboot(&mut self, clock_ms: u64) {
+        self.kill_daemon();
+        self.programs.clear();
+        self.stopped.clear();
+        self.machine.reboot(clock_ms);
+        for entry in fs::read_dir(&self.place.dir).unwrap().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if entry.file_type().unwrap().is_dir() {
+                fs::remove_dir_all(entry.path()).unwrap();
+            } else if !SURVIVES.iter().any(|kept| name.starts_with(kept)) {
+                fs::remove_file(entry.path()).unwrap();
+            }
+        }
+    }
+
+    /// Whether the daemon holds nothing and nobody waits.
+    pub(super) fn is_idle(&self) -> bool {
+        let Some(server) = &self.daemon else { return false };
+        let table = &server.ledger.table;
+        table.held() == 0 && table.waiting() == 0
+    }
+}
+
+/// The files of the state directory, which is on a disk. All others are in memory.
+const SURVIVES: [&str; 4] = ["state.json", "leases", "tokens", "canal.toml"];
+
+fn start(place: &Place) -> anyhow::Result<Server> {
+    let options = Options {
+        place: place.clone(),
+        on_demand: true,
+        discard_journal: false,
+        verbose: 0,
+        idle_exit_s: Some(0),
+        engine: None,
+        engine_ttl_ms: None,
+        host: None,
+        without_engine: false,
+        replaces: None,
+        watcher: None,
+    };
+    let config = Config::read(&place.stores().config)?;
+    let claim = Claim::new(place, nix::unistd::geteuid().as_raw())?;
+    open(&options, &config, claim, None, DESCRIPTORS)
+}
+
+/// Does the daemon's turns as its event loop does, until it would sleep.
+fn turns(server: &mut Server) -> anyhow::Result<Turns> {
+    for _ in 0..TURNS_MAX {
+        let answered = server.hears_engine(&mut Context::from_waker(Waker::noop()));
+        let has_work = answered || server.has_work();
+        let is_woken = server.conns.wait(Some(Duration::ZERO));
+        let is_rung = server.timer.is_due();
+        if is_rung {
+            server.conns.reported.note(Source::BoottimeTimer);
+        }
+        let is_due = server.time_to_sleep().is_some_and(|time| time.is_zero());
+        if !(has_work || is_woken || is_rung || is_due) {
+            return Ok(Turns::Idle);
+        }
+        server.turn()?;
+        if server.stopping {
+            return Ok(Turns::Stopped);
+        }
+    }
+    anyhow::bail!("it always has something to do")
+}

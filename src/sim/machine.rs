@@ -1,0 +1,348 @@
+//! A simulated machine: its clock, its processes and their sockets. It is the kernel of the daemon
+//! that runs there.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::panic::resume_unwind;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sys::signal::Signal;
+use nix::sys::socket::{UnixAddr, getpeername};
+
+use crate::protocol::HOLD_VARIABLE;
+use crate::sys::fds;
+use crate::sys::peer::Credentials;
+use crate::sys::process::Origin;
+use crate::sys::simulated::{Descriptor, Kernel, Stat};
+
+/// The panic by which a daemon is killed in the middle of a turn.
+#[derive(Debug)]
+pub(super) struct Killed;
+
+/// A simulated process, as its kernel knows it.
+#[derive(Debug)]
+pub(super) struct Process {
+    /// Names the process for the whole run; a pid is used again after a reboot.
+    pub(super) serial: u64,
+    started: u64,
+    parent: u32,
+    /// `R`, `T` or `Z`.
+    pub(super) state: char,
+    /// The value of `CANAL_HOLD` in its environment.
+    pub(super) hold: String,
+    /// What it inherited: the write ends of the FIFOs of holds.
+    pub(super) fifos: Vec<OwnedFd>,
+    /// Whether it runs canal, and not a command.
+    pub(super) is_canal: bool,
+    /// Whether it was sent TERM.
+    pub(super) is_asked_to_end: bool,
+    /// Both ends of the pipe that stands for its pidfd.
+    ended: (OwnedFd, OwnedFd),
+}
+
+/// What changes in a machine.
+#[derive(Debug)]
+struct State {
+    now_ms: u64,
+    /// What CLOCK_BOOTTIME shows at the beginning of this boot, and when that was.
+    booted: (u64, u64),
+    boots: u64,
+    processes: BTreeMap<u32, Process>,
+    /// The process of each pidfd that was ever given out.
+    descriptors: BTreeMap<Descriptor, (u32, u64)>,
+    /// The process of each socket that a client bound.
+    sockets: BTreeMap<Vec<u8>, Credentials>,
+    /// When the processes with these serials ended, by true time.
+    ended_at: BTreeMap<u64, u64>,
+    next_pid: u32,
+    serials: u64,
+    /// After how many questions to the kernel the daemon is killed.
+    kill_after: Option<u64>,
+}
+
+/// A simulated machine.
+#[derive(Debug)]
+pub(super) struct Machine {
+    state: RefCell<State>,
+    base: Instant,
+    number: usize,
+    /// By how many thousandths its clock runs fast, less 1000.
+    rate: u64,
+    uid: u32,
+}
+
+/// The pids of simulated processes start here, so that none is that of the test itself.
+const FIRST_PID: u32 = 10_000_000;
+
+impl Machine {
+    pub(super) fn new(number: usize, base: Instant, clock_ms: u64, rate: u64) -> Self {
+        let state = State {
+            now_ms: 0,
+            booted: (clock_ms, 0),
+            boots: 1,
+            processes: BTreeMap::new(),
+            descriptors: BTreeMap::new(),
+            sockets: BTreeMap::new(),
+            ended_at: BTreeMap::new(),
+            next_pid: FIRST_PID,
+            serials: 0,
+            kill_after: None,
+        };
+        let uid = nix::unistd::geteuid().as_raw();
+        Self { state: RefCell::new(state), base, number, rate, uid }
+    }
+
+    /// Sets the true time, in milliseconds since the run began.
+    pub(super) fn set_time(&self, now_ms: u64) {
+        self.state.borrow_mut().now_ms = now_ms;
+    }
+
+    /// CLOCK_BOOTTIME, in milliseconds.
+    pub(super) fn clock(&self) -> u64 {
+        let state = self.state.borrow();
+        state.booted.0 + (state.now_ms - state.booted.1) * self.rate / 1000
+    }
+
+    /// Kills the daemon after so many more questions to the kernel; `None`: not any more.
+    pub(super) fn kill_daemon_after(&self, questions: Option<u64>) {
+        self.state.borrow_mut().kill_after = questions;
+    }
+
+    /// Starts a process, with what its parent hands down. Returns its pid.
+    pub(super) fn start(&self, parent: u32, is_canal: bool) -> u32 {
+        let mut state = self.state.borrow_mut();
+        state.next_pid += 1;
+        state.serials += 1;
+        let (pid, serial) = (state.next_pid, state.serials);
+        let inherited = state.processes.get(&parent).filter(|_| parent != 0).map(|parent| {
+            let fifos = parent.fifos.iter().map(|fd| fd.try_clone().unwrap()).collect();
+            (parent.hold.clone(), fifos)
+        });
+        let (hold, fifos) = inherited.unwrap_or_default();
+        let ended = fds::pipe().unwrap();
+        let started = state.now_ms / 10 + 1;
+        state.descriptors.insert(Descriptor::of(&ended.0), (pid, serial));
+        let process = Process {
+            serial,
+            started,
+            parent,
+            state: 'R',
+            hold,
+            fifos,
+            is_canal,
+            is_asked_to_end: false,
+            ended,
+        };
+        state.processes.insert(pid, process);
+        pid
+    }
+
+    /// Changes a process, if it has not been reaped.
+    pub(super) fn with<T>(&self, pid: u32, change: impl FnOnce(&mut Process) -> T) -> Option<T> {
+        self.state.borrow_mut().processes.get_mut(&pid).map(change)
+    }
+
+    /// Whether a process runs or is stopped.
+    pub(super) fn is_alive(&self, pid: u32) -> bool {
+        self.with(pid, |process| process.state != 'Z').unwrap_or(false)
+    }
+
+    /// Whether a process with this serial runs or is stopped.
+    pub(super) fn lives(&self, serial: u64) -> bool {
+        let state = self.state.borrow();
+        state.processes.values().any(|process| process.serial == serial && process.state != 'Z')
+    }
+
+    /// Whether a process with this serial lives, or has ended less than two steps ago.
+    pub(super) fn lived_lately(&self, serial: u64, now_ms: u64) -> bool {
+        let state = self.state.borrow();
+        let ended_at = state.ended_at.get(&serial);
+        ended_at.is_none_or(|at| at + 20 >= now_ms)
+    }
+
+    /// Ends a process: it is a zombie from now on.
+    pub(super) fn end(&self, pid: u32) {
+        self.state.borrow_mut().end(pid);
+    }
+
+    /// Reaps what has ended.
+    pub(super) fn reap(&self) {
+        self.state.borrow_mut().processes.retain(|_, process| process.state != 'Z');
+    }
+
+    /// The pids of all processes that have not ended.
+    pub(super) fn alive(&self) -> Vec<u32> {
+        let state = self.state.borrow();
+        let alive = state.processes.iter().filter(|(_, process)| process.state != 'Z');
+        alive.map(|(pid, _)| *pid).collect()
+    }
+
+    /// The power fails: everything that ran is gone.
+    pub(super) fn reboot(&self, clock_ms: u64) {
+        let mut state = self.state.borrow_mut();
+        state.boots += 1;
+        state.booted = (clock_ms, state.now_ms);
+        let all: Vec<u32> = state.processes.keys().copied().collect();
+        all.into_iter().for_each(|pid| state.end(pid));
+        state.processes.clear();
+        state.next_pid = FIRST_PID;
+    }
+
+    /// Notes that a process has bound a socket to this name.
+    pub(super) fn bound(&self, name: &[u8], pid: u32) {
+        let peer = Credentials { pid, uid: self.uid, gid: self.uid };
+        self.state.borrow_mut().sockets.insert(name.to_vec(), peer);
+    }
+
+    /// A copy of the pidfd of a process.
+    pub(super) fn pidfd(&self, pid: u32) -> io::Result<OwnedFd> {
+        let state = self.state.borrow();
+        state.processes.get(&pid).ok_or(Errno::ESRCH)?.ended.0.try_clone()
+    }
+
+    /// Answers a question of the daemon, or kills it.
+    fn asked(&self) {
+        let mut state = self.state.borrow_mut();
+        let Some(left) = state.kill_after else { return };
+        state.kill_after = left.checked_sub(1);
+        let is_killed = state.kill_after.is_none();
+        drop(state);
+        if is_killed && !std::thread::panicking() {
+            resume_unwind(Box::new(Killed));
+        }
+    }
+
+    fn found<T>(
+        &self,
+        descriptor: Descriptor,
+        get: impl FnOnce(u32, &mut Process) -> T,
+    ) -> Option<T> {
+        self.asked();
+        let mut state = self.state.borrow_mut();
+        let (pid, serial) = *state.descriptors.get(&descriptor)?;
+        let process = state.processes.get_mut(&pid).filter(|process| process.serial == serial)?;
+        Some(get(pid, process))
+    }
+}
+
+impl State {
+    fn end(&mut self, pid: u32) {
+        let alive = self.processes.get_mut(&pid).filter(|process| process.state != 'Z');
+        let Some(process) = alive else { return };
+        process.state = 'Z';
+        process.fifos.clear();
+        nix::unistd::write(&process.ended.1, b"x").unwrap();
+        self.ended_at.insert(process.serial, self.now_ms);
+    }
+}
+
+impl Kernel for Machine {
+    fn boottime_ms(&self) -> u64 {
+        self.asked();
+        self.clock()
+    }
+
+    fn unix_ms(&self) -> u64 {
+        self.asked();
+        1_700_000_000_000 + self.state.borrow().now_ms
+    }
+
+    fn instant(&self) -> Instant {
+        self.base + Duration::from_millis(self.clock())
+    }
+
+    fn origin(&self) -> Origin {
+        let boots = self.state.borrow().boots;
+        let boot_id = format!("boot-{}-{boots}", self.number);
+        Origin { boot_id, pid_namespace: 4_026_531_836, time_namespace: 0 }
+    }
+
+    fn open(&self, pid: u32) -> io::Result<OwnedFd> {
+        self.asked();
+        self.pidfd(pid)
+    }
+
+    fn pid(&self, process: Descriptor) -> Option<u32> {
+        self.found(process, |pid, _| pid)
+    }
+
+    fn inode(&self, process: Descriptor) -> u64 {
+        let state = self.state.borrow();
+        state.descriptors.get(&process).map_or(0, |(_, serial)| serial + 1_000)
+    }
+
+    fn uid(&self, process: Descriptor) -> Option<u32> {
+        self.found(process, |_, _| self.uid)
+    }
+
+    fn signal(&self, process: Descriptor, signal: Signal) -> io::Result<()> {
+        let pid = self.found(process, |pid, process| {
+            process.is_asked_to_end = true;
+            pid
+        });
+        let pid = pid.ok_or(Errno::ESRCH)?;
+        if signal == Signal::SIGKILL {
+            self.end(pid);
+        }
+        Ok(())
+    }
+
+    fn stat(&self, pid: u32) -> Option<Stat> {
+        self.asked();
+        self.with(pid, |process| {
+            let Process { state, parent, started, .. } = *process;
+            Stat { state, parent, started }
+        })
+    }
+
+    fn pids(&self) -> Vec<u32> {
+        self.state.borrow().processes.keys().copied().collect()
+    }
+
+    fn children(&self, pid: u32) -> Vec<u32> {
+        let state = self.state.borrow();
+        let children = state.processes.iter().filter(|(_, process)| process.parent == pid);
+        children.map(|(pid, _)| *pid).collect()
+    }
+
+    fn variable(&self, pid: u32, name: &str) -> Option<OsString> {
+        let hold = self.with(pid, |process| process.hold.clone())?;
+        (name == HOLD_VARIABLE && !hold.is_empty()).then(|| hold.into())
+    }
+
+    fn has_open(&self, pid: u32, files: &[&File]) -> Vec<usize> {
+        let id = |fd: BorrowedFd<'_>| {
+            nix::sys::stat::fstat(fd).map(|stat| (stat.st_dev, stat.st_ino)).unwrap()
+        };
+        let ids: Vec<_> = files.iter().map(|file| id(file.as_fd())).collect();
+        let open = self
+            .with(pid, |process| process.fifos.iter().map(|fd| id(fd.as_fd())).collect::<Vec<_>>());
+        let open = open.unwrap_or_default();
+        (0..ids.len()).filter(|at| open.contains(&ids[*at])).collect()
+    }
+
+    fn is_canal(&self, pid: u32) -> bool {
+        self.with(pid, |process| process.is_canal).unwrap_or(false)
+    }
+
+    fn peer(&self, socket: BorrowedFd<'_>) -> io::Result<Credentials> {
+        self.asked();
+        let address: UnixAddr = getpeername(socket.as_raw_fd())?;
+        let name = address.as_abstract().ok_or(Errno::ENODATA)?;
+        self.state.borrow().sockets.get(name).copied().ok_or_else(|| Errno::ENODATA.into())
+    }
+
+    fn peer_pidfd(&self, socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
+        let peer = self.peer(socket)?;
+        match self.pidfd(peer.pid) {
+            Ok(pidfd) => Ok(Some(pidfd)),
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! What simulated commands ask for.
+
+use fastrand::Rng;
+
+use crate::core::Mode;
+use crate::protocol::WireItem;
+
+/// The lock of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lock {
+    /// A number of slots.
+    Slots(u64),
+    /// Slots in buckets.
+    Buckets { per: u64, buckets: u64 },
+    /// It is read and written.
+    ReadWrite,
+}
+
+impl Lock {
+    /// How many slots fit.
+    pub(super) fn capacity(self) -> u64 {
+        match self {
+            Self::Slots(slots) => slots,
+            Self::Buckets { per, buckets } => per * buckets,
+            Self::ReadWrite => u64::MAX,
+        }
+    }
+}
+
+/// The keys of every run.
+pub(super) const KEYS: [(&str, Lock); 6] = [
+    ("a", Lock::Slots(2)),
+    ("b", Lock::ReadWrite),
+    ("b/c", Lock::ReadWrite),
+    ("d", Lock::Slots(1)),
+    ("e", Lock::Buckets { per: 2, buckets: 2 }),
+    ("f", Lock::ReadWrite),
+];
+
+/// One item of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Want {
+    pub(super) key: &'static str,
+    pub(super) lock: Lock,
+    /// How many slots; 0 of a lock that is read or written.
+    pub(super) count: u64,
+    pub(super) mode: Option<Mode>,
+}
+
+impl Want {
+    pub(super) fn on_wire(&self) -> WireItem {
+        let mut item = WireItem { key: self.key.into(), mode: self.mode, ..WireItem::default() };
+        match self.lock {
+            Lock::Slots(slots) => item.slots = Some(slots),
+            Lock::Buckets { per, buckets } => (item.per, item.buckets) = (Some(per), Some(buckets)),
+            Lock::ReadWrite => {}
+        }
+        if self.count > 1 {
+            item.count = Some(self.count);
+        }
+        item
+    }
+}
+
+/// In which way a request is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum How {
+    /// `canal run`.
+    Run,
+    /// `canal run --with-children`, with a descendant that lives on for so many milliseconds.
+    WithChildren(u64),
+    /// `canal acquire --pid`.
+    ForProcess,
+    /// `canal acquire --ttl`, in milliseconds.
+    Lease(u64),
+}
+
+/// A request, and what is done under it.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) wants: Vec<Want>,
+    pub(super) wait_ms: Option<u64>,
+    pub(super) priority: i32,
+    pub(super) how: How,
+    pub(super) work_ms: u64,
+    /// A command that is started under this one.
+    pub(super) inner: Option<Box<Plan>>,
+}
+
+fn want(rng: &mut Rng) -> Want {
+    let (key, lock) = KEYS[rng.usize(0..KEYS.len())];
+    match lock {
+        Lock::ReadWrite => {
+            let mode = if rng.u8(0..3) == 0 { Mode::Write } else { Mode::Read };
+            Want { key, lock, count: 0, mode: Some(mode) }
+        }
+        _ => {
+            let most = lock.capacity();
+            let count = if rng.u8(0..3) == 0 { rng.u64(1..=most) } else { 1 };
+            Want { key, lock, count, mode: None }
+        }
+    }
+}
+
+/// The items of a request, each of another key.
+fn wants(rng: &mut Rng) -> Vec<Want> {
+    let mut wants: Vec<Want> = Vec::new();
+    for _ in 0..[1, 1, 1, 2, 3][rng.usize(0..5)] {
+        let next = want(rng);
+        if wants.iter().all(|other| other.key != next.key) {
+            wants.push(next);
+        }
+    }
+    wants
+}
+
+impl Plan {
+    /// A request of any form.
+    pub(super) fn any(rng: &mut Rng) -> Self {
+        let how = match rng.u8(0..8) {
+            0 => How::WithChildren(rng.u64(0..600)),
+            1 => How::ForProcess,
+            2 => How::Lease(rng.u64(1_000..2_000)),
+            _ => How::Run,
+        };
+        let mut plan = Self::of(rng, how);
+        // Nothing is started under `--with-children`: a command that outlives its parent keeps the
+        // lock of that parent by the FIFO that it inherited, and would wait for itself.
+        if how == How::Run && rng.u8(0..3) == 0 {
+            let inner = if rng.bool() {
+                let middle = Self::of(rng, How::Run);
+                let innermost = Some(Box::new(Self::of(rng, How::Run)));
+                Self { inner: innermost, ..middle }
+            } else {
+                let how = if rng.bool() { How::WithChildren(300) } else { How::Run };
+                Self::of(rng, how)
+            };
+            plan.inner = Some(Box::new(inner));
+        }
+        plan
+    }
+
+    fn of(rng: &mut Rng, how: How) -> Self {
+        let wait_ms = match rng.u8(0..6) {
+            0 => Some(0),
+            1 => Some(rng.u64(1..3_000)),
+            _ => None,
+        };
+        let priority = if rng.u8(0..6) == 0 { 1 } else { 0 };
+        let work_ms = if rng.u8(0..4) == 0 { rng.u64(0..1_500) } else { rng.u64(0..200) };
+        Self { wants: wants(rng), wait_ms, priority, how, work_ms, inner: None }
+    }
+}

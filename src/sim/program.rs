@@ -1,0 +1,469 @@
+//! The programs that simulated processes run: canal's commands, as the daemon sees them, and the
+//! commands that are run under a lock.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use fastrand::Rng;
+use serde_json::{Value, json};
+
+use super::claims::{Claim, ClaimId, Claims, Until};
+use super::conversation::{Conversation, Word};
+use super::machine::Machine;
+use super::plan::{How, Plan};
+use crate::core::Tag;
+use crate::protocol::{
+    Acquire, Confirm, Grant, Handle, LeaseAsked, OnLost, Release, Renew, Wrapper,
+};
+
+/// How long a client waits for a daemon that owes it an answer, in milliseconds.
+const ANSWER_MS: u64 = 5_000;
+
+/// For how long a client asks again after the end of its wait, in milliseconds.
+const RETRY_MS: u64 = 10_000;
+
+/// What is around a program while it runs.
+pub(super) struct Around<'a> {
+    pub(super) rng: &'a mut Rng,
+    /// True time, in milliseconds.
+    pub(super) now_ms: u64,
+    pub(super) host: usize,
+    pub(super) machine: &'a Machine,
+    pub(super) socket: &'a Path,
+    /// Since when a daemon runs that is not stopped.
+    pub(super) daemon_since: Option<u64>,
+    pub(super) claims: &'a mut Claims,
+    /// Programs that were started now.
+    pub(super) started: Vec<Program>,
+    /// How many requests were refused.
+    pub(super) refused: &'a mut std::collections::BTreeMap<String, u64>,
+}
+
+/// What a process runs.
+#[derive(Debug)]
+pub(super) struct Program {
+    pub(super) pid: u32,
+    serial: u64,
+    doing: Doing,
+    conversation: Option<Conversation>,
+    /// When it connects again.
+    connects_at: u64,
+    /// Since when the daemon owes it an answer.
+    owed_since: Option<u64>,
+}
+
+/// What a program is about.
+#[derive(Debug)]
+enum Doing {
+    /// Asks for a lock, and waits for it.
+    Asks(Box<Asking>),
+    /// Confirms a grant, which came at this time.
+    Confirms(Box<Asking>, Box<Grant>, u64),
+    /// Keeps a lease.
+    Keeps(Lease),
+    /// Has released something, and waits for the answer.
+    Releases(Handle),
+    /// Waits for this child, then works for so long.
+    Waits(u32, u64),
+    /// Works until then.
+    Works(u64),
+    /// Has asked what is held.
+    Looks(&'static str, Value),
+}
+
+#[derive(Debug)]
+struct Asking {
+    plan: Plan,
+    tag: Tag,
+    /// When the wait is over, by the clock of the machine.
+    until: Option<u64>,
+    /// The enclosing frames. The environment names the last of them.
+    frames: Vec<String>,
+    /// The process that is to own the lock, if it is another one.
+    owner: Option<u32>,
+}
+
+#[derive(Debug)]
+struct Lease {
+    handle: Handle,
+    ttl_ms: u64,
+    claim: ClaimId,
+    works_until: u64,
+    renews_at: u64,
+    /// When a renewal was sent that is not answered yet.
+    sent_at: Option<u64>,
+}
+
+impl Program {
+    fn new(machine: &Machine, pid: u32, doing: Doing) -> Self {
+        let serial = machine.with(pid, |process| process.serial).unwrap();
+        Self { pid, serial, doing, conversation: None, connects_at: 0, owed_since: None }
+    }
+
+    /// Starts what a plan says. `parent` is 0 for what a shell or cron starts.
+    pub(super) fn start(around: &mut Around<'_>, parent: u32, plan: Plan, frames: Vec<String>) {
+        let machine = around.machine;
+        let tag = Tag(around.rng.u128(1..));
+        let until = plan.wait_ms.map(|wait_ms| machine.clock() + wait_ms);
+        let mut asking = Asking { plan, tag, until, frames, owner: None };
+        let parent = match asking.plan.how {
+            How::ForProcess => {
+                let script = machine.start(parent, false);
+                asking.owner = Some(script);
+                script
+            }
+            _ => parent,
+        };
+        let pid = machine.start(parent, true);
+        if let Some(script) = asking.owner {
+            let doing = Doing::Waits(pid, asking.plan.work_ms);
+            around.started.push(Self::new(machine, script, doing));
+        }
+        around.started.push(Self::new(machine, pid, Doing::Asks(Box::new(asking))));
+    }
+
+    /// Starts a program that asks what is held.
+    pub(super) fn look(around: &mut Around<'_>, method: &'static str, parameters: Value) {
+        let pid = around.machine.start(0, true);
+        let doing = Doing::Looks(method, parameters);
+        around.started.push(Self::new(around.machine, pid, doing));
+    }
+
+    /// Whether it keeps or asks for a lease: it counts on not being stopped.
+    pub(super) fn has_lease(&self) -> bool {
+        match &self.doing {
+            Doing::Asks(asking) | Doing::Confirms(asking, ..) => {
+                matches!(asking.plan.how, How::Lease(_))
+            }
+            Doing::Keeps(_) | Doing::Releases(_) => true,
+            _ => false,
+        }
+    }
+
+    /// Runs for a moment.
+    ///
+    /// # Errors
+    /// The daemon broke a promise.
+    pub(super) fn step(&mut self, around: &mut Around<'_>) -> Result<(), String> {
+        match &mut self.doing {
+            Doing::Works(until) => {
+                if around.now_ms >= *until {
+                    around.machine.end(self.pid);
+                }
+                Ok(())
+            }
+            Doing::Waits(child, then) => {
+                if !around.machine.is_alive(*child) {
+                    self.doing = Doing::Works(around.now_ms + *then);
+                }
+                Ok(())
+            }
+            _ => self.talk(around),
+        }
+    }
+
+    /// Connects and sends what it has to say, if need be, and hears what the daemon says.
+    fn talk(&mut self, around: &mut Around<'_>) -> Result<(), String> {
+        if self.conversation.is_none() && !self.connect(around) {
+            return Ok(());
+        }
+        self.speak(around);
+        while let Some(word) = self.conversation.as_mut().and_then(Conversation::next) {
+            match word {
+                Word::Progress => self.owed_since = None,
+                Word::Closed => {
+                    self.hang_up(around);
+                    return Ok(());
+                }
+                Word::Failure(name, _) if name == "Stopping" => {
+                    self.hang_up(around);
+                    return Ok(());
+                }
+                Word::Reply(reply) => {
+                    self.owed_since = None;
+                    self.hear(around, reply)?;
+                }
+                Word::Failure(name, failure) => {
+                    self.owed_since = None;
+                    self.fail(around, &name, &failure);
+                }
+            }
+            if !around.machine.is_alive(self.pid) {
+                return Ok(());
+            }
+        }
+        self.check_silence(around)
+    }
+
+    /// Whether it has a connection now.
+    fn connect(&mut self, around: &mut Around<'_>) -> bool {
+        if around.now_ms < self.connects_at {
+            return false;
+        }
+        self.conversation = Conversation::open(around.machine, self.pid, around.socket);
+        if self.conversation.is_some() {
+            return self.greet(around);
+        }
+        self.hang_up(around);
+        false
+    }
+
+    /// Sends what a new connection begins with. Returns whether there is something to send.
+    fn greet(&mut self, around: &mut Around<'_>) -> bool {
+        let Some(conversation) = &mut self.conversation else { return false };
+        match &self.doing {
+            Doing::Asks(asking) => {
+                let owner = asking.owner.map(|pid| around.machine.pidfd(pid));
+                let fds: Vec<_> = match &owner {
+                    Some(Ok(pidfd)) => vec![pidfd.as_fd()],
+                    // The process that was to own the lock is gone.
+                    Some(Err(_)) => {
+                        around.machine.end(self.pid);
+                        return false;
+                    }
+                    None => Vec::new(),
+                };
+                let acquire = asking.on_wire(around.machine.clock());
+                conversation.send("Acquire", &acquire, true, &fds);
+            }
+            Doing::Confirms(asking, ..) => {
+                conversation.send("Confirm", &Confirm { tag: asking.tag }, false, &[]);
+            }
+            Doing::Looks(method, parameters) => conversation.send(method, parameters, false, &[]),
+            Doing::Releases(handle) => {
+                let release = Release { handle: Some(*handle), ..Release::default() };
+                conversation.send("Release", &release, false, &[]);
+            }
+            Doing::Keeps(_) | Doing::Waits(..) | Doing::Works(_) => return true,
+        }
+        self.owed_since = Some(around.now_ms);
+        true
+    }
+
+    /// Sends a renewal that is due.
+    fn speak(&mut self, around: &mut Around<'_>) {
+        let Doing::Keeps(lease) = &mut self.doing else { return };
+        if around.now_ms >= lease.works_until {
+            let (claim, handle) = (lease.claim, lease.handle);
+            around.claims.end(claim);
+            if around.rng.bool() {
+                around.machine.end(self.pid);
+            } else {
+                self.doing = Doing::Releases(handle);
+                self.conversation = None;
+            }
+            return;
+        }
+        let is_due = lease.sent_at.is_none() && around.now_ms >= lease.renews_at;
+        if let Some(conversation) = self.conversation.as_mut().filter(|_| is_due) {
+            conversation.send("Renew", &Renew { handle: lease.handle }, false, &[]);
+            lease.sent_at = Some(around.now_ms);
+            self.owed_since = Some(around.now_ms);
+        }
+    }
+
+    fn hang_up(&mut self, around: &mut Around<'_>) {
+        self.conversation = None;
+        self.owed_since = None;
+        self.connects_at = around.now_ms + around.rng.u64(10..60);
+        if let Doing::Keeps(lease) = &mut self.doing {
+            lease.sent_at = None;
+        }
+        let until = match &self.doing {
+            Doing::Asks(asking) | Doing::Confirms(asking, ..) => asking.until,
+            _ => None,
+        };
+        if until.is_some_and(|until| around.machine.clock() > until + RETRY_MS) {
+            around.machine.end(self.pid);
+        }
+    }
+
+    fn hear(&mut self, around: &mut Around<'_>, reply: Value) -> Result<(), String> {
+        let Self { doing, pid, .. } = self;
+        match doing {
+            Doing::Asks(_) => {
+                let grant: Grant = serde_json::from_value(reply).map_err(|it| it.to_string())?;
+                self.granted(around, grant)
+            }
+            Doing::Confirms(..) => self.confirmed(around),
+            Doing::Keeps(lease) => {
+                let sent_at = lease.sent_at.take().ok_or("an answer to no renewal")?;
+                let until = sent_at + with_margin(lease.ttl_ms);
+                around.claims.get(lease.claim).until = Until::Time(until);
+                lease.renews_at = around.now_ms + lease.ttl_ms / 3;
+                Ok(())
+            }
+            Doing::Releases(_) | Doing::Looks(..) => {
+                around.machine.end(*pid);
+                Ok(())
+            }
+            Doing::Waits(..) | Doing::Works(_) => Err("an answer to no call".to_owned()),
+        }
+    }
+
+    fn granted(&mut self, around: &mut Around<'_>, grant: Grant) -> Result<(), String> {
+        let Doing::Asks(asking) = std::mem::replace(&mut self.doing, Doing::Works(0)) else {
+            return Err("a grant for a request that was not made".to_owned());
+        };
+        if matches!(asking.plan.how, How::ForProcess | How::Lease(_)) {
+            self.doing = Doing::Confirms(asking, Box::new(grant), around.now_ms);
+            self.greet(around);
+            return Ok(());
+        }
+        let fds = self.conversation.as_mut().map(|it| std::mem::take(&mut it.fds));
+        let mut fds: Vec<_> = fds.unwrap_or_default().into_iter().map(Some).collect();
+        let fifo = grant.children_fd.and_then(|at| fds.get_mut(at as usize)?.take());
+        around.machine.with(self.pid, |process| {
+            process.is_canal = false;
+            process.hold = format!("{} {}", process.hold, asking.tag).trim().to_owned();
+            process.fifos.extend(fifo);
+        });
+        // The command does not inherit the connection.
+        self.conversation = None;
+        let mut serials = vec![self.serial];
+        if let How::WithChildren(extra_ms) = asking.plan.how {
+            let pid = around.machine.start(self.pid, false);
+            let doing = Doing::Works(around.now_ms + asking.plan.work_ms + extra_ms);
+            let background = Self::new(around.machine, pid, doing);
+            serials.push(background.serial);
+            around.started.push(background);
+        }
+        self.claim(around, &asking, &grant, Until::Processes(serials))?;
+        let works_until = around.now_ms + asking.plan.work_ms;
+        self.doing = Doing::Works(works_until);
+        if let Some(inner) = asking.plan.inner {
+            let mut frames = asking.frames;
+            frames.push(grant.frame);
+            Self::start(around, self.pid, *inner, frames);
+            let child = around.started.last().map_or(0, |program| program.pid);
+            self.doing = Doing::Waits(child, asking.plan.work_ms);
+        }
+        Ok(())
+    }
+
+    fn claim(
+        &self,
+        around: &mut Around<'_>,
+        asking: &Asking,
+        grant: &Grant,
+        until: Until,
+    ) -> Result<ClaimId, String> {
+        around.claims.add(Claim {
+            host: around.host,
+            wants: asking.plan.wants.clone(),
+            slots: grant
+                .keys
+                .iter()
+                .map(|key| key.slots.iter().map(|it| it.slot).collect())
+                .collect(),
+            token: grant.token,
+            session: grant.session.clone(),
+            frame: grant.frame.clone(),
+            enclosing: asking.frames.clone(),
+            until,
+        })
+    }
+
+    fn confirmed(&mut self, around: &mut Around<'_>) -> Result<(), String> {
+        let Doing::Confirms(asking, grant, at) =
+            std::mem::replace(&mut self.doing, Doing::Works(0))
+        else {
+            return Ok(());
+        };
+        match (asking.plan.how, asking.owner) {
+            (How::Lease(ttl_ms), _) => {
+                let left_ms = grant.lease.as_ref().and_then(|lease| lease.left_ms);
+                let until = (at + with_margin(left_ms.unwrap_or(ttl_ms))).saturating_sub(20);
+                let claim = self.claim(around, &asking, &grant, Until::Time(until))?;
+                self.doing = Doing::Keeps(Lease {
+                    handle: asking.handle(),
+                    ttl_ms,
+                    claim,
+                    works_until: around.now_ms + asking.plan.work_ms * 3,
+                    renews_at: around.now_ms + ttl_ms / 3,
+                    sent_at: None,
+                });
+            }
+            (_, Some(owner)) => {
+                let serial = around.machine.with(owner, |process| process.serial);
+                if let Some(serial) = serial {
+                    self.claim(around, &asking, &grant, Until::Processes(vec![serial]))?;
+                }
+                around.machine.end(self.pid);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn fail(&mut self, around: &mut Around<'_>, name: &str, failure: &Value) {
+        let reason = failure["reason"].as_str().unwrap_or_default();
+        *around.refused.entry(format!("{name} {reason}")).or_default() += 1;
+        if let Doing::Keeps(lease) = &self.doing {
+            around.claims.end(lease.claim);
+        }
+        around.machine.end(self.pid);
+    }
+
+    /// A daemon that runs answers in time.
+    fn check_silence(&mut self, around: &Around<'_>) -> Result<(), String> {
+        let until = match &self.doing {
+            Doing::Asks(asking) => asking.until,
+            _ => None,
+        };
+        if self.owed_since.is_none() && until.is_some_and(|it| around.machine.clock() > it) {
+            self.owed_since = Some(around.now_ms);
+        }
+        let Some((owed, daemon)) = self.owed_since.zip(around.daemon_since) else { return Ok(()) };
+        if around.now_ms > owed.max(daemon) + ANSWER_MS {
+            return Err(format!("a call is not answered: pid {}, {:?}", self.pid, self.doing));
+        }
+        Ok(())
+    }
+}
+
+impl Asking {
+    fn handle(&self) -> Handle {
+        Handle::new(self.tag.0 ^ 1)
+    }
+
+    fn on_wire(&self, clock_ms: u64) -> Acquire {
+        let left = |until: u64| match self.plan.wait_ms {
+            Some(0) => 0,
+            _ => until.saturating_sub(clock_ms).max(1),
+        };
+        let lease = match self.plan.how {
+            How::Lease(ttl_ms) => Some(LeaseAsked { handle: self.handle(), ttl_ms }),
+            _ => None,
+        };
+        let is_run = self.owner.is_none() && lease.is_none();
+        Acquire {
+            tag: self.tag,
+            items: self.plan.wants.iter().map(super::plan::Want::on_wire).collect(),
+            wait_ms: self.until.map(left),
+            priority: self.plan.priority,
+            command: "job".to_owned(),
+            owner_fd: self.owner.map(|_| 0),
+            with_children: matches!(self.plan.how, How::WithChildren(_)),
+            session: None,
+            frame: self.frames.last().cloned().filter(|_| lease.is_none()),
+            lease,
+            wrapper: is_run.then_some(Wrapper::Exec),
+            on_lost: OnLost::Kill,
+        }
+    }
+}
+
+/// A time of the machine's clock, which may run fast, as true time.
+fn with_margin(ms: u64) -> u64 {
+    ms - ms / 100
+}
+
+/// Any question about what is held.
+pub(super) fn question(rng: &mut Rng) -> (&'static str, Value) {
+    match rng.u8(0..4) {
+        0 => ("Graph", json!({})),
+        1 => ("Status", json!({ "key": "a" })),
+        _ => ("Status", json!({})),
+    }
+}

@@ -1,0 +1,135 @@
+//! A simulated kernel, for the simulator in [`crate::sim`].
+//!
+//! The daemon learns the time, and what it knows of processes and peers, from this layer only. In a
+//! test, a [`Kernel`] can answer instead of the real one, so that the simulator runs the daemon
+//! itself and no model of it. Sockets, pipes, epoll and files stay real: with one thread they do the
+//! same in each run.
+//!
+//! A simulated process descriptor is the read end of a pipe. It becomes readable when the process
+//! ends, as a pidfd does.
+
+use std::cell::RefCell;
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use std::time::Instant;
+
+use nix::sys::signal::Signal;
+
+use super::peer::Credentials;
+use super::process::Origin;
+
+/// What `/proc/PID/stat` says of a simulated process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stat {
+    /// The state letter.
+    pub(crate) state: char,
+    /// The parent's pid.
+    pub(crate) parent: u32,
+    /// When the process started, in clock ticks since boot.
+    pub(crate) started: u64,
+}
+
+/// What the kernel of a simulated machine answers to the daemon that runs there.
+pub(crate) trait Kernel: fmt::Debug {
+    /// Milliseconds of CLOCK_BOOTTIME.
+    fn boottime_ms(&self) -> u64;
+
+    /// Milliseconds since 1970-01-01 UTC.
+    fn unix_ms(&self) -> u64;
+
+    /// A moment of the monotonic clock.
+    fn instant(&self) -> Instant;
+
+    /// The boot and the namespaces.
+    fn origin(&self) -> Origin;
+
+    /// Opens the process with this pid.
+    ///
+    /// # Errors
+    /// ESRCH: there is none.
+    fn open(&self, pid: u32) -> io::Result<OwnedFd>;
+
+    /// The pid of the process of a descriptor. `None` if it was reaped.
+    fn pid(&self, process: Descriptor) -> Option<u32>;
+
+    /// The inode that identifies the process of a descriptor.
+    fn inode(&self, process: Descriptor) -> u64;
+
+    /// The user of the process of a descriptor. `None` if it was reaped.
+    fn uid(&self, process: Descriptor) -> Option<u32>;
+
+    /// Sends a signal to the process of a descriptor.
+    ///
+    /// # Errors
+    /// ESRCH: it was reaped.
+    fn signal(&self, process: Descriptor, signal: Signal) -> io::Result<()>;
+
+    /// What `/proc/PID/stat` says. `None` if there is no such process.
+    fn stat(&self, pid: u32) -> Option<Stat>;
+
+    /// The pids of all processes.
+    fn pids(&self) -> Vec<u32>;
+
+    /// The children of a process.
+    fn children(&self, pid: u32) -> Vec<u32>;
+
+    /// A variable in the environment of a process.
+    fn variable(&self, pid: u32, name: &str) -> Option<OsString>;
+
+    /// Which of these files a process has open.
+    fn has_open(&self, pid: u32, files: &[&File]) -> Vec<usize>;
+
+    /// Whether a process runs canal itself.
+    fn is_canal(&self, pid: u32) -> bool;
+
+    /// The process at the other end of a socket.
+    ///
+    /// # Errors
+    /// No simulated process has the other end.
+    fn peer(&self, socket: BorrowedFd<'_>) -> io::Result<Credentials>;
+
+    /// The descriptor of the process at the other end of a socket. `None` if it was reaped.
+    ///
+    /// # Errors
+    /// No simulated process has the other end.
+    fn peer_pidfd(&self, socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>>;
+}
+
+/// Identifies a simulated process descriptor: the inode of its pipe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Descriptor(u64);
+
+impl Descriptor {
+    /// The descriptor that is an end of this pipe.
+    pub(crate) fn of(pipe: impl AsFd) -> Self {
+        Self(nix::sys::stat::fstat(pipe).map_or(0, |stat| stat.st_ino))
+    }
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<Rc<dyn Kernel>>> = const { RefCell::new(None) };
+}
+
+/// The simulated kernel that answers on this thread now, if any.
+pub(crate) fn current() -> Option<Rc<dyn Kernel>> {
+    CURRENT.with_borrow(Clone::clone)
+}
+
+/// Lets a simulated kernel answer while `work` runs.
+pub(crate) fn on<T>(kernel: Rc<dyn Kernel>, work: impl FnOnce() -> T) -> T {
+    let _restored = Restored(CURRENT.replace(Some(kernel)));
+    work()
+}
+
+/// Lets the kernel before answer again, also when a panic ends the work.
+struct Restored(Option<Rc<dyn Kernel>>);
+
+impl Drop for Restored {
+    fn drop(&mut self) {
+        CURRENT.set(self.0.take());
+    }
+}
