@@ -108,6 +108,8 @@ impl Server {
             let over_engine = self.ledger.engine().is_some();
             let why = if over_engine { Withdrawal::Cancelled } else { Withdrawal::Timeout };
             self.propose(Change::Withdraw { request, why }, Completion::Nothing);
+            // This may have granted another request whose wait is over now.
+            self.settle();
         }
     }
 

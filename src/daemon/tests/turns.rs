@@ -269,6 +269,33 @@ fn the_alarm_ends_waits_and_leases() {
     assert_eq!(world.server.leases.next_end(), None);
 }
 
+/// Asks for a key in a mode, for a process of its own, and waits for 20 ms at most.
+fn ask_in_mode(world: &mut World, tag: u128, mode: &str) -> (Holder, Peer) {
+    let owner = Holder::start();
+    let mut asker = world.connect();
+    let mut parameters = mutex(tag, "x");
+    parameters["items"] = json!([{ "key": "x", "mode": mode }]);
+    parameters["owner_fd"] = 0.into();
+    parameters["wait_ms"] = 20.into();
+    asker.send(&call("Acquire", &parameters), &[owner.pidfd().as_fd()]);
+    world.turn();
+    (owner, asker)
+}
+
+#[test]
+fn a_waiter_that_is_granted_because_the_wait_of_another_ends_is_told_so() {
+    let mut world = World::new();
+    let (_reader, mut first) = ask_in_mode(&mut world, 1, "read");
+    granted(&first.reply().unwrap());
+    let (_writer, mut second) = ask_in_mode(&mut world, 2, "write");
+    let (_other, mut third) = ask_in_mode(&mut world, 3, "read");
+    // Both waits are over by the next turn.
+    std::thread::sleep(Duration::from_millis(40));
+    world.turn();
+    assert!(second.reply().unwrap()["error"].is_string());
+    granted(&third.reply().unwrap());
+}
+
 #[test]
 fn who_waits_for_a_grant_that_must_not_be_told_yet_is_told_why() {
     let mut world = World::new();
