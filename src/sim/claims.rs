@@ -90,12 +90,13 @@ impl Claims {
         self.live.is_empty()
     }
 
-    /// Checks that everything that is held at the same time fits.
+    /// Checks that everything fits that is held at the same time and `counts`.
     ///
     /// # Errors
     /// What does not.
-    pub(super) fn check(&self) -> Result<(), String> {
-        let live: Vec<&Claim> = self.live.iter().map(|id| &self.all[*id]).collect();
+    pub(super) fn check(&self, counts: impl Fn(&Claim) -> bool) -> Result<(), String> {
+        let live = self.live.iter().map(|id| &self.all[*id]);
+        let live: Vec<&Claim> = live.filter(|claim| counts(claim)).collect();
         for (at, one) in live.iter().enumerate() {
             if let Some(other) = live[at + 1..].iter().find(|other| overlaps(one, other)) {
                 return Err(format!("both are held: {one:?} and {other:?}"));

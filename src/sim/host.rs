@@ -12,6 +12,7 @@ use std::time::Duration;
 use super::machine::{Killed, Machine};
 use super::program::Program;
 use crate::daemon::simulated::{Claim, Config, Options, Server, Source, open};
+use crate::log::journal::fault;
 use crate::protocol::place::Place;
 use crate::sys::simulated::on;
 
@@ -31,11 +32,15 @@ pub(super) struct Host {
     pub(super) daemon_since: Option<u64>,
     /// No daemon starts before this time.
     pub(super) back_at: u64,
+    /// Everything on the machine is stopped until then.
+    pub(super) frozen_until: u64,
     /// The daemon is stopped until then.
     pub(super) stopped_until: u64,
     pub(super) programs: BTreeMap<u32, Program>,
     /// Processes that are stopped, and until when.
     pub(super) stopped: BTreeMap<u32, u64>,
+    /// Within the next turns the disk stops after so many bytes and steps, as at a kill.
+    pub(super) disk_budget: Option<u64>,
     /// How many daemons were started.
     pub(super) daemons: u64,
 }
@@ -60,9 +65,11 @@ impl Host {
             daemon: None,
             daemon_since: None,
             back_at: 0,
+            frozen_until: 0,
             stopped_until: 0,
             programs: BTreeMap::new(),
             stopped: BTreeMap::new(),
+            disk_budget: None,
             daemons: 0,
         }
     }
@@ -90,7 +97,17 @@ impl Host {
             let turns = turns(&mut server)?;
             Ok((server, turns))
         };
-        let done = on(machine.clone(), || catch_unwind(AssertUnwindSafe(work)));
+        let caught = || on(machine.clone(), || catch_unwind(AssertUnwindSafe(work)));
+        let (done, was_stopped) = match self.disk_budget {
+            Some(budget) => fault::after(budget, caught),
+            None => (caught(), false),
+        };
+        if was_stopped {
+            self.disk_budget = None;
+            drop(done);
+            self.is_gone();
+            return Ok(());
+        }
         match done {
             Ok(Ok((server, Turns::Idle))) => {
                 self.daemons += u64::from(starts);
@@ -139,11 +156,17 @@ impl Host {
         }
     }
 
-    /// Whether the daemon holds nothing and nobody waits.
-    pub(super) fn is_idle(&self) -> bool {
+    /// Writes the configuration that the daemons of this machine read.
+    pub(super) fn configure(&self, text: &str) {
+        fs::write(self.place.dir.join("canal.toml"), text).unwrap();
+    }
+
+    /// Whether the daemon takes part, holds nothing, and nobody waits.
+    pub(super) fn is_idle(&self, over_engine: bool) -> bool {
         let Some(server) = &self.daemon else { return false };
         let table = &server.ledger.table;
-        table.held() == 0 && table.waiting() == 0
+        let is_member = server.ledger.is_member() && server.ledger.engine().is_some();
+        is_member == over_engine && table.held() == 0 && table.waiting() == 0
     }
 }
 

@@ -158,11 +158,24 @@ impl Machine {
         state.processes.values().any(|process| process.serial == serial && process.state != 'Z')
     }
 
+    /// Whether a process with this serial runs, and is not stopped.
+    pub(super) fn runs(&self, serial: u64) -> bool {
+        let state = self.state.borrow();
+        state.processes.values().any(|process| process.serial == serial && process.state == 'R')
+    }
+
     /// Whether a process with this serial lives, or has ended less than two steps ago.
     pub(super) fn lived_lately(&self, serial: u64, now_ms: u64) -> bool {
         let state = self.state.borrow();
         let ended_at = state.ended_at.get(&serial);
         ended_at.is_none_or(|at| at + 20 >= now_ms)
+    }
+
+    /// What became of a process, for messages.
+    pub(super) fn story(&self, serial: u64) -> String {
+        let state = self.state.borrow();
+        let process = state.processes.iter().find(|(_, process)| process.serial == serial);
+        format!("ended at {:?}, {process:?}", state.ended_at.get(&serial))
     }
 
     /// Ends a process: it is a zombie from now on.

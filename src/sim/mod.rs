@@ -10,36 +10,46 @@
 //! call is answered in time, and that nothing is held for a process that is gone. At the end,
 //! nothing may be left or stuck.
 //!
-//! `CANAL_SEED=n` runs that seed alone, `CANAL_SEEDS=n` runs n seeds.
+//! `CANAL_SEED=n` runs that seed alone, with the log of its daemons, `CANAL_SEEDS=n` runs n seeds.
 
 mod claims;
 mod conversation;
 mod faults;
 mod host;
 mod machine;
+mod network;
 mod plan;
 mod program;
 mod world;
 
+mod rule;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+pub(crate) use rule::{Rule, is_broken};
 use world::{Seen, World};
 
 /// How many seeds every test run tries.
 const SEEDS: u64 = 1_000;
 
+/// How many seeds may pass before a broken rule is found.
+const SEEDS_TO_FIND: u64 = 1_000;
+
 fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-fn run(seed: u64) -> Result<Seen, String> {
-    let run = AssertUnwindSafe(|| World::new(seed).run());
-    catch_unwind(run).unwrap_or_else(|_| Err("it panicked".to_owned()))
+fn run(seed: u64, over_engine: bool, broken: Option<Rule>) -> Result<Seen, String> {
+    rule::break_rule(broken);
+    let run = AssertUnwindSafe(|| World::new(seed, over_engine).run());
+    let ran = catch_unwind(run).unwrap_or_else(|_| Err("it panicked".to_owned()));
+    rule::break_rule(None);
+    ran
 }
 
 /// Runs seeds on all processors. Returns the first that fails, or statistics of all.
-fn run_all(seeds: u64) -> Result<Seen, (u64, String)> {
+fn run_all(seeds: u64, over_engine: bool, broken: Option<Rule>) -> Result<Seen, (u64, String)> {
     let next = AtomicU64::new(0);
     let one = || {
         let mut all = Seen::default();
@@ -48,7 +58,7 @@ fn run_all(seeds: u64) -> Result<Seen, (u64, String)> {
             if seed >= seeds {
                 return Ok(all);
             }
-            match run(seed) {
+            match run(seed, over_engine, broken) {
                 Ok(seen) => all.add(seen),
                 Err(what) => {
                     next.store(seeds, Ordering::Relaxed);
@@ -78,11 +88,15 @@ impl Seen {
     }
 }
 
-#[test]
-fn the_daemon_keeps_its_promises_whatever_goes_wrong() {
+/// Runs seeds that must all end well.
+fn all_is_well(over_engine: bool, seeds: u64) {
     let found = match variable("CANAL_SEED") {
-        Some(seed) => run(seed).map_err(|what| (seed, what)),
-        None => run_all(variable("CANAL_SEEDS").unwrap_or(SEEDS)),
+        Some(seed) => {
+            let log = tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG);
+            let _ = log.with_ansi(false).without_time().try_init();
+            run(seed, over_engine, None).map_err(|what| (seed, what))
+        }
+        None => run_all(variable("CANAL_SEEDS").unwrap_or(seeds), over_engine, None),
     };
     match found {
         Ok(seen) => println!("{seen:?}"),
@@ -91,6 +105,49 @@ fn the_daemon_keeps_its_promises_whatever_goes_wrong() {
 }
 
 #[test]
+fn a_daemon_with_a_journal_keeps_its_promises_whatever_goes_wrong() {
+    all_is_well(false, SEEDS);
+}
+
+#[test]
+fn daemons_over_an_engine_keep_their_promises_whatever_goes_wrong() {
+    all_is_well(true, SEEDS / 2);
+}
+
+#[test]
 fn a_seed_decides_everything() {
-    assert_eq!(run(7), run(7));
+    for over_engine in [false, true] {
+        assert_eq!(run(7, over_engine, None), run(7, over_engine, None));
+    }
+}
+
+/// What is found with a rule broken.
+fn found(broken: Rule) -> String {
+    let (seed, what) = run_all(SEEDS_TO_FIND, false, Some(broken)).expect_err("it was not found");
+    println!("{broken:?} is found by seed {seed}: {what}");
+    what
+}
+
+#[test]
+fn a_grant_that_is_not_told_is_found() {
+    let what = found(Rule::GrantsAreTold);
+    assert!(what.contains("is not answered") || what.contains("stuck"), "{what}");
+}
+
+#[test]
+fn a_death_that_is_not_noticed_is_found() {
+    let what = found(Rule::DeathsAreNoticed);
+    assert!(what.contains("has no owner any more"), "{what}");
+}
+
+#[test]
+fn an_answer_before_its_record_is_found() {
+    let what = found(Rule::RecordsComeFirst);
+    assert!(what.contains("held") || what.contains("told after"), "{what}");
+}
+
+#[test]
+fn a_lease_that_ends_early_is_found() {
+    let what = found(Rule::LeasesLast);
+    assert!(what.contains("held") || what.contains("told after"), "{what}");
 }

@@ -13,8 +13,10 @@ use super::machine::Machine;
 use super::plan::{How, Plan};
 use crate::core::Tag;
 use crate::protocol::{
-    Acquire, Confirm, Grant, Handle, LeaseAsked, OnLost, Release, Renew, Wrapper,
+    Acquire, Confirm, DeadlinePageFound, DeadlinePageQuery, Grant, Handle, LeaseAsked, OnLost,
+    Release, Renew, Wrapper,
 };
+use crate::sys::deadline::Reader;
 
 /// How long a client waits for a daemon that owes it an answer, in milliseconds.
 const ANSWER_MS: u64 = 5_000;
@@ -30,6 +32,10 @@ pub(super) struct Around<'a> {
     pub(super) host: usize,
     pub(super) machine: &'a Machine,
     pub(super) socket: &'a Path,
+    /// Whether an engine keeps the table, so that locks can be lost.
+    pub(super) over_engine: bool,
+    /// From TERM to KILL, in milliseconds.
+    pub(super) grace_ms: u64,
     /// Since when a daemon runs that is not stopped.
     pub(super) daemon_since: Option<u64>,
     pub(super) claims: &'a mut Claims,
@@ -50,6 +56,18 @@ pub(super) struct Program {
     connects_at: u64,
     /// Since when the daemon owes it an answer.
     owed_since: Option<u64>,
+    /// What its command holds over an engine.
+    supervised: Option<Supervised>,
+}
+
+/// What `canal run` watches while its command holds a lock over an engine.
+#[derive(Debug)]
+struct Supervised {
+    page: Reader,
+    tag: Tag,
+    token: u64,
+    /// What the command started.
+    below: Vec<u32>,
 }
 
 /// What a program is about.
@@ -97,7 +115,15 @@ struct Lease {
 impl Program {
     fn new(machine: &Machine, pid: u32, doing: Doing) -> Self {
         let serial = machine.with(pid, |process| process.serial).unwrap();
-        Self { pid, serial, doing, conversation: None, connects_at: 0, owed_since: None }
+        Self {
+            pid,
+            serial,
+            doing,
+            conversation: None,
+            connects_at: 0,
+            owed_since: None,
+            supervised: None,
+        }
     }
 
     /// Starts what a plan says. `parent` is 0 for what a shell or cron starts.
@@ -145,6 +171,9 @@ impl Program {
     /// # Errors
     /// The daemon broke a promise.
     pub(super) fn step(&mut self, around: &mut Around<'_>) -> Result<(), String> {
+        if !self.supervise(around) {
+            return Ok(());
+        }
         match &mut self.doing {
             Doing::Works(until) => {
                 if around.now_ms >= *until {
@@ -160,6 +189,54 @@ impl Program {
             }
             _ => self.talk(around),
         }
+    }
+
+    /// Ends the command if its lock is lost or about to be. Returns whether it goes on.
+    fn supervise(&mut self, around: &mut Around<'_>) -> bool {
+        let Some(supervised) = &self.supervised else { return true };
+        let (now, state) = (around.machine.clock(), supervised.page.state());
+        let lost_at = state.lost.map(|lost| lost.at + around.grace_ms);
+        let is_killed = now >= state.deadline.kill_at || lost_at.is_some_and(|at| now >= at);
+        // A command that is asked to end does so after a while, or not at all.
+        if is_killed || state.is_over(now) && around.rng.u8(0..4) == 0 {
+            supervised.below.iter().for_each(|pid| around.machine.end(*pid));
+            around.machine.end(self.pid);
+            return false;
+        }
+        if supervised.page.is_left() {
+            self.look_for_page(around);
+        }
+        true
+    }
+
+    /// Asks the next daemon for its deadline page.
+    fn look_for_page(&mut self, around: &mut Around<'_>) {
+        let Some(supervised) = &mut self.supervised else { return };
+        let Some(conversation) = &mut self.conversation else {
+            if around.now_ms < self.connects_at {
+                return;
+            }
+            self.connects_at = around.now_ms + around.rng.u64(10..60);
+            self.conversation = Conversation::open(around.machine, self.pid, around.socket);
+            if let Some(conversation) = &mut self.conversation {
+                let query =
+                    DeadlinePageQuery { tag: supervised.tag, token: Some(supervised.token) };
+                conversation.send("DeadlinePage", &query, false, &[]);
+            }
+            return;
+        };
+        match conversation.next() {
+            None | Some(Word::Progress) => return,
+            Some(Word::Reply(found)) => {
+                let found: DeadlinePageFound = serde_json::from_value(found).unwrap();
+                let mut fds = conversation.fds.drain(..);
+                let (page, line) = (fds.next(), fds.next());
+                assert!(found.deadline_fd < found.liveness_fd);
+                supervised.page = Reader::open(page.unwrap(), line.unwrap()).unwrap();
+            }
+            Some(Word::Failure(..) | Word::Closed) => {}
+        }
+        self.conversation = None;
     }
 
     /// Connects and sends what it has to say, if need be, and hears what the daemon says.
@@ -223,7 +300,7 @@ impl Program {
                     }
                     None => Vec::new(),
                 };
-                let acquire = asking.on_wire(around.machine.clock());
+                let acquire = asking.on_wire(around.machine.clock(), around.over_engine);
                 conversation.send("Acquire", &acquire, true, &fds);
             }
             Doing::Confirms(asking, ..) => {
@@ -318,14 +395,28 @@ impl Program {
             process.hold = format!("{} {}", process.hold, asking.tag).trim().to_owned();
             process.fifos.extend(fifo);
         });
+        let page = grant.deadline_fd.zip(grant.liveness_fd).map(|(page, line)| {
+            let mut take = |at: u32| fds.get_mut(at as usize).and_then(Option::take).unwrap();
+            Reader::open(take(page), take(line)).unwrap()
+        });
         // The command does not inherit the connection.
         self.conversation = None;
+        let clock = around.machine.clock();
+        if page.as_ref().is_some_and(|page| page.state().is_over(clock)) {
+            around.machine.end(self.pid);
+            return Ok(());
+        }
+        let (tag, token, below) = (asking.tag, grant.token, Vec::new());
+        self.supervised = page.map(|page| Supervised { page, tag, token, below });
         let mut serials = vec![self.serial];
         if let How::WithChildren(extra_ms) = asking.plan.how {
             let pid = around.machine.start(self.pid, false);
             let doing = Doing::Works(around.now_ms + asking.plan.work_ms + extra_ms);
             let background = Self::new(around.machine, pid, doing);
             serials.push(background.serial);
+            if let Some(supervised) = &mut self.supervised {
+                supervised.below.push(pid);
+            }
             around.started.push(background);
         }
         self.claim(around, &asking, &grant, Until::Processes(serials))?;
@@ -337,6 +428,9 @@ impl Program {
             Self::start(around, self.pid, *inner, frames);
             let child = around.started.last().map_or(0, |program| program.pid);
             self.doing = Doing::Waits(child, asking.plan.work_ms);
+            if let Some(supervised) = &mut self.supervised {
+                supervised.below.push(child);
+            }
         }
         Ok(())
     }
@@ -427,7 +521,7 @@ impl Asking {
         Handle::new(self.tag.0 ^ 1)
     }
 
-    fn on_wire(&self, clock_ms: u64) -> Acquire {
+    fn on_wire(&self, clock_ms: u64, over_engine: bool) -> Acquire {
         let left = |until: u64| match self.plan.wait_ms {
             Some(0) => 0,
             _ => until.saturating_sub(clock_ms).max(1),
@@ -448,7 +542,11 @@ impl Asking {
             session: None,
             frame: self.frames.last().cloned().filter(|_| lease.is_none()),
             lease,
-            wrapper: is_run.then_some(Wrapper::Exec),
+            wrapper: is_run.then_some(if over_engine {
+                Wrapper::Supervised
+            } else {
+                Wrapper::Exec
+            }),
             on_lost: OnLost::Kill,
         }
     }

@@ -6,10 +6,11 @@ use std::time::Instant;
 use fastrand::Rng;
 use tempfile::TempDir;
 
-use super::claims::Claims;
+use super::claims::{Claim, Claims, Until};
 use super::faults::Fault;
 use super::host::Host;
-use super::machine::Machine;
+use super::machine::{Machine, Process};
+use super::network::Network;
 use super::plan::Plan;
 use super::program::{Around, Program, question};
 
@@ -19,6 +20,8 @@ pub(super) const STEP_MS: u64 = 10;
 const FAULTS_UNTIL_MS: u64 = 4_000;
 /// By then everything must be over.
 const OVER_MS: u64 = 60_000;
+/// How long a host lives without renewing.
+const TTL_MS: u64 = 1_200;
 /// The most programs that run at once on a machine.
 const PROGRAMS_MAX: usize = 24;
 
@@ -41,6 +44,10 @@ pub(super) struct World {
     refused: BTreeMap<String, u64>,
     /// In how many of a thousand steps a request is made.
     busy: u32,
+    /// The engine, if the table is not kept in a journal.
+    pub(super) network: Option<Network>,
+    /// From TERM to KILL, in milliseconds.
+    grace_ms: u64,
     _folder: TempDir,
 }
 
@@ -52,13 +59,30 @@ fn folder() -> TempDir {
 }
 
 impl World {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(super) fn new(seed: u64, over_engine: bool) -> Self {
         let mut rng = Rng::with_seed(seed);
         let folder = folder();
         let base = Instant::now();
-        let machine = Machine::new(0, base, rng.u64(1_000..100_000), rng.u64(996..=1004));
-        let hosts = vec![Host::new(machine, folder.path(), "host0")];
-        let often = Fault::draw(&mut rng);
+        let number = if over_engine { [2, 2, 3][rng.usize(0..3)] } else { 1 };
+        // Half of the runs have no time to lose.
+        let (grace_ms, margin_ms) = if rng.bool() { (20, 30) } else { (TTL_MS / 6, TTL_MS / 12) };
+        let hosts: Vec<Host> = (0..number)
+            .map(|at| {
+                let (clock_ms, rate) = (rng.u64(1_000..100_000), rng.u64(996..=1004));
+                let machine = Machine::new(at, base, clock_ms, rate);
+                let host = Host::new(machine, folder.path(), &format!("host{at}"));
+                if over_engine {
+                    host.configure(&format!(
+                        "[engine]\nurl = \"simulated://engine\"\nhost = \"host{at}\"\n\
+                         ttl = \"{TTL_MS}ms\"\ngrace = \"{grace_ms}ms\"\n\
+                         margin = \"{margin_ms}ms\"\n"
+                    ));
+                }
+                host
+            })
+            .collect();
+        let network = over_engine.then(|| Network::new(&mut rng, number));
+        let often = Fault::draw(&mut rng, over_engine);
         let busy = rng.u32(50..400);
         Self {
             rng,
@@ -68,6 +92,8 @@ impl World {
             often,
             refused: BTreeMap::new(),
             busy,
+            network,
+            grace_ms,
             _folder: folder,
         }
     }
@@ -86,6 +112,7 @@ impl World {
                 self.cause_faults();
             }
             let now_ms = self.now_ms;
+            tracing::debug!(now_ms, "a step");
             self.step(!calm).map_err(|what| format!("at {now_ms} ms: {what}"))?;
             if calm && self.is_over() {
                 return self.conclude();
@@ -95,8 +122,18 @@ impl World {
     }
 
     fn step(&mut self, asks: bool) -> Result<(), String> {
+        if let Some(network) = &mut self.network {
+            network.step(&mut self.rng, self.now_ms);
+        }
         for at in 0..self.hosts.len() {
             self.hosts[at].machine.set_time(self.now_ms);
+            if self.now_ms < self.hosts[at].frozen_until {
+                continue;
+            }
+            self.wake(at);
+            if let Some(network) = &self.network {
+                network.offer(at);
+            }
             if asks {
                 self.begin(at)?;
             }
@@ -109,11 +146,21 @@ impl World {
                 self.hosts[at].run_daemon(self.now_ms)?;
             }
             self.bury(at);
-            self.check_owners(at)?;
+            if self.network.is_none() {
+                self.check_owners(at)?;
+            }
         }
         let machines: Vec<&Machine> = self.hosts.iter().map(|host| &*host.machine).collect();
         self.claims.follow(self.now_ms, &machines);
-        self.claims.check()
+        // Over an engine, a process that is stopped for too long loses its lock. It is ended before
+        // it runs on.
+        let runs = |claim: &Claim| {
+            let Until::Processes(serials) = &claim.until else { return true };
+            let host = &self.hosts[claim.host];
+            let runs = |serial: &u64| host.machine.runs(*serial);
+            self.network.is_none() || host.frozen_until <= self.now_ms && serials.iter().any(runs)
+        };
+        self.claims.check(runs)
     }
 
     /// Starts commands from time to time.
@@ -121,7 +168,7 @@ impl World {
         if self.rng.u32(0..1_000) >= self.busy || self.hosts[at].programs.len() > PROGRAMS_MAX {
             return Ok(());
         }
-        let plan = Plan::any(&mut self.rng);
+        let plan = Plan::any(&mut self.rng, self.network.is_some());
         let looks = (self.rng.u8(0..5) == 0).then(|| question(&mut self.rng));
         self.around(at, |around| {
             match looks {
@@ -160,6 +207,8 @@ impl World {
             host: at,
             machine: &host.machine,
             socket: &host.place.socket,
+            over_engine: self.network.is_some(),
+            grace_ms: self.grace_ms,
             daemon_since: host.daemon_since,
             claims: &mut self.claims,
             started: Vec::new(),
@@ -174,22 +223,24 @@ impl World {
 
     /// Forgets the programs of processes that have ended, and reaps some of these.
     fn bury(&mut self, at: usize) {
-        let now_ms = self.now_ms;
-        let Host { machine, programs, stopped, .. } = &mut self.hosts[at];
+        let Host { machine, programs, .. } = &mut self.hosts[at];
         programs.retain(|pid, _| machine.is_alive(*pid));
-        stopped.retain(|pid, until| {
-            let goes_on = now_ms >= *until;
-            if goes_on {
-                machine.with(*pid, |process| {
-                    if process.state == 'T' {
-                        process.state = 'R';
-                    }
-                });
-            }
-            !goes_on
-        });
         if self.rng.bool() {
             machine.reap();
+        }
+    }
+
+    /// Lets processes go on whose time of standing still is over.
+    fn wake(&mut self, at: usize) {
+        let now_ms = self.now_ms;
+        let Host { machine, stopped, .. } = &mut self.hosts[at];
+        let goes_on = |process: &mut Process| {
+            if process.state == 'T' {
+                process.state = 'R';
+            }
+        };
+        for (pid, _) in stopped.extract_if(.., |_, until| now_ms >= *until) {
+            machine.with(pid, goes_on);
         }
     }
 
@@ -205,20 +256,29 @@ impl World {
             let serial = process.inode - 1_000;
             let had_a_turn = host.daemon_since.is_some_and(|since| since + STEP_MS < self.now_ms);
             if had_a_turn && !host.machine.lived_lately(serial, self.now_ms) {
-                return Err(format!("{hold:?} has no owner any more"));
+                let unverified = server.owners.unverified.contains(&hold.frame);
+                let since = host.daemon_since;
+                return Err(format!(
+                    "{hold:?} has no owner any more ({unverified}, daemon since {since:?}, {})",
+                    host.machine.story(serial)
+                ));
             }
         }
         Ok(())
     }
 
     fn is_over(&self) -> bool {
-        let idle = |host: &Host| host.is_idle() && host.programs.is_empty();
+        let over_engine = self.network.is_some();
+        let idle = |host: &Host| host.is_idle(over_engine) && host.programs.is_empty();
         self.claims.is_empty() && self.hosts.iter().all(idle)
     }
 
     /// The next daemon finds what this one left.
     fn conclude(mut self) -> Result<Seen, String> {
         for at in 0..self.hosts.len() {
+            if self.network.is_some() {
+                break;
+            }
             let snapshot = |host: &Host| host.daemon.as_ref().map(|it| it.ledger.table.snapshot());
             let before = snapshot(&self.hosts[at]);
             self.hosts[at].kill_daemon();

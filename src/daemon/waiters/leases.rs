@@ -48,7 +48,13 @@ impl Leases {
         let Some(lease) = state.lease else { return };
         self.forget(frame);
         if state.host == here && table.holds_in(frame).next().is_some() {
-            let end = clock::boottime_ms().saturating_add(lease.ttl_ms);
+            let ttl_ms = lease.ttl_ms;
+            #[cfg(test)]
+            let ttl_ms = match crate::sim::is_broken(crate::sim::Rule::LeasesLast) {
+                true => ttl_ms / 2,
+                false => ttl_ms,
+            };
+            let end = clock::boottime_ms().saturating_add(ttl_ms);
             self.of.insert(frame, end);
             self.ends.insert((end, frame));
         }

@@ -8,26 +8,26 @@ use crate::log::engine::{Answer, Call, Outage};
 
 /// What is under way between one client and the engine.
 #[derive(Debug, Default)]
-pub(super) struct Link {
+pub(crate) struct Link {
     /// Whether messages get through.
-    pub(super) cut: bool,
+    pub(crate) cut: bool,
     /// Whether the client was told so.
     told_away: bool,
     notice_ms: Option<u64>,
     /// Messages of an earlier connection are not answered.
-    pub(super) connection: u64,
+    pub(crate) connection: u64,
     number: u64,
     calls: BTreeMap<(u64, u64), (u64, Call)>,
     answers: BTreeMap<(u64, u64), Answer>,
     /// When the last of the answers that come in order arrives.
     stream_ms: u64,
-    pub(super) slow_ms: u64,
+    pub(crate) slow_ms: u64,
     /// Of a thousand answers so many come twice.
-    pub(super) repeat: u32,
+    pub(crate) repeat: u32,
 }
 
 impl Link {
-    pub(super) fn new(slow_ms: u64) -> Self {
+    pub(crate) fn new(slow_ms: u64) -> Self {
         Self { slow_ms, ..Self::default() }
     }
 
@@ -36,7 +36,7 @@ impl Link {
         (at_ms, self.number)
     }
 
-    pub(super) fn send(&mut self, rng: &mut Rng, now_ms: u64, call: Call) {
+    pub(crate) fn send(&mut self, rng: &mut Rng, now_ms: u64, call: Call) {
         if self.cut || self.told_away {
             return;
         }
@@ -50,12 +50,12 @@ impl Link {
     }
 
     /// The next call that arrives by now, and of which connection it is.
-    pub(super) fn arrived(&mut self, now_ms: u64) -> Option<(u64, Call)> {
+    pub(crate) fn arrived(&mut self, now_ms: u64) -> Option<(u64, Call)> {
         let entry = self.calls.first_entry().filter(|entry| entry.key().0 <= now_ms)?;
         Some(entry.remove())
     }
 
-    pub(super) fn answer(&mut self, rng: &mut Rng, now_ms: u64, answer: Answer) {
+    pub(crate) fn answer(&mut self, rng: &mut Rng, now_ms: u64, answer: Answer) {
         let mut at_ms = now_ms + rng.u64(0..=self.slow_ms);
         let in_order = matches!(
             answer,
@@ -73,7 +73,7 @@ impl Link {
         self.answers.insert(at, answer);
     }
 
-    pub(super) fn received(&mut self, now_ms: u64) -> Option<Answer> {
+    pub(crate) fn received(&mut self, now_ms: u64) -> Option<Answer> {
         if let Some(entry) = self.answers.first_entry().filter(|entry| entry.key().0 <= now_ms) {
             return Some(entry.remove());
         }
@@ -91,7 +91,7 @@ impl Link {
     }
 
     /// Nothing gets through any more. What was called may still arrive, even long after.
-    pub(super) fn cut(&mut self, rng: &mut Rng, now_ms: u64) {
+    pub(crate) fn cut(&mut self, rng: &mut Rng, now_ms: u64) {
         if self.cut {
             return;
         }
@@ -110,11 +110,11 @@ impl Link {
         }
     }
 
-    pub(super) fn forget_calls(&mut self) {
+    pub(crate) fn forget_calls(&mut self) {
         self.calls.clear();
     }
 
-    pub(super) fn heal(&mut self, now_ms: u64) {
+    pub(crate) fn heal(&mut self, now_ms: u64) {
         if self.cut && self.told_away {
             self.cut = false;
         } else if self.cut {
@@ -124,7 +124,7 @@ impl Link {
     }
 
     /// A new daemon connects; the old one's calls may still arrive.
-    pub(super) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.connection += 1;
         self.answers.clear();
         self.stream_ms = 0;

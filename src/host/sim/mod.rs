@@ -12,7 +12,7 @@ mod daemon;
 pub(crate) mod direct;
 mod faults;
 mod history;
-mod link;
+pub(crate) mod link;
 mod machine;
 mod rules;
 pub(crate) mod server;

@@ -20,14 +20,14 @@ pub(crate) enum Flavour {
 
 /// An incarnation as the engine knows it.
 #[derive(Clone, Debug)]
-pub(super) struct Incarnation {
+pub(crate) struct Incarnation {
     client: usize,
     identity: Identity,
     nonce: u128,
     ttl_ms: u64,
     renewals: u64,
     renewed_ms: u64,
-    pub(super) ended: bool,
+    pub(crate) ended: bool,
     last: Option<(u64, Hash, Position)>,
 }
 
@@ -36,14 +36,14 @@ pub(super) struct Incarnation {
 pub(crate) struct Server {
     flavour: Flavour,
     pub(crate) epoch: u128,
-    pub(super) log: Vec<Placed>,
-    pub(super) stored: Option<Stored>,
+    pub(crate) log: Vec<Placed>,
+    pub(crate) stored: Option<Stored>,
     head: Position,
-    pub(super) hosts: BTreeMap<HostId, Incarnation>,
+    pub(crate) hosts: BTreeMap<HostId, Incarnation>,
     /// How far each client was given batches, while it follows.
-    pub(super) cursors: BTreeMap<usize, Position>,
+    pub(crate) cursors: BTreeMap<usize, Position>,
     /// Does not look whether what was read is still there.
-    pub(super) careless: bool,
+    pub(crate) careless: bool,
     last_host: u64,
     /// The era that the log names.
     noted: Option<Era>,
@@ -83,12 +83,12 @@ impl Server {
     }
 
     /// A client has no connection any more.
-    pub(super) fn disconnect(&mut self, client: usize) {
+    pub(crate) fn disconnect(&mut self, client: usize) {
         self.cursors.remove(&client);
         self.held_back.remove(&client);
     }
 
-    pub(super) fn is_in_new_era(&self) -> bool {
+    pub(crate) fn is_in_new_era(&self) -> bool {
         self.new_era().is_some()
     }
 
@@ -134,7 +134,7 @@ impl Server {
     }
 
     /// Carries out a call of a client at a time. `gap` lies between this batch and the one before.
-    pub(super) fn call(&mut self, client: usize, now_ms: u64, gap: u64, call: Call) -> Answer {
+    pub(crate) fn call(&mut self, client: usize, now_ms: u64, gap: u64, call: Call) -> Answer {
         match call {
             Call::Register { identity, nonce, ttl_ms, asked_at } => {
                 self.register(client, now_ms, (identity, nonce, ttl_ms), asked_at)

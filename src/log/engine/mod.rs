@@ -23,6 +23,8 @@ mod outage;
 mod position;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[cfg(test)]
+pub(crate) mod simulated;
 
 use std::fmt;
 use std::task::{Context, Poll};

@@ -4,6 +4,8 @@
 use crate::log::engine::etcd;
 #[cfg(feature = "postgres")]
 use crate::log::engine::postgres;
+#[cfg(test)]
+use crate::log::engine::simulated;
 use crate::log::engine::{Engine, OpenError, Source};
 
 /// Begins to connect to the engine with this scheme of addresses (`etcd` of `etcd://…`). `label` is
@@ -15,6 +17,8 @@ pub fn open(scheme: &str, source: Source, label: &str) -> Result<Box<dyn Engine>
     // Unused where an engine is left out.
     let _ = (&source, label);
     match scheme {
+        #[cfg(test)]
+        simulated::SCHEME => simulated::open().ok_or_else(|| OpenError::Unknown(scheme.to_owned())),
         #[cfg(feature = "postgres")]
         "postgres" | "postgresql" => Ok(Box::new(postgres::Postgres::open(source, label)?)),
         #[cfg(feature = "etcd")]

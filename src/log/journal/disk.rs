@@ -19,6 +19,14 @@ pub(in crate::log) fn write(file: &File, bytes: &[u8], at: u64) -> io::Result<()
     file.write_all_at(bytes, at)
 }
 
+/// Writes zeros within one page. No kill tears that: the kernel looks for signals only between two
+/// pages (`generic_perform_write` in mm/filemap.c).
+pub(super) fn wipe(file: &File, zeros: &[u8], at: u64) -> io::Result<()> {
+    #[cfg(test)]
+    fault::step()?;
+    file.write_all_at(zeros, at)
+}
+
 /// Writes the first bytes of a file, which no kill tears (see [`super::header`]).
 pub(super) fn write_mark(file: &File, mark: &[u8]) -> io::Result<()> {
     #[cfg(test)]
@@ -99,7 +107,7 @@ fn fill(file: &File, len: u64) -> io::Result<()> {
 
 /// Faults that tests put in: the thread's journals stop as if killed, or find the disk full.
 #[cfg(test)]
-pub(in crate::log) mod fault {
+pub(crate) mod fault {
     use std::cell::Cell;
     use std::io;
 
@@ -111,7 +119,7 @@ pub(in crate::log) mod fault {
     }
 
     /// Runs `work` and stops it after `budget` bytes and steps; returns whether it was stopped.
-    pub(in crate::log) fn after<T>(budget: u64, work: impl FnOnce() -> T) -> (T, bool) {
+    pub(crate) fn after<T>(budget: u64, work: impl FnOnce() -> T) -> (T, bool) {
         BUDGET.set(Some(budget));
         let done = work();
         (done, BUDGET.replace(None) == Some(0))

@@ -191,7 +191,7 @@ impl JournalFile {
         while self.dirty > to {
             let from = ((self.dirty - 1) / PAGE * PAGE).max(to);
             let zeros = ZEROS.get(..(self.dirty - from) as usize).unwrap_or(&ZEROS);
-            disk::write(&self.file, zeros, from)?;
+            disk::wipe(&self.file, zeros, from)?;
             self.dirty = from;
         }
         Ok(())

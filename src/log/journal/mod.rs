@@ -21,6 +21,8 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 pub use batch::Batch;
+#[cfg(test)]
+pub(crate) use disk::fault;
 pub use room::room_for;
 pub use salvage::{Salvaged, salvage};
 

@@ -67,7 +67,7 @@ fn a_compaction_killed_anywhere_loses_nothing() {
             |index: &usize| fs::read(file::path(dir.path(), *index)).unwrap().starts_with(&LIVE);
         assert_eq!([0, 1].iter().filter(|index| live(index)).count(), 1, "an old one stays in use");
     });
-    assert!(steps > SIZE / 2, "the compaction was stopped in {steps} places only");
+    assert!(steps > 250, "the compaction was stopped in {steps} places only");
 }
 
 #[test]
@@ -190,9 +190,7 @@ fn a_torn_tail_whose_cutting_is_killed_stays_a_torn_tail() {
     let mut bytes = fs::read(&path).unwrap();
     bytes[end] = 0;
     drop(journal);
-    // After each page: what a kill cannot tear is not torn here either.
-    let pages = (end as u64 % file::PAGE..).step_by(file::PAGE as usize);
-    for (cut, budget) in pages.enumerate() {
+    for (cut, budget) in (1..).enumerate() {
         fs::write(&path, &bytes).unwrap();
         let mut file = JournalFile::open(dir.path(), 0).unwrap().unwrap();
         file.found(end as u64);

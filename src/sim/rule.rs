@@ -1,0 +1,31 @@
+//! Rules that a test breaks on purpose, each by one switch in the real code, to see that random
+//! seeds find it.
+
+use std::cell::Cell;
+
+/// A rule that can be broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rule {
+    /// Every grant is told to its client, or taken back.
+    GrantsAreTold,
+    /// The death of an owner ends its frame.
+    DeathsAreNoticed,
+    /// A decision is on record before a client learns of it.
+    RecordsComeFirst,
+    /// A lease lives for its whole TTL.
+    LeasesLast,
+}
+
+thread_local! {
+    static BROKEN: Cell<Option<Rule>> = const { Cell::new(None) };
+}
+
+/// Breaks a rule on this thread, or none.
+pub(super) fn break_rule(rule: Option<Rule>) {
+    BROKEN.set(rule);
+}
+
+/// Whether a rule is broken on this thread.
+pub(crate) fn is_broken(rule: Rule) -> bool {
+    BROKEN.get() == Some(rule)
+}
