@@ -20,12 +20,16 @@ pub struct Options {
     /// The program that it starts; without one, the `canal` along PATH. A program that is canal says
     /// [`OWN`](crate::client::OWN).
     pub program: Option<PathBuf>,
-    /// How long the daemon may take to send a message that it owes.
+    /// How long the daemon may take to send a message that it owes, if its process sleeps, is
+    /// stopped, or is not known.
     pub answer: Duration,
+    /// The same for a daemon that is busy: it executes, is ready to, or waits for the disk.
+    pub answer_if_busy: Duration,
 }
 
 impl From<Start> for Options {
     fn from(start: Start) -> Self {
-        Self { start, program: None, answer: Duration::from_secs(5) }
+        let (answer, answer_if_busy) = (Duration::from_secs(5), Duration::from_secs(30));
+        Self { start, program: None, answer, answer_if_busy }
     }
 }

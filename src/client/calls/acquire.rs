@@ -11,11 +11,10 @@ use crate::protocol::{Acquire, Grant, Progress, frame};
 use crate::sys::clock::boottime_ms;
 use crate::sys::deadline::Reader;
 use crate::sys::pidfd::Pidfd;
-use crate::sys::process::{RunState, run_state};
 
 use super::deadline_page::Received;
 use super::single_reply::Backoff;
-use crate::client::connection::silence::Silence;
+use crate::client::connection::silence::{Limits, Silence};
 use crate::client::connection::stream::{Connection, ReadStatus, Replies, parameters, reply};
 use crate::client::error::Broken;
 use crate::client::{Client, ClientError};
@@ -85,7 +84,7 @@ impl Client {
     /// # Errors
     /// A refusal is [`ClientError::Failure`]. The daemon is [`ClientError::Silent`] if it sends no
     /// message for 5 s, or for that long after the wait is over, or if it is found stopped after 30
-    /// s of silence.
+    /// s of silence. The 5 s are 30 s for a daemon whose process is busy.
     pub fn acquire(
         &mut self,
         request: &Acquire,
@@ -129,8 +128,9 @@ impl Client {
         progress: OnProgress<'_>,
     ) -> Result<Acquired, Broken> {
         let mut connection = self.take_connection()?;
-        connection.send(ACQUIRE, request, Replies::More, owner, self.options.answer)?;
-        let silence = Silence::new(self.options.answer, Instant::now());
+        let limits = Limits::from(&self.options);
+        connection.send(ACQUIRE, request, Replies::More, owner, limits)?;
+        let silence = Silence::new(limits, Instant::now());
         let wait = Wait { until, silence, call_at: None };
         let acquired = wait.grant(&mut connection, progress);
         if matches!(acquired, Ok(_) | Err(Broken::Failed(ClientError::Failure(_)))) {
@@ -195,11 +195,8 @@ impl Wait {
         connection: &Connection,
         waited: Duration,
     ) -> Result<(), ClientError> {
-        let is_stopped = || {
-            let state = connection.pid().map(run_state);
-            matches!(state, Some(RunState::Stopped | RunState::Frozen))
-        };
-        if self.silence.grow(waited, self.until.is_past(0), Instant::now(), is_stopped) {
+        let is_over = self.until.is_past(0);
+        if self.silence.grow(waited, is_over, Instant::now(), || connection.activity()) {
             return Err(ClientError::silent(connection.pid()));
         }
         Ok(())

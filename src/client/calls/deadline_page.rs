@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use crate::protocol::{DeadlinePageFound, DeadlinePageQuery};
 use crate::sys::deadline::Reader;
 
+use crate::client::connection::silence::Limits;
 use crate::client::connection::stream::{Connection, Replies, parameters};
 use crate::client::error::Broken;
 use crate::client::{Client, ClientError};
@@ -49,10 +50,10 @@ impl Client {
     }
 
     fn page_once(&mut self, query: &DeadlinePageQuery) -> Result<Reader, Broken> {
-        let answer = self.options.answer;
+        let limits = Limits::from(&self.options);
         let mut connection = self.take_connection()?;
-        connection.send("DeadlinePage", query, Replies::One, None, answer)?;
-        let found: DeadlinePageFound = parameters(connection.reply(answer)?)?;
+        connection.send("DeadlinePage", query, Replies::One, None, limits)?;
+        let found: DeadlinePageFound = parameters(connection.reply(limits)?)?;
         let page = Received::of(&mut connection).page(found.deadline_fd, found.liveness_fd)?;
         self.connection = Some(connection);
         Ok(page)

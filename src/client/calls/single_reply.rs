@@ -10,6 +10,7 @@ use crate::protocol::{
 };
 use crate::sys::pidfd::Pidfd;
 
+use crate::client::connection::silence::Limits;
 use crate::client::connection::stream::{Replies, parameters};
 use crate::client::error::{Broken, CallOutcome};
 use crate::client::{Client, ClientError};
@@ -71,10 +72,10 @@ impl Client {
         input: &P,
         owner: Option<&Pidfd>,
     ) -> Result<T, Broken> {
-        let answer = self.options.answer;
+        let limits = Limits::from(&self.options);
         let mut connection = self.take_connection()?;
-        connection.send(method, input, Replies::One, owner, answer)?;
-        let reply = connection.reply(answer)?;
+        connection.send(method, input, Replies::One, owner, limits)?;
+        let reply = connection.reply(limits)?;
         let output = parameters(reply);
         // A connection that failed is not used again; a connection that carried an error reply is.
         if !matches!(output, Err(Broken::Disconnected(_))) {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use crate::protocol::{Status, StatusQuery};
 
 use super::single_reply::Backoff;
+use crate::client::connection::silence::Limits;
 use crate::client::connection::stream::{Connection, Replies, Reply, parameters, reply};
 use crate::client::error::Broken;
 use crate::client::{Client, ClientError};
@@ -63,10 +64,10 @@ impl Client {
         each: &mut dyn FnMut(Option<Status>) -> Next,
         told: &mut bool,
     ) -> Result<(), Broken> {
-        let answer = self.options.answer;
+        let limits = Limits::from(&self.options);
         let mut connection = self.take_connection()?;
-        connection.send("Status", query, Replies::More, None, answer)?;
-        let mut reply = connection.reply(answer)?;
+        connection.send("Status", query, Replies::More, None, limits)?;
+        let mut reply = connection.reply(limits)?;
         loop {
             let last = !reply.continues;
             let mut next = each(Some(parameters(reply)?));

@@ -21,13 +21,11 @@ use crate::duration_text::stated;
 use crate::protocol::place::{Place, Rule};
 use crate::sys::dir::{DirError, is_private, open_private, with_c_str};
 
-use super::stream::Connection;
+use super::silence::{Limits, Owed};
+use super::stream::{Connection, activity};
 use crate::client::start_daemon::attempt;
-use crate::client::start_daemon::attempt::Attempt;
+use crate::client::start_daemon::attempt::{Attempt, UP_MAX};
 use crate::client::{ClientError, Options, Start};
-
-/// How long a daemon may take to come up.
-const START_MAX: Duration = Duration::from_secs(10);
 
 /// The first pause between two attempts while a daemon comes up, which takes some 20 ms.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
@@ -65,11 +63,16 @@ fn wait_for_one(
     wait: Duration,
 ) -> Result<Connection, ClientError> {
     let starts = options.start == Start::IfNeeded && place.rule != Rule::Shared;
+    if !starts && wait.is_zero() {
+        return Err(ClientError::NoDaemon(place.socket.clone()));
+    }
+    let idle = if starts { UP_MAX } else { wait };
+    let mut owed = Owed::new(Limits { idle, busy: options.answer_if_busy });
     let begun = Instant::now();
-    let deadline = begun + if starts { START_MAX } else { wait };
     let mut pause = PAUSE_MIN;
     let mut left = None;
     loop {
+        let round = Instant::now();
         if starts && check_dir(place, true)? == Dir::Ready {
             match attempt::attempt(place, options, begun.elapsed())? {
                 Attempt::Connected(connection) => return Ok(connection),
@@ -77,11 +80,16 @@ fn wait_for_one(
                 Attempt::Left(lock) => left = Some(lock),
             }
         }
-        if Instant::now() >= deadline {
-            return Err(not_there(place, starts, left.as_deref()));
-        }
         // Not all the same, or they would knock at once.
-        thread::sleep(pause + pause * (std::process::id() % 8) / 8);
+        let pause_of_own = pause + pause * (std::process::id() % 8) / 8;
+        let waited = round.elapsed() + pause_of_own;
+        if owed.grow(waited, || attempt::activity_of_coming(place, left.as_deref())) {
+            return Err(match starts {
+                true => never_up(place, owed.silent(), left.as_deref()),
+                false => ClientError::NoDaemon(place.socket.clone()),
+            });
+        }
+        thread::sleep(pause_of_own);
         pause = (pause * 3 / 2).min(PAUSE_MAX);
         if let Some(connection) = look_in(place, options)? {
             return Ok(connection);
@@ -97,12 +105,10 @@ fn look_in(place: &Place, options: &Options) -> Result<Option<Connection>, Clien
     knock(place, options)
 }
 
-/// `left` is the lock of another client that was to start a daemon at last.
-fn not_there(place: &Place, starts: bool, left: Option<&Path>) -> ClientError {
-    if !starts {
-        return ClientError::NoDaemon(place.socket.clone());
-    }
-    let time = stated(START_MAX);
+/// The error after this time. `left` is the lock of another client that was to start a daemon at
+/// last.
+fn never_up(place: &Place, after: Duration, left: Option<&Path>) -> ClientError {
+    let time = stated(Duration::from_secs(after.as_secs()));
     let socket = place.socket.display();
     ClientError::Start(match left {
         None => {
@@ -178,8 +184,15 @@ pub(crate) fn knock(place: &Place, options: &Options) -> Result<Option<Connectio
     let socket =
         socket(AddressFamily::Unix, SockType::Stream, flags, None).map_err(io::Error::from)?;
     let mut connected = connect(socket.as_raw_fd(), &address);
-    if connected == Err(Errno::EAGAIN) {
-        connected = wait_in_line(&socket, &address, options.answer);
+    let mut owed = Owed::new(Limits::from(options));
+    // The first wait is a whole one: each further wait is behind all others in the queue.
+    let mut patience = options.answer;
+    while connected == Err(Errno::EAGAIN) {
+        connected = wait_in_line(&socket, &address, patience);
+        if owed.grow(patience, || activity(attempt::recorded_pid(place))) {
+            break;
+        }
+        patience = owed.patience();
     }
     match connected {
         Ok(()) => Ok(Some(Connection::new(socket))),
@@ -196,8 +209,9 @@ fn refused(place: &Place, error: Errno) -> ClientError {
 
 /// The queue of connections to be accepted is full: waits in it as a blocking connect(2) does,
 /// bounded by SO_SNDTIMEO. EAGAIN means that the time is over.
-fn wait_in_line(socket: &OwnedFd, address: &UnixAddr, answer: Duration) -> Result<(), Errno> {
-    let milliseconds = i64::try_from(answer.as_millis()).unwrap_or(i64::MAX);
+fn wait_in_line(socket: &OwnedFd, address: &UnixAddr, patience: Duration) -> Result<(), Errno> {
+    // 0 would be a wait without an end.
+    let milliseconds = i64::try_from(patience.as_millis()).unwrap_or(i64::MAX).max(1);
     setsockopt(socket, sockopt::SendTimeout, &TimeVal::milliseconds(milliseconds))?;
     fcntl(socket.as_fd(), FcntlArg::F_SETFL(OFlag::empty()))?;
     let connected = loop {
@@ -221,7 +235,9 @@ mod tests {
         let dir = Path::new("/d");
         let socket = dir.join("s");
         let place = Place { socket, dir: dir.into(), rule: Rule::Given, stores: OnceLock::new() };
-        let said = |left: Option<&str>| not_there(&place, true, left.map(Path::new)).to_string();
+        let said = |left: Option<&str>| {
+            never_up(&place, Duration::from_millis(10_123), left.map(Path::new)).to_string()
+        };
         assert_eq!(said(None), "the daemon was started, but nothing listens at /d/s after 10s");
         assert_eq!(
             said(Some("/d/start.lock.4")),

@@ -4,40 +4,128 @@
 //! which the client itself did not run is never taken for silence of the daemon. A client makes
 //! short waits only while the daemon owes it a message; otherwise it sleeps until something is due.
 //!
+//! A busy daemon is not silent: on a machine with more work than processors, it may need many
+//! seconds for what usually takes milliseconds. So it gets longer than a daemon that sleeps or is
+//! stopped. [`Owed`] alone decides that, for every kind of wait.
+//!
 //! There is no clock here: the caller passes the time.
 
 use std::time::{Duration, Instant};
 
 use super::stream::SLICE;
+use crate::client::Options;
+use crate::sys::process::Activity;
 
 /// A daemon that is stopped is an error after this silence.
 const STOPPED_AFTER: Duration = Duration::from_secs(30);
 
+/// A wait of no time would mean no wait at all.
+const PATIENCE_MIN: Duration = Duration::from_millis(1);
+
+/// How long the daemon may take for a message that it owes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// How long in a row its process may sleep or be stopped, or be unknown.
+    pub(crate) idle: Duration,
+    /// How long it may take in all, as long as it is found busy.
+    pub(crate) busy: Duration,
+}
+
+impl From<&Options> for Limits {
+    fn from(options: &Options) -> Self {
+        Self { idle: options.answer, busy: options.answer_if_busy }
+    }
+}
+
+/// A message that the daemon owes, and how long it has owed it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Owed {
+    limits: Limits,
+    /// How long nothing came.
+    silent: Duration,
+    /// How long nothing came since the daemon was last found busy.
+    idle: Duration,
+    /// How long nothing had come when the client last looked what the daemon does.
+    looked_at: Duration,
+    is_over: bool,
+}
+
+impl Owed {
+    /// The daemon owes a message from now on.
+    pub(crate) fn new(limits: Limits) -> Self {
+        let none = Duration::ZERO;
+        Self { limits, silent: none, idle: none, looked_at: none, is_over: false }
+    }
+
+    /// How long the client may wait for the message before it calls [`Self::grow`].
+    pub(crate) fn patience(&self) -> Duration {
+        if self.is_over {
+            return Duration::ZERO;
+        }
+        let idle = self.limits.idle.saturating_sub(self.idle);
+        let all = self.longest().saturating_sub(self.silent);
+        idle.min(all).min(SLICE).max(PATIENCE_MIN)
+    }
+
+    /// Counts a wait of `waited` in which nothing came. Returns whether the silence is an error.
+    ///
+    /// What the daemon does is looked up once a second, and not only when its time is over: a daemon
+    /// that began late because the machine is busy may then have to wait for an engine, and sleeps.
+    pub(crate) fn grow(&mut self, waited: Duration, activity: impl FnOnce() -> Activity) -> bool {
+        if self.is_over {
+            return true;
+        }
+        // A wait that was interrupted says nothing.
+        if waited.is_zero() {
+            return false;
+        }
+        self.silent += waited;
+        self.idle += waited;
+        let looks = self.silent - self.looked_at >= SLICE || self.idle >= self.limits.idle;
+        if looks {
+            self.looked_at = self.silent;
+        }
+        if looks && activity() == Activity::Busy {
+            self.idle = Duration::ZERO;
+        }
+        // The client reads once more before that is an error: the daemon may have answered, and
+        // gone to sleep, after the last read and before it was looked at.
+        self.is_over = self.idle >= self.limits.idle || self.silent >= self.longest();
+        false
+    }
+
+    /// How long nothing came.
+    pub(crate) fn silent(&self) -> Duration {
+        self.silent
+    }
+
+    fn longest(&self) -> Duration {
+        self.limits.busy.max(self.limits.idle)
+    }
+}
+
 /// How long the daemon has been silent about a request.
 #[derive(Debug)]
 pub(crate) struct Silence {
-    /// How long the daemon may take for a message that it owes.
-    answer: Duration,
+    limits: Limits,
     /// Whether the daemon has sent a message about this request.
     answered: bool,
-    /// How long the daemon has owed a message. `None` while it owes none because nothing has
-    /// changed.
-    owed: Option<Duration>,
+    /// The message that the daemon owes. `None` while it owes none because nothing has changed.
+    owed: Option<Owed>,
     /// When the client next checks whether the daemon is stopped.
     look_at: Instant,
 }
 
 impl Silence {
     /// The client has sent its request at `now`, so the daemon owes the first message.
-    pub(crate) fn new(answer: Duration, now: Instant) -> Self {
-        let owed = Some(Duration::ZERO);
-        Self { answer, answered: false, owed, look_at: now }
+    pub(crate) fn new(limits: Limits, now: Instant) -> Self {
+        Self { limits, answered: false, owed: Some(Owed::new(limits)), look_at: now }
     }
 
     /// How long the client may wait for the next message; `left` is the rest of its `-w`.
     pub(crate) fn patience(&self, left: Option<Duration>, now: Instant) -> Duration {
-        match self.owed {
-            Some(owed) => self.answer.saturating_sub(owed).min(SLICE),
+        match &self.owed {
+            Some(owed) => owed.patience(),
             None => self.look_at.saturating_duration_since(now).min(left.unwrap_or(Duration::MAX)),
         }
     }
@@ -55,7 +143,7 @@ impl Silence {
 
     /// The daemon sent a part of a message.
     pub(crate) fn end_with_part(&mut self, now: Instant) {
-        self.owed = (!self.answered).then_some(Duration::ZERO);
+        self.owed = (!self.answered).then(|| Owed::new(self.limits));
         self.look_at = now + self.look_every();
     }
 
@@ -66,14 +154,13 @@ impl Silence {
         waited: Duration,
         wait_is_over: bool,
         now: Instant,
-        is_stopped: impl FnOnce() -> bool,
+        activity: impl Fn() -> Activity,
     ) -> bool {
         let looks = now >= self.look_at;
-        if !self.answered || wait_is_over || (looks && is_stopped()) {
+        if !self.answered || wait_is_over || (looks && activity() == Activity::Stopped) {
             // The wait may have been a long one in which the daemon owed nothing at first.
-            let owed = self.owed.map_or(Duration::ZERO, |owed| owed + waited);
-            self.owed = Some(owed);
-            return owed >= self.answer;
+            let waited = self.owed.map_or(Duration::ZERO, |_| waited);
+            return self.owed.get_or_insert(Owed::new(self.limits)).grow(waited, activity);
         }
         self.owed = None;
         if looks {
@@ -84,15 +171,17 @@ impl Silence {
 
     /// A daemon that is found stopped gets the time of an answer to go on.
     fn look_every(&self) -> Duration {
-        STOPPED_AFTER.saturating_sub(self.answer)
+        STOPPED_AFTER.saturating_sub(self.limits.idle)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use Activity::{Busy, Idle, Stopped};
 
-    const ANSWER: Duration = Duration::from_secs(5);
+    const IDLE: Duration = Duration::from_secs(5);
+    const LIMITS: Limits = Limits { idle: IDLE, busy: Duration::from_secs(30) };
 
     /// A waiter whose time passes only as it waits, or is itself stopped.
     struct Waiter {
@@ -105,7 +194,7 @@ mod tests {
     impl Waiter {
         fn new() -> Self {
             let now = Instant::now();
-            Self { silence: Silence::new(ANSWER, now), began: now, now, wakes: 0 }
+            Self { silence: Silence::new(LIMITS, now), began: now, now, wakes: 0 }
         }
 
         fn answered() -> Self {
@@ -120,19 +209,19 @@ mod tests {
 
         /// Waits once for nothing, with `late` in which the client was stopped; whether that is an
         /// error.
-        fn wait(&mut self, wait_s: Option<u64>, late: Duration, is_stopped: bool) -> bool {
+        fn wait(&mut self, wait_s: Option<u64>, late: Duration, activity: Activity) -> bool {
             let until = wait_s.map(|wait_s| self.began + Duration::from_secs(wait_s));
             let left = until.map(|until| until.saturating_duration_since(self.now));
             let patience = self.silence.patience(left, self.now);
             self.now += patience + late;
             self.wakes += 1;
             let is_over = until.is_some_and(|until| self.now >= until);
-            self.silence.grow(patience, is_over, self.now, || is_stopped)
+            self.silence.grow(patience, is_over, self.now, || activity)
         }
 
         /// When waiting without a message is an error, in seconds.
-        fn fails_after(&mut self, wait_s: Option<u64>, is_stopped: bool) -> u64 {
-            while !self.wait(wait_s, Duration::ZERO, is_stopped) {
+        fn fails_after(&mut self, wait_s: Option<u64>, activity: Activity) -> u64 {
+            while !self.wait(wait_s, Duration::ZERO, activity) {
                 assert!(self.seconds() < 10_000, "{:?}", self.silence);
             }
             self.seconds()
@@ -141,39 +230,39 @@ mod tests {
 
     #[test]
     fn a_silent_daemon_is_an_error_when_it_owes_a_word() {
-        assert_eq!(Waiter::new().fails_after(None, false), 5);
-        assert_eq!(Waiter::new().fails_after(Some(0), false), 5);
-        assert_eq!(Waiter::answered().fails_after(Some(600), false), 605);
-        assert_eq!(Waiter::answered().fails_after(None, true), 30);
-        assert_eq!(Waiter::answered().fails_after(Some(10), true), 15);
+        assert_eq!(Waiter::new().fails_after(None, Idle), 5);
+        assert_eq!(Waiter::new().fails_after(Some(0), Idle), 5);
+        assert_eq!(Waiter::answered().fails_after(Some(600), Idle), 605);
+        assert_eq!(Waiter::answered().fails_after(None, Stopped), 30);
+        assert_eq!(Waiter::answered().fails_after(Some(10), Stopped), 15);
     }
 
     #[test]
     fn a_daemon_that_runs_may_be_silent_and_wakes_nobody() {
         let mut waiter = Waiter::answered();
         while waiter.seconds() < 3600 {
-            assert!(!waiter.wait(Some(7200), Duration::ZERO, false));
+            assert!(!waiter.wait(Some(7200), Duration::ZERO, Idle));
         }
         assert_eq!(waiter.wakes, 3600 / 25);
         // It is noticed as soon as at the beginning.
-        assert!(waiter.fails_after(None, true) <= 3600 + 30);
+        assert!(waiter.fails_after(None, Stopped) <= 3600 + 30);
     }
 
     #[test]
     fn time_in_which_the_client_is_stopped_is_not_the_daemons() {
         let hour = Duration::from_secs(3600);
-        for (mut waiter, wait_s, is_stopped) in [
-            (Waiter::new(), None, false),
-            (Waiter::answered(), Some(10), false),
-            (Waiter::answered(), None, true),
+        for (mut waiter, wait_s, activity) in [
+            (Waiter::new(), None, Idle),
+            (Waiter::answered(), Some(10), Idle),
+            (Waiter::answered(), None, Stopped),
         ] {
             // Both were stopped meanwhile, and the daemon goes on a moment later.
             for _ in 0..4 {
-                assert!(!waiter.wait(wait_s, hour, is_stopped), "{:?}", waiter.silence);
+                assert!(!waiter.wait(wait_s, hour, activity), "{:?}", waiter.silence);
             }
             waiter.silence.end_with_word(waiter.now);
-            assert!(!waiter.wait(None, Duration::ZERO, false));
-            assert_eq!(waiter.silence.owed, None);
+            assert!(!waiter.wait(None, Duration::ZERO, Idle));
+            assert!(waiter.silence.owed.is_none());
         }
     }
 
@@ -182,9 +271,9 @@ mod tests {
         let mut waiter = Waiter::answered();
         for _ in 0..10 {
             for _ in 0..5 {
-                assert!(!waiter.wait(None, Duration::ZERO, true), "{:?}", waiter.silence);
+                assert!(!waiter.wait(None, Duration::ZERO, Stopped), "{:?}", waiter.silence);
             }
-            assert!(!waiter.wait(None, Duration::ZERO, false));
+            assert!(!waiter.wait(None, Duration::ZERO, Idle));
         }
     }
 
@@ -192,10 +281,71 @@ mod tests {
     fn a_part_of_a_word_is_no_silence_and_no_word() {
         let mut waiter = Waiter::new();
         for _ in 0..100 {
-            assert!(!waiter.wait(None, Duration::ZERO, false));
+            assert!(!waiter.wait(None, Duration::ZERO, Idle));
             waiter.silence.end_with_part(waiter.now);
         }
         let begun = waiter.seconds();
-        assert_eq!(waiter.fails_after(None, false), begun + 5);
+        assert_eq!(waiter.fails_after(None, Idle), begun + 5);
+    }
+
+    #[test]
+    fn a_busy_daemon_gets_longer_for_the_same_words() {
+        assert_eq!(Waiter::new().fails_after(None, Busy), 30);
+        assert_eq!(Waiter::new().fails_after(Some(0), Busy), 30);
+        assert_eq!(Waiter::answered().fails_after(Some(600), Busy), 630);
+    }
+
+    #[test]
+    fn a_daemon_that_was_busy_gets_the_usual_time_once_it_is_not() {
+        for then in [Idle, Stopped] {
+            let mut waiter = Waiter::new();
+            while waiter.seconds() < 12 {
+                assert!(!waiter.wait(None, Duration::ZERO, Busy));
+            }
+            assert_eq!(waiter.fails_after(None, then), 17, "{then:?}");
+        }
+        // It sleeps for moments, and works in between.
+        let mut waiter = Waiter::new();
+        let mut states = [Busy, Idle, Idle, Idle, Idle].into_iter().cycle();
+        while waiter.seconds() < 5 {
+            assert!(!waiter.wait(None, Duration::ZERO, Busy));
+        }
+        while !waiter.wait(None, Duration::ZERO, states.next().unwrap()) {}
+        assert_eq!(waiter.seconds(), 30);
+    }
+
+    #[test]
+    fn what_the_daemon_does_is_looked_up_once_a_second() {
+        let mut owed = Owed::new(LIMITS);
+        let (mut waited, mut looks) = (Duration::ZERO, Vec::new());
+        loop {
+            let patience = owed.patience();
+            waited += patience;
+            let look = || {
+                looks.push(waited.as_secs());
+                Busy
+            };
+            if owed.grow(patience, look) {
+                break;
+            }
+        }
+        assert_eq!(looks, (1..=30).collect::<Vec<u64>>());
+    }
+
+    #[test]
+    fn a_daemon_that_begins_late_and_then_waits_for_others_has_its_whole_time() {
+        let mut waiter = Waiter::new();
+        for _ in 0..3 {
+            assert!(!waiter.wait(None, Duration::ZERO, Busy));
+        }
+        assert_eq!(waiter.fails_after(None, Idle), 3 + 5);
+    }
+
+    #[test]
+    fn the_client_reads_once_more_before_silence_is_an_error() {
+        let mut owed = Owed::new(LIMITS);
+        assert!(!owed.grow(IDLE, || Idle));
+        assert_eq!(owed.patience(), Duration::ZERO);
+        assert!(owed.grow(Duration::ZERO, || Busy));
     }
 }

@@ -16,8 +16,10 @@ use crate::protocol::frame::{self, Decoder};
 use crate::protocol::message_size::REPLY_BYTES_MAX;
 use crate::protocol::{ErrorName, Failure, INTERFACE};
 use crate::sys::pidfd::Pidfd;
-use crate::sys::{fds, peer};
+use crate::sys::process::Activity;
+use crate::sys::{fds, peer, process};
 
+use super::silence::{Limits, Owed};
 use crate::client::ClientError;
 use crate::client::error::{Broken, CallOutcome};
 
@@ -88,7 +90,7 @@ impl Connection {
         parameters: &P,
         replies: Replies,
         owner: Option<&Pidfd>,
-        answer: Duration,
+        limits: Limits,
     ) -> Result<(), Broken> {
         let mut qualified = String::with_capacity(INTERFACE.len() + 1 + method.len());
         qualified.push_str(INTERFACE);
@@ -100,20 +102,20 @@ impl Connection {
         let owner = owner.map(AsFd::as_fd);
         let mut left = owner.as_slice();
         let mut sent = 0;
-        let mut silence = Duration::ZERO;
+        let mut owed = Owed::new(limits);
         while sent < bytes.len() {
             match fds::send(self.socket.as_fd(), &bytes[sent..], left, libc::MSG_DONTWAIT) {
                 Ok(0) => {}
                 Ok(count) => {
                     sent += count;
                     left = &[];
-                    silence = Duration::ZERO;
+                    owed = Owed::new(limits);
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                    if silence >= answer {
+                    let waited = self.wait(PollFlags::POLLOUT, owed.patience())?;
+                    if owed.grow(waited, || self.activity()) {
                         return Err(self.silent().into());
                     }
-                    silence += self.wait(PollFlags::POLLOUT, SLICE.min(answer - silence))?;
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 // The daemon may have sent the reason, for example that it has too many
@@ -128,17 +130,18 @@ impl Connection {
         Ok(())
     }
 
-    /// The next reply; waits until the daemon was silent for `answer`, which is an error.
-    pub(crate) fn reply(&mut self, answer: Duration) -> Result<Reply, Broken> {
-        let mut silence = Duration::ZERO;
+    /// The next reply; waits until the daemon was silent for too long, which is an error.
+    pub(crate) fn reply(&mut self, limits: Limits) -> Result<Reply, Broken> {
+        let mut owed = Owed::new(limits);
         loop {
-            match self.reply_within(answer - silence)? {
+            match self.reply_within(owed.patience())? {
                 Ok(reply) => return Ok(reply),
-                Err(ReadStatus::Nothing(waited)) => silence += waited,
-                Err(ReadStatus::Part) => silence = Duration::ZERO,
-            }
-            if silence >= answer {
-                return Err(self.silent().into());
+                Err(ReadStatus::Part) => owed = Owed::new(limits),
+                Err(ReadStatus::Nothing(waited)) => {
+                    if owed.grow(waited, || self.activity()) {
+                        return Err(self.silent().into());
+                    }
+                }
             }
         }
     }
@@ -200,17 +203,26 @@ impl Connection {
         peer::credentials(self.socket.as_fd()).ok().map(|peer| peer.pid).filter(|pid| *pid != 0)
     }
 
-    /// Waits until the daemon closes the connection, at most `patience`; whether it has.
-    pub(crate) fn wait_closed(&mut self, patience: Duration) -> bool {
-        let mut waited = Duration::ZERO;
-        while waited < patience {
-            match self.reply_within(patience - waited) {
-                Ok(Err(ReadStatus::Nothing(slice))) => waited += slice,
+    /// What the daemon does.
+    pub(crate) fn activity(&self) -> Activity {
+        activity(self.pid())
+    }
+
+    /// Waits until the daemon closes the connection, for as long as it may take for a message;
+    /// whether it has.
+    pub(crate) fn wait_closed(&mut self, limits: Limits) -> bool {
+        let mut owed = Owed::new(limits);
+        loop {
+            match self.reply_within(owed.patience()) {
+                Ok(Err(ReadStatus::Nothing(waited))) => {
+                    if owed.grow(waited, || self.activity()) {
+                        return false;
+                    }
+                }
                 Ok(_) => {}
                 Err(_) => return true,
             }
         }
-        false
     }
 
     fn decoded(&mut self) -> Result<Option<Vec<u8>>, ClientError> {
@@ -233,6 +245,12 @@ impl Connection {
     fn silent(&self) -> ClientError {
         ClientError::silent(self.pid())
     }
+}
+
+/// What the daemon with this pid does. Of a daemon within this process nothing can be said: the
+/// client that asks runs, too.
+pub(crate) fn activity(pid: Option<u32>) -> Activity {
+    pid.filter(|pid| *pid != std::process::id()).map_or(Activity::Idle, process::activity)
 }
 
 /// What came instead of a reply.

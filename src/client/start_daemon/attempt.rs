@@ -9,21 +9,24 @@
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
 use crate::protocol::place::{Place, Rule};
 use crate::sys::detach;
+use crate::sys::detach::Started;
+use crate::sys::process::Activity;
 
 use super::program;
 use crate::client::connection::open::knock;
-use crate::client::connection::stream::Connection;
+use crate::client::connection::silence::{Limits, Owed};
+use crate::client::connection::stream::{Connection, activity};
 use crate::client::{ClientError, Options};
 
-/// How long the daemon may take to say that it is up.
-const UP_MS_MAX: u64 = 10_000;
+/// How long a daemon may take to come up. A busy one may take longer.
+pub(crate) const UP_MAX: Duration = Duration::from_secs(10);
 
 /// Where the daemon finds what it runs, whatever its starter's PATH is.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -75,7 +78,9 @@ pub(crate) fn attempt(
     }
     let program = program::find(options.program.as_deref())?;
     let log = place.dir.join("daemon.log");
-    let reported = detach::start(&program, &argv(place), &environment(), Some(&log), UP_MS_MAX)
+    let limits = Limits { idle: UP_MAX, busy: options.answer_if_busy };
+    let reported = detach::start(&program, &argv(place), &environment(), Some(&log))
+        .and_then(|started| report_of(started, limits, &lock))
         .map_err(|error| {
             ClientError::Start(format!("cannot start {}: {error}", program.display()))
         })?;
@@ -90,6 +95,38 @@ pub(crate) fn attempt(
     Ok(Attempt::Started)
 }
 
+/// Waits for the report of a daemon that was started. If that takes long, the lock names the daemon,
+/// so that clients that wait for the lock know what they wait for.
+fn report_of(mut started: Started, limits: Limits, lock: &File) -> io::Result<String> {
+    let mut owed = Owed::new(limits);
+    let mut named = false;
+    loop {
+        let patience = owed.patience();
+        if let Some(report) = started.report_within(patience)? {
+            if named {
+                // An older name in the lock makes others wait for 30 s at most.
+                let _ = lock.set_len(0);
+            }
+            return Ok(report);
+        }
+        if let Some(pid) = started.pid().filter(|_| !named) {
+            // A full disk is no reason not to start.
+            named = lock.write_all_at(format!("{pid}\n").as_bytes(), 0).is_ok();
+        }
+        if owed.grow(patience, || activity(started.pid())) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+    }
+}
+
+/// What the daemon does that is to come up: the one that has the instance lock, or the one that the
+/// holder of the start lock `left` waits for.
+pub(crate) fn activity_of_coming(place: &Place, left: Option<&Path>) -> Activity {
+    let pids = [recorded_pid(place), left.and_then(pid_in)];
+    let busy = pids.into_iter().flatten().any(|pid| activity(Some(pid)) == Activity::Busy);
+    if busy { Activity::Busy } else { Activity::Idle }
+}
+
 /// The start lock to take after waiting for `waited`: the next one each time that a holder may take
 /// to bring a daemon up, which is half of the time that a daemon may take to answer.
 fn lock_path(place: &Place, answer: Duration, waited: Duration) -> PathBuf {
@@ -102,8 +139,11 @@ fn lock_path(place: &Place, answer: Duration, waited: Duration) -> PathBuf {
 
 /// The pid that the daemon wrote in its instance lock.
 pub(crate) fn recorded_pid(place: &Place) -> Option<u32> {
-    let text = std::fs::read_to_string(place.dir.join("lock")).ok()?;
-    text.split_whitespace().next()?.parse().ok()
+    pid_in(&place.dir.join("lock"))
+}
+
+fn pid_in(path: &Path) -> Option<u32> {
+    std::fs::read_to_string(path).ok()?.split_whitespace().next()?.parse().ok()
 }
 
 fn open_lock(path: &Path) -> io::Result<File> {
@@ -136,8 +176,13 @@ fn environment() -> Vec<(OsString, OsString)> {
 #[cfg(test)]
 mod tests {
     use std::sync::OnceLock;
+    use std::time::Instant;
+
+    use nix::sys::signal::Signal;
 
     use super::*;
+    use crate::sys::pidfd::Pidfd;
+    use crate::sys::rerun::{BOUND, wait_for_lines, wait_until};
 
     fn place(rule: Rule) -> Place {
         let dir = PathBuf::from("/d");
@@ -172,5 +217,62 @@ mod tests {
             let name = name.into_string().unwrap();
             assert!(name == "PATH" || PASSED_ON.contains(&name.as_str()), "{name}");
         }
+    }
+
+    /// Starts a shell in place of a daemon, which may sleep for a moment and work for long.
+    fn bring_up(script: &str, lock: &Path) -> io::Result<String> {
+        let limits = Limits { idle: Duration::from_millis(100), busy: BOUND };
+        let argv = ["sh", "-c", script].map(OsString::from);
+        let started = detach::start(Path::new("/bin/sh"), &argv, &[], None)?;
+        report_of(started, limits, &open_lock(lock)?)
+    }
+
+    #[test]
+    fn a_daemon_that_works_is_waited_for_and_named_in_the_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let (lock, up) = (dir.path().join("start.lock"), dir.path().join("up"));
+        let script = format!("while ! [ -e {} ]; do :; done; echo $$ >&3", up.display());
+        let starter = thread::spawn({
+            let lock = lock.clone();
+            move || bring_up(&script, &lock)
+        });
+        // It is named when the time of one that sleeps is over.
+        let named = wait_for_lines(&lock, 1);
+        std::fs::write(&up, "").unwrap();
+        assert_eq!(starter.join().unwrap().unwrap(), named);
+        assert_eq!(std::fs::read_to_string(&lock).unwrap(), "");
+    }
+
+    #[test]
+    fn a_daemon_that_sleeps_as_it_comes_up_is_given_up_soon() {
+        let dir = tempfile::tempdir().unwrap();
+        let lock = dir.path().join("start.lock");
+        let before = Instant::now();
+        let error = bring_up("exec sleep 600", &lock).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(before.elapsed() < BOUND);
+        let daemon = Pidfd::open(pid_in(&lock).unwrap()).unwrap();
+        daemon.signal(Signal::SIGKILL).unwrap();
+    }
+
+    #[test]
+    fn a_client_that_waits_for_others_to_start_a_daemon_sees_it_work() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place { dir: dir.path().to_owned(), ..place(Rule::Given) };
+        let left = dir.path().join("start.lock");
+        let seen = || activity_of_coming(&place, Some(&left));
+        assert_eq!(seen(), Activity::Idle);
+        let mut daemon = std::process::Command::new("/bin/sh")
+            .args(["-c", "while :; do :; done"])
+            .spawn()
+            .unwrap();
+        for name in ["start.lock", "lock"] {
+            let path = dir.path().join(name);
+            std::fs::write(&path, format!("{}\n", daemon.id())).unwrap();
+            wait_until("it is seen", || seen() == Activity::Busy);
+            std::fs::remove_file(path).unwrap();
+        }
+        daemon.kill().unwrap();
+        daemon.wait().unwrap();
     }
 }

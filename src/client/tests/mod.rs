@@ -11,6 +11,7 @@ use crate::protocol::{
 };
 
 mod acquire;
+mod busy;
 mod connect;
 mod fake;
 mod start;

@@ -12,7 +12,7 @@ use std::ffi::{CString, OsString};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -40,29 +40,67 @@ const REPORT_MAX: u64 = 64 * 1024;
 ///   new process what was not reset.
 ///
 /// Descriptor 3 of the new process is the write end of a pipe. What the process writes there until
-/// it closes the pipe is returned, so that a daemon that cannot start can say why. An empty answer
-/// means that the daemon is up (or was killed before it could write). The wait for this takes at
-/// most `timeout_ms`. Then the result is `TimedOut`, and the process goes on.
+/// it closes the pipe is what [`Started::report_within`] returns, so that a daemon that cannot start
+/// can say why.
 ///
 /// # Errors
-/// The process could not be created, or the program could not be executed.
+/// The process could not be created.
 pub fn start(
     program: &Path,
     argv: &[OsString],
     environment: &[(OsString, OsString)],
     log: Option<&Path>,
-    timeout_ms: u64,
-) -> io::Result<String> {
-    let deadline = Instant::now() + Duration::from_millis(timeout_ms);
+) -> io::Result<Started> {
     let plan = Plan::new(program, argv, environment, log)?;
     let (reader, writer) = fds::pipe()?;
     fork_twice(&plan, &writer)?;
-    // Our write end must be closed, or the reader would never see the end.
-    drop(writer);
-    let report = read_report(reader, deadline)?;
-    match Failure::decode(&report) {
-        Some(failure) => Err(failure.error(program)),
-        None => Ok(String::from_utf8_lossy(&report).into_owned()),
+    // Our write end is closed at the end of this function, or the reader would never see the end.
+    Ok(Started { pipe: reader.into(), bytes: Vec::new(), program: program.to_owned() })
+}
+
+/// A process that [`start`] started and that has not said yet how its start went.
+#[derive(Debug)]
+pub struct Started {
+    pipe: io::PipeReader,
+    bytes: Vec<u8>,
+    program: PathBuf,
+}
+
+impl Started {
+    /// Waits until the process has written its report and closed the pipe, for `patience` at most;
+    /// `None` if it has not by then. An empty report means that the process is up (or was killed
+    /// before it could write).
+    ///
+    /// # Errors
+    /// The process could not be created, or the program could not be executed.
+    pub fn report_within(&mut self, patience: Duration) -> io::Result<Option<String>> {
+        let deadline = Instant::now() + patience;
+        let mut buffer = [0; 4096];
+        while (self.bytes.len() as u64) < REPORT_MAX {
+            if !wait_readable(self.pipe.as_fd(), deadline)? {
+                return Ok(None);
+            }
+            match self.pipe.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(length) => self.bytes.extend_from_slice(&buffer[..length]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let mut report = &self.bytes[..];
+        while let Some(record) = Record::take(&mut report) {
+            if record.about != PID {
+                return Err(record.error(&self.program));
+            }
+        }
+        Ok(Some(String::from_utf8_lossy(report).into_owned()))
+    }
+
+    /// The pid of the process; `None` as long as it is not known.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        let record = Record::take(&mut &self.bytes[..]).filter(|record| record.about == PID)?;
+        u32::try_from(record.number).ok()
     }
 }
 
@@ -91,36 +129,50 @@ impl Plan {
     }
 }
 
-/// A failure in the child, as it is written into the pipe: a NUL (no text begins with it), the
-/// step, and the error number.
-struct Failure {
-    step: u8,
-    errno: i32,
+/// What a child writes into the pipe before it executes the program: a NUL (no text begins with
+/// it), what it is about, and a number. The first is its pid, and a failure's is an error number.
+struct Record {
+    about: u8,
+    number: i32,
 }
 
+const PID: u8 = b'p';
 const STEP_FORK: u8 = b'f';
 const STEP_NULL: u8 = b'n';
 const STEP_EXEC: u8 = b'e';
 
-impl Failure {
+impl Record {
     fn encode(&self) -> [u8; 6] {
-        let [a, b, c, d] = self.errno.to_ne_bytes();
-        [0, self.step, a, b, c, d]
+        let [a, b, c, d] = self.number.to_ne_bytes();
+        [0, self.about, a, b, c, d]
     }
 
-    fn decode(report: &[u8]) -> Option<Self> {
-        let &[0, step, a, b, c, d] = report else { return None };
-        Some(Self { step, errno: i32::from_ne_bytes([a, b, c, d]) })
+    /// Takes a record off the beginning of what was read, if there is one.
+    fn take(bytes: &mut &[u8]) -> Option<Self> {
+        let (&[nul, about, a, b, c, d], rest) = bytes.split_first_chunk()?;
+        if nul != 0 {
+            return None;
+        }
+        *bytes = rest;
+        Some(Self { about, number: i32::from_ne_bytes([a, b, c, d]) })
     }
 
+    /// The error of which it tells.
     fn error(&self, program: &Path) -> io::Error {
-        let error = io::Error::from_raw_os_error(self.errno);
-        let what = match self.step {
+        let error = io::Error::from_raw_os_error(self.number);
+        let what = match self.about {
             STEP_FORK => "fork".into(),
             STEP_NULL => "/dev/null".into(),
             _ => program.display().to_string(),
         };
         io::Error::new(error.kind(), format!("{what}: {error}"))
+    }
+
+    /// Writes it into the pipe. If the other end is gone, nothing can be done.
+    fn write(&self, fd: i32) {
+        let bytes = self.encode();
+        // SAFETY: write reads as many bytes as the buffer has.
+        unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
     }
 }
 
@@ -158,6 +210,7 @@ fn first_child(plan: &Plan, writer: BorrowedFd<'_>) -> ! {
 /// This process is not the leader of its session, so opening a terminal cannot make it the
 /// controlling terminal.
 fn second_child(plan: &Plan, writer: BorrowedFd<'_>) -> ! {
+    Record { about: PID, number: nix::unistd::getpid().as_raw() }.write(writer.as_raw_fd());
     reset::creation_mask_and_folder();
     if let Err(error) = arrange_descriptors(plan, writer.as_raw_fd()) {
         fail(REPORT_FD, STEP_NULL, error);
@@ -201,34 +254,13 @@ fn arrange_descriptors(plan: &Plan, writer: i32) -> Result<(), Errno> {
 }
 
 fn fail(fd: i32, step: u8, error: Errno) -> ! {
-    let report = Failure { step, errno: error as i32 }.encode();
-    // SAFETY: write reads as many bytes as the buffer has. If the other end is gone, nothing can be
-    // done.
-    unsafe { libc::write(fd, report.as_ptr().cast(), report.len()) };
+    Record { about: step, number: error as i32 }.write(fd);
     exit(127)
 }
 
 fn exit(status: i32) -> ! {
     // SAFETY: _exit runs no handlers. The parent's atexit handlers must not run in its child.
     unsafe { libc::_exit(status) }
-}
-
-fn read_report(reader: OwnedFd, deadline: Instant) -> io::Result<Vec<u8>> {
-    let mut pipe = io::PipeReader::from(reader);
-    let mut report = Vec::new();
-    let mut buffer = [0; 4096];
-    while (report.len() as u64) < REPORT_MAX {
-        if !wait_readable(pipe.as_fd(), deadline)? {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        match pipe.read(&mut buffer) {
-            Ok(0) => break,
-            Ok(length) => report.extend_from_slice(&buffer[..length]),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(report)
 }
 
 /// Waits until data or the end can be read. Returns false at the deadline.

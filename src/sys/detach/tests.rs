@@ -1,5 +1,6 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::process::Command;
 
 use nix::sys::signal::{SigSet, Signal};
 
@@ -14,8 +15,21 @@ fn shell(script: &str) -> Vec<OsString> {
     ["sh", "-c", script].map(OsString::from).into()
 }
 
+/// The report of a process that may take `timeout_ms` for it.
+fn start_within(
+    program: &Path,
+    argv: &[OsString],
+    environment: &[(OsString, OsString)],
+    log: Option<&Path>,
+    timeout_ms: u64,
+) -> io::Result<String> {
+    let mut started = start(program, argv, environment, log)?;
+    let report = started.report_within(Duration::from_millis(timeout_ms))?;
+    report.ok_or_else(|| io::ErrorKind::TimedOut.into())
+}
+
 fn run(script: &str) -> io::Result<String> {
-    start(Path::new(SHELL), &shell(script), &[], None, 10_000)
+    start_within(Path::new(SHELL), &shell(script), &[], None, 10_000)
 }
 
 #[test]
@@ -31,7 +45,7 @@ fn a_program_that_is_up_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("log");
     let script = "echo $$ >&2; exec 3>&-; exec sleep 60";
-    let report = start(Path::new(SHELL), &shell(script), &[], Some(&log), 10_000).unwrap();
+    let report = start_within(Path::new(SHELL), &shell(script), &[], Some(&log), 10_000).unwrap();
     assert_eq!(report, "");
     let pid = wait_for_lines(&log, 1).trim().parse().unwrap();
     let pidfd = Pidfd::open(pid).unwrap();
@@ -47,7 +61,7 @@ fn a_program_that_never_says_it_is_up_is_waited_for_no_longer_than_asked() {
     let log = folder.path().join("log");
     let before = Instant::now();
     let script = "echo $$ >&2; exec sleep 60";
-    let error = start(Path::new(SHELL), &shell(script), &[], Some(&log), 50).unwrap_err();
+    let error = start_within(Path::new(SHELL), &shell(script), &[], Some(&log), 50).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     assert!(before.elapsed() >= Duration::from_millis(50));
     assert!(before.elapsed() < BOUND);
@@ -56,8 +70,24 @@ fn a_program_that_never_says_it_is_up_is_waited_for_no_longer_than_asked() {
 }
 
 #[test]
+fn the_pid_is_known_before_the_program_says_anything() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let script = "echo $$ >&2; read line <up; echo $line >&3";
+    let made = Command::new("mkfifo").arg(folder.path().join("up")).status().unwrap();
+    assert!(made.success());
+    let script = script.replace("up", folder.path().join("up").to_str().unwrap());
+    let mut started = start(Path::new(SHELL), &shell(&script), &[], Some(&log)).unwrap();
+    let pid: u32 = wait_for_lines(&log, 1).trim().parse().unwrap();
+    assert_eq!(started.report_within(Duration::ZERO).unwrap(), None);
+    assert_eq!(started.pid(), Some(pid));
+    std::fs::write(folder.path().join("up"), "ready\n").unwrap();
+    assert_eq!(started.report_within(BOUND).unwrap().as_deref(), Some("ready\n"));
+}
+
+#[test]
 fn a_program_that_is_not_there_is_an_error_that_names_it() {
-    let error = start(Path::new("/not/there"), &shell(""), &[], None, 10_000).unwrap_err();
+    let error = start_within(Path::new("/not/there"), &shell(""), &[], None, 10_000).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::NotFound);
     assert!(error.to_string().starts_with("/not/there: "), "{error}");
 }
@@ -80,7 +110,7 @@ fn a_log_is_appended_to_and_private() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("log");
     for _ in 0..2 {
-        start(Path::new(SHELL), &shell("echo word >&2"), &[], Some(&log), 10_000).unwrap();
+        start_within(Path::new(SHELL), &shell("echo word >&2"), &[], Some(&log), 10_000).unwrap();
     }
     assert_eq!(std::fs::read_to_string(&log).unwrap(), "word\nword\n");
     assert_eq!(log.metadata().unwrap().permissions().mode() & 0o777, 0o600);
@@ -91,12 +121,12 @@ fn a_log_that_cannot_be_opened_is_no_reason_not_to_start() {
     let folder = tempfile::tempdir().unwrap();
     let script = "readlink /proc/$$/fd/2 >&3";
     let log = folder.path().join("no/such/folder");
-    let report = start(Path::new(SHELL), &shell(script), &[], Some(&log), 10_000).unwrap();
+    let report = start_within(Path::new(SHELL), &shell(script), &[], Some(&log), 10_000).unwrap();
     assert_eq!(report, "/dev/null\n");
     // A symbolic link is not followed either.
     let link = folder.path().join("link");
     std::os::unix::fs::symlink(folder.path().join("target"), &link).unwrap();
-    let report = start(Path::new(SHELL), &shell(script), &[], Some(&link), 10_000).unwrap();
+    let report = start_within(Path::new(SHELL), &shell(script), &[], Some(&link), 10_000).unwrap();
     assert_eq!(report, "/dev/null\n");
     assert!(!folder.path().join("target").exists());
 }
@@ -135,7 +165,7 @@ fn starts_in_odd_circumstances() {
     let blocked = SigSet::from_iter([Signal::SIGUSR1, Signal::SIGTERM]);
     blocked.thread_block().unwrap();
     let environment = [("ONLY".into(), "this".into())];
-    let report = start(Path::new(SHELL), &shell(ASK), &environment, None, 10_000).unwrap();
+    let report = start_within(Path::new(SHELL), &shell(ASK), &environment, None, 10_000).unwrap();
     assert!(blocked.is_subset(&SigSet::thread_get_mask().unwrap()), "the mask is put back");
     std::fs::write(to, report).unwrap();
 }
@@ -227,7 +257,7 @@ fn the_environment_is_only_what_was_given() {
     let environment: [(OsString, OsString); 2] =
         [("A".into(), "1 2\n3".into()), ("EMPTY".into(), "".into())];
     let argv = shell("cat /proc/$$/environ >&3");
-    let report = start(Path::new(SHELL), &argv, &environment, None, 10_000).unwrap();
+    let report = start_within(Path::new(SHELL), &argv, &environment, None, 10_000).unwrap();
     assert_eq!(report, "A=1 2\n3\0EMPTY=\0");
 }
 

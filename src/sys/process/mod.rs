@@ -42,16 +42,41 @@ pub enum RunState {
     Gone,
 }
 
+/// What a process does, for its clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activity {
+    /// Its first thread executes, is ready to execute, or waits for the disk (states R and D).
+    Busy,
+    /// It sleeps, has ended, or nothing is known of it.
+    Idle,
+    /// It is stopped, or its cgroup is frozen.
+    Stopped,
+}
+
 /// The state of the process with this pid. If the first thread of a process ended before the
 /// others, this is the state of the others.
 #[must_use]
 pub fn run_state(pid: u32) -> RunState {
-    let Some(stat) = Stat::read(pid) else { return RunState::Gone };
+    Stat::read(pid).map_or(RunState::Gone, |stat| state_by(pid, &stat))
+}
+
+fn state_by(pid: u32, stat: &Stat) -> RunState {
     match stat.run_state() {
         RunState::Exiting if stat.threads > 1 => stat::state_of_threads(pid),
         // In stat, a frozen process sleeps.
         RunState::Running if stat.state != 'R' && freezer::is_frozen(pid) => RunState::Frozen,
         state => state,
+    }
+}
+
+/// What the process with this pid does.
+#[must_use]
+pub fn activity(pid: u32) -> Activity {
+    let Some(stat) = Stat::read(pid) else { return Activity::Idle };
+    match (state_by(pid, &stat), stat.state) {
+        (RunState::Stopped | RunState::Frozen, _) => Activity::Stopped,
+        (_, 'R' | 'D') => Activity::Busy,
+        _ => Activity::Idle,
     }
 }
 

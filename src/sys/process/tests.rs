@@ -39,6 +39,26 @@ fn the_state_follows_the_process() {
 }
 
 #[test]
+fn a_process_that_executes_is_busy_and_one_that_sleeps_is_not() {
+    let mut child = Command::new("/bin/sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+    let await_activity = |pid, expected| {
+        wait_until(&format!("{pid} is {expected:?}"), || activity(pid) == expected);
+    };
+    await_activity(child.id(), Activity::Busy);
+    let pidfd = Pidfd::open(child.id()).unwrap();
+    pidfd.signal(Signal::SIGSTOP).unwrap();
+    await_activity(child.id(), Activity::Stopped);
+    pidfd.signal(Signal::SIGCONT).unwrap();
+    await_activity(child.id(), Activity::Busy);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(activity(child.id()), Activity::Idle, "it is gone");
+    let child = sleeper();
+    await_activity(child.id(), Activity::Idle);
+    ended(child);
+}
+
+#[test]
 fn the_parent_is_ours_and_the_start_is_past() {
     let child = sleeper();
     assert_eq!(parent(child.id()), Some(std::process::id()));
