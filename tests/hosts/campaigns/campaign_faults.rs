@@ -419,7 +419,7 @@ fn campaign(name: &str, mut engine: Engine) {
         let mended = Instant::now();
         if rounds % 3 == 0 {
             for host in &hosts {
-                host.world.canal(["run", "-q", "-k", "probe", "--", "true"]).end().code(0);
+                host.world.canal(["run", "-k", "probe", "--", "true"]).end().code(0);
                 figures.back.push(mended.elapsed());
             }
         }
