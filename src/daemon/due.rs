@@ -7,6 +7,8 @@ use std::time::Instant;
 pub(crate) struct Due {
     /// Waiters of the previous daemon that have not come back are given up.
     pub(crate) come_back: Option<Instant>,
+    /// Those whose process is busy are given up, too.
+    pub(crate) come_back_if_busy: Option<Instant>,
     /// Waiters of the previous daemon that have not come back are checked.
     pub(crate) detached: Option<Instant>,
     /// Stopped waiters are checked.

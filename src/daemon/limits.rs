@@ -136,6 +136,13 @@ pub(crate) const WAITERS_LOOKED_AT_MAX: usize = 256;
 /// How long the waiters of the previous daemon may take to come back.
 pub(crate) const COME_BACK_TIME: Duration = Duration::from_secs(5);
 
+/// How long they may take in all if their process is busy: on a machine with more work than
+/// processors it may be ready to run for long before it runs.
+pub(crate) const COME_BACK_TIME_IF_BUSY: Duration = Duration::from_secs(30);
+
+/// How often the daemon checks whether the process of such a waiter is still busy.
+pub(crate) const COME_BACK_EVERY: Duration = Duration::from_secs(1);
+
 /// The least time between two progress messages to a waiter.
 pub(crate) const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 
@@ -146,7 +153,8 @@ pub(crate) const WATCH_EVERY: Duration = Duration::from_millis(250);
 pub(crate) const FAREWELL_TIME: Duration = Duration::from_secs(1);
 
 /// The most processes whose state is read at once: those of holders when a request that may not
-/// wait is refused or a status is built, and those of detached waiters when the daemon starts.
+/// wait is refused or a status is built, those of detached waiters when the daemon starts, and those
+/// of waiters that are about to be given up.
 pub(crate) const PROCESSES_LOOKED_AT_MAX: usize = 500;
 
 /// The most holds that are examined to list the holders that block a request.

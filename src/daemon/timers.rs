@@ -59,7 +59,7 @@ impl Server {
         self.end_waits();
         self.look_at_pending();
         if is_due(&mut self.due.come_back, now) {
-            self.give_up_the_lost();
+            self.give_up_the_lost(now);
         }
         if is_due(&mut self.due.detached, now) {
             self.look_at_detached(now);

@@ -1,6 +1,7 @@
 //! The daemon without a process of its own: a test says when it does its turns.
 
 pub(super) mod fuzz;
+pub(super) mod late;
 pub(super) mod recovering;
 pub(super) mod turns;
 
@@ -35,8 +36,18 @@ struct World {
 impl World {
     fn new() -> Self {
         let folder = tempfile::Builder::new().prefix("canal-turns-").tempdir().unwrap();
+        std::fs::DirBuilder::new().mode(0o700).create(folder.path().join("run")).unwrap();
+        Self::within(folder)
+    }
+
+    /// The next daemon of the folder.
+    fn again(self) -> Self {
+        drop(self.server);
+        Self::within(self._folder)
+    }
+
+    fn within(folder: tempfile::TempDir) -> Self {
         let dir = folder.path().join("run");
-        std::fs::DirBuilder::new().mode(0o700).create(&dir).unwrap();
         let uid = nix::unistd::geteuid().as_raw();
         let place = Place::find(Some(&dir.join("canal.sock")), uid).unwrap();
         let claim = Claim::new(&place, uid).unwrap();

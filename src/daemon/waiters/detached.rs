@@ -4,17 +4,20 @@
 //! frozen, and after that for as long as any other waiter has to come back. While it is stopped, it
 //! bars no other waiter.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use crate::core::{
     Change, Owner, ProcessId, Request, RequestId, WaiterState, WaiterStatus, Withdrawal,
 };
 use crate::daemon::calls::completion::Completion;
-use crate::daemon::limits::{COME_BACK_TIME, PROCESSES_LOOKED_AT_MAX, STOPPED_EVERY};
+use crate::daemon::limits::{
+    COME_BACK_EVERY, COME_BACK_TIME, COME_BACK_TIME_IF_BUSY, PROCESSES_LOOKED_AT_MAX, STOPPED_EVERY,
+};
 use crate::daemon::processes::owners::find;
 use crate::daemon::server::Server;
 use crate::sys::clock;
-use crate::sys::process::{Found, RunState, run_state};
+use crate::sys::process::{Activity, Found, RunState, activity, run_state};
 
 /// The state of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +45,7 @@ impl Server {
     pub(crate) fn await_detached(&mut self) {
         let now = clock::now();
         self.due.come_back = Some(now + COME_BACK_TIME);
+        self.due.come_back_if_busy = Some(now + COME_BACK_TIME_IF_BUSY);
         // All others are checked soon: most are back by then.
         self.suspend_stopped(PROCESSES_LOOKED_AT_MAX);
         self.due.detached = Some(now + STOPPED_EVERY);
@@ -58,22 +62,50 @@ impl Server {
     }
 
     /// Withdraws the requests and provisional grants of the previous daemon that no client came
-    /// back for.
-    pub(crate) fn give_up_the_lost(&mut self) {
+    /// back for. A client whose process is busy has some more time.
+    pub(crate) fn give_up_the_lost(&mut self, now: Instant) {
         self.suspend_stopped(usize::MAX);
         let waiting = self.ledger.table.waiters().filter(|waiter| self.is_detached(waiter));
         let waiting: Vec<RequestId> = waiting.map(|waiter| waiter.id).collect();
         let unclaimed = self.waiters.take_unclaimed();
-        let mut lost: Vec<RequestId> = waiting.into_iter().chain(unclaimed).collect();
+        let mut lost: Vec<RequestId> = waiting.into_iter().chain(unclaimed.clone()).collect();
         // Over an engine, the log may still call waiters detached that are back.
         let is_back = |id: &RequestId| self.waiters.get(*id).is_some_and(|it| it.conn.is_some());
         lost.retain(|request| !is_back(request));
+        if self.due.come_back_if_busy.is_some_and(|at| now < at) {
+            let late = self.take_late(&mut lost);
+            self.waiters.expect_claims(unclaimed.intersection(&late).copied());
+            self.due.come_back = (!late.is_empty()).then_some(now + COME_BACK_EVERY);
+        }
         if !lost.is_empty() {
             tracing::info!(requests = lost.len(), "given up: nobody came back for them");
         }
         for request in lost {
             self.give_up(request);
         }
+    }
+
+    /// Takes the requests whose client may still come: its process is busy. Of many, only some are
+    /// checked, and the rest is checked after them.
+    fn take_late(&self, lost: &mut Vec<RequestId>) -> BTreeSet<RequestId> {
+        let unchecked = lost.split_off(lost.len().min(PROCESSES_LOOKED_AT_MAX));
+        let busy = lost.extract_if(.., |request| self.is_busy(*request));
+        busy.chain(unchecked).collect()
+    }
+
+    /// Whether the process is busy that asked for something.
+    fn is_busy(&self, request: RequestId) -> bool {
+        let table = &self.ledger.table;
+        let waits = table.waiter(request).map(|waiter| &waiter.request);
+        let asked = waits.or_else(|| table.hold_of(request).map(|hold| &hold.asked));
+        let owner = |asked: &Request| match asked.owner {
+            Owner::Process(process) => Some(process),
+            Owner::Lease(_) => None,
+        };
+        let asker = asked.and_then(|asked| asked.asker.or_else(|| owner(asked)));
+        asker.is_some_and(|process| {
+            matches!(find(process), Found::Same(_)) && activity(process.pid) == Activity::Busy
+        })
     }
 
     fn give_up(&mut self, request: RequestId) {
