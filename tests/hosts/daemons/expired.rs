@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use crate::over_each_engine;
-use crate::shared_table::commands::{finish, lost, never_both, next, queue, start, start_for_now};
+use crate::shared_table::commands::{answered, finish, lost, never_both, next, queue, start, start_for_now};
 use crate::shared_table::{
     Host, Log, hosts, hosts_timed, mortal_and_patient_hosts, recorded, until_idle,
 };
@@ -36,7 +36,7 @@ fn rule_07_a_command_ends_in_time_although_its_daemon_is_stopped(log: &Log) {
     never_both(&a, &["a", "b"]);
     Host::go_on(frozen);
     a.until("member");
-    a.world.canal(["run", "-n", "-k", "x", "--", "true"]).end().code(0);
+    answered(&a, ["run", "-n", "-k", "x", "--", "true"]).code(0);
     until_idle(&[a, b]);
 }
 

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::etcd_server::{self, Etcd};
 use crate::postgres_server;
-use crate::shared_table::commands::{finish, lost, never_both, queue, start, start_for_now};
+use crate::shared_table::commands::{finish, lost, never_both, queue, release, start, start_for_now};
 use crate::shared_table::{
     Host, Log, PATIENT, SNAPSHOT_BATCHES, hosts, mortal_and_patient_hosts, until_idle,
 };
@@ -188,7 +188,7 @@ fn much_happens(hosts: [&Host; 2], enough: impl Fn() -> bool + Sync) {
         }
     });
     for (lease, host) in leases.iter().zip(hosts) {
-        host.world.canal(["release", "--handle", &lease.handle]).end().code(0);
+        release(host, &["--handle", &lease.handle]);
     }
 }
 
