@@ -77,12 +77,15 @@ impl Server {
             }
             (None, false, Some(token), None) => {
                 let token = Token(token);
-                let Some(hold) = self.ledger.table.hold(token) else {
+                let Some(hold) = self.ledger.table.hold_to_keep(token) else {
                     let message = format!("nobody holds token {token}");
                     return Err(Failure::new(ErrorName::NotHeld, message));
                 };
-                self.may_force(id, hold)?;
-                Giving::Hold { token, forced: true }
+                let forced = !self.is_own(id, &hold);
+                if forced {
+                    self.may_force(id, &hold)?;
+                }
+                Giving::Hold { token, forced }
             }
             _ => {
                 let message = "a release names one of `key`, `all`, `token` and `handle`, and nothing but \
@@ -91,6 +94,12 @@ impl Server {
             }
         };
         Ok(giving)
+    }
+
+    /// Whether the peer itself is the process that owns a hold.
+    fn is_own(&mut self, id: ConnId, hold: &HoldState) -> bool {
+        let is_here = hold.asked.host == self.ledger.host;
+        is_here && self.owner(id, None, Vec::new()).is_ok_and(|it| it.owner == hold.asked.owner)
     }
 
     /// Whether a hold is the one that a release of the key gives back.
@@ -131,7 +140,7 @@ impl Server {
         if released.is_empty() {
             return Err(self.not_held(&giving));
         }
-        if let Giving::Hold { token, .. } = giving {
+        if let Giving::Hold { token, forced: true } = giving {
             tracing::info!(token = token.0, uid = peer.uid, pid = peer.pid, "released by force");
         }
         if let Some(conn) = self.conns.get(id) {

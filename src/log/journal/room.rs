@@ -66,7 +66,7 @@ static FIXED: LazyLock<Fixed> = LazyLock::new(|| {
         bytes(Change::Confirm { request: ID }, vec![]),
         bytes(Change::End { frame: FRAME }, gone()),
         // Or withdrawn, which is shorter.
-        bytes(Change::Release(Release::Hold { token: TOKEN, forced: true }), gone()),
+        bytes(Change::Release(Release::Hold { token: TOKEN, forced: false }), gone()),
     ];
     let state = size(&hold()).max(size(&waiter()));
     let by_key = Release::Latest { frame: FRAME, key: key() };
@@ -184,7 +184,7 @@ mod tests {
             let outcomes = vec![released(std::slice::from_ref(key), false), gone()];
             bytes += written(Change::Release(release), outcomes);
         }
-        let hold = Release::Hold { token: TOKEN, forced: true };
+        let hold = Release::Hold { token: TOKEN, forced: false };
         bytes += written(Change::Release(hold), vec![released(&keys, true), gone()]);
         bytes += written(Change::End { frame: FRAME }, vec![released(&keys, true), gone()]);
         bytes + in_snapshot(request, slots)
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_withdrawal_is_no_longer_than_a_release() {
-        let hold = Release::Hold { token: TOKEN, forced: true };
+        let hold = Release::Hold { token: TOKEN, forced: false };
         let withdraw = Change::Withdraw { request: ID, why: Withdrawal::Cancelled };
         let release = written(Change::Release(hold), gone());
         assert!(written(withdraw, gone()) <= release);

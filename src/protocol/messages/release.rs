@@ -15,7 +15,8 @@ pub struct Release {
     /// Everything the owner holds.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub all: bool,
-    /// The hold with this token, by force: allowed to the same user, root, and users whom the
+    /// The hold with this token, with all its keys. Its owner may always release it. From another
+    /// process it is a release by force: allowed to the same user, root, and users whom the
     /// configuration permits it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<u64>,
