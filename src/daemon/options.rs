@@ -32,6 +32,9 @@ pub struct Options {
     pub without_engine: bool,
     /// The replacement that this daemon is part of, if it replaces another daemon.
     pub replaces: Option<Replacing>,
+    /// Whether the daemon is a thread of another program. Then it leaves alone what belongs to the
+    /// whole process: the umask, effects of signals, limits, the log, and the service manager.
+    pub embedded: bool,
     /// The program of the watcher, which is canal. The watcher outlives a daemon over an engine,
     /// and ends in time the processes that the daemon would have ended. Without it, nothing ends
     /// them.

@@ -54,6 +54,9 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     match up {
         Ok(Some((mut server, signals))) => {
             readiness.done();
+            if options.embedded {
+                return work(&mut server, &signals);
+            }
             notify(&[NotifyState::Ready]);
             let worked = work(&mut server, &signals);
             notify(&[NotifyState::Stopping]);
@@ -88,10 +91,12 @@ pub(crate) fn check(options: &Options) -> anyhow::Result<()> {
 
 fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
     let place = &options.place;
-    umask(Mode::from_bits_truncate(0o077));
-    // A write beyond a hard limit on the size of files (`ulimit -f`) is then an error, like a full
-    // disk, and does not end the daemon.
-    signals::set_ignored(Signal::SIGXFSZ)?;
+    if !options.embedded {
+        umask(Mode::from_bits_truncate(0o077));
+        // A write beyond a hard limit on the size of files (`ulimit -f`) is then an error, like a
+        // full disk, and does not end the daemon.
+        signals::set_ignored(Signal::SIGXFSZ)?;
+    }
     let uid = nix::unistd::geteuid().as_raw();
     let claimed = match options.on_demand {
         true => Claim::on_demand(place, uid),
@@ -106,10 +111,13 @@ fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
         Err(error) => return Err(error.into()),
     };
     let config = Config::read(&place.stores().config)?;
-    let log_file = options.on_demand.then(|| place.dir.join("daemon.log"));
-    logging::begin(options.verbose, config.log.as_deref(), log_file.as_deref())?;
-    let descriptors = descriptors()?;
-    let given = given_socket()?;
+    let (descriptors, given) = if options.embedded {
+        (fds::limit().context("the limit of open files cannot be read")?, None)
+    } else {
+        let log_file = options.on_demand.then(|| place.dir.join("daemon.log"));
+        logging::begin(options.verbose, config.log.as_deref(), log_file.as_deref())?;
+        (descriptors()?, given_socket()?)
+    };
     // Before the engine's thread starts, so that the signals are blocked there, too.
     let signals = Signals::take().context("signals cannot be received")?;
     let server = open(options, &config, claim, given, descriptors)?;

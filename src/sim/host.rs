@@ -186,6 +186,7 @@ fn start(place: &Place) -> anyhow::Result<Server> {
         without_engine: false,
         replaces: None,
         watcher: None,
+        embedded: true,
     };
     let config = Config::read(&place.stores().config)?;
     let claim = Claim::new(place, nix::unistd::geteuid().as_raw())?;

@@ -130,6 +130,14 @@ pub fn adopt(number: RawFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
+/// How many descriptors this process may have open.
+///
+/// # Errors
+/// Those of getrlimit(2).
+pub fn limit() -> io::Result<u64> {
+    Ok(getrlimit(Resource::RLIMIT_NOFILE)?.0)
+}
+
 /// Raises the soft limit of open descriptors to the hard limit, and both to `at_least` if that is
 /// allowed. Returns the limit in force.
 pub fn raise_limit(at_least: u64) -> io::Result<u64> {

@@ -35,6 +35,7 @@ pub(crate) fn run(args: &DaemonArgs, global: &Global, verbosity: Verbosity) -> R
         host: args.host.clone(),
         without_engine: args.no_engine,
         replaces: None,
+        embedded: false,
         watcher: Some(OWN.into()),
     };
     if args.watcher {

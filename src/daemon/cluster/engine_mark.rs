@@ -190,6 +190,7 @@ mod tests {
             host: None,
             without_engine,
             replaces: None,
+            embedded: false,
         }
     }
 
