@@ -9,9 +9,8 @@ use super::failed::Failed;
 use crate::client::{Client, ClientError, OWN, Options, Start};
 use crate::protocol::place::{Place, Rule};
 use crate::protocol::user_namespace::uid_of_machine;
-use crate::protocol::{DeadlinePageQuery, ErrorName, Tag};
+use crate::protocol::{ErrorName, Tag};
 use crate::run::{Fate, OwnCode, environment};
-use crate::sys::deadline::Why;
 
 /// Where the daemon is, and whether one may be started.
 #[derive(Clone, Debug)]
@@ -44,14 +43,7 @@ impl Target {
 
     /// Asks what became of a request that was granted with this token.
     pub(crate) fn fate(&self, tag: Tag, token: u64) -> Option<Fate> {
-        let query = DeadlinePageQuery { tag, token: Some(token) };
-        match Client::connect(&self.place, self.options()).ok()?.page(&query) {
-            Ok(page) => Some(Fate::Held(page)),
-            Err(ClientError::Failure(failure)) if failure.name == ErrorName::LeaseLost => {
-                Some(Fate::Lost(Why::of_word(failure.reason.as_deref().unwrap_or_default())))
-            }
-            Err(_) => None,
-        }
+        Fate::ask(&self.place, self.options(), tag, token)
     }
 }
 

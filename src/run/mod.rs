@@ -21,3 +21,4 @@ pub use environment::{Variables, variables};
 pub use exit_code::{OwnCode, SUCCESS};
 pub use lost_hold::LostHold;
 pub use supervise::{ChildChannel, Ended, Fate, Limits, SupervisorHooks, supervise};
+pub(crate) use supervise::{Held, HoldMonitor, Phase};

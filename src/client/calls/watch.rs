@@ -43,49 +43,100 @@ impl Client {
         query: &StatusQuery,
         each: &mut dyn FnMut(Option<Status>) -> Next,
     ) -> Result<(), ClientError> {
-        let mut pauses = Backoff::new();
+        let mut watch = Watch::new(query.clone());
+        let mut next = Next::AtChange;
         loop {
-            let told = &mut false;
-            match self.watch_once(query, each, told) {
-                Ok(()) => return Ok(()),
+            let status = watch.next(self, next.at())?;
+            if status.is_none() && watch.is_over() {
+                return Ok(());
+            }
+            next = each(status);
+            if next == Next::Never {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// A watch of the state of the locks, one state after the other.
+#[derive(Debug)]
+pub struct Watch {
+    query: StatusQuery,
+    /// `None` before the first call, and after the connection was lost.
+    connection: Option<Connection>,
+    pauses: Backoff,
+    /// Whether the daemon has sent its last state.
+    over: bool,
+}
+
+impl Watch {
+    /// A watch that has not asked yet.
+    #[must_use]
+    pub fn new(query: StatusQuery) -> Self {
+        Self { query, connection: None, pauses: Backoff::new(), over: false }
+    }
+
+    /// Whether the daemon sends no further state.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// The first state, and after that the next one. `None` if nothing has changed until then, or
+    /// if the watch is over. Without a time the caller sleeps until something changes. Goes on with
+    /// the next daemon if this one goes away.
+    ///
+    /// # Errors
+    /// The first state did not come, or no daemon follows.
+    pub fn next(
+        &mut self,
+        client: &mut Client,
+        until: Option<Instant>,
+    ) -> Result<Option<Status>, ClientError> {
+        loop {
+            match self.next_once(client, until) {
+                Ok(status) => return Ok(status),
                 Err(Broken::Failed(error)) => return Err(error),
-                Err(Broken::Disconnected(_)) => {}
+                Err(Broken::Disconnected(_)) => self.connection = None,
             }
-            if *told {
-                pauses = Backoff::new();
-            }
-            pauses.pause();
+            self.pauses.pause();
         }
     }
 
-    fn watch_once(
+    fn next_once(
         &mut self,
-        query: &StatusQuery,
-        each: &mut dyn FnMut(Option<Status>) -> Next,
-        told: &mut bool,
-    ) -> Result<(), Broken> {
-        let limits = Limits::from(&self.options);
-        let mut connection = self.take_connection()?;
-        connection.send("Status", query, Replies::More, None, limits)?;
-        let mut reply = connection.reply(limits)?;
-        loop {
-            let last = !reply.continues;
-            let mut next = each(Some(parameters(reply)?));
-            // The connection is not kept: the daemon would go on to send.
-            if last {
-                return Ok(());
-            }
-            *told = true;
-            reply = loop {
-                if next == Next::Never {
-                    return Ok(());
-                }
-                match reply_until(&mut connection, next.at())? {
-                    Some(reply) => break reply,
-                    None => next = each(None),
-                }
-            };
+        client: &mut Client,
+        until: Option<Instant>,
+    ) -> Result<Option<Status>, Broken> {
+        if self.over {
+            return Ok(None);
         }
+        let reply = match &mut self.connection {
+            Some(connection) => match reply_until(connection, until)? {
+                Some(reply) => reply,
+                None => return Ok(None),
+            },
+            None => self.begin(client)?,
+        };
+        let last = !reply.continues;
+        let status = parameters(reply)?;
+        self.over = last;
+        if last {
+            self.connection = None;
+        } else {
+            self.pauses = Backoff::new();
+        }
+        Ok(Some(status))
+    }
+
+    /// Asks, and takes the connection for this watch: the daemon goes on to send over it.
+    fn begin(&mut self, client: &mut Client) -> Result<Reply, Broken> {
+        let limits = Limits::from(&client.options);
+        let mut connection = client.take_connection()?;
+        connection.send("Status", &self.query, Replies::More, None, limits)?;
+        let reply = connection.reply(limits)?;
+        self.connection = Some(connection);
+        Ok(reply)
     }
 }
 

@@ -32,9 +32,9 @@ pub(super) enum ChildMessage {
 
 /// A hold that can be lost.
 #[derive(Debug)]
-pub(super) struct Held {
-    pub(super) token: u64,
-    pub(super) page: Reader,
+pub(crate) struct Held {
+    pub(crate) token: u64,
+    pub(crate) page: Reader,
 }
 
 /// The parent's end.

@@ -19,7 +19,7 @@ use crate::run::LostHold;
 
 /// What has been done about a hold so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(crate) enum Phase {
     /// It is held.
     Held,
     /// It may be lost, and the user was warned.
@@ -32,7 +32,7 @@ pub(super) enum Phase {
 
 /// A hold that can be lost, while its command runs.
 #[derive(Debug)]
-pub(super) struct HoldMonitor {
+pub(crate) struct HoldMonitor {
     token: u64,
     page: Reader,
     /// Whether the daemon that wrote the page has gone.
@@ -74,7 +74,7 @@ impl Phase {
 }
 
 impl HoldMonitor {
-    pub(super) fn new(held: Held, on_lost: OnLost) -> io::Result<Self> {
+    pub(crate) fn new(held: Held, on_lost: OnLost) -> io::Result<Self> {
         let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
         let timer = TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?;
         let Held { token, page } = held;
@@ -93,7 +93,7 @@ impl HoldMonitor {
     }
 
     /// Reads the page. `Some` if a new phase begins.
-    pub(super) fn check(&mut self) -> io::Result<Option<Phase>> {
+    pub(crate) fn check(&mut self) -> io::Result<Option<Phase>> {
         self.writer_gone = self.writer_gone || self.page.is_left();
         let (state, now) = (self.state(), boottime_ms());
         let before = self.phase;
@@ -116,50 +116,50 @@ impl HoldMonitor {
         State { lost: state.lost.or(self.reported), ..state }
     }
 
-    pub(super) fn token(&self) -> u64 {
+    pub(crate) fn token(&self) -> u64 {
         self.token
     }
 
     /// Notes that the present daemon reports the hold lost.
-    pub(super) fn report_lost(&mut self, why: Why) {
+    pub(crate) fn report_lost(&mut self, why: Why) {
         self.reported = self.reported.or(Some(deadline::Lost { why, at: boottime_ms() }));
     }
 
     /// Whether the writer of the page has gone while the page says that the hold is held. Then
     /// another daemon may have ended the command.
-    pub(super) fn command_may_be_ended(&mut self) -> bool {
+    pub(crate) fn command_may_be_ended(&mut self) -> bool {
         self.writer_gone = self.writer_gone || self.page.is_left();
         self.writer_gone && self.phase == Phase::Held && self.state().lost.is_none()
     }
 
-    pub(super) fn phase(&self) -> Phase {
+    pub(crate) fn phase(&self) -> Phase {
         self.phase
     }
 
     /// The loss that was found.
-    pub(super) fn lost(&self) -> Option<&LostHold> {
+    pub(crate) fn lost(&self) -> Option<&LostHold> {
         self.lost.as_ref()
     }
 
     /// Whether the command is being ended.
-    pub(super) fn ends_command(&self) -> bool {
+    pub(crate) fn ends_command(&self) -> bool {
         matches!(self.phase, Phase::Ending | Phase::Killing)
     }
 
     /// Whether the descendants of the command must end as well before the supervisor ends.
-    pub(super) fn ends_descendants(&self) -> bool {
+    pub(crate) fn ends_descendants(&self) -> bool {
         self.ends_command() && self.on_lost == OnLost::Kill
     }
 
     /// How long the hold is still safe, if the page has lost its writer and another page is needed.
-    pub(super) fn orphaned_but_safe_for(&self) -> Option<Duration> {
+    pub(crate) fn orphaned_but_safe_for(&self) -> Option<Duration> {
         let state = self.state();
         let held = self.writer_gone && self.phase == Phase::Held && state.lost.is_none();
         held.then(|| Duration::from_millis(state.deadline.term_at.saturating_sub(boottime_ms())))
     }
 
     /// Goes on with the page of the daemon that has taken the hold over.
-    pub(super) fn replace_page(&mut self, page: Reader) {
+    pub(crate) fn replace_page(&mut self, page: Reader) {
         if self.phase == Phase::Held && !page.state().is_over(boottime_ms()) {
             self.page = page;
             self.writer_gone = false;
@@ -167,7 +167,7 @@ impl HoldMonitor {
     }
 
     /// The descriptors to poll: the timer, and the liveness pipe while its end is awaited.
-    pub(super) fn polled(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+    pub(crate) fn polled(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let line = (!self.writer_gone).then(|| self.page.line());
         std::iter::once(self.timer.as_fd()).chain(line)
     }

@@ -2,6 +2,9 @@
 
 use nix::unistd::Pid;
 
+use crate::client::{Client, ClientError, Options};
+use crate::protocol::place::Place;
+use crate::protocol::{DeadlinePageQuery, ErrorName, Tag};
 use crate::run::LostHold;
 use crate::sys::deadline::{Reader, Why};
 
@@ -32,4 +35,20 @@ pub enum Fate {
     Held(Reader),
     /// It is lost.
     Lost(Why),
+}
+
+impl Fate {
+    /// Asks the present daemon of a place what became of a request that was granted with this
+    /// token. `None` if no daemon knows yet.
+    #[must_use]
+    pub fn ask(place: &Place, options: Options, tag: Tag, token: u64) -> Option<Self> {
+        let query = DeadlinePageQuery { tag, token: Some(token) };
+        match Client::connect(place, options).ok()?.page(&query) {
+            Ok(page) => Some(Self::Held(page)),
+            Err(ClientError::Failure(failure)) if failure.name == ErrorName::LeaseLost => {
+                Some(Self::Lost(Why::of_word(failure.reason.as_deref().unwrap_or_default())))
+            }
+            Err(_) => None,
+        }
+    }
 }

@@ -36,7 +36,9 @@ use crate::sys::process::child::fork;
 use crate::sys::signals;
 
 pub use child_channel::ChildChannel;
+pub(crate) use child_channel::Held;
 pub use ended::Ended;
+pub(crate) use hold_monitor::{HoldMonitor, Phase};
 pub use hooks::{Fate, SupervisorHooks};
 pub use limits::Limits;
 
