@@ -1,27 +1,74 @@
-//! canal limits how many commands run at once, and shows who runs, who waits and why.
+//! canal limits how many commands run at once, and shows who runs, who waits and why. This library
+//! is for programs that take such locks themselves.
 //!
-//! # Theory of operation
+//! ```
+//! use std::time::Duration;
 //!
-//! A daemon holds a lock table. The table ([`core`]) is a deterministic state machine: it is
-//! nothing but the entries of a [`log`], applied in order. The daemon ([`daemon`]) turns what
-//! happens outside (messages, deaths of processes, timers) into entries, writes them with their
-//! outcomes to the log, and only then answers. Clients ([`client`]) talk to it over a Unix socket
-//! ([`protocol`]); `canal run` ([`run`]) takes the lock and becomes the command.
+//! use canal::Lock;
 //!
-//! Start reading at [`core::Entry`] (what can happen), [`core::Outcome`] (what was decided) and
-//! [`core::Table`].
+//! # fn main() -> Result<(), canal::Error> {
+//! # let daemon = canal::testing::Daemon::start()?;
+//! # let endpoint = daemon.endpoint();
+//! let lock = Lock::new("gpu").slots(2).wait(Duration::from_secs(60));
+//! # let lock = lock.endpoint(&endpoint);
+//! let guard = lock.acquire()?;
+//! println!("on GPU {:?}", guard.slot());
+//! drop(guard);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A daemon on this machine holds the locks. All programs of a user meet at it, and so do the
+//! commands that `canal run` runs: a program that holds `Lock::new("gpu").slots(2)` keeps
+//! `canal run --key gpu --slots 2 -- ./train` waiting, and the other way round. The daemon starts by
+//! itself if the `canal` program is installed.
+//!
+//! | to | use |
+//! |---|---|
+//! | take a lock | [`Lock`] |
+//! | hold it, and learn of its loss | [`Guard`] |
+//! | see who holds and who waits | [`Client`], [`status`] |
+//! | choose the daemon | [`Endpoint`] |
+//! | test a program that takes locks | [`testing::Daemon`] |
+//!
+//! A lock belongs to the process that takes it, not to a thread: see [`Lock`].
+//!
+//! The modules that this documentation does not show belong to the program. They may change at any
+//! time.
 
+mod api;
 mod duration_text;
 
+pub use api::{
+    Client, Endpoint, Error, ErrorKind, GrantedKey, Guard, Lock, Lost, LostReason, Mode, OnLost,
+    SlotInfo, Updates,
+};
+pub use api::{status, testing};
+
+#[doc(hidden)]
 pub mod cli;
+#[doc(hidden)]
 pub mod client;
+#[doc(hidden)]
 pub mod core;
+#[doc(hidden)]
 pub mod daemon;
+#[doc(hidden)]
 pub mod host;
+#[doc(hidden)]
 pub mod json;
+#[doc(hidden)]
 pub mod log;
+#[doc(hidden)]
 pub mod protocol;
+#[doc(hidden)]
 pub mod run;
 #[cfg(test)]
 mod sim;
+#[doc(hidden)]
 pub mod sys;
+
+/// The examples of that page are tested with those of the documentation.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/library.md")]
+struct LibraryPage;

@@ -125,6 +125,7 @@ pub struct Grant<T = String> {
 
 /// What was granted of a key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct GrantedKey<T = String> {
     /// The key.
     pub key: T,
@@ -139,6 +140,7 @@ pub struct GrantedKey<T = String> {
 
 /// A slot and the bucket in which it lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct SlotInfo {
     /// 0-based.
     pub slot: u64,
@@ -158,6 +160,7 @@ pub struct OwnerInfo<T = String> {
 /// A reply with `continues` while an [`Acquire`] waits: at once when it is queued, and again when
 /// something changed (at most about once a second).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Progress {
     /// The key that keeps it waiting.
     pub key: String,

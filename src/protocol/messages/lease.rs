@@ -16,6 +16,7 @@ pub struct LeaseAsked {
 
 /// A lease, for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct LeaseInfo {
     /// For how many milliseconds it lives without being renewed.
     pub ttl_ms: u64,

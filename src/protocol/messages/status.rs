@@ -20,6 +20,7 @@ pub struct StatusQuery {
 
 /// What `canal status --json` prints. `K`: [`KeyInfo`]s, in any form that is written as an array.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Status<K = Vec<KeyInfo>> {
     /// The daemon that answers.
     pub daemon: DaemonInfo,
@@ -38,6 +39,7 @@ pub struct Status<K = Vec<KeyInfo>> {
 
 /// An engine, as one host sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct EngineInfo {
     /// Its address, without user, password and parameters.
     pub name: String,
@@ -67,6 +69,7 @@ pub struct EngineInfo {
 
 /// A recovery of the table after its engine may have lost entries.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct RecoveryInfo {
     /// Since when.
     pub since: String,
@@ -79,6 +82,7 @@ pub struct RecoveryInfo {
 
 /// A host that shares the table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct HostInfo {
     /// Its name.
     pub host: String,
@@ -94,6 +98,7 @@ pub struct HostInfo {
 
 /// A daemon, for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct DaemonInfo {
     /// Its process.
     pub pid: u32,
@@ -112,6 +117,7 @@ pub struct DaemonInfo {
 
 /// A key, for people. `W`: [`WaiterInfo`]s, in any form that is written as an array.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct KeyInfo<W = Vec<WaiterInfo>> {
     /// The key.
     pub key: String,
@@ -139,6 +145,7 @@ pub struct KeyInfo<W = Vec<WaiterInfo>> {
 /// A holder, for people. `T`: as in [`Grant`](crate::protocol::Grant).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(bound(deserialize = "T: Deserialize<'de>"))]
+#[non_exhaustive]
 pub struct HolderInfo<T = String> {
     /// Its process.
     pub pid: u32,
@@ -198,6 +205,7 @@ impl<T> HolderInfo<T> {
 
 /// A waiter, for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct WaiterInfo {
     /// Its process.
     pub pid: u32,

@@ -23,6 +23,7 @@ pub struct GraphQuery {}
 /// Waiters and their blockers. The reply to [`WhyQuery`] has them in the order of the chain, the
 /// requested one first, and is empty if it waits for nothing. Also the reply to [`GraphQuery`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Waits {
     /// One for each waiting request.
     pub waits: Vec<WaitInfo>,
@@ -37,6 +38,7 @@ pub(crate) fn is_none_left(n: &u64) -> bool {
 
 /// A waiting request and its blockers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct WaitInfo {
     /// The waiter.
     pub waiter: PartyInfo,
@@ -60,6 +62,7 @@ pub const BLOCKERS_SHOWN_MAX: usize = 20;
 
 /// A holder or waiter that blocks a waiting request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct BlockerInfo {
     /// The holder or waiter.
     pub party: PartyInfo,
@@ -75,6 +78,7 @@ pub struct BlockerInfo {
 
 /// A process that holds or waits, for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct PartyInfo {
     /// Its process.
     pub pid: u32,
@@ -93,6 +97,7 @@ pub struct PartyInfo {
 /// holds or goes first for. The blocker's session is the next step's waiter's; the last one's is
 /// the first's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct CycleStepInfo {
     /// The waiter.
     pub waiter: PartyInfo,

@@ -1,0 +1,81 @@
+//! Which daemon a lock or a client uses.
+
+use std::path::PathBuf;
+
+use nix::unistd::geteuid;
+
+use super::error::{Error, ErrorKind};
+use crate::client::{Client, Options, Start};
+use crate::protocol::place::Place;
+use crate::protocol::user_namespace::uid_of_machine;
+use crate::run::environment;
+
+/// Which daemon is used, and whether one may be started.
+///
+/// By default it is the one that the `canal` command uses: at the socket that the environment
+/// variable `CANAL_SOCKET` names, else the daemon of the machine (`/run/canal`), else the user's
+/// own (`/tmp/canal-UID`). If the user's own daemon does not run, it is started: the program
+/// `canal` along `PATH`.
+///
+/// ```
+/// use canal::{Endpoint, Lock};
+///
+/// # fn main() -> Result<(), canal::Error> {
+/// # let daemon = canal::testing::Daemon::start()?;
+/// # let socket = daemon.socket();
+/// let endpoint = Endpoint::at(socket).no_start();
+/// let guard = Lock::new("nightly").endpoint(&endpoint).acquire()?;
+/// # drop(guard);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Endpoint {
+    socket: Option<PathBuf>,
+    never_starts: bool,
+    program: Option<PathBuf>,
+}
+
+impl Endpoint {
+    /// The daemon that the `canal` command uses.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The daemon that listens at this socket. Its journal, state and configuration lie beside it.
+    #[must_use]
+    pub fn at(socket: impl Into<PathBuf>) -> Self {
+        Self { socket: Some(socket.into()), ..Self::default() }
+    }
+
+    /// Starts no daemon: where none runs, that is an error.
+    #[must_use]
+    pub fn no_start(mut self) -> Self {
+        self.never_starts = true;
+        self
+    }
+
+    /// Starts this program instead of the `canal` along `PATH`, if a daemon has to be started.
+    #[must_use]
+    pub fn program(mut self, canal: impl Into<PathBuf>) -> Self {
+        self.program = Some(canal.into());
+        self
+    }
+
+    pub(super) fn place(&self) -> Result<Place, Error> {
+        let variable = std::env::var_os(environment::SOCKET).map(PathBuf::from);
+        let given = self.socket.as_deref().or(variable.as_deref());
+        let uid = uid_of_machine(geteuid().as_raw());
+        Place::find(given, uid).map_err(|message| Error::new(ErrorKind::Invalid, message))
+    }
+
+    pub(super) fn options(&self) -> Options {
+        let start = if self.never_starts { Start::Never } else { Start::IfNeeded };
+        Options { program: self.program.clone(), ..Options::from(start) }
+    }
+
+    pub(super) fn connect(&self) -> Result<Client, Error> {
+        Ok(Client::connect(&self.place()?, self.options())?)
+    }
+}

@@ -1,0 +1,200 @@
+//! Why something was not done.
+
+use std::fmt;
+use std::io;
+
+use crate::client::ClientError;
+use crate::protocol::{CycleStepInfo, ErrorName, Failure, HolderInfo};
+
+/// What kind of error it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The lock is not free, and the request was not to wait.
+    Busy,
+    /// The lock did not become free in the time that the request was to wait.
+    Timeout,
+    /// The request would wait for ever: its session and others wait for each other, or the session
+    /// itself holds what it asks for. [`Error::cycle`] names the others.
+    Deadlock,
+    /// The request itself is wrong: its key, a size, a path.
+    Invalid,
+    /// The key is in use as another kind of lock (slots, or buckets), or with another size.
+    Mismatch,
+    /// This user may not do that.
+    Denied,
+    /// A limit of the daemon is reached: connections, waiters, bytes of keys.
+    Limit,
+    /// No daemon answers, and none could or may be started.
+    Unreachable,
+    /// The daemon answers and cannot decide now: its engine is away, or its disk is full.
+    Unavailable,
+    /// The lock is not held any more: it was released by force, or lost over an engine.
+    Lost,
+    /// Anything else: a system call failed, or the daemon made a mistake of its own.
+    Other,
+}
+
+/// Why something was not done. Its text is what the `canal` command would say.
+pub struct Error(Box<Inner>);
+
+struct Inner {
+    kind: ErrorKind,
+    message: String,
+    failure: Option<Failure>,
+    source: Option<io::Error>,
+}
+
+impl Error {
+    pub(super) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self(Box::new(Inner { kind, message: message.into(), failure: None, source: None }))
+    }
+
+    /// What kind of error it is.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// What can be done about it, if there is something.
+    #[must_use]
+    pub fn hint(&self) -> Option<&str> {
+        self.0.failure.as_ref()?.hint.as_deref()
+    }
+
+    /// Of [`ErrorKind::Busy`] and [`ErrorKind::Timeout`]: the holders of what was asked for, the
+    /// longest first; at most five.
+    #[must_use]
+    pub fn holders(&self) -> &[HolderInfo] {
+        self.0.failure.as_ref().map_or(&[], |failure| &failure.holders)
+    }
+
+    /// Of [`ErrorKind::Deadlock`]: who waits for whom, all around. Empty if the request conflicts
+    /// with its own session only.
+    #[must_use]
+    pub fn cycle(&self) -> &[CycleStepInfo] {
+        self.0.failure.as_ref().map_or(&[], |failure| &failure.cycle)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { kind, message, failure, source } = &*self.0;
+        let mut shown = f.debug_struct("Error");
+        shown.field("kind", kind).field("message", message);
+        if let Some(hint) = failure.as_ref().and_then(|failure| failure.hint.as_ref()) {
+            shown.field("hint", hint);
+        }
+        if let Some(source) = source {
+            shown.field("source", source);
+        }
+        shown.finish_non_exhaustive()
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source.as_ref().map(|source| source as _)
+    }
+}
+
+impl From<ClientError> for Error {
+    fn from(error: ClientError) -> Self {
+        let message = error.to_string();
+        let kind = match error {
+            ClientError::Failure(failure) => {
+                let kind = kind_of(&failure);
+                let failure = Some(failure);
+                return Self(Box::new(Inner { kind, message, failure, source: None }));
+            }
+            ClientError::Io(source) => {
+                let (kind, source) = (ErrorKind::Other, Some(source));
+                return Self(Box::new(Inner { kind, message, failure: None, source }));
+            }
+            ClientError::NoDaemon(_)
+            | ClientError::Start(_)
+            | ClientError::Silent { .. }
+            | ClientError::Gone
+            | ClientError::Place(_) => ErrorKind::Unreachable,
+            ClientError::UnknownError { .. } | ClientError::Protocol(_) => ErrorKind::Other,
+        };
+        Self::new(kind, message)
+    }
+}
+
+fn kind_of(failure: &Failure) -> ErrorKind {
+    match failure.name {
+        ErrorName::Refused => match failure.reason.as_deref() {
+            Some("deadlock") => ErrorKind::Deadlock,
+            Some("timeout") => ErrorKind::Timeout,
+            _ => ErrorKind::Busy,
+        },
+        ErrorName::BadRequest => ErrorKind::Invalid,
+        ErrorName::Mismatch => ErrorKind::Mismatch,
+        ErrorName::Denied => ErrorKind::Denied,
+        ErrorName::TooManyConnections
+        | ErrorName::TooManyWaiters
+        | ErrorName::TooManyLeases
+        | ErrorName::TooManyKeys
+        | ErrorName::TooMuch => ErrorKind::Limit,
+        ErrorName::DiskFull | ErrorName::Stopping | ErrorName::EngineAway => ErrorKind::Unavailable,
+        ErrorName::NotHeld | ErrorName::LeaseLost | ErrorName::UnknownTag => ErrorKind::Lost,
+        ErrorName::OwnerGone
+        | ErrorName::Malformed
+        | ErrorName::Unsupported
+        | ErrorName::SupervisorRequired
+        | ErrorName::Fault => ErrorKind::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use super::*;
+
+    fn refused(reason: &str) -> Error {
+        let failure = Failure::new(ErrorName::Refused, "db is full").hint("wait");
+        ClientError::from(Failure { reason: Some(reason.into()), ..failure }).into()
+    }
+
+    #[test]
+    fn a_refusal_is_told_by_its_reason() {
+        for (reason, kind) in [
+            ("full", ErrorKind::Busy),
+            ("timeout", ErrorKind::Timeout),
+            ("deadlock", ErrorKind::Deadlock),
+            ("of a later version", ErrorKind::Busy),
+        ] {
+            assert_eq!(refused(reason).kind(), kind);
+        }
+        let error = refused("full");
+        assert_eq!(error.to_string(), "db is full");
+        assert_eq!(error.hint(), Some("wait"));
+        let shown = format!("{error:?}");
+        assert!(shown.starts_with("Error { kind: Busy, message: \"db is full\""), "{shown}");
+    }
+
+    #[test]
+    fn a_failed_system_call_is_the_source() {
+        let error = Error::from(ClientError::Io(io::ErrorKind::StorageFull.into()));
+        assert_eq!(error.kind(), ErrorKind::Other);
+        assert!(error.source().is_some_and(|source| source.is::<io::Error>()));
+        let error = Error::from(ClientError::Silent { pid: 7, state: 'T' });
+        assert_eq!(error.kind(), ErrorKind::Unreachable);
+        assert!(error.source().is_none());
+        assert_eq!(error.to_string(), "daemon pid 7 (state T) does not answer");
+    }
+
+    #[test]
+    fn an_error_can_be_passed_between_threads() {
+        fn check<T: Send + Sync + 'static>() {}
+        check::<Error>();
+    }
+}

@@ -1,0 +1,344 @@
+//! Asking for a lock.
+
+use std::time::Duration;
+
+use super::endpoint::Endpoint;
+use super::error::{Error, ErrorKind};
+use super::guard::Guard;
+use super::loss::OnLost;
+use super::status::Progress;
+use crate::client;
+use crate::core::Key;
+use crate::protocol::{Acquire, Mode, WireItem};
+use crate::run::environment;
+use crate::sys::process;
+
+/// A request for a lock, or for several that are taken together. Nothing is locked until
+/// [`acquire`](Self::acquire) or [`try_acquire`](Self::try_acquire) is called, as often as one
+/// likes.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use canal::{ErrorKind, Lock};
+///
+/// # fn main() -> Result<(), canal::Error> {
+/// # let daemon = canal::testing::Daemon::start()?;
+/// # let endpoint = daemon.endpoint();
+/// // One of the two GPUs, and at most a minute of waiting for it.
+/// let lock = Lock::new("gpu").slots(2).wait(Duration::from_secs(60));
+/// # let lock = lock.endpoint(&endpoint);
+/// let guard = match lock.acquire() {
+///     Ok(guard) => guard,
+///     Err(error) if error.kind() == ErrorKind::Timeout => return Ok(()),
+///     Err(error) => return Err(error),
+/// };
+/// println!("on GPU {:?}, token {}", guard.slot(), guard.token());
+/// drop(guard);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Kinds of locks
+///
+/// - [`Lock::new`]: a counted lock. With [`slots`](Self::slots) at most that many hold it at once.
+///   With [`per`](Self::per) and [`buckets`](Self::buckets) it is that many in each of the buckets,
+///   and different callers may state different sizes. Without a size the lock's own size counts:
+///   the one that is stored (`canal resize`) or in use, else 1.
+/// - [`Lock::read`] and [`Lock::write`]: shared, or alone, on a key and all keys below it.
+///
+/// Several keys are asked for with [`and`](Self::and), [`and_read`](Self::and_read) and
+/// [`and_write`](Self::and_write). They are granted all together or not at all.
+///
+/// # Processes, not threads
+///
+/// A lock belongs to the process, and all locks of a process belong to one session. A session does
+/// not exclude itself, so locks do not keep the threads of one process apart:
+///
+/// - A process that holds slots of a key and asks for the key again shares the slots that it has
+///   (`slots`). With `per` and `buckets` each request takes slots of its own, and a request that
+///   cannot fit beside those of its own process is refused as [`ErrorKind::Deadlock`].
+/// - A process that reads or writes a key does not wait for itself.
+/// - While one thread waits, the whole process counts as waiting when deadlocks are looked for.
+///
+/// Put a [`std::sync::Mutex`] beside the lock where threads must be kept apart as well.
+#[derive(Clone, Debug)]
+#[must_use = "nothing is locked until `acquire` is called"]
+pub struct Lock {
+    endpoint: Endpoint,
+    items: Vec<WireItem>,
+    wait: Option<Duration>,
+    priority: i32,
+    command: Option<String>,
+    new_session: bool,
+    on_lost: OnLost,
+    /// What is wrong with the request, as far as it is known yet.
+    fault: Option<String>,
+}
+
+impl Lock {
+    /// A counted lock of this key: a path such as `db` or `db/replica/3`, of at most 1,024 bytes.
+    pub fn new(key: impl Into<String>) -> Self {
+        Self::of(key.into(), None)
+    }
+
+    /// To read this key and all keys below it, shared with other readers and with counted locks.
+    pub fn read(key: impl Into<String>) -> Self {
+        Self::of(key.into(), Some(Mode::Read))
+    }
+
+    /// To write this key and all keys below it, alone.
+    pub fn write(key: impl Into<String>) -> Self {
+        Self::of(key.into(), Some(Mode::Write))
+    }
+
+    fn of(key: String, mode: Option<Mode>) -> Self {
+        let lock = Self {
+            endpoint: Endpoint::new(),
+            items: Vec::with_capacity(1),
+            wait: None,
+            priority: 0,
+            command: None,
+            new_session: false,
+            on_lost: OnLost::default(),
+            fault: None,
+        };
+        lock.with(key, mode)
+    }
+
+    /// Asks for a counted lock of another key as well. The sizes that follow are of this key.
+    pub fn and(self, key: impl Into<String>) -> Self {
+        self.with(key.into(), None)
+    }
+
+    /// Asks to read another key as well.
+    pub fn and_read(self, key: impl Into<String>) -> Self {
+        self.with(key.into(), Some(Mode::Read))
+    }
+
+    /// Asks to write another key as well.
+    pub fn and_write(self, key: impl Into<String>) -> Self {
+        self.with(key.into(), Some(Mode::Write))
+    }
+
+    fn with(mut self, key: String, mode: Option<Mode>) -> Self {
+        if let Err(error) = Key::new(&key) {
+            self.fault.get_or_insert(error.to_string());
+        }
+        self.items.push(WireItem { key: key.into(), mode, ..WireItem::default() });
+        self
+    }
+
+    /// At most this many slots of the key that was named last are held at once. The lock is
+    /// re-entrant for its session.
+    pub fn slots(self, slots: u64) -> Self {
+        self.size(|item| item.slots = Some(slots))
+    }
+
+    /// At most this many slots in each bucket of the key that was named last; one bucket, unless
+    /// [`buckets`](Self::buckets) says otherwise.
+    pub fn per(self, per: u64) -> Self {
+        self.size(|item| {
+            item.per = Some(per);
+            item.buckets.get_or_insert(1);
+        })
+    }
+
+    /// How many buckets the key has that was named last. Goes with [`per`](Self::per).
+    pub fn buckets(self, buckets: u64) -> Self {
+        self.size(|item| item.buckets = Some(buckets))
+    }
+
+    /// Takes this many slots at once of the key that was named last; 1 by default.
+    pub fn count(self, count: u64) -> Self {
+        self.size(|item| item.count = Some(count))
+    }
+
+    fn size(mut self, set: impl FnOnce(&mut WireItem)) -> Self {
+        if let Some(item) = self.items.last_mut() {
+            if item.mode.is_some() {
+                let message = format!("`{}` is read or written: it has no size", item.key);
+                self.fault.get_or_insert(message);
+            }
+            set(item);
+        }
+        self
+    }
+
+    /// Waits at most this long; for ever by default. With zero the request does not wait.
+    pub fn wait(mut self, time: Duration) -> Self {
+        self.wait = Some(time);
+        self
+    }
+
+    /// Goes before waiters of a lower priority; 0 by default. A shared daemon may permit priorities
+    /// above 0 to some users only.
+    pub fn priority(mut self, priority: i32) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    /// What `canal status` shows of this process; its command line by default.
+    pub fn command(mut self, command: impl Into<String>) -> Self {
+        self.command = Some(command.into());
+        self
+    }
+
+    /// Does not join the session of the `canal run` under which this process runs. Then locks of
+    /// that session block this request as those of any other session do. A process that holds a
+    /// lock already stays in its session.
+    pub fn new_session(mut self) -> Self {
+        self.new_session = true;
+        self
+    }
+
+    /// What happens to this process if it loses the lock, which is possible over an engine only. By
+    /// default the [`Guard`] tells of it.
+    pub fn on_lost(mut self, on_lost: OnLost) -> Self {
+        self.on_lost = on_lost;
+        self
+    }
+
+    /// Which daemon is asked; the one that the `canal` command uses by default.
+    pub fn endpoint(mut self, endpoint: &Endpoint) -> Self {
+        self.endpoint = endpoint.clone();
+        self
+    }
+
+    /// Takes the lock, and waits for it as long as [`wait`](Self::wait) says. If the daemon is
+    /// replaced meanwhile, the request keeps its place in the queue.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Timeout`], or [`ErrorKind::Busy`] with a wait of zero;
+    /// [`ErrorKind::Deadlock`]; and what [`ErrorKind`] lists beside these.
+    pub fn acquire(&self) -> Result<Guard, Error> {
+        self.acquire_with(|_| {})
+    }
+
+    /// The same, and calls back while the request waits: when it is queued, and when something
+    /// changes, at most about once a second.
+    ///
+    /// # Errors
+    /// As of [`acquire`](Self::acquire).
+    pub fn acquire_with(&self, waiting: impl FnMut(&Progress)) -> Result<Guard, Error> {
+        self.obtain(self.wait, waiting)
+    }
+
+    /// Takes the lock if it is free and nobody is ahead in the queue; `None` if not.
+    ///
+    /// # Errors
+    /// As of [`acquire`](Self::acquire), but for busy.
+    pub fn try_acquire(&self) -> Result<Option<Guard>, Error> {
+        match self.obtain(Some(Duration::ZERO), |_| {}) {
+            Ok(guard) => Ok(Some(guard)),
+            Err(error) if error.kind() == ErrorKind::Busy => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn obtain(
+        &self,
+        wait: Option<Duration>,
+        mut waiting: impl FnMut(&Progress),
+    ) -> Result<Guard, Error> {
+        let request = self.request(wait)?;
+        let place = self.endpoint.place()?;
+        let mut client = self.endpoint.connect()?;
+        let acquired = client.acquire(&request, None, &mut |progress| {
+            if let Some(progress) = progress {
+                waiting(progress);
+            }
+            None
+        })?;
+        Guard::new(client, place, request.tag, acquired)
+    }
+
+    fn request(&self, wait: Option<Duration>) -> Result<Acquire, Error> {
+        if let Some(fault) = &self.fault {
+            return Err(Error::new(ErrorKind::Invalid, fault.clone()));
+        }
+        let enclosing = |name| match self.new_session {
+            true => None,
+            false => std::env::var_os(name)?.into_string().ok(),
+        };
+        let own = || process::command_line(std::process::id()).unwrap_or_default();
+        Ok(Acquire {
+            tag: client::tag()?,
+            items: self.items.clone(),
+            wait_ms: wait.map(milliseconds),
+            priority: self.priority,
+            command: self.command.clone().unwrap_or_else(own),
+            owner_fd: None,
+            with_children: false,
+            session: enclosing(environment::SESSION),
+            frame: enclosing(environment::FRAME),
+            lease: None,
+            wrapper: None,
+            on_lost: self.on_lost.into(),
+        })
+    }
+}
+
+/// Whole milliseconds, rounded up: a short wait is not none.
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(lock: Lock) -> Acquire {
+        lock.new_session().request(None).unwrap()
+    }
+
+    fn fault(lock: Lock) -> String {
+        let error = lock.request(None).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        error.to_string()
+    }
+
+    #[test]
+    fn sizes_are_of_the_key_that_was_named_last() {
+        let lock = Lock::new("a").slots(2).and("b").per(3).count(2).and_read("c").and_write("d");
+        let items = request(lock).items;
+        let item = |key: &str| WireItem { key: key.into(), ..WireItem::default() };
+        assert_eq!(
+            items,
+            [
+                WireItem { slots: Some(2), ..item("a") },
+                WireItem { per: Some(3), buckets: Some(1), count: Some(2), ..item("b") },
+                WireItem { mode: Some(Mode::Read), ..item("c") },
+                WireItem { mode: Some(Mode::Write), ..item("d") },
+            ]
+        );
+        for lock in [Lock::new("a").per(3).buckets(0), Lock::new("a").buckets(0).per(3)] {
+            assert_eq!(request(lock).items[0].buckets, Some(0));
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_when_it_is_asked_for() {
+        assert_eq!(fault(Lock::new("")), "a key cannot be empty");
+        assert_eq!(fault(Lock::new("a").and("/b")), "a key does not begin with `/`; use `b`");
+        assert_eq!(fault(Lock::read("a").slots(2)), "`a` is read or written: it has no size");
+        assert_eq!(fault(Lock::new("a/").and("/b")), "a key does not end with `/`; use `a`");
+    }
+
+    #[test]
+    fn a_request_says_what_was_set() {
+        let lock = Lock::new("a").priority(3).command("training").on_lost(OnLost::Kill);
+        let acquire = lock.new_session().request(Some(Duration::from_micros(1))).unwrap();
+        assert_eq!((acquire.priority, acquire.command.as_str()), (3, "training"));
+        assert_eq!(acquire.wait_ms, Some(1));
+        assert_eq!(acquire.on_lost, crate::protocol::OnLost::Kill);
+        assert_eq!((acquire.session, acquire.frame), (None, None));
+        let acquire = request(Lock::new("a"));
+        assert_eq!(acquire.wait_ms, None);
+        assert_eq!(acquire.on_lost, crate::protocol::OnLost::Warn);
+        assert!(!acquire.command.is_empty());
+        assert_ne!(acquire.tag, request(Lock::new("a")).tag);
+        assert_eq!(milliseconds(Duration::ZERO), 0);
+        assert_eq!(milliseconds(Duration::MAX), u64::MAX);
+    }
+}

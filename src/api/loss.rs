@@ -1,0 +1,140 @@
+//! A lock that was lost, and what is to happen then.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::protocol;
+use crate::run::LostHold;
+use crate::sys::deadline::Why;
+
+/// What happens to this process if it loses its lock. Only a daemon that works over an engine
+/// (PostgreSQL, etcd) can lose a lock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum OnLost {
+    /// The daemon does nothing to the process. The [`Guard`](crate::Guard) tells of the loss, and
+    /// the program has to stop what it does under the lock.
+    #[default]
+    Tell,
+    /// The daemon also sends the process SIGTERM.
+    Term,
+    /// The daemon also sends the process SIGTERM, and kills it before another host can get the
+    /// lock. Only this keeps the lock exclusive if the program itself does nothing.
+    Kill,
+}
+
+impl From<OnLost> for protocol::OnLost {
+    fn from(on_lost: OnLost) -> Self {
+        match on_lost {
+            OnLost::Tell => Self::Warn,
+            OnLost::Term => Self::Term,
+            OnLost::Kill => Self::Kill,
+        }
+    }
+}
+
+/// Why a lock was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LostReason {
+    /// The engine could not be reached for too long.
+    Unreachable,
+    /// Another host declared this host gone.
+    Gone,
+    /// The engine has another history than before (a fail-over, a restored backup).
+    Rewritten,
+    /// Another daemon writes to the engine as this host.
+    Taken,
+    /// Another reason.
+    Other,
+}
+
+impl From<Why> for LostReason {
+    fn from(why: Why) -> Self {
+        match why {
+            Why::Away => Self::Unreachable,
+            Why::Gone => Self::Gone,
+            Why::Rewritten => Self::Rewritten,
+            Why::Taken => Self::Taken,
+            Why::Other => Self::Other,
+        }
+    }
+}
+
+/// A lock that was lost, or that cannot be relied on any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Lost {
+    /// The fencing token of the lock.
+    pub token: u64,
+    /// Why.
+    pub reason: LostReason,
+    /// What people know the engine by.
+    pub engine: String,
+    /// What people know this host by.
+    pub host: String,
+    /// For how long the engine had not been reached at the time of the loss.
+    pub unreached_for: Duration,
+}
+
+impl From<&LostHold> for Lost {
+    fn from(hold: &LostHold) -> Self {
+        Self {
+            token: hold.token,
+            reason: hold.why.into(),
+            engine: hold.engine.clone(),
+            host: hold.host.clone(),
+            unreached_for: Duration::from_millis(hold.at.saturating_sub(hold.reached_at)),
+        }
+    }
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { token, engine, host, unreached_for, .. } = self;
+        let seconds = unreached_for.as_secs();
+        write!(f, "the lock with token {token} is lost: ")?;
+        match self.reason {
+            LostReason::Unreachable => write!(f, "{engine} was last reached {seconds}s before"),
+            LostReason::Gone => write!(f, "this host ({host}) was declared gone"),
+            LostReason::Rewritten => write!(f, "{engine} has another history than before"),
+            LostReason::Taken => write!(f, "another daemon writes to {engine} as {host}"),
+            LostReason::Other => write!(f, "the daemon of this host ({host}) says so"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loss_names_its_reason() {
+        let lost = |why| {
+            let (engine, host) = ("etcd".to_owned(), "alpha".to_owned());
+            let then = None;
+            Lost::from(&LostHold {
+                token: 7,
+                why,
+                at: 60_000,
+                reached_at: 15_000,
+                engine,
+                host,
+                then,
+            })
+        };
+        assert_eq!(
+            lost(Why::Away).to_string(),
+            "the lock with token 7 is lost: etcd was last reached 45s before"
+        );
+        for (why, words) in [
+            (Why::Gone, "this host (alpha) was declared gone"),
+            (Why::Rewritten, "etcd has another history"),
+            (Why::Taken, "another daemon writes to etcd as alpha"),
+            (Why::Other, "the daemon of this host (alpha)"),
+        ] {
+            let text = lost(why).to_string();
+            assert!(text.contains(words), "{text}");
+        }
+    }
+}

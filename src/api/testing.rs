@@ -1,0 +1,241 @@
+//! A daemon of one's own, for tests of programs that take locks.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::client::Client;
+use super::endpoint::Endpoint;
+use super::error::{Error, ErrorKind};
+use crate::client::ClientError;
+use crate::daemon;
+use crate::protocol::Stop;
+
+/// How long the daemon may take to come up.
+const START_MAX: Duration = Duration::from_secs(30);
+
+/// The pause between two looks whether it is up.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// A directory for sockets where the usual one has too long a name.
+const SHORT_DIR: &str = "/tmp";
+
+/// The longest name of a directory for temporary files that leaves room for a socket.
+const DIR_BYTES_MAX: usize = 70;
+
+/// A daemon of a test's own, in a directory of its own. It ends when this is dropped, and the
+/// directory goes with it. Tests that run at the same time do not meet.
+///
+/// ```
+/// use canal::testing::Daemon;
+/// use canal::{Client, Lock};
+///
+/// # fn main() -> Result<(), canal::Error> {
+/// let daemon = Daemon::start()?;
+/// let guard = Lock::new("db").endpoint(&daemon.endpoint()).acquire()?;
+/// let status = Client::connect_to(&daemon.endpoint())?.status()?;
+/// assert_eq!(status.keys[0].holders[0].pid, std::process::id());
+/// drop(guard);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A program under test meets the daemon if its environment has `CANAL_SOCKET`:
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let daemon = canal::testing::Daemon::start()?;
+/// let mut program = std::process::Command::new("env");
+/// program.env("CANAL_SOCKET", daemon.socket());
+/// # program.stdout(std::process::Stdio::null());
+/// assert!(program.status()?.success());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Daemon {
+    runs_in: RunsIn,
+    dir: Dir,
+    socket: PathBuf,
+}
+
+#[derive(Debug)]
+enum RunsIn {
+    /// A thread of this process. `None` once it was waited for.
+    Thread(Option<JoinHandle<anyhow::Result<()>>>),
+    /// A process.
+    Process(Child),
+}
+
+impl Daemon {
+    /// Starts a daemon as a thread of this process. No `canal` program is needed. It ends with the
+    /// process at the latest, and does not log.
+    ///
+    /// # Errors
+    /// It cannot start: the directory for temporary files cannot be used, or the kernel is too old.
+    pub fn start() -> Result<Self, Error> {
+        let dir = Dir::new()?;
+        let socket = dir.0.join("canal.sock");
+        let options = daemon::Options {
+            place: Endpoint::at(&socket).place()?,
+            on_demand: false,
+            discard_journal: false,
+            verbose: 0,
+            idle_exit_s: Some(0),
+            engine: None,
+            engine_ttl_ms: None,
+            host: None,
+            without_engine: true,
+            replaces: None,
+            embedded: true,
+            watcher: None,
+        };
+        let thread = thread::Builder::new().name("canal-daemon".to_owned());
+        let thread = thread.spawn(move || daemon::run(&options)).map_err(ClientError::Io)?;
+        let mut daemon = Self { runs_in: RunsIn::Thread(Some(thread)), dir, socket };
+        daemon.wait_until_up()?;
+        Ok(daemon)
+    }
+
+    /// Starts a program as the daemon: the path of a `canal`, or a name that is looked up along
+    /// `PATH`. This is for tests in which the daemon itself is killed or stopped. If the test is
+    /// killed, the daemon stays until it is ended.
+    ///
+    /// # Errors
+    /// The program cannot be started, or says why it cannot be a daemon.
+    pub fn start_program(canal: impl AsRef<OsStr>) -> Result<Self, Error> {
+        let dir = Dir::new()?;
+        let socket = dir.0.join("canal.sock");
+        let log = File::create(dir.log()).map_err(ClientError::Io)?;
+        let canal = canal.as_ref();
+        let mut command = Command::new(canal);
+        command.args(["daemon", "--no-engine", "--socket"]).arg(&socket);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let child = command.spawn().map_err(|error| {
+            let canal = canal.to_string_lossy();
+            Error::new(ErrorKind::Unreachable, format!("cannot start {canal}: {error}"))
+        })?;
+        let mut daemon = Self { runs_in: RunsIn::Process(child), dir, socket };
+        daemon.wait_until_up()?;
+        Ok(daemon)
+    }
+
+    /// Where it listens, for [`Lock::endpoint`](crate::Lock::endpoint) and
+    /// [`Client::connect_to`](crate::Client::connect_to). Nothing starts another daemon there.
+    #[must_use]
+    pub fn endpoint(&self) -> Endpoint {
+        Endpoint::at(&self.socket).no_start()
+    }
+
+    /// Its socket.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Its directory, with its journal and state; it is removed in the end.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir.0
+    }
+
+    /// The process in which it runs.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        match &self.runs_in {
+            RunsIn::Thread(_) => std::process::id(),
+            RunsIn::Process(child) => child.id(),
+        }
+    }
+
+    fn wait_until_up(&mut self) -> Result<(), Error> {
+        let begun = Instant::now();
+        loop {
+            let Err(error) = Client::connect_to(&self.endpoint()) else { return Ok(()) };
+            if let Some(why) = self.why_ended() {
+                return Err(Error::new(ErrorKind::Unreachable, why));
+            }
+            if begun.elapsed() > START_MAX {
+                return Err(error);
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+
+    /// Why the daemon has ended, if it has.
+    fn why_ended(&mut self) -> Option<String> {
+        match &mut self.runs_in {
+            RunsIn::Thread(thread) => {
+                let thread = thread.take_if(|thread| thread.is_finished())?;
+                Some(match thread.join() {
+                    Ok(Ok(())) => "the daemon has ended".to_owned(),
+                    Ok(Err(error)) => format!("{error:#}"),
+                    Err(_) => "the daemon has panicked".to_owned(),
+                })
+            }
+            RunsIn::Process(child) => {
+                let status = child.try_wait().ok()??;
+                let log = std::fs::read_to_string(self.dir.log()).unwrap_or_default();
+                Some(format!("the daemon has ended ({status}): {}", log.trim_end()))
+            }
+        }
+    }
+
+    /// Asks whatever daemon listens at the socket to end, and waits until it has. Whether one did.
+    fn stop(&self) -> bool {
+        let client = self.endpoint().connect();
+        client.is_ok_and(|mut client| client.stop(&Stop {}).is_ok())
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        match &mut self.runs_in {
+            RunsIn::Process(child) => {
+                // It may be stopped, or busy with what the test did to it.
+                let _ = child.kill();
+                let _ = child.wait();
+                // A client of the test may have started another one.
+                self.stop();
+            }
+            RunsIn::Thread(thread) => {
+                let thread = thread.take();
+                let stopped = self.stop();
+                if let Some(thread) = thread.filter(|thread| stopped || thread.is_finished()) {
+                    let _ = thread.join();
+                }
+            }
+        }
+    }
+}
+
+/// A new directory that goes when this is dropped.
+#[derive(Debug)]
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new() -> Result<Self, Error> {
+        let usual = std::env::temp_dir();
+        let fits = usual.is_absolute() && usual.as_os_str().len() <= DIR_BYTES_MAX;
+        let parent = if fits { usual } else { SHORT_DIR.into() };
+        let made = nix::unistd::mkdtemp(&parent.join("canal-test-XXXXXX"));
+        let dir = made.map_err(|error| {
+            let message = format!("no directory can be made in {}: {error}", parent.display());
+            Error::new(ErrorKind::Unreachable, message)
+        })?;
+        Ok(Self(dir))
+    }
+
+    fn log(&self) -> PathBuf {
+        self.0.join("daemon.log")
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
