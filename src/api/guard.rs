@@ -103,7 +103,7 @@ impl Guard {
     }
 
     /// Whether the lock is lost, or cannot be relied on any more. Once that is so, it stays so.
-    /// Asks nobody: it takes less than a microsecond.
+    /// This asks no daemon: it reads memory that the daemon shares.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.lost().is_some()

@@ -69,9 +69,9 @@ pub struct Lost {
     pub token: u64,
     /// Why.
     pub reason: LostReason,
-    /// What people know the engine by.
+    /// The address of the engine, without user, password and parameters.
     pub engine: String,
-    /// What people know this host by.
+    /// The name that people know this host by.
     pub host: String,
     /// For how long the engine had not been reached at the time of the loss.
     pub unreached_for: Duration,

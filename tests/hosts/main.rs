@@ -23,6 +23,7 @@ mod world;
 mod campaigns;
 mod daemons;
 mod engine;
+mod library;
 mod table;
 
 /// Makes a test of each function over each engine.
