@@ -31,7 +31,8 @@
 //! | choose the daemon | [`Endpoint`] |
 //! | test a program that takes locks | [`testing::Daemon`] |
 //!
-//! A lock belongs to the process that takes it, not to a thread: see [`Lock`].
+//! A lock belongs to the process that takes it, not to a thread: see [`Lock`]. All calls block; an
+//! async program makes them in a thread for blocking work.
 //!
 //! The modules that this documentation does not show belong to the program. They may change at any
 //! time.

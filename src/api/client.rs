@@ -9,7 +9,7 @@ use crate::client::{self, Watch};
 use crate::protocol::{GraphQuery, StatusQuery, WhyQuery};
 
 /// A connection to a daemon, to ask what is held and who waits. It connects again by itself if the
-/// daemon is replaced.
+/// daemon is replaced. A forked process has to make a connection of its own.
 ///
 /// ```
 /// use canal::{Client, Lock};

@@ -13,6 +13,27 @@ use crate::run;
 
 /// A lock that this process holds. Dropping it releases the lock.
 ///
+/// ```
+/// use canal::{Guard, Lock};
+///
+/// # fn migrate(_: u64) {}
+/// # fn main() -> Result<(), canal::Error> {
+/// # let daemon = canal::testing::Daemon::start()?;
+/// # let endpoint = daemon.endpoint();
+/// let lock = Lock::write("db").and("runners").slots(4);
+/// # let lock = lock.endpoint(&endpoint);
+/// let guard: Guard = lock.acquire()?;
+/// for key in guard.keys() {
+///     println!("{}: {:?}", key.key, key.slots);
+/// }
+/// if !guard.is_lost() {
+///     migrate(guard.token());
+/// }
+/// guard.release()?;
+/// # Ok(())
+/// # }
+/// ```
+///
 /// The lock belongs to the *process*: it also ends when the process ends, however that happens,
 /// `kill -9` included. It does not end with the thread that took it, and other threads of the
 /// process are not kept out (see [`Lock`](crate::Lock)).
@@ -154,9 +175,10 @@ impl Guard {
     /// ignores errors.
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] if the lock was not held any more, [`ErrorKind::Unreachable`] if no
-    /// daemon answered: the lock is then held until this process ends. [`ErrorKind::Invalid`] in a
-    /// process that was forked from the one that took the lock.
+    /// [`ErrorKind::Lost`] if the lock was not held any more. [`ErrorKind::Unreachable`] if no
+    /// daemon answered within some seconds: the lock may be held until this process ends.
+    /// [`ErrorKind::Unavailable`] if the engine is away: the lock is released when it is back.
+    /// [`ErrorKind::Invalid`] in a process that was forked from the one that took the lock.
     pub fn release(mut self) -> Result<(), Error> {
         if self.pid != std::process::id() {
             let message = format!("the lock belongs to process {}", self.pid);

@@ -283,6 +283,7 @@ pub enum Ask {
 /// The mode in which a key is requested or held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum Mode {
     /// Slots of a counted lock.
     Counted,

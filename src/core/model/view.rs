@@ -26,6 +26,7 @@ pub enum View {
 /// The two kinds of counted locks; a key has one kind while it is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum Kind {
     /// `--per`/`--buckets`: not re-entrant; each request has a view of its own.
     Buckets,
