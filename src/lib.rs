@@ -27,7 +27,7 @@
 //! |---|---|
 //! | take a lock | [`Lock`] |
 //! | hold it, and learn of its loss | [`Guard`] |
-//! | see who holds and who waits | [`Client`], [`status`] |
+//! | see holders and waiters | [`Client`], [`status`] |
 //! | choose the daemon | [`Endpoint`] |
 //! | test a program that takes locks | [`testing::Daemon`] |
 //!

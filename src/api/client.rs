@@ -1,4 +1,4 @@
-//! Asking a daemon what is held and who waits.
+//! Asking a daemon for holders and waiters.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use super::status::{Status, Waits};
 use crate::client::{self, Watch};
 use crate::protocol::{GraphQuery, StatusQuery, WhyQuery};
 
-/// A connection to a daemon, to ask what is held and who waits. It connects again by itself if the
+/// A connection to a daemon, to ask for holders and waiters. It connects again by itself if the
 /// daemon is replaced. A forked process has to make a connection of its own.
 ///
 /// ```

@@ -69,8 +69,8 @@ impl Error {
         self.0.failure.as_ref().map_or(&[], |failure| &failure.holders)
     }
 
-    /// Of [`ErrorKind::Deadlock`]: who waits for whom, all around. Empty if the request conflicts
-    /// with its own session only.
+    /// Of [`ErrorKind::Deadlock`]: the whole cycle, each waiter with what blocks it. Empty if the
+    /// request conflicts with its own session only.
     #[must_use]
     pub fn cycle(&self) -> &[CycleStepInfo] {
         self.0.failure.as_ref().map_or(&[], |failure| &failure.cycle)

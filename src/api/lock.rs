@@ -14,8 +14,8 @@ use crate::run::environment;
 use crate::sys::process;
 
 /// A request for a lock, or for several that are taken together. Nothing is locked until
-/// [`acquire`](Self::acquire) or [`try_acquire`](Self::try_acquire) is called, as often as one
-/// likes.
+/// [`acquire`](Self::acquire) or [`try_acquire`](Self::try_acquire) is called. Each call takes the
+/// lock anew.
 ///
 /// ```
 /// use std::time::Duration;
@@ -224,7 +224,7 @@ impl Lock {
         self.obtain(self.wait, waiting)
     }
 
-    /// Takes the lock if it is free and nobody is ahead in the queue; `None` if not.
+    /// Takes the lock if it is free and no waiter is ahead in the queue; `None` if not.
     ///
     /// # Errors
     /// As of [`acquire`](Self::acquire), but for busy.

@@ -1,4 +1,4 @@
-//! What is held and who waits, as [`Client`](crate::Client) reports it.
+//! Holders and waiters, as [`Client`](crate::Client) reports it.
 //!
 //! These are the values that `canal status --json` prints; canal-json(7) describes each of them.
 //! Times are RFC 3339 UTC. Later versions add fields and variants.

@@ -1,4 +1,4 @@
-//! A daemon of one's own, for tests of programs that take locks.
+//! A daemon for tests of programs that take locks.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -184,7 +184,8 @@ impl Daemon {
         }
     }
 
-    /// Asks whatever daemon listens at the socket to end, and waits until it has. Whether one did.
+    /// Asks the daemon that listens at the socket to end, and waits for its end. Returns whether a
+    /// daemon has ended.
     fn stop(&self) -> bool {
         let client = self.endpoint().connect();
         client.is_ok_and(|mut client| client.stop(&Stop {}).is_ok())
