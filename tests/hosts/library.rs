@@ -6,8 +6,8 @@ use std::thread;
 use canal::{Endpoint, Lock, LostReason};
 
 use crate::over_each_engine;
-use crate::process::BOUND;
-use crate::scene::{Host, Log, mortal_and_patient_hosts, until_idle};
+use crate::shared_table::{Host, Log, mortal_and_patient_hosts, until_idle};
+use crate::world::process::BOUND;
 
 over_each_engine!(
     a_guard_tells_of_its_loss_before_another_host_has_the_lock,

@@ -4,7 +4,9 @@
 use std::time::{Duration, Instant};
 
 use crate::over_each_engine;
-use crate::shared_table::commands::{answered, finish, lost, never_both, next, queue, start, start_for_now};
+use crate::shared_table::commands::{
+    answered, finish, lost, never_both, next, queue, start, start_for_now,
+};
 use crate::shared_table::{
     Host, Log, hosts, hosts_timed, mortal_and_patient_hosts, recorded, until_idle,
 };

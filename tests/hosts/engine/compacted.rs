@@ -6,7 +6,9 @@ use serde_json::{Value, json};
 
 use crate::etcd_server::{self, Etcd};
 use crate::postgres_server;
-use crate::shared_table::commands::{finish, lost, never_both, queue, release, start, start_for_now};
+use crate::shared_table::commands::{
+    finish, lost, never_both, queue, release, start, start_for_now,
+};
 use crate::shared_table::{
     Host, Log, PATIENT, SNAPSHOT_BATCHES, hosts, mortal_and_patient_hosts, until_idle,
 };

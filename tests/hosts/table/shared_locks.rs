@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use crate::commands::{answered, engine_was_slow, release};
 use crate::over_each_engine;
+use crate::shared_table::commands::{answered, engine_was_slow, release};
 use crate::shared_table::{Log, hosts, recorded, until_idle};
 use crate::world::process::{Proc, wait_until};
 use crate::world::record::Events;
