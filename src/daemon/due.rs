@@ -2,8 +2,11 @@
 
 use std::time::Instant;
 
-/// Deadlines of work that is done for all its subjects at once.
-#[derive(Debug, Default)]
+use crate::daemon::boottime_timer::BoottimeTimer;
+use crate::daemon::waiters::look_ahead::LookAhead;
+
+/// Deadlines of work that is done for all its subjects at once, and what wakes the daemon for them.
+#[derive(Debug)]
 pub(crate) struct Due {
     /// Waiters of the previous daemon that have not come back are given up.
     pub(crate) come_back: Option<Instant>,
@@ -31,6 +34,36 @@ pub(crate) struct Due {
     pub(crate) unsure: Option<Instant>,
     /// The daemon ends because nothing uses it.
     pub(crate) idle: Option<Instant>,
+    /// The check of waiters that stand behind others.
+    pub(crate) look_ahead: LookAhead,
+    /// Whether something changed since updates to waiters and watchers were scheduled last.
+    pub(crate) changed: bool,
+    /// Wakes the daemon for deadlines that also pass while the machine is suspended.
+    pub(crate) timer: BoottimeTimer,
+}
+
+impl Due {
+    /// Nothing is due yet.
+    pub(crate) fn new(timer: BoottimeTimer) -> Self {
+        Self {
+            come_back: None,
+            come_back_if_busy: None,
+            detached: None,
+            stopped: None,
+            closing: None,
+            progress: None,
+            watch: None,
+            reports: None,
+            watched: false,
+            home: None,
+            verify: None,
+            unsure: None,
+            idle: None,
+            look_ahead: LookAhead::default(),
+            changed: false,
+            timer,
+        }
+    }
 }
 
 /// Whether a time has come. If so, it is cleared.

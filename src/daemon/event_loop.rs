@@ -40,9 +40,13 @@ pub(crate) fn work(server: &mut Server, signals: &Signals) -> anyhow::Result<()>
             server.stopping = true;
         }
     }
-    server.engine_status.watcher.say_farewell();
+    if let Some(cluster) = &server.cluster {
+        cluster.say_farewell();
+    }
     say_farewell(server, &mut context)?;
-    server.forget_no_token();
+    if let Some(cluster) = &mut server.cluster {
+        cluster.close_tokens();
+    }
     tracing::info!("the daemon ends; what is held stays held");
     Ok(())
 }
@@ -54,11 +58,14 @@ fn say_farewell(server: &mut Server, context: &mut Context<'_>) -> anyhow::Resul
     let last_moment = clock::now() + FAREWELL_TIME;
     loop {
         let left = last_moment.saturating_duration_since(clock::now());
-        let is_done = server.conns.is_flushed() && server.in_flight.len() == 0;
+        let in_flight = server.cluster.as_ref().map_or(0, |cluster| cluster.in_flight.len());
+        let is_done = server.conns.is_flushed() && in_flight == 0;
         if left.is_zero() || is_done && !server.leave_unused() {
             return Ok(());
         }
-        server.ask_engine();
+        if let Some(cluster) = &mut server.cluster {
+            cluster.ask_engine();
+        }
         let is_busy = server.hears_engine(context) || server.has_work();
         server.conns.wait(Some(if is_busy { Duration::ZERO } else { left }));
         server.turn()?;

@@ -9,18 +9,15 @@
 //! sends a grant.
 
 use std::io;
+use std::task::Context;
 use std::time::Duration;
 
 use crate::daemon::adaptive_spin::AdaptiveSpin;
-use crate::daemon::boottime_timer::BoottimeTimer;
-use crate::daemon::calls::deferred::DeferredRequest;
-use crate::daemon::calls::in_flight::InFlight;
-use crate::daemon::cluster::engine_status::EngineStatus;
-use crate::daemon::cluster::terminator::Terminator;
+use crate::daemon::cluster::Cluster;
 use crate::daemon::config::Limits;
 use crate::daemon::due::Due;
 use crate::daemon::limits::CALLS_PER_TURN;
-use crate::daemon::net::accept_backlog::{AcceptBacklog, Accepted};
+use crate::daemon::net::accept_backlog::Accepted;
 use crate::daemon::net::batch::Batch;
 use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::net::connection::{CallState, Connection};
@@ -28,18 +25,15 @@ use crate::daemon::net::connection_limits::ConnectionLimits;
 use crate::daemon::net::connections::Conns;
 use crate::daemon::permissions::Permissions;
 use crate::daemon::processes::children::Children;
-use crate::daemon::processes::holder_record::HolderRecord;
 use crate::daemon::processes::owners::Owners;
 use crate::daemon::queries::reply_queue::Reports;
 use crate::daemon::runtime_dir::RuntimeDir;
 use crate::daemon::store::ledger::Ledger;
 use crate::daemon::view::Shown;
-use crate::daemon::waiters::leases::{Leases, UnsyncedLease};
-use crate::daemon::waiters::look_ahead::LookAhead;
+use crate::daemon::waiters::leases::Leases;
 use crate::daemon::waiters::waiting::Waiters;
 use crate::protocol::{DaemonInfo, Failure};
 use crate::sys::clock;
-use crate::sys::deadline::Writer;
 
 /// After this many connections were served, they are answered, even if other connections of the
 /// same turn wait. One more write of the journal costs less than clients that sleep until a long
@@ -56,37 +50,19 @@ const PARTS_MAX: usize = 4;
 pub(crate) struct Server {
     pub(crate) about: DaemonInfo,
     pub(crate) runtime_dir: RuntimeDir,
-    /// The page that says until when holds are safe; only over an engine.
-    pub(crate) deadline: Option<Writer>,
-    /// What else the daemon knows of the engine.
-    pub(crate) engine_status: EngineStatus,
-    pub(crate) in_flight: InFlight,
-    pub(crate) holder_record: HolderRecord,
-    pub(crate) terminator: Terminator,
-    pub(crate) timer: BoottimeTimer,
     pub(crate) limits: Limits,
     pub(crate) permissions: Permissions,
     pub(crate) ledger: Ledger,
+    /// This host's part in a table that many hosts share. `None` with the embedded journal.
+    pub(crate) cluster: Option<Box<Cluster>>,
     pub(crate) owners: Owners,
     pub(crate) children: Children,
     pub(crate) conns: Conns,
     pub(crate) waiters: Waiters,
     pub(crate) leases: Leases,
-    pub(crate) accept_backlog: AcceptBacklog,
-    /// Requests that may not wait, deferred while a holder's process is exiting.
-    pub(crate) deferred: Vec<DeferredRequest>,
-    pub(crate) look_ahead: LookAhead,
-    /// Grants of leases that are not durable yet.
-    pub(crate) untold_leases: Vec<UnsyncedLease>,
-    /// Connections whose call was taken or finished in this turn.
-    pub(crate) to_answer: Vec<ConnId>,
     pub(crate) reports: Reports,
     pub(crate) due: Due,
     pub(crate) spin: AdaptiveSpin,
-    /// Whether the table changed since updates to waiters and watchers were scheduled last.
-    pub(crate) changed: bool,
-    /// Whether the daemon's files were removed and could not be made again yet.
-    pub(crate) restore_failed: bool,
     /// Whether the daemon is ending. New requests are not accepted then.
     pub(crate) stopping: bool,
 }
@@ -136,7 +112,9 @@ impl Server {
             self.conns.flush();
         }
         self.ledger.commit()?;
-        self.ask_engine();
+        if let Some(cluster) = &mut self.cluster {
+            cluster.ask_engine();
+        }
         self.conns.flush();
         self.ledger.tidy();
         self.look_ahead(now);
@@ -178,6 +156,11 @@ impl Server {
     /// Whether there is already something to do for the next turn.
     pub(crate) fn has_work(&self) -> bool {
         self.conns.has_work()
+    }
+
+    /// Whether the engine has answered. If not, `context` is woken when it answers.
+    pub(crate) fn hears_engine(&mut self, context: &mut Context<'_>) -> bool {
+        self.cluster.as_mut().is_some_and(|cluster| cluster.has_answers(context))
     }
 
     /// Serves the calls that came, releases and renewals first. Leases end after the renewals that
@@ -254,7 +237,7 @@ impl Server {
         if let Some(conn) = self.conns.get(id) {
             conn.doing = CallState::Nothing;
         }
-        self.to_answer.push(id);
+        self.conns.to_answer.push(id);
         self.conns.activate(id);
     }
 

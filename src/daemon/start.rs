@@ -13,13 +13,10 @@ use sd_notify::NotifyState;
 use crate::core::{Rules, UnixMillis};
 use crate::daemon::adaptive_spin::AdaptiveSpin;
 use crate::daemon::boottime_timer::BoottimeTimer;
-use crate::daemon::calls::in_flight::InFlight;
+use crate::daemon::cluster::Cluster;
 use crate::daemon::cluster::engine::Chosen;
-use crate::daemon::cluster::engine_mark::{self, EngineMark};
-use crate::daemon::cluster::engine_status::EngineStatus;
+use crate::daemon::cluster::engine_mark;
 use crate::daemon::cluster::join::{begin, refuse_living};
-use crate::daemon::cluster::terminator::Terminator;
-use crate::daemon::cluster::watcher::Watcher;
 use crate::daemon::config::{Config, Limits};
 use crate::daemon::due::Due;
 use crate::daemon::event_loop::{Signals, work};
@@ -28,7 +25,7 @@ use crate::daemon::net::connections::Conns;
 use crate::daemon::net::events::Source;
 use crate::daemon::options::{Options, Unusable};
 use crate::daemon::permissions::Permissions;
-use crate::daemon::processes::holder_record::{self, HolderRecord};
+use crate::daemon::processes::holder_record;
 use crate::daemon::processes::other_namespace::FIRST_PID_NAMESPACE;
 use crate::daemon::processes::owners::Owners;
 use crate::daemon::queries::reply_queue::Reports;
@@ -148,22 +145,18 @@ pub(crate) fn open(
         holder_record::refuse_holders(&place.dir, &Origin::read()?, options.discard_journal)?;
     }
     engine_mark::check(options, config, chosen.as_ref())?;
-    let recovered = match &chosen {
-        None => recover(place, config, rules(), options.discard_journal)?,
-        Some(chosen) => begin(options, chosen)?,
+    let (recovered, driver) = match &chosen {
+        None => (recover(place, config, rules(), options.discard_journal)?, None),
+        Some(chosen) => {
+            let (recovered, driver) = begin(options, chosen)?;
+            (recovered, Some(driver))
+        }
     };
     let limits = config.limits(descriptors, options.idle_exit_s);
     let permissions = config.permissions(&place.stores().config);
     let mut server = server(place, uid, claim.open(given)?, (limits, permissions), recovered)?;
-    if let Some(chosen) = &chosen {
-        server.engine_status = EngineStatus::new(chosen, config, options.on_demand);
-        server.engine_status.watcher = Watcher::of(options);
-        let mark = EngineMark::prepare(place, chosen);
-        server.engine_status.mark = Some(mark.context("the engine cannot be noted")?);
-        server.holder_record =
-            HolderRecord::open(&place.dir, Origin::read()?, options.discard_journal)
-                .with_context(|| format!("the record of owners in {}", place.dir.display()))?;
-        server.remember_tokens(place).context("the tokens that were told here are not known")?;
+    if let Some((chosen, driver)) = chosen.as_ref().zip(driver) {
+        server.cluster = Some(Box::new(Cluster::open(options, config, chosen, driver)?));
         tracing::info!(engine = chosen.name, host = chosen.label, "joining");
     }
     Ok(server)
@@ -215,8 +208,8 @@ pub(crate) fn server(
     }
     let conns = Conns::new()?;
     conns.wake_for(&owners)?;
-    let alarm = BoottimeTimer::new()?;
-    conns.await_source(Source::BoottimeTimer, &alarm)?;
+    let timer = BoottimeTimer::new()?;
+    conns.await_source(Source::BoottimeTimer, &timer)?;
     conns.await_source(Source::Listener, &home.listener)?;
     if let Some(watch) = home.watch() {
         conns.await_source(Source::RuntimeDir, watch)?;
@@ -227,30 +220,18 @@ pub(crate) fn server(
     let mut server = Server {
         about,
         runtime_dir: home,
-        deadline: None,
-        engine_status: EngineStatus::default(),
-        in_flight: InFlight::default(),
-        holder_record: HolderRecord::unused(),
-        terminator: Terminator::default(),
-        timer: alarm,
         limits,
         permissions,
         waiters,
         leases: Leases::of_table(&ledger.table, ledger.host),
-        accept_backlog: Default::default(),
         ledger,
+        cluster: None,
         owners,
         children,
         conns,
-        deferred: Vec::new(),
-        untold_leases: Vec::new(),
-        to_answer: Vec::new(),
-        look_ahead: Default::default(),
         reports: Reports::default(),
-        due: Due::default(),
+        due: Due::new(timer),
         spin: AdaptiveSpin::new(),
-        changed: false,
-        restore_failed: false,
         stopping: false,
     };
     if server.waiters.expects_any() {

@@ -23,7 +23,7 @@ impl Server {
             due.come_back,
             due.detached,
             due.stopped,
-            self.look_ahead.due,
+            self.due.look_ahead.due,
             due.closing,
             due.progress,
             due.watch,
@@ -32,8 +32,8 @@ impl Server {
             due.verify,
             due.unsure,
             due.idle,
-            self.engine_status.watcher.due(),
-            self.deferred.iter().map(|deferred| deferred.until).min(),
+            self.cluster.as_ref().and_then(|cluster| cluster.watcher_due()),
+            self.waiters.next_deferred(),
             self.runtime_dir.listener.pauses_until(),
         ];
         times.into_iter().flatten().min().map(|at| at.saturating_duration_since(now))
@@ -43,15 +43,13 @@ impl Server {
     /// leases, and the deadlines of the engine.
     pub(crate) fn set_alarm(&mut self) -> io::Result<()> {
         if self.conns.reported.take(Source::BoottimeTimer) {
-            self.timer.went_off();
+            self.due.timer.went_off();
         }
         let ends = [self.waiters.next_end(), self.leases.next_end()];
-        let of_engine = self.ledger.engine().map(|shared| {
-            [shared.next_due(), self.next_stop(clock::boottime_ms()), self.next_pending()]
-        });
-        let times = ends.into_iter().chain(of_engine.into_iter().flatten());
-        let next = times.flatten().min();
-        self.timer.set(next)
+        let is_member = self.ledger.is_member();
+        let of_cluster = self.cluster.as_ref().and_then(|cluster| cluster.next_due(is_member));
+        let next = ends.into_iter().flatten().chain(of_cluster).min();
+        self.due.timer.set(next)
     }
 
     /// Does what is due.
@@ -67,14 +65,16 @@ impl Server {
         if is_due(&mut self.due.stopped, now) {
             self.look_at_stopped();
         }
-        if is_due(&mut self.look_ahead.due, now) {
+        if is_due(&mut self.due.look_ahead.due, now) {
             self.look_ahead_of_waiters(now);
         }
         if is_due(&mut self.due.unsure, now) {
             self.look_at_unsure();
         }
         self.look_after_home(now);
-        self.look_after_watcher(now);
+        if let Some(cluster) = &mut self.cluster {
+            cluster.look_after_watcher(&mut self.conns, now);
+        }
     }
 
     /// Schedules what is due next, at the end of a turn: there may be no event that starts another
@@ -105,8 +105,8 @@ impl Server {
             }
             self.waiters.remove(request);
             // Over an engine, the request may be granted before its withdrawal is in the log.
-            let over_engine = self.ledger.engine().is_some();
-            let why = if over_engine { Withdrawal::Cancelled } else { Withdrawal::Timeout };
+            let why =
+                if self.cluster.is_some() { Withdrawal::Cancelled } else { Withdrawal::Timeout };
             self.propose(Change::Withdraw { request, why }, Completion::Nothing);
             // This may have granted another request whose wait is over now.
             self.settle();
@@ -139,7 +139,7 @@ impl Server {
     pub(crate) fn note_idleness(&mut self, now: Instant) {
         let Some(limit) = self.limits.idle_exit else { return };
         let table = &self.ledger.table;
-        let used = match self.ledger.engine() {
+        let used = match self.cluster {
             None => table.held() > 0 || table.waiting() > 0,
             Some(_) => table.frames_of_host(self.ledger.host).next().is_some(),
         };

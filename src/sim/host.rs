@@ -165,7 +165,7 @@ impl Host {
     pub(super) fn is_idle(&self, over_engine: bool) -> bool {
         let Some(server) = &self.daemon else { return false };
         let table = &server.ledger.table;
-        let is_member = server.ledger.is_member() && server.ledger.engine().is_some();
+        let is_member = server.ledger.is_member() && server.cluster.is_some();
         is_member == over_engine && table.held() == 0 && table.waiting() == 0
     }
 }
@@ -199,7 +199,7 @@ fn turns(server: &mut Server) -> anyhow::Result<Turns> {
         let answered = server.hears_engine(&mut Context::from_waker(Waker::noop()));
         let has_work = answered || server.has_work();
         let is_woken = server.conns.wait(Some(Duration::ZERO));
-        let is_rung = server.timer.is_due();
+        let is_rung = server.due.timer.is_due();
         if is_rung {
             server.conns.reported.note(Source::BoottimeTimer);
         }

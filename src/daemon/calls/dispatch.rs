@@ -36,7 +36,7 @@ impl Server {
         // A client that calls again has read the earlier reply, or does not care about it.
         conn.untold = None;
         let peer = conn.peer;
-        self.to_answer.push(id);
+        self.conns.to_answer.push(id);
         if let Err(failure) = self.answer(id, peer, call) {
             self.fail(id, &failure);
         }

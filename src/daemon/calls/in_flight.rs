@@ -25,7 +25,7 @@ pub(crate) struct InFlight {
     /// The connections whose call waits for the log.
     pub(crate) pending: BTreeMap<ConnId, LogWait>,
     /// Requests to propose as soon as this host is a member.
-    pub(crate) awaiting_membership: Vec<PendingAcquire>,
+    awaiting_membership: Vec<PendingAcquire>,
 }
 
 /// A change that is not in the log yet.
@@ -110,6 +110,28 @@ impl InFlight {
 
     pub(crate) fn len(&self) -> usize {
         self.each.len()
+    }
+
+    /// Lets a request wait until this host is a member.
+    pub(crate) fn await_membership(&mut self, newcomer: PendingAcquire) {
+        self.awaiting_membership.push(newcomer);
+    }
+
+    /// The requests that waited until this host is a member.
+    pub(crate) fn take_awaiting_membership(&mut self) -> Vec<PendingAcquire> {
+        let newcomers = std::mem::take(&mut self.awaiting_membership);
+        for newcomer in &newcomers {
+            self.pending.remove(&newcomer.conn);
+        }
+        newcomers
+    }
+
+    /// The connections whose next call waited until this host is a member.
+    pub(crate) fn take_put_off(&mut self) -> Vec<ConnId> {
+        let put_off = |pending: &LogWait| pending.what == Awaiting::Membership;
+        let ids = self.pending.iter().filter(|(_, it)| put_off(it)).map(|(id, _)| *id).collect();
+        self.pending.retain(|_, pending| !put_off(pending));
+        ids
     }
 
     /// Notes that no client waits for this any more.

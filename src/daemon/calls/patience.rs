@@ -2,7 +2,7 @@
 //!
 //! Invariant: a client that expects a message gets one before it would take the daemon for dead.
 
-use crate::daemon::calls::in_flight::{Awaiting, LogWait};
+use crate::daemon::calls::in_flight::{Awaiting, InFlight, LogWait};
 use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::net::connection::CallState;
 use crate::daemon::server::Server;
@@ -20,26 +20,36 @@ const ANSWER_MS: u64 = 4_000;
 impl Server {
     /// Sends what is due to the clients whose calls wait for the log.
     pub(crate) fn look_at_pending(&mut self) {
-        if self.in_flight.pending.is_empty() {
+        if self.cluster.as_ref().is_none_or(|cluster| cluster.in_flight.pending.is_empty()) {
             return;
         }
         self.fail_pending();
+        let Some(cluster) = &self.cluster else { return };
         let now = clock::boottime_ms();
-        let due = self.in_flight.pending.iter().filter(|(_, pending)| pending.due() <= now);
+        let due = cluster.in_flight.pending.iter().filter(|(_, pending)| pending.due() <= now);
         let due: Vec<ConnId> = due.map(|(id, _)| *id).collect();
         for id in due {
             self.look_at_one(id, now);
         }
     }
 
-    /// When the next of these calls is due, in milliseconds of CLOCK_BOOTTIME.
-    pub(crate) fn next_pending(&self) -> Option<u64> {
-        self.in_flight.pending.values().map(LogWait::due).min()
+    /// Fails the calls that wait for the log while the engine refuses this host and a person has to
+    /// act.
+    fn fail_pending(&mut self) {
+        let Some(cluster) = self.cluster.as_ref().filter(|cluster| cluster.is_refused()) else {
+            return;
+        };
+        let ids: Vec<_> = cluster.in_flight.pending.keys().copied().collect();
+        for id in ids {
+            let failure = self.not_a_member();
+            self.give_up_waiting(id, &failure);
+        }
     }
 
     fn look_at_one(&mut self, id: ConnId, now: u64) {
         let why = self.not_a_member();
-        let Some(pending) = self.in_flight.pending.get_mut(&id) else { return };
+        let Some(cluster) = &mut self.cluster else { return };
+        let Some(pending) = cluster.in_flight.pending.get_mut(&id) else { return };
         let Some(patience) = &mut pending.patience else {
             return self.give_up_waiting(id, &why);
         };
@@ -64,8 +74,9 @@ impl Server {
     /// Tells the client of a call that waits for the log that the call failed. A request that was
     /// proposed is given back when it comes out of the log. Any other change takes effect then.
     pub(crate) fn give_up_waiting(&mut self, id: ConnId, failure: &Failure) {
-        let Some(pending) = self.in_flight.pending.remove(&id) else { return };
-        self.in_flight.abandon(pending.what);
+        let Some(cluster) = &mut self.cluster else { return };
+        let Some(pending) = cluster.in_flight.pending.remove(&id) else { return };
+        cluster.in_flight.abandon(pending.what);
         if let Some(conn) = self.conns.get(id) {
             if pending.what == Awaiting::Membership
                 && let Some(call) = conn.calls.pop_front()
@@ -86,15 +97,16 @@ impl Server {
 
     /// Forgets a call that waits for the log if its client is gone.
     pub(crate) fn disconnect_pending(&mut self, id: ConnId) {
-        let Some(pending) = self.in_flight.pending.get(&id) else { return };
+        let Some(cluster) = &mut self.cluster else { return };
+        let Some(pending) = cluster.in_flight.pending.get(&id) else { return };
         let closing = self.conns.peek(id).is_none_or(|conn| conn.closing);
         // Any other change is completed even if the client does not wait for the answer.
         if !closing && matches!(pending.what, Awaiting::Change(_)) {
             return;
         }
         let what = pending.what;
-        self.in_flight.pending.remove(&id);
-        self.in_flight.abandon(what);
+        cluster.in_flight.pending.remove(&id);
+        cluster.in_flight.abandon(what);
         if let Some(conn) = self.conns.get(id) {
             conn.doing = CallState::Nothing;
             if what == Awaiting::Membership {
@@ -109,6 +121,13 @@ impl Server {
         let patience = call.patience();
         self.wait_for_log(id, Awaiting::Membership, patience);
         self.fail_pending();
+    }
+}
+
+impl InFlight {
+    /// When the next of these calls is due, in milliseconds of CLOCK_BOOTTIME.
+    pub(crate) fn next_due(&self) -> Option<u64> {
+        self.pending.values().map(LogWait::due).min()
     }
 }
 

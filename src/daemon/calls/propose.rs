@@ -16,14 +16,13 @@ use crate::daemon::calls::pending_acquire::{Patience, PendingAcquire};
 use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::net::connection::CallState;
 use crate::daemon::server::Server;
-use crate::daemon::store::ledger::Log;
 use crate::host::Ticket;
 use crate::sys::clock;
 
 impl Server {
     /// Brings a change into the log. When it is applied, `then` says what follows.
     pub(crate) fn propose(&mut self, change: Change, then: Completion) {
-        if let Log::Engine(_) = self.ledger.log {
+        if self.cluster.is_some() {
             return self.propose_to_engine(change, then);
         }
         let before = self.at_stake(&then);
@@ -42,7 +41,7 @@ impl Server {
 
     /// Notes every outcome of a change.
     pub(crate) fn take_note(&mut self, applied: &Applied, owner_ended: bool) {
-        self.changed |= !applied.outcomes.is_empty();
+        self.due.changed |= !applied.outcomes.is_empty();
         for outcome in &applied.outcomes {
             self.note(outcome, owner_ended);
         }
@@ -73,28 +72,34 @@ impl Server {
         if !self.ledger.is_member() {
             return self.without_membership(then);
         }
-        let recovers = self.ledger.table.recovery().is_some();
-        if (recovers || self.terminator.are_awaited())
+        let Some(cluster) = &mut self.cluster else { return };
+        if cluster.must_not_ask(&self.ledger.table)
             && let Completion::Ask(newcomer) = then
         {
             return self.ask_when_joined(newcomer);
         }
         if let Change::Withdraw { request, .. } = &change {
-            self.in_flight.leaving.insert(*request);
+            cluster.in_flight.leaving.insert(*request);
         }
         let patience = match &then {
             Completion::Ask(newcomer) => newcomer.patience(),
             _ => None,
         };
         let is_request = matches!(then, Completion::Ask(_));
-        let Some(shared) = self.ledger.engine_mut() else { return };
-        let ticket = shared.propose(change);
-        if let Some(id) = then.conn() {
+        let ticket = cluster.propose(change);
+        let id = then.conn();
+        cluster.in_flight.add(ticket, then);
+        if let Some(id) = id {
             let what =
                 if is_request { Awaiting::Request(ticket) } else { Awaiting::Change(ticket) };
             self.wait_for_log(id, what, patience);
         }
-        self.in_flight.add(ticket, then);
+    }
+
+    /// Whether a request is being withdrawn in the engine's log, so that its client is told nothing
+    /// more.
+    pub(crate) fn is_leaving(&self, request: RequestId) -> bool {
+        self.cluster.as_ref().is_some_and(|it| it.in_flight.leaving.contains(&request))
     }
 
     /// Lets the call of a connection wait for the log. Later calls of the connection have to wait,
@@ -104,7 +109,9 @@ impl Server {
         conn.doing = CallState::InFlight;
         // The client has waited since its call began, whatever the call waited for first.
         let since = *conn.wordless_since.get_or_insert_with(clock::boottime_ms);
-        self.in_flight.pending.insert(id, LogWait { what, since, patience });
+        if let Some(cluster) = &mut self.cluster {
+            cluster.in_flight.pending.insert(id, LogWait { what, since, patience });
+        }
     }
 
     /// Handles a change of this host that was applied at its place in the engine's log.
@@ -140,7 +147,8 @@ impl Server {
 
     /// Handles a change that never came into the log.
     pub(crate) fn dropped(&mut self, ticket: Ticket) {
-        if let Some(Proposed { then, abandoned }) = self.in_flight.take(ticket)
+        let proposed = self.cluster.as_mut().and_then(|it| it.in_flight.take(ticket));
+        if let Some(Proposed { then, abandoned }) = proposed
             && !abandoned
         {
             if let Some(id) = then.conn() {

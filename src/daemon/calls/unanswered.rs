@@ -14,13 +14,13 @@ use crate::protocol::{ErrorName, Failure};
 impl Server {
     /// Answers the calls of this turn that nothing else would ever answer.
     pub(crate) fn answer_the_forgotten(&mut self) {
-        let mut looked_at = std::mem::take(&mut self.to_answer);
+        let mut looked_at = std::mem::take(&mut self.conns.to_answer);
         looked_at.extend(self.waiters.take_removed());
         // While this daemon ends, the calls are left to the next daemon.
         let forgotten = looked_at.iter().filter(|id| !self.stopping && self.is_forgotten(**id));
         let mut forgotten: Vec<ConnId> = forgotten.copied().collect();
         looked_at.clear();
-        self.to_answer = looked_at;
+        self.conns.to_answer = looked_at;
         if forgotten.is_empty() {
             return;
         }
@@ -39,11 +39,11 @@ impl Server {
             CallState::Waits(request) => {
                 self.waiters.get(request).is_none_or(|waiter| waiter.conn != Some(id))
             }
-            CallState::InFlight => !self.in_flight.pending.contains_key(&id),
-            CallState::Deferred => !self.deferred.iter().any(|deferred| deferred.conn() == id),
-            CallState::Stores(request) => {
-                !self.untold_leases.iter().any(|it| it.is_of(id, request))
+            CallState::InFlight => {
+                self.cluster.as_ref().is_none_or(|it| !it.in_flight.pending.contains_key(&id))
             }
+            CallState::Deferred => !self.waiters.is_deferred(id),
+            CallState::Stores(request) => !self.waiters.is_unsynced(id, request),
             CallState::Report => !conn.awaits_report,
             CallState::Watches(_) => false,
         })

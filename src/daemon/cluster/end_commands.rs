@@ -7,44 +7,112 @@
 //! Invariant: this host asks for no grant while a process lives that has to be killed because an
 //! earlier incarnation lost its hold.
 
-use crate::core::{HostId, OnLost, Owner, ProcessId, Token};
+use crate::core::{HostId, OnLost, Owner, ProcessId, Table, Token};
+use crate::daemon::cluster::Cluster;
 use crate::daemon::processes::descendants::{self, Trace};
 use crate::daemon::processes::holder::Holder;
 use crate::daemon::processes::lost_processes::Stage;
-use crate::daemon::processes::owners::find;
+use crate::daemon::processes::owners::{Owners, find};
+use crate::daemon::processes::proof::Proof;
 use crate::daemon::server::Server;
 use crate::daemon::store::ledger::NO_HOST;
 use crate::host::LostWhy;
 use crate::sys::clock;
-use crate::sys::deadline::{Deadline, Why};
+use crate::sys::deadline::Why;
 use crate::sys::pidfd::{Pidfd, is_gone};
 use crate::sys::process::Found;
+
+/// The processes whose pidfds are open already.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Watched<'a> {
+    pub(crate) table: &'a Table,
+    pub(crate) owners: &'a Owners,
+}
+
+impl<'a> Watched<'a> {
+    /// The pidfd of the process of a token, if the table says that this process is the owner.
+    fn find(self, token: Token, process: ProcessId) -> Option<&'a Pidfd> {
+        let hold = self.table.hold(token)?;
+        let is_it = hold.asked.owner == Owner::Process(process);
+        self.owners.of(hold.frame).filter(|_| is_it)
+    }
+}
 
 impl Server {
     /// Signals the commands whose deadline has passed. This is the first step of a turn, because
     /// the daemon itself may have been stopped for any length of time.
     pub(crate) fn stop_in_time(&mut self) {
-        let Some(shared) = self.ledger.engine() else { return };
-        let (deadlines, now) = (shared.deadlines(), clock::boottime_ms());
-        if self.ledger.is_member() {
+        let is_member = self.ledger.is_member();
+        let Some(cluster) = &mut self.cluster else { return };
+        let watched = Watched { table: &self.ledger.table, owners: &self.owners };
+        let now = clock::boottime_ms();
+        cluster.stop_due(is_member, watched, now);
+        self.end_lost(now);
+    }
+
+    /// Handles that our incarnation is lost, and with it all holds of its processes.
+    pub(crate) fn lost(&mut self, host: HostId, why: &LostWhy) {
+        if host == NO_HOST || host != self.ledger.host {
+            return;
+        }
+        tracing::error!(host = host.0, "everything that was held here is lost: {why}");
+        let Some(cluster) = &mut self.cluster else { return };
+        let watched = Watched { table: &self.ledger.table, owners: &self.owners };
+        let now = clock::boottime_ms();
+        cluster.lose_holds(why, watched, now);
+        self.lose_membership();
+        self.end_lost(now);
+        self.due.changed = true;
+    }
+
+    /// Starts to kill all commands that this host had locks for. They must be dead before it joins.
+    pub(crate) fn clear(&mut self) {
+        let Some(cluster) = &mut self.cluster else { return };
+        let watched = Watched { table: &self.ledger.table, owners: &self.owners };
+        let now = clock::boottime_ms();
+        // Processes that are already scheduled keep their time. Processes that an earlier daemon
+        // left have had their time.
+        cluster.schedule_all(watched, now, Why::Gone);
+        cluster.terminator.awaited = true;
+        self.end_lost(now);
+    }
+
+    /// Ends the commands that are due. Asks for the requests that had to wait until they are dead.
+    pub(crate) fn end_lost(&mut self, now: u64) {
+        let Some(cluster) = &mut self.cluster else { return };
+        if cluster.end_lost(now) && self.ledger.is_member() {
+            self.ask_again();
+        }
+    }
+
+    /// Whether a grant may be told now.
+    pub(crate) fn is_sure(&self) -> bool {
+        let Some(cluster) = &self.cluster else { return true };
+        self.ledger.is_member() && cluster.may_grant(&self.ledger.table)
+    }
+}
+
+impl Cluster {
+    /// Signals the commands whose deadline has passed.
+    fn stop_due(&mut self, is_member: bool, watched: Watched<'_>, now: u64) {
+        let deadlines = self.driver.deadlines();
+        if is_member {
             if now < deadlines.term_at {
                 self.terminator.signalled.clear();
                 self.terminator.unsignalled.clear();
             } else {
                 let stage = if now < deadlines.kill_at { Stage::Asked } else { Stage::Killed };
-                self.stop_all(stage);
+                self.stop_all(stage, watched);
             }
         } else if self.unclaimed_until().is_some_and(|until| now >= until) {
-            self.doom_all(now, Why::Away);
+            self.schedule_all(watched, now, Why::Away);
         }
-        self.end_doomed(now);
     }
 
     /// When the next command must be signalled, in milliseconds of CLOCK_BOOTTIME.
-    pub(crate) fn next_stop(&self, now: u64) -> Option<u64> {
-        let shared = self.ledger.engine()?;
-        let deadlines = shared.deadlines();
-        let times = match self.ledger.is_member() {
+    pub(super) fn next_stop(&self, is_member: bool) -> Option<u64> {
+        let (deadlines, now) = (self.driver.deadlines(), clock::boottime_ms());
+        let times = match is_member {
             true => [Some(deadlines.term_at), Some(deadlines.kill_at)],
             false => [self.unclaimed_until(), None],
         };
@@ -56,11 +124,11 @@ impl Server {
     /// this daemon has not taken them over. A watcher knows the deadline more exactly, but the
     /// watcher may have been killed, too.
     fn unclaimed_until(&self) -> Option<u64> {
-        let is_unclaimed = !self.engine_status.let_in && !self.holder_record.is_empty();
-        is_unclaimed.then(|| self.engine_status.began_ms.saturating_add(self.engine_status.ttl_ms))
+        let is_unclaimed = !self.status.let_in && !self.holder_record.is_empty();
+        is_unclaimed.then(|| self.status.began_ms.saturating_add(self.status.ttl_ms))
     }
 
-    fn stop_all(&mut self, stage: Stage) {
+    fn stop_all(&mut self, stage: Stage, watched: Watched<'_>) {
         if stage == Stage::Killed {
             self.kill_descendants();
         }
@@ -72,7 +140,7 @@ impl Server {
             {
                 continue;
             }
-            match self.signal(token, process, stage) {
+            match signal(watched, token, process, stage) {
                 Ok(()) => {
                     self.terminator.signalled.insert(process, stage);
                     self.terminator.unsignalled.remove(&process);
@@ -100,86 +168,42 @@ impl Server {
         descendants::kill(&traces.iter().collect::<Vec<_>>());
     }
 
-    /// Signals the process of a token, through the pidfd that is already open, if any.
-    fn signal(&self, token: Token, process: ProcessId, stage: Stage) -> std::io::Result<()> {
-        let found;
-        let pidfd = match self.watched(token, process) {
-            Some(pidfd) => pidfd,
-            None => match find(process) {
-                Found::Same(pidfd) => {
-                    found = pidfd;
-                    &found
-                }
-                Found::Gone => return Ok(()),
-                Found::Unknown(error) => return Err(error),
-            },
-        };
-        let signal = stage.signal();
-        match pidfd.signal(signal) {
-            Err(error) if !is_gone(&error) => Err(error),
-            _ => {
-                let pid = process.pid;
-                tracing::warn!(pid, token = token.0, "the engine is away for too long: {signal}");
-                Ok(())
-            }
-        }
-    }
-
-    /// The pidfd of the process of a token, if the table says that this process is the owner.
-    fn watched(&self, token: Token, process: ProcessId) -> Option<&Pidfd> {
-        let hold = self.ledger.table.hold(token)?;
-        let is_it = hold.asked.owner == Owner::Process(process);
-        self.owners.of(hold.frame).filter(|_| is_it)
-    }
-
-    /// Handles that our incarnation is lost, and with it all holds of its processes.
-    pub(crate) fn lost(&mut self, host: HostId, why: &LostWhy) {
-        if host == NO_HOST || host != self.ledger.host {
-            return;
-        }
-        tracing::error!(host = host.0, "everything that was held here is lost: {why}");
-        let now = clock::boottime_ms();
-        let deadlines = self.ledger.engine().map(|shared| shared.deadlines()).unwrap_or_default();
+    /// Schedules the end of all commands that held something in the incarnation that is lost.
+    fn lose_holds(&mut self, why: &LostWhy, watched: Watched<'_>, now: u64) {
         // While no other host can have declared us gone, no other host has our holds.
         let kill_at = match why {
-            LostWhy::NotRenewed { .. } => deadlines.kill_at,
+            LostWhy::NotRenewed { .. } => self.driver.deadlines().kill_at,
             _ => now,
         };
-        self.terminator.page = self.deadline.take().map(|page| (page, reason(why), kill_at));
-        self.doom_all(kill_at, reason(why));
-        self.lose_membership();
-        self.end_doomed(now);
-        self.changed = true;
+        self.terminator.page = self.page.take().map(|page| (page, reason(why), kill_at));
+        self.schedule_all(watched, kill_at, reason(why));
     }
 
-    /// Starts to kill all commands that this host had locks for. They must be dead before it joins.
-    pub(crate) fn clear(&mut self) {
-        let now = clock::boottime_ms();
-        // Processes that are already scheduled keep their time. Processes that an earlier daemon
-        // left have had their time.
-        self.doom_all(now, Why::Gone);
-        self.terminator.awaited = true;
-        self.end_doomed(now);
-    }
-
-    fn doom_all(&mut self, kill_at: u64, why: Why) {
+    fn schedule_all(&mut self, watched: Watched<'_>, kill_at: u64, why: Why) {
         for (token, told) in self.holder_record.iter().collect::<Vec<_>>() {
             self.terminator.note_lost(token, why);
-            self.schedule_kill(token, told, kill_at);
+            self.schedule_kill(watched, (token, told), kill_at);
         }
     }
 
     /// Schedules the kill of a process that has lost its hold. It is killed at `kill_at`, in
     /// milliseconds of CLOCK_BOOTTIME.
-    pub(crate) fn schedule_kill(&mut self, token: Token, told: Holder, kill_at: u64) {
+    pub(super) fn schedule_kill(
+        &mut self,
+        watched: Watched<'_>,
+        (token, told): (Token, Holder),
+        kill_at: u64,
+    ) {
         // If no descriptor is left for a copy, the process is looked up later.
-        let pidfd = self.watched(token, told.process).and_then(|pidfd| pidfd.try_clone().ok());
+        let pidfd = watched.find(token, told.process).and_then(|pidfd| pidfd.try_clone().ok());
         let done = self.terminator.signalled.get(&told.process).copied();
         let trace = self.holder_record.trace_of(&told);
         self.terminator.lost_processes.add((token, told), (pidfd, trace), done, kill_at);
     }
 
-    pub(crate) fn end_doomed(&mut self, now: u64) {
+    /// Ends the commands that are due. Returns whether this host waited for their death and need
+    /// not wait any more.
+    fn end_lost(&mut self, now: u64) -> bool {
         if let Some((mut page, why, _)) =
             self.terminator.page.take_if(|(.., kill_at)| now >= *kill_at)
         {
@@ -190,47 +214,52 @@ impl Server {
             self.holder_record.end(token, proof);
         }
         if self.terminator.are_awaited() {
-            return;
+            return false;
         }
-        if std::mem::take(&mut self.terminator.awaited)
-            && let Some(shared) = self.ledger.engine_mut()
+        if std::mem::take(&mut self.terminator.awaited) {
+            self.driver.cleared();
+        }
+        was_awaited
+    }
+
+    /// Handles a hold that has ended in the table, which this host follows as a member. A process
+    /// that lost the token with an earlier incarnation gave nothing back.
+    pub(crate) fn hold_ended(&mut self, table: &Table, token: Token) {
+        if !self.terminator.is_lost(token)
+            && let Some(proof) = Proof::of_release(table, token)
         {
-            shared.cleared();
-        }
-        if was_awaited && self.ledger.is_member() {
-            self.ask_for_homeless();
+            self.holder_record.end(token, proof);
         }
     }
+}
 
-    /// Publishes the time until which the holds are safe.
-    pub(crate) fn keep_deadline(&mut self) {
-        let Some((shared, writer)) = self.ledger.engine().zip(self.deadline.as_ref()) else {
-            return;
-        };
-        let deadlines = shared.deadlines();
-        if self.engine_status.published != deadlines {
-            writer.publish(self.published_deadline());
-            self.engine_status.published = deadlines;
+/// Signals the process of a token, through the pidfd that is already open, if any.
+fn signal(
+    watched: Watched<'_>,
+    token: Token,
+    process: ProcessId,
+    stage: Stage,
+) -> std::io::Result<()> {
+    let found;
+    let pidfd = match watched.find(token, process) {
+        Some(pidfd) => pidfd,
+        None => match find(process) {
+            Found::Same(pidfd) => {
+                found = pidfd;
+                &found
+            }
+            Found::Gone => return Ok(()),
+            Found::Unknown(error) => return Err(error),
+        },
+    };
+    let signal = stage.signal();
+    match pidfd.signal(signal) {
+        Err(error) if !is_gone(&error) => Err(error),
+        _ => {
+            let pid = process.pid;
+            tracing::warn!(pid, token = token.0, "the engine is away for too long: {signal}");
+            Ok(())
         }
-    }
-
-    pub(crate) fn published_deadline(&self) -> Deadline {
-        let Some(shared) = self.ledger.engine() else { return Deadline::default() };
-        let deadlines = shared.deadlines();
-        Deadline {
-            reached_at: shared.health().renewed_ms.unwrap_or(0),
-            term_at: deadlines.term_at,
-            kill_at: deadlines.kill_at,
-        }
-    }
-
-    /// Whether a grant may be told now: the client has time left to start a command, no process of
-    /// this host that lost its lock still runs, and no history can have been lost since the grant.
-    pub(crate) fn is_sure(&self) -> bool {
-        let Some(shared) = self.ledger.engine() else { return true };
-        let in_time = clock::boottime_ms() < shared.deadlines().term_at;
-        let known = shared.is_current() && self.ledger.table.recovery().is_none();
-        self.ledger.is_member() && in_time && known && !self.terminator.are_awaited()
     }
 }
 

@@ -2,11 +2,7 @@
 
 use crate::core::UnixMillis;
 use crate::daemon::cluster::engine::Chosen;
-use crate::daemon::cluster::engine_mark::EngineMark;
-use crate::daemon::cluster::told_tokens::ToldTokens;
-use crate::daemon::cluster::watcher::Watcher;
 use crate::daemon::config::Config;
-use crate::host::Deadlines;
 use crate::log::engine::Outage;
 use crate::sys::clock;
 
@@ -46,20 +42,12 @@ pub(crate) struct EngineStatus {
     pub(crate) lives_on: bool,
     /// Whether this host was a member while this daemon ran.
     pub(crate) let_in: bool,
-    /// Which tokens were told to clients of this host.
-    pub(crate) tokens: Option<ToldTokens>,
     /// Why the engine cannot be used now.
     pub(crate) away: Option<OngoingOutage>,
     /// Why this host cannot take part now although the engine answers.
     pub(crate) unable: Option<OngoingOutage>,
-    /// The deadlines on the deadline page.
-    pub(crate) published: Deadlines,
-    /// The mark for later daemons that this place uses an engine.
-    pub(crate) mark: Option<EngineMark>,
     /// When this daemon started, in milliseconds of CLOCK_BOOTTIME.
     pub(crate) began_ms: u64,
-    /// The watcher process, which outlives this daemon.
-    pub(crate) watcher: Watcher,
 }
 
 impl EngineStatus {

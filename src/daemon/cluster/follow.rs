@@ -3,18 +3,17 @@
 //! Invariant: each event is carried out on the table that the previous event left. Clients hear
 //! nothing of changes that concern only the requests of other hosts.
 
-use std::task::Context as TaskContext;
-
 use anyhow::Context;
 
 use crate::core::{Change, FrameId, RequestId, Revision, Rules, Snapshot, Table, Token};
 use crate::daemon::calls::completion::{Applied, Completion};
+use crate::daemon::cluster::Cluster;
 use crate::daemon::cluster::engine_status::OngoingOutage;
 use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::net::connection::CallState;
 use crate::daemon::options::Unusable;
 use crate::daemon::server::Server;
-use crate::daemon::store::ledger::NO_HOST;
+use crate::daemon::store::ledger::{Ledger, NO_HOST};
 use crate::daemon::view::text::time;
 use crate::daemon::waiters::regrant::granted;
 use crate::host::{Event, LostWhy, Ticket};
@@ -27,32 +26,23 @@ impl Server {
     /// # Errors
     /// The table cannot be what the log says. Then the daemon has to end.
     pub(crate) fn follow_engine(&mut self) -> anyhow::Result<()> {
-        let Some(shared) = self.ledger.engine_mut() else { return Ok(()) };
-        shared.begin_turn();
-        while let Some(event) = self.ledger.engine_mut().and_then(|shared| shared.next_event()) {
+        let Some(cluster) = &mut self.cluster else { return Ok(()) };
+        cluster.driver.begin_turn();
+        while let Some(event) = self.cluster.as_mut().and_then(|it| it.driver.next_event()) {
             self.carry_out(event)?;
         }
-        self.keep_deadline();
+        if let Some(cluster) = &mut self.cluster {
+            cluster.keep_deadline();
+        }
         Ok(())
     }
 
-    /// Whether the engine has answered. If not, `context` is woken when it answers.
-    pub(crate) fn hears_engine(&mut self, context: &mut TaskContext<'_>) -> bool {
-        self.ledger.engine_mut().is_some_and(|shared| shared.poll(context).is_ready())
-    }
-
-    /// Passes the calls of this turn to the engine.
-    pub(crate) fn ask_engine(&mut self) {
-        if let Some(shared) = self.ledger.engine_mut() {
-            shared.end_turn();
-        }
-    }
-
     fn carry_out(&mut self, event: Event) -> anyhow::Result<()> {
+        let Some(cluster) = &mut self.cluster else { return Ok(()) };
         match event {
             Event::Entry { revision, entry, ticket } => {
                 self.heed_our_end(&entry.change);
-                let proposed = ticket.and_then(|ticket| self.in_flight.take(ticket));
+                let proposed = ticket.and_then(|it| self.cluster.as_mut()?.in_flight.take(it));
                 let before = proposed.as_ref().map_or_else(Vec::new, |it| self.at_stake(&it.then));
                 let recovered = self.ledger.table.recovery().is_some();
                 let applied = self.ledger.apply_shared(revision, &entry);
@@ -62,8 +52,10 @@ impl Server {
                 if self.ledger.is_member() || !host_is_gone {
                     self.take_note(&applied, matches!(entry.change, Change::End { .. }));
                 }
-                if let Change::Withdraw { request, .. } = &entry.change {
-                    self.in_flight.leaving.remove(request);
+                if let (Change::Withdraw { request, .. }, Some(cluster)) =
+                    (&entry.change, &mut self.cluster)
+                {
+                    cluster.in_flight.leaving.remove(request);
                 }
                 if let Some(proposed) = proposed {
                     self.came_back(proposed, applied, &before);
@@ -71,7 +63,7 @@ impl Server {
                 self.follow_recovery(recovered);
                 if host_is_gone && self.ledger.is_member() {
                     // Requests may have waited for the end of an earlier incarnation.
-                    self.ask_for_homeless();
+                    self.ask_again();
                 }
             }
             Event::Restore { snapshot, revision } => self.replace_table(snapshot, revision)?,
@@ -81,14 +73,11 @@ impl Server {
             Event::Joined { host, adopted } => self.joined(host, adopted),
             Event::Lost { host, why } => self.lost(host, &why),
             Event::SnapshotWanted => {
-                let snapshot = self.ledger.table.snapshot();
-                if let Some(shared) = self.ledger.engine_mut() {
-                    shared.store(&snapshot);
-                }
+                cluster.driver.store(&self.ledger.table.snapshot());
             }
             Event::Away(outage) => {
                 if outage.refused {
-                    self.end_if_seen(&outage)?;
+                    cluster.end_if_seen(&outage)?;
                     tracing::error!(
                         hint = outage.hint,
                         "the engine cannot be used: {}",
@@ -97,42 +86,29 @@ impl Server {
                 } else {
                     tracing::warn!("the engine cannot be reached: {}", outage.why);
                 }
-                self.engine_status.away =
-                    Some(OngoingOutage::new(outage, self.engine_status.away.as_ref()));
-                self.changed = true;
+                let before = cluster.status.away.as_ref();
+                cluster.status.away = Some(OngoingOutage::new(outage, before));
+                self.due.changed = true;
             }
             Event::Back => {
                 tracing::info!("the engine can be reached again");
-                self.engine_status.away = None;
-                self.changed = true;
+                cluster.status.away = None;
+                self.due.changed = true;
             }
             Event::Hindered(outage) => {
-                self.end_if_seen(&outage)?;
+                cluster.end_if_seen(&outage)?;
                 tracing::error!(hint = outage.hint, "cannot take part: {}", outage.why);
-                self.engine_status.unable =
-                    Some(OngoingOutage::new(outage, self.engine_status.unable.as_ref()));
-                self.changed = true;
+                let before = cluster.status.unable.as_ref();
+                cluster.status.unable = Some(OngoingOutage::new(outage, before));
+                self.due.changed = true;
             }
             Event::Unhindered => {
                 tracing::info!("can take part again");
-                self.engine_status.unable = None;
-                self.changed = true;
+                cluster.status.unable = None;
+                self.due.changed = true;
             }
         }
         Ok(())
-    }
-
-    /// Ends a daemon that runs in the foreground, if the record of holders is empty: a person sees
-    /// the error and can start the daemon again.
-    fn end_if_seen(&self, Outage { why, hint, .. }: &Outage) -> anyhow::Result<()> {
-        if self.engine_status.lives_on || !self.holder_record.is_empty() {
-            return Ok(());
-        }
-        let what = format!("cannot take part in {}: {why}", self.engine_status.name);
-        Err(match hint {
-            Some(hint) => Unusable { what, hint: hint.clone().into() }.into(),
-            None => anyhow::Error::msg(what),
-        })
     }
 
     /// Handles the entry that declares our incarnation gone. Our holds are looked up before the
@@ -160,13 +136,13 @@ impl Server {
                 .with_context(|| format!("the engine's snapshot at revision {revision}"))?,
             None => Table::new(rules),
         };
-        self.changed = true;
+        self.due.changed = true;
         if self.ledger.host != NO_HOST {
             self.catch_up();
         }
         self.follow_recovery(recovered);
         if self.ledger.is_member() {
-            self.ask_for_homeless();
+            self.ask_again();
         }
         Ok(())
     }
@@ -189,7 +165,8 @@ impl Server {
         }
         let table = &self.ledger.table;
         self.waiters.retain_suspended(|request| table.waiter(request).is_some());
-        let mut ended: Vec<Token> = self.holder_record.tokens();
+        let recorded = self.cluster.as_ref().map(|cluster| cluster.holder_record.tokens());
+        let mut ended: Vec<Token> = recorded.unwrap_or_default();
         ended.retain(|token| self.ledger.table.hold(*token).is_none());
         for token in ended {
             self.hold_ended(token);
@@ -203,7 +180,8 @@ impl Server {
 
     /// One of our changes is part of a table that was replaced as a whole.
     fn absorbed(&mut self, ticket: Ticket, revision: Revision) {
-        let Some(proposed) = self.in_flight.take(ticket) else { return };
+        let Some(cluster) = &mut self.cluster else { return };
+        let Some(proposed) = cluster.in_flight.take(ticket) else { return };
         let outcomes = match &proposed.then {
             Completion::Renew(renewing) => renewing.unseen(&self.ledger.table),
             _ => Vec::new(),
@@ -251,7 +229,27 @@ impl Server {
 
     /// The failure for a client whose call cannot be served because this host is not a member.
     pub(crate) fn not_a_member(&self) -> Failure {
-        if let Some(OngoingOutage { why, hint, since, .. }) = self.engine_status.refusal() {
+        let cluster = self.cluster.as_ref();
+        cluster.map_or_else(not_yet, |cluster| cluster.not_a_member(&self.ledger))
+    }
+}
+
+impl Cluster {
+    /// Ends a daemon that runs in the foreground, if the record of holders is empty: a person sees
+    /// the error and can start the daemon again.
+    fn end_if_seen(&self, Outage { why, hint, .. }: &Outage) -> anyhow::Result<()> {
+        if self.status.lives_on || !self.holder_record.is_empty() {
+            return Ok(());
+        }
+        let what = format!("cannot take part in {}: {why}", self.status.name);
+        Err(match hint {
+            Some(hint) => Unusable { what, hint: hint.clone().into() }.into(),
+            None => anyhow::Error::msg(what),
+        })
+    }
+
+    fn not_a_member(&self, ledger: &Ledger) -> Failure {
+        if let Some(OngoingOutage { why, hint, since, .. }) = self.status.refusal() {
             let message = format!("the daemon cannot use its engine since {}: {why}", time(*since));
             let failure = Failure::new(ErrorName::EngineAway, message);
             return match hint {
@@ -259,7 +257,7 @@ impl Server {
                 None => failure,
             };
         }
-        if let Some(OngoingOutage { why, since, .. }) = &self.engine_status.away {
+        if let Some(OngoingOutage { why, since, .. }) = &self.status.away {
             let message = format!("the engine cannot be reached since {}: {why}", time(*since));
             return Failure::new(ErrorName::EngineAway, message).hint(
                 "`canal status` shows when it can be reached again; what is held stays held as \
@@ -270,31 +268,32 @@ impl Server {
             return Failure::new(ErrorName::EngineAway, message)
                 .hint("end them; this host asks for no lock as long as they run");
         }
-        if let Some(message) = self.recovery_words() {
+        if let Some(message) = self.recovery_words(&ledger.table) {
             return Failure::new(ErrorName::EngineAway, message)
                 .hint("`canal status` shows how long that takes; what is held stays held");
         }
-        let message = if self.ledger.host == NO_HOST {
-            "this host does not take part in the engine's table yet"
-        } else {
-            "the engine does not answer"
-        };
-        Failure::new(ErrorName::EngineAway, message).hint("`canal status -v` shows how far it is")
+        if ledger.is_member() { not_now() } else { not_yet() }
     }
 
-    /// Fails the calls that wait for the log while the engine refuses this host and a person has to
-    /// act. Once this host has been a member, requests that may wait keep waiting.
-    pub(crate) fn fail_pending(&mut self) {
-        if self.engine_status.let_in || self.engine_status.refusal().is_none() {
-            return;
-        }
-        let ids: Vec<_> = self.in_flight.pending.keys().copied().collect();
-        for id in ids {
-            let failure = self.not_a_member();
-            self.give_up_waiting(id, &failure);
-        }
+    /// Whether the engine refuses this host and a person has to act, so that no call can be served.
+    /// Once this host has been a member, requests that may wait keep waiting.
+    pub(crate) fn is_refused(&self) -> bool {
+        !self.status.let_in && self.status.refusal().is_some()
     }
 }
+
+/// The failure for a client that calls before this host has joined.
+fn not_yet() -> Failure {
+    let message = "this host does not take part in the engine's table yet";
+    Failure::new(ErrorName::EngineAway, message).hint(SHOWN)
+}
+
+/// The failure for a client that calls while the engine does not answer.
+fn not_now() -> Failure {
+    Failure::new(ErrorName::EngineAway, "the engine does not answer").hint(SHOWN)
+}
+
+const SHOWN: &str = "`canal status -v` shows how far it is";
 
 /// The failure for a client whose request ended while this host could not follow the log.
 fn ended_unseen() -> Failure {

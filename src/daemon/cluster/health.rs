@@ -1,32 +1,37 @@
 //! The state of this host's membership, for `canal status`.
 
 use crate::core::UnixMillis;
+use crate::daemon::cluster::Cluster;
 use crate::daemon::cluster::engine_status::OngoingOutage;
 use crate::daemon::logging;
 use crate::daemon::server::Server;
+use crate::daemon::store::ledger::Ledger;
 use crate::daemon::view::text::time;
-use crate::host::{Health, Standing};
+use crate::host::Standing;
 use crate::protocol::{EngineInfo, HostInfo, Status};
 use crate::sys::clock;
 
 impl Server {
     /// Builds a status. `left_out` is the number of keys that `keys` does not contain.
     pub(crate) fn status_of<K>(&self, keys: K, left_out: u64) -> Status<K> {
-        let health = self.ledger.engine().map(|shared| shared.health());
         let mut daemon = self.about.clone();
         daemon.notes.extend(logging::note());
         Status {
             daemon,
             keys,
             left_out,
-            engine: health.as_ref().map(|health| self.engine_shown(health)),
-            hosts: health.as_ref().map_or_else(Vec::new, |health| self.hosts_shown(health)),
+            engine: self.cluster.as_ref().map(|cluster| cluster.shown(&self.ledger)),
+            hosts: self
+                .cluster
+                .as_ref()
+                .map_or_else(Vec::new, |cluster| cluster.hosts_shown(&self.ledger)),
         }
     }
+}
 
-    fn engine_shown(&self, health: &Health) -> EngineInfo {
-        let link = &self.engine_status;
-        let member = self.ledger.is_member();
+impl Cluster {
+    fn shown(&self, ledger: &Ledger) -> EngineInfo {
+        let (link, health, member) = (&self.status, self.driver.health(), ledger.is_member());
         let trouble = link.away.as_ref().or(link.unable.as_ref());
         let (state, why, hint) = match trouble {
             Some(OngoingOutage { why, hint, refused: true, .. }) => {
@@ -36,19 +41,19 @@ impl Server {
             None if member => ("member", None, None),
             None => ("joining", self.what_for(&health.standing), None),
         };
-        let deadlines = self.ledger.engine().map(|shared| shared.deadlines());
+        let stops = member.then(|| at(self.driver.deadlines().term_at));
         EngineInfo {
             name: link.name.clone(),
             state: state.to_owned(),
             host: link.label.clone(),
-            id: member.then_some(self.ledger.host.0),
+            id: member.then_some(ledger.host.0),
             ttl_ms: link.ttl_ms,
             renewed: health.renewed_ms.map(at),
-            stops: deadlines.filter(|_| member).map(|deadlines| at(deadlines.term_at)),
+            stops,
             away_since: trouble.map(|away| time(away.since)),
             why,
             hint,
-            recovery: self.recovery_shown(),
+            recovery: self.recovery_shown(&ledger.table),
         }
     }
 
@@ -60,7 +65,7 @@ impl Server {
             Standing::LabelInUse { by } => format!(
                 "another host (number {}) has the name `{}`; waits until it is known whether it is \
                  gone",
-                by.0, self.engine_status.label
+                by.0, self.status.label
             ),
             Standing::Clearing => return self.terminator.awaited_words(),
             Standing::Joining | Standing::Member => "waits to read that it has joined".to_owned(),
@@ -69,20 +74,21 @@ impl Server {
         Some(what)
     }
 
-    fn hosts_shown(&self, health: &Health) -> Vec<HostInfo> {
+    fn hosts_shown(&self, ledger: &Ledger) -> Vec<HostInfo> {
+        let health = self.driver.health();
         let renewed = |id| {
-            if id == self.ledger.host {
+            if id == ledger.host {
                 return health.renewed_ms;
             }
             let seen = health.hosts.iter().find(|seen| seen.alive.host == id)?;
             Some(seen.since_ms)
         };
-        let hosts = self.ledger.table.hosts().map(|host| HostInfo {
+        let hosts = ledger.table.hosts().map(|host| HostInfo {
             host: host.label.clone(),
             id: host.id.0,
             since: time(host.since),
             renewed: renewed(host.id).map(at),
-            here: host.id == self.ledger.host,
+            here: host.id == ledger.host,
         });
         hosts.collect()
     }

@@ -4,18 +4,21 @@
 //! for anything new.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::sync::Arc;
 
 use crate::core::{
-    BYPASS_MAX_DEFAULT, Change, FrameId, HostId, Owner, ProcessId, Request, RequestId, Rules, Table,
+    BYPASS_MAX_DEFAULT, Change, FrameId, HoldState, HostId, Owner, ProcessId, Request, RequestId,
+    Rules, Table,
 };
 use crate::daemon::calls::completion::Completion;
 use crate::daemon::calls::in_flight::Awaiting;
 use crate::daemon::calls::pending_acquire::PendingAcquire;
+use crate::daemon::cluster::Cluster;
+use crate::daemon::cluster::end_commands::Watched;
 use crate::daemon::cluster::engine::Chosen;
 use crate::daemon::cluster::engine_driver::EngineDriver;
 use crate::daemon::cluster::engine_mark::EngineMark;
-use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::net::connection::CallState;
 use crate::daemon::options::{Options, Unusable};
 use crate::daemon::processes::children::Children;
@@ -23,7 +26,7 @@ use crate::daemon::processes::holder::Holder;
 use crate::daemon::processes::owners::find;
 use crate::daemon::processes::proof::Claim;
 use crate::daemon::server::Server;
-use crate::daemon::store::ledger::{Ledger, Log, NO_HOST};
+use crate::daemon::store::ledger::{Ledger, NO_HOST};
 use crate::daemon::store::previous_journal;
 use crate::daemon::store::recover::{Recovered, token_by_clock};
 use crate::daemon::waiters::leases::Leases;
@@ -41,7 +44,10 @@ const TWO_TABLES_HINT: &str = "let them end under a daemon without the engine fi
 ///
 /// # Errors
 /// Why this is impossible. The error is an [`Unusable`] if the user can do something about it.
-pub(crate) fn begin(options: &Options, chosen: &Chosen) -> anyhow::Result<Recovered> {
+pub(crate) fn begin(
+    options: &Options,
+    chosen: &Chosen,
+) -> anyhow::Result<(Recovered, EngineDriver)> {
     let place = &options.place;
     let origin = Origin::read()?;
     if options.discard_journal {
@@ -54,15 +60,15 @@ pub(crate) fn begin(options: &Options, chosen: &Chosen) -> anyhow::Result<Recove
     let identity = chosen.identity(place, &origin);
     let engine = chosen.open(options)?;
     let member = Member::new(chosen.settings, identity, nonce, rules);
-    let log = Log::Engine(Box::new(EngineDriver::new(member, engine)));
-    Ok(Recovered {
-        ledger: Ledger { table: Table::new(rules), host: NO_HOST, log, now: None },
+    let recovered = Recovered {
+        ledger: Ledger::of_engine(rules),
         origin,
         children: Children::new(&place.dir),
         found: Vec::new(),
         unverified: BTreeSet::new(),
         notes: Vec::new(),
-    })
+    };
+    Ok((recovered, EngineDriver::new(member, engine)))
 }
 
 /// Refuses to start while a live process here holds a lock by a journal.
@@ -88,52 +94,34 @@ impl Server {
     pub(crate) fn joined(&mut self, host: HostId, adopted: Option<HostId>) {
         tracing::info!(host = host.0, adopted = adopted.map(|host| host.0), "joined");
         self.ledger.host = host;
-        self.engine_status.lives_on = true;
-        self.engine_status.let_in = true;
-        self.engine_status.unable = None;
-        self.changed = true;
-        let (engine, label) = (&self.engine_status.name, &self.engine_status.label);
-        let deadline = self.published_deadline();
-        match Writer::create(host.0, engine, label, deadline) {
-            Ok(writer) => self.deadline = Some(writer),
-            Err(error) => {
-                // Without a page `canal run` could not end its command in time.
-                tracing::error!(%error, "no deadline page can be made, the daemon ends");
-                self.stopping = true;
-                return;
-            }
+        self.due.changed = true;
+        let Some(cluster) = &mut self.cluster else { return };
+        if let Err(error) = cluster.begin_membership(host) {
+            // Without a page `canal run` could not end its command in time.
+            tracing::error!(%error, "no deadline page can be made, the daemon ends");
+            self.stopping = true;
+            return;
         }
-        if let Some(Err(error)) = self.engine_status.mark.as_mut().map(EngineMark::set) {
-            tracing::error!(%error, "a later daemon without the engine would not notice that");
-        }
-        self.engine_status.published =
-            self.ledger.engine().map(|it| it.deadlines()).unwrap_or_default();
-        self.begin_watch();
-        if let Some(words) = self.recovery_words() {
+        cluster.begin_watch(&self.conns);
+        if let Some(words) = cluster.recovery_words(&self.ledger.table) {
             tracing::warn!("{words}");
         }
         self.take_over();
         self.follow_configuration();
-        self.ask_for_homeless();
-        let held: Vec<ConnId> = self.waiting_for_membership();
-        for id in held {
-            self.in_flight.pending.remove(&id);
+        self.ask_again();
+        let Some(cluster) = &mut self.cluster else { return };
+        for id in cluster.in_flight.take_put_off() {
             self.done(id);
         }
     }
 
     /// Asks for the requests that had to wait until now.
-    pub(crate) fn ask_for_homeless(&mut self) {
-        for newcomer in std::mem::take(&mut self.in_flight.awaiting_membership) {
-            self.in_flight.pending.remove(&newcomer.conn);
+    pub(crate) fn ask_again(&mut self) {
+        let Some(cluster) = &mut self.cluster else { return };
+        for newcomer in cluster.in_flight.take_awaiting_membership() {
             self.done(newcomer.conn);
             self.ask(newcomer);
         }
-    }
-
-    fn waiting_for_membership(&self) -> Vec<ConnId> {
-        let pending = self.in_flight.pending.iter();
-        pending.filter(|(_, it)| it.what == Awaiting::Membership).map(|(id, _)| *id).collect()
     }
 
     /// Takes over this host's part of the table: what an adopted incarnation had, and leases of
@@ -150,13 +138,8 @@ impl Server {
         let provisional = own.iter().filter(|hold| hold.provisional);
         self.waiters.expect_claims(provisional.map(|hold| hold.request));
         self.stop_those_unknown();
-        let mark = self.ledger.engine().and_then(EngineDriver::mark);
-        for hold in &own {
-            if let Some(told) = Holder::of(hold, mark)
-                && let Err(error) = self.holder_record.tell(hold.token, told)
-            {
-                tracing::error!(%error, "an owner cannot be recorded");
-            }
+        if let Some(cluster) = &mut self.cluster {
+            cluster.take_over(&own);
         }
         for id in frames {
             let Some(frame) = self.ledger.table.frame(id).filter(|frame| !frame.ended) else {
@@ -181,26 +164,11 @@ impl Server {
     /// Kills the processes that were told of a grant that the log does not know, because its
     /// history was rewritten. Until they are dead, this host asks for nothing and tells no grant.
     fn stop_those_unknown(&mut self) {
-        let Some(shared) = self.ledger.engine() else { return };
-        let claim = |token, told: &Holder| {
-            Claim::of(&self.ledger.table, shared.knows(told.mark), token, told)
-        };
-        let claims: Vec<_> = self
-            .holder_record
-            .iter()
-            .map(|(token, told)| (token, told, claim(token, &told)))
-            .collect();
-        for (token, told, claim) in claims {
-            match claim {
-                Claim::Holds => {}
-                Claim::Over(proof) => self.holder_record.end(token, proof),
-                Claim::Unknown => {
-                    self.terminator.note_lost(token, Why::Rewritten);
-                    self.schedule_kill(token, told, clock::boottime_ms());
-                }
-            }
-        }
-        self.end_doomed(clock::boottime_ms());
+        let Some(cluster) = &mut self.cluster else { return };
+        let watched = Watched { table: &self.ledger.table, owners: &self.owners };
+        let now = clock::boottime_ms();
+        cluster.schedule_unknown(watched, now);
+        self.end_lost(now);
     }
 
     fn prove(&mut self, frame: FrameId, process: ProcessId, encloses: bool) {
@@ -238,7 +206,7 @@ impl Server {
             .filter(|(key, _)| table.stored(key).is_none())
             .map(|(key, view)| (key.clone(), Some(*view)))
             .collect();
-        let bypass_max = self.engine_status.bypass_max;
+        let bypass_max = self.cluster.as_ref().and_then(|cluster| cluster.status.bypass_max);
         let bypass_max = bypass_max.filter(|_| table.bypass_max() == BYPASS_MAX_DEFAULT);
         for (key, view) in unsaid {
             self.propose(Change::Resize { key, view }, Completion::Nothing);
@@ -254,13 +222,15 @@ impl Server {
     pub(crate) fn lose_membership(&mut self) {
         self.ledger.host = NO_HOST;
         // This drops all that is known of the waiters, including grants that are still to be told.
-        let waiters = std::mem::take(&mut self.waiters);
-        self.to_answer.extend(waiters.iter().filter_map(|(_, waiter)| waiter.conn));
+        let waiters = self.waiters.forget_all();
+        self.conns.to_answer.extend(waiters.iter().filter_map(|(_, waiter)| waiter.conn));
         let again: Vec<PendingAcquire> = waiters
             .iter()
-            .filter_map(|(request, waiter)| self.newcomer_again(request, waiter))
+            .filter_map(|(request, waiter)| self.newcomer_again(*request, waiter))
             .collect();
-        self.in_flight.leaving.clear();
+        if let Some(cluster) = &mut self.cluster {
+            cluster.in_flight.leaving.clear();
+        }
         self.leases = Leases::default();
         self.due.come_back = None;
         self.due.detached = None;
@@ -276,11 +246,8 @@ impl Server {
     /// then need not wait until its TTL is over. Returns whether the withdrawal is under way.
     pub(crate) fn leave_unused(&mut self) -> bool {
         let (table, host) = (&self.ledger.table, self.ledger.host);
-        let used = table.frames_of_host(host).next().is_some() || !self.holder_record.is_empty();
-        if used || self.in_flight.len() > 0 {
-            return false;
-        }
-        self.ledger.engine_mut().is_some_and(EngineDriver::leave)
+        let is_used = table.frames_of_host(host).next().is_some();
+        self.cluster.as_mut().is_some_and(|cluster| !is_used && cluster.leave_unused())
     }
 
     fn newcomer_again(&self, id: RequestId, waiter: &Waiter) -> Option<PendingAcquire> {
@@ -310,6 +277,61 @@ impl Server {
         }
         let what = Awaiting::MembershipOf(newcomer.request.tag);
         self.wait_for_log(id, what, newcomer.patience());
-        self.in_flight.awaiting_membership.push(newcomer);
+        if let Some(cluster) = &mut self.cluster {
+            cluster.in_flight.await_membership(newcomer);
+        }
+    }
+}
+
+impl Cluster {
+    /// Begins a membership: makes its deadline page, and a mark for later daemons.
+    ///
+    /// # Errors
+    /// There is no page, so that this host must not hold anything.
+    fn begin_membership(&mut self, host: HostId) -> io::Result<()> {
+        self.status.lives_on = true;
+        self.status.let_in = true;
+        self.status.unable = None;
+        let deadline = self.published_deadline();
+        self.page = Some(Writer::create(host.0, &self.status.name, &self.status.label, deadline)?);
+        if let Some(Err(error)) = self.mark.as_mut().map(EngineMark::set) {
+            tracing::error!(%error, "a later daemon without the engine would not notice that");
+        }
+        self.published = self.driver.deadlines();
+        Ok(())
+    }
+
+    /// Records the processes of the holds that this incarnation takes over.
+    fn take_over(&mut self, own: &[HoldState]) {
+        let mark = self.driver.mark();
+        for hold in own {
+            if let Some(told) = Holder::of(hold, mark)
+                && let Err(error) = self.holder_record.tell(hold.token, told)
+            {
+                tracing::error!(%error, "an owner cannot be recorded");
+            }
+        }
+    }
+
+    /// Schedules the kill of the processes that were told of a grant that the log does not know,
+    /// and forgets those whose grant is over.
+    fn schedule_unknown(&mut self, watched: Watched<'_>, now: u64) {
+        for (token, told) in self.holder_record.iter().collect::<Vec<_>>() {
+            match Claim::of(watched.table, self.driver.knows(told.mark), token, &told) {
+                Claim::Holds => {}
+                Claim::Over(proof) => self.holder_record.end(token, proof),
+                Claim::Unknown => {
+                    self.terminator.note_lost(token, Why::Rewritten);
+                    self.schedule_kill(watched, (token, told), now);
+                }
+            }
+        }
+    }
+
+    /// Ends the membership if no process and no change in flight depends on it. Returns whether
+    /// the withdrawal is under way.
+    fn leave_unused(&mut self) -> bool {
+        let is_used = !self.holder_record.is_empty() || self.in_flight.len() > 0;
+        !is_used && self.driver.leave()
     }
 }

@@ -1,5 +1,9 @@
 //! What only a daemon with an engine needs: this host is a member of a table that many hosts share.
 //!
+//! [`Cluster`] owns all of it. A daemon with the embedded journal has none, and that is the only way
+//! in which the rest of the daemon asks whether there is an engine. The files of this folder say
+//! what a cluster does by itself (`impl Cluster`), and what the daemon does with it (`impl Server`).
+//!
 //! Invariant: no command outlives the time at which another host may be granted what the command
 //! holds.
 
@@ -15,3 +19,217 @@ pub(super) mod recovering;
 pub(super) mod terminator;
 pub(super) mod told_tokens;
 pub(super) mod watcher;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::task::Context as TaskContext;
+use std::time::Instant;
+
+use anyhow::Context;
+
+use crate::core::{Change, HoldState, Table, Token};
+use crate::daemon::calls::in_flight::InFlight;
+use crate::daemon::cluster::engine::Chosen;
+use crate::daemon::cluster::engine_driver::EngineDriver;
+use crate::daemon::cluster::engine_mark::EngineMark;
+use crate::daemon::cluster::engine_status::EngineStatus;
+use crate::daemon::cluster::terminator::Terminator;
+use crate::daemon::cluster::told_tokens::ToldTokens;
+use crate::daemon::cluster::watcher::Watcher;
+use crate::daemon::config::Config;
+use crate::daemon::options::Options;
+use crate::daemon::processes::holder::Holder;
+use crate::daemon::processes::holder_record::HolderRecord;
+use crate::host::{Deadlines, Ticket};
+use crate::protocol::DeadlinePageFound;
+use crate::sys::clock;
+use crate::sys::deadline::{Deadline, Why, Writer};
+use crate::sys::process::Origin;
+
+/// This host's part in a table that many hosts share.
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    driver: EngineDriver,
+    status: EngineStatus,
+    /// Changes of this host that are not in the log yet.
+    pub(crate) in_flight: InFlight,
+    /// The processes of this host that were told of a grant.
+    holder_record: HolderRecord,
+    /// Which tokens were told to clients of this host.
+    tokens: ToldTokens,
+    terminator: Terminator,
+    /// The page that says until when holds are safe. `None` while this host is not a member.
+    page: Option<Writer>,
+    /// The deadlines on the page.
+    published: Deadlines,
+    /// The mark for later daemons that this place uses an engine. `None` in a test.
+    mark: Option<EngineMark>,
+    /// The watcher process, which outlives this daemon.
+    watcher: Watcher,
+}
+
+impl Cluster {
+    /// Reads what earlier daemons of this place left, and prepares what this daemon will leave.
+    ///
+    /// # Errors
+    /// A file cannot be read or written; the record names processes of another namespace.
+    pub(crate) fn open(
+        options: &Options,
+        config: &Config,
+        chosen: &Chosen,
+        driver: EngineDriver,
+    ) -> anyhow::Result<Self> {
+        let place = &options.place;
+        let mark = EngineMark::prepare(place, chosen).context("the engine cannot be noted")?;
+        let origin = Origin::read()?;
+        let holder_record = HolderRecord::open(&place.dir, origin, options.discard_journal)
+            .with_context(|| format!("the record of owners in {}", place.dir.display()))?;
+        let tokens = ToldTokens::open(place, &chosen.name)
+            .context(place.dir.display().to_string())
+            .context("the tokens that were told here are not known")?;
+        let status = EngineStatus::new(chosen, config, options.on_demand);
+        let mut cluster = Self::new(driver, status, holder_record, tokens);
+        cluster.mark = Some(mark);
+        cluster.watcher = Watcher::of(options);
+        Ok(cluster)
+    }
+
+    /// A cluster without a watcher, which leaves no mark for later daemons.
+    pub(crate) fn new(
+        mut driver: EngineDriver,
+        status: EngineStatus,
+        holder_record: HolderRecord,
+        tokens: ToldTokens,
+    ) -> Self {
+        driver.remember(told_tokens::memory_of(&tokens, &holder_record));
+        Self {
+            driver,
+            status,
+            in_flight: InFlight::default(),
+            holder_record,
+            tokens,
+            terminator: Terminator::default(),
+            page: None,
+            published: Deadlines::default(),
+            mark: None,
+            watcher: Watcher::default(),
+        }
+    }
+
+    /// Whether the engine has answered. If not, `context` is woken when it answers.
+    pub(crate) fn has_answers(&mut self, context: &mut TaskContext<'_>) -> bool {
+        self.driver.poll(context).is_ready()
+    }
+
+    /// Passes the calls of this turn to the engine.
+    pub(crate) fn ask_engine(&mut self) {
+        self.driver.end_turn();
+    }
+
+    /// Brings a change into the log.
+    pub(crate) fn propose(&mut self, change: Change) -> Ticket {
+        self.driver.propose(change)
+    }
+
+    /// Whether this host must not ask for anything now: the table recovers, or a process that lost
+    /// its hold may still run.
+    pub(crate) fn must_not_ask(&self, table: &Table) -> bool {
+        table.recovery().is_some() || self.terminator.are_awaited()
+    }
+
+    /// When the daemon needs a turn for the engine, its commands or the calls in flight, in
+    /// milliseconds of CLOCK_BOOTTIME.
+    pub(crate) fn next_due(&self, is_member: bool) -> Option<u64> {
+        let times = [self.driver.next_due(), self.next_stop(is_member), self.in_flight.next_due()];
+        times.into_iter().flatten().min()
+    }
+
+    /// Adds the deadline page to the descriptors of a grant, if there is one.
+    ///
+    /// # Errors
+    /// There is no descriptor left.
+    pub(crate) fn add_page(&self, fds: &mut Vec<OwnedFd>) -> io::Result<Option<DeadlinePageFound>> {
+        let Some(writer) = &self.page else { return Ok(None) };
+        let index = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
+        let found =
+            DeadlinePageFound { deadline_fd: index(fds.len()), liveness_fd: index(fds.len() + 1) };
+        fds.push(writer.page().try_clone_to_owned()?);
+        fds.push(writer.line().try_clone_to_owned()?);
+        Ok(Some(found))
+    }
+
+    /// Publishes the time until which the holds are safe.
+    pub(crate) fn keep_deadline(&mut self) {
+        let Some(writer) = &self.page else { return };
+        let deadlines = self.driver.deadlines();
+        if self.published != deadlines {
+            writer.publish(self.published_deadline());
+            self.published = deadlines;
+        }
+    }
+
+    fn published_deadline(&self) -> Deadline {
+        let deadlines = self.driver.deadlines();
+        Deadline {
+            reached_at: self.driver.health().renewed_ms.unwrap_or(0),
+            term_at: deadlines.term_at,
+            kill_at: deadlines.kill_at,
+        }
+    }
+
+    /// Records a grant before its client is told: the token, so that a later daemon knows it even
+    /// after a reboot, and the process, which is ended if this host loses the hold.
+    ///
+    /// # Errors
+    /// It is not recorded, so that the client must not be told.
+    pub(crate) fn record_grant(&mut self, hold: &HoldState) -> io::Result<()> {
+        let token = hold.token;
+        self.tokens.tell(token, self.driver.epoch())?;
+        self.driver.tell(token);
+        let Some(told) = Holder::of(hold, self.driver.mark()) else { return Ok(()) };
+        self.terminator.forget_lost(token);
+        self.holder_record.tell(token, told)
+    }
+
+    /// Notes that this daemon tells no more tokens.
+    pub(crate) fn close_tokens(&mut self) {
+        if let Err(error) = self.tokens.close() {
+            tracing::warn!(%error, "the next daemon does not know exactly which tokens were told");
+        }
+    }
+
+    /// Why this hold was lost, if its process was ended for that reason.
+    pub(crate) fn why_lost(&self, token: Token) -> Option<Why> {
+        self.terminator.why_lost(token)
+    }
+
+    /// Whether the process of a hold was told of it.
+    pub(crate) fn was_told(&self, token: Token) -> bool {
+        self.holder_record.has(token)
+    }
+
+    /// Tells the watcher that the daemon ends because it was told to.
+    pub(crate) fn say_farewell(&self) {
+        self.watcher.say_farewell();
+    }
+
+    /// Creates the record of holders again if it was removed.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub(crate) fn restore_record(&mut self) -> io::Result<()> {
+        self.holder_record.restore()
+    }
+
+    /// When another watcher is to be started.
+    pub(crate) fn watcher_due(&self) -> Option<Instant> {
+        self.watcher.due()
+    }
+
+    /// Whether a grant may be told now: the client has time left to start a command, no process of
+    /// this host that lost its lock still runs, and no history can have been lost since the grant.
+    pub(crate) fn may_grant(&self, table: &Table) -> bool {
+        let in_time = clock::boottime_ms() < self.driver.deadlines().term_at;
+        in_time && self.driver.is_current() && !self.must_not_ask(table)
+    }
+}

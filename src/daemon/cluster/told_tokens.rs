@@ -15,7 +15,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::core::Token;
-use crate::host::Memory;
+use crate::daemon::processes::holder_record::HolderRecord;
+use crate::host::{Mark, Memory};
 use crate::protocol::place::{Place, Rule};
 
 /// The file's name.
@@ -135,6 +136,19 @@ impl ToldTokens {
         self.noted = noted;
         Ok(())
     }
+}
+
+/// What the member needs to know of the grants that earlier daemons of this place told.
+pub(super) fn memory_of(tokens: &ToldTokens, holder_record: &HolderRecord) -> Memory {
+    let memory = tokens.memory();
+    let marks = holder_record.iter().filter_map(|(_, told)| told.mark);
+    let later = |one: Mark, other: Mark| if other.is_after(one) { other } else { one };
+    let mark = marks.reduce(later);
+    // Tokens of another engine say nothing about this log, but they must not be given out again.
+    let recorded = holder_record.largest();
+    let told = if memory.epoch.is_some() { memory.told.max(recorded) } else { Token(0) };
+    let bound = memory.bound.max(recorded);
+    Memory { mark, told, bound, ..memory }
 }
 
 fn read(path: &Path) -> io::Result<Option<Noted>> {

@@ -49,7 +49,7 @@ impl Batch {
             server.conns.read_newcomers(&reading);
         }
         let leases_over_at =
-            lease_is_over.then(|| server.accept_backlog.caught_up(begun, accepted)).flatten();
+            lease_is_over.then(|| server.conns.accept_backlog.caught_up(begun, accepted)).flatten();
         Self {
             // The deaths are taken after the last read.
             ended: server.owners.take_ended(),

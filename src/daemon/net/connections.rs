@@ -10,6 +10,7 @@ use slotmap::SlotMap;
 
 use crate::core::RequestId;
 use crate::daemon::limits::{CLOSING_TIME, IDLE_LOOKED_FOR_EVERY};
+use crate::daemon::net::accept_backlog::AcceptBacklog;
 use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::net::connection::{CallState, Connection, ReadStatus};
 use crate::daemon::net::connection_limits::TurnedAway;
@@ -47,6 +48,9 @@ pub(crate) struct Conns {
     disconnected: Vec<Disconnected>,
     /// Connections that still write their last reply, and when they are closed at the latest.
     closing: Vec<(Instant, ConnId)>,
+    /// Connections whose call was taken or ended in this turn.
+    pub(crate) to_answer: Vec<ConnId>,
+    pub(crate) accept_backlog: AcceptBacklog,
     /// What was reported of other sources.
     pub(crate) reported: Reported,
     events: Vec<EpollEvent>,
@@ -70,6 +74,8 @@ impl Conns {
             touched: Vec::new(),
             disconnected: Vec::new(),
             closing: Vec::new(),
+            to_answer: Vec::new(),
+            accept_backlog: AcceptBacklog::default(),
             reported: Reported::default(),
             taken: 0,
             events: vec![EpollEvent::empty(); EVENTS_AT_ONCE],

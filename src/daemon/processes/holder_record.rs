@@ -91,22 +91,6 @@ pub(crate) struct HolderRecord {
 }
 
 impl HolderRecord {
-    /// An empty record without a file, for a daemon with the embedded journal: the journal has all
-    /// of this.
-    pub(crate) fn unused() -> Self {
-        let origin = Origin { boot_id: String::new(), pid_namespace: 0, time_namespace: 0 };
-        Self {
-            path: PathBuf::new(),
-            origin,
-            file: None,
-            each: BTreeMap::new(),
-            watcher: None,
-            largest: Token(0),
-            stale: 0,
-            torn: false,
-        }
-    }
-
     /// Opens the file in `dir`. Processes of another boot are gone. `discard` leaves out processes
     /// of another namespace, of which the daemon cannot tell whether they are gone.
     ///

@@ -39,7 +39,7 @@ impl Server {
         };
         let known = self.ledger.table.tagged(acquire.tag);
         let goes_on = |request: &RequestId| {
-            !self.in_flight.leaving.contains(request)
+            !self.is_leaving(*request)
                 && !self.is_of_lost_incarnation(*request, owner.uid, &owner.owner)
         };
         if let Some(request) = known.filter(goes_on) {
@@ -98,7 +98,8 @@ impl Server {
     /// The limit on waiting requests of a user, if a request that would wait is over it.
     fn crowd(&self, wait: Wait, uid: u32) -> Option<usize> {
         let most = self.limits.waiters_per_user;
-        let waiting = || self.waiters.of_user(uid) + self.in_flight.of_user(uid);
+        let in_flight = || self.cluster.as_ref().map_or(0, |it| it.in_flight.of_user(uid));
+        let waiting = || self.waiters.of_user(uid) + in_flight();
         (wait != Wait::No && waiting() >= most).then_some(most)
     }
 

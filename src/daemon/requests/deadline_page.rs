@@ -4,20 +4,18 @@
 //! up to date does not matter here.
 
 use std::io;
-use std::os::fd::OwnedFd;
 
 use crate::core::Token;
 use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::server::Server;
-use crate::protocol::{DeadlinePageFound, DeadlinePageQuery, ErrorName, Failure, Wrapper};
-use crate::sys::deadline::Writer;
+use crate::protocol::{DeadlinePageQuery, ErrorName, Failure, Wrapper};
 
 impl Server {
     /// Refuses a client that would leave its command without a supervisor over an engine.
     pub(crate) fn check_wrapper(&self, wrapper: Option<Wrapper>) -> Result<(), Failure> {
         // There may be no page yet: a request that comes before this host is a member is granted
         // later.
-        if wrapper != Some(Wrapper::Exec) || self.ledger.engine().is_none() {
+        if wrapper != Some(Wrapper::Exec) || self.cluster.is_none() {
             return Ok(());
         }
         let message = "over an engine somebody must stay by the command, to end it in time if the \
@@ -25,24 +23,18 @@ impl Server {
         Err(Failure::new(ErrorName::SupervisorRequired, message))
     }
 
-    /// Adds the page to the descriptors of a grant, if there is one.
-    pub(crate) fn add_page(&self, fds: &mut Vec<OwnedFd>) -> io::Result<Option<DeadlinePageFound>> {
-        self.deadline.as_ref().map(|writer| add(writer, fds)).transpose()
-    }
-
     /// Gives the page to the client that runs the command of a holder.
     pub(crate) fn page(&mut self, id: ConnId, query: &DeadlinePageQuery) -> Result<(), Failure> {
-        if self.ledger.engine().is_none() {
+        let Some(cluster) = &self.cluster else {
             let message = "this daemon works over no engine: no lock has a deadline";
             return Err(Failure::new(ErrorName::Unsupported, message));
-        }
-        if let Some(why) = query.token.and_then(|token| self.terminator.why_lost(Token(token))) {
+        };
+        if let Some(why) = query.token.and_then(|token| cluster.why_lost(Token(token))) {
             let message = "the lock is lost, and its process was ended";
             let failure = Failure::new(ErrorName::LeaseLost, message);
             return Err(Failure { reason: Some(why.word().into()), ..failure });
         }
         let not_held = || Failure::new(ErrorName::NotHeld, "nothing of this tag is held here");
-        let writer = self.deadline.as_ref().ok_or_else(not_held)?;
         let table = &self.ledger.table;
         let hold = table.tagged(query.tag).and_then(|request| table.hold_of(request));
         let frame = hold.and_then(|hold| table.frame(hold.frame));
@@ -50,10 +42,8 @@ impl Server {
             return Err(not_held());
         }
         let mut fds = Vec::new();
-        let found = add(writer, &mut fds).map_err(|error| {
-            let message = format!("the deadline page cannot be handed over: {error}");
-            Failure::new(ErrorName::TooManyConnections, message)
-        })?;
+        let found = cluster.add_page(&mut fds).map_err(|error| no_page(&error))?;
+        let found = found.ok_or_else(not_held)?;
         if let Some(conn) = self.conns.get(id) {
             conn.reply_with(&found, fds);
         }
@@ -61,11 +51,8 @@ impl Server {
     }
 }
 
-fn add(writer: &Writer, fds: &mut Vec<OwnedFd>) -> io::Result<DeadlinePageFound> {
-    let index = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
-    let found =
-        DeadlinePageFound { deadline_fd: index(fds.len()), liveness_fd: index(fds.len() + 1) };
-    fds.push(writer.page().try_clone_to_owned()?);
-    fds.push(writer.line().try_clone_to_owned()?);
-    Ok(found)
+/// The failure for a client that cannot get the page.
+pub(crate) fn no_page(error: &io::Error) -> Failure {
+    let message = format!("the deadline page cannot be handed over: {error}");
+    Failure::new(ErrorName::TooManyConnections, message)
 }

@@ -22,7 +22,8 @@ impl Server {
         owner: &OwnerFound,
         more: bool,
     ) -> Result<bool, Failure> {
-        let Some((what, newcomer)) = self.in_flight.tagged(tag) else { return Ok(false) };
+        let Some(cluster) = &mut self.cluster else { return Ok(false) };
+        let Some((what, newcomer)) = cluster.in_flight.tagged(tag) else { return Ok(false) };
         if !newcomer.is_of(owner) {
             let message = "the tag names a request of another process or lease";
             return Err(Failure::new(ErrorName::BadRequest, message));
@@ -30,10 +31,10 @@ impl Server {
         let before = std::mem::replace(&mut newcomer.conn, id);
         newcomer.more = more;
         let patience = newcomer.patience();
-        self.in_flight.take_back(what);
+        cluster.in_flight.take_back(what);
         let is_there = |it: &LogWait| it.what == what;
-        if before != id && self.in_flight.pending.get(&before).is_some_and(is_there) {
-            self.in_flight.pending.remove(&before);
+        if before != id && cluster.in_flight.pending.get(&before).is_some_and(is_there) {
+            cluster.in_flight.pending.remove(&before);
             self.finish(before, Err(asked_elsewhere()));
         }
         self.wait_for_log(id, what, patience);
@@ -74,7 +75,8 @@ impl Server {
         };
         // A request whose grant is still to be sent waits, too.
         if waiter.is_none() && self.waiters.get(request).is_none() {
-            let told = |token| self.may_be_told(token) || self.holder_record.has(token);
+            let was_told = |token| self.cluster.as_ref().is_some_and(|it| it.was_told(token));
+            let told = |token| self.may_be_told(token) || was_told(token);
             let hold = table.hold_of(request);
             if !self.is_sure() || hold.is_some_and(|hold| !told(hold.token)) {
                 return self.tell_later(id, request, more);

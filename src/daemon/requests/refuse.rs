@@ -33,7 +33,7 @@ impl Server {
                 conn.doing = CallState::Deferred;
             }
             newcomer.deferred_until = Some(until);
-            return self.deferred.push(DeferredRequest { newcomer, until });
+            return self.waiters.defer(DeferredRequest { newcomer, until });
         }
         let failure = self.refusal(&newcomer, why);
         self.finish(newcomer.conn, Err(failure));
@@ -102,16 +102,12 @@ impl Server {
 
     /// Asks deferred requests again: all of them after a death, otherwise those whose time is over.
     pub(crate) fn retry_deferred(&mut self, deaths: bool) {
-        if self.deferred.is_empty() {
+        if self.waiters.next_deferred().is_none() {
             return;
         }
         let now = clock::now();
-        for deferred in std::mem::take(&mut self.deferred) {
-            if deaths || deferred.until <= now {
-                self.ask(deferred.newcomer);
-            } else {
-                self.deferred.push(deferred);
-            }
+        for deferred in self.waiters.take_deferred(now, deaths) {
+            self.ask(deferred.newcomer);
         }
     }
 }

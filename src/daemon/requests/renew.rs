@@ -94,7 +94,7 @@ impl Server {
     /// by now: another host may have granted it, and this host has not read the entry yet. Then the
     /// log has to decide. A lease that has ended stays ended.
     fn may_be_behind(&self, lease: LeaseId) -> bool {
-        self.ledger.engine().is_some() && self.ledger.table.past_lease(lease).is_none()
+        self.cluster.is_some() && self.ledger.table.past_lease(lease).is_none()
     }
 
     /// A renewal was applied to the table, or was void.

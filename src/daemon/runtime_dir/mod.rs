@@ -46,6 +46,8 @@ pub(crate) struct RuntimeDir {
     /// The identity of the socket's file. `None` if the service manager created it.
     socket: Option<FileId>,
     watch: Option<Inotify>,
+    /// Whether files were removed and could not be made again yet.
+    restore_failed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,7 +142,7 @@ impl Claim {
         if let Err(error) = &watch {
             tracing::warn!(%error, "our directory cannot be watched, it is looked at every second");
         }
-        Ok(RuntimeDir { claim: self, listener, socket, watch: watch.ok() })
+        Ok(RuntimeDir { claim: self, listener, socket, watch: watch.ok(), restore_failed: false })
     }
 
     /// Binds our socket. If no file can be created any more (a disk can run out of inodes, too),

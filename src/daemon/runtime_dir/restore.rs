@@ -28,9 +28,9 @@ impl Server {
         }
         if is_due(&mut self.due.home, now) {
             match self.restore_home() {
-                Ok(()) => self.restore_failed = false,
+                Ok(()) => self.runtime_dir.restore_failed = false,
                 Err(error) => {
-                    if !std::mem::replace(&mut self.restore_failed, true) {
+                    if !std::mem::replace(&mut self.runtime_dir.restore_failed, true) {
                         tracing::warn!("the files cannot be made again yet: {error:#}");
                     }
                     self.due.home = Some(now + AGAIN_AFTER);
@@ -49,14 +49,17 @@ impl Server {
     }
 
     fn restore_home(&mut self) -> anyhow::Result<()> {
-        if !self.runtime_dir.is_damaged() && !self.ledger.vanished() && !self.restore_failed {
+        let is_whole = !self.runtime_dir.is_damaged() && !self.ledger.vanished();
+        if is_whole && !self.runtime_dir.restore_failed {
             return Ok(());
         }
         tracing::warn!("somebody removed files of this daemon, they are made again");
         self.runtime_dir.restore()?;
         // This also records the whole table if an earlier attempt to record it failed.
         self.ledger.recreate()?;
-        self.holder_record.restore()?;
+        if let Some(cluster) = &mut self.cluster {
+            cluster.restore_record()?;
+        }
         self.runtime_dir.reopen()?;
         // The listener is registered already unless it was created again.
         let _ = self.conns.await_source(Source::Listener, &self.runtime_dir.listener);

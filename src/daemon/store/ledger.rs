@@ -6,66 +6,50 @@
 use std::io;
 
 use crate::core::{
-    Change, ENTRY_VERSION, Entry, HostId, Key, Request, Revision, Table, Token, UnixMillis, View,
+    Change, ENTRY_VERSION, Entry, HostId, Key, Request, Revision, Rules, Table, Token, UnixMillis,
+    View,
 };
 use crate::daemon::calls::completion::Applied;
-use crate::daemon::cluster::engine_driver::EngineDriver;
 use crate::daemon::store::journal_store::JournalStore;
 use crate::log::journal::NoRoom;
 use crate::sys::clock;
 
-/// The table and its log.
+/// The table, and the embedded journal that keeps its log unless an engine does.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     pub(crate) table: Table,
     /// The id of this host in the log. With an engine it is [`NO_HOST`] while this host is not a
     /// member.
     pub(crate) host: HostId,
-    pub(crate) log: Log,
+    /// `None` if an engine keeps the log.
+    journal: Option<Box<JournalStore>>,
     /// The time of all changes that are applied before the next [`Self::commit`], once the clock
     /// was read.
-    pub(crate) now: Option<UnixMillis>,
+    now: Option<UnixMillis>,
 }
 
 /// The only host of an embedded journal. No host of an engine has this id.
 pub(crate) const NO_HOST: HostId = HostId(0);
 
-/// What keeps the entries.
-#[derive(Debug)]
-pub(crate) enum Log {
-    /// The embedded journal: a proposed change is applied at once.
-    Journal(Box<JournalStore>),
-    /// An engine: the entries that it returns are applied.
-    Engine(Box<EngineDriver>),
-}
-
 impl Ledger {
-    /// The engine, if an engine keeps the log.
-    pub(crate) fn engine(&self) -> Option<&EngineDriver> {
-        match &self.log {
-            Log::Journal(_) => None,
-            Log::Engine(shared) => Some(shared),
-        }
+    /// A table and the embedded journal that keeps its log.
+    pub(crate) fn of_journal(table: Table, journal: JournalStore) -> Self {
+        Self { table, host: NO_HOST, journal: Some(Box::new(journal)), now: None }
     }
 
-    pub(crate) fn engine_mut(&mut self) -> Option<&mut EngineDriver> {
-        match &mut self.log {
-            Log::Journal(_) => None,
-            Log::Engine(shared) => Some(shared),
-        }
+    /// An empty table, which follows the log that an engine keeps.
+    pub(crate) fn of_engine(rules: Rules) -> Self {
+        Self { table: Table::new(rules), host: NO_HOST, journal: None, now: None }
     }
 
-    pub(crate) fn kept(&mut self) -> Option<(&Table, &mut JournalStore)> {
-        match &mut self.log {
-            Log::Journal(kept) => Some((&self.table, kept)),
-            Log::Engine(_) => None,
-        }
+    pub(super) fn kept(&mut self) -> Option<(&Table, &mut JournalStore)> {
+        self.journal.as_mut().map(|journal| (&self.table, &mut **journal))
     }
 
     /// Whether this host can propose changes: always with a journal, and as a member with an
     /// engine.
     pub(crate) fn is_member(&self) -> bool {
-        self.engine().is_none() || self.host != NO_HOST
+        self.journal.is_some() || self.host != NO_HOST
     }
 
     /// Applies the next change of the embedded journal. Nothing of it may be told before
@@ -117,12 +101,12 @@ impl Ledger {
     /// Whether the next [`Self::commit`] waits for the disk, so that it should contain more
     /// changes.
     pub(crate) fn waits_for_disk(&self) -> bool {
-        matches!(&self.log, Log::Journal(kept) if kept.waits_for_disk())
+        self.journal.as_ref().is_some_and(|journal| journal.waits_for_disk())
     }
 
     /// Whether this is the token of a lease that is not durable yet.
     pub(crate) fn is_untold_lease(&self, token: Token) -> bool {
-        matches!(&self.log, Log::Journal(kept) if kept.leases.is_untold(token))
+        self.journal.as_ref().is_some_and(|journal| journal.leases.is_untold(token))
     }
 
     /// Makes the leases that hold something now durable, and no others.
@@ -147,7 +131,7 @@ impl Ledger {
 
     /// Whether files of the journal were removed.
     pub(crate) fn vanished(&self) -> bool {
-        matches!(&self.log, Log::Journal(kept) if kept.journal.vanished())
+        self.journal.as_ref().is_some_and(|journal| journal.journal.vanished())
     }
 
     /// Creates the journal's files again if they are missing.

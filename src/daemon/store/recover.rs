@@ -19,7 +19,7 @@ use crate::daemon::processes::children::Children;
 use crate::daemon::processes::owners::find;
 use crate::daemon::store::journal_store::{JournalStore, Rooms};
 use crate::daemon::store::lease_store::{LeaseStore, parts_of, table_of};
-use crate::daemon::store::ledger::{Ledger, Log, NO_HOST};
+use crate::daemon::store::ledger::Ledger;
 use crate::daemon::store::previous_journal::{self, PreviousJournal};
 use crate::log::journal::{Batch, OpenError};
 use crate::log::leases::LeaseLog;
@@ -90,8 +90,7 @@ pub(crate) fn recover(
         leases: LeaseStore::new(lease_log, &old.table, &stored),
         leases_in_state,
     };
-    let log = Log::Journal(Box::new(kept));
-    let mut ledger = Ledger { table: old.table, host: NO_HOST, log, now: None };
+    let mut ledger = Ledger::of_journal(old.table, kept);
     if old.begins_anew {
         ledger.compact().with_context(|| journal_of(place))?;
     }

@@ -8,16 +8,18 @@ use std::task::{Context, Poll};
 use serde_json::{Value, json};
 
 use crate::core::{
-    Ask, Change, Command, HostId, Item, Key, Owner, Request, Rules, Table, Tag, View, Wait,
+    Ask, Change, Command, HostId, Item, Key, Owner, Request, Rules, Tag, View, Wait,
 };
+use crate::daemon::cluster::Cluster;
 use crate::daemon::cluster::engine_driver::EngineDriver;
 use crate::daemon::cluster::engine_status::EngineStatus;
+use crate::daemon::cluster::told_tokens::ToldTokens;
 use crate::daemon::config::Config;
 use crate::daemon::processes::children::Children;
 use crate::daemon::processes::holder_record::HolderRecord;
 use crate::daemon::processes::owners::process_of;
 use crate::daemon::runtime_dir::Claim;
-use crate::daemon::store::ledger::{Ledger, Log, NO_HOST};
+use crate::daemon::store::ledger::Ledger;
 use crate::daemon::store::recover::Recovered;
 use crate::daemon::tests::{Peer, World, call, granted, hex, mutex, try_mutex};
 use crate::host::sim::direct::Direct;
@@ -83,10 +85,10 @@ impl World {
             dir: dir.display().to_string(),
         };
         let member = Member::new(Settings::default(), identity, 1, Rules::Current);
-        let log = Log::Engine(Box::new(EngineDriver::new(member, Box::new(engine.clone()))));
+        let driver = EngineDriver::new(member, Box::new(engine.clone()));
         let origin = Origin::read().unwrap();
         let recovered = Recovered {
-            ledger: Ledger { table: Table::new(Rules::Current), host: NO_HOST, log, now: None },
+            ledger: Ledger::of_engine(Rules::Current),
             origin: origin.clone(),
             children: Children::new(&dir),
             found: Vec::new(),
@@ -97,10 +99,12 @@ impl World {
         let home = claim.open(None).unwrap();
         let mut server =
             crate::daemon::start::server(&place, uid, home, policy, recovered).unwrap();
-        server.engine_status =
+        let status =
             EngineStatus { name: "fake".to_owned(), lives_on: true, ..EngineStatus::default() };
-        server.holder_record = HolderRecord::open(&dir, origin, false).unwrap();
-        server.remember_tokens(&place).unwrap();
+        let holder_record = HolderRecord::open(&dir, origin, false).unwrap();
+        let tokens = ToldTokens::open(&place, "fake").unwrap();
+        let cluster = Cluster::new(driver, status, holder_record, tokens);
+        server.cluster = Some(Box::new(cluster));
         let mut world = Self { server, place, _folder: folder };
         world.turns();
         assert!(world.server.ledger.is_member());

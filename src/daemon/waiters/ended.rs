@@ -7,7 +7,6 @@ use crate::core::{Change, FrameId, Release, RequestId, Token, Withdrawal};
 use crate::daemon::calls::completion::Completion;
 use crate::daemon::net::connection::CallState;
 use crate::daemon::net::read_permit::Disconnected;
-use crate::daemon::processes::proof::Proof;
 use crate::daemon::server::Server;
 
 impl Server {
@@ -30,7 +29,7 @@ impl Server {
         match doing {
             CallState::Waits(request) | CallState::Stores(request) => gone.push(request),
             CallState::Deferred => {
-                self.deferred.retain(|deferred| deferred.conn() != disconnected.id);
+                self.waiters.drop_deferred(disconnected.id);
             }
             CallState::Nothing
             | CallState::InFlight
@@ -99,13 +98,11 @@ impl Server {
     pub(crate) fn hold_ended(&mut self, token: Token) {
         self.children.remove(token, &mut self.owners);
         // Until this host is a member, the log that it reads may be another history, in which the
-        // token is that of another process. A process that lost the token with an earlier
-        // incarnation gave nothing back.
+        // token is that of another process.
         if self.ledger.is_member()
-            && !self.terminator.is_lost(token)
-            && let Some(proof) = Proof::of_release(&self.ledger.table, token)
+            && let Some(cluster) = &mut self.cluster
         {
-            self.holder_record.end(token, proof);
+            cluster.hold_ended(&self.ledger.table, token);
         }
     }
 }

@@ -1,13 +1,11 @@
 //! Sending grants. The process of a waiter is checked before its grant is sent.
 
-use std::io;
 use std::os::fd::AsFd;
 
 use crate::core::{Change, FrameId, FrameState, Granted, Owner, RequestId, Withdrawal};
 use crate::daemon::calls::completion::Completion;
 use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::net::connection::CallState;
-use crate::daemon::processes::holder::Holder;
 use crate::daemon::processes::owner_identity::{cannot_watch, peer_pidfd};
 use crate::daemon::server::Server;
 use crate::daemon::view::Shown;
@@ -46,7 +44,7 @@ impl Server {
             return;
         }
         while let Some(granted) = self.waiters.next_grant() {
-            if self.in_flight.leaving.contains(&granted.request) {
+            if self.is_leaving(granted.request) {
                 self.waiters.remove(granted.request);
                 continue;
             }
@@ -192,16 +190,6 @@ impl Server {
         }
     }
 
-    /// Records the process to be ended if this host loses what that process holds.
-    fn record_owner(&mut self, request: RequestId) -> io::Result<()> {
-        let Some(shared) = self.ledger.engine() else { return Ok(()) };
-        let hold = self.ledger.table.hold_of(request);
-        let told = hold.and_then(|hold| Some((hold.token, Holder::of(hold, shared.mark())?)));
-        let Some((token, told)) = told else { return Ok(()) };
-        self.terminator.forget_lost(token);
-        self.holder_record.tell(token, told)
-    }
-
     /// Sends a grant as it was decided, or what is held by it now.
     ///
     /// # Errors
@@ -236,7 +224,11 @@ impl Server {
         }
         // The owner of a provisional grant is another process, whose command no client runs: no
         // page is needed.
-        let page = if provisional { Ok(None) } else { self.add_page(&mut fds) };
+        let cluster = self.cluster.as_mut();
+        let page = match &cluster {
+            Some(cluster) if !provisional => cluster.add_page(&mut fds),
+            _ => Ok(None),
+        };
         let page = match page {
             Ok(page) => page,
             Err(error) => {
@@ -244,7 +236,7 @@ impl Server {
                 return Err(Failure::new(ErrorName::TooManyConnections, message));
             }
         };
-        if let Err(error) = self.record_token(token).and_then(|()| self.record_owner(request)) {
+        if let Err(error) = cluster.map_or(Ok(()), |cluster| cluster.record_grant(hold)) {
             let message = format!("the owner cannot be recorded: {error}");
             return Err(Failure::new(ErrorName::DiskFull, message));
         }

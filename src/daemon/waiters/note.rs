@@ -29,7 +29,7 @@ impl Server {
                 // Without an engine, a request that did not wait was asked just now: its own call
                 // sends the grant.
                 let waited = self.waiters.get(granted.request).is_some();
-                if waited || self.ledger.engine().is_some() {
+                if waited || self.cluster.is_some() {
                     self.waiters.queue_grant(granted.clone());
                 }
             }
@@ -91,7 +91,7 @@ impl Server {
     fn is_ours(&self, granted: &Granted) -> bool {
         let host = self.ledger.host;
         let of = |hold: &HoldState| hold.asked.host == host;
-        self.ledger.engine().is_none()
+        self.cluster.is_none()
             || self.waiters.get(granted.request).is_some()
             || self.ledger.table.hold(granted.token).is_some_and(of)
     }

@@ -49,7 +49,7 @@ impl Server {
         if is_due(&mut self.due.watch, now) {
             self.tell_watchers();
         }
-        if std::mem::take(&mut self.changed) {
+        if std::mem::take(&mut self.due.changed) {
             self.schedule(now);
         }
     }

@@ -57,7 +57,7 @@ impl Server {
     /// Checks some of the waiters that stand behind others, and suspends those others that are
     /// stopped.
     pub(crate) fn look_ahead_of_waiters(&mut self, now: Instant) {
-        let after = self.look_ahead.last.map_or(0, |last| last.0 + 1);
+        let after = self.due.look_ahead.last.map_or(0, |last| last.0 + 1);
         // Waiters of other hosts are among them: only this host can check its own waiters ahead of
         // them.
         let waiting = self.ledger.table.waiters_from(RequestId(after));
@@ -66,16 +66,17 @@ impl Server {
         for request in &some {
             self.look_ahead_of(*request, &mut looked_at);
         }
-        self.look_ahead.last = some.last().copied().filter(|_| some.len() == WAITERS_LOOKED_AT_MAX);
-        let is_whole = self.look_ahead.last.is_none();
-        if !is_whole || std::mem::take(&mut self.look_ahead.behind) {
-            self.look_ahead.due = Some(now + AHEAD_EVERY);
+        let last = some.last().copied().filter(|_| some.len() == WAITERS_LOOKED_AT_MAX);
+        let is_whole = last.is_none();
+        self.due.look_ahead.last = last;
+        if !is_whole || std::mem::take(&mut self.due.look_ahead.behind) {
+            self.due.look_ahead.due = Some(now + AHEAD_EVERY);
         }
     }
 
     fn look_ahead_of(&mut self, request: RequestId, looked_at: &mut BTreeSet<RequestId>) {
         while let Some(ahead) = self.ledger.table.first_ahead(request) {
-            self.look_ahead.behind = true;
+            self.due.look_ahead.behind = true;
             if self.waiters.is_suspended(ahead) || looked_at.len() >= AHEAD_LOOKED_AT_MAX {
                 return;
             }
@@ -92,9 +93,9 @@ impl Server {
     pub(crate) fn schedule_look_ahead(&mut self, now: Instant) {
         if self.ledger.table.waiting() > 1
             && self.waiters.len() > 0
-            && self.look_ahead.due.is_none()
+            && self.due.look_ahead.due.is_none()
         {
-            self.look_ahead.due = Some(now + AHEAD_EVERY);
+            self.due.look_ahead.due = Some(now + AHEAD_EVERY);
         }
     }
 }

@@ -21,17 +21,17 @@ impl Server {
         if let Some(conn) = self.conns.get(conn) {
             conn.doing = CallState::Stores(request);
         }
-        self.untold_leases.push(UnsyncedLease { conn, request, granted: granted.cloned() });
+        self.waiters.await_sync(UnsyncedLease { conn, request, granted: granted.cloned() });
     }
 
     /// Makes the granted leases durable, and sends their grants. Returns whether there were any. A
     /// lease that cannot be made durable is taken back.
     pub(crate) fn tell_durable_leases(&mut self) -> bool {
-        if self.untold_leases.is_empty() {
+        if !self.waiters.has_unsynced() {
             return false;
         }
         let stored = self.ledger.keep_leases();
-        for UnsyncedLease { conn, request, granted } in std::mem::take(&mut self.untold_leases) {
+        for UnsyncedLease { conn, request, granted } in self.waiters.take_unsynced() {
             self.done(conn);
             match &stored {
                 _ if self.ledger.table.hold_of(request).is_none() => {

@@ -12,7 +12,9 @@ use crate::core::{
     FrameId, Granted, HoldState, HostId, Request, RequestId, Table, Token, UnixMillis, Wait,
     WaiterState,
 };
+use crate::daemon::calls::deferred::DeferredRequest;
 use crate::daemon::net::conn_id::ConnId;
+use crate::daemon::waiters::leases::UnsyncedLease;
 
 /// The requests that wait, and what the daemon knows of them beyond the table.
 #[derive(Debug, Default)]
@@ -35,6 +37,10 @@ pub(crate) struct Waiters {
     unclaimed: BTreeSet<RequestId>,
     /// Requests that began to wait in this turn and whose client takes progress messages.
     newcomers: Vec<RequestId>,
+    /// Requests that may not wait, deferred while a holder's process is exiting.
+    deferred: Vec<DeferredRequest>,
+    /// Grants of leases that are not durable yet.
+    unsynced: Vec<UnsyncedLease>,
 }
 
 /// A request that waits.
@@ -271,6 +277,60 @@ impl Waiters {
     /// The absent waiters, to be checked: [`Self::set_absent`] puts back those that stay absent.
     pub(crate) fn take_absent(&mut self) -> BTreeMap<RequestId, Option<Instant>> {
         std::mem::take(&mut self.absent)
+    }
+
+    /// Forgets all requests that wait and all grants that are still to be sent. Returns the
+    /// requests. Requests that are deferred stay: the table does not know them.
+    pub(crate) fn forget_all(&mut self) -> Vec<(RequestId, Waiter)> {
+        let deferred = std::mem::take(&mut self.deferred);
+        let forgotten = std::mem::replace(self, Self { deferred, ..Self::default() });
+        forgotten.requests.into_iter().map(|(request, waiter)| (request, *waiter)).collect()
+    }
+
+    /// Defers a request that may not wait.
+    pub(crate) fn defer(&mut self, request: DeferredRequest) {
+        self.deferred.push(request);
+    }
+
+    /// The deferred requests that are to be asked again: all of them after a death, otherwise those
+    /// whose time is over.
+    pub(crate) fn take_deferred(&mut self, now: Instant, deaths: bool) -> Vec<DeferredRequest> {
+        self.deferred.extract_if(.., |deferred| deaths || deferred.until <= now).collect()
+    }
+
+    /// When the next deferred request is asked again at the latest.
+    pub(crate) fn next_deferred(&self) -> Option<Instant> {
+        self.deferred.iter().map(|deferred| deferred.until).min()
+    }
+
+    /// Whether a request of this connection is deferred.
+    pub(crate) fn is_deferred(&self, conn: ConnId) -> bool {
+        self.deferred.iter().any(|deferred| deferred.conn() == conn)
+    }
+
+    /// Forgets the deferred request of a connection.
+    pub(crate) fn drop_deferred(&mut self, conn: ConnId) {
+        self.deferred.retain(|deferred| deferred.conn() != conn);
+    }
+
+    /// Keeps the grant of a lease until the lease is durable.
+    pub(crate) fn await_sync(&mut self, lease: UnsyncedLease) {
+        self.unsynced.push(lease);
+    }
+
+    /// The grants that were kept until their leases are durable.
+    pub(crate) fn take_unsynced(&mut self) -> Vec<UnsyncedLease> {
+        std::mem::take(&mut self.unsynced)
+    }
+
+    /// Whether a grant is kept until its lease is durable.
+    pub(crate) fn has_unsynced(&self) -> bool {
+        !self.unsynced.is_empty()
+    }
+
+    /// Whether a connection waits until the lease of this request is durable.
+    pub(crate) fn is_unsynced(&self, conn: ConnId, request: RequestId) -> bool {
+        self.unsynced.iter().any(|lease| lease.is_of(conn, request))
     }
 
     /// How many requests of a user wait.

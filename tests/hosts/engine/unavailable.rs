@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::json;
 
-use crate::commands::answered;
+use crate::shared_table::commands::answered;
 use crate::etcd_server::proxy::Proxy;
 use crate::over_each_engine;
 use crate::shared_table::{Log, hosts, until_idle};
