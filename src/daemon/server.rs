@@ -20,7 +20,7 @@ use crate::daemon::limits::CALLS_PER_TURN;
 use crate::daemon::net::accept_backlog::Accepted;
 use crate::daemon::net::batch::Batch;
 use crate::daemon::net::conn_id::ConnId;
-use crate::daemon::net::connection::{CallState, Connection};
+use crate::daemon::net::connection::Connection;
 use crate::daemon::net::connection_limits::ConnectionLimits;
 use crate::daemon::net::connections::Conns;
 use crate::daemon::permissions::Permissions;
@@ -32,7 +32,7 @@ use crate::daemon::store::ledger::Ledger;
 use crate::daemon::view::Shown;
 use crate::daemon::waiters::leases::Leases;
 use crate::daemon::waiters::waiting::Waiters;
-use crate::protocol::{DaemonInfo, Failure};
+use crate::protocol::DaemonInfo;
 use crate::sys::clock;
 
 /// After this many connections were served, they are answered, even if other connections of the
@@ -230,29 +230,6 @@ impl Server {
     fn next_goes_first(&self, id: ConnId) -> bool {
         let conn = self.conns.peek(id).filter(|conn| conn.is_ready());
         conn.and_then(|conn| conn.calls.front()).is_some_and(|call| call.asked.goes_first())
-    }
-
-    /// Ends the current call of a connection: its next call can be served.
-    pub(crate) fn done(&mut self, id: ConnId) {
-        if let Some(conn) = self.conns.get(id) {
-            conn.doing = CallState::Nothing;
-        }
-        self.conns.to_answer.push(id);
-        self.conns.activate(id);
-    }
-
-    /// Finishes the current call of a connection. An error is its reply.
-    pub(crate) fn finish(&mut self, id: ConnId, outcome: Result<(), Failure>) {
-        self.done(id);
-        if let Err(failure) = outcome {
-            self.fail(id, &failure);
-        }
-    }
-
-    pub(crate) fn fail(&mut self, id: ConnId, failure: &Failure) {
-        if let Some(conn) = self.conns.get(id) {
-            conn.fail(failure);
-        }
     }
 
     /// The table as a user may see it.

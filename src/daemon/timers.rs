@@ -3,8 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use crate::core::{Change, HoldState, RequestId, Withdrawal};
-use crate::daemon::calls::completion::Completion;
+use crate::core::{Change, HoldState, RequestId};
 use crate::daemon::due::is_due;
 use crate::daemon::limits::{STOPPED_EVERY, UNSURE_EVERY};
 use crate::daemon::net::events::Source;
@@ -91,35 +90,13 @@ impl Server {
         self.note_idleness(now);
     }
 
-    pub(crate) fn end_waits(&mut self) {
-        if self.waiters.next_end().is_none() {
-            return;
-        }
-        let now = clock::boottime_ms();
-        while let Some(request) = self.waiters.over(now) {
-            let conn = self.waiters.get(request).and_then(|waiter| waiter.conn);
-            let told = conn.and_then(|id| Some((id, self.conns.peek(id)?.peer.uid)));
-            if let Some((id, viewer)) = told {
-                let failure = self.timeout_failure(request, viewer);
-                self.finish(id, Err(failure));
-            }
-            self.waiters.remove(request);
-            // Over an engine, the request may be granted before its withdrawal is in the log.
-            let why =
-                if self.cluster.is_some() { Withdrawal::Cancelled } else { Withdrawal::Timeout };
-            self.propose(Change::Withdraw { request, why }, Completion::Nothing);
-            // This may have granted another request whose wait is over now.
-            self.settle();
-        }
-    }
-
     pub(crate) fn look_at_stopped(&mut self) {
         let running = self.waiters.suspended().filter(|(_, pid)| !is_stopped(*pid));
         let running: Vec<RequestId> = running.map(|(request, _)| request).collect();
         for request in running {
             self.waiters.resume(request);
             if !self.tell_after_all(request) {
-                self.propose(Change::Resume { request }, Completion::Nothing);
+                self.propose(Change::Resume { request });
             }
         }
     }

@@ -1,14 +1,13 @@
 //! The calls of each connection, and what they wait for.
 //!
-//! Invariant: a call that was taken from its connection is answered once.
+//! Invariant: a call that was taken from its connection is answered once. Only `dispatch` answers.
 
+pub(super) mod answer;
 pub(super) mod call;
 pub(super) mod completion;
 pub(super) mod deferred;
 pub(super) mod dispatch;
 pub(super) mod in_flight;
 pub(super) mod items;
-pub(super) mod patience;
 pub(super) mod pending_acquire;
-pub(super) mod propose;
-pub(super) mod unanswered;
+pub(super) mod step;

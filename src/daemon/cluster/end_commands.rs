@@ -81,7 +81,7 @@ impl Server {
     pub(crate) fn end_lost(&mut self, now: u64) {
         let Some(cluster) = &mut self.cluster else { return };
         if cluster.end_lost(now) && self.ledger.is_member() {
-            self.ask_again();
+            self.ask_for_those_waiting();
         }
     }
 

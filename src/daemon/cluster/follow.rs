@@ -6,17 +6,14 @@
 use anyhow::Context;
 
 use crate::core::{Change, FrameId, RequestId, Revision, Rules, Snapshot, Table, Token};
-use crate::daemon::calls::completion::{Applied, Completion};
 use crate::daemon::cluster::Cluster;
 use crate::daemon::cluster::engine_status::OngoingOutage;
-use crate::daemon::net::conn_id::ConnId;
-use crate::daemon::net::connection::CallState;
 use crate::daemon::options::Unusable;
 use crate::daemon::server::Server;
 use crate::daemon::store::ledger::{Ledger, NO_HOST};
 use crate::daemon::view::text::time;
 use crate::daemon::waiters::regrant::granted;
-use crate::host::{Event, LostWhy, Ticket};
+use crate::host::{Event, LostWhy};
 use crate::log::engine::Outage;
 use crate::protocol::{ErrorName, Failure};
 
@@ -29,7 +26,7 @@ impl Server {
         let Some(cluster) = &mut self.cluster else { return Ok(()) };
         cluster.driver.begin_turn();
         while let Some(event) = self.cluster.as_mut().and_then(|it| it.driver.next_event()) {
-            self.carry_out(event)?;
+            self.carry_out_event(event)?;
         }
         if let Some(cluster) = &mut self.cluster {
             cluster.keep_deadline();
@@ -37,7 +34,7 @@ impl Server {
         Ok(())
     }
 
-    fn carry_out(&mut self, event: Event) -> anyhow::Result<()> {
+    fn carry_out_event(&mut self, event: Event) -> anyhow::Result<()> {
         let Some(cluster) = &mut self.cluster else { return Ok(()) };
         match event {
             Event::Entry { revision, entry, ticket } => {
@@ -63,7 +60,7 @@ impl Server {
                 self.follow_recovery(recovered);
                 if host_is_gone && self.ledger.is_member() {
                     // Requests may have waited for the end of an earlier incarnation.
-                    self.ask_again();
+                    self.ask_for_those_waiting();
                 }
             }
             Event::Restore { snapshot, revision } => self.replace_table(snapshot, revision)?,
@@ -142,7 +139,7 @@ impl Server {
         }
         self.follow_recovery(recovered);
         if self.ledger.is_member() {
-            self.ask_again();
+            self.ask_for_those_waiting();
         }
         Ok(())
     }
@@ -160,7 +157,7 @@ impl Server {
                 let granted = granted(table, hold);
                 self.waiters.queue_grant_once(granted);
             } else if let Some(conn) = self.waiters.remove(request).and_then(|it| it.conn) {
-                self.finish(conn, Err(ended_unseen()));
+                self.end_unseen(conn);
             }
         }
         let table = &self.ledger.table;
@@ -176,55 +173,6 @@ impl Server {
             self.owners.forget(frame);
         }
         self.leases.follow(&self.ledger.table, self.ledger.host);
-    }
-
-    /// One of our changes is part of a table that was replaced as a whole.
-    fn absorbed(&mut self, ticket: Ticket, revision: Revision) {
-        let Some(cluster) = &mut self.cluster else { return };
-        let Some(proposed) = cluster.in_flight.take(ticket) else { return };
-        let outcomes = match &proposed.then {
-            Completion::Renew(renewing) => renewing.unseen(&self.ledger.table),
-            _ => Vec::new(),
-        };
-        let applied = Applied { revision, outcomes };
-        if let Completion::Ask(newcomer) = &proposed.then
-            && !proposed.abandoned
-        {
-            return self.find_absorbed(newcomer.conn, RequestId(revision.0));
-        }
-        if let (Some(id), false) = (proposed.then.conn(), proposed.abandoned) {
-            self.done(id);
-            let done = match proposed.then {
-                Completion::Confirm { id } => self.confirmed(id),
-                Completion::Renew(renewing) => self.renewed(*renewing, &applied),
-                // The table is the same whether the change had an effect or found nothing to do, so
-                // the result is unknown.
-                _ => Err(done_unseen()),
-            };
-            if let Err(failure) = done {
-                self.fail(id, &failure);
-            }
-            return;
-        }
-        self.came_back(proposed, applied, &[]);
-    }
-
-    fn find_absorbed(&mut self, id: ConnId, request: RequestId) {
-        self.done(id);
-        let table = &self.ledger.table;
-        if let Some(waiter) = table.waiter(request) {
-            self.waiters.add(waiter, table.session(waiter.frame));
-            self.begin_to_wait(id, request, true);
-        } else if let Some(hold) = table.hold_of(request) {
-            let granted = granted(table, hold);
-            self.waiters.add_granted(hold, table.session(hold.frame), id);
-            self.waiters.queue_grant(granted);
-            if let Some(conn) = self.conns.get(id) {
-                conn.doing = CallState::Waits(request);
-            }
-        } else {
-            self.fail(id, &ended_unseen());
-        }
     }
 
     /// The failure for a client whose call cannot be served because this host is not a member.
@@ -294,15 +242,3 @@ fn not_now() -> Failure {
 }
 
 const SHOWN: &str = "`canal status -v` shows how far it is";
-
-/// The failure for a client whose request ended while this host could not follow the log.
-fn ended_unseen() -> Failure {
-    let message = "the request ended while the engine's log could not be followed";
-    Failure::new(ErrorName::EngineAway, message).hint("ask again")
-}
-
-/// The failure for a client whose change is in the log, but whose result this host did not see.
-fn done_unseen() -> Failure {
-    let message = "it reached the engine, but what came of it could not be followed";
-    Failure::new(ErrorName::EngineAway, message).hint("`canal status` shows how things are now")
-}

@@ -11,15 +11,12 @@ use crate::core::{
     BYPASS_MAX_DEFAULT, Change, FrameId, HoldState, HostId, Owner, ProcessId, Request, RequestId,
     Rules, Table,
 };
-use crate::daemon::calls::completion::Completion;
-use crate::daemon::calls::in_flight::Awaiting;
 use crate::daemon::calls::pending_acquire::PendingAcquire;
 use crate::daemon::cluster::Cluster;
 use crate::daemon::cluster::end_commands::Watched;
 use crate::daemon::cluster::engine::Chosen;
 use crate::daemon::cluster::engine_driver::EngineDriver;
 use crate::daemon::cluster::engine_mark::EngineMark;
-use crate::daemon::net::connection::CallState;
 use crate::daemon::options::{Options, Unusable};
 use crate::daemon::processes::children::Children;
 use crate::daemon::processes::holder::Holder;
@@ -108,20 +105,8 @@ impl Server {
         }
         self.take_over();
         self.follow_configuration();
-        self.ask_again();
-        let Some(cluster) = &mut self.cluster else { return };
-        for id in cluster.in_flight.take_put_off() {
-            self.done(id);
-        }
-    }
-
-    /// Asks for the requests that had to wait until now.
-    pub(crate) fn ask_again(&mut self) {
-        let Some(cluster) = &mut self.cluster else { return };
-        for newcomer in cluster.in_flight.take_awaiting_membership() {
-            self.done(newcomer.conn);
-            self.ask(newcomer);
-        }
+        self.ask_for_those_waiting();
+        self.resume_put_off();
     }
 
     /// Takes over this host's part of the table: what an adopted incarnation had, and leases of
@@ -198,7 +183,7 @@ impl Server {
         // The log is new: its tokens must be greater than those of any earlier journal.
         if table.next_token() == Table::new(Rules::Current).next_token() {
             let floor = Change::Floor { token: token_by_clock() };
-            self.propose(floor, Completion::Nothing);
+            self.propose(floor);
         }
         let table = &self.ledger.table;
         let views = self.limits.views().iter();
@@ -209,10 +194,10 @@ impl Server {
         let bypass_max = self.cluster.as_ref().and_then(|cluster| cluster.status.bypass_max);
         let bypass_max = bypass_max.filter(|_| table.bypass_max() == BYPASS_MAX_DEFAULT);
         for (key, view) in unsaid {
-            self.propose(Change::Resize { key, view }, Completion::Nothing);
+            self.propose(Change::Resize { key, view });
         }
         if let Some(bypass_max) = bypass_max.filter(|max| *max != BYPASS_MAX_DEFAULT) {
-            self.propose(Change::Policy { bypass_max }, Completion::Nothing);
+            self.propose(Change::Policy { bypass_max });
         }
     }
 
@@ -223,11 +208,10 @@ impl Server {
         self.ledger.host = NO_HOST;
         // This drops all that is known of the waiters, including grants that are still to be told.
         let waiters = self.waiters.forget_all();
-        self.conns.to_answer.extend(waiters.iter().filter_map(|(_, waiter)| waiter.conn));
-        let again: Vec<PendingAcquire> = waiters
-            .iter()
-            .filter_map(|(request, waiter)| self.newcomer_again(*request, waiter))
-            .collect();
+        let again = waiters.iter().filter_map(|(request, waiter)| {
+            Some((waiter.conn?, self.newcomer_again(*request, waiter)))
+        });
+        let again: Vec<_> = again.collect();
         if let Some(cluster) = &mut self.cluster {
             cluster.in_flight.leaving.clear();
         }
@@ -237,9 +221,7 @@ impl Server {
         self.owners.forget_all();
         self.children.remove_all(&mut self.owners);
         self.conns.disown_all();
-        for newcomer in again {
-            self.ask_when_joined(newcomer);
-        }
+        self.wait_for_next_incarnation(again);
     }
 
     /// Ends the membership when the daemon ends, if nothing here depends on it. The other hosts
@@ -264,22 +246,6 @@ impl Server {
             None
         };
         Some(PendingAcquire::again(waiter.conn?, asked.clone(), waiter.more, pidfd))
-    }
-
-    /// Asks as soon as this host is a member.
-    pub(crate) fn ask_when_joined(&mut self, newcomer: PendingAcquire) {
-        let id = newcomer.conn;
-        if self.conns.peek(id).is_none_or(|conn| conn.heard_end || conn.closing) {
-            if let Some(conn) = self.conns.get(id) {
-                conn.doing = CallState::Nothing;
-            }
-            return;
-        }
-        let what = Awaiting::MembershipOf(newcomer.request.tag);
-        self.wait_for_log(id, what, newcomer.patience());
-        if let Some(cluster) = &mut self.cluster {
-            cluster.in_flight.await_membership(newcomer);
-        }
     }
 }
 

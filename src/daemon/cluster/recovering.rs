@@ -5,7 +5,6 @@
 //! the recovery is over.
 
 use crate::core::{Change, RequestId, Table, Token};
-use crate::daemon::calls::completion::Completion;
 use crate::daemon::cluster::Cluster;
 use crate::daemon::server::Server;
 use crate::daemon::view::text::time;
@@ -29,7 +28,7 @@ impl Server {
             tracing::warn!("{words}");
         } else {
             tracing::info!("the table has recovered: locks are granted again");
-            self.ask_again();
+            self.ask_for_those_waiting();
         }
     }
 
@@ -41,8 +40,8 @@ impl Server {
     /// Takes back a grant that no client was told before history was lost, and asks for it again at
     /// the same place in the queue.
     pub(crate) fn ask_anew(&mut self, request: RequestId) {
-        self.propose(Change::Suspend { request }, Completion::Nothing);
-        self.propose(Change::Resume { request }, Completion::Nothing);
+        self.propose(Change::Suspend { request });
+        self.propose(Change::Resume { request });
     }
 }
 

@@ -288,7 +288,7 @@ impl Conns {
         let Some(conn) = self.open.get_mut(id) else { return };
         let flushed = conn.is_flushed();
         let answered = conn.calls.is_empty()
-            && !matches!(conn.doing, CallState::InFlight | CallState::Stores(_));
+            && !matches!(conn.doing(), CallState::InFlight | CallState::Stores(_));
         let closes = conn.closing || conn.heard_end && answered;
         if closes && flushed {
             return self.part(id);
@@ -393,6 +393,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
+    use crate::daemon::calls::dispatch::permit::DispatchPermit;
 
     fn peer() -> Credentials {
         Credentials { pid: 1, uid: 0, gid: 0 }
@@ -454,7 +455,8 @@ mod tests {
         }
         let time = Duration::from_secs(60);
         let now = conns.peek(ids[0]).unwrap().heard_at + time;
-        conns.get(ids[1]).unwrap().doing = CallState::Watches(None);
+        let permit = DispatchPermit::in_a_test();
+        conns.get(ids[1]).unwrap().set_doing(&permit, CallState::Watches(None));
         conns.get(ids[2]).unwrap().heard_at = now;
         assert!(conns.close_idle(now, time));
         assert!(conns.peek(ids[0]).is_none());

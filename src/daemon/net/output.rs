@@ -24,33 +24,12 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Lets `write` append a message. If `write` returns `false`, what it appended is removed
-    /// again. Returns the same as `write`.
-    pub(crate) fn append(&mut self, write: impl FnOnce(&mut Vec<u8>) -> bool) -> bool {
+    /// Appends a message, and descriptors, which go with its first byte.
+    pub(crate) fn put(&mut self, message: Vec<u8>, fds: Vec<OwnedFd>) {
         let at = self.bytes.len();
-        let appended = write(&mut self.bytes);
-        if !appended {
-            self.bytes.truncate(at);
-        }
-        appended
-    }
-
-    /// As [`Self::append`], with descriptors, which go with the first byte of the message.
-    pub(crate) fn append_with(
-        &mut self,
-        fds: Vec<OwnedFd>,
-        write: impl FnOnce(&mut Vec<u8>) -> bool,
-    ) -> bool {
-        let at = self.bytes.len();
-        let appended = self.append(write);
-        if at < self.bytes.len() && !fds.is_empty() {
+        if !message.is_empty() && !fds.is_empty() {
             self.fds.push((at, fds));
         }
-        appended
-    }
-
-    /// Appends a message that was written elsewhere.
-    pub(crate) fn put(&mut self, message: Vec<u8>) {
         if self.bytes.is_empty() {
             self.bytes = message;
         } else {
@@ -125,10 +104,7 @@ mod tests {
         let mut output = Output::default();
         for (text, count) in [("three", 3), ("one", 1), ("two", 2)] {
             let fds = (0..count).map(|_| null()).collect();
-            assert!(output.append_with(fds, |bytes| {
-                bytes.extend(text.as_bytes());
-                true
-            }));
+            output.put(text.as_bytes().to_vec(), fds);
         }
         output.write(ours.as_fd()).unwrap();
         let mut heard = Vec::new();
@@ -144,18 +120,13 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_of_a_message_that_was_not_written_go_nowhere() {
+    fn descriptors_of_a_message_without_bytes_go_nowhere() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let null = || vec![OwnedFd::from(std::fs::File::open("/dev/null").unwrap())];
         let mut output = Output::default();
-        output.put(b"first".to_vec());
-        let half = |bytes: &mut Vec<u8>| {
-            bytes.extend(b"half");
-            false
-        };
-        assert!(!output.append_with(null(), half));
-        assert!(output.append_with(null(), |_| true), "there was nothing to say");
-        output.put(b"last".to_vec());
+        output.put(b"first".to_vec(), Vec::new());
+        output.put(Vec::new(), null());
+        output.put(b"last".to_vec(), Vec::new());
         output.write(ours.as_fd()).unwrap();
         let (mut buffer, mut received) = ([0; 64], Vec::new());
         let count = fds::receive(theirs.as_fd(), &mut buffer, &mut received, 0).unwrap();

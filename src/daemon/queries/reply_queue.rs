@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn who_has_not_read_the_last_words_gets_no_report_and_is_noted() {
         let (mut conns, mut reports, ids, _peers) = waiting(&[7, 7]);
-        conns.get(ids[0]).unwrap().reply(&"unread", false);
+        conns.get(ids[0]).unwrap().progress(&"unread");
         assert_eq!(all_served(&conns, &mut reports), [ids[1]]);
         reports.add(ids[0], 7, conns.peek(ids[0]).unwrap().unsent());
         let noted = reports.unread.iter().map(|unread| unread.id).collect::<Vec<_>>();
@@ -189,7 +189,7 @@ mod tests {
     fn who_reads_nothing_is_in_the_way_only_while_another_waits_for_the_room() {
         let (mut conns, mut reports, ids, _peers) = waiting(&[7, 7]);
         let words = "x".repeat(UNREAD_BYTES_PER_USER);
-        conns.get(ids[0]).unwrap().reply(&words, false);
+        conns.get(ids[0]).unwrap().progress(&words);
         let begun = Instant::now();
         let left = conns.peek(ids[0]).unwrap().unsent();
         reports.unread.push(Unread { id: ids[0], uid: 7, left, since: begun });
@@ -220,7 +220,7 @@ mod tests {
     fn who_is_gone_is_forgotten() {
         let (mut conns, mut reports, ids, _peers) = waiting(&[7, 8]);
         conns.get(ids[0]).unwrap().closing = true;
-        conns.get(ids[0]).unwrap().reply(&"dropped", false);
+        conns.get(ids[0]).unwrap().progress(&"dropped");
         conns.flush();
         reports.look(&conns, Instant::now());
         assert_eq!(all_served(&conns, &mut reports), [ids[1]]);

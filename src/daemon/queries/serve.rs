@@ -15,14 +15,6 @@ use crate::daemon::server::Server;
 use crate::sys::clock;
 
 impl Server {
-    /// The next call of a connection asks for a report: the connection waits for its turn.
-    pub(crate) fn put_off_report(&mut self, id: ConnId) {
-        if let Some(conn) = self.conns.get(id) {
-            conn.doing = CallState::Report;
-        }
-        self.await_report(id);
-    }
-
     /// Queues a connection for a report.
     pub(crate) fn await_report(&mut self, id: ConnId) {
         let Some(conn) = self.conns.get(id) else { return };
@@ -84,19 +76,17 @@ impl Server {
         let Some(conn) = self.conns.get(id) else { return };
         conn.awaits_report = false;
         let uid = conn.peer.uid;
-        match &conn.doing {
+        match conn.doing() {
             CallState::Report => {
                 let was_full = conn.calls.len() >= CALLS_AHEAD_MAX;
-                conn.doing = CallState::Nothing;
-                self.serve_next(batch, id);
-                self.conns.activate(id);
+                self.serve_report(batch, id);
                 if was_full {
                     self.conns.hear_again(id);
                 }
             }
             CallState::Watches(key) => {
                 let key = key.clone();
-                self.show_status(id, uid, key.as_ref(), true);
+                self.show_status(id, uid, key.as_ref());
             }
             _ => {}
         }

@@ -1,10 +1,11 @@
 //! The status: the state of one lock and those below it, or of all.
 
 use crate::core::Key;
+use crate::daemon::calls::answer::{Answer, written};
 use crate::daemon::calls::items;
+use crate::daemon::calls::step::Step;
 use crate::daemon::limits::NAMES_MAX;
 use crate::daemon::net::conn_id::ConnId;
-use crate::daemon::net::connection::{CallState, Connection};
 use crate::daemon::server::Server;
 use crate::protocol::{Failure, StatusQuery};
 use crate::sys::peer::Credentials;
@@ -16,41 +17,44 @@ impl Server {
         peer: Credentials,
         query: &StatusQuery,
         more: bool,
-    ) -> Result<(), Failure> {
+    ) -> Result<Step, Failure> {
         if let Some(max) = query.names_max {
             let max = usize::try_from(max).unwrap_or(usize::MAX).min(NAMES_MAX);
             let keys = self.shown(peer.uid).names(query.key.as_deref().unwrap_or(""), max);
-            return self.tell(id, &self.status_of(keys, 0));
+            return Ok(Step::reply(&self.status_of(keys, 0)));
         }
         let key = query.key.as_deref().map(items::key).transpose()?;
-        self.show_status(id, peer.uid, key.as_ref(), more);
-        if more
-            && let Some(conn) = self.conns.get(id)
-            && !conn.heard_end
-        {
-            conn.doing = CallState::Watches(key);
-            self.due.watched = true;
+        let report = self.status_report(id, peer.uid, key.as_ref(), more);
+        match self.conns.get(id).filter(|conn| more && !conn.heard_end) {
+            None => Ok(Step::Answer(Answer::report(report, more))),
+            Some(conn) => {
+                conn.progress_written(report);
+                Ok(Step::Wait(self.watch_status(id, key)))
+            }
         }
-        Ok(())
     }
 
-    /// Sends the state of the locks that `key` covers, or of all locks.
-    pub(crate) fn show_status(
-        &mut self,
+    /// Sends the state of the locks that a client watches.
+    pub(crate) fn show_status(&mut self, id: ConnId, viewer: u32, key: Option<&Key>) {
+        let report = self.status_report(id, viewer, key, true);
+        if let Some(conn) = self.conns.get(id) {
+            conn.progress_written(report);
+        }
+    }
+
+    /// The state of the locks that `key` covers, or of all locks. A client that wants no reply gets
+    /// none, so that none is built.
+    fn status_report(
+        &self,
         id: ConnId,
         viewer: u32,
         key: Option<&Key>,
         continues: bool,
-    ) {
-        let Some(conn) = self.conns.get(id) else { return };
-        if conn.oneway {
-            conn.unanswered &= continues;
-            return;
+    ) -> Option<Vec<u8>> {
+        if self.conns.peek(id).is_none_or(|conn| conn.is_oneway()) {
+            return Some(Vec::new());
         }
         let (shown, left_out) = self.shown(viewer).keys(key);
-        let reply = Connection::written(&self.status_of(shown, left_out), continues);
-        if let Some(conn) = self.conns.get(id) {
-            conn.put_written(reply, continues);
-        }
+        written(&self.status_of(shown, left_out), continues)
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::core::{Blocker, By, FrameId, Request, RequestId, Table, WaiterState};
+use crate::daemon::calls::step::Step;
 use crate::daemon::limits::{BLOCKERS_LOOKED_AT_MAX, WAITS_SHOWN_MAX};
-use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::server::Server;
 use crate::daemon::view::deadlock::wanted_item;
 use crate::daemon::view::text::{pid_of, time};
@@ -15,21 +15,15 @@ use crate::protocol::{
 use crate::sys::peer::Credentials;
 
 impl Server {
-    pub(crate) fn why(
-        &mut self,
-        id: ConnId,
-        peer: Credentials,
-        query: &WhyQuery,
-    ) -> Result<(), Failure> {
+    pub(crate) fn why(&self, peer: Credentials, query: &WhyQuery) -> Result<Step, Failure> {
         let table = &self.ledger.table;
         let frames = asked_frames(table, query)?;
         let waits = self.shown(peer.uid).chain(&frames);
-        self.tell(id, &waits)
+        Ok(Step::reply(&waits))
     }
 
-    pub(crate) fn graph(&mut self, id: ConnId, peer: Credentials) -> Result<(), Failure> {
-        let waits = self.shown(peer.uid).graph();
-        self.tell(id, &waits)
+    pub(crate) fn graph(&self, peer: Credentials) -> Step {
+        Step::reply(&self.shown(peer.uid).graph())
     }
 }
 

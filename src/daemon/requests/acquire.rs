@@ -3,12 +3,13 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use crate::core::{Change, FrameId, Granted, Outcome, Owner, Refusal, Request, RequestId, Wait};
-use crate::daemon::calls::completion::{Applied, Completion};
+use crate::core::{FrameId, Granted, Outcome, Owner, Refusal, Request, RequestId, Wait};
+use crate::daemon::calls::completion::Applied;
+use crate::daemon::calls::dispatch::unanswered::lost_track;
 use crate::daemon::calls::items;
 use crate::daemon::calls::pending_acquire::PendingAcquire;
+use crate::daemon::calls::step::Step;
 use crate::daemon::net::conn_id::ConnId;
-use crate::daemon::net::connection::CallState;
 use crate::daemon::server::Server;
 use crate::daemon::view::wording::disk_full;
 use crate::protocol::{Acquire, Failure, Wrapper};
@@ -21,11 +22,7 @@ impl Server {
         acquire: Box<Acquire>,
         more: bool,
         fds: Vec<OwnedFd>,
-    ) -> Result<(), Failure> {
-        if self.stopping || self.conns.peek(id).is_none_or(|conn| conn.heard_end) {
-            // The client is gone, or the next daemon answers it.
-            return Ok(());
-        }
+    ) -> Result<Step, Failure> {
         let mut items = items::items(&acquire.items)?;
         self.ledger.table.share_keys(&mut items);
         self.check_wrapper(acquire.wrapper)?;
@@ -45,8 +42,8 @@ impl Server {
         if let Some(request) = known.filter(goes_on) {
             return self.attach_again(id, request, owner, more);
         }
-        if self.is_underway(id, acquire.tag, &owner, more)? {
-            return Ok(());
+        if let Some(waiting) = self.attach_in_flight(id, acquire.tag, &owner, more)? {
+            return Ok(Step::Wait(waiting));
         }
         self.may_hold(id, &items, acquire.priority)?;
         self.check_quota(owner.uid, &items, acquire.lease.is_some())?;
@@ -80,8 +77,8 @@ impl Server {
         self.ledger.admit(&request).map_err(|error| disk_full(&error))?;
         let pidfd = owner.pidfd;
         let request = Arc::new(request);
-        self.ask(PendingAcquire { conn: id, request, pidfd, more, deferred_until: None, crowd });
-        Ok(())
+        let deferred_until = None;
+        Ok(self.ask(PendingAcquire { conn: id, request, pidfd, more, deferred_until, crowd }))
     }
 
     /// Whether a request is of this owner and of an incarnation of this host that was lost, and is
@@ -103,7 +100,8 @@ impl Server {
         (wait != Wait::No && waiting() >= most).then_some(most)
     }
 
-    pub(crate) fn ask(&mut self, mut newcomer: PendingAcquire) {
+    /// Asks for a lock, for the first time or again.
+    pub(crate) fn ask(&self, mut newcomer: PendingAcquire) -> Step {
         // The host and the parent may have changed since the request was deferred.
         let (host, table) = (self.ledger.host, &self.ledger.table);
         let lives = |frame: &FrameId| table.frame(*frame).is_some_and(|state| !state.ended);
@@ -112,12 +110,15 @@ impl Server {
             let request = Arc::make_mut(&mut newcomer.request);
             (request.host, request.parent) = (host, parent);
         }
-        let change = Change::Request(newcomer.request.clone());
-        self.propose(change, Completion::Ask(newcomer));
+        Step::ask(newcomer)
     }
 
     /// Continues a request that was applied to the table, as the table decided.
-    pub(crate) fn asked(&mut self, newcomer: PendingAcquire, applied: Applied) {
+    pub(crate) fn asked(
+        &mut self,
+        newcomer: PendingAcquire,
+        applied: Applied,
+    ) -> Result<Step, Failure> {
         let Applied { revision, outcomes } = applied;
         let request = RequestId(revision.0);
         // The entry that queues a request may also grant it, because the waiters ahead wait for it
@@ -126,26 +127,26 @@ impl Server {
         let last_word = outcomes.into_iter().rfind(|outcome| outcome.is_word_on(request));
         match last_word {
             Some(Outcome::Granted(granted)) if !self.is_sure() => {
-                self.keep_untold(newcomer, &granted);
+                self.keep_untold(&newcomer, &granted)
             }
             Some(Outcome::Granted(granted)) => {
                 self.waiters.drop_grant(request);
-                self.grant_at_once(newcomer, &granted);
+                self.grant_at_once(newcomer, &granted)
             }
             Some(Outcome::Queued { frame, .. }) => {
-                self.begin_to_wait(newcomer.conn, request, newcomer.more);
+                let waiting = self.wait_for_grant(newcomer.conn, request, newcomer.more);
                 if newcomer.request.provisional
                     && let Err(failure) = self.watch_owner(newcomer.conn, frame, newcomer.pidfd)
                 {
                     self.waiters.remove(request);
-                    self.done(newcomer.conn);
-                    return self.take_back(newcomer.conn, request, &failure);
+                    return Ok(Step::GiveBack(request, failure));
                 }
                 self.suspend_ahead(|table| table.first_ahead(request));
+                Ok(Step::Wait(waiting))
             }
             // The request is proposed again when the recovery is over.
             Some(Outcome::Refused { why: Refusal::Recovering, .. }) => {
-                self.ask_when_joined(newcomer);
+                self.wait_for_membership(newcomer).map(Step::Wait)
             }
             // The daemon asks again when that incarnation is gone.
             Some(Outcome::Refused { why: Refusal::Duplicate, .. })
@@ -154,42 +155,44 @@ impl Server {
                     self.is_of_lost_incarnation(known, *uid, owner)
                 }) =>
             {
-                self.ask_when_joined(newcomer);
+                self.wait_for_membership(newcomer).map(Step::Wait)
             }
             Some(Outcome::Refused { why, .. }) => self.refuse(newcomer, &why),
-            _ => tracing::error!(request = request.0, "the table said nothing to a request"),
+            _ => {
+                tracing::error!(request = request.0, "the table said nothing to a request");
+                Err(lost_track())
+            }
         }
     }
 
     /// Defers a grant until this host is sure of it, usually after the next renewal: too little of
     /// the TTL may be left to start a command safely. A request that may not wait is refused
     /// instead.
-    pub(crate) fn keep_untold(&mut self, newcomer: PendingAcquire, granted: &Granted) {
+    pub(crate) fn keep_untold(
+        &mut self,
+        newcomer: &PendingAcquire,
+        granted: &Granted,
+    ) -> Result<Step, Failure> {
         let (id, request, more) = (newcomer.conn, granted.request, newcomer.more);
         let table = &self.ledger.table;
         let hold = table.hold(granted.token);
         let Some(hold) = hold.filter(|hold| hold.asked.wait != Wait::No) else {
             let failure = self.not_a_member();
             self.waiters.drop_grant(request);
-            return self.take_back(id, request, &failure);
+            return Ok(Step::GiveBack(request, failure));
         };
         self.waiters.add_granted(hold, table.session(hold.frame), id);
-        self.begin_to_wait(id, request, more);
+        Ok(Step::Wait(self.wait_for_grant(id, request, more)))
     }
 
-    fn grant_at_once(&mut self, newcomer: PendingAcquire, granted: &Granted) {
-        self.done(newcomer.conn);
+    fn grant_at_once(
+        &mut self,
+        newcomer: PendingAcquire,
+        granted: &Granted,
+    ) -> Result<Step, Failure> {
         match self.watch_owner(newcomer.conn, granted.frame, newcomer.pidfd) {
             Ok(()) => self.tell_grant(newcomer.conn, granted),
-            Err(failure) => self.take_back(newcomer.conn, granted.request, &failure),
-        }
-    }
-
-    pub(crate) fn begin_to_wait(&mut self, id: ConnId, request: RequestId, more: bool) {
-        self.waiters.attach(request, id, more);
-        if let Some(conn) = self.conns.get(id) {
-            conn.doing = CallState::Waits(request);
-            conn.save_memory();
+            Err(failure) => Ok(Step::GiveBack(granted.request, failure)),
         }
     }
 }

@@ -6,7 +6,8 @@
 use std::io;
 
 use crate::core::Token;
-use crate::daemon::net::conn_id::ConnId;
+use crate::daemon::calls::answer::Answer;
+use crate::daemon::calls::step::Step;
 use crate::daemon::server::Server;
 use crate::protocol::{DeadlinePageQuery, ErrorName, Failure, Wrapper};
 
@@ -24,7 +25,7 @@ impl Server {
     }
 
     /// Gives the page to the client that runs the command of a holder.
-    pub(crate) fn page(&mut self, id: ConnId, query: &DeadlinePageQuery) -> Result<(), Failure> {
+    pub(crate) fn page(&self, query: &DeadlinePageQuery) -> Result<Step, Failure> {
         let Some(cluster) = &self.cluster else {
             let message = "this daemon works over no engine: no lock has a deadline";
             return Err(Failure::new(ErrorName::Unsupported, message));
@@ -44,10 +45,7 @@ impl Server {
         let mut fds = Vec::new();
         let found = cluster.add_page(&mut fds).map_err(|error| no_page(&error))?;
         let found = found.ok_or_else(not_held)?;
-        if let Some(conn) = self.conns.get(id) {
-            conn.reply_with(&found, fds);
-        }
-        Ok(())
+        Ok(Step::Answer(Answer::with_fds(&found, fds)))
     }
 }
 

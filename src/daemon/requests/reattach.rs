@@ -4,8 +4,9 @@
 //! Invariant: a request is answered on one connection, the last one that asked for it.
 
 use crate::core::{Change, RequestId, Tag, Wait};
-use crate::daemon::calls::completion::Completion;
+use crate::daemon::calls::dispatch::permit::Waiting;
 use crate::daemon::calls::in_flight::LogWait;
+use crate::daemon::calls::step::Step;
 use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::processes::owner_identity::{OwnerFound, cannot_watch};
 use crate::daemon::server::Server;
@@ -14,16 +15,16 @@ use crate::protocol::{ErrorName, Failure};
 
 impl Server {
     /// Goes on with a request that is on its way into the log, or waits for the membership of this
-    /// host; its client lost its connection. Returns whether there is such a request.
-    pub(crate) fn is_underway(
+    /// host; its client lost its connection. `None` if there is no such request.
+    pub(crate) fn attach_in_flight(
         &mut self,
         id: ConnId,
         tag: Tag,
         owner: &OwnerFound,
         more: bool,
-    ) -> Result<bool, Failure> {
-        let Some(cluster) = &mut self.cluster else { return Ok(false) };
-        let Some((what, newcomer)) = cluster.in_flight.tagged(tag) else { return Ok(false) };
+    ) -> Result<Option<Waiting>, Failure> {
+        let Some(cluster) = &mut self.cluster else { return Ok(None) };
+        let Some((what, newcomer)) = cluster.in_flight.tagged(tag) else { return Ok(None) };
         if !newcomer.is_of(owner) {
             let message = "the tag names a request of another process or lease";
             return Err(Failure::new(ErrorName::BadRequest, message));
@@ -35,21 +36,19 @@ impl Server {
         let is_there = |it: &LogWait| it.what == what;
         if before != id && cluster.in_flight.pending.get(&before).is_some_and(is_there) {
             cluster.in_flight.pending.remove(&before);
-            self.finish(before, Err(asked_elsewhere()));
+            self.supersede(before);
         }
-        self.wait_for_log(id, what, patience);
-        Ok(true)
+        Ok(Some(self.wait_for_log(id, what, patience)))
     }
 
     /// Sends a grant to a client that asks for it again, as soon as this host is sure of it.
-    fn tell_later(&mut self, id: ConnId, request: RequestId, more: bool) -> Result<(), Failure> {
+    fn tell_later(&mut self, id: ConnId, request: RequestId, more: bool) -> Result<Step, Failure> {
         let table = &self.ledger.table;
         let hold = table.hold_of(request).filter(|hold| hold.asked.wait != Wait::No);
         let Some(hold) = hold else { return Err(self.not_a_member()) };
         self.waiters.queue_grant(granted(table, hold));
         self.waiters.add_granted(hold, table.session(hold.frame), id);
-        self.begin_to_wait(id, request, more);
-        Ok(())
+        Ok(Step::Wait(self.wait_for_grant(id, request, more)))
     }
 
     /// Goes on with a known request: its client lost its connection, or asked an earlier daemon
@@ -60,7 +59,7 @@ impl Server {
         request: RequestId,
         owner: OwnerFound,
         more: bool,
-    ) -> Result<(), Failure> {
+    ) -> Result<Step, Failure> {
         let table = &self.ledger.table;
         let waiter = table.waiter(request);
         let frame = waiter.map(|waiter| waiter.frame);
@@ -84,21 +83,16 @@ impl Server {
             return self.tell_again(id, request, frame, owner.pidfd);
         }
         if let Some(before) = self.waiters.get(request).and_then(|waiter| waiter.conn) {
-            self.finish(before, Err(asked_elsewhere()));
+            self.supersede(before);
         }
         let provisional =
             self.ledger.table.waiter(request).is_some_and(|waiter| waiter.request.provisional);
         if provisional && let Some(pidfd) = owner.pidfd {
             self.owners.watch(frame, None, pidfd).map_err(|error| cannot_watch(&error))?;
         }
-        self.begin_to_wait(id, request, more);
+        let waiting = self.wait_for_grant(id, request, more);
         self.waiters.resume(request);
-        self.propose(Change::Resume { request }, Completion::Nothing);
-        Ok(())
+        self.propose(Change::Resume { request });
+        Ok(Step::Wait(waiting))
     }
-}
-
-fn asked_elsewhere() -> Failure {
-    let message = "the same request was asked on another connection";
-    Failure::new(ErrorName::BadRequest, message)
 }

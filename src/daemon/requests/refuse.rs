@@ -5,8 +5,8 @@
 use crate::core::{FrameId, Refusal, Request, RequestId, UnixMillis};
 use crate::daemon::calls::deferred::DeferredRequest;
 use crate::daemon::calls::pending_acquire::PendingAcquire;
+use crate::daemon::calls::step::Step;
 use crate::daemon::limits::{EXITING_TIME, PROCESSES_LOOKED_AT_MAX};
-use crate::daemon::net::connection::CallState;
 use crate::daemon::processes::owner_identity::NOBODY;
 use crate::daemon::server::Server;
 use crate::daemon::view::text::pid_of;
@@ -17,10 +17,15 @@ use crate::sys::clock;
 use crate::sys::process::{RunState, run_state};
 
 impl Server {
-    pub(crate) fn refuse(&mut self, mut newcomer: PendingAcquire, why: &Refusal) {
+    /// Handles a request that the table refused: asks again, defers it, or fails.
+    pub(crate) fn refuse(
+        &mut self,
+        mut newcomer: PendingAcquire,
+        why: &Refusal,
+    ) -> Result<Step, Failure> {
         let is_barred = matches!(why, Refusal::Full { .. });
         if is_barred && self.suspend_ahead(|table| table.first_ahead_of(&newcomer.request)) {
-            return self.ask(newcomer);
+            return Ok(self.ask(newcomer));
         }
         let now = clock::now();
         let until = newcomer.deferred_until.unwrap_or(now + EXITING_TIME);
@@ -29,14 +34,10 @@ impl Server {
             && self.somebody_is_leaving(&newcomer.request, *item)
         {
             tracing::debug!("a request waits for the end of a holder that is on its way out");
-            if let Some(conn) = self.conns.get(newcomer.conn) {
-                conn.doing = CallState::Deferred;
-            }
             newcomer.deferred_until = Some(until);
-            return self.waiters.defer(DeferredRequest { newcomer, until });
+            return Ok(Step::Wait(self.wait_for_an_end(DeferredRequest { newcomer, until })));
         }
-        let failure = self.refusal(&newcomer, why);
-        self.finish(newcomer.conn, Err(failure));
+        Err(self.refusal(&newcomer, why))
     }
 
     fn refusal(&self, newcomer: &PendingAcquire, why: &Refusal) -> Failure {
@@ -98,16 +99,5 @@ impl Server {
             .filter_map(|token| table.hold(token))
             .filter(|hold| hold.asked.host == self.ledger.host)
             .any(|hold| run_state(pid_of(&hold.asked.owner)) == RunState::Exiting)
-    }
-
-    /// Asks deferred requests again: all of them after a death, otherwise those whose time is over.
-    pub(crate) fn retry_deferred(&mut self, deaths: bool) {
-        if self.waiters.next_deferred().is_none() {
-            return;
-        }
-        let now = clock::now();
-        for deferred in self.waiters.take_deferred(now, deaths) {
-            self.ask(deferred.newcomer);
-        }
     }
 }

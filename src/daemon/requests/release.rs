@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::core::{Change, FrameId, HoldState, Key, Outcome, Release as Giving, Token};
 use crate::daemon::calls::completion::{Applied, Completion, PendingRelease};
 use crate::daemon::calls::items;
+use crate::daemon::calls::step::Step;
 use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::server::Server;
 use crate::daemon::view::Shown;
@@ -20,13 +21,12 @@ impl Server {
         peer: Credentials,
         release: &Release,
         fds: Vec<OwnedFd>,
-    ) -> Result<(), Failure> {
+    ) -> Result<Step, Failure> {
         if let Some(handle) = of_handle(release) {
             return self.release_lease(id, peer, handle);
         }
         let giving = self.giving(id, release, fds)?;
-        self.give_back(id, peer, giving);
-        Ok(())
+        Ok(give_back(id, peer, giving))
     }
 
     /// Says what a release would give back.
@@ -36,7 +36,7 @@ impl Server {
         peer: Credentials,
         release: &Release,
         fds: Vec<OwnedFd>,
-    ) -> Result<(), Failure> {
+    ) -> Result<Step, Failure> {
         let giving = match of_handle(release) {
             Some(handle) => Giving::All { frame: self.frame_of_lease(peer, handle)? },
             None => self.giving(id, release, fds)?,
@@ -47,10 +47,7 @@ impl Server {
         }
         let shown = Shown::to(peer.uid, &self.ledger, &self.leases, &self.owners);
         let released: Vec<_> = holds.iter().map(|hold| told_held(&shown, hold, &giving)).collect();
-        if let Some(conn) = self.conns.get(id) {
-            conn.reply(&Released { released }, false);
-        }
-        Ok(())
+        Ok(Step::reply(&Released { released }))
     }
 
     /// What a release that names no handle is to give back.
@@ -116,37 +113,24 @@ impl Server {
         Err(failure)
     }
 
-    fn give_back(&mut self, id: ConnId, peer: Credentials, giving: Giving) {
-        let change = Change::Release(giving.clone());
-        self.propose(change, Completion::Release(PendingRelease { id, peer, giving }));
-    }
-
-    /// Gives back all that a frame holds.
-    pub(crate) fn give_back_all(&mut self, id: ConnId, peer: Credentials, frame: FrameId) {
-        self.give_back(id, peer, Giving::All { frame });
-    }
-
     /// A release was applied to the table: says what was given back. `before` are the holds before
     /// it.
     pub(crate) fn given_back(
-        &mut self,
-        back: PendingRelease,
+        &self,
+        back: &PendingRelease,
         before: &[Arc<HoldState>],
         applied: &Applied,
-    ) -> Result<(), Failure> {
-        let PendingRelease { id, peer, giving } = back;
+    ) -> Result<Step, Failure> {
+        let PendingRelease { peer, giving, .. } = back;
         let shown = Shown::to(peer.uid, &self.ledger, &self.leases, &self.owners);
         let released = told_released(&shown, before, &applied.outcomes);
         if released.is_empty() {
-            return Err(self.not_held(&giving));
+            return Err(self.not_held(giving));
         }
         if let Giving::Hold { token, forced: true } = giving {
             tracing::info!(token = token.0, uid = peer.uid, pid = peer.pid, "released by force");
         }
-        if let Some(conn) = self.conns.get(id) {
-            conn.reply(&Released { released }, false);
-        }
-        Ok(())
+        Ok(Step::reply(&Released { released }))
     }
 
     /// The frame of the process that is to give back.
@@ -196,7 +180,7 @@ impl Server {
         id: ConnId,
         peer: Credentials,
         confirm: &Confirm,
-    ) -> Result<(), Failure> {
+    ) -> Result<Step, Failure> {
         let request = self.ledger.table.tagged(confirm.tag);
         let hold = request.and_then(|request| self.ledger.table.hold_of(request));
         let Some(hold) = hold else {
@@ -209,18 +193,24 @@ impl Server {
         }
         let (request, provisional) = (hold.request, hold.provisional);
         if !provisional {
-            return self.tell(id, &Nothing {});
+            return Ok(Step::reply(&Nothing {}));
         }
         self.waiters.claimed(request);
         self.conns.disown(request);
-        self.propose(Change::Confirm { request }, Completion::Confirm { id });
-        Ok(())
+        Ok(Step::Propose(Change::Confirm { request }, Completion::Confirm { id }))
     }
 
     /// A confirmation is in the table.
-    pub(crate) fn confirmed(&mut self, id: ConnId) -> Result<(), Failure> {
-        self.tell(id, &Nothing {})
+    #[expect(clippy::unused_self, reason = "like the other completions")]
+    pub(crate) fn confirmed(&self) -> Step {
+        Step::reply(&Nothing {})
     }
+}
+
+/// The call gives something back.
+pub(crate) fn give_back(id: ConnId, peer: Credentials, giving: Giving) -> Step {
+    let change = Change::Release(giving.clone());
+    Step::Propose(change, Completion::Release(PendingRelease { id, peer, giving }))
 }
 
 /// What was given back. The session of a hold is still known, even if its frame is gone with it.

@@ -1,10 +1,14 @@
 //! Leases: asking for them, renewing them, and what to say of a lost lease.
 
-use crate::core::{Change, FrameId, LeaseEnd, LeaseId, Outcome, Owner, PastLease};
+use crate::core::{
+    Change, FrameId, LeaseEnd, LeaseId, Outcome, Owner, PastLease, Release as Giving,
+};
 use crate::daemon::calls::completion::{Applied, Completion, PendingRenewal};
+use crate::daemon::calls::step::Step;
 use crate::daemon::limits::{LEASE_MS_MAX, LEASE_MS_MIN};
 use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::processes::owner_identity::{NOBODY, OwnerFound};
+use crate::daemon::requests::release::give_back;
 use crate::daemon::server::Server;
 use crate::daemon::view::text::time;
 use crate::daemon::view::wording::owner_gone;
@@ -53,7 +57,7 @@ impl Server {
         id: ConnId,
         peer: Credentials,
         renew: &Renew,
-    ) -> Result<(), Failure> {
+    ) -> Result<Step, Failure> {
         let lease = name_of(renew.handle);
         if let Err(failure) = self.live_lease(peer, lease)
             && !self.may_be_behind(lease)
@@ -63,31 +67,29 @@ impl Server {
         self.ledger
             .admit_renewal()
             .map_err(|error| crate::daemon::view::wording::disk_full(&error))?;
-        self.propose_renewal(PendingRenewal { id, peer, lease, give_back: false });
-        Ok(())
+        Ok(self.renewal(PendingRenewal { id, peer, lease, give_back: false }))
     }
 
-    fn propose_renewal(&mut self, renewing: PendingRenewal) {
+    fn renewal(&self, renewing: PendingRenewal) -> Step {
         let change = Change::Renew { lease: renewing.lease, host: self.ledger.host };
-        self.propose(change, Completion::Renew(Box::new(renewing)));
+        Step::Propose(change, Completion::Renew(Box::new(renewing)))
     }
 
     /// Gives back what a lease holds.
     pub(crate) fn release_lease(
-        &mut self,
+        &self,
         id: ConnId,
         peer: Credentials,
         handle: Handle,
-    ) -> Result<(), Failure> {
+    ) -> Result<Step, Failure> {
         let lease = name_of(handle);
         match self.live_lease(peer, lease) {
-            Ok(frame) => self.give_back_all(id, peer, frame),
+            Ok(frame) => Ok(give_back(id, peer, Giving::All { frame })),
             Err(_) if self.may_be_behind(lease) => {
-                self.propose_renewal(PendingRenewal { id, peer, lease, give_back: true });
+                Ok(self.renewal(PendingRenewal { id, peer, lease, give_back: true }))
             }
-            Err(failure) => return Err(failure),
+            Err(failure) => Err(failure),
         }
-        Ok(())
     }
 
     /// Whether a lease that the table does not have, or has without a lock, may have been granted
@@ -99,18 +101,17 @@ impl Server {
 
     /// A renewal was applied to the table, or was void.
     pub(crate) fn renewed(
-        &mut self,
-        renewing: PendingRenewal,
+        &self,
+        renewing: &PendingRenewal,
         applied: &Applied,
-    ) -> Result<(), Failure> {
-        let PendingRenewal { id, peer, lease, give_back } = renewing;
+    ) -> Result<Step, Failure> {
+        let PendingRenewal { id, peer, lease, give_back: gives_back } = *renewing;
         match applied.outcomes.first() {
-            Some(Outcome::Renewed { frame, .. }) if give_back => {
-                self.give_back_all(id, peer, *frame);
-                Ok(())
+            Some(Outcome::Renewed { frame, .. }) if gives_back => {
+                Ok(give_back(id, peer, Giving::All { frame: *frame }))
             }
             Some(Outcome::Renewed { frame, .. }) => match self.told_renewed(*frame) {
-                Some(renewed) => self.tell(id, &renewed),
+                Some(renewed) => Ok(Step::reply(&renewed)),
                 None => Err(self.lease_lost(peer, lease)),
             },
             _ => Err(self
@@ -187,7 +188,7 @@ impl Server {
             if let Some(lease) = lease {
                 tracing::info!(session = %format_args!("s{frame}"), "a lease was not renewed, it ends");
                 let change = Change::Expire { frame, renewal: lease.renewals };
-                self.propose(change, Completion::Nothing);
+                self.propose(change);
             }
         }
     }

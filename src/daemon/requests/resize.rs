@@ -3,6 +3,7 @@
 use crate::core::{Change, Outcome, View};
 use crate::daemon::calls::completion::{Applied, Completion, PendingResize};
 use crate::daemon::calls::items;
+use crate::daemon::calls::step::Step;
 use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::permissions::Action;
 use crate::daemon::server::Server;
@@ -10,24 +11,24 @@ use crate::daemon::view::wording::disk_full;
 use crate::protocol::{ErrorName, Failure, Resize, Resized};
 
 impl Server {
-    pub(crate) fn resize(&mut self, id: ConnId, resize: &Resize) -> Result<(), Failure> {
+    pub(crate) fn resize(&mut self, id: ConnId, resize: &Resize) -> Result<Step, Failure> {
         let (key, wanted) = items::stored_view(resize)?;
         self.may(id, Action::Resize, &key)?;
         self.ledger.admit_view(&key).map_err(|error| disk_full(&error))?;
         // A key whose stored view is forgotten falls back to the configured view.
         let view = wanted.or_else(|| self.limits.configured(&key));
         let change = Change::Resize { key: key.clone(), view };
-        self.propose(change, Completion::Resize(Box::new(PendingResize { id, key, wanted, view })));
-        Ok(())
+        let then = Completion::Resize(Box::new(PendingResize { id, key, wanted, view }));
+        Ok(Step::Propose(change, then))
     }
 
     /// A resize was applied to the table, or refused by it.
     pub(crate) fn resized(
         &mut self,
-        resizing: PendingResize,
+        resizing: &PendingResize,
         applied: &Applied,
-    ) -> Result<(), Failure> {
-        let PendingResize { id, key, wanted, view } = resizing;
+    ) -> Result<Step, Failure> {
+        let PendingResize { key, wanted, view, .. } = resizing;
         let before = match applied.outcomes.first() {
             Some(Outcome::Resized { before }) => *before,
             Some(Outcome::ResizeRefused { in_use }) => {
@@ -37,9 +38,9 @@ impl Server {
             }
             _ => None,
         };
-        if let Err(error) = self.ledger.store_view(&key, wanted) {
+        if let Err(error) = self.ledger.store_view(key, *wanted) {
             let change = Change::Resize { key: key.clone(), view: before };
-            self.propose(change, Completion::Nothing);
+            self.propose(change);
             let message = format!("the view of `{key}` cannot be kept: {error}");
             return Err(Failure::new(ErrorName::DiskFull, message));
         }
@@ -48,10 +49,10 @@ impl Server {
             key: key.to_string(),
             before: before.as_ref().map(View::to_string),
             now: view.as_ref().map(View::to_string),
-            held: table.held_of(&key),
-            waiting: table.waiting_for(&key) as u64,
+            held: table.held_of(key),
+            waiting: table.waiting_for(key) as u64,
         };
         tracing::info!(%key, view = resized.now.as_deref().unwrap_or("none"), "resized");
-        self.tell(id, &resized)
+        Ok(Step::reply(&resized))
     }
 }

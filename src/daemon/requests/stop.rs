@@ -1,12 +1,12 @@
 //! Stopping the daemon.
 
-use crate::daemon::net::conn_id::ConnId;
+use crate::daemon::calls::step::Step;
 use crate::daemon::server::Server;
 use crate::protocol::{ErrorName, Failure, Stopping};
 use crate::sys::peer::Credentials;
 
 impl Server {
-    pub(crate) fn stop(&mut self, id: ConnId, peer: Credentials) -> Result<(), Failure> {
+    pub(crate) fn stop(&mut self, peer: Credentials) -> Result<Step, Failure> {
         let owner = self.about.uid;
         if peer.uid != owner && peer.uid != 0 {
             let message = format!("uid {} may not stop the daemon here", peer.uid);
@@ -15,6 +15,6 @@ impl Server {
         }
         tracing::info!(uid = peer.uid, pid = peer.pid, "told to stop");
         self.stopping = true;
-        self.tell(id, &Stopping { pid: self.about.pid })
+        Ok(Step::reply(&Stopping { pid: self.about.pid }))
     }
 }

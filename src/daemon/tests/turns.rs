@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::core::Token;
 use crate::daemon::calls::pending_acquire::PendingAcquire;
+use crate::daemon::calls::step::Step;
 use crate::daemon::limits::CALLS_PER_TURN;
 use crate::daemon::net::batch::Batch;
 use crate::daemon::tests::{Holder, Peer, World, call, granted, hex, mutex, try_mutex};
@@ -310,7 +311,7 @@ fn who_waits_for_a_grant_that_must_not_be_told_yet_is_told_why() {
     let hold = table.holds().next().unwrap();
     let (newcomer, granted) =
         (PendingAcquire::again(id, hold.asked.clone(), true, None), granted_later(table, hold));
-    world.server.keep_untold(newcomer, &granted);
+    assert!(matches!(world.server.keep_untold(&newcomer, &granted), Ok(Step::Wait(_))));
     world.server.turn().unwrap();
     let progress = peer.reply().expect("a word of progress");
     assert_eq!(progress["continues"], true, "{progress}");

@@ -10,7 +10,6 @@ use std::time::Instant;
 use crate::core::{
     Change, Owner, ProcessId, Request, RequestId, WaiterState, WaiterStatus, Withdrawal,
 };
-use crate::daemon::calls::completion::Completion;
 use crate::daemon::limits::{
     COME_BACK_EVERY, COME_BACK_TIME, COME_BACK_TIME_IF_BUSY, PROCESSES_LOOKED_AT_MAX, STOPPED_EVERY,
 };
@@ -110,7 +109,7 @@ impl Server {
 
     fn give_up(&mut self, request: RequestId) {
         let why = Withdrawal::Lost;
-        self.propose(Change::Withdraw { request, why }, Completion::Nothing);
+        self.propose(Change::Withdraw { request, why });
     }
 
     /// Suspends the detached waiters whose process is stopped. Checks `at_most` waiters.
@@ -126,8 +125,8 @@ impl Server {
             self.waiters.set_absent(request, None);
             // Only a waiter that takes part can be suspended. A grant in between is taken back
             // before a client is told.
-            self.propose(Change::Resume { request }, Completion::Nothing);
-            self.propose(Change::Suspend { request }, Completion::Nothing);
+            self.propose(Change::Resume { request });
+            self.propose(Change::Suspend { request });
         }
     }
 

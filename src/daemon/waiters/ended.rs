@@ -4,7 +4,6 @@
 //! told stays held until the owner has ended, and the descendants that the hold is kept for.
 
 use crate::core::{Change, FrameId, Release, RequestId, Token, Withdrawal};
-use crate::daemon::calls::completion::Completion;
 use crate::daemon::net::connection::CallState;
 use crate::daemon::net::read_permit::Disconnected;
 use crate::daemon::server::Server;
@@ -19,12 +18,8 @@ impl Server {
         if untold.is_some() {
             conn.discard_output();
         }
-        let doing = match conn.doing {
-            CallState::InFlight => CallState::InFlight,
-            CallState::Report => CallState::Report,
-            _ => std::mem::replace(&mut conn.doing, CallState::Nothing),
-        };
         let provisional = std::mem::take(&mut conn.provisional);
+        let doing = self.abandon_call(disconnected.id);
         let mut gone: Vec<RequestId> = provisional.into_iter().chain(untold).collect();
         match doing {
             CallState::Waits(request) | CallState::Stores(request) => gone.push(request),
@@ -42,7 +37,7 @@ impl Server {
                 waiter.conn = None;
             }
             let why = Withdrawal::Cancelled;
-            self.propose(Change::Withdraw { request, why }, Completion::Nothing);
+            self.propose(Change::Withdraw { request, why });
         }
         self.conns.activate(disconnected.id);
     }
@@ -56,7 +51,7 @@ impl Server {
             "the owner has ended"
         );
         self.owners.forget(frame);
-        self.propose(Change::End { frame }, Completion::End { frame });
+        self.propose(Change::End { frame });
     }
 
     /// Handles the end of a frame's process, applied to the table: what is left is kept for its
@@ -75,7 +70,7 @@ impl Server {
         let Some(tag) = self.ledger.table.hold(token).map(|hold| hold.asked.tag) else { return };
         if !self.children.await_end(token, tag, &mut self.owners) {
             let release = Release::Hold { token, forced: false };
-            self.propose(Change::Release(release), Completion::Nothing);
+            self.propose(Change::Release(release));
         }
     }
 

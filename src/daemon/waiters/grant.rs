@@ -2,15 +2,17 @@
 
 use std::os::fd::AsFd;
 
-use crate::core::{Change, FrameId, FrameState, Granted, Owner, RequestId, Withdrawal};
-use crate::daemon::calls::completion::Completion;
+use crate::core::{FrameId, FrameState, Granted, Owner, RequestId};
+use crate::daemon::calls::answer::Answer;
+use crate::daemon::calls::step::Step;
 use crate::daemon::net::conn_id::ConnId;
-use crate::daemon::net::connection::CallState;
 use crate::daemon::processes::owner_identity::{cannot_watch, peer_pidfd};
+use crate::daemon::requests::deadline_page::no_page;
 use crate::daemon::server::Server;
 use crate::daemon::view::Shown;
 use crate::daemon::view::text::pid_of;
 use crate::daemon::view::wording::owner_gone;
+use crate::daemon::waiters::note::given_up;
 use crate::protocol::{ErrorName, Failure};
 use crate::sys::pidfd::Pidfd;
 
@@ -27,76 +29,52 @@ enum Found {
 }
 
 impl Server {
-    /// Checks all waiters that were granted something, and sends their grants. Goes on until
-    /// nothing that the checks found leads to another grant.
-    pub(crate) fn settle(&mut self) {
-        loop {
-            self.settle_granted();
-            if !self.tell_durable_leases() {
-                return;
-            }
+    /// Offers a grant to the waiter that it is for, after a check of its process. Returns the call
+    /// that it ends, and how.
+    pub(crate) fn offer(&mut self, granted: &Granted) -> Option<(ConnId, Result<Step, Failure>)> {
+        let request = granted.request;
+        if self.is_leaving(request) {
+            let conn = self.waiters.remove(request)?.conn?;
+            return Some((conn, Err(given_up())));
         }
-    }
-
-    fn settle_granted(&mut self) {
-        // A grant made while this host cannot renew is sent when it can again, or never.
-        if !self.waiters.has_grants() || !self.is_sure() {
-            return;
+        if self.ledger.table.hold(granted.token).is_none() {
+            return self.forget_taken_back(request);
         }
-        while let Some(granted) = self.waiters.next_grant() {
-            if self.is_leaving(granted.request) {
-                self.waiters.remove(granted.request);
-                continue;
-            }
-            if self.ledger.table.hold(granted.token).is_none() {
-                self.forget_taken_back(granted.request);
-                continue;
-            }
-            let conn = self.waiters.get(granted.request).and_then(|waiter| waiter.conn);
-            let request = granted.request;
-            if !self.may_be_told(granted.token) {
-                self.ask_anew(request);
-                continue;
-            }
-            match self.look_at(conn, &granted) {
-                Found::Running => {
-                    self.waiters.remove(request);
-                    if let Some(conn) = conn {
-                        self.done(conn);
-                        self.tell_grant(conn, &granted);
-                    }
-                }
-                Found::Stopped(pid) => {
-                    self.suspend(request, pid);
-                }
-                Found::Gone => {
-                    self.waiters.remove(request);
-                    if let Some(conn) = conn {
-                        self.finish(conn, Err(owner_gone()));
-                    }
-                    self.end(granted.frame);
-                }
-                Found::Unwatched(failure) => {
-                    self.waiters.remove(request);
-                    if let Some(conn) = conn {
-                        self.done(conn);
-                        self.take_back(conn, request, &failure);
-                    }
-                }
-            }
+        if !self.may_be_told(granted.token) {
+            self.ask_anew(request);
+            return None;
         }
+        let conn = self.waiters.get(request).and_then(|waiter| waiter.conn);
+        let step = match self.look_at(conn, granted) {
+            Found::Running => {
+                self.waiters.remove(request);
+                self.tell_grant(conn?, granted)
+            }
+            Found::Stopped(pid) => {
+                self.suspend(request, pid);
+                return None;
+            }
+            Found::Gone => {
+                self.waiters.remove(request);
+                self.end(granted.frame);
+                Err(owner_gone())
+            }
+            Found::Unwatched(failure) => {
+                self.waiters.remove(request);
+                Ok(Step::GiveBack(request, failure))
+            }
+        };
+        Some((conn?, step))
     }
 
     /// Forgets a grant that a later withdrawal or death has taken back.
-    fn forget_taken_back(&mut self, request: RequestId) {
+    fn forget_taken_back(&mut self, request: RequestId) -> Option<(ConnId, Result<Step, Failure>)> {
         let table = &self.ledger.table;
         if table.waiter(request).is_some() || table.hold_of(request).is_some() {
-            return;
+            return None;
         }
-        let waiter = self.waiters.remove(request);
-        if let Some(conn) = waiter.and_then(|waiter| waiter.conn) {
-            self.finish(conn, Err(owner_gone()));
-        }
+        let conn = self.waiters.remove(request)?.conn?;
+        Some((conn, Err(owner_gone())))
     }
 
     fn look_at(&mut self, conn: Option<ConnId>, granted: &Granted) -> Found {
@@ -142,18 +120,9 @@ impl Server {
         self.owners.watch(frame, process, pidfd).map_err(|error| cannot_watch(&error))
     }
 
-    /// Takes back a grant that cannot be sent as it must be.
-    pub(crate) fn take_back(&mut self, id: ConnId, request: RequestId, failure: &Failure) {
-        let why = Withdrawal::Cancelled;
-        self.propose(Change::Withdraw { request, why }, Completion::Nothing);
-        self.fail(id, failure);
-    }
-
     /// Sends a grant.
-    pub(crate) fn tell_grant(&mut self, id: ConnId, granted: &Granted) {
-        let Some(hold) = self.ledger.table.hold(granted.token) else {
-            return self.fail(id, &owner_gone());
-        };
+    pub(crate) fn tell_grant(&mut self, id: ConnId, granted: &Granted) -> Result<Step, Failure> {
+        let Some(hold) = self.ledger.table.hold(granted.token) else { return Err(owner_gone()) };
         tracing::debug!(
             token = granted.token.0,
             session = %format_args!("s{}", self.ledger.table.session(hold.frame)),
@@ -161,7 +130,7 @@ impl Server {
             keys = ?hold.asked.items.iter().map(|item| &item.key).collect::<Vec<_>>(),
             "granted"
         );
-        self.send_grant_or_take_back(id, granted.request, Some(granted));
+        Ok(self.send_grant_or_take_back(id, granted.request, Some(granted)))
     }
 
     /// Sends a grant to a client that asks for it again.
@@ -171,12 +140,11 @@ impl Server {
         request: RequestId,
         frame: FrameId,
         pidfd: Option<Pidfd>,
-    ) -> Result<(), Failure> {
+    ) -> Result<Step, Failure> {
         self.watch_owner(id, frame, pidfd)?;
         // From now on the grant depends on this connection alone.
         self.conns.disown(request);
-        self.send_grant_or_take_back(id, request, None);
-        Ok(())
+        Ok(self.send_grant_or_take_back(id, request, None))
     }
 
     pub(crate) fn send_grant_or_take_back(
@@ -184,10 +152,9 @@ impl Server {
         id: ConnId,
         request: RequestId,
         as_decided: Option<&Granted>,
-    ) {
-        if let Err(failure) = self.send_grant(id, request, as_decided) {
-            self.take_back(id, request, &failure);
-        }
+    ) -> Step {
+        let sent = self.send_grant(id, request, as_decided);
+        sent.unwrap_or_else(|failure| Step::GiveBack(request, failure))
     }
 
     /// Sends a grant as it was decided, or what is held by it now.
@@ -199,7 +166,7 @@ impl Server {
         id: ConnId,
         request: RequestId,
         granted: Option<&Granted>,
-    ) -> Result<(), Failure> {
+    ) -> Result<Step, Failure> {
         let table = &self.ledger.table;
         let hold = match granted {
             Some(granted) => table.hold(granted.token),
@@ -209,8 +176,7 @@ impl Server {
         let (token, tag, provisional) = (hold.token, hold.asked.tag, hold.provisional);
         let children = hold.asked.children;
         if self.ledger.is_untold_lease(token) {
-            self.tell_when_durable(id, request, granted);
-            return Ok(());
+            return Ok(Step::Wait(self.wait_for_disk(id, request, granted)));
         }
         let mut fds = Vec::new();
         if children {
@@ -231,10 +197,7 @@ impl Server {
         };
         let page = match page {
             Ok(page) => page,
-            Err(error) => {
-                let message = format!("the deadline page cannot be handed over: {error}");
-                return Err(Failure::new(ErrorName::TooManyConnections, message));
-            }
+            Err(error) => return Err(no_page(&error)),
         };
         if let Err(error) = cluster.map_or(Ok(()), |cluster| cluster.record_grant(hold)) {
             let message = format!("the owner cannot be recorded: {error}");
@@ -257,13 +220,7 @@ impl Server {
         } else if !closes_on_grant {
             conn.untold = Some(request);
         }
-        #[cfg(test)]
-        if crate::sim::is_broken(crate::sim::Rule::GrantsAreTold) && token.0 % 4 == 0 {
-            return Ok(());
-        }
-        conn.reply_with(grant, fds);
-        conn.closing |= closes_on_grant;
-        debug_assert_ne!(conn.doing, CallState::Waits(request));
-        Ok(())
+        let answer = Answer::with_fds(grant, fds);
+        Ok(Step::Answer(Answer { closes: closes_on_grant, ..answer }))
     }
 }

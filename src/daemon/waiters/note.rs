@@ -4,18 +4,24 @@
 //! request of another host.
 
 use crate::core::{Granted, HoldState, Outcome, Refusal, RequestId};
+use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::server::Server;
 use crate::daemon::view::wording::{self, owner_gone};
 use crate::protocol::{ErrorName, Failure};
 
 /// The error for a client whose request was withdrawn by something else.
-fn given_up() -> Failure {
+pub(super) fn given_up() -> Failure {
     Failure::new(ErrorName::Fault, "the daemon gave the request up").hint("ask again")
 }
 
 impl Server {
     /// Notes an outcome. What else follows from it is up to the call that proposed the change.
-    pub(crate) fn note(&mut self, outcome: &Outcome, owner_ended: bool) {
+    /// Returns another call that it ends, and why that one fails.
+    pub(crate) fn note(
+        &mut self,
+        outcome: &Outcome,
+        owner_ended: bool,
+    ) -> Option<(ConnId, Failure)> {
         match outcome {
             Outcome::Queued { request, .. } => {
                 if let Some(waiter) = self.ledger.table.waiter(*request)
@@ -40,13 +46,10 @@ impl Server {
                 self.waiters.requeued(*token);
                 tracing::debug!(request = request.0, token = token.0, "taken back untold");
             }
-            Outcome::Refused { request, why } => self.refuse_waiter(*request, why),
+            Outcome::Refused { request, why } => return self.refuse_waiter(*request, why),
             Outcome::Withdrawn { request } => {
-                let waiter = self.waiters.ended(*request);
-                if let Some(conn) = waiter.and_then(|waiter| waiter.conn) {
-                    let failure = if owner_ended { owner_gone() } else { given_up() };
-                    self.finish(conn, Err(failure));
-                }
+                let conn = self.waiters.ended(*request)?.conn?;
+                return Some((conn, if owner_ended { owner_gone() } else { given_up() }));
             }
             Outcome::Released { token, frame, whole, .. } => {
                 if *whole {
@@ -69,22 +72,20 @@ impl Server {
             | Outcome::ResizeRefused { .. }
             | Outcome::Resized { .. } => {}
         }
+        None
     }
 
     /// Refuses a request that waited.
-    fn refuse_waiter(&mut self, id: RequestId, why: &Refusal) {
-        let Some(waiter) = self.waiters.ended(id) else { return };
-        if let Some(conn) = waiter.conn {
-            let failure = if let Refusal::Deadlock { cycle } = why {
-                let viewer =
-                    self.conns.peek(conn).map_or(waiter.asked.request.uid, |conn| conn.peer.uid);
-                self.deadlock(viewer, cycle, &waiter.asked)
-            } else {
-                let item = wording::item_of(why).and_then(|at| waiter.asked.request.items.get(at));
-                wording::late_refusal(why, item.map(|item| &item.key))
-            };
-            self.finish(conn, Err(failure));
+    fn refuse_waiter(&mut self, id: RequestId, why: &Refusal) -> Option<(ConnId, Failure)> {
+        let waiter = self.waiters.ended(id)?;
+        let conn = waiter.conn?;
+        if let Refusal::Deadlock { cycle } = why {
+            let uid = self.conns.peek(conn).map(|conn| conn.peer.uid);
+            let viewer = uid.unwrap_or(waiter.asked.request.uid);
+            return Some((conn, self.deadlock(viewer, cycle, &waiter.asked)));
         }
+        let item = wording::item_of(why).and_then(|at| waiter.asked.request.items.get(at));
+        Some((conn, wording::late_refusal(why, item.map(|item| &item.key))))
     }
 
     /// Whether a grant is to a request of this host.

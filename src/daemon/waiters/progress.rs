@@ -84,7 +84,8 @@ impl Server {
     ) {
         let Some(waiter) = self.waiters.get(request) else { return };
         let Some(id) = waiter.conn else { return };
-        let Some(conn) = self.conns.peek(id).filter(|conn| conn.doing == CallState::Waits(request))
+        let Some(conn) =
+            self.conns.peek(id).filter(|conn| *conn.doing() == CallState::Waits(request))
         else {
             return;
         };
@@ -114,7 +115,7 @@ impl Server {
         };
         let progress = shown.progress(&key, why.clause, position, scene.waiting, holders);
         if let Some(conn) = self.conns.get(id) {
-            conn.reply(&progress, true);
+            conn.progress(&progress);
         }
         if let Some(waiter) = self.waiters.get_mut(request) {
             waiter.told = Some(news);
@@ -134,7 +135,7 @@ impl Server {
         let key = item.map_or_else(String::new, |item| item.key.to_string());
         let progress = Progress { key, position: 0, waiting: 0, reason, holders: Vec::new() };
         if let Some(conn) = self.conns.get(id) {
-            conn.reply(&progress, true);
+            conn.progress(&progress);
         }
     }
 

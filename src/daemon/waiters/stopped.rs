@@ -8,7 +8,6 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use crate::core::{Change, Request, RequestId, Table};
-use crate::daemon::calls::completion::Completion;
 use crate::daemon::limits::{AHEAD_EVERY, AHEAD_LOOKED_AT_MAX, WAITERS_LOOKED_AT_MAX};
 use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::server::Server;
@@ -37,7 +36,7 @@ impl Server {
     /// Suspends a waiter until its process runs again. A grant that was not sent is taken back.
     pub(crate) fn suspend(&mut self, request: RequestId, pid: u32) {
         self.waiters.suspend(request, pid);
-        self.propose(Change::Suspend { request }, Completion::Nothing);
+        self.propose(Change::Suspend { request });
     }
 
     /// The process of a waiter of this host, if it is stopped.

@@ -4,9 +4,9 @@ use std::fs;
 
 use serde_json::json;
 
-use crate::shared_table::commands::answered;
 use crate::etcd_server::proxy::Proxy;
 use crate::over_each_engine;
+use crate::shared_table::commands::answered;
 use crate::shared_table::{Log, hosts, until_idle};
 use crate::world::World;
 use crate::world::peer::Peer;

@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 use nix::sys::epoll::EpollFlags;
 
 use crate::core::{Key, ProcessId, RequestId};
+use crate::daemon::calls::answer::Answer;
 use crate::daemon::calls::call::Call;
+use crate::daemon::calls::dispatch::permit::DispatchPermit;
 use crate::daemon::net::connection_limits::TurnedAway;
 use crate::daemon::net::output::Output;
 use crate::protocol::Failure;
@@ -57,7 +59,7 @@ pub(crate) struct Connection {
     decoder: Decoder,
     fds: Vec<OwnedFd>,
     pub(crate) calls: VecDeque<Call>,
-    pub(crate) doing: CallState,
+    doing: CallState,
     /// A grant that was sent and not followed by another call: the client may not have read it.
     pub(crate) untold: Option<RequestId>,
     /// Provisional grants that wait for a confirmation.
@@ -70,7 +72,7 @@ pub(crate) struct Connection {
     /// The client sends nothing more. What it sent before is still served.
     pub(crate) heard_end: bool,
     /// The client wants no reply to the current call.
-    pub(crate) oneway: bool,
+    oneway: bool,
     /// The current call was taken and has no final answer yet.
     pub(crate) unanswered: bool,
     /// Set if there were too many connections: the first call is answered with that error.
@@ -123,10 +125,38 @@ impl Connection {
         }
     }
 
+    /// What the next call waits for.
+    pub(crate) fn doing(&self) -> &CallState {
+        &self.doing
+    }
+
+    /// Notes what the next call waits for. Returns what it waited for before.
+    pub(crate) fn set_doing(&mut self, _: &DispatchPermit, doing: CallState) -> CallState {
+        std::mem::replace(&mut self.doing, doing)
+    }
+
+    /// Notes that a call was taken from the queue. `oneway`: its client wants no reply.
+    pub(crate) fn begin_call(&mut self, _: &DispatchPermit, oneway: bool) {
+        self.oneway = oneway;
+        self.unanswered = true;
+        // A client that calls again has read the earlier reply, or does not care about it.
+        self.untold = None;
+    }
+
+    /// Whether the client wants no reply to the current call.
+    pub(crate) fn is_oneway(&self) -> bool {
+        self.oneway
+    }
+
     /// Sends an error, and closes the connection once that is written.
-    pub(crate) fn give_up(&mut self, failure: &Failure) {
+    pub(crate) fn close_with(&mut self, _: &DispatchPermit, failure: &Failure) {
+        self.give_up(failure);
+    }
+
+    /// Sends an error, and closes the connection once that is written.
+    fn give_up(&mut self, failure: &Failure) {
         self.oneway = false;
-        self.fail(failure);
+        self.put_answer(Answer::failure(failure));
         self.closing = true;
         self.calls.clear();
         self.fds.clear();

@@ -5,61 +5,43 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use serde::Serialize;
 
+use crate::daemon::calls::answer::{Answer, written};
+use crate::daemon::calls::dispatch::permit::DispatchPermit;
 use crate::daemon::limits::OUTPUT_BYTES_MAX;
 use crate::daemon::net::connection::{CallState, Connection};
-use crate::protocol::service::ServiceError;
-use crate::protocol::{Failure, frame};
 
 impl Connection {
-    /// Queues a reply; `continues` if more follow.
-    pub(crate) fn reply<T: Serialize>(&mut self, parameters: &T, continues: bool) {
-        self.put(&Reply { parameters, continues, error: None });
-    }
-
-    /// Queues a reply with descriptors.
-    pub(crate) fn reply_with<T: Serialize>(&mut self, parameters: &T, fds: Vec<OwnedFd>) {
-        let reply = Reply { parameters, continues: false, error: None };
-        self.unanswered = false;
-        if self.takes_words() && !self.output.append_with(fds, |out| append(&reply, out)) {
-            self.closing = true;
+    /// Queues a message to which the final reply still follows.
+    pub(crate) fn progress<T: Serialize>(&mut self, parameters: &T) {
+        if self.takes_words() {
+            self.put_message(written(parameters, true), Vec::new());
         }
     }
 
-    /// Queues an error.
-    pub(crate) fn fail(&mut self, failure: &Failure) {
-        let error = Some(failure.name.qualified());
-        self.put(&Reply { parameters: failure, continues: false, error });
-    }
-
-    /// Queues an error that varlink defines.
-    pub(crate) fn fail_service(&mut self, parameters: &ServiceError) {
-        let error = Some(parameters.qualified());
-        self.put(&Reply { parameters, continues: false, error });
-    }
-
-    /// A reply as it is sent. Its parameters may borrow from the daemon's state, so that no copy is
-    /// made. `None` if it has no JSON form.
-    pub(crate) fn written<T: Serialize>(parameters: &T, continues: bool) -> Option<Vec<u8>> {
-        let mut bytes = Vec::new();
-        append(&Reply { parameters, continues, error: None }, &mut bytes).then_some(bytes)
-    }
-
-    /// Queues a reply that was written elsewhere; `continues` if more follow.
-    pub(crate) fn put_written(&mut self, reply: Option<Vec<u8>>, continues: bool) {
-        self.unanswered &= continues;
-        if !self.takes_words() {
-            return;
+    /// Queues a report to which others follow. It was written elsewhere.
+    pub(crate) fn progress_written(&mut self, report: Option<Vec<u8>>) {
+        if self.takes_words() {
+            self.put_message(report, Vec::new());
         }
-        match reply {
-            Some(message) => self.output.put(message),
+    }
+
+    /// Queues the final reply to the current call.
+    pub(crate) fn answer(&mut self, _: &DispatchPermit, answer: Answer) {
+        self.put_answer(answer);
+    }
+
+    pub(super) fn put_answer(&mut self, answer: Answer) {
+        self.unanswered &= answer.continues;
+        if self.takes_words() {
+            self.put_message(answer.message, answer.fds);
+        }
+        self.closing |= answer.closes;
+    }
+
+    fn put_message(&mut self, message: Option<Vec<u8>>, fds: Vec<OwnedFd>) {
+        match message {
+            Some(message) => self.output.put(message, fds),
             None => self.closing = true,
-        }
-    }
-
-    fn put<T: Serialize>(&mut self, reply: &Reply<&T>) {
-        self.unanswered &= reply.continues;
-        if self.takes_words() && !self.output.append(|out| append(reply, out)) {
-            self.closing = true;
         }
     }
 
@@ -102,21 +84,4 @@ impl Connection {
         }
         written
     }
-}
-
-fn append<T: Serialize>(reply: &Reply<&T>, out: &mut Vec<u8>) -> bool {
-    let appended = frame::append(reply, out);
-    if let Err(error) = &appended {
-        tracing::error!(%error, "a reply has no JSON form");
-    }
-    appended.is_ok()
-}
-
-#[derive(Serialize)]
-struct Reply<T> {
-    parameters: T,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    continues: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
 }

@@ -2,7 +2,10 @@
 //!
 //! Invariant: a client that expects a message gets one before it would take the daemon for dead.
 
+use crate::daemon::calls::dispatch::permit::DispatchPermit;
 use crate::daemon::calls::in_flight::{Awaiting, InFlight, LogWait};
+use crate::daemon::calls::pending_acquire::PendingAcquire;
+use crate::daemon::calls::step::Step;
 use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::net::connection::CallState;
 use crate::daemon::server::Server;
@@ -42,7 +45,7 @@ impl Server {
         let ids: Vec<_> = cluster.in_flight.pending.keys().copied().collect();
         for id in ids {
             let failure = self.not_a_member();
-            self.give_up_waiting(id, &failure);
+            self.give_up_waiting(id, failure);
         }
     }
 
@@ -51,11 +54,11 @@ impl Server {
         let Some(cluster) = &mut self.cluster else { return };
         let Some(pending) = cluster.in_flight.pending.get_mut(&id) else { return };
         let Some(patience) = &mut pending.patience else {
-            return self.give_up_waiting(id, &why);
+            return self.give_up_waiting(id, why);
         };
         if patience.until.is_some_and(|until| until <= now) {
             let failure = wording::timeout_of(&patience.key, &why.message);
-            return self.give_up_waiting(id, &failure);
+            return self.give_up_waiting(id, failure);
         }
         if std::mem::take(&mut patience.untold) {
             let progress = Progress {
@@ -66,33 +69,31 @@ impl Server {
                 holders: Vec::new(),
             };
             if let Some(conn) = self.conns.get(id) {
-                conn.reply(&progress, true);
+                conn.progress(&progress);
             }
         }
     }
 
     /// Tells the client of a call that waits for the log that the call failed. A request that was
     /// proposed is given back when it comes out of the log. Any other change takes effect then.
-    pub(crate) fn give_up_waiting(&mut self, id: ConnId, failure: &Failure) {
+    fn give_up_waiting(&mut self, id: ConnId, failure: Failure) {
         let Some(cluster) = &mut self.cluster else { return };
         let Some(pending) = cluster.in_flight.pending.remove(&id) else { return };
         cluster.in_flight.abandon(pending.what);
-        if let Some(conn) = self.conns.get(id) {
-            if pending.what == Awaiting::Membership
-                && let Some(call) = conn.calls.pop_front()
-            {
-                conn.oneway = call.oneway;
-            }
-            let failure = match pending.what {
-                Awaiting::Change(_) => failure.clone().hint(
-                    "what was asked for is on its way all the same: it is done as soon as the \
-                     engine can be reached",
-                ),
-                _ => failure.clone(),
-            };
-            conn.fail(&failure);
+        if pending.what == Awaiting::Membership
+            && let Some(conn) = self.conns.get(id)
+            && let Some(call) = conn.calls.pop_front()
+        {
+            conn.begin_call(&DispatchPermit::new(), call.oneway);
         }
-        self.done(id);
+        let failure = match pending.what {
+            Awaiting::Change(_) => failure.hint(
+                "what was asked for is on its way all the same: it is done as soon as the engine \
+                 can be reached",
+            ),
+            _ => failure,
+        };
+        self.carry_out(id, Err(failure));
     }
 
     /// Forgets a call that waits for the log if its client is gone.
@@ -108,7 +109,7 @@ impl Server {
         cluster.in_flight.pending.remove(&id);
         cluster.in_flight.abandon(what);
         if let Some(conn) = self.conns.get(id) {
-            conn.doing = CallState::Nothing;
+            conn.set_doing(&DispatchPermit::new(), CallState::Nothing);
             if what == Awaiting::Membership {
                 conn.calls.clear();
             }
@@ -116,11 +117,45 @@ impl Server {
     }
 
     /// Lets the first call of a connection wait until this host is a member.
-    pub(crate) fn put_off(&mut self, id: ConnId) {
+    pub(super) fn put_off(&mut self, id: ConnId) {
         let Some(call) = self.conns.peek(id).and_then(|conn| conn.calls.front()) else { return };
         let patience = call.patience();
-        self.wait_for_log(id, Awaiting::Membership, patience);
+        let waiting = self.wait_for_log(id, Awaiting::Membership, patience);
+        self.carry_out(id, Ok(Step::Wait(waiting)));
         self.fail_pending();
+    }
+
+    /// Serves the calls that waited until this host is a member.
+    pub(crate) fn resume_put_off(&mut self) {
+        let Some(cluster) = &mut self.cluster else { return };
+        for id in cluster.in_flight.take_put_off() {
+            self.leave(id);
+        }
+    }
+
+    /// Asks for the requests that had to wait until this host may ask.
+    pub(crate) fn ask_for_those_waiting(&mut self) {
+        let Some(cluster) = &mut self.cluster else { return };
+        for newcomer in cluster.in_flight.take_awaiting_membership() {
+            self.ask_again(newcomer);
+        }
+    }
+
+    /// Lets the requests of a lost incarnation wait until this host is a member again. A call whose
+    /// request the table does not have any more fails.
+    pub(crate) fn wait_for_next_incarnation(
+        &mut self,
+        requests: Vec<(ConnId, Option<PendingAcquire>)>,
+    ) {
+        for (id, request) in requests {
+            match request {
+                Some(request) => {
+                    let step = self.wait_for_membership(request).map(Step::Wait);
+                    self.carry_out(id, step);
+                }
+                None => self.end_unseen(id),
+            }
+        }
     }
 }
 

@@ -1,11 +1,12 @@
-//! The safety net below all paths that answer a call.
+//! The last defence below all paths that end a call.
 //!
-//! Invariant: at the end of a turn, each connection whose call was taken is answered, or waits for
-//! something that exists. A path that forgot to answer is a fault of this daemon: the daemon logs
-//! it, tells the client, and gives back what the request was granted.
+//! The types of the dispatcher rule out that a call is taken and neither answered nor made to wait.
+//! They cannot rule out that what a call waits for is dropped without its call: that would be seen
+//! here, at the end of the turn. It is a fault of this daemon: the daemon logs it, tells the client,
+//! and gives back what the request was granted. A client must not hang because of it, so this is
+//! more than an assertion.
 
-use crate::core::{Change, Withdrawal};
-use crate::daemon::calls::completion::Completion;
+use crate::daemon::calls::step::Step;
 use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::net::connection::CallState;
 use crate::daemon::server::Server;
@@ -34,7 +35,7 @@ impl Server {
 
     fn is_forgotten(&self, id: ConnId) -> bool {
         let conn = self.conns.peek(id).filter(|it| it.unanswered && !it.heard_end && !it.closing);
-        conn.is_some_and(|conn| match conn.doing {
+        conn.is_some_and(|conn| match *conn.doing() {
             CallState::Nothing => true,
             CallState::Waits(request) => {
                 self.waiters.get(request).is_none_or(|waiter| waiter.conn != Some(id))
@@ -51,16 +52,21 @@ impl Server {
 
     fn answer_forgotten(&mut self, id: ConnId) {
         let Some(conn) = self.conns.get(id) else { return };
-        tracing::error!(pid = conn.peer.pid, doing = ?conn.doing, "{FORGOTTEN}");
-        if let CallState::Waits(request) | CallState::Stores(request) = conn.doing {
-            let why = Withdrawal::Cancelled;
-            self.propose(Change::Withdraw { request, why }, Completion::Nothing);
-        }
-        self.done(id);
-        let message = "the daemon lost track of this call, which is a fault of its own";
-        let failure = Failure::new(ErrorName::Fault, message);
-        self.fail(id, &failure.hint("please report it with the daemon's log"));
+        tracing::error!(pid = conn.peer.pid, doing = ?conn.doing(), "{FORGOTTEN}");
+        let step = match conn.doing() {
+            CallState::Waits(request) | CallState::Stores(request) => {
+                Ok(Step::GiveBack(*request, lost_track()))
+            }
+            _ => Err(lost_track()),
+        };
+        self.carry_out(id, step);
     }
+}
+
+/// The failure for a client whose call this daemon lost track of.
+pub(crate) fn lost_track() -> Failure {
+    let message = "the daemon lost track of this call, which is a fault of its own";
+    Failure::new(ErrorName::Fault, message).hint("please report it with the daemon's log")
 }
 
 /// The log's message for such a fault.

@@ -1,0 +1,92 @@
+//! Ends calls that wait: with a grant, a refusal, or the end of their time.
+
+use crate::core::{Change, Withdrawal};
+use crate::daemon::net::conn_id::ConnId;
+use crate::daemon::server::Server;
+use crate::protocol::{ErrorName, Failure};
+use crate::sys::clock;
+
+impl Server {
+    /// Checks all waiters that were granted something, and sends their grants. Goes on until
+    /// nothing that the checks found leads to another grant.
+    pub(crate) fn settle(&mut self) {
+        loop {
+            // A grant made while this host cannot renew is sent when it can again, or never.
+            if self.waiters.has_grants() && self.is_sure() {
+                while let Some(granted) = self.waiters.next_grant() {
+                    #[cfg(test)]
+                    if crate::sim::is_broken(crate::sim::Rule::GrantsAreTold)
+                        && granted.token.0 % 4 == 0
+                    {
+                        continue;
+                    }
+                    if let Some((id, step)) = self.offer(&granted) {
+                        self.carry_out(id, step);
+                    }
+                }
+            }
+            if !self.waiters.has_unsynced() {
+                return;
+            }
+            // All leases that await this become durable together.
+            let stored = self.ledger.keep_leases();
+            for lease in self.waiters.take_unsynced() {
+                let step = self.step_of_lease(&lease, &stored);
+                self.carry_out(lease.conn, step);
+            }
+        }
+    }
+
+    /// Ends the waits whose time is over.
+    pub(crate) fn end_waits(&mut self) {
+        if self.waiters.next_end().is_none() {
+            return;
+        }
+        let now = clock::boottime_ms();
+        while let Some(request) = self.waiters.over(now) {
+            let conn = self.waiters.get(request).and_then(|waiter| waiter.conn);
+            let told = conn.and_then(|id| Some((id, self.conns.peek(id)?.peer.uid)));
+            let told = told.map(|(id, viewer)| (id, self.timeout_failure(request, viewer)));
+            self.waiters.remove(request);
+            if let Some((id, failure)) = told {
+                self.carry_out(id, Err(failure));
+            }
+            // Over an engine, the request may be granted before its withdrawal is in the log.
+            let why = match self.cluster {
+                Some(_) => Withdrawal::Cancelled,
+                None => Withdrawal::Timeout,
+            };
+            self.propose(Change::Withdraw { request, why });
+            // This may have granted another request whose wait is over now.
+            self.settle();
+        }
+    }
+
+    /// Asks deferred requests again: all of them after a death, otherwise those whose time is over.
+    pub(crate) fn retry_deferred(&mut self, deaths: bool) {
+        if self.waiters.next_deferred().is_none() {
+            return;
+        }
+        let now = clock::now();
+        for deferred in self.waiters.take_deferred(now, deaths) {
+            self.ask_again(deferred.newcomer);
+        }
+    }
+
+    /// Ends a call whose request was asked for on another connection.
+    pub(crate) fn supersede(&mut self, before: ConnId) {
+        let message = "the same request was asked on another connection";
+        self.carry_out(before, Err(Failure::new(ErrorName::BadRequest, message)));
+    }
+
+    /// Ends a call whose request ended while this host could not follow the log.
+    pub(crate) fn end_unseen(&mut self, id: ConnId) {
+        self.carry_out(id, Err(ended_unseen()));
+    }
+}
+
+/// The failure for a client whose request ended while this host could not follow the log.
+pub(super) fn ended_unseen() -> Failure {
+    let message = "the request ended while the engine's log could not be followed";
+    Failure::new(ErrorName::EngineAway, message).hint("ask again")
+}
