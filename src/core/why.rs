@@ -156,6 +156,14 @@ impl Table {
         self.tree.lock(key).and_then(|lock| lock.own.or(lock.stored))
     }
 
+    /// The kind as which a key is in use, if a view of it cannot be stored because the view is of
+    /// another kind.
+    #[must_use]
+    pub fn bars_view(&self, key: &Key, view: Option<View>) -> Option<Kind> {
+        let in_use = self.tree.lock(key).and_then(|lock| lock.kind);
+        in_use.filter(|in_use| view.is_some_and(|view| *in_use != view.kind()))
+    }
+
     /// The stored view of a key.
     #[must_use]
     pub fn stored(&self, key: &Key) -> Option<View> {

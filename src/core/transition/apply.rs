@@ -148,13 +148,9 @@ impl Table {
     }
 
     fn resize(&mut self, transition: &mut Transition<'_>, key: &Key, view: Option<View>) {
-        let lock = self.tree.lock(key);
-        let in_use = lock.and_then(|lock| lock.kind);
-        let outcome = match (in_use, view) {
-            (Some(in_use), Some(view)) if in_use != view.kind() => {
-                Outcome::ResizeRefused { in_use }
-            }
-            _ => Outcome::Resized { before: lock.and_then(|lock| lock.stored) },
+        let outcome = match self.bars_view(key, view) {
+            Some(in_use) => Outcome::ResizeRefused { in_use },
+            None => Outcome::Resized { before: self.stored(key) },
         };
         for request in self.served(key) {
             // A waiter that the new view parks lets others pass.

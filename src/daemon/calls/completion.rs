@@ -90,8 +90,6 @@ impl PendingRenewal {
 pub(crate) struct PendingResize {
     pub(crate) id: ConnId,
     pub(crate) key: Key,
-    /// The view that was asked for; `None` forgets the view that was stored by hand.
-    pub(crate) wanted: Option<View>,
     /// The view that the key has afterwards.
     pub(crate) view: Option<View>,
 }

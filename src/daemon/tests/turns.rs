@@ -219,6 +219,43 @@ fn a_renewal_that_came_since_the_daemon_was_woken_is_read_before_its_lease_ends(
     assert_eq!(client.reply().unwrap()["parameters"]["lease"]["renewals"], 1);
 }
 
+#[test]
+fn a_size_that_cannot_be_stored_lets_no_waiter_in() {
+    let mut world = World::new();
+    let _holder = world.hold(1, "a");
+    let mut waiter = world.connect();
+    waiter.send(&call("Acquire", &mutex(2, "a")), &[]);
+    world.turn();
+    let mut operator = world.connect();
+    let more = json!({ "key": "a", "slots": 2 });
+    // Nothing can take the place of a directory.
+    let (state, kept) = (world.place.dir.join("state.json"), world.place.dir.join("kept"));
+    std::fs::rename(&state, &kept).unwrap();
+    std::fs::create_dir(&state).unwrap();
+    let refused = world.call(&mut operator, "Resize", &more);
+    assert_eq!(refused["error"], "io.canal.Lock.DiskFull", "{refused}");
+    world.turn();
+    assert_eq!(waiter.reply(), None);
+    assert_eq!(world.server.ledger.table.held(), 1);
+    std::fs::remove_dir(&state).unwrap();
+    std::fs::rename(&kept, &state).unwrap();
+    let resized = world.call(&mut operator, "Resize", &more);
+    assert_eq!(resized["parameters"]["now"], "2", "{resized}");
+    granted(&waiter.reply().unwrap());
+}
+
+#[test]
+fn a_size_of_another_kind_is_not_stored() {
+    let mut world = World::new();
+    let _holder = world.hold(1, "a");
+    let before = std::fs::read(world.place.dir.join("state.json")).unwrap();
+    let mut operator = world.connect();
+    let other = json!({ "key": "a", "per": 2, "buckets": 2 });
+    let refused = world.call(&mut operator, "Resize", &other);
+    assert_eq!(refused["error"], "io.canal.Lock.Mismatch", "{refused}");
+    assert_eq!(std::fs::read(world.place.dir.join("state.json")).unwrap(), before);
+}
+
 /// Does the work that follows once from what happened.
 fn let_pass(world: &mut World) {
     let due = &mut world.server.due;
