@@ -21,9 +21,9 @@ pub(crate) struct InFlight {
     /// How many of these requests may wait, by user.
     users: BTreeMap<u32, usize>,
     /// Requests that are being withdrawn. Their clients are told nothing more.
-    pub(crate) leaving: BTreeSet<RequestId>,
+    leaving: BTreeSet<RequestId>,
     /// The connections whose call waits for the log.
-    pub(crate) pending: BTreeMap<ConnId, LogWait>,
+    pending: BTreeMap<ConnId, LogWait>,
     /// Requests to propose as soon as this host is a member.
     awaiting_membership: Vec<PendingAcquire>,
 }
@@ -110,6 +110,51 @@ impl InFlight {
 
     pub(crate) fn len(&self) -> usize {
         self.each.len()
+    }
+
+    /// Notes that a request is being withdrawn.
+    pub(crate) fn withdraw(&mut self, request: RequestId) {
+        self.leaving.insert(request);
+    }
+
+    /// Notes that the withdrawal of a request came out of the log.
+    pub(crate) fn withdrawn(&mut self, request: RequestId) {
+        self.leaving.remove(&request);
+    }
+
+    /// Whether a request is being withdrawn.
+    pub(crate) fn is_leaving(&self, request: RequestId) -> bool {
+        self.leaving.contains(&request)
+    }
+
+    /// Forgets the withdrawals: the incarnation that they belong to is lost.
+    pub(crate) fn forget_withdrawals(&mut self) {
+        self.leaving.clear();
+    }
+
+    /// Notes what the call of a connection waits for.
+    pub(crate) fn begin_wait(&mut self, id: ConnId, wait: LogWait) {
+        self.pending.insert(id, wait);
+    }
+
+    /// Notes that the call of a connection waits no longer. Returns what it waited for.
+    pub(crate) fn end_wait(&mut self, id: ConnId) -> Option<LogWait> {
+        self.pending.remove(&id)
+    }
+
+    /// What the call of a connection waits for, if it waits.
+    pub(crate) fn wait_of(&self, id: ConnId) -> Option<&LogWait> {
+        self.pending.get(&id)
+    }
+
+    /// As [`Self::wait_of`], to note what the client was told.
+    pub(crate) fn wait_of_mut(&mut self, id: ConnId) -> Option<&mut LogWait> {
+        self.pending.get_mut(&id)
+    }
+
+    /// The calls that wait.
+    pub(crate) fn waits(&self) -> impl Iterator<Item = (ConnId, &LogWait)> {
+        self.pending.iter().map(|(id, wait)| (*id, wait))
     }
 
     /// Lets a request wait until this host is a member.

@@ -52,7 +52,7 @@ impl Server {
                 if let (Change::Withdraw { request, .. }, Some(cluster)) =
                     (&entry.change, &mut self.cluster)
                 {
-                    cluster.in_flight.leaving.remove(request);
+                    cluster.in_flight.withdrawn(*request);
                 }
                 if let Some(proposed) = proposed {
                     self.came_back(proposed, applied, &before);

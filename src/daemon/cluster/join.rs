@@ -213,7 +213,7 @@ impl Server {
         });
         let again: Vec<_> = again.collect();
         if let Some(cluster) = &mut self.cluster {
-            cluster.in_flight.leaving.clear();
+            cluster.in_flight.forget_withdrawals();
         }
         self.leases = Leases::default();
         self.due.come_back = None;

@@ -34,8 +34,8 @@ impl Server {
         let patience = newcomer.patience();
         cluster.in_flight.take_back(what);
         let is_there = |it: &LogWait| it.what == what;
-        if before != id && cluster.in_flight.pending.get(&before).is_some_and(is_there) {
-            cluster.in_flight.pending.remove(&before);
+        if before != id && cluster.in_flight.wait_of(before).is_some_and(is_there) {
+            cluster.in_flight.end_wait(before);
             self.supersede(before);
         }
         Ok(Some(self.wait_for_log(id, what, patience)))

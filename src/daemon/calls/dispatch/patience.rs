@@ -23,14 +23,14 @@ const ANSWER_MS: u64 = 4_000;
 impl Server {
     /// Sends what is due to the clients whose calls wait for the log.
     pub(crate) fn look_at_pending(&mut self) {
-        if self.cluster.as_ref().is_none_or(|cluster| cluster.in_flight.pending.is_empty()) {
+        if self.cluster.as_ref().is_none_or(|it| it.in_flight.waits().next().is_none()) {
             return;
         }
         self.fail_pending();
         let Some(cluster) = &self.cluster else { return };
         let now = clock::boottime_ms();
-        let due = cluster.in_flight.pending.iter().filter(|(_, pending)| pending.due() <= now);
-        let due: Vec<ConnId> = due.map(|(id, _)| *id).collect();
+        let due = cluster.in_flight.waits().filter(|(_, wait)| wait.due() <= now);
+        let due: Vec<ConnId> = due.map(|(id, _)| id).collect();
         for id in due {
             self.look_at_one(id, now);
         }
@@ -42,7 +42,7 @@ impl Server {
         let Some(cluster) = self.cluster.as_ref().filter(|cluster| cluster.is_refused()) else {
             return;
         };
-        let ids: Vec<_> = cluster.in_flight.pending.keys().copied().collect();
+        let ids: Vec<ConnId> = cluster.in_flight.waits().map(|(id, _)| id).collect();
         for id in ids {
             let failure = self.not_a_member();
             self.give_up_waiting(id, failure);
@@ -52,7 +52,7 @@ impl Server {
     fn look_at_one(&mut self, id: ConnId, now: u64) {
         let why = self.not_a_member();
         let Some(cluster) = &mut self.cluster else { return };
-        let Some(pending) = cluster.in_flight.pending.get_mut(&id) else { return };
+        let Some(pending) = cluster.in_flight.wait_of_mut(id) else { return };
         let Some(patience) = &mut pending.patience else {
             return self.give_up_waiting(id, why);
         };
@@ -78,7 +78,7 @@ impl Server {
     /// proposed is given back when it comes out of the log. Any other change takes effect then.
     fn give_up_waiting(&mut self, id: ConnId, failure: Failure) {
         let Some(cluster) = &mut self.cluster else { return };
-        let Some(pending) = cluster.in_flight.pending.remove(&id) else { return };
+        let Some(pending) = cluster.in_flight.end_wait(id) else { return };
         cluster.in_flight.abandon(pending.what);
         if pending.what == Awaiting::Membership
             && let Some(conn) = self.conns.get(id)
@@ -99,14 +99,14 @@ impl Server {
     /// Forgets a call that waits for the log if its client is gone.
     pub(crate) fn disconnect_pending(&mut self, id: ConnId) {
         let Some(cluster) = &mut self.cluster else { return };
-        let Some(pending) = cluster.in_flight.pending.get(&id) else { return };
+        let Some(pending) = cluster.in_flight.wait_of(id) else { return };
         let closing = self.conns.peek(id).is_none_or(|conn| conn.closing);
         // Any other change is completed even if the client does not wait for the answer.
         if !closing && matches!(pending.what, Awaiting::Change(_)) {
             return;
         }
         let what = pending.what;
-        cluster.in_flight.pending.remove(&id);
+        cluster.in_flight.end_wait(id);
         cluster.in_flight.abandon(what);
         if let Some(conn) = self.conns.get(id) {
             conn.set_doing(&DispatchPermit::new(), CallState::Nothing);
@@ -162,7 +162,7 @@ impl Server {
 impl InFlight {
     /// When the next of these calls is due, in milliseconds of CLOCK_BOOTTIME.
     pub(crate) fn next_due(&self) -> Option<u64> {
-        self.pending.values().map(LogWait::due).min()
+        self.waits().map(|(_, wait)| wait.due()).min()
     }
 }
 

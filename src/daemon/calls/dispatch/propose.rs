@@ -90,7 +90,7 @@ impl Server {
             return self.without_membership(then);
         }
         if let Change::Withdraw { request, .. } = &change {
-            cluster.in_flight.leaving.insert(*request);
+            cluster.in_flight.withdraw(*request);
         }
         let patience = match &then {
             Completion::Ask(newcomer) => newcomer.patience(),
@@ -111,7 +111,7 @@ impl Server {
     /// Whether a request is being withdrawn in the engine's log, so that its client is told nothing
     /// more.
     pub(crate) fn is_leaving(&self, request: RequestId) -> bool {
-        self.cluster.as_ref().is_some_and(|it| it.in_flight.leaving.contains(&request))
+        self.cluster.as_ref().is_some_and(|it| it.in_flight.is_leaving(request))
     }
 
     /// Handles a change of this host that was applied at its place in the engine's log.

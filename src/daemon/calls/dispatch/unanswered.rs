@@ -41,7 +41,7 @@ impl Server {
                 self.waiters.get(request).is_none_or(|waiter| waiter.conn != Some(id))
             }
             CallState::InFlight => {
-                self.cluster.as_ref().is_none_or(|it| !it.in_flight.pending.contains_key(&id))
+                self.cluster.as_ref().is_none_or(|it| it.in_flight.wait_of(id).is_none())
             }
             CallState::Deferred => !self.waiters.is_deferred(id),
             CallState::Stores(request) => !self.waiters.is_unsynced(id, request),

@@ -37,7 +37,7 @@ impl Server {
             conn.set_doing(&DispatchPermit::new(), CallState::InFlight);
             // The client has waited since its call began, whatever the call waited for first.
             let since = *conn.wordless_since.get_or_insert_with(clock::boottime_ms);
-            cluster.in_flight.pending.insert(id, LogWait { what, since, patience });
+            cluster.in_flight.begin_wait(id, LogWait { what, since, patience });
         }
         Waiting::new()
     }
