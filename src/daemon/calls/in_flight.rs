@@ -22,6 +22,9 @@ pub(crate) struct InFlight {
     users: BTreeMap<u32, usize>,
     /// Requests that are being withdrawn. Their clients are told nothing more.
     leaving: BTreeSet<RequestId>,
+    /// Requests that are being suspended. A grant that lies before the suspension in the log is taken
+    /// back by it.
+    suspending: BTreeMap<Ticket, RequestId>,
     /// The connections whose call waits for the log.
     pending: BTreeMap<ConnId, LogWait>,
     /// Requests to propose as soon as this host is a member.
@@ -81,6 +84,7 @@ impl InFlight {
 
     pub(crate) fn take(&mut self, ticket: Ticket) -> Option<Proposed> {
         let proposed = self.each.remove(&ticket)?;
+        self.suspending.remove(&ticket);
         if let Completion::Ask(newcomer) = &proposed.then
             && newcomer.request.wait != Wait::No
             && let Entry::Occupied(mut count) = self.users.entry(newcomer.request.uid)
@@ -125,6 +129,16 @@ impl InFlight {
     /// Whether a request is being withdrawn.
     pub(crate) fn is_leaving(&self, request: RequestId) -> bool {
         self.leaving.contains(&request)
+    }
+
+    /// Notes that a request is being suspended by this change.
+    pub(crate) fn suspend(&mut self, ticket: Ticket, request: RequestId) {
+        self.suspending.insert(ticket, request);
+    }
+
+    /// Whether a request is being suspended.
+    pub(crate) fn is_being_suspended(&self, request: RequestId) -> bool {
+        self.suspending.values().any(|other| *other == request)
     }
 
     /// Forgets the withdrawals: the incarnation that they belong to is lost.

@@ -57,6 +57,11 @@ impl Server {
                 if let Some(proposed) = proposed {
                     self.came_back(proposed, applied, &before);
                 }
+                if let Change::Suspend { request } = entry.change
+                    && !self.waiters.is_suspended(request)
+                {
+                    self.tell_after_all(request);
+                }
                 self.follow_recovery(recovered);
                 if host_is_gone && self.ledger.is_member() {
                     // Requests may have waited for the end of an earlier incarnation.

@@ -1,6 +1,7 @@
 //! A daemon over an engine that begins another era.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::os::fd::AsFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
@@ -21,7 +22,7 @@ use crate::daemon::processes::owners::process_of;
 use crate::daemon::runtime_dir::Claim;
 use crate::daemon::store::ledger::Ledger;
 use crate::daemon::store::recover::Recovered;
-use crate::daemon::tests::{Peer, World, call, granted, hex, mutex, try_mutex};
+use crate::daemon::tests::{Holder, Peer, World, call, granted, hex, mutex, try_mutex};
 use crate::host::sim::direct::Direct;
 use crate::host::sim::server::{Flavour, Server};
 use crate::host::{Member, Settings};
@@ -228,4 +229,35 @@ fn what_an_incarnation_had_asked_for_is_asked_for_again_when_that_one_is_gone() 
     earlier.settle(&mut engine.server.lock().unwrap(), now);
     world.turns();
     granted(&peer.reply().expect("it is granted"));
+}
+
+/// While a process was stopped, its host proposed to suspend its request. The grant lies before the
+/// suspension in the log, and other hosts have read both.
+#[test]
+fn a_grant_that_a_suspension_on_its_way_takes_back_is_not_told() {
+    let engine = Fake::new();
+    let mut world = World::over(&engine, folder());
+    let now = clock::boottime_ms();
+    let mut other = Direct::joined(9, &mut engine.server.lock().unwrap(), now);
+    other.ask(1, "a");
+    other.settle(&mut engine.server.lock().unwrap(), now);
+    world.turns();
+    let (owner, mut peer) = (Holder::start(), world.connect());
+    let mut parameters = mutex(2, "a");
+    parameters["owner_fd"] = 0.into();
+    peer.send(&call("Acquire", &parameters), &[owner.pidfd().as_fd()]);
+    world.turns();
+    assert_eq!(peer.reply(), None, "it waits");
+    let request = world.server.ledger.table.waiters().next().unwrap().id;
+    world.server.suspend(request, 1);
+    world.server.waiters.resume(request);
+    let frame = other.table.holds().next().unwrap().frame;
+    other.propose(Change::End { frame });
+    other.settle(&mut engine.server.lock().unwrap(), now);
+    world.turns();
+    assert_eq!(peer.reply(), None, "it is not told of what was taken back");
+    assert_eq!(world.server.ledger.table.waiters().count(), 1);
+    world.server.propose(Change::Resume { request });
+    world.turns();
+    granted(&peer.reply().expect("a grant"));
 }

@@ -40,6 +40,9 @@ impl Server {
         if self.ledger.table.hold(granted.token).is_none() {
             return self.forget_taken_back(request);
         }
+        if self.is_being_suspended(request) {
+            return None;
+        }
         if !self.may_be_told(granted.token) {
             self.ask_anew(request);
             return None;

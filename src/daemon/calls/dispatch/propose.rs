@@ -97,9 +97,16 @@ impl Server {
             _ => None,
         };
         let is_request = matches!(then, Completion::Ask(_));
+        let suspends = match &change {
+            Change::Suspend { request } => Some(*request),
+            _ => None,
+        };
         let ticket = cluster.propose(change);
         let id = then.conn();
         cluster.in_flight.add(ticket, then);
+        if let Some(request) = suspends {
+            cluster.in_flight.suspend(ticket, request);
+        }
         if let Some(id) = id {
             let what =
                 if is_request { Awaiting::Request(ticket) } else { Awaiting::Change(ticket) };
@@ -112,6 +119,12 @@ impl Server {
     /// more.
     pub(crate) fn is_leaving(&self, request: RequestId) -> bool {
         self.cluster.as_ref().is_some_and(|it| it.in_flight.is_leaving(request))
+    }
+
+    /// Whether a request is being suspended in the engine's log. A grant is not told meanwhile: the
+    /// suspension may take it back, and other hosts may have read that already.
+    pub(crate) fn is_being_suspended(&self, request: RequestId) -> bool {
+        self.cluster.as_ref().is_some_and(|it| it.in_flight.is_being_suspended(request))
     }
 
     /// Handles a change of this host that was applied at its place in the engine's log.
