@@ -58,6 +58,29 @@ impl<'ast> Visit<'ast> for Collector {
         }
     }
 
+    fn visit_expr(&mut self, expression: &'ast syn::Expr) {
+        let attributes = match expression {
+            syn::Expr::If(expression) => &expression.attrs,
+            syn::Expr::Block(expression) => &expression.attrs,
+            _ => return visit::visit_expr(self, expression),
+        };
+        if !is_for_tests(attributes) {
+            visit::visit_expr(self, expression);
+        }
+    }
+
+    fn visit_local(&mut self, local: &'ast syn::Local) {
+        if !is_for_tests(&local.attrs) {
+            visit::visit_local(self, local);
+        }
+    }
+
+    fn visit_arm(&mut self, arm: &'ast syn::Arm) {
+        if !is_for_tests(&arm.attrs) {
+            visit::visit_arm(self, arm);
+        }
+    }
+
     // `pub(super)` imports nothing.
     fn visit_visibility(&mut self, _: &'ast Visibility) {}
 
@@ -93,19 +116,29 @@ fn paths_of(tree: &UseTree) -> Vec<(Vec<String>, String)> {
     }
 }
 
-/// All modules of a folder that have files of their own, except tests and the simulator.
+/// The modules that a file declares for tests only.
+fn modules_for_tests(text: &str) -> Vec<String> {
+    let items = syn::parse_file(text).unwrap().items.into_iter();
+    let modules = items.filter_map(|item| match item {
+        Item::Mod(item) if is_for_tests(&item.attrs) => Some(item.ident.to_string()),
+        _ => None,
+    });
+    modules.collect()
+}
+
+/// All modules of a folder that have files of their own, except those that are for tests only.
 fn read(root: &Path) -> BTreeMap<Module, Source> {
     let mut files = Vec::new();
     files_below(root, &mut files);
-    let mut modules = BTreeMap::new();
+    let (mut modules, mut for_tests) = (BTreeMap::new(), Vec::<Module>::new());
     for file in files {
         let module = module_of(file.strip_prefix(root).unwrap());
-        if module.iter().any(|name| name == "tests" || name == "sim") {
-            continue;
-        }
         let text = fs::read_to_string(&file).unwrap();
+        let below = |name| module.iter().cloned().chain([name]).collect::<Module>();
+        for_tests.extend(modules_for_tests(&text).into_iter().map(below));
         modules.insert(module, source_of(&text));
     }
+    modules.retain(|module, _| !for_tests.iter().any(|test| module.starts_with(test)));
     modules
 }
 

@@ -30,7 +30,7 @@ impl BoottimeTimer {
         }
         // The simulator looks at what the timer is set for.
         #[cfg(test)]
-        if crate::sys::simulated::current().is_some() {
+        if crate::sys::kernel::simulated::current().is_some() {
             self.set_for = at;
             return Ok(());
         }

@@ -14,7 +14,7 @@ use super::program::Program;
 use crate::daemon::simulated::{Claim, Config, Options, Server, Source, open};
 use crate::log::journal::fault;
 use crate::protocol::place::Place;
-use crate::sys::simulated::on;
+use crate::sys::kernel::simulated::on;
 
 /// The most turns in one step. A daemon that always has something to do is a fault.
 const TURNS_MAX: usize = 500;

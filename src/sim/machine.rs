@@ -16,9 +16,9 @@ use nix::sys::socket::{UnixAddr, getpeername};
 
 use crate::protocol::HOLD_VARIABLE;
 use crate::sys::fds;
+use crate::sys::kernel::simulated::{Descriptor, Kernel, Stat};
 use crate::sys::peer::Credentials;
 use crate::sys::process::Origin;
-use crate::sys::simulated::{Descriptor, Kernel, Stat};
 
 /// The panic by which a daemon is killed in the middle of a turn.
 #[derive(Debug)]

@@ -84,7 +84,7 @@ pub(super) struct Plan {
     pub(super) how: How,
     pub(super) work_ms: u64,
     /// A command that is started under this one.
-    pub(super) inner: Option<Box<Plan>>,
+    pub(super) inner: Option<Box<Self>>,
 }
 
 fn want(rng: &mut Rng) -> Want {

@@ -11,7 +11,7 @@ use nix::time::{ClockId, clock_gettime};
 #[must_use]
 pub fn boottime_ms() -> u64 {
     #[cfg(test)]
-    if let Some(kernel) = super::simulated::current() {
+    if let Some(kernel) = super::kernel::simulated::current() {
         return kernel.boottime_ms();
     }
     boottime_ns() / 1_000_000
@@ -21,7 +21,7 @@ pub fn boottime_ms() -> u64 {
 #[must_use]
 pub fn unix_ms() -> u64 {
     #[cfg(test)]
-    if let Some(kernel) = super::simulated::current() {
+    if let Some(kernel) = super::kernel::simulated::current() {
         return kernel.unix_ms();
     }
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -32,7 +32,7 @@ pub fn unix_ms() -> u64 {
 #[must_use]
 pub fn now() -> Instant {
     #[cfg(test)]
-    if let Some(kernel) = super::simulated::current() {
+    if let Some(kernel) = super::kernel::simulated::current() {
         return kernel.instant();
     }
     Instant::now()
@@ -41,7 +41,7 @@ pub fn now() -> Instant {
 /// Nanoseconds of CLOCK_BOOTTIME (Linux 2.6.39, which every supported kernel has).
 pub(super) fn boottime_ns() -> u64 {
     #[cfg(test)]
-    if let Some(kernel) = super::simulated::current() {
+    if let Some(kernel) = super::kernel::simulated::current() {
         return kernel.boottime_ms() * 1_000_000;
     }
     clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(0, |time| {

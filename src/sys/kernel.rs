@@ -3,6 +3,9 @@
 //! A call that is not allowed here is never tried, so that a test on a new kernel runs the code for
 //! an old kernel.
 
+#[cfg(test)]
+pub(crate) mod simulated;
+
 use std::sync::OnceLock;
 
 /// A facility that older kernels lack.

@@ -21,5 +21,3 @@ pub mod startup;
 
 #[cfg(test)]
 pub(crate) mod rerun;
-#[cfg(test)]
-pub(crate) mod simulated;

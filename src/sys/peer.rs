@@ -29,7 +29,7 @@ pub struct Credentials {
 /// `SO_PEERCRED`.
 pub fn credentials(socket: BorrowedFd<'_>) -> io::Result<Credentials> {
     #[cfg(test)]
-    if let Some(kernel) = super::simulated::current() {
+    if let Some(kernel) = super::kernel::simulated::current() {
         return kernel.peer(socket);
     }
     let found = getsockopt(&socket, sockopt::PeerCredentials)?;
@@ -44,7 +44,7 @@ pub fn credentials(socket: BorrowedFd<'_>) -> io::Result<Credentials> {
 /// The kernel's error, such as ENODATA for a socket without a peer process.
 pub fn groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     #[cfg(test)]
-    if super::simulated::current().is_some() {
+    if super::kernel::simulated::current().is_some() {
         return Ok(Vec::new());
     }
     let mut groups: Vec<libc::gid_t> = vec![0; GROUPS_USUAL];
@@ -90,7 +90,7 @@ const GROUPS_USUAL: usize = 32;
 /// Otherwise the kernel's error, such as EMFILE.
 pub fn pidfd(socket: BorrowedFd<'_>, accepted_ticks: u64) -> io::Result<Option<Pidfd>> {
     #[cfg(test)]
-    if let Some(kernel) = super::simulated::current() {
+    if let Some(kernel) = super::kernel::simulated::current() {
         return Ok(kernel.peer_pidfd(socket)?.map(Pidfd::from_kernel));
     }
     if allows(Feature::PeerPidfd) {

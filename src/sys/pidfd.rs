@@ -14,9 +14,9 @@ use nix::sys::signal::Signal;
 use nix::sys::statfs::{FsType, fstatfs};
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 
-use super::kernel::{Feature, allows};
 #[cfg(test)]
-use super::simulated::Descriptor;
+use super::kernel::simulated::Descriptor;
+use super::kernel::{Feature, allows};
 
 /// `PID_FS_MAGIC` of linux/magic.h: the file system of pidfds since Linux 6.9.
 const PID_FS_MAGIC: FsType = FsType(0x5049_4446);
@@ -36,7 +36,7 @@ impl Pidfd {
     /// is no such process.
     pub fn open(pid: u32) -> io::Result<Self> {
         #[cfg(test)]
-        if let Some(kernel) = super::simulated::current() {
+        if let Some(kernel) = super::kernel::simulated::current() {
             return kernel.open(pid).map(Self);
         }
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::ESRCH)?;
@@ -50,7 +50,7 @@ impl Pidfd {
     /// whose end says nothing about the process.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
         #[cfg(test)]
-        if super::simulated::current().is_some() {
+        if super::kernel::simulated::current().is_some() {
             return Ok(Self(fd));
         }
         if !is_pidfd(fd.as_fd()) {
@@ -106,7 +106,7 @@ impl Pidfd {
     /// [`is_gone`] if the process was reaped. EPERM if this process may not signal it.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
         #[cfg(test)]
-        if let Some(kernel) = super::simulated::current() {
+        if let Some(kernel) = super::kernel::simulated::current() {
             return kernel.signal(Descriptor::of(&self.0), signal);
         }
         let signal = rustix::process::Signal::from_named_raw(signal as i32).ok_or(Errno::EINVAL)?;
@@ -117,7 +117,7 @@ impl Pidfd {
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         #[cfg(test)]
-        if let Some(kernel) = super::simulated::current() {
+        if let Some(kernel) = super::kernel::simulated::current() {
             return kernel.pid(Descriptor::of(&self.0));
         }
         if allows(Feature::PidfdInfo) {
@@ -136,7 +136,7 @@ impl Pidfd {
     #[must_use]
     pub fn inode(&self) -> u64 {
         #[cfg(test)]
-        if let Some(kernel) = super::simulated::current() {
+        if let Some(kernel) = super::kernel::simulated::current() {
             return kernel.inode(Descriptor::of(&self.0));
         }
         if !allows(Feature::Pidfs) {
@@ -157,7 +157,7 @@ impl Pidfd {
     /// The real user (`PIDFD_GET_INFO`), if the kernel reports it.
     pub(super) fn real_uid(&self) -> Option<u32> {
         #[cfg(test)]
-        if let Some(kernel) = super::simulated::current() {
+        if let Some(kernel) = super::kernel::simulated::current() {
             return kernel.uid(Descriptor::of(&self.0));
         }
         if !allows(Feature::PidfdInfo) {

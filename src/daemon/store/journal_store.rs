@@ -143,7 +143,7 @@ impl JournalStore {
     }
 
     /// Makes sure that at least `ahead` tokens can be given out without a write to the disk.
-    fn reserve_tokens(&mut self, table: &Table, ahead: u64) -> io::Result<()> {
+    pub(super) fn reserve_tokens(&mut self, table: &Table, ahead: u64) -> io::Result<()> {
         let next = table.next_token().0;
         if next.saturating_add(ahead) <= self.durable.reserved_token.0 {
             return Ok(());

@@ -9,8 +9,8 @@ use std::path::Path;
 use anyhow::Context;
 
 use crate::core::{
-    Change, FrameId, Outcome, Owner, ProcessId, Release, Rules, StoredView, Table, Token,
-    UnixMillis, View,
+    Change, ENTRY_VERSION, Entry, FrameId, Outcome, Owner, ProcessId, Release, Revision, Rules,
+    StoredView, Table, Token, UnixMillis, View,
 };
 use crate::daemon::config::Config;
 use crate::daemon::fault::Fault;
@@ -76,6 +76,14 @@ pub(crate) fn recover(
         old.table = table_of(&leases, rules)
             .with_context(|| format!("the leases in {}", state.dir().display()))?;
     }
+    if let Some(token) = floor {
+        // Before the journal is begun: the next daemon goes on with what the journal has, even if
+        // this one is killed right after it began it.
+        let revision = Revision(old.table.revision().0 + 1);
+        let at = UnixMillis(clock::unix_ms());
+        let entry = Entry { version: ENTRY_VERSION, at, change: Change::Floor { token } };
+        old.table.apply(revision, &entry, &mut Vec::new());
+    }
     let stored = leases.holds.iter().map(|hold| hold.token).collect();
     let kept = JournalStore {
         rooms: Rooms::of_table(&old.table),
@@ -94,6 +102,11 @@ pub(crate) fn recover(
     if old.begins_anew {
         ledger.compact().with_context(|| journal_of(place))?;
     }
+    if floor.is_some()
+        && let Some((table, kept)) = ledger.kept()
+    {
+        kept.reserve_tokens(table, 0).with_context(|| journal_of(place))?;
+    }
     let mut recovered = Recovered {
         ledger,
         origin,
@@ -102,9 +115,6 @@ pub(crate) fn recover(
         unverified: BTreeSet::new(),
         notes,
     };
-    if let Some(token) = floor {
-        recovered.ledger.apply(Change::Floor { token });
-    }
     recovered.take_up();
     recovered.follow(config);
     recovered.ledger.commit().with_context(|| journal_of(place))?;
@@ -292,6 +302,7 @@ mod tests {
 
     use super::*;
     use crate::core::Key;
+    use crate::log::journal::fault;
     use crate::protocol::place::Stores;
 
     fn place(dir: &Path) -> Place {
@@ -372,5 +383,27 @@ mod tests {
         std::fs::remove_file(dir.path().join("journal.0")).unwrap();
         std::fs::remove_file(dir.path().join("journal.1")).unwrap();
         assert!(recovered(&place, "").ledger.table.next_token() > first, "grants may be lost");
+    }
+
+    #[test]
+    fn tokens_go_on_although_a_daemon_is_killed_while_it_begins_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = place(dir.path());
+        let first = recovered(&place, "").ledger.table.next_token();
+        let config = Config::read(&place.stores().config).unwrap();
+        for budget in 1.. {
+            for name in ["journal.0", "journal.1"] {
+                let _ = std::fs::remove_file(dir.path().join(name));
+            }
+            let begin = || recover(&place, &config, Rules::Current, false).is_ok();
+            let (begun, was_stopped) = fault::after(budget, begin);
+            assert_eq!(begun, !was_stopped);
+            let next = recovered(&place, "").ledger.table.next_token();
+            assert!(next > first, "{next} after a kill in place {budget}");
+            if !was_stopped {
+                assert!(budget > 100, "it was stopped in {budget} places only");
+                return;
+            }
+        }
     }
 }

@@ -164,7 +164,7 @@ impl Direct {
     }
 
     /// Process `pid` asks for the only slot of a key.
-    pub(super) fn ask(&mut self, pid: u32, key: &str) -> Ticket {
+    pub(crate) fn ask(&mut self, pid: u32, key: &str) -> Ticket {
         let change = self.request(pid, key);
         self.propose(change)
     }

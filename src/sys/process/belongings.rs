@@ -15,7 +15,7 @@ use nix::sys::stat::{fstat, stat};
 #[must_use]
 pub fn variable(pid: u32, name: &str) -> Option<OsString> {
     #[cfg(test)]
-    if let Some(kernel) = crate::sys::simulated::current() {
+    if let Some(kernel) = crate::sys::kernel::simulated::current() {
         return kernel.variable(pid, name);
     }
     let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
@@ -29,7 +29,7 @@ pub fn variable(pid: u32, name: &str) -> Option<OsString> {
 #[must_use]
 pub fn has_open(pid: u32, files: &[&File]) -> Vec<usize> {
     #[cfg(test)]
-    if let Some(kernel) = crate::sys::simulated::current() {
+    if let Some(kernel) = crate::sys::kernel::simulated::current() {
         return kernel.has_open(pid, files);
     }
     let ids = files.iter().map(|file| fstat(file.as_fd()).ok().map(|it| (it.st_dev, it.st_ino)));
@@ -67,7 +67,7 @@ impl OwnProgram {
     #[must_use]
     pub fn is_of(&self, pid: u32) -> bool {
         #[cfg(test)]
-        if let Some(kernel) = crate::sys::simulated::current() {
+        if let Some(kernel) = crate::sys::kernel::simulated::current() {
             return kernel.is_canal(pid);
         }
         let link = format!("/proc/{pid}/exe");

@@ -87,7 +87,7 @@ pub fn children() -> io::Result<Vec<Pid>> {
 #[must_use]
 pub fn children_of(pid: Pid) -> Vec<Pid> {
     #[cfg(test)]
-    if let Some(kernel) = crate::sys::simulated::current() {
+    if let Some(kernel) = crate::sys::kernel::simulated::current() {
         let children = kernel.children(pid.as_raw().unsigned_abs()).into_iter();
         return children.map(|pid| Pid::from_raw(pid.cast_signed())).collect();
     }

@@ -93,7 +93,7 @@ pub fn started(pid: u32) -> Option<u64> {
 /// /proc belongs to another namespace, or hides processes of other users.
 pub fn all() -> std::io::Result<Vec<u32>> {
     #[cfg(test)]
-    if let Some(kernel) = crate::sys::simulated::current() {
+    if let Some(kernel) = crate::sys::kernel::simulated::current() {
         return Ok(kernel.pids());
     }
     if std::fs::metadata("/proc/1").is_err() {
@@ -109,7 +109,7 @@ pub fn all() -> std::io::Result<Vec<u32>> {
 /// /proc belongs to another namespace.
 pub fn visible() -> std::io::Result<Vec<u32>> {
     #[cfg(test)]
-    if let Some(kernel) = crate::sys::simulated::current() {
+    if let Some(kernel) = crate::sys::kernel::simulated::current() {
         return Ok(kernel.pids());
     }
     let own = std::fs::read_link("/proc/self")?;

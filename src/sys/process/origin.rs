@@ -22,7 +22,7 @@ impl Origin {
     /// /proc is not mounted. The message names the file.
     pub fn read() -> io::Result<Self> {
         #[cfg(test)]
-        if let Some(kernel) = crate::sys::simulated::current() {
+        if let Some(kernel) = crate::sys::kernel::simulated::current() {
             return Ok(kernel.origin());
         }
         let boot_id = named("/proc/sys/kernel/random/boot_id", |path| fs::read_to_string(path))?;

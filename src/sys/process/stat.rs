@@ -29,8 +29,9 @@ pub(super) struct Stat {
 impl Stat {
     pub(super) fn read(pid: u32) -> Option<Self> {
         #[cfg(test)]
-        if let Some(kernel) = crate::sys::simulated::current() {
-            let crate::sys::simulated::Stat { state, parent, started } = kernel.stat(pid)?;
+        if let Some(kernel) = crate::sys::kernel::simulated::current() {
+            let crate::sys::kernel::simulated::Stat { state, parent, started } =
+                kernel.stat(pid)?;
             return Some(Self { state, parent, flags: 0, threads: 1, started });
         }
         let mut file = File::open(format!("/proc/{pid}/stat")).ok()?;

@@ -19,8 +19,8 @@ use std::time::Instant;
 
 use nix::sys::signal::Signal;
 
-use super::peer::Credentials;
-use super::process::Origin;
+use crate::sys::peer::Credentials;
+use crate::sys::process::Origin;
 
 /// What `/proc/PID/stat` says of a simulated process.
 #[derive(Clone, Copy, Debug)]
