@@ -64,6 +64,12 @@ impl FailureDetector {
             Sign::Lapsed => Some(Evidence::Lapsed),
             Sign::Renewals(renewals) => {
                 let silent_ms = alive.ttl_ms.saturating_mul(self.silence).div_ceil(1000);
+                #[cfg(test)]
+                let silent_ms = match crate::sim::is_broken(crate::sim::Rule::HostsLiveForTheirTtl)
+                {
+                    true => silent_ms / 2,
+                    false => silent_ms,
+                };
                 let gone = asked_ms >= since_ms.saturating_add(silent_ms);
                 gone.then_some(Evidence::Silent { renewals })
             }

@@ -14,6 +14,8 @@ pub(crate) enum Rule {
     RecordsComeFirst,
     /// A lease lives for its whole TTL.
     LeasesLast,
+    /// A host is not declared gone before its TTL is over.
+    HostsLiveForTheirTtl,
 }
 
 thread_local! {
