@@ -77,7 +77,7 @@ fn of_many_at_once_some_are_recorded_and_answered_before_the_others_are_served()
         .map(|key| json!(key.holders[0].token))
         .collect();
     assert!(told.iter().all(|grant| held.contains(&grant["parameters"]["token"])), "{told:?}");
-    assert!(told.len() < held.len() && held.len() < 20, "{} told of {}", told.len(), held.len());
+    assert!(told.len() < held.len() && held.len() <= 20, "{} told of {}", told.len(), held.len());
 }
 
 #[test]
