@@ -39,7 +39,7 @@ pub(super) struct Host {
     pub(super) programs: BTreeMap<u32, Program>,
     /// Processes that are stopped, and until when.
     pub(super) stopped: BTreeMap<u32, u64>,
-    /// Within the next turns the disk stops after so many bytes and steps, as at a kill.
+    /// If set, the disk stops after this number of bytes and steps, as at a kill.
     pub(super) disk_budget: Option<u64>,
     /// How many daemons were started.
     pub(super) daemons: u64,

@@ -108,7 +108,7 @@ impl Machine {
         state.booted.0 + (state.now_ms - state.booted.1) * self.rate / 1000
     }
 
-    /// Kills the daemon after so many more questions to the kernel; `None`: not any more.
+    /// Kills the daemon after this number of further questions to the kernel. `None` cancels that.
     pub(super) fn kill_daemon_after(&self, questions: Option<u64>) {
         self.state.borrow_mut().kill_after = questions;
     }

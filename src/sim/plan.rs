@@ -67,7 +67,8 @@ impl Want {
 pub(super) enum How {
     /// `canal run`.
     Run,
-    /// `canal run --with-children`, with a descendant that lives on for so many milliseconds.
+    /// `canal run --with-children`, with a descendant that lives on for this number of
+    /// milliseconds.
     WithChildren(u64),
     /// `canal acquire --pid`.
     ForProcess,

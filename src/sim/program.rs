@@ -412,7 +412,9 @@ impl Program {
         if let How::WithChildren(extra_ms) = asking.plan.how {
             let pid = around.machine.start(self.pid, false);
             let doing = Doing::Works(around.now_ms + asking.plan.work_ms + extra_ms);
-            let background = Self::new(around.machine, pid, doing);
+            let mut background = Self::new(around.machine, pid, doing);
+            // The daemon's watcher ends it in time, whatever becomes of `canal run` and the daemon.
+            background.supervised = self.supervised.as_ref().map(Supervised::of_watcher);
             serials.push(background.serial);
             if let Some(supervised) = &mut self.supervised {
                 supervised.below.push(pid);
@@ -513,6 +515,15 @@ impl Program {
             return Err(format!("a call is not answered: pid {}, {:?}", self.pid, self.doing));
         }
         Ok(())
+    }
+}
+
+impl Supervised {
+    /// What the watcher of the daemon looks at, for what a command started.
+    fn of_watcher(&self) -> Self {
+        let [page, line] = self.page.descriptors().map(|fd| fd.try_clone_to_owned().unwrap());
+        let page = Reader::open(page, line).unwrap();
+        Self { page, tag: self.tag, token: self.token, below: Vec::new() }
     }
 }
 
