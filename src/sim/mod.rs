@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) use rule::{Rule, is_broken};
 use world::{Seen, World};
 
-use crate::sys::rerun;
+use crate::sys::{fds, rerun};
 
 /// How many seeds every test run tries.
 const SEEDS: u64 = 600;
@@ -52,6 +52,16 @@ fn run(seed: u64, over_engine: bool, broken: Option<Rule>) -> Result<Seen, Strin
     ran
 }
 
+/// How many descriptors a run may need.
+const DESCRIPTORS: u64 = 512;
+
+/// How many runs go on at the same time: one on each processor, as far as descriptors allow.
+fn threads() -> u64 {
+    let processors = std::thread::available_parallelism().map_or(2, |count| count.get() as u64);
+    let descriptors = fds::raise_limit(processors * DESCRIPTORS).unwrap_or(DESCRIPTORS);
+    processors.min(descriptors / DESCRIPTORS).max(1)
+}
+
 /// Runs seeds on all processors. Returns the first that fails, or statistics of all.
 fn run_all(seeds: u64, over_engine: bool, broken: Option<Rule>) -> Result<Seen, (u64, String)> {
     let next = AtomicU64::new(0);
@@ -71,7 +81,7 @@ fn run_all(seeds: u64, over_engine: bool, broken: Option<Rule>) -> Result<Seen, 
             }
         }
     };
-    let threads = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+    let threads = threads();
     std::thread::scope(|scope| {
         let running: Vec<_> = (0..threads).map(|_| scope.spawn(one)).collect();
         let mut all = Seen::default();

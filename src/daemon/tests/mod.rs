@@ -17,11 +17,13 @@ use serde_json::{Value, json};
 use crate::core::Rules;
 use crate::daemon::config::Config;
 use crate::daemon::runtime_dir::Claim;
+use crate::daemon::runtime_dir::claim_error::ClaimError;
 use crate::daemon::server::Server;
 use crate::daemon::store::recover::recover;
 use crate::protocol::place::Place;
 use crate::sys::fds;
 use crate::sys::pidfd::Pidfd;
+use crate::sys::rerun::wait_until;
 
 /// More turns than any test takes.
 const TURNS_MAX: usize = 10_000;
@@ -50,7 +52,14 @@ impl World {
         let dir = folder.path().join("run");
         let uid = nix::unistd::geteuid().as_raw();
         let place = Place::find(Some(&dir.join("canal.sock")), uid).unwrap();
-        let claim = Claim::new(&place, uid).unwrap();
+        let mut claim = Claim::new(&place, uid);
+        wait_until("what other tests start has let go of the earlier daemon's lock", || {
+            if matches!(claim, Err(ClaimError::Running { .. })) {
+                claim = Claim::new(&place, uid);
+            }
+            !matches!(claim, Err(ClaimError::Running { .. }))
+        });
+        let claim = claim.unwrap();
         let config = Config::read(&[]).unwrap();
         let recovered = recover(&place, &config, Rules::Current, false).unwrap();
         let policy = (config.limits(1024, Some(0)), config.permissions(&[]));
