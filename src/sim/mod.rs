@@ -32,10 +32,10 @@ use world::{Seen, World};
 use crate::sys::{fds, rerun};
 
 /// How many seeds every test run tries.
-const SEEDS: u64 = 600;
+const SEEDS: u64 = 400;
 
 /// The same over an engine.
-const SEEDS_OVER_ENGINE: u64 = 150;
+const SEEDS_OVER_ENGINE: u64 = 80;
 
 /// How many seeds may pass before a broken rule is found.
 const SEEDS_TO_FIND: u64 = 1_000;
