@@ -32,11 +32,12 @@ fn asks_and_becomes_a_shell() {
 }
 
 /// A client that waits for `a`, and does what `script` says when the daemon is another one.
-fn left_behind(world: World, script: &str, does: Activity) -> (World, Child) {
+fn left_behind(world: World, script: &str, does: Activity) -> (World, Client) {
     let mut world = world;
     let mut command = rerun::command(SCENE, "");
     command.env(SOCKET, world.place.socket.as_os_str()).env(SCRIPT, script);
-    let child = command.spawn().unwrap();
+    let client = Client(command.spawn().unwrap());
+    let child = &client.0;
     wait_until("it waits", || {
         world.turn();
         world.server.ledger.table.waiting() == 1
@@ -45,12 +46,17 @@ fn left_behind(world: World, script: &str, does: Activity) -> (World, Child) {
     wait_until("it has become what it is to be", || {
         ["sh\n", "sleep\n"].contains(&is_shell().as_str()) && activity(child.id()) == does
     });
-    (world.again(), child)
+    (world.again(), client)
 }
 
-fn ended(mut child: Child) {
-    child.kill().unwrap();
-    child.wait().unwrap();
+/// A client's process, which ends with its test, also with one that fails.
+struct Client(Child);
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// Whether it still waits when those are given up that have not come back after `after`.
@@ -64,19 +70,17 @@ fn waits(world: &mut World, after: Duration) -> bool {
 fn a_waiter_that_has_not_come_back_is_given_up_later_if_its_process_is_busy() {
     let mut world = World::new();
     world.lease(1, "a");
-    let (mut world, child) = left_behind(world, "while :; do :; done", Activity::Busy);
+    let (mut world, _client) = left_behind(world, "while :; do :; done", Activity::Busy);
     assert!(waits(&mut world, Duration::from_secs(5)));
     assert!(world.server.due.come_back.is_some(), "it is looked at again");
     assert!(waits(&mut world, Duration::from_secs(20)));
     assert!(!waits(&mut world, Duration::from_secs(31)), "not for ever");
-    ended(child);
 }
 
 #[test]
 fn a_waiter_that_has_not_come_back_is_given_up_if_its_process_sleeps() {
     let mut world = World::new();
     world.lease(1, "a");
-    let (mut world, child) = left_behind(world, "exec sleep 600", Activity::Idle);
+    let (mut world, _client) = left_behind(world, "exec sleep 600", Activity::Idle);
     assert!(!waits(&mut world, Duration::from_secs(5)));
-    ended(child);
 }
