@@ -55,6 +55,7 @@ impl World {
             parent: None,
             uid: 1000,
             command: Command(format!("job {pid}")),
+            note: None,
             items,
             wait: Wait::Yes { until: None },
             priority: 0,

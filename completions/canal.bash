@@ -31,7 +31,7 @@ _canal() {
 
     local everywhere='--socket --no-start -q --quiet -v --verbose -h --help'
     local lock='-k --key --read --write --per --buckets -j --slots --count --new-session'
-    local wait='-n --no-wait -w --wait -E --conflict-exit-code --priority'
+    local wait='-n --no-wait -w --wait -E --conflict-exit-code --priority --note'
     local verbs='run acquire release renew status resize daemon completions man help'
 
     # What stands before the cursor: the verb, options that take a value, the first operand.
@@ -49,7 +49,7 @@ _canal() {
                 socket=("${words[i]}")
                 ;;
             --key | --read | --write | --why | --per | --buckets | --slots | --count | --wait | --conflict-exit-code | \
-                --priority | --max-run | --kill-after | --signal | --pid | --token | --handle | --ttl | --on-lost | \
+                --priority | --max-run | --kill-after | --signal | --pid | --token | --handle | --ttl | --on-lost | --note | \
                 --idle-exit)
                 ((i++))
                 ;;
@@ -106,7 +106,7 @@ _canal() {
             mapfile -t COMPREPLY < <(compgen -W '10s 1m 10m 1h infinity' -- "$cur")
             return
             ;;
-        --per | --buckets | --slots | --count | --conflict-exit-code | --priority | --token | --handle | -*[jEc])
+        --per | --buckets | --slots | --count | --conflict-exit-code | --priority | --note | --token | --handle | -*[jEc])
             return
             ;;
     esac
@@ -128,7 +128,7 @@ _canal() {
             ;;
         acquire) options="$lock $wait --pid --ttl --on-lost --json $everywhere" ;;
         release) options="--all --handle --force --token --pid --json $everywhere" ;;
-        renew) options="--handle --json $everywhere" ;;
+        renew) options="--handle --note --json $everywhere" ;;
         status) options="--json --watch --why --graph $everywhere" ;;
         resize) options="--per --buckets -j --slots --forget --json $everywhere" ;;
         daemon) options="--stop --replace --idle-exit --engine --engine-ttl --host --no-engine --discard-journal $everywhere" ;;

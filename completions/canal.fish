@@ -12,7 +12,7 @@ function __canal_words
             case --
                 break
             case --socket --key --read --write --why --per --buckets --slots --count --wait --conflict-exit-code \
-                --priority --max-run --kill-after --signal --pid --token --handle --ttl --on-lost --idle-exit
+                --priority --max-run --kill-after --signal --pid --token --handle --ttl --on-lost --note --idle-exit
                 set -e words[1]
             case '--*'
             case '-*'
@@ -132,6 +132,7 @@ complete -c canal -n '__canal_before_command; or __canal_in_command' -a '(__cana
 complete -c canal -n '__canal_at acquire release' -l pid -x -a '(__fish_complete_pids)' -d 'The process that holds'
 complete -c canal -n '__canal_at run acquire' -l on-lost -x -a 'kill term warn' -d 'What becomes of it if the lock is lost'
 complete -c canal -n '__canal_at acquire' -l ttl -x -a '10s 1m 10m 1h' -d 'Take it as a lease that lives for DUR without renewal'
+complete -c canal -n '__canal_at run acquire renew' -l note -x -d 'Show this text to others'
 complete -c canal -n '__canal_at release renew' -l handle -x -d 'Handle of the lease, or - for standard input'
 complete -c canal -n '__canal_at acquire release renew status resize' -l json -d 'Print JSON'
 complete -c canal -n '__canal_at release status resize' -a '(__canal_keys)' -d 'Key'

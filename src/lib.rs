@@ -39,6 +39,7 @@
 
 mod api;
 mod duration_text;
+mod safe_text;
 
 pub use api::{
     Client, Endpoint, Error, ErrorKind, GrantedKey, Guard, Lock, Lost, LostReason, Mode, OnLost,

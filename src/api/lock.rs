@@ -9,7 +9,7 @@ use super::loss::OnLost;
 use super::status::Progress;
 use crate::client;
 use crate::core::Key;
-use crate::protocol::{Acquire, Mode, WireItem};
+use crate::protocol::{Acquire, Mode, NOTE_BYTES_MAX, WireItem};
 use crate::run::environment;
 use crate::sys::process;
 
@@ -70,6 +70,7 @@ pub struct Lock {
     wait: Option<Duration>,
     priority: i32,
     command: Option<String>,
+    note: Option<String>,
     new_session: bool,
     on_lost: OnLost,
     /// What is wrong with the request, as far as it is known yet.
@@ -99,6 +100,7 @@ impl Lock {
             wait: None,
             priority: 0,
             command: None,
+            note: None,
             new_session: false,
             on_lost: OnLost::default(),
             fault: None,
@@ -184,6 +186,14 @@ impl Lock {
         self
     }
 
+    /// What others are to know about this request, such as the address of a CI run; `canal status`
+    /// and those who wait see it. Everybody who sees the key sees it: it is no place for secrets. At
+    /// most 512 bytes; what could steer a terminal is replaced.
+    pub fn note(mut self, note: impl Into<String>) -> Self {
+        self.note = Some(note.into());
+        self
+    }
+
     /// Does not join the session of the `canal run` under which this process runs. Then locks of
     /// that session block this request as those of any other session do. A process that holds a
     /// lock already stays in its session.
@@ -257,6 +267,11 @@ impl Lock {
         if let Some(fault) = &self.fault {
             return Err(Error::new(ErrorKind::Invalid, fault.clone()));
         }
+        if let Some(bytes) = self.note.as_ref().map(String::len).filter(|n| *n > NOTE_BYTES_MAX) {
+            let message =
+                format!("a note has at most {NOTE_BYTES_MAX} bytes, this one has {bytes}");
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
         let enclosing = |name| match self.new_session {
             true => None,
             false => std::env::var_os(name)?.into_string().ok(),
@@ -268,6 +283,7 @@ impl Lock {
             wait_ms: wait.map(milliseconds),
             priority: self.priority,
             command: self.command.clone().unwrap_or_else(own),
+            note: self.note.clone(),
             owner_fd: None,
             with_children: false,
             session: enclosing(environment::SESSION),
@@ -323,18 +339,22 @@ mod tests {
         assert_eq!(fault(Lock::new("a").and("/b")), "a key does not begin with `/`; use `b`");
         assert_eq!(fault(Lock::read("a").slots(2)), "`a` is read or written: it has no size");
         assert_eq!(fault(Lock::new("a/").and("/b")), "a key does not end with `/`; use `a`");
+        let words = "a note has at most 512 bytes, this one has 513";
+        assert_eq!(fault(Lock::new("a").note("x".repeat(513))), words);
     }
 
     #[test]
     fn a_request_says_what_was_set() {
         let lock = Lock::new("a").priority(3).command("training").on_lost(OnLost::Kill);
+        let lock = lock.note("run 7");
         let acquire = lock.new_session().request(Some(Duration::from_micros(1))).unwrap();
+        assert_eq!(acquire.note.as_deref(), Some("run 7"));
         assert_eq!((acquire.priority, acquire.command.as_str()), (3, "training"));
         assert_eq!(acquire.wait_ms, Some(1));
         assert_eq!(acquire.on_lost, crate::protocol::OnLost::Kill);
         assert_eq!((acquire.session, acquire.frame), (None, None));
         let acquire = request(Lock::new("a"));
-        assert_eq!(acquire.wait_ms, None);
+        assert_eq!((acquire.wait_ms, acquire.note), (None, None));
         assert_eq!(acquire.on_lost, crate::protocol::OnLost::Warn);
         assert!(!acquire.command.is_empty());
         assert_ne!(acquire.tag, request(Lock::new("a")).tag);

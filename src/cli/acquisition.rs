@@ -1,6 +1,7 @@
 //! Asking for locks: what `canal run` and `canal acquire` have in common.
 
 use super::arguments::lock::LockArgs;
+use super::arguments::note::NoteArgs;
 use super::arguments::session;
 use super::arguments::session::SessionArgs;
 use super::arguments::wait::WaitArgs;
@@ -23,6 +24,7 @@ pub(crate) fn request(
     lock: &LockArgs,
     wait: &WaitArgs,
     session: SessionArgs,
+    note: &NoteArgs,
     command: &str,
 ) -> Result<Acquire, Failed> {
     let enclosing = session.enclosing();
@@ -32,6 +34,7 @@ pub(crate) fn request(
         wait_ms: wait.wait_ms(),
         priority: wait.priority.unwrap_or(0),
         command: cut(command, COMMAND_COLUMNS_MAX),
+        note: note.of_request()?,
         owner_fd: None,
         with_children: false,
         session: enclosing.session,

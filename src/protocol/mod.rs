@@ -37,6 +37,9 @@ pub use messages::wait_graph::{
     WhyQuery,
 };
 
+/// The most bytes of a note.
+pub const NOTE_BYTES_MAX: usize = 512;
+
 /// The environment variable of a command over an engine, and of what it starts: the tags of its
 /// holds, separated by blanks. The daemon finds by it what is left of a command whose hold is lost.
 pub const HOLD_VARIABLE: &str = "CANAL_HOLD";

@@ -333,7 +333,7 @@ impl Program {
         }
         let is_due = lease.sent_at.is_none() && around.now_ms >= lease.renews_at;
         if let Some(conversation) = self.conversation.as_mut().filter(|_| is_due) {
-            conversation.send("Renew", &Renew { handle: lease.handle }, false, &[]);
+            conversation.send("Renew", &Renew { handle: lease.handle, note: None }, false, &[]);
             lease.sent_at = Some(around.now_ms);
             self.owed_since = Some(around.now_ms);
         }
@@ -548,6 +548,7 @@ impl Asking {
             wait_ms: self.until.map(left),
             priority: self.plan.priority,
             command: "job".to_owned(),
+            note: None,
             owner_fd: self.owner.map(|_| 0),
             with_children: matches!(self.plan.how, How::WithChildren(_)),
             session: None,

@@ -15,7 +15,7 @@ fn client(daemon: &Daemon) -> Client {
 #[test]
 fn status_names_holders_and_waiters() {
     let daemon = Daemon::start().unwrap();
-    let guard = lock(&daemon, "db").slots(1).command("the test").acquire().unwrap();
+    let guard = lock(&daemon, "db").slots(1).command("the test").note("run 7").acquire().unwrap();
     let _other = lock(&daemon, "other").acquire().unwrap();
     let mut scene = Scene::holds(&daemon, "db");
     assert_eq!(scene.line(), "waits");
@@ -29,6 +29,7 @@ fn status_names_holders_and_waiters() {
     assert_eq!((db.held, db.capacity, db.waiting), (1, Some(1), 1));
     assert_eq!(db.holders[0].pid, std::process::id());
     assert_eq!(db.holders[0].command.as_deref(), Some("the test"));
+    assert_eq!(db.holders[0].note.as_deref(), Some("run 7"));
     assert_eq!(db.holders[0].session, guard.session());
     assert_eq!((db.waiters[0].pid, db.waiters[0].position), (scene.pid(), 1));
 

@@ -8,12 +8,13 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use nix::sys::signal::Signal;
 
 use super::duration::{self, Length};
+use super::ending::on_lost::OnLostArg;
+use super::ending::signal;
 use super::handle::HandleArgs;
 use super::lock::{LockArgs, plain_key};
+use super::note::NoteArgs;
 use super::number::{number, pid, positive};
-use super::on_lost::OnLostArg;
 use super::session::SessionArgs;
-use super::signal;
 use super::wait::WaitArgs;
 use super::why_target::WhyTarget;
 use crate::cli::output::stderr::Verbosity;
@@ -104,6 +105,8 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) wait: WaitArgs,
     #[command(flatten)]
+    pub(crate) note: NoteArgs,
+    #[command(flatten)]
     pub(crate) how: HowArgs,
     /// The command and its arguments; options of canal end where it begins
     #[arg(value_name = "COMMAND", trailing_var_arg = true, help_heading = None)]
@@ -148,6 +151,8 @@ pub(crate) struct AcquireArgs {
     pub(crate) session: SessionArgs,
     #[command(flatten)]
     pub(crate) wait: WaitArgs,
+    #[command(flatten)]
+    pub(crate) note: NoteArgs,
     #[command(flatten)]
     pub(crate) whose: WhoseArgs,
     /// Take it as a lease, owned by no process: it ends when it was not renewed for DUR. Prints its
@@ -203,6 +208,8 @@ pub(crate) struct ReleaseArgs {
 pub(crate) struct RenewArgs {
     #[command(flatten)]
     pub(crate) which: HandleArgs,
+    #[command(flatten)]
+    pub(crate) note: NoteArgs,
     /// Print the lease, or how it was lost, as JSON
     #[arg(long)]
     pub(crate) json: bool,

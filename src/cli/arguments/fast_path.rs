@@ -105,7 +105,7 @@ impl Plain {
 
     fn option(&mut self, name: &[u8], value: &OsStr) -> Option<()> {
         let text = plain_text(value)?;
-        let Self { global, run: RunArgs { lock, wait, .. } } = self;
+        let Self { global, run: RunArgs { lock, wait, note, .. } } = self;
         match name {
             b"key" => return self.key(text),
             b"read" => lock.reads.push(plain_key(text).ok()?),
@@ -117,6 +117,7 @@ impl Plain {
             b"wait" => once(&mut wait.wait, duration::parse(text))?,
             b"conflict-exit-code" => once(&mut wait.conflict_exit_code, exit_code(text))?,
             b"priority" => once(&mut wait.priority, priority(text))?,
+            b"note" => once(&mut note.note, Ok(text.into()))?,
             b"socket" => once(&mut global.socket, Ok(text.into()))?,
             _ => return None,
         }
@@ -240,6 +241,7 @@ mod tests {
             "socket",
             "conflict-exit-code",
             "priority",
+            "note",
             "new-session",
             "with-children",
             "no-start",
@@ -288,6 +290,7 @@ mod tests {
             ("--conflict-exit-code", "255"),
             ("--priority", "7"),
             ("--socket", "/x y"),
+            ("--note", "run 7"),
         ];
         let flags: &[_] =
             &["-n", "-q", "--no-wait", "--quiet", "--no-start", "--new-session", "--with-children"];

@@ -7,12 +7,12 @@
 
 pub(super) mod definition;
 pub(super) mod duration;
+pub(super) mod ending;
 pub(super) mod fast_path;
 pub(super) mod handle;
 pub(super) mod lock;
+pub(super) mod note;
 pub(super) mod number;
-pub(super) mod on_lost;
 pub(super) mod session;
-pub(super) mod signal;
 pub(super) mod wait;
 pub(super) mod why_target;

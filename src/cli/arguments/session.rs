@@ -80,6 +80,7 @@ mod tests {
             wait_ms: None,
             priority: 0,
             command: String::new(),
+            note: None,
             owner_fd: None,
             with_children: false,
             session: Some("s3".to_owned()),

@@ -42,7 +42,7 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global, verbosity: Verbosity) -> 
             .hint("`canal run -E 0` skips its command; with `canal acquire`, choose another code and test for it"));
     }
     // Before the owner is looked up: errors in the options come first.
-    let mut request = acquisition::request(&args.lock, &args.wait, args.session, "")?;
+    let mut request = acquisition::request(&args.lock, &args.wait, args.session, &args.note, "")?;
     request.on_lost = args.on_lost.map(Into::into).unwrap_or_default();
     let target = Target::of(global)?;
     let owner = match args.ttl {

@@ -16,7 +16,8 @@ pub(crate) fn run(args: &RenewArgs, global: &Global, verbosity: Verbosity) -> Re
     let Some(handle) = args.which.read()? else {
         return Err(wrong("renew", "which lease? give --handle, or set CANAL_HANDLE"));
     };
-    match connect::client(global)?.renew(&Renew { handle }) {
+    let note = args.note.of_renewal()?;
+    match connect::client(global)?.renew(&Renew { handle, note }) {
         Ok(renewed) => {
             if args.json {
                 stdout::print(&stdout::json(&renewed)?)?;

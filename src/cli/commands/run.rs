@@ -32,7 +32,8 @@ pub(crate) fn run(args: &RunArgs, global: &Global, verbosity: Verbosity) -> Resu
     let argv = argv(args)?;
     let limits = limits(&args.how)?;
     let shown = argv.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
-    let mut request = acquisition::request(&args.lock, &args.wait, args.session, &shown)?;
+    let mut request =
+        acquisition::request(&args.lock, &args.wait, args.session, &args.note, &shown)?;
     request.with_children = args.how.with_children;
     request.on_lost = on_lost(&args.how);
     let wrapper = if limits.is_some() { Wrapper::Supervised } else { Wrapper::Exec };

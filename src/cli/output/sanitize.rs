@@ -2,22 +2,14 @@
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// The text with `?` for each character that could control a terminal, break a line or change the
-/// direction of writing.
-pub(crate) fn sanitize(text: &str) -> String {
-    text.chars().map(|c| if steers(c) { '?' } else { c }).collect()
-}
+pub(crate) use crate::safe_text::sanitize;
+
+use crate::safe_text::one_line;
 
 /// A command line as one line: each run of white space, such as the newlines of a script, becomes
 /// one blank.
 pub(crate) fn command_line(text: &str) -> String {
-    sanitize(&text.split_whitespace().collect::<Vec<_>>().join(" "))
-}
-
-fn steers(c: char) -> bool {
-    // Line and paragraph separators, marks and overrides of direction, zero-width characters.
-    c.is_control()
-        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+    one_line(text)
 }
 
 /// How many columns the text takes.
@@ -63,13 +55,6 @@ pub(crate) fn fold(text: &str, columns: usize) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn nothing_that_steers_a_terminal_survives() {
-        assert_eq!(sanitize("a\x1b[2Jb\nc\td\u{202e}e\u{9b}f"), "a?[2Jb?c?d?e?f");
-        assert_eq!(sanitize("Größe 漢字 ✓"), "Größe 漢字 ✓");
-        assert_eq!(command_line("sh -c  a\n\tb\x1b;\r\n"), "sh -c a b?;");
-    }
 
     #[test]
     fn cutting_counts_columns_not_bytes() {

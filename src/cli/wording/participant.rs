@@ -12,7 +12,8 @@ use crate::protocol::{HolderInfo, LeaseInfo, Mode, PartyInfo};
 pub(crate) const COMMAND_COLUMNS: usize = 40;
 
 /// `pid 812 `make test` (alice, for 3m12s)`, the command cut at that many columns; `(alice, db/x for
-/// 3m12s)` if it holds another key than the one in question, above or below that.
+/// 3m12s)` if it holds another key than the one in question, above or below that; its note, if it has
+/// one, follows.
 pub(crate) fn holder(holder: &HolderInfo, command_columns: usize, now: &Now) -> String {
     // The daemon sends the key only if it is not the one in question.
     let key = holder.key.as_ref().map(|key| format!("{} ", sanitize(key))).unwrap_or_default();
@@ -23,7 +24,9 @@ pub(crate) fn holder(holder: &HolderInfo, command_columns: usize, now: &Now) -> 
     let user = user_name::name(holder.uid);
     let who = format!("({user}{host}, {key}for {}{left})", now.age(&holder.since));
     let command = holder.command.as_deref().filter(|command| !command.is_empty());
-    shown(holder.pid, holder.lease.is_some(), command, command_columns) + " " + &who
+    let note = holder.note.as_deref().map(|note| format!(", note: {}", sanitize(note)));
+    let shown = shown(holder.pid, holder.lease.is_some(), command, command_columns);
+    format!("{shown} {who}{}", note.unwrap_or_default())
 }
 
 /// The time that is left to a lease.
@@ -131,6 +134,7 @@ pub(crate) mod tests {
             host: None,
             state: None,
             lease: None,
+            note: None,
         }
     }
 
@@ -159,6 +163,12 @@ pub(crate) mod tests {
         assert_eq!(
             holder(&somebody(812, None, since), COMMAND_COLUMNS, &now),
             "pid 812 (root, for 3m12s)"
+        );
+        let note = Some("https://ci/7".to_owned());
+        let noted = HolderInfo { note, ..somebody(812, None, since) };
+        assert_eq!(
+            holder(&noted, COMMAND_COLUMNS, &now),
+            "pid 812 (root, for 3m12s), note: https://ci/7"
         );
         let below = HolderInfo { key: Some("db/x".to_owned()), ..somebody(812, None, since) };
         assert_eq!(holder(&below, COMMAND_COLUMNS, &now), "pid 812 (root, db/x for 3m12s)");

@@ -419,6 +419,7 @@ fn request(wait_ms: Option<u64>) -> Acquire {
         wait_ms,
         priority: 0,
         command: "x".to_owned(),
+        note: None,
         owner_fd: None,
         with_children: false,
         session: None,

@@ -58,6 +58,9 @@ pub enum Change {
         lease: LeaseId,
         /// The host whose daemon received the renewal.
         host: HostId,
+        /// The note that it has from now on, empty for none; `None` leaves it as it is.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        note: Option<Box<str>>,
     },
     /// A lease was not renewed within its TTL and ends. A no-op if it was renewed since, or has
     /// ended.
@@ -192,6 +195,9 @@ pub struct Request {
     pub uid: u32,
     /// What to show of it.
     pub command: Command,
+    /// What the client wants people to know about it. Shown, never decided upon.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<Box<str>>,
     /// The items: at least one, each key once.
     pub items: Vec<Item>,
     /// Whether it may wait.

@@ -3,6 +3,8 @@
 //! Invariant: the table never decides that a lease is over. An entry says so, and an entry that a
 //! renewal preceded changes nothing.
 
+use std::sync::Arc;
+
 use crate::core::model::InvalidOutcome;
 use crate::core::{
     Change, Entry, FrameId, HostId, LeaseEnd, LeaseId, Owner, PAST_LEASES_MAX, PastLease, Table,
@@ -28,7 +30,7 @@ impl Table {
         id: FrameId,
         renewal: u64,
     ) -> Result<(), InvalidOutcome> {
-        let Change::Renew { host, .. } = &entry.change else {
+        let Change::Renew { host, note, .. } = &entry.change else {
             return Err("a lease was renewed by an entry that is no renewal".to_owned().into());
         };
         let frame = self.frames.get_mut(&id).ok_or_else(|| format!("no frame {id}"))?;
@@ -36,7 +38,17 @@ impl Table {
         lease.renewals = renewal;
         lease.renewed = Some(entry.at);
         frame.state.host = *host;
+        if let Some(note) = note {
+            let tokens = frame.holds.clone();
+            tokens.into_iter().for_each(|token| self.set_note(token, note));
+        }
         Ok(())
+    }
+
+    fn set_note(&mut self, token: Token, note: &str) {
+        let Some(hold) = self.holds.get_mut(&token) else { return };
+        let asked = &mut Arc::make_mut(hold).asked;
+        Arc::make_mut(asked).note = Some(note.into()).filter(|note: &Box<str>| !note.is_empty());
     }
 
     /// Remembers how a lease ends that is about to release what it holds.

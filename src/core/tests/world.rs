@@ -135,6 +135,7 @@ impl Wish {
             parent: self.parent,
             uid: 1000,
             command: Command(format!("job {}", self.pid)),
+            note: None,
             items: self.items,
             wait: self.wait,
             priority: self.priority,

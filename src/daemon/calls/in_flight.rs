@@ -247,6 +247,7 @@ mod tests {
             parent: None,
             uid,
             command: Command::default(),
+            note: None,
             items: Vec::new(),
             wait,
             priority: 0,

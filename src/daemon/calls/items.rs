@@ -5,7 +5,8 @@ use std::sync::Arc;
 use crate::core::{Ask, Command, Item, Key, View};
 use crate::daemon::limits::{COMMAND_BYTES_MAX, ITEMS_MAX, NUMBER_MAX, SLOTS_MAX};
 use crate::daemon::view::wording;
-use crate::protocol::{ErrorName, Failure, Mode, Resize, WireItem};
+use crate::protocol::{ErrorName, Failure, Mode, NOTE_BYTES_MAX, Resize, WireItem};
+use crate::safe_text::one_line;
 
 /// The items of a request.
 ///
@@ -163,6 +164,31 @@ pub(crate) fn command(mut text: String) -> Command {
     Command(shown)
 }
 
+/// The note of a request, on one line and without characters that could steer a terminal. A blank
+/// one is none.
+///
+/// # Errors
+/// It is too long.
+pub(crate) fn note(text: Option<&str>) -> Result<Option<Box<str>>, Failure> {
+    Ok(new_note(text)?.filter(|note| !note.is_empty()))
+}
+
+/// The note that a lease is to have from now on, empty for none; `None` if it keeps its own.
+///
+/// # Errors
+/// It is too long.
+pub(crate) fn new_note(text: Option<&str>) -> Result<Option<Box<str>>, Failure> {
+    let Some(text) = text else { return Ok(None) };
+    if text.len() > NOTE_BYTES_MAX {
+        let bytes = text.len();
+        return Err(bad(format!(
+            "a note has at most {NOTE_BYTES_MAX} bytes, this one has {bytes}"
+        ))
+        .hint("put the details where a link in the note leads"));
+    }
+    Ok(Some(one_line(text).into()))
+}
+
 fn bad(message: impl Into<String>) -> Failure {
     Failure::new(ErrorName::BadRequest, message)
 }
@@ -196,6 +222,7 @@ mod tests {
             parent: Some(FrameId(u64::MAX)),
             uid: u32::MAX,
             command: command("\u{1}".repeat(2 * COMMAND_BYTES_MAX)),
+            note: note(Some(&"\"".repeat(NOTE_BYTES_MAX))).unwrap(),
             items: items(&(0..ITEMS_MAX).map(large).collect::<Vec<_>>()).unwrap(),
             wait: Wait::Yes { until: Some(u64::MAX) },
             priority: i32::MIN,
@@ -209,6 +236,20 @@ mod tests {
         let at = UnixMillis(u64::MAX);
         let entry = serde_json::to_vec(&Entry { version: ENTRY_VERSION, at, change }).unwrap();
         assert!((128 * 1024..256 * 1024).contains(&entry.len()), "{} bytes", entry.len());
+    }
+
+    #[test]
+    fn a_note_is_one_line_that_steers_nothing() {
+        let noted = |text: &str| note(Some(text)).unwrap();
+        assert_eq!(noted(" a\n\u{2029}b\u{7f}\u{202e} ").as_deref(), Some("a b??"));
+        assert_eq!((noted(" \n"), note(None).unwrap()), (None, None));
+        assert_eq!(new_note(Some("\n")).unwrap().as_deref(), Some(""), "it removes the old one");
+        let failure = note(Some(&"x".repeat(NOTE_BYTES_MAX + 1))).unwrap_err();
+        assert_eq!(failure.name, ErrorName::BadRequest);
+        assert_eq!(failure.message, "a note has at most 512 bytes, this one has 513");
+        // Nothing that replaces a character is longer than it.
+        let odd = "\u{1b}".repeat(NOTE_BYTES_MAX);
+        assert_eq!(noted(&odd).map(|note| note.len()), Some(NOTE_BYTES_MAX));
     }
 
     #[test]

@@ -24,6 +24,7 @@ impl Server {
         fds: Vec<OwnedFd>,
     ) -> Result<Step, Failure> {
         let mut items = items::items(&acquire.items)?;
+        let note = items::note(acquire.note.as_deref())?;
         self.ledger.table.share_keys(&mut items);
         self.check_wrapper(acquire.wrapper)?;
         let provisional = acquire.owner_fd.is_some() || acquire.lease.is_some();
@@ -65,6 +66,7 @@ impl Server {
             owner: owner.owner,
             uid: owner.uid,
             command: items::command(acquire.command),
+            note,
             items,
             wait,
             priority: acquire.priority,

@@ -4,6 +4,7 @@ use crate::core::{
     Change, FrameId, LeaseEnd, LeaseId, Outcome, Owner, PastLease, Release as Giving,
 };
 use crate::daemon::calls::completion::{Applied, Completion, PendingRenewal};
+use crate::daemon::calls::items;
 use crate::daemon::calls::step::Step;
 use crate::daemon::limits::{LEASE_MS_MAX, LEASE_MS_MIN};
 use crate::daemon::net::conn_id::ConnId;
@@ -11,7 +12,7 @@ use crate::daemon::processes::owner_identity::{NOBODY, OwnerFound};
 use crate::daemon::requests::release::give_back;
 use crate::daemon::server::Server;
 use crate::daemon::view::text::time;
-use crate::daemon::view::wording::owner_gone;
+use crate::daemon::view::wording::{disk_full, owner_gone};
 use crate::daemon::waiters::leases::name_of;
 use crate::duration_text::stated_ms;
 use crate::protocol::{
@@ -64,15 +65,22 @@ impl Server {
         {
             return Err(failure);
         }
-        self.ledger
-            .admit_renewal()
-            .map_err(|error| crate::daemon::view::wording::disk_full(&error))?;
-        Ok(self.renewal(PendingRenewal { id, peer, lease, give_back: false }))
+        let note = items::new_note(renew.note.as_deref())?;
+        let note = note.filter(|note| self.note_of_lease(lease) != Some(&**note));
+        self.ledger.admit_renewal(note.as_deref()).map_err(|error| disk_full(&error))?;
+        Ok(self.renewal(PendingRenewal { id, peer, lease, give_back: false }, note))
     }
 
-    fn renewal(&self, renewing: PendingRenewal) -> Step {
-        let change = Change::Renew { lease: renewing.lease, host: self.ledger.host };
+    fn renewal(&self, renewing: PendingRenewal, note: Option<Box<str>>) -> Step {
+        let change = Change::Renew { lease: renewing.lease, host: self.ledger.host, note };
         Step::Propose(change, Completion::Renew(Box::new(renewing)))
+    }
+
+    /// The note of a lease, empty for none. `None` if the lease holds nothing.
+    fn note_of_lease(&self, lease: LeaseId) -> Option<&str> {
+        let table = &self.ledger.table;
+        let hold = table.holds_in(table.lease(lease)?).next()?;
+        Some(hold.asked.note.as_deref().unwrap_or_default())
     }
 
     /// Gives back what a lease holds.
@@ -86,7 +94,7 @@ impl Server {
         match self.live_lease(peer, lease) {
             Ok(frame) => Ok(give_back(id, peer, Giving::All { frame })),
             Err(_) if self.may_be_behind(lease) => {
-                Ok(self.renewal(PendingRenewal { id, peer, lease, give_back: true }))
+                Ok(self.renewal(PendingRenewal { id, peer, lease, give_back: true }, None))
             }
             Err(failure) => Err(failure),
         }
@@ -274,6 +282,7 @@ mod tests {
                 parent: None,
                 uid: 0,
                 command: Command("lease".to_owned()),
+                note: None,
                 items: vec![Item { key: Key::new("db").unwrap(), ask: Ask::Write }],
                 wait: Wait::Yes { until: None },
                 priority: 0,
@@ -289,7 +298,7 @@ mod tests {
         let frame = FrameId(2);
         let released = apply(Change::Release(Release::All { frame: FrameId(1) }));
         assert_eq!(released, [Outcome::Renewed { frame, renewal: 0 }]);
-        let renewed = apply(Change::Renew { lease: LeaseId(1), host: HostId(1) });
+        let renewed = apply(Change::Renew { lease: LeaseId(1), host: HostId(1), note: None });
         assert_eq!(renewed, [Outcome::Renewed { frame, renewal: 1 }]);
         let over = apply(Change::Expire { frame, renewal: 1 });
         assert_eq!(over, [Outcome::LeaseGone]);

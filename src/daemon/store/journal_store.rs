@@ -53,7 +53,7 @@ impl Rooms {
     pub(crate) fn add(&mut self, id: RequestId, request: &Request) {
         let room = journal::room_for(request);
         self.sum += room;
-        self.each.insert(id, room);
+        self.sum -= self.each.insert(id, room).unwrap_or(0);
     }
 
     fn remove(&mut self, id: RequestId) {
@@ -93,6 +93,14 @@ impl JournalStore {
                     self.leases.begin(granted.token);
                 }
             }
+            Outcome::Renewed { frame, .. }
+                if matches!(entry.change, Change::Renew { note: Some(_), .. }) =>
+            {
+                for hold in table.holds_in(*frame) {
+                    self.rooms.add(hold.request, &hold.asked);
+                    self.leases.change(hold.token);
+                }
+            }
             Outcome::Requeued { token, .. } => self.leases.end(*token),
             Outcome::Withdrawn { request } | Outcome::Refused { request, .. } => {
                 self.rooms.remove(*request);
@@ -127,9 +135,15 @@ impl JournalStore {
         self.admit_bytes(table, 1024 + 4 * key.as_str().len() as u64)
     }
 
-    /// Makes sure that a renewal of a lease can be recorded.
-    pub(crate) fn admit_renewal(&mut self, table: &Table) -> Result<(), NoRoom> {
-        self.admit_bytes(table, 512)
+    /// Makes sure that a renewal of a lease, with this note, can be recorded.
+    pub(crate) fn admit_renewal(
+        &mut self,
+        table: &Table,
+        note: Option<&str>,
+    ) -> Result<(), NoRoom> {
+        // The note appears in the entry and in the snapshot, in the worst case with every character
+        // escaped.
+        self.admit_bytes(table, 512 + 4 * note.map_or(0, str::len) as u64)
     }
 
     fn admit_bytes(&mut self, table: &Table, bytes: u64) -> Result<(), NoRoom> {
@@ -174,7 +188,7 @@ impl JournalStore {
         if self.waits_for_disk()
             && let Err(error) = self.keep_leases(table)
         {
-            tracing::warn!(%error, "the end of a lease cannot be made durable yet");
+            tracing::warn!(%error, "the end or the note of a lease cannot be made durable yet");
         }
         Ok(())
     }

@@ -22,7 +22,9 @@ pub(crate) struct LeaseStore {
     granted: BTreeSet<Token>,
     /// The leases in the file that no longer hold anything.
     ended: BTreeSet<Token>,
-    /// Set after a write failed: ends of leases are not written again before this time.
+    /// The leases in the file whose note is another one now.
+    changed: BTreeSet<Token>,
+    /// Set after a write failed: ends and notes of leases are not written again before this time.
     again_at: Option<Instant>,
 }
 
@@ -35,7 +37,7 @@ impl LeaseStore {
         let tokens = lease_tokens(table);
         let granted = tokens.difference(stored).copied().collect();
         let ended = stored.difference(&tokens).copied().collect();
-        Self { log, tokens, granted, ended, again_at: None }
+        Self { log, tokens, granted, ended, changed: BTreeSet::new(), again_at: None }
     }
 
     /// Notes that a lease was granted.
@@ -46,8 +48,16 @@ impl LeaseStore {
 
     /// Notes that a hold has ended. Does nothing unless a lease had it.
     pub(crate) fn end(&mut self, token: Token) {
+        self.changed.remove(&token);
         if self.tokens.remove(&token) && !self.granted.remove(&token) {
             self.ended.insert(token);
+        }
+    }
+
+    /// Notes that the note of a lease is another one now.
+    pub(crate) fn change(&mut self, token: Token) {
+        if self.tokens.contains(&token) && !self.granted.contains(&token) {
+            self.changed.insert(token);
         }
     }
 
@@ -56,10 +66,11 @@ impl LeaseStore {
         self.granted.contains(&token)
     }
 
-    /// Whether a grant waits for the disk, or an end whose retry is due.
+    /// Whether a grant waits for the disk, or an end or a note whose retry is due.
     pub(crate) fn waits_for_disk(&self) -> bool {
         let put_off = self.again_at.is_some_and(|at| at > clock::now());
-        !self.granted.is_empty() || !self.ended.is_empty() && !put_off
+        let others = !self.ended.is_empty() || !self.changed.is_empty();
+        !self.granted.is_empty() || others && !put_off
     }
 
     /// Makes all changes durable, in one append.
@@ -67,10 +78,11 @@ impl LeaseStore {
     /// # Errors
     /// Names the file. New grants must not be told then.
     pub(crate) fn store(&mut self, table: &Table) -> io::Result<()> {
-        if self.granted.is_empty() && self.ended.is_empty() {
+        if self.granted.is_empty() && self.ended.is_empty() && self.changed.is_empty() {
             return Ok(());
         }
-        let held = self.granted.iter().filter_map(|token| keep(table, *token)).collect();
+        let held = self.granted.union(&self.changed);
+        let held = held.filter_map(|token| keep(table, *token)).collect();
         let changes = Changes { ended: self.ended.iter().copied().collect(), held };
         let tokens = &self.tokens;
         let all = || tokens.iter().filter_map(|token| keep(table, *token)).collect();
@@ -93,6 +105,7 @@ impl LeaseStore {
             Ok(()) => {
                 self.granted.clear();
                 self.ended.clear();
+                self.changed.clear();
                 self.again_at = None;
             }
             Err(_) => self.again_at = Some(clock::now() + AGAIN_AFTER),
@@ -196,6 +209,7 @@ mod tests {
             parent: None,
             uid: 0,
             command: Command("x".to_owned()),
+            note: None,
             items,
             wait: Wait::No,
             priority: 0,
@@ -237,7 +251,7 @@ mod tests {
         ask(&mut first, 1, Owner::Process(process), vec![slot("gpu", 3)]);
         let one = ask(&mut first, 2, lease(2), vec![slot("gpu", 3), write]);
         let two = ask(&mut first, 3, lease(3), vec![slot("gpu", 3)]);
-        first.ledger.apply(Change::Renew { lease: LeaseId(2), host: HostId(0) });
+        first.ledger.apply(Change::Renew { lease: LeaseId(2), host: HostId(0), note: None });
         let before = first.ledger.table.snapshot();
         reboot(first);
 
@@ -277,6 +291,26 @@ mod tests {
         first.ledger.apply(Change::Expire { frame, renewal: 0 });
         reboot(first);
         assert_eq!(recovered(dir.path()).ledger.table.held(), 0);
+    }
+
+    #[test]
+    fn after_a_reboot_a_lease_has_its_last_note_and_an_ended_one_stays_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut first = recovered(dir.path());
+        let [kept, ended] = [1, 2]
+            .map(|name| ask(&mut first, name, lease(name), vec![slot(&format!("k{name}"), 1)]));
+        first.ledger.keep_leases().unwrap();
+        for name in [1, 2] {
+            let (lease, note) = (LeaseId(name), Some("step 2".into()));
+            first.ledger.apply(Change::Renew { lease, host: HostId(0), note });
+        }
+        let frame = first.ledger.table.hold(ended).unwrap().frame;
+        first.ledger.apply(Change::Expire { frame, renewal: 1 });
+        reboot(first);
+        let second = recovered(dir.path());
+        assert_eq!(lease_tokens(&second.ledger.table), BTreeSet::from([kept]));
+        let note = second.ledger.table.hold(kept).unwrap().asked.note.as_deref();
+        assert_eq!(note, Some("step 2"));
     }
 
     #[test]

@@ -84,9 +84,9 @@ impl Ledger {
         self.kept().map_or(Ok(()), |(table, kept)| kept.admit_view(table, key))
     }
 
-    /// Makes sure that a renewal of a lease can be recorded.
-    pub(crate) fn admit_renewal(&mut self) -> Result<(), NoRoom> {
-        self.kept().map_or(Ok(()), |(table, kept)| kept.admit_renewal(table))
+    /// Makes sure that a renewal of a lease, with this note, can be recorded.
+    pub(crate) fn admit_renewal(&mut self, note: Option<&str>) -> Result<(), NoRoom> {
+        self.kept().map_or(Ok(()), |(table, kept)| kept.admit_renewal(table, note))
     }
 
     /// Records everything that was applied since the last commit, in one write.

@@ -193,6 +193,9 @@ fn acquire(rng: &mut Rng) -> Value {
     };
     maybe("wait_ms", 2, &|rng| json!(*pick(rng, &[0, 0, 1, 60_000, u64::MAX])));
     maybe("priority", 4, &|rng| json!(*pick(rng, &[1, -1, i32::MIN, i32::MAX])));
+    maybe("note", 4, &|rng| {
+        json!(pick(rng, &["", "n", " a\n\u{202e}b", "\u{1}", &"ä".repeat(300)]))
+    });
     maybe("owner_fd", 2, &|rng| json!(*pick(rng, &[0, 0, 0, 0, 0, 1, 2, u32::MAX])));
     maybe("with_children", 3, &|_| json!(true));
     maybe("session", 8, &|_| json!("s1"));

@@ -202,6 +202,7 @@ fn request(host: HostId, tag: u128, key: &str) -> Request {
         parent: None,
         uid: nix::unistd::geteuid().as_raw(),
         command: Command::default(),
+        note: None,
         items: vec![Item { key: Key::new(key).unwrap(), ask }],
         wait: Wait::Yes { until: None },
         priority: 0,

@@ -56,6 +56,7 @@ impl<'a> Shown<'a> {
             host: self.label(hold.frame).map(Text::Itself),
             state: None,
             lease: self.lease(hold),
+            note: hold.asked.note.as_deref().map(Text::Itself),
         }
     }
 

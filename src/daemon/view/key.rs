@@ -49,7 +49,10 @@ impl<'a> Shown<'a> {
     ) -> KeyInfo<impl Serialize + use<'a>> {
         let report = self.table.report(key);
         let mut holds: Vec<_> = report.holders.iter().filter_map(|t| self.table.hold(*t)).collect();
-        let bytes = |request: &Request| ROW_BYTES + key.as_str().len() + request.command.0.len();
+        let bytes = |request: &Request| {
+            let note = request.note.as_ref().map_or(0, |note| note.len());
+            ROW_BYTES + key.as_str().len() + request.command.0.len() + note
+        };
         let of_holds = holds.iter().map(|hold| bytes(&hold.asked) + slot_bytes(hold, key));
         let (held, unshown_holders) = fitting(of_holds, rows_left);
         holds.truncate(held);
@@ -108,6 +111,7 @@ impl<'a> Shown<'a> {
             host: self.label_of(waiter.frame),
             reason,
             lease: request.ttl_ms.map(not_yet),
+            note: request.note.as_deref().map(str::to_owned),
         })
     }
 }
@@ -127,7 +131,8 @@ impl Whys {
     }
 }
 
-/// The approximate size of a key without its name, and of a holder or waiter without its command,
+/// The approximate size of a key without its name, and of a holder or waiter without its command
+/// and note,
 /// in bytes.
 const KEY_BYTES: usize = 200;
 const ROW_BYTES: usize = 400;

@@ -272,6 +272,7 @@ mod tests {
             parent: None,
             uid: 1,
             command: Command::default(),
+            note: None,
             items: vec![Item {
                 key: Key::new("db").unwrap(),
                 ask: Ask::Counted { count: 1, view },

@@ -310,6 +310,7 @@ fn request_of(host: HostId, proc: &Proc, tag: Tag, item: crate::core::Item) -> R
         parent: None,
         uid: 0,
         command: Command("job".to_owned()),
+        note: None,
         items: vec![item],
         wait: Wait::Yes { until: None },
         priority: 0,

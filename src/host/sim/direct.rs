@@ -178,6 +178,7 @@ impl Direct {
             parent: None,
             uid: 0,
             command: Command("job".to_owned()),
+            note: None,
             items: vec![Item { key: Key::new(key).unwrap(), ask }],
             wait: Wait::Yes { until: None },
             priority: 0,

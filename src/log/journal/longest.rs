@@ -31,6 +31,7 @@ pub(super) fn request(items: Vec<Item>) -> Request {
         parent: Some(FRAME),
         uid: u32::MAX,
         command: Command::default(),
+        note: None,
         items,
         wait: Wait::Yes { until: Some(u64::MAX) },
         priority: i32::MIN,

@@ -1,7 +1,8 @@
 //! How much room a request needs in the journal, from its acceptance to its end.
 //!
 //! An upper bound, so that what ends something never has to ask for room. The fixed parts are
-//! measured on records with the largest numbers there are; keys, commands and slots are counted.
+//! measured on records with the largest numbers there are; keys, commands, notes and slots are
+//! counted.
 
 use std::sync::{Arc, LazyLock};
 
@@ -27,8 +28,10 @@ const RANGES_MAX: u64 = 16_384;
 /// How often a key is written: in the request, in its release by key (twice), at the end of its
 /// owner, in its release by token, and three times in the snapshot.
 const KEYS: u64 = 8;
-/// How often the command stands there: in the request and in the snapshot.
+/// How often the command and the note stand there: in the request and in the snapshot.
 const COMMANDS: u64 = 2;
+/// The bytes of a note's name and of what stands around it.
+const NOTE_NAME: u64 = r#","note":"#.len() as u64;
 
 /// An upper bound of the bytes of all that is written about a request once it is accepted: the
 /// request itself, its grants, being stopped and going on (a few times), its confirmation, the
@@ -38,7 +41,8 @@ const COMMANDS: u64 = 2;
 #[must_use]
 pub fn room_for(request: &Request) -> u64 {
     let fixed = &*FIXED;
-    let command = COMMANDS.saturating_mul(json_bytes(&request.command.0));
+    let note = request.note.as_deref().map_or(0, |note| NOTE_NAME + json_bytes(note));
+    let command = COMMANDS.saturating_mul(json_bytes(&request.command.0) + note);
     let items = request.items.iter().map(|item| {
         let keys = KEYS * (json_bytes(item.key.as_str()) + 1);
         // In each grant, and in the snapshot.
@@ -253,6 +257,16 @@ mod tests {
         let request =
             with(&(command + "\u{7f}\u{80}\u{2028}\"\\/ä€🦀"), vec![("k".into(), 1, None)]);
         bounds(&request, |_| scattered(1, u64::MAX));
+    }
+
+    #[test]
+    fn room_is_enough_for_notes() {
+        for note in ["", "https://ci.example/7", "\"\\\u{7f}\u{2028}ä€🦀"] {
+            let note = Some(note.repeat(20).into());
+            bounds(&Request { note, ..with("make", vec![("k".into(), 1, None)]) }, |_| {
+                scattered(1, u64::MAX)
+            });
+        }
     }
 
     #[test]

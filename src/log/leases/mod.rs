@@ -43,7 +43,7 @@ pub struct HeldLease {
 pub struct Changes {
     /// The tokens of leases in the file that hold nothing any more.
     pub ended: Vec<Token>,
-    /// Leases that are not in the file.
+    /// Leases that are not in the file, or stand there with another note.
     pub held: Vec<HeldLease>,
 }
 

@@ -24,6 +24,7 @@ fn lease(token: u64) -> HeldLease {
         parent: None,
         uid: 1000,
         command: Command("make \"it\"\n".into()),
+        note: None,
         items: vec![Item { key: key.clone(), ask: Ask::Counted { count: 1, view } }],
         wait: Wait::No,
         priority: 0,

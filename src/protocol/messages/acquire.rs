@@ -26,6 +26,10 @@ pub struct Acquire {
     pub priority: i32,
     /// What to show of the owner.
     pub command: String,
+    /// What the client wants people to know about the request, at most
+    /// [`NOTE_BYTES_MAX`](crate::protocol::NOTE_BYTES_MAX) bytes. All who see the key see it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
     /// Absent: the calling process is the owner. Else the index, among the descriptors sent with
     /// this message, of the pidfd of the process that shall own; such a grant is provisional until
     /// [`Confirm`].

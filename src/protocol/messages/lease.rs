@@ -34,6 +34,9 @@ pub struct LeaseInfo {
 pub struct Renew {
     /// The lease's secret.
     pub handle: Handle,
+    /// The note that the lease has from now on, empty for none; absent leaves it as it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
 }
 
 /// What a [`Renew`] did; `canal renew --json` prints it.

@@ -176,14 +176,17 @@ pub struct HolderInfo<T = String> {
     /// Of a lease, whose `pid` is 0: how long it lives. `command` is the one that asked for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<LeaseInfo>,
+    /// What it wants people to know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<T>,
 }
 
 impl<T> HolderInfo<T> {
     /// The same with texts in another form.
     pub fn map_texts<U>(self, form: impl Fn(T) -> U) -> HolderInfo<U> {
         let Self { pid, uid, command, since, token, slots, mode, key, .. } = self;
-        let Self { session, host, state, lease, .. } = self;
-        let (command, key) = (command.map(&form), key.map(&form));
+        let Self { session, host, state, lease, note, .. } = self;
+        let (command, key, note) = (command.map(&form), key.map(&form), note.map(&form));
         let (host, state) = (host.map(&form), state.map(&form));
         let (since, session) = (form(since), form(session));
         HolderInfo {
@@ -199,6 +202,7 @@ impl<T> HolderInfo<T> {
             host,
             state,
             lease,
+            note,
         }
     }
 }
@@ -234,4 +238,7 @@ pub struct WaiterInfo {
     /// Of a waiter for a lease, whose `pid` is 0: how long the lease will live.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<LeaseInfo>,
+    /// What it wants people to know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
 }

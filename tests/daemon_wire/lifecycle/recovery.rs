@@ -27,6 +27,7 @@ fn request(process: ProcessId, key: &str) -> Change {
         parent: None,
         uid: nix::unistd::geteuid().as_raw(),
         command: Command("made up".to_owned()),
+        note: None,
         items: vec![item],
         wait: Wait::No,
         priority: 0,

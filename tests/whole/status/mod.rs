@@ -1,4 +1,5 @@
 //! What `canal status` shows.
 
 mod locks;
+mod notes;
 mod waits;

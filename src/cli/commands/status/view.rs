@@ -150,6 +150,14 @@ impl Drawer<'_> {
         if self.verbose {
             page.note(origin(&holder.session, holder.host.as_ref(), Some(holder.token)), NOTE);
         }
+        self.words(page, holder.note.as_deref());
+    }
+
+    /// Adds what a holder or waiter wants people to know.
+    fn words(&self, page: &mut Page, note: Option<&str>) {
+        if let Some(note) = note {
+            page.note(format!("note: {}", sanitize(note)), NOTE);
+        }
     }
 
     /// Adds the host of a process whose number means nothing on this host.
@@ -181,6 +189,7 @@ impl Drawer<'_> {
         if self.verbose {
             page.note(origin(&waiter.session, waiter.host.as_ref(), None), NOTE);
         }
+        self.words(page, waiter.note.as_deref());
     }
 }
 

@@ -8,7 +8,7 @@ fn renew(world: &mut World, name: u32) -> Vec<Outcome> {
 }
 
 fn renew_at(world: &mut World, name: u32, host: HostId) -> Vec<Outcome> {
-    world.apply(Change::Renew { lease: LeaseId(name.into()), host })
+    world.apply(Change::Renew { lease: LeaseId(name.into()), host, note: None })
 }
 
 fn expire(world: &mut World, frame: FrameId, renewal: u64) -> Vec<RequestId> {
@@ -47,6 +47,23 @@ fn an_expiry_that_a_renewal_came_before_is_void() {
     // And once more, when nothing is left of it.
     expire(&mut world, frame, 2);
     assert!(world.table.snapshot().frames.is_empty());
+}
+
+#[test]
+fn a_renewal_replaces_the_note_removes_it_or_leaves_it() {
+    let mut world = World::new();
+    let token = world.take(lease(1).slots("a", 1)).token;
+    for (renewed, shown) in [
+        (None, None),
+        (Some("build 7"), Some("build 7")),
+        (None, Some("build 7")),
+        (Some("build 8"), Some("build 8")),
+        (Some(""), None),
+    ] {
+        let (lease, host, note) = (LeaseId(1), HostId(0), renewed.map(Into::into));
+        world.apply(Change::Renew { lease, host, note });
+        assert_eq!(world.table.hold(token).unwrap().asked.note.as_deref(), shown);
+    }
 }
 
 #[test]

@@ -124,7 +124,7 @@ pub(in crate::core::tests) fn run(world: &mut World, op: Op) {
         Op::Resize(key, view) => drop(world.resize(KEYS[key], view)),
         Op::Renew(name) => {
             let host = HostId(u64::from(name % 2));
-            world.apply(Change::Renew { lease: LeaseId(name.into()), host });
+            world.apply(Change::Renew { lease: LeaseId(name.into()), host, note: None });
         }
         Op::Expire(name, late) => {
             let frame = world.table.lease(LeaseId(name.into()));

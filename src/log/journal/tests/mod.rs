@@ -87,6 +87,7 @@ fn asked(revision: u64) -> Request {
         parent: None,
         uid: 1000,
         command: Command("make \"it\"\n".into()),
+        note: None,
         items: vec![Item { key: Key::new("db/ä").unwrap(), ask }],
         wait: Wait::Yes { until: None },
         priority: 0,

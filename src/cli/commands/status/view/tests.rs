@@ -25,6 +25,7 @@ fn waiter(position: u64, reason: &str) -> WaiterInfo {
         host: None,
         reason: reason.to_owned(),
         lease: None,
+        note: None,
     }
 }
 
@@ -127,6 +128,19 @@ fn an_overview_cuts_long_queues_short_and_a_key_does_not() {
     assert!(overview.contains("#10") && !overview.contains("#11"), "{overview}");
     assert!(overview.contains("2 more wait; canal status db shows all"), "{overview}");
     assert!(text(&status, Scope::Key("db"), false, Some(80)).contains("#12"));
+}
+
+#[test]
+fn notes_stand_below_what_they_are_about() {
+    let note = || Some("https://ci/7 \x1b[2J".to_owned());
+    let holder = HolderInfo { note: note(), ..somebody(812, Some("make"), SINCE) };
+    let waiter = WaiterInfo { note: note(), ..waiter(1, "full") };
+    let shown =
+        text(&status(vec![key("db", vec![holder], vec![waiter])]), Scope::Overview, false, None);
+    let lines: Vec<&str> = shown.lines().map(str::trim).collect();
+    let at = |start: &str| lines.iter().position(|line| line.starts_with(start)).unwrap();
+    assert_eq!(lines[at("holds") + 1], "note: https://ci/7 ?[2J", "{shown}");
+    assert_eq!(lines[at("waits: full") + 1], "note: https://ci/7 ?[2J", "{shown}");
 }
 
 #[test]

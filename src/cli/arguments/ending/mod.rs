@@ -1,0 +1,4 @@
+//! How a command is ended.
+
+pub(super) mod on_lost;
+pub(super) mod signal;
