@@ -1,0 +1,92 @@
+//! The commands of a CI server's configuration, each as that server gives it to a shell.
+
+use std::fs;
+
+use serde_json::Value;
+
+/// A command of a step, and the variables that it is given beside its environment.
+#[derive(Debug)]
+pub(crate) struct Step {
+    pub(crate) variables: Vec<(String, String)>,
+    pub(crate) script: String,
+}
+
+impl Step {
+    /// A command that is given no variables.
+    pub(crate) fn plain(script: &str) -> Self {
+        Self { variables: Vec::new(), script: script.to_owned() }
+    }
+}
+
+/// The commands in a file of GitHub Actions, GitLab CI or Buildkite.
+pub(crate) fn of_yaml(text: &str) -> Vec<Step> {
+    let file: Value = serde_yaml_ng::from_str(text).unwrap();
+    let mut steps = Vec::new();
+    if let Some(list) = file["steps"].as_array() {
+        for step in list {
+            steps.extend(of_step(step));
+        }
+    } else {
+        for job in file.as_object().unwrap().values() {
+            let lines = job["script"].as_array().unwrap();
+            steps.extend(lines.iter().map(|line| Step::plain(text_of(line))));
+        }
+    }
+    steps
+}
+
+fn of_step(step: &Value) -> Vec<Step> {
+    match (&step["run"], &step["command"], &step["uses"]) {
+        (Value::String(run), _, _) => vec![Step::plain(run)],
+        (_, Value::String(command), _) => vec![Step::plain(command)],
+        (_, _, Value::String(action)) => of_action(action, &step["with"]),
+        _ => panic!("a step without a command: {step}"),
+    }
+}
+
+/// The steps of a composite action of this repository, with its inputs filled in.
+fn of_action(folder: &str, with: &Value) -> Vec<Step> {
+    let path = format!("{}/{folder}/action.yml", env!("CARGO_MANIFEST_DIR"));
+    let action: Value = serde_yaml_ng::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    let input = |name: &str| match (&with[name], &action["inputs"][name]["default"]) {
+        (Value::Null, Value::Null) => panic!("the input {name} is not given"),
+        (Value::Null, default) => scalar(default),
+        (given, _) => scalar(given),
+    };
+    let filled = |value: &Value| {
+        let text = text_of(value);
+        let name = text.strip_prefix("${{ inputs.").and_then(|rest| rest.strip_suffix(" }}"));
+        name.map_or_else(|| text.to_owned(), input)
+    };
+    let of_step = |step: &Value| Step {
+        variables: step["env"]
+            .as_object()
+            .unwrap()
+            .iter()
+            .map(|(name, value)| (name.clone(), filled(value)))
+            .collect(),
+        script: text_of(&step["run"]).to_owned(),
+    };
+    action["runs"]["steps"].as_array().unwrap().iter().map(of_step).collect()
+}
+
+/// The commands of a Jenkinsfile: what stands in quotes behind `sh`.
+pub(crate) fn of_jenkins(text: &str) -> Vec<Step> {
+    let lines = text.lines().filter_map(|line| line.trim().strip_prefix("sh '"));
+    lines.map(|line| Step::plain(line.strip_suffix('\'').unwrap())).collect()
+}
+
+/// The command of a service.
+pub(crate) fn of_unit(text: &str) -> Vec<Step> {
+    text.lines().filter_map(|line| line.strip_prefix("ExecStart=")).map(Step::plain).collect()
+}
+
+#[track_caller]
+fn text_of(value: &Value) -> &str {
+    value.as_str().unwrap_or_else(|| panic!("{value} is no text"))
+}
+
+/// An input as the text that the runner makes of it.
+fn scalar(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
