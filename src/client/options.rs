@@ -29,7 +29,7 @@ pub struct Options {
 
 impl From<Start> for Options {
     fn from(start: Start) -> Self {
-        let (answer, answer_if_busy) = (Duration::from_secs(5), Duration::from_secs(30));
+        let (answer, answer_if_busy) = (Duration::from_secs(5), Duration::from_secs(60));
         Self { start, program: None, answer, answer_if_busy }
     }
 }

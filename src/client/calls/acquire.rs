@@ -84,7 +84,7 @@ impl Client {
     /// # Errors
     /// A refusal is [`ClientError::Failure`]. The daemon is [`ClientError::Silent`] if it sends no
     /// message for 5 s, or for that long after the wait is over, or if it is found stopped after 30
-    /// s of silence. The 5 s are 30 s for a daemon whose process is busy.
+    /// s of silence. The 5 s are a minute for a daemon whose process is busy.
     pub fn acquire(
         &mut self,
         request: &Acquire,

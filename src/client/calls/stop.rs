@@ -19,7 +19,7 @@ impl Client {
     /// end of the connection. What it holds is taken up by the next one.
     ///
     /// # Errors
-    /// It is not gone after 10 s, or after 30 s of work: [`ClientError::Silent`].
+    /// It is not gone after 10 s, or after a minute of work: [`ClientError::Silent`].
     pub fn stop(&mut self, stop: &Stop) -> Result<Stopping, ClientError> {
         match self.stop_once(stop) {
             Ok(stopping) => Ok(stopping),

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use crate::duration_text::stated;
 use crate::protocol::place::{Place, Rule};
 use crate::sys::detach;
 use crate::sys::detach::Started;
@@ -104,7 +105,7 @@ fn report_of(mut started: Started, limits: Limits, lock: &File) -> io::Result<St
         let patience = owed.patience();
         if let Some(report) = started.report_within(patience)? {
             if named {
-                // An older name in the lock makes others wait for 30 s at most.
+                // An older name in the lock makes others wait for a minute at most.
                 let _ = lock.set_len(0);
             }
             return Ok(report);
@@ -114,7 +115,10 @@ fn report_of(mut started: Started, limits: Limits, lock: &File) -> io::Result<St
             named = lock.write_all_at(format!("{pid}\n").as_bytes(), 0).is_ok();
         }
         if owed.grow(patience, || activity(started.pid())) {
-            return Err(io::ErrorKind::TimedOut.into());
+            let pid = started.pid().map_or_else(String::new, |pid| format!("pid {pid} "));
+            let time = stated(Duration::from_secs(owed.silent().as_secs()));
+            let text = format!("{pid}is not up after {time}");
+            return Err(io::Error::new(io::ErrorKind::TimedOut, text));
         }
     }
 }
