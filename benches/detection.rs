@@ -159,7 +159,7 @@ fn pairs(n: usize) -> Result<Vec<Figure>, KeyError> {
 fn hot(n: usize) -> Result<Vec<Figure>, KeyError> {
     let hot = |ask| item("hot", ask);
     let view = View::Buckets { per: n as u64, buckets: 1 };
-    let slot = || hot(Ask::Counted { count: 1, view: Some(view) });
+    let slot = || hot(Ask::slots(1, Some(view)));
     let mut world = World::sessions(n, |_| slot())?;
     let mut waits = Vec::new();
     for pid in n + 1..=n + PROBES {

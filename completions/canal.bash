@@ -130,7 +130,7 @@ _canal() {
         release) options="--all --handle --force --token --pid --json $everywhere" ;;
         renew) options="--handle --note --json $everywhere" ;;
         status) options="--json --watch --why --graph $everywhere" ;;
-        resize) options="--per --buckets -j --slots --forget --json $everywhere" ;;
+        resize) options="--per --buckets -j --slots --forget --pause --resume --json $everywhere" ;;
         daemon) options="--stop --replace --idle-exit --engine --engine-ttl --host --no-engine --discard-journal $everywhere" ;;
         completions)
             options=$everywhere

@@ -146,6 +146,8 @@ complete -c canal -n '__canal_at status' -l why -x -a '(__fish_complete_pids)' -
 complete -c canal -n '__canal_at status' -l graph -d 'Print waiters and blockers for Graphviz'
 
 complete -c canal -n '__canal_at resize' -l forget -d 'Forget what is stored'
+complete -c canal -n '__canal_at resize' -l pause -d 'Grant no more slots'
+complete -c canal -n '__canal_at resize' -l resume -d 'End a pause'
 
 complete -c canal -n '__canal_at daemon' -l stop -d 'Stop the daemon that runs'
 complete -c canal -n '__canal_at daemon' -l replace -d 'Stop the daemon that runs and take its place'

@@ -80,7 +80,7 @@ fn a_resize_reports_the_old_and_the_new_size() {
     let resized = place.prints(&["resize", "db", "--per", "3", "--buckets", "2"]);
     assert_eq!(resized, "db: was not stored, is 3x2; 0 held, 0 waiting\n");
     let json = place.prints(&["resize", "db", "--per", "4", "--json"]);
-    let expected = r#"{"key":"db","before":"3x2","now":"4x1","held":0,"waiting":0}"#;
+    let expected = r#"{"key":"db","before":"3x2","now":"4x1","paused":false,"held":0,"waiting":0}"#;
     assert_eq!(json, format!("{expected}\n"));
     let status = place.prints(&["status"]);
     assert_eq!(status, "db  buckets 4x1, 0 of 4 held, stored\n");

@@ -58,7 +58,7 @@ impl Client {
         endpoint.connect().map(Self)
     }
 
-    /// The state of all keys that are in use or have a stored size.
+    /// The state of all keys that are in use, have a stored size or are paused.
     ///
     /// # Errors
     /// No daemon answers any more.

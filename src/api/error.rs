@@ -19,7 +19,9 @@ pub enum ErrorKind {
     Deadlock,
     /// The request itself is wrong: its key, a size, a path.
     Invalid,
-    /// The key is in use as another kind of lock (slots, or buckets), or with another size.
+    /// The key is paused, and the request was not to wait, or its time was over.
+    Paused,
+    /// The key is in use, or has a stored size, as another kind of lock (slots, or buckets).
     Mismatch,
     /// This user may not do that.
     Denied,
@@ -133,6 +135,7 @@ fn kind_of(failure: &Failure) -> ErrorKind {
         ErrorName::Refused => match failure.reason.as_deref() {
             Some("deadlock") => ErrorKind::Deadlock,
             Some("timeout") => ErrorKind::Timeout,
+            Some("paused") => ErrorKind::Paused,
             _ => ErrorKind::Busy,
         },
         ErrorName::BadRequest => ErrorKind::Invalid,
@@ -169,6 +172,7 @@ mod tests {
         for (reason, kind) in [
             ("full", ErrorKind::Busy),
             ("timeout", ErrorKind::Timeout),
+            ("paused", ErrorKind::Paused),
             ("deadlock", ErrorKind::Deadlock),
             ("of a later version", ErrorKind::Busy),
         ] {

@@ -42,9 +42,10 @@ use crate::sys::process;
 /// # Kinds of locks
 ///
 /// - [`Lock::new`]: a counted lock. With [`slots`](Self::slots) at most that many hold it at once.
-///   With [`per`](Self::per) and [`buckets`](Self::buckets) it is that many in each of the buckets,
-///   and different callers may state different sizes. Without a size the lock's own size counts:
-///   the one that is stored (`canal resize`) or in use, else 1.
+///   With [`per`](Self::per) and [`buckets`](Self::buckets) it is that many in each of the buckets.
+///   Different callers may state different sizes, and each counts by its own; a size that is stored
+///   (`canal resize`) counts for all. Without a size it is that of the latest holder who states one,
+///   else 1.
 /// - [`Lock::read`] and [`Lock::write`]: shared, or alone, on a key and all keys below it.
 ///
 /// Several keys are asked for with [`and`](Self::and), [`and_read`](Self::and_read) and

@@ -13,7 +13,7 @@ use super::wording::participant;
 use super::wording::root_under_sudo;
 use super::wording::waiting::Waiting;
 use crate::client::{self, Acquired, Client, ClientError};
-use crate::protocol::{Acquire, ErrorName, Failure, Grant, Mode, OnLost};
+use crate::protocol::{Acquire, ErrorName, Failure, Grant, Mode, OnLost, SizeNote};
 use crate::sys::pidfd::Pidfd;
 
 /// The most columns of a command line that the daemon is told.
@@ -76,6 +76,7 @@ pub(crate) fn obtain(
     }
     match result {
         Ok(acquired) => {
+            size_notes(&acquired.grant.notes, verbosity);
             if verbosity == Verbosity::Verbose {
                 verbosity.detail(&granted(&acquired.grant));
             }
@@ -87,7 +88,21 @@ pub(crate) fn obtain(
             }
             Ok((client, acquired))
         }
-        Err(error) => Err(not_acquired(error)),
+        Err(error) => {
+            let not_acquired = not_acquired(error);
+            if let NotAcquired::Refused(failure) = &not_acquired {
+                size_notes(&failure.notes, verbosity);
+            }
+            Err(not_acquired)
+        }
+    }
+}
+
+/// Prints where the request states another size than others go by; each difference once for each
+/// daemon and user, because cron mails every word.
+fn size_notes(notes: &[SizeNote], verbosity: Verbosity) {
+    for note in notes.iter().filter(|note| note.first) {
+        verbosity.message(&note.message);
     }
 }
 

@@ -22,7 +22,7 @@ pub use model::{
     WaiterStatus, Withdrawal, key_room, room_of,
 };
 pub use state::{BYPASS_MAX_DEFAULT, Table};
-pub use why::{Blocker, KeyReport, Reason, Why};
+pub use why::{Blocker, KeyReport, Reason, SizeFound, Why};
 
 #[cfg(test)]
 mod tests;

@@ -1,13 +1,15 @@
 //! Questions about a table, for status and messages.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
-use crate::core::index::grant_order::{self, Rank};
+use crate::core::index::grant_order::{self, Class, Rank};
 use crate::core::index::key_tree::conflict;
+use crate::core::index::lock::Lock;
 use crate::core::index::node::Node;
 use crate::core::{
-    Ask, By, FrameId, HeldItem, Item, Key, Kind, Mode, Request, RequestId, Table, Token, View,
+    By, FrameId, HeldItem, Item, Key, Kind, Mode, Request, RequestId, Table, Token, View,
     WaiterState, WaiterStatus,
 };
 
@@ -18,11 +20,13 @@ pub struct KeyReport {
     pub kind: Option<Kind>,
     /// How many slots are held.
     pub held: u64,
-    /// Slots kind: the number in force. Otherwise the stored view or, for the buckets kind without
-    /// one, the largest view among holders and waiters.
+    /// The stored view, else what a request without a view would get now; none of a key without
+    /// slots in use and a stored view.
     pub view: Option<View>,
     /// The stored view.
     pub stored: Option<View>,
+    /// Whether it is paused.
+    pub paused: bool,
     /// Its holds, oldest first.
     pub holders: Vec<Token>,
     /// Its waiters, in the order of service.
@@ -51,6 +55,15 @@ pub struct Why {
     pub reason: Reason,
 }
 
+/// The size of a lock that a request finds, beside its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SizeFound {
+    /// The stored one, which applies to every request.
+    Stored(View),
+    /// The one that the latest hold stated. Requests that state none follow it.
+    Followed(View),
+}
+
 /// Why a waiter waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
@@ -75,13 +88,13 @@ pub enum Reason {
         /// Whether that waiter is a barrier.
         barrier: bool,
     },
-    /// The stored view that it uses has no slots.
-    Drained,
-    /// It wants more slots at once than the stored view that it uses has.
+    /// The key is paused.
+    Paused,
+    /// It wants more slots at once than the view that counts has.
     LargerThanLock {
         /// What it wants.
         count: u64,
-        /// What the lock has.
+        /// What the view has.
         capacity: u64,
     },
     /// Its process is stopped.
@@ -93,8 +106,8 @@ pub enum Reason {
 }
 
 impl Table {
-    /// The keys that `prefix` covers (all keys if `None`) and that are in use or have a stored
-    /// view, in order. The cost is their number.
+    /// The keys that `prefix` covers (all keys if `None`) and that are in use, have a stored view or
+    /// are paused, in order. The cost is their number.
     pub fn keys<'a>(&'a self, prefix: Option<&Key>) -> impl Iterator<Item = &'a Key> + use<'a> {
         let wanted = prefix.cloned();
         let (from, to) = prefix.map(Key::range).unwrap_or((Bound::Unbounded, Bound::Unbounded));
@@ -120,23 +133,17 @@ impl Table {
     #[must_use]
     pub fn report(&self, key: &Key) -> KeyReport {
         let (holders, waiters) = (self.holders(key).collect(), self.served(key));
-        let Some(lock) = self.tree.lock(key) else {
-            return KeyReport { kind: None, held: 0, view: None, stored: None, holders, waiters };
-        };
-        let largest = || {
-            let held = self.holders(key).filter_map(|token| self.hold(token));
-            let held = held.flat_map(|hold| &hold.items).filter(|item| item.key == *key);
-            let asked = waiters.iter().filter_map(|id| self.waiter(*id));
-            let asked = asked.flat_map(|waiter| &waiter.request.items).filter(|i| i.key == *key);
-            let asked = asked.filter_map(|item| match item.ask {
-                Ask::Counted { view, .. } => self.view_of(key, view),
-                Ask::Read | Ask::Write => None,
-            });
-            held.filter_map(|item| item.view).chain(asked).max_by_key(|view| view.capacity())
-        };
-        let view = lock.own.or(lock.stored).or_else(largest);
-        let (kind, held, stored) = (lock.kind_in_force(), lock.held, lock.stored);
-        KeyReport { kind, held, view, stored, holders, waiters }
+        let lock = self.tree.lock(key);
+        let (kind, stored) = (lock.and_then(Lock::kind_in_force), self.stored(key));
+        KeyReport {
+            kind,
+            held: self.held_of(key),
+            view: stored.or_else(|| kind.map(|_| self.followed(key))),
+            stored,
+            paused: self.is_paused(key),
+            holders,
+            waiters,
+        }
     }
 
     /// The holds of a key, oldest first.
@@ -150,10 +157,39 @@ impl Table {
         self.tree.lock(key).map_or(0, |lock| lock.held)
     }
 
-    /// The view that applies to requests that state none: the lock's own, else the stored one.
+    /// The view that applies to an item of a request that waits, or would arrive next. `None` for
+    /// reads and writes.
     #[must_use]
-    pub fn own_view(&self, key: &Key) -> Option<View> {
-        self.tree.lock(key).and_then(|lock| lock.own.or(lock.stored))
+    pub fn view_for(&self, asked: &Request, item: usize) -> Option<View> {
+        let asked = self.asked_for(asked);
+        let Item { key, ask } = asked.items.get(item)?;
+        let (_, own) = ask.counted()?;
+        Some(Lock::view_of(self.tree.lock(key), own))
+    }
+
+    /// The stored view of a key, or the one that the latest hold but `own` stated.
+    #[must_use]
+    pub fn size_found(&self, key: &Key, own: Option<Token>) -> Option<SizeFound> {
+        if let Some(stored) = self.stored(key) {
+            return Some(SizeFound::Stored(stored));
+        }
+        self.stated_by_holds(key)
+            .find(|(token, _)| Some(*token) != own)
+            .map(|(_, view)| SizeFound::Followed(view))
+    }
+
+    /// A request with its views: as it is if it is in the table, else as it would be there.
+    fn asked_for<'r>(&self, asked: &'r Request) -> Cow<'r, Request> {
+        match self.tagged(asked.tag) {
+            Some(_) => Cow::Borrowed(asked),
+            None => self.sized(asked),
+        }
+    }
+
+    /// Whether a key is paused.
+    #[must_use]
+    pub fn is_paused(&self, key: &Key) -> bool {
+        self.tree.lock(key).is_some_and(|lock| lock.paused)
     }
 
     /// The kind as which a key is in use, if a view of it cannot be stored because the view is of
@@ -231,9 +267,9 @@ impl Table {
             return BTreeSet::new();
         };
         let mut holds: BTreeSet<Token> = self.conflicting_holds(key, ask.mode(), lineage).collect();
-        if let Ask::Counted { count, view } = *ask
+        if let Some((count, own)) = ask.counted()
             && let Some(lock) = self.tree.lock(key)
-            && !lock.fits(lock.class_of(count, view))
+            && !lock.fits(lock.class_of(count, own))
             && self.shareable_hold(lock, key, count, lineage).is_none()
         {
             let holders = self.holders(key);
@@ -254,17 +290,17 @@ impl Table {
         own: bool,
         max: usize,
     ) -> Vec<Token> {
+        let asked = &*self.asked_for(asked);
         let Some(Item { key, ask }) = asked.items.get(item) else { return Vec::new() };
         let frame = self.frame_of(asked.host, &asked.owner);
         let frame = frame.unwrap_or(FrameId(self.revision.0 + 1));
         let lineage = self.lineage(frame, self.live_parent(asked));
-        let full = match *ask {
-            Ask::Counted { count, view } => self.tree.lock(key).is_some_and(|lock| {
+        let full = ask.counted().is_some_and(|(count, view)| {
+            self.tree.lock(key).is_some_and(|lock| {
                 !lock.fits(lock.class_of(count, view))
                     && self.shareable_hold(lock, key, count, &lineage).is_none()
-            }),
-            Ask::Read | Ask::Write => false,
-        };
+            })
+        });
         let exempt = if own { &[][..] } else { &lineage };
         let counted =
             self.holders(key).filter(|token| self.is_counted_of_others(*token, key, exempt));
@@ -334,15 +370,19 @@ impl Table {
 
     fn reason(&self, waiter: &WaiterState, item: usize, lineage: &[FrameId]) -> Option<Reason> {
         let Item { key, ask } = waiter.request.items.get(item)?;
-        if let Ask::Counted { count, view } = *ask {
-            let lock = self.tree.lock(key)?;
-            let class = lock.class_of(count, view);
-            let capacity = lock.capacity(class);
-            if lock.parks(class) {
-                let larger = Reason::LargerThanLock { count, capacity };
-                return Some(if capacity == 0 { Reason::Drained } else { larger });
+        if let Some((count, own)) = ask.counted()
+            && let Some(lock) = self.tree.lock(key)
+            && self.shareable_hold(lock, key, count, lineage).is_none()
+        {
+            let class = lock.class_of(count, own);
+            let Class { capacity, .. } = class;
+            if lock.paused {
+                return Some(Reason::Paused);
             }
-            if !lock.fits(class) && self.shareable_hold(lock, key, count, lineage).is_none() {
+            if count > capacity {
+                return Some(Reason::LargerThanLock { count, capacity });
+            }
+            if !lock.fits(class) {
                 return Some(Reason::Full { held: lock.held, capacity });
             }
         }
@@ -360,8 +400,9 @@ impl Table {
 fn severity(reason: Reason) -> u8 {
     match reason {
         Reason::Suspended | Reason::Detached | Reason::Recovering => 0,
-        Reason::Drained | Reason::LargerThanLock { .. } => 1,
-        Reason::Full { .. } | Reason::Conflict { .. } => 2,
-        Reason::Behind { .. } => 3,
+        Reason::Paused => 1,
+        Reason::LargerThanLock { .. } => 2,
+        Reason::Full { .. } | Reason::Conflict { .. } => 3,
+        Reason::Behind { .. } => 4,
     }
 }

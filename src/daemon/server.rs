@@ -30,6 +30,7 @@ use crate::daemon::queries::reply_queue::Reports;
 use crate::daemon::runtime_dir::RuntimeDir;
 use crate::daemon::store::ledger::Ledger;
 use crate::daemon::view::Shown;
+use crate::daemon::view::size_notes::ToldSizes;
 use crate::daemon::waiters::leases::Leases;
 use crate::daemon::waiters::waiting::Waiters;
 use crate::protocol::DaemonInfo;
@@ -61,6 +62,7 @@ pub(crate) struct Server {
     pub(crate) waiters: Waiters,
     pub(crate) leases: Leases,
     pub(crate) reports: Reports,
+    pub(crate) told_sizes: ToldSizes,
     pub(crate) due: Due,
     pub(crate) spin: AdaptiveSpin,
     /// Whether the daemon is ending. New requests are not accepted then.

@@ -33,6 +33,7 @@ use crate::daemon::runtime_dir::Claim;
 use crate::daemon::runtime_dir::claim_error::ClaimError;
 use crate::daemon::server::Server;
 use crate::daemon::store::recover::{Recovered, recover};
+use crate::daemon::view::size_notes::ToldSizes;
 use crate::daemon::waiters::leases::Leases;
 use crate::daemon::waiters::waiting::Waiters;
 use crate::daemon::{logging, view};
@@ -230,6 +231,7 @@ pub(crate) fn server(
         children,
         conns,
         reports: Reports::default(),
+        told_sizes: ToldSizes::default(),
         due: Due::new(timer),
         spin: AdaptiveSpin::new(),
         stopping: false,

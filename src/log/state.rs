@@ -1,4 +1,4 @@
-//! What must survive a reboot: the floor of the tokens and the stored views. (The leases are in a
+//! What must survive a reboot: the floor of the tokens, the stored views and the pauses. (The leases are in a
 //! [file of their own](super::leases).)
 //!
 //! The file is replaced as a whole: at every moment, also over a power cut, it is either the old
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::replace::{named, replace, sweep};
-use crate::core::{FrameState, HoldState, StoredView, Token};
+use crate::core::{FrameState, HoldState, Key, StoredView, Token};
 
 /// The name of the file.
 const NAME: &str = "state.json";
@@ -29,6 +29,9 @@ pub struct Durable {
     /// The stored views, by key.
     #[serde(default)]
     pub views: Vec<StoredView>,
+    /// The paused keys, in order.
+    #[serde(default)]
+    pub paused: Vec<Key>,
 }
 
 /// The leases that hold something, as parts of a table.
@@ -38,9 +41,6 @@ pub struct Leases {
     pub frames: Vec<FrameState>,
     /// What they hold, by token.
     pub holds: Vec<HoldState>,
-    /// The own views of the locks that they hold slots of, where they are not the stored ones.
-    #[serde(default)]
-    pub in_use: Vec<StoredView>,
 }
 
 /// The file `state.json`.
@@ -66,6 +66,8 @@ struct Written<'a> {
     version: u32,
     reserved_token: Token,
     views: &'a [StoredView],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    paused: &'a [Key],
 }
 
 /// What every version has.
@@ -124,8 +126,8 @@ impl StateFile {
     /// Names the file. The old content is then still there, or, if only the directory could not
     /// be synced, maybe the new one.
     pub fn store(&self, durable: &Durable) -> io::Result<()> {
-        let Durable { reserved_token, views } = durable;
-        let written = Written { version: VERSION, reserved_token: *reserved_token, views };
+        let Durable { reserved_token, views, paused } = durable;
+        let written = Written { version: VERSION, reserved_token: *reserved_token, views, paused };
         let mut bytes = serde_json::to_vec_pretty(&written)?;
         bytes.push(b'\n');
         replace(&self.dir, NAME, &bytes).map(drop)
@@ -159,15 +161,16 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::core::{Key, View};
+    use crate::core::View;
 
     fn durable(token: u64) -> Durable {
         let view = |key: &str, view| StoredView { key: Key::new(key).unwrap(), view };
         let views = vec![
             view("db/\"ä\"", View::Buckets { per: 3, buckets: u64::MAX }),
-            view("gpu", View::Slots { slots: 0 }),
+            view("gpu", View::Slots { slots: 1 }),
         ];
-        Durable { reserved_token: Token(token), views }
+        let paused = vec![Key::new("a \"b\"").unwrap(), Key::new("gpu").unwrap()];
+        Durable { reserved_token: Token(token), views, paused }
     }
 
     fn error(content: &str) -> String {

@@ -18,7 +18,8 @@ pub mod user_namespace;
 pub use crate::core::{Kind, Mode, OnLost, Tag};
 pub use interface::{INTERFACE, INTERFACE_DESCRIPTION};
 pub use messages::acquire::{
-    Acquire, Confirm, Grant, GrantedKey, HOLDERS_SHOWN_MAX, OwnerInfo, Progress, SlotInfo, WireItem,
+    Acquire, Confirm, Grant, GrantedKey, HOLDERS_SHOWN_MAX, OwnerInfo, Progress, SizeNote,
+    SlotInfo, WireItem,
 };
 pub use messages::deadline_page::{DeadlinePageFound, DeadlinePageQuery, Wrapper};
 pub use messages::envelope::{Call, Reply};

@@ -85,6 +85,7 @@ mod tests {
             children_fd: None,
             lease: None,
             handle: None,
+            notes: Vec::new(),
             deadline_fd: None,
             liveness_fd: None,
         }

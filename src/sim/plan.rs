@@ -45,12 +45,15 @@ pub(super) struct Want {
     /// How many slots; 0 of a lock that is read or written.
     pub(super) count: u64,
     pub(super) mode: Option<Mode>,
+    /// Whether it states the size of the lock. Else it is given one, which is no larger.
+    pub(super) states: bool,
 }
 
 impl Want {
     pub(super) fn on_wire(&self) -> WireItem {
         let mut item = WireItem { key: self.key.into(), mode: self.mode, ..WireItem::default() };
         match self.lock {
+            _ if !self.states => {}
             Lock::Slots(slots) => item.slots = Some(slots),
             Lock::Buckets { per, buckets } => (item.per, item.buckets) = (Some(per), Some(buckets)),
             Lock::ReadWrite => {}
@@ -93,12 +96,15 @@ fn want(rng: &mut Rng) -> Want {
     match lock {
         Lock::ReadWrite => {
             let mode = if rng.u8(0..3) == 0 { Mode::Write } else { Mode::Read };
-            Want { key, lock, count: 0, mode: Some(mode) }
+            Want { key, lock, count: 0, mode: Some(mode), states: false }
         }
         _ => {
             let most = lock.capacity();
             let count = if rng.u8(0..3) == 0 { rng.u64(1..=most) } else { 1 };
-            Want { key, lock, count, mode: None }
+            // Of an idle key, a request that states no size makes a lock of slots.
+            let may_follow = count == 1 && matches!(lock, Lock::Slots(_));
+            let states = !may_follow || rng.u8(0..4) > 0;
+            Want { key, lock, count, mode: None, states }
         }
     }
 }

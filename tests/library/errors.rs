@@ -20,7 +20,10 @@ fn each_kind_of_mistake_has_its_kind_of_error() {
         (lock(&daemon, "a//b"), "a key has no empty component; `//` is at byte 1"),
         (lock(&daemon, "a").slots(2).per(1), "`a` has either `slots`, or `per` and `buckets`"),
         (lock(&daemon, "a").buckets(2), "`per` and `buckets` of `a` belong together"),
-        (lock(&daemon, "a").slots(2).count(3), "3 slots of `a` can never fit into 2"),
+        (
+            lock(&daemon, "a").slots(2).count(3),
+            "3 slots of `a` can never fit: the stated size is 2",
+        ),
     ] {
         let (kind, said) = kind(lock);
         assert_eq!(kind, ErrorKind::Invalid, "{said}");

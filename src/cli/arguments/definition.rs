@@ -79,7 +79,7 @@ pub(crate) enum Verb {
     Renew(RenewArgs),
     /// Show holders, waiters, and why they wait
     Status(StatusArgs),
-    /// Store the capacity of a lock; it applies at once to requests that state none
+    /// Store the size of a lock, which then counts for everybody; or pause it
     Resize(ResizeArgs),
     /// Run the daemon in the foreground, stop it, or replace it
     Daemon(DaemonArgs),
@@ -235,10 +235,10 @@ pub(crate) struct StatusArgs {
     pub(crate) graph: bool,
 }
 
-/// Store the capacity of a lock; it applies at once to requests that state none
+/// Store the size of a lock, which then counts for everybody; or pause it
 #[derive(Args, Debug)]
 #[command(
-    override_usage = "canal resize KEY --per P [--buckets B]\n       canal resize KEY --slots N\n       canal resize KEY --forget"
+    override_usage = "canal resize KEY --per P [--buckets B]\n       canal resize KEY --slots N\n       canal resize KEY --forget\n       canal resize KEY --pause\n       canal resize KEY --resume"
 )]
 pub(crate) struct ResizeArgs {
     /// The lock's key
@@ -250,12 +250,18 @@ pub(crate) struct ResizeArgs {
     /// How many buckets there are now [default: 1]
     #[arg(long, value_name = "B", value_parser = number, allow_negative_numbers = true)]
     pub(crate) buckets: Option<u64>,
-    /// At most N at once; 0 drains the lock: new requests that state no size wait
+    /// At most N at once; 0 is --pause
     #[arg(short = 'j', long, value_name = "N", value_parser = number, allow_negative_numbers = true)]
     pub(crate) slots: Option<u64>,
-    /// Forget the stored capacity
+    /// Forget the stored size
     #[arg(long, conflicts_with_all = ["per", "buckets", "slots"])]
     pub(crate) forget: bool,
+    /// Grant no more slots until --resume: holders finish, requests wait; the size stays as it is
+    #[arg(long, conflicts_with_all = ["per", "buckets", "slots", "forget", "resume"])]
+    pub(crate) pause: bool,
+    /// End a pause
+    #[arg(long, conflicts_with_all = ["per", "buckets", "slots", "forget"])]
+    pub(crate) resume: bool,
     /// Print what was stored as JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -335,7 +341,7 @@ pub(crate) struct CompleteArgs {
 /// What can be listed for a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum CompletionKind {
-    /// The keys in use or with a stored capacity
+    /// The keys in use, with a stored size, or paused
     Keys,
 }
 

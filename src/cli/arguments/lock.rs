@@ -133,12 +133,12 @@ impl LockArgs {
                     "--per, --buckets, --slots and --count describe a lock of --key, and none is given",
                 ))
             }
-            [one] => Ok(vec![item(&self.describe(one)?)?]),
+            [one] => Ok(vec![item(&self.describe(one)?)]),
             [_, _, ..] if described => Err(Failed::new(
                 "--per, --buckets, --slots and --count describe a single lock, and several are given",
             )
             .hint("say it with each key: --key db=3x2:1 --key deploy=1")),
-            several => several.iter().map(item).collect(),
+            several => Ok(several.iter().map(item).collect()),
         }
     }
 
@@ -195,18 +195,11 @@ pub(crate) fn wire_view(view: Option<View>) -> (Option<u64>, Option<u64>, Option
     }
 }
 
-fn item(asked: &KeyArg) -> Result<WireItem, Failed> {
+fn item(asked: &KeyArg) -> WireItem {
     let KeyArg { key, view, count } = asked;
-    let wanted = count.unwrap_or(1);
-    // A view of no buckets admits none: that is the daemon's refusal, not a mistake of the caller.
-    let too_small = |capacity: &u64| *capacity > 0 && wanted > *capacity;
-    if let Some(capacity) = view.map(View::capacity).filter(too_small) {
-        return Err(Failed::new(format!(
-            "`{key}` can never be granted: {wanted} slots are asked for, but its stated size is {capacity}"
-        )));
-    }
+    // Whether the count fits is the daemon's to say: a stored size may count instead.
     let (per, buckets, slots) = wire_view(*view);
-    Ok(WireItem { key: key.text().clone(), mode: None, count: *count, per, buckets, slots })
+    WireItem { key: key.text().clone(), mode: None, count: *count, per, buckets, slots }
 }
 
 fn shared_or_alone(key: &Key, mode: Mode) -> WireItem {
@@ -317,7 +310,8 @@ mod tests {
         assert!(error(Some(1), None, Some(1), None).message.starts_with("--slots cannot"));
         assert!(error(None, Some(1), Some(1), None).message.starts_with("--slots cannot"));
         assert_eq!(with(Some(3), Some(0), None, None).unwrap(), [wire("db", canal(3, 0), None)]);
-        assert!(error(None, None, Some(2), Some(3)).message.contains("3 slots are asked for"));
+        // Whether the count fits is the daemon's to say.
+        assert_eq!(with(None, None, Some(2), Some(3)).unwrap(), [wire("db", slots(2), Some(3))]);
     }
 
     #[test]

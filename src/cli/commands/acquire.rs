@@ -22,6 +22,7 @@ use crate::cli::wording::refusal;
 use crate::client::{self, ClientError};
 use crate::protocol::{
     Confirm, CycleStepInfo, ErrorName, Failure, Grant, Handle, HolderInfo, LeaseAsked, OWNER_GONE,
+    SizeNote,
 };
 use crate::run::SUCCESS;
 use crate::sys::process;
@@ -34,6 +35,8 @@ struct Refused<'a> {
     holders: &'a [HolderInfo],
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     cycle: &'a [CycleStepInfo],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    notes: &'a [SizeNote],
 }
 
 pub(crate) fn run(args: &AcquireArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
@@ -130,6 +133,7 @@ fn refuse(failure: &Failure, args: &AcquireArgs, verbosity: Verbosity) -> Result
             message: &failure.message,
             holders: &failure.holders,
             cycle: &failure.cycle,
+            notes: &failure.notes,
         })?)?;
     }
     Err(failed)

@@ -1,4 +1,4 @@
-//! `canal resize`: store a view.
+//! `canal resize`: store a size, pause a key or resume it.
 
 use crate::cli::arguments::definition::{Global, ResizeArgs};
 use crate::cli::arguments::lock::{stated_view, wire_view};
@@ -13,7 +13,8 @@ use crate::run::SUCCESS;
 pub(crate) fn run(args: &ResizeArgs, global: &Global, _: Verbosity) -> Result<u8, Failed> {
     let resize = what(args)?;
     let resized = connect::client(global)?.resize(&resize).map_err(connect::failed)?;
-    let text = if args.json { stdout::json(&resized)? } else { sentence(&resized) + "\n" };
+    let sized = resize.pause.is_none() && resize.slots != Some(0);
+    let text = if args.json { stdout::json(&resized)? } else { sentence(&resized, sized) + "\n" };
     stdout::print(&text)?;
     Ok(SUCCESS)
 }
@@ -23,19 +24,32 @@ fn what(args: &ResizeArgs) -> Result<Resize, Failed> {
         return Err(wrong("resize", "which lock? give its KEY"));
     };
     let view = stated_view(args.per, args.buckets, args.slots)?;
-    if view.is_none() && !args.forget {
-        return Err(Failed::new("which size? give --per P --buckets B, --slots N or --forget")
-            .hint(format!("`canal status {key}` shows the present one")));
+    let pause = (args.pause || args.resume).then_some(args.pause);
+    if view.is_none() && !args.forget && pause.is_none() {
+        return Err(Failed::new(
+            "which size? give --per P --buckets B, --slots N, --forget, --pause or --resume",
+        )
+        .hint(format!("`canal status {key}` shows the present one")));
     }
     let (per, buckets, slots) = wire_view(view);
-    Ok(Resize { key: key.as_str().to_owned(), per, buckets, slots, forget: args.forget })
+    Ok(Resize { key: key.as_str().to_owned(), per, buckets, slots, forget: args.forget, pause })
 }
 
-/// `db: was 3x2, is 4x2; 5 held, 2 waiting`.
-fn sentence(resized: &Resized) -> String {
-    let Resized { key, before, now, held, waiting } = resized;
+/// `db: was 3x2, is 4x2; 5 held, 2 waiting`. `sized` says whether a size was changed.
+fn sentence(resized: &Resized, sized: bool) -> String {
+    let Resized { key, before, now, paused, held, waiting } = resized;
     let shown = |view: &Option<String>| view.clone().unwrap_or_else(|| "not stored".to_owned());
-    format!("{key}: was {}, is {}; {held} held, {waiting} waiting", shown(before), shown(now))
+    let rest = format!("{held} held, {waiting} waiting");
+    let resume = format!("`canal resize {key} --resume` resumes it");
+    match (sized, paused) {
+        (false, true) => format!("{key}: paused; {rest}; {resume}"),
+        (false, false) => format!("{key}: not paused; {rest}"),
+        (true, false) => format!("{key}: was {}, is {}; {rest}", shown(before), shown(now)),
+        (true, true) => {
+            let changed = format!("was {}, is {}", shown(before), shown(now));
+            format!("{key}: {changed}; still paused; {rest}; {resume}")
+        }
+    }
 }
 
 #[cfg(test)]
@@ -45,19 +59,30 @@ mod tests {
 
     fn args() -> ResizeArgs {
         let key = plain_key("db").ok();
-        ResizeArgs { key, per: None, buckets: None, slots: None, forget: false, json: false }
+        let (per, buckets, slots) = (None, None, None);
+        let (forget, pause, resume, json) = (false, false, false, false);
+        ResizeArgs { key, per, buckets, slots, forget, pause, resume, json }
     }
 
     #[test]
     fn a_size_is_a_view_or_to_forget_it() {
         let resize = what(&ResizeArgs { per: Some(4), buckets: Some(2), ..args() }).unwrap();
         assert_eq!((resize.per, resize.buckets, resize.slots), (Some(4), Some(2), None));
-        let drained = what(&ResizeArgs { slots: Some(0), ..args() }).unwrap();
-        assert_eq!((drained.slots, drained.forget), (Some(0), false));
+        assert_eq!(resize.pause, None);
+        let none = what(&ResizeArgs { slots: Some(0), ..args() }).unwrap();
+        assert_eq!((none.slots, none.forget, none.pause), (Some(0), false, None));
         assert!(what(&ResizeArgs { forget: true, ..args() }).unwrap().forget);
         assert!(what(&args()).unwrap_err().message.starts_with("which size?"));
         let keyless = ResizeArgs { key: None, slots: Some(1), ..args() };
         assert!(what(&keyless).unwrap_err().message.starts_with("which lock?"));
+    }
+
+    #[test]
+    fn a_pause_is_no_size() {
+        let pause = what(&ResizeArgs { pause: true, ..args() }).unwrap();
+        assert_eq!((pause.pause, pause.slots, pause.forget), (Some(true), None, false));
+        let resume = what(&ResizeArgs { resume: true, ..args() }).unwrap();
+        assert_eq!(resume.pause, Some(false));
     }
 
     #[test]
@@ -66,11 +91,20 @@ mod tests {
             key: "db".to_owned(),
             before: Some("3x2".to_owned()),
             now: Some("4x2".to_owned()),
+            paused: false,
             held: 5,
             waiting: 2,
         };
-        assert_eq!(sentence(&resized), "db: was 3x2, is 4x2; 5 held, 2 waiting");
+        assert_eq!(sentence(&resized, true), "db: was 3x2, is 4x2; 5 held, 2 waiting");
+        assert_eq!(sentence(&resized, false), "db: not paused; 5 held, 2 waiting");
         resized.now = None;
-        assert_eq!(sentence(&resized), "db: was 3x2, is not stored; 5 held, 2 waiting");
+        assert_eq!(sentence(&resized, true), "db: was 3x2, is not stored; 5 held, 2 waiting");
+        resized.paused = true;
+        let rest = "5 held, 2 waiting; `canal resize db --resume` resumes it";
+        assert_eq!(sentence(&resized, false), format!("db: paused; {rest}"));
+        assert_eq!(
+            sentence(&resized, true),
+            format!("db: was 3x2, is not stored; still paused; {rest}")
+        );
     }
 }

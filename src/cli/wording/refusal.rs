@@ -14,7 +14,7 @@ const AGAIN: &str = "run it again from where the first lock was taken; locks tha
                      in one request, cannot end so";
 
 /// Prints why nothing was acquired and the holders, and returns the exit code. `-E` applies only to
-/// a busy lock and to a wait that is over. `-E 0` prints nothing, which suits cron.
+/// a busy or paused lock and to a wait that is over. `-E 0` prints nothing, which suits cron.
 pub(crate) fn explain(failure: &Failure, wait: &WaitArgs, verbosity: Verbosity) -> Failed {
     let code = code(failure, wait);
     if code != 0 {
@@ -32,7 +32,7 @@ pub(crate) fn explain(failure: &Failure, wait: &WaitArgs, verbosity: Verbosity) 
 
 fn code(failure: &Failure, wait: &WaitArgs) -> u8 {
     match failure.reason.as_deref() {
-        Some("full" | "timeout") => wait.conflict_code(),
+        Some("full" | "timeout" | "paused") => wait.conflict_code(),
         _ => OwnCode::NotAcquired.number(),
     }
 }
@@ -62,8 +62,8 @@ mod tests {
     #[test]
     fn the_conflict_code_is_for_busy_and_wait_over_and_never_for_a_deadlock() {
         let wait = WaitArgs { conflict_exit_code: Some(3), ..WaitArgs::default() };
-        let codes = ["full", "timeout", "deadlock"].map(|reason| code(&refusal(reason), &wait));
-        assert_eq!(codes, [3, 3, 75]);
+        let reasons = ["full", "timeout", "paused", "deadlock"];
+        assert_eq!(reasons.map(|reason| code(&refusal(reason), &wait)), [3, 3, 3, 75]);
         assert_eq!(code(&refusal("full"), &WaitArgs::default()), 75);
     }
 

@@ -15,9 +15,8 @@ use crate::run::SUCCESS;
 /// The most columns of a wrong value in a message.
 const VALUE_COLUMNS: usize = 40;
 
-/// For a request with 0 slots, by which the caller probably means to drain the lock.
-const NONE_HINT: &str = "`canal resize KEY --slots 0` lets nobody have the lock until its size is \
-                         changed or forgotten";
+/// For a request with 0 slots, by which the caller probably means to pause the key.
+const NONE_HINT: &str = "`canal resize KEY --pause` lets nobody have the lock until `--resume`";
 
 /// Answers what clap did not take for a command line: help and version are printed and are a
 /// success, everything else is a usage error (125).

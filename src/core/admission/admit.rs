@@ -90,9 +90,9 @@ impl Table {
             Order::Before(_) | Order::Ignored => false,
         };
         let item_admission = match ask {
-            Ask::Counted { count, view } => {
+            Ask::Counted { count, view, given } => {
                 let lock = node.and_then(Node::lock_in_use);
-                self.counted_admission((key, lock), *count, *view, lineage, order)
+                self.counted_admission((key, lock), *count, view.or(*given), lineage, order)
             }
             Ask::Read | Ask::Write => {
                 let acquired = node.map_or(0, |node| node.held_here(mode)) as u64 + 1;
@@ -110,30 +110,31 @@ impl Table {
         &self,
         (key, lock): (&Key, Option<&Lock>),
         count: u64,
-        stated: Option<View>,
+        own: Option<View>,
         lineage: &[FrameId],
         order: Order,
     ) -> ItemAdmission {
-        let Some(view) = Lock::view_of(lock, stated) else { return ItemAdmission::Conflict };
+        let view = Lock::view_of(lock, own);
         let capacity = view.capacity();
-        let given = |acquired, slots, shared| {
-            ItemAdmission::Free(GrantedItem { acquired, slots, shared, view: Some(view) })
+        let given = |acquired, slots, shared, view| {
+            ItemAdmission::Free(GrantedItem { acquired, slots, shared, view })
         };
         let Some(lock) = lock else {
             let fits = count <= capacity;
             let slots = || SlotPool::default().lowest(count);
-            return if fits { given(count, slots(), false) } else { ItemAdmission::Conflict };
+            let free = || given(count, slots(), false, Some(view));
+            return if fits { free() } else { ItemAdmission::Conflict };
         };
         if let Some(base) = self.shareable_hold(lock, key, count, lineage) {
-            return given(lock.held, base.slots.lowest(count), true);
+            return given(lock.held, base.slots.lowest(count), true, base.view);
         }
         let acquired = match lock.held.checked_add(count) {
-            Some(total) if total <= capacity => total,
+            Some(total) if total <= capacity && !lock.paused => total,
             _ => return ItemAdmission::Conflict,
         };
         match order {
             Order::Before(rank) if lock.is_preceded(capacity, rank) => ItemAdmission::Behind,
-            _ => given(acquired, lock.free.lowest(count), false),
+            _ => given(acquired, lock.free.lowest(count), false, Some(view)),
         }
     }
 
@@ -179,15 +180,14 @@ impl Table {
         lineage: &[FrameId],
     ) -> Option<usize> {
         asked.items.iter().position(|item| {
-            let Ask::Counted { count, view } = item.ask else { return false };
+            let Some((count, own)) = item.ask.counted() else { return false };
             let Some(lock) = self.tree.lock(&item.key) else { return false };
             if self.shareable_hold(lock, &item.key, count, lineage).is_some() {
                 return false;
             }
             let slots = self.counted_by(&item.key, lineage).map(|item| &item.slots);
-            let own = Slots::count_together(slots);
-            let capacity = self.view_of(&item.key, view).map_or(0, View::capacity);
-            own > 0 && own.saturating_add(count) > capacity
+            let held = Slots::count_together(slots);
+            held > 0 && held.saturating_add(count) > lock.class_of(count, own).capacity
         })
     }
 }

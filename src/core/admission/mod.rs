@@ -5,4 +5,3 @@
 pub(in crate::core) mod admit;
 mod overtaking;
 mod own_blockers;
-mod reentry;

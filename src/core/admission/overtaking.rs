@@ -7,7 +7,7 @@ use std::ops::Bound;
 use super::admit::Admission;
 use crate::core::index::grant_order::{self, Class, Rank, Tier};
 use crate::core::index::lock::Lock;
-use crate::core::{Ask, FrameId, Item, Request, RequestId, Rules, Table, View};
+use crate::core::{FrameId, Item, Key, Mode, Request, RequestId, Rules, Table};
 
 impl Table {
     /// The waiters that precede a request.
@@ -32,17 +32,15 @@ impl Table {
     ) -> Option<RequestId> {
         let item = asked.items.get(item)?;
         let (key, mode) = (&item.key, item.ask.mode());
-        let counted = match item.ask {
-            Ask::Counted { count, view } => self.tree.lock(key).map(|lock| (lock, count, view)),
-            Ask::Read | Ask::Write => None,
-        };
-        if counted.is_some_and(|(lock, count, _)| {
+        let wanted = item.ask.counted();
+        let counted = wanted.and_then(|wanted| Some((self.tree.lock(key)?, wanted)));
+        if counted.is_some_and(|(lock, (count, _))| {
             self.shareable_hold(lock, key, count, lineage).is_some()
         }) {
             return None;
         }
-        let slots = counted.and_then(|(lock, _, view)| {
-            lock.last_ahead(self.view_of(key, view).map_or(0, View::capacity), rank, self.rules)
+        let slots = counted.and_then(|(lock, (count, own))| {
+            lock.last_ahead(lock.class_of(count, own).capacity, rank, self.rules)
         });
         let competing = if self.lineage_covers(key, mode, lineage) {
             None
@@ -51,6 +49,21 @@ impl Table {
         };
         let last = slots.max(competing)?;
         Some(grant_order::request_at(self.rules, last.arrival))
+    }
+
+    /// Whether the lineage holds a key that covers `key`, so that every competitor for `key` waits
+    /// for that hold. Then no waiter precedes the request.
+    pub(in crate::core) fn lineage_covers(
+        &self,
+        key: &Key,
+        mode: Mode,
+        lineage: &[FrameId],
+    ) -> bool {
+        lineage.iter().filter_map(|frame| self.frames.get(frame)).any(|frame| {
+            key.path()
+                .filter_map(|covering| frame.shares.get(covering))
+                .any(|share| share.writes > 0 || mode != Mode::Write && share.reads > 0)
+        })
     }
 
     /// The waiters that arrived with `id` or later, oldest first.
@@ -76,7 +89,7 @@ impl Table {
         let frame = self.frame_of(asked.host, &asked.owner).unwrap_or(FrameId(next.0));
         let lineage = self.lineage(frame, self.live_parent(asked));
         self.first_predecessor(
-            asked,
+            &self.sized(asked),
             &lineage,
             Rank::ordinary(asked.priority, grant_order::arrival(self.rules, next)),
         )
@@ -90,16 +103,10 @@ impl Table {
     ) -> Option<RequestId> {
         let Admission::Behind(item) = self.admission(asked, lineage, rank) else { return None };
         let Item { key, ask } = asked.items.get(item)?;
-        let slots = match *ask {
-            Ask::Counted { view, .. } => self.tree.lock(key).and_then(|lock| {
-                lock.first_ahead(
-                    self.view_of(key, view).map_or(0, View::capacity),
-                    rank,
-                    self.rules,
-                )
-            }),
-            Ask::Read | Ask::Write => None,
-        };
+        let slots = ask.counted().and_then(|(count, own)| {
+            let lock = self.tree.lock(key)?;
+            lock.first_ahead(lock.class_of(count, own).capacity, rank, self.rules)
+        });
         let mode = ask.mode();
         let competing = if self.lineage_covers(key, mode, lineage) {
             None
@@ -121,14 +128,13 @@ impl Table {
         let Some(item) = asked.items.get(item) else { return Vec::new() };
         let (key, mode) = (&item.key, item.ask.mode());
         let mut ahead: BTreeSet<Rank> = BTreeSet::new();
-        if let Ask::Counted { count, view } = item.ask
+        if let Some((count, own)) = item.ask.counted()
             && let Some(lock) = self.tree.lock(key)
         {
             if self.shareable_hold(lock, key, count, lineage).is_some() {
                 return Vec::new();
             }
-            let capacity = self.view_of(key, view).map_or(0, View::capacity);
-            ahead.extend(lock.ahead(capacity, rank, self.rules));
+            ahead.extend(lock.ahead(lock.class_of(count, own).capacity, rank, self.rules));
         }
         if !self.lineage_covers(key, mode, lineage) {
             ahead.extend(self.tree.waiting(key, mode, Bound::Unbounded, Bound::Excluded(rank)));
@@ -191,6 +197,6 @@ impl Lock {
     /// Whether a waiter of `class` that is ahead of a request with a view of `capacity` precedes
     /// it.
     fn holds_back(&self, class: Class, capacity: u64) -> bool {
-        self.fits(class) || self.capacity(class) >= capacity
+        self.fits(class) || class.capacity >= capacity
     }
 }

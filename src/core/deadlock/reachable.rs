@@ -128,11 +128,8 @@ impl Table {
             .collect();
         let held = holds.values().flat_map(|hold| hold.items.iter().map(|item| &item.key));
         let keys: BTreeSet<&Key> = reachable.keys.values().copied().chain(held).collect();
-        let view = |key: &Key, own: bool| {
-            let lock = self.tree.lock(key)?;
-            let view = if own { lock.own } else { lock.stored }?;
-            Some(StoredView { key: key.clone(), view })
-        };
+        let view = |key: &Key| Some(StoredView { key: key.clone(), view: self.stored(key)? });
+        let paused = keys.iter().filter(|key| self.is_paused(key));
         let not_overtaken = |waiter: &WaiterState| WaiterState {
             overtaken: vec![0; waiter.request.items.len()],
             ..waiter.clone()
@@ -141,8 +138,8 @@ impl Table {
             revision: self.revision,
             next_token: self.next_token,
             bypass_max: self.bypass_max,
-            views: keys.iter().filter_map(|key| view(key, false)).collect(),
-            in_use: keys.iter().filter_map(|key| view(key, true)).collect(),
+            views: keys.iter().filter_map(|key| view(key)).collect(),
+            paused: paused.map(|key| (*key).clone()).collect(),
             frames: frames.iter().filter_map(of).map(|frame| frame.state.clone()).collect(),
             holds: holds.into_values().cloned().collect(),
             waiters: waiters.into_values().map(not_overtaken).collect(),

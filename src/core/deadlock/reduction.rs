@@ -9,8 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::reachable::Edges;
 use crate::core::admission::admit::Admission;
+use crate::core::index::lock::Lock;
 use crate::core::model::InvalidOutcome;
-use crate::core::{Ask, FrameId, Item, Key, RequestId, Table, Token, View, WaiterState};
+use crate::core::{FrameId, Item, Key, RequestId, Table, Token, WaiterState};
 
 /// A reduced copy of a part of the table.
 #[derive(Debug)]
@@ -170,8 +171,8 @@ impl Table {
         let hold = self.conflicting_holds(key, mode, lineage).next();
         if let Some(token) = hold {
             blocked.by_hold.entry(token).or_default().push(waiter.id);
-        } else if let Ask::Counted { count, view } = item.ask {
-            let capacity = self.view_of(key, view).map_or(0, View::capacity);
+        } else if let Some((count, own)) = item.ask.counted() {
+            let capacity = Lock::view_of(self.tree.lock(key), own).capacity();
             if let Some(held) = capacity.checked_sub(count) {
                 let slots = blocked.by_slots.entry(key.clone()).or_default();
                 slots.entry(held).or_default().push(waiter.id);
@@ -191,13 +192,12 @@ impl Table {
     }
 
     fn may_fit_without(&self, item: &Item, lineage: &[FrameId], gone: &[FrameId]) -> bool {
-        let Ask::Counted { count, view } = item.ask else { return true };
+        let Some((count, own)) = item.ask.counted() else { return true };
         let Some(lock) = self.tree.lock(&item.key) else { return true };
         let shares = gone.iter().filter_map(|frame| self.frames.get(frame)?.shares.get(&item.key));
         let held = lock.held - shares.map(|share| share.slots).sum::<u64>();
-        let capacity = self.view_of(&item.key, view).map_or(0, View::capacity);
         self.shareable_hold(lock, &item.key, count, lineage).is_some()
-            || held.saturating_add(count) <= capacity
+            || held.saturating_add(count) <= lock.class_of(count, own).capacity
     }
 }
 

@@ -12,8 +12,8 @@ use crate::core::{RequestId, Rules};
 /// of waiters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::core) struct Class {
-    /// The capacity of the view that it states; `None` follows the lock's own.
-    pub(in crate::core) capacity: Option<u64>,
+    /// The capacity of the view that applies to it.
+    pub(in crate::core) capacity: u64,
     /// How many slots it wants at once.
     pub(in crate::core) count: u64,
 }

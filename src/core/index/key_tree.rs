@@ -55,8 +55,8 @@ impl KeyTree {
         self.nodes.get_key_value(key).map(|(key, _)| key)
     }
 
-    /// The keys that are held, waited for or have a stored view, without the nodes that exist only
-    /// for the keys below them.
+    /// The keys that are held, waited for, paused or have a stored view, without the nodes that
+    /// exist only for the keys below them.
     pub(in crate::core) fn keys<'a>(
         &'a self,
         range: (Bound<&str>, Bound<&str>),
@@ -78,7 +78,7 @@ impl KeyTree {
         self.nodes.range::<str, _>(range).map(|(key, node)| (key, &**node))
     }
 
-    /// The counted lock of a key, if it is in use or has a stored view.
+    /// The counted lock of a key, if it is in use, has a stored view or is paused.
     pub(in crate::core) fn lock(&self, key: &Key) -> Option<&Lock> {
         self.node(key)?.lock_in_use()
     }

@@ -16,7 +16,7 @@ pub(in crate::core) struct Node {
     pub(in crate::core) inactive: BTreeSet<RequestId>,
     pub(in crate::core) here: Sums,
     pub(in crate::core) below: Sums,
-    /// The counted lock; idle while no slots are in use and no view is stored.
+    /// The counted lock; idle while no slots are in use, no view is stored and it is not paused.
     pub(in crate::core) lock: Lock,
 }
 
@@ -56,12 +56,12 @@ impl Node {
         *self.here.held.of(mode)
     }
 
-    /// Its counted lock, if it is in use or has a stored view.
+    /// Its counted lock, if it is in use, has a stored view or is paused.
     pub(in crate::core) fn lock_in_use(&self) -> Option<&Lock> {
         Some(&self.lock).filter(|lock| !lock.is_idle())
     }
 
-    /// Whether this key has a hold, a waiter or a stored view.
+    /// Whether this key has a hold, a waiter or a stored view, or is paused.
     pub(in crate::core) fn is_used(&self) -> bool {
         let Self { holds, inactive, here, lock, .. } = self;
         !(lock.is_idle() && holds.is_empty() && inactive.is_empty() && here.is_empty())

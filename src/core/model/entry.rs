@@ -127,6 +127,14 @@ pub enum Change {
         /// The view to store; `None` forgets the stored one.
         view: Option<View>,
     },
+    /// Pauses a key, or resumes it. A paused key keeps its view, its kind and its holders, and
+    /// grants no more slots.
+    Pause {
+        /// Which key.
+        key: Key,
+        /// Whether it is paused from now on.
+        paused: bool,
+    },
     /// How often a waiter may be overtaken before it becomes a barrier.
     Policy {
         /// Overtakings allowed; 64 by default.
@@ -276,9 +284,13 @@ pub enum Ask {
     Counted {
         /// How many at once, at least 1.
         count: u64,
-        /// The caller's view; `None` follows the lock's own.
+        /// The view that the caller states. A stored view takes its place.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         view: Option<View>,
+        /// Of an item without a view: the one that the table gave it when the request was applied,
+        /// `None` for [`View::ONE`]. The item keeps it. Only the table sets it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        given: Option<View>,
     },
     /// To read the key and everything below it, shared with other readers.
     Read,
@@ -307,6 +319,31 @@ impl Ask {
             Self::Counted { .. } => Mode::Counted,
             Self::Read => Mode::Read,
             Self::Write => Mode::Write,
+        }
+    }
+
+    /// Slots of a counted lock, as a caller asks for them.
+    #[must_use]
+    pub const fn slots(count: u64, view: Option<View>) -> Self {
+        Self::Counted { count, view, given: None }
+    }
+
+    /// Of a counted item: how many slots it asks for, and the view that it has where none is
+    /// stored. `None` stands for [`View::ONE`].
+    #[must_use]
+    pub fn counted(&self) -> Option<(u64, Option<View>)> {
+        match *self {
+            Self::Counted { count, view, given } => Some((count, view.or(given))),
+            Self::Read | Self::Write => None,
+        }
+    }
+
+    /// The view that the caller states.
+    #[must_use]
+    pub fn stated(&self) -> Option<View> {
+        match self {
+            Self::Counted { view, .. } => *view,
+            Self::Read | Self::Write => None,
         }
     }
 }

@@ -67,6 +67,11 @@ pub enum Outcome {
         /// The view that was stored before.
         before: Option<View>,
     },
+    /// A `Pause` was stored.
+    PauseStored {
+        /// Whether the key was paused before.
+        before: bool,
+    },
     /// A lease was renewed.
     Renewed {
         /// Its frame.
@@ -106,6 +111,7 @@ impl Outcome {
             | Self::Barrier { .. }
             | Self::ResizeRefused { .. }
             | Self::Resized { .. }
+            | Self::PauseStored { .. }
             | Self::Renewed { .. }
             | Self::LeaseMoved { .. }
             | Self::LeaseGone
@@ -142,7 +148,8 @@ pub struct GrantedItem {
     /// Whether the slots are those of an earlier hold of this or an enclosing frame (re-entrant).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shared: bool,
-    /// The view under which it was granted; none of a read or write item.
+    /// The view under which it was granted, or of shared slots the view of their holder; none of a
+    /// read or write item.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub view: Option<View>,
 }
@@ -209,18 +216,16 @@ pub enum Refusal {
         /// The kind in use.
         in_use: Kind,
     },
-    /// The lock has another number of slots than the caller states.
-    Slots {
+    /// The key is paused, and the request may not wait.
+    Paused {
         /// Which item.
         item: usize,
-        /// The lock's number.
-        lock: u64,
     },
-    /// More slots at once than the stated view has.
+    /// More slots at once than the view that counts has.
     TooLarge {
         /// Which item.
         item: usize,
-        /// The capacity of the view.
+        /// The capacity of the view; 0 of a view without buckets.
         capacity: u64,
     },
     /// A kind of item that this version does not know how to grant.

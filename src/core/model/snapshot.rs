@@ -21,9 +21,9 @@ pub struct Snapshot {
     pub bypass_max: u32,
     /// Stored views, by key.
     pub views: Vec<StoredView>,
-    /// The own views of locks in use, where they are not the stored ones.
-    #[serde(default)]
-    pub in_use: Vec<StoredView>,
+    /// Paused keys, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paused: Vec<Key>,
     /// The hosts that take part, by id.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<HostState>,
@@ -55,7 +55,7 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// A stored view: requests that state no view use it.
+/// A stored view: it applies to every request for slots of its key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredView {
     /// Of which key.
@@ -121,9 +121,14 @@ pub struct HeldItem {
     pub slots: Slots,
     /// Whether the slots belong to another hold (re-entrancy).
     pub shared: bool,
-    /// The view under which they were granted; none of a read or write item.
+    /// The view under which they were granted; none of a read or write item. A hold that inherits
+    /// slots that it shared inherits their view.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub view: Option<View>,
+    /// The view that the holder stated, which later requests without one follow. None of a holder
+    /// that stated none, and of a hold that shares the slots of another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stated: Option<View>,
 }
 
 /// A waiting request.
@@ -146,6 +151,10 @@ pub struct WaiterState {
     /// How often it was overtaken by requests whose reads or writes conflict with its items.
     #[serde(default)]
     pub passed: u32,
+    /// Whether it came while one of its keys was paused. Whether it can ever fit is decided when
+    /// none of its keys is paused any more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub size_unchecked: bool,
 }
 
 /// Whether a waiter is active.

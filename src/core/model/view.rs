@@ -4,37 +4,41 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The capacity of a counted lock as the client sees it. It is part of the request.
+/// The capacity of a counted lock: as a caller sees it, which is part of its request, or as an
+/// operator stored it for everybody.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum View {
-    /// `per` slots for each of `buckets` backends. Each request counts, and clients may state
-    /// different views.
+    /// `per` slots for each of `buckets` backends. Each request counts.
     Buckets {
         /// Slots per bucket, at least 1.
         per: u64,
         /// How many buckets; 0 admits none.
         buckets: u64,
     },
-    /// A number of slots that belongs to the lock, which is re-entrant for its owner.
+    /// A number of slots of a lock that is re-entrant for its owner.
     Slots {
-        /// How many slots; 0 (stored views only) drains the lock.
+        /// How many slots, at least 1.
         slots: u64,
     },
 }
 
-/// The two kinds of counted locks; a key has one kind while it is in use.
+/// The two kinds of counted locks, which differ in re-entrancy only. A key has one kind while it is
+/// in use, or has a stored view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Kind {
-    /// `--per`/`--buckets`: not re-entrant; each request has a view of its own.
+    /// `--per`/`--buckets`: not re-entrant.
     Buckets,
-    /// `--slots`: re-entrant, the number of slots belongs to the lock.
+    /// `--slots`: re-entrant.
     Slots,
 }
 
 impl View {
+    /// What a request without a view gets where nothing else says how large the lock is.
+    pub const ONE: Self = Self::Slots { slots: 1 };
+
     /// How many slots there are at once; saturates at `u64::MAX`.
     #[must_use]
     pub fn capacity(self) -> u64 {

@@ -21,6 +21,20 @@ impl Table {
         self.frames.get(&frame)?.state.parent
     }
 
+    /// The lineage of a frame: itself and the frames that enclose it. Their holds never conflict
+    /// with its requests. `parent` is used for a frame that is not open yet.
+    pub(in crate::core) fn lineage(&self, frame: FrameId, parent: Option<FrameId>) -> Vec<FrameId> {
+        if self.frames.contains_key(&frame) {
+            return self.enclosing(frame).map(|frame| frame.state.id).collect();
+        }
+        // Most frames have no parent.
+        let mut lineage = vec![frame];
+        if let Some(parent) = parent {
+            lineage.extend(self.enclosing(parent).map(|frame| frame.state.id));
+        }
+        lineage
+    }
+
     /// Opens the frame of a request if it is not open yet.
     pub(in crate::core) fn open_frame(
         &mut self,

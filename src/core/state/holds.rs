@@ -28,7 +28,7 @@ impl Table {
         }
         let (asked, asked_at) = match self.waiters.get(&id) {
             Some(waiter) => (waiter.request.clone(), waiter.since),
-            None => (self.asked(entry, id)?.clone(), entry.at),
+            None => (self.stored_form(self.asked(entry, id)?), entry.at),
         };
         if asked.items.len() != granted.items.len() {
             return Err(format!("request {id} has {} items", asked.items.len()).into());
@@ -48,6 +48,7 @@ impl Table {
                 slots: given.slots.clone(),
                 shared: given.shared,
                 view: given.view,
+                stated: item.ask.stated().filter(|_| !given.shared),
             })
             .collect();
         self.next_token = Token(granted.token.0 + 1);
@@ -67,9 +68,11 @@ impl Table {
             asked_at,
             provisional: asked.provisional,
             orphaned: false,
-            asked,
+            asked: Arc::clone(&asked),
             items,
-        })
+        })?;
+        self.requeue_session(granted.frame, asked.items.iter().map(|item| &item.key));
+        Ok(())
     }
 
     /// Takes the slots of a hold. `note_use` counts the use of an item's lock if the caller has not
@@ -179,6 +182,7 @@ impl Table {
             let hold = self.remove_hold(token);
             let items = hold.iter().flat_map(|hold| &hold.items);
             items.for_each(|item| self.return_item((frame, uid), token, item));
+            self.requeue_session(frame, keys.iter());
             return Ok(());
         }
         let hold = Arc::make_mut(hold);
@@ -189,6 +193,7 @@ impl Table {
             gone.push(hold.items.remove(at));
         }
         gone.iter().for_each(|item| self.return_item((frame, uid), token, item));
+        self.requeue_session(frame, keys.iter());
         Ok(())
     }
 
@@ -245,13 +250,15 @@ impl Table {
             barrier: false,
             overtaken: vec![0; hold.asked.items.len()],
             passed: 0,
+            size_unchecked: false,
             request: hold.asked.clone(),
         })
     }
 }
 
 /// Frees the slots that a hold had of a key. If other holds share these slots, the one that shares
-/// most of them (the oldest of those) inherits them, and only the remaining slots are freed.
+/// most of them (the oldest of those) inherits them with their view, and only the remaining slots
+/// are freed.
 fn free_slots(
     lock: &mut Lock,
     token: Token,
@@ -281,6 +288,7 @@ fn free_slots(
         let items = hold.into_iter().flat_map(|hold| &mut Arc::make_mut(hold).items);
         for held in items.filter(|held| held.key == item.key) {
             held.shared = false;
+            (held.view, held.stated) = (item.view, item.stated);
         }
     }
     lock.held -= rest.count();

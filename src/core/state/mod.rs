@@ -7,7 +7,7 @@ mod frames;
 mod holds;
 mod hosts;
 mod leases;
-mod locks;
+pub(in crate::core) mod locks;
 mod owners;
 mod queues;
 mod recovery;

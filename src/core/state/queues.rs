@@ -3,7 +3,7 @@
 use crate::core::index::grant_order::{self, Class, Rank};
 use crate::core::index::key_tree::KeyTree;
 use crate::core::index::lock::Lock;
-use crate::core::{Ask, Key, Request, RequestId, Table, WaiterState, WaiterStatus};
+use crate::core::{Ask, Key, Request, RequestId, Table, WaiterState};
 
 impl Table {
     /// The rank of a waiter.
@@ -16,21 +16,18 @@ impl Table {
         }
     }
 
-    /// Whether a waiter is inactive: its process is stopped, or it uses a view that is too small
-    /// for it.
+    /// Whether a waiter is inactive, so that it is in no queue: its process is stopped, or it is
+    /// parked, because a key is paused or the view that counts is too small for it.
     pub(in crate::core) fn is_inactive(&self, waiter: &WaiterState) -> bool {
-        waiter.status == WaiterStatus::Suspended || self.parked(waiter)
-    }
-
-    /// Whether a waiter uses a view that is too small for it.
-    pub(in crate::core) fn parked(&self, waiter: &WaiterState) -> bool {
-        self.classes(&waiter.request).any(|(_, lock, class)| lock.parks(class))
+        let first = waiter.request.items.first();
+        let node = first.and_then(|item| self.tree.node(&item.key));
+        node.is_some_and(|node| node.inactive.contains(&waiter.id))
     }
 
     /// Adds a waiter to the queues of its keys, as its status and rank demand.
     pub(in crate::core) fn enqueue(&mut self, request: RequestId) {
         let Some(waiter) = self.waiters.get(&request) else { return };
-        let (rank, inactive) = (self.rank(waiter), self.is_inactive(waiter));
+        let (rank, inactive) = (self.rank(waiter), self.must_rest(waiter));
         for (index, item) in waiter.request.items.iter().enumerate() {
             if inactive {
                 self.tree.add_inactive(&item.key, request);
@@ -100,10 +97,8 @@ impl Table {
 
 /// The class of a counted item; `None` for reads and writes.
 fn class(lock: &Lock, ask: &Ask) -> Option<Class> {
-    match ask {
-        Ask::Counted { count, view } => Some(lock.class_of(*count, *view)),
-        Ask::Read | Ask::Write => None,
-    }
+    let (count, own) = ask.counted()?;
+    Some(lock.class_of(count, own))
 }
 
 fn lock_and_class<'a>(

@@ -12,10 +12,7 @@ impl Table {
         let stored = |(key, lock): (&Key, &Lock)| {
             lock.stored.map(|view| StoredView { key: key.clone(), view })
         };
-        let in_use = |(key, lock): (&Key, &Lock)| {
-            let own = lock.own.filter(|own| Some(*own) != lock.stored)?;
-            Some(StoredView { key: key.clone(), view: own })
-        };
+        let paused = |(key, lock): (&Key, &Lock)| lock.paused.then(|| key.clone());
         let waiter = |waiter: &WaiterState| WaiterState {
             overtaken: self.overtaken(waiter),
             ..waiter.clone()
@@ -25,7 +22,7 @@ impl Table {
             next_token: self.next_token,
             bypass_max: self.bypass_max,
             views: locks().filter_map(stored).collect(),
-            in_use: locks().filter_map(in_use).collect(),
+            paused: locks().filter_map(paused).collect(),
             hosts: self.hosts().cloned().collect(),
             frames: self.frames().cloned().collect(),
             holds: self.holds().cloned().collect(),
@@ -62,25 +59,22 @@ impl Table {
         for StoredView { key, view } in &snapshot.views {
             self.tree.change_lock(key, |lock| lock.stored = Some(*view));
         }
+        for key in &snapshot.paused {
+            self.tree.change_lock(key, |lock| lock.paused = true);
+        }
         for frame in &snapshot.frames {
             self.add_frame(frame.clone());
         }
         for hold in &snapshot.holds {
             self.take_slots(hold.token, &hold.items, |lock, at| {
                 if let Some(view) = hold.items[at].view {
-                    lock.use_as(view);
+                    lock.use_as(view.kind());
                 }
             })?;
             self.add_hold(hold.clone())?;
         }
         for waiter in &snapshot.waiters {
             self.use_locks(&waiter.request);
-        }
-        // Before any waiter is queued: whether a waiter is parked depends on it.
-        for StoredView { key, view } in &snapshot.in_use {
-            if let Some(lock) = self.tree.lock_mut(key) {
-                lock.own = Some(*view);
-            }
         }
         snapshot.waiters.iter().try_for_each(|waiter| self.add_waiter(waiter.clone()))
     }

@@ -15,18 +15,20 @@ impl Table {
         id: RequestId,
         frame: FrameId,
     ) -> Result<(), InvalidOutcome> {
-        let asked = self.asked(entry, id)?;
-        self.open_frame(frame, asked)?;
-        self.use_locks(asked);
+        let asked = self.stored_form(self.asked(entry, id)?);
+        self.open_frame(frame, &asked)?;
+        self.use_locks(&asked);
+        let size_unchecked = self.awaits_resumption(&asked, frame);
         self.add_waiter(WaiterState {
             id,
-            request: with_parent(asked.clone(), self.parent_of(frame)),
+            request: with_parent(asked, self.parent_of(frame)),
             frame,
             since: entry.at,
             status: WaiterStatus::Active,
             barrier: false,
             overtaken: Vec::new(),
             passed: 0,
+            size_unchecked,
         })
     }
 

@@ -74,7 +74,7 @@ impl Wish {
         count: u64,
         view: Option<View>,
     ) -> Self {
-        self.items.push(Item { key: key(name), ask: Ask::Counted { count, view } });
+        self.items.push(Item { key: key(name), ask: Ask::slots(count, view) });
         self
     }
 
@@ -88,7 +88,7 @@ impl Wish {
         self.item(name, 1, Some(View::Slots { slots }))
     }
 
-    /// One slot under the lock's own view.
+    /// One slot without a view.
     pub(in crate::core::tests) fn bare(self, name: &str) -> Self {
         self.item(name, 1, None)
     }
@@ -227,6 +227,10 @@ impl World {
         view: Option<View>,
     ) -> Vec<Outcome> {
         self.apply(Change::Resize { key: key(name), view })
+    }
+
+    pub(in crate::core::tests) fn pause(&mut self, name: &str, paused: bool) -> Vec<Outcome> {
+        self.apply(Change::Pause { key: key(name), paused })
     }
 
     pub(in crate::core::tests) fn waits(&self, request: RequestId) -> bool {

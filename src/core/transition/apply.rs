@@ -1,9 +1,12 @@
 //! Applying an entry: dispatches each kind of change.
 
+use std::collections::BTreeSet;
+
 use super::worklist::Transition;
+use crate::core::state::locks::Misfit;
 use crate::core::{
-    Change, Diverged, Entry, FrameId, Key, Mode, Outcome, Release, RequestId, Revision, Table,
-    Token, View, Withdrawal,
+    Change, Diverged, Entry, FrameId, Key, Mode, Outcome, Refusal, Release, RequestId, Revision,
+    Table, Token, View, Withdrawal,
 };
 
 impl Table {
@@ -34,6 +37,7 @@ impl Table {
                     .extend(self.waiters.get(request).map(|waiter| waiter.frame));
             }
             Change::Resize { key, view } => self.resize(&mut transition, key, *view),
+            Change::Pause { key, .. } => self.pause(&mut transition, key),
             Change::Policy { .. } => self.raise_barriers_everywhere(&mut transition),
             Change::HostGone { host, by } => self.host_gone(&mut transition, *host, *by),
             // Waiters that were suspended take part again.
@@ -152,8 +156,33 @@ impl Table {
             Some(in_use) => Outcome::ResizeRefused { in_use },
             None => Outcome::Resized { before: self.stored(key) },
         };
+        self.change_setting_by(transition, key, outcome);
+    }
+
+    fn pause(&mut self, transition: &mut Transition<'_>, key: &Key) {
+        let unchecked: Vec<RequestId> = self.waiters_with_unchecked_size(key).collect();
+        let outcome = Outcome::PauseStored { before: self.is_paused(key) };
+        self.change_setting_by(transition, key, outcome);
+        let still: BTreeSet<RequestId> = self.waiters_with_unchecked_size(key).collect();
+        for request in unchecked.into_iter().filter(|request| !still.contains(request)) {
+            let Some(waiter) = self.waiters.get(&request) else { continue };
+            let misfit = self.misfit(&waiter.request, &self.lineage(waiter.frame, None));
+            if let Some(Misfit::TooLarge { item, capacity }) = misfit {
+                let why = Refusal::TooLarge { item, capacity };
+                self.commit(transition, Outcome::Refused { request, why });
+            }
+        }
+    }
+
+    fn waiters_with_unchecked_size(&self, key: &Key) -> impl Iterator<Item = RequestId> {
+        let waiters = self.served(key).into_iter();
+        waiters.filter(|id| self.waiters.get(id).is_some_and(|waiter| waiter.size_unchecked))
+    }
+
+    /// Commits a change of what is stored of a lock. All its waiters are examined again.
+    fn change_setting_by(&mut self, transition: &mut Transition<'_>, key: &Key, outcome: Outcome) {
         for request in self.served(key) {
-            // A waiter that the new view parks lets others pass.
+            // A waiter that is parked by this lets others pass.
             self.mark_waiter_dirty(transition, request);
         }
         transition.mark_dirty(key, Mode::Counted);

@@ -28,7 +28,7 @@ impl Table {
     fn in_order(&self, requests: BTreeSet<RequestId>) -> Vec<RequestId> {
         let waiters = requests.into_iter().filter_map(|request| self.waiters.get(&request));
         let mut active: Vec<(Rank, RequestId)> = waiters
-            .filter(|waiter| waiter.status == WaiterStatus::Active && !self.parked(waiter))
+            .filter(|waiter| waiter.status == WaiterStatus::Active && !self.is_inactive(waiter))
             .map(|waiter| (self.rank(waiter), waiter.id))
             .collect();
         active.sort_unstable();

@@ -35,6 +35,7 @@ impl Table {
             Outcome::Requeued { request, token } => self.revoke(*request, *token),
             Outcome::Barrier { request } => self.raise_barrier(*request),
             Outcome::Resized { .. } => self.store_view(entry),
+            Outcome::PauseStored { .. } => self.store_pause(entry),
             Outcome::FrameGone { frame } => self.drop_frame(*frame),
             Outcome::Renewed { frame, renewal } => self.renewed(entry, *frame, *renewal),
             Outcome::LeaseMoved { frame, host } => self.lease_moved(*frame, *host),
@@ -76,7 +77,8 @@ impl Table {
             | Change::Expire { .. }
             | Change::Checkpoint { .. }
             | Change::Release(_)
-            | Change::Resize { .. } => {}
+            | Change::Resize { .. }
+            | Change::Pause { .. } => {}
         }
     }
 }

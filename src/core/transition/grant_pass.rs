@@ -6,6 +6,7 @@ use super::worklist::Transition;
 use crate::core::admission::admit::Admission;
 use crate::core::index::grant_order::{self, Rank};
 use crate::core::index::lock::Lock;
+use crate::core::state::locks::Misfit;
 use crate::core::{
     FrameId, Granted, GrantedItem, Key, Mode, Outcome, Refusal, Request, RequestId, Table,
     WaiterState, WaiterStatus,
@@ -104,7 +105,7 @@ impl Table {
         }
         let firsts = lock.queue.firsts().filter(|(class, _)| lock.fits(*class));
         let (class, rank) = firsts.min_by_key(|(_, rank)| *rank)?;
-        let behind = lock.is_preceded(lock.capacity(class), rank);
+        let behind = lock.is_preceded(class.capacity, rank);
         (!behind).then(|| grant_order::request_at(self.rules, rank.arrival))
     }
 
@@ -147,7 +148,7 @@ impl Table {
         request: RequestId,
     ) -> bool {
         let Some(waiter) = self.waiters.get(&request) else { return false };
-        if waiter.status != WaiterStatus::Active || self.parked(waiter) {
+        if waiter.status != WaiterStatus::Active || self.is_inactive(waiter) {
             return false;
         }
         let Admission::Grant { items, bypassed_blockers } = self.admission_of(waiter) else {
@@ -201,16 +202,22 @@ impl Table {
     ) {
         let Some(waiter) = self.waiters.get(&request) else { return };
         let lineage = self.lineage(waiter.frame, None);
-        if self.is_inactive(waiter)
+        if waiter.status == WaiterStatus::Suspended
             || !lineage.contains(&holdings_changed)
             || self.try_waiter(transition, request)
         {
             return;
         }
         let Some(waiter) = self.waiters.get(&request) else { return };
-        if let Some(item) = self.own_deadlock(&waiter.request, &lineage) {
+        let misfit = self.misfit(&waiter.request, &lineage);
+        if !matches!(misfit, Some(Misfit::Paused { .. }))
+            && let Some(item) = self.own_deadlock(&waiter.request, &lineage)
+        {
             let why = Refusal::OwnDeadlock { item };
             self.commit(transition, Outcome::Refused { request, why });
+        } else if misfit.is_some() {
+            // Perhaps it was not parked before, and preceded others.
+            self.mark_waiter_dirty(transition, request);
         }
     }
 

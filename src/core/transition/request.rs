@@ -6,6 +6,7 @@ use super::worklist::Transition;
 use crate::core::admission::admit::Admission;
 use crate::core::index::grant_order::{self, Rank};
 use crate::core::index::lock::Lock;
+use crate::core::state::locks::Misfit;
 use crate::core::{
     Ask, FrameId, Granted, Key, Outcome, Refusal, Request, RequestId, Table, View, Wait,
 };
@@ -19,6 +20,8 @@ impl Table {
         if self.recovery.is_some() {
             return self.commit(transition, Outcome::Refused { request, why: Refusal::Recovering });
         }
+        let sized = self.sized(asked);
+        let asked: &Request = &sized;
         let frame = self.frame_of(asked.host, &asked.owner).unwrap_or(FrameId(self.revision.0));
         let lineage = self.lineage(frame, self.live_parent(asked));
         let rank = Rank::ordinary(asked.priority, grant_order::arrival(self.rules, request));
@@ -37,15 +40,27 @@ impl Table {
                 );
                 self.raise_barriers(transition, asked);
             }
-            Admission::Conflict(item) | Admission::Behind(item) if asked.wait == Wait::No => {
-                self.commit(transition, Outcome::Refused { request, why: Refusal::Full { item } });
-            }
-            Admission::Conflict(_) | Admission::Behind(_) => {
-                let outcome = match self.own_deadlock(asked, &lineage) {
-                    Some(item) => Outcome::Refused { request, why: Refusal::OwnDeadlock { item } },
+            Admission::Conflict(item) | Admission::Behind(item) => {
+                let outcome = match self.refusal(asked, &lineage, item) {
+                    Some(why) => Outcome::Refused { request, why },
                     None => Outcome::Queued { request, frame },
                 };
                 self.commit(transition, outcome);
+            }
+        }
+    }
+
+    /// Why a request that cannot be granted now is refused, if it does not wait. `item` is the first
+    /// item that is not free.
+    fn refusal(&self, asked: &Request, lineage: &[FrameId], item: usize) -> Option<Refusal> {
+        let may_wait = asked.wait != Wait::No;
+        match self.misfit(asked, lineage) {
+            Some(Misfit::Paused { item }) => (!may_wait).then_some(Refusal::Paused { item }),
+            Some(Misfit::TooLarge { item, capacity }) => Some(Refusal::TooLarge { item, capacity }),
+            None if !may_wait => Some(Refusal::Full { item }),
+            None => {
+                let item = self.own_deadlock(asked, lineage)?;
+                Some(Refusal::OwnDeadlock { item })
             }
         }
     }
@@ -71,27 +86,12 @@ impl Table {
     }
 
     fn fault_of_item(&self, item: usize, key: &Key, ask: &Ask) -> Option<Refusal> {
-        let Ask::Counted { count, view: stated } = ask else { return None };
+        let Ask::Counted { count, view: stated, .. } = ask else { return None };
         if *count == 0 || matches!(stated, Some(View::Buckets { per: 0, .. })) {
             return Some(Refusal::Invalid { item });
         }
-        let lock = self.tree.lock(key);
-        let in_force = lock.and_then(Lock::kind_in_force);
-        match (in_force, stated) {
-            (Some(in_use), Some(stated)) if in_use != stated.kind() => {
-                return Some(Refusal::Kind { item, in_use });
-            }
-            _ => {}
-        }
-        let Some(view) = Lock::view_of(lock, *stated) else {
-            return in_force.map(|in_use| Refusal::Kind { item, in_use });
-        };
-        if let Some(View::Slots { slots }) = stated
-            && *slots != view.capacity()
-        {
-            return Some(Refusal::Slots { item, lock: view.capacity() });
-        }
-        let capacity = view.capacity();
-        (stated.is_some() && *count > capacity).then_some(Refusal::TooLarge { item, capacity })
+        let in_use = self.tree.lock(key).and_then(Lock::kind_in_force)?;
+        let stated = stated.map(View::kind)?;
+        (stated != in_use).then_some(Refusal::Kind { item, in_use })
     }
 }

@@ -1,6 +1,6 @@
 //! What the daemon does for a call when its change is in the log.
 
-use crate::core::{FrameId, Key, LeaseId, Outcome, Release as Giving, Revision, Table, View};
+use crate::core::{FrameId, Key, LeaseId, Outcome, Release as Giving, Revision, Table};
 use crate::daemon::calls::pending_acquire::PendingAcquire;
 use crate::daemon::net::conn_id::ConnId;
 use crate::sys::peer::Credentials;
@@ -16,7 +16,7 @@ pub(crate) enum Completion {
     Release(PendingRelease),
     /// A client renewed a lease.
     Renew(Box<PendingRenewal>),
-    /// A client stored a view.
+    /// A client stored a view, or paused or resumed a key.
     Resize(Box<PendingResize>),
     /// A client confirmed that it told the owner of the grant.
     Confirm {
@@ -90,6 +90,4 @@ impl PendingRenewal {
 pub(crate) struct PendingResize {
     pub(crate) id: ConnId,
     pub(crate) key: Key,
-    /// The view that the key has afterwards.
-    pub(crate) view: Option<View>,
 }

@@ -45,8 +45,8 @@ fn item(wire: &WireItem) -> Result<Item, Failure> {
         Mode::Counted => {
             let view = view(&key, wire.per, wire.buckets, wire.slots)?;
             let count = wire.count.unwrap_or(1);
-            check_count(&key, count, view)?;
-            Ask::Counted { count, view }
+            check_numbers(&key, count, view)?;
+            Ask::slots(count, view)
         }
     };
     Ok(Item { key, ask })
@@ -77,7 +77,9 @@ pub(crate) fn shared_key(text: &Arc<str>) -> Result<Key, Failure> {
     Key::shared(Arc::clone(text)).map_err(|error| bad(error.to_string()))
 }
 
-fn check_count(key: &Key, count: u64, view: Option<View>) -> Result<(), Failure> {
+/// What can be wrong with a count and a view whatever others store. Whether the count fits is the
+/// table's to say: a stored size, or slots that can be shared, may make it fit.
+fn check_numbers(key: &Key, count: u64, view: Option<View>) -> Result<(), Failure> {
     if count == 0 {
         return Err(bad(format!("0 slots of `{key}` cannot be taken; ask for 1 or more")));
     }
@@ -87,13 +89,8 @@ fn check_count(key: &Key, count: u64, view: Option<View>) -> Result<(), Failure>
         }
         Some(View::Slots { slots: 0 }) => {
             let message = format!("a lock of 0 slots (`{key}`) admits nobody; state at least 1");
-            let hint = format!("`canal resize {key} --slots 0` lets nobody have it from now on");
+            let hint = format!("`canal resize {key} --pause` lets nobody have it from now on");
             Err(bad(message).hint(hint))
-        }
-        // A view of no buckets is no mistake: the table refuses the request as full.
-        Some(view) if view.capacity() > 0 && count > view.capacity() => {
-            let capacity = view.capacity();
-            Err(bad(format!("{count} slots of `{key}` can never fit into {capacity} ({view})")))
         }
         _ => Ok(()),
     }
@@ -123,22 +120,40 @@ fn view(
     Ok(Some(view))
 }
 
-/// What a resize is to store: a view, or `None` to forget the stored one.
+/// What a resize is to store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Setting {
+    /// A view; `None` forgets the stored one.
+    View(Option<View>),
+    /// Whether the key is paused.
+    Pause(bool),
+}
+
+/// What a resize is to store.
 ///
 /// # Errors
 /// What is wrong with it.
-pub(crate) fn stored_view(resize: &Resize) -> Result<(Key, Option<View>), Failure> {
+pub(crate) fn setting(resize: &Resize) -> Result<(Key, Setting), Failure> {
     let key = key(&resize.key)?;
     let view = view(&key, resize.per, resize.buckets, resize.slots)?;
-    match (view, resize.forget) {
-        (Some(View::Buckets { per: 0, .. }), _) => {
-            Err(bad(format!("`per` of `{key}` is 0; it must be at least 1")))
+    let setting = match (view, resize.forget, resize.pause) {
+        (Some(View::Buckets { per: 0, .. }), ..) => {
+            return Err(bad(format!("`per` of `{key}` is 0; it must be at least 1")));
         }
-        (Some(_), true) => Err(bad("a view cannot be stored and forgotten at once")),
-        (None, false) => Err(bad(format!("nothing says how large `{key}` shall be"))
-            .hint("state `per` and `buckets`, or `slots`, or `forget`")),
-        (view, _) => Ok((key, view)),
-    }
+        (Some(View::Slots { slots: 0 }), false, None) => Setting::Pause(true),
+        (Some(view), false, None) => Setting::View(Some(view)),
+        (None, true, None) => Setting::View(None),
+        (None, false, Some(paused)) => Setting::Pause(paused),
+        (None, false, None) => {
+            return Err(bad(format!("nothing says how large `{key}` shall be"))
+                .hint("state `per` and `buckets`, or `slots`, or `forget`, or `pause`"));
+        }
+        (_, true, _) => return Err(bad("a view cannot be stored and forgotten at once")),
+        (_, false, Some(_)) => {
+            return Err(bad("a size and a pause are stored by a call each"));
+        }
+    };
+    Ok((key, setting))
 }
 
 /// A command as it is shown: not too long, and without characters that could move a terminal's
@@ -260,10 +275,10 @@ mod tests {
         let asks: Vec<Ask> =
             items(&[canal, slots, own]).unwrap().into_iter().map(|item| item.ask).collect();
         let view = Some(View::Buckets { per: 3, buckets: 2 });
-        assert_eq!(asks[0], Ask::Counted { count: 1, view });
+        assert_eq!(asks[0], Ask::slots(1, view));
         let view = Some(View::Slots { slots: 4 });
-        assert_eq!(asks[1], Ask::Counted { count: 2, view });
-        assert_eq!(asks[2], Ask::Counted { count: 1, view: None });
+        assert_eq!(asks[1], Ask::slots(2, view));
+        assert_eq!(asks[2], Ask::slots(1, None));
     }
 
     #[test]
@@ -295,8 +310,6 @@ mod tests {
         let zero = WireItem { per: Some(0), buckets: Some(1), ..wire("a") };
         assert!(refused(zero).contains("at least 1"));
         assert!(refused(WireItem { slots: Some(0), ..wire("a") }).contains("at least 1"));
-        let many = WireItem { slots: Some(2), count: Some(3), ..wire("a") };
-        assert_eq!(refused(many), "3 slots of `a` can never fit into 2 (2)");
         assert!(refused(wire("/a")).contains("use `a`"));
         assert!(items(&[]).unwrap_err().message.contains("at least one key"));
         assert!(items(&[wire("a"), wire("a")]).unwrap_err().message.contains("twice"));
@@ -313,6 +326,8 @@ mod tests {
     fn numbers_that_nobody_could_be_told_are_refused() {
         let slots = |count| WireItem { slots: Some(u64::MAX), count: Some(count), ..wire("a") };
         assert!(refused(slots(1)).contains("is more than"));
+        let above = WireItem { slots: Some(2), count: Some(3), ..wire("a") };
+        assert!(items(&[above]).is_ok(), "whether it fits is the table's to say");
         let canal = |per, count| WireItem {
             per: Some(per),
             buckets: Some(NUMBER_MAX),
@@ -329,13 +344,20 @@ mod tests {
 
     #[test]
     fn a_resize_says_exactly_one_thing() {
-        let resize = |slots, forget| {
-            stored_view(&Resize { key: "a".to_owned(), slots, forget, ..Resize::default() })
+        let resize = |slots, forget, pause| {
+            setting(&Resize { key: "a".to_owned(), slots, forget, pause, ..Resize::default() })
         };
-        assert_eq!(resize(Some(0), false).unwrap().1, Some(View::Slots { slots: 0 }));
-        assert_eq!(resize(None, true).unwrap().1, None);
-        assert!(resize(None, false).is_err());
-        assert!(resize(Some(1), true).is_err());
+        let stored = |slots, forget, pause| resize(slots, forget, pause).unwrap().1;
+        let view = Setting::View(Some(View::Slots { slots: 2 }));
+        assert_eq!(stored(Some(2), false, None), view);
+        assert_eq!(stored(None, true, None), Setting::View(None));
+        assert_eq!(stored(Some(0), false, None), Setting::Pause(true));
+        assert_eq!(stored(None, false, Some(true)), Setting::Pause(true));
+        assert_eq!(stored(None, false, Some(false)), Setting::Pause(false));
+        assert!(resize(None, false, None).is_err());
+        assert!(resize(Some(1), true, None).is_err());
+        assert!(resize(Some(1), false, Some(false)).is_err());
+        assert!(resize(None, true, Some(true)).is_err());
     }
 
     #[test]

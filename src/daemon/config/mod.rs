@@ -227,6 +227,11 @@ impl KeySection {
         let view = match (self.per, self.buckets, self.slots) {
             (Some(0), Some(_), None) => return Err(format!("`per` of `{key}` must be at least 1")),
             (Some(per), Some(buckets), None) => View::Buckets { per, buckets },
+            (None, None, Some(0)) => {
+                return Err(format!(
+                    "`slots` of `{key}` must be at least 1; `canal resize {key} --pause` pauses it"
+                ));
+            }
             (None, None, Some(slots)) => View::Slots { slots },
             _ => return Err(format!("`{key}` needs either `per` and `buckets`, or `slots`")),
         };
@@ -336,6 +341,7 @@ mod tests {
         line("[keys.\"/db\"]\nslots = 1\n", 1, "`/db`: a key does not begin with `/`; use `db`");
         line("\n[keys.db]\nper = 1\n", 2, "`db` needs either");
         line("[keys.db]\nper = 0\nbuckets = 1\n", 1, "at least 1");
+        line("[keys.db]\nslots = 0\n", 1, "`canal resize db --pause` pauses it");
         line(
             "[keys.db]\nslots = -1\n",
             2,

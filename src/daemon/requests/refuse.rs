@@ -37,12 +37,18 @@ impl Server {
             newcomer.deferred_until = Some(until);
             return Ok(Step::Wait(self.wait_for_an_end(DeferredRequest { newcomer, until })));
         }
-        Err(self.refusal(&newcomer, why))
+        let mut failure = self.refusal(&newcomer, why);
+        if failure.name == ErrorName::Refused {
+            let notes = self.told_sizes.notes(&self.ledger.table, &newcomer.request, None);
+            failure.notes = notes.into();
+        }
+        Err(failure)
     }
 
     fn refusal(&self, newcomer: &PendingAcquire, why: &Refusal) -> Failure {
         let request = &newcomer.request;
-        if let (Refusal::Full { .. }, Some(most)) = (why, newcomer.crowd) {
+        let would_wait = matches!(why, Refusal::Full { .. } | Refusal::Paused { .. });
+        if let (true, Some(most)) = (would_wait, newcomer.crowd) {
             return too_many_wait(most, request.uid);
         }
         let viewer = self.conns.peek(newcomer.conn).map_or(NOBODY, |conn| conn.peer.uid);
@@ -60,7 +66,8 @@ impl Server {
         let table = &self.ledger.table;
         let use_of = Use {
             held: table.held_of(&item.key),
-            view: table.own_view(&item.key),
+            view: table.view_for(request, at),
+            stored: table.stored(&item.key),
             conflict: shown.conflict(request, at),
         };
         let mut failure = wording::refusal(why, request, Some(&use_of));
@@ -73,13 +80,25 @@ impl Server {
     }
 
     /// The error for a waiter whose time is over.
-    pub(crate) fn timeout_failure(&self, request: RequestId, viewer: u32) -> Failure {
+    pub(crate) fn timeout_failure(&mut self, request: RequestId, viewer: u32) -> Failure {
+        let mut failure = self.timeout_reason(request, viewer);
+        let table = &self.ledger.table;
+        if let Some(waiter) = table.waiter(request) {
+            failure.notes = self.told_sizes.notes(table, &waiter.request, None).into();
+        }
+        failure
+    }
+
+    fn timeout_reason(&self, request: RequestId, viewer: u32) -> Failure {
         let shown = self.shown(viewer);
         let Some(why) = shown.why(request) else {
             let mut failure = Failure::new(ErrorName::Refused, "the wait is over");
             failure.reason = Some("timeout".into());
             return failure;
         };
+        if why.is_paused {
+            return wording::timeout_while_paused(&why.key);
+        }
         let mut failure = wording::timeout(&why.key, &why.clause);
         if why.held.is_some()
             && let Some(waiter) = self.ledger.table.waiter(request)

@@ -128,7 +128,7 @@ impl JournalStore {
         self.admit_bytes(table, journal::room_for(request))
     }
 
-    /// Makes sure that a view of a key can be recorded.
+    /// Makes sure that a view or a pause of a key can be recorded.
     pub(crate) fn admit_view(&mut self, table: &Table, key: &Key) -> Result<(), NoRoom> {
         // The key appears in the entry and in the snapshot, in the worst case with every character
         // escaped.
@@ -268,6 +268,17 @@ impl JournalStore {
         if let Some(view) = view {
             let at = durable.views.partition_point(|stored| stored.key < *key);
             durable.views.insert(at, StoredView { key: key.clone(), view });
+        }
+        self.store(table, durable)
+    }
+
+    /// Stores whether a key is paused, so that it survives reboots.
+    pub(crate) fn store_pause(&mut self, table: &Table, key: &Key, paused: bool) -> io::Result<()> {
+        let mut durable = self.durable.clone();
+        match (durable.paused.binary_search(key), paused) {
+            (Err(at), true) => durable.paused.insert(at, key.clone()),
+            (Ok(at), false) => drop(durable.paused.remove(at)),
+            (Ok(_), true) | (Err(_), false) => return Ok(()),
         }
         self.store(table, durable)
     }

@@ -7,7 +7,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::core::{Key, Revision, Rules, Snapshot, StoredView, Table, Token};
+use crate::core::{Revision, Rules, Snapshot, Table, Token};
 use crate::log::leases::{Changes, HeldLease, LeaseLog};
 use crate::log::state::Leases;
 use crate::sys::clock;
@@ -122,28 +122,17 @@ fn keep(table: &Table, token: Token) -> Option<HeldLease> {
     // whether the client was told. So the lease is kept for its TTL.
     hold.provisional = false;
     Arc::make_mut(&mut hold.asked).provisional = false;
-    let keys: BTreeSet<&Key> =
-        hold.items.iter().filter(|item| item.view.is_some()).map(|item| &item.key).collect();
-    let own = |key: &Key| {
-        let view = table.own_view(key).filter(|_| table.stored(key).is_none())?;
-        Some(StoredView { key: key.clone(), view })
-    };
-    let in_use = keys.into_iter().filter_map(own).collect();
-    Some(HeldLease { frame, hold, in_use })
+    Some(HeldLease { frame, hold })
 }
 
-/// The leases of the file as parts of a table. If they have several views of a key, the latest
-/// wins.
+/// The leases of the file as parts of a table.
 pub(crate) fn parts_of(held: BTreeMap<Token, HeldLease>) -> Leases {
     let mut leases = Leases::default();
-    let mut in_use = BTreeMap::new();
     for lease in held.into_values() {
         leases.frames.push(lease.frame);
         leases.holds.push(lease.hold);
-        in_use.extend(lease.in_use.into_iter().map(|own| (own.key.clone(), own)));
     }
     leases.frames.sort_by_key(|frame| frame.id);
-    leases.in_use = in_use.into_values().collect();
     leases
 }
 
@@ -159,7 +148,6 @@ pub(crate) fn table_of(leases: &Leases, rules: Rules) -> anyhow::Result<Table> {
         next_token: next_token.unwrap_or(fresh.next_token()),
         frames: leases.frames.clone(),
         holds: leases.holds.clone(),
-        in_use: leases.in_use.clone(),
         ..fresh.snapshot()
     };
     Ok(Table::restore(&snapshot, rules)?)
@@ -178,8 +166,8 @@ mod tests {
 
     use super::*;
     use crate::core::{
-        Ask, Change, Command, HostId, Item, LeaseId, Outcome, Owner, ProcessId, Request, Tag, View,
-        Wait,
+        Ask, Change, Command, HostId, Item, Key, LeaseId, Outcome, Owner, ProcessId, Request, Tag,
+        View, Wait,
     };
     use crate::daemon::config::Config;
     use crate::daemon::store::recover::{Recovered, recover};
@@ -228,7 +216,7 @@ mod tests {
 
     fn slot(key: &str, slots: u64) -> Item {
         let view = Some(View::Slots { slots });
-        Item { key: Key::new(key).unwrap(), ask: Ask::Counted { count: 1, view } }
+        Item { key: Key::new(key).unwrap(), ask: Ask::slots(1, view) }
     }
 
     fn lease(name: u128) -> Owner {

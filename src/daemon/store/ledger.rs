@@ -79,7 +79,7 @@ impl Ledger {
         self.kept().map_or(Ok(()), |(table, kept)| kept.admit(table, request))
     }
 
-    /// Makes sure that a view of a key can be recorded.
+    /// Makes sure that a view or a pause of a key can be recorded.
     pub(crate) fn admit_view(&mut self, key: &Key) -> Result<(), NoRoom> {
         self.kept().map_or(Ok(()), |(table, kept)| kept.admit_view(table, key))
     }
@@ -142,5 +142,10 @@ impl Ledger {
     /// Stores the view of a key, so that it survives reboots. `None` removes it.
     pub(crate) fn store_view(&mut self, key: &Key, view: Option<View>) -> io::Result<()> {
         self.kept().map_or(Ok(()), |(table, kept)| kept.store_view(table, key, view))
+    }
+
+    /// Stores whether a key is paused, so that it survives reboots.
+    pub(crate) fn store_pause(&mut self, key: &Key, paused: bool) -> io::Result<()> {
+        self.kept().map_or(Ok(()), |(table, kept)| kept.store_pause(table, key, paused))
     }
 }

@@ -9,8 +9,8 @@ use std::path::Path;
 use anyhow::Context;
 
 use crate::core::{
-    Change, ENTRY_VERSION, Entry, FrameId, Outcome, Owner, ProcessId, Release, Revision, Rules,
-    StoredView, Table, Token, UnixMillis, View,
+    Change, ENTRY_VERSION, Entry, FrameId, Key, Outcome, Owner, ProcessId, Release, Revision,
+    Rules, StoredView, Table, Token, UnixMillis, View,
 };
 use crate::daemon::config::Config;
 use crate::daemon::fault::Fault;
@@ -71,6 +71,7 @@ pub(crate) fn recover(
     let durable = durable.unwrap_or_else(|| Durable {
         reserved_token: Token(0),
         views: views_but_configured(&old.table, config),
+        paused: paused_keys(&old.table),
     });
     if !old.goes_on {
         old.table = table_of(&leases, rules)
@@ -146,6 +147,10 @@ fn views_but_configured(table: &Table, config: &Config) -> Vec<StoredView> {
         .into_iter()
         .filter(|stored| config.views.get(&stored.key) != Some(&stored.view))
         .collect()
+}
+
+fn paused_keys(table: &Table) -> Vec<Key> {
+    table.keys(None).filter(|key| table.is_paused(key)).cloned().collect()
 }
 
 fn stored_views(table: &Table) -> Vec<StoredView> {
@@ -268,9 +273,10 @@ impl Recovered {
         self.children.sweep();
     }
 
-    /// Changes stored views and policy to those of the state file and the configuration. A view
-    /// that a user stored by hand overrides the configuration.
+    /// Changes stored views, pauses and policy to those of the state file and the configuration. A
+    /// view that a user stored by hand overrides the configuration.
     fn follow(&mut self, config: &Config) {
+        self.follow_pauses();
         let ledger = &mut self.ledger;
         let mut wanted = config.views.clone();
         if let Some((_, kept)) = ledger.kept() {
@@ -296,12 +302,24 @@ impl Recovered {
     }
 }
 
+impl Recovered {
+    fn follow_pauses(&mut self) {
+        let ledger = &mut self.ledger;
+        let Some((table, kept)) = ledger.kept() else { return };
+        let is: BTreeSet<Key> = paused_keys(table).into_iter().collect();
+        let wanted: BTreeSet<Key> = kept.durable.paused.iter().cloned().collect();
+        for key in is.symmetric_difference(&wanted) {
+            let paused = wanted.contains(key);
+            ledger.apply(Change::Pause { key: key.clone(), paused });
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::core::Key;
     use crate::log::journal::fault;
     use crate::protocol::place::Stores;
 
@@ -348,6 +366,27 @@ mod tests {
         std::fs::remove_file(dir.path().join("journal.0")).unwrap();
         std::fs::remove_file(dir.path().join("journal.1")).unwrap();
         assert_eq!(views(&recovered(&place, "")), ["b=7"]);
+    }
+
+    #[test]
+    fn a_pause_survives_a_restart_and_the_loss_of_the_journal() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = place(dir.path());
+        let mut first = recovered(&place, "");
+        for (name, paused) in [("a", true), ("b", true), ("b", false), ("c", true)] {
+            let key = Key::new(name).unwrap();
+            first.ledger.store_pause(&key, paused).unwrap();
+            first.ledger.apply(Change::Pause { key, paused });
+        }
+        first.ledger.commit().unwrap();
+        drop(first);
+        let paused = || paused_keys(&recovered(&place, "").ledger.table);
+        let names = ["a", "c"].map(|name| Key::new(name).unwrap());
+        assert_eq!(paused(), names);
+        // Like after a boot that emptied /tmp.
+        std::fs::remove_file(dir.path().join("journal.0")).unwrap();
+        std::fs::remove_file(dir.path().join("journal.1")).unwrap();
+        assert_eq!(paused(), names);
     }
 
     #[test]

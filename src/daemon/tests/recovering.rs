@@ -194,7 +194,7 @@ fn a_log_that_was_made_anew_is_noticed_by_the_next_daemon() {
 /// The request of a mutex that waits, of this process.
 fn request(host: HostId, tag: u128, key: &str) -> Request {
     let own = process_of(&Pidfd::open(std::process::id()).unwrap()).unwrap();
-    let ask = Ask::Counted { count: 1, view: Some(View::Slots { slots: 1 }) };
+    let ask = Ask::slots(1, Some(View::Slots { slots: 1 }));
     Request {
         tag: Tag(tag),
         host,

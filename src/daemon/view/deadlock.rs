@@ -18,7 +18,7 @@ impl Server {
     /// is the refused request: the table no longer contains it.
     pub(crate) fn deadlock(&self, viewer: u32, cycle: &[CycleStep], refused: &Asked) -> Failure {
         let Some((first, last)) = cycle.first().zip(cycle.last()) else {
-            return wording::late_refusal(&Refusal::Duplicate, None);
+            return wording::late_refusal(&Refusal::Duplicate, None, None);
         };
         // The first request's frame may no longer exist. The last step waits for a frame of the
         // same session, and that frame exists.

@@ -40,6 +40,7 @@ impl<'a> Shown<'a> {
             children_fd: None,
             lease: self.lease(hold),
             handle: None,
+            notes: Vec::new(),
             deadline_fd: None,
             liveness_fd: None,
         }

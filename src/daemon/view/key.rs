@@ -71,6 +71,7 @@ impl<'a> Shown<'a> {
             capacity: report.view.map(View::capacity),
             view: report.view.map(|view| view.to_string()),
             stored: report.stored.is_some(),
+            paused: report.paused,
             waiting: report.waiters.len() as u64,
             holders: holders.collect(),
             waiters: Each({
@@ -182,6 +183,7 @@ fn name_only(key: &Key) -> KeyInfo {
         capacity: None,
         view: None,
         stored: false,
+        paused: false,
         waiting: 0,
         holders: Vec::new(),
         waiters: Vec::new(),

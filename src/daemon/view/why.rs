@@ -18,6 +18,8 @@ pub(crate) struct WhyShown {
     pub(crate) item: usize,
     /// How holds of others block the item. `None` if the request only has to let others go first.
     pub(crate) held: Option<Held>,
+    /// Whether the key is paused.
+    pub(crate) is_paused: bool,
     /// Whether the waiter's frame or an enclosing frame holds something. Such holds do not block
     /// it.
     pub(crate) nests: bool,
@@ -35,13 +37,13 @@ pub(crate) enum Held {
 impl Held {
     fn by(reason: &Reason) -> Option<Self> {
         match reason {
-            Reason::Full { .. } | Reason::Drained | Reason::LargerThanLock { .. } => {
-                Some(Self::Full)
-            }
+            Reason::Full { .. } | Reason::LargerThanLock { .. } => Some(Self::Full),
             Reason::Conflict { .. } => Some(Self::Conflicting),
-            Reason::Behind { .. } | Reason::Suspended | Reason::Detached | Reason::Recovering => {
-                None
-            }
+            Reason::Paused
+            | Reason::Behind { .. }
+            | Reason::Suspended
+            | Reason::Detached
+            | Reason::Recovering => None,
         }
     }
 }
@@ -55,12 +57,15 @@ impl Shown<'_> {
         let clause = self.clause(&why, mode);
         let nests = !lineage(self.table, waiter.frame).is_empty();
         let (held, item) = (Held::by(&why.reason), why.item);
-        Some(WhyShown { key: why.key, mode, clause, item, held, nests })
+        let is_paused = why.reason == Reason::Paused;
+        Some(WhyShown { key: why.key, mode, clause, item, held, is_paused, nests })
     }
 
     pub(crate) fn clause(&self, why: &Why, mode: Mode) -> String {
-        let Reason::Conflict { hold, holds } = why.reason else {
-            return wording::reason(&why.reason);
+        let (hold, holds) = match why.reason {
+            Reason::Conflict { hold, holds } => (hold, holds),
+            Reason::Paused => return wording::paused_clause(&why.key),
+            _ => return wording::reason(&why.reason),
         };
         let hold = self.table.hold(hold);
         let held = hold.and_then(|hold| held_item(&hold.items, &why.key, mode));

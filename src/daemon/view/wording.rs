@@ -1,6 +1,6 @@
 //! Messages for users: why a request was refused, and why it waits.
 
-use crate::core::{Ask, Item, Key, Kind, Mode, Owner, Reason, Refusal, Request, View};
+use crate::core::{Item, Key, Kind, Mode, Owner, Reason, Refusal, Request, View};
 use crate::log::journal::NoRoom;
 use crate::protocol::{ErrorName, Failure, OWNER_GONE};
 
@@ -9,8 +9,10 @@ use crate::protocol::{ErrorName, Failure, OWNER_GONE};
 pub(crate) struct Use {
     /// Slots held by all holders.
     pub(crate) held: u64,
-    /// The view for requests that state none.
+    /// The view that counts for the item; none of a read or write item.
     pub(crate) view: Option<View>,
+    /// The stored view.
+    pub(crate) stored: Option<View>,
     /// What blocks the request other than slots, in one clause.
     pub(crate) conflict: Option<String>,
 }
@@ -30,15 +32,11 @@ pub(crate) fn refusal(why: &Refusal, request: &Request, use_of: Option<&Use>) ->
         Refusal::Full { .. } => refused("full", full(item, use_of)),
         Refusal::OwnDeadlock { .. } => own_deadlock(key),
         Refusal::Deadlock { cycle } => deadlock(key, cycle.len(), cycle.len()),
-        Refusal::Kind { in_use, .. } => wrong_kind(key, *in_use, stated_kind(item)),
-        Refusal::Slots { lock, .. } => wrong_slots(item, *lock),
-        Refusal::TooLarge { capacity: 0, .. } => {
-            refused("full", format!("`{key}` admits nobody: the stated view has 0 buckets"))
+        Refusal::Kind { in_use, .. } => wrong_kind(item, *in_use),
+        Refusal::Paused { .. } => paused(key, format!("`{key}` is paused")),
+        Refusal::TooLarge { capacity, .. } => {
+            too_large(item, *capacity, use_of.and_then(|used| used.stored))
         }
-        Refusal::TooLarge { capacity, .. } => Failure::new(
-            ErrorName::BadRequest,
-            format!("{} of `{key}` can never fit into {capacity}", slots(count(item))),
-        ),
         Refusal::Unsupported { .. } => Failure::new(
             ErrorName::Unsupported,
             format!("this version cannot grant what is asked of `{key}`"),
@@ -49,10 +47,13 @@ pub(crate) fn refusal(why: &Refusal, request: &Request, use_of: Option<&Use>) ->
     }
 }
 
-/// The failure for a request that is refused after it waited. `key` is the key of the item at
-/// fault.
-pub(crate) fn late_refusal(why: &Refusal, key: Option<&Key>) -> Failure {
-    match (why, key) {
+/// The failure for a request that is refused after it waited. `item` is the item at fault, and
+/// `stored` the stored view of its key.
+pub(crate) fn late_refusal(why: &Refusal, item: Option<&Item>, stored: Option<View>) -> Failure {
+    if let (Refusal::TooLarge { capacity, .. }, Some(item)) = (why, item) {
+        return too_large(item, *capacity, stored);
+    }
+    match (why, item.map(|item| &item.key)) {
         (Refusal::Deadlock { cycle }, Some(key)) => deadlock(key, cycle.len(), cycle.len()),
         (Refusal::OwnDeadlock { .. }, Some(key)) => own_deadlock(key),
         (_, Some(key)) => refused("full", format!("`{key}` can no longer be granted")),
@@ -83,7 +84,7 @@ pub(crate) fn item_of(why: &Refusal) -> Option<usize> {
         Refusal::Full { item }
         | Refusal::OwnDeadlock { item }
         | Refusal::Kind { item, .. }
-        | Refusal::Slots { item, .. }
+        | Refusal::Paused { item }
         | Refusal::TooLarge { item, .. }
         | Refusal::Unsupported { item }
         | Refusal::Invalid { item } => Some(*item),
@@ -103,6 +104,42 @@ pub(crate) fn timeout_of(key: &str, reason: &str) -> Failure {
     refused("timeout", format!("the wait for `{key}` is over: {reason}"))
 }
 
+/// The failure for a request whose time is over while one of its keys is paused.
+pub(crate) fn timeout_while_paused(key: &Key) -> Failure {
+    paused(key, format!("the wait for `{key}` is over: it is paused"))
+}
+
+fn paused(key: &Key, message: String) -> Failure {
+    refused("paused", message).hint(format!("`canal resize {key} --resume` resumes it"))
+}
+
+/// More slots at once than the view that counts has.
+fn too_large(item: &Item, capacity: u64, stored: Option<View>) -> Failure {
+    let (key, wanted) = (&item.key, count(item));
+    let view = stored.or(stated_view(item));
+    if capacity == 0 {
+        let which = if stored.is_some() { "stored" } else { "stated" };
+        return refused("full", format!("`{key}` admits nobody: its {which} size has 0 buckets"));
+    }
+    let bound = match (stored, view) {
+        (Some(stored), _) => format!("its stored size is {stored}"),
+        (None, Some(view)) => format!("the stated size is {view}"),
+        (None, None) => format!("without a stated size it is {capacity}"),
+    };
+    let size = match view {
+        Some(View::Buckets { per, .. }) => {
+            format!("--per {per} --buckets {}", wanted.div_ceil(per.max(1)))
+        }
+        Some(View::Slots { .. }) | None => format!("--slots {wanted}"),
+    };
+    let hint = match stored {
+        Some(_) => format!("`canal resize {key} {size}` makes room for it"),
+        None => format!("state {size}, or more"),
+    };
+    let message = format!("{} of `{key}` can never fit: {bound}", slots(wanted));
+    Failure::new(ErrorName::BadRequest, message).hint(hint)
+}
+
 fn refused(reason: &str, message: String) -> Failure {
     let mut failure = Failure::new(ErrorName::Refused, message);
     failure.reason = Some(reason.into());
@@ -112,11 +149,7 @@ fn refused(reason: &str, message: String) -> Failure {
 fn full(item: &Item, use_of: Option<&Use>) -> String {
     let key = &item.key;
     let Some(used) = use_of else { return format!("`{key}` is not free") };
-    let capacity = match item.ask {
-        Ask::Counted { view, .. } => view.or(used.view).map(View::capacity),
-        Ask::Read | Ask::Write => None,
-    };
-    match (capacity, &used.conflict) {
+    match (used.view.map(View::capacity), &used.conflict) {
         (Some(capacity), _) if used.held.saturating_add(count(item)) > capacity => {
             format!("`{key}` is full: {}", held(used.held, capacity))
         }
@@ -159,17 +192,18 @@ pub(crate) fn conflict(
     }
 }
 
-fn wrong_kind(key: &Key, in_use: Kind, stated: Option<Kind>) -> Failure {
+fn wrong_kind(item: &Item, in_use: Kind) -> Failure {
+    let key = &item.key;
     let kind = |kind| match kind {
         Kind::Buckets => "`per` and `buckets`",
         Kind::Slots => "`slots`",
     };
-    let message = match stated {
-        Some(stated) => {
-            format!("`{key}` is in use as a lock with {}, not with {}", kind(in_use), kind(stated))
-        }
-        None => format!("`{key}` is in use as a lock with {}, and none is stated", kind(in_use)),
+    let stated = match in_use {
+        Kind::Buckets => Kind::Slots,
+        Kind::Slots => Kind::Buckets,
     };
+    let message =
+        format!("`{key}` is in use as a lock with {}, not with {}", kind(in_use), kind(stated));
     let hint = match in_use {
         Kind::Buckets => format!("state --per and --buckets for `{key}`, or use another key"),
         Kind::Slots => format!("state --slots for `{key}`, or use another key"),
@@ -177,12 +211,9 @@ fn wrong_kind(key: &Key, in_use: Kind, stated: Option<Kind>) -> Failure {
     Failure::new(ErrorName::Mismatch, message).hint(hint)
 }
 
-fn wrong_slots(item: &Item, lock: u64) -> Failure {
-    let key = &item.key;
-    let stated = stated_view(item).map_or(0, View::capacity);
-    let message = format!("`{key}` has {}, not {stated}", slots(lock));
-    let hint = format!("`canal resize {key} --slots {stated}` changes it for all");
-    Failure::new(ErrorName::Mismatch, message).hint(hint)
+/// That a key is paused, in one clause.
+pub(crate) fn paused_clause(key: &Key) -> String {
+    format!("paused; `canal resize {key} --resume` resumes it")
 }
 
 /// Why a request waits, in one clause.
@@ -194,9 +225,9 @@ pub(crate) fn reason(reason: &Reason) -> String {
         Reason::Behind { barrier: true, .. } => {
             "behind a waiter that was overtaken too often".to_owned()
         }
-        Reason::Drained => "drained: the stored view has no slots".to_owned(),
+        Reason::Paused => "paused".to_owned(),
         Reason::LargerThanLock { count, capacity } => {
-            format!("it wants {}, the lock has {capacity}", slots(*count))
+            format!("it wants {}, and the size that counts is {capacity}", slots(*count))
         }
         Reason::Suspended => "its process is stopped".to_owned(),
         Reason::Detached => {
@@ -219,22 +250,12 @@ fn slots(count: u64) -> String {
 
 /// How many slots an item wants.
 pub(crate) fn count(item: &Item) -> u64 {
-    match item.ask {
-        Ask::Counted { count, .. } => count,
-        Ask::Read | Ask::Write => 0,
-    }
+    item.ask.counted().map_or(0, |(count, _)| count)
 }
 
 /// The view that an item states.
 pub(crate) fn stated_view(item: &Item) -> Option<View> {
-    match item.ask {
-        Ask::Counted { view, .. } => view,
-        Ask::Read | Ask::Write => None,
-    }
-}
-
-fn stated_kind(item: &Item) -> Option<Kind> {
-    stated_view(item).map(View::kind)
+    item.ask.stated()
 }
 
 /// The failure for a client whose owner process has ended.
@@ -261,7 +282,8 @@ pub(crate) fn disk_full(error: &NoRoom) -> Failure {
 mod tests {
     use super::*;
     use crate::core::{
-        By, Command, CycleStep, FrameId, HostId, LeaseId, ProcessId, RequestId, Tag, Token, Wait,
+        Ask, By, Command, CycleStep, FrameId, HostId, LeaseId, ProcessId, RequestId, Tag, Token,
+        Wait,
     };
 
     fn request(view: Option<View>) -> Request {
@@ -273,10 +295,7 @@ mod tests {
             uid: 1,
             command: Command::default(),
             note: None,
-            items: vec![Item {
-                key: Key::new("db").unwrap(),
-                ask: Ask::Counted { count: 1, view },
-            }],
+            items: vec![Item { key: Key::new("db").unwrap(), ask: Ask::slots(1, view) }],
             wait: Wait::No,
             priority: 0,
             provisional: false,
@@ -288,7 +307,8 @@ mod tests {
     }
 
     fn use_of(held: u64, conflict: Option<&str>) -> Use {
-        Use { held, view: None, conflict: conflict.map(str::to_owned) }
+        let view = Some(View::Slots { slots: 2 });
+        Use { held, view, stored: None, conflict: conflict.map(str::to_owned) }
     }
 
     #[test]
@@ -336,7 +356,7 @@ mod tests {
             (failure.message.as_str(), failure.reason.as_deref()),
             (words, Some("deadlock"))
         );
-        assert_eq!(late_refusal(&why, Some(&Key::new("db").unwrap())).message, words);
+        assert_eq!(late_refusal(&why, request(None).items.first(), None).message, words);
     }
 
     #[test]
@@ -353,12 +373,46 @@ mod tests {
     }
 
     #[test]
-    fn another_number_of_slots_names_both_and_the_command_that_changes_it() {
-        let asked = request(Some(View::Slots { slots: 2 }));
-        let failure = refusal(&Refusal::Slots { item: 0, lock: 3 }, &asked, None);
-        assert_eq!(failure.name, ErrorName::Mismatch);
-        assert_eq!(failure.message, "`db` has 3 slots, not 2");
-        assert_eq!(failure.hint.as_deref(), Some("`canal resize db --slots 2` changes it for all"));
+    fn more_than_the_size_says_whose_size_it_is_and_the_command_that_helps() {
+        let of = |stated, stored| {
+            let mut asked = request(stated);
+            asked.items[0].ask = Ask::slots(4, stated);
+            let used = Use { stored, ..use_of(0, None) };
+            let why = Refusal::TooLarge { item: 0, capacity: 2 };
+            let failure = refusal(&why, &asked, Some(&used));
+            assert_eq!(failure.name, ErrorName::BadRequest);
+            let late = late_refusal(&why, asked.items.first(), stored);
+            assert_eq!(late, failure);
+            (failure.message, failure.hint.unwrap())
+        };
+        let two = Some(View::Slots { slots: 2 });
+        let buckets = Some(View::Buckets { per: 2, buckets: 1 });
+        let never = |bound: &str| format!("4 slots of `db` can never fit: {bound}");
+        let more = |size: &str| format!("state {size}, or more");
+        assert_eq!(of(None, None), (never("without a stated size it is 2"), more("--slots 4")));
+        assert_eq!(of(two, None), (never("the stated size is 2"), more("--slots 4")));
+        assert_eq!(
+            of(buckets, None),
+            (never("the stated size is 2x1"), more("--per 2 --buckets 2"))
+        );
+        let hint = "`canal resize db --slots 4` makes room for it".to_owned();
+        assert_eq!(of(None, two), (never("its stored size is 2"), hint));
+    }
+
+    #[test]
+    fn a_view_without_buckets_is_full() {
+        let asked = request(Some(View::Buckets { per: 3, buckets: 0 }));
+        let failure = refusal(&Refusal::TooLarge { item: 0, capacity: 0 }, &asked, None);
+        assert_eq!(failure.message, "`db` admits nobody: its stated size has 0 buckets");
+        assert_eq!(failure.reason.as_deref(), Some("full"));
+    }
+
+    #[test]
+    fn a_paused_key_is_named_with_the_command_that_resumes_it() {
+        let failure = refusal(&Refusal::Paused { item: 0 }, &request(None), None);
+        assert_eq!(failure.message, "`db` is paused");
+        assert_eq!(failure.reason.as_deref(), Some("paused"));
+        assert_eq!(failure.hint.as_deref(), Some("`canal resize db --resume` resumes it"));
     }
 
     #[test]

@@ -213,6 +213,10 @@ impl Server {
             None => self.ledger.table.hold(token).map(|hold| shown.held(hold)),
         };
         let Some(grant) = &mut grant else { return Err(owner_gone()) };
+        if let Some(hold) = self.ledger.table.hold(token) {
+            let table = &self.ledger.table;
+            grant.notes = self.told_sizes.notes(table, &hold.asked, Some(token));
+        }
         grant.children_fd = children.then_some(0);
         grant.deadline_fd = page.map(|page| page.deadline_fd);
         grant.liveness_fd = page.map(|page| page.liveness_fd);

@@ -70,7 +70,8 @@ impl Server {
             | Outcome::Granted(_)
             | Outcome::Barrier { .. }
             | Outcome::ResizeRefused { .. }
-            | Outcome::Resized { .. } => {}
+            | Outcome::Resized { .. }
+            | Outcome::PauseStored { .. } => {}
         }
         None
     }
@@ -85,7 +86,8 @@ impl Server {
             return Some((conn, self.deadlock(viewer, cycle, &waiter.asked)));
         }
         let item = wording::item_of(why).and_then(|at| waiter.asked.request.items.get(at));
-        Some((conn, wording::late_refusal(why, item.map(|item| &item.key))))
+        let stored = item.and_then(|item| self.ledger.table.stored(&item.key));
+        Some((conn, wording::late_refusal(why, item, stored)))
     }
 
     /// Whether a grant is to a request of this host.

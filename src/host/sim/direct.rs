@@ -170,7 +170,7 @@ impl Direct {
     }
 
     pub(super) fn request(&self, pid: u32, key: &str) -> Change {
-        let ask = Ask::Counted { count: 1, view: Some(View::Slots { slots: 1 }) };
+        let ask = Ask::slots(1, Some(View::Slots { slots: 1 }));
         Change::Request(Arc::new(Request {
             tag: Tag(u128::from(self.member.host().unwrap().0) << 64 | u128::from(pid)),
             host: self.id(),

@@ -88,7 +88,7 @@ fn wish(rng: &mut Rng) -> Item {
     let name = ["a", "b", "b/c", "d"][rng.usize(0..4)];
     let key = Key::new(name).unwrap();
     let view = Some(View::Slots { slots: capacity(name) });
-    let counted = Ask::Counted { count: rng.u64(1..=capacity(name)), view };
+    let counted = Ask::slots(rng.u64(1..=capacity(name)), view);
     let ask = match name {
         "a" | "d" => counted,
         _ if rng.u8(0..3) == 0 => Ask::Read,

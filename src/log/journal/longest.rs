@@ -20,7 +20,7 @@ pub(super) fn key() -> Key {
 }
 
 pub(super) fn item() -> Item {
-    Item { key: key(), ask: Ask::Counted { count: u64::MAX, view: Some(VIEW) } }
+    Item { key: key(), ask: Ask::Counted { count: u64::MAX, view: None, given: Some(VIEW) } }
 }
 
 pub(super) fn request(items: Vec<Item>) -> Request {
@@ -113,6 +113,7 @@ pub(super) fn held_item() -> HeldItem {
         slots: Slots::default(),
         shared: false,
         view: Some(VIEW),
+        stated: Some(VIEW),
     }
 }
 
@@ -126,5 +127,6 @@ pub(super) fn waiter() -> WaiterState {
         barrier: false,
         overtaken: Vec::new(),
         passed: u32::MAX,
+        size_unchecked: true,
     }
 }

@@ -9,13 +9,11 @@ use std::sync::{Arc, LazyLock};
 use serde::Serialize;
 
 use super::longest::{
-    FRAME, ID, NOW, TOKEN, VIEW, barrier, frame, gone, granted, granted_item, held_item, hold,
-    item, key, queued, refused, request, requeued, waiter,
+    FRAME, ID, NOW, TOKEN, barrier, frame, gone, granted, granted_item, held_item, hold, item, key,
+    queued, refused, request, requeued, waiter,
 };
 use super::record::OVERHEAD;
-use crate::core::{
-    Ask, Change, Entry, Item, Outcome, Release, Request, Revision, StoredView, View,
-};
+use crate::core::{Change, Entry, Item, Outcome, Release, Request, Revision};
 use crate::json;
 use crate::log::Record;
 
@@ -85,26 +83,15 @@ static FIXED: LazyLock<Fixed> = LazyLock::new(|| {
             // In the request, and in the snapshot.
             + 2 * size(&item())
             + size(&held_item())
-            + size(&StoredView { key: key(), view: VIEW })
             + size(&u32::MAX),
     }
 });
 
 /// The most bytes that an item's slots take wherever they are listed once.
 fn ranges(item: &Item) -> u64 {
-    let Ask::Counted { count, view } = item.ask else { return 0 };
-    let (gaps, digits) = match view {
-        // The lowest free slots: below the capacity of the view, and between two ranges lies at
-        // least one slot of another holder.
-        Some(view @ View::Buckets { .. }) => {
-            let capacity = view.capacity();
-            (capacity.saturating_sub(count).saturating_add(1), digits(capacity))
-        }
-        // A lock's own number of slots can change while it is held.
-        Some(View::Slots { .. }) | None => (u64::MAX, digits(u64::MAX)),
-    };
-    let ranges = count.min(gaps).min(RANGES_MAX);
-    ranges.saturating_mul(2 * digits + 4)
+    // The view that the request states says nothing: a larger one may be stored.
+    let (count, _) = item.ask.counted().unwrap_or_default();
+    count.min(RANGES_MAX).saturating_mul(2 * digits(u64::MAX) + 4)
 }
 
 fn digits(number: u64) -> u64 {
@@ -140,7 +127,7 @@ fn size(value: &impl Serialize) -> u64 {
 mod tests {
     use super::*;
     use crate::core::{
-        Command, GrantedItem, HeldItem, HoldState, KEY_BYTES_MAX, Key, SlotRange, Slots,
+        Ask, Command, GrantedItem, HeldItem, HoldState, KEY_BYTES_MAX, Key, SlotRange, Slots, View,
         WaiterState, Withdrawal,
     };
     use crate::log::journal::record;
@@ -202,10 +189,7 @@ mod tests {
         let overtaken = vec![u32::MAX; request.items.len()];
         let waiters =
             vec![WaiterState { request: Arc::new(request.clone()), overtaken, ..waiter() }];
-        let view = |item: &Item| StoredView { key: item.key.clone(), view: VIEW };
-        let in_use: Vec<_> = request.items.iter().map(view).collect();
-        let either = encoded(&holds).max(encoded(&waiters));
-        encoded(&vec![frame()]) + either + encoded(&in_use)
+        encoded(&vec![frame()]) + encoded(&holds).max(encoded(&waiters))
     }
 
     #[test]
@@ -223,7 +207,7 @@ mod tests {
     fn with(command: &str, items: Vec<(String, u64, Option<View>)>) -> Request {
         let items = items.into_iter().map(|(key, count, view)| Item {
             key: Key::new(&key).unwrap(),
-            ask: Ask::Counted { count, view },
+            ask: Ask::slots(count, view),
         });
         Request { command: Command(command.into()), ..request(items.collect()) }
     }
@@ -270,17 +254,12 @@ mod tests {
     }
 
     #[test]
-    fn room_is_enough_for_slots_scattered_as_far_as_the_view_lets_them() {
-        // Of 100 slots 30 are others': 31 ranges at most.
-        let view = Some(View::Buckets { per: 10, buckets: 10 });
-        let request = with("x", vec![("k".into(), 70, view)]);
-        bounds(&request, |_| scattered(31, 100));
-        // All of a million are one range, whatever the number.
-        let all = Some(View::Buckets { per: 1_000_000, buckets: 1 });
-        let request = with("x", vec![("k".into(), 1_000_000, all)]);
-        bounds(&request, |_| Slots(vec![SlotRange(0, 999_999)]));
-        let unknown = with("x", vec![("k".into(), 9000, None)]);
-        bounds(&unknown, |_| scattered(9000, u64::MAX));
+    fn room_is_enough_for_slots_scattered_over_any_view() {
+        // Whatever it states: a size can be stored at any time.
+        for view in [Some(View::Buckets { per: 10, buckets: 10 }), None] {
+            bounds(&with("x", vec![("k".into(), 70, view)]), |_| scattered(70, u64::MAX));
+            bounds(&with("x", vec![("k".into(), 9000, view)]), |_| scattered(9000, u64::MAX));
+        }
     }
 
     #[test]

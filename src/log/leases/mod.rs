@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::journal::{OpenError, disk, record};
 use super::replace::{named, replace, sweep};
-use crate::core::{FrameState, HoldState, StoredView, Token};
+use crate::core::{FrameState, HoldState, Token};
 
 /// The name of the file.
 const NAME: &str = "leases.log";
@@ -33,9 +33,6 @@ pub struct HeldLease {
     pub frame: FrameState,
     /// What it holds.
     pub hold: HoldState,
-    /// The own views of the locks that it holds slots of, where they are not the stored ones.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub in_use: Vec<StoredView>,
 }
 
 /// What changed since the last append.

@@ -25,7 +25,7 @@ fn lease(token: u64) -> HeldLease {
         uid: 1000,
         command: Command("make \"it\"\n".into()),
         note: None,
-        items: vec![Item { key: key.clone(), ask: Ask::Counted { count: 1, view } }],
+        items: vec![Item { key: key.clone(), ask: Ask::slots(1, view) }],
         wait: Wait::No,
         priority: 0,
         provisional: false,
@@ -35,7 +35,8 @@ fn lease(token: u64) -> HeldLease {
         asker: None,
     };
     let slots = Slots(vec![SlotRange(0, 0)]);
-    let item = HeldItem { key: key.clone(), mode: Mode::Counted, slots, shared: false, view };
+    let (mode, shared, stated) = (Mode::Counted, false, view);
+    let item = HeldItem { key, mode, slots, shared, view, stated };
     let lease = Some(LeaseState { ttl_ms: 60_000, renewals: 0, renewed: None });
     let frame = FrameId(token);
     HeldLease {
@@ -59,7 +60,6 @@ fn lease(token: u64) -> HeldLease {
             orphaned: false,
             items: vec![item],
         },
-        in_use: vec![StoredView { key, view: View::Slots { slots: 3 } }],
     }
 }
 

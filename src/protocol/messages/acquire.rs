@@ -69,7 +69,8 @@ fn is_zero(n: &i32) -> bool {
     *n == 0
 }
 
-/// One item of an [`Acquire`]. `per` with `buckets`, or `slots`, or neither (the lock's own view).
+/// One item of an [`Acquire`]. `per` with `buckets`, or `slots`, or neither (the size that is stored,
+/// else that of the latest holder who states one, else 1).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WireItem {
     /// The key.
@@ -125,6 +126,29 @@ pub struct Grant<T = String> {
     /// it to what `canal acquire --json` prints.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handle: Option<Handle>,
+    /// Where the request states another size than others go by.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<SizeNote>,
+}
+
+/// A request states another size than the stored one, or than the one that requests without a size
+/// follow. That is no error.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct SizeNote {
+    /// Of which key.
+    pub key: String,
+    /// What the request states, as `3x2` or `4`.
+    pub stated: String,
+    /// What is stored, and counts instead; null if nothing is.
+    pub stored: Option<String>,
+    /// Where nothing is stored: what the latest holder states. The request counts by its own all the
+    /// same.
+    pub followed: Option<String>,
+    /// For people, one line.
+    pub message: String,
+    /// Whether this daemon says it to this user for the first time: only then `canal` prints it.
+    pub first: bool,
 }
 
 /// What was granted of a key.
@@ -172,7 +196,7 @@ pub struct Progress {
     pub position: u64,
     /// How many wait for the key.
     pub waiting: u64,
-    /// Why, in one clause: "2 of 2 slots are held", "behind an earlier waiter", "drained".
+    /// Why, in one clause: "2 of 2 slots are held", "behind an earlier waiter".
     pub reason: String,
     /// The holders of the key, the longest first; at most [`HOLDERS_SHOWN_MAX`].
     pub holders: Vec<HolderInfo>,

@@ -5,16 +5,16 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::protocol::interface::INTERFACE;
-use crate::protocol::{CycleStepInfo, HolderInfo, LostLease};
+use crate::protocol::{CycleStepInfo, HolderInfo, LostLease, SizeNote};
 
 /// The name of an error, without the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ErrorName {
-    /// Not acquired; `reason` is `full`, `timeout` or `deadlock`. Exit code 75.
+    /// Not acquired; `reason` is `full`, `timeout`, `paused` or `deadlock`. Exit code 75.
     Refused,
-    /// The request itself is wrong: a bad key, a count above the stated view, `per` 0.
+    /// The request itself is wrong: a bad key, more slots at once than the lock has, `per` 0.
     BadRequest,
-    /// The key is in use as another kind of lock, or with another number of slots.
+    /// The key is in use, or has a stored size, as another kind of lock.
     Mismatch,
     /// Nothing to release: the caller does not hold it.
     NotHeld,
@@ -69,7 +69,7 @@ pub struct Failure {
     /// What to do about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
-    /// Of [`ErrorName::Refused`]: `full`, `timeout`, `deadlock`. Of [`ErrorName::LeaseLost`]: how.
+    /// Of [`ErrorName::Refused`]: `full`, `timeout`, `paused`, `deadlock`. Of [`ErrorName::LeaseLost`]: how.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Box<str>>,
     /// Of [`ErrorName::Refused`]: the holders of what was asked for. Of [`ErrorName::LeaseLost`]:
@@ -82,6 +82,9 @@ pub struct Failure {
     /// Of [`ErrorName::LeaseLost`]: what was lost, if that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<Box<LostLease>>,
+    /// Of [`ErrorName::Refused`]: where the request states another size than others go by.
+    #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
+    pub notes: Box<[SizeNote]>,
 }
 
 fn refused() -> ErrorName {
@@ -99,6 +102,7 @@ impl Failure {
             holders: Vec::new(),
             cycle: Box::default(),
             lost: None,
+            notes: Box::default(),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// `Resize`: stores a view.
+/// `Resize`: stores a view or forgets it, or pauses a key or resumes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resize {
     /// Of which key.
@@ -13,12 +13,15 @@ pub struct Resize {
     /// With `per`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub buckets: Option<u64>,
-    /// Or this.
+    /// Or this. 0 pauses the key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slots: Option<u64>,
     /// Or forget the stored view.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub forget: bool,
+    /// Or pause the key (true), or resume it (false); its view stays as it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause: Option<bool>,
 }
 
 /// What a [`Resize`] did.
@@ -30,6 +33,9 @@ pub struct Resized {
     pub before: Option<String>,
     /// The view stored now.
     pub now: Option<String>,
+    /// Whether the key is paused now.
+    #[serde(default)]
+    pub paused: bool,
     /// Slots held at the moment.
     pub held: u64,
     /// How many wait.

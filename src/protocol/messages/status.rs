@@ -125,12 +125,16 @@ pub struct KeyInfo<W = Vec<WaiterInfo>> {
     pub kind: Option<Kind>,
     /// Slots held.
     pub held: u64,
-    /// Of how many: the lock's own number, or of the buckets kind the largest view in use.
+    /// Of how many: what is stored, else what a request without a size would get. Holders that
+    /// stated larger sizes may hold more.
     pub capacity: Option<u64>,
     /// The view behind `capacity`, as `3x2` or `4`.
     pub view: Option<String>,
     /// Whether a view is stored.
     pub stored: bool,
+    /// Whether it is paused: it grants no slots until it is resumed.
+    #[serde(default)]
+    pub paused: bool,
     /// How many wait.
     pub waiting: u64,
     /// The holders, the longest first.
@@ -227,7 +231,7 @@ pub struct WaiterInfo {
     pub count: u64,
     /// In which way it wants the key.
     pub mode: Mode,
-    /// The view it states, as `3x2` or `4`; null if it follows the lock's own.
+    /// The view it states, as `3x2` or `4`; null if it states none.
     pub view: Option<String>,
     /// Its session.
     pub session: String,

@@ -91,6 +91,9 @@ fn every_method_and_many_errors_are_as_described() {
     peer.call("Resize", json!({ "key": "gpu", "slots": 4 }));
     let resized = peer.call("Resize", json!({ "key": "gpu", "forget": true }));
     assert_eq!((&resized["before"], &resized["now"]), (&json!("4"), &Value::Null));
+    let paused = peer.call("Resize", json!({ "key": "gpu", "pause": true }));
+    assert_eq!((&paused["now"], &paused["paused"]), (&Value::Null, &json!(true)));
+    assert_eq!(peer.call("Resize", json!({ "key": "gpu", "pause": false }))["paused"], false);
 
     peer.send("Acquire", try_mutex(5, "c"));
     let (name, parameters) = peer.error();
@@ -102,7 +105,7 @@ fn every_method_and_many_errors_are_as_described() {
             json!({ "tag": format!("{:032x}", 6), "items": [], "command": "" }),
             "BadRequest",
         ),
-        ("Acquire", mutex_of(7, json!({ "key": "a", "slots": 2 })), "Mismatch"),
+        ("Acquire", mutex_of(7, json!({ "key": "z", "slots": 2, "count": 3 })), "BadRequest"),
         ("Acquire", mutex_of(8, json!({ "key": "a", "per": 1, "buckets": 1 })), "Mismatch"),
         ("Acquire", mutex_of(9, json!({ "key": "r", "mode": "read", "slots": 1 })), "BadRequest"),
         ("Acquire", mutex_for(10, "x"), "BadRequest"),
@@ -113,6 +116,7 @@ fn every_method_and_many_errors_are_as_described() {
         ("DeadlinePage", json!({ "tag": format!("{:032x}", 1) }), "Unsupported"),
         ("Resize", json!({ "key": "a", "per": 1, "buckets": 1 }), "Mismatch"),
         ("Resize", json!({ "key": "a" }), "BadRequest"),
+        ("Resize", json!({ "key": "a", "slots": 2, "pause": true }), "BadRequest"),
         ("Status", json!({ "key": "/a" }), "BadRequest"),
     ] {
         peer.send(method, parameters.clone());

@@ -19,7 +19,7 @@ use crate::wire::peer::{Idler, mutex};
 
 fn request(process: ProcessId, key: &str) -> Change {
     let view = Some(View::Slots { slots: 1 });
-    let item = Item { key: Key::new(key).unwrap(), ask: Ask::Counted { count: 1, view } };
+    let item = Item { key: Key::new(key).unwrap(), ask: Ask::slots(1, view) };
     Change::Request(Arc::new(Request {
         tag: Tag(77),
         host: HostId(0),

@@ -55,7 +55,7 @@ fn wrong_requests_get_clear_errors() {
         &["-k", "two\nlines"],
         &["-k", "tab\there"],
         &["-k", &long],
-        &["-k", "busy=4"],
+        &["-k", "busy:4"],
         &["-k", "busy=1x1"],
         &["-k", "busy", "-w", "soon"],
         &["-k", "x", "-w", "-1"],

@@ -195,7 +195,7 @@ impl Drawer<'_> {
 
 /// `buckets 3x2, 2 of 6 held, 1 waiting, stored`; `3 reading, 1 waiting`.
 fn summary(key: &KeyInfo) -> String {
-    let KeyInfo { kind, held, capacity, view, stored, waiting, .. } = key;
+    let KeyInfo { kind, held, capacity, view, stored, paused, waiting, .. } = key;
     let holders = |mode| key.holders.iter().filter(|one| one.mode == Some(mode)).count();
     let (reading, writing) = (holders(Mode::Read), holders(Mode::Write));
     let awaited = key.waiters.iter().any(|one| one.mode != Mode::Counted);
@@ -220,10 +220,10 @@ fn summary(key: &KeyInfo) -> String {
     if *waiting > 0 {
         parts.push(format!("{waiting} waiting"));
     }
-    match (stored, capacity) {
-        (true, Some(0)) => parts.push("drained".to_owned()),
-        (true, _) => parts.push("stored".to_owned()),
-        (false, _) => {}
+    for (is_so, word) in [(stored, "stored"), (paused, "paused")] {
+        if *is_so {
+            parts.push(word.to_owned());
+        }
     }
     parts.join(", ")
 }

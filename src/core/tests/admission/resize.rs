@@ -1,6 +1,7 @@
-//! Views: the caller's own, the lock's own, and what happens when they change in use.
+//! Sizes: the stored one, the caller's own and the one that a caller without a size is given; what can
+//! never fit; pauses.
 
-use crate::core::tests::world::{World, apply_unchecked, by, grants, key};
+use crate::core::tests::world::{World, apply_unchecked, by, granted, grants, key};
 use crate::core::*;
 
 fn canal(per: u64, buckets: u64) -> Option<View> {
@@ -43,16 +44,92 @@ fn a_view_shrinks_and_grows_for_later_requests_only() {
 }
 
 #[test]
-fn the_number_of_slots_belongs_to_the_lock_while_it_is_in_use() {
+fn each_caller_counts_by_its_own_size_in_both_kinds() {
+    for view in [slots as fn(u64) -> Option<View>, |n| canal(n, 1)] {
+        let mut world = World::new();
+        world.take(by(1).item("k", 1, view(3)));
+        world.take(by(2).item("k", 1, view(2)));
+        let small = world.wait(by(3).item("k", 1, view(2)));
+        world.take(by(4).item("k", 1, view(4)));
+        assert_eq!(world.refused(by(5).item("k", 1, view(3)).now()), Refusal::Full { item: 0 });
+        assert_eq!(world.die(4), []);
+        assert_eq!(world.die(1), [small]);
+    }
+}
+
+#[test]
+fn a_caller_without_a_size_follows_the_latest_hold_that_states_one() {
     let mut world = World::new();
     world.take(by(1).slots("k", 3));
-    assert_eq!(world.refused(by(2).slots("k", 2)), Refusal::Slots { item: 0, lock: 3 });
-    world.take(by(2).bare("k"));
-    let report = world.table.report(&key("k"));
-    assert_eq!((report.held, report.view), (2, slots(3)));
+    assert_eq!(world.table.report(&key("k")).view, slots(3));
+    assert_eq!(world.take(by(2).bare("k")).items[0].view, slots(3));
+    world.take(by(3).slots("k", 5));
+    assert_eq!(world.take(by(4).bare("k")).items[0].view, slots(5));
+    world.die(3);
+    // Who follows keeps its size, and sets none for others.
+    let full = Refusal::Full { item: 0 };
+    assert_eq!(world.refused(by(5).bare("k").now()), full, "3 of 3");
     world.die(1);
-    world.die(2);
-    world.take(by(3).slots("k", 2));
+    assert_eq!(world.table.report(&key("k")).view, slots(1));
+    assert_eq!(world.refused(by(5).bare("k").now()), full, "2 of 1");
+    world.take(by(5).slots("k", 3));
+}
+
+#[test]
+fn a_waiter_keeps_the_size_that_it_was_given() {
+    let mut world = World::new();
+    world.take(by(1).slots("k", 2));
+    world.take(by(2).slots("k", 2));
+    let first = world.wait(by(3).bare("k"));
+    let second = world.wait(by(4).bare("k"));
+    world.die(1);
+    assert_eq!(world.table.hold_of(first).unwrap().items[0].view, slots(2));
+    // Nobody is left who states a size: a newcomer is alone or waits.
+    assert_eq!(world.die(2), [second]);
+    let alone = world.wait(by(5).bare("k"));
+    assert_eq!(world.die(3), []);
+    assert_eq!(world.die(4), [alone]);
+}
+
+#[test]
+fn a_grant_that_is_taken_back_keeps_its_size() {
+    let mut world = World::new();
+    world.take(by(1).slots("k", 2));
+    let untold = world.take(by(2).bare("k")).request;
+    world.apply(Change::Suspend { request: untold });
+    world.die(1);
+    world.take(by(3).bare("k"));
+    assert_eq!(grants(&world.apply(Change::Resume { request: untold })), [untold]);
+}
+
+#[test]
+fn sharing_holds_and_waiters_set_no_size_and_an_heir_has_the_size_that_it_inherits() {
+    let mut world = World::new();
+    let outer = world.take(by(1).slots("k", 2));
+    let inner = world.take(by(2).under(outer.frame).slots("k", 9));
+    assert!(inner.items[0].shared);
+    assert_eq!(inner.items[0].view, slots(2));
+    world.take(by(3).bare("k"));
+    world.wait(by(4).slots("k", 1));
+    assert_eq!(world.table.report(&key("k")).view, slots(2));
+    world.apply(Change::Release(Release::Hold { token: outer.token, forced: false }));
+    assert_eq!(world.table.hold(inner.token).unwrap().items[0].view, slots(2));
+    assert_eq!(world.table.report(&key("k")).view, slots(2));
+}
+
+#[test]
+fn a_stored_size_binds_everybody_and_reaches_those_who_wait() {
+    let mut world = World::new();
+    world.resize("k", slots(1));
+    world.take(by(1).slots("k", 3));
+    let stated = world.wait(by(2).slots("k", 3));
+    let bare = world.wait(by(3).bare("k"));
+    assert_eq!(world.table.report(&key("k")).view, slots(1));
+    assert_eq!(grants(&world.resize("k", slots(2))), [stated]);
+    // Without it, each has its own again: 3 was stated by those who hold, and the one that waits
+    // was given 3 when it came.
+    assert_eq!(grants(&world.resize("k", None)), [bare]);
+    assert_eq!(world.table.report(&key("k")).view, slots(3));
 }
 
 #[test]
@@ -68,10 +145,24 @@ fn a_key_has_one_kind_while_it_is_in_use() {
     world.take(by(1).canal("k", 3, 2));
     let in_use = Kind::Buckets;
     assert_eq!(world.refused(by(2).slots("k", 3)), Refusal::Kind { item: 0, in_use });
-    assert_eq!(world.refused(by(2).bare("k")), Refusal::Kind { item: 0, in_use });
     assert_eq!(world.resize("k", slots(3)), [Outcome::ResizeRefused { in_use }]);
+    // Who states no size takes the kind in use.
+    assert_eq!(world.take(by(2).bare("k")).items[0].view, canal(3, 2));
     world.die(1);
+    assert_eq!(world.refused(by(3).bare("k").now()), Refusal::Full { item: 0 });
+    assert_eq!(world.refused(by(3).slots("k", 3)), Refusal::Kind { item: 0, in_use });
+    world.die(2);
     world.take(by(2).slots("k", 3));
+}
+
+#[test]
+fn a_stored_size_fixes_the_kind_of_an_idle_key() {
+    let mut world = World::new();
+    world.resize("k", canal(2, 1));
+    let in_use = Kind::Buckets;
+    assert_eq!(world.refused(by(1).slots("k", 2)), Refusal::Kind { item: 0, in_use });
+    assert_eq!(world.take(by(1).bare("k")).items[0].view, canal(2, 1));
+    assert_eq!(world.table.report(&key("k")).kind, Some(in_use));
 }
 
 #[test]
@@ -85,27 +176,65 @@ fn followers_follow_a_stored_view_live() {
 }
 
 #[test]
-fn a_key_resized_to_zero_keeps_its_waiters() {
+fn what_can_never_fit_is_refused_at_once() {
     let mut world = World::new();
+    let too_large = |capacity| Refusal::TooLarge { item: 0, capacity };
+    assert_eq!(world.refused(by(1).item("k", 3, canal(1, 2))), too_large(2));
+    assert_eq!(world.refused(by(1).item("k", 2, None)), too_large(1));
+    assert_eq!(world.refused(by(1).item("k", 2, None).now()), too_large(1));
+    assert_eq!(world.refused(by(1).item("k", 0, canal(1, 2))), Refusal::Invalid { item: 0 });
+    assert_eq!(world.refused(by(1)), Refusal::Invalid { item: 0 });
+    assert_eq!(world.refused(by(1).bare("k").bare("k")), Refusal::Invalid { item: 1 });
+    world.resize("k", slots(2));
+    assert_eq!(world.refused(by(1).item("k", 3, slots(5))), too_large(2));
+    world.take(by(1).item("k", 2, slots(1)));
+}
+
+#[test]
+fn a_request_that_shares_its_own_slots_fits_whatever_the_size() {
+    let mut world = World::new();
+    let outer = world.take(by(1).item("k", 2, slots(2))).frame;
     world.resize("k", slots(1));
+    world.pause("k", true);
+    assert!(world.take(by(1).item("k", 2, None).now()).items[0].shared);
+    assert!(world.take(by(2).under(outer).item("k", 2, slots(1))).items[0].shared);
+    assert_eq!(world.refused(by(1).item("k", 3, None).now()), Refusal::Paused { item: 0 });
+}
+
+#[test]
+fn a_waiter_that_a_smaller_stored_size_overtakes_is_parked() {
+    let mut world = World::new();
+    world.resize("k", canal(1, 2));
     world.take(by(1).bare("k"));
-    let parked = world.wait(by(2).bare("k").bare("other"));
-    world.resize("k", slots(0));
-    assert_eq!(world.table.why(parked).unwrap().reason, Reason::Drained);
-    world.take(by(3).bare("other"));
-    assert_eq!(world.die(1), []);
+    let parked = world.wait(by(2).item("k", 2, None));
+    let behind = world.wait(by(3).bare("k"));
+    assert_eq!(grants(&world.resize("k", canal(1, 1))), []);
+    let why = world.table.why(parked).unwrap().reason;
+    assert_eq!(why, Reason::LargerThanLock { count: 2, capacity: 1 });
+    assert_eq!(world.die(1), [behind]);
     world.die(3);
-    assert_eq!(grants(&world.resize("k", slots(1))), [parked]);
+    assert_eq!(grants(&world.resize("k", canal(2, 2))), [parked]);
+}
+
+#[test]
+fn a_waiter_that_a_smaller_size_leaves_to_itself_is_refused() {
+    let mut world = World::new();
+    world.take(by(1).canal("k", 3, 1));
+    world.take(by(9).canal("k", 3, 1));
+    let waits = world.wait(by(1).item("k", 2, canal(3, 1)));
+    let why = Refusal::OwnDeadlock { item: 0 };
+    assert!(world.resize("k", canal(1, 1)).contains(&Outcome::Refused { request: waits, why }));
 }
 
 #[test]
 fn a_parked_waiter_counts_no_bypass() {
     let mut world = World::new();
+    world.resize("k", canal(1, 2));
+    world.take(by(1).bare("k"));
+    let parked = world.wait(by(2).item("k", 2, None));
     world.resize("k", canal(1, 1));
-    let parked = world.wait(by(1).item("k", 2, None));
-    let why = world.table.why(parked).unwrap().reason;
-    assert_eq!(why, Reason::LargerThanLock { count: 2, capacity: 1 });
-    for pid in 2..200 {
+    world.die(1);
+    for pid in 3..200 {
         world.take(by(pid).canal("k", 1, 1));
         world.die(pid);
     }
@@ -114,22 +243,72 @@ fn a_parked_waiter_counts_no_bypass() {
 }
 
 #[test]
-fn more_than_a_stated_view_is_refused_at_once() {
+fn a_paused_key_keeps_its_waiters_and_its_size() {
     let mut world = World::new();
-    let too_large = Refusal::TooLarge { item: 0, capacity: 2 };
-    assert_eq!(world.refused(by(1).item("k", 3, canal(1, 2))), too_large);
-    assert_eq!(world.refused(by(1).item("k", 0, canal(1, 2))), Refusal::Invalid { item: 0 });
-    assert_eq!(world.refused(by(1)), Refusal::Invalid { item: 0 });
-    assert_eq!(world.refused(by(1).bare("k").bare("k")), Refusal::Invalid { item: 1 });
+    world.resize("k", slots(1));
+    world.take(by(1).bare("k"));
+    let parked = world.wait(by(2).bare("k").bare("other"));
+    assert_eq!(world.pause("k", true), [Outcome::PauseStored { before: false }]);
+    assert_eq!(world.table.why(parked).unwrap().reason, Reason::Paused);
+    world.take(by(3).bare("other"));
+    assert_eq!(world.die(1), []);
+    assert_eq!(world.refused(by(4).bare("k").now()), Refusal::Paused { item: 0 });
+    // A size does not resume it.
+    assert_eq!(grants(&world.resize("k", slots(2))), []);
+    let later = world.wait(by(4).slots("k", 7));
+    assert_eq!(world.table.report(&key("k")).view, slots(2));
+    world.die(3);
+    assert_eq!(grants(&world.pause("k", false)), [parked, later]);
+    assert_eq!(world.pause("k", false), [Outcome::PauseStored { before: false }]);
 }
 
 #[test]
-fn a_stored_number_of_slots_is_binding_for_other_stated_numbers() {
+fn a_pause_needs_no_use_and_no_size_of_the_key() {
     let mut world = World::new();
-    world.resize("k", slots(0));
-    assert_eq!(world.refused(by(1).slots("k", 3)), Refusal::Slots { item: 0, lock: 0 });
-    world.resize("k", None);
-    world.take(by(1).slots("k", 3));
+    world.pause("k", true);
+    let report = world.table.report(&key("k"));
+    assert_eq!((report.kind, report.view, report.paused), (None, None, true));
+    assert_eq!(world.table.keys(None).count(), 1);
+    let first = world.wait(by(1).canal("k", 1, 1));
+    assert_eq!(grants(&world.pause("k", false)), [first]);
+    world.die(1);
+    assert_eq!(world.table.keys(None).count(), 0);
+}
+
+#[test]
+fn what_came_during_a_pause_and_never_fits_is_refused_when_the_key_is_resumed() {
+    let mut world = World::new();
+    world.pause("k", true);
+    world.pause("other", true);
+    let too_many = world.wait(by(1).item("k", 3, slots(2)));
+    let nowhere = world.wait(by(2).canal("other", 2, 0));
+    let both = world.wait(by(3).item("k", 3, slots(2)).bare("other"));
+    let fits = world.wait(by(4).bare("k"));
+    let refused = |request, capacity| {
+        let why = Refusal::TooLarge { item: 0, capacity };
+        Outcome::Refused { request, why }
+    };
+    let resumed = world.pause("k", false);
+    assert!(resumed.contains(&refused(too_many, 2)));
+    assert!(granted(&resumed, fits).is_some() && world.waits(both));
+    let resumed = world.pause("other", false);
+    assert!(resumed.contains(&refused(nowhere, 0)) && resumed.contains(&refused(both, 2)));
+}
+
+#[test]
+fn a_waiter_is_parked_by_a_pause_as_soon_as_it_can_share_no_more() {
+    let mut world = World::new();
+    let outer = world.take(by(1).slots("k", 1));
+    world.take(by(9).slots("busy", 1));
+    let inner = world.wait(by(2).under(outer.frame).slots("k", 1).slots("busy", 1));
+    world.pause("k", true);
+    let stranger = world.wait(by(3).slots("busy", 1));
+    assert!(matches!(world.table.why(inner).unwrap().reason, Reason::Full { .. }));
+    world.apply(Change::Release(Release::Hold { token: outer.token, forced: false }));
+    assert_eq!(world.table.why(inner).unwrap().reason, Reason::Paused);
+    assert_eq!(world.die(9), [stranger]);
+    world.die(3);
+    assert_eq!(grants(&world.pause("k", false)), [inner]);
 }
 
 #[test]

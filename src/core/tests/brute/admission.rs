@@ -6,21 +6,50 @@ use super::deadlock::{leads_to, remainder};
 use super::{Asker, lineage, root, session};
 use crate::core::*;
 
-/// Own views of locks in use, and what a bare idle request gets.
-fn view_of(state: &Snapshot, key: &Key, stated: Option<View>) -> View {
-    if let Some(view @ View::Buckets { .. }) = stated {
-        return view;
-    }
-    let find = |views: &[StoredView]| views.iter().find(|v| v.key == *key).map(|v| v.view);
-    let mine = find(&state.in_use).or_else(|| find(&state.views));
-    mine.or(stated).unwrap_or(View::Slots { slots: 1 })
+fn find(views: &[StoredView], key: &Key) -> Option<View> {
+    views.iter().find(|stored| stored.key == *key).map(|stored| stored.view)
 }
 
-fn counted(item: &Item) -> (u64, Option<View>) {
-    match item.ask {
-        Ask::Counted { count, view } => (count, view),
-        Ask::Read | Ask::Write => panic!("nothing else is granted"),
+/// The stored size binds everybody. Without one it is the caller's own: the one that it states, or
+/// else was given.
+fn view_of(state: &Snapshot, item: &Item) -> View {
+    let Ask::Counted { view, given, .. } = item.ask else { panic!("nothing else has a size") };
+    find(&state.views, &item.key).or(view).or(given).unwrap_or(View::Slots { slots: 1 })
+}
+
+/// The kind in use, else that of the stored size.
+fn kind_of(state: &Snapshot, key: &Key) -> Option<Kind> {
+    let held = state.holds.iter().flat_map(|hold| &hold.items);
+    let held = held.filter(|item| item.key == *key).filter_map(|item| item.view);
+    let wanted = state.waiters.iter().flat_map(|waiter| &waiter.request.items);
+    let wanted = wanted.filter(|item| item.key == *key && item.ask.mode() == Mode::Counted);
+    let wanted = wanted.map(|item| view_of(state, item));
+    held.chain(wanted).chain(find(&state.views, key)).map(View::kind).next()
+}
+
+/// What a caller without a size is given: the size that the live hold with the largest token
+/// stated, else 1 in the kind of the key. Sharing holds state nothing.
+fn followed(state: &Snapshot, key: &Key) -> View {
+    let stated = |hold: &&HoldState| {
+        hold.items.iter().find(|item| item.key == *key && !item.shared).and_then(|it| it.stated)
+    };
+    let latest = state.holds.iter().filter(|hold| stated(hold).is_some()).max_by_key(|h| h.token);
+    latest.and_then(|hold| stated(&hold)).unwrap_or(match kind_of(state, key) {
+        Some(Kind::Buckets) => View::Buckets { per: 1, buckets: 1 },
+        Some(Kind::Slots) | None => View::Slots { slots: 1 },
+    })
+}
+
+/// A request as it is applied.
+pub(super) fn applied(state: &Snapshot, asked: &Request) -> Request {
+    let mut applied = asked.clone();
+    for item in &mut applied.items {
+        if let Ask::Counted { view: None, given, .. } = &mut item.ask {
+            let followed = followed(state, &item.key);
+            *given = (followed != View::Slots { slots: 1 }).then_some(followed);
+        }
     }
+    applied
 }
 
 fn held(state: &Snapshot, key: &Key) -> u64 {
@@ -29,9 +58,9 @@ fn held(state: &Snapshot, key: &Key) -> u64 {
 }
 
 pub(super) fn shares(state: &Snapshot, asker: &Asker<'_>, item: &Item) -> bool {
-    let Ask::Counted { count, view: stated } = item.ask else { return false };
+    let Ask::Counted { count, .. } = item.ask else { return false };
     let lineage = lineage(state, asker);
-    view_of(state, &item.key, stated).kind() == Kind::Slots
+    view_of(state, item).kind() == Kind::Slots
         && state.holds.iter().filter(|hold| lineage.contains(&hold.frame)).any(|hold| {
             hold.items.iter().any(|held| {
                 held.key == item.key
@@ -59,34 +88,50 @@ fn covers(state: &Snapshot, asker: &Asker<'_>, item: &Item) -> bool {
     })
 }
 
+/// What can never fit while nobody resizes or resumes, after what shares its frame's slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Never {
+    Paused,
+    Empty,
+    TooLarge,
+}
+
+pub(super) fn never(state: &Snapshot, asker: &Asker<'_>) -> Option<Never> {
+    let nevers = asker.asked.items.iter().filter_map(|item| {
+        let Ask::Counted { count, .. } = item.ask else { return None };
+        let capacity = view_of(state, item).capacity();
+        match (shares(state, asker, item), state.paused.contains(&item.key)) {
+            (true, _) => None,
+            (false, true) => Some(Never::Paused),
+            (false, false) if capacity == 0 => Some(Never::Empty),
+            (false, false) => (count > capacity).then_some(Never::TooLarge),
+        }
+    });
+    nevers.min()
+}
+
 pub(super) fn own_deadlock(state: &Snapshot, asker: &Asker<'_>) -> bool {
     let lineage = lineage(state, asker);
-    asker.asked.items.iter().any(|item| {
-        let Ask::Counted { count, view: stated } = item.ask else { return false };
-        let holds = state.holds.iter().filter(|hold| lineage.contains(&hold.frame));
-        let items = holds.flat_map(|hold| &hold.items).filter(|held| held.key == item.key);
-        let slots: BTreeSet<u64> = items.flat_map(|held| held.slots.iter()).collect();
-        let own = slots.len() as u64;
-        let capacity = view_of(state, &item.key, stated).capacity();
-        !shares(state, asker, item) && own > 0 && own + count > capacity
-    })
+    never(state, asker) != Some(Never::Paused)
+        && asker.asked.items.iter().any(|item| {
+            let Ask::Counted { count, .. } = item.ask else { return false };
+            let holds = state.holds.iter().filter(|hold| lineage.contains(&hold.frame));
+            let items = holds.flat_map(|hold| &hold.items).filter(|held| held.key == item.key);
+            let slots: BTreeSet<u64> = items.flat_map(|held| held.slots.iter()).collect();
+            let own = slots.len() as u64;
+            !shares(state, asker, item) && own > 0 && own + count > view_of(state, item).capacity()
+        })
 }
 
-pub(super) fn parked(state: &Snapshot, waiter: &WaiterState) -> bool {
-    waiter.request.items.iter().any(|item| {
-        let Ask::Counted { count, view: stated } = item.ask else { return false };
-        let follows = !matches!(stated, Some(View::Buckets { .. }));
-        follows && count > view_of(state, &item.key, stated).capacity()
-    })
-}
-
+/// A waiter that can never be granted as things are keeps its place and counts for nobody.
 pub(super) fn takes_part(state: &Snapshot, waiter: &WaiterState) -> bool {
-    waiter.status != WaiterStatus::Suspended && !parked(state, waiter)
+    waiter.status != WaiterStatus::Suspended && never(state, &Asker::waiting(waiter)).is_none()
 }
 
 pub(super) fn fits(state: &Snapshot, item: &Item) -> bool {
-    let Ask::Counted { count, view: stated } = item.ask else { return true };
-    held(state, &item.key).saturating_add(count) <= view_of(state, &item.key, stated).capacity()
+    let Ask::Counted { count, .. } = item.ask else { return true };
+    !state.paused.contains(&item.key)
+        && held(state, &item.key).saturating_add(count) <= view_of(state, item).capacity()
 }
 
 fn ahead(waiter: &WaiterState, asker: &Asker<'_>) -> bool {
@@ -124,7 +169,7 @@ fn bars_for_slots(
     if !both || item.key != other.key || shares(state, asker, item) {
         return false;
     }
-    let capacity = |item: &Item| view_of(state, &item.key, counted(item).1).capacity();
+    let capacity = |item: &Item| view_of(state, item).capacity();
     let excepted = !waiter.barrier && !fits(state, other) && capacity(item) > capacity(other);
     !excepted
 }

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::admission::{admissible, conflict, free, own_deadlock, parked, precedes, takes_part};
+use super::admission::{
+    Never, admissible, applied, conflict, free, never, own_deadlock, precedes, takes_part,
+};
 use super::deadlock::{deadlocked, forget, ids, in_the_way, is_on_a_cycle, waiting_in_vain};
 use super::{Asker, lineage, root};
 use crate::core::*;
@@ -15,6 +17,25 @@ pub(in crate::core::tests) fn check_step(
     outcomes: &[Outcome],
     after: &Table,
 ) {
+    let replay = check_decisions(before, entry, outcomes);
+    let state = after.snapshot();
+    assert_eq!(replay.snapshot(), state, "replay differs");
+    assert_eq!(Table::restore(&state, after.rules).unwrap().snapshot(), state, "restore differs");
+    check_last_words(entry, outcomes, after);
+    check_first_ahead(&state, after);
+    check_sizes(&before.snapshot(), entry, &state);
+    check_state(&state, after.rules);
+    for waiter in &state.waiters {
+        assert_eq!(after.is_inactive(waiter), !takes_part(&state, waiter), "{}", brief(&state));
+    }
+}
+
+/// Checks each outcome, and returns the table to which they lead.
+pub(in crate::core::tests) fn check_decisions(
+    before: &Table,
+    entry: &Entry,
+    outcomes: &[Outcome],
+) -> Table {
     let mut replay = before.clone();
     replay.revision = Revision(before.revision().0 + 1);
     replay.mark(entry);
@@ -22,12 +43,48 @@ pub(in crate::core::tests) fn check_step(
         check_outcome(&replay, entry, outcome);
         replay.carry_out(entry, outcome).unwrap();
     }
-    let state = after.snapshot();
-    assert_eq!(replay.snapshot(), state, "replay differs");
-    assert_eq!(Table::restore(&state, after.rules).unwrap().snapshot(), state, "restore differs");
-    check_last_words(entry, outcomes, after);
-    check_first_ahead(&state, after);
-    check_state(&state, after.rules);
+    replay
+}
+
+/// A request has the sizes that it was given when it was applied. What a hold states for others is
+/// what its request states, unless it shares slots; it has the view of their holder then, and also
+/// says for others what that one said as soon as it inherits them.
+fn check_sizes(before: &Snapshot, entry: &Entry, after: &Snapshot) {
+    if let Change::Request(asked) = &entry.change {
+        let (id, items) = (RequestId(after.revision.0), applied(before, asked).items);
+        let waiting = after.waiters.iter().map(|waiter| (waiter.id, &waiter.request));
+        let holding = after.holds.iter().map(|hold| (hold.request, &hold.asked));
+        for (_, stored) in waiting.chain(holding).filter(|(request, _)| *request == id) {
+            assert_eq!(stored.items, items, "{}", brief(before));
+        }
+    }
+    for hold in &after.holds {
+        for item in hold.items.iter().filter(|item| item.mode == Mode::Counted) {
+            let was = before.holds.iter().filter(|was| was.token == hold.token);
+            let was = was.flat_map(|was| &was.items).find(|was| was.key == item.key);
+            let size = (item.view, item.stated);
+            let expected = match was {
+                Some(was) if was.shared && !item.shared => {
+                    let base = holder_of(before, item).expect("somebody held these slots");
+                    (base.view, base.stated)
+                }
+                Some(was) => (was.view, was.stated),
+                None if item.shared => (holder_of(after, item).expect("as above").view, None),
+                None => {
+                    let asked = hold.asked.items.iter().find(|asked| asked.key == item.key);
+                    (item.view, asked.and_then(|asked| asked.ask.stated()))
+                }
+            };
+            assert_eq!(size, expected, "{item:?} {}", brief(after));
+        }
+    }
+}
+
+/// The item that has the slots for its own which another shares: these begin with the same slot.
+fn holder_of<'a>(state: &'a Snapshot, sharer: &HeldItem) -> Option<&'a HeldItem> {
+    let first = |item: &HeldItem| item.slots.0.first().map(|range| range.0);
+    let mut items = state.holds.iter().flat_map(|hold| &hold.items);
+    items.find(|item| item.key == sharer.key && !item.shared && first(item) == first(sharer))
 }
 
 /// A waiter whose items are free reports its first predecessor.
@@ -74,11 +131,20 @@ fn check_last_words(entry: &Entry, outcomes: &[Outcome], after: &Table) {
 
 fn check_outcome(table: &Table, entry: &Entry, outcome: &Outcome) {
     let state = table.snapshot();
-    let asker = |id: RequestId, frame: FrameId| match &entry.change {
-        Change::Request(asked) if id.0 == table.revision().0 => {
+    let newcomer = match &entry.change {
+        Change::Request(asked) => Some(applied(&state, asked)),
+        _ => None,
+    };
+    let asker = |id: RequestId, frame: FrameId| match &newcomer {
+        Some(asked) if id.0 == table.revision().0 => {
             Asker { id, frame, parent: asked.parent, asked, barrier: false }
         }
         _ => panic!("{outcome:?} of a request that is unknown"),
+    };
+    let new = |id: RequestId| {
+        let asked = newcomer.as_ref().expect("only newcomers are decided so");
+        let frame = table.frame_of(asked.host, &asked.owner).unwrap_or(FrameId(id.0));
+        asker(id, frame)
     };
     let waiting = |id: RequestId| state.waiters.iter().find(|waiter| waiter.id == id);
     let rules = table.rules == Rules::Current;
@@ -98,15 +164,36 @@ fn check_outcome(table: &Table, entry: &Entry, outcome: &Outcome) {
             assert!(granted.token >= state.next_token);
             assert_eq!(state.recovery, None, "a grant in a recovery");
         }
+        Outcome::Queued { request, .. } => {
+            let asker = new(*request);
+            let never = never(&state, &asker);
+            assert_ne!(asker.asked.wait, Wait::No);
+            assert!(matches!(never, None | Some(Never::Paused)), "{never:?} {}", brief(&state));
+            assert!(!own_deadlock(&state, &asker), "{}", brief(&state));
+            assert!(!rules || admissible(&state, &asker).is_none(), "{}", brief(&state));
+        }
         Outcome::Refused { request, why: Refusal::Full { .. } } => {
-            let frame = FrameId(request.0);
-            let Change::Request(asked) = &entry.change else { panic!("only askers are refused") };
-            let frame = table.frame_of(asked.host, &asked.owner).unwrap_or(frame);
-            assert!(
-                !rules || admissible(&state, &asker(*request, frame)).is_none(),
-                "{}",
-                brief(&state)
-            );
+            let asker = new(*request);
+            assert_eq!((asker.asked.wait, never(&state, &asker)), (Wait::No, None));
+            assert!(!rules || admissible(&state, &asker).is_none(), "{}", brief(&state));
+        }
+        Outcome::Refused { request, why: Refusal::Paused { .. } } => {
+            let asker = new(*request);
+            let never = never(&state, &asker);
+            assert_eq!((asker.asked.wait, never), (Wait::No, Some(Never::Paused)));
+        }
+        Outcome::Refused { request, why: Refusal::TooLarge { capacity, .. } } => {
+            let asker = match waiting(*request) {
+                // It came while a key was paused that is resumed by this entry.
+                Some(waiter) => {
+                    let resumes = matches!(entry.change, Change::Pause { paused: false, .. });
+                    assert!(resumes && !waiter.size_unchecked, "{}", brief(&state));
+                    Asker::waiting(waiter)
+                }
+                None => new(*request),
+            };
+            let expected = if *capacity == 0 { Never::Empty } else { Never::TooLarge };
+            assert_eq!(never(&state, &asker), Some(expected), "{}", brief(&state));
         }
         Outcome::Refused { request, why: Refusal::Deadlock { cycle } } => {
             check_victim(&state, *request, cycle);
@@ -114,11 +201,7 @@ fn check_outcome(table: &Table, entry: &Entry, outcome: &Outcome) {
         Outcome::Refused { request, why: Refusal::OwnDeadlock { .. } } => {
             let asker = match waiting(*request) {
                 Some(waiter) => Asker::waiting(waiter),
-                None => {
-                    let Change::Request(asked) = &entry.change else { panic!("nobody asks") };
-                    let frame = table.frame_of(asked.host, &asked.owner);
-                    asker(*request, frame.unwrap_or(FrameId(request.0)))
-                }
+                None => new(*request),
             };
             assert!(own_deadlock(&state, &asker), "{}", brief(&state));
         }
@@ -185,12 +268,15 @@ fn check_state(state: &Snapshot, rules: Rules) {
     assert!(stuck.is_empty(), "{stuck:?} wait in vain: {}", brief(state));
     for waiter in &state.waiters {
         assert!(
-            !takes_part(state, waiter) || !own_deadlock(state, &Asker::waiting(waiter)),
+            waiter.status == WaiterStatus::Suspended
+                || !own_deadlock(state, &Asker::waiting(waiter)),
             "{} waits for itself: {}",
             waiter.id,
             brief(state)
         );
-        let idle = waiter.status == WaiterStatus::Active && !parked(state, waiter);
+        let paused = never(state, &Asker::waiting(waiter)) == Some(Never::Paused);
+        assert!(!waiter.size_unchecked || paused || is_any_paused(state, waiter));
+        let idle = waiter.status == WaiterStatus::Active && takes_part(state, waiter);
         assert!(
             !idle || admissible(state, &Asker::waiting(waiter)).is_none(),
             "{} could be granted: {}",
@@ -202,6 +288,10 @@ fn check_state(state: &Snapshot, rules: Rules) {
             "{waiter:?}"
         );
     }
+}
+
+fn is_any_paused(state: &Snapshot, waiter: &WaiterState) -> bool {
+    waiter.request.items.iter().any(|item| state.paused.contains(&item.key))
 }
 
 /// No two holds conflict, but those of frames of which one encloses the other.
@@ -233,7 +323,9 @@ fn brief(state: &Snapshot) -> String {
     });
     let waiters = state.waiters.iter().map(|waiter| {
         let items = waiter.request.items.iter().map(|item| match item.ask {
-            Ask::Counted { count, view } => format!("{count}x{} of {view:?}", item.key),
+            Ask::Counted { count, view, given } => {
+                format!("{count}x{} of {view:?}, given {given:?}", item.key)
+            }
             Ask::Read => format!("read {}", item.key),
             Ask::Write => format!("write {}", item.key),
         });
@@ -250,8 +342,8 @@ fn brief(state: &Snapshot) -> String {
     });
     let frames = state.frames.iter().map(|frame| format!("f{} in {:?}", frame.id, frame.parent));
     let parts = holds.chain(waiters).chain(frames).collect::<Vec<_>>();
-    let own = state.in_use.iter().map(|view| format!("{}={}", view.key, view.view));
     let stored = state.views.iter().map(|view| format!("{}:={}", view.key, view.view));
-    let views: Vec<_> = own.chain(stored).collect();
+    let paused = state.paused.iter().map(|key| format!("{key} is paused"));
+    let views: Vec<_> = stored.chain(paused).collect();
     format!("\n  {}\n  views {views:?}", parts.join("\n  "))
 }

@@ -17,7 +17,8 @@ fn a_deadlock_is_found_when_the_request_that_avoided_it_is_withdrawn() {
     world.wait(by(2).write("b/c"));
     let sibling = world.take(by(3).under(outer).write("b")).frame;
     world.wait(by(1).item("b", 1, two));
-    let inner = world.wait(by(4).under(outer).item("b", 2, None).write("a"));
+    let inner =
+        world.wait(by(4).under(outer).item("b", 2, Some(View::Slots { slots: 2 })).write("a"));
     assert_eq!(world.table.session(sibling), outer);
     world.die(1);
     assert_eq!(victims(&world).len(), 1);

@@ -14,8 +14,8 @@ use crate::core::*;
 const KEYS: [&str; 3] = ["a", "a/b", "a/b/c"];
 const READ: Ask = Ask::Read;
 const WRITE: Ask = Ask::Write;
-const ONE_OF_TWO: Ask = Ask::Counted { count: 1, view: Some(View::Buckets { per: 2, buckets: 1 }) };
-const MUTEX: Ask = Ask::Counted { count: 1, view: Some(View::Slots { slots: 1 }) };
+const ONE_OF_TWO: Ask = Ask::slots(1, Some(View::Buckets { per: 2, buckets: 1 }));
+const MUTEX: Ask = Ask::slots(1, Some(View::Slots { slots: 1 }));
 
 /// Which world, and how much of it.
 #[derive(Clone, Copy)]
@@ -29,6 +29,13 @@ struct Scope {
     depth: Option<usize>,
     /// Whether process 2 runs inside process 1.
     nested: bool,
+    priorities: &'static [i32],
+    /// The sizes that an operator stores for each key.
+    stored: &'static [Option<View>],
+    /// Whether an operator pauses keys and resumes them.
+    pauses: bool,
+    /// Whether requests that may not wait are made, too.
+    tries: bool,
 }
 
 /// Three sessions that do whatever they can do with three keys.
@@ -39,6 +46,47 @@ const ALL: Scope = Scope {
     requests: 2,
     depth: None,
     nested: false,
+    priorities: &[0],
+    stored: &[],
+    pauses: false,
+    tries: false,
+};
+
+const fn slots(count: u64, of: u64) -> Ask {
+    Ask::slots(count, Some(View::Slots { slots: of }))
+}
+
+const fn buckets(count: u64, per: u64) -> Ask {
+    Ask::slots(count, Some(View::Buckets { per, buckets: 1 }))
+}
+
+/// One key of every size: callers that state 1, 2, 3 or nothing, an operator who stores 1, 2 or 3,
+/// forgets, pauses and resumes, at any time.
+const SIZES: Scope = Scope {
+    keys: &["a"],
+    asks: &[Ask::slots(1, None), Ask::slots(2, None), slots(1, 1), slots(1, 2), slots(1, 3)],
+    stored: &[
+        None,
+        Some(View::Slots { slots: 1 }),
+        Some(View::Slots { slots: 2 }),
+        Some(View::Slots { slots: 3 }),
+    ],
+    pauses: true,
+    tries: true,
+    requests: 1,
+    ..ALL
+};
+
+/// The same of the other kind, without buckets too.
+const BUCKETS: Scope = Scope {
+    asks: &[Ask::slots(1, None), Ask::slots(2, None), buckets(1, 0), buckets(1, 2), buckets(2, 3)],
+    stored: &[
+        None,
+        Some(View::Buckets { per: 1, buckets: 1 }),
+        Some(View::Buckets { per: 2, buckets: 0 }),
+        Some(View::Buckets { per: 3, buckets: 1 }),
+    ],
+    ..SIZES
 };
 
 /// What exploring saw.
@@ -49,6 +97,46 @@ struct Seen {
     steps: usize,
     deadlocks: usize,
     rings: usize,
+    paused: usize,
+    too_large: usize,
+    own_deadlocks: usize,
+    /// Requests that were refused when a key was resumed.
+    late: usize,
+    /// Holds that inherited slots.
+    heirs: usize,
+}
+
+impl Seen {
+    fn add(&mut self, other: &Self) {
+        self.steps += other.steps;
+        self.deadlocks += other.deadlocks;
+        self.rings += other.rings;
+        self.paused += other.paused;
+        self.too_large += other.too_large;
+        self.own_deadlocks += other.own_deadlocks;
+        self.late += other.late;
+        self.heirs += other.heirs;
+    }
+
+    fn note(&mut self, before: &Table, outcomes: &[Outcome], after: &Table) {
+        for outcome in outcomes {
+            let Outcome::Refused { request, why } = outcome else { continue };
+            match why {
+                Refusal::Paused { .. } => self.paused += 1,
+                Refusal::TooLarge { .. } => self.too_large += 1,
+                Refusal::OwnDeadlock { .. } => self.own_deadlocks += 1,
+                _ => {}
+            }
+            self.late += usize::from(
+                matches!(why, Refusal::TooLarge { .. }) && before.waiter(*request).is_some(),
+            );
+        }
+        let shares = |hold: &HoldState| hold.items.iter().any(|item| item.shared);
+        self.heirs += after
+            .holds()
+            .filter(|hold| !shares(hold) && before.hold(hold.token).is_some_and(shares))
+            .count();
+    }
 }
 
 /// A state without the numbers that stand for nothing: of each frame, by age, who it is (where
@@ -57,10 +145,14 @@ struct Seen {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Normal {
     frames: Vec<(u32, Option<usize>, bool, Vec<Held>)>,
-    waiters: Vec<(usize, Key, Mode)>,
+    waiters: Vec<(usize, Key, Wanted, i32, bool, bool)>,
+    keys: Vec<(Key, Option<View>, bool)>,
 }
 
-type Held = (Key, Mode, bool);
+/// Key, mode, whether it is shared, how many slots, and the view that counts and the stated one.
+type Held = (Key, Mode, bool, u64, Option<View>, Option<View>);
+/// Mode, how many slots, and the own view and the stated one.
+type Wanted = (Mode, u64, Option<View>, Option<View>);
 
 fn pid(frame: &FrameState) -> u32 {
     let Owner::Process(process) = frame.owner else { panic!("there are only processes") };
@@ -72,15 +164,24 @@ fn normal(table: &Table, scope: Scope) -> Normal {
         table.frames().enumerate().map(|(at, frame)| (frame.id, at)).collect();
     let frames = table.frames().map(|frame| {
         let items = table.holds_in(frame.id).flat_map(|hold| &hold.items);
-        let holds = items.map(|item| (item.key.clone(), item.mode, item.shared)).collect();
+        let held = |item: &HeldItem| {
+            let HeldItem { key, mode, slots, shared, view, stated } = item.clone();
+            (key, mode, shared, slots.count(), view, stated)
+        };
+        let holds = items.map(held).collect();
         let who = if scope.nested { pid(frame) } else { 0 };
         (who, frame.parent.map(|parent| ids[&parent]), frame.ended, holds)
     });
     let waiters = table.waiters().map(|waiter| {
-        let item = &waiter.request.items[0];
-        (ids[&waiter.frame], item.key.clone(), item.ask.mode())
+        let Item { key, ask } = &waiter.request.items[0];
+        let (count, own) = ask.counted().unwrap_or((0, None));
+        let wanted = (ask.mode(), count, own, ask.stated());
+        let WaiterState { barrier, size_unchecked, .. } = *waiter;
+        let frame = ids[&waiter.frame];
+        (frame, key.clone(), wanted, waiter.request.priority, barrier, size_unchecked)
     });
-    Normal { frames: frames.collect(), waiters: waiters.collect() }
+    let keys = table.keys(None).map(|key| (key.clone(), table.stored(key), table.is_paused(key)));
+    Normal { frames: frames.collect(), waiters: waiters.collect(), keys: keys.collect() }
 }
 
 /// Everything that can happen next.
@@ -112,6 +213,14 @@ fn changes(table: &Table, scope: Scope) -> Vec<Change> {
             table.waiters_in(frame).map(|waiter| Change::Withdraw { request: waiter.id, why }),
         );
     }
+    for key in scope.keys.iter().map(|name| key(name)) {
+        let other = scope.stored.iter().filter(|view| **view != table.stored(&key));
+        changes.extend(other.map(|view| Change::Resize { key: key.clone(), view: *view }));
+        if scope.pauses {
+            let paused = !table.is_paused(&key);
+            changes.push(Change::Pause { key, paused });
+        }
+    }
     changes
 }
 
@@ -123,9 +232,15 @@ fn asks(table: &Table, pid: u32, scope: Scope) -> impl Iterator<Item = Change> {
         .keys
         .iter()
         .flat_map(|name| scope.asks.iter().map(|ask| Item { key: key(name), ask: ask.clone() }));
-    items.map(move |item| {
-        let wish = Wish { items: vec![item], parent, ..by(pid) };
-        wish.change(tag)
+    let waits = [Some(Wait::Yes { until: None }), scope.tries.then_some(Wait::No)];
+    items.flat_map(move |item| {
+        let how = scope.priorities.iter().flat_map(move |priority| {
+            waits.into_iter().flatten().map(move |wait| (*priority, wait))
+        });
+        how.map(move |(priority, wait)| {
+            let items = vec![item.clone()];
+            Wish { items, parent, priority, wait, ..by(pid) }.change(tag)
+        })
     })
 }
 
@@ -198,20 +313,17 @@ fn step(
         let mut after = table.clone();
         let outcomes = apply_unchecked(&mut after, change.clone());
         seen.steps += 1;
-        let refused = outcomes.iter().any(|outcome| {
-            matches!(
-                outcome,
-                Outcome::Refused {
-                    why: Refusal::Deadlock { .. } | Refusal::OwnDeadlock { .. },
-                    ..
-                }
-            )
-        });
+        seen.note(table, &outcomes, &after);
+        let refused = |outcome: &Outcome| matches!(outcome, Outcome::Refused { .. });
         let state = normal(&after, scope);
         let is_new = !known.contains(&state) && !new.contains_key(&state);
-        if is_new || refused {
+        if is_new || outcomes.iter().any(refused) {
             let entry = Entry { version: ENTRY_VERSION, at: UnixMillis(0), change };
-            brute::check_step(table, &entry, &outcomes, &after);
+            if is_new || !victims(&outcomes).is_empty() {
+                brute::check_step(table, &entry, &outcomes, &after);
+            } else {
+                brute::check_decisions(table, &entry, &outcomes);
+            }
             if !victims(&outcomes).is_empty() {
                 seen.deadlocks += 1;
                 seen.rings += usize::from(check_ring(table, &entry.change, &outcomes));
@@ -249,9 +361,7 @@ fn explore(name: &str, scope: Scope) -> Seen {
         });
         level = Vec::new();
         for (new, seen) in found {
-            all.steps += seen.steps;
-            all.deadlocks += seen.deadlocks;
-            all.rings += seen.rings;
+            all.add(&seen);
             level.extend(
                 new.into_iter().filter_map(|(state, table)| known.insert(state).then_some(table)),
             );
@@ -292,6 +402,32 @@ fn a_nested_run_and_another_session_at_one_key() {
 }
 
 #[test]
+fn two_sessions_with_every_size_and_priority_to_the_end() {
+    let scope = Scope { pids: &[1, 2], priorities: &[0, 1], ..SIZES };
+    let seen = explore("sizes", scope);
+    assert!(seen.states > 1_000 && seen.paused > 100 && seen.too_large > 100, "{seen:?}");
+    assert!(seen.late > 10, "{seen:?}");
+    let seen = explore("buckets", Scope { asks: BUCKETS.asks, stored: BUCKETS.stored, ..scope });
+    assert!(seen.states > 500 && seen.paused > 100 && seen.late > 10, "{seen:?}");
+}
+
+#[test]
+fn three_sessions_with_every_size() {
+    let seen = explore("three sizes", Scope { depth: Some(4), ..SIZES });
+    assert!(seen.states > 2_000 && seen.too_large > 100, "{seen:?}");
+}
+
+#[test]
+fn a_nested_run_and_another_session_with_every_size() {
+    let scope = Scope { nested: true, requests: 2, ..SIZES };
+    let seen = explore("nested sizes", Scope { depth: Some(4), ..scope });
+    assert!(seen.states > 2_000 && seen.heirs > 50 && seen.own_deadlocks > 50, "{seen:?}");
+    let scope = Scope { asks: BUCKETS.asks, stored: BUCKETS.stored, ..scope };
+    let seen = explore("nested buckets", Scope { depth: Some(4), ..scope });
+    assert!(seen.states > 2_000 && seen.own_deadlocks > 50, "{seen:?}");
+}
+
+#[test]
 #[ignore = "minutes; cargo test --release --lib explore -- --ignored --nocapture"]
 fn larger_worlds() {
     explore("all, slots", Scope { asks: &[READ, WRITE, MUTEX], depth: Some(5), ..ALL });
@@ -301,4 +437,9 @@ fn larger_worlds() {
     explore("one key, nested", Scope { keys: &["a"], nested: true, ..ALL });
     explore("read and write", Scope { keys: &["a", "a/b"], asks: &[READ, WRITE], ..ALL });
     explore("write and count", Scope { keys: &["a", "a/b"], asks: &[WRITE, ONE_OF_TWO], ..ALL });
+    explore("sizes", Scope { depth: Some(6), ..SIZES });
+    explore("sizes, nested", Scope { depth: Some(5), nested: true, requests: 2, ..SIZES });
+    let scope = Scope { keys: &["a", "b"], pids: &[1, 2], requests: 2, ..SIZES };
+    explore("sizes, two keys", Scope { depth: Some(5), ..scope });
+    explore("buckets", Scope { depth: Some(6), ..BUCKETS });
 }

@@ -17,6 +17,7 @@ pub(in crate::core::tests) enum Op {
     Resume(usize),
     Detach,
     Resize(usize, Option<View>),
+    Pause(usize, bool),
     Force(usize),
     Renew(u32),
     Expire(u32, bool),
@@ -30,7 +31,7 @@ const PIDS: u32 = 7;
 fn view() -> impl Strategy<Value = Option<View>> {
     prop_oneof![
         3 => (1u64..3, 1u64..3).prop_map(|(per, buckets)| Some(View::Buckets { per, buckets })),
-        2 => (1u64..3).prop_map(|slots| Some(View::Slots { slots })),
+        2 => (1u64..4).prop_map(|slots| Some(View::Slots { slots })),
         3 => Just(None),
     ]
 }
@@ -38,7 +39,7 @@ fn view() -> impl Strategy<Value = Option<View>> {
 fn stored() -> impl Strategy<Value = Option<View>> {
     prop_oneof![
         (1u64..3, 0u64..3).prop_map(|(per, buckets)| Some(View::Buckets { per, buckets })),
-        (0u64..4).prop_map(|slots| Some(View::Slots { slots })),
+        (1u64..4).prop_map(|slots| Some(View::Slots { slots })),
         Just(None),
     ]
 }
@@ -76,6 +77,7 @@ pub(in crate::core::tests) fn op(modes: bool) -> impl Strategy<Value = Op> {
         3 => (0usize..6).prop_map(Op::Resume),
         1 => Just(Op::Detach),
         2 => (0usize..KEYS.len(), stored()).prop_map(|(key, view)| Op::Resize(key, view)),
+        2 => (0usize..KEYS.len(), any::<bool>()).prop_map(|(key, paused)| Op::Pause(key, paused)),
         1 => (0usize..6).prop_map(Op::Force),
         2 => wish(modes).prop_map(|wish| Op::Ask(Wish { ttl_ms: Some(1), ..wish }, None)),
         1 => (1..=PIDS).prop_map(Op::Renew),
@@ -122,6 +124,7 @@ pub(in crate::core::tests) fn run(world: &mut World, op: Op) {
         }
         Op::Detach => drop(world.apply(Change::Detach { host: HostId(0) })),
         Op::Resize(key, view) => drop(world.resize(KEYS[key], view)),
+        Op::Pause(key, paused) => drop(world.pause(KEYS[key], paused)),
         Op::Renew(name) => {
             let host = HostId(u64::from(name % 2));
             world.apply(Change::Renew { lease: LeaseId(name.into()), host, note: None });
@@ -202,6 +205,7 @@ proptest! {
         }
         for key in KEYS {
             world.resize(key, None);
+            world.pause(key, false);
         }
         for _ in 0..2 {
             let frames: Vec<FrameId> = world.table.frames().map(|frame| frame.id).collect();

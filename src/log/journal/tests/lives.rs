@@ -48,7 +48,7 @@ fn ask(n: u64, owner: u64, items: &[(u8, u64)], canal: bool, provisional: bool) 
     for (key, count) in items {
         // Either kind has keys of its own.
         let key = Key::new(&format!("{}{canal}", "k".repeat(*key as usize * 100 + 1))).unwrap();
-        wanted.insert(key, Ask::Counted { count: *count, view: Some(view(*count)) });
+        wanted.insert(key, Ask::slots(*count, Some(view(*count))));
     }
     let owner = Owner::Process(ProcessId { pid: 10, started: owner, inode: 0 });
     let items = wanted.into_iter().map(|(key, ask)| Item { key, ask }).collect();

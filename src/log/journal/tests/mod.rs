@@ -40,7 +40,7 @@ fn snapshot(revision: u64) -> Snapshot {
         next_token: Token(revision),
         bypass_max: 64,
         views: vec![StoredView { key, view: View::Slots { slots: revision } }],
-        in_use: Vec::new(),
+        paused: Vec::new(),
         frames: Vec::new(),
         holds: Vec::new(),
         waiters: Vec::new(),
@@ -79,7 +79,7 @@ fn records(revisions: std::ops::Range<u64>) -> Vec<Record> {
 }
 
 fn asked(revision: u64) -> Request {
-    let ask = Ask::Counted { count: 1, view: Some(View::Buckets { per: 3, buckets: 2 }) };
+    let ask = Ask::slots(1, Some(View::Buckets { per: 3, buckets: 2 }));
     Request {
         tag: Tag(revision.into()),
         host: HostId(0),

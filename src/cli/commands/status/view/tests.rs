@@ -37,6 +37,7 @@ fn key(name: &str, holders: Vec<HolderInfo>, waiters: Vec<WaiterInfo>) -> KeyInf
         capacity: Some(6),
         view: Some("3x2".to_owned()),
         stored: false,
+        paused: false,
         waiting: waiters.len() as u64,
         holders,
         waiters,
@@ -156,10 +157,12 @@ fn verbose_adds_the_daemon_its_notes_and_tokens() {
 fn a_summary_names_what_is_special() {
     let mut one = key("db", vec![], vec![]);
     assert_eq!(summary(&one), "buckets 3x2, 0 of 6 held");
-    (one.kind, one.capacity, one.stored) = (Some(Kind::Slots), Some(0), true);
-    assert_eq!(summary(&one), "slots, 0 of 0 held, drained");
-    (one.kind, one.capacity, one.waiting) = (None, None, 2);
-    assert_eq!(summary(&one), "unused, 0 held, 2 waiting, stored");
+    (one.kind, one.capacity, one.stored) = (Some(Kind::Slots), Some(2), true);
+    assert_eq!(summary(&one), "slots, 0 of 2 held, stored");
+    one.paused = true;
+    assert_eq!(summary(&one), "slots, 0 of 2 held, stored, paused");
+    (one.kind, one.capacity, one.waiting, one.stored) = (None, None, 2, false);
+    assert_eq!(summary(&one), "unused, 0 held, 2 waiting, paused");
 }
 
 #[test]

@@ -1,0 +1,124 @@
+//! Notes about requests that state another size than others go by.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use crate::core::{Key, Request, SizeFound, Table, Token, View};
+use crate::protocol::SizeNote;
+
+/// How many differences are remembered. After that many others, a difference is told again.
+const TOLD_MAX: usize = 1024;
+
+/// A difference: the user, the key, what the request states and what it found.
+type Difference = (u32, Key, View, View);
+
+/// The differences that this daemon has told its users of. Cron mails every word, so that each is
+/// printed once.
+#[derive(Debug, Default)]
+pub(crate) struct ToldSizes {
+    told: BTreeSet<Difference>,
+    /// The same, the oldest first.
+    order: VecDeque<Difference>,
+}
+
+impl ToldSizes {
+    /// The notes about a request. `own` is the token of its hold, if it has one.
+    pub(crate) fn notes(
+        &mut self,
+        table: &Table,
+        asked: &Request,
+        own: Option<Token>,
+    ) -> Vec<SizeNote> {
+        let stated = asked.items.iter().filter_map(|item| Some((&item.key, item.ask.stated()?)));
+        let notes = stated.filter_map(|(key, stated)| {
+            let found = table.size_found(key, own)?;
+            let (SizeFound::Stored(size) | SizeFound::Followed(size)) = found;
+            if size == stated {
+                return None;
+            }
+            let first = self.is_first((asked.uid, key.clone(), stated, size));
+            Some(note(key, stated, found, first))
+        });
+        notes.collect()
+    }
+
+    fn is_first(&mut self, difference: Difference) -> bool {
+        if !self.told.insert(difference.clone()) {
+            return false;
+        }
+        self.order.push_back(difference);
+        if self.order.len() > TOLD_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.told.remove(&oldest);
+        }
+        true
+    }
+}
+
+fn note(key: &Key, stated: View, found: SizeFound, first: bool) -> SizeNote {
+    let (stored, followed, message) = match found {
+        SizeFound::Stored(size) => {
+            let message = format!(
+                "`{key}` has the stored size {size}: it counts, the stated {stated} does not"
+            );
+            (Some(size.to_string()), None, message)
+        }
+        SizeFound::Followed(size) => {
+            let message = format!(
+                "`{key}` is in use with the size {size}: this request counts by its own, {stated}"
+            );
+            (None, Some(size.to_string()), message)
+        }
+    };
+    SizeNote { key: key.to_string(), stated: stated.to_string(), stored, followed, message, first }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn difference(uid: u32, key: &str, stated: u64) -> Difference {
+        let slots = |slots| View::Slots { slots };
+        (uid, Key::new(key).unwrap(), slots(stated), slots(1))
+    }
+
+    #[test]
+    fn a_difference_is_told_once_to_each_user() {
+        let mut told = ToldSizes::default();
+        for (uid, key, stated, first) in [
+            (1, "a", 3, true),
+            (1, "a", 3, false),
+            (2, "a", 3, true),
+            (1, "b", 3, true),
+            (1, "a", 4, true),
+            (2, "a", 3, false),
+        ] {
+            assert_eq!(told.is_first(difference(uid, key, stated)), first);
+        }
+    }
+
+    #[test]
+    fn only_so_many_differences_are_remembered() {
+        let mut told = ToldSizes::default();
+        for n in 0..=TOLD_MAX as u64 {
+            assert!(told.is_first(difference(1, "a", n)));
+        }
+        assert_eq!((told.told.len(), told.order.len()), (TOLD_MAX, TOLD_MAX));
+        assert!(!told.is_first(difference(1, "a", 1)));
+        assert!(told.is_first(difference(1, "a", 0)), "the oldest was forgotten");
+    }
+
+    #[test]
+    fn a_note_names_both_sizes_and_which_one_counts() {
+        let key = Key::new("db").unwrap();
+        let (three, four) = (View::Buckets { per: 3, buckets: 1 }, View::Slots { slots: 4 });
+        let stored = note(&key, four, SizeFound::Stored(View::Slots { slots: 3 }), true);
+        assert_eq!(stored.message, "`db` has the stored size 3: it counts, the stated 4 does not");
+        assert_eq!((stored.stored.as_deref(), stored.followed), (Some("3"), None));
+        let followed = note(&key, four, SizeFound::Followed(three), true);
+        assert_eq!(
+            followed.message,
+            "`db` is in use with the size 3x1: this request counts by its own, 4"
+        );
+    }
+}
