@@ -38,6 +38,14 @@ pub enum ClientError {
     /// The daemon went away before it answered a call that must not be sent twice.
     #[error("the daemon went away before it answered; `canal status` tells what it did")]
     Gone,
+    /// The user's own daemon, from before the machine had one, still holds locks or has waiters.
+    #[error("your own daemon still has locks that the machine's daemon does not know: {what}")]
+    HeldAtOwnDaemon {
+        /// Some of the keys, with processes.
+        what: String,
+        /// Its socket.
+        socket: PathBuf,
+    },
     /// The socket's place cannot be used.
     #[error("{0}")]
     Place(String),

@@ -12,6 +12,7 @@ mod calls;
 mod connection;
 mod error;
 mod options;
+mod own_daemon;
 mod start_daemon;
 
 #[cfg(test)]
@@ -33,6 +34,8 @@ pub struct Client {
     options: Options,
     /// `None` after it was lost; the next call makes another.
     connection: Option<Connection>,
+    /// Whether it started the daemon when it connected first.
+    has_started_daemon: bool,
 }
 
 /// A new random name for a request.
@@ -60,8 +63,15 @@ impl Client {
     /// None runs and none may or can be started, or its directory cannot be trusted.
     pub fn connect(place: &Place, options: impl Into<Options>) -> Result<Self, ClientError> {
         let options = options.into();
-        let connection = Some(open::connect_first(place, &options)?);
-        Ok(Self { place: place.clone(), options, connection })
+        let opened = open::connect_first(place, &options)?;
+        let (connection, has_started_daemon) = (Some(opened.connection), opened.has_started);
+        Ok(Self { place: place.clone(), options, connection, has_started_daemon })
+    }
+
+    /// Whether this client started the daemon when it connected.
+    #[must_use]
+    pub fn has_started_daemon(&self) -> bool {
+        self.has_started_daemon
     }
 
     /// The connection, or a new one if there is none. The caller puts it back if it can be used

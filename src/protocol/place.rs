@@ -21,8 +21,8 @@ pub const SOCKET_PATH_MAX: usize = 107;
 const SHARED_DIR: &str = "/run/canal";
 /// The directory of a user's own daemon, but for the uid at its end.
 const USER_DIR: &str = "/tmp/canal-";
-/// The socket in either.
-const SOCKET: &str = "canal.sock";
+/// The name of the socket in either.
+pub const USUAL_SOCKET: &str = "canal.sock";
 /// The durable state of a daemon shared by users.
 const SHARED_STATE_DIR: &str = "/var/lib/canal";
 /// The configuration of the machine.
@@ -37,6 +37,8 @@ pub struct Place {
     pub dir: PathBuf,
     /// Which rule gave the place.
     pub rule: Rule,
+    /// The user that looked for the place, by the number that the machine knows.
+    pub uid: u32,
     /// The result of [`Self::stores`], once it was called.
     pub stores: OnceLock<Stores>,
 }
@@ -72,15 +74,16 @@ impl Place {
     /// | per user | `/tmp/canal-UID` | `.local/state/canal` | `/etc/canal/canal.toml`, `.config/canal/canal.toml` |
     ///
     /// The last two lie under the home that passwd names; a user that has none keeps the state
-    /// beside the socket. An empty path counts as not given.
+    /// beside the socket. A given socket that is that of the user's own daemon has its state and
+    /// configuration, too. An empty path counts as not given.
     ///
     /// # Errors
     /// A path that is too long for a socket ([`SOCKET_PATH_MAX`]), that names no file, or that is
     /// not absolute after the current directory was put before it.
     pub fn find(given: Option<&Path>, uid: u32) -> Result<Self, String> {
         match given.filter(|path| !path.as_os_str().is_empty()) {
-            Some(socket) => Self::given(socket),
-            None if Path::new(SHARED_DIR).is_dir() => Ok(Self::shared()),
+            Some(socket) => Self::given(socket, uid),
+            None if Path::new(SHARED_DIR).is_dir() => Ok(Self::shared(uid)),
             None => Ok(Self::of_user(uid)),
         }
     }
@@ -91,20 +94,35 @@ impl Place {
         let mut dir = USER_DIR.to_owned();
         dir.push_str(itoa::Buffer::new().format(uid));
         let dir = PathBuf::from(dir);
-        Self { socket: dir.join(SOCKET), dir, rule: Rule::PerUser, stores: OnceLock::new() }
+        let socket = dir.join(USUAL_SOCKET);
+        Self { socket, dir, rule: Rule::PerUser, uid, stores: OnceLock::new() }
+    }
+
+    /// The place of the user's own daemon, named by its socket: `/run/canal` does not come before
+    /// it.
+    #[must_use]
+    pub fn of_user_by_socket(uid: u32) -> Self {
+        Self { rule: Rule::Given, ..Self::of_user(uid) }
     }
 
     /// Where the state and the configuration are, if this process is the daemon.
     pub fn stores(&self) -> &Stores {
         self.stores.get_or_init(|| match self.rule {
-            Rule::Given => {
+            Rule::Given if !self.is_users_own() => {
                 Stores { state_dir: self.dir.clone(), config: vec![self.dir.join("canal.toml")] }
             }
             Rule::Shared => {
                 Stores { state_dir: SHARED_STATE_DIR.into(), config: vec![MACHINE_CONFIG.into()] }
             }
-            Rule::PerUser => self.stores_of_user(own_home().as_deref()),
+            Rule::Given | Rule::PerUser => self.stores_of_user(own_home().as_deref()),
         })
+    }
+
+    /// Whether this is the place of the user's own daemon, whichever rule gave it.
+    #[must_use]
+    pub fn is_users_own(&self) -> bool {
+        self.rule == Rule::PerUser
+            || self.rule == Rule::Given && self.socket == Self::of_user(self.uid).socket
     }
 
     fn stores_of_user(&self, home: Option<&Path>) -> Stores {
@@ -115,7 +133,7 @@ impl Place {
         Stores { state_dir, config }
     }
 
-    fn given(socket: &Path) -> Result<Self, String> {
+    fn given(socket: &Path, uid: u32) -> Result<Self, String> {
         let (socket, dir) = match plain_parent(socket) {
             Some(dir) => (socket.to_owned(), Some(dir)),
             None => any_parent(socket)?,
@@ -131,12 +149,18 @@ impl Place {
         let Some(dir) = dir else {
             return Err(format!("the path of the socket names no file: {}", socket.display()));
         };
-        Ok(Self { socket, dir, rule: Rule::Given, stores: OnceLock::new() })
+        Ok(Self { socket, dir, rule: Rule::Given, uid, stores: OnceLock::new() })
     }
 
-    fn shared() -> Self {
+    fn shared(uid: u32) -> Self {
         let dir = PathBuf::from(SHARED_DIR);
-        Self { socket: dir.join(SOCKET), dir, rule: Rule::Shared, stores: OnceLock::new() }
+        Self {
+            socket: dir.join(USUAL_SOCKET),
+            dir,
+            rule: Rule::Shared,
+            uid,
+            stores: OnceLock::new(),
+        }
     }
 }
 
@@ -249,6 +273,20 @@ mod tests {
     }
 
     #[test]
+    fn the_socket_of_ones_own_daemon_brings_its_state_when_it_is_given() {
+        let given = |path: &str| Place::find(Some(Path::new(path)), 4_000_000).unwrap();
+        let own = given("/tmp/canal-4000000/canal.sock");
+        assert_eq!(own, Place::of_user_by_socket(4_000_000));
+        assert_eq!(own.rule, Rule::Given, "it is passed on to commands");
+        assert_eq!(own.stores(), Place::of_user(4_000_000).stores());
+        for other in ["/tmp/canal-4000001/canal.sock", "/tmp/canal-4000000/other.sock"] {
+            let other = given(other);
+            assert!(!other.is_users_own(), "{other:?}");
+            assert_eq!(other.stores().config, [other.dir.join("canal.toml")]);
+        }
+    }
+
+    #[test]
     fn a_user_without_a_home_keeps_the_state_beside_the_socket() {
         let stores = Place::of_user(4_000_000).stores_of_user(None);
         assert_eq!(stores.state_dir, Path::new("/tmp/canal-4000000"));
@@ -258,7 +296,7 @@ mod tests {
 
     #[test]
     fn the_shared_place_is_the_machines() {
-        let place = Place::shared();
+        let place = Place::shared(1000);
         assert_eq!(place.socket, Path::new("/run/canal/canal.sock"));
         assert_eq!(place.stores().state_dir, Path::new("/var/lib/canal"));
         assert_eq!(place.stores().config, [Path::new(MACHINE_CONFIG)]);

@@ -82,6 +82,16 @@ pub fn is_private(path: &Path, uid: u32) -> bool {
         })
 }
 
+/// Whether this is a directory, no link to one, in which not every user can put files. Takes one
+/// system call.
+#[must_use]
+pub fn is_closed_to_others(path: &Path) -> bool {
+    with_c_str(path, lstat).is_ok_and(|stat| {
+        let is_dir = stat.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFDIR.bits();
+        is_dir && stat.st_mode & Mode::S_IWOTH.bits() == 0
+    })
+}
+
 /// Calls a function with a path as a C string. (nix reserves a kilobyte of stack for each path,
 /// which is more than a short program uses otherwise.)
 ///

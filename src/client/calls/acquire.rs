@@ -17,7 +17,7 @@ use super::single_reply::Backoff;
 use crate::client::connection::silence::{Limits, Silence};
 use crate::client::connection::stream::{Connection, ReadStatus, Replies, parameters, reply};
 use crate::client::error::Broken;
-use crate::client::{Client, ClientError};
+use crate::client::{Client, ClientError, own_daemon};
 
 const ACQUIRE: &str = "Acquire";
 
@@ -85,12 +85,15 @@ impl Client {
     /// A refusal is [`ClientError::Failure`]. The daemon is [`ClientError::Silent`] if it sends no
     /// message for 5 s, or for that long after the wait is over, or if it is found stopped after 30
     /// s of silence. The 5 s are a minute for a daemon whose process is busy.
+    /// [`ClientError::HeldAtOwnDaemon`] if this is the daemon of the machine, and locks that the
+    /// user's own daemon granted before are still held.
     pub fn acquire(
         &mut self,
         request: &Acquire,
         owner: Option<&Pidfd>,
         progress: OnProgress<'_>,
     ) -> Result<Acquired, ClientError> {
+        own_daemon::refuse_holders(&self.place, &self.options)?;
         let until = WaitDeadline::after(request.wait_ms);
         let mut asked = Cow::Borrowed(request);
         let owner_fd = owner.map(|_| 0);

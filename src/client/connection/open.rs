@@ -19,7 +19,7 @@ use nix::unistd::geteuid;
 
 use crate::duration_text::stated;
 use crate::protocol::place::{Place, Rule};
-use crate::sys::dir::{DirError, is_private, open_private, with_c_str};
+use crate::sys::dir::{DirError, is_closed_to_others, is_private, open_private, with_c_str};
 
 use super::silence::{Limits, Owed};
 use super::stream::{Connection, activity};
@@ -33,8 +33,16 @@ const PAUSE_MIN: Duration = Duration::from_millis(5);
 /// The longest: thousands of waiters that lost their daemon must leave it room to come up.
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 
+/// A connection, and how it came about.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) connection: Connection,
+    /// Whether this client started the daemon.
+    pub(crate) has_started: bool,
+}
+
 /// Connects for the first time.
-pub(crate) fn connect_first(place: &Place, options: &Options) -> Result<Connection, ClientError> {
+pub(crate) fn connect_first(place: &Place, options: &Options) -> Result<Opened, ClientError> {
     // A daemon that is started by others may be starting again.
     let wait = if place.rule == Rule::Shared { options.answer } else { Duration::ZERO };
     connect_within(place, options, wait)
@@ -42,26 +50,18 @@ pub(crate) fn connect_first(place: &Place, options: &Options) -> Result<Connecti
 
 /// Connects again, after a daemon that was there went away.
 pub(crate) fn connect_again(place: &Place, options: &Options) -> Result<Connection, ClientError> {
-    connect_within(place, options, options.answer)
+    connect_within(place, options, options.answer).map(|opened| opened.connection)
 }
 
-fn connect_within(
-    place: &Place,
-    options: &Options,
-    wait: Duration,
-) -> Result<Connection, ClientError> {
+fn connect_within(place: &Place, options: &Options, wait: Duration) -> Result<Opened, ClientError> {
     match look_in(place, options)? {
-        Some(connection) => Ok(connection),
+        Some(connection) => Ok(Opened { connection, has_started: false }),
         None => wait_for_one(place, options, wait),
     }
 }
 
 /// Starts a daemon if it may, and connects as soon as one listens.
-fn wait_for_one(
-    place: &Place,
-    options: &Options,
-    wait: Duration,
-) -> Result<Connection, ClientError> {
+fn wait_for_one(place: &Place, options: &Options, wait: Duration) -> Result<Opened, ClientError> {
     let starts = options.start == Start::IfNeeded && place.rule != Rule::Shared;
     if !starts && wait.is_zero() {
         return Err(ClientError::NoDaemon(place.socket.clone()));
@@ -70,13 +70,14 @@ fn wait_for_one(
     let mut owed = Owed::new(Limits { idle, busy: options.answer_if_busy });
     let begun = Instant::now();
     let mut pause = PAUSE_MIN;
-    let mut left = None;
+    let (mut left, mut has_started) = (None, false);
     loop {
         let round = Instant::now();
         if starts && check_dir(place, true)? == Dir::Ready {
             match attempt::attempt(place, options, begun.elapsed())? {
-                Attempt::Connected(connection) => return Ok(connection),
-                Attempt::Started => left = None,
+                Attempt::Connected(connection) => return Ok(Opened { connection, has_started }),
+                Attempt::Up(connection) => return Ok(Opened { connection, has_started: true }),
+                Attempt::Started => (left, has_started) = (None, true),
                 Attempt::Left(lock) => left = Some(lock),
             }
         }
@@ -92,7 +93,7 @@ fn wait_for_one(
         thread::sleep(pause_of_own);
         pause = (pause * 3 / 2).min(PAUSE_MAX);
         if let Some(connection) = look_in(place, options)? {
-            return Ok(connection);
+            return Ok(Opened { connection, has_started });
         }
     }
 }
@@ -131,6 +132,7 @@ enum Dir {
 
 fn check_dir(place: &Place, create: bool) -> Result<Dir, ClientError> {
     let checked = match place.rule {
+        Rule::Shared if is_closed_to_others(&place.dir) => return Ok(Dir::Ready),
         Rule::Shared => check_shared(&place.dir),
         Rule::Given | Rule::PerUser => {
             let uid = geteuid().as_raw();
@@ -234,7 +236,8 @@ mod tests {
     fn whoever_started_no_daemon_does_not_say_that_one_was_started() {
         let dir = Path::new("/d");
         let socket = dir.join("s");
-        let place = Place { socket, dir: dir.into(), rule: Rule::Given, stores: OnceLock::new() };
+        let (dir, rule, stores) = (dir.into(), Rule::Given, OnceLock::new());
+        let place = Place { socket, dir, rule, uid: 0, stores };
         let said = |left: Option<&str>| {
             never_up(&place, Duration::from_millis(10_123), left.map(Path::new)).to_string()
         };

@@ -52,8 +52,10 @@ const LOCKS_MAX: u128 = 5;
 /// What came of trying to start a daemon.
 #[derive(Debug)]
 pub(crate) enum Attempt {
-    /// One listens.
+    /// One listens that another client started.
     Connected(Connection),
+    /// One was started, and listens.
+    Up(Connection),
     /// One was started, and nothing listens yet.
     Started,
     /// Another client is to start one: it holds this lock.
@@ -90,7 +92,7 @@ pub(crate) fn attempt(
         return Err(ClientError::Start(reported.to_owned()));
     }
     if let Some(connection) = knock(place, options)? {
-        return Ok(Attempt::Connected(connection));
+        return Ok(Attempt::Up(connection));
     }
     thread::sleep(LOST_PAUSE);
     Ok(Attempt::Started)
@@ -147,7 +149,8 @@ pub(crate) fn recorded_pid(place: &Place) -> Option<u32> {
 }
 
 fn pid_in(path: &Path) -> Option<u32> {
-    std::fs::read_to_string(path).ok()?.split_whitespace().next()?.parse().ok()
+    let text = std::fs::read(path).ok()?;
+    String::from_utf8_lossy(&text).split_whitespace().next()?.parse().ok()
 }
 
 fn open_lock(path: &Path) -> io::Result<File> {
@@ -162,8 +165,8 @@ fn open_lock(path: &Path) -> io::Result<File> {
 
 fn argv(place: &Place) -> Vec<OsString> {
     let mut argv: Vec<OsString> = program::ARGV.map(OsString::from).into();
-    // A user's own daemon finds its place by the uid, and with it where its state is.
-    if place.rule == Rule::Given {
+    // Also that of a user's own daemon: `/run/canal` may have been made since it was looked for.
+    if place.rule != Rule::Shared {
         argv.push("--socket".into());
         argv.push(place.socket.clone().into());
     }
@@ -190,16 +193,15 @@ mod tests {
 
     fn place(rule: Rule) -> Place {
         let dir = PathBuf::from("/d");
-        Place { socket: dir.join("s"), dir, rule, stores: OnceLock::new() }
+        Place { socket: dir.join("s"), dir, rule, uid: 0, stores: OnceLock::new() }
     }
 
     #[test]
-    fn only_a_given_socket_is_passed_to_the_daemon() {
-        assert_eq!(argv(&place(Rule::PerUser)), ["canal", "daemon", "--on-demand"]);
-        assert_eq!(
-            argv(&place(Rule::Given)),
-            ["canal", "daemon", "--on-demand", "--socket", "/d/s"]
-        );
+    fn the_socket_is_passed_to_the_daemon() {
+        for rule in [Rule::PerUser, Rule::Given] {
+            let argv = argv(&place(rule));
+            assert_eq!(argv, ["canal", "daemon", "--on-demand", "--socket", "/d/s"], "{rule:?}");
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::daemon::cluster::engine::Chosen;
 use crate::daemon::config::Config;
 use crate::daemon::options::{Options, Unusable};
-use crate::protocol::place::{Place, Rule};
+use crate::protocol::place::Place;
 
 /// The file's name.
 const NAME: &str = "engine";
@@ -55,7 +55,7 @@ impl EngineMark {
             Err(error) => error,
         };
         let failed = |error| Err(error).with_context(|| state_dir.display().to_string());
-        if place.rule != Rule::PerUser {
+        if !place.is_users_own() {
             return failed(unusable);
         }
         prepare_in(&beside, &noted).or_else(|_| failed(unusable))

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::core::Token;
 use crate::daemon::processes::holder_record::HolderRecord;
 use crate::host::{Mark, Memory};
-use crate::protocol::place::{Place, Rule};
+use crate::protocol::place::Place;
 
 /// The file's name.
 const NAME: &str = "tokens";
@@ -55,7 +55,7 @@ impl ToldTokens {
     /// The file cannot be read, or its content is invalid.
     pub(crate) fn open(place: &Place, engine: &str) -> io::Result<Self> {
         let mut dirs = vec![place.stores().state_dir.clone()];
-        if place.rule == Rule::PerUser {
+        if place.is_users_own() {
             dirs.push(place.dir.clone());
         }
         let mut found = Noted::default();

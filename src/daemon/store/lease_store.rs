@@ -182,6 +182,7 @@ mod tests {
             socket: dir.join("canal.sock"),
             dir: dir.to_owned(),
             rule: Rule::PerUser,
+            uid: 0,
             stores: Stores { state_dir: dir.join("state"), config: Vec::new() }.into(),
         };
         let config = Config::read(&place.stores().config).unwrap();

@@ -24,7 +24,7 @@ use crate::daemon::store::previous_journal::{self, PreviousJournal};
 use crate::log::journal::{Batch, OpenError};
 use crate::log::leases::LeaseLog;
 use crate::log::state::{self, Durable, Leases, StateFile};
-use crate::protocol::place::{Place, Rule};
+use crate::protocol::place::Place;
 use crate::sys::clock;
 use crate::sys::pidfd::Pidfd;
 use crate::sys::process::{Found, Origin};
@@ -198,7 +198,7 @@ fn open_state(place: &Place, notes: &mut Vec<String>) -> anyhow::Result<state::O
             | std::io::ErrorKind::NotFound
             | std::io::ErrorKind::NotADirectory
     );
-    if !unusable || place.rule != Rule::PerUser {
+    if !unusable || !place.is_users_own() {
         return Err(error.into());
     }
     let note = format!(
@@ -321,13 +321,14 @@ mod tests {
 
     use super::*;
     use crate::log::journal::fault;
-    use crate::protocol::place::Stores;
+    use crate::protocol::place::{Rule, Stores};
 
     fn place(dir: &Path) -> Place {
         Place {
             socket: dir.join("canal.sock"),
             dir: dir.to_owned(),
             rule: Rule::PerUser,
+            uid: 0,
             stores: stores(dir.join("state"), dir).into(),
         }
     }

@@ -58,7 +58,7 @@ impl Watcher {
             // well can be recognized by it.
             arguments.extend(on_demand.then(|| "--on-demand".into()));
             arguments.push("--watcher".into());
-            if place.rule == Rule::Given {
+            if place.rule != Rule::Shared {
                 arguments.extend(["--socket".into(), place.socket.clone().into()]);
             }
             arguments.extend((0..*verbose).map(|_| "-v".into()));

@@ -1,0 +1,68 @@
+//! The daemon that a user had before the machine got one.
+//!
+//! When `/run/canal` appears, clients go to the daemon of the machine, which does not know what the
+//! user's own daemon granted. Until that has ended, the same key would be granted twice.
+//!
+//! Invariant: a request goes to the daemon of the machine only if the user's own daemon holds
+//! nothing and nobody waits there, or if it was told to end.
+
+use nix::errno::Errno;
+use nix::sys::stat::lstat;
+
+use crate::client::{Client, ClientError, Options};
+use crate::protocol::place::{Place, Rule};
+use crate::protocol::{KeyInfo, Status, StatusQuery, Stop};
+use crate::sys::dir::{is_private, with_c_str};
+
+/// Refuses if the user's own daemon still holds locks that a daemon of the machine does not know.
+///
+/// Without such a daemon this takes one system call: its socket is looked for. A daemon that ends in
+/// order removes its socket. One that was killed leaves it, and is started again: commands that it
+/// granted locks to may still run. A daemon at which nothing happens any more is told to end, so
+/// that the next request finds no socket.
+pub(super) fn refuse_holders(place: &Place, options: &Options) -> Result<(), ClientError> {
+    if place.rule != Rule::Shared {
+        return Ok(());
+    }
+    let own = Place::of_user_by_socket(place.uid);
+    let found = with_c_str(&own.socket, lstat);
+    if found.is_err_and(|error| error == Errno::ENOENT) || !is_ours(&own) {
+        return Ok(());
+    }
+    let mut client = Client::connect(&own, options.clone())?;
+    let status = client.status(&StatusQuery::default())?;
+    if let Some(what) = in_use(&status) {
+        return Err(ClientError::HeldAtOwnDaemon { what, socket: own.socket });
+    }
+    // If it does not end, the next request looks again.
+    let _ = client.stop(&Stop {});
+    Ok(())
+}
+
+/// Whether the directory is one that a daemon of this user would use.
+fn is_ours(own: &Place) -> bool {
+    is_private(&own.dir, nix::unistd::geteuid().as_raw())
+}
+
+/// What is held and waited for on this machine, for a message: `nightly (pid 812), 2 more`. `None`
+/// if nothing is.
+fn in_use(status: &Status) -> Option<String> {
+    let here = status.engine.as_ref().map(|engine| engine.host.as_str());
+    let is_here = |host: Option<&String>| host.is_none() || host.map(String::as_str) == here;
+    let of_key = |key: &KeyInfo| {
+        let holders = key.holders.iter().filter(|it| is_here(it.host.as_ref())).map(|it| it.pid);
+        let waiters = key.waiters.iter().filter(|it| is_here(it.host.as_ref())).map(|it| it.pid);
+        let name = |pid: u32| match pid {
+            // A lease belongs to no process.
+            0 => key.key.clone(),
+            _ => format!("{} (pid {pid})", key.key),
+        };
+        holders.chain(waiters).map(name).collect::<Vec<_>>()
+    };
+    let mut all = status.keys.iter().flat_map(of_key);
+    let first = all.next()?;
+    let more = all.count();
+    // What is left out of a very long status is in use as well.
+    let more = if more > 0 { format!(", {more} more") } else { String::new() };
+    Some(first + &more)
+}
