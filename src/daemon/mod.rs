@@ -45,6 +45,7 @@ use crate::protocol::place::Place;
 pub use crate::daemon::cluster::watcher::watch;
 pub use crate::daemon::options::{Options, Unusable};
 pub use crate::daemon::runtime_dir::Replacing;
+pub use crate::daemon::runtime_dir::other_daemons::{Separation, separations};
 
 /// Whether a daemon of a user runs at a place, as far as that can be seen from this network
 /// namespace. The daemon is not contacted.

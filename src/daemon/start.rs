@@ -2,7 +2,6 @@
 
 use std::io::Write;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 
 use anyhow::Context;
@@ -31,6 +30,8 @@ use crate::daemon::processes::owners::Owners;
 use crate::daemon::queries::reply_queue::Reports;
 use crate::daemon::runtime_dir::Claim;
 use crate::daemon::runtime_dir::claim_error::ClaimError;
+use crate::daemon::runtime_dir::other_daemons::{Separation, separations};
+use crate::daemon::runtime_dir::socket_access::SocketAccess;
 use crate::daemon::server::Server;
 use crate::daemon::store::recover::{Recovered, recover};
 use crate::daemon::view::size_notes::ToldSizes;
@@ -39,7 +40,7 @@ use crate::daemon::waiters::waiting::Waiters;
 use crate::daemon::{logging, view};
 use crate::protocol::DaemonInfo;
 use crate::protocol::place::{Place, Rule};
-use crate::sys::process::Origin;
+use crate::sys::process::{Origin, may_look_into_others};
 use crate::sys::{clock, detach, fds, peer, signals};
 
 /// The descriptor to which a daemon that was started on demand writes why it cannot start.
@@ -106,7 +107,7 @@ fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
     let claim = match claimed {
         Ok(claim) => claim,
         Err(ClaimError::Running { .. }) if options.on_demand => return Ok(None),
-        Err(error) => return Err(error.into()),
+        Err(error) => return Err(not_claimed(error)),
     };
     let config = Config::read(&place.stores().config)?;
     let (descriptors, given) = if options.embedded {
@@ -126,6 +127,14 @@ fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
         "listening"
     );
     Ok(Some((server, signals)))
+}
+
+/// Adds what to do, where something can be done.
+fn not_claimed(error: ClaimError) -> anyhow::Error {
+    let ClaimError::OtherSocket { theirs, .. } = &error else { return error.into() };
+    let theirs = theirs.display();
+    let hint = format!("`--socket {theirs}` names it; another socket needs a directory of its own");
+    Unusable { what: error.to_string(), hint: hint.into() }.into()
 }
 
 /// Takes up what the previous daemon left, and opens the place to clients.
@@ -155,13 +164,28 @@ pub(crate) fn open(
     };
     let limits = config.limits(descriptors, options.idle_exit_s);
     let permissions = config.permissions(&place.stores().config);
-    let mut server = server(place, uid, claim.open(given)?, (limits, permissions), recovered)?;
+    if given.is_some() && config.socket != SocketAccess::default() {
+        tracing::warn!(
+            "the socket is the service manager's: its unit names group and mode, and `[socket]` of \
+             the configuration does not apply"
+        );
+    }
+    let runtime_dir = claim.open(given, config.socket.clone())?;
+    let mut server = server(place, uid, runtime_dir, (limits, permissions), recovered)?;
     if let Some((chosen, driver)) = chosen.as_ref().zip(driver) {
+        if place.rule == Rule::Shared && !may_look_into_others() {
+            tracing::warn!("{BLIND}");
+            server.about.notes.push(BLIND.to_owned());
+        }
         server.cluster = Some(Box::new(Cluster::open(options, config, chosen, driver)?));
         tracing::info!(engine = chosen.name, host = chosen.label, "joining");
     }
     Ok(server)
 }
+
+/// The note of a daemon over an engine that cannot find what other users' killed commands left.
+const BLIND: &str = "it lacks CAP_SYS_PTRACE or CAP_DAC_READ_SEARCH: if a lock is lost and its `canal \
+                     run` was killed, it ends the command but not what that has started";
 
 /// How many descriptors the daemon may have, after raising the limit.
 fn descriptors() -> anyhow::Result<u64> {
@@ -302,33 +326,25 @@ fn notes_about(place: &Place, origin: &Origin) -> Vec<String> {
             "the kernel is older than 6.5: a peer is known by its number and start time".to_owned(),
         );
     }
-    if place.rule == Rule::PerUser {
-        if is_private_tmp() {
-            notes.push(
-                "its /tmp is private to a service: others of this user do not meet it".to_owned(),
-            );
-        } else if is_another_tmp() {
-            notes.push(
-                "its /tmp is not that of process 1: others of this user may not meet it".to_owned(),
-            );
-        }
-    }
+    notes.extend(separations(place).iter().filter_map(separation));
     notes
 }
 
-/// Whether /tmp is one that systemd made for a service (`PrivateTmp=`).
-fn is_private_tmp() -> bool {
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    mounts.lines().any(|line| {
-        let mut words = line.split(' ').skip(3);
-        let (root, mounted_at) = (words.next(), words.next());
-        mounted_at == Some("/tmp") && root.is_some_and(|root| root.contains("/systemd-private-"))
-    })
-}
-
-/// Whether /tmp is another directory than for process 1, as far as the daemon may see that.
-fn is_another_tmp() -> bool {
-    let identity = |path: &str| std::fs::metadata(path).ok().map(|it| (it.dev(), it.ino()));
-    let of_first = identity("/proc/1/root/tmp");
-    of_first.is_some() && of_first != identity("/tmp")
+/// What an operator should know of a separation, if no other note says it.
+fn separation(separation: &Separation) -> Option<String> {
+    let note = match separation {
+        Separation::OtherUsers(uids) => {
+            let uids: Vec<_> = uids.iter().map(u32::to_string).collect();
+            return Some(format!("other users have daemons of their own: uid {}", uids.join(", ")));
+        }
+        Separation::PrivateTmp => {
+            "its /tmp is private to a service: others of this user do not meet it"
+        }
+        Separation::AnotherTmp => {
+            "its /tmp is not that of process 1: others of this user may not meet it"
+        }
+        Separation::DaemonInAnotherTmp => "this user has another daemon, in another /tmp",
+        Separation::PidNamespace => return None,
+    };
+    Some(note.to_owned())
 }

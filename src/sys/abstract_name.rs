@@ -32,6 +32,24 @@ pub fn user_of(name: &str) -> io::Result<Option<u32>> {
     by_sock_diag(name).or_else(|_| by_proc(name))
 }
 
+/// All names in this network namespace that begin with this text, each with its user as seen from
+/// our user namespace.
+///
+/// # Errors
+/// The kernel does not report them through `sock_diag`.
+pub fn all_with_prefix(prefix: &str) -> io::Result<Vec<(String, u32)>> {
+    let mut found = Vec::new();
+    let ended: Option<()> = ask_all(|name, uid| {
+        let name = name.and_then(|name| std::str::from_utf8(name).ok());
+        if let (Some(name), Some(uid)) = (name.filter(|name| name.starts_with(prefix)), uid) {
+            found.push((name.to_owned(), uid));
+        }
+        None
+    })?;
+    debug_assert!(ended.is_none());
+    Ok(found)
+}
+
 /// `SOCK_DIAG_BY_FAMILY`, from linux/sock_diag.h.
 const BY_FAMILY: u16 = 20;
 
@@ -56,8 +74,16 @@ const MESSAGE_BYTES: usize = 16;
 /// The maximum that the kernel sends at once.
 const ANSWER_BYTES: usize = 64 * 1024;
 
-/// Asks the kernel for all Unix sockets.
+/// Asks the kernel for the user of one name.
 fn by_sock_diag(name: &str) -> io::Result<Option<u32>> {
+    ask_all(|found, uid| if found == Some(name.as_bytes()) { uid } else { None })
+}
+
+/// Asks the kernel for all Unix sockets, and calls `of_socket` with the abstract name and the user of
+/// each, until it returns something.
+fn ask_all<T>(
+    mut of_socket: impl FnMut(Option<&[u8]>, Option<u32>) -> Option<T>,
+) -> io::Result<Option<T>> {
     let flags = SockFlag::SOCK_CLOEXEC;
     let protocol = SockProtocol::NetlinkSockDiag;
     let fd = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
@@ -65,8 +91,8 @@ fn by_sock_diag(name: &str) -> io::Result<Option<u32>> {
     let mut answer = vec![0; ANSWER_BYTES];
     loop {
         let length = recv(fd.as_raw_fd(), &mut answer, MsgFlags::empty())?;
-        match look_in(&answer[..length], name.as_bytes())? {
-            Looked::Found(uid) => return Ok(Some(uid)),
+        match look_in(&answer[..length], &mut of_socket)? {
+            Looked::Found(found) => return Ok(Some(found)),
             Looked::NotYet => {}
             Looked::Nowhere => return Ok(None),
         }
@@ -91,13 +117,16 @@ fn question() -> Vec<u8> {
 }
 
 /// The result of searching one part of the kernel's answer.
-enum Looked {
-    Found(u32),
+enum Looked<T> {
+    Found(T),
     NotYet,
     Nowhere,
 }
 
-fn look_in(mut answer: &[u8], name: &[u8]) -> io::Result<Looked> {
+fn look_in<T>(
+    mut answer: &[u8],
+    of_socket: &mut impl FnMut(Option<&[u8]>, Option<u32>) -> Option<T>,
+) -> io::Result<Looked<T>> {
     while let Some(message) = first_of(answer, u32_at(answer, 0)) {
         let kind = i32::from(u16_at(message, 4).unwrap_or_default());
         if kind == libc::NLMSG_DONE {
@@ -107,29 +136,28 @@ fn look_in(mut answer: &[u8], name: &[u8]) -> io::Result<Looked> {
             let number = u32_at(message, HEADER_BYTES).unwrap_or_default().cast_signed();
             return Err(io::Error::from_raw_os_error(number.saturating_neg()));
         }
-        if let Some(uid) = user_in(message.get(HEADER_BYTES + MESSAGE_BYTES..), name) {
-            return Ok(Looked::Found(uid));
+        let (name, uid) = attributes(message.get(HEADER_BYTES + MESSAGE_BYTES..));
+        if let Some(found) = of_socket(name, uid) {
+            return Ok(Looked::Found(found));
         }
         answer = answer.get(message.len().next_multiple_of(4)..).unwrap_or_default();
     }
     Ok(Looked::NotYet)
 }
 
-/// The user among the attributes of a socket, if the socket has this name.
-fn user_in(attributes: Option<&[u8]>, name: &[u8]) -> Option<u32> {
-    let mut left = attributes?;
-    let mut is_it = false;
-    let mut uid = None;
+/// The abstract name and the user among the attributes of a socket.
+fn attributes(attributes: Option<&[u8]>) -> (Option<&[u8]>, Option<u32>) {
+    let (mut left, mut name, mut uid) = (attributes.unwrap_or_default(), None, None);
     while let Some(attribute) = first_of(left, u16_at(left, 0).map(u32::from)) {
-        let value = attribute.get(4..)?;
-        match u16_at(attribute, 2)? {
-            NAME => is_it = value.strip_prefix(b"\0") == Some(name),
-            UID => uid = u32_at(value, 0),
+        let value = attribute.get(4..).unwrap_or_default();
+        match u16_at(attribute, 2) {
+            Some(NAME) => name = value.strip_prefix(b"\0"),
+            Some(UID) => uid = u32_at(value, 0),
             _ => {}
         }
         left = left.get(attribute.len().next_multiple_of(4)..).unwrap_or_default();
     }
-    uid.filter(|_| is_it)
+    (name, uid)
 }
 
 /// The first `length` bytes. `None` if `length` is less than the length field itself, or more than
@@ -214,6 +242,17 @@ mod tests {
     }
 
     #[test]
+    fn names_are_found_by_their_beginning() {
+        let (one, two, other) = (name("begin-1"), name("begin-2"), name("elsewhere"));
+        let _taken = [&one, &two, &other].map(|name| take(name).unwrap());
+        let own = nix::unistd::geteuid().as_raw();
+        let mut found = all_with_prefix("canal-test-begin-").unwrap();
+        found.retain(|(name, _)| name.ends_with(&std::process::id().to_string()));
+        found.sort();
+        assert_eq!(found, [(one, own), (two, own)]);
+    }
+
+    #[test]
     fn no_process_can_connect_to_a_taken_name() {
         let name = name("alone");
         let _taken = take(&name).unwrap();
@@ -233,8 +272,8 @@ mod tests {
     #[test]
     fn an_answer_that_makes_no_sense_is_passed_over() {
         for bytes in [&[][..], &[0; 40], &[255; 40], &[5, 0, 0, 0, 1]] {
-            assert!(matches!(look_in(bytes, b"x"), Ok(Looked::NotYet)));
-            assert_eq!(user_in(Some(bytes), b"x"), None);
+            assert!(matches!(look_in(bytes, &mut |_, uid| uid), Ok(Looked::NotYet)));
+            assert_eq!(attributes(Some(bytes)), (None, None));
         }
     }
 }

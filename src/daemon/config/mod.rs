@@ -5,6 +5,7 @@
 
 pub(super) mod duration;
 pub(super) mod engine_section;
+pub(super) mod socket_section;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,6 +24,7 @@ use crate::daemon::limits::{
     connections_max,
 };
 use crate::daemon::permissions::{self, Permission, Permissions};
+use crate::daemon::runtime_dir::socket_access::SocketAccess;
 
 /// The content of a configuration.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -40,6 +42,8 @@ pub(crate) struct Config {
     pub(crate) bypass_max: Option<u32>,
     idle_exit: Option<Duration>,
     permissions: Vec<Permission>,
+    /// Who may connect to the socket, if the daemon makes it.
+    pub(crate) socket: SocketAccess,
     pub(crate) engine: Configured,
     /// The log filter, in the syntax of `CANAL_LOG`.
     pub(crate) log: Option<String>,
@@ -103,6 +107,7 @@ struct File {
     policy: PolicySection,
     daemon: DaemonSection,
     permission: Vec<permissions::Section>,
+    socket: socket_section::Section,
     engine: Option<engine_section::Section>,
 }
 
@@ -171,6 +176,7 @@ impl Config {
             views.insert(key, view.map_err(|what| wrong(section.span().start, what))?);
         }
         let engine = file.engine.unwrap_or_default().configured();
+        let socket = file.socket.access();
         let permissions = file.permission.iter().map(permissions::Section::permission);
         let permissions = permissions.collect::<Result<_, _>>();
         let time = |text: Option<&Spanned<String>>| {
@@ -191,6 +197,7 @@ impl Config {
             bypass_max: file.policy.bypass_max,
             idle_exit: time(file.daemon.idle_exit.as_ref())?,
             permissions: permissions.map_err(|(at, what)| wrong(at, what))?,
+            socket: socket.map_err(|(at, what)| wrong(at, what))?,
             engine: engine.map_err(|(at, what)| wrong(at, what))?,
             log: file.daemon.log,
         })
@@ -400,6 +407,34 @@ mod tests {
         );
         let nowhere = Config::default().permissions(&["/etc/canal/canal.toml".into()]);
         assert_eq!(nowhere.file, Path::new("/etc/canal/canal.toml"));
+    }
+
+    #[test]
+    fn a_socket_has_a_group_and_a_mode() {
+        let socket = |text: &str| parse(&format!("[socket]\n{text}\n")).map(|it| it.socket);
+        let found = socket("group = \"root\"\nmode = \"0660\"").unwrap();
+        assert_eq!((found.group.unwrap().gid, found.mode), (0, Some(0o660)));
+        assert_eq!(socket("mode = \"660\"").unwrap().mode, Some(0o660));
+        assert_eq!(socket("mode = 0o666").unwrap().mode, Some(0o666));
+        assert_eq!(socket("group = 1001").unwrap().mode, None);
+        assert_eq!(parse("").unwrap().socket, SocketAccess::default());
+        // Among them the decimal numbers that were meant as octal ones.
+        for mode in
+            ["660", "666", "600", "\"0o660\"", "\"+660\"", "\"\"", "\"rw\"", "\"0060\"", "-1"]
+        {
+            let error = socket(&format!("\nmode = {mode}")).unwrap_err();
+            assert!(error.starts_with("canal.toml, line 3: `mode` is octal"), "{mode}: {error}");
+        }
+        let error = socket("mode = 6.5").unwrap_err();
+        assert!(error.contains("a mode in octal"), "{error}");
+        assert_eq!(
+            socket("group = \"no such group\"").unwrap_err(),
+            "canal.toml, line 2: there is no group `no such group`"
+        );
+        assert_eq!(
+            socket("grup = 0").unwrap_err(),
+            "canal.toml, line 2: unknown field `grup`; did you mean `group`?"
+        );
     }
 
     #[test]

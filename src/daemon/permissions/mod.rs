@@ -41,8 +41,8 @@ pub(crate) struct Permission {
 /// A group of users, and its name in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
-    gid: u32,
-    called: String,
+    pub(crate) gid: u32,
+    pub(crate) called: String,
 }
 
 /// The entries of a configuration.
@@ -132,9 +132,10 @@ pub(crate) struct Section {
     may: Spanned<Vec<Action>>,
 }
 
+/// A group as it is written in the file.
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "a group is a name or a number")]
-enum GroupNamed {
+pub(crate) enum GroupNamed {
     Number(u32),
     Name(String),
 }
@@ -164,7 +165,11 @@ impl Section {
     }
 }
 
-fn find(named: &GroupNamed) -> Result<Group, String> {
+/// Looks up a group.
+///
+/// # Errors
+/// What is wrong with it, as text for people.
+pub(crate) fn find(named: &GroupNamed) -> Result<Group, String> {
     let found = match named {
         GroupNamed::Number(gid) => Group { gid: *gid, called: gid.to_string() },
         GroupNamed::Name(name) => match SystemGroup::from_name(name) {

@@ -14,6 +14,29 @@ pub(crate) enum ClaimError {
         /// Its pid, if known.
         pid: Option<u32>,
     },
+    /// The daemon of this directory listens at another socket in it.
+    #[error(
+        "the daemon of {dir} listens at {theirs}{}, and a directory has one daemon",
+        .pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default()
+    )]
+    OtherSocket {
+        /// The directory.
+        dir: PathBuf,
+        /// The socket of the daemon that runs.
+        theirs: PathBuf,
+        /// Its pid, if known.
+        pid: Option<u32>,
+    },
+    /// The socket cannot be given the group or the mode that the configuration names.
+    #[error("{socket} cannot be given {what}: {error}")]
+    Access {
+        /// The socket.
+        socket: PathBuf,
+        /// The group or the mode.
+        what: String,
+        /// The error of the call.
+        error: io::Error,
+    },
     /// The directory cannot be used.
     #[error("{0}")]
     Dir(#[from] crate::sys::dir::DirError),

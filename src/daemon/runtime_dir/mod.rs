@@ -5,11 +5,15 @@
 
 pub(super) mod claim_error;
 pub(super) mod instance_guard;
+pub(super) mod other_daemons;
 pub(super) mod restore;
+pub(super) mod socket_access;
 
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -23,7 +27,8 @@ use nix::sys::socket::{
 use crate::daemon::net::listen::Listener;
 use crate::daemon::runtime_dir::claim_error::ClaimError;
 use crate::daemon::runtime_dir::instance_guard::InstanceGuard;
-use crate::protocol::place::{Place, Rule};
+use crate::daemon::runtime_dir::socket_access::SocketAccess;
+use crate::protocol::place::{Place, Rule, USUAL_SOCKET};
 use crate::sys::dir::open_private;
 
 /// A place that this daemon has claimed, but not opened to clients yet.
@@ -36,6 +41,7 @@ pub(crate) struct Claim {
     /// The instance lock.
     lock: File,
     guard: InstanceGuard,
+    access: SocketAccess,
 }
 
 /// The daemon's files, open to clients.
@@ -114,26 +120,38 @@ impl Claim {
             return Err(ClaimError::Running { socket: place.socket.clone(), pid: None });
         }
         let guard = InstanceGuard::raise(place)?;
-        let mut claim = Self { place: place.clone(), uid, dir, lock, guard };
+        let access = SocketAccess::default();
+        let mut claim = Self { place: place.clone(), uid, dir, lock, guard, access };
         claim.sign().map_err(|error| ClaimError::Io { path: lock_path(place), error })?;
         Ok(claim)
     }
 
-    /// Writes our pid into the instance lock, for messages.
+    /// Writes our pid into the instance lock, for messages, and the name of our socket if it is not
+    /// the usual one.
     fn sign(&mut self) -> io::Result<()> {
         self.lock.set_len(0)?;
         self.lock.rewind()?;
-        writeln!(self.lock, "{}", std::process::id())
+        let mut text = format!("{}\n", std::process::id()).into_bytes();
+        let name = self.place.socket.file_name().unwrap_or_default();
+        if name != USUAL_SOCKET {
+            text.extend([name.as_bytes(), b"\n"].concat());
+        }
+        self.lock.write_all(&text)
     }
 
     /// Opens the place to clients, through a new socket or through a socket from the service
-    /// manager.
-    pub(crate) fn open(self, given: Option<UnixListener>) -> Result<RuntimeDir, ClaimError> {
+    /// manager. A new socket gets this group and mode.
+    pub(crate) fn open(
+        mut self,
+        given: Option<UnixListener>,
+        access: SocketAccess,
+    ) -> Result<RuntimeDir, ClaimError> {
+        self.access = access;
         let failed = |error| ClaimError::Io { path: self.place.socket.clone(), error };
         let (listener, socket) = match given {
             Some(listener) => (listener, None),
             None => {
-                let (listener, id) = self.bind().map_err(failed)?;
+                let (listener, id) = self.bind()?;
                 (listener, Some(id))
             }
         };
@@ -147,9 +165,11 @@ impl Claim {
 
     /// Binds our socket. If no file can be created any more (a disk can run out of inodes, too),
     /// the socket of a dead daemon is removed to make room.
-    fn bind(&self) -> io::Result<(UnixListener, FileId)> {
+    fn bind(&self) -> Result<(UnixListener, FileId), ClaimError> {
         match self.bind_beside() {
-            Err(error) if is_full(&error) && self.remove_dead_socket().is_ok() => {
+            Err(ClaimError::Io { error, .. })
+                if is_full(&error) && self.remove_dead_socket().is_ok() =>
+            {
                 self.bind_beside()
             }
             other => other,
@@ -168,9 +188,21 @@ impl Claim {
 
     /// Creates the socket under another name and renames it, so that clients never find a socket
     /// that does not listen. The rename replaces the socket of an earlier daemon.
-    fn bind_beside(&self) -> io::Result<(UnixListener, FileId)> {
+    fn bind_beside(&self) -> Result<(UnixListener, FileId), ClaimError> {
+        let failed = |error| ClaimError::Io { path: self.place.socket.clone(), error };
         let made = self.place.dir.join(".canal.sock.new");
-        match std::fs::remove_file(&made) {
+        let fd = self.bind_at(&made).map_err(failed)?;
+        self.permit(&made)?;
+        // The queue of connections is as long as the kernel allows (net.core.somaxconn). The
+        // constant of musl is 128, the constant of glibc is 4096.
+        listen(&fd, Backlog::MAXALLOWABLE).map_err(|error| failed(error.into()))?;
+        let id = FileId::of(&made).map_err(failed)?;
+        std::fs::rename(&made, &self.place.socket).map_err(failed)?;
+        Ok((UnixListener::from(fd), id))
+    }
+
+    fn bind_at(&self, made: &Path) -> io::Result<OwnedFd> {
+        match std::fs::remove_file(made) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
@@ -179,14 +211,24 @@ impl Claim {
         // name, whose length was checked.
         let name = format!("/proc/self/fd/{}/.canal.sock.new", self.dir.as_raw_fd());
         bind(fd.as_raw_fd(), &UnixAddr::new(name.as_str())?)?;
-        let mode = if self.place.rule == Rule::Shared { 0o666 } else { 0o600 };
-        std::fs::set_permissions(&made, std::fs::Permissions::from_mode(mode))?;
-        // The queue of connections is as long as the kernel allows (net.core.somaxconn). The
-        // constant of musl is 128, the constant of glibc is 4096.
-        listen(&fd, Backlog::MAXALLOWABLE)?;
-        let id = FileId::of(&made)?;
-        std::fs::rename(&made, &self.place.socket)?;
-        Ok((UnixListener::from(fd), id))
+        Ok(fd)
+    }
+
+    /// Gives a new socket its group and its mode.
+    fn permit(&self, made: &Path) -> Result<(), ClaimError> {
+        let socket = || self.place.socket.clone();
+        if let Some(group) = &self.access.group {
+            std::os::unix::fs::lchown(made, None, Some(group.gid)).map_err(|error| {
+                let what = format!("the group {} (`group` of `[socket]`)", group.called);
+                ClaimError::Access { socket: socket(), what, error }
+            })?;
+        }
+        let usual = if self.place.rule == Rule::Shared { 0o666 } else { 0o600 };
+        let mode = self.access.mode.unwrap_or(usual);
+        std::fs::set_permissions(made, std::fs::Permissions::from_mode(mode)).map_err(|error| {
+            let what = format!("the mode {mode:04o}");
+            ClaimError::Access { socket: socket(), what, error }
+        })
     }
 }
 
@@ -242,7 +284,7 @@ impl RuntimeDir {
         let path = self.claim.place.socket.clone();
         let failed = |error| ClaimError::Io { path: path.clone(), error };
         if self.socket.is_some_and(|ours| FileId::of(&path).ok() != Some(ours)) {
-            let (listener, id) = self.claim.bind().map_err(failed)?;
+            let (listener, id) = self.claim.bind()?;
             self.listener = Listener::new(listener).map_err(failed)?;
             self.socket = Some(id);
         }
@@ -295,16 +337,30 @@ fn take_lock(place: &Place) -> Result<File, ClaimError> {
             if error.kind() != fs2::lock_contended_error().kind() {
                 return Err(failed(error));
             }
-            let mut text = String::new();
-            let _ = lock.read_to_string(&mut text);
-            let pid = text.trim().parse().ok();
-            return Err(ClaimError::Running { socket: place.socket.clone(), pid });
+            let mut text = Vec::new();
+            let _ = lock.read_to_end(&mut text);
+            return Err(running(place, &text));
         }
         // Another process may have removed the file between the open and the lock.
         if FileId::of(&path).ok() == FileId::of_file(&lock).ok() {
             return Ok(lock);
         }
     }
+}
+
+/// The error for a place whose daemon wrote this into the instance lock: its pid, and the name of its
+/// socket.
+fn running(place: &Place, signed: &[u8]) -> ClaimError {
+    let mut lines = signed.split(|byte| *byte == b'\n');
+    let pid = lines.next().and_then(|pid| std::str::from_utf8(pid).ok()?.trim().parse().ok());
+    let name = lines.next().filter(|name| !name.is_empty());
+    let name = name.map_or(OsStr::new(USUAL_SOCKET), OsStr::from_bytes);
+    // A daemon that has not signed yet may have any name.
+    if pid.is_some() && place.socket.file_name() != Some(name) {
+        let theirs = place.dir.join(name);
+        return ClaimError::OtherSocket { dir: place.dir.clone(), theirs, pid };
+    }
+    ClaimError::Running { socket: place.socket.clone(), pid }
 }
 
 fn watch(dir: &Path) -> io::Result<Inotify> {
@@ -355,6 +411,37 @@ mod tests {
             panic!("a second claim was granted");
         };
         assert_eq!(pid, Some(std::process::id()));
+    }
+
+    #[test]
+    fn a_second_socket_in_a_directory_is_refused_by_the_name_of_the_first() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = place(dir.path());
+        let _first = Claim::new(&place, uid()).unwrap();
+        let other = Place::find(Some(&dir.path().join("d/other.sock")), 0).unwrap();
+        for claimed in [Claim::new(&other, uid()), Claim::on_demand(&other, uid())] {
+            let Err(ClaimError::OtherSocket { theirs, pid, .. }) = claimed else {
+                panic!("{claimed:?}");
+            };
+            assert_eq!((theirs, pid), (place.socket.clone(), Some(std::process::id())));
+        }
+    }
+
+    #[test]
+    fn a_new_socket_has_the_mode_and_the_group_that_are_configured() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = place(dir.path());
+        let gid = nix::unistd::getegid().as_raw();
+        let group = socket_access::SocketGroup { gid, called: "ours".to_owned() };
+        let access = SocketAccess { group: Some(group), mode: Some(0o660) };
+        let home = Claim::new(&place, uid()).unwrap().open(None, access).unwrap();
+        let found = std::fs::symlink_metadata(&place.socket).unwrap();
+        assert_eq!((found.mode() & 0o7777, found.gid()), (0o660, gid));
+        drop(home);
+        let home = Claim::new(&place, uid()).unwrap().open(None, SocketAccess::default()).unwrap();
+        let found = std::fs::symlink_metadata(&place.socket).unwrap();
+        assert_eq!(found.mode() & 0o7777, 0o600);
+        drop(home);
     }
 
     #[test]

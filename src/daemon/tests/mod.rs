@@ -18,6 +18,7 @@ use crate::core::Rules;
 use crate::daemon::config::Config;
 use crate::daemon::runtime_dir::Claim;
 use crate::daemon::runtime_dir::claim_error::ClaimError;
+use crate::daemon::runtime_dir::socket_access::SocketAccess;
 use crate::daemon::server::Server;
 use crate::daemon::store::recover::recover;
 use crate::protocol::place::Place;
@@ -63,7 +64,7 @@ impl World {
         let config = Config::read(&[]).unwrap();
         let recovered = recover(&place, &config, Rules::Current, false).unwrap();
         let policy = (config.limits(1024, Some(0)), config.permissions(&[]));
-        let home = claim.open(None).unwrap();
+        let home = claim.open(None, SocketAccess::default()).unwrap();
         let server = crate::daemon::start::server(&place, uid, home, policy, recovered).unwrap();
         Self { server, place, _folder: folder }
     }

@@ -20,6 +20,7 @@ use crate::daemon::processes::children::Children;
 use crate::daemon::processes::holder_record::HolderRecord;
 use crate::daemon::processes::owners::process_of;
 use crate::daemon::runtime_dir::Claim;
+use crate::daemon::runtime_dir::socket_access::SocketAccess;
 use crate::daemon::store::ledger::Ledger;
 use crate::daemon::store::recover::Recovered;
 use crate::daemon::tests::{Holder, Peer, World, call, granted, hex, mutex, try_mutex};
@@ -97,7 +98,7 @@ impl World {
             notes: Vec::new(),
         };
         let policy = (config.limits(1024, Some(0)), config.permissions(&[]));
-        let home = claim.open(None).unwrap();
+        let home = claim.open(None, SocketAccess::default()).unwrap();
         let mut server =
             crate::daemon::start::server(&place, uid, home, policy, recovered).unwrap();
         let status =

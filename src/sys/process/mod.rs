@@ -5,6 +5,7 @@
 
 mod ancestry;
 mod belongings;
+mod capabilities;
 pub mod child;
 pub mod exec;
 mod freezer;
@@ -14,6 +15,7 @@ mod stat;
 
 pub use ancestry::{Ancestor, ancestors};
 pub use belongings::{OwnProgram, has_open, variable};
+pub use capabilities::may_look_into_others;
 pub use identity::{Found, Identity, identity};
 pub use origin::Origin;
 

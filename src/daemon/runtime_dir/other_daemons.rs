@@ -1,0 +1,139 @@
+//! What can keep the locks of one machine apart, so that commands that should exclude each other do
+//! not: daemons of other users, and a /tmp or a pid namespace that others do not share.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use crate::daemon::processes::other_namespace::FIRST_PID_NAMESPACE;
+use crate::protocol::place::Place;
+use crate::sys::abstract_name;
+use crate::sys::process::Origin;
+
+/// Why commands on this machine may not meet at the user's own daemon.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Separation {
+    /// These users have daemons of their own.
+    OtherUsers(BTreeSet<u32>),
+    /// /tmp is one that systemd made for a service (`PrivateTmp=`).
+    PrivateTmp,
+    /// /tmp is another directory than for process 1.
+    AnotherTmp,
+    /// The same user has a daemon in another /tmp.
+    DaemonInAnotherTmp,
+    /// Processes have numbers of their own here, as in a container.
+    PidNamespace,
+}
+
+/// What keeps the locks of a user's own daemon apart from others, as far as it can be seen. Empty for
+/// any other place: whoever chooses one knows that it is separate.
+#[must_use]
+pub fn separations(place: &Place) -> Vec<Separation> {
+    if !place.is_users_own() {
+        return Vec::new();
+    }
+    let own = nix::unistd::geteuid().as_raw();
+    let above = place.dir.parent().unwrap_or(Path::new("/"));
+    let found = daemons_of_users(above).unwrap_or_else(|error| {
+        tracing::debug!(%error, "daemons of other users cannot be looked for");
+        Vec::new()
+    });
+    let others = found.iter().filter(|it| it.is_here && it.uid != own).map(|it| it.uid);
+    let others: BTreeSet<u32> = others.collect();
+    let mut separations = Vec::new();
+    if !others.is_empty() {
+        separations.push(Separation::OtherUsers(others));
+    }
+    if is_private_tmp() {
+        separations.push(Separation::PrivateTmp);
+    } else if is_another_tmp() {
+        separations.push(Separation::AnotherTmp);
+    } else if found.iter().any(|it| !it.is_here && it.uid == own) {
+        separations.push(Separation::DaemonInAnotherTmp);
+    }
+    if Origin::read().is_ok_and(|origin| origin.pid_namespace != FIRST_PID_NAMESPACE) {
+        separations.push(Separation::PidNamespace);
+    }
+    separations
+}
+
+/// A user's own daemon that runs.
+#[derive(Debug, PartialEq, Eq)]
+struct UsersDaemon {
+    uid: u32,
+    /// Whether its directory lies in our /tmp.
+    is_here: bool,
+}
+
+/// The daemons of users that run, in all mount namespaces that share our network namespace. They
+/// are known by the abstract socket that each has
+/// ([`InstanceGuard`](super::instance_guard::InstanceGuard)).
+fn daemons_of_users(above: &Path) -> io::Result<Vec<UsersDaemon>> {
+    let above = fs::metadata(above)?;
+    let names = abstract_name::all_with_prefix("canal-")?;
+    let of_daemon = |(name, owner): (String, u32)| {
+        let (uid, device, inode) = parts(&name)?;
+        // Any user can take any name, but not as another user.
+        let is_here = (device, inode) == (above.dev(), above.ino());
+        (uid == owner).then_some(UsersDaemon { uid, is_here })
+    };
+    Ok(names.into_iter().filter_map(of_daemon).collect())
+}
+
+/// The user, and the device and inode of the directory above, in the name of the guard of a user's
+/// own daemon.
+fn parts(name: &str) -> Option<(u32, u64, u64)> {
+    let mut parts = name.strip_prefix("canal-")?.split('-');
+    let mut next = || parts.next();
+    let uid = next()?.parse().ok()?;
+    let device = u64::from_str_radix(next()?, 16).ok()?;
+    let inode = u64::from_str_radix(next()?, 16).ok()?;
+    let dir = u32::from_str_radix(next()?, 16).ok()?;
+    let is_users_own = dir == crc32fast::hash(format!("canal-{uid}").as_bytes());
+    (is_users_own && next().is_none()).then_some((uid, device, inode))
+}
+
+/// Whether /tmp is one that systemd made for a service (`PrivateTmp=`).
+fn is_private_tmp() -> bool {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    mounts.lines().any(|line| {
+        let mut words = line.split(' ').skip(3);
+        let (root, mounted_at) = (words.next(), words.next());
+        mounted_at == Some("/tmp") && root.is_some_and(|root| root.contains("/systemd-private-"))
+    })
+}
+
+/// Whether /tmp is another directory than for process 1, as far as this process may see that.
+fn is_another_tmp() -> bool {
+    let identity = |path: &str| fs::metadata(path).ok().map(|it| (it.dev(), it.ino()));
+    let of_first = identity("/proc/1/root/tmp");
+    of_first.is_some() && of_first != identity("/tmp")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::runtime_dir::instance_guard::InstanceGuard;
+
+    #[test]
+    fn the_guard_of_a_users_own_daemon_tells_its_user_and_its_tmp() {
+        let place = Place::of_user(nix::unistd::geteuid().as_raw());
+        let name = InstanceGuard::name(&place).unwrap();
+        let tmp = fs::metadata("/tmp").unwrap();
+        assert_eq!(parts(&name), Some((place.uid, tmp.dev(), tmp.ino())));
+        let given = Place::find(Some(Path::new("/tmp/x/canal.sock")), place.uid).unwrap();
+        assert_eq!(parts(&InstanceGuard::name(&given).unwrap()), None);
+        for name in ["canal-", "canal-0", "canal-0-1-2", "canal-x-1-2-0", "other-0-1-2-3"] {
+            assert_eq!(parts(name), None, "{name}");
+        }
+        assert_eq!(parts(&format!("{name}-0")), None);
+    }
+
+    #[test]
+    fn a_place_that_was_chosen_is_separate_on_purpose() {
+        let given = Place::find(Some(Path::new("/tmp/x/canal.sock")), 0).unwrap();
+        assert_eq!(separations(&given), []);
+    }
+}
