@@ -18,7 +18,7 @@ impl Place {
 
     fn canal(&self, args: &[&str]) -> Command {
         let mut canal: Command = cargo_bin_cmd!("canal");
-        canal.env("CANAL_SOCKET", self.0.path().join("s")).args(args);
+        canal.env("CANAL_SOCKET", self.0.path().join("s")).env("CANAL_SEPARATE", "yes").args(args);
         canal.timeout(BOUND);
         canal
     }

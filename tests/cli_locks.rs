@@ -26,7 +26,8 @@ impl Place {
         let path =
             format!("{}:{}", canal.parent().unwrap().display(), std::env::var("PATH").unwrap());
         sh.arg(BOUND.as_secs().to_string()).args(["sh", "-c", script]).env("PATH", path);
-        sh.env("CANAL_SOCKET", self.0.path().join("s")).current_dir(self.0.path());
+        sh.env("CANAL_SOCKET", self.0.path().join("s")).env("CANAL_SEPARATE", "yes");
+        sh.current_dir(self.0.path());
         sh.env_remove("CANAL_SESSION").env_remove("CANAL_FRAME");
         sh.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         sh

@@ -10,7 +10,6 @@ use super::failed::Failed;
 use super::output::sanitize::cut;
 use super::output::stderr::Verbosity;
 use super::wording::participant;
-use super::wording::root_under_sudo;
 use super::wording::waiting::Waiting;
 use crate::client::{self, Acquired, Client, ClientError};
 use crate::protocol::{Acquire, ErrorName, Failure, Grant, Mode, OnLost, SizeNote};
@@ -63,8 +62,7 @@ pub(crate) fn obtain(
     owner: Option<&Pidfd>,
     verbosity: Verbosity,
 ) -> Result<(Client, Acquired), NotAcquired> {
-    root_under_sudo::note(&target.place, verbosity);
-    let mut client = target.connect().map_err(NotAcquired::Failed)?;
+    let mut client = target.connect(verbosity).map_err(NotAcquired::Failed)?;
     // Most do not wait: they need nothing to tell of it, nor room for that on the stack.
     let mut waiting: Option<Box<Waiting>> = None;
     let result = client.acquire(request, owner, &mut |progress| {

@@ -6,6 +6,8 @@ use nix::unistd::geteuid;
 
 use super::arguments::definition::Global;
 use super::failed::Failed;
+use super::output::stderr::Verbosity;
+use super::wording::separation::{self, Connected};
 use crate::client::{Client, ClientError, OWN, Options, Start};
 use crate::protocol::place::{Place, Rule};
 use crate::protocol::user_namespace::uid_of_machine;
@@ -17,6 +19,8 @@ use crate::run::{Fate, OwnCode, environment};
 pub(crate) struct Target {
     pub(crate) place: Place,
     start: Start,
+    /// Whether the variable `CANAL_SOCKET` named the socket.
+    by_environment: bool,
 }
 
 impl Target {
@@ -26,12 +30,22 @@ impl Target {
         let given = global.socket.as_deref().or(variable.as_deref());
         let place = Place::find(given, uid_of_machine(geteuid().as_raw())).map_err(Failed::new)?;
         let start = if global.no_start { Start::Never } else { Start::IfNeeded };
-        Ok(Self { place, start })
+        let by_environment = global.socket.is_none() && place.rule == Rule::Given;
+        Ok(Self { place, start, by_environment })
     }
 
-    /// Connects, starting a daemon if need be and allowed.
-    pub(crate) fn connect(&self) -> Result<Client, Failed> {
-        Client::connect(&self.place, self.options()).map_err(|error| no_client(error, &self.place))
+    /// Connects, starting a daemon if need be and allowed, and says what keeps its locks apart from
+    /// others.
+    pub(crate) fn connect(&self, verbosity: Verbosity) -> Result<Client, Failed> {
+        let client = Client::connect(&self.place, self.options());
+        let client = client.map_err(|error| no_client(error, &self.place))?;
+        let connected = Connected {
+            place: &self.place,
+            by_environment: self.by_environment,
+            has_started_daemon: client.has_started_daemon(),
+        };
+        separation::note(connected, verbosity);
+        Ok(client)
     }
 }
 
@@ -49,14 +63,15 @@ impl Target {
 
 /// Connects to the daemon that the global options name.
 pub(crate) fn client(global: &Global) -> Result<Client, Failed> {
-    Target::of(global)?.connect()
+    Target::of(global)?.connect(global.verbosity())
 }
 
 fn no_client(error: ClientError, place: &Place) -> Failed {
     match &error {
         ClientError::NoDaemon(_) => failed(error).hint(match place.rule {
             Rule::Shared => {
-                "the daemon of this machine is not started on demand: systemctl start canal"
+                "the daemon of this machine is not started on demand: \
+                 `systemctl enable --now canal.socket`"
             }
             Rule::Given | Rule::PerUser => {
                 "without --no-start one is started; `canal daemon` runs one in the foreground"
@@ -83,6 +98,13 @@ pub(crate) fn failed(error: ClientError) -> Failed {
             Failed::new(message).hint("--socket or CANAL_SOCKET names another place")
         }
         ClientError::Silent { pid, state } => silent(pid, state),
+        ClientError::HeldAtOwnDaemon { ref socket, .. } => {
+            let socket = socket.display().to_string();
+            Failed::new(error.to_string()).hint(format!(
+                "wait until they end (`canal status --socket {socket}`), or give them up: \
+                 `canal daemon --stop --socket {socket}`"
+            ))
+        }
         other => Failed::new(other.to_string()),
     }
 }

@@ -40,7 +40,7 @@ pub(crate) fn run(args: &DaemonArgs, global: &Global, verbosity: Verbosity) -> R
     };
     if args.watcher {
         // The next client that needs the daemon reports the error.
-        let start = || drop(target.connect());
+        let start = || drop(target.connect(Verbosity::Quiet));
         daemon::watch(&options, &start)?;
         return Ok(SUCCESS);
     }

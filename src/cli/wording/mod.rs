@@ -8,7 +8,7 @@ pub(super) mod hold_lost;
 pub(super) mod lease_lost;
 pub(super) mod participant;
 pub(super) mod refusal;
-pub(super) mod root_under_sudo;
+pub(super) mod separation;
 pub(super) mod time;
 pub(super) mod usage_error;
 pub(super) mod user_name;

@@ -2,3 +2,4 @@
 
 mod permissions;
 mod places;
+mod separation;

@@ -105,29 +105,6 @@ fn another_user_gets_a_clear_error_at_a_private_daemon() {
 }
 
 #[test]
-fn root_under_sudo_is_pointed_to_the_daemon_of_the_calling_user() {
-    let world = World::new();
-    let script = r#"
-        setpriv --reuid 12345 --regid 12345 --clear-groups canal run -k x -- sleep 600 &
-        until_true test -S /tmp/canal-12345/canal.sock
-        try() { echo "== $*"; "$@" 2>&1 >/dev/null | grep 'under sudo'; }
-        try env SUDO_UID=12345 canal -v run -k x -- true
-        try env SUDO_UID=12345 canal -v status
-        try env SUDO_UID=12345 canal run -k x -- true
-        try env SUDO_UID=54321 canal -v run -k x -- true
-        try env SUDO_UID=12345 canal -v --socket /tmp/own/canal.sock run -k x -- true
-        try env SUDO_UID=12345 setpriv --reuid 54321 canal -v run -k x -- true
-    "#;
-    let Some(ended) = privately(&world, script) else { return };
-    let said: Vec<bool> =
-        ended.stdout.split("== ").skip(1).map(|it| it.contains("under sudo")).collect();
-    assert_eq!(said, [true, true, false, false, false, false], "{ended:?}");
-    let words = "canal: under sudo root's own locks are used, not those of 12345 \
-                 (/tmp/canal-12345/canal.sock)\n";
-    assert_eq!(ended.stdout.matches(words).count(), 2, "{ended:?}");
-}
-
-#[test]
 fn a_daemon_with_a_private_tmp_reports_that() {
     let world = World::new();
     let script = r#"

@@ -16,7 +16,6 @@ use crate::cli::failed::Failed;
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
 use crate::cli::output::stdout::ReaderState;
-use crate::cli::wording::root_under_sudo;
 use crate::cli::wording::time::Now;
 use crate::client::Next;
 use crate::protocol::{Status, StatusQuery};
@@ -47,8 +46,7 @@ fn report(args: &StatusArgs, global: &Global, verbosity: Verbosity) -> Result<u8
         ..StatusQuery::default()
     };
     let target = connect::Target::of(global)?;
-    root_under_sudo::note(&target.place, verbosity);
-    let mut client = target.connect()?;
+    let mut client = target.connect(verbosity)?;
     let report = Report { args, verbose: verbosity == Verbosity::Verbose };
     if args.watch {
         let mut shown = Ok(ReaderState::There);
