@@ -83,7 +83,7 @@ end
 
 complete -c canal -f
 
-set -l verbs run acquire release renew status resize daemon completions man
+set -l verbs run acquire release renew status resize daemon setup completions man
 complete -c canal -n __canal_at -a run -d 'Take the lock, run a command, give the lock back'
 complete -c canal -n __canal_at -a acquire -d 'Take the lock for a process, or as a lease'
 complete -c canal -n __canal_at -a release -d 'Give back what a process or a lease holds'
@@ -91,6 +91,7 @@ complete -c canal -n __canal_at -a renew -d 'Renew a lease'
 complete -c canal -n __canal_at -a status -d 'Show holders, waiters, and why they wait'
 complete -c canal -n __canal_at -a resize -d 'Store the capacity of a lock'
 complete -c canal -n __canal_at -a daemon -d 'Run the daemon, stop it, or replace it'
+complete -c canal -n __canal_at -a setup -d 'Make one table of locks for all users of this machine'
 complete -c canal -n __canal_at -a completions -d 'Print the completion script of a shell'
 complete -c canal -n __canal_at -a man -d 'Write the man pages into a directory'
 complete -c canal -n __canal_at -a help -d 'Explain a command'
@@ -157,6 +158,9 @@ complete -c canal -n '__canal_at daemon' -l engine-ttl -x -a '10s 30s 60s' -d 'L
 complete -c canal -n '__canal_at daemon' -l host -x -d 'The name of this host'
 complete -c canal -n '__canal_at daemon' -l no-engine -d 'Work without the engine that was used before'
 complete -c canal -n '__canal_at daemon' -l discard-journal -d 'Set a journal aside that cannot be used'
+
+complete -c canal -n '__canal_at setup' -l yes -d 'Do it without a question'
+complete -c canal -n '__canal_at setup' -l dry-run -d 'Only print what would be done'
 
 complete -c canal -n '__canal_at completions' -a 'bash zsh fish'
 complete -c canal -n '__canal_at man' -a '(__fish_complete_directories)'

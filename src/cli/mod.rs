@@ -23,7 +23,9 @@ use clap::{CommandFactory, Parser};
 
 use arguments::definition::{Cli, Verb};
 use arguments::fast_path;
-use commands::{acquire, complete, completions, daemon, release, renew, resize, run, status};
+use commands::{
+    acquire, complete, completions, daemon, release, renew, resize, run, setup, status,
+};
 use failed::Failed;
 use output::stderr::Verbosity;
 use wording::usage_error;
@@ -75,6 +77,7 @@ fn dispatch(cli: &Cli, verbosity: Verbosity) -> Result<u8, Failed> {
         Some(Verb::Status(args)) => status::run(args, global, verbosity),
         Some(Verb::Resize(args)) => resize::run(args, global, verbosity),
         Some(Verb::Daemon(args)) => daemon::run(args, global, verbosity),
+        Some(Verb::Setup(args)) => setup::run(args),
         Some(Verb::Completions(args)) => completions::run(args),
         Some(Verb::Man(args)) => man::run(args),
         Some(Verb::Complete(args)) => Ok(complete::run(args, global)),

@@ -83,6 +83,8 @@ pub(crate) enum Verb {
     Resize(ResizeArgs),
     /// Run the daemon in the foreground, stop it, or replace it
     Daemon(DaemonArgs),
+    /// Make one table of locks for all users of this machine
+    Setup(SetupArgs),
     /// Print the completion script of a shell
     Completions(CompletionsArgs),
     /// Write the man pages into a directory
@@ -301,6 +303,17 @@ pub(crate) struct DaemonArgs {
     /// A daemon started it, to outlive it
     #[arg(long, hide = true)]
     pub(crate) watcher: bool,
+}
+
+/// Make one table of locks for all users of this machine
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct SetupArgs {
+    /// Do it without a question
+    #[arg(long)]
+    pub(crate) yes: bool,
+    /// Only print what would be done
+    #[arg(long, conflicts_with = "yes")]
+    pub(crate) dry_run: bool,
 }
 
 /// Print the completion script of a shell

@@ -11,4 +11,5 @@ pub(super) mod release;
 pub(super) mod renew;
 pub(super) mod resize;
 pub(super) mod run;
+pub(super) mod setup;
 pub(super) mod status;

@@ -35,6 +35,7 @@ const TEXTS: &[(&str, &str)] = &[
     ("canal-status", include_str!("status.roff")),
     ("canal-resize", include_str!("resize.roff")),
     ("canal-daemon", include_str!("daemon.roff")),
+    ("canal-setup", include_str!("setup.roff")),
     ("canal-completions", include_str!("completions.roff")),
     ("canal-man", include_str!("man.roff")),
 ];

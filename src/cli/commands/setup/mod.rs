@@ -1,0 +1,123 @@
+//! `canal setup`: one table of locks for all users of the machine, for those who did not install a
+//! package.
+//!
+//! Invariant: nothing is changed before it was printed. No file is overwritten, and no symbolic link
+//! is followed.
+
+mod files;
+mod plan;
+
+use std::io::{self, BufRead, IsTerminal};
+use std::path::Path;
+use std::process::Command;
+
+use nix::unistd::geteuid;
+
+use crate::cli::arguments::definition::SetupArgs;
+use crate::cli::connect;
+use crate::cli::failed::Failed;
+use crate::cli::output::stdout;
+use crate::client::{Client, Start};
+use crate::protocol::StatusQuery;
+use crate::protocol::place::{Place, Rule};
+use crate::protocol::user_namespace::uid_of_machine;
+use crate::run::SUCCESS;
+use plan::{Plan, Step};
+
+/// Where systemd tells that it runs this machine (sd_booted(3)).
+const SYSTEMD: &str = "/run/systemd/system";
+
+/// The directory whose existence sends all clients to the daemon of the machine.
+const SHARED_DIR: &str = "/run/canal";
+
+pub(crate) fn run(args: &SetupArgs) -> Result<u8, Failed> {
+    if !Path::new(SYSTEMD).is_dir() {
+        return Err(no_systemd());
+    }
+    let plan = Plan::make()?;
+    stdout::print(&plan.describe())?;
+    if args.dry_run {
+        return Ok(SUCCESS);
+    }
+    if !geteuid().is_root() {
+        return Err(unchanged("canal setup is for root").hint("sudo canal setup"));
+    }
+    if !args.yes && !is_confirmed()? {
+        return Err(unchanged("not confirmed"));
+    }
+    for step in &plan.steps {
+        carry_out(step)?;
+    }
+    is_up()
+}
+
+/// An error before the first change.
+fn unchanged(why: &str) -> Failed {
+    Failed::new(format!("{why}: nothing was changed"))
+}
+
+fn no_systemd() -> Failed {
+    unchanged("this machine is not run by systemd, so that canal cannot make a service").hint(format!(
+        "at each boot, as root and before anything uses canal: mkdir -m 755 {SHARED_DIR} && canal \
+         daemon & (docs/packaging.md has more)"
+    ))
+}
+
+/// Asks on the terminal.
+fn is_confirmed() -> Result<bool, Failed> {
+    let stdin = io::stdin();
+    if !stdin.is_terminal() {
+        return Err(unchanged("standard input is no terminal to ask at")
+            .hint("--yes does it without a question, --dry-run only shows it"));
+    }
+    stdout::print("Go on? [y/N] ")?;
+    let mut answer = String::new();
+    stdin.lock().read_line(&mut answer).map_err(|error| unchanged(&error.to_string()))?;
+    Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+}
+
+fn carry_out(step: &Step) -> Result<(), Failed> {
+    match step {
+        Step::Copy { to } => {
+            let program = std::fs::read(crate::client::OWN);
+            let program = program.map_err(|error| Failed::new(format!("this program: {error}")))?;
+            files::create(to, &program, 0o755).map_err(Failed::new)
+        }
+        Step::Write { path, text } => {
+            files::create(path, text.as_bytes(), 0o644).map_err(Failed::new)
+        }
+        Step::Run(words) => execute(words),
+        Step::Keep { .. } => Ok(()),
+    }
+}
+
+fn execute(words: &[&str]) -> Result<(), Failed> {
+    let shown = words.join(" ");
+    let (program, arguments) = words.split_first().unwrap_or((&"true", &[]));
+    let status = Command::new(program).args(arguments).status();
+    let status = status.map_err(|error| Failed::new(format!("`{shown}`: {error}")));
+    let failed = match status {
+        Ok(status) if status.success() => return Ok(()),
+        Ok(status) => Failed::new(format!("`{shown}` failed: {status}")),
+        Err(failed) => failed,
+    };
+    // While the directory exists, every canal command waits for a daemon in it.
+    let _ = std::fs::remove_dir(SHARED_DIR);
+    Err(failed.hint("mend that, then `canal setup` goes on: what is there already is kept"))
+}
+
+/// Whether the daemon of the machine answers.
+fn is_up() -> Result<u8, Failed> {
+    let uid = uid_of_machine(geteuid().as_raw());
+    let place = Place::find(None, uid).map_err(Failed::new)?;
+    if place.rule != Rule::Shared {
+        return Err(Failed::new(format!(
+            "{SHARED_DIR} is not there, although the socket was started"
+        )));
+    }
+    let mut client = Client::connect(&place, Start::Never).map_err(connect::failed)?;
+    let status = client.status(&StatusQuery::default()).map_err(connect::failed)?;
+    let socket = place.socket.display();
+    stdout::print(&format!("done: the daemon answers at {socket}, pid {}\n", status.daemon.pid))?;
+    Ok(SUCCESS)
+}
