@@ -74,15 +74,19 @@ impl Place {
     /// | per user | `/tmp/canal-UID` | `.local/state/canal` | `/etc/canal/canal.toml`, `.config/canal/canal.toml` |
     ///
     /// The last two lie under the home that passwd names; a user that has none keeps the state
-    /// beside the socket. A given socket that is that of the user's own daemon has its state and
-    /// configuration, too. An empty path counts as not given.
+    /// beside the socket. The shared place is the shared one also when its socket is given, and a
+    /// given socket that is that of the user's own daemon has its state and configuration. An empty
+    /// path counts as not given.
     ///
     /// # Errors
     /// A path that is too long for a socket ([`SOCKET_PATH_MAX`]), that names no file, or that is
     /// not absolute after the current directory was put before it.
     pub fn find(given: Option<&Path>, uid: u32) -> Result<Self, String> {
         match given.filter(|path| !path.as_os_str().is_empty()) {
-            Some(socket) => Self::given(socket, uid),
+            Some(socket) => {
+                let (given, shared) = (Self::given(socket, uid)?, Self::shared(uid));
+                Ok(if given.socket == shared.socket { shared } else { given })
+            }
             None if Path::new(SHARED_DIR).is_dir() => Ok(Self::shared(uid)),
             None => Ok(Self::of_user(uid)),
         }
@@ -292,6 +296,14 @@ mod tests {
         assert_eq!(stores.state_dir, Path::new("/tmp/canal-4000000"));
         assert_eq!(stores.config, [Path::new(MACHINE_CONFIG)]);
         assert_eq!(passwd_home(4_000_000.into()), None);
+    }
+
+    #[test]
+    fn the_shared_place_is_shared_also_when_its_socket_is_given() {
+        let given = Place::find(Some(Path::new("/run/canal/canal.sock")), 1000).unwrap();
+        assert_eq!(given, Place::shared(1000));
+        let other = Place::find(Some(Path::new("/run/canal/other.sock")), 1000).unwrap();
+        assert_eq!(other.rule, Rule::Given);
     }
 
     #[test]

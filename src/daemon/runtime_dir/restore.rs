@@ -53,7 +53,9 @@ impl Server {
         if is_whole && !self.runtime_dir.restore_failed {
             return Ok(());
         }
-        tracing::warn!("somebody removed files of this daemon, they are made again");
+        if !self.runtime_dir.restore_failed {
+            tracing::warn!("somebody removed files of this daemon, they are made again");
+        }
         self.runtime_dir.restore()?;
         // This also records the whole table if an earlier attempt to record it failed.
         self.ledger.recreate()?;
