@@ -160,7 +160,7 @@ fn holders(count: usize) -> Result<(), Box<dyn Error>> {
     }
     restarts.sort_unstable();
     let mut client = Client::connect(&place, Start::Never)?;
-    let status = client.status(&StatusQuery { key: None, names_max: None })?;
+    let status = client.status(&StatusQuery::default())?;
     let held: u64 = status.keys.iter().map(|key| key.held).sum();
     assert_eq!(held, count as u64, "everything is still held");
     let what = format!("restart of the daemon with {count} holds in as many processes");

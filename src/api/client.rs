@@ -109,7 +109,7 @@ fn all() -> StatusQuery {
 }
 
 fn of(key: &str) -> StatusQuery {
-    StatusQuery { key: Some(key.to_owned()), names_max: None }
+    StatusQuery { key: Some(key.to_owned()), ..StatusQuery::default() }
 }
 
 /// The state of the locks, now and after each change. In between the iterator sleeps and costs

@@ -4,6 +4,7 @@
 //! Times are RFC 3339 UTC. Later versions add fields and variants.
 
 pub use crate::protocol::{
-    BlockerInfo, CycleStepInfo, DaemonInfo, EngineInfo, HolderInfo, HostInfo, KeyInfo, Kind,
-    LeaseInfo, PartyInfo, Progress, RecoveryInfo, Status, WaitInfo, WaiterInfo, Waits,
+    BlockerInfo, ChildrenInfo, CycleStepInfo, DaemonInfo, EngineInfo, HolderInfo, HostInfo,
+    KeyInfo, Kind, LeaseInfo, PartyInfo, Progress, RecoveryInfo, Status, WaitInfo, WaiterInfo,
+    Waits,
 };

@@ -172,6 +172,9 @@ pub(crate) const WAITS_SHOWN_MAX: usize = 1000;
 /// About the most blockers of waiting requests that are examined for such a report.
 pub(crate) const BLOCKERS_LOOKED_AT_MAX: usize = 100_000;
 
+/// The most holds and waiting requests that are named to a client that wants to end their processes.
+pub(crate) const KILL_TARGETS_MAX: usize = 200;
+
 /// The size at which the log of a daemon that was started on demand is rotated.
 pub(crate) const LOG_BYTES_MAX: u64 = 1024 * 1024;
 

@@ -236,6 +236,7 @@ impl Server {
 
     /// The table as a user may see it.
     pub(crate) fn shown(&self, viewer: u32) -> Shown<'_> {
-        Shown::to(viewer, &self.ledger, &self.leases, &self.owners)
+        let shown = Shown::to(viewer, &self.ledger, &self.leases, &self.owners);
+        Shown { children: Some(&self.children), ..shown }
     }
 }

@@ -19,18 +19,21 @@ pub use crate::core::{Kind, Mode, OnLost, Tag};
 pub use interface::{INTERFACE, INTERFACE_DESCRIPTION};
 pub use messages::acquire::{
     Acquire, Confirm, Grant, GrantedKey, HOLDERS_SHOWN_MAX, OwnerInfo, Progress, SizeNote,
-    SlotInfo, WireItem,
+    SlotInfo, WireItem, WouldAcquire, WouldGrant,
 };
 pub use messages::deadline_page::{DeadlinePageFound, DeadlinePageQuery, Wrapper};
 pub use messages::envelope::{Call, Reply};
 pub use messages::error::{ErrorName, Failure, OWNER_GONE};
 pub use messages::handle::Handle;
-pub use messages::lease::{LeaseAsked, LeaseInfo, LostLease, Renew, Renewed};
+pub use messages::kill::{Kill, KillTarget, KillTargets, Killed, WouldKill};
+pub use messages::lease::{
+    EndedLease, EndedLeases, EndedLeasesQuery, LeaseAsked, LeaseInfo, LostLease, Renew, Renewed,
+};
 pub use messages::release::{Release, Released, ReleasedHold};
 pub use messages::resize::{Resize, Resized};
 pub use messages::status::{
-    DaemonInfo, EngineInfo, HolderInfo, HostInfo, KeyInfo, RecoveryInfo, Status, StatusQuery,
-    WaiterInfo,
+    ChildrenInfo, DaemonInfo, EngineInfo, HolderInfo, HostInfo, KeyInfo, RecoveryInfo, Status,
+    StatusQuery, WaiterInfo,
 };
 pub use messages::stop::{Stop, Stopping};
 pub use messages::wait_graph::{

@@ -38,7 +38,8 @@ pub(crate) fn run(args: &CompleteArgs, global: &Global) -> u8 {
 fn keys(place: &Place, prefix: String) -> Option<Vec<String>> {
     let mut client = Client::connect(place, Start::Never).ok()?;
     let key = (!prefix.is_empty()).then(|| prefix.clone());
-    let status = client.status(&StatusQuery { key, names_max: Some(NAMES_MAX) }).ok()?;
+    let query = StatusQuery { key, names_max: Some(NAMES_MAX), ..StatusQuery::default() };
+    let status = client.status(&query).ok()?;
     Some(
         status.keys.into_iter().map(|key| key.key).filter(|key| key.starts_with(&prefix)).collect(),
     )

@@ -25,6 +25,19 @@ impl Client {
         self.call("Release", &release, owner, Repeat::IfUndone)
     }
 
+    /// Asks what [`Client::release`] would give back now. Changes nothing.
+    ///
+    /// # Errors
+    /// As of [`Client::release`].
+    pub fn would_release(
+        &mut self,
+        release: &Release,
+        owner: Option<&Pidfd>,
+    ) -> Result<Released, ClientError> {
+        let release = Release { owner_fd: owner.map(|_| 0), ..release.clone() };
+        self.call("WouldRelease", &release, owner, Repeat::Always)
+    }
+
     /// Gives back exactly once: first asks which hold that is, and asks the next daemon if one goes
     /// away before it answered.
     ///

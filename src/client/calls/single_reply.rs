@@ -6,7 +6,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::protocol::{
-    Confirm, GraphQuery, Renew, Renewed, Resize, Resized, Status, StatusQuery, Waits, WhyQuery,
+    Confirm, EndedLeases, EndedLeasesQuery, GraphQuery, Kill, KillTargets, Killed, Renew, Renewed,
+    Resize, Resized, Status, StatusQuery, Waits, WhyQuery, WouldAcquire, WouldGrant, WouldKill,
 };
 use crate::sys::pidfd::Pidfd;
 
@@ -97,6 +98,15 @@ impl Client {
         Ok(())
     }
 
+    /// Asks what would be granted now without waiting. Takes nothing.
+    ///
+    /// # Errors
+    /// [`ErrorName::Refused`](crate::protocol::ErrorName::Refused) if nothing would be, and those
+    /// of [`Client::acquire`].
+    pub fn would_acquire(&mut self, asked: &WouldAcquire) -> Result<WouldGrant, ClientError> {
+        self.call("WouldAcquire", asked, None, Repeat::Always)
+    }
+
     /// Renews a lease: from now it lives for its whole TTL.
     ///
     /// # Errors
@@ -128,6 +138,32 @@ impl Client {
     /// Only those of every call.
     pub fn graph(&mut self, query: &GraphQuery) -> Result<Waits, ClientError> {
         self.call("Graph", query, None, Repeat::Always)
+    }
+
+    /// Asks for the leases that ended lately.
+    ///
+    /// # Errors
+    /// Only those of every call.
+    pub fn ended_leases(&mut self, query: &EndedLeasesQuery) -> Result<EndedLeases, ClientError> {
+        self.call("EndedLeases", query, None, Repeat::Always)
+    }
+
+    /// Asks which holds and waiting requests a [`Kill`] may be about. Signals nothing.
+    ///
+    /// # Errors
+    /// [`ErrorName::NotHeld`](crate::protocol::ErrorName::NotHeld) if there are none.
+    pub fn would_kill(&mut self, asked: &WouldKill) -> Result<KillTargets, ClientError> {
+        self.call("WouldKill", asked, None, Repeat::Always)
+    }
+
+    /// Sends a signal to the process of a hold or of a waiting request.
+    ///
+    /// # Errors
+    /// [`ErrorName::NotHeld`](crate::protocol::ErrorName::NotHeld) if it does not hold or wait any
+    /// more, [`ErrorName::Denied`](crate::protocol::ErrorName::Denied) if it must not be signalled.
+    /// [`ClientError::Gone`] if the daemon may have done it and ended before it answered.
+    pub fn kill(&mut self, kill: &Kill) -> Result<Killed, ClientError> {
+        self.call("Kill", kill, None, Repeat::IfUndone)
     }
 
     /// Stores a view.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Change, Key, LeaseId, Release, Token, UnixMillis};
+use super::{Change, Command, Key, LeaseId, Release, Token, UnixMillis};
 
 /// How many ended leases are remembered. A client that renews an ended lease usually does so within
 /// about a TTL.
@@ -45,6 +45,12 @@ pub struct PastLease {
     pub more_keys: usize,
     /// For how long it would have lived without being renewed, in milliseconds.
     pub ttl_ms: u64,
+    /// The user that asked for it.
+    #[serde(default)]
+    pub uid: u32,
+    /// What asked for it.
+    #[serde(default)]
+    pub command: Command,
 }
 
 fn is_zero(n: &usize) -> bool {

@@ -24,6 +24,11 @@ impl Table {
         self.past_leases.iter().rev().find(|past| past.lease == lease)
     }
 
+    /// How the most recent leases ended, the oldest first.
+    pub fn past_leases(&self) -> impl DoubleEndedIterator<Item = &PastLease> {
+        self.past_leases.iter()
+    }
+
     pub(in crate::core) fn renewed(
         &mut self,
         entry: &Entry,
@@ -64,6 +69,8 @@ impl Table {
             key: item.key.clone(),
             more_keys: hold.items.len() - 1,
             ttl_ms: hold.asked.ttl_ms.unwrap_or(0),
+            uid: hold.asked.uid,
+            command: hold.asked.command.clone(),
         };
         if self.past_leases.len() >= PAST_LEASES_MAX {
             self.past_leases.pop_front();

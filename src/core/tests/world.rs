@@ -172,6 +172,9 @@ impl World {
         let mut outcomes = Vec::new();
         self.table.apply(Revision(before.revision().0 + 1), &entry, &mut outcomes);
         brute::check_step(&before, &entry, &outcomes, &self.table);
+        if let Change::Request(asked) = &entry.change {
+            assert_eq!(outcomes.first(), Some(&before.verdict_on(asked)), "asked ahead");
+        }
         self.log.push((entry, outcomes.clone()));
         outcomes
     }

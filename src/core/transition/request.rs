@@ -13,16 +13,32 @@ use crate::core::{
 
 impl Table {
     pub(in crate::core) fn decide(&mut self, transition: &mut Transition<'_>, asked: &Request) {
-        let request = RequestId(self.revision.0);
+        let sized = self.sized(asked);
+        let outcome = self.verdict(&sized, RequestId(self.revision.0));
+        let is_granted = matches!(outcome, Outcome::Granted(_));
+        self.commit(transition, outcome);
+        if is_granted {
+            self.raise_barriers(transition, &sized);
+        }
+    }
+
+    /// What would be decided about a request if it were the next entry. Changes nothing.
+    #[must_use]
+    pub fn verdict_on(&self, asked: &Request) -> Outcome {
+        self.verdict(asked, RequestId(self.revision.0 + 1))
+    }
+
+    /// The decision about a new request.
+    fn verdict(&self, asked: &Request, request: RequestId) -> Outcome {
         if let Some(why) = self.fault(asked) {
-            return self.commit(transition, Outcome::Refused { request, why });
+            return Outcome::Refused { request, why };
         }
         if self.recovery.is_some() {
-            return self.commit(transition, Outcome::Refused { request, why: Refusal::Recovering });
+            return Outcome::Refused { request, why: Refusal::Recovering };
         }
         let sized = self.sized(asked);
         let asked: &Request = &sized;
-        let frame = self.frame_of(asked.host, &asked.owner).unwrap_or(FrameId(self.revision.0));
+        let frame = self.frame_of(asked.host, &asked.owner).unwrap_or(FrameId(request.0));
         let lineage = self.lineage(frame, self.live_parent(asked));
         let rank = Rank::ordinary(asked.priority, grant_order::arrival(self.rules, request));
         let admission = match self.admission(asked, &lineage, rank) {
@@ -34,18 +50,13 @@ impl Table {
         match admission {
             Admission::Grant { items, bypassed_blockers } => {
                 let token = self.next_token;
-                self.commit(
-                    transition,
-                    Outcome::Granted(Granted { request, frame, token, items, bypassed_blockers }),
-                );
-                self.raise_barriers(transition, asked);
+                Outcome::Granted(Granted { request, frame, token, items, bypassed_blockers })
             }
             Admission::Conflict(item) | Admission::Behind(item) => {
-                let outcome = match self.refusal(asked, &lineage, item) {
+                match self.refusal(asked, &lineage, item) {
                     Some(why) => Outcome::Refused { request, why },
                     None => Outcome::Queued { request, frame },
-                };
-                self.commit(transition, outcome);
+                }
             }
         }
     }

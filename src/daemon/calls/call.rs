@@ -12,8 +12,8 @@ use crate::daemon::calls::pending_acquire::Patience;
 use crate::protocol::frame::{self, FrameError};
 use crate::protocol::service::{DescriptionQuery, SERVICE, ServiceError};
 use crate::protocol::{
-    Acquire, Confirm, DeadlinePageQuery, ErrorName, Failure, GraphQuery, INTERFACE, Release, Renew,
-    Resize, StatusQuery, Stop, WhyQuery,
+    Acquire, Confirm, DeadlinePageQuery, EndedLeasesQuery, ErrorName, Failure, GraphQuery,
+    INTERFACE, Kill, Release, Renew, Resize, StatusQuery, Stop, WhyQuery, WouldAcquire, WouldKill,
 };
 use crate::sys::clock;
 
@@ -50,8 +50,10 @@ pub(crate) enum Asked {
     Acquire(Box<Acquire>),
     Confirm(Confirm),
     Description(DescriptionQuery),
+    EndedLeases(EndedLeasesQuery),
     Graph(GraphQuery),
     Info,
+    Kill(Kill),
     Page(DeadlinePageQuery),
     Release(Release),
     Renew(Renew),
@@ -59,6 +61,8 @@ pub(crate) enum Asked {
     Status(StatusQuery),
     Stop(Stop),
     Why(WhyQuery),
+    WouldAcquire(WouldAcquire),
+    WouldKill(WouldKill),
     WouldRelease(Release),
     /// A call that the daemon does not know or cannot read; the error says why.
     Wrong(Box<ServiceError>),
@@ -92,11 +96,15 @@ impl Asked {
         match self {
             Self::Acquire(_)
             | Self::Confirm(_)
+            | Self::Kill(_)
             | Self::Release(_)
             | Self::Renew(_)
             | Self::Resize(_)
+            | Self::WouldAcquire(_)
+            | Self::WouldKill(_)
             | Self::WouldRelease(_) => true,
             Self::Description(_)
+            | Self::EndedLeases(_)
             | Self::Graph(_)
             | Self::Info
             | Self::Page(_)
@@ -199,14 +207,18 @@ fn understand(method: &str, parameters: Option<&RawValue>) -> Result<Asked, Serv
     match (interface, name) {
         (INTERFACE, "Acquire") => typed(parameters).map(|it| Asked::Acquire(Box::new(it))),
         (INTERFACE, "Confirm") => typed(parameters).map(Asked::Confirm),
+        (INTERFACE, "EndedLeases") => typed(parameters).map(Asked::EndedLeases),
         (INTERFACE, "Graph") => typed(parameters).map(Asked::Graph),
         (INTERFACE, "DeadlinePage") => typed(parameters).map(Asked::Page),
+        (INTERFACE, "Kill") => typed(parameters).map(Asked::Kill),
         (INTERFACE, "Release") => typed(parameters).map(Asked::Release),
         (INTERFACE, "Renew") => typed(parameters).map(Asked::Renew),
         (INTERFACE, "Resize") => typed(parameters).map(Asked::Resize),
         (INTERFACE, "Status") => typed(parameters).map(Asked::Status),
         (INTERFACE, "Stop") => typed(parameters).map(Asked::Stop),
         (INTERFACE, "Why") => typed(parameters).map(Asked::Why),
+        (INTERFACE, "WouldAcquire") => typed(parameters).map(Asked::WouldAcquire),
+        (INTERFACE, "WouldKill") => typed(parameters).map(Asked::WouldKill),
         (INTERFACE, "WouldRelease") => typed(parameters).map(Asked::WouldRelease),
         (SERVICE, "GetInfo") => Ok(Asked::Info),
         (SERVICE, "GetInterfaceDescription") => typed(parameters).map(Asked::Description),

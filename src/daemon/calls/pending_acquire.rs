@@ -21,6 +21,8 @@ pub(crate) struct PendingAcquire {
     /// The limit on waiting requests, if as many requests of the user wait: this request is granted
     /// at once or not at all.
     pub(crate) crowd: Option<usize>,
+    /// Whether the client only asks what it would get.
+    pub(crate) is_question: bool,
 }
 
 impl PendingAcquire {
@@ -31,7 +33,8 @@ impl PendingAcquire {
         more: bool,
         pidfd: Option<Pidfd>,
     ) -> Self {
-        Self { conn, request, pidfd, more, deferred_until: None, crowd: None }
+        let (deferred_until, crowd) = (None, None);
+        Self { conn, request, pidfd, more, deferred_until, crowd, is_question: false }
     }
 
     /// What the client is told while the shared log delays the request, if the request may wait.

@@ -456,7 +456,7 @@ mod tests {
         let time = Duration::from_secs(60);
         let now = conns.peek(ids[0]).unwrap().heard_at + time;
         let permit = DispatchPermit::in_a_test();
-        conns.get(ids[1]).unwrap().set_doing(&permit, CallState::Watches(None));
+        conns.get(ids[1]).unwrap().set_doing(&permit, CallState::Watches(Box::default()));
         conns.get(ids[2]).unwrap().heard_at = now;
         assert!(conns.close_idle(now, time));
         assert!(conns.peek(ids[0]).is_none());

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::stat::Mode;
+use nix::sys::stat::{Mode, fstat};
 use nix::unistd::mkfifo;
 
 use crate::core::{Tag, Token};
@@ -97,6 +97,12 @@ impl Children {
 
     pub(crate) fn len(&self) -> usize {
         self.fifos.len()
+    }
+
+    /// The device and the inode of a hold's FIFO.
+    pub(crate) fn fifo_id(&self, token: Token) -> Option<(u64, u64)> {
+        let stat = fstat(&self.fifos.get(&token)?.read_end).ok()?;
+        Some((stat.st_dev, stat.st_ino))
     }
 
     /// Whether a process has, or may have, a write end of the hold's FIFO open.

@@ -84,9 +84,9 @@ impl Server {
                     self.conns.hear_again(id);
                 }
             }
-            CallState::Watches(key) => {
-                let key = key.clone();
-                self.show_status(id, uid, key.as_ref());
+            CallState::Watches(selection) => {
+                let selection = selection.clone();
+                self.show_status(id, uid, &selection);
             }
             _ => {}
         }

@@ -1,12 +1,12 @@
 //! The status: the state of one lock and those below it, or of all.
 
-use crate::core::Key;
 use crate::daemon::calls::answer::{Answer, written};
 use crate::daemon::calls::items;
 use crate::daemon::calls::step::Step;
 use crate::daemon::limits::NAMES_MAX;
 use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::server::Server;
+use crate::daemon::view::selection::Selection;
 use crate::protocol::{Failure, StatusQuery};
 use crate::sys::peer::Credentials;
 
@@ -23,38 +23,43 @@ impl Server {
             let keys = self.shown(peer.uid).names(query.key.as_deref().unwrap_or(""), max);
             return Ok(Step::reply(&self.status_of(keys, 0)));
         }
-        let key = query.key.as_deref().map(items::key).transpose()?;
-        let report = self.status_report(id, peer.uid, key.as_ref(), more);
+        let selection = Selection {
+            key: query.key.as_deref().map(items::key).transpose()?,
+            uid: if query.mine { Some(peer.uid) } else { query.uid },
+            waiting: query.waiting,
+            full: query.full,
+        };
+        let report = self.status_report(id, peer.uid, &selection, more);
         match self.conns.get(id).filter(|conn| more && !conn.heard_end) {
             None => Ok(Step::Answer(Answer::report(report, more))),
             Some(conn) => {
                 conn.progress_written(report);
-                Ok(Step::Wait(self.watch_status(id, key)))
+                Ok(Step::Wait(self.watch_status(id, selection)))
             }
         }
     }
 
     /// Sends the state of the locks that a client watches.
-    pub(crate) fn show_status(&mut self, id: ConnId, viewer: u32, key: Option<&Key>) {
-        let report = self.status_report(id, viewer, key, true);
+    pub(crate) fn show_status(&mut self, id: ConnId, viewer: u32, selection: &Selection) {
+        let report = self.status_report(id, viewer, selection, true);
         if let Some(conn) = self.conns.get(id) {
             conn.progress_written(report);
         }
     }
 
-    /// The state of the locks that `key` covers, or of all locks. A client that wants no reply gets
-    /// none, so that none is built.
+    /// The state of the selected locks. A client that wants no reply gets none, so that none is
+    /// built.
     fn status_report(
         &self,
         id: ConnId,
         viewer: u32,
-        key: Option<&Key>,
+        selection: &Selection,
         continues: bool,
     ) -> Option<Vec<u8>> {
         if self.conns.peek(id).is_none_or(|conn| conn.is_oneway()) {
             return Some(Vec::new());
         }
-        let (shown, left_out) = self.shown(viewer).keys(key);
+        let (shown, left_out) = self.shown(viewer).keys(selection);
         written(&self.status_of(shown, left_out), continues)
     }
 }

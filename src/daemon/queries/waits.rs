@@ -18,7 +18,9 @@ impl Server {
     pub(crate) fn why(&self, peer: Credentials, query: &WhyQuery) -> Result<Step, Failure> {
         let table = &self.ledger.table;
         let frames = asked_frames(table, query)?;
-        let waits = self.shown(peer.uid).chain(&frames);
+        let shown = self.shown(peer.uid);
+        let mut waits = shown.chain(&frames);
+        (waits.waiters, waits.waiters_left_out) = shown.waiting_for(frames, query);
         Ok(Step::reply(&waits))
     }
 
@@ -131,6 +133,46 @@ impl Shown<'_> {
         waits
     }
 
+    /// The requests that wait for one of these frames, or for any frame of the session that is asked
+    /// about; then those that wait for the sessions of these requests, and so on to the end. And how
+    /// many requests were not examined.
+    fn waiting_for(&self, frames: Vec<FrameId>, query: &WhyQuery) -> (Vec<WaitInfo>, u64) {
+        let mut of_session: BTreeMap<FrameId, Vec<FrameId>> = BTreeMap::new();
+        for frame in self.table.frames() {
+            of_session.entry(self.table.session(frame.id)).or_default().push(frame.id);
+        }
+        let all_of = |frame| of_session.get(&self.table.session(frame)).into_iter().flatten();
+        let mut awaited: BTreeSet<FrameId> = match query.session {
+            Some(_) => frames.iter().flat_map(|frame| all_of(*frame)).copied().collect(),
+            None => frames.iter().copied().collect(),
+        };
+        let (mut budget, mut left_out) = (Budget::new(), 0);
+        let mut rest: Vec<(&WaiterState, Vec<Blocker>)> = Vec::new();
+        for waiter in self.table.waiters() {
+            if budget.is_spent() {
+                left_out += 1;
+                continue;
+            }
+            let blockers = self.table.blockers(waiter.id);
+            budget.spend(blockers.len());
+            rest.push((waiter, blockers));
+        }
+        let mut found = Vec::new();
+        loop {
+            let waits = |(_, blockers): &mut (&WaiterState, Vec<Blocker>)| {
+                blockers.iter().any(|blocker| awaited.contains(&blocker.by.frame()))
+            };
+            let next: Vec<_> = rest.extract_if(.., waits).collect();
+            if next.is_empty() {
+                return (found, left_out);
+            }
+            for (waiter, blockers) in next {
+                found.extend(self.wait(waiter, &blockers));
+                awaited.extend(all_of(waiter.frame).copied());
+            }
+        }
+    }
+
     fn wait(&self, waiter: &WaiterState, blockers: &[Blocker]) -> Option<WaitInfo> {
         let asked = &waiter.request;
         let (key, mode, reason) = if let Some(why) = self.why(waiter.id) {
@@ -174,7 +216,7 @@ impl Shown<'_> {
         Some(BlockerInfo { party, key: key.to_string(), mode, holds, since: time(since) })
     }
 
-    fn party(&self, asked: &Request, frame: FrameId) -> PartyInfo {
+    pub(crate) fn party(&self, asked: &Request, frame: FrameId) -> PartyInfo {
         PartyInfo {
             pid: pid_of(&asked.owner),
             uid: asked.uid,

@@ -79,8 +79,10 @@ impl Server {
         self.ledger.admit(&request).map_err(|error| disk_full(&error))?;
         let pidfd = owner.pidfd;
         let request = Arc::new(request);
-        let deferred_until = None;
-        Ok(self.ask(PendingAcquire { conn: id, request, pidfd, more, deferred_until, crowd }))
+        let (deferred_until, is_question) = (None, false);
+        let newcomer =
+            PendingAcquire { conn: id, request, pidfd, more, deferred_until, crowd, is_question };
+        Ok(self.ask(newcomer))
     }
 
     /// Whether a request is of this owner and of an incarnation of this host that was lost, and is

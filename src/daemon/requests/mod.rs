@@ -3,8 +3,8 @@
 pub(super) mod acquire;
 pub(super) mod deadline_page;
 pub(super) mod enclosing;
+pub(super) mod kill;
 pub(super) mod owner;
-
 pub(super) mod quota;
 pub(super) mod reattach;
 pub(super) mod refuse;

@@ -23,7 +23,8 @@ impl Server {
         mut newcomer: PendingAcquire,
         why: &Refusal,
     ) -> Result<Step, Failure> {
-        let is_barred = matches!(why, Refusal::Full { .. });
+        // A question has done this itself.
+        let is_barred = matches!(why, Refusal::Full { .. }) && !newcomer.is_question;
         if is_barred && self.suspend_ahead(|table| table.first_ahead_of(&newcomer.request)) {
             return Ok(self.ask(newcomer));
         }

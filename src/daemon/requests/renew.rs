@@ -172,13 +172,7 @@ impl Server {
         let mut failure = Failure::new(ErrorName::LeaseLost, lost_words(past));
         failure.reason = Some(reason(past.why).into());
         failure.holders = holders;
-        failure.lost = Some(Box::new(LostLease {
-            at: time(past.at),
-            token: past.token.0,
-            key: past.key.to_string(),
-            more_keys: past.more_keys as u64,
-            ttl_ms: past.ttl_ms,
-        }));
+        failure.lost = Some(Box::new(lost_lease(past)));
         failure
     }
 
@@ -202,8 +196,19 @@ impl Server {
     }
 }
 
+/// What was lost with a lease.
+pub(crate) fn lost_lease(past: &PastLease) -> LostLease {
+    LostLease {
+        at: time(past.at),
+        token: past.token.0,
+        key: past.key.to_string(),
+        more_keys: past.more_keys as u64,
+        ttl_ms: past.ttl_ms,
+    }
+}
+
 /// Why a lease ended, as messages name it.
-fn reason(why: LeaseEnd) -> &'static str {
+pub(crate) fn reason(why: LeaseEnd) -> &'static str {
     match why {
         LeaseEnd::Expired => "expired",
         LeaseEnd::Released => "released",
@@ -252,6 +257,8 @@ mod tests {
             key: Key::new("db").unwrap(),
             more_keys,
             ttl_ms: 1_500,
+            uid: 0,
+            command: Command::default(),
         };
         for (past, words) in [
             (past(LeaseEnd::Expired, 0), "`db` (token 7) expired: it was not renewed for 1.5s"),

@@ -142,7 +142,11 @@ fn spoil(rng: &mut Rng, bytes: &mut Vec<u8>) {
 }
 
 fn random_call(rng: &mut Rng) -> Vec<u8> {
-    let (method, parameters) = match rng.u8(..24) {
+    let (method, parameters) = match rng.u8(..28) {
+        27 => ("io.canal.Lock.EndedLeases", json!({ "key": key(rng), "mine": rng.bool() })),
+        24 => ("io.canal.Lock.WouldAcquire", acquire(rng)),
+        25 => ("io.canal.Lock.WouldKill", would_kill(rng)),
+        26 => ("io.canal.Lock.Kill", kill(rng)),
         0..9 => ("io.canal.Lock.Acquire", acquire(rng)),
         9..11 => ("io.canal.Lock.Confirm", json!({ "tag": tag(rng) })),
         11..14 => ("io.canal.Lock.Release", release(rng)),
@@ -241,6 +245,26 @@ fn release(rng: &mut Rng) -> Value {
     }
 }
 
+fn would_kill(rng: &mut Rng) -> Value {
+    match rng.u8(..4) {
+        0 => json!({ "pid": *pick(rng, &[0, 1, std::process::id(), u32::MAX]) }),
+        1 => json!({ "key": key(rng), "waiters": true }),
+        2 => json!({ "key": key(rng) }),
+        _ => json!({}),
+    }
+}
+
+/// Signal 18 is SIGCONT, which ends no process: the owners are real.
+fn kill(rng: &mut Rng) -> Value {
+    let signal = *pick(rng, &[18, 18, 0, -1, 64, i32::MAX]);
+    let number = *pick(rng, &[0, 1, 2, 3, 5, u64::MAX]);
+    match rng.u8(..3) {
+        0 => json!({ "request": number, "signal": signal }),
+        1 => json!({ "token": number, "signal": signal }),
+        _ => json!({ "signal": signal }),
+    }
+}
+
 fn resize(rng: &mut Rng) -> Value {
     let number = *pick(rng, &[0, 1, 2, 5, (1 << 53) - 1, u64::MAX]);
     match rng.u8(..4) {
@@ -252,7 +276,9 @@ fn resize(rng: &mut Rng) -> Value {
 }
 
 fn status(rng: &mut Rng) -> Value {
-    match rng.u8(..4) {
+    match rng.u8(..6) {
+        4 => json!({ "mine": rng.bool(), "uid": *pick(rng, &[0, 1, u32::MAX]), "full": true }),
+        5 => json!({ "key": key(rng), "waiting": true, "full": rng.bool(), "mine": rng.bool() }),
         0 => json!({ "key": key(rng) }),
         1 => json!({ "key": key(rng), "names_max": *pick(rng, &[0, 1, u64::MAX]) }),
         _ => json!({}),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::core::{Granted, GrantedItem, HeldItem, HoldState, Item, Mode, Slots, View};
+use crate::core::{Granted, GrantedItem, HeldItem, HoldState, Item, Mode, Request, Slots, View};
 use crate::daemon::view::Shown;
 use crate::daemon::view::text::{Text, pid_of};
 use crate::protocol::{Grant, GrantedKey, OwnerInfo, SlotInfo};
@@ -15,9 +15,7 @@ impl<'a> Shown<'a> {
             // Part of the hold was released before the client was told.
             return Some(self.held(hold));
         }
-        let items = hold.asked.items.iter().zip(&granted.items);
-        let keys = items.map(|(item, granted)| granted_key(item, granted)).collect();
-        Some(self.grant_of(hold, keys))
+        Some(self.grant_of(hold, granted_keys(&hold.asked, granted)))
     }
 
     /// What a request holds, for a client that asks again. `acquired` is the number held now: the
@@ -65,6 +63,16 @@ impl<'a> Shown<'a> {
         });
         same.map(|hold| hold.frame).collect::<BTreeSet<_>>().len() as u64
     }
+}
+
+/// What a request was granted, or would be.
+pub(crate) fn granted_keys<'a>(asked: &'a Request, granted: &Granted) -> Vec<GrantedKey<Text<'a>>> {
+    asked
+        .items
+        .iter()
+        .zip(&granted.items)
+        .map(|(item, granted)| granted_key(item, granted))
+        .collect()
 }
 
 fn granted_key<'a>(item: &'a Item, granted: &GrantedItem) -> GrantedKey<Text<'a>> {

@@ -2,21 +2,23 @@
 
 use std::collections::BTreeSet;
 
-use crate::core::{HoldState, Item, Key, Mode, Request, Token, UnixMillis};
+use crate::core::{FrameId, HoldState, Item, Key, Mode, Request, Token, UnixMillis};
 use crate::daemon::limits::HOLDERS_LOOKED_AT_MAX;
 use crate::daemon::view::conflict::blocking_holds;
 use crate::daemon::view::text::{Text, pid_of, time};
 use crate::daemon::view::{Shown, held_item};
-use crate::protocol::{HOLDERS_SHOWN_MAX, HolderInfo, LeaseInfo};
+use crate::protocol::{ChildrenInfo, HOLDERS_SHOWN_MAX, HolderInfo, LeaseInfo};
 use crate::sys::clock;
-use crate::sys::process::{RunState, run_state};
+use crate::sys::process::{self, RunState, run_state};
 
 /// Whether the state of a holder's process is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Looks {
     /// The state is looked up in /proc.
     Closely,
-    /// The state is not looked up.
+    /// The state is looked up, and what a report in full says besides.
+    Fully,
+    /// Nothing is looked up.
     Briefly,
 }
 
@@ -24,12 +26,39 @@ impl<'a> Shown<'a> {
     /// A holder, with its slots of `key`.
     pub(crate) fn holder(&self, hold: &HoldState, key: Option<&Key>, looks: Looks) -> HolderInfo {
         let state = match looks {
-            Looks::Closely if hold.asked.ttl_ms.is_some() => None,
-            Looks::Closely => self.state(hold, pid_of(&hold.asked.owner)).map(str::to_owned),
+            Looks::Closely | Looks::Fully if hold.asked.ttl_ms.is_some() => None,
+            Looks::Closely | Looks::Fully => {
+                self.state(hold, pid_of(&hold.asked.owner)).map(str::to_owned)
+            }
             Looks::Briefly => None,
         };
+        let (folder, children) = match looks {
+            Looks::Fully => (self.folder(&hold.asked, hold.frame), self.keepers(hold)),
+            Looks::Closely | Looks::Briefly => (None, None),
+        };
+        let bucket = key.and_then(|key| bucket(hold, key));
         let holder = self.holder_briefly(hold, key).map_texts(|text| text.to_string());
-        HolderInfo { state, ..holder }
+        HolderInfo { state, bucket, folder, children, ..holder }
+    }
+
+    /// The working folder of a process that holds or waits, if it is known and the viewer's to see.
+    pub(crate) fn folder(&self, asked: &Request, frame: FrameId) -> Option<String> {
+        let pid = pid_of(&asked.owner);
+        let lives = self.table.frame(frame).is_some_and(|state| !state.ended);
+        let is_certain = lives && !self.unverified.contains(&frame);
+        if asked.host != self.here || pid == 0 || !is_certain || !self.sees(asked.uid) {
+            return None;
+        }
+        let user = (self.viewer != 0).then_some(asked.uid);
+        process::folder(pid, user).map(|folder| folder.to_string_lossy().into_owned())
+    }
+
+    /// The FIFO that the processes have open that keep a hold.
+    fn keepers(&self, hold: &HoldState) -> Option<ChildrenInfo> {
+        let is_here = hold.asked.children && hold.asked.host == self.here;
+        let fifo = self.children.filter(|_| is_here && self.sees(hold.asked.uid));
+        let (device, inode) = fifo?.fifo_id(hold.token)?;
+        Some(ChildrenInfo { device, inode, pids: Vec::new() })
     }
 
     /// A holder without the state of its process, for a client that releases.
@@ -51,6 +80,9 @@ impl<'a> Shown<'a> {
             token: hold.token.0,
             mode: item.map(|item| item.mode),
             slots: item.map(|item| item.slots.to_vec()).unwrap_or_default(),
+            bucket: None,
+            folder: None,
+            children: None,
             key: None,
             session: Text::Session(self.table.session(hold.frame)),
             host: self.label(hold.frame).map(Text::Itself),
@@ -121,4 +153,13 @@ impl<'a> Shown<'a> {
         let holder = self.holder(hold, Some(held), Looks::Closely);
         HolderInfo { key: (held != key).then(|| held.to_string()), ..holder }
     }
+}
+
+/// The bucket in which all slots of a hold of a key lie.
+fn bucket(hold: &HoldState, key: &Key) -> Option<u64> {
+    let item = hold.items.iter().find(|item| item.key == *key)?;
+    let view = item.view?;
+    let mut buckets = item.slots.iter().map(|slot| view.bucket(slot));
+    let first = buckets.next()??;
+    buckets.all(|bucket| bucket == Some(first)).then_some(first)
 }

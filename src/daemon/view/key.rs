@@ -9,81 +9,56 @@ use serde::{Serialize, Serializer};
 use crate::core::{HoldState, Key, Mode, Request, RequestId, Table, View, WaiterState, Why};
 use crate::daemon::limits::{PROCESSES_LOOKED_AT_MAX, REPORT_BYTES_MAX};
 use crate::daemon::view::holder::Looks;
+use crate::daemon::view::selection::Selection;
 use crate::daemon::view::text::{pid_of, time};
 use crate::daemon::view::{Shown, wording};
 use crate::protocol::{KeyInfo, LeaseInfo, WaiterInfo};
 
 impl<'a> Shown<'a> {
-    /// The keys that `within` covers, or all keys, and how many keys are left out because there are
-    /// too many. The state of processes is looked up for a limited number of holders. The lookups
-    /// happen while the reply is written.
-    pub(crate) fn keys(self, within: Option<&Key>) -> (impl Serialize + use<'a>, u64) {
-        let within = within.cloned();
+    /// The selected keys, and how many keys are left out because there are too many. The state of
+    /// processes is looked up for a limited number of holders. The lookups happen while the reply is
+    /// written.
+    pub(crate) fn keys(self, selection: &Selection) -> (impl Serialize + use<'a>, u64) {
+        let selection = selection.clone();
         let mut rows_left = REPORT_BYTES_MAX;
         // Half of the room is for holders and waiters, if there are enough of them.
         let mut keys_left = REPORT_BYTES_MAX / 2;
-        let keys = self.table.keys(within.as_ref()).map(|key| KEY_BYTES + key.as_str().len());
+        let keys = self.selected(&selection).map(|key| KEY_BYTES + key.as_str().len());
         let (shown, left_out) = fitting(keys, &mut keys_left);
         rows_left -= REPORT_BYTES_MAX / 2 - keys_left;
         let each = Each(move || {
-            let (mut looks_left, mut rows_left) = (PROCESSES_LOOKED_AT_MAX, rows_left);
+            let looks = if selection.full { Looks::Fully } else { Looks::Closely };
+            let budget = Budget { looks_left: PROCESSES_LOOKED_AT_MAX, rows_left };
+            let mut report = KeysReport { shown: self, uid: selection.uid, looks, budget };
             let whys = Rc::new(Whys::default());
-            let keys = self.table.keys(within.as_ref()).take(shown);
-            keys.map(move |key| self.key(key, &mut looks_left, &mut rows_left, &whys))
+            let keys = self.selected(&selection).take(shown);
+            keys.map(move |key| report.key(key, &whys))
         });
         (each, left_out)
+    }
+
+    /// The keys of a selection.
+    fn selected(self, selection: &Selection) -> impl Iterator<Item = &'a Key> + use<'a> {
+        let selection = selection.clone();
+        let keys = self.table.keys(selection.key.as_ref());
+        keys.filter(move |key| self.is_selected(key, &selection))
+    }
+
+    fn is_selected(self, key: &Key, selection: &Selection) -> bool {
+        let table = self.table;
+        let Some(uid) = selection.uid else {
+            return !selection.waiting || table.waiting_for(key) > 0;
+        };
+        let holds = || table.holders(key).filter_map(|token| table.hold(token));
+        let waits = || table.served(key).into_iter().filter_map(|id| table.waiter(id));
+        waits().any(|waiter| waiter.request.uid == uid)
+            || !selection.waiting && holds().any(|hold| hold.asked.uid == uid)
     }
 
     /// The names of at most `max` keys that begin with `prefix`.
     pub(crate) fn names(&self, prefix: &str, max: usize) -> Vec<KeyInfo> {
         let keys = self.table.keys(None).filter(|key| key.as_str().starts_with(prefix));
         keys.take(max).map(name_only).collect()
-    }
-
-    fn key(
-        self,
-        key: &'a Key,
-        looks_left: &mut usize,
-        rows_left: &mut usize,
-        whys: &Rc<Whys>,
-    ) -> KeyInfo<impl Serialize + use<'a>> {
-        let report = self.table.report(key);
-        let mut holds: Vec<_> = report.holders.iter().filter_map(|t| self.table.hold(*t)).collect();
-        let bytes = |request: &Request| {
-            let note = request.note.as_ref().map_or(0, |note| note.len());
-            ROW_BYTES + key.as_str().len() + request.command.0.len() + note
-        };
-        let of_holds = holds.iter().map(|hold| bytes(&hold.asked) + slot_bytes(hold, key));
-        let (held, unshown_holders) = fitting(of_holds, rows_left);
-        holds.truncate(held);
-        let waiters = report.waiters.iter().filter_map(|id| self.table.waiter(*id));
-        let of_waiters = waiters.map(|waiter| bytes(&waiter.request));
-        let (waiting, unshown_waiters) = fitting(of_waiters, rows_left);
-        let holders = holds.iter().map(|hold| {
-            let looks = if *looks_left > 0 { Looks::Closely } else { Looks::Briefly };
-            *looks_left = looks_left.saturating_sub(1);
-            self.holder(hold, Some(key), looks)
-        });
-        KeyInfo {
-            key: key.to_string(),
-            kind: report.kind,
-            held: report.held,
-            capacity: report.view.map(View::capacity),
-            view: report.view.map(|view| view.to_string()),
-            stored: report.stored.is_some(),
-            paused: report.paused,
-            waiting: report.waiters.len() as u64,
-            holders: holders.collect(),
-            waiters: Each({
-                let whys = Rc::clone(whys);
-                move || {
-                    let waiters = (1..).zip(report.waiters.clone()).take(waiting);
-                    let whys = Rc::clone(&whys);
-                    waiters.filter_map(move |(position, id)| self.waiter(id, key, position, &whys))
-                }
-            }),
-            left_out: unshown_holders + unshown_waiters,
-        }
     }
 
     fn waiter(&self, id: RequestId, key: &Key, position: u64, whys: &Whys) -> Option<WaiterInfo> {
@@ -114,6 +89,71 @@ impl<'a> Shown<'a> {
             lease: request.ttl_ms.map(not_yet),
             note: request.note.as_deref().map(str::to_owned),
         })
+    }
+}
+
+/// A report about keys, one after the other.
+struct KeysReport<'a> {
+    shown: Shown<'a>,
+    /// The user whose holds and waiting requests are shown, if not those of all users.
+    uid: Option<u32>,
+    looks: Looks,
+    budget: Budget,
+}
+
+/// How much more a report may contain.
+struct Budget {
+    /// How many more processes are looked up.
+    looks_left: usize,
+    /// How many more bytes holders and waiters may take.
+    rows_left: usize,
+}
+
+impl<'a> KeysReport<'a> {
+    fn key(&mut self, key: &'a Key, whys: &Rc<Whys>) -> KeyInfo<impl Serialize + use<'a>> {
+        let (shown, table) = (self.shown, self.shown.table);
+        let report = table.report(key);
+        let is_shown = |uid: u32| self.uid.is_none_or(|only| only == uid);
+        let holds = report.holders.iter().filter_map(|token| table.hold(*token));
+        let mut holds: Vec<_> = holds.filter(|hold| is_shown(hold.asked.uid)).collect();
+        let bytes = |request: &Request| {
+            let note = request.note.as_ref().map_or(0, |note| note.len());
+            ROW_BYTES + key.as_str().len() + request.command.0.len() + note
+        };
+        let of_holds = holds.iter().map(|hold| bytes(&hold.asked) + slot_bytes(hold, key));
+        let (held, unshown_holders) = fitting(of_holds, &mut self.budget.rows_left);
+        holds.truncate(held);
+        let waiters = (1..).zip(report.waiters.iter().filter_map(|id| table.waiter(*id)));
+        let waiters = waiters.filter(|(_, waiter)| is_shown(waiter.request.uid));
+        let waiters: Vec<(u64, RequestId)> = waiters.map(|(place, it)| (place, it.id)).collect();
+        let of_waiters = waiters.iter().filter_map(|(_, id)| table.waiter(*id));
+        let of_waiters = of_waiters.map(|waiter| bytes(&waiter.request));
+        let (waiting, unshown_waiters) = fitting(of_waiters, &mut self.budget.rows_left);
+        let holders = holds.iter().map(|hold| {
+            let looks = if self.budget.looks_left > 0 { self.looks } else { Looks::Briefly };
+            self.budget.looks_left = self.budget.looks_left.saturating_sub(1);
+            shown.holder(hold, Some(key), looks)
+        });
+        KeyInfo {
+            key: key.to_string(),
+            kind: report.kind,
+            held: report.held,
+            capacity: report.view.map(View::capacity),
+            view: report.view.map(|view| view.to_string()),
+            stored: report.stored.is_some(),
+            paused: report.paused,
+            waiting: report.waiters.len() as u64,
+            holders: holders.collect(),
+            waiters: Each({
+                let whys = Rc::clone(whys);
+                move || {
+                    let waiters = waiters.clone().into_iter().take(waiting);
+                    let whys = Rc::clone(&whys);
+                    waiters.filter_map(move |(position, id)| shown.waiter(id, key, position, &whys))
+                }
+            }),
+            left_out: unshown_holders + unshown_waiters,
+        }
     }
 }
 

@@ -1,12 +1,13 @@
 //! The table as clients see it.
 //!
-//! Invariant: the command of a process is shown only to its user and to root.
+//! Invariant: the command and the working folder of a process are shown only to its user and to root.
 
 pub(super) mod conflict;
 pub(super) mod deadlock;
 pub(super) mod grant;
 pub(super) mod holder;
 pub(super) mod key;
+pub(super) mod selection;
 pub(super) mod size_notes;
 pub(super) mod text;
 pub(super) mod why;
@@ -15,6 +16,7 @@ pub(super) mod wording;
 use std::collections::BTreeSet;
 
 use crate::core::{FrameId, HoldState, HostId, Table};
+use crate::daemon::processes::children::Children;
 use crate::daemon::processes::owners::Owners;
 use crate::daemon::store::ledger::Ledger;
 use crate::daemon::waiters::leases::Leases;
@@ -33,6 +35,8 @@ pub(crate) struct Shown<'a> {
     pub(crate) viewer: u32,
     /// The host whose processes can be looked up.
     pub(crate) here: HostId,
+    /// The FIFOs of holds that last while descendants live, for reports.
+    pub(crate) children: Option<&'a Children>,
 }
 
 impl<'a> Shown<'a> {
@@ -44,7 +48,7 @@ impl<'a> Shown<'a> {
         owners: &'a Owners,
     ) -> Self {
         let (table, here) = (&ledger.table, ledger.host);
-        Self { table, leases, unverified: &owners.unverified, viewer, here }
+        Self { table, leases, unverified: &owners.unverified, viewer, here, children: None }
     }
 
     /// The name of the session that a frame belongs to.

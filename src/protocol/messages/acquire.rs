@@ -69,6 +69,27 @@ fn is_zero(n: &i32) -> bool {
     *n == 0
 }
 
+/// `WouldAcquire`: what the caller would get if it asked for these items now without waiting.
+/// Nothing is taken. If it would be refused, that refusal is the error.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WouldAcquire {
+    /// The items, as in [`Acquire`].
+    pub items: Vec<WireItem>,
+    /// As in [`Acquire`].
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub priority: i32,
+    /// As in [`Acquire`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frame: Option<String>,
+}
+
+/// The reply to [`WouldAcquire`] where everything is free. `T`: as in [`Grant`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WouldGrant<T = String> {
+    /// What would be granted: one for each item, in the order of the request.
+    pub keys: Vec<GrantedKey<T>>,
+}
+
 /// One item of an [`Acquire`]. `per` with `buckets`, or `slots`, or neither (the size that is stored,
 /// else that of the latest holder who states one, else 1).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -66,3 +66,39 @@ pub struct LostLease {
     /// For how many milliseconds it would have lived without being renewed.
     pub ttl_ms: u64,
 }
+
+/// `EndedLeases`: the leases that ended lately, as far as they are remembered.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndedLeasesQuery {
+    /// Only those whose first key is this one or lies below it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// Only those of the caller.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub mine: bool,
+    /// Only those of this user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+}
+
+/// The reply to an [`EndedLeasesQuery`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndedLeases {
+    /// The last one first.
+    pub ended: Vec<EndedLease>,
+}
+
+/// A lease that has ended, for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct EndedLease {
+    /// When, why and what.
+    #[serde(flatten)]
+    pub lost: LostLease,
+    /// How: `expired`, `released`, `forced` or `withdrawn`.
+    pub reason: String,
+    /// The user that asked for it.
+    pub uid: u32,
+    /// What asked for it; null if that is not the caller's to see.
+    pub command: Option<String>,
+}

@@ -12,6 +12,19 @@ pub struct StatusQuery {
     /// Only this key and those below it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+    /// Only the caller's holds and waiting requests, and the keys that have such.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub mine: bool,
+    /// The same of this user. With `mine`, the caller's count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// Only keys for which a request waits; with `mine` or `uid`, one of that user.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub waiting: bool,
+    /// Also what has to be looked up for each holder: its working folder, and what keeps a hold of
+    /// `with_children`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub full: bool,
     /// Only keys in use or with a stored view that begin with this text, names only, at most this
     /// many; for completion.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -163,6 +176,17 @@ pub struct HolderInfo<T = String> {
     pub token: u64,
     /// Its slots of the key; empty where no single key is meant.
     pub slots: Vec<u64>,
+    /// The bucket of its slots of the key; absent if they lie in several, if the lock has no buckets,
+    /// and where no single key is meant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bucket: Option<u64>,
+    /// The working folder of its process, if it was asked for, is known and the caller's to see.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<T>,
+    /// Of a hold that processes keep which the owner started, if it was asked for: how to find
+    /// them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub children: Option<ChildrenInfo>,
     /// In which way it holds the key; absent where no single key is meant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
@@ -188,9 +212,10 @@ pub struct HolderInfo<T = String> {
 impl<T> HolderInfo<T> {
     /// The same with texts in another form.
     pub fn map_texts<U>(self, form: impl Fn(T) -> U) -> HolderInfo<U> {
-        let Self { pid, uid, command, since, token, slots, mode, key, .. } = self;
-        let Self { session, host, state, lease, note, .. } = self;
+        let Self { pid, uid, command, since, token, slots, bucket, folder, children, .. } = self;
+        let Self { mode, key, session, host, state, lease, note, .. } = self;
         let (command, key, note) = (command.map(&form), key.map(&form), note.map(&form));
+        let folder = folder.map(&form);
         let (host, state) = (host.map(&form), state.map(&form));
         let (since, session) = (form(since), form(session));
         HolderInfo {
@@ -200,6 +225,9 @@ impl<T> HolderInfo<T> {
             since,
             token,
             slots,
+            bucket,
+            folder,
+            children,
             mode,
             key,
             session,
@@ -209,6 +237,20 @@ impl<T> HolderInfo<T> {
             note,
         }
     }
+}
+
+/// The processes that keep a hold: those that have its FIFO open for writing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ChildrenInfo {
+    /// The device of the FIFO.
+    pub device: u64,
+    /// Its inode.
+    pub inode: u64,
+    /// The processes, as far as the one that reports can see them. The daemon does not look for
+    /// them; `canal status` does.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pids: Vec<u32>,
 }
 
 /// A waiter, for people.

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::protocol::Mode;
 
-/// `Why`: follows the waits of one process or session to the end of the chain. Exactly one of the
-/// two fields is set.
+/// `Why`: follows the waits of one process or session to the end of the chain, and those of the
+/// requests that wait for it. Exactly one of the two fields is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WhyQuery {
     /// A process.
@@ -30,6 +30,13 @@ pub struct Waits {
     /// How many more there are.
     #[serde(default, skip_serializing_if = "is_none_left")]
     pub left_out: u64,
+    /// In the reply to [`WhyQuery`]: the requests that wait for the one asked about, directly first,
+    /// then those that wait for these, and so on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waiters: Vec<WaitInfo>,
+    /// How many waiting requests were not examined, where there are very many.
+    #[serde(default, skip_serializing_if = "is_none_left")]
+    pub waiters_left_out: u64,
 }
 
 pub(crate) fn is_none_left(n: &u64) -> bool {

@@ -1,4 +1,4 @@
-//! Reads the environment, the open files and the program of another process.
+//! Reads the environment, the working folder, the open files and the program of another process.
 //!
 //! For a process of another user the kernel shows none of this, except to root.
 
@@ -8,6 +8,7 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
+use nix::fcntl::OFlag;
 use nix::sys::stat::{fstat, stat};
 
 /// The value of a variable in the environment that a process was started with. `None` if the
@@ -45,6 +46,50 @@ pub fn has_open(pid: u32, files: &[&File]) -> Vec<usize> {
     found.sort_unstable();
     found.dedup();
     found
+}
+
+/// The working folder of a process, as far as this is visible. With `uid`, only if the process is of
+/// this user and has no privileges beyond: the kernel would show it to the user, too.
+#[must_use]
+pub fn folder(pid: u32, uid: Option<u32>) -> Option<PathBuf> {
+    #[cfg(test)]
+    if crate::sys::kernel::simulated::current().is_some() {
+        return None;
+    }
+    // The files below /proc/PID belong to root if the process is privileged in any way.
+    let shown_to = || stat(format!("/proc/{pid}").as_str()).ok().map(|it| it.st_uid);
+    if uid.is_some() && shown_to() != uid {
+        return None;
+    }
+    let folder = fs::read_link(format!("/proc/{pid}/cwd")).ok()?;
+    // The process may have executed another program meanwhile.
+    (uid.is_none() || shown_to() == uid).then_some(folder)
+}
+
+/// The processes that have a file open for writing, as far as this is visible. The file is given by
+/// its device and inode.
+///
+/// # Errors
+/// /proc belongs to another namespace.
+pub fn writers_of(device: u64, inode: u64) -> std::io::Result<Vec<u32>> {
+    let writes = |pid: &u32| {
+        let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
+        entries.flatten().any(|entry| {
+            let is_it =
+                stat(&entry.path()).is_ok_and(|it| (it.st_dev, it.st_ino) == (device, inode));
+            let number = entry.file_name();
+            let info = || format!("/proc/{pid}/fdinfo/{}", number.to_string_lossy());
+            is_it && fs::read_to_string(info()).is_ok_and(|info| is_open_for_writing(&info))
+        })
+    };
+    Ok(super::visible()?.into_iter().filter(writes).collect())
+}
+
+/// Whether the text of `/proc/PID/fdinfo/N` says that the file is open for writing.
+fn is_open_for_writing(info: &str) -> bool {
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok());
+    flags.is_some_and(|flags| flags & OFlag::O_ACCMODE.bits() != OFlag::O_RDONLY.bits())
 }
 
 /// The program of this process, for comparison with other processes.
@@ -111,5 +156,36 @@ mod tests {
         cat.wait().unwrap();
         assert_eq!(variable(cat.id(), "NAME"), None, "it is gone");
         assert!(has_open(cat.id(), &[&kept]).is_empty());
+    }
+
+    #[test]
+    fn a_folder_is_shown_to_the_user_of_the_process_only() {
+        let own = nix::unistd::geteuid().as_raw();
+        let here = std::env::current_dir().unwrap();
+        let pid = std::process::id();
+        assert_eq!(folder(pid, Some(own)), Some(here.clone()));
+        assert_eq!(folder(pid, None), Some(here));
+        assert_eq!(folder(pid, Some(own + 1)), None);
+    }
+
+    #[test]
+    fn who_has_a_fifo_open_for_writing_is_found_and_a_reader_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("fifo");
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRUSR | nix::sys::stat::Mode::S_IWUSR)
+            .unwrap();
+        let id = stat(&path).unwrap();
+        let mut open = fs::OpenOptions::new();
+        let both = open.read(true).write(true).open(&path).unwrap();
+        let mut cat = Command::new("cat");
+        let reads = fs::OpenOptions::new().read(true).open(&path).unwrap();
+        let mut reader = cat.stdin(reads).stdout(Stdio::null()).spawn().unwrap();
+        // What another test starts meanwhile has a copy for a moment.
+        let writers = || writers_of(id.st_dev, id.st_ino).unwrap();
+        assert!(writers().contains(&std::process::id()));
+        assert!(!writers().contains(&reader.id()));
+        drop(both);
+        wait_until("nobody writes", || writers().is_empty());
+        reader.wait().unwrap();
     }
 }

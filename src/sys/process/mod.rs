@@ -14,7 +14,7 @@ mod origin;
 mod stat;
 
 pub use ancestry::{Ancestor, ancestors};
-pub use belongings::{OwnProgram, has_open, variable};
+pub use belongings::{OwnProgram, folder, has_open, variable, writers_of};
 pub use capabilities::may_look_into_others;
 pub use identity::{Found, Identity, identity};
 pub use origin::Origin;

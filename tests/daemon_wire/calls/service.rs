@@ -95,6 +95,22 @@ fn every_method_and_many_errors_are_as_described() {
     assert_eq!((&paused["now"], &paused["paused"]), (&Value::Null, &json!(true)));
     assert_eq!(peer.call("Resize", json!({ "key": "gpu", "pause": false }))["paused"], false);
 
+    let would =
+        peer.call("WouldAcquire", json!({ "items": [{ "key": "d", "per": 1, "buckets": 1 }] }));
+    assert_eq!(would["keys"][0]["slots"], json!([{ "slot": 0, "bucket": 0 }]));
+    peer.send("WouldAcquire", json!({ "items": [{ "key": "c" }] }));
+    assert_eq!(peer.error().0, "Refused");
+    let full = peer.call("Status", json!({ "key": "b", "full": true, "mine": true }));
+    assert!(full["keys"][0]["holders"][0]["folder"].is_string(), "{full}");
+    assert_eq!(peer.call("Why", json!({ "pid": idler.pid() }))["waiters"][0]["key"], "c");
+    let targets = peer.call("WouldKill", json!({ "key": "c", "waiters": true }));
+    assert_eq!(targets["targets"].as_array().unwrap().len(), 2, "{targets}");
+    let token = &targets["targets"][0]["token"];
+    // SIGCONT ends nothing.
+    let signalled = peer.call("Kill", json!({ "token": token, "signal": 18 }));
+    assert_eq!(signalled, json!({ "pid": idler.pid() }));
+    peer.call("EndedLeases", json!({}));
+
     peer.send("Acquire", try_mutex(5, "c"));
     let (name, parameters) = peer.error();
     assert_eq!((name.as_str(), &parameters["reason"]), ("Refused", &json!("full")));
@@ -118,6 +134,13 @@ fn every_method_and_many_errors_are_as_described() {
         ("Resize", json!({ "key": "a" }), "BadRequest"),
         ("Resize", json!({ "key": "a", "slots": 2, "pause": true }), "BadRequest"),
         ("Status", json!({ "key": "/a" }), "BadRequest"),
+        ("EndedLeases", json!({ "key": "/a" }), "BadRequest"),
+        ("WouldAcquire", json!({ "items": [] }), "BadRequest"),
+        ("WouldKill", json!({}), "BadRequest"),
+        ("WouldKill", json!({ "key": "nothing" }), "NotHeld"),
+        ("Kill", json!({ "token": 1, "signal": 18 }), "NotHeld"),
+        ("Kill", json!({ "request": 1_000, "signal": 18 }), "NotHeld"),
+        ("Kill", json!({ "token": 1, "signal": 0 }), "BadRequest"),
     ] {
         peer.send(method, parameters.clone());
         assert_eq!(peer.error().0, error, "{method} {parameters}");

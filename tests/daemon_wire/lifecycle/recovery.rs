@@ -102,6 +102,13 @@ fn a_process_in_an_unknown_state_keeps_its_lock_until_it_is_forced() {
     daemon.run(|_| {});
     let holder = daemon.key("a").unwrap().holders.remove(0);
     assert_eq!(holder.state.as_deref(), Some("unverified"));
+    let mut peer = daemon.connect();
+    let told = peer.call("WouldKill", json!({ "key": "a" }));
+    let refused = told["targets"][0]["refused"].as_str().unwrap();
+    assert!(refused.contains("could not be told apart from another one"), "{told}");
+    peer.send("Kill", json!({ "token": holder.token, "signal": 9 }));
+    let (name, failure) = peer.error();
+    assert_eq!((name.as_str(), failure["message"].as_str()), ("Denied", Some(refused)));
     daemon.connect().call("Release", json!({ "token": holder.token }));
     assert_eq!(daemon.use_of("a"), (0, 0));
 }

@@ -125,7 +125,7 @@ mod tests {
             wait(ld, ("l", Mode::Counted), vec![blocker(one, ("l", Mode::Counted), false)]),
         ];
         assert_eq!(
-            dot(&Waits { waits, left_out: 3 }),
+            dot(&Waits { waits, left_out: 3, ..Waits::default() }),
             r#"digraph canal {
   rankdir=LR;
   node [shape=box];

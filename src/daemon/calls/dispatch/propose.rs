@@ -42,11 +42,13 @@ impl Server {
         self.complete(applied, then, &before);
     }
 
-    /// Asks for a lock again, for a call that has waited until that is possible.
+    /// Asks for a lock again, or what would be granted, for a call that has waited until that is
+    /// possible.
     pub(super) fn ask_again(&mut self, newcomer: PendingAcquire) {
         let id = newcomer.conn;
-        let step = self.ask(newcomer);
-        self.carry_out(id, Ok(step));
+        let step =
+            if newcomer.is_question { self.question(newcomer) } else { Ok(self.ask(newcomer)) };
+        self.carry_out(id, step);
     }
 
     /// The holds that a release may end. The table no longer has them afterwards.

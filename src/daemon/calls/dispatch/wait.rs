@@ -1,6 +1,6 @@
 //! Notes what a call waits for.
 
-use crate::core::{Granted, Key, RequestId};
+use crate::core::{Granted, RequestId};
 use crate::daemon::calls::deferred::DeferredRequest;
 use crate::daemon::calls::dispatch::permit::{DispatchPermit, Waiting};
 use crate::daemon::calls::in_flight::{Awaiting, LogWait};
@@ -8,6 +8,7 @@ use crate::daemon::calls::pending_acquire::{Patience, PendingAcquire};
 use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::net::connection::CallState;
 use crate::daemon::server::Server;
+use crate::daemon::view::selection::Selection;
 use crate::daemon::waiters::leases::UnsyncedLease;
 use crate::protocol::Failure;
 use crate::sys::clock;
@@ -87,10 +88,10 @@ impl Server {
         Waiting::new()
     }
 
-    /// Lets a connection watch the status of a key, or of all keys, until it is closed.
-    pub(crate) fn watch_status(&mut self, id: ConnId, key: Option<Key>) -> Waiting {
+    /// Lets a connection watch the status until it is closed.
+    pub(crate) fn watch_status(&mut self, id: ConnId, selection: Selection) -> Waiting {
         if let Some(conn) = self.conns.get(id) {
-            conn.set_doing(&DispatchPermit::new(), CallState::Watches(key));
+            conn.set_doing(&DispatchPermit::new(), CallState::Watches(Box::new(selection)));
         }
         self.due.watched = true;
         Waiting::new()

@@ -13,12 +13,13 @@ use std::time::{Duration, Instant};
 
 use nix::sys::epoll::EpollFlags;
 
-use crate::core::{Key, ProcessId, RequestId};
+use crate::core::{ProcessId, RequestId};
 use crate::daemon::calls::answer::Answer;
 use crate::daemon::calls::call::Call;
 use crate::daemon::calls::dispatch::permit::DispatchPermit;
 use crate::daemon::net::connection_limits::TurnedAway;
 use crate::daemon::net::output::Output;
+use crate::daemon::view::selection::Selection;
 use crate::protocol::Failure;
 use crate::protocol::frame::Decoder;
 use crate::protocol::message_size::MESSAGE_BYTES_MAX;
@@ -42,8 +43,8 @@ pub(crate) enum CallState {
     Stores(RequestId),
     /// Its turn to get a report: see [`crate::daemon::queries::serve`].
     Report,
-    /// The connection watches the status of this key, or of all keys.
-    Watches(Option<Key>),
+    /// The connection watches this part of the status.
+    Watches(Box<Selection>),
 }
 
 /// A client's connection.

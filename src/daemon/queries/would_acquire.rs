@@ -1,0 +1,79 @@
+//! What a request that may not wait would be granted. Nothing is taken.
+//!
+//! Invariant: the table decides about a question as about a request. A stopped waiter or a holder
+//! whose process is exiting is dealt with as for a request, too.
+
+use std::sync::Arc;
+
+use crate::core::{Outcome, Refusal, Request, Tag, Wait};
+use crate::daemon::calls::dispatch::unanswered::lost_track;
+use crate::daemon::calls::items;
+use crate::daemon::calls::pending_acquire::PendingAcquire;
+use crate::daemon::calls::step::Step;
+use crate::daemon::net::conn_id::ConnId;
+use crate::daemon::server::Server;
+use crate::daemon::view::grant::granted_keys;
+use crate::protocol::{Failure, WouldAcquire, WouldGrant};
+
+impl Server {
+    pub(crate) fn would_acquire(
+        &mut self,
+        id: ConnId,
+        asked: &WouldAcquire,
+    ) -> Result<Step, Failure> {
+        let items = items::items(&asked.items)?;
+        let owner = self.owner(id, None, Vec::new())?;
+        self.may_hold(id, &items, asked.priority)?;
+        let request = Request {
+            tag: self.unused_tag(),
+            host: self.ledger.host,
+            parent: self.enclosing(asked.frame.as_deref(), &owner),
+            owner: owner.owner,
+            uid: owner.uid,
+            command: items::command(String::new()),
+            items,
+            wait: Wait::No,
+            priority: asked.priority,
+            provisional: false,
+            children: false,
+            ttl_ms: None,
+            on_lost: Default::default(),
+            asker: None,
+            note: None,
+        };
+        self.question(PendingAcquire {
+            conn: id,
+            request: Arc::new(request),
+            pidfd: owner.pidfd,
+            more: false,
+            deferred_until: None,
+            crowd: None,
+            is_question: true,
+        })
+    }
+
+    /// Answers a question, or defers it while the process of a holder is exiting.
+    pub(crate) fn question(&mut self, newcomer: PendingAcquire) -> Result<Step, Failure> {
+        let asked = Arc::clone(&newcomer.request);
+        let mut verdict = self.ledger.table.verdict_on(&asked);
+        let is_full = matches!(verdict, Outcome::Refused { why: Refusal::Full { .. }, .. });
+        if is_full && self.suspend_ahead(|table| table.first_ahead_of(&asked)) {
+            verdict = self.ledger.table.verdict_on(&asked);
+        }
+        match verdict {
+            Outcome::Granted(granted) => {
+                Ok(Step::reply(&WouldGrant { keys: granted_keys(&asked, &granted) }))
+            }
+            Outcome::Refused { why: Refusal::Recovering, .. } => Err(self.not_a_member()),
+            Outcome::Refused { why, .. } => self.refuse(newcomer, &why),
+            _ => Err(lost_track()),
+        }
+    }
+
+    /// A tag that no request has.
+    fn unused_tag(&self) -> Tag {
+        let table = &self.ledger.table;
+        let mut tags = (0..=u128::MAX).rev().map(Tag);
+        tags.find(|tag| table.tagged(*tag).is_none()).unwrap_or(Tag(0))
+    }
+}

@@ -1,0 +1,98 @@
+//! A hold or a waiting request whose process is to be ended.
+
+use crate::core::{FrameId, HoldState, Request, WaiterState};
+use crate::daemon::view::Shown;
+use crate::daemon::view::text::{pid_of, time};
+use crate::protocol::{ErrorName, Failure, KillTarget, WouldKill};
+
+/// A hold or a waiting request.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Target<'a> {
+    Hold(&'a HoldState),
+    Wait(&'a WaiterState),
+}
+
+impl<'a> Target<'a> {
+    pub(super) fn asked(&self) -> &'a Request {
+        match self {
+            Self::Hold(hold) => &hold.asked,
+            Self::Wait(waiter) => &waiter.request,
+        }
+    }
+
+    pub(super) fn frame(&self) -> FrameId {
+        match self {
+            Self::Hold(hold) => hold.frame,
+            Self::Wait(waiter) => waiter.frame,
+        }
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        pid_of(&self.asked().owner)
+    }
+
+    fn key_list(&self) -> Vec<String> {
+        match self {
+            Self::Hold(hold) => hold.items.iter().map(|item| item.key.to_string()).collect(),
+            Self::Wait(waiter) => {
+                waiter.request.items.iter().map(|item| item.key.to_string()).collect()
+            }
+        }
+    }
+
+    /// Its keys, for the log.
+    pub(super) fn keys(&self) -> String {
+        self.key_list().join(", ")
+    }
+
+    /// As a client is told of it; `refused` says why the client cannot end it.
+    pub(super) fn told(&self, shown: &Shown<'_>, refused: Option<Failure>) -> KillTarget {
+        let (token, request, since) = match self {
+            Self::Hold(hold) => (Some(hold.token.0), None, hold.since),
+            Self::Wait(waiter) => (None, Some(waiter.id.0), waiter.since),
+        };
+        let (refused, hint) = refused.map_or((None, None), |it| (Some(it.message), it.hint));
+        KillTarget {
+            token,
+            request,
+            keys: self.key_list(),
+            party: shown.party(self.asked(), self.frame()),
+            since: time(since),
+            host: shown.label_of(self.frame()),
+            folder: shown.folder(self.asked(), self.frame()),
+            refused,
+            hint,
+        }
+    }
+}
+
+/// The failure for a client that may not end a process.
+pub(super) fn denied(message: String) -> Failure {
+    Failure::new(ErrorName::Denied, message)
+}
+
+/// The failure for a client that named something that has changed since.
+pub(super) fn past(what: &str) -> Failure {
+    let mut failure =
+        Failure::new(ErrorName::NotHeld, format!("{what}, so that nothing was signalled"));
+    failure.reason = Some("changed".into());
+    failure
+}
+
+/// The failure for a client that names nothing that holds or waits.
+pub(super) fn not_found(asked: &WouldKill) -> Failure {
+    let message = match (&asked.key, asked.pid) {
+        (Some(key), _) if asked.waiters => format!("nobody holds `{key}` or waits for it"),
+        (Some(key), _) => format!("nobody holds `{key}`"),
+        (None, pid) => {
+            format!("process {} holds nothing and waits for nothing here", pid.unwrap_or(0))
+        }
+    };
+    let failure = Failure::new(ErrorName::NotHeld, message);
+    match &asked.key {
+        Some(key) if !asked.waiters => {
+            failure.hint(format!("`canal kill --waiters {key}` is about its waiters, too"))
+        }
+        _ => failure.hint("`canal status` shows who holds and waits"),
+    }
+}

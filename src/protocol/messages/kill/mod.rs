@@ -1,0 +1,82 @@
+//! Ending the processes of holders and waiters by a signal.
+
+use serde::{Deserialize, Serialize};
+
+use crate::protocol::PartyInfo;
+use crate::protocol::messages::wait_graph::is_none_left;
+
+/// `WouldKill`: the holds and waiting requests whose processes a [`Kill`] may be about. Nothing is
+/// signalled. Exactly one of `key` and `pid` says which.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WouldKill {
+    /// Those of exactly this key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// Those of this process of this host, also the waiting ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// With `key`: also the requests that wait for it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub waiters: bool,
+}
+
+/// The reply to a [`WouldKill`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KillTargets {
+    /// The holds, oldest first, and then the waiting requests in the order of service.
+    pub targets: Vec<KillTarget>,
+    /// How many more there are, where there are very many.
+    #[serde(default, skip_serializing_if = "is_none_left")]
+    pub left_out: u64,
+}
+
+/// A hold or a waiting request, and its process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct KillTarget {
+    /// The token of a hold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<u64>,
+    /// The number of a waiting request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<u64>,
+    /// What it holds or waits for.
+    pub keys: Vec<String>,
+    /// Its process.
+    pub party: PartyInfo,
+    /// Since when it holds or waits, RFC 3339 UTC.
+    pub since: String,
+    /// Its host; null on one machine.
+    pub host: Option<String>,
+    /// The working folder of its process, if that is known and the caller's to see.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<String>,
+    /// Why the caller cannot end it; absent if it can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
+    /// What to do instead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+/// `Kill`: sends a signal to the process of a hold or of a waiting request, as [`WouldKill`] named
+/// it. Exactly one of `token` and `request` says which. If it does not hold or wait any more,
+/// nothing is signalled.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kill {
+    /// The token of a hold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<u64>,
+    /// The number of a waiting request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<u64>,
+    /// The number of the signal.
+    pub signal: i32,
+}
+
+/// What a [`Kill`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Killed {
+    /// The process that was signalled; 0 if it has no number where the daemon lives.
+    pub pid: u32,
+}
