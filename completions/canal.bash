@@ -32,7 +32,7 @@ _canal() {
     local everywhere='--socket --no-start -q --quiet -v --verbose -h --help'
     local lock='-k --key --read --write --per --buckets -j --slots --count --new-session'
     local wait='-n --no-wait -w --wait -E --conflict-exit-code --priority --note'
-    local verbs='run acquire release renew status resize daemon setup completions man help'
+    local verbs='run acquire release renew status test kill resize daemon setup completions man help'
 
     # What stands before the cursor: the verb, options that take a value, the first operand.
     local verb='' operand=0 string='' i socket=()
@@ -48,12 +48,15 @@ _canal() {
             --socket=*)
                 socket=("${words[i]}")
                 ;;
-            --key | --read | --write | --why | --per | --buckets | --slots | --count | --wait | --conflict-exit-code | \
+            --key | --read | --write | --why | --under | --user | --for | --while | --per | --buckets | --slots | --count | --wait | --conflict-exit-code | \
                 --priority | --max-run | --kill-after | --signal | --pid | --token | --handle | --ttl | --on-lost | --note | \
                 --idle-exit)
                 ((i++))
                 ;;
             --*) ;;
+            -s)
+                [[ $verb == kill ]] && ((i++))
+                ;;
             -*c)
                 string=given
                 ((i++))
@@ -81,14 +84,28 @@ _canal() {
 
     case $prev in
         --key | --read | --write | -*k)
-            if [[ $verb == run || $verb == acquire ]]; then
+            if [[ $verb == @(run|acquire|test) ]]; then
                 _canal_keys "$1"
                 return
             fi
             ;;
+        --under)
+            _canal_keys "$1"
+            return
+            ;;
+        --user)
+            mapfile -t COMPREPLY < <(compgen -u -- "$cur")
+            return
+            ;;
         --socket)
             _filedir
             return
+            ;;
+        -s)
+            if [[ $verb == kill ]]; then
+                mapfile -t COMPREPLY < <(compgen -W 'TERM INT HUP QUIT KILL USR1 USR2 ALRM' -- "$cur")
+                return
+            fi
             ;;
         --signal)
             mapfile -t COMPREPLY < <(compgen -W 'TERM INT HUP QUIT KILL USR1 USR2 ALRM' -- "$cur")
@@ -98,7 +115,7 @@ _canal() {
             mapfile -t COMPREPLY < <(compgen -W 'kill term warn' -- "$cur")
             return
             ;;
-        --pid | --why)
+        --pid | --why | --while)
             _pids
             return
             ;;
@@ -106,7 +123,7 @@ _canal() {
             mapfile -t COMPREPLY < <(compgen -W '10s 1m 10m 1h infinity' -- "$cur")
             return
             ;;
-        --per | --buckets | --slots | --count | --conflict-exit-code | --priority | --note | --token | --handle | -*[jEc])
+        --per | --buckets | --slots | --count | --for | --conflict-exit-code | --priority | --note | --token | --handle | -*[jEc])
             return
             ;;
     esac
@@ -128,8 +145,10 @@ _canal() {
             ;;
         acquire) options="$lock $wait --pid --ttl --on-lost --json $everywhere" ;;
         release) options="--all --handle --force --token --pid --json $everywhere" ;;
-        renew) options="--handle --note --json $everywhere" ;;
-        status) options="--json --watch --why --graph $everywhere" ;;
+        renew) options="--handle --while --note --json $everywhere" ;;
+        status | list | ps) options="--under --mine --user --waiting --json --watch --ended --why --graph $everywhere" ;;
+        test) options="$lock --for --json $everywhere" ;;
+        kill) options="--pid --waiters -s --signal -y --yes --json $everywhere" ;;
         resize) options="--per --buckets -j --slots --forget --pause --resume --json $everywhere" ;;
         daemon) options="--stop --replace --idle-exit --engine --engine-ttl --host --no-engine --discard-journal $everywhere" ;;
         setup) options="--yes --dry-run $everywhere" ;;
@@ -146,8 +165,9 @@ _canal() {
             ;;
         help) options=$verbs ;;
     esac
-    if [[ $cur != -* && $verb == @(release|status|resize) ]]; then
-        ((operand)) || _canal_keys "$1"
+    if [[ $cur != -* && $verb == @(release|status|list|ps|test|kill|resize) ]]; then
+        [[ $verb == test ]] || ((!operand)) || return
+        _canal_keys "$1"
         return
     fi
     mapfile -t COMPREPLY < <(compgen -W "$options" -- "$cur")

@@ -11,13 +11,13 @@ function __canal_words
         switch $word
             case --
                 break
-            case --socket --key --read --write --why --per --buckets --slots --count --wait --conflict-exit-code \
+            case --socket --key --read --write --why --under --user --for --while --per --buckets --slots --count --wait --conflict-exit-code \
                 --priority --max-run --kill-after --signal --pid --token --handle --ttl --on-lost --note --idle-exit
                 set -e words[1]
             case '--*'
             case '-*'
                 # The value of a short option is attached, or the next word.
-                string match -qr '^-[nqvhV]*[kjwEc]$' -- $word; and set -e words[1]
+                string match -qr '^-[nqvhVy]*[kjwEcs]$' -- $word; and set -e words[1]
             case '*'
                 if set -q verb[1]
                     set -p words $word
@@ -83,12 +83,14 @@ end
 
 complete -c canal -f
 
-set -l verbs run acquire release renew status resize daemon setup completions man
+set -l verbs run acquire release renew status test kill resize daemon setup completions man
 complete -c canal -n __canal_at -a run -d 'Take the lock, run a command, give the lock back'
 complete -c canal -n __canal_at -a acquire -d 'Take the lock for a process, or as a lease'
 complete -c canal -n __canal_at -a release -d 'Give back what a process or a lease holds'
 complete -c canal -n __canal_at -a renew -d 'Renew a lease'
 complete -c canal -n __canal_at -a status -d 'Show holders, waiters, and why they wait'
+complete -c canal -n __canal_at -a test -d 'Ask whether locks are free, without taking them'
+complete -c canal -n __canal_at -a kill -d 'End the process that holds a lock, after showing it'
 complete -c canal -n __canal_at -a resize -d 'Store the capacity of a lock'
 complete -c canal -n __canal_at -a daemon -d 'Run the daemon, stop it, or replace it'
 complete -c canal -n __canal_at -a setup -d 'Make one table of locks for all users of this machine'
@@ -98,7 +100,7 @@ complete -c canal -n __canal_at -a help -d 'Explain a command'
 complete -c canal -n __canal_at -s V -l version -d 'Print version'
 complete -c canal -n '__canal_at help' -a "$verbs"
 
-for at in __canal_at "__canal_at $verbs"
+for at in __canal_at "__canal_at $verbs list ps"
     complete -c canal -n $at -l socket -r -F -d 'Talk to the daemon of this socket'
     complete -c canal -n $at -l no-start -d 'Do not start a daemon'
     complete -c canal -n $at -s q -l quiet -d 'Say nothing on stderr'
@@ -106,18 +108,20 @@ for at in __canal_at "__canal_at $verbs"
     complete -c canal -n $at -s h -l help -d 'Print help'
 end
 
-set -l at '__canal_at run acquire'
+set -l at '__canal_at run acquire test'
 complete -c canal -n $at -s k -l key -x -a '(__canal_keys)' -d 'Key of the lock'
 complete -c canal -n $at -l read -x -a '(__canal_keys)' -d 'Share a key and those below it'
 complete -c canal -n $at -l write -x -a '(__canal_keys)' -d 'Have a key and those below it alone'
 complete -c canal -n $at -l new-session -d 'Begin a session of its own'
 complete -c canal -n $at -l count -x -d 'Take so many slots at once'
+
+set -l at '__canal_at run acquire'
 complete -c canal -n $at -s n -l no-wait -d 'Do not wait'
 complete -c canal -n $at -s w -l wait -x -a '10s 1m 10m 1h infinity' -d 'Wait at most DUR'
 complete -c canal -n $at -s E -l conflict-exit-code -x -d 'Exit code when busy or the wait is over'
 complete -c canal -n $at -l priority -x -d 'Go before waiters of a lower priority'
 
-set -l at '__canal_at run acquire resize'
+set -l at '__canal_at run acquire test resize'
 complete -c canal -n $at -l per -x -d 'At most so many in each bucket'
 complete -c canal -n $at -l buckets -x -d 'How many buckets there are now'
 complete -c canal -n $at -s j -l slots -x -d 'At most so many at once'
@@ -130,21 +134,35 @@ complete -c canal -n $at -l signal -x -a 'TERM INT HUP QUIT KILL USR1 USR2 ALRM'
 complete -c canal -n $at -l with-children -d 'Keep the lock for processes that it started'
 complete -c canal -n '__canal_before_command; or __canal_in_command' -a '(__canal_command)'
 
-complete -c canal -n '__canal_at acquire release' -l pid -x -a '(__fish_complete_pids)' -d 'The process that holds'
+complete -c canal -n '__canal_at acquire release kill' -l pid -x -a '(__fish_complete_pids)' -d 'The process that holds'
 complete -c canal -n '__canal_at run acquire' -l on-lost -x -a 'kill term warn' -d 'What becomes of it if the lock is lost'
 complete -c canal -n '__canal_at acquire' -l ttl -x -a '10s 1m 10m 1h' -d 'Take it as a lease that lives for DUR without renewal'
 complete -c canal -n '__canal_at run acquire renew' -l note -x -d 'Show this text to others'
 complete -c canal -n '__canal_at release renew' -l handle -x -d 'Handle of the lease, or - for standard input'
-complete -c canal -n '__canal_at acquire release renew status resize' -l json -d 'Print JSON'
-complete -c canal -n '__canal_at release status resize' -a '(__canal_keys)' -d 'Key'
+complete -c canal -n '__canal_at acquire release renew status list ps test kill resize' -l json -d 'Print JSON'
+complete -c canal -n '__canal_at release status list ps test kill resize' -a '(__canal_keys)' -d 'Key'
 
 complete -c canal -n '__canal_at release' -l all -d 'Everything that the process holds'
 complete -c canal -n '__canal_at release' -l force -d 'Break the hold that --token names'
 complete -c canal -n '__canal_at release' -l token -x -d 'Token of the hold to break'
 
-complete -c canal -n '__canal_at status' -l watch -d 'Show it again after each change'
-complete -c canal -n '__canal_at status' -l why -x -a '(__fish_complete_pids)' -d 'Show what this process or session waits for'
-complete -c canal -n '__canal_at status' -l graph -d 'Print waiters and blockers for Graphviz'
+set -l at '__canal_at status list ps'
+complete -c canal -n $at -l under -x -a '(__canal_keys)' -d 'Only the keys below PREFIX'
+complete -c canal -n $at -l mine -d 'Only what you hold and wait for'
+complete -c canal -n $at -l user -x -a '(__fish_complete_users)' -d 'Only what this user holds and waits for'
+complete -c canal -n $at -l waiting -d 'Only locks for which something waits'
+complete -c canal -n $at -l watch -d 'Show it again after each change'
+complete -c canal -n $at -l ended -d 'Show the leases that ended lately'
+complete -c canal -n $at -l why -x -a '(__fish_complete_pids)' -d 'Show what this process or session waits for'
+complete -c canal -n $at -l graph -d 'Print waiters and blockers for Graphviz'
+
+complete -c canal -n '__canal_at test' -l for -x -d 'Ask for so many slots at once'
+
+complete -c canal -n '__canal_at kill' -l waiters -d 'The processes that wait for the key, too'
+complete -c canal -n '__canal_at kill' -s s -l signal -x -a 'TERM INT HUP QUIT KILL USR1 USR2 ALRM' -d 'The signal that is sent'
+complete -c canal -n '__canal_at kill' -s y -l yes -d 'Do not ask'
+
+complete -c canal -n '__canal_at renew' -l while -x -a '(__fish_complete_pids)' -d 'Renew it as long as this process lives'
 
 complete -c canal -n '__canal_at resize' -l forget -d 'Forget what is stored'
 complete -c canal -n '__canal_at resize' -l pause -d 'Grant no more slots'

@@ -83,7 +83,8 @@ fn a_resize_reports_the_old_and_the_new_size() {
     let expected = r#"{"key":"db","before":"3x2","now":"4x1","paused":false,"held":0,"waiting":0}"#;
     assert_eq!(json, format!("{expected}\n"));
     let status = place.prints(&["status"]);
-    assert_eq!(status, "db  buckets 4x1, 0 of 4 held, stored\n");
+    let expected = "1 key, 0 holders, 0 waiters\ndb  buckets 4x1, 0 of 4 held, stored\n";
+    assert_eq!(status, expected);
     place.prints(&["resize", "db", "--forget"]);
     assert_eq!(place.prints(&["status"]), "no locks are held and nobody waits\n");
 }

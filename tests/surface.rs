@@ -77,7 +77,7 @@ fn bash_and_zsh_complete_exactly_the_options_that_exist() {
     // Options in the scripts that are not canal's, but those of bash, zsh and the programs they
     // call.
     let foreign: &[(&str, &[&str])] = &[
-        ("canal.bash", &["-r", "-s", "-W", "-t", "-d", "-F", "-n"]),
+        ("canal.bash", &["-r", "-s", "-W", "-t", "-d", "-F", "-n", "-u"]),
         ("_canal", &["-A", "-C", "-S", "-a", "-e", "-i", "-s", "-t"]),
     ];
     for (name, foreign) in foreign {

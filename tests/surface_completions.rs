@@ -119,7 +119,7 @@ fn completes(shell: &Shell) {
     assert_offers(
         shell,
         "canal ",
-        &["run", "acquire", "release", "renew", "status", "resize", "daemon"],
+        &["run", "acquire", "release", "renew", "status", "test", "kill", "resize", "daemon"],
     );
     assert_offers_only(shell, "canal r", &["release", "renew", "resize", "run"]);
     assert_offers(shell, "canal run --", &["--key", "--per", "--max-run", "--socket"]);
@@ -128,7 +128,12 @@ fn completes(shell: &Shell) {
     assert_offers_only(shell, "canal acquire -n --key w", &["web"]);
     assert_offers_only(shell, "canal run --read d", &["db", "deploy/web"]);
     assert_offers_only(shell, "canal acquire --read db --write w", &["web"]);
-    assert_offers(shell, "canal status --", &["--why", "--graph"]);
+    assert_offers(shell, "canal status --", &["--why", "--graph", "--mine", "--ended"]);
+    assert_offers(shell, "canal ps --", &["--watch", "--under"]);
+    assert_offers_only(shell, "canal status --under d", &["db", "deploy/web"]);
+    assert_offers_only(shell, "canal test db w", &["web"]);
+    assert_offers_only(shell, "canal kill d", &["db", "deploy/web"]);
+    assert_offers(shell, "canal kill --", &["--yes", "--waiters", "--signal"]);
     assert_offers_only(shell, "canal status d", &["db", "deploy/web"]);
     assert_offers_only(shell, "canal resize w", &["web"]);
     assert_offers_only(shell, "canal run --signal K", &["KILL"]);

@@ -12,7 +12,7 @@ use super::output::stderr::Verbosity;
 use super::wording::participant;
 use super::wording::waiting::Waiting;
 use crate::client::{self, Acquired, Client, ClientError};
-use crate::protocol::{Acquire, ErrorName, Failure, Grant, Mode, OnLost, SizeNote};
+use crate::protocol::{Acquire, ErrorName, Failure, Grant, GrantedKey, Mode, OnLost, SizeNote};
 use crate::sys::pidfd::Pidfd;
 
 /// The most columns of a command line that the daemon is told.
@@ -118,7 +118,12 @@ fn not_acquired(error: ClientError) -> NotAcquired {
 
 /// `acquired db slot 4 (5 held), conf to read, token 77`.
 fn granted(grant: &Grant) -> String {
-    let keys = grant.keys.iter().map(|key| match key.mode {
+    format!("acquired {}, token {}", keys_granted(&grant.keys), grant.token)
+}
+
+/// `db slot 4 (5 held), conf to read`.
+pub(crate) fn keys_granted(keys: &[GrantedKey]) -> String {
+    let keys = keys.iter().map(|key| match key.mode {
         Mode::Counted => {
             let slots: Vec<_> = key.slots.iter().map(|slot| slot.slot).collect();
             format!("{} slot {} ({} held)", key.key, participant::slots(&slots), key.acquired)
@@ -126,5 +131,5 @@ fn granted(grant: &Grant) -> String {
         Mode::Read => format!("{} to read", key.key),
         Mode::Write => format!("{} to write", key.key),
     });
-    format!("acquired {}, token {}", keys.collect::<Vec<_>>().join(", "), grant.token)
+    keys.collect::<Vec<_>>().join(", ")
 }

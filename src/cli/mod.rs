@@ -24,7 +24,7 @@ use clap::{CommandFactory, Parser};
 use arguments::definition::{Cli, Verb};
 use arguments::fast_path;
 use commands::{
-    acquire, complete, completions, daemon, release, renew, resize, run, setup, status,
+    acquire, complete, completions, daemon, kill, release, renew, resize, run, setup, status, test,
 };
 use failed::Failed;
 use output::stderr::Verbosity;
@@ -75,6 +75,8 @@ fn dispatch(cli: &Cli, verbosity: Verbosity) -> Result<u8, Failed> {
         Some(Verb::Release(args)) => release::run(args, global, verbosity),
         Some(Verb::Renew(args)) => renew::run(args, global, verbosity),
         Some(Verb::Status(args)) => status::run(args, global, verbosity),
+        Some(Verb::Kill(args)) => kill::run(args, global, verbosity),
+        Some(Verb::Test(args)) => test::run(args, global, verbosity),
         Some(Verb::Resize(args)) => resize::run(args, global, verbosity),
         Some(Verb::Daemon(args)) => daemon::run(args, global, verbosity),
         Some(Verb::Setup(args)) => setup::run(args),

@@ -11,13 +11,14 @@ use super::duration::{self, Length};
 use super::ending::on_lost::OnLostArg;
 use super::ending::signal;
 use super::handle::HandleArgs;
-use super::lock::{LockArgs, plain_key};
+use super::lock::{KeyArg, LockArgs, plain_key};
 use super::note::NoteArgs;
 use super::number::{number, pid, positive};
 use super::session::SessionArgs;
 use super::wait::WaitArgs;
 use super::why_target::WhyTarget;
 use crate::cli::output::stderr::Verbosity;
+use crate::cli::wording::user_name;
 use crate::core::Key;
 
 /// What `canal help` says at its end.
@@ -78,7 +79,12 @@ pub(crate) enum Verb {
     /// Renew a lease
     Renew(RenewArgs),
     /// Show holders, waiters, and why they wait
+    #[command(visible_aliases = ["list", "ps"])]
     Status(StatusArgs),
+    /// Ask whether locks are free, without taking them: exit code 0 or 75
+    Test(TestArgs),
+    /// End the process that holds a lock, after showing it
+    Kill(KillArgs),
     /// Store the size of a lock, which then counts for everybody; or pause it
     Resize(ResizeArgs),
     /// Run the daemon in the foreground, stop it, or replace it
@@ -210,6 +216,10 @@ pub(crate) struct ReleaseArgs {
 pub(crate) struct RenewArgs {
     #[command(flatten)]
     pub(crate) which: HandleArgs,
+    /// Renew it again and again as long as this process lives; in a script:
+    /// canal renew --while $$ &
+    #[arg(long = "while", value_name = "PID", value_parser = pid, allow_negative_numbers = true)]
+    pub(crate) while_lives: Option<u32>,
     #[command(flatten)]
     pub(crate) note: NoteArgs,
     /// Print the lease, or how it was lost, as JSON
@@ -220,21 +230,91 @@ pub(crate) struct RenewArgs {
 /// Show holders, waiters, and why they wait
 #[derive(Args, Debug)]
 pub(crate) struct StatusArgs {
-    /// Only this key and the keys below it
+    /// Only this key and the keys below it, in full
     #[arg(value_name = "KEY", value_parser = plain_key)]
     pub(crate) key: Option<Key>,
+    /// Only the keys below PREFIX, and PREFIX itself
+    #[arg(long, value_name = "PREFIX", value_parser = plain_key, conflicts_with = "key")]
+    pub(crate) under: Option<Key>,
+    /// Only what you hold and wait for
+    #[arg(long, conflicts_with = "user")]
+    pub(crate) mine: bool,
+    /// Only what this user holds and waits for; a name or a number
+    #[arg(long, value_name = "USER", value_parser = user_name::uid)]
+    pub(crate) user: Option<u32>,
+    /// Only locks for which something waits
+    #[arg(long)]
+    pub(crate) waiting: bool,
     /// Print it as JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// Show it again after each change, until interrupted
+    /// Show it again after each change, until interrupted; on a terminal it fits the screen
     #[arg(long)]
     pub(crate) watch: bool,
-    /// Show what this process or session waits for, to the end of the chain
-    #[arg(long, value_name = "PID|SESSION", conflicts_with_all = ["key", "watch", "graph"])]
+    /// Show the leases that ended lately: whose, when and why
+    #[arg(long, conflicts_with_all = ["watch", "waiting"])]
+    pub(crate) ended: bool,
+    /// Show what this process or session waits for, to the end of the chain, and what waits for it
+    #[arg(long, value_name = "PID|SESSION", conflicts_with_all = ["key", "under", "mine", "user", "waiting", "watch", "ended", "graph"])]
     pub(crate) why: Option<WhyTarget>,
     /// Print all waiters and their blockers as a graph for Graphviz (DOT)
-    #[arg(long, conflicts_with_all = ["key", "watch"])]
+    #[arg(long, conflicts_with_all = ["key", "under", "mine", "user", "waiting", "watch", "ended"])]
     pub(crate) graph: bool,
+}
+
+/// Ask whether locks are free, without taking them: exit code 0 or 75
+#[derive(Args, Debug)]
+#[command(
+    override_usage = "canal test [OPTIONS] KEY...\n       canal test [OPTIONS] --read KEY --write KEY"
+)]
+pub(crate) struct TestArgs {
+    /// The locks, each as --key takes it; all of them must be free
+    #[arg(value_name = "KEY", help_heading = None)]
+    pub(crate) operands: Vec<KeyArg>,
+    #[command(flatten)]
+    pub(crate) lock: LockArgs,
+    #[command(flatten)]
+    pub(crate) session: SessionArgs,
+    /// The same as --count
+    #[arg(long = "for", value_name = "N", value_parser = positive, allow_negative_numbers = true, conflicts_with = "count", help_heading = None)]
+    pub(crate) wanted: Option<u64>,
+    /// Print what would be granted, or why not, as JSON
+    #[arg(long, help_heading = None)]
+    pub(crate) json: bool,
+}
+
+impl TestArgs {
+    /// The locks, as `canal run` is told them.
+    pub(crate) fn lock(&self) -> LockArgs {
+        let mut lock = self.lock.clone();
+        lock.keys.extend(self.operands.iter().cloned());
+        lock.count = lock.count.or(self.wanted);
+        lock
+    }
+}
+
+/// End the process that holds a lock, after showing it
+#[derive(Args, Debug)]
+#[command(override_usage = "canal kill [OPTIONS] KEY\n       canal kill [OPTIONS] --pid PID")]
+pub(crate) struct KillArgs {
+    /// The processes that hold this key
+    #[arg(value_name = "KEY", value_parser = plain_key)]
+    pub(crate) key: Option<Key>,
+    /// This process, if it holds something or waits
+    #[arg(long, value_name = "PID", value_parser = pid, allow_negative_numbers = true, conflicts_with = "key")]
+    pub(crate) pid: Option<u32>,
+    /// With KEY: the processes that wait for it, too
+    #[arg(long)]
+    pub(crate) waiters: bool,
+    /// The signal that is sent [default: TERM]
+    #[arg(short, long, value_name = "SIG", value_parser = signal::parse, allow_negative_numbers = true)]
+    pub(crate) signal: Option<Signal>,
+    /// Do not ask
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+    /// Print what was signalled as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Store the size of a lock, which then counts for everybody; or pause it

@@ -1,35 +1,134 @@
-//! `canal renew`: let a lease live on.
+//! `canal renew`: let a lease live on, once or as long as a process lives.
+
+use std::time::Duration;
 
 use crate::cli::arguments::definition::{Global, RenewArgs};
+use crate::cli::arguments::duration::stated;
 use crate::cli::connect;
 use crate::cli::failed::Failed;
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
+use crate::cli::owner::Owner;
 use crate::cli::wording::lease_lost;
 use crate::cli::wording::time::Now;
 use crate::cli::wording::usage_error::wrong;
-use crate::client::ClientError;
-use crate::protocol::{ErrorName, Renew, Renewed};
-use crate::run::SUCCESS;
+use crate::client::{Client, ClientError};
+use crate::protocol::{ErrorName, Handle, Renew, Renewed};
+use crate::run::{OwnCode, SUCCESS};
+use crate::sys::clock::boottime_ms;
+use crate::sys::pidfd::Pidfd;
+
+/// The longest sleep at once. The clock of the sleep stands still while the machine is suspended,
+/// and that of the lease does not.
+const SLEEP_MS_MAX: u64 = 30_000;
 
 pub(crate) fn run(args: &RenewArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
     let Some(handle) = args.which.read()? else {
         return Err(wrong("renew", "which lease? give --handle, or set CANAL_HANDLE"));
     };
-    let note = args.note.of_renewal()?;
-    match connect::client(global)?.renew(&Renew { handle, note }) {
-        Ok(renewed) => {
-            if args.json {
-                stdout::print(&stdout::json(&renewed)?)?;
-            }
-            verbosity.detail(&message(&renewed, &Now::here()));
-            Ok(SUCCESS)
-        }
-        Err(ClientError::Failure(failure)) if failure.name == ErrorName::LeaseLost => {
-            Err(lease_lost::explain(&failure, args.json, verbosity)?)
-        }
-        Err(error) => Err(connect::failed(error)),
+    let process = args.while_lives.map(|pid| Owner::find(Some(pid))).transpose()?;
+    let mut client = connect::client(global)?;
+    let lease = Lease { handle, json: args.json, verbosity };
+    let asked_at = boottime_ms();
+    let renewed = lease.renew(&mut client, args.note.of_renewal()?)?.map_err(connect::failed)?;
+    if args.json {
+        stdout::print(&stdout::json(&renewed)?)?;
     }
+    verbosity.detail(&message(&renewed, &Now::here()));
+    match process {
+        Some(process) => lease.keep(&mut client, &process.pidfd, renewed.lease.ttl_ms, asked_at),
+        None => Ok(SUCCESS),
+    }
+}
+
+/// The lease that is renewed.
+struct Lease {
+    handle: Handle,
+    json: bool,
+    verbosity: Verbosity,
+}
+
+impl Lease {
+    /// Renews it once, with a new note if there is one. The outer error ends the command: the lease is
+    /// lost.
+    fn renew(
+        &self,
+        client: &mut Client,
+        note: Option<String>,
+    ) -> Result<Result<Renewed, ClientError>, Failed> {
+        match client.renew(&Renew { handle: self.handle, note }) {
+            Err(ClientError::Failure(failure)) if failure.name == ErrorName::LeaseLost => {
+                Err(lease_lost::explain(&failure, self.json, self.verbosity)?)
+            }
+            result => Ok(result),
+        }
+    }
+
+    /// Renews it whenever a third of its TTL is over, until the process ends. A renewal that fails is
+    /// tried again soon; after a whole TTL without one the lease counts as lost.
+    fn keep(
+        &self,
+        client: &mut Client,
+        process: &Pidfd,
+        ttl_ms: u64,
+        mut renewed_at: u64,
+    ) -> Result<u8, Failed> {
+        let mut failing = false;
+        loop {
+            let pause = if failing { ttl_ms / 20 } else { ttl_ms / 3 };
+            if ends_within(process, pause) {
+                return Ok(SUCCESS);
+            }
+            let asked_at = boottime_ms();
+            match self.renew(client, None)? {
+                Ok(renewed) => {
+                    if failing {
+                        self.verbosity.message("the lease is renewed again");
+                    }
+                    self.verbosity.detail(&message(&renewed, &Now::here()));
+                    (renewed_at, failing) = (asked_at, false);
+                }
+                Err(error) if process.has_ended() => {
+                    self.verbosity.detail(&error.to_string());
+                    return Ok(SUCCESS);
+                }
+                Err(error) => {
+                    if boottime_ms().saturating_sub(renewed_at) > ttl_ms {
+                        return Err(not_renewed(ttl_ms, &error));
+                    }
+                    if !failing {
+                        self.verbosity.message(&format!(
+                            "the lease is not renewed yet, trying again: {error}"
+                        ));
+                    }
+                    failing = true;
+                }
+            }
+        }
+    }
+}
+
+/// Whether the process ends within this time, by a clock that goes on in suspend.
+fn ends_within(process: &Pidfd, time_ms: u64) -> bool {
+    let until = boottime_ms().saturating_add(time_ms);
+    loop {
+        let left = until.saturating_sub(boottime_ms());
+        let sleep = u16::try_from(left.min(SLEEP_MS_MAX)).unwrap_or(u16::MAX);
+        if process.wait_end(sleep) {
+            return true;
+        }
+        if left == 0 {
+            return false;
+        }
+    }
+}
+
+/// The failure of a lease that could not be renewed for as long as it lives.
+fn not_renewed(ttl_ms: u64, error: &ClientError) -> Failed {
+    let ttl = stated(Duration::from_millis(ttl_ms));
+    let message = format!("the lease could not be renewed for {ttl} and counts as lost: {error}");
+    Failed::with_code(OwnCode::LockLost.number(), message)
+        .hint("`canal renew` tells whether it has ended, once the daemon answers")
 }
 
 /// `renewed db until 14:06:23, token 77`.
@@ -37,4 +136,22 @@ fn message(renewed: &Renewed, now: &Now) -> String {
     let until = renewed.lease.expires.as_deref().map(|at| format!(" until {}", now.clock(at)));
     let keys = renewed.keys.join(", ");
     format!("renewed {keys}{}, token {}", until.unwrap_or_default(), renewed.token)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_process_ends_the_pause() {
+        let mut cat = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let process = Pidfd::open(cat.id()).unwrap();
+        assert!(!ends_within(&process, 0));
+        assert!(!ends_within(&process, 20));
+        drop(cat.stdin.take());
+        assert!(ends_within(&process, 10 * SLEEP_MS_MAX));
+        cat.wait().unwrap();
+    }
 }

@@ -33,6 +33,8 @@ const TEXTS: &[(&str, &str)] = &[
     ("canal-release", include_str!("release.roff")),
     ("canal-renew", include_str!("renew.roff")),
     ("canal-status", include_str!("status.roff")),
+    ("canal-test", include_str!("test.roff")),
+    ("canal-kill", include_str!("kill.roff")),
     ("canal-resize", include_str!("resize.roff")),
     ("canal-daemon", include_str!("daemon.roff")),
     ("canal-setup", include_str!("setup.roff")),

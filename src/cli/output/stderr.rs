@@ -33,6 +33,12 @@ impl Verbosity {
         }
     }
 
+    /// Prints a question, and leaves the cursor behind it.
+    pub(crate) fn question(self, text: &str) {
+        // An error here cannot be reported anywhere.
+        let _ = io::stderr().lock().write_all(format!("canal: {} ", sanitize(text)).as_bytes());
+    }
+
     /// Prints a line that only `-v` asks for.
     pub(crate) fn detail(self, text: &str) {
         if self > Self::Normal {

@@ -34,9 +34,14 @@ pub(crate) fn print(text: &str) -> Result<ReaderState, Failed> {
 
 /// As [`print()`], without the styles in it where stdout or the user (`NO_COLOR`) has none.
 pub(crate) fn print_styled(text: &str) -> Result<ReaderState, Failed> {
+    print(&styled(text))
+}
+
+/// The text without the styles in it where stdout or the user (`NO_COLOR`) has none.
+pub(crate) fn styled(text: &str) -> String {
     match anstream::AutoStream::choice(&io::stdout()) {
-        anstream::ColorChoice::Never => print(&anstream::adapter::strip_str(text).to_string()),
-        _ => print(text),
+        anstream::ColorChoice::Never => anstream::adapter::strip_str(text).to_string(),
+        _ => text.to_owned(),
     }
 }
 

@@ -22,6 +22,17 @@ fn ask(uid: u32) -> String {
     }
 }
 
+/// The number of a user who is given by name or by number.
+pub(crate) fn uid(text: &str) -> Result<u32, String> {
+    match User::from_name(text) {
+        Ok(Some(user)) => Ok(user.uid.as_raw()),
+        Ok(None) => text.parse().map_err(|_| "there is no such user".to_owned()),
+        Err(error) => {
+            text.parse().map_err(|_| format!("users cannot be looked up: {}", error.desc()))
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -30,5 +41,10 @@ mod tests {
     fn a_user_without_a_name_is_a_number() {
         assert_eq!(name(0), "root");
         assert_eq!(name(3_999_999_999), "3999999999");
+        assert_eq!(uid("root"), Ok(0));
+        assert_eq!(uid("3999999999"), Ok(3_999_999_999));
+        for text in ["", "no such user", "-1", "4294967296"] {
+            assert_eq!(uid(text), Err("there is no such user".to_owned()), "{text}");
+        }
     }
 }

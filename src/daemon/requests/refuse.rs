@@ -39,7 +39,8 @@ impl Server {
             return Ok(Step::Wait(self.wait_for_an_end(DeferredRequest { newcomer, until })));
         }
         let mut failure = self.refusal(&newcomer, why);
-        if failure.name == ErrorName::Refused {
+        // A note is told once: not to a question, whose client may ask nothing more.
+        if failure.name == ErrorName::Refused && !newcomer.is_question {
             let notes = self.told_sizes.notes(&self.ledger.table, &newcomer.request, None);
             failure.notes = notes.into();
         }

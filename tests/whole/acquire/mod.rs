@@ -3,3 +3,4 @@
 mod acquire_forms;
 mod fencing;
 mod leases;
+mod renew_while;

@@ -113,7 +113,13 @@ fn why_a_process_waits_is_followed_to_the_end_of_the_chain() {
     let middle = piped(&world, &format!("status --why {}", inner[1]));
     assert!(!middle.contains(&inner[2]) && middle.contains(&end.pid_text()), "{middle}");
     let nothing = piped(&world, &format!("status --why {}", end.pid()));
-    assert_eq!(nothing, format!("pid {} waits for nothing\n", end.pid()));
+    let lines: Vec<&str> = nothing.lines().collect();
+    assert_eq!(lines[0], format!("pid {} waits for nothing", end.pid()));
+    assert_eq!(lines[1], "3 wait for it:");
+    for (line, pid) in lines[2..].iter().zip(&inner) {
+        assert!(line.starts_with(&format!("  pid {pid} `")), "{nothing}");
+    }
+    assert_eq!(lines.len(), 5, "{nothing}");
 
     let told = json(&world, &format!("status --json --why {}", inner[2]));
     let waits = told["waits"].as_array().unwrap();

@@ -1,5 +1,6 @@
-//! `canal status`: holders, waiters, and why a waiter waits.
+//! `canal status`: holders, waiters, why a waiter waits, and the leases that ended.
 
+mod ended;
 mod graph;
 mod hosts;
 mod page;
@@ -20,6 +21,8 @@ use crate::cli::wording::time::Now;
 use crate::client::Next;
 use crate::protocol::{Status, StatusQuery};
 use crate::run::SUCCESS;
+use crate::sys::process::writers_of;
+use page::Page;
 use view::Scope;
 
 /// The width of a terminal whose size is unknown.
@@ -36,13 +39,18 @@ pub(crate) fn run(args: &StatusArgs, global: &Global, verbosity: Verbosity) -> R
     match &args.why {
         Some(target) => why::run(target, args.json, global),
         None if args.graph => graph::run(args.json, global),
+        None if args.ended => ended::run(args, global),
         None => report(args, global, verbosity),
     }
 }
 
 fn report(args: &StatusArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
     let query = StatusQuery {
-        key: args.key.as_ref().map(|key| key.as_str().to_owned()),
+        key: prefix(args),
+        mine: args.mine,
+        uid: args.user,
+        waiting: args.waiting,
+        full: args.key.is_some(),
         ..StatusQuery::default()
     };
     let target = connect::Target::of(global)?;
@@ -52,7 +60,7 @@ fn report(args: &StatusArgs, global: &Global, verbosity: Verbosity) -> Result<u8
         let mut shown = Ok(ReaderState::There);
         let mut last = None;
         let mut each = |status: Option<Status>| {
-            last = status.or_else(|| last.take());
+            last = status.map(with_keepers).or_else(|| last.take());
             let Some(status) = &last else { return Next::AtChange };
             let now = Now::here();
             shown = report.show_again(status, &now);
@@ -65,10 +73,26 @@ fn report(args: &StatusArgs, global: &Global, verbosity: Verbosity) -> Result<u8
         client.watch(&query, &mut each).map_err(connect::failed)?;
         shown?;
     } else {
-        let status = client.status(&query).map_err(connect::failed)?;
+        let status = with_keepers(client.status(&query).map_err(connect::failed)?);
         stdout::print_styled(&report.text(&status, Screen::of_stdout(), &Now::here())?)?;
     }
     Ok(SUCCESS)
+}
+
+/// The key that covers all that is to be shown.
+fn prefix(args: &StatusArgs) -> Option<String> {
+    args.key.as_ref().or(args.under.as_ref()).map(|key| key.as_str().to_owned())
+}
+
+/// Adds the processes that keep a hold. Only here are they looked for: the kernel then shows each
+/// user what that user may see, and the daemon has no work with it.
+fn with_keepers(mut status: Status) -> Status {
+    for holder in status.keys.iter_mut().flat_map(|key| &mut key.holders) {
+        if let Some(children) = &mut holder.children {
+            children.pids = writers_of(children.device, children.inode).unwrap_or_default();
+        }
+    }
+    status
 }
 
 /// How a status is shown.
@@ -103,13 +127,18 @@ impl Report<'_> {
         if self.args.json {
             return stdout::json(status);
         }
+        Ok(self.page(status, screen, now).render(screen.map(|screen| screen.columns)))
+    }
+
+    fn page(&self, status: &Status, screen: Option<Screen>, now: &Now) -> Page {
         let scope = match (&self.args.key, screen) {
             (Some(key), _) => Scope::Key(key.as_str()),
             (None, Some(_)) => Scope::Overview,
             (None, None) => Scope::Everything,
         };
-        let page = view::page(status, scope, self.verbose, now);
-        Ok(page.render(screen.map(|screen| screen.columns)))
+        let StatusArgs { mine, user, waiting, under, .. } = self.args;
+        let is_filtered = *mine || *waiting || user.is_some() || under.is_some();
+        view::page(status, scope, is_filtered, self.verbose, now)
     }
 
     /// Whether the report contains ages, which change with time alone.
@@ -121,42 +150,34 @@ impl Report<'_> {
     fn show_again(&self, status: &Status, now: &Now) -> Result<ReaderState, Failed> {
         // The terminal may have another size by now.
         let screen = Screen::of_stdout();
-        let text = self.text(status, screen, now)?;
         match screen {
-            Some(screen) if !self.args.json => stdout::print_styled(&redrawn(&text, screen)),
-            _ if self.args.json => stdout::print_styled(&text),
-            _ => stdout::print_styled(&format!("{text}\n")),
+            Some(screen) if !self.args.json && moves_cursor() => {
+                let page = self.page(status, Some(screen), now);
+                stdout::print(&redrawn(&stdout::styled(&on_screen(&page, screen))))
+            }
+            _ if self.args.json => stdout::print_styled(&self.text(status, screen, now)?),
+            _ => stdout::print_styled(&format!("{}\n", self.text(status, screen, now)?)),
         }
     }
 }
 
-/// The text as it is drawn over what stood on the screen, cut at the end of the screen.
-fn redrawn(text: &str, screen: Screen) -> String {
-    let lines: Vec<&str> = text.lines().collect();
+/// Whether the terminal knows how to move its cursor.
+fn moves_cursor() -> bool {
+    std::env::var_os("TERM").is_some_and(|term| term != "dumb")
+}
+
+/// As much of the page as fits on the screen, and what does not.
+fn on_screen(page: &Page, screen: Screen) -> String {
     // The last line stays free for the cursor.
     let room = screen.lines.map_or(usize::MAX, |lines| lines.saturating_sub(1).max(2));
-    let (shown, more) = if lines.len() > room {
-        (&lines[..room - 1], format!("… {} more lines{CLEAR_LINE}", lines.len() + 1 - room))
-    } else {
-        (&lines[..], String::new())
-    };
-    format!("{HOME}{}{CLEAR_LINE}{more}{CLEAR_BELOW}", shown.join(CLEAR_LINE))
+    page.fit(screen.columns, room, view::left_out)
+}
+
+/// The text as it is drawn over what stood on the screen.
+fn redrawn(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    format!("{HOME}{}{CLEAR_LINE}{CLEAR_BELOW}", lines.join(CLEAR_LINE))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_screen_is_never_overfull() {
-        let screen = |lines| Screen { columns: 80, lines };
-        let text: String = (1..=9).map(|n| format!("{n}\n")).collect();
-        for (lines, last) in [(None, "9"), (Some(10), "9"), (Some(9), "… 2 more lines")] {
-            let drawn = redrawn(&text, screen(lines));
-            let drawn = drawn.strip_suffix(&format!("{CLEAR_LINE}{CLEAR_BELOW}")).unwrap();
-            let drawn: Vec<_> = drawn.strip_prefix(HOME).unwrap().split(CLEAR_LINE).collect();
-            assert_eq!(*drawn.last().unwrap(), last);
-            assert!(drawn.len() < lines.unwrap_or(100));
-        }
-    }
-}
+mod screens;

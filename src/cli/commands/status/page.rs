@@ -13,11 +13,18 @@ const WIDE: usize = 14;
 /// The last column has at least this much, whatever becomes of the line.
 const LAST_AT_LEAST: usize = 10;
 
+/// The columns that a narrow terminal does without, the first one first.
+const DISPENSABLE: [usize; 4] = [4, 2, 5, 3];
+
 const GAP: &str = "  ";
 
 /// Rows, from top to bottom.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Page(Vec<(Row, Style)>);
+pub(super) struct Page {
+    rows: Vec<(Row, Style)>,
+    /// Where each group of rows begins. What stands before the first one belongs to none.
+    groups: Vec<usize>,
+}
 
 #[derive(Clone, Debug)]
 enum Row {
@@ -28,60 +35,111 @@ enum Row {
     Cells(Box<[String; COLUMNS]>),
 }
 
+/// What did not fit on a screen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct LeftOut {
+    /// Groups without a single line.
+    pub(super) groups: usize,
+    /// Lines of other groups, and lines that belong to none.
+    pub(super) lines: usize,
+}
+
 impl Page {
-    /// Adds a name and text about it. If the line is too long, the name is cut.
+    /// Begins a group of rows.
+    pub(super) fn group(&mut self) {
+        self.groups.push(self.rows.len());
+    }
+
+    /// Adds a name and text about it. If the line is too long, the name is cut, or the text gets a
+    /// line of its own.
     pub(super) fn title(&mut self, name: String, said: String, style: Style) {
-        self.0.push((Row::Title(name, said), style));
+        self.rows.push((Row::Title(name, said), style));
     }
 
     /// Adds a sentence.
     pub(super) fn note(&mut self, text: String, style: Style) {
-        self.0.push((Row::Note(text), style));
+        self.rows.push((Row::Note(text), style));
     }
 
     /// Adds a row.
     pub(super) fn cells(&mut self, cells: [String; COLUMNS], style: Style) {
-        self.0.push((Row::Cells(Box::new(cells)), style));
+        self.rows.push((Row::Cells(Box::new(cells)), style));
     }
 
     /// The page as text, fitted to `columns`; nothing is cut without it.
     pub(super) fn render(&self, columns: Option<usize>) -> String {
-        let widths = self.widths(columns);
-        let mut text = String::new();
-        for (row, style) in &self.0 {
-            for line in row.lines(&widths, columns) {
-                let (start, end) = (style.render(), style.render_reset());
-                text += &format!("{start}{}{end}\n", line.trim_end());
-            }
-        }
-        text
+        self.lines(columns).into_iter().map(|(_, line)| line + "\n").collect()
     }
 
-    /// How wide each column but the last is.
-    fn widths(&self, columns: Option<usize>) -> [usize; COLUMNS - 1] {
+    /// The first lines of the page, as many as fit into `room` lines. If not all do, the last line
+    /// of the room stays free for what `left_out` says of the rest.
+    pub(super) fn fit(
+        &self,
+        columns: usize,
+        room: usize,
+        left_out: impl FnOnce(LeftOut) -> String,
+    ) -> String {
+        let mut lines = self.lines(Some(columns));
+        if lines.len() <= room {
+            return lines.into_iter().map(|(_, line)| line + "\n").collect();
+        }
+        let rest = lines.split_off(room.saturating_sub(1));
+        let last = lines.last().and_then(|(group, _)| *group);
+        let is_cut = |group: Option<usize>| group.is_none() || group == last;
+        let lines_cut = rest.iter().filter(|(group, _)| is_cut(*group)).count();
+        let groups = last.map_or(self.groups.len(), |last| self.groups.len() - 1 - last);
+        let said = cut(&left_out(LeftOut { groups, lines: lines_cut }), columns);
+        let shown: String = lines.into_iter().map(|(_, line)| line + "\n").collect();
+        shown + &said + "\n"
+    }
+
+    /// The lines of the page, each with the number of its group.
+    fn lines(&self, columns: Option<usize>) -> Vec<(Option<usize>, String)> {
+        let widths = self.widths(columns);
+        let mut lines = Vec::new();
+        for (at, (row, style)) in self.rows.iter().enumerate() {
+            let group = self.groups.partition_point(|begin| *begin <= at).checked_sub(1);
+            for line in row.lines(&widths, columns) {
+                let line = line.trim_end();
+                let line = columns.map_or_else(|| line.to_owned(), |columns| cut(line, columns));
+                let (start, end) = (style.render(), style.render_reset());
+                lines.push((group, format!("{start}{line}{end}")));
+            }
+        }
+        lines
+    }
+
+    /// How wide each column but the last is; `None` if there is no room for it.
+    fn widths(&self, columns: Option<usize>) -> [Option<usize>; COLUMNS - 1] {
         let mut widths = [0; COLUMNS - 1];
-        for (row, _) in &self.0 {
+        for (row, _) in &self.rows {
             let Row::Cells(cells) = row else { continue };
             for (widest, cell) in widths.iter_mut().zip(cells.iter()) {
                 let most = if columns.is_some() { WIDE } else { usize::MAX };
                 *widest = width(cell).min(most).max(*widest);
             }
         }
+        let mut widths = widths.map(Some);
+        let taken = |widths: &[Option<usize>]| {
+            let each = widths.iter().flatten().map(|wide| GAP.len() + wide);
+            each.sum::<usize>() + GAP.len() + LAST_AT_LEAST
+        };
+        for column in DISPENSABLE {
+            if columns.is_none_or(|columns| taken(&widths) <= columns) {
+                break;
+            }
+            widths[column] = None;
+        }
         widths
     }
 }
 
 impl Row {
-    fn lines(&self, widths: &[usize], columns: Option<usize>) -> Vec<String> {
+    fn lines(&self, widths: &[Option<usize>], columns: Option<usize>) -> Vec<String> {
         match self {
-            Self::Title(name, said) => {
-                let room = columns.map(|columns| columns.saturating_sub(width(said) + GAP.len()));
-                let name =
-                    room.map_or_else(|| name.clone(), |room| cut(name, room.max(LAST_AT_LEAST)));
-                vec![format!("{name}{GAP}{said}")]
-            }
+            Self::Title(name, said) => title(name, said, columns),
             Self::Note(text) => {
-                let indent = " ".repeat(GAP.len() * 2 + widths[0]);
+                let indent = " ".repeat(GAP.len() * 2 + widths[0].unwrap_or(0));
                 let room =
                     columns.map_or(usize::MAX, |columns| columns.saturating_sub(indent.len()));
                 fold(text, room).iter().map(|line| format!("{indent}{line}")).collect()
@@ -91,9 +149,20 @@ impl Row {
     }
 }
 
-fn row(cells: &[String; COLUMNS], widths: &[usize], columns: Option<usize>) -> String {
+/// In one line, if enough of the name is left there.
+fn title(name: &str, said: &str, columns: Option<usize>) -> Vec<String> {
+    let Some(columns) = columns else { return vec![format!("{name}{GAP}{said}")] };
+    let room = columns.saturating_sub(width(said) + GAP.len());
+    if width(name) > room && room < columns * 2 / 3 {
+        return vec![cut(name, columns), format!("{GAP}{said}")];
+    }
+    vec![format!("{}{GAP}{said}", cut(name, room.max(LAST_AT_LEAST)))]
+}
+
+fn row(cells: &[String; COLUMNS], widths: &[Option<usize>], columns: Option<usize>) -> String {
     let mut line = String::new();
-    for (cell, &wide) in cells.iter().zip(widths) {
+    for (cell, wide) in cells.iter().zip(widths) {
+        let Some(wide) = *wide else { continue };
         let cell = cut(cell, wide);
         let fill = wide - width(&cell);
         line += &format!("{GAP}{cell}{}", " ".repeat(fill));
@@ -134,6 +203,45 @@ mod tests {
     }
 
     #[test]
+    fn a_narrow_terminal_does_without_some_columns() {
+        let mut page = Page::default();
+        page.cells(cells(["holds", "812", "root", "3m12s", "14:02:11", "0", "make"]), Style::new());
+        let line = |columns| page.render(Some(columns));
+        assert_eq!(line(50), "  holds  812  root  3m12s  14:02:11  0  make\n");
+        assert_eq!(line(49), "  holds  812  root  3m12s  0  make\n");
+        assert_eq!(line(40), "  holds  812  root  3m12s  0  make\n");
+        assert_eq!(line(39), "  holds  812  3m12s  0  make\n");
+        assert_eq!(line(20), "  holds  812  make\n");
+        assert_eq!(line(10), "  holds  …\n");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_counted_by_group() {
+        let mut page = Page::default();
+        page.title("head".to_owned(), String::new(), Style::new());
+        for name in ["a", "b", "c"] {
+            page.group();
+            page.title(name.to_owned(), String::new(), Style::new());
+            page.note("one".to_owned(), Style::new());
+        }
+        let fit = |room| {
+            let mut counted = None;
+            let text = page.fit(40, room, |left_out| {
+                counted = Some(left_out);
+                "more".to_owned()
+            });
+            assert!(text.lines().count() <= room, "{text}");
+            counted.map(|LeftOut { groups, lines }| (groups, lines))
+        };
+        assert_eq!(fit(7), None);
+        assert_eq!(fit(6), Some((1, 0)));
+        assert_eq!(fit(5), Some((1, 1)));
+        assert_eq!(fit(4), Some((2, 0)));
+        assert_eq!(fit(2), Some((3, 0)));
+        assert_eq!(fit(1), Some((3, 1)));
+    }
+
+    #[test]
     fn of_a_title_the_name_is_cut() {
         let mut page = Page::default();
         page.title("n".repeat(100), "2 of 3 held".to_owned(), Style::new());
@@ -141,5 +249,14 @@ mod tests {
         assert_eq!(width(line.trim_end()), 40);
         assert!(line.ends_with("…  2 of 3 held\n"));
         assert!(page.render(None).starts_with(&"n".repeat(100)));
+    }
+
+    #[test]
+    fn where_little_of_the_name_would_be_left_the_text_has_a_line_of_its_own() {
+        let mut page = Page::default();
+        page.title("team/project/job".to_owned(), "slots, 1 of 1 held".to_owned(), Style::new());
+        assert_eq!(page.render(Some(36)), "team/project/job  slots, 1 of 1 held\n");
+        assert_eq!(page.render(Some(35)), "team/project/job\n  slots, 1 of 1 held\n");
+        assert_eq!(page.render(Some(12)), "team/projec…\n  slots, 1 …\n");
     }
 }

@@ -1,25 +1,28 @@
 //! What stands on the page of a status.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
 
 use super::hosts;
-use super::page::Page;
+use super::page::{LeftOut, Page};
 use crate::cli::arguments::duration::stated;
 use crate::cli::output::sanitize::{command_line, sanitize};
 use crate::cli::wording::participant::{left, plural, slots};
 use crate::cli::wording::time::Now;
 use crate::cli::wording::user_name;
 use crate::core::Kind;
-use crate::protocol::{DaemonInfo, HolderInfo, KeyInfo, LeaseInfo, Mode, Status, WaiterInfo};
+use crate::protocol::{
+    ChildrenInfo, DaemonInfo, HolderInfo, KeyInfo, LeaseInfo, Mode, Status, WaiterInfo,
+};
 
 /// The most waiters that an overview shows for one key.
 const WAITERS_IN_OVERVIEW: usize = 10;
 
-const PLAIN: Style = Style::new();
+pub(super) const PLAIN: Style = Style::new();
 const HEAD: Style = Style::new().dimmed();
-const KEY: Style = Style::new().bold();
+pub(super) const KEY: Style = Style::new().bold();
 pub(super) const NOTE: Style = Style::new().dimmed();
 pub(super) const WARNING: Style = AnsiColor::Yellow.on_default();
 
@@ -34,8 +37,14 @@ pub(super) enum Scope<'a> {
     Key(&'a str),
 }
 
-/// The page of a status.
-pub(super) fn page(status: &Status, scope: Scope<'_>, verbose: bool, now: &Now) -> Page {
+/// The page of a status. `filtered` says that only a part of the locks was asked for.
+pub(super) fn page(
+    status: &Status,
+    scope: Scope<'_>,
+    filtered: bool,
+    verbose: bool,
+    now: &Now,
+) -> Page {
     let mut page = Page::default();
     let cut_off = status.engine.as_ref().filter(|engine| !hosts::is_member(engine));
     if let Some(engine) = cut_off {
@@ -52,31 +61,67 @@ pub(super) fn page(status: &Status, scope: Scope<'_>, verbose: bool, now: &Now) 
         hosts::list(&mut page, engine, &status.hosts, scope, verbose, now);
     }
     if status.keys.is_empty() {
-        page.title(nothing(scope, cut_off.is_some()), String::new(), PLAIN);
+        page.title(nothing(scope, filtered, cut_off.is_some()), String::new(), PLAIN);
         return page;
     }
     if let Some(engine) = cut_off {
         page.title(hosts::last_known(engine, now), String::new(), WARNING);
     }
+    // Whoever asks for one key asks about no others.
+    if !matches!(scope, Scope::Key(_)) {
+        let (counts, oldest) = crowd(status, now);
+        page.title(counts, oldest, PLAIN);
+    }
     if status.keys.iter().any(|key| !key.holders.is_empty() || !key.waiters.is_empty()) {
         let head = ["", "PID", "USER", "FOR", "SINCE", "SLOTS", "COMMAND"];
         page.cells(head.map(str::to_owned), HEAD);
     }
-    for key in &status.keys {
+    for key in in_order(&status.keys, scope) {
         let here = status.engine.as_ref().map(|engine| engine.host.as_str());
-        let drawer = Drawer { key, overview: scope == Scope::Overview, verbose, here, now };
+        let drawer = Drawer { key, scope, verbose, here, now };
+        page.group();
         drawer.draw(&mut page);
     }
     if status.left_out > 0 {
+        page.group();
         let more = plural(status.left_out, "more key is", "more keys are");
         page.title(format!("{more} left out; canal status KEY shows one"), String::new(), NOTE);
     }
     page
 }
 
+/// `12 keys, 9 holders, 3 waiters`, `longest wait 3m12s`.
+fn crowd(status: &Status, now: &Now) -> (String, String) {
+    let keys = status.keys.len() as u64 + status.left_out;
+    // What holds or waits for several keys counts once.
+    let holders = status.keys.iter().flat_map(|key| &key.holders).map(|holder| holder.token);
+    let waiters = || status.keys.iter().flat_map(|key| &key.waiters);
+    let each_once = waiters().map(|waiter| (&waiter.session, waiter.pid, &waiter.since));
+    let holders = holders.collect::<BTreeSet<_>>().len() as u64;
+    let count = each_once.collect::<BTreeSet<_>>().len() as u64;
+    let oldest = waiters().max_by_key(|waiter| now.passed(&waiter.since));
+    let counts = [
+        plural(keys, "key", "keys"),
+        plural(holders, "holder", "holders"),
+        plural(count, "waiter", "waiters"),
+    ];
+    let oldest = oldest.map(|waiter| format!("longest wait {}", now.age(&waiter.since)));
+    (counts.join(", "), oldest.unwrap_or_default())
+}
+
+/// The keys for which something waits come first, unless all lie below one that was asked for.
+fn in_order<'a>(keys: &'a [KeyInfo], scope: Scope<'_>) -> Vec<&'a KeyInfo> {
+    let mut keys: Vec<&KeyInfo> = keys.iter().collect();
+    if !matches!(scope, Scope::Key(_)) {
+        keys.sort_by_key(|key| key.waiting == 0);
+    }
+    keys
+}
+
 /// The message for a report without keys.
-fn nothing(scope: Scope<'_>, is_cut_off: bool) -> String {
+fn nothing(scope: Scope<'_>, filtered: bool, is_cut_off: bool) -> String {
     match (scope, is_cut_off) {
+        (_, false) if filtered => "no lock is like that; canal status shows all".to_owned(),
         (Scope::Key(key), false) => format!("nobody holds {key} or waits for it"),
         (_, false) => "no locks are held and nobody waits".to_owned(),
         (Scope::Key(key), true) => format!("who holds {key} or waits for it is not known here now"),
@@ -94,9 +139,20 @@ fn daemon(page: &mut Page, daemon: &DaemonInfo, now: &Now) {
     }
 }
 
+/// What did not fit on the screen, and how to see it.
+pub(super) fn left_out(rest: LeftOut) -> String {
+    let keys = plural(rest.groups as u64, "more key", "more keys");
+    let lines = plural(rest.lines as u64, "more line", "more lines");
+    match (rest.groups, rest.lines) {
+        (0, _) => format!("… {lines}"),
+        (_, 0) => format!("… {keys}; canal status KEY shows one"),
+        _ => format!("… {keys}, {lines}; canal status KEY shows one"),
+    }
+}
+
 struct Drawer<'a> {
     key: &'a KeyInfo,
-    overview: bool,
+    scope: Scope<'a>,
     verbose: bool,
     /// The name of the host that answers, where there are several.
     here: Option<&'a str>,
@@ -110,20 +166,30 @@ impl Drawer<'_> {
             self.holder(page, holder);
         }
         let waiters = &self.key.waiters;
-        let room = if self.overview { WAITERS_IN_OVERVIEW } else { usize::MAX };
+        let is_overview = self.scope == Scope::Overview;
+        let room = if is_overview { WAITERS_IN_OVERVIEW } else { usize::MAX };
         let mut reason = None;
         for waiter in waiters.iter().take(room) {
             self.waiter(page, waiter, reason);
-            reason = Some(waiter.reason.as_str());
+            reason = Some(waiter.reason.as_str()).filter(|_| !self.is_full());
         }
         if waiters.len() > room {
             let more = plural(waiters.len() as u64 - room as u64, "more waits", "more wait");
             page.note(format!("{more}; canal status {} shows all", sanitize(&self.key.key)), NOTE);
         }
+        let others = self.key.waiting.saturating_sub(waiters.len() as u64);
+        if others > 0 && self.key.left_out == 0 {
+            page.note(plural(others, "other waits, too", "others wait, too"), NOTE);
+        }
         if self.key.left_out > 0 {
             let more = plural(self.key.left_out, "holder or waiter is", "holders and waiters are");
             page.note(format!("{more} left out: there are too many"), NOTE);
         }
+    }
+
+    /// Whether everything is said that is known.
+    fn is_full(&self) -> bool {
+        matches!(self.scope, Scope::Key(_))
     }
 
     fn holder(&self, page: &mut Page, holder: &HolderInfo) {
@@ -143,6 +209,14 @@ impl Drawer<'_> {
         self.elsewhere(page, holder.host.as_deref());
         if let Some(state) = holder.state.as_deref().and_then(state) {
             page.note(state.to_owned(), WARNING);
+        }
+        if self.is_full()
+            && let Some(place) = place(holder)
+        {
+            page.note(place, NOTE);
+        }
+        if let Some(kept) = holder.children.as_ref().and_then(|it| kept_by(holder.pid, it)) {
+            page.note(kept, NOTE);
         }
         if let Some(lease) = &holder.lease {
             page.note(lease_words(lease, self.verbose), NOTE);
@@ -271,6 +345,21 @@ fn lease_words(lease: &LeaseInfo, verbose: bool) -> String {
         n => format!(", renewed {}", plural(n, "time", "times")),
     };
     format!("a lease of {ttl}{left}{}", if verbose { renewed } else { String::new() })
+}
+
+/// `bucket 1, in /srv/app`.
+fn place(holder: &HolderInfo) -> Option<String> {
+    let bucket = holder.bucket.map(|bucket| format!("bucket {bucket}"));
+    let folder = holder.folder.as_ref().map(|folder| format!("in {}", sanitize(folder)));
+    let parts: Vec<_> = bucket.into_iter().chain(folder).collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
+}
+
+/// `kept by pid 900, pid 901 (--with-children)`; `None` if only the owner itself keeps it.
+fn kept_by(owner: u32, children: &ChildrenInfo) -> Option<String> {
+    let pids = children.pids.iter().filter(|pid| **pid != owner);
+    let pids: Vec<_> = pids.map(|pid| format!("pid {pid}")).collect();
+    (!pids.is_empty()).then(|| format!("kept by {} (--with-children)", pids.join(", ")))
 }
 
 fn origin(session: &str, host: Option<&String>, token: Option<u64>) -> String {

@@ -1,4 +1,4 @@
-//! `canal status --why`: the chain of waits, to its end.
+//! `canal status --why`: the chain of waits, to its end, and what waits for the one asked about.
 //!
 //! Each wait is shown once. Where a ring closes, or two paths lead to one waiter, a reference
 //! stands instead.
@@ -21,7 +21,12 @@ const DEPTH_MAX: usize = 20;
 
 pub(super) fn run(target: &WhyTarget, json: bool, global: &Global) -> Result<u8, Failed> {
     let waits = connect::client(global)?.why(&target.query()).map_err(connect::failed)?;
-    let text = if json { stdout::json(&waits)? } else { story(target, &waits, &Now::here()) };
+    let now = Now::here();
+    let text = if json {
+        stdout::json(&waits)?
+    } else {
+        story(target, &waits, &now) + &waiters(&waits, &now)
+    };
     stdout::print(&text)?;
     Ok(SUCCESS)
 }
@@ -41,6 +46,35 @@ fn story(target: &WhyTarget, waits: &Waits, now: &Now) -> String {
         text += &format!("{more} left out\n");
     }
     text
+}
+
+/// What waits for the one asked about: a line for each request.
+fn waiters(waits: &Waits, now: &Now) -> String {
+    let Waits { waiters, waiters_left_out, .. } = waits;
+    let mut text = match waiters.len() {
+        0 => String::new(),
+        n => format!("{} for it:\n", plural(n as u64, "waits", "wait")),
+    };
+    for wait in waiters {
+        text += &format!("  {}\n", wait_line(wait, &party(&wait.waiter), now));
+    }
+    if *waiters_left_out > 0 {
+        let more = plural(*waiters_left_out, "more wait was", "more waits were");
+        text += &format!("{more} not looked at: there are too many\n");
+    }
+    text
+}
+
+/// `pid 900 `./deploy.sh` (bob, s21) waits to write `db` since 14:05:03 (20s): 1 holds it`.
+fn wait_line(wait: &WaitInfo, who: &str, now: &Now) -> String {
+    let WaitInfo { key, mode, since, reason, .. } = wait;
+    let (what, since) = (wanted(*mode), since_when(since, now));
+    format!("{who} waits {what} `{}` {since}: {}", sanitize(key), sanitize(reason))
+}
+
+/// `since 14:02:11 (3m12s)`.
+pub(super) fn since_when(since: &str, now: &Now) -> String {
+    format!("since {} ({})", now.clock(since), now.age(since))
 }
 
 struct Story<'a> {
@@ -116,17 +150,15 @@ impl<'a> Story<'a> {
         if stack.len() > before { Its::Follow } else { Its::Told }
     }
 
-    /// `pid 900 `./deploy.sh` (bob, s21) waits to write `db` since 14:05:03 (20s): 1 holds it`.
     fn wait(&self, wait: &WaitInfo, named: Option<u32>) -> String {
-        let WaitInfo { waiter, key, mode, since, reason, .. } = wait;
+        let waiter = &wait.waiter;
         let who = if named == Some(waiter.pid) { "it".to_owned() } else { party(waiter) };
-        let (what, since) = (wanted(*mode), self.since(since));
-        format!("{who} waits {what} `{}` {since}: {}", sanitize(key), sanitize(reason))
+        wait_line(wait, &who, self.now)
     }
 
     fn blocker(&self, blocker: &BlockerInfo, its: Its) -> String {
         let BlockerInfo { party: who, key, mode, holds, since } = blocker;
-        let (who, key, since) = (party(who), sanitize(key), self.since(since));
+        let (who, key, since) = (party(who), sanitize(key), since_when(since, self.now));
         let told = if its == Its::Told { ", told above" } else { "" };
         match (holds, its) {
             (true, _) => format!("{who} holds `{key}`{} {since}{told}", held(*mode)),
@@ -135,10 +167,6 @@ impl<'a> Story<'a> {
                 format!("{who} goes first: it waits {} `{key}` {since}{told}", wanted(*mode))
             }
         }
-    }
-
-    fn since(&self, since: &str) -> String {
-        format!("since {} ({})", self.now.clock(since), self.now.age(since))
     }
 }
 
@@ -169,7 +197,7 @@ pub(super) mod tests {
     }
 
     fn told(waits: Vec<WaitInfo>) -> String {
-        story(&WhyTarget::Pid(9), &Waits { waits, left_out: 0 }, &at("2026-11-20T14:05:23Z"))
+        story(&WhyTarget::Pid(9), &Waits { waits, ..Waits::default() }, &at("2026-11-20T14:05:23Z"))
     }
 
     #[test]
@@ -206,12 +234,29 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn what_waits_for_a_holder_is_listed() {
+        let deploy = someone(9, "deploy", "s9");
+        let waiters_of = |of: Vec<WaitInfo>| {
+            let waits = Waits { waiters: of, ..Waits::default() };
+            waiters(&waits, &at("2026-11-20T14:05:23Z"))
+        };
+        assert_eq!(waiters_of(vec![]), "");
+        assert_eq!(
+            waiters_of(vec![wait(deploy.clone(), ("db", Mode::Write), vec![])]),
+            "1 waits for it:\n  pid 9 `deploy` (root, s9) waits to write `db` since 14:02:11 (3m12s): \
+             why\n"
+        );
+        let two = vec![wait(deploy, ("db", Mode::Write), vec![]); 2];
+        assert!(waiters_of(two).starts_with("2 wait for it:\n  pid 9 "));
+    }
+
+    #[test]
     fn omitted_waits_are_counted() {
         let key = ("k", Mode::Write);
         let holder = blocker(someone(10, "x", "s10"), key, true);
         let mut wait = wait(someone(9, "x", "s9"), key, vec![holder]);
         wait.blockers_left_out = 1;
-        let waits = Waits { waits: vec![wait], left_out: 2 };
+        let waits = Waits { waits: vec![wait], left_out: 2, ..Waits::default() };
         let story = story(&WhyTarget::Pid(9), &waits, &at("2026-11-20T14:05:23Z"));
         assert!(story.ends_with("\n  and 1 other\n2 more waits are left out\n"), "{story}");
     }

@@ -59,7 +59,7 @@ fn status(keys: Vec<KeyInfo>) -> Status {
 
 /// As plain text.
 fn text(status: &Status, scope: Scope<'_>, verbose: bool, columns: Option<usize>) -> String {
-    let text = page(status, scope, verbose, &now()).render(columns);
+    let text = page(status, scope, false, verbose, &now()).render(columns);
     anstream::adapter::strip_str(&text).to_string()
 }
 
@@ -87,7 +87,8 @@ fn the_two_questions_are_answered() {
     let shown = text(&status(vec![key("db", holders, waiters)]), Scope::Overview, false, Some(80));
     assert_eq!(
         shown,
-        "         PID  USER  FOR    SINCE         SLOTS  COMMAND
+        "1 key, 1 holder, 1 waiter  longest wait 3m12s
+         PID  USER  FOR    SINCE         SLOTS  COMMAND
 db  buckets 3x2, 2 of 6 held, 3 waiting
   holds  812  root  3m12s  14:02:11      0      make test
   holds  815  root  1d00h  Nov 19 14:05  1-3,5  (not yours to see)
@@ -111,7 +112,7 @@ fn two_hundred_keys_fit_eighty_columns_with_nothing_raw() {
         key(&format!("{n}/{}", "k".repeat(300)), vec![holder], vec![waiter(1, reason)])
     });
     let status = status(keys.collect());
-    let shown = page(&status, Scope::Overview, true, &now()).render(Some(80));
+    let shown = page(&status, Scope::Overview, false, true, &now()).render(Some(80));
     assert!(!anstream::adapter::strip_str(&shown).to_string().contains(['\x1b', '\u{202e}']));
     let plain = text(&status, Scope::Overview, true, Some(80));
     for line in plain.lines() {
@@ -119,6 +120,63 @@ fn two_hundred_keys_fit_eighty_columns_with_nothing_raw() {
     }
     let uncut = text(&status, Scope::Everything, false, None);
     assert!(uncut.contains(&"x".repeat(500)) && uncut.contains(&"k".repeat(300)));
+}
+
+#[test]
+fn keys_with_waiters_come_first_and_the_first_line_counts() {
+    let mut older = waiter(2, "x");
+    (older.pid, older.since) = (901, "2026-11-20T13:00:00Z".to_owned());
+    let first = key("c", vec![somebody(812, None, SINCE)], vec![waiter(1, "x"), older]);
+    let mut second = key("d", vec![], vec![waiter(1, "x")]);
+    second.holders.push(HolderInfo { token: 78, ..somebody(813, None, SINCE) });
+    let keys = vec![key("a", vec![somebody(812, None, SINCE)], vec![]), first, second];
+    let shown = text(&status(keys), Scope::Everything, false, None);
+    assert!(shown.starts_with("3 keys, 2 holders, 2 waiters  longest wait 1h05m\n"), "{shown}");
+    let order: Vec<_> = ["c  buckets", "d  buckets", "a  buckets"]
+        .map(|name| shown.lines().position(|line| line.starts_with(name)).unwrap())
+        .into();
+    assert!(order.is_sorted(), "{shown}");
+}
+
+#[test]
+fn one_key_is_shown_in_full() {
+    let children = ChildrenInfo { device: 1, inode: 2, pids: vec![812, 900, 901] };
+    let holder = HolderInfo {
+        bucket: Some(1),
+        folder: Some("/srv/a\x1bb".to_owned()),
+        children: Some(children),
+        ..somebody(812, Some("make"), SINCE)
+    };
+    let waiters = vec![waiter(1, "6 of 6 slots are held"), waiter(2, "6 of 6 slots are held")];
+    let status = status(vec![key("db", vec![holder], waiters)]);
+    let shown = text(&status, Scope::Key("db"), false, Some(80));
+    assert_eq!(
+        shown,
+        "         PID  USER  FOR    SINCE     SLOTS  COMMAND
+db  buckets 3x2, 1 of 6 held, 2 waiting
+  holds  812  root  3m12s  14:02:11  0      make
+         bucket 1, in /srv/a?b
+         kept by pid 900, pid 901 (--with-children)
+  #1     900  root  3m12s  14:02:11         ./deploy.sh
+         waits: 6 of 6 slots are held
+  #2     900  root  3m12s  14:02:11         ./deploy.sh
+         waits: 6 of 6 slots are held
+"
+    );
+    assert!(!text(&status, Scope::Overview, false, Some(80)).contains("bucket 1"));
+}
+
+#[test]
+fn what_a_choice_leaves_out_is_counted() {
+    let mut one = key("db", vec![], vec![waiter(7, "6 of 6 slots are held")]);
+    one.waiting = 9;
+    let shown = text(&status(vec![one]), Scope::Overview, false, Some(80));
+    assert!(shown.ends_with("      8 others wait, too\n"), "{shown}");
+    let none = page(&status(vec![]), Scope::Overview, true, false, &now()).render(None);
+    assert_eq!(
+        anstream::adapter::strip_str(&none).to_string(),
+        "no lock is like that; canal status shows all\n"
+    );
 }
 
 #[test]

@@ -1,0 +1,118 @@
+//! `canal status --ended`: the leases that ended lately.
+
+use std::time::Duration;
+
+use super::page::Page;
+use super::view::{KEY, NOTE, PLAIN};
+use super::{Screen, prefix};
+use crate::cli::arguments::definition::{Global, StatusArgs};
+use crate::cli::arguments::duration::stated;
+use crate::cli::connect;
+use crate::cli::failed::Failed;
+use crate::cli::output::sanitize::{command_line, sanitize};
+use crate::cli::output::stdout;
+use crate::cli::wording::participant::plural;
+use crate::cli::wording::time::Now;
+use crate::cli::wording::user_name;
+use crate::protocol::{EndedLease, EndedLeases, EndedLeasesQuery};
+use crate::run::SUCCESS;
+
+pub(super) fn run(args: &StatusArgs, global: &Global) -> Result<u8, Failed> {
+    let query = EndedLeasesQuery { key: prefix(args), mine: args.mine, uid: args.user };
+    let ended = connect::client(global)?.ended_leases(&query).map_err(connect::failed)?;
+    if args.json {
+        stdout::print(&stdout::json(&ended)?)?;
+    } else {
+        let columns = Screen::of_stdout().map(|screen| screen.columns);
+        stdout::print_styled(&page(&ended, &Now::here()).render(columns))?;
+    }
+    Ok(SUCCESS)
+}
+
+fn page(ended: &EndedLeases, now: &Now) -> Page {
+    let mut page = Page::default();
+    if ended.ended.is_empty() {
+        page.title("no lease has ended lately".to_owned(), String::new(), PLAIN);
+    }
+    for lease in &ended.ended {
+        page.title(keys(lease), end(lease, now), KEY);
+        page.note(origin(lease), NOTE);
+    }
+    page
+}
+
+/// `db and 1 more key`.
+fn keys(lease: &EndedLease) -> String {
+    let key = sanitize(&lease.lost.key);
+    match lease.lost.more_keys {
+        0 => key,
+        more => format!("{key} and {}", plural(more, "more key", "more keys")),
+    }
+}
+
+/// `expired 3m12s ago, at 14:02:11: not renewed for 1m00s`.
+fn end(lease: &EndedLease, now: &Now) -> String {
+    let when = format!("{}, at {}", now.ago(&lease.lost.at), now.clock(&lease.lost.at));
+    match lease.reason.as_str() {
+        "expired" => {
+            let ttl = stated(Duration::from_millis(lease.lost.ttl_ms));
+            format!("expired {when}: not renewed for {ttl}")
+        }
+        "released" => format!("released {when}"),
+        "forced" => format!("broken by force {when}"),
+        "withdrawn" => format!("taken back {when}: never confirmed"),
+        other => format!("{} {when}", sanitize(other)),
+    }
+}
+
+/// `of ann, token 77: bash ./step-1`.
+fn origin(lease: &EndedLease) -> String {
+    let user = user_name::name(lease.uid);
+    let command = lease.command.as_ref().map(|command| format!(": {}", command_line(command)));
+    format!("of {user}, token {}{}", lease.lost.token, command.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::wording::time::tests::at;
+    use crate::protocol::LostLease;
+
+    fn lease(reason: &str, more_keys: u64) -> EndedLease {
+        EndedLease {
+            lost: LostLease {
+                at: "2026-11-20T14:02:11Z".to_owned(),
+                token: 77,
+                key: "db".to_owned(),
+                more_keys,
+                ttl_ms: 60_000,
+            },
+            reason: reason.to_owned(),
+            uid: 0,
+            command: Some("bash ./step-1".to_owned()),
+        }
+    }
+
+    #[test]
+    fn each_end_says_when_why_and_whose() {
+        let ended = vec![lease("expired", 0), lease("forced", 2)];
+        let now = at("2026-11-20T14:05:23Z");
+        let text = page(&EndedLeases { ended }, &now).render(Some(80));
+        assert_eq!(
+            anstream::adapter::strip_str(&text).to_string(),
+            "db  expired 3m12s ago, at 14:02:11: not renewed for 1m00s
+    of root, token 77: bash ./step-1
+db and 2 more keys  broken by force 3m12s ago, at 14:02:11
+    of root, token 77: bash ./step-1
+"
+        );
+        let none = page(&EndedLeases::default(), &now).render(None);
+        assert_eq!(anstream::adapter::strip_str(&none).to_string(), "no lease has ended lately\n");
+    }
+
+    #[test]
+    fn what_is_not_the_callers_to_see_is_left_out() {
+        let hidden = EndedLease { command: None, ..lease("released", 0) };
+        assert_eq!(origin(&hidden), "of root, token 77");
+    }
+}

@@ -1,0 +1,204 @@
+//! `canal kill`: ends what was shown, and nothing else.
+
+use nix::sys::signal::Signal;
+use serde_json::json;
+
+use crate::lease::Lease;
+use crate::namespace::privately;
+use crate::terminal::Terminal;
+use crate::world::peer::Peer;
+use crate::world::process::{alive, wait_until};
+use crate::world::{World, journal_only};
+
+#[test]
+fn a_holder_is_shown_and_then_ended_and_the_next_waiter_has_its_turn() {
+    let world = World::with_daemon();
+    let holder = world.holder(&["-k", "db"]);
+    let waiter = world.waiter("db", &[], &["echo", "on"]);
+    // Without a terminal nothing is done.
+    let refused = world.canal(["kill", "db"]).end().code(125);
+    let shown = format!("canal: about to send TERM to pid {} `cat` (", holder.pid());
+    assert!(refused.stderr.starts_with(&shown), "{refused:?}");
+    assert!(refused.stderr.contains("), which holds db since "), "{refused:?}");
+    assert!(
+        refused.stderr.ends_with(
+            "canal: nothing was signalled: there is no terminal to ask on\n\
+             hint: `canal kill --yes db` ends them without a question\n"
+        ),
+        "{refused:?}"
+    );
+    let work = world.path("work").canonicalize().unwrap();
+    assert!(refused.stderr.contains(&format!(", in {}\n", work.display())), "{refused:?}");
+    assert_eq!(world.held("db"), 1);
+    let done = world.canal(["kill", "--yes", "db"]).end().code(0);
+    assert!(done.stderr.starts_with(&shown), "{done:?}");
+    assert_eq!(done.stderr.lines().count(), 1, "{done:?}");
+    assert_eq!(holder.end().signal, Some(15));
+    assert_eq!(waiter.end().code(0).stdout, "on\n");
+}
+
+#[test]
+fn a_terminal_is_asked_and_a_no_ends_nothing() {
+    let world = World::with_daemon().on_one_host();
+    let holder = world.holder(&["-k", "db"]);
+    for (answer, code) in [("n\n", 125), ("\n", 125), ("y\n", 0)] {
+        assert!(alive(holder.pid()));
+        let mut terminal = Terminal::start(&world, &["canal", "kill", "--signal", "INT", "db"]);
+        terminal.until("about to send INT to pid");
+        terminal.until("end 1 process? [y/N] ");
+        terminal.keys(answer);
+        let (ended, seen) = terminal.end();
+        assert_eq!(ended.code, Some(code), "{answer:?}: {seen}");
+    }
+    assert_eq!(holder.end().signal, Some(2));
+}
+
+#[test]
+fn waiters_are_ended_by_their_number_or_with_their_key() {
+    let world = World::with_daemon().on_one_host();
+    let holder = world.holder(&["-k", "db"]);
+    let first = world.waiter("db", &[], &["true"]);
+    let second = world.waiter("db", &[], &["true"]);
+    world.canal(["kill", "--yes", "--pid", &first.pid_text()]).end().code(0);
+    assert_eq!(first.end().signal, Some(15));
+    world.until_waiting("db", 1);
+    let told = world.canal(["kill", "--yes", "--json", "--waiters", "db"]).end().code(0).json();
+    assert_eq!(told["signal"], "TERM");
+    let pid = |at: usize| told["signalled"][at]["party"]["pid"].clone();
+    assert_eq!((pid(0), pid(1)), (second.pid().into(), holder.pid().into()), "{told}");
+    assert!(told["signalled"][0]["request"].is_u64() && told["signalled"][1]["token"].is_u64());
+    assert_eq!(holder.end().signal, Some(15));
+    assert_eq!(second.end().signal, Some(15));
+    world.until_idle();
+    let nobody = world.canal(["kill", "--yes", "db"]).end().code(125);
+    assert!(nobody.stderr.starts_with("canal: nobody holds `db`\nhint: "), "{nobody:?}");
+    let nothing = world.canal(["kill", "--yes", "--pid", "4194304"]).end().code(125);
+    assert!(nothing.stderr.contains("holds nothing and waits for nothing here"), "{nothing:?}");
+}
+
+#[test]
+fn what_has_changed_since_it_was_shown_is_not_signalled() {
+    let world = World::with_daemon().on_one_host();
+    let holder = world.holder(&["-k", "db"]);
+    let waiter = world.canal(["run", "-k", "db", "--", "cat"]).stdin(std::process::Stdio::piped());
+    let waiter = waiter.spawn();
+    world.until_waiting("db", 1);
+    let mut peer = Peer::connect(&world);
+    let targets = |peer: &mut Peer| {
+        let reply = peer.call("WouldKill", &json!({ "key": "db", "waiters": true })).unwrap();
+        reply["parameters"]["targets"].as_array().unwrap().clone()
+    };
+    let shown = targets(&mut peer);
+    assert_eq!(shown.len(), 2);
+    let (token, request) = (&shown[0]["token"], &shown[1]["request"]);
+    let kill = |peer: &mut Peer, what: serde_json::Value| {
+        let reply = peer.call("Kill", &what).unwrap();
+        let message = reply["parameters"]["message"].as_str().unwrap_or_default().to_owned();
+        (reply["error"].as_str().unwrap_or_default().to_owned(), message)
+    };
+    holder.finish();
+    wait_until("the waiter holds", || world.key("db").waiting == 0);
+    let (error, message) = kill(&mut peer, json!({ "token": token, "signal": 9 }));
+    assert_eq!(error, "io.canal.Lock.NotHeld");
+    assert!(message.contains("any more, so that nothing was signalled"), "{message}");
+    let (error, message) = kill(&mut peer, json!({ "request": request, "signal": 9 }));
+    assert_eq!(error, "io.canal.Lock.NotHeld");
+    assert_eq!(message, "what waited was granted its lock, so that nothing was signalled");
+    assert!(alive(waiter.pid()));
+    for wrong in [json!({ "signal": 9 }), json!({ "token": 1, "request": 1, "signal": 9 })] {
+        assert_eq!(kill(&mut peer, wrong).0, "io.canal.Lock.BadRequest");
+    }
+    let now = targets(&mut peer)[0]["token"].clone();
+    for signal in [0, -9, 99] {
+        let (error, _) = kill(&mut peer, json!({ "token": now, "signal": signal }));
+        assert_eq!(error, "io.canal.Lock.BadRequest", "{signal}");
+    }
+    assert!(alive(waiter.pid()));
+    assert_eq!(kill(&mut peer, json!({ "token": now, "signal": 9 })).0, "");
+    assert_eq!(waiter.end().signal, Some(9));
+}
+
+#[test]
+fn a_lease_and_what_an_ended_process_left_are_refused_each_with_its_reason() {
+    let world = World::with_daemon().on_one_host();
+    let lease = Lease::take(&world, "10m", &["-k", "leased"]);
+    let refused = world.canal(["kill", "--yes", "leased"]).end().code(125);
+    assert!(
+        refused.stderr.contains("canal: a lease belongs to no process that could be ended\n"),
+        "{refused:?}"
+    );
+    let hint = format!("hint: `canal release --force --token {}` breaks it\n", lease.token);
+    assert!(refused.stderr.ends_with(&hint), "{refused:?}");
+    lease.release(&world).code(0);
+
+    let leave = "setsid sleep 600 </dev/null >/dev/null 2>&1 & echo $! >pid";
+    let run = world.canal(["run", "--with-children", "-k", "left", "-c", leave]).spawn();
+    wait_until("only the process that was started is left", || {
+        world.key("left").holders.first().is_some_and(|h| h.state.as_deref() == Some("children"))
+    });
+    let left = world.read("pid").trim().to_owned();
+    let refused = world.canal(["kill", "--yes", "left"]).end().code(125);
+    assert!(refused.stderr.contains("has ended; processes that it started keep the lock"));
+    let shown = world.canal(["status", "left"]).end().code(0).stdout;
+    let kept = shown.lines().find(|line| line.contains("kept by pid ")).unwrap();
+    assert!(kept.contains(&format!("pid {left}")), "{shown}");
+    let told = world.canal(["status", "--json", "left"]).end().code(0).json();
+    let pids = &told["keys"][0]["holders"][0]["children"]["pids"];
+    assert!(pids.as_array().unwrap().contains(&left.parse::<u32>().unwrap().into()), "{told}");
+    crate::world::process::signal(left.parse().unwrap(), Signal::SIGKILL);
+    run.end();
+    world.until_idle();
+}
+
+#[test]
+fn only_the_user_of_a_process_and_root_may_end_it() {
+    if journal_only("the daemon runs in a mount namespace of its own, which has no engine") {
+        return;
+    }
+    let world = World::new();
+    let script = r#"
+        cp /etc/passwd /mnt/passwd
+        mount -t tmpfs -o mode=755 tmpfs /etc
+        cp /mnt/passwd /etc/passwd
+        printf 'root:x:0:\nops:x:7001:\n' >/etc/group
+        mkdir -m 755 /etc/canal /run/canal
+        printf '[[permission]]\ngroups = ["ops"]\nmay = ["force"]\n' >/etc/canal/canal.toml
+        canal daemon 2>/tmp/log &
+        until_true canal status --no-start >/dev/null 2>&1
+        ops() { setpriv --reuid 20001 --regid 7001 --clear-groups "$@"; }
+        other() { setpriv --reuid 20002 --regid 20002 --clear-groups "$@"; }
+        held() { until_true sh -c "canal status --json $1 | grep -q '\"held\": *1'"; }
+        other canal run -k x -- sleep 600 &
+        held x
+        ops canal kill --yes x; echo "ops $?"
+        ops canal status x | grep -c sleep; other canal status x | grep -c 'in /'
+        canal status --user 20002 | grep -c '^x '; other canal status --mine | grep -c '^x '
+        ops canal status --mine
+        other canal kill --yes x; echo "other $?"
+        until_true sh -c "! canal status --json x | grep -q '\"held\": *1'"
+        other canal run -k x -- sleep 600 &
+        held x
+        canal kill -y -s KILL x; echo "root $?"
+        until_true sh -c "! canal status --json x | grep -q '\"held\": *1'"
+    "#;
+    let Some(ended) = privately(&world, script) else { return };
+    let said =
+        "ops 125\n0\n1\n1\n1\nno lock is like that; canal status shows all\nother 0\nroot 0\n";
+    assert_eq!(ended.stdout, said, "{ended:?}");
+    let denied = "belongs to uid 20002\nhint: only that user and root may end it\n";
+    assert!(ended.stderr.contains(denied), "{ended:?}");
+}
+
+#[test]
+fn a_forced_release_says_before_what_it_is_about_to_break() {
+    let world = World::with_daemon().on_one_host();
+    let holder = world.holder(&["-k", "db"]);
+    let token = world.key("db").holders[0].token.to_string();
+    let broken = world.canal(["release", "--force", "--token", &token]).end().code(0);
+    let lines: Vec<_> = broken.stderr.lines().collect();
+    let who = format!("the hold of db by pid {} `cat` (", holder.pid());
+    assert!(lines[0].starts_with(&format!("canal: about to break {who}")), "{broken:?}");
+    assert!(lines[1].starts_with(&format!("canal: broke {who}")), "{broken:?}");
+    assert!(alive(holder.pid()));
+    holder.finish();
+}
