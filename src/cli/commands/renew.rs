@@ -26,11 +26,12 @@ pub(crate) fn run(args: &RenewArgs, global: &Global, verbosity: Verbosity) -> Re
     let Some(handle) = args.which.read()? else {
         return Err(wrong("renew", "which lease? give --handle, or set CANAL_HANDLE"));
     };
+    let note = args.note.of_renewal()?;
     let process = args.while_lives.map(|pid| Owner::find(Some(pid))).transpose()?;
     let mut client = connect::client(global)?;
     let lease = Lease { handle, json: args.json, verbosity };
     let asked_at = boottime_ms();
-    let renewed = lease.renew(&mut client, args.note.of_renewal()?)?.map_err(connect::failed)?;
+    let renewed = lease.renew(&mut client, note)?.map_err(connect::failed)?;
     if args.json {
         stdout::print(&stdout::json(&renewed)?)?;
     }
