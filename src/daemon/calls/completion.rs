@@ -12,6 +12,8 @@ pub(crate) enum Completion {
     Nothing,
     /// A client asked for a lock.
     Ask(PendingAcquire),
+    /// A client asked what it would be granted. The change itself is void.
+    Question(Box<PendingAcquire>),
     /// A client released something.
     Release(PendingRelease),
     /// A client renewed a lease.
@@ -36,6 +38,7 @@ impl Completion {
         match self {
             Self::Nothing | Self::End { .. } => None,
             Self::Ask(newcomer) => Some(newcomer.conn),
+            Self::Question(newcomer) => Some(newcomer.conn),
             Self::Release(back) => Some(back.id),
             Self::Renew(renewing) => Some(renewing.id),
             Self::Resize(resizing) => Some(resizing.id),

@@ -5,7 +5,8 @@
 
 use std::sync::Arc;
 
-use crate::core::{Outcome, Refusal, Request, Tag, Wait};
+use crate::core::{Change, Outcome, Refusal, Request, RequestId, Tag, Wait};
+use crate::daemon::calls::completion::Completion;
 use crate::daemon::calls::dispatch::unanswered::lost_track;
 use crate::daemon::calls::items;
 use crate::daemon::calls::pending_acquire::PendingAcquire;
@@ -41,7 +42,7 @@ impl Server {
             asker: None,
             note: None,
         };
-        self.question(PendingAcquire {
+        self.pose(PendingAcquire {
             conn: id,
             request: Arc::new(request),
             pidfd: owner.pidfd,
@@ -50,6 +51,17 @@ impl Server {
             crowd: None,
             is_question: true,
         })
+    }
+
+    /// Answers a question once what this host has proposed before is in the table. Over an engine the
+    /// end of a process may still be in flight, and a request would come after it, too: so a void change
+    /// goes through the log first.
+    pub(crate) fn pose(&mut self, newcomer: PendingAcquire) -> Result<Step, Failure> {
+        if self.cluster.is_none() {
+            return self.question(newcomer);
+        }
+        let void = Change::Confirm { request: RequestId(0) };
+        Ok(Step::Propose(void, Completion::Question(Box::new(newcomer))))
     }
 
     /// Answers a question, or defers it while the process of a holder is exiting.

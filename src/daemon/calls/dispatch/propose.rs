@@ -46,8 +46,7 @@ impl Server {
     /// possible.
     pub(super) fn ask_again(&mut self, newcomer: PendingAcquire) {
         let id = newcomer.conn;
-        let step =
-            if newcomer.is_question { self.question(newcomer) } else { Ok(self.ask(newcomer)) };
+        let step = if newcomer.is_question { self.pose(newcomer) } else { Ok(self.ask(newcomer)) };
         self.carry_out(id, step);
     }
 
@@ -75,6 +74,7 @@ impl Server {
             Completion::Nothing => return,
             Completion::End { frame } => return self.ended(frame),
             Completion::Ask(newcomer) => (newcomer.conn, self.asked(newcomer, applied)),
+            Completion::Question(newcomer) => (newcomer.conn, self.question(*newcomer)),
             Completion::Release(back) => (back.id, self.given_back(&back, before, &applied)),
             Completion::Renew(renewing) => (renewing.id, self.renewed(&renewing, &applied)),
             Completion::Resize(resizing) => (resizing.id, self.resized(&resizing, &applied)),
