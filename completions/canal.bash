@@ -31,7 +31,7 @@ _canal() {
 
     local everywhere='--socket --no-start -q --quiet -v --verbose -h --help'
     local lock='-k --key --read --write --per --buckets -j --slots --count --new-session'
-    local wait='-n --no-wait -w --wait -E --conflict-exit-code --priority --note'
+    local wait='-n --no-wait -w --wait -E --conflict-exit-code --priority --note --progress'
     local verbs='run acquire release renew status test kill resize daemon setup completions man help'
 
     # What stands before the cursor: the verb, options that take a value, the first operand.
@@ -49,7 +49,7 @@ _canal() {
                 socket=("${words[i]}")
                 ;;
             --key | --read | --write | --why | --under | --user | --for | --while | --per | --buckets | --slots | --count | --wait | --conflict-exit-code | \
-                --priority | --max-run | --kill-after | --signal | --pid | --token | --handle | --ttl | --on-lost | --note | \
+                --priority | --max-run | --kill-after | --signal | --pid | --token | --handle | --ttl | --on-lost | --note | --progress | \
                 --idle-exit)
                 ((i++))
                 ;;
@@ -113,6 +113,10 @@ _canal() {
             ;;
         --on-lost)
             mapfile -t COMPREPLY < <(compgen -W 'kill term warn' -- "$cur")
+            return
+            ;;
+        --progress)
+            mapfile -t COMPREPLY < <(compgen -W 'auto tty log none' -- "$cur")
             return
             ;;
         --pid | --why | --while)

@@ -12,7 +12,7 @@ function __canal_words
             case --
                 break
             case --socket --key --read --write --why --under --user --for --while --per --buckets --slots --count --wait --conflict-exit-code \
-                --priority --max-run --kill-after --signal --pid --token --handle --ttl --on-lost --note --idle-exit
+                --priority --max-run --kill-after --signal --pid --token --handle --ttl --on-lost --note --progress --idle-exit
                 set -e words[1]
             case '--*'
             case '-*'
@@ -103,7 +103,7 @@ complete -c canal -n '__canal_at help' -a "$verbs"
 for at in __canal_at "__canal_at $verbs list ps"
     complete -c canal -n $at -l socket -r -F -d 'Talk to the daemon of this socket'
     complete -c canal -n $at -l no-start -d 'Do not start a daemon'
-    complete -c canal -n $at -s q -l quiet -d 'Say nothing on stderr'
+    complete -c canal -n $at -s q -l quiet -d 'Show no waiting lines and notes, twice: nothing'
     complete -c canal -n $at -s v -l verbose -d 'Say more'
     complete -c canal -n $at -s h -l help -d 'Print help'
 end
@@ -137,6 +137,7 @@ complete -c canal -n '__canal_before_command; or __canal_in_command' -a '(__cana
 complete -c canal -n '__canal_at acquire release kill' -l pid -x -a '(__fish_complete_pids)' -d 'The process that holds'
 complete -c canal -n '__canal_at run acquire' -l on-lost -x -a 'kill term warn' -d 'What becomes of it if the lock is lost'
 complete -c canal -n '__canal_at acquire' -l ttl -x -a '10s 1m 10m 1h' -d 'Take it as a lease that lives for DUR without renewal'
+complete -c canal -n '__canal_at run acquire' -l progress -x -a 'auto tty log none' -d 'How to show the wait'
 complete -c canal -n '__canal_at run acquire renew' -l note -x -d 'Show this text to others'
 complete -c canal -n '__canal_at release renew' -l handle -x -d 'Handle of the lease, or - for standard input'
 complete -c canal -n '__canal_at acquire release renew status list ps test kill resize' -l json -d 'Print JSON'

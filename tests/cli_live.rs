@@ -66,6 +66,10 @@ fn verbose_prints_the_acquired_slots_and_quiet_prints_nothing() {
     let expected = "canal: acquired db slot 0 (1 held), gpu slot 0-1 (2 held), token ";
     assert!(verbose.starts_with(expected), "{verbose}");
     assert_eq!(verbose.lines().count(), 1, "{verbose}");
+    let detailed = said(&["run", "-vv", "-k", "db=3x2", "--", "true"]);
+    let [asking, acquired] = detailed.lines().collect::<Vec<_>>()[..] else { panic!("{detailed}") };
+    assert!(asking.starts_with("canal: asking the daemon at /") && asking.contains("/s, as "));
+    assert!(acquired.starts_with("canal: acquired db slot 0 "), "{detailed}");
     assert_eq!(said(&["run", "-k", "db", "--", "true"]), "");
     let pid = std::process::id().to_string();
     assert_eq!(said(&["acquire", "-q", "-k", "db", "--pid", &pid]), "");

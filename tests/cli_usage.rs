@@ -132,7 +132,14 @@ fn without_a_daemon_and_with_no_start_canal_fails_with_a_hint() {
         );
         assert!(said.contains("hint: "), "{said}");
     }
-    canal(&dir, &["-q", "status"]).code(125).stderr("");
+    // `-q` is about waits and notes, and this is a failure.
+    let said = stderr(&canal(&dir, &["-q", "status"]).code(125));
+    assert!(said.starts_with("canal: no daemon runs at "), "{said}");
+    canal(&dir, &["-qq", "status"]).code(125).stderr("");
+    canal(&dir, &["status", "-q", "-q"]).code(125).stderr("");
+    let said = stderr(&canal(&dir, &["-q", "run", "--bogus"]).code(125));
+    assert!(said.starts_with("canal: unknown option `--bogus`\n"), "{said}");
+    canal(&dir, &["-qq", "run", "--bogus"]).code(125).stderr("");
 }
 
 #[test]

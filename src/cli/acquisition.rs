@@ -4,13 +4,13 @@ use super::arguments::lock::LockArgs;
 use super::arguments::note::NoteArgs;
 use super::arguments::session;
 use super::arguments::session::SessionArgs;
-use super::arguments::wait::WaitArgs;
+use super::arguments::wait::{ProgressArg, WaitArgs};
 use super::connect::{self, Target};
 use super::failed::Failed;
 use super::output::sanitize::cut;
 use super::output::stderr::Verbosity;
+use super::progress::Waiting;
 use super::wording::participant;
-use super::wording::waiting::Waiting;
 use crate::client::{self, Acquired, Client, ClientError};
 use crate::protocol::{Acquire, ErrorName, Failure, Grant, GrantedKey, Mode, OnLost, SizeNote};
 use crate::sys::pidfd::Pidfd;
@@ -60,13 +60,14 @@ pub(crate) fn obtain(
     target: &Target,
     request: &Acquire,
     owner: Option<&Pidfd>,
+    choice: ProgressArg,
     verbosity: Verbosity,
 ) -> Result<(Client, Acquired), NotAcquired> {
     let mut client = target.connect(verbosity).map_err(NotAcquired::Failed)?;
     // Most do not wait: they need nothing to tell of it, nor room for that on the stack.
     let mut waiting: Option<Box<Waiting>> = None;
     let result = client.acquire(request, owner, &mut |progress| {
-        let begin = || Box::new(Waiting::new(verbosity, &request.items));
+        let begin = || Box::new(Waiting::new(verbosity, choice, &request.items));
         waiting.get_or_insert_with(begin).update(progress)
     });
     if let Some(mut waiting) = waiting {
@@ -75,14 +76,14 @@ pub(crate) fn obtain(
     match result {
         Ok(acquired) => {
             size_notes(&acquired.grant.notes, verbosity);
-            if verbosity == Verbosity::Verbose {
+            if verbosity >= Verbosity::Verbose {
                 verbosity.detail(&granted(&acquired.grant));
             }
             if let Some(message) = session::not_believed(request, &acquired.grant) {
                 verbosity.detail(&message);
             }
             if let Some(message) = session::not_new(request, &acquired.grant) {
-                verbosity.message(&message);
+                verbosity.note(&message);
             }
             Ok((client, acquired))
         }
@@ -100,7 +101,7 @@ pub(crate) fn obtain(
 /// daemon and user, because cron mails every word.
 fn size_notes(notes: &[SizeNote], verbosity: Verbosity) {
     for note in notes.iter().filter(|note| note.first) {
-        verbosity.message(&note.message);
+        verbosity.note(&note.message);
     }
 }
 

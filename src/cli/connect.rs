@@ -37,6 +37,13 @@ impl Target {
     /// Connects, starting a daemon if need be and allowed, and says what keeps its locks apart from
     /// others.
     pub(crate) fn connect(&self, verbosity: Verbosity) -> Result<Client, Failed> {
+        let why = match self.place.rule {
+            Rule::Given => "as --socket or CANAL_SOCKET says",
+            Rule::Shared => "that of this machine",
+            Rule::PerUser => "that of this user",
+        };
+        let socket = self.place.socket.display();
+        verbosity.fine_detail(&format!("asking the daemon at {socket}, {why}"));
         let client = Client::connect(&self.place, self.options());
         let client = client.map_err(|error| no_client(error, &self.place))?;
         let connected = Connected {

@@ -1,8 +1,8 @@
 //! The command line.
 //!
 //! `commands` has one file per subcommand, `arguments` what is parsed from the command line,
-//! `messages` what is said to people, `output` how it reaches stdout and stderr, and `man` the man
-//! pages.
+//! `wording` what is said to people, `progress` what is shown while a request waits, `output` how it
+//! reaches stdout and stderr, and `man` the man pages.
 //!
 //! Invariant: data goes to stdout, canal's messages go to stderr through `output::stderr`, and each
 //! exit code of canal's own is one of [`OwnCode`](crate::run::OwnCode).
@@ -15,6 +15,7 @@ mod failed;
 mod man;
 mod output;
 mod owner;
+mod progress;
 mod wording;
 
 use std::ffi::OsString;

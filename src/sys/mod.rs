@@ -18,6 +18,7 @@ pub mod pidfd;
 pub mod process;
 pub mod signals;
 pub mod startup;
+pub mod terminal;
 
 #[cfg(test)]
 pub(crate) mod rerun;

@@ -39,9 +39,14 @@ fn the_message_has_the_reason_that_the_daemon_knows() {
 }
 
 #[test]
-fn quiet_prints_nothing() {
-    let fake = Fake::sure(200, 300);
-    assert_eq!(fake.spawn(&["-q"], LOOP).end(), (Some(122), String::new()));
-    let fake = Fake::sure(0, 0);
-    assert_eq!(fake.spawn(&["-q"], LOOP).end(), (Some(122), String::new()));
+fn a_loss_is_hidden_by_qq_only() {
+    for (window, until) in [(200, 300), (0, 0)] {
+        let fake = Fake::sure(window, until);
+        assert_eq!(fake.spawn(&["-qq"], LOOP).end(), (Some(122), String::new()));
+        // What `-q` asks not to hear is that others had the lock first; this is a failure.
+        let fake = Fake::sure(window, until);
+        let (code, said) = fake.spawn(&["-q"], LOOP).end();
+        assert_eq!(code, Some(122));
+        assert!(said.starts_with("canal: lost `db`"), "{said}");
+    }
 }

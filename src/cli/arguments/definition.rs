@@ -48,10 +48,10 @@ pub(crate) struct Global {
     /// Do not start a daemon if none runs
     #[arg(long, global = true, display_order = 901)]
     pub(crate) no_start: bool,
-    /// Print no messages on stderr
-    #[arg(short, long, global = true, display_order = 902, conflicts_with = "verbose")]
-    pub(crate) quiet: bool,
-    /// Print more messages; twice prints still more
+    /// Do not show waiting lines and notes, nor that the lock was not free; twice: no messages at all
+    #[arg(short, long, global = true, display_order = 902, conflicts_with = "verbose", action = ArgAction::Count)]
+    pub(crate) quiet: u8,
+    /// Print more messages; twice: also which daemon is asked, and all that a daemon logs
     #[arg(short, long, global = true, display_order = 903, action = ArgAction::Count)]
     pub(crate) verbose: u8,
 }
@@ -60,9 +60,11 @@ impl Global {
     /// How many messages to print.
     pub(crate) fn verbosity(&self) -> Verbosity {
         match (self.quiet, self.verbose) {
-            (true, _) => Verbosity::Quiet,
-            (false, 0) => Verbosity::Normal,
-            (false, _) => Verbosity::Verbose,
+            (2.., _) => Verbosity::Silent,
+            (1, _) => Verbosity::Quiet,
+            (0, 0) => Verbosity::Normal,
+            (0, 1) => Verbosity::Verbose,
+            (0, 2..) => Verbosity::Detailed,
         }
     }
 }

@@ -59,6 +59,9 @@ impl Plain {
             Some(at) => (&word[..at], Some(OsStr::from_bytes(&word[at + 1..]))),
             None => (word, None),
         };
+        if name == b"quiet" {
+            return value.is_none().then(|| self.quiet()).flatten();
+        }
         if let Some(flag) = self.flag(name) {
             return value.is_none().then(|| set(flag)).flatten();
         }
@@ -74,7 +77,7 @@ impl Plain {
     ) -> Option<()> {
         match letter {
             b'n' if value.is_empty() => return set(&mut self.run.wait.no_wait),
-            b'q' if value.is_empty() => return set(&mut self.global.quiet),
+            b'q' if value.is_empty() => return self.quiet(),
             _ => {}
         }
         let value = match value {
@@ -92,13 +95,18 @@ impl Plain {
         }
     }
 
+    /// `-q`, once.
+    fn quiet(&mut self) -> Option<()> {
+        let before = std::mem::replace(&mut self.global.quiet, 1);
+        (before == 0).then_some(())
+    }
+
     fn flag(&mut self, name: &[u8]) -> Option<&mut bool> {
         match name {
             b"no-wait" => Some(&mut self.run.wait.no_wait),
             b"new-session" => Some(&mut self.run.session.new_session),
             b"with-children" => Some(&mut self.run.how.with_children),
             b"no-start" => Some(&mut self.global.no_start),
-            b"quiet" => Some(&mut self.global.quiet),
             _ => None,
         }
     }
@@ -211,6 +219,9 @@ mod tests {
             "-j 0 -k x y",
             "-k x --keyx y z",
             "-qn -k x y",
+            "-qq -k x y",
+            "-q -q -k x y",
+            "--progress log -k x y",
             "-k x - -",
             "-k x --priority -3 y",
         ] {

@@ -1,6 +1,6 @@
 //! How long to wait, and which exit code follows when the wait is over.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::duration::{self, Length};
 use super::number::{exit_code, priority};
@@ -23,6 +23,23 @@ pub(crate) struct WaitArgs {
     /// Go before waiters of a lower priority [default: 0]
     #[arg(long, value_name = "N", value_parser = priority, allow_negative_numbers = true)]
     pub(crate) priority: Option<i32>,
+    /// How to show the wait [default: auto]
+    #[arg(long, value_name = "HOW", value_enum)]
+    pub(crate) progress: Option<ProgressArg>,
+}
+
+/// How a wait is shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ProgressArg {
+    /// A line on a terminal, lines in a log
+    #[default]
+    Auto,
+    /// A line on a terminal, nothing elsewhere
+    Tty,
+    /// Lines as in a log, also on a terminal
+    Log,
+    /// Not at all
+    None,
 }
 
 impl WaitArgs {

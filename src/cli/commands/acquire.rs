@@ -63,8 +63,9 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global, verbosity: Verbosity) -> 
         }
     };
     let pidfd = owner.as_ref().map(|owner| &owner.pidfd);
-    let (mut client, mut acquired) = match acquisition::obtain(&target, &request, pidfd, verbosity)
-    {
+    let choice = args.wait.progress.unwrap_or_default();
+    let obtained = acquisition::obtain(&target, &request, pidfd, choice, verbosity);
+    let (mut client, mut acquired) = match obtained {
         Ok(obtained) => obtained,
         Err(NotAcquired::Failed(failed)) => return Err(failed),
         Err(NotAcquired::SupervisorRequired(failure)) => return Err(Failed::new(failure.message)),
@@ -81,7 +82,7 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global, verbosity: Verbosity) -> 
     confirmed.map_err(|error| unconfirmed(error, has_ended))?;
     match (owner, args.ttl) {
         (Some(owner), _) => {
-            let say = if owner.by_default { Verbosity::message } else { Verbosity::detail };
+            let say = if owner.by_default { Verbosity::note } else { Verbosity::detail };
             say(verbosity, &format!("held for {}", owner.shown()));
         }
         (None, ttl) => verbosity.detail(&format!(

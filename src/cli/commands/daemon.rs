@@ -20,7 +20,7 @@ pub(crate) fn run(args: &DaemonArgs, global: &Global, verbosity: Verbosity) -> R
     if args.stop {
         match stop(&place)? {
             Some(pid) => verbosity.detail(&format!("stopped the daemon, pid {pid}")),
-            None => verbosity.message(&format!("no daemon runs at {}", place.socket.display())),
+            None => verbosity.note(&format!("no daemon runs at {}", place.socket.display())),
         }
         return Ok(SUCCESS);
     }

@@ -37,7 +37,7 @@ pub(crate) fn run(args: &ReleaseArgs, global: &Global, verbosity: Verbosity) -> 
         stdout::print(&stdout::json(&released)?)?;
     }
     // A hold that was broken by force is always reported.
-    let say = if args.force { Verbosity::message } else { Verbosity::detail };
+    let say = if args.force { Verbosity::note } else { Verbosity::detail };
     let (done, whose) = if args.force { ("broke the hold of", "by") } else { ("gave back", "of") };
     for line in lines(&released, done, whose) {
         say(verbosity, &line);

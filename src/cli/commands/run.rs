@@ -83,11 +83,13 @@ struct Job<'a> {
 impl Job<'_> {
     /// Takes the lock and becomes the command; returns why it did not.
     fn start(&self, child_channel: Option<ChildChannel>) -> NotStarted {
-        let (mut client, acquired) =
-            match acquisition::obtain(&self.target, &self.request, None, self.verbosity) {
-                Ok(obtained) => obtained,
-                Err(not_acquired) => return self.not_acquired(not_acquired),
-            };
+        let choice = self.args.wait.progress.unwrap_or_default();
+        let obtained =
+            acquisition::obtain(&self.target, &self.request, None, choice, self.verbosity);
+        let (mut client, acquired) = match obtained {
+            Ok(obtained) => obtained,
+            Err(not_acquired) => return self.not_acquired(not_acquired),
+        };
         let place = &self.target.place;
         let socket = (place.rule == Rule::Given).then_some(place.socket.as_path());
         let tag = self.request.tag;

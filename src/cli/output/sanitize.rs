@@ -33,6 +33,10 @@ pub(crate) fn cut(text: &str, columns: usize) -> String {
         }
         end = at + c.len_utf8();
     }
+    // Some characters are wider together than alone.
+    while let Some(last) = text[..end].chars().next_back().filter(|_| width(&text[..end]) > room) {
+        end -= last.len_utf8();
+    }
     if columns == 0 { String::new() } else { format!("{}…", &text[..end]) }
 }
 

@@ -10,27 +10,37 @@ use super::sanitize::sanitize;
 /// How many messages to print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Verbosity {
-    /// Nothing at all (`-q`).
+    /// Nothing at all (`-qq`).
+    Silent,
+    /// What went wrong, but for a lock that was not free (`-q`).
     Quiet,
-    /// What went wrong, and what waiting is about.
+    /// Also that the lock was not free, what waiting is about, and other notes.
     Normal,
     /// Also what went right (`-v`).
     Verbose,
+    /// Also how canal came to it (`-vv`).
+    Detailed,
 }
 
 impl Verbosity {
-    /// Prints a line: `canal: …`.
+    /// Prints what went wrong: `canal: …`.
     pub(crate) fn message(self, text: &str) {
-        if self > Self::Quiet {
-            write_line("canal: ", text);
-        }
+        self.at_least(Self::Quiet, "canal: ", text);
     }
 
-    /// Prints what to do about the line before: `hint: …`.
+    /// Prints what to do about it: `hint: …`.
     pub(crate) fn hint(self, text: &str) {
-        if self > Self::Quiet {
-            write_line("hint: ", text);
-        }
+        self.at_least(Self::Quiet, "hint: ", text);
+    }
+
+    /// Prints what is no failure of canal, and what `-q` asks not to hear.
+    pub(crate) fn note(self, text: &str) {
+        self.at_least(Self::Normal, "canal: ", text);
+    }
+
+    /// Prints what to do about a note.
+    pub(crate) fn advice(self, text: &str) {
+        self.at_least(Self::Normal, "hint: ", text);
     }
 
     /// Prints a question, and leaves the cursor behind it.
@@ -41,8 +51,17 @@ impl Verbosity {
 
     /// Prints a line that only `-v` asks for.
     pub(crate) fn detail(self, text: &str) {
-        if self > Self::Normal {
-            write_line("canal: ", text);
+        self.at_least(Self::Verbose, "canal: ", text);
+    }
+
+    /// Prints a line that only `-vv` asks for.
+    pub(crate) fn fine_detail(self, text: &str) {
+        self.at_least(Self::Detailed, "canal: ", text);
+    }
+
+    fn at_least(self, least: Self, lead: &str, text: &str) {
+        if self >= least {
+            write_line(lead, text);
         }
     }
 }
@@ -70,6 +89,12 @@ fn without_numbers(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_step_prints_more_than_the_one_before() {
+        use Verbosity::{Detailed, Normal, Quiet, Silent, Verbose};
+        assert!([Silent, Quiet, Normal, Verbose, Detailed].is_sorted_by(|one, next| one < next));
+    }
 
     #[test]
     fn the_systems_words_lose_their_number_and_nothing_else() {

@@ -12,4 +12,3 @@ pub(super) mod separation;
 pub(super) mod time;
 pub(super) mod usage_error;
 pub(super) mod user_name;
-pub(super) mod waiting;

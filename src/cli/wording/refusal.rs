@@ -14,10 +14,11 @@ const AGAIN: &str = "run it again from where the first lock was taken; locks tha
                      in one request, cannot end so";
 
 /// Prints why nothing was acquired and the holders, and returns the exit code. `-E` applies only to
-/// a busy or paused lock and to a wait that is over. `-E 0` prints nothing, which suits cron.
+/// a busy or paused lock and to a wait that is over. `-E 0` prints nothing, which suits cron. `-q`
+/// hides that a lock was not free, which the exit code says, but never a deadlock.
 pub(crate) fn explain(failure: &Failure, wait: &WaitArgs, verbosity: Verbosity) -> Failed {
     let code = code(failure, wait);
-    if code != 0 {
+    if code != 0 && (verbosity > Verbosity::Quiet || is_deadlock(failure)) {
         for line in lines(failure, &Now::here()) {
             verbosity.message(&line);
         }
@@ -35,6 +36,10 @@ fn code(failure: &Failure, wait: &WaitArgs) -> u8 {
         Some("full" | "timeout" | "paused") => wait.conflict_code(),
         _ => OwnCode::NotAcquired.number(),
     }
+}
+
+fn is_deadlock(failure: &Failure) -> bool {
+    failure.reason.as_deref() == Some("deadlock")
 }
 
 fn lines(failure: &Failure, now: &Now) -> Vec<String> {

@@ -58,7 +58,7 @@ pub(crate) fn note(client: Connected<'_>, verbosity: Verbosity) {
         lines.extend(by_environment(client.place));
     }
     for line in lines {
-        verbosity.message(&format!("note: {line}"));
+        verbosity.note(&format!("note: {line}"));
     }
 }
 

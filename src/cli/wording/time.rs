@@ -35,6 +35,23 @@ impl Now {
         )
     }
 
+    /// About how long ago that was, in one unit up to an hour: `42s`, `3m`, `2h05m`; `?` if the text
+    /// is no time.
+    pub(crate) fn about(&self, since: &str) -> String {
+        match self.passed(since) {
+            Some(passed) if (60..3_600).contains(&passed.as_secs()) => {
+                format!("{}m", passed.as_secs() / 60)
+            }
+            _ => self.age(since),
+        }
+    }
+
+    /// This moment, for a log: `2026-11-20T14:05:23+01:00`.
+    pub(crate) fn stamp(&self) -> String {
+        let here = self.at.to_zoned(self.zone.clone());
+        here.strftime("%Y-%m-%dT%H:%M:%S%:z").to_string()
+    }
+
     /// Notes that something else is to be shown after this time.
     pub(crate) fn changes_in(&self, time: Duration) {
         let least = self.good_for.get().map_or(time, |before| before.min(time));
@@ -114,6 +131,21 @@ pub(crate) mod tests {
         assert_eq!(now.good_for(), Some(Duration::from_secs(60)));
         now.ago("2026-11-20T14:02:11.100Z");
         assert_eq!(now.good_for(), Some(Duration::from_millis(600)));
+    }
+
+    #[test]
+    fn for_minutes_no_seconds_are_told_where_it_is_about() {
+        let now = at("2026-11-20T14:05:23.500Z");
+        for (since, about) in [
+            ("2026-11-20T14:04:24Z", "59s"),
+            ("2026-11-20T14:02:11Z", "3m"),
+            ("2026-11-20T13:05:24Z", "59m"),
+            ("2026-11-20T12:00:00Z", "2h05m"),
+            ("nonsense", "?"),
+        ] {
+            assert_eq!(now.about(since), about);
+        }
+        assert_eq!(now.stamp(), "2026-11-20T14:05:23+00:00");
     }
 
     #[test]

@@ -24,8 +24,8 @@ pub(crate) fn report(error: &clap::Error, words: &[OsString]) -> u8 {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => print(error),
         _ => {
-            let verbosity = if quiet(words.iter().map(OsString::as_os_str)) {
-                Verbosity::Quiet
+            let verbosity = if silent(words.iter().map(OsString::as_os_str)) {
+                Verbosity::Silent
             } else {
                 Verbosity::Normal
             };
@@ -36,10 +36,10 @@ pub(crate) fn report(error: &clap::Error, words: &[OsString]) -> u8 {
     }
 }
 
-/// Whether `-q` stands before the error in the arguments.
-fn quiet<'a>(words: impl Iterator<Item = &'a OsStr>) -> bool {
+/// Whether `-qq` stands before the error in the arguments.
+fn silent<'a>(words: impl Iterator<Item = &'a OsStr>) -> bool {
     let understood = Cli::command().ignore_errors(true).try_get_matches_from(words);
-    understood.is_ok_and(|matches| matches.get_flag("quiet"))
+    understood.is_ok_and(|matches| matches.get_count("quiet") > 1)
 }
 
 /// `canal` alone.
@@ -238,17 +238,22 @@ mod tests {
     }
 
     #[test]
-    fn quiet_counts_even_before_the_wrong_argument() {
-        let asks = |line: &str| quiet(line.split(' ').map(OsStr::new));
+    fn silence_counts_even_before_the_wrong_argument() {
+        let asks = |line: &str| silent(line.split(' ').map(OsStr::new));
         for line in [
-            "canal -q run --bogus",
-            "canal run -q --bogus",
-            "canal run --quiet -k /x true",
-            "canal -q rum",
+            "canal -qq run --bogus",
+            "canal run -q -q --bogus",
+            "canal run --quiet --quiet -k /x true",
+            "canal -qq rum",
         ] {
             assert!(asks(line), "{line}");
         }
-        for line in ["canal run --bogus", "canal run --bogus -k x make -q", "canal run -- x -q"] {
+        for line in [
+            "canal run --bogus",
+            "canal -q run --bogus",
+            "canal run --bogus -k x make -qq",
+            "canal run -- x -qq",
+        ] {
             assert!(!asks(line), "{line}");
         }
     }

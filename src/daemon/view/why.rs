@@ -37,9 +37,11 @@ pub(crate) enum Held {
 impl Held {
     fn by(reason: &Reason) -> Option<Self> {
         match reason {
-            Reason::Full { .. } | Reason::LargerThanLock { .. } => Some(Self::Full),
+            Reason::Full { .. } => Some(Self::Full),
             Reason::Conflict { .. } => Some(Self::Conflicting),
+            // Paused, or larger than the lock, it would wait also if nothing were held.
             Reason::Paused
+            | Reason::LargerThanLock { .. }
             | Reason::Behind { .. }
             | Reason::Suspended
             | Reason::Detached

@@ -121,6 +121,23 @@ fn busy_is_75_and_names_the_holder() {
 }
 
 #[test]
+fn failures_and_deadlocks_are_said_with_q_and_hidden_with_qq() {
+    let world = World::with_daemon();
+    let own = "canal acquire -q -k y=1x1 --pid $$; canal acquire $0 -k y=1x1 --pid $$";
+    for (option, is_silent) in [("-q", false), ("-qq", true)] {
+        for (ended, code) in [
+            (run(&world, &[option], &["no-such-command"]), 127),
+            (run(&world, &["--max-run", "0.01", option], &["sleep", "600"]), 124),
+            (run(&world, &[option, "--priority", "x"], &["true"]), 125),
+            (world.program("sh", ["-c", own, option]).end(), 75),
+        ] {
+            let said = ended.code(code).stderr;
+            assert_eq!(said.is_empty(), is_silent, "{code} with {option}: {said}");
+        }
+    }
+}
+
+#[test]
 fn the_code_for_a_conflict_can_be_chosen() {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "x"]);

@@ -55,7 +55,7 @@ fn report(args: &StatusArgs, global: &Global, verbosity: Verbosity) -> Result<u8
     };
     let target = connect::Target::of(global)?;
     let mut client = target.connect(verbosity)?;
-    let report = Report { args, verbose: verbosity == Verbosity::Verbose };
+    let report = Report { args, verbose: verbosity >= Verbosity::Verbose };
     if args.watch {
         let mut shown = Ok(ReaderState::There);
         let mut last = None;

@@ -1,0 +1,268 @@
+//! What canal prints while a request waits.
+//!
+//! A terminal in whose foreground canal runs shows one line at once, and keeps it up to date; one
+//! canal draws it for all that wait there. While a command of the same job holds the lock, the terminal
+//! has that command's output, and is treated like a log. A log gets a line after ten seconds, and then at doubling
+//! intervals. There is no thread or timer here: [`Waiting::update`] returns when the text changes
+//! next.
+
+mod sentence;
+mod terminal_line;
+
+use std::io::{self, IsTerminal};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nix::unistd::{Pid, getpgid, getpgrp, tcgetpgrp};
+
+use super::arguments::session::inherited;
+use super::arguments::wait::ProgressArg;
+use super::output::stderr::Verbosity;
+use super::wording::participant::process;
+use super::wording::time::Now;
+use crate::protocol::{Mode, Progress, WireItem};
+use crate::sys::process::parent;
+use sentence::Wait;
+use terminal_line::TerminalLine;
+
+/// So many processes above this one are looked at.
+const ANCESTORS_MAX: usize = 64;
+
+/// How often a canal looks whether its line is to change, or whether it is its turn to draw.
+const REDRAW_AFTER: Duration = Duration::from_secs(1);
+
+/// How often a canal in the background looks whether it is in the foreground again.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(5);
+
+/// When a log gets its first line; with `-v` it gets one at once.
+const FIRST_LINE_AFTER: Duration = Duration::from_secs(10);
+
+/// Where the wait is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outlet {
+    /// A line on the terminal.
+    Line,
+    /// Lines in a log.
+    Log,
+    /// Nowhere for now: another job has the terminal.
+    Background,
+    /// Nowhere.
+    None,
+}
+
+/// The display of one wait.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    verbosity: Verbosity,
+    choice: ProgressArg,
+    /// When the daemon first reported progress.
+    began: Option<Instant>,
+    next_line_after: Duration,
+    last: Option<Progress>,
+    /// The keys of the request and their modes.
+    modes: Vec<(Arc<str>, Mode)>,
+    line: Option<TerminalLine>,
+    /// Whether the warning about an ancestor was printed.
+    warned: bool,
+}
+
+impl Waiting {
+    /// A display that has printed nothing yet.
+    pub(crate) fn new(verbosity: Verbosity, choice: ProgressArg, items: &[WireItem]) -> Self {
+        let mode = |item: &WireItem| (item.key.clone(), item.mode.unwrap_or(Mode::Counted));
+        let at_once = verbosity >= Verbosity::Verbose;
+        Self {
+            verbosity,
+            choice,
+            began: None,
+            next_line_after: if at_once { Duration::ZERO } else { FIRST_LINE_AFTER },
+            last: None,
+            modes: items.iter().map(mode).collect(),
+            line: None,
+            warned: false,
+        }
+    }
+
+    /// Updates the display by what the daemon reported, if anything. Returns when the text changes
+    /// next even if the daemon reports nothing.
+    pub(crate) fn update(&mut self, progress: Option<&Progress>) -> Option<Duration> {
+        let passed = self.began.get_or_insert_with(Instant::now).elapsed();
+        if let Some(progress) = progress {
+            self.last = Some(progress.clone());
+        }
+        if self.verbosity < Verbosity::Normal || self.last.is_none() {
+            return None;
+        }
+        if progress.is_some() && !self.warned {
+            self.warn_of_ancestors();
+        }
+        let outlet = outlet(self.choice);
+        if outlet != Outlet::Line
+            && let Some(line) = self.line.take()
+        {
+            line.leave();
+        }
+        match outlet {
+            Outlet::Line => {
+                self.draw(progress.is_some(), passed);
+                Some(REDRAW_AFTER)
+            }
+            Outlet::Log => Some(self.log(passed, 1)),
+            Outlet::Background => Some(LOOK_AGAIN_AFTER),
+            Outlet::None => None,
+        }
+    }
+
+    /// Warns if an ancestor of this process holds the lock. The daemon cannot detect that deadlock,
+    /// because nothing told it that the two belong together.
+    fn warn_of_ancestors(&mut self) {
+        let Some(last) = &self.last else { return };
+        let holders = last.holders.iter().filter(|holder| holder.pid != 0);
+        let mut in_the_way = holders.filter(|holder| ancestors().any(|pid| pid == holder.pid));
+        let Some(holder) = in_the_way.next() else { return };
+        self.warned = true;
+        if let Some(line) = &mut self.line {
+            line.erase();
+        }
+        let key = holder.key.as_ref().unwrap_or(&last.key);
+        let pid = process(holder.pid);
+        self.verbosity.note(&format!(
+            "`{key}` is held by {pid}, from which this command was started: if that one waits for \
+             this command, neither ever ends"
+        ));
+        let is_of_ours = inherited().is_some_and(|session| session == holder.session);
+        self.verbosity.advice(if is_of_ours {
+            "release it before, or leave out `--new-session`: then its locks are not in the way"
+        } else {
+            "release it before, or run the outer one under `canal run` too: then its locks are \
+             not in the way"
+        });
+    }
+
+    /// Clears the line, so that the command finds the terminal as it was.
+    pub(crate) fn end(&mut self) {
+        let Some(line) = self.line.take() else { return };
+        if outlet(self.choice) == Outlet::Line {
+            line.end();
+        } else {
+            line.leave();
+        }
+    }
+
+    /// Draws the line, if this canal has to.
+    fn draw(&mut self, news: bool, passed: Duration) {
+        let line = self.line.get_or_insert_with(TerminalLine::begin);
+        let Some(here) = line.turn(news) else { return };
+        if self.last.as_ref().is_some_and(is_held_by_this_job) {
+            line.erase();
+            if self.choice == ProgressArg::Auto {
+                self.log(passed, here);
+            }
+            return;
+        }
+        let text = self.text(Some(terminal_line::columns()), here, None);
+        if let Some(line) = &mut self.line {
+            line.draw(text);
+        }
+    }
+
+    /// Writes a line if one is due. Returns after what time the next one is.
+    fn log(&mut self, passed: Duration, here: usize) -> Duration {
+        if passed < self.next_line_after {
+            return self.next_line_after - passed;
+        }
+        // Not once for each time that went by while a terminal was shown the line.
+        while self.next_line_after <= passed {
+            self.next_line_after = (2 * self.next_line_after).max(FIRST_LINE_AFTER);
+        }
+        let text = self.text(None, here, Some(passed));
+        self.verbosity.note(&format!("{} {text}", Now::here().stamp()));
+        self.next_line_after - passed
+    }
+
+    fn text(&self, columns: Option<usize>, here: usize, waited: Option<Duration>) -> String {
+        let Some(progress) = &self.last else { return String::new() };
+        let mode = self.modes.iter().find(|(key, _)| **key == *progress.key);
+        let mode = mode.map_or(Mode::Counted, |(_, mode)| *mode);
+        sentence::fitted(&Wait { progress, mode, here, waited }, columns, &Now::here())
+    }
+}
+
+/// Whether a holder belongs to the job of this process, as the recipes of one make(1) do.
+fn is_held_by_this_job(progress: &Progress) -> bool {
+    let group = getpgrp();
+    let pids = progress.holders.iter().filter(|holder| holder.pid != 0).map(|holder| holder.pid);
+    let mut pids = pids.map(|pid| Pid::from_raw(pid.cast_signed()));
+    pids.any(|pid| getpgid(Some(pid)).is_ok_and(|its| its == group))
+}
+
+/// The processes above this one, the nearest first.
+fn ancestors() -> impl Iterator<Item = u32> {
+    let above = |pid: &u32| parent(*pid).filter(|pid| *pid > 1);
+    std::iter::successors(parent(std::process::id()), above).take(ANCESTORS_MAX)
+}
+
+/// Where a wait is shown now: a job may move between foreground and background.
+fn outlet(choice: ProgressArg) -> Outlet {
+    let stderr = io::stderr();
+    let is_terminal = stderr.is_terminal();
+    let job = if is_terminal { tcgetpgrp(&stderr).ok() } else { None };
+    // A background job that writes to its terminal may be stopped for that.
+    let in_background = job.is_some_and(|group| group != getpgrp());
+    match choice {
+        ProgressArg::None => Outlet::None,
+        _ if in_background => Outlet::Background,
+        ProgressArg::Log => Outlet::Log,
+        ProgressArg::Tty if is_terminal => Outlet::Line,
+        ProgressArg::Tty => Outlet::None,
+        // A terminal that does not control this process may be anybody's.
+        ProgressArg::Auto if job.is_some() && can_erase() => Outlet::Line,
+        ProgressArg::Auto => Outlet::Log,
+    }
+}
+
+/// Whether the terminal can erase a line, as far as its name says.
+fn can_erase() -> bool {
+    std::env::var_os("TERM").is_some_and(|name| !name.is_empty() && name != "dumb")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sentence::tests::progress;
+
+    fn waiting(verbosity: Verbosity) -> Waiting {
+        let mut waiting = Waiting::new(verbosity, ProgressArg::Auto, &[]);
+        waiting.last = Some(progress(1));
+        waiting
+    }
+
+    #[test]
+    fn a_log_gets_a_line_after_ten_seconds_and_then_ever_more_rarely() {
+        let mut waiting = waiting(Verbosity::Normal);
+        for (passed, next) in [(9, 10), (10, 20), (19, 20), (20, 40), (41, 80), (400, 640)] {
+            let again = waiting.log(Duration::from_secs(passed), 1);
+            assert_eq!(waiting.next_line_after, Duration::from_secs(next), "after {passed} s");
+            assert_eq!(again, Duration::from_secs(next - passed), "after {passed} s");
+        }
+    }
+
+    #[test]
+    fn a_verbose_log_gets_a_line_at_once() {
+        let mut waiting = waiting(Verbosity::Verbose);
+        for (passed, next) in [(0, 10), (9, 10), (10, 20), (20, 40)] {
+            waiting.log(Duration::from_secs(passed), 1);
+            assert_eq!(waiting.next_line_after, Duration::from_secs(next), "after {passed} s");
+        }
+    }
+
+    #[test]
+    fn quiet_and_none_show_nothing_and_never_wake() {
+        let mut quiet = waiting(Verbosity::Quiet);
+        assert_eq!(quiet.update(Some(&progress(1))), None);
+        assert_eq!(quiet.update(None), None);
+        let mut none = waiting(Verbosity::Normal);
+        none.choice = ProgressArg::None;
+        assert_eq!(none.update(Some(&progress(1))), None);
+    }
+}

@@ -1,0 +1,293 @@
+//! What is said of a wait: `waiting for deploy, next in line; held 3m by alice: ./deploy.sh (pid 812)`.
+//!
+//! The sentence is made of parts, the most important first. Where there is too little room, parts are
+//! left out from its end.
+
+use std::time::Duration;
+
+use crate::cli::arguments::duration::short;
+use crate::cli::output::sanitize::{command_line, cut, sanitize, width};
+use crate::cli::wording::participant::{COMMAND_COLUMNS, held, left, ordinal, wanted};
+use crate::cli::wording::time::Now;
+use crate::cli::wording::user_name;
+use crate::protocol::{HOLDERS_SHOWN_MAX, HolderInfo, Mode, Progress};
+
+/// A text that is cut is not cut shorter than this.
+const CUT_COLUMNS_MIN: usize = 8;
+
+/// A wait, as one canal sees it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wait<'a> {
+    pub(super) progress: &'a Progress,
+    /// In which way it wants the key.
+    pub(super) mode: Mode,
+    /// How many canals wait on this terminal, this one among them.
+    pub(super) here: usize,
+    /// How long it has waited, where that is to be said.
+    pub(super) waited: Option<Duration>,
+}
+
+/// A part of the sentence.
+#[derive(Debug)]
+enum Part {
+    /// It stands there as it is, or not at all.
+    Whole(String),
+    /// The second text may be cut.
+    Cuttable(String, String),
+}
+
+/// The sentence, of which as much is there as fits into `columns`.
+pub(super) fn fitted(wait: &Wait<'_>, columns: Option<usize>, now: &Now) -> String {
+    let start = start(wait);
+    let Some(columns) = columns else {
+        let parts = parts(wait, now).into_iter().map(Part::whole);
+        return sanitize(&std::iter::once(start).chain(parts).collect::<String>());
+    };
+    let mut line = cut(&start, columns);
+    for part in parts(wait, now) {
+        let room = columns.saturating_sub(width(&line));
+        match part.fitted(room) {
+            Fitted::Whole(text) => line += &text,
+            Fitted::Cut(text) => {
+                line += &text;
+                break;
+            }
+            Fitted::LeftOut => break,
+        }
+    }
+    sanitize(&line)
+}
+
+/// How a part fits into some room.
+enum Fitted {
+    Whole(String),
+    Cut(String),
+    LeftOut,
+}
+
+impl Part {
+    fn whole(self) -> String {
+        match self {
+            Self::Whole(text) => text,
+            Self::Cuttable(lead, text) => lead + &text,
+        }
+    }
+
+    fn fitted(self, room: usize) -> Fitted {
+        match self {
+            Self::Cuttable(lead, text) if width(&lead) + width(&text) > room => {
+                let rest = room.saturating_sub(width(&lead));
+                if rest < CUT_COLUMNS_MIN {
+                    return Fitted::LeftOut;
+                }
+                Fitted::Cut(lead + &cut(&text, rest))
+            }
+            Self::Whole(text) if width(&text) > room => Fitted::LeftOut,
+            part => Fitted::Whole(part.whole()),
+        }
+    }
+}
+
+/// `waiting to write db for 40s`.
+fn start(wait: &Wait<'_>) -> String {
+    let waited = wait.waited.map(|waited| format!(" for {}", short(waited)));
+    let key = sanitize(&wait.progress.key);
+    format!("waiting {} {key}{}", wanted(wait.mode), waited.unwrap_or_default())
+}
+
+/// What follows the start.
+fn parts(wait: &Wait<'_>, now: &Now) -> Vec<Part> {
+    let Progress { position, waiting, reason, holders, .. } = wait.progress;
+    let mut parts = Vec::new();
+    if wait.here > 1 {
+        parts.push(Part::Whole(format!(" ({} here)", wait.here)));
+    }
+    match (position, waiting) {
+        // It is in no queue yet: its daemon cannot reach its engine.
+        (_, 0) => {}
+        (1, _) => parts.push(Part::Whole(", next in line".to_owned())),
+        (n, all) => parts.push(Part::Whole(format!(", {} of {all} in line", ordinal(*n)))),
+    }
+    match holders.first() {
+        // The daemon names holders only where they are the reason.
+        Some(longest) => holder(&mut parts, longest, holders.len(), now),
+        None => parts.push(Part::Cuttable("; ".to_owned(), sanitize(reason))),
+    }
+    parts
+}
+
+/// `; held 3m by alice`, `: ./deploy.sh`, ` (pid 812 on beta, stopped)`, `; note: …`.
+fn holder(parts: &mut Vec<Part>, longest: &HolderInfo, holders: usize, now: &Now) {
+    // The daemon sends the key only if it is not the one in question.
+    let key = longest.key.as_ref().map(|key| sanitize(key) + " ").unwrap_or_default();
+    let held = held(longest.mode.unwrap_or(Mode::Counted));
+    let many = match holders {
+        0 | 1 => String::new(),
+        HOLDERS_SHOWN_MAX.. => format!(" by {HOLDERS_SHOWN_MAX} or more, longest"),
+        several => format!(" by {several}, longest"),
+    };
+    let (age, user) = (now.about(&longest.since), user_name::name(longest.uid));
+    parts.push(Part::Whole(format!("; {key}held{held}{many} {age} by {user}")));
+    if let Some(command) = longest.command.as_deref().filter(|command| !command.is_empty()) {
+        let command = cut(&command_line(command), COMMAND_COLUMNS);
+        parts.push(Part::Cuttable(": ".to_owned(), command));
+    }
+    let details = details(longest);
+    if !details.is_empty() {
+        parts.push(Part::Whole(format!(" ({details})")));
+    }
+    if let Some(note) = &longest.note {
+        parts.push(Part::Cuttable("; note: ".to_owned(), sanitize(note)));
+    }
+}
+
+/// `pid 812 on beta, stopped`; `a lease, 42s left`.
+fn details(holder: &HolderInfo) -> String {
+    let name = match (&holder.lease, holder.pid) {
+        (Some(_), _) => "a lease".to_owned(),
+        // A process of another pid namespace has no number here.
+        (None, 0) => String::new(),
+        (None, pid) => format!("pid {pid}"),
+    };
+    let host = holder.host.as_ref().map(|host| format!(" on {}", sanitize(host)));
+    let left = holder.lease.as_ref().and_then(left).map(|left| format!(", {left} left"));
+    let halted = holder.state.as_deref().filter(|state| matches!(*state, "stopped" | "frozen"));
+    let halted = halted.map(|state| format!(", {state}"));
+    let all = [Some(name), host, left, halted].into_iter().flatten().collect::<String>();
+    all.trim_start_matches([',', ' ']).to_owned()
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::cli::wording::participant::tests::somebody;
+    use crate::cli::wording::time::tests::at;
+
+    const SINCE: &str = "2026-11-20T14:02:11Z";
+
+    fn now() -> Now {
+        at("2026-11-20T14:05:23Z")
+    }
+
+    /// The 2nd of 4 waiters for a key with so many holders.
+    pub(in crate::cli::progress) fn progress(holders: usize) -> Progress {
+        Progress {
+            key: "deploy".to_owned(),
+            position: 2,
+            waiting: 4,
+            reason: "2 of 2 slots are held".to_owned(),
+            holders: (0..holders).map(|_| somebody(812, Some("./deploy.sh"), SINCE)).collect(),
+        }
+    }
+
+    fn next() -> Progress {
+        Progress { position: 1, ..progress(1) }
+    }
+
+    fn wait(progress: &Progress) -> Wait<'_> {
+        Wait { progress, mode: Mode::Counted, here: 1, waited: None }
+    }
+
+    fn whole(progress: &Progress) -> String {
+        fitted(&wait(progress), None, &now())
+    }
+
+    #[test]
+    fn a_person_reads_first_what_a_person_wants_first() {
+        assert_eq!(
+            whole(&next()),
+            "waiting for deploy, next in line; held 3m by root: ./deploy.sh (pid 812)"
+        );
+        let many = "waiting for deploy, 2nd of 4 in line; held by 2, longest 3m by root";
+        assert!(whole(&progress(2)).starts_with(many));
+        let most = "waiting for deploy, 2nd of 4 in line; held by 5 or more, longest 3m by root: ";
+        assert!(whole(&progress(5)).starts_with(most));
+        assert_eq!(
+            whole(&progress(0)),
+            "waiting for deploy, 2nd of 4 in line; 2 of 2 slots are held"
+        );
+        let reason = "etcd cannot be reached".to_owned();
+        let away = Progress { waiting: 0, position: 0, reason, ..progress(0) };
+        assert_eq!(whole(&away), "waiting for deploy; etcd cannot be reached");
+    }
+
+    #[test]
+    fn the_holder_is_described_as_far_as_it_can_be_seen() {
+        let with = |change: &dyn Fn(&mut HolderInfo)| {
+            let mut progress = next();
+            change(&mut progress.holders[0]);
+            whole(&progress).split_once("; ").unwrap().1.to_owned()
+        };
+        assert_eq!(with(&|one| one.command = None), "held 3m by root (pid 812)");
+        assert_eq!(
+            with(&|one| (one.host, one.state) = (Some("beta".into()), Some("stopped".into()))),
+            "held 3m by root: ./deploy.sh (pid 812 on beta, stopped)"
+        );
+        assert_eq!(with(&|one| one.pid = 0), "held 3m by root: ./deploy.sh");
+        assert_eq!(
+            with(&|one| (one.key, one.mode) = (Some("deploy/x".into()), Some(Mode::Write))),
+            "deploy/x held for writing 3m by root: ./deploy.sh (pid 812)"
+        );
+        assert_eq!(
+            with(&|one| one.note = Some("https://ci/7\x1b".into())),
+            "held 3m by root: ./deploy.sh (pid 812); note: https://ci/7?"
+        );
+    }
+
+    #[test]
+    fn a_log_line_says_how_long() {
+        let progress = next();
+        let waited = Some(Duration::from_secs(40));
+        let line = fitted(&Wait { waited, mode: Mode::Write, ..wait(&progress) }, None, &now());
+        assert!(
+            line.starts_with("waiting to write deploy for 40s, next in line; held 3m"),
+            "{line}"
+        );
+    }
+
+    #[test]
+    fn parts_are_left_out_from_the_end() {
+        let progress = next();
+        let four = Wait { here: 4, ..wait(&progress) };
+        for (columns, line) in [
+            (
+                87,
+                "waiting for deploy (4 here), next in line; held 3m by root: ./deploy.sh (pid 812)",
+            ),
+            (79, "waiting for deploy (4 here), next in line; held 3m by root: ./deploy.sh"),
+            (69, "waiting for deploy (4 here), next in line; held 3m by root: ./deploy…"),
+            (66, "waiting for deploy (4 here), next in line; held 3m by root"),
+            (57, "waiting for deploy (4 here), next in line"),
+            (39, "waiting for deploy (4 here)"),
+            (26, "waiting for deploy"),
+            (12, "waiting for…"),
+        ] {
+            assert_eq!(fitted(&four, Some(columns), &now()), line, "{columns}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_width_is_kept_whatever_the_texts(
+            columns in 0..200_usize,
+            texts in proptest::collection::vec("[a-z#漢é🦀\u{301}\u{fe0f} /]{0,60}", 4),
+            holders in 0..7_usize,
+            here in 0..2000_usize,
+        ) {
+            let mut progress = progress(holders);
+            progress.key = texts[0].clone();
+            progress.reason = texts[1].clone();
+            if let Some(one) = progress.holders.first_mut() {
+                one.command = Some(texts[2].clone());
+                one.note = Some(texts[3].clone());
+            }
+            let line = fitted(&Wait { here, ..wait(&progress) }, Some(columns), &now());
+            prop_assert!(width(&line) <= columns, "{line:?}");
+            // What is there is the beginning of the whole.
+            let all = fitted(&Wait { here, ..wait(&progress) }, None, &now());
+            prop_assert!(all.starts_with(line.trim_end_matches('…')), "{line:?} of {all:?}");
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! The line on a terminal: one canal draws it for all that wait there.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use terminal_size::{Width, terminal_size_of};
+
+use crate::sys::terminal::drawn_line;
+use crate::sys::terminal::shared::SharedTerminal;
+
+/// The width of a terminal that does not say it.
+const COLUMNS_ASSUMED: usize = 80;
+
+/// For how long nothing is drawn after a canal has left this terminal, unless the daemon reports
+/// something before: that canal may have become its command, whose output begins where the line was.
+const PAUSE: Duration = Duration::from_secs(3);
+
+/// The line of this canal.
+#[derive(Debug)]
+pub(super) struct TerminalLine {
+    /// `None` if the terminal cannot be shared: then each canal draws.
+    shared: Option<SharedTerminal>,
+    /// How many canals wait here; 0 until this one draws.
+    here: usize,
+    text: String,
+    paused_until: Option<Instant>,
+}
+
+impl TerminalLine {
+    /// Begins to wait on the terminal. Nothing was reported before.
+    pub(super) fn begin() -> Self {
+        drawn_line::erase_on_signals();
+        let shared = SharedTerminal::join(io::stderr()).ok();
+        Self { shared, here: 0, text: String::new(), paused_until: None }
+    }
+
+    /// How many canals wait on the terminal, if this one has to draw now for all. `news`: whether
+    /// the daemon has just reported something.
+    pub(super) fn turn(&mut self, news: bool) -> Option<usize> {
+        let here = match &self.shared {
+            Some(shared) if !shared.draws() => return None,
+            Some(shared) => shared.waiting(),
+            None => 1,
+        };
+        // This one begins to draw because the one before has left, or another one has left.
+        if here < self.here || self.here == 0 {
+            self.forget();
+            self.paused_until = Some(Instant::now() + PAUSE);
+        }
+        self.here = here;
+        if news {
+            self.paused_until = None;
+        }
+        self.paused_until.is_none_or(|until| until <= Instant::now()).then_some(here)
+    }
+
+    /// Draws the line, unless it is there. What is drawn anew for nothing would erase what others
+    /// print.
+    pub(super) fn draw(&mut self, text: String) {
+        if text == self.text && drawn_line::is_drawn() {
+            return;
+        }
+        if let Some(shared) = &self.shared {
+            shared.set_drawn(true);
+        }
+        drawn_line::draw(&text);
+        self.text = text;
+    }
+
+    /// Erases the line of this canal.
+    pub(super) fn erase(&mut self) {
+        drawn_line::erase();
+        self.forget();
+    }
+
+    /// Erases the line, also if another canal has drawn it: what is printed next stands on a line of
+    /// its own.
+    pub(super) fn end(mut self) {
+        let others = self.shared.as_ref().is_some_and(SharedTerminal::is_drawn_by_other);
+        // The others notice first that this one leaves: they must not draw behind the command.
+        self.shared = None;
+        if others {
+            drawn_line::erase_any();
+        }
+        self.erase();
+    }
+
+    /// Leaves the terminal to another job, which has written to it since.
+    pub(super) fn leave(mut self) {
+        self.forget();
+    }
+
+    /// The line is not where it was any more.
+    fn forget(&mut self) {
+        drawn_line::forget();
+        if let Some(shared) = &self.shared {
+            shared.set_drawn(false);
+        }
+    }
+}
+
+/// What a line has; the last column stays free for the cursor.
+pub(super) fn columns() -> usize {
+    let columns = match terminal_size_of(io::stderr()) {
+        Some((Width(columns), _)) if columns > 0 => usize::from(columns),
+        _ => COLUMNS_ASSUMED,
+    };
+    columns - 1
+}

@@ -1,0 +1,106 @@
+//! One line on the terminal of standard error that is drawn again and again, and leaves no trace: it is
+//! erased also if a signal ends or stops this process.
+
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use libc::c_int;
+use nix::errno::Errno;
+
+use super::shared;
+
+/// Moves to the beginning of the line and clears it.
+const ERASE: &[u8] = b"\r\x1b[K";
+
+/// Signals whose default effect ends a process, and that people or their terminals send.
+const ENDING: [c_int; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
+
+/// Whether the line of this process is on the screen, and the cursor behind it.
+static DRAWN: AtomicBool = AtomicBool::new(false);
+
+/// From now on, signals that end or stop this process erase the line first. A signal that is ignored
+/// stays ignored. The effects of the signals are what they were, and so they are after an exec.
+pub fn erase_on_signals() {
+    for signal in ENDING {
+        on_signal(signal, erase_and_end);
+    }
+    on_signal(libc::SIGTSTP, erase_and_stop);
+}
+
+/// Draws the line in place of the one before. It must fit into the terminal.
+pub fn draw(text: &str) {
+    DRAWN.store(true, Ordering::Relaxed);
+    // An error here cannot be reported anywhere.
+    let _ = io::stderr().lock().write_all(format!("\r{text}\x1b[K").as_bytes());
+}
+
+/// Whether the line is on the screen.
+#[must_use]
+pub fn is_drawn() -> bool {
+    DRAWN.load(Ordering::Relaxed)
+}
+
+/// Erases the line, if it is on the screen. Async-signal-safe.
+pub fn erase() {
+    if DRAWN.swap(false, Ordering::Relaxed) {
+        erase_any();
+    }
+}
+
+/// Erases the line of another process, behind which the cursor is. Async-signal-safe.
+pub fn erase_any() {
+    // SAFETY: the bytes live for ever, and their number is right. A failure changes nothing.
+    unsafe { libc::write(libc::STDERR_FILENO, ERASE.as_ptr().cast(), ERASE.len()) };
+}
+
+/// Leaves the line where it is: something else was written behind it.
+pub fn forget() {
+    DRAWN.store(false, Ordering::Relaxed);
+}
+
+/// Installs a handler for a signal that has its default effect.
+fn on_signal(signal: c_int, handler: extern "C" fn(c_int)) {
+    // SAFETY: the structure is integers and addresses, for which zeros are a value.
+    let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: without a new action the call only writes the old action, which lives over the call.
+    unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut before) };
+    if before.sa_sigaction == libc::SIG_DFL {
+        install(signal, handler);
+    }
+}
+
+/// Async-signal-safe.
+fn install(signal: c_int, handler: extern "C" fn(c_int)) {
+    // SAFETY: as above.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler as *const () as usize;
+    // Sent again within its handler, the signal has its effect at once.
+    action.sa_flags = libc::SA_NODEFER;
+    // SAFETY: the handlers of this file call async-signal-safe functions only.
+    unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };
+}
+
+/// Lets a signal have its default effect, now.
+fn by_default(signal: c_int) {
+    // SAFETY: the default effect is not a function.
+    unsafe {
+        libc::signal(signal, libc::SIG_DFL);
+        libc::raise(signal);
+    }
+}
+
+extern "C" fn erase_and_end(signal: c_int) {
+    erase();
+    by_default(signal);
+}
+
+extern "C" fn erase_and_stop(signal: c_int) {
+    let errno = Errno::last_raw();
+    erase();
+    // Others may draw while this process is stopped.
+    shared::let_go();
+    by_default(signal);
+    // The process goes on.
+    install(signal, erase_and_stop);
+    Errno::set_raw(errno);
+}

@@ -1,0 +1,4 @@
+//! Drawing on a terminal that other processes use too.
+
+pub mod drawn_line;
+pub mod shared;

@@ -1,0 +1,215 @@
+//! Processes that wait on one terminal agree on one of them, which draws for all.
+//!
+//! The terminal's own device is what they lock, in single bytes (`F_OFD_SETLK`, Linux 3.15): one byte for
+//! the process that draws, one while its line is on the screen, and one for each that waits. The kernel
+//! drops these locks when a process ends, however it ends, and another one takes over; a process that is
+//! stopped by the terminal (Ctrl-Z) lets them go itself. No file is left behind, and processes of several
+//! users or daemons agree as well.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use libc::{c_int, c_short, off_t};
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::sys::stat::fstat;
+
+/// The most processes that are counted.
+const COUNTED_MAX: usize = 999;
+
+/// The largest number of a process.
+const PID_MAX: off_t = 1 << 22;
+
+/// The bytes, counted from [`SharedTerminal::first`]: of the process that draws, of the line on the
+/// screen, and of process 0.
+const DRAWER: off_t = 0;
+const LINE: off_t = 1;
+const PROCESSES: off_t = 2;
+
+/// The descriptor of the device, for [`let_go`]; -1 if there is none.
+static DEVICE: AtomicI32 = AtomicI32::new(-1);
+
+/// One process among those that wait on a terminal. Dropping it leaves the others.
+#[derive(Debug)]
+pub struct SharedTerminal {
+    /// The device, opened anew: the locks belong to this very description.
+    device: File,
+    /// The first byte of this terminal.
+    first: off_t,
+    /// The number of the process.
+    pid: off_t,
+}
+
+impl SharedTerminal {
+    /// Joins the processes that wait on a terminal.
+    ///
+    /// # Errors
+    /// The descriptor is no terminal that could be opened again.
+    pub fn join(terminal: impl AsFd) -> io::Result<Self> {
+        let fd = terminal.as_fd();
+        let again = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let (device, first) = match open(&again) {
+            Ok(device) => (device, 0),
+            // It belongs to another user, as after su(1). All terminals have this device in common.
+            Err(_) => (open("/dev/tty")?, off_t::from(number(fstat(fd)?.st_rdev)) << 32),
+        };
+        let shared = Self { device, first, pid: off_t::from(std::process::id()) };
+        DEVICE.store(shared.device.as_raw_fd(), Ordering::Relaxed);
+        shared.count();
+        Ok(shared)
+    }
+
+    /// Whether this process draws. It does from the first time on when no other one did. If the kernel
+    /// does not lock this device, each process draws.
+    #[must_use]
+    pub fn draws(&self) -> bool {
+        // It may have let its bytes go meanwhile. A byte that it has is its own.
+        self.count();
+        !matches!(self.lock(DRAWER), Err(Errno::EAGAIN | Errno::EACCES))
+    }
+
+    /// Tells the others whether the line of this process is on the screen.
+    pub fn set_drawn(&self, is_drawn: bool) {
+        let _ = if is_drawn { self.lock(LINE) } else { self.set(LINE, libc::F_UNLCK) };
+    }
+
+    /// Whether the line of another process is on the screen.
+    #[must_use]
+    pub fn is_drawn_by_other(&self) -> bool {
+        self.locked(LINE, 1).is_some()
+    }
+
+    /// How many processes wait on this terminal, this one among them.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        let mut found = 1;
+        let mut unseen = vec![(PROCESSES, PID_MAX + 1)];
+        while let Some((start, length)) = unseen.pop() {
+            let Some(at) = self.locked(start, length) else { continue };
+            found += 1;
+            if found == COUNTED_MAX {
+                break;
+            }
+            let behind = start + length - (at + 1);
+            let parts = [(start, at - start), (at + 1, behind)];
+            // A length of 0 would reach to the end of the file.
+            unseen.extend(parts.into_iter().filter(|(_, length)| *length > 0));
+        }
+        found
+    }
+
+    /// Counts this process among those that wait.
+    fn count(&self) {
+        // If another pid namespace has this number here, one of the two is not counted.
+        let _ = self.lock(PROCESSES + self.pid.min(PID_MAX));
+    }
+
+    fn lock(&self, at: off_t) -> Result<(), Errno> {
+        self.set(at, libc::F_WRLCK)
+    }
+
+    fn set(&self, at: off_t, kind: c_int) -> Result<(), Errno> {
+        let byte = bytes(self.first + at, 1, kind);
+        fcntl(&self.device, FcntlArg::F_OFD_SETLK(&byte)).map(drop)
+    }
+
+    /// A byte of these that another process has locked.
+    fn locked(&self, start: off_t, length: off_t) -> Option<off_t> {
+        let mut found = bytes(self.first + start, length, libc::F_WRLCK);
+        fcntl(&self.device, FcntlArg::F_OFD_GETLK(&mut found)).ok()?;
+        let is_locked = c_int::from(found.l_type) != libc::F_UNLCK;
+        is_locked.then(|| (found.l_start - self.first).max(start))
+    }
+}
+
+impl Drop for SharedTerminal {
+    fn drop(&mut self) {
+        DEVICE.store(-1, Ordering::Relaxed);
+    }
+}
+
+/// Lets all bytes go that this process has locked. Async-signal-safe.
+pub(super) fn let_go() {
+    let all = bytes(0, 0, libc::F_UNLCK);
+    // SAFETY: the structure lives over the call. Without a descriptor the call fails and does nothing.
+    unsafe { libc::fcntl(DEVICE.load(Ordering::Relaxed), libc::F_OFD_SETLK, &raw const all) };
+}
+
+fn open(device: &str) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).custom_flags(libc::O_NOCTTY | libc::O_NONBLOCK).open(device)
+}
+
+/// The number of a device, as far as it has room above the bytes of processes.
+fn number(device: libc::dev_t) -> u32 {
+    u32::try_from(device & 0x3fff_ffff).unwrap_or_default()
+}
+
+fn bytes(start: off_t, length: off_t, kind: c_int) -> libc::flock {
+    libc::flock {
+        l_type: kind as c_short,
+        l_whence: libc::SEEK_SET as c_short,
+        l_start: start,
+        l_len: length,
+        l_pid: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::pty::openpty;
+
+    use super::*;
+
+    /// Joins as another process would.
+    fn join_as(terminal: &impl AsFd, pid: off_t) -> SharedTerminal {
+        let device = open(&format!("/proc/self/fd/{}", terminal.as_fd().as_raw_fd())).unwrap();
+        let shared = SharedTerminal { device, first: 0, pid };
+        shared.count();
+        shared
+    }
+
+    #[test]
+    fn one_draws_and_the_next_takes_over_when_it_leaves() {
+        // Without its master the terminal could not be opened again.
+        let pty = openpty(None, None).unwrap();
+        let terminal = &pty.slave;
+        let one = join_as(terminal, 5);
+        assert_eq!((one.draws(), one.waiting()), (true, 1));
+        let two = join_as(terminal, 6);
+        let three = join_as(terminal, 3 * PID_MAX);
+        let own = SharedTerminal::join(terminal).unwrap();
+        assert_eq!([two.draws(), three.draws(), own.draws()], [false; 3]);
+        assert!(one.draws(), "it goes on");
+        assert_eq!([one.waiting(), two.waiting(), own.waiting()], [4; 3]);
+        drop(one);
+        assert!(three.draws() && !two.draws() && !own.draws());
+        assert_eq!(three.waiting(), 3);
+    }
+
+    #[test]
+    fn a_line_is_known_to_the_others_until_it_or_its_process_is_gone() {
+        let pty = openpty(None, None).unwrap();
+        let [one, two] = [5, 6].map(|pid| join_as(&pty.slave, pid));
+        one.set_drawn(true);
+        assert!(two.is_drawn_by_other() && !one.is_drawn_by_other());
+        one.set_drawn(false);
+        assert!(!two.is_drawn_by_other());
+        one.set_drawn(true);
+        drop(one);
+        assert!(!two.is_drawn_by_other());
+    }
+
+    #[test]
+    fn each_terminal_has_its_own() {
+        let [one, two] = [0; 2].map(|_| openpty(None, None).unwrap());
+        assert!(SharedTerminal::join(&one.slave).unwrap().draws());
+        let first = SharedTerminal::join(&one.slave).unwrap();
+        let other = SharedTerminal::join(&two.slave).unwrap();
+        assert!(first.draws() && other.draws());
+        assert_eq!(other.waiting(), 1);
+    }
+}
