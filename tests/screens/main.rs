@@ -1,0 +1,17 @@
+//! What people see on a terminal while canal waits: real terminals of several sizes, and the page that
+//! keeps what they show, `docs/screens.md`. `UPDATE=1 cargo test --test screens` writes the page anew.
+#![expect(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
+#![expect(clippy::print_stderr, reason = "a test that is skipped says so")]
+
+#[path = "../whole/backend.rs"]
+mod backend;
+#[expect(dead_code, reason = "the whole program's tests use the rest")]
+#[path = "../fixtures/terminal.rs"]
+mod terminal;
+#[expect(dead_code, reason = "the whole program's tests use the rest")]
+#[path = "../fixtures/world/mod.rs"]
+mod world;
+
+mod page;
+mod screen;
+mod sharing;
