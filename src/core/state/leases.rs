@@ -53,7 +53,7 @@ impl Table {
     fn set_note(&mut self, token: Token, note: &str) {
         let Some(hold) = self.holds.get_mut(&token) else { return };
         let asked = &mut Arc::make_mut(hold).asked;
-        Arc::make_mut(asked).note = Some(note.into()).filter(|note: &Box<str>| !note.is_empty());
+        Arc::make_mut(asked).note = (!note.is_empty()).then(|| note.into());
     }
 
     /// Remembers how a lease ends that is about to release what it holds.
