@@ -83,13 +83,13 @@ fn show(found: &KillTargets, signal: Signal, verbosity: Verbosity) {
     for target in &found.targets {
         let line = line(target, &now);
         match &target.refused {
-            None => verbosity.message(&format!("about to send {} to {line}", name(signal))),
-            Some(_) => verbosity.message(&format!("not to be ended: {line}")),
+            None => verbosity.note(&format!("about to send {} to {line}", name(signal))),
+            Some(_) => verbosity.note(&format!("not to be ended: {line}")),
         }
     }
     if found.left_out > 0 {
         let more = plural(found.left_out, "more holds or waits", "more hold or wait");
-        verbosity.message(&format!("{more}; they are not signalled"));
+        verbosity.note(&format!("{more}; they are not signalled"));
     }
     for target in &found.targets {
         let Some(refused) = &target.refused else { continue };
@@ -131,7 +131,7 @@ fn ask(found: &KillTargets, args: &KillArgs, verbosity: Verbosity) -> Result<(),
         (None, pid) => format!("canal kill --yes --pid {}", pid.unwrap_or(0)),
     };
     let hint = format!("`{again}` ends them without a question");
-    if verbosity == Verbosity::Quiet {
+    if verbosity < Verbosity::Normal {
         return Err(
             Failed::new("with -q nothing is shown that could be agreed to: give --yes").hint(hint)
         );

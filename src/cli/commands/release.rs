@@ -23,7 +23,7 @@ pub(crate) fn run(args: &ReleaseArgs, global: &Global, verbosity: Verbosity) -> 
     if args.force {
         let held = client.would_release(&release, None).map_err(connect::failed)?;
         for line in lines(&held, "about to break the hold of", "by") {
-            verbosity.message(&line);
+            verbosity.note(&line);
         }
     }
     let released = match client.release_once(&release, owner.as_ref().map(|owner| &owner.pidfd)) {

@@ -84,7 +84,7 @@ impl Lease {
             match self.renew(client, None)? {
                 Ok(renewed) => {
                     if failing {
-                        self.verbosity.message("the lease is renewed again");
+                        self.verbosity.note("the lease is renewed again");
                     }
                     self.verbosity.detail(&message(&renewed, &Now::here()));
                     (renewed_at, failing) = (asked_at, false);

@@ -30,6 +30,8 @@ fn a_holder_is_shown_and_then_ended_and_the_next_waiter_has_its_turn() {
     let work = world.path("work").canonicalize().unwrap();
     assert!(refused.stderr.contains(&format!(", in {}\n", work.display())), "{refused:?}");
     assert_eq!(world.held("db"), 1);
+    let unseen = world.canal(["kill", "-q", "db"]).end().code(125).stderr;
+    assert!(unseen.starts_with("canal: with -q nothing is shown"), "{unseen}");
     let done = world.canal(["kill", "--yes", "db"]).end().code(0);
     assert!(done.stderr.starts_with(&shown), "{done:?}");
     assert_eq!(done.stderr.lines().count(), 1, "{done:?}");
