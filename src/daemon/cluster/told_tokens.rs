@@ -7,8 +7,8 @@
 //! Invariant: a token is told only after a bound above it is on disk. Bounds are reserved in
 //! blocks, so that this costs one sync per block.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::core::Token;
 use crate::daemon::processes::holder_record::HolderRecord;
 use crate::host::{Mark, Memory};
+use crate::log::journal::disk;
 use crate::protocol::place::Place;
 
 /// The file's name.
@@ -128,11 +129,11 @@ impl ToldTokens {
         let mut bytes = serde_json::to_vec(&noted)?;
         bytes.push(b'\n');
         let mut options = OpenOptions::new();
-        let mut file = options.write(true).create_new(true).mode(0o600).open(&written)?;
-        file.write_all(&bytes)?;
-        file.sync_all()?;
-        fs::rename(&written, &path)?;
-        File::open(&self.dir)?.sync_all()?;
+        let file = options.write(true).create_new(true).mode(0o600).open(&written)?;
+        disk::write(&file, &bytes, 0)?;
+        disk::sync(&file)?;
+        disk::rename(&written, &path)?;
+        disk::sync_dir(&self.dir)?;
         self.noted = noted;
         Ok(())
     }

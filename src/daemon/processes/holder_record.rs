@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -23,6 +23,7 @@ use crate::daemon::processes::holder::{Holder, WatchId};
 use crate::daemon::processes::other_namespace;
 use crate::daemon::processes::owners::find;
 use crate::daemon::processes::proof::Proof;
+use crate::log::journal::disk;
 use crate::sys::process::{Found, Origin};
 
 /// The file's name.
@@ -198,7 +199,7 @@ impl HolderRecord {
         bytes.push(b'\n');
         // Without a sync: if the daemon is killed, the kernel still has the line. If the machine
         // goes down, the processes end with it.
-        let written = file.write_all(&bytes);
+        let written = disk::append(file, &bytes);
         self.torn = written.is_err();
         written
     }
@@ -220,8 +221,8 @@ impl HolderRecord {
             _ => {}
         }
         let mut file = options.open(&beside)?;
-        file.write_all(&bytes)?;
-        std::fs::rename(&beside, &self.path)?;
+        disk::append(&mut file, &bytes)?;
+        disk::rename(&beside, &self.path)?;
         self.file = Some(file);
         (self.stale, self.torn) = (0, false);
         Ok(())
@@ -307,6 +308,8 @@ fn largest(bytes: &[u8]) -> Token {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
     use crate::core::{OnLost, ProcessId};
 

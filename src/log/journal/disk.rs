@@ -1,22 +1,33 @@
-//! What the log does to the disk: the few calls through which every change goes.
+//! What the log, and the daemon's records, do to the disk: the few calls through which every change
+//! goes.
 //!
-//! Tests stop the log before, after and within each of them (see `fault`).
+//! Tests stop them before, after and within each of these calls (see `fault`).
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use nix::errno::Errno;
 
 /// Writes all of `bytes` at `at`.
-pub(in crate::log) fn write(file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
+pub(crate) fn write(file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
     #[cfg(test)]
-    if let Some(torn) = fault::torn(bytes.len()) {
+    if let Some((torn, error)) = fault::torn(file, bytes.len(), at) {
         file.write_all_at(&bytes[..torn], at)?;
-        return Err(fault::stopped());
+        return Err(error);
     }
     file.write_all_at(bytes, at)
+}
+
+/// Writes all of `bytes` at the end of a file that was opened for appending.
+pub(crate) fn append(file: &mut File, bytes: &[u8]) -> io::Result<()> {
+    #[cfg(test)]
+    if let Some((torn, error)) = fault::torn(file, bytes.len(), file.metadata()?.len()) {
+        file.write_all(&bytes[..torn])?;
+        return Err(error);
+    }
+    file.write_all(bytes)
 }
 
 /// Writes zeros within one page. No kill tears that: the kernel looks for signals only between two
@@ -35,7 +46,7 @@ pub(super) fn write_mark(file: &File, mark: &[u8]) -> io::Result<()> {
 }
 
 /// Gives a file another name, in place of what had it.
-pub(in crate::log) fn rename(from: &Path, to: &Path) -> io::Result<()> {
+pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
     #[cfg(test)]
     fault::step()?;
     fs::rename(from, to)
@@ -56,14 +67,14 @@ pub(in crate::log) fn set_len(file: &File, len: u64) -> io::Result<()> {
 }
 
 /// Brings what was written to a file, and its length, onto the disk.
-pub(in crate::log) fn sync(file: &File) -> io::Result<()> {
+pub(crate) fn sync(file: &File) -> io::Result<()> {
     #[cfg(test)]
     fault::step()?;
     file.sync_data()
 }
 
 /// Brings the names in a directory onto the disk.
-pub(in crate::log) fn sync_dir(dir: &Path) -> io::Result<()> {
+pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
     #[cfg(test)]
     fault::step()?;
     File::open(dir)?.sync_all()
@@ -75,7 +86,7 @@ pub(in crate::log) fn sync_dir(dir: &Path) -> io::Result<()> {
 /// The disk is full, the user's quota or limit of file size is reached, or another system error.
 pub(super) fn allocate(file: &File, len: u64) -> io::Result<()> {
     #[cfg(test)]
-    fault::allocation(len)?;
+    fault::allocation(file, len)?;
     if fs2::FileExt::allocate(file, len).is_ok() {
         return Ok(());
     }
@@ -105,17 +116,38 @@ fn fill(file: &File, len: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Faults that tests put in: the thread's journals stop as if killed, or find the disk full.
+/// Faults that tests put in: the thread's logs stop as if killed, find the disk full, or find that
+/// it fails.
 #[cfg(test)]
 pub(crate) mod fault {
     use std::cell::Cell;
+    use std::fs::File;
     use std::io;
 
     thread_local! {
         /// How many bytes and steps may still be done.
         static BUDGET: Cell<Option<u64>> = const { Cell::new(None) };
         /// The longest file that can be allocated.
-        static DISK: Cell<Option<u64>> = const { Cell::new(None) };
+        static LENGTH_MAX: Cell<Option<u64>> = const { Cell::new(None) };
+        static DISK: Cell<Disk> = const { Cell::new(Disk { is_full: false, fails_after: None }) };
+    }
+
+    /// What is wrong with a disk.
+    #[derive(Clone, Copy, Debug, Default)]
+    pub(crate) struct Disk {
+        /// No file can grow.
+        pub(crate) is_full: bool,
+        /// After this number of bytes and steps nothing succeeds any more. What is written then is
+        /// written in part.
+        pub(crate) fails_after: Option<u64>,
+    }
+
+    /// Runs `work` on a disk with which something is wrong.
+    pub(crate) fn on<T>(disk: &mut Disk, work: impl FnOnce() -> T) -> T {
+        DISK.set(*disk);
+        let done = work();
+        *disk = DISK.take();
+        done
     }
 
     /// Runs `work` and stops it after `budget` bytes and steps; returns whether it was stopped.
@@ -127,31 +159,63 @@ pub(crate) mod fault {
 
     /// Lets no file be allocated beyond `len` from now on.
     pub(in super::super) fn disk(len: Option<u64>) {
-        DISK.set(len);
+        LENGTH_MAX.set(len);
     }
 
-    pub(super) fn stopped() -> io::Error {
+    fn stopped() -> io::Error {
         io::Error::other("stopped by the test")
     }
 
-    /// How many of `size` bytes are written before the stop; `None` if it does not come.
-    pub(super) fn torn(size: usize) -> Option<usize> {
-        let budget = BUDGET.get()?;
-        let left = budget.saturating_sub(size as u64);
-        BUDGET.set(Some(left));
-        (left == 0).then_some(size.min(budget as usize))
+    fn failed() -> io::Error {
+        io::Error::from_raw_os_error(libc::EIO)
+    }
+
+    fn full() -> io::Error {
+        io::ErrorKind::StorageFull.into()
+    }
+
+    /// How many of `size` bytes are written before the fault, and its error; `None` if there is
+    /// none.
+    pub(super) fn torn(file: &File, size: usize, at: u64) -> Option<(usize, io::Error)> {
+        if let Some(budget) = BUDGET.get() {
+            let left = budget.saturating_sub(size as u64);
+            BUDGET.set(Some(left));
+            if left == 0 {
+                return Some((size.min(budget as usize), stopped()));
+            }
+        }
+        let disk = DISK.get();
+        let len = file.metadata().map_or(0, |it| it.len());
+        if disk.is_full && at + size as u64 > len {
+            let room = usize::try_from(len.saturating_sub(at)).unwrap_or(usize::MAX);
+            return Some((room.min(size), full()));
+        }
+        let left = disk.fails_after?;
+        let torn = (left <= size as u64).then(|| size.min(left as usize));
+        let fails_after = Some(left.saturating_sub(size as u64));
+        DISK.set(Disk { fails_after, ..disk });
+        torn.map(|torn| (torn, failed()))
     }
 
     pub(super) fn step() -> io::Result<()> {
-        let Some(budget) = BUDGET.get() else { return Ok(()) };
-        BUDGET.set(Some(budget.saturating_sub(1)));
-        if budget > 1 { Ok(()) } else { Err(stopped()) }
+        if let Some(budget) = BUDGET.get() {
+            BUDGET.set(Some(budget.saturating_sub(1)));
+            if budget <= 1 {
+                return Err(stopped());
+            }
+        }
+        let disk = DISK.get();
+        let Some(left) = disk.fails_after else { return Ok(()) };
+        DISK.set(Disk { fails_after: Some(left.saturating_sub(1)), ..disk });
+        if left > 1 { Ok(()) } else { Err(failed()) }
     }
 
-    pub(super) fn allocation(len: u64) -> io::Result<()> {
+    pub(super) fn allocation(file: &File, len: u64) -> io::Result<()> {
         step()?;
-        match DISK.get() {
-            Some(disk) if len > disk => Err(io::ErrorKind::StorageFull.into()),
+        let is_longer = || file.metadata().is_ok_and(|it| it.len() < len);
+        match LENGTH_MAX.get() {
+            Some(most) if len > most => Err(full()),
+            _ if DISK.get().is_full && is_longer() => Err(full()),
             _ => Ok(()),
         }
     }

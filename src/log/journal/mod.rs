@@ -6,7 +6,7 @@
 
 mod batch;
 mod compact;
-pub(in crate::log) mod disk;
+pub(crate) mod disk;
 mod file;
 mod header;
 mod longest;
