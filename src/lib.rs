@@ -37,8 +37,16 @@
 //! The modules that this documentation does not show belong to the program. They may change at any
 //! time.
 
+// The contract of engines names this crate from outside, and from within.
+#[cfg(test)]
+extern crate self as canal;
+
 mod api;
 mod duration_text;
+/// What every engine must do: the simulated one, too.
+#[cfg(test)]
+#[path = "../tests/engine_contract/mod.rs"]
+mod engine_contract;
 mod safe_text;
 
 pub use api::{

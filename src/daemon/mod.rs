@@ -25,9 +25,11 @@ mod server;
 pub(crate) mod simulated {
     //! What the simulator needs of the daemon.
 
+    pub(crate) use super::cluster::watcher::{Alone, Duty};
     pub(crate) use super::config::Config;
     pub(crate) use super::net::events::Source;
     pub(crate) use super::options::Options;
+    pub(crate) use super::processes::holder::WatchId;
     pub(crate) use super::runtime_dir::Claim;
     pub(crate) use super::server::Server;
     pub(crate) use super::start::open;

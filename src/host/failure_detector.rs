@@ -11,16 +11,9 @@ use crate::log::engine::{Alive, Evidence, Sign};
 pub(in crate::host) const SILENCE: u64 = 1100;
 
 /// What this host has observed of all incarnations.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::host) struct FailureDetector {
     seen: BTreeMap<HostId, Observed>,
-    pub(in crate::host) silence: u64,
-}
-
-impl Default for FailureDetector {
-    fn default() -> Self {
-        Self { seen: BTreeMap::new(), silence: SILENCE }
-    }
 }
 
 impl FailureDetector {
@@ -63,7 +56,7 @@ impl FailureDetector {
             Sign::Watched => None,
             Sign::Lapsed => Some(Evidence::Lapsed),
             Sign::Renewals(renewals) => {
-                let silent_ms = alive.ttl_ms.saturating_mul(self.silence).div_ceil(1000);
+                let silent_ms = alive.ttl_ms.saturating_mul(SILENCE).div_ceil(1000);
                 #[cfg(test)]
                 let silent_ms = match crate::sim::is_broken(crate::sim::Rule::HostsLiveForTheirTtl)
                 {

@@ -18,8 +18,10 @@ mod member;
 mod memory;
 mod settings;
 #[cfg(test)]
-pub(crate) mod sim;
+mod sim;
 mod snapshot_keeper;
+#[cfg(test)]
+pub(crate) mod tests;
 mod writer;
 
 pub use chain::{Known, Mark};

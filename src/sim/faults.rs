@@ -1,105 +1,105 @@
 //! What goes wrong, and how it ends.
 
-use fastrand::Rng;
-
+use super::emphasis::Fault;
 use super::world::World;
 
-/// Something that goes wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
-    /// A daemon is killed, between two turns or within one.
-    KillDaemon,
-    /// A daemon is killed while it writes to the disk.
-    TearWrite,
-    /// A daemon is stopped for a while.
-    StopDaemon,
-    /// A process is killed.
-    Kill,
-    /// A process is stopped for a while.
-    Stop,
-    /// The power fails.
-    Reboot,
-    /// A whole machine stands still for a while.
-    Freeze,
-    /// A machine is cut off from the engine.
-    Cut,
-    /// A machine reaches the engine again.
-    Heal,
-    /// Messages between a machine and the engine take longer.
-    Slow,
-    /// The engine stops, and starts again.
-    RestartEngine,
-}
-
-impl Fault {
-    /// How often each happens, in a thousand steps. Each run has another few faults.
-    pub(super) fn draw(rng: &mut Rng, over_engine: bool) -> Vec<(Self, u32)> {
-        let usual = [
-            (Self::KillDaemon, 12),
-            (Self::TearWrite, 6),
-            (Self::StopDaemon, 4),
-            (Self::Kill, 20),
-            (Self::Stop, 12),
-            (Self::Reboot, 1),
-        ];
-        let factor = |rng: &mut Rng| [0, 0, 1, 1, 3][rng.usize(0..5)];
-        let of_engine =
-            [(Self::Freeze, 4), (Self::Cut, 8), (Self::Slow, 4), (Self::RestartEngine, 1)];
-        let mut often = usual.map(|(fault, often)| (fault, often * factor(rng))).to_vec();
-        if over_engine {
-            often.extend(of_engine.map(|(fault, often)| (fault, often * factor(rng))));
-            often.push((Self::Heal, rng.u32(5..20)));
-        }
-        often
-    }
-}
+/// How long a daemon whose files vanish is left alone: nobody promises anything if it is killed
+/// before it has made them again.
+const RESTORES_MS: u64 = 100;
 
 impl World {
     /// Something may go wrong now.
     pub(super) fn cause_faults(&mut self) {
+        self.choose_victim();
         let Some(fault) = self.next_fault() else { return };
-        let at = self.rng.usize(0..self.hosts.len());
-        // A wait, a lease, and a time that the daemon gives others to come back are among these.
-        let long_ms = if self.rng.bool() { self.rng.u64(0..100) } else { self.rng.u64(0..3_000) };
-        let until = self.now_ms + long_ms;
-        let within = self.rng.bool().then(|| self.rng.u64(0..300));
+        let any = self.rng.usize(0..self.hosts.len());
+        let is_spared = !self.emphasis.has_victim || self.rng.u8(0..4) == 0;
+        let at = if is_spared || fault == Fault::Heal { any } else { self.victim };
+        let until = self.now_ms + self.emphasis.draw_time(&mut self.rng);
         let clock_ms = self.rng.u64(0..5_000);
+        if self.now_ms < self.hosts[at].spared_until {
+            return;
+        }
         match fault {
-            Fault::KillDaemon => {
-                let host = &mut self.hosts[at];
+            Fault::KillDaemon | Fault::StopDaemon | Fault::Freeze | Fault::Reboot => {
+                self.disturb_machine(fault, at, until, clock_ms);
+            }
+            Fault::Kill | Fault::Stop => self.disturb_process(fault, at, until),
+            Fault::TearWrite | Fault::FillDisk | Fault::BreakDisk | Fault::LoseFiles => {
+                self.disturb_disk(fault, at, until);
+            }
+            _ => self.disturb_network(fault, at, until),
+        }
+    }
+
+    /// From time to time, another machine has bad luck.
+    fn choose_victim(&mut self) {
+        if self.emphasis.has_victim && self.rng.u8(0..150) == 0 {
+            self.victim = self.rng.usize(0..self.hosts.len());
+        }
+    }
+
+    fn disturb_machine(&mut self, fault: Fault, at: usize, until: u64, clock_ms: u64) {
+        let within = self.rng.bool().then(|| self.rng.u64(0..300));
+        let host = &mut self.hosts[at];
+        match fault {
+            Fault::StopDaemon => host.stopped_until = until,
+            Fault::Freeze => host.frozen_until = until,
+            Fault::Reboot => {
+                host.back_at = until;
+                host.reboot(clock_ms);
+            }
+            _ => {
                 host.back_at = until;
                 match within {
                     Some(questions) => host.machine.kill_daemon_after(Some(questions)),
                     None => host.kill_daemon(),
                 }
             }
+        }
+    }
+
+    fn disturb_process(&mut self, fault: Fault, at: usize, until: u64) {
+        let pids = self.hosts[at].machine.alive();
+        if pids.is_empty() {
+            return;
+        }
+        let pid = pids[self.rng.usize(0..pids.len())];
+        let is_whole = self.rng.bool();
+        let host = &mut self.hosts[at];
+        if fault == Fault::Kill {
+            return host.machine.end(pid);
+        }
+        let program = host.programs.get_mut(&pid).filter(|_| !is_whole);
+        if let Some(claim) = program.and_then(|program| program.stop_supervisor(until)) {
+            self.claims.get(claim).unwatched_until = until;
+            return;
+        }
+        if !host.programs.get(&pid).is_some_and(|it| it.has_lease()) {
+            host.machine.with(pid, |process| process.state = 'T');
+            host.stopped.insert(pid, until);
+        }
+    }
+
+    fn disturb_disk(&mut self, fault: Fault, at: usize, until: u64) {
+        let bytes = self.rng.u64(1..3_000);
+        let host = &mut self.hosts[at];
+        match fault {
             Fault::TearWrite => {
-                self.hosts[at].back_at = until;
-                self.hosts[at].disk_budget = Some(self.rng.u64(1..3_000));
-            }
-            Fault::StopDaemon => self.hosts[at].stopped_until = until,
-            Fault::Kill => {
-                if let Some(pid) = self.any_process(at) {
-                    self.hosts[at].machine.end(pid);
-                }
-            }
-            Fault::Stop => {
-                let pid = self.any_process(at);
-                let host = &mut self.hosts[at];
-                let has_lease = |pid: &u32| host.programs.get(pid).is_some_and(|it| it.has_lease());
-                if let Some(pid) = pid.filter(|pid| !has_lease(pid)) {
-                    host.machine.with(pid, |process| process.state = 'T');
-                    host.stopped.insert(pid, until);
-                }
-            }
-            Fault::Freeze => self.hosts[at].frozen_until = until,
-            Fault::Cut | Fault::Heal | Fault::Slow | Fault::RestartEngine => {
-                self.disturb_network(fault, at, until);
-            }
-            Fault::Reboot => {
-                let host = &mut self.hosts[at];
                 host.back_at = until;
-                host.reboot(clock_ms);
+                host.disk_budget = Some(bytes);
+            }
+            Fault::LoseFiles => {
+                let runs = host.daemon.is_some() && host.stopped_until <= self.now_ms;
+                if runs && host.frozen_until <= self.now_ms {
+                    host.spared_until = self.now_ms + RESTORES_MS;
+                    host.lose_files();
+                }
+            }
+            _ => {
+                host.disk.is_full = fault == Fault::FillDisk;
+                host.disk.fails_after = (fault == Fault::BreakDisk).then_some(bytes);
+                host.bad_disk_until = until;
             }
         }
     }
@@ -108,24 +108,28 @@ impl World {
         let (rng, now_ms) = (&mut self.rng, self.now_ms);
         let Some(network) = &mut self.network else { return };
         match fault {
-            Fault::Cut => network.wires[at].borrow_mut().link.cut(rng, now_ms),
-            Fault::Heal => network.wires[at].borrow_mut().link.heal(now_ms),
+            Fault::Fence => return network.fence(rng, now_ms, at),
+            Fault::RestartEngine => return network.restart(rng, now_ms, until),
+            Fault::LoseLog => return network.lose_log(rng, now_ms),
+            _ => {}
+        }
+        let link = &mut network.wires[at].borrow_mut().link;
+        match fault {
+            Fault::Cut => link.cut(rng, now_ms),
+            Fault::Heal => link.heal(now_ms),
             Fault::Slow => {
                 let most_ms = [20, 300, 900][rng.usize(0..3)];
-                network.wires[at].borrow_mut().link.slow_ms = rng.u64(0..=most_ms);
+                link.slow_ms = rng.u64(0..=most_ms);
             }
-            _ => network.restart(rng, now_ms, until),
+            Fault::StallCalls => link.calls_stall_until = until,
+            Fault::StallAnswers => link.answers_stall_until = until,
+            _ => {}
         }
-    }
-
-    fn any_process(&mut self, at: usize) -> Option<u32> {
-        let pids = self.hosts[at].machine.alive();
-        (!pids.is_empty()).then(|| pids[self.rng.usize(0..pids.len())])
     }
 
     fn next_fault(&mut self) -> Option<Fault> {
         let mut roll = self.rng.u32(0..1_000);
-        for (fault, often) in &self.often {
+        for (fault, often) in &self.emphasis.often {
             match roll.checked_sub(*often) {
                 Some(rest) => roll = rest,
                 None => return Some(*fault),
@@ -144,6 +148,7 @@ impl World {
             host.frozen_until = host.frozen_until.min(now_ms);
             host.back_at = host.back_at.min(now_ms);
             host.stopped_until = host.stopped_until.min(now_ms);
+            host.bad_disk_until = host.bad_disk_until.min(now_ms);
             host.machine.kill_daemon_after(None);
             host.disk_budget = None;
             host.stopped.values_mut().for_each(|until| *until = now_ms.min(*until));

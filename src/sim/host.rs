@@ -10,14 +10,18 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use super::machine::{Killed, Machine};
-use super::program::Program;
+use super::programs::program::Program;
+use super::watch::Watch;
 use crate::daemon::simulated::{Claim, Config, Options, Server, Source, open};
-use crate::log::journal::fault;
+use crate::log::journal::fault::{self, Disk};
 use crate::protocol::place::Place;
 use crate::sys::kernel::simulated::on;
 
 /// The most turns in one step. A daemon that always has something to do is a fault.
 const TURNS_MAX: usize = 500;
+
+/// How soon after a daemon could not go on the next one is started.
+const AGAIN_MS: u64 = 50;
 
 /// How many descriptors a daemon may have.
 const DESCRIPTORS: u64 = 1024;
@@ -41,6 +45,14 @@ pub(super) struct Host {
     pub(super) stopped: BTreeMap<u32, u64>,
     /// If set, the disk stops after this number of bytes and steps, as at a kill.
     pub(super) disk_budget: Option<u64>,
+    /// What is wrong with the disk.
+    pub(super) disk: Disk,
+    /// Something is wrong with it until then.
+    pub(super) bad_disk_until: u64,
+    /// Nothing goes wrong until then.
+    pub(super) spared_until: u64,
+    /// The watcher of the daemons, over an engine.
+    watch: Watch,
     /// How many daemons were started.
     pub(super) daemons: u64,
 }
@@ -70,6 +82,10 @@ impl Host {
             programs: BTreeMap::new(),
             stopped: BTreeMap::new(),
             disk_budget: None,
+            disk: Disk::default(),
+            bad_disk_until: 0,
+            spared_until: 0,
+            watch: Watch::default(),
             daemons: 0,
         }
     }
@@ -98,10 +114,14 @@ impl Host {
             Ok((server, turns))
         };
         let caught = || on(machine.clone(), || catch_unwind(AssertUnwindSafe(work)));
-        let (done, was_stopped) = match self.disk_budget {
+        let is_bad_disk = now_ms < self.bad_disk_until;
+        if !is_bad_disk {
+            self.disk = Disk::default();
+        }
+        let (done, was_stopped) = fault::on(&mut self.disk, || match self.disk_budget {
             Some(budget) => fault::after(budget, caught),
             None => (caught(), false),
-        };
+        });
         if was_stopped {
             self.disk_budget = None;
             drop(done);
@@ -116,6 +136,12 @@ impl Host {
                 Ok(())
             }
             Ok(Ok((_, Turns::Stopped))) => {
+                self.is_gone();
+                Ok(())
+            }
+            // It ends without an answer, and the next one goes on from what is recorded.
+            Ok(Err(_)) if is_bad_disk => {
+                self.back_at = self.back_at.max(now_ms + AGAIN_MS);
                 self.is_gone();
                 Ok(())
             }
@@ -140,16 +166,48 @@ impl Host {
         self.machine.kill_daemon_after(None);
     }
 
+    /// Somebody removes the daemon's files that lie in memory.
+    pub(super) fn lose_files(&mut self) {
+        // A daemon that is killed now could not make them again.
+        self.machine.kill_daemon_after(None);
+        self.disk_budget = None;
+        self.bad_disk_until = 0;
+        self.remove_files(false);
+    }
+
+    /// The watcher acts if no daemon does, and learns of each new membership.
+    pub(super) fn watch(&mut self) {
+        let Self { machine, watch, daemon, place, .. } = self;
+        let step = || watch.step(daemon.as_deref(), &place.dir);
+        machine.spare_daemon(|| on(machine.clone(), step));
+    }
+
+    /// What hinders the daemon from taking part over an engine.
+    pub(super) fn obstacle(&self) -> Option<String> {
+        let server = self.daemon.as_ref()?;
+        let ask = || on(self.machine.clone(), || server.status_of((), 0));
+        let status = self.machine.spare_daemon(ask);
+        status.engine?.why
+    }
+
     /// The power fails. What lies in memory is gone, and so are all processes.
     pub(super) fn reboot(&mut self, clock_ms: u64) {
         self.kill_daemon();
         self.programs.clear();
         self.stopped.clear();
         self.machine.reboot(clock_ms);
+        self.watch = Watch::default();
+        self.remove_files(true);
+    }
+
+    /// Removes the files that lie in memory, with or without the folder of FIFOs.
+    fn remove_files(&self, with_folders: bool) {
         for entry in fs::read_dir(&self.place.dir).unwrap().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             if entry.file_type().unwrap().is_dir() {
-                fs::remove_dir_all(entry.path()).unwrap();
+                if with_folders {
+                    fs::remove_dir_all(entry.path()).unwrap();
+                }
             } else if !SURVIVES.iter().any(|kept| name.starts_with(kept)) {
                 fs::remove_file(entry.path()).unwrap();
             }
@@ -171,7 +229,7 @@ impl Host {
 }
 
 /// The files of the state directory, which is on a disk. All others are in memory.
-const SURVIVES: [&str; 4] = ["state.json", "leases", "tokens", "canal.toml"];
+const SURVIVES: [&str; 5] = ["state.json", "leases", "tokens", "engine", "canal.toml"];
 
 fn start(place: &Place) -> anyhow::Result<Server> {
     let options = Options {

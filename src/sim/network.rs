@@ -6,9 +6,10 @@ use std::task::{Context, Poll};
 
 use fastrand::Rng;
 
-use crate::host::sim::link::Link;
-use crate::host::sim::server::{Flavour, Server};
-use crate::log::engine::{Answer, Call, Engine, simulated};
+use super::emphasis::Emphasis;
+use super::rule::{Rule, is_broken};
+use crate::log::engine::simulated::{self, Counts, Flavour, Link, Server};
+use crate::log::engine::{Answer, Call, Engine, Position};
 
 /// What is under way between one machine and the engine.
 #[derive(Debug)]
@@ -47,27 +48,83 @@ pub(super) struct Network {
     lives: u64,
     /// Whether notifications get lost and answers come twice.
     is_flaky: bool,
+    /// A snapshot is made after this many batches.
+    snapshot_batches: u64,
+    /// What the engine was earlier, if it may lose the end of its log.
+    past: Option<Past>,
+}
+
+/// States of the engine to which it may fall back.
+#[derive(Debug, Default)]
+struct Past {
+    /// Each with the time since which it was so.
+    states: Vec<(u64, Server)>,
+    head: Position,
+    /// How many milliseconds mostly get lost at most.
+    lost_ms: u64,
+}
+
+/// How many states are kept. Of more, any one is dropped.
+const STATES_MAX: usize = 60;
+
+impl Past {
+    fn note(&mut self, rng: &mut Rng, now_ms: u64, server: &Server) {
+        if server.head() == self.head {
+            return;
+        }
+        self.head = server.head();
+        if self.states.len() == STATES_MAX {
+            self.states.remove(rng.usize(0..STATES_MAX));
+        }
+        self.states.push((now_ms, server.clone()));
+    }
+
+    /// One of the states. What came after it is forgotten.
+    fn take(&mut self, rng: &mut Rng, now_ms: u64) -> Option<Server> {
+        let lost_ms = if rng.u8(0..4) == 0 { now_ms } else { self.lost_ms };
+        let until = now_ms.saturating_sub(rng.u64(0..=lost_ms));
+        let number = self.states.iter().take_while(|(since, _)| *since <= until).count();
+        self.states.truncate(number.max(1));
+        self.states.pop().map(|(_, server)| server)
+    }
 }
 
 impl Network {
-    pub(super) fn new(rng: &mut Rng, hosts: usize) -> Self {
+    pub(super) fn new(rng: &mut Rng, emphasis: &Emphasis) -> Self {
         let flavour = if rng.bool() { Flavour::Counting } else { Flavour::Watching };
         let mut server = Server::new(flavour);
+        server.careless = is_broken(Rule::HistoriesAreCompared);
         server.live_anew(1, false);
         let is_flaky = rng.bool();
-        let wires = (0..hosts).map(|_| {
+        let wires = (0..emphasis.hosts).map(|_| {
             let mut link = Link::new(15);
+            link.slow_answers_ms = if rng.bool() { emphasis.slow_answers_ms } else { 0 };
             link.repeat = if is_flaky { 50 } else { 0 };
             let rng = Rng::with_seed(rng.u64(..));
             Rc::new(RefCell::new(Wire { link, rng, now_ms: 0, is_new: false }))
         });
-        Self { server, wires: wires.collect(), down_until: 0, lives: 1, is_flaky }
+        Self {
+            server,
+            wires: wires.collect(),
+            down_until: 0,
+            lives: 1,
+            is_flaky,
+            snapshot_batches: emphasis.snapshot_batches,
+            past: emphasis
+                .loses_log()
+                .then(|| Past { lost_ms: 2 * emphasis.ttl_ms, ..Past::default() }),
+        }
+    }
+
+    /// What happened at the engine.
+    pub(super) fn counts(&self) -> Counts {
+        self.server.counts
     }
 
     /// Lets a daemon that starts now on a machine find the engine.
     pub(super) fn offer(&self, at: usize) {
         let wire = self.wires[at].clone();
-        simulated::offer(move || {
+        simulated::offer(self.snapshot_batches, move || {
             let mut opened = wire.borrow_mut();
             opened.link.reset();
             opened.is_new = true;
@@ -81,8 +138,13 @@ impl Network {
         for (at, wire) in self.wires.iter().enumerate() {
             let mut wire = wire.borrow_mut();
             wire.now_ms = now_ms;
-            if wire.link.cut || std::mem::take(&mut wire.is_new) {
+            let is_new = std::mem::take(&mut wire.is_new);
+            if wire.link.cut || is_new {
                 self.server.disconnect(at);
+            }
+            let reaches = is_new && !wire.link.cut && now_ms >= self.down_until;
+            if let Some(era) = reaches.then(|| self.server.connect(at)).flatten() {
+                wire.link.answer(rng, now_ms, era);
             }
         }
         if now_ms < self.down_until {
@@ -99,6 +161,9 @@ impl Network {
             if let Some(batches) = self.server.push(at) {
                 wire.borrow_mut().link.answer(rng, now_ms, batches);
             }
+        }
+        if let Some(past) = &mut self.past {
+            past.note(rng, now_ms, &self.server);
         }
     }
 
@@ -129,13 +194,34 @@ impl Network {
         }
     }
 
+    /// The engine starts again without the end of its log.
+    pub(super) fn lose_log(&mut self, rng: &mut Rng, now_ms: u64) {
+        let Some(earlier) = self.past.as_mut().and_then(|past| past.take(rng, now_ms)) else {
+            return;
+        };
+        self.restart(rng, now_ms, now_ms);
+        // Another server has taken over. What was sent to this one goes nowhere.
+        self.wires.iter().for_each(|wire| wire.borrow_mut().link.forget_calls());
+        self.server.fall_back(now_ms, earlier, self.lives);
+    }
+
+    /// The engine tells a host that its membership has ended, as if another one wrote in its name.
+    pub(super) fn fence(&mut self, rng: &mut Rng, now_ms: u64, at: usize) {
+        let link = &mut self.wires[at].borrow_mut().link;
+        let Some(host) = self.server.incarnation_of(at).filter(|_| !link.cut) else { return };
+        let why = "somebody else appends in its name".to_owned();
+        link.answer(rng, now_ms, Answer::Fenced { host, why });
+    }
+
     /// Nothing goes wrong any more.
     pub(super) fn mend(&mut self, now_ms: u64) {
         self.down_until = self.down_until.min(now_ms);
         for wire in &self.wires {
             let link = &mut wire.borrow_mut().link;
             link.heal(now_ms);
+            link.flow(now_ms);
             link.slow_ms = link.slow_ms.min(30);
+            link.slow_answers_ms = 0;
         }
     }
 }

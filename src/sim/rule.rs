@@ -16,6 +16,18 @@ pub(crate) enum Rule {
     LeasesLast,
     /// A host is not declared gone before its TTL is over.
     HostsLiveForTheirTtl,
+    /// A grant is told only while there is time to end its command.
+    GrantsAreInTime,
+    /// The commands of a lost incarnation are ended before the next one joins.
+    LostCommandsAreEnded,
+    /// A waiter whose client is gone is withdrawn.
+    DeadWaitersAreWithdrawn,
+    /// The engine and its hosts notice that the log is not the one that they know.
+    HistoriesAreCompared,
+    /// After the log has lost entries, nothing is granted before the longest TTL has passed.
+    RecoveriesWait,
+    /// After the log has lost entries, each host says which tokens it was told.
+    ToldTokensAreReported,
 }
 
 thread_local! {

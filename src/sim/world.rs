@@ -6,24 +6,21 @@ use std::time::Instant;
 use fastrand::Rng;
 use tempfile::TempDir;
 
-use super::claims::{Claim, Claims, Until};
-use super::faults::Fault;
+use super::emphasis::Emphasis;
 use super::host::Host;
 use super::machine::{Machine, Process};
 use super::network::Network;
-use super::plan::Plan;
-use super::program::{Around, Program, question};
+use super::programs::claims::{Claim, Claims, Until};
+use super::programs::plan::Plan;
+use super::programs::program::{Around, Program, question};
+use crate::log::engine::simulated::Counts;
 
 /// How long a step is, in milliseconds of true time.
 pub(super) const STEP_MS: u64 = 10;
-/// Until then requests are made and faults happen.
-const FAULTS_UNTIL_MS: u64 = 4_000;
 /// By then everything must be over.
 const OVER_MS: u64 = 60_000;
-/// How long a host lives without renewing.
-const TTL_MS: u64 = 1_200;
-/// The most programs that run at once on a machine.
-const PROGRAMS_MAX: usize = 24;
+/// After how many milliseconds the daemons are asked again what hinders them.
+const ASKED_EVERY_MS: u64 = 500;
 
 /// What a run was like, to see that something happened in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,6 +28,7 @@ pub(super) struct Seen {
     pub(super) grants: u64,
     pub(super) daemons: u64,
     pub(super) refused: BTreeMap<String, u64>,
+    pub(super) engine: Counts,
 }
 
 /// A run.
@@ -40,14 +38,12 @@ pub(super) struct World {
     pub(super) now_ms: u64,
     pub(super) hosts: Vec<Host>,
     pub(super) claims: Claims,
-    pub(super) often: Vec<(Fault, u32)>,
+    pub(super) emphasis: Emphasis,
+    /// The machine that has bad luck.
+    pub(super) victim: usize,
     refused: BTreeMap<String, u64>,
-    /// In how many of a thousand steps a request is made.
-    busy: u32,
     /// The engine, if the table is not kept in a journal.
     pub(super) network: Option<Network>,
-    /// From TERM to KILL, in milliseconds.
-    grace_ms: u64,
     _folder: TempDir,
 }
 
@@ -63,37 +59,36 @@ impl World {
         let mut rng = Rng::with_seed(seed);
         let folder = folder();
         let base = Instant::now();
-        let number = if over_engine { [2, 2, 3][rng.usize(0..3)] } else { 1 };
-        // Half of the runs have no time to lose.
-        let (grace_ms, margin_ms) = if rng.bool() { (20, 30) } else { (TTL_MS / 6, TTL_MS / 12) };
-        let hosts: Vec<Host> = (0..number)
-            .map(|at| {
-                let (clock_ms, rate) = (rng.u64(1_000..100_000), rng.u64(996..=1004));
-                let machine = Machine::new(at, base, clock_ms, rate);
-                let host = Host::new(machine, folder.path(), &format!("host{at}"));
-                if over_engine {
-                    host.configure(&format!(
-                        "[engine]\nurl = \"simulated://engine\"\nhost = \"host{at}\"\n\
-                         ttl = \"{TTL_MS}ms\"\ngrace = \"{grace_ms}ms\"\n\
-                         margin = \"{margin_ms}ms\"\n"
-                    ));
-                }
-                host
-            })
-            .collect();
-        let network = over_engine.then(|| Network::new(&mut rng, number));
-        let often = Fault::draw(&mut rng, over_engine);
-        let busy = rng.u32(50..400);
+        let emphasis = Emphasis::draw(&mut rng, over_engine);
+        let hosts = (0..emphasis.hosts).map(|at| {
+            let clock = (rng.u64(1_000..100_000), rng.u64(emphasis.rates.clone()));
+            let machine = Machine::new(at, base, clock, emphasis.is_wrong_time);
+            let mut host = Host::new(machine, folder.path(), &format!("host{at}"));
+            if at > 0 {
+                host.back_at = emphasis.started_by_ms * at as u64 / (emphasis.hosts as u64 - 1);
+            }
+            if over_engine {
+                let Emphasis { ttl_ms, grace_ms, margin_ms, .. } = emphasis;
+                host.configure(&format!(
+                    "[engine]\nurl = \"simulated://engine\"\nhost = \"host{at}\"\n\
+                     ttl = \"{ttl_ms}ms\"\ngrace = \"{grace_ms}ms\"\n\
+                     margin = \"{margin_ms}ms\"\n"
+                ));
+            }
+            host
+        });
+        let hosts: Vec<Host> = hosts.collect();
+        let network = over_engine.then(|| Network::new(&mut rng, &emphasis));
+        tracing::debug!(?emphasis, "a run");
         Self {
             rng,
             now_ms: 0,
             hosts,
             claims: Claims::default(),
-            often,
+            emphasis,
+            victim: 0,
             refused: BTreeMap::new(),
-            busy,
             network,
-            grace_ms,
             _folder: folder,
         }
     }
@@ -105,15 +100,15 @@ impl World {
     pub(super) fn run(mut self) -> Result<Seen, String> {
         while self.now_ms < OVER_MS {
             self.now_ms += STEP_MS;
-            let calm = self.now_ms >= FAULTS_UNTIL_MS;
+            let calm = self.is_calm();
             if calm {
                 self.mend();
             } else {
                 self.cause_faults();
             }
-            let now_ms = self.now_ms;
+            let (now_ms, kind) = (self.now_ms, self.emphasis.kind);
             tracing::debug!(now_ms, "a step");
-            self.step(!calm).map_err(|what| format!("at {now_ms} ms: {what}"))?;
+            self.step(!calm).map_err(|what| format!("at {now_ms} ms ({kind:?}): {what}"))?;
             if calm && self.is_over() {
                 return self.conclude();
             }
@@ -121,13 +116,19 @@ impl World {
         Err(format!("something is stuck: {}", self.left()))
     }
 
-    fn step(&mut self, asks: bool) -> Result<(), String> {
+    /// Whether nothing goes wrong any more.
+    fn is_calm(&self) -> bool {
+        self.now_ms >= self.emphasis.faults_until_ms
+    }
+
+    pub(super) fn step(&mut self, asks: bool) -> Result<(), String> {
         if let Some(network) = &mut self.network {
             network.step(&mut self.rng, self.now_ms);
         }
         for at in 0..self.hosts.len() {
             self.hosts[at].machine.set_time(self.now_ms);
             if self.now_ms < self.hosts[at].frozen_until {
+                self.hosts[at].daemon_since = None;
                 continue;
             }
             self.wake(at);
@@ -146,8 +147,9 @@ impl World {
                 self.hosts[at].run_daemon(self.now_ms)?;
             }
             self.bury(at);
-            if self.network.is_none() {
-                self.check_owners(at)?;
+            match self.network {
+                Some(_) => self.hosts[at].watch(),
+                None => self.check_owners(at)?,
             }
         }
         let machines: Vec<&Machine> = self.hosts.iter().map(|host| &*host.machine).collect();
@@ -158,17 +160,24 @@ impl World {
             let Until::Processes(serials) = &claim.until else { return true };
             let host = &self.hosts[claim.host];
             let runs = |serial: &u64| host.machine.runs(*serial);
-            self.network.is_none() || host.frozen_until <= self.now_ms && serials.iter().any(runs)
+            // Nobody ends a command whose `canal run` and daemon are both stopped.
+            let is_supervised =
+                claim.unwatched_until <= self.now_ms && serials.first().is_some_and(runs);
+            let ends = is_supervised || host.stopped_until <= self.now_ms;
+            self.network.is_none()
+                || ends && host.frozen_until <= self.now_ms && serials.iter().any(runs)
         };
-        self.claims.check(runs)
+        self.claims.check(runs)?;
+        if self.now_ms.is_multiple_of(ASKED_EVERY_MS) { self.check_obstacles() } else { Ok(()) }
     }
 
     /// Starts commands from time to time.
     fn begin(&mut self, at: usize) -> Result<(), String> {
-        if self.rng.u32(0..1_000) >= self.busy || self.hosts[at].programs.len() > PROGRAMS_MAX {
+        let Emphasis { busy, programs, .. } = self.emphasis;
+        if self.rng.u32(0..1_000) >= busy || self.hosts[at].programs.len() > programs {
             return Ok(());
         }
-        let plan = Plan::any(&mut self.rng, self.network.is_some());
+        let plan = Plan::any(&mut self.rng, &self.emphasis.demand);
         let looks = (self.rng.u8(0..5) == 0).then(|| question(&mut self.rng));
         self.around(at, |around| {
             match looks {
@@ -200,6 +209,7 @@ impl World {
         at: usize,
         work: impl FnOnce(&mut Around<'_>) -> Result<(), String>,
     ) -> Result<(), String> {
+        let is_late = self.is_calm();
         let host = &self.hosts[at];
         let mut around = Around {
             rng: &mut self.rng,
@@ -208,7 +218,8 @@ impl World {
             machine: &host.machine,
             socket: &host.place.socket,
             over_engine: self.network.is_some(),
-            grace_ms: self.grace_ms,
+            grace_ms: self.emphasis.grace_ms,
+            is_late,
             daemon_since: host.daemon_since,
             claims: &mut self.claims,
             started: Vec::new(),
@@ -244,55 +255,21 @@ impl World {
         }
     }
 
-    /// After a daemon has had its turn, what it holds belongs to live processes.
-    fn check_owners(&self, at: usize) -> Result<(), String> {
-        let host = &self.hosts[at];
-        let Some(server) = &host.daemon else { return Ok(()) };
-        if self.now_ms < host.stopped_until {
-            return Ok(());
-        }
-        for hold in server.ledger.table.holds().filter(|hold| !hold.orphaned) {
-            let crate::core::Owner::Process(process) = hold.asked.owner else { continue };
-            let serial = process.inode - 1_000;
-            let had_a_turn = host.daemon_since.is_some_and(|since| since + STEP_MS < self.now_ms);
-            if had_a_turn && !host.machine.lived_lately(serial, self.now_ms) {
-                let unverified = server.owners.unverified.contains(&hold.frame);
-                let since = host.daemon_since;
-                return Err(format!(
-                    "{hold:?} has no owner any more ({unverified}, daemon since {since:?}, {})",
-                    host.machine.story(serial)
-                ));
-            }
-        }
-        Ok(())
-    }
-
     fn is_over(&self) -> bool {
         let over_engine = self.network.is_some();
         let idle = |host: &Host| host.is_idle(over_engine) && host.programs.is_empty();
         self.claims.is_empty() && self.hosts.iter().all(idle)
     }
 
-    /// The next daemon finds what this one left.
     fn conclude(mut self) -> Result<Seen, String> {
-        for at in 0..self.hosts.len() {
-            if self.network.is_some() {
-                break;
-            }
-            let snapshot = |host: &Host| host.daemon.as_ref().map(|it| it.ledger.table.snapshot());
-            let before = snapshot(&self.hosts[at]);
-            self.hosts[at].kill_daemon();
-            self.hosts[at].run_daemon(self.now_ms)?;
-            let after = snapshot(&self.hosts[at]);
-            let holds = |it: &Option<crate::core::Snapshot>| {
-                it.as_ref().map(|it| (it.holds.clone(), it.frames.clone()))
-            };
-            if holds(&before) != holds(&after) {
-                return Err(format!("the next daemon finds another table: {before:?} {after:?}"));
-            }
+        match self.network {
+            Some(_) => self.compare_tables()?,
+            None => self.compare_with_the_next()?,
         }
         let daemons = self.hosts.iter().map(|host| host.daemons).sum();
-        Ok(Seen { grants: self.claims.told() as u64, daemons, refused: self.refused })
+        let grants = self.claims.told() as u64;
+        let engine = self.network.as_ref().map(Network::counts).unwrap_or_default();
+        Ok(Seen { grants, daemons, refused: self.refused, engine })
     }
 
     fn left(&self) -> String {

@@ -9,6 +9,8 @@
 //! contract!(my_log); // fn my_log() -> Option<impl engine_contract::Log>; None: skipped
 //! ```
 //!
+//! The library includes it as well, for the engine that it simulates in tests.
+//!
 //! Invariant: nothing here knows which engine it tests, and no test waits without a bound.
 
 pub(crate) mod append;

@@ -180,6 +180,10 @@ impl Cluster {
     }
 
     fn schedule_all(&mut self, watched: Watched<'_>, kill_at: u64, why: Why) {
+        #[cfg(test)]
+        if crate::sim::is_broken(crate::sim::Rule::LostCommandsAreEnded) {
+            return;
+        }
         for (token, told) in self.holder_record.iter().collect::<Vec<_>>() {
             self.terminator.note_lost(token, why);
             self.schedule_kill(watched, (token, told), kill_at);

@@ -22,6 +22,9 @@ impl Server {
         let doing = self.abandon_call(disconnected.id);
         let mut gone: Vec<RequestId> = provisional.into_iter().chain(untold).collect();
         match doing {
+            #[cfg(test)]
+            CallState::Waits(_)
+                if crate::sim::is_broken(crate::sim::Rule::DeadWaitersAreWithdrawn) => {}
             CallState::Waits(request) | CallState::Stores(request) => gone.push(request),
             CallState::Deferred => {
                 self.waiters.drop_deferred(disconnected.id);

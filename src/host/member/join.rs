@@ -3,6 +3,7 @@
 
 use crate::core::{Change, HostId};
 use crate::host::chain::{Chain, Seat};
+use crate::host::failure_detector::SILENCE;
 use crate::host::incarnation::{Incarnation, Timer};
 use crate::host::label::{Others, described};
 use crate::host::settings::too_short;
@@ -117,8 +118,7 @@ impl Member {
         if let Some(evidence) = self.failure_detector.evidence(host, renewed_ms) {
             return Claim::Gone(Some(evidence));
         }
-        let silent_ms =
-            seen.alive.ttl_ms.saturating_mul(self.failure_detector.silence).div_ceil(1000);
+        let silent_ms = seen.alive.ttl_ms.saturating_mul(SILENCE).div_ceil(1000);
         let long = self.now.boot_ms >= self.registering_ms.saturating_add(silent_ms);
         let renewed = first.is_some_and(|first| first != seen.alive.sign);
         if renewed || (seen.alive.sign == Sign::Watched && long) {

@@ -12,7 +12,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use crate::core::{Change, HostId, Rules, Snapshot, UnixMillis};
 use crate::host::chain::{Chain, Known, Mark};
-use crate::host::failure_detector::{FailureDetector, SILENCE};
+use crate::host::failure_detector::FailureDetector;
 use crate::host::incarnation::{Incarnation, Timer};
 use crate::host::memory::{Memory, Recovering};
 use crate::host::settings::too_short;
@@ -63,10 +63,6 @@ pub struct Member {
     /// What outlives an incarnation.
     pub(in crate::host) memory: Memory,
     pub(in crate::host) recovering: Option<Recovering>,
-    /// How long a recovery waits, in thousandths of the longest TTL.
-    pub(in crate::host) recovery_wait: u64,
-    #[cfg(test)]
-    pub(in crate::host) trusting: bool,
 }
 
 impl Member {
@@ -101,9 +97,6 @@ impl Member {
             leaving: false,
             memory: Memory::default(),
             recovering: None,
-            recovery_wait: SILENCE,
-            #[cfg(test)]
-            trusting: false,
         }
     }
 

@@ -3,6 +3,7 @@
 //! passed.
 
 use crate::core::{Change, HostId, Recovery, Token};
+use crate::host::failure_detector::SILENCE;
 use crate::host::memory::{Memory, Recovering};
 use crate::host::writer::entry;
 use crate::host::{Member, Standing, encoding};
@@ -49,7 +50,13 @@ impl Member {
             .map_or(self.settings.ttl_ms, |incarnation| incarnation.timing.ttl_ms);
         let others = self.failure_detector.seen().map(|seen| seen.alive.ttl_ms);
         let ttl_ms = others.fold(longest_ttl_ms.max(own), u64::max);
-        Some(since_ms.saturating_add(ttl_ms.saturating_mul(self.recovery_wait).div_ceil(1000)))
+        let wait_ms = ttl_ms.saturating_mul(SILENCE).div_ceil(1000);
+        #[cfg(test)]
+        let wait_ms = match crate::sim::is_broken(crate::sim::Rule::RecoveriesWait) {
+            true => 0,
+            false => wait_ms,
+        };
+        Some(since_ms.saturating_add(wait_ms))
     }
 
     pub(in crate::host) fn may_say_recovered(&self) -> bool {

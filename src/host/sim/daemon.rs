@@ -168,7 +168,7 @@ impl Daemon {
             }
             Event::Lost { .. } => {
                 self.lost += 1;
-                if let Some(page) = self.page.take().filter(|_| !around.rules.no_clearing) {
+                if let Some(page) = self.page.take() {
                     around.pages[page].lost_ms = Some(around.clock);
                 }
             }
@@ -210,7 +210,7 @@ impl Daemon {
 
     fn clear(&mut self, around: &mut Around<'_>) {
         let mut left = around.procs.values_mut().filter(|proc| proc.has_something()).peekable();
-        if left.peek().is_none() || around.rules.no_clearing {
+        if left.peek().is_none() {
             self.clearing = false;
             self.member.cleared(around.now());
             return;
@@ -232,9 +232,7 @@ impl Daemon {
             })
         });
         for frame in dead.collect::<Vec<_>>() {
-            let waits = self.table.holds_in(frame).next().is_none();
-            let forgotten = waits && around.rules.forget_dead_waiters;
-            if forgotten || self.ended.contains_key(&frame) {
+            if self.ended.contains_key(&frame) {
                 continue;
             }
             let ticket = self.member.propose(Change::End { frame }, UnixMillis(1));
@@ -271,13 +269,11 @@ impl Daemon {
                             self.resumed.insert(self.member.propose(change, around.unix));
                         }
                     }
-                } else if in_time || around.rules.late_grants {
+                } else if in_time {
                     let held = Held { item: item.clone(), token: hold.token, page };
                     around.history.tell(tag, item, hold.token);
-                    if !around.rules.silent {
-                        around.disk.tell(hold.token, &self.member);
-                        self.member.tell(hold.token);
-                    }
+                    around.disk.tell(hold.token, &self.member);
+                    self.member.tell(hold.token);
                     proc.doing = Doing::Granted(held);
                 }
             } else if let Some(waiter) = self.table.waiter(request)

@@ -54,10 +54,6 @@ pub(super) fn draw(rng: &mut Rng, rules: &Rulebook) -> Vec<(Fault, u32)> {
 impl World {
     /// Something may go wrong now.
     pub(super) fn break_something(&mut self) {
-        if self.rules.wrong_time {
-            // Tokens grow only if all who were told some speak in time.
-            self.machines.iter_mut().for_each(|machine| machine.link.heal(self.now_ms));
-        }
         // Mostly to one host for a while, so that others are there to take what it had.
         if self.rng.u8(0..150) == 0 {
             self.victim = self.rng.usize(0..self.machines.len());
@@ -168,8 +164,7 @@ impl World {
             self.restart_engine(self.now_ms);
             // Another server has taken over; what was sent to this one goes nowhere.
             self.machines.iter_mut().for_each(|machine| machine.link.forget_calls());
-            self.server = earlier;
-            self.server.live_anew(self.lives, true);
+            self.server.fall_back(self.now_ms, earlier, self.lives);
         }
     }
 

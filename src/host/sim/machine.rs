@@ -6,11 +6,10 @@ use std::collections::BTreeMap;
 use fastrand::Rng;
 
 use super::daemon::Daemon;
-use super::link::Link;
-use super::world::Rulebook;
 use crate::core::{Item, ProcessId, Tag, Token, UnixMillis};
 use crate::host::{Mark, Member, Memory};
 use crate::log::engine::Identity;
+use crate::log::engine::simulated::Link;
 
 /// What a daemon shares with the wrappers.
 #[derive(Clone, Copy, Debug, Default)]
@@ -150,8 +149,8 @@ impl Machine {
     }
 
     /// The time of day.
-    pub(super) fn unix(&self, true_ms: u64, rules: &Rulebook) -> UnixMillis {
-        UnixMillis(if rules.wrong_time { 1 } else { self.unix_ahead_ms + true_ms })
+    pub(super) fn unix(&self, true_ms: u64) -> UnixMillis {
+        UnixMillis(self.unix_ahead_ms + true_ms)
     }
 
     pub(super) fn begin(&mut self, rng: &mut Rng, plan: Vec<(Item, u64)>) {
@@ -184,13 +183,13 @@ impl Machine {
     }
 
     /// Wrappers and commands run for a moment.
-    pub(super) fn run(&mut self, rng: &mut Rng, true_ms: u64, rules: &Rulebook) {
+    pub(super) fn run(&mut self, rng: &mut Rng, true_ms: u64) {
         let now = self.clock(true_ms);
         for proc in self.procs.values_mut().filter(|proc| proc.alive) {
             let Self { pages, grace_ms, .. } = self;
             if true_ms >= proc.stopped_until && true_ms >= proc.wrapper_stopped_until {
                 proc.watch(rng, now, pages, *grace_ms);
-                proc.look(now, pages, rules);
+                proc.look(now, pages);
             }
             if proc.alive && true_ms >= proc.stopped_until {
                 proc.work(rng, now);
@@ -238,11 +237,11 @@ impl Proc {
     }
 
     /// Takes what was granted, if it may still.
-    fn look(&mut self, now: u64, pages: &[Page], rules: &Rulebook) {
+    fn look(&mut self, now: u64, pages: &[Page]) {
         let Doing::Granted(held) = &self.doing else { return };
         let page = pages[held.page];
         let in_time = now < page.term_at && page.lost_ms.is_none();
-        if !in_time && !rules.late_grants {
+        if !in_time {
             return self.die();
         }
         let work_ms = self.plan.get(self.holds.len()).map_or(0, |step| step.1);

@@ -1,4 +1,7 @@
-//! Many hosts over a simulated engine, driven by a seed.
+//! Many hosts over a simulated engine, driven by a seed. It runs a model of the daemon: `crate::sim`
+//! runs the daemon itself. It stays for two broken rules that random seeds do not find there soon
+//! enough: a renewal that counts from its answer, and an old grant that is told after history was
+//! lost.
 //!
 //! Everything runs in one thread, in steps. Messages are delayed, lost and repeated; hosts are cut
 //! off; daemons are killed and restarted; processes, daemons and machines are stopped for longer
@@ -9,13 +12,9 @@
 
 mod check;
 mod daemon;
-pub(crate) mod direct;
 mod faults;
 mod history;
-pub(crate) mod link;
 mod machine;
-mod rules;
-pub(crate) mod server;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,22 +24,12 @@ use faults::Fault;
 use world::{Rulebook, Seen, World};
 
 /// No rule is broken.
-const USUAL: Rulebook = Rulebook {
-    focus: &[],
-    late_grants: false,
-    late_start: false,
-    hasty: false,
-    no_clearing: false,
-    blind: false,
-    forget_dead_waiters: false,
-    rewrite: false,
-    impatient: false,
-    silent: false,
-    tells_lost: false,
-    wrong_time: false,
-};
-/// How many seeds every test run tries; it takes a few seconds.
-const SEEDS: u64 = 1000;
+const USUAL: Rulebook =
+    Rulebook { focus: &[], late_start: false, rewrite: false, tells_lost: false };
+/// The engine loses what it acknowledged.
+const REWRITE: Rulebook = Rulebook { rewrite: true, ..USUAL };
+/// How many seeds every test run tries.
+const SEEDS: u64 = 100;
 
 fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
@@ -104,9 +93,23 @@ fn all_is_well(seeds: u64, rules: Rulebook) -> Seen {
     }
 }
 
+/// The fault that is found with some rules broken, and the seed that finds it.
+fn found(rules: Rulebook) -> (u64, String) {
+    let (seed, what) = run_all(5000, rules).expect_err("that a rule is broken was not found");
+    println!("seed {seed}: {what:.300}");
+    (seed, what)
+}
+
 #[test]
-fn commands_exclude_each_other_and_nothing_is_stuck_whatever_goes_wrong() {
-    let seen = all_is_well(SEEDS, USUAL);
+fn rule_07_renewals_that_count_from_their_answer_are_found() {
+    let (_, what) =
+        found(Rulebook { late_start: true, focus: &[Fault::Stop, Fault::Cut], ..USUAL });
+    assert!(what.contains("both run") || what.contains("are in use"), "{what}");
+}
+
+#[test]
+fn rule_09_hosts_agree_again_after_the_engine_forgot_what_it_acknowledged() {
+    let seen = all_is_well(SEEDS, REWRITE);
     println!("{seen:?}");
     if variable("CANAL_SEED").is_none() {
         let Seen { grants, hosts_gone, adoptions, deadlocks, losses, snapshots } = seen;
@@ -115,80 +118,8 @@ fn commands_exclude_each_other_and_nothing_is_stuck_whatever_goes_wrong() {
     }
 }
 
-/// The fault that is found with some rules broken, and the seed that finds it.
-fn found(rules: Rulebook) -> (u64, String) {
-    let (seed, what) = run_all(5000, rules).expect_err("that a rule is broken was not found");
-    println!("seed {seed}: {what:.300}");
-    (seed, what)
-}
-
-fn is_overbooked(what: &str) -> bool {
-    what.contains("both run") || what.contains("are in use")
-}
-
-#[test]
-fn rule_04_grants_that_are_told_and_taken_after_the_deadline_are_found() {
-    let (_, what) =
-        found(Rulebook { late_grants: true, focus: &[Fault::StopProcess, Fault::Cut], ..USUAL });
-    assert!(is_overbooked(&what), "{what}");
-}
-
-#[test]
-fn rule_05_hosts_that_are_declared_gone_too_early_are_found() {
-    let (_, what) = found(Rulebook { hasty: true, ..USUAL });
-    assert!(is_overbooked(&what), "{what}");
-}
-
-#[test]
-fn rule_07_renewals_that_count_from_their_answer_are_found() {
-    let (_, what) =
-        found(Rulebook { late_start: true, focus: &[Fault::Stop, Fault::Cut], ..USUAL });
-    assert!(is_overbooked(&what), "{what}");
-}
-
-#[test]
-fn rule_08_joining_while_earlier_commands_live_is_found() {
-    let (_, what) = found(Rulebook { no_clearing: true, ..USUAL });
-    assert!(is_overbooked(&what), "{what}");
-}
-
-#[test]
-fn rule_10_waiters_whose_death_is_forgotten_are_found() {
-    let (_, what) = found(Rulebook { forget_dead_waiters: true, ..USUAL });
-    assert!(what.contains("stuck") || what.contains("left"), "{what}");
-}
-
-#[test]
-fn rule_09_a_past_that_changes_unnoticed_is_found() {
-    let rewrite = Rulebook { rewrite: true, ..USUAL };
-    let (seed, _) = found(Rulebook { blind: true, ..rewrite });
-    run(seed, rewrite).unwrap();
-}
-
-#[test]
-fn rule_09_hosts_agree_again_after_the_engine_forgot_what_it_acknowledged() {
-    all_is_well(SEEDS / 4, Rulebook { rewrite: true, ..USUAL });
-}
-
-/// The engine loses history and nothing else goes wrong: every host reports before the first grant.
-const ALL_SPEAK: Rulebook = Rulebook { rewrite: true, focus: &[Fault::Kill], ..USUAL };
-
-#[test]
-fn rule_09_grants_before_the_longest_ttl_has_passed_are_found() {
-    let (_, what) = found(Rulebook { rewrite: true, impatient: true, ..USUAL });
-    assert!(is_overbooked(&what), "{what}");
-}
-
 #[test]
 fn rule_09_old_grants_that_are_told_after_history_was_lost_are_found() {
-    found(Rulebook { rewrite: true, tells_lost: true, ..USUAL });
-}
-
-#[test]
-fn rule_09_tokens_of_which_hosts_do_not_speak_are_found() {
-    let wrong_time = Rulebook { wrong_time: true, ..ALL_SPEAK };
-    let (seed, what) = found(Rulebook { silent: true, ..wrong_time });
-    assert!(what.contains("is told for"), "{what}");
-    run(seed, wrong_time).unwrap();
-    all_is_well(SEEDS / 4, wrong_time);
+    let (seed, _) = found(Rulebook { tells_lost: true, ..REWRITE });
+    run(seed, REWRITE).unwrap();
 }

@@ -6,9 +6,9 @@ use super::daemon::{Around, Daemon};
 use super::faults::{Fault, draw};
 use super::history::History;
 use super::machine::Machine;
-use super::server::{Flavour, Server};
 use crate::core::{Ask, Item, Key, View};
 use crate::host::{Now, Settings};
+use crate::log::engine::simulated::{Flavour, Server};
 
 /// How long a step is, in milliseconds of true time.
 pub(super) const STEP_MS: u64 = 10;
@@ -23,28 +23,12 @@ const OVER_MS: u64 = 40_000;
 pub(super) struct Rulebook {
     /// If some are named, only these things go wrong, and there is no time to lose.
     pub(super) focus: &'static [Fault],
-    /// Grants are told and taken after the deadline.
-    pub(super) late_grants: bool,
     /// A renewal counts from when it was answered.
     pub(super) late_start: bool,
-    /// Hosts are declared gone after half their TTL.
-    pub(super) hasty: bool,
-    /// A new incarnation joins while commands of the last one live, which nobody was told of.
-    pub(super) no_clearing: bool,
-    /// Nobody compares histories, neither the engine nor the members.
-    pub(super) blind: bool,
-    /// Waiters that die are forgotten, and what they are granted too.
-    pub(super) forget_dead_waiters: bool,
     /// The engine loses what it acknowledged.
     pub(super) rewrite: bool,
-    /// Recoveries do not wait for the longest TTL.
-    pub(super) impatient: bool,
-    /// No host says which tokens it was told.
-    pub(super) silent: bool,
     /// What was granted before history was lost is told after it.
     pub(super) tells_lost: bool,
-    /// The time of day is wrong everywhere (no rule).
-    pub(super) wrong_time: bool,
 }
 
 /// What a world was like, to see that something happened in it.
@@ -124,7 +108,6 @@ impl World {
         let grace_ms = settings.check(TTL_MS).unwrap().grace_ms;
         let flavour = if rng.bool() { Flavour::Counting } else { Flavour::Watching };
         let mut server = Server::new(flavour);
-        server.careless = rules.blind;
         server.live_anew(1, false);
         let often = draw(&mut rng, &rules);
         let hosts = [2, 2, 2, 3, 3, 4][rng.usize(0..6)];
@@ -193,7 +176,7 @@ impl World {
                 self.run_daemon(at);
             }
             // What was frozen is watched by its wrappers before it runs on.
-            self.machines[at].run(&mut self.rng, self.now_ms, &self.rules);
+            self.machines[at].run(&mut self.rng, self.now_ms);
             if !daemon_first {
                 self.run_daemon(at);
             }
@@ -251,22 +234,15 @@ impl World {
             machine.link.reset();
             self.server.disconnect(at);
             let nonce = self.rng.u128(..);
-            let now = Now { boot_ms: clock, unix: machine.unix(now_ms, &self.rules) };
+            let now = Now { boot_ms: clock, unix: machine.unix(now_ms) };
             let (identity, memory) = (machine.identity.clone(), machine.disk.memory());
-            let mut daemon = Daemon::start(self.settings, identity, nonce, now, memory);
-            if self.rules.hasty {
-                daemon.member.failure_detector.silence = 500;
-            }
-            if self.rules.impatient {
-                daemon.member.recovery_wait = 0;
-            }
-            daemon.member.trusting = self.rules.blind;
+            let daemon = Daemon::start(self.settings, identity, nonce, now, memory);
             machine.daemon = Some(Box::new(daemon));
         }
         let Some(mut daemon) = machine.daemon.take() else { return };
         if now_ms >= daemon.stopped_until {
             let answers: Vec<_> = std::iter::from_fn(|| machine.link.received(now_ms)).collect();
-            let unix = machine.unix(now_ms, &self.rules);
+            let unix = machine.unix(now_ms);
             let mut around = Around {
                 unix,
                 disk: &mut machine.disk,

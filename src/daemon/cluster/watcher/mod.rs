@@ -17,6 +17,8 @@ use std::os::fd::RawFd;
 
 pub(crate) use crate::daemon::cluster::watcher::link::Watcher;
 pub use crate::daemon::cluster::watcher::process::watch;
+#[cfg(test)]
+pub(crate) use crate::daemon::cluster::watcher::process::{Alone, Duty};
 
 /// The descriptor of the watcher's end of the channel to the daemon.
 const CHANNEL: RawFd = 0;

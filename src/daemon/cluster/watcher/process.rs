@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -45,13 +46,17 @@ const START_PAUSE: Duration = Duration::from_secs(1);
 const STARTED_BY: &str = "only a daemon can start a watcher";
 
 /// The holds that a watcher is responsible for.
-struct Duty {
+pub(crate) struct Duty {
     id: WatchId,
     page: Reader,
     since: Instant,
 }
 
 impl Duty {
+    pub(crate) fn new(id: WatchId, page: Reader) -> Self {
+        Self { id, page, since: clock::now() }
+    }
+
     /// How long commands may still run without a daemon.
     fn left(&self) -> Duration {
         let term_at = self.page.state().deadline.term_at;
@@ -73,15 +78,7 @@ pub fn watch(options: &Options, start: &dyn Fn()) -> anyhow::Result<()> {
     // A daemon in the foreground is started again by a service manager or a person.
     let is_to_start = options.on_demand && !told_to_end;
     let starter = is_to_start.then(|| Starter::new(start, &duty));
-    let alone = Alone {
-        options,
-        origin: Origin::read()?,
-        duty,
-        recorded: BTreeMap::new(),
-        lost_processes: LostProcesses::default(),
-        over: BTreeSet::new(),
-    };
-    alone.until_nothing_is_left(starter);
+    Alone::new(&options.place.dir, Origin::read()?, duty).until_nothing_is_left(starter);
     Ok(())
 }
 
@@ -116,7 +113,7 @@ fn until_the_daemon_ends(channel: &OwnedFd) -> io::Result<(Option<Duty>, bool)> 
                 let [_, id @ ..] = word;
                 let id = WatchId(u64::from_ne_bytes(id));
                 let page = Reader::open(page, line)?;
-                duty = Some(Duty { id, page, since: Instant::now() });
+                duty = Some(Duty::new(id, page));
             }
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -130,8 +127,9 @@ fn until_the_daemon_ends(channel: &OwnedFd) -> io::Result<(Option<Duty>, bool)> 
 }
 
 /// A watcher whose daemon has ended.
-struct Alone<'a> {
-    options: &'a Options,
+pub(crate) struct Alone {
+    /// Where the daemon's files are.
+    dir: PathBuf,
     origin: Origin,
     duty: Duty,
     /// The processes that the watcher is responsible for.
@@ -141,7 +139,24 @@ struct Alone<'a> {
     over: BTreeSet<Token>,
 }
 
-impl Alone<'_> {
+impl Alone {
+    pub(crate) fn new(dir: &Path, origin: Origin, duty: Duty) -> Self {
+        Self {
+            dir: dir.to_owned(),
+            origin,
+            duty,
+            recorded: BTreeMap::new(),
+            lost_processes: LostProcesses::default(),
+            over: BTreeSet::new(),
+        }
+    }
+
+    /// Ends the processes that are due now. Returns whether nothing is left to do.
+    pub(crate) fn look(&mut self) -> bool {
+        self.read_record();
+        self.end_those_due()
+    }
+
     fn until_nothing_is_left(mut self, mut starter: Option<Starter<'_>>) {
         self.read_record();
         if !self.recorded.is_empty() {
@@ -149,17 +164,16 @@ impl Alone<'_> {
             let locks = self.recorded.len();
             tracing::warn!(locks, "the daemon has ended while locks are held; {then}");
         }
-        while !self.end_those_due() {
+        while !self.look() {
             if let Some(starter) = &mut starter {
                 starter.start_if_due();
             }
             self.sleep(starter.as_ref().map(|starter| starter.next));
-            self.read_record();
         }
     }
 
     fn read_record(&mut self) {
-        match Recorded::for_watcher(&self.options.place.dir, &self.origin, self.duty.id) {
+        match Recorded::for_watcher(&self.dir, &self.origin, self.duty.id) {
             // If another daemon has taken the processes over, that daemon is responsible for them.
             Ok(recorded) => self.recorded = recorded.unwrap_or_default(),
             // A service manager may have removed the file together with the folder of its service.
@@ -174,7 +188,7 @@ impl Alone<'_> {
             let kill_at = state.lost.map_or(state.deadline.kill_at, |lost| lost.at);
             let left = self.recorded.iter().filter(|(token, _)| !self.over.contains(token));
             for (token, told) in left {
-                let trace = Trace::of(told, &self.options.place.dir);
+                let trace = Trace::of(told, &self.dir);
                 self.lost_processes.add((*token, *told), (None, trace), None, kill_at);
             }
         }

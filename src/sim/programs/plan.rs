@@ -7,7 +7,7 @@ use crate::protocol::WireItem;
 
 /// The lock of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lock {
+pub(in crate::sim) enum Lock {
     /// A number of slots.
     Slots(u64),
     /// Slots in buckets.
@@ -18,7 +18,7 @@ pub(super) enum Lock {
 
 impl Lock {
     /// How many slots fit.
-    pub(super) fn capacity(self) -> u64 {
+    pub(in crate::sim) fn capacity(self) -> u64 {
         match self {
             Self::Slots(slots) => slots,
             Self::Buckets { per, buckets } => per * buckets,
@@ -28,7 +28,7 @@ impl Lock {
 }
 
 /// The keys of every run.
-pub(super) const KEYS: [(&str, Lock); 6] = [
+pub(in crate::sim) const KEYS: [(&str, Lock); 6] = [
     ("a", Lock::Slots(2)),
     ("b", Lock::ReadWrite),
     ("b/c", Lock::ReadWrite),
@@ -37,20 +37,36 @@ pub(super) const KEYS: [(&str, Lock); 6] = [
     ("f", Lock::ReadWrite),
 ];
 
+/// What the commands of a run ask for.
+#[derive(Clone, Debug)]
+pub(in crate::sim) struct Demand {
+    /// Which of [`KEYS`].
+    pub(in crate::sim) keys: Vec<usize>,
+    /// How many of six requests for a lock that is read or written write it.
+    pub(in crate::sim) writes: u8,
+    /// How many of eight commands take long.
+    pub(in crate::sim) long: u8,
+    /// How long these take at most.
+    pub(in crate::sim) long_ms: u64,
+    pub(in crate::sim) has_leases: bool,
+    /// Whether commands run others under locks.
+    pub(in crate::sim) is_nested: bool,
+}
+
 /// One item of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Want {
-    pub(super) key: &'static str,
-    pub(super) lock: Lock,
+pub(in crate::sim) struct Want {
+    pub(in crate::sim) key: &'static str,
+    pub(in crate::sim) lock: Lock,
     /// How many slots; 0 of a lock that is read or written.
-    pub(super) count: u64,
-    pub(super) mode: Option<Mode>,
+    pub(in crate::sim) count: u64,
+    pub(in crate::sim) mode: Option<Mode>,
     /// Whether it states the size of the lock. Else it is given one, which is no larger.
-    pub(super) states: bool,
+    pub(in crate::sim) states: bool,
 }
 
 impl Want {
-    pub(super) fn on_wire(&self) -> WireItem {
+    pub(in crate::sim) fn on_wire(&self) -> WireItem {
         let mut item = WireItem { key: self.key.into(), mode: self.mode, ..WireItem::default() };
         match self.lock {
             _ if !self.states => {}
@@ -67,7 +83,7 @@ impl Want {
 
 /// In which way a request is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum How {
+pub(in crate::sim) enum How {
     /// `canal run`.
     Run,
     /// `canal run --with-children`, with a descendant that lives on for this number of
@@ -81,21 +97,21 @@ pub(super) enum How {
 
 /// A request, and what is done under it.
 #[derive(Clone, Debug)]
-pub(super) struct Plan {
-    pub(super) wants: Vec<Want>,
-    pub(super) wait_ms: Option<u64>,
-    pub(super) priority: i32,
-    pub(super) how: How,
-    pub(super) work_ms: u64,
+pub(in crate::sim) struct Plan {
+    pub(in crate::sim) wants: Vec<Want>,
+    pub(in crate::sim) wait_ms: Option<u64>,
+    pub(in crate::sim) priority: i32,
+    pub(in crate::sim) how: How,
+    pub(in crate::sim) work_ms: u64,
     /// A command that is started under this one.
-    pub(super) inner: Option<Box<Self>>,
+    pub(in crate::sim) inner: Option<Box<Self>>,
 }
 
-fn want(rng: &mut Rng) -> Want {
-    let (key, lock) = KEYS[rng.usize(0..KEYS.len())];
+fn want(rng: &mut Rng, demand: &Demand) -> Want {
+    let (key, lock) = KEYS[demand.keys[rng.usize(0..demand.keys.len())]];
     match lock {
         Lock::ReadWrite => {
-            let mode = if rng.u8(0..3) == 0 { Mode::Write } else { Mode::Read };
+            let mode = if rng.u8(0..6) < demand.writes { Mode::Write } else { Mode::Read };
             Want { key, lock, count: 0, mode: Some(mode), states: false }
         }
         _ => {
@@ -110,10 +126,10 @@ fn want(rng: &mut Rng) -> Want {
 }
 
 /// The items of a request, each of another key.
-fn wants(rng: &mut Rng) -> Vec<Want> {
+fn wants(rng: &mut Rng, demand: &Demand) -> Vec<Want> {
     let mut wants: Vec<Want> = Vec::new();
     for _ in 0..[1, 1, 1, 2, 3][rng.usize(0..5)] {
-        let next = want(rng);
+        let next = want(rng, demand);
         if wants.iter().all(|other| other.key != next.key) {
             wants.push(next);
         }
@@ -123,41 +139,39 @@ fn wants(rng: &mut Rng) -> Vec<Want> {
 
 impl Plan {
     /// A request of any form.
-    ///
-    /// Over an engine, only a watcher process ends in time what `canal acquire --pid` holds while no
-    /// daemon runs, and here are no watchers.
-    pub(super) fn any(rng: &mut Rng, over_engine: bool) -> Self {
+    pub(in crate::sim) fn any(rng: &mut Rng, demand: &Demand) -> Self {
         let how = match rng.u8(0..8) {
             0 => How::WithChildren(rng.u64(0..600)),
-            1 if !over_engine => How::ForProcess,
-            2 => How::Lease(rng.u64(1_000..2_000)),
+            1 => How::ForProcess,
+            2 if demand.has_leases => How::Lease(rng.u64(1_000..2_000)),
             _ => How::Run,
         };
-        let mut plan = Self::of(rng, how);
+        let mut plan = Self::of(rng, demand, how);
         // Nothing is started under `--with-children`: a command that outlives its parent keeps the
         // lock of that parent by the FIFO that it inherited, and would wait for itself.
-        if how == How::Run && rng.u8(0..3) == 0 {
+        if how == How::Run && demand.is_nested && rng.u8(0..3) == 0 {
             let inner = if rng.bool() {
-                let middle = Self::of(rng, How::Run);
-                let innermost = Some(Box::new(Self::of(rng, How::Run)));
+                let middle = Self::of(rng, demand, How::Run);
+                let innermost = Some(Box::new(Self::of(rng, demand, How::Run)));
                 Self { inner: innermost, ..middle }
             } else {
                 let how = if rng.bool() { How::WithChildren(300) } else { How::Run };
-                Self::of(rng, how)
+                Self::of(rng, demand, how)
             };
             plan.inner = Some(Box::new(inner));
         }
         plan
     }
 
-    fn of(rng: &mut Rng, how: How) -> Self {
+    fn of(rng: &mut Rng, demand: &Demand, how: How) -> Self {
         let wait_ms = match rng.u8(0..6) {
             0 => Some(0),
             1 => Some(rng.u64(1..3_000)),
             _ => None,
         };
         let priority = if rng.u8(0..6) == 0 { 1 } else { 0 };
-        let work_ms = if rng.u8(0..4) == 0 { rng.u64(0..1_500) } else { rng.u64(0..200) };
-        Self { wants: wants(rng), wait_ms, priority, how, work_ms, inner: None }
+        let is_long = rng.u8(0..8) < demand.long;
+        let work_ms = rng.u64(0..if is_long { demand.long_ms } else { 200 });
+        Self { wants: wants(rng, demand), wait_ms, priority, how, work_ms, inner: None }
     }
 }

@@ -1,7 +1,7 @@
 //! Rules 1, 7 and 8: how an incarnation begins and how long it lives.
 
 use crate::core::{Change, HostId};
-use crate::host::sim::direct::{Direct, TTL_MS, at, identity, server, settings};
+use crate::host::tests::direct::{Direct, TTL_MS, at, identity, server, settings};
 use crate::host::{Deadlines, Event, LostWhy, Settings, Standing};
 use crate::log::engine::{Answer, Call, Identity, Outage};
 

@@ -22,6 +22,12 @@ pub(crate) struct Link {
     /// When the last of the answers that come in order arrives.
     stream_ms: u64,
     pub(crate) slow_ms: u64,
+    /// By how much answers take longer than calls at most.
+    pub(crate) slow_answers_ms: u64,
+    /// What is called before this time travels only then.
+    pub(crate) calls_stall_until: u64,
+    /// What is answered before this time travels only then.
+    pub(crate) answers_stall_until: u64,
     /// Of a thousand answers so many come twice.
     pub(crate) repeat: u32,
 }
@@ -40,6 +46,7 @@ impl Link {
         if self.cut || self.told_away {
             return;
         }
+        let now_ms = now_ms.max(self.calls_stall_until);
         let at = self.place(now_ms + rng.u64(0..=self.slow_ms));
         let again = rng.u32(0..1000) < self.repeat;
         if again {
@@ -56,7 +63,8 @@ impl Link {
     }
 
     pub(crate) fn answer(&mut self, rng: &mut Rng, now_ms: u64, answer: Answer) {
-        let mut at_ms = now_ms + rng.u64(0..=self.slow_ms);
+        let slow_ms = self.slow_ms + self.slow_answers_ms;
+        let mut at_ms = now_ms.max(self.answers_stall_until) + rng.u64(0..=slow_ms);
         let in_order = matches!(
             answer,
             Answer::Loaded { .. } | Answer::Batches(_) | Answer::Rewritten | Answer::Compacted
@@ -108,6 +116,12 @@ impl Link {
                 self.calls.insert(at, call);
             }
         }
+    }
+
+    /// Both directions carry messages again.
+    pub(crate) fn flow(&mut self, now_ms: u64) {
+        self.calls_stall_until = self.calls_stall_until.min(now_ms);
+        self.answers_stall_until = self.answers_stall_until.min(now_ms);
     }
 
     pub(crate) fn forget_calls(&mut self) {

@@ -3,10 +3,10 @@
 use crate::core::{Change, HostId, Rules};
 use crate::host::chain::{Chain, Known, RECENT_MAX, Step, Trouble, Trust};
 use crate::host::encoding::{genesis, write_batch};
-use crate::host::sim::direct::{Direct, TTL_MS, identity, server, settings};
-use crate::host::sim::server::Server;
+use crate::host::tests::direct::{Direct, TTL_MS, identity, server, settings};
 use crate::host::writer::entry;
 use crate::host::{Event, LostWhy, Settings};
+use crate::log::engine::simulated::Server;
 use crate::log::engine::{Answer, Batch, Call, Link, Outage, Placed, Position};
 
 fn is_rewritten(event: &Event) -> bool {

@@ -1,9 +1,10 @@
 //! An engine in memory: what the contract in `log::engine` says, in either flavour of liveness.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+use sha2::{Digest, Sha256};
 
 use crate::core::HostId;
-use crate::host::encoding::body_hash;
 use crate::log::engine::{
     Alive, Answer, Append, Call, Era, Evidence, Hash, Identity, Placed, Position, Read, Sign,
     Stored,
@@ -28,7 +29,22 @@ pub(crate) struct Incarnation {
     renewals: u64,
     renewed_ms: u64,
     pub(crate) ended: bool,
+    /// Whether its last batch has ended it.
+    ended_itself: bool,
     last: Option<(u64, Hash, Position)>,
+}
+
+/// What happened at the engine, to see that something did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// Incarnations that other hosts declared gone.
+    pub(crate) gone: u64,
+    /// Incarnations that the next one of their host ended, or which left.
+    pub(crate) succeeded: u64,
+    /// Snapshots that were stored.
+    pub(crate) snapshots: u64,
+    /// How often the log lost its end.
+    pub(crate) losses: u64,
 }
 
 /// The engine.
@@ -38,6 +54,8 @@ pub(crate) struct Server {
     pub(crate) epoch: u128,
     pub(crate) log: Vec<Placed>,
     pub(crate) stored: Option<Stored>,
+    /// The last batch that the snapshot covers.
+    covered: Option<Read>,
     head: Position,
     pub(crate) hosts: BTreeMap<HostId, Incarnation>,
     /// How far each client was given batches, while it follows.
@@ -45,6 +63,8 @@ pub(crate) struct Server {
     /// Does not look whether what was read is still there.
     pub(crate) careless: bool,
     last_host: u64,
+    /// Up to this one, a number may have been given out twice, because a part of the log was lost.
+    lost_hosts: u64,
     /// The era that the log names.
     noted: Option<Era>,
     /// Which life of the engine this is; 0 is one that names no eras.
@@ -53,6 +73,18 @@ pub(crate) struct Server {
     may_lack: bool,
     /// What was called in an era that is not noted yet.
     held_back: BTreeMap<usize, Vec<Call>>,
+    /// The clients whose connections were told that an era begins.
+    told: BTreeSet<usize>,
+    pub(crate) counts: Counts,
+}
+
+fn body_hash(body: &[u8]) -> Hash {
+    Hash(Sha256::digest(body).into())
+}
+
+fn read_of(placed: &Placed) -> Read {
+    let Placed { position, host, sequence, .. } = *placed;
+    Read { position, host, sequence, body: body_hash(&placed.body) }
 }
 
 impl Server {
@@ -62,22 +94,48 @@ impl Server {
             epoch: 7,
             log: Vec::new(),
             stored: None,
+            covered: None,
             head: Position(0),
             hosts: BTreeMap::new(),
             cursors: BTreeMap::new(),
             careless: false,
             last_host: 0,
+            lost_hosts: 0,
             noted: None,
             incarnation: 0,
             may_lack: false,
             held_back: BTreeMap::new(),
+            told: BTreeSet::new(),
+            counts: Counts::default(),
         }
+    }
+
+    /// Falls back to what it was earlier. Another life begins, in which batches may be missing.
+    pub(crate) fn fall_back(&mut self, now_ms: u64, earlier: Self, incarnation: u64) {
+        let lost_hosts = self.lost_hosts.max(self.last_host);
+        let counts = Counts { losses: self.counts.losses + 1, ..self.counts };
+        *self = Self { lost_hosts, counts, ..earlier };
+        // Nobody knows how long each incarnation had left.
+        self.hosts.values_mut().for_each(|known| known.renewed_ms = now_ms);
+        self.live_anew(incarnation, true);
+    }
+
+    /// The position of the last batch.
+    pub(crate) fn head(&self) -> Position {
+        self.head
+    }
+
+    /// The incarnation of a client that has not ended.
+    pub(crate) fn incarnation_of(&self, client: usize) -> Option<HostId> {
+        let alive = |known: &Incarnation| known.client == client && !known.ended;
+        self.hosts.iter().rfind(|(_, known)| alive(known)).map(|(host, _)| *host)
     }
 
     /// Another life of the engine begins. All connections are gone.
     pub(crate) fn live_anew(&mut self, incarnation: u64, may_lack: bool) {
         self.cursors.clear();
         self.held_back.clear();
+        self.told.clear();
         self.incarnation = incarnation;
         self.may_lack |= may_lack;
     }
@@ -86,6 +144,17 @@ impl Server {
     pub(crate) fn disconnect(&mut self, client: usize) {
         self.cursors.remove(&client);
         self.held_back.remove(&client);
+        self.told.remove(&client);
+    }
+
+    /// A client has connected. It is told, once on each connection, if an era begins.
+    pub(crate) fn connect(&mut self, client: usize) -> Option<Answer> {
+        let era = self.new_era().filter(|_| self.told.insert(client))?;
+        Some(self.report(era))
+    }
+
+    fn report(&self, era: Era) -> Answer {
+        Answer::NewEra { before: self.noted.clone(), era, may_lack: self.may_lack }
     }
 
     pub(crate) fn is_in_new_era(&self) -> bool {
@@ -117,14 +186,16 @@ impl Server {
                 self.noted = Some(era);
                 self.may_lack = false;
             }
+            if let Some(era) = self.new_era() {
+                return vec![self.report(era)];
+            }
             let held_back = self.held_back.remove(&client).unwrap_or_default();
             let calls = held_back.into_iter();
             return calls.flat_map(|call| self.calls(client, now_ms, gap, call)).collect();
         }
-        if let Some(era) = self.new_era() {
+        if self.is_in_new_era() {
             self.held_back.entry(client).or_default().push(call);
-            let (before, may_lack) = (self.noted.clone(), self.may_lack);
-            return vec![Answer::NewEra { before, era, may_lack }];
+            return self.connect(client).into_iter().collect();
         }
         vec![self.call(client, now_ms, gap, call)]
     }
@@ -151,7 +222,7 @@ impl Server {
             }
             Call::Follow { after } => self.follow(client, after),
             Call::Append(Append { host, .. }) | Call::Renew { host, .. }
-                if self.hosts.get(&host).is_some_and(|mine| mine.client != client) =>
+                if self.is_another(host, client) =>
             {
                 // Its number was given out once more after history was lost.
                 Answer::Fenced { host, why: "it is somebody else".to_owned() }
@@ -160,14 +231,29 @@ impl Server {
             Call::Renew { host, asked_at } => self.renew(now_ms, host, asked_at),
             Call::NoteEra { .. } => unreachable!("it was taken before"),
             Call::Store(stored) => {
-                if self.stored.as_ref().is_none_or(|old| old.position < stored.position) {
-                    self.log.retain(|placed| placed.position > stored.position);
-                    self.stored = Some(stored);
-                }
+                self.store(stored);
                 let position = self.stored.as_ref().map_or(Position(0), |stored| stored.position);
                 Answer::Stored { position }
             }
         }
+    }
+
+    /// Whether a number was given out twice, and belongs to another client now.
+    fn is_another(&self, host: HostId, client: usize) -> bool {
+        let twice = host.0 <= self.lost_hosts;
+        twice && self.hosts.get(&host).is_some_and(|mine| mine.client != client)
+    }
+
+    fn store(&mut self, stored: Stored) {
+        let is_older = self.stored.as_ref().is_some_and(|old| old.position >= stored.position);
+        if is_older || stored.position > self.head {
+            return;
+        }
+        let last = self.log.iter().find(|placed| placed.position == stored.position);
+        self.covered = last.map(read_of);
+        self.log.retain(|placed| placed.position > stored.position);
+        self.stored = Some(stored);
+        self.counts.snapshots += 1;
     }
 
     fn register(
@@ -191,6 +277,7 @@ impl Server {
             renewals: 0,
             renewed_ms: now_ms,
             ended: false,
+            ended_itself: false,
             last: None,
         });
         let same = |other: &Incarnation| !other.ended && other.identity.label == identity.label;
@@ -207,14 +294,15 @@ impl Server {
             self.cursors.insert(client, self.head);
             return Answer::Batches(self.log.clone());
         };
-        let is = |placed: &&Placed| {
-            let same = (placed.host, placed.sequence) == (read.host, read.sequence);
-            placed.position == read.position && same && body_hash(&placed.body) == read.body
-        };
-        if self.stored.as_ref().is_some_and(|stored| stored.position >= read.position) {
+        // It is given batches again when it has read what it lacks.
+        self.cursors.remove(&client);
+        let covers = |stored: &Stored| stored.position > read.position;
+        if self.stored.as_ref().is_some_and(covers) {
             return Answer::Compacted;
         }
-        if !self.careless && !self.log.iter().any(|placed| is(&placed)) {
+        let is = |placed: &Placed| placed.position == read.position && read_of(placed) == read;
+        let is_known = self.covered == Some(read) || self.log.iter().any(is);
+        if !self.careless && !is_known {
             return Answer::Rewritten;
         }
         self.cursors.insert(client, self.head);
@@ -234,7 +322,7 @@ impl Server {
             && last == sequence
         {
             let same = known == hash;
-            return if same && !mine.ended {
+            return if same && (!mine.ended || mine.ended_itself) {
                 Answer::Appended { host, sequence, position }
             } else {
                 fenced("somebody else appends in its name, or it has ended")
@@ -265,7 +353,10 @@ impl Server {
             }
             if let Some(other) = self.hosts.get_mut(&ends.host) {
                 other.ended = true;
+                other.ended_itself = ends.host == host;
             }
+            let Counts { gone, succeeded, .. } = &mut self.counts;
+            *if ends.evidence == Evidence::Own { succeeded } else { gone } += 1;
         }
         self.head = Position(self.head.0 + gap);
         let position = self.head;

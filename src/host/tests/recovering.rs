@@ -1,9 +1,9 @@
 //! Rule 9 goes on: what hosts do when another era of the engine begins, or history was lost.
 
 use crate::core::{Change, HostId, Token};
-use crate::host::sim::direct::{self, Direct, TTL_MS, at, identity, server, settings};
-use crate::host::sim::server::Server;
+use crate::host::tests::direct::{self, Direct, TTL_MS, at, identity, server, settings};
 use crate::host::{Event, LostWhy, Memory, Settings, Standing};
+use crate::log::engine::simulated::Server;
 use crate::log::engine::{Answer, Call, Outage};
 
 /// A batch that notes an era, or says which tokens were told: its host, and `told`.

@@ -1,7 +1,7 @@
 //! Rules 2 to 6 and 10: what is appended, once each, and what counts.
 
 use crate::core::{Change, HostId, UnixMillis};
-use crate::host::sim::direct::{Direct, TTL_MS, identity, server, settings};
+use crate::host::tests::direct::{Direct, TTL_MS, identity, server, settings};
 use crate::host::writer::{BYTES_MAX, ENTRIES_MAX};
 use crate::host::{Event, LostWhy};
 use crate::log::engine::{Answer, Call, Ends, Evidence, Outage};

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use super::machine::Machine;
 use super::plan::{KEYS, Lock, Want};
 use crate::core::{Key, Mode};
+use crate::sim::machine::Machine;
 
 /// Until when something is held.
 #[derive(Clone, Debug)]
-pub(super) enum Until {
+pub(in crate::sim) enum Until {
     /// Until all processes with these serials have ended.
     Processes(Vec<u64>),
     /// Until this time, in milliseconds of true time.
@@ -17,25 +17,27 @@ pub(super) enum Until {
 
 /// What a command was told that it holds.
 #[derive(Clone, Debug)]
-pub(super) struct Claim {
-    pub(super) host: usize,
-    pub(super) wants: Vec<Want>,
+pub(in crate::sim) struct Claim {
+    pub(in crate::sim) host: usize,
+    pub(in crate::sim) wants: Vec<Want>,
     /// The slots of each of these.
-    pub(super) slots: Vec<Vec<u64>>,
-    pub(super) token: u64,
-    pub(super) session: String,
-    pub(super) frame: String,
+    pub(in crate::sim) slots: Vec<Vec<u64>>,
+    pub(in crate::sim) token: u64,
+    pub(in crate::sim) session: String,
+    pub(in crate::sim) frame: String,
     /// The frames that enclose it, if the daemon believed its environment.
-    pub(super) enclosing: Vec<String>,
-    pub(super) until: Until,
+    pub(in crate::sim) enclosing: Vec<String>,
+    /// Until then no supervisor looks after the command, in milliseconds of true time.
+    pub(in crate::sim) unwatched_until: u64,
+    pub(in crate::sim) until: Until,
 }
 
 /// Names a claim.
-pub(super) type ClaimId = usize;
+pub(in crate::sim) type ClaimId = usize;
 
 /// All claims of a run.
 #[derive(Debug, Default)]
-pub(super) struct Claims {
+pub(in crate::sim) struct Claims {
     all: Vec<Claim>,
     live: Vec<ClaimId>,
 }
@@ -45,7 +47,7 @@ impl Claims {
     ///
     /// # Errors
     /// A command was told of a larger token of what excludes this.
-    pub(super) fn add(&mut self, claim: Claim) -> Result<ClaimId, String> {
+    pub(in crate::sim) fn add(&mut self, claim: Claim) -> Result<ClaimId, String> {
         for earlier in &self.all {
             let same = earlier.token == claim.token;
             if same || earlier.token > claim.token && excludes(earlier, &claim) {
@@ -58,17 +60,17 @@ impl Claims {
     }
 
     /// A claim that may be changed.
-    pub(super) fn get(&mut self, id: ClaimId) -> &mut Claim {
+    pub(in crate::sim) fn get(&mut self, id: ClaimId) -> &mut Claim {
         &mut self.all[id]
     }
 
     /// Ends a claim.
-    pub(super) fn end(&mut self, id: ClaimId) {
+    pub(in crate::sim) fn end(&mut self, id: ClaimId) {
         self.live.retain(|live| *live != id);
     }
 
     /// Forgets the claims that have ended by themselves.
-    pub(super) fn follow(&mut self, now_ms: u64, machines: &[&Machine]) {
+    pub(in crate::sim) fn follow(&mut self, now_ms: u64, machines: &[&Machine]) {
         let Self { all, live } = self;
         live.retain(|id| {
             let claim = &all[*id];
@@ -82,11 +84,11 @@ impl Claims {
     }
 
     /// How many grants were told.
-    pub(super) fn told(&self) -> usize {
+    pub(in crate::sim) fn told(&self) -> usize {
         self.all.len()
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::sim) fn is_empty(&self) -> bool {
         self.live.is_empty()
     }
 
@@ -94,7 +96,7 @@ impl Claims {
     ///
     /// # Errors
     /// What does not.
-    pub(super) fn check(&self, counts: impl Fn(&Claim) -> bool) -> Result<(), String> {
+    pub(in crate::sim) fn check(&self, counts: impl Fn(&Claim) -> bool) -> Result<(), String> {
         let live = self.live.iter().map(|id| &self.all[*id]);
         let live: Vec<&Claim> = live.filter(|claim| counts(claim)).collect();
         for (at, one) in live.iter().enumerate() {

@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 
 use super::claims::{Claim, ClaimId, Claims, Until};
 use super::conversation::{Conversation, Word};
-use super::machine::Machine;
 use super::plan::{How, Plan};
 use crate::core::Tag;
 use crate::protocol::{
     Acquire, Confirm, DeadlinePageFound, DeadlinePageQuery, Grant, Handle, LeaseAsked, OnLost,
     Release, Renew, Wrapper,
 };
+use crate::sim::machine::Machine;
 use crate::sys::deadline::Reader;
 
 /// How long a client waits for a daemon that owes it an answer, in milliseconds.
@@ -25,30 +25,32 @@ const ANSWER_MS: u64 = 5_000;
 const RETRY_MS: u64 = 10_000;
 
 /// What is around a program while it runs.
-pub(super) struct Around<'a> {
-    pub(super) rng: &'a mut Rng,
+pub(in crate::sim) struct Around<'a> {
+    pub(in crate::sim) rng: &'a mut Rng,
     /// True time, in milliseconds.
-    pub(super) now_ms: u64,
-    pub(super) host: usize,
-    pub(super) machine: &'a Machine,
-    pub(super) socket: &'a Path,
+    pub(in crate::sim) now_ms: u64,
+    pub(in crate::sim) host: usize,
+    pub(in crate::sim) machine: &'a Machine,
+    pub(in crate::sim) socket: &'a Path,
     /// Whether an engine keeps the table, so that locks can be lost.
-    pub(super) over_engine: bool,
+    pub(in crate::sim) over_engine: bool,
     /// From TERM to KILL, in milliseconds.
-    pub(super) grace_ms: u64,
+    pub(in crate::sim) grace_ms: u64,
+    /// Whether commands end soon, so that the run does.
+    pub(in crate::sim) is_late: bool,
     /// Since when a daemon runs that is not stopped.
-    pub(super) daemon_since: Option<u64>,
-    pub(super) claims: &'a mut Claims,
+    pub(in crate::sim) daemon_since: Option<u64>,
+    pub(in crate::sim) claims: &'a mut Claims,
     /// Programs that were started now.
-    pub(super) started: Vec<Program>,
+    pub(in crate::sim) started: Vec<Program>,
     /// How many requests were refused.
-    pub(super) refused: &'a mut std::collections::BTreeMap<String, u64>,
+    pub(in crate::sim) refused: &'a mut std::collections::BTreeMap<String, u64>,
 }
 
 /// What a process runs.
 #[derive(Debug)]
-pub(super) struct Program {
-    pub(super) pid: u32,
+pub(in crate::sim) struct Program {
+    pub(in crate::sim) pid: u32,
     serial: u64,
     doing: Doing,
     conversation: Option<Conversation>,
@@ -56,6 +58,8 @@ pub(super) struct Program {
     connects_at: u64,
     /// Since when the daemon owes it an answer.
     owed_since: Option<u64>,
+    /// Until when it has heard everything that the daemon said, by the clock of the machine.
+    heard_until: u64,
     /// What its command holds over an engine.
     supervised: Option<Supervised>,
 }
@@ -66,8 +70,11 @@ struct Supervised {
     page: Reader,
     tag: Tag,
     token: u64,
+    claim: Option<ClaimId>,
     /// What the command started.
     below: Vec<u32>,
+    /// `canal run` is stopped until then, and its command is not.
+    stopped_until: u64,
 }
 
 /// What a program is about.
@@ -112,6 +119,13 @@ struct Lease {
     sent_at: Option<u64>,
 }
 
+impl Around<'_> {
+    /// Whether a command ends that was to work until then.
+    fn is_over(&mut self, until: u64) -> bool {
+        self.now_ms >= until || self.is_late && self.rng.u8(0..4) == 0
+    }
+}
+
 impl Program {
     fn new(machine: &Machine, pid: u32, doing: Doing) -> Self {
         let serial = machine.with(pid, |process| process.serial).unwrap();
@@ -122,12 +136,18 @@ impl Program {
             conversation: None,
             connects_at: 0,
             owed_since: None,
+            heard_until: 0,
             supervised: None,
         }
     }
 
     /// Starts what a plan says. `parent` is 0 for what a shell or cron starts.
-    pub(super) fn start(around: &mut Around<'_>, parent: u32, plan: Plan, frames: Vec<String>) {
+    pub(in crate::sim) fn start(
+        around: &mut Around<'_>,
+        parent: u32,
+        plan: Plan,
+        frames: Vec<String>,
+    ) {
         let machine = around.machine;
         let tag = Tag(around.rng.u128(1..));
         let until = plan.wait_ms.map(|wait_ms| machine.clock() + wait_ms);
@@ -149,14 +169,14 @@ impl Program {
     }
 
     /// Starts a program that asks what is held.
-    pub(super) fn look(around: &mut Around<'_>, method: &'static str, parameters: Value) {
+    pub(in crate::sim) fn look(around: &mut Around<'_>, method: &'static str, parameters: Value) {
         let pid = around.machine.start(0, true);
         let doing = Doing::Looks(method, parameters);
         around.started.push(Self::new(around.machine, pid, doing));
     }
 
     /// Whether it keeps or asks for a lease: it counts on not being stopped.
-    pub(super) fn has_lease(&self) -> bool {
+    pub(in crate::sim) fn has_lease(&self) -> bool {
         match &self.doing {
             Doing::Asks(asking) | Doing::Confirms(asking, ..) => {
                 matches!(asking.plan.how, How::Lease(_))
@@ -166,17 +186,24 @@ impl Program {
         }
     }
 
+    /// Stops `canal run`, and not its command, if it supervises one. Returns what that one holds.
+    pub(in crate::sim) fn stop_supervisor(&mut self, until: u64) -> Option<ClaimId> {
+        let supervised = self.supervised.as_mut()?;
+        supervised.stopped_until = until;
+        supervised.claim
+    }
+
     /// Runs for a moment.
     ///
     /// # Errors
     /// The daemon broke a promise.
-    pub(super) fn step(&mut self, around: &mut Around<'_>) -> Result<(), String> {
+    pub(in crate::sim) fn step(&mut self, around: &mut Around<'_>) -> Result<(), String> {
         if !self.supervise(around) {
             return Ok(());
         }
         match &mut self.doing {
             Doing::Works(until) => {
-                if around.now_ms >= *until {
+                if around.is_over(*until) {
                     around.machine.end(self.pid);
                 }
                 Ok(())
@@ -194,6 +221,9 @@ impl Program {
     /// Ends the command if its lock is lost or about to be. Returns whether it goes on.
     fn supervise(&mut self, around: &mut Around<'_>) -> bool {
         let Some(supervised) = &self.supervised else { return true };
+        if around.now_ms < supervised.stopped_until {
+            return true;
+        }
         let (now, state) = (around.machine.clock(), supervised.page.state());
         let lost_at = state.lost.map(|lost| lost.at + around.grace_ms);
         let is_killed = now >= state.deadline.kill_at || lost_at.is_some_and(|at| now >= at);
@@ -269,6 +299,7 @@ impl Program {
                 return Ok(());
             }
         }
+        self.heard_until = around.machine.clock();
         self.check_silence(around)
     }
 
@@ -320,7 +351,7 @@ impl Program {
     /// Sends a renewal that is due.
     fn speak(&mut self, around: &mut Around<'_>) {
         let Doing::Keeps(lease) = &mut self.doing else { return };
-        if around.now_ms >= lease.works_until {
+        if around.is_over(lease.works_until) {
             let (claim, handle) = (lease.claim, lease.handle);
             around.claims.end(claim);
             if around.rng.bool() {
@@ -401,27 +432,42 @@ impl Program {
         });
         // The command does not inherit the connection.
         self.conversation = None;
+        let term_at = page.as_ref().map(|page| page.state().deadline.term_at);
+        if term_at.is_some_and(|term_at| term_at <= self.heard_until) {
+            return Err(format!(
+                "a grant was told after its deadline: pid {}, token {}, {term_at:?}",
+                self.pid, grant.token
+            ));
+        }
         let clock = around.machine.clock();
         if page.as_ref().is_some_and(|page| page.state().is_over(clock)) {
             around.machine.end(self.pid);
             return Ok(());
         }
-        let (tag, token, below) = (asking.tag, grant.token, Vec::new());
-        self.supervised = page.map(|page| Supervised { page, tag, token, below });
+        let (tag, token) = (asking.tag, grant.token);
+        self.supervised = page.map(|page| Supervised {
+            page,
+            tag,
+            token,
+            claim: None,
+            below: Vec::new(),
+            stopped_until: 0,
+        });
         let mut serials = vec![self.serial];
         if let How::WithChildren(extra_ms) = asking.plan.how {
             let pid = around.machine.start(self.pid, false);
             let doing = Doing::Works(around.now_ms + asking.plan.work_ms + extra_ms);
-            let mut background = Self::new(around.machine, pid, doing);
-            // The daemon's watcher ends it in time, whatever becomes of `canal run` and the daemon.
-            background.supervised = self.supervised.as_ref().map(Supervised::of_watcher);
+            let background = Self::new(around.machine, pid, doing);
             serials.push(background.serial);
             if let Some(supervised) = &mut self.supervised {
                 supervised.below.push(pid);
             }
             around.started.push(background);
         }
-        self.claim(around, &asking, &grant, Until::Processes(serials))?;
+        let claim = self.claim(around, &asking, &grant, Until::Processes(serials))?;
+        if let Some(supervised) = &mut self.supervised {
+            supervised.claim = Some(claim);
+        }
         let works_until = around.now_ms + asking.plan.work_ms;
         self.doing = Doing::Works(works_until);
         if let Some(inner) = asking.plan.inner {
@@ -456,6 +502,7 @@ impl Program {
             session: grant.session.clone(),
             frame: grant.frame.clone(),
             enclosing: asking.frames.clone(),
+            unwatched_until: if asking.owner.is_some() { u64::MAX } else { 0 },
             until,
         })
     }
@@ -518,15 +565,6 @@ impl Program {
     }
 }
 
-impl Supervised {
-    /// What the watcher of the daemon looks at, for what a command started.
-    fn of_watcher(&self) -> Self {
-        let [page, line] = self.page.descriptors().map(|fd| fd.try_clone_to_owned().unwrap());
-        let page = Reader::open(page, line).unwrap();
-        Self { page, tag: self.tag, token: self.token, below: Vec::new() }
-    }
-}
-
 impl Asking {
     fn handle(&self) -> Handle {
         Handle::new(self.tag.0 ^ 1)
@@ -570,7 +608,7 @@ fn with_margin(ms: u64) -> u64 {
 }
 
 /// Any question about what is held.
-pub(super) fn question(rng: &mut Rng) -> (&'static str, Value) {
+pub(in crate::sim) fn question(rng: &mut Rng) -> (&'static str, Value) {
     match rng.u8(0..4) {
         0 => ("Graph", json!({})),
         1 => ("Status", json!({ "key": "a" })),

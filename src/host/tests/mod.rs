@@ -1,6 +1,7 @@
 //! The rules of `docs/many-hosts.md`, one by one, with one host and an engine in the test's hands.
 
 mod appending;
+pub(crate) mod direct;
 mod joining;
 mod reading;
 mod recovering;

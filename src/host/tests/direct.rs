@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::server::{Flavour, Server};
 use crate::core::{
     Ask, Change, Command, Entry, HostId, Item, Key, Outcome, Owner, ProcessId, Request, Rules,
     Table, Tag, UnixMillis, View, Wait,
 };
 use crate::host::{Event, Member, Now, Settings, Ticket};
+use crate::log::engine::simulated::{Flavour, Server};
 use crate::log::engine::{Answer, Call, Identity};
 
 pub(super) const TTL_MS: u64 = 1200;

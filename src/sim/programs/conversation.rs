@@ -10,13 +10,13 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, connec
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::machine::Machine;
 use crate::protocol::INTERFACE;
+use crate::sim::machine::Machine;
 use crate::sys::fds;
 
 /// What the daemon says.
 #[derive(Debug)]
-pub(super) enum Word {
+pub(in crate::sim) enum Word {
     /// A reply that others follow.
     Progress,
     /// The last reply to the call.
@@ -29,11 +29,11 @@ pub(super) enum Word {
 
 /// A client's connection.
 #[derive(Debug)]
-pub(super) struct Conversation {
+pub(in crate::sim) struct Conversation {
     stream: UnixStream,
     received: Vec<u8>,
     /// Descriptors that came with replies.
-    pub(super) fds: Vec<OwnedFd>,
+    pub(in crate::sim) fds: Vec<OwnedFd>,
     is_closed: bool,
 }
 
@@ -42,7 +42,7 @@ static SOCKETS: AtomicU64 = AtomicU64::new(0);
 
 impl Conversation {
     /// Connects a process. `None` if no daemon listens.
-    pub(super) fn open(machine: &Machine, pid: u32, at: &Path) -> Option<Self> {
+    pub(in crate::sim) fn open(machine: &Machine, pid: u32, at: &Path) -> Option<Self> {
         let name = format!("canal-sim-{}-{}", std::process::id(), number());
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let fd = socket(AddressFamily::Unix, SockType::Stream, flags, None).unwrap();
@@ -54,7 +54,7 @@ impl Conversation {
     }
 
     /// Sends a call.
-    pub(super) fn send(
+    pub(in crate::sim) fn send(
         &mut self,
         method: &str,
         parameters: &impl Serialize,
@@ -71,7 +71,7 @@ impl Conversation {
     }
 
     /// The next word of the daemon.
-    pub(super) fn next(&mut self) -> Option<Word> {
+    pub(in crate::sim) fn next(&mut self) -> Option<Word> {
         self.read();
         let Some(end) = self.received.iter().position(|byte| *byte == 0) else {
             return self.is_closed.then_some(Word::Closed);

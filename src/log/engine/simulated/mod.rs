@@ -1,0 +1,42 @@
+//! An engine in memory, and the network to it, for tests.
+//!
+//! A test can offer an engine of its own to the daemons of its thread: their configuration then
+//! names `simulated://…` as the address.
+
+mod contract;
+mod link;
+mod server;
+
+use std::cell::{Cell, RefCell};
+
+pub(crate) use link::Link;
+pub(crate) use server::{Counts, Flavour, Server};
+
+use crate::log::engine::Engine;
+
+/// The scheme of its address.
+pub(super) const SCHEME: &str = "simulated";
+
+type Open = Box<dyn Fn() -> Box<dyn Engine>>;
+
+thread_local! {
+    static OFFERED: RefCell<Option<Open>> = const { RefCell::new(None) };
+    static SNAPSHOT_BATCHES: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// Opens this engine for each daemon that starts on this thread from now on. The daemon makes a
+/// snapshot after this many batches.
+pub(crate) fn offer(snapshot_batches: u64, open: impl Fn() -> Box<dyn Engine> + 'static) {
+    OFFERED.set(Some(Box::new(open)));
+    SNAPSHOT_BATCHES.set(Some(snapshot_batches));
+}
+
+/// Opens the engine that was offered.
+pub(super) fn open() -> Option<Box<dyn Engine>> {
+    OFFERED.with_borrow(|open| open.as_ref().map(|open| open()))
+}
+
+/// The number of batches between two snapshots, if an engine was offered on this thread.
+pub(crate) fn snapshot_batches() -> Option<u64> {
+    SNAPSHOT_BATCHES.get()
+}

@@ -1,0 +1,95 @@
+//! What must be so of the daemons and their tables.
+
+use super::host::Host;
+use super::world::{STEP_MS, World};
+use crate::core::{Owner, Snapshot, WaiterState, WaiterStatus};
+
+/// How long it may take until all hosts have read the whole log.
+const READ_MS: u64 = 6_000;
+
+/// What a daemon says that cannot go on with what it, or another one, has written.
+const CANNOT_READ: [&str; 4] = ["at revision", "cannot be read", "cannot be used", "not whole"];
+
+impl World {
+    /// No daemon is hindered by something that it or another one has written.
+    pub(super) fn check_obstacles(&self) -> Result<(), String> {
+        let is_written = |why: &String| CANNOT_READ.iter().any(|what| why.contains(what));
+        match self.hosts.iter().filter_map(Host::obstacle).find(is_written) {
+            Some(why) => Err(format!("a host cannot take part: {why}")),
+            None => Ok(()),
+        }
+    }
+
+    /// After a daemon has had its turn, what it holds belongs to live processes, and only these
+    /// wait.
+    pub(super) fn check_owners(&self, at: usize) -> Result<(), String> {
+        let host = &self.hosts[at];
+        let Some(server) = &host.daemon else { return Ok(()) };
+        if self.now_ms < host.stopped_until {
+            return Ok(());
+        }
+        let had_a_turn = |since| since + STEP_MS < self.now_ms;
+        if !host.daemon_since.is_some_and(had_a_turn) {
+            return Ok(());
+        }
+        for hold in server.ledger.table.holds().filter(|hold| !hold.orphaned) {
+            let Owner::Process(process) = hold.asked.owner else { continue };
+            let serial = process.inode - 1_000;
+            if !host.machine.lived_lately(serial, self.now_ms) {
+                let unverified = server.owners.unverified.contains(&hold.frame);
+                let since = host.daemon_since;
+                return Err(format!(
+                    "{hold:?} has no owner any more ({unverified}, daemon since {since:?}, {})",
+                    host.machine.story(serial)
+                ));
+            }
+        }
+        let active = |waiter: &&WaiterState| waiter.status == WaiterStatus::Active;
+        for waiter in server.ledger.table.waiters().filter(active) {
+            let Owner::Process(process) = waiter.request.owner else { continue };
+            let serial = process.inode - 1_000;
+            if !host.machine.lived_lately(serial, self.now_ms) {
+                let story = host.machine.story(serial);
+                return Err(format!("{waiter:?} waits for nobody ({story})"));
+            }
+        }
+        Ok(())
+    }
+
+    /// All hosts have the same table, as soon as they have read everything, and it is empty.
+    pub(super) fn compare_tables(&mut self) -> Result<(), String> {
+        let until = self.now_ms + READ_MS;
+        loop {
+            let daemons = self.hosts.iter().filter_map(|host| host.daemon.as_ref());
+            let tables: Vec<Snapshot> = daemons.map(|it| it.ledger.table.snapshot()).collect();
+            let is_empty = |it: &Snapshot| it.frames.is_empty() && it.holds.is_empty();
+            let are_same = tables.windows(2).all(|pair| pair[0] == pair[1]);
+            if are_same && tables.len() == self.hosts.len() && tables.iter().all(is_empty) {
+                return Ok(());
+            }
+            if self.now_ms > until {
+                return Err(format!("the tables differ, or something is left: {tables:?}"));
+            }
+            self.now_ms += STEP_MS;
+            self.mend();
+            self.step(false)?;
+        }
+    }
+
+    /// The next daemon finds what this one left.
+    pub(super) fn compare_with_the_next(&mut self) -> Result<(), String> {
+        for at in 0..self.hosts.len() {
+            let snapshot = |host: &Host| host.daemon.as_ref().map(|it| it.ledger.table.snapshot());
+            let before = snapshot(&self.hosts[at]);
+            self.hosts[at].kill_daemon();
+            self.hosts[at].run_daemon(self.now_ms)?;
+            let after = snapshot(&self.hosts[at]);
+            let holds =
+                |it: &Option<Snapshot>| it.as_ref().map(|it| (it.holds.clone(), it.frames.clone()));
+            if holds(&before) != holds(&after) {
+                return Err(format!("the next daemon finds another table: {before:?} {after:?}"));
+            }
+        }
+        Ok(())
+    }
+}
