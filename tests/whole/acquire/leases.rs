@@ -37,8 +37,8 @@ fn the_printed_variables_name_the_lease_to_later_commands() {
         echo "$CANAL_HANDLE" | env -u CANAL_HANDLE canal renew --handle - || exit 6
         canal status --json | grep -q "\"token\":$CANAL_TOKEN," || exit 7
         canal release || exit 8
-        canal renew -q; echo "renew $?"
-        canal release -q; echo "release $?"
+        canal renew -qq; echo "renew $?"
+        canal release -qq; echo "release $?"
     "#;
     let ended = world.sh(script).end().code(0);
     let said = "CANAL_HANDLE\nCANAL_TOKEN\nCANAL_SLOTS\nrenew 122\nrelease 122\n";
