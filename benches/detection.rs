@@ -59,6 +59,7 @@ impl World {
             items,
             wait: Wait::Yes { until: None },
             priority: 0,
+            max_waiting: None,
             provisional: false,
             children: false,
             ttl_ms: None,

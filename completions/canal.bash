@@ -49,7 +49,7 @@ _canal() {
                 socket=("${words[i]}")
                 ;;
             --key | --read | --write | --why | --under | --user | --for | --while | --per | --buckets | --slots | --count | --wait | --conflict-exit-code | \
-                --priority | --max-run | --kill-after | --signal | --pid | --token | --handle | --ttl | --on-lost | --note | --progress | \
+                --priority | --max-waiting | --max-run | --kill-after | --signal | --pid | --token | --handle | --ttl | --on-lost | --note | --progress | \
                 --idle-exit)
                 ((i++))
                 ;;

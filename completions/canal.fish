@@ -12,7 +12,7 @@ function __canal_words
             case --
                 break
             case --socket --key --read --write --why --under --user --for --while --per --buckets --slots --count --wait --conflict-exit-code \
-                --priority --max-run --kill-after --signal --pid --token --handle --ttl --on-lost --note --progress --idle-exit
+                --priority --max-waiting --max-run --kill-after --signal --pid --token --handle --ttl --on-lost --note --progress --idle-exit
                 set -e words[1]
             case '--*'
             case '-*'
@@ -120,6 +120,7 @@ complete -c canal -n $at -s n -l no-wait -d 'Do not wait'
 complete -c canal -n $at -s w -l wait -x -a '10s 1m 10m 1h infinity' -d 'Wait at most DUR'
 complete -c canal -n $at -s E -l conflict-exit-code -x -d 'Exit code when busy or the wait is over'
 complete -c canal -n $at -l priority -x -d 'Go before waiters of a lower priority'
+complete -c canal -n $at -l max-waiting -x -d 'Do not wait if so many wait already'
 
 set -l at '__canal_at run acquire test resize'
 complete -c canal -n $at -l per -x -d 'At most so many in each bucket'

@@ -10,7 +10,7 @@ use crate::protocol::{CycleStepInfo, ErrorName, Failure, HolderInfo};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The lock is not free, and the request was not to wait.
+    /// The lock is not free, and the request was not to wait, or not behind so many.
     Busy,
     /// The lock did not become free in the time that the request was to wait.
     Timeout,
@@ -174,6 +174,7 @@ mod tests {
             ("full", ErrorKind::Busy),
             ("timeout", ErrorKind::Timeout),
             ("paused", ErrorKind::Paused),
+            ("max-waiting", ErrorKind::Busy),
             ("deadlock", ErrorKind::Deadlock),
             ("of a later version", ErrorKind::Busy),
         ] {

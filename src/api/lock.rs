@@ -70,6 +70,7 @@ pub struct Lock {
     items: Vec<WireItem>,
     wait: Option<Duration>,
     priority: i32,
+    max_waiting: Option<u64>,
     command: Option<String>,
     note: Option<String>,
     new_session: bool,
@@ -100,6 +101,7 @@ impl Lock {
             items: Vec::with_capacity(1),
             wait: None,
             priority: 0,
+            max_waiting: None,
             command: None,
             note: None,
             new_session: false,
@@ -195,6 +197,13 @@ impl Lock {
         self
     }
 
+    /// Does not wait if so many requests wait for one of the keys already: that is
+    /// [`ErrorKind::Busy`]. With 1, one holds the lock, one waits, and the rest give up.
+    pub fn max_waiting(mut self, most: u64) -> Self {
+        self.max_waiting = Some(most);
+        self
+    }
+
     /// Does not join the session of the `canal run` under which this process runs. Then locks of
     /// that session block this request as those of any other session do. A process that holds a
     /// lock already stays in its session.
@@ -242,7 +251,7 @@ impl Lock {
     pub fn try_acquire(&self) -> Result<Option<Guard>, Error> {
         match self.obtain(Some(Duration::ZERO), |_| {}) {
             Ok(guard) => Ok(Some(guard)),
-            Err(error) if error.kind() == ErrorKind::Busy => Ok(None),
+            Err(error) if matches!(error.kind(), ErrorKind::Busy | ErrorKind::Paused) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -283,6 +292,7 @@ impl Lock {
             items: self.items.clone(),
             wait_ms: wait.map(milliseconds),
             priority: self.priority,
+            max_waiting: self.max_waiting,
             command: self.command.clone().unwrap_or_else(own),
             note: self.note.clone(),
             owner_fd: None,

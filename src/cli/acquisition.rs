@@ -32,6 +32,7 @@ pub(crate) fn request(
         items: lock.items()?,
         wait_ms: wait.wait_ms(),
         priority: wait.priority.unwrap_or(0),
+        max_waiting: wait.max_waiting,
         command: cut(command, COMMAND_COLUMNS_MAX),
         note: note.of_request()?,
         owner_fd: None,

@@ -125,6 +125,7 @@ impl Plain {
             b"wait" => once(&mut wait.wait, duration::parse(text))?,
             b"conflict-exit-code" => once(&mut wait.conflict_exit_code, exit_code(text))?,
             b"priority" => once(&mut wait.priority, priority(text))?,
+            b"max-waiting" => once(&mut wait.max_waiting, number(text))?,
             b"note" => once(&mut note.note, Ok(text.into()))?,
             b"socket" => once(&mut global.socket, Ok(text.into()))?,
             _ => return None,
@@ -189,6 +190,7 @@ mod tests {
             "--write db --read conf -- -- x",
             "--socket /x/y -q --no-start --new-session -k a=3x2:2 -k b --with-children x",
             "-k x --priority 3 ''",
+            "-k x --max-waiting 1 -E 0 -- sync",
         ] {
             let words: Vec<&str> = line.split(' ').collect();
             assert!(read(canal_run(&words).iter().map(OsString::as_os_str)).is_some(), "{line}");
@@ -300,6 +302,7 @@ mod tests {
             ("-E", "0"),
             ("--conflict-exit-code", "255"),
             ("--priority", "7"),
+            ("--max-waiting", "0"),
             ("--socket", "/x y"),
             ("--note", "run 7"),
         ];

@@ -79,6 +79,7 @@ mod tests {
             items: Vec::new(),
             wait_ms: None,
             priority: 0,
+            max_waiting: None,
             command: String::new(),
             note: None,
             owner_fd: None,

@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 
 use super::duration::{self, Length};
-use super::number::{exit_code, priority};
+use super::number::{exit_code, number, priority};
 use crate::run::OwnCode;
 
 /// How to wait.
@@ -17,12 +17,16 @@ pub(crate) struct WaitArgs {
     /// 0 does not wait [default: infinity]
     #[arg(short = 'w', long, value_name = "DUR", value_parser = duration::parse, allow_negative_numbers = true)]
     pub(crate) wait: Option<Length>,
-    /// End with code N instead of 75 when the lock is busy or the wait is over; 0 skips quietly
+    /// End with code N instead of 75 when the lock is busy or paused, the wait is over, or too
+    /// many wait (--max-waiting); 0 skips quietly
     #[arg(short = 'E', long, value_name = "N", value_parser = exit_code, allow_negative_numbers = true)]
     pub(crate) conflict_exit_code: Option<u8>,
     /// Go before waiters of a lower priority [default: 0]
     #[arg(long, value_name = "N", value_parser = priority, allow_negative_numbers = true)]
     pub(crate) priority: Option<i32>,
+    /// Do not wait if N or more wait already: end with code 75
+    #[arg(long, value_name = "N", value_parser = number, allow_negative_numbers = true)]
+    pub(crate) max_waiting: Option<u64>,
     /// How to show the wait [default: auto]
     #[arg(long, value_name = "HOW", value_enum)]
     pub(crate) progress: Option<ProgressArg>,

@@ -31,7 +31,7 @@ pub(crate) fn explain(
 ) -> Result<Failed, Failed> {
     let reason = failure.reason.as_deref().unwrap_or("unknown");
     if json {
-        let (message, holders) = (failure.message.as_str(), failure.holders.as_slice());
+        let (message, holders) = (failure.message.as_str(), &*failure.holders);
         let lease = failure.lost.as_deref();
         stdout::print(&stdout::json(&LossReport { lost: reason, message, lease, holders })?)?;
     }
@@ -96,7 +96,7 @@ mod tests {
         };
         let failure = Failure {
             lost: Some(Box::new(lost(0))),
-            holders: vec![somebody(812, Some("make"), "2026-11-20T14:02:12Z")],
+            holders: [somebody(812, Some("make"), "2026-11-20T14:02:12Z")].into(),
             ..Failure::new(ErrorName::LeaseLost, "whatever")
         };
         assert_eq!(

@@ -14,7 +14,7 @@ const AGAIN: &str = "run it again from where the first lock was taken; locks tha
                      in one request, cannot end so";
 
 /// Prints why nothing was acquired and the holders, and returns the exit code. `-E` applies only to
-/// a busy or paused lock and to a wait that is over. `-E 0` prints nothing, which suits cron. `-q`
+/// a busy or paused lock, a wait that is over, and too many that wait. `-E 0` prints nothing, which suits cron. `-q`
 /// hides that a lock was not free, which the exit code says, but never a deadlock.
 pub(crate) fn explain(failure: &Failure, wait: &WaitArgs, verbosity: Verbosity) -> Failed {
     let code = code(failure, wait);
@@ -33,7 +33,7 @@ pub(crate) fn explain(failure: &Failure, wait: &WaitArgs, verbosity: Verbosity) 
 
 fn code(failure: &Failure, wait: &WaitArgs) -> u8 {
     match failure.reason.as_deref() {
-        Some("full" | "timeout" | "paused") => wait.conflict_code(),
+        Some("full" | "timeout" | "paused" | "max-waiting") => wait.conflict_code(),
         _ => OwnCode::NotAcquired.number(),
     }
 }
@@ -59,7 +59,7 @@ mod tests {
     fn refusal(reason: &str) -> Failure {
         Failure {
             reason: Some(reason.into()),
-            holders: vec![somebody(812, Some("make test"), "2026-11-20T14:02:11Z")],
+            holders: [somebody(812, Some("make test"), "2026-11-20T14:02:11Z")].into(),
             ..Failure::new(ErrorName::Refused, "db is full")
         }
     }
@@ -67,8 +67,8 @@ mod tests {
     #[test]
     fn the_conflict_code_is_for_busy_and_wait_over_and_never_for_a_deadlock() {
         let wait = WaitArgs { conflict_exit_code: Some(3), ..WaitArgs::default() };
-        let reasons = ["full", "timeout", "paused", "deadlock"];
-        assert_eq!(reasons.map(|reason| code(&refusal(reason), &wait)), [3, 3, 3, 75]);
+        let reasons = ["full", "timeout", "paused", "max-waiting", "deadlock"];
+        assert_eq!(reasons.map(|reason| code(&refusal(reason), &wait)), [3, 3, 3, 3, 75]);
         assert_eq!(code(&refusal("full"), &WaitArgs::default()), 75);
     }
 
@@ -88,7 +88,7 @@ mod tests {
             },
         };
         let failure = Failure {
-            holders: Vec::new(),
+            holders: Box::default(),
             cycle: [step(&one, "b", &two), step(&two, "a", &one)].into(),
             ..refusal("deadlock")
         };

@@ -418,6 +418,7 @@ fn request(wait_ms: Option<u64>) -> Acquire {
         items: vec![WireItem { key: "k".into(), ..WireItem::default() }],
         wait_ms,
         priority: 0,
+        max_waiting: None,
         command: "x".to_owned(),
         note: None,
         owner_fd: None,

@@ -213,6 +213,10 @@ pub struct Request {
     /// Higher is served first; 0 is usual.
     #[serde(default)]
     pub priority: i32,
+    /// It does not wait where so many requests, or more, wait for one of its keys already. It is part
+    /// of the request so that all hosts decide alike.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_waiting: Option<u64>,
     /// Whether a grant is provisional until a `Confirm` (the client is not the owner).
     #[serde(default)]
     pub provisional: bool,

@@ -221,6 +221,13 @@ pub enum Refusal {
         /// Which item.
         item: usize,
     },
+    /// It would have to wait, and as many requests wait for a key already as it accepts.
+    MaxWaiting {
+        /// Which item.
+        item: usize,
+        /// How many wait.
+        waiting: u64,
+    },
     /// More slots at once than the view that counts has.
     TooLarge {
         /// Which item.

@@ -24,6 +24,7 @@ pub(in crate::core::tests) struct Wish {
     pub(in crate::core::tests) items: Vec<Item>,
     pub(in crate::core::tests) wait: Wait,
     pub(in crate::core::tests) priority: i32,
+    pub(in crate::core::tests) max_waiting: Option<u64>,
     pub(in crate::core::tests) parent: Option<FrameId>,
     pub(in crate::core::tests) provisional: bool,
     pub(in crate::core::tests) children: bool,
@@ -54,6 +55,7 @@ pub(in crate::core::tests) fn by(pid: u32) -> Wish {
         items,
         wait,
         priority: 0,
+        max_waiting: None,
         parent,
         provisional: false,
         children: false,
@@ -113,6 +115,11 @@ impl Wish {
         self
     }
 
+    pub(in crate::core::tests) fn max_waiting(mut self, most: u64) -> Self {
+        self.max_waiting = Some(most);
+        self
+    }
+
     pub(in crate::core::tests) fn under(mut self, parent: FrameId) -> Self {
         self.parent = Some(parent);
         self
@@ -139,6 +146,7 @@ impl Wish {
             items: self.items,
             wait: self.wait,
             priority: self.priority,
+            max_waiting: self.max_waiting,
             provisional: self.provisional,
             children: self.children,
             ttl_ms: self.ttl_ms,

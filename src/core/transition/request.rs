@@ -65,15 +65,25 @@ impl Table {
     /// item that is not free.
     fn refusal(&self, asked: &Request, lineage: &[FrameId], item: usize) -> Option<Refusal> {
         let may_wait = asked.wait != Wait::No;
-        match self.misfit(asked, lineage) {
+        let why = match self.misfit(asked, lineage) {
             Some(Misfit::Paused { item }) => (!may_wait).then_some(Refusal::Paused { item }),
             Some(Misfit::TooLarge { item, capacity }) => Some(Refusal::TooLarge { item, capacity }),
             None if !may_wait => Some(Refusal::Full { item }),
             None => {
-                let item = self.own_deadlock(asked, lineage)?;
-                Some(Refusal::OwnDeadlock { item })
+                let own = self.own_deadlock(asked, lineage);
+                own.map(|item| Refusal::OwnDeadlock { item })
             }
-        }
+        };
+        why.or_else(|| self.too_many_wait(asked))
+    }
+
+    /// That as many requests wait for a key of a request as it accepts: also those that are stopped
+    /// or parked.
+    fn too_many_wait(&self, asked: &Request) -> Option<Refusal> {
+        let most = asked.max_waiting?;
+        let mut waiting = asked.items.iter().map(|item| self.waiting_for(&item.key) as u64);
+        let item = waiting.clone().position(|waiting| waiting >= most)?;
+        Some(Refusal::MaxWaiting { item, waiting: waiting.nth(item)? })
     }
 
     /// Why a request is invalid regardless of holds and waiters, if it is.

@@ -251,6 +251,7 @@ mod tests {
             items: Vec::new(),
             wait,
             priority: 0,
+            max_waiting: None,
             provisional: false,
             children: false,
             ttl_ms: None,

@@ -241,6 +241,7 @@ mod tests {
             items: items(&(0..ITEMS_MAX).map(large).collect::<Vec<_>>()).unwrap(),
             wait: Wait::Yes { until: Some(u64::MAX) },
             priority: i32::MIN,
+            max_waiting: Some(u64::MAX),
             provisional: true,
             children: true,
             ttl_ms: Some(u64::MAX),

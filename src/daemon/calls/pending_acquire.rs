@@ -26,13 +26,17 @@ pub(crate) struct PendingAcquire {
 }
 
 impl PendingAcquire {
-    /// A request that waited already, for the next incarnation of this host.
+    /// A request that waited already, for the next incarnation of this host. However many wait by
+    /// now, it is not refused for that.
     pub(crate) fn again(
         conn: ConnId,
-        request: Arc<Request>,
+        mut request: Arc<Request>,
         more: bool,
         pidfd: Option<Pidfd>,
     ) -> Self {
+        if request.max_waiting.is_some() {
+            Arc::make_mut(&mut request).max_waiting = None;
+        }
         let (deferred_until, crowd) = (None, None);
         Self { conn, request, pidfd, more, deferred_until, crowd, is_question: false }
     }

@@ -206,7 +206,7 @@ impl Cluster {
             let message = format!("the daemon cannot use its engine since {}: {why}", time(*since));
             let failure = Failure::new(ErrorName::EngineAway, message);
             return match hint {
-                Some(hint) => failure.hint(hint),
+                Some(hint) => failure.hint(hint.as_str()),
                 None => failure,
             };
         }

@@ -35,6 +35,7 @@ impl Server {
             items,
             wait: Wait::No,
             priority: asked.priority,
+            max_waiting: None,
             provisional: false,
             children: false,
             ttl_ms: None,

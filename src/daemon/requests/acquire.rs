@@ -70,6 +70,8 @@ impl Server {
             items,
             wait,
             priority: acquire.priority,
+            // A request that the log knows from a lost incarnation waited already.
+            max_waiting: acquire.max_waiting.filter(|_| known.is_none()),
             provisional,
             children: acquire.with_children,
             ttl_ms: acquire.lease.map(|lease| lease.ttl_ms),

@@ -76,7 +76,7 @@ impl Server {
         if failure.name == ErrorName::Refused {
             // The session of the request itself may hold some of the slots: its holds are listed,
             // too.
-            failure.holders = shown.holders(request, at, true);
+            failure.holders = shown.holders(request, at, true).into();
         }
         failure
     }
@@ -105,7 +105,7 @@ impl Server {
         if why.held.is_some()
             && let Some(waiter) = self.ledger.table.waiter(request)
         {
-            failure.holders = shown.holders(&waiter.request, why.item, false);
+            failure.holders = shown.holders(&waiter.request, why.item, false).into();
         }
         failure
     }

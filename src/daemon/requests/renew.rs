@@ -171,7 +171,7 @@ impl Server {
         let holders = self.now_in_the_way(peer, past);
         let mut failure = Failure::new(ErrorName::LeaseLost, lost_words(past));
         failure.reason = Some(reason(past.why).into());
-        failure.holders = holders;
+        failure.holders = holders.into();
         failure.lost = Some(Box::new(lost_lease(past)));
         failure
     }
@@ -293,6 +293,7 @@ mod tests {
                 items: vec![Item { key: Key::new("db").unwrap(), ask: Ask::Write }],
                 wait: Wait::Yes { until: None },
                 priority: 0,
+                max_waiting: None,
                 provisional: false,
                 children: false,
                 ttl_ms: Some(60_000),

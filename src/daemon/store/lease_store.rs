@@ -202,6 +202,7 @@ mod tests {
             items,
             wait: Wait::No,
             priority: 0,
+            max_waiting: None,
             provisional: true,
             children: false,
             ttl_ms,

@@ -207,6 +207,7 @@ fn request(host: HostId, tag: u128, key: &str) -> Request {
         items: vec![Item { key: Key::new(key).unwrap(), ask }],
         wait: Wait::Yes { until: None },
         priority: 0,
+        max_waiting: None,
         provisional: false,
         children: false,
         ttl_ms: None,

@@ -33,6 +33,13 @@ pub(crate) fn refusal(why: &Refusal, request: &Request, use_of: Option<&Use>) ->
         Refusal::OwnDeadlock { .. } => own_deadlock(key),
         Refusal::Deadlock { cycle } => deadlock(key, cycle.len(), cycle.len()),
         Refusal::Kind { in_use, .. } => wrong_kind(item, *in_use),
+        Refusal::MaxWaiting { waiting, .. } => {
+            let most = request.max_waiting.unwrap_or(*waiting);
+            let verb = if *waiting == 1 { "waits" } else { "wait" };
+            let message =
+                format!("`{key}` is not free, and {waiting} {verb} already: at most {most} may");
+            refused("max-waiting", message)
+        }
         Refusal::Paused { .. } => paused(key, format!("`{key}` is paused")),
         Refusal::TooLarge { capacity, .. } => {
             too_large(item, *capacity, use_of.and_then(|used| used.stored))
@@ -85,6 +92,7 @@ pub(crate) fn item_of(why: &Refusal) -> Option<usize> {
         | Refusal::OwnDeadlock { item }
         | Refusal::Kind { item, .. }
         | Refusal::Paused { item }
+        | Refusal::MaxWaiting { item, .. }
         | Refusal::TooLarge { item, .. }
         | Refusal::Unsupported { item }
         | Refusal::Invalid { item } => Some(*item),
@@ -298,6 +306,7 @@ mod tests {
             items: vec![Item { key: Key::new("db").unwrap(), ask: Ask::slots(1, view) }],
             wait: Wait::No,
             priority: 0,
+            max_waiting: None,
             provisional: false,
             children: false,
             ttl_ms: None,
@@ -383,7 +392,7 @@ mod tests {
             assert_eq!(failure.name, ErrorName::BadRequest);
             let late = late_refusal(&why, asked.items.first(), stored);
             assert_eq!(late, failure);
-            (failure.message, failure.hint.unwrap())
+            (failure.message, String::from(failure.hint.unwrap()))
         };
         let two = Some(View::Slots { slots: 2 });
         let buckets = Some(View::Buckets { per: 2, buckets: 1 });
@@ -405,6 +414,16 @@ mod tests {
         let failure = refusal(&Refusal::TooLarge { item: 0, capacity: 0 }, &asked, None);
         assert_eq!(failure.message, "`db` admits nobody: its stated size has 0 buckets");
         assert_eq!(failure.reason.as_deref(), Some("full"));
+    }
+
+    #[test]
+    fn too_many_that_wait_are_counted() {
+        let asked = Request { max_waiting: Some(1), ..request(None) };
+        let failure = refusal(&Refusal::MaxWaiting { item: 0, waiting: 1 }, &asked, None);
+        assert_eq!(failure.message, "`db` is not free, and 1 waits already: at most 1 may");
+        assert_eq!(failure.reason.as_deref(), Some("max-waiting"));
+        let failure = refusal(&Refusal::MaxWaiting { item: 0, waiting: 3 }, &asked, None);
+        assert_eq!(failure.message, "`db` is not free, and 3 wait already: at most 1 may");
     }
 
     #[test]

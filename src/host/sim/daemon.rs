@@ -310,6 +310,7 @@ fn request_of(host: HostId, proc: &Proc, tag: Tag, item: crate::core::Item) -> R
         items: vec![item],
         wait: Wait::Yes { until: None },
         priority: 0,
+        max_waiting: None,
         provisional: false,
         children: false,
         ttl_ms: None,

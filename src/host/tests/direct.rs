@@ -182,6 +182,7 @@ impl Direct {
             items: vec![Item { key: Key::new(key).unwrap(), ask }],
             wait: Wait::Yes { until: None },
             priority: 0,
+            max_waiting: None,
             provisional: false,
             children: false,
             ttl_ms: None,

@@ -28,6 +28,7 @@ fn lease(token: u64) -> HeldLease {
         items: vec![Item { key: key.clone(), ask: Ask::slots(1, view) }],
         wait: Wait::No,
         priority: 0,
+        max_waiting: None,
         provisional: false,
         children: false,
         ttl_ms: Some(60_000),

@@ -24,6 +24,10 @@ pub struct Acquire {
     /// Higher goes first.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub priority: i32,
+    /// Refused as `max-waiting` if it would have to wait, and so many wait for one of its keys
+    /// already. Asking again for a request that waits is never refused so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_waiting: Option<u64>,
     /// What to show of the owner.
     pub command: String,
     /// What the client wants people to know about the request, at most

@@ -10,7 +10,7 @@ use crate::protocol::{CycleStepInfo, HolderInfo, LostLease, SizeNote};
 /// The name of an error, without the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ErrorName {
-    /// Not acquired; `reason` is `full`, `timeout`, `paused` or `deadlock`. Exit code 75.
+    /// Not acquired; `reason` is `full`, `timeout`, `paused`, `max-waiting` or `deadlock`. Exit code 75.
     Refused,
     /// The request itself is wrong: a bad key, more slots at once than the lock has, `per` 0.
     BadRequest,
@@ -68,14 +68,14 @@ pub struct Failure {
     pub message: String,
     /// What to do about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hint: Option<String>,
-    /// Of [`ErrorName::Refused`]: `full`, `timeout`, `paused`, `deadlock`. Of [`ErrorName::LeaseLost`]: how.
+    pub hint: Option<Box<str>>,
+    /// Of [`ErrorName::Refused`]: `full`, `timeout`, `paused`, `max-waiting`, `deadlock`. Of [`ErrorName::LeaseLost`]: how.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Box<str>>,
     /// Of [`ErrorName::Refused`]: the holders of what was asked for. Of [`ErrorName::LeaseLost`]:
     /// the present holders of its first key, if they block it.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub holders: Vec<HolderInfo>,
+    #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
+    pub holders: Box<[HolderInfo]>,
     /// Of [`ErrorName::Refused`] for a deadlock of several: the whole cycle.
     #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
     pub cycle: Box<[CycleStepInfo]>,
@@ -99,7 +99,7 @@ impl Failure {
             message: message.into(),
             hint: None,
             reason: None,
-            holders: Vec::new(),
+            holders: Box::default(),
             cycle: Box::default(),
             lost: None,
             notes: Box::default(),
@@ -108,7 +108,7 @@ impl Failure {
 
     /// Adds what to do about it.
     #[must_use]
-    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+    pub fn hint(mut self, hint: impl Into<Box<str>>) -> Self {
         self.hint = Some(hint.into());
         self
     }

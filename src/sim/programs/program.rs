@@ -585,6 +585,7 @@ impl Asking {
             items: self.plan.wants.iter().map(super::plan::Want::on_wire).collect(),
             wait_ms: self.until.map(left),
             priority: self.plan.priority,
+            max_waiting: None,
             command: "job".to_owned(),
             note: None,
             owner_fd: self.owner.map(|_| 0),

@@ -31,6 +31,7 @@ fn request(process: ProcessId, key: &str) -> Change {
         items: vec![item],
         wait: Wait::No,
         priority: 0,
+        max_waiting: None,
         provisional: false,
         children: false,
         ttl_ms: None,

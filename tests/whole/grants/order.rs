@@ -187,3 +187,29 @@ fn an_interrupted_waiter_leaves_the_queue() {
     holder.finish();
     world.until_idle();
 }
+
+/// The idiom of cron: one runs, one waits, the rest skip.
+#[test]
+fn a_command_does_not_wait_behind_more_than_it_accepts() {
+    let world = World::with_daemon();
+    let holder = world.holder(&["-k", "x"]);
+    let next = world.waiter("x", &["--max-waiting", "1"], &["echo", "next"]);
+    let one = ["--max-waiting", "1", "-k", "x"];
+    let with = |verb: &str, args: &[&str], more: &[&str]| {
+        world.canal([&[verb][..], args, more].concat()).end()
+    };
+    let skipped = with("run", &one, &["--", "true"]).code(75);
+    assert!(skipped.stderr.contains("1 waits already"), "{skipped:?}");
+    let quiet = with("run", &one, &["-E", "0", "--", "true"]).code(0);
+    assert_eq!(quiet.stderr, "");
+    let refused = with("acquire", &one, &["--json"]).code(75);
+    assert!(refused.stdout.contains("\"refused\":\"max-waiting\""), "{refused:?}");
+    // Those who wait when their daemon is replaced go on waiting, however many they are.
+    let behind = world.waiter("x", &["--max-waiting", "2"], &["echo", "behind"]);
+    world.kill_daemon();
+    world.status();
+    wait_until("both are back", || world.key("x").waiting == 2);
+    holder.finish();
+    assert_eq!(next.end().code(0).stdout, "next\n");
+    assert_eq!(behind.end().code(0).stdout, "behind\n");
+}

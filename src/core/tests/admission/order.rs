@@ -212,3 +212,33 @@ fn a_cancel_in_the_middle_of_ten_thousand_keeps_the_rest_in_order() {
         assert_eq!(grants(&apply_unchecked(&mut table, end)), [RequestId(request + 2)]);
     }
 }
+
+#[test]
+fn a_request_does_not_wait_behind_more_than_it_accepts() {
+    let mut world = World::new();
+    // One runs, one waits, the rest skip.
+    world.take(by(1).slots("k", 1).max_waiting(1));
+    let next = world.wait(by(2).slots("k", 1).max_waiting(1));
+    let skipped = Refusal::MaxWaiting { item: 0, waiting: 1 };
+    assert_eq!(world.refused(by(3).slots("k", 1).max_waiting(1)), skipped);
+    // Those that are stopped or parked wait, too.
+    world.apply(Change::Suspend { request: next });
+    assert_eq!(world.refused(by(3).slots("k", 1).max_waiting(1)), skipped);
+    world.pause("k", true);
+    assert_eq!(world.refused(by(3).slots("k", 1).max_waiting(1)), skipped);
+    assert_eq!(
+        world.refused(by(3).slots("k", 1).max_waiting(1).now()),
+        Refusal::Paused { item: 0 }
+    );
+    // Any of its keys counts, and so does a wait of any mode.
+    let both = by(3).bare("free").bare("k").max_waiting(1);
+    assert_eq!(world.refused(both), Refusal::MaxWaiting { item: 1, waiting: 1 });
+    let write = Refusal::MaxWaiting { item: 0, waiting: 1 };
+    assert_eq!(world.refused(by(3).write("k").max_waiting(1)), write);
+    world.pause("k", false);
+    // A request that need not wait is not refused.
+    world.take(by(4).slots("k", 2).max_waiting(0));
+    let last = world.wait(by(5).slots("k", 1).max_waiting(2));
+    assert_eq!(world.die(4), []);
+    assert_eq!(world.die(1), [last]);
+}

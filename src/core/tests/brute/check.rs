@@ -168,6 +168,8 @@ fn check_outcome(table: &Table, entry: &Entry, outcome: &Outcome) {
             let asker = new(*request);
             let never = never(&state, &asker);
             assert_ne!(asker.asked.wait, Wait::No);
+            let most = asker.asked.max_waiting.unwrap_or(u64::MAX);
+            assert!(most_waiting(&state, asker.asked) < most, "{}", brief(&state));
             assert!(matches!(never, None | Some(Never::Paused)), "{never:?} {}", brief(&state));
             assert!(!own_deadlock(&state, &asker), "{}", brief(&state));
             assert!(!rules || admissible(&state, &asker).is_none(), "{}", brief(&state));
@@ -181,6 +183,14 @@ fn check_outcome(table: &Table, entry: &Entry, outcome: &Outcome) {
             let asker = new(*request);
             let never = never(&state, &asker);
             assert_eq!((asker.asked.wait, never), (Wait::No, Some(Never::Paused)));
+        }
+        Outcome::Refused { request, why: Refusal::MaxWaiting { waiting, .. } } => {
+            let asker = new(*request);
+            assert_ne!(asker.asked.wait, Wait::No);
+            assert_eq!(most_waiting(&state, asker.asked), *waiting);
+            assert!(asker.asked.max_waiting.is_some_and(|most| *waiting >= most));
+            assert!(!own_deadlock(&state, &asker), "{}", brief(&state));
+            assert!(!rules || admissible(&state, &asker).is_none(), "{}", brief(&state));
         }
         Outcome::Refused { request, why: Refusal::TooLarge { capacity, .. } } => {
             let asker = match waiting(*request) {
@@ -288,6 +298,18 @@ fn check_state(state: &Snapshot, rules: Rules) {
             "{waiter:?}"
         );
     }
+}
+
+/// How many wait for the first key of a request that as many wait for as it accepts, or else for the
+/// key that most wait for. Whoever waits counts.
+fn most_waiting(state: &Snapshot, asked: &Request) -> u64 {
+    let waiting = |key: &Key| {
+        let wants = |waiter: &&WaiterState| waiter.request.items.iter().any(|it| it.key == *key);
+        state.waiters.iter().filter(wants).count() as u64
+    };
+    let each: Vec<u64> = asked.items.iter().map(|item| waiting(&item.key)).collect();
+    let enough = each.iter().find(|n| asked.max_waiting.is_some_and(|most| **n >= most));
+    enough.or(each.iter().max()).copied().unwrap_or(0)
 }
 
 fn is_any_paused(state: &Snapshot, waiter: &WaiterState) -> bool {

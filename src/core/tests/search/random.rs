@@ -47,8 +47,9 @@ fn stored() -> impl Strategy<Value = Option<View>> {
 fn wish(modes: bool) -> impl Strategy<Value = Wish> {
     let item = (0usize..KEYS.len(), 0u64..5, view());
     let items = prop::collection::vec(item, 1..3);
-    (1..=PIDS, items, prop::bool::weighted(0.1), 0i32..2, any::<bool>()).prop_map(
-        move |(pid, items, now, priority, children)| {
+    let max_waiting = prop::option::weighted(0.2, 0u64..4);
+    (1..=PIDS, items, prop::bool::weighted(0.1), 0i32..2, any::<bool>(), max_waiting).prop_map(
+        move |(pid, items, now, priority, children, max_waiting)| {
             let mut wish = by(pid).priority(priority);
             for (key, count, view) in items {
                 wish = match count {
@@ -58,6 +59,7 @@ fn wish(modes: bool) -> impl Strategy<Value = Wish> {
                 };
             }
             wish.children = children;
+            wish.max_waiting = max_waiting;
             if now { wish.now() } else { wish }
         },
     )

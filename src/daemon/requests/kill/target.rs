@@ -61,7 +61,7 @@ impl<'a> Target<'a> {
             host: shown.label_of(self.frame()),
             folder: shown.folder(self.asked(), self.frame()),
             refused,
-            hint,
+            hint: hint.map(String::from),
         }
     }
 }

@@ -91,6 +91,7 @@ fn asked(revision: u64) -> Request {
         items: vec![Item { key: Key::new("db/ä").unwrap(), ask }],
         wait: Wait::Yes { until: None },
         priority: 0,
+        max_waiting: None,
         provisional: false,
         children: false,
         ttl_ms: None,
