@@ -30,6 +30,9 @@ impl Owner {
                 Err(Failed::new(format!("--pid {pid} is canal itself, which ends at once"))
                     .hint(HINT))
             }
+            Some(pid) if is_init_of_machine(pid) => {
+                Err(Failed::new("process 1 never ends, and neither would its lock").hint(HINT))
+            }
             Some(pid) => Ok(Self { pidfd: open(pid)?, pid, by_default: false }),
             None => Self::parent(),
         }
@@ -37,7 +40,8 @@ impl Owner {
 
     fn parent() -> Result<Self, Failed> {
         let pid = parent_id();
-        if pid <= 1 {
+        // The first process of a container may well be the script itself.
+        if pid == 0 || is_init_of_machine(pid) {
             return Err(Failed::new(format!(
                 "no process to hold the lock for: the parent process is pid {pid}"
             ))
@@ -63,6 +67,11 @@ impl Owner {
             Err(_) => format!("pid {}", self.pid),
         }
     }
+}
+
+/// Whether a process is the machine's own init. If that cannot be told, the daemon decides.
+fn is_init_of_machine(pid: u32) -> bool {
+    pid == 1 && process::Origin::read().is_ok_and(|origin| origin.is_init_of_machine(pid))
 }
 
 fn open(pid: u32) -> Result<Pidfd, Failed> {
@@ -92,6 +101,22 @@ mod tests {
         let failed = Owner::find(Some(std::process::id())).unwrap_err();
         assert!(failed.message.contains("canal itself"));
         assert_eq!(failed.hint.as_deref(), Some(HINT));
+    }
+
+    #[test]
+    fn the_init_of_the_machine_owns_no_lock() {
+        let origin = process::Origin::read().unwrap();
+        let first =
+            process::Origin { pid_namespace: process::FIRST_PID_NAMESPACE, ..origin.clone() };
+        let container = process::Origin { pid_namespace: 4_026_532_000, ..origin.clone() };
+        assert!(first.is_init_of_machine(1) && !first.is_init_of_machine(2));
+        assert!(!container.is_init_of_machine(1));
+        if origin.is_init_of_machine(1) {
+            let failed = Owner::find(Some(1)).unwrap_err();
+            assert_eq!(failed.message, "process 1 never ends, and neither would its lock");
+        } else {
+            assert_eq!(Owner::find(Some(1)).unwrap().pid, 1);
+        }
     }
 
     #[test]

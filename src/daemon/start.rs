@@ -25,7 +25,6 @@ use crate::daemon::net::events::Source;
 use crate::daemon::options::{Options, Unusable};
 use crate::daemon::permissions::Permissions;
 use crate::daemon::processes::holder_record;
-use crate::daemon::processes::other_namespace::FIRST_PID_NAMESPACE;
 use crate::daemon::processes::owners::Owners;
 use crate::daemon::queries::reply_queue::Reports;
 use crate::daemon::runtime_dir::Claim;
@@ -40,7 +39,7 @@ use crate::daemon::waiters::waiting::Waiters;
 use crate::daemon::{logging, view};
 use crate::protocol::DaemonInfo;
 use crate::protocol::place::{Place, Rule};
-use crate::sys::process::{Origin, may_look_into_others};
+use crate::sys::process::{FIRST_PID_NAMESPACE, Origin, may_look_into_others};
 use crate::sys::{clock, detach, fds, peer, signals};
 
 /// The descriptor to which a daemon that was started on demand writes why it cannot start.

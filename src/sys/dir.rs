@@ -3,9 +3,11 @@
 //! The opened directory is checked, not a path that another process could exchange in between.
 
 use std::ffi::{CStr, CString};
+use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -27,6 +29,12 @@ pub enum DirError {
     /// Other users may write in it: path and mode.
     #[error("{0} can be written by others (mode {1:04o}, expected 0700)")]
     Open(PathBuf, u32),
+    /// Others could write in it, and left something: that file and its owner.
+    #[error("{0} belongs to uid {1} and lies in a directory that others could write to: remove it")]
+    Planted(PathBuf, u32),
+    /// Others could write in it, and a file in it may be one of ours from elsewhere.
+    #[error("{0} has a second name and lies in a directory that others could write to: remove it")]
+    Linked(PathBuf),
     /// It does not exist.
     #[error("{0} does not exist")]
     Missing(PathBuf),
@@ -68,8 +76,57 @@ pub fn open_private(path: &Path, uid: u32, create: bool) -> Result<OwnedFd, DirE
     Ok(dir)
 }
 
-/// Whether [`open_private`] would find nothing wrong. Takes one system call, for callers that use
-/// the path afterwards anyway.
+/// Gives a directory of ours the mode 0700. Leaves alone what does not exist, what is no directory
+/// and what belongs to another user: [`open_private`] says what is wrong with it.
+///
+/// If others could write in it, its mode is 0500 until everything in it is known to be ours: a process
+/// that meets it meanwhile, or after a refusal, does not take it for private and checks it as well.
+///
+/// # Errors
+/// Something in it belongs to another user but root, or may be a file of ours from elsewhere.
+pub fn make_private(path: &Path, uid: u32) -> Result<(), DirError> {
+    // With a slash or a dot at its end a link would be followed.
+    let path = &path.components().collect::<PathBuf>();
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let Ok(dir) = open(path, flags, Mode::empty()) else { return Ok(()) };
+    let failed = |error: io::Error| DirError::Io(path.clone(), error);
+    let stat = fstat(&dir).map_err(|error| failed(error.into()))?;
+    if stat.st_uid != uid || stat.st_mode & 0o7777 == 0o700 {
+        return Ok(());
+    }
+    // The path of the descriptor: whatever happens to the directory's name, no other one is meant.
+    let opened = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()));
+    let set = |mode| fs::set_permissions(&opened, fs::Permissions::from_mode(mode)).map_err(failed);
+    if stat.st_mode & (OTHERS_WRITE | 0o700) != 0o700 {
+        set(0o500)?;
+        check_entries(path, &opened, uid)?;
+    }
+    set(0o700)
+}
+
+/// Whether everything in a directory of ours is ours, too.
+fn check_entries(path: &Path, opened: &Path, uid: u32) -> Result<(), DirError> {
+    let failed = |error: io::Error| DirError::Io(path.to_owned(), error);
+    for entry in fs::read_dir(opened).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let named = || path.join(entry.file_name());
+        let found = match entry.metadata() {
+            Ok(found) => found,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(DirError::Io(named(), error)),
+        };
+        if found.uid() != uid && found.uid() != 0 {
+            return Err(DirError::Planted(named(), found.uid()));
+        }
+        if found.is_file() && found.nlink() > 1 {
+            return Err(DirError::Linked(named()));
+        }
+    }
+    Ok(())
+}
+
+/// Whether [`open_private`] would find nothing wrong, and its owner may use it. Takes one system
+/// call, for callers that use the path afterwards anyway.
 #[must_use]
 pub fn is_private(path: &Path, uid: u32) -> bool {
     // With a slash or a dot at its end a link would be followed.
@@ -78,7 +135,8 @@ pub fn is_private(path: &Path, uid: u32) -> bool {
     plain
         && with_c_str(path, lstat).is_ok_and(|stat| {
             let is_dir = stat.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFDIR.bits();
-            is_dir && stat.st_uid == uid && stat.st_mode & OTHERS_WRITE == 0
+            let is_usable = stat.st_mode & (OTHERS_WRITE | 0o700) == 0o700;
+            is_dir && stat.st_uid == uid && is_usable
         })
 }
 

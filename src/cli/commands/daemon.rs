@@ -77,7 +77,7 @@ fn replace(options: &mut Options, verbosity: Verbosity) -> Result<(), Failed> {
     Ok(())
 }
 
-/// How long a daemon that is replaced may take to end, how often it is asked to, and how often
+/// How long a daemon that is stopped or replaced may take to end, how often it is asked to, and how often
 /// canal checks whether it has ended.
 const REPLACE_MAX: Duration = Duration::from_secs(10);
 const STOP_AGAIN: Duration = Duration::from_millis(500);
@@ -85,10 +85,16 @@ const REPLACE_PAUSE: Duration = Duration::from_millis(5);
 
 /// Ends the daemon that runs, and gives its pid if one did.
 fn stop(place: &Place) -> Result<Option<u32>, Failed> {
-    match Client::connect(place, Start::Never).and_then(|mut client| client.stop(&Stop {})) {
-        Ok(stopping) => Ok(Some(stopping.pid)),
-        Err(ClientError::NoDaemon(_)) => Ok(None),
-        Err(error) => Err(connect::failed(error)),
+    let until = Instant::now() + REPLACE_MAX;
+    loop {
+        match Client::connect(place, Start::Never).and_then(|mut client| client.stop(&Stop {})) {
+            Ok(stopping) => return Ok(Some(stopping.pid)),
+            Err(ClientError::NoDaemon(_)) => return Ok(None),
+            // It ended before it answered, for instance because it was killed. A client may have
+            // started another one since.
+            Err(ClientError::Gone) if Instant::now() < until => std::thread::sleep(REPLACE_PAUSE),
+            Err(error) => return Err(connect::failed(error)),
+        }
     }
 }
 

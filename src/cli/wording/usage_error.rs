@@ -201,10 +201,7 @@ mod tests {
                 &["run", "--signal", "NOPE"],
                 "--signal NOPE: not a signal; one looks like TERM, SIGTERM or 15",
             ),
-            (
-                &["acquire", "--pid", "1"],
-                "--pid 1: process 1 never ends, and neither would its lock",
-            ),
+            (&["acquire", "--pid", "0"], "--pid 0: there is no process 0"),
             (&["acquire", "--handle", "x"], "unknown option `--handle`"),
             (&["run", "--ttl", "5"], "unknown option `--ttl`"),
             (&["release", "a", "b"], "`b` is one argument too many"),

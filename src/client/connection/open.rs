@@ -19,7 +19,9 @@ use nix::unistd::geteuid;
 
 use crate::duration_text::stated;
 use crate::protocol::place::{Place, Rule};
-use crate::sys::dir::{DirError, is_closed_to_others, is_private, open_private, with_c_str};
+use crate::sys::dir::{
+    DirError, is_closed_to_others, is_private, make_private, open_private, with_c_str,
+};
 
 use super::silence::{Limits, Owed};
 use super::stream::{Connection, activity};
@@ -150,8 +152,12 @@ fn check_dir(place: &Place, create: bool) -> Result<Dir, ClientError> {
     }
 }
 
-/// The error for a directory that is not private; with `create`, makes the directory.
+/// The error for a directory that is not private; with `create`, makes the directory. The user's own
+/// one, which canal made, is made private again.
 fn check_other(place: &Place, uid: u32, create: bool) -> Result<(), DirError> {
+    if place.is_users_own() {
+        make_private(&place.dir, uid)?;
+    }
     match open_private(&place.dir, uid, create) {
         // Every user has to trust root: this is the directory of a service.
         Err(DirError::Foreign(_, 0, _)) if place.rule == Rule::Given => check_shared(&place.dir),

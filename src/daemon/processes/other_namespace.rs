@@ -14,10 +14,7 @@ use crate::daemon::options::Unusable;
 use crate::daemon::processes::children::Children;
 use crate::daemon::processes::holder::Holder;
 use crate::sys::pidfd::{Pidfd, is_gone};
-use crate::sys::process::{Origin, all};
-
-/// The number that the kernel gives the first pid namespace (PROC_PID_INIT_INO).
-pub(crate) const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
+use crate::sys::process::{FIRST_PID_NAMESPACE, Origin, all};
 
 /// What became of processes of another namespace.
 #[derive(Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use crate::daemon::view::wording::owner_gone;
 use crate::protocol::{ErrorName, Failure};
 use crate::sys::peer;
 use crate::sys::pidfd::Pidfd;
-use crate::sys::process::uid_of;
+use crate::sys::process::{Origin, uid_of};
 
 /// The user id that the kernel shows for every user without an id in a user namespace.
 pub(crate) const NOBODY: u32 = 65534;
@@ -47,15 +47,22 @@ pub(crate) fn identified(pidfd: &Pidfd) -> Result<ProcessId, Failure> {
 }
 
 /// The process that a client named by its pidfd.
-pub(crate) fn other_owner(peer: peer::Credentials, fd: OwnedFd) -> Result<OwnerFound, Failure> {
+pub(crate) fn other_owner(
+    peer: peer::Credentials,
+    fd: OwnedFd,
+    over_engine: bool,
+) -> Result<OwnerFound, Failure> {
     let pidfd = Pidfd::from_fd(fd).map_err(|error| {
         let message = format!("the descriptor of the owner is not a pidfd: {error}");
         Failure::new(ErrorName::BadRequest, message)
     })?;
     let denied = |message: String| Failure::new(ErrorName::Denied, message);
     let process = identified(&pidfd)?;
-    if process.pid <= 1 {
-        return Err(denied(format!("process {} cannot own a lock", process.pid)));
+    if process.pid == 0 {
+        return Err(denied("a process that the daemon cannot see cannot own a lock".to_owned()));
+    }
+    if process.pid == 1 {
+        process_1_may_own(over_engine).map_err(denied)?;
     }
     if pidfd.has_ended() {
         return Err(owner_gone());
@@ -69,4 +76,22 @@ pub(crate) fn other_owner(peer: peer::Credentials, fd: OwnedFd) -> Result<OwnerF
         )));
     }
     Ok(OwnerFound { owner: Owner::Process(process), uid, pidfd: Some(pidfd) })
+}
+
+/// Whether the process that has pid 1 here may own a lock.
+///
+/// # Errors
+/// Why it may not.
+fn process_1_may_own(over_engine: bool) -> Result<(), String> {
+    let origin = Origin::read().map_err(|error| format!("process 1 is not known: {error}"))?;
+    if origin.is_init_of_machine(1) {
+        return Err("process 1 never ends, and neither would its lock".to_owned());
+    }
+    // The kernel keeps SIGKILL of its own namespace from the first process of a namespace.
+    if over_engine {
+        let why = "process 1 of a container cannot be ended from within, as a lock over an engine \
+                   requires";
+        return Err(why.to_owned());
+    }
+    Ok(())
 }

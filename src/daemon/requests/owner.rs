@@ -24,7 +24,7 @@ impl Server {
     ) -> Result<OwnerFound, Failure> {
         let Some(conn) = self.conns.get(id) else { return Err(owner_gone()) };
         let found = match owner_fd {
-            Some(index) => other_owner(conn.peer, nth_fd(fds, index)?)?,
+            Some(index) => other_owner(conn.peer, nth_fd(fds, index)?, self.cluster.is_some())?,
             None => {
                 let (process, pidfd) = peer_process(conn)?;
                 OwnerFound { owner: Owner::Process(process), uid: conn.peer.uid, pidfd }

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use crate::core::{Change, FrameId, HoldState, Key, Outcome, Release as Giving, Token};
+use crate::core::{Change, FrameId, HoldState, Key, Outcome, Owner, Release as Giving, Token};
 use crate::daemon::calls::completion::{Applied, Completion, PendingRelease};
 use crate::daemon::calls::items;
 use crate::daemon::calls::step::Step;
@@ -127,8 +127,10 @@ impl Server {
         if released.is_empty() {
             return Err(self.not_held(giving));
         }
-        if let Giving::Hold { token, forced: true } = giving {
-            tracing::info!(token = token.0, uid = peer.uid, pid = peer.pid, "released by force");
+        if let Giving::Hold { token, forced: true } = giving
+            && let Some(hold) = before.iter().find(|hold| hold.token == *token)
+        {
+            log_force(peer, hold);
         }
         Ok(Step::reply(&Released { released }))
     }
@@ -205,6 +207,25 @@ impl Server {
     pub(crate) fn confirmed(&self) -> Step {
         Step::reply(&Nothing {})
     }
+}
+
+/// Records a release by force: what was released, of which process, by whom.
+fn log_force(by: &Credentials, hold: &HoldState) {
+    let keys: Vec<&str> = hold.items.iter().map(|item| item.key.as_str()).collect();
+    let holder = match hold.asked.owner {
+        Owner::Process(process) => format!("pid {}", process.pid),
+        Owner::Lease(_) => "a lease".to_owned(),
+    };
+    tracing::info!(
+        keys = %keys.join(", "),
+        token = hold.token.0,
+        %holder,
+        holder_uid = hold.asked.uid,
+        command = ?hold.asked.command,
+        by_uid = by.uid,
+        by_pid = by.pid,
+        "released by force"
+    );
 }
 
 /// The call gives something back.

@@ -29,7 +29,7 @@ use crate::daemon::runtime_dir::claim_error::ClaimError;
 use crate::daemon::runtime_dir::instance_guard::InstanceGuard;
 use crate::daemon::runtime_dir::socket_access::SocketAccess;
 use crate::protocol::place::{Place, Rule, USUAL_SOCKET};
-use crate::sys::dir::open_private;
+use crate::sys::dir::{make_private, open_private};
 
 /// A place that this daemon has claimed, but not opened to clients yet.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ pub struct Replacing(Arc<File>);
 impl Replacing {
     /// Waits until no other process replaces the daemon.
     pub(crate) fn begin(place: &Place, uid: u32) -> Result<Self, ClaimError> {
-        open_private(&place.dir, uid, true)?;
+        open_dir(place, uid)?;
         let failed = |error| ClaimError::Io { path: replace_path(place), error };
         let file = open_lock(&replace_path(place)).map_err(failed)?;
         fs2::FileExt::lock_exclusive(&file).map_err(failed)?;
@@ -109,7 +109,7 @@ impl Claim {
     }
 
     fn take(place: &Place, uid: u32, gives_way: bool) -> Result<Self, ClaimError> {
-        let dir = File::from(open_private(&place.dir, uid, true)?);
+        let dir = open_dir(place, uid)?;
         let dir_io = |error| ClaimError::Io { path: place.dir.clone(), error };
         // Several daemons may share the lock on the directory: it means "in use".
         fs2::FileExt::try_lock_shared(&dir).map_err(dir_io)?;
@@ -261,7 +261,7 @@ impl RuntimeDir {
     pub(crate) fn restore(&mut self) -> Result<(), ClaimError> {
         let Claim { place, uid, .. } = &self.claim;
         let (place, uid) = (place.clone(), *uid);
-        let dir = File::from(open_private(&place.dir, uid, true)?);
+        let dir = open_dir(&place, uid)?;
         let failed = |error| ClaimError::Io { path: place.dir.clone(), error };
         if FileId::of_file(&dir).map_err(failed)?
             != FileId::of_file(&self.claim.dir).map_err(failed)?
@@ -301,6 +301,15 @@ impl RuntimeDir {
             let _ = std::fs::remove_file(path);
         }
     }
+}
+
+/// Opens the directory of a place, and makes it if it is missing. The user's own one, which canal
+/// made, is made private if it is not.
+fn open_dir(place: &Place, uid: u32) -> Result<File, ClaimError> {
+    if place.is_users_own() {
+        make_private(&place.dir, uid)?;
+    }
+    Ok(File::from(open_private(&place.dir, uid, true)?))
 }
 
 /// Whether there is no room for another file, on the disk or in the user's quota.

@@ -7,10 +7,9 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use crate::daemon::processes::other_namespace::FIRST_PID_NAMESPACE;
 use crate::protocol::place::Place;
 use crate::sys::abstract_name;
-use crate::sys::process::Origin;
+use crate::sys::process::{FIRST_PID_NAMESPACE, Origin};
 
 /// Why commands on this machine may not meet at the user's own daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -99,3 +99,62 @@ fn a_directory_of_another_user_that_cannot_be_opened_is_reported_as_that() {
     let error = not_opened(folder.path(), own(), Errno::EACCES);
     assert!(matches!(error, DirError::Io(..)), "{error}");
 }
+
+#[test]
+fn a_directory_of_ours_is_made_private_whatever_its_mode_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ours");
+    fs::create_dir(&path).unwrap();
+    fs::write(path.join("journal.0"), "").unwrap();
+    for bits in [0o777, 0o1777, 0o770, 0o755, 0o500, 0o300, 0o000, 0o700] {
+        fs::set_permissions(&path, fs::Permissions::from_mode(bits)).unwrap();
+        make_private(&path, own()).unwrap();
+        assert_eq!(mode(&path), 0o700, "{bits:o}");
+        assert!(is_private(&path, own()));
+    }
+}
+
+#[test]
+fn what_is_not_a_directory_of_ours_keeps_its_mode() {
+    let folder = tempfile::tempdir().unwrap();
+    let (target, link, file) =
+        (folder.path().join("target"), folder.path().join("link"), folder.path().join("file"));
+    fs::create_dir(&target).unwrap();
+    fs::set_permissions(&target, fs::Permissions::from_mode(0o755)).unwrap();
+    symlink(&target, &link).unwrap();
+    fs::write(&file, "").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+    for path in [&link, &link.join("."), &file, &folder.path().join("none")] {
+        make_private(path, own()).unwrap();
+    }
+    make_private(&target, own() + 1).unwrap();
+    assert_eq!((mode(&target), mode(&file)), (0o755, 0o644));
+}
+
+#[test]
+fn a_directory_in_which_others_left_something_stays_closed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ours");
+    fs::create_dir(&path).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
+    let (elsewhere, linked) = (folder.path().join("elsewhere"), path.join("journal.0"));
+    fs::write(&elsewhere, "").unwrap();
+    fs::hard_link(&elsewhere, &linked).unwrap();
+    for _ in 0..2 {
+        let error = make_private(&path, own()).unwrap_err();
+        assert!(matches!(&error, DirError::Linked(file) if *file == linked), "{error}");
+        assert!(!is_private(&path, own()), "{:o}", mode(&path));
+    }
+    fs::remove_file(&elsewhere).unwrap();
+    make_private(&path, own()).unwrap();
+    assert!(is_private(&path, own()));
+    if own() == 0 {
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
+        std::os::unix::fs::chown(&linked, Some(12345), None).unwrap();
+        for _ in 0..2 {
+            let error = make_private(&path, own()).unwrap_err();
+            assert!(matches!(&error, DirError::Planted(_, 12345)), "{error}");
+            assert!(!is_private(&path, own()));
+        }
+    }
+}

@@ -17,7 +17,7 @@ pub use ancestry::{Ancestor, ancestors};
 pub use belongings::{OwnProgram, folder, has_open, variable, writers_of};
 pub use capabilities::may_look_into_others;
 pub use identity::{Found, Identity, identity};
-pub use origin::Origin;
+pub use origin::{FIRST_PID_NAMESPACE, Origin};
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;

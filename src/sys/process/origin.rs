@@ -4,6 +4,9 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 
+/// The number that the kernel gives the first pid namespace (PROC_PID_INIT_INO).
+pub const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
+
 /// What makes pids comparable: the boot and the namespaces in which they were read.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Origin {
@@ -34,6 +37,13 @@ impl Origin {
             other => named("/proc/self/ns/time", |_| other)?,
         };
         Ok(Self { boot_id: boot_id.trim_end().to_owned(), pid_namespace, time_namespace })
+    }
+
+    /// Whether the process that has this pid here is the machine's own init, which never ends. The
+    /// process 1 of a container ends with the container.
+    #[must_use]
+    pub fn is_init_of_machine(&self, pid: u32) -> bool {
+        pid == 1 && self.pid_namespace == FIRST_PID_NAMESPACE
     }
 }
 

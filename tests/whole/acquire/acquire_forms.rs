@@ -276,6 +276,20 @@ fn a_release_by_force_needs_the_token_and_prints_the_broken_hold() {
 }
 
 #[test]
+fn the_log_says_what_was_released_by_force_and_of_which_process() {
+    let world = World::with_daemon().on_one_host();
+    let holder = world.holder(&["-k", "x", "-k", "y/1"]);
+    let token = world.key("x").holders[0].token.to_string();
+    world.canal(["release", "--force", "--token", &token]).end().code(0);
+    let log = fs::read_to_string(world.runtime().join("daemon.log")).unwrap();
+    let line = log.lines().find(|line| line.contains("released by force")).expect("a line");
+    let pid = format!("holder=pid {} ", holder.pid());
+    for part in ["keys=x, y/1 ", &format!("token={token} "), &pid, "holder_uid=", "by_uid="] {
+        assert!(line.contains(part), "{part}: {line}");
+    }
+}
+
+#[test]
 fn a_killed_script_frees_its_locks() {
     let world = World::with_daemon();
     let script = world.sh("canal acquire -q --pid $$ -k x; read line").stdin(Stdio::piped());

@@ -5,3 +5,4 @@ mod disturbed;
 mod older_kernel;
 mod on_demand;
 mod rules;
+mod stop;

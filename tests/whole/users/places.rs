@@ -3,10 +3,12 @@
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, chown, symlink};
 
-use serde_json::Value;
+use canal::sys::pidfd::Pidfd;
+use serde_json::{Value, json};
 
 use crate::namespace::privately;
 use crate::world::World;
+use crate::world::peer::Peer;
 use crate::world::process::{installed_or_skip, root_or_skip, wait_until};
 
 /// The JSON values in a text, one after the other.
@@ -125,18 +127,86 @@ fn a_place_that_another_user_created_is_refused() {
     let script = "
         mkdir -m 700 /tmp/canal-0; chown 12345 /tmp/canal-0; canal run -k x -- true; echo code $?
         rmdir /tmp/canal-0; mkdir /tmp/else; ln -s /tmp/else /tmp/canal-0; canal run -k x -- true; echo code $?
-        rm /tmp/canal-0; mkdir -m 777 /tmp/canal-0; chmod 777 /tmp/canal-0; canal run -k x -- true; echo code $?
-        ls -A /tmp/else /tmp/canal-0";
+        ls -A /tmp/else; stat -c %a /tmp/else";
     let Some(ended) = privately(&world, script) else { return };
-    assert_eq!(
-        ended.stdout, "code 125\ncode 125\ncode 125\n/tmp/canal-0:\n\n/tmp/else:\n",
-        "{ended:?}"
-    );
+    assert_eq!(ended.stdout, "code 125\ncode 125\n755\n", "{ended:?}");
     let lines: Vec<&str> = ended.stderr.lines().filter(|l| l.starts_with("canal: ")).collect();
-    assert_eq!(lines.len(), 3, "{ended:?}");
+    assert_eq!(lines.len(), 2, "{ended:?}");
     assert!(lines[0].contains("/tmp/canal-0 belongs to uid 12345"), "{ended:?}");
     assert!(lines[1].contains("/tmp/canal-0 is a symbolic link"), "{ended:?}");
-    assert!(lines[2].contains("/tmp/canal-0 can be written by others"), "{ended:?}");
+}
+
+#[test]
+fn the_users_own_place_is_made_private_unless_others_left_something_in_it() {
+    let world = World::new();
+    let script = r#"
+        own() { setpriv --reuid 12345 --regid 12345 --clear-groups "$@"; }
+        for mode in 777 755 500 000; do
+            own sh -c "mkdir -p /tmp/canal-12345 && chmod $mode /tmp/canal-12345"
+            own canal run -k x -- true; echo "code $? $(stat -c %a /tmp/canal-12345)"
+            own canal daemon --stop
+        done
+        own chmod 777 /tmp/canal-12345
+        setpriv --reuid 54321 --regid 54321 --clear-groups touch /tmp/canal-12345/journal.2
+        for n in 1 2; do
+            own canal run -k x -- true; echo "code $? $(stat -c %a /tmp/canal-12345)"
+        done
+        rm /tmp/canal-12345/journal.2
+        own canal run -k x -- true; echo "code $? $(stat -c %a /tmp/canal-12345)"
+    "#;
+    let Some(ended) = privately(&world, script) else { return };
+    let made = "code 0 700\n".repeat(4);
+    assert_eq!(
+        ended.stdout,
+        format!("{made}code 125 500\ncode 125 500\ncode 0 700\n"),
+        "{ended:?}"
+    );
+    let refused = "canal: /tmp/canal-12345/journal.2 belongs to uid 54321 and lies in a directory \
+                   that others could write to: remove it\n";
+    assert_eq!(ended.stderr.matches(refused).count(), 2, "{ended:?}");
+}
+
+#[test]
+fn process_1_of_a_container_may_own_a_lock() {
+    let world = World::new();
+    // The second shell is process 1 of a namespace below the daemon's, the first one of its own.
+    let script = r#"
+        canal acquire -k own --pid 1; echo "code $?"
+        canal status --json own | grep -o '"pid": *1,' | tr -d ' '
+        canal release own --pid 1; echo "code $?"
+        unshare -pf --mount-proc sh -c 'canal acquire -k x --pid $$ 2>&1; echo "code $? of $$"
+            canal acquire -k y; echo "code $?"; read line' </mnt/go >/tmp/said 2>&1 &
+        below=$!
+        exec 7>/mnt/go
+        until_true grep -q 'code 0$' /tmp/said
+        cat /tmp/said
+        canal run -n -q -k x -- true; echo "code $?"
+        exec 7>&-
+        wait $below
+        canal run -n -q -k x -k y -- true; echo "code $?"
+    "#;
+    let Some(ended) = privately(&world, &format!("mkfifo /mnt/go; {script}")) else { return };
+    let own = "code 0\n\"pid\":1,\ncode 0\n";
+    let below = "code 0 of 1\ncanal: held for pid 1 (sh)\ncode 0\n";
+    assert_eq!(ended.stdout, format!("{own}{below}code 75\ncode 0\n"), "{ended:?}");
+}
+
+#[test]
+fn the_init_of_the_machine_owns_no_lock() {
+    if !is_first() {
+        return;
+    }
+    let world = World::with_daemon();
+    for args in [&["acquire", "-k", "x", "--pid", "1"][..], &["release", "x", "--pid", "1"]] {
+        let ended = world.canal(args).end().code(125);
+        let message = "canal: process 1 never ends, and neither would its lock\nhint: ";
+        assert!(ended.stderr.starts_with(message), "{ended:?}");
+    }
+    // A client that does not look is refused, too.
+    let (mut peer, init) = (Peer::connect(&world), Pidfd::open(1).unwrap());
+    peer.ask(1, &json!([{ "key": "x" }]), false, Some(&init));
+    let reply = peer.reply().unwrap();
+    assert_eq!(reply["error"], "io.canal.Lock.Denied", "{reply}");
 }
 
 #[test]
