@@ -169,7 +169,7 @@ _canal() {
             ;;
         help) options=$verbs ;;
     esac
-    if [[ $cur != -* && $verb == @(release|status|list|ps|test|kill|resize) ]]; then
+    if [[ $cur != -* && $verb == @(acquire|release|status|list|ps|test|kill|resize) ]]; then
         [[ $verb == test ]] || ((!operand)) || return
         _canal_keys "$1"
         return

@@ -142,7 +142,7 @@ complete -c canal -n '__canal_at run acquire' -l progress -x -a 'auto tty log no
 complete -c canal -n '__canal_at run acquire renew' -l note -x -d 'Show this text to others'
 complete -c canal -n '__canal_at release renew' -l handle -x -d 'Handle of the lease, or - for standard input'
 complete -c canal -n '__canal_at acquire release renew status list ps test kill resize' -l json -d 'Print JSON'
-complete -c canal -n '__canal_at release status list ps test kill resize' -a '(__canal_keys)' -d 'Key'
+complete -c canal -n '__canal_at acquire release status list ps test kill resize' -a '(__canal_keys)' -d 'Key'
 
 complete -c canal -n '__canal_at release' -l all -d 'Everything that the process holds'
 complete -c canal -n '__canal_at release' -l force -d 'Break the hold that --token names'

@@ -63,6 +63,7 @@ fn a_wrong_command_line_is_125_one_line_and_a_hint() {
         ),
         (&["run", "-k", "x", "--timeout", "3", "true"], "unknown option `--timeout`"),
         (&["run", "-k", "x", "--signal", "INT", "true"], "--signal needs --max-run"),
+        (&["acquire", "-k", "x", "y"], "`y` stands alone beside options that name keys"),
         (&["acquire", "-k", "x", "-E", "0"], "-E 0 would mean to go on without the lock"),
         (&["acquire", "-k", "x", "--pid", "0"], "--pid 0: there is no process 0"),
         (&["acquire", "-k", "x", "--pid", "4194305"], "there is no process 4194305"),
@@ -115,12 +116,56 @@ fn a_command_that_cannot_run_is_an_error_before_a_daemon_is_called() {
 }
 
 #[test]
+fn what_only_a_shell_understands_is_pointed_to_c() {
+    let dir = TempDir::new().unwrap();
+    let hint = |args: &[&str]| {
+        let said = stderr(&canal(&dir, args).failure());
+        said.lines().nth(1).unwrap_or_default().to_owned()
+    };
+    assert_eq!(
+        hint(&["run", "-k", "x", "echo hi && ls"]),
+        "hint: a command line for the shell goes after -c: -c 'echo hi && ls'"
+    );
+    let string = "hint: a command line for the shell goes after -c: -c STRING";
+    assert_eq!(hint(&["run", "-k", "x", "echo 'hi' | cat"]), string);
+    assert_eq!(hint(&["run", "-k", "x", &"x && ".repeat(99)]), string);
+    assert_eq!(hint(&["run", "-k", "x", "cd", "/tmp"]), string);
+    assert_eq!(hint(&["run", "-k", "x", "no-such-command", "a && b"]), "");
+}
+
+#[test]
+fn a_key_before_the_dashes_is_pointed_to_its_option() {
+    let dir = TempDir::new().unwrap();
+    let said = stderr(&canal(&dir, &["run", "nightly", "--", "./x.sh"]).code(125));
+    assert_eq!(
+        said,
+        "canal: which lock? give --key KEY\n\
+         hint: the key follows an option: canal run --key nightly -- COMMAND\n"
+    );
+}
+
+#[test]
+fn help_shows_examples_and_alternatives() {
+    let dir = TempDir::new().unwrap();
+    for verb in ["run", "acquire"] {
+        let assert = canal(&dir, &[verb, "-h"]).code(0);
+        let shown = String::from_utf8_lossy(&assert.get_output().stdout).into_owned();
+        for part in ["-k KEY | --read KEY | --write KEY", "-j N | --per P [--buckets B]", "-n | -w"]
+        {
+            assert!(shown.contains(part), "{part}: {shown}");
+        }
+        assert!(shown.contains(&format!("Examples:\n  canal {verb} ")), "{shown}");
+    }
+}
+
+#[test]
 fn without_a_daemon_and_with_no_start_canal_fails_with_a_hint() {
     let dir = TempDir::new().unwrap();
     let socket = dir.path().join("s");
     for args in [
         &["run", "-k", "x", "true"][..],
         &["acquire", "-k", "x"],
+        &["acquire", "x=2:1", "-n"],
         &["release", "x"],
         &["status"],
         &["resize", "x", "--slots", "3"],

@@ -27,6 +27,23 @@ Exit codes: the command's; 75 not acquired; 122 lost; 124 ended by --max-run; 12
 126 and 127 the command cannot be run.
 A first try: canal run --key x -- echo hello";
 
+/// What `canal run -h` says at its end.
+const RUN_EXAMPLES: &str = "\
+Examples:
+  canal run -k deploy -- ./deploy.sh         one at a time
+  canal run -k gpu -j 4 -- ./train.sh        four at a time
+  canal run -k db --per 3 --buckets 2 ./job  three on each of two backends
+  canal run -n -E 0 -k sync -- ./sync.sh     from cron: skip if it still runs
+  canal run -w 10m -k deploy -- ./deploy.sh  give up after ten minutes (75)
+  canal run --write db -- ./migrate.sh       alone, without jobs and readers
+  canal run -k x -c 'make && ./test'         a command line for the shell";
+
+/// What `canal acquire -h` says at its end.
+const ACQUIRE_EXAMPLES: &str = "\
+Examples:
+  canal acquire nightly --pid $$ -n || exit  in a script, which holds it until it ends
+  canal acquire --ttl 10m deploy             a lease: canal renew, canal release --handle";
+
 /// Limits how many commands run at once, and shows what runs, what waits and why
 #[derive(Debug, Parser)]
 #[command(name = "canal", version, max_term_width = 100, after_help = AFTER_HELP)]
@@ -105,7 +122,8 @@ pub(crate) enum Verb {
 /// Take the lock, run a command, give the lock back
 #[derive(Args, Debug, Default)]
 #[command(
-    override_usage = "canal run [OPTIONS] --key KEY [--] COMMAND [ARG]...\n       canal run [OPTIONS] --read KEY --write KEY [--] COMMAND [ARG]...\n       canal run [OPTIONS] --key KEY -c STRING"
+    override_usage = "canal run [OPTIONS] LOCK... [SIZE] [-n | -w DUR] [--] COMMAND [ARG]...\n       canal run [OPTIONS] LOCK... [SIZE] [-n | -w DUR] -c STRING\n       LOCK: -k KEY | --read KEY | --write KEY\n       SIZE: -j N | --per P [--buckets B]",
+    after_help = RUN_EXAMPLES
 )]
 pub(crate) struct RunArgs {
     #[command(flatten)]
@@ -152,9 +170,13 @@ pub(crate) struct HowArgs {
 /// Take the lock for a process until that ends, or as a lease
 #[derive(Args, Debug)]
 #[command(
-    override_usage = "canal acquire [OPTIONS] --key KEY [--pid PID]\n       canal acquire [OPTIONS] --read KEY --write KEY [--pid PID]\n       canal acquire [OPTIONS] --key KEY --ttl DUR"
+    override_usage = "canal acquire [OPTIONS] LOCK... [SIZE] [-n | -w DUR] [--pid PID | --ttl DUR]\n       LOCK: KEY | -k KEY | --read KEY | --write KEY\n       SIZE: -j N | --per P [--buckets B]",
+    after_help = ACQUIRE_EXAMPLES
 )]
 pub(crate) struct AcquireArgs {
+    /// The lock's key, instead of --key and like it: KEY[=VIEW][:COUNT]
+    #[arg(value_name = "KEY", help_heading = None)]
+    pub(crate) key: Option<KeyArg>,
     #[command(flatten)]
     pub(crate) lock: LockArgs,
     #[command(flatten)]

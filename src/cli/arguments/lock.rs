@@ -122,6 +122,23 @@ impl LockArgs {
         }
     }
 
+    /// With the key that stands alone: instead of an option, not beside one. In `--read a b` it is
+    /// not clear that `b` would not be read.
+    ///
+    /// # Errors
+    /// An option names a key, too.
+    pub(crate) fn with_operand(&self, operand: Option<&KeyArg>) -> Result<Self, Failed> {
+        let mut lock = self.clone();
+        let Some(operand) = operand else { return Ok(lock) };
+        let key = &operand.key;
+        if !(self.keys.is_empty() && self.reads.is_empty() && self.writes.is_empty()) {
+            return Err(Failed::new(format!("`{key}` stands alone beside options that name keys"))
+                .hint(format!("--key {key}, --read {key} or --write {key} asks for it, too")));
+        }
+        lock.keys.push(operand.clone());
+        Ok(lock)
+    }
+
     fn counted(&self) -> Result<Vec<WireItem>, Failed> {
         let described = self.per.is_some()
             || self.buckets.is_some()
@@ -373,6 +390,18 @@ mod tests {
         ] {
             let message = args.items().unwrap_err().message;
             assert!(message.ends_with("describe a lock of --key, and none is given"), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_key_stands_alone_instead_of_an_option() {
+        let operand: KeyArg = "a=3:2".parse().unwrap();
+        let lock = LockArgs::default().with_operand(Some(&operand)).unwrap();
+        assert_eq!(lock.items().unwrap(), [wire("a", slots(3), Some(2))]);
+        assert_eq!(args(&["b"]).with_operand(None).unwrap().items().unwrap().len(), 1);
+        for beside in [args(&["b"]), with(&[], &["b"], &[]), with(&[], &[], &["b"])] {
+            let failed = beside.with_operand(Some(&operand)).unwrap_err();
+            assert_eq!(failed.message, "`a` stands alone beside options that name keys");
         }
     }
 

@@ -45,7 +45,8 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global, verbosity: Verbosity) -> 
             .hint("`canal run -E 0` skips its command; with `canal acquire`, choose another code and test for it"));
     }
     // Before the owner is looked up: errors in the options come first.
-    let mut request = acquisition::request(&args.lock, &args.wait, args.session, &args.note, "")?;
+    let lock = args.lock.with_operand(args.key.as_ref())?;
+    let mut request = acquisition::request(&lock, &args.wait, args.session, &args.note, "")?;
     request.on_lost = args.on_lost.map(Into::into).unwrap_or_default();
     let target = Target::of(global)?;
     let owner = match args.ttl {

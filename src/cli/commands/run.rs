@@ -13,6 +13,7 @@ use crate::cli::arguments::definition::{Global, HowArgs, RunArgs};
 use crate::cli::arguments::duration::{Length, stated};
 use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
+use crate::cli::output::sanitize::cut;
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::wording::hold_lost;
 use crate::cli::wording::refusal;
@@ -21,8 +22,8 @@ use crate::client::{OWN, is_on_demand_daemon};
 use crate::protocol::place::Rule;
 use crate::protocol::{Acquire, OnLost, Wrapper};
 use crate::run::{
-    ChildChannel, Command, Ended, Fate, Limits, LostHold, NotBegun, SupervisorHooks,
-    become_command, supervise,
+    ChildChannel, Command, Ended, Fate, Limits, LostHold, NotBegun, NotRun, OwnCode,
+    SupervisorHooks, become_command, supervise,
 };
 
 /// How long after the signal of `--max-run` SIGKILL follows by default.
@@ -33,13 +34,14 @@ pub(crate) fn run(args: &RunArgs, global: &Global, verbosity: Verbosity) -> Resu
     let limits = limits(&args.how)?;
     let shown = argv.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
     let mut request =
-        acquisition::request(&args.lock, &args.wait, args.session, &args.note, &shown)?;
+        acquisition::request(&args.lock, &args.wait, args.session, &args.note, &shown)
+            .map_err(|failed| key_before_command(failed, args))?;
     request.with_children = args.how.with_children;
     request.on_lost = on_lost(&args.how);
     let wrapper = if limits.is_some() { Wrapper::Supervised } else { Wrapper::Exec };
     request.wrapper = Some(wrapper);
     // Found before anything is asked for: a typo does not queue.
-    let command = Command::find(argv)?;
+    let command = Command::find(argv).map_err(|not_run| not_found(not_run, args))?;
     let target = Target::of(global)?;
     let mut job = Job { args, verbosity, target, command, request, can_be_lost: false };
     if let Some(limits) = limits {
@@ -182,6 +184,50 @@ fn argv(args: &RunArgs) -> Result<Vec<OsString>, Failed> {
         (None, []) => Err(Failed::new("which command? give it after the options")
             .hint("canal run --key x -- COMMAND…, or a string for sh with -c STRING")),
         (None, command) => Ok(command.to_vec()),
+    }
+}
+
+/// What only a shell understands in a word.
+const SHELL_ONLY: &[char] = &[' ', '\t', '\n', '|', '&', ';', '<', '>', '(', ')', '$', '`', '*'];
+
+/// Commands that a shell does itself.
+const BUILTINS: &[&str] = &[
+    "cd", "export", "source", ".", "eval", "exec", "set", "ulimit", "umask", "if", "for", "while",
+];
+
+/// The failure for a command that is not there; a command line for the shell needs `-c`.
+fn not_found(not_run: NotRun, args: &RunArgs) -> Failed {
+    let name = not_run.command.to_string_lossy().into_owned();
+    let line = args.command.len() == 1 && name.contains(SHELL_ONLY);
+    // A long line is no file name at all.
+    let too_long = line && not_run.error.raw_os_error() == Some(libc::ENAMETOOLONG);
+    let is_for_shell = (not_run.code == OwnCode::NotFound || too_long)
+        && args.how.shell.is_none()
+        && (line || BUILTINS.contains(&name.as_str()));
+    let failed = Failed::from(not_run);
+    if !is_for_shell {
+        return failed;
+    }
+    failed.hint(if line && !name.contains('\'') && name.len() <= HINT_COLUMNS {
+        format!("a command line for the shell goes after -c: -c '{name}'")
+    } else {
+        "a command line for the shell goes after -c: -c STRING".to_owned()
+    })
+}
+
+/// The most columns of a command line that a hint repeats.
+const HINT_COLUMNS: usize = 60;
+
+/// Without any key, what stands before `--` was probably meant as one: `canal run nightly -- ./x`.
+fn key_before_command(failed: Failed, args: &RunArgs) -> Failed {
+    let lock = &args.lock;
+    let none = lock.keys.is_empty() && lock.reads.is_empty() && lock.writes.is_empty();
+    match args.command.as_slice() {
+        [key, dashes, ..] if none && dashes == "--" => {
+            let key = cut(&key.to_string_lossy(), HINT_COLUMNS);
+            failed.hint(format!("the key follows an option: canal run --key {key} -- COMMAND"))
+        }
+        _ => failed,
     }
 }
 

@@ -1,0 +1,95 @@
+//! What to do about a usage error: for words that are right in other programs, or in other
+//! subcommands of canal.
+
+use clap::error::{ContextKind, ErrorKind};
+
+use super::{Line, name_of, text};
+use crate::cli::arguments::lock::KeyArg;
+use crate::cli::arguments::number::number;
+use crate::cli::output::sanitize::cut;
+
+/// The most columns of a word that a hint repeats.
+const WORD_COLUMNS: usize = 40;
+
+/// For a request with 0 slots, by which the caller probably means to pause the key.
+const NONE_HINT: &str = "`canal resize KEY --pause` lets nobody have the lock until `--resume`";
+
+/// Options of flock(1), timeout(1) and their kin, and what canal has for them.
+const FOREIGN: &[(&[&str], &str)] = &[
+    (&["-s", "--shared"], "`--read KEY` shares a lock with other readers, as flock -s does"),
+    (
+        &["-x", "-e", "--exclusive"],
+        "`--write KEY` has a lock alone, as flock -x does; without readers `--key KEY` is enough",
+    ),
+    (&["-u", "--unlock"], "`canal release KEY` gives a lock back"),
+    (
+        &["-o", "--close", "-F", "--no-fork"],
+        "leave it out: canal becomes the command, which inherits no descriptor of the lock",
+    ),
+    (&["--nonblock", "--nb"], "`-n` or `--no-wait` does not wait"),
+    (
+        &["--timeout", "-t"],
+        "--wait DUR bounds the wait for the lock, --max-run DUR how long the command runs",
+    ),
+];
+
+/// The hint for an error, if there is a better one than the help.
+pub(super) fn of(error: &clap::Error, line: &Line) -> Option<String> {
+    let arg = text(error, ContextKind::InvalidArg);
+    let value = text(error, ContextKind::InvalidValue);
+    match error.kind() {
+        ErrorKind::UnknownArgument if arg.starts_with('-') => unknown_option(&name_of(&arg), line),
+        ErrorKind::UnknownArgument => extra_operand(&arg, line),
+        ErrorKind::ValueValidation => wrong_value(&arg, &value, line),
+        _ => None,
+    }
+}
+
+fn unknown_option(option: &str, line: &Line) -> Option<String> {
+    match line.verb.as_deref()? {
+        "run" | "acquire" => {
+            let foreign = FOREIGN.iter().find(|(options, _)| options.contains(&option));
+            foreign.map(|(_, hint)| (*hint).to_owned())
+        }
+        verb @ ("release" | "resize" | "status") if matches!(option, "-k" | "--key") => {
+            Some(format!("the key stands alone: `canal {verb} KEY`"))
+        }
+        _ => None,
+    }
+}
+
+fn extra_operand(word: &str, line: &Line) -> Option<String> {
+    let shown = cut(word, WORD_COLUMNS);
+    match line.verb.as_deref()? {
+        "acquire" if word.parse::<KeyArg>().is_ok() => {
+            Some(format!("`--key {shown}` asks for it, too; all keys are taken together"))
+        }
+        "resize" => {
+            let key = cut(line.operand()?, WORD_COLUMNS);
+            Some(format!("`canal resize {key} {}`", size(word)?))
+        }
+        "release" => Some("`canal release` takes one key; --all gives back everything".to_owned()),
+        _ => None,
+    }
+}
+
+fn wrong_value(arg: &str, value: &str, line: &Line) -> Option<String> {
+    if line.verb.as_deref() == Some("resize")
+        && let Some((key, view)) = value.split_once('=')
+        && !arg.starts_with('-')
+    {
+        return Some(format!("`canal resize {} {}`", cut(key, WORD_COLUMNS), size(view)?));
+    }
+    let none = arg.starts_with("--slots") && value == "0";
+    (none || value.ends_with("=0")).then(|| NONE_HINT.to_owned())
+}
+
+/// The options that state a size: `4` is `--slots 4`, `3x2` is `--per 3 --buckets 2`.
+fn size(word: &str) -> Option<String> {
+    match word.split_once('x') {
+        Some((per, buckets)) => {
+            Some(format!("--per {} --buckets {}", number(per).ok()?, number(buckets).ok()?))
+        }
+        None => Some(format!("--slots {}", number(word).ok()?)),
+    }
+}

@@ -1,0 +1,178 @@
+//! Usage errors: one line and a hint, instead of clap's paragraphs.
+//!
+//! Invariant: no text of clap's own is printed, whatever its error is.
+
+mod hint;
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Write};
+
+use clap::CommandFactory;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+use crate::cli::arguments::definition::Cli;
+use crate::cli::failed::Failed;
+use crate::cli::output::sanitize::cut;
+use crate::cli::output::stderr::Verbosity;
+use crate::run::SUCCESS;
+
+/// The most columns of a wrong value in a message.
+const VALUE_COLUMNS: usize = 40;
+
+/// Answers what clap did not take for a command line: help and version are printed and are a
+/// success, everything else is a usage error (125).
+pub(crate) fn report(error: &clap::Error, words: &[OsString]) -> u8 {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => print(error),
+        _ => {
+            let verbosity = if silent(words.iter().map(OsString::as_os_str)) {
+                Verbosity::Silent
+            } else {
+                Verbosity::Normal
+            };
+            // An argument of the command need not be UTF-8.
+            let words = words.iter().skip(1).filter_map(|word| word.to_str().map(str::to_owned));
+            explain(error, words).report(verbosity)
+        }
+    }
+}
+
+/// Whether `-qq` stands before the error in the arguments.
+fn silent<'a>(words: impl Iterator<Item = &'a OsStr>) -> bool {
+    let understood = Cli::command().ignore_errors(true).try_get_matches_from(words);
+    understood.is_ok_and(|matches| matches.get_count("quiet") > 1)
+}
+
+/// `canal` alone.
+pub(crate) fn nothing_to_do() -> Failed {
+    Failed::new("say what to do: run, acquire, renew, release, status, resize or daemon")
+        .hint("`canal help` explains them; a first try: canal run --key x -- echo hello")
+}
+
+/// A usage error of a subcommand, with a hint to its help if it has no better one.
+pub(crate) fn wrong(verb: &str, message: impl Into<String>) -> Failed {
+    Failed::new(message).hint(format!("`canal help {verb}` explains the options"))
+}
+
+fn print(error: &clap::Error) -> u8 {
+    let text = error.render();
+    let shown = match anstream::AutoStream::choice(&io::stdout()) {
+        anstream::ColorChoice::Never => text.to_string(),
+        _ => text.ansi().to_string(),
+    };
+    match io::stdout().lock().write_all(shown.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Failed::new(format!("cannot write the help: {error}")).report(Verbosity::Normal)
+        }
+        _ => SUCCESS,
+    }
+}
+
+fn explain(error: &clap::Error, words: impl Iterator<Item = String>) -> Failed {
+    let line = Line::of(words);
+    let failed = Failed::new(message(error));
+    match hint::of(error, &line).or_else(|| suggestion(error)) {
+        Some(hint) => failed.hint(hint),
+        None => failed.hint(match line.verb {
+            Some(verb) => format!("`canal help {verb}` explains the options"),
+            None => "`canal help` explains the commands".to_owned(),
+        }),
+    }
+}
+
+/// The command line in which the error is.
+#[derive(Debug, Default)]
+struct Line {
+    /// The subcommand, if one was named.
+    verb: Option<String>,
+    /// The words after it.
+    rest: Vec<String>,
+}
+
+impl Line {
+    fn of(words: impl Iterator<Item = String>) -> Self {
+        let definition = Cli::command();
+        let known =
+            |word: &String| definition.find_subcommand(word).is_some_and(|c| !c.is_hide_set());
+        let mut words = words.take_while(|word| word != "--");
+        let verb = words.find(known);
+        Self { verb, rest: words.collect() }
+    }
+
+    /// The first word after the subcommand that is no option.
+    fn operand(&self) -> Option<&str> {
+        self.rest.iter().map(String::as_str).find(|word| !word.starts_with('-'))
+    }
+}
+
+fn message(error: &clap::Error) -> String {
+    let arg = name_of(&text(error, ContextKind::InvalidArg));
+    let value = text(error, ContextKind::InvalidValue);
+    match error.kind() {
+        ErrorKind::UnknownArgument if arg.starts_with('-') => format!("unknown option `{arg}`"),
+        ErrorKind::UnknownArgument => format!("`{arg}` is one argument too many"),
+        ErrorKind::InvalidSubcommand => {
+            let word = text(error, ContextKind::InvalidSubcommand);
+            format!("unknown command `{}`", cut(&word, VALUE_COLUMNS))
+        }
+        ErrorKind::InvalidValue if value.is_empty() => format!("{arg} needs a value"),
+        ErrorKind::InvalidValue => {
+            let known = text(error, ContextKind::ValidValue);
+            format!("{arg}: `{}` is not one of {known}", cut(&value, VALUE_COLUMNS))
+        }
+        ErrorKind::ValueValidation => {
+            let why = std::error::Error::source(error).map(ToString::to_string);
+            format!("{arg} {}: {}", shown(&value), why.unwrap_or_default())
+        }
+        ErrorKind::TooManyValues => format!("{arg} takes no value"),
+        ErrorKind::TooFewValues | ErrorKind::WrongNumberOfValues | ErrorKind::NoEquals => {
+            format!("{arg} needs a value")
+        }
+        ErrorKind::ArgumentConflict => {
+            let prior = name_of(&text(error, ContextKind::PriorArg));
+            if prior.is_empty() || prior == arg {
+                format!("{arg} is given twice")
+            } else {
+                format!("{arg} and {prior} cannot be given together")
+            }
+        }
+        ErrorKind::MissingRequiredArgument => format!("{arg} is missing"),
+        ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            "a command is missing".to_owned()
+        }
+        ErrorKind::InvalidUtf8 => "only a command and its arguments may be other than UTF-8".into(),
+        // Input and output errors while help is formatted, and kinds of later versions of clap.
+        _ => "the command line cannot be understood".to_owned(),
+    }
+}
+
+fn suggestion(error: &clap::Error) -> Option<String> {
+    [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand, ContextKind::SuggestedValue]
+        .into_iter()
+        .map(|kind| text(error, kind))
+        .find(|text| !text.is_empty())
+        .map(|text| format!("did you mean `{}`?", name_of(&text)))
+}
+
+fn text(error: &clap::Error, kind: ContextKind) -> String {
+    match error.get(kind) {
+        Some(ContextValue::String(text)) => text.clone(),
+        Some(ContextValue::Strings(texts)) => texts.join(", "),
+        _ => String::new(),
+    }
+}
+
+/// A value as it stands in a message: not invisible, and not of any length.
+fn shown(value: &str) -> String {
+    if value.is_empty() { "''".to_owned() } else { cut(value, VALUE_COLUMNS) }
+}
+
+/// `--per <P>` is `--per`, `<SHELL>` is SHELL.
+fn name_of(shown: &str) -> String {
+    let first = shown.split([' ', '=']).next().unwrap_or_default();
+    let first = if shown.starts_with('-') { first } else { shown };
+    first.trim_matches(['<', '>', '[', ']', '.']).to_owned()
+}
+
+#[cfg(test)]
+mod tests;
