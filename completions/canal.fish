@@ -83,7 +83,7 @@ end
 
 complete -c canal -f
 
-set -l verbs run acquire release renew status test kill resize daemon setup completions man
+set -l verbs run acquire release renew status test kill resize daemon config setup completions man
 complete -c canal -n __canal_at -a run -d 'Take the lock, run a command, give the lock back'
 complete -c canal -n __canal_at -a acquire -d 'Take the lock for a process, or as a lease'
 complete -c canal -n __canal_at -a release -d 'Give back what a process or a lease holds'
@@ -94,6 +94,7 @@ complete -c canal -n __canal_at -a kill -d 'End the process that holds a lock, a
 complete -c canal -n __canal_at -a resize -d 'Store the capacity of a lock'
 complete -c canal -n __canal_at -a daemon -d 'Run the daemon, stop it, or replace it'
 complete -c canal -n __canal_at -a setup -d 'Make one table of locks for all users of this machine'
+complete -c canal -n __canal_at -a config -d 'Show the configuration in force'
 complete -c canal -n __canal_at -a completions -d 'Print the completion script of a shell'
 complete -c canal -n __canal_at -a man -d 'Write the man pages into a directory'
 complete -c canal -n __canal_at -a help -d 'Explain a command'
@@ -141,7 +142,7 @@ complete -c canal -n '__canal_at acquire' -l ttl -x -a '10s 1m 10m 1h' -d 'Take 
 complete -c canal -n '__canal_at run acquire' -l progress -x -a 'auto tty log none' -d 'How to show the wait'
 complete -c canal -n '__canal_at run acquire renew' -l note -x -d 'Show this text to others'
 complete -c canal -n '__canal_at release renew' -l handle -x -d 'Handle of the lease, or - for standard input'
-complete -c canal -n '__canal_at acquire release renew status list ps test kill resize' -l json -d 'Print JSON'
+complete -c canal -n '__canal_at acquire release renew status list ps test kill resize config' -l json -d 'Print JSON'
 complete -c canal -n '__canal_at acquire release status list ps test kill resize' -a '(__canal_keys)' -d 'Key'
 
 complete -c canal -n '__canal_at release' -l all -d 'Everything that the process holds'
@@ -172,6 +173,7 @@ complete -c canal -n '__canal_at resize' -l resume -d 'End a pause'
 
 complete -c canal -n '__canal_at daemon' -l stop -d 'Stop the daemon that runs'
 complete -c canal -n '__canal_at daemon' -l replace -d 'Stop the daemon that runs and take its place'
+complete -c canal -n '__canal_at daemon' -l reload -d 'Have the daemon that runs read its configuration again'
 complete -c canal -n '__canal_at daemon' -l idle-exit -x -a '10s 1m 10m 1h infinity' -d 'End after DUR without work'
 complete -c canal -n '__canal_at daemon' -l engine -x -d 'Share one table with other hosts'
 complete -c canal -n '__canal_at daemon' -l engine-ttl -x -a '10s 30s 60s' -d 'Locks are void DUR after the last renewal at the engine'

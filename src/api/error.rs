@@ -153,6 +153,7 @@ fn kind_of(failure: &Failure) -> ErrorKind {
         | ErrorName::Malformed
         | ErrorName::Unsupported
         | ErrorName::SupervisorRequired
+        | ErrorName::BadConfiguration
         | ErrorName::Fault => ErrorKind::Other,
     }
 }

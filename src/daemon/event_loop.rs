@@ -33,11 +33,15 @@ pub(crate) fn work(server: &mut Server, signals: &Signals) -> anyhow::Result<()>
             server.sleep();
         }
         server.turn()?;
-        if server.conns.reported.take(Source::Signals)
-            && let Some(signal) = signals.ending()
-        {
-            tracing::info!("told to end by {signal}");
-            server.stopping = true;
+        if server.conns.reported.take(Source::Signals) {
+            let received = signals.received();
+            if let Some(signal) = received.ending {
+                tracing::info!("told to end by {signal}");
+                server.stopping = true;
+            } else if received.hangup {
+                server.in_force.reload_asked = true;
+                server.turn()?;
+            }
         }
     }
     if let Some(cluster) = &server.cluster {
@@ -83,23 +87,39 @@ impl Signals {
     /// # Errors
     /// Those of signalfd(2).
     pub(crate) fn take() -> io::Result<Self> {
-        // SIGHUP is taken but does not end the daemon: the daemon outlives its terminal. It also
-        // has nothing to reload.
+        // SIGHUP does not end the daemon, which outlives its terminal: it reads its configuration
+        // again.
         let set: SigSet = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().collect();
         set.thread_block()?;
         let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
         Ok(Self(SignalFd::with_flags(&set, flags)?))
     }
 
-    /// The last received signal that ends the daemon, if any.
-    fn ending(&self) -> Option<Signal> {
+    /// What the signals received since the last call ask for.
+    fn received(&self) -> Received {
         let came = std::iter::from_fn(|| self.0.read_signal().ok().flatten());
         let numbers = came.filter_map(|info| i32::try_from(info.ssi_signo).ok());
         let signals = numbers.filter_map(|number| Signal::try_from(number).ok());
+        let mut received = Received { ending: None, hangup: false };
         // All queued signals are read. Otherwise the edge-triggered epoll instance would not report
         // the next signal.
-        signals.filter(|signal| *signal != Signal::SIGHUP).last()
+        for signal in signals {
+            match signal {
+                Signal::SIGHUP => received.hangup = true,
+                other => received.ending = Some(other),
+            }
+        }
+        received
     }
+}
+
+/// What signals ask for.
+#[derive(Clone, Copy, Debug)]
+struct Received {
+    /// The last signal that ends the daemon.
+    ending: Option<Signal>,
+    /// Whether SIGHUP came, which lets the daemon read its configuration again.
+    hangup: bool,
 }
 
 impl AsFd for Signals {

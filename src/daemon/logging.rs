@@ -9,18 +9,20 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::str::FromStr as _;
+use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use anyhow::Context;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use tracing::Subscriber;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
 use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::daemon::limits::LOG_BYTES_MAX;
@@ -51,13 +53,51 @@ pub(crate) fn begin(verbose: u8, config: Option<&str>, file: Option<&Path>) -> a
         .with_target(false)
         .log_internal_errors(false)
         .with_writer(Log(Mutex::new(Lines::new(target, timed))));
-    // A logger that was set up before stays.
-    let _ = if timed {
-        log.with_timer(Utc).finish().with(filter).try_init()
+    if timed {
+        init(log.with_timer(Utc).finish(), filter);
     } else {
-        log.without_time().finish().with(filter).try_init()
-    };
+        init(log.without_time().finish(), filter);
+    }
     Ok(())
+}
+
+/// Sets up the logger of this process. A logger that was set up before stays.
+fn init<S>(log: S, filter: Targets)
+where
+    S: Subscriber + Send + Sync + 'static,
+{
+    let (filter, handle) = reload::Layer::new(filter);
+    if log.with(filter).try_init().is_ok() {
+        let _ = REPLACE.set(Box::new(move |filter| handle.reload(filter).is_ok()));
+    }
+}
+
+/// Replaces the filter of the logger that [`begin`] set up.
+static REPLACE: OnceLock<Box<dyn Fn(Targets) -> bool + Send + Sync>> = OnceLock::new();
+
+/// Logs from now on what a changed configuration says, unless the command line or `CANAL_LOG` comes
+/// before it.
+pub(crate) fn follow(verbose: u8, config: Option<&str>) {
+    let Some(replace) = REPLACE.get() else { return };
+    match filter(verbose, config) {
+        Ok(filter) => {
+            if !replace(filter) {
+                tracing::warn!("the filter of the log cannot be replaced");
+            }
+        }
+        Err(error) => tracing::warn!("{error:#}"),
+    }
+}
+
+/// Whether a text is a filter of the log.
+///
+/// # Errors
+/// It is not; what is wrong.
+pub(crate) fn check(text: &str) -> Result<(), String> {
+    match targets(text) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!("`{text}` is no filter of the log: {error}")),
+    }
 }
 
 /// A note for the operator if lines were dropped.
@@ -70,19 +110,47 @@ fn lines(count: u64) -> String {
     if count == 1 { "1 line".to_owned() } else { format!("{count} lines") }
 }
 
-fn filter(verbose: u8, config: Option<&str>) -> anyhow::Result<Targets> {
+/// Where the filter of the log comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Chosen {
+    /// `-v` or `-vv`.
+    CommandLine,
+    /// `CANAL_LOG`.
+    Environment,
+    /// The configuration.
+    Config,
+    /// None of them.
+    Default,
+}
+
+/// What is logged, and what says so: the command line comes before `CANAL_LOG`, and `CANAL_LOG`
+/// before the configuration.
+pub(crate) fn chosen(verbose: u8, config: Option<&str>) -> (String, Chosen) {
     let variable = std::env::var("CANAL_LOG").ok().filter(|text| !text.is_empty());
-    let (text, whose) = match (verbose, &variable, config) {
-        (0, Some(text), _) => (text.as_str(), "CANAL_LOG"),
-        (0, None, Some(text)) => (text, "`log` of the configuration"),
-        (0, None, None) => ("info", "the default"),
-        (1, ..) => ("debug", "-v"),
-        _ => ("trace", "-vv"),
+    match (verbose, variable, config) {
+        (0, Some(text), _) => (text, Chosen::Environment),
+        (0, None, Some(text)) => (text.to_owned(), Chosen::Config),
+        (0, None, None) => ("info".to_owned(), Chosen::Default),
+        (1, ..) => ("debug".to_owned(), Chosen::CommandLine),
+        _ => ("trace".to_owned(), Chosen::CommandLine),
+    }
+}
+
+fn filter(verbose: u8, config: Option<&str>) -> anyhow::Result<Targets> {
+    let (text, chosen) = chosen(verbose, config);
+    let whose = match chosen {
+        Chosen::CommandLine => "-v",
+        Chosen::Environment => "CANAL_LOG",
+        Chosen::Config => "`log` of the configuration",
+        Chosen::Default => "the default",
     };
+    targets(&text).with_context(|| format!("{whose} cannot be used (`{text}`)"))
+}
+
+fn targets(text: &str) -> Result<Targets, <Targets as FromStr>::Err> {
     // A bare level applies to canal only: its dependencies log too much below `info`.
     let bare = matches!(text, "debug" | "trace").then(|| format!("info,canal={text}"));
-    let text = bare.as_deref().unwrap_or(text);
-    Targets::from_str(text).with_context(|| format!("{whose} cannot be used (`{text}`)"))
+    Targets::from_str(bare.as_deref().unwrap_or(text))
 }
 
 struct Utc;

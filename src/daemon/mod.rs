@@ -42,6 +42,8 @@ mod timers;
 mod view;
 mod waiters;
 
+use std::path::PathBuf;
+
 use crate::protocol::place::Place;
 
 pub use crate::daemon::cluster::watcher::watch;
@@ -62,6 +64,15 @@ pub fn runs(place: &Place, uid: u32) -> bool {
 /// Why it could not, as text for people; an [`Unusable`] if something can be done about it.
 pub fn check(options: &Options) -> anyhow::Result<()> {
     start::check(options)
+}
+
+/// Reads the configuration of a place as a daemon would. Returns the file that was read, if there is
+/// one.
+///
+/// # Errors
+/// Why a daemon could not use it, with file and line.
+pub fn check_configuration(place: &Place) -> anyhow::Result<Option<PathBuf>> {
+    Ok(config::Config::read(&place.stores().config)?.path)
 }
 
 /// Begins to replace the daemon of a user at a place. Waits while another process replaces it.

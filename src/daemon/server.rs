@@ -15,6 +15,7 @@ use std::time::Duration;
 use crate::daemon::adaptive_spin::AdaptiveSpin;
 use crate::daemon::cluster::Cluster;
 use crate::daemon::config::Limits;
+use crate::daemon::config::in_force::InForce;
 use crate::daemon::due::Due;
 use crate::daemon::limits::CALLS_PER_TURN;
 use crate::daemon::net::accept_backlog::Accepted;
@@ -51,7 +52,10 @@ const PARTS_MAX: usize = 4;
 pub(crate) struct Server {
     pub(crate) about: DaemonInfo,
     pub(crate) runtime_dir: RuntimeDir,
+    pub(crate) in_force: InForce,
+    /// The limits of the configuration in force.
     pub(crate) limits: Limits,
+    /// The permissions of the configuration in force.
     pub(crate) permissions: Permissions,
     pub(crate) ledger: Ledger,
     /// This host's part in a table that many hosts share. `None` with the embedded journal.
@@ -104,6 +108,7 @@ impl Server {
         self.settle();
         let now = clock::now();
         self.on_time(now);
+        self.reload_if_asked();
         self.retry_deferred(deaths);
         self.serve(&batch)?;
         self.inform(now);

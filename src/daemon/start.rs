@@ -16,14 +16,14 @@ use crate::daemon::cluster::Cluster;
 use crate::daemon::cluster::engine::Chosen;
 use crate::daemon::cluster::engine_mark;
 use crate::daemon::cluster::join::{begin, refuse_living};
-use crate::daemon::config::{Config, Limits};
+use crate::daemon::config::Config;
+use crate::daemon::config::in_force::{InForce, Overrides};
 use crate::daemon::due::Due;
 use crate::daemon::event_loop::{Signals, work};
 use crate::daemon::limits::DESCRIPTORS_MIN;
 use crate::daemon::net::connections::Conns;
 use crate::daemon::net::events::Source;
 use crate::daemon::options::{Options, Unusable};
-use crate::daemon::permissions::Permissions;
 use crate::daemon::processes::holder_record;
 use crate::daemon::processes::owners::Owners;
 use crate::daemon::queries::reply_queue::Reports;
@@ -161,8 +161,8 @@ pub(crate) fn open(
             (recovered, Some(driver))
         }
     };
-    let limits = config.limits(descriptors, options.idle_exit_s);
-    let permissions = config.permissions(&place.stores().config);
+    let paths = place.stores().config.clone();
+    let in_force = InForce::new(config.clone(), paths, descriptors, Overrides::of(options));
     if given.is_some() && config.socket != SocketAccess::default() {
         tracing::warn!(
             "the socket is the service manager's: its unit names group and mode, and `[socket]` of \
@@ -170,7 +170,7 @@ pub(crate) fn open(
         );
     }
     let runtime_dir = claim.open(given, config.socket.clone())?;
-    let mut server = server(place, uid, runtime_dir, (limits, permissions), recovered)?;
+    let mut server = server(place, uid, runtime_dir, in_force, recovered)?;
     if let Some((chosen, driver)) = chosen.as_ref().zip(driver) {
         if place.rule == Rule::Shared && !may_look_into_others() {
             tracing::warn!("{BLIND}");
@@ -204,7 +204,7 @@ pub(crate) fn server(
     place: &Place,
     uid: u32,
     home: crate::daemon::runtime_dir::RuntimeDir,
-    (limits, permissions): (Limits, Permissions),
+    in_force: InForce,
     recovered: Recovered,
 ) -> anyhow::Result<Server> {
     let Recovered { ledger, origin, children, found, unverified, mut notes } = recovered;
@@ -244,8 +244,9 @@ pub(crate) fn server(
     let mut server = Server {
         about,
         runtime_dir: home,
-        limits,
-        permissions,
+        limits: in_force.limits(),
+        permissions: in_force.permissions(),
+        in_force,
         waiters,
         leases: Leases::of_table(&ledger.table, ledger.host),
         ledger,

@@ -21,6 +21,10 @@ pub use messages::acquire::{
     Acquire, Confirm, Grant, GrantedKey, HOLDERS_SHOWN_MAX, OwnerInfo, Progress, SizeNote,
     SlotInfo, WireItem, WouldAcquire, WouldGrant,
 };
+pub use messages::daemon::configuration::{
+    Configuration, ConfigurationQuery, Reload, Reloaded, SettingChange, SettingInfo, SettingSource,
+};
+pub use messages::daemon::stop::{Stop, Stopping};
 pub use messages::deadline_page::{DeadlinePageFound, DeadlinePageQuery, Wrapper};
 pub use messages::envelope::{Call, Reply};
 pub use messages::error::{ErrorName, Failure, OWNER_GONE};
@@ -35,7 +39,6 @@ pub use messages::status::{
     ChildrenInfo, DaemonInfo, EngineInfo, HolderInfo, HostInfo, KeyInfo, RecoveryInfo, Status,
     StatusQuery, WaiterInfo,
 };
-pub use messages::stop::{Stop, Stopping};
 pub use messages::wait_graph::{
     BLOCKERS_SHOWN_MAX, BlockerInfo, CycleStepInfo, GraphQuery, PartyInfo, WaitInfo, Waits,
     WhyQuery,

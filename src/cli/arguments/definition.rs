@@ -108,6 +108,8 @@ pub(crate) enum Verb {
     Resize(ResizeArgs),
     /// Run the daemon in the foreground, stop it, or replace it
     Daemon(DaemonArgs),
+    /// Show the configuration in force, and where each value comes from
+    Config(ConfigArgs),
     /// Make one table of locks for all users of this machine
     Setup(SetupArgs),
     /// Print the completion script of a shell
@@ -382,6 +384,9 @@ pub(crate) struct DaemonArgs {
     /// Stop the daemon that runs and take its place
     #[arg(long)]
     pub(crate) replace: bool,
+    /// Have the daemon that runs read its configuration again; a broken one changes nothing
+    #[arg(long, conflicts_with_all = ["stop", "replace", "idle_exit", "discard_journal", "engine", "engine_ttl", "host", "no_engine"])]
+    pub(crate) reload: bool,
     /// End after DUR with nothing held, waiting or connected [default: the configuration's]
     #[arg(long, value_name = "DUR", value_parser = duration::parse_some, allow_negative_numbers = true)]
     pub(crate) idle_exit: Option<Length>,
@@ -407,6 +412,14 @@ pub(crate) struct DaemonArgs {
     /// A daemon started it, to outlive it
     #[arg(long, hide = true)]
     pub(crate) watcher: bool,
+}
+
+/// Show the configuration in force, and where each value comes from
+#[derive(Args, Debug)]
+pub(crate) struct ConfigArgs {
+    /// Print it as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Make one table of locks for all users of this machine

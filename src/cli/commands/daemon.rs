@@ -4,14 +4,15 @@ use std::time::{Duration, Instant};
 
 use crate::cli::arguments::definition::{DaemonArgs, Global};
 use crate::cli::arguments::duration::Length;
+use crate::cli::commands::config;
 use crate::cli::connect;
 use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
 use crate::cli::output::stderr::Verbosity;
 use crate::client::{Client, ClientError, OWN, Start};
 use crate::daemon::{self, Options};
-use crate::protocol::Stop;
 use crate::protocol::place::Place;
+use crate::protocol::{Reload, Reloaded, Stop};
 use crate::run::SUCCESS;
 
 pub(crate) fn run(args: &DaemonArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
@@ -22,6 +23,10 @@ pub(crate) fn run(args: &DaemonArgs, global: &Global, verbosity: Verbosity) -> R
             Some(pid) => verbosity.detail(&format!("stopped the daemon, pid {pid}")),
             None => verbosity.note(&format!("no daemon runs at {}", place.socket.display())),
         }
+        return Ok(SUCCESS);
+    }
+    if args.reload {
+        reload(&place, verbosity)?;
         return Ok(SUCCESS);
     }
     let mut options = Options {
@@ -96,6 +101,39 @@ fn stop(place: &Place) -> Result<Option<u32>, Failed> {
             Err(error) => return Err(connect::failed(error)),
         }
     }
+}
+
+/// Has the daemon that runs read its configuration again, and says what came of it.
+fn reload(place: &Place, verbosity: Verbosity) -> Result<(), Failed> {
+    let reloaded =
+        Client::connect(place, Start::Never).and_then(|mut client| client.reload(&Reload {}));
+    match reloaded {
+        Ok(reloaded) => reload_lines(&reloaded).iter().for_each(|line| verbosity.message(line)),
+        Err(ClientError::NoDaemon(_)) => {
+            let next = match daemon::check_configuration(place)? {
+                Some(file) => format!("the next one reads {}", file.display()),
+                None => "there is no configuration for the next one".to_owned(),
+            };
+            verbosity.message(&format!("no daemon runs at {}; {next}", place.socket.display()));
+        }
+        Err(error) => return Err(connect::failed(error)),
+    }
+    Ok(())
+}
+
+fn reload_lines(reloaded: &Reloaded) -> Vec<String> {
+    let Reloaded { file, changed, notes, .. } = reloaded;
+    let what = match changed.len() {
+        0 => "nothing has changed".to_owned(),
+        1 => "1 setting has changed".to_owned(),
+        count => format!("{count} settings have changed"),
+    };
+    let first = match file {
+        Some(file) => format!("read {file}: {what}"),
+        None => format!("there is no configuration file: {what}"),
+    };
+    let changed = changed.iter().map(config::changed);
+    std::iter::once(first).chain(changed).chain(notes.iter().cloned()).collect()
 }
 
 fn milliseconds(length: Length) -> u64 {

@@ -6,6 +6,7 @@
 pub(super) mod acquire;
 pub(super) mod complete;
 pub(super) mod completions;
+pub(super) mod config;
 pub(super) mod daemon;
 pub(super) mod kill;
 pub(super) mod release;

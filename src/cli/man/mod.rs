@@ -37,6 +37,7 @@ const TEXTS: &[(&str, &str)] = &[
     ("canal-kill", include_str!("kill.roff")),
     ("canal-resize", include_str!("resize.roff")),
     ("canal-daemon", include_str!("daemon.roff")),
+    ("canal-config", include_str!("config.roff")),
     ("canal-setup", include_str!("setup.roff")),
     ("canal-completions", include_str!("completions.roff")),
     ("canal-man", include_str!("man.roff")),

@@ -6,8 +6,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::protocol::{
-    Confirm, EndedLeases, EndedLeasesQuery, GraphQuery, Kill, KillTargets, Killed, Renew, Renewed,
-    Resize, Resized, Status, StatusQuery, Waits, WhyQuery, WouldAcquire, WouldGrant, WouldKill,
+    Configuration, ConfigurationQuery, Confirm, EndedLeases, EndedLeasesQuery, GraphQuery, Kill,
+    KillTargets, Killed, Reload, Reloaded, Renew, Renewed, Resize, Resized, Status, StatusQuery,
+    Waits, WhyQuery, WouldAcquire, WouldGrant, WouldKill,
 };
 use crate::sys::pidfd::Pidfd;
 
@@ -164,6 +165,26 @@ impl Client {
     /// [`ClientError::Gone`] if the daemon may have done it and ended before it answered.
     pub fn kill(&mut self, kill: &Kill) -> Result<Killed, ClientError> {
         self.call("Kill", kill, None, Repeat::IfUndone)
+    }
+
+    /// Has the daemon read its configuration again.
+    ///
+    /// # Errors
+    /// [`ErrorName::BadConfiguration`](crate::protocol::ErrorName::BadConfiguration) if the file
+    /// cannot be used; the caller may not.
+    pub fn reload(&mut self, reload: &Reload) -> Result<Reloaded, ClientError> {
+        self.call("Reload", reload, None, Repeat::Always)
+    }
+
+    /// Asks what is in force of the configuration.
+    ///
+    /// # Errors
+    /// Only those of every call.
+    pub fn configuration(
+        &mut self,
+        query: &ConfigurationQuery,
+    ) -> Result<Configuration, ClientError> {
+        self.call("Configuration", query, None, Repeat::Always)
     }
 
     /// Stores a view.

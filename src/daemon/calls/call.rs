@@ -48,6 +48,7 @@ struct Incoming<'a> {
 #[derive(Debug)]
 pub(crate) enum Asked {
     Acquire(Box<Acquire>),
+    Configuration,
     Confirm(Confirm),
     Description(DescriptionQuery),
     EndedLeases(EndedLeasesQuery),
@@ -56,6 +57,7 @@ pub(crate) enum Asked {
     Kill(Kill),
     Page(DeadlinePageQuery),
     Release(Release),
+    Reload,
     Renew(Renew),
     Resize(Resize),
     Status(StatusQuery),
@@ -103,11 +105,13 @@ impl Asked {
             | Self::WouldAcquire(_)
             | Self::WouldKill(_)
             | Self::WouldRelease(_) => true,
-            Self::Description(_)
+            Self::Configuration
+            | Self::Description(_)
             | Self::EndedLeases(_)
             | Self::Graph(_)
             | Self::Info
             | Self::Page(_)
+            | Self::Reload
             | Self::Status(_)
             | Self::Stop(_)
             | Self::Why(_)
@@ -206,12 +210,14 @@ fn understand(method: &str, parameters: Option<&RawValue>) -> Result<Asked, Serv
     let (interface, name) = method.rsplit_once('.').ok_or_else(unknown)?;
     match (interface, name) {
         (INTERFACE, "Acquire") => typed(parameters).map(|it| Asked::Acquire(Box::new(it))),
+        (INTERFACE, "Configuration") => Ok(Asked::Configuration),
         (INTERFACE, "Confirm") => typed(parameters).map(Asked::Confirm),
         (INTERFACE, "EndedLeases") => typed(parameters).map(Asked::EndedLeases),
         (INTERFACE, "Graph") => typed(parameters).map(Asked::Graph),
         (INTERFACE, "DeadlinePage") => typed(parameters).map(Asked::Page),
         (INTERFACE, "Kill") => typed(parameters).map(Asked::Kill),
         (INTERFACE, "Release") => typed(parameters).map(Asked::Release),
+        (INTERFACE, "Reload") => Ok(Asked::Reload),
         (INTERFACE, "Renew") => typed(parameters).map(Asked::Renew),
         (INTERFACE, "Resize") => typed(parameters).map(Asked::Resize),
         (INTERFACE, "Status") => typed(parameters).map(Asked::Status),

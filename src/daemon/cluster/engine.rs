@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::core::HostId;
 use crate::daemon::config::Config;
-use crate::daemon::config::engine_section::Configured;
+use crate::daemon::config::engine_section::{Configured, shown_address};
 use crate::daemon::options::{Options, Unusable};
 use crate::host::Settings;
 use crate::log::engine::{self, Answer, Call, Engine, Identity, OpenError, Outage, Source};
@@ -97,7 +97,7 @@ impl Chosen {
             unusable(&error.to_string(), hint)
         })?;
         let configured = options.engine.is_none() && variable(options).is_none();
-        Ok(Some(Self { name: name_of(&url), url, label, settings, configured }))
+        Ok(Some(Self { name: shown_address(&url), url, label, settings, configured }))
     }
 
     /// Starts to connect.
@@ -325,17 +325,6 @@ fn has_password(url: &str) -> bool {
     user_info(url).is_some_and(|user| user.contains(':')) || url.contains("password=")
 }
 
-/// The address for messages: without user, password and parameters.
-fn name_of(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else {
-        // The text is not an address, but it may contain a secret.
-        return "the engine".to_owned();
-    };
-    let rest = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
-    let end = rest.find(['?', '#']).unwrap_or(rest.len());
-    format!("{scheme}://{}", &rest[..end])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -352,7 +341,7 @@ mod tests {
             ("etcd://one", "etcd://one"),
             ("s3cret", "the engine"),
         ] {
-            assert_eq!(name_of(url), name);
+            assert_eq!(shown_address(url), name);
             assert_eq!(
                 has_password(url),
                 url.contains("s3cret") && url.contains("://") || url.contains("a@b"),

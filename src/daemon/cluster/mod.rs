@@ -40,6 +40,7 @@ use crate::daemon::config::Config;
 use crate::daemon::options::Options;
 use crate::daemon::processes::holder::Holder;
 use crate::daemon::processes::holder_record::HolderRecord;
+use crate::duration_text::stated_ms;
 use crate::host::{Deadlines, Ticket};
 use crate::protocol::DeadlinePageFound;
 use crate::sys::clock;
@@ -196,6 +197,21 @@ impl Cluster {
         if let Err(error) = self.tokens.close() {
             tracing::warn!(%error, "the next daemon does not know exactly which tokens were told");
         }
+    }
+
+    /// The settings of the engine that are in force, without a password.
+    pub(crate) fn settings(&self) -> [(&'static str, String); 3] {
+        let EngineStatus { name, label, ttl_ms, .. } = &self.status;
+        [
+            ("engine.url", name.clone()),
+            ("engine.host", label.clone()),
+            ("engine.ttl", stated_ms(*ttl_ms)),
+        ]
+    }
+
+    /// Notes how often a waiter may be overtaken, by a configuration that was read again.
+    pub(crate) fn set_bypass_max(&mut self, bypass_max: Option<u32>) {
+        self.status.bypass_max = bypass_max;
     }
 
     /// Why this hold was lost, if its process was ended for that reason.

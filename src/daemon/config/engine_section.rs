@@ -87,3 +87,14 @@ impl Section {
         })
     }
 }
+
+/// The address of an engine for messages: without user, password and parameters.
+pub(crate) fn shown_address(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else {
+        // The text is not an address, but it may contain a secret.
+        return "the engine".to_owned();
+    };
+    let rest = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
+    let end = rest.find(['?', '#']).unwrap_or(rest.len());
+    format!("{scheme}://{}", &rest[..end])
+}

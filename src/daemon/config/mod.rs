@@ -1,11 +1,16 @@
 //! The configuration: stored views, limits, policy.
 //!
-//! When the daemon starts, the settings that the table decides by (views, policy) become entries of
-//! the log. Nothing reads them from the file afterwards.
+//! When the daemon starts or reads the file again, the settings that the table decides by (views,
+//! policy) become entries of the log. Nothing else reads them from the file.
 
 pub(super) mod duration;
 pub(super) mod engine_section;
+pub(super) mod file;
+pub(super) mod in_force;
+pub(super) mod reload;
+pub(super) mod report;
 pub(super) mod socket_section;
+pub(super) mod written;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,10 +24,12 @@ use toml::Spanned;
 use crate::core::{Key, View};
 use crate::daemon::config::duration::duration;
 use crate::daemon::config::engine_section::Configured;
+use crate::daemon::config::written::{Written, line_of};
 use crate::daemon::limits::{
     CONNECTION_IDLE, KEY_BYTES_PER_USER, LEASES_PER_USER, NUMBER_MAX, WAITERS_PER_USER,
     connections_max,
 };
+use crate::daemon::logging;
 use crate::daemon::permissions::{self, Permission, Permissions};
 use crate::daemon::runtime_dir::socket_access::SocketAccess;
 
@@ -47,6 +54,8 @@ pub(crate) struct Config {
     pub(crate) engine: Configured,
     /// The log filter, in the syntax of `CANAL_LOG`.
     pub(crate) log: Option<String>,
+    /// What is written in the file.
+    pub(crate) written: Vec<Written>,
 }
 
 /// Why a configuration cannot be used.
@@ -55,9 +64,12 @@ pub(crate) enum ConfigError {
     /// The file cannot be read.
     #[error("{path}: {error}")]
     Io { path: PathBuf, error: io::Error },
+    /// The file must not be used.
+    #[error("{path} {what}")]
+    Refused { path: PathBuf, what: String },
     /// The file contains an error.
     #[error("{path}, line {line}: {what}")]
-    Wrong { path: PathBuf, line: usize, what: String },
+    Wrong { path: PathBuf, line: u64, what: String },
 }
 
 /// The limits that the daemon applies itself. The table does not know them.
@@ -140,7 +152,7 @@ struct PolicySection {
 #[serde(default, deny_unknown_fields)]
 struct DaemonSection {
     idle_exit: Option<Spanned<String>>,
-    log: Option<String>,
+    log: Option<Spanned<String>>,
 }
 
 impl Config {
@@ -150,19 +162,20 @@ impl Config {
     /// The error names file and line. For an unknown word it suggests the nearest known word.
     pub(crate) fn read(paths: &[PathBuf]) -> Result<Self, ConfigError> {
         for path in paths {
-            match std::fs::read_to_string(path) {
+            match file::read(path) {
                 Ok(text) => return Self::parse(path, &text),
-                Err(error) if is_missing(&error) => {}
-                Err(error) => return Err(ConfigError::Io { path: path.clone(), error }),
+                Err(ConfigError::Io { error, .. }) if is_missing(&error) => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(Self::default())
     }
 
     fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
-        let wrong = |at: usize, what: String| {
-            let line = text.get(..at).unwrap_or(text).matches('\n').count() + 1;
-            ConfigError::Wrong { path: path.to_owned(), line, what }
+        let wrong = |at: usize, what: String| ConfigError::Wrong {
+            path: path.to_owned(),
+            line: line_of(text, at),
+            what,
         };
         let file: File = toml::from_str(text).map_err(|error| {
             wrong(error.span().map_or(0, |span| span.start), with_suggestion(error.message()))
@@ -185,6 +198,9 @@ impl Config {
             };
             text.map(read).transpose()
         };
+        if let Some(log) = &file.daemon.log {
+            logging::check(log.get_ref()).map_err(|what| wrong(log.span().start, what))?;
+        }
         Ok(Self {
             path: Some(path.to_owned()),
             views,
@@ -199,7 +215,8 @@ impl Config {
             permissions: permissions.map_err(|(at, what)| wrong(at, what))?,
             socket: socket.map_err(|(at, what)| wrong(at, what))?,
             engine: engine.map_err(|(at, what)| wrong(at, what))?,
-            log: file.daemon.log,
+            log: file.daemon.log.map(Spanned::into_inner),
+            written: written::written(text),
         })
     }
 
@@ -360,6 +377,7 @@ mod tests {
         line(per_user, 2, "expected a whole number that is at least 1");
         line("[limits]\nconnection_idle = \"soon\"\n", 2, "`soon` is no duration");
         line("[daemon]\nidle_exit = \"soon\"\n", 2, "`soon` is no duration");
+        line("[daemon]\n\nlog = \"debug,x=loud\"\n", 3, "`debug,x=loud` is no filter of the log");
         line("[daemon\n", 1, "");
     }
 

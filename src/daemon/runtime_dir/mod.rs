@@ -238,6 +238,11 @@ impl RuntimeDir {
         self.watch.as_ref()
     }
 
+    /// The place of these files.
+    pub(crate) fn place(&self) -> &Place {
+        &self.claim.place
+    }
+
     /// What an operator should know.
     pub(crate) fn note(&self) -> Option<String> {
         let InstanceGuard { name, socket } = &self.claim.guard;

@@ -130,9 +130,19 @@ impl JournalStore {
 
     /// Makes sure that a view or a pause of a key can be recorded.
     pub(crate) fn admit_view(&mut self, table: &Table, key: &Key) -> Result<(), NoRoom> {
-        // The key appears in the entry and in the snapshot, in the worst case with every character
+        self.admit_views(table, std::iter::once(key))
+    }
+
+    /// Makes sure that views of several keys can be recorded.
+    pub(crate) fn admit_views<'a>(
+        &mut self,
+        table: &Table,
+        keys: impl Iterator<Item = &'a Key>,
+    ) -> Result<(), NoRoom> {
+        // A key appears in the entry and in the snapshot, in the worst case with every character
         // escaped.
-        self.admit_bytes(table, 1024 + 4 * key.as_str().len() as u64)
+        let bytes: u64 = keys.map(|key| 1024 + 4 * key.as_str().len() as u64).sum();
+        if bytes == 0 { Ok(()) } else { self.admit_bytes(table, bytes) }
     }
 
     /// Makes sure that a renewal of a lease, with this note, can be recorded.

@@ -6,10 +6,11 @@
 use std::io;
 
 use crate::core::{
-    Change, ENTRY_VERSION, Entry, HostId, Key, Request, Revision, Rules, Table, Token, UnixMillis,
-    View,
+    Change, ENTRY_VERSION, Entry, HostId, Key, Request, Revision, Rules, StoredView, Table, Token,
+    UnixMillis, View,
 };
 use crate::daemon::calls::completion::Applied;
+use crate::daemon::config::Config;
 use crate::daemon::store::journal_store::JournalStore;
 use crate::log::journal::NoRoom;
 use crate::sys::clock;
@@ -84,6 +85,36 @@ impl Ledger {
         self.kept().map_or(Ok(()), |(table, kept)| kept.admit_view(table, key))
     }
 
+    /// Makes sure that views of several keys can be recorded.
+    pub(crate) fn admit_views<'a>(
+        &mut self,
+        keys: impl Iterator<Item = &'a Key>,
+    ) -> Result<(), NoRoom> {
+        self.kept().map_or(Ok(()), |(table, kept)| kept.admit_views(table, keys))
+    }
+
+    /// The stored views that differ from those of a configuration and of the state file, and what
+    /// they have to be. A view that a user stored by hand overrides the configuration.
+    pub(crate) fn views_to_follow(&self, config: &Config) -> Vec<(Key, Option<View>)> {
+        let mut wanted = config.views.clone();
+        if let Some(kept) = &self.journal {
+            let by_hand = kept.durable.views.iter();
+            wanted.extend(by_hand.map(|stored| (stored.key.clone(), stored.view)));
+        }
+        let stored = stored_views(&self.table);
+        let unwanted = stored.iter().filter(|stored| !wanted.contains_key(&stored.key));
+        let forgotten = unwanted.map(|stored| (stored.key.clone(), None));
+        let changed = wanted.iter().filter(|(key, view)| self.table.stored(key) != Some(**view));
+        let changed = changed.map(|(key, view)| (key.clone(), Some(*view)));
+        forgotten.chain(changed).collect()
+    }
+
+    /// Whether a user stored the view of a key, other than in the configuration.
+    pub(crate) fn is_stored_by_hand(&self, key: &Key) -> bool {
+        let durable = self.journal.as_ref().map(|kept| &kept.durable);
+        durable.is_some_and(|durable| durable.views.iter().any(|stored| stored.key == *key))
+    }
+
     /// Makes sure that a renewal of a lease, with this note, can be recorded.
     pub(crate) fn admit_renewal(&mut self, note: Option<&str>) -> Result<(), NoRoom> {
         self.kept().map_or(Ok(()), |(table, kept)| kept.admit_renewal(table, note))
@@ -148,4 +179,13 @@ impl Ledger {
     pub(crate) fn store_pause(&mut self, key: &Key, paused: bool) -> io::Result<()> {
         self.kept().map_or(Ok(()), |(table, kept)| kept.store_pause(table, key, paused))
     }
+}
+
+/// The views that a table stores.
+pub(crate) fn stored_views(table: &Table) -> Vec<StoredView> {
+    let views = table.keys(None).filter_map(|key| {
+        let view = table.stored(key)?;
+        Some(StoredView { key: key.clone(), view })
+    });
+    views.collect()
 }

@@ -10,7 +10,7 @@ use anyhow::Context;
 
 use crate::core::{
     Change, ENTRY_VERSION, Entry, FrameId, Key, Outcome, Owner, ProcessId, Release, Revision,
-    Rules, StoredView, Table, Token, UnixMillis, View,
+    Rules, StoredView, Table, Token, UnixMillis,
 };
 use crate::daemon::config::Config;
 use crate::daemon::fault::Fault;
@@ -19,7 +19,7 @@ use crate::daemon::processes::children::Children;
 use crate::daemon::processes::owners::find;
 use crate::daemon::store::journal_store::{JournalStore, Rooms};
 use crate::daemon::store::lease_store::{LeaseStore, parts_of, table_of};
-use crate::daemon::store::ledger::Ledger;
+use crate::daemon::store::ledger::{Ledger, stored_views};
 use crate::daemon::store::previous_journal::{self, PreviousJournal};
 use crate::log::journal::{Batch, OpenError};
 use crate::log::leases::LeaseLog;
@@ -153,14 +153,6 @@ fn paused_keys(table: &Table) -> Vec<Key> {
     table.keys(None).filter(|key| table.is_paused(key)).cloned().collect()
 }
 
-fn stored_views(table: &Table) -> Vec<StoredView> {
-    let views = table.keys(None).filter_map(|key| {
-        let view = table.stored(key)?;
-        Some(StoredView { key: key.clone(), view })
-    });
-    views.collect()
-}
-
 /// Reads the leases that survived a reboot.
 fn open_leases(dir: &Path) -> anyhow::Result<(LeaseLog, Leases)> {
     let opened = LeaseLog::open(dir).map_err(|error| match &error {
@@ -278,18 +270,7 @@ impl Recovered {
     fn follow(&mut self, config: &Config) {
         self.follow_pauses();
         let ledger = &mut self.ledger;
-        let mut wanted = config.views.clone();
-        if let Some((_, kept)) = ledger.kept() {
-            let by_hand = kept.durable.views.iter();
-            wanted.extend(by_hand.map(|stored| (stored.key.clone(), stored.view)));
-        }
-        let stored = stored_views(&ledger.table);
-        let unwanted = stored.iter().filter(|stored| !wanted.contains_key(&stored.key));
-        let forgotten = unwanted.map(|stored| (stored.key.clone(), None));
-        let changed = wanted.iter().filter(|(key, view)| ledger.table.stored(key) != Some(**view));
-        let changed = changed.map(|(key, view)| (key.clone(), Some(*view)));
-        let resizes: Vec<(_, Option<View>)> = forgotten.chain(changed).collect();
-        for (key, view) in resizes {
+        for (key, view) in ledger.views_to_follow(config) {
             let applied = ledger.apply(Change::Resize { key: key.clone(), view });
             if let Some(Outcome::ResizeRefused { in_use }) = applied.outcomes.first() {
                 tracing::warn!(%key, "its view is not used: the key is in use as another kind, {in_use}");
@@ -320,6 +301,7 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
+    use crate::core::View;
     use crate::log::journal::fault;
     use crate::protocol::place::{Rule, Stores};
 

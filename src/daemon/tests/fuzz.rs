@@ -155,7 +155,11 @@ fn random_call(rng: &mut Rng) -> Vec<u8> {
         17 | 18 => ("io.canal.Lock.Status", status(rng)),
         19 => ("io.canal.Lock.Why", why(rng)),
         20 => ("io.canal.Lock.Graph", json!({})),
-        21 => ("io.canal.Lock.DeadlinePage", json!({})),
+        21 => match rng.u8(..3) {
+            0 => ("io.canal.Lock.DeadlinePage", json!({})),
+            1 => ("io.canal.Lock.Configuration", json!({})),
+            _ => ("io.canal.Lock.Reload", json!({})),
+        },
         22 if rng.u8(..8) == 0 => ("io.canal.Lock.Stop", json!({})),
         _ => described(rng),
     };

@@ -3,6 +3,7 @@
 pub(super) mod fuzz;
 pub(super) mod late;
 pub(super) mod recovering;
+pub(super) mod reload;
 pub(super) mod turns;
 
 use std::io::Write;
@@ -16,6 +17,7 @@ use serde_json::{Value, json};
 
 use crate::core::Rules;
 use crate::daemon::config::Config;
+use crate::daemon::config::in_force::{InForce, Overrides};
 use crate::daemon::runtime_dir::Claim;
 use crate::daemon::runtime_dir::claim_error::ClaimError;
 use crate::daemon::runtime_dir::socket_access::SocketAccess;
@@ -63,9 +65,10 @@ impl World {
         let claim = claim.unwrap();
         let config = Config::read(&[]).unwrap();
         let recovered = recover(&place, &config, Rules::Current, false).unwrap();
-        let policy = (config.limits(1024, Some(0)), config.permissions(&[]));
+        let overrides = Overrides { idle_exit_s: Some(0), ..Overrides::default() };
+        let in_force = InForce::new(config, place.stores().config.clone(), 1024, overrides);
         let home = claim.open(None, SocketAccess::default()).unwrap();
-        let server = crate::daemon::start::server(&place, uid, home, policy, recovered).unwrap();
+        let server = crate::daemon::start::server(&place, uid, home, in_force, recovered).unwrap();
         Self { server, place, _folder: folder }
     }
 

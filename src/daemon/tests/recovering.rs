@@ -16,6 +16,7 @@ use crate::daemon::cluster::engine_driver::EngineDriver;
 use crate::daemon::cluster::engine_status::EngineStatus;
 use crate::daemon::cluster::told_tokens::ToldTokens;
 use crate::daemon::config::Config;
+use crate::daemon::config::in_force::{InForce, Overrides};
 use crate::daemon::processes::children::Children;
 use crate::daemon::processes::holder_record::HolderRecord;
 use crate::daemon::processes::owners::process_of;
@@ -35,7 +36,7 @@ use crate::sys::process::Origin;
 
 /// An engine in memory that this host and a test share.
 #[derive(Clone, Debug)]
-struct Fake {
+pub(super) struct Fake {
     server: Arc<Mutex<Server>>,
     answers: Arc<Mutex<VecDeque<Answer>>>,
 }
@@ -56,7 +57,7 @@ impl Engine for Fake {
 }
 
 impl Fake {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let mut server = Server::new(Flavour::Watching);
         server.live_anew(1, false);
         Self { server: Arc::new(Mutex::new(server)), answers: Arc::default() }
@@ -71,7 +72,7 @@ impl Fake {
 }
 
 impl World {
-    fn over(engine: &Fake, folder: tempfile::TempDir) -> Self {
+    pub(super) fn over(engine: &Fake, folder: tempfile::TempDir) -> Self {
         let dir = folder.path().join("run");
         std::fs::DirBuilder::new().mode(0o700).recursive(true).create(&dir).unwrap();
         let uid = nix::unistd::geteuid().as_raw();
@@ -97,10 +98,11 @@ impl World {
             unverified: BTreeSet::new(),
             notes: Vec::new(),
         };
-        let policy = (config.limits(1024, Some(0)), config.permissions(&[]));
+        let overrides = Overrides { idle_exit_s: Some(0), ..Overrides::default() };
+        let in_force = InForce::new(config, place.stores().config.clone(), 1024, overrides);
         let home = claim.open(None, SocketAccess::default()).unwrap();
         let mut server =
-            crate::daemon::start::server(&place, uid, home, policy, recovered).unwrap();
+            crate::daemon::start::server(&place, uid, home, in_force, recovered).unwrap();
         let status =
             EngineStatus { name: "fake".to_owned(), lives_on: true, ..EngineStatus::default() };
         let holder_record = HolderRecord::open(&dir, origin, false).unwrap();
@@ -114,7 +116,7 @@ impl World {
     }
 
     /// Does enough turns for this host and the engine to finish what they have to say.
-    fn turns(&mut self) {
+    pub(super) fn turns(&mut self) {
         for _ in 0..20 {
             self.server.turn().unwrap();
             self.turn();
@@ -136,7 +138,7 @@ impl World {
     }
 }
 
-fn folder() -> tempfile::TempDir {
+pub(super) fn folder() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("canal-turns-").tempdir().unwrap()
 }
 

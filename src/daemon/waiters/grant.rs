@@ -123,9 +123,14 @@ impl Server {
         self.owners.watch(frame, process, pidfd).map_err(|error| cannot_watch(&error))
     }
 
-    /// Sends a grant.
+    /// Sends a grant, if its client still may have it: the configuration may have changed since it
+    /// asked.
     pub(crate) fn tell_grant(&mut self, id: ConnId, granted: &Granted) -> Result<Step, Failure> {
         let Some(hold) = self.ledger.table.hold(granted.token) else { return Err(owner_gone()) };
+        if let Err(failure) = self.may_hold(id, &hold.asked.items, hold.asked.priority) {
+            tracing::info!(token = granted.token.0, "taken back: {}", failure.message);
+            return Ok(Step::GiveBack(granted.request, no_longer(failure)));
+        }
         tracing::debug!(
             token = granted.token.0,
             session = %format_args!("s{}", self.ledger.table.session(hold.frame)),
@@ -230,4 +235,10 @@ impl Server {
         let answer = Answer::with_fds(grant, fds);
         Ok(Step::Answer(Answer { closes: closes_on_grant, ..answer }))
     }
+}
+
+/// The failure for a client that lost its permission while it waited.
+fn no_longer(failure: Failure) -> Failure {
+    let message = format!("{}, since the configuration was changed", failure.message);
+    Failure { message, ..failure }
 }

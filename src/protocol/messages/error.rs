@@ -41,6 +41,8 @@ pub enum ErrorName {
     Malformed,
     /// The disk under the journal is full: nothing new can be accepted.
     DiskFull,
+    /// The configuration cannot be used; the one that was read before stays in force.
+    BadConfiguration,
     /// The daemon is about to stop; ask again, a new one will answer.
     Stopping,
     /// A feature of a later version.

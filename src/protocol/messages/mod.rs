@@ -3,6 +3,7 @@
 //! Invariant: a new field is optional, and a reader ignores fields that it does not know.
 
 pub(super) mod acquire;
+pub(super) mod daemon;
 pub(super) mod deadline_page;
 pub(super) mod envelope;
 pub(super) mod error;
@@ -12,5 +13,4 @@ pub(super) mod lease;
 pub(super) mod release;
 pub(super) mod resize;
 pub(super) mod status;
-pub(super) mod stop;
 pub(super) mod wait_graph;

@@ -174,3 +174,75 @@ fn a_user_at_its_limit_of_connections_shuts_out_no_other_user() {
          configuration\n"
     );
 }
+
+#[test]
+fn a_waiter_that_lost_its_permission_is_refused_when_its_turn_comes() {
+    let world = World::new();
+    let config =
+        "[[permission]]\nkeys = \"deploy\"\ngroups = [\"ops\", \"web\"]\nmay = [\"hold\"]\n";
+    let script = r#"
+        shows() { until_true sh -c "canal status --json deploy | grep -q '\"$1\": *$2'"; }
+        mkfifo /tmp/go
+        canal run -k deploy -- cat /tmp/go &
+        shows held 1
+        web canal run -k deploy -- echo web ran >/tmp/web 2>&1 & web=$!
+        shows waiting 1
+        ops canal run -k deploy -- echo ops ran >/tmp/ops 2>&1 & ops=$!
+        shows waiting 2
+        try web canal daemon --reload
+        sed -i 's/, "web"//' /etc/canal/canal.toml
+        try canal daemon --reload
+        shows waiting 2
+        : >/tmp/go
+        wait $web; echo "web $?"; cat /tmp/web
+        wait $ops; echo "ops $?"; cat /tmp/ops
+    "#;
+    let Some(ended) = at_a_shared_daemon(&world, config, script) else { return };
+    assert_eq!(
+        ended.stdout,
+        "== web canal daemon --reload\n\
+         canal: uid 20002 may not change the configuration in force\n\
+         hint: only root and uid 0, which runs the daemon, may\n\
+         code 125\n\
+         == canal daemon --reload\n\
+         canal: read /etc/canal/canal.toml: 1 setting has changed\n\
+         canal: permission[0]: groups = [\"ops\"], keys = \"deploy\", may = [\"hold\"] \
+         (was groups = [\"ops\", \"web\"], keys = \"deploy\", may = [\"hold\"])\n\
+         code 0\n\
+         web 125\n\
+         canal: uid 20002 may not hold `deploy`: only the group ops may, since the configuration was changed\n\
+         hint: `[[permission]]` in /etc/canal/canal.toml says who may; see canal.toml(5)\n\
+         ops 0\nops ran\n",
+        "{ended:?}"
+    );
+}
+
+#[test]
+fn a_configuration_that_another_user_could_have_written_is_refused() {
+    let world = World::new();
+    let script = r#"
+        chown 20001 /etc/canal/canal.toml; try canal daemon --reload
+        chown 0 /etc/canal/canal.toml; chmod 664 /etc/canal/canal.toml; try canal daemon --reload
+        canal daemon --stop; try canal daemon
+        chmod 644 /etc/canal/canal.toml; try canal daemon --reload
+    "#;
+    let Some(ended) = at_a_shared_daemon(&world, "", script) else { return };
+    let tried = tried(&ended);
+    let refused =
+        "can be written by others (mode 0664): `chmod go-w /etc/canal/canal.toml` ends that\n";
+    assert_eq!(
+        tried[0].2,
+        "canal: /etc/canal/canal.toml belongs to uid 20001, and must belong to root\n\
+         hint: the configuration that was read before stays in force\n"
+    );
+    assert!(tried[1].2.contains(refused), "{ended:?}");
+    assert!(tried[2].2.contains(refused) && tried[2].1 == "125", "{ended:?}");
+    assert_eq!(
+        (tried[3].1, tried[3].2),
+        (
+            "0",
+            "canal: no daemon runs at /run/canal/canal.sock; the next one reads /etc/canal/canal.toml\n"
+        ),
+        "{ended:?}"
+    );
+}

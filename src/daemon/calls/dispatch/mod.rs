@@ -65,11 +65,13 @@ impl Server {
             // The client is gone, or the next daemon answers it.
             Asked::Acquire(_) if self.stopping || heard_end => Ok(Step::Wait(Waiting::new())),
             Asked::Acquire(acquire) => self.acquire(id, acquire, more, fds),
+            Asked::Configuration => Ok(self.configuration(peer)),
             Asked::Confirm(confirm) => self.confirm(id, peer, &confirm),
             Asked::EndedLeases(query) => self.ended_leases(peer, &query),
             Asked::Kill(kill) => self.kill(peer, &kill),
             Asked::Page(query) => self.page(&query),
             Asked::Release(release) => self.release(id, peer, &release, fds),
+            Asked::Reload => self.reload(peer),
             Asked::Renew(renew) => self.renew(id, peer, &renew),
             Asked::Resize(resize) => self.resize(id, &resize),
             Asked::Status(query) => self.status(id, peer, &query, more),

@@ -1,0 +1,120 @@
+//! `canal config`: the configuration in force, and where each value comes from.
+
+use crate::cli::arguments::definition::{ConfigArgs, Global};
+use crate::cli::connect;
+use crate::cli::failed::Failed;
+use crate::cli::output::sanitize::{cut, sanitize, width};
+use crate::cli::output::stderr::Verbosity;
+use crate::cli::output::stdout;
+use crate::cli::wording::time::Now;
+use crate::protocol::{
+    Configuration, ConfigurationQuery, SettingChange, SettingInfo, SettingSource,
+};
+use crate::run::SUCCESS;
+
+/// The most columns of a name, and of a value, that others are aligned to.
+const COLUMNS_MAX: usize = 40;
+
+pub(crate) fn run(args: &ConfigArgs, global: &Global, _: Verbosity) -> Result<u8, Failed> {
+    let query = ConfigurationQuery {};
+    let found = connect::client(global)?.configuration(&query).map_err(connect::failed)?;
+    let text = if args.json { stdout::json(&found)? } else { page(&found, &Now::here()) };
+    stdout::print(&text)?;
+    Ok(SUCCESS)
+}
+
+fn page(found: &Configuration, now: &Now) -> String {
+    let mut lines = vec![match &found.file {
+        Some(file) => format!("configuration {file}, read at {}", now.clock(&found.read)),
+        None => format!("no configuration file; looked for {}", found.candidates.join(", ")),
+    }];
+    let shown: Vec<[String; 3]> = found
+        .settings
+        .iter()
+        .map(|setting| [setting.name.clone(), setting.value.clone(), source(setting)])
+        .collect();
+    let widest = |column: usize| {
+        let widths = shown.iter().map(|row| width(&row[column]));
+        widths.filter(|width| *width <= COLUMNS_MAX).max().unwrap_or(0)
+    };
+    let widths = [widest(0), widest(1)];
+    let row = |[name, value, source]: &[String; 3]| {
+        format!("{}  {}  {source}", padded(name, widths[0]), padded(value, widths[1]))
+    };
+    lines.extend(shown.iter().map(row));
+    if let Some(broken) = &found.broken {
+        lines.push(format!("not in force, because the file cannot be used as it is now: {broken}"));
+    }
+    if !found.pending.is_empty() {
+        lines.push("not in force yet (`canal daemon --reload`):".to_owned());
+        lines.extend(found.pending.iter().map(|change| format!("  {}", changed(change))));
+    }
+    lines.iter().map(|line| sanitize(line) + "\n").collect()
+}
+
+fn padded(text: &str, columns: usize) -> String {
+    let missing = columns.saturating_sub(width(text));
+    format!("{text}{}", " ".repeat(missing))
+}
+
+/// Where a value comes from: `default`, `line 12`, `--idle-exit`.
+fn source(setting: &SettingInfo) -> String {
+    let by = setting.by.as_deref();
+    match (setting.source, setting.line, by) {
+        (SettingSource::File, Some(line), _) => format!("line {line}"),
+        (SettingSource::File, None, _) => "file".to_owned(),
+        (_, _, Some(by)) => by.to_owned(),
+        (SettingSource::Default, ..) => "default".to_owned(),
+        (SettingSource::CommandLine, ..) => "command line".to_owned(),
+        (SettingSource::Environment, ..) => "environment".to_owned(),
+        (SettingSource::Stored, ..) => "not used".to_owned(),
+    }
+}
+
+/// `limits.waiters_per_user: 100 (was not stated)`.
+pub(crate) fn changed(change: &SettingChange) -> String {
+    let shown = |value: &Option<String>| match value {
+        Some(value) => cut(value, 2 * COLUMNS_MAX),
+        None => "not stated".to_owned(),
+    };
+    let SettingChange { name, before, now, restart } = change;
+    let after = if *restart { ", after a restart: `canal daemon --replace`" } else { "" };
+    format!("{name}: {} (was {}){after}", shown(now), shown(before))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::wording::time::tests::at;
+
+    #[test]
+    fn a_page_has_a_line_for_each_setting_and_says_what_is_not_in_force() {
+        let found: Configuration = serde_json::from_value(serde_json::json!({
+            "file": "/etc/canal/canal.toml",
+            "candidates": ["/etc/canal/canal.toml"],
+            "read": "2026-11-20T14:02:11Z",
+            "settings": [
+                { "name": "limits.waiters_per_user", "value": "100", "source": "file", "line": 3 },
+                { "name": "policy.bypass_max", "value": "64", "source": "default" },
+                { "name": "daemon.log", "value": "debug", "source": "environment", "by": "CANAL_LOG" },
+                { "name": "keys.db", "value": "4x2", "source": "stored", "by": "canal resize" },
+            ],
+            "pending": [
+                { "name": "engine.url", "before": null, "now": "etcd://a", "restart": true },
+                { "name": "limits.waiters_per_user", "before": "100", "now": null, "restart": false },
+            ],
+        }))
+        .unwrap();
+        assert_eq!(
+            page(&found, &at("2026-11-20T14:05:23Z")),
+            "configuration /etc/canal/canal.toml, read at 14:02:11\n\
+             limits.waiters_per_user  100    line 3\n\
+             policy.bypass_max        64     default\n\
+             daemon.log               debug  CANAL_LOG\n\
+             keys.db                  4x2    canal resize\n\
+             not in force yet (`canal daemon --reload`):\n  \
+             engine.url: etcd://a (was not stated), after a restart: `canal daemon --replace`\n  \
+             limits.waiters_per_user: not stated (was 100)\n"
+        );
+    }
+}

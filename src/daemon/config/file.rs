@@ -1,0 +1,113 @@
+//! Reads a configuration file that nobody else can have written.
+//!
+//! The configuration says who may do what, so whoever can write it could permit himself everything.
+
+use std::fs::OpenOptions;
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use crate::daemon::config::ConfigError;
+use crate::daemon::processes::owner_identity::NOBODY;
+use crate::protocol::user_namespace::uid_of_machine;
+
+/// The mode bits that let other users write.
+const OTHERS_WRITE: u32 = 0o022;
+
+/// The text of a configuration file. Links are followed: what they lead to is checked.
+///
+/// # Errors
+/// It cannot be read, is no regular file, belongs to another user than root and the daemon's, or can
+/// be written by others.
+pub(crate) fn read(path: &Path) -> Result<String, ConfigError> {
+    let failed = |error: io::Error| ConfigError::Io { path: path.to_owned(), error };
+    let refused = |what: String| ConfigError::Refused { path: path.to_owned(), what };
+    // A FIFO without a writer must not stop the daemon.
+    let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    let mut file = opened.map_err(failed)?;
+    let found = file.metadata().map_err(failed)?;
+    if !found.is_file() {
+        return Err(refused("is no regular file".to_owned()));
+    }
+    let (owner, uid) = (found.uid(), nix::unistd::geteuid().as_raw());
+    if owner != uid && !is_root(owner) {
+        let may = if uid == 0 { "root".to_owned() } else { format!("root or uid {uid}") };
+        return Err(refused(format!("belongs to uid {owner}, and must belong to {may}")));
+    }
+    let mode = found.mode() & 0o7777;
+    if mode & OTHERS_WRITE != 0 {
+        let path = path.display();
+        return Err(refused(format!(
+            "can be written by others (mode {mode:04o}): `chmod go-w {path}` ends that"
+        )));
+    }
+    let mut text = String::new();
+    file.read_to_string(&mut text).map_err(failed)?;
+    Ok(text)
+}
+
+/// Whether a file belongs to the machine's root. In a user namespace that does not know it, it has
+/// the number of all users without one.
+fn is_root(owner: u32) -> bool {
+    owner == 0 || owner == NOBODY && uid_of_machine(0) != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+
+    use super::*;
+
+    fn refusal(path: &Path) -> String {
+        match read(path).unwrap_err() {
+            error @ ConfigError::Refused { .. } => error.to_string(),
+            other => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn a_file_that_others_can_write_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("canal.toml");
+        fs::write(&path, "x").unwrap();
+        for mode in [0o666, 0o664, 0o606, 0o622] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            let said = refusal(&path);
+            assert!(
+                said.contains(&format!("can be written by others (mode {mode:04o})")),
+                "{said}"
+            );
+            assert!(said.contains("`chmod go-w "), "{said}");
+        }
+        for mode in [0o644, 0o600, 0o400, 0o755] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(read(&path).unwrap(), "x", "{mode:o}");
+        }
+        let link = dir.path().join("link");
+        symlink(&path, &link).unwrap();
+        assert_eq!(read(&link).unwrap(), "x");
+    }
+
+    #[test]
+    fn a_file_of_another_user_is_refused() {
+        if !nix::unistd::geteuid().is_root() {
+            return; // Nobody else can give a file away.
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("canal.toml");
+        fs::write(&path, "x").unwrap();
+        chown(&path, Some(12345), None).unwrap();
+        let said = refusal(&path);
+        assert!(said.ends_with("belongs to uid 12345, and must belong to root"), "{said}");
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused_and_does_not_block() {
+        let dir = tempfile::tempdir().unwrap();
+        let fifo = dir.path().join("fifo");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRUSR).unwrap();
+        assert!(refusal(&fifo).ends_with("is no regular file"));
+        assert!(refusal(dir.path()).ends_with("is no regular file"));
+    }
+}

@@ -1,0 +1,141 @@
+//! The configuration in force: which one it is, and what comes before it.
+
+use std::path::PathBuf;
+
+use crate::core::UnixMillis;
+use crate::daemon::config::{Config, Limits};
+use crate::daemon::options::Options;
+use crate::daemon::permissions::Permissions;
+use crate::sys::clock;
+
+/// The configuration in force.
+#[derive(Debug)]
+pub(crate) struct InForce {
+    /// As it was read last, but with the engine and the socket of the start.
+    pub(crate) config: Config,
+    /// Where a configuration may be, the first that exists counts.
+    pub(crate) paths: Vec<PathBuf>,
+    pub(crate) overrides: Overrides,
+    /// When it was read.
+    pub(crate) read_at: UnixMillis,
+    /// How many descriptors the daemon may have.
+    descriptors: u64,
+    /// Whether SIGHUP asked to read the file again. The next turn does that.
+    pub(crate) reload_asked: bool,
+}
+
+/// What comes before the configuration: the command line of the daemon and its environment.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Overrides {
+    /// `--idle-exit`, in seconds.
+    pub(crate) idle_exit_s: Option<u64>,
+    /// How often `-v` was given.
+    pub(crate) verbose: u8,
+    /// What names the engine, if it is not the configuration.
+    pub(crate) engine: Option<Override>,
+    /// Whether `--engine-ttl` was given.
+    pub(crate) engine_ttl: bool,
+    /// Whether `--host` was given.
+    pub(crate) host: bool,
+}
+
+/// What comes before a setting of the configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Override {
+    /// This option.
+    CommandLine(&'static str),
+    /// This variable.
+    Environment(&'static str),
+}
+
+impl Overrides {
+    /// What the options of a daemon say.
+    pub(crate) fn of(options: &Options) -> Self {
+        let variable = std::env::var_os("CANAL_ENGINE").filter(|text| !text.is_empty());
+        let engine = match (&options.engine, variable) {
+            (Some(_), _) => Some(Override::CommandLine("--engine")),
+            // A daemon that a client started ignores the variable.
+            (None, Some(_)) if !options.on_demand => Some(Override::Environment("CANAL_ENGINE")),
+            _ => None,
+        };
+        Self {
+            idle_exit_s: options.idle_exit_s,
+            verbose: options.verbose,
+            engine,
+            engine_ttl: options.engine_ttl_ms.is_some(),
+            host: options.host.is_some(),
+        }
+    }
+}
+
+impl InForce {
+    /// A configuration that was read now.
+    pub(crate) fn new(
+        config: Config,
+        paths: Vec<PathBuf>,
+        descriptors: u64,
+        overrides: Overrides,
+    ) -> Self {
+        let read_at = UnixMillis(clock::unix_ms());
+        Self { config, paths, overrides, read_at, descriptors, reload_asked: false }
+    }
+
+    /// Another configuration that was read now. The engine and the socket stay: they need a restart.
+    pub(crate) fn replace(&mut self, config: Config) {
+        let before = std::mem::replace(&mut self.config, config);
+        (self.config.engine, self.config.socket) = (before.engine, before.socket);
+        self.config.written.retain(|one| !needs_restart(&one.name));
+        let kept = before.written.into_iter().filter(|one| needs_restart(&one.name));
+        self.config.written.extend(kept);
+        self.read_at = UnixMillis(clock::unix_ms());
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
+        self.config.limits(self.descriptors, self.overrides.idle_exit_s)
+    }
+
+    pub(crate) fn permissions(&self) -> Permissions {
+        self.config.permissions(&self.paths)
+    }
+}
+
+/// Whether a change of this setting needs another daemon.
+pub(crate) fn needs_restart(name: &str) -> bool {
+    name.starts_with("engine.") || name.starts_with("socket.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> Config {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("canal.toml");
+        std::fs::write(&path, text).unwrap();
+        Config::read(&[path]).unwrap()
+    }
+
+    #[test]
+    fn another_configuration_leaves_the_engine_as_it_is() {
+        let first = config("engine = \"etcd://a\"\n[limits]\nwaiters_per_user = 1\n");
+        let overrides = Overrides { idle_exit_s: Some(7), ..Overrides::default() };
+        let mut in_force = InForce::new(first, Vec::new(), 1024, overrides);
+        in_force.replace(config(
+            "engine = \"etcd://b\"\n[limits]\nwaiters_per_user = 2\n[daemon]\nidle_exit = \"9s\"\n",
+        ));
+        assert_eq!(in_force.config.engine.url.as_deref(), Some("etcd://a"));
+        let limits = in_force.limits();
+        assert_eq!(limits.waiters_per_user, 2);
+        assert_eq!(
+            limits.idle_exit.map(|it| it.as_secs()),
+            Some(7),
+            "the command line comes first"
+        );
+        let written: Vec<_> =
+            in_force.config.written.iter().map(|it| format!("{}={}", it.name, it.value)).collect();
+        assert_eq!(
+            written,
+            ["daemon.idle_exit=9s", "limits.waiters_per_user=2", "engine.url=etcd://a"]
+        );
+    }
+}

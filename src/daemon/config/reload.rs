@@ -1,0 +1,159 @@
+//! Reading the configuration again while the daemon runs.
+//!
+//! Invariant: a configuration is used as a whole or not at all. One that cannot be read leaves the one
+//! before it in force.
+
+use crate::core::{BYPASS_MAX_DEFAULT, Change, Key, View};
+use crate::daemon::calls::step::Step;
+use crate::daemon::config::Config;
+use crate::daemon::config::in_force::needs_restart;
+use crate::daemon::config::written::changes;
+use crate::daemon::logging;
+use crate::daemon::server::Server;
+use crate::daemon::view::wording::disk_full;
+use crate::protocol::{ErrorName, Failure, Reloaded, SettingChange};
+use crate::sys::peer::Credentials;
+
+impl Server {
+    /// Reads the configuration again, for a client.
+    pub(crate) fn reload(&mut self, peer: Credentials) -> Result<Step, Failure> {
+        let owner = self.about.uid;
+        if peer.uid != owner && peer.uid != 0 {
+            let message = format!("uid {} may not change the configuration in force", peer.uid);
+            return Err(Failure::new(ErrorName::Denied, message)
+                .hint(format!("only root and uid {owner}, which runs the daemon, may")));
+        }
+        tracing::info!(uid = peer.uid, pid = peer.pid, "told to read the configuration again");
+        self.read_again().map(|reloaded| Step::reply(&reloaded))
+    }
+
+    /// Reads the configuration again if SIGHUP asked for that.
+    pub(crate) fn reload_if_asked(&mut self) {
+        if std::mem::take(&mut self.in_force.reload_asked) {
+            tracing::info!("told to read the configuration again by SIGHUP");
+            // The log says what came of it.
+            let _ = self.read_again();
+        }
+    }
+
+    fn read_again(&mut self) -> Result<Reloaded, Failure> {
+        let config = Config::read(&self.in_force.paths).map_err(|error| {
+            tracing::warn!("the configuration in force stays: {error}");
+            Failure::new(ErrorName::BadConfiguration, error.to_string())
+                .hint("the configuration that was read before stays in force")
+        })?;
+        let changed = changes(&self.in_force.config.written, &config.written);
+        let mut notes = Vec::new();
+        let resizes = self.views_to_change(&config, &mut notes);
+        let keys = resizes.iter().map(|(key, _)| key);
+        self.ledger.admit_views(keys).map_err(|error| disk_full(&error))?;
+        logging::follow(self.in_force.overrides.verbose, config.log.as_deref());
+        self.in_force.replace(config);
+        self.limits = self.in_force.limits();
+        self.permissions = self.in_force.permissions();
+        // The time until the daemon ends by itself begins anew.
+        self.due.idle = None;
+        for (key, view) in resizes {
+            self.propose(Change::Resize { key, view });
+        }
+        self.follow_policy();
+        let file = self.in_force.config.path.as_ref().map(|path| path.display().to_string());
+        let changed: Vec<SettingChange> = changed
+            .into_iter()
+            .map(|it| SettingChange {
+                restart: needs_restart(&it.name),
+                name: it.name,
+                before: it.before,
+                now: it.now,
+            })
+            .collect();
+        for SettingChange { name, before, now, restart } in &changed {
+            let not_stated = "not stated";
+            tracing::info!(
+                before = before.as_deref().unwrap_or(not_stated),
+                now = now.as_deref().unwrap_or(not_stated),
+                "{name} {}",
+                if *restart { "is changed after a restart" } else { "is changed" }
+            );
+        }
+        for note in &notes {
+            tracing::warn!("{note}");
+        }
+        Ok(Reloaded { file, changed, notes })
+    }
+
+    /// The views of keys that a configuration changes. `notes` gets what it cannot change.
+    ///
+    /// With the embedded journal a stored view is that of the configuration, unless it was stored by
+    /// hand. Over an engine it belongs to all hosts: the configuration states only what nothing else
+    /// does.
+    fn views_to_change(
+        &self,
+        config: &Config,
+        notes: &mut Vec<String>,
+    ) -> Vec<(Key, Option<View>)> {
+        let before = self.limits.views();
+        let mut changed = Vec::new();
+        if self.cluster.is_some() {
+            for (key, view) in &config.views {
+                match self.ledger.table.stored(key) {
+                    None if self.ledger.is_member() => changed.push((key.clone(), Some(*view))),
+                    Some(stored) if stored != *view && before.get(key) != Some(view) => {
+                        notes.push(format!(
+                            "`{key}` keeps the size {stored}, which is stored for all hosts; \
+                             `canal resize {key}` changes it"
+                        ));
+                    }
+                    _ => {}
+                }
+            }
+            let gone = before.keys().filter(|key| !config.views.contains_key(*key));
+            let gone = gone.filter_map(|key| Some((key, self.ledger.table.stored(key)?)));
+            notes.extend(gone.map(|(key, stored)| {
+                format!(
+                    "`{key}` keeps the size {stored}, which is stored for all hosts; \
+                     `canal resize {key} --forget` forgets it"
+                )
+            }));
+            return changed;
+        }
+        for (key, view) in self.ledger.views_to_follow(config) {
+            if let Some(in_use) = self.ledger.table.bars_view(&key, view) {
+                notes.push(format!(
+                    "the size of `{key}` is not used: it is in use as another kind of lock, {in_use}"
+                ));
+            } else {
+                changed.push((key, view));
+            }
+        }
+        for (key, view) in &config.views {
+            let stored = self.ledger.table.stored(key);
+            let is_by_hand = self.ledger.is_stored_by_hand(key);
+            if is_by_hand && stored != Some(*view) && before.get(key) != Some(view) {
+                let stored = stored.map_or_else(|| "none".to_owned(), |view| view.to_string());
+                notes.push(format!(
+                    "`{key}` keeps the size {stored}, which `canal resize` stored; \
+                     `canal resize {key} --forget` makes way for that of the configuration"
+                ));
+            }
+        }
+        changed
+    }
+
+    /// Changes the policy of the table to that of the configuration. Over an engine only if no host
+    /// has stated another one.
+    fn follow_policy(&mut self) {
+        let stated = self.in_force.config.bypass_max;
+        let bypass_max = stated.unwrap_or(BYPASS_MAX_DEFAULT);
+        let present = self.ledger.table.bypass_max();
+        if let Some(cluster) = &mut self.cluster {
+            cluster.set_bypass_max(stated);
+            if !self.ledger.is_member() || present != BYPASS_MAX_DEFAULT {
+                return;
+            }
+        }
+        if present != bypass_max {
+            self.propose(Change::Policy { bypass_max });
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! What is in force of the configuration, and where each value comes from.
+
+use crate::core::BYPASS_MAX_DEFAULT;
+use crate::daemon::calls::step::Step;
+use crate::daemon::config::Config;
+use crate::daemon::config::in_force::{Override, needs_restart};
+use crate::daemon::config::written::{changes, name_of_key};
+use crate::daemon::logging;
+use crate::daemon::server::Server;
+use crate::daemon::view::text::time;
+use crate::duration_text::stated;
+use crate::protocol::place::Rule;
+use crate::protocol::{Configuration, SettingChange, SettingInfo, SettingSource};
+use crate::sys::peer::Credentials;
+
+impl Server {
+    /// Says what is in force. Root and the daemon's user are also told what the file says by now.
+    pub(crate) fn configuration(&self, peer: Credentials) -> Step {
+        let in_force = &self.in_force;
+        let (mut pending, mut broken) = (Vec::new(), None);
+        if peer.uid == 0 || peer.uid == self.about.uid {
+            match Config::read(&in_force.paths) {
+                Ok(now) => {
+                    let changed = changes(&in_force.config.written, &now.written);
+                    pending.extend(changed.into_iter().map(|it| SettingChange {
+                        restart: needs_restart(&it.name),
+                        name: it.name,
+                        before: it.before,
+                        now: it.now,
+                    }));
+                }
+                Err(error) => broken = Some(error.to_string()),
+            }
+        }
+        let shown = |path: &std::path::PathBuf| path.display().to_string();
+        Step::reply(&Configuration {
+            file: in_force.config.path.as_ref().map(shown),
+            candidates: in_force.paths.iter().map(shown).collect(),
+            read: time(in_force.read_at),
+            settings: self.settings(),
+            pending,
+            broken,
+        })
+    }
+
+    fn settings(&self) -> Vec<SettingInfo> {
+        let mut settings = self.settings_of_place();
+        settings.extend(self.values().into_iter().map(|(name, value)| self.sourced(name, value)));
+        settings.extend(self.settings_of_keys());
+        for written in &self.in_force.config.written {
+            if !settings.iter().any(|setting| setting.name == written.name) {
+                let mut setting =
+                    SettingInfo::new(&written.name, &written.value, SettingSource::File);
+                setting.line = Some(written.line);
+                settings.push(setting);
+            }
+        }
+        settings
+    }
+
+    /// Where the daemon keeps its files. That is no part of the file.
+    fn settings_of_place(&self) -> Vec<SettingInfo> {
+        let place = self.runtime_dir.place();
+        let (source, by) = match place.rule {
+            // A client names the socket of the user's own daemon, too, when it starts that.
+            Rule::Given if !place.is_users_own() => {
+                (SettingSource::CommandLine, Some("--socket or CANAL_SOCKET"))
+            }
+            Rule::Given | Rule::Shared | Rule::PerUser => (SettingSource::Default, None),
+        };
+        let paths = [("socket", &place.socket), ("state_directory", &place.stores().state_dir)];
+        let each = paths.map(|(name, path)| SettingInfo {
+            by: by.map(str::to_owned),
+            ..SettingInfo::new(name, path.display().to_string(), source)
+        });
+        each.into()
+    }
+
+    /// The settings that have a value even if nothing states them.
+    fn values(&self) -> Vec<(&'static str, String)> {
+        let limits = &self.limits;
+        let per_user = limits.connections_per_user;
+        let config = &self.in_force.config;
+        let (log, _) = logging::chosen(self.in_force.overrides.verbose, config.log.as_deref());
+        let mut values = vec![
+            ("limits.connections", limits.connections(0).to_string()),
+            (
+                "limits.connections_per_user",
+                per_user.map_or_else(|| "3 times what is left".to_owned(), |it| it.to_string()),
+            ),
+            ("limits.connection_idle", stated(limits.connection_idle)),
+            ("limits.waiters_per_user", limits.waiters_per_user.to_string()),
+            ("limits.leases_per_user", limits.leases_per_user.to_string()),
+            ("limits.key_bytes_per_user", limits.key_bytes_per_user.to_string()),
+            ("policy.bypass_max", self.ledger.table.bypass_max().to_string()),
+            ("daemon.idle_exit", limits.idle_exit.map_or_else(|| "never".to_owned(), stated)),
+            ("daemon.log", log),
+        ];
+        values.extend(self.cluster.iter().flat_map(|cluster| cluster.settings()));
+        values
+    }
+
+    /// A setting with where its value comes from.
+    fn sourced(&self, name: &str, value: String) -> SettingInfo {
+        let in_force = &self.in_force;
+        let (config, overrides) = (&in_force.config, &in_force.overrides);
+        let option = |given: bool, option| given.then_some(Override::CommandLine(option));
+        let before = match name {
+            "daemon.idle_exit" => option(overrides.idle_exit_s.is_some(), "--idle-exit"),
+            "daemon.log" => match logging::chosen(overrides.verbose, config.log.as_deref()).1 {
+                logging::Chosen::CommandLine => Some(Override::CommandLine("-v")),
+                logging::Chosen::Environment => Some(Override::Environment("CANAL_LOG")),
+                logging::Chosen::Config | logging::Chosen::Default => None,
+            },
+            "engine.url" => overrides.engine,
+            "engine.ttl" => option(overrides.engine_ttl, "--engine-ttl"),
+            "engine.host" => option(overrides.host, "--host"),
+            _ => None,
+        };
+        let stated = config.bypass_max.unwrap_or(BYPASS_MAX_DEFAULT);
+        let line = config.written.iter().find(|one| one.name == name).map(|one| one.line);
+        let (source, by, line) = match (before, line) {
+            (Some(Override::CommandLine(by)), _) => (SettingSource::CommandLine, Some(by), None),
+            (Some(Override::Environment(by)), _) => (SettingSource::Environment, Some(by), None),
+            _ if name == "policy.bypass_max" && self.ledger.table.bypass_max() != stated => {
+                (SettingSource::Stored, Some("the table of all hosts"), None)
+            }
+            (None, Some(line)) => (SettingSource::File, None, Some(line)),
+            (None, None) => (SettingSource::Default, None, None),
+        };
+        SettingInfo { line, by: by.map(str::to_owned), ..SettingInfo::new(name, value, source) }
+    }
+
+    /// The sizes of the keys that the configuration names. One that was stored otherwise comes before
+    /// it.
+    fn settings_of_keys(&self) -> Vec<SettingInfo> {
+        let config = &self.in_force.config;
+        let each = config.views.iter().map(|(key, view)| {
+            let name = format!("keys.{}", name_of_key(key.as_str()));
+            let stored = self.ledger.table.stored(key);
+            if stored == Some(*view) {
+                let line = config.written.iter().find(|one| one.name == name).map(|one| one.line);
+                let value = view.to_string();
+                return SettingInfo { line, ..SettingInfo::new(name, value, SettingSource::File) };
+            }
+            let value = stored.map_or_else(|| "none".to_owned(), |view| view.to_string());
+            let by = stored.is_some().then(|| "canal resize".to_owned());
+            SettingInfo { by, ..SettingInfo::new(name, value, SettingSource::Stored) }
+        });
+        each.collect()
+    }
+}

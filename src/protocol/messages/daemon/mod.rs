@@ -1,0 +1,4 @@
+//! What operators ask of the daemon itself.
+
+pub(in crate::protocol) mod configuration;
+pub(in crate::protocol) mod stop;
