@@ -32,7 +32,7 @@ _canal() {
     local everywhere='--socket --no-start -q --quiet -v --verbose -h --help'
     local lock='-k --key --read --write --per --buckets -j --slots --count --new-session'
     local wait='-n --no-wait -w --wait -E --conflict-exit-code --priority --note --progress'
-    local verbs='run acquire release renew status test kill resize daemon config setup completions man help'
+    local verbs='run acquire release renew status test kill resize daemon config doctor setup completions man help'
 
     # What stands before the cursor: the verb, options that take a value, the first operand.
     local verb='' operand=0 string='' i socket=()
@@ -154,7 +154,7 @@ _canal() {
         test) options="$lock --for --json $everywhere" ;;
         kill) options="--pid --waiters -s --signal -y --yes --json $everywhere" ;;
         resize) options="--per --buckets -j --slots --forget --pause --resume --json $everywhere" ;;
-        config) options="--json $everywhere" ;;
+        config | doctor) options="--json $everywhere" ;;
         daemon) options="--stop --replace --reload --idle-exit --engine --engine-ttl --host --no-engine --discard-journal $everywhere" ;;
         setup) options="--yes --dry-run $everywhere" ;;
         completions)

@@ -83,7 +83,7 @@ end
 
 complete -c canal -f
 
-set -l verbs run acquire release renew status test kill resize daemon config setup completions man
+set -l verbs run acquire release renew status test kill resize daemon config doctor setup completions man
 complete -c canal -n __canal_at -a run -d 'Take the lock, run a command, give the lock back'
 complete -c canal -n __canal_at -a acquire -d 'Take the lock for a process, or as a lease'
 complete -c canal -n __canal_at -a release -d 'Give back what a process or a lease holds'
@@ -95,6 +95,7 @@ complete -c canal -n __canal_at -a resize -d 'Store the capacity of a lock'
 complete -c canal -n __canal_at -a daemon -d 'Run the daemon, stop it, or replace it'
 complete -c canal -n __canal_at -a setup -d 'Make one table of locks for all users of this machine'
 complete -c canal -n __canal_at -a config -d 'Show the configuration in force'
+complete -c canal -n __canal_at -a doctor -d 'Look for what is wrong with the set-up'
 complete -c canal -n __canal_at -a completions -d 'Print the completion script of a shell'
 complete -c canal -n __canal_at -a man -d 'Write the man pages into a directory'
 complete -c canal -n __canal_at -a help -d 'Explain a command'
@@ -142,7 +143,7 @@ complete -c canal -n '__canal_at acquire' -l ttl -x -a '10s 1m 10m 1h' -d 'Take 
 complete -c canal -n '__canal_at run acquire' -l progress -x -a 'auto tty log none' -d 'How to show the wait'
 complete -c canal -n '__canal_at run acquire renew' -l note -x -d 'Show this text to others'
 complete -c canal -n '__canal_at release renew' -l handle -x -d 'Handle of the lease, or - for standard input'
-complete -c canal -n '__canal_at acquire release renew status list ps test kill resize config' -l json -d 'Print JSON'
+complete -c canal -n '__canal_at acquire release renew status list ps test kill resize config doctor' -l json -d 'Print JSON'
 complete -c canal -n '__canal_at acquire release status list ps test kill resize' -a '(__canal_keys)' -d 'Key'
 
 complete -c canal -n '__canal_at release' -l all -d 'Everything that the process holds'

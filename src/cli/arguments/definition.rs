@@ -110,6 +110,8 @@ pub(crate) enum Verb {
     Daemon(DaemonArgs),
     /// Show the configuration in force, and where each value comes from
     Config(ConfigArgs),
+    /// Look for what is wrong with the set-up, and say what to do about it
+    Doctor(DoctorArgs),
     /// Make one table of locks for all users of this machine
     Setup(SetupArgs),
     /// Print the completion script of a shell
@@ -417,6 +419,14 @@ pub(crate) struct DaemonArgs {
 /// Show the configuration in force, and where each value comes from
 #[derive(Args, Debug)]
 pub(crate) struct ConfigArgs {
+    /// Print it as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Look for what is wrong with the set-up, and say what to do about it
+#[derive(Args, Debug)]
+pub(crate) struct DoctorArgs {
     /// Print it as JSON
     #[arg(long)]
     pub(crate) json: bool,

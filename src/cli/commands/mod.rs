@@ -8,6 +8,7 @@ pub(super) mod complete;
 pub(super) mod completions;
 pub(super) mod config;
 pub(super) mod daemon;
+pub(super) mod doctor;
 pub(super) mod kill;
 pub(super) mod release;
 pub(super) mod renew;

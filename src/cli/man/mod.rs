@@ -38,6 +38,7 @@ const TEXTS: &[(&str, &str)] = &[
     ("canal-resize", include_str!("resize.roff")),
     ("canal-daemon", include_str!("daemon.roff")),
     ("canal-config", include_str!("config.roff")),
+    ("canal-doctor", include_str!("doctor.roff")),
     ("canal-setup", include_str!("setup.roff")),
     ("canal-completions", include_str!("completions.roff")),
     ("canal-man", include_str!("man.roff")),

@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod disturbed;
+mod doctor;
 mod older_kernel;
 mod on_demand;
 mod rules;

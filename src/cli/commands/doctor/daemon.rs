@@ -1,0 +1,114 @@
+//! The daemon, its configuration and its engine.
+
+use super::finding::Finding;
+use crate::cli::commands::config::changed;
+use crate::cli::connect;
+use crate::client::{Client, ClientError, Start};
+use crate::daemon;
+use crate::protocol::place::{Place, Rule};
+use crate::protocol::{Configuration, ConfigurationQuery, EngineInfo, Status, StatusQuery};
+
+pub(super) fn look(place: &Place) -> Vec<Finding> {
+    let query = StatusQuery { names_max: Some(0), ..StatusQuery::default() };
+    let asked = Client::connect(place, Start::Never).and_then(|mut client| {
+        let status = client.status(&query)?;
+        let configuration = client.configuration(&ConfigurationQuery {})?;
+        Ok((status, configuration))
+    });
+    match asked {
+        Ok((status, configuration)) => {
+            let mut findings = about(&status);
+            findings.extend(in_force(&configuration));
+            findings.extend(status.engine.as_ref().map(engine));
+            findings
+        }
+        Err(ClientError::NoDaemon(_)) => vec![none(place), file(place)],
+        Err(error) => {
+            let failed = connect::failed(error);
+            let hint = failed.hint.unwrap_or_else(|| "`canal daemon --replace`".to_owned());
+            vec![Finding::problem("daemon", failed.message, hint), file(place)]
+        }
+    }
+}
+
+/// What can be said where no daemon can be asked.
+pub(super) fn unasked(place: &Place) -> Vec<Finding> {
+    vec![file(place)]
+}
+
+fn none(place: &Place) -> Finding {
+    match place.rule {
+        Rule::Shared => Finding::problem(
+            "daemon",
+            "no daemon runs",
+            "the daemon of this machine is not started on demand: systemctl start canal",
+        ),
+        Rule::Given | Rule::PerUser => {
+            Finding::note("daemon", "no daemon runs; the next command starts one")
+        }
+    }
+}
+
+/// The configuration that the next daemon would read.
+fn file(place: &Place) -> Finding {
+    match daemon::check_configuration(place) {
+        Ok(Some(file)) => Finding::fine("configuration", format!("{} can be used", file.display())),
+        Ok(None) => Finding::fine("configuration", "there is none; all values are the defaults"),
+        Err(error) => Finding::problem(
+            "configuration",
+            format!("{error:#}"),
+            "mend it: no daemon starts with it",
+        ),
+    }
+}
+
+fn about(status: &Status) -> Vec<Finding> {
+    let daemon = &status.daemon;
+    let (pid, version, ours) = (daemon.pid, &daemon.version, env!("CARGO_PKG_VERSION"));
+    let first = if version == ours {
+        Finding::fine("daemon", format!("pid {pid}, version {version}"))
+    } else {
+        Finding::problem(
+            "daemon",
+            format!("pid {pid} has version {version}, and this program {ours}"),
+            "`canal daemon --replace` puts the new one in its place; all locks stay held",
+        )
+    };
+    let notes = daemon.notes.iter().map(|note| Finding::note("daemon", note));
+    std::iter::once(first).chain(notes).collect()
+}
+
+fn in_force(found: &Configuration) -> Vec<Finding> {
+    let mut findings = vec![match &found.file {
+        Some(file) => Finding::fine("configuration", format!("{file}, read at {}", found.read)),
+        None => Finding::fine("configuration", "there is none; all values are the defaults"),
+    }];
+    if let Some(broken) = &found.broken {
+        let message = format!("not in force, because it cannot be used as it is now: {broken}");
+        let hint = "mend it, then `canal daemon --reload`; no daemon starts with it";
+        findings.push(Finding::problem("configuration", message, hint));
+    }
+    let (restart, now): (Vec<_>, Vec<_>) = found.pending.iter().partition(|it| it.restart);
+    for (changes, hint) in [(now, "`canal daemon --reload`"), (restart, "`canal daemon --replace`")]
+    {
+        if !changes.is_empty() {
+            let changes: Vec<_> = changes.into_iter().map(changed).collect();
+            let message = format!("not in force yet: {}", changes.join("; "));
+            findings.push(Finding::problem("configuration", message, hint));
+        }
+    }
+    findings
+}
+
+fn engine(engine: &EngineInfo) -> Finding {
+    let EngineInfo { name, state, host, why, hint, .. } = engine;
+    let why = why.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
+    match state.as_str() {
+        "member" => Finding::fine("engine", format!("{name}, of which {host} is a member")),
+        _ => Finding::problem(
+            "engine",
+            format!("{name} is {state}{why}"),
+            hint.as_deref().unwrap_or("`canal status` shows how things are"),
+        ),
+    }
+}

@@ -1,0 +1,50 @@
+//! What the kernel has, what canal does without it, and the limits of this process.
+
+use super::finding::Finding;
+use crate::sys::pidfd::Pidfd;
+use crate::sys::{fds, peer};
+
+/// With fewer descriptors no daemon starts.
+const DESCRIPTORS_MIN: u64 = 64;
+
+pub(super) fn look() -> Vec<Finding> {
+    let release = nix::sys::utsname::uname().map_or_else(
+        |_| "of an unknown version".to_owned(),
+        |it| it.release().to_string_lossy().into_owned(),
+    );
+    let mut findings = match Pidfd::open(std::process::id()) {
+        Ok(own) => {
+            let mut findings = vec![Finding::fine("kernel", format!("Linux {release}"))];
+            if !peer::has_peer_pidfd() {
+                let missing = "before 6.5: a client is known by its pid and start time";
+                findings.push(Finding::note("kernel", missing));
+            }
+            if own.inode() == 0 {
+                let missing = "before 6.9: after a restart of the daemon a process is known by its \
+                               pid and start time";
+                findings.push(Finding::note("kernel", missing));
+            }
+            findings
+        }
+        Err(error) => vec![Finding::problem(
+            "kernel",
+            format!("Linux {release} has no pidfds ({error})"),
+            "canal needs Linux 5.3 or later; in a container, one that permits pidfd_open(2)",
+        )],
+    };
+    if std::env::var_os("CANAL_KERNEL").is_some() {
+        findings.push(Finding::note("kernel", "CANAL_KERNEL hides newer features from canal"));
+    }
+    findings.push(match fds::limit() {
+        Ok(limit) if limit < DESCRIPTORS_MIN => Finding::problem(
+            "limits",
+            format!("at most {limit} files may be open, and a daemon needs {DESCRIPTORS_MIN}"),
+            "ulimit -n 1024",
+        ),
+        Ok(limit) => Finding::fine("limits", format!("{limit} files may be open")),
+        Err(error) => {
+            Finding::note("limits", format!("the limit of open files is unknown: {error}"))
+        }
+    });
+    findings
+}

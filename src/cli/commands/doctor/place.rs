@@ -1,0 +1,67 @@
+//! The socket, why it is that one, and its directory.
+
+use std::os::unix::fs::MetadataExt;
+
+use nix::unistd::geteuid;
+
+use super::finding::Finding;
+use crate::protocol::place::{Place, Rule};
+use crate::sys::dir::{DirError, open_private};
+
+/// What was found, and whether the daemon there can be asked: a client that connects repairs the
+/// user's own directory.
+pub(super) fn look(place: &Place, is_option: bool) -> (Vec<Finding>, bool) {
+    let why = match place.rule {
+        Rule::Given if is_option => "--socket names it",
+        Rule::Given => "CANAL_SOCKET names it",
+        Rule::Shared => "the directory /run/canal is there: users share one daemon",
+        Rule::PerUser => "nothing names another one, and there is no /run/canal",
+    };
+    let socket = format!("{}: {why}", place.socket.display());
+    let (directory, can_ask) = directory(place);
+    (vec![Finding::fine("socket", socket), directory], can_ask)
+}
+
+fn directory(place: &Place) -> (Finding, bool) {
+    let dir = place.dir.display();
+    if place.rule == Rule::Shared {
+        return shared(place);
+    }
+    match open_private(&place.dir, geteuid().as_raw(), false) {
+        Ok(_) => {
+            let fine = format!("{dir} is yours, and nobody else can write it");
+            (Finding::fine("directory", fine), true)
+        }
+        Err(DirError::Missing(_)) => {
+            let note = format!("{dir} is not there yet: the first daemon makes it");
+            (Finding::note("directory", note), true)
+        }
+        Err(error @ DirError::Open(..)) if place.is_users_own() => {
+            let note = format!("{error}: the next command makes it private");
+            (Finding::note("directory", note), false)
+        }
+        Err(error) => {
+            let hint = "remove it, or name another place with --socket or CANAL_SOCKET";
+            (Finding::problem("directory", error.to_string(), hint), false)
+        }
+    }
+}
+
+fn shared(place: &Place) -> (Finding, bool) {
+    let dir = place.dir.display();
+    match std::fs::symlink_metadata(&place.dir) {
+        Ok(found) if found.mode() & 0o002 == 0 => {
+            let (mode, uid) = (found.mode() & 0o7777, found.uid());
+            let fine = format!("{dir} (mode {mode:04o}, uid {uid})");
+            (Finding::fine("directory", fine), true)
+        }
+        Ok(_) => {
+            let problem = format!("{dir} can be written by others");
+            (Finding::problem("directory", problem, format!("chmod o-w {dir}")), false)
+        }
+        Err(error) => {
+            let hint = "the daemon of this machine makes it: systemctl start canal";
+            (Finding::problem("directory", format!("{dir}: {error}"), hint), false)
+        }
+    }
+}
