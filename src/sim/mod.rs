@@ -35,7 +35,7 @@ use crate::log::engine::simulated::Counts;
 use crate::sys::{fds, rerun};
 
 /// How many seeds every test run tries.
-const SEEDS: u64 = 200;
+const SEEDS: u64 = 120;
 
 /// The same over an engine.
 const SEEDS_OVER_ENGINE: u64 = 120;
