@@ -163,7 +163,7 @@ fn number(name: &str, default: usize) -> usize {
 
 fn main() -> io::Result<()> {
     let folder = tempfile::Builder::new().prefix("canal-bench-").tempdir()?;
-    let goal = "≤ 0.25";
+    let goal = "≤ 0.20";
     if installed("etcd") && installed("etcdctl") {
         let (_etcd, url) = Etcd::start(folder.path())?;
         let mut peer = Command::new("etcdctl");

@@ -139,12 +139,12 @@ fn tell(medians: &[(String, f64)]) {
     };
     if let Some(flock) = of("flock") {
         compare(OURS, ("flock", flock), "≤ 0.60");
-        compare(PLAIN, ("flock", flock), "≤ 0.90");
+        compare(PLAIN, ("flock", flock), "≤ 0.95");
     }
     let wrappers = ["chpst", "setlock", "s6-setlock"].map(|name| Some((name, of(name)?)));
     let fastest = wrappers.into_iter().flatten().min_by(|one, other| one.1.total_cmp(&other.1));
     if let Some(fastest) = fastest {
-        compare(OURS, fastest, "≤ 0.75");
+        compare(OURS, fastest, "≤ 0.85");
     }
     for name in ["sem", "tsp", "etcdctl"] {
         if let Some(median) = of(name) {
