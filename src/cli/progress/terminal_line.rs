@@ -1,8 +1,9 @@
 //! The line on a terminal: one canal draws it for all that wait there.
 
-use std::io;
+use std::io::{self, Write as _};
 use std::time::{Duration, Instant};
 
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 use terminal_size::{Width, terminal_size_of};
 
 use crate::sys::terminal::drawn_line;
@@ -23,6 +24,7 @@ pub(super) struct TerminalLine {
     /// How many canals wait here; 0 until this one draws.
     here: usize,
     text: String,
+    bar: ProgressBar,
     paused_until: Option<Instant>,
 }
 
@@ -31,7 +33,7 @@ impl TerminalLine {
     pub(super) fn begin() -> Self {
         drawn_line::erase_on_signals();
         let shared = SharedTerminal::join(io::stderr()).ok();
-        Self { shared, here: 0, text: String::new(), paused_until: None }
+        Self { shared, here: 0, text: String::new(), bar: new_bar(), paused_until: None }
     }
 
     /// How many canals wait on the terminal, if this one has to draw now for all. `news`: whether
@@ -63,7 +65,10 @@ impl TerminalLine {
         if let Some(shared) = &self.shared {
             shared.set_drawn(true);
         }
-        drawn_line::draw(&text);
+        // A signal that comes from here on erases the line.
+        drawn_line::note_drawn();
+        self.bar.set_message(text.clone());
+        self.bar.tick();
         self.text = text;
     }
 
@@ -92,10 +97,85 @@ impl TerminalLine {
 
     /// The line is not where it was any more.
     fn forget(&mut self) {
+        // A bar of its own for the next line: this one would erase where its line was.
+        self.bar.set_draw_target(ProgressDrawTarget::hidden());
+        self.bar = new_bar();
         drawn_line::forget();
         if let Some(shared) = &self.shared {
             shared.set_drawn(false);
         }
+    }
+}
+
+/// A line without a spinner: what is drawn anew for nothing would erase what others print.
+fn new_bar() -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::term_like(Box::new(Stderr)));
+    bar.set_style(
+        ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_spinner()),
+    );
+    bar
+}
+
+/// Standard error, as indicatif draws on it. indicatif fills the rest of a line with blanks. Here they are left
+/// out: the `^C` that the terminal shows would stand on the next line, and the line behind it could not be
+/// erased any more.
+#[derive(Debug)]
+struct Stderr;
+
+impl Stderr {
+    fn write(text: &str) -> io::Result<()> {
+        io::stderr().lock().write_all(text.as_bytes())
+    }
+
+    /// Writes the escape code that moves the cursor `n` places.
+    fn move_cursor(n: usize, towards: char) -> io::Result<()> {
+        if n == 0 { Ok(()) } else { Self::write(&format!("\x1b[{n}{towards}")) }
+    }
+}
+
+impl TermLike for Stderr {
+    fn width(&self) -> u16 {
+        u16::try_from(columns() + 1).unwrap_or(u16::MAX)
+    }
+
+    fn move_cursor_up(&self, n: usize) -> io::Result<()> {
+        Self::move_cursor(n, 'A')
+    }
+
+    fn move_cursor_down(&self, n: usize) -> io::Result<()> {
+        Self::move_cursor(n, 'B')
+    }
+
+    fn move_cursor_right(&self, n: usize) -> io::Result<()> {
+        Self::move_cursor(n, 'C')
+    }
+
+    fn move_cursor_left(&self, n: usize) -> io::Result<()> {
+        Self::move_cursor(n, 'D')
+    }
+
+    fn write_line(&self, text: &str) -> io::Result<()> {
+        Self::write(&format!("{text}\n"))
+    }
+
+    fn write_str(&self, text: &str) -> io::Result<()> {
+        // A canal that was killed may have left its line, and the cursor behind it.
+        if text.trim().is_empty() { Ok(()) } else { Self::write(&format!("\r{text}\x1b[K")) }
+    }
+
+    fn clear_line(&self) -> io::Result<()> {
+        Self::write("\r\x1b[K")
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        io::stderr().lock().flush()
+    }
+}
+
+impl Drop for TerminalLine {
+    fn drop(&mut self) {
+        // Otherwise the bar would erase the current line.
+        self.bar.set_draw_target(ProgressDrawTarget::hidden());
     }
 }
 

@@ -1,7 +1,6 @@
 //! One line on the terminal of standard error that is drawn again and again, and leaves no trace: it is
 //! erased also if a signal ends or stops this process.
 
-use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::c_int;
@@ -27,11 +26,9 @@ pub fn erase_on_signals() {
     on_signal(libc::SIGTSTP, erase_and_stop);
 }
 
-/// Draws the line in place of the one before. It must fit into the terminal.
-pub fn draw(text: &str) {
+/// The line is about to be drawn.
+pub fn note_drawn() {
     DRAWN.store(true, Ordering::Relaxed);
-    // An error here cannot be reported anywhere.
-    let _ = io::stderr().lock().write_all(format!("\r{text}\x1b[K").as_bytes());
 }
 
 /// Whether the line is on the screen.
