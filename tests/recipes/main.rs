@@ -3,6 +3,7 @@
 //! Each recipe runs as root in namespaces of its own, with the default places empty, as a user would find them.
 //! Stand-ins take the place of the programs that a recipe calls, and record which locks are held while they run.
 #![expect(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
+#![expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 
 #[path = "../whole/backend.rs"]
 mod backend;
