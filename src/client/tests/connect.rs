@@ -43,7 +43,7 @@ fn a_shared_daemon_is_waited_for_and_never_started() {
 
 #[test]
 fn a_directory_in_which_others_can_write_is_refused_with_its_path() {
-    for rule in [Rule::Given, Rule::PerUser, Rule::Shared] {
+    for rule in [Rule::Given, Rule::Shared] {
         let mut scratch = Scratch::new();
         scratch.place.rule = rule;
         let _listener = scratch.listen();
@@ -52,6 +52,17 @@ fn a_directory_in_which_others_can_write_is_refused_with_its_path() {
         let ClientError::Place(text) = error else { panic!("{rule:?}: {error:?}") };
         assert!(text.contains(scratch.dir.path().to_str().unwrap()), "{text}");
     }
+}
+
+#[test]
+fn the_users_own_directory_is_closed_to_others_again() {
+    let mut scratch = Scratch::new();
+    scratch.place.rule = Rule::PerUser;
+    let _listener = scratch.listen();
+    set_permissions(scratch.dir.path(), Permissions::from_mode(0o777)).unwrap();
+    Client::connect(&scratch.place, Start::Never).unwrap();
+    let mode = scratch.dir.path().metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o700);
 }
 
 #[test]
