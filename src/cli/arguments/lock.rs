@@ -33,7 +33,7 @@ pub(crate) struct LockArgs {
     /// How many buckets (backends, machines) there are now [default: 1]
     #[arg(long, value_name = "B", value_parser = number, allow_negative_numbers = true)]
     pub(crate) buckets: Option<u64>,
-    /// At most N at once; the lock is re-entrant for its owner [default: the stored capacity, else 1]
+    /// At most N at once; the lock is re-entrant for its owner [default: the stored size, else the holder's, else 1]
     #[arg(short = 'j', long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub(crate) slots: Option<u64>,
     /// Take N slots at once [default: 1]
