@@ -95,9 +95,16 @@ impl Server {
         let running: Vec<RequestId> = running.map(|(request, _)| request).collect();
         for request in running {
             self.waiters.resume(request);
-            if !self.tell_after_all(request) {
-                self.propose(Change::Resume { request });
+            if self.tell_after_all(request) {
+                continue;
             }
+            // Of a waiter of the previous daemon, the client has to come back first.
+            if self.waiters.get(request).is_some_and(|waiter| waiter.conn.is_none()) {
+                self.waiters.set_absent(request, None);
+                self.due.detached = Some(clock::now());
+                continue;
+            }
+            self.propose(Change::Resume { request });
         }
     }
 

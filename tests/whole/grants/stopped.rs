@@ -1,5 +1,6 @@
 //! Waiters and holders that are stopped, and waiters that sleep.
 
+use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
@@ -189,4 +190,29 @@ fn a_waiter_sleeps_until_something_is_due() {
     });
     holder.finish();
     waiter.end().code(0);
+}
+
+#[test]
+fn a_waiter_that_ends_while_it_is_stopped_and_has_no_client_gets_nothing() {
+    if journal_only("it is about what one daemon leaves to the next") {
+        return;
+    }
+    let world = World::with_daemon();
+    let holder = world.holder(&["-k", "x"]);
+    let owner = world.program("sleep", ["600"]).spawn();
+    let asker = world.canal(["acquire", "-k", "x", "--pid", &owner.pid_text()]).spawn();
+    world.until_waiting("x", 1);
+    world.kill_daemon_quietly();
+    asker.kill();
+    holder.finish();
+    // The next daemon keeps the place for a while.
+    let next = world.canal(["run", "-k", "x", "--", "cat"]).stdin(Stdio::piped()).spawn();
+    world.until_waiting("x", 2);
+    owner.stop();
+    // The daemon checks once a second who is ahead. A shorter wait would only find less.
+    thread::sleep(Duration::from_millis(1_500));
+    owner.kill();
+    world.until_held("x", 1);
+    assert_eq!(world.key("x").holders[0].pid.cast_signed(), next.pid());
+    next.finish();
 }
