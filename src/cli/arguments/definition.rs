@@ -178,7 +178,7 @@ pub(crate) struct HowArgs {
     after_help = ACQUIRE_EXAMPLES
 )]
 pub(crate) struct AcquireArgs {
-    /// The lock's key, instead of --key and like it: KEY[=VIEW][:COUNT]
+    /// The lock's key, instead of --key and in the same form
     #[arg(value_name = "KEY", help_heading = None)]
     pub(crate) key: Option<KeyArg>,
     #[command(flatten)]

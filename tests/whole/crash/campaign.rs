@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 
 use crate::backend;
 use crate::world::World;
-use crate::world::process::{BOUND, Proc, alive, installed_or_skip, wait_until};
+use crate::world::process::{BOUND, Proc, alive, installed_or_skip, state, wait_until};
 
 /// The length of the campaign in seconds; `CAMPAIGN=600` sets another one.
 const CAMPAIGN_S: u64 = if backend::IS_ENGINE { 5 } else { 10 };
@@ -139,6 +139,9 @@ fn a_campaign_in(world: &World) {
             }
             (1..5, Some(process), _) => {
                 send(process, Signal::SIGSTOP);
+                // It may become a daemon, which is not asked while it is stopped.
+                let goes_on = || matches!(state(process), Some('R' | 'S' | 'D'));
+                wait_until("it is stopped", || !goes_on());
                 let pause = Duration::from_millis(random.below(500) as u64);
                 stopped.push((Instant::now() + pause, process));
             }
