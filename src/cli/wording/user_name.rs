@@ -22,7 +22,7 @@ fn ask(uid: u32) -> String {
     }
 }
 
-/// The number of a user who is given by name or by number.
+/// The number of a user, given by name or by number.
 pub(crate) fn uid(text: &str) -> Result<u32, String> {
     match User::from_name(text) {
         Ok(Some(user)) => Ok(user.uid.as_raw()),

@@ -1,6 +1,6 @@
 //! Reads a configuration file that nobody else can have written.
 //!
-//! The configuration says who may do what, so whoever can write it could permit himself everything.
+//! The configuration says who may do what, so a user who can write it could permit himself everything.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read};

@@ -27,7 +27,7 @@ pub enum Separation {
 }
 
 /// What keeps the locks of a user's own daemon apart from others, as far as it can be seen. Empty for
-/// any other place: whoever chooses one knows that it is separate.
+/// any other place: a user who chooses one knows that it is separate.
 #[must_use]
 pub fn separations(place: &Place) -> Vec<Separation> {
     if !place.is_users_own() {
