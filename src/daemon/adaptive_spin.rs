@@ -100,14 +100,14 @@ mod tests {
     const LONG: Duration = Duration::from_millis(1);
 
     #[test]
-    fn what_is_in_vain_is_done_ever_more_rarely() {
+    fn spins_that_find_nothing_become_ever_rarer() {
         let mut spin = spin();
         assert_eq!(taken(&mut spin, 1023 + 10, LONG), 10, "1 + 2 + 4 + ... passed over");
         assert_eq!(taken(&mut spin, 10 * 1025, LONG), 10, "and never more rarely");
     }
 
     #[test]
-    fn after_one_that_paid_the_next_one_is_taken() {
+    fn after_a_spin_that_found_work_the_next_spin_is_taken() {
         let mut spin = spin();
         taken(&mut spin, 1033, LONG);
         spin.learn(true);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn when_something_came_soon_after_all_the_next_try_is_sooner() {
+    fn work_soon_after_a_skipped_spin_brings_the_next_spin_forward() {
         let mut spin = spin();
         taken(&mut spin, 1033, LONG);
         assert_eq!(taken(&mut spin, 1024, LONG), 1);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn with_one_processor_no_chance_is_taken() {
+    fn with_one_processor_the_daemon_never_spins() {
         let mut spin = AdaptiveSpin { left: None, passed: 0 };
         assert_eq!(taken(&mut spin, 5000, Duration::ZERO), 0);
     }

@@ -80,7 +80,7 @@ mod tests {
     use crate::sys::clock;
 
     #[test]
-    fn it_goes_off_at_its_time_and_at_once_if_that_is_over() {
+    fn the_timer_fires_at_its_time_or_at_once_if_that_has_passed() {
         let mut conns = Conns::new().unwrap();
         let mut alarm = BoottimeTimer::new().unwrap();
         conns.await_source(Source::BoottimeTimer, &alarm).unwrap();

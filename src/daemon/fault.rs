@@ -49,7 +49,7 @@ mod tests {
     use super::Fault;
 
     #[test]
-    fn it_strikes_after_the_given_number_of_records_however_they_are_grouped() {
+    fn the_fault_strikes_after_its_number_of_records_however_they_are_batched() {
         let mut fault = Fault { records_left: Some(5) };
         assert_eq!(fault.strikes_after(2), None);
         assert_eq!(fault.strikes_after(2), None);

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_are_no_descriptors_there_are_no_connections() {
+    fn without_descriptors_the_daemon_takes_no_connections() {
         assert_eq!(connections_max(0, 0), 0);
         assert_eq!(connections_max(64, 100), 0);
         assert_eq!(connections_max(33, 0), 0);

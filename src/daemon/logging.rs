@@ -343,14 +343,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_filter_names_where_it_stands() {
+    fn an_invalid_log_filter_names_its_source() {
         let error = filter(0, Some("info=loud=x")).unwrap_err();
         assert!(format!("{error:#}").contains("`log` of the configuration"), "{error:#}");
         assert!(filter(2, Some("info=loud=x")).is_ok());
     }
 
     #[test]
-    fn lines_that_nobody_takes_are_lost_and_counted_and_the_next_one_says_so() {
+    fn log_lines_without_a_reader_are_dropped_and_the_next_line_counts_them() {
         let (read_end, write_end) = io::pipe().unwrap();
         let mut read_end = File::from(std::os::fd::OwnedFd::from(read_end));
         let log = Log(Mutex::new(Lines::new(Target::Pipe(write_end.into()), false)));

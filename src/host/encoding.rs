@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn each_asking_has_a_name_of_its_own() {
+    fn each_proposal_has_a_name_of_its_own() {
         assert_ne!(nonce(1, 0), nonce(1, 1));
         assert_ne!(nonce(1, 0), nonce(2, 0));
     }

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn rule_05_a_counter_is_silent_after_its_ttl_and_a_tenth_on_the_observers_clock() {
+    fn rule_05_a_host_counts_as_silent_after_its_ttl_and_a_tenth_on_the_observers_clock() {
         let mut watch = FailureDetector::default();
         watch.look(5_000, &alive(Sign::Renewals(3)));
         watch.look(5_900, &alive(Sign::Renewals(3)));
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn rule_05_an_engine_that_watches_is_believed_at_once_both_ways() {
+    fn rule_05_an_engine_that_watches_hosts_is_believed_at_once() {
         let mut watch = FailureDetector::default();
         watch.look(0, &alive(Sign::Watched));
         assert_eq!(watch.evidence(HOST, 1_000_000), None);

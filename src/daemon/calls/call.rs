@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_without_parameters_has_the_empty_ones() {
+    fn a_call_without_parameters_has_empty_parameters() {
         assert!(
             matches!(asked(r#"{"method":"io.canal.Lock.Status"}"#), Asked::Status(q) if q.key.is_none())
         );
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_calls_are_answered_and_what_is_no_call_is_not() {
+    fn an_invalid_call_gets_an_error_and_other_bytes_get_none() {
         let missing = r#"{"method":"io.canal.Lock.Confirm","parameters":{}}"#;
         let wrong =
             |message| if let Asked::Wrong(error) = asked(message) { Some(*error) } else { None };
@@ -306,7 +306,7 @@ mod tests {
 
     /// A call that cannot be read in one pass is read in two.
     #[test]
-    fn a_call_is_read_alike_in_both_ways() {
+    fn the_fast_and_the_full_reader_read_a_call_alike() {
         let parameters = [
             r#"{"tag":"000102030405060708090a0b0c0d0e0f","items":[{"key":"a/b","per":1,"buckets":2},{"key":"é","mode":"write"}],"wait_ms":0,"priority":2,"command":"make","note":"run 7","with_children":true,"frame":"f1","wrapper":"exec","on_lost":"term"}"#,
             r#"{"tag":"000102030405060708090a0b0c0d0e0f","items":[],"command":"","lease":{"handle":"000102030405060708090A0B0C0D0E0F","ttl_ms":5000}}"#,
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_or_unusual_is_left_to_the_other_way() {
+    fn the_fast_reader_leaves_truncated_and_unusual_calls_to_the_full_one() {
         let whole = r#"{"method":"io.canal.Lock.Release","parameters":{"all":true},"more":true}"#;
         assert!(read_at_once(whole.as_bytes()).is_some());
         for end in 0..whole.len() {

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_on_their_way_that_may_wait_count_for_their_user_until_they_are_taken() {
+    fn requests_in_flight_that_may_wait_count_towards_their_users_limit() {
         let mut in_flight = InFlight::default();
         let waits = Wait::Yes { until: None };
         for (ticket, (uid, wait)) in

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_or_written_has_no_slots() {
+    fn read_and_write_items_have_no_slots() {
         let asked = [(Mode::Read, Ask::Read), (Mode::Write, Ask::Write)];
         for (mode, ask) in asked {
             let item = WireItem { mode: Some(mode), ..wire("a/b") };
@@ -317,14 +317,14 @@ mod tests {
     }
 
     #[test]
-    fn the_most_items_pass_and_one_more_does_not() {
+    fn the_largest_number_of_items_is_accepted_and_one_more_is_refused() {
         let many: Vec<WireItem> = (0..=ITEMS_MAX).map(|n| wire(&format!("k{n}"))).collect();
         assert!(items(&many[..ITEMS_MAX]).is_ok());
         assert!(items(&many).unwrap_err().message.contains("at most 64 keys, this one 65"));
     }
 
     #[test]
-    fn numbers_that_nobody_could_be_told_are_refused() {
+    fn numbers_that_json_cannot_carry_are_refused() {
         let slots = |count| WireItem { slots: Some(u64::MAX), count: Some(count), ..wire("a") };
         assert!(refused(slots(1)).contains("is more than"));
         let above = WireItem { slots: Some(2), count: Some(3), ..wire("a") };

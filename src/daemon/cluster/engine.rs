@@ -330,7 +330,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_people_know_an_engine_by_holds_no_password() {
+    fn the_displayed_name_of_an_engine_holds_no_password() {
         for (url, name) in [
             (
                 "postgres://canal:s3cret@db.example:5432/canal?sslmode=require",

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_place_that_was_a_member_is_refused_without_its_engine() {
+    fn only_a_directory_whose_daemon_was_a_member_is_refused_without_its_engine() {
         let dir = tempfile::tempdir().unwrap();
         let place = Place::find(Some(&dir.path().join("canal.sock")), 0).unwrap();
         let plain = options(&place, false);
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_says_nothing_counts_all_the_same() {
+    fn an_empty_mark_counts_as_a_mark() {
         let dir = tempfile::tempdir().unwrap();
         let place = Place::find(Some(&dir.path().join("canal.sock")), 0).unwrap();
         fs::write(dir.path().join(NAME), "").unwrap();

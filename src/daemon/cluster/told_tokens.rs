@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_crash_a_whole_block_may_have_been_told_and_after_a_clean_end_no_more_than_was() {
+    fn a_crash_counts_the_whole_block_as_told_and_a_clean_end_only_what_was_told() {
         let dir = tempfile::tempdir().unwrap();
         let mut tokens = open(dir.path());
         assert_eq!(tokens.memory(), Memory::default());
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn one_block_is_written_once() {
+    fn each_block_of_tokens_is_written_once() {
         let dir = tempfile::tempdir().unwrap();
         let mut tokens = open(dir.path());
         tokens.tell(Token(1), Some(5)).unwrap();
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_told_over_another_engine_is_only_a_bound() {
+    fn tokens_told_over_another_engine_are_only_a_bound() {
         let dir = tempfile::tempdir().unwrap();
         open(dir.path()).tell(Token(7), Some(5)).unwrap();
         let memory = ToldTokens::open(&place(dir.path()), "etcd://two").unwrap().memory();
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_says_nothing_is_an_error() {
+    fn an_empty_file_of_told_tokens_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         open(dir.path()).tell(Token(7), Some(5)).unwrap();
         fs::write(dir.path().join(NAME), "").unwrap();

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_refused_and_does_not_block() {
+    fn a_fifo_or_folder_as_configuration_is_refused_without_blocking() {
         let dir = tempfile::tempdir().unwrap();
         let fifo = dir.path().join("fifo");
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRUSR).unwrap();

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn another_configuration_leaves_the_engine_as_it_is() {
+    fn a_changed_configuration_leaves_the_engine_in_force() {
         let first = config("engine = \"etcd://a\"\n[limits]\nwaiters_per_user = 1\n");
         let overrides = Overrides { idle_exit_s: Some(7), ..Overrides::default() };
         let mut in_force = InForce::new(first, Vec::new(), 1024, overrides);

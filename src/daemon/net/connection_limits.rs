@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_user_has_three_quarters_and_many_leave_some_for_the_next() {
+    fn one_user_gets_three_quarters_of_the_connections_and_many_leave_room_for_another() {
         let alone = filled(ROOM, &[1000])[0];
         assert!((1100..=1130).contains(&alone), "{alone}");
         for count in [2, 5, 50] {
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_configuration_says_of_each_user_holds_for_others_than_these() {
+    fn the_configured_limit_per_user_does_not_bind_root_and_the_daemons_user() {
         let room = ConnectionLimits { each: Some(3), ..ROOM };
         assert_eq!(filled(room, &[1000, 1001]), [3, 3]);
         let why = room.turns_away(1000, 6, 3);

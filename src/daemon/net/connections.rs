@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_was_noted_of_a_closed_connection_is_about_the_next_one() {
+    fn events_of_a_closed_connection_never_reach_the_next_one() {
         let mut conns = Conns::new().unwrap();
         let (before, _theirs) = open(&mut conns);
         conns.get(before).unwrap().closing = true;
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_are_idle_for_long_are_closed_and_others_are_not() {
+    fn only_connections_that_are_idle_for_long_are_closed() {
         let mut conns = Conns::new().unwrap();
         let (mut ids, mut theirs) = (Vec::new(), Vec::new());
         for uid in [7, 7, 8] {

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_has_a_number_of_its_own() {
+    fn every_event_source_has_a_number_of_its_own() {
         let mut map = slotmap::SlotMap::with_key();
         let mut ids: Vec<ConnId> = (0..3).map(|n| map.insert(n)).collect();
         for _ in 0..3 {
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_reported_is_taken_once() {
+    fn each_event_is_taken_once() {
         let mut reported = Reported::default();
         reported.note(Source::BoottimeTimer);
         assert!(reported.has(Source::BoottimeTimer) && !reported.has(Source::RuntimeDir));

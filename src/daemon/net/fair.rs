@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_with_many_connections_delays_one_with_few_by_one_each() {
+    fn a_user_with_many_connections_delays_each_other_user_by_one_call() {
         let flood = (0..1000).map(|at| (7, id(at)));
         let others = [(9, id(5000)), (8, id(6000)), (9, id(4000))];
         let ordered = in_turns(flood.chain(others));

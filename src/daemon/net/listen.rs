@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_turned_away_and_writes_on_and_on_costs_a_share_of_the_turn() {
+    fn a_rejected_peer_that_keeps_writing_costs_a_bounded_share_of_the_turn() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         std::thread::scope(|scope| {
             let writing = scope.spawn(move || {

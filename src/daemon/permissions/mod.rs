@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn one_group_of_the_caller_in_one_of_the_entries_is_enough() {
+    fn one_matching_group_in_one_entry_is_enough() {
         let permissions =
             permissions(&[("a", &[1, 2], &[Hold]), ("a", &[3], &[Hold]), ("", &[9], &[Hold])]);
         for (groups, expected) in
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_said_who_may() {
+    fn a_refusal_names_who_has_the_permission() {
         let permissions = permissions(&[("a", &[1], &[Hold]), ("b", &[1, 2, 3], &[Hold])]);
         let only = |to: &str, owner| permissions.who(Hold, &key(to)).only(owner);
         assert_eq!(only("a", 5), "only the group 1");

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn who_writes_without_end_is_a_writer_and_takes_a_bounded_time_to_find() {
+    fn a_descendant_that_keeps_writing_is_found_in_bounded_time() {
         let (dir, mut before) = children();
         let write_end = before.make(Token(1), Tag(1)).unwrap();
         let done = std::sync::atomic::AtomicBool::new(false);
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_no_hold_is_swept_away() {
+    fn fifos_of_no_hold_are_removed() {
         let (dir, mut children) = children();
         children.open(Token(1), Tag(1)).unwrap();
         children.open(Token(2), Tag(2)).unwrap();

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_under_a_hold_is_killed_with_what_it_started_and_nothing_else() {
+    fn a_command_is_killed_with_its_descendants_and_nothing_else() {
         let (lost, other) = (0x1057_u128, 0x07e4_u128);
         let mut inner = under(&format!("{} {}", Tag(lost), Tag(other)), "exec sleep 60");
         let mut stranger = under(&Tag(other).to_string(), "exec sleep 60");

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_the_place_of_one_that_was_killed_finds_those_who_hold() {
+    fn the_successor_of_a_killed_watcher_finds_all_holders() {
         let dir = tempfile::tempdir().unwrap();
         let mut holder_record = HolderRecord::open(dir.path(), origin("a"), false).unwrap();
         holder_record.tell(Token(1), told(11)).unwrap();
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_live_in_another_namespace_is_not_left_out_unless_that_is_said() {
+    fn a_process_of_another_namespace_is_kept_unless_the_operator_discards_it() {
         let dir = tempfile::tempdir().unwrap();
         let mut holder_record = HolderRecord::open(dir.path(), origin("a"), false).unwrap();
         holder_record.tell(Token(1), told(11)).unwrap();
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_a_line_that_could_not_be_written_is_read() {
+    fn lines_after_a_failed_write_are_read() {
         let dir = tempfile::tempdir().unwrap();
         let mut holder_record = HolderRecord::open(dir.path(), origin("a"), false).unwrap();
         // Like on a disk that becomes full in the middle of a line.
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watcher_answers_for_what_is_recorded_until_another_one_does() {
+    fn the_latest_watcher_answers_for_the_recorded_processes() {
         let dir = tempfile::tempdir().unwrap();
         let mut holder_record = HolderRecord::open(dir.path(), origin("a"), false).unwrap();
         let its = |watcher, boot| {
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_does_not_grow_for_ever_and_is_made_again() {
+    fn the_record_is_compacted_and_made_anew_when_it_is_gone() {
         let dir = tempfile::tempdir().unwrap();
         let mut holder_record = HolderRecord::open(dir.path(), origin("a"), false).unwrap();
         holder_record.tell(Token(0), told(1)).unwrap();

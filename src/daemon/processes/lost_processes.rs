@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_be_found_for_a_moment_is_killed_as_soon_as_it_can() {
+    fn a_process_that_cannot_be_opened_for_a_moment_is_killed_afterwards() {
         let (child, told) = sleeper();
         let mut lost_processes = lost_processes(told, 0);
         let no_descriptors = || Found::Unknown(io::Error::from_raw_os_error(libc::EMFILE));
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_killed_at_its_own_time_also_by_a_daemon_that_was_just_started() {
+    fn a_fresh_daemon_kills_each_lost_process_at_its_own_time() {
         let ((first, one), (second, other)) = (sleeper(), sleeper());
         let now = 1_000_000;
         let mut lost_processes = lost_processes(one, now);
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_asked_to_end_is_killed_later() {
+    fn a_process_that_got_term_is_killed_later() {
         let (mut child, told) = shell("trap '' TERM; echo; exec sleep 60 >/dev/null");
         let mut lost_processes = lost_processes(told, 100);
         assert!(lost_processes.look(50, find).is_empty());
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_that_was_said_first_counts() {
+    fn the_first_kill_time_of_a_process_counts() {
         let (child, told) = sleeper();
         let mut lost_processes = lost_processes(told, 1_000);
         lost_processes.add((TOKEN, told), (None, None), None, u64::MAX);
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_killed_and_does_not_end_stays_listed_and_is_not_waited_for() {
+    fn a_killed_process_that_does_not_end_stays_listed_and_delays_nothing() {
         let (child, told) = sleeper();
         let mut lost_processes = LostProcesses::default();
         // The test pretends that the KILL was accepted, because no process here survives a KILL.
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_process_left_under_its_hold_is_killed_before_it_is_done_with() {
+    fn descendants_are_killed_before_a_lost_process_is_forgotten() {
         let tag = Tag(0xd003_u128 << 64 | u128::from(std::process::id()));
         let mut left = Command::new("/bin/sh");
         let left = left.env(HOLD_VARIABLE, tag.to_string()).args(["-c", "exec sleep 60"]);
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_outlive_its_lock_is_not_looked_for_longer_than_needed() {
+    fn a_process_that_may_outlive_its_lock_is_looked_up_once_at_most() {
         let (child, told) = sleeper();
         let looks = Cell::new(0);
         let counted = |process| {

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn who_lives_is_found_under_its_number_here_and_who_ended_is_gone() {
+    fn a_live_process_of_another_namespace_is_found_under_its_pid_here() {
         let (mut child, process) = process();
         if process.inode == 0 {
             return; // Without pidfs nothing distinguishes it from others.
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn one_is_not_many() {
+    fn one_process_is_named_in_the_singular() {
         let said = |count| refuse(&Fate::Unknown, count, "it").unwrap_err().to_string();
         assert!(said(1).contains("names 1 process of"));
         assert!(said(2).contains("names 2 processes of"));

@@ -308,7 +308,7 @@ mod tests {
     const OTHER: FrameId = FrameId(2);
 
     #[test]
-    fn the_end_of_one_who_gave_back_and_took_again_ends_the_later_frame() {
+    fn the_end_of_an_owner_that_acquired_again_ends_its_later_frame() {
         with_owners(|owners| {
             let (child, id) = process();
             owners.watch(ONE, Some(id), Pidfd::open(child.id()).unwrap()).unwrap();
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_one_who_rests_is_nobodys_end() {
+    fn the_end_of_an_idle_owner_ends_no_frame() {
         with_owners(|owners| {
             let (child, id) = process();
             owners.watch(ONE, Some(id), Pidfd::open(child.id()).unwrap()).unwrap();
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn only_so_many_rest_and_those_are_let_go_when_descriptors_are_scarce() {
+    fn idle_owners_are_bounded_and_dropped_when_descriptors_are_scarce() {
         with_owners(|owners| {
             let (child, id) = process();
             for n in 0..=RESTING_MAX as u64 {

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_smaller_token_than_the_next_one_does_not_say_that_a_lock_was_given_back() {
+    fn a_token_below_the_next_one_is_no_proof_of_a_release() {
         let table = table(Token(100));
         let claim = |known| Claim::of(&table, known, Token(99), &told());
         assert!(matches!(claim(Known::Same), Claim::Over(_)));
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_chose_so_outlives_its_lock() {
+    fn only_on_lost_warn_or_a_sent_term_lets_a_process_outlive_its_lock() {
         assert!(Proof::of_choice(OnLost::Kill, true).is_none());
         assert!(Proof::of_choice(OnLost::Term, false).is_none());
         assert!(Proof::of_choice(OnLost::Term, true).is_some());

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn users_take_turns_and_each_of_them_in_the_order_of_asking() {
+    fn reports_go_to_users_in_turn_and_to_each_in_arrival_order() {
         let (conns, mut reports, ids, _peers) = waiting(&[7, 7, 7, 9, 7, 8, 9]);
         assert_eq!(
             all_served(&conns, &mut reports),
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn whose_user_has_much_unread_waits_and_others_do_not() {
+    fn a_user_with_many_unread_replies_waits_and_other_users_do_not() {
         let (conns, mut reports, ids, _peers) = waiting(&[7, 8]);
         let since = Instant::now();
         let left = UNREAD_BYTES_PER_USER;
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn where_all_have_much_unread_only_those_who_may_get_more() {
+    fn with_too_much_unread_in_all_only_permitted_users_get_more() {
         let (conns, mut reports, ids, _peers) = waiting(&[7, 0]);
         let since = Instant::now();
         reports.unread.push(Unread { id: other(5), uid: 9, left: UNREAD_BYTES_MAX, since });
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_not_read_the_last_words_gets_no_report_and_is_noted() {
+    fn a_client_that_has_not_read_its_last_reply_gets_no_report_yet() {
         let (mut conns, mut reports, ids, _peers) = waiting(&[7, 7]);
         conns.get(ids[0]).unwrap().progress(&"unread");
         assert_eq!(all_served(&conns, &mut reports), [ids[1]]);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn who_reads_nothing_is_in_the_way_only_while_another_waits_for_the_room() {
+    fn a_client_that_reads_nothing_is_closed_only_when_another_needs_its_room() {
         let (mut conns, mut reports, ids, _peers) = waiting(&[7, 7]);
         let words = "x".repeat(UNREAD_BYTES_PER_USER);
         conns.get(ids[0]).unwrap().progress(&words);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_gone_is_forgotten() {
+    fn a_closed_connection_leaves_the_reply_queue() {
         let (mut conns, mut reports, ids, _peers) = waiting(&[7, 8]);
         conns.get(ids[0]).unwrap().closing = true;
         conns.get(ids[0]).unwrap().progress(&"dropped");

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_looks_like_the_name_of_a_frame_is_one() {
+    fn only_a_well_formed_frame_name_is_accepted() {
         assert_eq!(parse("f42"), Some(FrameId(42)));
         for text in ["", "f", "42", "s42", "f-1", "f+1", "f 1", "f99999999999999999999"] {
             assert_eq!(parse(text), None, "{text:?}");

@@ -248,7 +248,7 @@ mod tests {
     };
 
     #[test]
-    fn what_was_lost_is_named_and_why() {
+    fn a_lost_lease_is_named_with_the_reason() {
         let past = |why, more_keys| PastLease {
             lease: LeaseId(1),
             at: UnixMillis(0),
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_lives_was_renewed_and_one_that_does_not_is_gone() {
+    fn a_live_lease_is_renewed_and_an_ended_one_is_gone() {
         let mut table = Table::new(Rules::Current);
         let mut apply = |change| {
             let revision = Revision(table.revision().0 + 1);

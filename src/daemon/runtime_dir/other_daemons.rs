@@ -117,7 +117,7 @@ mod tests {
     use crate::daemon::runtime_dir::instance_guard::InstanceGuard;
 
     #[test]
-    fn the_guard_of_a_users_own_daemon_tells_its_user_and_its_tmp() {
+    fn the_guard_name_of_a_per_user_daemon_tells_its_uid_and_its_tmp() {
         let place = Place::of_user(nix::unistd::geteuid().as_raw());
         let name = InstanceGuard::name(&place).unwrap();
         let tmp = fs::metadata("/tmp").unwrap();
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_was_chosen_is_separate_on_purpose() {
+    fn a_daemon_at_a_chosen_place_is_no_split() {
         let given = Place::find(Some(Path::new("/tmp/x/canal.sock")), 0).unwrap();
         assert_eq!(separations(&given), []);
     }

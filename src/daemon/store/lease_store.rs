@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn within_a_boot_the_journal_goes_before_the_file_of_the_leases() {
+    fn within_one_boot_the_journal_wins_over_the_lease_file() {
         let dir = tempfile::tempdir().unwrap();
         let mut first = recovered(dir.path());
         let kept = ask(&mut first, 1, lease(1), vec![slot("a", 1)]);
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn leases_are_damaged_only_where_they_are_named_with_the_way_out() {
+    fn a_damaged_lease_file_is_reported_with_the_way_out() {
         let dir = tempfile::tempdir().unwrap();
         let mut first = recovered(dir.path());
         for n in 1..4 {
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn leases_that_contradict_each_other_are_no_table() {
+    fn contradicting_leases_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let mut first = recovered(dir.path());
         let token = ask(&mut first, 1, lease(1), vec![slot("a", 1)]);

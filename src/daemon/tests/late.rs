@@ -11,7 +11,7 @@ use crate::daemon::tests::{World, call, mutex};
 use crate::sys::process::{Activity, activity};
 use crate::sys::rerun::{self, wait_until};
 
-const SCENE: &str = "daemon::tests::late::asks_and_becomes_a_shell";
+const SCENE: &str = "daemon::tests::late::scene_a_client_asks_and_becomes_a_shell";
 
 /// The script of the shell, and the socket of the daemon.
 const SCRIPT: &str = "CANAL_TEST_SCRIPT";
@@ -19,7 +19,7 @@ const SOCKET: &str = "CANAL_TEST_SOCKET";
 
 #[test]
 #[ignore = "a scene"]
-fn asks_and_becomes_a_shell() {
+fn scene_a_client_asks_and_becomes_a_shell() {
     if !rerun::plays(SCENE) {
         return;
     }
@@ -67,7 +67,7 @@ fn waits(world: &mut World, after: Duration) -> bool {
 }
 
 #[test]
-fn a_waiter_that_has_not_come_back_is_given_up_later_if_its_process_is_busy() {
+fn a_detached_waiter_whose_process_is_busy_is_withdrawn_later() {
     let mut world = World::new();
     world.lease(1, "a");
     let (mut world, _client) = left_behind(world, "while :; do :; done", Activity::Busy);
@@ -78,7 +78,7 @@ fn a_waiter_that_has_not_come_back_is_given_up_later_if_its_process_is_busy() {
 }
 
 #[test]
-fn a_waiter_that_has_not_come_back_is_given_up_if_its_process_sleeps() {
+fn a_detached_waiter_whose_process_sleeps_is_withdrawn_soon() {
     let mut world = World::new();
     world.lease(1, "a");
     let (mut world, _client) = left_behind(world, "exec sleep 600", Activity::Idle);

@@ -175,7 +175,7 @@ fn requests_wait_for_the_end_of_a_recovery_and_are_granted_then() {
 }
 
 #[test]
-fn a_log_that_was_made_anew_is_noticed_by_the_next_daemon() {
+fn the_next_daemon_notices_that_the_log_was_made_anew() {
     let (engine, kept) = (Fake::new(), folder());
     let mut world = World::over(&engine, folder());
     granted(&world.ask(&lease(1, "a")).reply().expect("a grant"));
@@ -219,7 +219,7 @@ fn request(host: HostId, tag: u128, key: &str) -> Request {
 }
 
 #[test]
-fn what_an_incarnation_had_asked_for_is_asked_for_again_when_that_one_is_gone() {
+fn requests_of_a_gone_incarnation_are_asked_anew_by_the_next() {
     let engine = Fake::new();
     let mut world = World::over(&engine, folder());
     let now = clock::boottime_ms();

@@ -18,7 +18,7 @@ use crate::daemon::waiters::regrant::granted as granted_later;
 use crate::sys::rerun::wait_until;
 
 #[test]
-fn what_is_sent_in_a_turn_is_decided_in_the_next_one_with_the_deaths_before_it() {
+fn a_call_sent_during_a_turn_is_decided_in_the_next_with_the_deaths_before_it() {
     let mut world = World::new();
     let holder = world.hold(1, "a");
     world.lease(2, "b");
@@ -60,7 +60,7 @@ fn end_descendant(world: &World, mut asker: Peer, token: Token) {
 }
 
 #[test]
-fn a_hold_whose_last_descendant_is_gone_is_over_for_who_asks_then() {
+fn a_hold_is_free_for_a_request_after_its_last_descendant() {
     let mut world = World::new();
     let (owner, asker, token) = with_descendant(&mut world, "a");
     owner.end();
@@ -76,7 +76,7 @@ fn a_hold_whose_last_descendant_is_gone_is_over_for_who_asks_then() {
 }
 
 #[test]
-fn a_hold_whose_descendants_could_not_be_watched_ends_without_them_all_the_same() {
+fn a_hold_whose_descendants_cannot_be_watched_ends_when_they_do() {
     let mut world = World::new();
     let (owner, asker, token) = with_descendant(&mut world, "a");
     owner.end();
@@ -95,7 +95,7 @@ fn a_hold_whose_descendants_could_not_be_watched_ends_without_them_all_the_same(
 }
 
 #[test]
-fn what_a_descendant_writes_into_its_fifo_wakes_nobody() {
+fn bytes_that_a_descendant_writes_into_its_fifo_wake_nobody() {
     let mut world = World::new();
     let (owner, asker, token) = with_descendant(&mut world, "a");
     owner.end();
@@ -111,7 +111,7 @@ fn what_a_descendant_writes_into_its_fifo_wakes_nobody() {
 }
 
 #[test]
-fn peers_that_send_on_and_on_leave_others_their_turn() {
+fn peers_that_keep_sending_leave_others_their_turn() {
     let mut world = World::new();
     let one = br#"{"method":"org.varlink.service.GetInfo","oneway":true}"#;
     let calls = [&one[..], b"\0"].concat().repeat(1000);
@@ -148,7 +148,7 @@ fn peers_that_send_on_and_on_leave_others_their_turn() {
 /// has not ended the lease, no other client had the lock: then the renewal counts.
 
 #[test]
-fn a_turn_with_as_many_calls_as_it_may_serve_tells_what_the_last_one_was_granted() {
+fn a_full_turn_sends_the_grant_of_its_last_call() {
     let mut world = World::new();
     let of_each = CALLS_PER_TURN / 8;
     let info = json!({ "method": "org.varlink.service.GetInfo" }).to_string() + "\0";
@@ -172,7 +172,7 @@ fn a_turn_with_as_many_calls_as_it_may_serve_tells_what_the_last_one_was_granted
 }
 
 #[test]
-fn a_renewal_that_is_there_before_the_lease_was_ended_counts_also_after_its_ttl() {
+fn a_renewal_that_arrived_before_the_expiry_was_applied_counts() {
     let mut world = World::new();
     world.lease(1, "a");
     let mut waiter = world.connect();
@@ -189,7 +189,7 @@ fn a_renewal_that_is_there_before_the_lease_was_ended_counts_also_after_its_ttl(
 }
 
 #[test]
-fn a_renewal_that_comes_after_the_lease_was_ended_is_lost_though_the_daemon_was_stopped() {
+fn a_renewal_after_the_expiry_fails_even_if_the_daemon_was_stopped() {
     let mut world = World::new();
     world.lease(1, "a");
     let mut waiter = world.connect();
@@ -206,7 +206,7 @@ fn a_renewal_that_comes_after_the_lease_was_ended_is_lost_though_the_daemon_was_
 
 /// The daemon was woken, and stopped before it looked why.
 #[test]
-fn a_renewal_that_came_since_the_daemon_was_woken_is_read_before_its_lease_ends() {
+fn a_renewal_in_the_socket_counts_before_its_lease_expires() {
     let mut world = World::new();
     world.lease(1, "a");
     let mut client = world.connect();
@@ -321,7 +321,7 @@ fn ask_in_mode(world: &mut World, tag: u128, mode: &str) -> (Holder, Peer) {
 }
 
 #[test]
-fn a_waiter_that_is_granted_because_the_wait_of_another_ends_is_told_so() {
+fn a_waiter_granted_by_the_end_of_another_wait_is_told() {
     let mut world = World::new();
     let (_reader, mut first) = ask_in_mode(&mut world, 1, "read");
     granted(&first.reply().unwrap());
@@ -335,7 +335,7 @@ fn a_waiter_that_is_granted_because_the_wait_of_another_ends_is_told_so() {
 }
 
 #[test]
-fn who_waits_for_a_grant_that_must_not_be_told_yet_is_told_why() {
+fn a_waiter_whose_grant_may_not_be_told_yet_is_told_why() {
     let mut world = World::new();
     let _holder = world.hold(1, "a");
     let mut peer = world.connect();

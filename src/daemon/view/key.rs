@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_after_the_first_that_does_not_fit_is_left_out_too() {
+    fn after_the_first_entry_that_does_not_fit_all_later_ones_are_left_out() {
         let mut left = 100;
         assert_eq!(fitting([60, 50, 10].into_iter(), &mut left), (1, 2));
         assert_eq!(left, 40);

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn only_so_many_differences_are_remembered() {
+    fn the_number_of_remembered_differences_is_bounded() {
         let mut told = ToldSizes::default();
         for n in 0..=TOLD_MAX as u64 {
             assert!(told.is_first(difference(1, "a", n)));

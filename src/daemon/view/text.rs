@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_what_is_displayed() {
+    fn the_writer_and_display_give_the_same_text() {
         let frames = [0, 1, 9, 10, u64::MAX].map(FrameId);
         let names = frames.into_iter().flat_map(|id| [Text::Session(id), Text::Frame(id)]);
         for text in names.chain([Text::Itself("a \"b\""), Text::Time(UnixMillis(1))]) {
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_has_the_fraction_that_it_needs() {
+    fn a_time_shows_its_fraction_only_if_it_has_one() {
         for (at, expected) in [
             (0, "1970-01-01T00:00:00Z"),
             (1, "1970-01-01T00:00:00.001Z"),

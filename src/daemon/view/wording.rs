@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn full_names_the_slots_or_those_who_wait() {
+    fn a_full_key_names_its_slots_or_the_waiters_ahead() {
         let asked = request(Some(View::Slots { slots: 2 }));
         let why = Refusal::Full { item: 0 };
         let failure = refusal(&why, &asked, Some(&use_of(2, None)));
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_the_size_says_whose_size_it_is_and_the_command_that_helps() {
+    fn a_count_above_the_size_names_the_size_and_the_command_that_helps() {
         let of = |stated, stored| {
             let mut asked = request(stated);
             asked.items[0].ask = Ask::slots(4, stated);
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_that_wait_are_counted() {
+    fn max_waiting_says_how_many_wait() {
         let asked = Request { max_waiting: Some(1), ..request(None) };
         let failure = refusal(&Refusal::MaxWaiting { item: 0, waiting: 1 }, &asked, None);
         assert_eq!(failure.message, "`db` is not free, and 1 waits already: at most 1 may");
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn one_slot_is_not_many() {
+    fn one_slot_is_named_in_the_singular() {
         assert_eq!(reason(&Reason::Full { held: 1, capacity: 1 }), "1 of 1 slot is held");
         assert_eq!(reason(&Reason::Full { held: 0, capacity: 2 }), "0 of 2 slots are held");
     }

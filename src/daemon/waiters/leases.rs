@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_half_the_hash_of_the_bytes_of_the_handle() {
+    fn a_lease_id_is_half_the_hash_of_its_handle() {
         // printf '\0...\xab\xcd' | sha256sum
         let name = name_of(Handle::new(0)).to_string();
         assert_eq!(name, "374708fff7719dd5979ec875d56cd228");

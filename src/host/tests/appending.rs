@@ -13,7 +13,7 @@ fn append(host: &mut Direct) -> crate::log::engine::Append {
 }
 
 #[test]
-fn rule_02_one_batch_is_on_its_way_and_the_next_has_all_that_was_proposed_meanwhile() {
+fn rule_02_one_batch_is_in_flight_and_the_next_carries_all_later_proposals() {
     let mut server = server();
     let mut host = Direct::joined(1, &mut server, 0);
     let tickets: Vec<_> = (0..10).map(|pid| host.ask(pid, "a")).collect();
@@ -74,7 +74,7 @@ fn rule_02_a_batch_that_was_lost_is_sent_again_byte_by_byte() {
 }
 
 #[test]
-fn rule_02_a_batch_that_is_not_heard_of_is_sent_again_after_a_while() {
+fn rule_02_an_unanswered_batch_is_sent_again_after_a_while() {
     let mut server = server();
     let mut host = Direct::joined(1, &mut server, 0);
     host.ask(10, "a");
@@ -87,7 +87,7 @@ fn rule_02_a_batch_that_is_not_heard_of_is_sent_again_after_a_while() {
 }
 
 #[test]
-fn rule_02_who_is_fenced_loses_everything_and_joins_again() {
+fn rule_02_a_fenced_host_loses_its_holds_and_joins_again() {
     let mut server = server();
     let mut host = Direct::joined(1, &mut server, 0);
     let ticket = host.ask(10, "a");
@@ -156,7 +156,7 @@ fn rule_03_all_hosts_apply_all_entries_in_the_order_of_the_log() {
 }
 
 #[test]
-fn rule_03_what_is_proposed_by_no_member_is_dropped_at_once() {
+fn rule_03_proposals_of_a_host_that_is_no_member_are_dropped() {
     let mut host = Direct::new(1, settings(), identity("host1"));
     let ticket = host.member.propose(Change::Policy { bypass_max: 1 }, UnixMillis(1));
     host.drive(0);
@@ -179,7 +179,7 @@ fn rule_04_a_grant_that_arrives_after_the_time_to_kill_comes_after_the_loss() {
 }
 
 #[test]
-fn rule_05_a_silent_host_is_ended_once_and_only_by_its_own_counter() {
+fn rule_05_a_silent_host_is_declared_gone_once_and_by_its_own_renewals() {
     let mut server = server();
     let mut first = Direct::joined(1, &mut server, 0);
     let mut second = Direct::joined(2, &mut server, 0);
@@ -218,7 +218,7 @@ fn rule_06_the_end_of_a_host_is_refused_if_it_renewed_meanwhile() {
 }
 
 #[test]
-fn rule_06_a_refusal_that_is_repeated_is_not_one_of_the_next_batch() {
+fn rule_06_a_repeated_refusal_does_not_refuse_the_next_batch() {
     let mut server = server();
     let mut host = Direct::joined(1, &mut server, 0);
     let mut other = Direct::joined(2, &mut server, 0);
@@ -238,7 +238,7 @@ fn rule_06_a_refusal_that_is_repeated_is_not_one_of_the_next_batch() {
 }
 
 #[test]
-fn rule_02_another_batch_under_our_number_is_somebody_elses() {
+fn rule_02_a_foreign_batch_under_our_number_is_not_taken_for_ours() {
     let mut server = server();
     let mut host = Direct::joined(1, &mut server, 0);
     let ticket = host.ask(10, "a");
@@ -255,7 +255,7 @@ fn rule_02_another_batch_under_our_number_is_somebody_elses() {
 }
 
 #[test]
-fn rule_06_whatever_a_gone_host_still_appends_or_renews_is_void() {
+fn rule_06_appends_and_renewals_of_a_gone_host_are_void() {
     let mut server = server();
     let mut host = Direct::joined(1, &mut server, 0);
     let mut late = Direct::joined(2, &mut server, 0);
@@ -273,7 +273,7 @@ fn rule_06_whatever_a_gone_host_still_appends_or_renews_is_void() {
 }
 
 #[test]
-fn rule_06_who_reads_that_it_is_gone_has_lost_everything() {
+fn rule_06_a_host_that_reads_of_its_own_end_has_lost_its_holds() {
     let mut server = server();
     let mut host = Direct::joined(1, &mut server, 0);
     let mut gone = Direct::joined(2, &mut server, 0);
@@ -290,7 +290,7 @@ fn rule_06_who_reads_that_it_is_gone_has_lost_everything() {
 }
 
 #[test]
-fn rule_10_another_hosts_release_grants_a_waiter_that_has_just_died_and_its_end_takes_it_back() {
+fn rule_10_a_grant_to_a_waiter_that_has_just_died_is_taken_back_by_its_end() {
     let mut server = server();
     let mut holder = Direct::joined(1, &mut server, 0);
     let mut dying = Direct::joined(2, &mut server, 0);

@@ -42,7 +42,7 @@ fn rule_01_a_live_label_is_refused_with_who_has_it() {
 }
 
 #[test]
-fn rule_01_who_is_refused_a_label_leaves_nothing_that_keeps_its_owner_out() {
+fn rule_01_a_host_that_was_refused_a_label_never_keeps_its_owner_out() {
     let mut server = server();
     let mut first = Direct::joined(1, &mut server, 0);
     let mut other =
@@ -60,7 +60,7 @@ fn rule_01_who_is_refused_a_label_leaves_nothing_that_keeps_its_owner_out() {
 }
 
 #[test]
-fn rule_01_who_waits_for_a_label_does_not_keep_its_owner_from_starting_anew() {
+fn rule_01_a_host_that_waits_for_a_label_lets_its_owner_restart() {
     for adopts in [true, false] {
         let mut server = server();
         let mut first = Direct::joined(1, &mut server, 0);
@@ -92,7 +92,7 @@ fn rule_01_who_waits_for_a_label_does_not_keep_its_owner_from_starting_anew() {
 }
 
 #[test]
-fn rule_01_who_is_refused_a_label_joins_by_itself_when_it_is_free() {
+fn rule_01_a_host_that_was_refused_its_label_joins_when_the_label_is_free() {
     let mut server = server();
     let mut first = Direct::joined(1, &mut server, 0);
     let mut other =
@@ -128,7 +128,7 @@ fn rule_01_a_label_whose_host_is_silent_is_taken_over_after_its_ttl() {
 }
 
 #[test]
-fn what_an_operator_can_mend_ends_no_membership_before_its_deadline() {
+fn errors_that_an_operator_can_mend_end_no_membership_before_its_deadline() {
     let mut server = server();
     let mut host = Direct::joined(1, &mut server, 0);
     host.events.clear();
@@ -200,7 +200,7 @@ fn rule_07_the_time_to_stop_runs_from_before_the_last_renewal_that_succeeded() {
 }
 
 #[test]
-fn rule_07_what_is_not_renewed_is_lost_at_the_time_to_kill_and_not_later() {
+fn rule_07_holds_that_are_not_renewed_are_lost_at_the_kill_time() {
     let mut server = server();
     let mut host = Direct::joined(1, &mut server, 0);
     let Deadlines { kill_at, .. } = host.member.deadlines();
@@ -236,7 +236,7 @@ fn rule_08_a_daemon_that_starts_anew_takes_over_its_sessions() {
 }
 
 #[test]
-fn rule_08_if_the_old_incarnation_is_gone_what_is_left_is_killed_before_the_new_one_joins() {
+fn rule_08_remaining_commands_of_a_gone_incarnation_are_killed_before_the_next_joins() {
     let mut server = server();
     let old = Direct::joined(1, &mut server, 0);
     let mut other = Direct::joined(2, &mut server, 0);
@@ -250,7 +250,7 @@ fn rule_08_if_the_old_incarnation_is_gone_what_is_left_is_killed_before_the_new_
 }
 
 #[test]
-fn rule_08_an_adoption_that_comes_too_late_kills_what_is_left_first() {
+fn rule_08_a_late_adoption_first_kills_the_remaining_commands() {
     let mut server = server();
     let old = Direct::joined(1, &mut server, 0);
     let mut other = Direct::joined(2, &mut server, 0);
@@ -291,7 +291,7 @@ fn rule_08_a_machine_that_was_started_anew_ends_its_old_incarnation_at_once() {
 }
 
 #[test]
-fn rule_08_what_was_lost_is_ended_by_its_own_next_incarnation_and_not_adopted() {
+fn rule_08_lost_commands_are_ended_by_the_next_incarnation_and_not_adopted() {
     let mut server = server();
     let mut host = Direct::joined(1, &mut server, 0);
     host.ask(10, "a");
@@ -306,7 +306,7 @@ fn rule_08_what_was_lost_is_ended_by_its_own_next_incarnation_and_not_adopted() 
 }
 
 #[test]
-fn who_leaves_in_good_order_is_gone_at_once_and_loses_nothing() {
+fn a_host_that_leaves_orderly_is_gone_at_once_and_loses_nothing() {
     let mut server = server();
     let mut other = Direct::joined(2, &mut server, 0);
     let mut host = Direct::joined(1, &mut server, 0);

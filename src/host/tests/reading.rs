@@ -30,7 +30,7 @@ fn read(placed: &Placed, chain: &mut Chain, trust: Trust) -> Result<Step, Troubl
 }
 
 #[test]
-fn rule_09_an_author_that_had_read_another_history_counts_for_nobody() {
+fn rule_09_batches_of_a_host_with_another_history_are_ignored() {
     let mut chain = Chain::new(1);
     read(&batch(1, 1, chain.link(), vec![joining(1)]), &mut chain, Trust::Live).unwrap();
     let before = chain.clone();
@@ -47,7 +47,7 @@ fn rule_09_an_author_that_had_read_another_history_counts_for_nobody() {
 }
 
 #[test]
-fn rule_09_links_are_told_apart_as_far_back_as_they_are_kept() {
+fn rule_09_earlier_links_are_recognised_as_far_back_as_they_are_kept() {
     let mut chain = Chain::new(1);
     let start = chain.link();
     read(&batch(1, 1, start, vec![joining(1)]), &mut chain, Trust::Live).unwrap();
@@ -69,7 +69,7 @@ fn rule_09_links_are_told_apart_as_far_back_as_they_are_kept() {
 }
 
 #[test]
-fn rule_09_batches_that_are_missing_doubled_or_foreign_are_trouble() {
+fn rule_09_missing_doubled_and_foreign_batches_are_errors() {
     let mut chain = Chain::new(1);
     let first = batch(1, 1, chain.link(), vec![joining(1)]);
     read(&first, &mut chain, Trust::Live).unwrap();
@@ -102,7 +102,7 @@ fn two() -> (Server, Direct, Direct) {
 }
 
 #[test]
-fn rule_09_who_reconnects_to_another_past_has_lost_everything_and_joins_again() {
+fn rule_09_a_host_that_reconnects_to_another_history_loses_its_holds_and_joins_again() {
     let (mut server, mut one, mut two) = two();
     let earlier = server.clone();
     one.ask(11, "b");
@@ -205,7 +205,7 @@ fn compacted() -> (Server, Direct, Direct) {
 }
 
 #[test]
-fn rule_12_a_snapshot_is_stored_and_what_is_in_it_goes() {
+fn rule_12_a_stored_snapshot_replaces_its_batches() {
     let (server, one, _) = compacted();
     let stored = server.stored.as_ref().unwrap();
     assert!(server.log.iter().all(|placed| placed.position > stored.position));
@@ -234,7 +234,7 @@ fn rule_12_a_snapshot_is_stored_though_no_daemon_lives_for_long() {
 }
 
 #[test]
-fn rule_12_nothing_is_cut_off_that_a_host_which_lives_has_not_read() {
+fn rule_12_batches_that_a_live_host_has_not_read_are_kept() {
     let every = Settings { snapshot_batches: RECENT_MAX as u64 + 4, ..settings() };
     let mut server = server();
     let mut one = Direct::joined_with(1, every, &mut server, 0);
@@ -304,7 +304,7 @@ fn rule_12_a_new_host_begins_at_the_snapshot() {
 }
 
 #[test]
-fn rule_12_who_meets_a_gap_begins_again_and_goes_on() {
+fn rule_12_a_host_that_meets_a_gap_begins_at_the_snapshot() {
     let (mut server, mut one, mut two) = compacted();
     two.tell(2, Answer::Compacted);
     two.settle(&mut server, 2);
@@ -364,7 +364,7 @@ fn rule_12_a_snapshot_that_is_damaged_or_of_another_version_is_refused() {
 }
 
 #[test]
-fn rule_13_a_lost_notification_is_made_up_for_by_the_next_renewals_answer() {
+fn rule_13_the_answer_to_a_renewal_makes_up_for_a_lost_notification() {
     let (mut server, mut one, mut two) = two();
     two.ask(20, "b");
     two.settle(&mut server, 10);

@@ -52,7 +52,7 @@ fn the_first_host_notes_the_first_era_before_it_asks_for_anything_else() {
 }
 
 #[test]
-fn an_era_goes_before_all_else_and_outlives_a_loss() {
+fn an_era_entry_comes_first_and_survives_a_loss() {
     let (mut server, mut one, _) = two();
     server.live_anew(2, false);
     one.ask(11, "b");
@@ -125,7 +125,7 @@ fn if_batches_may_be_missing_the_longest_ttl_and_a_tenth_pass_before_grants_go_o
 }
 
 #[test]
-fn a_host_that_had_read_what_is_missing_says_so_though_the_engine_does_not() {
+fn a_host_that_had_read_missing_batches_reports_them() {
     let (mut server, mut one, mut two) = two();
     let earlier = server.clone();
     one.ask(11, "b");

@@ -184,7 +184,7 @@ mod tests {
     use crate::daemon::calls::pending_acquire::Patience;
 
     #[test]
-    fn whoever_waits_is_told_soon_and_whoever_does_not_is_answered_before_clients_give_up() {
+    fn a_waiting_call_is_told_why_and_every_other_is_answered_before_its_client_gives_up() {
         let pending = |patience| LogWait { what: Awaiting::Membership, since: 1_000, patience };
         assert_eq!(pending(None).due(), 5_000);
         let patience = |until, untold| Some(Patience { until, untold, key: "a".into() });
