@@ -65,10 +65,7 @@ impl TerminalLine {
         if let Some(shared) = &self.shared {
             shared.set_drawn(true);
         }
-        // A signal that comes from here on erases the line.
-        drawn_line::note_drawn();
-        self.bar.set_message(text.clone());
-        self.bar.tick();
+        drawn_line::draw(|| self.bar.set_message(text.clone()));
         self.text = text;
     }
 

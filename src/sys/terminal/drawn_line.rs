@@ -26,9 +26,17 @@ pub fn erase_on_signals() {
     on_signal(libc::SIGTSTP, erase_and_stop);
 }
 
-/// The line is about to be drawn.
-pub fn note_drawn() {
-    DRAWN.store(true, Ordering::Relaxed);
+/// Draws the line with `write`. If a signal erases the line before `write` returns, as when the process
+/// is stopped and goes on, the line is drawn anew: nobody knows how much of it was written after that.
+pub fn draw(mut write: impl FnMut()) {
+    loop {
+        // A signal that comes from here on erases the line.
+        DRAWN.store(true, Ordering::Relaxed);
+        write();
+        if is_drawn() {
+            return;
+        }
+    }
 }
 
 /// Whether the line is on the screen.
@@ -100,4 +108,23 @@ extern "C" fn erase_and_stop(signal: c_int) {
     // The process goes on.
     install(signal, erase_and_stop);
     Errno::set_raw(errno);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_that_a_signal_erases_while_it_is_drawn_is_drawn_anew_and_stays_noted() {
+        let mut written = 0;
+        draw(|| {
+            written += 1;
+            if written == 1 {
+                // As the handlers do. The rest of the line is written after that.
+                forget();
+            }
+        });
+        assert_eq!((written, is_drawn()), (2, true));
+        forget();
+    }
 }
