@@ -32,7 +32,7 @@ _canal() {
     local everywhere='--socket --no-start -q --quiet -v --verbose -h --help'
     local lock='-k --key --read --write --per --buckets -j --slots --count --new-session'
     local wait='-n --no-wait -w --wait -E --conflict-exit-code --priority --note --progress'
-    local verbs='run acquire release renew status test kill resize daemon config doctor setup completions man help'
+    local verbs='run acquire release renew status test leader kill resize daemon config doctor setup completions man help'
 
     # What stands before the cursor: the verb, options that take a value, the first operand.
     local verb='' operand=0 string='' i socket=()
@@ -152,6 +152,7 @@ _canal() {
         renew) options="--handle --while --note --json $everywhere" ;;
         status | list | ps) options="--under --mine --user --waiting --json --watch --ended --why --graph $everywhere" ;;
         test) options="$lock --for --json $everywhere" ;;
+        leader) options="--watch --json $everywhere" ;;
         kill) options="--pid --waiters -s --signal -y --yes --json $everywhere" ;;
         resize) options="--per --buckets -j --slots --forget --pause --resume --json $everywhere" ;;
         config | doctor) options="--json $everywhere" ;;
@@ -170,7 +171,7 @@ _canal() {
             ;;
         help) options=$verbs ;;
     esac
-    if [[ $cur != -* && $verb == @(acquire|release|status|list|ps|test|kill|resize) ]]; then
+    if [[ $cur != -* && $verb == @(acquire|release|status|list|ps|test|leader|kill|resize) ]]; then
         [[ $verb == test ]] || ((!operand)) || return
         _canal_keys "$1"
         return

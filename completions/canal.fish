@@ -83,13 +83,14 @@ end
 
 complete -c canal -f
 
-set -l verbs run acquire release renew status test kill resize daemon config doctor setup completions man
+set -l verbs run acquire release renew status test leader kill resize daemon config doctor setup completions man
 complete -c canal -n __canal_at -a run -d 'Take the lock, run a command, give the lock back'
 complete -c canal -n __canal_at -a acquire -d 'Take the lock for a process, or as a lease'
 complete -c canal -n __canal_at -a release -d 'Give back what a process or a lease holds'
 complete -c canal -n __canal_at -a renew -d 'Renew a lease'
 complete -c canal -n __canal_at -a status -d 'Show holders, waiters, and why they wait'
 complete -c canal -n __canal_at -a test -d 'Ask whether locks are free, without taking them'
+complete -c canal -n __canal_at -a leader -d 'Show who leads by holding a lock'
 complete -c canal -n __canal_at -a kill -d 'End the process that holds a lock, after showing it'
 complete -c canal -n __canal_at -a resize -d 'Store the capacity of a lock'
 complete -c canal -n __canal_at -a daemon -d 'Run the daemon, stop it, or replace it'
@@ -143,8 +144,8 @@ complete -c canal -n '__canal_at acquire' -l ttl -x -a '10s 1m 10m 1h' -d 'Take 
 complete -c canal -n '__canal_at run acquire' -l progress -x -a 'auto tty log none' -d 'How to show the wait'
 complete -c canal -n '__canal_at run acquire renew' -l note -x -d 'Show this text to others'
 complete -c canal -n '__canal_at release renew' -l handle -x -d 'Handle of the lease, or - for standard input'
-complete -c canal -n '__canal_at acquire release renew status list ps test kill resize config doctor' -l json -d 'Print JSON'
-complete -c canal -n '__canal_at acquire release status list ps test kill resize' -a '(__canal_keys)' -d 'Key'
+complete -c canal -n '__canal_at acquire release renew status list ps test leader kill resize config doctor' -l json -d 'Print JSON'
+complete -c canal -n '__canal_at acquire release status list ps test leader kill resize' -a '(__canal_keys)' -d 'Key'
 
 complete -c canal -n '__canal_at release' -l all -d 'Everything that the process holds'
 complete -c canal -n '__canal_at release' -l force -d 'Break the hold that --token names'
@@ -161,6 +162,8 @@ complete -c canal -n $at -l why -x -a '(__fish_complete_pids)' -d 'Show what thi
 complete -c canal -n $at -l graph -d 'Print waiters and blockers for Graphviz'
 
 complete -c canal -n '__canal_at test' -l for -x -d 'Ask for so many slots at once'
+
+complete -c canal -n '__canal_at leader' -l watch -d 'Print a line of JSON now and after each change'
 
 complete -c canal -n '__canal_at kill' -l waiters -d 'The processes that wait for the key, too'
 complete -c canal -n '__canal_at kill' -s s -l signal -x -a 'TERM INT HUP QUIT KILL USR1 USR2 ALRM' -d 'The signal that is sent'

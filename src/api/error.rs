@@ -154,6 +154,7 @@ fn kind_of(failure: &Failure) -> ErrorKind {
         | ErrorName::Unsupported
         | ErrorName::SupervisorRequired
         | ErrorName::BadConfiguration
+        | ErrorName::NotExclusive
         | ErrorName::Fault => ErrorKind::Other,
     }
 }

@@ -8,11 +8,13 @@
 mod admission;
 mod deadlock;
 mod index;
+mod leader;
 mod model;
 mod state;
 mod transition;
 mod why;
 
+pub use leader::Leadership;
 pub use model::{
     Ask, By, Change, Command, CycleStep, Diverged, ENTRY_VERSION, Entry, FrameId, FrameState,
     Granted, GrantedItem, HeldItem, HoldState, HostId, HostState, Item, KEY_BYTES_MAX, Key,

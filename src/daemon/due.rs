@@ -26,6 +26,8 @@ pub(crate) struct Due {
     pub(crate) reports: Option<Instant>,
     /// Whether a client may be watching the status.
     pub(crate) watched: bool,
+    /// Clients that watch a leader are told of the next one.
+    pub(crate) leaders: DueLeaders,
     /// The daemon's files are checked.
     pub(crate) home: Option<Instant>,
     /// The daemon looks again for processes of which it could not find out whether they live.
@@ -55,6 +57,7 @@ impl Due {
             watch: None,
             reports: None,
             watched: false,
+            leaders: DueLeaders::default(),
             home: None,
             verify: None,
             unsure: None,
@@ -62,6 +65,27 @@ impl Due {
             look_ahead: LookAhead::default(),
             changed: false,
             timer,
+        }
+    }
+}
+
+/// When clients that watch a leader are told of the next one.
+#[derive(Debug, Default)]
+pub(crate) struct DueLeaders {
+    /// Whether a client may be watching a leader.
+    pub(crate) are_watched: bool,
+    /// When the leaders are looked at.
+    pub(crate) look: Option<Instant>,
+    /// They are not looked at again before this time.
+    pub(crate) rest_until: Option<Instant>,
+}
+
+impl DueLeaders {
+    /// Something changed: the leaders are looked at as soon as that may be.
+    pub(crate) fn changed(&mut self, now: Instant) {
+        if self.are_watched {
+            let soon = self.rest_until.map_or(now, |rested| rested.max(now));
+            self.look = Some(self.look.map_or(soon, |look| look.min(soon)));
         }
     }
 }

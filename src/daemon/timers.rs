@@ -26,6 +26,7 @@ impl Server {
             due.closing,
             due.progress,
             due.watch,
+            due.leaders.look,
             due.reports,
             due.home,
             due.verify,

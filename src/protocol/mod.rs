@@ -30,6 +30,7 @@ pub use messages::envelope::{Call, Reply};
 pub use messages::error::{ErrorName, Failure, OWNER_GONE};
 pub use messages::handle::Handle;
 pub use messages::kill::{Kill, KillTarget, KillTargets, Killed, WouldKill};
+pub use messages::leader::{Leader, LeaderQuery};
 pub use messages::lease::{
     EndedLease, EndedLeases, EndedLeasesQuery, LeaseAsked, LeaseInfo, LostLease, Renew, Renewed,
 };

@@ -7,6 +7,7 @@
 
 #[path = "../whole/backend.rs"]
 mod backend;
+mod leader;
 #[path = "../fixtures/namespace.rs"]
 mod namespace;
 mod page;

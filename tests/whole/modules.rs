@@ -25,6 +25,8 @@ mod daemon;
 mod deadlock;
 #[path = "../whole/grants/mod.rs"]
 mod grants;
+#[path = "../whole/leader/mod.rs"]
+mod leader;
 #[path = "../whole/other_programs/mod.rs"]
 mod other_programs;
 #[path = "../whole/run/mod.rs"]

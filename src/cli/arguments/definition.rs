@@ -102,6 +102,8 @@ pub(crate) enum Verb {
     Status(StatusArgs),
     /// Ask whether locks are free, without taking them: exit code 0 or 75
     Test(TestArgs),
+    /// Show who leads by holding a lock: exit code 0, or 75 if nobody does
+    Leader(LeaderArgs),
     /// End the process that holds a lock, after showing it
     Kill(KillArgs),
     /// Store the size of a lock, which then counts for everybody; or pause it
@@ -319,6 +321,20 @@ impl TestArgs {
         lock.count = lock.count.or(self.wanted);
         lock
     }
+}
+
+/// Show who leads by holding a lock: exit code 0, or 75 if nobody does
+#[derive(Args, Debug)]
+pub(crate) struct LeaderArgs {
+    /// The key that the candidates take, for example with canal run -k NAME --note ADDRESS
+    #[arg(value_name = "NAME", value_parser = plain_key)]
+    pub(crate) name: Key,
+    /// Print a line of JSON now and after each change, until interrupted
+    #[arg(long)]
+    pub(crate) watch: bool,
+    /// Print it as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// End the process that holds a lock, after showing it

@@ -7,8 +7,8 @@ use serde::de::DeserializeOwned;
 
 use crate::protocol::{
     Configuration, ConfigurationQuery, Confirm, EndedLeases, EndedLeasesQuery, GraphQuery, Kill,
-    KillTargets, Killed, Reload, Reloaded, Renew, Renewed, Resize, Resized, Status, StatusQuery,
-    Waits, WhyQuery, WouldAcquire, WouldGrant, WouldKill,
+    KillTargets, Killed, Leader, LeaderQuery, Reload, Reloaded, Renew, Renewed, Resize, Resized,
+    Status, StatusQuery, Waits, WhyQuery, WouldAcquire, WouldGrant, WouldKill,
 };
 use crate::sys::pidfd::Pidfd;
 
@@ -139,6 +139,16 @@ impl Client {
     /// Only those of every call.
     pub fn graph(&mut self, query: &GraphQuery) -> Result<Waits, ClientError> {
         self.call("Graph", query, None, Repeat::Always)
+    }
+
+    /// Asks who leads by holding a key.
+    ///
+    /// # Errors
+    /// [`ErrorName::NotExclusive`](crate::protocol::ErrorName::NotExclusive) if several can hold the
+    /// key at once, [`ErrorName::EngineAway`](crate::protocol::ErrorName::EngineAway) if the daemon
+    /// cannot know.
+    pub fn leader(&mut self, query: &LeaderQuery) -> Result<Leader, ClientError> {
+        self.call("Leader", query, None, Repeat::Always)
     }
 
     /// Asks for the leases that ended lately.

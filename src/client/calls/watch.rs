@@ -1,8 +1,12 @@
-//! Watching the state of the locks.
+//! Watching the state of the locks, or the leader of a key.
 
+use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
-use crate::protocol::{Status, StatusQuery};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::protocol::{ErrorName, Leader, LeaderQuery, Status, StatusQuery};
 
 use super::single_reply::Backoff;
 use crate::client::connection::silence::Limits;
@@ -58,22 +62,42 @@ impl Client {
     }
 }
 
-/// A watch of the state of the locks, one state after the other.
+/// A watch of the state of the locks, or of what a query `Q` asks about: one state `S` after the other.
 #[derive(Debug)]
-pub struct Watch {
-    query: StatusQuery,
+pub struct Watch<Q = StatusQuery, S = Status> {
+    method: &'static str,
+    query: Q,
     /// `None` before the first call, and after the connection was lost.
     connection: Option<Connection>,
     pauses: Backoff,
+    /// Whether a state has come.
+    has_begun: bool,
     /// Whether the daemon has sent its last state.
     over: bool,
+    state: PhantomData<fn() -> S>,
 }
 
 impl Watch {
-    /// A watch that has not asked yet.
+    /// A watch of the state of the locks that has not asked yet.
     #[must_use]
     pub fn new(query: StatusQuery) -> Self {
-        Self { query, connection: None, pauses: Backoff::new(), over: false }
+        Self::calling("Status", query)
+    }
+}
+
+impl Watch<LeaderQuery, Leader> {
+    /// A watch of the leader of a key that has not asked yet. After each restart of the daemon the
+    /// state at that time comes, even if it is the one that came before.
+    #[must_use]
+    pub fn of_leader(query: LeaderQuery) -> Self {
+        Self::calling("Leader", query)
+    }
+}
+
+impl<Q: Serialize, S: DeserializeOwned> Watch<Q, S> {
+    fn calling(method: &'static str, query: Q) -> Self {
+        let (connection, pauses, state) = (None, Backoff::new(), PhantomData);
+        Self { method, query, connection, pauses, has_begun: false, over: false, state }
     }
 
     /// Whether the daemon sends no further state.
@@ -84,20 +108,22 @@ impl Watch {
 
     /// The first state, and after that the next one. `None` if nothing has changed until then, or
     /// if the watch is over. Without a time the caller sleeps until something changes. Goes on with
-    /// the next daemon if this one goes away.
+    /// the next daemon if this one goes away, and waits as long as that one cannot use its engine.
     ///
     /// # Errors
-    /// The first state did not come, or no daemon follows.
+    /// The first state did not come, no daemon follows, or the daemon ends the watch with an error.
     pub fn next(
         &mut self,
         client: &mut Client,
         until: Option<Instant>,
-    ) -> Result<Option<Status>, ClientError> {
+    ) -> Result<Option<S>, ClientError> {
         loop {
             match self.next_once(client, until) {
-                Ok(status) => return Ok(status),
-                Err(Broken::Failed(error)) => return Err(error),
-                Err(Broken::Disconnected(_)) => self.connection = None,
+                Ok(state) => return Ok(state),
+                Err(Broken::Failed(error)) if !self.has_begun || !is_engine_away(&error) => {
+                    return Err(error);
+                }
+                Err(_) => self.connection = None,
             }
             self.pauses.pause();
         }
@@ -107,7 +133,7 @@ impl Watch {
         &mut self,
         client: &mut Client,
         until: Option<Instant>,
-    ) -> Result<Option<Status>, Broken> {
+    ) -> Result<Option<S>, Broken> {
         if self.over {
             return Ok(None);
         }
@@ -119,25 +145,30 @@ impl Watch {
             None => self.begin(client)?,
         };
         let last = !reply.continues;
-        let status = parameters(reply)?;
-        self.over = last;
+        let state = parameters(reply)?;
+        (self.over, self.has_begun) = (last, true);
         if last {
             self.connection = None;
         } else {
             self.pauses = Backoff::new();
         }
-        Ok(Some(status))
+        Ok(Some(state))
     }
 
     /// Asks, and takes the connection for this watch: the daemon goes on to send over it.
     fn begin(&mut self, client: &mut Client) -> Result<Reply, Broken> {
         let limits = Limits::from(&client.options);
         let mut connection = client.take_connection()?;
-        connection.send("Status", &self.query, Replies::More, None, limits)?;
+        connection.send(self.method, &self.query, Replies::More, None, limits)?;
         let reply = connection.reply(limits)?;
         self.connection = Some(connection);
         Ok(reply)
     }
+}
+
+/// Whether the daemon cannot use its engine at present.
+fn is_engine_away(error: &ClientError) -> bool {
+    matches!(error, ClientError::Failure(failure) if failure.name == ErrorName::EngineAway)
 }
 
 /// The next reply, if it comes until then; without a time it is waited for.

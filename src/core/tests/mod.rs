@@ -3,6 +3,7 @@
 mod admission;
 mod brute;
 mod deadlock;
+mod leader;
 mod membership;
 mod rooms;
 mod search;

@@ -13,7 +13,8 @@ use crate::protocol::frame::{self, FrameError};
 use crate::protocol::service::{DescriptionQuery, SERVICE, ServiceError};
 use crate::protocol::{
     Acquire, Confirm, DeadlinePageQuery, EndedLeasesQuery, ErrorName, Failure, GraphQuery,
-    INTERFACE, Kill, Release, Renew, Resize, StatusQuery, Stop, WhyQuery, WouldAcquire, WouldKill,
+    INTERFACE, Kill, LeaderQuery, Release, Renew, Resize, StatusQuery, Stop, WhyQuery,
+    WouldAcquire, WouldKill,
 };
 use crate::sys::clock;
 
@@ -55,6 +56,7 @@ pub(crate) enum Asked {
     Graph(GraphQuery),
     Info,
     Kill(Kill),
+    Leader(LeaderQuery),
     Page(DeadlinePageQuery),
     Release(Release),
     Reload,
@@ -93,12 +95,13 @@ impl Call {
 }
 
 impl Asked {
-    /// Whether the call cannot be served without the log.
+    /// Whether the call cannot be served without the log, or while the log is read anew.
     pub(crate) fn needs_log(&self) -> bool {
         match self {
             Self::Acquire(_)
             | Self::Confirm(_)
             | Self::Kill(_)
+            | Self::Leader(_)
             | Self::Release(_)
             | Self::Renew(_)
             | Self::Resize(_)
@@ -216,6 +219,7 @@ fn understand(method: &str, parameters: Option<&RawValue>) -> Result<Asked, Serv
         (INTERFACE, "Graph") => typed(parameters).map(Asked::Graph),
         (INTERFACE, "DeadlinePage") => typed(parameters).map(Asked::Page),
         (INTERFACE, "Kill") => typed(parameters).map(Asked::Kill),
+        (INTERFACE, "Leader") => typed(parameters).map(Asked::Leader),
         (INTERFACE, "Release") => typed(parameters).map(Asked::Release),
         (INTERFACE, "Reload") => Ok(Asked::Reload),
         (INTERFACE, "Renew") => typed(parameters).map(Asked::Renew),

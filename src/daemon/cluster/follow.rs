@@ -49,6 +49,8 @@ impl Server {
                 if self.ledger.is_member() || !host_is_gone {
                     self.take_note(&applied, matches!(entry.change, Change::End { .. }));
                 }
+                // A confirmation has no outcome, but its grant counts from now on.
+                self.due.changed |= matches!(entry.change, Change::Confirm { .. });
                 if let (Change::Withdraw { request, .. }, Some(cluster)) =
                     (&entry.change, &mut self.cluster)
                 {

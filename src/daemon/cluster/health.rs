@@ -29,6 +29,15 @@ impl Server {
     }
 }
 
+impl Server {
+    /// Whether the table may be out of date: this host does not hear from the engine what other hosts
+    /// do.
+    pub(crate) fn is_stale(&self) -> bool {
+        let cluster = self.cluster.as_ref().map(|cluster| &cluster.status);
+        cluster.is_some_and(|status| status.away.is_some() || status.unable.is_some())
+    }
+}
+
 impl Cluster {
     fn shown(&self, ledger: &Ledger) -> EngineInfo {
         let (link, health, member) = (&self.status, self.driver.health(), ledger.is_member());

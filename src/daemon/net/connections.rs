@@ -379,6 +379,12 @@ impl Conns {
         let watching = self.open.iter().filter(|(_, conn)| conn.watches());
         watching.map(|(id, _)| id).collect()
     }
+
+    /// The connections that watch the leader of a key.
+    pub(crate) fn leader_watchers(&self) -> Vec<ConnId> {
+        let watching = self.open.iter().filter(|(_, conn)| conn.watches_leader());
+        watching.map(|(id, _)| id).collect()
+    }
 }
 
 const BECOMES_READABLE: EpollFlags = EpollFlags::EPOLLIN.union(EpollFlags::EPOLLET);

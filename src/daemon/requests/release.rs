@@ -203,8 +203,9 @@ impl Server {
     }
 
     /// A confirmation is in the table.
-    #[expect(clippy::unused_self, reason = "like the other completions")]
-    pub(crate) fn confirmed(&self) -> Step {
+    pub(crate) fn confirmed(&mut self) -> Step {
+        // It has no outcome, but the grant counts from now on.
+        self.due.changed = true;
         Step::reply(&Nothing {})
     }
 }

@@ -142,7 +142,8 @@ fn spoil(rng: &mut Rng, bytes: &mut Vec<u8>) {
 }
 
 fn random_call(rng: &mut Rng) -> Vec<u8> {
-    let (method, parameters) = match rng.u8(..28) {
+    let (method, parameters) = match rng.u8(..29) {
+        28 => ("io.canal.Lock.Leader", json!({ "key": key(rng) })),
         27 => ("io.canal.Lock.EndedLeases", json!({ "key": key(rng), "mine": rng.bool() })),
         24 => ("io.canal.Lock.WouldAcquire", acquire(rng)),
         25 => ("io.canal.Lock.WouldKill", would_kill(rng)),

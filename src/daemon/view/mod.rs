@@ -7,6 +7,7 @@ pub(super) mod deadlock;
 pub(super) mod grant;
 pub(super) mod holder;
 pub(super) mod key;
+pub(super) mod leadership;
 pub(super) mod selection;
 pub(super) mod size_notes;
 pub(super) mod text;

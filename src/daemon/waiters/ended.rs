@@ -32,7 +32,8 @@ impl Server {
             CallState::Nothing
             | CallState::InFlight
             | CallState::Report
-            | CallState::Watches(_) => {}
+            | CallState::Watches(_)
+            | CallState::WatchesLeader(_) => {}
         }
         for request in gone {
             // No client is left to be told.

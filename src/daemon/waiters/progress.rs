@@ -52,6 +52,9 @@ impl Server {
         if std::mem::take(&mut self.due.changed) {
             self.schedule(now);
         }
+        if is_due(&mut self.due.leaders.look, now) {
+            self.tell_leaders();
+        }
     }
 
     fn schedule(&mut self, now: Instant) {
@@ -61,6 +64,7 @@ impl Server {
             let every = PROGRESS_EVERY.max(PROGRESS_EVERY_PER_WAITER.saturating_mul(waiters));
             self.due.progress = Some(now + every);
         }
+        self.due.leaders.changed(now);
         if self.due.watched {
             self.due.watch.get_or_insert(now + WATCH_EVERY);
         }

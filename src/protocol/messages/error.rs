@@ -53,6 +53,9 @@ pub enum ErrorName {
     /// The caller would become the command, and over an engine a supervisor must stay beside it:
     /// ask again from a child of a supervisor.
     SupervisorRequired,
+    /// Nobody leads by holding the key: it has several slots, or is only read, so that several can hold
+    /// it at once.
+    NotExclusive,
     /// The daemon made a mistake of its own, and took back whatever was granted by the call.
     Fault,
 }

@@ -9,6 +9,7 @@ pub(super) mod envelope;
 pub(super) mod error;
 pub(super) mod handle;
 pub(super) mod kill;
+pub(super) mod leader;
 pub(super) mod lease;
 pub(super) mod release;
 pub(super) mod resize;

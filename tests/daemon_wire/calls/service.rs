@@ -110,6 +110,9 @@ fn every_method_and_many_errors_are_as_described() {
     let signalled = peer.call("Kill", json!({ "token": token, "signal": 18 }));
     assert_eq!(signalled, json!({ "pid": idler.pid() }));
     peer.call("EndedLeases", json!({}));
+    let led = peer.call("Leader", json!({ "key": "c" }));
+    assert_eq!((&led["leader"]["pid"], &led["stale"]), (&json!(idler.pid()), &json!(false)));
+    assert_eq!(peer.call("Leader", json!({ "key": "d" }))["leader"], Value::Null);
 
     peer.send("Acquire", try_mutex(5, "c"));
     let (name, parameters) = peer.error();
@@ -135,6 +138,8 @@ fn every_method_and_many_errors_are_as_described() {
         ("Resize", json!({ "key": "a", "slots": 2, "pause": true }), "BadRequest"),
         ("Status", json!({ "key": "/a" }), "BadRequest"),
         ("EndedLeases", json!({ "key": "/a" }), "BadRequest"),
+        ("Leader", json!({ "key": "/a" }), "BadRequest"),
+        ("Leader", json!({ "key": "b" }), "NotExclusive"),
         ("WouldAcquire", json!({ "items": [] }), "BadRequest"),
         ("WouldKill", json!({}), "BadRequest"),
         ("WouldKill", json!({ "key": "nothing" }), "NotHeld"),

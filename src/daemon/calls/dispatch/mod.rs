@@ -2,7 +2,7 @@
 //! it. Nothing else can end a call.
 //!
 //! A message is served in its own file in `requests` or `queries`. What serves it returns a step.
-//! Calls that wait are ended by `late`, `patience` and `propose`, which ask other files for the step
+//! Calls that wait are ended by `late`, `leaders`, `patience` and `propose`, which ask other files for the step
 //! as well.
 //!
 //! Invariant: a call that was taken from its connection is answered, or waits for something that
@@ -10,6 +10,7 @@
 //! this folder makes the [`Waiting`](permit::Waiting) that a step wants to see.
 
 pub(in crate::daemon) mod late;
+pub(in crate::daemon) mod leaders;
 pub(in crate::daemon) mod patience;
 pub(in crate::daemon) mod permit;
 pub(in crate::daemon) mod propose;
@@ -69,6 +70,7 @@ impl Server {
             Asked::Confirm(confirm) => self.confirm(id, peer, &confirm),
             Asked::EndedLeases(query) => self.ended_leases(peer, &query),
             Asked::Kill(kill) => self.kill(peer, &kill),
+            Asked::Leader(query) => self.leader(id, peer, &query, more),
             Asked::Page(query) => self.page(&query),
             Asked::Release(release) => self.release(id, peer, &release, fds),
             Asked::Reload => self.reload(peer),

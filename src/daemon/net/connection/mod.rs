@@ -19,6 +19,7 @@ use crate::daemon::calls::call::Call;
 use crate::daemon::calls::dispatch::permit::DispatchPermit;
 use crate::daemon::net::connection_limits::TurnedAway;
 use crate::daemon::net::output::Output;
+use crate::daemon::view::leadership::LeaderWatch;
 use crate::daemon::view::selection::Selection;
 use crate::protocol::Failure;
 use crate::protocol::frame::Decoder;
@@ -45,6 +46,8 @@ pub(crate) enum CallState {
     Report,
     /// The connection watches this part of the status.
     Watches(Box<Selection>),
+    /// The connection watches the leader of a key.
+    WatchesLeader(Box<LeaderWatch>),
 }
 
 /// A client's connection.
@@ -188,11 +191,24 @@ impl Connection {
         matches!(self.doing, CallState::Watches(_))
     }
 
+    /// Whether it watches the leader of a key.
+    pub(crate) fn watches_leader(&self) -> bool {
+        matches!(self.doing, CallState::WatchesLeader(_))
+    }
+
     /// Whether nothing in the table depends on it.
     pub(crate) fn holds_nothing(&self) -> bool {
-        let idle =
-            matches!(self.doing, CallState::Nothing | CallState::Report | CallState::Watches(_));
-        idle && self.untold.is_none() && self.provisional.is_empty()
+        let is_idle = match self.doing {
+            CallState::Nothing
+            | CallState::Report
+            | CallState::Watches(_)
+            | CallState::WatchesLeader(_) => true,
+            CallState::Waits(_)
+            | CallState::InFlight
+            | CallState::Deferred
+            | CallState::Stores(_) => false,
+        };
+        is_idle && self.untold.is_none() && self.provisional.is_empty()
     }
 }
 

@@ -1,0 +1,87 @@
+//! The leader of a key, and what a client that watches it was told.
+
+use crate::core::{HoldState, Key, Leadership, Token};
+use crate::daemon::view::Shown;
+use crate::protocol::{ErrorName, Failure, Leader};
+
+/// A client that watches who leads by holding a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LeaderWatch {
+    pub(crate) key: Key,
+    pub(crate) told: LeaderTold,
+}
+
+/// What a client was told of a leader, as far as a change of it is news.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LeaderTold {
+    /// The token of the leader; `None` if there was none.
+    pub(crate) token: Option<Token>,
+    pub(crate) note: Option<Box<str>>,
+    pub(crate) stale: bool,
+}
+
+/// The leader of a key as it is now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LeaderFound<'a> {
+    hold: Option<&'a HoldState>,
+    stale: bool,
+}
+
+impl<'a> Shown<'a> {
+    /// The leader of a key. `stale`: whether the table may be out of date.
+    ///
+    /// # Errors
+    /// Several can hold the key at once.
+    pub(crate) fn leader(&self, key: &Key, stale: bool) -> Result<LeaderFound<'a>, Failure> {
+        let hold = match self.table.leader(key) {
+            Leadership::Vacant => None,
+            Leadership::Led(token) => self.table.hold(token),
+            Leadership::Slots(slots) => return Err(several_slots(key, slots)),
+            Leadership::Readers => return Err(only_readers(key)),
+        };
+        Ok(LeaderFound { hold, stale })
+    }
+
+    /// The leader as a client sees it.
+    pub(crate) fn leader_reply(&self, found: LeaderFound<'_>, key: &Key) -> Leader {
+        let leader = found
+            .hold
+            .map(|hold| self.holder_briefly(hold, Some(key)).map_texts(|text| text.to_string()));
+        Leader::new(leader, found.stale)
+    }
+}
+
+impl LeaderFound<'_> {
+    /// Nobody is known to lead: this host cannot read the log.
+    pub(crate) const UNKNOWN: Self = Self { hold: None, stale: true };
+
+    fn note(&self) -> Option<&str> {
+        self.hold?.asked.note.as_deref()
+    }
+
+    /// What a client is told with it.
+    pub(crate) fn told(&self) -> LeaderTold {
+        let token = self.hold.map(|hold| hold.token);
+        LeaderTold { token, note: self.note().map(Box::from), stale: self.stale }
+    }
+
+    /// Whether this is what a client was told before.
+    pub(crate) fn is_known(&self, told: &LeaderTold) -> bool {
+        let LeaderTold { token, note, stale } = told;
+        self.hold.map(|hold| hold.token) == *token
+            && self.note() == note.as_deref()
+            && self.stale == *stale
+    }
+}
+
+fn several_slots(key: &Key, slots: u64) -> Failure {
+    let message =
+        format!("`{key}` has {slots} slots: several can hold it at once, and none of them leads");
+    Failure::new(ErrorName::NotExclusive, message)
+        .hint("a lock of one slot has a leader; candidates take it with -j 1, or with --write")
+}
+
+fn only_readers(key: &Key) -> Failure {
+    let message = format!("`{key}` is only read: readers share it, and none of them leads");
+    Failure::new(ErrorName::NotExclusive, message).hint("candidates take it with --key or --write")
+}

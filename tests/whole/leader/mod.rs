@@ -1,0 +1,5 @@
+//! Candidates, leaders and watchers: `canal leader`.
+
+mod kills;
+mod shown;
+mod watch;
