@@ -293,6 +293,7 @@ impl Lock {
             wait_ms: wait.map(milliseconds),
             priority: self.priority,
             max_waiting: self.max_waiting,
+            max_run_ms: None,
             command: self.command.clone().unwrap_or_else(own),
             note: self.note.clone(),
             owner_fd: None,

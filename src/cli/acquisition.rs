@@ -33,6 +33,7 @@ pub(crate) fn request(
         wait_ms: wait.wait_ms(),
         priority: wait.priority.unwrap_or(0),
         max_waiting: wait.max_waiting,
+        max_run_ms: None,
         command: cut(command, COMMAND_COLUMNS_MAX),
         note: note.of_request()?,
         owner_fd: None,

@@ -80,6 +80,7 @@ mod tests {
             wait_ms: None,
             priority: 0,
             max_waiting: None,
+            max_run_ms: None,
             command: String::new(),
             note: None,
             owner_fd: None,

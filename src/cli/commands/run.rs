@@ -38,6 +38,8 @@ pub(crate) fn run(args: &RunArgs, global: &Global, verbosity: Verbosity) -> Resu
             .map_err(|failed| key_before_command(failed, args))?;
     request.with_children = args.how.with_children;
     request.on_lost = on_lost(&args.how);
+    let max_run = limits.as_ref().and_then(|limits| limits.max_run);
+    request.max_run_ms = max_run.and_then(|most| u64::try_from(most.as_millis()).ok());
     let wrapper = if limits.is_some() { Wrapper::Supervised } else { Wrapper::Exec };
     request.wrapper = Some(wrapper);
     // Found before anything is asked for: a typo does not queue.

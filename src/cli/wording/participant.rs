@@ -137,6 +137,7 @@ pub(crate) mod tests {
             host: None,
             state: None,
             lease: None,
+            max_run_ms: None,
             note: None,
         }
     }

@@ -81,6 +81,24 @@ impl Now {
         Duration::try_from(self.at.duration_since(since)).ok()
     }
 
+    /// What is left of a time that began then, or for how long it has been over; `None` if the text is
+    /// no time.
+    pub(crate) fn left(&self, since: &str, whole: Duration) -> Option<Left> {
+        let since: Timestamp = since.parse().ok()?;
+        let passed = Duration::try_from(self.at.duration_since(since)).unwrap_or_default();
+        Some(match whole.checked_sub(passed) {
+            Some(left) if !left.is_zero() => {
+                self.changes_in(until_less(left));
+                Left::Some(short(left))
+            }
+            _ => {
+                let over = passed - whole;
+                self.changes_in(until_next(over));
+                Left::OverFor(short(over))
+            }
+        })
+    }
+
     /// When that was: `14:02:11` today, `Nov 19 14:02` this year, else `2025-11-19`.
     pub(crate) fn clock(&self, since: &str) -> String {
         let Ok(since) = since.parse::<Timestamp>() else { return "?".to_owned() };
@@ -94,6 +112,26 @@ impl Now {
         };
         since.strftime(format).to_string()
     }
+}
+
+/// What is left of a time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// This much.
+    Some(String),
+    /// Nothing, for this long.
+    OverFor(String),
+}
+
+/// After what time what is left is another time as [`short`] shows it.
+fn until_less(left: Duration) -> Duration {
+    let unit = match left.as_secs() {
+        0..3_600 => 1,
+        3_600..86_400 => 60,
+        _ => 3_600,
+    };
+    let shown = Duration::from_secs(left.as_secs() / unit * unit);
+    left - shown + Duration::from_nanos(1)
 }
 
 /// After what time an age is another one as [`short`] shows it.
@@ -124,6 +162,12 @@ pub(crate) mod tests {
             assert_eq!(short(next - Duration::from_millis(1)), short(age), "{age:?}");
             assert_ne!(short(next), short(age), "{age:?}");
         }
+        for ms in [1, 999, 59_500, 3_600_000, 3_600_001, 86_400_000, 400_000_000] {
+            let left = Duration::from_millis(ms);
+            let next = left.saturating_sub(until_less(left));
+            assert_eq!(short(next + Duration::from_nanos(1)), short(left), "{left:?}");
+            assert!(next.is_zero() || short(next) != short(left), "{left:?}");
+        }
         let now = at("2026-11-20T14:05:23.500Z");
         now.clock("2026-11-20T14:02:11Z");
         assert_eq!(now.good_for(), None, "a time of day stays as it is");
@@ -146,6 +190,21 @@ pub(crate) mod tests {
             assert_eq!(now.about(since), about);
         }
         assert_eq!(now.stamp(), "2026-11-20T14:05:23+00:00");
+    }
+
+    #[test]
+    fn what_is_left_of_a_time_or_since_when_it_is_over() {
+        let now = at("2026-11-20T14:05:23.500Z");
+        let left = |since: &str| now.left(since, Duration::from_secs(600));
+        let some = |text: &str| Some(Left::Some(text.to_owned()));
+        let over = |text: &str| Some(Left::OverFor(text.to_owned()));
+        assert_eq!(left("2026-11-20T14:02:11Z"), some("6m47s"));
+        assert_eq!(now.good_for(), Some(Duration::from_nanos(500_000_001)));
+        assert_eq!(left("2026-11-20T13:55:23.500Z"), over("0s"));
+        assert_eq!(left("2026-11-20T13:52:11.100Z"), over("3m12s"));
+        assert_eq!(left("2026-11-20T14:06:00Z"), some("10m00s"), "another host is ahead");
+        assert_eq!(left("nonsense"), None);
+        assert!(now.left("2026-11-20T14:02:11Z", Duration::MAX).is_some());
     }
 
     #[test]

@@ -419,6 +419,7 @@ fn request(wait_ms: Option<u64>) -> Acquire {
         wait_ms,
         priority: 0,
         max_waiting: None,
+        max_run_ms: None,
         command: "x".to_owned(),
         note: None,
         owner_fd: None,

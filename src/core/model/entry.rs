@@ -217,6 +217,10 @@ pub struct Request {
     /// of the request so that all hosts decide alike.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_waiting: Option<u64>,
+    /// How long the client lets the command run after the grant, in milliseconds. The client ends it;
+    /// here it is shown, and never decided upon.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_run_ms: Option<u64>,
     /// Whether a grant is provisional until a `Confirm` (the client is not the owner).
     #[serde(default)]
     pub provisional: bool,

@@ -147,6 +147,7 @@ impl Wish {
             wait: self.wait,
             priority: self.priority,
             max_waiting: self.max_waiting,
+            max_run_ms: None,
             provisional: self.provisional,
             children: self.children,
             ttl_ms: self.ttl_ms,

@@ -312,7 +312,7 @@ mod tests {
     #[test]
     fn the_fast_and_the_full_reader_read_a_call_alike() {
         let parameters = [
-            r#"{"tag":"000102030405060708090a0b0c0d0e0f","items":[{"key":"a/b","per":1,"buckets":2},{"key":"é","mode":"write"}],"wait_ms":0,"priority":2,"command":"make","note":"run 7","with_children":true,"frame":"f1","wrapper":"exec","on_lost":"term"}"#,
+            r#"{"tag":"000102030405060708090a0b0c0d0e0f","items":[{"key":"a/b","per":1,"buckets":2},{"key":"é","mode":"write"}],"wait_ms":0,"priority":2,"max_run_ms":5,"command":"make","note":"run 7","with_children":true,"frame":"f1","wrapper":"exec","on_lost":"term"}"#,
             r#"{"tag":"000102030405060708090a0b0c0d0e0f","items":[],"command":"","lease":{"handle":"000102030405060708090A0B0C0D0E0F","ttl_ms":5000}}"#,
             r#"{"key":"a"}"#,
             r#"{"token":3,"all":false}"#,

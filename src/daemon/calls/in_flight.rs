@@ -252,6 +252,7 @@ mod tests {
             wait,
             priority: 0,
             max_waiting: None,
+            max_run_ms: None,
             provisional: false,
             children: false,
             ttl_ms: None,

@@ -242,6 +242,7 @@ mod tests {
             wait: Wait::Yes { until: Some(u64::MAX) },
             priority: i32::MIN,
             max_waiting: Some(u64::MAX),
+            max_run_ms: Some(u64::MAX),
             provisional: true,
             children: true,
             ttl_ms: Some(u64::MAX),

@@ -36,6 +36,7 @@ impl Server {
             wait: Wait::No,
             priority: asked.priority,
             max_waiting: None,
+            max_run_ms: None,
             provisional: false,
             children: false,
             ttl_ms: None,

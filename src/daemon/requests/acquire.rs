@@ -72,6 +72,7 @@ impl Server {
             priority: acquire.priority,
             // A request that the log knows from a lost incarnation waited already.
             max_waiting: acquire.max_waiting.filter(|_| known.is_none()),
+            max_run_ms: acquire.max_run_ms,
             provisional,
             children: acquire.with_children,
             ttl_ms: acquire.lease.map(|lease| lease.ttl_ms),

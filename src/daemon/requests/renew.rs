@@ -294,6 +294,7 @@ mod tests {
                 wait: Wait::Yes { until: None },
                 priority: 0,
                 max_waiting: None,
+                max_run_ms: None,
                 provisional: false,
                 children: false,
                 ttl_ms: Some(60_000),

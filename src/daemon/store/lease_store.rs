@@ -203,6 +203,7 @@ mod tests {
             wait: Wait::No,
             priority: 0,
             max_waiting: None,
+            max_run_ms: None,
             provisional: true,
             children: false,
             ttl_ms,

@@ -201,6 +201,7 @@ fn acquire(rng: &mut Rng) -> Value {
         }
     };
     maybe("wait_ms", 2, &|rng| json!(*pick(rng, &[0, 0, 1, 60_000, u64::MAX])));
+    maybe("max_run_ms", 8, &|rng| json!(*pick(rng, &[0, 1, 60_000, u64::MAX])));
     maybe("priority", 4, &|rng| json!(*pick(rng, &[1, -1, i32::MIN, i32::MAX])));
     maybe("note", 4, &|rng| {
         json!(pick(rng, &["", "n", " a\n\u{202e}b", "\u{1}", &"ä".repeat(300)]))

@@ -88,6 +88,7 @@ impl<'a> Shown<'a> {
             host: self.label(hold.frame).map(Text::Itself),
             state: None,
             lease: self.lease(hold),
+            max_run_ms: hold.asked.max_run_ms,
             note: hold.asked.note.as_deref().map(Text::Itself),
         }
     }

@@ -307,6 +307,7 @@ mod tests {
             wait: Wait::No,
             priority: 0,
             max_waiting: None,
+            max_run_ms: None,
             provisional: false,
             children: false,
             ttl_ms: None,

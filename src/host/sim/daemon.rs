@@ -311,6 +311,7 @@ fn request_of(host: HostId, proc: &Proc, tag: Tag, item: crate::core::Item) -> R
         wait: Wait::Yes { until: None },
         priority: 0,
         max_waiting: None,
+        max_run_ms: None,
         provisional: false,
         children: false,
         ttl_ms: None,

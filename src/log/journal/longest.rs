@@ -36,6 +36,7 @@ pub(super) fn request(items: Vec<Item>) -> Request {
         wait: Wait::Yes { until: Some(u64::MAX) },
         priority: i32::MIN,
         max_waiting: Some(u64::MAX),
+        max_run_ms: Some(u64::MAX),
         provisional: false,
         children: false,
         ttl_ms: Some(u64::MAX),

@@ -28,6 +28,10 @@ pub struct Acquire {
     /// already. Asking again for a request that waits is never refused so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_waiting: Option<u64>,
+    /// How long the client lets the command run after the grant, in milliseconds. Only shown to
+    /// people: the client ends the command.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_run_ms: Option<u64>,
     /// What to show of the owner.
     pub command: String,
     /// What the client wants people to know about the request, at most

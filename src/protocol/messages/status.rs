@@ -204,6 +204,9 @@ pub struct HolderInfo<T = String> {
     /// Of a lease, whose `pid` is 0: how long it lives. `command` is the one that asked for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<LeaseInfo>,
+    /// How long its `canal run` lets it run after `since`, in milliseconds; absent if for ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_run_ms: Option<u64>,
     /// What it wants people to know.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<T>,
@@ -213,7 +216,7 @@ impl<T> HolderInfo<T> {
     /// The same with texts in another form.
     pub fn map_texts<U>(self, form: impl Fn(T) -> U) -> HolderInfo<U> {
         let Self { pid, uid, command, since, token, slots, bucket, folder, children, .. } = self;
-        let Self { mode, key, session, host, state, lease, note, .. } = self;
+        let Self { mode, key, session, host, state, lease, max_run_ms, note, .. } = self;
         let (command, key, note) = (command.map(&form), key.map(&form), note.map(&form));
         let folder = folder.map(&form);
         let (host, state) = (host.map(&form), state.map(&form));
@@ -234,6 +237,7 @@ impl<T> HolderInfo<T> {
             host,
             state,
             lease,
+            max_run_ms,
             note,
         }
     }

@@ -586,6 +586,7 @@ impl Asking {
             wait_ms: self.until.map(left),
             priority: self.plan.priority,
             max_waiting: None,
+            max_run_ms: None,
             command: "job".to_owned(),
             note: None,
             owner_fd: self.owner.map(|_| 0),

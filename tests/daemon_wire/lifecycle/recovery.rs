@@ -32,6 +32,7 @@ fn request(process: ProcessId, key: &str) -> Change {
         wait: Wait::No,
         priority: 0,
         max_waiting: None,
+        max_run_ms: None,
         provisional: false,
         children: false,
         ttl_ms: None,

@@ -7,6 +7,7 @@ use crate::backend;
 use crate::script;
 use crate::terminal::Terminal;
 use crate::world::World;
+use crate::world::process::wait_until;
 
 fn keys(world: &World, args: &str) -> Vec<String> {
     let words = ["status", "--json"].into_iter().chain(args.split_whitespace());
@@ -80,6 +81,30 @@ fn one_key_is_shown_in_full_and_several_are_not() {
 }
 
 #[test]
+fn what_is_left_of_max_run_is_shown_also_by_the_next_daemon() {
+    let world = World::with_daemon();
+    let holder = world.holder(&["-k", "db", "--max-run", "10m"]);
+    let without = world.holder(&["-k", "other"]);
+    let shown = || {
+        wait_until("the status shows that less is left", || {
+            let full = world.sh("canal status db | cat").end().code(0).stdout;
+            full.lines().any(|line| {
+                let left = line.trim().strip_prefix("--max-run 10m00s, ");
+                left.is_some_and(|left| left.ends_with("s left") && !left.starts_with("10m00s"))
+            })
+        });
+        assert_eq!(world.key("db").holders[0].max_run_ms, Some(600_000));
+        assert_eq!(world.key("other").holders[0].max_run_ms, None);
+    };
+    shown();
+    world.kill_daemon();
+    // Over an engine, the next one has to join first.
+    shown();
+    holder.finish();
+    without.finish();
+}
+
+#[test]
 fn a_screen_fits_a_small_terminal_and_says_what_it_leaves_out() {
     let world = World::with_daemon().on_one_host();
     let script = "i=0; while [ $i -lt 40 ]; do
@@ -87,7 +112,7 @@ fn a_screen_fits_a_small_terminal_and_says_what_it_leaves_out() {
             i=$((i + 1))
         done; echo all; read line";
     let holder = world.sh(script).stdin(std::process::Stdio::piped()).spawn();
-    crate::world::process::wait_until("all are held", || holder.stdout() == "all\n");
+    wait_until("all are held", || holder.stdout() == "all\n");
     for (rows, columns) in [("24", "80"), ("12", "40")] {
         let resize = format!("stty rows {rows} cols {columns}; exec canal status --watch");
         let command = ["env", "NO_COLOR=1", "sh", "-c", &resize];

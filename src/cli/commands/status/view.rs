@@ -10,7 +10,7 @@ use super::page::{LeftOut, Page};
 use crate::cli::arguments::duration::stated;
 use crate::cli::output::sanitize::{command_line, sanitize};
 use crate::cli::wording::participant::{left, plural, slots};
-use crate::cli::wording::time::Now;
+use crate::cli::wording::time::{Left, Now};
 use crate::cli::wording::user_name;
 use crate::core::Kind;
 use crate::protocol::{
@@ -210,10 +210,9 @@ impl Drawer<'_> {
         if let Some(state) = holder.state.as_deref().and_then(state) {
             page.note(state.to_owned(), WARNING);
         }
-        if self.is_full()
-            && let Some(place) = place(holder)
-        {
-            page.note(place, NOTE);
+        if self.is_full() {
+            let max_run = self.max_run(holder);
+            place(holder).into_iter().chain(max_run).for_each(|text| page.note(text, NOTE));
         }
         if let Some(kept) = holder.children.as_ref().and_then(|it| kept_by(holder.pid, it)) {
             page.note(kept, NOTE);
@@ -225,6 +224,16 @@ impl Drawer<'_> {
             page.note(origin(&holder.session, holder.host.as_ref(), Some(holder.token)), NOTE);
         }
         self.words(page, holder.note.as_deref());
+    }
+
+    /// `--max-run 10m00s, 6m48s left`.
+    fn max_run(&self, holder: &HolderInfo) -> Option<String> {
+        let most = Duration::from_millis(holder.max_run_ms?);
+        let left = match self.now.left(&holder.since, most)? {
+            Left::Some(left) => format!(", {left} left"),
+            Left::OverFor(over) => format!(" has been over for {over}"),
+        };
+        Some(format!("--max-run {}{left}", stated(most)))
     }
 
     /// Adds what a holder or waiter wants people to know.

@@ -92,6 +92,7 @@ fn asked(revision: u64) -> Request {
         wait: Wait::Yes { until: None },
         priority: 0,
         max_waiting: None,
+        max_run_ms: None,
         provisional: false,
         children: false,
         ttl_ms: None,

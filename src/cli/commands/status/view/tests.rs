@@ -167,6 +167,26 @@ db  buckets 3x2, 1 of 6 held, 2 waiting
 }
 
 #[test]
+fn what_is_left_of_max_run_is_shown_with_the_key() {
+    let shown = |max_run_ms, scope| {
+        let holder = HolderInfo { max_run_ms, ..somebody(812, Some("make"), SINCE) };
+        text(&status(vec![key("db", vec![holder], vec![])]), scope, false, None)
+    };
+    let full = |max_run_ms| shown(Some(max_run_ms), Scope::Key("db"));
+    assert!(
+        full(600_000).contains("\n         --max-run 10m00s, 6m48s left\n"),
+        "{}",
+        full(600_000)
+    );
+    // Its parent is stopped or was killed.
+    let over = "\n         --max-run 1m00s has been over for 2m12s\n";
+    assert!(full(60_000).contains(over), "{}", full(60_000));
+    assert!(!shown(Some(600_000), Scope::Overview).contains("--max-run"));
+    assert!(!shown(None, Scope::Key("db")).contains("--max-run"));
+    full(u64::MAX);
+}
+
+#[test]
 fn what_a_choice_leaves_out_is_counted() {
     let mut one = key("db", vec![], vec![waiter(7, "6 of 6 slots are held")]);
     one.waiting = 9;
