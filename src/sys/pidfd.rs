@@ -168,6 +168,22 @@ impl Pidfd {
         told.then_some(info.ruid)
     }
 
+    /// How the process ended, once its parent has reaped it (`PIDFD_GET_INFO`, Linux 6.15): the
+    /// status as wait(2) gives it. `None` before that, and where the kernel does not tell it.
+    #[must_use]
+    pub fn wait_status(&self) -> Option<i32> {
+        #[cfg(test)]
+        if super::kernel::simulated::current().is_some() {
+            return None;
+        }
+        if !allows(Feature::PidfdInfo) {
+            return None;
+        }
+        let info = self.info_about(libc::PIDFD_INFO_EXIT).ok()?;
+        let told = info.mask & u64::from(libc::PIDFD_INFO_EXIT) != 0;
+        told.then_some(info.exit_code)
+    }
+
     fn is_readable(&self, timeout: PollTimeout) -> bool {
         let mut fds = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
         poll(&mut fds, timeout).is_ok_and(|ready| ready > 0)
@@ -177,9 +193,13 @@ impl Pidfd {
     /// `PIDFD_GET_INFO` (Linux 6.13). Returns ESRCH for a reaped process, EREMOTE for a process
     /// outside our pid namespace, and ENOTTY or EINVAL on older kernels.
     fn info(&self) -> Result<libc::pidfd_info, Errno> {
+        self.info_about(libc::PIDFD_INFO_PID | libc::PIDFD_INFO_CREDS)
+    }
+
+    fn info_about(&self, mask: u32) -> Result<libc::pidfd_info, Errno> {
         // SAFETY: the structure is all integers, for which zeros are a value.
         let mut info: libc::pidfd_info = unsafe { std::mem::zeroed() };
-        info.mask = (libc::PIDFD_INFO_PID | libc::PIDFD_INFO_CREDS).into();
+        info.mask = mask.into();
         // SAFETY: the request number contains the size of the structure, which lives over the call.
         let got = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::PIDFD_GET_INFO, &raw mut info) };
         Errno::result(got)?;
