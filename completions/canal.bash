@@ -32,7 +32,7 @@ _canal() {
     local everywhere='--socket --no-start -q --quiet -v --verbose -h --help'
     local lock='-k --key --read --write --per --buckets -j --slots --count --new-session'
     local wait='-n --no-wait -w --wait -E --conflict-exit-code --priority --note --progress'
-    local verbs='run acquire release renew status test leader kill resize daemon config doctor setup completions man help'
+    local verbs='run acquire release renew status history test leader kill resize daemon config doctor setup completions man help'
 
     # What stands before the cursor: the verb, options that take a value, the first operand.
     local verb='' operand=0 string='' i socket=()
@@ -50,12 +50,15 @@ _canal() {
                 ;;
             --key | --read | --write | --why | --under | --user | --for | --while | --per | --buckets | --slots | --count | --wait | --conflict-exit-code | \
                 --priority | --max-waiting | --max-run | --kill-after | --signal | --pid | --token | --handle | --ttl | --on-lost | --note | --progress | \
-                --idle-exit)
+                --idle-exit | --since)
                 ((i++))
                 ;;
             --*) ;;
             -s)
                 [[ $verb == kill ]] && ((i++))
+                ;;
+            -n)
+                [[ $verb == history ]] && ((i++))
                 ;;
             -*c)
                 string=given
@@ -107,6 +110,9 @@ _canal() {
                 return
             fi
             ;;
+        -n)
+            [[ $verb == history ]] && return
+            ;;
         --signal)
             mapfile -t COMPREPLY < <(compgen -W 'TERM INT HUP QUIT KILL USR1 USR2 ALRM' -- "$cur")
             return
@@ -123,7 +129,7 @@ _canal() {
             _pids
             return
             ;;
-        --wait | --max-run | --kill-after | --idle-exit | --ttl | -*w)
+        --wait | --max-run | --kill-after | --idle-exit | --ttl | --since | -*w)
             mapfile -t COMPREPLY < <(compgen -W '10s 1m 10m 1h infinity' -- "$cur")
             return
             ;;
@@ -151,6 +157,7 @@ _canal() {
         release) options="--all --handle --force --token --pid --json $everywhere" ;;
         renew) options="--handle --while --note --json $everywhere" ;;
         status | list | ps) options="--under --mine --user --waiting --json --watch --ended --why --graph $everywhere" ;;
+        history) options="--since --user --failed -n --json --csv $everywhere" ;;
         test) options="$lock --for --json $everywhere" ;;
         leader) options="--watch --json $everywhere" ;;
         kill) options="--pid --waiters -s --signal -y --yes --json $everywhere" ;;
@@ -171,7 +178,7 @@ _canal() {
             ;;
         help) options=$verbs ;;
     esac
-    if [[ $cur != -* && $verb == @(acquire|release|status|list|ps|test|leader|kill|resize) ]]; then
+    if [[ $cur != -* && $verb == @(acquire|release|status|list|ps|history|test|leader|kill|resize) ]]; then
         [[ $verb == test ]] || ((!operand)) || return
         _canal_keys "$1"
         return

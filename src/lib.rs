@@ -63,6 +63,7 @@ pub mod client;
 pub mod core;
 #[doc(hidden)]
 pub mod daemon;
+mod history;
 #[doc(hidden)]
 pub mod host;
 #[doc(hidden)]

@@ -25,8 +25,8 @@ use clap::{CommandFactory, Parser};
 use arguments::definition::{Cli, Verb};
 use arguments::fast_path;
 use commands::{
-    acquire, complete, completions, config, daemon, doctor, kill, leader, release, renew, resize,
-    run, setup, status, test,
+    acquire, complete, completions, config, daemon, doctor, history, kill, leader, release, renew,
+    resize, run, setup, status, test,
 };
 use failed::Failed;
 use output::stderr::Verbosity;
@@ -77,6 +77,7 @@ fn dispatch(cli: &Cli, verbosity: Verbosity) -> Result<u8, Failed> {
         Some(Verb::Release(args)) => release::run(args, global, verbosity),
         Some(Verb::Renew(args)) => renew::run(args, global, verbosity),
         Some(Verb::Status(args)) => status::run(args, global, verbosity),
+        Some(Verb::History(args)) => history::run(args, global, verbosity),
         Some(Verb::Leader(args)) => leader::run(args, global, verbosity),
         Some(Verb::Kill(args)) => kill::run(args, global, verbosity),
         Some(Verb::Test(args)) => test::run(args, global, verbosity),

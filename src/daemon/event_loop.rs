@@ -25,6 +25,7 @@ pub(crate) fn work(server: &mut Server, signals: &Signals) -> anyhow::Result<()>
     let bell = Arc::new(Bell::new()?);
     server.conns.wake_for(&*bell)?;
     let waker = Waker::from(bell);
+    server.history.wake_by(waker.clone());
     let mut context = Context::from_waker(&waker);
     while !server.stopping {
         if server.hears_engine(&mut context) || server.has_work() {
@@ -51,6 +52,7 @@ pub(crate) fn work(server: &mut Server, signals: &Signals) -> anyhow::Result<()>
     if let Some(cluster) = &mut server.cluster {
         cluster.close_tokens();
     }
+    server.history.close();
     tracing::info!("the daemon ends; what is held stays held");
     Ok(())
 }

@@ -11,6 +11,7 @@ mod config;
 mod due;
 mod event_loop;
 mod fault;
+mod history;
 mod limits;
 mod logging;
 mod net;

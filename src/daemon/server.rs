@@ -17,6 +17,7 @@ use crate::daemon::cluster::Cluster;
 use crate::daemon::config::Limits;
 use crate::daemon::config::in_force::InForce;
 use crate::daemon::due::Due;
+use crate::daemon::history::recorder::History;
 use crate::daemon::limits::CALLS_PER_TURN;
 use crate::daemon::net::accept_backlog::Accepted;
 use crate::daemon::net::batch::Batch;
@@ -66,6 +67,8 @@ pub(crate) struct Server {
     pub(crate) waiters: Waiters,
     pub(crate) leases: Leases,
     pub(crate) reports: Reports,
+    /// What ended.
+    pub(crate) history: History,
     pub(crate) told_sizes: ToldSizes,
     pub(crate) due: Due,
     pub(crate) spin: AdaptiveSpin,
@@ -91,6 +94,10 @@ impl Server {
     /// As [`Self::turn`].
     pub(crate) fn carry_out_batch(&mut self, mut batch: Batch) -> anyhow::Result<()> {
         let deaths = !batch.ended.frames.is_empty();
+        for (frame, pidfd) in std::mem::take(&mut batch.ended.pidfds) {
+            let descriptors = self.limits.connections(0);
+            self.history.keep_exit(frame, pidfd, descriptors);
+        }
         for disconnected in std::mem::take(&mut batch.disconnected) {
             self.disconnect(disconnected);
         }
@@ -113,6 +120,7 @@ impl Server {
         self.serve(&batch)?;
         self.inform(now);
         self.serve_reports(&batch);
+        self.end_searches();
         self.answer_the_forgotten();
         #[cfg(test)]
         if crate::sim::is_broken(crate::sim::Rule::RecordsComeFirst) {
@@ -123,6 +131,7 @@ impl Server {
             cluster.ask_engine();
         }
         self.conns.flush();
+        self.history.hand_over();
         self.ledger.tidy();
         self.look_ahead(now);
         self.set_alarm()?;

@@ -20,6 +20,8 @@ use crate::daemon::config::Config;
 use crate::daemon::config::in_force::{InForce, Overrides};
 use crate::daemon::due::Due;
 use crate::daemon::event_loop::{Signals, work};
+use crate::daemon::history::recorder::History;
+use crate::daemon::history::writer::Files;
 use crate::daemon::limits::DESCRIPTORS_MIN;
 use crate::daemon::net::connections::Conns;
 use crate::daemon::net::events::Source;
@@ -154,7 +156,7 @@ pub(crate) fn open(
         holder_record::refuse_holders(&place.dir, &Origin::read()?, options.discard_journal)?;
     }
     engine_mark::check(options, config, chosen.as_ref())?;
-    let (recovered, driver) = match &chosen {
+    let (mut recovered, driver) = match &chosen {
         None => (recover(place, config, rules(), options.discard_journal)?, None),
         Some(chosen) => {
             let (recovered, driver) = begin(options, chosen)?;
@@ -170,6 +172,7 @@ pub(crate) fn open(
         );
     }
     let runtime_dir = claim.open(given, config.socket.clone())?;
+    let ended = std::mem::take(&mut recovered.ended);
     let mut server = server(place, uid, runtime_dir, in_force, recovered)?;
     if let Some((chosen, driver)) = chosen.as_ref().zip(driver) {
         if place.rule == Rule::Shared && !may_look_into_others() {
@@ -178,6 +181,17 @@ pub(crate) fn open(
         }
         server.cluster = Some(Box::new(Cluster::open(options, config, chosen, driver)?));
         tracing::info!(engine = chosen.name, host = chosen.label, "joining");
+    }
+    // A daemon in a thread of another program writes nothing that the program did not ask for.
+    if let Some(limits) = config.history.limits().filter(|_| !options.embedded) {
+        let state_dir = server.ledger.state_dir().unwrap_or(&place.stores().state_dir);
+        let files = Files { dir: state_dir.join("history"), limits };
+        let host = chosen.as_ref().map(|chosen| chosen.label.as_str());
+        server.history = History::new(files, host);
+        server.owners.keeps_ended = true;
+        server.history.take_in_ended(ended);
+        server.history.follow(&server.ledger.table, server.ledger.host);
+        server.history.hand_over();
     }
     Ok(server)
 }
@@ -207,7 +221,7 @@ pub(crate) fn server(
     in_force: InForce,
     recovered: Recovered,
 ) -> anyhow::Result<Server> {
-    let Recovered { ledger, origin, children, found, unverified, mut notes } = recovered;
+    let Recovered { ledger, origin, children, found, unverified, mut notes, ended: _ } = recovered;
     notes.extend(home.note());
     notes.extend(notes_about(place, &origin));
     notes.extend(detach::notes());
@@ -255,6 +269,7 @@ pub(crate) fn server(
         children,
         conns,
         reports: Reports::default(),
+        history: History::default(),
         told_sizes: ToldSizes::default(),
         due: Due::new(timer),
         spin: AdaptiveSpin::new(),

@@ -29,6 +29,9 @@ pub use messages::deadline_page::{DeadlinePageFound, DeadlinePageQuery, Wrapper}
 pub use messages::envelope::{Call, Reply};
 pub use messages::error::{ErrorName, Failure, OWNER_GONE};
 pub use messages::handle::Handle;
+pub use messages::history::{
+    HistoryClient, HistoryItem, HistoryPage, HistoryQuery, HistoryRecord, HistoryStep,
+};
 pub use messages::kill::{Kill, KillTarget, KillTargets, Killed, WouldKill};
 pub use messages::leader::{Leader, LeaderQuery};
 pub use messages::lease::{

@@ -25,6 +25,8 @@ mod daemon;
 mod deadlock;
 #[path = "../whole/grants/mod.rs"]
 mod grants;
+#[path = "../whole/history/mod.rs"]
+mod history;
 #[path = "../whole/leader/mod.rs"]
 mod leader;
 #[path = "../whole/other_programs/mod.rs"]

@@ -100,6 +100,8 @@ pub(crate) enum Verb {
     /// Show holders, waiters, and why they wait
     #[command(visible_aliases = ["list", "ps"])]
     Status(StatusArgs),
+    /// Show what ended: when, how, and how long it waited and held its locks
+    History(HistoryArgs),
     /// Ask whether locks are free, without taking them: exit code 0 or 75
     Test(TestArgs),
     /// Show who leads by holding a lock: exit code 0, or 75 if nobody does
@@ -290,6 +292,32 @@ pub(crate) struct StatusArgs {
     /// Print all waiters and their blockers as a graph for Graphviz (DOT)
     #[arg(long, conflicts_with_all = ["key", "under", "mine", "user", "waiting", "watch", "ended"])]
     pub(crate) graph: bool,
+}
+
+/// Show what ended: when, how, and how long it waited and held its locks
+#[derive(Args, Debug)]
+pub(crate) struct HistoryArgs {
+    /// Only what asked for this key or one below it
+    #[arg(value_name = "KEY", value_parser = plain_key)]
+    pub(crate) key: Option<Key>,
+    /// Only what ended within the last DUR
+    #[arg(long, value_name = "DUR", value_parser = duration::parse_some, allow_negative_numbers = true)]
+    pub(crate) since: Option<Length>,
+    /// Only what is of this user; a name or a number
+    #[arg(long, value_name = "USER", value_parser = user_name::uid)]
+    pub(crate) user: Option<u32>,
+    /// Only what ended otherwise than by a release or with exit code 0
+    #[arg(long)]
+    pub(crate) failed: bool,
+    /// Show the last N [default: 50; with --json or --csv: all]
+    #[arg(short = 'n', value_name = "N", value_parser = positive, allow_negative_numbers = true)]
+    pub(crate) count: Option<u64>,
+    /// Print it as JSON
+    #[arg(long, conflicts_with = "csv")]
+    pub(crate) json: bool,
+    /// Print it as comma-separated values, with a line of names
+    #[arg(long)]
+    pub(crate) csv: bool,
 }
 
 /// Ask whether locks are free, without taking them: exit code 0 or 75

@@ -9,6 +9,7 @@ pub(super) mod completions;
 pub(super) mod config;
 pub(super) mod daemon;
 pub(super) mod doctor;
+pub(super) mod history;
 pub(super) mod kill;
 pub(super) mod leader;
 pub(super) mod release;

@@ -34,6 +34,7 @@ const TEXTS: &[(&str, &str)] = &[
     ("canal-renew", include_str!("renew.roff")),
     ("canal-status", include_str!("status.roff")),
     ("canal-test", include_str!("test.roff")),
+    ("canal-history", include_str!("history.roff")),
     ("canal-leader", include_str!("leader.roff")),
     ("canal-kill", include_str!("kill.roff")),
     ("canal-resize", include_str!("resize.roff")),

@@ -6,9 +6,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::protocol::{
-    Configuration, ConfigurationQuery, Confirm, EndedLeases, EndedLeasesQuery, GraphQuery, Kill,
-    KillTargets, Killed, Leader, LeaderQuery, Reload, Reloaded, Renew, Renewed, Resize, Resized,
-    Status, StatusQuery, Waits, WhyQuery, WouldAcquire, WouldGrant, WouldKill,
+    Configuration, ConfigurationQuery, Confirm, EndedLeases, EndedLeasesQuery, GraphQuery,
+    HistoryPage, HistoryQuery, Kill, KillTargets, Killed, Leader, LeaderQuery, Reload, Reloaded,
+    Renew, Renewed, Resize, Resized, Status, StatusQuery, Waits, WhyQuery, WouldAcquire,
+    WouldGrant, WouldKill,
 };
 use crate::sys::pidfd::Pidfd;
 
@@ -157,6 +158,15 @@ impl Client {
     /// Only those of every call.
     pub fn ended_leases(&mut self, query: &EndedLeasesQuery) -> Result<EndedLeases, ClientError> {
         self.call("EndedLeases", query, None, Repeat::Always)
+    }
+
+    /// Asks for requests and holds that have ended: one page, the newest first.
+    ///
+    /// # Errors
+    /// [`ErrorName::Unsupported`](crate::protocol::ErrorName::Unsupported) if the daemon keeps no
+    /// history.
+    pub fn history(&mut self, query: &HistoryQuery) -> Result<HistoryPage, ClientError> {
+        self.call("History", query, None, Repeat::Always)
     }
 
     /// Asks which holds and waiting requests a [`Kill`] may be about. Signals nothing.

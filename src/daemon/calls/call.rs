@@ -13,8 +13,8 @@ use crate::protocol::frame::{self, FrameError};
 use crate::protocol::service::{DescriptionQuery, SERVICE, ServiceError};
 use crate::protocol::{
     Acquire, Confirm, DeadlinePageQuery, EndedLeasesQuery, ErrorName, Failure, GraphQuery,
-    INTERFACE, Kill, LeaderQuery, Release, Renew, Resize, StatusQuery, Stop, WhyQuery,
-    WouldAcquire, WouldKill,
+    HistoryQuery, INTERFACE, Kill, LeaderQuery, Release, Renew, Resize, StatusQuery, Stop,
+    WhyQuery, WouldAcquire, WouldKill,
 };
 use crate::sys::clock;
 
@@ -54,6 +54,7 @@ pub(crate) enum Asked {
     Description(DescriptionQuery),
     EndedLeases(EndedLeasesQuery),
     Graph(GraphQuery),
+    History(HistoryQuery),
     Info,
     Kill(Kill),
     Leader(LeaderQuery),
@@ -112,6 +113,7 @@ impl Asked {
             | Self::Description(_)
             | Self::EndedLeases(_)
             | Self::Graph(_)
+            | Self::History(_)
             | Self::Info
             | Self::Page(_)
             | Self::Reload
@@ -123,9 +125,9 @@ impl Asked {
         }
     }
 
-    /// Whether the reply may be a long one about the whole table.
+    /// Whether the reply may be a long one, about the whole table or the history.
     pub(crate) fn is_report(&self) -> bool {
-        matches!(self, Self::Status(_) | Self::Why(_) | Self::Graph(_))
+        matches!(self, Self::Status(_) | Self::Why(_) | Self::Graph(_) | Self::History(_))
     }
 
     /// Whether it is served before other calls: it releases something, or keeps a lease from
@@ -217,6 +219,7 @@ fn understand(method: &str, parameters: Option<&RawValue>) -> Result<Asked, Serv
         (INTERFACE, "Confirm") => typed(parameters).map(Asked::Confirm),
         (INTERFACE, "EndedLeases") => typed(parameters).map(Asked::EndedLeases),
         (INTERFACE, "Graph") => typed(parameters).map(Asked::Graph),
+        (INTERFACE, "History") => typed(parameters).map(Asked::History),
         (INTERFACE, "DeadlinePage") => typed(parameters).map(Asked::Page),
         (INTERFACE, "Kill") => typed(parameters).map(Asked::Kill),
         (INTERFACE, "Leader") => typed(parameters).map(Asked::Leader),

@@ -6,8 +6,10 @@
 use anyhow::Context;
 
 use crate::core::{Change, FrameId, RequestId, Revision, Rules, Snapshot, Table, Token};
+use crate::daemon::calls::completion::Completion;
 use crate::daemon::cluster::Cluster;
 use crate::daemon::cluster::engine_status::OngoingOutage;
+use crate::daemon::history::cause::Cause;
 use crate::daemon::options::Unusable;
 use crate::daemon::server::Server;
 use crate::daemon::store::ledger::{Ledger, NO_HOST};
@@ -41,8 +43,13 @@ impl Server {
                 self.heed_our_end(&entry.change);
                 let proposed = ticket.and_then(|it| self.cluster.as_mut()?.in_flight.take(it));
                 let before = proposed.as_ref().map_or_else(Vec::new, |it| self.at_stake(&it.then));
+                let cause = self.history.is_on().then(|| {
+                    let then = proposed.as_ref().map_or(&Completion::Nothing, |it| &it.then);
+                    Cause::of(&entry.change, then)
+                });
                 let recovered = self.ledger.table.recovery().is_some();
                 let applied = self.ledger.apply_shared(revision, &entry);
+                self.record(cause, &applied);
                 // Processes whose holds ended with an incarnation of ours did not release them and
                 // may still run. The daemon looks for them in its own record before it joins.
                 let host_is_gone = matches!(entry.change, Change::HostGone { .. });
@@ -180,6 +187,7 @@ impl Server {
             self.owners.forget(frame);
         }
         self.leases.follow(&self.ledger.table, self.ledger.host);
+        self.history.follow(&self.ledger.table, self.ledger.host);
     }
 
     /// The failure for a client whose call cannot be served because this host is not a member.

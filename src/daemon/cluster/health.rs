@@ -16,6 +16,7 @@ impl Server {
     pub(crate) fn status_of<K>(&self, keys: K, left_out: u64) -> Status<K> {
         let mut daemon = self.about.clone();
         daemon.notes.extend(logging::note());
+        daemon.notes.extend(self.history.notes());
         Status {
             daemon,
             keys,

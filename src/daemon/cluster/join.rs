@@ -64,6 +64,7 @@ pub(crate) fn begin(
         found: Vec::new(),
         unverified: BTreeSet::new(),
         notes: Vec::new(),
+        ended: Vec::new(),
     };
     Ok((recovered, EngineDriver::new(member, engine)))
 }
@@ -115,6 +116,7 @@ impl Server {
         let (table, host) = (&self.ledger.table, self.ledger.host);
         self.waiters.follow_table(table, host);
         self.leases = Leases::of_table(table, host);
+        self.history.follow(table, host);
         let frames: Vec<_> = table.frames_of_host(host).collect();
         let enclosing: BTreeSet<FrameId> =
             table.frames().filter_map(|frame| frame.parent).collect();

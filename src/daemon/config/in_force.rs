@@ -11,7 +11,7 @@ use crate::sys::clock;
 /// The configuration in force.
 #[derive(Debug)]
 pub(crate) struct InForce {
-    /// As it was read last, but with the engine and the socket of the start.
+    /// As it was read last, but with the engine, the socket and the history of the start.
     pub(crate) config: Config,
     /// Where a configuration may be, the first that exists counts.
     pub(crate) paths: Vec<PathBuf>,
@@ -80,10 +80,11 @@ impl InForce {
         Self { config, paths, overrides, read_at, descriptors, reload_asked: false }
     }
 
-    /// Another configuration that was read now. The engine and the socket stay: they need a restart.
+    /// Another configuration that was read now. Engine, socket and history stay: they need a restart.
     pub(crate) fn replace(&mut self, config: Config) {
         let before = std::mem::replace(&mut self.config, config);
         (self.config.engine, self.config.socket) = (before.engine, before.socket);
+        self.config.history = before.history;
         self.config.written.retain(|one| !needs_restart(&one.name));
         let kept = before.written.into_iter().filter(|one| needs_restart(&one.name));
         self.config.written.extend(kept);
@@ -101,7 +102,7 @@ impl InForce {
 
 /// Whether a change of this setting needs another daemon.
 pub(crate) fn needs_restart(name: &str) -> bool {
-    name.starts_with("engine.") || name.starts_with("socket.")
+    ["engine.", "socket.", "history."].iter().any(|table| name.starts_with(table))
 }
 
 #[cfg(test)]

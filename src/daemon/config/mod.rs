@@ -6,6 +6,7 @@
 pub(super) mod duration;
 pub(super) mod engine_section;
 pub(super) mod file;
+pub(super) mod history_section;
 pub(super) mod in_force;
 pub(super) mod reload;
 pub(super) mod report;
@@ -24,6 +25,7 @@ use toml::Spanned;
 use crate::core::{Key, View};
 use crate::daemon::config::duration::duration;
 use crate::daemon::config::engine_section::Configured;
+use crate::daemon::config::history_section::HistorySettings;
 use crate::daemon::config::written::{Written, line_of};
 use crate::daemon::limits::{
     CONNECTION_IDLE, KEY_BYTES_PER_USER, LEASES_PER_USER, NUMBER_MAX, WAITERS_PER_USER,
@@ -52,6 +54,7 @@ pub(crate) struct Config {
     /// Who may connect to the socket, if the daemon makes it.
     pub(crate) socket: SocketAccess,
     pub(crate) engine: Configured,
+    pub(crate) history: HistorySettings,
     /// The log filter, in the syntax of `CANAL_LOG`.
     pub(crate) log: Option<String>,
     /// What is written in the file.
@@ -121,6 +124,7 @@ struct File {
     permission: Vec<permissions::Section>,
     socket: socket_section::Section,
     engine: Option<engine_section::Section>,
+    history: history_section::Section,
 }
 
 #[derive(Debug, Deserialize)]
@@ -190,6 +194,7 @@ impl Config {
         }
         let engine = file.engine.unwrap_or_default().configured();
         let socket = file.socket.access();
+        let history = file.history.settings();
         let permissions = file.permission.iter().map(permissions::Section::permission);
         let permissions = permissions.collect::<Result<_, _>>();
         let time = |text: Option<&Spanned<String>>| {
@@ -215,6 +220,7 @@ impl Config {
             permissions: permissions.map_err(|(at, what)| wrong(at, what))?,
             socket: socket.map_err(|(at, what)| wrong(at, what))?,
             engine: engine.map_err(|(at, what)| wrong(at, what))?,
+            history: history.map_err(|(at, what)| wrong(at, what))?,
             log: file.daemon.log.map(Spanned::into_inner),
             written: written::written(text),
         })
@@ -403,6 +409,27 @@ mod tests {
             let error = parse(text).unwrap_err();
             assert!(error.starts_with(&format!("canal.toml, line {line}: ")), "{error}");
             assert!(error.contains(what), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_history_has_a_time_and_a_size_and_is_off_with_0() {
+        let history = |text: &str| parse(&format!("[history]\n{text}\n")).map(|it| it.history);
+        let usual = parse("").unwrap().history;
+        assert_eq!((usual.keep.as_secs(), usual.max().as_str()), (30 * 86_400, "64MiB"));
+        let stated = history("keep = \"90d\"\nmax = \"1GiB\"").unwrap();
+        assert_eq!((stated.keep.as_secs(), stated.max_bytes), (90 * 86_400, 1 << 30));
+        assert_eq!(history("max = 0").unwrap().limits(), None);
+        for (text, what) in [
+            ("max = \"lots\"", "`lots` is no size"),
+            ("max = -1", "`-1` is no size"),
+            ("max = \"1KiB\"", "at least 64KiB"),
+            ("max = true", "expected a size like"),
+            ("keep = \"soon\"", "`soon` is no duration; write it like `12h`, `30d`"),
+            ("kept = \"1d\"", "did you mean `keep`?"),
+        ] {
+            let error = history(text).unwrap_err();
+            assert!(error.starts_with("canal.toml, line 2: ") && error.contains(what), "{error}");
         }
     }
 

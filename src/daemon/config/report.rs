@@ -95,6 +95,8 @@ impl Server {
             ("policy.bypass_max", self.ledger.table.bypass_max().to_string()),
             ("daemon.idle_exit", limits.idle_exit.map_or_else(|| "never".to_owned(), stated)),
             ("daemon.log", log),
+            ("history.keep", stated(config.history.keep)),
+            ("history.max", config.history.max()),
         ];
         values.extend(self.cluster.iter().flat_map(|cluster| cluster.settings()));
         values

@@ -288,7 +288,10 @@ impl Conns {
         let Some(conn) = self.open.get_mut(id) else { return };
         let flushed = conn.is_flushed();
         let answered = conn.calls.is_empty()
-            && !matches!(conn.doing(), CallState::InFlight | CallState::Stores(_));
+            && !matches!(
+                conn.doing(),
+                CallState::InFlight | CallState::Stores(_) | CallState::History
+            );
         let closes = conn.closing || conn.heard_end && answered;
         if closes && flushed {
             return self.part(id);

@@ -36,6 +36,8 @@ pub(crate) struct Ended {
     pub(crate) frames: Vec<FrameId>,
     /// The holds whose FIFO has lost its last writer.
     pub(crate) fifos: Vec<Token>,
+    /// The processes of the frames, where they are kept.
+    pub(crate) pidfds: Vec<(FrameId, Pidfd)>,
 }
 
 /// The processes that own frames.
@@ -50,6 +52,9 @@ pub(crate) struct Owners {
     /// Frames for which the daemon could not find out after a restart whether their process still
     /// lives.
     pub(crate) unverified: BTreeSet<FrameId>,
+    /// Whether the pidfds of processes that have ended are reported: the history looks how they
+    /// ended.
+    pub(crate) keeps_ended: bool,
 }
 
 /// What an epoll event reports the end of.
@@ -78,6 +83,7 @@ impl Owners {
             frames: BTreeMap::new(),
             resting: VecDeque::new(),
             unverified: BTreeSet::new(),
+            keeps_ended: false,
         })
     }
 
@@ -151,8 +157,17 @@ impl Owners {
     }
 
     fn drop_watched(&mut self, id: WatchId) {
-        if let Some(Watched::Process(watched)) = self.watched.remove(id) {
-            self.poller.remove(&watched.pidfd);
+        self.take_out(id);
+    }
+
+    /// Stops watching a process. Returns its pidfd.
+    fn take_out(&mut self, id: WatchId) -> Option<Pidfd> {
+        match self.watched.remove(id) {
+            Some(Watched::Process(watched)) => {
+                self.poller.remove(&watched.pidfd);
+                Some(watched.pidfd)
+            }
+            _ => None,
         }
     }
 
@@ -249,7 +264,10 @@ impl Owners {
             // An event alone is no proof: see `Pidfd::has_ended`.
             Some(Watched::Process(process)) if process.pidfd.has_ended() => match process.frame {
                 Some(frame) => {
-                    self.forget(frame);
+                    self.frames.remove(&frame);
+                    self.unverified.remove(&frame);
+                    let pidfd = self.take_out(id).filter(|_| self.keeps_ended);
+                    ended.pidfds.extend(pidfd.map(|pidfd| (frame, pidfd)));
                     ended.frames.push(frame);
                 }
                 None => {

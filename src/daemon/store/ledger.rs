@@ -4,6 +4,7 @@
 //! engine has returned the entry.
 
 use std::io;
+use std::path::Path;
 
 use crate::core::{
     Change, ENTRY_VERSION, Entry, HostId, Key, Request, Revision, Rules, StoredView, Table, Token,
@@ -158,6 +159,11 @@ impl Ledger {
     /// Continues in a journal that begins with a snapshot of the table.
     pub(crate) fn compact(&mut self) -> io::Result<()> {
         self.kept().map_or(Ok(()), |(table, kept)| kept.compact(table))
+    }
+
+    /// The directory of what survives a reboot; `None` if an engine keeps the log.
+    pub(crate) fn state_dir(&self) -> Option<&Path> {
+        self.journal.as_ref().map(|journal| journal.state.dir())
     }
 
     /// Whether files of the journal were removed.

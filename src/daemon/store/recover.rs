@@ -9,8 +9,8 @@ use std::path::Path;
 use anyhow::Context;
 
 use crate::core::{
-    Change, ENTRY_VERSION, Entry, FrameId, Key, Outcome, Owner, ProcessId, Release, Revision,
-    Rules, StoredView, Table, Token, UnixMillis,
+    Change, ENTRY_VERSION, Entry, FrameId, HoldState, Key, Outcome, Owner, ProcessId, Release,
+    Revision, Rules, StoredView, Table, Token, UnixMillis,
 };
 use crate::daemon::config::Config;
 use crate::daemon::fault::Fault;
@@ -42,6 +42,8 @@ pub(crate) struct Recovered {
     pub(crate) unverified: BTreeSet<FrameId>,
     /// What the operator should know.
     pub(crate) notes: Vec<String>,
+    /// The holds that ended while no daemon ran, with the outermost frames of their sessions.
+    pub(crate) ended: Vec<(HoldState, FrameId)>,
 }
 
 /// Recovers the state from the journal, the state file and the lease file.
@@ -115,10 +117,16 @@ pub(crate) fn recover(
         found: Vec::new(),
         unverified: BTreeSet::new(),
         notes,
+        ended: Vec::new(),
     };
+    let before = &recovered.ledger.table;
+    let mut held: Vec<(HoldState, FrameId)> =
+        before.holds().map(|hold| (hold.clone(), before.session(hold.frame))).collect();
     recovered.take_up();
     recovered.follow(config);
     recovered.ledger.commit().with_context(|| journal_of(place))?;
+    held.retain(|(hold, _)| recovered.ledger.table.hold(hold.token).is_none());
+    recovered.ended = held;
     if leases_in_state && let Err(error) = recovered.ledger.keep_leases() {
         tracing::warn!(%error, "the leases stay where an earlier version of canal kept them");
     }

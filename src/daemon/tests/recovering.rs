@@ -97,6 +97,7 @@ impl World {
             found: Vec::new(),
             unverified: BTreeSet::new(),
             notes: Vec::new(),
+            ended: Vec::new(),
         };
         let overrides = Overrides { idle_exit_s: Some(0), ..Overrides::default() };
         let in_force = InForce::new(config, place.stores().config.clone(), 1024, overrides);

@@ -32,6 +32,7 @@ impl Server {
             CallState::Nothing
             | CallState::InFlight
             | CallState::Report
+            | CallState::History
             | CallState::Watches(_)
             | CallState::WatchesLeader(_) => {}
         }

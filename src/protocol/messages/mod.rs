@@ -8,6 +8,7 @@ pub(super) mod deadline_page;
 pub(super) mod envelope;
 pub(super) mod error;
 pub(super) mod handle;
+pub(super) mod history;
 pub(super) mod kill;
 pub(super) mod leader;
 pub(super) mod lease;

@@ -1,5 +1,6 @@
 //! Where a daemon is found, and what other users may do there. These tests do not run over an engine.
 
+mod history;
 mod machine;
 mod permissions;
 mod places;

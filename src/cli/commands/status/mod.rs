@@ -3,7 +3,7 @@
 mod ended;
 mod graph;
 mod hosts;
-mod page;
+pub(super) mod page;
 mod view;
 mod why;
 
@@ -103,15 +103,15 @@ struct Report<'a> {
 
 /// The size of a terminal.
 #[derive(Clone, Copy, Debug)]
-struct Screen {
-    columns: usize,
+pub(super) struct Screen {
+    pub(super) columns: usize,
     /// `None` if unknown.
     lines: Option<usize>,
 }
 
 impl Screen {
     /// That of stdout, if it is a terminal.
-    fn of_stdout() -> Option<Self> {
+    pub(super) fn of_stdout() -> Option<Self> {
         let stdout = io::stdout();
         stdout.is_terminal().then(|| match terminal_size_of(&stdout) {
             Some((Width(columns), Height(lines))) if columns > 0 => {

@@ -5,7 +5,7 @@ use anstyle::Style;
 use crate::cli::output::sanitize::{cut, fold, width};
 
 /// How many columns a row has; the last column takes the rest of the line.
-pub(super) const COLUMNS: usize = 7;
+pub(in crate::cli::commands) const COLUMNS: usize = 7;
 
 /// No column but the last is wider than this on a terminal.
 const WIDE: usize = 14;
@@ -20,7 +20,7 @@ const GAP: &str = "  ";
 
 /// Rows, from top to bottom.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Page {
+pub(in crate::cli::commands) struct Page {
     rows: Vec<(Row, Style)>,
     /// Where each group of rows begins. What stands before the first one belongs to none.
     groups: Vec<usize>,
@@ -37,43 +37,43 @@ enum Row {
 
 /// What did not fit on a screen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct LeftOut {
+pub(in crate::cli::commands) struct LeftOut {
     /// Groups without a single line.
-    pub(super) groups: usize,
+    pub(in crate::cli::commands) groups: usize,
     /// Lines of other groups, and lines that belong to none.
-    pub(super) lines: usize,
+    pub(in crate::cli::commands) lines: usize,
 }
 
 impl Page {
     /// Begins a group of rows.
-    pub(super) fn group(&mut self) {
+    pub(in crate::cli::commands) fn group(&mut self) {
         self.groups.push(self.rows.len());
     }
 
     /// Adds a name and text about it. If the line is too long, the name is cut, or the text gets a
     /// line of its own.
-    pub(super) fn title(&mut self, name: String, said: String, style: Style) {
+    pub(in crate::cli::commands) fn title(&mut self, name: String, said: String, style: Style) {
         self.rows.push((Row::Title(name, said), style));
     }
 
     /// Adds a sentence.
-    pub(super) fn note(&mut self, text: String, style: Style) {
+    pub(in crate::cli::commands) fn note(&mut self, text: String, style: Style) {
         self.rows.push((Row::Note(text), style));
     }
 
     /// Adds a row.
-    pub(super) fn cells(&mut self, cells: [String; COLUMNS], style: Style) {
+    pub(in crate::cli::commands) fn cells(&mut self, cells: [String; COLUMNS], style: Style) {
         self.rows.push((Row::Cells(Box::new(cells)), style));
     }
 
     /// The page as text, fitted to `columns`; nothing is cut without it.
-    pub(super) fn render(&self, columns: Option<usize>) -> String {
+    pub(in crate::cli::commands) fn render(&self, columns: Option<usize>) -> String {
         self.lines(columns).into_iter().map(|(_, line)| line + "\n").collect()
     }
 
     /// The first lines of the page, as many as fit into `room` lines. If not all do, the last line
     /// of the room stays free for what `left_out` says of the rest.
-    pub(super) fn fit(
+    pub(in crate::cli::commands) fn fit(
         &self,
         columns: usize,
         room: usize,

@@ -2,6 +2,8 @@
 
 use crate::core::{Change, Withdrawal};
 use crate::daemon::net::conn_id::ConnId;
+use crate::daemon::net::connection::{CallState, Connection};
+use crate::daemon::queries::reply_queue::Unread;
 use crate::daemon::server::Server;
 use crate::protocol::{ErrorName, Failure};
 use crate::sys::clock;
@@ -48,6 +50,7 @@ impl Server {
             let told = conn.and_then(|id| Some((id, self.conns.peek(id)?.peer.uid)));
             let told = told.map(|(id, viewer)| (id, self.timeout_failure(request, viewer)));
             self.waiters.remove(request);
+            self.history.times_out(request);
             if let Some((id, failure)) = told {
                 self.carry_out(id, Err(failure));
             }
@@ -59,6 +62,21 @@ impl Server {
             self.propose(Change::Withdraw { request, why });
             // This may have granted another request whose wait is over now.
             self.settle();
+        }
+    }
+
+    /// Answers what was asked of the history, as far as it was found.
+    pub(crate) fn end_searches(&mut self) {
+        for (id, found) in self.history.take_found() {
+            let waits = |conn: &&Connection| *conn.doing() == CallState::History;
+            let Some(conn) = self.conns.peek(id).filter(waits) else { continue };
+            let uid = conn.peer.uid;
+            let step = self.history_page(uid, &found);
+            self.carry_out(id, Ok(step));
+            let left = self.conns.peek(id).map_or(0, |conn| conn.unsent());
+            if left > 0 {
+                self.reports.unread.push(Unread { id, uid, left, since: clock::now() });
+            }
         }
     }
 

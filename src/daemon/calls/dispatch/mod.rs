@@ -69,6 +69,7 @@ impl Server {
             Asked::Configuration => Ok(self.configuration(peer)),
             Asked::Confirm(confirm) => self.confirm(id, peer, &confirm),
             Asked::EndedLeases(query) => self.ended_leases(peer, &query),
+            Asked::History(query) => self.history(id, &query),
             Asked::Kill(kill) => self.kill(peer, &kill),
             Asked::Leader(query) => self.leader(id, peer, &query, more),
             Asked::Page(query) => self.page(&query),

@@ -15,6 +15,7 @@ use crate::daemon::calls::dispatch::late::ended_unseen;
 use crate::daemon::calls::in_flight::{Awaiting, Proposed};
 use crate::daemon::calls::pending_acquire::PendingAcquire;
 use crate::daemon::calls::step::Step;
+use crate::daemon::history::cause::Cause;
 use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::server::Server;
 use crate::daemon::waiters::regrant::granted;
@@ -37,7 +38,9 @@ impl Server {
             return self.propose_to_engine(change, then);
         }
         let before = self.at_stake(&then);
+        let cause = self.history.is_on().then(|| Cause::of(&change, &then));
         let applied = self.ledger.apply(change);
+        self.record(cause, &applied);
         self.take_note(&applied, matches!(then, Completion::End { .. }));
         self.complete(applied, then, &before);
     }
@@ -55,6 +58,14 @@ impl Server {
         match then {
             Completion::Release(back) => self.holds_at_stake(&back.giving),
             _ => Vec::new(),
+        }
+    }
+
+    /// Records the requests that a change ended. `cause` is what the change says; `None` where the
+    /// history is off.
+    pub(crate) fn record(&mut self, cause: Option<Cause>, applied: &Applied) {
+        if let Some(cause) = cause {
+            self.history.take_in(&cause, applied, &self.ledger.table, self.ledger.host);
         }
     }
 

@@ -67,6 +67,7 @@ impl Server {
 
     /// Lets a request that may not wait be decided later.
     pub(crate) fn wait_for_an_end(&mut self, deferred: DeferredRequest) -> Waiting {
+        self.history.take_back(deferred.newcomer.request.tag);
         if let Some(conn) = self.conns.get(deferred.conn()) {
             conn.set_doing(&DispatchPermit::new(), CallState::Deferred);
         }
@@ -85,6 +86,14 @@ impl Server {
             conn.set_doing(&DispatchPermit::new(), CallState::Stores(request));
         }
         self.waiters.await_sync(UnsyncedLease { conn, request, granted: granted.cloned() });
+        Waiting::new()
+    }
+
+    /// Lets a call wait until the thread of the history has found what it asks for.
+    pub(crate) fn wait_for_history(&mut self, id: ConnId) -> Waiting {
+        if let Some(conn) = self.conns.get(id) {
+            conn.set_doing(&DispatchPermit::new(), CallState::History);
+        }
         Waiting::new()
     }
 

@@ -44,6 +44,8 @@ pub(crate) enum CallState {
     Stores(RequestId),
     /// Its turn to get a report: see [`crate::daemon::queries::serve`].
     Report,
+    /// What it asked of the history: see [`crate::daemon::history::serve`].
+    History,
     /// The connection watches this part of the status.
     Watches(Box<Selection>),
     /// The connection watches the leader of a key.
@@ -201,6 +203,7 @@ impl Connection {
         let is_idle = match self.doing {
             CallState::Nothing
             | CallState::Report
+            | CallState::History
             | CallState::Watches(_)
             | CallState::WatchesLeader(_) => true,
             CallState::Waits(_)

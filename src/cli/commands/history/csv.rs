@@ -1,0 +1,95 @@
+//! Comma-separated values, as RFC 4180 has them.
+
+use crate::cli::output::sanitize::sanitize;
+use crate::cli::wording::user_name;
+use crate::protocol::HistoryRecord;
+
+const NAMES: [&str; 16] = [
+    "number",
+    "asked",
+    "ended",
+    "how",
+    "exit",
+    "signal",
+    "waited_ms",
+    "held_ms",
+    "keys",
+    "user",
+    "pid",
+    "session",
+    "token",
+    "host",
+    "note",
+    "command",
+];
+
+/// A line of names, and one for each record.
+pub(super) fn text(records: &[HistoryRecord]) -> String {
+    let mut text = line(NAMES.map(str::to_owned));
+    for record in records {
+        text += &line(values(record));
+    }
+    text
+}
+
+fn values(record: &HistoryRecord) -> [String; NAMES.len()] {
+    let shown = |number: Option<u64>| number.map(|it| it.to_string()).unwrap_or_default();
+    let own = |text: &Option<String>| text.clone().unwrap_or_default();
+    let keys: Vec<&str> = record.items.iter().map(|item| item.key.as_str()).collect();
+    [
+        record.number.to_string(),
+        record.asked.clone(),
+        record.ended.clone(),
+        record.how.clone(),
+        shown(record.exit.map(u64::from)),
+        shown(record.signal.map(u64::from)),
+        record.waited_ms.to_string(),
+        shown(record.held_ms),
+        keys.join(" "),
+        user_name::name(record.uid),
+        record.pid.to_string(),
+        own(&record.session),
+        shown(record.token),
+        own(&record.host),
+        own(&record.note),
+        own(&record.command),
+    ]
+}
+
+fn line(values: [String; NAMES.len()]) -> String {
+    let values: Vec<String> = values.iter().map(|value| quoted(&sanitize(value))).collect();
+    values.join(",") + "\r\n"
+}
+
+fn quoted(value: &str) -> String {
+    if value.contains([',', '"', '\r', '\n']) {
+        format!("\"{}\"", value.replace('"', "\"\""))
+    } else {
+        value.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::{HistoryItem, Mode};
+
+    #[test]
+    fn what_separates_values_is_quoted() {
+        let item = |key: &str| HistoryItem { key: key.to_owned(), mode: Mode::Counted, count: 1 };
+        let record = HistoryRecord {
+            number: 7,
+            how: "ended".to_owned(),
+            exit: Some(1),
+            uid: 4_000_000,
+            command: Some("sh -c 'a, \"b\"'\nx".to_owned()),
+            items: vec![item("a"), item("b")],
+            ..HistoryRecord::default()
+        };
+        let text = text(&[record]);
+        let lines: Vec<_> = text.split_terminator("\r\n").collect();
+        assert_eq!(lines.len(), 2);
+        assert_eq!(lines[0].split(',').count(), NAMES.len());
+        assert_eq!(lines[1], "7,,,ended,1,,0,,a b,4000000,0,,,,,\"sh -c 'a, \"\"b\"\"'?x\"");
+    }
+}

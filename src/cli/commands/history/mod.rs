@@ -1,0 +1,83 @@
+//! `canal history`: what ended, when, how, and how long it waited and held its locks.
+
+mod csv;
+mod page;
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::cli::arguments::definition::{Global, HistoryArgs};
+use crate::cli::arguments::duration::{Length, millis};
+use crate::cli::commands::status::Screen;
+use crate::cli::connect;
+use crate::cli::failed::Failed;
+use crate::cli::output::stderr::Verbosity;
+use crate::cli::output::stdout;
+use crate::cli::wording::time::Now;
+use crate::client::Client;
+use crate::protocol::{HistoryPage, HistoryQuery, HistoryRecord};
+use crate::run::SUCCESS;
+
+/// How many records are shown to a person who names no number.
+const SHOWN: u64 = 50;
+
+/// What `--json` prints.
+#[derive(Debug, Default, Serialize)]
+struct History {
+    /// The oldest first.
+    records: Vec<HistoryRecord>,
+    /// How many records the daemon left out since it started.
+    dropped: u64,
+}
+
+pub(crate) fn run(args: &HistoryArgs, global: &Global, _: Verbosity) -> Result<u8, Failed> {
+    let mut client = connect::client(global)?;
+    let found = ask(&mut client, args)?;
+    if args.json {
+        stdout::print(&stdout::json(&found)?)?;
+    } else if args.csv {
+        stdout::print(&csv::text(&found.records))?;
+    } else {
+        let columns = Screen::of_stdout().map(|screen| screen.columns);
+        let page = page::page(&found.records, found.dropped, &Now::here());
+        stdout::print_styled(&page.render(columns))?;
+    }
+    Ok(SUCCESS)
+}
+
+/// Asks for one page after the other until there is enough.
+fn ask(client: &mut Client, args: &HistoryArgs) -> Result<History, Failed> {
+    let all = if args.json || args.csv { u64::MAX } else { SHOWN };
+    let mut left = args.count.unwrap_or(all);
+    let mut query = HistoryQuery {
+        key: args.key.as_ref().map(|key| key.as_str().to_owned()),
+        since_ms: args.since.and_then(finite).map(millis),
+        uid: args.user,
+        failed: args.failed,
+        ..HistoryQuery::default()
+    };
+    let mut found = History::default();
+    loop {
+        query.limit = Some(left);
+        let HistoryPage { mut records, before, dropped } =
+            client.history(&query).map_err(connect::failed)?;
+        records.truncate(usize::try_from(left).unwrap_or(usize::MAX));
+        left -= records.len() as u64;
+        found.records.append(&mut records);
+        found.dropped = dropped;
+        // A page that goes back is the last one, whatever it says.
+        let goes_on = before.filter(|next| query.before.is_none_or(|last| *next < last));
+        let Some(next) = goes_on.filter(|_| left > 0) else { break };
+        query.before = Some(next);
+    }
+    found.records.reverse();
+    Ok(found)
+}
+
+fn finite(length: Length) -> Option<Duration> {
+    match length {
+        Length::Finite(length) => Some(length),
+        Length::Infinite => None,
+    }
+}

@@ -1,0 +1,174 @@
+//! The table for people: one line for each record, the newest last.
+
+use std::time::Duration;
+
+use anstyle::Style;
+use nix::sys::signal::Signal;
+
+use crate::cli::arguments::duration::short;
+use crate::cli::commands::status::page::{COLUMNS, Page};
+use crate::cli::output::sanitize::{command_line, sanitize};
+use crate::cli::wording::participant::plural;
+use crate::cli::wording::time::Now;
+use crate::cli::wording::user_name;
+use crate::protocol::HistoryRecord;
+
+const NAMES: [&str; COLUMNS] = ["ENDED", "HOW", "WAITED", "HELD", "PID", "USER", "KEY  COMMAND"];
+const PLAIN: Style = Style::new();
+const FAINT: Style = Style::new().dimmed();
+
+pub(super) fn page(records: &[HistoryRecord], dropped: u64, now: &Now) -> Page {
+    let mut page = Page::default();
+    if records.is_empty() {
+        page.title("nothing like that has ended".to_owned(), String::new(), PLAIN);
+    } else {
+        page.cells(NAMES.map(str::to_owned), FAINT);
+    }
+    for record in records {
+        page.cells(cells(record, now), PLAIN);
+        if let Some(note) = &record.note {
+            page.note(format!("note: {}", command_line(note)), FAINT);
+        }
+        if let Some(by) = record.by {
+            let text = format!("released by {} (pid {})", user_name::name(by.uid), by.pid);
+            page.note(text, FAINT);
+        }
+        if record.cycle.len() > 1 {
+            page.note(ring(record), FAINT);
+        }
+    }
+    if dropped > 0 {
+        let records = plural(dropped, "record was", "records were");
+        page.title(format!("{records} left out: too many came at once"), String::new(), FAINT);
+    }
+    page
+}
+
+fn cells(record: &HistoryRecord, now: &Now) -> [String; COLUMNS] {
+    let keys: Vec<String> = record.items.iter().map(|item| sanitize(&item.key)).collect();
+    let command = record.command.as_deref().map(command_line).unwrap_or_default();
+    let pid = if record.pid == 0 { "lease".to_owned() } else { record.pid.to_string() };
+    [
+        now.clock(&record.ended),
+        how(record),
+        length(record.waited_ms),
+        record.held_ms.map(length).unwrap_or_default(),
+        pid,
+        user_name::name(record.uid),
+        format!("{}  {command}", keys.join(", ")),
+    ]
+}
+
+/// `exit 1`, `killed: TERM`, `busy`.
+fn how(record: &HistoryRecord) -> String {
+    let text = match (record.exit, record.signal, record.how.as_str()) {
+        (Some(status), _, _) => format!("exit {status}"),
+        (_, Some(signal), _) => format!("killed: {}", signal_name(signal)),
+        (_, _, "ended") if record.held_ms.is_none() => "gave up".to_owned(),
+        (_, _, "withdrawn") => "gave up".to_owned(),
+        (_, _, "timeout") => "timed out".to_owned(),
+        (_, _, "full") => "busy".to_owned(),
+        (_, _, other) => sanitize(other),
+    };
+    match record.held_ms {
+        // Its process was ended while it waited.
+        None if record.exit.is_some() || record.signal.is_some() => format!("({text})"),
+        _ => text,
+    }
+}
+
+fn signal_name(signal: u8) -> String {
+    let known = Signal::try_from(i32::from(signal));
+    known.map_or_else(|_| signal.to_string(), |it| it.as_str().trim_start_matches("SIG").to_owned())
+}
+
+/// `0.3s`, `42s`, `3m12s`.
+fn length(ms: u64) -> String {
+    if ms < 10_000 {
+        return format!("{}.{}s", ms / 1000, ms % 1000 / 100);
+    }
+    short(Duration::from_millis(ms))
+}
+
+/// `deadlock: s12 waited for a, s14 for b`.
+fn ring(record: &HistoryRecord) -> String {
+    let steps: Vec<String> = record
+        .cycle
+        .iter()
+        .map(|step| {
+            let (session, key) = (sanitize(&step.session), sanitize(&step.key));
+            format!("{session} (pid {}) for `{key}`", step.pid)
+        })
+        .collect();
+    format!("waited for each other: {}", steps.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::wording::time::tests::at;
+    use crate::protocol::{HistoryClient, HistoryItem, HistoryStep, Mode};
+
+    fn record(how: &str, held_ms: Option<u64>) -> HistoryRecord {
+        let item = HistoryItem { key: "deploy".to_owned(), mode: Mode::Counted, count: 1 };
+        HistoryRecord {
+            ended: "2026-11-20T14:02:11Z".to_owned(),
+            how: how.to_owned(),
+            waited_ms: 300,
+            held_ms,
+            pid: 812,
+            items: vec![item],
+            command: Some("./deploy.sh  --all\n".to_owned()),
+            ..HistoryRecord::default()
+        }
+    }
+
+    fn shown(records: &[HistoryRecord], dropped: u64, columns: Option<usize>) -> String {
+        let text = page(records, dropped, &at("2026-11-20T14:05:23Z")).render(columns);
+        anstream::adapter::strip_str(&text).to_string()
+    }
+
+    #[test]
+    fn each_record_has_a_line_that_fits() {
+        let mut exit = record("ended", Some(192_000));
+        exit.exit = Some(0);
+        let mut killed = record("ended", Some(1_000));
+        killed.signal = Some(15);
+        killed.note = Some("run 7".to_owned());
+        let mut refused = record("deadlock", None);
+        let step = |session: &str, key: &str| HistoryStep {
+            session: session.to_owned(),
+            uid: 0,
+            pid: 9,
+            key: key.to_owned(),
+        };
+        refused.cycle = vec![step("s1", "a"), step("s2", "b")];
+        let mut forced = record("forced", Some(1));
+        forced.by = Some(HistoryClient { uid: 0, pid: 77 });
+        forced.pid = 0;
+        let all = [exit, killed, record("full", None), refused, forced];
+        assert_eq!(
+            shown(&all, 2, Some(80)),
+            "  ENDED     HOW           WAITED  HELD   PID    USER  KEY  COMMAND\n  \
+             14:02:11  exit 0        0.3s    3m12s  812    root  deploy  ./deploy.sh --all\n  \
+             14:02:11  killed: TERM  0.3s    1.0s   812    root  deploy  ./deploy.sh --all\n            \
+             note: run 7\n  \
+             14:02:11  busy          0.3s           812    root  deploy  ./deploy.sh --all\n  \
+             14:02:11  deadlock      0.3s           812    root  deploy  ./deploy.sh --all\n            \
+             waited for each other: s1 (pid 9) for `a`, s2 (pid 9) for `b`\n  \
+             14:02:11  forced        0.3s    0.0s   lease  root  deploy  ./deploy.sh --all\n            \
+             released by root (pid 77)\n\
+             2 records were left out: too many came at once\n"
+        );
+        for columns in [40, 50, 60] {
+            let narrow = shown(&all, 0, Some(columns));
+            assert!(narrow.lines().all(|line| line.chars().count() <= columns), "{narrow}");
+            assert!(narrow.contains("exit 0"), "{narrow}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_said_in_words() {
+        assert_eq!(shown(&[], 0, None), "nothing like that has ended\n");
+    }
+}

@@ -1,0 +1,173 @@
+//! What the daemon and the thread of its history say to each other.
+//!
+//! Both hold the lock only to move what lies here. The daemon wakes the thread when something comes
+//! after a rest, and not for each record.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use crate::daemon::history::raw::Raw;
+use crate::daemon::net::conn_id::ConnId;
+use crate::history::{Found, Query};
+
+/// Records that are not written wait at most about this long: what a daemon that is killed loses.
+const BATCH_TIME: Duration = Duration::from_millis(400);
+
+/// If so many records wait, they are written at once.
+const BATCH: usize = 4_096;
+
+/// More records than this do not wait: the newest are dropped and counted.
+const WAITING_MAX: usize = 16_384;
+
+/// What the daemon and the thread of its history say to each other.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    state: Mutex<State>,
+    wake: Condvar,
+    /// Whether `found` is not empty.
+    has_found: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    raws: Vec<Raw>,
+    searches: VecDeque<(ConnId, Query)>,
+    found: Vec<(ConnId, Found)>,
+    /// Whether the thread waits until something comes.
+    rests: bool,
+    closing: bool,
+    /// How many records were dropped.
+    dropped: u64,
+    /// What an operator should know.
+    notes: [Option<String>; 2],
+    /// Wakes the daemon.
+    waker: Option<Waker>,
+}
+
+/// What a note is about. A later note about the same replaces it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum About {
+    /// A file that was set aside.
+    Aside,
+    /// Files that cannot be written now.
+    Writing,
+}
+
+/// What the thread is to do.
+#[derive(Debug, Default)]
+pub(crate) struct Taken {
+    pub(crate) raws: Vec<Raw>,
+    pub(crate) searches: VecDeque<(ConnId, Query)>,
+    /// It is to end when this is done.
+    pub(crate) closing: bool,
+}
+
+impl Queue {
+    /// The state. A thread that panicked left it whole: each change of it is a single move.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands records over. Those for which there is no room are dropped.
+    pub(crate) fn hand_over(&self, raws: &mut Vec<Raw>) {
+        let mut state = self.lock();
+        let before = state.raws.len();
+        let room = WAITING_MAX.saturating_sub(before);
+        state.dropped += raws.len().saturating_sub(room) as u64;
+        state.raws.extend(raws.drain(..).take(room));
+        let is_full = before < BATCH && state.raws.len() >= BATCH;
+        if is_full || std::mem::take(&mut state.rests) {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Asks for something. The answer is for this connection.
+    pub(crate) fn search(&self, id: ConnId, query: Query) {
+        let mut state = self.lock();
+        state.searches.push_back((id, query));
+        state.rests = false;
+        self.wake.notify_one();
+    }
+
+    /// Has the thread end when everything is written.
+    pub(crate) fn close(&self) {
+        self.lock().closing = true;
+        self.wake.notify_one();
+    }
+
+    /// What wakes the daemon when something was found.
+    pub(crate) fn wake_by(&self, waker: Waker) {
+        self.lock().waker = Some(waker);
+    }
+
+    pub(crate) fn has_found(&self) -> bool {
+        self.has_found.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn take_found(&self) -> Vec<(ConnId, Found)> {
+        let mut state = self.lock();
+        self.has_found.store(false, Ordering::Release);
+        std::mem::take(&mut state.found)
+    }
+
+    /// How many records were dropped since the daemon started.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.lock().dropped
+    }
+
+    pub(crate) fn notes(&self) -> Vec<String> {
+        self.lock().notes.iter().flatten().cloned().collect()
+    }
+}
+
+/// The side of the thread.
+impl Queue {
+    /// Waits for something to do. `is_busy`: takes only what is there. `is_late`: records are left
+    /// that are to be written soon, even if nothing comes.
+    pub(crate) fn take(&self, is_busy: bool, is_late: bool) -> Taken {
+        let mut state = self.lock();
+        if !is_busy {
+            let has_work = |state: &State| !state.searches.is_empty() || state.closing;
+            while !has_work(&state) && state.raws.is_empty() && !is_late {
+                state.rests = true;
+                state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            state.rests = false;
+            let until = Instant::now() + BATCH_TIME;
+            while !has_work(&state) && state.raws.len() < BATCH {
+                let left = until.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    break;
+                }
+                let waited = self.wake.wait_timeout(state, left);
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            }
+        }
+        Taken {
+            raws: std::mem::take(&mut state.raws),
+            searches: std::mem::take(&mut state.searches),
+            closing: state.closing,
+        }
+    }
+
+    /// Hands over what was found, and wakes the daemon.
+    pub(crate) fn answer(&self, id: ConnId, found: Found) {
+        let mut state = self.lock();
+        state.found.push((id, found));
+        self.has_found.store(true, Ordering::Release);
+        if let Some(waker) = &state.waker {
+            waker.wake_by_ref();
+        }
+    }
+
+    pub(crate) fn note(&self, about: About, note: Option<String>) {
+        self.lock().notes[about as usize] = note;
+    }
+
+    pub(crate) fn count_dropped(&self, count: usize) {
+        self.lock().dropped += count as u64;
+    }
+}

@@ -1,0 +1,50 @@
+//! A request that has ended, as it is handed to the thread that writes the record.
+
+use std::sync::Arc;
+
+use crate::core::Request;
+use crate::daemon::history::exits::Exit;
+use crate::daemon::view::text::pid_of;
+use crate::history::{Ending, Item, Record};
+
+/// A request that has ended. It shares the request with the log, so that making it costs little.
+#[derive(Debug)]
+pub(crate) struct Raw {
+    pub(crate) asked: Arc<Request>,
+    /// The outermost frame; 0 if it had no frame.
+    pub(crate) session: u64,
+    pub(crate) ended_ms: u64,
+    pub(crate) waited_ms: u64,
+    pub(crate) held_ms: Option<u64>,
+    pub(crate) token: u64,
+    pub(crate) host: Option<Arc<str>>,
+    pub(crate) ending: Ending,
+    /// The process whose end ended it: the kernel may tell how.
+    pub(crate) exit: Option<Arc<Exit>>,
+}
+
+impl Raw {
+    /// The record of it.
+    pub(crate) fn record(&self, ending: Ending) -> Record {
+        let asked = &self.asked;
+        let items = asked.items.iter().map(|item| Item {
+            key: item.key.as_str().to_owned(),
+            mode: item.ask.mode(),
+            count: item.ask.counted().map_or(0, |(count, _)| count),
+        });
+        Record {
+            ended_ms: self.ended_ms,
+            waited_ms: self.waited_ms,
+            held_ms: self.held_ms,
+            token: self.token,
+            items: items.collect(),
+            session: self.session,
+            uid: asked.uid,
+            pid: pid_of(&asked.owner),
+            command: asked.command.0.clone(),
+            note: asked.note.as_deref().map(str::to_owned),
+            host: self.host.as_deref().map(str::to_owned),
+            ending,
+        }
+    }
+}

@@ -1,0 +1,614 @@
+//! Follows what the table decides, and makes a record of each request of this host that has ended.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::task::Waker;
+use std::thread::JoinHandle;
+
+use crate::core::{
+    CycleStep, FrameId, HoldState, HostId, Outcome, Refusal, Request, RequestId, Table, Tag, Token,
+    UnixMillis, WaiterState, Withdrawal,
+};
+use crate::daemon::calls::completion::Applied;
+use crate::daemon::history::cause::Cause;
+use crate::daemon::history::exits::Exits;
+use crate::daemon::history::queue::Queue;
+use crate::daemon::history::raw::Raw;
+use crate::daemon::history::writer::{self, Files};
+use crate::daemon::net::conn_id::ConnId;
+use crate::daemon::view::text::pid_of;
+use crate::history::{Ending, Found, Query, Reason, RingStep};
+use crate::sys::clock;
+use crate::sys::pidfd::Pidfd;
+
+/// The history of this daemon; nothing where it is off.
+#[derive(Debug, Default)]
+pub(crate) struct History(Option<Box<Recorder>>);
+
+#[derive(Debug)]
+struct Recorder {
+    /// The requests of this host that wait or hold something.
+    open: BTreeMap<RequestId, Open>,
+    /// What ended in this turn.
+    ended: Vec<Raw>,
+    exits: Exits,
+    /// Waiters whose time is over. Over an engine their withdrawal does not say so.
+    timed_out: BTreeSet<RequestId>,
+    /// Connections that wait for an answer.
+    asking: BTreeSet<ConnId>,
+    queue: Arc<Queue>,
+    files: Files,
+    /// The name of this host, if others share the table.
+    host: Option<Arc<str>>,
+    /// `None` until there is something to do.
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A request that waits or holds something.
+#[derive(Clone, Debug)]
+struct Open {
+    asked: Arc<Request>,
+    frame: FrameId,
+    /// The outermost frame.
+    session: FrameId,
+    asked_at: UnixMillis,
+    granted: Option<(Token, UnixMillis)>,
+    /// Whether the owner has ended, and only its descendants keep the hold.
+    owner_ended: bool,
+}
+
+impl Open {
+    fn of_waiter(table: &Table, waiter: &WaiterState) -> Self {
+        Self {
+            asked: Arc::clone(&waiter.request),
+            frame: waiter.frame,
+            session: table.session(waiter.frame),
+            asked_at: waiter.since,
+            granted: None,
+            owner_ended: false,
+        }
+    }
+
+    fn of_hold(table: &Table, hold: &HoldState) -> Self {
+        Self {
+            asked: Arc::clone(&hold.asked),
+            frame: hold.frame,
+            session: table.session(hold.frame),
+            asked_at: hold.asked_at,
+            granted: Some((hold.token, hold.since)),
+            owner_ended: hold.orphaned,
+        }
+    }
+}
+
+impl History {
+    /// A history in these files, which are opened when they are first needed. `host` is the name of
+    /// this host, if others share the table.
+    pub(crate) fn new(files: Files, host: Option<&str>) -> Self {
+        Self(Some(Box::new(Recorder {
+            open: BTreeMap::new(),
+            ended: Vec::new(),
+            exits: Exits::default(),
+            timed_out: BTreeSet::new(),
+            asking: BTreeSet::new(),
+            queue: Arc::default(),
+            files,
+            host: host.map(Arc::from),
+            thread: None,
+        })))
+    }
+
+    pub(crate) fn is_on(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Takes in what an entry of the log decided. `cause` is what the entry says.
+    pub(crate) fn take_in(
+        &mut self,
+        cause: &Cause,
+        applied: &Applied,
+        table: &Table,
+        here: HostId,
+    ) {
+        if let Some(recorder) = &mut self.0 {
+            let asked = RequestId(applied.revision.0);
+            for outcome in &applied.outcomes {
+                recorder.take_in(cause, asked, outcome, table, here);
+            }
+            if let Cause::End(frame) = cause {
+                recorder.note_end(*frame, table);
+            }
+        }
+    }
+
+    /// Takes over a table that replaces another one, or another part of it. What is not in it has
+    /// ended unseen.
+    pub(crate) fn follow(&mut self, table: &Table, here: HostId) {
+        if let Some(recorder) = &mut self.0 {
+            recorder.follow(table, here);
+        }
+    }
+
+    /// Takes in the holds that ended while no daemon ran.
+    pub(crate) fn take_in_ended(&mut self, ended: Vec<(HoldState, FrameId)>) {
+        if let Some(recorder) = &mut self.0 {
+            for (hold, session) in ended {
+                let (token, since) = (hold.token, hold.since);
+                let open = Open {
+                    asked: hold.asked,
+                    frame: hold.frame,
+                    session,
+                    asked_at: hold.asked_at,
+                    granted: Some((token, since)),
+                    owner_ended: true,
+                };
+                recorder.add(open, Ending::Ended);
+            }
+        }
+    }
+
+    /// Notes that the time of a waiter is over.
+    pub(crate) fn times_out(&mut self, request: RequestId) {
+        if let Some(recorder) = &mut self.0 {
+            recorder.timed_out.insert(request);
+        }
+    }
+
+    /// Forgets the refusal of a request that is asked again.
+    pub(crate) fn take_back(&mut self, tag: Tag) {
+        if let Some(recorder) = &mut self.0
+            && let Some(at) = recorder.ended.iter().rposition(|raw| raw.asked.tag == tag)
+        {
+            recorder.ended.remove(at);
+        }
+    }
+
+    /// Keeps the process of a frame that has ended, if there is room among `descriptors`: the kernel
+    /// may tell how it ended.
+    pub(crate) fn keep_exit(&mut self, frame: FrameId, pidfd: Pidfd, descriptors: usize) {
+        if let Some(recorder) = &mut self.0 {
+            recorder.exits.keep(frame, pidfd, descriptors);
+        }
+    }
+
+    /// Hands what ended to the thread that writes it. Called after the answers are written.
+    pub(crate) fn hand_over(&mut self) {
+        if let Some(recorder) = &mut self.0
+            && !recorder.ended.is_empty()
+        {
+            if recorder.starts() {
+                recorder.queue.hand_over(&mut recorder.ended);
+            } else {
+                recorder.queue.count_dropped(recorder.ended.len());
+                recorder.ended.clear();
+            }
+        }
+    }
+
+    /// Looks something up for a connection. Returns whether it is looked for; it is not where the
+    /// history is off or has no thread.
+    pub(crate) fn search(&mut self, id: ConnId, query: Query) -> bool {
+        let Some(recorder) = self.0.as_mut() else { return false };
+        // What ended in this turn is found, too.
+        if !recorder.starts() {
+            return false;
+        }
+        recorder.queue.hand_over(&mut recorder.ended);
+        recorder.asking.insert(id);
+        recorder.queue.search(id, query);
+        true
+    }
+
+    /// Whether this connection waits for an answer.
+    pub(crate) fn is_asked_by(&self, id: ConnId) -> bool {
+        self.0.as_ref().is_some_and(|recorder| recorder.asking.contains(&id))
+    }
+
+    /// What was found since the last call.
+    pub(crate) fn take_found(&mut self) -> Vec<(ConnId, Found)> {
+        let Some(recorder) = &mut self.0 else { return Vec::new() };
+        if !recorder.queue.has_found() {
+            return Vec::new();
+        }
+        let found = recorder.queue.take_found();
+        for (id, _) in &found {
+            recorder.asking.remove(id);
+        }
+        found
+    }
+
+    /// What wakes the daemon when something was found.
+    pub(crate) fn wake_by(&self, waker: Waker) {
+        if let Some(recorder) = &self.0 {
+            recorder.queue.wake_by(waker);
+        }
+    }
+
+    /// How many records were dropped since the daemon started.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.0.as_ref().map_or(0, |recorder| recorder.queue.dropped())
+    }
+
+    /// What an operator should know.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        self.0.as_ref().map_or_else(Vec::new, |recorder| recorder.queue.notes())
+    }
+
+    /// Writes what is left. Called when the daemon ends.
+    pub(crate) fn close(&mut self) {
+        self.hand_over();
+        if let Some(recorder) = &mut self.0
+            && let Some(thread) = recorder.thread.take()
+        {
+            recorder.queue.close();
+            if thread.join().is_err() {
+                tracing::error!("the thread of the history has failed");
+            }
+        }
+    }
+}
+
+impl Recorder {
+    /// Starts the thread if it does not run. Returns whether it runs.
+    fn starts(&mut self) -> bool {
+        if self.thread.is_none() {
+            match writer::start(Arc::clone(&self.queue), self.files.clone()) {
+                Ok(thread) => self.thread = Some(thread),
+                Err(error) => tracing::warn!(%error, "the history has no thread"),
+            }
+        }
+        self.thread.is_some()
+    }
+
+    fn take_in(
+        &mut self,
+        cause: &Cause,
+        asked: RequestId,
+        outcome: &Outcome,
+        table: &Table,
+        here: HostId,
+    ) {
+        match outcome {
+            Outcome::Queued { request, .. } => {
+                if let Some(waiter) = table.waiter(*request)
+                    && is_of(table, waiter.frame, here)
+                {
+                    self.open.insert(*request, Open::of_waiter(table, waiter));
+                }
+            }
+            Outcome::Granted(granted) => {
+                if let Some(open) = self.open.get_mut(&granted.request) {
+                    let since = table.hold(granted.token).map(|hold| hold.since);
+                    open.granted = Some((granted.token, since.unwrap_or(open.asked_at)));
+                } else if let Some(hold) = table.hold(granted.token)
+                    && is_of(table, hold.frame, here)
+                {
+                    self.open.insert(granted.request, Open::of_hold(table, hold));
+                }
+            }
+            Outcome::Requeued { request, .. } => {
+                if let Some(open) = self.open.get_mut(request) {
+                    open.granted = None;
+                }
+            }
+            Outcome::Refused { request, why } => {
+                let at_once = match cause {
+                    Cause::Request(of) if *request == asked && of.host == here => Some(of),
+                    _ => None,
+                };
+                let open = self.open.remove(request);
+                let open = open.or_else(|| at_once.map(|of| refused_at_once(of, table, here)));
+                if let Some(open) = open
+                    && let Some(ending) = refused(table, &open, why)
+                {
+                    self.add(open, ending);
+                }
+            }
+            Outcome::Withdrawn { request } => {
+                if let Some(open) = self.open.remove(request)
+                    && let Some(ending) = self.withdrawn(cause, *request)
+                {
+                    self.add(open, ending);
+                }
+            }
+            Outcome::Released { request, whole: true, .. } => {
+                if let Some(open) = self.open.remove(request) {
+                    let ending = self.released(cause, &open, *request);
+                    self.add(open, ending);
+                }
+            }
+            Outcome::FrameGone { frame } => self.exits.forget(*frame),
+            Outcome::Renewed { frame, .. } | Outcome::LeaseMoved { frame, .. } => {
+                self.follow_lease(*frame, table, here);
+            }
+            Outcome::Released { whole: false, .. }
+            | Outcome::NotHeld
+            | Outcome::LeaseGone
+            | Outcome::Barrier { .. }
+            | Outcome::ResizeRefused { .. }
+            | Outcome::Resized { .. }
+            | Outcome::PauseStored { .. } => {}
+        }
+    }
+
+    /// How a waiting request ended; `None` if it is asked for again.
+    fn withdrawn(&mut self, cause: &Cause, request: RequestId) -> Option<Ending> {
+        let timed_out = self.timed_out.remove(&request);
+        match cause {
+            Cause::End(_) => Some(Ending::Ended),
+            Cause::Withdraw(Withdrawal::Timeout) => Some(Ending::Timeout),
+            _ if timed_out => Some(Ending::Timeout),
+            // The next incarnation of the host asks for it again.
+            Cause::HostGone => None,
+            _ => Some(Ending::Withdrawn),
+        }
+    }
+
+    /// How a hold ended.
+    fn released(&mut self, cause: &Cause, open: &Open, request: RequestId) -> Ending {
+        let timed_out = self.timed_out.remove(&request);
+        match cause {
+            Cause::Forced(by) => Ending::Forced { by: *by },
+            // The daemon releases what descendants kept when the last one has ended.
+            Cause::Release if open.owner_ended => Ending::Ended,
+            Cause::Release => Ending::Released,
+            Cause::End(_) => Ending::Ended,
+            Cause::Expire => Ending::Expired,
+            Cause::HostGone => Ending::Lost,
+            Cause::Withdraw(_) if timed_out => Ending::Timeout,
+            Cause::Withdraw(Withdrawal::Timeout) => Ending::Timeout,
+            // A grant that was taken back before its client was told.
+            Cause::Withdraw(_) | Cause::Request(_) | Cause::Other => Ending::Withdrawn,
+        }
+    }
+
+    /// Makes a record of what ended now.
+    fn add(&mut self, open: Open, ending: Ending) {
+        let now = clock::unix_ms();
+        let is_untold = matches!(ending, Ending::Withdrawn | Ending::Timeout);
+        let granted = open.granted.filter(|_| !is_untold);
+        let waited_until = granted.map_or(now, |(_, since)| since.0);
+        let exit = match ending {
+            Ending::Ended => self.exits.get(open.frame),
+            _ => None,
+        };
+        self.ended.push(Raw {
+            session: open.session.0,
+            ended_ms: now,
+            waited_ms: waited_until.saturating_sub(open.asked_at.0),
+            held_ms: granted.map(|(_, since)| now.saturating_sub(since.0)),
+            token: granted.map_or(0, |(token, _)| token.0),
+            host: self.host.clone(),
+            ending,
+            exit,
+            asked: open.asked,
+        });
+    }
+
+    /// Notes for the holds that are kept for descendants that their owner has ended.
+    fn note_end(&mut self, frame: FrameId, table: &Table) {
+        for hold in table.holds_in(frame) {
+            if let Some(open) = self.open.get_mut(&hold.request) {
+                open.owner_ended = true;
+            }
+        }
+    }
+
+    /// Follows a lease to this host, or from it to another one.
+    fn follow_lease(&mut self, frame: FrameId, table: &Table, here: HostId) {
+        let is_ours = is_of(table, frame, here);
+        for hold in table.holds_in(frame) {
+            if !is_ours {
+                self.open.remove(&hold.request);
+            } else {
+                self.open.entry(hold.request).or_insert_with(|| Open::of_hold(table, hold));
+            }
+        }
+    }
+
+    fn follow(&mut self, table: &Table, here: HostId) {
+        let lives = |id: &RequestId| table.waiter(*id).is_some() || table.hold_of(*id).is_some();
+        let gone: Vec<RequestId> = self.open.keys().filter(|id| !lives(id)).copied().collect();
+        for request in gone {
+            // A request that waited is asked for again.
+            if let Some(open) = self.open.remove(&request).filter(|open| open.granted.is_some()) {
+                self.add(open, Ending::Lost);
+            }
+        }
+        self.timed_out.retain(|request| self.open.contains_key(request));
+        self.exits.forget_all();
+        for waiter in table.waiters().filter(|waiter| is_of(table, waiter.frame, here)) {
+            self.open.entry(waiter.id).or_insert_with(|| Open::of_waiter(table, waiter));
+        }
+        for hold in table.holds().filter(|hold| is_of(table, hold.frame, here)) {
+            self.open.insert(hold.request, Open::of_hold(table, hold));
+        }
+    }
+}
+
+/// Whether this host looks after a frame.
+fn is_of(table: &Table, frame: FrameId, here: HostId) -> bool {
+    table.frame(frame).is_some_and(|frame| frame.host == here)
+}
+
+/// A request that was refused when it was asked for. It may have a frame by an earlier one.
+fn refused_at_once(asked: &Arc<Request>, table: &Table, here: HostId) -> Open {
+    let frame = table.frame_of(here, &asked.owner).or(asked.parent);
+    Open {
+        asked: Arc::clone(asked),
+        frame: frame.unwrap_or_default(),
+        session: frame.map(|frame| table.session(frame)).unwrap_or_default(),
+        asked_at: UnixMillis(clock::unix_ms()),
+        granted: None,
+        owner_ended: false,
+    }
+}
+
+/// How a refusal is recorded; `None` if the request made no sense, or is asked for again.
+fn refused(table: &Table, open: &Open, why: &Refusal) -> Option<Ending> {
+    let mut ring = Vec::new();
+    let reason = match why {
+        Refusal::Full { .. } => Reason::Full,
+        Refusal::Paused { .. } => Reason::Paused,
+        Refusal::MaxWaiting { .. } => Reason::MaxWaiting,
+        Refusal::OwnDeadlock { .. } => Reason::Deadlock,
+        Refusal::Deadlock { cycle } => {
+            ring.extend(cycle.iter().map(|step| ring_step(table, step)));
+            // Its frame may be gone with it.
+            if let Some(first) = ring.first_mut() {
+                first.session = open.session.0;
+                (first.uid, first.pid) = (open.asked.uid, pid_of(&open.asked.owner));
+            }
+            Reason::Deadlock
+        }
+        Refusal::TooLarge { .. } => Reason::TooLarge,
+        Refusal::Kind { .. } => Reason::Mismatch,
+        Refusal::Unsupported { .. }
+        | Refusal::Invalid { .. }
+        | Refusal::Duplicate
+        | Refusal::Recovering => return None,
+    };
+    Some(Ending::Refused { reason, ring })
+}
+
+fn ring_step(table: &Table, step: &CycleStep) -> RingStep {
+    let frame = table.frame(step.frame);
+    RingStep {
+        session: table.session(step.frame).0,
+        uid: frame.map_or(0, |frame| frame.uid),
+        pid: frame.map_or(0, |frame| pid_of(&frame.owner)),
+        key: step.key.as_str().to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::{Change, ENTRY_VERSION, Entry, Owner, Release, Revision, Rules};
+    use crate::daemon::calls::completion::Completion;
+    use crate::history::Limits;
+
+    /// A table and what is recorded of it. Each entry is a second after the one before it.
+    struct Scene {
+        table: Table,
+        history: History,
+    }
+
+    const HERE: HostId = HostId(0);
+
+    impl Scene {
+        fn new() -> Self {
+            let limits = Limits { keep_ms: 1, max_bytes: 1 };
+            let files = Files { dir: "/nowhere".into(), limits };
+            Self { table: Table::new(Rules::Current), history: History::new(files, None) }
+        }
+
+        fn apply(&mut self, change: Change) -> Applied {
+            let revision = Revision(self.table.revision().0 + 1);
+            let at = UnixMillis(revision.0 * 1000);
+            let entry = Entry { version: ENTRY_VERSION, at, change };
+            let mut outcomes = Vec::new();
+            self.table.apply(revision, &entry, &mut outcomes);
+            let applied = Applied { revision, outcomes };
+            let cause = Cause::of(&entry.change, &Completion::Nothing);
+            self.history.take_in(&cause, &applied, &self.table, HERE);
+            applied
+        }
+
+        /// A process asks for a key.
+        fn ask(&mut self, pid: u32, key: &str, waits: bool) -> RequestId {
+            let wait = if waits { r#"{"yes":{}}"# } else { r#""no""# };
+            let text = format!(
+                r#"{{"tag":"{pid:032x}","owner":{{"process":{{"pid":{pid},"started":2}}}},"uid":7,
+                "command":"x","items":[{{"key":"{key}","ask":{{"counted":{{"count":1}}}}}}],
+                "wait":{wait}}}"#
+            );
+            let request: Request = serde_json::from_str(&text).unwrap();
+            let applied = self.apply(Change::Request(Arc::new(request)));
+            RequestId(applied.revision.0)
+        }
+
+        fn frame(&self, pid: u32) -> FrameId {
+            let is_it = |owner: &Owner| pid_of(owner) == pid;
+            self.table.frames().find(|frame| is_it(&frame.owner)).unwrap().id
+        }
+
+        /// Process, ending, whether it held something, of each record.
+        fn ended(&self) -> Vec<(u32, Ending, bool)> {
+            let ended = self.history.0.iter().flat_map(|recorder| &recorder.ended);
+            let told = |raw: &Raw| (pid_of(&raw.asked.owner), raw.ending.clone(), raw.held_ms);
+            ended.map(told).map(|(pid, ending, held)| (pid, ending, held.is_some())).collect()
+        }
+
+        fn open(&self) -> usize {
+            self.history.0.as_ref().unwrap().open.len()
+        }
+    }
+
+    #[test]
+    fn what_waits_and_holds_is_followed_to_its_end() {
+        let mut scene = Scene::new();
+        scene.ask(1, "a", true);
+        scene.ask(2, "a", true);
+        let third = scene.ask(3, "a", true);
+        assert_eq!((scene.open(), scene.ended()), (3, Vec::new()));
+        let frame = scene.frame(1);
+        scene.apply(Change::End { frame });
+        assert_eq!(scene.ended(), [(1, Ending::Ended, true)]);
+        let token = scene.table.holds().next().unwrap().token;
+        scene.apply(Change::Release(Release::Hold { token, forced: true }));
+        assert_eq!(scene.ended()[1], (2, Ending::Forced { by: None }, true));
+        // Over an engine a withdrawal does not say that the time was over.
+        let fourth = scene.ask(4, "a", true);
+        scene.history.times_out(fourth);
+        scene.apply(Change::Withdraw { request: fourth, why: Withdrawal::Cancelled });
+        assert_eq!(scene.ended()[2], (4, Ending::Timeout, false));
+        scene.apply(Change::Release(Release::All { frame: scene.frame(3) }));
+        assert_eq!(scene.ended()[3], (3, Ending::Released, true));
+        scene.apply(Change::Withdraw { request: third, why: Withdrawal::Cancelled });
+        assert_eq!((scene.open(), scene.ended().len()), (0, 4));
+    }
+
+    #[test]
+    fn a_refusal_is_recorded_unless_the_request_is_asked_again() {
+        let mut scene = Scene::new();
+        scene.ask(1, "a", true);
+        let full = Ending::Refused { reason: Reason::Full, ring: Vec::new() };
+        scene.ask(2, "a", false);
+        scene.ask(3, "a", false);
+        assert_eq!(scene.ended(), [(2, full.clone(), false), (3, full.clone(), false)]);
+        scene.history.take_back(Tag(2));
+        scene.history.take_back(Tag(9));
+        assert_eq!(scene.ended(), [(3, full, false)]);
+    }
+
+    #[test]
+    fn what_is_not_in_the_table_that_comes_next_was_lost() {
+        let mut scene = Scene::new();
+        scene.ask(1, "a", true);
+        scene.ask(2, "a", true);
+        scene.ask(3, "b", true);
+        let mut other = Scene::new();
+        other.ask(3, "b", true);
+        scene.history.follow(&other.table, HERE);
+        // The waiter is asked for again, and 3 is another request there, which has number 1.
+        assert_eq!(scene.ended(), [(3, Ending::Lost, true)]);
+        assert_eq!(scene.open(), 1);
+        scene.history.follow(&Table::new(Rules::Current), HERE);
+        assert_eq!(scene.ended().len(), 2);
+        assert_eq!(scene.open(), 0);
+    }
+
+    #[test]
+    fn what_other_hosts_do_is_not_recorded() {
+        let mut scene = Scene::new();
+        scene.ask(1, "a", true);
+        let elsewhere = History::new(
+            Files { dir: "/nowhere".into(), limits: Limits { keep_ms: 1, max_bytes: 1 } },
+            Some("beta"),
+        );
+        let mut other = Scene { table: scene.table.clone(), history: elsewhere };
+        other.history.follow(&scene.table, HostId(9));
+        assert_eq!(other.open(), 0);
+    }
+}

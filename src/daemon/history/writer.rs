@@ -1,0 +1,162 @@
+//! The thread of the history: writes records in batches, and searches.
+//!
+//! It is the only one that touches the files. It has the lowest priority, so that it takes no time
+//! from the daemon and its clients where there is none left.
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::daemon::history::queue::{About, Queue};
+use crate::daemon::history::raw::Raw;
+use crate::daemon::net::conn_id::ConnId;
+use crate::history::{Ending, Found, Limits, Query, Record, Search, Store};
+use crate::sys::clock;
+
+/// After a failure the files are tried again after this time. What ends meanwhile is dropped.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// The nice value of the thread.
+const LOWEST_PRIORITY: i32 = 19;
+
+/// The stack of the thread.
+const STACK_BYTES: usize = 256 * 1024;
+
+/// Where the files lie, and how much they keep.
+#[derive(Clone, Debug)]
+pub(crate) struct Files {
+    pub(crate) dir: PathBuf,
+    pub(crate) limits: Limits,
+}
+
+/// Starts the thread.
+pub(crate) fn start(queue: Arc<Queue>, files: Files) -> io::Result<std::thread::JoinHandle<()>> {
+    let thread = std::thread::Builder::new().name("history".to_owned()).stack_size(STACK_BYTES);
+    thread.spawn(move || {
+        // Of this thread alone.
+        let _ = rustix::process::setpriority_process(None, LOWEST_PRIORITY);
+        Writer { queue, files, store: None, failed: None, late: Vec::new() }.work();
+    })
+}
+
+struct Writer {
+    queue: Arc<Queue>,
+    files: Files,
+    /// `None` before it is first needed, and after a failure.
+    store: Option<Store>,
+    /// When the files last failed.
+    failed: Option<Instant>,
+    /// Records that wait for an exit status, once.
+    late: Vec<Raw>,
+}
+
+impl Writer {
+    fn work(mut self) {
+        let mut asked: VecDeque<(ConnId, Query)> = VecDeque::new();
+        let mut search: Option<(ConnId, Search)> = None;
+        loop {
+            let is_busy = search.is_some() || !asked.is_empty();
+            let taken = self.queue.take(is_busy, !self.late.is_empty());
+            asked.extend(taken.searches);
+            self.write(taken.raws, taken.closing || is_busy);
+            if taken.closing {
+                return;
+            }
+            if search.is_none() {
+                search = asked.pop_front().map(|(id, query)| (id, self.begin(query)));
+            }
+            if let Some((id, mut under_way)) = search.take() {
+                let is_over = match &self.store {
+                    Some(store) => under_way.step(store),
+                    None => true,
+                };
+                if is_over {
+                    self.note_damage(&under_way.found);
+                    self.queue.answer(id, under_way.found);
+                } else {
+                    search = Some((id, under_way));
+                }
+            }
+        }
+    }
+
+    fn begin(&mut self, mut query: Query) -> Search {
+        let oldest = clock::unix_ms().saturating_sub(self.files.limits.keep_ms);
+        query.since_ms = query.since_ms.max(oldest);
+        self.open();
+        Search::new(query)
+    }
+
+    /// Writes records, but for those whose exit status the kernel does not know yet: they are
+    /// written the next time, which comes soon. `now`: none is left.
+    fn write(&mut self, raws: Vec<Raw>, now: bool) {
+        let mut records: Vec<Record> = Vec::with_capacity(raws.len() + self.late.len());
+        let late = std::mem::take(&mut self.late);
+        records.extend(late.into_iter().map(|raw| {
+            let ending = raw.exit.as_ref().and_then(|exit| exit.ending());
+            raw.record(ending.unwrap_or(Ending::Ended))
+        }));
+        for raw in raws {
+            match raw.exit.as_ref().map(|exit| exit.ending()) {
+                Some(None) if !now => self.late.push(raw),
+                Some(ending) => records.push(raw.record(ending.unwrap_or(Ending::Ended))),
+                None => {
+                    let ending = raw.ending.clone();
+                    records.push(raw.record(ending));
+                }
+            }
+        }
+        if records.is_empty() {
+            return;
+        }
+        self.open();
+        let Some(store) = &mut self.store else { return self.queue.count_dropped(records.len()) };
+        if let Err(error) = store.append(&records, clock::unix_ms()) {
+            self.store = None;
+            self.queue.count_dropped(records.len());
+            self.fail(&error);
+        }
+    }
+
+    /// Opens the files if they are not open and have not just failed.
+    fn open(&mut self) {
+        if self.store.is_some() || self.failed.is_some_and(|at| at.elapsed() < RETRY) {
+            return;
+        }
+        match Store::open(&self.files.dir, self.files.limits) {
+            Ok((store, aside)) => {
+                if let Some(aside) = aside {
+                    tracing::warn!("a file of the history was set aside: {aside}");
+                    let note = format!("a file of its history was set aside: {aside}");
+                    self.queue.note(About::Aside, Some(note));
+                }
+                if self.failed.take().is_some() {
+                    tracing::info!("the history is written again");
+                }
+                self.queue.note(About::Writing, None);
+                self.store = Some(store);
+            }
+            Err(error) => self.fail(&error),
+        }
+    }
+
+    fn fail(&mut self, error: &io::Error) {
+        let dir = self.files.dir.display();
+        if self.failed.is_none() {
+            tracing::warn!("the history in {dir} cannot be written: {error}");
+        }
+        self.failed = Some(Instant::now());
+        let note = format!("its history in {dir} cannot be written: {error}");
+        self.queue.note(About::Writing, Some(note));
+    }
+
+    fn note_damage(&self, found: &Found) {
+        if let Some(first) = found.damaged {
+            let path = self.files.dir.join(format!("{first:016x}"));
+            let note = format!("a file of its history is damaged: {}", path.display());
+            self.queue.note(About::Aside, Some(note));
+        }
+    }
+}

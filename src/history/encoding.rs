@@ -1,0 +1,347 @@
+//! The form of a record in a file.
+//!
+//! What a search compares stands first, so that a record that does not fit is passed over without
+//! being read: time, user, failure, keys. Numbers of variable length have seven bits in each byte,
+//! the lowest first.
+
+use super::record::{Ending, Item, Reason, Record, RingStep};
+use crate::core::Mode;
+
+/// The version of this form, the first byte of each record.
+const VERSION: u8 = 1;
+
+const FAILED: u8 = 1;
+const GRANTED: u8 = 2;
+const NOTED: u8 = 4;
+const HAS_HOST: u8 = 8;
+
+/// Appends the form of a record.
+pub(super) fn encode(record: &Record, out: &mut Vec<u8>) {
+    let flag = |is: bool, flag: u8| if is { flag } else { 0 };
+    out.push(VERSION);
+    out.extend(record.ended_ms.to_le_bytes());
+    out.extend(record.uid.to_le_bytes());
+    out.push(
+        flag(record.is_failure(), FAILED)
+            | flag(record.held_ms.is_some(), GRANTED)
+            | flag(record.note.is_some(), NOTED)
+            | flag(record.host.is_some(), HAS_HOST),
+    );
+    number(record.items.len() as u64, out);
+    for item in &record.items {
+        text(&item.key, out);
+        out.push(match item.mode {
+            Mode::Counted => 0,
+            Mode::Read => 1,
+            Mode::Write => 2,
+        });
+        number(item.count, out);
+    }
+    number(record.waited_ms, out);
+    if let Some(held_ms) = record.held_ms {
+        number(held_ms, out);
+    }
+    for each in [record.token, record.session, record.pid.into()] {
+        number(each, out);
+    }
+    text(&record.command, out);
+    for each in [&record.note, &record.host].into_iter().flatten() {
+        text(each, out);
+    }
+    ending(&record.ending, out);
+}
+
+fn ending(ending: &Ending, out: &mut Vec<u8>) {
+    match ending {
+        Ending::Released => out.push(0),
+        Ending::Ended => out.push(1),
+        Ending::Exited(status) => out.extend([2, *status]),
+        Ending::Killed(signal) => out.extend([3, *signal]),
+        Ending::Expired => out.push(4),
+        Ending::Forced { by: None } => out.push(5),
+        Ending::Forced { by: Some((uid, pid)) } => {
+            out.push(6);
+            number((*uid).into(), out);
+            number((*pid).into(), out);
+        }
+        Ending::Lost => out.push(7),
+        Ending::Withdrawn => out.push(8),
+        Ending::Timeout => out.push(9),
+        Ending::Refused { reason, ring } => {
+            out.extend([10, *reason as u8]);
+            number(ring.len() as u64, out);
+            for step in ring {
+                number(step.session, out);
+                number(step.uid.into(), out);
+                number(step.pid.into(), out);
+                text(&step.key, out);
+            }
+        }
+    }
+}
+
+fn number(mut value: u64, out: &mut Vec<u8>) {
+    while value >= 0x80 {
+        out.push((value & 0x7f) as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+fn text(text: &str, out: &mut Vec<u8>) {
+    number(text.len() as u64, out);
+    out.extend(text.as_bytes());
+}
+
+/// What a search compares.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Head<'a> {
+    pub(super) ended_ms: u64,
+    pub(super) uid: u32,
+    pub(super) failed: bool,
+    /// The number of items, and their form.
+    items: (u64, Reader<'a>),
+}
+
+impl<'a> Head<'a> {
+    /// The head of a record; `None` if it is none, or one of a later version.
+    pub(super) fn read(payload: &'a [u8]) -> Option<Self> {
+        let (head, _) = Self::and_flags(payload)?;
+        Some(head)
+    }
+
+    fn and_flags(payload: &'a [u8]) -> Option<(Self, u8)> {
+        let mut reader = Reader(payload);
+        if reader.byte()? != VERSION {
+            return None;
+        }
+        let ended_ms = u64::from_le_bytes(*reader.array()?);
+        let uid = u32::from_le_bytes(*reader.array()?);
+        let flags = reader.byte()?;
+        let items = (reader.number()?, reader);
+        Some((Self { ended_ms, uid, failed: flags & FAILED != 0, items }, flags))
+    }
+
+    /// Whether one of the keys is this one or lies below it.
+    pub(super) fn is_below(&self, key: &str) -> bool {
+        let (count, mut reader) = self.items;
+        (0..count).map_while(|_| item(&mut reader)).any(|(found, _, _)| {
+            let rest = found.as_bytes().strip_prefix(key.as_bytes());
+            rest.is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
+        })
+    }
+}
+
+/// Reads a record; `None` if it is none, or one of a later version.
+pub(super) fn decode(payload: &[u8]) -> Option<Record> {
+    let (Head { ended_ms, uid, items: (count, mut reader), .. }, flags) = Head::and_flags(payload)?;
+    let mut items = Vec::new();
+    for _ in 0..count {
+        let (key, mode, count) = item(&mut reader)?;
+        items.push(Item { key: key.to_owned(), mode, count });
+    }
+    let waited_ms = reader.number()?;
+    let held_ms = if flags & GRANTED == 0 { None } else { Some(reader.number()?) };
+    let (token, session) = (reader.number()?, reader.number()?);
+    let pid = reader.small()?;
+    let command = reader.text()?.to_owned();
+    let note = if flags & NOTED == 0 { None } else { Some(reader.text()?.to_owned()) };
+    let host = if flags & HAS_HOST == 0 { None } else { Some(reader.text()?.to_owned()) };
+    let ending = read_ending(&mut reader)?;
+    Some(Record {
+        ended_ms,
+        waited_ms,
+        held_ms,
+        token,
+        items,
+        session,
+        uid,
+        pid,
+        command,
+        note,
+        host,
+        ending,
+    })
+}
+
+fn item<'a>(reader: &mut Reader<'a>) -> Option<(&'a str, Mode, u64)> {
+    let key = reader.text()?;
+    let mode = match reader.byte()? {
+        0 => Mode::Counted,
+        1 => Mode::Read,
+        2 => Mode::Write,
+        _ => return None,
+    };
+    Some((key, mode, reader.number()?))
+}
+
+fn read_ending(reader: &mut Reader<'_>) -> Option<Ending> {
+    Some(match reader.byte()? {
+        0 => Ending::Released,
+        1 => Ending::Ended,
+        2 => Ending::Exited(reader.byte()?),
+        3 => Ending::Killed(reader.byte()?),
+        4 => Ending::Expired,
+        5 => Ending::Forced { by: None },
+        6 => Ending::Forced { by: Some((reader.small()?, reader.small()?)) },
+        7 => Ending::Lost,
+        8 => Ending::Withdrawn,
+        9 => Ending::Timeout,
+        10 => {
+            let reason = reason(reader.byte()?)?;
+            let mut ring = Vec::new();
+            for _ in 0..reader.number()? {
+                let (session, uid, pid) = (reader.number()?, reader.small()?, reader.small()?);
+                ring.push(RingStep { session, uid, pid, key: reader.text()?.to_owned() });
+            }
+            Ending::Refused { reason, ring }
+        }
+        _ => return None,
+    })
+}
+
+fn reason(number: u8) -> Option<Reason> {
+    let all = [
+        Reason::Full,
+        Reason::Paused,
+        Reason::MaxWaiting,
+        Reason::Deadlock,
+        Reason::TooLarge,
+        Reason::Mismatch,
+    ];
+    all.into_iter().find(|reason| *reason as u8 == number)
+}
+
+/// What is left to be read of a record. Nothing in a file is believed: each step may fail.
+#[derive(Clone, Copy, Debug)]
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn byte(&mut self) -> Option<u8> {
+        let (first, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<&'a [u8; N]> {
+        let (first, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(first)
+    }
+
+    fn number(&mut self) -> Option<u64> {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Some(value);
+            }
+        }
+        None
+    }
+
+    fn small(&mut self) -> Option<u32> {
+        u32::try_from(self.number()?).ok()
+    }
+
+    fn text(&mut self) -> Option<&'a str> {
+        let length = usize::try_from(self.number()?).ok()?;
+        let (text, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        std::str::from_utf8(text).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::record::tests::record;
+
+    fn written(record: &Record) -> Vec<u8> {
+        let mut out = Vec::new();
+        encode(record, &mut out);
+        out
+    }
+
+    fn endings() -> Vec<Ending> {
+        let step = |session| RingStep { session, uid: 1000, pid: 7, key: "a/b".to_owned() };
+        let ring = vec![step(1), step(u64::MAX)];
+        vec![
+            Ending::Released,
+            Ending::Ended,
+            Ending::Exited(255),
+            Ending::Killed(9),
+            Ending::Expired,
+            Ending::Forced { by: None },
+            Ending::Forced { by: Some((u32::MAX, 1)) },
+            Ending::Lost,
+            Ending::Withdrawn,
+            Ending::Timeout,
+            Ending::Refused { reason: Reason::Mismatch, ring: Vec::new() },
+            Ending::Refused { reason: Reason::Deadlock, ring },
+        ]
+    }
+
+    /// A record that has everything, with each ending.
+    fn records() -> impl Iterator<Item = Record> {
+        endings().into_iter().map(|ending| {
+            let item = |key: &str, mode, count| Item { key: key.to_owned(), mode, count };
+            Record {
+                items: vec![
+                    item("ä", Mode::Read, 0),
+                    item("b", Mode::Write, 0),
+                    item("c", Mode::Counted, u64::MAX),
+                ],
+                note: Some("run 7".to_owned()),
+                host: Some("alpha".to_owned()),
+                ending,
+                ..record(u64::MAX, "x", u32::MAX)
+            }
+        })
+    }
+
+    #[test]
+    fn what_is_read_is_what_was_written() {
+        for record in records() {
+            assert_eq!(decode(&written(&record)), Some(record));
+        }
+        let never = Record { held_ms: None, token: 0, ..record(1, "x", 0) };
+        assert_eq!(decode(&written(&never)), Some(never));
+    }
+
+    #[test]
+    fn a_part_of_a_record_is_none_and_ends_nothing() {
+        for record in records() {
+            let whole = written(&record);
+            for end in 0..whole.len() {
+                assert_eq!(decode(&whole[..end]), None, "{end}");
+                let _ = Head::read(&whole[..end]).is_some_and(|head| head.is_below("x"));
+            }
+        }
+    }
+
+    #[test]
+    fn any_changed_byte_is_survived() {
+        for record in records() {
+            let whole = written(&record);
+            for at in 0..whole.len() {
+                for byte in [0, 1, 0x7f, 0x80, 0xff] {
+                    let mut changed = whole.clone();
+                    changed[at] = byte;
+                    let _ = decode(&changed);
+                    let _ = Head::read(&changed).is_some_and(|head| head.is_below("x"));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_key_covers_those_below_it_and_not_those_that_begin_alike() {
+        let below = |found: &str, key: &str| {
+            Head::read(&written(&record(1, found, 0))).unwrap().is_below(key)
+        };
+        assert!(below("db", "db") && below("db/x", "db") && below("db/x/y", "db/x"));
+        assert!(!below("dbs", "db") && !below("d", "db") && !below("x/db", "db"));
+    }
+}

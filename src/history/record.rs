@@ -1,0 +1,170 @@
+//! A request that has ended.
+
+use crate::core::Mode;
+
+/// A request that has ended, granted or not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Record {
+    /// When it ended, in milliseconds since 1970 UTC.
+    pub(crate) ended_ms: u64,
+    /// For how many milliseconds it waited.
+    pub(crate) waited_ms: u64,
+    /// For how many milliseconds it held its locks; `None` if it was never granted.
+    pub(crate) held_ms: Option<u64>,
+    /// The fencing token of its hold; 0 if it was never granted.
+    pub(crate) token: u64,
+    /// What it asked for.
+    pub(crate) items: Vec<Item>,
+    /// The outermost frame of its session; 0 if it had no frame.
+    pub(crate) session: u64,
+    /// The user.
+    pub(crate) uid: u32,
+    /// The process that owned it; 0 for a lease.
+    pub(crate) pid: u32,
+    /// The command as the client named it.
+    pub(crate) command: String,
+    /// The note of the client.
+    pub(crate) note: Option<String>,
+    /// The name of this host, if many share the table.
+    pub(crate) host: Option<String>,
+    pub(crate) ending: Ending,
+}
+
+/// What was asked of one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Item {
+    pub(crate) key: String,
+    pub(crate) mode: Mode,
+    /// How many slots; 0 for a read or a write.
+    pub(crate) count: u64,
+}
+
+/// How a request ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// The owner released it.
+    Released,
+    /// The process ended; the kernel did not tell how.
+    Ended,
+    /// The process ended with this exit status.
+    Exited(u8),
+    /// This signal killed the process.
+    Killed(u8),
+    /// A lease that was not renewed in time.
+    Expired,
+    /// Another client released it by force.
+    Forced {
+        /// User and process of that client, if it called the daemon of this host.
+        by: Option<(u32, u32)>,
+    },
+    /// The host lost it, over an engine.
+    Lost,
+    /// The client went away, or took the request back.
+    Withdrawn,
+    /// The wait took longer than the client allowed.
+    Timeout,
+    /// The table refused it.
+    Refused {
+        reason: Reason,
+        /// The deadlock, the refused request first; empty for other reasons.
+        ring: Vec<RingStep>,
+    },
+}
+
+/// Why the table refused a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// It was not to wait.
+    Full,
+    /// A key was paused, and it was not to wait.
+    Paused,
+    /// Too many waited already.
+    MaxWaiting,
+    /// It would have waited for ever.
+    Deadlock,
+    /// It asked for more slots than there are.
+    TooLarge,
+    /// The key was in use as another kind of lock.
+    Mismatch,
+}
+
+/// One step of a deadlock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RingStep {
+    /// The session that waited.
+    pub(crate) session: u64,
+    pub(crate) uid: u32,
+    pub(crate) pid: u32,
+    /// The key that it waited for.
+    pub(crate) key: String,
+}
+
+impl Record {
+    /// Whether somebody would call this end a failure: neither a release nor an exit status of 0,
+    /// nor an end of which the kernel did not tell more.
+    pub(crate) fn is_failure(&self) -> bool {
+        match self.ending {
+            Ending::Released | Ending::Exited(0) => false,
+            Ending::Ended => self.held_ms.is_none(),
+            _ => true,
+        }
+    }
+
+    /// When it was requested, in milliseconds since 1970 UTC.
+    pub(crate) fn asked_ms(&self) -> u64 {
+        let before = self.waited_ms.saturating_add(self.held_ms.unwrap_or(0));
+        self.ended_ms.saturating_sub(before)
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A record of a hold that ended at this time.
+    pub(in crate::history) fn record(ended_ms: u64, key: &str, uid: u32) -> Record {
+        Record {
+            ended_ms,
+            waited_ms: 1_500,
+            held_ms: Some(300),
+            token: 77,
+            items: vec![Item { key: key.to_owned(), mode: Mode::Counted, count: 1 }],
+            session: 12,
+            uid,
+            pid: 812,
+            command: "make -j4 ".repeat(8),
+            note: None,
+            host: None,
+            ending: Ending::Exited(0),
+        }
+    }
+
+    #[test]
+    fn what_was_asked_for_is_found_from_the_end() {
+        assert_eq!(record(10_000, "x", 0).asked_ms(), 8_200);
+        let never = Record { held_ms: None, ..record(10_000, "x", 0) };
+        assert_eq!(never.asked_ms(), 8_500);
+        assert_eq!(record(7, "x", 0).asked_ms(), 0, "the clock was set back");
+    }
+
+    #[test]
+    fn an_end_that_nobody_wanted_is_a_failure() {
+        let of = |ending| Record { ending, ..record(1, "x", 0) }.is_failure();
+        assert!(!of(Ending::Released) && !of(Ending::Exited(0)) && !of(Ending::Ended));
+        let failures = [
+            Ending::Exited(1),
+            Ending::Killed(15),
+            Ending::Expired,
+            Ending::Forced { by: None },
+            Ending::Lost,
+            Ending::Withdrawn,
+            Ending::Timeout,
+            Ending::Refused { reason: Reason::Full, ring: Vec::new() },
+        ];
+        for ending in failures {
+            assert!(of(ending.clone()), "{ending:?}");
+        }
+        let left = Record { held_ms: None, ending: Ending::Ended, ..record(1, "x", 0) };
+        assert!(left.is_failure(), "it never got its lock");
+    }
+}

@@ -1,0 +1,186 @@
+//! Looks something up, the newest first, one file at a time: between two files the caller can write
+//! what ended meanwhile.
+
+use super::record::Record;
+use super::segment::{Frame, Frames};
+use super::store::Store;
+
+/// A search ends with about this many bytes of records.
+const BYTES_MAX: usize = 256 * 1024;
+
+/// What is looked for.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Query {
+    /// Only what asked for this key or one below it.
+    pub(crate) key: Option<String>,
+    /// Only what ended at this time or later, in milliseconds since 1970 UTC.
+    pub(crate) since_ms: u64,
+    /// Only what is of this user.
+    pub(crate) uid: Option<u32>,
+    /// Only failures.
+    pub(crate) failed: bool,
+    /// Only records with smaller numbers than this one.
+    pub(crate) before: Option<u64>,
+    /// How many records at most.
+    pub(crate) limit: usize,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// Records with their numbers, the newest first.
+    pub(crate) records: Vec<(u64, Record)>,
+    /// The `before` of a query that goes on; `None` if there is no more.
+    pub(crate) before: Option<u64>,
+    /// A file that is damaged, by the number of its first record. What comes after the damage is
+    /// left out.
+    pub(crate) damaged: Option<u64>,
+}
+
+/// A search under way.
+#[derive(Debug)]
+pub(crate) struct Search {
+    query: Query,
+    /// Files from this record on were searched.
+    below: u64,
+    bytes: usize,
+    pub(crate) found: Found,
+}
+
+impl Search {
+    pub(crate) fn new(query: Query) -> Self {
+        let below = query.before.unwrap_or(u64::MAX);
+        Self { query, below, bytes: 0, found: Found::default() }
+    }
+
+    /// Searches the next file. Returns whether the search is over.
+    pub(crate) fn step(&mut self, store: &Store) -> bool {
+        let Some(segment) = store.last_before(self.below) else { return true };
+        self.below = segment.first;
+        let bytes = store.read(segment);
+        let Some(mut frames) = Frames::of(&bytes) else {
+            // It was removed to make room.
+            return bytes.is_empty();
+        };
+        let mut fitting = Vec::new();
+        for (number, frame) in (segment.first..).zip(&mut frames) {
+            if self.query.before.is_none_or(|before| number < before) && self.fits(&frame) {
+                fitting.push((number, frame));
+            }
+        }
+        if frames.at < bytes.len() {
+            self.found.damaged = Some(segment.first);
+        }
+        for (number, frame) in fitting.into_iter().rev() {
+            if self.found.records.len() >= self.query.limit || self.bytes >= BYTES_MAX {
+                self.found.before = self.found.records.last().map(|(number, _)| *number);
+                return true;
+            }
+            match frame.record() {
+                Some(record) => {
+                    self.bytes += frame.length();
+                    self.found.records.push((number, record));
+                }
+                None => self.found.damaged = Some(segment.first),
+            }
+        }
+        // What ended before this file was begun, ended before its first record.
+        segment.first_ms < self.query.since_ms
+    }
+
+    fn fits(&self, frame: &Frame<'_>) -> bool {
+        let Query { key, since_ms, uid, failed, .. } = &self.query;
+        frame.head().is_some_and(|head| {
+            head.ended_ms >= *since_ms
+                && uid.is_none_or(|uid| head.uid == uid)
+                && (!failed || head.failed)
+                && key.as_ref().is_none_or(|key| head.is_below(key))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::record::{Ending, tests::record};
+    use crate::history::store::Limits;
+
+    /// 3,000 records in several files: keys a, a/b and c in turns, users 0 to 4.
+    fn store() -> (Store, tempfile::TempDir) {
+        let dir = tempfile::tempdir().unwrap();
+        let limits = Limits { keep_ms: u64::MAX, max_bytes: 1 << 20 };
+        let (mut store, _) = Store::open(dir.path(), limits).unwrap();
+        let all: Vec<Record> = (0..3_000_u32)
+            .map(|n| {
+                let key = ["a", "a/b", "c"][n as usize % 3];
+                let ending = if n % 10 == 0 { Ending::Exited(1) } else { Ending::Released };
+                Record { ending, ..record(u64::from(n) * 1000, key, n % 5) }
+            })
+            .collect();
+        store.append(&all, 0).unwrap();
+        assert!(store.bytes() > 150_000);
+        (store, dir)
+    }
+
+    fn find(store: &Store, query: Query) -> Found {
+        let mut search = Search::new(query);
+        while !search.step(store) {}
+        search.found
+    }
+
+    /// All that fits, page by page, the oldest first.
+    fn all(store: &Store, query: &Query) -> Vec<Record> {
+        let (mut records, mut before) = (Vec::new(), None);
+        loop {
+            let found = find(store, Query { before, ..query.clone() });
+            assert!(found.records.is_sorted_by(|one, next| one.0 > next.0));
+            records.extend(found.records.into_iter().map(|(_, record)| record));
+            before = found.before;
+            if before.is_none() {
+                records.reverse();
+                return records;
+            }
+        }
+    }
+
+    #[test]
+    fn pages_have_everything_once() {
+        let (store, _dir) = store();
+        for limit in [1, 7, 500, 2_999, 3_000, usize::MAX] {
+            if limit == 1 {
+                let found = find(&store, Query { limit, ..Query::default() });
+                assert_eq!((found.records.len(), found.before), (1, Some(found.records[0].0)));
+                continue;
+            }
+            let records = all(&store, &Query { limit, ..Query::default() });
+            let times: Vec<_> = records.iter().map(|record| record.ended_ms / 1000).collect();
+            assert_eq!(times, (0..3_000).collect::<Vec<_>>(), "{limit}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_passed_over() {
+        let (store, _dir) = store();
+        let count = |query: Query| all(&store, &Query { limit: 100, ..query }).len();
+        let key = |key: &str| Query { key: Some(key.to_owned()), ..Query::default() };
+        assert_eq!(count(key("a")), 2_000);
+        assert_eq!(count(key("a/b")), 1_000);
+        assert_eq!(count(key("b")), 0);
+        assert_eq!(count(Query { uid: Some(3), ..Query::default() }), 600);
+        assert_eq!(count(Query { failed: true, ..Query::default() }), 300);
+        assert_eq!(count(Query { since_ms: 2_900_000, ..Query::default() }), 100);
+        assert_eq!(count(Query { since_ms: 2_900_000, failed: true, ..key("c") }), 4);
+    }
+
+    #[test]
+    fn a_page_is_bounded_in_bytes() {
+        let dir = tempfile::tempdir().unwrap();
+        let limits = Limits { keep_ms: u64::MAX, max_bytes: 1 << 30 };
+        let (mut store, _) = Store::open(dir.path(), limits).unwrap();
+        let long = Record { command: "x".repeat(10_000), ..record(1, "x", 0) };
+        store.append(&vec![long; 100], 0).unwrap();
+        let found = find(&store, Query { limit: usize::MAX, ..Query::default() });
+        assert!(found.records.len() < 30 && found.before.is_some());
+        assert_eq!(all(&store, &Query { limit: usize::MAX, ..Query::default() }).len(), 100);
+    }
+}

@@ -1,0 +1,199 @@
+//! The form of one file: a line that names it, and records one after the other.
+//!
+//! A record has its length and a checksum before it, both with the lowest byte first.
+
+use super::encoding::{Head, decode, encode};
+use super::record::Record;
+
+/// The first bytes of each file.
+pub(super) const MAGIC: &[u8; 16] = b"canal history 1\n";
+
+/// The bytes before each record: its length, and its CRC-32.
+const HEADER: usize = 8;
+
+/// No record is longer: one that would be is not written. A request has 64 keys of 1 KiB at most.
+pub(super) const RECORD_MAX: usize = 1 << 20;
+
+/// Appends a record as it stands in a file. Returns whether it did: a record that is too long is
+/// left out.
+pub(super) fn append(record: &Record, out: &mut Vec<u8>) -> bool {
+    let begin = out.len();
+    out.extend([0; HEADER]);
+    encode(record, out);
+    let payload = &out[begin + HEADER..];
+    let length = payload.len();
+    if length > RECORD_MAX {
+        out.truncate(begin);
+        return false;
+    }
+    let checksum = crc32fast::hash(payload);
+    // It is at most `RECORD_MAX`.
+    let length = u32::try_from(length).unwrap_or(u32::MAX);
+    out[begin..begin + 4].copy_from_slice(&length.to_le_bytes());
+    out[begin + 4..begin + HEADER].copy_from_slice(&checksum.to_le_bytes());
+    true
+}
+
+/// The records of a file, from the first on. Ends where no whole record is left.
+#[derive(Clone, Debug)]
+pub(super) struct Frames<'a> {
+    bytes: &'a [u8],
+    /// Where the next record begins.
+    pub(super) at: usize,
+}
+
+/// A record in a file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Frame<'a> {
+    checksum: u32,
+    payload: &'a [u8],
+}
+
+impl<'a> Frames<'a> {
+    /// The records of a file; `None` if it is no file of the history.
+    pub(super) fn of(bytes: &'a [u8]) -> Option<Self> {
+        bytes.starts_with(MAGIC).then_some(Self { bytes, at: MAGIC.len() })
+    }
+}
+
+impl<'a> Iterator for Frames<'a> {
+    type Item = Frame<'a>;
+
+    fn next(&mut self) -> Option<Frame<'a>> {
+        let rest = self.bytes.get(self.at..)?;
+        let (length, after) = rest.split_first_chunk()?;
+        let (checksum, after) = after.split_first_chunk()?;
+        let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
+        if length == 0 || length > RECORD_MAX {
+            return None;
+        }
+        let payload = after.get(..length)?;
+        self.at += HEADER + length;
+        Some(Frame { checksum: u32::from_le_bytes(*checksum), payload })
+    }
+}
+
+impl<'a> Frame<'a> {
+    pub(super) fn is_intact(&self) -> bool {
+        crc32fast::hash(self.payload) == self.checksum
+    }
+
+    pub(super) fn head(&self) -> Option<Head<'a>> {
+        Head::read(self.payload)
+    }
+
+    /// How many bytes the record has.
+    pub(super) fn length(&self) -> usize {
+        self.payload.len()
+    }
+
+    /// The record; `None` if it is damaged.
+    pub(super) fn record(&self) -> Option<Record> {
+        if self.is_intact() { decode(self.payload) } else { None }
+    }
+}
+
+/// How far a file can be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Readable {
+    /// How many records.
+    pub(super) records: u64,
+    /// Where the last one ends.
+    pub(super) end: usize,
+    /// Whether something other than a torn record follows.
+    pub(super) damaged: bool,
+}
+
+/// Checks a file to which a process that was killed may have appended.
+pub(super) fn readable(bytes: &[u8]) -> Readable {
+    let Some(mut frames) = Frames::of(bytes) else {
+        // The first write was torn.
+        let torn = MAGIC.starts_with(bytes);
+        return Readable { records: 0, end: 0, damaged: !torn };
+    };
+    let (mut records, mut end) = (0, frames.at);
+    while let Some(frame) = frames.next() {
+        if !frame.is_intact() {
+            // A record whose bytes were not all written is the last one.
+            let damaged = frames.at < bytes.len();
+            return Readable { records, end, damaged };
+        }
+        (records, end) = (records + 1, frames.at);
+    }
+    let rest = &bytes[end..];
+    // What is torn has a length that reaches beyond the end, or nothing but zeros after a power cut.
+    let cut = rest.first_chunk().map(|length| u32::from_le_bytes(*length) as usize);
+    let torn = match cut {
+        None => true,
+        Some(0) => rest.iter().all(|byte| *byte == 0),
+        Some(length) => length <= RECORD_MAX && length + HEADER > rest.len(),
+    };
+    Readable { records, end, damaged: !torn }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::record::tests::record;
+
+    fn file(records: &[Record]) -> Vec<u8> {
+        let mut out = MAGIC.to_vec();
+        for record in records {
+            assert!(append(record, &mut out));
+        }
+        out
+    }
+
+    fn some() -> Vec<Record> {
+        (1..=3).map(|n| record(n, "x", 0)).collect()
+    }
+
+    #[test]
+    fn records_are_read_in_the_order_in_which_they_were_written() {
+        let file = file(&some());
+        let read: Vec<_> =
+            Frames::of(&file).unwrap().map(|frame| frame.record().unwrap()).collect();
+        assert_eq!(read, some());
+        assert_eq!(readable(&file), Readable { records: 3, end: file.len(), damaged: false });
+    }
+
+    #[test]
+    fn a_file_that_ends_anywhere_is_torn_and_not_damaged() {
+        let whole = file(&some());
+        for end in 0..whole.len() {
+            let found = readable(&whole[..end]);
+            assert!(!found.damaged, "{end}");
+            assert!(found.end <= end);
+            let mut zeros = whole[..end].to_vec();
+            zeros.resize(end + 5000, 0);
+            // In the middle of a record the zeros belong to it, and more of them follow.
+            if found.end == end && end > 0 {
+                assert_eq!(readable(&zeros), found, "{end}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_changed_byte_before_the_last_record_is_damage() {
+        let whole = file(&some());
+        let last = file(&some()[..2]).len();
+        for at in 0..last {
+            let mut changed = whole.clone();
+            changed[at] ^= 0x20;
+            let found = readable(&changed);
+            let unread = found.records < 3;
+            assert!(unread, "byte {at}");
+        }
+        let mut changed = whole.clone();
+        changed[MAGIC.len() + HEADER + 3] ^= 1;
+        assert_eq!(readable(&changed), Readable { records: 0, end: MAGIC.len(), damaged: true });
+        assert!(readable(b"[core]\n").damaged);
+    }
+
+    #[test]
+    fn a_record_that_is_too_long_is_left_out() {
+        let long = Record { command: "x".repeat(RECORD_MAX), ..record(1, "x", 0) };
+        let mut out = Vec::new();
+        assert!(!append(&long, &mut out) && out.is_empty());
+    }
+}

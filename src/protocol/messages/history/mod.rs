@@ -1,0 +1,125 @@
+//! The messages about what ended.
+
+use serde::{Deserialize, Serialize};
+
+use crate::core::Mode;
+
+/// `History`: requests and holds that have ended, the newest first, a page at a time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HistoryQuery {
+    /// Only what asked for this key or one below it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// Only what ended within so many milliseconds before now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since_ms: Option<u64>,
+    /// Only what is of this user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// Only what ended otherwise than by a release or with exit status 0.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub failed: bool,
+    /// At most so many records; a page has 500 at most in any case.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u64>,
+    /// Only records with smaller numbers: the `before` of the page before this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<u64>,
+}
+
+/// The reply to a [`HistoryQuery`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HistoryPage {
+    /// The newest first.
+    pub records: Vec<HistoryRecord>,
+    /// If there is more: what the query for the next page says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<u64>,
+    /// How many records the daemon had to leave out since it started, because too many came at once
+    /// or its files could not be written.
+    #[serde(default)]
+    pub dropped: u64,
+}
+
+/// A request that has ended, for people.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct HistoryRecord {
+    /// The number of the record at this host: later records have larger ones.
+    pub number: u64,
+    /// When it was asked for, RFC 3339 UTC.
+    pub asked: String,
+    /// When it ended, RFC 3339 UTC.
+    pub ended: String,
+    /// How it ended: `released`, `ended`, `expired`, `forced`, `lost`, `withdrawn`, `timeout`,
+    /// `full`, `paused`, `max-waiting`, `deadlock`, `too-large` or `mismatch`.
+    pub how: String,
+    /// The exit status of the process, if it ended by itself and the kernel told it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit: Option<u8>,
+    /// The signal that killed the process, if the kernel told it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<u8>,
+    /// Who released it by force, if that client called the daemon of this host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<HistoryClient>,
+    /// The deadlock, the refused request first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cycle: Vec<HistoryStep>,
+    /// For how many milliseconds it waited.
+    pub waited_ms: u64,
+    /// For how many milliseconds it held its keys; null if it was never granted.
+    pub held_ms: Option<u64>,
+    /// What it asked for.
+    pub items: Vec<HistoryItem>,
+    /// The fencing token; null if it was never granted.
+    pub token: Option<u64>,
+    /// The session; null if it had none.
+    pub session: Option<String>,
+    /// The user.
+    pub uid: u32,
+    /// The process; 0 for a lease.
+    pub pid: u32,
+    /// What it ran; null if that is not the caller's to see.
+    pub command: Option<String>,
+    /// What the client wanted people to know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    /// The name of the host, if several share the table.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+}
+
+/// What was asked of one key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HistoryItem {
+    /// The key.
+    pub key: String,
+    /// In which way.
+    pub mode: Mode,
+    /// How many slots; 0 for a read or a write.
+    #[serde(default)]
+    pub count: u64,
+}
+
+/// A client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HistoryClient {
+    /// Its user.
+    pub uid: u32,
+    /// Its process.
+    pub pid: u32,
+}
+
+/// One step of a deadlock.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HistoryStep {
+    /// The session that waited.
+    pub session: String,
+    /// Its user.
+    pub uid: u32,
+    /// Its process.
+    pub pid: u32,
+    /// The key that it waited for.
+    pub key: String,
+}

@@ -1,0 +1,136 @@
+//! The files of the history: they outlive daemons, and damage to them ends none.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use crate::history::{records, until_recorded};
+use crate::world::process::wait_until;
+use crate::world::{World, journal_only};
+
+/// The files of the history, the oldest first.
+fn files(world: &World) -> Vec<PathBuf> {
+    let entries = fs::read_dir(world.runtime().join("history")).unwrap();
+    let mut files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+fn run_some(world: &World, key: &str, count: usize) {
+    for _ in 0..count {
+        world.canal(["run", "-k", key, "--", "true"]).end().code(0);
+    }
+}
+
+#[test]
+fn the_history_outlives_daemons_that_are_stopped_or_killed() {
+    let world = World::with_daemon().on_one_host();
+    run_some(&world, "x", 2);
+    // A daemon that is told to stop writes what is left.
+    world.canal(["daemon", "--stop"]).end().code(0);
+    until_recorded(&world, &["x"], 2);
+    run_some(&world, "x", 1);
+    let before = until_recorded(&world, &["x"], 3);
+    world.kill_daemon();
+    assert_eq!(records(&world, &["x"]), before);
+    run_some(&world, "x", 1);
+    let after = until_recorded(&world, &["x"], 4);
+    assert_eq!(after[..3], before);
+}
+
+#[test]
+fn a_daemon_killed_again_and_again_loses_at_most_what_is_younger_than_a_second() {
+    let world = World::with_daemon().on_one_host();
+    let mut known = Vec::new();
+    for _ in 0..4 {
+        run_some(&world, "x", 3);
+        let count = known.len() + 1;
+        wait_until("some of them are recorded", || records(&world, &["x"]).len() >= count);
+        known = records(&world, &["x"]);
+        run_some(&world, "x", 1);
+        world.kill_daemon();
+        let found = records(&world, &["x"]);
+        assert_eq!(found[..known.len()], known, "what was seen once stays");
+        known = found;
+    }
+    assert_eq!(world.held("x"), 0);
+}
+
+#[test]
+fn what_ended_while_no_daemon_ran_is_recorded_by_the_next_one() {
+    if journal_only("over an engine the watcher starts the next daemon at once") {
+        return;
+    }
+    let world = World::with_daemon();
+    let holder = world.holder(&["-k", "x"]);
+    world.kill_daemon_quietly();
+    holder.kill();
+    let found = until_recorded(&world, &["x"], 1);
+    assert_eq!(found[0]["how"], "ended");
+}
+
+#[test]
+fn a_damaged_file_is_set_aside_with_a_word() {
+    let world = World::with_daemon().on_one_host();
+    run_some(&world, "x", 3);
+    until_recorded(&world, &["x"], 3);
+    let file = files(&world).pop().unwrap();
+    world.kill_daemon_quietly();
+    let mut bytes = fs::read(&file).unwrap();
+    bytes[30] ^= 1;
+    fs::write(&file, bytes).unwrap();
+    run_some(&world, "x", 1);
+    until_recorded(&world, &["x"], 1);
+    let name = format!("{} is damaged", file.display());
+    let told = world.canal(["status", "-v"]).end().code(0).stdout;
+    assert!(told.contains(&name), "{told}");
+    assert!(world.runtime().join("history/damaged").exists());
+    // A directory in place of a file, and garbage.
+    world.kill_daemon_quietly();
+    for file in files(&world) {
+        fs::remove_file(&file).unwrap();
+    }
+    fs::create_dir(world.runtime().join("history/0000000000000005")).unwrap();
+    fs::write(world.runtime().join("history/0000000000000001"), "garbage").unwrap();
+    run_some(&world, "x", 1);
+    until_recorded(&world, &["x"], 1);
+}
+
+#[test]
+fn a_history_that_cannot_be_written_is_noted_and_in_nobodys_way() {
+    let world = World::new();
+    fs::create_dir_all(world.runtime()).unwrap();
+    fs::set_permissions(world.runtime(), fs::Permissions::from_mode(0o700)).unwrap();
+    fs::write(world.runtime().join("history"), "in the way").unwrap();
+    let world = world.on_one_host();
+    run_some(&world, "x", 2);
+    wait_until("it is noted", || {
+        let told = world.canal(["status", "-v"]).end().code(0).stdout;
+        told.contains("its history in ") && told.contains("cannot be written")
+    });
+    let found = world.canal(["history", "--json"]).end().code(0).json();
+    assert_eq!(found["records"].as_array().unwrap().len(), 0);
+    wait_until("they are counted", || {
+        let found = world.canal(["history", "--json"]).end().code(0).json();
+        found["dropped"] == 2
+    });
+}
+
+#[test]
+fn files_are_the_daemons_alone_and_off_is_off() {
+    let world = World::with_daemon().on_one_host();
+    run_some(&world, "x", 1);
+    until_recorded(&world, &["x"], 1);
+    let mode = |path: PathBuf| path.metadata().unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(world.runtime().join("history")), 0o700);
+    assert!(files(&world).into_iter().all(|file| mode(file) == 0o600));
+    if journal_only("the configuration of an engine is the test's") {
+        return;
+    }
+    world.configure("[history]\nmax = 0\n");
+    world.kill_daemon_quietly();
+    let refused = world.canal(["history"]).end().code(125).stderr;
+    assert!(refused.starts_with("canal: this daemon keeps no history\nhint: `max`"), "{refused}");
+    let shown = world.canal(["config"]).end().code(0).stdout;
+    assert!(shown.lines().any(|line| line.starts_with("history.max ") && line.ends_with("line 2")));
+}

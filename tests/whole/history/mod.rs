@@ -1,0 +1,29 @@
+//! What ended: `canal history`, and what is left of it after a daemon was killed or a file damaged.
+
+mod endings;
+mod files;
+
+use serde_json::Value;
+
+use crate::world::World;
+use crate::world::process::wait_until;
+
+/// The records of `canal history --json ARGS`, the oldest first.
+#[track_caller]
+fn records(world: &World, args: &[&str]) -> Vec<Value> {
+    let all = [&["history", "--json"], args].concat();
+    let found = world.canal(all).end().code(0).json();
+    found["records"].as_array().unwrap().clone()
+}
+
+/// Waits until there are so many records that `args` choose, and returns them.
+#[track_caller]
+fn until_recorded(world: &World, args: &[&str], count: usize) -> Vec<Value> {
+    let mut found = Vec::new();
+    wait_until("what ended is recorded", || {
+        found = records(world, args);
+        found.len() >= count
+    });
+    assert_eq!(found.len(), count, "{found:?}");
+    found
+}
