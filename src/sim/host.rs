@@ -166,13 +166,13 @@ impl Host {
         self.machine.kill_daemon_after(None);
     }
 
-    /// Somebody removes the daemon's files that lie in memory.
-    pub(super) fn lose_files(&mut self) {
+    /// Somebody removes the daemon's files that lie in memory, with or without the folder of FIFOs.
+    pub(super) fn lose_files(&mut self, with_folders: bool) {
         // A daemon that is killed now could not make them again.
         self.machine.kill_daemon_after(None);
         self.disk_budget = None;
         self.bad_disk_until = 0;
-        self.remove_files(false);
+        self.remove_files(with_folders);
     }
 
     /// The watcher acts if no daemon does, and learns of each new membership.

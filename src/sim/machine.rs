@@ -18,7 +18,7 @@ use crate::protocol::HOLD_VARIABLE;
 use crate::sys::fds;
 use crate::sys::kernel::simulated::{Descriptor, Kernel, Stat};
 use crate::sys::peer::Credentials;
-use crate::sys::process::Origin;
+use crate::sys::process::{Origin, is_link_to};
 
 /// The panic by which a daemon is killed in the middle of a turn.
 #[derive(Debug)]
@@ -166,10 +166,9 @@ impl Machine {
         self.with(pid, |process| process.state != 'Z').unwrap_or(false)
     }
 
-    /// Whether a process with this serial runs or is stopped.
+    /// Whether the process with this serial runs or is stopped.
     pub(super) fn lives(&self, serial: u64) -> bool {
-        let state = self.state.borrow();
-        state.processes.values().any(|process| process.serial == serial && process.state != 'Z')
+        !self.state.borrow().ended_at.contains_key(&serial)
     }
 
     /// Whether a process with this serial runs, and is not stopped.
@@ -341,7 +340,9 @@ impl Kernel for Machine {
     }
 
     fn variable(&self, pid: u32, name: &str) -> Option<OsString> {
-        let hold = self.with(pid, |process| process.hold.clone())?;
+        // A zombie has no environment.
+        let living = |process: &mut Process| (process.state != 'Z').then(|| process.hold.clone());
+        let hold = self.with(pid, living)??;
         (name == HOLD_VARIABLE && !hold.is_empty()).then(|| hold.into())
     }
 
@@ -354,6 +355,12 @@ impl Kernel for Machine {
             .with(pid, |process| process.fifos.iter().map(|fd| id(fd.as_fd())).collect::<Vec<_>>());
         let open = open.unwrap_or_default();
         (0..ids.len()).filter(|at| open.contains(&ids[*at])).collect()
+    }
+
+    fn has_named(&self, pid: u32, name: &str) -> bool {
+        let is =
+            |fd: &OwnedFd| is_link_to(format!("/proc/self/fd/{}", fd.as_raw_fd()).as_ref(), name);
+        self.with(pid, |process| process.fifos.iter().any(is)).unwrap_or(false)
     }
 
     fn is_canal(&self, pid: u32) -> bool {

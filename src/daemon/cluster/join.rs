@@ -137,7 +137,7 @@ impl Server {
             }
         }
         for hold in own.iter().filter(|hold| hold.asked.children) {
-            if let Err(error) = self.children.open(hold.token, hold.asked.tag) {
+            if let Err(error) = self.children.take_over(hold.token, hold.asked.tag) {
                 tracing::warn!(%error, token = hold.token.0, "its FIFO cannot be opened");
             }
         }

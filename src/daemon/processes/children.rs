@@ -1,7 +1,9 @@
 //! Holds that last while descendants live. Each such hold has a named FIFO whose write end the
 //! descendants inherit.
 //!
-//! Invariant: a FIFO's file exists as long as its hold, so that a daemon that restarts finds it.
+//! Invariant: a FIFO's file exists as long as its hold, so that a daemon that restarts finds it,
+//! unless somebody removes it. A removed FIFO cannot be opened again, and a new one would have no
+//! writers. So the next daemon looks for the processes of such a hold by what they inherited.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -18,6 +20,7 @@ use nix::unistd::mkfifo;
 
 use crate::core::{Tag, Token};
 use crate::daemon::limits::FIFO_BYTES_AT_ONCE;
+use crate::daemon::processes::descendants::run_under;
 use crate::daemon::processes::owners::{Owners, WatchId};
 
 /// The FIFOs of the holds that last while descendants live.
@@ -28,6 +31,8 @@ pub(crate) struct Children {
     /// The holds whose FIFO may or may not have writers, or whose last writer cannot be watched
     /// yet. The daemon tries these again.
     unsure: BTreeSet<Token>,
+    /// The holds whose FIFO this daemon did not find.
+    removed: BTreeMap<Token, Tag>,
 }
 
 #[derive(Debug)]
@@ -64,7 +69,12 @@ pub(crate) fn fifo_of(dir: &Path, tag: Tag) -> Option<File> {
 impl Children {
     /// The FIFOs in `children/` of the daemon's directory.
     pub(crate) fn new(dir: &Path) -> Self {
-        Self { dir: dir.join(NAME), fifos: BTreeMap::new(), unsure: BTreeSet::new() }
+        Self {
+            dir: dir.join(NAME),
+            fifos: BTreeMap::new(),
+            unsure: BTreeSet::new(),
+            removed: BTreeMap::new(),
+        }
     }
 
     /// Creates the FIFO of a hold, or uses the existing FIFO. Returns a write end for the owner to
@@ -76,7 +86,7 @@ impl Children {
     }
 
     /// Creates the FIFO of a hold, or uses the existing FIFO, and keeps its read end open.
-    pub(crate) fn open(&mut self, token: Token, tag: Tag) -> io::Result<PathBuf> {
+    fn open(&mut self, token: Token, tag: Tag) -> io::Result<PathBuf> {
         if let Some(fifo) = self.fifos.get(&token) {
             return Ok(fifo.path.clone());
         }
@@ -89,10 +99,36 @@ impl Children {
             Ok(()) | Err(Errno::EEXIST) => {}
             Err(error) => return Err(error.into()),
         }
+        self.open_existing(token, path.clone())?;
+        // Its client asks again, so that nothing runs under the hold yet.
+        self.removed.remove(&token);
+        Ok(path)
+    }
+
+    fn open_existing(&mut self, token: Token, path: PathBuf) -> io::Result<()> {
         let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
         let read_end = open(&path, flags, Mode::empty())?;
-        self.fifos.insert(token, Fifo { path: path.clone(), read_end, awaited: None });
-        Ok(path)
+        self.fifos.insert(token, Fifo { path, read_end, awaited: None });
+        Ok(())
+    }
+
+    /// Opens the FIFO that an earlier daemon made for a hold, and keeps its read end open. If
+    /// somebody removed it, [`Self::has_writers`] looks for the processes of the hold.
+    ///
+    /// # Errors
+    /// The FIFO is there and cannot be opened.
+    pub(crate) fn take_over(&mut self, token: Token, tag: Tag) -> io::Result<()> {
+        if self.fifos.contains_key(&token) {
+            return Ok(());
+        }
+        match self.open_existing(token, path_in(&self.dir, tag)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                tracing::warn!(token = token.0, "its FIFO is gone: its processes are looked for");
+                self.removed.insert(token, tag);
+                Ok(())
+            }
+            opened => opened,
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -111,7 +147,7 @@ impl Children {
     }
 
     fn look(&self, token: Token) -> Writers {
-        let Some(fifo) = self.fifos.get(&token) else { return Writers::None };
+        let Some(fifo) = self.fifos.get(&token) else { return self.look_without_fifo(token) };
         let mut hangs_up = [PollFd::new(fifo.read_end.as_fd(), PollFlags::empty())];
         let polled = poll(&mut hangs_up, PollTimeout::ZERO);
         if polled.is_ok_and(|count| count > 0)
@@ -133,6 +169,14 @@ impl Children {
             }
         }
         Writers::Unsure
+    }
+
+    /// Looks for the processes of a hold whose FIFO was removed. No event reports their end.
+    fn look_without_fifo(&self, token: Token) -> Writers {
+        match self.removed.get(&token).map(|tag| run_under(*tag)) {
+            None | Some(Ok(false)) => Writers::None,
+            Some(Ok(true) | Err(_)) => Writers::Unsure,
+        }
     }
 
     /// Starts to watch the last writer of a hold's FIFO. Returns whether there is, or may be, a
@@ -160,7 +204,9 @@ impl Children {
         tag: Tag,
         owners: &mut Owners,
     ) -> io::Result<Writers> {
-        self.open(token, tag)?;
+        if !self.removed.contains_key(&token) {
+            self.open(token, tag)?;
+        }
         if let Some(fifo) = self.fifos.get_mut(&token)
             && fifo.awaited.is_none()
         {
@@ -178,11 +224,13 @@ impl Children {
     /// Forgets a FIFO that is not watched yet. [`Self::sweep`] removes its file.
     pub(crate) fn forget(&mut self, token: Token) {
         self.fifos.remove(&token);
+        self.removed.remove(&token);
     }
 
     /// Removes the FIFO of a hold that has ended.
     pub(crate) fn remove(&mut self, token: Token, owners: &mut Owners) {
         self.unsure.remove(&token);
+        self.removed.remove(&token);
         let Some(fifo) = self.fifos.remove(&token) else { return };
         if let Some(id) = fifo.awaited {
             owners.forget_writers(id, &fifo.read_end);
@@ -196,7 +244,7 @@ impl Children {
 
     /// Removes the FIFOs of all holds, which have all ended.
     pub(crate) fn remove_all(&mut self, owners: &mut Owners) {
-        let tokens: Vec<Token> = self.fifos.keys().copied().collect();
+        let tokens: Vec<Token> = self.fifos.keys().chain(self.removed.keys()).copied().collect();
         tokens.into_iter().for_each(|token| self.remove(token, owners));
     }
 
@@ -213,7 +261,11 @@ impl Children {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
+    use crate::protocol::HOLD_VARIABLE;
+    use crate::sys::rerun::wait_until;
 
     fn children() -> (tempfile::TempDir, Children) {
         let dir = tempfile::tempdir().unwrap();
@@ -246,7 +298,7 @@ mod tests {
                 }
             });
             let mut after = Children::new(dir.path());
-            after.open(Token(1), Tag(1)).unwrap();
+            after.take_over(Token(1), Tag(1)).unwrap();
             assert!((0..100).all(|_| after.has_writers(Token(1))));
             done.store(true, std::sync::atomic::Ordering::Relaxed);
         });
@@ -258,14 +310,53 @@ mod tests {
         let write_end = before.make(Token(1), Tag(1)).unwrap();
         drop(before);
         let mut after = Children::new(dir.path());
-        after.open(Token(1), Tag(1)).unwrap();
+        after.take_over(Token(1), Tag(1)).unwrap();
         assert!(after.has_writers(Token(1)));
         drop(write_end);
         assert!(!after.has_writers(Token(1)));
 
         let mut later = Children::new(dir.path());
-        later.open(Token(1), Tag(1)).unwrap();
+        later.take_over(Token(1), Tag(1)).unwrap();
         assert!(!later.has_writers(Token(1)));
+    }
+
+    #[test]
+    fn a_daemon_that_finds_no_fifo_looks_for_the_processes_of_the_hold() {
+        let (dir, mut before) = children();
+        let (with_fifo, with_variable) = (Tag(0xf1f0), Tag(0x0e17));
+        let fd = before.make(Token(1), with_fifo).unwrap();
+        // One has dropped its environment, and one the FIFO.
+        let mut one = Command::new("/bin/sleep").arg("60").env_clear().stdin(fd).spawn().unwrap();
+        let mut named = Command::new("/bin/sleep");
+        named.arg("60").env(HOLD_VARIABLE, format!("{} {with_variable}", Tag(7)));
+        let mut other = named.spawn().unwrap();
+        before.make(Token(2), with_variable).unwrap();
+        drop(before);
+        std::fs::remove_dir_all(dir.path().join(NAME)).unwrap();
+
+        let mut after = Children::new(dir.path());
+        let mut owners = Owners::new().unwrap();
+        for (token, tag) in [(Token(1), with_fifo), (Token(2), with_variable), (Token(3), Tag(3))] {
+            after.take_over(token, tag).unwrap();
+        }
+        wait_until("both have been executed", || {
+            after.has_writers(Token(1)) && after.has_writers(Token(2))
+        });
+        assert!(!after.has_writers(Token(3)), "nothing runs under it");
+        assert!(after.await_end(Token(1), with_fifo, &mut owners));
+        assert_eq!(after.unsure(), &BTreeSet::from([Token(1)]), "it is looked for again");
+        for (token, tag, child) in
+            [(Token(1), with_fifo, &mut one), (Token(2), with_variable, &mut other)]
+        {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            wait_until("nothing runs under it", || !after.await_end(token, tag, &mut owners));
+        }
+        assert!(after.unsure().is_empty());
+        let again = after.make(Token(3), Tag(3)).unwrap();
+        assert!(after.has_writers(Token(3)), "a client that was not told makes it anew");
+        drop(again);
+        assert!(!after.has_writers(Token(3)));
     }
 
     #[test]

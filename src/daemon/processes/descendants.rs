@@ -10,6 +10,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
+use std::io;
 use std::path::Path;
 
 use nix::sys::signal::Signal;
@@ -84,6 +85,26 @@ pub(crate) fn kill(traces: &[&Trace]) -> BTreeSet<Tag> {
     left
 }
 
+/// Whether a process runs under a hold whose FIFO was removed, as far as that is visible here: it
+/// has the removed FIFO open, or names the hold in its environment and is not canal itself. (A
+/// daemon may have been started under the hold, and is no part of it.)
+///
+/// # Errors
+/// /proc belongs to another namespace, so that nothing is known.
+pub(crate) fn run_under(tag: Tag) -> io::Result<bool> {
+    // The second look finds what a process started during the first one before it ended.
+    Ok(is_seen_under(tag)? || is_seen_under(tag)?)
+}
+
+fn is_seen_under(tag: Tag) -> io::Result<bool> {
+    let (own, fifo) = (OwnProgram::find(), tag.to_string());
+    let is_under = |pid: &u32| {
+        process::has_named(*pid, &fifo) || tags_named(*pid).contains(&tag) && !own.is_of(*pid)
+    };
+    let pids = process::visible()?;
+    Ok(pids.iter().filter(|pid| **pid != std::process::id()).any(is_under))
+}
+
 /// Adds the descendants of these processes that have dropped all marks.
 fn add_below(found: &mut Vec<(u32, Pidfd)>, own: &OwnProgram) {
     let mut seen: BTreeSet<u32> = found.iter().map(|(pid, _)| *pid).collect();
@@ -109,9 +130,7 @@ fn add_below(found: &mut Vec<(u32, Pidfd)>, own: &OwnProgram) {
 
 /// Which of these holds the process runs under.
 fn tags_of(pid: u32, traces: &[&Trace]) -> BTreeSet<Tag> {
-    let variable = process::variable(pid, HOLD_VARIABLE).unwrap_or_default();
-    let named = variable.to_str().unwrap_or_default().split(' ').filter_map(|it| it.parse().ok());
-    let named: Vec<Tag> = named.collect();
+    let named = tags_named(pid);
     let mut tags: BTreeSet<Tag> =
         traces.iter().map(|trace| trace.tag).filter(|tag| named.contains(tag)).collect();
     let with_fifo: Vec<(Tag, &File)> =
@@ -120,6 +139,13 @@ fn tags_of(pid: u32, traces: &[&Trace]) -> BTreeSet<Tag> {
     let open = process::has_open(pid, &fifos).into_iter();
     tags.extend(open.filter_map(|at| Some(with_fifo.get(at)?.0)));
     tags
+}
+
+/// The holds that the environment of a process names.
+fn tags_named(pid: u32) -> Vec<Tag> {
+    let variable = process::variable(pid, HOLD_VARIABLE).unwrap_or_default();
+    let named = variable.to_str().unwrap_or_default().split(' ');
+    named.filter_map(|it| it.parse().ok()).collect()
 }
 
 #[cfg(test)]

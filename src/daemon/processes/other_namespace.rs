@@ -62,7 +62,7 @@ fn has_writers(table: &Table, dir: &Path) -> bool {
     let mut children = Children::new(dir);
     let mut holds = table.holds().filter(|hold| hold.asked.children);
     holds.any(|hold| {
-        children.open(hold.token, hold.asked.tag).is_err() || children.has_writers(hold.token)
+        children.take_over(hold.token, hold.asked.tag).is_err() || children.has_writers(hold.token)
     })
 }
 

@@ -260,7 +260,7 @@ impl Recovered {
         let holds = self.ledger.table.holds().filter(|hold| hold.asked.children);
         let holds: Vec<_> = holds.map(|hold| (hold.token, hold.asked.tag, hold.orphaned)).collect();
         for (token, tag, orphaned) in holds {
-            if let Err(error) = self.children.open(token, tag) {
+            if let Err(error) = self.children.take_over(token, tag) {
                 tracing::warn!(%error, token = token.0, "its FIFO cannot be opened");
                 continue;
             }

@@ -83,6 +83,9 @@ pub(crate) trait Kernel: fmt::Debug {
     /// Which of these files a process has open.
     fn has_open(&self, pid: u32, files: &[&File]) -> Vec<usize>;
 
+    /// Whether a process has a file of this name open. A file that was removed had this name.
+    fn has_named(&self, pid: u32, name: &str) -> bool;
+
     /// Whether a process runs canal itself.
     fn is_canal(&self, pid: u32) -> bool;
 

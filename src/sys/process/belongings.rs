@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use nix::fcntl::OFlag;
 use nix::sys::stat::{fstat, stat};
@@ -46,6 +46,25 @@ pub fn has_open(pid: u32, files: &[&File]) -> Vec<usize> {
     found.sort_unstable();
     found.dedup();
     found
+}
+
+/// Whether a process has a file of this name open, as far as this is visible. A file that was
+/// removed had this name.
+#[must_use]
+pub fn has_named(pid: u32, name: &str) -> bool {
+    #[cfg(test)]
+    if let Some(kernel) = crate::sys::kernel::simulated::current() {
+        return kernel.has_named(pid, name);
+    }
+    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
+    entries.flatten().any(|entry| is_link_to(&entry.path(), name))
+}
+
+/// Whether a link below `/proc/PID/fd` names a file of this name, which may have been removed.
+pub(crate) fn is_link_to(link: &Path, name: &str) -> bool {
+    let Ok(path) = fs::read_link(link) else { return false };
+    let found = path.file_name().unwrap_or_default().as_encoded_bytes();
+    found.strip_suffix(b" (deleted)").unwrap_or(found) == name.as_bytes()
 }
 
 /// The working folder of a process, as far as this is visible. With `uid`, only if the process is of

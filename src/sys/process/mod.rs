@@ -14,7 +14,9 @@ mod origin;
 mod stat;
 
 pub use ancestry::{Ancestor, ancestors};
-pub use belongings::{OwnProgram, folder, has_open, variable, writers_of};
+#[cfg(test)]
+pub(crate) use belongings::is_link_to;
+pub use belongings::{OwnProgram, folder, has_named, has_open, variable, writers_of};
 pub use capabilities::may_look_into_others;
 pub use identity::{Found, Identity, identity};
 pub use origin::{FIRST_PID_NAMESPACE, Origin};

@@ -80,6 +80,25 @@ fn with_children_the_lock_is_kept_over_a_restart_of_the_daemon() {
     run.end().code(0);
 }
 
+/// A removed FIFO cannot be opened by the next daemon, and a new one would have no writers.
+#[test]
+fn with_children_the_lock_is_kept_although_its_fifo_was_removed() {
+    let world = World::with_daemon();
+    let (run, left) = leave_with_children(&world);
+    let removed = fs::remove_dir_all(world.runtime().join("children"));
+    assert!(removed.is_ok() || backend::IS_ENGINE, "another host may have it");
+    assert_eq!(world.held("x"), 1);
+    for _ in 0..2 {
+        world.kill_daemon();
+        world.canal(["run", "-n", "-k", "x", "--", "true"]).end().code(75);
+        world.daemons_return();
+        assert_eq!(world.held("x"), 1);
+    }
+    signal(left, Signal::SIGKILL);
+    world.until_held("x", 0);
+    run.end().code(0);
+}
+
 #[test]
 fn with_children_the_next_daemon_notices_children_that_ended_meanwhile() {
     let world = World::with_daemon();
