@@ -3,6 +3,7 @@
 use super::host::Host;
 use super::world::{STEP_MS, World};
 use crate::core::{Owner, Snapshot, WaiterState, WaiterStatus};
+use crate::host::Mark;
 
 /// How long it may take until all hosts have read the whole log.
 const READ_MS: u64 = 6_000;
@@ -51,6 +52,25 @@ impl World {
             if !host.machine.lived_lately(serial, self.now_ms) {
                 let story = host.machine.story(serial);
                 return Err(format!("{waiter:?} waits for nobody ({story})"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Hosts that have read the same log up to the same place have the same table.
+    pub(super) fn check_agreement(&self) -> Result<(), String> {
+        let mut tables: Vec<(Mark, Snapshot)> = Vec::new();
+        for server in self.hosts.iter().filter_map(|host| host.daemon.as_ref()) {
+            let Some(mark) = server.cluster.as_ref().and_then(|cluster| cluster.read_to()) else {
+                continue;
+            };
+            let table = server.ledger.table.snapshot();
+            match tables.iter().find(|(other, _)| *other == mark) {
+                Some((_, other)) if *other != table => {
+                    return Err(format!("hosts differ at {mark:?}: {other:?} and {table:?}"));
+                }
+                Some(_) => {}
+                None => tables.push((mark, table)),
             }
         }
         Ok(())

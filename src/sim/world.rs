@@ -19,7 +19,8 @@ use crate::log::engine::simulated::Counts;
 pub(super) const STEP_MS: u64 = 10;
 /// By then everything must be over.
 const OVER_MS: u64 = 60_000;
-/// After how many milliseconds the daemons are asked again what hinders them.
+/// After how many milliseconds the daemons are asked again what hinders them, and what they have
+/// read.
 const ASKED_EVERY_MS: u64 = 500;
 
 /// What a run was like, to see that something happened in it.
@@ -168,7 +169,11 @@ impl World {
                 || ends && host.frozen_until <= self.now_ms && serials.iter().any(runs)
         };
         self.claims.check(runs)?;
-        if self.now_ms.is_multiple_of(ASKED_EVERY_MS) { self.check_obstacles() } else { Ok(()) }
+        if self.now_ms.is_multiple_of(ASKED_EVERY_MS) {
+            self.check_obstacles()?;
+            self.check_agreement()?;
+        }
+        Ok(())
     }
 
     /// Starts commands from time to time.

@@ -269,13 +269,15 @@ impl Cluster {
         Ok(())
     }
 
-    /// Records the processes of the holds that this incarnation takes over.
+    /// Records the processes of the holds that this incarnation takes over, in case the record of
+    /// earlier daemons was lost. A process that is not in that record was probably not told.
     fn take_over(&mut self, own: &[HoldState]) {
         let mark = self.driver.mark();
         for hold in own {
-            if let Some(told) = Holder::of(hold, mark)
-                && let Err(error) = self.holder_record.tell(hold.token, told)
-            {
+            let Some(holder) = Holder::of(hold, mark) else { continue };
+            let was_told = self.was_told(hold.token);
+            let holder = Holder { taken_over: !was_told, ..holder };
+            if let Err(error) = self.holder_record.tell(hold.token, holder) {
                 tracing::error!(%error, "an owner cannot be recorded");
             }
         }

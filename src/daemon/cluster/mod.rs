@@ -41,6 +41,8 @@ use crate::daemon::options::Options;
 use crate::daemon::processes::holder::Holder;
 use crate::daemon::processes::holder_record::HolderRecord;
 use crate::duration_text::stated_ms;
+#[cfg(test)]
+use crate::host::Mark;
 use crate::host::{Deadlines, Ticket};
 use crate::protocol::DeadlinePageFound;
 use crate::sys::clock;
@@ -219,9 +221,16 @@ impl Cluster {
         self.terminator.why_lost(token)
     }
 
-    /// Whether the process of a hold was told of it.
+    /// Whether the client of a hold was told of it for certain: a daemon of this host recorded that
+    /// before it did so.
     pub(crate) fn was_told(&self, token: Token) -> bool {
-        self.holder_record.has(token)
+        self.holder_record.get(token).is_some_and(|holder| !holder.taken_over)
+    }
+
+    /// How far this host has read the log.
+    #[cfg(test)]
+    pub(crate) fn read_to(&self) -> Option<Mark> {
+        self.driver.mark()
     }
 
     /// Tells the watcher that the daemon ends because it was told to.

@@ -18,6 +18,11 @@ pub(crate) struct Holder {
     /// The tag of the request. Processes that were started under the hold are recognized by it.
     #[serde(default)]
     pub(crate) tag: Option<Tag>,
+    /// Whether only the table names it, because an earlier daemon of this host took it over or ended
+    /// before it told it. It is ended as any other if the hold is lost, but nobody knows whether it
+    /// was told.
+    #[serde(default)]
+    pub(crate) taken_over: bool,
 }
 
 impl Holder {
@@ -25,7 +30,7 @@ impl Holder {
     pub(crate) fn of(hold: &HoldState, mark: Option<Mark>) -> Option<Self> {
         let Owner::Process(process) = hold.asked.owner else { return None };
         let Request { on_lost, tag, .. } = *hold.asked;
-        Some(Self { process, on_lost, mark, tag: Some(tag) })
+        Some(Self { process, on_lost, mark, tag: Some(tag), taken_over: false })
     }
 }
 

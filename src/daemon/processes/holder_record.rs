@@ -171,9 +171,9 @@ impl HolderRecord {
         self.each.iter().map(|(token, told)| (*token, *told))
     }
 
-    /// Whether the process of a hold was told of it.
-    pub(crate) fn has(&self, token: Token) -> bool {
-        self.each.contains_key(&token)
+    /// What is recorded of a token, if its process need not be forgotten yet.
+    pub(crate) fn get(&self, token: Token) -> Option<&Holder> {
+        self.each.get(&token)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -315,7 +315,7 @@ mod tests {
 
     fn told(pid: u32) -> Holder {
         let process = ProcessId { pid, started: 7, inode: u64::MAX };
-        Holder { process, on_lost: OnLost::Kill, mark: None, tag: None }
+        Holder { process, on_lost: OnLost::Kill, mark: None, tag: None, taken_over: false }
     }
 
     fn proof() -> Proof {

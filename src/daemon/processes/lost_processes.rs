@@ -265,7 +265,7 @@ mod tests {
     fn shell(script: &str) -> (Child, Holder) {
         let child = Command::new("/bin/sh").args(["-c", script]).spawn().unwrap();
         let process = process_of(&Pidfd::open(child.id()).unwrap()).unwrap();
-        (child, Holder { process, on_lost: OnLost::Kill, mark: None, tag: None })
+        (child, Holder { process, on_lost: OnLost::Kill, mark: None, tag: None, taken_over: false })
     }
 
     fn sleeper() -> (Child, Holder) {

@@ -87,7 +87,7 @@ mod tests {
 
     fn told() -> Holder {
         let process = ProcessId { pid: 11, started: 7, inode: 9 };
-        Holder { process, on_lost: OnLost::Kill, mark: None, tag: None }
+        Holder { process, on_lost: OnLost::Kill, mark: None, tag: None, taken_over: false }
     }
 
     #[test]

@@ -55,14 +55,7 @@ impl World {
         let dir = folder.path().join("run");
         let uid = nix::unistd::geteuid().as_raw();
         let place = Place::find(Some(&dir.join("canal.sock")), uid).unwrap();
-        let mut claim = Claim::new(&place, uid);
-        wait_until("what other tests start has let go of the earlier daemon's lock", || {
-            if matches!(claim, Err(ClaimError::Running { .. })) {
-                claim = Claim::new(&place, uid);
-            }
-            !matches!(claim, Err(ClaimError::Running { .. }))
-        });
-        let claim = claim.unwrap();
+        let claim = claim(&place, uid);
         let config = Config::read(&[]).unwrap();
         let recovered = recover(&place, &config, Rules::Current, false).unwrap();
         let overrides = Overrides { idle_exit_s: Some(0), ..Overrides::default() };
@@ -120,6 +113,18 @@ impl World {
         self.call(&mut peer, "Confirm", &json!({ "tag": hex(tag) }));
         holder
     }
+}
+
+/// Claims a place for the next daemon.
+fn claim(place: &Place, uid: u32) -> Claim {
+    let mut claim = Claim::new(place, uid);
+    wait_until("what other tests start has let go of the earlier daemon's lock", || {
+        if matches!(claim, Err(ClaimError::Running { .. })) {
+            claim = Claim::new(place, uid);
+        }
+        !matches!(claim, Err(ClaimError::Running { .. }))
+    });
+    claim.unwrap()
 }
 
 /// A client.

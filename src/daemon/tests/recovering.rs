@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -20,11 +21,10 @@ use crate::daemon::config::in_force::{InForce, Overrides};
 use crate::daemon::processes::children::Children;
 use crate::daemon::processes::holder_record::HolderRecord;
 use crate::daemon::processes::owners::process_of;
-use crate::daemon::runtime_dir::Claim;
 use crate::daemon::runtime_dir::socket_access::SocketAccess;
 use crate::daemon::store::ledger::Ledger;
 use crate::daemon::store::recover::Recovered;
-use crate::daemon::tests::{Holder, Peer, World, call, granted, hex, mutex, try_mutex};
+use crate::daemon::tests::{Holder, Peer, World, call, claim, granted, hex, mutex, try_mutex};
 use crate::host::tests::direct::Direct;
 use crate::host::{Member, Settings};
 use crate::log::engine::simulated::{Flavour, Server};
@@ -69,15 +69,26 @@ impl Fake {
         let away = Answer::Away(Outage::unreachable("another life"));
         self.answers.lock().unwrap().extend([away, Answer::Back]);
     }
+
+    /// The daemon that uses this engine is killed.
+    fn disconnect(&self) {
+        self.server.lock().unwrap().disconnect(CLIENT);
+        self.answers.lock().unwrap().clear();
+    }
 }
 
 impl World {
     pub(super) fn over(engine: &Fake, folder: tempfile::TempDir) -> Self {
+        Self::over_as(engine, folder, 1)
+    }
+
+    /// A daemon with this nonce. The one before it had another one.
+    fn over_as(engine: &Fake, folder: tempfile::TempDir, nonce: u128) -> Self {
         let dir = folder.path().join("run");
         std::fs::DirBuilder::new().mode(0o700).recursive(true).create(&dir).unwrap();
         let uid = nix::unistd::geteuid().as_raw();
         let place = Place::find(Some(&dir.join("canal.sock")), uid).unwrap();
-        let claim = Claim::new(&place, uid).unwrap();
+        let claim = claim(&place, uid);
         let config = Config::read(&[]).unwrap();
         let identity = Identity {
             label: "here".to_owned(),
@@ -87,7 +98,7 @@ impl World {
             uid,
             dir: dir.display().to_string(),
         };
-        let member = Member::new(Settings::default(), identity, 1, Rules::Current);
+        let member = Member::new(Settings::default(), identity, nonce, Rules::Current);
         let driver = EngineDriver::new(member, Box::new(engine.clone()));
         let origin = Origin::read().unwrap();
         let recovered = Recovered {
@@ -104,8 +115,13 @@ impl World {
         let home = claim.open(None, SocketAccess::default()).unwrap();
         let mut server =
             crate::daemon::start::server(&place, uid, home, in_force, recovered).unwrap();
-        let status =
-            EngineStatus { name: "fake".to_owned(), lives_on: true, ..EngineStatus::default() };
+        let status = EngineStatus {
+            name: "fake".to_owned(),
+            lives_on: true,
+            began_ms: clock::boottime_ms(),
+            ttl_ms: Settings::default().ttl_ms,
+            ..EngineStatus::default()
+        };
         let holder_record = HolderRecord::open(&dir, origin, false).unwrap();
         let tokens = ToldTokens::open(&place, "fake").unwrap();
         let cluster = Cluster::new(driver, status, holder_record, tokens);
@@ -267,4 +283,107 @@ fn a_grant_that_a_suspension_on_its_way_takes_back_is_not_told() {
     world.server.propose(Change::Resume { request });
     world.turns();
     granted(&peer.reply().expect("a grant"));
+}
+
+/// The daemon is killed while a client waits, whose request is granted then. The engine loses what
+/// came after that, in which another host may have been granted the lock and told so.
+#[test]
+fn a_grant_that_an_earlier_daemon_did_not_tell_is_asked_for_again_after_a_loss() {
+    let engine = Fake::new();
+    let mut world = World::over(&engine, folder());
+    let now = clock::boottime_ms();
+    let mut other = Direct::joined(9, &mut engine.server.lock().unwrap(), now);
+    other.ask(1, "a");
+    other.settle(&mut engine.server.lock().unwrap(), now);
+    world.turns();
+    let told = token(&mut world.ask(&mutex(3, "b")));
+    assert_eq!(world.ask(&mutex(2, "a")).reply(), None, "it waits");
+    assert_eq!(world.server.ledger.table.waiting(), 1);
+    let World { server, _folder: folder, .. } = world;
+    drop(server);
+    engine.disconnect();
+    let frame = other.table.holds().find(|hold| hold.asked.host == other.id()).unwrap().frame;
+    other.propose(Change::End { frame });
+    other.settle(&mut engine.server.lock().unwrap(), now);
+    let untold = other.table.holds().map(|hold| hold.token.0).max().unwrap();
+    assert!(untold > told, "it is granted");
+    engine.server.lock().unwrap().live_anew(2, true);
+    let mut world = World::over_as(&engine, folder, 2);
+    let mut third = Direct::joined(8, &mut engine.server.lock().unwrap(), now);
+    let recovery = third.table.recovery().unwrap().clone();
+    third.propose(Change::TtlPassed { from: recovery.ttl_from.unwrap() });
+    for host in recovery.unheard {
+        third.propose(Change::HostGone { host, by: third.id() });
+    }
+    third.settle(&mut engine.server.lock().unwrap(), now);
+    world.turns();
+    assert!(world.server.ledger.table.recovery().is_none());
+    assert!(token(&mut world.ask(&mutex(2, "a"))) > untold);
+    assert_eq!(token(&mut world.ask(&mutex(3, "b"))), told, "its client has been told of it");
+}
+
+/// The token of a grant that a client was told.
+#[track_caller]
+fn token(peer: &mut Peer) -> u64 {
+    let reply = peer.reply().expect("a grant");
+    granted(&reply);
+    reply["parameters"]["token"].as_u64().unwrap()
+}
+
+/// Asks for a mutex on behalf of another process.
+fn ask_for(world: &World, tag: u128, key: &str, owner: &Holder) -> Peer {
+    let mut peer = world.connect();
+    let mut parameters = mutex(tag, key);
+    parameters["owner_fd"] = 0.into();
+    peer.send(&call("Acquire", &parameters), &[owner.pidfd().as_fd()]);
+    peer
+}
+
+#[track_caller]
+fn assert_owner_gone(peer: &mut Peer) {
+    let reply = peer.reply().expect("an answer");
+    assert_eq!(reply["error"], "io.canal.Lock.OwnerGone", "{reply}");
+}
+
+/// The end of the owner is reported before the grant is read, and comes after it in the log.
+#[test]
+fn a_grant_for_a_process_that_died_while_it_waited_is_not_told() {
+    let engine = Fake::new();
+    let mut world = World::over(&engine, folder());
+    let now = clock::boottime_ms();
+    let mut other = Direct::joined(9, &mut engine.server.lock().unwrap(), now);
+    other.ask(1, "a");
+    other.settle(&mut engine.server.lock().unwrap(), now);
+    world.turns();
+    let owner = Holder::start();
+    let mut peer = ask_for(&world, 2, "a", &owner);
+    world.turns();
+    assert_eq!(peer.reply(), None, "it waits");
+    let frame = other.table.holds().next().unwrap().frame;
+    other.propose(Change::End { frame });
+    other.settle(&mut engine.server.lock().unwrap(), now);
+    owner.end();
+    world.turns();
+    assert_owner_gone(&mut peer);
+    assert_eq!(world.server.ledger.table.held(), 0);
+}
+
+#[test]
+fn a_grant_for_a_process_that_died_while_its_request_was_on_the_way_is_not_told() {
+    let engine = Fake::new();
+    let mut world = World::over(&engine, folder());
+    let owner = Holder::start();
+    let mut peer = ask_for(&world, 2, "a", &owner);
+    let is_on_the_way = |world: &World| world.server.cluster.as_ref().unwrap().in_flight.len() > 0;
+    for _ in 0..100 {
+        if !is_on_the_way(&world) {
+            world.server.conns.wait(Some(Duration::ZERO));
+            world.server.turn().unwrap();
+        }
+    }
+    assert!(is_on_the_way(&world), "the engine has it, and the daemon has not read its answer");
+    owner.end();
+    world.turns();
+    assert_owner_gone(&mut peer);
+    assert_eq!(world.server.ledger.table.held(), 0);
 }

@@ -2,11 +2,12 @@
 
 use std::os::fd::AsFd;
 
-use crate::core::{FrameId, FrameState, Granted, Owner, RequestId};
+use crate::core::{FrameId, FrameState, Granted, Owner, ProcessId, RequestId};
 use crate::daemon::calls::answer::Answer;
 use crate::daemon::calls::step::Step;
 use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::processes::owner_identity::{cannot_watch, peer_pidfd};
+use crate::daemon::processes::owners;
 use crate::daemon::requests::deadline_page::no_page;
 use crate::daemon::server::Server;
 use crate::daemon::view::Shown;
@@ -15,6 +16,7 @@ use crate::daemon::view::wording::owner_gone;
 use crate::daemon::waiters::note::given_up;
 use crate::protocol::{ErrorName, Failure};
 use crate::sys::pidfd::Pidfd;
+use crate::sys::process;
 
 /// What the check of a granted waiter found.
 enum Found {
@@ -97,7 +99,11 @@ impl Server {
         self.stopped_party(&asked, conn).map_or(Found::Running, Found::Stopped)
     }
 
-    /// Makes sure that the owner of a frame is watched.
+    /// Makes sure that the owner of a frame is watched. `pidfd` is that of the owner, if the caller
+    /// has it.
+    ///
+    /// # Errors
+    /// The owner has ended, or cannot be watched. The client must not be told of a grant.
     pub(crate) fn watch_owner(
         &mut self,
         id: ConnId,
@@ -115,11 +121,18 @@ impl Server {
         if process.is_some_and(|process| self.owners.watch_again(frame, process)) {
             return Ok(());
         }
-        let pidfd = match (pidfd, self.conns.peek(id)) {
+        let Some(conn) = self.conns.peek(id) else { return Err(owner_gone()) };
+        // The client of `canal acquire --pid` is not the owner.
+        let other = process.filter(|process| conn.process != Some(*process));
+        let pidfd = match (pidfd, other) {
             (Some(pidfd), _) => pidfd,
-            (None, Some(conn)) => peer_pidfd(conn.as_fd(), conn.accepted_ticks)?,
-            (None, None) => return Err(owner_gone()),
+            (None, Some(process)) => pidfd_of(process)?,
+            (None, None) => peer_pidfd(conn.as_fd(), conn.accepted_ticks)?,
         };
+        // Over an engine the owner may have died while its request was on the way into the log.
+        if other.is_some() && pidfd.has_ended() {
+            return Err(owner_gone());
+        }
         self.owners.watch(frame, process, pidfd).map_err(|error| cannot_watch(&error))
     }
 
@@ -234,6 +247,15 @@ impl Server {
         }
         let answer = Answer::with_fds(grant, fds);
         Ok(Step::Answer(Answer { closes: closes_on_grant, ..answer }))
+    }
+}
+
+/// The pidfd of a process that another one asked a lock for.
+fn pidfd_of(process: ProcessId) -> Result<Pidfd, Failure> {
+    match owners::find(process) {
+        process::Found::Same(pidfd) => Ok(pidfd),
+        process::Found::Gone => Err(owner_gone()),
+        process::Found::Unknown(error) => Err(cannot_watch(&error)),
     }
 }
 
