@@ -139,7 +139,7 @@ fn kind_of(failure: &Failure) -> ErrorKind {
             Some("paused") => ErrorKind::Paused,
             _ => ErrorKind::Busy,
         },
-        ErrorName::BadRequest => ErrorKind::Invalid,
+        ErrorName::BadRequest | ErrorName::RequireTooLarge => ErrorKind::Invalid,
         ErrorName::Mismatch => ErrorKind::Mismatch,
         ErrorName::Denied => ErrorKind::Denied,
         ErrorName::TooManyConnections
@@ -147,14 +147,22 @@ fn kind_of(failure: &Failure) -> ErrorKind {
         | ErrorName::TooManyLeases
         | ErrorName::TooManyKeys
         | ErrorName::TooMuch => ErrorKind::Limit,
-        ErrorName::DiskFull | ErrorName::Stopping | ErrorName::EngineAway => ErrorKind::Unavailable,
-        ErrorName::NotHeld | ErrorName::LeaseLost | ErrorName::UnknownTag => ErrorKind::Lost,
+        ErrorName::DiskFull
+        | ErrorName::Stopping
+        | ErrorName::EngineAway
+        | ErrorName::NotYet => ErrorKind::Unavailable,
+        ErrorName::NotHeld
+        | ErrorName::LeaseLost
+        | ErrorName::UnknownTag
+        | ErrorName::Gone => ErrorKind::Lost,
         ErrorName::OwnerGone
         | ErrorName::Malformed
         | ErrorName::Unsupported
         | ErrorName::SupervisorRequired
         | ErrorName::BadConfiguration
         | ErrorName::NotExclusive
+        | ErrorName::NodeListDiffers
+        | ErrorName::NotLasting
         | ErrorName::Fault => ErrorKind::Other,
     }
 }

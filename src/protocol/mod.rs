@@ -1,8 +1,8 @@
 //! What clients and the daemon say to each other.
 //!
 //! The convention is varlink's: JSON objects, each ended by a NUL byte, over a Unix stream socket.
-//! `interface/io.canal.Lock.varlink` describes the interface; the types in `messages` are its Rust
-//! form.
+//! `interface/io.canal.Lock.varlink` describes the interface, `interface/io.canal.Nodes.varlink` that
+//! of requests over nodes; the types in `messages` are their Rust form.
 //!
 //! Invariant: new fields are optional, and unknown ones are ignored, so that an old client can talk
 //! to a new daemon and the other way round.
@@ -15,8 +15,8 @@ pub mod place;
 pub mod service;
 pub mod user_namespace;
 
-pub use crate::core::{Kind, Mode, OnLost, Tag};
-pub use interface::{INTERFACE, INTERFACE_DESCRIPTION};
+pub use crate::core::{Kind, Mode, NodeId, OnLost, Require, RunId, Tag};
+pub use interface::{INTERFACE, INTERFACE_DESCRIPTION, NODES_DESCRIPTION, NODES_INTERFACE};
 pub use messages::acquire::{
     Acquire, Confirm, Grant, GrantedKey, HOLDERS_SHOWN_MAX, OwnerInfo, Progress, SizeNote,
     SlotInfo, WireItem, WouldAcquire, WouldGrant,
@@ -37,6 +37,12 @@ pub use messages::leader::{Leader, LeaderQuery};
 pub use messages::lease::{
     EndedLease, EndedLeases, EndedLeasesQuery, LeaseAsked, LeaseInfo, LostLease, Renew, Renewed,
 };
+pub use messages::nodes::collect::Collect;
+pub use messages::nodes::confirm_at::{ConfirmAt, ConfirmedAt};
+pub use messages::nodes::identify::{Identify, NodeIdentity};
+pub use messages::nodes::refusal::NodesRefusal;
+pub use messages::nodes::report::{OverNodesInfo, REPORTED_NODES_MAX, Report, Reported};
+pub use messages::nodes::restrict::Restrict;
 pub use messages::release::{Release, Released, ReleasedHold};
 pub use messages::resize::{Resize, Resized};
 pub use messages::status::{

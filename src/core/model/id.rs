@@ -118,6 +118,16 @@ hex_name! {
     /// see. Its 128 random bits cannot be found from this.
     LeaseId, "the name of a lease"
 }
+hex_name! {
+    /// Names a node: the first half of the SHA-256 of its machine's id, the folder of its socket and
+    /// its user.
+    NodeId, "the id of a node"
+}
+hex_name! {
+    /// The client-made random name of a request over nodes, the same on all of them. It is public
+    /// and authorises nothing.
+    RunId, "the id of a run"
+}
 
 /// Deserializes a value from a string without copying the string.
 pub(in crate::core) struct Text<T, E>(pub(in crate::core) fn(&str) -> Result<T, E>);

@@ -7,6 +7,7 @@ mod id;
 mod key;
 mod lease;
 mod outcome;
+mod over_nodes;
 mod process;
 mod rules;
 mod slots;
@@ -18,11 +19,14 @@ pub use entry::{
     Ask, Change, Command, ENTRY_VERSION, Entry, Item, Mode, OnLost, Owner, Release, Request, Wait,
     Withdrawal,
 };
-pub use id::{FrameId, HostId, LeaseId, RequestId, Revision, Tag, Token, UnixMillis};
+pub use id::{
+    FrameId, HostId, LeaseId, NodeId, RequestId, Revision, RunId, Tag, Token, UnixMillis,
+};
 pub use key::{KEY_BYTES_MAX, Key, KeyError};
 pub use lease::{LeaseEnd, LeaseState, PAST_LEASES_MAX, PastLease};
 pub(in crate::core) use outcome::InvalidOutcome;
 pub use outcome::{By, CycleStep, Diverged, Granted, GrantedItem, Outcome, Refusal};
+pub use over_nodes::{CONFIRMED_TOKEN_MAX, OverNodes, Require};
 pub use process::ProcessId;
 pub use rules::Rules;
 pub use slots::{SlotRange, Slots};

@@ -9,5 +9,11 @@ pub const INTERFACE: &str = "io.canal.Lock";
 /// The interface description, as `org.varlink.service.GetInterfaceDescription` gives it.
 pub const INTERFACE_DESCRIPTION: &str = include_str!("io.canal.Lock.varlink");
 
+/// The name of the interface that requests over nodes use.
+pub const NODES_INTERFACE: &str = "io.canal.Nodes";
+
+/// The description of the interface that requests over nodes use.
+pub const NODES_DESCRIPTION: &str = include_str!("io.canal.Nodes.varlink");
+
 /// The description of the interface that every varlink service has.
 pub(super) const SERVICE_DESCRIPTION: &str = include_str!("org.varlink.service.varlink");

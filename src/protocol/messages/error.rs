@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::protocol::interface::INTERFACE;
-use crate::protocol::{CycleStepInfo, HolderInfo, LostLease, SizeNote};
+use crate::protocol::interface::{INTERFACE, NODES_INTERFACE};
+use crate::protocol::{CycleStepInfo, HolderInfo, LostLease, NodesRefusal, SizeNote};
 
 /// The name of an error, without the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,6 +58,19 @@ pub enum ErrorName {
     NotExclusive,
     /// The daemon made a mistake of its own, and took back whatever was granted by the call.
     Fault,
+    /// Of the interface of nodes: a key is held or waited for over another list of nodes, and enough
+    /// nodes of the two lists need not have one in common.
+    NodeListDiffers,
+    /// Of the interface of nodes: the daemon is no node, because its state would not outlive a reboot,
+    /// or because it works over an engine.
+    NotLasting,
+    /// Of the interface of nodes: the daemon had to make its state anew, and grants nothing over nodes
+    /// for a while.
+    NotYet,
+    /// Of the interface of nodes: more than half of the nodes are not enough for what is asked.
+    RequireTooLarge,
+    /// Of the interface of nodes: what was to be confirmed was not granted, or has ended.
+    Gone,
 }
 
 /// The message of [`ErrorName::OwnerGone`].
@@ -90,6 +103,9 @@ pub struct Failure {
     /// Of [`ErrorName::Refused`]: where the request states another size than others go by.
     #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
     pub notes: Box<[SizeNote]>,
+    /// Of the errors of the interface of nodes: more about them.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<Box<NodesRefusal>>,
 }
 
 fn refused() -> ErrorName {
@@ -108,6 +124,7 @@ impl Failure {
             cycle: Box::default(),
             lost: None,
             notes: Box::default(),
+            nodes: None,
         }
     }
 
@@ -120,17 +137,30 @@ impl Failure {
 }
 
 impl ErrorName {
-    /// `io.canal.Lock.Name`.
+    /// `io.canal.Lock.Name`, or `io.canal.Nodes.Name`.
     #[must_use]
     pub fn qualified(self) -> String {
-        format!("{INTERFACE}.{self:?}")
+        format!("{}.{self:?}", self.interface())
     }
 
-    /// The error that a qualified name stands for, if the name belongs to this interface.
+    /// The interface to which it belongs.
+    fn interface(self) -> &'static str {
+        match self {
+            Self::NodeListDiffers
+            | Self::NotLasting
+            | Self::NotYet
+            | Self::RequireTooLarge
+            | Self::Gone => NODES_INTERFACE,
+            _ => INTERFACE,
+        }
+    }
+
+    /// The error that a qualified name stands for, if it is one of canal's.
     #[must_use]
     pub fn from_qualified(name: &str) -> Option<Self> {
-        let short = name.strip_prefix(INTERFACE)?.strip_prefix('.')?;
-        serde_json::from_value(serde_json::Value::String(short.to_owned())).ok()
+        let (interface, short) = name.rsplit_once('.')?;
+        let short = serde_json::Value::String(short.to_owned());
+        serde_json::from_value(short).ok().filter(|name: &Self| name.interface() == interface)
     }
 }
 
@@ -141,3 +171,47 @@ impl fmt::Display for Failure {
 }
 
 impl std::error::Error for Failure {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::NodeId;
+
+    #[test]
+    fn each_error_is_known_by_the_name_of_its_own_interface_only() {
+        for (name, qualified) in [
+            (ErrorName::Refused, "io.canal.Lock.Refused"),
+            (ErrorName::Gone, "io.canal.Nodes.Gone"),
+        ] {
+            assert_eq!(name.qualified(), qualified);
+            assert_eq!(ErrorName::from_qualified(qualified), Some(name));
+        }
+        for wrong in ["io.canal.Lock.Gone", "io.canal.Nodes.Refused", "io.canal.Lock", "Gone", ""] {
+            assert_eq!(ErrorName::from_qualified(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_an_error_of_nodes_says_stands_beside_its_message() {
+        let mut failure = Failure::new(ErrorName::Refused, "x");
+        for (nodes, text) in [
+            (None, r#"{"message":"x"}"#),
+            (Some(NodesRefusal::Later { left_ms: 7 }), r#"{"message":"x","left_ms":7}"#),
+            (
+                Some(NodesRefusal::Lists {
+                    key: "k".to_owned(),
+                    theirs: vec![NodeId(1)],
+                    yours: Vec::new(),
+                }),
+                concat!(
+                    r#"{"message":"x","key":"k","theirs":["00000000000000000000000000000001"],"#,
+                    r#""yours":[]}"#
+                ),
+            ),
+        ] {
+            failure.nodes = nodes.map(Box::new);
+            assert_eq!(serde_json::to_string(&failure).unwrap(), text);
+            assert_eq!(serde_json::from_str::<Failure>(text).unwrap(), failure);
+        }
+    }
+}
