@@ -71,6 +71,8 @@ pub mod json;
 #[doc(hidden)]
 pub mod log;
 #[doc(hidden)]
+pub mod nodes;
+#[doc(hidden)]
 pub mod protocol;
 #[doc(hidden)]
 pub mod run;

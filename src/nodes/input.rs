@@ -1,0 +1,105 @@
+//! What a coordinator hears.
+
+use super::Millis;
+use crate::core::Token;
+
+/// What happened at a node, or to the command. `node` is the index of the node in the plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// A connection is open, and the daemon there is the one that its name is pinned to.
+    Reached {
+        /// Which node.
+        node: usize,
+    },
+    /// No connection could be opened, or it is broken.
+    Away {
+        /// Which node.
+        node: usize,
+        /// Whether trying again cannot help without a change by people: no such host, permission
+        /// denied, another host key, no canal there.
+        permanent: bool,
+        /// The reason, for people.
+        why: String,
+    },
+    /// The request waits at the node. It may be told repeatedly.
+    Queued {
+        /// Which node.
+        node: usize,
+    },
+    /// The node granted its part; the grant is collecting.
+    Granted {
+        /// Which node.
+        node: usize,
+        /// The token of its grant.
+        token: Token,
+    },
+    /// The node refused what it was asked.
+    Refused {
+        /// Which node.
+        node: usize,
+        /// The kind of the refusal.
+        refusal: Refusal,
+        /// The reason, for people.
+        why: String,
+    },
+    /// The node answered a `ConfirmAt`: its part is firm.
+    Confirmed {
+        /// Which node.
+        node: usize,
+        /// When the call was sent.
+        sent: Millis,
+    },
+    /// A `ConfirmAt` had an error: the grant is gone, or the node cannot take that token.
+    ConfirmFailed {
+        /// Which node.
+        node: usize,
+    },
+    /// The node answered a `Renew`: its part is firm.
+    Renewed {
+        /// Which node.
+        node: usize,
+        /// When the call was sent.
+        sent: Millis,
+    },
+    /// The node holds nothing for this request: the answer to a `Release`, also where there was
+    /// nothing to release, and to a `Renew` of a lease that has ended or was forced.
+    Gone {
+        /// Which node.
+        node: usize,
+    },
+    /// The node took a spare back before it was confirmed.
+    SpareTaken {
+        /// Which node.
+        node: usize,
+    },
+    /// The request gives way: everything is given back and asked for anew, behind the requests that
+    /// wait at the first node. Without effect once the command may have begun.
+    Surrender,
+    /// The command has ended, or the caller wants no lock any more.
+    Stop,
+    /// The time of an `Effect::WakeAt` has come.
+    Tick,
+}
+
+/// Why a node refused a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It is busy, paused, or too many wait already (75).
+    Full,
+    /// The time to wait is over (75).
+    Timeout,
+    /// The request is the victim of a deadlock (75).
+    Deadlock,
+    /// The node made its state anew and grants nothing over nodes for so many milliseconds more.
+    NotYet {
+        /// For how many milliseconds.
+        left_ms: Millis,
+    },
+    /// The node still knows an earlier request under the same handle.
+    Earlier,
+    /// This node will never grant it; others may: it is no node (no lasting state, an engine), or
+    /// permits its user less.
+    Unfit,
+    /// No node can: the lists differ, or the request itself is at fault (125).
+    Invalid,
+}

@@ -1,0 +1,46 @@
+//! What a request over nodes decides: one lock on several daemons that share nothing.
+//!
+//! A *coordinator* asks each node for its part, confirms the parts with one token, says until when
+//! the command may run, renews, and gives everything back. It uses no socket, clock, thread or
+//! random number: the *driver* tells it what happened ([`Input`]), with the time, and carries out
+//! what it answers ([`Effect`]), in that order.
+//!
+//! What the driver must keep to:
+//!
+//! - There is one connection to each node. [`Effect::Connect`] closes the old one, if there is one,
+//!   and opens another; it is answered by one [`Input::Reached`] or one [`Input::Away`]. A
+//!   connection that breaks later is told by one `Away`. Nothing that was read from a connection is
+//!   told after it was closed, broken, or told as `Away`; after [`Effect::Cancel`] nothing is told of
+//!   the node before the next `Connect`.
+//! - Each [`Effect::Ask`] gets a new random tag, so that a late message of an earlier one cannot
+//!   touch it. The handle of a node's lease is the same in the whole request, and for each
+//!   coordinator that takes over.
+//! - `sent` is the time at which the clock stood *before* the first byte of the call was written.
+//! - What the caller reads from several connections may be told in any order.
+//!
+//! What the coordinator relies on at each node:
+//!
+//! - A collecting grant and a waiting request end with their connection. So a call that arrives
+//!   later on another connection is not answered with the earlier grant.
+//! - `ConfirmAt` is void if the grant of *its tag* is gone.
+//! - `Renew` is answered with success for a confirmed lease only: a collecting one would end with its
+//!   connection, and must not count.
+//! - `Release` by handle also ends a collecting grant of that handle. After its answer no earlier
+//!   `ConfirmAt` can make a hold firm.
+//!
+//! Times are milliseconds of CLOCK_BOOTTIME. A node is named by its index in [`Plan::nodes`].
+
+mod change;
+mod effect;
+mod input;
+mod plan;
+mod standing;
+
+pub use change::Change;
+pub use effect::{Deadline, Effect, Outcome};
+pub use input::{Input, Refusal};
+pub use plan::{Plan, Require, TTL_MIN_MS, Timing};
+pub use standing::{Part, Standing};
+
+/// A time or a duration, in milliseconds. Times are those of CLOCK_BOOTTIME.
+pub type Millis = u64;

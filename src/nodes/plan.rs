@@ -1,0 +1,115 @@
+//! What is asked for, and the durations that follow from it.
+
+use super::Millis;
+use crate::core::{NodeId, Require as Asked};
+
+/// The shortest TTL over nodes, in milliseconds. A shorter one leaves no time to reach a node again.
+pub const TTL_MIN_MS: u64 = 10_000;
+
+/// How long a node may be silent before it is passed over, in milliseconds.
+const SILENCE_MS: Millis = 5_000;
+
+/// A request over nodes, as its coordinator needs to know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// All nodes, ascending by id, each once, at least one. Each coordinator asks in this order.
+    pub nodes: Vec<NodeId>,
+    /// How many of them must grant it.
+    pub require: Require,
+    /// For how many milliseconds a node keeps its lease without a renewal, at least [`TTL_MIN_MS`].
+    pub ttl_ms: u64,
+    /// For how many milliseconds the request waits, over all nodes together: `None` for ever, 0 not
+    /// at all (`-n`).
+    pub wait_ms: Option<u64>,
+    /// The node whose part is no lease, but held by the process that becomes the command (`local`).
+    /// No renewal keeps it and no lost connection ends it.
+    pub local: Option<usize>,
+}
+
+/// How many nodes must grant a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Require {
+    /// Each.
+    #[default]
+    All,
+    /// One: the first that is free. It excludes no other request over nodes.
+    Any,
+    /// More than half of those named.
+    Majority,
+    /// Each of those that answer within 5 s. Not exclusive: where the network is cut, each side may
+    /// run one.
+    AllAlive,
+    /// More than half of those that answer within 5 s. Not exclusive either.
+    MajorityAlive,
+}
+
+impl Require {
+    /// What a node is told.
+    #[must_use]
+    pub fn as_asked(self) -> Asked {
+        match self {
+            Self::All | Self::AllAlive => Asked::All,
+            Self::Majority | Self::MajorityAlive => Asked::Majority,
+            Self::Any => Asked::Any,
+        }
+    }
+
+    /// How many of `nodes` must grant it.
+    #[must_use]
+    pub fn least(self, nodes: usize) -> usize {
+        self.as_asked().least(nodes)
+    }
+
+    /// Whether only the nodes that answer within 5 s count.
+    #[must_use]
+    pub fn counts_the_alive(self) -> bool {
+        matches!(self, Self::AllAlive | Self::MajorityAlive)
+    }
+
+    /// Whether the nodes that were not needed for the start are asked after it.
+    #[must_use]
+    pub fn has_spares(self) -> bool {
+        matches!(self, Self::Majority | Self::MajorityAlive)
+    }
+
+    /// Whether no two commands that exclude each other can run at once, also where the network is
+    /// cut. Only then does the command get a token.
+    #[must_use]
+    pub fn is_exclusive(self) -> bool {
+        !self.counts_the_alive()
+    }
+}
+
+/// The durations that follow from a TTL, in milliseconds. Grace and margin have the proportions
+/// that they have over an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// The time to live.
+    pub ttl_ms: Millis,
+    /// How often a lease is renewed.
+    pub renewal_ms: Millis,
+    /// From TERM to KILL.
+    pub grace_ms: Millis,
+    /// From KILL to the end of the TTL. Clocks may differ by a tenth of it, and ending a command
+    /// takes time.
+    pub margin_ms: Millis,
+    /// How long a node that should answer may be silent.
+    pub silence_ms: Millis,
+    /// The same for a node that holds a lease of a running command.
+    pub renewal_silence_ms: Millis,
+}
+
+impl Timing {
+    /// The durations for a TTL.
+    #[must_use]
+    pub fn new(ttl_ms: u64) -> Self {
+        Self {
+            ttl_ms,
+            renewal_ms: ttl_ms / 3,
+            grace_ms: ttl_ms / 6,
+            margin_ms: ttl_ms / 12,
+            silence_ms: SILENCE_MS,
+            renewal_silence_ms: SILENCE_MS.min(ttl_ms / 6),
+        }
+    }
+}
