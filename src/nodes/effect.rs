@@ -15,6 +15,8 @@ pub enum Effect {
     Ask {
         /// Which node.
         node: usize,
+        /// The number of the lease: another one each time that this node is asked.
+        lease: u32,
         /// The request must not wait there.
         no_wait: bool,
         /// Enough others have granted it: the node takes it back for whoever would then fit.
@@ -29,6 +31,8 @@ pub enum Effect {
     ConfirmAt {
         /// Which node.
         node: usize,
+        /// The number of the lease.
+        lease: u32,
         /// The token.
         token: Token,
     },
@@ -36,11 +40,15 @@ pub enum Effect {
     Renew {
         /// Which node.
         node: usize,
+        /// The number of the lease.
+        lease: u32,
     },
     /// Release a node's lease by its handle.
     Release {
         /// Which node.
         node: usize,
+        /// The number of the lease.
+        lease: u32,
     },
     /// The command may start, unless `deadline.term_at` has come by the time it would.
     Start {

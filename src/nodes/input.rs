@@ -95,8 +95,6 @@ pub enum Refusal {
         /// For how many milliseconds.
         left_ms: Millis,
     },
-    /// The node still knows an earlier request under the same handle.
-    Earlier,
     /// This node will never grant it; others may: it is no node (no lasting state, an engine), or
     /// permits its user less.
     Unfit,

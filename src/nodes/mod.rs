@@ -12,21 +12,23 @@
 //!   connection that breaks later is told by one `Away`. Nothing that was read from a connection is
 //!   told after it was closed, broken, or told as `Away`; after [`Effect::Cancel`] nothing is told of
 //!   the node before the next `Connect`.
-//! - Each [`Effect::Ask`] gets a new random tag, so that a late message of an earlier one cannot
-//!   touch it. The handle of a node's lease is the same in the whole request, and for each
-//!   coordinator that takes over.
+//! - Each [`Effect::Ask`] has another lease number, and so another handle and another tag, which the
+//!   driver derives from a secret, the node and that number. A late message about an earlier lease
+//!   cannot touch a later one.
+//! - Before the effects of a call of [`Coordinator::handle`] are carried out,
+//!   [`Coordinator::standing`] is handed to the process that stays by the command, if it changed: it
+//!   lets another coordinator take over.
 //! - `sent` is the time at which the clock stood *before* the first byte of the call was written.
 //! - What the caller reads from several connections may be told in any order.
 //!
 //! What the coordinator relies on at each node:
 //!
-//! - A collecting grant and a waiting request end with their connection. So a call that arrives
-//!   later on another connection is not answered with the earlier grant.
-//! - `ConfirmAt` is void if the grant of *its tag* is gone.
+//! - A collecting grant and a waiting request end with their connection.
+//! - `ConfirmAt` is void if the grant of its tag and handle is gone.
 //! - `Renew` is answered with success for a confirmed lease only: a collecting one would end with its
 //!   connection, and must not count.
-//! - `Release` by handle also ends a collecting grant of that handle. After its answer no earlier
-//!   `ConfirmAt` can make a hold firm.
+//! - `Release` by handle also ends a collecting grant. After its answer no late `ConfirmAt` can make
+//!   that grant firm.
 //!
 //! Times are milliseconds of CLOCK_BOOTTIME. A node is named by its index in [`Plan::nodes`].
 

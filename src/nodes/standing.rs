@@ -3,14 +3,13 @@
 use super::Millis;
 use crate::core::Token;
 
-/// What a coordinator knows of a command that it let start. The driver hands it to the process that
-/// stays by the command with each [`Start`](super::Effect::Start) and
-/// [`Deadline`](super::Effect::Deadline), and that process to the next coordinator.
+/// What a coordinator knows of the leases of its request. The driver hands it to the process that
+/// stays by the command, and that process to the next coordinator, if this one dies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// The token of the run.
-    pub token: Token,
-    /// How many nodes have to hold its lock.
+    /// The token that its leases are confirmed with; `None` before enough nodes granted theirs.
+    pub token: Option<Token>,
+    /// How many nodes have to hold the lock.
     pub need: usize,
     /// The nodes that count, ascending: those of the plan, or those that answered when it began.
     pub parts: Vec<Part>,
@@ -21,7 +20,9 @@ pub struct Standing {
 pub struct Part {
     /// Which node.
     pub node: usize,
+    /// The number of the lease that it was asked for last; 0 if it was not asked yet.
+    pub lease: u32,
     /// When the last confirmation or renewal was sent that the node has answered; `None` if it
-    /// holds nothing that is known of.
+    /// holds nothing for certain.
     pub sent: Option<Millis>,
 }
