@@ -33,12 +33,16 @@
 //! Times are milliseconds of CLOCK_BOOTTIME. A node is named by its index in [`Plan::nodes`].
 
 mod change;
+mod coordinator;
 mod effect;
 mod input;
 mod plan;
+#[cfg(test)]
+mod sim;
 mod standing;
 
 pub use change::Change;
+pub use coordinator::Coordinator;
 pub use effect::{Deadline, Effect, Outcome};
 pub use input::{Input, Refusal};
 pub use plan::{Plan, Require, TTL_MIN_MS, Timing};

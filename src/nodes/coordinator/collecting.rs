@@ -1,0 +1,284 @@
+//! Asking nodes until enough have granted their part.
+//!
+//! `all` and `majority` ask one node after the other, in the order of their ids, and wait at one at
+//! a time. Whoever waits at a node holds only nodes before it, so no ring of waits can arise, and of
+//! several requests that begin together the first node decides. `any` asks all at once.
+
+use super::node::Hold;
+use super::turn::Turn;
+use super::{Coordinator, Phase, Round};
+use crate::core::{CONFIRMED_TOKEN_MAX, Token};
+use crate::nodes::{Change, Effect, Outcome, Refusal, Require};
+
+/// What became of the node whose turn it is.
+enum Step {
+    /// It is to answer, or the request waits there.
+    Stay,
+    /// It has granted its part, or is passed over.
+    Next,
+    /// The request is over.
+    Ended,
+}
+
+impl Coordinator {
+    pub(super) fn collect(&mut self, turn: &mut Turn, round: Round) -> bool {
+        if let Some(outcome) = self.time_over(turn).or_else(|| self.hopeless()) {
+            self.end(turn, outcome);
+            return true;
+        }
+        if self.plan.require.counts_the_alive() && self.drop_the_silent(turn) {
+            return true;
+        }
+        for at in 0..self.nodes.len() {
+            self.release_leftover(turn, at);
+        }
+        #[cfg(test)]
+        if crate::nodes::sim::is_broken(crate::nodes::sim::Rule::AsksInOrder) {
+            return self.collect_at_once(turn);
+        }
+        match self.plan.require {
+            Require::Any => self.collect_at_once(turn),
+            _ => self.collect_in_order(turn, round),
+        }
+    }
+
+    /// The outcome if the time to wait is over.
+    pub(super) fn time_over(&self, turn: &mut Turn) -> Option<Outcome> {
+        let wait_ms = self.plan.wait_ms.filter(|wait_ms| *wait_ms > 0)?;
+        if !turn.is_past(self.begun?.saturating_add(wait_ms)) {
+            return None;
+        }
+        let may_answer = self.members.iter().filter(|at| self.may_answer(turn, **at)).count();
+        if may_answer < self.need {
+            return Some(self.failed(turn));
+        }
+        let why = "the time to wait is over".to_owned();
+        Some(Outcome::Refused { node: None, refusal: Refusal::Timeout, why })
+    }
+
+    /// The outcome if so many nodes can never grant it that too few are left.
+    fn hopeless(&self) -> Option<Outcome> {
+        if self.plan.require.counts_the_alive() {
+            return None;
+        }
+        let members = self.members.iter().copied();
+        let never: Vec<usize> = members.filter(|at| self.never_grants(*at)).collect();
+        if self.members.len() - never.len() >= self.need {
+            return None;
+        }
+        let nodes = never.into_iter().map(|at| (at, self.nodes[at].obstacle())).collect();
+        Some(Outcome::Failed { nodes })
+    }
+
+    /// The outcome if too few nodes answer.
+    pub(super) fn failed(&self, turn: &mut Turn) -> Outcome {
+        let silent = self.members.iter().copied().filter(|at| !self.may_answer(turn, *at));
+        let silent: Vec<usize> = silent.collect();
+        let nodes = silent.into_iter().map(|at| (at, self.nodes[at].obstacle())).collect();
+        Outcome::Failed { nodes }
+    }
+
+    /// Asks the nodes in order, beginning with the one whose turn it is.
+    fn collect_in_order(&mut self, turn: &mut Turn, mut round: Round) -> bool {
+        loop {
+            if self.granted().count() >= self.need {
+                let chosen = self.granted().take(self.need).collect();
+                return self.begin_to_confirm(turn, chosen);
+            }
+            if self.within_reach(turn, round.at) < self.need {
+                match self.begin_round(turn) {
+                    Some(new) => round = new,
+                    None => return matches!(self.phase, Phase::Ending { .. }),
+                }
+                continue;
+            }
+            let Some(at) = self.members.get(round.at).copied() else { return false };
+            match self.ask_in_turn(turn, at, round) {
+                Step::Stay => break,
+                Step::Next => round = Round { at: round.at + 1, since: turn.now },
+                Step::Ended => return true,
+            }
+        }
+        self.phase = Phase::Collecting(round);
+        false
+    }
+
+    /// How many nodes have granted their part, or may yet in this round.
+    fn within_reach(&self, turn: &mut Turn, from: usize) -> usize {
+        let later = self.members.iter().skip(from);
+        let later = later.filter(|at| !self.is_granted(**at) && self.may_answer(turn, **at));
+        self.granted().count() + later.count()
+    }
+
+    /// Gives everything back, because too few nodes are left in this round. Returns the next round,
+    /// if enough nodes answer for one.
+    fn begin_round(&mut self, turn: &mut Turn) -> Option<Round> {
+        #[cfg(test)]
+        if crate::nodes::sim::is_broken(crate::nodes::sim::Rule::GivesBackBelowNeed) {
+            return None;
+        }
+        self.give_back(turn);
+        let round = Round { at: 0, since: turn.now };
+        self.phase = Phase::Collecting(round);
+        if self.within_reach(turn, 0) >= self.need {
+            return Some(round);
+        }
+        if self.plan.wait_ms == Some(0) {
+            let outcome = self.failed(turn);
+            self.end(turn, outcome);
+        }
+        None
+    }
+
+    /// Brings the node whose turn it is a step further.
+    fn ask_in_turn(&mut self, turn: &mut Turn, at: usize, round: Round) -> Step {
+        if self.is_granted(at) || !self.may_answer(turn, at) {
+            return Step::Next;
+        }
+        let silence_ms = self.timing.silence_ms;
+        let is_first = self.granted().next().is_none();
+        let must_not_wait = self.plan.wait_ms == Some(0);
+        match self.nodes[at].hold {
+            Hold::Nothing if self.nodes[at].link.is_open() => {
+                self.ask(turn, at, must_not_wait && is_first, false);
+                Step::Stay
+            }
+            Hold::Asked { since } | Hold::Releasing { since } => {
+                match self.suspect(turn, at, since, silence_ms) {
+                    true => Step::Next,
+                    false => Step::Stay,
+                }
+            }
+            // Whoever has the first node has the lock, but for an owner that passed over that one.
+            Hold::Queued if must_not_wait && turn.is_past(round.since + silence_ms) => {
+                let why = "another request holds it".to_owned();
+                let (node, refusal) = (Some(at), Refusal::Full);
+                self.end(turn, Outcome::Refused { node, refusal, why });
+                Step::Ended
+            }
+            _ => Step::Stay,
+        }
+    }
+
+    /// Asks all nodes that answer.
+    fn collect_at_once(&mut self, turn: &mut Turn) -> bool {
+        for at in self.members.clone() {
+            let may_answer = self.may_answer(turn, at);
+            let node = &self.nodes[at];
+            match node.hold {
+                Hold::Nothing if may_answer && node.link.is_open() && node.refused.is_none() => {
+                    self.ask(turn, at, self.plan.wait_ms == Some(0), false);
+                }
+                Hold::Asked { since } | Hold::Releasing { since } => {
+                    self.suspect(turn, at, since, self.timing.silence_ms);
+                }
+                _ => {}
+            }
+        }
+        if self.granted().count() >= self.need {
+            let chosen = self.granted().take(self.need).collect();
+            return self.begin_to_confirm(turn, chosen);
+        }
+        match self.refused_by_all(turn) {
+            Some(outcome) => {
+                self.end(turn, outcome);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The outcome if no node is left that may grant it: with `-n` a silent one does not count.
+    fn refused_by_all(&self, turn: &mut Turn) -> Option<Outcome> {
+        let must_not_wait = self.plan.wait_ms == Some(0);
+        let may_grant = |at: &usize| {
+            let may_answer = self.may_answer(turn, *at);
+            let is_refused = self.nodes[*at].refused.is_some();
+            !is_refused && !self.never_grants(*at) && (may_answer || !must_not_wait)
+        };
+        if self.members.iter().any(may_grant) {
+            return None;
+        }
+        let refused =
+            self.members.iter().find_map(|at| Some((*at, self.nodes[*at].refused.clone()?)));
+        Some(match refused {
+            Some((at, (refusal, why))) => Outcome::Refused { node: Some(at), refusal, why },
+            None => self.failed(turn),
+        })
+    }
+
+    pub(super) fn ask(&mut self, turn: &mut Turn, at: usize, no_wait: bool, spare: bool) {
+        let node = &mut self.nodes[at];
+        if !turn.is_past(node.ask_at) {
+            return;
+        }
+        node.lease += 1;
+        node.hold = Hold::Asked { since: turn.now };
+        turn.carry_out(Effect::Ask { node: at, lease: node.lease, no_wait, spare });
+    }
+
+    /// Releases what an earlier attempt, or another coordinator, may have left.
+    pub(super) fn release_leftover(&mut self, turn: &mut Turn, at: usize) {
+        if self.nodes[at].hold == Hold::Unknown && self.nodes[at].link.is_open() {
+            self.release(turn, at);
+        }
+    }
+
+    /// Confirms the grants of these nodes: with a token that is larger than each of theirs.
+    fn begin_to_confirm(&mut self, turn: &mut Turn, chosen: Vec<usize>) -> bool {
+        let tokens = chosen.iter().filter_map(|at| match self.nodes[*at].hold {
+            Hold::Collecting { token } => Some((token, *at)),
+            _ => None,
+        });
+        let Some((largest, by)) = tokens.max() else { return false };
+        if largest.0 >= CONFIRMED_TOKEN_MAX {
+            let why = format!("its tokens have come to {largest}, and cannot grow any more");
+            self.end(turn, Outcome::Failed { nodes: vec![(by, why)] });
+            return true;
+        }
+        let token = Token(largest.0 + 1);
+        self.token = Some(token);
+        for at in &chosen {
+            self.confirm_at(turn, *at, token);
+        }
+        self.phase = Phase::Confirming { chosen };
+        true
+    }
+
+    pub(super) fn confirm_at(&mut self, turn: &mut Turn, at: usize, token: Token) {
+        let node = &mut self.nodes[at];
+        node.hold = Hold::Confirming { since: turn.now };
+        turn.carry_out(Effect::ConfirmAt { node: at, lease: node.lease, token });
+    }
+
+    /// Gives back what was granted or asked for, and releases what was confirmed.
+    fn give_back(&mut self, turn: &mut Turn) {
+        for at in (0..self.nodes.len()).rev() {
+            match self.nodes[at].hold {
+                Hold::Asked { .. } | Hold::Queued | Hold::Collecting { .. } => {
+                    self.cancel(turn, at);
+                }
+                Hold::Confirming { .. } | Hold::Firm => self.release(turn, at),
+                Hold::Nothing | Hold::Unknown | Hold::Releasing { .. } => {}
+            }
+            self.nodes[at].refused = None;
+        }
+        self.token = None;
+    }
+
+    /// Gives everything back and begins anew: because of a node, or to give way.
+    pub(super) fn ask_anew(&mut self, turn: &mut Turn, because_of: Option<usize>) {
+        self.give_back(turn);
+        self.phase = Phase::Collecting(Round { at: 0, since: turn.now });
+        turn.carry_out(Effect::Say(Change::AskedAnew { node: because_of }));
+    }
+
+    fn is_granted(&self, at: usize) -> bool {
+        matches!(self.nodes[at].hold, Hold::Collecting { .. })
+    }
+
+    /// The members that have granted their part.
+    fn granted(&self) -> impl Iterator<Item = usize> {
+        self.members.iter().copied().filter(|at| self.is_granted(*at))
+    }
+}

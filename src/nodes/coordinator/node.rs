@@ -1,0 +1,121 @@
+//! What a coordinator knows of one node.
+
+use super::link::{Link, Trouble};
+use crate::core::Token;
+use crate::nodes::{Millis, Refusal};
+
+/// What a coordinator knows of one node.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub(super) link: Link,
+    pub(super) hold: Hold,
+    /// The number of the lease that it was asked for last; 0 if it was not asked yet.
+    pub(super) lease: u32,
+    /// When the last call was sent whose answer says that the lease is firm.
+    pub(super) sent: Option<Millis>,
+    /// Since when a renewal is unanswered.
+    pub(super) renewing: Option<Millis>,
+    /// When the next renewal is due.
+    pub(super) renew_at: Millis,
+    /// It is not asked before.
+    pub(super) ask_at: Millis,
+    /// It grants nothing over nodes before.
+    pub(super) grants_from: Millis,
+    /// Why it did not grant what it was asked in this round.
+    pub(super) refused: Option<(Refusal, String)>,
+    /// Why it never will.
+    pub(super) unfit: Option<String>,
+}
+
+/// What a node holds for this request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hold {
+    /// Nothing, or what ends with a closed connection.
+    Nothing,
+    /// Perhaps a firm lease.
+    Unknown,
+    /// It was asked, and has not answered.
+    Asked { since: Millis },
+    /// The request waits there.
+    Queued,
+    /// A grant that ends with the connection.
+    Collecting { token: Token },
+    /// The same; a `ConfirmAt` has not been answered.
+    Confirming { since: Millis },
+    /// A lease.
+    Firm,
+    /// A release has not been answered.
+    Releasing { since: Millis },
+}
+
+impl Node {
+    pub(super) fn new(now: Millis) -> Self {
+        Self {
+            link: Link::new(now),
+            hold: Hold::Nothing,
+            lease: 0,
+            sent: None,
+            renewing: None,
+            renew_at: 0,
+            ask_at: 0,
+            grants_from: 0,
+            refused: None,
+            unfit: None,
+        }
+    }
+
+    /// Whether a grant of this node may become, or is, part of the lock.
+    pub(super) fn is_held(&self) -> bool {
+        matches!(self.hold, Hold::Collecting { .. } | Hold::Confirming { .. } | Hold::Firm)
+    }
+
+    /// Why it cannot be used at present, for people.
+    pub(super) fn obstacle(&self) -> String {
+        let trouble = self.link.trouble().map(|trouble| trouble.why.clone());
+        let known = self.unfit.clone().or(trouble);
+        known.unwrap_or_else(|| match self.link.is_open() {
+            true => "it grants nothing over nodes yet".to_owned(),
+            false => "it does not answer".to_owned(),
+        })
+    }
+
+    pub(super) fn reached(&mut self) {
+        self.link.reached();
+        self.renew_at = 0;
+    }
+
+    pub(super) fn away(
+        &mut self,
+        now: Millis,
+        trouble: Trouble,
+        longest_ms: Option<Millis>,
+        is_local: bool,
+    ) {
+        self.disconnected(is_local);
+        self.link.fail(now, trouble, longest_ms);
+    }
+
+    /// A call has not been answered since `since`.
+    pub(super) fn suspect(&mut self, now: Millis, since: Millis, is_local: bool) {
+        self.disconnected(is_local);
+        self.link.suspect(now, since);
+    }
+
+    /// What is left when the connection has ended. The hold of a process does not end with it.
+    fn disconnected(&mut self, is_local: bool) {
+        self.renewing = None;
+        self.hold = match self.hold {
+            Hold::Collecting { .. } if is_local => Hold::Unknown,
+            Hold::Asked { .. } | Hold::Queued | Hold::Collecting { .. } => Hold::Nothing,
+            Hold::Confirming { .. } | Hold::Releasing { .. } => Hold::Unknown,
+            other => other,
+        };
+    }
+
+    /// The node holds nothing.
+    pub(super) fn gone(&mut self) {
+        self.hold = Hold::Nothing;
+        self.sent = None;
+        self.renewing = None;
+    }
+}

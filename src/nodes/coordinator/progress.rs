@@ -1,0 +1,100 @@
+//! What people are told: each change once.
+
+use super::node::Hold;
+use super::turn::Turn;
+use super::{Coordinator, Phase};
+use crate::nodes::{Change, Effect, Millis};
+
+/// What people were told last.
+#[derive(Clone, Debug)]
+pub(super) struct Said {
+    /// Of each node: why it is away, if it was said that it is.
+    away: Vec<Option<String>>,
+    /// How many nodes hold the lock, and at which it waits.
+    held: (usize, Vec<usize>),
+    /// How many nodes answer, if it was said that they are too few.
+    too_few: Option<usize>,
+}
+
+impl Said {
+    pub(super) fn new(nodes: usize) -> Self {
+        Self { away: vec![None; nodes], held: (0, Vec::new()), too_few: None }
+    }
+}
+
+impl Coordinator {
+    pub(super) fn report(&mut self, turn: &mut Turn) {
+        if matches!(self.phase, Phase::Lost | Phase::Ending { .. } | Phase::Over) {
+            return;
+        }
+        for at in self.members.clone() {
+            self.report_link(turn, at);
+        }
+        self.report_held(turn);
+        self.report_too_few(turn);
+    }
+
+    fn report_link(&mut self, turn: &mut Turn, at: usize) {
+        let (held, need) = (self.held(), self.need);
+        let runs = matches!(self.phase, Phase::Running);
+        let silence_ms = match runs {
+            true => self.timing.renewal_silence_ms,
+            false => self.timing.silence_ms,
+        };
+        let link = &self.nodes[at].link;
+        let Some(since) = link.silent_since() else {
+            if self.said.away[at].take().is_some() {
+                turn.carry_out(Effect::Say(Change::Back { node: at, held, need }));
+            }
+            return;
+        };
+        if link.may_answer(turn, silence_ms) {
+            return;
+        }
+        let why = self.nodes[at].obstacle();
+        if self.said.away[at].as_ref() != Some(&why) {
+            self.said.away[at] = Some(why.clone());
+            let stops_at = self.stops_at();
+            let change = Change::Away { node: at, since, why, held, need, stops_at };
+            turn.carry_out(Effect::Say(change));
+        }
+    }
+
+    fn report_held(&mut self, turn: &mut Turn) {
+        let waits = |at: &usize| matches!(self.nodes[*at].hold, Hold::Queued);
+        let waits_for: Vec<usize> = self.members.iter().copied().filter(waits).collect();
+        let now = (self.held(), waits_for);
+        if self.said.held != now {
+            self.said.held = now.clone();
+            let (held, waits_for) = now;
+            turn.carry_out(Effect::Say(Change::Held { held, need: self.need, waits_for }));
+        }
+    }
+
+    fn report_too_few(&mut self, turn: &mut Turn) {
+        let asks = matches!(self.phase, Phase::Collecting(_) | Phase::Counting { .. });
+        let answering = self.members.iter().filter(|at| self.may_answer(turn, **at)).count();
+        let too_few = (asks && answering < self.need).then_some(answering);
+        if self.said.too_few != too_few {
+            self.said.too_few = too_few;
+            if let Some(answering) = too_few {
+                turn.carry_out(Effect::Say(Change::TooFew { answering, need: self.need }));
+            }
+        }
+    }
+
+    /// How many nodes have granted the request.
+    fn held(&self) -> usize {
+        match self.phase {
+            Phase::Running => self.sure_nodes().count(),
+            _ => self.members.iter().filter(|at| self.nodes[**at].is_held()).count(),
+        }
+    }
+
+    /// When the running command stops if no node answers any more that does not answer now.
+    fn stops_at(&self) -> Option<Millis> {
+        let answers = |at: &usize| self.is_local(*at) || self.nodes[*at].link.is_open();
+        let answering = self.sure_nodes().filter(answers).count();
+        self.published.filter(|_| matches!(self.phase, Phase::Running) && answering < self.need)
+    }
+}

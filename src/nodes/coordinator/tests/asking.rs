@@ -1,0 +1,321 @@
+//! Asking nodes, and confirming their grants.
+
+use super::scene::{Scene, away, confirmed, granted, never, plan, refused};
+use crate::core::CONFIRMED_TOKEN_MAX;
+use crate::nodes::{Change, Coordinator, Input, Plan, Refusal, Require};
+
+#[test]
+fn all_nodes_are_asked_one_after_the_other_and_confirmed_together() {
+    let (mut scene, done) = Scene::reached(plan(3, Require::All));
+    assert_eq!(done, ["ask 0 #1"]);
+    assert_eq!(scene.hear(Input::Queued { node: 0 }), [""; 0]);
+    assert_eq!(scene.hear(granted(0, 5)), ["ask 1 #1"]);
+    assert_eq!(scene.hear(granted(1, 9)), ["ask 2 #1"]);
+    let confirm = ["confirm 0 #1 at 10", "confirm 1 #1 at 10", "confirm 2 #1 at 10"];
+    assert_eq!(scene.hear(granted(2, 7)), confirm);
+    assert_eq!(scene.hear(confirmed(2, 900)), [""; 0]);
+    assert_eq!(scene.hear(confirmed(0, 800)), [""; 0]);
+    // The first of them to expire counts: 60 s and a margin of 5 s from its sending.
+    assert_eq!(scene.hear(confirmed(1, 850)), ["start 10 [0, 1, 2] until 55800"]);
+    assert_eq!(scene.said.last(), Some(&Change::Held { held: 3, need: 3, waits_for: vec![] }));
+}
+
+#[test]
+fn a_majority_starts_with_enough_and_asks_the_others_as_spares() {
+    let (mut scene, _) = Scene::reached(plan(3, Require::Majority));
+    assert_eq!(scene.hear(granted(0, 5)), ["ask 1 #1"]);
+    assert_eq!(scene.hear(granted(1, 5)), ["confirm 0 #1 at 6", "confirm 1 #1 at 6"]);
+    scene.hear(confirmed(0, 900));
+    let started = ["start 6 [0, 1] until 55900", "ask 2 #1 spare"];
+    assert_eq!(scene.hear(confirmed(1, 901)), started);
+}
+
+#[test]
+fn a_grant_does_not_count_before_it_is_confirmed() {
+    let (mut scene, _) = Scene::reached(plan(2, Require::All));
+    scene.hear(granted(0, 5));
+    scene.hear(granted(1, 5));
+    scene.hear(confirmed(0, 1_000));
+    // One of two: the other is asked anew when it has said that its grant is gone.
+    let done = scene.hear(Input::ConfirmFailed { node: 1 });
+    assert_eq!(done, ["release 0 #1", "release 1 #1"]);
+    assert!(scene.said.contains(&Change::AskedAnew { node: Some(1) }));
+    assert_eq!(scene.hear(Input::Gone { node: 0 }), ["ask 0 #2"]);
+    scene.hear(Input::Gone { node: 1 });
+    assert_eq!(scene.hear(granted(0, 20)), ["ask 1 #2"]);
+}
+
+#[test]
+fn a_coordinator_that_was_stopped_does_not_start_on_buffered_answers() {
+    let (mut scene, _) = Scene::reached(plan(2, Require::All));
+    scene.hear(granted(0, 5));
+    scene.hear(granted(1, 5));
+    // It is stopped for a minute; the answers were there long ago.
+    scene.now += 60_000;
+    scene.hear(confirmed(0, 1_000));
+    assert_eq!(scene.hear(confirmed(1, 1_000)), ["renew 0 #1", "renew 1 #1"]);
+    assert_eq!(scene.hear(Input::Renewed { node: 0, sent: scene.now }), [""; 0]);
+    let gone = scene.hear(Input::Gone { node: 1 });
+    assert_eq!(gone, ["release 0 #1"], "its lease had expired, so everything is given back");
+    // Had both been there still, it would have started.
+    scene.hear(Input::Gone { node: 0 });
+    scene.hear(granted(0, 8));
+    scene.hear(granted(1, 8));
+    scene.now += 60_000;
+    scene.hear(confirmed(0, scene.now - 60_000));
+    scene.hear(confirmed(1, scene.now - 60_000));
+    let sent = scene.now;
+    scene.hear(Input::Renewed { node: 0, sent });
+    let done = scene.hear(Input::Renewed { node: 1, sent });
+    assert_eq!(done, [format!("start 9 [0, 1] until {}", sent + 55_000)]);
+}
+
+#[test]
+fn a_confirmation_that_is_not_answered_is_taken_back_when_the_node_is_back() {
+    let (mut scene, _) = Scene::reached(plan(2, Require::All));
+    scene.hear(granted(0, 5));
+    scene.hear(granted(1, 5));
+    scene.hear(confirmed(0, 1_000));
+    assert_eq!(scene.pass(5_000), ["release 0 #1", "connect 1"]);
+    assert_eq!(scene.hear(Input::Gone { node: 0 }), [""; 0], "node 1 is silent, so 0 is not asked");
+    // Nobody knows whether it was confirmed. It is not asked before it has said that it was not.
+    assert_eq!(scene.hear(Input::Reached { node: 1 }), ["release 1 #1", "ask 0 #2"]);
+    assert_eq!(scene.hear(granted(0, 9)), [""; 0]);
+    assert_eq!(scene.hear(Input::Gone { node: 1 }), ["ask 1 #2"]);
+}
+
+#[test]
+fn any_asks_all_at_once_and_gives_surplus_grants_back() {
+    let (mut scene, done) = Scene::reached(plan(3, Require::Any));
+    assert_eq!(done, ["ask 0 #1", "ask 1 #1", "ask 2 #1"]);
+    scene.hear(Input::Queued { node: 0 });
+    assert_eq!(scene.hear(granted(2, 7)), ["confirm 2 #1 at 8"]);
+    assert_eq!(scene.hear(granted(1, 3)), [""; 0]);
+    let started = ["cancel 0", "cancel 1", "start 8 [2] until 56000"];
+    assert_eq!(scene.hear(confirmed(2, 1_000)), started);
+}
+
+#[test]
+fn any_keeps_its_places_elsewhere_if_a_confirmation_fails() {
+    let (mut scene, _) = Scene::reached(plan(2, Require::Any));
+    scene.hear(Input::Queued { node: 0 });
+    scene.hear(granted(1, 7));
+    assert_eq!(scene.hear(Input::ConfirmFailed { node: 1 }), ["release 1 #1"]);
+    assert_eq!(scene.hear(Input::Gone { node: 1 }), ["ask 1 #2"]);
+    assert_eq!(scene.hear(granted(0, 2)), ["confirm 0 #1 at 3"]);
+    assert_eq!(scene.hear(confirmed(0, 1_000)), ["cancel 1", "start 3 [0] until 56000"]);
+}
+
+#[test]
+fn a_silent_node_is_passed_over_after_5_s_while_enough_are_left() {
+    let mut scene = Scene::with(Coordinator::new(plan(3, Require::Majority)));
+    scene.hear(Input::Tick);
+    scene.hear(Input::Reached { node: 1 });
+    assert_eq!(scene.hear(Input::Reached { node: 2 }), [""; 0]);
+    assert_eq!(scene.pass(5_000), ["ask 1 #1"]);
+    // It is not asked in this round, which would go against the order.
+    assert_eq!(scene.hear(Input::Reached { node: 0 }), [""; 0]);
+    assert_eq!(scene.hear(granted(1, 5)), ["ask 2 #1"]);
+    assert_eq!(scene.hear(granted(2, 5)), ["confirm 1 #1 at 6", "confirm 2 #1 at 6"]);
+}
+
+#[test]
+fn a_request_that_reaches_too_few_holds_nothing_until_enough_answer() {
+    let (mut scene, _) = Scene::reached(plan(3, Require::All));
+    scene.hear(granted(0, 5));
+    scene.hear(Input::Queued { node: 1 });
+    assert_eq!(scene.hear(away(2)), [""; 0]);
+    assert_eq!(scene.pass(500), ["connect 2"]);
+    scene.hear(away(2));
+    let done = scene.pass(4_500);
+    let given_back = ["cancel 1", "cancel 0", "connect 0", "connect 1"];
+    assert_eq!(done.iter().filter(|it| *it != "connect 2").collect::<Vec<_>>(), given_back);
+    assert!(scene.said.contains(&Change::TooFew { answering: 2, need: 3 }));
+    scene.hear(Input::Reached { node: 0 });
+    assert_eq!(scene.hear(Input::Reached { node: 1 }), [""; 0]);
+    scene.pass(600_000);
+    assert_eq!(scene.hear(Input::Reached { node: 2 }), ["ask 0 #2"]);
+}
+
+#[test]
+fn a_lost_grant_begins_the_round_anew_unless_enough_are_left() {
+    let (mut scene, _) = Scene::reached(plan(3, Require::All));
+    scene.hear(granted(0, 5));
+    scene.hear(Input::Queued { node: 1 });
+    // The grant of node 0 ended with its connection. Waiting at 0 while 1 is waited for would go
+    // against the order.
+    assert_eq!(scene.hear(away(0)), ["cancel 1", "connect 1"]);
+    scene.hear(Input::Reached { node: 1 });
+    assert_eq!(scene.pass(500), ["connect 0"]);
+    assert_eq!(scene.hear(Input::Reached { node: 0 }), ["ask 0 #2"]);
+
+    let (mut scene, _) = Scene::reached(plan(3, Require::Majority));
+    scene.hear(granted(0, 5));
+    scene.hear(Input::Queued { node: 1 });
+    assert_eq!(scene.hear(away(0)), [""; 0], "nodes 1 and 2 are enough");
+    assert_eq!(scene.hear(granted(1, 5)), ["ask 2 #1"]);
+}
+
+#[test]
+fn whoever_has_the_first_node_has_the_lock() {
+    let now = |require| Plan { wait_ms: Some(0), ..plan(3, require) };
+    let (mut scene, done) = Scene::reached(now(Require::Majority));
+    assert_eq!(done, ["ask 0 #1 now"]);
+    assert_eq!(scene.hear(refused(0, Refusal::Full)), ["refused Some(0) Full"]);
+
+    // The one that got it waits for those that have just been refused to be gone.
+    let (mut scene, _) = Scene::reached(now(Require::All));
+    assert_eq!(scene.hear(granted(0, 5)), ["ask 1 #1"]);
+    assert_eq!(scene.hear(Input::Queued { node: 1 }), [""; 0]);
+    assert_eq!(scene.pass(4_999), [""; 0]);
+    let done = scene.pass(1);
+    assert_eq!(done, ["cancel 1", "cancel 0", "refused Some(1) Full"]);
+}
+
+#[test]
+fn with_no_wait_any_is_refused_when_the_last_node_is() {
+    let (mut scene, done) = Scene::reached(Plan { wait_ms: Some(0), ..plan(2, Require::Any) });
+    assert_eq!(done, ["ask 0 #1 now", "ask 1 #1 now"]);
+    assert_eq!(scene.hear(refused(1, Refusal::Full)), [""; 0]);
+    assert_eq!(scene.hear(refused(0, Refusal::Full)), ["refused Some(0) Full"]);
+}
+
+#[test]
+fn with_no_wait_a_node_that_is_needed_and_away_is_a_failure() {
+    let plan = Plan { wait_ms: Some(0), ..plan(2, Require::All) };
+    let mut scene = Scene::with(Coordinator::new(plan));
+    scene.hear(Input::Tick);
+    scene.hear(Input::Reached { node: 0 });
+    scene.hear(away(1));
+    let done = scene.pass(5_000);
+    assert_eq!(done.last().map(String::as_str), Some("failed 1: timed out"));
+}
+
+#[test]
+fn the_time_to_wait_is_one_clock_over_all_nodes() {
+    let (mut scene, _) = Scene::reached(Plan { wait_ms: Some(10_000), ..plan(2, Require::All) });
+    scene.hear(Input::Queued { node: 0 });
+    scene.pass(6_000);
+    assert_eq!(scene.hear(granted(0, 5)), ["ask 1 #1"]);
+    scene.hear(Input::Queued { node: 1 });
+    assert_eq!(scene.pass(4_000), ["cancel 1", "cancel 0", "refused None Timeout"]);
+
+    // What keeps it is a node that does not answer: that is a failure.
+    let (mut scene, _) = Scene::reached(Plan { wait_ms: Some(10_000), ..plan(2, Require::All) });
+    scene.hear(granted(0, 5));
+    scene.hear(away(1));
+    let done = scene.pass(9_000);
+    assert!(done.contains(&"cancel 0".to_owned()), "{done:?}");
+    scene.hear(Input::Reached { node: 0 });
+    let done = scene.pass(1_000);
+    assert_eq!(done.last().map(String::as_str), Some("failed 1: timed out"));
+}
+
+#[test]
+fn a_permanent_error_ends_it_as_soon_as_too_few_are_left() {
+    let (mut scene, _) = Scene::reached(plan(2, Require::All));
+    assert_eq!(scene.hear(never(1)), ["cancel 0", "failed 1: no such host"]);
+
+    let (mut scene, _) = Scene::reached(plan(3, Require::Majority));
+    assert_eq!(scene.hear(never(0)), ["ask 1 #1"]);
+    scene.hear(Input::Queued { node: 1 });
+    let done = scene.hear(refused(1, Refusal::Unfit));
+    assert_eq!(done, ["failed 0: no such host, 1: no"]);
+}
+
+#[test]
+fn a_refusal_that_all_nodes_would_repeat_ends_it() {
+    let (mut scene, _) = Scene::reached(plan(3, Require::Majority));
+    scene.hear(granted(0, 5));
+    let done = scene.hear(refused(1, Refusal::Invalid));
+    assert_eq!(done, ["cancel 0", "failed 1: no"]);
+    let (mut scene, _) = Scene::reached(plan(3, Require::Majority));
+    scene.hear(Input::Queued { node: 0 });
+    assert_eq!(scene.hear(refused(0, Refusal::Deadlock)), ["refused Some(0) Deadlock"]);
+}
+
+#[test]
+fn a_node_that_made_its_state_anew_is_waited_for_without_keeping_others() {
+    let (mut scene, _) = Scene::reached(plan(2, Require::All));
+    scene.hear(granted(0, 5));
+    let done = scene.hear(refused(1, Refusal::NotYet { left_ms: 600_000 }));
+    assert_eq!(done, ["cancel 0", "connect 0"]);
+    assert!(scene.said.contains(&Change::NotYet { node: 1, until: 601_000 }));
+    scene.hear(Input::Reached { node: 0 });
+    assert_eq!(scene.pass(599_999), [""; 0]);
+    assert_eq!(scene.pass(1), ["ask 0 #2"]);
+}
+
+#[test]
+fn a_request_that_gives_way_asks_anew_behind_the_others() {
+    let (mut scene, _) = Scene::reached(plan(2, Require::All));
+    scene.hear(granted(0, 5));
+    scene.hear(Input::Queued { node: 1 });
+    let done = scene.hear(Input::Surrender);
+    assert_eq!(done, ["cancel 1", "cancel 0", "connect 0", "connect 1"]);
+    scene.hear(Input::Reached { node: 1 });
+    assert_eq!(scene.hear(Input::Reached { node: 0 }), ["ask 0 #2"]);
+    // Once the command may have begun, it does not.
+    let mut scene = Scene::running(plan(2, Require::All));
+    assert_eq!(scene.hear(Input::Surrender), [""; 0]);
+}
+
+#[test]
+fn only_those_that_answer_within_5_s_count_as_alive() {
+    let mut scene = Scene::with(Coordinator::new(plan(3, Require::AllAlive)));
+    scene.hear(Input::Tick);
+    scene.hear(Input::Reached { node: 0 });
+    assert_eq!(scene.hear(Input::Reached { node: 2 }), [""; 0]);
+    assert_eq!(scene.pass(5_000), ["ask 0 #1"]);
+    assert_eq!(scene.hear(granted(0, 5)), ["ask 2 #1"]);
+    assert_eq!(scene.hear(granted(2, 5)), ["confirm 0 #1 at 6", "confirm 2 #1 at 6"]);
+    scene.hear(confirmed(0, scene.now));
+    let now = scene.now;
+    let done = scene.hear(confirmed(2, now));
+    // It has no token, because it excludes nobody across a cut.
+    assert_eq!(done[0], format!("start - [0, 2] until {}", now + 55_000));
+}
+
+#[test]
+fn one_that_does_not_answer_any_more_does_not_count_as_alive_either() {
+    let (mut scene, done) = Scene::reached(plan(3, Require::MajorityAlive));
+    assert_eq!(done, ["ask 0 #1"]);
+    scene.hear(granted(0, 5));
+    scene.hear(away(1));
+    let done = scene.pass(5_000);
+    assert!(done.contains(&"cancel 0".to_owned()), "{done:?}");
+    scene.hear(Input::Reached { node: 0 });
+    assert_eq!(scene.hear(granted(0, 6)), ["ask 2 #1"]);
+    assert_eq!(scene.hear(granted(2, 6)), ["confirm 0 #2 at 7", "confirm 2 #1 at 7"]);
+}
+
+#[test]
+fn a_token_that_has_come_to_its_end_is_an_error() {
+    let (mut scene, _) = Scene::reached(plan(1, Require::All));
+    let done = scene.hear(granted(0, CONFIRMED_TOKEN_MAX));
+    assert!(done[1].starts_with("failed 0: its tokens have come to"), "{done:?}");
+    let (mut scene, _) = Scene::reached(plan(1, Require::All));
+    let done = scene.hear(granted(0, CONFIRMED_TOKEN_MAX - 1));
+    assert_eq!(done, [format!("confirm 0 #1 at {CONFIRMED_TOKEN_MAX}")]);
+}
+
+#[test]
+fn a_node_that_is_away_is_told_once_and_again_when_it_is_back() {
+    let (mut scene, _) = Scene::reached(plan(2, Require::All));
+    scene.hear(Input::Queued { node: 0 });
+    scene.said.clear();
+    scene.hear(away(1));
+    scene.pass(500);
+    scene.hear(away(1));
+    scene.pass(5_000);
+    scene.hear(Input::Reached { node: 0 });
+    scene.pass(15_000);
+    scene.hear(away(1));
+    let away: Vec<_> =
+        scene.said.iter().filter(|it| matches!(it, Change::Away { .. })).cloned().collect();
+    let why = "timed out".to_owned();
+    let expected = Change::Away { node: 1, since: 1_000, why, held: 0, need: 2, stops_at: None };
+    assert_eq!(away, [expected]);
+    scene.hear(Input::Reached { node: 1 });
+    assert!(scene.said.contains(&Change::Back { node: 1, held: 0, need: 2 }));
+}

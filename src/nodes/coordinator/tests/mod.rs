@@ -1,0 +1,6 @@
+//! What a coordinator does, one input after the other.
+
+mod asking;
+mod running;
+mod scene;
+mod taking_over;

@@ -1,0 +1,171 @@
+//! Deadlines, renewals, spares, and the end.
+
+use super::scene::{Scene, away, confirmed, granted, plan, refused};
+use crate::nodes::{Change, Input, Plan, Refusal, Require};
+
+#[test]
+fn the_command_may_run_until_the_kth_latest_lease_may_end() {
+    let mut scene = Scene::running(plan(3, Require::Majority));
+    scene.now = 2_000;
+    assert_eq!(scene.hear(granted(2, 4)), ["confirm 2 #1 at 6"]);
+    // The second latest of three moves on only with a second renewal.
+    assert_eq!(scene.hear(confirmed(2, 2_000)), [""; 0]);
+    assert_eq!(scene.pass(19_000), ["renew 0 #1", "renew 1 #1"]);
+    assert_eq!(scene.hear(Input::Renewed { node: 0, sent: 21_000 }), ["deadline 57000"]);
+    assert_eq!(scene.hear(Input::Renewed { node: 1, sent: 21_000 }), ["deadline 76000"]);
+    assert_eq!(scene.pass(1_000), ["renew 2 #1"]);
+}
+
+#[test]
+fn a_majority_outlives_the_loss_of_any_one_node() {
+    for lost in 0..3 {
+        let mut scene = Scene::running(plan(3, Require::Majority));
+        scene.hear(granted(2, 4));
+        scene.hear(confirmed(2, 1_000));
+        scene.hear(away(lost));
+        for _ in 0..100 {
+            for done in scene.pass(1_000) {
+                let words: Vec<&str> = done.split(' ').collect();
+                let node = words.get(1).and_then(|node| node.parse().ok()).unwrap_or(0);
+                match words[0] {
+                    "connect" => drop(scene.hear(away(node))),
+                    "renew" => drop(scene.hear(Input::Renewed { node, sent: scene.now })),
+                    "deadline" => {}
+                    other => panic!("{other} {done}"),
+                }
+            }
+        }
+        let done = scene.hear(Input::Stop);
+        assert_eq!(done.iter().filter(|done| done.starts_with("release")).count(), 2, "{done:?}");
+    }
+}
+
+#[test]
+fn the_command_is_killed_when_too_few_leases_are_sure() {
+    let mut scene = Scene::running(plan(2, Require::All));
+    scene.hear(away(1));
+    let done = scene.pass(54_999);
+    assert!(!done.contains(&"kill".to_owned()), "{done:?}");
+    assert_eq!(scene.pass(1).last().map(String::as_str), Some("kill"));
+    // Nothing is released, and nothing renewed, before the command has ended.
+    assert_eq!(scene.hear(Input::Reached { node: 1 }), [""; 0]);
+    assert_eq!(scene.hear(Input::Renewed { node: 0, sent: 50_000 }), [""; 0]);
+    assert_eq!(scene.pass(100), [""; 0]);
+    assert_eq!(scene.hear(Input::Stop), ["release 1 #1", "release 0 #1"]);
+    scene.hear(Input::Gone { node: 0 });
+    assert_eq!(scene.hear(Input::Gone { node: 1 }), ["lost [1]"]);
+}
+
+#[test]
+fn a_lease_that_is_gone_does_not_count_any_more() {
+    // All: the lock is lost at once.
+    let mut scene = Scene::running(plan(2, Require::All));
+    scene.pass(20_000);
+    scene.hear(Input::Renewed { node: 0, sent: 21_000 });
+    assert_eq!(scene.hear(Input::Gone { node: 1 }), ["kill"]);
+    assert!(scene.said.contains(&Change::Lost { node: 1, held: 1, need: 2 }));
+    // A majority: what is left counts, and the node is asked again.
+    let mut scene = Scene::running(plan(3, Require::Majority));
+    scene.hear(granted(2, 4));
+    scene.hear(confirmed(2, 1_000));
+    scene.pass(20_000);
+    scene.hear(Input::Renewed { node: 0, sent: 21_000 });
+    assert_eq!(scene.hear(Input::Renewed { node: 1, sent: 21_000 }), ["deadline 76000"]);
+    assert_eq!(scene.hear(Input::Gone { node: 0 }), ["deadline 56000", "ask 0 #2 spare"]);
+}
+
+#[test]
+fn a_spare_is_confirmed_with_a_token_that_its_node_can_take() {
+    let mut scene = Scene::running(plan(3, Require::Majority));
+    // The run has 6. That node has given larger ones to others since.
+    assert_eq!(scene.hear(granted(2, 900)), ["confirm 2 #1 at 900"]);
+}
+
+#[test]
+fn a_spare_that_is_refused_or_taken_back_is_asked_for_again_later() {
+    let mut scene = Scene::running(plan(3, Require::Majority));
+    assert_eq!(scene.hear(refused(2, Refusal::Full)), [""; 0]);
+    assert_eq!(scene.pass(20_000), ["renew 0 #1", "renew 1 #1", "ask 2 #2 spare"]);
+    scene.hear(Input::Renewed { node: 0, sent: 21_000 });
+    scene.hear(Input::Renewed { node: 1, sent: 21_000 });
+    scene.hear(granted(2, 5));
+    // It was taken before the confirmation came.
+    assert_eq!(scene.hear(Input::ConfirmFailed { node: 2 }), ["renew 2 #2"]);
+    assert_eq!(scene.hear(Input::Gone { node: 2 }), [""; 0]);
+    let done = scene.pass(20_000);
+    assert!(done.contains(&"ask 2 #3 spare".to_owned()), "{done:?}");
+    assert_eq!(scene.hear(Input::Queued { node: 2 }), [""; 0]);
+}
+
+#[test]
+fn a_renewal_that_is_not_answered_is_sent_again_over_another_connection() {
+    let mut scene = Scene::running(plan(2, Require::All));
+    assert_eq!(scene.pass(20_000), ["renew 0 #1", "renew 1 #1"]);
+    scene.hear(Input::Renewed { node: 0, sent: 21_000 });
+    assert_eq!(scene.pass(5_000), ["connect 1"]);
+    assert_eq!(scene.hear(Input::Reached { node: 1 }), ["renew 1 #1"]);
+    let change = scene.said.iter().find(|it| matches!(it, Change::Away { .. })).unwrap();
+    let Change::Away { node, since, held, need, stops_at, .. } = change else { unreachable!() };
+    assert_eq!((*node, *since, *held, *need, *stops_at), (1, 21_000, 2, 2, Some(56_000)));
+    assert_eq!(scene.hear(Input::Renewed { node: 1, sent: 26_000 }), ["deadline 76000"]);
+    assert!(scene.said.contains(&Change::Back { node: 1, held: 2, need: 2 }));
+}
+
+#[test]
+fn everything_is_given_back_at_the_end_the_first_node_last() {
+    let mut scene = Scene::running(plan(2, Require::All));
+    assert_eq!(scene.hear(Input::Stop), ["release 1 #1", "release 0 #1"]);
+    assert_eq!(scene.hear(Input::Gone { node: 1 }), [""; 0]);
+    assert_eq!(scene.hear(Input::Gone { node: 0 }), ["given back []"]);
+    assert_eq!(scene.hear(Input::Tick), [""; 0]);
+}
+
+#[test]
+fn a_node_that_does_not_answer_at_the_end_is_named() {
+    let mut scene = Scene::running(plan(2, Require::All));
+    scene.hear(away(1));
+    scene.hear(Input::Stop);
+    scene.hear(Input::Gone { node: 0 });
+    let done = scene.pass(5_000);
+    assert_eq!(done.last().map(String::as_str), Some("given back [1]"));
+    // Not if its lease has ended by itself.
+    let mut scene = Scene::running(plan(3, Require::Majority));
+    scene.hear(granted(2, 4));
+    scene.hear(confirmed(2, 1_000));
+    scene.hear(away(1));
+    for _ in 0..4 {
+        scene.pass(20_000);
+        let sent = scene.now;
+        scene.hear(Input::Renewed { node: 0, sent });
+        scene.hear(Input::Renewed { node: 2, sent });
+        scene.hear(away(1));
+    }
+    scene.hear(Input::Stop);
+    scene.hear(Input::Gone { node: 0 });
+    assert_eq!(scene.hear(Input::Gone { node: 2 }), ["given back []"]);
+}
+
+#[test]
+fn a_request_that_is_cancelled_gives_back_what_it_collected() {
+    let (mut scene, _) = Scene::reached(plan(3, Require::All));
+    scene.hear(granted(0, 5));
+    scene.hear(Input::Queued { node: 1 });
+    assert_eq!(scene.hear(Input::Stop), ["cancel 1", "cancel 0", "given back []"]);
+}
+
+#[test]
+fn the_part_of_the_local_process_is_not_renewed_and_does_not_end() {
+    let local = |require| Plan { local: Some(0), ..plan(3, require) };
+    let mut scene = Scene::running(local(Require::All));
+    let done = scene.pass(20_000);
+    assert_eq!(done, ["renew 1 #1", "renew 2 #1"]);
+    // A majority of which one is local: the other one decides.
+    let mut scene = Scene::running(local(Require::Majority));
+    scene.hear(refused(2, Refusal::Full));
+    let done = scene.pass(55_000);
+    assert_eq!(done.last().map(String::as_str), Some("kill"));
+    // Alone, it needs no renewal.
+    let mut scene = Scene::running(Plan { local: Some(0), ..plan(1, Require::All) });
+    assert_eq!(scene.pass(10_000_000), [""; 0]);
+    assert_eq!(scene.hear(Input::Gone { node: 0 }), ["kill"]);
+}

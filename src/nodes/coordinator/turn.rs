@@ -1,0 +1,49 @@
+//! One call of the coordinator: what time it is, and what is to be done.
+
+use crate::nodes::{Effect, Millis};
+
+/// One call of the coordinator.
+#[derive(Debug)]
+pub(super) struct Turn {
+    pub(super) now: Millis,
+    /// Before this time no node counts as silent: this process stood still, and what it was told
+    /// meanwhile is about to be read.
+    patient_until: Millis,
+    effects: Vec<Effect>,
+    /// The earliest time that something waits for.
+    wake_at: Option<Millis>,
+}
+
+impl Turn {
+    pub(super) fn new(now: Millis, patient_until: Millis) -> Self {
+        Self { now, patient_until, effects: Vec::new(), wake_at: None }
+    }
+
+    /// Whether something has been unanswered for too long.
+    pub(super) fn is_silent(&mut self, since: Millis, silence_ms: Millis) -> bool {
+        let until = since.saturating_add(silence_ms).max(self.patient_until);
+        self.is_past(until)
+    }
+
+    /// Whether a time has come. If not, the coordinator is called again when it has.
+    pub(super) fn is_past(&mut self, at: Millis) -> bool {
+        if self.now >= at {
+            return true;
+        }
+        self.wake_at = Some(self.wake_at.map_or(at, |earlier| earlier.min(at)));
+        false
+    }
+
+    pub(super) fn carry_out(&mut self, effect: Effect) {
+        self.effects.push(effect);
+    }
+
+    /// When to call again.
+    pub(super) fn wake_at(&self) -> Option<Millis> {
+        self.wake_at.filter(|at| *at < Millis::MAX)
+    }
+
+    pub(super) fn into_effects(self) -> Vec<Effect> {
+        self.effects
+    }
+}

@@ -1,0 +1,122 @@
+//! What must be so, whatever goes wrong.
+
+use std::collections::BTreeMap;
+
+use super::host::{Command, Job};
+use super::node::Node;
+use super::world::World;
+use crate::core::Token;
+use crate::nodes::Require;
+
+/// The tokens with which commands started.
+#[derive(Debug, Default)]
+pub(super) struct Starts {
+    /// Of each key: the tokens so far, each with its request.
+    tokens: BTreeMap<u8, Vec<(Token, crate::core::OverNodes)>>,
+}
+
+impl Starts {
+    /// Tokens grow in the order of the starts of requests that exclude each other.
+    pub(super) fn note(&mut self, job: &Job, token: Token) -> Result<(), String> {
+        if job.plan.require == Require::Any {
+            return Ok(());
+        }
+        let earlier = self.tokens.entry(job.key).or_default();
+        let larger =
+            earlier.iter().find(|(told, over)| *told >= token && over.always_meets(&job.over));
+        if let Some((told, over)) = larger {
+            return Err(format!(
+                "run {} of key {} starts with token {token}, after {:?} had {told}",
+                job.run, job.key, over.run
+            ));
+        }
+        earlier.push((token, job.over.clone()));
+        Ok(())
+    }
+}
+
+/// Whether two commands exclude each other.
+fn exclude(one: (&Job, &Command), other: (&Job, &Command)) -> bool {
+    if one.0.key != other.0.key
+        || !one.0.plan.require.is_exclusive()
+        || !other.0.plan.require.is_exclusive()
+    {
+        return false;
+    }
+    let requires = [one.0.plan.require, other.0.plan.require];
+    match requires {
+        // One node is enough for the one, and perhaps none that the other needs.
+        [Require::Any, Require::Any] => one.1.nodes == other.1.nodes,
+        [Require::Any, Require::All] => other.0.at.contains(&one.1.nodes[0]),
+        [Require::All, Require::Any] => one.0.at.contains(&other.1.nodes[0]),
+        [Require::Any, _] | [_, Require::Any] => false,
+        _ => one.0.over.always_meets(&other.0.over),
+    }
+}
+
+impl World {
+    /// No two commands that exclude each other run at once.
+    pub(super) fn check_overlap(&self) -> Result<(), String> {
+        let running: Vec<(&Job, &Command)> = self
+            .hosts
+            .iter()
+            .filter_map(|host| host.job.as_ref())
+            .filter_map(|job| Some((job, job.command.as_ref()?)))
+            .collect();
+        for (at, one) in running.iter().enumerate() {
+            for other in &running[at + 1..] {
+                if exclude(*one, *other) {
+                    let (run, also) = (one.0.run, other.0.run);
+                    return Err(format!("runs {run} and {also} of one key run at once"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// While a command runs, as many nodes keep its lock as it requires.
+    pub(super) fn check_kept(&self) -> Result<(), String> {
+        for job in self.hosts.iter().filter_map(|host| host.job.as_ref()) {
+            if job.command.is_none() || !job.plan.require.is_exclusive() {
+                continue;
+            }
+            let need = job.plan.require.least(job.at.len());
+            let keeps = |at: &&usize| {
+                let node: &Node = &self.nodes[**at];
+                node.keeps_run(self.now, job.run)
+            };
+            let kept = job.at.iter().filter(keeps).count();
+            if kept < need {
+                return Err(format!("run {} is kept by {kept} nodes of {need}", job.run));
+            }
+        }
+        Ok(())
+    }
+
+    /// No node knows requests for one key whose lists need not meet.
+    pub(super) fn check_lists(&self) -> Result<(), String> {
+        for (at, node) in self.nodes.iter().enumerate() {
+            let held = node.locks.held.iter().map(|held| &held.asked);
+            let known: Vec<_> = held.chain(&node.locks.waiting).collect();
+            for (number, one) in known.iter().enumerate() {
+                let differs = known[number + 1..]
+                    .iter()
+                    .find(|other| other.key == one.key && !one.agrees_with(other));
+                if let Some(other) = differs {
+                    return Err(format!(
+                        "node {at} knows {:?} and {:?}, whose lists need not meet",
+                        one.name, other.name
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_nothing_left(&self) -> Result<(), String> {
+        match self.nodes.iter().position(|node| !node.is_empty()) {
+            Some(at) => Err(format!("something is left on node {at}: {:?}", self.nodes[at].locks)),
+            None => Ok(()),
+        }
+    }
+}

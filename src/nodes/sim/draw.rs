@@ -1,0 +1,147 @@
+//! What a world is like: drawn by its seed.
+
+use fastrand::Rng;
+
+use super::host::Job;
+use crate::core::{NodeId, OverNodes, RunId};
+use crate::nodes::{Plan, Require};
+
+/// What a run is mostly about.
+#[derive(Clone, Debug)]
+pub(super) struct Emphasis {
+    pub(super) nodes: usize,
+    pub(super) hosts: usize,
+    /// Requests of each host.
+    pub(super) jobs: u32,
+    pub(super) keys: u8,
+    pub(super) ttl_ms: u64,
+    /// How long commands run, at most; 0 for a minute each.
+    pub(super) runs_ms: u64,
+    /// The requirements that are drawn from.
+    requires: Vec<Require>,
+    /// How often the list is not that of all nodes, of 10 requests.
+    other_lists: u8,
+    /// How often a request does not wait, or not for ever, of 10.
+    impatient: u8,
+    /// How often it does not wait at all, of 10 of those.
+    hasty: u8,
+    /// Whether some paths are slow.
+    pub(super) has_slow_paths: bool,
+    /// The mean time between two faults, in milliseconds.
+    pub(super) faults_ms: u64,
+    /// For how long things go wrong.
+    pub(super) troubled_ms: u64,
+    /// Weights of cuts, broken connections, stops and kills of coordinators, restarts, reboots,
+    /// nodes that lose their state, and grants that are broken by force before they are confirmed.
+    pub(super) weights: [u32; 8],
+    /// How long a cut, a stop or an absence lasts, at most.
+    pub(super) lasts_ms: u64,
+    /// This node is away until all that do not need it have finished.
+    pub(super) is_off: Option<usize>,
+    /// How often nodes begin jobs of their own, of 10 faults.
+    pub(super) own_jobs: u8,
+}
+
+impl Emphasis {
+    pub(super) fn draw(rng: &mut Rng) -> Self {
+        let nodes = rng.usize(1..=5);
+        let ttl_ms = [10_000, 10_000, 20_000, 60_000][rng.usize(0..4)];
+        let exclusive = [Require::All, Require::Majority];
+        let every = [
+            Require::All,
+            Require::Majority,
+            Require::Any,
+            Require::AllAlive,
+            Require::MajorityAlive,
+        ];
+        let requires = match rng.u8(0..4) {
+            0 => every.to_vec(),
+            1 => vec![Require::Majority],
+            _ => exclusive.to_vec(),
+        };
+        let mut weights = [0; 8].map(|_| rng.u32(0..10));
+        if rng.bool() {
+            weights[rng.usize(0..8)] += 40;
+        }
+        weights[0] += 1;
+        Self {
+            nodes,
+            hosts: rng.usize(2..=4),
+            jobs: rng.u32(1..=5),
+            keys: if rng.u8(0..3) == 0 { 2 } else { 1 },
+            ttl_ms,
+            runs_ms: [2_000, 30_000, 120_000][rng.usize(0..3)],
+            requires,
+            other_lists: if rng.u8(0..3) == 0 { 5 } else { 0 },
+            impatient: if rng.u8(0..3) == 0 { 5 } else { 0 },
+            hasty: 5,
+            has_slow_paths: rng.u8(0..4) == 0,
+            faults_ms: rng.u64(500..20_000),
+            troubled_ms: rng.u64(60_000..400_000),
+            weights,
+            lasts_ms: [2_000, 20_000, 90_000][rng.usize(0..3)],
+            is_off: (nodes > 1 && rng.u8(0..4) == 0).then(|| rng.usize(0..nodes)),
+            own_jobs: if rng.u8(0..3) == 0 { 3 } else { 0 },
+        }
+    }
+
+    /// Two requests that do not wait, for one key, and nothing that goes wrong.
+    pub(super) fn draw_two_crons(rng: &mut Rng) -> Self {
+        Self {
+            nodes: rng.usize(1..=5),
+            hosts: 2,
+            jobs: 1,
+            keys: 1,
+            ttl_ms: 60_000,
+            runs_ms: 0,
+            requires: vec![[Require::All, Require::Majority][rng.usize(0..2)]],
+            other_lists: 0,
+            impatient: 10,
+            hasty: 10,
+            has_slow_paths: false,
+            faults_ms: 0,
+            troubled_ms: 0,
+            weights: [0; 8],
+            lasts_ms: 0,
+            is_off: None,
+            own_jobs: 0,
+        }
+    }
+
+    pub(super) fn draw_job(&self, rng: &mut Rng, run: u32) -> Job {
+        let require = self.requires[rng.usize(0..self.requires.len())];
+        let mut at: Vec<usize> = (0..self.nodes).collect();
+        if rng.u8(0..10) < self.other_lists {
+            let kept = rng.usize(1..=self.nodes);
+            rng.shuffle(&mut at);
+            at.truncate(kept);
+            at.sort_unstable();
+        }
+        let nodes: Vec<NodeId> = at.iter().map(|at| NodeId(*at as u128)).collect();
+        let wait_ms = match rng.u8(0..10) < self.impatient {
+            true if rng.u8(0..10) < self.hasty => Some(0),
+            true => Some(rng.u64(1_000..60_000)),
+            false => None,
+        };
+        let over = OverNodes {
+            run: RunId(run.into()),
+            nodes: nodes.clone(),
+            require: require.as_asked(),
+            spare: false,
+        };
+        Job {
+            run,
+            key: rng.u8(0..self.keys),
+            wires: vec![None; at.len()],
+            at,
+            plan: Plan { nodes, require, ttl_ms: self.ttl_ms, wait_ms, local: None },
+            over,
+            runs_ms: if self.runs_ms == 0 { 60_000 } else { rng.u64(1..=self.runs_ms) },
+            process: None,
+            restarts_at: 0,
+            standing: None,
+            command: None,
+            is_done: false,
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Coordinators and nodes, driven by a seed: the real coordinator, a thin model of the nodes.
+//!
+//! Time goes from event to event. Messages are in order on each connection and late between two of
+//! them; they are lost with their connection, or arrive long after its end. Connections are cut in
+//! one direction or both; coordinators are stopped, and killed between two effects; daemons and
+//! machines start again, with their state or without. Clocks run at different rates.
+//!
+//! Each step checks that no two commands that exclude each other run, that as many nodes keep the
+//! lock of a command as it requires, and that no node knows lists that need not meet. Each start
+//! checks that tokens grow. In the end, when nothing goes wrong any more, every request must
+//! finish, and nothing may be left.
+//!
+//! `CANAL_SEED=n` runs that seed alone, `CANAL_SEEDS=n` runs n seeds.
+
+mod check;
+mod clock;
+mod draw;
+mod host;
+mod network;
+mod node;
+mod rule;
+mod table;
+mod world;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use draw::Emphasis;
+pub(in crate::nodes) use rule::{Rule, is_broken};
+use world::{Seen, World};
+
+/// How many seeds every test run tries.
+const SEEDS: u64 = 400;
+
+/// How many seeds may pass before a broken rule is found.
+const SEEDS_TO_FIND: u64 = 2_000;
+
+fn variable(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+fn run(seed: u64, broken: Option<Rule>) -> Result<Seen, String> {
+    rule::break_rule(broken);
+    let run = AssertUnwindSafe(|| World::new(seed).run());
+    let ran = catch_unwind(run).unwrap_or_else(|_| Err("it panicked".to_owned()));
+    rule::break_rule(None);
+    ran
+}
+
+/// Runs seeds on all processors. Returns the first that fails, or statistics of all.
+fn run_all(seeds: u64, broken: Option<Rule>) -> Result<Seen, (u64, String)> {
+    let next = AtomicU64::new(0);
+    let one = || {
+        let mut all = Seen::default();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds {
+                return Ok(all);
+            }
+            match run(seed, broken) {
+                Ok(seen) => all.add(&seen),
+                Err(what) => {
+                    next.store(seeds, Ordering::Relaxed);
+                    return Err((seed, what));
+                }
+            }
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+    std::thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|_| scope.spawn(one)).collect();
+        let mut all = Seen::default();
+        for thread in running {
+            all.add(&thread.join().unwrap()?);
+        }
+        Ok(all)
+    })
+}
+
+impl Seen {
+    fn add(&mut self, other: &Self) {
+        self.starts += other.starts;
+        self.takeovers += other.takeovers;
+        self.spares += other.spares;
+        self.blank += other.blank;
+        self.ends.given_back += other.ends.given_back;
+        self.ends.refused += other.ends.refused;
+        self.ends.failed += other.ends.failed;
+        self.ends.lost += other.ends.lost;
+    }
+}
+
+#[test]
+fn coordinators_over_nodes_keep_their_promises_whatever_goes_wrong() {
+    let found = match variable("CANAL_SEED") {
+        Some(seed) => run(seed, None).map_err(|what| (seed, what)),
+        None => run_all(variable("CANAL_SEEDS").unwrap_or(SEEDS), None),
+    };
+    match found {
+        Ok(seen) => {
+            println!("{seen:?}");
+            let Seen { starts, ends, takeovers, spares, blank } = seen;
+            let all = [starts, ends.given_back, ends.refused, ends.failed, ends.lost];
+            let all = all.into_iter().chain([takeovers, spares, blank]);
+            let is_alone = variable("CANAL_SEED").or_else(|| variable("CANAL_SEEDS")).is_some();
+            assert!(is_alone || all.into_iter().all(|times| times > 0), "something never happened");
+        }
+        Err((seed, what)) => panic!("CANAL_SEED={seed}: {what}"),
+    }
+}
+
+#[test]
+fn a_seed_decides_everything_over_nodes() {
+    for seed in 0..5 {
+        assert_eq!(run(seed, None), run(seed, None));
+    }
+}
+
+/// Two cron jobs that begin in the same second: the first node decides.
+#[test]
+fn of_two_requests_that_do_not_wait_exactly_one_is_granted() {
+    for seed in 0..200 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let emphasis = Emphasis::draw_two_crons(&mut rng);
+        let seen = World::with(rng, emphasis).run().unwrap();
+        assert_eq!((seen.starts, seen.ends.refused), (1, 1), "seed {seed}: {seen:?}");
+    }
+}
+
+/// The fault that is found with a rule broken.
+fn found(broken: Rule) -> String {
+    let (seed, what) = run_all(SEEDS_TO_FIND, Some(broken)).expect_err("it was not found");
+    println!("{broken:?} is found by seed {seed}: {what:.300}");
+    what
+}
+
+const OVERLAP: &str = "run at once";
+const NOT_KEPT: &str = "is kept by";
+
+fn assert_unsafe(broken: Rule) {
+    let what = found(broken);
+    assert!(what.contains(OVERLAP) || what.contains(NOT_KEPT), "{what}");
+}
+
+#[test]
+fn rule_1_a_blank_node_that_grants_at_once_is_found() {
+    let what = found(Rule::BlankNodesWait);
+    assert!(what.contains(OVERLAP), "{what}");
+}
+
+#[test]
+fn rule_2_a_lease_that_counts_from_its_answer_is_found() {
+    assert_unsafe(Rule::CountsFromSending);
+}
+
+#[test]
+fn rule_2_a_deadline_by_too_few_leases_is_found() {
+    assert_unsafe(Rule::CountsEnough);
+}
+
+#[test]
+fn rule_4_lists_that_need_not_meet_are_found() {
+    let what = found(Rule::ListsMeet);
+    assert!(what.contains("need not meet") || what.contains(OVERLAP), "{what}");
+}
+
+#[test]
+fn rule_5_a_start_before_the_confirmation_is_found() {
+    assert_unsafe(Rule::StartsWhenConfirmed);
+}
+
+#[test]
+fn rule_5_a_confirmation_of_what_is_gone_is_found() {
+    assert_unsafe(Rule::GoneIsNotConfirmed);
+}
+
+#[test]
+fn rule_5_a_token_that_does_not_grow_is_found() {
+    let what = found(Rule::TokensGrow);
+    assert!(what.contains("starts with token"), "{what}");
+}
+
+#[test]
+fn rule_6_asking_all_at_once_is_found() {
+    let what = found(Rule::AsksInOrder);
+    assert!(what.contains("stuck"), "{what}");
+}
+
+#[test]
+fn rule_6_a_request_that_keeps_what_it_cannot_use_is_found() {
+    let what = found(Rule::GivesBackBelowNeed);
+    assert!(what.contains("stuck"), "{what}");
+}
+
+#[test]
+fn rule_8_a_collecting_grant_that_outlives_its_connection_is_found() {
+    let what = found(Rule::CollectingEnds);
+    assert!(what.contains("stuck") || what.contains("is left"), "{what}");
+}

@@ -1,0 +1,164 @@
+//! A thin model of a daemon as a node: its locks, and the clock by which leases end.
+
+use std::collections::BTreeMap;
+
+use fastrand::Rng;
+
+use super::clock::Clock;
+use super::rule::{Rule, is_broken};
+use super::table::{Asked, LeaseName, Locks, Told};
+use crate::core::Token;
+use crate::nodes::{Millis, Refusal};
+
+/// The longest TTL that a node grants, in milliseconds.
+pub(super) const LONGEST_TTL_MS: u64 = 60_000;
+
+/// A node.
+#[derive(Debug)]
+pub(super) struct Node {
+    clock: Clock,
+    pub(super) locks: Locks,
+    /// When each firm lease ends, by the node's clock, and its TTL.
+    leases: BTreeMap<LeaseName, (Millis, u64)>,
+    /// The daemon does not run until this true time.
+    pub(super) down_until: u64,
+    /// It made its state anew, and grants nothing over nodes before, by its clock.
+    grants_from: Millis,
+    /// Leases that it lost with its state, until when it grants nothing because of them.
+    lost: Vec<LeaseName>,
+    /// Its own jobs, and when they end.
+    jobs: Vec<(LeaseName, u64)>,
+}
+
+/// How a daemon ends, and starts again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Restart {
+    Daemon,
+    Machine,
+    /// The machine, and its state is gone.
+    Blank,
+}
+
+impl Node {
+    pub(super) fn draw(rng: &mut Rng) -> Self {
+        let clock = Clock::draw(rng);
+        // The nodes were set up at different times, and have granted much or little since.
+        let locks = Locks::new(Token(rng.u64(1..1_000)));
+        let (leases, jobs, lost) = (BTreeMap::new(), Vec::new(), Vec::new());
+        Self { clock, locks, leases, down_until: 0, grants_from: 0, lost, jobs }
+    }
+
+    pub(super) fn is_up(&self, now: u64) -> bool {
+        now >= self.down_until
+    }
+
+    /// When something happens by itself.
+    pub(super) fn next_at(&self) -> u64 {
+        let leases = self.leases.values().map(|(ends_at, _)| self.clock.when(*ends_at));
+        let jobs = self.jobs.iter().map(|(_, ends_at)| *ends_at);
+        leases.chain(jobs).min().unwrap_or(u64::MAX).max(self.down_until)
+    }
+
+    /// Ends what has to end by now.
+    pub(super) fn step(&mut self, now: u64) -> Vec<Told> {
+        if !self.is_up(now) {
+            return Vec::new();
+        }
+        let shown = self.clock.at(now);
+        let leases = self.leases.iter().filter(|(_, (ends_at, _))| shown >= *ends_at);
+        let jobs = self.jobs.iter().filter(|(_, ends_at)| now >= *ends_at);
+        let over = leases.map(|(name, _)| *name).chain(jobs.map(|(name, _)| *name));
+        let over: Vec<LeaseName> = over.collect();
+        self.jobs.retain(|(_, ends_at)| now < *ends_at);
+        over.into_iter().flat_map(|name| self.release(name)).collect()
+    }
+
+    pub(super) fn ask(&mut self, now: u64, asked: Asked) -> Vec<Told> {
+        let shown = self.clock.at(now);
+        if shown < self.grants_from && !is_broken(Rule::BlankNodesWait) {
+            let left_ms = self.grants_from - shown;
+            return vec![Told::Refused(asked.name, Refusal::NotYet { left_ms })];
+        }
+        self.locks.ask(asked)
+    }
+
+    /// Begins a job of the node itself, if the key is free.
+    pub(super) fn begin_job(&mut self, name: LeaseName, key: u8, ends_at: u64) -> Vec<Told> {
+        let told = self.locks.ask(Asked { name, key, over: None, no_wait: true });
+        if told.iter().any(|told| matches!(told, Told::Granted(it, _) if *it == name)) {
+            self.jobs.push((name, ends_at));
+        }
+        told
+    }
+
+    pub(super) fn confirm_at(
+        &mut self,
+        now: u64,
+        name: LeaseName,
+        token: Token,
+        ttl_ms: u64,
+    ) -> bool {
+        let is_confirmed = self.locks.confirm_at(name, token);
+        if self.locks.holds_firmly(name) {
+            self.leases.insert(name, (self.clock.at(now) + ttl_ms, ttl_ms));
+        }
+        is_confirmed
+    }
+
+    /// Only a firm lease can be renewed.
+    pub(super) fn renew(&mut self, now: u64, name: LeaseName) -> bool {
+        let shown = self.clock.at(now);
+        let Some((ends_at, ttl_ms)) = self.leases.get_mut(&name) else { return false };
+        *ends_at = shown + *ttl_ms;
+        true
+    }
+
+    pub(super) fn release(&mut self, name: LeaseName) -> Vec<Told> {
+        self.leases.remove(&name);
+        self.locks.release(name)
+    }
+
+    /// Whether nobody else can get what a request holds here: its lease is firm, or was lost with
+    /// the node's state so lately that the node grants nothing.
+    pub(super) fn keeps_run(&self, now: u64, run: u32) -> bool {
+        let firm = self.locks.held.iter().filter(|held| held.is_firm);
+        let holds = firm.into_iter().any(|held| held.asked.name.run == run);
+        holds || self.has_lost(now) && self.lost.iter().any(|name| name.run == run)
+    }
+
+    /// Whether it has lost its state, and grants nothing because of that.
+    pub(super) fn has_lost(&self, now: u64) -> bool {
+        self.clock.at(now) < self.grants_from
+    }
+
+    /// The daemon ends, and starts again at `until`. No lease ends before a whole TTL has passed
+    /// since then.
+    pub(super) fn restart(&mut self, rng: &mut Rng, until: u64, how: Restart) {
+        self.down_until = self.down_until.max(until);
+        let shown = self.clock.at(self.down_until);
+        match how {
+            Restart::Daemon => self.locks.restart(),
+            Restart::Machine => {
+                self.locks.reboot();
+                self.jobs.clear();
+            }
+            Restart::Blank => {
+                self.lost.extend(self.leases.keys());
+                self.leases.clear();
+                self.jobs.clear();
+                self.grants_from = shown + LONGEST_TTL_MS;
+                // Its tokens begin by the clock, which is larger than any that were given before.
+                self.locks = Locks::new(Token((1 << 30) + self.down_until * 100 + rng.u64(0..100)));
+            }
+        }
+        for (ends_at, ttl_ms) in self.leases.values_mut() {
+            *ends_at = shown + *ttl_ms;
+        }
+    }
+
+    /// Whether nothing is left of requests over nodes.
+    pub(super) fn is_empty(&self) -> bool {
+        let held = self.locks.held.iter().map(|held| &held.asked);
+        held.chain(&self.locks.waiting).all(|asked| asked.over.is_none())
+    }
+}

@@ -1,0 +1,43 @@
+//! Rules that a test breaks on purpose, each by one switch, to see that random seeds find it. Those of
+//! the coordinator are switched in its own code, those of a node in the model of the node.
+
+use std::cell::Cell;
+
+/// A rule that can be broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::nodes) enum Rule {
+    /// A node that had to make its state anew grants nothing for the longest TTL.
+    BlankNodesWait,
+    /// A lease counts from the time before the call was sent.
+    CountsFromSending,
+    /// As many leases count as the requirement says.
+    CountsEnough,
+    /// A node refuses a list with which another one in use need not have a node in common.
+    ListsMeet,
+    /// The command starts when enough nodes have answered the confirmation.
+    StartsWhenConfirmed,
+    /// A confirmation is void if the grant is gone.
+    GoneIsNotConfirmed,
+    /// After a confirmation, a node gives larger tokens.
+    TokensGrow,
+    /// Nodes are asked one after the other.
+    AsksInOrder,
+    /// A request that reaches too few nodes holds nothing.
+    GivesBackBelowNeed,
+    /// A collecting grant ends with its connection.
+    CollectingEnds,
+}
+
+thread_local! {
+    static BROKEN: Cell<Option<Rule>> = const { Cell::new(None) };
+}
+
+/// Breaks a rule on this thread, or none.
+pub(super) fn break_rule(rule: Option<Rule>) {
+    BROKEN.set(rule);
+}
+
+/// Whether a rule is broken on this thread.
+pub(in crate::nodes) fn is_broken(rule: Rule) -> bool {
+    BROKEN.get() == Some(rule)
+}
