@@ -147,14 +147,12 @@ fn kind_of(failure: &Failure) -> ErrorKind {
         | ErrorName::TooManyLeases
         | ErrorName::TooManyKeys
         | ErrorName::TooMuch => ErrorKind::Limit,
-        ErrorName::DiskFull
-        | ErrorName::Stopping
-        | ErrorName::EngineAway
-        | ErrorName::NotYet => ErrorKind::Unavailable,
-        ErrorName::NotHeld
-        | ErrorName::LeaseLost
-        | ErrorName::UnknownTag
-        | ErrorName::Gone => ErrorKind::Lost,
+        ErrorName::DiskFull | ErrorName::Stopping | ErrorName::EngineAway | ErrorName::NotYet => {
+            ErrorKind::Unavailable
+        }
+        ErrorName::NotHeld | ErrorName::LeaseLost | ErrorName::UnknownTag | ErrorName::Gone => {
+            ErrorKind::Lost
+        }
         ErrorName::OwnerGone
         | ErrorName::Malformed
         | ErrorName::Unsupported

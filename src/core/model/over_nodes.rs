@@ -102,7 +102,9 @@ mod tests {
                     let one = over(&list(one), left);
                     let other = over(&list(other), right);
                     let disjoint = quorums(&one).iter().any(|these| {
-                        quorums(&other).iter().any(|those| !these.iter().any(|it| those.contains(it)))
+                        quorums(&other)
+                            .iter()
+                            .any(|those| !these.iter().any(|it| those.contains(it)))
                     });
                     assert_eq!(one.always_meets(&other), !disjoint, "{one:?} {other:?}");
                     apart += usize::from(disjoint);
@@ -116,7 +118,8 @@ mod tests {
 
     #[test]
     fn a_list_is_in_order_and_names_each_node_once() {
-        for (nodes, sorted) in [(&[][..], false), (&[1], true), (&[1, 1], false), (&[2, 1], false)] {
+        for (nodes, sorted) in [(&[][..], false), (&[1], true), (&[1, 1], false), (&[2, 1], false)]
+        {
             assert_eq!(over(nodes, Require::All).is_sorted(), sorted, "{nodes:?}");
         }
     }
