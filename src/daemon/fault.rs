@@ -1,5 +1,5 @@
-//! Switches for tests: a daemon that kills itself between two records of its journal, and a daemon
-//! that forgets to answer.
+//! Switches for tests: a daemon that kills itself between two records of its journal, one that
+//! forgets to answer, and one on a system where names of groups are not found in time.
 
 /// Ends this process, as `kill -9` would, right after a given number of records was written and
 /// before any client learns of them. Only in debug builds, by `CANAL_FAULT=journal:N`.
@@ -42,6 +42,12 @@ impl Fault {
 /// builds.
 pub(crate) fn forgets_graphs() -> bool {
     cfg!(debug_assertions) && std::env::var_os("CANAL_FAULT").is_some_and(|it| it == "forget")
+}
+
+/// Whether looking up the name of a group takes an hour, by `CANAL_FAULT=groups`. Only in debug
+/// builds.
+pub(crate) fn group_names_hang() -> bool {
+    cfg!(debug_assertions) && std::env::var_os("CANAL_FAULT").is_some_and(|it| it == "groups")
 }
 
 #[cfg(test)]

@@ -116,6 +116,7 @@ impl Server {
         let now = clock::now();
         self.on_time(now);
         self.reload_if_asked();
+        self.end_readings();
         self.retry_deferred(deaths);
         self.serve(&batch)?;
         self.inform(now);

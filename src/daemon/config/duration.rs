@@ -8,7 +8,9 @@ use jiff::{Span, SpanRelativeTo};
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let parsed: Result<jiff::SignedDuration, _> = text.parse();
     let parsed = parsed.ok().and_then(|duration| Duration::try_from(duration).ok());
-    parsed.ok_or_else(|| format!("`{text}` is no duration; write it like `90s`, `10m` or `1h 30m`"))
+    parsed.ok_or_else(|| {
+        format!("`{text}` is not a duration; one looks like `90s`, `10m` or `1h 30m`")
+    })
 }
 
 /// Parses a duration of the configuration that may be days: `30d`, `2w`.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::core::UnixMillis;
+use crate::daemon::config::reading::Readings;
 use crate::daemon::config::{Config, Limits};
 use crate::daemon::options::Options;
 use crate::daemon::permissions::Permissions;
@@ -22,6 +23,8 @@ pub(crate) struct InForce {
     descriptors: u64,
     /// Whether SIGHUP asked to read the file again. The next turn does that.
     pub(crate) reload_asked: bool,
+    /// Who waits until the file was read.
+    pub(crate) readings: Readings,
 }
 
 /// What comes before the configuration: the command line of the daemon and its environment.
@@ -77,7 +80,15 @@ impl InForce {
         overrides: Overrides,
     ) -> Self {
         let read_at = UnixMillis(clock::unix_ms());
-        Self { config, paths, overrides, read_at, descriptors, reload_asked: false }
+        Self {
+            config,
+            paths,
+            overrides,
+            read_at,
+            descriptors,
+            reload_asked: false,
+            readings: Readings::default(),
+        }
     }
 
     /// Another configuration that was read now. Engine, socket and history stay: they need a restart.

@@ -8,6 +8,7 @@ pub(super) mod engine_section;
 pub(super) mod file;
 pub(super) mod history_section;
 pub(super) mod in_force;
+pub(super) mod reading;
 pub(super) mod reload;
 pub(super) mod report;
 pub(super) mod socket_section;
@@ -173,6 +174,20 @@ impl Config {
             }
         }
         Ok(Self::default())
+    }
+
+    /// Whether [`Self::read`] would look up groups by their names, which can take long.
+    pub(crate) fn looks_up_groups(paths: &[PathBuf]) -> bool {
+        // A file that cannot be read names none: why it cannot be read is found out soon enough.
+        let text = paths.iter().map(|path| file::read(path)).find(|read| match read {
+            Err(ConfigError::Io { error, .. }) => !is_missing(error),
+            _ => true,
+        });
+        let Some(Ok(text)) = text else { return false };
+        toml::from_str(&text).is_ok_and(|file: File| {
+            file.socket.looks_up_groups()
+                || file.permission.iter().any(permissions::Section::looks_up_groups)
+        })
     }
 
     fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
@@ -381,8 +396,8 @@ mod tests {
         line("[limits]\nconnections = 0\n", 2, "expected a whole number that is at least 1");
         let per_user = "[limits]\nconnections_per_user = 0\n";
         line(per_user, 2, "expected a whole number that is at least 1");
-        line("[limits]\nconnection_idle = \"soon\"\n", 2, "`soon` is no duration");
-        line("[daemon]\nidle_exit = \"soon\"\n", 2, "`soon` is no duration");
+        line("[limits]\nconnection_idle = \"soon\"\n", 2, "`soon` is not a duration");
+        line("[daemon]\nidle_exit = \"soon\"\n", 2, "`soon` is not a duration");
         line("[daemon]\n\nlog = \"debug,x=loud\"\n", 3, "`debug,x=loud` is no filter of the log");
         line("[daemon\n", 1, "");
     }
@@ -402,7 +417,7 @@ mod tests {
         for (text, line, what) in [
             ("\n[engine]\nurll = \"x\"\n", 3, "unknown field `urll`; did you mean `url`?"),
             ("[engine]\nuri = \"x\"\n", 2, "unknown field `uri`; did you mean `url`?"),
-            ("[engine]\nttl = \"soon\"\n", 2, "`soon` is no duration"),
+            ("[engine]\nttl = \"soon\"\n", 2, "`soon` is not a duration"),
             ("[engine]\nurl = \"x\"\nurl_file = \"y\"\n", 3, "state one of them"),
             ("engine = 3\n", 1, "the address of an engine, or a table"),
         ] {

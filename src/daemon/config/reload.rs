@@ -7,16 +7,19 @@ use crate::core::{BYPASS_MAX_DEFAULT, Change, Key, View};
 use crate::daemon::calls::step::Step;
 use crate::daemon::config::Config;
 use crate::daemon::config::in_force::needs_restart;
+use crate::daemon::config::reading::{self, Asker, Read};
 use crate::daemon::config::written::changes;
 use crate::daemon::logging;
+use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::server::Server;
-use crate::daemon::view::wording::disk_full;
+use crate::daemon::view::wording::{disk_full, used_as};
 use crate::protocol::{ErrorName, Failure, Reloaded, SettingChange};
+use crate::sys::clock;
 use crate::sys::peer::Credentials;
 
 impl Server {
     /// Reads the configuration again, for a client.
-    pub(crate) fn reload(&mut self, peer: Credentials) -> Result<Step, Failure> {
+    pub(crate) fn reload(&mut self, id: ConnId, peer: Credentials) -> Result<Step, Failure> {
         let owner = self.about.uid;
         if peer.uid != owner && peer.uid != 0 {
             let message = format!("uid {} may not change the configuration in force", peer.uid);
@@ -24,22 +27,69 @@ impl Server {
                 .hint(format!("only root and uid {owner}, which runs the daemon, may")));
         }
         tracing::info!(uid = peer.uid, pid = peer.pid, "told to read the configuration again");
-        self.read_again().map(|reloaded| Step::reply(&reloaded))
+        match self.read_configuration(Asker::Reload(Some(id))) {
+            Some(read) => self.put_in_force(read).map(|reloaded| Step::reply(&reloaded)),
+            None => Ok(Step::Wait(self.wait_for_configuration(id))),
+        }
     }
 
     /// Reads the configuration again if SIGHUP asked for that.
     pub(crate) fn reload_if_asked(&mut self) {
         if std::mem::take(&mut self.in_force.reload_asked) {
             tracing::info!("told to read the configuration again by SIGHUP");
-            // The log says what came of it.
-            let _ = self.read_again();
+            if let Some(read) = self.read_configuration(Asker::Reload(None)) {
+                // The log says what came of it.
+                let _ = self.put_in_force(read);
+            }
         }
     }
 
-    fn read_again(&mut self) -> Result<Reloaded, Failure> {
-        let config = Config::read(&self.in_force.paths).map_err(|error| {
-            tracing::warn!("the configuration in force stays: {error}");
-            Failure::new(ErrorName::BadConfiguration, error.to_string())
+    /// Reads the configuration. `None` if a thread does that, because names of groups have to be
+    /// looked up: then [`Self::configuration_read`] goes on.
+    pub(crate) fn read_configuration(&mut self, asker: Asker) -> Option<Read> {
+        if !Config::looks_up_groups(&self.in_force.paths) {
+            let read = reading::read(&self.in_force.paths);
+            self.in_force.readings.supersede(&read);
+            return Some(read);
+        }
+        self.in_force.readings.ask(asker, clock::now());
+        self.begin_reading();
+        None
+    }
+
+    /// Has a thread read the configuration, if somebody waits for that and none reads.
+    fn begin_reading(&mut self) {
+        let readings = &mut self.in_force.readings;
+        if !readings.is_wanted() {
+            return;
+        }
+        let begun = readings.begin(self.in_force.paths.clone());
+        if let Err(error) = begun.and_then(|bell| self.conns.wake_for(&*bell)) {
+            let why = format!("the configuration cannot be read: {error}");
+            self.in_force.readings.supersede(&Err(why));
+        }
+    }
+
+    /// What becomes of the calls whose configuration was read, or was not read in time.
+    pub(crate) fn configuration_read(&mut self) -> Vec<(ConnId, Result<Step, Failure>)> {
+        let mut steps = Vec::new();
+        for (asker, read) in self.in_force.readings.take(clock::now()) {
+            match asker {
+                Asker::Reload(client) => {
+                    let step = self.put_in_force(read).map(|reloaded| Step::reply(&reloaded));
+                    steps.extend(client.map(|id| (id, step)));
+                }
+                Asker::Show(id) => steps.push((id, Ok(self.show_configuration(Some(&read))))),
+            }
+        }
+        self.begin_reading();
+        steps
+    }
+
+    fn put_in_force(&mut self, read: Read) -> Result<Reloaded, Failure> {
+        let config = read.map_err(|why| {
+            tracing::warn!("the configuration in force stays: {why}");
+            Failure::new(ErrorName::BadConfiguration, why)
                 .hint("the configuration that was read before stays in force")
         })?;
         let changed = changes(&self.in_force.config.written, &config.written);
@@ -119,9 +169,7 @@ impl Server {
         }
         for (key, view) in self.ledger.views_to_follow(config) {
             if let Some(in_use) = self.ledger.table.bars_view(&key, view) {
-                notes.push(format!(
-                    "the size of `{key}` is not used: it is in use as another kind of lock, {in_use}"
-                ));
+                notes.push(format!("the size of `{key}` is not used: `{key}` {}", used_as(in_use)));
             } else {
                 changed.push((key, view));
             }

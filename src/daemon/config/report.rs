@@ -2,10 +2,11 @@
 
 use crate::core::BYPASS_MAX_DEFAULT;
 use crate::daemon::calls::step::Step;
-use crate::daemon::config::Config;
 use crate::daemon::config::in_force::{Override, needs_restart};
+use crate::daemon::config::reading::{Asker, Read};
 use crate::daemon::config::written::{changes, name_of_key};
 use crate::daemon::logging;
+use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::server::Server;
 use crate::daemon::view::text::time;
 use crate::duration_text::stated;
@@ -15,11 +16,22 @@ use crate::sys::peer::Credentials;
 
 impl Server {
     /// Says what is in force. Root and the daemon's user are also told what the file says by now.
-    pub(crate) fn configuration(&self, peer: Credentials) -> Step {
+    pub(crate) fn configuration(&mut self, id: ConnId, peer: Credentials) -> Step {
+        if peer.uid != 0 && peer.uid != self.about.uid {
+            return self.show_configuration(None);
+        }
+        match self.read_configuration(Asker::Show(id)) {
+            Some(read) => self.show_configuration(Some(&read)),
+            None => Step::Wait(self.wait_for_configuration(id)),
+        }
+    }
+
+    /// What is in force, and how it differs from what was read now.
+    pub(crate) fn show_configuration(&self, read: Option<&Read>) -> Step {
         let in_force = &self.in_force;
         let (mut pending, mut broken) = (Vec::new(), None);
-        if peer.uid == 0 || peer.uid == self.about.uid {
-            match Config::read(&in_force.paths) {
+        if let Some(read) = read {
+            match read {
                 Ok(now) => {
                     let changed = changes(&in_force.config.written, &now.written);
                     pending.extend(changed.into_iter().map(|it| SettingChange {
@@ -29,7 +41,7 @@ impl Server {
                         now: it.now,
                     }));
                 }
-                Err(error) => broken = Some(error.to_string()),
+                Err(why) => broken = Some(why.clone()),
             }
         }
         let shown = |path: &std::path::PathBuf| path.display().to_string();

@@ -61,6 +61,11 @@ impl Mode {
 }
 
 impl Section {
+    /// Whether a group's name is looked up.
+    pub(crate) fn looks_up_groups(&self) -> bool {
+        self.group.as_ref().is_some_and(|group| group.get_ref().is_name())
+    }
+
     /// Converts the section. A group's name is looked up.
     ///
     /// # Errors

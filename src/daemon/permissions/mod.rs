@@ -12,6 +12,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::core::Key;
+use crate::daemon::fault::group_names_hang;
 use crate::daemon::processes::owner_identity::NOBODY;
 
 /// An action that can be permitted.
@@ -140,7 +141,19 @@ pub(crate) enum GroupNamed {
     Name(String),
 }
 
+impl GroupNamed {
+    /// Whether it is a name, which has to be looked up.
+    pub(crate) fn is_name(&self) -> bool {
+        matches!(self, Self::Name(_))
+    }
+}
+
 impl Section {
+    /// Whether names of groups are looked up.
+    pub(crate) fn looks_up_groups(&self) -> bool {
+        self.groups.iter().any(|group| group.get_ref().is_name())
+    }
+
     /// Converts the entry. Group names are looked up.
     ///
     /// # Errors
@@ -165,11 +178,14 @@ impl Section {
     }
 }
 
-/// Looks up a group.
+/// Looks up a group. The system may ask a directory service, and wait for it.
 ///
 /// # Errors
 /// What is wrong with it, as text for people.
 pub(crate) fn find(named: &GroupNamed) -> Result<Group, String> {
+    if named.is_name() && group_names_hang() {
+        std::thread::sleep(std::time::Duration::from_secs(3600));
+    }
     let found = match named {
         GroupNamed::Number(gid) => Group { gid: *gid, called: gid.to_string() },
         GroupNamed::Name(name) => match SystemGroup::from_name(name) {

@@ -12,7 +12,7 @@ use crate::daemon::calls::step::Step;
 use crate::daemon::net::conn_id::ConnId;
 use crate::daemon::permissions::Action;
 use crate::daemon::server::Server;
-use crate::daemon::view::wording::disk_full;
+use crate::daemon::view::wording::{disk_full, used_as};
 use crate::protocol::{ErrorName, Failure, Resize, Resized};
 
 impl Server {
@@ -78,7 +78,7 @@ impl Server {
 
 /// The failure for a client that stores a view of another kind than the one in use.
 fn other_kind(key: &Key, in_use: Kind) -> Failure {
-    let message = format!("`{key}` is in use as another kind of lock, {in_use}");
+    let message = format!("`{key}` {}", used_as(in_use));
     Failure::new(ErrorName::Mismatch, message)
         .hint(format!("`canal status {key}` shows who uses it"))
 }

@@ -200,18 +200,17 @@ pub(crate) fn conflict(
     }
 }
 
+/// That a key is in use as the other kind of lock, as the rest of a sentence.
+pub(crate) fn used_as(in_use: Kind) -> &'static str {
+    match in_use {
+        Kind::Buckets => "is in use as a lock with `per` and `buckets`, not with `slots`",
+        Kind::Slots => "is in use as a lock with `slots`, not with `per` and `buckets`",
+    }
+}
+
 fn wrong_kind(item: &Item, in_use: Kind) -> Failure {
     let key = &item.key;
-    let kind = |kind| match kind {
-        Kind::Buckets => "`per` and `buckets`",
-        Kind::Slots => "`slots`",
-    };
-    let stated = match in_use {
-        Kind::Buckets => Kind::Slots,
-        Kind::Slots => Kind::Buckets,
-    };
-    let message =
-        format!("`{key}` is in use as a lock with {}, not with {}", kind(in_use), kind(stated));
+    let message = format!("`{key}` {}", used_as(in_use));
     let hint = match in_use {
         Kind::Buckets => format!("state --per and --buckets for `{key}`, or use another key"),
         Kind::Slots => format!("state --slots for `{key}`, or use another key"),

@@ -29,6 +29,7 @@ impl Server {
             CallState::Deferred => {
                 self.waiters.drop_deferred(disconnected.id);
             }
+            CallState::Configuration => self.in_force.readings.forget(disconnected.id),
             CallState::Nothing
             | CallState::InFlight
             | CallState::Report

@@ -210,3 +210,49 @@ fn a_holder_is_never_touched_by_a_smaller_size() {
     assert_eq!(peer.error().0, "Refused");
     drop(idlers);
 }
+
+/// The threads of the daemon that read a configuration.
+fn readers(daemon: &Daemon) -> usize {
+    let threads = fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap();
+    let names = threads.map(|it| fs::read_to_string(it.unwrap().path().join("comm")));
+    names.filter(|name| name.as_ref().is_ok_and(|name| name == "canal-config\n")).count()
+}
+
+#[test]
+fn a_directory_service_that_does_not_answer_holds_nobody_up() {
+    let mut daemon = Daemon::folder();
+    daemon.run(|command| {
+        command.env("CANAL_FAULT", "groups");
+    });
+    let of_root = "[[permission]]\ngroups = [\"root\"]\nmay = [\"hold\"]\n";
+    configure(&daemon, &format!("[keys.x]\nslots = 2\n{of_root}"));
+    let mut peers = [(); 3].map(|()| daemon.connect());
+    for peer in &mut peers {
+        peer.send("Reload", json!({}));
+    }
+    daemon.signal(Signal::SIGHUP);
+    let mut shown = daemon.connect();
+    shown.send("Configuration", json!({}));
+    let mut gone = daemon.connect();
+    gone.send("Reload", json!({}));
+    drop(gone);
+    // The look-up takes an hour.
+    let idler = daemon.hold_with(1, json!([{ "key": "y" }]));
+    for peer in &mut peers {
+        let (name, parameters) = peer.error();
+        assert_eq!(name, "BadConfiguration");
+        let message = parameters["message"].as_str().unwrap();
+        assert!(message.contains("could not be looked up within 4 s"), "{message}");
+        assert!(parameters["hint"].as_str().unwrap().ends_with("stays in force"), "{parameters}");
+    }
+    let found = shown.returned("Configuration");
+    assert!(found["broken"].as_str().unwrap().contains("could not be looked up"), "{found}");
+    assert_eq!(readers(&daemon), 1, "one thread, however often somebody asks");
+    assert_eq!(daemon.key("x").map(|key| key.stored), None, "nothing has changed");
+    // What names no group needs no look-up.
+    configure(&daemon, "[keys.x]\nslots = 2\n");
+    assert_eq!(reload(&daemon), ["keys.x"]);
+    drop(idler);
+    daemon.signal(Signal::SIGTERM);
+    assert_eq!(daemon.end(), Some(0));
+}

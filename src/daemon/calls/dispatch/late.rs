@@ -91,6 +91,13 @@ impl Server {
         }
     }
 
+    /// Ends the calls whose configuration was read, or was not read in time.
+    pub(crate) fn end_readings(&mut self) {
+        for (id, step) in self.configuration_read() {
+            self.carry_out(id, step);
+        }
+    }
+
     /// Ends a call whose request was asked for on another connection.
     pub(crate) fn supersede(&mut self, before: ConnId) {
         let message = "the same request was asked on another connection";
@@ -106,5 +113,5 @@ impl Server {
 /// The failure for a client whose request ended while this host could not follow the log.
 pub(super) fn ended_unseen() -> Failure {
     let message = "the request ended while the engine's log could not be followed";
-    Failure::new(ErrorName::EngineAway, message).hint("ask again")
+    Failure::new(ErrorName::EngineAway, message).hint("run the command again")
 }

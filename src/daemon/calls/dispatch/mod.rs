@@ -66,7 +66,7 @@ impl Server {
             // The client is gone, or the next daemon answers it.
             Asked::Acquire(_) if self.stopping || heard_end => Ok(Step::Wait(Waiting::new())),
             Asked::Acquire(acquire) => self.acquire(id, acquire, more, fds),
-            Asked::Configuration => Ok(self.configuration(peer)),
+            Asked::Configuration => Ok(self.configuration(id, peer)),
             Asked::Confirm(confirm) => self.confirm(id, peer, &confirm),
             Asked::EndedLeases(query) => self.ended_leases(peer, &query),
             Asked::History(query) => self.history(id, &query),
@@ -74,7 +74,7 @@ impl Server {
             Asked::Leader(query) => self.leader(id, peer, &query, more),
             Asked::Page(query) => self.page(&query),
             Asked::Release(release) => self.release(id, peer, &release, fds),
-            Asked::Reload => self.reload(peer),
+            Asked::Reload => self.reload(id, peer),
             Asked::Renew(renew) => self.renew(id, peer, &renew),
             Asked::Resize(resize) => self.resize(id, &resize),
             Asked::Status(query) => self.status(id, peer, &query, more),

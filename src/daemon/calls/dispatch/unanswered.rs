@@ -45,6 +45,7 @@ impl Server {
             }
             CallState::Deferred => !self.waiters.is_deferred(id),
             CallState::Stores(request) => !self.waiters.is_unsynced(id, request),
+            CallState::Configuration => !self.in_force.readings.has_client(id),
             CallState::Report => !conn.awaits_report,
             CallState::History => !self.history.is_asked_by(id),
             CallState::Watches(_) | CallState::WatchesLeader(_) => false,

@@ -97,6 +97,14 @@ impl Server {
         Waiting::new()
     }
 
+    /// Lets a call wait until a thread has read the configuration.
+    pub(crate) fn wait_for_configuration(&mut self, id: ConnId) -> Waiting {
+        if let Some(conn) = self.conns.get(id) {
+            conn.set_doing(&DispatchPermit::new(), CallState::Configuration);
+        }
+        Waiting::new()
+    }
+
     /// Lets a connection watch the status until it is closed.
     pub(crate) fn watch_status(&mut self, id: ConnId, selection: Selection) -> Waiting {
         if let Some(conn) = self.conns.get(id) {

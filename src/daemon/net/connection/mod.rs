@@ -42,6 +42,8 @@ pub(crate) enum CallState {
     Deferred,
     /// The lease of this request, which is granted and not durable yet.
     Stores(RequestId),
+    /// The configuration, which a thread reads: see [`crate::daemon::config::reading`].
+    Configuration,
     /// Its turn to get a report: see [`crate::daemon::queries::serve`].
     Report,
     /// What it asked of the history: see [`crate::daemon::history::serve`].
@@ -202,6 +204,7 @@ impl Connection {
     pub(crate) fn holds_nothing(&self) -> bool {
         let is_idle = match self.doing {
             CallState::Nothing
+            | CallState::Configuration
             | CallState::Report
             | CallState::History
             | CallState::Watches(_)
