@@ -67,9 +67,19 @@ fn verbose_prints_the_acquired_slots_and_quiet_prints_nothing() {
     assert!(verbose.starts_with(expected), "{verbose}");
     assert_eq!(verbose.lines().count(), 1, "{verbose}");
     let detailed = said(&["run", "-vv", "-k", "db=3x2", "--", "true"]);
-    let [asking, acquired] = detailed.lines().collect::<Vec<_>>()[..] else { panic!("{detailed}") };
+    let [asking, daemon, sent, answer, acquired] = detailed.lines().collect::<Vec<_>>()[..] else {
+        panic!("{detailed}")
+    };
     assert!(asking.starts_with("canal: asking the daemon at /") && asking.contains("/s, as "));
+    assert!(daemon.starts_with("canal: the daemon is pid "), "{detailed}");
+    assert!(daemon.ends_with(" with every right"), "{detailed}");
+    let tag = sent.strip_prefix("canal: sending Acquire, request ").expect(sent);
+    assert_eq!(tag.len(), 32, "{detailed}");
+    assert!(answer.starts_with("canal: Acquire: granted, token "), "{detailed}");
     assert!(acquired.starts_with("canal: acquired db slot 0 "), "{detailed}");
+    let test = said(&["test", "-vv", "db"]);
+    assert!(test.contains("canal: sending WouldAcquire\n"), "{test}");
+    assert!(test.contains("canal: WouldAcquire: answered\n"), "{test}");
     assert_eq!(said(&["run", "-k", "db", "--", "true"]), "");
     let pid = std::process::id().to_string();
     assert_eq!(said(&["acquire", "-q", "-k", "db", "--pid", &pid]), "");

@@ -8,11 +8,14 @@ use super::arguments::definition::Global;
 use super::failed::Failed;
 use super::output::stderr::Verbosity;
 use super::wording::separation::{self, Connected};
+use super::wording::time::Now;
+use super::wording::user_name;
 use crate::client::{Client, ClientError, OWN, Options, Start};
 use crate::protocol::place::{Place, Rule};
 use crate::protocol::user_namespace::uid_of_machine;
-use crate::protocol::{ErrorName, Tag};
+use crate::protocol::{ErrorName, StatusQuery, Tag};
 use crate::run::{Fate, OwnCode, environment};
+use crate::sys::terminal::drawn_line;
 
 /// Where the daemon is, and whether one may be started.
 #[derive(Clone, Debug)]
@@ -45,15 +48,48 @@ impl Target {
         let socket = self.place.socket.display();
         verbosity.fine_detail(&format!("asking the daemon at {socket}, {why}"));
         let client = Client::connect(&self.place, self.options());
-        let client = client.map_err(|error| no_client(error, &self.place))?;
+        let mut client = client.map_err(|error| no_client(error, &self.place))?;
         let connected = Connected {
             place: &self.place,
             by_environment: self.by_environment,
             has_started_daemon: client.has_started_daemon(),
         };
         separation::note(connected, verbosity);
+        if verbosity >= Verbosity::Detailed {
+            if client.has_started_daemon() {
+                verbosity.fine_detail("no daemon ran; this command started it");
+            }
+            verbosity.fine_detail(&introduction(&mut client));
+            client.trace_to(|line| {
+                // The waiting line is drawn again below it.
+                drawn_line::erase();
+                Verbosity::Detailed.fine_detail(line);
+            });
+        }
         Ok(client)
     }
+}
+
+/// Which daemon it is, and with which rights it is asked.
+fn introduction(client: &mut Client) -> String {
+    let nothing = StatusQuery { names_max: Some(0), ..StatusQuery::default() };
+    let daemon = match client.status(&nothing) {
+        Ok(status) => status.daemon,
+        Err(error) => return format!("the daemon does not say who it is: {error}"),
+    };
+    let uid = uid_of_machine(geteuid().as_raw());
+    let rights = match uid == 0 || uid == daemon.uid {
+        true => "with every right",
+        false => "with the rights that `[[permission]]` of its configuration gives",
+    };
+    format!(
+        "the daemon is pid {}, version {}, of {}, since {}; asking it as {} {rights}",
+        daemon.pid,
+        daemon.version,
+        user_name::name(daemon.uid),
+        Now::here().clock(&daemon.since),
+        user_name::name(uid),
+    )
 }
 
 impl Target {
@@ -119,7 +155,7 @@ pub(crate) fn failed(error: ClientError) -> Failed {
 fn silent(pid: u32, state: char) -> Failed {
     let failed = Failed::new(ClientError::Silent { pid, state }.to_string());
     match (pid, state) {
-        (0, _) => failed,
+        (0, _) => failed.hint("`canal doctor` looks for the reason"),
         (_, 'T' | 't') => failed.hint(format!("it is stopped: `kill -CONT {pid}` lets it go on")),
         _ => failed.hint(format!(
             "`kill -9 {pid}` ends it; the next one takes up what is held, nothing is lost"
@@ -154,6 +190,8 @@ mod tests {
     fn a_stopped_daemon_can_be_continued() {
         assert!(silent(7, 'T').hint.unwrap_or_default().contains("kill -CONT 7"));
         assert!(silent(7, 'R').hint.unwrap_or_default().contains("kill -9 7"));
-        assert_eq!(silent(0, '?').hint, None);
+        let unknown = silent(0, '?');
+        assert_eq!(unknown.message, "the daemon does not answer");
+        assert!(unknown.hint.unwrap_or_default().contains("canal doctor"));
     }
 }

@@ -28,7 +28,7 @@ pub enum ClientError {
     #[error("{0}")]
     Start(String),
     /// The daemon does not answer: its pid and state letter where known.
-    #[error("daemon pid {pid} (state {state}) does not answer")]
+    #[error("{}", silence(*pid, *state))]
     Silent {
         /// Its process; 0 if unknown.
         pid: u32,
@@ -71,6 +71,13 @@ impl From<FrameError> for ClientError {
     }
 }
 
+fn silence(pid: u32, state: char) -> String {
+    match pid {
+        0 => "the daemon does not answer".to_owned(),
+        _ => format!("daemon pid {pid} (state {state}) does not answer"),
+    }
+}
+
 /// How one attempt at a call failed.
 #[derive(Debug)]
 pub(crate) enum Broken {
@@ -90,6 +97,23 @@ pub(crate) enum CallOutcome {
 }
 
 impl Broken {
+    /// What became of an attempt, as a line for people.
+    pub(super) fn explained<T>(
+        attempt: &Result<T, Self>,
+        done: impl FnOnce(&T) -> String,
+    ) -> String {
+        match attempt {
+            Ok(answer) => done(answer),
+            Err(Self::Disconnected(CallOutcome::Undone)) => {
+                "the daemon ended the connection before it took the call".to_owned()
+            }
+            Err(Self::Disconnected(CallOutcome::Unknown)) => {
+                "the daemon ended the connection before it answered".to_owned()
+            }
+            Err(Self::Failed(error)) => error.to_string(),
+        }
+    }
+
     /// An error at the socket. ECONNRESET means that the daemon's end was closed over bytes that
     /// it had not read (`unix_release_sock` in the kernel).
     pub(super) fn from_socket(error: io::Error) -> Self {

@@ -36,6 +36,8 @@ pub struct Client {
     connection: Option<Connection>,
     /// Whether it started the daemon when it connected first.
     has_started_daemon: bool,
+    /// What is told of each call and answer.
+    trace: Option<fn(&str)>,
 }
 
 /// A new random name for a request.
@@ -65,7 +67,19 @@ impl Client {
         let options = options.into();
         let opened = open::connect_first(place, &options)?;
         let (connection, has_started_daemon) = (Some(opened.connection), opened.has_started);
-        Ok(Self { place: place.clone(), options, connection, has_started_daemon })
+        Ok(Self { place: place.clone(), options, connection, has_started_daemon, trace: None })
+    }
+
+    /// Has `say` called with a line for people for each call that is sent from now on, and for each
+    /// answer.
+    pub fn trace_to(&mut self, say: fn(&str)) {
+        self.trace = Some(say);
+    }
+
+    fn trace(&self, line: impl FnOnce() -> String) {
+        if let Some(say) = self.trace {
+            say(&line());
+        }
     }
 
     /// Whether this client started the daemon when it connected.
@@ -79,7 +93,10 @@ impl Client {
     fn take_connection(&mut self) -> Result<Connection, ClientError> {
         match self.connection.take() {
             Some(connection) => Ok(connection),
-            None => open::connect_again(&self.place, &self.options),
+            None => {
+                self.trace(|| "connecting again".to_owned());
+                open::connect_again(&self.place, &self.options)
+            }
         }
     }
 }

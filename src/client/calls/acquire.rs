@@ -132,14 +132,36 @@ impl Client {
     ) -> Result<Acquired, Broken> {
         let mut connection = self.take_connection()?;
         let limits = Limits::from(&self.options);
-        connection.send(ACQUIRE, request, Replies::More, owner, limits)?;
+        self.trace(|| format!("sending {ACQUIRE}, request {}", request.tag));
         let silence = Silence::new(limits, Instant::now());
         let wait = Wait { until, silence, call_at: None };
-        let acquired = wait.grant(&mut connection, progress);
+        let trace = self.trace;
+        let progress = &mut |word: Option<&Progress>| {
+            if let (Some(say), Some(word)) = (trace, word) {
+                say(&format!("{ACQUIRE}: {}", waits(word)));
+            }
+            progress(word)
+        };
+        let acquired = connection
+            .send(ACQUIRE, request, Replies::More, owner, limits)
+            .and_then(|()| wait.grant(&mut connection, progress));
+        self.trace(|| {
+            let granted = |acquired: &Acquired| format!("granted, token {}", acquired.grant.token);
+            format!("{ACQUIRE}: {}", Broken::explained(&acquired, granted))
+        });
         if matches!(acquired, Ok(_) | Err(Broken::Failed(ClientError::Failure(_)))) {
             self.connection = Some(connection);
         }
         acquired
+    }
+}
+
+/// A progress message as a line for people.
+fn waits(word: &Progress) -> String {
+    let Progress { key, position, waiting, reason, .. } = word;
+    match waiting {
+        0 => format!("waits for {key}: {reason}"),
+        _ => format!("waits for {key}, {position} of {waiting} in line: {reason}"),
     }
 }
 

@@ -77,15 +77,30 @@ impl Client {
     ) -> Result<T, Broken> {
         let limits = Limits::from(&self.options);
         let mut connection = self.take_connection()?;
-        connection.send(method, input, Replies::One, owner, limits)?;
-        let reply = connection.reply(limits)?;
-        let output = parameters(reply);
+        self.trace(|| format!("sending {method}"));
+        let answer = connection
+            .send(method, input, Replies::One, owner, limits)
+            .and_then(|()| connection.reply(limits));
+        let output = match answer {
+            Ok(reply) => parameters(reply),
+            Err(broken) => {
+                let failed = Err(broken);
+                self.trace(|| format!("{method}: {}", Broken::explained(&failed, done)));
+                return failed;
+            }
+        };
+        self.trace(|| format!("{method}: {}", Broken::explained(&output, done)));
         // A connection that failed is not used again; a connection that carried an error reply is.
         if !matches!(output, Err(Broken::Disconnected(_))) {
             self.connection = Some(connection);
         }
         output
     }
+}
+
+/// What a client is told of a call that was answered.
+fn done<T>(_: &T) -> String {
+    "answered".to_owned()
 }
 
 impl Client {

@@ -1,5 +1,6 @@
 //! Asking and waiting.
 
+use std::cell::RefCell;
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::sync::mpsc;
@@ -250,5 +251,37 @@ fn a_waiter_with_patience_is_called_at_its_times_during_silence() {
         Some(Duration::from_millis(150))
     };
     client.acquire(&request(None), None, tick).unwrap();
+    daemon.join().unwrap();
+}
+
+thread_local! {
+    static LINES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+#[test]
+fn each_call_and_what_became_of_it_is_traced() {
+    let scratch = Scratch::new();
+    let request = request(None);
+    let tag = request.tag.to_string();
+    let daemon = scratch.daemon(move |listener| {
+        let mut peer = accept(&listener);
+        expect(&mut peer, &tag);
+        peer.go_on(progress(2));
+        drop(peer);
+        let mut next = accept(&listener);
+        expect(&mut next, &tag);
+        next.reply(grant());
+    });
+    let mut client = Client::connect(&scratch.place, patient()).unwrap();
+    client.trace_to(|line| LINES.with_borrow_mut(|lines| lines.push(line.to_owned())));
+    client.acquire(&request, None, &mut |_| None).unwrap();
+    let sending = format!("sending Acquire, request {}", request.tag);
+    let lines = LINES.take();
+    let [sent, waits, lost, again, sent_again, granted] = &lines[..] else { panic!("{lines:?}") };
+    assert_eq!((sent, sent_again), (&sending, &sending));
+    assert!(waits.starts_with("Acquire: waits for ") && waits.contains(", 2 of "), "{waits}");
+    assert_eq!(lost, "Acquire: the daemon ended the connection before it answered");
+    assert_eq!(again, "connecting again");
+    assert_eq!(granted, "Acquire: granted, token 9");
     daemon.join().unwrap();
 }
