@@ -44,6 +44,26 @@ fn when_the_one_that_draws_is_killed_another_takes_over() {
 }
 
 #[test]
+fn when_the_one_that_draws_is_stopped_another_takes_over() {
+    let world = World::with_daemon();
+    let holder = deploy(&world, "x");
+    let mut screen = Screen::start(&world, &["sh", "-c", &crowd(2)], 24, 80);
+    screen.until("both are counted", |shown| shown.contains("waiting for x (2 here)"));
+    // One of the two draws.
+    for waiter in waiters(&world) {
+        signal(waiter, Signal::SIGSTOP);
+        let before = screen.until("there is one line", |shown| lines_of_waits(shown) == 1);
+        let shown =
+            screen.until("the line goes on", |shown| lines_of_waits(shown) == 1 && shown != before);
+        assert!(shown.contains("(2 here)"), "{shown}");
+        signal(waiter, Signal::SIGCONT);
+    }
+    holder.finish();
+    let shown = screen.until("all have ended", |shown| shown.ends_with("all"));
+    assert_eq!(lines_of_waits(&shown), 0, "{shown}");
+}
+
+#[test]
 fn whoever_is_granted_starts_on_a_clean_line() {
     let world = World::with_daemon();
     let holder = deploy(&world, "x");

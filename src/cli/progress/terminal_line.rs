@@ -39,11 +39,14 @@ impl TerminalLine {
     /// How many canals wait on the terminal, if this one has to draw now for all. `news`: whether
     /// the daemon has just reported something.
     pub(super) fn turn(&mut self, news: bool) -> Option<usize> {
-        let here = match &self.shared {
-            Some(shared) if !shared.draws() => return None,
-            Some(shared) => shared.waiting(),
-            None => 1,
-        };
+        if self.shared.as_ref().is_some_and(|shared| !shared.draws()) {
+            // Another one draws again, in whose place this one drew.
+            if drawn_line::is_drawn() {
+                self.forget();
+            }
+            return None;
+        }
+        let here = self.shared.as_ref().map_or(1, SharedTerminal::waiting);
         // This one begins to draw because the one before has left, or another one has left.
         if here < self.here || self.here == 0 {
             self.forget();

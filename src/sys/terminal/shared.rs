@@ -5,7 +5,11 @@
 //! drops these locks when a process ends, however it ends, and another one takes over; a process that is
 //! stopped by the terminal (Ctrl-Z) lets them go itself. No file is left behind, and processes of several
 //! users or daemons agree as well.
+//!
+//! A process that is stopped by SIGSTOP, or frozen, keeps its locks. So the one that draws also says its
+//! number, by one more byte, and where it is stopped another one draws in its place until it goes on.
 
+use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -17,17 +21,26 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::stat::fstat;
 
+use crate::sys::process::{RunState, run_state};
+
 /// The most processes that are counted.
 const COUNTED_MAX: usize = 999;
 
 /// The largest number of a process.
 const PID_MAX: off_t = 1 << 22;
 
-/// The bytes, counted from [`SharedTerminal::first`]: of the process that draws, of the line on the
-/// screen, and of process 0.
-const DRAWER: off_t = 0;
-const LINE: off_t = 1;
-const PROCESSES: off_t = 2;
+/// How many processes can be stopped, each as it draws in the place of the one before.
+const DRAWERS: off_t = 4;
+
+/// The bytes, counted from [`SharedTerminal::first`]: of the process that draws and of those that draw in
+/// its place, from 0 on; of the line on the screen; and of process 0.
+const LINE: off_t = DRAWERS;
+const PROCESSES: off_t = DRAWERS + 1;
+
+/// The byte by which process 0 would say that it has the byte of this drawer.
+const fn name_of(drawer: off_t) -> off_t {
+    PROCESSES + (drawer + 1) * (PID_MAX + 1)
+}
 
 /// The descriptor of the device, for [`let_go`]; -1 if there is none.
 static DEVICE: AtomicI32 = AtomicI32::new(-1);
@@ -41,6 +54,8 @@ pub struct SharedTerminal {
     first: off_t,
     /// The number of the process.
     pid: off_t,
+    /// Which of the drawers it is.
+    drawer: Cell<Option<off_t>>,
 }
 
 impl SharedTerminal {
@@ -56,19 +71,53 @@ impl SharedTerminal {
             // It belongs to another user, as after su(1). All terminals have this device in common.
             Err(_) => (open("/dev/tty")?, off_t::from(number(fstat(fd)?.st_rdev)) << 32),
         };
-        let shared = Self { device, first, pid: off_t::from(std::process::id()) };
+        let pid = off_t::from(std::process::id());
+        let shared = Self { device, first, pid, drawer: Cell::new(None) };
         DEVICE.store(shared.device.as_raw_fd(), Ordering::Relaxed);
         shared.count();
         Ok(shared)
     }
 
-    /// Whether this process draws. It does from the first time on when no other one did. If the kernel
-    /// does not lock this device, each process draws.
+    /// Whether this process draws. It does from the first time on when no other one did, or when those
+    /// that did are stopped, until one of them goes on. If the kernel does not lock this device, each
+    /// process draws.
     #[must_use]
     pub fn draws(&self) -> bool {
         // It may have let its bytes go meanwhile. A byte that it has is its own.
         self.count();
-        !matches!(self.lock(DRAWER), Err(Errno::EAGAIN | Errno::EACCES))
+        let place = self.place();
+        if let Some(before) = self.drawer.replace(place).filter(|before| Some(*before) != place) {
+            self.step_down(before);
+        }
+        place.is_some()
+    }
+
+    /// The first drawer's place that this process has or can have, if all before it are stopped.
+    fn place(&self) -> Option<off_t> {
+        for drawer in 0..DRAWERS {
+            if !matches!(self.lock(drawer), Err(Errno::EAGAIN | Errno::EACCES)) {
+                let _ = self.lock(name_of(drawer) + self.pid.min(PID_MAX));
+                return Some(drawer);
+            }
+            if !self.is_stopped(drawer) {
+                return None;
+            }
+        }
+        None
+    }
+
+    fn step_down(&self, drawer: off_t) {
+        for byte in [name_of(drawer) + self.pid.min(PID_MAX), drawer] {
+            let _ = self.set(byte, libc::F_UNLCK);
+        }
+    }
+
+    /// Whether the other process that has this drawer's place is stopped. One that has not said its
+    /// number yet is not.
+    fn is_stopped(&self, drawer: off_t) -> bool {
+        let start = name_of(drawer);
+        let pid = self.locked(start, PID_MAX + 1).and_then(|at| u32::try_from(at - start).ok());
+        pid.is_some_and(|pid| matches!(run_state(pid), RunState::Stopped | RunState::Frozen))
     }
 
     /// Tells the others whether the line of this process is on the screen.
@@ -160,14 +209,20 @@ fn bytes(start: off_t, length: off_t, kind: c_int) -> libc::flock {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use nix::pty::openpty;
+    use nix::sys::signal::{Signal, kill};
+    use nix::unistd::Pid;
 
     use super::*;
+    use crate::sys::process::state_letter;
+    use crate::sys::rerun::wait_until;
 
     /// Joins as another process would.
     fn join_as(terminal: &impl AsFd, pid: off_t) -> SharedTerminal {
         let device = open(&format!("/proc/self/fd/{}", terminal.as_fd().as_raw_fd())).unwrap();
-        let shared = SharedTerminal { device, first: 0, pid };
+        let shared = SharedTerminal { device, first: 0, pid, drawer: Cell::new(None) };
         shared.count();
         shared
     }
@@ -188,6 +243,41 @@ mod tests {
         drop(one);
         assert!(three.draws() && !two.draws() && !own.draws());
         assert_eq!(three.waiting(), 3);
+    }
+
+    #[test]
+    fn another_one_draws_in_the_place_of_one_that_is_stopped() {
+        let pty = openpty(None, None).unwrap();
+        let stoppable = || Command::new("sleep").arg("1000").spawn().unwrap();
+        let mut children = [stoppable(), stoppable()];
+        let pids = children.each_ref().map(|child| Pid::from_raw(child.id().cast_signed()));
+        let [one, two] = pids.map(|pid| join_as(&pty.slave, pid.as_raw().into()));
+        let three = join_as(&pty.slave, 3 * PID_MAX);
+        let draw = || [&one, &two, &three].map(SharedTerminal::draws);
+        let stop = |pid: Pid| {
+            kill(pid, Signal::SIGSTOP).unwrap();
+            wait_until("it is stopped", || state_letter(pid.as_raw().cast_unsigned()) == Some('T'));
+        };
+        let go_on = |pid: Pid| {
+            kill(pid, Signal::SIGCONT).unwrap();
+            wait_until("it goes on", || state_letter(pid.as_raw().cast_unsigned()) != Some('T'));
+        };
+        assert_eq!(draw(), [true, false, false]);
+        stop(pids[0]);
+        assert_eq!(draw()[1..], [true, false]);
+        stop(pids[1]);
+        assert!(three.draws(), "in the place of both");
+        go_on(pids[1]);
+        assert_eq!(draw()[1..], [true, false], "{:?}", three.drawer);
+        go_on(pids[0]);
+        assert_eq!(draw(), [true, false, false]);
+        stop(pids[0]);
+        drop(two);
+        assert!(three.draws());
+        for child in &mut children {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
     }
 
     #[test]
