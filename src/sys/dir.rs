@@ -38,6 +38,9 @@ pub enum DirError {
     /// It does not exist.
     #[error("{0} does not exist")]
     Missing(PathBuf),
+    /// It does not exist, and cannot be made in the directory above it.
+    #[error("{0} does not exist, and {1} is no place where a directory can be made")]
+    NoPlace(PathBuf, PathBuf),
     /// Any other error.
     #[error("{0}: {1}")]
     Io(PathBuf, io::Error),
@@ -60,7 +63,11 @@ pub fn open_private(path: &Path, uid: u32, create: bool) -> Result<OwnedFd, DirE
             Ok(()) | Err(Errno::EEXIST) => {}
             Err(Errno::ENOENT) => {
                 let parent = path.parent().unwrap_or(path);
-                return Err(DirError::Missing(parent.to_owned()));
+                // A file system such as proc refuses new names in this way, too.
+                return Err(match parent.is_dir() {
+                    true => DirError::NoPlace(path.clone(), parent.to_owned()),
+                    false => DirError::Missing(parent.to_owned()),
+                });
             }
             Err(error) => return Err(DirError::Io(path.clone(), error.into())),
         }

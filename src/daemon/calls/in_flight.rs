@@ -116,6 +116,12 @@ impl InFlight {
         self.each.len()
     }
 
+    /// Whether this change only brings an answer: it changes nothing.
+    pub(crate) fn is_question(&self, what: Awaiting) -> bool {
+        let proposed = what.ticket().and_then(|ticket| self.each.get(&ticket));
+        proposed.is_some_and(|it| matches!(it.then, Completion::Question(_)))
+    }
+
     /// Notes that a request is being withdrawn.
     pub(crate) fn withdraw(&mut self, request: RequestId) {
         self.leaving.insert(request);

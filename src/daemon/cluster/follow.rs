@@ -235,7 +235,10 @@ impl Cluster {
             return Failure::new(ErrorName::EngineAway, message)
                 .hint("`canal status` shows how long that takes; what is held stays held");
         }
-        if ledger.is_member() { not_now() } else { not_yet() }
+        if !ledger.is_member() {
+            return not_yet();
+        }
+        if has_earlier_incarnation(ledger) { not_before_it_ends() } else { not_now() }
     }
 
     /// Whether the engine refuses this host and a person has to act, so that no call can be served.
@@ -249,6 +252,20 @@ impl Cluster {
 fn not_yet() -> Failure {
     let message = "this host does not take part in the engine's table yet";
     Failure::new(ErrorName::EngineAway, message).hint(SHOWN)
+}
+
+/// Whether the table still has an earlier incarnation of this host.
+fn has_earlier_incarnation(ledger: &Ledger) -> bool {
+    let own = ledger.table.host(ledger.host).map(|it| it.label.as_str());
+    ledger.table.hosts().any(|it| it.id != ledger.host && Some(it.label.as_str()) == own)
+}
+
+/// The failure for a client whose request an earlier incarnation of this host still has in the table.
+fn not_before_it_ends() -> Failure {
+    let message = "the daemon lost its place at the engine and has a new one: what was asked for \
+                   before waits until the old place has expired";
+    Failure::new(ErrorName::EngineAway, message)
+        .hint("it expires by itself, after `ttl` of [engine]; `canal status -v` shows the hosts")
 }
 
 /// The failure for a client that calls while the engine does not answer.

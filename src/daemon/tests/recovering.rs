@@ -192,6 +192,20 @@ fn requests_wait_for_the_end_of_a_recovery_and_are_granted_then() {
 }
 
 #[test]
+fn who_waits_for_the_end_of_an_earlier_incarnation_is_told_so() {
+    let engine = Fake::new();
+    let mut world = World::over(&engine, folder());
+    let own = world.server.ledger.host;
+    let label = world.server.ledger.table.host(own).unwrap().label.clone();
+    assert_eq!(world.server.not_a_member().message, "the engine does not answer");
+    let (host, identity) = (HostId(own.0 + 1000), String::new());
+    world.server.propose(Change::HostJoin { host, label, identity });
+    world.turns();
+    let words = world.server.not_a_member().message;
+    assert!(words.ends_with("waits until the old place has expired"), "{words}");
+}
+
+#[test]
 fn the_next_daemon_notices_that_the_log_was_made_anew() {
     let (engine, kept) = (Fake::new(), folder());
     let mut world = World::over(&engine, folder());

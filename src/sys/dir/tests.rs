@@ -158,3 +158,13 @@ fn a_directory_in_which_others_left_something_stays_closed() {
         }
     }
 }
+
+#[test]
+fn a_file_system_that_takes_no_directories_is_not_said_to_be_missing() {
+    let said = |path: &str| open_private(Path::new(path), own(), true).unwrap_err().to_string();
+    assert_eq!(
+        said("/proc/nope"),
+        "/proc/nope does not exist, and /proc is no place where a directory can be made"
+    );
+    assert_eq!(said("/proc/nope/deeper"), "/proc/nope does not exist");
+}

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use crate::etcd_server::certificates::Certificates;
 use crate::etcd_server::{Etcd, installed, start_etcd, start_etcd_cluster_tls, start_etcd_with};
+use crate::over_each_engine;
 use crate::postgres_server;
 use crate::shared_table::commands::{finish, lost, start, start_for_now};
 use crate::shared_table::{Host, Log, SHORT, hosts, recorded};
@@ -258,4 +259,35 @@ fn a_member_with_a_wrong_certificate_ends_nothing_while_the_others_are_away() {
     finish(&a, "1");
     holder.end().code(0);
     b.world.canal(["run", "-k", "x", "--", "true"]).end().code(0);
+}
+
+over_each_engine!(
+    a_process_of_another_host_is_not_ended_from_here,
+    a_question_that_the_engine_does_not_answer_promises_nothing,
+);
+
+fn a_process_of_another_host_is_not_ended_from_here(log: &Log) {
+    let [a, b] = hosts(log);
+    let holder = start_for_now(&b, "on-b");
+    a.world.until_held("x", 1);
+    let ended = a.world.canal(["kill", "--yes", "x"]).end().code(125);
+    // A supervisor stays by the command.
+    let pid = b.world.key("x").holders[0].pid;
+    let says = format!("canal: process {pid} runs on host {}\n", b.label());
+    assert!(ended.stderr.contains(&says), "{ended:?}");
+    assert!(ended.stderr.ends_with("hint: run `canal kill` there\n"), "{ended:?}");
+    assert_eq!(b.world.held("x"), 1, "it still runs");
+    finish(&b, "on-b");
+    holder.end().code(0);
+}
+
+fn a_question_that_the_engine_does_not_answer_promises_nothing(log: &Log) {
+    let [a] = hosts(log);
+    a.proxy.cut();
+    a.until("away");
+    let ended = a.world.canal(["test", "x"]).end().code(125);
+    assert!(ended.stderr.contains("engine"), "{ended:?}");
+    assert!(!ended.stderr.contains("on its way"), "nothing is to be done: {ended:?}");
+    a.proxy.mend();
+    a.join();
 }

@@ -79,6 +79,8 @@ impl Server {
     fn give_up_waiting(&mut self, id: ConnId, failure: Failure) {
         let Some(cluster) = &mut self.cluster else { return };
         let Some(pending) = cluster.in_flight.end_wait(id) else { return };
+        let changes = matches!(pending.what, Awaiting::Change(_))
+            && !cluster.in_flight.is_question(pending.what);
         cluster.in_flight.abandon(pending.what);
         if pending.what == Awaiting::Membership
             && let Some(conn) = self.conns.get(id)
@@ -86,12 +88,12 @@ impl Server {
         {
             conn.begin_call(&DispatchPermit::new(), call.oneway);
         }
-        let failure = match pending.what {
-            Awaiting::Change(_) => failure.hint(
+        let failure = match changes {
+            true => failure.hint(
                 "what was asked for is on its way all the same: it is done as soon as the engine \
                  can be reached",
             ),
-            _ => failure,
+            false => failure,
         };
         self.carry_out(id, Err(failure));
     }

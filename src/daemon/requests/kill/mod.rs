@@ -117,8 +117,8 @@ impl Server {
             (None, Some(request)) => {
                 let waiter = table.waiter(RequestId(request)).map(Target::Wait);
                 waiter.ok_or_else(|| match table.hold_of(RequestId(request)) {
-                    Some(_) => past("what waited was granted its lock"),
-                    None => past("what waited waits no more"),
+                    Some(_) => past("the request was granted its lock"),
+                    None => past("the request does not wait any more"),
                 })
             }
             _ => {
@@ -143,7 +143,7 @@ impl Server {
         if asked.host != self.ledger.host {
             let host = self.ledger.table.host(asked.host).map_or("?", |it| it.label.as_str());
             return Err(
-                denied(format!("process {pid} runs on host {host}")).hint("run canal kill there")
+                denied(format!("process {pid} runs on host {host}")).hint("run `canal kill` there")
             );
         }
         if matches!(target, Target::Hold(hold) if hold.orphaned) {
